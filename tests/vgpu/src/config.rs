@@ -33,6 +33,8 @@ pub(crate) struct Config {
     /// Compute capability (`VGPU_ARCH`, default 9.0).
     pub(crate) arch: (i32, i32),
     pub(crate) peers: Peers,
+    /// Registers of a thread of a kernel without `__launch_bounds__` (`VGPU_REGISTERS`, default 32): a compiler may use up to 255.
+    pub(crate) registers: u32,
     /// 0: streams run as fast as they can, in order; else the seed of adversarial timing and thread order
     /// (`VGPU_FUZZ`).
     pub(crate) fuzz: u64,
@@ -80,6 +82,7 @@ impl Config {
                 Some("pairs") => Peers::Pairs,
                 Some(v) => bad("VGPU_PEERS", v, "all, none or pairs"),
             },
+            registers: number("VGPU_REGISTERS", 32).clamp(1, 255) as u32,
             fuzz: number("VGPU_FUZZ", 0),
             check: number("VGPU_CHECK", 0) != 0,
             timeout_s: number("VGPU_TIMEOUT", 60),

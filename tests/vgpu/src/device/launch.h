@@ -51,7 +51,7 @@ struct KernelInfo {
 };
 }  // namespace vgpu
 
-// One line for each kernel, appended by nvrtc/source.rs. MOST is what __launch_bounds__ says, or 1024.
+// One line for each kernel, appended by nvrtc/source.rs. MOST is what __launch_bounds__ says, or 0.
 #define VGPU_KERNEL(F, MOST)                                                                    \
   extern "C" __attribute__((visibility("default"))) const vgpu::KernelInfo vgpu_kernel_##F = {  \
       #F, vgpu::Kernel<&F>::run, vgpu::Kernel<&F>::n, vgpu::Kernel<&F>::size,                   \

@@ -116,6 +116,7 @@ pub(crate) struct Arch {
 /// Source: CUDA C++ Programming Guide, "Compute Capabilities"; numbers of multiprocessors of A100, H100 and B200.
 pub(crate) fn arch() -> Arch {
     let (multiprocessors, threads, shared, shared_block) = match CONFIG.arch {
+        (7, 5) => (72, 1024, 64 << 10, 64 << 10),
         (7, _) => (80, 2048, 96 << 10, 96 << 10),
         (8, 0) => (108, 2048, 164 << 10, 163 << 10),
         (8, _) => (84, 1536, 100 << 10, 99 << 10),

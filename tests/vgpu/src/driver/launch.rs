@@ -11,7 +11,7 @@ use crate::code::{
 use crate::counts::Tally;
 use crate::fault;
 use crate::mem::{self, MEMORY, SHIFT, host};
-use crate::nvrtc::module::{Kernel, Range};
+use crate::nvrtc::module::{BLOCK_REGISTERS, Kernel, Range};
 use crate::order::Stamp;
 use crate::report::{note, report};
 use crate::stream::{Outcome, Task};
@@ -92,6 +92,19 @@ impl Shape {
         }
         Ok(())
     }
+
+    /// What the real launch would refuse for lack of registers: they go to whole warps, eight at a time.
+    fn check_registers(&self, kernel: &Kernel) -> Result<(), String> {
+        let threads: u32 = self.block.iter().product();
+        let (threads, each) = (threads.next_multiple_of(32), kernel.registers().next_multiple_of(8));
+        if threads * each <= BLOCK_REGISTERS {
+            return Ok(());
+        }
+        Err(format!(
+            "{threads} threads of {each} registers, but a block may have {BLOCK_REGISTERS} registers: \
+             say __launch_bounds__, so that the compiler uses fewer"
+        ))
+    }
 }
 
 fn launch(function: usize, shape: Shape, s: *mut Void, params: *const *const u8) -> Result<(), i32> {
@@ -99,6 +112,10 @@ fn launch(function: usize, shape: Shape, s: *mut Void, params: *const *const u8)
     shape
         .check(&kernel)
         .map_err(|e| wrong(kernel.name, &format!("can't be launched with {shape:?}: {e}")))?;
+    shape.check_registers(&kernel).map_err(|e| {
+        wrong(kernel.name, &format!("can't be launched with {shape:?}: {e}"));
+        LAUNCH_OUT_OF_RESOURCES
+    })?;
     let args = Args::new(&kernel, params, stream.device)?;
     if fault::due("launch") {
         return Err(LAUNCH_OUT_OF_RESOURCES);

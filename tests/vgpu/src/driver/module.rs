@@ -68,8 +68,7 @@ api! {
         let kernel = KERNELS.get(function)?;
         put(value, match attribute {
             0 => kernel.most_threads() as c_int,
-            // Registers: nominal, nothing here has any.
-            4 => 32,
+            4 => kernel.registers() as c_int,
             5 | 6 => CONFIG.arch.0 * 10 + CONFIG.arch.1,
             8 => kernel.dynamic_limit.load(Relaxed) as c_int,
             _ => 0,

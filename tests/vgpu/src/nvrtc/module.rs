@@ -64,6 +64,9 @@ struct Info {
 // SAFETY: an Info is constant data of a module that is never unmapped.
 unsafe impl Sync for Info {}
 
+/// Registers that a block may have, on all architectures since 5.0.
+pub(crate) const BLOCK_REGISTERS: u32 = 1 << 16;
+
 /// A loaded module.
 pub(crate) struct Module {
     library: usize,
@@ -150,7 +153,16 @@ impl Kernel {
 
     /// What `__launch_bounds__` says, or 1024.
     pub(crate) fn most_threads(&self) -> u32 {
-        self.info.most_threads
+        if self.info.most_threads > 0 { self.info.most_threads } else { 1024 }
+    }
+
+    /// Registers of a thread: nominal ones, as nothing here has any. For a kernel with `__launch_bounds__` a compiler uses no more
+    /// than such a block may have.
+    pub(crate) fn registers(&self) -> u32 {
+        match self.info.most_threads {
+            0 => CONFIG.registers,
+            threads => CONFIG.registers.min(BLOCK_REGISTERS / threads.next_multiple_of(32) / 8 * 8),
+        }
     }
 
     /// Size of a parameter, bytes, and whether its type is a pointer.

@@ -53,7 +53,7 @@ fn without_alignment(declarator: &str) -> String {
     declarator.to_string()
 }
 
-/// Names of the kernels with C linkage, and the most threads that each may have, as an expression.
+/// Names of the kernels with C linkage, and the threads of their `__launch_bounds__` as an expression, 0 without any.
 fn find_kernels(text: &str) -> Vec<(String, String)> {
     let in_block = text.contains("extern \"C\" {") || text.contains("extern \"C\"{");
     let mut kernels: Vec<(String, String)> = Vec::new();
@@ -64,7 +64,7 @@ fn find_kernels(text: &str) -> Vec<(String, String)> {
             continue;
         }
         let mut rest = text[at + word.len()..].trim_start();
-        let mut most_threads = "1024".to_string();
+        let mut most_threads = "0".to_string();
         loop {
             if let Some(after) = rest.strip_prefix("void") {
                 rest = after.trim_start();
@@ -130,7 +130,7 @@ mod tests {
         "#;
         let found = find_kernels(text);
         let found: Vec<_> = found.iter().map(|(n, b)| (&n[..], &b[..])).collect();
-        assert_eq!(found, [("a", "1024"), ("b", "f(1, 2) * 4"), ("c", "256")]);
+        assert_eq!(found, [("a", "0"), ("b", "f(1, 2) * 4"), ("c", "256")]);
     }
 
     #[test]

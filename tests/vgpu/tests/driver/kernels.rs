@@ -1,8 +1,8 @@
 //! Kernels: their language, their limits, and what goes wrong inside of them.
 
 use crate::run;
-use crate::support::{Gpu, read, threads};
-use cudarc::driver::{DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
+use crate::support::{Gpu, plain, read, threads};
+use cudarc::driver::{DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg, sys};
 
 #[test]
 fn the_language_means_what_it_means() {
@@ -149,6 +149,98 @@ fn wrong_arguments_and_shapes_are_found() {
     assert_eq!(got.findings.len(), 4, "{got:#?}");
 }
 
+/// The largest block of dynamic shared memory that a kernel can ask for, bytes, on each architecture.
+const SHARED_LIMITS: [(&str, u32); 5] =
+    [("7.5", 64 << 10), ("8.0", 163 << 10), ("8.6", 99 << 10), ("9.0", 227 << 10), ("12.0", 99 << 10)];
+
+#[test]
+fn each_architecture_has_its_limit_of_shared_memory() {
+    let client = || {
+        let arch = std::env::var("VGPU_ARCH").unwrap();
+        let (_, most) = *SHARED_LIMITS.iter().find(|(name, _)| *name == arch).unwrap();
+        let gpu = Gpu::new(0);
+        let s = &gpu.stream;
+        let mut a = s.alloc_zeros::<f32>(32).unwrap();
+        let fill = gpu.kernel("fill");
+        let mut launch = |bytes: u32| {
+            let config = LaunchConfig { shared_mem_bytes: bytes, ..threads(32) };
+            unsafe { s.launch_builder(&fill).arg(&mut a).arg(&1f32).arg(&32i32).launch(config) }.is_ok()
+        };
+        let ask = |bytes: u32| {
+            let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            fill.set_attribute(attribute, bytes as i32).is_ok()
+        };
+        assert!(launch(48 << 10) && !launch((48 << 10) + 1), "without asking");
+        assert!(ask(56 << 10) && launch(56 << 10) && !launch((56 << 10) + 1), "as much as asked for");
+        assert!(ask(most) && launch(most) && !launch(most + 1), "{most} bytes");
+        assert!(!ask(most + 1), "more than the architecture has");
+        s.synchronize().unwrap();
+    };
+    for (arch, most) in SHARED_LIMITS {
+        let got = run!(["-n", "1"], [("VGPU_ARCH", arch)], client);
+        got.told(&format!("at most {most}"));
+        assert_eq!(got.findings.len(), 4, "{arch}: {got:#?}");
+    }
+}
+
+#[test]
+fn grids_and_blocks_have_their_limits() {
+    let client = || {
+        let gpu = Gpu::new(0);
+        let p = plain(4096);
+        let launch = |grid_dim: (u32, u32, u32), block_dim: (u32, u32, u32)| {
+            let config = LaunchConfig { grid_dim, block_dim, shared_mem_bytes: 0 };
+            // No elements: only the shape matters.
+            let kernel = gpu.kernel("fill");
+            unsafe { gpu.stream.launch_builder(&kernel).arg(&p).arg(&1f32).arg(&0i32).launch(config) }.is_ok()
+        };
+        assert!(launch((70_000, 1, 1), (1, 1, 1)) && launch((1, 65_535, 1), (1, 1, 1)));
+        assert!(
+            launch((1, 1, 1), (1024, 1, 1))
+                && launch((1, 1, 1), (16, 1, 64))
+                && launch((1, 1, 1), (2, 512, 1))
+        );
+        for (grid, block) in [
+            ((1, 65_536, 1), (1, 1, 1)),
+            ((1, 1, 65_536), (1, 1, 1)),
+            ((0, 1, 1), (1, 1, 1)),
+            ((1, 1, 1), (1025, 1, 1)),
+            ((1, 1, 1), (32, 33, 1)),
+            ((1, 1, 1), (1, 1, 65)),
+            ((1, 1, 1), (1, 0, 1)),
+        ] {
+            assert!(!launch(grid, block), "{grid:?} {block:?}");
+        }
+        gpu.stream.synchronize().unwrap();
+    };
+    let got = run!(["-n", "1"], client);
+    got.found("can't be launched with");
+    assert_eq!(got.findings.len(), 7, "{got:#?}");
+}
+
+#[test]
+fn registers_limit_a_block_without_launch_bounds() {
+    let client = || {
+        let gpu = Gpu::new(0);
+        let p = plain(4096);
+        let launch = |name: &str, n: u32| {
+            let kernel = gpu.kernel(name);
+            let mut launch = gpu.stream.launch_builder(&kernel);
+            let launch = launch.arg(&p);
+            let launch = if name == "fill" { launch.arg(&1f32).arg(&0i32) } else { launch };
+            unsafe { launch.launch(threads(n)) }.map_err(|error| error.0)
+        };
+        assert!(launch("fill", 256).is_ok() && launch("bounded", 64).is_ok());
+        let lack = sys::CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+        assert_eq!(launch("fill", 257).unwrap_err(), lack);
+        // The compiler keeps to what such a block may have.
+        assert!(launch("bounded_wide", 1024).is_ok());
+        gpu.stream.synchronize().unwrap();
+    };
+    let got = run!(["-n", "1"], [("VGPU_REGISTERS", "255")], client);
+    got.found("288 threads of 256 registers");
+}
+
 #[test]
 fn misaligned_words_and_divergent_barriers_are_found() {
     let client = |name: &'static str| {
@@ -176,7 +268,7 @@ fn work_of_many_blocks_is_complete_in_any_order() {
     let client = || {
         let gpu = Gpu::new(0);
         let n = 100_003;
-        let p = crate::support::plain(n * 4);
+        let p = plain(n * 4);
         let config = LaunchConfig::for_num_elems(n as u32);
         unsafe {
             gpu.stream.launch_builder(&gpu.kernel("fill")).arg(&p).arg(&2f32).arg(&(n as i32)).launch(config)

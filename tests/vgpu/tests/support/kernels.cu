@@ -12,6 +12,7 @@ KERNEL add(const float *__restrict__ a, const float *__restrict__ b, float *__re
 }
 
 KERNEL __launch_bounds__(64) bounded(float *p) { p[threadIdx.x] = 1.f; }
+KERNEL __launch_bounds__(1024) bounded_wide(float *p) { p[threadIdx.x] = 1.f; }
 
 KERNEL block_sum(const float *x, float *y, int barrier) {
   extern __shared__ float s[];
