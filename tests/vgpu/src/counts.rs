@@ -40,9 +40,9 @@ impl Counter {
     }
 }
 
-/// Counts the nodes of one launch of a graph, as `graph_nodes`.
-pub(crate) fn add_graph_nodes(n: usize) {
-    *lock(&TALLIES).entry("graph_nodes".to_owned()).or_default() += n as u64;
+/// Adds to the count of this name.
+pub(crate) fn add(name: &str, n: u64) {
+    *lock(&TALLIES).entry(name.to_owned()).or_default() += n;
 }
 
 /// Which way a copy goes.

@@ -109,7 +109,7 @@ pub(crate) struct Exec {
 impl Exec {
     /// Puts one run of the graph on `stream`. Asynchronous.
     pub(crate) fn launch(&self, stream: &Arc<Stream>) {
-        counts::add_graph_nodes(self.steps.len());
+        counts::add("graph_nodes", self.steps.len() as u64);
         let mut last = lock(&self.last);
         if let Some(flag) = &*last {
             stream.wait_for(flag);

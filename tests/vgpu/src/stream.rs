@@ -3,6 +3,9 @@
 //! [`Stream::run`] is how all work gets onto a device: kernels, copies, matrix products, collectives. While the stream
 //! captures (see [`crate::capture`]) the work is recorded instead, so it must be repeatable: `Fn`, not `FnOnce`.
 //!
+//! Events tell a nominal time: each piece of work takes [`TASK_US`], and longer where it says so ([`takes_longer`]). Real times of
+//! work on a CPU would mean nothing, and what a program chooses by them would be chance.
+//!
 //! With `VGPU_FUZZ` a stream sometimes holds its work back until somebody waits for it or a short time is over, and
 //! sometimes runs at once, so that what an event should have ordered happens in another order.
 
@@ -16,10 +19,26 @@ use crate::order::{self, Clock, Stamp};
 use crate::report::{note, report};
 use crate::watch::{self, Patience};
 use crate::{fault, mem::host::Touch};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
+
+/// Nominal time of a piece of work, microseconds.
+const TASK_US: u64 = 100;
+/// Nominal time between two events with nothing between them.
+const EVENT_US: u64 = 1;
+
+thread_local! {
+    /// How much longer the piece of work takes that runs on this thread.
+    static LONGER_US: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Called by a piece of work: it takes so much longer than [`TASK_US`] in nominal time.
+pub(crate) fn takes_longer(us: u64) {
+    LONGER_US.set(LONGER_US.get() + us);
+}
 
 /// How a piece of work ended: the sticky code that the device gets, and what to tell.
 pub(crate) type Outcome = Result<(), (i32, String)>;
@@ -79,6 +98,8 @@ pub(crate) struct Stream {
     queue: Mutex<Queue>,
     cond: Condvar,
     thread: OnceLock<()>,
+    /// Nominal time at the end of the work done so far, microseconds.
+    clock_us: AtomicU64,
 }
 
 static STREAMS: Mutex<Vec<Weak<Stream>>> = Mutex::new(Vec::new());
@@ -115,6 +136,7 @@ impl Stream {
             queue: Mutex::default(),
             cond: Condvar::new(),
             thread: OnceLock::new(),
+            clock_us: AtomicU64::new(0),
         });
         lock(&STREAMS).push(Arc::downgrade(&stream));
         stream
@@ -286,6 +308,7 @@ impl Stream {
                             break_device(self.device, code);
                         }
                     }
+                    self.clock_us.fetch_add(TASK_US + LONGER_US.take(), SeqCst);
                     if task.host_function {
                         host::HOST_FUNCTIONS.fetch_sub(1, SeqCst);
                     }
@@ -296,9 +319,13 @@ impl Stream {
                 }
                 Op::Wait(flag) => {
                     flag.wait();
+                    self.clock_us.fetch_max(flag.reached().map_or(0, |at| at.clock_us), SeqCst);
                     self.finish(None);
                 }
-                Op::Raise(flag) => self.finish(Some(&flag)),
+                Op::Raise(flag) => {
+                    self.clock_us.fetch_add(EVENT_US, SeqCst);
+                    self.finish(Some(&flag));
+                }
                 Op::Exit => return,
             }
         }
@@ -339,7 +366,7 @@ impl Stream {
         drop(queue);
         PROGRESS.fetch_add(1, Relaxed);
         if let Some(flag) = flag {
-            flag.raise();
+            flag.raise(self.clock_us.load(SeqCst));
         }
     }
 }
@@ -347,6 +374,7 @@ impl Stream {
 fn run(task: &Task, stamp: &Stamp, flight: Option<u64>) -> Outcome {
     if let Some(ms) = fault::rule("slow").and_then(|rule| rule.at) {
         std::thread::sleep(Duration::from_millis(ms));
+        takes_longer(ms * 1000);
     }
     if let Some(flight) = flight {
         host::check(flight);
@@ -394,9 +422,17 @@ impl Holding {
     }
 }
 
+/// When a point of a stream was reached.
+#[derive(Clone, Copy)]
+pub(crate) struct Reached {
+    pub(crate) at: Instant,
+    /// In nominal time of the stream.
+    pub(crate) clock_us: u64,
+}
+
 /// A point of a stream: reached or not.
 pub(crate) struct Flag {
-    reached: Mutex<Option<Instant>>,
+    reached: Mutex<Option<Reached>>,
     cond: Condvar,
     /// The stream that will raise it.
     pub(crate) from: Arc<Stream>,
@@ -409,19 +445,19 @@ impl Flag {
         Arc::new(Flag { reached: Mutex::new(None), cond: Condvar::new(), from: from.clone(), clock })
     }
 
-    fn raise(&self) {
-        *lock(&self.reached) = Some(Instant::now());
+    fn raise(&self, clock_us: u64) {
+        *lock(&self.reached) = Some(Reached { at: Instant::now(), clock_us });
         self.cond.notify_all();
     }
 
     /// When it was reached, if it was.
-    pub(crate) fn time(&self) -> Option<Instant> {
+    pub(crate) fn reached(&self) -> Option<Reached> {
         *lock(&self.reached)
     }
 
     /// Reached? If so the host knows from now on.
     pub(crate) fn query(&self) -> bool {
-        let reached = self.time().is_some();
+        let reached = self.reached().is_some();
         if reached {
             order::host_after(&self.clock);
         } else {

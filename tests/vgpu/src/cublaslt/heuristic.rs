@@ -6,6 +6,8 @@ use super::problem::{Descriptors, Problem, misuse};
 use super::record;
 use super::types::Type;
 use super::{INVALID_VALUE, NOT_SUPPORTED, Status};
+use crate::config::CONFIG;
+use std::sync::LazyLock;
 
 /// `cublasLtMatmulAlgo_t`: opaque to the caller, who may copy it.
 pub(crate) type Algo = [u64; 8];
@@ -50,6 +52,8 @@ pub(crate) struct Choice {
     alignments: [u64; 6],
     /// How the parts of the sum over k are added up.
     scheme: u64,
+    /// Its place in the answer of the search, from 0.
+    index: u64,
 }
 
 impl Choice {
@@ -57,7 +61,7 @@ impl Choice {
         // A byte for the exponent of each alignment.
         let packed =
             self.alignments.iter().rev().fold(0, |packed, a| packed << 8 | u64::from(a.trailing_zeros()));
-        [MARK, self.key, self.workspace, packed, 0, 0, 0, self.scheme]
+        [MARK, self.key, self.workspace, packed, self.index, 0, 0, self.scheme]
     }
 
     /// Reads an algorithm that the caller brings to a multiplication.
@@ -65,7 +69,7 @@ impl Choice {
     /// # Errors
     /// `INVALID_VALUE` and a finding if it did not come from a search, or from one for another kind of problem.
     pub(crate) fn decode(algo: &Algo, problem: &Problem) -> Result<Choice, Status> {
-        let [mark, key, workspace, packed, .., scheme] = *algo;
+        let [mark, key, workspace, packed, index, .., scheme] = *algo;
         if mark != MARK {
             return Err(misuse(
                 INVALID_VALUE,
@@ -82,7 +86,26 @@ impl Choice {
             ));
         }
         let alignments = std::array::from_fn(|i| 1 << (packed >> (8 * i) & 0x3F));
-        Ok(Choice { key, workspace, alignments, scheme })
+        Ok(Choice { key, workspace, alignments, scheme, index })
+    }
+
+    /// Its place in the answer of the search, from 0.
+    pub(crate) fn index(&self) -> u64 {
+        self.index
+    }
+
+    /// Microseconds that it takes longer than the fastest one: `VGPU_LT_SLOW`, such as `0=500,DRELU=200@1` for the first algorithm of
+    /// each search, and in the process of rank 1 for all of an epilogue.
+    pub(crate) fn slower_us(&self, problem: &Problem) -> u64 {
+        static SLOW: LazyLock<String> = LazyLock::new(|| std::env::var("VGPU_LT_SLOW").unwrap_or_default());
+        let rules = SLOW.split(',').filter_map(|rule| rule.trim().split_once('='));
+        let is_meant =
+            |what: &str| what.parse() == Ok(self.index) || what.eq_ignore_ascii_case(problem.epilogue.name());
+        let us = |text: &str| match text.split_once('@') {
+            Some((us, rank)) => us.parse::<u64>().ok().filter(|_| rank.parse() == Ok(CONFIG.rank)),
+            None => text.parse().ok(),
+        };
+        rules.filter(|(what, _)| is_meant(what)).filter_map(|(_, text)| us(text)).sum()
     }
 
     /// The search with default preferences that a multiplication without an algorithm makes: no workspace, and
@@ -90,7 +113,7 @@ impl Choice {
     pub(crate) fn implicit(problem: &Problem) -> Result<Choice, Status> {
         check(problem)?;
         let alignments = all_alignments([MOST_ALIGNED; 4], problem);
-        Ok(Choice { key: problem.key(), workspace: 0, alignments, scheme: NOT_SPLIT })
+        Ok(Choice { key: problem.key(), workspace: 0, alignments, scheme: NOT_SPLIT, index: 0 })
     }
 
     /// Compares the addresses of the operands in [`ALIGNED`], 0 for those that are not used, with the alignments that
@@ -208,12 +231,16 @@ pub(crate) fn search(handles: Descriptors, preference: usize) -> Result<Vec<Heur
     Ok(workspaces
         .into_iter()
         .filter(|workspace| *workspace <= allowed)
-        .map(|workspace| HeuristicResult {
-            algo: Choice { key: problem.key(), workspace, alignments, scheme: scheme(workspace) }.encode(),
-            workspace_bytes: workspace as usize,
-            state: 0,
-            waves: 1.0,
-            reserved: [0; 4],
+        .zip(0..)
+        .map(|(workspace, index)| {
+            let (key, scheme) = (problem.key(), scheme(workspace));
+            HeuristicResult {
+                algo: Choice { key, workspace, alignments, scheme, index }.encode(),
+                workspace_bytes: workspace as usize,
+                state: 0,
+                waves: 1.0,
+                reserved: [0; 4],
+            }
         })
         .collect())
 }

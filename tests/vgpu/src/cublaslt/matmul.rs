@@ -5,9 +5,10 @@ use super::types::{BiasGradient, Compute, Type, d_gelu, round_to_tf32};
 use super::{INVALID_VALUE, Status};
 use crate::abi::lock;
 use crate::code::{ILLEGAL_ADDRESS, MISALIGNED_ADDRESS};
+use crate::counts;
 use crate::mem::MEMORY;
 use crate::order::Stamp;
-use crate::stream::{Outcome, Stream};
+use crate::stream::{Outcome, Stream, takes_longer};
 use std::sync::Arc;
 
 /// The workspace is written with this before each multiplication: a NaN in every type.
@@ -164,6 +165,8 @@ impl Matmul {
                 std::ptr::write_bytes(real(device, self.workspace), POISON, self.choice.workspace as usize)
             };
         }
+        takes_longer(self.choice.slower_us(&self.problem));
+        counts::add(&format!("matmul_algorithm:{}", self.choice.index()), 1);
         match self.problem.compute {
             Compute::F64 => self.compute(device, dot_f64),
             Compute::F32 | Compute::Tf32 => self.compute(device, dot_f32),

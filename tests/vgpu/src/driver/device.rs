@@ -42,9 +42,10 @@ api! {
     }
 
     fn cuDeviceGetName(name: *mut c_char, room: c_int, device: c_int) {
-        let number = CONFIG.physical(ordinal(device)?);
+        ordinal(device)?;
+        // All are of one model, as the devices of a machine usually are: names tell models apart, not devices.
         let instance = if CONFIG.mig { " MIG 1g.10gb" } else { "" };
-        put_text(name, room.max(0) as usize, &format!("Virtual GPU {number}{instance}"))?;
+        put_text(name, room.max(0) as usize, &format!("Virtual GPU{instance}"))?;
     }
 
     /// Of a MIG instance: the UUID of the whole GPU.

@@ -8,10 +8,9 @@ use crate::abi::{Void, api, lock, put};
 use crate::capture::{self, Capture};
 use crate::code::{CAPTURED_EVENT, INVALID_HANDLE, NOT_READY, NOT_SUPPORTED};
 use crate::report::report;
-use crate::stream::{Flag, Stream, sticky_error};
+use crate::stream::{Flag, Reached, Stream, sticky_error};
 use std::ffi::c_uint;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 /// An event and where it was last recorded.
 pub(crate) struct Event {
@@ -133,16 +132,22 @@ fn flag(event: &Event, call: &str) -> Result<Option<Arc<Flag>>, i32> {
     }
 }
 
+/// In nominal time between points of one stream; streams have no clock in common, so between two of them in real time.
 fn elapsed_ms(from: usize, to: usize) -> Result<f32, i32> {
-    let time = |event: usize| -> Result<Instant, i32> {
+    let time = |event: usize| -> Result<(u64, Reached), i32> {
         let event = EVENTS.get(event)?;
         if !event.timed {
             report("cuEventElapsedTime: an event was made without timing (CU_EVENT_DISABLE_TIMING)");
             return Err(INVALID_HANDLE);
         }
-        flag(&event, "cuEventElapsedTime")?.ok_or(INVALID_HANDLE)?.time().ok_or(NOT_READY)
+        let flag = flag(&event, "cuEventElapsedTime")?.ok_or(INVALID_HANDLE)?;
+        Ok((flag.from.id, flag.reached().ok_or(NOT_READY)?))
     };
-    let (from, to) = (time(from)?, time(to)?);
+    let ((stream, from), (other, to)) = (time(from)?, time(to)?);
+    if stream == other {
+        return Ok((to.clock_us as f64 - from.clock_us as f64) as f32 * 1e-3);
+    }
+    let (from, to) = (from.at, to.at);
     // The second event may be the earlier one; the time is negative then.
     Ok(match to.checked_duration_since(from) {
         Some(ahead) => ahead.as_secs_f32() * 1e3,
