@@ -45,6 +45,9 @@ pub struct RunState {
     /// Losses with which `train.on_spike` compares the next ones.
     #[serde(default, skip_serializing_if = "RecentLosses::is_empty")]
     pub recent_losses: RecentLosses,
+    /// Algorithms and forms of matmuls that were chosen by time on rank 0's GPU; the first line names GPU model and library.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub matmul_choices: Vec<String>,
     /// Proof of the rows that each epoch has used.
     pub proof: EpochProof,
 }

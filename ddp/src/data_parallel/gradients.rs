@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use ddp_comm::{ReduceOp, World};
 use ddp_kernels::ops::{self, STEP_SCALARS_EXTRA, SumsOutput};
-use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorRef};
+use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorRef};
 
 use crate::config::{CommDtype, ZeroStage};
 use crate::data::order::partition::{PartitionKind, RankPartition};
@@ -264,6 +264,33 @@ impl Gradients {
                 }
             }
         }
+    }
+
+    /// Computes the gradients of a micro-batch `x` as [`Gradients::backward`] does, without any exchange between the ranks. What it
+    /// writes, the next step overwrites. Does nothing where the exchange needs memory for that and there is none.
+    pub(crate) fn rehearse_backward(
+        &mut self,
+        model: &mut Network,
+        x: TensorRef<'_>,
+        dropout: Option<DropoutStep<'_>>,
+        micro_step: MicroStep,
+    ) -> Result<()> {
+        match self.exchange {
+            Exchange::EveryMicroBatch(_) | Exchange::Tree(_) => {
+                let (n, device) = (model.layout().flat_len() + TAIL_ELEMENTS, model.device());
+                match Tensor::zeros_for(MemoryUse::Workspace, &[n], DType::F32, device) {
+                    Err(KernelError::OutOfMemory { .. }) => {}
+                    scratch => {
+                        model.backward(x, dropout, false, &mut LocalGradients(scratch?.view_mut()))?;
+                    }
+                }
+            }
+            Exchange::Alone | Exchange::Buckets(..) | Exchange::WithUpdate => {
+                let accumulate = micro_step.index > 0;
+                model.backward(x, dropout, accumulate, &mut LocalGradients(self.sums.view_mut()))?;
+            }
+        }
+        Ok(())
     }
 
     /// Computes the sum of squares of the reduced gradients of all ranks into `sum`, `[1]` f64.

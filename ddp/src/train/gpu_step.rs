@@ -3,11 +3,11 @@
 //!
 //! The host blocks only on work that is one step old: pinned memory that is reused, and the outcome of the previous step.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 
 use ddp_comm::World;
-use ddp_kernels::cuda::{Download, Gpu, Graph};
+use ddp_kernels::cuda::{Download, Event, Gpu, Graph};
 use ddp_kernels::ops::{LossSums, STEP_SCALARS_LEN, STEP_SUMS_LEN, ScalarsOutput, StepScalars};
 use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef};
 use tracing::warn;
@@ -34,6 +34,8 @@ pub(crate) struct GpuStep {
     /// Sums of the step in each slot and, where it has a norm, their sum of squares, in transfer to the host.
     outcomes: Vec<Download>,
     graphs: Graphs,
+    /// Shapes whose matmuls were chosen by time.
+    chosen: HashSet<StepShape>,
     pending: VecDeque<Pending>,
 }
 
@@ -90,6 +92,7 @@ impl GpuStep {
             slots: Vec::new(),
             outcomes: vec![outcome()?, outcome()?],
             graphs: Graphs { mode, n_runs: HashMap::new(), captured: HashMap::new(), full_rows: 0 },
+            chosen: HashSet::new(),
             pending: VecDeque::with_capacity(N_SLOTS + 1),
         })
     }
@@ -132,6 +135,22 @@ impl GpuStep {
     /// The device.
     pub(crate) fn gpu(&self) -> &'static Gpu {
         self.gpu
+    }
+
+    /// Whether this is the first step of its shape, so that its matmuls have yet to be chosen.
+    pub(crate) fn is_first_of(&mut self, shape: StepShape) -> bool {
+        // Scales are no part of the matmuls.
+        self.chosen.insert(StepShape { loss_scale: None, has_norm: false, ..shape })
+    }
+
+    /// Waits for all work of the device so far.
+    ///
+    /// # Errors
+    /// `TrainError::Comm`, also if a rank does not come to its part of a collective.
+    pub(crate) fn wait(&self, world: &World) -> Result<()> {
+        let done = Event::new(self.gpu)?;
+        done.record(self.gpu.compute())?;
+        Ok(world.tensor_group().wait_until(|| done.is_done())?)
     }
 
     /// Decides whether a step of this shape runs eagerly, captures a graph or replays one.

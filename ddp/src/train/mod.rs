@@ -20,6 +20,7 @@ pub mod findings;
 pub(crate) mod gpu_step;
 pub mod importance;
 pub mod loop_plan;
+mod matmul_choices;
 pub mod metrics;
 pub mod options;
 pub mod replica_guard;

@@ -360,6 +360,7 @@ impl Resumed {
         if let Some(state) = self.state().loss_scaler {
             trainer.set_loss_scaler_state(state)?;
         }
+        trainer.use_matmul_choices(&self.state().matmul_choices.join("\n"))?;
         let best = self.state().best.as_ref().filter(|_| self.state().keeps_best_weights);
         match best {
             Some(best) if world.rank().0 == 0 => {

@@ -103,6 +103,32 @@ impl<'w> Replica<'w> {
         update(world, model, optimizer, grads, shard_plan, UpdateScale::Device(&inputs))
     }
 
+    /// Computes forward and backward of the micro-batches of a step without any effect on it: no rank waits for another. For work that
+    /// the first step of a shape needs beforehand.
+    pub(crate) fn rehearse(&mut self, gpu: &GpuStep, slot: usize, shape: StepShape) -> Result<()> {
+        let inputs = gpu.slot(slot);
+        let scalars = inputs.scalars().view();
+        let first_own = shape.partition.own_rows(shape.global_rows).start;
+        // The others have the same matmuls.
+        let mut seen = Vec::new();
+        for index in 0..shape.partition.n_micro_batches(shape.global_rows) {
+            let positions = shape.partition.micro_batch(shape.global_rows, index);
+            let kind = (positions.len(), index > 0);
+            if seen.contains(&kind) {
+                continue;
+            }
+            seen.push(kind);
+            let rows = positions.start - first_own..positions.end - first_own;
+            let batch = MicroBatch { first_row: rows.start, rows: inputs.batch(rows)? };
+            let dropout = Some(self.dropout(batch.first_row, 0, Some(scalars)));
+            // The last one would be exchanged with its vote.
+            let micro_step = MicroStep { index, is_last: false };
+            self.forward(batch, dropout, 1.0, micro_step, Vote::Device(scalars))?;
+            self.grads.rehearse_backward(&mut self.model, batch.rows.x, dropout, micro_step)?;
+        }
+        Ok(())
+    }
+
     /// The sum of squares of the gradients, on the device.
     pub(crate) fn squares(&self) -> TensorRef<'_> {
         self.sum_of_squares.view()

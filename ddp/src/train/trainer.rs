@@ -17,6 +17,7 @@ use crate::optim::loss_scaler::{LossScaler, LossScalerState};
 use crate::optim::optimizer::Optimizer;
 use crate::train::error::Result;
 use crate::train::gpu_step::{GpuStep, GraphPlan, N_SLOTS};
+use crate::train::matmul_choices;
 use crate::train::step::Replica;
 use crate::train::step_info::StepShape;
 
@@ -134,6 +135,27 @@ impl<'w> Trainer<'w> {
     /// Steps that were captured as graphs; 0 on the CPU.
     pub fn n_graphs(&self) -> usize {
         self.gpu.as_ref().map_or(0, GpuStep::n_graphs)
+    }
+
+    /// The algorithms and forms of matmuls that were chosen by time on this rank's GPU, as text for [`Trainer::use_matmul_choices`];
+    /// empty on the CPU and where there are none.
+    ///
+    /// # Errors
+    /// `TrainError::Kernel`.
+    pub fn matmul_choices(&self) -> Result<String> {
+        let Some(gpu) = &self.gpu else { return Ok(String::new()) };
+        matmul_choices::export(gpu.gpu())
+    }
+
+    /// Takes over choices of [`Trainer::matmul_choices`], where they are of the same GPU model and library.
+    ///
+    /// # Errors
+    /// `TrainError::Kernel`.
+    pub fn use_matmul_choices(&mut self, text: &str) -> Result<()> {
+        if let Some(gpu) = &self.gpu {
+            gpu.gpu().import_matmul_choices(text)?;
+        }
+        Ok(())
     }
 
     /// The optimiser's state tensors on this rank by name, including the averaged weights if kept. [`Trainer::state_shards`] of all
@@ -327,6 +349,9 @@ impl<'w> Trainer<'w> {
             loss_limit: request.loss_limit,
         };
         gpu.send(slot, rows, scalars)?;
+        if gpu.is_first_of(shape) {
+            matmul_choices::choose(replica, gpu, slot, shape)?;
+        }
         replica.optimizer.begin_step();
         match gpu.graph_plan(shape, slot) {
             GraphPlan::Eager => replica.enqueue(gpu, slot, shape)?,

@@ -488,6 +488,7 @@ impl<'a> TrainingLoop<'a> {
         let started = Instant::now();
         self.gather_rows()?;
         self.note_state(trainer);
+        self.state.matmul_choices = trainer.matmul_choices()?.lines().map(str::to_owned).collect();
         let is_averaged = self.plan.config.optimizer.ema_decay > 0.0;
         let best = self.evaluations.best_weights().for_checkpoint(&self.state, is_averaged);
         self.autosave.save(trainer, &self.state, best, started)

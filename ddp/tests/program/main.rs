@@ -36,6 +36,7 @@ mod logging;
 mod lost_folder;
 #[cfg(feature = "mpi")]
 mod lost_rank;
+mod matmul_choices;
 mod metrics;
 mod odd_tables;
 mod other_names;

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{DDP_TRAIN, Outcome, run};
+use crate::common::{DDP_TRAIN, Outcome, run, temp_dir};
 
 /// The program under `tests/vgpu/run`, with `n` devices; None, and a line that says so, where that cannot be.
 pub fn under_virtual_gpus(n: usize, args: &[&str], env: &[(&str, &str)]) -> Option<Outcome> {
@@ -27,6 +27,9 @@ pub fn command_under_virtual_gpus(n: usize, inner: &Command) -> Option<Outcome> 
     let mut command = Command::new(script);
     command.args(["-n", &n.to_string(), "--"]).arg(inner.get_program()).args(inner.get_args());
     command.env_remove("CUDA_VISIBLE_DEVICES").env("VGPU_QUIET", "1");
+    // What earlier runs have left there would change what this one does.
+    let cache = temp_dir();
+    command.env("DDP_TRAIN_CACHE", cache.path());
     if let Some(folder) = inner.get_current_dir() {
         command.current_dir(folder);
     }

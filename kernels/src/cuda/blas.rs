@@ -1,13 +1,18 @@
 //! Matmuls by cuBLASLt with fused epilogues: one plan per shape, created once.
 //!
-//! A plan holds the descriptors, the layouts and the algorithm that cuBLASLt's heuristic ranks first; it is cached under a key
-//! of everything that it depends on, so each matmul of a step costs one call. If the heuristic has no algorithm with the
-//! requested epilogue, the plan records that and the caller runs the parts one by one.
+//! A plan holds the descriptors, the layouts and an algorithm; it is cached under a key of everything that it depends on, so each
+//! matmul of a step costs one call. The algorithm is the one that cuBLASLt's heuristic ranks first, unless another was chosen by
+//! time (`timing.rs`, `choice.rs`). If the heuristic has no algorithm with the requested epilogue, the plan records that and the
+//! caller runs the parts one by one.
 //!
 //! cuBLASLt is column-major. A row-major `[R, C]` is the column-major `[C, R]` of the same bytes, so `C = A·B` is computed as
 //! `Cᵀ = Bᵀ·Aᵀ`: operands swap places and nothing is transposed.
 //!
 //! Source: cuBLAS documentation, "Using the cuBLASLt API", cublasLtEpilogue_t, cublasLtMatmulDescAttributes_t.
+
+mod choice;
+mod epilogue;
+mod timing;
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -23,6 +28,10 @@ use super::library::Library;
 use super::memory::DeviceBuffer;
 use super::{Gpu, MemoryUse};
 use crate::ops::MatmulMode;
+pub use choice::MatmulChoice;
+use choice::{Choices, Subject};
+pub(crate) use epilogue::{Epilogue, relu_mask_row_bits};
+
 use crate::{DType, KernelError, Result};
 
 /// Scratch memory of all matmuls of a device: the size that NVIDIA recommends for Hopper, and enough for split-k on others.
@@ -34,71 +43,8 @@ const ALL_SCHEMES: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHE
 const OUT_OF_PLACE: u32 =
     ALL_SCHEMES & !(sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_INPLACE as u32);
 
-/// Bits of a row of the ReLU mask, in multiples of this.
-pub(crate) const RELU_MASK_ALIGN_BITS: usize = 128;
-
-/// Operation fused with a matmul.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Epilogue {
-    /// Nothing.
-    None,
-    /// `+ bias`, one per column of C.
-    Bias,
-    /// `max(· + bias, 0)`.
-    ReluBias,
-    /// The same, and the bit mask of positive values to `aux`: rows of [`relu_mask_row_bits`].
-    ReluAuxBias,
-    /// `max(·, 0)` and its mask.
-    ReluAux,
-    /// GELU by tanh of `· + bias`.
-    GeluBias,
-    /// The same, and `· + bias` itself to `aux`, as large as C.
-    GeluAuxBias,
-    /// Times the derivative of ReLU, from the mask in `aux`.
-    DRelu,
-    /// Times the derivative of GELU by tanh at the values in `aux`.
-    DGelu,
-    /// The column sums of `op(A)ᵀ`, that is, of A if it is transposed, to `bias`: the gradient of a layer's bias if A is the
-    /// gradient of its output.
-    BiasGradient,
-}
-
-impl Epilogue {
-    fn raw(self) -> sys::cublasLtEpilogue_t {
-        use sys::cublasLtEpilogue_t as E;
-        match self {
-            Epilogue::None => E::CUBLASLT_EPILOGUE_DEFAULT,
-            Epilogue::Bias => E::CUBLASLT_EPILOGUE_BIAS,
-            Epilogue::ReluBias => E::CUBLASLT_EPILOGUE_RELU_BIAS,
-            Epilogue::ReluAuxBias => E::CUBLASLT_EPILOGUE_RELU_AUX_BIAS,
-            Epilogue::ReluAux => E::CUBLASLT_EPILOGUE_RELU_AUX,
-            Epilogue::GeluBias => E::CUBLASLT_EPILOGUE_GELU_BIAS,
-            Epilogue::GeluAuxBias => E::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
-            Epilogue::DRelu => E::CUBLASLT_EPILOGUE_DRELU,
-            Epilogue::DGelu => E::CUBLASLT_EPILOGUE_DGELU,
-            // Our A is cuBLASLt's B.
-            Epilogue::BiasGradient => E::CUBLASLT_EPILOGUE_BGRADB,
-        }
-    }
-
-    fn takes_bias(self) -> bool {
-        !matches!(self, Epilogue::None | Epilogue::ReluAux | Epilogue::DRelu | Epilogue::DGelu)
-    }
-
-    /// Elements of a row of `aux` for a C of `n` columns; None without `aux`.
-    fn aux_row(self, n: usize) -> Option<usize> {
-        match self {
-            Epilogue::ReluAuxBias | Epilogue::ReluAux | Epilogue::DRelu => Some(relu_mask_row_bits(n)),
-            Epilogue::GeluAuxBias | Epilogue::DGelu => Some(n),
-            _ => None,
-        }
-    }
-}
-
-/// Bits of a row of the ReLU mask of a matrix with `n` columns.
-pub(crate) fn relu_mask_row_bits(n: usize) -> usize {
-    n.next_multiple_of(RELU_MASK_ALIGN_BITS)
-}
+/// Largest alignment in bytes that makes a difference.
+pub(crate) const MAX_ALIGNMENT: usize = 256;
 
 /// `C[M, N] = alpha · op(A)[M, K] · op(B)[K, N] + beta · C`, all row-major and contiguous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -162,6 +108,7 @@ pub(crate) struct Blas {
     handle: sys::cublasLtHandle_t,
     workspace: DeviceBuffer,
     plans: Mutex<HashMap<Key, Option<Plan>>>,
+    choices: Mutex<Choices>,
 }
 
 // SAFETY: a cuBLASLt handle may be used from any thread; descriptors are used under the lock of the plans.
@@ -190,7 +137,10 @@ struct AlignedTo {
 
 impl Key {
     fn new(matmul: Matmul, operands: Operands, is_deterministic: bool) -> Self {
-        let of = |address: CUdeviceptr| if address == 0 { 256 } else { 1 << address.trailing_zeros().min(8) };
+        let of = |address: CUdeviceptr| match address {
+            0 => MAX_ALIGNMENT as u32,
+            _ => 1 << address.trailing_zeros().min(MAX_ALIGNMENT.trailing_zeros()),
+        };
         let Operands { a, b, c, bias, aux } = operands;
         let aligned_to = AlignedTo { a: of(a), b: of(b), c: of(c), bias: of(bias), aux: of(aux) };
         Key { matmul, aligned_to, is_deterministic }
@@ -231,53 +181,43 @@ impl Gpu {
     ) -> Result<bool> {
         self.bind()?;
         let blas = self.blas()?;
-        let fail = |call| move |status| cublas_error(self, blas.lt, call, status);
         let mut plans = blas.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let key = Key::new(matmul, operands, self.is_deterministic());
-        let plan = match blas.plan(&mut plans, key) {
-            Ok(Some(plan)) => plan,
-            Ok(None) => return Ok(false),
-            Err(status) => return Err(fail("cublasLtMatmulAlgoGetHeuristic")(status)),
-        };
-        plan.point_to(operands.bias, operands.aux, matmul.epilogue)
-            .map_err(fail("cublasLtMatmulDescSetAttribute"))?;
-        let Scales { alpha, beta } = scales;
-        let (alpha_32, beta_32) = (alpha as f32, beta as f32);
-        let [alpha, beta] = if matmul.output == DType::F64 {
-            [(&raw const alpha).cast::<c_void>(), (&raw const beta).cast()]
-        } else {
-            [(&raw const alpha_32).cast(), (&raw const beta_32).cast()]
-        };
-        // SAFETY: the plan's descriptors are alive and match the operands, which the caller guarantees; a and b swap places as
-        // described above; scratch and stream are this device's, and all its matmuls are ordered on that stream.
-        let launched = unsafe {
-            (blas.lt.matmul)(
-                blas.handle,
-                plan.description,
-                alpha,
-                operands.b as *const c_void,
-                plan.a,
-                operands.a as *const c_void,
-                plan.b,
-                beta,
-                operands.c as *const c_void,
-                plan.c,
-                operands.c as *mut c_void,
-                plan.c,
-                &raw const plan.algorithm,
-                blas.workspace.ptr() as *mut c_void,
-                WORKSPACE_BYTES,
-                self.compute().raw().cast(),
-            )
-        };
-        match launched.result() {
+        // SAFETY: as this function's.
+        let plan = unsafe { blas.plan(self, &mut plans, key, scales, operands) }?;
+        let Some(plan) = plan else { return Ok(false) };
+        // SAFETY: the caller guarantees the operands.
+        match unsafe { blas.launch(self, plan, matmul, scales, operands) } {
             // The heuristic saw no pointers of matrices; the call itself may still reject them.
             Err(status) if matmul.epilogue != Epilogue::None && is_unsupported(status) => {
                 plans.insert(key, None);
                 Ok(false)
             }
-            other => other.map_err(fail("cublasLtMatmul")).map(|()| true),
+            other => {
+                other.map_err(|status| cublas_error(self, blas.lt, "cublasLtMatmul", status)).map(|()| true)
+            }
         }
+    }
+
+    /// Whether there is an algorithm for this matmul with its epilogue.
+    ///
+    /// # Errors
+    /// As [`Gpu::matmul`].
+    ///
+    /// # Safety
+    /// As [`Gpu::matmul`].
+    unsafe fn is_supported(&'static self, matmul: Matmul, mut operands: Operands) -> Result<bool> {
+        let blas = self.blas()?;
+        if !matmul.epilogue.takes_bias() {
+            operands.bias = 0;
+        }
+        if matmul.epilogue.aux_row(1).is_none() {
+            operands.aux = 0;
+        }
+        let mut plans = blas.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = Key::new(matmul, operands, self.is_deterministic());
+        // SAFETY: as this function's.
+        Ok(unsafe { blas.plan(self, &mut plans, key, Scales::overwrite(), operands) }?.is_some())
     }
 }
 
@@ -298,28 +238,94 @@ impl Blas {
         let status = unsafe { (lt.create)(&raw mut handle) };
         status.result().map_err(|status| cublas_error(gpu, lt, "cublasLtCreate", status))?;
         let workspace = DeviceBuffer::new(gpu, WORKSPACE_BYTES, MemoryUse::Workspace)?;
-        Ok(Blas { lt, handle, workspace, plans: Mutex::default() })
+        Ok(Blas { lt, handle, workspace, plans: Mutex::default(), choices: Mutex::default() })
     }
 
-    fn plan<'a>(
+    /// The plan of a key, made in its first use; None if there is no algorithm.
+    ///
+    /// # Safety
+    /// As [`Gpu::matmul`].
+    unsafe fn plan<'a>(
         &self,
+        gpu: &'static Gpu,
         plans: &'a mut HashMap<Key, Option<Plan>>,
         key: Key,
-    ) -> cublas_lt::Result<Option<&'a Plan>> {
-        let matmul = key.matmul;
-        if !plans.contains_key(&key) {
-            if !matmul.may_be_fused() {
-                return Ok(plans.entry(key).or_insert(None).as_ref());
+        scales: Scales,
+        operands: Operands,
+    ) -> Result<Option<&'a Plan>> {
+        let is_open = self.choices().is_open(Subject::Algorithm, &key, gpu.is_choosing());
+        if is_open || !plans.contains_key(&key) {
+            let mut plan = self
+                .new_plan(&key)
+                .map_err(|status| cublas_error(gpu, self.lt, "cublasLtMatmulAlgoGetHeuristic", status))?;
+            match &mut plan {
+                // SAFETY: as this function's.
+                Some(plan) if is_open => unsafe { self.choose_algorithm(gpu, &key, plan, scales, operands) }?,
+                None => self.choices().settle(Subject::Algorithm, &key, None),
+                Some(_) => {}
             }
-            let plan = match Plan::new(self.lt, self.handle, &key) {
-                Ok(plan) => Some(plan),
-                // A plain matmul must be possible; one with an epilogue may not be.
-                Err(status) if matmul.epilogue != Epilogue::None && is_unsupported(status) => None,
-                Err(error) => return Err(error),
-            };
             plans.insert(key, plan);
         }
         Ok(plans.get(&key).and_then(Option::as_ref))
+    }
+
+    /// The plan with the algorithm that the heuristic ranks first, if there is one.
+    fn new_plan(&self, key: &Key) -> cublas_lt::Result<Option<Plan>> {
+        let matmul = key.matmul;
+        if !matmul.may_be_fused() {
+            return Ok(None);
+        }
+        match Plan::new(self.lt, self.handle, key) {
+            Ok(plan) => Ok(Some(plan)),
+            // A plain matmul must be possible; one with an epilogue may not be.
+            Err(status) if matmul.epilogue != Epilogue::None && is_unsupported(status) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Enqueues a planned matmul on the compute stream.
+    ///
+    /// # Safety
+    /// As [`Gpu::matmul`]; the plan is that of the matmul.
+    unsafe fn launch(
+        &self,
+        gpu: &'static Gpu,
+        plan: &Plan,
+        matmul: Matmul,
+        scales: Scales,
+        operands: Operands,
+    ) -> cublas_lt::Result<()> {
+        plan.point_to(operands.bias, operands.aux, matmul.epilogue)?;
+        let Scales { alpha, beta } = scales;
+        let (alpha_32, beta_32) = (alpha as f32, beta as f32);
+        let [alpha, beta] = if matmul.output == DType::F64 {
+            [(&raw const alpha).cast::<c_void>(), (&raw const beta).cast()]
+        } else {
+            [(&raw const alpha_32).cast(), (&raw const beta_32).cast()]
+        };
+        // SAFETY: the plan's descriptors are alive and match the operands, which the caller guarantees; a and b swap places as
+        // described above; scratch and stream are this device's, and all its matmuls are ordered on that stream.
+        let launched = unsafe {
+            (self.lt.matmul)(
+                self.handle,
+                plan.description,
+                alpha,
+                operands.b as *const c_void,
+                plan.a,
+                operands.a as *const c_void,
+                plan.b,
+                beta,
+                operands.c as *const c_void,
+                plan.c,
+                operands.c as *mut c_void,
+                plan.c,
+                &raw const plan.algorithm,
+                self.workspace.ptr() as *mut c_void,
+                WORKSPACE_BYTES,
+                gpu.compute().raw().cast(),
+            )
+        };
+        launched.result()
     }
 }
 

@@ -46,6 +46,8 @@ pub struct Gpu {
     pub(super) modules: Modules,
     pub(super) blas: OnceLock<Blas>,
     is_deterministic: AtomicBool,
+    /// Whether new matmuls choose their algorithm by time.
+    pub(super) is_choosing: AtomicBool,
     pub(super) graphs: Graphs,
     scratch: OnceLock<DeviceBuffer>,
 }
@@ -140,6 +142,7 @@ impl Gpu {
             modules: Modules::default(),
             blas: OnceLock::new(),
             is_deterministic: AtomicBool::new(false),
+            is_choosing: AtomicBool::new(false),
             graphs: Graphs::default(),
             scratch: OnceLock::new(),
         })
@@ -178,7 +181,7 @@ impl Gpu {
     }
 
     /// The setting of [`Gpu::set_deterministic`]; initially false.
-    pub(crate) fn is_deterministic(&self) -> bool {
+    pub fn is_deterministic(&self) -> bool {
         self.is_deterministic.load(Ordering::Relaxed)
     }
 

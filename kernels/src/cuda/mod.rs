@@ -29,6 +29,7 @@ mod slice;
 mod stream;
 mod upload;
 
+pub use blas::MatmulChoice;
 pub use call::check_driver;
 pub use download::Download;
 pub use driver::Unavailable;

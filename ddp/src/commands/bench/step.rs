@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use ddp_comm::{ReduceOp, World};
-use ddp_kernels::cuda::Gpu;
+use ddp_kernels::cuda::{Gpu, MatmulChoice};
 use ddp_kernels::ops::Activation;
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut};
 use serde::Serialize;
@@ -89,6 +89,18 @@ struct GpuReport {
     gpu_memory_mib: BTreeMap<&'static str, f64>,
     /// Memory reserved by the pool, in use or cached.
     gpu_memory_reserved_mib: f64,
+    /// Algorithms and forms of this rank's matmuls that were chosen by time.
+    matmul_choices: Vec<ChoiceReport>,
+}
+
+/// A choice by time.
+#[derive(Debug, Serialize)]
+struct ChoiceReport {
+    matmul: String,
+    chosen: String,
+    us: f64,
+    /// Time of the first answer of cuBLASLt's heuristic, or of the form with everything fused.
+    first_us: f64,
 }
 
 /// Runs the benchmark and prints the result on rank 0; every rank of the world calls it.
@@ -266,7 +278,14 @@ fn gpu_report(gpu: &'static Gpu, trainer: &Trainer<'_>, gflops_per_s: f64) -> Re
         peak_gpu_memory_mib: mib(gpu.memory_peak()),
         gpu_memory_mib: by_use.filter(|(_, mib)| *mib > 0.0).collect(),
         gpu_memory_reserved_mib: mib(gpu.memory_reserved()?),
+        matmul_choices: gpu.matmul_choices()?.into_iter().map(ChoiceReport::from).collect(),
     })
+}
+
+impl From<MatmulChoice> for ChoiceReport {
+    fn from(MatmulChoice { matmul, chosen, us, first_us }: MatmulChoice) -> Self {
+        ChoiceReport { matmul, chosen, us, first_us }
+    }
 }
 
 impl GpuReport {
@@ -316,5 +335,8 @@ fn print(report: &Report, json: bool) -> Result<()> {
         number(gpu.peak_gpu_memory_mib),
         memory.join(", "),
     );
+    for ChoiceReport { matmul, chosen, us, first_us } in &gpu.matmul_choices {
+        text += &format!("{matmul}: {chosen}, {} us (the first: {} us)\n", number(*us), number(*first_us));
+    }
     Ok(print_result(&text)?)
 }

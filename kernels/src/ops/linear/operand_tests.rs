@@ -1,6 +1,8 @@
-//! Operands where cuBLASLt is particular: slices that start anywhere in their memory, and layers of a single row, input or output.
+//! Operands where cuBLASLt is particular: slices that start anywhere in their memory, and layers of a single row, input or output;
+//! and operands of matmuls that are chosen by time.
 
 use super::*;
+use crate::cuda::Gpu;
 use crate::ops::testing::{assert_close, devices, random, rounded};
 use crate::ops::{Activation, SavedForBackward};
 use crate::{Element, Tensor};
@@ -121,5 +123,44 @@ fn layers_of_one_row_input_or_output_are_sums_of_their_parts() {
     for dims in [[1, 16, 8], [16, 1, 8], [16, 8, 1], [1, 1, 8], [1, 8, 1], [1, 1, 1]] {
         assert_as_on_the_cpu::<f32>(dims, 0, 1e-5);
         assert_as_on_the_cpu::<half::bf16>(dims, 0, 0.02);
+    }
+}
+
+/// Sums that a layer adds to: the gradients of its weights and bias and, through the GELU in front of it, of its input.
+fn accumulated(device: Device) -> [Vec<f32>; 3] {
+    let (b, i, o) = (16, 24, 40);
+    let moved =
+        |dims: &[usize], seed| Moved::new(&random::<f32>(dims.iter().product(), seed), dims, 1, device);
+    let (d_y, x, weight) = (moved(&[b, o], 1), moved(&[b, i], 2), moved(&[o, i], 3));
+    let (mut d_weight, mut d_bias, mut d_x) = (moved(&[o, i], 4), moved(&[o], 5), moved(&[b, i], 6));
+    let n_scratch = linear_workspace_len(b, i, o, DType::F32, device);
+    let mut scratch = Tensor::zeros(&[n_scratch], DType::F32, device).unwrap();
+    let mode = MatmulMode::Strict;
+    let (d_weight_view, d_bias_view) = (d_weight.view_mut(), Some(d_bias.view_mut()));
+    let scratch_view = scratch.view_mut();
+    linear_backward_weight(mode, d_y.view(), x.view(), d_weight_view, d_bias_view, true, scratch_view)
+        .unwrap();
+    let through = ThroughActivation { activation: Activation::GeluTanh, saved: x.view(), relu_mask: None };
+    let scratch_view = scratch.view_mut();
+    linear_backward_input(mode, d_y.view(), weight.view(), d_x.view_mut(), Some(through), true, scratch_view)
+        .unwrap();
+    [d_weight, d_bias, d_x].map(|sum| sum.memory.to_vec().unwrap())
+}
+
+/// Each algorithm and form is timed several times, and each of these runs would add to the sums.
+#[test]
+fn what_is_timed_writes_to_scratch() {
+    let want = accumulated(Device::Cpu);
+    for device in devices() {
+        let Device::Cuda(index) = device else { continue };
+        let gpu = Gpu::get(index).unwrap();
+        // With choices that are made, and then with those.
+        for _ in 0..2 {
+            let got = gpu.choose_matmuls(|| accumulated(device));
+            for (got, want) in got.iter().zip(&want) {
+                // Sums of up to 40 products of numbers up to 1, in another order.
+                assert_close(got, want, 1e-5, 1e-5);
+            }
+        }
     }
 }

@@ -1,0 +1,69 @@
+//! Algorithms and forms of a step's matmuls on GPUs, chosen by time before the first step of each shape, and the same on all ranks
+//! with one GPU model: those of the first of these ranks. A checkpoint keeps them, so that a resumed run computes alike.
+
+use ddp_comm::World;
+use ddp_kernels::cuda::Gpu;
+use tracing::debug;
+
+use crate::train::error::Result;
+use crate::train::gpu_step::GpuStep;
+use crate::train::step::Replica;
+use crate::train::step_info::StepShape;
+
+/// Chooses the matmuls of a step whose inputs are in slot `slot`, and agrees on them with the other ranks. Collective, except in the
+/// deterministic mode, in which nothing is chosen.
+pub(crate) fn choose(replica: &mut Replica<'_>, gpu: &GpuStep, slot: usize, shape: StepShape) -> Result<()> {
+    let device = gpu.gpu();
+    if device.is_deterministic() {
+        return Ok(());
+    }
+    let world = replica.world;
+    // What is under way would disturb the times, and may wait for other ranks.
+    gpu.wait(world)?;
+    device.choose_matmuls(|| replica.rehearse(gpu, slot, shape))?;
+    share(world, device)?;
+    if world.local_rank().0 == 0 {
+        device.store_matmul_choices()?;
+    }
+    debug!("{} choices of matmuls by time are in use", device.matmul_choices()?.len());
+    Ok(())
+}
+
+/// Takes over the choices of all ranks with this GPU model; of several about one matmul those of the first rank. Collective.
+fn share(world: &World, gpu: &'static Gpu) -> Result<()> {
+    if world.world_size() == 1 {
+        return Ok(());
+    }
+    let own = gpu.export_matmul_choices()?;
+    let all = world.group().all_gather_bytes(own.as_bytes())?;
+    let all: Vec<_> = all.iter().map(|bytes| String::from_utf8_lossy(bytes)).collect();
+    gpu.import_matmul_choices(&merged(&own, all.iter().map(AsRef::as_ref)))?;
+    Ok(())
+}
+
+/// The lines of all texts whose first line is that of `own`, after this line.
+fn merged<'a>(own: &str, all: impl Iterator<Item = &'a str>) -> String {
+    let (name, _) = own.split_once('\n').unwrap_or((own, ""));
+    let mut text = format!("{name}\n");
+    let alike = all.filter_map(|text| text.split_once('\n')).filter(|(other, _)| *other == name);
+    alike.for_each(|(_, lines)| text += lines);
+    text
+}
+
+/// The choices in use, or nothing where there are none.
+pub(crate) fn export(gpu: &'static Gpu) -> Result<String> {
+    let text = gpu.export_matmul_choices()?;
+    Ok(if text.lines().nth(1).is_some() { text } else { String::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_of_other_gpus_are_left_out_and_the_order_is_that_of_the_ranks() {
+        let texts = ["A\n1\n2\n", "B\n3\n", "A\n4\n", "A\n", ""];
+        assert_eq!(merged("A\n4\n", texts.into_iter()), "A\n1\n2\n4\n");
+        assert_eq!(merged("B\n3\n", texts.into_iter()), "B\n3\n");
+    }
+}

@@ -1,0 +1,172 @@
+//! Algorithms and forms of matmuls on a GPU are chosen by time: the virtual GPU says which of them are slow.
+
+#![allow(clippy::unwrap_used)]
+#![cfg(feature = "mpi")]
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::common::temp_dir;
+use crate::gpu_program::{count_of_rank, counts, on_gpus};
+use crate::virtual_gpu::under_virtual_gpus;
+
+/// A step of (64, 128, 10) and 32 rows where these options of cuBLASLt are slow, with what earlier runs left in `cache`: the choices
+/// that it prints.
+fn bench(slow: &str, cache: &Path, more: &[&str]) -> Option<Vec<Value>> {
+    let args = ["bench", "step", "--dims", "64,128,10", "--batch", "32", "--steps", "2", "--warmup", "1"];
+    let args = [&args[..], &["--device", "cuda", "--json"], more].concat();
+    let env = [
+        ("VGPU_LT_SLOW", slow),
+        ("DDP_TRAIN_CACHE", cache.to_str().unwrap()),
+        ("DDP_TRAIN_BENCH_VIRTUAL", "1"),
+    ];
+    let outcome = under_virtual_gpus(1, &args, &env)?;
+    let report: Value = serde_json::from_str(outcome.ok()).unwrap();
+    Some(report["matmul_choices"].as_array().unwrap().clone())
+}
+
+/// The choices between algorithms, or those between forms.
+fn of_algorithms(choices: &[Value], is_wanted: bool) -> Vec<&Value> {
+    let is_algorithm = |choice: &&Value| choice["chosen"].as_str().unwrap().starts_with("algorithm ");
+    choices.iter().filter(|choice| is_algorithm(choice) == is_wanted).collect()
+}
+
+#[test]
+fn the_fastest_algorithm_is_taken_and_kept_on_disk() {
+    let [fresh, kept] = [temp_dir(), temp_dir()];
+    let Some(usual) = bench("", fresh.path(), &[]) else { return };
+    assert!(of_algorithms(&usual, true).len() >= 5, "{usual:#?}");
+    for choice in &usual {
+        assert!(["algorithm 1 of 2", "fused"].contains(&choice["chosen"].as_str().unwrap()), "{choice}");
+    }
+    let slow = bench("0=500", kept.path(), &[]).unwrap();
+    assert_eq!(of_algorithms(&slow, true).len(), of_algorithms(&usual, true).len());
+    for choice in of_algorithms(&slow, true) {
+        assert_eq!(choice["chosen"], "algorithm 2 of 2", "{choice}");
+        let us = |name: &str| choice[name].as_f64().unwrap();
+        assert!((us("first_us") - us("us") - 500.0).abs() < 1.0, "{choice}");
+    }
+    // Nothing is slow any more, but nothing is timed again.
+    let again = bench("", kept.path(), &[]).unwrap();
+    let key = |choice: &Value| {
+        let first_us = choice["first_us"].as_f64().unwrap().round();
+        (choice["matmul"].to_string(), choice["chosen"].to_string(), first_us)
+    };
+    assert_eq!(again.iter().map(key).collect::<Vec<_>>(), slow.iter().map(key).collect::<Vec<_>>());
+    let deterministic = bench("", kept.path(), &["--deterministic"]).unwrap();
+    assert!(deterministic.is_empty(), "{deterministic:#?}");
+}
+
+#[test]
+fn a_form_in_parts_is_taken_where_it_is_faster_than_a_fused_one() {
+    let cases = [
+        ("RELU_AUX_BIAS=900", "ReluAuxBias ", "ReluBias and the other parts"),
+        ("RELU_AUX_BIAS=900,RELU_BIAS=900", "ReluAuxBias ", "Bias and the other parts"),
+        ("RELU_AUX_BIAS=900,RELU_BIAS=900,BIAS=900", "ReluAuxBias ", "its parts"),
+        ("DRELU=900", "DRelu ", "its parts"),
+        ("BGRADB=900", "BiasGradient ", "its parts"),
+        // Slower than the matmul alone, but faster than two passes.
+        ("DRELU=50", "DRelu ", "fused"),
+    ];
+    for (slow, matmul, want) in cases {
+        let cache = temp_dir();
+        let Some(choices) = bench(slow, cache.path(), &[]) else { return };
+        let forms = of_algorithms(&choices, false);
+        let mut forms = forms.iter().filter(|form| form["matmul"].as_str().unwrap().starts_with(matmul));
+        let form = forms.next().unwrap_or_else(|| panic!("{slow}: no choice about {matmul}: {choices:#?}"));
+        assert_eq!(form["chosen"], want, "{slow}: {form}");
+    }
+}
+
+fn train<'a>(out: &'a str, settings: &[&'a str]) -> Vec<&'a str> {
+    let args = ["train", "-q", "--device", "cuda", "--out", out, "--set", "data.eval=none"];
+    let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+    args.into_iter().chain(settings).collect()
+}
+
+#[test]
+fn the_deterministic_mode_times_nothing() {
+    let folder = temp_dir();
+    for want in [false, true] {
+        let deterministic = format!("train.deterministic={}", !want);
+        let out = folder.path().join(want.to_string());
+        let counted = out.with_extension("counts");
+        std::fs::create_dir(&counted).unwrap();
+        let settings = [&deterministic, "train.steps=3"];
+        let args = train(out.to_str().unwrap(), &settings);
+        let env = [("VGPU_LT_SLOW", "0=500"), ("VGPU_COUNTS", counted.to_str().unwrap())];
+        let Some(outcome) = under_virtual_gpus(1, &args, &env) else { return };
+        outcome.ok();
+        let counts = counts(&counted);
+        assert_eq!(counts.contains_key("matmul_algorithm:1"), want, "{deterministic}: {counts:#?}");
+        assert!(
+            counts.contains_key("matmul_algorithm:0"),
+            "{deterministic}: the first one is timed, or taken"
+        );
+    }
+}
+
+/// Each rank alone would take another algorithm; all take that of rank 0.
+#[test]
+fn ranks_take_the_choices_of_the_first() {
+    let folder = temp_dir();
+    for (slow, taken, left) in [("0=500@1", 0, 1), ("0=500@0", 1, 0)] {
+        // Within an epoch: its last batch is of another size, whose matmuls are timed too.
+        let of_steps: Option<Vec<_>> = [4, 12]
+            .into_iter()
+            .map(|steps| {
+                let out = folder.path().join(format!("{taken}-{steps}"));
+                let counted = out.with_extension("counts");
+                std::fs::create_dir(&counted).unwrap();
+                let steps = format!("train.steps={steps}");
+                let settings = [&steps, "checkpoint.every_epochs=0"];
+                let args = train(out.to_str().unwrap(), &settings);
+                let env = [("VGPU_LT_SLOW", slow), ("VGPU_COUNTS", counted.to_str().unwrap())];
+                on_gpus(2, 2, &args, &env)?.ok();
+                let of = |algorithm: usize| {
+                    [0, 1].map(|rank| count_of_rank(&counted, rank, &format!("matmul_algorithm:{algorithm}")))
+                };
+                Some([of(taken), of(left)])
+            })
+            .collect();
+        let Some(of_steps) = of_steps else { return };
+        let more = |kind: usize, rank: usize| of_steps[1][kind][rank] - of_steps[0][kind][rank];
+        for rank in 0..2 {
+            assert!(more(0, rank) >= 8.0, "{slow}: rank {rank} does not use algorithm {taken}: {of_steps:?}");
+            assert_eq!(
+                more(1, rank),
+                0.0,
+                "{slow}: rank {rank} uses algorithm {left} in steps: {of_steps:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_resumed_run_takes_over_the_choices_of_its_checkpoint() {
+    let folder = temp_dir();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let settings = ["train.steps=8", "checkpoint.every_steps=4"];
+    let choices = |out: &str, step: u64| {
+        let manifest = Path::new(out).join(format!("checkpoints/step-{step}/manifest.json"));
+        let manifest: Value = serde_json::from_str(&std::fs::read_to_string(manifest).unwrap()).unwrap();
+        manifest["run"]["matmul_choices"].clone()
+    };
+    let first = path("first");
+    let slow = [("VGPU_LT_SLOW", "0=500")];
+    let Some(outcome) = under_virtual_gpus(1, &train(&first, &settings), &slow) else { return };
+    outcome.ok();
+    let saved = choices(&first, 4);
+    assert!(saved.as_array().unwrap().len() > 5, "{saved:#}");
+    // Here the first algorithm is as fast, and nothing is known of the earlier run but its checkpoint.
+    let (second, counted) = (path("second"), path("counts"));
+    std::fs::create_dir(&counted).unwrap();
+    let checkpoint = Path::new(&first).join("checkpoints/step-4");
+    let resume = ["--resume", checkpoint.to_str().unwrap()];
+    let args = [&train(&second, &[])[..], &resume].concat();
+    under_virtual_gpus(1, &args, &[("VGPU_COUNTS", &counted)]).unwrap().ok();
+    assert_eq!(choices(&second, 8), saved);
+    let counts = counts(Path::new(&counted));
+    assert!(!counts.contains_key("matmul_algorithm:0"), "{counts:#?}");
+}

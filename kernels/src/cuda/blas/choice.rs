@@ -1,0 +1,338 @@
+//! What was fastest for each matmul: the algorithm among those that cuBLASLt offers, and the form among the epilogues that could be
+//! fused and the parts one by one. Chosen by [`timing`](super::timing), kept on disk, and exchanged as lines of text.
+//!
+//! A choice is a number among options with a fingerprint of these: where other ones are on offer, by another version of the library
+//! or on another GPU, it does not hold. So nothing that a file says reaches the library.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{AlignedTo, Epilogue, Key, Matmul};
+use crate::DType;
+use crate::cuda::cache;
+use crate::ops::MatmulMode;
+
+/// First part of the name of the choices on disk: changes with the format of a line.
+const FORMAT: &[u8] = b"matmul choices 1";
+/// Most choices on disk; a run of a deep network has some hundred.
+const MAX_STORED: usize = 20_000;
+
+/// What a choice is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Subject {
+    /// The algorithm of a matmul with its epilogue.
+    Algorithm,
+    /// One of [`Epilogue::forms`], of which the key has the first.
+    Form,
+}
+
+/// The fastest of several options.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Choice {
+    pub(super) index: usize,
+    /// Number of options.
+    pub(super) n: usize,
+    /// Fingerprint of the options.
+    pub(super) among: u64,
+    /// Time of the chosen one, µs.
+    pub(super) us: f64,
+    /// Time of the first one, µs.
+    pub(super) first_us: f64,
+}
+
+type About = (Subject, Key);
+
+/// The choices of a device.
+#[derive(Debug, Default)]
+pub(super) struct Choices {
+    in_use: HashMap<About, Choice>,
+    /// Those whose options were looked at, and where there was nothing to choose.
+    settled: HashSet<About>,
+    /// From the disk, until something asks for them; None before they are read.
+    stored: Option<HashMap<About, Choice>>,
+    /// Device time that measurements have taken, µs.
+    pub(super) spent_us: f64,
+}
+
+impl Choices {
+    /// The choice in use.
+    pub(super) fn get(&self, subject: Subject, key: &Key) -> Option<Choice> {
+        self.in_use.get(&(subject, *key)).copied()
+    }
+
+    /// Whether the options must be looked at: to compare them with those of a choice that was taken over, or to choose.
+    pub(super) fn is_open(&self, subject: Subject, key: &Key, is_choosing: bool) -> bool {
+        let about = (subject, *key);
+        !self.settled.contains(&about) && (is_choosing || self.in_use.contains_key(&about))
+    }
+
+    /// Drops a choice among other options than these; while choosing, takes one from the disk, where they have this name. Returns
+    /// whether a choice is in use, which then holds.
+    pub(super) fn recall(
+        &mut self,
+        subject: Subject,
+        key: &Key,
+        among: u64,
+        place: Option<&[String]>,
+    ) -> bool {
+        let about = (subject, *key);
+        if self.in_use.get(&about).is_some_and(|choice| choice.among != among) {
+            self.in_use.remove(&about);
+        }
+        if let Some(place) = place.filter(|_| !self.in_use.contains_key(&about)) {
+            let stored = self.stored.get_or_insert_with(|| read(place));
+            if let Some(choice) = stored.get(&about).filter(|choice| choice.among == among) {
+                self.in_use.insert(about, *choice);
+            }
+        }
+        let holds = self.in_use.contains_key(&about);
+        if holds {
+            self.settled.insert(about);
+        }
+        holds
+    }
+
+    /// Takes a choice into use; None if there was nothing to choose.
+    pub(super) fn settle(&mut self, subject: Subject, key: &Key, choice: Option<Choice>) {
+        let about = (subject, *key);
+        self.settled.insert(about);
+        choice.map(|choice| self.in_use.insert(about, choice));
+    }
+
+    /// Adds the choices in use to those on disk. A failure only makes the next start slower.
+    pub(super) fn store(&mut self, place: &[String]) {
+        let Some(cache) = cache::Cache::of_user() else { return };
+        let mut all = read(place);
+        if all.len() > MAX_STORED {
+            all.clear();
+        }
+        all.extend(self.in_use.iter().map(|(about, choice)| (*about, *choice)));
+        cache.write(&entry(place), text(&all).as_bytes());
+        self.stored = Some(all);
+    }
+
+    /// The choices in use, a line each, sorted.
+    pub(super) fn export(&self) -> String {
+        text(&self.in_use)
+    }
+
+    /// Takes over the choices of these lines, in place of own ones; of two about the same the first. Returns the keys whose algorithm
+    /// changes. Lines of another format are skipped.
+    pub(super) fn import(&mut self, text: &str) -> Vec<Key> {
+        let (mut seen, mut changed) = (HashSet::new(), Vec::new());
+        for (about, choice) in text.lines().filter_map(parse) {
+            if !seen.insert(about) {
+                continue;
+            }
+            let before = self.in_use.insert(about, choice);
+            let is_same =
+                before.is_some_and(|before| (before.index, before.among) == (choice.index, choice.among));
+            if is_same {
+                continue;
+            }
+            self.settled.remove(&about);
+            if about.0 == Subject::Algorithm {
+                changed.push(about.1);
+            }
+        }
+        changed
+    }
+
+    /// The choices in use, in words and times.
+    pub(super) fn all(&self) -> Vec<MatmulChoice> {
+        let mut all: Vec<(&About, &Choice)> = self.in_use.iter().collect();
+        all.sort_by_cached_key(|(about, choice)| line(about, choice));
+        all.into_iter().map(|(about, choice)| MatmulChoice::new(about, choice)).collect()
+    }
+}
+
+/// A choice by time, for reports.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MatmulChoice {
+    /// The matmul: epilogue, shape `m x n x k`, operands and their format.
+    pub matmul: String,
+    /// What it uses: `algorithm 3 of 8`, or the form in place of its epilogue.
+    pub chosen: String,
+    /// Time of the chosen one, µs.
+    pub us: f64,
+    /// Time of the first answer of cuBLASLt's heuristic, or of the form with everything fused, µs.
+    pub first_us: f64,
+}
+
+impl MatmulChoice {
+    fn new((subject, key): &About, choice: &Choice) -> Self {
+        let m = key.matmul;
+        let matmul =
+            format!("{:?} {}x{}x{} {} {}", m.epilogue, m.m, m.n, m.k, transposes(&m), format_name(&m));
+        let chosen = match subject {
+            Subject::Algorithm => format!("algorithm {} of {}", choice.index + 1, choice.n),
+            Subject::Form if choice.index == 0 => "fused".to_owned(),
+            Subject::Form => match m.epilogue.forms().get(choice.index) {
+                None | Some(Epilogue::None) => "its parts".to_owned(),
+                Some(form) => format!("{form:?} and the other parts"),
+            },
+        };
+        MatmulChoice { matmul, chosen, us: choice.us, first_us: choice.first_us }
+    }
+}
+
+fn entry(place: &[String]) -> cache::Key {
+    let parts: Vec<&[u8]> = std::iter::once(FORMAT).chain(place.iter().map(String::as_bytes)).collect();
+    cache::Key::new(&parts)
+}
+
+fn read(place: &[String]) -> HashMap<About, Choice> {
+    let bytes = cache::Cache::of_user().and_then(|cache| cache.read(&entry(place))).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).lines().filter_map(parse).collect()
+}
+
+fn text(choices: &HashMap<About, Choice>) -> String {
+    let mut lines: Vec<String> = choices.iter().map(|(about, choice)| line(about, choice)).collect();
+    lines.sort_unstable();
+    lines.iter().flat_map(|line| [line, "\n"]).collect()
+}
+
+fn transposes(matmul: &Matmul) -> String {
+    [matmul.transpose_a, matmul.transpose_b]
+        .map(|is_transposed| if is_transposed { 'T' } else { 'N' })
+        .iter()
+        .collect()
+}
+
+fn format_name(matmul: &Matmul) -> String {
+    let mode = if matmul.mode == MatmulMode::Tf32 { " tf32" } else { "" };
+    format!("{}>{}{mode}", matmul.inputs, matmul.output)
+}
+
+/// Subject, epilogue, shape, transposes, dtypes, mode, alignments, index, number and fingerprint of the options, times in µs.
+fn line((subject, key): &About, choice: &Choice) -> String {
+    let Key { matmul: m, aligned_to, .. } = key;
+    let AlignedTo { a, b, c, bias, aux } = aligned_to;
+    let Choice { index, n, among, us, first_us } = choice;
+    let Matmul { inputs, output, mode, epilogue, .. } = m;
+    format!(
+        "{subject:?} {epilogue:?} {} {} {} {} {inputs} {output} {mode:?} {a} {b} {c} {bias} {aux} {index} {n} {among:016x} \
+         {us:.2} {first_us:.2}",
+        m.m,
+        m.n,
+        m.k,
+        transposes(m),
+    )
+}
+
+fn parse(line: &str) -> Option<(About, Choice)> {
+    let fields: [&str; 19] = line.split_ascii_whitespace().collect::<Vec<_>>().try_into().ok()?;
+    let [subject, epilogue, m, n, k, transposed, inputs, output, mode, a, b, c, bias, aux, rest @ ..] =
+        fields;
+    let [index, n_options, among, us, first_us] = rest;
+    let number = |text: &str| text.parse::<usize>().ok();
+    let alignment = |text: &str| text.parse().ok();
+    let dtype = |name: &str| DType::ALL.iter().copied().find(|dtype| dtype.name() == name);
+    let (transpose_a, transpose_b) = match transposed {
+        "NN" => (false, false),
+        "NT" => (false, true),
+        "TN" => (true, false),
+        "TT" => (true, true),
+        _ => return None,
+    };
+    let matmul = Matmul {
+        m: number(m)?,
+        n: number(n)?,
+        k: number(k)?,
+        transpose_a,
+        transpose_b,
+        inputs: dtype(inputs)?,
+        output: dtype(output)?,
+        mode: [MatmulMode::Strict, MatmulMode::Tf32]
+            .into_iter()
+            .find(|known| format!("{known:?}") == mode)?,
+        epilogue: Epilogue::ALL.into_iter().find(|known| format!("{known:?}") == epilogue)?,
+    };
+    let aligned_to = AlignedTo {
+        a: alignment(a)?,
+        b: alignment(b)?,
+        c: alignment(c)?,
+        bias: alignment(bias)?,
+        aux: alignment(aux)?,
+    };
+    let subject = match subject {
+        "Algorithm" => Subject::Algorithm,
+        "Form" => Subject::Form,
+        _ => return None,
+    };
+    let choice = Choice {
+        index: number(index)?,
+        n: number(n_options)?,
+        among: u64::from_str_radix(among, 16).ok()?,
+        us: us.parse().ok()?,
+        first_us: first_us.parse().ok()?,
+    };
+    // Only what is not deterministic is chosen by time.
+    let key = Key { matmul, aligned_to, is_deterministic: false };
+    (choice.index < choice.n).then_some(((subject, key), choice))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(m: usize, epilogue: Epilogue) -> Key {
+        let (inputs, output, mode) = (DType::BF16, DType::F32, MatmulMode::Tf32);
+        let matmul = Matmul {
+            m,
+            n: 128,
+            k: 64,
+            transpose_a: true,
+            transpose_b: false,
+            inputs,
+            output,
+            mode,
+            epilogue,
+        };
+        let aligned_to = AlignedTo { a: 256, b: 16, c: 4, bias: 64, aux: 256 };
+        Key { matmul, aligned_to, is_deterministic: false }
+    }
+
+    fn choice(index: usize) -> Choice {
+        Choice { index, n: 8, among: 0x0123_4567_89ab_cdef, us: 3.25, first_us: 4.5 }
+    }
+
+    #[test]
+    fn choices_survive_their_text_and_other_lines_are_skipped() {
+        let mut choices = Choices::default();
+        for (m, epilogue) in (1..).zip(Epilogue::ALL) {
+            choices.settle(Subject::Algorithm, &key(m, epilogue), Some(choice(m % 8)));
+            choices.settle(Subject::Form, &key(m, epilogue), Some(choice(0)));
+        }
+        let text = choices.export();
+        let mut back = Choices::default();
+        assert_eq!(back.import(&text).len(), Epilogue::ALL.len());
+        assert_eq!((back.export(), back.in_use), (text.clone(), choices.in_use));
+        let mut none = Choices::default();
+        for line in text.lines() {
+            for changed in [
+                line.replace("TN", "XX"),
+                line.replace(" 8 ", " 0 "),
+                format!("{line} 1"),
+                line[5..].to_owned(),
+            ] {
+                assert_eq!(none.import(&changed), [], "{changed}");
+            }
+        }
+        assert!(none.in_use.is_empty());
+    }
+
+    #[test]
+    fn the_first_of_two_lines_is_taken_over_and_replaces_an_own_choice() {
+        let key = key(32, Epilogue::Bias);
+        let text = |index| {
+            let mut choices = Choices::default();
+            choices.settle(Subject::Algorithm, &key, Some(choice(index)));
+            choices.export()
+        };
+        let mut own = Choices::default();
+        own.settle(Subject::Algorithm, &key, Some(choice(1)));
+        assert_eq!(own.import(&(text(2) + &text(3))), [key]);
+        assert_eq!(own.get(Subject::Algorithm, &key), Some(choice(2)));
+        assert_eq!(own.import(&text(2)), [], "nothing changes");
+    }
+}

@@ -1,0 +1,328 @@
+//! Chooses algorithms and forms by time, on request: [`Gpu::choose_matmuls`]. What is timed reads the operands and writes to scratch.
+
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
+
+use sha2::{Digest as _, Sha256};
+
+use super::choice::{Choice, Choices, MatmulChoice, Subject};
+use super::{Blas, Epilogue, Key, Matmul, Operands, Plan, Scales};
+use crate::cuda::cublas_lt::Heuristic;
+use crate::cuda::driver::driver;
+use crate::cuda::memory::DeviceBuffer;
+use crate::cuda::{Gpu, MemoryUse, Timer};
+use crate::{KernelError, Result};
+
+/// Most algorithms that are compared.
+const MAX_CANDIDATES: usize = 8;
+/// Measurements of each option, of which the median counts.
+const N_REPEATS: usize = 3;
+/// A measurement takes as many calls as fill this time, µs: a single small one is lost in the noise.
+const REPEAT_US: f64 = 100.0;
+const MAX_CALLS: f64 = 20.0;
+/// An option whose first call takes so many times as long as the best one is not measured again.
+const HOPELESS: f64 = 3.0;
+/// An option must take at most this share of the first one's time to be taken instead: less is noise.
+const MIN_GAIN: f64 = 0.97;
+/// Device time that all measurements of a process may take, µs; further matmuls take the first answer of the heuristic.
+const BUDGET_US: f64 = 5e6;
+
+/// Index of the fastest option, its time and that of the first option, µs.
+type Fastest = (usize, f64, f64);
+
+impl Gpu {
+    /// Runs `work` and chooses the fastest algorithm and form of each new matmul in it: by time, or as an earlier process on this
+    /// machine has chosen. In the deterministic mode nothing is chosen.
+    ///
+    /// The device is waited for at each new matmul, and scratch memory of the size of its outputs is allocated; nothing is chosen
+    /// where it does not fit. Not to be used in a capture.
+    pub fn choose_matmuls<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.is_choosing.store(!self.is_deterministic(), Ordering::Relaxed);
+        let result = work();
+        self.is_choosing.store(false, Ordering::Relaxed);
+        result
+    }
+
+    /// Whether [`Gpu::choose_matmuls`] is running.
+    pub(super) fn is_choosing(&self) -> bool {
+        self.is_choosing.load(Ordering::Relaxed)
+    }
+
+    /// The choices in use, for reports.
+    ///
+    /// # Errors
+    /// [`KernelError::DeviceUnavailable`] if cuBLASLt is missing.
+    pub fn matmul_choices(&'static self) -> Result<Vec<MatmulChoice>> {
+        Ok(self.blas()?.choices().all())
+    }
+
+    /// The choices in use as lines of text; the first one names GPU model and library.
+    ///
+    /// # Errors
+    /// [`KernelError::DeviceUnavailable`] if cuBLASLt is missing.
+    pub fn export_matmul_choices(&'static self) -> Result<String> {
+        let blas = self.blas()?;
+        Ok(format!("{}\n{}", blas.name(self), blas.choices().export()))
+    }
+
+    /// Takes over the choices that [`Gpu::export_matmul_choices`] returned on the same GPU model with the same library, in place of own
+    /// ones. A choice holds only where cuBLASLt offers the same algorithms. Graphs that were captured before keep theirs. Returns
+    /// whether they were taken over.
+    ///
+    /// # Errors
+    /// [`KernelError::DeviceUnavailable`] if cuBLASLt is missing.
+    pub fn import_matmul_choices(&'static self, text: &str) -> Result<bool> {
+        let blas = self.blas()?;
+        let (name, lines) = text.split_once('\n').unwrap_or((text, ""));
+        if name != blas.name(self) || self.is_deterministic() {
+            return Ok(false);
+        }
+        let mut plans = blas.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        for key in blas.choices().import(lines) {
+            plans.remove(&key);
+        }
+        Ok(true)
+    }
+
+    /// Keeps the choices in use on disk, with the compiled kernels. A failure only makes the next start slower.
+    ///
+    /// # Errors
+    /// [`KernelError::DeviceUnavailable`] if cuBLASLt is missing.
+    pub fn store_matmul_choices(&'static self) -> Result<()> {
+        let blas = self.blas()?;
+        let place = blas.place(self);
+        blas.choices().store(&place);
+        Ok(())
+    }
+
+    /// The form of an operation to begin with: an index in the forms of the epilogue of `fused`, 0 unless another was faster.
+    ///
+    /// - `time`: the time in µs of the operation in one form, with its outputs in scratch
+    ///
+    /// # Errors
+    /// Those of `time` and [`Gpu::matmul`], except for [`KernelError::OutOfMemory`].
+    ///
+    /// # Safety
+    /// As [`Gpu::matmul`], for each of the forms.
+    pub(crate) unsafe fn first_form(
+        &'static self,
+        fused: Matmul,
+        operands: Operands,
+        mut time: impl FnMut(Epilogue) -> Result<f64>,
+    ) -> Result<usize> {
+        let forms = fused.epilogue.forms();
+        if self.is_deterministic() || forms.len() < 2 || [fused.m, fused.n, fused.k].contains(&0) {
+            return Ok(0);
+        }
+        let (blas, key) = (self.blas()?, Key::new(fused, operands, false));
+        let is_open = blas.choices().is_open(Subject::Form, &key, self.is_choosing());
+        if is_open {
+            self.bind()?;
+            let mut supported = Vec::with_capacity(forms.len());
+            for &epilogue in forms {
+                // SAFETY: as this function's.
+                supported.push(unsafe { self.is_supported(Matmul { epilogue, ..fused }, operands) }?);
+            }
+            let measure = || {
+                let mut times = Vec::with_capacity(forms.len());
+                for (&form, &is_supported) in forms.iter().zip(&supported) {
+                    times.push(if is_supported { Some(time(form)?) } else { None });
+                }
+                Ok(times)
+            };
+            let among = fingerprint(supported.iter().map(|&is_supported| [u8::from(is_supported)]));
+            blas.settle(self, Subject::Form, &key, among, measure)?;
+        }
+        Ok(blas.choices().get(Subject::Form, &key).map_or(0, |choice| choice.index))
+    }
+
+    /// Median time in µs of one call of `work` on the compute stream, after a first call that is not timed. Waits for the device.
+    ///
+    /// # Errors
+    /// Those of `work`; [`KernelError::Cuda`].
+    pub(crate) fn time_us(&'static self, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
+        self.time_us_unless_longer(f64::INFINITY, &mut work)
+    }
+
+    /// As [`Gpu::time_us`]; after one call that takes longer than `limit_us`, its time.
+    fn time_us_unless_longer(
+        &'static self,
+        limit_us: f64,
+        work: &mut impl FnMut() -> Result<()>,
+    ) -> Result<f64> {
+        let timer = Timer::new(self)?;
+        let mut time = |n_calls: usize| {
+            timer.start(self.compute())?;
+            for _ in 0..n_calls {
+                work()?;
+            }
+            timer.stop(self.compute())?;
+            let us = timer.elapsed_ms()? * 1e3;
+            self.blas()?.choices().spent_us += us;
+            Ok::<_, KernelError>(us / n_calls as f64)
+        };
+        time(1)?;
+        let once = time(1)?;
+        if once > limit_us {
+            return Ok(once);
+        }
+        let n_calls = (REPEAT_US / once).clamp(1.0, MAX_CALLS) as usize;
+        let mut times: Vec<f64> = (n_calls == 1).then_some(once).into_iter().collect();
+        while times.len() < N_REPEATS {
+            times.push(time(n_calls)?);
+        }
+        times.sort_by(f64::total_cmp);
+        Ok(times[N_REPEATS / 2])
+    }
+}
+
+impl Blas {
+    pub(super) fn choices(&self) -> MutexGuard<'_, Choices> {
+        self.choices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// GPU model and library.
+    fn name(&self, gpu: &Gpu) -> String {
+        format!("{}, cuBLASLt {}", gpu.info().name, self.lt.version())
+    }
+
+    /// Name of the choices on disk.
+    fn place(&self, gpu: &Gpu) -> [String; 2] {
+        [self.name(gpu), format!("driver {}", driver().map_or(0, |driver| driver.version))]
+    }
+
+    /// Makes sure that a choice in use is one among these options; while [`Gpu::choose_matmuls`] runs, chooses where there is none.
+    fn settle(
+        &self,
+        gpu: &'static Gpu,
+        subject: Subject,
+        key: &Key,
+        among: u64,
+        measure: impl FnOnce() -> Result<Vec<Option<f64>>>,
+    ) -> Result<()> {
+        let place = self.place(gpu);
+        let is_choosing = gpu.is_choosing();
+        if self.choices().recall(subject, key, among, is_choosing.then_some(&place)) || !is_choosing {
+            return Ok(());
+        }
+        let is_affordable = self.choices().spent_us < BUDGET_US;
+        let times = match if is_affordable { measure() } else { Ok(Vec::new()) } {
+            Err(KernelError::OutOfMemory { .. }) => Vec::new(),
+            times => times?,
+        };
+        let (n, fastest) = (times.len(), fastest(&times));
+        let choice = fastest.map(|(index, us, first_us)| Choice { index, n, among, us, first_us });
+        self.choices().settle(subject, key, choice);
+        Ok(())
+    }
+
+    /// Chooses the algorithm of a new plan, or recalls the choice.
+    ///
+    /// # Safety
+    /// As [`Gpu::matmul`]; the plan is that of the key.
+    pub(super) unsafe fn choose_algorithm(
+        &self,
+        gpu: &'static Gpu,
+        key: &Key,
+        plan: &mut Plan,
+        scales: Scales,
+        operands: Operands,
+    ) -> Result<()> {
+        let Ok(mut candidates) = plan.candidates(self.handle, key, MAX_CANDIDATES) else { return Ok(()) };
+        candidates.retain(|candidate| candidate.state.result().is_ok());
+        let among = fingerprint(candidates.iter().map(bytes));
+        // SAFETY: as this function's.
+        let measure = || unsafe { self.time_algorithms(gpu, key, plan, &candidates, scales, operands) };
+        self.settle(gpu, Subject::Algorithm, key, among, measure)?;
+        let chosen = self.choices().get(Subject::Algorithm, key);
+        if let Some(chosen) = chosen.and_then(|choice| candidates.get(choice.index)) {
+            plan.algorithm = chosen.algorithm;
+        }
+        Ok(())
+    }
+
+    /// Times of the candidates, µs; None for those that fail.
+    ///
+    /// # Safety
+    /// As [`Blas::choose_algorithm`].
+    unsafe fn time_algorithms(
+        &self,
+        gpu: &'static Gpu,
+        key: &Key,
+        plan: &mut Plan,
+        candidates: &[Heuristic],
+        scales: Scales,
+        mut operands: Operands,
+    ) -> Result<Vec<Option<f64>>> {
+        if candidates.len() < 2 {
+            return Ok(Vec::new());
+        }
+        let Matmul { m, n, output, epilogue, .. } = key.matmul;
+        let scratch = |bytes: usize| DeviceBuffer::zeroed(gpu, bytes, MemoryUse::Workspace);
+        let c = scratch(m * n * output.size_bytes())?;
+        operands.c = c.ptr();
+        let aux = epilogue.writes_aux().then(|| scratch(epilogue.aux_bytes(m, n, output))).transpose()?;
+        operands.aux = aux.as_ref().map_or(operands.aux, DeviceBuffer::ptr);
+        let bias =
+            (epilogue == Epilogue::BiasGradient).then(|| scratch(m * output.size_bytes())).transpose()?;
+        operands.bias = bias.as_ref().map_or(operands.bias, DeviceBuffer::ptr);
+        let first = plan.algorithm;
+        let mut times = Vec::with_capacity(candidates.len());
+        for candidate in candidates {
+            plan.algorithm = candidate.algorithm;
+            let best = times.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+            let mut run = || {
+                // SAFETY: the outputs are scratch of the sizes that the matmul has, freed behind it in the stream, and the caller
+                // guarantees the inputs.
+                let launched = unsafe { self.launch(gpu, plan, key.matmul, scales, operands) };
+                launched.map_err(|status| super::cublas_error(gpu, self.lt, "cublasLtMatmul", status))
+            };
+            times.push(match gpu.time_us_unless_longer(HOPELESS * best, &mut run) {
+                Err(KernelError::Cublas { .. }) => None,
+                time => Some(time?),
+            });
+        }
+        plan.algorithm = first;
+        Ok(times)
+    }
+}
+
+/// The fastest option, or the first one if none is clearly faster; None if there is only one.
+fn fastest(times: &[Option<f64>]) -> Option<Fastest> {
+    let timed = || times.iter().enumerate().filter_map(|(index, us)| Some((index, (*us)?)));
+    let (first, first_us) = timed().next()?;
+    let (index, us) = timed().min_by(|(_, a), (_, b)| a.total_cmp(b))?;
+    let (index, us) = if us > MIN_GAIN * first_us { (first, first_us) } else { (index, us) };
+    (timed().count() > 1).then_some((index, us, first_us))
+}
+
+/// The bytes of an algorithm, which cublasLt.h allows to be copied and stored.
+fn bytes(candidate: &Heuristic) -> [u8; 64] {
+    let mut bytes = [0; 64];
+    for (to, word) in bytes.chunks_exact_mut(8).zip(candidate.algorithm.data) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+/// Hash of a list, the same in each build.
+fn fingerprint<const N: usize>(parts: impl Iterator<Item = [u8; N]>) -> u64 {
+    let mut hash = Sha256::new();
+    parts.for_each(|part| hash.update(part));
+    let hash: [u8; 32] = hash.finalize().into();
+    u64::from_le_bytes(std::array::from_fn(|index| hash[index]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_the_fastest_options_is_taken() {
+        assert_eq!(fastest(&[Some(3.0), Some(2.0), None, Some(2.0)]), Some((1, 2.0, 3.0)));
+        assert_eq!(fastest(&[None, Some(2.0), Some(5.0)]), Some((1, 2.0, 2.0)));
+        assert_eq!(fastest(&[Some(100.0), Some(98.0)]), Some((0, 100.0, 100.0)), "as good as equal");
+        assert_eq!(fastest(&[Some(2.0), None]), None, "nothing to choose from");
+        assert_eq!(fastest(&[]), None);
+    }
+}
