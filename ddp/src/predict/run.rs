@@ -19,6 +19,7 @@ use super::saved_model::SavedModel;
 use crate::data::Compression;
 use crate::data::loader::LoaderOptions;
 use crate::storage::atomic_write::write_atomic;
+use crate::storage::unfinished::Unfinished;
 
 /// Place and form of the predictions.
 #[derive(Debug, Clone)]
@@ -27,6 +28,8 @@ pub(crate) struct OutputSpec {
     pub(crate) with_probabilities: bool,
     pub(crate) threshold: Option<f64>,
     pub(crate) overwrite: bool,
+    /// Removes the temporary files if a signal ends the process.
+    pub(crate) unfinished: Unfinished,
 }
 
 /// Place of the predictions.
@@ -111,7 +114,7 @@ pub(crate) fn run(
         }
         OutputPlace::File(path) => path,
     };
-    let mut file = OutputFile::create(world, path, format, &columns, output.overwrite)?;
+    let mut file = OutputFile::create(world, path, format, &columns, output.overwrite, &output.unfinished)?;
     let done = job.predict(|number, block| file.write(number, block));
     let n_bad_rows = world.collective_result(done)?;
     let n_bad_rows = sums(world, &[n_bad_rows]).map_err(Stop::from)?[0];

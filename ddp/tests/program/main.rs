@@ -42,6 +42,7 @@ mod other_names;
 mod output;
 mod parity;
 mod predict;
+mod predict_ended;
 mod quality;
 mod replicas;
 mod resume;

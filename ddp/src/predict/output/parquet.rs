@@ -50,7 +50,7 @@ impl ParquetPart {
             Field::new(&column.name, kind, is_nullable)
         };
         let schema = Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()));
-        let file = File::create(&path).map_err(|source| WriteError { path: path.clone(), source })?;
+        let file = names.create(&path).map_err(|source| WriteError { path: path.clone(), source })?;
         let writer = ArrowWriter::try_new(file, schema.clone(), Some(properties()));
         let writer = writer.map_err(|error| failed(&path, error))?;
         Ok(ParquetPart { path, columns: columns.to_vec(), schema, writer, is_single })
@@ -136,7 +136,7 @@ fn append_row_groups(
     let schema = description.schema_descr().root_schema_ptr();
     let kept: Option<Vec<KeyValue>> = description.key_value_metadata().cloned();
     let properties = WriterProperties::builder().set_key_value_metadata(kept).build();
-    let mut writer = SerializedFileWriter::new(File::create(whole)?, schema, Arc::new(properties))?;
+    let mut writer = SerializedFileWriter::new(names.create(whole)?, schema, Arc::new(properties))?;
     let mut next_group = vec![0; n_ranks];
     for Located { rank, .. } in blocks {
         let (file, metadata) = &parts[*rank];
