@@ -293,6 +293,14 @@ pub enum DataError {
         /// The remedy.
         hint: String,
     },
+    /// A table of which no row has a target.
+    #[error("`{source_name}`: no row has a value of {targets}\nhint: name another column in `data.target`")]
+    NoTargets {
+        /// The table.
+        source_name: String,
+        /// Names of the targets.
+        targets: String,
+    },
     /// Features without labels.
     #[error("`{source_name}` has no labels\nhint: {hint}")]
     NoLabels {

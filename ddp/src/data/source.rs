@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::labels::LabelVocabulary;
 use super::vocabulary::Vocabulary;
-use crate::config::{DataConfig, EvalSource, Missing, UnknownLabel};
+use crate::config::{DataConfig, EvalSource, Missing, MissingTarget, UnknownLabel};
 
 /// Part of a built-in set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +107,11 @@ impl<'a> SourceSpec<'a> {
     /// Whether rows whose label is no class are left out, marked by the class -1 until then.
     pub(crate) fn skips_unknown(&self) -> bool {
         self.part == Part::Test && self.data.unknown_label == UnknownLabel::Skip
+    }
+
+    /// Whether rows without a target are left out.
+    pub(crate) fn skips_missing_targets(&self) -> bool {
+        self.data.missing_target == MissingTarget::Skip && self.to_predict.is_none()
     }
 
     /// Whether missing values are accepted.

@@ -37,6 +37,7 @@ mod lost_folder;
 #[cfg(feature = "mpi")]
 mod lost_rank;
 mod metrics;
+mod missing_targets;
 mod odd_tables;
 mod other_names;
 mod output;

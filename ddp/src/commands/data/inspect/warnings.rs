@@ -163,7 +163,11 @@ impl Judge<'_> {
             if column.n_missing > 0 {
                 let first = self.first(column.first_missing);
                 self.about(all, WarningKind::TargetMissing, &[target], |name| {
-                    format!("{name} is missing in {}{first}: remove those rows", rows(column.n_missing))
+                    format!(
+                        "{name} is missing in {}{first}: remove those rows, or leave them out of a table with \
+                         `data.missing_target` = \"skip\"",
+                        rows(column.n_missing)
+                    )
                 });
             }
         }
