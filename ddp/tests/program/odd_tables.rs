@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::common::{Outcome, run_line, run_line_ok, temp_dir};
+use crate::common::{Outcome, read_weights, run_line, run_line_ok, same_bits, temp_dir};
 
 const QUICK: &str = "--device cpu --epochs 2 --batch-size 8 --hidden 4";
 
@@ -264,8 +264,41 @@ fn json_as_python_writes_it_is_read_or_named() {
     assert!(error(folder, "data inspect inf.jsonl").contains("Infinity is not JSON"));
     fs::write(folder.join("columns.json"), r#"{"x":{"0":1,"1":2},"label":{"0":0,"1":1}}"#).unwrap();
     assert!(error(folder, "data inspect columns.json").contains("orient='records', lines=True"));
-    lines("nested.jsonl", &|n| {
-        format!("{{\"sepal\": {{\"length\": {n}}}, \"y\": {n}, \"label\": {}}}", n % 2)
+}
+
+#[test]
+fn objects_in_json_are_flattened() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    let lines = |name: &str, line: &dyn Fn(usize) -> String| {
+        fs::write(folder.join(name), (0..40).map(|n| line(n) + "\n").collect::<String>()).unwrap();
+    };
+    // Also null in place of the whole object, which is no column of its own.
+    lines("nested.jsonl", &|n| match n {
+        7 => "{\"sepal\": null, \"y\": 7, \"label\": 1}".to_owned(),
+        _ => {
+            let sepal = format!("{{\"length\": {n}, \"of\": {{\"tip\": [{n}, 1.5]}}}}");
+            format!("{{\"sepal\": {sepal}, \"y\": {n}, \"label\": {}}}", n % 2)
+        }
     });
-    assert_shows(&run_line_ok(folder, "data inspect nested.jsonl"), &["objects in sepal are read as text"]);
+    write(folder, "flat.csv", "sepal.length,sepal.of.tip[0],sepal.of.tip[1],y,label", 40, |n| match n {
+        7 => ",,,7,1".to_owned(),
+        _ => format!("{n},{n},1.5,{n},{}", n % 2),
+    });
+    for data in ["nested.jsonl", "flat.csv"] {
+        run_line_ok(folder, &format!("train {data} {QUICK} --set data.missing=mean --out run-{data}"));
+    }
+    let model = |data: &str| read_weights(&folder.join(format!("run-{data}/model.safetensors")));
+    assert!(same_bits(&model("nested.jsonl"), &model("flat.csv")));
+    let columns = ["sepal.length", "sepal.of.tip[0]", "sepal.of.tip[1]"];
+    assert_shows(&run_line_ok(folder, "data inspect nested.jsonl"), &columns);
+    run_line_ok(folder, "predict --checkpoint run-flat.csv --data nested.jsonl --out out.csv");
+    lines("lists.jsonl", &|n| {
+        format!("{{\"visits\": [{{\"day\": {n}}}], \"y\": {n}, \"label\": {}}}", n % 2)
+    });
+    let inspected = run_line_ok(folder, "data inspect lists.jsonl");
+    assert_shows(
+        &inspected,
+        &["lists of objects or lists in visits are read as text", "pandas.json_normalize"],
+    );
 }

@@ -71,8 +71,8 @@ pub(crate) trait CellReader {
         &[]
     }
 
-    /// Columns of objects, which are read as text.
-    fn objects(&self) -> Vec<usize> {
+    /// Columns of lists of objects or lists, which are read as text.
+    fn nested_lists(&self) -> Vec<usize> {
         Vec::new()
     }
 
