@@ -302,3 +302,20 @@ fn objects_in_json_are_flattened() {
         &["lists of objects or lists in visits are read as text", "pandas.json_normalize"],
     );
 }
+
+#[cfg(feature = "parquet")]
+#[test]
+fn all_columns_of_text_are_named_at_once() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    write(folder, "rows.csv", "x,city,size,label", 20, |n| format!("{n},c{},s{},{}", n % 4, n % 3, n % 2));
+    for format in ["parquet", "feather"] {
+        let data = format!("rows.{format}");
+        run_line_ok(folder, &format!("data convert rows.csv {data}"));
+        let text = error(folder, &format!("train {data} {QUICK}"));
+        assert!(text.contains("2 columns are text: \"city\", \"size\""), "{text}");
+        let hint = "`data.categorical` = [\"city\", \"size\"]";
+        assert!(text.contains(hint), "{text}");
+        run_line_ok(folder, &format!("train {data} {QUICK} --set data.categorical=[\"city\",\"size\"]"));
+    }
+}

@@ -69,7 +69,7 @@ impl Columns {
     /// The columns of the file `path` with their roles; `first_list_len` is the length of the first list of a column.
     ///
     /// # Errors
-    /// [`DataError::ColumnType`], and the errors of [`ColumnPlan::new`].
+    /// [`DataError::ColumnType`], [`DataError::TextColumns`], and the errors of [`ColumnPlan::new`].
     pub(in crate::data::table) fn new(
         path: &Path,
         schema: &Schema,
@@ -114,6 +114,8 @@ impl Columns {
         // Before the values decide on the task, a single target may hold labels.
         let takes_labels = spec.data.task == Task::Classification && spec.data.target.len() == 1;
         let mut needed = Vec::new();
+        // Features of text, and the first fault of any column.
+        let (mut texts, mut fault) = (Vec::new(), None);
         // The column of each name.
         let mut places = Vec::new();
         let mut at = 0;
@@ -126,10 +128,17 @@ impl Columns {
             if roles.iter().any(|role| *role != Role::Dropped) {
                 let column =
                     Column { name: field.name().clone(), root, data_type: field.data_type().clone(), roles };
-                column.check(path, takes_labels)?;
+                if let Err(error) = column.check(path, takes_labels) {
+                    texts.extend(column.is_text_feature().then(|| column.name.clone()));
+                    fault.get_or_insert(error);
+                }
                 needed.push(column);
             }
         }
+        if texts.len() > 1 {
+            return Err(DataError::TextColumns { path: path.to_owned(), columns: texts });
+        }
+        fault.map_or(Ok(()), Err)?;
         let kept = plan.kept.iter().map(|&at| places.get(at).copied()).collect();
         Ok(Columns { plan, needed, kept })
     }
@@ -204,6 +213,11 @@ impl Column {
                 | T::Time64(_)
                 | T::Duration(_)
         )
+    }
+
+    /// Whether it holds texts, which no feature does.
+    fn is_text_feature(&self) -> bool {
+        matches!((kind(&self.data_type), self.roles[0]), (Kind::Text, Role::Feature(_)))
     }
 
     /// Fails unless its type fits its role; a target that `takes_labels` may hold text.
