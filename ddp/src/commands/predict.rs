@@ -46,6 +46,7 @@ pub fn predict(world: &World, args: &PredictArgs, unfinished: Unfinished) -> Res
         keep: args.keep.clone(),
         rows: args.rows.clone().unwrap_or(0..usize::MAX),
         skips_bad_rows: args.bad_rows == BadRows::Null,
+        keeps_types: false,
     };
     let place = match args.out == Path::new(STREAM) {
         true => OutputPlace::Stdout,

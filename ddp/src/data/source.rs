@@ -41,12 +41,14 @@ pub struct SourceSpec<'a> {
 /// Columns of rows that are read to predict them.
 #[derive(Debug, Clone, Copy)]
 pub struct ToPredict<'a> {
-    /// Columns to pass through as text.
+    /// Columns to pass through.
     pub kept: &'a [String],
     /// Whether a row with a value that can't be used is skipped rather than an error.
     pub skips_bad_rows: bool,
     /// Whether nothing else is read, no features either.
     pub only_kept: bool,
+    /// Whether the columns to pass through keep the types of files that have some.
+    pub keeps_types: bool,
 }
 
 /// Classes of a source's labels.

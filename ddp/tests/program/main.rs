@@ -29,6 +29,8 @@ mod export;
 mod failure;
 mod gpu_program;
 mod importance;
+#[cfg(all(feature = "mpi", feature = "parquet"))]
+mod kept_types;
 #[cfg(feature = "mpi")]
 mod launch;
 mod law;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::columns::ColumnPlan;
 use super::exact_rows::ExactRows;
+use super::kept::KeptValues;
 use super::label_column::{Fraction, LabelCell, LabelColumn};
-use super::texts::Texts;
 use crate::config::Task;
 use crate::data::CellProblem;
 use crate::data::dataset::{CategoryColumn, RowLayout, TargetLayout};
@@ -36,8 +36,8 @@ pub(crate) struct TableRows {
     is_closed: bool,
     /// Whether missing values are accepted.
     pub(crate) may_miss: bool,
-    /// Columns that are passed through as text.
-    pub(crate) kept: Vec<Texts>,
+    /// Columns that are passed through.
+    pub(crate) kept: Vec<KeptValues>,
     /// Rows with a value that can't be used, if they are skipped; a row may occur several times.
     pub(crate) bad_rows: Option<Vec<usize>>,
     /// Rows without a target, if they are left out; in any order, and a row may occur several times.
@@ -85,7 +85,7 @@ impl TableRows {
             vocabularies: plan.categorical.iter().map(vocabulary).collect(),
             is_closed: known.is_some(),
             may_miss: spec.may_miss(),
-            kept: vec![Texts::default(); plan.kept.len()],
+            kept: vec![KeptValues::default(); plan.kept.len()],
             bad_rows: to_predict.filter(|rows| rows.skips_bad_rows).map(|_| Vec::new()),
             without_target: spec.skips_missing_targets().then(Vec::new),
         }
@@ -157,7 +157,7 @@ impl TableRows {
             TargetCells::Values { values, n_targets, .. } => values.truncate(first * *n_targets),
         }
         self.weights.iter_mut().for_each(|weights| weights.truncate(first));
-        self.kept.iter_mut().for_each(|texts| texts.truncate(first));
+        self.kept.iter_mut().for_each(|kept| kept.truncate(first));
         for rows in self.bad_rows.iter_mut().chain(&mut self.without_target) {
             rows.retain(|row| *row < first);
         }
@@ -273,7 +273,7 @@ impl TableRows {
             TargetCells::Values { values, .. } => values.clear(),
         }
         self.weights.iter_mut().for_each(Vec::clear);
-        self.kept.iter_mut().for_each(|texts| texts.truncate(0));
+        self.kept.iter_mut().for_each(|kept| kept.truncate(0));
         self.bad_rows.iter_mut().chain(&mut self.without_target).for_each(Vec::clear);
     }
 

@@ -26,6 +26,8 @@ pub(in crate::data::table) struct Columns {
     pub(in crate::data::table) needed: Vec<Column>,
     /// Columns that are passed through as text, one per kept column of the plan; `None` for one of the file's folders.
     pub(super) kept: Vec<Option<Kept>>,
+    /// Types of those that are passed through as they are.
+    pub(in crate::data::table) kept_types: Vec<Option<DataType>>,
 }
 
 /// A column that is kept as text.
@@ -139,8 +141,14 @@ impl Columns {
             return Err(DataError::TextColumns { path: path.to_owned(), columns: texts });
         }
         fault.map_or(Ok(()), Err)?;
-        let kept = plan.kept.iter().map(|&at| places.get(at).copied()).collect();
-        Ok(Columns { plan, needed, kept })
+        let kept: Vec<Option<Kept>> = plan.kept.iter().map(|&at| places.get(at).copied()).collect();
+        let keeps_types = spec.to_predict.is_some_and(|rows| rows.keeps_types);
+        let type_of = |kept: &Option<Kept>| {
+            let whole = kept.filter(|kept| keeps_types && kept.element.is_none())?;
+            Some(schema.field(whole.root).data_type().clone()).filter(is_storable)
+        };
+        let kept_types = kept.iter().map(type_of).collect();
+        Ok(Columns { plan, needed, kept, kept_types })
     }
 
     /// Indices of the file's columns that are read, ascending.
@@ -246,6 +254,15 @@ impl Column {
             hint,
         })
     }
+}
+
+/// Whether Parquet has the type.
+fn is_storable(data_type: &DataType) -> bool {
+    use DataType as T;
+    !matches!(
+        data_type,
+        T::Interval(_) | T::Union(..) | T::RunEndEncoded(..) | T::ListView(_) | T::LargeListView(_)
+    )
 }
 
 /// Names of the columns that pandas wrote for an index: `__index_level_0__`, and those that its metadata lists.

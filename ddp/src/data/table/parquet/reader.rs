@@ -166,10 +166,13 @@ impl BatchRows {
         for row in bad_rows.into_iter().flatten() {
             rows.mark_bad(first + row);
         }
-        for (kept, texts) in self.columns.kept.iter().zip(&mut rows.kept) {
-            // Columns of folders are written afterwards.
-            if let Some(kept) = kept {
-                put_kept(array_of(kept.root), *kept, texts);
+        let kept = self.columns.kept.iter().zip(&self.columns.kept_types).zip(&mut rows.kept);
+        for ((kept, of_file), values) in kept {
+            match (kept, of_file) {
+                (Some(kept), Some(_)) => values.arrays.push(array_of(kept.root).clone()),
+                (Some(kept), None) => put_kept(array_of(kept.root), *kept, &mut values.texts),
+                // Columns of folders are written afterwards.
+                (None, _) => {}
             }
         }
         Ok(())
@@ -179,6 +182,10 @@ impl BatchRows {
 impl TableReader for ParquetReader {
     fn plan(&self) -> &ColumnPlan {
         &self.rows.columns.plan
+    }
+
+    fn kept_types(&self) -> Vec<Option<DataType>> {
+        self.rows.columns.kept_types.clone()
     }
 
     fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize> {
@@ -370,9 +377,8 @@ impl Cells<'_> {
         match &mut rows.targets {
             TargetCells::Classes(labels) => {
                 let skips = rows.without_target.is_some();
-                self.labels(first, labels, &mut lacking, skips).map_err(|(row, problem)| DataError::Label {
-                    place: format!("{}, {}", self.place(row), self.name()),
-                    problem,
+                self.labels(first, labels, &mut lacking, skips).map_err(|(row, problem)| {
+                    DataError::Label { place: format!("{}, {}", self.place(row), self.name()), problem }
                 })?;
             }
             TargetCells::Values { values, n_targets, is_binary } => {
