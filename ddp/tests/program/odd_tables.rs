@@ -303,6 +303,23 @@ fn objects_in_json_are_flattened() {
     );
 }
 
+#[test]
+fn labels_with_trailing_zeros_keep_their_spelling_next_to_texts() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    let labels = ["1.10", "1.1", "main"];
+    write(folder, "versions.csv", "x,y,label", 60, |n| format!("{},{},{}", n % 3, n % 5, labels[n % 3]));
+    run_line_ok(folder, "train versions.csv --device cpu --epochs 60 --lr 0.05 --out run");
+    run_line_ok(folder, "predict --checkpoint run --data versions.csv --out out.csv");
+    let expected: Vec<&str> = (0..60).map(|n| labels[n % 3]).collect();
+    assert_eq!(predictions(folder, "out.csv"), expected);
+    let eval = run_line_ok(folder, "eval --checkpoint run --data versions.csv --json");
+    assert_eq!(serde_json::from_str::<Value>(&eval.stdout).unwrap()["eval_accuracy"], 1.0);
+    // Prices are numbers.
+    write(folder, "prices.csv", "x,label", 40, |n| format!("{n},{}.{}0", n + 1, n % 10));
+    assert_shows(&run_line_ok(folder, &format!("train prices.csv {QUICK}")), &["regression"]);
+}
+
 #[cfg(feature = "parquet")]
 #[test]
 fn all_columns_of_text_are_named_at_once() {

@@ -14,7 +14,7 @@ use crate::data::source::SourceSpec;
 #[derive(Debug)]
 pub(crate) struct LabelColumn {
     cells: Cells,
-    /// Rows of integers whose spelling differs, such as `007`, and the numbers of their texts.
+    /// Rows of numbers whose spelling differs, such as `007` and `1.10`, and the numbers of their texts.
     codes: Vec<(usize, u32)>,
     /// Texts of `codes`.
     spellings: Box<Texts>,
@@ -59,7 +59,7 @@ pub(crate) enum LabelCell<'a> {
     Integer(i64),
     /// A finite number that is not whole.
     Fraction(f64),
-    /// An integer that is spelled in an unusual way, in a file that does not tell texts from numbers; see
+    /// A number that is spelled in an unusual way, in a file that does not tell texts from numbers; see
     /// [`is_code`](crate::data::labels::is_code).
     Code(&'a str),
     Text(&'a str),
@@ -191,8 +191,14 @@ impl LabelColumn {
         }
         self.are_texts |= matches!(cell, LabelCell::String(_));
         if let (LabelCell::Code(text), Cells::Integers(_) | Cells::Numbers(_)) = (cell, &self.cells) {
-            self.codes.push((row, self.spellings.code(text)?));
-            return self.set(row, LabelCell::of_code(text));
+            let number = LabelCell::of_code(text);
+            match self.spellings.code(text) {
+                Ok(spelling) => self.codes.push((row, spelling)),
+                // Quantities may have any number of values.
+                Err(_) if matches!(number, LabelCell::Fraction(_)) => {}
+                Err(problem) => return Err(problem),
+            }
+            return self.set(row, number);
         }
         if let (LabelCell::Text(_) | LabelCell::String(_), Cells::Integers(_) | Cells::Numbers(_)) =
             (cell, &self.cells)
@@ -491,6 +497,25 @@ mod tests {
             assert_eq!(vocabulary.len(), 2, "{cells:?}");
             assert_eq!(column.into_collected().into_classes(&vocabulary).len(), 4);
         }
+    }
+
+    #[test]
+    fn trailing_zeros_are_spelling_only_next_to_texts() {
+        use LabelCell::{Code, Fraction, Integer, Text};
+        assert_eq!(names(&[Code("1.10"), Fraction(1.1), Text("x")]), ["1.10", "1.1", "x"]);
+        assert_eq!(names(&[Text("x"), Code("1.10"), Integer(2)]), ["x", "1.10", "2"]);
+        let mut prices = column(&[Code("1.10"), Fraction(2.25), Integer(3)]);
+        prices.settle().unwrap();
+        assert!(
+            matches!(prices.into_collected(), Collected::Numbers(numbers) if numbers == [1.1, 2.25, 3.0])
+        );
+        // More spellings than there may be labels.
+        let spellings: Vec<String> = (0..MAX_CLASSES + 10).map(|i| format!("{i}.50")).collect();
+        let cells: Vec<_> = spellings.iter().map(|text| Code(text)).collect();
+        assert_eq!(
+            column(&cells).into_collected().into_values(&mut Remainders::new(1, false)).len(),
+            cells.len()
+        );
     }
 
     #[test]
