@@ -320,6 +320,36 @@ fn labels_with_trailing_zeros_keep_their_spelling_next_to_texts() {
     assert_shows(&run_line_ok(folder, &format!("train prices.csv {QUICK}")), &["regression"]);
 }
 
+#[test]
+fn the_config_that_inspect_writes_trains() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    write(folder, "odd.csv", "id;day;size;city;gap;label", 60, |n| {
+        let gap = if n % 9 == 4 { "unknown".to_owned() } else { format!("{},5", n % 7) };
+        let label = if n == 17 { "" } else { ["yes", "no"][n % 2] };
+        format!(
+            "{n};{:02}.05.2024;{},25;{};{gap};{label}",
+            n % 28 + 1,
+            n * 3,
+            ["Bern", "Rome", "Oslo"][n % 3]
+        )
+    });
+    let inspect = "data inspect odd.csv --target label --write-config run.toml";
+    assert_shows(&run_line_ok(folder, inspect), &["run.toml", "label is missing in 1 row"]);
+    let config = fs::read_to_string(folder.join("run.toml")).unwrap();
+    for part in ["categorical", "missing_values", "missing_target = \"skip\"", "drop"] {
+        assert!(config.contains(part), "no {part} in {config}");
+    }
+    let trained = run_line_ok(folder, "run.toml --out run --epochs 2 --device cpu");
+    assert_shows(&trained, &["left out 1 row without a target"]);
+    run_line_ok(folder, "eval --checkpoint run --data odd.csv --device cpu");
+    run_line_ok(folder, "predict --checkpoint run --data odd.csv --out out.csv --device cpu");
+    assert_eq!(predictions(folder, "out.csv").len(), 60);
+    // An existing file stays, unless it may be replaced.
+    assert!(error(folder, inspect).contains("--overwrite"));
+    run_line_ok(folder, &format!("{inspect} --overwrite"));
+}
+
 #[cfg(feature = "parquet")]
 #[test]
 fn all_columns_of_text_are_named_at_once() {
