@@ -5,6 +5,8 @@
   ddp-train checkpoint export runs/csv --out digits.onnx
   python examples/predict_with_onnxruntime.py digits.onnx examples/data/digits_test.csv
 
+The file may have any delimiter, a decimal comma, dates of ISO 8601, and be compressed by gzip.
+
 Prints one JSON object per row: the label with its probability, or the predicted quantities. If the file has the target's column
 too, the last line tells the accuracy or the mean absolute error on stderr.
 
@@ -12,7 +14,10 @@ The model takes the columns as they are in the file. Its metadata names the colu
 smallest int64 among integers), missing texts are empty. Needs onnxruntime and numpy.
 """
 import csv
+import datetime
+import gzip
 import json
+import re
 import sys
 
 import numpy as np
@@ -20,7 +25,69 @@ import onnxruntime
 
 DTYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int64)": np.int64}
 # What ddp-train takes for a missing number.
-MISSING = {"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?"}
+MISSING = {"", "NA", "N/A", "n/a", "<NA>", "#N/A", "NaN", "nan", "NaT", "null", "NULL", "None", "-", "?"}
+# Points may separate thousands.
+DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d*),\d+([eE][+-]?\d+)?")
+TRUTHS = {"true": 1, "yes": 1, "false": 0, "no": 0}
+# Features of a column of dates with data.datetime = "parts".
+PARTS = {
+    ".year": lambda at: at.year, ".month": lambda at: at.month, ".day": lambda at: at.day,
+    ".weekday": lambda at: at.weekday(), ".hour": lambda at: at.hour, ".minute": lambda at: at.minute,
+    ".second": lambda at: at.second + at.microsecond / 1e6,
+}
+
+
+def read_table(path):
+    """The rows as dicts of texts, with points in their numbers."""
+    with open(path, "rb") as file:
+        is_packed = file.read(2) == b"\x1f\x8b"
+    with (gzip.open if is_packed else open)(path, "rt", newline="", encoding="utf-8-sig") as file:
+        head = file.readline()
+        if head.startswith("sep="):
+            head, delimiter = "", head[4]
+        else:
+            delimiter = max(",;\t|", key=head.count)
+            file.seek(0)
+        rows = list(csv.DictReader(file, delimiter=delimiter, skipinitialspace=True))
+    if delimiter != ",":
+        for row in rows:
+            for name, text in row.items():
+                if DECIMAL_COMMA.fullmatch(text.strip()):
+                    row[name] = text.replace(".", "").replace(",", ".")
+    return rows
+
+
+def moment(text):
+    """The date and time of a text, UTC if there is no offset; None for another text."""
+    for parse in (datetime.datetime.fromisoformat, lambda text: datetime.datetime.strptime(text, "%d.%m.%Y")):
+        try:
+            at = parse(text.replace("Z", "+00:00"))
+            return at if at.tzinfo else at.replace(tzinfo=datetime.timezone.utc)
+        except ValueError:
+            pass
+    return None
+
+
+def number(text, kind):
+    """The number of a text: 1 and 0 for truth values, seconds for dates and times."""
+    if text.lower() in TRUTHS:
+        return kind(TRUTHS[text.lower()])
+    try:
+        return kind(text)
+    except ValueError:
+        pass
+    at = moment(text) or moment("1970-01-01T" + text)
+    return kind(at.timestamp()) if at else kind(float(text))
+
+
+def values(row, name, kind, missing):
+    """The value of a column of the model in a row."""
+    if name not in row:
+        column, part = name[: name.rindex(".")], name[name.rindex(".") :]
+        text = row[column].strip()
+        return missing if text in MISSING else PARTS[part](moment(text).astimezone(datetime.timezone.utc))
+    text = row[name].strip()
+    return missing if text in MISSING else number(text, kind)
 
 
 def feeds(session, rows):
@@ -28,14 +95,14 @@ def feeds(session, rows):
     columns = json.loads(session.get_modelmeta().custom_metadata_map["ddp_train.inputs"])
     arrays = {}
     for given in session.get_inputs():
-        texts = [[row[name].strip() for name in columns[given.name]] for row in rows]
+        names = columns[given.name]
         if given.type == "tensor(string)":
-            arrays[given.name] = np.array(texts, dtype=object)
+            arrays[given.name] = np.array([[row[name].strip() for name in names] for row in rows], dtype=object)
         else:
             # Integers may have more digits than a float.
             is_integer = given.type == "tensor(int64)"
-            number, missing = (int, np.iinfo(np.int64).min) if is_integer else (float, np.nan)
-            numbers = [[missing if text in MISSING else number(text) for text in row] for row in texts]
+            kind, missing = (int, np.iinfo(np.int64).min) if is_integer else (float, np.nan)
+            numbers = [[values(row, name, kind, missing) for name in names] for row in rows]
             arrays[given.name] = np.array(numbers, dtype=DTYPES[given.type])
     return arrays
 
@@ -52,8 +119,7 @@ def main():
     session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
     metadata = session.get_modelmeta().custom_metadata_map
     targets, task = json.loads(metadata["ddp_train.targets"]), metadata["ddp_train.task"]
-    with open(sys.argv[2], newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_table(sys.argv[2])
     outputs = predict(session, rows)
 
     for index in range(len(rows)):

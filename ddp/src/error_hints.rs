@@ -72,6 +72,9 @@ pub(crate) fn model_data_message(error: &DataError, command: ModelCommand) -> St
         (error, ModelCommand::Eval) if error.is_unknown_label() => {
             "correct the label, or leave out such rows with --unknown-label skip".to_owned()
         }
+        (_, ModelCommand::Eval) if hint.contains("`data.missing_target`") => {
+            "fill in the value, or leave out such rows with --missing-target skip".to_owned()
+        }
         (_, command) if hint.contains("`data.") => {
             let other = match command {
                 ModelCommand::Eval => "or remove such rows",

@@ -13,6 +13,7 @@ use ddp::exit::{conclude, conclude_usage};
 use ddp::exit_code;
 use ddp::report::log::{Log, error_line};
 use ddp::report::stdout::say;
+use ddp::storage::unfinished::Unfinished;
 use ddp::train::stop_signals::StopSignals;
 use ddp_comm::{Launcher, World, failure};
 
@@ -30,8 +31,10 @@ fn main() -> ExitCode {
     };
     let args = with_implied_command(std::env::args_os(), Launcher::detect().is_some());
     let cli = Cli::parse_arguments(args, COMMIT);
+    let unfinished = Unfinished::default();
     match &cli {
         Ok(cli) if cli.is_run() => {}
+        Ok(Cli { command: Command::Predict(_), .. }) => signals.end_without(&unfinished),
         Ok(Cli { command: Command::Launch(_), .. }) => signals.only_record(),
         _ => signals.end_at_once(),
     }
@@ -53,7 +56,7 @@ fn main() -> ExitCode {
         Command::Train(args) => train::train(&world, &log, &signals, args),
         Command::Launch(args) => launch::launch(&world, &signals, args),
         Command::Eval(args) => eval::eval(&world, &log, args),
-        Command::Predict(args) => predict::predict(&world, args),
+        Command::Predict(args) => predict::predict(&world, args, unfinished),
         Command::Describe(args) => describe::describe(&world, args),
         Command::Config(command) => config::config(&world, command),
         Command::Data(command) => data::data(&world, &log, command),

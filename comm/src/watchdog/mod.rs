@@ -136,8 +136,9 @@ impl Watchdog {
         }
     }
 
-    /// Says goodbye and ends the thread.
-    pub(crate) fn leave(&self) {
+    /// Says goodbye and ends the thread: from now on this rank may end at any moment, and judges no other. Returns when all ranks
+    /// that are connected to this one have said goodbye too, or after 3 s. Further calls do nothing.
+    pub fn leave(&self) {
         self.request(Command::Leave, LEFT);
     }
 

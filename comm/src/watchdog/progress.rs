@@ -204,6 +204,11 @@ impl Progress {
         self.looked_ns.store(self.now_ns(), SeqCst);
     }
 
+    /// The watchdog's thread has ended: nobody waits for it any more.
+    pub(super) fn left(&self) {
+        self.looked_ns.store(u64::MAX, SeqCst);
+    }
+
     /// The watchdog's thread ends the process.
     pub(super) fn end(&self) {
         self.is_ending.store(true, SeqCst);
@@ -323,6 +328,16 @@ mod tests {
             progress.looked();
         });
         assert_eq!(n_before(&progress), 2);
+    }
+
+    #[test]
+    fn a_rank_without_a_watchdog_waits_for_none() {
+        let progress = Progress::new();
+        progress.left();
+        let late = 10 * FROZEN.as_nanos() as u64;
+        let since = Instant::now();
+        progress.hold(late);
+        assert!(since.elapsed() < HELD / 2);
     }
 
     #[test]

@@ -89,6 +89,7 @@ impl Watch {
             self.links.values_mut().for_each(Link::flush);
             if let Some((since, done)) = &self.leaving {
                 if self.monitor.peers.is_empty() || now - *since > GOODBYE_WAIT {
+                    self.progress.left();
                     let _ = done.send(());
                     return;
                 }

@@ -36,7 +36,7 @@ pub use self::implied::with_implied_command;
 pub use self::launch::{LaunchArgs, RankCount};
 pub use self::predict::{BadRows, PredictArgs};
 pub use self::run_config::{RunConfigArgs, ShortFlags};
-use crate::config::{CommDtype, UnknownLabel, resumable_keys};
+use crate::config::{CommDtype, MissingTarget, UnknownLabel, resumable_keys};
 use crate::report::log::{LogFormat, LogOptions};
 use crate::report::progress::ProgressChoice;
 use crate::train::resume::ResumeFrom;
@@ -277,6 +277,10 @@ pub struct EvalArgs {
     #[arg(long, value_name = "WHAT", value_parser = unknown_label)]
     pub unknown_label: Option<UnknownLabel>,
 
+    /// Rows of a table without a target: stop with an error, or leave them out and count them [default: as in training]
+    #[arg(long, value_name = "WHAT", value_parser = missing_target)]
+    pub missing_target: Option<MissingTarget>,
+
     /// Metrics to measure, such as accuracy,roc_auc,confusion_matrix; `all` for all of docs/metrics.md, `default` for the
     /// task's four [default: those of the run]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
@@ -329,6 +333,11 @@ fn device(text: &str) -> Result<String, String> {
 
 fn unknown_label(text: &str) -> Result<UnknownLabel, String> {
     let found = UnknownLabel::ALL.iter().find(|treatment| treatment.name() == text).copied();
+    found.ok_or_else(|| "expected error or skip".to_owned())
+}
+
+fn missing_target(text: &str) -> Result<MissingTarget, String> {
+    let found = MissingTarget::ALL.iter().find(|treatment| treatment.name() == text).copied();
     found.ok_or_else(|| "expected error or skip".to_owned())
 }
 

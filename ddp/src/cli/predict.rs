@@ -28,7 +28,8 @@ pub struct PredictArgs {
     #[arg(long)]
     pub proba: bool,
 
-    /// Columns of the input to write before the predictions, separated by commas
+    /// Columns of the input to write before the predictions, separated by commas. From Parquet or Arrow to Parquet they keep their
+    /// types, else they are text
     #[arg(long, value_name = "COLUMN,...", value_delimiter = ',')]
     pub keep: Vec<String>,
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ddp_comm::World;
 use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::cli::EvalArgs;
 use crate::commands::eval_report::EvalReport;
@@ -52,6 +52,7 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
     let cores = threads::current();
     let loading = LoaderOptions::from_config(&config.data, device, cores, preprocessor.normalizer.clone());
     let skipped_rows = (n_skipped > 0).then_some(n_skipped);
+    data::without_target(rows.n_without_target(), "").iter().for_each(|note| info!("{note}"));
     if args.importance {
         let metric = world.collective_result(metric(args, &config))?;
         let setup = EvalSetup {
@@ -123,6 +124,7 @@ fn load(args: &EvalArgs, device: Device, is_active: bool) -> Result<Ready> {
     let classes = ClassLabels::Known(&labels_of_model);
     let mut data = config.data.clone();
     data.unknown_label = args.unknown_label.unwrap_or(data.unknown_label);
+    data.missing_target = args.missing_target.unwrap_or(data.missing_target);
     let data = &data;
     let open = |source: &str, labels| {
         let opened = open_eval(data, source, labels, classes, known);

@@ -18,6 +18,7 @@ use crate::predict::observed_rows::ColumnCounts;
 use crate::predict::run::{OutputPlace, OutputSpec, Summary, run};
 use crate::predict::{PredictError, SavedModel, is_active};
 use crate::report::ReportError;
+use crate::storage::unfinished::Unfinished;
 
 /// Name of stdin and stdout.
 const STREAM: &str = "-";
@@ -26,9 +27,11 @@ const SHOWN_COLUMNS: usize = 8;
 
 /// Predicts rows and writes the predictions; every rank of the world calls it.
 ///
+/// - `unfinished`: the list of its temporary files, which a signal removes before it ends the process
+///
 /// # Errors
 /// [`Stop`], which records whether all ranks know of the failure.
-pub fn predict(world: &World, args: &PredictArgs) -> Result<(), Stop> {
+pub fn predict(world: &World, args: &PredictArgs, unfinished: Unfinished) -> Result<(), Stop> {
     world.collective_result(check_streams(world, args))?;
     let pinning =
         Pinning { share_gpu: args.share_gpu, n_threads: args.threads, bind: args.bind, ..Pinning::default() };
@@ -43,6 +46,7 @@ pub fn predict(world: &World, args: &PredictArgs) -> Result<(), Stop> {
         keep: args.keep.clone(),
         rows: args.rows.clone().unwrap_or(0..usize::MAX),
         skips_bad_rows: args.bad_rows == BadRows::Null,
+        keeps_types: false,
     };
     let place = match args.out == Path::new(STREAM) {
         true => OutputPlace::Stdout,
@@ -53,6 +57,7 @@ pub fn predict(world: &World, args: &PredictArgs) -> Result<(), Stop> {
         with_probabilities: args.proba,
         threshold: args.threshold,
         overwrite: args.overwrite,
+        unfinished,
     };
     let loading = LoaderOptions::from_config(&saved.config.data, device, threads::current(), None);
     let summary = run(world, &saved, device, loading, &input, &output, &mut print)?;

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use super::data_format::{DataFormat, format_by_name};
 use super::data_values::{
-    Encode, FingerprintKind, Missing, Normalize, NormalizeTarget, Placement, ShuffleMode, Task, UnknownLabel,
+    Encode, FingerprintKind, Missing, MissingTarget, Normalize, NormalizeTarget, Placement, ShuffleMode,
+    Task, UnknownLabel,
 };
 use super::error::Result;
 use super::key::{Before, Key, Kind, Lookup, Range, count, key, number, one_of, switch, text};
@@ -45,6 +46,8 @@ pub struct DataConfig {
     pub classes: Option<usize>,
     /// Treatment of evaluation rows whose label is no class.
     pub unknown_label: UnknownLabel,
+    /// Treatment of rows without a target.
+    pub missing_target: MissingTarget,
     /// Whether `eval_fraction` takes the same part of each class.
     pub stratify: bool,
     /// Weight of a row in loss and metrics: a column, an array's name, or an npy file with those of `train`.
@@ -197,6 +200,11 @@ pub(super) const KEYS: &[Key] = &[
         .help("Treatment of evaluation rows whose label does not occur in training: an error, or leave them out")
         .default(r#""error""#)
         .may_change(),
+    one_of("data.missing_target", MissingTarget::NAMES)
+        .help("Treatment of rows of tables without a target: an error, or leave them out")
+        .default(r#""error""#)
+        .example(r#""skip""#)
+        .synonyms(&["missing_label", "drop_missing_target"]),
     switch("data.stratify")
         .help("Whether data.eval_fraction takes the same part of each class")
         .default("true")
@@ -230,8 +238,8 @@ pub(super) const KEYS: &[Key] = &[
         .default(r#""error""#)
         .example(r#""mean""#)
         .synonyms(&["na"]),
-    key("data.missing_values", Kind::Texts { may_be_empty: true })
-        .help("Texts that mark a missing value in tables of text, besides an empty cell, NA, N/A, NaN, null, None, - and ?")
+    key("data.missing_values", Kind::AnyTexts)
+        .help("Texts that mark a missing value in tables of text, besides an empty cell, NA, N/A, NaN, null, None, - and ?; with \"\" among them only those listed do")
         .default("[]")
         .example(r#"["-999", "unknown"]"#)
         .synonyms(&["na_values", "null_values"]),
@@ -304,6 +312,7 @@ impl DataConfig {
             target: target(raw, task, auto_task)?,
             classes: classes(raw, task)?,
             unknown_label: raw.get("data.unknown_label")?,
+            missing_target: raw.get("data.missing_target")?,
             stratify: stratify(raw, &eval)?,
             drop: raw.get("data.drop")?,
             categorical: raw.get("data.categorical")?,
@@ -429,6 +438,7 @@ impl DataConfig {
         writer.put("data.task", &task);
         writer.put_optional("data.classes", self.classes.as_ref());
         writer.put("data.unknown_label", &self.unknown_label);
+        writer.put("data.missing_target", &self.missing_target);
         writer.put("data.stratify", &self.stratify);
         writer.put_optional("data.weight", self.weight.as_ref());
         writer.put("data.drop", &self.drop);

@@ -23,6 +23,16 @@ config_enum! {
 }
 
 config_enum! {
+    /// Treatment of rows of tables without a target.
+    pub enum MissingTarget {
+        /// An error that names the first one.
+        Error = "error",
+        /// They are left out, and their number is reported.
+        Skip = "skip",
+    }
+}
+
+config_enum! {
     /// Replacement of a missing value.
     pub enum Missing {
         /// None: an error that names the value's place.

@@ -69,6 +69,8 @@ pub enum Kind {
         /// Whether the list may be empty.
         may_be_empty: bool,
     },
+    /// A text or a list of texts, which may be empty, and so may be each of them.
+    AnyTexts,
     /// One of these names.
     OneOf(&'static [&'static str]),
     /// `true`, `false` or this name.
@@ -285,7 +287,7 @@ impl Kind {
             Kind::Numbers { .. } => "a list of numbers",
             Kind::NumbersOr(..) => "a list of numbers or a text",
             Kind::Text | Kind::OneOf(_) => "a text",
-            Kind::Texts { .. } => "a text or a list of texts",
+            Kind::Texts { .. } | Kind::AnyTexts => "a text or a list of texts",
             Kind::BoolOr(_) => "true, false or a text",
             Kind::Tables(_) => "a list of groups",
             Kind::Table(_) => "a table",
@@ -309,7 +311,7 @@ impl Kind {
             }
             Kind::NumbersOr(range, name) => format!("{} or \"{name}\"", range.words),
             Kind::Text => "text".to_owned(),
-            Kind::Texts { .. } => "text or list of texts".to_owned(),
+            Kind::Texts { .. } | Kind::AnyTexts => "text or list of texts".to_owned(),
             Kind::OneOf(names) => quoted(names),
             Kind::BoolOr(name) => format!("true, false or \"{name}\""),
             Kind::Tables(keys) => {

@@ -62,7 +62,8 @@ pub use self::data::{DataConfig, EvalSource};
 pub use self::data_format::DataFormat;
 pub(crate) use self::data_format::format_by_name;
 pub use self::data_values::{
-    Encode, FingerprintKind, Missing, Normalize, NormalizeTarget, Placement, ShuffleMode, Task, UnknownLabel,
+    Encode, FingerprintKind, Missing, MissingTarget, Normalize, NormalizeTarget, Placement, ShuffleMode,
+    Task, UnknownLabel,
 };
 pub use self::error::ConfigError;
 pub use self::eval_metric::{EvalMetric, MetricSet, MetricTable, UnknownMetric};

@@ -77,6 +77,10 @@ fn kind(kind: Kind) -> Value {
         }
         Kind::Text => json!({ "type": "string", "minLength": 1 }),
         Kind::Texts { may_be_empty } => texts(usize::from(!may_be_empty)),
+        Kind::AnyTexts => {
+            let list = json!({ "type": "array", "items": { "type": "string" } });
+            json!({ "anyOf": [{ "type": "string", "minLength": 1 }, list] })
+        }
         Kind::OneOf(names) => json!({ "type": "string", "enum": names }),
         Kind::BoolOr(name) => json!({ "enum": [false, true, name] }),
         Kind::Tables(keys) => {

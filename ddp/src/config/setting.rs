@@ -145,13 +145,18 @@ impl Setting {
 
     /// A text, or a list of texts; the list may be empty where the row says so.
     pub(super) fn texts(&self) -> Result<Vec<String>> {
-        let Kind::Texts { may_be_empty } = self.key.kind else { return self.no_such_kind("list of texts") };
+        let (may_be_empty, may_hold_empty) = match self.key.kind {
+            Kind::Texts { may_be_empty } => (may_be_empty, false),
+            Kind::AnyTexts => (true, true),
+            _ => return self.no_such_kind("list of texts"),
+        };
         let Some(items) = self.value.as_array() else {
             return Ok(vec![self.text()?]);
         };
         let texts: Option<Vec<_>> = items.iter().map(|item| Some(item.as_str()?.to_owned())).collect();
         let texts = texts.ok_or_else(|| self.wrong_type())?;
-        if (texts.is_empty() && !may_be_empty) || texts.iter().any(String::is_empty) {
+        let holds_empty = texts.iter().any(String::is_empty) && !may_hold_empty;
+        if (texts.is_empty() && !may_be_empty) || holds_empty {
             return Err(self.bad("at least one name, none of them empty", self.for_example()));
         }
         Ok(texts)

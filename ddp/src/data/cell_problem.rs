@@ -107,8 +107,18 @@ pub enum CellProblem {
         /// The cell.
         text: String,
     },
-    /// A missing label.
-    #[error("the label is missing, got \"{text}\"\nhint: fill in the label, or remove rows without one")]
+    /// An empty cell in a target.
+    #[error(
+        "the cell is empty, expected a value\n\
+         hint: fill in the value, or leave out rows without one with `data.missing_target` = \"skip\""
+    )]
+    TargetMissing,
+    /// A mark of a missing value in a target.
+    #[error(
+        "the label is missing, got \"{text}\"\n\
+         hint: fill in the label, or leave out rows without one with `data.missing_target` = \"skip\"; if \"{text}\" is a label, \
+         `data.missing_values` = [\"\"] says that only empty cells are missing"
+    )]
     LabelMissing {
         /// The cell.
         text: String,

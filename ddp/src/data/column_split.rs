@@ -40,23 +40,35 @@ pub(super) fn split_by_column(
     let spec = SourceSpec::train(data);
     let table = Table::find(&spec)?;
     let column = split.column();
+    // The column is read for all rows, those without a target too.
+    let n_source_rows = dataset.len() + dataset.n_without_target();
+    let check_len = |n: usize| match n == n_source_rows {
+        true => Ok(()),
+        false => Err(DataError::RowsChanged { source_name: dataset.source().to_owned() }),
+    };
+    let kept = || (0..dataset.len()).map(|row| dataset.source_row(row));
+    let read_values = || -> Result<Values> {
+        let values = Values::read(&table, &spec, column)?;
+        check_len(values.codes.len())?;
+        Ok(if dataset.n_without_target() == 0 { values } else { values.of_rows(kept()) })
+    };
     let (sides, what) = match split {
         Split::Column { eval, train, .. } => {
-            let values = Values::read(&table, &spec, column)?;
+            let values = read_values()?;
             by_value(&values, column, dataset.source(), eval, train)?
         }
         Split::Group { fraction, .. } => {
-            let groups = Values::read(&table, &spec, column)?;
+            let groups = read_values()?;
             by_group(&groups, column, dataset.source(), *fraction, seed)?
         }
         Split::Time { fraction, .. } => {
             check_sizes(&**dataset, *fraction, (dataset.len() as f64 * fraction).round() as usize)?;
-            by_time(&Times::read(&table, &spec, column)?, column, dataset.source(), *fraction)?
+            let mut times = Times::read(&table, &spec, column)?;
+            check_len(times.of_rows.len())?;
+            times.of_rows = kept().map(|row| times.of_rows[row]).collect();
+            by_time(&times, column, dataset.source(), *fraction)?
         }
     };
-    if sides.len() != dataset.len() {
-        return Err(DataError::RowsChanged { source_name: dataset.source().to_owned() });
-    }
     let bits = |side: Side| {
         let mut bits = Bits::new(sides.len());
         (0..sides.len()).filter(|&row| sides[row] == side).for_each(|row| bits.set(row));

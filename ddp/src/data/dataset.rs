@@ -94,6 +94,11 @@ pub trait Dataset: fmt::Debug + Send + Sync {
         n
     }
 
+    /// Rows of [`Dataset::source`] that were left out because they have no target.
+    fn n_without_target(&self) -> usize {
+        0
+    }
+
     /// Announces the ranges of rows that follow those of the previous call: a window of an epoch's order. A dataset may start to
     /// decode them; the call returns at once.
     fn prefetch(&self, _rows: &[Range<usize>]) {}

@@ -293,6 +293,14 @@ pub enum DataError {
         /// The remedy.
         hint: String,
     },
+    /// A table of which no row has a target.
+    #[error("`{source_name}`: no row has a value of {targets}\nhint: name another column in `data.target`")]
+    NoTargets {
+        /// The table.
+        source_name: String,
+        /// Names of the targets.
+        targets: String,
+    },
     /// Features without labels.
     #[error("`{source_name}` has no labels\nhint: {hint}")]
     NoLabels {
@@ -574,6 +582,19 @@ pub enum DataError {
         /// The remedy.
         hint: &'static str,
     },
+    /// Features that hold texts.
+    #[error(
+        "data file `{0}`: expected numbers, and {n} columns are text: {names}\n\
+         hint: `data.categorical` = [{names}] treats them as categories, `data.drop` leaves columns out; \
+         `ddp-train data inspect {0}` suggests a config",
+        path.display(), n = columns.len(), names = quoted(columns)
+    )]
+    TextColumns {
+        /// The file.
+        path: PathBuf,
+        /// The columns.
+        columns: Vec<String>,
+    },
     /// A cell that can't be converted.
     #[error("{place}, column \"{column}\": {problem}")]
     Cell {
@@ -714,6 +735,11 @@ pub enum DataError {
         /// Its message.
         reason: String,
     },
+}
+
+/// `"city", "size"`
+fn quoted(names: &[String]) -> String {
+    names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ")
 }
 
 impl DataError {

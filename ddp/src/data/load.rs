@@ -276,6 +276,10 @@ impl Loaded {
             notes.push(format!("task: {task}{}, {reason}", classes.unwrap_or_default()));
         }
         notes.extend(self.split.clone());
+        notes.extend(without_target(self.train.n_without_target(), ""));
+        // Evaluation rows of the same source are counted there.
+        let of_eval = self.eval.as_ref().filter(|eval| eval.source() != self.train.source());
+        notes.extend(of_eval.and_then(|eval| without_target(eval.n_without_target(), "evaluation ")));
         if self.n_skipped > 0 {
             let rows = if self.n_skipped == 1 { "row" } else { "rows" };
             let n = self.n_skipped;
@@ -298,6 +302,12 @@ impl Loaded {
     pub fn fingerprint_hex(&self) -> String {
         self.fingerprint.to_string()
     }
+}
+
+/// Says how many rows were left out because they have no target.
+pub fn without_target(n_rows: usize, kind: &str) -> Option<String> {
+    let rows = if n_rows == 1 { "row" } else { "rows" };
+    (n_rows > 0).then(|| format!("left out {n_rows} {kind}{rows} without a target"))
 }
 
 /// Training and evaluation rows.

@@ -74,7 +74,7 @@ pub use self::error::DataError;
 pub(crate) use self::files::{files_and_format, files_of};
 pub use self::labels::{Label, LabelVocabulary};
 pub(crate) use self::load::check_n_rows;
-pub use self::load::{Divided, Fitted, Loaded, load, load_with, open_eval, take_eval};
+pub use self::load::{Divided, Fitted, Loaded, load, load_with, open_eval, take_eval, without_target};
 pub use self::normalize::{DeviceNormalizer, Normalizer};
 pub(crate) use self::own_eval::{holds_eval_rows, resolve_eval};
 pub use self::permuted_columns::{ColumnValues, UserColumn, permuted_columns};

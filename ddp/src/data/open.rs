@@ -89,6 +89,15 @@ pub(crate) fn open(spec: &SourceSpec<'_>) -> Result<Opened> {
         });
     }
     refuse_array_keys(spec, &format.reader)?;
+    if spec.skips_missing_targets() && spec.part == Part::Train && !matches!(format.reader, Reader::Table(_))
+    {
+        return Err(DataError::NotForFormat {
+            key: "data.missing_target",
+            source_name: spec.source.to_owned(),
+            why: "holds arrays, whose rows all have a target",
+            hint: "remove it, or write the rows to a table".to_owned(),
+        });
+    }
     match &format.reader {
         Reader::Table(readers) => Ok(Opened::Ready(table::open(&files, readers, spec)?)),
         Reader::Arrays(reader) => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::labels::LabelVocabulary;
 use super::vocabulary::Vocabulary;
-use crate::config::{DataConfig, EvalSource, Missing, UnknownLabel};
+use crate::config::{DataConfig, EvalSource, Missing, MissingTarget, UnknownLabel};
 
 /// Part of a built-in set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,12 +41,14 @@ pub struct SourceSpec<'a> {
 /// Columns of rows that are read to predict them.
 #[derive(Debug, Clone, Copy)]
 pub struct ToPredict<'a> {
-    /// Columns to pass through as text.
+    /// Columns to pass through.
     pub kept: &'a [String],
     /// Whether a row with a value that can't be used is skipped rather than an error.
     pub skips_bad_rows: bool,
     /// Whether nothing else is read, no features either.
     pub only_kept: bool,
+    /// Whether the columns to pass through keep the types of files that have some.
+    pub keeps_types: bool,
 }
 
 /// Classes of a source's labels.
@@ -107,6 +109,11 @@ impl<'a> SourceSpec<'a> {
     /// Whether rows whose label is no class are left out, marked by the class -1 until then.
     pub(crate) fn skips_unknown(&self) -> bool {
         self.part == Part::Test && self.data.unknown_label == UnknownLabel::Skip
+    }
+
+    /// Whether rows without a target are left out.
+    pub(crate) fn skips_missing_targets(&self) -> bool {
+        self.data.missing_target == MissingTarget::Skip && self.to_predict.is_none()
     }
 
     /// Whether missing values are accepted.

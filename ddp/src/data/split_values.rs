@@ -95,6 +95,23 @@ impl Values {
         Ok(values)
     }
 
+    /// The values of some rows.
+    pub(super) fn of_rows(&self, rows: impl Iterator<Item = usize>) -> Self {
+        let mut values = Values { texts: Vec::new(), n_rows: Vec::new(), codes: Vec::new() };
+        let mut new_codes = vec![None; self.texts.len()];
+        for row in rows {
+            let old = self.codes[row] as usize;
+            let code = *new_codes[old].get_or_insert_with(|| {
+                values.texts.push(self.texts[old].clone());
+                values.n_rows.push(0);
+                values.texts.len() as u32 - 1
+            });
+            values.n_rows[code as usize] += 1;
+            values.codes.push(code);
+        }
+        values
+    }
+
     /// Some values with their numbers of rows, in alphabetical order.
     pub(super) fn listed(&self) -> String {
         let mut listed: Vec<String> = self

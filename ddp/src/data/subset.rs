@@ -25,6 +25,20 @@ pub struct Subset {
     /// Number of rows before each group of words; the last entry is the total.
     counts: Vec<usize>,
     block_ends: Option<Vec<usize>>,
+    /// Rows that were left out because they have no target.
+    n_without_target: usize,
+}
+
+/// The rows except those `without_target`, whose numbers ascend.
+pub(crate) fn with_targets(dataset: Arc<dyn Dataset>, without_target: &[usize]) -> Arc<dyn Dataset> {
+    if without_target.is_empty() {
+        return dataset;
+    }
+    let mut left_out = Bits::new(dataset.len());
+    without_target.iter().for_each(|&row| left_out.set(row));
+    let mut rows = Subset::new(&dataset, left_out.inverted());
+    rows.n_without_target = without_target.len();
+    Arc::new(rows)
 }
 
 /// Splits into (training rows, evaluation rows); `fraction` in (0, 1), rounded to whole rows. Both keep the rows' order.
@@ -100,7 +114,7 @@ impl Subset {
             let n = words.iter().map(|word| word.count_ones() as usize).sum::<usize>();
             counts.push(counts[counts.len() - 1] + n);
         }
-        let mut subset = Subset { of: of.clone(), bits, counts, block_ends: None };
+        let mut subset = Subset { of: of.clone(), bits, counts, block_ends: None, n_without_target: 0 };
         subset.block_ends =
             of.block_ends().map(|ends| ends.iter().map(|&end| subset.rows_before(end)).collect());
         subset
@@ -170,6 +184,10 @@ impl DatasetWrapper for Subset {
         let in_whole = |rows: &Range<usize>| self.row(rows.start)..self.row(rows.end - 1) + 1;
         let rows: Vec<_> = rows.iter().filter(|rows| !rows.is_empty()).map(in_whole).collect();
         self.of.prefetch(&rows);
+    }
+
+    fn n_without_target(&self) -> usize {
+        self.of.n_without_target() + self.n_without_target
     }
 
     fn fingerprint(&self) -> Result<u64> {

@@ -135,6 +135,11 @@ pub trait DatasetWrapper: fmt::Debug + Send + Sync {
         self.inner().source_row(if Self::CHANGES == Changes::Rows { self.row(n) } else { n })
     }
 
+    /// See [`Dataset::n_without_target`].
+    fn n_without_target(&self) -> usize {
+        self.inner().n_without_target()
+    }
+
     /// See [`Dataset::prefetch`].
     fn prefetch(&self, rows: &[Range<usize>]) {
         if Self::CHANGES != Changes::Rows {
@@ -215,6 +220,10 @@ impl<W: DatasetWrapper> Dataset for W {
 
     fn source_row(&self, n: usize) -> usize {
         DatasetWrapper::source_row(self, n)
+    }
+
+    fn n_without_target(&self) -> usize {
+        DatasetWrapper::n_without_target(self)
     }
 
     fn prefetch(&self, rows: &[Range<usize>]) {
@@ -304,6 +313,10 @@ mod tests {
 
         fn source_row(&self, n: usize) -> usize {
             100 + n
+        }
+
+        fn n_without_target(&self) -> usize {
+            0
         }
 
         fn prefetch(&self, rows: &[Range<usize>]) {

@@ -5,12 +5,13 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::error::Result;
+use super::output::block::{ColumnKind, OutputColumn};
 use super::saved_model::SavedModel;
 use crate::config::DataConfig;
 use crate::data::batch::BatchMut;
 use crate::data::format::Reader;
 use crate::data::remainders::Remainders;
-use crate::data::table::{ExactRows, TableRows, TableStream, Texts};
+use crate::data::table::{ExactRows, KeptValues, TableRows, TableStream};
 use crate::data::{
     CategoryColumn, DataError, Dataset, KnownFeatures, ResidentRows, RowLayout, SourceSpec, TargetLayout,
     Targets, ToPredict, Vocabulary, files_and_format,
@@ -31,6 +32,15 @@ pub(crate) struct InputSpec {
     /// Rows to predict, from 0.
     pub(crate) rows: Range<usize>,
     pub(crate) skips_bad_rows: bool,
+    /// Whether the columns to pass through keep the types of files that have some.
+    pub(crate) keeps_types: bool,
+}
+
+impl InputSpec {
+    fn to_predict(&self) -> ToPredict<'_> {
+        let InputSpec { keep, skips_bad_rows, keeps_types, .. } = self;
+        ToPredict { kept: keep, skips_bad_rows: *skips_bad_rows, only_kept: false, keeps_types: *keeps_types }
+    }
 }
 
 /// This rank's blocks: every `world_size`-th one.
@@ -56,6 +66,8 @@ pub(crate) struct Input {
     pub(crate) block_rows: usize,
     /// The table behind `rows`.
     pub(crate) table: Option<Arc<StreamedRows>>,
+    /// Columns to pass through, with the types that they keep.
+    pub(crate) kept: Vec<OutputColumn>,
     /// Number of the first row.
     pub(crate) first_row: usize,
 }
@@ -66,14 +78,12 @@ impl Input {
     /// # Errors
     /// [`PredictError::Data`](super::PredictError::Data), with file and column.
     pub(crate) fn open(saved: &SavedModel, spec: &InputSpec, share: Share) -> Result<Self> {
-        let to_predict =
-            ToPredict { kept: &spec.keep, skips_bad_rows: spec.skips_bad_rows, only_kept: false };
         let of_model = SourceSpec::train(&saved.config.data);
         let source = SourceSpec {
             source: &spec.source,
             labels: None,
             features: Some(saved.known_features()),
-            to_predict: Some(to_predict),
+            to_predict: Some(spec.to_predict()),
             ..of_model
         };
         let columns = saved.preprocessor.plan.columns.len();
@@ -95,7 +105,8 @@ impl Input {
         let blocks = starts
             .filter(move |(block, _)| share.owns(*block))
             .map(move |(_, start)| start..(start + block_rows).min(range.end));
-        Ok(Input { rows, blocks: Box::new(blocks), block_rows, table: None, first_row })
+        // Arrays have no columns to pass through.
+        Ok(Input { rows, blocks: Box::new(blocks), block_rows, table: None, kept: Vec::new(), first_row })
     }
 
     fn of_table(
@@ -116,6 +127,7 @@ impl Input {
             in_use: Mutex::default(),
             end: Mutex::default(),
         });
+        let kept = kept_columns(&stream, spec);
         let mut block_of_rows = TableRows::new(stream.plan(), &known.spec());
         block_of_rows.remainders = Remainders::of_features(&saved.preprocessor.has_offsets());
         let blocks = BlockReader {
@@ -131,13 +143,24 @@ impl Input {
             is_over: false,
         };
         let first_row = spec.rows.start;
-        Input { rows: rows.clone(), blocks: Box::new(blocks), block_rows, table: Some(rows), first_row }
+        Input { rows: rows.clone(), blocks: Box::new(blocks), block_rows, table: Some(rows), kept, first_row }
     }
 
     /// Number over all ranks of the block that starts at row `start`.
     pub(crate) fn block_number(&self, start: usize) -> u64 {
         ((start - self.first_row) / self.block_rows) as u64
     }
+}
+
+/// The columns to pass through.
+fn kept_columns(stream: &TableStream, spec: &InputSpec) -> Vec<OutputColumn> {
+    let kind = |index: usize| match stream.kept_type(index) {
+        #[cfg(feature = "parquet")]
+        Some(of_file) => ColumnKind::KeptAs(of_file.clone()),
+        _ => ColumnKind::Kept,
+    };
+    let column = |(index, name): (usize, &String)| OutputColumn { name: name.clone(), kind: kind(index) };
+    spec.keep.iter().enumerate().map(column).collect()
 }
 
 fn no_rows(spec: &InputSpec, n_rows: usize) -> DataError {
@@ -185,11 +208,7 @@ impl OwnedColumns {
                 vocabularies: &self.vocabularies,
                 of: "the model",
             }),
-            to_predict: Some(ToPredict {
-                kept: &self.spec.keep,
-                skips_bad_rows: self.spec.skips_bad_rows,
-                only_kept: false,
-            }),
+            to_predict: Some(self.spec.to_predict()),
             ..SourceSpec::train(&self.data)
         }
     }
@@ -280,7 +299,7 @@ pub(crate) struct StreamedRows {
 #[derive(Debug)]
 pub(crate) struct StreamedBlock {
     rows: ExactRows,
-    pub(crate) kept: Vec<Texts>,
+    pub(crate) kept: Vec<KeptValues>,
     /// Rows with values that can't be used.
     pub(crate) bad_rows: Vec<usize>,
 }
@@ -300,7 +319,7 @@ impl StreamedRows {
                 remainders: rows.remainders.take(),
                 target_remainders: Remainders::new(0, false),
             },
-            kept: rows.kept.iter_mut().map(std::mem::take).collect(),
+            kept: rows.kept.iter_mut().map(KeptValues::take).collect(),
             bad_rows: rows.bad_rows.as_mut().map(std::mem::take).unwrap_or_default(),
         };
         lock(&self.in_use).insert(first, Arc::new(block));

@@ -11,14 +11,18 @@ use super::columns::PredictedColumns;
 use super::error::{PredictError, Result};
 use super::input::{Input, InputSpec, Share};
 use super::observed_rows::{ColumnCounts, ObservedRows};
-use super::output::block::{Block, ColumnKind, Labels, OutputColumn, Values};
+#[cfg(feature = "parquet")]
+use super::output::block::ColumnKind;
+use super::output::block::{Block, Labels, OutputColumn, Values};
 use super::output::file::{OutputFile, OutputStream, Stop};
 use super::output::format::OutputFormat;
 use super::predictor::Predictor;
 use super::saved_model::SavedModel;
 use crate::data::Compression;
 use crate::data::loader::LoaderOptions;
+use crate::data::table::KeptValues;
 use crate::storage::atomic_write::write_atomic;
+use crate::storage::unfinished::Unfinished;
 
 /// Place and form of the predictions.
 #[derive(Debug, Clone)]
@@ -27,6 +31,8 @@ pub(crate) struct OutputSpec {
     pub(crate) with_probabilities: bool,
     pub(crate) threshold: Option<f64>,
     pub(crate) overwrite: bool,
+    /// Removes the temporary files if a signal ends the process.
+    pub(crate) unfinished: Unfinished,
 }
 
 /// Place of the predictions.
@@ -76,15 +82,12 @@ pub(crate) fn run(
             output.threshold,
             saved.preprocessor.target_scale.clone(),
         )?;
-        let columns = all_columns(&input.keep, &predicted, format, &output.place)?;
+        check_kept(&input.keep, &predicted, format, &output.place)?;
         let share = Share { rank: world.rank().0, world_size: world.world_size() };
-        Ok((
-            format,
-            columns,
-            predicted,
-            Input::open(saved, input, share)?,
-            Predictor::of_model(saved, device)?,
-        ))
+        let input = InputSpec { keeps_types: format == OutputFormat::Parquet, ..input.clone() };
+        let rows = Input::open(saved, &input, share)?;
+        let columns: Vec<_> = rows.kept.iter().chain(&predicted.columns).cloned().collect();
+        Ok((format, columns, predicted, rows, Predictor::of_model(saved, device)?))
     };
     let (format, columns, predicted, rows, predictor) = world.collective_result(prepare())?;
     let labels = predicted.text_labels();
@@ -111,7 +114,7 @@ pub(crate) fn run(
         }
         OutputPlace::File(path) => path,
     };
-    let mut file = OutputFile::create(world, path, format, &columns, output.overwrite)?;
+    let mut file = OutputFile::create(world, path, format, &columns, output.overwrite, &output.unfinished)?;
     let done = job.predict(|number, block| file.write(number, block));
     let n_bad_rows = world.collective_result(done)?;
     let n_bad_rows = sums(world, &[n_bad_rows]).map_err(Stop::from)?[0];
@@ -126,13 +129,13 @@ pub(crate) fn run(
     Ok(Summary { n_rows, n_bytes, n_bad_rows, counts })
 }
 
-/// Kept and predicted columns.
-fn all_columns(
+/// Fails for columns that can't be kept.
+fn check_kept(
     keep: &[String],
     predicted: &PredictedColumns,
     format: OutputFormat,
     place: &OutputPlace,
-) -> Result<Vec<OutputColumn>> {
+) -> Result<()> {
     if !keep.is_empty() && !format.has_columns() {
         let OutputPlace::File(path) = place else { unreachable!("CSV has columns") };
         return Err(PredictError::Output {
@@ -150,8 +153,7 @@ fn all_columns(
             hint: "rename the column in the input, or do not keep it".to_owned(),
         });
     }
-    let kept = keep.iter().map(|name| OutputColumn { name: name.clone(), kind: ColumnKind::Kept });
-    Ok(kept.chain(predicted.columns.iter().cloned()).collect())
+    Ok(())
 }
 
 /// Sums of the ranks' numbers, one by one.
@@ -172,6 +174,15 @@ fn sum_counts(world: &World, own: &[ColumnCounts]) -> Result<Vec<ColumnCounts>> 
     let sums = sums(world, &numbers.collect::<Vec<_>>())?;
     let counts = |&[n_unseen, n_filled, n_outside]: &[u64; 3]| ColumnCounts { n_unseen, n_filled, n_outside };
     Ok(sums.as_chunks::<3>().0.iter().map(counts).collect())
+}
+
+/// The values of a kept column.
+fn kept_values((values, column): (KeptValues, &OutputColumn)) -> Values {
+    match column.kind {
+        #[cfg(feature = "parquet")]
+        ColumnKind::KeptAs(_) => Values::Arrays(values.arrays),
+        _ => Values::Texts(values.texts),
+    }
 }
 
 /// This rank's work.
@@ -201,7 +212,7 @@ impl Job {
             let mut bad_rows: Vec<usize> = of_values.collect();
             if let Some(table) = &table {
                 let read = table.take(first);
-                block.columns.extend(read.kept.iter().cloned().map(Values::Texts));
+                block.columns.extend(read.kept.iter().cloned().zip(&rows.kept).map(kept_values));
                 bad_rows.extend(&read.bad_rows);
             }
             if !bad_rows.is_empty() {

@@ -9,4 +9,5 @@ pub mod fault;
 pub(crate) mod fingerprint;
 pub mod stream;
 pub mod tensor_file;
+pub mod unfinished;
 pub(crate) mod user_file;

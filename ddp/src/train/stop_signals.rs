@@ -23,6 +23,7 @@ use tracing::{info, warn};
 
 use crate::exit_code;
 use crate::report::log::{LOG_FILE, STOPPING};
+use crate::storage::unfinished::Unfinished;
 use crate::train::error::Result;
 
 /// Half of the time between mpirun's SIGTERM and its SIGKILL (`odls_base_sigkill_timeout`).
@@ -61,6 +62,8 @@ struct CurrentStage {
     stage: Mutex<Stage>,
     /// The rank's watchdog, once the ranks are joined.
     watchdog: OnceLock<Watchdog>,
+    /// Files to remove before a signal ends the process as it ends any program.
+    unfinished: OnceLock<Unfinished>,
     changed: Condvar,
 }
 
@@ -115,6 +118,15 @@ impl StopSignals {
         }
     }
 
+    /// From now on signals remove the `unfinished` files and then end this process as they end any other: for commands that write
+    /// under temporary names.
+    pub fn end_without(&self, unfinished: &Unfinished) {
+        let _ = self.stage.unfinished.set(unfinished.clone());
+        if let Some(signal) = self.last() {
+            end_like_any_program(signal, unfinished);
+        }
+    }
+
     /// From now on signals are only recorded: for a process that passes them on to the ranks it has started.
     pub fn only_record(&self) {
         self.second_interrupt.map(low_level::unregister);
@@ -143,6 +155,9 @@ impl StopSignals {
         let signals = self.clone();
         let watch = move || {
             for origin in &mut received {
+                if let Some(unfinished) = signals.stage.unfinished.get() {
+                    end_like_any_program(origin.signal, unfinished);
+                }
                 // mpirun, or its daemon on this host.
                 let parent = std::os::unix::process::parent_id();
                 let is_from_parent =
@@ -223,6 +238,12 @@ impl StopSignals {
         let last = self.last.load(Ordering::SeqCst) as i32;
         (last != 0).then_some(last)
     }
+}
+
+fn end_like_any_program(signal: i32, unfinished: &Unfinished) {
+    unfinished.end();
+    // The three signals are known to the library.
+    let _ = low_level::emulate_default_handler(signal);
 }
 
 /// Report of a run that was stopped for `reason` before its first step.

@@ -274,7 +274,11 @@ impl<'a> TrainingLoop<'a> {
             self.plan.resume_command,
         );
         let event = StopEvent { step: trainer.n_steps(), reason: reason.to_owned() };
-        Ok(self.metrics.write(&Event::Stop(event)).map_err(TrainError::from)?)
+        self.metrics.write(&Event::Stop(event)).map_err(TrainError::from)?;
+        // From here on mpirun may kill the ranks one by one: after a Ctrl-C it waits no longer than a second for them, and no
+        // rank gets through MPI_Finalize while it waits.
+        self.plan.world.watchdog().leave();
+        Ok(())
     }
 
     /// Ends the loop so that the run continues from its newest checkpoint.

@@ -1,7 +1,7 @@
 //! A rank that dies or freezes is named within seconds, and the others end; a pause is no loss. `tests/lost_ranks.py` does the same
 //! in every phase and on several hosts.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::common::{Job, children, ranks, start, temp_dir};
+use crate::common::{Job, children, ranks, run, start, temp_dir, write};
 
 /// How soon a loss is reported with a timeout of 1 s.
 const DETECTED: Duration = Duration::from_secs(3);
@@ -126,4 +126,36 @@ fn a_pause_of_a_second_ends_nothing() {
     let outcome = job.wait();
     assert_eq!(outcome.status.code(), Some(85), "{}", outcome.stderr);
     assert!(!outcome.stderr.contains("error: "), "{}", outcome.stderr);
+}
+
+/// Replaces MPI's end: rank 0 is killed in it, and the others stay in it, as after a Ctrl-C, when mpirun kills one after the other.
+const KILLED_IN_FINALIZE: &str = r#"
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+int MPI_Finalize(void) {
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    if (!rank) return 0;
+    if (rank[0] == '0') kill(getpid(), SIGKILL);
+    for (;;) pause();
+}
+"#;
+
+#[test]
+fn ranks_that_have_saved_may_end_in_any_order() {
+    let folder = temp_dir();
+    let source = write(folder.path(), "finalize.c", KILLED_IN_FINALIZE);
+    let library = folder.path().join("finalize.so");
+    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
+    if !compiled.is_ok_and(|status| status.success()) {
+        println!("skipped: needs a C compiler, `cc`");
+        return;
+    }
+    let out = folder.path().join("out");
+    let args = ["train", "--out", out.to_str().unwrap(), "--threads", "1", "--set", "model.hidden=[16]"];
+    let mut command = ranks(2, &[&args[..], &["--set", "train.stop_after_steps=3"]].concat());
+    command.env("LD_PRELOAD", &library);
+    let stderr = run(command).stderr;
+    assert!(stderr.contains("checkpoint saved"), "{stderr}");
+    assert!(!stderr.contains("died") && !stderr.contains("error: "), "{stderr}");
 }

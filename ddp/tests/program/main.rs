@@ -29,6 +29,8 @@ mod export;
 mod failure;
 mod gpu_program;
 mod importance;
+#[cfg(all(feature = "mpi", feature = "parquet"))]
+mod kept_types;
 #[cfg(feature = "mpi")]
 mod launch;
 mod law;
@@ -38,11 +40,13 @@ mod lost_folder;
 mod lost_rank;
 mod matmul_choices;
 mod metrics;
+mod missing_targets;
 mod odd_tables;
 mod other_names;
 mod output;
 mod parity;
 mod predict;
+mod predict_ended;
 mod quality;
 mod replicas;
 mod resume;

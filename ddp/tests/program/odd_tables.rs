@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::common::{Outcome, run_line, run_line_ok, temp_dir};
+use crate::common::{Outcome, read_weights, run_line, run_line_ok, same_bits, temp_dir};
 
 const QUICK: &str = "--device cpu --epochs 2 --batch-size 8 --hidden 4";
 
@@ -264,8 +264,105 @@ fn json_as_python_writes_it_is_read_or_named() {
     assert!(error(folder, "data inspect inf.jsonl").contains("Infinity is not JSON"));
     fs::write(folder.join("columns.json"), r#"{"x":{"0":1,"1":2},"label":{"0":0,"1":1}}"#).unwrap();
     assert!(error(folder, "data inspect columns.json").contains("orient='records', lines=True"));
-    lines("nested.jsonl", &|n| {
-        format!("{{\"sepal\": {{\"length\": {n}}}, \"y\": {n}, \"label\": {}}}", n % 2)
+}
+
+#[test]
+fn objects_in_json_are_flattened() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    let lines = |name: &str, line: &dyn Fn(usize) -> String| {
+        fs::write(folder.join(name), (0..40).map(|n| line(n) + "\n").collect::<String>()).unwrap();
+    };
+    // Also null in place of the whole object, which is no column of its own.
+    lines("nested.jsonl", &|n| match n {
+        7 => "{\"sepal\": null, \"y\": 7, \"label\": 1}".to_owned(),
+        _ => {
+            let sepal = format!("{{\"length\": {n}, \"of\": {{\"tip\": [{n}, 1.5]}}}}");
+            format!("{{\"sepal\": {sepal}, \"y\": {n}, \"label\": {}}}", n % 2)
+        }
     });
-    assert_shows(&run_line_ok(folder, "data inspect nested.jsonl"), &["objects in sepal are read as text"]);
+    write(folder, "flat.csv", "sepal.length,sepal.of.tip[0],sepal.of.tip[1],y,label", 40, |n| match n {
+        7 => ",,,7,1".to_owned(),
+        _ => format!("{n},{n},1.5,{n},{}", n % 2),
+    });
+    for data in ["nested.jsonl", "flat.csv"] {
+        run_line_ok(folder, &format!("train {data} {QUICK} --set data.missing=mean --out run-{data}"));
+    }
+    let model = |data: &str| read_weights(&folder.join(format!("run-{data}/model.safetensors")));
+    assert!(same_bits(&model("nested.jsonl"), &model("flat.csv")));
+    let columns = ["sepal.length", "sepal.of.tip[0]", "sepal.of.tip[1]"];
+    assert_shows(&run_line_ok(folder, "data inspect nested.jsonl"), &columns);
+    run_line_ok(folder, "predict --checkpoint run-flat.csv --data nested.jsonl --out out.csv");
+    lines("lists.jsonl", &|n| {
+        format!("{{\"visits\": [{{\"day\": {n}}}], \"y\": {n}, \"label\": {}}}", n % 2)
+    });
+    let inspected = run_line_ok(folder, "data inspect lists.jsonl");
+    assert_shows(
+        &inspected,
+        &["lists of objects or lists in visits are read as text", "pandas.json_normalize"],
+    );
+}
+
+#[test]
+fn labels_with_trailing_zeros_keep_their_spelling_next_to_texts() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    let labels = ["1.10", "1.1", "main"];
+    write(folder, "versions.csv", "x,y,label", 60, |n| format!("{},{},{}", n % 3, n % 5, labels[n % 3]));
+    run_line_ok(folder, "train versions.csv --device cpu --epochs 60 --lr 0.05 --out run");
+    run_line_ok(folder, "predict --checkpoint run --data versions.csv --out out.csv");
+    let expected: Vec<&str> = (0..60).map(|n| labels[n % 3]).collect();
+    assert_eq!(predictions(folder, "out.csv"), expected);
+    let eval = run_line_ok(folder, "eval --checkpoint run --data versions.csv --json");
+    assert_eq!(serde_json::from_str::<Value>(&eval.stdout).unwrap()["eval_accuracy"], 1.0);
+    // Prices are numbers.
+    write(folder, "prices.csv", "x,label", 40, |n| format!("{n},{}.{}0", n + 1, n % 10));
+    assert_shows(&run_line_ok(folder, &format!("train prices.csv {QUICK}")), &["regression"]);
+}
+
+#[test]
+fn the_config_that_inspect_writes_trains() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    write(folder, "odd.csv", "id;day;size;city;gap;label", 60, |n| {
+        let gap = if n % 9 == 4 { "unknown".to_owned() } else { format!("{},5", n % 7) };
+        let label = if n == 17 { "" } else { ["yes", "no"][n % 2] };
+        format!(
+            "{n};{:02}.05.2024;{},25;{};{gap};{label}",
+            n % 28 + 1,
+            n * 3,
+            ["Bern", "Rome", "Oslo"][n % 3]
+        )
+    });
+    let inspect = "data inspect odd.csv --target label --write-config run.toml";
+    assert_shows(&run_line_ok(folder, inspect), &["run.toml", "label is missing in 1 row"]);
+    let config = fs::read_to_string(folder.join("run.toml")).unwrap();
+    for part in ["categorical", "missing_values", "missing_target = \"skip\"", "drop"] {
+        assert!(config.contains(part), "no {part} in {config}");
+    }
+    let trained = run_line_ok(folder, "run.toml --out run --epochs 2 --device cpu");
+    assert_shows(&trained, &["left out 1 row without a target"]);
+    run_line_ok(folder, "eval --checkpoint run --data odd.csv --device cpu");
+    run_line_ok(folder, "predict --checkpoint run --data odd.csv --out out.csv --device cpu");
+    assert_eq!(predictions(folder, "out.csv").len(), 60);
+    // An existing file stays, unless it may be replaced.
+    assert!(error(folder, inspect).contains("--overwrite"));
+    run_line_ok(folder, &format!("{inspect} --overwrite"));
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn all_columns_of_text_are_named_at_once() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    write(folder, "rows.csv", "x,city,size,label", 20, |n| format!("{n},c{},s{},{}", n % 4, n % 3, n % 2));
+    for format in ["parquet", "feather"] {
+        let data = format!("rows.{format}");
+        run_line_ok(folder, &format!("data convert rows.csv {data}"));
+        let text = error(folder, &format!("train {data} {QUICK}"));
+        assert!(text.contains("2 columns are text: \"city\", \"size\""), "{text}");
+        let hint = "`data.categorical` = [\"city\", \"size\"]";
+        assert!(text.contains(hint), "{text}");
+        run_line_ok(folder, &format!("train {data} {QUICK} --set data.categorical=[\"city\",\"size\"]"));
+    }
 }

@@ -132,6 +132,12 @@ fn test_rows_next_to_the_training_rows_are_evaluated_on() {
     let (out, outcome) = train(&fixtures("plain"), "split.npz", &[]);
     assert!(outcome.stderr.contains("30 rows and 10 for evaluation"), "{}", outcome.stderr);
     assert!(evaluate(&fixtures("plain"), &out, &[])["eval_loss"].is_number());
+    // So no rows are taken out of the training rows for that.
+    let inspected = run_ok(in_folder(&fixtures("plain"), &["data", "inspect", "split.npz"]));
+    assert!(
+        inspected.stdout.contains("x_train") && !inspected.stdout.contains("eval_fraction"),
+        "{inspected:?}"
+    );
     let (_, outcome) = train(&fixtures("plain"), "split.npz", &["data.eval=none"]);
     assert!(!outcome.stderr.contains("for evaluation"), "{}", outcome.stderr);
 

@@ -65,13 +65,17 @@ pub(super) fn integer(text: &str) -> Option<i64> {
     text.parse::<i64>().ok().or_else(|| whole(text.parse::<f64>().ok()?))
 }
 
-/// Whether a text spells an integer as no program writes a number: `007` or `1e3`. Such a label is a text, so that its spelling is
-/// kept. Programs write a point or a sign where they write an exponent, and some write a plus sign.
+/// Whether a text spells a number as no program writes the value: `007`, `1e3` or `1.10`. Such a label is a text, so that its
+/// spelling is kept, unless all labels are numbers and some have fractions. Programs write a point or a sign where they write an
+/// exponent, some write a plus sign, and `1.0` is an integer.
 pub(crate) fn is_code(text: &str) -> bool {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     match unsigned.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => is_digits(mantissa) && is_digits(exponent),
-        None => is_digits(unsigned) && has_leading_zero(unsigned),
+        None => match unsigned.split_once('.') {
+            None => is_digits(unsigned) && has_leading_zero(unsigned),
+            Some((whole, fraction)) => is_digits(whole) && is_digits(fraction) && has_trailing_zero(fraction),
+        },
     }
 }
 
@@ -87,6 +91,11 @@ fn is_digits(text: &str) -> bool {
 
 fn has_leading_zero(digits: &str) -> bool {
     digits.len() > 1 && digits.starts_with('0')
+}
+
+/// Whether digits after a point end in zeros that change nothing.
+fn has_trailing_zero(fraction: &str) -> bool {
+    fraction.ends_with('0') && fraction.bytes().any(|digit| digit != b'0')
 }
 
 /// A number without fraction as an integer, if the integer is exact.

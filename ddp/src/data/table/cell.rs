@@ -19,6 +19,8 @@ pub(crate) struct Notation {
     missing: Vec<String>,
     /// Those of them that are numbers.
     missing_numbers: Vec<f64>,
+    /// Whether no other text than these marks a missing value: the list holds the empty text.
+    is_complete: bool,
 }
 
 /// A cell as a number.
@@ -39,7 +41,8 @@ impl Notation {
     pub(crate) fn new(decimal: DecimalMark, missing: &[String]) -> Self {
         let missing: Vec<String> = missing.iter().map(|text| text.trim().to_owned()).collect();
         let missing_numbers = missing.iter().filter_map(|text| text.parse().ok()).collect();
-        Notation { decimal, missing, missing_numbers }
+        let is_complete = missing.iter().any(String::is_empty);
+        Notation { decimal, missing, missing_numbers, is_complete }
     }
 
     /// The notation of numbers with a point or a comma.
@@ -55,7 +58,7 @@ impl Notation {
     /// Whether a cell is a missing value, by the rules of pandas or by the config.
     pub(crate) fn is_missing(&self, cell: &[u8]) -> bool {
         let cell = cell.trim_ascii();
-        is_usual_mark(cell) || self.is_marked(cell)
+        (!self.is_complete && is_usual_mark(cell)) || self.is_marked(cell)
     }
 
     /// Whether the trimmed text of a label marks a missing one; a sign alone may be a label.
@@ -178,6 +181,9 @@ pub(crate) fn put(
             rows.set_feature(row, feature, code as f32);
         }
         Role::Target(index) => {
+            if lacks_target(rows, cell, notation) {
+                return rows.skip_target(row, || target_missing(cell));
+            }
             let target = match &rows.targets {
                 TargetCells::Classes(_) => TargetCell::Label(label(cell, notation)?),
                 TargetCells::Values { .. } => {
@@ -213,7 +219,10 @@ pub(crate) fn put_string(
 ) -> Result<(), CellProblem> {
     match (role, &rows.targets) {
         (Role::Target(index), TargetCells::Classes(_)) => {
-            let text = label_text(cell, notation)?;
+            if lacks_target(rows, cell, notation) {
+                return rows.skip_target(row, || target_missing(cell));
+            }
+            let text = text_of(cell)?;
             rows.set_target(row, index, TargetCell::Label(LabelCell::String(text)))
         }
         _ => put(rows, row, role, cell, notation),
@@ -306,18 +315,25 @@ fn remainder(cell: &[u8], single: f32, notation: &Notation) -> Result<f64, CellP
     Ok(text.parse::<f64>().ok().map_or(0.0, |number| number - f64::from(single)))
 }
 
-/// The trimmed text of a label.
-fn label_text<'a>(cell: &'a [u8], notation: &Notation) -> Result<&'a str, CellProblem> {
-    let text = text_of(cell)?;
-    match notation.is_missing_label(text) {
-        true => Err(CellProblem::LabelMissing { text: shown(cell) }),
-        false => Ok(text),
+/// Whether the cell of a target holds a mark of a missing value.
+fn lacks_target(rows: &TableRows, cell: &[u8], notation: &Notation) -> bool {
+    match (&rows.targets, std::str::from_utf8(cell)) {
+        (TargetCells::Classes(_), Ok(text)) => notation.is_missing_label(text.trim()),
+        (TargetCells::Values { .. }, Ok(_)) => notation.is_missing(cell),
+        (_, Err(_)) => false,
+    }
+}
+
+fn target_missing(cell: &[u8]) -> CellProblem {
+    match shown(cell) {
+        text if text.is_empty() => CellProblem::TargetMissing,
+        text => CellProblem::LabelMissing { text },
     }
 }
 
 /// A class label; `3.0` is an integer too, as floating-point tables write it.
 fn label<'a>(cell: &'a [u8], notation: &Notation) -> Result<LabelCell<'a>, CellProblem> {
-    let text = label_text(cell, notation)?;
+    let text = text_of(cell)?;
     if is_code(text) && text.parse::<f64>().is_ok_and(f64::is_finite) {
         return Ok(LabelCell::Code(text));
     }

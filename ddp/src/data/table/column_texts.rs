@@ -25,7 +25,12 @@ pub(crate) fn for_each_text(
     let kept = [column.to_owned()];
     let spec = SourceSpec {
         features: Some(KnownFeatures { names: &[], vocabularies: &[], of: spec.source }),
-        to_predict: Some(ToPredict { kept: &kept, skips_bad_rows: false, only_kept: true }),
+        to_predict: Some(ToPredict {
+            kept: &kept,
+            skips_bad_rows: false,
+            only_kept: true,
+            keeps_types: false,
+        }),
         ..*spec
     };
     for path in files {
@@ -34,7 +39,7 @@ pub(crate) fn for_each_text(
         let mut first = 0;
         while reader.read(&mut rows, BLOCK_ROWS)? > 0 {
             for row in 0..rows.n_rows {
-                if let Err(problem) = take(rows.kept[0].get(row).trim()) {
+                if let Err(problem) = take(rows.kept[0].texts.get(row).trim()) {
                     let place = place(path, readers, &spec, first + row)?;
                     return Err(DataError::SplitCell { place, column: column.to_owned(), problem });
                 }

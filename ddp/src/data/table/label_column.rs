@@ -1,5 +1,6 @@
 //! The labels of a table's rows: class indices where the classes are known, else the values until all rows are read.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::data::source::SourceSpec;
 #[derive(Debug)]
 pub(crate) struct LabelColumn {
     cells: Cells,
-    /// Rows of integers whose spelling differs, such as `007`, and the numbers of their texts.
+    /// Rows of numbers whose spelling differs, such as `007` and `1.10`, and the numbers of their texts.
     codes: Vec<(usize, u32)>,
     /// Texts of `codes`.
     spellings: Box<Texts>,
@@ -58,7 +59,7 @@ pub(crate) enum LabelCell<'a> {
     Integer(i64),
     /// A finite number that is not whole.
     Fraction(f64),
-    /// An integer that is spelled in an unusual way, in a file that does not tell texts from numbers; see
+    /// A number that is spelled in an unusual way, in a file that does not tell texts from numbers; see
     /// [`is_code`](crate::data::labels::is_code).
     Code(&'a str),
     Text(&'a str),
@@ -190,8 +191,14 @@ impl LabelColumn {
         }
         self.are_texts |= matches!(cell, LabelCell::String(_));
         if let (LabelCell::Code(text), Cells::Integers(_) | Cells::Numbers(_)) = (cell, &self.cells) {
-            self.codes.push((row, self.spellings.code(text)?));
-            return self.set(row, LabelCell::of_code(text));
+            let number = LabelCell::of_code(text);
+            match self.spellings.code(text) {
+                Ok(spelling) => self.codes.push((row, spelling)),
+                // Quantities may have any number of values.
+                Err(_) if matches!(number, LabelCell::Fraction(_)) => {}
+                Err(problem) => return Err(problem),
+            }
+            return self.set(row, number);
         }
         if let (LabelCell::Text(_) | LabelCell::String(_), Cells::Integers(_) | Cells::Numbers(_)) =
             (cell, &self.cells)
@@ -272,16 +279,30 @@ impl LabelColumn {
         self.fraction.as_ref()
     }
 
-    /// Adds the labels of all rows to `survey`.
-    pub(crate) fn survey(&self, survey: &mut LabelSurvey) {
+    /// Gives rows without a label that of another row: they are left out, but their cells must hold some label.
+    pub(crate) fn fill(&mut self, without_label: &[usize]) {
+        // The first number that is not in the list.
+        let other = (0..).zip(without_label).take_while(|(row, without)| row == *without).count();
+        for &row in without_label {
+            match &mut self.cells {
+                Cells::Known { .. } => {}
+                Cells::Integers(labels) => labels[row] = labels[other],
+                Cells::Numbers(numbers) => numbers[row] = numbers[other],
+                Cells::Texts(texts) => texts.codes[row] = texts.codes[other],
+            }
+        }
+    }
+
+    /// Adds the labels of all rows to `survey`, except those of the rows `without_label`.
+    pub(crate) fn survey(&self, survey: &mut LabelSurvey, without_label: &[usize]) {
         match &self.cells {
             Cells::Known { .. } => {}
-            Cells::Integers(labels) => survey.add_integers(labels),
-            Cells::Numbers(numbers) => survey.add_numbers(numbers),
+            Cells::Integers(labels) => survey.add_integers(&except(labels, without_label)),
+            Cells::Numbers(numbers) => survey.add_numbers(&except(numbers, without_label)),
             Cells::Texts(texts) => {
                 // A text may have been replaced in the only row that had it.
                 let mut counts = vec![0u64; texts.texts.len()];
-                texts.codes.iter().for_each(|&code| counts[code as usize] += 1);
+                except(&texts.codes, without_label).iter().for_each(|&code| counts[code as usize] += 1);
                 for (text, &n_rows) in texts.texts.iter().zip(&counts).filter(|(_, n_rows)| **n_rows > 0) {
                     match self.are_texts {
                         true => survey.add_texts(text, n_rows),
@@ -350,6 +371,16 @@ impl Collected {
             Collected::Classes(..) | Collected::Texts(..) => unreachable!("texts are classes"),
         }
     }
+}
+
+/// The values of all rows except some, whose numbers ascend.
+fn except<'a, T: Copy>(values: &'a [T], rows: &[usize]) -> Cow<'a, [T]> {
+    if rows.is_empty() {
+        return Cow::Borrowed(values);
+    }
+    let mut rows = rows.iter().peekable();
+    let kept = values.iter().enumerate().filter(|(row, _)| rows.next_if(|next| *next == row).is_none());
+    kept.map(|(_, value)| *value).collect()
 }
 
 impl fmt::Debug for Texts {
@@ -421,7 +452,7 @@ mod tests {
     fn names(cells: &[LabelCell<'_>]) -> Vec<String> {
         let column = column(cells);
         let mut survey = LabelSurvey::default();
-        column.survey(&mut survey);
+        column.survey(&mut survey, &[]);
         assert_eq!(survey.n_rows(), cells.len() as u64);
         let vocabulary = survey.vocabulary().unwrap();
         let classes = column.into_collected().into_classes(&vocabulary);
@@ -440,10 +471,51 @@ mod tests {
         assert_eq!(names(&[Text("x"), Fraction(2.5), Integer(1)]), ["x", "2.5", "1"]);
         let mut spare = column(&[Integer(1), Text("x")]);
         let mut survey = LabelSurvey::default();
-        spare.survey(&mut survey);
+        spare.survey(&mut survey, &[]);
         assert_eq!(survey.vocabulary().unwrap().len(), 2, "0 was in a row before it was set");
         spare.clear();
         assert_eq!(spare.integers(), Some(&[][..]));
+    }
+
+    #[test]
+    fn rows_without_a_label_count_for_nothing() {
+        use LabelCell::{Code, Fraction, Integer, Text};
+        // The first and the third row are not set, or hold 0.
+        for cells in [
+            [Integer(0), Integer(5), Integer(0), Integer(6)],
+            [Integer(0), Text("a"), Integer(0), Text("b")],
+            [Integer(0), Code("007"), Integer(0), Integer(7)],
+            [Integer(0), Fraction(0.5), Integer(0), Text("b")],
+        ] {
+            let mut column = column(&cells);
+            column.settle().unwrap();
+            column.fill(&[0, 2]);
+            let mut survey = LabelSurvey::default();
+            column.survey(&mut survey, &[0, 2]);
+            assert_eq!(survey.n_rows(), 2);
+            let vocabulary = survey.vocabulary().unwrap();
+            assert_eq!(vocabulary.len(), 2, "{cells:?}");
+            assert_eq!(column.into_collected().into_classes(&vocabulary).len(), 4);
+        }
+    }
+
+    #[test]
+    fn trailing_zeros_are_spelling_only_next_to_texts() {
+        use LabelCell::{Code, Fraction, Integer, Text};
+        assert_eq!(names(&[Code("1.10"), Fraction(1.1), Text("x")]), ["1.10", "1.1", "x"]);
+        assert_eq!(names(&[Text("x"), Code("1.10"), Integer(2)]), ["x", "1.10", "2"]);
+        let mut prices = column(&[Code("1.10"), Fraction(2.25), Integer(3)]);
+        prices.settle().unwrap();
+        assert!(
+            matches!(prices.into_collected(), Collected::Numbers(numbers) if numbers == [1.1, 2.25, 3.0])
+        );
+        // More spellings than there may be labels.
+        let spellings: Vec<String> = (0..MAX_CLASSES + 10).map(|i| format!("{i}.50")).collect();
+        let cells: Vec<_> = spellings.iter().map(|text| Code(text)).collect();
+        assert_eq!(
+            column(&cells).into_collected().into_values(&mut Remainders::new(1, false)).len(),
+            cells.len()
+        );
     }
 
     #[test]

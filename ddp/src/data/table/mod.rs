@@ -16,6 +16,7 @@ mod ipc;
 #[path = "ipc/absent.rs"]
 mod ipc;
 mod json_lines;
+mod kept;
 mod label_column;
 #[cfg(feature = "parquet")]
 mod parquet;
@@ -45,6 +46,7 @@ pub(crate) use csv::quoted as quoted_cell;
 pub(crate) use decimal::{DecimalMark, Unclear};
 pub(crate) use exact_rows::ExactRows;
 pub(crate) use inferred::{CellUse, Destination, Inference};
+pub(crate) use kept::KeptValues;
 pub(crate) use partition::{columns_of as partition_columns, is_partition};
 pub(crate) use read::open;
 #[cfg(test)]

@@ -14,6 +14,7 @@ use crate::data::error::{DataError, Result};
 #[cfg(test)]
 use crate::data::resident::ResidentRows;
 use crate::data::source::{KnownFeatures, SourceSpec};
+use crate::data::subset::with_targets;
 
 /// Most rows that are read between two checks of the memory limit.
 const CHUNK_ROWS: usize = 4096;
@@ -31,8 +32,9 @@ pub(crate) fn open(
     {
         return Ok(rows);
     }
-    let rows = read_tables(files, readers, spec)?.finish(files, spec)?;
-    Ok(if rows.is_single() { Arc::new(rows.rows) } else { Arc::new(rows) })
+    let (rows, without_target) = read_tables(files, readers, spec)?.finish(files, spec)?;
+    let rows: Arc<dyn Dataset> = if rows.is_single() { Arc::new(rows.rows) } else { Arc::new(rows) };
+    Ok(with_targets(rows, &without_target))
 }
 
 /// The rows of all files.
@@ -42,7 +44,7 @@ struct Read {
 }
 
 impl Read {
-    fn finish(self, files: &[PathBuf], spec: &SourceSpec<'_>) -> Result<ExactRows> {
+    fn finish(self, files: &[PathBuf], spec: &SourceSpec<'_>) -> Result<(ExactRows, Vec<usize>)> {
         self.rows.finish(&self.plan, &files[0], spec)
     }
 }
@@ -57,7 +59,7 @@ pub(crate) fn read_all(
     readers: &TableReaders,
     spec: &SourceSpec<'_>,
 ) -> Result<ResidentRows> {
-    Ok(read_tables(files, readers, spec)?.finish(files, spec)?.rows)
+    Ok(read_tables(files, readers, spec)?.finish(files, spec)?.0.rows)
 }
 
 fn read_tables(files: &[PathBuf], readers: &TableReaders, spec: &SourceSpec<'_>) -> Result<Read> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::cell::Notation;
 use super::columns::{ColumnPlan, Partition};
 use super::inferred::Destination;
+use super::kept::KeptType;
 use super::rows::TableRows;
 use crate::data::dataset::Dataset;
 use crate::data::error::Result;
@@ -33,6 +34,11 @@ type OpenLarge = fn(&[PathBuf], &SourceSpec<'_>) -> Result<Option<Arc<dyn Datase
 pub(crate) trait TableReader: Send {
     /// Columns of the file and their roles.
     fn plan(&self) -> &ColumnPlan;
+
+    /// Types of the kept columns, one per column of the plan; `None` for text.
+    fn kept_types(&self) -> Vec<Option<KeptType>> {
+        vec![None; self.plan().kept.len()]
+    }
 
     /// Appends up to `max_rows` rows to `rows` and returns their number, 0 only at the end.
     fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize>;
@@ -71,8 +77,8 @@ pub(crate) trait CellReader {
         &[]
     }
 
-    /// Columns of objects, which are read as text.
-    fn objects(&self) -> Vec<usize> {
+    /// Columns of lists of objects or lists, which are read as text.
+    fn nested_lists(&self) -> Vec<usize> {
         Vec::new()
     }
 

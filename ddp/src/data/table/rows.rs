@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::columns::ColumnPlan;
 use super::exact_rows::ExactRows;
+use super::kept::KeptValues;
 use super::label_column::{Fraction, LabelCell, LabelColumn};
-use super::texts::Texts;
 use crate::config::Task;
 use crate::data::CellProblem;
 use crate::data::dataset::{CategoryColumn, RowLayout, TargetLayout};
@@ -36,10 +36,12 @@ pub(crate) struct TableRows {
     is_closed: bool,
     /// Whether missing values are accepted.
     pub(crate) may_miss: bool,
-    /// Columns that are passed through as text.
-    pub(crate) kept: Vec<Texts>,
+    /// Columns that are passed through.
+    pub(crate) kept: Vec<KeptValues>,
     /// Rows with a value that can't be used, if they are skipped; a row may occur several times.
     pub(crate) bad_rows: Option<Vec<usize>>,
+    /// Rows without a target, if they are left out; in any order, and a row may occur several times.
+    pub(crate) without_target: Option<Vec<usize>>,
 }
 
 /// Targets read so far.
@@ -83,8 +85,9 @@ impl TableRows {
             vocabularies: plan.categorical.iter().map(vocabulary).collect(),
             is_closed: known.is_some(),
             may_miss: spec.may_miss(),
-            kept: vec![Texts::default(); plan.kept.len()],
+            kept: vec![KeptValues::default(); plan.kept.len()],
             bad_rows: to_predict.filter(|rows| rows.skips_bad_rows).map(|_| Vec::new()),
+            without_target: spec.skips_missing_targets().then(Vec::new),
         }
     }
 
@@ -122,6 +125,27 @@ impl TableRows {
         true
     }
 
+    /// Marks a row without a target, or fails with `problem` if that is an error.
+    pub(crate) fn skip_target(
+        &mut self,
+        row: usize,
+        problem: impl FnOnce() -> CellProblem,
+    ) -> Result<(), CellProblem> {
+        match &mut self.without_target {
+            Some(rows) => rows.push(row),
+            None => return Err(problem()),
+        }
+        Ok(())
+    }
+
+    /// Takes the numbers of the rows without a target, in order.
+    pub(crate) fn take_without_target(&mut self) -> Vec<usize> {
+        let mut rows = self.without_target.as_mut().map(std::mem::take).unwrap_or_default();
+        rows.sort_unstable();
+        rows.dedup();
+        rows
+    }
+
     /// Removes the rows from `first` on.
     pub(crate) fn drop_rows_from(&mut self, first: usize) {
         self.n_rows = first;
@@ -133,8 +157,10 @@ impl TableRows {
             TargetCells::Values { values, n_targets, .. } => values.truncate(first * *n_targets),
         }
         self.weights.iter_mut().for_each(|weights| weights.truncate(first));
-        self.kept.iter_mut().for_each(|texts| texts.truncate(first));
-        self.bad_rows.iter_mut().for_each(|rows| rows.retain(|row| *row < first));
+        self.kept.iter_mut().for_each(|kept| kept.truncate(first));
+        for rows in self.bad_rows.iter_mut().chain(&mut self.without_target) {
+            rows.retain(|row| *row < first);
+        }
     }
 
     /// Adds rows whose values are still to be set and returns the number of the first.
@@ -247,20 +273,22 @@ impl TableRows {
             TargetCells::Values { values, .. } => values.clear(),
         }
         self.weights.iter_mut().for_each(Vec::clear);
-        self.kept.iter_mut().for_each(|texts| texts.truncate(0));
-        self.bad_rows.iter_mut().for_each(Vec::clear);
+        self.kept.iter_mut().for_each(|kept| kept.truncate(0));
+        self.bad_rows.iter_mut().chain(&mut self.without_target).for_each(Vec::clear);
     }
 
-    /// The rows as a dataset.
+    /// The rows as a dataset, and the numbers of those without a target, whose targets mean nothing.
     ///
     /// # Errors
-    /// See [`resolve`]; [`DataError::LabelNotWhole`] for a number with a fraction among class labels.
+    /// See [`resolve`]; [`DataError::LabelNotWhole`] for a number with a fraction among class labels, [`DataError::NoTargets`].
     pub(crate) fn finish(
         mut self,
         plan: &ColumnPlan,
         path: &Path,
         spec: &SourceSpec<'_>,
-    ) -> Result<ExactRows> {
+    ) -> Result<(ExactRows, Vec<usize>)> {
+        let without_target = self.take_without_target();
+        check_targets(self.n_rows, &without_target, spec)?;
         self.remainders.finish(&self.features);
         self.sort_vocabularies(plan);
         let categories = self.vocabularies.into_iter().map(|vocabulary| {
@@ -274,7 +302,7 @@ impl TableRows {
         layout.left_out.clone_from(&plan.left_out);
         let targets = match self.targets {
             TargetCells::Classes(labels) => {
-                single_target(labels, &mut layout, &mut self.target_remainders, path, spec)?
+                single_target(labels, &without_target, &mut layout, &mut self.target_remainders, path, spec)?
             }
             TargetCells::Values { values, .. } => {
                 layout.targets = TargetLayout::Values { names: spec.data.target.clone() };
@@ -287,7 +315,8 @@ impl TableRows {
         }
         let source = spec.source.to_owned();
         let rows = ResidentRows { features: self.features, targets, weights: self.weights, layout, source };
-        Ok(ExactRows { rows, remainders: self.remainders, target_remainders: self.target_remainders })
+        let target_remainders = self.target_remainders;
+        Ok((ExactRows { rows, remainders: self.remainders, target_remainders }, without_target))
     }
 
     /// Numbers the values of categories in alphabetical order, so that the order of the rows does not matter.
@@ -316,6 +345,7 @@ pub(crate) enum TargetCell<'a> {
 /// The rows of one target: class indices, or the values if they decide so; completes `layout`.
 fn single_target(
     mut labels: LabelColumn,
+    without_target: &[usize],
     layout: &mut RowLayout,
     remainders: &mut Remainders,
     path: &Path,
@@ -327,8 +357,9 @@ fn single_target(
             let too_many =
                 |_| DataError::TooManyClasses { source_name: spec.source.to_owned(), limit: MAX_CLASSES };
             labels.settle().map_err(too_many)?;
+            labels.fill(without_target);
             let mut survey = LabelSurvey::default();
-            labels.survey(&mut survey);
+            labels.survey(&mut survey, without_target);
             check_fractions(labels.fraction(), &survey, path, spec)?;
             meaning(&survey, spec)?
         }
@@ -344,6 +375,18 @@ fn single_target(
     };
     meaning.complete(layout, &spec.data.target);
     Ok(targets)
+}
+
+/// Fails if no row has a target.
+pub(crate) fn check_targets(n_rows: usize, without_target: &[usize], spec: &SourceSpec<'_>) -> Result<()> {
+    match without_target.len() {
+        0 => Ok(()),
+        n if n < n_rows => Ok(()),
+        _ => {
+            let (source_name, targets) = (spec.source.to_owned(), spec.data.target.join(", "));
+            Err(DataError::NoTargets { source_name, targets })
+        }
+    }
 }
 
 /// Values that decided to be quantities must be finite in f32.

@@ -1,18 +1,20 @@
 //! Rows of tables, read from the first to the last in blocks, whatever their number.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::columns::{ColumnPlan, same_columns};
 use super::csv::CsvError;
+use super::kept::KeptType;
 use super::reader::{TableReader, TableReaders};
 use super::rows::TableRows;
-use crate::data::error::Result;
+use crate::data::error::{DataError, Result};
 use crate::data::source::SourceSpec;
 
 /// Reads the rows of several files as one table.
 pub(crate) struct TableStream {
     files: Vec<PathBuf>,
     plan: ColumnPlan,
+    kept_types: Vec<Option<KeptType>>,
     readers: &'static TableReaders,
     /// Reader of the current file.
     reader: Option<Box<dyn TableReader>>,
@@ -32,13 +34,44 @@ impl TableStream {
         spec: &SourceSpec<'_>,
     ) -> Result<Self> {
         let reader = (readers.open)(&files[0], spec)?;
-        let plan = reader.plan().clone();
-        Ok(TableStream { files, plan, readers, reader: Some(reader), n_opened: 1, has_rows: false })
+        let (plan, kept_types) = (reader.plan().clone(), reader.kept_types());
+        Ok(TableStream {
+            files,
+            plan,
+            kept_types,
+            readers,
+            reader: Some(reader),
+            n_opened: 1,
+            has_rows: false,
+        })
     }
 
     /// Columns of the files and their roles.
     pub(crate) fn plan(&self) -> &ColumnPlan {
         &self.plan
+    }
+
+    /// The type that kept column `index` has in the files; `None` for text.
+    pub(crate) fn kept_type(&self, index: usize) -> Option<&KeptType> {
+        self.kept_types[index].as_ref()
+    }
+
+    /// Fails unless a further file has the same types of kept columns.
+    fn check_kept_types(&self, path: &Path, types: &[Option<KeptType>]) -> Result<()> {
+        let mut both = self.plan.kept.iter().zip(self.kept_types.iter().zip(types));
+        let Some((column, (first, other))) = both.find(|(_, (first, other))| first != other) else {
+            return Ok(());
+        };
+        let (names, word) = (self.plan.all_names(), |of: &Option<KeptType>| {
+            of.as_ref().map_or_else(|| "text".to_owned(), ToString::to_string)
+        });
+        let difference = format!(
+            "column \"{}\" is {} in one and {} in the other",
+            names[*column],
+            word(first),
+            word(other)
+        );
+        Err(DataError::ShardsDiffer { first: self.files[0].clone(), other: path.to_owned(), difference })
     }
 
     /// Appends up to `max_rows` rows to `rows` and returns their number, which is smaller only at the end.
@@ -57,6 +90,7 @@ impl TableStream {
                 let Some(path) = self.files.get(self.n_opened) else { break };
                 let reader = (self.readers.open)(path, spec)?;
                 same_columns(&self.files[0], &self.plan.names, path, &reader.plan().names)?;
+                self.check_kept_types(path, &reader.kept_types())?;
                 (self.reader, self.has_rows) = (Some(reader), false);
                 self.n_opened += 1;
                 continue;

@@ -14,8 +14,11 @@ pub(crate) struct OutputColumn {
 /// Values of a column.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum ColumnKind {
-    /// Copied from the input.
+    /// Copied from the input as text.
     Kept,
+    /// Copied from the input in its type there.
+    #[cfg(feature = "parquet")]
+    KeptAs(arrow_schema::DataType),
     /// A class, shown as its label.
     Label(Arc<Labels>),
     /// 0 or 1: whether a label applies.
@@ -57,6 +60,9 @@ pub(crate) struct Block {
 #[derive(Debug)]
 pub(crate) enum Values {
     Texts(Texts),
+    /// Values of [`ColumnKind::KeptAs`] in pieces of consecutive rows, the same for all such columns.
+    #[cfg(feature = "parquet")]
+    Arrays(Vec<arrow_array::ArrayRef>),
     /// Class numbers.
     Labels(Vec<u32>),
     Binary(Vec<u8>),

@@ -32,6 +32,8 @@ impl CsvEncoder {
         // Writing to memory does not fail.
         let _ = match values {
             Values::Texts(texts) => out.write_all(quoted_cell(texts.get(row), ',').as_bytes()),
+            #[cfg(feature = "parquet")]
+            Values::Arrays(_) => unreachable!("only Parquet keeps types"),
             Values::Labels(classes) => out.write_all(self.cells[column][classes[row] as usize].as_bytes()),
             Values::Binary(values) => write!(out, "{}", values[row]),
             Values::Numbers(values) => write!(out, "{}", values[row]),

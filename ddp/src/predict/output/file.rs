@@ -14,6 +14,7 @@ use super::streams::StreamPart;
 use super::temporary::Temporary;
 use crate::predict::error::{PredictError, Result};
 use crate::storage::atomic_write::WriteError;
+use crate::storage::unfinished::Unfinished;
 
 /// The end of a function that every rank calls.
 pub(crate) type Stop = ddp_comm::Stop<PredictError>;
@@ -47,6 +48,7 @@ impl OutputFile {
         format: OutputFormat,
         columns: &[OutputColumn],
         overwrite: bool,
+        unfinished: &Unfinished,
     ) -> Result<Self, Stop> {
         let checked = match world.rank().0 == 0 && !overwrite && path.exists() {
             true => Err(PredictError::OutExists { path: path.to_owned() }),
@@ -56,7 +58,7 @@ impl OutputFile {
         // Agree on a name for the temporary files.
         let processes = gather(world, &std::process::id().to_le_bytes())?;
         let process = processes[0].as_slice().try_into().map_or(0, u32::from_le_bytes);
-        let names = Temporary::new(path, process);
+        let names = Temporary::new(path, process, unfinished);
         let (rank, world_size) = (world.rank().0, world.world_size());
         let create = || -> Result<Self> {
             if rank == 0 {
@@ -128,7 +130,7 @@ impl OutputFile {
             Part::Joined => 0,
         };
         let failed = |source| WriteError { path: self.path.clone(), source };
-        fs::rename(self.names.whole(), &self.path).map_err(failed)?;
+        self.names.complete().map_err(failed)?;
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
         fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)?;

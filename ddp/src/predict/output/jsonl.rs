@@ -50,6 +50,8 @@ impl Encoder for JsonlEncoder {
                 // Writing to memory does not fail.
                 let _ = match values {
                     Values::Texts(texts) => write!(lines, "{}", json_string(texts.get(row))),
+                    #[cfg(feature = "parquet")]
+                    Values::Arrays(_) => unreachable!("only Parquet keeps types"),
                     _ if !is_valid => write!(lines, "null"),
                     Values::Labels(classes) => {
                         write!(lines, "{}", self.labels[column][classes[row] as usize])

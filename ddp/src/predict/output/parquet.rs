@@ -41,6 +41,7 @@ impl ParquetPart {
         let field = |column: &OutputColumn| {
             let (kind, is_nullable) = match &column.kind {
                 ColumnKind::Kept => (DataType::Utf8, false),
+                ColumnKind::KeptAs(of_input) => (of_input.clone(), true),
                 ColumnKind::Label(labels) if labels.integers.is_some() => (DataType::Int64, true),
                 ColumnKind::Label(_) => (DataType::Utf8, true),
                 ColumnKind::Binary => (DataType::Int64, true),
@@ -50,7 +51,7 @@ impl ParquetPart {
             Field::new(&column.name, kind, is_nullable)
         };
         let schema = Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()));
-        let file = File::create(&path).map_err(|source| WriteError { path: path.clone(), source })?;
+        let file = names.create(&path).map_err(|source| WriteError { path: path.clone(), source })?;
         let writer = ArrowWriter::try_new(file, schema.clone(), Some(properties()));
         let writer = writer.map_err(|error| failed(&path, error))?;
         Ok(ParquetPart { path, columns: columns.to_vec(), schema, writer, is_single })
@@ -58,12 +59,24 @@ impl ParquetPart {
 
     /// Writes a block as a row group.
     pub(super) fn write(&mut self, block: &Block) -> Result<()> {
-        let arrays =
-            self.columns.iter().zip(&block.columns).map(|(column, values)| array(column, values, block));
-        let batch = RecordBatch::try_new(self.schema.clone(), arrays.collect());
-        let batch = batch.expect("columns follow the schema");
-        let written = self.writer.write(&batch).and_then(|()| self.writer.flush());
-        Ok(written.map_err(|error| failed(&self.path, error))?)
+        let columns = self.columns.iter().zip(&block.columns);
+        let columns: Vec<Column<'_>> = columns.map(|(column, values)| array(column, values, block)).collect();
+        let piece_rows = columns.iter().find_map(|column| match column {
+            Column::Pieces(pieces) => Some(pieces.iter().map(|piece| piece.len()).collect()),
+            Column::Whole(_) => None,
+        });
+        let mut start = 0;
+        for (piece, n_rows) in piece_rows.unwrap_or_else(|| vec![block.n_rows]).into_iter().enumerate() {
+            let of_piece = columns.iter().map(|column| match column {
+                Column::Pieces(pieces) => pieces[piece].clone(),
+                Column::Whole(array) => array.slice(start, n_rows),
+            });
+            let batch = RecordBatch::try_new(self.schema.clone(), of_piece.collect());
+            let batch = batch.expect("columns follow the schema");
+            self.writer.write(&batch).map_err(|error| failed(&self.path, error))?;
+            start += n_rows;
+        }
+        Ok(self.writer.flush().map_err(|error| failed(&self.path, error))?)
     }
 
     /// Completes the part.
@@ -89,10 +102,18 @@ fn properties() -> WriterProperties {
     WriterProperties::builder().set_compression(Compression::SNAPPY).build()
 }
 
-fn array(column: &OutputColumn, values: &Values, block: &Block) -> ArrayRef {
+/// The values of a column in a block.
+enum Column<'a> {
+    Whole(ArrayRef),
+    /// Consecutive rows, piece by piece.
+    Pieces(&'a [ArrayRef]),
+}
+
+fn array<'a>(column: &OutputColumn, values: &'a Values, block: &Block) -> Column<'a> {
     let valid = |row: &usize| block.is_valid(*row);
     let rows = 0..block.n_rows;
-    match (values, &column.kind) {
+    Column::Whole(match (values, &column.kind) {
+        (Values::Arrays(pieces), _) => return Column::Pieces(pieces),
         (Values::Texts(texts), _) => Arc::new(StringArray::from_iter_values(texts.iter())),
         (Values::Labels(classes), ColumnKind::Label(labels)) => match &labels.integers {
             Some(integers) => {
@@ -116,7 +137,7 @@ fn array(column: &OutputColumn, values: &Values, block: &Block) -> ArrayRef {
         (Values::Probabilities(values), _) => {
             Arc::new(rows.map(|row| valid(&row).then(|| values[row])).collect::<Float32Array>())
         }
-    }
+    })
 }
 
 /// Copies the row groups of all parts in the order of the blocks.
@@ -136,7 +157,7 @@ fn append_row_groups(
     let schema = description.schema_descr().root_schema_ptr();
     let kept: Option<Vec<KeyValue>> = description.key_value_metadata().cloned();
     let properties = WriterProperties::builder().set_key_value_metadata(kept).build();
-    let mut writer = SerializedFileWriter::new(File::create(whole)?, schema, Arc::new(properties))?;
+    let mut writer = SerializedFileWriter::new(names.create(whole)?, schema, Arc::new(properties))?;
     let mut next_group = vec![0; n_ranks];
     for Located { rank, .. } in blocks {
         let (file, metadata) = &parts[*rank];

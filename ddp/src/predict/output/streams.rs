@@ -29,8 +29,7 @@ impl StreamPart {
         let is_single = world_size == 1;
         let path = |stream| if is_single && stream == 0 { names.whole() } else { names.stream(rank, stream) };
         let create = |path: PathBuf| {
-            let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
-            let file = file.map_err(|source| WriteError { path: path.clone(), source })?;
+            let file = names.create(&path).map_err(|source| WriteError { path: path.clone(), source })?;
             Ok((path, BufWriter::with_capacity(1 << 20, file)))
         };
         let n = encoder.n_streams();
@@ -76,7 +75,7 @@ impl StreamPart {
                 file
             }
             false => {
-                let mut file = File::create(&whole).map_err(failed)?;
+                let mut file = names.create(&whole).map_err(failed)?;
                 file.write_all(&head).map_err(failed)?;
                 file
             }

@@ -1,12 +1,12 @@
 //! Names of unfinished output, and its removal.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+
+use crate::storage::unfinished::{Unfinished, remove_left_over};
 
 const ENDING: &str = ".predict";
-/// Age from which a file of a process that is not on this host is left over.
-const LEFT_OVER_AGE: Duration = Duration::from_secs(600);
 
 /// Names of the temporary files of one command, next to its output.
 #[derive(Debug, Clone)]
@@ -14,11 +14,22 @@ pub(super) struct Temporary {
     out: PathBuf,
     /// Process of rank 0.
     process: u32,
+    unfinished: Unfinished,
 }
 
 impl Temporary {
-    pub(super) fn new(out: &Path, process: u32) -> Self {
-        Temporary { out: out.to_owned(), process }
+    pub(super) fn new(out: &Path, process: u32, unfinished: &Unfinished) -> Self {
+        Temporary { out: out.to_owned(), process, unfinished: unfinished.clone() }
+    }
+
+    /// Creates one of these files.
+    pub(super) fn create(&self, path: &Path) -> io::Result<File> {
+        self.unfinished.create(path)
+    }
+
+    /// Gives the complete output its name.
+    pub(super) fn complete(&self) -> io::Result<()> {
+        self.unfinished.complete(&self.whole(), &self.out)
     }
 
     /// The output.
@@ -51,13 +62,8 @@ impl Temporary {
             let process = name
                 .strip_prefix(&begin)
                 .and_then(|rest| rest.strip_suffix(ENDING)?.rsplit('.').next()?.parse::<u32>().ok());
-            let is_old = || {
-                let modified = entry.metadata().and_then(|data| data.modified());
-                modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > LEFT_OVER_AGE))
-            };
-            if process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists() && is_old()) {
-                // The next command tries again.
-                let _ = fs::remove_file(entry.path());
+            if let Some(process) = process {
+                remove_left_over(&entry.path(), || Path::new(&format!("/proc/{process}")).exists());
             }
         }
     }
@@ -68,11 +74,11 @@ impl Temporary {
         for rank in ranks {
             for stream in 0..n_streams {
                 // It may never have been made.
-                let _ = fs::remove_file(self.stream(rank, stream));
+                self.unfinished.remove(&self.stream(rank, stream));
             }
         }
         if rank == 0 {
-            let _ = fs::remove_file(self.whole());
+            self.unfinished.remove(&self.whole());
         }
     }
 }

@@ -1,8 +1,12 @@
 //! Models of each kind, trained and exported by the binary.
 
+use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use tempfile::TempDir;
 
 use crate::common::{quoted, run_ok, single, temp_dir, write};
@@ -99,6 +103,14 @@ fn make(dir: &Path) -> Vec<Case> {
     };
     let exact = of_times("times", "drop = [\"gaps\"]");
     let filled = of_times("filled-times", "missing = \"mean\"");
+    let european = packed(dir, "european.csv.gz", &european());
+    let text = format!(
+        "[data]\ntrain = {}\ntarget = \"kind\"\ndatetime = \"parts\"\ncategorical = [\"city\"]\n[model]\nhidden = [6]\n\
+         [train]\nepochs = 2\nbatch_size = 8\n",
+        quoted(&european)
+    );
+    let parts = write(dir, "european.toml", &text);
+    let seconds = write(dir, "european-seconds.toml", &text.replace("parts", "seconds"));
     let digits = write(dir, "digits.csv", &digits());
     let example = |name: &str| root().join("examples").join(name);
     let all = [
@@ -115,6 +127,8 @@ fn make(dir: &Path) -> Vec<Case> {
         ("mixed", mixed, mixed_rows),
         ("times", exact, times.clone()),
         ("filled-times", filled, times.clone()),
+        ("european", parts, european.clone()),
+        ("european-seconds", seconds, european),
     ];
     let make = |(name, config, rows): (&'static str, PathBuf, PathBuf)| {
         let (run, onnx) = (dir.join(name), dir.join(format!("{name}.onnx")));
@@ -149,6 +163,28 @@ fn table(first: usize, n_rows: usize) -> String {
         text += &format!("{age},{label},{height:.4},{city},{code},{yes},{no},{price:.5},{}\n", row % 3);
     }
     text
+}
+
+/// A table as a spreadsheet in German writes it, with a mark of the encoding at its begin: semicolons, decimal commas, points between
+/// thousands, dates, and truth values.
+fn european() -> String {
+    let mut text = "\u{feff}day;price;member;city;kind\r\n".to_owned();
+    for row in 0..60 {
+        let (member, city) = (["yes", "no"][row % 2], ["Bern", "\"Köln; Süd\"", "Rom"][row % 3]);
+        let price = format!("{}.{:03},{:02}", 1 + row % 7, row * 37 % 1000, row * 7 % 100);
+        text +=
+            &format!("{:02}.{:02}.2024;{price};{member};{city};k{}\r\n", row % 28 + 1, row % 12 + 1, row % 3);
+    }
+    text
+}
+
+/// Writes a file compressed by gzip.
+fn packed(dir: &Path, name: &str, text: &str) -> PathBuf {
+    let path = dir.join(name);
+    let mut file = GzEncoder::new(File::create(&path).unwrap(), Compression::fast());
+    file.write_all(text.as_bytes()).unwrap();
+    file.finish().unwrap();
+    path
 }
 
 /// Rows of three classes with these labels.

@@ -39,11 +39,10 @@ def read_predictions(path):
     return np.array(values), [[row[i] for i in predictions] for row in rows]
 
 
-def compare(case, predict):
+def compare(case, predict, read_table):
     check(case["model"])
     session = onnxruntime.InferenceSession(case["model"], providers=["CPUExecutionProvider"])
-    with open(case["rows"], newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_table(case["rows"])
     expected, labels = read_predictions(case["predictions"])
     got = predict(session, rows)
     values = got.get("probabilities", got.get("prediction"))
@@ -65,10 +64,10 @@ def main():
     # What onnx says of its own future is nothing that this checks.
     warnings.simplefilter("ignore", DeprecationWarning)
     sys.path.insert(0, sys.argv[2])
-    from predict_with_onnxruntime import predict
+    from predict_with_onnxruntime import predict, read_table
     with open(sys.argv[1]) as file:
         for case in json.load(file):
-            compare(case, predict)
+            compare(case, predict, read_table)
 
 
 if __name__ == "__main__":

@@ -38,8 +38,8 @@ pub(super) struct Origin {
     pub(super) types: Vec<String>,
     /// Indices of the columns that are texts by their type in the file.
     pub(super) texts: Vec<usize>,
-    /// Columns of objects, which are read as text.
-    pub(super) objects: Vec<usize>,
+    /// Columns of lists of objects or lists, which are read as text.
+    pub(super) nested_lists: Vec<usize>,
     /// Columns that are not used unasked, with the reason: ends of sentences.
     pub(super) left_out: Vec<String>,
     /// "line" or "row".

@@ -7,7 +7,7 @@ use super::column_profile::{ColumnProfile, Kind, Range};
 use super::origin::Origin;
 use super::warnings::{Warning, WarningKind};
 use crate::config::{DataFormat, Decimal, Delimiter, Task};
-use crate::data::SourceSpec;
+use crate::data::{SourceSpec, holds_eval_rows};
 
 /// Fewest distinct integers in a target that may be a rating rather than names of classes.
 const MIN_RATINGS: usize = 5;
@@ -81,7 +81,9 @@ pub(super) fn lines(
         [_, _, ..] if is_table => lines.push(format!("target = {}", list(&targets))),
         _ => {}
     }
-    if !of_kinds(&[WarningKind::TargetMissing]).is_empty() {
+    if is_table && !of_kinds(&[WarningKind::TargetMissing]).is_empty() {
+        lines.push("missing_target = \"skip\"  # leaves out rows without a target".to_owned());
+    } else if !of_kinds(&[WarningKind::TargetMissing]).is_empty() {
         lines.push(format!("# {} must have a value in all rows: see the warnings", targets.join(", ")));
     }
     if !of_kinds(&[WarningKind::TargetText]).is_empty() {
@@ -148,7 +150,9 @@ pub(super) fn lines(
     let is_single = |&target: &usize| columns[target].n_distinct == Some(collected.n_rows);
     let are_single = task.is_some_and(|fitting| fitting.task == Task::Classification)
         && origin.targets.iter().any(is_single);
-    if !spec.source.starts_with("builtin:") && collected.n_rows >= 10 && !are_single {
+    // Test rows next to the training rows are evaluated on by themselves.
+    let has_own = spec.source.starts_with("builtin:") || holds_eval_rows(spec.data, None).unwrap_or(false);
+    if !has_own && collected.n_rows >= 10 && !are_single {
         lines.push("eval_fraction = 0.2".to_owned());
     }
     lines.join("\n") + "\n"

@@ -123,9 +123,8 @@ const N_TARGETS: usize = 27;
 
 /// Whether it is said that the target, or the lack of features, stops training.
 fn is_refused(profile: &Profile) -> bool {
-    use WarningKind::{ManyClasses, NoFeatures, NotFinite, OneClass, TargetMissing, TargetText};
-    let stops =
-        |kind: WarningKind| matches!(kind, NoFeatures | OneClass | TargetMissing | TargetText | ManyClasses);
+    use WarningKind::{ManyClasses, NoFeatures, NotFinite, OneClass, TargetText};
+    let stops = |kind: WarningKind| matches!(kind, NoFeatures | OneClass | TargetText | ManyClasses);
     let of_target = |columns: &[String]| columns.iter().any(|column| column == TARGET);
     profile
         .warnings

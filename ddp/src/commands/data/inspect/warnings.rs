@@ -50,7 +50,7 @@ pub(super) enum WarningKind {
     OddText,
     Marked,
     Text,
-    Objects,
+    NestedLists,
     Codes,
     Missing,
     Leak,
@@ -163,7 +163,11 @@ impl Judge<'_> {
             if column.n_missing > 0 {
                 let first = self.first(column.first_missing);
                 self.about(all, WarningKind::TargetMissing, &[target], |name| {
-                    format!("{name} is missing in {}{first}: remove those rows", rows(column.n_missing))
+                    format!(
+                        "{name} is missing in {}{first}: remove those rows, or leave them out of a table with \
+                         `data.missing_target` = \"skip\"",
+                        rows(column.n_missing)
+                    )
                 });
             }
         }
@@ -327,11 +331,11 @@ impl Judge<'_> {
                 )
             });
         }
-        let objects: Vec<usize> =
-            self.features().filter(|index| self.origin.objects.contains(index)).collect();
-        self.about(all, WarningKind::Objects, &objects, |names| {
+        let nested: Vec<usize> =
+            self.features().filter(|index| self.origin.nested_lists.contains(index)).collect();
+        self.about(all, WarningKind::NestedLists, &nested, |names| {
             format!(
-                "objects in {names} are read as text: pandas.json_normalize makes a column of each of their values"
+                "lists of objects or lists in {names} are read as text: pandas.DataFrame.explode and pandas.json_normalize make columns of their values"
             )
         });
         let first = missing.iter().filter_map(|&index| self.collected.columns[index].first_missing);

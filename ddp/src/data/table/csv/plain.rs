@@ -1,12 +1,13 @@
 //! Parses plain rows in place: no quotes, and every cell valid for its column.
 
-use memchr::memchr2;
+use memchr::{memchr, memchr2};
 
 use super::dialect::Dialect;
 use super::number::Decimal;
 use crate::data::table::cell::{self, Notation};
 use crate::data::table::columns::Role;
 use crate::data::table::decimal::DecimalMark;
+use crate::data::table::kept::KeptValues;
 use crate::data::table::label_column::LabelCell;
 use crate::data::table::rows::{TableRows, TargetCell, TargetCells};
 
@@ -67,6 +68,21 @@ fn row_of(
         return Some(at + len + end);
     }
     Some(at + any_cell(cell, delimiter, b'\n', notation, rows, row, *last)? + 1)
+}
+
+/// Appends the kept cells of a plain row, which has no quotes; `columns` are their columns, ascending, and their places in `kept`.
+pub(super) fn keep(line: &[u8], delimiter: u8, columns: &[(usize, usize)], kept: &mut [KeptValues]) {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let (mut rest, mut next) = (line, 0);
+    for &(column, place) in columns {
+        while next < column {
+            rest = memchr(delimiter, rest).map_or(&[][..], |end| &rest[end + 1..]);
+            next += 1;
+        }
+        let cell = &rest[..memchr(delimiter, rest).unwrap_or(rest.len())];
+        kept[place].push(&String::from_utf8_lossy(cell));
+    }
 }
 
 #[inline]
@@ -144,4 +160,22 @@ fn any_cell(
     cell::put(rows, row, role, cell, notation).ok()?;
     // Only the exact reader knows the line.
     if rows.lacks_place() { None } else { Some(len) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_cells_are_those_of_the_line() {
+        for (line, delimiter) in [("a, b ,,d\r\n", b','), ("a; b ;;d\n", b';'), ("a\t b \t\td", b'\t')] {
+            let mut kept = vec![KeptValues::default(); 4];
+            keep(line.as_bytes(), delimiter, &[(0, 2), (1, 0), (2, 3), (3, 1)], &mut kept);
+            let texts: Vec<_> = kept.iter().map(|kept| kept.texts.get(0)).collect();
+            assert_eq!(texts, [" b ", "d", "a", ""], "{line:?}");
+            let mut last = vec![KeptValues::default()];
+            keep(line.as_bytes(), delimiter, &[(3, 0)], &mut last);
+            assert_eq!(last[0].texts.get(0), "d");
+        }
+    }
 }

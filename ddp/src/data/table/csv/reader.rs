@@ -31,6 +31,8 @@ struct CsvReader {
     input: Input,
     plan: ColumnPlan,
     dialect: Dialect,
+    /// Columns of the file that are kept, ascending, each with its place among the kept ones.
+    kept: Vec<(usize, usize)>,
 }
 
 impl CsvReader {
@@ -49,7 +51,11 @@ impl CsvReader {
         are_dates.resize(names.len(), false);
         let indices = if names[0].is_empty() { vec![0] } else { Vec::new() };
         let plan = ColumnPlan::new(path, FileColumns { names, are_dates, indices, unnamed }, spec)?;
-        Ok(CsvReader { path: path.to_owned(), input, plan, dialect })
+        let n_columns = plan.names.len();
+        let kept = plan.kept.iter().copied().enumerate().map(|(place, column)| (column, place));
+        let mut kept: Vec<_> = kept.filter(|(column, _)| *column < n_columns).collect();
+        kept.sort_unstable();
+        Ok(CsvReader { path: path.to_owned(), input, plan, dialect, kept })
     }
 
     /// Appends the next row, whatever its cells hold.
@@ -100,13 +106,12 @@ impl TableReader for CsvReader {
         while rows.n_rows < first + max_rows
             && self.input.next_line().map_err(|error| unreadable(&self.path, error))?
         {
-            // Cells that are kept as text are read one by one.
-            if !self.plan.kept.is_empty() {
-                self.exact_row(rows)?;
-                continue;
-            }
             match plain::row(self.input.rest(), &self.plan.roles, &self.dialect, rows) {
-                Some(len) => self.input.skip_line(len),
+                Some(len) => {
+                    let line = &self.input.rest()[..len];
+                    plain::keep(line, self.dialect.delimiter, &self.kept, &mut rows.kept);
+                    self.input.skip_line(len);
+                }
                 None => {
                     rows.drop_rows_from(rows.n_rows - 1);
                     self.exact_row(rows)?;

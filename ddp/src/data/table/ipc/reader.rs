@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use arrow_array::RecordBatch;
+use arrow_schema::DataType;
 
 use super::file::{Batches, batches};
 use crate::data::error::Result;
@@ -64,6 +65,10 @@ struct IpcReader {
 impl TableReader for IpcReader {
     fn plan(&self) -> &ColumnPlan {
         &self.rows.columns.plan
+    }
+
+    fn kept_types(&self) -> Vec<Option<DataType>> {
+        self.rows.columns.kept_types.clone()
     }
 
     fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize> {

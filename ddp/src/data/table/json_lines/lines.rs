@@ -1,7 +1,7 @@
 //! Splits the lines of a file into keys and values.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -22,6 +22,9 @@ pub(super) struct Lines {
     pub(super) n_bytes: Option<u64>,
 }
 
+/// Objects within more objects than this stay text.
+const MAX_DEPTH: usize = 32;
+
 /// Names of the columns of a file, by key.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Keys {
@@ -38,8 +41,10 @@ struct Key {
     first: usize,
     /// Number of elements of a list; `None` for one value.
     len: Option<usize>,
-    /// Whether some line has an object here.
-    has_objects: bool,
+    /// Whether some line has a list of objects or of lists here.
+    has_nested_lists: bool,
+    /// Whether some line has another value than null.
+    has_values: bool,
 }
 
 /// The cells of one line, as text; empty where a value is missing.
@@ -83,11 +88,11 @@ impl Lines {
             let taken = match line {
                 b"" => None,
                 line => Some(match serde_json::from_slice(line) {
-                    Ok(object) => take(number, object)?,
+                    Ok(object) => take(number, flattened(object, 0))?,
                     Err(error) => {
                         let malformed = |error| malformed(&self.path, number, line, &error);
                         let Some(line) = without_nan(line) else { return Err(malformed(error)) };
-                        take(number, serde_json::from_slice(&line).map_err(malformed)?)?
+                        take(number, flattened(serde_json::from_slice(&line).map_err(malformed)?, 0))?
                     }
                 }),
             };
@@ -141,6 +146,12 @@ fn malformed(path: &Path, number: u64, line: &[u8], error: &serde_json::Error) -
     }
 }
 
+impl Key {
+    fn new(name: &str) -> Self {
+        Key { name: name.to_owned(), first: 0, len: None, has_nested_lists: false, has_values: false }
+    }
+}
+
 impl Keys {
     /// The keys of all lines of a file.
     pub(super) fn of_file(path: &Path) -> Result<Self> {
@@ -151,11 +162,30 @@ impl Keys {
             Ok(())
         };
         while lines.next(&mut add)?.is_some() {}
+        keys.drop_absent_objects();
         for key in &mut keys.keys {
             key.first = keys.n_columns;
             keys.n_columns += key.len.unwrap_or(1);
         }
         Ok(keys)
+    }
+
+    /// Removes keys that are null in each line, but for lines that have an object there: `"a": null` next to `"a": {"b": 1}`.
+    fn drop_absent_objects(&mut self) {
+        let absent: HashSet<&str> =
+            self.keys.iter().filter(|key| !key.has_values).map(|key| key.name.as_str()).collect();
+        let lens: HashSet<usize> = absent.iter().map(|name| name.len()).collect();
+        let mut objects = HashSet::new();
+        for Key { name, .. } in &self.keys {
+            let prefixes = name.match_indices('.').filter(|(at, _)| lens.contains(at));
+            objects.extend(prefixes.map(|(at, _)| &name[..at]).filter(|prefix| absent.contains(prefix)));
+        }
+        if objects.is_empty() {
+            return;
+        }
+        let objects: HashSet<String> = objects.into_iter().map(str::to_owned).collect();
+        self.keys.retain(|key| !objects.contains(&key.name));
+        self.index = self.keys.iter().enumerate().map(|(at, key)| (key.name.clone(), at)).collect();
     }
 
     fn add(&mut self, object: &Object<'_>) {
@@ -164,15 +194,16 @@ impl Keys {
                 Some(at) => at,
                 None => {
                     self.index.insert(name.to_string(), self.keys.len());
-                    self.keys.push(Key { name: name.to_string(), first: 0, len: None, has_objects: false });
+                    self.keys.push(Key::new(name));
                     self.keys.len() - 1
                 }
             };
-            self.keys[at].has_objects |= value.get().starts_with('{');
-            if self.keys[at].len.is_none()
-                && let Some(items) = items(value)
-            {
-                self.keys[at].len = Some(items.len()).filter(|&len| len > 0);
+            let key = &mut self.keys[at];
+            key.has_values |= value.get() != "null";
+            match items(value) {
+                Some(items) if key.len.is_none() => key.len = Some(items.len()).filter(|&len| len > 0),
+                Some(_) => {}
+                None => key.has_nested_lists |= value.get().starts_with('['),
             }
         }
     }
@@ -185,9 +216,9 @@ impl Keys {
         }
     }
 
-    /// Columns of objects.
-    pub(super) fn objects(&self) -> Vec<usize> {
-        self.keys.iter().filter(|key| key.has_objects).map(|key| key.first).collect()
+    /// Columns of lists that hold objects or lists.
+    pub(super) fn nested_lists(&self) -> Vec<usize> {
+        self.keys.iter().filter(|key| key.has_nested_lists).map(|key| key.first).collect()
     }
 
     /// Names of the columns.
@@ -211,7 +242,11 @@ impl Keys {
         cells.strings.resize(self.n_columns, false);
         let mut fault = None;
         for (n, (name, value)) in object.0.iter().enumerate() {
-            let Some(at) = self.place(n, name) else { return Err((name.to_string(), Fault::NewKey)) };
+            let at = match self.place(n, name) {
+                Some(at) => at,
+                None if value.get() == "null" => continue,
+                None => return Err((name.to_string(), Fault::NewKey)),
+            };
             let key = &self.keys[at];
             match key.len {
                 None => cells.put(key.first, value),
@@ -277,6 +312,26 @@ fn items(value: &RawValue) -> Option<Vec<&RawValue>> {
 /// The keys and values of a line in their order.
 pub(super) struct Object<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
+/// The object with the values of its objects in their place: `{"a": {"b": 1}}` becomes `{"a.b": 1}`.
+fn flattened(object: Object<'_>, depth: usize) -> Object<'_> {
+    let is_object = |value: &RawValue| value.get().starts_with('{');
+    if depth == MAX_DEPTH || !object.0.iter().any(|(_, value)| is_object(value)) {
+        return object;
+    }
+    let mut entries = Vec::with_capacity(object.0.len());
+    for (name, value) in object.0 {
+        // The value was parsed before as a part of its line.
+        match is_object(value).then(|| serde_json::from_str(value.get())) {
+            Some(Ok(inner)) => {
+                let inner = flattened(inner, depth + 1).0.into_iter();
+                entries.extend(inner.map(|(key, value)| (Cow::Owned(format!("{name}.{key}")), value)));
+            }
+            _ => entries.push((name, value)),
+        }
+    }
+    Object(entries)
+}
+
 #[derive(Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -305,6 +360,22 @@ impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn objects_in_objects_become_values_of_their_own() {
+        let flat = |line: &str| -> Vec<(String, String)> {
+            let object = flattened(serde_json::from_str(line).unwrap(), 0);
+            object.0.iter().map(|(name, value)| (name.to_string(), value.get().to_owned())).collect()
+        };
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let got = flat(r#"{"x": 1, "a": {"b": {"c": [1, 2]}, "d": "{", "e": {}}, "y": null}"#);
+        assert_eq!(got, [pair("x", "1"), pair("a.b.c", "[1, 2]"), pair("a.d", "\"{\""), pair("y", "null")]);
+        // Without end on the stack.
+        let deep = format!("{}1{}", "{\"a\":".repeat(100_000), "}".repeat(100_000));
+        let got = flat(&deep);
+        assert_eq!(got[0].0, ["a"; MAX_DEPTH + 1].join("."));
+        assert!(got[0].1.starts_with("{\"a\":{"));
+    }
 
     #[test]
     fn nan_becomes_null_except_in_texts() {

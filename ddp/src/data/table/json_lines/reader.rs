@@ -157,8 +157,8 @@ struct JsonCells {
 }
 
 impl CellReader for JsonCells {
-    fn objects(&self) -> Vec<usize> {
-        self.rows.keys.objects()
+    fn nested_lists(&self) -> Vec<usize> {
+        self.rows.keys.nested_lists()
     }
 
     fn names(&self) -> &[String] {

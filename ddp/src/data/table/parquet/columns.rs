@@ -26,6 +26,8 @@ pub(in crate::data::table) struct Columns {
     pub(in crate::data::table) needed: Vec<Column>,
     /// Columns that are passed through as text, one per kept column of the plan; `None` for one of the file's folders.
     pub(super) kept: Vec<Option<Kept>>,
+    /// Types of those that are passed through as they are.
+    pub(in crate::data::table) kept_types: Vec<Option<DataType>>,
 }
 
 /// A column that is kept as text.
@@ -69,7 +71,7 @@ impl Columns {
     /// The columns of the file `path` with their roles; `first_list_len` is the length of the first list of a column.
     ///
     /// # Errors
-    /// [`DataError::ColumnType`], and the errors of [`ColumnPlan::new`].
+    /// [`DataError::ColumnType`], [`DataError::TextColumns`], and the errors of [`ColumnPlan::new`].
     pub(in crate::data::table) fn new(
         path: &Path,
         schema: &Schema,
@@ -114,6 +116,8 @@ impl Columns {
         // Before the values decide on the task, a single target may hold labels.
         let takes_labels = spec.data.task == Task::Classification && spec.data.target.len() == 1;
         let mut needed = Vec::new();
+        // Features of text, and the first fault of any column.
+        let (mut texts, mut fault) = (Vec::new(), None);
         // The column of each name.
         let mut places = Vec::new();
         let mut at = 0;
@@ -126,12 +130,25 @@ impl Columns {
             if roles.iter().any(|role| *role != Role::Dropped) {
                 let column =
                     Column { name: field.name().clone(), root, data_type: field.data_type().clone(), roles };
-                column.check(path, takes_labels)?;
+                if let Err(error) = column.check(path, takes_labels) {
+                    texts.extend(column.is_text_feature().then(|| column.name.clone()));
+                    fault.get_or_insert(error);
+                }
                 needed.push(column);
             }
         }
-        let kept = plan.kept.iter().map(|&at| places.get(at).copied()).collect();
-        Ok(Columns { plan, needed, kept })
+        if texts.len() > 1 {
+            return Err(DataError::TextColumns { path: path.to_owned(), columns: texts });
+        }
+        fault.map_or(Ok(()), Err)?;
+        let kept: Vec<Option<Kept>> = plan.kept.iter().map(|&at| places.get(at).copied()).collect();
+        let keeps_types = spec.to_predict.is_some_and(|rows| rows.keeps_types);
+        let type_of = |kept: &Option<Kept>| {
+            let whole = kept.filter(|kept| keeps_types && kept.element.is_none())?;
+            Some(schema.field(whole.root).data_type().clone()).filter(is_storable)
+        };
+        let kept_types = kept.iter().map(type_of).collect();
+        Ok(Columns { plan, needed, kept, kept_types })
     }
 
     /// Indices of the file's columns that are read, ascending.
@@ -206,6 +223,11 @@ impl Column {
         )
     }
 
+    /// Whether it holds texts, which no feature does.
+    fn is_text_feature(&self) -> bool {
+        matches!((kind(&self.data_type), self.roles[0]), (Kind::Text, Role::Feature(_)))
+    }
+
     /// Fails unless its type fits its role; a target that `takes_labels` may hold text.
     fn check(&self, path: &Path, takes_labels: bool) -> Result<()> {
         let (expected, hint) = match (kind(&self.data_type), self.roles[0]) {
@@ -232,6 +254,15 @@ impl Column {
             hint,
         })
     }
+}
+
+/// Whether Parquet has the type.
+fn is_storable(data_type: &DataType) -> bool {
+    use DataType as T;
+    !matches!(
+        data_type,
+        T::Interval(_) | T::Union(..) | T::RunEndEncoded(..) | T::ListView(_) | T::LargeListView(_)
+    )
 }
 
 /// Names of the columns that pandas wrote for an index: `__index_level_0__`, and those that its metadata lists.

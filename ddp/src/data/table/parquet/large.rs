@@ -12,11 +12,12 @@ use crate::data::dataset::{CategoryColumn, Dataset, RowLayout, TargetLayout};
 use crate::data::error::{DataError, Result};
 use crate::data::labels::{LabelSurvey, decide_several};
 use crate::data::source::{Part, SourceSpec};
+use crate::data::subset::with_targets;
 use crate::data::table::columns::Role;
 use crate::data::table::label_column::Fraction;
 use crate::data::table::reader::TableReader as _;
 use crate::data::table::rows::{
-    TableRows, TargetCells, check_fractions, huge_vocabulary, is_binary, meaning,
+    TableRows, TargetCells, check_fractions, check_targets, huge_vocabulary, is_binary, meaning,
 };
 use crate::data::vocabulary::Vocabulary;
 
@@ -75,8 +76,9 @@ pub(crate) fn open_large(paths: &[PathBuf], spec: &SourceSpec<'_>) -> Result<Opt
             ),
         });
     }
-    let layout = complete(layout, &files, spec)?;
-    Ok(Some(Arc::new(ParquetRows::new(files, layout, scratch, spec))))
+    let (layout, without_target) = complete(layout, &files, spec)?;
+    let rows = Arc::new(ParquetRows::new(files, layout, scratch, spec));
+    Ok(Some(with_targets(rows, &without_target)))
 }
 
 /// The layout of a row, without vocabularies and, unless they are known, the classes.
@@ -120,15 +122,17 @@ pub(super) fn scratch_bytes(files: &[(ParquetFile, Columns)]) -> usize {
     files.iter().map(of_file).max().unwrap_or(0)
 }
 
-/// Adds the classes, the decision on the task, and the vocabularies; reads only the columns that they need.
+/// Adds the classes, the decision on the task, and the vocabularies; reads only the columns that they need. Returns, too, the
+/// numbers of the rows without a target, if they are left out.
 pub(super) fn complete(
     mut layout: RowLayout,
     files: &[(ParquetFile, Columns)],
     spec: &SourceSpec<'_>,
-) -> Result<RowLayout> {
+) -> Result<(RowLayout, Vec<usize>)> {
     let plan = &files[0].1.plan;
     let finds_classes = layout.targets == (TargetLayout::Classes { n_classes: 0 });
-    let reads_targets = finds_classes || spec.data.auto_task;
+    let reads_targets = finds_classes || spec.data.auto_task || spec.skips_missing_targets();
+    let (mut without_target, mut n_rows) = (Vec::new(), 0);
     let collects = spec.features.is_none() && !plan.categorical.is_empty();
     let mut vocabularies: Vec<Vocabulary> = TableRows::new(plan, spec).vocabularies;
     if reads_targets || collects {
@@ -145,9 +149,10 @@ pub(super) fn complete(
             columns.needed.retain(|column| is_looked_at(&column.roles[0]));
             let mut reader = ParquetReader::new(file.clone(), columns, 0..file.group_rows.len())?;
             while reader.read(&mut rows, SCAN_ROWS)? > 0 {
+                let without = rows.take_without_target();
                 match &rows.targets {
                     TargetCells::Classes(labels) => {
-                        labels.survey(&mut survey);
+                        labels.survey(&mut survey, &without);
                         first_fraction = first_fraction.or_else(|| labels.fraction().cloned());
                     }
                     TargetCells::Values { values, .. } => {
@@ -157,9 +162,12 @@ pub(super) fn complete(
                 if let Some(vocabulary) = rows.huge_vocabulary() {
                     return Err(huge_vocabulary(&file.path, vocabulary.name()));
                 }
+                without_target.extend(without.into_iter().map(|row| n_rows + row));
+                n_rows += rows.n_rows;
                 rows.clear();
             }
         }
+        check_targets(n_rows, &without_target, spec)?;
         if finds_classes {
             check_fractions(first_fraction.as_ref(), &survey, &files[0].0.path, spec)?;
             meaning(&survey, spec)?.complete(&mut layout, &spec.data.target);
@@ -176,5 +184,5 @@ pub(super) fn complete(
         CategoryColumn { column: column.expect("a categorical column is a feature"), vocabulary }
     };
     layout.categories = vocabularies.into_iter().map(category).collect();
-    Ok(layout)
+    Ok((layout, without_target))
 }

@@ -29,6 +29,8 @@ const BATCH_BYTES: usize = 1 << 20;
 /// Rows that are written while they are in the CPU's cache.
 const TILE_ROWS: usize = 16;
 
+const FILL_IN_TARGET: &str =
+    "fill in the value, or leave out rows without one with `data.missing_target` = \"skip\"";
 const FILL_IN: &str = "set `data.missing` to \"mean\" or \"zero\", or fill in the value";
 
 /// Opens a file to read its rows.
@@ -164,10 +166,13 @@ impl BatchRows {
         for row in bad_rows.into_iter().flatten() {
             rows.mark_bad(first + row);
         }
-        for (kept, texts) in self.columns.kept.iter().zip(&mut rows.kept) {
-            // Columns of folders are written afterwards.
-            if let Some(kept) = kept {
-                put_kept(array_of(kept.root), *kept, texts);
+        let kept = self.columns.kept.iter().zip(&self.columns.kept_types).zip(&mut rows.kept);
+        for ((kept, of_file), values) in kept {
+            match (kept, of_file) {
+                (Some(kept), Some(_)) => values.arrays.push(array_of(kept.root).clone()),
+                (Some(kept), None) => put_kept(array_of(kept.root), *kept, &mut values.texts),
+                // Columns of folders are written afterwards.
+                (None, _) => {}
             }
         }
         Ok(())
@@ -177,6 +182,10 @@ impl BatchRows {
 impl TableReader for ParquetReader {
     fn plan(&self) -> &ColumnPlan {
         &self.rows.columns.plan
+    }
+
+    fn kept_types(&self) -> Vec<Option<DataType>> {
+        self.rows.columns.kept_types.clone()
     }
 
     fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize> {
@@ -356,20 +365,31 @@ impl Cells<'_> {
     }
 
     fn target(&self, first: usize, index: usize, rows: &mut TableRows) -> Result<()> {
-        self.require_all("fill in the value, or remove those rows")?;
+        let nulls = self.array.logical_nulls().filter(|nulls| nulls.null_count() > 0);
+        let mut lacking = Vec::new();
+        if rows.without_target.is_none() {
+            self.require_all(FILL_IN_TARGET)?;
+        } else if let Some(nulls) = nulls {
+            lacking.extend((0..self.array.len()).filter(|&row| nulls.is_null(row)));
+        }
         let place = |row: usize| self.place(row);
         let columns = checks::Columns { rows: &[], place: &place };
         match &mut rows.targets {
             TargetCells::Classes(labels) => {
-                self.labels(first, labels).map_err(|(row, problem)| DataError::Label {
-                    place: format!("{}, {}", self.place(row), self.name()),
-                    problem,
+                let skips = rows.without_target.is_some();
+                self.labels(first, labels, &mut lacking, skips).map_err(|(row, problem)| {
+                    DataError::Label { place: format!("{}, {}", self.place(row), self.name()), problem }
                 })?;
-                Ok(())
             }
             TargetCells::Values { values, n_targets, is_binary } => {
                 let mut column = vec![0.0; self.array.len()];
                 to_f32(self.array, &mut column);
+                if rows.without_target.is_some() {
+                    for (row, value) in column.iter_mut().enumerate().filter(|(_, value)| value.is_nan()) {
+                        *value = 0.0;
+                        lacking.push(row);
+                    }
+                }
                 let task = if *is_binary { Task::Multilabel } else { Task::Regression };
                 checks::values(&column, task, std::slice::from_ref(&self.column.name), &columns)?;
                 if rows.target_remainders.keeps(index)
@@ -382,17 +402,40 @@ impl Cells<'_> {
                 for (row, value) in column.into_iter().enumerate() {
                     values[(first + row) * *n_targets + index] = value;
                 }
-                Ok(())
             }
         }
+        if let Some(without_target) = &mut rows.without_target {
+            without_target.extend(lacking.into_iter().map(|row| first + row));
+        }
+        Ok(())
     }
 
-    /// Sets the labels of the rows from `first` on; an error has the index of its row.
-    fn labels(&self, first: usize, labels: &mut LabelColumn) -> Result<(), (usize, CellProblem)> {
+    /// Sets the labels of the rows from `first` on; an error has the index of its row. Rows of `lacking` have none; where rows are
+    /// left out (`skips`), those with NaN or an empty text are added.
+    fn labels(
+        &self,
+        first: usize,
+        labels: &mut LabelColumn,
+        lacking: &mut Vec<usize>,
+        skips: bool,
+    ) -> Result<(), (usize, CellProblem)> {
+        // Nulls have a value without meaning.
+        let nulls = lacking.clone();
+        let is_null = |row: usize| nulls.binary_search(&row).is_ok();
         match label_values(self.array) {
-            LabelValues::Integers(values) => labels.set_integers(first, &values),
+            LabelValues::Integers(values) if nulls.is_empty() => labels.set_integers(first, &values),
+            LabelValues::Integers(values) => {
+                for (row, &value) in values.iter().enumerate().filter(|(row, _)| !is_null(*row)) {
+                    labels.set(first + row, LabelCell::Integer(value)).map_err(|problem| (row, problem))?;
+                }
+                Ok(())
+            }
             LabelValues::Floats(values) => {
-                for (row, &value) in values.iter().enumerate() {
+                for (row, &value) in values.iter().enumerate().filter(|(row, _)| !is_null(*row)) {
+                    if skips && value.is_nan() {
+                        lacking.push(row);
+                        continue;
+                    }
                     if !value.is_finite() {
                         return Err((row, CellProblem::NotFinite { text: value.to_string() }));
                     }
@@ -403,9 +446,14 @@ impl Cells<'_> {
                 Ok(())
             }
             LabelValues::Texts { codes, texts } => {
-                for (row, &code) in codes.iter().enumerate() {
-                    let Some(text) = (code as usize).checked_sub(1).map(|code| &texts[code]) else {
-                        return Err((row, CellProblem::TargetEmpty));
+                for (row, &code) in codes.iter().enumerate().filter(|(row, _)| !is_null(*row)) {
+                    let text = match (code as usize).checked_sub(1) {
+                        Some(code) => &texts[code],
+                        None if skips => {
+                            lacking.push(row);
+                            continue;
+                        }
+                        None => return Err((row, CellProblem::TargetMissing)),
                     };
                     let set = labels.set(first + row, LabelCell::String(text));
                     set.map_err(|problem| (row, problem))?;

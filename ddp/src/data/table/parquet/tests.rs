@@ -118,7 +118,7 @@ fn rows_are_the_same_whole_and_by_row_groups_and_within_the_budget() {
         spec_files.into_iter().map(|file| (file.clone(), Columns::of_file(&file, &spec).unwrap())).collect();
     let scratch = scratch_bytes(&opened);
     let budget = scratch + 3 * 96 * 40;
-    let layout = complete(layout(&opened[0].1, &spec), &opened, &spec).unwrap();
+    let (layout, _) = complete(layout(&opened[0].1, &spec), &opened, &spec).unwrap();
     assert_eq!(layout, *whole.layout());
     let spec = SourceSpec { memory_bytes: budget as u64, ..spec };
     let blocks = ParquetRows::new(opened, layout, scratch, &spec);
@@ -241,4 +241,46 @@ fn lists_longer_than_a_table_has_columns_are_refused() {
         open_whole(&path, &["data.target=label"]),
         &["column \"x\"", "lists of at most 1048576 numbers", &format!("lists of {n} or more"), "npy"],
     );
+}
+
+#[test]
+fn rows_without_a_target_are_left_out_whole_and_by_row_groups() {
+    const N_ROWS: usize = 40_000;
+    let numbers = || 0..N_ROWS as i64;
+    let is_there = |i: &i64| i % 7 != 3 && i % 1000 != 0;
+    let kept = |i: i64| is_there(&i).then_some(i);
+    let text = |i: i64| if i % 7 == 3 { Some("") } else { kept(i).map(|i| ["cat", "dog"][i as usize % 2]) };
+    let float = |i: i64| if i % 7 == 3 { Some(f64::NAN) } else { kept(i).map(|i| 0.5 + (i % 5) as f64) };
+    let texts: StringArray = numbers().map(text).collect();
+    let dictionary: DictionaryArray<types::Int32Type> =
+        numbers().map(|i| kept(i).map(|i| ["cat", "dog"][i as usize % 2])).collect();
+    let whole_floats = numbers().map(|i| float(i).map(|value| value - 0.5));
+    let targets: [(&str, ArrayRef); 6] = [
+        ("integers", Arc::new(numbers().map(|i| kept(i).map(|i| i % 3)).collect::<Int64Array>())),
+        ("truths", Arc::new(numbers().map(|i| kept(i).map(|i| i % 2 == 0)).collect::<BooleanArray>())),
+        ("texts", Arc::new(texts)),
+        ("dictionary", Arc::new(dictionary)),
+        ("whole floats", Arc::new(whole_floats.collect::<Float64Array>())),
+        ("quantities", Arc::new(numbers().map(float).collect::<Float64Array>())),
+    ];
+    let expected: Vec<i64> = numbers().filter(is_there).collect();
+    for (name, target) in targets {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.parquet");
+        let columns = ["x0", "x1", "x2", "x3", "x4", "x5"];
+        let feature = || Arc::new(numbers().map(|i| Some(i as f32)).collect::<Float32Array>()) as ArrayRef;
+        let mut columns: Vec<_> = columns.iter().map(|name| (*name, feature())).collect();
+        columns.push(("label", target));
+        write(&path, columns, 1000);
+        let sets = ["data.missing_target=skip", "data.shuffle_mode=blocks", "data.train=rows.parquet"];
+        let whole = open_whole(&path, &sets).unwrap();
+        let large = open_with(&path, &sets, 900_000).unwrap();
+        assert!(whole.block_ends().is_none() && large.block_ends().is_some());
+        assert_eq!((whole.layout(), all(&*whole)), (large.layout(), all(&*large)), "{name}");
+        assert_eq!(whole.n_without_target(), N_ROWS - expected.len(), "{name}");
+        let (x, _, _) = all(&*whole);
+        assert!(x.chunks(6).zip(&expected).all(|(x, i)| x[0] == *i as f32), "{name}");
+        assert_eq!(x.len(), 6 * expected.len());
+        assert_refused(open_whole(&path, &sets[1..]), &["row ", "\"label\"", "`data.missing_target`"]);
+    }
 }

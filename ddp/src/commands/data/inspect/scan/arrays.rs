@@ -68,7 +68,7 @@ pub(super) fn scan(
         names: columns,
         targets: (width..width + n_targets).collect(),
         kinds,
-        objects: Vec::new(),
+        nested_lists: Vec::new(),
         left_out: Vec::new(),
         place: "row",
         types: Vec::new(),

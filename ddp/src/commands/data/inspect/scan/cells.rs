@@ -65,7 +65,7 @@ pub(super) fn scan(
         }
         indices.push(at);
     }
-    let objects = first.objects();
+    let nested_lists = first.nested_lists();
     let types = first.types().map(<[ColumnType]>::to_vec);
     let is_text = |of: &ColumnType| of.cells == Some(CellKind::Text);
     let are_texts: Vec<bool> = types.iter().flatten().map(is_text).collect();
@@ -126,7 +126,7 @@ pub(super) fn scan(
                 _ => None,
             })
             .collect(),
-        objects,
+        nested_lists,
         left_out: indices.iter().map(|&column| index_note(column, &names[column])).collect(),
         place: if types.is_some() { "row" } else { "line" },
         texts: types

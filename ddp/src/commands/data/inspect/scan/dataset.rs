@@ -40,7 +40,7 @@ pub(super) fn scan(spec: &SourceSpec<'_>, format: &str, files: Vec<FileSize>) ->
         targets: (width..names.len()).collect(),
         kinds,
         names,
-        objects: Vec::new(),
+        nested_lists: Vec::new(),
         left_out: layout.left_out.clone(),
         place: "row",
         types: Vec::new(),

@@ -1,0 +1,119 @@
+//! Files under temporary names, which a signal must not leave behind.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::mem;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Age from which a file is left over where locks don't tell.
+const LEFT_OVER_AGE: Duration = Duration::from_secs(600);
+
+/// Files that this process writes under temporary names. Clones share one list.
+///
+/// Each file is locked as long as it is written to, so that another process knows whether its writer is alive.
+#[derive(Debug, Clone, Default)]
+pub struct Unfinished(Arc<Mutex<BTreeSet<PathBuf>>>);
+
+impl Unfinished {
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Creates an empty file to read and write, or empties it.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(crate) fn create(&self, path: &Path) -> io::Result<File> {
+        let mut paths = self.lock();
+        loop {
+            let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
+            // Not every file system has locks.
+            let is_locked = file.lock().is_ok();
+            paths.insert(path.to_owned());
+            // Another process may have removed it as left over before it was locked.
+            if !is_locked || file.metadata()?.nlink() > 0 {
+                return Ok(file);
+            }
+        }
+    }
+
+    /// Gives a complete file its name.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(crate) fn complete(&self, path: &Path, name: &Path) -> io::Result<()> {
+        let mut paths = self.lock();
+        fs::rename(path, name)?;
+        paths.remove(path);
+        Ok(())
+    }
+
+    /// Removes a file, if it exists.
+    pub(crate) fn remove(&self, path: &Path) {
+        let mut paths = self.lock();
+        let _ = fs::remove_file(path);
+        paths.remove(path);
+    }
+
+    /// Removes all files, before the process ends. Other threads that create a file or complete one wait forever.
+    pub fn end(&self) {
+        let paths = self.lock();
+        for path in &*paths {
+            let _ = fs::remove_file(path);
+        }
+        mem::forget(paths);
+    }
+}
+
+/// Removes a file of this kind if the process that wrote it has ended: its lock is free. Where locks don't tell, `is_alive` says
+/// whether a process with the writer's number exists, and the file must be old.
+pub(crate) fn remove_left_over(path: &Path, is_alive: impl FnOnce() -> bool) {
+    let Ok(file) = File::options().write(true).open(path) else { return };
+    let is_old = || {
+        let modified = file.metadata().and_then(|data| data.modified());
+        modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > LEFT_OVER_AGE))
+    };
+    let is_left_over = match file.try_lock() {
+        Ok(()) => true,
+        Err(TryLockError::WouldBlock) => false,
+        Err(TryLockError::Error(_)) => !is_alive() && is_old(),
+    };
+    if is_left_over {
+        // The next command tries again.
+        let _ = fs::remove_file(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_removed_unless_they_are_complete() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let unfinished = Unfinished::default();
+        let _files = [".a", ".b", ".c"].map(|name| unfinished.create(&path(name)).unwrap());
+        unfinished.complete(&path(".a"), &path("a")).unwrap();
+        unfinished.remove(&path(".b"));
+        assert!(path("a").exists() && !path(".b").exists() && path(".c").exists());
+        unfinished.end();
+        assert!(path("a").exists() && !path(".c").exists());
+    }
+
+    #[test]
+    fn only_files_without_a_writer_are_left_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(".a");
+        let file = Unfinished::default().create(&path).unwrap();
+        remove_left_over(&path, || false);
+        assert!(path.exists());
+        drop(file);
+        remove_left_over(&path, || true);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,75 @@
+//! `predict --keep` from Parquet or Arrow to Parquet keeps the types of the columns, nulls too.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::path::Path;
+
+use arrow_array::{Array, RecordBatch};
+use arrow_schema::DataType;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+
+use crate::common::{ranks, run_line_ok, run_ok, temp_dir, write};
+
+/// A table of all kinds of columns, with gaps in some.
+fn table(n_rows: usize) -> String {
+    let mut text = "id,amount,day,at,member,city,x,label\n".to_owned();
+    for n in 0..n_rows {
+        let amount = if n % 7 == 3 { String::new() } else { format!("{}.25", n % 100) };
+        let city = if n % 5 == 2 { "" } else { ["Bern", "Köln"][n % 2] };
+        let day = n % 28 + 1;
+        write!(text, "{},{amount},2024-05-{day:02},2024-05-{day:02}T12:30:15,", 10_000_000_000 + n).unwrap();
+        writeln!(text, "{},{city},{:.3},{}", n % 3 == 0, (n as f64).sin(), n % 2).unwrap();
+    }
+    text
+}
+
+fn batches(path: &Path) -> Vec<RecordBatch> {
+    let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap()).unwrap();
+    reader.with_batch_size(1 << 20).build().unwrap().map(Result::unwrap).collect()
+}
+
+/// The values of a column as text, piece by piece.
+fn values(batches: &[RecordBatch], name: &str) -> (DataType, Vec<String>) {
+    let mut all = Vec::new();
+    for batch in batches {
+        let column = batch.column_by_name(name).unwrap();
+        let text = |row: usize| match column.is_null(row) {
+            true => "null".to_owned(),
+            false => format!("{:?}", column.slice(row, 1)),
+        };
+        all.extend((0..batch.num_rows()).map(text));
+    }
+    (batches[0].column_by_name(name).unwrap().data_type().clone(), all)
+}
+
+#[test]
+fn kept_columns_have_the_types_of_the_input() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    write(folder, "rows.csv", &table(3_000));
+    run_line_ok(folder, "data convert rows.csv rows.parquet");
+    run_line_ok(folder, "data convert rows.csv rows.feather");
+    let drop = "--set data.drop=[\"id\",\"amount\",\"day\",\"at\",\"member\",\"city\"]";
+    run_line_ok(folder, &format!("train rows.csv {drop} --epochs 1 --hidden 4 --device cpu --out run"));
+    let names = ["id", "amount", "day", "at", "member", "city"];
+    let expected = batches(&folder.join("rows.parquet"));
+    for (n_ranks, data) in [(1, "rows.parquet"), (2, "rows.parquet"), (1, "rows.feather")] {
+        let path = |name: &str| folder.join(name).display().to_string();
+        let (run, data, out) = (path("run"), path(data), path("out.parquet"));
+        let args = ["predict", "--checkpoint", &run, "--data", &data, "--out", &out, "--overwrite"];
+        let more = ["--keep", &names.join(","), "--device", "cpu"];
+        run_ok(ranks(n_ranks, &[args.as_slice(), &more].concat()));
+        let got = batches(Path::new(&out));
+        for name in names {
+            assert_eq!(values(&got, name), values(&expected, name), "{name} of {data}");
+        }
+        assert_eq!(got.iter().map(RecordBatch::num_rows).sum::<usize>(), 3_000);
+        assert_eq!(values(&got, "prediction").0, DataType::Int64);
+    }
+    let types = names.map(|name| values(&expected, name).0);
+    assert_eq!((&types[0], &types[1], &types[4]), (&DataType::Int64, &DataType::Float64, &DataType::Boolean));
+    assert!(types[2..4].iter().all(DataType::is_temporal), "{types:?}");
+    // CSV has no types.
+    run_line_ok(folder, "predict --checkpoint run --data rows.csv --out text.parquet --keep id --device cpu");
+    assert_eq!(values(&batches(&folder.join("text.parquet")), "id").0, DataType::Utf8);
+}

@@ -1,0 +1,118 @@
+//! `ddp-train predict` that is ended by a signal leaves no temporary file, and what SIGKILL left is removed by the next one.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::common::{Job, Outcome, kill_9, made_up_csv, ranks, run_ok, single, start, temp_dir, write};
+
+/// A model that takes minutes for the rows of `rows.csv`.
+struct Slow {
+    folder: TempDir,
+}
+
+impl Slow {
+    fn new() -> Self {
+        let folder = temp_dir();
+        let few = made_up_csv(20, 3, "classification", 0);
+        write(folder.path(), "few.csv", &few);
+        let (_, block) = few.split_once('\n').unwrap();
+        let rows = "f0,f1,f2,label\n".to_owned() + &block.repeat(20_000);
+        write(folder.path(), "rows.csv", &rows);
+        let slow = Slow { folder };
+        let (few, run) = (slow.path("few.csv"), slow.path("run"));
+        let args = ["train", &few, "--out", &run, "--hidden", "1024,1024,1024", "--epochs", "1", "--quiet"];
+        run_ok(single(&[&args[..], &["--device", "cpu"]].concat()));
+        slow
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    fn command(&self, n_ranks: usize, out: &str, more: &[&str]) -> Command {
+        let (run, data, out) = (self.path("run"), self.path("rows.csv"), self.path(out));
+        let args = ["predict", "--checkpoint", &run, "--data", &data, "--out", &out, "--device", "cpu"];
+        ranks(n_ranks, &[&args[..], &["--threads", "1"], more].concat())
+    }
+
+    fn temporary(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.folder.path()).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        paths.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with('.')).collect()
+    }
+
+    /// Starts to predict, and waits until each rank has a temporary file.
+    fn start(&self, n_ranks: usize, out: &str) -> Job {
+        let mut command = self.command(n_ranks, out, &[]);
+        // mpirun kills ranks that do not end in this time, on a machine however busy.
+        command.env("OMPI_MCA_odls_base_sigkill_timeout", "5");
+        let job = start(command);
+        let is_own =
+            |path: &PathBuf| n_ranks > 1 || path.to_str().unwrap().contains(&format!(".{}.", job.pid()));
+        while self.temporary().iter().filter(|path| is_own(path)).count() < n_ranks {
+            assert!(job.started.elapsed() < Duration::from_secs(60), "no temporary files within a minute");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        job
+    }
+
+    /// Sends a signal to the job and waits for its end.
+    fn end(&self, job: Job, signal: &str) -> Outcome {
+        let command = format!("kill -{signal} {}", job.pid());
+        assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
+        let sent = Instant::now();
+        let outcome = job.wait();
+        assert!(sent.elapsed() < Duration::from_secs(60), "{:?} {}", sent.elapsed(), outcome.stderr);
+        outcome
+    }
+}
+
+#[test]
+fn a_signal_leaves_no_temporary_file() {
+    let slow = Slow::new();
+    for (signal, number, out) in [("INT", 2, "out.csv"), ("TERM", 15, "out.npy")] {
+        let outcome = slow.end(slow.start(1, out), signal);
+        assert_eq!(outcome.status.signal(), Some(number), "{}", outcome.stderr);
+        assert!(slow.temporary().is_empty(), "SIG{signal}: {}", outcome.stderr);
+        assert!(!slow.folder.path().join(out).exists());
+    }
+}
+
+#[cfg(feature = "mpi")]
+#[test]
+fn a_signal_to_mpirun_leaves_no_temporary_file_of_any_rank() {
+    let slow = Slow::new();
+    let outcome = slow.end(slow.start(2, "out.csv"), "INT");
+    assert!(!outcome.status.success(), "{}", outcome.stderr);
+    assert!(slow.temporary().is_empty(), "{}", outcome.stderr);
+}
+
+#[test]
+fn the_next_command_removes_what_a_kill_left_and_nothing_else() {
+    let slow = Slow::new();
+    let killed = slow.start(1, "out.csv");
+    let left = slow.temporary();
+    kill_9(killed.pid());
+    killed.wait();
+    assert_eq!(slow.temporary(), left, "nobody can catch SIGKILL");
+    // Of a living process with another output, of a living one with the same, and no file of this program.
+    let other = slow.start(1, "other.csv");
+    let same = slow.start(1, "out.csv");
+    let mut expected = slow.temporary();
+    assert_eq!(expected.len(), 2, "the killed one is removed at once: {expected:?}");
+    assert!(!expected.contains(&left[0]), "{expected:?}");
+    let foreign = write(slow.folder.path(), ".out.csv.whole.txt.predict", "mine");
+    run_ok(slow.command(1, "out.csv", &["--rows", "0..10"]));
+    expected.push(foreign);
+    expected.sort();
+    let mut now = slow.temporary();
+    now.sort();
+    assert_eq!(now, expected);
+    for job in [other, same] {
+        slow.end(job, "TERM");
+    }
+}
