@@ -7,7 +7,7 @@ use super::labels::{Label, LabelVocabulary};
 #[non_exhaustive]
 pub enum CellProblem {
     /// Bytes that are not UTF-8.
-    #[error("not UTF-8 text\nhint: save the file as UTF-8")]
+    #[error("not UTF-8 text\nhint: save the file as UTF-8, with `iconv -f WINDOWS-1252 -t UTF-8 OLD.csv > NEW.csv` if Excel on Windows wrote it")]
     NotUtf8,
     /// A missing value of a table that becomes an array.
     #[error(
@@ -67,8 +67,8 @@ pub enum CellProblem {
     /// Text in a feature.
     #[error(
         "expected a number, got \"{text}\"\n\
-         hint: list the column in `data.categorical` or `data.drop`; if the text marks a missing value, list it in \
-         `data.missing_values` and set `data.missing`"
+         hint: list the column in `data.categorical` or `data.drop`, such as `--set data.categorical=NAME`; if the text marks a \
+         missing value, list it in `data.missing_values` and set `data.missing`"
     )]
     NotANumber {
         /// The cell.
