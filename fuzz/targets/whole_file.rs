@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use ddp::config::Config;
-use ddp::data::{ColumnStats, SourceSpec};
+use ddp::data::{ColumnStats, SourceSpec, column_stats};
 use libfuzzer_sys::fuzz_target;
 
 /// Endings of names; `tests/nightly` and `seeds.rs` count them from 0.
@@ -44,5 +44,5 @@ fn read(path: &Path, name: &str, memory_bytes: u64) -> Result<ColumnStats, Strin
     let dataset = dataset.map_err(|error| error.to_string())?;
     assert!(dataset.len() < MAX_ROWS, "{} rows", dataset.len());
     dataset.fingerprint().map_err(|error| error.to_string())?;
-    ColumnStats::of_rows(&*dataset, 0..dataset.len()).map_err(|error| error.to_string())
+    column_stats(&*dataset, 0..dataset.len()).map_err(|error| error.to_string())
 }

@@ -129,6 +129,17 @@ impl Frame {
     }
 }
 
+/// Number of frames at the beginning of what a connection of a world of `world_size` ranks received, and their bytes. For fuzzing.
+#[doc(hidden)]
+pub fn frames_in(received: &[u8], token: &[u8; 16], world_size: usize) -> (usize, usize) {
+    let (mut n_frames, mut n_bytes) = (0, 0);
+    while let Ok(Some((_, len))) = Frame::decode(&received[n_bytes..], token, world_size) {
+        n_frames += 1;
+        n_bytes += len;
+    }
+    (n_frames, n_bytes)
+}
+
 /// The text without control characters, which could rewrite a terminal.
 fn printable(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).chars().filter(|c| *c == '\n' || !c.is_control()).collect()

@@ -30,6 +30,8 @@ use progress::Progress;
 use watch::{Command, Watch};
 
 pub use certificate::Certificate;
+#[doc(hidden)]
+pub use frame::frames_in;
 pub use progress::Phase;
 
 /// How long a rank that fails waits until the others know.

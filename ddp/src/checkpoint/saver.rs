@@ -259,6 +259,8 @@ impl Saver {
             let path = temp.join(self.options.state_file(self.options.rank));
             let _ = self.store.remove(&path);
             let note = Note::Failed(error.to_string());
+            // Rank 0 may not have made it yet, and would wait in vain for a note that has no place.
+            let _ = self.store.disk().create_dir_all(temp);
             let _ = gather::leave_note(self.store.disk(), temp, self.options.rank, &note);
         }
     }

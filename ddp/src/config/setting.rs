@@ -155,7 +155,7 @@ impl Setting {
         };
         let texts: Option<Vec<_>> = items.iter().map(|item| Some(item.as_str()?.to_owned())).collect();
         let texts = texts.ok_or_else(|| self.wrong_type())?;
-        let holds_empty = texts.iter().any(String::is_empty) && !may_hold_empty;
+        let holds_empty = texts.iter().any(|text| text.trim().is_empty()) && !may_hold_empty;
         if (texts.is_empty() && !may_be_empty) || holds_empty {
             return Err(self.bad("at least one name, none of them empty", self.for_example()));
         }

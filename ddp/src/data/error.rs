@@ -641,7 +641,7 @@ pub enum DataError {
     },
     /// A row of text that exceeds the size limit.
     #[error(
-        "data file `{}`, line {line}: the row that starts here exceeds {max_mib} MiB\nhint: check that the file has line ends and every quote is closed",
+        "data file `{}`, line {line}: the row that starts here exceeds {max_mib} MiB\nhint: check that the file has line ends and every quote is closed; rows may take a quarter of `data.loader_memory_mib`, at most 256 MiB",
         path.display()
     )]
     RecordTooLarge {

@@ -19,6 +19,9 @@ pub type Result<T> = std::result::Result<T, KernelError>;
 
 /// One step of a model: maps rows `[B, in_features]` to rows `[B, out_features]`.
 ///
+/// On a GPU, the trainer may run a forward and a backward pass whose gradients are thrown away before the first step of each batch
+/// size, to choose matmuls by time. A pass must not change what later passes compute, but for the buffers.
+///
 /// A layer of an unknown kind needs [`Layer::describe`], [`Layer::out_features`], [`Layer::forward`] and
 /// [`Layer::backward`]; a layer without parameters that keeps the width of its rows needs nothing else.
 pub trait Layer: Debug + Send {

@@ -11,6 +11,7 @@ use crate::config::EvalMetric;
 use crate::report::EvalMetrics;
 use crate::report::ReportError;
 use crate::storage::atomic_write::{WriteError, write_atomic};
+use crate::storage::user_file::open_regular;
 
 type Result<T, E = ReportError> = std::result::Result<T, E>;
 
@@ -228,7 +229,7 @@ impl MetricsSink {
     /// [`ReportError::Write`] if the file can't be read or written.
     pub fn resume(path: &Path, json: bool, step: u64) -> Result<Self> {
         let failed = |source| WriteError { path: path.to_owned(), source };
-        let old = match std::fs::read_to_string(path) {
+        let old = match open_regular(path).and_then(io::read_to_string) {
             Ok(old) => old,
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(failed(error).into()),

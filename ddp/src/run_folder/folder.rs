@@ -15,11 +15,12 @@ use tracing::{info, warn};
 use crate::run_folder::done::DONE_FILE;
 use crate::run_folder::error::FolderError;
 use crate::run_folder::lease::{self, Foreign, Lease, PACE, Pace};
-use crate::run_folder::lock_file::{LOCK_FILE, Lock, open_lock, open_unlinked, try_lock};
+use crate::run_folder::lock_file::{LOCK_FILE, Lock, open_lock, try_lock};
 use crate::run_folder::logs;
 use crate::run_folder::run_id::{self, RUN_ID_FILE};
 use crate::run_folder::time::utc;
 use crate::storage::atomic_write::{self, write_atomic};
+use crate::storage::user_file::open_unlinked;
 
 type Result<T, E = FolderError> = std::result::Result<T, E>;
 

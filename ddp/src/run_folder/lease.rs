@@ -14,8 +14,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::run_folder::error::Loss;
-use crate::run_folder::lock_file::open_unlinked;
 use crate::run_folder::time::utc;
+use crate::storage::user_file::open_unlinked;
 
 /// Times of leases; tests take shorter ones.
 #[derive(Debug, Clone, Copy)]

@@ -2,14 +2,12 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::run_folder::error::FolderError;
-use crate::storage::user_file::check_regular;
+use crate::storage::user_file::open_unlinked;
 
 /// Name of the lock file.
 pub(super) const LOCK_FILE: &str = ".lock";
@@ -35,19 +33,6 @@ pub(super) fn open_lock(run: &Path) -> io::Result<Option<Lock>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         opened => opened.map(Some),
     }
-}
-
-/// Opens a regular file. A link in its place is refused: it would let a lock overwrite any file of the user.
-pub(super) fn open_unlinked(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = options.custom_flags(flags.bits().cast_signed()).open(path).map_err(|error| {
-        match Errno::from_io_error(&error) {
-            Some(Errno::LOOP) => io::Error::other("it is a link, expected a regular file"),
-            _ => error,
-        }
-    })?;
-    check_regular(file.metadata()?.file_type())?;
-    Ok(file)
 }
 
 /// Takes the lock; `false` if the file system has no locks.

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 /// An error of opening or reading a file that the user named.
 #[derive(Debug, thiserror::Error)]
@@ -116,6 +117,32 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     check_regular(file.metadata()?.file_type())?;
     Ok(file)
+}
+
+/// Opens a regular file as [`open_no_link`] does.
+///
+/// # Errors
+/// Those of the system, and one that says what the path names.
+pub(crate) fn open_unlinked(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let file = open_no_link(options, path)?;
+    check_regular(file.metadata()?.file_type())?;
+    Ok(file)
+}
+
+/// Opens a file of a run's folder. A link in its place is refused: it would let a run write into any file of the user. A named pipe
+/// that nobody reads is an error at once.
+///
+/// # Errors
+/// Those of the system, and one that says what the path names.
+pub(crate) fn open_no_link(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    options.custom_flags(flags.bits().cast_signed()).open(path).map_err(|error| {
+        match Errno::from_io_error(&error) {
+            Some(Errno::LOOP) => io::Error::other(NotRegular("a link")),
+            Some(Errno::NXIO) => io::Error::other(NotRegular("a named pipe")),
+            _ => error,
+        }
+    })
 }
 
 /// What a path names in place of a file.

@@ -16,6 +16,7 @@ mod fixed_tree;
 mod law_threads;
 mod layers;
 mod metrics;
+mod mutated_inputs;
 mod optimization;
 mod precision;
 mod replicas;

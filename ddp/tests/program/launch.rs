@@ -267,6 +267,24 @@ fn a_rank_alone_needs_no_launcher() {
     assert_eq!(out.parent().unwrap().read_dir().unwrap().count(), 1, "one folder for both attempts");
 }
 
+/// A rank that is alone has no watchdog, and neither have ranks that still start.
+#[test]
+fn a_frozen_rank_is_ended() {
+    let launched = Launched::new();
+    let job = start(launched.command(&["-n", "1"], &["--device", "cpu", "--quiet"]));
+    launched.wait_for_step(&job, 0);
+    let frozen = children(job.pid())[0];
+    signal("STOP", frozen);
+    let outcome = job.wait();
+    assert_has(
+        &outcome,
+        0,
+        &["the rank was killed, since a process of the job was frozen (SIGSTOP); restart 1 of 3 from step "],
+    );
+    assert_gone(&[frozen]);
+    assert_eq!(launched.done()["step"], 230);
+}
+
 #[test]
 fn a_signal_stops_the_ranks_and_a_later_launch_continues() {
     let launched = Launched::new();

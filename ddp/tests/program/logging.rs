@@ -124,13 +124,15 @@ fn a_run_does_not_need_its_logs() {
     assert_eq!(shown.matches("warning: can't write logs in `").count(), 1, "{shown}");
     assert!(shown.contains("the run continues without them") && shown.contains("done  "), "{shown}");
     assert!(out.join("model.safetensors").exists());
-    // A disk that fills up, as far as this file is concerned.
-    let full = folder.path().join("full");
-    fs::create_dir_all(full.join("logs")).unwrap();
-    std::os::unix::fs::symlink("/dev/full", full.join("logs/rank-0.log")).unwrap();
-    let shown = run_ok(single(&train(&full, &["--resume", "auto"]))).stderr;
+    // A link in its place would have any file of the user grow.
+    let (linked, precious) = (folder.path().join("linked"), folder.path().join("precious"));
+    fs::create_dir_all(linked.join("logs")).unwrap();
+    fs::write(&precious, "my thesis").unwrap();
+    std::os::unix::fs::symlink(&precious, linked.join("logs/rank-0.log")).unwrap();
+    let shown = run_ok(single(&train(&linked, &["--resume", "auto"]))).stderr;
     assert_eq!(shown.matches("warning: can't write the log `").count(), 1, "{shown}");
-    assert!(shown.contains("No space left") && full.join("model.safetensors").exists(), "{shown}");
+    assert!(shown.contains("it is a link") && linked.join("model.safetensors").exists(), "{shown}");
+    assert_eq!(fs::read_to_string(&precious).unwrap(), "my thesis");
 }
 
 #[test]

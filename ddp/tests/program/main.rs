@@ -25,6 +25,7 @@ mod describe;
 mod determinism;
 mod devices;
 mod digits_kept;
+mod disk_faults;
 mod export;
 mod failure;
 mod gpu_program;

@@ -15,6 +15,8 @@ pub(super) enum Ended {
     Signal(i32),
     /// It was ended from here, because its ranks had ended and it had not.
     Hung,
+    /// It was ended from here, because a process of the job was frozen.
+    Frozen,
     /// It was ended from here, because the user asked for it a second time.
     Interrupted,
 }
@@ -25,7 +27,7 @@ pub(super) struct Attempt {
     /// Whether rank 0 wrote that the run is complete.
     pub(super) is_done: bool,
     pub(super) ended: Ended,
-    /// Exit status in the run's last event, if that reports a failure.
+    /// Exit status that the run's last event reports: of a failure, or of a stop.
     pub(super) reported: Option<u8>,
     /// Whether a signal asked the ranks to stop.
     pub(super) was_stopped: bool,
@@ -76,7 +78,7 @@ pub(super) fn decide(attempt: &Attempt) -> Decision {
         (Some(code), _) => Some(i32::from(code)),
         (None, Ended::Code(code)) => Some(code),
         (None, Ended::Signal(signal)) => Some(SIGNALLED + signal),
-        (None, Ended::Hung) => None,
+        (None, Ended::Hung | Ended::Frozen) => None,
     };
     match status.and_then(|status| u8::try_from(status).ok()) {
         Some(SAVED) => return Decision::End(SAVED, Reason::Stopped),
@@ -136,7 +138,7 @@ mod tests {
     #[test]
     fn lost_ranks_start_again() {
         let lost = [75, 137, 139, 143, 9, 255].map(Ended::Code);
-        for ended in lost.into_iter().chain([Ended::Signal(9), Ended::Hung]) {
+        for ended in lost.into_iter().chain([Ended::Signal(9), Ended::Hung, Ended::Frozen]) {
             assert_eq!(decide(&Attempt { ended, ..KILLED }), Decision::Restart, "{ended:?}");
         }
     }
@@ -169,6 +171,9 @@ mod tests {
         let early = Attempt { ended: Ended::Signal(SIGUSR1), ..stopped };
         assert_eq!(decide(&early), Decision::End(SAVED, Reason::Stopped));
         assert_eq!(decide(&stopped), Decision::End(RESTARTABLE, Reason::LostWhileStopping));
+        // mpirun that gets a SIGINT stops its ranks, and ends with 1.
+        let of_launcher = Attempt { reported: Some(85), ended: Ended::Code(1), ..KILLED };
+        assert_eq!(decide(&of_launcher), Decision::End(SAVED, Reason::Stopped));
         let failed = Attempt { ended: Ended::Code(74), ..stopped };
         assert_eq!(decide(&failed), Decision::End(IO, Reason::Permanent));
         let twice = Attempt { ended: Ended::Interrupted, ..stopped };

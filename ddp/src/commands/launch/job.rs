@@ -3,6 +3,7 @@
 //! The launcher's end is not waited for without a bound: mpirun may hang after its ranks have ended. Nor is it enough: a launcher
 //! that was killed leaves ranks behind, in process groups of their own. So this process is their subreaper, to which they come.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
@@ -24,6 +25,8 @@ const POLL: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_secs(1);
 /// How long the launcher may take to end once its ranks have ended, or report a failure or the end of the run.
 const GRACE: Duration = Duration::from_secs(5);
+/// Looks in a row after which a process that a signal has stopped counts as lost. Where the whole job is suspended, nobody looks.
+const FROZEN_LOOKS: usize = 10;
 /// How long it may take to end after SIGTERM.
 const TERM_DEADLINE: Duration = Duration::from_secs(3);
 /// How long processes may take to end after SIGKILL.
@@ -61,7 +64,7 @@ impl Job {
     /// whether one did.
     pub(super) fn wait(mut self, requests: &mut StopRequests, watch: &RunWatch) -> (Ended, bool) {
         let mut last_sent: Option<Instant> = None;
-        let mut over = Over::default();
+        let (mut over, mut frozen) = (Over::default(), Frozen::default());
         let mut last_look = self.started;
         let ended = loop {
             match self.launcher.try_wait() {
@@ -85,11 +88,18 @@ impl Job {
             }
             if last_look.elapsed() >= LOOK {
                 last_look = Instant::now();
-                let n_ranks = processes::running(&self.program).len();
+                let ranks = processes::running(&self.program);
+                let n_ranks = ranks.len();
                 let n_ended = if n_ranks == 0 { processes::n_unreaped(&self.program) } else { 0 };
                 if over.since(n_ranks, n_ended, watch).is_some_and(|since| since.elapsed() > GRACE) {
                     self.end();
                     break Ended::Hung;
+                }
+                // Ranks that train have a watchdog; one that is alone, or still starts, has none. Ranks that train need no launcher.
+                let is_needed = |pid: &i32| ranks.contains(pid) || !watch.has_events();
+                if frozen.is_lost(processes::frozen().into_iter().filter(is_needed).collect()) {
+                    self.end();
+                    break Ended::Frozen;
                 }
             }
             std::thread::sleep(POLL);
@@ -147,10 +157,49 @@ impl Over {
     }
 }
 
+/// Processes that a signal has stopped, as they were seen in a row of looks.
+#[derive(Debug, Default)]
+struct Frozen {
+    pids: BTreeSet<i32>,
+    n_looks: usize,
+}
+
+impl Frozen {
+    /// Whether one of `pids`, those that are frozen now, was so at each look for too long.
+    fn is_lost(&mut self, pids: BTreeSet<i32>) -> bool {
+        self.pids = match self.n_looks {
+            0 => pids,
+            _ => self.pids.intersection(&pids).copied().collect(),
+        };
+        self.n_looks = if self.pids.is_empty() { 0 } else { self.n_looks + 1 };
+        self.n_looks > FROZEN_LOOKS
+    }
+}
+
 fn of_status(status: ExitStatus) -> Ended {
     match (status.code(), status.signal()) {
         (Some(code), _) => Ended::Code(code),
         (None, Some(signal)) => Ended::Signal(signal),
         (None, None) => Ended::Hung,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_lost_when_it_was_frozen_at_many_looks_in_a_row() {
+        let looks = |frozen: &mut Frozen, pids: &[i32], n: usize| {
+            (0..n).map(|_| frozen.is_lost(pids.iter().copied().collect())).filter(|lost| *lost).count()
+        };
+        let mut frozen = Frozen::default();
+        assert_eq!(looks(&mut frozen, &[1, 2], FROZEN_LOOKS), 0);
+        assert_eq!(looks(&mut frozen, &[2, 3], 1), 1, "process 2");
+        let mut frozen = Frozen::default();
+        assert_eq!(looks(&mut frozen, &[1], FROZEN_LOOKS), 0);
+        assert_eq!(looks(&mut frozen, &[], 1), 0, "it goes on");
+        assert_eq!(looks(&mut frozen, &[1], FROZEN_LOOKS), 0);
+        assert_eq!(looks(&mut frozen, &[2], FROZEN_LOOKS), 0, "another one");
     }
 }

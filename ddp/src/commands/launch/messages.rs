@@ -24,6 +24,7 @@ pub(super) fn ended(launcher: &str, ended: Ended, reported: Option<u8>) -> Strin
     let text = match ended {
         Ended::Code(code) => format!("{launcher} ended with status {code}{}", meaning(code)),
         Ended::Signal(signal) => format!("{launcher} was ended by {}", signal_name(signal)),
+        Ended::Frozen => format!("{launcher} was killed, since a process of the job was frozen (SIGSTOP)"),
         Ended::Hung => format!("{launcher} did not end after its ranks and was killed"),
         Ended::Interrupted => format!("{launcher} was ended at once"),
     };

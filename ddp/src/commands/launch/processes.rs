@@ -17,6 +17,8 @@ struct Process {
     parent: i32,
     /// Whether it has ended and its parent has not asked for its status.
     is_zombie: bool,
+    /// Whether a signal has stopped it (SIGSTOP); a debugger's stop does not count.
+    is_frozen: bool,
 }
 
 /// Path of this program, without the note that its file was replaced.
@@ -35,6 +37,11 @@ pub(super) fn running(program: &Path) -> Vec<i32> {
     let runs = |pid: &i32| program_of(&pid.to_string()).is_some_and(|path| path == program);
     let alive = below_this_one().into_iter().filter(|process| !process.is_zombie);
     alive.map(|process| process.pid).filter(runs).collect()
+}
+
+/// The processes below this one that a signal has stopped.
+pub(super) fn frozen() -> Vec<i32> {
+    below_this_one().into_iter().filter(|process| process.is_frozen).map(|process| process.pid).collect()
 }
 
 /// Number of processes below this one that ran `program` and have ended, but whose parent has not asked for their status: a launcher
@@ -116,8 +123,9 @@ fn read(pid: i32) -> Option<Process> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // After the name, which may hold anything: state, parent.
     let mut words = stat.rsplit_once(')')?.1.split_whitespace();
-    let is_zombie = matches!(words.next()?, "Z" | "X");
-    Some(Process { pid, parent: words.next()?.parse().ok()?, is_zombie })
+    let state = words.next()?;
+    let (is_zombie, is_frozen) = (matches!(state, "Z" | "X"), state == "T");
+    Some(Process { pid, parent: words.next()?.parse().ok()?, is_zombie, is_frozen })
 }
 
 #[cfg(test)]
@@ -126,7 +134,7 @@ mod tests {
 
     #[test]
     fn children_of_children_count() {
-        let process = |pid, parent| Process { pid, parent, is_zombie: false };
+        let process = |pid, parent| Process { pid, parent, is_zombie: false, is_frozen: false };
         let all = [process(9, 5), process(2, 1), process(5, 2), process(3, 1), process(7, 3)];
         let pids = |root| below(root, &all).iter().map(|process| process.pid).collect::<Vec<_>>();
         assert_eq!(pids(2), [5, 9]);

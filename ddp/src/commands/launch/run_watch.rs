@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::checkpoint::CheckpointStore;
 use crate::config::Config;
+use crate::exit_code;
 use crate::run_folder::done::Done;
 use crate::run_folder::folder::{CONFIG_FILE, METRICS_FILE};
 use crate::run_folder::run_id;
@@ -29,6 +30,8 @@ pub(super) struct RunWatch {
     config_before: Option<Stamp>,
     /// The metrics that were in the folder before this attempt.
     metrics_before: Option<Stamp>,
+    /// Their last line. A run that resumes rewrites them with the lines of earlier steps, and adds its own after that.
+    event_before: Option<String>,
 }
 
 /// Identity of a file's content.
@@ -59,7 +62,7 @@ impl RunWatch {
         let config_before = Stamp::of(&out.join(CONFIG_FILE));
         // Without the device, an id that no other process has at this moment.
         let job_id = run_id::random().unwrap_or_else(|_| std::process::id().to_string());
-        RunWatch { out: out.to_owned(), job_id, config_before, metrics_before: None }
+        RunWatch { out: out.to_owned(), job_id, config_before, metrics_before: None, event_before: None }
     }
 
     /// The folder.
@@ -74,7 +77,9 @@ impl RunWatch {
 
     /// Forgets what earlier attempts have reported.
     pub(super) fn begin_attempt(&mut self) {
-        self.metrics_before = Stamp::of(&self.out.join(METRICS_FILE));
+        let path = self.out.join(METRICS_FILE);
+        self.metrics_before = Stamp::of(&path);
+        self.event_before = last_line(&path);
     }
 
     /// Whether rank 0 of this job wrote that the run is complete.
@@ -101,18 +106,30 @@ impl RunWatch {
         search.found.map(|checkpoint| checkpoint.manifest().run.step)
     }
 
-    /// Exit status in the last event of this attempt, if it reports a failure.
+    /// Whether this attempt has written events.
+    pub(super) fn has_events(&self) -> bool {
+        let now = Stamp::of(&self.out.join(METRICS_FILE));
+        now.is_some_and(|now| now.len > 0) && now != self.metrics_before
+    }
+
+    /// Exit status that the last event of this attempt reports: of a failure, or of a stop, which follows the checkpoint.
     pub(super) fn reported(&self) -> Option<u8> {
-        let path = self.out.join(METRICS_FILE);
-        let now = Stamp::of(&path)?;
-        if Some(now) == self.metrics_before {
+        if !self.has_events() {
             return None;
         }
-        let tail = tail(&path).ok()?;
-        let text = String::from_utf8_lossy(&tail);
-        let event: LastEvent = serde_json::from_str(text.lines().next_back()?).ok()?;
-        event.exit_code.filter(|_| event.event == "failed")
+        let line = last_line(&self.out.join(METRICS_FILE))?;
+        let event: LastEvent = serde_json::from_str(&line).ok()?;
+        match event.event.as_str() {
+            "failed" => event.exit_code,
+            "stop" if self.event_before.as_ref() != Some(&line) => Some(exit_code::SAVED),
+            _ => None,
+        }
     }
+}
+
+fn last_line(path: &Path) -> Option<String> {
+    let tail = tail(path).ok()?;
+    String::from_utf8_lossy(&tail).lines().next_back().map(str::to_owned)
 }
 
 fn tail(path: &Path) -> io::Result<Vec<u8>> {
@@ -151,6 +168,13 @@ mod tests {
         assert_eq!(watch.reported(), None, "it was the attempt before");
         fs::write(out.join(METRICS_FILE), "{\"event\":\"step\",\"step\":1}\n").unwrap();
         assert_eq!(watch.reported(), None);
+        fs::write(out.join(METRICS_FILE), "{\"event\":\"stop\",\"step\":1,\"reason\":\"SIGTERM\"}\n")
+            .unwrap();
+        assert_eq!(watch.reported(), Some(85));
+        watch.begin_attempt();
+        let stop = fs::read(out.join(METRICS_FILE)).unwrap();
+        crate::storage::atomic_write::write_atomic(&out.join(METRICS_FILE), &stop).unwrap();
+        assert_eq!(watch.reported(), None, "the attempt has kept the line of the one before");
         Done { run_id: None, job_id: Some(watch.job_id().to_owned()), step: 9 }.write(out).unwrap();
         assert!(watch.is_done());
     }

@@ -5,6 +5,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use crate::storage::user_file::open_no_link;
+
 /// A file that is written line by line.
 #[derive(Debug)]
 pub(super) struct RotatingFile {
@@ -48,7 +50,7 @@ impl RotatingFile {
 }
 
 fn append(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).open(path)
+    open_no_link(OpenOptions::new().append(true).create(true), path)
 }
 
 /// `<path>.1`

@@ -44,6 +44,11 @@ fn wrong_types() {
             "`lr = 0.001`",
         ],
     );
+    // As one text it would be refused when the run resumes.
+    refuses(
+        "[data]\ntarget = [\"\\t\"]\n",
+        &["line 2", "`data.target` must be at least one name, none of them empty"],
+    );
     refuses(
         "[train]\nepochs = 2.5\n",
         &["line 2", "`train.epochs` must be a whole number, got the number 2.5"],

@@ -71,3 +71,45 @@ fn a_lock_that_is_no_file_is_refused() {
     }
     assert_eq!(fs::read_to_string(place.file("precious")).unwrap(), "my thesis");
 }
+
+/// Folders of runs travel too: whatever stands in place of their files, a run that resumes there ends, and writes into no other file.
+#[test]
+fn files_of_a_run_that_are_pipes_or_links() {
+    let stopped = Place::with(&[("good.csv", GOOD_CSV), ("precious", "my thesis")]);
+    let line = "train good.csv --set train.batch_size=2 --epochs 4 --out run";
+    let ended = run(&stopped, &format!("{line} --set train.stop_after_steps=3"));
+    assert_eq!(ended.status, Some(85), "{ended:#?}");
+    for name in [
+        ".lock",
+        ".run-id",
+        "config.toml",
+        "metrics.jsonl",
+        "logs/rank-0.log",
+        "checkpoints/latest",
+        "checkpoints/step-3/manifest.json",
+        "checkpoints/step-3/model.safetensors",
+        "checkpoints/step-3/optimizer-00000-of-00001.safetensors",
+    ] {
+        for kind in ["pipe", "link", "zeros"] {
+            let place = Place::new();
+            let copied = Command::new("cp").arg("-a").arg(stopped.file(".")).arg(place.path()).status();
+            assert!(copied.unwrap().success());
+            let path = place.file("run").join(name);
+            fs::remove_file(&path).unwrap();
+            match kind {
+                "pipe" => assert!(Command::new("mkfifo").arg(&path).status().unwrap().success()),
+                "link" => symlink(place.file("precious"), &path).unwrap(),
+                _ => symlink("/dev/zero", &path).unwrap(),
+            }
+            let ended = run(&place, &format!("{line} --resume auto"));
+            assert!(matches!(ended.status, Some(0..=2 | 74)), "{name} as {kind}: {ended:#?}");
+            assert!(!ended.stderr.contains("panicked"), "{name} as {kind}: {ended:#?}");
+            let precious = fs::read_to_string(place.file("precious")).unwrap();
+            assert_eq!(precious, "my thesis", "{name} as {kind}: {ended:#?}");
+            for line in ["checkpoint ls run", "checkpoint verify run", "eval --checkpoint run"] {
+                let ended = run(&place, line);
+                assert!(matches!(ended.status, Some(0..=2)), "{name} as {kind}, {line}: {ended:#?}");
+            }
+        }
+    }
+}

@@ -43,7 +43,8 @@ impl CsvCells {
         let length = file.metadata().ok().filter(|data| data.is_file() && compression == Compression::None);
         let n_bytes = length.map(|data| data.len());
         let content = compression.reader(file, path)?;
-        let mut input = Input::new(content).map_err(|error| unreadable(path, error))?;
+        let input = Input::new(content).map_err(|error| unreadable(path, error))?;
+        let mut input = input.within(spec.memory_bytes);
         let dialect = Dialect::find(&mut input, spec).map_err(|error| unreadable(path, error))?;
         let Header { names, unnamed } = header::read(&mut input, path)?;
         let blank = unnamed.last().copied().filter(|&at| at + 1 == names.len());

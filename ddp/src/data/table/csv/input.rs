@@ -12,6 +12,10 @@ use crate::data::table::reader::Record;
 const BLOCK_BYTES: usize = 1 << 18;
 /// Limit of a row's size in bytes: its text, plus 8 per cell.
 const MAX_RECORD_BYTES: usize = 256 << 20;
+/// A row of this size is read in any memory.
+const MIN_RECORD_BYTES: u64 = 1 << 20;
+/// Copies of a row in memory while it is read: its text, in a buffer that doubles, and its cells.
+const RECORD_COPIES: u64 = 4;
 /// Bytes after the text, so that numbers can be read eight bytes at a time.
 const PADDING: usize = 8;
 
@@ -66,6 +70,13 @@ impl Input {
     /// Starts after the byte order mark, if there is one.
     pub(crate) fn new(source: Box<dyn Read + Send>) -> io::Result<Self> {
         Self::with_block(source, BLOCK_BYTES)
+    }
+
+    /// Refuses rows that take more than `memory_bytes` while they are read.
+    pub(crate) fn within(mut self, memory_bytes: u64) -> Self {
+        let max_bytes = usize::try_from((memory_bytes / RECORD_COPIES).max(MIN_RECORD_BYTES));
+        self.max_record_bytes = max_bytes.unwrap_or(usize::MAX).min(MAX_RECORD_BYTES);
+        self
     }
 
     /// Bytes read so far.

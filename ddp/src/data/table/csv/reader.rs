@@ -41,7 +41,7 @@ impl CsvReader {
         let file = user_file::open("data file", path)?;
         let content = Compression::of_file(path).reader(file, path)?;
         let input = Input::new(content).map_err(|error| unreadable(path, error))?;
-        Self::from_input(input, path, spec)
+        Self::from_input(input.within(spec.memory_bytes), path, spec)
     }
 
     fn from_input(mut input: Input, path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {

@@ -58,14 +58,15 @@ pub(super) struct Cells {
 }
 
 impl Lines {
-    pub(super) fn open(path: &Path) -> Result<Self> {
+    /// The lines of `path`, each read within `memory_bytes`.
+    pub(super) fn open(path: &Path, memory_bytes: u64) -> Result<Self> {
         let file = user_file::open("data file", path)?;
         let compression = Compression::of_file(path);
         let length = file.metadata().ok().filter(|data| data.is_file() && compression == Compression::None);
         let n_bytes = length.map(|data| data.len());
         let content = compression.reader(file, path)?;
         let input = Input::new(content).map_err(|error| unreadable(path, error))?;
-        Ok(Lines { path: path.to_owned(), input, n_bytes })
+        Ok(Lines { path: path.to_owned(), input: input.within(memory_bytes), n_bytes })
     }
 
     /// Bytes read so far.
@@ -154,9 +155,9 @@ impl Key {
 
 impl Keys {
     /// The keys of all lines of a file.
-    pub(super) fn of_file(path: &Path) -> Result<Self> {
+    pub(super) fn of_file(path: &Path, memory_bytes: u64) -> Result<Self> {
         let mut keys = Keys::default();
-        let mut lines = Lines::open(path)?;
+        let mut lines = Lines::open(path, memory_bytes)?;
         let mut add = |_: u64, object: Object<'_>| {
             keys.add(&object);
             Ok(())

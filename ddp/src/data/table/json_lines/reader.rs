@@ -49,12 +49,12 @@ impl Rows {
             let reason = "it is a pipe, but its lines are read twice".to_owned();
             return Err(DataError::Malformed { path, format, reason, hint: "save it as a file first" });
         }
-        let keys = Keys::of_file(path)?;
+        let keys = Keys::of_file(path, spec.memory_bytes)?;
         if keys.n_columns == 0 {
             return Err(DataError::NoRows { path: path.to_owned() });
         }
         let notation = Notation::new(DecimalMark::Point, &spec.data.missing_values);
-        let lines = Lines::open(path)?;
+        let lines = Lines::open(path, spec.memory_bytes)?;
         let mut rows = Rows {
             path: path.to_owned(),
             are_dates: vec![false; keys.n_columns],
@@ -64,7 +64,7 @@ impl Rows {
             notation,
         };
         rows.find_dates()?;
-        rows.lines = Lines::open(path)?;
+        rows.lines = Lines::open(path, spec.memory_bytes)?;
         Ok(rows)
     }
 

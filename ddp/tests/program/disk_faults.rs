@@ -1,0 +1,178 @@
+//! A run on a disk that fails at one call after another: it completes, or ends with a status of the disk and names the file; no
+//! checkpoint is ever half there, and the next start comes to the same weights.
+//!
+//! A library made from `disk_faults/failing_calls.c` stands before the system's. Each test takes some of a run's calls;
+//! `DISK_FAULTS=all` takes all of them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use rustix::io::Errno;
+
+use crate::common::{
+    Outcome, Weights, made_up_csv, ranks, read_weights, run, run_ok, same_bits, single, temp_dir, write,
+};
+
+/// Calls that are tried of each run with each error, unless all are; of runs under mpirun, which start slowly, a third.
+const N_TRIED: usize = 12;
+const ERRORS: [Errno; 2] = [Errno::IO, Errno::NOSPC];
+
+/// Compiles the library once; `None` without a compiler.
+fn library() -> Option<&'static Path> {
+    static LIBRARY: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let library = LIBRARY.get_or_init(|| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/program/disk_faults/failing_calls.c");
+        let library =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("failing_calls.{}.so", std::process::id()));
+        let mut compiler = Command::new("cc");
+        compiler
+            .args(["-Wall", "-Werror", "-O1", "-shared", "-fPIC", "-o"])
+            .arg(&library)
+            .arg(source)
+            .arg("-ldl");
+        let output = match compiler.output() {
+            Err(_) => return None,
+            Ok(output) => output,
+        };
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Some(library)
+    });
+    if library.is_none() {
+        println!("skipped: needs a C compiler (cc)");
+    }
+    library.as_deref()
+}
+
+/// Saves that block training and saves beside it, evaluations, a best model, and checkpoints that are deleted.
+fn config(folder: &Path, is_async: bool) -> PathBuf {
+    let csv = write(folder, "rows.csv", &made_up_csv(48, 4, "classification", 0));
+    let text = format!(
+        "[data]\ntrain = {csv:?}\neval_fraction = 0.25\n[model]\nhidden = [6]\n\
+         [train]\nsteps = 8\nglobal_batch_size = 6\nema_decay = 0.5\n\
+         [checkpoint]\nevery_steps = 2\nevery_minutes = 0\nkeep = 2\nkeep_best = \"eval_loss\"\nasync = {is_async}\n\
+         [comm]\nzero = 1\n[log]\nevery_steps = 1\n"
+    );
+    write(folder, "run.toml", &text)
+}
+
+/// `train` into `out`, with more arguments.
+fn train(n_ranks: usize, config: &Path, out: &Path, more: &[&str]) -> Command {
+    let own =
+        ["train", config.to_str().unwrap(), "--out", out.to_str().unwrap(), "--quiet", "--threads", "1"];
+    ranks(n_ranks, &[&own[..], &["--device", "cpu"], more].concat())
+}
+
+/// One fault of a disk.
+#[derive(Debug, Clone, Copy)]
+struct DiskFault {
+    /// Number of the call, from 1 on; 0 for none.
+    at: usize,
+    errno: Errno,
+    /// Whether all further calls fail too.
+    stays: bool,
+    /// Rank whose disk it is.
+    rank: usize,
+}
+
+impl DiskFault {
+    const NONE: DiskFault = DiskFault { at: 0, errno: Errno::IO, stays: false, rank: 0 };
+
+    fn apply(self, mut command: Command, library: &Path, out: &Path, log: &Path) -> Command {
+        // mpirun passes its environment on to ranks of its own host.
+        command.env("LD_PRELOAD", library).env("FAIL_FOLDER", out).env("FAIL_LOG", log);
+        command.env("FAIL_AT", self.at.to_string()).env("FAIL_WITH", self.errno.raw_os_error().to_string());
+        command.env("FAIL_STAYS", if self.stays { "1" } else { "0" }).env("FAIL_RANK", self.rank.to_string());
+        command
+    }
+}
+
+/// Checks a run on each call that is tried.
+fn check(n_ranks: usize, rank: usize, is_async: bool, stays: bool) {
+    let Some(library) = library() else { return };
+    let folder = temp_dir();
+    let config = config(folder.path(), is_async);
+    let (out, log) = (folder.path().join("whole"), folder.path().join("calls"));
+    let none = DiskFault { rank, ..DiskFault::NONE };
+    run_ok(none.apply(train(n_ranks, &config, &out, &[]), library, &out, &log));
+    let want = read_weights(&out.join("model.safetensors"));
+    let n_calls = std::fs::read_to_string(&log).unwrap().lines().count();
+    assert!(n_calls > if rank == 0 { 60 } else { 10 }, "{n_calls} calls");
+    let is_all = std::env::var_os("DISK_FAULTS").is_some_and(|value| value == "all");
+    let every = if is_all { 1 } else { n_calls.div_ceil(if n_ranks == 1 { N_TRIED } else { N_TRIED / 3 }) };
+    for errno in ERRORS {
+        // Other calls with the other error.
+        let first = if errno == Errno::IO { 1 } else { 1 + every / 2 };
+        for at in (first..=n_calls).step_by(every) {
+            let fault = DiskFault { at, errno, stays, rank };
+            let folder = temp_dir();
+            let (out, log) = (folder.path().join("out"), folder.path().join("calls"));
+            let outcome = run(fault.apply(train(n_ranks, &config, &out, &[]), library, &out, &log));
+            let calls = std::fs::read_to_string(&log).unwrap_or_default();
+            let failed = calls.lines().find(|call| call.ends_with(" !")).unwrap_or("none");
+            check_one(n_ranks, &config, &out, &outcome, &format!("{fault:?}, {failed}"), &want);
+        }
+    }
+}
+
+/// Checks what a faulty disk has left, and that the next start on a good one completes the run.
+#[track_caller]
+fn check_one(n_ranks: usize, config: &Path, out: &Path, outcome: &Outcome, case: &str, want: &Weights) {
+    let stderr = &outcome.stderr;
+    assert!(!stderr.contains("panicked"), "{case}: {stderr}");
+    let is_done = out.join("done.json").exists();
+    match outcome.status.code() {
+        Some(0) => {
+            assert!(is_done, "{case}: {stderr}");
+            assert!(same_bits(&read_weights(&out.join("model.safetensors")), want), "{case}");
+        }
+        Some(74) => {
+            let names_file = stderr.contains(out.to_str().unwrap());
+            assert!(
+                names_file && stderr.contains("error: ") && stderr.contains("hint: "),
+                "{case}: {stderr}"
+            );
+        }
+        status => panic!("{case}: status {status:?}: {stderr}"),
+    }
+    let steps = std::fs::read_dir(out.join("checkpoints")).into_iter().flatten().flatten();
+    for step in steps.filter(|entry| entry.file_name().to_string_lossy().starts_with("step-")) {
+        let verified = run(single(&["checkpoint", "verify", step.path().to_str().unwrap()]));
+        assert_eq!(
+            verified.status.code(),
+            Some(0),
+            "{case}: {stderr}\n{}{}",
+            verified.stdout,
+            verified.stderr
+        );
+    }
+    let resumed = run(train(n_ranks, config, out, &["--resume", "auto"]));
+    assert_eq!(resumed.status.code(), Some(0), "{case}: {stderr}\nresumed: {}", resumed.stderr);
+    assert!(same_bits(&read_weights(&out.join("model.safetensors")), want), "{case}: {stderr}");
+    assert!(out.join("done.json").exists(), "{case}");
+    let left = std::fs::read_dir(out).unwrap().chain(std::fs::read_dir(out.join("checkpoints")).unwrap());
+    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let is_known = |name: &&String| !name.starts_with('.') || [".lock", ".run-id"].contains(&name.as_str());
+    assert!(left.iter().all(|name| is_known(&name)), "{case}: {left:?}");
+}
+
+#[test]
+fn one_call_fails() {
+    check(1, 0, false, false);
+}
+
+#[test]
+fn one_call_fails_beside_training() {
+    check(1, 0, true, false);
+}
+
+#[test]
+fn a_disk_fails_for_good() {
+    check(1, 0, true, true);
+}
+
+#[cfg(feature = "mpi")]
+#[test]
+fn one_call_of_another_rank_fails() {
+    check(2, 1, false, false);
+}

@@ -1,0 +1,10 @@
+//! Tables of text: any bytes.
+#![no_main]
+
+#[path = "../checks.rs"]
+#[allow(dead_code)]
+mod checks;
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| checks::csv(bytes));
