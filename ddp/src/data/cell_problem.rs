@@ -7,7 +7,9 @@ use super::labels::{Label, LabelVocabulary};
 #[non_exhaustive]
 pub enum CellProblem {
     /// Bytes that are not UTF-8.
-    #[error("not UTF-8 text\nhint: save the file as UTF-8, with `iconv -f WINDOWS-1252 -t UTF-8 OLD.csv > NEW.csv` if Excel on Windows wrote it")]
+    #[error(
+        "not UTF-8 text\nhint: save the file as UTF-8, with `iconv -f WINDOWS-1252 -t UTF-8 OLD.csv > NEW.csv` if Excel on Windows wrote it"
+    )]
     NotUtf8,
     /// A missing value of a table that becomes an array.
     #[error(
