@@ -14,7 +14,9 @@ const TOKEN: [u8; 16] = [0; 16];
 pub(crate) fn config(bytes: &[u8]) {
     let path = scratch("run.toml");
     std::fs::write(&path, bytes).expect("a file can be written");
-    match Config::load(Some(&path), &[]) {
+    let loaded = Config::load(Some(&path), &[]);
+    std::fs::remove_file(&path).expect("a file can be removed");
+    match loaded {
         Ok(config) => {
             let saved = config.to_saved_toml();
             let again = Config::from_saved(&saved, &path);
@@ -50,7 +52,9 @@ pub(crate) fn csv(bytes: &[u8]) {
         dataset.fingerprint()?;
         Ok(column_stats(&*dataset, 0..dataset.len())?)
     };
-    if let Err(error) = read() {
+    let outcome = read();
+    std::fs::remove_file(&path).expect("a file can be removed");
+    if let Err(error) = outcome {
         let message = error.to_string();
         assert!(message.contains("\nhint: "), "no way out in: {message}");
     }

@@ -320,13 +320,15 @@ fn a_second_interrupt_ends_all_at_once() {
     assert_gone(&[&ranks[..], &[launcher]].concat());
 }
 
-/// Two hosts that are this one, behind an agent that no longer reaches one of them.
+/// Two hosts that are this one, behind an agent that no longer reaches one of them. Each has a folder of its own for temporary files:
+/// in one folder, the daemons of Open MPI get in each other's way as they create theirs.
 #[test]
 fn the_hosts_that_are_left_continue() {
     let launched = Launched::new();
     let folder = launched.folder.path();
     let agent = "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nhost=$1; shift\n\
-        if [ \"$host\" = hostb ] && [ -e \"$(dirname \"$0\")/lost\" ]; then exit 255; fi\nexec sh -c \"$*\"\n";
+        if [ \"$host\" = hostb ] && [ -e \"$(dirname \"$0\")/lost\" ]; then exit 255; fi\n\
+        export TMPDIR=\"$(dirname \"$0\")/$host\"; mkdir -p \"$TMPDIR\"; exec sh -c \"$*\"\n";
     let agent = write(folder, "agent.sh", agent);
     std::fs::set_permissions(&agent, std::fs::Permissions::from_mode(0o755)).unwrap();
     let flags = ["-n", "auto", "--hosts", "hosta:1,hostb:1", "--min-hosts", "1"];
