@@ -5,9 +5,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::common::{
-    Outcome, ranks, read_weights, refused, run_line, run_line_ok, run_ok, same_bits, temp_dir, write,
-};
+use crate::common::{Outcome, read_weights, refused, run_line, run_line_ok, same_bits, temp_dir, write};
+#[cfg(feature = "mpi")]
+use crate::common::{ranks, run_ok};
 
 const QUICK: &str = "--device cpu --epochs 3 --batch-size 8 --hidden 4";
 const SKIP: &str = "--set data.missing_target=skip";

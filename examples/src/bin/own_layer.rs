@@ -138,7 +138,7 @@ fn main() -> ddp::Result<()> {
     let (first, last, weights) = &ranks[0];
     let same = ranks.iter().filter(|(_, _, other)| other == weights).count();
     println!(
-        "loss {first:.3} -> {last:.4}; {same} of {} ranks of this process hold the same weights",
+        "loss {first:.3} -> {last:.4}\n{same} of {} ranks of this process hold the same weights",
         ranks.len()
     );
     Ok(())
