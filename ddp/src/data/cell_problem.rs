@@ -216,6 +216,11 @@ pub enum CellProblem {
 }
 
 impl CellProblem {
+    /// Whether a label is no class of the training rows.
+    pub(super) fn is_unknown_label(&self) -> bool {
+        matches!(self, Self::LabelUnknown { .. } | Self::LabelOutOfRange { .. } | Self::LabelNegative { .. })
+    }
+
     /// The problem of a value in the column that is called `name` because it has no name.
     pub(crate) fn unnamed(cell: &[u8], name: &str) -> Self {
         CellProblem::Unnamed { text: String::from_utf8_lossy(cell).trim().to_owned(), name: name.to_owned() }

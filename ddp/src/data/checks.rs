@@ -4,6 +4,7 @@ use super::DataError;
 use crate::config::Task;
 use crate::data::error::Result;
 use crate::data::labels::{Label, LabelVocabulary};
+use crate::data::target_error::TargetError;
 
 /// Location of values, for messages.
 pub(crate) struct Columns<'a> {
@@ -53,14 +54,17 @@ pub(crate) fn labels(labels: &[i64], n_classes: usize, columns: &Columns<'_>) ->
     let limit = n_classes as i64;
     let Some(index) = first(labels, |label| (label < 0) | (label >= limit)) else { return Ok(()) };
     let vocabulary = LabelVocabulary::numbers(n_classes);
-    Err(DataError::unknown_label(columns.place(index), &Label::Integer(labels[index]), &vocabulary))
+    Err(TargetError::unknown_label(columns.place(index), &Label::Integer(labels[index]), &vocabulary).into())
 }
 
 /// Converts class indices that are stored as floats.
 pub(crate) fn whole(values: &[f64], out: &mut [i64], columns: &Columns<'_>) -> Result<()> {
     for (index, (&value, out)) in values.iter().zip(out).enumerate() {
         if value.fract() != 0.0 || !value.is_finite() {
-            return Err(DataError::LabelNotWhole { place: columns.place(index), label: value });
+            return Err(DataError::from(TargetError::LabelNotWhole {
+                place: columns.place(index),
+                label: value,
+            }));
         }
         *out = value as i64;
     }
@@ -73,12 +77,20 @@ pub(crate) fn values(values: &[f32], task: Task, names: &[String], columns: &Col
         let Some(index) = first(values, |v| (v != 0.0) & (v != 1.0)) else { return Ok(()) };
         let column = format!("target \"{}\"", names[index % names.len()]);
         let place = columns.place(index / names.len());
-        return Err(DataError::NotBinary { place, column, value: f64::from(values[index]) });
+        return Err(DataError::from(TargetError::NotBinary {
+            place,
+            column,
+            value: f64::from(values[index]),
+        }));
     }
     let Some(index) = first(values, |v| !v.is_finite()) else { return Ok(()) };
     let column = format!("target \"{}\"", names[index % names.len()]);
     let value = f64::from(values[index]);
-    Err(DataError::TargetNotFinite { place: columns.place(index / names.len()), column, value })
+    Err(DataError::from(TargetError::TargetNotFinite {
+        place: columns.place(index / names.len()),
+        column,
+        value,
+    }))
 }
 
 /// Checks that weights are finite and not negative.

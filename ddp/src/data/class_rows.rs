@@ -10,6 +10,7 @@ use super::dataset::{Dataset, TargetLayout};
 use super::subset::{Bits, Subset, check_sizes};
 use crate::data::error::{DataError, Result};
 use crate::data::order::partition::rank_range;
+use crate::data::target_error::TargetError;
 
 /// Rows whose classes are read at a time.
 const CHUNK_ROWS: usize = 1 << 16;
@@ -68,7 +69,7 @@ fn counts_of(dataset: &dyn Dataset, rows: Range<usize>) -> Result<Vec<i64>> {
 /// The rows without those whose label is no class, and the number of those.
 ///
 /// # Errors
-/// [`DataError::NoKnownLabels`] if no row is left.
+/// [`TargetError::NoKnownLabels`] if no row is left.
 pub(super) fn without_unknown(dataset: Arc<dyn Dataset>) -> Result<(Arc<dyn Dataset>, usize)> {
     let mut known = Bits::new(dataset.len());
     let mut n_known = 0;
@@ -80,7 +81,9 @@ pub(super) fn without_unknown(dataset: Arc<dyn Dataset>) -> Result<(Arc<dyn Data
     })?;
     match dataset.len() - n_known {
         0 => Ok((dataset, 0)),
-        _ if n_known == 0 => Err(DataError::NoKnownLabels { source_name: dataset.source().to_owned() }),
+        _ if n_known == 0 => {
+            Err(DataError::from(TargetError::NoKnownLabels { source_name: dataset.source().to_owned() }))
+        }
         n_unknown => Ok((Arc::new(Subset::new(&dataset, known)), n_unknown)),
     }
 }
@@ -90,7 +93,7 @@ pub(super) fn without_unknown(dataset: Arc<dyn Dataset>) -> Result<(Arc<dyn Data
 /// order, and nothing depends on the number of ranks.
 ///
 /// # Errors
-/// [`DataError::EmptySplit`] if one part would have no rows, [`DataError::LoneLabels`] if each row has a class of its own; errors of
+/// [`DataError::EmptySplit`] if one part would have no rows, [`TargetError::LoneLabels`] if each row has a class of its own; errors of
 /// reading the labels.
 ///
 /// # Panics
@@ -103,7 +106,11 @@ pub fn split_by_class(dataset: &Arc<dyn Dataset>, fraction: f64, seed: u64) -> R
     if counts.iter().all(|&count| count < 2) && (n_rows as f64 * fraction).round() >= 1.0 {
         let label =
             dataset.layout().labels.as_ref().map_or("0".to_owned(), |labels| labels.name(labels.len() - 1));
-        return Err(DataError::LoneLabels { source_name: dataset.source().to_owned(), n_rows, label });
+        return Err(DataError::from(TargetError::LoneLabels {
+            source_name: dataset.source().to_owned(),
+            n_rows,
+            label,
+        }));
     }
     check_sizes(&**dataset, fraction, n_eval.iter().sum())?;
     // The rows of a class follow those of the class before it.

@@ -7,9 +7,9 @@ use ddp_comm::CommError;
 use ddp_kernels::{DType, KernelError};
 
 use crate::data::CellProblem;
-use crate::data::labels::{Label, LabelVocabulary};
 use crate::data::split_error::SplitError;
 use crate::data::table::CsvError;
+use crate::data::target_error::TargetError;
 use crate::data::tensor_rows_error::TensorRowsError;
 use crate::storage::atomic_write::WriteError;
 use crate::storage::user_file::FileError;
@@ -36,6 +36,9 @@ pub enum DataError {
     /// A fault of a CSV file.
     #[error(transparent)]
     Csv(#[from] CsvError),
+    /// A fault of targets or labels.
+    #[error(transparent)]
+    Target(#[from] TargetError),
     /// Tensors of a program that are no rows.
     #[error(transparent)]
     TensorRows(#[from] TensorRowsError),
@@ -111,20 +114,6 @@ pub enum DataError {
         fraction: f64,
         /// "no test rows" or "no training rows".
         empty: &'static str,
-    },
-    /// Rows with a label each, of which `data.eval_fraction` leaves all to training.
-    #[error(
-        "{source_name}: the {n_rows} rows have {n_rows} different labels, such as \"{label}\", so that none can be held out: a class of \
-         one row trains\n\
-         hint: is the target an identifier, or a number written as text? `ddp-train data inspect` says more; `data.target` names another column"
-    )]
-    LoneLabels {
-        /// The data.
-        source_name: String,
-        /// Rows before the split, and labels.
-        n_rows: usize,
-        /// One of the labels.
-        label: String,
     },
     /// A value by which rows can't be split.
     #[error("{place}, column \"{column}\": {problem}")]
@@ -293,22 +282,6 @@ pub enum DataError {
         /// The remedy.
         hint: String,
     },
-    /// A table of which no row has a target.
-    #[error("`{source_name}`: no row has a value of {targets}\nhint: name another column in `data.target`")]
-    NoTargets {
-        /// The table.
-        source_name: String,
-        /// Names of the targets.
-        targets: String,
-    },
-    /// Features without labels.
-    #[error("`{source_name}` has no labels\nhint: {hint}")]
-    NoLabels {
-        /// The features.
-        source_name: String,
-        /// The remedy.
-        hint: &'static str,
-    },
     /// Features and labels of different lengths.
     #[error(
         "`{features}` has {n_features} rows, but its {what} `{other}` have {n_other}\nhint: both must come from the same rows; was one of them truncated or rewritten?"
@@ -356,139 +329,6 @@ pub enum DataError {
         /// NaN or infinity.
         value: f64,
     },
-    /// NaN or infinity among the targets, which can't be filled in.
-    #[error(
-        "{place}, {column}: expected a finite number, got {value}\nhint: correct the targets, or remove rows without one"
-    )]
-    TargetNotFinite {
-        /// File and row.
-        place: String,
-        /// The target.
-        column: String,
-        /// NaN or infinity.
-        value: f64,
-    },
-    /// A label that exceeds the number of classes.
-    #[error(
-        "{place}: label {label} is out of range, expected 0 to {} ({classes} classes)\nhint: set `data.classes` to {} or more, number the classes from 0, or leave out such evaluation rows with `data.unknown_label` = \"skip\"",
-        classes - 1, label.saturating_add(1)
-    )]
-    LabelOutOfRange {
-        /// File and row.
-        place: String,
-        /// The label.
-        label: i64,
-        /// Number of classes.
-        classes: usize,
-    },
-    /// A negative label.
-    #[error("{place}: expected a class number of 0 or above, got {label}\nhint: number the classes from 0")]
-    LabelNegative {
-        /// File and row.
-        place: String,
-        /// The label.
-        label: i64,
-    },
-    /// A label that is no class.
-    #[error(
-        "{place}: label \"{label}\" is none of the {n_classes} classes of the training rows: {classes}\nhint: correct the label, or leave out such evaluation rows with `data.unknown_label` = \"skip\""
-    )]
-    LabelUnknown {
-        /// File and row.
-        place: String,
-        /// The label.
-        label: String,
-        /// Number of classes.
-        n_classes: usize,
-        /// The classes in one line.
-        classes: String,
-    },
-    /// A label that can't be used.
-    #[error("{place}: {problem}")]
-    Label {
-        /// File, row and column.
-        place: String,
-        /// The fault.
-        problem: CellProblem,
-    },
-    /// Labels that are no number and not text.
-    #[error("{place}: the label is missing\nhint: fill in the label, or remove rows without one")]
-    LabelMissing {
-        /// File and row.
-        place: String,
-    },
-    /// Evaluation rows all of whose labels are unknown.
-    #[error(
-        "`{source_name}`: no row has a label that occurs in training\nhint: check `data.target` or `data.eval_labels`"
-    )]
-    NoKnownLabels {
-        /// The data.
-        source_name: String,
-    },
-    /// Targets that may be classes or quantities.
-    #[error(
-        "`{source_name}`: \"{column}\" holds {values}, which may be classes or quantities\nhint: set `data.task` to \"classification\" or \"regression\""
-    )]
-    TaskUndecided {
-        /// The data.
-        source_name: String,
-        /// The target.
-        column: String,
-        /// Its values in words.
-        values: String,
-    },
-    /// Labels with too many distinct values.
-    #[error(
-        "`{source_name}`: more than {limit} distinct labels\nhint: is the target an identifier? name another column in `data.target`; for real-valued targets set `data.task` to \"regression\"; labels that are numbers from 0 may be more with `data.classes`"
-    )]
-    TooManyClasses {
-        /// The data.
-        source_name: String,
-        /// Most classes.
-        limit: usize,
-    },
-    /// Targets of a type that the task does not take.
-    #[error("{place}: expected numbers, got text\nhint: {hint}")]
-    TargetText {
-        /// The file.
-        place: String,
-        /// The remedy.
-        hint: &'static str,
-    },
-    /// A label with a fraction.
-    #[error(
-        "{place}: expected a whole class number, got {label}\nhint: for real-valued targets set `data.task` to \"regression\""
-    )]
-    LabelNotWhole {
-        /// File and row.
-        place: String,
-        /// The label.
-        label: f64,
-    },
-    /// Labels of a single class.
-    #[error(
-        "`{source_name}`: all {n_rows} rows have label {label}, expected two classes or more\nhint: check `data.target` or `data.labels`, or set `data.classes`"
-    )]
-    SingleClass {
-        /// The data.
-        source_name: String,
-        /// Its rows.
-        n_rows: usize,
-        /// The only label.
-        label: String,
-    },
-    /// A multilabel target that is neither 0 nor 1.
-    #[error(
-        "{place}, {column}: expected 0 or 1 for task \"multilabel\", got {value}\nhint: for real-valued targets set `data.task` to \"regression\""
-    )]
-    NotBinary {
-        /// File and row.
-        place: String,
-        /// The column.
-        column: String,
-        /// The value.
-        value: f64,
-    },
     /// A weight that is negative or not finite.
     #[error(
         "{place}: expected a weight of 0 or above, got {value}\nhint: correct the weights of `data.weight`"
@@ -498,18 +338,6 @@ pub enum DataError {
         place: String,
         /// The value.
         value: f64,
-    },
-    /// Labels whose shape does not fit the task.
-    #[error("the labels in `{source_name}` have shape {shape:?}, expected {expected}\nhint: {hint}")]
-    LabelShape {
-        /// Where they are.
-        source_name: String,
-        /// Their shape.
-        shape: Vec<usize>,
-        /// The expected shape.
-        expected: String,
-        /// The remedy.
-        hint: &'static str,
     },
     /// Rows that exceed the memory limit.
     #[error(
@@ -760,38 +588,12 @@ impl DataError {
 impl DataError {
     /// Whether a label is no class of the training rows.
     pub(crate) fn is_unknown_label(&self) -> bool {
-        let is_unknown = |problem: &CellProblem| {
-            matches!(
-                problem,
-                CellProblem::LabelUnknown { .. }
-                    | CellProblem::LabelOutOfRange { .. }
-                    | CellProblem::LabelNegative { .. }
-            )
-        };
         match self {
-            Self::LabelUnknown { .. } | Self::LabelOutOfRange { .. } | Self::LabelNegative { .. } => true,
-            Self::Label { problem, .. }
-            | Self::Cell { problem, .. }
-            | Self::Csv(CsvError::Cell { problem, .. }) => is_unknown(problem),
+            Self::Target(error) => error.is_unknown_label(),
+            Self::Cell { problem, .. } | Self::Csv(CsvError::Cell { problem, .. }) => {
+                problem.is_unknown_label()
+            }
             _ => false,
-        }
-    }
-
-    /// The error for a label that is no class.
-    pub(crate) fn unknown_label(place: String, label: &Label, vocabulary: &LabelVocabulary) -> Self {
-        match label {
-            Label::Integer(label) if vocabulary.is_numbers() && *label < 0 => {
-                DataError::LabelNegative { place, label: *label }
-            }
-            Label::Integer(label) if vocabulary.is_numbers() => {
-                DataError::LabelOutOfRange { place, label: *label, classes: vocabulary.len() }
-            }
-            label => DataError::LabelUnknown {
-                place,
-                label: label.to_string(),
-                n_classes: vocabulary.len(),
-                classes: vocabulary.summary(),
-            },
         }
     }
 }

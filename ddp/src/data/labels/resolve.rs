@@ -9,6 +9,7 @@ use crate::config::Task;
 use crate::data::dataset::{RowLayout, TargetLayout};
 use crate::data::error::{DataError, Result};
 use crate::data::source::SourceSpec;
+use crate::data::target_error::TargetError;
 
 /// Meaning of the targets.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,17 +35,19 @@ impl Meaning {
 /// The meaning of targets with this survey, which covers all rows.
 ///
 /// # Errors
-/// [`DataError::TaskUndecided`], [`DataError::TooManyClasses`] and [`DataError::SingleClass`].
+/// [`TargetError::TaskUndecided`], [`TargetError::TooManyClasses`] and [`TargetError::SingleClass`].
 pub(crate) fn resolve(survey: &LabelSurvey, names: &[String], spec: &SourceSpec<'_>) -> Result<Meaning> {
     let source_name = || spec.source.to_owned();
     let choice = match spec.data.auto_task {
         false => None,
         true => {
             let facts = vec![survey.facts(); names.len()];
-            let undecided = |Undecided { values }| DataError::TaskUndecided {
-                source_name: source_name(),
-                column: names[0].clone(),
-                values,
+            let undecided = |Undecided { values }| {
+                DataError::from(TargetError::TaskUndecided {
+                    source_name: source_name(),
+                    column: names[0].clone(),
+                    values,
+                })
             };
             Some(decide(names, &facts).map_err(undecided)?)
         }
@@ -53,12 +56,15 @@ pub(crate) fn resolve(survey: &LabelSurvey, names: &[String], spec: &SourceSpec<
         return Ok(Meaning { vocabulary: None, choice });
     }
     let Some(vocabulary) = survey.vocabulary() else {
-        return Err(DataError::TooManyClasses { source_name: source_name(), limit: MAX_CLASSES });
+        return Err(DataError::from(TargetError::TooManyClasses {
+            source_name: source_name(),
+            limit: MAX_CLASSES,
+        }));
     };
     if vocabulary.len() < 2 {
         let label = vocabulary.labels().next().map_or(String::new(), |label| label.to_string());
         let n_rows = survey.n_rows() as usize;
-        return Err(DataError::SingleClass { source_name: source_name(), n_rows, label });
+        return Err(DataError::from(TargetError::SingleClass { source_name: source_name(), n_rows, label }));
     }
     Ok(Meaning { vocabulary: Some(Arc::new(vocabulary)), choice })
 }

@@ -8,6 +8,7 @@ use super::open::{FEATURE_KEYS, LABEL_KEYS, bytes_of, labels_beside};
 use super::reader::{ArrayReader, ColumnTexts};
 use crate::data::error::{DataError, Result};
 use crate::data::source::SourceSpec;
+use crate::data::target_error::TargetError;
 
 /// The arrays in files of one format, each joined over all files.
 pub(crate) struct Listing {
@@ -56,7 +57,7 @@ pub(crate) fn list(files: &[PathBuf], reader: &ArrayReader, spec: &SourceSpec<'_
                 listing.labels = Some(listing.arrays.len());
                 listing.arrays.push(("labels".to_owned(), Ok(labels)));
             }
-            Err(DataError::NoLabels { .. }) => {}
+            Err(DataError::Target(TargetError::NoLabels { .. })) => {}
             Err(error) => return Err(error),
         }
     } else {

@@ -17,6 +17,7 @@ use crate::data::files::files_of;
 use crate::data::format::Reader;
 use crate::data::formats;
 use crate::data::source::{Part, SourceSpec};
+use crate::data::target_error::TargetError;
 
 /// Conventional names of features and labels.
 pub(super) const FEATURE_KEYS: &[&str] =
@@ -215,10 +216,10 @@ pub(super) fn labels_beside(
 }
 
 fn no_labels(spec: &SourceSpec<'_>) -> DataError {
-    DataError::NoLabels {
+    DataError::from(TargetError::NoLabels {
         source_name: spec.source.to_owned(),
         hint: "set `data.labels` to the file of the labels, and `data.eval_labels` for `data.eval`",
-    }
+    })
 }
 
 /// The rows of the single arrays in the files of `source`: in the format of the features, otherwise npy.
@@ -273,10 +274,10 @@ fn combine(
     }
     let is_classification = spec.data.task == Task::Classification;
     if features.raw.is_text() {
-        return Err(DataError::TargetText {
+        return Err(DataError::from(TargetError::TargetText {
             place: format!("data file `{}`", features.path().display()),
             hint: "number the texts of each feature, or write a table: CSV and Parquet files take `data.categorical`",
-        });
+        }));
     }
     let (target_names, labels) = (texts.targets, texts.labels);
     let layout = RowLayout {
@@ -296,12 +297,12 @@ fn combine(
     };
     if let Some(weights) = weights.as_ref().filter(|weights| weights.row_len() != 1 || weights.raw.is_text())
     {
-        return Err(DataError::LabelShape {
+        return Err(DataError::from(TargetError::LabelShape {
             source_name: weights.path().display().to_string(),
             shape: std::iter::once(n_rows).chain(weights.row_dims.iter().copied()).collect(),
             expected: "one number per row".to_owned(),
             hint: "check `data.weight`",
-        });
+        }));
     }
     let total =
         features.size_bytes() + targets.size_bytes() + weights.as_ref().map_or(0, RawArray::size_bytes);

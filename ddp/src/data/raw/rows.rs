@@ -17,6 +17,7 @@ use crate::data::dataset::{Dataset, RowLayout, TargetLayout};
 use crate::data::error::{DataError, Result};
 use crate::data::labels::{Label, LabelSurvey, bool_text, resolve, whole};
 use crate::data::source::SourceSpec;
+use crate::data::target_error::TargetError;
 use crate::storage::fingerprint::Fingerprint;
 
 /// Rows whose content is part of the fingerprint.
@@ -94,8 +95,8 @@ impl RawRows {
     /// The labels of a range of rows.
     ///
     /// # Errors
-    /// [`DataError::LabelNotWhole`] for a fraction among class labels, [`DataError::TargetNotFinite`],
-    /// [`DataError::LabelMissing`].
+    /// [`TargetError::LabelNotWhole`] for a fraction among class labels, [`TargetError::TargetNotFinite`],
+    /// [`TargetError::LabelMissing`].
     pub(crate) fn survey(&self, rows: Range<usize>, spec: &SourceSpec<'_>) -> Result<LabelSurvey> {
         let mut survey = LabelSurvey::default();
         let width = self.targets.n_values().max(1);
@@ -113,7 +114,7 @@ impl RawRows {
                         text => survey.add_cells(text, 1),
                     })?;
                     if let Some(row) = empty {
-                        return Err(DataError::LabelMissing { place: place(row) });
+                        return Err(DataError::from(TargetError::LabelMissing { place: place(row) }));
                     }
                 }
                 raw if raw.is_integer() => {
@@ -144,10 +145,10 @@ impl RawRows {
                     {
                         let (place, value) = (place(at / width), values[at]);
                         return Err(match is_class {
-                            true => DataError::LabelNotWhole { place, label: value },
+                            true => DataError::from(TargetError::LabelNotWhole { place, label: value }),
                             false => {
                                 let column = format!("target {}", at % width);
-                                DataError::TargetNotFinite { place, column, value }
+                                DataError::from(TargetError::TargetNotFinite { place, column, value })
                             }
                         });
                     }
@@ -161,7 +162,7 @@ impl RawRows {
     /// Sets the classes or the task that the survey of all rows gives.
     ///
     /// # Errors
-    /// See [`resolve`]; [`DataError::LabelShape`] for targets that the task does not take.
+    /// See [`resolve`]; [`TargetError::LabelShape`] for targets that the task does not take.
     pub(crate) fn resolve(&mut self, survey: &LabelSurvey, spec: &SourceSpec<'_>) -> Result<()> {
         let names = match &self.layout.targets {
             TargetLayout::Classes { .. } => spec.data.target[..1].to_vec(),
@@ -193,10 +194,10 @@ impl RawRows {
         match self.targets.raw {
             raw if raw.is_text() => {
                 let Some(vocabulary) = vocabulary else {
-                    return Err(DataError::TargetText {
+                    return Err(DataError::from(TargetError::TargetText {
                         place: self.targets.place(0),
                         hint: "number the classes from 0",
-                    });
+                    }));
                 };
                 self.targets.rows_to_text(rows, |n, text| {
                     out[n] = vocabulary.class_of_text(text).map_or(-1, |class| class as i64);
@@ -236,7 +237,7 @@ impl RawRows {
         }
         match (unknown, vocabulary) {
             (Some((n, label)), Some(vocabulary)) if !self.skips_unknown => {
-                Err(DataError::unknown_label(self.targets.place(rows[n]), &label, vocabulary))
+                Err(TargetError::unknown_label(self.targets.place(rows[n]), &label, vocabulary).into())
             }
             _ => Ok(()),
         }

@@ -6,6 +6,7 @@ use crate::data::dataset::TargetLayout;
 use crate::data::error::{DataError, Result};
 use crate::data::labels::MAX_CLASSES;
 use crate::data::source::{ClassLabels, SourceSpec};
+use crate::data::target_error::TargetError;
 
 /// The layout of the targets by task; 0 classes if they are still unknown.
 pub(super) fn target_layout(
@@ -21,7 +22,7 @@ pub(super) fn target_layout(
         || std::iter::once(targets.n_rows()).chain(targets.row_dims.iter().copied()).collect::<Vec<_>>();
     let wrong = |expected: String, hint| {
         let source_name = targets.path().display().to_string();
-        Err(DataError::LabelShape { source_name, shape: shape(), expected, hint })
+        Err(DataError::from(TargetError::LabelShape { source_name, shape: shape(), expected, hint }))
     };
     let is_open = spec.data.auto_task && task == spec.data.task;
     if task == Task::Classification && !(is_open && targets.row_dims.len() == 1 && targets.n_values() != 1) {
@@ -39,10 +40,10 @@ pub(super) fn target_layout(
         };
     }
     if targets.raw.is_text() {
-        return Err(DataError::TargetText {
+        return Err(DataError::from(TargetError::TargetText {
             place: format!("data file `{}`", targets.path().display()),
             hint: "set `data.task` to \"classification\", with one text per row",
-        });
+        }));
     }
     if targets.row_dims.len() > 1 || targets.row_len() == 0 {
         return wrong("[rows] or [rows, targets]".to_owned(), "check `data.labels`");

@@ -15,6 +15,7 @@ use crate::data::labels::{LabelSurvey, MAX_CLASSES, Meaning, TaskChoice, decide_
 use crate::data::remainders::Remainders;
 use crate::data::resident::{ResidentRows, Targets};
 use crate::data::source::{ClassLabels, SourceSpec};
+use crate::data::target_error::TargetError;
 use crate::data::vocabulary::{MAX_VALUES, Vocabulary};
 
 /// Rows read so far. A reader adds a row and then sets its features, targets and weight.
@@ -280,7 +281,7 @@ impl TableRows {
     /// The rows as a dataset, and the numbers of those without a target, whose targets mean nothing.
     ///
     /// # Errors
-    /// See [`resolve`]; [`DataError::LabelNotWhole`] for a number with a fraction among class labels, [`DataError::NoTargets`].
+    /// See [`resolve`]; [`TargetError::LabelNotWhole`] for a number with a fraction among class labels, [`TargetError::NoTargets`].
     pub(crate) fn finish(
         mut self,
         plan: &ColumnPlan,
@@ -354,8 +355,12 @@ fn single_target(
     let meaning = match spec.vocabulary() {
         Some(vocabulary) => Meaning { vocabulary: Some(vocabulary), choice: None },
         None => {
-            let too_many =
-                |_| DataError::TooManyClasses { source_name: spec.source.to_owned(), limit: MAX_CLASSES };
+            let too_many = |_| {
+                DataError::from(TargetError::TooManyClasses {
+                    source_name: spec.source.to_owned(),
+                    limit: MAX_CLASSES,
+                })
+            };
             labels.settle().map_err(too_many)?;
             labels.fill(without_target);
             let mut survey = LabelSurvey::default();
@@ -384,7 +389,7 @@ pub(crate) fn check_targets(n_rows: usize, without_target: &[usize], spec: &Sour
         n if n < n_rows => Ok(()),
         _ => {
             let (source_name, targets) = (spec.source.to_owned(), spec.data.target.join(", "));
-            Err(DataError::NoTargets { source_name, targets })
+            Err(DataError::from(TargetError::NoTargets { source_name, targets }))
         }
     }
 }
@@ -392,11 +397,11 @@ pub(crate) fn check_targets(n_rows: usize, without_target: &[usize], spec: &Sour
 /// Values that decided to be quantities must be finite in f32.
 fn check_finite(values: &[f32], path: &Path, spec: &SourceSpec<'_>) -> Result<()> {
     match values.iter().position(|value| !value.is_finite()) {
-        Some(row) => Err(DataError::TargetNotFinite {
+        Some(row) => Err(DataError::from(TargetError::TargetNotFinite {
             place: format!("data file `{}`, row {row}", path.display()),
             column: format!("column \"{}\"", spec.data.target[0]),
             value: f64::from(values[row]),
-        }),
+        })),
         None => Ok(()),
     }
 }
@@ -429,10 +434,12 @@ pub(crate) fn check_fractions(
 ) -> Result<()> {
     let are_classes = !spec.data.auto_task && !matches!(spec.classes, ClassLabels::AsStored);
     match first {
-        Some(fraction) if are_classes && survey.has_fractions() => Err(DataError::LabelNotWhole {
-            place: fraction.place.clone().unwrap_or_else(|| format!("data file `{}`", path.display())),
-            label: fraction.value,
-        }),
+        Some(fraction) if are_classes && survey.has_fractions() => {
+            Err(DataError::from(TargetError::LabelNotWhole {
+                place: fraction.place.clone().unwrap_or_else(|| format!("data file `{}`", path.display())),
+                label: fraction.value,
+            }))
+        }
         _ => Ok(()),
     }
 }

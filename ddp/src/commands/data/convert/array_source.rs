@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ddp_kernels::{Device, Tensor};
 
 use super::input::Input;
+use crate::data::TargetError;
 use crate::data::batch::BatchMut;
 use crate::data::raw::{self, ArrayReader, RawArray, RawRows, RawType};
 use crate::data::table::Texts;
@@ -167,7 +168,10 @@ impl ArraySource {
                 texts.push(text.trim());
             })?;
             return match empty {
-                Some(row) => Err(DataError::LabelMissing { place: targets.place(self.numbers[row]) }.into()),
+                Some(row) => Err(DataError::from(TargetError::LabelMissing {
+                    place: targets.place(self.numbers[row]),
+                })
+                .into()),
                 None => Ok(Block::Texts { texts, nulls: Nulls::default() }),
             };
         }

@@ -22,6 +22,7 @@ use crate::data::table::reader::TableReader;
 use crate::data::table::rows::{TableRows, TargetCells};
 use crate::data::table::texts::Texts;
 use crate::data::table::time::PARTS;
+use crate::data::target_error::TargetError;
 use crate::data::{CellProblem, DataError};
 
 /// Bytes of rows per batch.
@@ -378,7 +379,10 @@ impl Cells<'_> {
             TargetCells::Classes(labels) => {
                 let skips = rows.without_target.is_some();
                 self.labels(first, labels, &mut lacking, skips).map_err(|(row, problem)| {
-                    DataError::Label { place: format!("{}, {}", self.place(row), self.name()), problem }
+                    DataError::from(TargetError::Label {
+                        place: format!("{}, {}", self.place(row), self.name()),
+                        problem,
+                    })
                 })?;
             }
             TargetCells::Values { values, n_targets, is_binary } => {

@@ -7,6 +7,7 @@ use crate::commands::data::inspect::collector::Collector;
 use crate::commands::data::inspect::column_profile::Kind;
 use crate::commands::data::inspect::origin::{ArrayShape, Origin, format_name, sizes};
 use crate::commands::data::inspect::section::quoted;
+use crate::data::TargetError;
 use crate::data::raw::{self, ArrayReader, Listing, RawArray};
 use crate::data::{DataError, Label, SourceSpec, numbered_columns};
 use crate::error::Result;
@@ -125,10 +126,10 @@ fn check(features: &RawArray, labels: Option<&RawArray>, spec: &SourceSpec<'_>) 
         return Err(DataError::NoRows { path: features.path().to_owned() }.into());
     }
     if features.raw.is_text() || labels.is_some_and(|labels| labels.raw.is_text() && labels.n_values() != 1) {
-        return Err(DataError::TargetText {
+        return Err(DataError::from(TargetError::TargetText {
             place: format!("data file `{}`", features.path().display()),
             hint: "number the texts of features; labels may be one text per row",
-        }
+        })
         .into());
     }
     match labels {
