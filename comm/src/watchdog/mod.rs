@@ -113,6 +113,16 @@ impl Watchdog {
         }
     }
 
+    /// Returns at once, unless this process was frozen for more than a second: then as soon as the watchdog has heard whether the
+    /// other ranks lost this one meanwhile. Where the watchdog ends the process, it does not return for 5 s.
+    ///
+    /// Call it before writing to a file whose last line may be the report of a loss.
+    pub fn wait_until_current(&self) {
+        if let Some(running) = self.0.get() {
+            running.progress.hold_now();
+        }
+    }
+
     /// Names the device of this rank in reports.
     pub fn set_device(&self, device: &str) {
         if let Some(running) = self.0.get() {

@@ -180,6 +180,11 @@ impl Progress {
     pub(crate) fn leave(&self) {
         self.is_inside.store(false, Relaxed);
         self.tick();
+        self.hold_now();
+    }
+
+    /// As [`Progress::hold`], at this moment.
+    pub(super) fn hold_now(&self) {
         self.hold(self.now_ns());
     }
 

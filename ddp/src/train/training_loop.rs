@@ -237,7 +237,13 @@ impl<'a> TrainingLoop<'a> {
         {
             warn!("{warning}");
         }
-        Ok(self.metrics.write(&Event::End(event))?)
+        self.write_event(&Event::End(event))
+    }
+
+    /// Writes an event, unless the other ranks lost this one while it was frozen: their report is the last line.
+    fn write_event(&mut self, event: &Event) -> Result<()> {
+        self.plan.world.watchdog().wait_until_current();
+        Ok(self.metrics.write(event)?)
     }
 
     /// Weights of the best evaluation on rank 0, if the run is judged by a metric.
@@ -274,7 +280,7 @@ impl<'a> TrainingLoop<'a> {
             self.plan.resume_command,
         );
         let event = StopEvent { step: trainer.n_steps(), reason: reason.to_owned() };
-        self.metrics.write(&Event::Stop(event)).map_err(TrainError::from)?;
+        self.write_event(&Event::Stop(event))?;
         // From here on mpirun may kill the ranks one by one: after a Ctrl-C it waits no longer than a second for them, and no
         // rank gets through MPI_Finalize while it waits.
         self.plan.world.watchdog().leave();
@@ -413,7 +419,7 @@ impl<'a> TrainingLoop<'a> {
                     h2d_ms,
                 };
                 self.progress.step(&event);
-                self.metrics.write(&Event::Step(event))?;
+                self.write_event(&Event::Step(event))?;
             }
         }
     }
@@ -449,7 +455,7 @@ impl<'a> TrainingLoop<'a> {
             eval: self.state.eval.clone(),
         };
         self.progress.epoch_end(&event);
-        self.metrics.write(&Event::Epoch(event))?;
+        self.write_event(&Event::Epoch(event))?;
         self.evaluations.note_early_stop();
         Ok(self.autosave.is_due_after_epoch(epoch) || (is_best && self.autosave.saves_best()))
     }
@@ -470,7 +476,7 @@ impl<'a> TrainingLoop<'a> {
             eval: self.state.eval.clone(),
         };
         self.progress.eval(&event);
-        self.metrics.write(&Event::Eval(event))?;
+        self.write_event(&Event::Eval(event))?;
         self.evaluations.note_early_stop();
         Ok(is_best && self.autosave.saves_best())
     }
