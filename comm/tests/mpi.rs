@@ -351,6 +351,8 @@ fn run_rank(case: &str) {
         "gpu_dead_rank" => {
             let device = connect(&world, rank, Duration::from_secs(30));
             reduce_and_read(&world, device).unwrap();
+            // A rank may have its sum before the other one has.
+            world.group().barrier().unwrap();
             if rank == 1 {
                 // As if the system had killed it.
                 std::process::abort();
