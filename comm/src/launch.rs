@@ -16,9 +16,9 @@ const EXIT_FAILED: i32 = 1;
 /// Call it first in `main`.
 ///
 /// # Errors
-/// Of threads, the error of the rank that failed first; the others' collectives fail with
-/// [`CommError::PeerLeft`]. Of processes, those of [`World::init`] and [`World::close`]: where `body` fails on a rank, that rank
-/// prints its error to stderr, and the whole job ends with status 1.
+/// If ranks are threads, returns the error of the rank that failed first; collectives of the others fail with
+/// [`CommError::PeerLeft`]. If ranks are processes, returns the errors of [`World::init`] and [`World::close`]; a rank on which `body`
+/// fails prints its error to stderr and ends the whole job with status 1.
 ///
 /// # Panics
 /// If a rank that is a thread panicked, or `n_threads` is 0. A panic of a rank that is a process ends the job.
