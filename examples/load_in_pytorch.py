@@ -55,15 +55,22 @@ class Target(nn.Module):
         return y.double() * self.scale + self.shift
 
 
+class Exponential(nn.Module):
+    """Rates from the logarithms that a model of the Poisson loss gives."""
+
+    def forward(self, y):
+        return y.double().exp()
+
+
 class Mlp(nn.Module):
     """The trained network; dropout plays no part after training."""
 
-    def __init__(self, widths, n_features, embeddings, config, n_normalized, n_scaled):
+    def __init__(self, widths, n_features, embeddings, config, n_normalized, target):
         super().__init__()
         n_inputs = n_features - len(embeddings) + sum(e["dim"] for e in embeddings)
         pairs = list(zip([n_inputs, *widths], widths))
         self.normalize = Normalize(n_normalized) if n_normalized else nn.Identity()
-        self.target = Target(n_scaled) if n_scaled else nn.Identity()
+        self.target = target
         # A key is the feature's name, with what a ModuleDict takes for none written in another way.
         self.embeddings = nn.ModuleDict({e["key"]: nn.Embedding(e["n_codes"], e["dim"]) for e in embeddings})
         self.layers = nn.ModuleList(nn.Linear(i, o, bias=config["bias"]) for i, o in pairs)
@@ -97,7 +104,11 @@ def load(path):
     n_normalized = len(state.get("normalize.shift", []))
     if n_normalized:
         state.setdefault("normalize.offset", torch.zeros(n_normalized, dtype=torch.float64))
-    model = Mlp(widths, len(features), embeddings, config["model"], n_normalized, len(state.get("target.shift", [])))
+    n_scaled = len(state.get("target.shift", []))
+    target = Target(n_scaled) if n_scaled else nn.Identity()
+    if config["loss"]["kind"] == "poisson":
+        target = Exponential()
+    model = Mlp(widths, len(features), embeddings, config["model"], n_normalized, target)
     model.load_state_dict(state)
     # Files of earlier versions number their classes.
     labels = json.loads(metadata.get("ddp_train.labels", json.dumps(list(range(widths[-1])))))

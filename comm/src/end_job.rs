@@ -22,10 +22,22 @@ const REPORT_WAIT: Duration = Duration::from_secs(1);
 /// How long the launcher may take to end the job. It does not answer if it ends the job already.
 const LAUNCHER_WAIT: Duration = Duration::from_millis(300);
 
-/// Writes to stderr in one call, so that lines of several ranks do not mix. An error of stderr is ignored: there is no other
-/// place to report it.
+/// How long the report of a failure may take where nobody reads stderr.
+const STDERR_WAIT: Duration = Duration::from_secs(2);
+
+/// Writes to stderr in one call, so that lines of several ranks do not mix, and returns after 2 s in any case: a pipe that nobody
+/// reads must not keep a job from its end. An error of stderr is ignored: there is no other place to report it.
 pub(crate) fn write_stderr(text: &str) {
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    let (done, is_done) = mpsc::channel();
+    let owned = text.to_owned();
+    let write = move || {
+        let _ = std::io::stderr().write_all(owned.as_bytes());
+        let _ = done.send(());
+    };
+    match std::thread::Builder::new().name("report".to_owned()).spawn(write) {
+        Ok(_) => _ = is_done.recv_timeout(STDERR_WAIT),
+        Err(_) => _ = std::io::stderr().write_all(text.as_bytes()),
+    }
 }
 
 /// Ends all ranks of the job with this exit status, and this process in any case. Any thread may call it.

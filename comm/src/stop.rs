@@ -24,13 +24,18 @@ impl<E> Stop<E> {
 
     /// The same stop, with the error type of the caller.
     pub fn convert<F: From<E>>(self) -> Stop<F> {
+        self.map(F::from)
+    }
+
+    /// The same stop, with what `convert` makes of this rank's error.
+    pub fn map<F>(self, convert: impl FnOnce(E) -> F) -> Stop<F> {
         match self {
             Stop::Agreed(Failure::Here { error, reports, on_all_ranks }) => {
-                Stop::Agreed(Failure::Here { error: error.into(), reports, on_all_ranks })
+                Stop::Agreed(Failure::Here { error: convert(error), reports, on_all_ranks })
             }
             Stop::Agreed(Failure::Elsewhere { rank }) => Stop::Agreed(Failure::Elsewhere { rank }),
             Stop::Agreed(Failure::Comm(error)) => Stop::Agreed(Failure::Comm(error)),
-            Stop::Alone(error) => Stop::Alone(error.into()),
+            Stop::Alone(error) => Stop::Alone(convert(error)),
         }
     }
 }

@@ -55,6 +55,8 @@ pub enum ModelCommand {
     Eval,
     /// `predict`
     Predict,
+    /// `train --init-from`
+    InitFrom,
 }
 
 /// The message of an error of rows that a trained model reads. How columns are read was decided in training, so a hint that names a
@@ -62,6 +64,12 @@ pub enum ModelCommand {
 pub(crate) fn model_data_message(error: &DataError, command: ModelCommand) -> String {
     let text = error.to_string();
     let Some((fault, hint)) = text.split_once("\nhint: ") else { return text };
+    if command == ModelCommand::InitFrom {
+        let hint =
+            "correct the label, or train a new output layer for the labels of these rows with --new-head";
+        let fault = fault.replace("of the training rows", "of the model of --init-from");
+        return if error.is_unknown_label() { format!("{fault}\nhint: {hint}") } else { text };
+    }
     let hint = match (error, command) {
         (DataError::ColumnsDiffer { .. }, ModelCommand::Predict) => {
             format!("{hint}; --keep NAME writes a column that the model does not know before the predictions")
@@ -78,7 +86,7 @@ pub(crate) fn model_data_message(error: &DataError, command: ModelCommand) -> St
         (_, command) if hint.contains("`data.") => {
             let other = match command {
                 ModelCommand::Eval => "or remove such rows",
-                ModelCommand::Predict => "or write such rows without a prediction with --bad-rows null",
+                _ => "or write such rows without a prediction with --bad-rows null",
             };
             format!(
                 "correct the values, {other}; how columns are read was decided in training: train again with other settings of \

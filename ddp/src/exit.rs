@@ -59,12 +59,13 @@ where
 /// Leaves the world, or reports why the command failed and aborts the job. Every rank calls it last.
 pub fn conclude(world: World, log: &Log, result: Result<(), Stop>) -> ExitCode {
     let (stop, run) = match result {
-        Ok(()) => return leave(world),
-        Err(Stop::Requested(_)) => return leave_with(world, exit_code::SAVED),
-        Err(Stop::Reported(status)) => return leave_with(world, status),
+        Ok(()) => return leave_after(world, log, 0),
+        Err(Stop::Requested(_)) => return leave_after(world, log, exit_code::SAVED),
+        Err(Stop::Reported(status)) => return leave_after(world, log, status),
         Err(Stop::Failed(stop)) => (stop, None),
         Err(Stop::FailedRun(stop, run)) => (stop, Some(run)),
     };
+    log.terminal().flush();
     let (reporter, code) = match &stop {
         ddp_comm::Stop::Agreed(failure) => match failure {
             Failure::Here { error, .. } => (failure.reporter(), error.exit_code()),
@@ -85,6 +86,13 @@ pub fn conclude(world: World, log: &Log, result: Result<(), Stop>) -> ExitCode {
         }
         log.terminal().failure(prefix, &message)
     })
+}
+
+/// Leaves the world, and waits for the last lines without keeping other ranks waiting.
+fn leave_after(world: World, log: &Log, status: u8) -> ExitCode {
+    let code = leave_with(world, status);
+    log.terminal().flush();
+    code
 }
 
 fn leave_with(world: World, status: u8) -> ExitCode {

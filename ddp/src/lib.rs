@@ -39,7 +39,7 @@ pub use predict::Predictor;
 #[doc = include_str!("../../docs/library.md")]
 struct LibraryGuide;
 
-/// All that a program on tensors needs: `use ddp::prelude::*;`
+/// All that a program on tensors needs, and the world of its ranks: `use ddp::prelude::*;`
 ///
 /// ```
 /// use ddp::prelude::*;
@@ -51,8 +51,9 @@ struct LibraryGuide;
 /// # Ok::<(), ddp::prelude::KernelError>(())
 /// ```
 pub mod prelude {
+    pub use ddp_comm::{DeviceOptions, ReduceOp, World};
     pub use ddp_kernels::cpu::threads::join_pool;
-    pub use ddp_kernels::cuda::{Event, Gpu, Stream, StreamKind, Timer};
+    pub use ddp_kernels::cuda::{Event, Gpu, PinnedTensor, Stream, StreamKind, Timer, Upload, peer};
     pub use ddp_kernels::{
         DType, Device, Element, HostValue, Input, KernelError, Scalar, Shape, Tensor, TensorMut, TensorRef,
         memory, timed,

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::{
-    self, Activation, CrossEntropyConfig, EmaConfig, EmbeddingTable, EmbeddingTables, LayerNormGrads,
+    self, Activation, Average, CrossEntropyConfig, EmbeddingTable, EmbeddingTables, LayerNormGrads,
     LayerNormStats, LinearOutput, LossSums, MatmulMode, OptimizerKind, OptimizerParams, OptimizerTensors,
     STEP_SUMS_LEN, SavedForBackward, SumsOutput,
 };
@@ -18,7 +18,7 @@ use serde_json::Value;
 type Check = fn(&Case<'_>);
 
 /// The operations of the file.
-const OPS: [(&str, Check); 21] = [
+const OPS: [(&str, Check); 23] = [
     ("addmm", addmm),
     ("linear", linear),
     ("relu", |case| activation(case, Activation::Relu)),
@@ -53,6 +53,18 @@ const OPS: [(&str, Check); 21] = [
         let q = case.number("quantile");
         element_loss(case, ["pred", "target", "d_pred"], |x, t, scale, d, sums| {
             ops::quantile(x, t, None, q, scale, d, sums)
+        });
+    }),
+    ("poisson", |case| {
+        let size = |x: f32, t: f32| x.exp() + (t * x).abs();
+        element_loss_within(case, ["pred", "target", "d_pred"], size, |x, t, scale, d, sums| {
+            ops::poisson(x, t, None, scale, d, sums)
+        });
+    }),
+    ("focal_with_logits", |case| {
+        let gamma = case.number("gamma");
+        element_loss(case, ["logits", "targets", "d_logits"], |x, t, scale, d, sums| {
+            ops::focal_with_logits(x, t, None, gamma, scale, d, sums)
         });
     }),
     ("layer_norm", layer_norm),
@@ -294,7 +306,7 @@ fn softmax_cross_entropy(case: &Case<'_>) {
         ignore_index: case.param("ignore_index").as_i64().unwrap(),
     };
     let labels = Tensor::from_slice(&indices, &shape_of(labels), case.device).unwrap();
-    loss(case, "d_logits", &logits, |scale, d, sums| {
+    loss(case, "d_logits", &logits, 0.0, |scale, d, sums| {
         ops::softmax_cross_entropy(logits.view(), labels.view(), &config, scale, d, sums)
     });
 }
@@ -304,8 +316,22 @@ fn element_loss(
     [x, target, d_x]: [&str; 3],
     op: impl Fn(TensorRef<'_>, TensorRef<'_>, f64, Option<TensorMut<'_>>, SumsOutput<'_>) -> Result<()>,
 ) {
+    element_loss_within(case, [x, target, d_x], |_, _| 0.0, op);
+}
+
+/// As [`element_loss`], for a loss whose terms cancel: `size` of a prediction and a target, which the errors are proportional to.
+fn element_loss_within(
+    case: &Case<'_>,
+    [x, target, d_x]: [&str; 3],
+    size: impl Fn(f32, f32) -> f32,
+    op: impl Fn(TensorRef<'_>, TensorRef<'_>, f64, Option<TensorMut<'_>>, SumsOutput<'_>) -> Result<()>,
+) {
     let (x, target) = (case.input(x), case.input(target));
-    loss(case, d_x, &x, |scale, d, sums| op(x.view(), target.view(), scale, d, sums));
+    let sizes: Vec<f32> = values(&x).iter().zip(values(&target)).map(|(&x, t)| size(x, t)).collect();
+    let mean_size = sizes.iter().sum::<f32>() / sizes.len() as f32;
+    loss(case, d_x, &x, 8.0 * EPS * f64::from(mean_size), |scale, d, sums| {
+        op(x.view(), target.view(), scale, d, sums)
+    });
 }
 
 /// The mean and its gradient, computed from a loss's sums as a caller does.
@@ -313,6 +339,7 @@ fn loss(
     case: &Case<'_>,
     d_name: &str,
     x: &Tensor,
+    atol: f64,
     op: impl Fn(f64, Option<TensorMut<'_>>, SumsOutput<'_>) -> Result<()>,
 ) {
     let run = |scale: f64, d: Option<&mut Tensor>| {
@@ -327,7 +354,7 @@ fn loss(
     assert_eq!(sums, again, "{}: the sums depend on whether a gradient is computed", case.label());
     // Each row's loss is a few roundings in f32, mostly of the logits' size, which is up to 3 times the loss's;
     // PyTorch also sums the rows in f32.
-    case.close_to("loss", &[sums.mean() as f32], &case.output("loss").values, 0.0, 8.0 * EPS);
+    case.close_to("loss", &[sums.mean() as f32], &case.output("loss").values, atol, 8.0 * EPS);
     // A gradient is (p - t)/N with N at least 6 (3 for large logits, where p is 0 or 1): rounding of p <= 1 before it
     // cancels against t.
     case.close(d_name, &d, EPS, 8.0 * EPS);
@@ -403,6 +430,7 @@ fn sgd(case: &Case<'_>) {
             grads,
             master_weights: w.view_mut(),
             state: [(params.momentum > 0.0).then(|| velocity.view_mut()), None],
+            average: None,
             compute_weights: None,
         };
         ops::optimizer_step(OptimizerKind::Sgd, &params, tensors, None).unwrap();
@@ -416,12 +444,27 @@ fn sgd(case: &Case<'_>) {
 
 fn ema(case: &Case<'_>) {
     let (w, want) = (case.input("w"), case.output("ema"));
-    let mut config = EmaConfig { decay: case.number("decay"), step: 0 };
+    let mut params = OptimizerParams { step: 0, ..OptimizerParams::default() };
     let mut ema = Tensor::zeros(&[w.shape().dims()[1]], w.dtype(), w.device()).unwrap();
+    let grads = Tensor::zeros(ema.shape().dims(), w.dtype(), w.device()).unwrap();
     for step in 0..w.shape().dims()[0] {
-        config.step += 1;
-        let weights = w.view().rows(step, step + 1).unwrap().reshape(ema.shape().dims()).unwrap();
-        ops::ema_update(&config, ema.view_mut(), weights, None).unwrap();
+        params.step += 1;
+        // Without a gradient the step leaves the weights as they are.
+        let mut weights = Tensor::zeros(ema.shape().dims(), w.dtype(), w.device()).unwrap();
+        ops::copy(
+            w.view().rows(step, step + 1).unwrap().reshape(ema.shape().dims()).unwrap(),
+            weights.view_mut(),
+        )
+        .unwrap();
+        let average = Average { ema: ema.view_mut(), decay: case.number("decay"), step: params.step };
+        let tensors = OptimizerTensors {
+            grads: grads.view(),
+            master_weights: weights.view_mut(),
+            state: [None, None],
+            average: Some(average),
+            compute_weights: None,
+        };
+        ops::optimizer_step(OptimizerKind::Sgd, &params, tensors, None).unwrap();
         // At most four updates of two roundings each, of numbers below 4.
         case.close_to(&format!("ema after step {step}"), &values(&ema), want.row(step), 8.0 * EPS, 0.0);
     }
@@ -448,6 +491,7 @@ fn adam(case: &Case<'_>, kind: OptimizerKind) {
             grads,
             master_weights: w.view_mut(),
             state: [Some(m.view_mut()), Some(v.view_mut())],
+            average: None,
             compute_weights: None,
         };
         ops::optimizer_step(kind, &params, tensors, None).unwrap();
@@ -477,6 +521,7 @@ fn lion(case: &Case<'_>) {
             grads,
             master_weights: w.view_mut(),
             state: [Some(m.view_mut()), None],
+            average: None,
             compute_weights: None,
         };
         ops::optimizer_step(OptimizerKind::Lion, &params, tensors, None).unwrap();

@@ -595,8 +595,24 @@ def lion():
              {"w": torch.stack(seen_w), "m": torch.stack(seen_m)})
 
 
+def losses_of_labels_and_counts():
+    """Poisson loss; focal loss of arXiv:1708.02002 without its weight alpha, by its formula."""
+    counts = torch.tensor([[0.0, 1.0, 7.0], [2.0, 0.0, 30.0]])
+    pair("poisson", "2x3", F.poisson_nll_loss, {}, "pred", "target", 2 * randn(2, 3), counts)
+    for gamma in (0.0, 0.5, 2.0):
+        def focal(x, y, gamma=gamma):
+            right = torch.where(y > 0.5, x, -x)
+            return (torch.exp(gamma * F.logsigmoid(-right)) * F.softplus(-right)).mean()
+
+        labels = (randn(6, 3) > 0).to(torch.get_default_dtype())
+        pair("focal_with_logits", f"6x3_{gamma}", focal, {"gamma": gamma}, "logits", "targets", 3 * randn(6, 3), labels)
+        far = torch.tensor([[-100.0, -10.0, -1.0, 0.0, 1.0, 10.0, 100.0]])
+        pair("focal_with_logits", f"far_{gamma}", focal, {"gamma": gamma}, "logits", "targets", far, torch.ones_like(far))
+
+
 def operations():
-    for make in (addmm, linear, activations, losses, layer_norm, optimizers, embeddings, ema, more_losses, lion):
+    for make in (addmm, linear, activations, losses, layer_norm, optimizers, embeddings, ema, more_losses, lion,
+                 losses_of_labels_and_counts):
         make()
     names = [(c["op"], c["name"]) for c in OPS]
     assert len(set(names)) == len(names)

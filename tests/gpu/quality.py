@@ -1,4 +1,4 @@
-"""What training on a GPU comes to: held against the CPU, against PyTorch's goldens, against itself."""
+"""Results of training on a GPU, compared with the CPU's, with PyTorch's goldens, and between runs."""
 import json
 import statistics
 

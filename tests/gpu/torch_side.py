@@ -89,7 +89,7 @@ class TorchSide:
         return found[-1] if found else {"error": self.why}
 
     def close(self, why=""):
-        """Ends it, at once if it does not end by itself; `why` is told to whoever asks later."""
+        """Ends it, at once if it does not end by itself; `why` is reported to later callers."""
         self.why = self.why or why
         if self.process and self.process.poll() is None:
             self.process.stdin.close()

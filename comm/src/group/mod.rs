@@ -28,7 +28,8 @@ mod traffic;
 
 use std::sync::Arc;
 
-use ddp_kernels::{Device, KernelError, Operand, TensorMut, TensorRef};
+use ddp_kernels::cuda::StreamKind;
+use ddp_kernels::{Device, KernelError, Operand, TensorMut, TensorRef, ops};
 
 use crate::watchdog::progress::Progress;
 use crate::{Call, CallKind, CommError, Departure, Rank, ReduceOp, Result};
@@ -507,6 +508,24 @@ impl Group {
             #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.wait(number),
             Group::Nccl(group) => group.wait(number),
+        }
+    }
+
+    /// `out = Σ x²` of a buffer in flight, or `out += Σ x²`, behind the collectives started so far: on a GPU in the communication
+    /// stream; elsewhere after waiting for them.
+    ///
+    /// Returns the number of the work, which waits for it as for a collective.
+    fn sum_of_squares(&self, x: TensorRef<'_>, out: TensorMut<'_>, accumulate: bool) -> Result<u64> {
+        self.check_memory("sum_of_squares", x.operand("x"))?;
+        match self {
+            Group::Nccl(group) => {
+                group.behind(|| ops::sum_of_squares_on(StreamKind::Communication, x, out, accumulate))
+            }
+            _ => {
+                self.wait(None)?;
+                ops::sum_of_squares(x, out, accumulate)?;
+                Ok(0)
+            }
         }
     }
 

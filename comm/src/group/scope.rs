@@ -12,7 +12,7 @@
 
 use std::marker::PhantomData;
 
-use ddp_kernels::TensorMut;
+use ddp_kernels::{TensorMut, TensorRef};
 
 use super::Group;
 use super::buffer::RawMut;
@@ -22,8 +22,17 @@ use crate::{CallKind, CommError, Departure, ReduceOp, Result};
 #[derive(Debug)]
 pub struct Scope<'env> {
     group: &'env Group,
+    /// Receives the sum of squares of reduced buffers.
+    squares: Option<Squares<'env>>,
     /// Makes the lifetime invariant: a scope cannot be used as one of shorter borrows.
     buffers: PhantomData<&'env mut &'env ()>,
+}
+
+/// `[1]` f64 that the sums of squares of reduced buffers are added to; the first one replaces what it holds.
+#[derive(Debug)]
+struct Squares<'env> {
+    out: TensorMut<'env>,
+    accumulate: bool,
 }
 
 /// One collective in flight.
@@ -66,7 +75,7 @@ impl Group {
         body: impl FnOnce(&mut Scope<'env>) -> std::result::Result<R, E>,
     ) -> std::result::Result<R, E> {
         let buffers = Return(self);
-        let result = body(&mut Scope { group: self, buffers: PhantomData })?;
+        let result = body(&mut Scope { group: self, squares: None, buffers: PhantomData })?;
         self.wait(None)?;
         drop(buffers);
         Ok(result)
@@ -85,6 +94,39 @@ impl<'env> Scope<'env> {
         let buf = self.group.writable("all_reduce", buf)?;
         // SAFETY: `buf` is borrowed for `'env`.
         unsafe { self.start(CallKind::AllReduce(op), buf, buf) }
+    }
+
+    /// Sums the squares of buffers that [`Scope::all_reduce_squared`] and [`Scope::reduce_scatter_squared`] reduce into `out`, `[1]`
+    /// f64, from now on, in the order of these calls. Its result can be read after the scope has ended.
+    pub fn sum_squares_into(&mut self, out: TensorMut<'env>) {
+        self.squares = Some(Squares { out, accumulate: false });
+    }
+
+    /// Starts [`Scope::all_reduce`], with its errors, and behind it the sum of squares of the first `n` elements of the result, if
+    /// [`Scope::sum_squares_into`] was called. On a GPU both run in the communication stream, while the rank computes; on the host
+    /// the sum waits for the result.
+    pub fn all_reduce_squared(&mut self, op: ReduceOp, mut buf: TensorMut<'env>, n: usize) -> Result<Ticket> {
+        let raw = self.group.writable("all_reduce", buf.reborrow())?;
+        // SAFETY: `buf` is borrowed for `'env`, and below it is only read, behind the collective.
+        let ticket = unsafe { self.start(CallKind::AllReduce(op), raw, raw) }?;
+        self.square(ticket, buf.as_ref().range(0, n)?)
+    }
+
+    /// Starts [`Scope::reduce_scatter_in_place`], with its errors, and behind it the sum of squares of this rank's shard, as
+    /// [`Scope::all_reduce_squared`] does.
+    pub fn reduce_scatter_squared(&mut self, op: ReduceOp, mut buf: TensorMut<'env>) -> Result<Ticket> {
+        let (raw, own) = self.group.own_shard("reduce_scatter_in_place", buf.reborrow())?;
+        // SAFETY: as in `all_reduce_squared`.
+        let ticket = unsafe { self.start(CallKind::ReduceScatter(op), raw, own) }?;
+        let start = self.group.rank().0 * own.len;
+        self.square(ticket, buf.as_ref().range(start, start + own.len)?)
+    }
+
+    /// Sums the squares of a buffer in flight that `ticket` reduces; returns the ticket of both.
+    fn square(&mut self, ticket: Ticket, reduced: TensorRef<'_>) -> Result<Ticket> {
+        let Some(Squares { out, accumulate }) = &mut self.squares else { return Ok(ticket) };
+        let accumulate = std::mem::replace(accumulate, true);
+        self.group.sum_of_squares(reduced, out.reborrow(), accumulate).map(Ticket)
     }
 
     /// Starts to reduce the ranks' buffers; rank `r` gets shard `r` of the result, in place. Asynchronous as

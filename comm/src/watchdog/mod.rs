@@ -184,7 +184,7 @@ impl World {
     ///
     /// When a rank is lost, each of the others writes its `report` and ends within 1.3 s, whatever its own thread is stuck in.
     ///
-    /// Returns a warning, on rank 0, if some ranks cannot be watched; the job goes on without.
+    /// Returns a warning, on rank 0, if some ranks cannot be watched; the job continues without them being watched.
     ///
     /// # Errors
     /// The errors of [`Group::all_gather_bytes`](crate::Group::all_gather_bytes).

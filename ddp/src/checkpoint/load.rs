@@ -9,6 +9,7 @@ use std::collections::HashMap;
 
 use rayon::prelude::*;
 
+use super::buffers_file::BUFFERS_FILE;
 use super::error::CheckpointError;
 use super::fault::Fault;
 use super::opened::Checkpoint;
@@ -79,7 +80,7 @@ impl Checkpoint {
             let is_whole = match entry.name.as_str() {
                 // All ranks read the weights whole.
                 MODEL_FILE => true,
-                BEST_FILE => rank == 0,
+                BEST_FILE | BUFFERS_FILE => rank == 0,
                 _ => {
                     n_state += 1;
                     (n_state - 1) % world_size == rank

@@ -5,6 +5,7 @@
 //!     manifest.json                         run, parameters and files, with checksums; written last
 //!     model.safetensors                     the weights, as in a run's model file; by rank 0
 //!     best.safetensors                      the weights of the best evaluation, if they are not those above; by rank 0
+//!     buffers.safetensors                   buffers that layers registered, if some are saved; by rank 0
 //!     optimizer-00000-of-00002.safetensors  optimiser state of a rank's shards; one per rank with state
 //! <out>/checkpoints/latest                  name of the newest; `best` likewise
 //! <out>/checkpoints/.step-<N>-<k>.tmp/      being written by the k-th save of the process
@@ -16,6 +17,7 @@
 //! need to see the same folder.
 
 mod absence;
+mod buffers_file;
 pub mod error;
 mod exact;
 mod fault;
@@ -46,7 +48,7 @@ pub use options::{EMA_STATE, MODEL_FILE, SaveOptions};
 pub use run_state::{
     Best, EarlyStoppingState, EpochLossState, LeftOut, LossScalerState, RecentLosses, RunState, WhyLeftOut,
 };
-pub use saver::{Saved, Saver};
+pub use saver::{Contents, Saved, Saver};
 pub use shard_range::ShardRange;
 pub use snapshot::SnapshotBuffers;
 pub use state_reader::StateReader;

@@ -4,13 +4,16 @@
 //! renames the folder, and syncs the parent folder. Only then does the checkpoint count; `latest` follows, and older ones are
 //! deleted after the new one was verified.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use ddp_kernels::Tensor;
 use rayon::prelude::*;
 
+use super::buffers_file::{self, BUFFERS_FILE};
 use super::error::CheckpointError;
 use super::fault::{Newest, Room};
 use super::gather::{self, Missing, Note};
@@ -19,6 +22,7 @@ use super::names::MANIFEST_FILE;
 use super::names::Marker;
 use super::options::{BEST_FILE, MODEL_FILE, SaveOptions};
 use super::run_state::RunState;
+use super::snapshot::SnapshotBuffers;
 use super::store::CheckpointStore;
 use crate::storage::disk::{DiskError, OpenFile, at, free_bytes, is_full};
 use crate::storage::fault::FileEntry;
@@ -33,6 +37,27 @@ pub struct Saver {
     n_saves: u64,
     /// Set when the process ends: rank 0 then stops waiting for other ranks.
     abandoned: Arc<AtomicBool>,
+}
+
+/// Contents of a checkpoint, as one rank brings them. All but the state is rank 0's.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Contents<'a> {
+    /// All weights on rank 0, in the flat buffer's order; None on the others.
+    pub weights: Option<&'a [f32]>,
+    /// The weights of the best evaluation, in the flat buffer's order, if they are saved.
+    pub best: Option<&'a [f32]>,
+    /// Registered buffers by name, in host memory.
+    pub registered: &'a [(String, Tensor)],
+    /// This rank's state, one tensor per name of [`SaveOptions::state_names`].
+    pub state: &'a [&'a [f32]],
+}
+
+impl<'a> Contents<'a> {
+    /// Files of weights.
+    fn models(&self) -> impl Iterator<Item = (&'static str, &'a [f32])> {
+        let models = [(MODEL_FILE, self.weights), (BEST_FILE, self.best)];
+        models.into_iter().filter_map(|(name, weights)| Some((name, weights?)))
+    }
 }
 
 /// A saved checkpoint; on ranks other than 0, this rank's files.
@@ -85,21 +110,14 @@ impl Saver {
         weights: Option<&[f32]>,
         state: &[&[f32]],
     ) -> Result<Saved, CheckpointError> {
-        self.save_with_best(run, weights, None, state)
+        self.save_all(run, Contents { weights, state, ..Contents::default() })
     }
 
-    /// As [`Saver::save`], with the weights of the best evaluation on rank 0, in the flat buffer's order.
+    /// As [`Saver::save`], of all that a checkpoint can hold.
     ///
     /// # Errors
     /// See [`Saver::save`].
-    pub fn save_with_best(
-        &mut self,
-        run: &RunState,
-        weights: Option<&[f32]>,
-        best: Option<&[f32]>,
-        state: &[&[f32]],
-    ) -> Result<Saved, CheckpointError> {
-        let models = [(MODEL_FILE, weights), (BEST_FILE, best)];
+    pub fn save_all(&mut self, run: &RunState, contents: Contents<'_>) -> Result<Saved, CheckpointError> {
         let (started, attempt) = (Instant::now(), self.n_saves);
         self.n_saves += 1;
         let temp = self.store.temp_folder(run.step, attempt);
@@ -107,11 +125,11 @@ impl Saver {
             self.store.remove_temps_before(attempt);
         }
         // No later step makes the weights finite again, and saving them would delete older checkpoints.
-        if weights.is_some_and(|weights| !weights.par_iter().all(|weight| weight.is_finite())) {
+        if contents.weights.is_some_and(|weights| !weights.par_iter().all(|weight| weight.is_finite())) {
             return Err(CheckpointError::NotFinite { step: run.step, newest: self.newest(run.step) });
         }
-        let needed = self.needed_bytes(&models, state);
-        let own = self.write_files(&temp, &models, state).map_err(|error| {
+        let needed = self.needed_bytes(&contents);
+        let own = self.write_files(&temp, &contents).map_err(|error| {
             let error = self.failed(run.step, needed, error);
             self.give_up(&temp, &error);
             error
@@ -137,23 +155,36 @@ impl Saver {
         Ok(saved)
     }
 
+    /// [`Saver::save_all`] of a snapshot; `has_weights` on rank 0.
+    ///
+    /// # Errors
+    /// See [`Saver::save`].
+    pub fn save_snapshot(
+        &mut self,
+        run: &RunState,
+        has_weights: bool,
+        snapshot: &SnapshotBuffers,
+    ) -> Result<Saved, CheckpointError> {
+        let weights = has_weights.then(|| snapshot.weights());
+        let (best, registered) = (snapshot.best(), snapshot.registered());
+        self.save_all(run, Contents { weights, best, registered, state: &snapshot.state() })
+    }
+
     /// Writes this rank's files.
-    fn write_files(
-        &self,
-        temp: &Path,
-        models: &[(&str, Option<&[f32]>)],
-        state: &[&[f32]],
-    ) -> Result<Vec<FileEntry>, DiskError> {
+    fn write_files(&self, temp: &Path, contents: &Contents<'_>) -> Result<Vec<FileEntry>, DiskError> {
         let (disk, options) = (self.store.disk(), &self.options);
         disk.create_dir_all(temp).map_err(at("make", temp))?;
         let mut files = Vec::new();
-        for (name, weights) in models {
-            let Some(weights) = weights else { continue };
+        for (name, weights) in contents.models() {
             let (tensors, metadata) = options.model(weights);
             files.push(tensor_file::write(disk, &temp.join(name), &tensors, &metadata)?);
         }
+        if !contents.registered.is_empty() {
+            let tensors = buffers_file::tensors(contents.registered);
+            files.push(tensor_file::write(disk, &temp.join(BUFFERS_FILE), &tensors, &HashMap::new())?);
+        }
         if !options.state_names.is_empty() {
-            let (tensors, metadata) = options.state(state);
+            let (tensors, metadata) = options.state(contents.state);
             let path = temp.join(options.state_file(options.rank));
             files.push(tensor_file::write(disk, &path, &tensors, &metadata)?);
         }
@@ -164,14 +195,18 @@ impl Saver {
         files.into_iter().map(sync).collect()
     }
 
-    fn needed_bytes(&self, models: &[(&str, Option<&[f32]>)], state: &[&[f32]]) -> u64 {
-        let (tensors, metadata) = self.options.state(state);
+    fn needed_bytes(&self, contents: &Contents<'_>) -> u64 {
+        let (tensors, metadata) = self.options.state(contents.state);
         let state = if tensors.is_empty() { 0 } else { tensor_file::file_bytes(&tensors, &metadata) };
-        let of_model = |weights: &[f32]| {
+        let of_model = |(_, weights)| {
             let (tensors, metadata) = self.options.model(weights);
             tensor_file::file_bytes(&tensors, &metadata)
         };
-        state + models.iter().filter_map(|(_, weights)| weights.map(of_model)).sum::<u64>()
+        let registered = match contents.registered {
+            [] => 0,
+            buffers => tensor_file::file_bytes(&buffers_file::tensors(buffers), &HashMap::new()),
+        };
+        state + registered + contents.models().map(of_model).sum::<u64>()
     }
 
     /// Waits for the other ranks' files and completes the checkpoint, on rank 0.

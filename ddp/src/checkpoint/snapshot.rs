@@ -1,14 +1,14 @@
 //! Snapshot of a rank's weights and state, from which a checkpoint is written while training continues. Training waits only for
 //! the snapshot.
 //!
-//! Its memory is allocated once, when checkpoints begin: page-locked memory is slow to allocate, and so are pages that are touched
+//! Its memory is allocated once, when checkpoints begin: page-locked memory is slow to allocate, as are pages that are touched
 //! for the first time. The tensors are packed, so a snapshot is one copy within host memory, or asynchronous copies from a GPU
 //! with one wait.
 
 use std::sync::Arc;
 
 use ddp_kernels::cuda::{Download, Gpu};
-use ddp_kernels::{DType, Device, KernelError, TensorMut, TensorRef, ops};
+use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef, ops};
 use rayon::prelude::*;
 
 /// Elements that a thread touches at a time.
@@ -24,6 +24,8 @@ pub struct SnapshotBuffers {
     n_state: Vec<usize>,
     /// Weights of the best evaluation, which are on the host already.
     best: Option<Arc<Vec<f32>>>,
+    /// Saved buffers that layers registered, by name, in host memory.
+    registered: Vec<(String, Tensor)>,
 }
 
 #[derive(Debug)]
@@ -117,6 +119,21 @@ impl SnapshotBuffers {
         self.best = best;
     }
 
+    /// Copies the registered buffers of the model, which the next save adds. Waits for the work on them.
+    ///
+    /// # Errors
+    /// [`KernelError::Cuda`] of that work; out of memory.
+    pub fn take_registered(&mut self, buffers: &[(&str, &Tensor)]) -> Result<(), KernelError> {
+        let copies = buffers.iter().map(|(name, values)| Ok(((*name).to_owned(), values.cpu()?)));
+        self.registered = copies.collect::<Result<_, KernelError>>()?;
+        Ok(())
+    }
+
+    /// The registered buffers, if some are saved.
+    pub fn registered(&self) -> &[(String, Tensor)] {
+        &self.registered
+    }
+
     /// The weights of the best evaluation, if they are saved.
     pub fn best(&self) -> Option<&[f32]> {
         self.best.as_deref().map(Vec::as_slice)
@@ -149,8 +166,6 @@ impl SnapshotBuffers {
 
 #[cfg(test)]
 mod tests {
-    use ddp_kernels::Tensor;
-
     use super::*;
 
     fn devices() -> Vec<Device> {

@@ -91,11 +91,8 @@ impl Writer {
         let work = move || {
             for Job { run, has_weights, buffers } in to_do {
                 let _span = info_span!(parent: &parent, "checkpoint", step = run.step).entered();
-                let weights = has_weights.then(|| buffers.weights());
-                let outcome = SaveOutcome::new(
-                    run.step,
-                    saver.save_with_best(&run, weights, buffers.best(), &buffers.state()),
-                );
+                let outcome = saver.save_snapshot(&run, has_weights, &buffers);
+                let outcome = SaveOutcome::new(run.step, outcome);
                 if let SaveOutcome::Failed { error, .. } = &outcome {
                     // At once: the run may ask for outcomes much later. Rank 0 fails with the error of any rank.
                     warn_of_all_ranks(saver.options().rank, &error.to_string());

@@ -198,6 +198,11 @@ pub struct TrainArgs {
     #[arg(long, requires = "init_from")]
     pub refit_preprocessing: bool,
 
+    /// With --init-from: initialise the output layer randomly, for the labels or targets of the training rows. It may have
+    /// another width than in the file; the target scale is fitted anew
+    #[arg(long, requires = "init_from")]
+    pub new_head: bool,
+
     /// Resume from a checkpoint: `auto` uses the newest valid one in --out, or starts a new run if there is none yet; PATH
     /// is a run folder or one checkpoint. Without RUN.toml the saved config of the run is used
     #[arg(long, value_name = "auto|PATH", value_parser = resume_from, conflicts_with_all = ["overwrite", "init_from"])]

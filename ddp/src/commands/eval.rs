@@ -142,7 +142,8 @@ fn load(args: &EvalArgs, device: Device, is_active: bool) -> Result<Ready> {
         (None, EvalSource::Unset | EvalSource::None) => return Err(Error::NoEvalData),
     };
     let rows = saved.preprocessor.scale(rows);
-    let request = MetricRequest { names: Some(saved.output_names()), ..request }.in_units_of(rows.layout());
+    let request = MetricRequest { names: Some(saved.output_names()), ..request }
+        .in_units_of(&saved.config.loss, rows.layout());
     let model = saved.network(MAX_ROWS.min(rows.len()), device)?;
     let fingerprint = saved.fingerprint();
     let SavedModel { config, preprocessor, path, .. } = saved;

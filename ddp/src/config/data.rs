@@ -10,6 +10,7 @@ use super::data_values::{
 use super::error::Result;
 use super::key::{Before, Key, Kind, Lookup, Range, count, key, number, one_of, switch, text};
 use super::limits::MAX_WIDTH;
+use super::loss_kind::task_of_loss;
 use super::origin::Origin;
 use super::raw::RawConfig;
 use super::split::{SPLIT_KEYS, Split};
@@ -239,7 +240,7 @@ pub(super) const KEYS: &[Key] = &[
         .example(r#""mean""#)
         .synonyms(&["na"]),
     key("data.missing_values", Kind::AnyTexts)
-        .help("Texts that mark a missing value in tables of text, besides an empty cell, NA, N/A, NaN, null, None, - and ?; with \"\" among them only those listed do")
+        .help("Texts and numbers that mark a missing value in tables, besides null, an empty cell, NA, N/A, NaN, None, - and ?; with \"\" among them only those listed do")
         .default("[]")
         .example(r#"["-999", "unknown"]"#)
         .synonyms(&["na_values", "null_values"]),
@@ -523,7 +524,7 @@ fn task(raw: &RawConfig, train: &str) -> Result<(Task, bool)> {
         TaskSetting::Auto if raw.given("data.classes").is_some() || train.starts_with("builtin:") => {
             (Task::Classification, false)
         }
-        TaskSetting::Auto => (Task::Classification, true),
+        TaskSetting::Auto => task_of_loss(raw)?.map_or((Task::Classification, true), |task| (task, false)),
     })
 }
 

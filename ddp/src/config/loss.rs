@@ -3,11 +3,12 @@
 use toml::Value;
 
 use super::data::DataConfig;
-use super::data_values::Task;
+use super::data_values::{NormalizeTarget, Task};
 use super::error::Result;
 use super::key::{Key, Kind, Lookup, Range, key, number, one_of};
+use super::loss_kind::{LossKind, losses_of};
 use super::raw::RawConfig;
-use super::value::{ConfigEnum, config_enum, list};
+use super::value::{ConfigEnum, list};
 use super::writer::Writer;
 
 /// `[loss]`: the training objective; always the mean over the rows of a global batch.
@@ -22,6 +23,11 @@ pub enum Loss {
     },
     /// Binary cross-entropy with logits.
     Bce,
+    /// Focal loss of labels: binary cross-entropy times the missing probability to the power `gamma`.
+    Focal {
+        /// From 0.
+        gamma: f64,
+    },
     /// Mean squared error.
     Mse,
     /// Huber loss: quadratic up to `delta`, then linear.
@@ -36,6 +42,8 @@ pub enum Loss {
         /// In (0, 1).
         quantile: f64,
     },
+    /// Poisson loss of counts: the model's outputs are logarithms of rates.
+    Poisson,
 }
 
 /// Weights of the classes in the loss.
@@ -47,32 +55,11 @@ pub enum ClassWeights {
     PerClass(Vec<f32>),
 }
 
-/// The values of `loss.kind`.
-#[derive(Clone, Copy, PartialEq)]
-enum LossKind {
-    Auto,
-    CrossEntropy,
-    Bce,
-    Mse,
-    Huber,
-    LogCosh,
-    Quantile,
-}
-
-config_enum!(impl LossKind {
-    Auto = "auto",
-    CrossEntropy = "cross_entropy",
-    Bce = "bce",
-    Mse = "mse",
-    Huber = "huber",
-    LogCosh = "log_cosh",
-    Quantile = "quantile",
-});
-
 /// Keys that only one kind of loss uses.
-const OWNERS: [(&str, LossKind); 4] = [
+const OWNERS: [(&str, LossKind); 5] = [
     ("loss.label_smoothing", LossKind::CrossEntropy),
     ("loss.class_weights", LossKind::CrossEntropy),
+    ("loss.gamma", LossKind::Focal),
     ("loss.delta", LossKind::Huber),
     ("loss.quantile", LossKind::Quantile),
 ];
@@ -99,6 +86,11 @@ pub(super) const KEYS: &[Key] = &[
         .example("[1.0, 2.0]")
         .hint("1.0 leaves a class as it is, \"balanced\" gives each class the same total weight")
         .may_change_if(are_balanced, "from \"balanced\" to its numbers"),
+    number("loss.gamma", Range::at_least(0.0, "a number from 0"))
+        .help("Exponent of focal: how much less it counts what is predicted well")
+        .default("2.0")
+        .hint("2.0 is usual, 0 is plain cross-entropy")
+        .synonyms(&["focal_gamma"]),
     number("loss.delta", Range::above(0.0, "a number above 0"))
         .help("Error at which huber changes from quadratic to linear")
         .default("1.0")
@@ -129,10 +121,12 @@ impl Loss {
                 class_weights: class_weights(raw, data)?,
             },
             LossKind::Bce => Loss::Bce,
+            LossKind::Focal => Loss::Focal { gamma: raw.get("loss.gamma")? },
             LossKind::Mse => Loss::Mse,
             LossKind::Huber => Loss::Huber { delta: raw.get("loss.delta")? },
             LossKind::LogCosh => Loss::LogCosh,
             LossKind::Quantile => Loss::Quantile { quantile: raw.get("loss.quantile")? },
+            LossKind::Poisson => Loss::Poisson,
         })
     }
 
@@ -149,10 +143,34 @@ impl Loss {
                     writer.put_toml("loss.class_weights", weights);
                 }
             }
+            Self::Focal { gamma } => writer.put("loss.gamma", gamma),
             Self::Huber { delta } => writer.put("loss.delta", delta),
             Self::Quantile { quantile } => writer.put("loss.quantile", quantile),
-            Self::Bce | Self::Mse | Self::LogCosh => {}
+            Self::Bce | Self::Mse | Self::LogCosh | Self::Poisson => {}
         }
+    }
+
+    /// The normalisation of the targets: none for a loss that takes them as they are.
+    pub(super) fn normalize_target(
+        &self,
+        raw: &RawConfig,
+        given: NormalizeTarget,
+    ) -> Result<NormalizeTarget> {
+        if !self.predicts_logarithms() {
+            return Ok(given);
+        }
+        match raw.given("data.normalize_target") {
+            Some(setting) if given == NormalizeTarget::Standard => Err(setting.bad(
+                format!("\"none\" or absent for the loss \"{}\"", self.name()),
+                "counts are not standardised: the model predicts the logarithm of their rate",
+            )),
+            _ => Ok(NormalizeTarget::None),
+        }
+    }
+
+    /// Whether the model's outputs are logarithms of what they predict.
+    pub fn predicts_logarithms(&self) -> bool {
+        *self == Self::Poisson
     }
 
     /// Whether the training rows determine the weights of the classes.
@@ -184,23 +202,20 @@ impl Loss {
         match self {
             Self::CrossEntropy { .. } => "cross_entropy",
             Self::Bce => "bce",
+            Self::Focal { .. } => "focal",
             Self::Mse => "mse",
             Self::Huber { .. } => "huber",
             Self::LogCosh => "log_cosh",
             Self::Quantile { .. } => "quantile",
+            Self::Poisson => "poisson",
         }
     }
 }
 
 /// Reads the kind, which must fit the task.
 fn kind(raw: &RawConfig, task: Task, auto_task: bool) -> Result<LossKind> {
-    let fitting: &[LossKind] = match task {
-        // The loss is checked again when the targets have decided on the task.
-        _ if auto_task => &LossKind::VALUES[1..],
-        Task::Classification => &[LossKind::CrossEntropy],
-        Task::Multilabel => &[LossKind::Bce],
-        Task::Regression => &[LossKind::Mse, LossKind::Huber, LossKind::LogCosh, LossKind::Quantile],
-    };
+    // The loss is checked again when the targets have decided on the task.
+    let fitting = if auto_task { &LossKind::VALUES[1..] } else { losses_of(task) };
     let kind = raw.get_or("loss.kind", LossKind::Auto)?;
     if kind == LossKind::Auto {
         return Ok(fitting[0]);

@@ -21,6 +21,7 @@ mod key_table;
 mod limits;
 mod log;
 mod loss;
+mod loss_kind;
 mod model;
 mod name;
 mod nearest;
@@ -182,8 +183,9 @@ impl Config {
 
     /// Checks the settings; `file` gives the name of a run that has none.
     fn resolve(raw: &RawConfig, file: Option<&Path>) -> Result<Self> {
-        let data = DataConfig::read(raw)?;
+        let mut data = DataConfig::read(raw)?;
         let loss = Loss::read(raw, &data)?;
+        data.normalize_target = loss.normalize_target(raw, data.normalize_target)?;
         let train = TrainConfig::read(raw, &data)?;
         Ok(Config {
             name: name::read(raw, file, &data)?,

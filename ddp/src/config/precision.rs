@@ -11,7 +11,8 @@
 //! | scale of the loss in backward | 1 | 1 | 1 | dynamic |
 //!
 //! Values read in a short format are widened, and values stored in one are rounded to nearest, ties to even, once. The update reads
-//! f32 gradients, writes f32 weights and rounds the copy that matmuls read.
+//! f32 gradients, writes f32 weights and rounds the copy that matmuls read. With `comm.dtype = "bf16"` the ranks' f32 gradients are
+//! rounded to bf16, and their sums over the ranks, which the update reads, are in bf16.
 //!
 //! bf16 has the range of f32 and 8 bits; f16 has 11 bits, a largest value of 65,504 and, but for subnormal numbers, a smallest one of
 //! 6e-5. So f16 alone needs scaled gradients (the room `optim`, `loss_scaler.rs`). The CPU widens and multiplies in f32: there, short

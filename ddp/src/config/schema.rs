@@ -99,9 +99,9 @@ fn number(range: Range) -> Value {
     }
     if range.max.is_finite() {
         number["maximum"] = range.max.into();
-    }
-    if range.is_max_excluded {
-        number["exclusiveMaximum"] = true.into();
+        if range.is_max_excluded {
+            number["exclusiveMaximum"] = true.into();
+        }
     }
     number
 }

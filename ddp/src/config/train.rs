@@ -182,7 +182,7 @@ pub(super) const KEYS: &[Key] = &[
         .help("Seed of initial weights, order of samples, dropout and split")
         .default("0")
         .example("7")
-        .hint("any whole number that is not negative"),
+        .hint("any number of this range will do; whole numbers in TOML end there"),
     one_of("train.init", WeightInit::NAMES)
         .help("Initial weights of linear layers: those of PyTorch's nn.Linear, or others, whose biases start at 0")
         .default(r#""pytorch""#)

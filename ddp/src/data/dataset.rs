@@ -165,6 +165,28 @@ pub(super) fn class_indices_of_gathered<D: Dataset + ?Sized>(
     Ok(())
 }
 
+/// Whether any row counts: rows have no weights, or one has a weight above 0. It reads up to the first such row.
+pub(super) fn has_weight<D: Dataset + ?Sized>(dataset: &D) -> Result<bool> {
+    const CHUNK_ROWS: usize = 256;
+    let layout = dataset.layout();
+    let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu);
+    let n = CHUNK_ROWS.min(dataset.len().max(1));
+    let mut x = zeros(&[n, layout.n_features()], layout.dtype)?;
+    let mut targets = zeros(&layout.targets.dims(n), layout.targets.dtype())?;
+    let mut weights = zeros(&[n], DType::F32)?;
+    for start in (0..dataset.len()).step_by(n).take_while(|_| layout.has_weights) {
+        let rows: Vec<usize> = (start..(start + n).min(dataset.len())).collect();
+        let (x, targets) = (x.view_mut().rows(0, rows.len())?, targets.view_mut().rows(0, rows.len())?);
+        let of_rows = weights.view_mut().rows(0, rows.len())?;
+        dataset.gather(&rows, BatchMut { x, targets, weights: Some(of_rows) })?;
+        let of_rows = weights.view().rows(0, rows.len())?;
+        if of_rows.as_slice::<f32>("check", "weights")?.iter().any(|&weight| weight > 0.0) {
+            return Ok(true);
+        }
+    }
+    Ok(!layout.has_weights)
+}
+
 /// Layout of a row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RowLayout {
@@ -185,7 +207,7 @@ pub struct RowLayout {
     /// Whether NaN marks a missing value.
     pub has_missing: bool,
     /// Scale of the targets, if gathered targets are standardised; a prediction is in the user's units after
-    /// [`TargetScale::undo`].
+    /// [`TargetScale::to_user_units`].
     pub target_scale: Option<TargetScale>,
     /// Columns of the files that are not used although no setting excludes them, with the reason: ends of sentences.
     pub left_out: Vec<String>,

@@ -7,6 +7,7 @@ use ddp_comm::CommError;
 use ddp_kernels::{DType, KernelError};
 
 use crate::data::CellProblem;
+use crate::data::column_error::ColumnError;
 use crate::data::split_error::SplitError;
 use crate::data::table::CsvError;
 use crate::data::target_error::TargetError;
@@ -36,6 +37,9 @@ pub enum DataError {
     /// A fault of a CSV file.
     #[error(transparent)]
     Csv(#[from] CsvError),
+    /// A column that is missing or does not fit its use.
+    #[error(transparent)]
+    Column(Box<ColumnError>),
     /// A fault of targets or labels.
     #[error(transparent)]
     Target(#[from] TargetError),
@@ -257,6 +261,16 @@ pub enum DataError {
         /// The remedy.
         hint: String,
     },
+    /// The folder of a run in place of data.
+    #[error(
+        "`{0}` is the folder of a run and holds no data\n\
+         hint: its config is `{0}/config.toml`; `ddp-train checkpoint show {0}` shows its model, `ddp-train train {0}/config.toml --resume auto --out {0}` continues it",
+        path.display()
+    )]
+    FolderOfRun {
+        /// The folder.
+        path: PathBuf,
+    },
     /// A folder with files of several formats.
     #[error(
         "`{pattern}` contains files of several formats: `{}` and `{}`\nhint: select one format with a pattern, such as \"part-*.npy\"",
@@ -384,60 +398,11 @@ pub enum DataError {
         /// The remedy.
         hint: String,
     },
-    /// A column of the config that the data don't have.
-    #[error("data file `{}`: no column \"{column}\" for `{key}`\nhint: {hint}", path.display())]
-    ColumnMissing {
-        /// The file.
-        path: PathBuf,
-        /// The column.
-        column: String,
-        /// The config's key.
-        key: &'static str,
-        /// The remedy.
-        hint: String,
-    },
-    /// A column whose type does not fit its role.
-    #[error("data file `{}`, column \"{column}\": expected {expected}, got {got}\nhint: {hint}", path.display())]
-    ColumnType {
-        /// The file.
-        path: PathBuf,
-        /// The column.
-        column: String,
-        /// The expected content.
-        expected: &'static str,
-        /// Its type.
-        got: String,
-        /// The remedy.
-        hint: &'static str,
-    },
-    /// Features that hold texts.
-    #[error(
-        "data file `{0}`: expected numbers, and {n} columns are text: {names}\n\
-         hint: `data.categorical` = [{names}] treats them as categories, `data.drop` leaves columns out; \
-         `ddp-train data inspect {0}` suggests a config",
-        path.display(), n = columns.len(), names = quoted(columns)
-    )]
-    TextColumns {
-        /// The file.
-        path: PathBuf,
-        /// The columns.
-        columns: Vec<String>,
-    },
     /// A cell that can't be converted.
     #[error("{place}, column \"{column}\": {problem}")]
     Cell {
         /// File and line or row.
         place: String,
-        /// The column.
-        column: String,
-        /// The fault.
-        problem: CellProblem,
-    },
-    /// A value in the name of a folder that does not fit the role of its column.
-    #[error("data file `{}`, column \"{column}\" of its folder's name: {problem}", path.display())]
-    Partition {
-        /// The file.
-        path: PathBuf,
         /// The column.
         column: String,
         /// The fault.
@@ -452,20 +417,6 @@ pub enum DataError {
         column: String,
         /// The remedy.
         hint: &'static str,
-    },
-    /// A list whose length differs from that of the first list.
-    #[error(
-        "{place}, {column}: expected a list of {expected} numbers as in the first row, got {got}\nhint: make all lists of a column equally long, or list it in `data.drop`"
-    )]
-    ListLength {
-        /// File and row.
-        place: String,
-        /// The column.
-        column: String,
-        /// Length of the first list.
-        expected: usize,
-        /// Length of this one.
-        got: usize,
     },
     /// A row of text that exceeds the size limit.
     #[error(
@@ -491,19 +442,6 @@ pub enum DataError {
         needed_mib: u64,
         /// MiB.
         limit_mib: u64,
-    },
-    /// A categorical column with too many values.
-    #[error(
-        "column \"{column}\" of `{}` has more than {limit} distinct values\nhint: is it an identifier? list it in `data.drop`",
-        path.display()
-    )]
-    VocabularyHuge {
-        /// The file.
-        path: PathBuf,
-        /// The column.
-        column: String,
-        /// Most values.
-        limit: usize,
     },
     /// Output files that already exist.
     #[error("`{}` exists\nhint: use --overwrite to replace it, or choose another path", path.display())]
@@ -565,11 +503,6 @@ pub enum DataError {
     },
 }
 
-/// `"city", "size"`
-fn quoted(names: &[String]) -> String {
-    names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ")
-}
-
 impl DataError {
     /// Whether the run failed; otherwise the command, config or data are at fault.
     pub fn is_failure(&self) -> bool {
@@ -601,6 +534,12 @@ impl DataError {
 impl From<CommError> for DataError {
     fn from(error: CommError) -> Self {
         DataError::Comm(Box::new(error))
+    }
+}
+
+impl From<ColumnError> for DataError {
+    fn from(error: ColumnError) -> Self {
+        DataError::Column(Box::new(error))
     }
 }
 

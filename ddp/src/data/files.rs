@@ -9,6 +9,7 @@ use super::format::{Format, Reader};
 use super::source::SourceSpec;
 use super::{foreign, formats, raw, table};
 use crate::config::{DataFormat, Datetime, Decimal, Delimiter};
+use crate::run_folder::folder::{CONFIG_FILE, METRICS_FILE};
 use crate::storage::user_file;
 
 /// The files that `source` names, sorted by name.
@@ -91,9 +92,10 @@ fn check_settings(format: &Format, spec: &SourceSpec<'_>) -> Result<()> {
     if data.decimal != Decimal::Auto && !format.has_delimiter {
         return not_for("data.decimal", "marks its numbers by itself", "remove the setting");
     }
-    if !data.missing_values.is_empty() && !format.is_text {
-        let hint = "in this format null and NaN are missing values; remove the setting";
-        return not_for("data.missing_values", "holds values, not text", hint);
+    if !data.missing_values.is_empty() && !is_table {
+        let hint =
+            "in arrays only NaN is a missing value: with numpy, x[x == -999] = numpy.nan; remove the setting";
+        return not_for("data.missing_values", "holds arrays, not a table", hint);
     }
     if data.datetime != Datetime::Seconds && !is_table {
         return not_for("data.datetime", "holds an array, which has no dates", "remove the setting");
@@ -115,6 +117,10 @@ pub(super) fn all_files_and_format(spec: &SourceSpec<'_>) -> Result<(Vec<PathBuf
 fn format_of_all(files: &[PathBuf], spec: &SourceSpec<'_>) -> Result<&'static Format> {
     if let Some(format) = formats::find(spec.data.format) {
         return Ok(format);
+    }
+    let folder = Path::new(spec.source);
+    if folder.join(METRICS_FILE).is_file() && folder.join(CONFIG_FILE).is_file() {
+        return Err(DataError::FolderOfRun { path: folder.to_owned() });
     }
     let formats = files.iter().map(|path| format_of(path)).collect::<Result<Vec<_>>>()?;
     match formats.iter().position(|format| format.id != formats[0].id) {

@@ -9,7 +9,7 @@ use super::class_rows::{class_counts, split_by_class, without_unknown};
 use super::column_advice::{self, FittedRows};
 use super::column_split::split_by_column;
 use super::data_fingerprint::DataFingerprint;
-use super::dataset::{Dataset, RowLayout, TargetLayout};
+use super::dataset::{Dataset, RowLayout, TargetLayout, has_weight};
 use super::labels::{LabelSurvey, LabelVocabulary, TaskChoice};
 use super::lost_values;
 use super::open::open;
@@ -17,7 +17,9 @@ use super::preprocess::{Preprocessor, needs_stats};
 use super::scaled_targets;
 use super::scan::{self, Scan};
 use super::source::{ClassLabels, KnownFeatures, Part, SourceSpec};
+use super::stats::ColumnStats;
 use super::subset::split;
+use super::target_error::TargetError;
 use super::train_categories;
 use super::vocabulary::Vocabulary;
 use crate::config::{
@@ -58,6 +60,8 @@ pub enum Fitted<'a> {
     Resumed(&'a Preprocessor),
     /// Of the model whose weights the run starts from: rows are read with its columns and vocabularies.
     Initial(&'a Preprocessor),
+    /// As `Initial`, for a model with a new output layer: classes and target scale are those of the rows.
+    InitialFeatures(&'a Preprocessor),
 }
 
 /// Opens, splits and checks the rows that the config names, and compares them over the ranks. Every rank of the world calls it
@@ -79,12 +83,15 @@ pub fn load_with(
     fitted: Option<Fitted<'_>>,
 ) -> Result<Loaded, Stop<DataError>> {
     let mut spec = SourceSpec::train(&config.data);
-    if let Some(Fitted::Initial(preprocessor)) = fitted {
+    if let Some(Fitted::Initial(preprocessor) | Fitted::InitialFeatures(preprocessor)) = fitted {
         let plan = &preprocessor.plan;
         world.collective_result(plan.check_settings(&config.data))?;
+        if matches!(fitted, Some(Fitted::Initial(_))) {
+            world.collective_result(check_units(config, preprocessor))?;
+        }
         let (names, vocabularies) = (&plan.columns, &plan.vocabularies);
         spec.features = Some(KnownFeatures { names, vocabularies, of: "the model of --init-from" });
-        if let Some(labels) = &preprocessor.labels {
+        if let (Some(Fitted::Initial(_)), Some(labels)) = (fitted, &preprocessor.labels) {
             spec.classes = ClassLabels::Known(labels);
         }
     }
@@ -104,6 +111,7 @@ pub fn load_with(
     let entry = ("rows and columns of the data (fingerprint)".to_owned(), format!("{sampled:016x}"));
     world.agree(&[entry]).map_err(DataError::from)?;
 
+    world.collective_result(check_weights(&*train))?;
     let counts = match config.loss.is_balanced() && data.task == Task::Classification {
         true => Some(class_counts(&*train, world)?),
         false => None,
@@ -131,8 +139,28 @@ pub fn load_with(
             DataFingerprint::full(sampled, scan.hash, eval.map(|scan| scan.hash))
         }
     };
+    let is_scaled = data.task == Task::Regression && data.normalize_target == NormalizeTarget::Standard;
+    let target_scale = || -> Result<_, Stop<DataError>> {
+        let are_counts = config.loss.predicts_logarithms();
+        if !is_scaled && !are_counts {
+            return Ok(None);
+        }
+        let stats = match &scan {
+            Some(scan) => scan.targets.clone(),
+            None => scan::targets(&*train, world)?,
+        };
+        if are_counts {
+            world.collective_result(check_counts(&*train, &stats))?;
+        }
+        Ok(is_scaled.then(|| scaled_targets::fit(&stats)))
+    };
     let preprocessor = match fitted {
         Some(Fitted::Initial(known)) => known.clone(),
+        Some(Fitted::InitialFeatures(known)) => Preprocessor {
+            labels: train.layout().labels.clone(),
+            target_scale: target_scale()?,
+            ..known.clone()
+        },
         Some(Fitted::Resumed(known))
             if known.plan.is_of(train.layout())
                 && (known.labels.is_none() || known.labels == train.layout().labels) =>
@@ -142,17 +170,8 @@ pub fn load_with(
         }
         Some(Fitted::Resumed(_)) | None => {
             let stats = scan.as_ref().filter(|_| needs_stats).map(|scan| &scan.features);
-            let mut preprocessor = Preprocessor::new(data, normalize, train.layout(), stats);
-            let is_scaled =
-                data.task == Task::Regression && data.normalize_target == NormalizeTarget::Standard;
-            if is_scaled {
-                let stats = match &scan {
-                    Some(scan) => scan.targets.clone(),
-                    None => scan::targets(&*train, world)?,
-                };
-                preprocessor.target_scale = Some(scaled_targets::fit(&stats));
-            }
-            preprocessor
+            let preprocessor = Preprocessor::new(data, normalize, train.layout(), stats);
+            Preprocessor { target_scale: target_scale()?, ..preprocessor }
         }
     };
     let is_held_out = matches!(data.eval, EvalSource::Fraction(_) | EvalSource::Split(_));
@@ -235,6 +254,30 @@ fn open_train(spec: &SourceSpec<'_>, world: &World) -> Result<(Arc<dyn Dataset>,
         None => None,
     };
     Ok((world.collective_result(opened.with_survey(spec, survey.as_ref()))?, is_table))
+}
+
+/// Checks that a loss that takes counts does not get the standardised targets of another model.
+fn check_units(config: &Config, known: &Preprocessor) -> Result<()> {
+    if !config.loss.predicts_logarithms() || known.target_scale.is_none() {
+        return Ok(());
+    }
+    Err(DataError::OtherPreprocessing {
+        key: "loss.kind",
+        value: config.loss.name(),
+        there: "standardised targets",
+    })
+}
+
+/// Checks the targets of a loss that takes counts.
+fn check_counts(train: &dyn Dataset, targets: &ColumnStats) -> Result<()> {
+    let smallest = |target: usize| targets.origin[target] + targets.min[target];
+    let Some(index) = (0..targets.min.len()).find(|target| smallest(*target) < 0.0) else { return Ok(()) };
+    let TargetLayout::Values { names } = &train.layout().targets else { return Ok(()) };
+    Err(DataError::from(TargetError::NegativeCount {
+        source_name: train.source().to_owned(),
+        column: names[index].clone(),
+        value: smallest(index),
+    }))
 }
 
 /// The config with the task that the targets decided on.
@@ -440,6 +483,13 @@ fn fingerprint(train: &Arc<dyn Dataset>, eval: Option<&Arc<dyn Dataset>>) -> Res
         of_labels = hash.finish();
     }
     Ok(train.fingerprint()? ^ eval.rotate_left(1) ^ of_labels.rotate_left(2))
+}
+
+fn check_weights(train: &dyn Dataset) -> Result<()> {
+    if has_weight(train)? {
+        return Ok(());
+    }
+    Err(TargetError::NoWeight { source_name: train.source().to_owned(), n_rows: train.len() }.into())
 }
 
 fn check_class_weights(loss: &Loss, train: &dyn Dataset) -> Result<()> {

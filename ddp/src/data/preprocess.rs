@@ -55,6 +55,20 @@ pub struct ColumnCodes {
 }
 
 impl Preprocessor {
+    /// Columns of numbers that are the features as they are.
+    pub fn identity(columns: Vec<String>) -> Self {
+        let plan = ColumnCodes {
+            columns,
+            vocabularies: Vec::new(),
+            embed: false,
+            embedding_dim: None,
+            fill: None,
+            indicators: Vec::new(),
+            ranges: None,
+        };
+        Preprocessor { plan, normalizer: None, target_scale: None, labels: None }
+    }
+
     /// Fits to rows of `layout`; `stats` of the training rows are needed to normalize (`normalize` is what `data.normalize` means
     /// for them) and to fill missing values.
     pub fn new(

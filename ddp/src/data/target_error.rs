@@ -70,6 +70,16 @@ pub enum TargetError {
         /// The label.
         label: i64,
     },
+    /// Training rows that all weigh nothing.
+    #[error(
+        "the weights of all {n_rows} training rows of {source_name} are 0: there is nothing to learn\nhint: give rows a weight above 0, or leave out `data.weight`"
+    )]
+    NoWeight {
+        /// Source of the rows.
+        source_name: String,
+        /// Number of rows.
+        n_rows: usize,
+    },
     /// A label that is no class.
     #[error(
         "{place}: label \"{label}\" is none of the {n_classes} classes of the training rows: {classes}\nhint: correct the label, or leave out such evaluation rows with `data.unknown_label` = \"skip\""
@@ -168,6 +178,19 @@ pub enum TargetError {
         /// The column.
         column: String,
         /// The value.
+        value: f64,
+    },
+    /// A target below 0 for a loss that takes counts.
+    #[error(
+        "`{source_name}`, target \"{column}\": the smallest value is {value}, but the loss \"poisson\" takes counts from 0\n\
+         hint: correct the targets, or leave out `loss.kind` to train on the squared error"
+    )]
+    NegativeCount {
+        /// The data.
+        source_name: String,
+        /// The column.
+        column: String,
+        /// Its smallest value.
         value: f64,
     },
     /// Labels whose shape does not fit the task.

@@ -1,4 +1,7 @@
-//! Scale of the targets of regression: fitted on the training rows, saved with the model, undone in predictions.
+//! Scale of the targets of regression: fitted on the training rows, saved with the model, undone in predictions; and what the
+//! outputs mean.
+
+use crate::config::Loss;
 
 /// `y' = (y - shift) / scale`, target by target; a model trained on `y'` predicts `output · scale + shift`.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,11 +36,44 @@ impl TargetScale {
             }
         }
     }
+}
 
-    /// The model's outputs in the user's units, `[N, K]`.
-    pub fn undo(&self, outputs: &[f32]) -> Vec<f64> {
-        let n_targets = self.n_targets().max(1);
-        let values = outputs.iter().enumerate();
-        values.map(|(i, &output)| self.to_user_units(i % n_targets, f64::from(output))).collect()
+/// What the outputs of a regression mean in the user's units.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum OutputUnits {
+    /// They are the targets.
+    #[default]
+    Targets,
+    /// They are standardised targets.
+    Standardized(TargetScale),
+    /// They are logarithms of the targets' rates.
+    Logarithms,
+}
+
+impl OutputUnits {
+    /// The units of a model's outputs.
+    ///
+    /// - `scale`: of the targets of its training rows, if they were standardised
+    pub fn new(loss: &Loss, scale: Option<&TargetScale>) -> Self {
+        match scale {
+            _ if loss.predicts_logarithms() => Self::Logarithms,
+            Some(scale) => Self::Standardized(scale.clone()),
+            None => Self::Targets,
+        }
+    }
+
+    /// The output for target `target` in the user's units.
+    pub fn to_user_units(&self, target: usize, output: f64) -> f64 {
+        match self {
+            Self::Targets => output,
+            Self::Standardized(scale) => scale.to_user_units(target, output),
+            Self::Logarithms => output.exp(),
+        }
+    }
+
+    /// Outputs of rows in the user's units, `[N, n_targets]`.
+    pub fn values(&self, outputs: &[f32], n_targets: usize) -> Vec<f64> {
+        let value = |(i, output): (usize, &f32)| self.to_user_units(i % n_targets, f64::from(*output));
+        outputs.iter().enumerate().map(value).collect()
     }
 }

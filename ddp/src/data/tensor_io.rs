@@ -172,7 +172,8 @@ fn numpy_type(path: &Path, format: &'static str, dtype: DType) -> Result<RawType
     })
 }
 
-fn safetensors_type(dtype: DType) -> &'static str {
+/// The name of a dtype in safetensors files.
+pub(crate) fn safetensors_type(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "F32",
         DType::F64 => "F64",

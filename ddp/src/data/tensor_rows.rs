@@ -7,6 +7,9 @@ use super::resident::{ResidentRows, Targets};
 use super::tensor_rows_error::TensorRowsError;
 use crate::data::error::{DataError, Result};
 
+/// Rows from tensors of a program, in memory: [`ResidentRows::new`].
+pub type TensorDataset = ResidentRows;
+
 impl ResidentRows {
     /// Copies rows from tensors on any device to host memory.
     ///
@@ -19,16 +22,16 @@ impl ResidentRows {
     /// Source: `torch.utils.data.TensorDataset`.
     ///
     /// ```
-    /// use ddp::data::{Dataset, ResidentRows};
+    /// use ddp::data::{Dataset, TensorDataset};
     /// use ddp::prelude::*;
     ///
     /// let x = Tensor::randn(&[100, 8], DType::F32, Device::Cpu, 1)?;
     /// let y = x.sum(1)?.gt(0.0)?.to_dtype(DType::I64)?;
-    /// let rows = ResidentRows::from_tensors(&x, &y)?;
+    /// let rows = TensorDataset::new(&x, &y)?;
     /// assert_eq!(rows.len(), 100);
     /// # Ok::<(), ddp::Error>(())
     /// ```
-    pub fn from_tensors(features: &Tensor, targets: &Tensor) -> Result<Self> {
+    pub fn new(features: &Tensor, targets: &Tensor) -> Result<Self> {
         let (n_rows, n_features) = match features.dims() {
             &[rows, columns] if rows > 0 && columns > 0 && features.dtype() == DType::F32 => (rows, columns),
             _ => {
@@ -95,13 +98,13 @@ mod tests {
     fn classes_and_values_become_rows() {
         let x = tensor(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[3, 2]);
         let labels = Tensor::from_slice(&[2i64, 0, 0], &[3], Device::Cpu).unwrap();
-        let rows = ResidentRows::from_tensors(&x, &labels).unwrap();
+        let rows = TensorDataset::new(&x, &labels).unwrap();
         assert_eq!((rows.len(), &rows.layout().targets), (3, &TargetLayout::Classes { n_classes: 3 }));
         let batch = rows.in_place(1..2).unwrap().unwrap();
         assert_eq!(batch.x.to_vec::<f32>().unwrap(), [3.0, 4.0]);
-        let rows = ResidentRows::from_tensors(&x, &tensor(&[0.5, 1.5, 2.5], &[3])).unwrap();
+        let rows = TensorDataset::new(&x, &tensor(&[0.5, 1.5, 2.5], &[3])).unwrap();
         assert_eq!(rows.targets, Targets::Values(vec![0.5, 1.5, 2.5]));
-        let rows = ResidentRows::from_tensors(&x, &x).unwrap();
+        let rows = TensorDataset::new(&x, &x).unwrap();
         let names = vec!["target0".to_owned(), "target1".to_owned()];
         assert_eq!(rows.layout().targets, TargetLayout::Values { names });
     }
@@ -109,7 +112,7 @@ mod tests {
     #[test]
     fn tensors_that_are_no_rows_are_named() {
         let x = tensor(&[1.0, 2.0, 3.0, 4.0], &[2, 2]);
-        let error = |x: &Tensor, y: &Tensor| ResidentRows::from_tensors(x, y).unwrap_err().to_string();
+        let error = |x: &Tensor, y: &Tensor| TensorDataset::new(x, y).unwrap_err().to_string();
         let flat = tensor(&[1.0, 2.0], &[2]);
         assert!(error(&flat, &flat).starts_with("features [2] f32 should be [rows, columns] f32"));
         let three = tensor(&[1.0; 3], &[3]);

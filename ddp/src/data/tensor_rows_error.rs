@@ -28,6 +28,19 @@ pub enum TensorRowsError {
         /// Its class index.
         class: i64,
     },
+    /// A sampler's row that the data lacks.
+    #[error("the sampler returned row {row} of data with {n_rows} rows, which count from 0")]
+    NoSuchRow {
+        /// The row.
+        row: usize,
+        /// Rows of the data.
+        n_rows: usize,
+    },
+    /// Rows with weights where a loop takes pairs of features and targets.
+    #[error(
+        "the rows have weights, which pairs of features and targets leave out\nhint: `Loader::batches` returns them, too"
+    )]
+    Weighted,
     /// A feature or target that is NaN or infinite.
     #[error("{name}: row {row} holds {value}, and rows must be finite")]
     NotFinite {

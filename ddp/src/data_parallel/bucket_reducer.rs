@@ -1,9 +1,7 @@
 //! Reduction of gradients over the ranks, bucket by bucket while backward computes, in f32 or bf16.
 
-use std::ops::Range;
-
 use ddp_comm::{ReduceOp, Scope};
-use ddp_kernels::{KernelError, Tensor, TensorMut, ops};
+use ddp_kernels::{KernelError, TensorMut, ops};
 
 use crate::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
 use crate::data_parallel::error::{ExchangeError, Result};
@@ -19,10 +17,14 @@ pub enum Reduction {
 }
 
 impl Reduction {
-    fn start<'env>(self, scope: &mut Scope<'env>, bucket: TensorMut<'env>) -> Result<()> {
+    /// Starts to reduce a bucket that ends with `tail_len` elements that are no gradients; their squares count for no norm.
+    fn start<'env>(self, scope: &mut Scope<'env>, bucket: TensorMut<'env>, tail_len: usize) -> Result<()> {
         match self {
-            Reduction::ToAll => scope.all_reduce(ReduceOp::Sum, bucket)?,
-            Reduction::ToOwners => scope.reduce_scatter_in_place(ReduceOp::Sum, bucket)?,
+            Reduction::ToAll => {
+                let n_gradients = bucket.numel() - tail_len;
+                scope.all_reduce_squared(ReduceOp::Sum, bucket, n_gradients)?
+            }
+            Reduction::ToOwners => scope.reduce_scatter_squared(ReduceOp::Sum, bucket)?,
         };
         Ok(())
     }
@@ -66,10 +68,16 @@ impl<'a, 'env> ReducedGradients<'a, 'env> {
 
     /// Starts the remaining buckets and waits for all of them.
     pub fn finish(mut self) -> Result<()> {
-        while let Some((_, bucket)) = self.waiting.pop() {
-            self.reduction.start(self.scope, bucket)?;
+        while !self.waiting.is_empty() {
+            self.start_next()?;
         }
         Ok(self.scope.wait_all()?)
+    }
+
+    fn start_next(&mut self) -> Result<()> {
+        let Some((_, bucket)) = self.waiting.pop() else { return Ok(()) };
+        let tail_len = if self.waiting.is_empty() { self.tail_len } else { 0 };
+        self.reduction.start(self.scope, bucket, tail_len)
     }
 }
 
@@ -116,9 +124,7 @@ impl GradientSink for ReducedGradients<'_, '_> {
             if !ready(*first, bucket, self.waiting.len() == 1) {
                 break;
             }
-            if let Some((_, bucket)) = self.waiting.pop() {
-                self.reduction.start(self.scope, bucket)?;
-            }
+            self.start_next()?;
         }
         Ok(())
     }
@@ -164,24 +170,18 @@ impl<'a, 'env> CompressedGradients<'a, 'env> {
         if let Some((first, mut bucket)) = self.waiting.pop() {
             let end = first + bucket.numel();
             ops::cast(self.grads.as_ref().range(first, end)?, bucket.reborrow())?;
-            self.reduction.start(self.scope, bucket)?;
+            self.reduction.start(self.scope, bucket, 0)?;
         }
         Ok(())
     }
 
-    /// Starts the remaining buckets and waits for all of them; [`decompress`] then copies the sums back to the gradients.
+    /// Starts the remaining buckets and waits for all of them; the optimiser then reads the sums in bf16.
     pub fn finish(mut self) -> Result<()> {
         while !self.waiting.is_empty() {
             self.start_next()?;
         }
         Ok(self.scope.wait_all()?)
     }
-}
-
-/// Casts a reduced bf16 range back to f32 gradients.
-pub fn decompress(wire: &Tensor, grads: &mut Tensor, range: Range<usize>) -> Result<()> {
-    let wire = wire.view().range(range.start, range.end)?;
-    Ok(ops::cast(wire, grads.view_mut().range(range.start, range.end)?)?)
 }
 
 impl GradientSink for CompressedGradients<'_, '_> {

@@ -91,6 +91,10 @@ impl TreeLens {
     }
 }
 
+fn bytes_sent(world_size: usize, n_subtrees: usize, len: usize) -> u64 {
+    ((world_size - 1) * n_subtrees * len * size_of::<f32>()) as u64
+}
+
 impl TreeSum {
     /// Elements (f32) of its buffers, in addition to the `len` of the sums.
     pub fn extra_len(partition: &RankPartition, len: usize) -> usize {
@@ -128,7 +132,12 @@ impl TreeSum {
 
     /// Bytes that this rank sends in a step, counted for a ring.
     pub fn exchange_bytes(&self) -> u64 {
-        ((self.world_size - 1) * self.n_subtrees * self.len * size_of::<f32>()) as u64
+        bytes_sent(self.world_size, self.n_subtrees, self.len)
+    }
+
+    /// [`TreeSum::exchange_bytes`] of the tree for sums of `len` f32.
+    pub fn exchange_bytes_of(partition: &RankPartition, len: usize) -> u64 {
+        bytes_sent(partition.world_size, TreeLens::new(partition, len).n_subtrees, len)
     }
 
     /// Buffer for the next micro-shard's gradient, as long as `grads`.

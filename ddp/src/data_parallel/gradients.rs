@@ -10,7 +10,7 @@ use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorRef};
 
 use crate::config::{CommDtype, ZeroStage};
 use crate::data::order::partition::{PartitionKind, RankPartition};
-use crate::data_parallel::bucket_reducer::{CompressedGradients, ReducedGradients, Reduction, decompress};
+use crate::data_parallel::bucket_reducer::{CompressedGradients, ReducedGradients, Reduction};
 use crate::data_parallel::buckets::{BucketPlan, STEP_VOTE, TAIL_ELEMENTS};
 use crate::data_parallel::error::Result;
 use crate::data_parallel::fixed_tree::TreeSum;
@@ -41,7 +41,8 @@ pub(crate) struct Gradients {
 enum Exchange {
     /// No reduction: there is one rank.
     Alone,
-    /// Bucket by bucket while backward computes; in f32, or rounded into a separate bf16 buffer.
+    /// Bucket by bucket while backward computes; in f32, or rounded into a separate bf16 buffer, which then holds the reduced
+    /// gradients.
     Buckets(Reduction, Option<Tensor>),
     /// Block by block with the update; the range after the blocks before it.
     WithUpdate,
@@ -70,6 +71,60 @@ pub struct ExchangeBytes {
     pub sent: u64,
     /// Bytes that a ring all-reduce of the same gradients would send, for comparison.
     pub all_reduce: u64,
+}
+
+/// How gradients are exchanged, as far as it decides the bytes that a step sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExchangeWay {
+    /// Not at all: there is one rank.
+    Alone,
+    /// Every rank gets all sums; `is_rounded`: in bf16.
+    AllReduce {
+        /// Whether gradients travel in bf16.
+        is_rounded: bool,
+    },
+    /// Each rank gets the sums of its shards, and all ranks gather the weights.
+    ReduceScatter {
+        /// Whether gradients travel in bf16.
+        is_rounded: bool,
+    },
+    /// A reduce-scatter per micro-batch, and all ranks gather the weights.
+    EveryMicroBatch {
+        /// Micro-batches of a rank.
+        n_micro_batches: usize,
+    },
+    /// Along a fixed tree.
+    Tree {
+        /// Bytes sent for the tree.
+        sent: u64,
+        /// Whether all ranks gather the weights.
+        gathers_weights: bool,
+    },
+}
+
+impl ExchangeBytes {
+    /// The bytes of a step that exchanges `flat_len` gradients and the sums this way, counted for ring algorithms.
+    pub fn new(way: ExchangeWay, world_size: usize, flat_len: usize) -> Self {
+        let (n, f32_bytes) = (world_size as u64, size_of::<f32>() as u64);
+        // A reduce-scatter or all-gather over a ring sends all shards but one.
+        let once = |bytes: u64| (n - 1) * bytes / n;
+        let (flat, tail) = (f32_bytes * flat_len as u64, f32_bytes * TAIL_ELEMENTS as u64);
+        let all_reduce = 2 * once(flat + tail);
+        let sent = match way {
+            ExchangeWay::Alone => 0,
+            ExchangeWay::AllReduce { is_rounded: false } => all_reduce,
+            ExchangeWay::AllReduce { is_rounded: true } => once(flat) + 2 * once(tail),
+            ExchangeWay::ReduceScatter { is_rounded: false } => 2 * once(flat) + 2 * once(tail),
+            ExchangeWay::ReduceScatter { is_rounded: true } => once(flat / 2) + once(flat) + 2 * once(tail),
+            ExchangeWay::EveryMicroBatch { n_micro_batches } => {
+                (n_micro_batches as u64 + 1) * once(flat) + 2 * once(tail)
+            }
+            ExchangeWay::Tree { sent, gathers_weights } => {
+                sent + if gathers_weights { once(flat) } else { 0 }
+            }
+        };
+        ExchangeBytes { sent, all_reduce }
+    }
 }
 
 /// Position of a micro-batch within its step.
@@ -162,13 +217,14 @@ impl Gradients {
         Ok(self.sums.view().range(self.len, self.len + TAIL_ELEMENTS)?)
     }
 
-    /// Reduced gradients of a shard.
+    /// Reduced gradients of a shard, in the format in which they were exchanged.
     pub(crate) fn of_shard(&self, shard: &Shard) -> Result<TensorRef<'_>> {
-        let start = match self.exchange {
-            Exchange::EveryMicroBatch(_) => shard.state_start,
-            _ => shard.flat.start,
+        let (gradients, start) = match &self.exchange {
+            Exchange::EveryMicroBatch(_) => (&self.sums, shard.state_start),
+            Exchange::Buckets(_, Some(wire)) => (wire, shard.flat.start),
+            _ => (&self.sums, shard.flat.start),
         };
-        Ok(self.sums.view().range(start, start + shard.flat.len())?)
+        Ok(gradients.view().range(start, start + shard.flat.len())?)
     }
 
     /// All gradients and the tail, where they are reduced with the update.
@@ -184,25 +240,27 @@ impl Gradients {
         flat_len: usize,
         n_micro_batches: usize,
     ) -> ExchangeBytes {
-        let (n, f32_bytes) = (world_size as u64, size_of::<f32>() as u64);
-        // A reduce-scatter or all-gather over a ring sends all shards but one.
-        let once = |bytes: u64| (n - 1) * bytes / n;
-        let (flat, tail) = (f32_bytes * flat_len as u64, f32_bytes * TAIL_ELEMENTS as u64);
-        let all_reduce = 2 * once(flat + tail);
-        let sent = match &self.exchange {
-            Exchange::Alone => 0,
-            Exchange::Buckets(Reduction::ToAll, None) | Exchange::WithUpdate => all_reduce,
-            Exchange::Buckets(Reduction::ToAll, Some(_)) => once(flat) + 2 * once(tail),
-            Exchange::Buckets(Reduction::ToOwners, None) => 2 * once(flat) + 2 * once(tail),
-            Exchange::Buckets(Reduction::ToOwners, Some(_)) => once(flat / 2) + once(flat) + 2 * once(tail),
-            Exchange::EveryMicroBatch(_) => (n_micro_batches as u64 + 1) * once(flat) + 2 * once(tail),
-            Exchange::Tree(tree) => tree.exchange_bytes() + if self.gathers_weights { once(flat) } else { 0 },
+        let way = match &self.exchange {
+            Exchange::Alone => ExchangeWay::Alone,
+            Exchange::WithUpdate => ExchangeWay::AllReduce { is_rounded: false },
+            Exchange::Buckets(Reduction::ToAll, wire) => {
+                ExchangeWay::AllReduce { is_rounded: wire.is_some() }
+            }
+            Exchange::Buckets(Reduction::ToOwners, wire) => {
+                ExchangeWay::ReduceScatter { is_rounded: wire.is_some() }
+            }
+            Exchange::EveryMicroBatch(_) => ExchangeWay::EveryMicroBatch { n_micro_batches },
+            Exchange::Tree(tree) => {
+                ExchangeWay::Tree { sent: tree.exchange_bytes(), gathers_weights: self.gathers_weights }
+            }
         };
-        ExchangeBytes { sent, all_reduce }
+        ExchangeBytes::new(way, world_size, flat_len)
     }
 
     /// Computes the gradients of a micro-batch `x` and adds them to those of earlier micro-batches. After the step's last one they are
     /// reduced over the ranks, except for what is reduced with the update.
+    ///
+    /// - `squares`: receives this rank's part of the sum of squares, if the exchange can sum it
     pub(crate) fn backward(
         &mut self,
         world: &World,
@@ -210,8 +268,9 @@ impl Gradients {
         x: TensorRef<'_>,
         dropout: Option<DropoutStep<'_>>,
         micro_step: MicroStep,
-        shard_plan: &ShardPlan,
+        (shard_plan, squares): (&ShardPlan, Option<&mut Tensor>),
     ) -> Result<()> {
+        let squares = squares.filter(|_| self.sums_squares_in_exchange());
         let accumulate = micro_step.index > 0;
         let Gradients { sums, len, exchange, buckets, overlap, .. } = self;
         let (len, overlap) = (*len, *overlap);
@@ -235,6 +294,9 @@ impl Gradients {
                 let Some(wire) = wire else {
                     let grads = sums.view_mut();
                     return group.scope(|scope| {
+                        if let Some(squares) = squares {
+                            scope.sum_squares_into(squares.view_mut());
+                        }
                         let mut sink = ReducedGradients::new(scope, buckets, grads, overlap, reduction)?;
                         model.backward(x, dropout, accumulate, &mut sink)?;
                         sink.finish()
@@ -243,13 +305,15 @@ impl Gradients {
                 let (grads, tail) = sums.view_mut().split_at(len)?;
                 let wire_grads = wire.view_mut();
                 group.scope(|scope| {
+                    if let Some(squares) = squares {
+                        scope.sum_squares_into(squares.view_mut());
+                    }
                     let mut sink = CompressedGradients::new(
                         scope, buckets, grads, tail, wire_grads, overlap, reduction,
                     )?;
                     model.backward(x, dropout, accumulate, &mut sink)?;
                     sink.finish()
-                })?;
-                shard_plan.own_shards().try_for_each(|shard| decompress(wire, sums, shard.flat))
+                })
             }
             Exchange::Tree(tree) => {
                 model.backward(x, dropout, false, &mut LocalGradients(tree.leaf(sums)))?;
@@ -293,7 +357,14 @@ impl Gradients {
         Ok(())
     }
 
-    /// Computes the sum of squares of the reduced gradients of all ranks into `sum`, `[1]` f64.
+    /// Whether [`Gradients::backward`] sums the squares of buckets behind their reduction: on GPUs. On the CPU one pass over all of
+    /// them follows, whose order of summation does not depend on the buckets.
+    fn sums_squares_in_exchange(&self) -> bool {
+        matches!(self.exchange, Exchange::Buckets(..)) && self.sums.device() != Device::Cpu
+    }
+
+    /// Completes the sum of squares of the reduced gradients of all ranks in `sum`, `[1]` f64, which the step's last
+    /// [`Gradients::backward`] was given.
     pub(crate) fn sum_of_squares(
         &self,
         world: &World,
@@ -308,12 +379,13 @@ impl Gradients {
             }
             return Ok(());
         }
+        let in_exchange = self.sums_squares_in_exchange();
         let mut is_first = true;
         let mut add = |shard: Shard, sum: &mut Tensor| -> Result<()> {
             let accumulate = !std::mem::take(&mut is_first);
             Ok(ops::sum_of_squares(self.of_shard(&shard)?, sum.view_mut(), accumulate)?)
         };
-        for block in shard_plan.blocks() {
+        for block in shard_plan.blocks().iter().filter(|_| !in_exchange) {
             add(shard_plan.own_shard(block), sum)?;
         }
         if !shard_plan.blocks().is_empty() {
@@ -321,6 +393,6 @@ impl Gradients {
         }
         // All ranks have the same rest.
         let rest = shard_plan.rest();
-        if rest.flat.is_empty() { Ok(()) } else { add(rest, sum) }
+        if in_exchange || rest.flat.is_empty() { Ok(()) } else { add(rest, sum) }
     }
 }

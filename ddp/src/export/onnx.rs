@@ -11,7 +11,7 @@ use super::outputs::{Head, NAMES};
 use super::proto::{
     Dimension, ElementType, ModelProto, OperatorSetIdProto, StringStringEntryProto, ValueInfoProto,
 };
-use crate::config::Task;
+use crate::config::{Loss, Task};
 use crate::data::Preprocessor;
 use crate::model::{Layer, LayerKind};
 
@@ -48,6 +48,8 @@ pub struct Trained<'a> {
     pub parameters: Vec<TrainedParam>,
     /// Meaning of the outputs.
     pub task: Task,
+    /// The loss that it was trained with.
+    pub loss: &'a Loss,
     /// Names of the target columns.
     pub targets: &'a [String],
     /// The resolved config, as TOML.
@@ -69,14 +71,14 @@ impl OnnxModel {
     /// [`ExportError::UnknownLayer`] for a layer of a user's own kind; [`ExportError::Parameter`] and [`ExportError::Features`]
     /// for weights and columns of another model.
     pub fn new(trained: Trained<'_>) -> Result<Self> {
-        let Trained { preprocessor, layers, parameters, task, targets, config, origin } = trained;
+        let Trained { preprocessor, layers, parameters, task, loss, targets, config, origin } = trained;
         let mut graph = Graph::new("ddp-train", &NAMES);
         let features = inputs::add(&mut graph, preprocessor);
         check_width(&features, layers)?;
         let mut parameters = Parameters::new(parameters);
         let outputs = layers::add(&mut graph, &features, layers, &mut parameters)?;
         let n_outputs = layers.last().map_or(0, |layer| layer.out_features());
-        let head = Head::new(task, preprocessor, n_outputs);
+        let head = Head::new(task, loss, preprocessor, n_outputs);
         head.add(&mut graph, &outputs, n_outputs);
         let columns = |input: &Input| (input.name.clone(), json!(input.columns));
         let columns: serde_json::Map<_, _> = features.inputs.iter().map(columns).collect();

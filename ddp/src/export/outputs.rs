@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::graph::{Attribute, Graph, Value};
 use super::proto::ElementType;
-use crate::config::Task;
-use crate::data::{Label, LabelVocabulary, Preprocessor, TargetScale};
+use crate::config::{Loss, Task};
+use crate::data::{Label, LabelVocabulary, OutputUnits, Preprocessor, TargetScale};
 
 /// Name of the output of probabilities.
 const PROBABILITIES: &str = "probabilities";
@@ -23,20 +23,20 @@ pub(super) enum Head {
     Classes(Arc<LabelVocabulary>),
     /// One yes or no per output.
     Labels,
-    /// Quantities, which the layers give in standardised units if there is a scale.
-    Values(Option<TargetScale>),
+    /// Quantities in these units.
+    Values(OutputUnits),
 }
 
 impl Head {
     /// The head of a model for `task`.
-    pub(super) fn new(task: Task, preprocessor: &Preprocessor, n_outputs: usize) -> Self {
+    pub(super) fn new(task: Task, loss: &Loss, preprocessor: &Preprocessor, n_outputs: usize) -> Self {
         match task {
             Task::Classification => {
                 let numbers = || Arc::new(LabelVocabulary::numbers(n_outputs));
                 Head::Classes(preprocessor.labels.clone().unwrap_or_else(numbers))
             }
             Task::Multilabel => Head::Labels,
-            Task::Regression => Head::Values(preprocessor.target_scale.clone()),
+            Task::Regression => Head::Values(OutputUnits::new(loss, preprocessor.target_scale.as_ref())),
         }
     }
 
@@ -45,18 +45,26 @@ impl Head {
         match self {
             Head::Classes(labels) => add_classes(graph, outputs, n_outputs, labels),
             Head::Labels => add_labels(graph, outputs, n_outputs),
-            Head::Values(scale) => add_values(graph, outputs, n_outputs, scale.as_ref()),
+            Head::Values(units) => add_values(graph, outputs, n_outputs, units),
         }
     }
 }
 
-/// `outputs · scale + shift` in f64, as [`TargetScale::to_user_units`].
-fn add_values(graph: &mut Graph, outputs: &Value, n_outputs: usize, scale: Option<&TargetScale>) {
+/// The outputs in the user's units in f64, as [`OutputUnits::to_user_units`].
+fn add_values(graph: &mut Graph, outputs: &Value, n_outputs: usize, units: &OutputUnits) {
     graph.output(PREDICTION, ElementType::Double, Some(n_outputs), "predicted quantities");
-    let Some(TargetScale { shift, scale }) = scale else {
-        let to = [("to", Attribute::Int(ElementType::Double as i64))];
-        graph.output_op("Cast", &[outputs], &to, PREDICTION);
-        return;
+    let TargetScale { shift, scale } = match units {
+        OutputUnits::Targets => {
+            let to = [("to", Attribute::Int(ElementType::Double as i64))];
+            graph.output_op("Cast", &[outputs], &to, PREDICTION);
+            return;
+        }
+        OutputUnits::Logarithms => {
+            let logarithms = graph.cast(outputs, ElementType::Double, "target.logarithms");
+            graph.output_op("Exp", &[&logarithms], &[], PREDICTION);
+            return;
+        }
+        OutputUnits::Standardized(scale) => scale,
     };
     let shift = graph.doubles("target.shift", shift.clone());
     let scale = graph.doubles("target.scale", scale.clone());

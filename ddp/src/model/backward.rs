@@ -98,6 +98,7 @@ impl Network {
                 params: views,
                 grads,
                 buffers: &mut own[index],
+                registered: &self.registered.of_layers[index],
                 workspace: workspace.view_mut(),
                 matmul_mode,
                 dropout,
@@ -110,16 +111,17 @@ impl Network {
                 sink.finished(end)?;
             }
             if let (d_y, Some(d_x)) = one_or_two(gradients, *d, *d_x) {
-                let (through, in_features) = match before.last() {
-                    Some(before) => {
-                        let through =
-                            before.layer.activation_of(view(values, before.y, x)?, &own[index - 1])?;
-                        (through, before.layer.out_features())
-                    }
-                    None => unreachable!("a gradient that a layer in front of this one needs"),
+                let (own_before, own) = own.split_at_mut(index);
+                let (Some(before), Some(buffers_before)) = (before.last(), own_before.last()) else {
+                    unreachable!("a gradient that a layer in front of this one needs")
                 };
+                let through = before.layer.activation_of(view(values, before.y, x)?, buffers_before)?;
+                let in_features = before.layer.out_features();
                 let pass = InputGradientPass {
+                    x: view(values, *from, x)?,
                     params: views,
+                    buffers: &mut own[0],
+                    registered: &self.registered.of_layers[index],
                     workspace: workspace.view_mut(),
                     matmul_mode,
                     through,

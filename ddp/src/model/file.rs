@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ddp_kernels::{DType, Device, Tensor};
+use ddp_kernels::{Device, Tensor};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
@@ -242,9 +242,23 @@ impl ModelFile {
     /// # Errors
     /// [`ModelError::ModelMismatch`], with every difference, if names or shapes are others than the layout's.
     pub fn weights(&self, layout: &ParamLayout) -> Result<Tensor> {
+        self.weights_below(usize::MAX, layout, vec![0.0; layout.flat_len()])
+    }
+
+    /// As [`ModelFile::weights`], but with the output layer of `flat`, whose names and shapes in the file do not matter.
+    ///
+    /// # Errors
+    /// [`ModelError::ModelMismatch`] for differences of other layers.
+    pub fn weights_without_head(&self, layout: &ParamLayout, flat: Vec<f32>) -> Result<Tensor> {
+        let head = layout.slots().iter().map(|slot| slot.layer).max().unwrap_or_default();
+        self.weights_below(head, layout, flat)
+    }
+
+    /// `flat` with the file's weights of the layers before `end`.
+    fn weights_below(&self, end: usize, layout: &ParamLayout, mut flat: Vec<f32>) -> Result<Tensor> {
         let tensors = self.tensors();
         let mut differences = Vec::new();
-        for slot in layout.forward_order() {
+        for slot in layout.forward_order().into_iter().filter(|slot| slot.layer < end) {
             match tensors.tensor(&slot.name) {
                 Err(_) => differences.push(format!("{} {:?} is not in the file", slot.name, slot.dims)),
                 Ok(view) if view.shape() != slot.dims => {
@@ -276,13 +290,11 @@ impl ModelFile {
                 differences: differences.join("\n  "),
             });
         }
-        let mut weights = Tensor::zeros(&[layout.flat_len()], DType::F32, Device::Cpu)?;
-        let flat = weights.view_mut().into_slice::<f32>("load", "weights")?;
-        for slot in layout.slots() {
+        for slot in layout.slots().iter().filter(|slot| slot.layer < end) {
             let view = tensors.tensor(&slot.name).expect("found above");
             flat[slot.range()].copy_from_slice(&self.floats(&slot.name, &view)?);
         }
-        Ok(weights)
+        Ok(Tensor::from_slice(&flat, &[layout.flat_len()], Device::Cpu)?)
     }
 
     /// A vector of f64, or of f32 as earlier versions wrote it.

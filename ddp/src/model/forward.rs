@@ -34,14 +34,15 @@ impl Network {
         let Buffers { master_weights, compute_weights, values, own, workspace, .. } = &mut self.buffers;
         let master = &*master_weights;
         let compute = compute_weights.as_ref().unwrap_or(master);
-        for (Step { layer, params, x: from, y: to, skip, .. }, buffers) in self.plan.steps.iter_mut().zip(own)
-        {
+        let steps = self.plan.steps.iter_mut().zip(own).zip(&mut self.registered.of_layers);
+        for ((Step { layer, params, x: from, y: to, skip, .. }, buffers), registered) in steps {
             // Only a skip connection that begins at the model's input writes nowhere, and it computes nothing.
             let Value::Buffer(index) = *to else { continue };
             let (before, after) = values.split_at_mut(index);
             let pass = ForwardPass {
                 params: ParamViews { places: params, master, compute },
                 buffers,
+                registered,
                 workspace: workspace.view_mut(),
                 matmul_mode,
                 dropout,

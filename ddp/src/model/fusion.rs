@@ -10,6 +10,7 @@ use super::linear_spec::LinearSpec;
 /// The same function in fewer calls on `device`.
 pub(crate) fn fuse(layers: Vec<Box<dyn Layer>>, device: Device) -> Vec<Box<dyn Layer>> {
     let mut layers = activations_into_linear(layers);
+    derivatives_to_themselves(&mut layers);
     if matches!(device, Device::Cuda(_)) {
         derivatives_into_next(&mut layers);
     }
@@ -34,6 +35,15 @@ fn activations_into_linear(layers: Vec<Box<dyn Layer>>) -> Vec<Box<dyn Layer>> {
         }
     }
     fused
+}
+
+/// Undoes [`derivatives_into_next`], for layers that were on a GPU.
+fn derivatives_to_themselves(layers: &mut [Box<dyn Layer>]) {
+    for layer in layers {
+        if let LayerKind::Linear(linear @ LinearSpec { derivative_in_next: true, .. }) = layer.kind() {
+            *layer = Box::new(Linear::new(LinearSpec { derivative_in_next: false, ..linear.clone() }));
+        }
+    }
 }
 
 /// The matmul that gives the gradient of a layer's input multiplies it with the derivative of the activation that gave this input.

@@ -12,6 +12,7 @@ use super::EmbeddingSpec;
 use super::linear_spec::LinearSpec;
 use super::param::{ParamSlot, ParamSpec};
 use super::pass::{BackwardPass, ForwardPass, InputGradientPass};
+pub use super::registered_buffer::RegisteredBuffer;
 use crate::config::precision::Precision;
 
 /// Result of the operations of a layer.
@@ -44,6 +45,20 @@ pub trait Layer: Debug + Send {
     /// Buffers of the layer's own, kept from forward to backward.
     fn buffers(&self, _sizes: Sizes) -> Vec<BufferSpec> {
         Vec::new()
+    }
+
+    /// Tensors of the layer that are no parameters, with their initial values; called once, when the model is created.
+    ///
+    /// # Errors
+    /// [`KernelError`] from making the tensors.
+    fn registered_buffers(&self) -> Result<Vec<RegisteredBuffer>> {
+        Ok(Vec::new())
+    }
+
+    /// Whether a step on a GPU may be captured as a graph: its passes allocate no memory, wait for nothing, read no tensor on the
+    /// host and enqueue the same work in every step. Otherwise the trainer runs steps kernel by kernel.
+    fn is_capturable(&self) -> bool {
+        self.kind() != LayerKind::Opaque
     }
 
     /// Elements (f32) of [`ForwardPass::workspace`] and its counterparts, scratch that all layers share.

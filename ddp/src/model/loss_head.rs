@@ -17,6 +17,11 @@ pub enum LossHead {
     },
     /// Binary cross-entropy with logits.
     Bce,
+    /// Focal loss of labels.
+    Focal {
+        /// Exponent of the missing probability.
+        gamma: f64,
+    },
     /// Mean squared error.
     Mse,
     /// Huber's loss.
@@ -31,6 +36,8 @@ pub enum LossHead {
         /// The quantile, in (0, 1).
         quantile: f64,
     },
+    /// Poisson loss: the outputs are logarithms of rates.
+    Poisson,
 }
 
 impl LossHead {
@@ -59,10 +66,12 @@ impl LossHead {
                 },
             },
             Loss::Bce => LossHead::Bce,
+            Loss::Focal { gamma } => LossHead::Focal { gamma: *gamma },
             Loss::Mse => LossHead::Mse,
             Loss::Huber { delta } => LossHead::Huber { delta: *delta },
             Loss::LogCosh => LossHead::LogCosh,
             Loss::Quantile { quantile } => LossHead::Quantile { quantile: *quantile },
+            Loss::Poisson => LossHead::Poisson,
         })
     }
 
@@ -105,6 +114,9 @@ impl LossHead {
                 ops::softmax_cross_entropy(outputs, targets, &config, scale, d_outputs, sums)
             }
             LossHead::Bce => ops::bce_with_logits(outputs, targets, row_weights, scale, d_outputs, sums),
+            LossHead::Focal { gamma } => {
+                ops::focal_with_logits(outputs, targets, row_weights, *gamma, scale, d_outputs, sums)
+            }
             LossHead::Mse => ops::mse(outputs, targets, row_weights, scale, d_outputs, sums),
             LossHead::Huber { delta } => {
                 ops::huber(outputs, targets, row_weights, *delta, scale, d_outputs, sums)
@@ -113,6 +125,7 @@ impl LossHead {
             LossHead::Quantile { quantile } => {
                 ops::quantile(outputs, targets, row_weights, *quantile, scale, d_outputs, sums)
             }
+            LossHead::Poisson => ops::poisson(outputs, targets, row_weights, scale, d_outputs, sums),
         }
     }
 }

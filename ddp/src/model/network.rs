@@ -10,6 +10,7 @@ use super::buffers::Buffers;
 use super::layer::{BufferSpec, Layer, Sizes};
 use super::layout::ParamLayout;
 use super::plan::{Plan, Value};
+use super::registered::Registered;
 use super::{ModelSpec, init, layers};
 use crate::config::WeightInit;
 use crate::config::precision::Precision;
@@ -22,6 +23,7 @@ pub struct Network {
     pub(super) plan: Plan,
     pub(super) layout: ParamLayout,
     pub(super) buffers: Buffers<Tensor>,
+    pub(super) registered: Registered,
 }
 
 impl Network {
@@ -56,7 +58,7 @@ impl Network {
     /// [`KernelError::DeviceUnavailable`], or out of memory.
     ///
     /// # Panics
-    /// If there is no layer, or skip connections do not end where they should.
+    /// If there is no layer, skip connections do not end where they should, or two registered buffers have one name.
     pub fn of_layers(
         layers: Vec<Box<dyn Layer>>,
         layout: ParamLayout,
@@ -68,7 +70,8 @@ impl Network {
         let mut make =
             |buffer: &BufferSpec| Tensor::zeros_for(buffer.kind, &buffer.dims, buffer.dtype, sizes.device);
         let buffers = Buffers::make(&plan, layout.flat_len(), &mut make)?;
-        Ok(Network { plan, layout, buffers })
+        let registered = Registered::new(plan.steps.iter().map(|step| &*step.layer), sizes.device)?;
+        Ok(Network { plan, layout, buffers, registered })
     }
 
     /// A model of these layers in forward order, on rows of `n_features`: [`Network::of_layers`] with the layout of a world in which
@@ -82,6 +85,21 @@ impl Network {
     pub fn from_layers(layers: Vec<Box<dyn Layer>>, n_features: usize, sizes: Sizes) -> Result<Self> {
         let layout = ParamLayout::of_layers(&layers, 1);
         Self::of_layers(layers, layout, n_features, sizes)
+    }
+
+    /// The same model on another device: parameters and registered buffers move, all other memory is made anew.
+    ///
+    /// # Errors
+    /// [`KernelError::DeviceUnavailable`], or out of memory.
+    ///
+    /// Source: `torch.nn.Module.to`.
+    pub fn to(self, device: Device) -> Result<Self> {
+        let Network { plan, layout, buffers, registered } = self;
+        let (sizes, n_features) = (Sizes { device, ..plan.sizes }, plan.n_features);
+        let mut moved = Self::of_layers(plan.into_layers(), layout, n_features, sizes)?;
+        moved.registered.copy_from(&registered)?;
+        moved.set_weights(buffers.master_weights.view())?;
+        Ok(moved)
     }
 
     /// Draws the initial weights as PyTorch does, which depend on `seed` and on nothing else: see [`init`].
@@ -131,9 +149,47 @@ impl Network {
         self.plan.steps.iter().map(|step| &*step.layer)
     }
 
+    /// Names and values of all registered buffers, in forward order.
+    ///
+    /// Source: `torch.nn.Module.named_buffers`.
+    pub fn named_buffers(&self) -> Vec<(&str, &Tensor)> {
+        self.registered.iter().collect()
+    }
+
+    /// Names and values of the registered buffers that checkpoints hold, in forward order.
+    pub fn saved_buffers(&self) -> Vec<(&str, &Tensor)> {
+        self.registered.saved().collect()
+    }
+
+    /// All registered buffers, in forward order.
+    pub(crate) fn buffers_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
+        self.registered.iter_mut()
+    }
+
+    /// The registered buffers that are means over all ranks, in forward order.
+    pub(crate) fn averaged_buffers_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
+        self.registered.averaged_mut()
+    }
+
+    /// Copies of all registered buffers, for [`Network::restore_buffers`].
+    pub(crate) fn copy_of_buffers(&self) -> Result<Vec<Tensor>> {
+        self.registered.iter().map(|(_, values)| values.try_clone()).collect()
+    }
+
+    /// Undoes what passes did to the registered buffers since [`Network::copy_of_buffers`].
+    pub(crate) fn restore_buffers(&mut self, copies: &[Tensor]) -> Result<()> {
+        let pairs = self.registered.iter_mut().zip(copies);
+        pairs.into_iter().try_for_each(|(to, from)| ops::copy(from.view(), to.view_mut()))
+    }
+
     /// Width of the outputs.
     pub fn n_outputs(&self) -> usize {
         self.plan.n_outputs
+    }
+
+    /// Width of the input.
+    pub fn n_features(&self) -> usize {
+        self.plan.n_features
     }
 
     /// Number formats.

@@ -32,6 +32,8 @@ pub struct ForwardPass<'a> {
     pub params: ParamViews<'a>,
     /// The layer's own buffers, each for the most rows of a pass.
     pub buffers: &'a mut [Tensor],
+    /// The tensors of [`super::Layer::registered_buffers`]. Training passes may write them; others must not.
+    pub registered: &'a mut [Tensor],
     /// Scratch shared by all layers.
     pub workspace: TensorMut<'a>,
     /// Arithmetic of f32 matmuls.
@@ -40,6 +42,13 @@ pub struct ForwardPass<'a> {
     pub dropout: Option<DropoutStep<'a>>,
     /// For the end of a skip connection: the value at its start.
     pub skip: Option<TensorRef<'a>>,
+}
+
+impl ForwardPass<'_> {
+    /// Whether this is a pass of training, not of an evaluation, a prediction or a gradient check.
+    pub fn is_training(&self) -> bool {
+        self.dropout.is_some()
+    }
 }
 
 /// Arguments of [`super::Layer::backward`].
@@ -55,6 +64,8 @@ pub struct BackwardPass<'a> {
     pub grads: ParamGradients<'a>,
     /// The layer's own buffers as the forward pass left them.
     pub buffers: &'a mut [Tensor],
+    /// The tensors of [`super::Layer::registered_buffers`].
+    pub registered: &'a [Tensor],
     /// Scratch shared by all layers.
     pub workspace: TensorMut<'a>,
     /// Arithmetic of f32 matmuls.
@@ -69,8 +80,14 @@ pub struct BackwardPass<'a> {
 /// Arguments of [`super::Layer::backward_input`].
 #[derive(Debug)]
 pub struct InputGradientPass<'a> {
+    /// Input of the forward pass.
+    pub x: TensorRef<'a>,
     /// Values of the layer's parameters.
     pub params: ParamViews<'a>,
+    /// The layer's own buffers as [`super::Layer::backward`] left them.
+    pub buffers: &'a mut [Tensor],
+    /// The tensors of [`super::Layer::registered_buffers`].
+    pub registered: &'a [Tensor],
     /// Scratch shared by all layers.
     pub workspace: TensorMut<'a>,
     /// Arithmetic of f32 matmuls.

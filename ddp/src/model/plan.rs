@@ -19,6 +19,8 @@ use super::pass::{GradientPlace, ParamPlace};
 pub(crate) struct Plan {
     pub(crate) steps: Vec<Step>,
     pub(crate) sizes: Sizes,
+    /// Width of the model's input.
+    pub(crate) n_features: usize,
     /// The value that holds the model's outputs.
     pub(crate) output: usize,
     pub(crate) n_outputs: usize,
@@ -102,7 +104,25 @@ impl Plan {
         values[output].dtype = DType::F32;
         let shares = place_parameters(&mut steps, layout);
         let n_gradients = plan_backward(&mut steps, layout);
-        Plan { steps, sizes, output, n_outputs, values, n_gradients, gradient_len, shares, workspace_len }
+        Plan {
+            steps,
+            sizes,
+            n_features,
+            output,
+            n_outputs,
+            values,
+            n_gradients,
+            gradient_len,
+            shares,
+            workspace_len,
+        }
+    }
+
+    /// The layers of which the plan was made, but for activations that were fused: a plan of them is the same one.
+    pub(crate) fn into_layers(self) -> Vec<Box<dyn Layer>> {
+        let begins_with_cast = self.steps.first().is_some_and(|first| first.layer.kind() == LayerKind::Cast);
+        let n_inserted = usize::from(begins_with_cast && self.sizes.precision.activations() != DType::F32);
+        self.steps.into_iter().skip(n_inserted).map(|step| step.layer).collect()
     }
 
     /// Makes what the layers keep on the device.

@@ -1,4 +1,4 @@
-//! The weights of a model by name, as PyTorch's `state_dict` has them.
+//! The weights and saved buffers of a model by name, as PyTorch's `state_dict` has them.
 
 use ddp_kernels::{Device, KernelError, Tensor, TensorRef, ops};
 
@@ -7,7 +7,7 @@ use super::{ModelError, Network};
 /// Names that a model and a state dict do not share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StateDictReport {
-    /// Parameters of the model that the state dict lacks: they keep their values.
+    /// Parameters and saved buffers of the model that the state dict lacks: they keep their values.
     pub missing: Vec<String>,
     /// Names of the state dict that the model lacks: they are ignored.
     pub unexpected: Vec<String>,
@@ -29,7 +29,7 @@ impl Network {
             .collect()
     }
 
-    /// Copies all parameters to `device`, f32, in forward order: what [`crate::io::write_safetensors`] writes and
+    /// Copies all parameters to `device`, f32, in forward order, and then all saved buffers: what [`crate::io::write_safetensors`] writes and
     /// [`Network::load_state_dict`] reads.
     ///
     /// # Errors
@@ -40,10 +40,52 @@ impl Network {
             ops::copy(values, copy.view_mut())?;
             Ok((name.to_owned(), copy))
         };
-        self.named_parameters()?.into_iter().map(copy).collect()
+        self.named_tensors()?.into_iter().map(copy).collect()
     }
 
-    /// Copies the tensors of `state_dict`, f32 on any device, to the parameters of these names. Nothing is written if there is an
+    /// Copies the saved buffers of a checkpoint. Returns what differs between their names, shapes and dtypes and the model's; nothing
+    /// is copied then.
+    ///
+    /// # Errors
+    /// [`KernelError`] from the copies.
+    pub fn set_saved_buffers(&mut self, buffers: &[(String, Tensor)]) -> Result<Vec<String>, KernelError> {
+        let mut differences = Vec::new();
+        for (name, own) in self.registered.saved() {
+            match buffers.iter().find(|(given, _)| given == name) {
+                None => differences.push(format!("buffer {name} {} is missing", own.shape())),
+                Some((_, given)) if (given.shape(), given.dtype()) != (own.shape(), own.dtype()) => {
+                    let (from, to) = ((given.shape(), given.dtype()), (own.shape(), own.dtype()));
+                    differences.push(format!(
+                        "buffer {name} is {} {}, {} {} in the model",
+                        from.0, from.1, to.0, to.1
+                    ));
+                }
+                Some(_) => {}
+            }
+        }
+        for (name, given) in buffers {
+            if self.registered.saved_mut(name).is_none() {
+                differences.push(format!("buffer {name} {} is not in the model", given.shape()));
+            }
+        }
+        if differences.is_empty() {
+            for (name, given) in buffers {
+                if let Some(own) = self.registered.saved_mut(name) {
+                    ops::copy(given.view(), own.view_mut())?;
+                }
+            }
+        }
+        Ok(differences)
+    }
+
+    /// Parameters, then saved buffers.
+    fn named_tensors(&self) -> Result<Vec<(&str, TensorRef<'_>)>, KernelError> {
+        let mut tensors = self.named_parameters()?;
+        tensors.extend(self.registered.saved().map(|(name, values)| (name, values.view())));
+        Ok(tensors)
+    }
+
+    /// Copies the tensors of `state_dict`, on any device, to the parameters, f32, and saved buffers of these names. Nothing is written if there is an
     /// error.
     ///
     /// - `strict`: names that only one side has are an error; otherwise they are reported
@@ -61,7 +103,8 @@ impl Network {
         let find = |name: &str| state_dict.iter().find(|(given, _)| given == name).map(|(_, tensor)| tensor);
         let mut report = StateDictReport::default();
         let (mut faults, mut copies) = (Vec::new(), Vec::new());
-        for (name, values) in self.named_parameters()? {
+        let own = self.named_tensors()?;
+        for (name, values) in own.iter().copied() {
             let Some(tensor) = find(name) else {
                 report.missing.push(name.to_owned());
                 continue;
@@ -76,19 +119,26 @@ impl Network {
             }
             copies.push((name.to_owned(), tensor));
         }
-        let is_unknown = |name: &&String| self.layout().find(name).is_none();
+        let is_unknown = |name: &&String| own.iter().all(|(known, _)| known != name);
         report.unexpected = state_dict.iter().map(|(name, _)| name).filter(is_unknown).cloned().collect();
         if strict {
             faults.extend(report.missing.iter().map(|name| format!("{name}: missing")));
             faults.extend(
-                report.unexpected.iter().map(|name| format!("{name}: the model has no such parameter")),
+                report
+                    .unexpected
+                    .iter()
+                    .map(|name| format!("{name}: the model has no such parameter or saved buffer")),
             );
         }
         if !faults.is_empty() {
             return Err(ModelError::StateDict { faults: faults.join("\n  ") });
         }
         for (name, tensor) in copies {
-            let slot = self.layout().find(&name).expect("named by the layout").clone();
+            if let Some(buffer) = self.registered.saved_mut(&name) {
+                ops::copy(tensor.view(), buffer.view_mut())?;
+                continue;
+            }
+            let slot = self.layout().find(&name).expect("a parameter if it is no buffer").clone();
             let values = self.weights_mut().0.view_mut().range(slot.start, slot.range().end)?;
             ops::copy(tensor.view().reshape(&[slot.numel()])?, values)?;
         }
@@ -148,7 +198,11 @@ mod tests {
         let state = |name: &str, dims: &[usize]| (name.to_owned(), ones(dims));
         let partial = [state("layers.0.bias", &[4]), state("head.weight", &[1])];
         let error = network.load_state_dict(&partial, true).unwrap_err().to_string();
-        for part in ["layers.1.bias: missing", "head.weight: the model has no such parameter", "hint: "] {
+        for part in [
+            "layers.1.bias: missing",
+            "head.weight: the model has no such parameter or saved buffer",
+            "hint: ",
+        ] {
             assert!(error.contains(part), "{error}");
         }
         let wrong = [state("layers.0.bias", &[4]), state("layers.1.bias", &[3])];

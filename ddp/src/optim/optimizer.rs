@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ddp_kernels::ops::{self, EmaConfig, OptimizerParams, OptimizerTensors, UpdateInputs};
+use ddp_kernels::ops::{self, Average, OptimizerParams, OptimizerTensors, UpdateInputs};
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
 
 use super::param_groups::{ParamGroups, Segment};
@@ -148,7 +148,7 @@ impl Optimizer {
     /// - `grads`: gradients of exactly `range`
     /// - `state_start`: start of the state of `range` in the state tensors
     ///
-    /// On a GPU one launch per segment of the groups within the range, and one for the average.
+    /// On a GPU one launch per segment of the groups within the range, which moves the average too.
     ///
     /// # Errors
     /// [`KernelError::Shape`] if `grads` is not as long as `range`.
@@ -171,24 +171,31 @@ impl Optimizer {
             let state_range = state_start + at.start..state_start + at.end;
             let mut state = self.state.iter_mut().map(|(_, tensor)| slice(tensor.view_mut(), &state_range));
             let mut state = || state.next().transpose();
+            let (decay, step) = (self.config.ema_decay, self.n_steps);
+            let average = self.ema.as_mut().map(|ema| {
+                Ok::<_, KernelError>(Average { ema: slice(ema.view_mut(), &state_range)?, decay, step })
+            });
             let tensors = OptimizerTensors {
                 master_weights: slice(weights.reborrow(), &at)?,
                 grads: if is_whole { grads } else { grads.range(at.start, at.end)? },
                 state: [state()?, state()?],
+                average: average.transpose()?,
                 compute_weights: compute_weights
                     .as_mut()
                     .map(|copy| slice(copy.reborrow(), &at))
                     .transpose()?,
             };
-            let (lr, step) = (self.lr, self.n_steps);
-            let params =
-                OptimizerParams { lr, lr_scale, weight_decay, step, grad_scale, ..self.config.params() };
+            let params = OptimizerParams {
+                lr: self.lr,
+                lr_scale,
+                weight_decay,
+                step,
+                grad_scale,
+                ..self.config.params()
+            };
             ops::optimizer_step(self.config.kind, &params, tensors, inputs)?;
         }
-        let Some(ema) = &mut self.ema else { return Ok(()) };
-        let config = EmaConfig { decay: self.config.ema_decay, step: self.n_steps };
-        let ema = slice(ema.view_mut(), &(state_start..state_start + range.len()))?;
-        ops::ema_update(&config, ema, weights.as_ref(), inputs)
+        Ok(())
     }
 }
 

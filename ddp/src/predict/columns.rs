@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::error::{PredictError, Result};
 use super::output::block::{ColumnKind, Labels, OutputColumn, Values};
-use super::predictions::{argmax, in_user_units, sigmoid, softmax};
+use super::predictions::{argmax, sigmoid, softmax};
 use crate::config::Task;
-use crate::data::TargetScale;
+use crate::data::OutputUnits;
 
 /// Predicted columns: what is written for each row.
 #[derive(Debug, Clone)]
@@ -18,7 +18,7 @@ pub(crate) struct PredictedColumns {
     with_probabilities: bool,
     /// Probability from which a label applies, or the second of two classes is predicted.
     threshold: Option<f64>,
-    target_scale: Option<TargetScale>,
+    units: OutputUnits,
     /// The columns, without those of the input.
     pub(crate) columns: Vec<OutputColumn>,
 }
@@ -33,7 +33,7 @@ impl PredictedColumns {
         names: &[String],
         with_probabilities: bool,
         threshold: Option<f64>,
-        target_scale: Option<TargetScale>,
+        units: OutputUnits,
     ) -> Result<Self> {
         let usage = |reason: &str, hint: &str| {
             Err(PredictError::Usage { reason: reason.to_owned(), hint: hint.to_owned() })
@@ -80,7 +80,7 @@ impl PredictedColumns {
             n_outputs: names.len(),
             with_probabilities,
             threshold,
-            target_scale,
+            units,
             columns,
         })
     }
@@ -99,7 +99,7 @@ impl PredictedColumns {
                 (0..self.n_outputs).map(|k| Values::Binary(column(k).map(applies).collect())).collect()
             }
             Task::Regression => {
-                let all = in_user_units(outputs, self.target_scale.as_ref());
+                let all = self.units.values(outputs, self.n_outputs);
                 let column = |k: usize| all.iter().skip(k).step_by(self.n_outputs).copied().collect();
                 (0..self.n_outputs).map(|k| Values::Numbers(column(k))).collect()
             }
@@ -134,10 +134,11 @@ impl PredictedColumns {
         }
     }
 
-    /// Labels of the classes, unless they are integers, which arrays hold.
-    pub(crate) fn text_labels(&self) -> Option<Arc<Labels>> {
+    /// Names that an npy array of these predictions needs next to it: one per column of probabilities, else those of the
+    /// classes, unless they are integers, which arrays hold.
+    pub(crate) fn labels_of_array(&self) -> Option<Arc<Labels>> {
         let is_text = self.task == Task::Classification && self.labels.integers.is_none();
-        is_text.then(|| self.labels.clone())
+        (self.with_probabilities || is_text).then(|| self.labels.clone())
     }
 }
 
@@ -147,7 +148,7 @@ mod tests {
 
     fn columns(task: Task, names: &[&str], proba: bool, threshold: Option<f64>) -> Result<PredictedColumns> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        PredictedColumns::new(task, &names, proba, threshold, None)
+        PredictedColumns::new(task, &names, proba, threshold, OutputUnits::Targets)
     }
 
     fn names(columns: &PredictedColumns) -> Vec<&str> {
@@ -163,6 +164,23 @@ mod tests {
         assert_eq!(names(&of(Task::Regression, &["a", "b"], false)), ["prediction_a", "prediction_b"]);
         let labels = of(Task::Multilabel, &["a", "b"], true);
         assert_eq!(names(&labels), ["prediction_a", "prediction_b", "proba_a", "proba_b"]);
+    }
+
+    #[test]
+    fn arrays_need_the_names_of_texts_and_of_probabilities() {
+        let names = |task, names: &[&str], proba| {
+            let columns = columns(task, names, proba, None).unwrap();
+            columns.labels_of_array().map(|labels| labels.names.clone())
+        };
+        let of = |names: [&str; 2]| Some(names.map(str::to_owned).to_vec());
+        for proba in [false, true] {
+            assert_eq!(names(Task::Classification, &["no", "yes"], proba), of(["no", "yes"]));
+        }
+        assert_eq!(names(Task::Classification, &["-1", "1"], false), None);
+        assert_eq!(names(Task::Classification, &["-1", "1"], true), of(["-1", "1"]));
+        assert_eq!(names(Task::Multilabel, &["red", "blue"], true), of(["red", "blue"]));
+        assert_eq!(names(Task::Multilabel, &["red", "blue"], false), None);
+        assert_eq!(names(Task::Regression, &["price"], false), None);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ddp_kernels::{DType, Device, Tensor};
 
+use crate::data::ColumnError;
 use crate::data::batch::{Batch, BatchMut};
 use crate::data::error::Result;
 use crate::data::{Changes, ColumnCodes, DataError, Dataset, DatasetWrapper};
@@ -130,10 +131,11 @@ impl ObservedRows {
 
 /// Whether an error is about a value of a row.
 fn is_bad_value(error: &DataError) -> bool {
-    matches!(
-        error,
-        DataError::NotFinite { .. } | DataError::MissingValue { .. } | DataError::ListLength { .. }
-    )
+    match error {
+        DataError::NotFinite { .. } | DataError::MissingValue { .. } => true,
+        DataError::Column(error) => matches!(**error, ColumnError::ListLength { .. }),
+        _ => false,
+    }
 }
 
 impl DatasetWrapper for ObservedRows {

@@ -1,7 +1,7 @@
 //! Outputs of a model, and what they say: classes, probabilities, values.
 
 use crate::config::Task;
-use crate::data::TargetScale;
+use crate::data::OutputUnits;
 
 /// Predictions for consecutive rows.
 #[derive(Debug, Clone, PartialEq)]
@@ -10,17 +10,12 @@ pub struct Predictions {
     /// `[n_rows, n_outputs]`, row-major.
     outputs: Vec<f32>,
     n_outputs: usize,
-    target_scale: Option<TargetScale>,
+    units: OutputUnits,
 }
 
 impl Predictions {
-    pub(super) fn new(
-        task: Task,
-        outputs: Vec<f32>,
-        n_outputs: usize,
-        target_scale: Option<TargetScale>,
-    ) -> Self {
-        Predictions { task, outputs, n_outputs, target_scale }
+    pub(super) fn new(task: Task, outputs: Vec<f32>, n_outputs: usize, units: OutputUnits) -> Self {
+        Predictions { task, outputs, n_outputs, units }
     }
 
     /// Number of rows.
@@ -28,14 +23,15 @@ impl Predictions {
         self.outputs.len() / self.n_outputs
     }
 
-    /// The network's outputs, `[n_rows, n_outputs]`: logits of classes or labels, or values in standardised units.
+    /// The network's outputs, `[n_rows, n_outputs]`: logits of classes or labels, standardised values, or logarithms
+    /// of rates.
     pub fn outputs(&self) -> &[f32] {
         &self.outputs
     }
 
     /// Regression: the predicted values in the units of the targets, `[n_rows, n_outputs]`.
     pub fn values(&self) -> Vec<f64> {
-        in_user_units(&self.outputs, self.target_scale.as_ref())
+        self.units.values(&self.outputs, self.n_outputs)
     }
 
     /// Classification: the class of each row, that of the largest logit, the first of equal ones.
@@ -51,14 +47,6 @@ impl Predictions {
             Task::Multilabel => self.outputs.iter().map(|&logit| sigmoid(logit)).collect(),
             Task::Regression => Vec::new(),
         }
-    }
-}
-
-/// Outputs `[N, K]` in the units of the targets.
-pub(super) fn in_user_units(outputs: &[f32], scale: Option<&TargetScale>) -> Vec<f64> {
-    match scale {
-        Some(scale) => scale.undo(outputs),
-        None => outputs.iter().map(|&output| f64::from(output)).collect(),
     }
 }
 
@@ -89,19 +77,29 @@ pub(super) fn sigmoid(logit: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::TargetScale;
 
     #[test]
     fn classes_and_probabilities() {
-        let predictions =
-            Predictions::new(Task::Classification, vec![1.0, 1.0, -2.0, 0.0, 1000.0, 2.0], 3, None);
+        let predictions = Predictions::new(
+            Task::Classification,
+            vec![1.0, 1.0, -2.0, 0.0, 1000.0, 2.0],
+            3,
+            OutputUnits::Targets,
+        );
         assert_eq!((predictions.n_rows(), predictions.classes()), (2, vec![0, 1]));
         let p = predictions.probabilities();
         assert!((p[..3].iter().sum::<f32>() - 1.0).abs() < 1e-6 && p[0] == p[1]);
         assert_eq!(p[3..], [0.0, 1.0, 0.0]);
-        let labels = Predictions::new(Task::Multilabel, vec![0.0, -800.0], 2, None);
+        let labels = Predictions::new(Task::Multilabel, vec![0.0, -800.0], 2, OutputUnits::Targets);
         assert_eq!(labels.probabilities(), [0.5, 0.0]);
         let scale = TargetScale { shift: vec![100.0], scale: vec![10.0] };
-        assert_eq!(Predictions::new(Task::Regression, vec![0.5], 1, Some(scale)).values(), [105.0]);
-        assert!(Predictions::new(Task::Regression, vec![3.5], 1, None).probabilities().is_empty());
+        assert_eq!(
+            Predictions::new(Task::Regression, vec![0.5], 1, OutputUnits::Standardized(scale)).values(),
+            [105.0]
+        );
+        assert!(
+            Predictions::new(Task::Regression, vec![3.5], 1, OutputUnits::Targets).probabilities().is_empty()
+        );
     }
 }

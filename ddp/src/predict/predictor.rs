@@ -14,7 +14,7 @@ use crate::data::loader::device_feed::DeviceFeed;
 use crate::data::loader::{Loader, LoaderOptions};
 use crate::data::remainders::Remainders;
 use crate::data::table::ExactRows;
-use crate::data::{Dataset, Preprocessor, ResidentRows, RowLayout, TargetLayout, Targets};
+use crate::data::{Dataset, OutputUnits, Preprocessor, ResidentRows, RowLayout, TargetLayout, Targets};
 use crate::model::Network;
 
 /// Rows of a forward pass on the CPU, where they stay in its caches.
@@ -28,6 +28,7 @@ pub struct Predictor {
     network: Network,
     preprocessor: Preprocessor,
     task: Task,
+    units: OutputUnits,
     feed: DeviceFeed,
 }
 
@@ -52,6 +53,7 @@ impl Predictor {
             network: saved.network(max_rows, device)?,
             preprocessor: saved.preprocessor.clone(),
             task: saved.config.data.task,
+            units: saved.output_units(),
             feed: DeviceFeed::new(device)?,
         })
     }
@@ -86,8 +88,7 @@ impl Predictor {
             outputs.extend_from_slice(batch);
             Ok(())
         })?;
-        let scale = self.preprocessor.target_scale.clone();
-        Ok(Predictions::new(self.task, outputs, self.n_outputs(), scale))
+        Ok(Predictions::new(self.task, outputs, self.n_outputs(), self.units.clone()))
     }
 
     /// Rows as f32, with what that rounds away where the model subtracts an offset.

@@ -80,7 +80,7 @@ pub(crate) fn run(
             &names,
             output.with_probabilities,
             output.threshold,
-            saved.preprocessor.target_scale.clone(),
+            saved.output_units(),
         )?;
         check_kept(&input.keep, &predicted, format, &output.place)?;
         let share = Share { rank: world.rank().0, world_size: world.world_size() };
@@ -90,7 +90,7 @@ pub(crate) fn run(
         Ok((format, columns, predicted, rows, Predictor::of_model(saved, device)?))
     };
     let (format, columns, predicted, rows, predictor) = world.collective_result(prepare())?;
-    let labels = predicted.text_labels();
+    let labels = predicted.labels_of_array();
     let plan = &saved.preprocessor.plan;
     let observed = Arc::new(ObservedRows::new(rows.rows.clone(), plan, input.skips_bad_rows));
     let job = Job { predicted, rows, observed: observed.clone(), predictor, loading };
@@ -120,7 +120,7 @@ pub(crate) fn run(
     let n_bad_rows = sums(world, &[n_bad_rows]).map_err(Stop::from)?[0];
     let counts = counts(world).map_err(Stop::from)?;
     // Before the predictions get their name, which must not be without their meaning.
-    let labels = match format == OutputFormat::Npy && !output.with_probabilities && world.rank().0 == 0 {
+    let labels = match format == OutputFormat::Npy && world.rank().0 == 0 {
         true => labels.map_or(Ok(()), |labels| write_labels(path, &labels)),
         false => Ok(()),
     };
@@ -245,7 +245,8 @@ impl Job {
     }
 }
 
-/// Writes the labels of the class numbers to `OUT.labels.json`, for arrays, which can't hold text.
+/// Writes the labels of the class numbers, or of the columns of probabilities, to `OUT.labels.json`, for arrays, which can't
+/// hold text.
 fn write_labels(out: &Path, labels: &Labels) -> Result<()> {
     let mut name = out.as_os_str().to_owned();
     name.push(".labels.json");

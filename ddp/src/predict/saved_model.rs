@@ -9,7 +9,7 @@ use ddp_kernels::{Device, TensorRef};
 use super::error::Result;
 use crate::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, MANIFEST_FILE, ShardRange, StateReader};
 use crate::config::{Config, Task};
-use crate::data::{KnownFeatures, LabelVocabulary, Preprocessor};
+use crate::data::{KnownFeatures, LabelVocabulary, OutputUnits, Preprocessor};
 use crate::model::file::ModelFile;
 use crate::model::{ModelSpec, Network, ParamLayout};
 use crate::run_folder::folder::{self, MODEL_FILE};
@@ -70,6 +70,11 @@ impl SavedModel {
     pub fn labels(&self) -> Arc<LabelVocabulary> {
         let numbers = || Arc::new(LabelVocabulary::numbers(self.n_outputs));
         self.preprocessor.labels.clone().unwrap_or_else(numbers)
+    }
+
+    /// What the outputs of a regression mean.
+    pub fn output_units(&self) -> OutputUnits {
+        OutputUnits::new(&self.config.loss, self.preprocessor.target_scale.as_ref())
     }
 
     /// Names of the outputs: labels of the classes, or names of the targets.

@@ -1,28 +1,23 @@
 //! Automatic checkpoints of a run: when to save and what to save. The training loop calls it between steps;
 //! [`crate::checkpoint`] writes the files.
 
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ddp_comm::World;
-use ddp_kernels::{Device, Tensor, TensorRef};
 use tracing::{debug, warn};
 
-use crate::checkpoint::{
-    CheckpointError, CheckpointStore, RunState, SaveOptions, SaveOutcome, Saver, ShardRange, SnapshotBuffers,
-    Writer,
-};
+use crate::checkpoint::{CheckpointError, CheckpointStore, RunState, SaveOutcome};
 use crate::config::{CheckpointConfig, Config};
 use crate::data::Loaded;
 use crate::model::file::ModelInfo;
 use crate::report::log::warn_of_all_ranks;
 use crate::report::metrics::{CheckpointEvent, Event, MetricsSink};
-use crate::run_folder::run_id;
 use crate::train::error::Stop;
 use crate::train::error::{Result, TrainError};
-use crate::train::trainer::{StateShard, Trainer};
+use crate::train::rank_save::{RankSave, SaveSettings, count_savers};
+use crate::train::trainer::Trainer;
 
 /// Automatic checkpoints of one run on one rank.
 pub struct Autosave<'a> {
@@ -36,23 +31,6 @@ pub struct Autosave<'a> {
     pauses: Vec<(u64, Duration)>,
     /// Error of the last save, if it failed.
     failed: Option<CheckpointError>,
-}
-
-/// This rank's share of each checkpoint, and the way it is saved.
-struct RankSave {
-    mode: SaveMode,
-    /// Ranges of the state's tensors, which follow each other in the file.
-    ranges: Vec<Range<usize>>,
-    has_weights: bool,
-    /// Whether the system had no page-locked memory left for copies from the GPU.
-    lacks_pinned: bool,
-}
-
-enum SaveMode {
-    /// In the background while training continues, from snapshots in memory that is kept for them.
-    Async(Writer),
-    /// While training waits, from snapshots that are allocated for each save.
-    Blocking(Box<Saver>, SnapshotBuffers, Vec<SaveOutcome>),
 }
 
 impl<'a> Autosave<'a> {
@@ -77,11 +55,23 @@ impl<'a> Autosave<'a> {
         let own = trainer.state_shards();
         let n_savers = count_savers(world, !own.is_empty())?;
         let saves = world.rank().0 < n_savers;
+        let checkpoint = &config.checkpoint;
+        let settings = SaveSettings {
+            // `train.stop_after_steps` applies to this leg of the run only.
+            info: ModelInfo {
+                config: config.without_stop().to_saved_toml(),
+                preprocessor: data.preprocessor.clone(),
+            },
+            data_fingerprint: data.fingerprint_hex(),
+            keep: checkpoint.keep,
+            keep_best: checkpoint.keep_best.is_some(),
+            is_async: checkpoint.is_async && checkpoint.is_on(),
+        };
         let rank_save =
-            saves.then(|| RankSave::new(world, config, data, trainer, store, n_savers, &own)).transpose();
+            saves.then(|| RankSave::new(world, settings, trainer, store, n_savers, &own)).transpose();
         let rank_save = world.collective_result(rank_save)?;
         let last = (None, Instant::now());
-        warn_of_pageable_memory(world, rank_save.as_ref().is_some_and(|rank_save| rank_save.lacks_pinned))?;
+        warn_of_pageable_memory(world, rank_save.as_ref().is_some_and(RankSave::lacks_pinned))?;
         let config = &config.checkpoint;
         Ok(Autosave { world, config, rank_save, last, pauses: Vec::new(), failed: None })
     }
@@ -145,11 +135,8 @@ impl<'a> Autosave<'a> {
     /// # Errors
     /// [`TrainError::Report`] if an event can't be written.
     pub fn report(&mut self, metrics: &mut MetricsSink) -> Result<()> {
-        let outcomes = match self.rank_save.as_mut().map(|rank_save| &mut rank_save.mode) {
-            Some(SaveMode::Async(writer)) => writer.poll(),
-            Some(SaveMode::Blocking(_, _, outcomes)) => std::mem::take(outcomes),
-            None => return Ok(()),
-        };
+        let Some(rank_save) = &mut self.rank_save else { return Ok(()) };
+        let outcomes = rank_save.poll();
         self.report_outcomes(outcomes, metrics)
     }
 
@@ -182,129 +169,10 @@ impl<'a> Autosave<'a> {
     /// # Errors
     /// [`TrainError::Report`] if an event can't be written.
     pub fn finish(&mut self, metrics: &mut MetricsSink) -> Result<Option<CheckpointError>> {
-        let outcomes = match self.rank_save.take().map(|rank_save| rank_save.mode) {
-            Some(SaveMode::Async(writer)) => writer.finish(),
-            Some(SaveMode::Blocking(_, _, outcomes)) => outcomes,
-            None => Vec::new(),
-        };
+        let outcomes = self.rank_save.take().map_or(Vec::new(), RankSave::finish);
         self.report_outcomes(outcomes, metrics)?;
         Ok(self.failed.take())
     }
-}
-
-impl RankSave {
-    fn new(
-        world: &World,
-        config: &Config,
-        data: &Loaded,
-        trainer: &Trainer<'_>,
-        store: CheckpointStore,
-        n_savers: usize,
-        own: &[StateShard],
-    ) -> Result<Self> {
-        let rank = world.rank().0;
-        let layout = trainer.model().layout();
-        let state_names: Vec<String> = trainer.state().iter().map(|(name, _)| (*name).to_owned()).collect();
-        let checkpoint = &config.checkpoint;
-        let ranges = ranges_of(own);
-        let owned: Vec<Range<usize>> = own.iter().map(|shard| shard.flat.clone()).collect();
-        let n_state = ranges.iter().map(ExactSizeIterator::len).sum();
-        let n_weights = if rank == 0 { layout.flat_len() } else { 0 };
-        let n_tensors = state_names.len();
-        let mut lacks_pinned = false;
-        let options = SaveOptions {
-            run_id: store.folder().parent().and_then(run_id::read),
-            // `train.stop_after_steps` applies to this leg of the run only.
-            info: ModelInfo {
-                config: config.without_stop().to_saved_toml(),
-                preprocessor: data.preprocessor.clone(),
-            },
-            layout: layout.clone(),
-            data_fingerprint: data.fingerprint_hex(),
-            world_size: world.world_size(),
-            rank,
-            n_savers,
-            state_names,
-            shard_ranges: ShardRange::of_ranges(layout, &owned),
-            keep: checkpoint.keep,
-            keep_best: checkpoint.keep_best.is_some(),
-            rank_timeout: SaveOptions::RANK_TIMEOUT,
-        };
-        let saver = Saver::new(store, options);
-        let mode = if checkpoint.is_async && checkpoint.is_on() {
-            let device = trainer.model().weights().device();
-            let buffers = SnapshotBuffers::of_device(device, n_weights, &vec![n_state; n_tensors])?;
-            lacks_pinned = device != Device::Cpu && !buffers.is_pinned();
-            SaveMode::Async(Writer::start(saver, buffers)?)
-        } else {
-            // Training waits for the disk here, so pageable memory suffices; a run that is saved only when it stops needs no
-            // memory until then.
-            SaveMode::Blocking(Box::new(saver), SnapshotBuffers::default(), Vec::new())
-        };
-        Ok(RankSave { mode, ranges, has_weights: rank == 0, lacks_pinned })
-    }
-
-    fn save(&mut self, trainer: &Trainer<'_>, run: &RunState, best: Option<Arc<Vec<f32>>>) -> Result<()> {
-        let state: Vec<&Tensor> = trainer.state().into_iter().map(|(_, tensor)| tensor).collect();
-        let weights = self.has_weights.then(|| trainer.model().weights());
-        match &mut self.mode {
-            SaveMode::Async(writer) => {
-                let (mut buffers, _) = writer.take_buffers();
-                snapshot(&mut buffers, weights, &state, &self.ranges)?;
-                buffers.set_best(best);
-                writer.save(run.clone(), self.has_weights, buffers)?;
-            }
-            SaveMode::Blocking(saver, buffers, outcomes) => {
-                snapshot(buffers, weights, &state, &self.ranges)?;
-                let weights = self.has_weights.then(|| buffers.weights());
-                let best = best.as_deref().map(Vec::as_slice);
-                let outcome = match saver.save_with_best(run, weights, best, &buffers.state()) {
-                    Ok(saved) => SaveOutcome::Saved(saved),
-                    Err(error) => {
-                        warn_of_all_ranks(saver.options().rank, &error.to_string());
-                        SaveOutcome::Failed { step: run.step, error }
-                    }
-                };
-                *outcomes = vec![outcome];
-                *buffers = SnapshotBuffers::default();
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Takes a snapshot of this rank's weights and state.
-fn snapshot(
-    buffers: &mut SnapshotBuffers,
-    weights: Option<&Tensor>,
-    state: &[&Tensor],
-    ranges: &[Range<usize>],
-) -> Result<()> {
-    let weights: Vec<TensorRef<'_>> = weights.map(Tensor::view).into_iter().collect();
-    let state: Vec<_> = state.iter().map(|tensor| slices_of(tensor, ranges)).collect::<Result<_>>()?;
-    Ok(buffers.take(&weights, &state)?)
-}
-
-fn slices_of<'a>(tensor: &'a Tensor, ranges: &[Range<usize>]) -> Result<Vec<TensorRef<'a>>> {
-    ranges.iter().map(|range| Ok(tensor.view().range(range.start, range.end)?)).collect()
-}
-
-/// Merges adjacent shards into ranges of the state's tensors.
-fn ranges_of(own: &[StateShard]) -> Vec<Range<usize>> {
-    let mut ranges: Vec<Range<usize>> = Vec::new();
-    for StateShard { flat, offset } in own {
-        match ranges.last_mut() {
-            Some(last) if last.end == *offset => last.end += flat.len(),
-            _ => ranges.push(*offset..offset + flat.len()),
-        }
-    }
-    ranges
-}
-
-/// Counts the ranks that save: all up to the last rank that holds state, at least rank 0.
-fn count_savers(world: &World, has_state: bool) -> Result<usize> {
-    let all = world.group().all_gather_bytes(&[u8::from(has_state)]).map_err(TrainError::from)?;
-    Ok(all.iter().rposition(|of_rank| of_rank[0] == 1).map_or(1, |last| last + 1))
 }
 
 /// Warns of ranks that lack page-locked memory.

@@ -219,7 +219,7 @@ impl<'a> Evaluations<'a> {
     fn request(&self, set: MetricSet, rows: &Arc<dyn Dataset>) -> MetricRequest {
         let names = self.plan.output_names.clone();
         MetricRequest { names, ..MetricRequest::new(self.plan.config.data.task, set) }
-            .in_units_of(rows.layout())
+            .in_units_of(&self.plan.config.loss, rows.layout())
     }
 
     fn evaluate(

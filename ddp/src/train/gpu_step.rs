@@ -16,6 +16,7 @@ use crate::data::batch::Batch;
 use crate::data::device_rows::{DeviceRows, DeviceShape};
 use crate::data::step_rows::StepRows;
 use crate::data_parallel::buckets::STEP_VOTE;
+use crate::model::Network;
 use crate::train::error::{Result, TrainError};
 use crate::train::options::GraphMode;
 use crate::train::step_info::{StepInfo, StepOutcome, StepShape};
@@ -169,11 +170,15 @@ impl GpuStep {
         }
     }
 
-    /// Checks that the ranks' collectives can be part of a graph, before the first step; if not, as [`Graphs::give_up`].
-    /// Collective.
-    pub(crate) fn try_capture(&mut self, world: &World) -> Result<()> {
+    /// Checks that the model's layers and the ranks' collectives can be part of a graph, before the first step; if not, as
+    /// [`Graphs::give_up`]. Collective.
+    pub(crate) fn try_capture(&mut self, world: &World, model: &Network) -> Result<()> {
         if self.graphs.mode == GraphMode::Off {
             return Ok(());
+        }
+        if let Some(layer) = model.layers().find(|layer| !layer.is_capturable()) {
+            let reason = format!("layer \"{}\" does not say that it can be captured", layer.describe());
+            return self.graphs.give_up(world, reason);
         }
         world.try_graph_capture()?.map_or(Ok(()), |reason| self.graphs.give_up(world, reason))
     }

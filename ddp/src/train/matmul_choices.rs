@@ -20,7 +20,9 @@ pub(crate) fn choose(replica: &mut Replica<'_>, gpu: &GpuStep, slot: usize, shap
     let world = replica.world;
     // What is under way would disturb the times, and may wait for other ranks.
     gpu.wait(world)?;
+    let kept = replica.model.copy_of_buffers()?;
     device.choose_matmuls(|| replica.rehearse(gpu, slot, shape))?;
+    replica.model.restore_buffers(&kept)?;
     share(world, device)?;
     if world.local_rank().0 == 0 {
         device.store_matmul_choices()?;

@@ -9,6 +9,7 @@
 pub mod autosave;
 mod bad_steps;
 pub mod best_weights;
+pub mod checkpoints;
 mod diagnosis;
 pub mod early_stopping;
 pub mod error;
@@ -23,6 +24,7 @@ pub mod loop_plan;
 mod matmul_choices;
 pub mod metrics;
 pub mod options;
+mod rank_save;
 pub mod replica_guard;
 pub mod resume;
 mod run_clock;

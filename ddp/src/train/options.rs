@@ -8,7 +8,7 @@ use crate::data_parallel::ExchangeError;
 use crate::data_parallel::buckets::BucketPlan;
 use crate::data_parallel::gradients::ExchangeOptions;
 use crate::data_parallel::shard_plan::ShardPlan;
-use crate::model::{ModelSpec, ParamLayout};
+use crate::model::{Layer, ModelSpec, ParamLayout};
 use crate::optim::loss_scaler::LossScalerConfig;
 use crate::train::withheld::NonFinite;
 
@@ -90,8 +90,17 @@ impl TrainerOptions {
 
     /// Parameter layout for these options: with ZeRO, ranks share each layer evenly.
     pub fn layout(&self, spec: &ModelSpec, world_size: usize) -> ParamLayout {
-        let n_ranks = if self.zero == ZeroStage::Off { 1 } else { world_size };
-        ParamLayout::shared_by(spec, n_ranks)
+        ParamLayout::shared_by(spec, self.n_sharing(world_size))
+    }
+
+    /// As [`TrainerOptions::layout`], of any layers in forward order.
+    pub fn layout_of_layers(&self, layers: &[Box<dyn Layer>], world_size: usize) -> ParamLayout {
+        ParamLayout::of_layers(layers, self.n_sharing(world_size))
+    }
+
+    /// Ranks that share each layer.
+    fn n_sharing(&self, world_size: usize) -> usize {
+        if self.zero == ZeroStage::Off { 1 } else { world_size }
     }
 
     /// Elements of each tensor of optimiser state that a rank of `world` needs for a model of this layout.

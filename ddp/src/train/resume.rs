@@ -60,6 +60,19 @@ impl Resumed {
         Self::on_all_ranks(world, found)
     }
 
+    /// Finds the newest checkpoint in the folder `out` of a training loop of a program's own, as [`Resumed::find`] does; None without
+    /// any. Collective.
+    ///
+    /// # Errors
+    /// [`Stop`] with a [`CheckpointError`], on all ranks alike.
+    pub(crate) fn newest_of(world: &World, out: &Path) -> Result<Option<Self>, Stop> {
+        let found = match world.rank().0 {
+            0 => newest_in(out),
+            _ => Ok(None),
+        };
+        Self::on_all_ranks(world, found)
+    }
+
     /// Shares rank 0's result with all ranks.
     fn on_all_ranks(world: &World, found: Result<Option<Self>>) -> Result<Option<Self>, Stop> {
         let found = world.collective_result(found)?;
@@ -265,7 +278,7 @@ impl Resumed {
     /// [`Stop`] with [`CheckpointError::OtherModel`], [`CheckpointError::Gap`], or [`CheckpointError::Damaged`] if no older checkpoint
     /// is left.
     pub fn restore(
-        mut self,
+        self,
         world: &World,
         config: &Config,
         data: &Loaded,
@@ -273,6 +286,22 @@ impl Resumed {
     ) -> Result<Self, Stop> {
         // The loader's partition depends on it.
         let global_rows = self.state().global_rows;
+        let restored = self.restore_any(world, trainer, |older| {
+            older.check_config(config, world.world_size())?;
+            older.check_data(data)?;
+            older.check_rows(global_rows)
+        })?;
+        world.collective_result(restored.check_preprocessor(data))?;
+        Ok(restored)
+    }
+
+    /// [`Resumed::restore`] without the checks of the run; `check` is of the older checkpoints.
+    pub(crate) fn restore_any(
+        mut self,
+        world: &World,
+        trainer: &mut Trainer<'_>,
+        check: impl Fn(&Self) -> Result<()>,
+    ) -> Result<Self, Stop> {
         loop {
             let read = self.read(world, trainer).map(|best_weights| self.best_weights = best_weights);
             let (damage, rest) = match read {
@@ -283,21 +312,14 @@ impl Resumed {
                 rest => (None, rest),
             };
             world.collective_result(rest)?;
-            let Some(damage) = of_any_rank(world, damage)? else {
-                world.collective_result(self.check_preprocessor(data))?;
-                return Ok(self);
-            };
+            let Some(damage) = of_any_rank(world, damage)? else { return Ok(self) };
             let older = match world.rank().0 {
                 0 => self.older(damage).map(Some),
                 _ => Ok(None),
             };
             self = Self::on_all_ranks(world, older)?
                 .expect("rank 0 found a checkpoint, or its error was returned");
-            let is_same = self
-                .check_config(config, world.world_size())
-                .and_then(|()| self.check_data(data))
-                .and_then(|()| self.check_rows(global_rows));
-            world.collective_result(is_same)?;
+            world.collective_result(check(&self))?;
         }
     }
 
@@ -354,6 +376,11 @@ impl Resumed {
                 reader.read(&shard_ranges, name, &mut values)?;
             }
             ops::copy(TensorRef::from_slice(&values, &[values.len()])?, tensor.view_mut())?;
+        }
+        let differences = trainer.set_buffers(&self.checkpoint.registered_buffers()?)?;
+        if !differences.is_empty() {
+            let (path, differences) = (self.checkpoint.path().to_owned(), differences.join("\n  "));
+            return Err(CheckpointError::OtherModel { path, differences }.into());
         }
         trainer.set_weights(TensorRef::from_slice(&weights, &[weights.len()])?)?;
         trainer.set_n_steps(self.state().step);
@@ -417,6 +444,17 @@ fn find_checkpoint(from: &ResumeFrom, out: Option<&Path>) -> Result<Option<Resum
             (out, store)
         }
     };
+    newest_of_store(store, named)
+}
+
+/// Finds the newest checkpoint in the folder of a training loop of a program's own.
+fn newest_in(out: &Path) -> Result<Option<Resumed>> {
+    let store = CheckpointStore::of_run(out);
+    if store.steps()?.is_empty() { Ok(None) } else { newest_of_store(store, out) }
+}
+
+/// Finds the newest checkpoint that looks intact in a store that the user named `named`.
+fn newest_of_store(store: CheckpointStore, named: &Path) -> Result<Option<Resumed>> {
     let Search { found, skipped } = store.newest(u64::MAX, |_| Ok(()))?.found_in(&store, named)?;
     Ok(found.map(|checkpoint| Resumed { checkpoint, store: Some(store), skipped, best_weights: None }))
 }

@@ -162,12 +162,16 @@ pub(crate) fn trainer_options(
     }
 }
 
-/// Loads the trainer's weights from a model file.
+/// Loads the trainer's weights from a model file; with `has_new_head` the output layer keeps its initial weights.
 ///
 /// # Errors
 /// See [`ModelFile::weights`].
-pub fn init_from(trainer: &mut Trainer<'_>, file: &ModelFile) -> Result<()> {
-    let weights = file.weights(trainer.model().layout())?;
+pub fn init_from(trainer: &mut Trainer<'_>, file: &ModelFile, has_new_head: bool) -> Result<()> {
+    let model = trainer.model();
+    let weights = match has_new_head {
+        true => file.weights_without_head(model.layout(), model.weights().to_vec()?)?,
+        false => file.weights(model.layout())?,
+    };
     trainer.set_weights(weights.view())
 }
 

@@ -1,7 +1,7 @@
 //! Forward, backward and update of one step: run on the CPU, enqueued on a GPU.
 
-use ddp_comm::World;
-use ddp_kernels::ops::{self, LossSums, UpdateInputs};
+use ddp_comm::{Rank, ReduceOp, World};
+use ddp_kernels::ops::{self, Input, LossSums, MapOp, UpdateInputs};
 use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef};
 
 use crate::data::batch::Batch;
@@ -29,22 +29,41 @@ pub(crate) struct Replica<'w> {
     pub(crate) shard_plan: ShardPlan,
     /// `Σ grads²`, `[1]` f64, on the model's device.
     sum_of_squares: Tensor,
+    /// This rank's summands of the registered buffers that are means over the ranks.
+    shares_of_buffers: Vec<Tensor>,
     pub(crate) options: TrainerOptions,
 }
 
 impl<'w> Replica<'w> {
     pub(crate) fn new(
         world: &'w World,
-        model: Network,
+        mut model: Network,
         loss: LossHead,
         optimizer: Optimizer,
         buckets: BucketPlan,
         shard_plan: ShardPlan,
         options: TrainerOptions,
     ) -> Result<Self> {
+        if world.world_size() > 1 {
+            for buffer in model.buffers_mut() {
+                world.tensor_group().broadcast(Rank(0), buffer.view_mut())?;
+            }
+        }
         let grads = Gradients::new(world, &model, buckets, &shard_plan, options.exchange())?;
         let sum_of_squares = Tensor::zeros_for(MemoryUse::Workspace, &[1], DType::F64, model.device())?;
-        Ok(Replica { world, model, loss, optimizer, grads, shard_plan, sum_of_squares, options })
+        let shares_of_buffers =
+            model.averaged_buffers_mut().map(|buffer| buffer.zeros_like()).collect::<Result<_, _>>()?;
+        Ok(Replica {
+            world,
+            model,
+            loss,
+            optimizer,
+            grads,
+            shard_plan,
+            sum_of_squares,
+            shares_of_buffers,
+            options,
+        })
     }
 
     /// Whether the update needs the norm of the gradient.
@@ -87,8 +106,9 @@ impl<'w> Replica<'w> {
                 micro_step,
                 Vote::Device(scalars),
             )?;
-            self.backward(batch, dropout, micro_step)?;
+            self.backward(batch, dropout, micro_step, shape.has_norm)?;
         }
+        self.average_buffers()?;
         if shape.has_norm {
             self.grads.sum_of_squares(self.world, &self.shard_plan, &mut self.sum_of_squares)?;
         }
@@ -129,6 +149,22 @@ impl<'w> Replica<'w> {
         Ok(())
     }
 
+    /// Replaces the registered buffers that layers update on their own rows by their means over the ranks.
+    fn average_buffers(&mut self) -> Result<()> {
+        let n_ranks = self.world.world_size();
+        if n_ranks == 1 {
+            return Ok(());
+        }
+        for (buffer, share) in self.model.averaged_buffers_mut().zip(&mut self.shares_of_buffers) {
+            // In this order nothing overflows.
+            let share_of_mean = (1.0 / n_ranks as f64).into();
+            ops::map(MapOp::Mul, Input::Tensor(buffer.view()), share_of_mean, share.view_mut())?;
+            self.world.tensor_group().all_reduce(ReduceOp::Sum, share.view_mut())?;
+            ops::copy(share.view(), buffer.view_mut())?;
+        }
+        Ok(())
+    }
+
     /// The sum of squares of the gradients, on the device.
     pub(crate) fn squares(&self) -> TensorRef<'_> {
         self.sum_of_squares.view()
@@ -151,8 +187,9 @@ impl<'w> Replica<'w> {
             let scale = loss_scale.unwrap_or(1.0) / expected_weight;
             let micro_step = MicroStep { index, is_last: index + 1 == n_micro_batches };
             self.forward(batch, dropout, scale, micro_step, Vote::Host(request.vote))?;
-            self.backward(batch, dropout, micro_step)?;
+            self.backward(batch, dropout, micro_step, false)?;
         }
+        self.average_buffers()?;
         let tail = self.grads.tail()?.as_slice::<f32>("step", "sums")?;
         let (sums, votes) = (LossSums::load(tail), tail[STEP_VOTE] as u64);
         if let Some(withheld) = withheld::by_loss(&sums, request.loss_limit) {
@@ -187,15 +224,18 @@ impl<'w> Replica<'w> {
         Ok(self.loss.apply(outputs, targets, weights, scale, Some(d_outputs), sums)?)
     }
 
-    /// Computes the gradients of a micro-batch; after the step's last one they are reduced over the ranks.
+    /// Computes the gradients of a micro-batch; after the step's last one they are reduced over the ranks, with their squares summed on
+    /// the way if the step `has_norm`.
     fn backward(
         &mut self,
         batch: MicroBatch<'_>,
         dropout: Option<DropoutStep<'_>>,
         micro_step: MicroStep,
+        has_norm: bool,
     ) -> Result<()> {
-        let Replica { world, model, grads, shard_plan, .. } = self;
-        Ok(grads.backward(world, model, batch.rows.x, dropout, micro_step, shard_plan)?)
+        let Replica { world, model, grads, shard_plan, sum_of_squares, .. } = self;
+        let squares = has_norm.then_some(sum_of_squares);
+        Ok(grads.backward(world, model, batch.rows.x, dropout, micro_step, (shard_plan, squares))?)
     }
 
     /// Clips and updates, unless the update is withheld or the gradient of a scaled loss is not finite. `scale` turns the

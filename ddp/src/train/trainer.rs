@@ -10,11 +10,14 @@ use ddp_kernels::cuda::{Gpu, Graph};
 use ddp_kernels::ops::StepScalars;
 use ddp_kernels::{Device, Tensor, TensorRef};
 
+use crate::config::OptimizerConfig;
 use crate::data_parallel::averaged_weights::AveragedWeights;
 use crate::data_parallel::replica_check::{ReplicaCheck, ReplicaDifferences};
-use crate::model::{LossHead, Network};
+use crate::model::layer::Sizes;
+use crate::model::{LossHead, Network, Sequential};
 use crate::optim::loss_scaler::{LossScaler, LossScalerState};
 use crate::optim::optimizer::Optimizer;
+use crate::optim::param_groups::ParamGroups;
 use crate::train::error::Result;
 use crate::train::gpu_step::{GpuStep, GraphPlan, N_SLOTS};
 use crate::train::matmul_choices;
@@ -46,7 +49,7 @@ pub struct Trainer<'w> {
 }
 
 impl<'w> Trainer<'w> {
-    /// Creates a trainer before its first step. All ranks compare their buckets.
+    /// Creates a trainer before its first step. All ranks compare their buckets, and take over the registered buffers of rank 0.
     ///
     /// - `model`: with the layout of [`TrainerOptions::layout`]
     /// - `optimizer`: with state of [`TrainerOptions::state_len`]
@@ -66,14 +69,15 @@ impl<'w> Trainer<'w> {
     ) -> Result<Self> {
         options.check(model.device())?;
         let buckets = options.buckets(model.layout());
-        world.group().agree_lengths(&buckets.lens())?;
+        let buffers = model.named_buffers().into_iter().map(|(_, values)| values.numel());
+        world.group().agree_lengths(&buckets.lens().into_iter().chain(buffers).collect::<Vec<_>>())?;
         let shard_plan = options.shard_plan(world, model.layout(), &buckets);
         let mut gpu = match model.device() {
             Device::Cpu => None,
             Device::Cuda(index) => Some(GpuStep::new(Gpu::get(index)?, options.graph)?),
         };
         if let Some(gpu) = &mut gpu {
-            gpu.try_capture(world)?;
+            gpu.try_capture(world, &model)?;
         }
         let replica = Replica::new(world, model, loss, optimizer, buckets, shard_plan, options)?;
         Ok(Trainer {
@@ -85,6 +89,36 @@ impl<'w> Trainer<'w> {
             averaged: AveragedWeights::default(),
             replica_check: None,
         })
+    }
+
+    /// Creates a trainer of these layers, with initial weights from [`TrainerOptions::seed`], whatever the options: with the layout and
+    /// the length of the state that they need. Collective.
+    ///
+    /// - `sizes`: the most rows of a micro-batch, this rank's device, and the number formats
+    ///
+    /// On several GPUs, [`World::connect_device`] comes first.
+    ///
+    /// # Errors
+    /// As [`Trainer::new`]; `TrainError::Optim` for parameter groups that fit no parameter.
+    ///
+    /// # Panics
+    /// As [`Trainer::new`] and [`Network::of_layers`].
+    pub fn for_layers(
+        world: &'w World,
+        layers: Sequential,
+        sizes: Sizes,
+        loss: LossHead,
+        optimizer: &OptimizerConfig,
+        options: TrainerOptions,
+    ) -> Result<Self> {
+        let (n_features, layers) = (layers.n_features(), layers.into_layers());
+        let layout = options.layout_of_layers(&layers, world.world_size());
+        let state_len = options.state_len(world, &layout);
+        let mut model = Network::of_layers(layers, layout, n_features, sizes)?;
+        model.initialize(options.seed)?;
+        let groups = ParamGroups::new(optimizer, model.layout())?;
+        let optimizer = Optimizer::new(optimizer, groups, state_len, sizes.device)?;
+        Self::new(world, model, loss, optimizer, options)
     }
 
     /// The model.
@@ -103,6 +137,15 @@ impl<'w> Trainer<'w> {
     /// See [`Network::set_weights`].
     pub fn set_weights(&mut self, weights: TensorRef<'_>) -> Result<()> {
         Ok(self.replica.model.set_weights(weights)?)
+    }
+
+    /// Sets the saved buffers that layers registered, by name, from any device. Returns what differs between their names, shapes and
+    /// dtypes and the model's; nothing is set then.
+    ///
+    /// # Errors
+    /// `TrainError::Kernel` from the copies.
+    pub fn set_buffers(&mut self, buffers: &[(String, Tensor)]) -> Result<Vec<String>> {
+        Ok(self.replica.model.set_saved_buffers(buffers)?)
     }
 
     /// Steps enqueued so far, without skipped ones.

@@ -185,7 +185,7 @@ fn an_embedding_is_a_linear_layer_on_one_hot_columns() {
     }
 }
 
-/// Gradients, and what a sink is told of them.
+/// Gradients, and the calls that a sink receives.
 struct Recorder {
     grads: Tensor,
     finished: usize,
@@ -210,7 +210,7 @@ impl GradientSink for Recorder {
     }
 }
 
-/// A bucket that is told of too late waits until the end; the weights would be the same.
+/// A bucket that is reported too late waits until the end; the weights would be the same.
 #[test]
 fn tables_are_finished_last_and_layers_before_them() {
     for (spec, n_told) in [(embedded(), 3), (one_hot(), 2)] {

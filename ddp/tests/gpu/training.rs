@@ -65,7 +65,7 @@ fn a_replayed_graph_gives_the_same_bits_as_kernel_by_kernel() {
         let mut graph = on_gpus(&setup, GraphMode::On).train_on(1);
         // One for each of the two inputs in turn; the odd last batch of an epoch is no graph.
         assert_eq!((eager.n_graphs, std::mem::take(&mut graph.n_graphs)), (0, 2), "{name}");
-        assert!(graph == eager, "{name}: a graph comes to something else");
+        assert!(graph == eager, "{name}: a graph gives another result");
     }
 }
 
@@ -82,7 +82,7 @@ fn several_gpus_train_as_one_cpu_rank_does() {
             // From four GPUs on, NCCL may choose an order of the sums for a graph that differs from the one without.
             match world_size {
                 2 | 3 => {
-                    assert!(graph == eager, "{name}, {world_size} GPUs: a graph comes to something else")
+                    assert!(graph == eager, "{name}, {world_size} GPUs: a graph gives another result")
                 }
                 _ => assert_close(&format!("{name}, {world_size} GPUs, graph"), &graph, &cpu),
             }
@@ -98,7 +98,7 @@ fn deterministic_mode_gives_graphs_the_same_bits_on_four_gpus() {
     let eager = on_gpus(&setup, GraphMode::Off).train_on(4);
     let mut graph = on_gpus(&setup, GraphMode::On).train_on(4);
     graph.n_graphs = 0;
-    assert!(graph == eager, "a graph comes to something else");
+    assert!(graph == eager, "a graph gives another result");
 }
 
 /// Without any weight the gradient is 0, and the step does no harm: also where it is one of many that are alike as graphs.

@@ -125,7 +125,10 @@ fn faults(schema: &Value, value: &Value, place: &str) -> Vec<String> {
         let is = |flag: &str| schema.get(flag).is_some_and(|flag| flag == true);
         let list = || rule.as_array().unwrap();
         let fits = match keyword.as_str() {
-            "$schema" | "title" | "description" | "default" | "exclusiveMinimum" | "exclusiveMaximum" => true,
+            "$schema" | "title" | "description" | "default" => true,
+            // In draft 4 these two are flags of a bound, which must stand beside them.
+            "exclusiveMinimum" => schema.get("minimum").is_some(),
+            "exclusiveMaximum" => schema.get("maximum").is_some(),
             "type" => has_type(value, rule.as_str().unwrap()),
             "enum" => list().contains(value),
             "minimum" if is("exclusiveMinimum") => value.as_f64().is_none_or(|value| value > number()),

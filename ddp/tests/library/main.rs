@@ -10,6 +10,7 @@ mod common;
 #[path = "../made_up/mod.rs"]
 mod made_up;
 
+mod batches;
 mod config_schema;
 mod f16;
 mod fixed_tree;
@@ -18,6 +19,7 @@ mod layers;
 mod metrics;
 mod mutated_inputs;
 mod optimization;
+mod own_layers;
 mod precision;
 mod replicas;
 mod rooms;

@@ -1,4 +1,4 @@
-//! Training in short number formats comes to what single precision comes to, on the CPU as on GPUs.
+//! Training in short number formats reaches the results of single precision, on the CPU and on GPUs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -36,7 +36,7 @@ fn digits(n_ranks: usize, precision: &str) -> (f64, f64) {
     (mean(|run| run.0), mean(|run| run.1))
 }
 
-/// Within 2% of what f32 comes to: that is what a short format may cost.
+/// Within 2% of f32's result: that is what a short format may cost.
 fn check_digits(n_ranks: usize) {
     let (want_accuracy, want_loss) = digits(n_ranks, "f32");
     let (accuracy, loss) = digits(n_ranks, "bf16");

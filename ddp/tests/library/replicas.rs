@@ -152,7 +152,7 @@ fn state_of_a_divided_update_is_not_compared() {
     }
 }
 
-/// After a repair the run comes to the bits of an undisturbed one.
+/// After a repair the run ends with the bits of an undisturbed one.
 fn repairs(setup: &Setup) {
     let config = |on_difference: &str| {
         let sets = ["data.train=\"builtin:digits\"", "train.replica_check_steps=3", on_difference];

@@ -143,6 +143,11 @@ fn plain(setup: &Setup, outputs: &[f32], rows: &ResidentRows) -> EvalMetrics {
             right += if (z > 0.0) == (y > 0.5) { w } else { 0.0 };
             loss += w * match setup.loss {
                 Loss::Bce => (1.0 + z.exp()).ln() - z * y,
+                Loss::Focal { gamma } => {
+                    let towards = if y > 0.5 { z } else { -z };
+                    (1.0 / (1.0 + towards.exp())).powf(gamma) * (1.0 + (-towards).exp()).ln()
+                }
+                Loss::Poisson => z.exp() - y * z,
                 Loss::Mse => e * e,
                 Loss::Huber { delta } if e.abs() > delta => delta * (e.abs() - delta / 2.0),
                 Loss::LogCosh => e.cosh().ln(),
@@ -155,7 +160,10 @@ fn plain(setup: &Setup, outputs: &[f32], rows: &ResidentRows) -> EvalMetrics {
         } else {
             let column = |c: usize, v: &[f64]| -> Vec<f64> { v.iter().skip(c).step_by(k).copied().collect() };
             let r2 = (0..k).map(|c| {
-                let (y, z) = (column(c, &y), column(c, &outputs));
+                let (y, mut z) = (column(c, &y), column(c, &outputs));
+                if setup.loss == Loss::Poisson {
+                    z.iter_mut().for_each(|z| *z = z.exp());
+                }
                 let mean = y.iter().zip(&weights).map(|(y, w)| w * y).sum::<f64>() / total;
                 let errors: f64 = y.iter().zip(&z).zip(&weights).map(|((y, z), w)| w * (y - z).powi(2)).sum();
                 let spread: f64 = y.iter().zip(&weights).map(|(y, w)| w * (y - mean).powi(2)).sum();
@@ -193,7 +201,7 @@ fn an_evaluation_counts_each_row_by_its_weight() {
                     &world,
                     &mut model(4),
                     &head,
-                    &MetricRequest::defaults(setup.task()),
+                    &MetricRequest::defaults(setup.task()).in_units_of(&setup.loss, rows.layout()),
                     &rows,
                     EvalPartition::of_ranks(world_size),
                     &loading,

@@ -265,7 +265,7 @@ fn gpus_with_parts_of_the_state_train_as_one_cpu_rank_does() {
                 assert_close(&what, &eager, &cpu);
                 let mut graph = on_gpus(&setup, GraphMode::On).train_on(world_size);
                 assert_eq!(std::mem::take(&mut graph.n_graphs), 2, "{what}");
-                assert!(graph == eager, "{what}: a graph comes to something else");
+                assert!(graph == eager, "{what}: a graph gives another result");
             }
         }
     }

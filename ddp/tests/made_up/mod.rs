@@ -70,10 +70,21 @@ pub fn cross_entropy(class_weights: Option<[f32; N_CLASSES]>) -> Loss {
 }
 
 /// All losses.
-pub fn losses() -> [Loss; 7] {
+pub fn losses() -> [Loss; 9] {
     let weighted = cross_entropy(Some([0.5, 1.0, 2.0]));
     let [huber, quantile] = [Loss::Huber { delta: 0.7 }, Loss::Quantile { quantile: 0.8 }];
-    [cross_entropy(None), weighted, Loss::Bce, Loss::Mse, huber, Loss::LogCosh, quantile]
+    let focal = Loss::Focal { gamma: 1.5 };
+    [
+        cross_entropy(None),
+        weighted,
+        Loss::Bce,
+        focal,
+        Loss::Mse,
+        huber,
+        Loss::LogCosh,
+        quantile,
+        Loss::Poisson,
+    ]
 }
 
 /// Weights of rows, of very different size; one in five is 0. Their sums are exact.
@@ -145,8 +156,10 @@ impl Setup {
     pub fn task(&self) -> Task {
         match self.loss {
             Loss::CrossEntropy { .. } => Task::Classification,
-            Loss::Bce => Task::Multilabel,
-            Loss::Mse | Loss::Huber { .. } | Loss::LogCosh | Loss::Quantile { .. } => Task::Regression,
+            Loss::Bce | Loss::Focal { .. } => Task::Multilabel,
+            Loss::Mse | Loss::Huber { .. } | Loss::LogCosh | Loss::Quantile { .. } | Loss::Poisson => {
+                Task::Regression
+            }
         }
     }
 
@@ -170,6 +183,8 @@ impl Setup {
         let targets = match self.task() {
             Task::Classification => Targets::Labels(features.chunks_exact(dims[1]).map(label).collect()),
             Task::Multilabel => values(|v| f32::from(v > 0.2)),
+            // Below 1, so that no loss is negative: losses that cancel have larger relative errors.
+            Task::Regression if self.loss == Loss::Poisson => values(|v| v * v / (1.0 + v * v)),
             Task::Regression => values(|v| v * v),
         };
         rows_of(features, dims[1], targets, self.row_weights.clone())
@@ -299,7 +314,7 @@ impl Setup {
             Some(n_parts) => EvalPartition { n_parts, max_rows: 2 },
             None => EvalPartition::of_ranks(world.world_size()),
         };
-        let request = MetricRequest::defaults(self.task());
+        let request = MetricRequest::defaults(self.task()).in_units_of(&self.loss, rows.layout());
         let eval = match evaluate(world, model, loss, &request, rows, eval_partition, &loading) {
             Err(TrainError::NoEvalWeight { .. }) => EvalMetrics::default(),
             eval => eval.unwrap(),

@@ -99,6 +99,7 @@ fn numbers_beyond_64_bits_are_numbers_out_of_range() {
         assert_eq!(outcome.status.code(), Some(2), "{outcome:?}");
         let range = "`train.seed` must be a whole number from 0 to 9223372036854775807, got ";
         assert!(outcome.stderr.contains(range), "{line}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains("whole numbers in TOML end there"), "{line}: {}", outcome.stderr);
     }
 }
 

@@ -1,5 +1,5 @@
 //! A run on a disk that fails at one call after another: it completes, or ends with a status of the disk and names the file; no
-//! checkpoint is ever half there, and the next start comes to the same weights.
+//! checkpoint is ever half there, and the next start reaches the same weights.
 //!
 //! A library made from `disk_faults/failing_calls.c` stands before the system's. Each test takes some of a run's calls;
 //! `DISK_FAULTS=all` takes all of them.

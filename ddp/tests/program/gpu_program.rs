@@ -263,7 +263,9 @@ fn checkpoints_do_without_pinned_memory_and_say_so() {
     let run = |name: &str, more: &[&str], env: &[(&str, &str)]| {
         let out = folder.path().join(name);
         let args = ["train", "--device", "cuda", "--progress", "plain", "--out", out.to_str().unwrap()];
-        let run = ["--set", "train.steps=4", "--set", "data.eval=none", "--set", "checkpoint.every_steps=2"];
+        // Rows that need not be on the GPU would stay in host memory.
+        let run = ["train.steps=4", "data.eval=none", "data.placement=device", "checkpoint.every_steps=2"];
+        let run = run.map(|setting| ["--set", setting]).concat();
         let outcome = under_virtual_gpus(1, &[&args[..], &run, more].concat(), env)?;
         Some((out, outcome))
     };
@@ -428,7 +430,7 @@ fn an_error_of_one_rank_is_told_though_its_device_waits_for_another() {
     assert!(!outcome.stderr.contains("no progress"), "{fail}: {}", outcome.stderr);
 }
 
-/// What goes wrong first on a new machine is told with the way out, and an instance of a GPU has a UUID of its own.
+/// The usual first errors on a new machine come with a remedy, and an instance of a GPU has a UUID of its own.
 #[test]
 fn errors_of_a_new_machine_are_told_with_a_way_out() {
     let folder = temp_dir();

@@ -4,11 +4,15 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::path::Path;
 
-use arrow_array::{Array, RecordBatch};
+use std::sync::Arc;
+
+use arrow_array::types::Float32Type;
+use arrow_array::{Array, ArrayRef, Int64Array, ListArray, RecordBatch};
 use arrow_schema::DataType;
+use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
-use crate::common::{ranks, run_line_ok, run_ok, temp_dir, write};
+use crate::common::{ranks, refused, run_line_ok, run_ok, temp_dir, write};
 
 /// A table of all kinds of columns, with gaps in some.
 fn table(n_rows: usize) -> String {
@@ -72,4 +76,54 @@ fn kept_columns_have_the_types_of_the_input() {
     // CSV has no types.
     run_line_ok(folder, "predict --checkpoint run --data rows.csv --out text.parquet --keep id --device cpu");
     assert_eq!(values(&batches(&folder.join("text.parquet")), "id").0, DataType::Utf8);
+}
+
+/// A table of lists of two numbers, and of one to three.
+fn write_lists(path: &Path) {
+    let number = |n: i32| Some((n as f32 * 0.7).sin());
+    let pairs = (0..900).map(|n| Some(vec![number(n), number(n + 1)]));
+    let others = (0..900).map(|n| (n % 5 != 2).then(|| (0..n % 3 + 1).map(number).collect::<Vec<_>>()));
+    let columns: [(&str, ArrayRef); 4] = [
+        ("id", Arc::new(Int64Array::from_iter_values(0..900))),
+        ("emb", Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(pairs))),
+        ("other", Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(others))),
+        ("label", Arc::new(Int64Array::from_iter_values((0..900).map(|n| n % 2)))),
+    ];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let mut writer = ArrowWriter::try_new(File::create(path).unwrap(), batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+}
+
+#[test]
+fn whole_lists_are_kept_where_the_output_holds_lists() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    write_lists(&folder.join("rows.parquet"));
+    let train =
+        "train rows.parquet --set data.drop=[\"id\",\"other\"] --epochs 1 --hidden 4 --device cpu --out run";
+    run_line_ok(folder, train);
+    run_line_ok(folder, "data convert rows.parquet rows.feather");
+    let expected = batches(&folder.join("rows.parquet"));
+    for (n_ranks, data) in [(1, "rows.parquet"), (2, "rows.parquet"), (1, "rows.feather")] {
+        let path = |name: &str| folder.join(name).display().to_string();
+        let (run, data, out) = (path("run"), path(data), path("out.parquet"));
+        let args = ["predict", "--checkpoint", &run, "--data", &data, "--out", &out, "--overwrite"];
+        let more = ["--keep", "other,emb,id,emb[1]", "--device", "cpu"];
+        run_ok(ranks(n_ranks, &[args.as_slice(), &more].concat()));
+        let got = batches(Path::new(&out));
+        for name in ["id", "emb", "other"] {
+            assert_eq!(values(&got, name), values(&expected, name), "{name} of {data}");
+        }
+        let names: Vec<String> = got[0].schema().fields().iter().map(|field| field.name().clone()).collect();
+        assert_eq!(names, ["other", "emb", "id", "emb[1]", "prediction"]);
+    }
+    for column in ["emb", "other"] {
+        let line = format!(
+            "predict --checkpoint run --data rows.parquet --out out.csv --keep {column} --device cpu"
+        );
+        refused(folder, &line, &[&format!("column \"{column}\""), "write the predictions to .parquet"]);
+    }
+    let line = "predict --checkpoint run --data rows.parquet --out out.csv --keep emb[1] --device cpu";
+    run_line_ok(folder, line);
 }

@@ -39,6 +39,8 @@ mod logging;
 mod lost_folder;
 #[cfg(feature = "mpi")]
 mod lost_rank;
+#[cfg(feature = "parquet")]
+mod marks;
 mod matmul_choices;
 mod metrics;
 mod missing_targets;
@@ -57,4 +59,6 @@ mod signals;
 mod stopping;
 mod tables;
 mod targets;
+#[cfg(feature = "mpi")]
+mod traffic;
 mod training;

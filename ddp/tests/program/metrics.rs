@@ -277,4 +277,7 @@ fn rows_that_cannot_be_judged_are_an_error_or_a_warning() {
     ]);
     assert_eq!(outcome.status.code(), Some(2), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("the weights of all 40 evaluation rows"), "{}", outcome.stderr);
+    let outcome = train(&[&format!("data.train={}", text(&zeros)), "data.weight=w"]);
+    assert_eq!(outcome.status.code(), Some(2), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("the weights of all 40 training rows"), "{}", outcome.stderr);
 }

@@ -32,7 +32,7 @@ fn json_is_all_there_is_on_stdout() {
     assert_eq!(output.stdout, metrics);
     let events: Vec<serde_json::Value> =
         text(metrics).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    // Checkpoints are told of when they are safe, between whatever else there is to tell.
+    // Checkpoints are reported when they are on disk, between other lines.
     let (saved, events): (Vec<_>, Vec<_>) =
         events.into_iter().partition(|event| event["event"] == "checkpoint");
     assert_eq!(saved.len(), 1, "one at the end");
@@ -192,7 +192,7 @@ fn results_that_cannot_be_written_are_an_error() {
                     hint: the disk it is redirected to is full: free some space, or redirect it elsewhere\n";
         assert!(stderr.ends_with(want), "{args:?}: {stderr}");
     }
-    // The run itself is worth more than what is told of it.
+    // The run itself matters more than its report.
     let mut command = Command::new(PROGRAM);
     command.args(train(&["--json", "--out", "json"])).current_dir(folder.path()).stdout(full());
     let output = command.output().unwrap();

@@ -168,7 +168,12 @@ fn every_format_holds_the_same_predictions() {
         npy[npy.len() - 600 * 8..].as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b).to_string());
     assert_eq!(values.collect::<Vec<_>>(), classes);
     assert!(String::from_utf8_lossy(&npy[..128]).contains("'<i8', 'fortran_order': False, 'shape': (600,)"));
+    assert!(!model.path("out.npy.labels.json").exists());
     let proba = model.predict(1, &data, "proba.npy", &["--proba"]);
+    assert_eq!(
+        std::fs::read_to_string(model.path("proba.npy.labels.json")).unwrap(),
+        "[\"0\",\"1\",\"2\"]\n"
+    );
     assert!(
         String::from_utf8_lossy(&proba[..128]).contains("'<f4', 'fortran_order': False, 'shape': (600, 3)")
     );

@@ -21,7 +21,7 @@ fn check_digits(n_ranks: usize) {
     assert!(mean >= DIGITS_ACCURACY, "mean test accuracy {mean} of {all:?}");
 }
 
-/// PyTorch comes to 0.9705, with 0.967 at worst. One of the 359 test rows is 0.0028; the mean of five seeds varies by
+/// PyTorch reaches 0.9705, with 0.967 at worst. One of the 359 test rows is 0.0028; the mean of five seeds varies by
 /// about 0.0015.
 const DIGITS_ACCURACY: f64 = 0.965;
 

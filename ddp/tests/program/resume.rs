@@ -74,7 +74,7 @@ impl Run {
         assert_eq!(
             steps,
             (1..=steps.len()).map(|step| step as f64).collect::<Vec<_>>(),
-            "each step is told once"
+            "each step is reported once"
         );
         Ended {
             weights: read_weights(&self.out().join("model.safetensors")),
@@ -204,7 +204,7 @@ fn in_world_mode_the_number_of_ranks_changes_no_bit_even_on_the_way() {
     }
 }
 
-/// A batch that is told for each rank: with other ranks the global batch stays what it was.
+/// A batch size given per rank: with another number of ranks the global batch stays as it was.
 #[cfg(feature = "mpi")]
 #[test]
 fn the_global_batch_stays_when_ranks_come_or_go() {
@@ -243,7 +243,7 @@ fn without_a_config_the_runs_own_counts() {
     assert_same_bits("without a config", &run.to_the_end(1, &[]), &whole);
 }
 
-/// What stands in the way is told with exit status 2, and nothing is touched.
+/// Obstacles are reported with exit status 2, and nothing is changed.
 #[track_caller]
 fn assert_refused(outcome: &Outcome, parts: &[&str]) {
     assert_eq!(outcome.status.code(), Some(2), "{outcome:?}");
@@ -440,7 +440,7 @@ fn an_earlier_checkpoint_begins_a_branch() {
     assert!(outcome.status.success(), "{}", outcome.stderr);
     let whole = Run::new(RUN).to_the_end(1, &[]);
     assert!(same_bits(&read_weights(&branch.join("model.safetensors")), &whole.weights));
-    // One that stops before its first step is there to be gone on with, too.
+    // A run that stops before its first step can be resumed, too.
     let still = run.folder.path().join("still");
     let more = ["--out", still.to_str().unwrap(), "--set", "train.stop_after_steps=3"];
     let outcome = crate::common::run(single(&[&args[..], &more].concat()));
@@ -471,5 +471,5 @@ fn the_newest_and_the_best_are_kept() {
     assert_eq!(std::fs::read_to_string(folder.join("latest")).unwrap().trim(), "step-48");
     assert_eq!(std::fs::read_to_string(folder.join("best")).unwrap().trim(), format!("step-{best}"));
     let saved = events(&run.out()).iter().filter(|event| event["event"] == "checkpoint").count();
-    assert_eq!(saved, 6, "each is told of");
+    assert_eq!(saved, 6, "each is reported");
 }

@@ -2,9 +2,10 @@
 //!
 //! `SIGNAL_EVERY_MS=10 cargo test -p ddp --test program signals::sweep` sends one at each 10 ms of the first 2 s, alone and to ranks.
 
+use std::io::{BufRead as _, Read as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -277,4 +278,45 @@ fn a_signal_stops_an_evaluation_which_the_resumed_run_repeats() {
 #[test]
 fn a_signal_to_one_rank_stops_the_evaluation_of_all() {
     stop_in_evaluation(2);
+}
+
+/// A run that logs each step, while nobody reads its stderr, stops and saves.
+#[track_caller]
+fn stop_unread(n_ranks: usize, name: &str) {
+    // Several times the lines that the pipe and the run's own queue take.
+    const STEPS: usize = 4000;
+    let config = "[data]\ntrain = \"builtin:digits\"\n[model]\nhidden = [4]\n[checkpoint]\nevery_minutes = 0\n\
+        [train]\nepochs = 1000000\nglobal_batch_size = 16\n[log]\nevery_steps = 1\n";
+    let run_of = Run::new(config, n_ranks);
+    let mut command = run_of.command();
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let started = Instant::now();
+    let n_steps = || std::fs::read(run_of.out().join("metrics.jsonl")).map_or(0, |text| text.lines().count());
+    while n_steps() < STEPS && started.elapsed() < Duration::from_secs(100) {
+        assert!(child.try_wait().unwrap().is_none(), "the run has ended");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let n_steps = n_steps();
+    signal(name, child.id());
+    while child.try_wait().unwrap().is_none() && started.elapsed() < Duration::from_secs(200) {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let status = child.try_wait().unwrap();
+    let _ = child.kill();
+    assert!(n_steps >= STEPS, "waits for its stderr after {n_steps} events");
+    assert_eq!(status.and_then(|status| status.code()), Some(STOPPED));
+    assert!(run_of.out().join("checkpoints/latest").exists());
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    let shown = stderr.lines().filter(|line| line.starts_with("step "));
+    let numbers: Vec<usize> = shown.map(|line| line.split(' ').nth(1).unwrap().parse().unwrap()).collect();
+    assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "the first lines are whole and in order");
+}
+
+#[test]
+fn a_run_whose_stderr_nobody_reads_stops_and_saves() {
+    for name in ["TERM", "INT", "USR1"] {
+        stop_unread(1, name);
+    }
 }

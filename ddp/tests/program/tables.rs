@@ -221,7 +221,7 @@ fn other_formats_are_named_with_the_line_that_converts_them() {
 fn settings_of_another_format_are_refused() {
     for (folder, name, set, part) in [
         ("plain", "rows.jsonl", "data.delimiter=tab", "no cells with delimiters"),
-        ("plain", "rows.npz", "data.missing_values=[\"-1\"]", "holds values, not text"),
+        ("plain", "rows.npz", "data.missing_values=[\"-1\"]", "holds arrays, not a table"),
         ("plain", "rows.npz", "data.datetime=parts", "has no dates"),
     ] {
         let train = format!("data.train={name}");

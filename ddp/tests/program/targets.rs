@@ -5,7 +5,7 @@ use std::path::Path;
 
 use safetensors::{Dtype, SafeTensors};
 
-use crate::common::{quoted, ranks, run, run_ok, single, temp_dir, train, write};
+use crate::common::{quoted, ranks, refused, run, run_line_ok, run_ok, single, temp_dir, train, write};
 
 /// Uniform numbers in [0, 1).
 struct Random(u64);
@@ -122,6 +122,80 @@ fn a_resumed_run_keeps_the_scale() {
     run_ok(args("--resume=auto"));
     let of = |path: &Path| std::fs::read(path.join("model.safetensors")).unwrap();
     assert!(of(&whole.out()) == of(&out), "the same model to the bit");
+}
+
+/// Counts whose rate is `exp(2 + x)`, with its expectation.
+fn counts(n_rows: usize, seed: u64) -> (String, Vec<f64>) {
+    let mut random = Random(seed);
+    let (mut csv, mut rates) = ("x,n\n".to_owned(), Vec::new());
+    for _ in 0..n_rows {
+        let x = 2.0 * random.next() - 1.0;
+        let rate = (2.0 + x).exp();
+        // Arrivals within one unit of time.
+        let (mut n, mut time) = (0, 0.0);
+        loop {
+            time -= (1.0 - random.next()).ln() / rate;
+            if time > 1.0 {
+                break;
+            }
+            n += 1;
+        }
+        writeln!(csv, "{x},{n}").unwrap();
+        rates.push(rate);
+    }
+    (csv, rates)
+}
+
+#[test]
+fn counts_are_learned_as_rates() {
+    let folder = temp_dir();
+    let (test, rates) = counts(200, 2);
+    let (rows, test) =
+        (write(folder.path(), "train.csv", &counts(2000, 1).0), write(folder.path(), "test.csv", &test));
+    let config = |rows: &Path| {
+        format!(
+            "[data]\ntrain = {}\neval = {}\ntarget = \"n\"\n[loss]\nkind = \"poisson\"\n[model]\nhidden = []\n\
+             [train]\nepochs = 40\nbatch_size = 32\n[optimizer]\nlr = 0.01\n[checkpoint]\nkeep_best = \"none\"\n",
+            quoted(rows),
+            quoted(&test)
+        )
+    };
+    let run = train(1, &config(&rows), &[]);
+    let model = run.out().join("model.safetensors");
+    assert_eq!(doubles(&model, "target.shift"), None, "counts are not standardised");
+    // The best model's R² on such rows, which the noise of the counts limits.
+    assert!(run.end("eval_r2") > 0.45, "R² {}", run.end("eval_r2"));
+    let out = folder.path().join("rates.csv");
+    let line = format!(
+        "predict --checkpoint {} --data {} --out {}",
+        run.out().display(),
+        test.display(),
+        out.display()
+    );
+    run_line_ok(folder.path(), &line);
+    let text = std::fs::read_to_string(out).unwrap();
+    let predicted: Vec<f64> = text.lines().skip(1).map(|line| line.parse().unwrap()).collect();
+    assert_eq!(predicted.len(), rates.len());
+    for (predicted, rate) in predicted.iter().zip(&rates) {
+        assert!((predicted / rate - 1.0).abs() < 0.1, "{predicted} for {rate}");
+    }
+    let negative = write(folder.path(), "negative.csv", "x,n\n0.5,3\n0.1,-2\n0.2,0\n");
+    let toml = write(folder.path(), "negative.toml", &config(&negative));
+    let expected = "negative.csv`, target \"n\": the smallest value is -2, but the loss \"poisson\" takes counts from 0\nhint: ";
+    refused(folder.path(), &format!("train {}", toml.display()), &[expected]);
+    // Weights of a model of standardised targets give other units.
+    let squares = config(&rows)
+        .replace("[loss]\nkind = \"poisson\"", "task = \"regression\"")
+        .replace("epochs = 40", "epochs = 1");
+    let squares = train(1, &squares, &[]);
+    let line = format!(
+        "train {} --init-from {} --out other",
+        write(folder.path(), "counts.toml", &config(&rows)).display(),
+        squares.out().join("model.safetensors").display()
+    );
+    let expected =
+        "`loss.kind` is \"poisson\", but the model of --init-from has standardised targets\nhint: ";
+    refused(folder.path(), &line, &[expected]);
 }
 
 #[test]

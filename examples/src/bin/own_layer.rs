@@ -1,5 +1,6 @@
-//! A layer that the library does not have, in a model that ranks train together: its gradients are checked first, its parameter is
-//! exchanged, updated and saved as those of all other layers.
+//! Two layers that the library does not have, in a model that ranks train together: one with a trained parameter, one with buffers
+//! that belong to the model but are not trained. Gradients are checked first; parameters are exchanged, updated and saved as those
+//! of all other layers.
 //!
 //!     cargo run --release -p ddp-examples --bin own_layer
 //!     mpirun -n 2 target/release/own_layer
@@ -12,14 +13,12 @@ use std::sync::Arc;
 use ddp::config::precision::Precision;
 use ddp::config::{Activation, OptimizerConfig, OptimizerKind};
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
-use ddp::data::{Dataset, ResidentRows};
-use ddp::model::layer::{Layer, Result, Sizes};
-use ddp::model::layers::{ActivationLayer, Linear};
-use ddp::model::linear_spec::LinearSpec;
+use ddp::data::{Dataset, TensorDataset};
+use ddp::model::layer::{BufferSpec, Layer, RegisteredBuffer, Result, Sizes};
 use ddp::model::param::{Init, ParamKind, ParamSpec};
 use ddp::model::pass::{BackwardPass, ForwardPass};
-use ddp::model::{GradcheckOptions, LossHead, Network, gradcheck};
-use ddp::optim::optimizer::Optimizer;
+use ddp::model::{GradcheckOptions, LossHead, Sequential, gradcheck};
+use ddp::ops::MapOp;
 use ddp::prelude::*;
 use ddp::train::trainer::{Trainer, TrainerOptions};
 use ddp_comm::World;
@@ -87,35 +86,90 @@ impl Layer for Swish {
     }
 }
 
+/// `y = (x - mean) / deviation` of each column, both constants of the training rows: saved with the weights, and moved with the model.
+/// By operations, so on any device.
+#[derive(Debug)]
+struct Standardize {
+    mean: Vec<f32>,
+    deviation: Vec<f32>,
+}
+
+impl Layer for Standardize {
+    fn describe(&self) -> String {
+        "standardize".to_owned()
+    }
+
+    fn out_features(&self) -> usize {
+        self.mean.len()
+    }
+
+    fn registered_buffers(&self) -> Result<Vec<RegisteredBuffer>> {
+        let of = |values: &Vec<f32>| Tensor::from_slice(values, &[values.len()], Device::Cpu);
+        Ok(vec![
+            RegisteredBuffer::new("input.mean", of(&self.mean)?),
+            RegisteredBuffer::new("input.deviation", of(&self.deviation)?),
+        ])
+    }
+
+    fn buffers(&self, sizes: Sizes) -> Vec<BufferSpec> {
+        vec![BufferSpec::activations(&[sizes.max_rows, self.mean.len()], DType::F32)]
+    }
+
+    fn is_capturable(&self) -> bool {
+        true
+    }
+
+    fn forward(&mut self, x: TensorRef<'_>, y: TensorMut<'_>, pass: ForwardPass<'_>) -> Result<()> {
+        let n = x.shape().dims()[0];
+        if n == 0 {
+            return Ok(());
+        }
+        let [mean, deviation] = pass.registered else { unreachable!("as declared") };
+        let mut centered = pass.buffers[0].view_mut().rows(0, n)?;
+        ddp::ops::map(MapOp::Sub, Input::Tensor(x), Input::Tensor(mean.view()), centered.reborrow())?;
+        let deviation = Input::Tensor(deviation.view());
+        ddp::ops::map(MapOp::Div, Input::Tensor(centered.as_ref()), deviation, y)
+    }
+
+    /// In front of all parameters, so that nothing needs the gradient of its input.
+    fn backward(&mut self, _d: TensorMut<'_>, _pass: BackwardPass<'_>) -> Result<()> {
+        Ok(())
+    }
+}
+
 fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 
-fn network(max_rows: usize) -> Result<Network> {
-    let layers: Vec<Box<dyn Layer>> = vec![
-        Box::new(Linear::new(LinearSpec::new(0, N_FEATURES, HIDDEN, true))),
-        Box::new(Swish::new("swish.0", HIDDEN)),
-        Box::new(Linear::new(LinearSpec::new(1, HIDDEN, HIDDEN, true))),
-        Box::new(ActivationLayer::new(Activation::Tanh, HIDDEN)),
-        Box::new(Linear::new(LinearSpec::new(2, HIDDEN, 1, true))),
-    ];
-    let sizes = Sizes { max_rows, device: Device::Cpu, precision: Precision::F32 };
-    let mut network = Network::from_layers(layers, N_FEATURES, sizes)?;
-    network.initialize(0)?;
-    Ok(network)
+fn layers(x: &Tensor) -> Result<Sequential> {
+    let mean = x.mean(0)?;
+    let deviation = (x - &mean).pow(2.0)?.mean(0)?.sqrt()?;
+    let standardize = Standardize { mean: mean.to_vec()?, deviation: deviation.to_vec()? };
+    let layers = Sequential::new(N_FEATURES).layer(standardize).linear(HIDDEN);
+    let layers = layers.layer(Swish::new("swish.0", HIDDEN)).linear(HIDDEN);
+    Ok(layers.activation(Activation::Tanh).linear(1))
+}
+
+fn sizes(max_rows: usize) -> Sizes {
+    Sizes { max_rows, device: Device::Cpu, precision: Precision::F32 }
+}
+
+/// Rows whose columns have a mean of 3 and a deviation of 2.
+fn inputs(n_rows: usize, seed: u64) -> Result<Tensor> {
+    Ok(Tensor::randn(&[n_rows, N_FEATURES], DType::F32, Device::Cpu, seed)? * 2.0 + 3.0)
 }
 
 /// Trains on this rank's share of each batch; returns the first and the last loss and all weights.
 fn train(world: &World) -> ddp::Result<(f64, f64, Vec<f32>)> {
-    // A quantity that no linear model predicts: half the squared distance from the origin.
-    let x = Tensor::randn(&[N_ROWS, N_FEATURES], DType::F32, Device::Cpu, 1)?;
-    let y = (&x * &x).sum(1)? * 0.5;
-    let rows: Arc<dyn Dataset> = Arc::new(ResidentRows::from_tensors(&x, &y)?);
+    // A quantity that no linear model predicts: half the squared distance from the middle.
+    let x = inputs(N_ROWS, 1)?;
+    let centered = (&x - 3.0) / 2.0;
+    let y = (&centered * &centered).sum(1)? * 0.5;
+    let rows: Arc<dyn Dataset> = Arc::new(TensorDataset::new(&x, &y)?);
 
-    let model = network(GLOBAL_BATCH.div_ceil(world.world_size()))?;
     let adamw = OptimizerConfig::new(OptimizerKind::AdamW, 3e-3);
-    let optimizer = Optimizer::for_model(&adamw, &model)?;
-    let mut trainer = Trainer::new(world, model, LossHead::Mse, optimizer, TrainerOptions::default())?;
+    let (sizes, options) = (sizes(GLOBAL_BATCH.div_ceil(world.world_size())), TrainerOptions::default());
+    let mut trainer = Trainer::for_layers(world, layers(&x)?, sizes, LossHead::Mse, &adamw, options)?;
     let plan = BatchPlan::new(world, rows.len(), GLOBAL_BATCH, 1, 0, Shuffle::Full).epochs(20);
     let mut loader = Loader::new(rows, plan, LoaderOptions::new(Device::Cpu))?;
     let (mut first, mut last) = (f64::NAN, f64::NAN);
@@ -126,13 +180,18 @@ fn train(world: &World) -> ddp::Result<(f64, f64, Vec<f32>)> {
     if world.rank().0 == 0 {
         let names: Vec<_> = trainer.model().named_parameters()?.into_iter().map(|(name, _)| name).collect();
         println!("parameters: {}", names.join(", "));
+        for (name, values) in trainer.model().saved_buffers() {
+            println!("buffer {name}: {values}");
+        }
     }
     Ok((first, last, trainer.model().weights().to_vec()?))
 }
 
 fn main() -> ddp::Result<()> {
-    let x = Tensor::randn(&[16, N_FEATURES], DType::F32, Device::Cpu, 2)?;
-    gradcheck(&mut network(16)?, x.view(), &GradcheckOptions::default())?;
+    let x = inputs(16, 2)?;
+    let mut model = layers(&x)?.build(sizes(16))?;
+    model.initialize(0)?;
+    gradcheck(&mut model, x.view(), &GradcheckOptions::default())?;
 
     let ranks = ddp::launch(2, train)?;
     let (first, last, weights) = &ranks[0];

@@ -63,7 +63,7 @@ fn main() -> ddp::Result<()> {
     println!("test accuracy {:.4}", ended[0].1);
     println!("{same} of {RANKS} ranks hold the same {} weights", ended[0].0.len());
 
-    // The law of data parallelism: one rank with the whole batch comes to the same weights, up to rounding.
+    // The law of data parallelism: one rank with the whole batch reaches the same weights, up to rounding.
     let (alone, _) = train(&World::single(), &rows, &test_rows)?;
     let differences = alone.iter().zip(&ended[0].0).map(|(a, b)| (a - b).abs());
     println!("one rank alone: largest difference {:.1e}", differences.fold(0.0, f32::max));

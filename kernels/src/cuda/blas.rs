@@ -46,9 +46,12 @@ const OUT_OF_PLACE: u32 =
 /// Largest alignment in bytes that makes a difference.
 pub(crate) const MAX_ALIGNMENT: usize = 256;
 
-/// `C[M, N] = alpha · op(A)[M, K] · op(B)[K, N] + beta · C`, all row-major and contiguous.
+/// `C[M, N] = alpha · op(A)[M, K] · op(B)[K, N] + beta · C`, all row-major and contiguous: once, or for each matrix of a batch, one
+/// behind the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Matmul {
+    /// Number of products.
+    pub(crate) batch: usize,
     pub(crate) m: usize,
     pub(crate) n: usize,
     pub(crate) k: usize,
@@ -142,7 +145,14 @@ impl Key {
             _ => 1 << address.trailing_zeros().min(MAX_ALIGNMENT.trailing_zeros()),
         };
         let Operands { a, b, c, bias, aux } = operands;
-        let aligned_to = AlignedTo { a: of(a), b: of(b), c: of(c), bias: of(bias), aux: of(aux) };
+        // All matrices of a batch have the alignment, which is that of the first one and of their distance.
+        let Matmul { batch, m, n, k, inputs, output, .. } = matmul;
+        let each = |address: CUdeviceptr, numel: usize, dtype: DType| match batch {
+            2.. => of(address | (numel * dtype.size_bytes()) as CUdeviceptr),
+            _ => of(address),
+        };
+        let (a, b, c) = (each(a, m * k, inputs), each(b, k * n, inputs), each(c, m * n, output));
+        let aligned_to = AlignedTo { a, b, c, bias: of(bias), aux: of(aux) };
         Key { matmul, aligned_to, is_deterministic }
     }
 }
@@ -329,6 +339,24 @@ impl Blas {
     }
 }
 
+/// Makes a layout that of so many matrices, which are `stride` elements apart.
+fn set_batch(
+    lt: &CublasLt,
+    layout: sys::cublasLtMatrixLayout_t,
+    batch: usize,
+    stride: i64,
+) -> cublas_lt::Result<()> {
+    use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
+    // The library's limit is that of its type.
+    let batch = i32::try_from(batch).map_err(|_| Status::INVALID_VALUE)?;
+    let count = Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT as i32;
+    let distance = Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET as i32;
+    // SAFETY: the layout is alive, and the value of the attribute's size is read before the call returns.
+    unsafe { (lt.layout_set)(layout, count, (&raw const batch).cast(), size_of::<i32>()) }.result()?;
+    // SAFETY: as above.
+    unsafe { (lt.layout_set)(layout, distance, (&raw const stride).cast(), size_of::<i64>()) }.result()
+}
+
 fn is_unsupported(status: Status) -> bool {
     matches!(status, Status::NOT_SUPPORTED | Status::INVALID_VALUE | Status::ARCH_MISMATCH)
 }
@@ -376,6 +404,9 @@ impl Plan {
             let (rows, cols, ld) = (rows as u64, cols as u64, cols.max(1) as i64);
             // SAFETY: the pointer is valid for one descriptor.
             unsafe { (lt.layout_create)(layout, dtype as i32, cols, rows, ld) }.result()?;
+            if p.batch > 1 {
+                set_batch(lt, *layout, p.batch, (rows * cols) as i64)?;
+            }
         }
         let operation = |transpose: bool| i32::from(transpose); // CUBLAS_OP_N is 0, CUBLAS_OP_T is 1.
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
@@ -504,91 +535,4 @@ impl Drop for Plan {
 mod record;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cuda::library;
-    use crate::ops::addmm;
-    use crate::ops::testing::{devices, random, tensor};
-    use crate::{Device, Tensor};
-
-    /// The reduction scheme of the plan's algorithm.
-    pub(super) fn reduction_scheme(plan: &Plan) -> u32 {
-        use sys::cublasLtMatmulAlgoConfigAttributes_t as Attribute;
-        let (mut scheme, mut written) = (u32::MAX, 0);
-        let library = library::open(Library::CublasLt, i32::MAX).unwrap();
-        type Get = unsafe extern "C" fn(
-            *const sys::cublasLtMatmulAlgo_t,
-            i32,
-            *mut c_void,
-            usize,
-            *mut usize,
-        ) -> Status;
-        // SAFETY: the type is that of cublasLt.h.
-        let get = unsafe { library.symbol::<Get>("cublasLtMatmulAlgoConfigGetAttribute") }.unwrap();
-        let attribute = Attribute::CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME as i32;
-        let algorithm = &raw const plan.algorithm;
-        // SAFETY: the algorithm is the library's own, and the attribute a 32-bit number.
-        let status = unsafe {
-            get(algorithm, attribute, (&raw mut scheme).cast(), size_of::<u32>(), &raw mut written)
-        };
-        assert_eq!((status, written), (Status::SUCCESS, size_of::<u32>()));
-        scheme
-    }
-
-    #[test]
-    fn products_of_vectors_are_not_fused_with_gradients() {
-        let asked = |epilogue, [m, n, k]: [usize; 3]| {
-            let (transpose_a, transpose_b, inputs, output) = (false, false, DType::F32, DType::F32);
-            let mode = MatmulMode::Strict;
-            let matmul = Matmul { m, n, k, transpose_a, transpose_b, inputs, output, mode, epilogue };
-            matmul.may_be_fused()
-        };
-        for epilogue in [Epilogue::DRelu, Epilogue::DGelu] {
-            assert!(!asked(epilogue, [32, 8, 1]), "one output behind the layer");
-            assert!(asked(epilogue, [32, 8, 2]) && asked(epilogue, [1, 8, 2]));
-        }
-        for dims in [[8, 16, 1], [1, 16, 32], [8, 1, 32]] {
-            assert!(!asked(Epilogue::BiasGradient, dims));
-        }
-        assert!(asked(Epilogue::BiasGradient, [2, 2, 2]) && asked(Epilogue::ReluAuxBias, [1, 1, 1]));
-        assert!(!asked(Epilogue::GeluAuxBias, [32, 7, 16]), "rows of 7 values");
-    }
-
-    /// A matmul that is one long sum, which every heuristic tends to split.
-    #[test]
-    fn deterministic_matmuls_split_no_sum_in_place() {
-        const IN_PLACE: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_INPLACE as u32;
-        let (m, n, k) = (16, 16, 1 << 16);
-        let (a, b) = (random::<f32>(m * k, 1), random::<f32>(k * n, 2));
-        for device in devices() {
-            let Device::Cuda(index) = device else { continue };
-            let gpu = Gpu::get(index).unwrap();
-            let (a, b) = (tensor(&a, &[m, k], device), tensor(&b, &[k, n], device));
-            let mut c = Tensor::zeros(&[m, n], DType::F32, device).unwrap();
-            let mut schemes = Vec::new();
-            for is_deterministic in [true, false] {
-                gpu.set_deterministic(is_deterministic);
-                assert_eq!(gpu.is_deterministic(), is_deterministic);
-                let mut run = || {
-                    addmm(1.0, a.view(), false, b.view(), false, 0.0, c.view_mut()).unwrap();
-                    c.to_vec::<f32>().unwrap()
-                };
-                let first = run();
-                assert!(!is_deterministic || (0..5).all(|_| run() == first));
-                let plans = gpu.blas().unwrap().plans.lock().unwrap_or_else(PoisonError::into_inner);
-                let own = |key: &&Key| {
-                    (key.matmul.m, key.matmul.k) == (m, k) && key.is_deterministic == is_deterministic
-                };
-                let mut found = plans.iter().filter(|(key, _)| own(key)).flat_map(|(_, plan)| plan);
-                schemes.push(reduction_scheme(found.next().unwrap()));
-                assert!(found.next().is_none());
-            }
-            gpu.set_deterministic(false);
-            assert_ne!(schemes[0], IN_PLACE, "{schemes:?}");
-            if gpu.info().name.contains("irtual") {
-                // The virtual GPU uses that scheme whenever it is allowed.
-                assert_eq!(schemes[1], IN_PLACE);
-            }
-        }
-    }
-}
+mod tests;

@@ -55,6 +55,7 @@ crate::library_functions! {
         operation_destroy = "cublasLtMatmulDescDestroy": fn(Operation) -> Status;
         operation_set = "cublasLtMatmulDescSetAttribute": fn(Operation, c_int, Read, usize) -> Status;
         layout_create = "cublasLtMatrixLayoutCreate": fn(*mut Layout, c_int, u64, u64, i64) -> Status;
+        layout_set = "cublasLtMatrixLayoutSetAttribute": fn(Layout, c_int, Read, usize) -> Status;
         layout_destroy = "cublasLtMatrixLayoutDestroy": fn(Layout) -> Status;
         preference_create = "cublasLtMatmulPreferenceCreate": fn(*mut Preference) -> Status;
         preference_destroy = "cublasLtMatmulPreferenceDestroy": fn(Preference) -> Status;

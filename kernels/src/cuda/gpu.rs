@@ -66,8 +66,10 @@ impl std::fmt::Debug for Gpu {
 
 /// Number of per-block partial sums in [`Gpu::scratch`].
 pub(crate) const PARTIAL_SUMS: usize = 1 << 14;
-/// Scratch memory of reductions: counters and partial sums.
-const SCRATCH_BYTES: usize = 256 + PARTIAL_SUMS * 8;
+/// Number of per-block partial sums in the scratch memory of the communication stream.
+pub(crate) const COMMUNICATION_PARTIAL_SUMS: usize = 512;
+/// Scratch memory of reductions: counters and partial sums, for the compute stream and then for the communication stream.
+const SCRATCH_BYTES: usize = 2 * 256 + (PARTIAL_SUMS + COMMUNICATION_PARTIAL_SUMS) * 8;
 /// Bytes of [`super::MemoryUse::Workspace`] in every program: scratch of matmuls and reductions.
 pub const FIXED_WORKSPACE_BYTES: usize = super::blas::WORKSPACE_BYTES + SCRATCH_BYTES;
 
@@ -210,19 +212,31 @@ impl Gpu {
     }
 
     /// Scratch memory of reductions over several blocks: 64 zero u32, which every kernel leaves zero, then [`PARTIAL_SUMS`] f64
-    /// of no meaning between kernels. Kernels on the compute stream share it.
+    /// of no meaning between kernels. Kernels on the compute stream share it; those on the communication stream share another one,
+    /// with [`COMMUNICATION_PARTIAL_SUMS`].
     ///
     /// # Errors
     /// [`KernelError::OutOfMemory`] in the first call, which must not be inside a capture.
     pub(crate) fn scratch(&'static self) -> Result<Scratch> {
+        self.scratch_on(StreamKind::Compute)
+    }
+
+    /// [`Gpu::scratch`] of a stream: the compute stream or the communication stream.
+    pub(crate) fn scratch_on(&'static self, kind: StreamKind) -> Result<Scratch> {
         let buffer = match self.scratch.get() {
             Some(buffer) => buffer,
             None => {
                 let made = DeviceBuffer::zeroed(self, SCRATCH_BYTES, MemoryUse::Workspace)?;
+                // Zeroed on the compute stream, but used on another one, too.
+                self.compute.synchronize()?;
                 self.scratch.get_or_init(|| made)
             }
         };
-        Ok(Scratch { counter: buffer.ptr(), partials: buffer.ptr() + 256 })
+        let counter = match kind {
+            StreamKind::Communication => buffer.ptr() + 256 + PARTIAL_SUMS as u64 * 8,
+            StreamKind::Compute | StreamKind::Copy => buffer.ptr(),
+        };
+        Ok(Scratch { counter, partials: counter + 256 })
     }
 
     /// Blocks until all work enqueued on this device is complete: operations, copies and collectives.

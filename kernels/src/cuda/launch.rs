@@ -6,7 +6,7 @@ use cudarc::driver::result;
 
 use super::call::check_driver;
 pub(crate) use super::module::Source;
-use super::{CudaSlice, CudaSliceMut, Gpu};
+use super::{CudaSlice, CudaSliceMut, Gpu, StreamKind};
 use crate::Result;
 
 /// Default number of threads per block.
@@ -45,6 +45,7 @@ pub(crate) use typed_kernel;
 /// Builder of a launch. Arguments are given in the order of the kernel's parameters.
 pub(crate) struct Launch {
     gpu: &'static Gpu,
+    stream: StreamKind,
     function: cudarc::driver::sys::CUfunction,
     grid: [u32; 3],
     block: u32,
@@ -63,6 +64,7 @@ impl Launch {
         let function = gpu.kernel(source, kernel)?;
         Ok(Launch {
             gpu,
+            stream: StreamKind::Compute,
             function,
             grid: [1; 3],
             block: BLOCK,
@@ -97,6 +99,12 @@ impl Launch {
     pub(crate) fn threads(mut self, n: u32) -> Self {
         debug_assert!(n.is_multiple_of(32) && (32..=1024).contains(&n));
         self.block = n;
+        self
+    }
+
+    /// Sets the stream; initially the compute stream.
+    pub(crate) fn on(mut self, stream: StreamKind) -> Self {
+        self.stream = stream;
         self
     }
 
@@ -136,7 +144,7 @@ impl Launch {
         self.read_opt(slice.map(|s| s.as_ref()))
     }
 
-    /// Enqueues the kernel on the compute stream.
+    /// Enqueues the kernel on its stream.
     ///
     /// # Errors
     /// [`crate::KernelError::Cuda`].
@@ -159,7 +167,7 @@ impl Launch {
                 (x, y, z),
                 (self.block, 1, 1),
                 0,
-                self.gpu.compute().raw(),
+                self.gpu.stream(self.stream).raw(),
                 &mut pointers[..self.n_args],
             )
         };

@@ -5,7 +5,7 @@
 //! (kernels), `blas` (matmuls), `graph` (a step captured once and replayed), `upload`, `pinned_tensor` and `download` (pinned
 //! copies), `peer` (copies between GPUs).
 //!
-//! The driver's primary contexts are global to the process, and so is the table of [`Gpu`]s that mirrors them: the only global
+//! The driver's primary contexts are global to the process, as is the table of [`Gpu`]s that mirrors them: the only global
 //! state of this crate besides the thread pools and the handler of faults in mapped files.
 
 pub(crate) mod blas;
@@ -33,7 +33,7 @@ pub use blas::MatmulChoice;
 pub use call::check_driver;
 pub use download::Download;
 pub use driver::Unavailable;
-pub(crate) use gpu::PARTIAL_SUMS;
+pub(crate) use gpu::{COMMUNICATION_PARTIAL_SUMS, PARTIAL_SUMS};
 pub use gpu::{FIXED_WORKSPACE_BYTES, Gpu, StreamKind};
 pub use graph::Graph;
 pub use info::{GpuInfo, Link, PeerAccess, Versions, devices, ensure_libraries, peer_matrix, versions};

@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::memory::Pinned;
-use super::{Event, Gpu, Stream, Timer};
+use super::{Event, Gpu, Stream, Timer, check_driver};
 use crate::error::Operand;
+use crate::ops::check;
 use crate::view::{TensorMut, TensorRef};
 use crate::{DType, KernelError, Result, Shape};
 
@@ -117,6 +118,35 @@ impl PinnedTensor {
             return Ok(None);
         }
         self.timer.elapsed_ms().map(Some)
+    }
+
+    /// Enqueues a copy of the first elements, as many as `to` holds, on the compute stream. The memory can be written to again once
+    /// [`PinnedTensor::is_sent`] returned true or [`PinnedTensor::wait_sent`] returned: with two tensors in turn, one is filled
+    /// while the other is copied.
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfRange`] if `to` is longer; [`KernelError::DTypeMismatch`]; [`KernelError::DeviceMismatch`] if `to` is not
+    /// on this GPU; [`KernelError::Cuda`].
+    pub fn copy_to(&mut self, to: TensorMut<'_>) -> Result<()> {
+        const OP: &str = "copy_to";
+        check::same_kind(OP, &[self.operand("from"), to.operand("to")])?;
+        let (n, len) = (to.numel(), self.shape.numel());
+        if n > len {
+            return Err(KernelError::OutOfRange { op: OP, start: 0, end: n, len });
+        }
+        let (bytes, to, gpu) = (n * self.dtype.size_bytes(), to.into_cuda()?, self.gpu);
+        if bytes == 0 {
+            return Ok(());
+        }
+        gpu.bind()?;
+        self.send(gpu.compute(), |from| {
+            // SAFETY: both sides hold that many bytes; `to` is freed in the order of the compute stream, and this memory is freed, or
+            // lent for writing, only once the event after the copy has passed.
+            let copied = unsafe {
+                cudarc::driver::sys::cuMemcpyHtoDAsync_v2(to.ptr(), from.cast(), bytes, gpu.compute().raw())
+            };
+            check_driver(gpu.index(), "cuMemcpyHtoDAsync", copied.result())
+        })
     }
 
     /// Enqueues `copy` of these bytes on `stream` and records an event after it, and before it if it is timed.

@@ -16,6 +16,7 @@ mod argmax;
 mod bce_with_logits;
 mod begin_step;
 mod bias;
+mod bmm;
 mod cast;
 mod cat;
 pub(crate) mod check;
@@ -27,6 +28,7 @@ mod elementwise;
 mod embedding;
 mod fill;
 mod fingerprint;
+mod focal_with_logits;
 mod gather_rows;
 mod huber;
 mod layer_norm;
@@ -35,9 +37,12 @@ mod load_rows;
 mod log_cosh;
 mod loss;
 mod mse;
+mod permute;
+mod poisson;
 mod quantile;
 mod reduce;
 mod row_tiles;
+mod softmax;
 mod softmax_cross_entropy;
 mod step_scalars;
 mod step_sums;
@@ -53,6 +58,7 @@ pub use argmax::argmax;
 pub use bce_with_logits::bce_with_logits;
 pub use begin_step::{ROW_SUMS_LEN, RowNumbersOutput, ScalarsOutput, begin_step, mix_row};
 pub use bias::{bias_backward, bias_forward};
+pub use bmm::{bmm, bmm_with};
 pub use cast::cast;
 pub use cat::cat;
 pub use convert::convert;
@@ -64,6 +70,7 @@ pub(crate) use elementwise::{broadcast_shape, shapes_differ};
 pub use embedding::{EmbeddingTable, EmbeddingTables, embedding_backward, embedding_forward};
 pub use fill::{Pattern, fill};
 pub use fingerprint::fingerprint;
+pub use focal_with_logits::focal_with_logits;
 pub use gather_rows::gather_rows;
 pub use huber::huber;
 pub use layer_norm::{LayerNormGrads, LayerNormStats, layer_norm_backward, layer_norm_forward};
@@ -75,17 +82,18 @@ pub use load_rows::{RowNormalizer, load_rows};
 pub use log_cosh::log_cosh;
 pub use loss::LossSums;
 pub use mse::mse;
+pub use permute::permute;
+pub use poisson::poisson;
 pub use quantile::quantile;
 pub use reduce::{ReduceOp, reduce};
+pub use softmax::{softmax_backward, softmax_forward};
 pub use softmax_cross_entropy::{CrossEntropyConfig, softmax_cross_entropy};
 pub use step_scalars::{STEP_SCALARS_EXTRA, STEP_SCALARS_LEN, StepScalars};
 pub use step_sums::{STEP_SUMS_EXTRA, STEP_SUMS_LEN, SumsOutput};
 pub(crate) use strided_copy::{Walk, strided_copy};
-pub use sum_of_squares::sum_of_squares;
+pub use sum_of_squares::{sum_of_squares, sum_of_squares_on};
 pub use uniform::{UniformStream, uniform};
-pub use update::{
-    EmaConfig, OptimizerKind, OptimizerParams, OptimizerTensors, UpdateInputs, ema_update, optimizer_step,
-};
+pub use update::{Average, OptimizerKind, OptimizerParams, OptimizerTensors, UpdateInputs, optimizer_step};
 
 /// All kernel files.
 pub(crate) fn cuda_sources() -> impl Iterator<Item = &'static crate::cuda::launch::Source> {
@@ -112,14 +120,15 @@ static SOURCES: &[&crate::cuda::launch::Source] = &[
     &layer_norm::SOURCE,
     &load_rows::SOURCE,
     &loss::SOURCE,
+    &permute::SOURCE,
     &reduce::SOURCE,
     &loss::WEIGHTED_SOURCE,
+    &softmax::SOURCE,
     &softmax_cross_entropy::SOURCE,
     &softmax_cross_entropy::WEIGHTED_SOURCE,
     &sum_of_squares::SOURCE,
     &strided_copy::SOURCE,
     &uniform::SOURCE,
-    &update::EMA_SOURCE,
 ];
 
 #[cfg(test)]

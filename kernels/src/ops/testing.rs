@@ -2,6 +2,7 @@
 
 use crate::cpu::Float;
 use crate::cuda::Gpu;
+use crate::cuda::library::{self, Library};
 use crate::{DType, Device, Element, Philox, Tensor};
 
 /// Devices that a test runs on: the CPU, and up to two GPUs, real or virtual, if available.
@@ -17,6 +18,21 @@ pub(crate) fn devices() -> Vec<Device> {
 /// A tensor with these values on `device`.
 pub(crate) fn tensor<T: Element>(values: &[T], dims: &[usize], device: Device) -> Tensor {
     Tensor::from_slice(values, dims, device).unwrap()
+}
+
+/// Bytes read and written so far in the memory of `tensor`; None where nothing counts them: only a virtual GPU with checks does.
+pub(crate) fn traffic(tensor: &Tensor) -> Option<[u64; 2]> {
+    let Device::Cuda(index) = tensor.device() else { return None };
+    let gpu = Gpu::get(index).unwrap();
+    gpu.synchronize().unwrap();
+    let driver = library::open(Library::Driver, 0).unwrap();
+    // SAFETY: the type of that function in tests/vgpu; NVIDIA's driver has none of this name.
+    let ask =
+        unsafe { driver.symbol::<unsafe extern "C" fn(u64, *mut u64, *mut u64) -> i32>("vgpuTraffic") }?;
+    let [mut read, mut written] = [0; 2];
+    // SAFETY: both pointers are valid for one result.
+    let status = unsafe { ask(tensor.view().cuda().unwrap().ptr(), &raw mut read, &raw mut written) };
+    (status == 0).then_some([read, written])
 }
 
 /// Rounds values to another type.

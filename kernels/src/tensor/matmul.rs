@@ -2,12 +2,12 @@
 
 use super::Tensor;
 use crate::error::Operand;
-use crate::ops::{addmm, check};
+use crate::ops::{addmm, bmm, check};
 use crate::{DType, Device, KernelError, Result, Shape};
 
 impl Tensor {
     /// The matrix product `[M, K]` times `[K, N]`; vectors count as a row on the left and a column on the right, and the result lacks
-    /// that dimension.
+    /// that dimension. [`Tensor::bmm`] multiplies batches of matrices.
     ///
     /// Of floats. f32 sums are in f32; 16-bit floats are multiplied with sums in f32 and rounded once. Tensors of more dimensions are
     /// refused.
@@ -37,6 +37,38 @@ impl Tensor {
             dims.remove(0);
         }
         product(1.0, self, b, 0.0, None, [m, n])?.into_shape(&dims)
+    }
+
+    /// The products of two batches of matrices, `[N, M, K]` times `[N, K, P]`: `[N, M, P]`.
+    ///
+    /// Of floats, as [`Tensor::matmul`]; [`crate::ops::bmm`] writes into memory of the caller and transposes.
+    ///
+    /// ```
+    /// use ddp_kernels::{DType, Device, Tensor};
+    /// let a = Tensor::ones(&[4, 2, 3], DType::F32, Device::Cpu)?;
+    /// let b = Tensor::ones(&[4, 3, 5], DType::F32, Device::Cpu)?;
+    /// assert_eq!(a.bmm(&b)?.to_vec::<f32>()?, [3.0; 40]);
+    /// # Ok::<(), ddp_kernels::KernelError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`crate::ops::bmm`].
+    ///
+    /// Source: `torch.bmm`.
+    pub fn bmm(&self, b: &Tensor) -> Result<Self> {
+        if self.device() == Device::Cpu && check::is_short(self.dtype()) && self.dtype() == b.dtype() {
+            return self.to_dtype(DType::F32)?.bmm(&b.to_dtype(DType::F32)?)?.to_dtype(self.dtype());
+        }
+        // Other shapes are the operation's error.
+        let last = |x: &Tensor| x.dims().last().copied().unwrap_or(0);
+        let dims = match *self.dims() {
+            [batch, m, _] => [batch, m, last(b)],
+            _ => [1, 1, last(b)],
+        };
+        let shape = Shape::new(&dims)?;
+        let mut out = Tensor::for_result(self.memory_use(), shape, self.dtype(), self.device())?;
+        bmm(1.0, self.view(), false, b.view(), false, 0.0, out.view_mut())?;
+        Ok(out)
     }
 
     /// `beta * c + alpha * a * b`, in a new tensor; `c`: `[M, N]`, or `[N]` or `[1]`, repeated over rows.

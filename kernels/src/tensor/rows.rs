@@ -13,6 +13,30 @@ impl Tensor {
         self.try_clone()?.into_shape(dims)
     }
 
+    /// A copy with the dimensions in another order: dimension `k` of the result is dimension `axes[k]`.
+    ///
+    /// ```
+    /// use ddp_kernels::{DType, Device, Tensor};
+    /// let x = Tensor::arange(6, DType::I64, Device::Cpu)?.into_shape(&[1, 2, 3])?;
+    /// let y = x.permute(&[2, 0, 1])?;
+    /// assert_eq!((y.dims(), y.to_vec::<i64>()?), (&[3, 1, 2][..], vec![0, 3, 1, 4, 2, 5]));
+    /// # Ok::<(), ddp_kernels::KernelError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for every function that creates a tensor.
+    ///
+    /// # Panics
+    /// If `axes` is no permutation of the dimensions.
+    ///
+    /// Source: `torch.permute`, which returns a view.
+    pub fn permute(&self, axes: &[usize]) -> Result<Self> {
+        let dims: Vec<usize> = axes.iter().map(|&axis| self.dims()[axis]).collect();
+        let mut out = Tensor::for_result(self.memory_use(), Shape::new(&dims)?, self.dtype(), self.device())?;
+        crate::ops::permute(self.view(), self.dims(), axes, out.view_mut())?;
+        Ok(out)
+    }
+
     /// The transposed matrix, a copy: tensors are always contiguous.
     ///
     /// # Errors

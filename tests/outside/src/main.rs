@@ -1,4 +1,7 @@
-//! Calls everything that `ddp::prelude` has for tensors, as a crate outside the workspace, on the CPU and the first GPU.
+//! Calls everything that the library has for tensors, layers and loops, as a crate outside the workspace, on the CPU and the first
+//! GPU.
+
+mod training;
 
 use std::error::Error;
 
@@ -19,6 +22,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         files(device)?;
         time_and_memory(device)?;
         println!("outside: tensors on {device} ({}): all calls", device.current_name()?);
+        training::all(device)?;
+        println!("outside: layers and loops on {device}: all calls");
     }
     names()
 }
@@ -109,6 +114,7 @@ fn reductions(device: Device) -> Result<(), KernelError> {
 
 fn rows(device: Device) -> Result<(), KernelError> {
     let a = Tensor::arange(6, DType::I64, device)?.into_shape(&[2, 3])?;
+    assert_eq!(a.permute(&[1, 0])?.to_vec::<i64>()?, [0, 3, 1, 4, 2, 5]);
     assert_eq!(a.narrow(1, 1, 2)?.to_vec::<i64>()?, [1, 2, 4, 5]);
     assert_eq!(a.row(1)?.to_vec::<i64>()?, [3, 4, 5]);
     assert_eq!(Tensor::cat(&[&a, &a], 1)?.dims(), [2, 6]);
@@ -127,6 +133,14 @@ fn matrices(device: Device) -> Result<(), KernelError> {
         let product = Tensor::addmm(1.0, &c, 2.0, &a, &a)?;
         assert_eq!(product.to_dtype(DType::F64)?.to_vec::<f64>()?, [3.0, 1.0, 1.0, 3.0]);
         assert_eq!(a.matmul(&c)?.dims(), [2]);
+        let batch = Tensor::ones(&[3, 2, 2], dtype, device)?;
+        assert_eq!(batch.bmm(&batch)?.to_dtype(DType::F64)?.to_vec::<f64>()?, [2.0; 12]);
+        let mut weights = Tensor::zeros(&[3, 4], dtype, device)?;
+        ddp::ops::softmax_forward(weights.view_mut())?;
+        assert_eq!(weights.to_dtype(DType::F64)?.to_vec::<f64>()?, [0.25; 12]);
+        let mut d = weights.ones_like()?;
+        ddp::ops::softmax_backward(weights.view(), d.view_mut())?;
+        assert_eq!(d.to_dtype(DType::F64)?.to_vec::<f64>()?, [0.0; 12]);
         let mut out = Tensor::zeros(&[2, 2], DType::F64, device)?;
         let wide = a.to_dtype(DType::F64)?;
         ddp::ops::addmm(1.0, wide.view(), false, wide.view(), true, 0.0, out.view_mut())?;

@@ -40,7 +40,7 @@ pub(crate) struct Config {
     pub(crate) fuzz: u64,
     /// Kernels are compiled with bounds and race checks, and the order between streams is checked (`VGPU_CHECK`).
     pub(crate) check: bool,
-    /// Seconds without progress after which a waiting caller is told and the process aborted (`VGPU_TIMEOUT`).
+    /// Seconds without progress after which a waiting caller gets a report and the process is aborted (`VGPU_TIMEOUT`).
     pub(crate) timeout_s: u64,
     /// Names each function at its first call (`VGPU_TRACE`).
     pub(crate) trace: bool,

@@ -3,7 +3,8 @@
 //! With `VGPU_COUNTS=FOLDER` each process writes `FOLDER/<rank>-<pid>.json` when it ends, also when it aborts:
 //! one flat object of numbers. Calls go by the function's name, launches by `kernel:NAME` (replays of a graph
 //! included), copies by `bytes:htod_pageable`, `bytes:htod_pinned`, `bytes:dtoh_pageable`,
-//! `bytes:dtoh_pinned`, `bytes:dtod`, `bytes:peer`.
+//! `bytes:dtoh_pinned`, `bytes:dtod`, `bytes:peer`. With `VGPU_CHECK` also the bytes of device memory that each kind of work
+//! accessed, `read:NAME` and `written:NAME`, and all of it by the size of the allocation, `read_of:BYTES` and `written_of:BYTES`.
 
 use crate::abi::lock;
 use crate::config::CONFIG;
@@ -43,6 +44,15 @@ impl Counter {
 /// Adds to the count of this name.
 pub(crate) fn add(name: &str, n: u64) {
     *lock(&TALLIES).entry(name.to_owned()).or_default() += n;
+}
+
+/// Adds an access of `bytes` to an allocation of `size` by the work `name`.
+pub(crate) fn moved(name: &str, size: u64, bytes: u64, write: bool) {
+    if bytes > 0 {
+        let verb = if write { "written" } else { "read" };
+        add(&format!("{verb}:{name}"), bytes);
+        add(&format!("{verb}_of:{size}"), bytes);
+    }
 }
 
 /// Which way a copy goes.

@@ -38,7 +38,7 @@ pub(crate) fn rule(name: &str) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.name == name)
 }
 
-/// Counts one occurrence of what `name` stands for; true when this is the one that shall fail.
+/// Counts one occurrence of the event `name`; true if this is the one that must fail.
 pub(crate) fn due(name: &'static str) -> bool {
     if !RULES.iter().any(|rule| rule.name == name) {
         return false;

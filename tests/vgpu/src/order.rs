@@ -11,6 +11,7 @@
 
 use crate::abi::lock;
 use crate::config::CONFIG;
+use crate::counts;
 use crate::mem::{MEMORY, host};
 use crate::report::report;
 use crate::stream::Outcome;
@@ -82,11 +83,18 @@ impl Stamp {
     /// # Errors
     /// None today; the result lets callers use `?` among checks that do fail.
     pub(crate) fn access(&self, p: u64, n: u64, write: bool) -> Outcome {
+        self.access_within(p, n, n, write)
+    }
+
+    /// As [`Stamp::access`], where `moved` bytes count, with repetitions and without gaps.
+    pub(crate) fn access_within(&self, p: u64, n: u64, moved: u64, write: bool) -> Outcome {
         if !CONFIG.check || n == 0 {
             return Ok(());
         }
         let found = lock(&MEMORY).find(p).map(|(base, a)| (base, a.id, a.size));
         let Some((base, id, size)) = found else { return Ok(()) };
+        lock(&MEMORY).count_access(base, moved, write);
+        counts::moved(self.name, size, moved, write);
         let (lo, hi) = (p, p.saturating_add(n).min(base + size));
         let order = &mut *lock(&ORDER);
         let list = order.accesses.entry(id).or_default();

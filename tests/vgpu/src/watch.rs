@@ -1,5 +1,5 @@
-//! The watchdog: who waits while nothing moves is told what each stream waits for, and the process is aborted, where
-//! hardware would hang for good.
+//! The watchdog: a caller that waits while nothing moves gets a report of what each stream waits for, and the process is aborted,
+//! where hardware would hang for ever.
 
 use crate::abi::lock;
 use crate::config::CONFIG;

@@ -199,6 +199,22 @@ impl NcclGroup {
         Ok(number)
     }
 
+    /// Enqueues work in the communication stream, behind all collectives so far, and returns its number, as if it were one.
+    pub(super) fn behind(
+        &self,
+        enqueue: impl FnOnce() -> std::result::Result<(), KernelError>,
+    ) -> Result<u64> {
+        if let Some(error) = &*self.broken.borrow() {
+            return Err(error.clone());
+        }
+        let number = self.n_enqueued.get();
+        let (_, communication) = self.streams();
+        let done = enqueue().and_then(|()| self.done[number as usize % MARKS].record(communication));
+        done.map_err(|error| self.break_with(error.into()))?;
+        self.n_enqueued.set(number + 1);
+        Ok(number)
+    }
+
     /// Calls NCCL's function of one collective.
     ///
     /// # Safety

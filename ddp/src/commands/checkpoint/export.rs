@@ -36,6 +36,7 @@ pub(super) fn export(args: &CheckpointExportArgs) -> Result<()> {
                 layers: &layers.iter().map(|layer| &**layer).collect::<Vec<_>>(),
                 parameters: parameters.into_iter().map(TrainedParam::from).collect(),
                 task: saved.config.data.task,
+                loss: &saved.config.loss,
                 targets: &saved.config.data.target,
                 config: &saved.config.to_toml(),
                 origin: &origin,

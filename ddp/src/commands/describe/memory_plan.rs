@@ -204,7 +204,7 @@ impl RankPlan<'_> {
     }
 
     /// Rows of this rank in the largest step.
-    fn step_rows(&self) -> usize {
+    pub(super) fn step_rows(&self) -> usize {
         self.cuts.train.own_rows(self.cuts.global_rows.min(self.data.train.len())).len()
     }
 

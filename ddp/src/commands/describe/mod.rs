@@ -1,6 +1,7 @@
 //! `ddp-train describe`: layers, FLOPs and memory of a run, for any number of ranks, without training.
 
 pub mod memory_plan;
+pub mod step_traffic;
 
 use std::fmt::Write as _;
 
@@ -12,6 +13,7 @@ use serde::Serialize;
 
 use crate::cli::DescribeArgs;
 use crate::commands::describe::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_on_device};
+use crate::commands::describe::step_traffic::StepTraffic;
 use crate::config::{Config, ZeroStage};
 use crate::data::{self, LabelVocabulary, Loaded};
 use crate::error::{Error, Result};
@@ -84,6 +86,8 @@ pub(crate) struct Report {
     n_parameters: usize,
     flop: Flop,
     memory: Vec<Memory>,
+    /// Bytes that a rank reads and writes in a step, one entry per ZeRO stage.
+    traffic: Vec<StepTraffic>,
 }
 
 #[derive(Debug, Serialize)]
@@ -169,6 +173,7 @@ impl Report {
             n_parameters: params.n_params(),
             flop: Flop::new(&spec, global_rows),
             memory: ZeroStage::ALL.map(|zero| Memory::new(&RankPlan { zero, ..plan.clone() })).into(),
+            traffic: ZeroStage::ALL.map(|zero| StepTraffic::new(&RankPlan { zero, ..plan.clone() })).into(),
         })
     }
 
@@ -214,6 +219,13 @@ impl Report {
         rows.push(cells("total", "device", &|memory| memory.device_bytes));
         rows.push(cells("", "host", &|memory| memory.total_bytes - memory.device_bytes));
         text += &table(&["<memory", "<where", "zero 0", "zero 1", "zero 2"], &rows);
+        text += "\nMiB moved per step by rank 0, each operand once, as if nothing were cached\n\n";
+        let kinds = self.traffic[0].kinds().into_iter().enumerate();
+        let rows = kinds.map(|(index, (name, place, _))| {
+            let figures = self.traffic.iter().map(|traffic| mib(traffic.kinds()[index].2));
+            [name.to_owned(), place.to_owned()].into_iter().chain(figures).collect::<Vec<_>>()
+        });
+        text += &table(&["<moved", "<where", "zero 0", "zero 1", "zero 2"], &rows.collect::<Vec<_>>());
         text
     }
 }

@@ -81,6 +81,8 @@ pub(super) fn decide(attempt: &Attempt) -> Decision {
         (None, Ended::Hung | Ended::Frozen) => None,
     };
     match status.and_then(|status| u8::try_from(status).ok()) {
+        // A launcher that has lost a host stops the ranks of the others, and these may save before they end.
+        Some(SAVED) if attempt.has_lost_hosts && !attempt.was_stopped => {}
         Some(SAVED) => return Decision::End(SAVED, Reason::Stopped),
         Some(INTERRUPTED) => return Decision::End(INTERRUPTED, Reason::Interrupted),
         // The launcher has the status 1 for the loss of a host, too.
@@ -160,6 +162,16 @@ mod tests {
     fn the_launchers_own_failure_is_that_of_a_lost_host() {
         let failed = Attempt { ended: Ended::Code(1), has_lost_hosts: true, ..KILLED };
         assert_eq!(decide(&failed), Decision::Restart);
+    }
+
+    #[test]
+    fn a_run_that_saved_since_a_host_was_lost_continues() {
+        let lost = Attempt { reported: Some(85), ended: Ended::Code(1), has_lost_hosts: true, ..KILLED };
+        assert_eq!(decide(&lost), Decision::Restart);
+        let ended = Attempt { reported: None, ended: Ended::Code(85), ..lost };
+        assert_eq!(decide(&ended), Decision::Restart);
+        let asked = Attempt { was_stopped: true, ..lost };
+        assert_eq!(decide(&asked), Decision::End(SAVED, Reason::Stopped), "the user asked for it");
     }
 
     #[test]

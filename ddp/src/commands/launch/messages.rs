@@ -69,6 +69,7 @@ fn meaning(code: i32) -> String {
     let text = match u8::try_from(code) {
         Ok(exit_code::DONE) => "but the run is not complete",
         Ok(exit_code::RESTARTABLE) => "a rank was lost",
+        Ok(exit_code::SAVED) => "it was stopped and saved",
         _ if (SIGNALLED + 1..=SIGNALLED + LAST_SIGNAL).contains(&code) => {
             return format!(" ({})", signal_name(code - SIGNALLED));
         }

@@ -16,12 +16,13 @@ use crate::run_folder::{Existing, FolderError, RunDir};
 use crate::train::resume::ResumeFrom;
 
 /// Flags that decide where a run starts; a restart starts from the newest checkpoint. Whether they take a value.
-const START_FLAGS: [(&str, bool); 5] = [
+const START_FLAGS: [(&str, bool); 6] = [
     ("--out", true),
     ("--resume", true),
     ("--init-from", true),
     ("--overwrite", false),
     ("--refit-preprocessing", false),
+    ("--new-head", false),
 ];
 
 /// Arguments of `ddp-train train`.

@@ -24,7 +24,7 @@ pub(crate) use crate::commands::train::outputs::claim_folder;
 use crate::commands::train::outputs::{check_out, open_folder, open_metrics, resume_command, save};
 use crate::config::{CommDtype, Config, Determinism, EvalSource, Length, Overrides};
 use crate::data::{self, Fitted, Loaded};
-use crate::error::{Error, MAX_THREADS_PER_CORE, Result};
+use crate::error::{Error, MAX_THREADS_PER_CORE, ModelCommand, Result};
 use crate::exit::Stop;
 use crate::model::ModelSpec;
 use crate::model::file::{ModelFile, ModelInfo};
@@ -129,16 +129,24 @@ impl<'w> Run<'w> {
         let init_from = args.init_from.as_deref().map(ModelFile::read).transpose().map_err(Error::from);
         let init_from = world.collective_result(init_from)?;
         let fitted = fitted(args, init_from.as_ref(), resumed.as_ref());
-        agree_on_start(world, init_from.as_ref(), fitted.as_ref())?;
+        agree_on_start(world, args, init_from.as_ref(), fitted.as_ref())?;
         let config_of_data = resumed.as_ref().map(|resumed| resumed.config_of_data(&config));
         let data = data::load_with(
             config_of_data.as_ref().unwrap_or(&config),
             world,
             fitted.as_ref().map(|info| match &resumed {
                 Some(_) => Fitted::Resumed(&info.preprocessor),
+                None if args.new_head => Fitted::InitialFeatures(&info.preprocessor),
                 None => Fitted::Initial(&info.preprocessor),
             }),
-        )?;
+        );
+        let keeps_labels = fitted.is_some() && resumed.is_none() && !args.new_head;
+        let data = data.map_err(|stop| {
+            stop.map(|error| match keeps_labels {
+                true => Error::of_model_data(error, ModelCommand::InitFrom),
+                false => error.into(),
+            })
+        })?;
         if let Some(resumed) = &resumed {
             world.collective_result(resumed.check_data(&data))?;
         }
@@ -159,7 +167,7 @@ impl<'w> Run<'w> {
         let trainer = setup::trainer(world, args.cuda_graph, &config, spec.clone(), &cuts, choice.device);
         let mut trainer = world.collective_result(trainer)?;
         if let Some(file) = &init_from {
-            world.collective_result(setup::init_from(&mut trainer, file))?;
+            world.collective_result(setup::init_from(&mut trainer, file, args.new_head))?;
         }
         let resumed = match resumed {
             Some(resumed) => Some(resumed.restore(world, &config, &data, &mut trainer)?),
@@ -425,12 +433,20 @@ fn agree_on_config(world: &World, args: &TrainArgs, config: &Config) -> Result<(
 }
 
 /// Checks that all ranks start from the same weights and preprocessing, which decide how rows are read.
-fn agree_on_start(world: &World, init_from: Option<&ModelFile>, fitted: Option<&ModelInfo>) -> Result<()> {
+fn agree_on_start(
+    world: &World,
+    args: &TrainArgs,
+    init_from: Option<&ModelFile>,
+    fitted: Option<&ModelInfo>,
+) -> Result<()> {
     let init_from = init_from.map_or("none".to_owned(), |file| format!("{:016x}", file.fingerprint()));
     let fitted = fitted.map(|info| format!("{:?}", info.preprocessor));
     let fitted = fitted.map_or("none".to_owned(), |text| format!("{:016x}", fingerprint(text.as_bytes())));
-    let entries =
-        [("--init-from (fingerprint)", init_from), ("preprocessing that is kept (fingerprint)", fitted)];
+    let entries = [
+        ("--init-from (fingerprint)", init_from),
+        ("--new-head", args.new_head.to_string()),
+        ("preprocessing that is kept (fingerprint)", fitted),
+    ];
     Ok(world.agree(&entries.map(|(key, value)| (key.to_owned(), value)))?)
 }
 

@@ -10,7 +10,7 @@ use crate::report::log::Log;
 use crate::run_folder::logs::{self, Probe};
 
 /// Opens the log files of all ranks in the folder `run`, which is the same path on all of them. Collective. A rank without a
-/// file goes on without it, and rank 0 says so.
+/// file continues without a log, and rank 0 says so.
 ///
 /// # Errors
 /// [`Error::Comm`](crate::Error::Comm).

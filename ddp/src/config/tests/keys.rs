@@ -140,6 +140,7 @@ fn values_out_of_range_are_refused() {
         ("loss.kind", &["\"l1\"", "\"mse\"", "\"bce\"", "\"huber\""]),
         ("loss.label_smoothing", &["1", "-0.1"]),
         ("loss.class_weights", &["[]", "[1, 0]", "[1, -1]", "[1, nan]", "[1, 1e-60]"]),
+        ("loss.gamma", &["2"]),
         ("loss.delta", &["1"]),
         ("loss.quantile", &["0.5"]),
         ("comm.bucket_mib", &["0", "-1", "inf"]),
@@ -229,6 +230,8 @@ fn names_get_the_nearest_known_one() {
     assert_refused(from_sets(&["loss.kind=mse"]), &["must be \"cross_entropy\" for task \"classification\""]);
     assert_refused(
         from_sets(&["data.task=regression", "loss.kind=bce"]),
-        &["must be \"mse\" or \"huber\" or \"log_cosh\" or \"quantile\" for task \"regression\""],
+        &[
+            "must be \"mse\" or \"huber\" or \"log_cosh\" or \"quantile\" or \"poisson\" for task \"regression\"",
+        ],
     );
 }

@@ -43,6 +43,7 @@ fn assert_refused(result: Result<Config>, parts: &[&str]) {
 fn beside(key: &str) -> &'static [&'static str] {
     match key {
         "data.eval_weight" => &["data.eval=x.npy"],
+        "loss.gamma" => &["data.task=multilabel", "data.target=a,b", "loss.kind=focal"],
         "loss.delta" => &["data.task=regression", "loss.kind=huber"],
         "loss.quantile" => &["data.task=regression", "loss.kind=quantile"],
         "optimizer.nesterov" => &["optimizer.kind=sgd", "optimizer.momentum=0.5"],

@@ -135,11 +135,14 @@ fn any_loss(data: &DataConfig) -> BoxedStrategy<Loss> {
                 })
                 .boxed()
         }
-        Task::Multilabel => Just(Loss::Bce).boxed(),
+        Task::Multilabel => {
+            let focal = (0.0..1e300f64).prop_map(|gamma| Loss::Focal { gamma });
+            prop_oneof![Just(Loss::Bce), focal].boxed()
+        }
         Task::Regression => {
             let huber = (1e-300..1e300f64).prop_map(|delta| Loss::Huber { delta });
             let quantile = (1e-9..0.999f64).prop_map(|quantile| Loss::Quantile { quantile });
-            prop_oneof![Just(Loss::Mse), huber, Just(Loss::LogCosh), quantile].boxed()
+            prop_oneof![Just(Loss::Mse), huber, Just(Loss::LogCosh), quantile, Just(Loss::Poisson)].boxed()
         }
     }
 }
@@ -285,6 +288,12 @@ fn any_config() -> impl Strategy<Value = Config> {
     let by_data = any_data().prop_flat_map(|data| {
         let (has_eval, task) = (data.eval != EvalSource::None, data.task);
         (any_loss(&data), any_train(has_eval, task), any_checkpoint(has_eval, task), Just(data))
+    });
+    let by_data = by_data.prop_map(|(loss, train, checkpoint, mut data)| {
+        if loss == Loss::Poisson {
+            data.normalize_target = NormalizeTarget::None;
+        }
+        (loss, train, checkpoint, data)
     });
     let zero = pick(&[ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients]);
     let comm = (1e-6..1e6f64, any::<bool>(), pick(CommDtype::ALL), zero).prop_map(

@@ -235,10 +235,23 @@ fn targets_may_decide_on_the_task() {
         assert_eq!((data.task, data.auto_task), (Task::Classification, false), "{sets:?}");
     }
     // Keys that one task alone uses are checked when it is known.
-    for set in ["loss.kind=huber", "loss.class_weights=balanced", "data.target=[\"a\", \"b\"]"] {
+    for set in ["loss.class_weights=balanced", "data.target=[\"a\", \"b\"]"] {
         assert!(from_sets(&[csv, set]).is_ok(), "{set}");
     }
     assert_refused(from_sets(&[csv, "loss.kind=huber", "data.task=classification"]), &["cross_entropy"]);
+    // A loss of one task decides on it.
+    for (loss, task) in
+        [("huber", Task::Regression), ("poisson", Task::Regression), ("focal", Task::Multilabel)]
+    {
+        let data = from_sets(&[csv, &format!("loss.kind={loss}")]).unwrap().data;
+        assert_eq!((data.task, data.auto_task), (task, false), "{loss}");
+    }
+    let poisson = [csv, "loss.kind=poisson"];
+    assert_eq!(from_sets(&poisson).unwrap().data.normalize_target, NormalizeTarget::None);
+    assert_refused(
+        from_sets(&[poisson[0], poisson[1], "data.normalize_target=standard"]),
+        &["`data.normalize_target` must be \"none\" or absent for the loss \"poisson\""],
+    );
     // A saved config without the key is of a time without the choice.
     let saved = Config::from_saved("[data]\ntrain = \"a.csv\"\n", Path::new("saved")).unwrap();
     assert_eq!((saved.data.task, saved.data.auto_task), (Task::Classification, false));

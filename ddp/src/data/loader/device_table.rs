@@ -1,6 +1,6 @@
 //! All rows on the GPU: batches are gathered there.
 
-use ddp_kernels::cuda::Gpu;
+use ddp_kernels::cuda::{Gpu, PinnedTensor};
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef, ops};
 
 use crate::data::batch::BatchMut;
@@ -31,25 +31,28 @@ impl DeviceTable {
         Ok(Self::size_bytes(dataset) as f64 <= gpu.memory_in_use()?.free as f64 * MAX_SHARE)
     }
 
-    /// Copies all rows.
+    /// Copies all rows, through two page-locked buffers in turn: one is filled while the other is copied.
     pub(crate) fn new(dataset: &dyn Dataset, gpu: &'static Gpu) -> Result<Self> {
+        Self::by_chunks(dataset, gpu, CHUNK_BYTES)
+    }
+
+    fn by_chunks(dataset: &dyn Dataset, gpu: &'static Gpu, chunk_bytes: usize) -> Result<Self> {
         let (layout, n) = (dataset.layout(), dataset.len());
         let mut table = Self::zeros(layout, n, gpu.device())?;
-        let chunk_rows = (CHUNK_BYTES / layout.row_bytes().max(1)).clamp(1, n.max(1));
-        let mut chunk = Self::zeros(layout, chunk_rows, Device::Cpu)?;
+        let chunk_rows = (chunk_bytes / layout.row_bytes().max(1)).clamp(1, n.max(1));
+        let n_buffers = n.div_ceil(chunk_rows).min(2);
+        let buffers: Result<Vec<_>> = (0..n_buffers).map(|_| Chunk::new(layout, chunk_rows, gpu)).collect();
+        let mut buffers = buffers?;
         let mut rows = Vec::with_capacity(chunk_rows);
-        for start in (0..n).step_by(chunk_rows) {
+        for (index, start) in (0..n).step_by(chunk_rows).enumerate() {
             rows.clear();
             rows.extend(start..(start + chunk_rows).min(n));
-            let part = rows.len();
-            dataset.gather(&rows, chunk.rows_mut(0, part)?)?;
-            let to = table.rows_mut(start, start + part)?;
-            ops::copy(chunk.x.view().rows(0, part)?, to.x)?;
-            ops::copy(chunk.targets.view().rows(0, part)?, to.targets)?;
-            if let (Some(weights), Some(to)) = (&chunk.weights, to.weights) {
-                ops::copy(weights.view().rows(0, part)?, to)?;
-            }
+            let chunk = &mut buffers[index % n_buffers];
+            chunk.wait_sent()?;
+            dataset.gather(&rows, chunk.rows_mut(rows.len())?)?;
+            chunk.send(table.rows_mut(start, start + rows.len())?)?;
         }
+        // The buffers wait for their copies before they are freed.
         Ok(table)
     }
 
@@ -92,9 +95,88 @@ impl DeviceTable {
     }
 }
 
+/// Page-locked memory for some rows, on their way to the table.
+struct Chunk {
+    x: PinnedTensor,
+    targets: PinnedTensor,
+    weights: Option<PinnedTensor>,
+}
+
+impl Chunk {
+    fn new(layout: &RowLayout, n_rows: usize, gpu: &'static Gpu) -> Result<Self> {
+        let pinned = |dims: &[usize], dtype| {
+            let mut pinned = PinnedTensor::new(gpu, dims, dtype)?;
+            pinned.set_timed(false);
+            Ok::<_, KernelError>(pinned)
+        };
+        Ok(Chunk {
+            x: pinned(&[n_rows, layout.n_features()], layout.dtype)?,
+            targets: pinned(&layout.targets.dims(n_rows), layout.targets.dtype())?,
+            weights: layout.has_weights.then(|| pinned(&[n_rows], DType::F32)).transpose()?,
+        })
+    }
+
+    /// Blocks until the last copy is done.
+    fn wait_sent(&self) -> Result<(), KernelError> {
+        let Chunk { x, targets, weights } = self;
+        [x, targets].into_iter().chain(weights).try_for_each(PinnedTensor::wait_sent)
+    }
+
+    fn rows_mut(&mut self, n_rows: usize) -> Result<BatchMut<'_>, KernelError> {
+        Ok(BatchMut {
+            x: self.x.host()?.rows(0, n_rows)?,
+            targets: self.targets.host()?.rows(0, n_rows)?,
+            weights: match &mut self.weights {
+                Some(weights) => Some(weights.host()?.rows(0, n_rows)?),
+                None => None,
+            },
+        })
+    }
+
+    /// Enqueues the copy of as many rows as `to` holds.
+    fn send(&mut self, to: BatchMut<'_>) -> Result<(), KernelError> {
+        self.x.copy_to(to.x)?;
+        self.targets.copy_to(to.targets)?;
+        match (&mut self.weights, to.weights) {
+            (Some(weights), Some(to)) => weights.copy_to(to),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// [`ops::gather_rows`] that also accepts vectors, whose rows are single elements.
 fn gather_rows(from: TensorRef<'_>, indices: TensorRef<'_>, to: TensorMut<'_>) -> Result<(), KernelError> {
     let (n_from, n_to) = (from.shape().dims()[0], indices.numel());
     let width = from.numel() / n_from.max(1);
     ops::gather_rows(from.reshape(&[n_from, width])?, indices, to.reshape(&[n_to, width])?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::testing::{gathered, numbered};
+
+    #[test]
+    #[allow(clippy::print_stdout)]
+    fn a_table_holds_all_rows_whatever_the_chunks() {
+        let required = std::env::var("REQUIRE_GPUS").ok().map_or(0, |n| n.parse::<usize>().unwrap());
+        assert!(Gpu::count() >= required.min(1));
+        if Gpu::count() == 0 {
+            println!("skipped: needs a GPU");
+            return;
+        }
+        let gpu = Gpu::get(0).unwrap();
+        for n_rows in [1, 2, 3, 7, 100] {
+            let dataset = numbered(n_rows);
+            let row_bytes = dataset.layout().row_bytes();
+            let (features, labels, _) = gathered(&*dataset, &(0..n_rows).collect::<Vec<_>>());
+            for chunk_rows in [1, 2, 3, 64, 1000] {
+                let table = DeviceTable::by_chunks(&*dataset, gpu, chunk_rows * row_bytes).unwrap();
+                assert_eq!(table.x.to_vec::<f32>().unwrap(), features, "{n_rows} rows by {chunk_rows}");
+                let got: Vec<f32> =
+                    table.targets.to_vec::<i64>().unwrap().into_iter().map(|l| l as f32).collect();
+                assert_eq!(got, labels, "{n_rows} rows by {chunk_rows}");
+            }
+        }
+    }
 }

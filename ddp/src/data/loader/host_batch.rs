@@ -8,7 +8,9 @@ use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef, ops}
 use super::plan::Job;
 use crate::data::batch::{Batch, BatchMut};
 use crate::data::error::Result;
+use crate::data::order::epoch_order::RowOrder;
 use crate::data::order::epoch_proof::RowsHash;
+use crate::data::tensor_rows_error::TensorRowsError;
 use crate::data::{Dataset, DeviceNormalizer, RowLayout};
 
 /// Rows of consecutive batches on the host; if the rows are on the GPU, only their numbers, or nothing if the GPU computes those.
@@ -85,6 +87,12 @@ impl HostTensor {
     }
 }
 
+/// Checks that the rows of a sampler are rows of the data.
+fn check_rows(rows: &[usize], n_rows: usize) -> Result<()> {
+    let beyond = rows.iter().find(|&&row| row >= n_rows);
+    beyond.map_or(Ok(()), |&row| Err(TensorRowsError::NoSuchRow { row, n_rows }.into()))
+}
+
 impl HostBatch {
     /// Memory for up to `n_rows` rows: allocated now if a GPU copies from it, because that must not happen during a capture.
     pub(super) fn new(layout: &RowLayout, n_rows: usize, gpu: Option<&'static Gpu>) -> Result<Self> {
@@ -144,6 +152,9 @@ impl HostBatch {
         for Job { own, order, .. } in &self.jobs {
             let first = self.rows.len();
             self.rows.extend(own.clone().map(|position| order.index(position)));
+            if matches!(**order, RowOrder::Sampled(_)) {
+                check_rows(&self.rows[first..], dataset.len())?;
+            }
             // Hash the numbers with which the rows are gathered.
             self.hashes.push(self.rows[first..].iter().map(|&row| row as u64).collect());
         }

@@ -5,6 +5,7 @@
 //! computes on are gathered by the step itself, and rows that lie side by side are not copied at all. Where all rows are on
 //! the GPU, it computes their numbers itself, or only these travel if the rows are shuffled in blocks.
 
+mod batches;
 pub mod device_feed;
 mod device_order;
 mod device_table;
@@ -21,6 +22,7 @@ use ddp_comm::World;
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{Device, KernelError};
 
+pub use self::batches::{Batches, TensorBatch};
 pub(crate) use self::device_order::DeviceOrder;
 pub(crate) use self::device_table::DeviceTable;
 use self::filler::Filler;

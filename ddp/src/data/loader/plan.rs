@@ -10,6 +10,7 @@ use crate::config::{DataConfig, ShuffleMode};
 use crate::data::Dataset;
 use crate::data::order::epoch_order::{BlockLayout, BlockOrder, RowOrder};
 use crate::data::order::partition::{EvalPartition, GlobalBatches, PartitionKind, RankPartition};
+use crate::data::order::sampler::Sampler;
 
 /// How the rows of each epoch are ordered.
 #[derive(Debug, Clone)]
@@ -20,6 +21,8 @@ pub enum Shuffle {
     Full,
     /// Blocks to any place, rows within a window of blocks.
     Blocks(Arc<BlockLayout>),
+    /// As the sampler says.
+    Sampler(Arc<dyn Sampler>),
 }
 
 impl Shuffle {
@@ -39,7 +42,7 @@ impl Shuffle {
 
     /// Whether the order is one permutation of the rows, which GPUs compute.
     pub(crate) fn is_permutation(&self) -> bool {
-        !matches!(self, Shuffle::Blocks(_))
+        matches!(self, Shuffle::Off | Shuffle::Full)
     }
 
     fn order(&self, n_rows: usize, seed: u64, epoch: u64) -> RowOrder {
@@ -47,11 +50,12 @@ impl Shuffle {
             Shuffle::Off => RowOrder::Rows(KeyedPermutation::identity(n_rows)),
             Shuffle::Full => RowOrder::Rows(KeyedPermutation::new(n_rows, seed, epoch)),
             Shuffle::Blocks(layout) => RowOrder::Blocks(BlockOrder::new(layout, seed, epoch)),
+            Shuffle::Sampler(sampler) => RowOrder::Sampled(sampler.rows(epoch).into()),
         }
     }
 }
 
-/// The steps of a run: endless, unless [`BatchPlan::epochs`] sets an end.
+/// The steps of a run, each epoch as long as the order of its rows: endless, unless [`BatchPlan::epochs`] sets an end.
 #[derive(Debug, Clone)]
 pub struct BatchPlan {
     n_rows: usize,
@@ -83,7 +87,7 @@ pub struct Job {
 }
 
 impl BatchPlan {
-    /// Steps over `n_rows` rows, `global_rows` rows each over all ranks, in `n_micro` micro-batches.
+    /// Steps over the `n_rows` rows of a dataset, `global_rows` rows each over all ranks, in `n_micro` micro-batches.
     ///
     /// # Panics
     /// If `global_rows` is 0.
@@ -95,8 +99,11 @@ impl BatchPlan {
         seed: u64,
         shuffle: Shuffle,
     ) -> Self {
+        let order = Arc::new(shuffle.order(n_rows, seed, 0));
+        // A sampler decides how many of them.
+        let n_rows = order.len();
         BatchPlan {
-            order: Arc::new(shuffle.order(n_rows, seed, 0)),
+            order,
             batches: GlobalBatches::new(n_rows, global_rows),
             partition: RankPartition {
                 kind: PartitionKind::Ranks { n_micro },
@@ -145,6 +152,7 @@ impl BatchPlan {
     fn begin_epoch(&mut self, epoch: u64) {
         self.epoch = epoch;
         self.order = Arc::new(self.shuffle.order(self.n_rows, self.seed, epoch));
+        assert_eq!(self.order.len(), self.n_rows, "a sampler returns as many rows in every epoch");
         self.batches = GlobalBatches::new(self.n_rows, self.global_rows);
     }
 }

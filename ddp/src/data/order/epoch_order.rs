@@ -18,6 +18,8 @@ pub enum RowOrder {
     Rows(KeyedPermutation),
     /// Blocks at any place, rows mixed within a window of blocks.
     Blocks(BlockOrder),
+    /// As a [`Sampler`](crate::data::Sampler) says; the rows may be none of the data's.
+    Sampled(Arc<[usize]>),
 }
 
 impl RowOrder {
@@ -26,6 +28,7 @@ impl RowOrder {
         match self {
             RowOrder::Rows(order) => order.len(),
             RowOrder::Blocks(order) => order.n_rows(),
+            RowOrder::Sampled(rows) => rows.len(),
         }
     }
 
@@ -48,6 +51,7 @@ impl RowOrder {
         match self {
             RowOrder::Rows(order) => order.index(i),
             RowOrder::Blocks(order) => order.index(i),
+            RowOrder::Sampled(rows) => rows[i],
         }
     }
 }

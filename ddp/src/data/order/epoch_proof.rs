@@ -1,7 +1,7 @@
 //! Proof that each row of an epoch was used exactly once, whatever ranks used it, in whatever order.
 //!
 //! A multiset hash: the sum, modulo 2^128, of a 128-bit mix of every row's number, and how many there were. Sums of parts add
-//! up, so each rank sums its own rows, and a resumed run goes on with the sum that the checkpoint holds. A finished epoch is
+//! up, so each rank sums its own rows, and a resumed run continues from the sum that the checkpoint holds. A finished epoch is
 //! right if its sum is that of all rows, each once. Another multiset of as many rows has the same sum by chance of 2^-128; the
 //! hash guards against faults, not against forgers.
 //!

@@ -50,6 +50,18 @@ impl Notation {
         Self::new(DecimalMark::Either, missing)
     }
 
+    /// Whether the config names marks of missing values.
+    #[cfg(feature = "parquet")]
+    pub(super) fn has_marks(&self) -> bool {
+        !self.missing.is_empty()
+    }
+
+    /// The numbers that mark a missing value, rounded.
+    #[cfg(feature = "parquet")]
+    pub(super) fn missing_singles(&self) -> Vec<f32> {
+        self.missing_numbers.iter().map(|number| *number as f32).collect()
+    }
+
     /// Whether a number may mark a missing value.
     pub(crate) fn has_missing_numbers(&self) -> bool {
         !self.missing_numbers.is_empty()

@@ -7,6 +7,7 @@ use super::csv::CsvError;
 use super::partition;
 use super::time;
 use crate::config::{Datetime, nearest};
+use crate::data::column_error::ColumnError;
 use crate::data::error::{DataError, Result};
 use crate::data::source::{Part, SourceSpec, ToPredict};
 use crate::data::vocabulary::Vocabulary;
@@ -91,7 +92,7 @@ impl ColumnPlan {
     /// model knows them.
     ///
     /// # Errors
-    /// [`CsvError::TargetMissing`], [`DataError::ColumnMissing`] and [`DataError::ColumnsDiffer`] for columns that the config, the
+    /// [`CsvError::TargetMissing`], [`ColumnError::Missing`] and [`DataError::ColumnsDiffer`] for columns that the config, the
     /// user or the model needs; [`CsvError::NoFeatures`].
     pub(crate) fn new(path: &Path, columns: FileColumns, spec: &SourceSpec<'_>) -> Result<Self> {
         let data = spec.data;
@@ -278,7 +279,7 @@ fn column_missing(path: &Path, column: &str, key: &'static str, names: &[String]
         (None, Some(name)) => format!("did you mean \"{name}\"?"),
         (None, None) => format!("the columns are {}", shown(names)),
     };
-    DataError::ColumnMissing { path: path.to_owned(), column: column.to_owned(), key, hint }
+    DataError::from(ColumnError::Missing { path: path.to_owned(), column: column.to_owned(), key, hint })
 }
 
 /// The columns in `text`, quoted, if commas separate names of columns there.

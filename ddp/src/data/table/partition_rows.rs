@@ -5,12 +5,13 @@ use std::path::Path;
 use super::cell::{self, Notation};
 use super::columns::ColumnPlan;
 use super::rows::TableRows;
+use crate::data::column_error::ColumnError;
 use crate::data::error::{DataError, Result};
 
 /// Writes the values of `plan`'s partitions to the rows from `first` on.
 ///
 /// # Errors
-/// [`DataError::Partition`]
+/// [`ColumnError::Partition`]
 pub(crate) fn fill(plan: &ColumnPlan, rows: &mut TableRows, first: usize, path: &Path) -> Result<()> {
     if plan.partitions.is_empty() {
         return Ok(());
@@ -23,7 +24,7 @@ pub(crate) fn fill(plan: &ColumnPlan, rows: &mut TableRows, first: usize, path: 
                 && !rows.mark_bad(row)
             {
                 let (path, column) = (path.to_owned(), partition.name.clone());
-                return Err(DataError::Partition { path, column, problem });
+                return Err(DataError::from(ColumnError::Partition { path, column, problem }));
             }
             rows.set_place(|| {
                 format!("data file `{}`: column \"{}\" of its folder", path.display(), partition.name)

@@ -9,6 +9,7 @@ use super::kept::KeptValues;
 use super::label_column::{Fraction, LabelCell, LabelColumn};
 use crate::config::Task;
 use crate::data::CellProblem;
+use crate::data::column_error::ColumnError;
 use crate::data::dataset::{CategoryColumn, RowLayout, TargetLayout};
 use crate::data::error::{DataError, Result};
 use crate::data::labels::{LabelSurvey, MAX_CLASSES, Meaning, TaskChoice, decide_several, resolve};
@@ -457,5 +458,9 @@ pub(crate) fn is_binary(value: f32) -> bool {
 
 /// The error for [`TableRows::huge_vocabulary`].
 pub(crate) fn huge_vocabulary(path: &Path, column: &str) -> DataError {
-    DataError::VocabularyHuge { path: path.to_owned(), column: column.to_owned(), limit: MAX_VALUES }
+    DataError::from(ColumnError::VocabularyHuge {
+        path: path.to_owned(),
+        column: column.to_owned(),
+        limit: MAX_VALUES,
+    })
 }

@@ -77,10 +77,8 @@ impl TypedColumn {
         let row = self.n_rows;
         self.n_rows += 1;
         let is_null = match self.form {
-            // Other marks than an empty cell are texts among texts.
-            Form::Text => {
-                text.is_empty() || (self.use_ == CellUse::Category && is_missing(text, self.use_, notation))
-            }
+            // NA may be a category, but no label.
+            Form::Text if self.use_ == CellUse::Number => is_missing(text, CellUse::Category, notation),
             _ => is_missing(text, self.use_, notation),
         };
         if is_null {

@@ -159,7 +159,7 @@ impl Layer for Linear {
         d_x: TensorMut<'_>,
         pass: InputGradientPass<'_>,
     ) -> Result<()> {
-        let InputGradientPass { params, workspace, matmul_mode, through, accumulate } = pass;
+        let InputGradientPass { params, workspace, matmul_mode, through, accumulate, .. } = pass;
         let weight = params.compute(self.weight())?;
         ops::linear_backward_input(matmul_mode, d, weight, d_x, through, accumulate, workspace)
     }

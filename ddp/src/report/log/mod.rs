@@ -4,6 +4,7 @@
 
 mod fields;
 mod line;
+mod line_queue;
 mod options;
 mod rank_log;
 mod rotating_file;

@@ -78,7 +78,7 @@ impl Log {
         Registry::default().with(terminal.with_filter(to_terminal)).with(file)
     }
 
-    /// Opens the rank's log file, or says that the run goes on without it.
+    /// Opens the rank's log file, or says that the run continues without it.
     pub fn open_file(&self, path: &Path) {
         if let Err((path, error)) = self.file.open(path) {
             tracing::warn!("can't write the log `{}`: {error}; the run continues without it", path.display());

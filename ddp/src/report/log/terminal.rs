@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use ddp_comm::World;
 use tracing::Level;
 
+use super::PROGRESS;
 use super::line::{Origin, Record};
+use super::line_queue::{Importance, LineQueue};
 use super::options::{LogFormat, LogOptions};
 use crate::report::bar::Bar;
 
@@ -21,6 +23,8 @@ use crate::report::bar::Bar;
 const FRAME: Duration = Duration::from_millis(100);
 /// Time between two frames of a bar that stands still.
 const TICK: Duration = Duration::from_millis(500);
+/// How long the end of a process waits for its last lines.
+const LAST_LINES: Duration = Duration::from_secs(2);
 /// Width of a terminal that does not report it.
 const USUAL_WIDTH: usize = 80;
 /// To the first column, and clear to the end of the screen.
@@ -29,6 +33,7 @@ const CLEAR: &str = "\r\x1b[J";
 /// Stderr of this process.
 pub struct Terminal {
     inner: Mutex<Inner>,
+    lines: LineQueue,
     format: LogFormat,
     /// Whether warnings are shown.
     shows_warnings: AtomicBool,
@@ -40,7 +45,6 @@ pub struct Terminal {
 }
 
 struct Inner {
-    out: Box<dyn Write + Send>,
     width: fn() -> usize,
     bar: Option<(Bar, Instant)>,
 }
@@ -59,13 +63,15 @@ impl Terminal {
     pub(super) fn stderr(world: &World, options: &LogOptions) -> Self {
         let rank = world.rank().0;
         let prefix = if rank == 0 { String::new() } else { world.prefix() };
+        let origin = Origin { rank, host: world.hostname().to_owned(), prefix };
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let is_terminal = io::stderr().is_terminal() && !is_dumb;
         Terminal {
-            inner: Mutex::new(Inner { out: Box::new(io::stderr()), width: stderr_width, bar: None }),
+            inner: Mutex::new(Inner { width: stderr_width, bar: None }),
+            lines: queue(Box::new(io::stderr()), options.format, &origin),
             format: options.format,
             shows_warnings: AtomicBool::new(!options.quiet),
-            origin: Origin { rank, host: world.hostname().to_owned(), prefix },
+            origin,
             is_terminal,
             has_colours: is_terminal && colours(),
             prints_progress: AtomicBool::new(true),
@@ -110,14 +116,14 @@ impl Terminal {
         bar.message = message.to_owned();
         let mut inner = self.inner();
         inner.bar = Some((bar, Instant::now()));
-        inner.draw(self.has_colours);
+        self.draw_in(&mut inner, Importance::Progress);
         drop(inner);
         let (ticker, ticks) = mpsc::channel::<()>();
         let terminal = Arc::downgrade(self);
         let redraw = move || {
             while ticks.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
                 let Some(terminal) = terminal.upgrade() else { return };
-                terminal.inner().draw(terminal.has_colours);
+                terminal.draw();
             }
         };
         // Without the thread, the bar is redrawn when it advances.
@@ -129,7 +135,7 @@ impl Terminal {
     pub(super) fn end_bar(&self) {
         let mut inner = self.inner();
         if inner.bar.take().is_some() {
-            inner.write(CLEAR);
+            self.lines.add(CLEAR.to_owned(), Importance::Line);
         }
     }
 
@@ -139,7 +145,35 @@ impl Terminal {
             LogFormat::Text => record.to_terminal(&self.origin, self.has_colours),
             LogFormat::Json => record.to_json(&self.origin),
         };
-        self.inner().print(&line, self.has_colours);
+        let is_progress = record.target == PROGRESS || record.level > Level::INFO;
+        let importance = if is_progress { Importance::Progress } else { Importance::Line };
+        // Held, so that the bar is drawn below the line.
+        let mut inner = self.inner();
+        let text = match inner.bar_line(self.has_colours) {
+            Some(bar) => format!("{CLEAR}{line}\n{bar}\r"),
+            None => format!("{line}\n"),
+        };
+        let number = self.lines.add(text, importance);
+        drop(inner);
+        if importance == Importance::Line {
+            self.lines.wait(number);
+        }
+    }
+
+    /// Waits until all lines are written, but not for ever: the end of a process.
+    pub fn flush(&self) {
+        self.lines.flush(LAST_LINES);
+    }
+
+    /// Draws the next frame of the bar, if there is one.
+    fn draw(&self) {
+        self.draw_in(&mut self.inner(), Importance::Frame);
+    }
+
+    fn draw_in(&self, inner: &mut Inner, importance: Importance) {
+        if let Some(bar) = inner.bar_line(self.has_colours) {
+            self.lines.add(format!("{CLEAR}{bar}\r"), importance);
+        }
     }
 
     /// Prints a warning that cannot be an event.
@@ -152,6 +186,7 @@ impl Terminal {
     /// Keeps the terminal free for the message of a failure, which is its last one: faults of the log are no longer shown.
     pub fn begin_failure(&self) {
         self.shows_warnings.store(false, Ordering::Relaxed);
+        self.lines.wait_for_all();
     }
 
     /// The last line of a failed command; `prefix` names the rank, if it is not obvious.
@@ -176,29 +211,11 @@ impl Debug for Terminal {
 }
 
 impl Inner {
-    fn print(&mut self, line: &str, colours: bool) {
-        match self.bar_line(colours) {
-            Some(bar) => self.write(&format!("{CLEAR}{line}\n{bar}\r")),
-            None => self.write(&format!("{line}\n")),
-        }
-    }
-
-    fn draw(&mut self, colours: bool) {
-        if let Some(bar) = self.bar_line(colours) {
-            self.write(&format!("{CLEAR}{bar}\r"));
-        }
-    }
-
     fn bar_line(&mut self, colours: bool) -> Option<String> {
         let (width, now) = ((self.width)(), Instant::now());
         let (bar, drawn) = self.bar.as_mut()?;
         *drawn = now;
         Some(bar.line(width, colours, now))
-    }
-
-    /// Writes with a single call, so that lines of several ranks don't mix. A closed stderr does not stop a run.
-    fn write(&mut self, text: &str) {
-        let _ = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
     }
 }
 
@@ -227,7 +244,7 @@ impl ShownBar {
     fn draw_if_due(&self) {
         let mut inner = self.terminal.inner();
         if inner.bar.as_ref().is_some_and(|(_, drawn)| drawn.elapsed() >= FRAME) {
-            inner.draw(self.terminal.has_colours);
+            self.terminal.draw_in(&mut inner, Importance::Frame);
         }
     }
 }
@@ -236,6 +253,21 @@ impl Drop for ShownBar {
     fn drop(&mut self) {
         self.terminal.end_bar();
     }
+}
+
+/// The queue before `out`, with lines of `origin`.
+fn queue(out: Box<dyn Write + Send>, format: LogFormat, origin: &Origin) -> LineQueue {
+    let origin = origin.clone();
+    let note = move |n: u64| {
+        let lines = if n == 1 { "line" } else { "lines" };
+        let record = Record::of_message(Level::INFO, &format!("[{n} {lines} left out: nobody read stderr]"));
+        let line = match format {
+            LogFormat::Text => record.to_terminal(&origin, false),
+            LogFormat::Json => record.to_json(&origin),
+        };
+        line + "\n"
+    };
+    LineQueue::new(out, note)
 }
 
 /// The line of an error outside of any run: in colours on a terminal.
@@ -260,11 +292,13 @@ fn stderr_width() -> usize {
 impl Terminal {
     /// Draws the next frame of the bar.
     pub(crate) fn redraw(&self) {
-        self.inner().draw(self.has_colours);
+        self.flush();
+        self.draw();
     }
 
     /// A terminal of 60 columns, and what is written to it.
     pub(crate) fn in_memory(is_terminal: bool) -> (Arc<Self>, impl Fn() -> String) {
+        const ALL: Duration = Duration::from_secs(600);
         #[derive(Clone, Default)]
         struct Shared(Arc<Mutex<Vec<u8>>>);
         impl Write for Shared {
@@ -276,18 +310,24 @@ impl Terminal {
             }
         }
         let written = Shared::default();
-        let inner = Inner { out: Box::new(written.clone()), width: || 60, bar: None };
+        let origin = Origin { rank: 0, host: "here".to_owned(), prefix: String::new() };
         let terminal = Terminal {
-            inner: Mutex::new(inner),
+            inner: Mutex::new(Inner { width: || 60, bar: None }),
+            lines: queue(Box::new(written.clone()), LogFormat::Text, &origin),
             format: LogFormat::Text,
             shows_warnings: AtomicBool::new(true),
-            origin: Origin { rank: 0, host: "here".to_owned(), prefix: String::new() },
+            origin,
             is_terminal,
             has_colours: false,
             prints_progress: AtomicBool::new(true),
         };
-        let text = move || String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
-        (Arc::new(terminal), text)
+        let terminal = Arc::new(terminal);
+        let shown = terminal.clone();
+        let text = move || {
+            shown.lines.flush(ALL);
+            String::from_utf8(written.0.lock().unwrap().clone()).unwrap()
+        };
+        (terminal, text)
     }
 }
 

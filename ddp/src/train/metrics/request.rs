@@ -1,7 +1,7 @@
 //! The metrics that an evaluation measures, and the names under which it reports them.
 
-use crate::config::{MetricSet, MetricTable, Task};
-use crate::data::RowLayout;
+use crate::config::{Loss, MetricSet, MetricTable, Task};
+use crate::data::{OutputUnits, RowLayout};
 
 /// Most classes of a confusion matrix, and of areas that are computed from bins.
 pub const MAX_TABLE_CLASSES: usize = 1024;
@@ -15,15 +15,14 @@ pub struct MetricRequest {
     pub metrics: MetricSet,
     /// Names of the classes, labels or targets in the order of the outputs; `None` for their numbers.
     pub names: Option<Vec<String>>,
-    /// Units of each target per unit of the model's output, for models of scaled targets: errors are reported in the targets'
-    /// units. `None` if they are not scaled.
-    pub target_scale: Option<Vec<f64>>,
+    /// What the outputs of a regression mean: errors are reported in the units of the targets.
+    pub units: OutputUnits,
 }
 
 impl MetricRequest {
     /// These metrics, with numbers for names and targets that are not scaled.
     pub fn new(task: Task, metrics: MetricSet) -> Self {
-        MetricRequest { task, metrics, names: None, target_scale: None }
+        MetricRequest { task, metrics, names: None, units: OutputUnits::Targets }
     }
 
     /// The task's default metrics.
@@ -31,10 +30,10 @@ impl MetricRequest {
         Self::new(task, MetricSet::defaults(task))
     }
 
-    /// With errors in the units of the targets of rows with this layout.
+    /// For a model that was trained with `loss`, evaluated on rows with this layout.
     #[must_use]
-    pub fn in_units_of(mut self, layout: &RowLayout) -> Self {
-        self.target_scale = layout.target_scale.as_ref().map(|scale| scale.scale.clone());
+    pub fn in_units_of(mut self, loss: &Loss, layout: &RowLayout) -> Self {
+        self.units = OutputUnits::new(loss, layout.target_scale.as_ref());
         self
     }
 

@@ -10,6 +10,7 @@ use super::rows::EvalRows;
 use super::scores::{Areas, Scores};
 use super::target_sums::{self, TargetSums};
 use crate::config::{EvalMetric as M, MetricTable, Task};
+use crate::data::OutputUnits;
 use crate::report::{ConfusionMatrix, EvalMetrics, EvalTables, NamedFigures};
 use crate::train::error::Result;
 
@@ -68,6 +69,8 @@ pub(crate) struct Totals {
     probabilities: Option<ProbabilitySums>,
     /// One per target; none for other tasks.
     targets: Vec<TargetSums>,
+    /// Whether outputs are logarithms of what they predict.
+    are_logarithms: bool,
 }
 
 impl Totals {
@@ -85,6 +88,7 @@ impl Totals {
             classes: classes.filter(|_| request.task != Task::Regression),
             probabilities: request.metrics.has_any(&OF_PROBABILITIES).then(ProbabilitySums::new),
             targets: vec![TargetSums::new(); n_targets],
+            are_logarithms: request.units == OutputUnits::Logarithms,
         }
     }
 
@@ -136,7 +140,9 @@ impl Totals {
     fn add_targets(&mut self, rows: &EvalRows<'_>) {
         for (row, weight) in rows.values(self.n_outputs) {
             for (sums, (output, target)) in self.targets.iter_mut().zip(row) {
-                sums.merge(&TargetSums::of(f64::from(target), f64::from(output), weight));
+                let output = f64::from(output);
+                let predicted = if self.are_logarithms { output.exp() } else { output };
+                sums.merge(&TargetSums::of(f64::from(target), predicted, weight));
             }
         }
     }
@@ -248,7 +254,10 @@ impl Totals {
 
     /// The targets' sums in the user's units: the only place where the scale of targets is undone in metrics.
     fn targets_in_units(&self, request: &MetricRequest) -> Vec<TargetSums> {
-        let scale = |target: usize| request.target_scale.as_ref().map_or(1.0, |scale| scale[target]);
+        let scale = |target: usize| match &request.units {
+            OutputUnits::Standardized(scale) => scale.scale[target],
+            OutputUnits::Targets | OutputUnits::Logarithms => 1.0,
+        };
         self.targets.iter().enumerate().map(|(target, sums)| sums.in_units(scale(target))).collect()
     }
 

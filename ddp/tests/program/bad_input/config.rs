@@ -147,7 +147,7 @@ fn keys_that_exclude_each_other() {
         "[data]\ntask = \"regression\"\ntrain = \"rows.csv\"\n[loss]\nkind = \"cross_entropy\"\n",
         &[
             "line 5",
-            "`loss.kind` must be \"mse\" or \"huber\" or \"log_cosh\" or \"quantile\" for task \"regression\"",
+            "`loss.kind` must be \"mse\" or \"huber\" or \"log_cosh\" or \"quantile\" or \"poisson\" for task \"regression\"",
             "hint: set `data.task`",
         ],
     );

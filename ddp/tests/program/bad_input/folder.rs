@@ -29,6 +29,23 @@ fn a_file_stands_in_the_way() {
 }
 
 #[test]
+fn the_folder_of_a_run_is_no_data() {
+    let place = Place::new();
+    place.run(&SHORT).is_good();
+    for command in ["describe", "train"] {
+        place.refuses(
+            &[command, "out"],
+            &[
+                "`out` is the folder of a run and holds no data",
+                "hint: its config is `out/config.toml`; `ddp-train checkpoint show out` shows its model",
+            ],
+        );
+    }
+    place.run(&["describe", "out/config.toml"]).is_good();
+    place.run(&["checkpoint", "show", "out"]).is_good();
+}
+
+#[test]
 fn a_run_is_kept_unless_told_otherwise() {
     let place = Place::new();
     place.run(&SHORT).is_good();

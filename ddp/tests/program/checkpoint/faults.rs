@@ -121,7 +121,7 @@ fn a_full_disk_at_every_call_of_rank_0() {
     for errno in FULL {
         for fate in [Fate::FailOnce(errno), Fate::StaysFull(errno)] {
             each_call(Save::Next, 0, fate, |case, results| match &results[0] {
-                // After the checkpoint was safe: it is told, and no failure. Removing the old one may need no room.
+                // After the checkpoint was safe: reported, but no failure. Removing the old one may need no room.
                 Ok(saved) => assert!(!saved.notes.is_empty() || saved.deleted == [2], "{case}: {saved:?}"),
                 Err(error) => {
                     let system = std::io::Error::from(errno).to_string();

@@ -16,7 +16,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use super::faulty_disk::{Fate, FaultyDisk};
 use super::fixture::*;
 
-/// A disk that makes no folder until it is told to.
+/// A disk that creates no folder until it is allowed to.
 #[derive(Debug, Default)]
 struct Gate {
     is_open: Mutex<bool>,

@@ -381,10 +381,17 @@ fn targets_decide_on_the_task() {
         assert!(ended.status.success() && !ended.stderr.contains("task: "), "{}", ended.stderr);
     }
     // A key of the other task is an error, once the targets have decided.
-    write(place, "rows.csv", &table(&|row| ["no", "yes"][row % 2].to_owned()));
-    let ended = dry(&["--set", "loss.kind=huber"]);
+    write(place, "rows.csv", &table(&|row| ["ham", "spam"][row % 2].to_owned()));
+    let ended = dry(&["--set", "loss.kind=mse"]);
     assert_eq!(ended.status.code(), Some(2));
     assert!(ended.stderr.contains("\"cross_entropy\" for task \"classification\""), "{}", ended.stderr);
+    // A loss that no task has by default decides before they do.
+    let ended = dry(&["--set", "loss.kind=huber"]);
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(ended.stderr.contains("column \"label\": expected a number, got \"ham\""), "{}", ended.stderr);
+    write(place, "rows.csv", &table(&|row| (row % 20).to_string()));
+    let ended = dry(&["--set", "loss.kind=huber"]);
+    assert!(ended.stdout.contains("\ntask = \"regression\""), "{}{}", ended.stdout, ended.stderr);
     // Several targets.
     for (rows, task) in [("0,1\n1,0\n1,1\n", "multilabel"), ("0,1\n2,0\n1,1\n", "regression")] {
         let rows: String = rows.lines().enumerate().map(|(x, targets)| format!("{x},{targets}\n")).collect();
@@ -508,5 +515,44 @@ fn a_run_that_starts_from_a_model_keeps_its_classes() {
     let ended =
         run_line(folder.path(), "train birds.csv --epochs 1 --init-from first/model.safetensors --out third");
     assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
-    assert!(ended.stderr.contains("bird"), "{}", ended.stderr);
+    let message = "label \"bird\" is none of the 2 classes of the model of --init-from: cat, dog\nhint: correct the label, or train a \
+                   new output layer for the labels of these rows with --new-head";
+    assert!(ended.stderr.contains(message), "{}", ended.stderr);
+}
+
+/// The hidden layer and the normalisation are the file's, classes and output layer those of the new rows.
+#[test]
+fn a_new_head_learns_the_labels_of_its_rows() {
+    let folder = temp_dir();
+    write(folder.path(), "both.csv", "x,label\n1,cat\n2,dog\n3,cat\n4,dog\n");
+    write(folder.path(), "birds.csv", "x,label\n10,dog\n20,bird\n30,ant\n40,dog\n");
+    write(folder.path(), "sizes.csv", "x,size\n10,300.5\n20,500.5\n30,100.5\n");
+    run_line_ok(folder.path(), "train both.csv --epochs 1 --hidden 4 --out first");
+    // Steps this small change no weight.
+    let head = "--hidden 4 --epochs 1 --lr 1e-30 --init-from first/model.safetensors --new-head";
+    run_line_ok(folder.path(), &format!("train birds.csv {head} --out second"));
+    run_line_ok(folder.path(), &format!("train sizes.csv --target size {head} --out third"));
+    run_line_ok(folder.path(), "train birds.csv --hidden 4 --epochs 1 --lr 1e-30 --out alone");
+    assert_eq!(labels_of(&folder.path().join("second/model.safetensors")), r#"["ant","bird","dog"]"#);
+    let tensor = |run: &str, name: &str| {
+        let bytes = fs::read(folder.path().join(run).join("model.safetensors")).unwrap();
+        SafeTensors::deserialize(&bytes).unwrap().tensor(name).unwrap().data().to_vec()
+    };
+    for run in ["second", "third"] {
+        for name in ["layers.0.weight", "layers.0.bias", "normalize.shift"] {
+            assert_eq!(tensor(run, name), tensor("first", name), "{run} {name}");
+        }
+    }
+    for name in ["layers.1.weight", "layers.1.bias"] {
+        assert_eq!(tensor("second", name), tensor("alone", name), "{name}");
+    }
+    assert_ne!(tensor("second", "layers.0.weight"), tensor("alone", "layers.0.weight"));
+    let shift = f64::from_le_bytes(tensor("third", "target.shift").try_into().unwrap());
+    assert!((shift - 300.5).abs() < 1e-9, "{shift}");
+    run_line_ok(folder.path(), "predict --checkpoint second --data birds.csv --out p.csv");
+    // Another width of a layer below the head is still an error.
+    let other = head.replace("--hidden 4", "--hidden 5");
+    let ended = run_line(folder.path(), &format!("train birds.csv {other} --out fourth"));
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
+    assert!(ended.stderr.contains("layers.0.weight is [4, 1] in the file, [5, 1]"), "{}", ended.stderr);
 }

@@ -83,6 +83,11 @@ fn make(dir: &Path) -> Vec<Case> {
         "target = [\"price\", \"height\"]\ntask = \"regression\"\ndrop = [\"kind\", \"yes\", \"no\", \"city\", \"code\"]\n\
          missing = \"mean\"\nnormalize = \"standard\"\n[model]\nhidden = []",
     );
+    let counts = config(
+        "counts",
+        "target = \"code\"\ndrop = [\"kind\", \"yes\", \"no\", \"city\"]\nmissing = \"mean\"\n\
+         [loss]\nkind = \"poisson\"\n[model]\nhidden = [8]",
+    );
     let labels = |name: &str, texts: [&str; 3]| {
         let rows = write(dir, &format!("{name}.csv"), &labelled(texts));
         let data = format!("[data]\ntrain = {}\ntarget = \"class\"\n[model]\nhidden = [6]\n", quoted(&rows));
@@ -122,6 +127,7 @@ fn make(dir: &Path) -> Vec<Case> {
         ("only-categories", only_categories, rows.clone()),
         ("multilabel", multilabel, rows.clone()),
         ("regression", regression, write(dir, "whole.csv", &table(160, 40))),
+        ("counts", counts, rows.clone()),
         ("texts", texts, text_rows),
         ("integers", integers, integer_rows),
         ("mixed", mixed, mixed_rows),
@@ -142,7 +148,7 @@ fn make(dir: &Path) -> Vec<Case> {
             run,
             onnx,
             rows,
-            has_probabilities: !["diabetes", "regression", "times", "filled-times"].contains(&name),
+            has_probabilities: !["diabetes", "regression", "counts", "times", "filled-times"].contains(&name),
         }
     };
     all.into_iter().map(make).collect()

@@ -161,8 +161,8 @@ pub struct MatmulChoice {
 impl MatmulChoice {
     fn new((subject, key): &About, choice: &Choice) -> Self {
         let m = key.matmul;
-        let matmul =
-            format!("{:?} {}x{}x{} {} {}", m.epilogue, m.m, m.n, m.k, transposes(&m), format_name(&m));
+        let (rows, of) = (rows_name(&m), (transposes(&m), format_name(&m)));
+        let matmul = format!("{:?} {rows}x{}x{} {} {}", m.epilogue, m.n, m.k, of.0, of.1);
         let chosen = match subject {
             Subject::Algorithm => format!("algorithm {} of {}", choice.index + 1, choice.n),
             Subject::Form if choice.index == 0 => "fused".to_owned(),
@@ -198,6 +198,14 @@ fn transposes(matmul: &Matmul) -> String {
         .collect()
 }
 
+/// The rows of the result, after the number of products where there are several: `8*64`.
+fn rows_name(matmul: &Matmul) -> String {
+    match matmul.batch {
+        1 => matmul.m.to_string(),
+        batch => format!("{batch}*{}", matmul.m),
+    }
+}
+
 fn format_name(matmul: &Matmul) -> String {
     let mode = if matmul.mode == MatmulMode::Tf32 { " tf32" } else { "" };
     format!("{}>{}{mode}", matmul.inputs, matmul.output)
@@ -212,7 +220,7 @@ fn line((subject, key): &About, choice: &Choice) -> String {
     format!(
         "{subject:?} {epilogue:?} {} {} {} {} {inputs} {output} {mode:?} {a} {b} {c} {bias} {aux} {index} {n} {among:016x} \
          {us:.2} {first_us:.2}",
-        m.m,
+        rows_name(m),
         m.n,
         m.k,
         transposes(m),
@@ -234,7 +242,9 @@ fn parse(line: &str) -> Option<(About, Choice)> {
         "TT" => (true, true),
         _ => return None,
     };
+    let (batch, m) = m.split_once('*').unwrap_or(("1", m));
     let matmul = Matmul {
+        batch: number(batch)?,
         m: number(m)?,
         n: number(n)?,
         k: number(k)?,
@@ -278,6 +288,7 @@ mod tests {
     fn key(m: usize, epilogue: Epilogue) -> Key {
         let (inputs, output, mode) = (DType::BF16, DType::F32, MatmulMode::Tf32);
         let matmul = Matmul {
+            batch: 1,
             m,
             n: 128,
             k: 64,

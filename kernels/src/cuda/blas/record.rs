@@ -74,7 +74,18 @@ fn questions(max_flops: usize) -> Vec<(&'static str, Key)> {
         for ([m, n, k], [transpose_a, transpose_b], epilogues) in kinds {
             for (name, inputs, output, mode) in FORMATS {
                 for &epilogue in epilogues {
-                    let matmul = Matmul { m, n, k, transpose_a, transpose_b, inputs, output, mode, epilogue };
+                    let matmul = Matmul {
+                        batch: 1,
+                        m,
+                        n,
+                        k,
+                        transpose_a,
+                        transpose_b,
+                        inputs,
+                        output,
+                        mode,
+                        epilogue,
+                    };
                     for alignment in [256, 16, odd(&matmul)] {
                         for is_deterministic in [false, true] {
                             let aligned_to = AlignedTo {

@@ -257,9 +257,9 @@ impl Blas {
         if candidates.len() < 2 {
             return Ok(Vec::new());
         }
-        let Matmul { m, n, output, epilogue, .. } = key.matmul;
+        let Matmul { batch, m, n, output, epilogue, .. } = key.matmul;
         let scratch = |bytes: usize| DeviceBuffer::zeroed(gpu, bytes, MemoryUse::Workspace);
-        let c = scratch(m * n * output.size_bytes())?;
+        let c = scratch(batch * m * n * output.size_bytes())?;
         operands.c = c.ptr();
         let aux = epilogue.writes_aux().then(|| scratch(epilogue.aux_bytes(m, n, output))).transpose()?;
         operands.aux = aux.as_ref().map_or(operands.aux, DeviceBuffer::ptr);

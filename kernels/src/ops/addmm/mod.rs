@@ -77,6 +77,7 @@ pub fn addmm_with(
     if let Some(gpu) = c.gpu() {
         check::dtype(OP, a_op, check::FLOATS, check::FLOATS_NAMES)?;
         let shape = Matmul {
+            batch: 1,
             m,
             n,
             k,

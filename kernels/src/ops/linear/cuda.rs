@@ -74,6 +74,7 @@ pub(super) fn forward(
 impl Input<'_> {
     fn shape(&self, epilogue: Epilogue, output: DType) -> Matmul {
         Matmul {
+            batch: 1,
             m: self.layer.n_rows,
             n: self.layer.out_features,
             k: self.layer.in_features,
@@ -234,6 +235,7 @@ struct WeightGradient<'a> {
 impl WeightGradient<'_> {
     fn shape(&self, epilogue: Epilogue, output: DType) -> Matmul {
         Matmul {
+            batch: 1,
             m: self.layer.out_features,
             n: self.layer.in_features,
             k: self.layer.n_rows,
@@ -340,6 +342,7 @@ struct InputGradient<'a> {
 impl InputGradient<'_> {
     fn shape(&self, epilogue: Epilogue, output: DType) -> Matmul {
         Matmul {
+            batch: 1,
             m: self.layer.n_rows,
             n: self.layer.in_features,
             k: self.layer.out_features,

@@ -6,11 +6,13 @@
 //         huber  e^2/2 or parameter*(|e| - parameter/2), e = x - t;  e within -parameter..parameter
 //         log_cosh  |e| + ln(1 + e^(-2|e|)) - ln 2, e = x - t;  tanh(e)
 //         quantile  parameter*e or (parameter - 1)*e, e = t - x;  -parameter, 0 or 1 - parameter
+//         poisson  e^x - t*x;                                   e^x - t
+//         focal  m^parameter * bce, m = t*(1 - s) + (1 - t)*s, s = sigmoid(x);  m^parameter * (s - t + parameter * (1 - 2t)*s*(1 - s)/m * bce)
 // shapes  x, target: T[n]; row_weights: f32[n / cols], used if ROW_WEIGHTS is 1; d: D[n] or null; tail: f32[16]; extra: f64[1] or null
 // launch  grid-stride over n, 16 bytes per access if the pointers allow it, block 256; any n
 // moved   3 values per element (read x and t, write d): memory-bound
 // order   sums in f64, by thread, block and then blocks in order: bit-identical between runs; one atomic per block
-// twin    cpu.rs next to this file, with the formulas of bce_with_logits, mse, huber, log_cosh and quantile
+// twin    cpu.rs next to this file, with the formulas in the folders of the operations
 
 #ifndef ROW_WEIGHTS
 #define ROW_WEIGHTS 0
@@ -18,6 +20,8 @@
 
 __device__ __forceinline__ float exponential(float x) { return expf(x); }
 __device__ __forceinline__ double exponential(double x) { return exp(x); }
+__device__ __forceinline__ float logarithm(float x) { return logf(x); }
+__device__ __forceinline__ double logarithm(double x) { return log(x); }
 __device__ __forceinline__ float ln_1p(float x) { return log1pf(x); }
 __device__ __forceinline__ double ln_1p(double x) { return log1p(x); }
 __device__ __forceinline__ float hyperbolic_tangent(float x) { return tanhf(x); }
@@ -59,6 +63,27 @@ struct Quantile {
     template <class M> static __device__ __forceinline__ M derivative(M x, M t, M q) {
         M e = x - t;
         return e > 0 ? 1 - q : e < 0 ? -q : e;
+    }
+};
+struct Poisson {
+    template <class M> static __device__ __forceinline__ M value(M x, M t, M) { return exponential(x) - t * x; }
+    template <class M> static __device__ __forceinline__ M derivative(M x, M t, M) { return exponential(x) - t; }
+};
+// The missing probability and its power, for sigmoid s and its complement c.
+template <class M> struct Missing {
+    M s, c, missing, power;
+    __device__ __forceinline__ Missing(M x, M t, M gamma)
+        : s(1 / (1 + exponential(-x))), c(1 / (1 + exponential(x))), missing(t * c + (1 - t) * s),
+          power(gamma == 0 ? (M)1 : exponential(gamma * logarithm(missing))) {}
+};
+struct Focal {
+    template <class M> static __device__ __forceinline__ M value(M x, M t, M gamma) {
+        return Missing<M>(x, t, gamma).power * Bce::value(x, t, gamma);
+    }
+    template <class M> static __device__ __forceinline__ M derivative(M x, M t, M gamma) {
+        Missing<M> m(x, t, gamma);
+        M growth = m.missing > 0 ? (1 - t - t) * m.s * m.c / m.missing : (M)0;
+        return m.power * ((m.s - t) + gamma * growth * Bce::value(x, t, gamma));
     }
 };
 
@@ -165,3 +190,15 @@ LOSS(quantile_bf16, Quantile, bf16, bf16)
 LOSS(quantile_f16, Quantile, f16, f16)
 LOSS(quantile_f32_bf16, Quantile, float, bf16)
 LOSS(quantile_f32_f16, Quantile, float, f16)
+LOSS(poisson_f32, Poisson, float, float)
+LOSS(poisson_f64, Poisson, double, double)
+LOSS(poisson_bf16, Poisson, bf16, bf16)
+LOSS(poisson_f16, Poisson, f16, f16)
+LOSS(poisson_f32_bf16, Poisson, float, bf16)
+LOSS(poisson_f32_f16, Poisson, float, f16)
+LOSS(focal_with_logits_f32, Focal, float, float)
+LOSS(focal_with_logits_f64, Focal, double, double)
+LOSS(focal_with_logits_bf16, Focal, bf16, bf16)
+LOSS(focal_with_logits_f16, Focal, f16, f16)
+LOSS(focal_with_logits_f32_bf16, Focal, float, bf16)
+LOSS(focal_with_logits_f32_f16, Focal, float, f16)

@@ -6,12 +6,11 @@
 // shapes  logits: T[rows, C]; labels: i64[rows]; weights: M[C] or null; row_weights: f32[rows], used if ROW_WEIGHTS is 1;
 //         d: D[rows, C] or null; tail: f32[16]; extra: f64[1] or null, copied behind the sums
 // launch  few   C <= 32:    8 lanes per row, block 256, a row in registers
-//         some  C <= 1024:  a warp per row, block 256, aligned rows in registers; not in f64
-//         many              a block of 512 per row
-//         16 bytes per access in some and many if the tensors are aligned
+//         some  C <= 1024:  a warp per row, block 256, a row in registers; not in f64
+//         many              a block of 512 per row, in registers if C <= 16384, in f64 8192
+//         16 bytes per access in some and many if the rows are aligned, else one value
 //         all: grid-stride over rows, at most as many blocks as there are partial sums
-// moved   2 values per element (read x, write d): memory-bound; many reads x twice, the second time partly from L2, and so does
-//         some for unaligned rows, from L1
+// moved   2 values per element (read x, write d): memory-bound; longer rows are read twice, the second time partly from L2
 // order   sums over a row by lanes, over rows in f64 by thread, block and then blocks in order: bit-identical between
 //         runs; one atomic per block
 // twin    cpu.rs next to this file
@@ -19,6 +18,8 @@
 #ifndef ROW_WEIGHTS
 #define ROW_WEIGHTS 0
 #endif
+// Threads of a block that processes one row, the same constant as in cuda.rs.
+#define MANY_THREADS 512
 
 __device__ __forceinline__ float exponential(float x) { return expf(x); }
 __device__ __forceinline__ double exponential(double x) { return exp(x); }
@@ -114,12 +115,23 @@ template <int LANES, class M> __device__ __forceinline__ M lanes_max(M v) {
     }
     return v;
 }
+// Over the lanes of a row: part of a warp, or a whole block, which needs scratch memory.
+template <int LANES, class M> __device__ __forceinline__ M row_sum(M v, M* scratch) {
+    if constexpr (LANES > WARP) return block_sum(v, scratch);
+    else return lanes_sum<LANES>(v);
+}
+template <int LANES, class M> __device__ __forceinline__ M row_max(M v, M* scratch) {
+    if constexpr (LANES > WARP) return block_max(v, scratch);
+    else return lanes_max<LANES>(v);
+}
 
-// Rows of at most LANES * HELD elements, LANES lanes each, N elements per access. All lanes of a warp iterate together. Indices
-// within a row are ints relative to the lane's first element, which costs one register for all of them.
+// Rows of at most LANES * HELD elements, LANES lanes each, N elements per access. All lanes of a warp, or of a block if that is a
+// row's, iterate together. Indices within a row are ints relative to the lane's first element, which costs one register for all of
+// them.
 template <int LANES, int HELD, int N, class T, class D>
 __device__ __forceinline__ void rows_in_registers(const T* logits, const i64* labels, D* d, size_t rows, size_t n,
-                                                  const Rule<MATH(T)>& rule, double& loss_sum, double& weight_sum) {
+                                                  const Rule<MATH(T)>& rule, MATH(T)* scratch, double& loss_sum,
+                                                  double& weight_sum) {
     typedef MATH(T) M;
     const int step = LANES * N;
     const int start = threadIdx.x % LANES * N, left = (int)n - start;
@@ -147,7 +159,7 @@ __device__ __forceinline__ void rows_in_registers(const T* logits, const i64* la
                 max = value > max ? value : max;
             }
         }
-        max = lanes_max<LANES>(max);
+        max = row_max<LANES>(max, scratch);
         M exp_sum = 0, smooth = 0;
 #pragma unroll
         for (int k = 0; k < HELD / N; k++) {
@@ -161,8 +173,8 @@ __device__ __forceinline__ void rows_in_registers(const T* logits, const i64* la
                 exp_sum += v[k * N + j];
             }
         }
-        exp_sum = lanes_sum<LANES>(exp_sum);
-        if (rule.spread != 0) smooth = lanes_sum<LANES>(smooth);
+        exp_sum = row_sum<LANES>(exp_sum, scratch);
+        if (rule.spread != 0) smooth = row_sum<LANES>(smooth, scratch);
         double bad = 0;
         Target<M> t = target_of(rule, labels, row, n, bad);
         if (is_row && start == 0) {
@@ -202,7 +214,7 @@ __device__ __forceinline__ void few(const T* logits, const i64* labels, const MA
         rule.weight_sum = lanes_sum<8>(sum);
     }
     double loss = 0, weight = 0;
-    rows_in_registers<8, 4, 1>(logits, labels, d, rows, n, rule, loss, weight);
+    rows_in_registers<8, 4, 1>(logits, labels, d, rows, n, rule, (M*)0, loss, weight);
     leave_sums(loss, weight, counter, partials, tail, accumulate, extra);
 }
 
@@ -242,30 +254,16 @@ __device__ __forceinline__ void leave(const Gradient<MATH(T)>& gradient, MATH(T)
     store_pack(d + c, 0, out);
 }
 
-// Threads per row that is not in registers.
-struct WarpGroup {
-    static __device__ __forceinline__ size_t rank() { return threadIdx.x % WARP; }
-    static __device__ __forceinline__ size_t size() { return WARP; }
-    template <class M> static __device__ __forceinline__ M sum(M v, M*) { return warp_sum(v); }
-    template <class M> static __device__ __forceinline__ M max(M v, M*) { return warp_max(v); }
-};
-struct BlockGroup {
-    static __device__ __forceinline__ size_t rank() { return threadIdx.x; }
-    static __device__ __forceinline__ size_t size() { return blockDim.x; }
-    template <class M> static __device__ __forceinline__ M sum(M v, M* scratch) { return block_sum(v, scratch); }
-    template <class M> static __device__ __forceinline__ M max(M v, M* scratch) { return block_max(v, scratch); }
-};
-
-// Rows of any length, read twice.
-template <class G, class T, class D>
+// Rows of any length, a block each, read twice.
+template <class T, class D>
 __device__ __forceinline__ void rows_from_memory(const T* logits, const i64* labels, D* d, size_t rows, size_t n,
                                                  const Rule<MATH(T)>& rule, MATH(T)* scratch, double* wide_scratch,
                                                  double& loss_sum, double& weight_sum) {
     typedef MATH(T) M;
     const int N = Pack<T>::size;
-    const size_t rank = G::rank(), size = G::size(), groups = blockDim.x / size;
+    const size_t rank = threadIdx.x, size = blockDim.x;
     bool aligned = are_packed(logits, d);
-    for (size_t row = blockIdx.x * groups + threadIdx.x / size; row < rows; row += gridDim.x * groups) {
+    for (size_t row = blockIdx.x; row < rows; row += gridDim.x) {
         const T* x = logits + row * n;
         // The row's elements before the first aligned one, the packs, and the tail.
         size_t head = aligned ? (N - row * n % N) % N : n;
@@ -279,9 +277,9 @@ __device__ __forceinline__ void rows_from_memory(const T* logits, const i64* lab
             for (size_t c = head + rank * N; c < end; c += size * N) see<N>(seen, rule, x, c);
             for (size_t c = end + rank; c < n; c += size) see<1>(seen, rule, x, c);
         }
-        M max = G::max(seen.max, scratch);
-        M exp_sum = G::sum(seen.exp_sum * exponential(seen.max - max), scratch);
-        double smooth = rule.spread != 0 ? G::sum(seen.smooth, wide_scratch) : 0.0;
+        M max = block_max(seen.max, scratch);
+        M exp_sum = block_sum(seen.exp_sum * exponential(seen.max - max), scratch);
+        double smooth = rule.spread != 0 ? block_sum(seen.smooth, wide_scratch) : 0.0;
         if (rank == 0) {
             loss_sum += bad;
             if (t.counts) {
@@ -316,9 +314,9 @@ __device__ __forceinline__ void some(const T* logits, const i64* labels, const M
     double loss = 0, weight = 0;
     const int per_pack = Pack<T>::size;
     if (n % per_pack == 0 && are_packed(logits, d))
-        rows_in_registers<WARP, 32, per_pack>(logits, labels, d, rows, n, rule, loss, weight);
+        rows_in_registers<WARP, 32, per_pack>(logits, labels, d, rows, n, rule, (M*)0, loss, weight);
     else
-        rows_from_memory<WarpGroup>(logits, labels, d, rows, n, rule, (M*)0, (double*)0, loss, weight);
+        rows_in_registers<WARP, 32, 1>(logits, labels, d, rows, n, rule, (M*)0, loss, weight);
     leave_sums(loss, weight, counter, partials, tail, accumulate, extra);
 }
 
@@ -336,7 +334,14 @@ __device__ __forceinline__ void many(const T* logits, const i64* labels, const M
         rule.weight_sum = block_sum(sum, scratch);
     }
     double loss = 0, weight = 0;
-    rows_from_memory<BlockGroup>(logits, labels, d, rows, n, rule, scratch, wide_scratch, loss, weight);
+    // 32 registers of a thread.
+    const int held = 128 / sizeof(M), threads = MANY_THREADS, per_pack = Pack<T>::size;
+    if (n > (size_t)threads * held)
+        rows_from_memory(logits, labels, d, rows, n, rule, scratch, wide_scratch, loss, weight);
+    else if (n % per_pack == 0 && are_packed(logits, d))
+        rows_in_registers<threads, held, per_pack>(logits, labels, d, rows, n, rule, scratch, loss, weight);
+    else
+        rows_in_registers<threads, held, 1>(logits, labels, d, rows, n, rule, scratch, loss, weight);
     leave_sums(loss, weight, counter, partials, tail, accumulate, extra);
 }
 
@@ -358,10 +363,10 @@ CROSS_ENTROPY(some, 256, bf16, bf16, bf16)
 CROSS_ENTROPY(some, 256, f16, f16, f16)
 CROSS_ENTROPY(some, 256, f32_bf16, float, bf16)
 CROSS_ENTROPY(some, 256, f32_f16, float, f16)
-CROSS_ENTROPY(many, 512, f32, float, float)
-CROSS_ENTROPY(many, 512, bf16, bf16, bf16)
-CROSS_ENTROPY(many, 512, f16, f16, f16)
-CROSS_ENTROPY(many, 512, f32_bf16, float, bf16)
-CROSS_ENTROPY(many, 512, f32_f16, float, f16)
+CROSS_ENTROPY(many, MANY_THREADS, f32, float, float)
+CROSS_ENTROPY(many, MANY_THREADS, bf16, bf16, bf16)
+CROSS_ENTROPY(many, MANY_THREADS, f16, f16, f16)
+CROSS_ENTROPY(many, MANY_THREADS, f32_bf16, float, bf16)
+CROSS_ENTROPY(many, MANY_THREADS, f32_f16, float, f16)
 CROSS_ENTROPY(few, 256, f64, double, double)
-CROSS_ENTROPY(many, 512, f64, double, double)
+CROSS_ENTROPY(many, MANY_THREADS, f64, double, double)

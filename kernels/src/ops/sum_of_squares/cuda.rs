@@ -1,7 +1,7 @@
 //! One pass over the elements, completed by the last block.
 
 use crate::cuda::launch::{BLOCK, Launch, Source};
-use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS};
+use crate::cuda::{COMMUNICATION_PARTIAL_SUMS, CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS, StreamKind};
 use crate::{DType, Result};
 
 pub(crate) static SOURCE: Source = Source::new("sum_of_squares", include_str!("kernel.cu"));
@@ -11,11 +11,12 @@ pub(crate) static SOURCE: Source = Source::new("sum_of_squares", include_str!("k
 const MAX_BLOCKS: usize = 512;
 /// Bytes that a block reads at a time.
 const STRIDE_BYTES: usize = BLOCK as usize * 16 * 4;
-const _: () = assert!(MAX_BLOCKS <= PARTIAL_SUMS);
+const _: () = assert!(MAX_BLOCKS <= PARTIAL_SUMS && MAX_BLOCKS <= COMMUNICATION_PARTIAL_SUMS);
 
 /// `out = Σ x²`, or `+=`; `x` of a float dtype and one f64 on this device.
 pub(super) fn sum(
     gpu: &'static Gpu,
+    stream: StreamKind,
     x: CudaSlice<'_>,
     out: &mut CudaSliceMut<'_>,
     accumulate: bool,
@@ -26,10 +27,10 @@ pub(super) fn sum(
         DType::F16 => "sum_of_squares_f16",
         DType::F32 | DType::I64 | DType::U8 | DType::I32 | DType::Bool => "sum_of_squares_f32",
     };
-    let scratch = gpu.scratch()?;
+    let scratch = gpu.scratch_on(stream)?;
     let launch =
         Launch::new(gpu, &SOURCE, kernel)?.blocks(x.len_bytes().div_ceil(STRIDE_BYTES).min(MAX_BLOCKS));
-    let launch = launch.read(x).arg(x.len()).write(out).arg(i32::from(accumulate));
+    let launch = launch.on(stream).read(x).arg(x.len()).write(out).arg(i32::from(accumulate));
     // SAFETY: sum_of_squares(const T* x, size_t n, double* out, int accumulate, u32* counter, double* partials); x holds n elements,
     // out one, partials one for each block.
     unsafe { launch.arg(scratch.counter).arg(scratch.partials).run() }

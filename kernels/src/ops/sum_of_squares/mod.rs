@@ -6,6 +6,7 @@ mod cuda;
 pub(crate) use cuda::SOURCE;
 
 use super::check;
+use crate::cuda::StreamKind;
 use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
 /// `out = Σ x²` in f64, or `out += Σ x²` if `accumulate`.
@@ -19,6 +20,20 @@ use crate::{DType, Result, Shape, TensorMut, TensorRef};
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::Shape`]; [`crate::KernelError::DTypeUnsupported`] for integers
 /// and for an `out` that is not f64.
 pub fn sum_of_squares(x: TensorRef<'_>, out: TensorMut<'_>, accumulate: bool) -> Result<()> {
+    sum_of_squares_on(StreamKind::Compute, x, out, accumulate)
+}
+
+/// As [`sum_of_squares`], on another stream of a GPU: the compute stream or the communication stream. The caller orders it with
+/// other work on the tensors; on the CPU the stream is of no meaning.
+///
+/// # Errors
+/// Those of [`sum_of_squares`].
+pub fn sum_of_squares_on(
+    stream: StreamKind,
+    x: TensorRef<'_>,
+    out: TensorMut<'_>,
+    accumulate: bool,
+) -> Result<()> {
     const OP: &str = "sum_of_squares";
     let (x_op, out_op) = (x.operand("x"), out.operand("out"));
     check::same_device(OP, &[x_op, out_op])?;
@@ -26,7 +41,7 @@ pub fn sum_of_squares(x: TensorRef<'_>, out: TensorMut<'_>, accumulate: bool) ->
     check::shape(OP, out_op, Shape::vector(1))?;
     if let Some(gpu) = x.gpu() {
         check::dtype(OP, x_op, check::FLOATS, check::FLOATS_NAMES)?;
-        return cuda::sum(gpu, x.cuda()?, &mut out.into_cuda()?, accumulate);
+        return cuda::sum(gpu, stream, x.cuda()?, &mut out.into_cuda()?, accumulate);
     }
     check::stored_dispatch!(OP, x_op, T => {
         let total = cpu::sum::<T>(x.as_slice(OP, "x")?);

@@ -1,40 +1,78 @@
 //! One pass over the flat buffers, divided over the rank's threads.
 
+use half::bf16;
+
 use super::Update;
+use super::average::CpuAverage;
 use crate::cpu::simd::vectorize;
 use crate::cpu::threads::{SharedMut, for_parts};
 use crate::cpu::{Float, Stored};
 
-/// Applies `update` to buffers of one length, then rounds the new `w` into `compute_weights`.
+/// Elements whose new weights are still in the first-level cache when average and compute weights read them.
+const CHUNK: usize = 2048;
+
+/// The gradients.
+#[derive(Clone, Copy)]
+pub(super) enum Grads<'a, T> {
+    /// In the format of the weights.
+    Same(&'a [T]),
+    Rounded(&'a [bf16]),
+}
+
+/// Applies `update` to buffers of one length, then moves the average towards the new `w` and rounds it into `compute_weights`.
 pub(super) fn walk<U: Update<N>, T: Float, S: Stored<Real = f32>, const N: usize>(
     update: &U,
     w: &mut [T],
-    g: &[T],
+    g: Grads<'_, T>,
     state: [Option<&mut [T]>; N],
+    average: Option<CpuAverage<'_, T>>,
     compute_weights: Option<&mut [S]>,
 ) {
     let n = w.len();
     let w = SharedMut::new(w);
     let state = state.map(|s| s.map(SharedMut::new));
+    let average = average.map(|average| (average.rule, SharedMut::new(average.ema)));
     let compute_weights = compute_weights.map(SharedMut::new);
+    let is_rounded = matches!(g, Grads::Rounded(_));
+    let chunk = if is_rounded || average.is_some() || compute_weights.is_some() { CHUNK } else { usize::MAX };
     for_parts(n, U::MIN_PART, 64, |part| {
-        // SAFETY: the part lies within `w` and is this thread's alone.
-        let w = unsafe { w.slice(part.clone()) };
-        let state = state.map(|s| match s {
-            // SAFETY: likewise: `run` checked that all buffers are of one length.
-            Some(s) => unsafe { s.slice(part.clone()) },
-            None => &mut [],
-        });
-        let g = &g[part.clone()];
-        vectorize(
-            #[inline(always)]
-            || update.apply(w, g, state),
-        );
-        if let Some(copy) = compute_weights {
+        let mut start = part.start;
+        let mut unrounded = Vec::new();
+        while start < part.end {
+            let range = start..part.end.min(start.saturating_add(chunk));
+            start = range.end;
+            // SAFETY: the range lies within `w` and is this thread's alone.
+            let w = unsafe { w.slice(range.clone()) };
+            let state = state.map(|s| match s {
+                // SAFETY: likewise: `run` checked that all buffers are of one length.
+                Some(s) => unsafe { s.slice(range.clone()) },
+                None => &mut [],
+            });
+            let g = match g {
+                Grads::Same(g) => &g[range.clone()],
+                Grads::Rounded(g) => {
+                    unrounded.clear();
+                    unrounded.extend(g[range.clone()].iter().map(|g| T::from_f64(g.to_f64())));
+                    &unrounded
+                }
+            };
             // SAFETY: likewise.
-            let copy = unsafe { copy.slice(part) };
-            for (c, w) in copy.iter_mut().zip(w) {
-                *c = S::store(w.to_f64() as f32);
+            let average = average.map(|(rule, ema)| (rule, unsafe { ema.slice(range.clone()) }));
+            vectorize(
+                #[inline(always)]
+                || {
+                    update.apply(w, g, state);
+                    if let Some((rule, ema)) = average {
+                        rule.apply(ema, w);
+                    }
+                },
+            );
+            if let Some(copy) = compute_weights {
+                // SAFETY: likewise.
+                let copy = unsafe { copy.slice(range) };
+                for (c, w) in copy.iter_mut().zip(w) {
+                    *c = S::store(w.to_f64() as f32);
+                }
             }
         }
     });

@@ -1,21 +1,20 @@
 //! Updates of a flat range of parameters: operands, checks, threads or launch, and compute weights, alike for all optimisers.
 //!
-//! An update is its formula for the CPU, which implements [`Update`], and for GPUs; [`run`] does the rest. The updates are those of
-//! the optimisers (`optimizer`) and of the moving average of weights (`ema`).
+//! An update is its formula for the CPU, which implements [`Update`], and for GPUs; [`run`] does the rest, and moves the moving
+//! average of the weights ([`Average`]) while they are at hand.
 
+mod average;
 mod cpu;
 mod cuda;
-mod ema;
 mod inputs;
 mod optimizer;
 #[cfg(test)]
 mod testing;
 
-pub use ema::{EmaConfig, ema_update};
+pub use average::Average;
 pub use inputs::UpdateInputs;
 pub use optimizer::{OptimizerKind, OptimizerParams, OptimizerTensors, optimizer_step};
 
-pub(crate) use ema::SOURCE as EMA_SOURCE;
 pub(crate) use optimizer::SOURCES as OPTIMIZER_SOURCES;
 
 use half::bf16;
@@ -24,7 +23,7 @@ use super::check;
 use super::step_scalars::StepScalars;
 use crate::cpu::Float;
 use crate::cuda::launch::{Argument, Source};
-use crate::{DType, Result, TensorMut, TensorRef};
+use crate::{DType, Operand, Result, TensorMut, TensorRef};
 
 /// The most state tensors of an update.
 const MAX_STATE: usize = 2;
@@ -33,8 +32,6 @@ const MAX_STATE: usize = 2;
 trait Update<const N_STATE: usize>: Copy + Sync {
     /// Name of the operation in errors.
     const OP: &'static str;
-    /// Names of the updated tensor and of the one that drives the update.
-    const OPERANDS: [&'static str; 2] = ["master_weights", "grads"];
     /// Names of the state tensors.
     const STATE: [&'static str; N_STATE];
     /// Elements on the CPU from which a second thread is worth its start.
@@ -59,9 +56,10 @@ trait Update<const N_STATE: usize>: Copy + Sync {
 struct Tensors<'a, const N_STATE: usize> {
     /// Updated in place: f32 or f64.
     target: TensorMut<'a>,
-    /// Drives the update.
+    /// Drives the update: of the target's dtype, or bf16 for f32.
     source: TensorRef<'a>,
     state: [Option<TensorMut<'a>>; N_STATE],
+    average: Option<Average<'a>>,
     /// bf16 or f16: receives `target`, first rounded to f32, then to nearest, ties to even.
     compute_weights: Option<TensorMut<'a>>,
 }
@@ -72,11 +70,15 @@ fn run<U: Update<N>, const N: usize>(
     tensors: Tensors<'_, N>,
     inputs: Option<&UpdateInputs<'_>>,
 ) -> Result<()> {
-    let Tensors { target, source, state, compute_weights } = tensors;
-    let [target_name, source_name] = U::OPERANDS;
+    let Tensors { target, source, state, mut average, compute_weights } = tensors;
+    let [target_name, source_name] = ["master_weights", "grads"];
     let target_op = target.operand(target_name);
     let state_ops = state.iter().zip(U::STATE).filter_map(|(s, name)| Some(s.as_ref()?.operand(name)));
-    for operand in std::iter::once(source.operand(source_name)).chain(state_ops) {
+    let average_op = average.iter().map(|average| average.ema.operand("ema"));
+    let source_op = source.operand(source_name);
+    let is_rounded = source_op.dtype == DType::BF16 && target_op.dtype == DType::F32;
+    let beside_target = if is_rounded { Operand { dtype: DType::F32, ..source_op } } else { source_op };
+    for operand in std::iter::once(beside_target).chain(state_ops).chain(average_op) {
         check::same_kind(U::OP, &[target_op, operand])?;
         check::shape(U::OP, operand, target.shape())?;
     }
@@ -90,7 +92,7 @@ fn run<U: Update<N>, const N: usize>(
     }
     if let Some(gpu) = target.gpu() {
         check::dtype(U::OP, target_op, &[DType::F32, DType::F64], "f32 and f64")?;
-        let tensors = Tensors { target, source, state, compute_weights };
+        let tensors = Tensors { target, source, state, average, compute_weights };
         return cuda::launch(gpu, update, tensors, inputs);
     }
     let mut update = update;
@@ -100,6 +102,7 @@ fn run<U: Update<N>, const N: usize>(
             return Ok(());
         }
         update = update.at_step(&scalars, grads.scale);
+        average = average.map(|average| Average { step: scalars.step, ..average });
     }
     check::float_dispatch!(U::OP, target_op, T => {
         let mut named = state.into_iter().zip(U::STATE).map(|(s, name)| {
@@ -109,21 +112,26 @@ fn run<U: Update<N>, const N: usize>(
         for slice in &mut slices {
             *slice = named.next().expect("there are as many names as state tensors")?;
         }
-        let (w, g) = (target.into_slice(U::OP, target_name)?, source.as_slice(U::OP, source_name)?);
+        let w = target.into_slice(U::OP, target_name)?;
+        let g = match is_rounded {
+            true => cpu::Grads::Rounded(source.as_slice(U::OP, source_name)?),
+            false => cpu::Grads::Same(source.as_slice(U::OP, source_name)?),
+        };
+        let average = average.map(|average| average.on_cpu::<T>(U::OP)).transpose()?;
         let Some(copy) = compute_weights else {
-            cpu::walk::<U, T, bf16, N>(&update, w, g, slices, None);
+            cpu::walk::<U, T, bf16, N>(&update, w, g, slices, average, None);
             return Ok(());
         };
         let copy_op = copy.operand("compute_weights");
         check::short_dispatch!(U::OP, copy_op, S => {
             let copy = copy.into_slice::<S>(U::OP, "compute_weights")?;
-            cpu::walk::<U, T, S, N>(&update, w, g, slices, Some(copy));
+            cpu::walk::<U, T, S, N>(&update, w, g, slices, average, Some(copy));
             Ok(())
         })
     })
 }
 
-/// The kernels that `UPDATE(name, ...)` instantiates in the caller's source.
+/// The kernels that `UPDATES(name)` instantiates in the caller's source.
 macro_rules! kernels {
     ($name:literal) => {
         $crate::ops::update::cuda::Kernels {
@@ -134,6 +142,9 @@ macro_rules! kernels {
             f64_bf16: concat!($name, "_f64_bf16"),
             f32_f16: concat!($name, "_f32_f16"),
             f64_f16: concat!($name, "_f64_f16"),
+            f32_grads_bf16: concat!($name, "_f32_grads_bf16"),
+            f32_bf16_grads_bf16: concat!($name, "_f32_bf16_grads_bf16"),
+            f32_f16_grads_bf16: concat!($name, "_f32_f16_grads_bf16"),
         }
     };
 }

@@ -3,9 +3,11 @@
 //   Formula<T>         the numbers of one step; n_state: number of state tensors;
 //                      of(params, has_state) computes them, once per block, in double;
 //                      formula(w, g, s): the new w; s: the element's state, in place
-//   UPDATE(op, suffix, T, C)   one line per kernel op_suffix
-// shapes  w, g, s0, s1: T[n], the state may be null; copy: C[n] or null, w rounded: bf16 or f16; scalars: f64[10] or null;
+//   UPDATES(op)        its kernels
+// maths   ema <- ema + (1-decay)*(w - ema), or w - (w - ema)*decay if decay <= 0.5 (torch.lerp); ema <- w in step 1; w is the new one
+// shapes  w, s0, s1, ema: T[n], state and ema may be null; g: G[n]; copy: C[n] or null, w rounded: bf16 or f16; scalars: f64[10] or null;
 //         sums: f32[16]; sum_of_squares: f64[1] or null
+// moved   what the formula reads and writes, once, and 8 B/element in f32 for ema
 // launch  grid-stride over n, 16 bytes per access if the pointers allow it, block 256; any n
 // order   elementwise: bit-identical between runs
 // twin    cpu.rs and inputs.rs next to this file
@@ -13,34 +15,59 @@
 struct Params;
 template <class T> struct Formula;
 
+// The moving average of the weights.
+template <class T> struct Average {
+    T weight, rest;
+    bool is_first, is_near;
+
+    static __device__ __forceinline__ Average of(double decay, u64 step) {
+        Average r;
+        r.weight = 1 - decay;
+        r.rest = (T)1 - r.weight;
+        r.is_first = step == 1;
+        r.is_near = 1 - decay < 0.5;
+        return r;
+    }
+    __device__ __forceinline__ T operator()(T ema, T w) const {
+        T d = w - ema;
+        return is_first ? w : is_near ? ema + weight * d : w - d * rest;
+    }
+};
+
 // N elements per access.
-template <int N, class T, class C>
-__device__ __forceinline__ void walk(const Formula<T>& formula, T* w, const T* g, T* s0, T* s1, C* copy, size_t n) {
+template <int N, class T, class G, class C>
+__device__ __forceinline__ void walk(const Formula<T>& formula, const Average<T>& average, T* w, const G* g, T* s0, T* s1, T* ema,
+                                     C* copy, size_t n) {
     const int n_state = Formula<T>::n_state;
     for (size_t i = first_element(); i < n / N; i += grid_stride()) {
-        Pack<T, N> pw = load_pack<N>(w, i), pg = load_pack<N>(g, i), p0 = {}, p1 = {};
+        Pack<G, N> pg = load_pack<N>(g, i);
+        Pack<T, N> pw = load_pack<N>(w, i), p0 = {}, p1 = {}, pe = {};
         if (n_state > 0 && s0) p0 = load_pack<N>(s0, i);
         if (n_state > 1) p1 = load_pack<N>(s1, i);
+        if (ema) pe = load_pack<N>(ema, i);
         Pack<C, N> pc;
 #pragma unroll
         for (int j = 0; j < N; j++) {
             T s[2] = {p0.v[j], p1.v[j]};
-            pw.v[j] = formula(pw.v[j], pg.v[j], s);
+            pw.v[j] = formula(pw.v[j], to_float(pg.v[j]), s);
             p0.v[j] = s[0];
             p1.v[j] = s[1];
+            pe.v[j] = average(pe.v[j], pw.v[j]);
             pc.v[j] = Format<C>::from((float)pw.v[j]);
         }
         store_pack(w, i, pw);
         if (n_state > 0 && s0) store_pack(s0, i, p0);
         if (n_state > 1) store_pack(s1, i, p1);
+        if (ema) store_pack(ema, i, pe);
         if (copy) store_pack(copy, i, pc);
     }
 }
 
-template <class T, class C, class P>
-__device__ __forceinline__ void update(T* w, const T* g, T* s0, T* s1, C* copy, size_t n, P params, const double* scalars,
-                                       const float* sums, const double* sum_of_squares, double max_norm) {
+template <class T, class G, class C, class P>
+__device__ __forceinline__ void update(T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, P params, double decay, u64 step,
+                                       const double* scalars, const float* sums, const double* sum_of_squares, double max_norm) {
     __shared__ Formula<T> shared;
+    __shared__ Average<T> shared_average;
     __shared__ bool applies;
     if (threadIdx.x == 0) {
         applies = true;
@@ -48,23 +75,39 @@ __device__ __forceinline__ void update(T* w, const T* g, T* s0, T* s1, C* copy, 
             UpdateInputs inputs = update_inputs(scalars, sums, sum_of_squares, max_norm);
             params.set(inputs);
             applies = inputs.applies;
+            step = (u64)inputs.step;
         }
         shared = Formula<T>::of(params, s0 != 0);
+        shared_average = Average<T>::of(decay, step);
     }
     __syncthreads();
     if (!applies) return;
     Formula<T> formula = shared;
+    Average<T> average = shared_average;
     const int per_pack = Pack<T>::size;
-    size_t packed = are_packed(w, g, s0, s1) && ((size_t)copy & (sizeof(C) * per_pack - 1)) == 0 ? n - n % per_pack : 0;
-    walk<per_pack>(formula, w, g, s0, s1, copy, packed);
-    walk<1>(formula, w + packed, g + packed, s0 ? s0 + packed : s0, s1 ? s1 + packed : s1, copy ? copy + packed : copy,
-            n - packed);
+    bool is_packed = are_packed(w, s0, s1, ema) && ((size_t)g & (sizeof(G) * per_pack - 1)) == 0 &&
+                     ((size_t)copy & (sizeof(C) * per_pack - 1)) == 0;
+    size_t packed = is_packed ? n - n % per_pack : 0;
+    walk<per_pack>(formula, average, w, g, s0, s1, ema, copy, packed);
+    walk<1>(formula, average, w + packed, g + packed, s0 ? s0 + packed : s0, s1 ? s1 + packed : s1, ema ? ema + packed : ema,
+            copy ? copy + packed : copy, n - packed);
 }
 
 // Without a copy its type has no effect.
-#define UPDATE(op, suffix, T, C)                                                                                      \
-    extern "C" __global__ void __launch_bounds__(256) op##_##suffix(                                                  \
-        T* w, const T* g, T* s0, T* s1, C* copy, size_t n, Params params, const double* scalars, const float* sums,   \
-        const double* sum_of_squares, double max_norm) {                                                              \
-        update(w, g, s0, s1, copy, n, params, scalars, sums, sum_of_squares, max_norm);                               \
+#define UPDATE(op, suffix, T, G, C)                                                                                    \
+    extern "C" __global__ void __launch_bounds__(256) op##_##suffix(                                                   \
+        T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, Params params, double decay, u64 step,              \
+        const double* scalars, const float* sums, const double* sum_of_squares, double max_norm) {                     \
+        update(w, g, s0, s1, ema, copy, n, params, decay, step, scalars, sums, sum_of_squares, max_norm);              \
     }
+// All kernels of one update; grads_bf16: with gradients that were reduced in bf16.
+#define UPDATES(op)                                            \
+    UPDATE(op, f32, float, float, float)                       \
+    UPDATE(op, f64, double, double, float)                     \
+    UPDATE(op, f32_bf16, float, float, bf16)                   \
+    UPDATE(op, f64_bf16, double, double, bf16)                 \
+    UPDATE(op, f32_f16, float, float, f16)                     \
+    UPDATE(op, f64_f16, double, double, f16)                   \
+    UPDATE(op, f32_grads_bf16, float, bf16, float)             \
+    UPDATE(op, f32_bf16_grads_bf16, float, bf16, bf16)         \
+    UPDATE(op, f32_f16_grads_bf16, float, bf16, f16)

@@ -36,6 +36,8 @@ pub(crate) mod layout {
     pub(crate) const COLS: u32 = 3;
     pub(crate) const LD: u32 = 4;
     pub(crate) const BATCH_COUNT: u32 = 5;
+    /// In elements.
+    pub(crate) const BATCH_STRIDE: u32 = 6;
 }
 
 pub(crate) mod preference {
@@ -82,7 +84,7 @@ const LAYOUT: [Attribute; 8] = [
     (layout::COLS, 8, 0),
     (layout::LD, 8, 0),
     (layout::BATCH_COUNT, 4, 1),
-    (6, 8, 0), // batch stride
+    (layout::BATCH_STRIDE, 8, 0),
     (7, 8, 0), // plane offset
 ];
 
@@ -211,7 +213,7 @@ pub(crate) fn set(
     Ok(())
 }
 
-/// `cublasLt...GetAttribute`: with a size of zero only the needed size is told.
+/// `cublasLt...GetAttribute`: with a size of zero only the needed size is returned.
 pub(crate) fn get(
     kind: Kind,
     handle: usize,

@@ -36,7 +36,7 @@ const NOT_SPLIT: u64 = 0;
 const IN_PLACE: u64 = 1;
 const COMPUTE_TYPE: u64 = 2;
 
-/// The operands whose alignment a search depends on. It is told of the first four by the preference
+/// The operands whose alignment a search depends on. The preference names the first four
 /// (`CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_*_BYTES`), and reads the addresses of the other two in the descriptor.
 const ALIGNED: [&str; 6] = ["A", "B", "C", "D", "the bias vector", "the auxiliary buffer"];
 /// The default of the preference; a larger alignment makes no difference.

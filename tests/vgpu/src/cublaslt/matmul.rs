@@ -34,6 +34,8 @@ struct Operand {
     name: &'static str,
     address: u64,
     bytes: u64,
+    /// Bytes that count as moved: not those of the workspace, whose use depends on the algorithm.
+    moved: u64,
     writes: bool,
     /// Without gaps, so that an overlap of ranges is one of elements.
     dense: bool,
@@ -105,10 +107,18 @@ impl Matmul {
             name,
             address,
             bytes: layout.bytes(),
+            moved: layout.element_bytes(),
             writes,
             dense: layout.is_dense(),
         };
-        let vector = |name, address, bytes, writes| Operand { name, address, bytes, writes, dense: true };
+        let vector = |name, address, bytes, writes| Operand {
+            name,
+            address,
+            bytes,
+            moved: bytes,
+            writes,
+            dense: true,
+        };
         let mut all = vec![matrix("A", self.a, &p.a, false), matrix("B", self.b, &p.b, false)];
         if self.beta != 0.0 {
             all.push(matrix("C", self.c, &p.c, false));
@@ -122,7 +132,8 @@ impl Matmul {
             all.push(vector("the auxiliary buffer", p.aux, p.aux_bytes(), p.epilogue.writes_aux()));
         }
         if self.choice.workspace > 0 {
-            all.push(vector("the workspace", self.workspace, self.choice.workspace, true));
+            let workspace = vector("the workspace", self.workspace, self.choice.workspace, true);
+            all.push(Operand { moved: 0, ..workspace });
         }
         all
     }
@@ -149,11 +160,13 @@ impl Matmul {
     }
 
     fn run(&self, device: usize, stamp: &Stamp) -> Outcome {
-        if let Some(misaligned) = self.choice.misaligned(self.addresses()) {
-            return Err((MISALIGNED_ADDRESS, format!("{}: {misaligned}", self.problem.describe())));
+        for one in self.products() {
+            if let Some(misaligned) = self.choice.misaligned(one.addresses()) {
+                return Err((MISALIGNED_ADDRESS, format!("{}: {misaligned}", self.problem.describe())));
+            }
         }
         for operand in self.operands() {
-            stamp.access(operand.address, operand.bytes, operand.writes)?;
+            stamp.access_within(operand.address, operand.bytes, operand.moved, operand.writes)?;
             let memory = lock(&MEMORY);
             memory.real(device, operand.address, operand.bytes).map_err(|fault| {
                 (ILLEGAL_ADDRESS, format!("{}: {}: {fault}", self.problem.describe(), operand.name))
@@ -167,11 +180,33 @@ impl Matmul {
         }
         takes_longer(self.choice.slower_us(&self.problem));
         counts::add(&format!("matmul_algorithm:{}", self.choice.index()), 1);
-        match self.problem.compute {
-            Compute::F64 => self.compute(device, dot_f64),
-            Compute::F32 | Compute::Tf32 => self.compute(device, dot_f32),
+        for one in self.products() {
+            match self.problem.compute {
+                Compute::F64 => one.compute(device, dot_f64),
+                Compute::F32 | Compute::Tf32 => one.compute(device, dot_f32),
+            }
         }
         Ok(())
+    }
+
+    /// The products of a batch, each as one of its own.
+    fn products(&self) -> impl Iterator<Item = Matmul> + '_ {
+        let Problem { a, b, c, d, .. } = self.problem;
+        let of_one = |layout: Layout| Layout { batch: 1, ..layout };
+        (0..d.batch).map(move |index| Matmul {
+            problem: Problem {
+                a: of_one(a),
+                b: of_one(b),
+                c: of_one(c),
+                d: of_one(d),
+                ..self.problem.clone()
+            },
+            a: self.a + a.offset(index),
+            b: self.b + b.offset(index),
+            c: self.c + c.offset(index),
+            d: self.d + d.offset(index),
+            ..*self
+        })
     }
 
     /// Multiplies by `dot`, then applies scalars, C and the epilogue in f64 and rounds once to the type of D.

@@ -1,7 +1,7 @@
 //! libcublasLt: handles, descriptors, the search for an algorithm, and the multiplication with the epilogues of a
 //! dense layer. It follows the cuBLAS documentation ("Using the cuBLASLt API") and the comments of cublasLt.h.
 //!
-//! Not here: batches, orders other than column-major, FP8 and its scales, scalars in device memory, transforms.
+//! Not here: batches with an epilogue, orders other than column-major, FP8 and its scales, scalars in device memory, transforms.
 mod desc;
 mod heuristic;
 mod matmul;

@@ -6,13 +6,16 @@ use super::types::{Compute, Epilogue, Type};
 use super::{INVALID_VALUE, NOT_SUPPORTED, Status};
 use crate::report;
 
-/// A matrix without its address: type, shape and leading dimension (in elements) as stored.
+/// A matrix, or a batch of them, without its address: type, shape and leading dimension (in elements) as stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Layout {
     pub(crate) dtype: Type,
     pub(crate) rows: usize,
     pub(crate) cols: usize,
     pub(crate) ld: usize,
+    /// Number of matrices, and elements from one to the next.
+    pub(crate) batch: usize,
+    pub(crate) batch_stride: usize,
 }
 
 impl Layout {
@@ -20,26 +23,42 @@ impl Layout {
         let values = desc::values(Kind::Layout, handle)?;
         let get = |attribute| values.get(attribute);
         let dtype = Type::from_code(get(desc::layout::TYPE)).ok_or(NOT_SUPPORTED)?;
-        // Rows of another order, and batches, are not part of the virtual library.
-        if get(desc::layout::ORDER) != 0 || get(desc::layout::BATCH_COUNT) != 1 {
+        // Rows of another order are not part of the virtual library.
+        if get(desc::layout::ORDER) != 0 {
             return Err(NOT_SUPPORTED);
         }
+        let (batch, batch_stride) =
+            (get(desc::layout::BATCH_COUNT) as i32, get(desc::layout::BATCH_STRIDE) as i64);
         let (rows, cols, ld) =
             (get(desc::layout::ROWS), get(desc::layout::COLS), get(desc::layout::LD) as i64);
-        if rows == 0 || cols == 0 || ld < rows as i64 {
+        if rows == 0 || cols == 0 || ld < rows as i64 || batch < 1 || batch_stride < 0 {
             return Err(INVALID_VALUE);
         }
-        Ok(Layout { dtype, rows: rows as usize, cols: cols as usize, ld: ld as usize })
+        let (rows, cols, ld) = (rows as usize, cols as usize, ld as usize);
+        let (batch, batch_stride) = (batch as usize, batch_stride as usize);
+        Ok(Layout { dtype, rows, cols, ld, batch, batch_stride })
     }
 
     /// The bytes from the first element to the last.
     pub(crate) fn bytes(&self) -> u64 {
-        ((self.cols - 1) * self.ld + self.rows) as u64 * self.dtype.size()
+        let of_one = (self.cols - 1) * self.ld + self.rows;
+        ((self.batch - 1) * self.batch_stride + of_one) as u64 * self.dtype.size()
     }
 
-    /// No gaps between its columns.
+    /// Bytes of the elements alone, of all matrices.
+    pub(crate) fn element_bytes(&self) -> u64 {
+        (self.batch * self.cols * self.rows) as u64 * self.dtype.size()
+    }
+
+    /// No gaps between its columns, or between matrices.
     pub(crate) fn is_dense(&self) -> bool {
-        self.ld == self.rows || self.cols == 1
+        let is_batch_dense = self.batch == 1 || self.batch_stride == self.rows * self.cols;
+        (self.ld == self.rows || self.cols == 1) && is_batch_dense
+    }
+
+    /// Bytes from the first matrix to matrix `index`.
+    pub(crate) fn offset(&self, index: usize) -> u64 {
+        (index * self.batch_stride) as u64 * self.dtype.size()
     }
 }
 
@@ -117,6 +136,19 @@ impl Problem {
                     c.rows, c.cols, d.rows, d.cols
                 ),
             ));
+        }
+        if [a, b, c].iter().any(|layout| layout.batch != d.batch) {
+            let batches = [a, b, c, d].map(|layout| layout.batch);
+            return Err(misuse(INVALID_VALUE, format!("A, B, C, D are batches of {batches:?} matrices")));
+        }
+        // The matrices of D must not overlap.
+        if d.batch > 1 && d.batch_stride < (d.cols - 1) * d.ld + d.rows {
+            let what = format!("the matrices of D are {} elements apart, and overlap", d.batch_stride);
+            return Err(misuse(INVALID_VALUE, what));
+        }
+        // Vectors and auxiliary buffers of batches are not part of the virtual library.
+        if d.batch > 1 && !epilogue.is_default() {
+            return Err(NOT_SUPPORTED);
         }
         let mut problem = Problem {
             compute,
@@ -215,9 +247,10 @@ impl Problem {
     pub(crate) fn describe(&self) -> String {
         let op = |t| if t { 'T' } else { 'N' };
         format!(
-            "matmul {}{} {}x{}x{} {:?} {}",
+            "matmul {}{} {}{}x{}x{} {:?} {}",
             op(self.trans_a),
             op(self.trans_b),
+            if self.d.batch == 1 { String::new() } else { format!("{} of ", self.d.batch) },
             self.m(),
             self.n(),
             self.k,

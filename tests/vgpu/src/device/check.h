@@ -55,6 +55,7 @@ VGPU_HOT bool device_access(uintptr_t a, unsigned n, bool write, bool aligned) {
     uint64_t &lo = write ? r.write_lo : r.read_lo, &hi = write ? r.write_hi : r.read_hi;
     if (a < lo) lo = a;
     if (a + n > hi) hi = a + n;
+    (write ? r.n_written : r.n_read) += n;
     return true;
   }
   die("illegal %s of %u bytes at %#lx, in no allocation whose pointer the kernel was given", write ? "write" : "read",

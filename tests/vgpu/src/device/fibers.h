@@ -35,8 +35,8 @@ struct dim3 {
 
 // ---- shared with the Rust side (nvrtc/module.rs) ----
 
-// An allocation that the kernel was given, and what it touched of it.
-struct VgpuRange { uint64_t base, end, read_lo, read_hi, write_lo, write_hi; };
+// An allocation that the kernel was given, the range that it touched of it, and the bytes of its accesses.
+struct VgpuRange { uint64_t base, end, read_lo, read_hi, write_lo, write_hi, n_read, n_written; };
 
 struct VgpuLaunch {
   unsigned grid[3], block[3], dyn_smem;

@@ -200,9 +200,11 @@ impl Args {
             }
         }
         for range in &ranges {
-            for ([lo, hi], write) in [(range.read, false), (range.write, true)] {
+            for ([lo, hi], moved, write) in
+                [(range.read, range.n_read, false), (range.write, range.n_written, true)]
+            {
                 if lo < hi {
-                    stamp.access(lo - SHIFT, hi - lo, write)?;
+                    stamp.access_within(lo - SHIFT, hi - lo, moved, write)?;
                 }
             }
         }

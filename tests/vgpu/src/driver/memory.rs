@@ -7,6 +7,7 @@ use crate::capture;
 use crate::code::{
     HOST_MEMORY_ALREADY_REGISTERED, HOST_MEMORY_NOT_REGISTERED, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY,
 };
+use crate::config::CONFIG;
 use crate::fault;
 use crate::mem::{MEMORY, host, is_device};
 use std::ffi::{c_int, c_uint};
@@ -50,6 +51,13 @@ api! {
         let found = lock(&MEMORY).find(p).map(|(base, a)| (base, a.size)).ok_or(INVALID_VALUE)?;
         crate::abi::put_if_wanted(base, found.0);
         crate::abi::put_if_wanted(bytes, found.1 as usize);
+    }
+
+    /// No function of the driver: bytes that work on streams has read and written so far in the allocation that holds `p`.
+    fn vgpuTraffic(p: u64, read: *mut u64, written: *mut u64) {
+        let moved = lock(&MEMORY).find(p).map(|(_, a)| a.moved).filter(|_| CONFIG.check).ok_or(NOT_SUPPORTED)?;
+        put(read, moved[0])?;
+        put(written, moved[1])?;
     }
 
     fn cuMemHostAlloc(p: *mut u64, bytes: usize, flags: c_uint) {

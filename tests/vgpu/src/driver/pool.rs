@@ -76,7 +76,7 @@ api! {
         capture::refuse_on(&stream, "cuMemFreeAsync")?;
         lock(&MEMORY).announce_free(p).map_err(|e| wrong("cuMemFreeAsync", &e))?;
         stream.run("cuMemFreeAsync", move |stamp| {
-            stamp.access(p, u64::MAX - p, true)?;
+            stamp.access_within(p, u64::MAX - p, 0, true)?;
             lock(&MEMORY).free(p).map_err(|e| (crate::code::ILLEGAL_ADDRESS, format!("cuMemFreeAsync: {e}")))
         });
     }
@@ -216,7 +216,7 @@ fn alloc(call: &'static str, bytes: usize, pool: usize, s: *mut Void) -> Result<
         // What another stream wrote before the allocation is done is lost here, as the order allows.
         stream.run(call, move |stamp| {
             lock(&MEMORY).poison(p);
-            stamp.access(p, len, true)
+            stamp.access_within(p, len, 0, true)
         });
     }
     current()?;

@@ -130,6 +130,7 @@ impl Memory {
             shared: None,
             import: Some(Import { handle, device, opened: 1 }),
             freeing: false,
+            moved: [0; 2],
             block,
             pages: handle.pages,
         };

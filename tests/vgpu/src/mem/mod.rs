@@ -52,6 +52,8 @@ pub(crate) struct Alloc {
     pub(crate) import: Option<ipc::Import>,
     /// `cuMemFreeAsync` was called; the stream frees it when it gets there.
     pub(crate) freeing: bool,
+    /// Bytes that work on streams has read and written so far, known with `VGPU_CHECK` only.
+    pub(crate) moved: [u64; 2],
     /// First device address of its pages, and their bytes.
     block: u64,
     pages: u64,
@@ -131,6 +133,7 @@ impl Memory {
             shared: None,
             import: None,
             freeing: false,
+            moved: [0; 2],
             block,
             pages,
         };
@@ -196,6 +199,13 @@ impl Memory {
     pub(crate) fn find(&self, p: u64) -> Option<(u64, &Alloc)> {
         let (&base, a) = self.live.range(..=p).next_back()?;
         (p < base + a.size.max(1)).then_some((base, a))
+    }
+
+    /// Counts an access to the allocation that begins at `base`.
+    pub(crate) fn count_access(&mut self, base: u64, bytes: u64, write: bool) {
+        if let Some(a) = self.find_mut(base) {
+            a.moved[usize::from(write)] += bytes;
+        }
     }
 
     fn find_mut(&mut self, p: u64) -> Option<&mut Alloc> {

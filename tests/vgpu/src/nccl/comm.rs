@@ -219,11 +219,12 @@ impl Comm {
         }
     }
 
-    /// Sets the asynchronous error, unless there is one.
+    /// Sets the asynchronous error, unless there is one, or all work of the communicator is done: what another rank does
+    /// after that is nothing to one that only gives its memory back.
     pub(crate) fn fail(&self, code: i32, why: String) {
         remember(&why);
         let mut state = self.state();
-        if !state.aborted {
+        if !state.aborted && state.phase != Phase::Finalized {
             state.error.get_or_insert((code, why));
         }
         self.changed.notify_all();

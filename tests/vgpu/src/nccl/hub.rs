@@ -268,7 +268,7 @@ impl Hub {
         self.changed.notify_all();
     }
 
-    /// The rank is lost: the others are told, their work stays where it is.
+    /// The rank is lost: the others get an error, and their work stops.
     fn bury(&self, rank: usize, how: &str) {
         let mut state = lock(&self.state);
         state.gone[rank] = Some(Gone::Lost);

@@ -82,7 +82,7 @@ pub(crate) struct Hello {
     pub(crate) host: String,
     /// The rank may share its GPU with another one (`NCCL_MULTI_RANK_GPU_ENABLE`).
     pub(crate) shares_gpu: bool,
-    /// Why the rank can't take part, if so: the others are told instead of left waiting.
+    /// The reason if the rank can't take part: the others get it instead of waiting.
     pub(crate) failed: bool,
 }
 

@@ -19,19 +19,22 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 
-/// `VgpuRange` of `device/fibers.h`: an allocation that a kernel was given, and the first and the end of what it read
-/// and wrote. Real addresses.
+/// `VgpuRange` of `device/fibers.h`: an allocation that a kernel was given, the first and the end of what it read
+/// and wrote, and the bytes of its accesses. Real addresses.
 #[repr(C)]
 pub(crate) struct Range {
     pub(crate) base: u64,
     pub(crate) end: u64,
     pub(crate) read: [u64; 2],
     pub(crate) write: [u64; 2],
+    pub(crate) n_read: u64,
+    pub(crate) n_written: u64,
 }
 
 impl Range {
     pub(crate) fn untouched(base: u64, size: u64) -> Range {
-        Range { base, end: base + size, read: [u64::MAX, 0], write: [u64::MAX, 0] }
+        let none = [u64::MAX, 0];
+        Range { base, end: base + size, read: none, write: none, n_read: 0, n_written: 0 }
     }
 }
 

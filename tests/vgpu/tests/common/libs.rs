@@ -3,7 +3,7 @@
 #![allow(
     dead_code,
     clippy::print_stdout,
-    reason = "each test file uses a part; the end of a body is told on stdout"
+    reason = "each test file uses a part; the end of a body is reported on stdout"
 )]
 use std::path::Path;
 use std::process::Command;

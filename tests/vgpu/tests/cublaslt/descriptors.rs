@@ -53,7 +53,7 @@ impl Kind {
         let mut buffer = vec![0; size + 16];
         let (at, mut written) = (buffer.as_mut_ptr(), 0);
         let Kind { get, set, descriptor, .. } = *self;
-        // SAFETY: as above; `buffer` has more bytes than any call is told of.
+        // SAFETY: as above; `buffer` has more bytes than any call is given.
         let (got, statuses) = unsafe {
             let got = get(descriptor, attribute, at, size, &mut written);
             let statuses = [

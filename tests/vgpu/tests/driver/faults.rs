@@ -105,7 +105,7 @@ fn counts_are_exact() {
             std::env::temp_dir().join(format!("vgpu-counts-{}-{steps}", std::process::id()));
         let path = folder.to_str().unwrap().to_string();
         let steps_text = steps.to_string();
-        let got = run!(["--counts", &path[..]], [("VGPU_TEST_STEPS", &steps_text[..])], || {
+        let got = run!(["--check", "--counts", &path[..]], [("VGPU_TEST_STEPS", &steps_text[..])], || {
             self::steps(std::env::var("VGPU_TEST_STEPS").unwrap().parse().unwrap())
         });
         got.clean();
@@ -126,10 +126,22 @@ fn counts_are_exact() {
             "live_bytes:0",
             "peak_bytes:0",
             "live_allocations:0",
+            "written:fill",
+            "read:fill",
+            "read:cuMemcpyDtoH",
+            "written_of:256",
+            "read_of:256",
         ]
         .map(number)
+        .to_vec()
     };
-    let want = |n| [Some(n), Some(n), Some(1), Some(1), Some(256), Some(256), Some(256), Some(1)];
+    let want = |n| {
+        let of_memory = [Some(256 * n), None, Some(256), Some(256 * n), Some(256)];
+        [Some(n), Some(n), Some(1), Some(1), Some(256), Some(256), Some(256), Some(1)]
+            .into_iter()
+            .chain(of_memory)
+            .collect::<Vec<_>>()
+    };
     assert_eq!(count(3), want(3));
     assert_eq!(count(8), want(8));
 }

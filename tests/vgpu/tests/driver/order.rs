@@ -49,7 +49,7 @@ fn a_missing_event_is_found_by_check() {
         two_streams(false);
     });
     got.found("race between streams");
-    assert!(got.findings.len() <= 3, "the same mistake is told few times: {got:#?}");
+    assert!(got.findings.len() <= 3, "the same mistake is reported few times: {got:#?}");
 }
 
 /// In time the write comes long after the read; no order says so.

@@ -72,6 +72,33 @@ fn an_aborting_rank_is_seen_and_releases_the_others_only_by_their_abort() {
 }
 
 #[test]
+fn an_abort_behind_the_last_work_harms_nobody() {
+    let body = || {
+        let finalized = Barrier::new(2);
+        let aborted = Barrier::new(2);
+        ranks(2, |rank| {
+            let buffer = rank.upload(&[1f32; 64]);
+            assert_eq!(rank.sum(&buffer), OK);
+            rank.stream.synchronize().unwrap();
+            if rank.rank == 0 {
+                finalized.wait();
+                rank.abort();
+                aborted.wait();
+                return;
+            }
+            rank.finalize();
+            finalized.wait();
+            aborted.wait();
+            // The news of the abort takes its way through the hub.
+            std::thread::sleep(Duration::from_millis(50));
+            assert_eq!(rank.status(), OK);
+            rank.destroy();
+        });
+    };
+    Body::here().run(body).is_clean();
+}
+
+#[test]
 fn a_dead_process_is_seen() {
     let body = || {
         processes(2, |id, rank| {

@@ -121,6 +121,12 @@ impl Rank {
         assert_eq!(unsafe { sys::ncclCommAbort(self.comm) }, Code::ncclSuccess);
     }
 
+    /// Finalises a communicator whose calls wait.
+    pub(crate) fn finalize(&self) {
+        // SAFETY: the communicator lives.
+        assert_eq!(unsafe { sys::ncclCommFinalize(self.comm) }, Code::ncclSuccess, "{}", last_error());
+    }
+
     pub(crate) fn destroy(&self) {
         // SAFETY: the communicator lives, and nobody uses it after this.
         assert_eq!(unsafe { sys::ncclCommDestroy(self.comm) }, Code::ncclSuccess, "{}", last_error());

@@ -9,7 +9,7 @@ use super::table_source::TableSource;
 use crate::data::format::Reader;
 use crate::data::labels::MAX_CLASSES;
 use crate::data::write::{Block, Chunk, Codes, Kind, Purpose, Schema};
-use crate::data::{CategoryColumn, DataError, Label, MAX_VALUES, Vocabulary, files_and_format};
+use crate::data::{CategoryColumn, ColumnError, DataError, Label, MAX_VALUES, Vocabulary, files_and_format};
 use crate::error::Result;
 
 /// Bytes of rows per chunk.
@@ -84,7 +84,7 @@ impl Source {
     /// finds the columns that lack values. The rows are read once if there are any such columns, and start again afterwards.
     ///
     /// # Errors
-    /// [`DataError::VocabularyHuge`], [`DataError::OutFormat`] for too many labels.
+    /// [`ColumnError::VocabularyHuge`], [`DataError::OutFormat`] for too many labels.
     pub(super) fn number_texts(mut self, input: &Input<'_>) -> Result<(Self, ArrayTexts)> {
         let mut texts =
             ArrayTexts { codes: vec![Codes::new(); self.schema().groups.len()], ..ArrayTexts::default() };
@@ -114,7 +114,12 @@ impl Source {
                         if values[index].len() > MAX_VALUES {
                             let path = PathBuf::from(&self.schema().source);
                             let column = groups[index].names[0].clone();
-                            return Err(DataError::VocabularyHuge { path, column, limit: MAX_VALUES }.into());
+                            return Err(DataError::from(ColumnError::VocabularyHuge {
+                                path,
+                                column,
+                                limit: MAX_VALUES,
+                            })
+                            .into());
                         }
                     }
                     Block::Numbers(numbers) => lacks_values[index] |= numbers.nulls.first().is_some(),

@@ -11,7 +11,7 @@ use crate::data::table::{
     same_columns,
 };
 use crate::data::write::{CellKind, OpenText, Staging, TextColumn, TextWriter};
-use crate::data::{CellProblem, CsvError, DataError, SourceSpec, files_and_format};
+use crate::data::{CellProblem, ColumnError, CsvError, DataError, SourceSpec, files_and_format};
 use crate::error::Result;
 
 /// Rows between two reports of progress.
@@ -140,13 +140,13 @@ impl<'a> Rows<'a> {
         let order: Vec<usize> = (0..roles.len()).filter(|&at| roles[at].purpose().is_some()).collect();
         let types = reader.types().unwrap_or_default();
         if let Some(&at) = order.iter().find(|&&at| types.get(at).is_some_and(|of| of.cells.is_none())) {
-            return Err(DataError::ColumnType {
+            return Err(DataError::from(ColumnError::WrongType {
                 path: path.to_owned(),
                 column: plan.names[at].clone(),
                 expected: "numbers, texts or dates",
                 got: types[at].name.clone(),
                 hint: "text has no cells for it: leave it out with --drop, or write to .parquet or .arrow",
-            }
+            })
             .into());
         }
         let mut cells = vec![String::new(); plan.names.len()];

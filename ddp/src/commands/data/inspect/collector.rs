@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::formatted::FormattedTexts;
+use super::sentinel::Extremes;
 use super::values::{Values, mixed};
 use crate::data::ColumnStats;
 
@@ -69,6 +70,8 @@ pub(super) struct Column {
     /// NaN and infinity, and numbers beyond f32.
     pub(super) not_finite: Odd,
     pub(super) has_fractions: bool,
+    /// The outermost numbers.
+    pub(super) extremes: Extremes,
     /// Whether each number exceeds the one before.
     pub(super) is_rising: bool,
     last: f64,
@@ -194,6 +197,9 @@ impl Collector {
                 let target = self.target.map_or((0, f64::NAN), of_target);
                 column.values.add(key, target.0, self.limit, || (chunk.text)(row, index));
                 column.has_fractions |= number.is_finite() && number.fract() != 0.0;
+                if number.is_finite() {
+                    column.extremes.add(number);
+                }
                 column.is_rising &= number > column.last;
                 column.last = number;
                 if !number.is_nan() && !target.1.is_nan() {

@@ -14,6 +14,8 @@ mod profile;
 mod report;
 mod scan;
 mod section;
+mod sentinel;
+mod sentinel_warnings;
 #[cfg(test)]
 mod suggestion_tests;
 #[cfg(test)]

@@ -7,6 +7,7 @@ use super::column_profile::{ColumnProfile, Kind, Range, ValueCount};
 use super::dropped::{dropped, has_features};
 use super::origin::{ArrayShape, FileSize, Origin};
 use super::section::{self, FittingTask};
+use super::sentinel_warnings::sentinel_warnings;
 use super::warnings::{self, Warning};
 use crate::config::Task;
 use crate::data::SourceSpec;
@@ -42,7 +43,10 @@ impl Profile {
         let columns: Vec<ColumnProfile> =
             (0..origin.names.len()).map(|index| column(&origin, collected, index)).collect();
         let task = task(&origin, collected, &columns);
-        let mut warnings = warnings::warnings(&origin, collected, &columns, task.map(|fitting| fitting.task));
+        let decided = task.map(|fitting| fitting.task);
+        let mut warnings = warnings::warnings(&origin, collected, &columns, decided);
+        warnings.extend(sentinel_warnings(&origin, collected, &columns, decided));
+        warnings.sort_by_key(|warning| warning.kind);
         let mut dropped_columns = Vec::new();
         if section::is_table(&origin, spec) {
             dropped_columns = dropped(&origin, &columns, &warnings);

@@ -73,6 +73,9 @@ pub(super) fn lines(
     if !marks.is_empty() {
         lines.push(format!("missing_values = {}", list(&marks)));
     }
+    if is_table {
+        lines.extend(seeming_marks(collected, columns, &of_kinds(&[WarningKind::Sentinel])));
+    }
     lines.extend(origin.keys.iter().cloned());
     let targets: Vec<String> = origin.targets.iter().map(|&target| columns[target].name.clone()).collect();
     match &targets[..] {
@@ -158,6 +161,18 @@ pub(super) fn lines(
     lines.join("\n") + "\n"
 }
 
+/// A comment with the numbers that seem to mark missing values in the columns `named`; `None` without any.
+fn seeming_marks(collected: &Collector, columns: &[ColumnProfile], named: &[String]) -> Option<String> {
+    let of_columns =
+        columns.iter().zip(&collected.columns).filter(|(column, _)| named.contains(&column.name));
+    let sentinels = of_columns.flat_map(|(_, collected)| collected.extremes.sentinels());
+    let mut marks: Vec<f64> = sentinels.map(|sentinel| sentinel.value).collect();
+    marks.sort_by(f64::total_cmp);
+    marks.dedup();
+    let marks: Vec<String> = marks.iter().map(ToString::to_string).collect();
+    (!marks.is_empty()).then(|| format!("# missing_values = {}  # see the warnings", list(&marks)))
+}
+
 /// Whether a target holds small integers; large ones number things.
 fn is_of_ratings(target: &ColumnProfile) -> bool {
     let is_small = |range: Range| range.min >= -MAX_RATING && range.max <= MAX_RATING;
@@ -209,7 +224,7 @@ pub(super) fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
-fn list(texts: &[String]) -> String {
+pub(super) fn list(texts: &[String]) -> String {
     let quoted: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
     format!("[{}]", quoted.join(", "))
 }

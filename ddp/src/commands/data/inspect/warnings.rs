@@ -52,6 +52,7 @@ pub(super) enum WarningKind {
     Text,
     NestedLists,
     Codes,
+    Sentinel,
     Missing,
     Leak,
     Identifier,

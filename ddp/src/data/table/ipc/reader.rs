@@ -23,11 +23,11 @@ pub(crate) fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Box<dyn TableRe
 }
 
 /// Opens a file to read its cells as text.
-pub(crate) fn open_cells(path: &Path, _: &SourceSpec<'_>) -> Result<Box<dyn CellReader>> {
+pub(crate) fn open_cells(path: &Path, spec: &SourceSpec<'_>) -> Result<Box<dyn CellReader>> {
     let mut batches = batches(path, None)?;
     let (schema, owned) = (batches.schema(), path.to_owned());
     let next = Box::new(move || batches.next(&owned));
-    Ok(Box::new(ArrowCells::new(path, &schema, &|root| first_list_len(path, root), next)?))
+    Ok(Box::new(ArrowCells::new(path, &schema, &|root| first_list_len(path, root), next, spec)?))
 }
 
 /// Opens a file to convert its columns.

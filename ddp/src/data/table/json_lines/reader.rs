@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::lines::{Cells, Fault, Keys, Lines};
+use crate::data::column_error::ColumnError;
 use crate::data::error::{DataError, Result};
 use crate::data::source::SourceSpec;
 use crate::data::table::cell::{self, Notation};
@@ -92,12 +93,12 @@ impl Rows {
             Ok(()) => Ok((line, false)),
             Err((_, Fault::Length { .. })) if may_be_bad => Ok((line, true)),
             Err((_, Fault::NewKey)) => Err(DataError::Changed { path: path.clone() }),
-            Err((key, Fault::Length { expected, got })) => Err(DataError::ListLength {
+            Err((key, Fault::Length { expected, got })) => Err(DataError::from(ColumnError::ListLength {
                 place: format!("data file `{}`, line {line}", path.display()),
                 column: format!("column \"{key}\""),
                 expected,
                 got,
-            }),
+            })),
         })
     }
 }

@@ -79,7 +79,8 @@ fn the_next_window_is_decoded_ahead_and_never_for_this_one() {
 
 #[test]
 fn each_group_is_decoded_once_however_many_ask() {
-    let (cache, decoded) = cache(85);
+    // Room for all groups and the decodes of all threads, so that nothing is evicted.
+    let (cache, decoded) = cache(100);
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| take(&cache, &decoded, &[0, 1, 2, 3, 4, 5, 6, 7]));
@@ -88,7 +89,7 @@ fn each_group_is_decoded_once_however_many_ask() {
     let mut groups = log(&decoded);
     groups.sort_unstable();
     assert_eq!(groups, [0, 1, 2, 3, 4, 5, 6, 7]);
-    assert!(cache.peak_bytes() <= 85);
+    assert!(cache.peak_bytes() <= 100);
 }
 
 #[test]

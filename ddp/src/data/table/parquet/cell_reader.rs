@@ -9,9 +9,11 @@ use arrow_schema::{DataType, Schema};
 use super::columns::{Kind, first_list_len, kind, list_len, pandas_indices};
 use super::file::{ParquetFile, guarded};
 use super::text;
+use crate::data::column_error::ColumnError;
 use crate::data::error::{DataError, Result};
 use crate::data::source::SourceSpec;
 use crate::data::table::cell::Notation;
+use crate::data::table::decimal::DecimalMark;
 use crate::data::table::reader::{CellReader, ColumnType, Record};
 use crate::data::write::CellKind;
 
@@ -21,14 +23,14 @@ const BATCH_ROWS: usize = 1024;
 type NextBatch = Box<dyn FnMut() -> Result<Option<RecordBatch>>>;
 
 /// Opens a Parquet file to read its cells.
-pub(crate) fn open_cells(path: &Path, _: &SourceSpec<'_>) -> Result<Box<dyn CellReader>> {
+pub(crate) fn open_cells(path: &Path, spec: &SourceSpec<'_>) -> Result<Box<dyn CellReader>> {
     let file = ParquetFile::open(path)?;
     let schema = file.metadata.schema().clone();
     let roots: Vec<usize> = (0..schema.fields().len()).collect();
     let mut batches = file.batches((0..file.group_rows.len()).collect(), &roots, BATCH_ROWS)?;
     let owned = path.to_owned();
     let next = Box::new(move || guarded(&owned, || batches.next().transpose()));
-    Ok(Box::new(ArrowCells::new(path, &schema, &|root| first_list_len(&file, root), next)?))
+    Ok(Box::new(ArrowCells::new(path, &schema, &|root| first_list_len(&file, root), next, spec)?))
 }
 
 /// Reads the cells of one file.
@@ -56,6 +58,7 @@ impl ArrowCells {
         schema: &Schema,
         first_list_len: &dyn Fn(usize) -> Result<Option<usize>>,
         next: NextBatch,
+        spec: &SourceSpec<'_>,
     ) -> Result<Self> {
         let of_pandas = pandas_indices(schema);
         let (mut names, mut types, mut widths, mut indices) =
@@ -80,7 +83,7 @@ impl ArrowCells {
         }
         Ok(ArrowCells {
             path: path.to_owned(),
-            notation: Notation::of_folders(),
+            notation: Notation::new(DecimalMark::Point, &spec.data.missing_values),
             batch: None,
             row: 0,
             number: 0,
@@ -106,7 +109,12 @@ impl ArrowCells {
         if let Some(list) = list.as_ref().filter(|list| list.len() != width) {
             let place = format!("data file `{}`, row {}", self.path.display(), self.number);
             let column = format!("column \"{}\"", self.names[self.ends.len()]);
-            return Err(DataError::ListLength { place, column, expected: width, got: list.len() });
+            return Err(DataError::from(ColumnError::ListLength {
+                place,
+                column,
+                expected: width,
+                got: list.len(),
+            }));
         }
         for element in 0..width {
             if let Some(list) = &list {

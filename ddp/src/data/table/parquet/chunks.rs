@@ -11,17 +11,21 @@ use half::f16;
 use super::cells::{categories, remainders, to_date_parts, to_f32};
 use super::columns::{Column, Columns, Kind as ArrowKind, first_list_len, kind as kind_of, pandas_indices};
 use super::file::{ParquetFile, guarded};
+use super::marks::{nullable, without_marked};
 use super::reader::list;
+use crate::data::column_error::ColumnError;
 use crate::data::error::{DataError, Result};
 use crate::data::labels::bool_text;
 use crate::data::raw::RawType;
 use crate::data::source::SourceSpec;
+use crate::data::table::cell::Notation;
 use crate::data::table::columns::{ColumnPlan, FileColumns, Partition, Role};
+use crate::data::table::decimal::DecimalMark;
 use crate::data::table::inferred::Destination;
 use crate::data::table::reader::ChunkReader;
 use crate::data::table::texts::Texts;
 use crate::data::table::time;
-use crate::data::write::{Block, Chunk, Group, Kind, Nulls, Numbers};
+use crate::data::write::{Block, Chunk, Group, Kind, Nulls, Numbers, Purpose};
 
 /// Rows that are decoded at a time.
 const BATCH_ROWS: usize = 4096;
@@ -56,6 +60,7 @@ pub(in crate::data::table) struct BatchChunks {
     parts: Vec<Part>,
     partitions: Vec<Partition>,
     next: NextBatch,
+    notation: Notation,
     pending: Option<RecordBatch>,
     /// Number of the next row.
     row: usize,
@@ -90,6 +95,7 @@ impl BatchChunks {
         to: Destination,
     ) -> Result<Self> {
         let (mut groups, mut roots, mut uses) = (Vec::new(), Vec::new(), Vec::new());
+        let notation = Notation::new(DecimalMark::Point, &spec.data.missing_values);
         let plan = if to == Destination::Arrays {
             let columns = Columns::new(path, schema, first_list_len, spec)?;
             for column in &columns.needed {
@@ -111,7 +117,8 @@ impl BatchChunks {
             )?;
             for (root, (field, role)) in schema.fields().iter().zip(&plan.roles).enumerate() {
                 if let Some(purpose) = role.purpose() {
-                    groups.push(Group::column(purpose, field.name().clone(), Kind::Arrow(field.clone())));
+                    let field = if notation.has_marks() { nullable(field) } else { field.clone() };
+                    groups.push(Group::column(purpose, field.name().clone(), Kind::Arrow(field)));
                     roots.push(root);
                     uses.push(Use::AsIs);
                 }
@@ -121,7 +128,16 @@ impl BatchChunks {
         let parts = uses.into_iter().enumerate().map(|(column, use_)| Part { column, use_ }).collect();
         let partitions = plan.partitions;
         let next = open(&roots)?;
-        Ok(BatchChunks { path: path.to_owned(), groups, parts, partitions, next, pending: None, row: 0 })
+        Ok(BatchChunks {
+            path: path.to_owned(),
+            groups,
+            parts,
+            partitions,
+            next,
+            notation,
+            pending: None,
+            row: 0,
+        })
     }
 }
 
@@ -212,11 +228,17 @@ impl ChunkReader for BatchChunks {
         }
         let block = |part: &Part| {
             let array = batch.column(part.column).slice(0, n_rows);
-            block(&array, &part.use_).map_err(|(row, got, expected)| DataError::ListLength {
-                place: format!("data file `{}`, row {}", self.path.display(), self.row + row),
-                column: format!("column \"{}\"", batch.schema_ref().field(part.column).name()),
-                expected,
-                got,
+            let array = match self.groups[part.column].purpose {
+                Purpose::Weight => array,
+                _ => without_marked(&array, &self.notation),
+            };
+            block(&array, &part.use_, &self.notation).map_err(|(row, got, expected)| {
+                DataError::from(ColumnError::ListLength {
+                    place: format!("data file `{}`, row {}", self.path.display(), self.row + row),
+                    column: format!("column \"{}\"", batch.schema_ref().field(part.column).name()),
+                    expected,
+                    got,
+                })
             })
         };
         let blocks = self.parts.iter().map(block).collect::<Result<Vec<_>>>()?;
@@ -226,11 +248,11 @@ impl ChunkReader for BatchChunks {
 }
 
 /// The values of a column; the error is the row of a list of another length, its length and the one expected.
-fn block(array: &ArrayRef, use_: &Use) -> Result<Block, (usize, usize, usize)> {
+fn block(array: &ArrayRef, use_: &Use, notation: &Notation) -> Result<Block, (usize, usize, usize)> {
     Ok(match use_ {
         Use::AsIs => Block::Arrow(array.clone()),
         Use::Numbers => Block::Numbers(numbers(array)),
-        Use::Texts { is_label } => texts(array, *is_label),
+        Use::Texts { is_label } => texts(array, *is_label, notation),
         Use::DateParts => {
             let mut parts = vec![0.0f32; time::PARTS.len() * array.len()];
             to_date_parts(array, &mut parts);
@@ -325,7 +347,7 @@ fn numbers(array: &dyn Array) -> Numbers {
 }
 
 /// The values as texts; truth values are spelled as labels are, if they are labels.
-fn texts(array: &ArrayRef, is_label: bool) -> Block {
+fn texts(array: &ArrayRef, is_label: bool, notation: &Notation) -> Block {
     if let Some(truths) = array.as_boolean_opt().filter(|_| is_label) {
         let mut texts = Texts::default();
         truths.values().iter().for_each(|truth| texts.push(bool_text(truth)));
@@ -342,7 +364,10 @@ fn texts(array: &ArrayRef, is_label: bool) -> Block {
     };
     categories(array, &mut code, &mut |row, code| codes[row] = code);
     let (mut texts, mut nulls) = (Texts::default(), Nulls::default());
+    let are_marks: Vec<bool> =
+        values.iter().map(|text| is_label && notation.is_missing_label(text)).collect();
     for (row, code) in codes.into_iter().enumerate() {
+        let code = if code > 0 && are_marks[code as usize - 1] { 0 } else { code };
         texts.push(if code == 0 { "" } else { &values[code as usize - 1] });
         if code == 0 {
             nulls.mark(row);

@@ -5,15 +5,18 @@ use std::path::Path;
 
 use arrow_array::Array;
 use arrow_array::cast::AsArray as _;
-use arrow_schema::{DataType, Schema};
+use arrow_schema::{DataType, Field, Schema};
 use serde_json::Value;
 
 use super::file::{ParquetFile, guarded};
 use crate::config::Task;
 use crate::data::DataError;
+use crate::data::column_error::ColumnError;
 use crate::data::error::Result;
-use crate::data::source::SourceSpec;
+use crate::data::source::{SourceSpec, ToPredict};
+use crate::data::table::cell::Notation;
 use crate::data::table::columns::{ColumnPlan, FileColumns, MAX_COLUMNS, Role, categories, same_columns};
+use crate::data::table::decimal::DecimalMark;
 
 /// Rows that are searched for a list, whose length all lists must have.
 const PROBED_ROWS: usize = 1024;
@@ -28,6 +31,8 @@ pub(in crate::data::table) struct Columns {
     pub(super) kept: Vec<Option<Kept>>,
     /// Types of those that are passed through as they are.
     pub(in crate::data::table) kept_types: Vec<Option<DataType>>,
+    /// The marks of missing values.
+    pub(super) notation: Notation,
 }
 
 /// A column that is kept as text.
@@ -71,7 +76,7 @@ impl Columns {
     /// The columns of the file `path` with their roles; `first_list_len` is the length of the first list of a column.
     ///
     /// # Errors
-    /// [`DataError::ColumnType`], [`DataError::TextColumns`], and the errors of [`ColumnPlan::new`].
+    /// [`ColumnError::WrongType`], [`ColumnError::Text`], and the errors of [`ColumnPlan::new`].
     pub(in crate::data::table) fn new(
         path: &Path,
         schema: &Schema,
@@ -83,6 +88,7 @@ impl Columns {
         // Number of names that each column stands for.
         let mut widths = Vec::new();
         let (categories, mut seen) = (categories(spec), HashSet::new());
+        let mut whole = WholeLists::of(spec);
         let dropped: HashSet<&String> = spec.data.drop.iter().collect();
         for (root, field) in schema.fields().iter().enumerate() {
             let name = field.name();
@@ -96,7 +102,8 @@ impl Columns {
                 && spec.data.weight.as_ref() != Some(name)
                 && !categories.contains(name.as_str());
             match kind(field.data_type()) {
-                Kind::List if is_feature => {
+                Kind::List if is_feature && !whole.is_only_kept(name, spec) => {
+                    whole.add(name, root);
                     let len = list_len(path, name, field.data_type(), &|| first_list_len(root))?;
                     names.extend((0..len).map(|i| format!("{name}[{i}]")));
                     widths.push(len);
@@ -111,8 +118,8 @@ impl Columns {
             }
             are_dates.resize(names.len(), is_date(field.data_type()));
         }
-        let plan =
-            ColumnPlan::new(path, FileColumns { names, are_dates, indices, ..FileColumns::default() }, spec)?;
+        let file = FileColumns { names, are_dates, indices, ..FileColumns::default() };
+        let plan = ColumnPlan::new(path, file, &whole.by_elements(spec))?;
         // Before the values decide on the task, a single target may hold labels.
         let takes_labels = spec.data.task == Task::Classification && spec.data.target.len() == 1;
         let mut needed = Vec::new();
@@ -138,17 +145,26 @@ impl Columns {
             }
         }
         if texts.len() > 1 {
-            return Err(DataError::TextColumns { path: path.to_owned(), columns: texts });
+            return Err(DataError::from(ColumnError::Text { path: path.to_owned(), columns: texts }));
         }
         fault.map_or(Ok(()), Err)?;
-        let kept: Vec<Option<Kept>> = plan.kept.iter().map(|&at| places.get(at).copied()).collect();
+        let kept = plan.kept.iter().enumerate().map(|(number, &at)| {
+            let root = whole.roots.get(number).copied().flatten();
+            root.map(|root| Kept { root, element: None }).or_else(|| places.get(at).copied())
+        });
+        let kept: Vec<Option<Kept>> = kept.collect();
         let keeps_types = spec.to_predict.is_some_and(|rows| rows.keeps_types);
+        let of_roots = kept.iter().flatten().filter(|kept| kept.element.is_none() && !keeps_types);
+        for field in of_roots.map(|kept| schema.field(kept.root)) {
+            check_text(path, field)?;
+        }
         let type_of = |kept: &Option<Kept>| {
             let whole = kept.filter(|kept| keeps_types && kept.element.is_none())?;
             Some(schema.field(whole.root).data_type().clone()).filter(is_storable)
         };
         let kept_types = kept.iter().map(type_of).collect();
-        Ok(Columns { plan, needed, kept, kept_types })
+        let notation = Notation::new(DecimalMark::Point, &spec.data.missing_values);
+        Ok(Columns { plan, needed, kept, kept_types, notation })
     }
 
     /// Indices of the file's columns that are read, ascending.
@@ -200,6 +216,59 @@ impl Columns {
     }
 }
 
+/// Lists that are kept as a whole, while their elements may be features.
+struct WholeLists {
+    /// The columns to keep, with the first element in place of a list.
+    names: Vec<String>,
+    /// The column of the file behind each of them that is a list.
+    roots: Vec<Option<usize>>,
+}
+
+impl WholeLists {
+    fn of(spec: &SourceSpec<'_>) -> Self {
+        let names = spec.to_predict.map_or(Vec::new(), |rows| rows.kept.to_vec());
+        WholeLists { roots: vec![None; names.len()], names }
+    }
+
+    /// Whether the list `name` is kept, and its elements are no features of the model.
+    fn is_only_kept(&self, name: &String, spec: &SourceSpec<'_>) -> bool {
+        let is_feature = |first: String| spec.features.is_none_or(|known| known.names.contains(&first));
+        self.names.contains(name) && !is_feature(first_element(name))
+    }
+
+    /// Adds a list whose elements have names of their own.
+    fn add(&mut self, name: &String, root: usize) {
+        for (kept, of_file) in self.names.iter_mut().zip(&mut self.roots).filter(|(kept, _)| *kept == name) {
+            *kept = first_element(name);
+            *of_file = Some(root);
+        }
+    }
+
+    /// `spec` with an element to keep in place of each list.
+    fn by_elements<'a>(&'a self, spec: &SourceSpec<'a>) -> SourceSpec<'a> {
+        let to_predict = spec.to_predict.map(|rows| ToPredict { kept: &self.names, ..rows });
+        SourceSpec { to_predict, ..*spec }
+    }
+}
+
+fn first_element(name: &str) -> String {
+    format!("{name}[0]")
+}
+
+/// Fails unless the values of a kept column have a text.
+fn check_text(path: &Path, field: &Field) -> Result<()> {
+    if matches!(kind(field.data_type()), Kind::Number | Kind::Text) {
+        return Ok(());
+    }
+    Err(DataError::from(ColumnError::WrongType {
+        path: path.to_owned(),
+        column: field.name().clone(),
+        expected: "a value that text can hold, to keep it",
+        got: field.data_type().to_string(),
+        hint: "write the predictions to .parquet, which keeps its type, or keep elements of a list, such as NAME[0]",
+    }))
+}
+
 impl Column {
     /// Whether its numbers have no text that a category could have.
     fn is_no_category(&self) -> bool {
@@ -246,13 +315,13 @@ impl Column {
             (Kind::Text | Kind::List, _) => ("one number per row", "check the name of the column"),
             (Kind::Other(hint), _) => ("numbers", hint),
         };
-        Err(DataError::ColumnType {
+        Err(DataError::from(ColumnError::WrongType {
             path: path.to_owned(),
             column: self.name.clone(),
             expected,
             got: self.data_type.to_string(),
             hint,
-        })
+        }))
     }
 }
 
@@ -338,12 +407,14 @@ pub(in crate::data::table) fn list_len(
         DataType::FixedSizeList(_, len) => usize::try_from(*len).ok(),
         _ => first()?,
     };
-    let column_type = |expected, got, hint| DataError::ColumnType {
-        path: path.to_owned(),
-        column: name.to_owned(),
-        expected,
-        got,
-        hint,
+    let column_type = |expected, got, hint| {
+        DataError::from(ColumnError::WrongType {
+            path: path.to_owned(),
+            column: name.to_owned(),
+            expected,
+            got,
+            hint,
+        })
     };
     match len {
         Some(len @ 1..=MAX_COLUMNS) => Ok(len),

@@ -12,6 +12,7 @@ mod chunks;
 mod columns;
 mod file;
 mod large;
+mod marks;
 mod reader;
 #[cfg(test)]
 mod tests;

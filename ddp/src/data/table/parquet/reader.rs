@@ -10,11 +10,14 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 use super::cells::{LabelValues, categories, first_null, label_values, remainders, to_date_parts, to_f32};
 use super::columns::{Column, Columns, Kept};
 use super::file::{ParquetFile, guarded, malformed};
+use super::marks::without_marked;
 use super::text;
 use crate::config::Task;
 use crate::data::checks;
+use crate::data::column_error::ColumnError;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
+use crate::data::table::cell::Notation;
 use crate::data::table::columns::{ColumnPlan, Role};
 use crate::data::table::label_column::{LabelCell, LabelColumn};
 use crate::data::table::partition_rows;
@@ -113,7 +116,12 @@ impl BatchRows {
         let array_of = |root: usize| batch.column(roots.binary_search(&root).expect("the column is read"));
         let mut bad_rows = rows.bad_rows.as_ref().map(|_| Vec::new());
         for column in &self.columns.needed {
-            let cells = Cells { path: &self.path, row: self.row, column, array: array_of(column.root) };
+            let array = match column.roles[0] {
+                Role::Weight => array_of(column.root).clone(),
+                _ => without_marked(array_of(column.root), &self.columns.notation),
+            };
+            let notation = &self.columns.notation;
+            let cells = Cells { path: &self.path, row: self.row, column, array: &array, notation };
             match column.roles[0] {
                 Role::Feature(feature) => {
                     let width = column.roles.len();
@@ -258,6 +266,7 @@ struct Cells<'a> {
     row: usize,
     column: &'a Column,
     array: &'a dyn Array,
+    notation: &'a Notation,
 }
 
 impl Cells<'_> {
@@ -346,7 +355,7 @@ impl Cells<'_> {
                     continue;
                 }
                 let (place, column, got) = (self.place(row), self.name(), list.len());
-                return Err(DataError::ListLength { place, column, expected: width, got });
+                return Err(DataError::from(ColumnError::ListLength { place, column, expected: width, got }));
             }
             if !may_miss && first_null(&list).is_some() {
                 return Err(self.missing(row, FILL_IN));
@@ -450,12 +459,18 @@ impl Cells<'_> {
                 Ok(())
             }
             LabelValues::Texts { codes, texts } => {
+                // The rule of text files: NA is no class.
+                let are_marks: Vec<bool> =
+                    texts.iter().map(|text| self.notation.is_missing_label(text)).collect();
                 for (row, &code) in codes.iter().enumerate().filter(|(row, _)| !is_null(*row)) {
                     let text = match (code as usize).checked_sub(1) {
-                        Some(code) => &texts[code],
-                        None if skips => {
+                        Some(code) if !are_marks[code] => &texts[code],
+                        _ if skips => {
                             lacking.push(row);
                             continue;
+                        }
+                        Some(code) => {
+                            return Err((row, CellProblem::LabelMissing { text: texts[code].clone() }));
                         }
                         None => return Err((row, CellProblem::TargetMissing)),
                     };

@@ -47,9 +47,4 @@ template <class T> struct Formula {
     }
 };
 
-UPDATE(adam, f32, float, float)
-UPDATE(adam, f64, double, float)
-UPDATE(adam, f32_bf16, float, bf16)
-UPDATE(adam, f64_bf16, double, bf16)
-UPDATE(adam, f32_f16, float, f16)
-UPDATE(adam, f64_f16, double, f16)
+UPDATES(adam)

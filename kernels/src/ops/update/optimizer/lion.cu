@@ -38,9 +38,4 @@ template <class T> struct Formula {
     }
 };
 
-UPDATE(lion, f32, float, float)
-UPDATE(lion, f64, double, float)
-UPDATE(lion, f32_bf16, float, bf16)
-UPDATE(lion, f64_bf16, double, bf16)
-UPDATE(lion, f32_f16, float, f16)
-UPDATE(lion, f64_f16, double, f16)
+UPDATES(lion)

@@ -13,7 +13,7 @@ use std::fmt;
 use self::adam::Adam;
 use self::lion::Lion;
 use self::sgd::Sgd;
-use super::{MAX_STATE, StepScalars, Tensors, Update as _, UpdateInputs, run};
+use super::{Average, MAX_STATE, StepScalars, Tensors, Update as _, UpdateInputs, run};
 use crate::cuda::launch::Source;
 use crate::{Result, TensorMut, TensorRef};
 
@@ -136,10 +136,12 @@ impl OptimizerParams {
 pub struct OptimizerTensors<'a> {
     /// f32 or f64; updated in place.
     pub master_weights: TensorMut<'a>,
-    /// Of the same dtype.
+    /// Of the same dtype, or bf16 for f32.
     pub grads: TensorRef<'a>,
     /// Of the same dtype: as many as [`OptimizerKind::state_names`], then `None`; updated in place.
     pub state: [Option<TensorMut<'a>>; MAX_STATE],
+    /// Moving average of the weights, moved towards the new ones.
+    pub average: Option<Average<'a>>,
     /// bf16 or f16: receives the new weights rounded to nearest, ties to even.
     pub compute_weights: Option<TensorMut<'a>>,
 }
@@ -147,7 +149,7 @@ pub struct OptimizerTensors<'a> {
 /// One step on a flat range of parameters, in place; the formula of each optimiser stands in its file.
 ///
 /// With `inputs`, learning rate and step number (on a GPU [`StepScalars::beta_powers`]) are read from their scalars, and the gradient's
-/// factor from their sums and norm; if they withhold the update, nothing is written.
+/// factor from their sums and norm; if they withhold the update, nothing is written, neither the average.
 ///
 /// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured.
 ///
@@ -160,19 +162,19 @@ pub fn optimizer_step(
     tensors: OptimizerTensors<'_>,
     inputs: Option<&UpdateInputs<'_>>,
 ) -> Result<()> {
-    let OptimizerTensors { master_weights: target, grads: source, state, compute_weights } = tensors;
+    let OptimizerTensors { master_weights: target, grads: source, state, average, compute_weights } = tensors;
     let params = *params;
     let [first, second] = state;
     match kind {
         OptimizerKind::Sgd => {
-            run(Sgd(params), Tensors { target, source, state: [first], compute_weights }, inputs)
+            run(Sgd(params), Tensors { target, source, state: [first], average, compute_weights }, inputs)
         }
         OptimizerKind::Adam | OptimizerKind::AdamW => {
             let update = Adam { params, is_decay_coupled: kind == OptimizerKind::Adam };
-            run(update, Tensors { target, source, state: [first, second], compute_weights }, inputs)
+            run(update, Tensors { target, source, state: [first, second], average, compute_weights }, inputs)
         }
         OptimizerKind::Lion => {
-            run(Lion(params), Tensors { target, source, state: [first], compute_weights }, inputs)
+            run(Lion(params), Tensors { target, source, state: [first], average, compute_weights }, inputs)
         }
     }
 }

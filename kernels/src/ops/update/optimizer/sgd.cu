@@ -32,9 +32,4 @@ template <class T> struct Formula {
     }
 };
 
-UPDATE(sgd, f32, float, float)
-UPDATE(sgd, f64, double, float)
-UPDATE(sgd, f32_bf16, float, bf16)
-UPDATE(sgd, f64_bf16, double, bf16)
-UPDATE(sgd, f32_f16, float, f16)
-UPDATE(sgd, f64_f16, double, f16)
+UPDATES(sgd)

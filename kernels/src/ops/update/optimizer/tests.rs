@@ -4,9 +4,9 @@ use half::{bf16, f16};
 
 use super::*;
 use crate::ops::LossSums;
-use crate::ops::testing::{assert_close, devices, random, tensor};
+use crate::ops::testing::{assert_close, devices, random, tensor, traffic};
 use crate::ops::update::testing::{Case, Inputs, cases};
-use crate::{Device, Element, Tensor};
+use crate::{DType, Device, Element, Tensor};
 
 const PARAMS: OptimizerParams = OptimizerParams {
     lr: 1e-2,
@@ -58,6 +58,7 @@ fn step<T: Element, C: Element>(
         master_weights: w.view_mut().range(from, n).unwrap(),
         grads: g.view().range(from, n).unwrap(),
         state: std::array::from_fn(|_| views.next()),
+        average: None,
         compute_weights: Some(copy.view_mut().range(from, n).unwrap()),
     };
     optimizer_step(kind, &params, tensors, inputs).unwrap();
@@ -147,6 +148,51 @@ fn nothing_is_written_where_the_loss_is_not_finite_or_above_its_limit() {
     }
 }
 
+/// Gradients in bf16 give every bit that the same numbers in f32 give, and half their bytes are read.
+#[test]
+fn gradients_in_bf16_are_read_as_they_are() {
+    const N: usize = 5003;
+    for device in devices() {
+        for (kind, params) in variants() {
+            for (copy, from) in [(None, 0), (Some(DType::BF16), 0), (Some(DType::F16), 1)] {
+                let short: Vec<bf16> = random::<f32>(N, 2).into_iter().map(bf16::from_f32).collect();
+                let wide: Vec<f32> = short.iter().map(|g| g.to_f32()).collect();
+                let stepped = |grads: Tensor| {
+                    let mut w = tensor(&random::<f32>(N, 1), &[N], device);
+                    let n_state = kind.state_names(&params).len();
+                    let mut state: Vec<_> =
+                        (0..n_state).map(|i| tensor(&state::<f32>(N, i), &[N], device)).collect();
+                    let mut copy = copy.map(|dtype| Tensor::zeros(&[N], dtype, device).unwrap());
+                    let mut views = state.iter_mut().map(|state| state.view_mut().range(from, N).unwrap());
+                    let before = traffic(&grads);
+                    let tensors = OptimizerTensors {
+                        master_weights: w.view_mut().range(from, N).unwrap(),
+                        grads: grads.view().range(from, N).unwrap(),
+                        state: std::array::from_fn(|_| views.next()),
+                        average: None,
+                        compute_weights: copy.as_mut().map(|copy| copy.view_mut().range(from, N).unwrap()),
+                    };
+                    optimizer_step(kind, &params, tensors, None).unwrap();
+                    let read = before.zip(traffic(&grads)).map(|(before, after)| after[0] - before[0]);
+                    drop(views);
+                    let state: Vec<Vec<f32>> = state.iter().map(|state| state.to_vec().unwrap()).collect();
+                    (w.to_vec::<f32>().unwrap(), state, copy.map(|copy| copy.to(Device::Cpu).unwrap()), read)
+                };
+                let got = stepped(tensor(&short, &[N], device));
+                let want = stepped(tensor(&wide, &[N], device));
+                assert_eq!((&got.0, &got.1), (&want.0, &want.1), "{kind} on {device}");
+                let bytes = |copy: &Option<Tensor>| {
+                    copy.as_ref().map(|copy| copy.view().as_bytes("test", "copy").unwrap().to_vec())
+                };
+                assert_eq!(bytes(&got.2), bytes(&want.2), "{kind} on {device}");
+                if let Some((short, wide)) = got.3.zip(want.3) {
+                    assert_eq!((short, wide), (2 * (N - from) as u64, 4 * (N - from) as u64));
+                }
+            }
+        }
+    }
+}
+
 /// [`OptimizerKind::name`] looks names up by the kind's place.
 #[test]
 fn kinds_and_names_are_in_one_order() {
@@ -165,6 +211,7 @@ fn wrong_copies_and_inputs_are_named() {
         master_weights: view(w),
         grads: TensorRef::from_slice(g, &[4]).unwrap(),
         state: [Some(view(m)), Some(view(v))],
+        average: None,
         compute_weights: Some(view(copy)),
     };
     let error = optimizer_step(OptimizerKind::AdamW, &PARAMS, tensors, Some(&inputs.view())).unwrap_err();

@@ -14,7 +14,7 @@ use crate::data::table::{
     same_columns,
 };
 use crate::data::write::CellKind;
-use crate::data::{CsvError, DataError, SourceSpec};
+use crate::data::{ColumnError, CsvError, DataError, SourceSpec};
 use crate::error::Result;
 
 /// Integers below are exact in f64.
@@ -250,7 +250,7 @@ fn targets_among(names: &[String], targets: &[String], path: &Path) -> Result<Ve
                 None => "without --target all columns are shown".to_owned(),
             };
             let (path, column) = (path.to_owned(), target.clone());
-            DataError::ColumnMissing { path, column, key: "--target", hint }.into()
+            DataError::from(ColumnError::Missing { path, column, key: "--target", hint }).into()
         })
     };
     targets.iter().map(find).collect()

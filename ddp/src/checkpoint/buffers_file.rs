@@ -1,0 +1,40 @@
+//! The file of a model's registered buffers, of any dtype; models without saved buffers have none.
+
+use ddp_kernels::{Device, Tensor};
+
+use super::error::CheckpointError;
+use super::opened::Checkpoint;
+use crate::data::tensor_io::{read_safetensors, safetensors_type};
+use crate::storage::fault::FileFault;
+use crate::storage::tensor_file::{TensorToWrite, Values};
+
+/// Name of the file.
+pub(super) const BUFFERS_FILE: &str = "buffers.safetensors";
+
+/// The tensors of the file, from buffers in host memory: the widest first, so that each begins at a multiple of its size.
+pub(super) fn tensors(buffers: &[(String, Tensor)]) -> Vec<TensorToWrite<'_>> {
+    let mut sorted: Vec<_> = buffers.iter().collect();
+    sorted.sort_by_key(|(_, values)| std::cmp::Reverse(values.dtype().size_bytes()));
+    sorted.into_iter().map(tensor).collect()
+}
+
+fn tensor((name, values): &(String, Tensor)) -> TensorToWrite<'_> {
+    let bytes = values.view().as_bytes("checkpoint", "buffer").expect("a snapshot is in host memory");
+    let dims = values.dims().to_vec();
+    TensorToWrite { name: name.clone(), dims, values: Values::Bytes(safetensors_type(values.dtype()), bytes) }
+}
+
+impl Checkpoint {
+    /// Reads the model's registered buffers. [`Checkpoint::load`] compares the file's checksum.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Damaged`].
+    pub fn registered_buffers(&self) -> Result<Vec<(String, Tensor)>, CheckpointError> {
+        if !self.manifest().files.iter().any(|entry| entry.name == BUFFERS_FILE) {
+            return Ok(Vec::new());
+        }
+        read_safetensors(self.path().join(BUFFERS_FILE), Device::Cpu).map_err(|error| {
+            self.damaged(FileFault::Malformed { name: BUFFERS_FILE.to_owned(), reason: error.to_string() })
+        })
+    }
+}

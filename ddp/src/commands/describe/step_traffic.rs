@@ -1,0 +1,140 @@
+//! Bytes that a rank moves in a step, computed without running one.
+//!
+//! Each operand of an operation counts once, as if nothing stayed in a cache, and everything that can be fused is fused. Sums of a
+//! step, labels' weights and the like are left out where they are a few bytes.
+
+use ddp_kernels::{DType, Device};
+use serde::Serialize;
+
+use crate::commands::describe::memory_plan::RankPlan;
+use crate::config::precision::Precision;
+use crate::config::{BadStep, CommDtype, ZeroStage};
+use crate::data::order::partition::PartitionKind;
+use crate::data_parallel::buckets::TAIL_ELEMENTS;
+use crate::data_parallel::fixed_tree::TreeSum;
+use crate::data_parallel::gradients::{ExchangeBytes, ExchangeWay};
+use crate::model::{BufferPlan, PassTraffic};
+use crate::optim::optimizer::Optimizer;
+
+/// Bytes that a rank reads and writes in its memory in the largest step, and bytes that it sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct StepTraffic {
+    zero: u8,
+    /// Weights: read by the passes; read and written by the update, with their copy in the compute precision.
+    pub weights: usize,
+    /// Gradients of weights: written by the backward pass, rounded for the exchange, read for their norm and by the update.
+    pub gradients: usize,
+    /// Optimiser state and the moving average, read and written by the update.
+    pub optimizer: usize,
+    /// Inputs, outputs of layers, and their gradients.
+    pub activations: usize,
+    /// Rows on their way to the model's input: gathered, copied, converted.
+    pub rows: usize,
+    /// Bytes sent to other ranks, for ring algorithms; the memory that this takes is not part of the others.
+    pub exchange: usize,
+}
+
+impl StepTraffic {
+    /// Counts the bytes of a step of the rank.
+    pub fn new(plan: &RankPlan<'_>) -> Self {
+        let layout = plan.layout();
+        let RankPlan { config, spec, cuts, device, .. } = *plan;
+        let (train, world_size) = (cuts.train, cuts.train.world_size);
+        let zero = if world_size == 1 { ZeroStage::Off } else { plan.zero };
+        let (precision, single) = (config.train.precision, DType::F32.size_bytes());
+        let short = precision.activations().size_bytes();
+        let flat_len = layout.flat_len();
+        let own_len = if zero == ZeroStage::Off { flat_len } else { flat_len / world_size };
+
+        let row = plan.data.train.layout();
+        let target_bytes = row.row_bytes() - row.n_features() * row.dtype.size_bytes();
+        let buffers = BufferPlan { spec, layout: &layout, max_rows: cuts.max_rows, device, precision };
+        let global_rows = cuts.global_rows.min(plan.data.train.len());
+        let is_tree = matches!(train.kind, PartitionKind::MicroShards { .. });
+        let n_micro_batches = train.n_micro_batches(global_rows);
+        let mut passes = PassTraffic::default();
+        for index in 0..n_micro_batches {
+            // Micro-shards, and shards of ZeRO 2, are added up elsewhere.
+            let accumulates = index > 0 && !is_tree && zero != ZeroStage::Gradients;
+            let n_rows = train.micro_batch(global_rows, index).len();
+            let PassTraffic { weights, gradients, activations } =
+                PassTraffic::of(buffers, n_rows, target_bytes, accumulates);
+            passes.weights += weights;
+            passes.gradients += gradients;
+            passes.activations += activations;
+        }
+
+        let is_rounded = device != Device::Cpu
+            && world_size > 1
+            && config.comm.dtype == CommDtype::Bf16
+            && !is_tree
+            && zero != ZeroStage::Gradients;
+        let of_gradient = if is_rounded { DType::BF16.size_bytes() } else { single };
+        let has_norm = config.train.clip_grad_norm > 0.0
+            || precision == Precision::F16
+            || config.train.bad_steps.on_nonfinite != BadStep::Stop;
+        let rounding = if is_rounded { flat_len * (single + of_gradient) } else { 0 };
+        let gradients = rounding + own_len * of_gradient * if has_norm { 2 } else { 1 };
+        // Without ZeRO the update writes the compute weights; with it they are rounded from the weights that were gathered.
+        let has_copy = precision.activations() != DType::F32;
+        let copy = match (has_copy, zero) {
+            (false, _) => 0,
+            (true, ZeroStage::Off) => flat_len * short,
+            (true, _) => flat_len * (single + short),
+        };
+        let n_states =
+            Optimizer::n_moments(&config.optimizer) + usize::from(config.optimizer.ema_decay > 0.0);
+
+        let way = match zero {
+            _ if is_tree => {
+                let len = flat_len + TAIL_ELEMENTS;
+                let gathers_weights = zero != ZeroStage::Off;
+                ExchangeWay::Tree { sent: TreeSum::exchange_bytes_of(&train, len), gathers_weights }
+            }
+            _ if world_size == 1 => ExchangeWay::Alone,
+            ZeroStage::Off => ExchangeWay::AllReduce { is_rounded },
+            ZeroStage::Optimizer => ExchangeWay::ReduceScatter { is_rounded },
+            ZeroStage::Gradients => ExchangeWay::EveryMicroBatch { n_micro_batches },
+        };
+        StepTraffic {
+            zero: plan.zero.number(),
+            weights: passes.weights + 2 * own_len * single + copy,
+            gradients: passes.gradients + gradients,
+            optimizer: 2 * n_states * own_len * single,
+            activations: passes.activations,
+            rows: rows_moved(plan),
+            exchange: ExchangeBytes::new(way, world_size, flat_len).sent as usize,
+        }
+    }
+
+    /// Name, place and bytes of each kind.
+    pub fn kinds(&self) -> [(&'static str, &'static str, usize); 6] {
+        [
+            ("weights", "device", self.weights),
+            ("gradients", "device", self.gradients),
+            ("optimiser", "device", self.optimizer),
+            ("activations", "device", self.activations),
+            ("rows", "device", self.rows),
+            ("exchange", "sent", self.exchange),
+        ]
+    }
+}
+
+/// Bytes read and written until a step's rows are the model's input.
+fn rows_moved(plan: &RankPlan<'_>) -> usize {
+    let row = plan.data.train.layout();
+    let (stored, floats) = (row.row_bytes(), row.n_features() * DType::F32.size_bytes());
+    let features = row.n_features() * row.dtype.size_bytes();
+    let targets = stored - features;
+    let converts = row.dtype != DType::F32 || plan.data.preprocessor.normalizer.is_some();
+    let of_row = match plan.device {
+        Device::Cuda(_) if plan.keeps_rows_on_device => {
+            // The row's number is written once, and read for the features, the targets and the weight.
+            let n_parts = 2 + usize::from(row.has_weights);
+            stored + floats + targets + DType::I64.size_bytes() * (1 + n_parts)
+        }
+        Device::Cuda(_) => stored + if converts { features + floats } else { 0 },
+        Device::Cpu => stored + floats + targets,
+    };
+    plan.step_rows() * of_row
+}

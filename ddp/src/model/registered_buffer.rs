@@ -1,0 +1,67 @@
+//! A tensor that a layer registers: it belongs to the model as a parameter does, but nothing trains it.
+
+use ddp_kernels::{DType, Tensor};
+
+/// A tensor of a layer that is no parameter: a mask, the statistics of a normaliser. Any shape and dtype.
+///
+/// The model keeps it on its device ([`super::Network::to`] moves it) and lends it to the layer's passes. A trainer copies rank 0's
+/// values to all ranks when it is created. A layer that writes it on one rank otherwise than on the others asks for
+/// [`RegisteredBuffer::averaged`].
+///
+/// Source: `torch.nn.Module.register_buffer`.
+///
+/// ```
+/// use ddp::model::layer::RegisteredBuffer;
+/// use ddp::prelude::*;
+/// let mask = Tensor::ones(&[8, 8], DType::Bool, Device::Cpu)?.triu(1)?;
+/// let mask = RegisteredBuffer::new("attention.mask", mask).not_saved();
+/// assert!(!mask.is_saved());
+/// # Ok::<(), KernelError>(())
+/// ```
+#[derive(Debug)]
+pub struct RegisteredBuffer {
+    pub(super) name: String,
+    pub(super) values: Tensor,
+    pub(super) is_saved: bool,
+    pub(super) is_averaged: bool,
+}
+
+impl RegisteredBuffer {
+    /// A buffer of these initial values, saved with the parameters.
+    ///
+    /// - `name`: unique in the model, also among the parameters
+    pub fn new(name: impl Into<String>, values: Tensor) -> Self {
+        RegisteredBuffer { name: name.into(), values, is_saved: true, is_averaged: false }
+    }
+
+    /// The same buffer, in no state dict and no checkpoint: its initial values are right for every run.
+    #[must_use]
+    pub fn not_saved(self) -> Self {
+        RegisteredBuffer { is_saved: false, ..self }
+    }
+
+    /// The same buffer, replaced by its mean over all ranks after each step: for statistics that forward updates.
+    ///
+    /// # Panics
+    /// If the values are not f32.
+    #[must_use]
+    pub fn averaged(self) -> Self {
+        assert_eq!(self.values.dtype(), DType::F32, "means over ranks are of f32");
+        RegisteredBuffer { is_averaged: true, ..self }
+    }
+
+    /// Name in state dicts and checkpoints.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The values.
+    pub fn values(&self) -> &Tensor {
+        &self.values
+    }
+
+    /// Whether state dicts and checkpoints hold it.
+    pub fn is_saved(&self) -> bool {
+        self.is_saved
+    }
+}

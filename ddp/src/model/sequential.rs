@@ -1,0 +1,202 @@
+//! A list of layers that is built one layer at a time, with skip connections and blocks.
+//!
+//! Blocks are functions that add their layers to the list: nothing is nested, so neighbours are fused and gradients are exchanged
+//! layer by layer, whatever the blocks.
+
+use ddp_kernels::KernelError;
+use ddp_kernels::ops::Activation;
+
+use super::layer::{Layer, Sizes};
+use super::layers::{ActivationLayer, Dropout, LayerNorm, Linear, SkipBegin, SkipEnd};
+use super::linear_spec::LinearSpec;
+use super::network::Network;
+
+/// Layers in forward order. Each call adds a layer that fits the width of the rows so far.
+///
+/// Parameters are named by their kind and number: `layers.0.weight`, `norms.0.weight`.
+///
+/// ```
+/// use ddp::config::Activation;
+/// use ddp::config::precision::Precision;
+/// use ddp::model::Sequential;
+/// use ddp::model::layer::Sizes;
+/// use ddp::prelude::*;
+///
+/// /// A block: whatever a function adds.
+/// fn block(layers: Sequential) -> Sequential {
+///     let width = layers.width();
+///     layers.residual(|body| body.layer_norm().linear(4 * width).activation(Activation::Gelu).linear(width))
+/// }
+///
+/// let layers = Sequential::new(8).linear(16).then(block).then(block).linear(3);
+/// let sizes = Sizes { max_rows: 32, device: Device::Cpu, precision: Precision::F32 };
+/// let model = layers.build(sizes)?;
+/// assert_eq!((model.n_outputs(), model.named_parameters()?.len()), (3, 16));
+/// # Ok::<(), KernelError>(())
+/// ```
+///
+/// Source: `torch.nn.Sequential`.
+#[derive(Debug)]
+pub struct Sequential {
+    layers: Vec<Box<dyn Layer>>,
+    n_features: usize,
+    width: usize,
+    n_linear: usize,
+    n_norms: usize,
+    n_dropouts: usize,
+}
+
+impl Sequential {
+    /// No layers yet, for rows of `n_features`.
+    pub fn new(n_features: usize) -> Self {
+        Sequential {
+            layers: Vec::new(),
+            n_features,
+            width: n_features,
+            n_linear: 0,
+            n_norms: 0,
+            n_dropouts: 0,
+        }
+    }
+
+    /// Adds any layer, such as one of a program's own.
+    #[must_use]
+    pub fn layer(mut self, layer: impl Layer + 'static) -> Self {
+        self.width = layer.out_features();
+        self.layers.push(Box::new(layer));
+        self
+    }
+
+    /// Adds `y = x·Wᵀ + b` with `out_features` outputs: `layers.{i}.weight` and `layers.{i}.bias`.
+    #[must_use]
+    pub fn linear(self, out_features: usize) -> Self {
+        self.linear_layer(out_features, true)
+    }
+
+    /// Adds `y = x·Wᵀ` with `out_features` outputs: `layers.{i}.weight`.
+    #[must_use]
+    pub fn linear_without_bias(self, out_features: usize) -> Self {
+        self.linear_layer(out_features, false)
+    }
+
+    fn linear_layer(mut self, out_features: usize, has_bias: bool) -> Self {
+        let spec = LinearSpec::new(self.n_linear, self.width, out_features, has_bias);
+        self.n_linear += 1;
+        self.layer(Linear::new(spec))
+    }
+
+    /// Adds an activation.
+    #[must_use]
+    pub fn activation(self, activation: Activation) -> Self {
+        let width = self.width;
+        self.layer(ActivationLayer::new(activation, width))
+    }
+
+    /// Adds a layer norm: `norms.{i}.weight` and `norms.{i}.bias`.
+    #[must_use]
+    pub fn layer_norm(mut self) -> Self {
+        let norm = LayerNorm::new(self.n_norms, self.width);
+        self.n_norms += 1;
+        self.layer(norm)
+    }
+
+    /// Adds dropout with probability `p`.
+    #[must_use]
+    pub fn dropout(mut self, p: f64) -> Self {
+        let dropout = Dropout::new(self.n_dropouts, p, self.width);
+        self.n_dropouts += 1;
+        self.layer(dropout)
+    }
+
+    /// Adds `y = x + body(x)`.
+    ///
+    /// # Panics
+    /// If the body changes the width.
+    #[must_use]
+    pub fn residual(self, body: impl FnOnce(Self) -> Self) -> Self {
+        let width = self.width;
+        let ended = body(self.layer(SkipBegin::new(width)));
+        assert_eq!(ended.width, width, "the body of a residual connection keeps the width");
+        ended.layer(SkipEnd::new(width))
+    }
+
+    /// Adds the layers of a block.
+    #[must_use]
+    pub fn then(self, block: impl FnOnce(Self) -> Self) -> Self {
+        block(self)
+    }
+
+    /// Width of the rows after the layers so far.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Width of the model's input.
+    pub fn n_features(&self) -> usize {
+        self.n_features
+    }
+
+    /// The layers.
+    pub fn into_layers(self) -> Vec<Box<dyn Layer>> {
+        self.layers
+    }
+
+    /// [`Network::from_layers`] of these layers.
+    ///
+    /// # Errors
+    /// As [`Network::from_layers`].
+    ///
+    /// # Panics
+    /// As [`Network::from_layers`].
+    pub fn build(self, sizes: Sizes) -> Result<Network, KernelError> {
+        Network::from_layers(self.layers, self.n_features, sizes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_kernels::Device;
+
+    use super::*;
+    use crate::config::precision::Precision;
+    use crate::model::{ModelSpec, layers};
+
+    #[test]
+    fn the_layers_are_those_of_the_same_perceptron_of_a_config() {
+        let spec = ModelSpec {
+            layer_norm: true,
+            dropout: 0.1,
+            residual: true,
+            ..ModelSpec::plain(&[4, 6, 6, 2], Activation::Tanh)
+        };
+        let hidden =
+            |layers: Sequential| layers.linear(6).layer_norm().activation(Activation::Tanh).dropout(0.1);
+        let built = Sequential::new(4).then(hidden).residual(hidden).linear(2);
+        let described =
+            |layers: Vec<Box<dyn Layer>>| layers.iter().map(|layer| layer.describe()).collect::<Vec<_>>();
+        let names = |layers: &[Box<dyn Layer>]| {
+            layers.iter().flat_map(|layer| layer.parameters().to_vec()).collect::<Vec<_>>()
+        };
+        let (built, of_spec) = (built.into_layers(), layers::of_spec(&spec));
+        assert_eq!(names(&built), names(&of_spec));
+        assert_eq!(described(built), described(of_spec));
+    }
+
+    #[test]
+    #[should_panic(expected = "keeps the width")]
+    fn a_residual_connection_keeps_the_width() {
+        let _ = Sequential::new(4).residual(|body| body.linear(5));
+    }
+
+    #[test]
+    fn a_model_moves_with_its_layers() {
+        let layers = Sequential::new(3).linear(4).activation(Activation::Relu).linear(2);
+        let sizes = Sizes { max_rows: 2, device: Device::Cpu, precision: Precision::Bf16 };
+        let mut model = layers.build(sizes).unwrap();
+        model.initialize(1).unwrap();
+        let described = |model: &Network| model.layers().map(|layer| layer.describe()).collect::<Vec<_>>();
+        let (before, weights) = (described(&model), model.weights().to_vec::<f32>().unwrap());
+        let moved = model.to(Device::Cpu).unwrap();
+        assert_eq!((described(&moved), moved.weights().to_vec::<f32>().unwrap()), (before, weights));
+    }
+}

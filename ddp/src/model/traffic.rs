@@ -1,0 +1,194 @@
+//! Bytes of memory that the passes of a model read and write, counted from its plan.
+//!
+//! Each operand of an operation counts once, as if nothing stayed in a cache, and everything that can be fused is fused.
+
+use ddp_kernels::{DType, ops};
+
+use super::buffers::BufferPlan;
+use super::layer::{LayerKind, Sizes};
+use super::layers;
+use super::plan::{BackwardStep, Plan, Step, Value};
+
+/// Bytes that a forward and a backward pass read and write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PassTraffic {
+    /// Of weights, as matmuls and norms read them.
+    pub weights: usize,
+    /// Of the weights' gradients.
+    pub gradients: usize,
+    /// Of inputs, outputs of layers, and their gradients.
+    pub activations: usize,
+}
+
+/// Counts the bytes of one step after the other.
+struct Count<'a> {
+    plan: &'a Plan,
+    n_features: usize,
+    n_rows: usize,
+    /// Bytes of a value in the format of activations and matmuls.
+    short: usize,
+    traffic: PassTraffic,
+}
+
+const SINGLE: usize = size_of::<f32>();
+
+impl PassTraffic {
+    /// The passes of the model that [`super::Network::with_layout`] makes of this plan, over `n_rows` rows.
+    ///
+    /// - `target_bytes`: targets and weight of a row
+    /// - `accumulates`: whether gradients are added to those of an earlier micro-batch
+    pub fn of(plan: BufferPlan<'_>, n_rows: usize, target_bytes: usize, accumulates: bool) -> Self {
+        let BufferPlan { spec, layout, max_rows, device, precision } = plan;
+        let sizes = Sizes { max_rows, device, precision };
+        let plan = Plan::new(layers::of_spec(spec), layout, spec.n_features(), sizes);
+        let short = precision.activations().size_bytes();
+        let (n_features, traffic) = (spec.n_features(), PassTraffic::default());
+        let mut count = Count { plan: &plan, n_features, n_rows, short, traffic };
+        for step in &plan.steps {
+            count.forward(step);
+        }
+        // The loss reads outputs and targets and writes the gradient of the outputs.
+        count.traffic.activations += n_rows * (plan.n_outputs * (SINGLE + short) + target_bytes);
+        for (index, step) in plan.steps.iter().enumerate().rev() {
+            let Some(backward) = &step.backward else { break };
+            count.backward(
+                step,
+                index.checked_sub(1).map(|before| &plan.steps[before]),
+                backward,
+                accumulates,
+            );
+        }
+        count.traffic
+    }
+}
+
+impl Count<'_> {
+    /// Width and bytes of a value.
+    fn value(&self, value: Value) -> (usize, usize) {
+        match value {
+            Value::Input => (self.n_features, self.n_rows * self.n_features * SINGLE),
+            Value::Buffer(index) => {
+                let buffer = &self.plan.values[index];
+                (buffer.dims[1], self.n_rows * buffer.dims[1] * buffer.dtype.size_bytes())
+            }
+        }
+    }
+
+    /// Bytes of `width` values per row in the format of activations.
+    fn rows(&self, width: usize) -> usize {
+        self.n_rows * width * self.short
+    }
+
+    fn relu_mask(&self, width: usize) -> usize {
+        ops::relu_mask_len(self.n_rows, width) * DType::I64.size_bytes()
+    }
+
+    fn forward(&mut self, step: &Step) {
+        let ((_, x), (_, y)) = (self.value(step.x), self.value(step.y));
+        let n_params: usize = step.params.iter().map(|param| param.range.len()).sum();
+        let is_in_place = step.x == step.y;
+        let (weights, activations) = match step.layer.kind() {
+            LayerKind::Linear(spec) => {
+                let pre_activation =
+                    if spec.keeps_pre_activation() { self.rows(spec.out_features) } else { 0 };
+                let mask = if spec.keeps_relu_mask() { self.relu_mask(spec.out_features) } else { 0 };
+                (n_params * self.short, x + y + pre_activation + mask)
+            }
+            LayerKind::LayerNorm { .. } => (n_params * SINGLE, x + y + 2 * self.n_rows * SINGLE),
+            LayerKind::Embedding(tables) => {
+                let width: usize = tables.iter().map(|table| table.dim).sum();
+                (self.n_rows * width * SINGLE, x + y)
+            }
+            LayerKind::SkipBegin => (0, 0),
+            LayerKind::SkipEnd => {
+                let skip = step.skip.map_or(0, |skip| self.value(skip).1);
+                (0, 2 * y + skip + if is_in_place { 0 } else { x + y })
+            }
+            LayerKind::Dropout => (0, 2 * y + if is_in_place { 0 } else { x + y }),
+            LayerKind::Opaque | LayerKind::Activation(_) | LayerKind::Cast => (n_params * self.short, x + y),
+        };
+        self.traffic.weights += weights;
+        self.traffic.activations += activations;
+    }
+
+    fn backward(&mut self, step: &Step, before: Option<&Step>, backward: &BackwardStep, accumulates: bool) {
+        let ((in_features, x), width) = (self.value(step.x), step.layer.out_features());
+        let d = self.rows(width);
+        let n_params: usize = step.params.iter().map(|param| param.range.len()).sum();
+        self.traffic.gradients += n_params * SINGLE * if accumulates { 2 } else { 1 };
+        let (weights, activations) = match step.layer.kind() {
+            LayerKind::Linear(spec) => {
+                let derivative =
+                    if spec.activation.is_some() && !spec.derivative_in_next { 3 * d } else { 0 };
+                let is_on_gpu = self.plan.sizes.device != ddp_kernels::Device::Cpu;
+                let has_bias = step.params.len() > 1;
+                // Where no other pass over the gradient gives that of the bias.
+                let bias = if has_bias && !is_on_gpu && spec.activation.is_none() { d } else { 0 };
+                (0, derivative + bias + d + x)
+            }
+            LayerKind::LayerNorm { .. } => {
+                // The columns' sums and the rows' gradients are two passes.
+                (step.params[0].range.len() * SINGLE, 2 * x + 3 * d + 4 * self.n_rows * SINGLE)
+            }
+            LayerKind::Activation(_) | LayerKind::Opaque => (0, 3 * d),
+            LayerKind::Dropout => (0, 2 * d),
+            LayerKind::SkipEnd => (0, backward.skip.map_or(0, |_| 2 * d)),
+            LayerKind::SkipBegin => (0, backward.skip.map_or(0, |_| 3 * d)),
+            LayerKind::Embedding(_) => (0, d + x),
+            LayerKind::Cast => (0, 0),
+        };
+        self.traffic.weights += weights;
+        self.traffic.activations += activations;
+        if backward.d_x.is_none() {
+            return;
+        }
+        // The matmul that gives the gradient of the input, through the derivative of the activation in front of it.
+        let through = match before.map(|before| before.layer.kind()) {
+            Some(LayerKind::Linear(before)) if before.keeps_relu_mask() => self.relu_mask(in_features),
+            Some(LayerKind::Linear(before)) if before.derivative_in_next => self.rows(in_features),
+            _ => 0,
+        };
+        let d_x = self.rows(in_features) * if backward.accumulate { 2 } else { 1 };
+        self.traffic.weights += step.layer.matmul_size() * self.short;
+        self.traffic.activations += d + d_x + through;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_kernels::Device;
+    use ddp_kernels::ops::Activation;
+
+    use super::*;
+    use crate::config::precision::Precision;
+    use crate::model::{ModelSpec, ParamLayout};
+
+    fn traffic(spec: &ModelSpec, device: Device, precision: Precision, accumulates: bool) -> PassTraffic {
+        let layout = ParamLayout::new(spec);
+        let plan = BufferPlan { spec, layout: &layout, max_rows: 8, device, precision };
+        PassTraffic::of(plan, 4, 8, accumulates)
+    }
+
+    #[test]
+    fn a_linear_layer_is_counted_by_hand() {
+        // 3 features, 2 outputs, no hidden layer: y = x W + b.
+        let spec = ModelSpec::plain(&[3, 2], Activation::Relu);
+        let got = traffic(&spec, Device::Cpu, Precision::F32, false);
+        // Forward x and y; loss y, targets and d; backward d for the bias, then d and x.
+        let activations = 4 * ((12 + 8) + (8 + 8 + 8) + 8 + (8 + 12));
+        assert_eq!(got, PassTraffic { weights: 32, gradients: 32, activations });
+        let on_gpu = traffic(&spec, Device::Cuda(0), Precision::F32, true);
+        // There the matmul gives the gradient of the bias, too.
+        assert_eq!(on_gpu, PassTraffic { weights: 32, gradients: 64, activations: activations - 4 * 8 });
+    }
+
+    #[test]
+    fn short_formats_move_half_as_much() {
+        let spec = ModelSpec::plain(&[64, 128, 128, 10], Activation::Relu);
+        let single = traffic(&spec, Device::Cuda(0), Precision::F32, false);
+        let short = traffic(&spec, Device::Cuda(0), Precision::Bf16, false);
+        assert_eq!(short.weights * 2, single.weights);
+        assert_eq!(short.gradients, single.gradients);
+        assert!(short.activations < single.activations);
+    }
+}

@@ -1,0 +1,156 @@
+//! Checkpoints of training loops of a program's own: the files and the guarantees of a run of `ddp-train`, without its config.
+
+use std::path::{Path, PathBuf};
+
+use ddp_comm::{CommError, Failure, World};
+
+use crate::checkpoint::{CheckpointStore, RunState, SaveOutcome};
+use crate::data::{Preprocessor, numbered_columns};
+use crate::model::file::ModelInfo;
+use crate::train::error::{Result, Stop, TrainError};
+use crate::train::rank_save::{RankSave, SaveSettings, count_savers};
+use crate::train::resume::{Resumed, shared_folder};
+use crate::train::trainer::Trainer;
+
+/// Saves a trainer after any step and resumes it to the bit: weights, registered buffers, optimiser state with the moving average,
+/// loss scale, number of steps, and the rows used so far.
+///
+/// All ranks see the same folder. A checkpoint appears under its name when it is complete and on disk. A run may resume on another
+/// number of ranks.
+///
+/// ```
+/// use ddp::config::precision::Precision;
+/// use ddp::config::{Activation, OptimizerConfig, OptimizerKind};
+/// use ddp::model::layer::Sizes;
+/// use ddp::model::{LossHead, Sequential};
+/// use ddp::prelude::*;
+/// use ddp::train::checkpoints::Checkpoints;
+/// use ddp::train::trainer::{Trainer, TrainerOptions};
+///
+/// let folder = std::env::temp_dir().join(format!("ddp_checkpoints_{}", std::process::id()));
+/// ddp::launch(2, |world| -> ddp::Result<()> {
+///     let adamw = OptimizerConfig::new(OptimizerKind::AdamW, 1e-2);
+///     let sizes = Sizes { max_rows: 16, device: Device::Cpu, precision: Precision::F32 };
+///     let layers = || Sequential::new(4).linear(8).activation(Activation::Relu).linear(2);
+///     let trainer = || {
+///         Trainer::for_layers(world, layers(), sizes, LossHead::Mse, &adamw, TrainerOptions::default())
+///     };
+///     // A loop would train first; `cursor` counts the rows that all ranks have used, as `BatchPlan::starting_at` takes it.
+///     let (before, cursor) = (trainer()?, 0);
+///     Checkpoints::new(world, &before, &folder)?.save(&before, cursor)?;
+///
+///     let mut after = trainer()?;
+///     let checkpoints = Checkpoints::new(world, &after, &folder)?;
+///     assert_eq!(checkpoints.resume(&mut after)?, Some(cursor));
+///     Ok(())
+/// })?;
+/// # std::fs::remove_dir_all(folder).unwrap();
+/// # Ok::<(), ddp::Error>(())
+/// ```
+pub struct Checkpoints<'w> {
+    world: &'w World,
+    folder: PathBuf,
+    /// None on ranks that save nothing.
+    rank_save: Option<RankSave>,
+}
+
+impl<'w> Checkpoints<'w> {
+    /// Checkpoints of `trainer` in `folder`/checkpoints, which is created, of which the newest two are kept. Collective.
+    ///
+    /// # Errors
+    /// `TrainError::Checkpoint` if the folder can't be created; `TrainError::Comm`.
+    pub fn new(world: &'w World, trainer: &Trainer<'_>, folder: &Path) -> Result<Self> {
+        Self::keeping(world, trainer, folder, 2)
+    }
+
+    /// As [`Checkpoints::new`], with another number of newest checkpoints that are kept; 0 keeps all. Collective.
+    ///
+    /// # Errors
+    /// As [`Checkpoints::new`].
+    pub fn keeping(world: &'w World, trainer: &Trainer<'_>, folder: &Path, keep: usize) -> Result<Self> {
+        let folder = shared_folder(world, Some(folder)).map_err(on_this_rank)?;
+        let store = CheckpointStore::of_run(&folder);
+        let prepared = match world.rank().0 {
+            0 => store.prepare().map(|_| ()),
+            _ => Ok(()),
+        };
+        collective(world, prepared.map_err(TrainError::from))?;
+        let own = trainer.state_shards();
+        let n_savers = count_savers(world, !own.is_empty())?;
+        let n_features = trainer.model().n_features();
+        let settings = || SaveSettings {
+            info: ModelInfo {
+                config: String::new(),
+                preprocessor: Preprocessor::identity(numbered_columns(n_features)),
+            },
+            data_fingerprint: String::new(),
+            keep,
+            keep_best: false,
+            is_async: false,
+        };
+        let saves = world.rank().0 < n_savers;
+        let rank_save =
+            saves.then(|| RankSave::new(world, settings(), trainer, store, n_savers, &own)).transpose();
+        let rank_save = collective(world, rank_save)?;
+        Ok(Checkpoints { world, folder, rank_save })
+    }
+
+    /// Saves the trainer; waits for its steps and for the disk. A checkpoint of the same step is replaced. Collective.
+    ///
+    /// - `cursor`: rows that all ranks have used since the start, or any other number that the loop continues from
+    ///
+    /// # Errors
+    /// `TrainError::Checkpoint` on all ranks if it could not be saved on one; older checkpoints are intact then.
+    pub fn save(&mut self, trainer: &Trainer<'_>, cursor: u64) -> Result<()> {
+        let run = RunState {
+            step: trainer.n_steps(),
+            cursor,
+            // The loop knows its epochs; the file says that the first one is under way.
+            n_rows: cursor.saturating_add(1),
+            global_rows: 1,
+            loss_scaler: trainer.loss_scaler_state(),
+            matmul_choices: trainer.matmul_choices()?.lines().map(str::to_owned).collect(),
+            ..RunState::default()
+        };
+        let saved = match &mut self.rank_save {
+            Some(rank_save) => rank_save.save(trainer, &run, None).and_then(|()| {
+                let failed = |outcome| match outcome {
+                    SaveOutcome::Failed { error, .. } => Some(TrainError::from(error)),
+                    SaveOutcome::Saved(_) => None,
+                };
+                rank_save.poll().into_iter().find_map(failed).map_or(Ok(()), Err)
+            }),
+            None => Ok(()),
+        };
+        collective(self.world, saved)
+    }
+
+    /// Restores the newest intact checkpoint into the trainer, before its first step, and returns its cursor; None without a
+    /// checkpoint. Collective.
+    ///
+    /// # Errors
+    /// `TrainError::Checkpoint` on all ranks if checkpoints are there and none can be used, or the newest is of another model.
+    pub fn resume(&self, trainer: &mut Trainer<'_>) -> Result<Option<u64>> {
+        let Some(newest) = Resumed::newest_of(self.world, &self.folder).map_err(on_this_rank)? else {
+            return Ok(None);
+        };
+        let restored = newest.restore_any(self.world, trainer, |_| Ok(())).map_err(on_this_rank)?;
+        Ok(Some(restored.state().cursor))
+    }
+}
+
+fn collective<T>(world: &World, result: Result<T>) -> Result<T> {
+    world.collective_result(result).map_err(|failure| on_this_rank(Stop::Agreed(failure)))
+}
+
+/// The error that this rank returns of one that all ranks know.
+fn on_this_rank(stop: Stop) -> TrainError {
+    match stop {
+        Stop::Agreed(Failure::Here { error, .. }) | Stop::Alone(error) => error,
+        Stop::Agreed(Failure::Elsewhere { rank }) => {
+            let text = "its own error says why".to_owned();
+            CommError::FailedElsewhere { rank, operation: "checkpoint", text }.into()
+        }
+        Stop::Agreed(Failure::Comm(error)) => error.into(),
+    }
+}

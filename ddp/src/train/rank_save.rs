@@ -1,0 +1,190 @@
+//! One rank's share of each checkpoint of a run, from the trainer's tensors.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ddp_comm::World;
+use ddp_kernels::{Device, Tensor, TensorRef};
+
+use crate::checkpoint::{
+    CheckpointStore, RunState, SaveOptions, SaveOutcome, Saver, ShardRange, SnapshotBuffers, Writer,
+};
+use crate::model::file::ModelInfo;
+use crate::report::log::warn_of_all_ranks;
+use crate::run_folder::run_id;
+use crate::train::error::{Result, TrainError};
+use crate::train::trainer::{StateShard, Trainer};
+
+/// What a run's checkpoints say of it, and how they are saved.
+pub(crate) struct SaveSettings {
+    /// Config and columns, as in the run's model file.
+    pub(crate) info: ModelInfo,
+    /// Hash of the training data, hexadecimal.
+    pub(crate) data_fingerprint: String,
+    /// Number of newest checkpoints to keep; 0 keeps all.
+    pub(crate) keep: usize,
+    /// Whether to keep the best one too.
+    pub(crate) keep_best: bool,
+    /// Whether training continues while a checkpoint is written.
+    pub(crate) is_async: bool,
+}
+
+/// This rank's share of each checkpoint, and the way it is saved.
+pub(crate) struct RankSave {
+    mode: SaveMode,
+    /// Ranges of the state's tensors, which follow each other in the file.
+    ranges: Vec<Range<usize>>,
+    has_weights: bool,
+    /// Whether the system had no page-locked memory left for copies from the GPU.
+    lacks_pinned: bool,
+}
+
+enum SaveMode {
+    /// In the background while training continues, from snapshots in memory that is kept for them.
+    Async(Writer),
+    /// While training waits, from snapshots that are allocated for each save.
+    Blocking(Box<Saver>, SnapshotBuffers, Vec<SaveOutcome>),
+}
+
+impl RankSave {
+    /// Prepares to save; `own` are the rank's shards of the state.
+    pub(crate) fn new(
+        world: &World,
+        settings: SaveSettings,
+        trainer: &Trainer<'_>,
+        store: CheckpointStore,
+        n_savers: usize,
+        own: &[StateShard],
+    ) -> Result<Self> {
+        let rank = world.rank().0;
+        let layout = trainer.model().layout();
+        let state_names: Vec<String> = trainer.state().iter().map(|(name, _)| (*name).to_owned()).collect();
+        let SaveSettings { info, data_fingerprint, keep, keep_best, is_async } = settings;
+        let ranges = ranges_of(own);
+        let owned: Vec<Range<usize>> = own.iter().map(|shard| shard.flat.clone()).collect();
+        let n_state = ranges.iter().map(ExactSizeIterator::len).sum();
+        let n_weights = if rank == 0 { layout.flat_len() } else { 0 };
+        let n_tensors = state_names.len();
+        let mut lacks_pinned = false;
+        let options = SaveOptions {
+            run_id: store.folder().parent().and_then(run_id::read),
+            info,
+            layout: layout.clone(),
+            data_fingerprint,
+            world_size: world.world_size(),
+            rank,
+            n_savers,
+            state_names,
+            shard_ranges: ShardRange::of_ranges(layout, &owned),
+            keep,
+            keep_best,
+            rank_timeout: SaveOptions::RANK_TIMEOUT,
+        };
+        let saver = Saver::new(store, options);
+        let mode = if is_async {
+            let device = trainer.model().weights().device();
+            let buffers = SnapshotBuffers::of_device(device, n_weights, &vec![n_state; n_tensors])?;
+            lacks_pinned = device != Device::Cpu && !buffers.is_pinned();
+            SaveMode::Async(Writer::start(saver, buffers)?)
+        } else {
+            // Training waits for the disk here, so pageable memory suffices; a run that is saved only when it stops needs no
+            // memory until then.
+            SaveMode::Blocking(Box::new(saver), SnapshotBuffers::default(), Vec::new())
+        };
+        Ok(RankSave { mode, ranges, has_weights: rank == 0, lacks_pinned })
+    }
+
+    /// Whether the system had no page-locked memory left for copies from the GPU.
+    pub(crate) fn lacks_pinned(&self) -> bool {
+        self.lacks_pinned
+    }
+
+    /// Saves, or starts to; `best` are the weights of the best evaluation, if they are saved.
+    ///
+    /// # Errors
+    /// `TrainError::Kernel` if the snapshot fails. An outcome reports a failed write.
+    pub(crate) fn save(
+        &mut self,
+        trainer: &Trainer<'_>,
+        run: &RunState,
+        best: Option<Arc<Vec<f32>>>,
+    ) -> Result<()> {
+        let state: Vec<&Tensor> = trainer.state().into_iter().map(|(_, tensor)| tensor).collect();
+        let weights = self.has_weights.then(|| trainer.model().weights());
+        let registered = if self.has_weights { trainer.model().saved_buffers() } else { Vec::new() };
+        match &mut self.mode {
+            SaveMode::Async(writer) => {
+                let (mut buffers, _) = writer.take_buffers();
+                snapshot(&mut buffers, weights, &state, &self.ranges)?;
+                buffers.take_registered(&registered)?;
+                buffers.set_best(best);
+                writer.save(run.clone(), self.has_weights, buffers)?;
+            }
+            SaveMode::Blocking(saver, buffers, outcomes) => {
+                snapshot(buffers, weights, &state, &self.ranges)?;
+                buffers.take_registered(&registered)?;
+                buffers.set_best(best);
+                let outcome = match saver.save_snapshot(run, self.has_weights, buffers) {
+                    Ok(saved) => SaveOutcome::Saved(saved),
+                    Err(error) => {
+                        warn_of_all_ranks(saver.options().rank, &error.to_string());
+                        SaveOutcome::Failed { step: run.step, error }
+                    }
+                };
+                *outcomes = vec![outcome];
+                *buffers = SnapshotBuffers::default();
+            }
+        }
+        Ok(())
+    }
+
+    /// Outcomes of saves that finished since the last call, without waiting.
+    pub(crate) fn poll(&mut self) -> Vec<SaveOutcome> {
+        match &mut self.mode {
+            SaveMode::Async(writer) => writer.poll(),
+            SaveMode::Blocking(_, _, outcomes) => std::mem::take(outcomes),
+        }
+    }
+
+    /// Waits for the save in progress; returns the last outcomes.
+    pub(crate) fn finish(self) -> Vec<SaveOutcome> {
+        match self.mode {
+            SaveMode::Async(writer) => writer.finish(),
+            SaveMode::Blocking(_, _, outcomes) => outcomes,
+        }
+    }
+}
+
+/// Takes a snapshot of this rank's weights and state.
+fn snapshot(
+    buffers: &mut SnapshotBuffers,
+    weights: Option<&Tensor>,
+    state: &[&Tensor],
+    ranges: &[Range<usize>],
+) -> Result<()> {
+    let weights: Vec<TensorRef<'_>> = weights.map(Tensor::view).into_iter().collect();
+    let state: Vec<_> = state.iter().map(|tensor| slices_of(tensor, ranges)).collect::<Result<_>>()?;
+    Ok(buffers.take(&weights, &state)?)
+}
+
+fn slices_of<'a>(tensor: &'a Tensor, ranges: &[Range<usize>]) -> Result<Vec<TensorRef<'a>>> {
+    ranges.iter().map(|range| Ok(tensor.view().range(range.start, range.end)?)).collect()
+}
+
+/// Merges adjacent shards into ranges of the state's tensors.
+fn ranges_of(own: &[StateShard]) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for StateShard { flat, offset } in own {
+        match ranges.last_mut() {
+            Some(last) if last.end == *offset => last.end += flat.len(),
+            _ => ranges.push(*offset..offset + flat.len()),
+        }
+    }
+    ranges
+}
+
+/// Counts the ranks that save: all up to the last rank that holds state, at least rank 0.
+pub(crate) fn count_savers(world: &World, has_state: bool) -> Result<usize> {
+    let all = world.group().all_gather_bytes(&[u8::from(has_state)]).map_err(TrainError::from)?;
+    Ok(all.iter().rposition(|of_rank| of_rank[0] == 1).map_or(1, |last| last + 1))
+}

@@ -1,0 +1,169 @@
+//! Batches as tensors, in the order of a plan, shared by ranks.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use crate::made_up::gpus::cpu_and_gpu;
+use ddp::config::Placement;
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle, TensorBatch};
+use ddp::data::{
+    Dataset, GroupSampler, ResidentRows, RowLayout, Sampler, TargetLayout, Targets, TensorDataset,
+    numbered_columns,
+};
+use ddp_comm::threads;
+use ddp_kernels::{DType, Device, Tensor};
+
+const N_ROWS: usize = 23;
+const GLOBAL_ROWS: usize = 6;
+
+/// Rows whose feature and target are their number and its negative.
+fn numbered() -> Arc<dyn Dataset> {
+    let x = Tensor::arange(N_ROWS, DType::F32, Device::Cpu).unwrap().into_shape(&[N_ROWS, 1]).unwrap();
+    Arc::new(TensorDataset::new(&x, &-&x).unwrap())
+}
+
+/// The row numbers of each epoch, from all ranks, batch by batch.
+fn visited(n_ranks: usize, shuffle: &Shuffle, options: &LoaderOptions) -> Vec<Vec<usize>> {
+    let of_ranks = threads::run(n_ranks, |world| {
+        let plan = BatchPlan::new(&world, N_ROWS, GLOBAL_ROWS, 1, 7, shuffle.clone()).epochs(2);
+        let mut loader = Loader::new(numbered(), plan, options.clone()).unwrap();
+        let mut epochs = Vec::new();
+        for _ in 0..2 {
+            let mut batches = Vec::new();
+            for batch in loader.iter().unwrap() {
+                let (x, y) = batch.unwrap();
+                assert_eq!((x.device(), y.device()), (options.device, options.device));
+                assert_eq!((x.dims()[1], y.dims()[1]), (1, 1));
+                let (x, y) = (x.to_vec::<f32>().unwrap(), y.to_vec::<f32>().unwrap());
+                assert!(x.iter().zip(&y).all(|(x, y)| *x == -*y), "a row's target is its own");
+                batches.push(x.iter().map(|v| *v as usize).collect::<Vec<_>>());
+            }
+            epochs.push(batches);
+        }
+        assert!(loader.iter().unwrap().next().is_none(), "two epochs");
+        epochs
+    });
+    let epoch = |epoch: usize| {
+        let n_batches = of_ranks[0][epoch].len();
+        (0..n_batches)
+            .flat_map(|batch| of_ranks.iter().flat_map(move |rank| rank[epoch][batch].clone()))
+            .collect()
+    };
+    vec![epoch(0), epoch(1)]
+}
+
+fn sorted(mut rows: Vec<usize>) -> Vec<usize> {
+    rows.sort_unstable();
+    rows
+}
+
+#[test]
+fn each_row_comes_once_an_epoch_in_one_order_for_any_number_of_ranks() {
+    let (devices, _lock) = cpu_and_gpu();
+    for device in devices {
+        let mut options = vec![
+            LoaderOptions::new(device),
+            LoaderOptions { threads: Some(2), ..LoaderOptions::new(device) },
+        ];
+        if device != Device::Cpu {
+            options.push(LoaderOptions { placement: Placement::Device, ..LoaderOptions::new(device) });
+        }
+        let alone = visited(1, &Shuffle::Full, &LoaderOptions::new(Device::Cpu));
+        assert_ne!(alone[0], alone[1]);
+        for options in &options {
+            for n_ranks in [1, 2, 3] {
+                let epochs = visited(n_ranks, &Shuffle::Full, options);
+                assert_eq!(epochs, alone, "{device}, {n_ranks} ranks");
+                for rows in epochs {
+                    assert_eq!(sorted(rows), (0..N_ROWS).collect::<Vec<_>>());
+                }
+            }
+        }
+        assert_eq!(visited(2, &Shuffle::Off, &options[0])[1], (0..N_ROWS).collect::<Vec<_>>());
+    }
+}
+
+/// The rows below `n` in turn, some of them twice, and another one first in each epoch.
+#[derive(Debug)]
+struct Own {
+    n: usize,
+}
+
+impl Sampler for Own {
+    fn rows(&self, epoch: u64) -> Vec<usize> {
+        (0..2 * self.n).map(|i| (i + epoch as usize) % self.n).collect()
+    }
+}
+
+#[test]
+fn a_sampler_decides_which_rows_come_when() {
+    let (devices, _lock) = cpu_and_gpu();
+    for device in devices {
+        for placement in [Placement::Host, Placement::Device] {
+            let options = LoaderOptions { placement, ..LoaderOptions::new(device) };
+            let shuffle = Shuffle::Sampler(Arc::new(Own { n: 5 }));
+            for n_ranks in [1, 2] {
+                let epochs = visited(n_ranks, &shuffle, &options);
+                assert_eq!(
+                    epochs,
+                    [[0, 1, 2, 3, 4, 0, 1, 2, 3, 4], [1, 2, 3, 4, 0, 1, 2, 3, 4, 0]],
+                    "{device}"
+                );
+            }
+        }
+    }
+    let groups = Shuffle::Sampler(Arc::new(GroupSampler::new(N_ROWS - 3, 4, 1)));
+    let epochs = visited(1, &groups, &LoaderOptions::new(Device::Cpu));
+    assert!(epochs[0].chunks(4).all(|group| group[0] % 4 == 0 && group[3] == group[0] + 3), "{epochs:?}");
+}
+
+#[test]
+fn a_row_that_is_not_there_is_an_error() {
+    threads::run(1, |world| {
+        let plan = BatchPlan::new(&world, N_ROWS, 4, 1, 0, Shuffle::Sampler(Arc::new(Own { n: N_ROWS + 1 })));
+        let mut loader = Loader::new(numbered(), plan, LoaderOptions::new(Device::Cpu)).unwrap();
+        let error = loader.iter().unwrap().find_map(Result::err).unwrap().to_string();
+        assert!(error.contains("the sampler returned row 23 of data with 23 rows"), "{error}");
+    });
+}
+
+#[test]
+fn batches_know_their_places_and_weights() {
+    let values = (0..N_ROWS).map(|i| i as f32).collect::<Vec<_>>();
+    let names = vec!["y".to_owned()];
+    let mut layout = RowLayout::new(numbered_columns(1), TargetLayout::Values { names });
+    layout.has_weights = true;
+    let (features, targets) = (values.clone(), Targets::Values(values.clone()));
+    let source = "made up".to_owned();
+    let rows: Arc<dyn Dataset> =
+        Arc::new(ResidentRows { features, targets, weights: Some(values), layout, source });
+    threads::run(2, |world| {
+        let plan = BatchPlan::new(&world, N_ROWS, GLOBAL_ROWS, 1, 0, Shuffle::Off).epochs(1);
+        let mut loader = Loader::new(rows.clone(), plan, LoaderOptions::new(Device::Cpu)).unwrap();
+        let error = loader.iter().err().unwrap().to_string();
+        assert!(error.contains("Loader::batches"), "{error}");
+        let batches = loader.batches().unwrap().map(Result::unwrap).collect::<Vec<TensorBatch>>();
+        let places: Vec<_> =
+            batches.iter().map(|batch| (batch.global_rows, batch.first_row, batch.epoch)).collect();
+        let first = 3 * world.rank().0;
+        assert_eq!(places, [(6, first, 1), (6, first, 1), (6, first, 1), (5, first, 1)]);
+        for (index, TensorBatch { x, weights, .. }) in batches.iter().enumerate() {
+            let x = x.to_vec::<f32>().unwrap();
+            assert_eq!(weights.as_ref().unwrap().to_vec::<f32>().unwrap(), x);
+            assert_eq!(x[0] as usize, GLOBAL_ROWS * index + first);
+        }
+    });
+}
+
+#[test]
+fn an_epoch_that_is_left_early_continues() {
+    threads::run(1, |world| {
+        let plan = BatchPlan::new(&world, N_ROWS, GLOBAL_ROWS, 1, 0, Shuffle::Off).epochs(1);
+        let mut loader = Loader::new(numbered(), plan, LoaderOptions::new(Device::Cpu)).unwrap();
+        assert_eq!(loader.iter().unwrap().take(1).count(), 1);
+        let (x, _) = loader.iter().unwrap().next().unwrap().unwrap();
+        assert_eq!(x.to_vec::<f32>().unwrap()[0], 6.0);
+        assert_eq!(loader.iter().unwrap().count(), 2);
+    });
+}

@@ -1,0 +1,120 @@
+//! Marks of missing values, `data.missing_values`, in tables of all formats.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::common::{refused, run_line, run_line_ok, temp_dir, write};
+
+/// Rows with -999 among temperatures, NA among cities, and labels that lack in some rows.
+fn table() -> String {
+    let mut text = "temperature,count,city,label\n".to_owned();
+    for n in 0..240 {
+        let temperature =
+            if n % 8 == 3 { "-999".to_owned() } else { format!("{:.2}", (n as f64).sin() * 20.0) };
+        let city = ["Bern", "NA", "unknown", "Oslo", ""][n % 5];
+        let label = if n % 30 == 7 { "NA" } else { ["yes", "no", "maybe"][n % 3] };
+        writeln!(text, "{temperature},{},{city},{label}", n * 7 % 11).unwrap();
+    }
+    text
+}
+
+/// Figures of the last event, and predictions.
+fn figures(folder: &Path, name: &str, more: &str) -> (Vec<Value>, String) {
+    let run = format!("run-{}", name.replace('.', "-"));
+    let keys = "--set data.categorical=city --set data.missing=mean --set data.missing_target=skip";
+    let keys = format!("{keys} --set data.missing_values=[\"-999\",\"unknown\"] {more}");
+    run_line_ok(
+        folder,
+        &format!(
+            "train {name} --target label {keys} --eval-fraction 0.25 --epochs 3 --hidden 8 --device cpu --out {run}"
+        ),
+    );
+    let events = std::fs::read_to_string(folder.join(&run).join("metrics.jsonl")).unwrap();
+    let end: Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
+    let figures =
+        ["train_loss", "eval_loss", "eval_accuracy", "samples"].map(|key| end[key].clone()).to_vec();
+    let line = format!("predict --checkpoint {run} --data {name} --out {run}.csv --proba --device cpu");
+    run_line_ok(folder, &line);
+    (figures, std::fs::read_to_string(folder.join(format!("{run}.csv"))).unwrap())
+}
+
+#[test]
+fn marks_mean_the_same_in_all_formats() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    write(folder, "rows.csv", &table());
+    let expected = figures(folder, "rows.csv", "");
+    assert!(expected.0.iter().all(Value::is_number), "{expected:?}");
+    for name in ["plain.parquet", "plain.feather", "plain.jsonl"] {
+        run_line_ok(folder, &format!("data convert rows.csv {name} --target count --task regression"));
+        assert_eq!(figures(folder, name, ""), expected, "{name}");
+    }
+    // In the column of the target, missing labels are nulls.
+    for name in ["target.parquet", "target.jsonl"] {
+        run_line_ok(folder, &format!("data convert rows.csv {name} --target label"));
+        assert_eq!(figures(folder, name, ""), expected, "{name}");
+    }
+    let marks = "--set data.missing_values=[\"-999\",\"unknown\"]";
+    run_line_ok(folder, &format!("data convert rows.csv marked.parquet --target label {marks}"));
+    assert_eq!(figures(folder, "marked.parquet", ""), expected);
+    run_line_ok(folder, &format!("data convert plain.parquet again.parquet --target label {marks}"));
+    assert_eq!(figures(folder, "again.parquet", ""), expected);
+    run_line_ok(folder, "data convert marked.parquet marked.csv");
+    let text = std::fs::read_to_string(folder.join("marked.csv")).unwrap();
+    assert!(!text.contains("-999") && !text.contains("unknown") && text.contains(",NA,"), "{text}");
+    assert_eq!(text.lines().filter(|line| line.ends_with(',')).count(), 8, "{text}");
+}
+
+#[test]
+fn missing_labels_of_parquet_are_errors_or_classes_as_in_csv() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    write(folder, "rows.csv", &table());
+    // Another target, so that the labels stay the texts that they are.
+    run_line_ok(folder, "data convert rows.csv rows.parquet --target count --task regression");
+    let keys = "--set data.drop=[\"city\",\"temperature\"] --epochs 1 --hidden 4 --device cpu";
+    for name in ["rows.csv", "rows.parquet"] {
+        let train = format!("train {name} --target label {keys}");
+        refused(folder, &format!("{train} --out out"), &["\"NA\"", "`data.missing_values` = [\"\"]"]);
+        let out = format!("kept-{name}");
+        run_line_ok(folder, &format!("{train} --set data.missing_values=[\"\"] --out {out}"));
+        let shown = run_line_ok(folder, &format!("checkpoint show {out}"));
+        assert!(shown.stdout.contains("NA"), "{}", shown.stdout);
+    }
+    let outcome = run_line(folder, "data inspect rows.parquet --target label");
+    assert!(outcome.stdout.contains("label is missing in 8 rows"), "{}", outcome.stdout);
+}
+
+#[test]
+fn inspect_names_numbers_that_mark_missing_values() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    write(folder, "rows.csv", &table());
+    run_line_ok(folder, "data convert rows.csv rows.parquet");
+    run_line_ok(
+        folder,
+        "data convert rows.csv rows.npz --drop city --target count --task regression --set data.drop=[\"label\",\"city\"]",
+    );
+    for name in ["rows.csv", "rows.parquet"] {
+        let words = |more: &str| {
+            let outcome = run_line_ok(folder, &format!("data inspect {name} --target label {more}"));
+            outcome.stdout.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        let text = words("");
+        let warning = "warning: temperature: -999 (12.5 % of the rows) is far outside the other values; if it marks a \
+                       missing value, `data.missing_values` = [\"-999\"] and `data.missing` = \"mean\" read it so";
+        assert!(text.contains(warning), "{text}");
+        assert!(text.contains("# missing_values = [\"-999\"] # see the warnings"), "{text}");
+        let text = words("--missing-value=-999");
+        assert!(!text.contains("far outside"), "{text}");
+        assert!(
+            text.contains("missing_values = [\"-999\"]") && text.contains("missing = \"mean\""),
+            "{text}"
+        );
+    }
+    let outcome = run_line_ok(folder, "data inspect rows.npz");
+    let text = outcome.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("in numpy, x[x == -999] = numpy.nan"), "{text}");
+}

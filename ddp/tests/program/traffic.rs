@@ -1,0 +1,167 @@
+//! Bytes that a step moves: what `describe` counts against what kernels, matmuls and copies touch on a virtual GPU with checks.
+
+use std::collections::BTreeMap;
+
+use crate::common::{run_ok, single, temp_dir};
+use crate::gpu_program::{counts, on_gpus};
+
+/// A batch of half the rows, so that all are of one size.
+const RUN: [&str; 7] = [
+    "data.train=builtin:digits",
+    "data.eval=none",
+    "data.placement=device",
+    "train.global_batch_size=719",
+    "train.clip_grad_norm=1",
+    "checkpoint.every_epochs=0",
+    "log.every_steps=1000",
+];
+const MORE_STEPS: f64 = 8.0;
+
+fn set<'a>(settings: &[&'a str]) -> Vec<&'a str> {
+    RUN.iter().chain(settings).flat_map(|setting| ["--set", *setting]).collect()
+}
+
+/// Counts of one step, by rank on average.
+struct Counted {
+    of_runs: Vec<BTreeMap<String, f64>>,
+    n_gpus: usize,
+}
+
+impl Counted {
+    fn sum(&self, is_meant: impl Fn(&str) -> bool) -> f64 {
+        let of = |run: usize| -> f64 {
+            self.of_runs[run].iter().filter(|(key, _)| is_meant(key)).map(|(_, count)| count).sum()
+        };
+        (of(1) - of(0)) / MORE_STEPS / self.n_gpus as f64
+    }
+
+    fn of(&self, key: &str) -> f64 {
+        self.sum(|other| other == key)
+    }
+
+    fn of_all(&self, prefix: &str) -> f64 {
+        self.sum(|key| key.starts_with(prefix))
+    }
+
+    /// Bytes read and written in allocations of this size.
+    fn of_size(&self, bytes: f64) -> f64 {
+        self.of(&format!("read_of:{bytes}")) + self.of(&format!("written_of:{bytes}"))
+    }
+}
+
+/// Runs that differ in their number of steps; None where there are no virtual GPUs.
+fn counts_of_a_step(n_gpus: usize, settings: &[&str]) -> Option<Counted> {
+    let folder = temp_dir();
+    let mut of_runs: Vec<BTreeMap<String, f64>> = Vec::new();
+    for steps in [4, 12] {
+        let (out, counted) =
+            (folder.path().join(format!("run{steps}")), folder.path().join(format!("c{steps}")));
+        std::fs::create_dir(&counted).unwrap();
+        let steps = format!("train.steps={steps}");
+        let mut args =
+            vec!["train", "-q", "--device", "cuda", "--out", out.to_str().unwrap(), "--set", &steps];
+        args.extend(set(settings));
+        let env = [("VGPU_CHECK", "1"), ("VGPU_LT_REFUSE", ""), ("VGPU_COUNTS", counted.to_str().unwrap())];
+        on_gpus(n_gpus, n_gpus, &args, &env)?.ok();
+        of_runs.push(counts(&counted));
+    }
+    Some(Counted { of_runs, n_gpus })
+}
+
+/// Bytes of a step by kind, and of the memory of each kind, as `describe` counts them.
+fn described(n_ranks: usize, settings: &[&str]) -> (BTreeMap<String, f64>, BTreeMap<String, f64>) {
+    let world_size = n_ranks.to_string();
+    let mut args = vec!["describe", "--json", "--device", "cuda", "--world-size", &world_size];
+    args.extend(set(settings));
+    let report: serde_json::Value = serde_json::from_str(&run_ok(single(&args)).stdout).unwrap();
+    let traffic = report["traffic"][0].as_object().unwrap();
+    let traffic = traffic.iter().map(|(kind, bytes)| (kind.clone(), bytes.as_f64().unwrap()));
+    let memory = report["memory"][0]["bytes"].as_array().unwrap().iter();
+    let memory = memory.map(|of| (of["what"].as_str().unwrap().to_owned(), of["bytes"].as_f64().unwrap()));
+    (traffic.collect(), memory.collect())
+}
+
+#[track_caller]
+fn assert_near(what: &str, got: f64, want: f64, tolerance: f64) {
+    assert!((got - want).abs() <= tolerance * want, "{what}: {got} bytes touched, {want} described");
+}
+
+#[test]
+fn a_step_moves_as_many_bytes_as_described() {
+    // Norms and dropout read a few numbers again for each row or thread, which a cache holds; the virtual GPU has none.
+    for settings in [
+        &["model.hidden=[128]", "train.ema_decay=0.9"] as &[&str],
+        &[
+            "model.hidden=[96,64]",
+            "model.activation=gelu_tanh",
+            "optimizer.kind=sgd",
+            "optimizer.momentum=0.9",
+        ],
+        &["model.hidden=[128,96]", "train.precision=bf16"],
+        &["model.hidden=[64,64]", "model.residual=true"],
+    ] {
+        let Some(step) = counts_of_a_step(1, settings) else { return };
+        let (want, memory) = described(1, settings);
+        // Weights and state are of one size, the compute weights half of it.
+        let mut weights = step.of_size(memory["parameters"]);
+        if memory["working copy"] > 0.0 {
+            weights += step.of_size(memory["working copy"]);
+        }
+        let what = settings.join(" ");
+        assert_near(
+            &format!("{what}: weights and state"),
+            weights,
+            want["weights"] + want["optimizer"],
+            0.02,
+        );
+        let gradients = step.of_size(memory["gradients"]);
+        assert_near(&format!("{what}: gradients"), gradients, want["gradients"], 0.02);
+        let all = step.of_all("read:") + step.of_all("written:");
+        let rest = want["activations"] + want["rows"];
+        assert_near(&format!("{what}: activations and rows"), all - weights - gradients, rest, 0.05);
+    }
+}
+
+/// Gradients that travel in bf16 are read as they arrive, and the norm of each bucket is summed behind its reduction.
+#[test]
+fn gradients_in_bf16_are_neither_converted_back_nor_read_for_the_norm_at_the_end() {
+    let settings = ["model.hidden=[128]", "comm.dtype=bf16", "comm.bucket_mib=0.001"];
+    let Some(step) = counts_of_a_step(2, &settings) else { return };
+    let (want, memory) = described(2, &settings);
+    // The gradients are followed by the sums of a step; the other part of their memory is in bf16.
+    let wire = memory["parameters"] / 2.0;
+    let touched = step.of_size(memory["gradients"] - wire) + step.of_size(wire);
+    // The all-reduce itself reads and writes each element once.
+    let exchanged = 2.0 * wire;
+    assert_near("gradients", touched - exchanged, want["gradients"], 0.02);
+    assert_eq!(step.of("kernel:sum_of_squares_bf16"), 2.0, "one per bucket");
+    assert_eq!(step.of("kernel:sum_of_squares_f32"), 0.0);
+    assert_eq!(
+        step.of("kernel:adam_f32_grads_bf16"),
+        step.of_all("kernel:adam"),
+        "the update reads them in bf16"
+    );
+}
+
+/// A table of rows on the GPU is filled through page-locked memory.
+#[test]
+fn rows_reach_the_gpu_through_pinned_memory() {
+    // 1438 rows of 64 features and a label.
+    const TABLE_BYTES: f64 = 1438.0 * (64.0 * 4.0 + 8.0);
+    let folder = temp_dir();
+    let (out, counted) = (folder.path().join("run"), folder.path().join("counts"));
+    std::fs::create_dir(&counted).unwrap();
+    let mut args =
+        vec!["train", "-q", "--device", "cuda", "--out", out.to_str().unwrap(), "--set", "train.steps=2"];
+    args.extend(set(&[]));
+    let Some(outcome) = on_gpus(1, 1, &args, &[("VGPU_COUNTS", counted.to_str().unwrap())]) else { return };
+    outcome.ok();
+    let counts = counts(&counted);
+    assert!(
+        counts["bytes:htod_pinned"] >= TABLE_BYTES,
+        "{} bytes from pinned memory",
+        counts["bytes:htod_pinned"]
+    );
+    let pageable = counts.get("bytes:htod_pageable").copied().unwrap_or(0.0);
+    assert!(pageable < TABLE_BYTES / 2.0, "{pageable} bytes from pageable memory");
+}

@@ -1,0 +1,199 @@
+//! A small decoder transformer that learns five sonnets character by character: embeddings of characters and positions, causal
+//! attention, a head that shares its weights with the embedding. Its layers are a program's own or the library's; the trainer, the
+//! loader and the ranks are those of any model.
+//!
+//!     cargo run --release -p ddp-examples --bin char_gpt [STEPS] [RANKS] [--initial FILE]
+//!     mpirun -n 4 target/release/char_gpt
+//!
+//! `--initial` writes the initial weights, for `tests/golden/char_gpt.py`, which trains the same model in PyTorch.
+
+// The output of an example is its purpose.
+#![allow(clippy::print_stdout)]
+
+mod layers;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ddp::config::precision::Precision;
+use ddp::config::{Activation, OptimizerConfig, OptimizerKind};
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::{GroupSampler, Sampler, TensorDataset};
+use ddp::model::layer::Sizes;
+use ddp::model::layers::Linear;
+use ddp::model::linear_spec::LinearSpec;
+use ddp::model::{GradcheckOptions, LossHead, Network, Sequential, gradcheck};
+use ddp::prelude::*;
+use ddp::train::trainer::{Trainer, TrainerOptions};
+use ddp_comm::{DeviceOptions, World};
+use layers::{CausalAttention, CharacterEmbedding, character_table};
+
+/// Five of Shakespeare's sonnets (18, 29, 73, 116, 130), in the public domain.
+const TEXT: &str = include_str!("sonnets.txt");
+/// Characters of a sequence, and sequences of a step over all ranks.
+const CONTEXT: usize = 32;
+const GLOBAL_SEQUENCES: usize = 8;
+const WIDTH: usize = 32;
+const HEADS: usize = 4;
+const N_BLOCKS: usize = 2;
+const LEARNING_RATE: f64 = 3e-3;
+const SEED: u64 = 0;
+
+/// The characters of the text, sorted; a code is a place here.
+fn vocabulary() -> Vec<char> {
+    let mut characters: Vec<char> = TEXT.chars().collect();
+    characters.sort_unstable();
+    characters.dedup();
+    characters
+}
+
+/// Codes of the text, as many sequences as fill whole steps, and one more character.
+fn codes(vocabulary: &[char]) -> Vec<usize> {
+    let code = |character| vocabulary.binary_search(&character).unwrap_or(0);
+    let mut codes: Vec<usize> = TEXT.chars().map(code).collect();
+    let step = CONTEXT * GLOBAL_SEQUENCES;
+    codes.truncate((codes.len() - 1) / step * step + 1);
+    codes
+}
+
+/// A row per character, whose target is the next one.
+fn rows(codes: &[usize]) -> ddp::Result<TensorDataset> {
+    let n = codes.len() - 1;
+    let x = Tensor::from_vec(codes[..n].iter().map(|&code| code as f32).collect(), &[n, 1], Device::cpu())?;
+    let y = Tensor::from_vec(codes[1..].iter().map(|&code| code as i64).collect(), &[n], Device::cpu())?;
+    Ok(TensorDataset::new(&x, &y)?)
+}
+
+/// A block: attention and a perceptron, each after a norm and around a skip connection.
+fn block(layers: Sequential, index: usize) -> Sequential {
+    let attention = CausalAttention::new(&format!("attention.{index}"), CONTEXT, HEADS, WIDTH);
+    let layers = layers.residual(|body| body.layer_norm().linear(3 * WIDTH).layer(attention).linear(WIDTH));
+    layers.residual(|body| body.layer_norm().linear(4 * WIDTH).activation(Activation::Gelu).linear(WIDTH))
+}
+
+fn transformer(vocab: usize, max_rows: usize) -> Sequential {
+    let mut layers = Sequential::new(1).layer(CharacterEmbedding::new(CONTEXT, vocab, WIDTH, max_rows));
+    for index in 0..N_BLOCKS {
+        layers = block(layers, index);
+    }
+    layers.layer_norm().layer(Linear::new(LinearSpec::of_params(character_table(vocab, WIDTH), None)))
+}
+
+/// Embeddings begin at 0.02 times standard normal numbers, as in GPT-2.
+fn shrink_embeddings(model: &mut Network) -> ddp::Result<()> {
+    let mut state = model.state_dict(Device::cpu())?;
+    state.retain(|(name, _)| name.starts_with("embedding."));
+    for (_, values) in &mut state {
+        *values = &*values * 0.02;
+    }
+    model.load_state_dict(&state, false)?;
+    Ok(())
+}
+
+/// The device of this rank: a GPU of its own if every rank has one.
+fn device_of(world: &World) -> Device {
+    let has_own = Device::count() >= world.local_size();
+    if has_own { Device::cuda(world.local_rank().0 as u32) } else { Device::cpu() }
+}
+
+fn train(world: &World, args: &Args) -> ddp::Result<(Vec<f64>, String)> {
+    let device = device_of(world);
+    world.connect_device(device, DeviceOptions::default())?;
+    let vocabulary = vocabulary();
+    let codes = codes(&vocabulary);
+    let (rows, global_rows) = (rows(&codes)?, CONTEXT * GLOBAL_SEQUENCES);
+    let n_rows = codes.len() - 1;
+
+    let max_rows = global_rows.div_ceil(world.world_size());
+    let sizes = Sizes { max_rows, device, precision: Precision::F32 };
+    let adamw =
+        OptimizerConfig { weight_decay: 0.0, ..OptimizerConfig::new(OptimizerKind::AdamW, LEARNING_RATE) };
+    let options = TrainerOptions { seed: SEED, ..TrainerOptions::default() };
+    let layers = transformer(vocabulary.len(), max_rows);
+    let mut trainer = Trainer::for_layers(world, layers, sizes, LossHead::cross_entropy(), &adamw, options)?;
+    shrink_embeddings(trainer.model_and_loss().0)?;
+    // The order of sequences, whose characters stay together.
+    let order = GroupSampler::new(n_rows, CONTEXT, SEED);
+    if let (Some(path), 0) = (&args.initial, world.rank().0) {
+        write_initial(Path::new(path), trainer.model(), &order)?;
+    }
+    let order = Shuffle::Sampler(Arc::new(order));
+    let plan = BatchPlan::new(world, n_rows, global_rows, 1, SEED, order);
+    let mut loader = Loader::new(Arc::new(rows), plan, LoaderOptions::new(device))?;
+    let mut losses = Vec::with_capacity(args.n_steps);
+    while losses.len() < args.n_steps
+        && let Some(mut batch) = loader.next_step()?
+    {
+        losses.push(trainer.step_and_wait(&mut batch, false)?.sums.mean());
+    }
+    let text = continued(trainer.model_and_loss().0, &codes[..CONTEXT], &vocabulary)?;
+    Ok((losses, text))
+}
+
+/// Writes the weights, and next to them the order of the sequences of two epochs.
+fn write_initial(path: &Path, model: &Network, order: &GroupSampler) -> ddp::Result<()> {
+    let state = model.state_dict(Device::cpu())?;
+    io::write_safetensors(path, &state.iter().map(|(name, t)| (&name[..], t)).collect::<Vec<_>>())?;
+    let rows = [order.rows(0), order.rows(1)].concat();
+    let sequences: Vec<i64> = rows.iter().step_by(CONTEXT).map(|row| (row / CONTEXT) as i64).collect();
+    let n = sequences.len();
+    io::write_npy(path.with_file_name("order.npy"), &Tensor::from_vec(sequences, &[n], Device::cpu())?)?;
+    Ok(())
+}
+
+/// The most likely next characters after `start`, which is as long as the context.
+fn continued(model: &mut Network, start: &[usize], vocabulary: &[char]) -> ddp::Result<String> {
+    let mut codes = start.to_vec();
+    for _ in 0..80 {
+        let window: Vec<f32> = codes[codes.len() - CONTEXT..].iter().map(|&code| code as f32).collect();
+        let x = Tensor::from_vec(window, &[CONTEXT, 1], model.device())?;
+        model.forward(x.view(), None)?;
+        let last = model.outputs(CONTEXT)?.rows(CONTEXT - 1, CONTEXT)?.to_tensor()?;
+        codes.push(last.argmax(1)?.item::<i64>()? as usize);
+    }
+    Ok(codes[CONTEXT..].iter().map(|&code| vocabulary[code]).collect())
+}
+
+struct Args {
+    n_steps: usize,
+    n_ranks: usize,
+    initial: Option<String>,
+}
+
+impl Args {
+    fn read() -> Self {
+        let mut args: Vec<String> = std::env::args().skip(1).collect();
+        let at = args.iter().position(|arg| arg == "--initial");
+        let initial = at.filter(|at| at + 1 < args.len()).map(|at| args.drain(at..at + 2).nth(1));
+        let number = |index: usize| args.get(index).and_then(|arg| arg.parse().ok());
+        Args {
+            n_steps: number(0).unwrap_or(300),
+            n_ranks: number(1).unwrap_or(2),
+            initial: initial.flatten(),
+        }
+    }
+}
+
+fn main() -> ddp::Result<()> {
+    let args = Args::read();
+    let vocabulary = vocabulary();
+    // The gradients of one sequence, by difference quotients.
+    let sizes = Sizes { max_rows: CONTEXT, device: Device::cpu(), precision: Precision::F32 };
+    let mut model = transformer(vocabulary.len(), CONTEXT).build(sizes)?;
+    model.initialize(SEED)?;
+    let x: Vec<f32> = codes(&vocabulary)[..CONTEXT].iter().map(|&code| code as f32).collect();
+    let x = Tensor::from_vec(x, &[CONTEXT, 1], Device::cpu())?;
+    gradcheck(&mut model, x.view(), &GradcheckOptions::default())?;
+
+    let ranks = ddp::launch(args.n_ranks, |world| train(world, &args))?;
+    let (losses, text) = &ranks[0];
+    for (step, loss) in losses.iter().enumerate() {
+        if step < 20 || (step + 1) % 50 == 0 {
+            println!("step {}: loss {loss:.6}", step + 1);
+        }
+    }
+    let same = ranks.iter().filter(|(of_rank, _)| of_rank == losses).count();
+    println!("{same} of {} ranks of this process have the same losses", ranks.len());
+    println!("{}...\n{text}", TEXT.chars().take(CONTEXT).collect::<String>());
+    Ok(())
+}

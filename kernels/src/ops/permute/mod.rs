@@ -1,0 +1,128 @@
+//! Permutation of dimensions.
+
+mod cpu;
+mod cuda;
+
+pub(crate) use cuda::SOURCE;
+
+use super::check;
+use crate::{KernelError, Result, Shape, TensorMut, TensorRef};
+
+const OP: &str = "permute";
+/// Most dimensions of a permutation.
+const MAX_DIMS: usize = 5;
+
+/// Copies `x` with its dimensions in another order: dimension `k` of `out` is dimension `axes[k]` of `x`.
+///
+/// - `x`: read as of the shape `dims`, at most 5 dimensions, whatever its own shape
+/// - `axes`: each of `0..dims.len()` once
+/// - `out`: as many elements of the same dtype, in any shape
+///
+/// Asynchronous on the device's compute stream.
+///
+/// # Errors
+/// [`KernelError::DeviceMismatch`], [`KernelError::DTypeMismatch`]; [`KernelError::ElementCount`] if `dims` or `out` have another
+/// number of elements than `x`.
+///
+/// # Panics
+/// If there are more than 5 dimensions, or `axes` is no permutation of them.
+///
+/// Source: `torch.permute`.
+pub fn permute(x: TensorRef<'_>, dims: &[usize], axes: &[usize], out: TensorMut<'_>) -> Result<()> {
+    assert!(dims.len() <= MAX_DIMS && axes.len() == dims.len(), "{axes:?} of {dims:?}");
+    assert!((0..dims.len()).all(|axis| axes.contains(&axis)), "{axes:?} is no permutation");
+    check::same_kind(OP, &[x.operand("x"), out.operand("out")])?;
+    let numel: usize = dims.iter().product();
+    for operand in [x.operand("x"), out.operand("out")] {
+        if operand.shape.numel() != numel {
+            let (got, shape) = (operand.shape.numel(), Shape::vector(numel));
+            return Err(KernelError::ElementCount { op: OP, got, shape });
+        }
+    }
+    let walk = Walk::new(dims, axes);
+    match out.gpu() {
+        Some(gpu) => cuda::permute(gpu, x.cuda()?, &mut out.into_cuda()?, walk),
+        None => cpu::permute(x, out, walk),
+    }
+}
+
+/// Extents of `out`, and the distance in `x` of neighbours along each, both from the outermost dimension on; extents of 1 come first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Walk {
+    dims: [usize; MAX_DIMS],
+    strides: [usize; MAX_DIMS],
+}
+
+impl Walk {
+    fn new(dims: &[usize], axes: &[usize]) -> Self {
+        let stride_of = |axis: usize| dims[axis + 1..].iter().product::<usize>();
+        let mut walk = Walk { dims: [1; MAX_DIMS], strides: [0; MAX_DIMS] };
+        for (place, &axis) in (MAX_DIMS - axes.len()..).zip(axes) {
+            (walk.dims[place], walk.strides[place]) = (dims[axis], stride_of(axis));
+        }
+        walk
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::testing::{devices, tensor};
+    use crate::{DType, Device, Tensor};
+
+    /// By definition: each element goes to the place of its permuted index.
+    fn reference(x: &[i64], dims: &[usize], axes: &[usize]) -> Vec<i64> {
+        let mut out = vec![0; x.len()];
+        for (i, &value) in x.iter().enumerate() {
+            let mut rest = i;
+            let mut index = vec![0; dims.len()];
+            for axis in (0..dims.len()).rev() {
+                index[axis] = rest % dims[axis];
+                rest /= dims[axis];
+            }
+            out[axes.iter().fold(0, |at, &axis| at * dims[axis] + index[axis])] = value;
+        }
+        out
+    }
+
+    #[test]
+    fn agrees_with_the_definition_for_each_dtype_and_back() {
+        let cases: [(&[usize], &[usize]); 6] = [
+            (&[2, 3, 3, 2, 4], &[2, 0, 3, 1, 4]),
+            (&[2, 3, 4], &[0, 2, 1]),
+            (&[5, 7], &[1, 0]),
+            (&[6], &[0]),
+            (&[2, 1, 3, 2, 2], &[4, 3, 2, 1, 0]),
+            (&[3, 0, 2], &[2, 1, 0]),
+        ];
+        for device in devices() {
+            for (dims, axes) in cases {
+                let n: usize = dims.iter().product();
+                let values: Vec<i64> = (0..n as i64).collect();
+                let want = reference(&values, dims, axes);
+                for dtype in [DType::I64, DType::F32, DType::BF16, DType::U8] {
+                    let x = tensor(&values, &[n], device).to_dtype(dtype).unwrap();
+                    let mut out = x.zeros_like().unwrap();
+                    permute(x.view(), dims, axes, out.view_mut()).unwrap();
+                    let got = out.to_dtype(DType::I64).unwrap().to_vec::<i64>().unwrap();
+                    assert_eq!(got, want, "{device} {dtype} {dims:?} {axes:?}");
+                    // The inverse permutation.
+                    let permuted: Vec<usize> = axes.iter().map(|&axis| dims[axis]).collect();
+                    let inverse: Vec<usize> =
+                        (0..axes.len()).map(|axis| axes.iter().position(|&a| a == axis).unwrap()).collect();
+                    let mut back = x.zeros_like().unwrap();
+                    permute(out.view(), &permuted, &inverse, back.view_mut()).unwrap();
+                    assert_eq!(back.to_dtype(DType::I64).unwrap().to_vec::<i64>().unwrap(), values);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn other_numbers_of_elements_are_named() {
+        let x = Tensor::zeros(&[6], DType::F32, Device::Cpu).unwrap();
+        let mut out = Tensor::zeros(&[5], DType::F32, Device::Cpu).unwrap();
+        let error = permute(x.view(), &[2, 3], &[1, 0], out.view_mut()).unwrap_err().to_string();
+        assert!(error.contains("permute") && error.contains("[6]"), "{error}");
+    }
+}

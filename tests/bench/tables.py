@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""Measures how fast tables become rows to train on: labels that are integers next to texts, and rows that a split divides.
+
+  python tests/bench/tables.py --binary target/release/ddp-train [--repeats 5] [--rows 1000000] [--out FILE]
+                               [--large ROW_GROUPS]
+
+Labels: a table of four features of f32 with ten classes, as CSV and as npy, whose labels are 0 to 9 or the texts c0 to c9. A whole
+run of a single step is timed, in which all rows are read, after one that fills the caches; runs of the two kinds alternate.
+
+Loader: `bench loader` on the CSV without a split, with `data.eval_fraction`, and with `data.split` by column and by group.
+
+--large writes a Parquet file of that many row groups of 50,000 rows of 40 features of f32 (400: 3.4 GB), trains 200 steps on it with
+64 MiB for rows and a split by column and by group, and reports the peak of the resident memory. Needs numpy, and pyarrow for --large.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import tempfile
+import time
+
+import numpy as np
+
+
+def timed(command):
+    start = time.perf_counter()
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - start
+
+
+def peak_mib(command):
+    """Seconds and peak resident memory of a process of its own, so that no other child counts."""
+    program = (
+        "import resource, subprocess, sys, time\n"
+        "start = time.perf_counter()\n"
+        "subprocess.run(sys.argv[1:], check=True, stderr=subprocess.DEVNULL)\n"
+        "print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)\n"
+    )
+    line = subprocess.run(["python3", "-c", program, *command], check=True, capture_output=True, text=True).stdout
+    return [float(number) for number in line.split()]
+
+
+def write_large(path, n_groups):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    draw, rows = np.random.default_rng(0), 50_000
+    names = [f"x{column}" for column in range(40)]
+    fields = [(name, pa.float32()) for name in names]
+    schema = pa.schema([*fields, ("patient", pa.string()), ("fold", pa.string()), ("label", pa.int64())])
+    base = draw.normal(size=(rows, 40)).astype(np.float32)
+    with parquet.ParquetWriter(path, schema, compression="none", use_dictionary=["patient", "fold"]) as writer:
+        for group in range(n_groups):
+            x = np.roll(base, group, axis=1) + np.float32(group * 1e-3)
+            patient = draw.integers(0, 5000, rows)
+            columns = [pa.array(x[:, column]) for column in range(40)]
+            columns.append(pa.array(np.char.add("p", patient.astype(str))))
+            columns.append(pa.array(np.where(patient % 5 == 0, "eval", "train")))
+            columns.append(pa.array((x[:, 0] > group * 1e-3).astype(np.int64)))
+            writer.write_table(pa.table(columns, schema=schema), row_group_size=rows)
+
+
+def large(binary, n_groups, folder):
+    path = os.path.join(folder, "large.parquet")
+    write_large(path, n_groups)
+    train = [binary, "train", path, "--target", "label", "--batch-size", "4096", "--hidden", "16", "--device", "cpu"]
+    train += ["--set", "data.loader_memory_mib=64", "--set", "data.shuffle_mode=blocks", "--set", "train.steps=200"]
+    train += ["--threads", "1", "--quiet", "--overwrite", "--out", os.path.join(folder, "large")]
+    cases = {
+        "eval_fraction": ["--eval-fraction", "0.2", "--set", 'data.drop=["patient","fold"]'],
+        "column": ["--set", 'data.split={column="fold"}', "--set", "data.drop=patient"],
+        "group": ["--set", 'data.split={group="patient"}', "--eval-fraction", "0.2", "--set", "data.drop=fold"],
+    }
+    results = {"file_mib": os.path.getsize(path) / 2**20, "loader_memory_mib": 64}
+    for name, more in cases.items():
+        seconds, peak = peak_mib([*train, *more])
+        results[name] = {"seconds": seconds, "peak_rss_mib": peak}
+    os.remove(path)
+    return results
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default="target/release/ddp-train")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--large", type=int, default=0, help="row groups of the large file (default: none)")
+    parser.add_argument("--note", default="idle machine", help="remark on the machine, for the result")
+    parser.add_argument("--out", help="file for the JSON result")
+    args = parser.parse_args()
+    binary = os.path.abspath(args.binary)
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(args.rows, 4)).astype(np.float32)
+    label = draw.integers(0, 10, args.rows)
+    texts = np.char.add("c", label.astype(str))
+    result = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "note": args.note,
+        "load_average": os.getloadavg()[0],
+        "version": subprocess.run([binary, "--version"], capture_output=True, text=True).stdout.strip().splitlines()[0],
+        "numpy": np.__version__,
+        "repeats": args.repeats,
+        "rows": args.rows,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = lambda name: os.path.join(folder, name)
+        cells = [",".join(f"{value:.6f}" for value in row) for row in x]
+        group = draw.integers(0, args.rows // 50, args.rows)
+        for name, labels in [("integers", label), ("texts", texts)]:
+            with open(path(f"{name}.csv"), "w") as file:
+                file.write("a,b,c,d,label\n")
+                file.writelines(f"{row},{of_row}\n" for row, of_row in zip(cells, labels))
+            np.save(path(f"{name}.npy"), labels)
+        with open(path("split.csv"), "w") as file:
+            file.write("a,b,c,d,patient,fold,label\n")
+            rows = zip(cells, group, label)
+            file.writelines(f"{row},p{g},{'eval' if g % 5 == 0 else 'train'},{of_row}\n" for row, g, of_row in rows)
+        np.save(path("x.npy"), x)
+        train = [binary, "train", "--hidden", "4", "--set", "train.steps=1", "--device", "cpu", "--threads", "1", "--quiet"]
+        train += ["--set", "data.fingerprint=sampled", "--overwrite", "--out", path("run")]
+        kinds = ["integers", "texts"]
+        command = {
+            "csv": lambda kind: [*train, "--data", path(f"{kind}.csv")],
+            "npy": lambda kind: [*train, "--data", path("x.npy"), "--set", f"data.labels={path(kind + '.npy')}"],
+        }
+        for of_format, of_kind in command.items():
+            seconds = {kind: [] for kind in kinds}
+            for repeat in range(args.repeats + 1):
+                for kind in kinds:
+                    took = timed(of_kind(kind))
+                    if repeat > 0:
+                        seconds[kind].append(took)
+            median = {kind: statistics.median(seconds[kind]) for kind in kinds}
+            result[f"labels_{of_format}"] = {
+                "seconds": seconds,
+                "rows_per_s": {kind: args.rows / median[kind] for kind in kinds},
+                "integers_over_texts": median["texts"] / median["integers"],
+            }
+        loader = [binary, "bench", "loader", path("split.csv"), "--json", "--device", "cpu", "--repeats", str(args.repeats)]
+        result["loader_rows_per_s"] = {}
+        for name, more in {
+            "no split": ["--set", 'data.drop=["patient","fold"]'],
+            "eval_fraction": ["--set", "data.eval_fraction=0.2", "--set", 'data.drop=["patient","fold"]'],
+            "column": ["--set", 'data.split={column="fold"}', "--set", "data.drop=patient"],
+            "group": ["--set", 'data.split={group="patient"}', "--set", "data.eval_fraction=0.2", "--set", "data.drop=fold"],
+        }.items():
+            line = subprocess.run([*loader, *more], check=True, capture_output=True, text=True).stdout
+            measured = json.loads(line.splitlines()[-1])
+            of_row = measured.get("results", [measured])[0]
+            result["loader_rows_per_s"][name] = of_row["rows_per_s"]
+        if args.large > 0:
+            result["large_parquet"] = large(binary, args.large, folder)
+    print(json.dumps(result))
+    if args.out:
+        with open(args.out, "w") as file:
+            json.dump(result, file, indent=1)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    main()
