@@ -230,17 +230,19 @@ impl Monitor {
 /// Times of this rank's steps, as far as the watchdog's ticks show them.
 #[derive(Debug)]
 struct StepTimes {
-    last: (u64, Instant),
+    last_step: u64,
+    /// Time at which this rank was first seen in that step.
+    since: Instant,
     times: VecDeque<Duration>,
 }
 
 impl StepTimes {
     fn new(step: u64, now: Instant) -> Self {
-        StepTimes { last: (step, now), times: VecDeque::with_capacity(N_STEP_TIMES) }
+        StepTimes { last_step: step, since: now, times: VecDeque::with_capacity(N_STEP_TIMES) }
     }
 
     fn note(&mut self, step: u64, now: Instant) {
-        let (last, since) = self.last;
+        let StepTimes { last_step: last, since, .. } = *self;
         if step == last {
             return;
         }
@@ -250,7 +252,7 @@ impl StepTimes {
             }
             self.times.push_back((now - since).div_f64((step - last) as f64));
         }
-        self.last = (step, now);
+        (self.last_step, self.since) = (step, now);
     }
 
     /// Longest time without progress in a step.

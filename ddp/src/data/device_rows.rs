@@ -62,6 +62,14 @@ impl DeviceShape {
 
 const GATHERED: &str = "allocated for rows that are gathered";
 
+/// Rows in pinned memory, from which they are sent.
+#[derive(Debug)]
+pub(crate) struct PinnedRows<'a> {
+    pub(crate) x: &'a mut PinnedTensor,
+    pub(crate) targets: &'a mut PinnedTensor,
+    pub(crate) weights: Option<&'a mut PinnedTensor>,
+}
+
 /// Features, targets and weights of a limited number of rows.
 #[derive(Debug)]
 pub struct DeviceRows {
@@ -113,10 +121,11 @@ impl DeviceRows {
     pub(crate) fn send(
         &mut self,
         n_rows: usize,
-        (x, targets, weights): (&mut PinnedTensor, &mut PinnedTensor, Option<&mut PinnedTensor>),
+        rows: PinnedRows<'_>,
         is_timed: bool,
         normalizer: Option<&DeviceNormalizer>,
     ) -> Result<(), KernelError> {
+        let PinnedRows { x, targets, weights } = rows;
         let pairs = [(&mut self.x, x), (&mut self.targets, targets)];
         for (upload, from) in pairs.into_iter().chain(self.weights.as_mut().zip(weights)) {
             let shape = upload.device().shape();

@@ -136,6 +136,15 @@ pub(crate) struct MicroStep {
     pub(crate) is_last: bool,
 }
 
+/// What backward computes from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BackwardInputs<'a> {
+    /// The micro-batch's features, `[B, N]`.
+    pub(crate) x: TensorRef<'a>,
+    pub(crate) dropout: Option<DropoutStep<'a>>,
+    pub(crate) micro_step: MicroStep,
+}
+
 /// A rank's vote in a step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Vote<'a> {
@@ -257,7 +266,7 @@ impl Gradients {
         ExchangeBytes::new(way, world_size, flat_len)
     }
 
-    /// Computes the gradients of a micro-batch `x` and adds them to those of earlier micro-batches. After the step's last one they are
+    /// Computes the gradients of a micro-batch and adds them to those of earlier micro-batches. After the step's last one they are
     /// reduced over the ranks, except for what is reduced with the update.
     ///
     /// - `squares`: receives this rank's part of the sum of squares, if the exchange can sum it
@@ -265,11 +274,11 @@ impl Gradients {
         &mut self,
         world: &World,
         model: &mut Network,
-        x: TensorRef<'_>,
-        dropout: Option<DropoutStep<'_>>,
-        micro_step: MicroStep,
-        (shard_plan, squares): (&ShardPlan, Option<&mut Tensor>),
+        inputs: BackwardInputs<'_>,
+        shard_plan: &ShardPlan,
+        squares: Option<&mut Tensor>,
     ) -> Result<()> {
+        let BackwardInputs { x, dropout, micro_step } = inputs;
         let squares = squares.filter(|_| self.sums_squares_in_exchange());
         let accumulate = micro_step.index > 0;
         let Gradients { sums, len, exchange, buckets, overlap, .. } = self;
@@ -330,15 +339,14 @@ impl Gradients {
         }
     }
 
-    /// Computes the gradients of a micro-batch `x` as [`Gradients::backward`] does, without any exchange between the ranks. What it
+    /// Computes the gradients of a micro-batch as [`Gradients::backward`] does, without any exchange between the ranks. What it
     /// writes, the next step overwrites. Does nothing where the exchange needs memory for that and there is none.
     pub(crate) fn rehearse_backward(
         &mut self,
         model: &mut Network,
-        x: TensorRef<'_>,
-        dropout: Option<DropoutStep<'_>>,
-        micro_step: MicroStep,
+        inputs: BackwardInputs<'_>,
     ) -> Result<()> {
+        let BackwardInputs { x, dropout, micro_step } = inputs;
         match self.exchange {
             Exchange::EveryMicroBatch(_) | Exchange::Tree(_) => {
                 let (n, device) = (model.layout().flat_len() + TAIL_ELEMENTS, model.device());

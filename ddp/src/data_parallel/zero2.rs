@@ -68,7 +68,7 @@ impl BucketBuffers {
     pub fn lend<'env>(&'env mut self, shards: TensorMut<'env>) -> LentBuffers<'env> {
         let BucketBuffers { buffers: [a, b], buckets, zeros, rank, world_size } = self;
         let slots = [Slot::Free(a.view_mut()), Slot::Free(b.view_mut())];
-        LentBuffers { slots, buckets, zeros, place: (*rank, *world_size), shards }
+        LentBuffers { slots, buckets, zeros, rank: *rank, world_size: *world_size, shards }
     }
 }
 
@@ -78,8 +78,8 @@ pub struct LentBuffers<'env> {
     slots: [Slot<'env>; 2],
     buckets: &'env [Bucket],
     zeros: &'env Tensor,
-    /// Rank and world size.
-    place: (usize, usize),
+    rank: usize,
+    world_size: usize,
     shards: TensorMut<'env>,
 }
 
@@ -122,7 +122,7 @@ impl<'a, 'env> ShardedGradients<'a, 'env> {
             }
         };
         let buffer = self.scope.take_back(loan)?;
-        let (rank, world_size) = self.lent.place;
+        let LentBuffers { rank, world_size, .. } = self.lent;
         let Bucket { flat, .. } = &self.lent.buckets[bucket];
         let (len, start) = (flat.len() / world_size, flat.start / world_size);
         let sum = buffer.as_ref().range(rank * len, (rank + 1) * len)?;

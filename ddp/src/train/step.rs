@@ -8,7 +8,7 @@ use crate::data::batch::Batch;
 use crate::data::step_rows::{MicroBatch, StepRows};
 use crate::data_parallel::buckets::BucketPlan;
 use crate::data_parallel::buckets::STEP_VOTE;
-use crate::data_parallel::gradients::{Gradients, MicroStep, Vote};
+use crate::data_parallel::gradients::{BackwardInputs, Gradients, MicroStep, Vote};
 use crate::data_parallel::shard_plan::{Shard, ShardPlan};
 use crate::model::{DropoutStep, LossHead, Network};
 use crate::optim::optimizer::{Optimizer, UpdateScale};
@@ -144,7 +144,8 @@ impl<'w> Replica<'w> {
             // The last one would be exchanged with its vote.
             let micro_step = MicroStep { index, is_last: false };
             self.forward(batch, dropout, 1.0, micro_step, Vote::Device(scalars))?;
-            self.grads.rehearse_backward(&mut self.model, batch.rows.x, dropout, micro_step)?;
+            let inputs = BackwardInputs { x: batch.rows.x, dropout, micro_step };
+            self.grads.rehearse_backward(&mut self.model, inputs)?;
         }
         Ok(())
     }
@@ -235,7 +236,8 @@ impl<'w> Replica<'w> {
     ) -> Result<()> {
         let Replica { world, model, grads, shard_plan, sum_of_squares, .. } = self;
         let squares = has_norm.then_some(sum_of_squares);
-        Ok(grads.backward(world, model, batch.rows.x, dropout, micro_step, (shard_plan, squares))?)
+        let inputs = BackwardInputs { x: batch.rows.x, dropout, micro_step };
+        Ok(grads.backward(world, model, inputs, shard_plan, squares)?)
     }
 
     /// Clips and updates, unless the update is withheld or the gradient of a scaled loss is not finite. `scale` turns the

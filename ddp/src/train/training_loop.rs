@@ -60,10 +60,16 @@ pub struct TrainingLoop<'a> {
     /// Steps whose outcome was not read, oldest first.
     in_flight: VecDeque<InFlight>,
     /// Error of the step from which the run returns to a checkpoint.
-    rollback: Option<(TrainError, InFlight)>,
+    rollback: Option<Rollback>,
     clock: RunClock,
     /// Span of the epoch under way, and its number from 1.
     span: (Span, u64),
+}
+
+/// A withheld update after which the run returns to a checkpoint.
+struct Rollback {
+    error: TrainError,
+    step: InFlight,
 }
 
 impl<'a> TrainingLoop<'a> {
@@ -288,11 +294,8 @@ impl<'a> TrainingLoop<'a> {
     }
 
     /// Ends the loop so that the run continues from its newest checkpoint.
-    fn roll_back(
-        &mut self,
-        trainer: &mut Trainer<'_>,
-        (error, step): (TrainError, InFlight),
-    ) -> Result<Ending, Stop> {
+    fn roll_back(&mut self, trainer: &mut Trainer<'_>, rollback: Rollback) -> Result<Ending, Stop> {
+        let Rollback { error, step } = rollback;
         let world = self.plan.world;
         // A later step may be enqueued on a GPU.
         trainer.discard_outcomes()?;
@@ -390,7 +393,7 @@ impl<'a> TrainingLoop<'a> {
                     &format!("{}; its update is left out", error.fact()),
                 ),
                 Decision::Rollback(error) => {
-                    self.rollback = Some((error, in_flight));
+                    self.rollback = Some(Rollback { error, step: in_flight });
                     return Ok(());
                 }
                 Decision::Fail(error) => return Err(self.diagnosed(trainer, error, in_flight)),

@@ -9,7 +9,7 @@ use super::host_batch::{HostBatch, Sending};
 use super::plan::Job;
 use crate::data::DeviceNormalizer;
 use crate::data::batch::Batch;
-use crate::data::device_rows::{DeviceRows, DeviceShape};
+use crate::data::device_rows::{DeviceRows, DeviceShape, PinnedRows};
 use crate::data::error::Result;
 use crate::data::order::epoch_order::RowOrder;
 use crate::data::order::partition::RankPartition;
@@ -119,7 +119,8 @@ impl StepRows for LoadedStep<'_> {
             };
             let weights = memory.weights.as_mut().map(|weights| weights.pinned());
             let (x, targets) = (memory.x.pinned(), memory.targets.pinned());
-            return Ok(to.send(n_own, (x, targets, weights), self.times_copies, normalizer)?);
+            let rows = PinnedRows { x, targets, weights };
+            return Ok(to.send(n_own, rows, self.times_copies, normalizer)?);
         };
         let job = self.batch.job();
         match (&*job.order, &mut self.device_order) {

@@ -56,7 +56,8 @@ impl CellColumns {
         files: &[PathBuf],
         readers: &TableReaders,
         spec: &SourceSpec<'_>,
-        (to, keeps_missing): (Destination, bool),
+        to: Destination,
+        keeps_missing: bool,
     ) -> Result<Self> {
         let mut first: Option<(ColumnPlan, Vec<Inference>)> = None;
         for path in files {
@@ -93,14 +94,15 @@ impl CellColumns {
             }
         }
         let (plan, columns) = first.expect("there is a file");
-        Self::new(&plan, &columns, spec, (to, keeps_missing))
+        Self::new(&plan, &columns, spec, to, keeps_missing)
     }
 
     fn new(
         plan: &ColumnPlan,
         inferred: &[Inference],
         spec: &SourceSpec<'_>,
-        (to, keeps_missing): (Destination, bool),
+        to: Destination,
+        keeps_missing: bool,
     ) -> Result<Self> {
         let names = plan.all_names();
         let (mut columns, mut n_rounded) = (Vec::new(), 0);

@@ -36,18 +36,29 @@ pub(crate) struct ArrayStorage {
     pub(crate) has_categories: bool,
 }
 
+/// Files to which arrays are written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ArrayFiles<'a> {
+    pub(crate) storage: &'a ArrayStorage,
+    /// Title of their format, for messages.
+    pub(crate) title: &'a str,
+    /// Path or pattern as the user wrote it, for messages.
+    pub(crate) out: &'a str,
+}
+
 impl ArrayLayout {
     /// The arrays for rows of `schema`. `dtype` is the type of the features; `None` for one that rounds no value.
     ///
     /// # Errors
-    /// [`DataError::OutFormat`] if the format cannot hold the columns. `title` and `out` name format and files.
+    /// [`DataError::OutFormat`] if the format cannot hold the columns.
     pub(crate) fn new(
         schema: &Schema,
         categories: Vec<CategoryColumn>,
         labels: Option<Vec<String>>,
         dtype: Option<RawType>,
-        (storage, title, out): (&ArrayStorage, &str, &str),
+        files: ArrayFiles<'_>,
     ) -> Result<Self> {
+        let ArrayFiles { storage, title, out } = files;
         let bad = |reason: String, hint: &str| {
             Err(DataError::OutFormat { out: out.to_owned(), reason, hint: hint.to_owned() })
         };
@@ -253,17 +264,18 @@ fn nan(raw: RawType) -> Option<Vec<u8>> {
 }
 
 /// Appends the values of a block as `dtype` and returns how many were rounded; an error has the index and the value.
-fn put(block: &Block, dtype: RawType, codes: &Codes, out: &mut Vec<u8>) -> Result<u64, (usize, f64)> {
+fn put(block: &Block, dtype: RawType, codes: &Codes, out: &mut Vec<u8>) -> Result<u64, WideValue> {
     match block {
         Block::Numbers(numbers) => {
             let start = out.len();
             let cast = cast(numbers.raw, &numbers.bytes, dtype, out);
-            let n_rounded = cast.map_err(|misfit| (misfit.index, numbers.double(misfit.index)))?;
+            let n_rounded =
+                cast.map_err(|misfit| WideValue { at: misfit.index, value: numbers.double(misfit.index) })?;
             // Missing floats are NaN already.
             if numbers.raw.is_integer()
                 && let Some(row) = numbers.nulls.first()
             {
-                let nan = nan(dtype).ok_or((row, f64::NAN))?;
+                let nan = nan(dtype).ok_or(WideValue { at: row, value: f64::NAN })?;
                 for row in (row..numbers.nulls.0.len()).filter(|row| numbers.nulls.is_null(*row)) {
                     out[start + row * nan.len()..][..nan.len()].copy_from_slice(&nan);
                 }
@@ -276,7 +288,8 @@ fn put(block: &Block, dtype: RawType, codes: &Codes, out: &mut Vec<u8>) -> Resul
                 false => codes.get(texts.get(row)).copied().unwrap_or(0),
             };
             let bytes: Vec<u8> = (0..texts.len()).flat_map(|row| code(row).to_le_bytes()).collect();
-            cast(RawType::I64, &bytes, dtype, out).map_err(|misfit| (misfit.index, code(misfit.index) as f64))
+            cast(RawType::I64, &bytes, dtype, out)
+                .map_err(|misfit| WideValue { at: misfit.index, value: code(misfit.index) as f64 })
         }
         _ => unreachable!("a source of rows for arrays yields numbers and texts"),
     }
@@ -303,13 +316,21 @@ pub(crate) fn cast_features(schema: &Schema, chunk: &mut Chunk, dtype: RawType, 
     Ok(n_rounded)
 }
 
+/// A value of a block that a type cannot hold.
+struct WideValue {
+    /// Its element of the block.
+    at: usize,
+    value: f64,
+}
+
 fn does_not_fit(
     schema: &Schema,
     group: &Group,
-    (at, value): (usize, f64),
+    misfit: WideValue,
     first: usize,
     dtype: RawType,
 ) -> DataError {
+    let WideValue { at, value } = misfit;
     let width = group.names.len();
     DataError::DoesNotFit {
         place: format!("`{}`, row {}", schema.source, first + at / width),

@@ -11,7 +11,9 @@ mod staging;
 mod text_file;
 mod writer;
 
-pub(crate) use arrays::{ArrayEncoder, ArrayLayout, ArrayRows, ArrayStorage, Codes, cast_features};
+pub(crate) use arrays::{
+    ArrayEncoder, ArrayFiles, ArrayLayout, ArrayRows, ArrayStorage, Codes, cast_features,
+};
 pub(crate) use chunk::{Block, Chunk, Nulls, Numbers};
 pub(crate) use encode::{common as common_type, first_not_finite};
 pub(crate) use schema::{Group, Kind, Purpose, Schema};

@@ -92,6 +92,8 @@ pub fn begin_step(scalars: Option<ScalarsOutput<'_>>, rows: Option<RowNumbersOut
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use super::*;
     use crate::ops::testing::devices;
     use crate::{Device, Tensor};
@@ -108,14 +110,15 @@ mod tests {
         loss_limit: 3.5,
     };
 
-    /// Numbers of the rows at `first..first + n`, and their sums on top of `before`.
+    /// Numbers of `rows`, and their sums on top of `before`.
     fn number(
         order: &KeyedPermutation,
-        (first, n): (usize, usize),
+        rows: Range<usize>,
         before: i64,
         device: Device,
     ) -> (Vec<i64>, Vec<i64>) {
-        let mut numbers = Tensor::zeros(&[n], DType::I64, device).unwrap();
+        let first = rows.start;
+        let mut numbers = Tensor::zeros(&[rows.len()], DType::I64, device).unwrap();
         let mut sums = Tensor::full(&[ROW_SUMS_LEN], before as f64, DType::I64, device).unwrap();
         let rows = RowNumbersOutput { order, first, numbers: numbers.view_mut(), sums: sums.view_mut() };
         begin_step(None, Some(rows)).unwrap();
@@ -148,7 +151,7 @@ mod tests {
                     let order = KeyedPermutation::new(n_rows, seed, epoch);
                     let n = n_rows.min(700);
                     let first = (n_rows - n) / (k + 1);
-                    let (numbers, sums) = number(&order, (first, n), -1, device);
+                    let (numbers, sums) = number(&order, first..first + n, -1, device);
                     let want: Vec<i64> = (first..first + n).map(|i| order.index(i) as i64).collect();
                     assert_eq!(numbers, want, "{n_rows} rows, seed {seed}, epoch {epoch}, on {device}");
                     let mixes = || want.iter().map(|&row| mix_row(row as u64));
@@ -158,7 +161,7 @@ mod tests {
                 }
             }
             let identity = KeyedPermutation::identity(1 << 50);
-            let (numbers, _) = number(&identity, (1 << 49, 300), 0, device);
+            let (numbers, _) = number(&identity, 1 << 49..(1 << 49) + 300, 0, device);
             assert_eq!(numbers, Vec::from_iter(1i64 << 49..(1 << 49) + 300));
         }
     }
@@ -167,13 +170,13 @@ mod tests {
     fn many_blocks_add_to_the_sums_of_earlier_steps() {
         let order = KeyedPermutation::new(300_000, 1, 2);
         for device in devices() {
-            let (all, of_all) = number(&order, (0, 300_000), 0, device);
-            let (first, of_first) = number(&order, (0, 100_000), 0, device);
-            let (rest, of_rest) = number(&order, (100_000, 200_000), 0, device);
+            let (all, of_all) = number(&order, 0..300_000, 0, device);
+            let (first, of_first) = number(&order, 0..100_000, 0, device);
+            let (rest, of_rest) = number(&order, 100_000..300_000, 0, device);
             assert!(all == [first, rest].concat());
             let added: Vec<i64> = of_first.iter().zip(of_rest).map(|(a, b)| a.wrapping_add(b)).collect();
             assert_eq!(of_all, added);
-            assert_eq!(of_all, number(&KeyedPermutation::identity(300_000), (0, 300_000), 0, device).1);
+            assert_eq!(of_all, number(&KeyedPermutation::identity(300_000), 0..300_000, 0, device).1);
         }
     }
 
@@ -193,7 +196,7 @@ mod tests {
                 };
                 begin_step(Some(ScalarsOutput { scalars: SCALARS, to: to.view_mut() }), Some(rows)).unwrap();
                 assert_eq!(StepScalars::from_slice(&to.to_vec::<f64>().unwrap()), SCALARS);
-                assert_eq!(numbers.to_vec::<i64>().unwrap(), number(&order, (47, n), 0, Device::Cpu).0);
+                assert_eq!(numbers.to_vec::<i64>().unwrap(), number(&order, 47..47 + n, 0, Device::Cpu).0);
                 let mut to = to.zeros_like().unwrap();
                 begin_step(Some(ScalarsOutput { scalars: SCALARS, to: to.view_mut() }), None).unwrap();
                 assert_eq!(to.to_vec::<f64>().unwrap(), SCALARS.to_array());

@@ -234,7 +234,8 @@ pub(super) fn compare(op: CompareOp, dtype: DType, a: Ready<'_>, b: Ready<'_>, o
 
 /// `out = condition ? a : b`.
 pub(super) fn select(
-    condition: (&[u8], Cycle),
+    condition: &[u8],
+    cycle: Cycle,
     a: Ready<'_>,
     b: Ready<'_>,
     out: TensorMut<'_>,
@@ -242,7 +243,7 @@ pub(super) fn select(
     const OP: &str = "where_";
     let dtype = out.dtype();
     let bytes = out.into_bytes(OP, "out")?;
-    let condition = Source::<u8>::Cells(condition.0, condition.1);
+    let condition = Source::<u8>::Cells(condition, cycle);
     with_cells!(dtype, C => {
         let (a, b) = (Source::<C>::new(OP, a)?, Source::<C>::new(OP, b)?);
         blocks(bytemuck::cast_slice_mut::<u8, C>(bytes), |range, n, out| {

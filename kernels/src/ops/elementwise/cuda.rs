@@ -61,7 +61,8 @@ pub(super) fn compare(
 /// `out = condition ? a : b` on this device.
 pub(super) fn select(
     gpu: &'static Gpu,
-    (condition, cycle): (TensorRef<'_>, Cycle),
+    condition: TensorRef<'_>,
+    cycle: Cycle,
     a: Ready<'_>,
     b: Ready<'_>,
     out: &mut CudaSliceMut<'_>,

@@ -169,8 +169,8 @@ pub fn select(condition: TensorRef<'_>, a: Input<'_>, b: Input<'_>, out: TensorM
         .ok_or_else(|| shapes_differ(OP, out_op, condition_op))?;
     let [a, b] = prepare(OP, [a, b], out_op.dtype, out_op)?;
     match out.gpu() {
-        Some(gpu) => cuda::select(gpu, (condition, cycle), a, b, &mut out.into_cuda()?),
-        None => cpu::select((condition.as_bytes(OP, "condition")?, cycle), a, b, out),
+        Some(gpu) => cuda::select(gpu, condition, cycle, a, b, &mut out.into_cuda()?),
+        None => cpu::select(condition.as_bytes(OP, "condition")?, cycle, a, b, out),
     }
 }
 

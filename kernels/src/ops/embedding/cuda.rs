@@ -23,11 +23,11 @@ pub(super) fn forward(
     gpu: &'static Gpu,
     x: CudaSlice<'_>,
     weights: CudaSlice<'_>,
-    (tables, n_tables): (CudaSlice<'_>, usize),
+    tables: CudaSlice<'_>,
     sizes: Sizes,
     out: &mut CudaSliceMut<'_>,
 ) -> Result<()> {
-    let Sizes { rows, n_numbers, cols, .. } = sizes;
+    let Sizes { rows, n_numbers, cols, n_tables, .. } = sizes;
     if rows * cols == 0 {
         return Ok(());
     }
@@ -51,7 +51,7 @@ pub(super) fn backward(
     gpu: &'static Gpu,
     x: CudaSlice<'_>,
     d_out: CudaSlice<'_>,
-    (tables, n_tables): (CudaSlice<'_>, usize),
+    tables: CudaSlice<'_>,
     sizes: Sizes,
     d_weights: &mut CudaSliceMut<'_>,
     pairs: &mut CudaSliceMut<'_>,
@@ -60,7 +60,7 @@ pub(super) fn backward(
     if !accumulate {
         zero(gpu, d_weights)?;
     }
-    let Sizes { rows, n_numbers, cols, widest } = sizes;
+    let Sizes { rows, n_numbers, cols, n_tables, widest } = sizes;
     if rows * (cols - n_numbers) == 0 {
         return Ok(());
     }

@@ -58,6 +58,7 @@ struct Sizes {
     n_numbers: usize,
     /// Columns of `out`.
     cols: usize,
+    n_tables: usize,
     /// Width of the widest table.
     widest: usize,
 }
@@ -141,7 +142,7 @@ impl EmbeddingTables {
             return Err(KernelError::OutOfRange { op, start: table.start, end: table.end(), len });
         }
         let widest = self.tables.iter().map(|table| table.dim).max().unwrap_or(0);
-        Ok(Sizes { rows, n_numbers, cols, widest })
+        Ok(Sizes { rows, n_numbers, cols, n_tables: self.tables.len(), widest })
     }
 }
 
@@ -189,7 +190,7 @@ pub fn embedding_forward(
         check::same_dtype(OP, &[x_op, out_op])?;
     }
     if let (Some(gpu), Some(places)) = (x.gpu(), &tables.places) {
-        let places = (places.view().cuda()?, tables.tables.len());
+        let places = places.view().cuda()?;
         return cuda::forward(gpu, x.cuda()?, weights.cuda()?, places, sizes, &mut out.into_cuda()?);
     }
     if is_narrowed {
@@ -244,7 +245,7 @@ pub fn embedding_backward(
         if workspace.numel() < wanted {
             check::shape(OP, workspace_op, Shape::vector(wanted))?;
         }
-        let places = (places.view().cuda()?, tables.tables.len());
+        let places = places.view().cuda()?;
         let (mut d_weights, mut pairs) = (d_weights.into_cuda()?, workspace.into_cuda()?);
         let (x, d_out) = (x.cuda()?, d_out.cuda()?);
         return cuda::backward(gpu, x, d_out, places, sizes, &mut d_weights, &mut pairs, accumulate);

@@ -52,7 +52,7 @@ impl Kept for half::f16 {
 pub(super) fn load<T: Kept>(
     op: &'static str,
     x: &[T],
-    (n_rows, cols): (usize, usize),
+    [n_rows, cols]: [usize; 2],
     indices: Option<&[i64]>,
     normalizer: Option<(&[f64], &[f64])>,
     out: &mut [f32],

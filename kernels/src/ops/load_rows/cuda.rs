@@ -12,7 +12,7 @@ pub(crate) static SOURCE: Source = Source::new("load_rows", include_str!("kernel
 pub(super) fn load(
     gpu: &'static Gpu,
     x: CudaSlice<'_>,
-    (n_rows, cols): (usize, usize),
+    [n_rows, cols]: [usize; 2],
     indices: Option<CudaSlice<'_>>,
     normalizer: Option<(CudaSlice<'_>, CudaSlice<'_>)>,
     out: &mut CudaSliceMut<'_>,

@@ -65,7 +65,7 @@ pub fn load_rows(
             Some(RowNormalizer { shift, scale }) => Some((shift.cuda()?, scale.cuda()?)),
             None => None,
         };
-        return cuda::load(gpu, x.cuda()?, (n_rows, cols), indices, normalizer, &mut out.into_cuda()?);
+        return cuda::load(gpu, x.cuda()?, [n_rows, cols], indices, normalizer, &mut out.into_cuda()?);
     }
     let indices = indices.map(|indices| indices.as_slice::<i64>(OP, "indices")).transpose()?;
     let normalizer = match normalizer {
@@ -77,7 +77,7 @@ pub fn load_rows(
     let out = out.into_slice::<f32>(OP, "out")?;
     macro_rules! load {
         ($t:ty) => {
-            cpu::load::<$t>(OP, x.as_slice(OP, "x")?, (n_rows, cols), indices, normalizer, out)
+            cpu::load::<$t>(OP, x.as_slice(OP, "x")?, [n_rows, cols], indices, normalizer, out)
         };
     }
     match x.dtype() {
@@ -100,7 +100,8 @@ mod tests {
     /// normalisation start there too.
     fn run<T: Element>(
         values: &[T],
-        (cols, start): (usize, usize),
+        cols: usize,
+        start: usize,
         indices: Option<&[i64]>,
         normalizer: Option<(&[f64], &[f64])>,
         device: Device,
@@ -128,7 +129,8 @@ mod tests {
     /// The same by the formula.
     fn want<T: Element>(
         values: &[T],
-        (cols, start): (usize, usize),
+        cols: usize,
+        start: usize,
         indices: Option<&[i64]>,
         normalizer: Option<(&[f64], &[f64])>,
     ) -> Vec<f32> {
@@ -162,8 +164,8 @@ mod tests {
                 let values: Vec<T> = (0..start + 13 * cols).map(&value).collect();
                 for indices in [None, Some(&INDICES[..])] {
                     for normalizer in [None, Some((&shift[..], &scale[..]))] {
-                        let got = run(&values, (cols, start), indices, normalizer, device);
-                        let want = want(&values, (cols, start), indices, normalizer);
+                        let got = run(&values, cols, start, indices, normalizer, device);
+                        let want = want(&values, cols, start, indices, normalizer);
                         let what = format!(
                             "{} {cols} columns from {start}, {} {} on {device}",
                             T::DTYPE,
@@ -197,14 +199,14 @@ mod tests {
         for device in devices() {
             for (cols, start) in [(256, 0), (1, 0), (255, 256)] {
                 let want: Vec<f32> = halves[start..].iter().map(|v| v.to_f32()).collect();
-                let got = run(&halves, (cols, start), None, None, device);
+                let got = run(&halves, cols, start, None, None, device);
                 assert_same_bits(&got, &want, &format!("f16 on {device}"));
                 let want: Vec<f32> = shorts[start..].iter().map(|v| v.to_f32()).collect();
-                let got = run(&shorts, (cols, start), None, None, device);
+                let got = run(&shorts, cols, start, None, None, device);
                 assert_same_bits(&got, &want, &format!("bf16 on {device}"));
             }
             let want: Vec<f32> = bytes.iter().map(|&v| f32::from(v)).collect();
-            assert_same_bits(&run(&bytes, (16, 0), None, None, device), &want, "u8");
+            assert_same_bits(&run(&bytes, 16, 0, None, None, device), &want, "u8");
         }
     }
 
@@ -216,8 +218,8 @@ mod tests {
         let shift = [-max, max, -1.0, 0.9e-38, 0.3, 1.0 - f64::EPSILON, 0.0, 0.0];
         let scale = [0.5, 0.25, 1.0, 1e-3, 3.0, 1e30, -1.0, 1.0];
         for device in devices() {
-            let got = run(&x, (8, 0), None, Some((&shift, &scale)), device);
-            assert_same_bits(&got, &want(&x, (8, 0), None, Some((&shift, &scale))), &format!("{device}"));
+            let got = run(&x, 8, 0, None, Some((&shift, &scale)), device);
+            assert_same_bits(&got, &want(&x, 8, 0, None, Some((&shift, &scale))), &format!("{device}"));
             assert_eq!((got[0], got[1]), (f32::MAX, -f32::MAX / 2.0), "no overflow on the way");
             assert!(got[3] > 0.0 && !got[3].is_normal(), "subnormal numbers are kept: {:e}", got[3]);
             assert!(got[6] == f32::NEG_INFINITY && got[7].is_nan());
@@ -258,14 +260,14 @@ mod tests {
         let indices: Vec<i64> = (0..20_000).map(|i| i * 7919 % n_rows as i64).collect();
         let (shift, scale) = (random::<f64>(cols, 1), random::<f64>(cols, 2));
         let normalizer = Some((&shift[..], &scale[..]));
-        let want = want(&values, (cols, 0), Some(&indices), normalizer);
+        let want = want(&values, cols, 0, Some(&indices), normalizer);
         for device in devices() {
-            let got = run(&values, (cols, 0), Some(&indices), normalizer, device);
+            let got = run(&values, cols, 0, Some(&indices), normalizer, device);
             assert_same_bits(&got, &want, &format!("{device}"));
         }
         let in_pool = std::thread::spawn(move || {
             crate::cpu::threads::join_pool(3).unwrap();
-            run(&values, (cols, 0), Some(&indices), Some((&shift, &scale)), Device::Cpu)
+            run(&values, cols, 0, Some(&indices), Some((&shift, &scale)), Device::Cpu)
         });
         assert_same_bits(&in_pool.join().unwrap(), &want, "three threads");
     }

@@ -26,7 +26,7 @@ use crate::config::{Config, DataFormat, Task};
 use crate::data::format::Reader;
 use crate::data::raw::RawType;
 use crate::data::table::Destination;
-use crate::data::write::{ArrayLayout, Staging, TextFile, Writer};
+use crate::data::write::{ArrayFiles, ArrayLayout, Staging, TextFile, Writer};
 use crate::data::{DataError, Part, SourceSpec, files_and_format, files_of, holds_eval_rows};
 use crate::error::Result;
 use crate::report::log::Log;
@@ -181,7 +181,7 @@ fn convert_part(
         && let Some(copy) = TextCopy::find(&input)?
     {
         let needs_kinds = target.format.id == DataFormat::JsonLines;
-        let (n_rows, n_files) = copy.run(target, (open, needs_kinds), rows_per_file, staging, meter)?;
+        let (n_rows, n_files) = copy.run(target, open, needs_kinds, rows_per_file, staging, meter)?;
         return Ok(Outcome { n_rows, n_files, ..Outcome::default() });
     }
     let mut source = Source::open(&input)?;
@@ -192,8 +192,8 @@ fn convert_part(
             let (again, texts) = source.number_texts(&input)?;
             source = again;
             let schema = source.schema().clone();
-            let names = (storage, target.format.title, args.out.as_str());
-            let layout = ArrayLayout::new(&schema, texts.categories, texts.labels, dtype, names)?;
+            let files = ArrayFiles { storage, title: target.format.title, out: &args.out };
+            let layout = ArrayLayout::new(&schema, texts.categories, texts.labels, dtype, files)?;
             if let Some(labels) = &layout.labels {
                 write_labels(&target.labels_file(), labels, staging)?;
             }

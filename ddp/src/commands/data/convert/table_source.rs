@@ -53,7 +53,7 @@ impl TableSource {
         };
         if readers.open_chunks.is_none() {
             refuse_pipes(&source.files)?;
-            let cells = CellColumns::scan(&source.files, readers, &spec, (to, input.keeps_missing))?;
+            let cells = CellColumns::scan(&source.files, readers, &spec, to, input.keeps_missing)?;
             source.schema.groups = cells.groups();
             source.cells = Some(cells);
         } else {

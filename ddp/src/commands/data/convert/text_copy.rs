@@ -41,7 +41,8 @@ impl<'a> TextCopy<'a> {
     pub(super) fn run(
         self,
         target: &Target,
-        (open, needs_kinds): (OpenText, bool),
+        open: OpenText,
+        needs_kinds: bool,
         rows_per_file: impl Fn(usize) -> usize,
         staging: &mut Staging,
         meter: &mut Meter,
@@ -110,7 +111,7 @@ impl<'a> TextCopy<'a> {
             }
             None if needs_kinds => {
                 let scanned =
-                    CellColumns::scan(&self.files, self.readers, &self.spec, (Destination::Columns, true))?;
+                    CellColumns::scan(&self.files, self.readers, &self.spec, Destination::Columns, true)?;
                 scanned.cells().for_each(|(column, kind)| kinds[column] = kind);
             }
             None => {}

@@ -47,7 +47,7 @@ pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
             d_row.iter_mut().for_each(|d| *d *= mass);
             subtract_target(d_row, 0, &shared, target);
         } else {
-            gradient(logits, range, (max, mass), &shared, target, d_logits);
+            gradient(logits, range, max, mass, &shared, target, d_logits);
         }
     }
     sums
@@ -58,7 +58,8 @@ pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
 fn gradient<S: Stored, D: Stored<Real = S::Real>>(
     x: &[S],
     range: Range<usize>,
-    (max, mass): (S::Real, S::Real),
+    max: S::Real,
+    mass: S::Real,
     shared: &Shared<'_, S::Real>,
     target: Target<S::Real>,
     d: &mut [D],
