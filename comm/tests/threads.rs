@@ -189,12 +189,11 @@ fn a_rank_that_panics_in_a_scope_is_named_and_its_panic_goes_on() {
 #[test]
 fn a_rank_that_does_not_come_is_named_after_the_timeout() {
     let options = threads::Options { timeout: Duration::from_millis(100), ..threads::Options::new(2) };
+    let has_waited = std::sync::Barrier::new(2);
     let results = threads::run_with(options, |world| {
-        if world.rank().0 == 1 {
-            std::thread::sleep(Duration::from_millis(600));
-            return Ok(());
-        }
-        sum(&world, 1)
+        let result = if world.rank().0 == 0 { sum(&world, 1) } else { Ok(()) };
+        has_waited.wait();
+        result
     });
     let Err(CommError::Timeout { missing, .. }) = &results[0] else { panic!("{results:?}") };
     assert_eq!(missing, &[1]);

@@ -8,6 +8,7 @@ use clap::{ArgAction, Args};
 use toml::Value;
 
 use crate::config::{Overrides, ShortForm, format_by_name};
+use crate::data::foreign;
 
 /// Config of a run, as typed.
 #[derive(Debug, Clone, Default, Args)]
@@ -149,13 +150,14 @@ fn list(text: &str) -> Value {
 /// Whether a path names data rather than a config: by its name, or because it is a folder.
 fn is_data(path: &Path) -> bool {
     format_by_name(path).is_some()
+        || foreign::by_name(path).is_some()
         || path.is_dir()
         || path.to_str().is_some_and(|path| path.starts_with("builtin:"))
         || holds_rows(path)
 }
 
-/// Whether a file that is not called a config holds rows: bytes that no config has, such as a workbook's, which as data is named for
-/// what it is, or a first line of cells.
+/// Whether a file that is not called a config holds rows: bytes that no config has, such as a workbook's, the begin of another
+/// known format, which as data is named for what it is, or a first line of cells.
 fn holds_rows(path: &Path) -> bool {
     let mut begin = Vec::new();
     // A pipe can be read only once.
@@ -168,10 +170,9 @@ fn holds_rows(path: &Path) -> bool {
     let is_config = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("toml"));
     let text = String::from_utf8_lossy(&begin);
     let first = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    !is_config
-        && !first.starts_with(['#', '['])
-        && !first.contains('=')
-        && first.contains([',', '\t', ';', '|'])
+    let has_cells =
+        !first.starts_with(['#', '[']) && !first.contains('=') && first.contains([',', '\t', ';', '|']);
+    !is_config && (has_cells || foreign::find(&begin).is_some())
 }
 
 /// Whether a word that stands where a subcommand should names a run: data, or a path that exists or has an

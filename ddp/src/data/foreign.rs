@@ -20,7 +20,8 @@ impl Foreign {
         for ending in ["-utf8.csv", ".csv", ""] {
             line = line.replace(&format!("OUT{ending}"), &word(format!("{stem}{ending}")));
         }
-        if self.line.contains("IN") { format!("convert it: {line}") } else { line }
+        let is_command = self.line.contains("IN") && !self.line.contains(" it: ");
+        if is_command { format!("convert it: {line}") } else { line }
     }
 }
 
@@ -116,7 +117,7 @@ const IMAGE: Foreign = foreign!(
 const PDF: Foreign = foreign!("a PDF document", "export the table as CSV");
 const HTML: Foreign = foreign!(
     "a page of HTML",
-    "was it downloaded from a page instead of from its data link? tables in it: python -c \"import pandas as pd; pd.read_html('IN')[0].to_csv('OUT.csv', index=False)\""
+    "was it downloaded from a page instead of from its data link? convert the first table in it: python -c \"import pandas as pd; pd.read_html('IN')[0].to_csv('OUT.csv', index=False)\""
 );
 
 /// First bytes, and the format that they mean.
@@ -148,6 +149,7 @@ const SIGNATURES: &[(&[u8], Foreign)] = &[
     (b"<!DOCTYPE html", HTML),
     (b"<!doctype html", HTML),
     (b"<html", HTML),
+    (b"<table", HTML),
 ];
 
 /// The format of a file that begins with `begin`, if it is one of those that are not read.
@@ -307,7 +309,7 @@ mod tests {
             "convert it: iconv -f UTF-16 -t UTF-8 'my data/it'\\''s.txt' > 'my data/it'\\''s-utf8.csv'"
         );
         let hint = find(b"BZh9").unwrap().hint("rows.csv.bz2");
-        assert!(hint.ends_with("bunzip2 rows.csv.bz2"), "{hint}");
+        assert_eq!(hint, "unpack it: bunzip2 rows.csv.bz2");
     }
 
     #[test]

@@ -28,7 +28,7 @@ mod embedding_spec;
 pub mod error;
 mod exact_stats;
 mod files;
-mod foreign;
+pub(crate) mod foreign;
 pub(crate) mod format;
 pub(crate) mod formats;
 pub mod labels;

@@ -2,18 +2,26 @@
 //!
 //! The folder is private (mode 0700, owned by the user, no symbolic link) because its contents run on the device. The name of
 //! an entry is the hash of everything that determines its content; the entry begins with the hash of the rest, so a torn or
-//! altered one is detected and rebuilt. Entries are written under a temporary name and renamed.
+//! altered one is detected and rebuilt. Entries are written under a temporary name and renamed. Ranks of one host need the same
+//! entries at the same time: one makes an entry while the others wait for it.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use sha2::{Digest as _, Sha256};
 
 /// Length in bytes of the hash at the start of an entry.
 const HASH_LEN: usize = 32;
+
+/// Longest wait for another process that makes an entry: it may be frozen, and a shared file system may not grant locks.
+const MAX_WAIT: Duration = Duration::from_secs(30);
+/// Time between two tries.
+const WAIT_STEP: Duration = Duration::from_millis(10);
 
 /// A private folder of entries.
 #[derive(Debug, Clone)]
@@ -54,6 +62,27 @@ impl Cache {
         }
         let payload = bytes.split_off(HASH_LEN);
         (Sha256::digest(&payload).as_slice() == bytes).then_some(payload)
+    }
+
+    /// Waits until no other process or thread makes the entry of this key, and keeps others from it as long as the result lives. None
+    /// where locks do not work, or after [`MAX_WAIT`]: then the entry may be made twice, which does no harm.
+    pub(super) fn reserve(&self, key: &Key) -> Option<File> {
+        self.reserve_within(key, MAX_WAIT)
+    }
+
+    fn reserve_within(&self, key: &Key, limit: Duration) -> Option<File> {
+        // A few files that stay: to remove one would let two processes lock two files of one name.
+        let name = format!(".lock-{}", &key.0[..1]);
+        let file =
+            File::options().write(true).create(true).truncate(false).open(self.folder.join(name)).ok()?;
+        let start = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Some(file),
+                Err(TryLockError::WouldBlock) if start.elapsed() < limit => sleep(WAIT_STEP),
+                Err(_) => return None,
+            }
+        }
     }
 
     /// Writes the entry. A failure only makes the next start slower.
@@ -117,6 +146,29 @@ mod tests {
                 fs::write(cache.file(&key), &flipped).unwrap();
                 assert_eq!(cache.read(&key), None, "bit {bit}");
             }
+        });
+    }
+
+    #[test]
+    fn one_at_a_time_makes_an_entry() {
+        with_cache("reserve", |_, cache| {
+            let key = Key::new(&[b"source"]);
+            let reserved = cache.reserve(&key).unwrap();
+            assert!(cache.reserve_within(&key, Duration::ZERO).is_none());
+            let waiting = std::thread::spawn({
+                let (cache, key) = (cache.clone(), key.clone());
+                move || {
+                    let reserved = cache.reserve(&key);
+                    (reserved.is_some(), cache.read(&key))
+                }
+            });
+            cache.write(&key, b"image");
+            drop(reserved);
+            assert_eq!(waiting.join().unwrap(), (true, Some(b"image".to_vec())));
+            assert!(
+                cache.reserve_within(&key, Duration::ZERO).is_some(),
+                "a thread that ended keeps nothing"
+            );
         });
     }
 

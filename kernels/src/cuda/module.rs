@@ -173,9 +173,14 @@ impl Gpu {
         parts.extend(options.iter().map(String::as_bytes));
         let key = Key::new(&parts);
         let cache = Cache::of_user();
-        let kept = cache.as_ref().and_then(|cache| cache.read(&key));
         // A cached image that the driver rejects is rebuilt.
-        if let Some(Ok(module)) = kept.map(|image| load_image(&image)) {
+        let cached = || load_image(&cache.as_ref()?.read(&key)?).ok();
+        if let Some(module) = cached() {
+            return Ok(module);
+        }
+        let _reserved = cache.as_ref().and_then(|cache| cache.reserve(&key));
+        // Another rank may have made it meanwhile.
+        if let Some(module) = cached() {
             return Ok(module);
         }
         let compiled = nvrtc.compile(&format!("{}.cu", source.name), &text, &options).map_err(fail)?;
