@@ -328,6 +328,18 @@ pub enum CommError {
         got: usize,
     },
 
+    /// The ranks run different builds of the program.
+    #[error(
+        "the ranks run different builds of this program:{programs}\n\
+         hint: start every rank from the same build; on several hosts compare `which` and `--version`"
+    )]
+    DifferentPrograms {
+        /// This rank.
+        rank: usize,
+        /// A line per program, with its ranks and their hosts.
+        programs: String,
+    },
+
     /// This process already has a world on MPI; there can be only one.
     #[error("MPI is already initialised in this process\nhint: create one World and pass it by reference")]
     MpiInUse,
@@ -369,6 +381,7 @@ impl CommError {
             | CommError::CountMismatch { .. }
             | CommError::BucketCountMismatch { .. }
             | CommError::Disagreement { .. }
+            | CommError::DifferentPrograms { .. }
             | CommError::GpuTaken { .. }
             | CommError::PeerMismatch { .. } => Reporter::RankZero,
             CommError::PeerLeft { .. } | CommError::FailedElsewhere { .. } => Reporter::OtherRank,

@@ -125,6 +125,17 @@ pub fn abort_with(
     end_job(exit_code)
 }
 
+/// Reports `error` of [`World::init`], with `message`, and ends the job: there is no world to abort.
+///
+/// An error that all ranks have is reported by rank 0; the others wait up to 1.5 s to be ended.
+pub fn abort_init(error: &CommError, exit_code: i32, message: impl Display) -> ! {
+    if matches!(error, CommError::DifferentPrograms { rank: 1.., .. }) {
+        std::thread::sleep(REPORTER_GRACE);
+    }
+    write_stderr(&format!("{message}\n"));
+    end_job(exit_code)
+}
+
 /// Installs a panic hook: a panic on any thread of this process ends the whole job, with a message that names rank and host.
 ///
 /// A world of one keeps the usual hook. Panics under [`catch_panic`] are ignored. The hook belongs to the process, so use it

@@ -20,11 +20,15 @@ pub struct WorldOptions {
     /// How long a rank waits in shared memory for another one before its collective fails. `None`: without limit, since a rank
     /// may legitimately be busy for minutes, and one that dies ends the job.
     pub timeout: Option<Duration>,
+    /// Name and version of the program. Ranks with another one are refused before they exchange anything else; without MPI it is
+    /// not used.
+    pub program: &'static str,
 }
 
 impl Default for WorldOptions {
     fn default() -> Self {
-        WorldOptions { shared_memory: true, timeout: None }
+        let program = concat!("ddp-comm ", env!("CARGO_PKG_VERSION"));
+        WorldOptions { shared_memory: true, timeout: None, program }
     }
 }
 
@@ -52,8 +56,8 @@ impl World {
     /// # Errors
     /// [`LauncherWithoutMpi`](crate::CommError::LauncherWithoutMpi) in a build without the feature `mpi`;
     /// [`LauncherMismatch`](crate::CommError::LauncherMismatch) if MPI finds another number of ranks than the
-    /// launcher started; [`MpiInUse`](crate::CommError::MpiInUse) for a second world;
-    /// [`Mpi`](crate::CommError::Mpi) if a call to MPI fails.
+    /// launcher started; [`DifferentPrograms`](crate::CommError::DifferentPrograms) if the ranks run different builds;
+    /// [`MpiInUse`](crate::CommError::MpiInUse) for a second world; [`Mpi`](crate::CommError::Mpi) if a call to MPI fails.
     ///
     /// Source: MPI 4.0, chapter 11, `MPI_Init_thread` with `MPI_THREAD_FUNNELED`.
     pub fn init() -> Result<Self> {
@@ -87,7 +91,7 @@ impl World {
 
     #[cfg(feature = "mpi")]
     fn join(found: Found, options: WorldOptions) -> Result<Self> {
-        let group = MpiGroup::init(found, options.shared_memory, options.timeout)?;
+        let group = MpiGroup::init(found, options, &hostname())?;
         Ok(World {
             local_rank: group.local_rank(),
             local_size: group.local_size(),

@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use ddp::cli::{Cli, Command, with_implied_command};
+use ddp::cli::{self, Cli, Command, with_implied_command};
 use ddp::commands::{
     bench, checkpoint, completions, config, data, describe, devices, eval, launch, man, predict, torchrun,
     train,
@@ -15,7 +15,7 @@ use ddp::report::log::{Log, error_line};
 use ddp::report::stdout::say;
 use ddp::storage::unfinished::Unfinished;
 use ddp::train::stop_signals::StopSignals;
-use ddp_comm::{Launcher, World, failure};
+use ddp_comm::{Launcher, World, WorldOptions, failure};
 
 /// The commit that `launch/build` names. It is read in this file alone: a new commit compiles the program again, not the library.
 const COMMIT: Option<&str> = option_env!("DDP_COMMIT");
@@ -34,19 +34,20 @@ fn main() -> ExitCode {
     let unfinished = Unfinished::default();
     match &cli {
         Ok(cli) if cli.is_run() => {}
-        Ok(Cli { command: Command::Predict(_), .. }) => signals.end_without(&unfinished),
+        Ok(Cli { command: Command::Predict(_) | Command::Eval(_), .. }) => signals.end_without(&unfinished),
         Ok(Cli { command: Command::Launch(_), .. }) => signals.only_record(),
         _ => signals.end_at_once(),
     }
     // Before errors in the arguments are reported, so that only one of many ranks does.
-    let world = match World::init() {
+    let options = WorldOptions { program: cli::program(COMMIT), ..WorldOptions::default() };
+    let world = match World::init_with(options) {
         Ok(world) => world,
         Err(error) => {
-            say(&error_line(&error.to_string()));
-            return ExitCode::from(exit_code::ENVIRONMENT);
+            failure::abort_init(&error, exit_code::ENVIRONMENT.into(), error_line(&error.to_string()));
         }
     };
     failure::install_panic_hook(&world);
+    signals.joined(&world);
     let cli = match cli {
         Err(usage) => return conclude_usage(world, &usage),
         Ok(cli) => cli,
@@ -56,7 +57,7 @@ fn main() -> ExitCode {
         Command::Train(args) => train::train(&world, &log, &signals, args),
         Command::Launch(args) => launch::launch(&world, &signals, args),
         Command::Eval(args) => eval::eval(&world, &log, args),
-        Command::Predict(args) => predict::predict(&world, args, unfinished),
+        Command::Predict(args) => predict::predict(&world, &log, args, unfinished),
         Command::Describe(args) => describe::describe(&world, args),
         Command::Config(command) => config::config(&world, command),
         Command::Data(command) => data::data(&world, &log, command),

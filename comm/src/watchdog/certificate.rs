@@ -23,7 +23,7 @@ pub struct Certificate {
     pub reports: Option<usize>,
     /// One paragraph: who, where, since when, its last error, where the others stand.
     pub text: String,
-    /// The step that this rank was at; `None` before the first.
+    /// The step that the lost rank was at, as in the text; `None` before the first, and on ranks that do not report.
     pub step: Option<u64>,
     /// The last operations of this rank, one per line.
     pub last_operations: String,

@@ -30,11 +30,20 @@ pub enum Phase {
     End,
     /// The ranks compare their replicas of the model.
     ReplicaCheck,
+    /// Rows are predicted.
+    Prediction,
 }
 
 impl Phase {
-    const ALL: [Phase; 6] =
-        [Phase::Start, Phase::Step, Phase::Evaluation, Phase::Checkpoint, Phase::End, Phase::ReplicaCheck];
+    const ALL: [Phase; 7] = [
+        Phase::Start,
+        Phase::Step,
+        Phase::Evaluation,
+        Phase::Checkpoint,
+        Phase::End,
+        Phase::ReplicaCheck,
+        Phase::Prediction,
+    ];
 
     pub(super) fn to_code(self) -> u8 {
         self as u8
@@ -54,6 +63,7 @@ impl fmt::Display for Phase {
             Phase::Checkpoint => "checkpoint",
             Phase::End => "end",
             Phase::ReplicaCheck => "comparison of replicas",
+            Phase::Prediction => "prediction",
         })
     }
 }
@@ -288,6 +298,8 @@ impl fmt::Display for Standing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Standing { phase, step, n_collectives, n_buckets, call, is_inside, .. } = self;
         match step {
+            // Perhaps of a command that has no steps.
+            0 if matches!(phase, Phase::Prediction | Phase::Evaluation) => write!(f, "in phase {phase}")?,
             0 => write!(f, "before step 1, in phase {phase}")?,
             _ => write!(f, "at step {step}, in phase {phase}")?,
         }

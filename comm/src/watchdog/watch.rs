@@ -99,7 +99,12 @@ impl Watch {
                 let text = paragraph(&finding, &self.monitor, self.rank, &self.identities, now);
                 let lost = finding.ranks.first().copied().unwrap_or(self.rank);
                 self.tell(Kind::Verdict, &text);
-                let certificate = Certificate { reports: Some(lost), text, ..self.certificate() };
+                let step = match self.monitor.peers.get(&lost) {
+                    Some(peer) => peer.standing.as_ref().map(|standing| standing.step),
+                    None => Some(self.progress.standing().step),
+                };
+                let step = step.filter(|step| *step > 0);
+                let certificate = Certificate { reports: Some(lost), text, step, ..self.certificate() };
                 return self.end(certificate);
             }
         }
@@ -224,11 +229,10 @@ impl Watch {
     }
 
     fn certificate(&self) -> Certificate {
-        let step = self.progress.standing().step;
         Certificate {
             reports: None,
             text: String::new(),
-            step: (step > 0).then_some(step),
+            step: None,
             last_operations: self.progress.last_operations(),
         }
     }

@@ -78,14 +78,23 @@ pub struct LogArgs {
     pub log_format: LogFormat,
 }
 
+/// Version, commit, features and target of this build.
+fn version(commit: Option<&str>) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let commit = commit.filter(|commit| !commit.is_empty()).unwrap_or("unknown");
+    format!("{version} (commit {commit}; {})", env!("DDP_TRAIN_BUILD"))
+}
+
+/// The name of this build, as all ranks must have it. Called once per process: the text is never freed.
+pub fn program(commit: Option<&str>) -> &'static str {
+    format!("ddp-train {}", version(commit)).leak()
+}
+
 impl Cli {
     /// The arguments `args`, of which the first is the program's name; `--version` names `commit`, features and target.
     pub fn parse_arguments(args: Vec<OsString>, commit: Option<&str>) -> Result<Self, clap::Error> {
-        let version = env!("CARGO_PKG_VERSION");
-        let commit = commit.filter(|commit| !commit.is_empty()).unwrap_or("unknown");
-        let version = format!("{version} (commit {commit}; {})", env!("DDP_TRAIN_BUILD"));
         // clap takes a text that lives as long as the program.
-        let mut command = Self::command().version(&*version.leak());
+        let mut command = Self::command().version(&*version(commit).leak());
         let matches = command.try_get_matches_from_mut(&args);
         let matches = matches.map_err(|error| tips::with_tip(error, &command, &args))?;
         Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
@@ -189,17 +198,17 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", value_parser = count)]
     pub threads: Option<usize>,
 
-    /// Initialise the weights from this file instead of randomly
-    #[arg(long, value_name = "FILE.safetensors")]
+    /// Initialise the weights from this model instead of randomly: a model file, a run folder or a checkpoint folder
+    #[arg(long, value_name = "PATH")]
     pub init_from: Option<PathBuf>,
 
     /// With --init-from: fit normalisation, missing values, vocabularies and target scale to the training rows instead of
-    /// taking them from the file
+    /// taking them from the model
     #[arg(long, requires = "init_from")]
     pub refit_preprocessing: bool,
 
     /// With --init-from: initialise the output layer randomly, for the labels or targets of the training rows. It may have
-    /// another width than in the file; the target scale is fitted anew
+    /// another width than in the model; the target scale is fitted anew
     #[arg(long, requires = "init_from")]
     pub new_head: bool,
 

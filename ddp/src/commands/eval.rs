@@ -13,6 +13,7 @@ use crate::commands::eval_report::EvalReport;
 use crate::commands::importance::{Subject, measure, metric};
 use crate::commands::predict::unseen_categories;
 use crate::commands::train::{Pinning, pin_device};
+use crate::commands::watchdog::{self, Watched};
 use crate::config::{Config, EvalSource, MetricSet};
 use crate::data::loader::LoaderOptions;
 use crate::data::order::partition::EvalPartition;
@@ -23,6 +24,7 @@ use crate::model::{LossHead, Network};
 use crate::predict::{SavedModel, is_active};
 use crate::report::log::Log;
 use crate::report::stdout::print_result;
+use crate::storage::unfinished::Unfinished;
 use crate::train::evaluate::evaluate;
 use crate::train::importance::EvalSetup;
 use crate::train::metrics::request::MetricRequest;
@@ -37,8 +39,12 @@ const MAX_ROWS: usize = 1024;
 pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
     let device = pin_device(world, &args.device, Pinning::default())?.device;
     let is_active = is_active(world, &args.checkpoint).map_err(Error::from)?;
+    let saved = SavedModel::open_of(&args.checkpoint, is_active).map_err(Error::from);
+    let saved = world.collective_result(saved)?;
+    watchdog::start(world, log, &saved.config.watchdog, Watched::Other(Unfinished::default()))?;
+    world.watchdog().set_device(&device.to_string());
     let Ready { config, request, mut model, path, rows, n_skipped, preprocessor, fingerprint } =
-        world.collective_result(load(args, device, is_active))?;
+        world.collective_result(load(args, saved, device))?;
     let hex = |fingerprint: u64| format!("{fingerprint:016x}");
     let of_rows = world.collective_result(rows.fingerprint())?;
     let entries = [
@@ -117,8 +123,7 @@ struct Ready {
     fingerprint: u64,
 }
 
-fn load(args: &EvalArgs, device: Device, is_active: bool) -> Result<Ready> {
-    let saved = SavedModel::open_of(&args.checkpoint, is_active)?;
+fn load(args: &EvalArgs, saved: SavedModel, device: Device) -> Result<Ready> {
     let (config, known, labels_of_model) = (&saved.config, saved.known_features(), saved.labels());
     let request = request(args, config)?;
     let classes = ClassLabels::Known(&labels_of_model);

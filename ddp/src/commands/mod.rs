@@ -16,3 +16,4 @@ pub mod man;
 pub mod predict;
 pub mod torchrun;
 pub mod train;
+mod watchdog;

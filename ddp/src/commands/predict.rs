@@ -9,6 +9,7 @@ use tracing::{info, warn};
 
 use crate::cli::{BadRows, PredictArgs};
 use crate::commands::train::{Pinning, pin_device};
+use crate::commands::watchdog::{self, Watched};
 use crate::config::DataFormat;
 use crate::data::loader::LoaderOptions;
 use crate::error::{Error, Result};
@@ -18,6 +19,7 @@ use crate::predict::observed_rows::ColumnCounts;
 use crate::predict::run::{OutputPlace, OutputSpec, Summary, run};
 use crate::predict::{PredictError, SavedModel, is_active};
 use crate::report::ReportError;
+use crate::report::log::Log;
 use crate::storage::unfinished::Unfinished;
 
 /// Name of stdin and stdout.
@@ -31,13 +33,15 @@ const SHOWN_COLUMNS: usize = 8;
 ///
 /// # Errors
 /// [`Stop`], which records whether all ranks know of the failure.
-pub fn predict(world: &World, args: &PredictArgs, unfinished: Unfinished) -> Result<(), Stop> {
+pub fn predict(world: &World, log: &Log, args: &PredictArgs, unfinished: Unfinished) -> Result<(), Stop> {
     world.collective_result(check_streams(world, args))?;
     let pinning =
         Pinning { share_gpu: args.share_gpu, n_threads: args.threads, bind: args.bind, ..Pinning::default() };
     let device = pin_device(world, &args.device, pinning)?.device;
     let is_active = is_active(world, &args.checkpoint).map_err(Error::from)?;
     let saved = world.collective_result(open(args, is_active))?;
+    watchdog::start(world, log, &saved.config.watchdog, Watched::Other(unfinished.clone()))?;
+    world.watchdog().set_device(&device.to_string());
     let entry = ("--checkpoint (fingerprint)".to_owned(), format!("{:016x}", saved.fingerprint()));
     world.agree(&[entry]).map_err(Error::from)?;
     let is_stdin = args.data == STREAM;

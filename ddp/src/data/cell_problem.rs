@@ -1,5 +1,6 @@
 //! Faults of one cell of a table.
 
+use super::foreign::shell_word;
 use super::labels::{Label, LabelVocabulary};
 
 /// Fault of one cell of a CSV file, with a remedy.
@@ -69,12 +70,14 @@ pub enum CellProblem {
     /// Text in a feature.
     #[error(
         "expected a number, got \"{text}\"\n\
-         hint: list the column in `data.categorical` or `data.drop`, such as `--set data.categorical=NAME`; if the text marks a \
-         missing value, list it in `data.missing_values` and set `data.missing`"
+         hint: list the column in `data.categorical` or `data.drop`, such as `--set {}`; if the text marks a \
+         missing value, list it in `data.missing_values` and set `data.missing`", category_setting(column.as_deref())
     )]
     NotANumber {
         /// The cell.
         text: String,
+        /// Its column, where it is known.
+        column: Option<String>,
     },
     /// Text in a target or weight.
     #[error("expected a number, got \"{text}\"\nhint: correct the value, or check the name of the column")]
@@ -215,7 +218,29 @@ pub enum CellProblem {
     },
 }
 
+/// The argument of `--set` that makes a column categorical, as one word of a shell.
+fn category_setting(column: Option<&str>) -> String {
+    let column = column.unwrap_or("NAME");
+    let is_plain = |c: char| c.is_alphanumeric() || "_-. ".contains(c);
+    let is_word = column.starts_with(|c: char| c.is_alphabetic() || c == '_')
+        && column.chars().all(is_plain)
+        && !["true", "false", "inf", "nan"].contains(&column);
+    // Escapes of JSON are TOML's too, on one line.
+    let value = if is_word { column.to_owned() } else { serde_json::Value::from(column).to_string() };
+    shell_word(&format!("data.categorical={value}"))
+}
+
 impl CellProblem {
+    /// The same problem, which names the column to change.
+    pub(super) fn in_column(self, name: &str) -> Self {
+        match self {
+            CellProblem::NotANumber { text, .. } => {
+                CellProblem::NotANumber { text, column: Some(name.to_owned()) }
+            }
+            other => other,
+        }
+    }
+
     /// Whether a label is no class of the training rows.
     pub(super) fn is_unknown_label(&self) -> bool {
         matches!(self, Self::LabelUnknown { .. } | Self::LabelOutOfRange { .. } | Self::LabelNegative { .. })

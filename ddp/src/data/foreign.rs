@@ -26,7 +26,7 @@ impl Foreign {
 }
 
 /// A name as one word of a shell's command.
-fn shell_word(name: &str) -> String {
+pub(super) fn shell_word(name: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "._-/+:@%,=".contains(c);
     if name.chars().all(is_plain) { name.to_owned() } else { format!("'{}'", name.replace('\'', "'\\''")) }
 }

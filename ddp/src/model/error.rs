@@ -29,12 +29,14 @@ pub enum ModelError {
         reason: String,
     },
     /// The file holds another model.
-    #[error("model file `{}` belongs to a different model:\n  {differences}\nhint: compare `model` and the data's columns with those of the run that wrote it", path.display())]
+    #[error("model file `{}` belongs to a different model:\n  {differences}\nhint: {}", path.display(), mismatch_hint(*.is_only_head))]
     ModelMismatch {
         /// The file.
         path: PathBuf,
         /// Every difference, one per line.
         differences: String,
+        /// Whether only the output layer has other shapes.
+        is_only_head: bool,
     },
     /// A state dict does not fit the model.
     #[error(
@@ -64,4 +66,12 @@ pub enum ModelError {
         /// The model's number format.
         precision: Precision,
     },
+}
+
+fn mismatch_hint(is_only_head: bool) -> &'static str {
+    if is_only_head {
+        "for other labels or targets `--init-from ... --new-head` keeps all layers but the output layer"
+    } else {
+        "compare `model` and the data's columns with those of the run that wrote it"
+    }
 }

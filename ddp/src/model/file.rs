@@ -173,6 +173,22 @@ impl ModelFile {
         Ok(ModelFile { path: path.to_owned(), bytes })
     }
 
+    /// The same model with other weights, in the order of `layout`.
+    ///
+    /// # Errors
+    /// [`ModelError::ModelFile`] if this program did not write the file.
+    pub(crate) fn with_weights(self, layout: &ParamLayout, weights: &[f32]) -> Result<Self> {
+        let info = self.info()?;
+        let weights = Tensor::from_slice(weights, &[weights.len()], Device::Cpu)?;
+        let bytes = to_bytes(layout, &weights, &info)?;
+        Ok(ModelFile { path: self.path, bytes })
+    }
+
+    /// The path that it was read from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// A hash of the file, for the comparison between ranks at start.
     pub fn fingerprint(&self) -> u64 {
         fingerprint(&self.bytes)
@@ -258,10 +274,17 @@ impl ModelFile {
     fn weights_below(&self, end: usize, layout: &ParamLayout, mut flat: Vec<f32>) -> Result<Tensor> {
         let tensors = self.tensors();
         let mut differences = Vec::new();
+        let head = layout.slots().iter().map(|slot| slot.layer).max();
+        let mut is_only_head = true;
         for slot in layout.forward_order().into_iter().filter(|slot| slot.layer < end) {
             match tensors.tensor(&slot.name) {
-                Err(_) => differences.push(format!("{} {:?} is not in the file", slot.name, slot.dims)),
+                Err(_) => {
+                    is_only_head = false;
+                    differences.push(format!("{} {:?} is not in the file", slot.name, slot.dims));
+                }
                 Ok(view) if view.shape() != slot.dims => {
+                    // A row per output; the rest is the width of the layer before it.
+                    is_only_head &= Some(slot.layer) == head && view.shape()[1..] == slot.dims[1..];
                     differences.push(format!(
                         "{} is {:?} in the file, {:?} in the model",
                         slot.name,
@@ -270,6 +293,7 @@ impl ModelFile {
                     ));
                 }
                 Ok(view) if view.dtype() != Dtype::F32 => {
+                    is_only_head = false;
                     differences.push(format!(
                         "{} is {:?} in the file, F32 in the model",
                         slot.name,
@@ -283,11 +307,13 @@ impl ModelFile {
             |name: &str| layout.slots().iter().any(|slot| slot.name == name) || EXTRAS.contains(&name);
         let mut strangers: Vec<_> = tensors.names().into_iter().filter(|name| !is_known(name)).collect();
         strangers.sort_unstable();
+        is_only_head &= strangers.is_empty();
         differences.extend(strangers.into_iter().map(|name| format!("{name} is not in the model")));
         if !differences.is_empty() {
             return Err(ModelError::ModelMismatch {
                 path: self.path.clone(),
                 differences: differences.join("\n  "),
+                is_only_head,
             });
         }
         for slot in layout.slots().iter().filter(|slot| slot.layer < end) {

@@ -4,7 +4,7 @@ use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ddp_comm::World;
+use ddp_comm::{Phase, Watchdog, World};
 use ddp_kernels::Device;
 
 use super::columns::PredictedColumns;
@@ -93,7 +93,9 @@ pub(crate) fn run(
     let labels = predicted.labels_of_array();
     let plan = &saved.preprocessor.plan;
     let observed = Arc::new(ObservedRows::new(rows.rows.clone(), plan, input.skips_bad_rows));
-    let job = Job { predicted, rows, observed: observed.clone(), predictor, loading };
+    let watchdog = world.watchdog();
+    let _phase = watchdog.during(Phase::Prediction);
+    let job = Job { predicted, rows, observed: observed.clone(), predictor, loading, watchdog };
     let counts = |world: &World| -> Result<_> {
         let counts = sum_counts(world, &observed.counts())?;
         Ok(plan.columns.iter().cloned().zip(counts).collect())
@@ -186,19 +188,20 @@ fn kept_values((values, column): (KeptValues, &OutputColumn)) -> Values {
 }
 
 /// This rank's work.
-struct Job {
+struct Job<'a> {
     predicted: PredictedColumns,
     rows: Input,
     observed: Arc<ObservedRows>,
     predictor: Predictor,
     loading: LoaderOptions,
+    watchdog: &'a Watchdog,
 }
 
-impl Job {
+impl Job<'_> {
     /// Predicts this rank's blocks, passes them to `write` with their numbers, and returns the number of rows without a
     /// prediction.
     fn predict(self, mut write: impl FnMut(u64, &Block) -> Result<()>) -> Result<u64> {
-        let Job { predicted, mut rows, observed, mut predictor, loading } = self;
+        let Job { predicted, mut rows, observed, mut predictor, loading, watchdog } = self;
         let blocks = mem::replace(&mut rows.blocks, Box::new(std::iter::empty()));
         let (table, n_outputs) = (rows.table.clone(), predictor.n_outputs());
         let mut n_bad_rows = 0;
@@ -226,6 +229,7 @@ impl Job {
         };
         let mut last_range = None;
         predictor.predict_ranges(observed.clone(), blocks, loading, |range, own, batch| {
+            watchdog.tick();
             if last_range != Some(range) {
                 if let Some(first) = current.replace(own.start) {
                     end_block(first, &mut outputs)?;

@@ -61,6 +61,25 @@ impl SavedModel {
         })
     }
 
+    /// Reads the weights that a new run starts from: of a model file, which may be that of another program, or of the model that
+    /// [`SavedModel::open`] finds in a folder, with the average of the weights where the run kept one.
+    ///
+    /// # Errors
+    /// See [`SavedModel::open`].
+    pub(crate) fn initial(path: &Path, is_active: bool) -> Result<ModelFile> {
+        let (model_path, checkpoint) = locate(path, is_active)?;
+        if checkpoint.is_none() {
+            return Ok(ModelFile::read(&model_path)?);
+        }
+        let saved = Self::open_of(path, is_active)?;
+        let layout = ParamLayout::new(&saved.spec()?);
+        let average = saved.checkpoint.as_ref().map(|checkpoint| average(checkpoint, &layout)).transpose()?;
+        match average.flatten() {
+            Some(average) => Ok(saved.file.with_weights(&layout, &average)?),
+            None => Ok(saved.file),
+        }
+    }
+
     /// A hash of the model file, for the comparison between ranks.
     pub fn fingerprint(&self) -> u64 {
         self.file.fingerprint()

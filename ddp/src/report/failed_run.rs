@@ -5,16 +5,17 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use crate::report::metrics::{Event, FailedEvent, json_line, write_stdout};
+use crate::report::EventStream;
+use crate::report::metrics::{Event, FailedEvent, json_line};
 
 /// Where a run that fails writes its last event, and how far it came.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct FailedRun {
-    /// Whether events go to stdout as well.
-    pub json: bool,
+    /// Where events go as well, with `--json`.
+    pub stdout: Option<EventStream>,
     /// The event file, once there is one; shared with the watchdog.
     pub metrics: Arc<OnceLock<PathBuf>>,
-    /// Steps completed, once training began.
+    /// The step that failed, or else the number of completed steps; `None` before training.
     pub step: Option<u64>,
 }
 
@@ -27,14 +28,16 @@ impl FailedRun {
         };
         let error = error.to_owned();
         let line = json_line(&Event::Failed(FailedEvent { exit_code, rank, step: self.step, error, hint }));
-        if self.json {
-            let _ = write_stdout(&line);
-        }
         // Not created: a rank of another host may not see the run's folder.
         if let Some(path) = self.metrics.get()
             && let Ok(mut file) = OpenOptions::new().append(true).open(path)
         {
             let _ = file.write_all(line.as_bytes());
+        }
+        // Last, since nobody may read it.
+        if let Some(stdout) = &self.stdout {
+            stdout.write(&line);
+            stdout.flush();
         }
     }
 }
@@ -47,7 +50,7 @@ mod tests {
     fn the_event_is_the_last_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
-        let run = FailedRun { json: false, metrics: Arc::new(path.clone().into()), step: Some(6) };
+        let run = FailedRun { stdout: None, metrics: Arc::new(path.clone().into()), step: Some(7) };
         run.write(1, 0, "not created");
         assert!(!path.exists());
         std::fs::write(&path, "{\"event\":\"step\"}\n").unwrap();
@@ -55,7 +58,7 @@ mod tests {
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(
             text.lines().last().unwrap(),
-            r#"{"event":"failed","exit_code":1,"rank":2,"step":6,"error":"loss is NaN at step 7","hint":"try a smaller `optimizer.lr`"}"#
+            r#"{"event":"failed","exit_code":1,"rank":2,"step":7,"error":"loss is NaN at step 7","hint":"try a smaller `optimizer.lr`"}"#
         );
         run.write(74, 0, "no hint");
         let text = std::fs::read_to_string(&path).unwrap();

@@ -4,14 +4,11 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize, Serializer};
-use tracing::warn;
-
 use crate::config::EvalMetric;
-use crate::report::EvalMetrics;
-use crate::report::ReportError;
+use crate::report::{EvalMetrics, EventStream, ReportError};
 use crate::storage::atomic_write::{WriteError, write_atomic};
 use crate::storage::user_file::open_regular;
+use serde::{Deserialize, Serialize, Serializer};
 
 type Result<T, E = ReportError> = std::result::Result<T, E>;
 
@@ -195,7 +192,7 @@ pub struct FailedEvent {
     pub exit_code: u8,
     /// Rank that reports the failure.
     pub rank: usize,
-    /// Steps completed; absent before training began.
+    /// The step that failed, as `error` names it, or else the number of completed steps; absent before training.
     pub step: Option<u64>,
     /// What happened.
     pub error: String,
@@ -207,27 +204,27 @@ pub struct FailedEvent {
 #[derive(Debug)]
 pub struct MetricsSink {
     file: Option<(PathBuf, File)>,
-    stdout: bool,
+    stdout: Option<EventStream>,
 }
 
 impl MetricsSink {
-    /// Writes to the new file `path`, and to stdout if `json`.
+    /// Writes to the new file `path`, and to `stdout`.
     ///
     /// # Errors
     /// [`ReportError::Write`] if the file can't be created.
-    pub fn create(path: &Path, json: bool) -> Result<Self> {
+    pub fn create(path: &Path, stdout: Option<EventStream>) -> Result<Self> {
         let failed = |source| WriteError { path: path.to_owned(), source };
         // To append, since a rank that fails may write the last line.
         let file = OpenOptions::new().append(true).create(true).open(path).map_err(failed)?;
         file.set_len(0).or_else(allow_device).map_err(failed)?;
-        Ok(Self { file: Some((path.to_owned(), file)), stdout: json })
+        Ok(Self { file: Some((path.to_owned(), file)), stdout })
     }
 
     /// Appends to the file of a run that is resumed after step `step`, without the lines of later steps: those steps run again.
     ///
     /// # Errors
     /// [`ReportError::Write`] if the file can't be read or written.
-    pub fn resume(path: &Path, json: bool, step: u64) -> Result<Self> {
+    pub fn resume(path: &Path, stdout: Option<EventStream>, step: u64) -> Result<Self> {
         let failed = |source| WriteError { path: path.to_owned(), source };
         let old = match open_regular(path).and_then(io::read_to_string) {
             Ok(old) => old,
@@ -237,37 +234,40 @@ impl MetricsSink {
         let kept: String = old.split_inclusive('\n').filter(|line| is_until(line, step)).collect();
         write_atomic(path, kept.as_bytes())?;
         let file = OpenOptions::new().append(true).open(path).map_err(failed)?;
-        Ok(Self { file: Some((path.to_owned(), file)), stdout: json })
+        Ok(Self { file: Some((path.to_owned(), file)), stdout })
     }
 
     /// Writes nothing.
     pub fn none() -> Self {
-        Self { file: None, stdout: false }
+        Self { file: None, stdout: None }
     }
 
     /// Writes one line, whole, so that a reader never sees half of one.
     ///
     /// # Errors
     /// [`ReportError::Write`] the first time that the file can't be written; later events skip the file. An error of stdout does
-    /// not end the run, because the file has all events: it is reported once, and not at all for a closed pipe.
+    /// not end the run, because the file has all events; see [`EventStream::write`].
     pub fn write(&mut self, event: &Event) -> Result<()> {
-        if self.file.is_none() && !self.stdout {
+        if self.file.is_none() && self.stdout.is_none() {
             return Ok(());
         }
         let line = json_line(event);
-        if self.stdout
-            && let Err(error) = write_stdout(&line)
-        {
-            self.stdout = false;
-            if error.kind() != io::ErrorKind::BrokenPipe {
-                warn!("stopped writing events to stdout: {error}; metrics.jsonl has all of them");
-            }
+        if let Some(stdout) = &self.stdout {
+            stdout.write(&line);
         }
         if let Some((path, mut file)) = self.file.take() {
             file.write_all(line.as_bytes()).map_err(|source| WriteError { path: path.clone(), source })?;
             self.file = Some((path, file));
         }
         Ok(())
+    }
+}
+
+impl Drop for MetricsSink {
+    fn drop(&mut self) {
+        if let Some(stdout) = &self.stdout {
+            stdout.flush();
+        }
     }
 }
 
@@ -291,12 +291,6 @@ pub fn json_line(value: &impl Serialize) -> String {
 /// Ignores that a device, such as `/dev/full`, cannot be truncated.
 fn allow_device(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::InvalidInput { Ok(()) } else { Err(error) }
-}
-
-pub(super) fn write_stdout(line: &str) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(line.as_bytes())?;
-    stdout.flush()
 }
 
 #[cfg(test)]
@@ -389,7 +383,7 @@ mod tests {
     fn file_holds_each_line_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
-        let mut sink = MetricsSink::create(&path, false).unwrap();
+        let mut sink = MetricsSink::create(&path, None).unwrap();
         sink.write(&step(1.0)).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), json_line(&step(1.0)));
         sink.write(&Event::End(end())).unwrap();
@@ -401,7 +395,7 @@ mod tests {
     fn a_resumed_run_reports_no_step_twice() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
-        let mut sink = MetricsSink::resume(&path, false, 0).unwrap();
+        let mut sink = MetricsSink::resume(&path, None, 0).unwrap();
         let epoch = |epoch, step| {
             json_line(&Event::Epoch(EpochEvent {
                 epoch,
@@ -415,7 +409,7 @@ mod tests {
         let mut text = json_line(&step(1.0)) + &epoch(1, 60) + &epoch(2, 61) + &json_line(&Event::End(end()));
         text += "{\"event\":\"step\",\"step\":3";
         std::fs::write(&path, &text).unwrap();
-        let mut sink = MetricsSink::resume(&path, false, 60).unwrap();
+        let mut sink = MetricsSink::resume(&path, None, 60).unwrap();
         let kept = json_line(&step(1.0)) + &epoch(1, 60);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), kept);
         sink.write(&step(2.0)).unwrap();
@@ -424,7 +418,7 @@ mod tests {
 
     #[test]
     fn full_disk_is_reported_once() {
-        let mut sink = MetricsSink::create(Path::new("/dev/full"), false).unwrap();
+        let mut sink = MetricsSink::create(Path::new("/dev/full"), None).unwrap();
         let error = sink.write(&step(1.0)).unwrap_err();
         let message = error.to_string();
         assert!(message.contains("`/dev/full`") && message.contains("hint: the disk is full"), "{message}");
@@ -433,8 +427,7 @@ mod tests {
 
     #[test]
     fn folder_that_is_gone_is_an_error() {
-        let message =
-            MetricsSink::create(Path::new("/nowhere/metrics.jsonl"), false).unwrap_err().to_string();
+        let message = MetricsSink::create(Path::new("/nowhere/metrics.jsonl"), None).unwrap_err().to_string();
         assert!(message.contains("`/nowhere/metrics.jsonl`") && message.contains("hint: "), "{message}");
     }
 }

@@ -3,6 +3,7 @@
 mod bar;
 mod error;
 mod eval_metrics;
+mod event_stream;
 mod failed_run;
 pub mod log;
 pub mod metrics;
@@ -14,4 +15,5 @@ pub(crate) mod units;
 
 pub use error::ReportError;
 pub use eval_metrics::{ConfusionMatrix, EvalMetrics, EvalTables, NamedFigures, ROWS};
+pub use event_stream::EventStream;
 pub use failed_run::FailedRun;

@@ -213,6 +213,8 @@ fn release(path: &Path, claimed: Identity, owner: &Owner) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     const FAST: Pace = Pace { interval: Duration::from_millis(10), stale_after: Duration::from_millis(150) };
@@ -263,6 +265,39 @@ mod tests {
         });
         assert_eq!(foreign(&path, true, None, patient).0, Foreign::Live { holder });
         renewer.join().unwrap();
+    }
+
+    /// Clocks of hosts differ, and are set by hours: what counts is that the text changes.
+    #[test]
+    fn times_in_a_lease_decide_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, file) = locked(folder.path());
+        let put = |time: &str, n_renewals: u64| {
+            let text = format!("process 7 on node2\nboot other\nrenewed {time} ({n_renewals:010})\n");
+            file.write_all_at(text.as_bytes(), 0).unwrap();
+        };
+        for time in ["20991231-235959", "19700101-000000"] {
+            put(time, 1);
+            let watched = Instant::now();
+            assert!(matches!(foreign(&path, true, None, FAST).0, Foreign::Stale { .. }), "{time}");
+            assert!(watched.elapsed() >= FAST.stale_after, "{time}: {:?}", watched.elapsed());
+        }
+        // A clock that stands still.
+        let patient = Pace { stale_after: Duration::from_secs(600), ..FAST };
+        for time in ["20991231-235959", "19700101-000000"] {
+            let is_seen = AtomicBool::new(false);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    for n in (2..).take_while(|_| !is_seen.load(Ordering::Relaxed)) {
+                        put(time, n);
+                        thread::sleep(Duration::from_millis(5));
+                    }
+                });
+                let found = foreign(&path, true, None, patient).0;
+                is_seen.store(true, Ordering::Relaxed);
+                assert!(matches!(found, Foreign::Live { .. }), "{time}");
+            });
+        }
     }
 
     #[test]

@@ -123,8 +123,13 @@ impl StopSignals {
     pub fn end_without(&self, unfinished: &Unfinished) {
         let _ = self.stage.unfinished.set(unfinished.clone());
         if let Some(signal) = self.last() {
-            end_like_any_program(signal, unfinished);
+            self.end_like_any_program(signal, unfinished);
         }
+    }
+
+    /// The ranks are joined: a signal that ends this rank is announced to the others, which then do not report its death.
+    pub fn joined(&self, world: &World) {
+        let _ = self.stage.watchdog.set(world.watchdog().clone());
     }
 
     /// From now on signals are only recorded: for a process that passes them on to the ranks it has started.
@@ -134,7 +139,7 @@ impl StopSignals {
 
     /// From now on a signal to this rank ends the job with status 85, since nothing is saved yet.
     pub fn prepare(&self, world: &World) {
-        let _ = self.stage.watchdog.set(world.watchdog().clone());
+        self.joined(world);
         self.stage.set(Stage::Preparing { rank: world.rank().0, world_size: world.world_size() });
     }
 
@@ -156,7 +161,7 @@ impl StopSignals {
         let watch = move || {
             for origin in &mut received {
                 if let Some(unfinished) = signals.stage.unfinished.get() {
-                    end_like_any_program(origin.signal, unfinished);
+                    signals.end_like_any_program(origin.signal, unfinished);
                 }
                 // mpirun, or its daemon on this host.
                 let parent = std::os::unix::process::parent_id();
@@ -234,16 +239,20 @@ impl StopSignals {
         }
     }
 
+    fn end_like_any_program(&self, signal: i32, unfinished: &Unfinished) {
+        if let Some(watchdog) = self.stage.watchdog.get() {
+            let name = low_level::signal_name(signal).unwrap_or("a signal");
+            watchdog.announce_failure(&format!("ended by {name}"));
+        }
+        unfinished.end();
+        // The three signals are known to the library.
+        let _ = low_level::emulate_default_handler(signal);
+    }
+
     fn last(&self) -> Option<i32> {
         let last = self.last.load(Ordering::SeqCst) as i32;
         (last != 0).then_some(last)
     }
-}
-
-fn end_like_any_program(signal: i32, unfinished: &Unfinished) {
-    unfinished.end();
-    // The three signals are known to the library.
-    let _ = low_level::emulate_default_handler(signal);
 }
 
 /// Report of a run that was stopped for `reason` before its first step.

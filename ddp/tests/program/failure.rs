@@ -180,6 +180,40 @@ mod mpi {
         command
     }
 
+    /// A copy of the program that presents itself as a build with another name of a feature.
+    fn other_build(folder: &Path) -> std::path::PathBuf {
+        let (name, other) = (b"features: mpi", b"features: MPI");
+        let mut program = std::fs::read(crate::common::DDP_TRAIN).unwrap();
+        let places: Vec<_> = memchr::memmem::find_iter(&program, name).collect();
+        assert!(!places.is_empty(), "the program names its features");
+        for place in places {
+            program[place..place + name.len()].copy_from_slice(other);
+        }
+        let path = folder.join("ddp-train");
+        std::fs::write(&path, program).unwrap();
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&path, executable).unwrap();
+        path
+    }
+
+    #[test]
+    fn ranks_of_another_build_are_named_before_anything_is_read() {
+        let folder = temp_dir();
+        let usual = usual_time();
+        let out = folder.path().join("out");
+        // The config does not exist: nobody comes as far as reading it.
+        let args = ["train", "absent.toml", "--out", out.to_str().unwrap()];
+        let mut command = mpirun(&[(2, &args)]);
+        command.args([":", "-n", "1"]).arg(other_build(folder.path())).args(args);
+        let outcome = run(command);
+        assert_ended(&outcome, 78, ALL, &["different builds", "\n  ranks 0 to 1 (", "\n  rank 2 ("]);
+        for part in ["commit unknown; features: mpi", "commit unknown; features: MPI"] {
+            assert!(outcome.stderr.contains(part), "{}", outcome.stderr);
+        }
+        assert!(outcome.elapsed < usual + SOON, "{:?}, usually {usual:?}", outcome.elapsed);
+        assert!(!out.exists());
+    }
+
     #[test]
     fn configs_that_differ_between_ranks_end_the_job() {
         let folder = temp_dir();

@@ -247,6 +247,42 @@ fn a_run_that_fails_by_itself_is_not_repeated() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was written");
 }
 
+/// A folder with an `mpirun` that kills itself the first `n_kills` times that it is started.
+fn dying_mpirun(folder: &Path, n_kills: usize) -> PathBuf {
+    let bin = folder.join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    let real = std::env::split_paths(&std::env::var_os("PATH").unwrap())
+        .map(|folder| folder.join("mpirun"))
+        .find(|path| path.is_file());
+    let (real, count) = (real.unwrap(), folder.join("count"));
+    let script = format!(
+        "#!/bin/sh\necho >>'{count}'\nif [ $(wc -l <'{count}') -le {n_kills} ]; then kill -KILL $$; fi\nexec '{real}' \"$@\"\n",
+        count = count.display(),
+        real = real.display()
+    );
+    let program = write(&bin, "mpirun", &script);
+    std::fs::set_permissions(program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    bin
+}
+
+#[test]
+fn an_mpirun_that_is_killed_before_it_names_itself_is_asked_again() {
+    for (n_kills, status, part) in [
+        (2, 0, ""),
+        (9999, 75, "error: `mpirun --version` was started 3 times and always ended by SIGKILL\nhint: "),
+    ] {
+        let launched = Launched::new();
+        let bin = dying_mpirun(launched.folder.path(), n_kills);
+        let path = std::env::join_paths(
+            [bin].into_iter().chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())),
+        );
+        let mut command = launched.command(&["-n", "2"], &["--set", "train.epochs=1"]);
+        command.env("PATH", path.unwrap());
+        let outcome = run(command);
+        assert_has(&outcome, status, &[part]);
+    }
+}
+
 /// Without `--out` the supervisor chooses the folder, so that a restart finds it.
 #[test]
 fn a_rank_alone_needs_no_launcher() {

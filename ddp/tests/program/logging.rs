@@ -225,13 +225,13 @@ fn a_failed_run_says_so_in_its_last_event() {
     assert_eq!(failed.stdout, metrics);
     let events = json_lines(&metrics);
     let (last, before) = events.split_last().unwrap();
-    let step = before.iter().filter(|event| event["event"] == "step").count();
+    let step = before.iter().filter(|event| event["event"] == "step").count() + 1;
     assert_eq!(
         [&last["event"], &last["exit_code"], &last["rank"], &last["step"]],
         [&Value::from("failed"), &1.into(), &0.into(), &step.into()],
         "{last}"
     );
-    assert!(last["error"].as_str().unwrap().contains(&format!("at step {}", step + 1)), "{last}");
+    assert!(last["error"].as_str().unwrap().contains(&format!("at step {step};")), "{last}");
     assert!(last["hint"].as_str().unwrap().starts_with("try a smaller `optimizer.lr`"), "{last}");
     let log = log_of(&out, 0);
     assert_eq!(levels(&log).last(), Some(&"ERROR"), "{log}");

@@ -1,14 +1,18 @@
 //! The folder of a run: lost while it trains, leased by another host, left by a killed process, and its permissions.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::fs;
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
+#[cfg(feature = "mpi")]
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{Job, run_line, run_line_ok, single, start, temp_dir};
+#[cfg(feature = "mpi")]
+use crate::common::{children, ranks, write};
 
 /// A run in the folder `out` that only ends when it is stopped.
 fn endless(folder: &Path, more: &str) -> Job {
@@ -116,6 +120,88 @@ fn a_folder_with_a_fresh_lease_of_another_host_is_refused() {
     assert!(since.elapsed() > Duration::from_secs(5));
     let warning = "took over the output folder `out` from process 7 on node2";
     assert!(outcome.stderr.contains(warning), "{}", outcome.stderr);
+}
+
+/// Adds the seconds in the file `CLOCK_OFFSET` to the system's time.
+#[cfg(feature = "mpi")]
+const SET_CLOCK: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+static long offset(void) {
+    char text[32] = {0};
+    const char *path = getenv("CLOCK_OFFSET");
+    int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (file < 0) return 0;
+    long n = read(file, text, sizeof text - 1);
+    close(file);
+    return n > 0 ? atol(text) : 0;
+}
+int clock_gettime(clockid_t clock, struct timespec *time) {
+    int status = syscall(SYS_clock_gettime, clock, time);
+    if (status == 0 && clock == CLOCK_REALTIME) time->tv_sec += offset();
+    return status;
+}
+int gettimeofday(struct timeval *time, void *zone) {
+    struct timespec now;
+    (void)zone;
+    clock_gettime(CLOCK_REALTIME, &now);
+    time->tv_sec = now.tv_sec;
+    time->tv_usec = now.tv_nsec / 1000;
+    return 0;
+}
+"#;
+
+/// The clock of a host is set by more than a year while ranks train, watch each other and hold their folder.
+#[cfg(feature = "mpi")]
+#[test]
+fn a_clock_that_is_set_ends_nothing() {
+    let folder = temp_dir();
+    let source = write(folder.path(), "clock.c", SET_CLOCK);
+    let (library, offset) = (folder.path().join("clock.so"), folder.path().join("offset"));
+    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
+    if !compiled.is_ok_and(|status| status.success()) {
+        println!("skipped: needs a C compiler, `cc`");
+        return;
+    }
+    let line = "train --out out --epochs 1000000 --device cpu --threads 1 --quiet --set log.every_steps=1 \
+                --set watchdog.timeout_s=1 --set watchdog.interval_s=0.1 --set model.hidden=[16]";
+    let mut command = ranks(2, &line.split_whitespace().collect::<Vec<_>>());
+    command.current_dir(folder.path()).env("LD_PRELOAD", &library).env("CLOCK_OFFSET", &offset);
+    let job = start(command);
+    let (metrics, lock) = (folder.path().join("out/metrics.jsonl"), folder.path().join("out/.lock"));
+    let n_bytes = || fs::metadata(&metrics).map_or(0, |data| data.len());
+    let year = |lease: &str| lease.split_once("renewed ").map(|(_, time)| time[..4].to_owned());
+    let mut years = Vec::new();
+    for days in [0, 800, -800] {
+        // Replaced at once: a reader sees one number or the other.
+        fs::write(folder.path().join("next"), (days * 86_400).to_string()).unwrap();
+        fs::rename(folder.path().join("next"), &offset).unwrap();
+        let before = n_bytes();
+        // Longer than the watchdog waits, and until a renewed lease has the new year.
+        let since = Instant::now();
+        let own = loop {
+            let own = year(&fs::read_to_string(&lock).unwrap_or_default());
+            let is_new = own.as_ref().is_some_and(|own| !years.contains(own));
+            if is_new && n_bytes() > before && since.elapsed() > Duration::from_millis(1500) {
+                break own.unwrap();
+            }
+            assert!(since.elapsed() < Duration::from_secs(60), "no step and no lease for a minute: {own:?}");
+            thread::sleep(Duration::from_millis(5));
+        };
+        years.push(own);
+    }
+    let other = run_line(folder.path(), "train --out out --epochs 1 --overwrite --quiet");
+    assert!(other.stderr.contains("`out` is in use by process "), "{}", other.stderr);
+    let rank = children(job.pid())[0];
+    assert!(Command::new("sh").args(["-c", &format!("kill -USR1 {rank}")]).status().unwrap().success());
+    let outcome = job.wait();
+    assert_eq!(outcome.status.code(), Some(85), "{}", outcome.stderr);
+    assert!(!outcome.stderr.contains("error: "), "{}", outcome.stderr);
 }
 
 #[test]

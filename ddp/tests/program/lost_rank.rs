@@ -86,7 +86,11 @@ fn assert_named(name: &str, n_ranks: usize, victim: usize, words: &str) {
     let last: Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
     assert_eq!((&last["event"], &last["exit_code"]), (&"failed".into(), &75.into()), "{last}");
     assert_eq!(last["rank"], victim, "{last}");
-    assert!(last["error"].as_str().unwrap().contains(words) && last["step"].is_u64(), "{last}");
+    let error = last["error"].as_str().unwrap();
+    assert!(error.contains(words), "{last}");
+    let place = error.split_once("t was ").unwrap().1;
+    let step = last["step"].as_u64().map_or("before ".to_owned(), |step| format!("at step {step},"));
+    assert!(place.starts_with(&step), "{last}");
     for survivor in (0..n_ranks).filter(|rank| *rank != victim) {
         let log = std::fs::read_to_string(out.join(format!("logs/rank-{survivor}.log"))).unwrap();
         assert!(log.contains(words) && log.contains("last operations of this rank"), "{log}");

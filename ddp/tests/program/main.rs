@@ -30,6 +30,7 @@ mod export;
 mod failure;
 mod gpu_program;
 mod importance;
+mod init_from;
 #[cfg(all(feature = "mpi", feature = "parquet"))]
 mod kept_types;
 #[cfg(feature = "mpi")]

@@ -5,6 +5,7 @@
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ddp-train");
 
@@ -22,6 +23,56 @@ fn text(bytes: Vec<u8>) -> String {
 
 fn train<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&["train", "--set", "train.epochs=2", "--threads", "1"], more].concat()
+}
+
+/// Events that nobody reads do not hold the run, however many they are.
+#[test]
+fn events_that_nobody_reads_do_not_hold_the_run() {
+    // Within the pipe and the run's own queue, and far more.
+    for (epochs, is_lost) in [("20", false), ("500", true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let rows = "x,label\n1,0\n2,1\n3,0\n4,1\n";
+        std::fs::write(folder.path().join("rows.csv"), rows).unwrap();
+        let sets = ["--set", "train.batch_size=1", "--set", "log.every_steps=1", "--device", "cpu"];
+        let args = [
+            "train",
+            "rows.csv",
+            "--hidden",
+            "2",
+            "--out",
+            "out",
+            "--json",
+            "--threads",
+            "1",
+            "--epochs",
+            epochs,
+        ];
+        let mut command = Command::new(PROGRAM);
+        command.args(args).args(sets).current_dir(folder.path()).stdin(Stdio::null());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let unread = child.stdout.take().unwrap();
+        let mut stderr = child.stderr.take().unwrap();
+        let stderr = std::thread::spawn(move || {
+            let mut text = String::new();
+            std::io::Read::read_to_string(&mut stderr, &mut text).unwrap();
+            text
+        });
+        let started = Instant::now();
+        while child.try_wait().unwrap().is_none() && started.elapsed() < Duration::from_secs(100) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let status = child.try_wait().unwrap();
+        let _ = child.kill();
+        let stderr = stderr.join().unwrap();
+        assert_eq!(status.and_then(|status| status.code()), Some(0), "{stderr}");
+        let lost =
+            "warning: stopped writing events to stdout: nothing reads it; metrics.jsonl has all of them";
+        assert_eq!(stderr.matches(lost).count(), usize::from(is_lost), "{stderr}");
+        let events = std::fs::read_to_string(folder.path().join("out/metrics.jsonl")).unwrap();
+        assert!(events.lines().last().unwrap().contains("\"event\":\"end\""));
+        assert!(!is_lost || events.len() > 400_000, "{} bytes", events.len());
+        drop(unread);
+    }
 }
 
 #[test]

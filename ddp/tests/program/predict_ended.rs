@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+#[cfg(feature = "mpi")]
+use crate::common::children;
 use crate::common::{Job, Outcome, kill_9, made_up_csv, ranks, run_ok, single, start, temp_dir, write};
 
 /// A model that takes minutes for the rows of `rows.csv`.
@@ -25,7 +27,7 @@ impl Slow {
         let slow = Slow { folder };
         let (few, run) = (slow.path("few.csv"), slow.path("run"));
         let args = ["train", &few, "--out", &run, "--hidden", "1024,1024,1024", "--epochs", "1", "--quiet"];
-        run_ok(single(&[&args[..], &["--device", "cpu"]].concat()));
+        run_ok(single(&[&args[..], &["--device", "cpu", "--set", "watchdog.timeout_s=1"]].concat()));
         slow
     }
 
@@ -89,6 +91,75 @@ fn a_signal_to_mpirun_leaves_no_temporary_file_of_any_rank() {
     let outcome = slow.end(slow.start(2, "out.csv"), "INT");
     assert!(!outcome.status.success(), "{}", outcome.stderr);
     assert!(slow.temporary().is_empty(), "{}", outcome.stderr);
+}
+
+/// A rank that is killed or frozen is named, and the others end and remove their files.
+#[cfg(feature = "mpi")]
+#[test]
+fn a_lost_rank_is_named() {
+    let slow = Slow::new();
+    let (run, data) = (slow.path("run"), slow.path("rows.csv"));
+    let evaluate = ["eval", "--checkpoint", &run, "--data", &data, "--device", "cpu"];
+    for (signal, words, is_eval) in [
+        ("KILL", "died: its connection closed without a goodbye", false),
+        ("STOP", "is frozen or cut off: nothing was heard of it for ", false),
+        ("STOP", "is frozen or cut off: nothing was heard of it for ", true),
+    ] {
+        let job = match is_eval {
+            false => slow.start(2, "out.csv"),
+            true => {
+                let job = start(ranks(2, &evaluate));
+                while children(job.pid()).len() < 2 {
+                    assert!(job.started.elapsed() < Duration::from_secs(60), "no ranks within a minute");
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                // It connects at once when it has a watchdog; what takes time comes later.
+                let victim = *children(job.pid()).iter().max().unwrap();
+                let mut begun = None;
+                while begun.is_none_or(|ticks| cpu_ticks(victim) < ticks + 20) {
+                    if begun.is_none() && has_thread(victim, "watchdog") {
+                        begun = Some(cpu_ticks(victim));
+                    }
+                    assert!(job.started.elapsed() < Duration::from_secs(60), "no evaluation within a minute");
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                job
+            }
+        };
+        let victim = *children(job.pid()).iter().max().unwrap();
+        let command = format!("kill -{signal} {victim}");
+        assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
+        let outcome = job.wait();
+        // mpirun may notice a death first, and has its own status for it.
+        let status = outcome.status.code();
+        assert!(status == Some(75) || (signal == "KILL" && status == Some(137)), "{outcome:?}");
+        for part in
+            ["error: rank 1 (host ", &format!(", pid {victim}"), words, "start the same command again"]
+        {
+            assert!(outcome.stderr.contains(part), "no {part:?} in {}", outcome.stderr);
+        }
+        assert_eq!(outcome.stderr.matches("error: ").count(), 1, "{}", outcome.stderr);
+        let left = slow.temporary();
+        assert!(left.iter().all(|path| path.to_str().unwrap().contains(".rank-1-")), "{left:?}");
+        left.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    }
+}
+
+/// Time of the processor that a process has taken, in 1/100 s.
+#[cfg(feature = "mpi")]
+fn cpu_ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
+    fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+}
+
+/// Whether the process has a thread of this name.
+#[cfg(feature = "mpi")]
+fn has_thread(pid: u32, name: &str) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks
+        .map(|task| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default())
+        .any(|comm| comm.trim() == name)
 }
 
 #[test]

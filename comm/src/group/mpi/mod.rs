@@ -8,10 +8,10 @@ mod call;
 mod collectives;
 #[cfg(target_os = "linux")]
 mod host;
+mod program;
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
-use std::time::Duration;
 
 use mpi::environment::Universe;
 use mpi::ffi;
@@ -23,7 +23,7 @@ use super::lockstep::{self, Lockstep};
 use super::traffic::Counter;
 use crate::end_job::end_job_because;
 use crate::launcher::Found;
-use crate::{Call, CommError, Departure, LocalRank, Rank, Result};
+use crate::{Call, CommError, Departure, LocalRank, Rank, Result, WorldOptions};
 use call::check;
 use collectives::MpiCollectives;
 #[cfg(target_os = "linux")]
@@ -48,12 +48,13 @@ pub struct MpiGroup {
 impl MpiGroup {
     /// Initialises MPI and joins the ranks that the launcher started.
     ///
-    /// - `shared_memory`: whether ranks of one host exchange data through shared memory, where possible
-    /// - `timeout`: how long a rank waits there for another one
+    /// - `hostname`: of this host, for errors
     ///
     /// # Errors
-    /// [`CommError::LauncherMismatch`], [`CommError::MpiInUse`] or [`CommError::Mpi`].
-    pub(crate) fn init(found: Found, shared_memory: bool, timeout: Option<Duration>) -> Result<Self> {
+    /// [`CommError::LauncherMismatch`], [`CommError::MpiInUse`] or [`CommError::Mpi`]; [`CommError::DifferentPrograms`], after which
+    /// MPI stays initialised, so that the job can be ended through it.
+    pub(crate) fn init(found: Found, options: WorldOptions, hostname: &str) -> Result<Self> {
+        let WorldOptions { shared_memory, timeout, program } = options;
         yield_when_idle();
         let (universe, _) =
             mpi::initialize_with_threading(mpi::Threading::Funneled).ok_or(CommError::MpiInUse)?;
@@ -72,6 +73,11 @@ impl MpiGroup {
         drop(local);
 
         let messages = MpiCollectives::new(comm.as_raw(), rank, world_size);
+        // At the first exchange of earlier builds.
+        if let Err(error) = program::agree(&messages, rank, program, hostname) {
+            std::mem::forget((universe, comm));
+            return Err(error);
+        }
         let shared = if shared_memory && local_size == world_size {
             join_host(&messages, rank, world_size, timeout)?.map(RefCell::new)
         } else {

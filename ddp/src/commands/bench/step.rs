@@ -17,18 +17,19 @@ use super::random_rows::random_rows;
 use super::report::{heading, number, percent};
 use super::timing::{Clock, Effort, Times};
 use crate::cli::{BenchDtype, BenchOptim, BenchStepArgs};
-use crate::commands::train::{check_graph, watchdog};
+use crate::commands::train::check_graph;
+use crate::commands::watchdog::{self, Watched};
 use crate::config::{OptimizerConfig, OptimizerKind, WatchdogConfig};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
 use crate::model::{LossHead, ModelSpec, Network};
 use crate::optim::optimizer::{Optimizer, UpdateScale};
 use crate::optim::param_groups::ParamGroups;
-use crate::report::FailedRun;
 use crate::report::log::Log;
 use crate::report::metrics::json_line;
 use crate::report::process;
 use crate::report::stdout::print_result;
+use crate::storage::unfinished::Unfinished;
 use crate::train::trainer::{StepRequest, Trainer, TrainerOptions};
 
 /// Measurements of the separate parts of a step.
@@ -110,7 +111,7 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
     }
     if args.watchdog {
         let config = WatchdogConfig { enabled: true, interval_s: 0.5, timeout_s: 10.0 };
-        watchdog::start(world, &Log::none(world), &config, &FailedRun::default())?;
+        watchdog::start(world, &Log::none(world), &config, Watched::Other(Unfinished::default()))?;
     }
     let place = Place::pin(world, &args.place, &[args.dtype])?;
     world.collective_result(check_graph(args.cuda_graph, place.device))?;

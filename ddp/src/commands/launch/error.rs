@@ -60,6 +60,19 @@ pub enum LaunchError {
         /// Error of the operating system.
         source: io::Error,
     },
+    /// Signals ended a program that says what it is.
+    #[error(
+        "`{program}` was started {n_tries} times and always ended by {signal}\n\
+         hint: something on this host ends processes, such as a limit of memory; the same command may work later"
+    )]
+    Killed {
+        /// The program with its argument.
+        program: String,
+        /// How often it was started.
+        n_tries: usize,
+        /// The last signal.
+        signal: String,
+    },
     /// The host file can't be read.
     #[error("host file `{}`: {source}\nhint: one host per line, such as `node1 slots=8`", path.display())]
     HostFile {
@@ -131,7 +144,7 @@ impl LaunchError {
             | LaunchError::BadHost { .. }
             | LaunchError::TooFewSlots { .. }
             | LaunchError::TooManyMinHosts { .. } => exit_code::USAGE,
-            LaunchError::TooFewHosts { .. } => exit_code::RESTARTABLE,
+            LaunchError::TooFewHosts { .. } | LaunchError::Killed { .. } => exit_code::RESTARTABLE,
             LaunchError::UnderLauncher { .. }
             | LaunchError::NoLauncher { .. }
             | LaunchError::UnknownLauncher { .. }

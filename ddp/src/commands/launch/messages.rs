@@ -78,7 +78,7 @@ fn meaning(code: i32) -> String {
     format!(" ({text})")
 }
 
-fn signal_name(signal: i32) -> String {
+pub(super) fn signal_name(signal: i32) -> String {
     let name = signal_hook::low_level::signal_name(signal);
     name.map_or_else(|| format!("signal {signal}"), str::to_owned)
 }

@@ -1,12 +1,17 @@
 //! The program that starts the ranks, and its command line.
 
 use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use super::error::LaunchError;
 use super::hosts::Host;
+use super::messages::signal_name;
 use super::probe::Agent;
+
+/// How often a program is asked for its version if a signal ends it.
+const N_TRIES: usize = 3;
 
 /// A program that starts ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +73,8 @@ impl Starter {
     /// Finds the program that can start `n_ranks` ranks.
     ///
     /// # Errors
-    /// [`LaunchError::NoLauncher`], [`LaunchError::UnknownLauncher`], [`LaunchError::WithoutMpi`].
+    /// [`LaunchError::NoLauncher`], [`LaunchError::UnknownLauncher`], [`LaunchError::WithoutMpi`]; [`LaunchError::Killed`] if signals
+    /// end the program each time that it is asked.
     pub(super) fn find(n_ranks: usize, is_local: bool, machine: &Machine) -> Result<Self, LaunchError> {
         if n_ranks == 1 && is_local {
             return Ok(Starter::Alone);
@@ -77,11 +83,11 @@ impl Starter {
             return Err(LaunchError::WithoutMpi { n_ranks });
         }
         // Without the plugin every task would be a world of its own.
-        if machine.is_in_slurm && output("srun", "--mpi=list").is_some_and(|list| list.contains("pmix")) {
+        if machine.is_in_slurm && output("srun", "--mpi=list")?.is_some_and(|list| list.contains("pmix")) {
             return Ok(Starter::Srun);
         }
         for program in ["mpirun", "mpiexec"] {
-            if let Some(version) = output(program, "--version") {
+            if let Some(version) = output(program, "--version")? {
                 return Self::of_version(program, &version, prefix(program));
             }
         }
@@ -205,10 +211,23 @@ fn open_mpi_env(major: u32, is_local: bool, machine: &Machine, agent: &Agent) ->
     env
 }
 
-/// What `program` prints with `flag`; `None` if it is not there.
-fn output(program: &str, flag: &str) -> Option<String> {
-    let output = Command::new(program).arg(flag).stdin(std::process::Stdio::null()).output().ok()?;
-    Some(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+/// What `program` prints with `flag`; `None` if it is not there. What it printed before a signal ended it does not count.
+fn output(program: &str, flag: &str) -> Result<Option<String>, LaunchError> {
+    let mut last = 0;
+    for _ in 0..N_TRIES {
+        let Ok(output) = Command::new(program).arg(flag).stdin(Stdio::null()).output() else {
+            return Ok(None);
+        };
+        last = match output.status.signal() {
+            Some(signal) => signal,
+            None => {
+                let text = [output.stdout, output.stderr].concat();
+                return Ok(Some(String::from_utf8_lossy(&text).into_owned()));
+            }
+        };
+    }
+    let program = format!("{program} {flag}");
+    Err(LaunchError::Killed { program, n_tries: N_TRIES, signal: signal_name(last) })
 }
 
 /// Whether a program of one of these names is on the PATH, and where.

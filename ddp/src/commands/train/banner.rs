@@ -205,6 +205,11 @@ pub(crate) fn same_rows(data: &DataConfig) -> Option<String> {
 /// Reports where the rows are kept and how many threads prepare them; nothing where a step reads them directly from memory.
 pub(crate) fn loading(loader: &Loader) -> Option<String> {
     match (loader.is_on_gpu(), loader.n_threads()) {
+        (true, _) if loader.is_copied_slowly() => Some(
+            "rows: all on the GPU, which gathers the batches; they were copied through plain memory, since the host has no \
+             page-locked memory left"
+                .to_owned(),
+        ),
         (true, _) => Some("rows: all on the GPU, which gathers the batches".to_owned()),
         (false, 0) => None,
         (false, n) => Some(format!("rows: on the host, prepared by {} per rank", count(n, "thread"))),

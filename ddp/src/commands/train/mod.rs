@@ -6,7 +6,6 @@
 pub(crate) mod banner;
 mod outputs;
 mod rank_logs;
-pub(crate) mod watchdog;
 
 use std::num::NonZero;
 
@@ -22,6 +21,7 @@ use crate::cli::{Bind, TrainArgs};
 use crate::commands::train::banner::Banner;
 pub(crate) use crate::commands::train::outputs::claim_folder;
 use crate::commands::train::outputs::{check_out, open_folder, open_metrics, resume_command, save};
+use crate::commands::watchdog::{self, Watched};
 use crate::config::{CommDtype, Config, Determinism, EvalSource, Length, Overrides};
 use crate::data::{self, Fitted, Loaded};
 use crate::error::{Error, MAX_THREADS_PER_CORE, ModelCommand, Result};
@@ -29,10 +29,11 @@ use crate::exit::Stop;
 use crate::model::ModelSpec;
 use crate::model::file::{ModelFile, ModelInfo};
 use crate::optim::schedule::Schedule;
-use crate::report::FailedRun;
+use crate::predict::{self, SavedModel};
 use crate::report::log::{Log, warn_of_all_ranks};
 use crate::report::progress::Progress;
 use crate::report::stdout::print_result;
+use crate::report::{EventStream, FailedRun, ReportError};
 use crate::run_folder::done::Done;
 use crate::run_folder::error::FolderError;
 use crate::run_folder::folder;
@@ -56,7 +57,9 @@ use crate::train::training_loop::{Ending, LoopPlan, TrainingLoop};
 pub fn train(world: &World, log: &Log, signals: &StopSignals, args: &TrainArgs) -> Result<(), Stop> {
     let (rank, world_size) = (world.rank().0, world.world_size());
     let _span = info_span!("run", rank, world_size, run_name = field::Empty).entered();
-    let mut failed = FailedRun { json: args.json, ..FailedRun::default() };
+    let stdout = args.json.then(EventStream::stdout).transpose();
+    let stdout = stdout.map_err(|source| Error::Report(ReportError::Stdout { source }))?;
+    let mut failed = FailedRun { stdout, ..FailedRun::default() };
     match run(world, log, signals, args, &mut failed) {
         Err(Stop::Failed(stop)) => Err(Stop::FailedRun(stop, Box::new(failed))),
         ended => ended,
@@ -121,13 +124,12 @@ impl<'w> Run<'w> {
         let resumed = Resumed::find(world, args.resume.as_ref(), args.out.as_deref())?;
         let config = world.collective_result(load_config(world, args, resumed.as_ref(), None))?;
         agree_on_config(world, args, &config)?;
-        watchdog::start(world, log, &config.watchdog, failed)?;
+        watchdog::start(world, log, &config.watchdog, Watched::Run(failed.clone()))?;
         Span::current().record("run_name", &config.name);
         let choice = pin_device(world, &args.device, pinning(args, &config))?;
         world.watchdog().set_device(&choice.device.to_string());
         world.collective_result(check_graph(args.cuda_graph, choice.device))?;
-        let init_from = args.init_from.as_deref().map(ModelFile::read).transpose().map_err(Error::from);
-        let init_from = world.collective_result(init_from)?;
+        let init_from = initial_model(world, args)?;
         let fitted = fitted(args, init_from.as_ref(), resumed.as_ref());
         agree_on_start(world, args, init_from.as_ref(), fitted.as_ref())?;
         let config_of_data = resumed.as_ref().map(|resumed| resumed.config_of_data(&config));
@@ -189,6 +191,9 @@ impl<'w> Run<'w> {
         world.collective_result(announce(&banner, args, &choice))?;
         data.warnings.iter().for_each(|warning| warn!("{warning}"));
         banner::target_scale(&data).iter().for_each(|line| info!("{line}"));
+        if let Some(file) = init_from.as_ref().filter(|file| Some(file.path()) != args.init_from.as_deref()) {
+            info!("initial weights: {}", file.path().display());
+        }
         if let (Some(file), Some(_), None) = (&args.init_from, &fitted, &resumed) {
             info!(
                 "preprocessing of the rows is that of {}; --refit-preprocessing fits it to the training rows",
@@ -238,7 +243,7 @@ impl<'w> Run<'w> {
                 world.collective_result(setup::loader(&config, &data, &cuts, world, device, Some(&state)))?;
             banner::loading(&loader).iter().for_each(|line| info!("{line}"));
             let saver = Autosave::new(world, &config, &data, &trainer, &path)?;
-            let metrics = open_metrics(world, folder.as_ref(), args.json, resumed.as_ref())?;
+            let metrics = open_metrics(world, folder.as_ref(), failed.stdout.clone(), resumed.as_ref())?;
             let _ = failed.metrics.set(path.join(folder::METRICS_FILE));
             let evaluation = EvalPlan {
                 world,
@@ -269,7 +274,7 @@ impl<'w> Run<'w> {
             let ended = training.train(&mut trainer);
             // On a GPU the next step may be enqueued when one fails.
             let failed_step = ended.as_ref().err().and_then(|stop| stop.error()).and_then(TrainError::step);
-            failed.step = Some(failed_step.map_or(trainer.n_steps(), |step| step - 1));
+            failed.step = Some(failed_step.unwrap_or(trainer.n_steps()));
             match ended {
                 Ok(Ending::RolledBack { to, left_out }) => {
                     drop(training);
@@ -345,6 +350,13 @@ fn load_config(
     let Some(resumed) = resumed else { return Ok(config) };
     resumed.check_config(&config, world.world_size())?;
     Ok(config)
+}
+
+/// The model of `--init-from`: a file, or the one of a run or checkpoint folder. Collective.
+fn initial_model(world: &World, args: &TrainArgs) -> Result<Option<ModelFile>, Stop> {
+    let Some(path) = args.init_from.as_deref() else { return Ok(None) };
+    let is_active = predict::is_active(world, path).map_err(Error::from)?;
+    Ok(Some(world.collective_result(SavedModel::initial(path, is_active))?))
 }
 
 /// Settings under which a rank uses its device.
@@ -424,10 +436,9 @@ fn check_threads(n_threads: Option<usize>) -> Result<()> {
     }
 }
 
-/// Checks that all ranks run the same program on the same config.
+/// Checks that all ranks run the same config.
 fn agree_on_config(world: &World, args: &TrainArgs, config: &Config) -> Result<()> {
-    let mut entries = vec![("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
-    entries.extend(config.agreement_entries());
+    let mut entries = config.agreement_entries();
     entries.push(("--dry-run".to_owned(), args.dry_run.to_string()));
     Ok(world.agree(&entries)?)
 }

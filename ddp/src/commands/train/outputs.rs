@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::data::Loaded;
 use crate::error::Result;
 use crate::model::file::{self, ModelInfo};
+use crate::report::EventStream;
 use crate::report::metrics::{Event, MetricsSink, ResumeEvent};
 use crate::run_folder::done::DONE_FILE;
 use crate::run_folder::error::FolderError;
@@ -80,14 +81,16 @@ pub(crate) fn claim_folder(out: Option<&Path>, name: &str, existing: Existing) -
 pub(super) fn open_metrics(
     world: &World,
     folder: Option<&RunDir>,
-    json: bool,
+    stdout: Option<EventStream>,
     resumed: Option<&Resumed>,
 ) -> Result<MetricsSink> {
     let Some(folder) = folder else { return Ok(MetricsSink::none()) };
     let path = folder.file(folder::METRICS_FILE);
-    let Some(manifest) = resumed.map(Resumed::manifest) else { return Ok(MetricsSink::create(&path, json)?) };
+    let Some(manifest) = resumed.map(Resumed::manifest) else {
+        return Ok(MetricsSink::create(&path, stdout)?);
+    };
     let step = manifest.run.step;
-    let mut metrics = MetricsSink::resume(&path, json, step)?;
+    let mut metrics = MetricsSink::resume(&path, stdout, step)?;
     let (world_size, world_size_before) = (world.world_size(), manifest.world_size);
     metrics.write(&Event::Resume(ResumeEvent { step, world_size, world_size_before }))?;
     Ok(metrics)

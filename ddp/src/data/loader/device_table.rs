@@ -18,6 +18,8 @@ pub(crate) struct DeviceTable {
     x: Tensor,
     targets: Tensor,
     weights: Option<Tensor>,
+    /// Whether they were copied without page-locked memory.
+    is_from_pageable: bool,
 }
 
 impl DeviceTable {
@@ -31,7 +33,8 @@ impl DeviceTable {
         Ok(Self::size_bytes(dataset) as f64 <= gpu.memory_in_use()?.free as f64 * MAX_SHARE)
     }
 
-    /// Copies all rows, through two page-locked buffers in turn: one is filled while the other is copied.
+    /// Copies all rows, through two page-locked buffers in turn: one is filled while the other is copied. Where the host has no
+    /// page-locked memory left, through one buffer of plain memory, which is slower.
     pub(crate) fn new(dataset: &dyn Dataset, gpu: &'static Gpu) -> Result<Self> {
         Self::by_chunks(dataset, gpu, CHUNK_BYTES)
     }
@@ -41,8 +44,16 @@ impl DeviceTable {
         let mut table = Self::zeros(layout, n, gpu.device())?;
         let chunk_rows = (chunk_bytes / layout.row_bytes().max(1)).clamp(1, n.max(1));
         let n_buffers = n.div_ceil(chunk_rows).min(2);
-        let buffers: Result<Vec<_>> = (0..n_buffers).map(|_| Chunk::new(layout, chunk_rows, gpu)).collect();
-        let mut buffers = buffers?;
+        let pinned: Result<Vec<_>, _> =
+            (0..n_buffers).map(|_| Chunk::new(layout, chunk_rows, Some(gpu))).collect();
+        let mut buffers = match pinned {
+            Err(KernelError::OutOfMemory { .. }) => {
+                table.is_from_pageable = true;
+                vec![Chunk::new(layout, chunk_rows, None)?]
+            }
+            pinned => pinned?,
+        };
+        let n_buffers = buffers.len();
         let mut rows = Vec::with_capacity(chunk_rows);
         for (index, start) in (0..n).step_by(chunk_rows).enumerate() {
             rows.clear();
@@ -65,7 +76,13 @@ impl DeviceTable {
                 true => Some(zeros(&[n_rows], DType::F32)?),
                 false => None,
             },
+            is_from_pageable: false,
         })
+    }
+
+    /// Whether the rows were copied without page-locked memory, of which the host had none left.
+    pub(crate) fn is_from_pageable(&self) -> bool {
+        self.is_from_pageable
     }
 
     fn rows_mut(&mut self, start: usize, end: usize) -> Result<BatchMut<'_>, KernelError> {
@@ -95,50 +112,86 @@ impl DeviceTable {
     }
 }
 
-/// Page-locked memory for some rows, on their way to the table.
+/// Host memory for some rows, on their way to the table.
 struct Chunk {
-    x: PinnedTensor,
-    targets: PinnedTensor,
-    weights: Option<PinnedTensor>,
+    x: Staged,
+    targets: Staged,
+    weights: Option<Staged>,
+}
+
+/// Host memory for some values of rows.
+enum Staged {
+    /// Page-locked, copied while the next chunk is filled.
+    Pinned(PinnedTensor),
+    /// Plain, copied before the call returns.
+    Pageable(Tensor),
+}
+
+impl Staged {
+    /// Page-locked memory for copies to `gpu`, or plain memory.
+    fn new(gpu: Option<&'static Gpu>, dims: &[usize], dtype: DType) -> Result<Self, KernelError> {
+        let Some(gpu) = gpu else { return Ok(Staged::Pageable(Tensor::zeros(dims, dtype, Device::Cpu)?)) };
+        let mut pinned = PinnedTensor::new(gpu, dims, dtype)?;
+        pinned.set_timed(false);
+        Ok(Staged::Pinned(pinned))
+    }
+
+    fn wait_sent(&self) -> Result<(), KernelError> {
+        match self {
+            Staged::Pinned(pinned) => pinned.wait_sent(),
+            Staged::Pageable(_) => Ok(()),
+        }
+    }
+
+    /// The first `n_rows` rows, to be filled.
+    fn rows_mut(&mut self, n_rows: usize) -> Result<TensorMut<'_>, KernelError> {
+        match self {
+            Staged::Pinned(pinned) => pinned.host()?.rows(0, n_rows),
+            Staged::Pageable(tensor) => tensor.view_mut().rows(0, n_rows),
+        }
+    }
+
+    /// Copies as many rows as `to` holds.
+    fn send(&mut self, to: TensorMut<'_>) -> Result<(), KernelError> {
+        match self {
+            Staged::Pinned(pinned) => pinned.copy_to(to),
+            Staged::Pageable(tensor) => {
+                let n_rows = to.shape().dims()[0];
+                ops::copy(tensor.view().rows(0, n_rows)?, to)
+            }
+        }
+    }
 }
 
 impl Chunk {
-    fn new(layout: &RowLayout, n_rows: usize, gpu: &'static Gpu) -> Result<Self> {
-        let pinned = |dims: &[usize], dtype| {
-            let mut pinned = PinnedTensor::new(gpu, dims, dtype)?;
-            pinned.set_timed(false);
-            Ok::<_, KernelError>(pinned)
-        };
+    fn new(layout: &RowLayout, n_rows: usize, gpu: Option<&'static Gpu>) -> Result<Self, KernelError> {
         Ok(Chunk {
-            x: pinned(&[n_rows, layout.n_features()], layout.dtype)?,
-            targets: pinned(&layout.targets.dims(n_rows), layout.targets.dtype())?,
-            weights: layout.has_weights.then(|| pinned(&[n_rows], DType::F32)).transpose()?,
+            x: Staged::new(gpu, &[n_rows, layout.n_features()], layout.dtype)?,
+            targets: Staged::new(gpu, &layout.targets.dims(n_rows), layout.targets.dtype())?,
+            weights: layout.has_weights.then(|| Staged::new(gpu, &[n_rows], DType::F32)).transpose()?,
         })
     }
 
     /// Blocks until the last copy is done.
     fn wait_sent(&self) -> Result<(), KernelError> {
         let Chunk { x, targets, weights } = self;
-        [x, targets].into_iter().chain(weights).try_for_each(PinnedTensor::wait_sent)
+        [x, targets].into_iter().chain(weights).try_for_each(Staged::wait_sent)
     }
 
     fn rows_mut(&mut self, n_rows: usize) -> Result<BatchMut<'_>, KernelError> {
         Ok(BatchMut {
-            x: self.x.host()?.rows(0, n_rows)?,
-            targets: self.targets.host()?.rows(0, n_rows)?,
-            weights: match &mut self.weights {
-                Some(weights) => Some(weights.host()?.rows(0, n_rows)?),
-                None => None,
-            },
+            x: self.x.rows_mut(n_rows)?,
+            targets: self.targets.rows_mut(n_rows)?,
+            weights: self.weights.as_mut().map(|weights| weights.rows_mut(n_rows)).transpose()?,
         })
     }
 
-    /// Enqueues the copy of as many rows as `to` holds.
+    /// Copies as many rows as `to` holds.
     fn send(&mut self, to: BatchMut<'_>) -> Result<(), KernelError> {
-        self.x.copy_to(to.x)?;
-        self.targets.copy_to(to.targets)?;
+        self.x.send(to.x)?;
+        self.targets.send(to.targets)?;
         match (&mut self.weights, to.weights) {
-            (Some(weights), Some(to)) => weights.copy_to(to),
+            (Some(weights), Some(to)) => weights.send(to),
             _ => Ok(()),
         }
     }

@@ -347,6 +347,11 @@ impl Loader {
         matches!(self.rows, Rows::Gpu(..))
     }
 
+    /// Whether the rows were copied to the GPU without page-locked memory, of which the host had none left.
+    pub fn is_copied_slowly(&self) -> bool {
+        matches!(&self.rows, Rows::Gpu(_, table) if table.is_from_pageable())
+    }
+
     /// Whether batches are copied to a GPU.
     pub fn is_host_to_gpu(&self) -> bool {
         self.gpu.is_some() && !self.is_on_gpu()

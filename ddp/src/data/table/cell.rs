@@ -280,8 +280,13 @@ fn number(cell: &[u8], notation: &Notation) -> Result<Number, CellProblem> {
         return Ok(Number::Seconds { seconds, has_date });
     }
     let has_comma = with_point(text).is_some() || is_grouped(text, ',');
-    let problem =
-        |text| if has_comma { CellProblem::CommaInNumber { text } } else { CellProblem::NotANumber { text } };
+    let problem = |text| {
+        if has_comma {
+            CellProblem::CommaInNumber { text }
+        } else {
+            CellProblem::NotANumber { text, column: None }
+        }
+    };
     Err(problem(shown(cell)))
 }
 
@@ -298,7 +303,7 @@ fn exact_value(cell: &[u8], notation: &Notation) -> Result<(f32, f64), CellProbl
             let value = seconds as f32;
             Ok((value, seconds - f64::from(value)))
         }
-        Err(CellProblem::NotANumber { text }) => Err(CellProblem::TargetNotANumber { text }),
+        Err(CellProblem::NotANumber { text, .. }) => Err(CellProblem::TargetNotANumber { text }),
         Err(problem) => Err(problem),
     }
 }

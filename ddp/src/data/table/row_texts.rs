@@ -24,5 +24,5 @@ pub(super) fn error_of_cell<'a>(
             return CsvError::Texts { path, line, texts };
         }
     }
-    CsvError::Cell { path, line, column: column.to_owned(), problem }
+    CsvError::Cell { path, line, column: column.to_owned(), problem: problem.in_column(column) }
 }

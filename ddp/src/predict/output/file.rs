@@ -103,7 +103,7 @@ impl OutputFile {
         let indices = gather(world, &index::to_bytes(&self.entries))?;
         let blocks =
             index::in_order(indices.iter().map(|bytes| index::from_bytes(bytes, self.n_streams)).collect());
-        let joined = if self.rank == 0 { self.join(&blocks) } else { Ok(0) };
+        let joined = if self.rank == 0 { self.join(&blocks, &|| world.watchdog().tick()) } else { Ok(0) };
         let n_bytes = world.collective_result(joined)?;
         Ok((blocks.iter().map(|located| located.entry.n_rows).sum(), n_bytes))
     }
@@ -117,7 +117,7 @@ impl OutputFile {
         Ok(())
     }
 
-    fn join(&mut self, blocks: &[Located]) -> Result<u64> {
+    fn join(&mut self, blocks: &[Located], tick: &dyn Fn()) -> Result<u64> {
         for rank in 1..self.world_size {
             let path = self.names.stream(rank, 0);
             if !path.exists() {
@@ -125,8 +125,8 @@ impl OutputFile {
             }
         }
         let n_bytes = match std::mem::replace(&mut self.part, Part::Joined) {
-            Part::Streams(part) => part.join(&self.names, blocks)?,
-            Part::Parquet(part) => part.join(&self.names, blocks)?,
+            Part::Streams(part) => part.join(&self.names, blocks, tick)?,
+            Part::Parquet(part) => part.join(&self.names, blocks, tick)?,
             Part::Joined => 0,
         };
         let failed = |source| WriteError { path: self.path.clone(), source };

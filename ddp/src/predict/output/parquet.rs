@@ -87,10 +87,10 @@ impl ParquetPart {
     }
 
     /// Completes the output on rank 0, after all ranks have finished their parts, and returns its size in bytes.
-    pub(super) fn join(self, names: &Temporary, blocks: &[Located]) -> Result<u64> {
+    pub(super) fn join(self, names: &Temporary, blocks: &[Located], tick: &dyn Fn()) -> Result<u64> {
         let whole = names.whole();
         if !self.is_single {
-            let joined = append_row_groups(&whole, names, blocks);
+            let joined = append_row_groups(&whole, names, blocks, tick);
             joined.map_err(|error| failed(&whole, error))?;
         }
         let size = std::fs::metadata(&whole).map(|data| data.len());
@@ -145,6 +145,7 @@ fn append_row_groups(
     whole: &Path,
     names: &Temporary,
     blocks: &[Located],
+    tick: &dyn Fn(),
 ) -> std::result::Result<(), ParquetError> {
     let n_ranks = blocks.iter().map(|located| located.rank + 1).max().unwrap_or(0);
     let mut parts: Vec<(File, ParquetMetaData)> = Vec::new();
@@ -163,6 +164,7 @@ fn append_row_groups(
         let (file, metadata) = &parts[*rank];
         let group = metadata.row_group(next_group[*rank]);
         next_group[*rank] += 1;
+        tick();
         let mut copy = writer.next_row_group()?;
         for column in group.columns() {
             let result = ColumnCloseResult {

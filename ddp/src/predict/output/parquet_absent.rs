@@ -27,7 +27,7 @@ impl ParquetPart {
         match *self {}
     }
 
-    pub(super) fn join(self, _names: &Temporary, _blocks: &[Located]) -> Result<u64> {
+    pub(super) fn join(self, _names: &Temporary, _blocks: &[Located], _tick: &dyn Fn()) -> Result<u64> {
         match self {}
     }
 }

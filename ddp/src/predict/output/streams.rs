@@ -61,7 +61,12 @@ impl StreamPart {
     }
 
     /// Completes the output on rank 0, after all ranks have flushed their parts, and returns its size in bytes.
-    pub(super) fn join(mut self, names: &Temporary, blocks: &[Located]) -> Result<u64, WriteError> {
+    pub(super) fn join(
+        mut self,
+        names: &Temporary,
+        blocks: &[Located],
+        tick: &dyn Fn(),
+    ) -> Result<u64, WriteError> {
         let n_rows = blocks.iter().map(|located| located.entry.n_rows).sum();
         let head = self.encoder.head(n_rows);
         let whole = names.whole();
@@ -81,14 +86,20 @@ impl StreamPart {
             }
         };
         for stream in usize::from(self.is_single)..self.encoder.n_streams() {
-            append_stream(&mut out, names, stream, blocks).map_err(failed)?;
+            append_stream(&mut out, names, stream, blocks, tick).map_err(failed)?;
         }
         out.sync_all().and_then(|()| out.metadata()).map(|data| data.len()).map_err(failed)
     }
 }
 
 /// Appends the blocks of a stream in order. The kernel copies the bytes.
-fn append_stream(out: &mut File, names: &Temporary, stream: usize, blocks: &[Located]) -> io::Result<()> {
+fn append_stream(
+    out: &mut File,
+    names: &Temporary,
+    stream: usize,
+    blocks: &[Located],
+    tick: &dyn Fn(),
+) -> io::Result<()> {
     let n_ranks = blocks.iter().map(|located| located.rank + 1).max().unwrap_or(0);
     let parts = (0..n_ranks).map(|rank| match blocks.iter().any(|located| located.rank == rank) {
         true => File::open(names.stream(rank, stream)).map(Some),
@@ -98,6 +109,7 @@ fn append_stream(out: &mut File, names: &Temporary, stream: usize, blocks: &[Loc
     for Located { rank, entry: IndexEntry { stream_bytes, .. } } in blocks {
         let part = parts[*rank].as_ref().expect("opened above");
         let n = stream_bytes[stream];
+        tick();
         if io::copy(&mut part.take(n), out)? != n {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a rank's part is cut off"));
         }

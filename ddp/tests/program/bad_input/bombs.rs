@@ -259,6 +259,29 @@ fn lists_without_end() {
     );
 }
 
+/// A list of 50 million zeros among 9,999 of 3: the decoded values would exceed the memory.
+#[cfg(feature = "parquet")]
+#[test]
+fn a_long_list_among_short_ones() {
+    let place = Place::new();
+    place.write("middle.parquet", include_bytes!("../../fixtures/tables/hostile/long_list.parquet"));
+    place.write("first.parquet", include_bytes!("../../fixtures/tables/hostile/long_list_first.parquet"));
+    let of_row =
+        ["`middle.parquet`, row 5000, column \"x\": expected a list of 3 numbers", "got 50000000", "hint: "];
+    let of_file = ["first.parquet", "column \"x\"", "got lists of 50000000 or more", "hint: "];
+    for (name, parts) in [("middle", &of_row[..]), ("first", &of_file)] {
+        refused(&place, &[&format!("data.train={name}.parquet")], parts);
+        for line in
+            [format!("data inspect {name}.parquet"), format!("data convert {name}.parquet rows.safetensors")]
+        {
+            let script = format!("ulimit -v {ADDRESSES_KIB} && exec \"$0\" \"$@\"");
+            let mut command = Command::new("sh");
+            command.args(["-c", &script, PROGRAM]).args(line.split_whitespace());
+            place.end(&mut command).is_error(2, parts);
+        }
+    }
+}
+
 /// Work that grows with the square of the number of columns would take minutes.
 #[test]
 fn wide_tables_take_linear_time() {

@@ -70,9 +70,13 @@ fn cells_that_are_no_numbers() {
         "x,y,label\n0,1,0\n1,red,1\n",
         &[
             "data file `rows.csv`: line 3, column \"y\": expected a number, got \"red\"",
-            "hint: list the column in `data.categorical` or `data.drop`",
+            "hint: list the column in `data.categorical` or `data.drop`, such as `--set data.categorical=y`;",
         ],
     );
+    for (name, word) in [("a b", "'data.categorical=a b'"), ("7 km", "'data.categorical=\"7 km\"'")] {
+        let place = Place::with(&[("rows.csv", &format!("{name},label\nred,0\n1,1\n"))]);
+        place.refuses(&["train", "rows.csv", "--out", "out"], &[&format!("such as `--set {word}`;")]);
+    }
     for text in ["NaN", "nan", "-", "n/a", "?"] {
         let parts = ["line 2, column \"x\": the value is missing", text, "hint: set `data.missing`"];
         refuses(&format!("x,y,label\n{text},1,0\n1,0,1\n"), &parts);

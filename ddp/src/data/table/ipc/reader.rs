@@ -10,7 +10,7 @@ use crate::data::error::Result;
 use crate::data::source::SourceSpec;
 use crate::data::table::columns::ColumnPlan;
 use crate::data::table::inferred::Destination;
-use crate::data::table::parquet::{ArrowCells, BatchChunks, BatchRows, Columns, list_len_in};
+use crate::data::table::parquet::{ArrowCells, BatchChunks, BatchRows, Columns, ListColumn, list_len_in};
 use crate::data::table::reader::{CellReader, ChunkReader, TableReader};
 use crate::data::table::rows::TableRows;
 
@@ -37,11 +37,12 @@ pub(crate) fn open_chunks(
     to: Destination,
 ) -> Result<Box<dyn ChunkReader>> {
     let schema = batches(path, None)?.schema();
-    let open = |roots: &[usize]| -> Result<Box<dyn FnMut() -> Result<Option<RecordBatch>>>> {
-        let mut batches = batches(path, Some(roots.to_vec()))?;
-        let owned = path.to_owned();
-        Ok(Box::new(move || batches.next(&owned)))
-    };
+    let open =
+        |roots: &[usize], _: &[ListColumn]| -> Result<Box<dyn FnMut() -> Result<Option<RecordBatch>>>> {
+            let mut batches = batches(path, Some(roots.to_vec()))?;
+            let owned = path.to_owned();
+            Ok(Box::new(move || batches.next(&owned)))
+        };
     Ok(Box::new(BatchChunks::open(path, &schema, &|root| first_list_len(path, root), open, spec, to)?))
 }
 

@@ -8,6 +8,7 @@ use arrow_schema::{DataType, Schema};
 
 use super::columns::{Kind, first_list_len, kind, list_len, pandas_indices};
 use super::file::{ParquetFile, guarded};
+use super::lists::{self, ListColumn, Probe};
 use super::text;
 use crate::data::column_error::ColumnError;
 use crate::data::error::{DataError, Result};
@@ -30,7 +31,21 @@ pub(crate) fn open_cells(path: &Path, spec: &SourceSpec<'_>) -> Result<Box<dyn C
     let mut batches = file.batches((0..file.group_rows.len()).collect(), &roots, BATCH_ROWS)?;
     let owned = path.to_owned();
     let next = Box::new(move || guarded(&owned, || batches.next().transpose()));
-    Ok(Box::new(ArrowCells::new(path, &schema, &|root| first_list_len(&file, root), next, spec)?))
+    // Lists of several lengths may be passed on as they are.
+    let allowed = lists::most_elements(spec.memory_bytes);
+    for (root, field) in schema.fields().iter().enumerate() {
+        if let (Kind::List, Ok(Probe::TooLong(len))) = (kind(field.data_type()), lists::probe(&file, root))
+            && len > allowed
+        {
+            list_len(path, field.name(), field.data_type(), &|| Ok(Some(len)))?;
+        }
+    }
+    let cells = ArrowCells::new(path, &schema, &|root| first_list_len(&file, root), next, spec)?;
+    let lists = cells.widths.iter().enumerate().filter(|(_, len)| **len > 0);
+    let list =
+        |(root, &len): (usize, &usize)| ListColumn { name: schema.field(root).name().clone(), root, len };
+    lists::check(&file, &lists.map(list).collect::<Vec<_>>(), 0..file.group_rows.len(), allowed)?;
+    Ok(Box::new(cells))
 }
 
 /// Reads the cells of one file.

@@ -11,6 +11,7 @@ use half::f16;
 use super::cells::{categories, remainders, to_date_parts, to_f32};
 use super::columns::{Column, Columns, Kind as ArrowKind, first_list_len, kind as kind_of, pandas_indices};
 use super::file::{ParquetFile, guarded};
+use super::lists::{self, ListColumn};
 use super::marks::{nullable, without_marked};
 use super::reader::list;
 use crate::data::column_error::ColumnError;
@@ -44,7 +45,8 @@ pub(crate) fn open_chunks(
     let schema = file.metadata.schema().clone();
     let of_file = |root: usize| first_list_len(&file, root);
     let owned = path.to_owned();
-    let open = |roots: &[usize]| -> Result<NextBatch> {
+    let open = |roots: &[usize], lists: &[ListColumn]| -> Result<NextBatch> {
+        lists::check(&file, lists, 0..file.group_rows.len(), 0)?;
         let groups = (0..file.group_rows.len()).collect();
         let batch_rows = (BATCH_VALUES / roots.len().max(1)).clamp(1, BATCH_ROWS);
         let mut batches = file.batches(groups, roots, batch_rows)?;
@@ -90,14 +92,16 @@ impl BatchChunks {
         path: &Path,
         schema: &SchemaRef,
         first_list_len: &dyn Fn(usize) -> Result<Option<usize>>,
-        open: impl FnOnce(&[usize]) -> Result<NextBatch>,
+        open: impl FnOnce(&[usize], &[ListColumn]) -> Result<NextBatch>,
         spec: &SourceSpec<'_>,
         to: Destination,
     ) -> Result<Self> {
         let (mut groups, mut roots, mut uses) = (Vec::new(), Vec::new(), Vec::new());
+        let mut lists = Vec::new();
         let notation = Notation::new(DecimalMark::Point, &spec.data.missing_values);
         let plan = if to == Destination::Arrays {
             let columns = Columns::new(path, schema, first_list_len, spec)?;
+            lists = columns.lists();
             for column in &columns.needed {
                 let (group, use_) = for_array(column, &columns.plan);
                 groups.push(group);
@@ -127,7 +131,7 @@ impl BatchChunks {
         };
         let parts = uses.into_iter().enumerate().map(|(column, use_)| Part { column, use_ }).collect();
         let partitions = plan.partitions;
-        let next = open(&roots)?;
+        let next = open(&roots, &lists)?;
         Ok(BatchChunks {
             path: path.to_owned(),
             groups,

@@ -9,6 +9,7 @@ use arrow_schema::{DataType, Field, Schema};
 use serde_json::Value;
 
 use super::file::{ParquetFile, guarded};
+use super::lists::{self, ListColumn, Probe};
 use crate::config::Task;
 use crate::data::DataError;
 use crate::data::column_error::ColumnError;
@@ -17,9 +18,6 @@ use crate::data::source::{SourceSpec, ToPredict};
 use crate::data::table::cell::Notation;
 use crate::data::table::columns::{ColumnPlan, FileColumns, MAX_COLUMNS, Role, categories, same_columns};
 use crate::data::table::decimal::DecimalMark;
-
-/// Rows that are searched for a list, whose length all lists must have.
-const PROBED_ROWS: usize = 1024;
 
 /// The columns of a file.
 #[derive(Debug, Clone, PartialEq)]
@@ -174,6 +172,13 @@ impl Columns {
         roots.sort_unstable();
         roots.dedup();
         roots
+    }
+
+    /// The needed columns that are lists.
+    pub(super) fn lists(&self) -> Vec<ListColumn> {
+        let lists = self.needed.iter().filter(|column| matches!(kind(&column.data_type), Kind::List));
+        let list = |of: &Column| ListColumn { name: of.name.clone(), root: of.root, len: of.roles.len() };
+        lists.map(list).collect()
     }
 
     /// Features of numbers that f32 rounds.
@@ -429,29 +434,14 @@ pub(in crate::data::table) fn list_len(
     }
 }
 
-/// The mean length of a column's lists in the row group with the longest ones, by the footer.
-fn mean_list_len(file: &ParquetFile, root: usize) -> usize {
-    let schema = file.metadata.parquet_schema();
-    let leaves: Vec<usize> =
-        (0..schema.num_columns()).filter(|&leaf| schema.get_column_root_idx(leaf) == root).collect();
-    let groups = file.metadata.metadata().row_groups().iter();
-    let of_group = groups.map(|group| {
-        let n_values =
-            leaves.iter().map(|&leaf| group.column(leaf).num_values()).fold(0, i64::saturating_add);
-        n_values / group.num_rows().max(1)
-    });
-    of_group.max().and_then(|mean| usize::try_from(mean).ok()).unwrap_or(0)
-}
-
 /// The length of the first list of a column of a Parquet file.
 pub(super) fn first_list_len(file: &ParquetFile, root: usize) -> Result<Option<usize>> {
-    // A kilobyte may hold lists of any length, so those that are too long are not decoded.
-    let mean = mean_list_len(file, root);
-    if mean > MAX_COLUMNS {
-        return Ok(Some(mean));
-    }
+    let n_rows = match lists::probe(file, root)? {
+        Probe::TooLong(len) => return Ok(Some(len)),
+        Probe::Rows(n_rows) => n_rows,
+    };
     let groups = (0..file.group_rows.len()).collect();
-    let mut batches = file.batches(groups, &[root], PROBED_ROWS)?;
+    let mut batches = file.batches(groups, &[root], n_rows)?;
     match guarded(&file.path, || batches.next().transpose())? {
         None => Err(DataError::NoRows { path: file.path.clone() }),
         Some(batch) => Ok(list_len_in(batch.column(0))),

@@ -12,6 +12,7 @@ mod chunks;
 mod columns;
 mod file;
 mod large;
+mod lists;
 mod marks;
 mod reader;
 #[cfg(test)]
@@ -28,6 +29,7 @@ pub(in crate::data::table) use chunks::BatchChunks;
 pub(crate) use chunks::open_chunks;
 pub(in crate::data::table) use columns::{Columns, list_len_in};
 pub(crate) use large::open_large;
+pub(in crate::data::table) use lists::ListColumn;
 pub(in crate::data::table) use reader::BatchRows;
 pub(crate) use reader::open;
 pub(crate) use writer::create;

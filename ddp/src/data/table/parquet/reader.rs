@@ -1,5 +1,6 @@
 //! Converts batches of columns to rows of a table; every value is checked.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use arrow_array::cast::AsArray as _;
@@ -10,6 +11,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 use super::cells::{LabelValues, categories, first_null, label_values, remainders, to_date_parts, to_f32};
 use super::columns::{Column, Columns, Kept};
 use super::file::{ParquetFile, guarded, malformed};
+use super::lists;
 use super::marks::without_marked;
 use super::text;
 use crate::config::Task;
@@ -68,11 +70,20 @@ impl ParquetReader {
         let file = ParquetFile::open(path)?;
         let columns = Columns::of_file(&file, spec)?;
         let n_groups = file.group_rows.len();
-        Self::new(file, columns, 0..n_groups)
+        // A row with another list may be left out instead of being an error.
+        let skips = spec.to_predict.is_some_and(|rows| rows.skips_bad_rows);
+        let allowed = if skips { lists::most_elements(spec.memory_bytes) } else { 0 };
+        Self::with_lists(file, columns, 0..n_groups, allowed)
     }
 
     /// Reads some row groups of `file`.
-    pub(super) fn new(file: ParquetFile, columns: Columns, groups: std::ops::Range<usize>) -> Result<Self> {
+    pub(super) fn new(file: ParquetFile, columns: Columns, groups: Range<usize>) -> Result<Self> {
+        Self::with_lists(file, columns, groups, 0)
+    }
+
+    /// Reads some row groups, whose lists may have `allowed` elements where they should have fewer.
+    fn with_lists(file: ParquetFile, columns: Columns, groups: Range<usize>, allowed: usize) -> Result<Self> {
+        lists::check(&file, &columns.lists(), groups.clone(), allowed)?;
         let roots = columns.roots();
         let row = file.group_rows[..groups.start].iter().sum();
         let end = row + file.group_rows[groups.clone()].iter().sum::<usize>();

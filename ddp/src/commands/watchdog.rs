@@ -1,0 +1,82 @@
+//! Starts the watchdog of a command: the death certificate of a lost rank goes to stderr, to each rank's log file and to the
+//! events of a run.
+
+use std::sync::Arc;
+
+use ddp_comm::watchdog::{Certificate, LossReport};
+use ddp_comm::{WatchdogOptions, World};
+use tracing::{error, warn};
+
+use crate::config::WatchdogConfig;
+use crate::error::Result;
+use crate::exit_code;
+use crate::report::FailedRun;
+use crate::report::log::{LOG_FILE, Log, Terminal};
+use crate::storage::unfinished::Unfinished;
+
+/// What a lost rank means to a command.
+#[derive(Debug, Clone)]
+pub(super) enum Watched {
+    /// A run, which has events and continues from a checkpoint.
+    Run(FailedRun),
+    /// A command that starts over. Its temporary files are removed.
+    Other(Unfinished),
+}
+
+impl Watched {
+    fn hint(&self) -> &'static str {
+        match self {
+            Watched::Run(_) => {
+                "\nhint: the same command with `--resume auto` continues from the newest checkpoint"
+            }
+            Watched::Other(_) => "\nhint: start the same command again",
+        }
+    }
+}
+
+/// Starts the watchdog unless the config turns it off. Collective.
+///
+/// # Errors
+/// [`Error::Comm`](crate::Error::Comm).
+pub(super) fn start(world: &World, log: &Log, config: &WatchdogConfig, watched: Watched) -> Result<()> {
+    if !config.enabled {
+        return Ok(());
+    }
+    let options = WatchdogOptions {
+        interval: config.interval(),
+        timeout: config.timeout(),
+        exit_code: exit_code::RESTARTABLE.into(),
+    };
+    let report = Report { terminal: log.terminal().clone(), prefix: world.prefix(), watched };
+    if let Some(warning) = world.start_watchdog(options, report)? {
+        warn!("{warning}");
+    }
+    Ok(())
+}
+
+/// Where this rank reports a lost rank.
+struct Report {
+    terminal: Arc<Terminal>,
+    prefix: String,
+    watched: Watched,
+}
+
+impl LossReport for Report {
+    fn message(&self, certificate: &Certificate) -> String {
+        self.terminal.begin_failure();
+        self.terminal.failure(&self.prefix, &format!("{}{}", certificate.text, self.watched.hint()))
+    }
+
+    fn record(&self, certificate: &Certificate) {
+        let Certificate { text, last_operations, reports, step } = certificate;
+        match (&self.watched, *reports) {
+            (Watched::Run(failed), Some(rank)) => {
+                let failed = FailedRun { step: *step, ..failed.clone() };
+                failed.write(exit_code::RESTARTABLE, rank, &format!("{text}{}", self.watched.hint()));
+            }
+            (Watched::Run(_), None) => {}
+            (Watched::Other(unfinished), _) => unfinished.end(),
+        }
+        error!(target: LOG_FILE, "{text}\nlast operations of this rank, oldest first:{last_operations}");
+    }
+}

@@ -1,0 +1,76 @@
+//! `train --init-from`: a model file, or the model that `eval` finds in a folder.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+
+use crate::common::{Weights, read_weights, refused, run_line, run_line_ok, same_bits, temp_dir, write};
+
+const ROWS: &str = "x,y,label\n1,2,0\n3,4,1\n5,6,0\n7,8,1\n2,9,0\n4,1,1\n";
+/// Steps this small change no weight.
+const AS_IT_IS: &str = "train rows.csv --hidden 4 --epochs 1 --lr 1e-30 --quiet";
+
+fn weights(folder: &Path, run: &str) -> Weights {
+    read_weights(&folder.join(run).join("model.safetensors"))
+}
+
+#[test]
+fn a_run_folder_stands_for_its_model() {
+    let folder = temp_dir();
+    let path = folder.path();
+    write(path, "rows.csv", ROWS);
+    run_line_ok(path, "train rows.csv --hidden 4 --epochs 2 --lr 0.1 --quiet --out first");
+    let outcome =
+        run_line_ok(path, &format!("{AS_IT_IS} --init-from first --out second").replace(" --quiet", ""));
+    assert!(outcome.stderr.contains("initial weights: first/model.safetensors"), "{}", outcome.stderr);
+    assert!(same_bits(&weights(path, "second"), &weights(path, "first")));
+}
+
+#[test]
+fn a_checkpoint_stands_for_the_average_of_its_weights() {
+    let folder = temp_dir();
+    let path = folder.path();
+    write(path, "rows.csv", ROWS);
+    let stopped = "train rows.csv --hidden 4 --epochs 9 --lr 0.1 --quiet --set train.ema_decay=0.5 \
+                   --set train.stop_after_steps=3 --set train.batch_size=2 --out stopped";
+    assert_eq!(run_line(path, stopped).status.code(), Some(85));
+    assert!(!path.join("stopped/model.safetensors").exists());
+    let loss = |model: &str| {
+        let line = format!("eval --checkpoint {model} --data rows.csv --json");
+        let report: serde_json::Value = serde_json::from_str(&run_line_ok(path, &line).stdout).unwrap();
+        report["eval_loss"].as_f64().unwrap()
+    };
+    run_line_ok(path, &format!("{AS_IT_IS} --init-from stopped --out from_run"));
+    run_line_ok(path, &format!("{AS_IT_IS} --init-from stopped/checkpoints/step-3 --out from_checkpoint"));
+    run_line_ok(
+        path,
+        &format!("{AS_IT_IS} --init-from stopped/checkpoints/step-3/model.safetensors --out from_file"),
+    );
+    assert_eq!(loss("from_run").to_bits(), loss("stopped").to_bits());
+    assert!(same_bits(&weights(path, "from_run"), &weights(path, "from_checkpoint")));
+    assert!(
+        !same_bits(&weights(path, "from_run"), &weights(path, "from_file")),
+        "the weights, not their average"
+    );
+}
+
+#[test]
+fn another_number_of_classes_names_the_flag() {
+    let folder = temp_dir();
+    let path = folder.path();
+    write(path, "rows.csv", ROWS);
+    write(path, "three.csv", &format!("{ROWS}8,8,2\n"));
+    run_line_ok(path, "train rows.csv --hidden 4 --epochs 1 --quiet --out first");
+    let other = "train three.csv --hidden 4 --epochs 1 --init-from first --refit-preprocessing --out second";
+    let parts = ["layers.1.weight is [2, 4] in the file, [3, 4] in the model", "--new-head"];
+    refused(path, other, &parts);
+    let wider = run_line(path, &other.replace("--hidden 4", "--hidden 5"));
+    assert!(wider.stderr.contains("hint: compare `model`"), "{}", wider.stderr);
+    refused(path, "train rows.csv --init-from absent --out third", &["model file `absent` does not exist"]);
+    std::fs::create_dir(path.join("empty")).unwrap();
+    refused(
+        path,
+        "train rows.csv --init-from empty --out third",
+        &["`empty/model.safetensors` does not exist"],
+    );
+}
