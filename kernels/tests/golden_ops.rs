@@ -7,9 +7,9 @@ use std::path::Path;
 
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::{
-    self, Activation, Average, CrossEntropyConfig, EmbeddingTable, EmbeddingTables, LayerNormGrads,
-    LayerNormStats, LinearOutput, LossSums, MatmulMode, OptimizerKind, OptimizerParams, OptimizerTensors,
-    STEP_SUMS_LEN, SavedForBackward, SumsOutput,
+    self, Activation, Average, CrossEntropyConfig, EmbeddingTable, EmbeddingTables, FirstPassTensors,
+    LayerNormGrads, LayerNormStats, LinearOutput, LossSums, MatmulMode, NewtonSchulzMemory, OptimizerKind,
+    OptimizerParams, OptimizerTensors, STEP_SUMS_LEN, SavedForBackward, SumsOutput,
 };
 use ddp_kernels::{DType, Device, Result, Tensor, TensorMut, TensorRef};
 use serde_json::Value;
@@ -18,7 +18,7 @@ use serde_json::Value;
 type Check = fn(&Case<'_>);
 
 /// The operations of the file.
-const OPS: [(&str, Check); 23] = [
+const OPS: [(&str, Check); 26] = [
     ("addmm", addmm),
     ("linear", linear),
     ("relu", |case| activation(case, Activation::Relu)),
@@ -28,6 +28,7 @@ const OPS: [(&str, Check); 23] = [
     ("tanh", |case| activation(case, Activation::Tanh)),
     ("sigmoid", |case| activation(case, Activation::Sigmoid)),
     ("softmax_cross_entropy", softmax_cross_entropy),
+    ("focal_softmax", softmax_cross_entropy),
     ("bce_with_logits", |case| {
         element_loss(case, ["logits", "targets", "d_logits"], |x, t, scale, d, sums| {
             ops::bce_with_logits(x, t, None, scale, d, sums)
@@ -73,6 +74,8 @@ const OPS: [(&str, Check); 23] = [
     ("adam", |case| adam(case, OptimizerKind::Adam)),
     ("adamw", |case| adam(case, OptimizerKind::AdamW)),
     ("lion", lion),
+    ("lamb", lamb),
+    ("muon", muon),
     ("ema", ema),
 ];
 
@@ -304,6 +307,7 @@ fn softmax_cross_entropy(case: &Case<'_>) {
         class_weights: weights.as_ref().map(Tensor::view),
         row_weights: None,
         ignore_index: case.param("ignore_index").as_i64().unwrap(),
+        focal_gamma: case.value["params"]["gamma"].as_f64().unwrap_or(0.0),
     };
     let labels = Tensor::from_slice(&indices, &shape_of(labels), case.device).unwrap();
     loss(case, "d_logits", &logits, 0.0, |scale, d, sums| {
@@ -432,6 +436,7 @@ fn sgd(case: &Case<'_>) {
             state: [(params.momentum > 0.0).then(|| velocity.view_mut()), None],
             average: None,
             compute_weights: None,
+            norms: None,
         };
         ops::optimizer_step(OptimizerKind::Sgd, &params, tensors, None).unwrap();
         // At most three steps of three roundings each, of numbers below 5.
@@ -463,6 +468,7 @@ fn ema(case: &Case<'_>) {
             state: [None, None],
             average: Some(average),
             compute_weights: None,
+            norms: None,
         };
         ops::optimizer_step(OptimizerKind::Sgd, &params, tensors, None).unwrap();
         // At most four updates of two roundings each, of numbers below 4.
@@ -493,6 +499,7 @@ fn adam(case: &Case<'_>, kind: OptimizerKind) {
             state: [Some(m.view_mut()), Some(v.view_mut())],
             average: None,
             compute_weights: None,
+            norms: None,
         };
         ops::optimizer_step(kind, &params, tensors, None).unwrap();
         // Three steps of a rounding or two of w, below 4; the steps themselves are a few thousandths of that.
@@ -523,11 +530,108 @@ fn lion(case: &Case<'_>) {
             state: [Some(m.view_mut()), None],
             average: None,
             compute_weights: None,
+            norms: None,
         };
         ops::optimizer_step(OptimizerKind::Lion, &params, tensors, None).unwrap();
         // Three steps of two roundings of w, below 4.
         case.close_to(&format!("w after step {step}"), &values(&w), want_w.row(step), 8.0 * EPS, 0.0);
         // Sums of terms below 0.1 that may cancel.
         case.close_to(&format!("m after step {step}"), &values(&m), want_m.row(step), EPS, 4.0 * EPS);
+    }
+}
+
+fn lamb(case: &Case<'_>) {
+    let betas = case.param("betas").as_array().unwrap();
+    let params = OptimizerParams {
+        lr: case.number("lr"),
+        lr_scale: case.number("lr_scale"),
+        betas: [betas[0].as_f64().unwrap(), betas[1].as_f64().unwrap()],
+        eps: case.number("eps"),
+        weight_decay: case.number("weight_decay"),
+        ..OptimizerParams::default()
+    };
+    // Three steps of a few roundings of w, below 4; of f64 only those of the file's numbers.
+    two_passes(case, OptimizerKind::Lamb, params, [16.0 * EPS, 4.0 * EPS], |_| {});
+}
+
+fn muon(case: &Case<'_>) {
+    let dims = case.input("w").shape().dims().to_vec();
+    let params = OptimizerParams {
+        lr: case.number("lr"),
+        weight_decay: case.number("weight_decay"),
+        momentum: case.number("momentum"),
+        nesterov: case.flag("nesterov"),
+        direction_scale: (dims[0] as f64 / dims[1] as f64).max(1.0).sqrt(),
+        ..OptimizerParams::default()
+    };
+    // The iteration multiplies roundings of the smallest singular values by up to 3.4^5 = 480; a step takes 0.02 of that.
+    two_passes(case, OptimizerKind::Muon, params, [400.0 * EPS, 4.0 * EPS], |direction| {
+        let n = NewtonSchulzMemory::len(dims[0], dims[1]);
+        let mut workspace = direction.new_zeros(&[n]).unwrap();
+        let mut norm = Tensor::zeros(&[2], DType::F64, direction.device()).unwrap();
+        let memory = NewtonSchulzMemory { workspace: workspace.view_mut(), norm: norm.view_mut() };
+        ops::orthogonalize(direction.view_mut().reshape(&dims).unwrap(), memory).unwrap();
+    });
+}
+
+/// Steps of an optimiser with a first pass, in f32 and f64; `between` completes the second tensor of state.
+///
+/// - `atol`: of weights in f32 and f64
+fn two_passes(
+    case: &Case<'_>,
+    kind: OptimizerKind,
+    mut params: OptimizerParams,
+    atol: [f64; 2],
+    between: impl Fn(&mut Tensor),
+) {
+    for (dtype, atol) in [DType::F32, DType::F64].into_iter().zip(atol) {
+        let (mut w, g) = (case.input("w").to_dtype(dtype).unwrap(), case.input("g").to_dtype(dtype).unwrap());
+        let dims = w.shape().dims().to_vec();
+        let [mut m, mut v] = [w.zeros_like().unwrap(), w.zeros_like().unwrap()];
+        let mut norms = Tensor::zeros(&[2], DType::F64, w.device()).unwrap();
+        for step in 0..g.shape().dims()[0] {
+            params.step = step as u64 + 1;
+            let grads = g.view().rows(step, step + 1).unwrap().reshape(&dims).unwrap();
+            let tensors = FirstPassTensors {
+                master_weights: w.view(),
+                grads,
+                state: [m.view_mut(), v.view_mut()],
+                norms: Some(norms.view_mut()),
+                accumulate: false,
+            };
+            ops::optimizer_first_pass(kind, &params, tensors, None).unwrap();
+            let is_lamb = kind == OptimizerKind::Lamb;
+            if is_lamb {
+                let v = values(&v.to_dtype(DType::F32).unwrap());
+                case.close_to(
+                    &format!("v after step {step}"),
+                    &v,
+                    case.output("v").row(step),
+                    0.0,
+                    8.0 * EPS,
+                );
+            }
+            between(&mut v);
+            let tensors = OptimizerTensors {
+                grads,
+                master_weights: w.view_mut(),
+                state: [Some(m.view_mut()), Some(v.view_mut())],
+                average: None,
+                compute_weights: None,
+                norms: is_lamb.then(|| norms.view()),
+            };
+            ops::optimizer_step(kind, &params, tensors, None).unwrap();
+            let single = |tensor: &Tensor| values(&tensor.to_dtype(DType::F32).unwrap());
+            case.close_to(
+                &format!("{dtype} w after step {step}"),
+                &single(&w),
+                case.output("w").row(step),
+                atol,
+                0.0,
+            );
+            // Sums of terms below 0.4 that may cancel.
+            let m_name = format!("{dtype} m after step {step}");
+            case.close_to(&m_name, &single(&m), case.output("m").row(step), 2.0 * EPS, 4.0 * EPS);
+        }
     }
 }

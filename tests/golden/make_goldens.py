@@ -276,7 +276,14 @@ LONG_RUNS = [
      {"clip_grad_norm": 0.4, "grad_accum_steps": 2, "ema_decay": 0.8},
      {"kind": "one_cycle"}, {"warmup": 3, "start": 0.04, "end": 4e-6}),
     ("wsd_adamw", DECAYED, {"grad_accum_steps": 4}, {"kind": "wsd", "warmup_steps": 2, "decay_steps": 4}, {"warmup": 2, "decay": 4}),
+    ("group_schedules_adamw", {**DECAYED, "groups": [
+        {"match": "layers.0.*", "lr_scale": 0.5, "schedule": {"kind": "linear", "warmup_steps": 3, "final_fraction": 0.1}},
+        {"match": "norms.*", "lr_scale": 2.0},
+        {"match": "*.bias", "weight_decay": 0.0, "schedule": {"kind": "step", "step_every_steps": 4, "step_factor": 0.5}}]},
+     {}, {"kind": "cosine"}, {}),
 ]
+# Keys of [schedule], and the arguments of `scheduler`.
+IN_STEPS = {"warmup_steps": "warmup", "final_fraction": "end", "step_every_steps": "every", "step_factor": "factor"}
 
 
 class Net(torch.nn.Module):
@@ -305,6 +312,20 @@ def param_groups(net, optimizer):
     return made
 
 
+def group_rates(net, optimizer, lr):
+    """The learning rates of each parameter's group: by `lr` of the run, or by the group's schedule, without its factor."""
+    made = []
+    for name, _ in net.named_parameters():
+        group = next((g for g in optimizer.get("groups", []) if fnmatch.fnmatchcase(name, g["match"])), {})
+        own = dict(group.get("schedule", {}))
+        if own:
+            make = scheduler(own.pop("kind"), optimizer["lr"], LONG_STEPS, **{IN_STEPS[k]: v for k, v in own.items()})
+            made.append(rates(make, optimizer["lr"], LONG_STEPS))
+        else:
+            made.append(lr)
+    return made
+
+
 def train_long(net, x, y, optimizer, settings, schedule, in_steps):
     """Ten steps over the rows in file order. Losses and norms are of before each update, norms of before clipping."""
     net = copy.deepcopy(net)
@@ -313,15 +334,15 @@ def train_long(net, x, y, optimizer, settings, schedule, in_steps):
     groups = param_groups(net, optimizer)
     step = make(groups, lr=optimizer["lr"], foreach=False, fused=False, **keys)
     lr = rates(scheduler(schedule["kind"], optimizer["lr"], LONG_STEPS, **in_steps), optimizer["lr"], LONG_STEPS)
-    bases = [g["lr"] for g in groups]
+    # A list of functions, one a group.
+    factors = [lambda t, own=own: own[min(t, LONG_STEPS - 1)] / optimizer["lr"] for own in group_rates(net, optimizer, lr)]
+    schedule_of_groups = LR.LambdaLR(step, factors)
     average = None
     if "ema_decay" in settings:
         multi = torch.optim.swa_utils.get_ema_multi_avg_fn(settings["ema_decay"])
         average = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=multi)
     losses, norms = [], []
     for i in range(LONG_STEPS):
-        for group, base in zip(step.param_groups, bases):
-            group["lr"] = base * (lr[i] / optimizer["lr"])
         rows = torch.arange(i * BATCH_SIZE, (i + 1) * BATCH_SIZE)
         step.zero_grad()
         total = 0.0
@@ -334,6 +355,7 @@ def train_long(net, x, y, optimizer, settings, schedule, in_steps):
         limit = settings.get("clip_grad_norm", math.inf)
         norms.append(torch.nn.utils.clip_grad_norm_(net.parameters(), limit, foreach=False).item())
         step.step()
+        schedule_of_groups.step()
         if average is not None:
             average.update_parameters(net)
     ema = None if average is None else dict(average.module.named_parameters())
@@ -610,9 +632,83 @@ def losses_of_labels_and_counts():
         pair("focal_with_logits", f"far_{gamma}", focal, {"gamma": gamma}, "logits", "targets", far, torch.ones_like(far))
 
 
+def lamb():
+    """Algorithm 2 of arXiv:1904.00962 with phi(z) = z, in float64; the inputs are numbers of float32."""
+    for name, decay, lr_scale, start in (("plain", 0.0, 1.0, 1.0), ("decay", 0.1, 0.5, 1.0), ("zero_weights", 0.0, 1.0, 0.0)):
+        lr, (b1, b2), eps = 1e-2, (0.9, 0.999), 1e-6
+        w, g = start * randn(37), randn(3, 37)
+        g[:, 5] = 0.0
+        first, seen_w, seen_m, seen_v = w, [], [], []
+        w, m, v = w.double(), torch.zeros(37).double(), torch.zeros(37).double()
+        for t, grad in enumerate(g.double(), 1):
+            m = b1 * m + (1 - b1) * grad
+            v = b2 * v + (1 - b2) * grad**2
+            r = (m / (1 - b1**t)) / (torch.sqrt(v / (1 - b2**t)) + eps)
+            update = r + decay * w
+            is_zero = w.norm() == 0 or update.norm() == 0
+            w = w - lr_scale * lr * (1.0 if is_zero else w.norm() / update.norm()) * update
+            for seen, value in ((seen_w, w), (seen_m, m), (seen_v, v)):
+                seen.append(value.float())
+        case("lamb", name, {"lr": lr, "lr_scale": lr_scale, "betas": [b1, b2], "eps": eps, "weight_decay": decay},
+             {"w": first, "g": g}, {"w": torch.stack(seen_w), "m": torch.stack(seen_m), "v": torch.stack(seen_v)})
+
+
+def muon():
+    """`torch.optim.Muon`, whose iterations round to bfloat16: here that rounding is left out, and all is in float64."""
+    rounding, torch.bfloat16 = torch.bfloat16, torch.float64
+    for name, rows, cols, nesterov in (("wide", 3, 5, True), ("tall", 6, 4, True), ("square", 4, 4, False), ("row", 1, 6, True)):
+        w0, g = randn(rows, cols), randn(3, rows, cols)
+        params = {"lr": 0.02, "weight_decay": 0.1, "momentum": 0.95, "nesterov": nesterov}
+        w = w0.double().requires_grad_()
+        step = torch.optim.Muon([w], **params)
+        seen, momenta = [], []
+        for grad in g.double():
+            w.grad = grad.clone()
+            step.step()
+            seen.append(w.detach().float())
+            momenta.append(step.state[w]["momentum_buffer"].float())
+        case("muon", name, params, {"w": w0, "g": g}, {"w": torch.stack(seen), "m": torch.stack(momenta)})
+    torch.bfloat16 = rounding
+
+
+def focal_softmax():
+    """Focal loss of arXiv:1708.02002 for classes, without its weight alpha, by its formula and autograd."""
+    n, c = 7, 5
+    for gamma in (0.0, 0.5, 1.0, 2.0):
+        for smoothing in (0.0, 0.1):
+            for weighted in (False, True):
+                logits, labels = (3 * randn(n, c)).requires_grad_(), randint(c, n)
+                labels[3] = -100
+                weights = torch.rand(c, generator=GEN) + 0.5 if weighted else None
+                loss = focal(logits, labels, gamma, smoothing, weights)
+                loss.backward()
+                name = f"{gamma:g}" + "_smoothed" * (smoothing > 0) + "_weighted" * weighted
+                case("focal_softmax", name, {"gamma": gamma, "label_smoothing": smoothing, "ignore_index": -100},
+                     {"logits": logits, "labels": labels, "class_weights": weights}, {"loss": loss, "d_logits": logits.grad})
+        logits = torch.tensor([[90.0, -90.0, 0.0], [-80.0, 20.0, -80.0], [0.5, 0.0, -0.5]]).requires_grad_()
+        labels = torch.tensor([1, 1, 0])
+        loss = focal(logits, labels, gamma, 0.0, None)
+        loss.backward()
+        case("focal_softmax", f"{gamma:g}_far", {"gamma": gamma, "label_smoothing": 0.0, "ignore_index": -100},
+             {"logits": logits, "labels": labels, "class_weights": None}, {"loss": loss, "d_logits": logits.grad})
+
+
+def focal(logits, labels, gamma, smoothing, weights):
+    """The mean of `(1 - p)^gamma` times the cross-entropy, `p` being the probability of the label."""
+    keep = labels >= 0
+    each = F.cross_entropy(logits, labels, weight=weights, label_smoothing=smoothing, ignore_index=-100, reduction="none")
+    p = F.softmax(logits, 1).gather(1, labels.clamp(min=0)[:, None])[:, 0]
+    # 1 - p without cancellation: the sum of the other probabilities.
+    is_other = torch.ones_like(logits).scatter(1, labels.clamp(min=0)[:, None], 0.0)
+    m = (F.softmax(logits, 1) * is_other).sum(1)
+    assert torch.allclose(m, 1 - p, atol=1e-6)
+    total = weights[labels[keep]].sum() if weights is not None else keep.sum()
+    return (m.pow(gamma) * each)[keep].sum() / total
+
+
 def operations():
     for make in (addmm, linear, activations, losses, layer_norm, optimizers, embeddings, ema, more_losses, lion,
-                 losses_of_labels_and_counts):
+                 losses_of_labels_and_counts, lamb, muon, focal_softmax):
         make()
     names = [(c["op"], c["name"]) for c in OPS]
     assert len(set(names)) == len(names)

@@ -14,12 +14,14 @@ use super::writer::Writer;
 /// `[loss]`: the training objective; always the mean over the rows of a global batch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Loss {
-    /// Softmax cross-entropy on class indices.
+    /// Softmax cross-entropy on class indices, or the focal loss of classes.
     CrossEntropy {
         /// In [0, 1), as in PyTorch.
         label_smoothing: f64,
         /// Weights of the classes; the mean is then weighted, as in PyTorch.
         class_weights: Option<ClassWeights>,
+        /// Exponent of the focal loss of classes, from 0: rows count times the power of the probability that their label lacks.
+        focal_gamma: f64,
     },
     /// Binary cross-entropy with logits.
     Bce,
@@ -55,14 +57,11 @@ pub enum ClassWeights {
     PerClass(Vec<f32>),
 }
 
+/// Keys that only losses of classes use.
+const OF_CLASSES: [&str; 2] = ["loss.label_smoothing", "loss.class_weights"];
 /// Keys that only one kind of loss uses.
-const OWNERS: [(&str, LossKind); 5] = [
-    ("loss.label_smoothing", LossKind::CrossEntropy),
-    ("loss.class_weights", LossKind::CrossEntropy),
-    ("loss.gamma", LossKind::Focal),
-    ("loss.delta", LossKind::Huber),
-    ("loss.quantile", LossKind::Quantile),
-];
+const OWNERS: [(&str, LossKind); 3] =
+    [("loss.gamma", LossKind::Focal), ("loss.delta", LossKind::Huber), ("loss.quantile", LossKind::Quantile)];
 
 const BALANCED: &str = "balanced";
 
@@ -76,12 +75,12 @@ pub(super) const KEYS: &[Key] = &[
         .default_depends("cross_entropy for classification, bce for multilabel, mse for regression")
         .example(r#""auto""#),
     number("loss.label_smoothing", Range::from_below(0.0, 1.0, "a fraction from 0 to below 1"))
-        .help("Label smoothing of cross_entropy, as in PyTorch")
+        .help("Label smoothing of cross_entropy, as in PyTorch, and of focal on classes")
         .default("0.0")
         .example("0.1")
         .hint("0 switches smoothing off, 0.1 is usual"),
     key("loss.class_weights", Kind::NumbersOr(WEIGHTS, BALANCED))
-        .help("One weight per class for cross_entropy, or \"balanced\"; the mean is then weighted, as in PyTorch")
+        .help("One weight per class for cross_entropy and focal, or \"balanced\"; the mean is then weighted, as in PyTorch")
         .absent("all classes weigh the same")
         .example("[1.0, 2.0]")
         .hint("1.0 leaves a class as it is, \"balanced\" gives each class the same total weight")
@@ -106,6 +105,13 @@ pub(super) const KEYS: &[Key] = &[
 impl Loss {
     pub(super) fn read(raw: &RawConfig, data: &DataConfig) -> Result<Self> {
         let kind = kind(raw, data.task, data.auto_task)?;
+        let is_focal = kind == LossKind::Focal;
+        let is_of_classes = matches!(kind, LossKind::Auto | LossKind::CrossEntropy)
+            || (is_focal && data.task == Task::Classification);
+        for setting in OF_CLASSES.iter().filter(|_| !is_of_classes).filter_map(|key| raw.given(key)) {
+            let expected = "absent unless the loss is \"cross_entropy\", or \"focal\" on classes";
+            return Err(setting.bad(expected, "remove it, or set `loss.kind` to \"cross_entropy\""));
+        }
         for (key, owner) in OWNERS {
             if kind != owner
                 && let Some(setting) = raw.given(key)
@@ -119,6 +125,12 @@ impl Loss {
             LossKind::Auto | LossKind::CrossEntropy => Loss::CrossEntropy {
                 label_smoothing: raw.get("loss.label_smoothing")?,
                 class_weights: class_weights(raw, data)?,
+                focal_gamma: 0.0,
+            },
+            LossKind::Focal if is_of_classes => Loss::CrossEntropy {
+                label_smoothing: raw.get("loss.label_smoothing")?,
+                class_weights: class_weights(raw, data)?,
+                focal_gamma: raw.get("loss.gamma")?,
             },
             LossKind::Bce => Loss::Bce,
             LossKind::Focal => Loss::Focal { gamma: raw.get("loss.gamma")? },
@@ -133,7 +145,10 @@ impl Loss {
     pub(super) fn write(&self, writer: &mut Writer) {
         writer.put("loss.kind", &self.name().to_owned());
         match self {
-            Self::CrossEntropy { label_smoothing, class_weights } => {
+            Self::CrossEntropy { label_smoothing, class_weights, focal_gamma } => {
+                if *focal_gamma > 0.0 {
+                    writer.put("loss.gamma", focal_gamma);
+                }
                 writer.put("loss.label_smoothing", label_smoothing);
                 if let Some(weights) = class_weights {
                     let weights = match weights {
@@ -200,6 +215,7 @@ impl Loss {
     /// The name in the config.
     pub fn name(&self) -> &'static str {
         match self {
+            Self::CrossEntropy { focal_gamma, .. } if *focal_gamma > 0.0 => "focal",
             Self::CrossEntropy { .. } => "cross_entropy",
             Self::Bce => "bce",
             Self::Focal { .. } => "focal",

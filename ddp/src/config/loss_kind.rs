@@ -43,7 +43,7 @@ pub(super) fn task_of_loss(raw: &RawConfig) -> Result<Option<Task>> {
 pub(super) fn losses_of(task: Task) -> &'static [LossKind] {
     use LossKind::{Bce, CrossEntropy, Focal, Huber, LogCosh, Mse, Poisson, Quantile};
     match task {
-        Task::Classification => &[CrossEntropy],
+        Task::Classification => &[CrossEntropy, Focal],
         Task::Multilabel => &[Bce, Focal],
         Task::Regression => &[Mse, Huber, LogCosh, Quantile, Poisson],
     }

@@ -5,8 +5,10 @@ use toml::Value;
 
 use super::error::Result;
 use super::key::{Key, Kind, Range, key, number, one_of, switch, text};
+use super::key_table::KeyTable;
 use super::nearest::nearest;
-use super::raw::RawConfig;
+use super::raw::{RawConfig, Source};
+use super::schedule::{self, ScheduleConfig};
 use super::setting::{Setting, as_number};
 use super::value::{ConfigEnum, ConfigValue as _, list};
 use super::writer::Writer;
@@ -18,16 +20,21 @@ pub struct OptimizerConfig {
     pub kind: OptimizerKind,
     /// Learning rate, positive.
     pub lr: f64,
-    /// Decay of the first and second moment (Adam, AdamW), or of the momentum as it steps and as it is kept (Lion), each in [0, 1).
+    /// Decay of the first and second moment (Adam, AdamW, LAMB, AdamW next to Muon), or of the momentum as it steps and as it is
+    /// kept (Lion), each in [0, 1).
     pub betas: [f64; 2],
-    /// Added to the root of the second moment (Adam, AdamW), positive.
+    /// Added to the root of the second moment (Adam, AdamW, LAMB, AdamW next to Muon), positive.
     pub eps: f64,
-    /// L2 for SGD and Adam, decoupled for AdamW and Lion; not negative. Default: PyTorch's, 0.01 for AdamW and else 0.
+    /// L2 for SGD and Adam, decoupled for AdamW, Lion and the matrices of Muon, part of the direction for LAMB; not negative.
     pub weight_decay: f64,
-    /// In [0, 1) (SGD).
+    /// In [0, 1) (SGD, Muon).
     pub momentum: f64,
-    /// Nesterov momentum (SGD).
+    /// Nesterov momentum (SGD, Muon).
     pub nesterov: bool,
+    /// Learning rate of AdamW for the parameters that Muon leaves to it, positive; the schedule scales both rates alike.
+    pub adamw_lr: f64,
+    /// Weight decay of AdamW for these parameters, not negative.
+    pub adamw_weight_decay: f64,
     /// Whether `weight_decay` also applies to biases and to the scales and shifts of norms.
     pub decay_bias_norm: bool,
     /// Parameters with settings of their own; the first group that matches a name applies.
@@ -36,7 +43,7 @@ pub struct OptimizerConfig {
     pub ema_decay: f64,
 }
 
-/// Parameters with a learning rate or weight decay of their own.
+/// Parameters with a learning rate, weight decay or schedule of their own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParamGroup {
     /// Names of parameters, as `layers.0.*`: `*` and `?` match anything, `[ab]` one of these.
@@ -45,6 +52,8 @@ pub struct ParamGroup {
     pub lr_scale: f64,
     /// Weight decay in place of `optimizer.weight_decay`, not negative.
     pub weight_decay: Option<f64>,
+    /// Schedule in place of `[schedule]`.
+    pub schedule: Option<ScheduleConfig>,
 }
 
 impl ConfigEnum for OptimizerKind {
@@ -56,7 +65,7 @@ const NOT_NEGATIVE: Range = Range::at_least(0.0, "a number of 0 or above");
 
 pub(super) const KEYS: &[Key] = &[
     one_of("optimizer.kind", OptimizerKind::NAMES)
-        .help("Update rule, with the semantics of PyTorch, for lion of its paper")
+        .help("Update rule, with the semantics of PyTorch, for lion and lamb of their papers; muon is for hidden weight matrices, and adamw updates all else")
         .default(r#""adamw""#)
         .synonyms(&["optim", "optimizer", "optimizer.name", "optimizer.type"]),
     number(
@@ -65,9 +74,9 @@ pub(super) const KEYS: &[Key] = &[
         Range::above(0.0, "a finite number above 0").also(|lr| lr as f32 > 0.0 && (lr as f32).is_finite()),
     )
     .help("Learning rate")
-    .default_depends("0.0001 for lion, else 0.001")
+    .default_depends("0.0001 for lion, 0.02 for muon, else 0.001")
     .example("0.001")
-    .hint("0.001 is usual for adamw, 0.1 to 0.01 for sgd, 0.0001 for lion")
+    .hint("0.001 is usual for adamw, 0.1 to 0.01 for sgd, 0.0001 for lion, 0.02 for muon")
     .synonyms(&["learning_rate"]),
     key(
         "optimizer.betas",
@@ -76,32 +85,48 @@ pub(super) const KEYS: &[Key] = &[
             len: Some(2),
         },
     )
-    .help("Decay of the first and second moment (adam, adamw), or of the momentum as it steps and as it is kept (lion)")
+    .help("Decay of the first and second moment (adam, adamw, lamb, adamw of muon), or of the momentum as it steps and as it is kept (lion)")
     .default_depends("[0.9, 0.99] for lion, else [0.9, 0.999]")
     .example("[0.9, 0.999]")
     .hint("[0.9, 0.999] is usual")
     .synonyms(&["beta1", "beta2"]),
     number("optimizer.eps", Range::above(0.0, "a number above 0").also(|eps| eps as f32 > 0.0))
-        .help("Added to the root of the second moment (adam, adamw)")
-        .default("1e-8")
+        .help("Added to the root of the second moment (adam, adamw, lamb, adamw of muon)")
+        .default_depends("1e-6 for lamb, else 1e-8")
+        .example("1e-8")
         .hint("1e-8 is usual"),
     number("optimizer.weight_decay", NOT_NEGATIVE)
-        .help("Weight decay: L2 for sgd and adam, decoupled for adamw and lion")
-        .default_depends("0.01 for adamw, else 0")
+        .help("Weight decay: L2 for sgd and adam, decoupled for adamw, lion and muon, part of the direction for lamb")
+        .default_depends("0.01 for adamw and lamb, 0.1 for muon, else 0")
         .example("0.01")
         .hint("0 switches weight decay off")
         .synonyms(&["wd"]),
     number("optimizer.momentum", Range::from_below(0.0, 1.0, "a number from 0 to below 1"))
-        .help("Momentum (sgd)")
-        .default("0.9")
+        .help("Momentum (sgd, muon)")
+        .default_depends("0.95 for muon, else 0.9")
+        .example("0.9")
         .hint("0 switches momentum off"),
-    switch("optimizer.nesterov").help("Nesterov momentum (sgd)").default("false").example("true"),
+    switch("optimizer.nesterov")
+        .help("Nesterov momentum (sgd, muon)")
+        .default_depends("true for muon, else false")
+        .example("true"),
+    number(
+        "optimizer.adamw_lr",
+        Range::above(0.0, "a finite number above 0").also(|lr| lr as f32 > 0.0 && (lr as f32).is_finite()),
+    )
+    .help("Learning rate of adamw for the parameters that muon leaves to it: biases, norms, embeddings and the last layer")
+    .default("0.001")
+    .hint("0.001 is usual"),
+    number("optimizer.adamw_weight_decay", NOT_NEGATIVE)
+        .help("Weight decay of adamw for these parameters")
+        .default("0.01")
+        .hint("0 switches it off"),
     switch("optimizer.decay_bias_norm")
         .help("Apply weight decay also to biases and to the scales and shifts of norms")
         .default("true")
         .synonyms(&["no_decay"]),
     key("optimizer.groups", Kind::Tables(GROUP_KEYS))
-        .help("Parameters with a learning rate or weight decay of their own; the first group that matches applies")
+        .help("Parameters with a learning rate, weight decay or schedule of their own; the first group that matches applies")
         .default("[]")
         .example(r#"[{ match = "layers.0.*", lr_scale = 0.1, weight_decay = 0.0 }]"#)
         .synonyms(&["param_groups"]),
@@ -116,19 +141,27 @@ const GROUP_KEYS: &[Key] = &[
     number("optimizer.groups.weight_decay", NOT_NEGATIVE)
         .help("Weight decay in place of optimizer.weight_decay")
         .example("0.0"),
+    key("optimizer.groups.schedule", Kind::Table(schedule::KEYS))
+        .help("Schedule in place of [schedule], with its keys and their defaults")
+        .example(r#"{ kind = "linear", warmup_steps = 100 }"#),
 ];
 
+/// The keys of `[schedule]`, of which a group's schedule has its own values.
+const SCHEDULE: KeyTable = KeyTable(&[schedule::KEYS]);
+
 impl OptimizerConfig {
-    /// This kind with its usual defaults: PyTorch's, but a momentum of 0.9 for SGD.
+    /// This kind with its usual defaults: PyTorch's, but a momentum of 0.9 for SGD, and for Muon a learning rate of 0.02.
     pub fn new(kind: OptimizerKind, lr: f64) -> Self {
         OptimizerConfig {
             kind,
             lr,
             betas: kind.default_betas(),
-            eps: 1e-8,
+            eps: kind.default_eps(),
             weight_decay: kind.default_weight_decay(),
-            momentum: 0.9,
-            nesterov: false,
+            momentum: default_momentum(kind),
+            nesterov: kind == OptimizerKind::Muon,
+            adamw_lr: 1e-3,
+            adamw_weight_decay: 0.01,
             decay_bias_norm: true,
             groups: Vec::new(),
             ema_decay: 0.0,
@@ -147,10 +180,12 @@ impl OptimizerConfig {
             kind,
             betas: raw.get_or("optimizer.betas", kind.default_betas())?,
             lr: raw.get_or("optimizer.lr", kind.default_lr())?,
-            eps: raw.get("optimizer.eps")?,
+            eps: raw.get_or("optimizer.eps", kind.default_eps())?,
             weight_decay: raw.get_or("optimizer.weight_decay", kind.default_weight_decay())?,
-            momentum: raw.get("optimizer.momentum")?,
-            nesterov: raw.get("optimizer.nesterov")?,
+            momentum: raw.get_or("optimizer.momentum", default_momentum(kind))?,
+            nesterov: raw.get_or("optimizer.nesterov", kind == OptimizerKind::Muon)?,
+            adamw_lr: raw.get("optimizer.adamw_lr")?,
+            adamw_weight_decay: raw.get("optimizer.adamw_weight_decay")?,
             decay_bias_norm: raw.get("optimizer.decay_bias_norm")?,
             groups: raw.setting("optimizer.groups").as_ref().map_or(Ok(Vec::new()), groups)?,
             ema_decay: raw.get("train.ema_decay")?,
@@ -173,10 +208,17 @@ impl OptimizerConfig {
         writer.put("optimizer.momentum", momentum);
         let OptimizerConfig { nesterov, decay_bias_norm, groups, ema_decay, .. } = self;
         writer.put("optimizer.nesterov", nesterov);
+        writer.put("optimizer.adamw_lr", &self.adamw_lr);
+        writer.put("optimizer.adamw_weight_decay", &self.adamw_weight_decay);
         writer.put("optimizer.decay_bias_norm", decay_bias_norm);
         writer.put_toml("optimizer.groups", list(groups, ParamGroup::to_toml));
         writer.put("train.ema_decay", ema_decay);
     }
+}
+
+/// Default of `optimizer.momentum`.
+fn default_momentum(kind: OptimizerKind) -> f64 {
+    if kind == OptimizerKind::Muon { 0.95 } else { 0.9 }
 }
 
 /// Reads the list of tables in `optimizer.groups`.
@@ -218,13 +260,42 @@ fn group(setting: &Setting, item: &Value) -> Result<ParamGroup> {
         pattern: pattern.to_owned(),
         lr_scale: number("lr_scale")?.unwrap_or(1.0),
         weight_decay: number("weight_decay")?,
+        schedule: table.get("schedule").map(|schedule| group_schedule(setting, schedule)).transpose()?,
     })
+}
+
+/// Reads the schedule of a group as `[schedule]` is read.
+fn group_schedule(setting: &Setting, item: &Value) -> Result<ScheduleConfig> {
+    let Some(table) = item.as_table() else {
+        let hint = format!("for example schedule = {}", GROUP_KEYS[3].example);
+        return Err(setting.bad("groups whose `schedule` is a table", hint));
+    };
+    let mut settings = Vec::new();
+    for (name, value) in table {
+        let full = format!("schedule.{name}");
+        let Some(key) = SCHEDULE.find(&full) else {
+            let expected =
+                format!("groups whose `schedule` has keys of [schedule], and `{name}` is none of these");
+            return Err(setting.bad(expected, SCHEDULE.hint(&full)));
+        };
+        let (raw, origin) = (None, setting.origin.clone());
+        settings.push(Setting { key, value: value.clone(), raw, origin });
+    }
+    ScheduleConfig::read(&RawConfig::layered(SCHEDULE, settings, Vec::new(), Source::Typed)?)
 }
 
 impl ParamGroup {
     fn to_toml(&self) -> String {
-        let ParamGroup { pattern, lr_scale, weight_decay } = self;
+        let ParamGroup { pattern, lr_scale, weight_decay, schedule } = self;
         let decay = weight_decay.map_or(String::new(), |decay| format!(", weight_decay = {}", decay.write()));
-        format!("{{ match = {}, lr_scale = {}{decay} }}", pattern.write(), lr_scale.write())
+        let schedule = schedule.map_or(String::new(), |schedule| {
+            let mut writer = Writer::new(SCHEDULE);
+            schedule.write(&mut writer);
+            let entries = writer.finish().into_iter();
+            let entries: Vec<_> =
+                entries.map(|entry| format!("{} = {}", entry.key.short_name(), entry.value)).collect();
+            format!(", schedule = {{ {} }}", entries.join(", "))
+        });
+        format!("{{ match = {}, lr_scale = {}{decay}{schedule} }}", pattern.write(), lr_scale.write())
     }
 }

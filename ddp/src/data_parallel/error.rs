@@ -26,6 +26,11 @@ pub enum ExchangeError {
         "`train.deterministic = \"world\"` sums whole gradients in f32 on every rank\nhint: use `comm.zero` 0 or 1, and `comm.dtype = \"f32\"`"
     )]
     TreeOfWhole,
+    /// LAMB's norms on sharded state with the fixed tree.
+    #[error(
+        "with `comm.zero` above 0, `optimizer.kind = \"lamb\"` sums the norms of parameters shard by shard, and the shards depend on the number of ranks; `train.deterministic = \"world\"` allows no such sum\nhint: use `comm.zero = 0`"
+    )]
+    ShardedNorms,
 }
 
 impl From<CommError> for ExchangeError {

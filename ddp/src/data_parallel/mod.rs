@@ -12,6 +12,8 @@
 //! (`LossSums::mean_scale`; on a GPU in device memory). So neither weights nor votes cost a message. A vote is how ranks agree
 //! on what one of them alone knows, such as a signal.
 //!
+//! Optimisers whose steps depend on whole parameters exchange norms or directions between two passes (`whole_parameters.rs`).
+//!
 //! Per step on several ranks, one short list of the buckets that are lent out is allocated.
 
 pub(crate) mod averaged_weights;
@@ -22,6 +24,7 @@ pub mod fixed_tree;
 pub mod gradients;
 pub mod replica_check;
 pub mod shard_plan;
+pub(crate) mod whole_parameters;
 pub mod zero2;
 
 pub use error::ExchangeError;

@@ -8,12 +8,14 @@ use crate::config::{ClassWeights, Loss};
 /// The loss with its constants on the device.
 #[derive(Debug)]
 pub enum LossHead {
-    /// Softmax cross-entropy on class indices.
+    /// Softmax cross-entropy on class indices, or the focal loss of classes.
     CrossEntropy {
         /// Share of the target spread over all classes.
         label_smoothing: f64,
         /// One weight per class, `[C]`.
         class_weights: Option<Tensor>,
+        /// Exponent of the probability that a label lacks; 0 for cross-entropy.
+        focal_gamma: f64,
     },
     /// Binary cross-entropy with logits.
     Bce,
@@ -43,7 +45,7 @@ pub enum LossHead {
 impl LossHead {
     /// Cross-entropy without smoothing or class weights.
     pub fn cross_entropy() -> Self {
-        LossHead::CrossEntropy { label_smoothing: 0.0, class_weights: None }
+        LossHead::CrossEntropy { label_smoothing: 0.0, class_weights: None, focal_gamma: 0.0 }
     }
 
     /// The loss of `config` on `device`.
@@ -55,7 +57,8 @@ impl LossHead {
     /// For balanced class weights before [`Loss::with_class_counts`].
     pub fn new(config: &Loss, device: Device) -> Result<Self, KernelError> {
         Ok(match config {
-            Loss::CrossEntropy { label_smoothing, class_weights } => LossHead::CrossEntropy {
+            Loss::CrossEntropy { label_smoothing, class_weights, focal_gamma } => LossHead::CrossEntropy {
+                focal_gamma: *focal_gamma,
                 label_smoothing: *label_smoothing,
                 class_weights: match class_weights {
                     Some(ClassWeights::PerClass(weights)) => {
@@ -104,11 +107,12 @@ impl LossHead {
         sums: SumsOutput<'_>,
     ) -> Result<(), KernelError> {
         match self {
-            LossHead::CrossEntropy { label_smoothing, class_weights } => {
+            LossHead::CrossEntropy { label_smoothing, class_weights, focal_gamma } => {
                 let config = CrossEntropyConfig {
                     label_smoothing: *label_smoothing,
                     class_weights: class_weights.as_ref().map(Tensor::view),
                     row_weights,
+                    focal_gamma: *focal_gamma,
                     ..CrossEntropyConfig::default()
                 };
                 ops::softmax_cross_entropy(outputs, targets, &config, scale, d_outputs, sums)

@@ -4,6 +4,7 @@ pub mod error;
 pub mod loss_scaler;
 pub mod optimizer;
 pub mod param_groups;
+pub mod run_schedule;
 pub mod schedule;
 
 pub use error::OptimError;

@@ -1,12 +1,18 @@
 //! The optimiser: one fused update of the flat buffers, or of a range of them, followed by the moving average of the weights.
+//!
+//! LAMB and Muon have a first pass, after which norms or directions of whole parameters are completed (in data_parallel,
+//! `whole_parameters.rs`).
 
 use std::ops::Range;
 
-use ddp_kernels::ops::{self, Average, OptimizerParams, OptimizerTensors, UpdateInputs};
+use ddp_kernels::ops::{
+    self, Average, FirstPassTensors, NewtonSchulzMemory, OptimizerParams, OptimizerTensors, STEP_SCALARS_LEN,
+    UpdateInputs,
+};
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
 
-use super::param_groups::{ParamGroups, Segment};
-use crate::config::OptimizerConfig;
+use super::param_groups::{ParamGroups, Segment, WholeParameter};
+use crate::config::{OptimizerConfig, OptimizerKind};
 use crate::model::Network;
 use crate::optim::error::Result;
 
@@ -21,8 +27,16 @@ pub struct Optimizer {
     ema: Option<Tensor>,
     /// The learning rate of the next step.
     lr: f64,
+    /// That of each schedule of a group.
+    group_lrs: Vec<f64>,
+    /// Norms of whole parameters, f64 (LAMB: two sums each; Muon: two numbers for the work on a matrix).
+    norms: Option<Tensor>,
+    /// Memory in which matrices are orthogonalised (Muon).
+    workspace: Option<Tensor>,
     /// Steps taken.
     n_steps: u64,
+    /// The step of the last [`Optimizer::first_pass`].
+    first_passed: u64,
 }
 
 /// Source of the factor that a step applies to the gradient.
@@ -31,7 +45,16 @@ pub enum UpdateScale<'a> {
     /// The host knows it.
     Host(f64),
     /// The device computes it, and holds learning rate and step too.
-    Device(&'a UpdateInputs<'a>),
+    Device(DeviceScale<'a>),
+}
+
+/// Numbers of a step on the device.
+#[derive(Debug, Clone, Copy)]
+pub struct DeviceScale<'a> {
+    /// Those of the run.
+    pub inputs: &'a UpdateInputs<'a>,
+    /// The scalars with the learning rate of each schedule of a group, one after the other, `[n · STEP_SCALARS_LEN]` f64.
+    pub group_scalars: Option<TensorRef<'a>>,
 }
 
 impl Optimizer {
@@ -53,7 +76,29 @@ impl Optimizer {
         let state = names.iter().map(|name| Ok((*name, zeros(MemoryUse::Optimizer)?)));
         let state = state.collect::<Result<_, KernelError>>()?;
         let ema = (config.ema_decay > 0.0).then(|| zeros(MemoryUse::Average)).transpose()?;
-        Ok(Optimizer { config: config.clone(), groups, state, ema, lr: config.lr, n_steps: 0 })
+        let memory = |n: usize, dtype| {
+            (n > 0).then(|| Tensor::zeros_for(MemoryUse::Optimizer, &[n], dtype, device)).transpose()
+        };
+        let norms = memory(groups.norms_len(), DType::F64)?;
+        let workspace = memory(groups.workspace_len(), DType::F32)?;
+        let n_schedules = config.groups.iter().filter(|group| group.schedule.is_some()).count();
+        Ok(Optimizer {
+            config: config.clone(),
+            groups,
+            state,
+            ema,
+            lr: config.lr,
+            group_lrs: vec![config.lr; n_schedules],
+            norms,
+            workspace,
+            n_steps: 0,
+            first_passed: 0,
+        })
+    }
+
+    /// Bytes next to state and average for steps over whole parameters with these groups.
+    pub fn scratch_bytes(groups: &ParamGroups) -> usize {
+        groups.norms_len() * DType::F64.size_bytes() + groups.workspace_len() * DType::F32.size_bytes()
     }
 
     /// [`OptimizerParams::beta_powers`] in step `step`.
@@ -75,6 +120,11 @@ impl Optimizer {
         Ok(Self::new(config, ParamGroups::new(config, layout)?, layout.flat_len(), model.device())?)
     }
 
+    /// The update rule.
+    pub fn kind(&self) -> OptimizerKind {
+        self.config.kind
+    }
+
     /// The learning rate of the next step.
     pub fn lr(&self) -> f64 {
         self.lr
@@ -83,6 +133,135 @@ impl Optimizer {
     /// Sets the learning rate of the next step. A step with [`UpdateScale::Device`] reads the rate from the device instead.
     pub fn set_lr(&mut self, lr: f64) {
         self.lr = lr;
+    }
+
+    /// The learning rate of the next step by the schedule of each group that has one, in the order of the groups, without the groups'
+    /// factors.
+    pub fn group_lrs(&self) -> &[f64] {
+        &self.group_lrs
+    }
+
+    /// Sets [`Optimizer::group_lrs`]; initially each is `optimizer.lr`.
+    ///
+    /// # Panics
+    /// If they are not as many as groups have a schedule.
+    pub fn set_group_lrs(&mut self, lrs: &[f64]) {
+        self.group_lrs.copy_from_slice(lrs);
+    }
+
+    /// Whether a step is [`Optimizer::first_pass`] over all ranges, and then, after what whole parameters need, the update.
+    pub fn has_first_pass(&self) -> bool {
+        !self.groups.whole().is_empty()
+    }
+
+    /// The parameters whose update depends on all of their elements.
+    pub(crate) fn whole(&self) -> &[WholeParameter] {
+        self.groups.whole()
+    }
+
+    /// LAMB's sums of squares, two for each whole parameter, to be added over the ranks that hold parts of it.
+    pub(crate) fn partial_norms(&mut self) -> Option<&mut Tensor> {
+        self.norms.as_mut().filter(|_| self.workspace.is_none())
+    }
+
+    /// The directions of Muon's matrices, in the layout of the state.
+    pub(crate) fn directions(&mut self) -> Option<&mut Tensor> {
+        let is_used = self.workspace.is_some();
+        self.state.iter_mut().find(|(name, _)| *name == "v" && is_used).map(|(_, tensor)| tensor)
+    }
+
+    /// Orthogonalises `directions` of the matrix `whole`; all of its elements, or all at their places in the state if None.
+    pub(crate) fn orthogonalize(
+        &mut self,
+        whole: usize,
+        directions: Option<TensorMut<'_>>,
+    ) -> Result<(), KernelError> {
+        let WholeParameter { range, matrix } = &self.groups.whole()[whole];
+        let (Some(dims), Some(workspace), Some(norms)) = (matrix, &mut self.workspace, &mut self.norms)
+        else {
+            return Ok(());
+        };
+        let own = self.state.iter_mut().find(|(name, _)| *name == "v");
+        let directions = match (directions, own) {
+            (Some(directions), _) => directions,
+            (None, Some((_, own))) => slice(own.view_mut(), range)?,
+            (None, None) => return Ok(()),
+        };
+        let memory = NewtonSchulzMemory { workspace: workspace.view_mut(), norm: norms.view_mut() };
+        ops::orthogonalize(directions.reshape(dims)?, memory)
+    }
+
+    /// Clears what [`Optimizer::first_pass`] adds to.
+    pub(crate) fn begin_first_pass(&mut self) -> Result<(), KernelError> {
+        self.first_passed = self.n_steps;
+        let zeros = ops::Pattern::Line { start: 0.0, step: 0.0 };
+        self.partial_norms().map_or(Ok(()), |norms| ops::fill(norms.view_mut(), zeros))
+    }
+
+    /// The first pass of the current step over a range of the flat buffers: it moves moments or momentum of whole parameters.
+    ///
+    /// - `weights`, `grads`: master weights and gradients of exactly `range`
+    /// - `state_start`: start of the state of `range` in the state tensors
+    ///
+    /// # Errors
+    /// As [`Optimizer::step_on_slice`].
+    pub(crate) fn first_pass(
+        &mut self,
+        weights: TensorRef<'_>,
+        grads: TensorRef<'_>,
+        scale: UpdateScale<'_>,
+        range: Range<usize>,
+        state_start: usize,
+    ) -> Result<(), KernelError> {
+        for (part, segment) in self.groups.within(range.clone()) {
+            let Some(whole) = segment.whole else { continue };
+            let numbers = self.numbers(&segment, scale)?;
+            let at = part.start - range.start..part.end - range.start;
+            let state_range = state_start + at.start..state_start + at.end;
+            let [(_, m), (_, v)] = &mut self.state[..] else { continue };
+            let norms = self.norms.as_mut().filter(|_| self.workspace.is_none());
+            let norms = norms.map(|norms| slice(norms.view_mut(), &(2 * whole..2 * whole + 2)));
+            let tensors = FirstPassTensors {
+                master_weights: weights.range(at.start, at.end)?,
+                grads: grads.range(at.start, at.end)?,
+                state: [slice(m.view_mut(), &state_range)?, slice(v.view_mut(), &state_range)?],
+                norms: norms.transpose()?,
+                accumulate: true,
+            };
+            ops::optimizer_first_pass(self.config.kind, &numbers.params, tensors, numbers.inputs.as_ref())?;
+        }
+        Ok(())
+    }
+
+    /// The numbers of the current step for a segment.
+    fn numbers<'a>(&self, segment: &Segment, scale: UpdateScale<'a>) -> Result<Numbers<'a>, KernelError> {
+        let Segment { lr_scale, weight_decay, schedule, whole, .. } = *segment;
+        let (grad_scale, inputs) = match scale {
+            UpdateScale::Host(grad_scale) => (grad_scale, None),
+            UpdateScale::Device(DeviceScale { inputs, group_scalars }) => {
+                let own = match schedule.zip(group_scalars) {
+                    Some((n, all)) => all.range(n * STEP_SCALARS_LEN, (n + 1) * STEP_SCALARS_LEN)?,
+                    None => inputs.scalars,
+                };
+                (1.0, Some(UpdateInputs { scalars: own, ..*inputs }))
+            }
+        };
+        let matrix = whole.and_then(|whole| self.groups.whole()[whole].matrix);
+        let kind = match self.config.kind {
+            OptimizerKind::Muon if matrix.is_none() => OptimizerKind::AdamW,
+            kind => kind,
+        };
+        let params = OptimizerParams {
+            lr: schedule.map_or(self.lr, |schedule| self.group_lrs[schedule]),
+            lr_scale,
+            weight_decay,
+            // As torch.optim.Muon with its "original" adjustment.
+            direction_scale: matrix.map_or(1.0, |[rows, cols]| (rows as f64 / cols as f64).max(1.0).sqrt()),
+            step: self.n_steps,
+            grad_scale,
+            ..self.config.params()
+        };
+        Ok(Numbers { kind, params, inputs })
     }
 
     /// Steps begun so far.
@@ -152,6 +331,9 @@ impl Optimizer {
     ///
     /// # Errors
     /// [`KernelError::Shape`] if `grads` is not as long as `range`.
+    ///
+    /// # Panics
+    /// If the optimiser has a first pass that this step has not had: only a trainer takes such steps.
     pub fn step_on_slice(
         &mut self,
         (mut weights, mut compute_weights): (TensorMut<'_>, Option<TensorMut<'_>>),
@@ -160,11 +342,10 @@ impl Optimizer {
         range: Range<usize>,
         state_start: usize,
     ) -> Result<(), KernelError> {
-        let (grad_scale, inputs) = match scale {
-            UpdateScale::Host(grad_scale) => (grad_scale, None),
-            UpdateScale::Device(inputs) => (1.0, Some(inputs)),
-        };
-        for (part, Segment { lr_scale, weight_decay, .. }) in self.groups.within(range.clone()) {
+        let is_ready = !self.has_first_pass() || self.first_passed == self.n_steps;
+        assert!(is_ready, "{} needs its first pass over all parameters", self.config.kind);
+        for (part, segment) in self.groups.within(range.clone()) {
+            let Numbers { kind, params, inputs } = self.numbers(&segment, scale)?;
             let at = part.start - range.start..part.end - range.start;
             // A whole range keeps its gradients as they are: the operation rejects a wrong length.
             let is_whole = at == (0..range.len());
@@ -172,6 +353,12 @@ impl Optimizer {
             let mut state = self.state.iter_mut().map(|(_, tensor)| slice(tensor.view_mut(), &state_range));
             let mut state = || state.next().transpose();
             let (decay, step) = (self.config.ema_decay, self.n_steps);
+            let norms = match (&self.norms, segment.whole) {
+                (Some(norms), Some(whole)) if self.config.kind == OptimizerKind::Lamb => {
+                    Some(norms.view().range(2 * whole, 2 * whole + 2)?)
+                }
+                _ => None,
+            };
             let average = self.ema.as_mut().map(|ema| {
                 Ok::<_, KernelError>(Average { ema: slice(ema.view_mut(), &state_range)?, decay, step })
             });
@@ -184,19 +371,19 @@ impl Optimizer {
                     .as_mut()
                     .map(|copy| slice(copy.reborrow(), &at))
                     .transpose()?,
+                norms,
             };
-            let params = OptimizerParams {
-                lr: self.lr,
-                lr_scale,
-                weight_decay,
-                step,
-                grad_scale,
-                ..self.config.params()
-            };
-            ops::optimizer_step(self.config.kind, &params, tensors, inputs)?;
+            ops::optimizer_step(kind, &params, tensors, inputs.as_ref())?;
         }
         Ok(())
     }
+}
+
+/// What a step does to a segment.
+struct Numbers<'a> {
+    kind: OptimizerKind,
+    params: OptimizerParams,
+    inputs: Option<UpdateInputs<'a>>,
 }
 
 fn slice<'a>(tensor: TensorMut<'a>, range: &Range<usize>) -> Result<TensorMut<'a>, KernelError> {
@@ -224,6 +411,7 @@ mod tests {
             pattern: pattern.to_owned(),
             lr_scale,
             weight_decay,
+            schedule: None,
         };
         OptimizerConfig {
             groups: vec![group("layers.0.*", 0.5, Some(0.3)), group("*.bias", 2.0, None)],

@@ -1,9 +1,12 @@
-//! Parameter groups: learning rate and weight decay of each range of the flat buffers.
+//! Parameter groups: learning rate, schedule and weight decay of each range of the flat buffers, and the parameters whose update
+//! depends on all of their elements.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::config::{OptimizerConfig, ParamGroup};
+use ddp_kernels::ops::NewtonSchulzMemory;
+
+use crate::config::{OptimizerConfig, OptimizerKind, ParamGroup};
 use crate::model::{ParamKind, ParamLayout, ParamSlot};
 use crate::optim::error::{OptimError, Result};
 
@@ -11,6 +14,17 @@ use crate::optim::error::{OptimError, Result};
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParamGroups {
     segments: Vec<Segment>,
+    /// Parameters that are updated as a whole, by [`Segment::whole`].
+    whole: Vec<WholeParameter>,
+}
+
+/// A parameter whose update depends on all of its elements: every one for LAMB, hidden weight matrices for Muon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WholeParameter {
+    /// Its elements in the flat buffers.
+    pub range: Range<usize>,
+    /// Shape of a matrix of Muon.
+    pub matrix: Option<[usize; 2]>,
 }
 
 /// Adjacent elements with the same settings.
@@ -22,6 +36,10 @@ pub struct Segment {
     pub lr_scale: f64,
     /// Weight decay.
     pub weight_decay: f64,
+    /// Schedule of the learning rate: its place among the groups that have one; `None` for that of the run.
+    pub schedule: Option<usize>,
+    /// Place among [`ParamGroups::whole`] of the parameter that it is, if its update depends on all of its elements.
+    pub whole: Option<usize>,
 }
 
 impl ParamGroups {
@@ -55,28 +73,77 @@ impl ParamGroups {
             }
         }
         let mut segments: Vec<Segment> = Vec::new();
+        let mut whole = Vec::new();
+        let last_layer = layout.slots().iter().filter(|slot| is_matrix(slot)).map(|slot| slot.layer).max();
         for (index, slot) in layout.slots().iter().enumerate() {
-            let group =
-                groups.iter().find(|(_, pattern)| pattern.matches(&slot.name)).map(|(group, _)| *group);
+            let of_slot = groups.iter().position(|(_, pattern)| pattern.matches(&slot.name));
+            let group = of_slot.map(|index| groups[index].0);
+            let matrix =
+                (config.kind == OptimizerKind::Muon && is_matrix(slot) && Some(slot.layer) < last_layer)
+                    .then(|| [slot.dims[0], slot.dims[1]]);
+            let is_whole = config.kind == OptimizerKind::Lamb || matrix.is_some();
+            let is_of_adamw = config.kind == OptimizerKind::Muon && matrix.is_none();
+            let adamw_scale = if is_of_adamw { config.adamw_lr / config.lr } else { 1.0 };
+            let with_schedule = |groups: &[(&ParamGroup, glob::Pattern)]| {
+                groups.iter().filter(|(group, _)| group.schedule.is_some()).count()
+            };
             let segment = Segment {
                 end: layout.slots().get(index + 1).map_or(layout.flat_len(), |next| next.start),
-                lr_scale: group.map_or(1.0, |group| group.lr_scale),
-                weight_decay: group
-                    .and_then(|group| group.weight_decay)
-                    .unwrap_or(default_decay(config, slot)),
+                lr_scale: adamw_scale * group.map_or(1.0, |group| group.lr_scale),
+                weight_decay: group.and_then(|group| group.weight_decay).unwrap_or(default_decay(
+                    config,
+                    slot,
+                    is_of_adamw,
+                )),
+                schedule: of_slot
+                    .filter(|index| groups[*index].0.schedule.is_some())
+                    .map(|index| with_schedule(&groups[..index])),
+                whole: is_whole.then_some(whole.len()),
             };
+            if is_whole {
+                whole.push(WholeParameter { range: slot.range(), matrix });
+            }
             match segments.last_mut() {
                 Some(last) if *last == (Segment { end: last.end, ..segment }) => last.end = segment.end,
                 _ => segments.push(segment),
             }
         }
-        Ok(ParamGroups { segments })
+        Ok(ParamGroups { segments, whole })
     }
 
     /// One segment over all of a flat buffer, with the settings of `config` for weights. For buffers without names.
     pub fn uniform(config: &OptimizerConfig, flat_len: usize) -> Self {
-        let segment = Segment { end: flat_len, lr_scale: 1.0, weight_decay: config.weight_decay };
-        ParamGroups { segments: vec![segment] }
+        let is_whole = config.kind == OptimizerKind::Lamb;
+        let whole = is_whole.then_some(WholeParameter { range: 0..flat_len, matrix: None });
+        let segment = Segment {
+            end: flat_len,
+            lr_scale: 1.0,
+            weight_decay: config.weight_decay,
+            schedule: None,
+            whole: is_whole.then_some(0),
+        };
+        ParamGroups { segments: vec![segment], whole: whole.into_iter().collect() }
+    }
+
+    /// The parameters whose update depends on all of their elements, in the order of the flat buffers.
+    pub fn whole(&self) -> &[WholeParameter] {
+        &self.whole
+    }
+
+    /// Whether there are matrices to orthogonalise.
+    pub(crate) fn has_matrices(&self) -> bool {
+        self.whole.iter().any(|whole| whole.matrix.is_some())
+    }
+
+    /// Elements (f32) of the memory in which the largest matrix is orthogonalised; 0 if there is none.
+    pub(crate) fn workspace_len(&self) -> usize {
+        let matrices = self.whole.iter().filter_map(|whole| whole.matrix);
+        matrices.map(|[rows, cols]| NewtonSchulzMemory::len(rows, cols)).max().unwrap_or(0)
+    }
+
+    /// Elements (f64) of the norms of whole parameters: two each, or two for all matrices.
+    pub(crate) fn norms_len(&self) -> usize {
+        if self.has_matrices() { 2 } else { 2 * self.whole.len() }
     }
 
     /// The segments in the order of the flat buffers.
@@ -100,10 +167,16 @@ fn pattern(group: &ParamGroup) -> glob::Pattern {
     glob::Pattern::new(&group.pattern).expect("the config's check parsed it")
 }
 
+/// Whether the parameter is the weight of a linear layer.
+fn is_matrix(slot: &ParamSlot) -> bool {
+    slot.kind == ParamKind::Weight && slot.dims.len() == 2
+}
+
 /// Weight decay of a parameter without one from a group.
-fn default_decay(config: &OptimizerConfig, slot: &ParamSlot) -> f64 {
+fn default_decay(config: &OptimizerConfig, slot: &ParamSlot, is_of_adamw: bool) -> f64 {
     match slot.kind {
         ParamKind::Bias | ParamKind::NormWeight | ParamKind::NormBias if !config.decay_bias_norm => 0.0,
+        _ if is_of_adamw => config.adamw_weight_decay,
         _ => config.weight_decay,
     }
 }
@@ -123,7 +196,7 @@ mod tests {
     }
 
     fn group(pattern: &str, lr_scale: f64, weight_decay: Option<f64>) -> ParamGroup {
-        ParamGroup { pattern: pattern.to_owned(), lr_scale, weight_decay }
+        ParamGroup { pattern: pattern.to_owned(), lr_scale, weight_decay, schedule: None }
     }
 
     fn groups_of(config: &OptimizerConfig) -> Result<ParamGroups> {
@@ -175,6 +248,45 @@ mod tests {
         ];
         let want = want.map(|(name, lr_scale, decay)| (name.to_owned(), lr_scale, decay));
         assert_eq!(settings(&groups_of(&config).unwrap()), want);
+    }
+
+    #[test]
+    fn muon_takes_the_hidden_matrices_and_adamw_the_rest() {
+        let config = OptimizerConfig {
+            adamw_lr: 0.025,
+            groups: vec![group("layers.1.*", 3.0, None)],
+            ..OptimizerConfig::new(OptimizerKind::Muon, 0.1)
+        };
+        let groups = groups_of(&config).unwrap();
+        let matrices: Vec<_> = groups.whole().iter().map(|whole| whole.matrix.unwrap()).collect();
+        // In the order of backward.
+        assert_eq!(matrices, [[4, 20], [20, 3]]);
+        for whole in groups.whole() {
+            let parts: Vec<_> = groups.within(whole.range.clone()).collect();
+            assert_eq!(parts.len(), 1);
+            assert_eq!(groups.whole()[parts[0].1.whole.unwrap()], *whole);
+        }
+        let want = [
+            ("layers.0.weight", 1.0, 0.1),
+            ("layers.0.bias", 0.25, 0.01),
+            ("norms.0.weight", 0.25, 0.01),
+            ("norms.0.bias", 0.25, 0.01),
+            ("layers.1.weight", 3.0, 0.1),
+            ("layers.1.bias", 0.75, 0.01),
+            ("norms.1.weight", 0.25, 0.01),
+            ("norms.1.bias", 0.25, 0.01),
+            ("layers.2.weight", 0.25, 0.01),
+            ("layers.2.bias", 0.25, 0.01),
+        ];
+        assert_eq!(settings(&groups), want.map(|(name, lr, decay)| (name.to_owned(), lr, decay)));
+    }
+
+    #[test]
+    fn lamb_takes_each_parameter_as_a_whole() {
+        let groups = groups_of(&OptimizerConfig::new(OptimizerKind::Lamb, 0.1)).unwrap();
+        let ranges: Vec<_> = groups.whole().iter().map(|whole| whole.range.clone()).collect();
+        assert_eq!(ranges, layout().slots().iter().map(ParamSlot::range).collect::<Vec<_>>());
+        assert_eq!(groups.segments().len(), ranges.len());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use ddp_comm::World;
 use ddp_kernels::cuda::{Download, Event, Gpu, Graph};
-use ddp_kernels::ops::{LossSums, STEP_SCALARS_LEN, STEP_SUMS_LEN, ScalarsOutput, StepScalars};
+use ddp_kernels::ops::{self, LossSums, STEP_SCALARS_LEN, STEP_SUMS_LEN, ScalarsOutput, StepScalars};
 use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef};
 use tracing::warn;
 
@@ -45,6 +45,8 @@ pub(crate) struct GpuStep {
 pub(crate) struct InputSlot {
     rows: DeviceRows,
     scalars: Tensor,
+    /// The scalars with the learning rate of each schedule of a group.
+    group_scalars: Option<Tensor>,
 }
 
 /// An enqueued step with an unread outcome.
@@ -99,30 +101,42 @@ impl GpuStep {
     }
 
     /// Starts the copy of a step's rows to slot `slot` on the device, and writes its scalars there.
-    pub(crate) fn send(&mut self, slot: usize, rows: &mut impl StepRows, scalars: StepScalars) -> Result<()> {
+    ///
+    /// - `group_lrs`: the learning rate of each schedule of a group
+    pub(crate) fn send(
+        &mut self,
+        slot: usize,
+        rows: &mut impl StepRows,
+        scalars: StepScalars,
+        group_lrs: &[f64],
+    ) -> Result<()> {
         let n_own = rows.own_rows().len();
         let shape = rows.device_shape();
         if self.slots.first().is_none_or(|slot| !slot.rows.holds(n_own, shape)) {
-            self.make_slots(n_own, shape)?;
+            self.make_slots(n_own, shape, group_lrs.len())?;
         }
         let slot = &mut self.slots[slot];
+        for (n, &lr) in group_lrs.iter().enumerate() {
+            let Some(group_scalars) = &mut slot.group_scalars else { continue };
+            let to = group_scalars.view_mut().range(n * STEP_SCALARS_LEN, (n + 1) * STEP_SCALARS_LEN)?;
+            ops::begin_step(Some(ScalarsOutput { scalars: StepScalars { lr, ..scalars }, to }), None)?;
+        }
         let scalars = ScalarsOutput { scalars, to: slot.scalars.view_mut() };
         Ok(rows.send(&mut slot.rows, Some(scalars))?)
     }
 
-    fn make_slots(&mut self, n_own: usize, shape: DeviceShape) -> Result<()> {
+    fn make_slots(&mut self, n_own: usize, shape: DeviceShape, n_schedules: usize) -> Result<()> {
         // Graphs hold the old slots' addresses.
         self.graphs.captured.clear();
         self.slots.clear();
         for _ in 0..N_SLOTS {
+            let scalars = |n: usize| {
+                Tensor::zeros_for(MemoryUse::Data, &[n * STEP_SCALARS_LEN], DType::F64, self.gpu.device())
+            };
             self.slots.push(InputSlot {
                 rows: DeviceRows::new(self.gpu, n_own, shape)?,
-                scalars: Tensor::zeros_for(
-                    MemoryUse::Data,
-                    &[STEP_SCALARS_LEN],
-                    DType::F64,
-                    self.gpu.device(),
-                )?,
+                scalars: scalars(1)?,
+                group_scalars: (n_schedules > 0).then(|| scalars(n_schedules)).transpose()?,
             });
         }
         Ok(())
@@ -291,5 +305,10 @@ impl InputSlot {
     /// [`StepScalars`] on the device.
     pub(crate) fn scalars(&self) -> &Tensor {
         &self.scalars
+    }
+
+    /// The scalars with the learning rate of each schedule of a group, one after the other.
+    pub(crate) fn group_scalars(&self) -> Option<TensorRef<'_>> {
+        self.group_scalars.as_ref().map(Tensor::view)
     }
 }

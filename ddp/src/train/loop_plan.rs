@@ -7,7 +7,7 @@ use ddp_comm::World;
 use crate::checkpoint::LeftOut;
 use crate::config::Config;
 use crate::data::Loaded;
-use crate::optim::schedule::Schedule;
+use crate::optim::run_schedule::RunSchedule;
 use crate::run_folder::RunDir;
 use crate::train::resume::Resumed;
 use crate::train::setup::BatchPartition;
@@ -23,8 +23,8 @@ pub struct LoopPlan<'a> {
     pub data: &'a Loaded,
     /// Partition of the rows over steps, ranks and micro-batches.
     pub partition: &'a BatchPartition,
-    /// Learning-rate schedule.
-    pub schedule: Schedule,
+    /// Learning-rate schedules.
+    pub schedule: RunSchedule,
     /// Signals that this rank receives.
     pub signals: &'a StopSignals,
     /// Folder of the run, the same on all ranks.

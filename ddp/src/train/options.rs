@@ -3,7 +3,7 @@
 use ddp_comm::World;
 use ddp_kernels::Device;
 
-use crate::config::{CommDtype, ZeroStage};
+use crate::config::{CommDtype, OptimizerKind, ZeroStage};
 use crate::data_parallel::ExchangeError;
 use crate::data_parallel::buckets::BucketPlan;
 use crate::data_parallel::gradients::ExchangeOptions;
@@ -73,11 +73,15 @@ impl Default for TrainerOptions {
 }
 
 impl TrainerOptions {
-    /// Checks that a model on `device` can be trained with these options.
+    /// Checks that a model on `device` can be trained by this optimiser with these options.
     ///
     /// # Errors
-    /// [`ExchangeError::ZeroWire`] and [`ExchangeError::TreeOfWhole`].
-    pub fn check(&self, device: Device) -> Result<(), ExchangeError> {
+    /// [`ExchangeError::ZeroWire`], [`ExchangeError::TreeOfWhole`] and [`ExchangeError::ShardedNorms`].
+    pub fn check(&self, device: Device, optimizer: OptimizerKind) -> Result<(), ExchangeError> {
+        let is_sharded = self.zero != ZeroStage::Off;
+        if optimizer == OptimizerKind::Lamb && is_sharded && self.micro_shards.is_some() {
+            return Err(ExchangeError::ShardedNorms);
+        }
         let is_rounded = device != Device::Cpu && self.comm_dtype == CommDtype::Bf16;
         if is_rounded && self.zero == ZeroStage::Gradients {
             return Err(ExchangeError::ZeroWire);

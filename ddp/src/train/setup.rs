@@ -15,7 +15,7 @@ use crate::model::{LossHead, ModelSpec, Network};
 use crate::optim::loss_scaler::LossScalerConfig;
 use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::ParamGroups;
-use crate::optim::schedule::Schedule;
+use crate::optim::run_schedule::RunSchedule;
 use crate::train::error::{Result, TrainError};
 use crate::train::trainer::{GraphMode, NonFinite, Trainer, TrainerOptions};
 
@@ -91,16 +91,16 @@ impl BatchPartition {
     }
 }
 
-/// Returns the learning-rate schedule of a run over `n_rows` rows.
+/// Returns the learning-rate schedules of a run over `n_rows` rows.
 ///
 /// # Errors
-/// See [`Schedule::new`].
-pub fn schedule(config: &Config, n_rows: usize, global_rows: usize) -> Result<Schedule> {
+/// See [`RunSchedule::new`].
+pub fn schedule(config: &Config, n_rows: usize, global_rows: usize) -> Result<RunSchedule> {
     let n_steps = match config.train.length {
         Length::Steps(n) => n as u64,
         Length::Epochs(n) => n as u64 * GlobalBatches::steps_per_epoch(n_rows, global_rows) as u64,
     };
-    Ok(Schedule::new(&config.schedule, config.optimizer.lr, Some(n_steps))?)
+    Ok(RunSchedule::new(&config.schedule, &config.optimizer, Some(n_steps))?)
 }
 
 /// Returns the layers of a run of `config` on `data`.

@@ -10,8 +10,9 @@ use crate::data_parallel::buckets::BucketPlan;
 use crate::data_parallel::buckets::STEP_VOTE;
 use crate::data_parallel::gradients::{BackwardInputs, Gradients, MicroStep, Vote};
 use crate::data_parallel::shard_plan::{Shard, ShardPlan};
+use crate::data_parallel::whole_parameters::WholeParameters;
 use crate::model::{DropoutStep, LossHead, Network};
-use crate::optim::optimizer::{Optimizer, UpdateScale};
+use crate::optim::optimizer::{DeviceScale, Optimizer, UpdateScale};
 use crate::train::error::{Result, TrainError};
 use crate::train::gpu_step::GpuStep;
 use crate::train::options::TrainerOptions;
@@ -27,6 +28,8 @@ pub(crate) struct Replica<'w> {
     pub(crate) optimizer: Optimizer,
     pub(crate) grads: Gradients,
     pub(crate) shard_plan: ShardPlan,
+    /// First pass of the optimiser, if it has two.
+    whole_parameters: Option<WholeParameters>,
     /// `Σ grads²`, `[1]` f64, on the model's device.
     sum_of_squares: Tensor,
     /// This rank's summands of the registered buffers that are means over the ranks.
@@ -39,7 +42,7 @@ impl<'w> Replica<'w> {
         world: &'w World,
         mut model: Network,
         loss: LossHead,
-        optimizer: Optimizer,
+        mut optimizer: Optimizer,
         buckets: BucketPlan,
         shard_plan: ShardPlan,
         options: TrainerOptions,
@@ -51,6 +54,7 @@ impl<'w> Replica<'w> {
         }
         let grads = Gradients::new(world, &model, buckets, &shard_plan, options.exchange())?;
         let sum_of_squares = Tensor::zeros_for(MemoryUse::Workspace, &[1], DType::F64, model.device())?;
+        let whole_parameters = WholeParameters::new(&mut optimizer, &shard_plan)?;
         let shares_of_buffers =
             model.averaged_buffers_mut().map(|buffer| buffer.zeros_like()).collect::<Result<_, _>>()?;
         Ok(Replica {
@@ -60,6 +64,7 @@ impl<'w> Replica<'w> {
             optimizer,
             grads,
             shard_plan,
+            whole_parameters,
             sum_of_squares,
             shares_of_buffers,
             options,
@@ -87,7 +92,7 @@ impl<'w> Replica<'w> {
     /// Enqueues a step on the rows in slot `slot` on the GPU's streams; asynchronous.
     pub(crate) fn enqueue(&mut self, gpu: &mut GpuStep, slot: usize, shape: StepShape) -> Result<()> {
         let inputs = gpu.slot(slot);
-        let scalars = inputs.scalars().view();
+        let (scalars, group_scalars) = (inputs.scalars().view(), inputs.group_scalars());
         let expected = self.loss.expected_weight(shape.global_rows, self.model.n_outputs());
         let loss_scale = shape.loss_scale.map(f64::from_bits);
         let n_micro_batches = shape.partition.n_micro_batches(shape.global_rows);
@@ -113,14 +118,16 @@ impl<'w> Replica<'w> {
             self.grads.sum_of_squares(self.world, &self.shard_plan, &mut self.sum_of_squares)?;
         }
         let (clip, needs_norm) = (self.options.clip_grad_norm, self.needs_norm(loss_scale));
-        let Replica { world, model, optimizer, grads, shard_plan, sum_of_squares, .. } = self;
+        let Replica { world, model, optimizer, grads, shard_plan, whole_parameters, sum_of_squares, .. } =
+            self;
         let inputs = UpdateInputs {
             scalars,
             sums: grads.tail()?,
             sum_of_squares: needs_norm.then(|| sum_of_squares.view()),
             max_norm: if clip > 0.0 { clip } else { f64::INFINITY },
         };
-        update(world, model, optimizer, grads, shard_plan, UpdateScale::Device(&inputs))
+        let scale = UpdateScale::Device(DeviceScale { inputs: &inputs, group_scalars });
+        update(world, model, optimizer, grads, (shard_plan, whole_parameters), scale)
     }
 
     /// Computes forward and backward of the micro-batches of a step without any effect on it: no rank waits for another. For work that
@@ -252,7 +259,17 @@ impl<'w> Replica<'w> {
         let StepRequest { want_grad_norm, loss_limit, .. } = request;
         let clip = self.options.clip_grad_norm;
         let needs_norm = self.needs_norm(loss_scale);
-        let Replica { world, model, optimizer, grads, shard_plan, sum_of_squares, options, .. } = self;
+        let Replica {
+            world,
+            model,
+            optimizer,
+            grads,
+            shard_plan,
+            whole_parameters,
+            sum_of_squares,
+            options,
+            ..
+        } = self;
         let mut norm = |grads: &Gradients| {
             grads.sum_of_squares(world, shard_plan, sum_of_squares)?;
             Ok::<_, TrainError>(sum_of_squares.view().as_slice::<f64>("step", "norm")?[0].sqrt() * scale)
@@ -297,7 +314,7 @@ impl<'w> Replica<'w> {
             let rest_grads = grads.of_shard(&rest)?;
             optimizer.step_on(model.weights_mut(), rest_grads, scale, rest.flat, rest.state_start)?;
         } else {
-            update(world, model, optimizer, grads, shard_plan, scale)?;
+            update(world, model, optimizer, grads, (shard_plan, whole_parameters), scale)?;
         }
         if want_grad_norm && grad_norm.is_none() {
             let norm = norm(grads)?;
@@ -333,9 +350,13 @@ fn update(
     model: &mut Network,
     optimizer: &mut Optimizer,
     grads: &Gradients,
-    shard_plan: &ShardPlan,
+    (shard_plan, whole_parameters): (&ShardPlan, &mut Option<WholeParameters>),
     scale: UpdateScale<'_>,
 ) -> Result<()> {
+    if let Some(whole_parameters) = whole_parameters {
+        let weights = model.weights().view();
+        whole_parameters.complete(world, weights, optimizer, grads, shard_plan, scale)?;
+    }
     if !shard_plan.is_sharded() {
         let rest = shard_plan.rest();
         let rest_grads = grads.of_shard(&rest)?;

@@ -13,6 +13,7 @@ use ddp_kernels::{Device, Tensor, TensorRef};
 use crate::config::OptimizerConfig;
 use crate::data_parallel::averaged_weights::AveragedWeights;
 use crate::data_parallel::replica_check::{ReplicaCheck, ReplicaDifferences};
+use crate::data_parallel::whole_parameters::WholeParameters;
 use crate::model::layer::Sizes;
 use crate::model::{LossHead, Network, Sequential};
 use crate::optim::loss_scaler::{LossScaler, LossScalerState};
@@ -67,7 +68,12 @@ impl<'w> Trainer<'w> {
         optimizer: Optimizer,
         options: TrainerOptions,
     ) -> Result<Self> {
-        options.check(model.device())?;
+        let mut options = options;
+        options.check(model.device(), optimizer.kind())?;
+        if optimizer.has_first_pass() {
+            // Its second pass needs what all ranks have reduced, so that reducing and updating block by block saves nothing.
+            options.divide_update_from = usize::MAX;
+        }
         let buckets = options.buckets(model.layout());
         let buffers = model.named_buffers().into_iter().map(|(_, values)| values.numel());
         world.group().agree_lengths(&buckets.lens().into_iter().chain(buffers).collect::<Vec<_>>())?;
@@ -169,10 +175,21 @@ impl<'w> Trainer<'w> {
         self.replica.optimizer.set_lr(lr);
     }
 
+    /// Sets the learning rate of the next step by the schedule of each group that has one; see [`Optimizer::set_group_lrs`].
+    ///
+    /// # Panics
+    /// If they are not as many as groups have a schedule.
+    pub fn set_group_lrs(&mut self, lrs: &[f64]) {
+        self.replica.optimizer.set_group_lrs(lrs);
+    }
+
     /// Bytes that this rank sends in a step of `n_micro_batches` micro-batches per rank.
     pub fn exchange_bytes(&self, n_micro_batches: usize) -> ExchangeBytes {
-        let Replica { world, model, grads, .. } = &self.replica;
-        grads.exchange_bytes(world.world_size(), model.layout().flat_len(), n_micro_batches)
+        let Replica { world, model, grads, optimizer, shard_plan, .. } = &self.replica;
+        let bytes = grads.exchange_bytes(world.world_size(), model.layout().flat_len(), n_micro_batches);
+        let shards = shard_plan.is_sharded().then_some(shard_plan.blocks());
+        let of_optimizer = WholeParameters::bytes_sent(optimizer.whole(), shards, world.world_size());
+        ExchangeBytes { sent: bytes.sent + of_optimizer, ..bytes }
     }
 
     /// Steps that were captured as graphs; 0 on the CPU.
@@ -391,7 +408,7 @@ impl<'w> Trainer<'w> {
             extra: f64::from(request.vote),
             loss_limit: request.loss_limit,
         };
-        gpu.send(slot, rows, scalars)?;
+        gpu.send(slot, rows, scalars, replica.optimizer.group_lrs())?;
         if gpu.is_first_of(shape) {
             matmul_choices::choose(replica, gpu, slot, shape)?;
         }

@@ -348,6 +348,7 @@ impl<'a> TrainingLoop<'a> {
         self.plan.world.watchdog().step(step);
         let vote = Votes::of_rank(self.plan.signals.received().is_some(), self.autosave.is_due_by_clock());
         trainer.set_lr(self.plan.schedule.lr(trainer.n_steps()));
+        trainer.set_group_lrs(&self.plan.schedule.group_lrs(trainer.n_steps()));
         let loss_limit = self.policy.loss_limit(step, self.in_flight.len());
         let in_flight = InFlight { cursor: self.state.cursor, loss_limit };
         // The first ones too, so that the first event knows one.

@@ -24,6 +24,7 @@ mod precision;
 mod replicas;
 mod rooms;
 mod row_weights;
+mod whole_parameters;
 mod withheld;
 mod zero;
 mod zero_mpi;

@@ -105,7 +105,9 @@ fn measure(
     device: Device,
 ) -> Result<EvalMetrics, TrainError> {
     let loss = match case.task {
-        Task::Classification => Loss::CrossEntropy { label_smoothing: 0.0, class_weights: None },
+        Task::Classification => {
+            Loss::CrossEntropy { label_smoothing: 0.0, class_weights: None, focal_gamma: 0.0 }
+        }
         Task::Multilabel => Loss::Bce,
         Task::Regression => Loss::Mse,
     };

@@ -16,6 +16,7 @@ use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::model::file::ModelFile;
 use ddp::model::{LossHead, ModelSpec, Network, ParamLayout};
 use ddp::optim::optimizer::Optimizer;
+use ddp::optim::run_schedule::RunSchedule;
 use ddp::optim::schedule::Schedule;
 use ddp::train::trainer::{Trainer, TrainerOptions};
 use ddp_comm::{DeviceOptions, World, threads};
@@ -40,20 +41,21 @@ fn numbers(list: &Value) -> Vec<f64> {
 fn section(name: &str, keys: &Value) -> String {
     let mut toml = format!("[{name}]\n");
     for (key, value) in keys.as_object().unwrap() {
-        match value.as_array().filter(|_| key == "groups") {
-            Some(groups) => {
-                let group = |group: &Value| {
-                    let keys =
-                        group.as_object().unwrap().iter().map(|(key, value)| format!("{key} = {value}"));
-                    format!("{{ {} }}", keys.collect::<Vec<_>>().join(", "))
-                };
-                let groups: Vec<_> = groups.iter().map(group).collect();
-                writeln!(toml, "groups = [{}]", groups.join(", ")).unwrap();
-            }
-            None => writeln!(toml, "{key} = {value}").unwrap(),
-        }
+        writeln!(toml, "{key} = {}", inline(value)).unwrap();
     }
     toml
+}
+
+/// A value as TOML on one line.
+fn inline(value: &Value) -> String {
+    match value {
+        Value::Object(keys) => {
+            let keys: Vec<_> = keys.iter().map(|(key, value)| format!("{key} = {}", inline(value))).collect();
+            format!("{{ {} }}", keys.join(", "))
+        }
+        Value::Array(items) => format!("[{}]", items.iter().map(inline).collect::<Vec<_>>().join(", ")),
+        value => value.to_string(),
+    }
 }
 
 fn load(toml: &str) -> Config {
@@ -120,10 +122,11 @@ fn train(world: &World, config: &Config, init: &Path, device: Device) -> Trained
     let plan = BatchPlan::new(world, data.train.len(), global_rows, n_micro, 0, Shuffle::Off);
     let n_steps = (data.train.len() / global_rows) as u64;
     let mut loader = Loader::new(data.train.clone(), plan.epochs(1), LoaderOptions::new(device)).unwrap();
-    let schedule = Schedule::new(&config.schedule, config.optimizer.lr, Some(n_steps)).unwrap();
+    let schedule = RunSchedule::new(&config.schedule, &config.optimizer, Some(n_steps)).unwrap();
     let (mut losses, mut grad_norms) = (Vec::new(), Vec::new());
     while let Some(mut step) = loader.next_step().unwrap() {
         trainer.set_lr(schedule.lr(trainer.n_steps()));
+        trainer.set_group_lrs(&schedule.group_lrs(trainer.n_steps()));
         let outcome = trainer.step_and_wait(&mut step, true).unwrap();
         losses.push(outcome.sums.mean());
         grad_norms.push(outcome.grad_norm.unwrap());
@@ -141,7 +144,7 @@ fn train(world: &World, config: &Config, init: &Path, device: Device) -> Trained
 fn check_all(n_ranks: usize, device: impl Fn(usize) -> Device + Sync) {
     let file = golden_file("long_training.json");
     let cases = file["cases"].as_array().unwrap();
-    assert_eq!(cases.len(), 6);
+    assert_eq!(cases.len(), 7);
     for case in cases {
         let name = case["name"].as_str().unwrap();
         let toml = format!(

@@ -118,7 +118,7 @@ fn plain(setup: &Setup, outputs: &[f32], rows: &ResidentRows) -> EvalMetrics {
     let k = N_CLASSES;
     let mut metrics = EvalMetrics::default();
     let (mut loss, mut divisor, mut right) = (0.0, 0.0, 0.0);
-    if let Loss::CrossEntropy { label_smoothing, class_weights } = &setup.loss {
+    if let Loss::CrossEntropy { label_smoothing, class_weights, focal_gamma } = &setup.loss {
         let Targets::Labels(labels) = &rows.targets else { panic!() };
         let class = |c: usize| match class_weights {
             Some(ClassWeights::PerClass(weights)) => f64::from(weights[c]),
@@ -129,7 +129,8 @@ fn plain(setup: &Setup, outputs: &[f32], rows: &ResidentRows) -> EvalMetrics {
             let (label, log_sum) = (label as usize, z.iter().map(|v| v.exp()).sum::<f64>().ln());
             let smooth: f64 = (0..k).map(|c| class(c) * (log_sum - z[c])).sum();
             let hit = (1.0 - label_smoothing) * class(label) * (log_sum - z[label]);
-            loss += w * (hit + label_smoothing / k as f64 * smooth);
+            let factor = (1.0 - (z[label] - log_sum).exp()).powf(*focal_gamma);
+            loss += w * factor * (hit + label_smoothing / k as f64 * smooth);
             divisor += w * class(label);
             right += if z.iter().all(|&v| v <= z[label]) { w } else { 0.0 };
         }

@@ -125,7 +125,7 @@ fn state_is_stored_and_restored_piece_by_piece() {
 }
 
 /// Elements of each tensor of state, and what a step sends, on each rank.
-fn one_step(setup: &Setup, world_size: usize) -> Vec<(usize, usize, Traffic)> {
+pub(crate) fn one_step(setup: &Setup, world_size: usize) -> Vec<(usize, usize, Traffic)> {
     let rows: Arc<dyn Dataset> = setup.rows();
     threads::run(world_size, |world| {
         let device = if setup.on_gpus { Device::Cuda(world.rank().0 as u32) } else { Device::Cpu };

@@ -66,17 +66,24 @@ pub fn cross_entropy(class_weights: Option<[f32; N_CLASSES]>) -> Loss {
     Loss::CrossEntropy {
         label_smoothing: 0.05,
         class_weights: class_weights.map(|weights| ClassWeights::PerClass(weights.into())),
+        focal_gamma: 0.0,
     }
 }
 
 /// All losses.
-pub fn losses() -> [Loss; 9] {
+pub fn losses() -> [Loss; 10] {
     let weighted = cross_entropy(Some([0.5, 1.0, 2.0]));
     let [huber, quantile] = [Loss::Huber { delta: 0.7 }, Loss::Quantile { quantile: 0.8 }];
     let focal = Loss::Focal { gamma: 1.5 };
+    let focal_of_classes = Loss::CrossEntropy {
+        label_smoothing: 0.05,
+        class_weights: Some(ClassWeights::PerClass(vec![0.5, 1.0, 2.0])),
+        focal_gamma: 1.5,
+    };
     [
         cross_entropy(None),
         weighted,
+        focal_of_classes,
         Loss::Bce,
         focal,
         Loss::Mse,

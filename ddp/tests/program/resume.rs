@@ -166,6 +166,35 @@ fn two_ranks_go_on_with_the_same_bits() {
     }
 }
 
+/// Optimisers whose steps depend on whole parameters, and a group with a schedule of its own: on two ranks to the bit, and on other
+/// numbers of ranks up to rounding.
+#[cfg(feature = "mpi")]
+#[test]
+fn whole_parameters_and_schedules_of_groups_go_on() {
+    let groups =
+        "optimizer.groups=[{match=\"layers.1.*\",lr_scale=0.5,schedule={kind=\"linear\",warmup_steps=5}}]";
+    for (kind, zero, other_zero) in [("lamb", 1, 2), ("muon", 2, 0)] {
+        let kind = format!("optimizer.kind={kind}");
+        let [zero, other_zero] = [zero, other_zero].map(|stage| format!("comm.zero={stage}"));
+        let sets = [&kind, groups, &zero];
+        let whole = Run::new(RUN).to_the_end(2, &sets);
+        let run = Run::new(RUN);
+        run.until(2, 5, &sets);
+        assert_same_bits(&kind, &run.to_the_end(2, &sets), &whole);
+
+        let run = Run::new(RUN);
+        run.until(3, 4, &[&kind, groups, &other_zero]);
+        run.until(1, 9, &[&kind, groups]);
+        let ended = run.to_the_end(2, &sets);
+        // As above; Muon multiplies roundings of small singular values.
+        assert_all_close(&kind, &ended.losses, &whole.losses, 1e-4);
+        assert_eq!(ended.rates, whole.rates);
+        // The schedule of the group counts.
+        let without = Run::new(RUN).to_the_end(2, &[&kind, &zero]);
+        assert!(!same_bits(&without.weights, &whole.weights), "{kind}");
+    }
+}
+
 /// 2, then 3 ranks, then 1, with ZeRO and without.
 #[cfg(feature = "mpi")]
 #[test]

@@ -99,6 +99,7 @@ fn a_step_moves_as_many_bytes_as_described() {
         ],
         &["model.hidden=[128,96]", "train.precision=bf16"],
         &["model.hidden=[64,64]", "model.residual=true"],
+        &["model.hidden=[128]", "optimizer.kind=lamb"],
     ] {
         let Some(step) = counts_of_a_step(1, settings) else { return };
         let (want, memory) = described(1, settings);

@@ -37,6 +37,7 @@ mod load_rows;
 mod log_cosh;
 mod loss;
 mod mse;
+mod orthogonalize;
 mod permute;
 mod poisson;
 mod quantile;
@@ -82,6 +83,7 @@ pub use load_rows::{RowNormalizer, load_rows};
 pub use log_cosh::log_cosh;
 pub use loss::LossSums;
 pub use mse::mse;
+pub use orthogonalize::{NewtonSchulzMemory, orthogonalize};
 pub use permute::permute;
 pub use poisson::poisson;
 pub use quantile::quantile;
@@ -93,7 +95,10 @@ pub use step_sums::{STEP_SUMS_EXTRA, STEP_SUMS_LEN, SumsOutput};
 pub(crate) use strided_copy::{Walk, strided_copy};
 pub use sum_of_squares::{sum_of_squares, sum_of_squares_on};
 pub use uniform::{UniformStream, uniform};
-pub use update::{Average, OptimizerKind, OptimizerParams, OptimizerTensors, UpdateInputs, optimizer_step};
+pub use update::{
+    Average, FirstPassTensors, OptimizerKind, OptimizerParams, OptimizerTensors, UpdateInputs,
+    optimizer_first_pass, optimizer_step,
+};
 
 /// All kernel files.
 pub(crate) fn cuda_sources() -> impl Iterator<Item = &'static crate::cuda::launch::Source> {
@@ -126,6 +131,7 @@ static SOURCES: &[&crate::cuda::launch::Source] = &[
     &softmax::SOURCE,
     &softmax_cross_entropy::SOURCE,
     &softmax_cross_entropy::WEIGHTED_SOURCE,
+    &softmax_cross_entropy::FOCAL_SOURCE,
     &sum_of_squares::SOURCE,
     &strided_copy::SOURCE,
     &uniform::SOURCE,

@@ -318,8 +318,14 @@ impl Bench<'_> {
         self.run("sgd_step (momentum)", 20 * n, |call| {
             let (master_weights, grads) = (w.get_mut(call)?, grads.get(call)?);
             let state = [Some(m.get_mut(call)?), None];
-            let tensors =
-                OptimizerTensors { master_weights, grads, state, average: None, compute_weights: None };
+            let tensors = OptimizerTensors {
+                master_weights,
+                grads,
+                state,
+                average: None,
+                compute_weights: None,
+                norms: None,
+            };
             ops::optimizer_step(OptimizerKind::Sgd, &sgd, tensors, None)
         })?;
         let adam = OptimizerParams { weight_decay: 0.01, ..OptimizerParams::default() };
@@ -328,8 +334,14 @@ impl Bench<'_> {
                 let (master_weights, grads) = (w.get_mut(call)?, grads.get(call)?);
                 let state = [Some(m.get_mut(call)?), Some(v.get_mut(call)?)];
                 let compute_weights = if has_copy { Some(copy.get_mut(call)?) } else { None };
-                let tensors =
-                    OptimizerTensors { master_weights, grads, state, average: None, compute_weights };
+                let tensors = OptimizerTensors {
+                    master_weights,
+                    grads,
+                    state,
+                    average: None,
+                    compute_weights,
+                    norms: None,
+                };
                 ops::optimizer_step(OptimizerKind::AdamW, &adam, tensors, None)
             })?;
         }

@@ -14,10 +14,12 @@ use crate::data::loader::{DeviceOrder, DeviceTable, LoaderOptions, Shuffle, host
 use crate::data::order::partition::PartitionKind;
 use crate::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
 use crate::data_parallel::fixed_tree::TreeSum;
+use crate::data_parallel::whole_parameters::WholeParameters;
 use crate::data_parallel::zero2::BucketBuffers;
 use crate::error::Result;
 use crate::model::{BufferPlan, ModelBytes, ModelSpec, ParamLayout};
 use crate::optim::optimizer::Optimizer;
+use crate::optim::param_groups::ParamGroups;
 use crate::train::gpu_step::N_SLOTS;
 use crate::train::setup::BatchPartition;
 use crate::train::trainer::TrainerOptions;
@@ -153,6 +155,8 @@ impl MemoryPlan {
             _ => 0,
         };
         let optimizer = Optimizer::n_moments(&config.optimizer) * state_len * single;
+        let scratch = ParamGroups::new(&config.optimizer, &layout)
+            .map_or(0, |groups| scratch_bytes(&groups, config, &layout, zero));
         let average = match (config.optimizer.ema_decay > 0.0, &plan.data.eval) {
             (false, _) => 0,
             (true, None) => state_len * single,
@@ -164,7 +168,7 @@ impl MemoryPlan {
         put(MemoryKind::Parameters, model.parameters);
         put(MemoryKind::ComputeWeights, model.compute_weights);
         put(MemoryKind::Gradients, (gradients + TAIL_ELEMENTS) * single + wire);
-        put(MemoryKind::Optimizer, optimizer);
+        put(MemoryKind::Optimizer, optimizer + scratch);
         put(MemoryKind::Average, average);
         put(MemoryKind::Activations, model.activations);
         put(MemoryKind::Workspace, model.workspace + if on_gpu { FIXED_WORKSPACE_BYTES } else { 0 });
@@ -196,6 +200,14 @@ impl MemoryPlan {
     }
 }
 
+/// Bytes of what updates of whole parameters need next to the state.
+fn scratch_bytes(groups: &ParamGroups, config: &Config, layout: &ParamLayout, zero: ZeroStage) -> usize {
+    let gathers = zero != ZeroStage::Off && groups.has_matrices();
+    let buckets = BucketPlan::new(layout, config.comm.bucket_bytes()).without_tail();
+    let gathered = if gathers { WholeParameters::gathered_len(buckets.ranges()) } else { 0 };
+    Optimizer::scratch_bytes(groups) + gathered * DType::F32.size_bytes()
+}
+
 impl RankPlan<'_> {
     /// Layout of the parameters, with the padding that sharding needs.
     pub fn layout(&self) -> ParamLayout {
@@ -217,7 +229,9 @@ impl RankPlan<'_> {
         } else {
             DeviceShape::sent(train, converts)
         };
-        let scalars = STEP_SCALARS_LEN * DType::F64.size_bytes();
+        let groups = &self.config.optimizer.groups;
+        let n_schedules = groups.iter().filter(|group| group.schedule.is_some()).count();
+        let scalars = (1 + n_schedules) * STEP_SCALARS_LEN * DType::F64.size_bytes();
         let steps = N_SLOTS * (shape.size_bytes(self.step_rows()) + scalars);
         let eval = self.data.eval.as_ref().map_or(0, |eval| {
             let n_rows = self.cuts.eval.max_rows.min(eval.len().div_ceil(self.cuts.eval.n_parts));

@@ -138,7 +138,7 @@ impl Report {
         data::check_n_rows(&*data.train, world_size)?;
         let cuts = BatchPartition::of_rank(config, Rank(0), world_size, data, None)?;
         setup::schedule(config, data.train.len(), cuts.global_rows)?;
-        setup::trainer_options(config, &cuts, GraphMode::default()).check(device)?;
+        setup::trainer_options(config, &cuts, GraphMode::default()).check(device, config.optimizer.kind)?;
         let global_rows = cuts.global_rows.min(data.train.len());
         let plan = RankPlan {
             config,

@@ -10,11 +10,13 @@ use crate::commands::describe::memory_plan::RankPlan;
 use crate::config::precision::Precision;
 use crate::config::{BadStep, CommDtype, ZeroStage};
 use crate::data::order::partition::PartitionKind;
-use crate::data_parallel::buckets::TAIL_ELEMENTS;
+use crate::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
 use crate::data_parallel::fixed_tree::TreeSum;
 use crate::data_parallel::gradients::{ExchangeBytes, ExchangeWay};
+use crate::data_parallel::whole_parameters::WholeParameters;
 use crate::model::{BufferPlan, PassTraffic};
 use crate::optim::optimizer::Optimizer;
+use crate::optim::param_groups::{ParamGroups, WholeParameter};
 
 /// Bytes that a rank reads and writes in its memory in the largest step, and bytes that it sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -85,6 +87,12 @@ impl StepTraffic {
         let n_states =
             Optimizer::n_moments(&config.optimizer) + usize::from(config.optimizer.ema_decay > 0.0);
 
+        let buckets = BucketPlan::new(&layout, config.comm.bucket_bytes()).without_tail();
+        let shards = (zero != ZeroStage::Off).then_some(buckets.ranges());
+        let groups = ParamGroups::new(&config.optimizer, &layout);
+        let whole = groups.as_ref().map_or(&[][..], ParamGroups::whole);
+        let of_optimizer = WholeParameters::bytes_sent(whole, shards, world_size);
+        let [norm_reads, state_reads] = two_passes(whole, own_len, flat_len / own_len, world_size);
         let way = match zero {
             _ if is_tree => {
                 let len = flat_len + TAIL_ELEMENTS;
@@ -98,12 +106,12 @@ impl StepTraffic {
         };
         StepTraffic {
             zero: plan.zero.number(),
-            weights: passes.weights + 2 * own_len * single + copy,
+            weights: passes.weights + (2 * own_len + norm_reads) * single + copy,
             gradients: passes.gradients + gradients,
-            optimizer: 2 * n_states * own_len * single,
+            optimizer: (2 * n_states * own_len + state_reads) * single,
             activations: passes.activations,
             rows: rows_moved(plan),
-            exchange: ExchangeBytes::new(way, world_size, flat_len).sent as usize,
+            exchange: (ExchangeBytes::new(way, world_size, flat_len).sent + of_optimizer) as usize,
         }
     }
 
@@ -118,6 +126,22 @@ impl StepTraffic {
             ("exchange", "sent", self.exchange),
         ]
     }
+}
+
+/// Elements of weights and of state that an optimiser with two passes reads and writes more than one with a single pass.
+fn two_passes(whole: &[WholeParameter], own_len: usize, n_shards: usize, world_size: usize) -> [usize; 2] {
+    let matrices: Vec<_> = whole.iter().filter_map(|whole| whole.matrix).collect();
+    if whole.is_empty() {
+        return [0, 0];
+    }
+    if matrices.is_empty() {
+        // LAMB: the squares of weights and of directions; then the step reads both moments, and writes the second one as it is.
+        return [2 * own_len, 5 * own_len];
+    }
+    let len: usize = matrices.iter().map(|[rows, cols]| rows * cols).sum();
+    let squares: usize = matrices.iter().map(|[rows, cols]| rows.min(cols).pow(2)).sum();
+    // Muon: norm and scaling, then in each of 5 iterations the operands of 3 matmuls and 2 copies; the step reads the direction.
+    [0, (38 * len + 40 * squares) / world_size + len / n_shards]
 }
 
 /// Bytes read and written until a step's rows are the model's input.

@@ -28,7 +28,7 @@ use crate::error::{Error, MAX_THREADS_PER_CORE, ModelCommand, Result};
 use crate::exit::Stop;
 use crate::model::ModelSpec;
 use crate::model::file::{ModelFile, ModelInfo};
-use crate::optim::schedule::Schedule;
+use crate::optim::run_schedule::RunSchedule;
 use crate::predict::{self, SavedModel};
 use crate::report::log::{Log, warn_of_all_ranks};
 use crate::report::progress::Progress;
@@ -107,7 +107,7 @@ struct Run<'w> {
     data: Loaded,
     device: Device,
     cuts: BatchPartition,
-    schedule: Schedule,
+    schedule: RunSchedule,
     trainer: Trainer<'w>,
     /// The checkpoint that the trainer was restored from.
     resumed: Option<Resumed>,
@@ -261,7 +261,7 @@ impl<'w> Run<'w> {
                 config: &config,
                 data: &data,
                 partition: &cuts,
-                schedule,
+                schedule: schedule.clone(),
                 signals,
                 folder: path.clone(),
                 run_dir: folder.as_ref(),

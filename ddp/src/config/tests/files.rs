@@ -13,7 +13,10 @@ fn defaults_train_on_digits() {
     assert_eq!(config.data.target, ["label"]);
     assert_eq!(config.model.hidden, [128, 64]);
     assert_eq!(config.model.activation, Activation::Relu);
-    assert_eq!(config.loss, Loss::CrossEntropy { label_smoothing: 0.0, class_weights: None });
+    assert_eq!(
+        config.loss,
+        Loss::CrossEntropy { label_smoothing: 0.0, class_weights: None, focal_gamma: 0.0 }
+    );
     assert_eq!(config.optimizer.kind, OptimizerKind::AdamW);
     assert_eq!((config.optimizer.lr, config.optimizer.weight_decay), (1e-3, 0.01));
     assert_eq!(config.train.length, Length::Epochs(30));

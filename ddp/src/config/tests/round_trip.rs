@@ -128,10 +128,12 @@ fn any_loss(data: &DataConfig) -> BoxedStrategy<Loss> {
     match data.task {
         Task::Classification => {
             let weights = proptest::collection::vec(1e-30f32..1e30, n_classes);
-            (0.0..0.999f64, proptest::option::of(weights))
-                .prop_map(|(label_smoothing, class_weights)| Loss::CrossEntropy {
+            let focal_gamma = prop_oneof![Just(0.0), 1e-300..1e300f64];
+            (0.0..0.999f64, proptest::option::of(weights), focal_gamma)
+                .prop_map(|(label_smoothing, class_weights, focal_gamma)| Loss::CrossEntropy {
                     label_smoothing,
                     class_weights: class_weights.map(ClassWeights::PerClass),
+                    focal_gamma,
                 })
                 .boxed()
         }
@@ -169,12 +171,14 @@ prop_compose! {
         weight_decay in 0.0..1e300f64,
         momentum in 0.1..0.999f64,
         nesterov: bool,
+        (adamw_lr, adamw_weight_decay) in (1e-30..1e30f64, 0.0..1e300f64),
         decay_bias_norm: bool,
         groups in proptest::collection::vec(any_group(), 0..3),
         ema_decay in 0.0..0.9999f64,
     ) -> OptimizerConfig {
         OptimizerConfig {
-            kind, lr, betas, eps, weight_decay, momentum, nesterov, decay_bias_norm, groups, ema_decay,
+            kind, lr, betas, eps, weight_decay, momentum, nesterov, adamw_lr, adamw_weight_decay,
+            decay_bias_norm, groups, ema_decay,
             ..default().optimizer
         }
     }
@@ -185,8 +189,9 @@ prop_compose! {
         pattern in "[^\\pC\\[*]{0,8}[*?]?",
         lr_scale in 0.0..1e9f64,
         weight_decay in proptest::option::of(0.0..1e9f64),
+        schedule in proptest::option::of(any_schedule()),
     ) -> ParamGroup {
-        ParamGroup { pattern, lr_scale, weight_decay }
+        ParamGroup { pattern, lr_scale, weight_decay, schedule }
     }
 }
 

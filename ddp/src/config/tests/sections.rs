@@ -69,8 +69,13 @@ fn schedules_are_read_with_their_defaults() {
 #[test]
 fn groups_are_read_from_either_form_of_toml() {
     let want = [
-        ParamGroup { pattern: "layers.0.*".to_owned(), lr_scale: 0.1, weight_decay: Some(0.0) },
-        ParamGroup { pattern: "norms.?.bias".to_owned(), lr_scale: 1.0, weight_decay: None },
+        ParamGroup {
+            pattern: "layers.0.*".to_owned(),
+            lr_scale: 0.1,
+            weight_decay: Some(0.0),
+            schedule: None,
+        },
+        ParamGroup { pattern: "norms.?.bias".to_owned(), lr_scale: 1.0, weight_decay: None, schedule: None },
     ];
     let groups =
         "[{ match = \"layers.0.*\", lr_scale = 0.1, weight_decay = 0 }, { match = \"norms.?.bias\" }]";
@@ -240,12 +245,24 @@ fn targets_may_decide_on_the_task() {
     }
     assert_refused(from_sets(&[csv, "loss.kind=huber", "data.task=classification"]), &["cross_entropy"]);
     // A loss of one task decides on it.
-    for (loss, task) in
-        [("huber", Task::Regression), ("poisson", Task::Regression), ("focal", Task::Multilabel)]
-    {
+    for (loss, task) in [("huber", Task::Regression), ("poisson", Task::Regression)] {
         let data = from_sets(&[csv, &format!("loss.kind={loss}")]).unwrap().data;
         assert_eq!((data.task, data.auto_task), (task, false), "{loss}");
     }
+    // The focal loss has two.
+    let focal = [csv, "loss.kind=focal"];
+    assert!(from_sets(&focal).unwrap().data.auto_task);
+    let of_task = |task: &str, more: &[&str]| {
+        let task = format!("data.task={task}");
+        from_sets(&[&focal[..], &[&task, "data.target=[\"a\", \"b\"]"], more].concat())
+    };
+    let classes =
+        from_sets(&[csv, focal[1], "data.task=classification", "loss.label_smoothing=0.1"]).unwrap();
+    let want = Loss::CrossEntropy { label_smoothing: 0.1, class_weights: None, focal_gamma: 2.0 };
+    assert_eq!((&classes.loss, classes.loss.name()), (&want, "focal"));
+    assert_eq!(of_task("multilabel", &[]).unwrap().loss, Loss::Focal { gamma: 2.0 });
+    let smoothed = of_task("multilabel", &["loss.label_smoothing=0.1"]);
+    assert_refused(smoothed, &["`loss.label_smoothing` must be absent", "\"focal\" on classes"]);
     let poisson = [csv, "loss.kind=poisson"];
     assert_eq!(from_sets(&poisson).unwrap().data.normalize_target, NormalizeTarget::None);
     assert_refused(

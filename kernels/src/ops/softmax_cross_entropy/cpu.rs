@@ -19,6 +19,8 @@ pub(super) struct Rule<'a, T> {
     pub smoothing: T,
     pub ignore_index: i64,
     pub n_classes: usize,
+    /// Exponent of the focal loss.
+    pub focal_gamma: T,
 }
 
 /// Numbers shared by all rows.
@@ -50,6 +52,27 @@ impl<T: Float> Target<T> {
     #[inline(always)]
     fn mass(&self, shared: &Shared<'_, T>) -> T {
         (self.hit + self.spread * shared.weight_sum) * shared.scale
+    }
+
+    /// The focal loss of a row with loss `loss` and probability `p` of the label, and the target that gives its gradient.
+    ///
+    /// With `m = 1 - p` the gradient is `m^γ·∂loss + γ·m^(γ-1)·loss·p·(softmax - label)`: that of a target scaled by the first
+    /// factor, with the second one added at the label.
+    #[inline(always)]
+    fn focused(self, shared: &Shared<'_, T>, loss: T, p: T) -> (Self, T) {
+        let gamma = shared.rule.focal_gamma;
+        if gamma == T::ZERO {
+            return (self, loss);
+        }
+        let missing = T::ONE - p;
+        // At 0, and for a NaN, which the loss shows.
+        let (factor, growth) = if missing > T::ZERO {
+            let factor = (gamma * missing.ln()).exp();
+            (factor, gamma * factor / missing * p * loss)
+        } else {
+            (T::ZERO, T::ZERO)
+        };
+        (Target { hit: self.hit * factor + growth, spread: self.spread * factor, ..self }, loss * factor)
     }
 }
 

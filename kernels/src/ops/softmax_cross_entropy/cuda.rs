@@ -10,6 +10,12 @@ use crate::{DType, Result, TensorRef};
 pub(crate) static SOURCE: Source = Source::new("softmax_cross_entropy", include_str!("kernel.cu"));
 pub(crate) static WEIGHTED_SOURCE: Source =
     Source::with_row_weights("softmax_cross_entropy_weighted", include_str!("kernel.cu"));
+/// The kernels of the focal loss, with row weights or without, in a module of their own like those with row weights.
+pub(crate) static FOCAL_SOURCE: Source = Source::with_preamble(
+    "softmax_cross_entropy_focal",
+    "#define ROW_WEIGHTS 1\n#define FOCAL 1\n",
+    include_str!("kernel.cu"),
+);
 
 /// Maximum number of classes of the kernel with eight lanes per row, the same constant as in the kernel.
 const MAX_FEW: usize = 32;
@@ -40,7 +46,11 @@ pub(super) fn forward_backward(
         _ => (&MANY, MANY_BLOCK, 1),
     };
     let kernel = kernels.of(logits.dtype(), d_logits.as_ref().map(CudaSliceMut::dtype));
-    let source = if config.row_weights.is_some() { &WEIGHTED_SOURCE } else { &SOURCE };
+    let source = match config.row_weights {
+        _ if config.focal_gamma > 0.0 => &FOCAL_SOURCE,
+        Some(_) => &WEIGHTED_SOURCE,
+        None => &SOURCE,
+    };
     let (scratch, accumulate) = (gpu.scratch()?, i32::from(sums.accumulate));
     let extra = sums.extra.map(TensorRef::cuda).transpose()?;
     let launch = Launch::new(gpu, source, kernel)?
@@ -55,6 +65,7 @@ pub(super) fn forward_backward(
         .arg(n_classes)
         .arg(config.ignore_index)
         .arg(config.label_smoothing)
+        .arg(config.focal_gamma)
         .arg(scale)
         .write(&mut sums.tail.into_cuda()?)
         .arg(accumulate)
@@ -62,7 +73,7 @@ pub(super) fn forward_backward(
         .arg(scratch.counter)
         .arg(scratch.partials);
     // SAFETY: softmax_cross_entropy(const T* logits, const i64* labels, const M* weights, const float* row_weights, D* d,
-    // size_t rows, size_t n, i64 ignore_index, double smoothing, double scale, float* tail, int accumulate, const double* extra,
+    // size_t rows, size_t n, i64 ignore_index, double smoothing, double gamma, double scale, float* tail, int accumulate, const double* extra,
     // u32* counter, double* partials); logits and d hold rows · n elements, labels and row_weights rows, weights n, the tail STEP_SUMS_LEN, partials two a block; the block is the kernel's.
     unsafe { launch.run() }
 }

@@ -2,6 +2,7 @@
 // maths   p = softmax(x[row]); y the row's label; v its weight, w class weights (1 without); e the smoothing
 //         loss <- v * (-(1 - e)*w[y]*ln p[y] - e/C * sum_c w[c]*ln p[c]), weight v*w[y];   tail <- their sums over the rows
 //         d[c] <- scale * v * (((1 - e)*w[y] + e/C * sum_k w[k]) * p[c] - (c == y)*(1 - e)*w[y] - e/C*w[c])
+//         if FOCAL is 1, the loss times (1 - p[y])^gamma, and its gradient
 //         an ignored row or one of weight 0 adds nothing, and d = 0; a label outside 0..C: loss NaN, and d = 0
 // shapes  logits: T[rows, C]; labels: i64[rows]; weights: M[C] or null; row_weights: f32[rows], used if ROW_WEIGHTS is 1;
 //         d: D[rows, C] or null; tail: f32[16]; extra: f64[1] or null, copied behind the sums
@@ -17,6 +18,9 @@
 
 #ifndef ROW_WEIGHTS
 #define ROW_WEIGHTS 0
+#endif
+#ifndef FOCAL
+#define FOCAL 0
 #endif
 // Threads of a block that processes one row, the same constant as in cuda.rs.
 #define MANY_THREADS 512
@@ -43,14 +47,15 @@ template <class M> struct Rule {
     M smoothing, scale;
     M spread;      // share of a smoothed target per class
     M weight_sum;  // of all classes; used only if spread is not 0
+    M gamma;       // used if FOCAL is 1
 };
 template <class M> __device__ __forceinline__ M weight_of(const Rule<M>& rule, size_t c) {
     return rule.weights ? rule.weights[c] : (M)1;
 }
 template <class M>
 __device__ __forceinline__ Rule<M> rule_of(const M* weights, const float* row_weights, size_t n, i64 ignore_index,
-                                           double smoothing, double scale) {
-    Rule<M> rule = {weights, row_weights, ignore_index, (M)smoothing, (M)scale, (M)smoothing / (M)n, (M)n};
+                                           double smoothing, double gamma, double scale) {
+    Rule<M> rule = {weights, row_weights, ignore_index, (M)smoothing, (M)scale, (M)smoothing / (M)n, (M)n, (M)gamma};
     return rule;
 }
 
@@ -70,7 +75,7 @@ __device__ __forceinline__ Target<M> target_of(const Rule<M>& rule, const i64* l
     if (t.counts) {
         t.weight = weight_of(rule, t.label);
         if (ROW_WEIGHTS) {
-            M row_weight = rule.row_weights[row];
+            M row_weight = FOCAL && !rule.row_weights ? (M)1 : (M)rule.row_weights[row];
             t.counts = row_weight != 0;
             t.weight *= row_weight;
             t.spread *= row_weight;
@@ -80,6 +85,16 @@ __device__ __forceinline__ Target<M> target_of(const Rule<M>& rule, const i64* l
         loss += not_a_number();
     }
     return t;
+}
+// The focal loss of a row with loss `loss` and probability p of the label; t becomes the target that gives its gradient: with
+// m = 1 - p it is m^gamma * d(loss) + gamma*m^(gamma-1)*loss*p * (softmax - label).
+template <class M> __device__ __forceinline__ M focused(const Rule<M>& rule, Target<M>& t, M loss, M p) {
+    M missing = 1 - p;
+    // 0 also for a NaN, which the exponentials show.
+    M factor = missing > 0 ? exponential(rule.gamma * logarithm(missing)) : (M)0;
+    t.hit = t.hit * factor + (missing > 0 ? rule.gamma * factor / missing * p * loss : (M)0);
+    t.spread *= factor;
+    return loss * factor;
 }
 // A row's gradient from some element on.
 template <class M> struct Gradient {
@@ -177,14 +192,22 @@ __device__ __forceinline__ void rows_in_registers(const T* logits, const i64* la
         if (rule.spread != 0) smooth = row_sum<LANES>(smooth, scratch);
         double bad = 0;
         Target<M> t = target_of(rule, labels, row, n, bad);
-        if (is_row && start == 0) {
-            loss_sum += bad;
+        // All lanes need the focal loss for the gradient.
+        if ((is_row && start == 0) || FOCAL) {
+            M loss = 0;
             if (t.counts) {
                 M log_sum = logarithm(exp_sum);
-                M loss = t.hit * (log_sum - (to_float(x[t.label]) - max));
+                M shifted = to_float(x[t.label]) - max;
+                loss = t.hit * (log_sum - shifted);
                 if (rule.spread != 0) loss += t.spread * (rule.weight_sum * log_sum - smooth);
-                loss_sum += loss;
-                weight_sum += t.weight;
+                if (FOCAL) loss = focused(rule, t, loss, exponential(shifted) / exp_sum);
+            }
+            if (is_row && start == 0) {
+                loss_sum += bad;
+                if (t.counts) {
+                    loss_sum += loss;
+                    weight_sum += t.weight;
+                }
             }
         }
         if (!d || !is_row) continue;
@@ -204,10 +227,10 @@ __device__ __forceinline__ void rows_in_registers(const T* logits, const i64* la
 
 template <class T, class D>
 __device__ __forceinline__ void few(const T* logits, const i64* labels, const MATH(T)* weights, const float* row_weights, D* d, size_t rows, size_t n,
-                                    i64 ignore_index, double smoothing, double scale, float* tail, int accumulate,
+                                    i64 ignore_index, double smoothing, double gamma, double scale, float* tail, int accumulate,
                                     const double* extra, u32* counter, double* partials) {
     typedef MATH(T) M;
-    Rule<M> rule = rule_of<M>(weights, row_weights, n, ignore_index, smoothing, scale);
+    Rule<M> rule = rule_of<M>(weights, row_weights, n, ignore_index, smoothing, gamma, scale);
     if (weights && rule.spread != 0) {
         M sum = 0;
         for (size_t c = threadIdx.x % 8; c < n; c += 8) sum += weights[c];
@@ -280,15 +303,22 @@ __device__ __forceinline__ void rows_from_memory(const T* logits, const i64* lab
         M max = block_max(seen.max, scratch);
         M exp_sum = block_sum(seen.exp_sum * exponential(seen.max - max), scratch);
         double smooth = rule.spread != 0 ? block_sum(seen.smooth, wide_scratch) : 0.0;
-        if (rank == 0) {
-            loss_sum += bad;
+        if (rank == 0 || FOCAL) {
+            double loss = 0;
             if (t.counts) {
                 M log_sum = logarithm(exp_sum);
-                double loss = t.hit * (log_sum - (to_float(x[t.label]) - max));
+                M shifted = to_float(x[t.label]) - max;
+                loss = t.hit * (log_sum - shifted);
                 if (rule.spread != 0)
                     loss += (double)t.spread * ((double)rule.weight_sum * ((double)log_sum + (double)max) - smooth);
-                loss_sum += loss;
-                weight_sum += t.weight;
+                if (FOCAL) loss = focused(rule, t, (M)loss, exponential(shifted) / exp_sum);
+            }
+            if (rank == 0) {
+                loss_sum += bad;
+                if (t.counts) {
+                    loss_sum += loss;
+                    weight_sum += t.weight;
+                }
             }
         }
         if (!d) continue;
@@ -302,10 +332,10 @@ __device__ __forceinline__ void rows_from_memory(const T* logits, const i64* lab
 
 template <class T, class D>
 __device__ __forceinline__ void some(const T* logits, const i64* labels, const MATH(T)* weights, const float* row_weights, D* d, size_t rows, size_t n,
-                                     i64 ignore_index, double smoothing, double scale, float* tail, int accumulate,
+                                     i64 ignore_index, double smoothing, double gamma, double scale, float* tail, int accumulate,
                                      const double* extra, u32* counter, double* partials) {
     typedef MATH(T) M;
-    Rule<M> rule = rule_of<M>(weights, row_weights, n, ignore_index, smoothing, scale);
+    Rule<M> rule = rule_of<M>(weights, row_weights, n, ignore_index, smoothing, gamma, scale);
     if (weights && rule.spread != 0) {
         M sum = 0;
         for (size_t c = threadIdx.x % WARP; c < n; c += WARP) sum += weights[c];
@@ -322,12 +352,12 @@ __device__ __forceinline__ void some(const T* logits, const i64* labels, const M
 
 template <class T, class D>
 __device__ __forceinline__ void many(const T* logits, const i64* labels, const MATH(T)* weights, const float* row_weights, D* d, size_t rows, size_t n,
-                                     i64 ignore_index, double smoothing, double scale, float* tail, int accumulate,
+                                     i64 ignore_index, double smoothing, double gamma, double scale, float* tail, int accumulate,
                                      const double* extra, u32* counter, double* partials) {
     typedef MATH(T) M;
     __shared__ M scratch[WARP];
     __shared__ double wide_scratch[WARP];
-    Rule<M> rule = rule_of<M>(weights, row_weights, n, ignore_index, smoothing, scale);
+    Rule<M> rule = rule_of<M>(weights, row_weights, n, ignore_index, smoothing, gamma, scale);
     if (weights && rule.spread != 0) {
         M sum = 0;
         for (size_t c = threadIdx.x; c < n; c += blockDim.x) sum += weights[c];
@@ -348,9 +378,9 @@ __device__ __forceinline__ void many(const T* logits, const i64* labels, const M
 #define CROSS_ENTROPY(form, threads, suffix, T, D)                                                                             \
     extern "C" __global__ void __launch_bounds__(threads, 512 / threads) softmax_cross_entropy_##form##_##suffix(              \
         const T* logits, const i64* labels, const MATH(T)* weights, const float* row_weights, D* d, size_t rows, size_t n,     \
-        i64 ignore_index, double smoothing, double scale, float* tail, int accumulate, const double* extra, u32* counter,      \
+        i64 ignore_index, double smoothing, double gamma, double scale, float* tail, int accumulate, const double* extra, u32* counter,      \
         double* partials) {                                                                                                    \
-        form(logits, labels, weights, row_weights, d, rows, n, ignore_index, smoothing, scale, tail, accumulate, extra, counter,\
+        form(logits, labels, weights, row_weights, d, rows, n, ignore_index, smoothing, gamma, scale, tail, accumulate, extra, counter,\
              partials);                                                                                                        \
     }
 CROSS_ENTROPY(few, 256, f32, float, float)

@@ -3,7 +3,7 @@
 mod cpu;
 pub(crate) mod cuda;
 
-pub(crate) use cuda::{SOURCE, WEIGHTED_SOURCE};
+pub(crate) use cuda::{FOCAL_SOURCE, SOURCE, WEIGHTED_SOURCE};
 
 use super::loss::{LossSums, check_gradient_kind};
 use super::{SumsOutput, check};
@@ -22,6 +22,8 @@ pub struct CrossEntropyConfig<'a> {
     pub row_weights: Option<TensorRef<'a>>,
     /// Rows with this label are ignored.
     pub ignore_index: i64,
+    /// Exponent `γ` of the focal loss, from 0: a row's loss is multiplied by the power `γ` of the probability that its label lacks.
+    pub focal_gamma: f64,
 }
 
 impl Default for CrossEntropyConfig<'_> {
@@ -31,6 +33,7 @@ impl Default for CrossEntropyConfig<'_> {
             class_weights: None,
             row_weights: None,
             ignore_index: -100,
+            focal_gamma: 0.0,
         }
     }
 }
@@ -38,7 +41,7 @@ impl Default for CrossEntropyConfig<'_> {
 /// Writes the sums of the rows' losses and weights to `sums`, and `d_logits = scale · ∂(sum of losses)/∂logits`.
 ///
 /// With `p = softmax(logits[n])`, label `y`, weight of the row `v`, class weights `w` and smoothing `ε`:
-/// `loss[n] = v·(-(1 - ε)·w[y]·ln p[y] - ε/C·Σ_c w[c]·ln p[c])`, weight `v·w[y]`
+/// `loss[n] = v·(-(1 - ε)·w[y]·ln p[y] - ε/C·Σ_c w[c]·ln p[c])`, weight `v·w[y]`; with a focal `γ` above 0 times `(1 - p[y])^γ`
 ///
 /// - `logits`: `[N, C]` of a float dtype; `labels`: `[N]` i64; `d_logits`: `[N, C]` of the same, or bf16 or f16 for f32; optional
 /// - the mean is that of PyTorch, the sum of losses divided by the sum of `w[y]`; with row weights that of scikit-learn's
@@ -51,7 +54,8 @@ impl Default for CrossEntropyConfig<'_> {
 /// On the CPU [`KernelError::Label`] for such a label, before anything is written; [`KernelError::DeviceMismatch`],
 /// [`KernelError::DTypeMismatch`], [`KernelError::DTypeUnsupported`], [`KernelError::Shape`].
 ///
-/// Source: `torch.nn.functional.cross_entropy` with class indices.
+/// Source: `torch.nn.functional.cross_entropy` with class indices; Lin et al., Focal Loss for Dense Object Detection, arXiv:1708.02002,
+/// without its weight `α`.
 pub fn softmax_cross_entropy(
     logits: TensorRef<'_>,
     labels: TensorRef<'_>,
@@ -109,6 +113,7 @@ pub fn softmax_cross_entropy(
                 smoothing: config.label_smoothing as _,
                 ignore_index: config.ignore_index,
                 n_classes,
+                focal_gamma: config.focal_gamma as _,
             },
             scale as _,
             d_logits,
@@ -129,6 +134,7 @@ mod tests {
     use crate::{Device, Element, Tensor};
 
     /// A case: logits of `n_classes`, labels, class weights in their dtype, row weights, smoothing.
+    #[derive(Clone, Copy)]
     struct Case<'a, T> {
         n_classes: usize,
         logits: &'a [T],
@@ -437,6 +443,106 @@ mod tests {
                 assert!(d[row.clone()].iter().all(|&v| v == 0.0));
                 d[row.clone()].copy_from_slice(&unweighted.1[row]);
                 assert_eq!(d, unweighted.1, "the other rows' gradients");
+            }
+        }
+    }
+
+    /// The sum of the losses of rows and its gradient, times 0.5, by the formula of the focal loss in f64.
+    fn focal(case: &Case<'_, f64>, gamma: f64) -> (f64, Vec<f64>) {
+        let n = case.n_classes;
+        let (mut sum, mut d) = (0.0, Vec::new());
+        for row in 0..case.labels.len() {
+            let row_weights = case.row_weights.map(|w| &w[row..][..1]);
+            let (logits, labels) = (&case.logits[row * n..][..n], &case.labels[row..][..1]);
+            let (sums, plain_d) = plain(&Case { logits, labels, row_weights, ..*case });
+            let Ok(label) = usize::try_from(labels[0]) else {
+                d.extend(plain_d);
+                continue;
+            };
+            let max = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let exp_sum: f64 = logits.iter().map(|v| (v - max).exp()).sum();
+            let p = |c: usize| (logits[c] - max).exp() / exp_sum;
+            let missing: f64 = (0..n).filter(|&c| c != label).map(p).sum();
+            sum += missing.powf(gamma) * sums.loss;
+            let growth = gamma * missing.powf(gamma - 1.0) * sums.loss * p(label);
+            let direction = |c: usize| p(c) - f64::from(u8::from(c == label));
+            d.extend((0..n).map(|c| missing.powf(gamma) * plain_d[c] + 0.5 * growth * direction(c)));
+        }
+        (sum, d)
+    }
+
+    /// Sums and gradient of the focal loss, times 0.5.
+    fn run_focal<T: Element>(case: &Case<'_, T>, gamma: f64, device: Device) -> (LossSums, Vec<f64>) {
+        let dims = [case.labels.len(), case.n_classes];
+        let (logits, labels) = (tensor(case.logits, &dims, device), tensor(case.labels, &dims[..1], device));
+        let weights = case.weights.map(|w| tensor(w, &dims[1..], device).to_dtype(T::DTYPE).unwrap());
+        let row_weights = case.row_weights.map(|w| tensor(w, &dims[..1], device));
+        let config = CrossEntropyConfig {
+            label_smoothing: case.smoothing,
+            class_weights: weights.as_ref().map(Tensor::view),
+            row_weights: row_weights.as_ref().map(Tensor::view),
+            focal_gamma: gamma,
+            ..Default::default()
+        };
+        let mut d = Tensor::full(&dims, f64::NAN, T::DTYPE, device).unwrap();
+        let sums = sums_after(device, None, |sums| {
+            let d = Some(d.view_mut());
+            softmax_cross_entropy(logits.view(), labels.view(), &config, 0.5, d, sums)
+        });
+        (sums.unwrap(), d.to_vec::<T>().unwrap().into_iter().map(|v| v.to_f64()).collect())
+    }
+
+    #[test]
+    fn the_focal_loss_follows_its_formula_in_every_form() {
+        for (rows, n_classes) in [(37, 10), (6, 65), (20, 1000), (5, 4104), (3, 16_386)] {
+            let logits: Vec<f32> = random::<f32>(rows * n_classes, 1).iter().map(|v| 5.0 * v).collect();
+            let (single, logits) = (&logits, rounded::<f32, f64>(&logits));
+            let labels = labels(rows, n_classes);
+            let class_weights: Vec<f64> =
+                random::<f32>(n_classes, 2).iter().map(|v| f64::from(v + 1.5)).collect();
+            let row_weights = row_weights(rows);
+            for gamma in [0.5, 1.0, 2.0] {
+                for (smoothing, weights, row_weights) in
+                    [(0.0, None, None), (0.1, Some(&class_weights[..]), Some(&row_weights[..]))]
+                {
+                    let case =
+                        Case { n_classes, logits: &logits, labels: &labels, weights, row_weights, smoothing };
+                    let (want, want_d) = focal(&case, gamma);
+                    for device in devices() {
+                        let (sums, d) = run_focal(&case, gamma, device);
+                        assert_close(&[sums.loss], &[want], 0.0, 1e-10);
+                        assert_close(&d, &want_d, 1e-12, 1e-10);
+                        if device == Device::Cpu && smoothing > 0.0 && n_classes > 5000 {
+                            // As in `every_form_and_dtype_agrees_with_f64`.
+                            continue;
+                        }
+                        let case = Case {
+                            n_classes,
+                            logits: single,
+                            labels: &labels,
+                            weights,
+                            row_weights,
+                            smoothing,
+                        };
+                        let (sums, d) = run_focal(&case, gamma, device);
+                        assert_close(&[sums.loss], &[want], 0.0, 2e-6);
+                        // Losses up to about 20, and their weights up to 11, multiply roundings of the probabilities.
+                        assert_close(&d, &want_d, 2e-5, 1e-5);
+                    }
+                }
+                if n_classes == 10 {
+                    let case = Case {
+                        n_classes,
+                        logits: &logits,
+                        labels: &labels,
+                        weights: None,
+                        row_weights: None,
+                        smoothing: 0.0,
+                    };
+                    assert_gradient(&logits, &focal(&case, gamma).1, |logits| {
+                        0.5 * focal(&Case { logits, ..case }, gamma).0
+                    });
+                }
             }
         }
     }

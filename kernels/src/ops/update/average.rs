@@ -79,6 +79,7 @@ mod tests {
             state: [None, None],
             average: Some(Average { ema: ema.view_mut().range(from, n).unwrap(), decay, step }),
             compute_weights: None,
+            norms: None,
         };
         optimizer_step(OptimizerKind::Sgd, &OptimizerParams::default(), tensors, inputs).unwrap();
         assert_eq!(weights.to_vec::<T>().unwrap(), random::<T>(n, 2));
@@ -138,7 +139,7 @@ mod tests {
     fn an_optimiser_and_its_average_take_one_pass() {
         const N: usize = 5003;
         for device in devices() {
-            for kind in OptimizerKind::ALL.iter().copied() {
+            for kind in OptimizerKind::ALL.iter().copied().filter(|kind| !kind.has_first_pass()) {
                 let params =
                     OptimizerParams { momentum: 0.9, weight_decay: 0.1, step: 3, ..Default::default() };
                 let new = |seed: u64| tensor(&random::<f32>(N, seed), &[N], device);
@@ -153,6 +154,7 @@ mod tests {
                     state: std::array::from_fn(|_| views.next()),
                     average: Some(Average { ema: ema.view_mut(), decay: 0.9, step: 3 }),
                     compute_weights: None,
+                    norms: None,
                 };
                 optimizer_step(kind, &params, tensors, None).unwrap();
                 drop(views);

@@ -13,7 +13,9 @@ mod testing;
 
 pub use average::Average;
 pub use inputs::UpdateInputs;
-pub use optimizer::{OptimizerKind, OptimizerParams, OptimizerTensors, optimizer_step};
+pub use optimizer::{
+    FirstPassTensors, OptimizerKind, OptimizerParams, OptimizerTensors, optimizer_first_pass, optimizer_step,
+};
 
 pub(crate) use optimizer::SOURCES as OPTIMIZER_SOURCES;
 

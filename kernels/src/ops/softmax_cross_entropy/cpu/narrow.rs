@@ -28,12 +28,17 @@ pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
         let (max, exp_sum, log_sum) = normalize(columns);
 
         let mut mass = [S::Real::ZERO; LANES];
+        let mut targets = [None; LANES];
         for (lane, &label) in labels.iter().enumerate() {
             let Some(target) = shared.target(block * LANES + lane, label) else { continue };
             let row = &x[lane * n..][..n];
-            sums.loss += shared.loss(target, row, max[lane], log_sum[lane]).to_f64();
+            let loss = shared.loss(target, row, max[lane], log_sum[lane]);
+            let p = columns[target.label][lane] / exp_sum[lane];
+            let (target, loss) = target.focused(&shared, loss, p);
+            sums.loss += loss.to_f64();
             sums.weight += target.weight.to_f64();
             mass[lane] = target.mass(&shared) / exp_sum[lane];
+            targets[lane] = Some(target);
         }
         if let Some(d_logits) = &mut d_logits {
             for column in columns.iter_mut() {
@@ -41,8 +46,8 @@ pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
                     column[lane] *= mass[lane];
                 }
             }
-            for (lane, (d_row, &label)) in d_logits[rows].chunks_exact_mut(n).zip(labels).enumerate() {
-                let Some(target) = shared.target(block * LANES + lane, label) else {
+            for (lane, d_row) in d_logits[rows].chunks_exact_mut(n).enumerate() {
+                let Some(target) = targets[lane] else {
                     d_row.fill(D::ZERO);
                     continue;
                 };

@@ -35,7 +35,10 @@ pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
             if holds_exponentials { bytemuck::cast_slice_mut(d_logits) } else { &mut [] };
         let exp_sum = exp_and_sum(logits, range.clone(), max, exponentials);
         let row = &logits[range.clone()];
-        sums.loss += shared.loss(target, row, max, exp_sum.ln()).to_f64();
+        let loss = shared.loss(target, row, max, exp_sum.ln());
+        let p = (row[target.label].load() - max).exp() / exp_sum;
+        let (target, loss) = target.focused(&shared, loss, p);
+        sums.loss += loss.to_f64();
         sums.weight += target.weight.to_f64();
         if !wants_gradient {
             continue;

@@ -1,9 +1,14 @@
 //! The optimisers: their names, hyper-parameters and state, and one step of any of them.
 //!
-//! An optimiser is two files, its formula for the CPU and for GPUs, and its lines in this one.
+//! An optimiser is two files, its formula for the CPU and for GPUs, and its lines in this one. One whose step depends on whole
+//! parameters has two passes, and between them their caller completes norms or directions over the ranks.
 
 mod adam;
+mod lamb;
 mod lion;
+mod moments;
+mod momentum;
+mod muon;
 mod sgd;
 #[cfg(test)]
 mod tests;
@@ -11,14 +16,27 @@ mod tests;
 use std::fmt;
 
 use self::adam::Adam;
+use self::lamb::{Lamb, Sums};
 use self::lion::Lion;
+use self::moments::Moments;
+use self::momentum::Momentum;
+use self::muon::Muon;
 use self::sgd::Sgd;
 use super::{Average, MAX_STATE, StepScalars, Tensors, Update as _, UpdateInputs, run};
 use crate::cuda::launch::Source;
-use crate::{Result, TensorMut, TensorRef};
+use crate::ops::{check, sum_of_squares};
+use crate::{DType, Operand, Result, Shape, TensorMut, TensorRef};
 
 /// The kernels of all optimisers.
-pub(crate) static SOURCES: [&Source; 3] = [&adam::SOURCE, &lion::SOURCE, &sgd::SOURCE];
+pub(crate) static SOURCES: [&Source; 7] = [
+    &adam::SOURCE,
+    &lamb::SOURCE,
+    &lion::SOURCE,
+    &moments::SOURCE,
+    &momentum::SOURCE,
+    &muon::SOURCE,
+    &sgd::SOURCE,
+];
 
 /// Update rule of an optimiser; semantics of PyTorch where it has the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,24 +49,49 @@ pub enum OptimizerKind {
     AdamW,
     /// Steps by the sign of a momentum (arXiv:2302.06675).
     Lion,
+    /// Adam's direction in steps of a length relative to each parameter's norm (arXiv:1904.00962).
+    Lamb,
+    /// Steps by the orthogonalised momentum of a matrix.
+    Muon,
 }
 
 impl OptimizerKind {
     /// All optimisers.
-    pub const ALL: &'static [OptimizerKind] =
-        &[OptimizerKind::Sgd, OptimizerKind::Adam, OptimizerKind::AdamW, OptimizerKind::Lion];
+    pub const ALL: &'static [OptimizerKind] = &[
+        OptimizerKind::Sgd,
+        OptimizerKind::Adam,
+        OptimizerKind::AdamW,
+        OptimizerKind::Lion,
+        OptimizerKind::Lamb,
+        OptimizerKind::Muon,
+    ];
 
     /// Their names, in the same order.
-    pub const NAMES: &'static [&'static str] = &["sgd", "adam", "adamw", "lion"];
+    pub const NAMES: &'static [&'static str] = &["sgd", "adam", "adamw", "lion", "lamb", "muon"];
 
     /// The name.
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize]
     }
 
-    /// PyTorch's default: only AdamW decays weights. Lion's reference implementation decays none.
+    /// PyTorch's default, for LAMB that of its paper. Lion's reference implementation decays none.
     pub fn default_weight_decay(self) -> f64 {
-        if self == OptimizerKind::AdamW { 0.01 } else { 0.0 }
+        match self {
+            OptimizerKind::AdamW | OptimizerKind::Lamb => 0.01,
+            OptimizerKind::Muon => 0.1,
+            OptimizerKind::Sgd | OptimizerKind::Adam | OptimizerKind::Lion => 0.0,
+        }
+    }
+
+    /// Default of [`OptimizerParams::eps`]: PyTorch's, for LAMB that of its paper.
+    pub fn default_eps(self) -> f64 {
+        if self == OptimizerKind::Lamb { 1e-6 } else { 1e-8 }
+    }
+
+    /// Whether a step is [`optimizer_first_pass`], and then [`optimizer_step`] with what the caller completed over whole parameters:
+    /// norms for LAMB, orthogonal directions for Muon.
+    pub fn has_first_pass(self) -> bool {
+        matches!(self, OptimizerKind::Lamb | OptimizerKind::Muon)
     }
 
     /// Default decay rates of the moments: PyTorch's, for Lion those of its paper.
@@ -56,9 +99,14 @@ impl OptimizerKind {
         if self == OptimizerKind::Lion { [0.9, 0.99] } else { [0.9, 0.999] }
     }
 
-    /// Default learning rate. Lion's steps have one size for all weights, so its paper takes a rate 3 to 10 times lower than Adam's.
+    /// Default learning rate. Lion's steps have one size for all weights, so its paper takes a rate 3 to 10 times lower than Adam's;
+    /// Muon's is that of its author.
     pub fn default_lr(self) -> f64 {
-        if self == OptimizerKind::Lion { 1e-4 } else { 1e-3 }
+        match self {
+            OptimizerKind::Lion => 1e-4,
+            OptimizerKind::Muon => 0.02,
+            OptimizerKind::Sgd | OptimizerKind::Adam | OptimizerKind::AdamW | OptimizerKind::Lamb => 1e-3,
+        }
     }
 
     /// Names of the state tensors; all start as zeros.
@@ -68,6 +116,8 @@ impl OptimizerKind {
             OptimizerKind::Sgd => &Sgd::STATE,
             OptimizerKind::Adam | OptimizerKind::AdamW => &Adam::STATE,
             OptimizerKind::Lion => &Lion::STATE,
+            // LAMB's moments; Muon's momentum and the direction of the last step.
+            OptimizerKind::Lamb | OptimizerKind::Muon => &Adam::STATE,
         }
     }
 }
@@ -85,16 +135,18 @@ pub struct OptimizerParams {
     pub lr: f64,
     /// Factor of the learning rate, also of one from [`UpdateInputs`].
     pub lr_scale: f64,
-    /// Decay rates of the first and second moment (Adam, AdamW), or of the momentum as it steps and as it is kept (Lion).
+    /// Decay rates of the first and second moment (Adam, AdamW, LAMB), or of the momentum as it steps and as it is kept (Lion).
     pub betas: [f64; 2],
-    /// Added to the square root of the second moment (Adam, AdamW).
+    /// Added to the square root of the second moment (Adam, AdamW, LAMB).
     pub eps: f64,
-    /// Fraction of the velocity that is kept; 0: no momentum (SGD).
+    /// Fraction of the velocity or momentum that is kept; 0: no momentum (SGD, Muon).
     pub momentum: f64,
-    /// Nesterov momentum (SGD).
+    /// Nesterov momentum (SGD, Muon).
     pub nesterov: bool,
-    /// Weight decay: L2 for SGD and Adam, decoupled for AdamW and Lion.
+    /// Weight decay: L2 for SGD and Adam, decoupled for AdamW, Lion and Muon, part of the direction for LAMB.
     pub weight_decay: f64,
+    /// Factor of the direction next to the learning rate, which does not act on the weight decay (Muon).
+    pub direction_scale: f64,
     /// Number of this step, from 1.
     pub step: u64,
     /// Factor of the gradient (clipping, mean).
@@ -112,6 +164,7 @@ impl Default for OptimizerParams {
             momentum: 0.0,
             nesterov: false,
             weight_decay: 0.0,
+            direction_scale: 1.0,
             step: 1,
             grad_scale: 1.0,
         }
@@ -144,9 +197,79 @@ pub struct OptimizerTensors<'a> {
     pub average: Option<Average<'a>>,
     /// bf16 or f16: receives the new weights rounded to nearest, ties to even.
     pub compute_weights: Option<TensorMut<'a>>,
+    /// Norms of the whole parameter from [`optimizer_first_pass`] (LAMB), `[2]` f64; without them the trust ratio is 1.
+    pub norms: Option<TensorRef<'a>>,
 }
 
-/// One step on a flat range of parameters, in place; the formula of each optimiser stands in its file.
+/// The tensors of the first pass on a flat range of parameters, all of one shape and dtype.
+#[derive(Debug)]
+pub struct FirstPassTensors<'a> {
+    /// f32 or f64.
+    pub master_weights: TensorRef<'a>,
+    /// Of the same dtype, or bf16 for f32.
+    pub grads: TensorRef<'a>,
+    /// As many as [`OptimizerKind::state_names`]; updated in place.
+    pub state: [TensorMut<'a>; MAX_STATE],
+    /// LAMB: receives `[Σw², Σu²]` of the weights and of the direction, f64; their squares' roots are the norms.
+    pub norms: Option<TensorMut<'a>>,
+    /// Whether these sums are added to what is there.
+    pub accumulate: bool,
+}
+
+/// The first of two passes ([`OptimizerKind::has_first_pass`]) on a flat range of parameters.
+///
+/// - LAMB moves both moments and sums the squares of its weights and of its direction. The caller adds the sums of all ranges of a
+///   parameter, and passes them to [`optimizer_step`].
+/// - Muon moves the momentum in `m` and writes the direction to `v`. The caller makes each whole matrix of directions orthogonal
+///   ([`crate::ops::orthogonalize`]).
+///
+/// `params` and `inputs` as in [`optimizer_step`]; a step that is withheld moves no moment and no momentum. Other optimisers do nothing.
+///
+/// Asynchronous on a GPU's compute stream; allocates nothing and can be captured.
+///
+/// # Errors
+/// As [`optimizer_step`].
+pub fn optimizer_first_pass(
+    kind: OptimizerKind,
+    params: &OptimizerParams,
+    tensors: FirstPassTensors<'_>,
+    inputs: Option<&UpdateInputs<'_>>,
+) -> Result<()> {
+    let FirstPassTensors { master_weights, grads: source, state: [mut m, mut v], norms, accumulate } =
+        tensors;
+    let (weights_op, m_op) = (master_weights.operand("master_weights"), m.operand("m"));
+    check::same_kind(Moments::OP, &[m_op, weights_op])?;
+    check::shape(Moments::OP, weights_op, m.shape())?;
+    let tensors = Tensors {
+        target: m.reborrow(),
+        source,
+        state: [Some(v.reborrow())],
+        average: None,
+        compute_weights: None,
+    };
+    match kind {
+        OptimizerKind::Lamb => run(Moments(*params), tensors, inputs)?,
+        OptimizerKind::Muon => return run(Momentum(*params), tensors, inputs),
+        OptimizerKind::Sgd | OptimizerKind::Adam | OptimizerKind::AdamW | OptimizerKind::Lion => {
+            return Ok(());
+        }
+    }
+    let Some(norms) = norms else { return Ok(()) };
+    check_norms(weights_op, norms.operand("norms"))?;
+    let (of_weights, of_direction) = norms.split_at(1)?;
+    sum_of_squares(master_weights, of_weights, accumulate)?;
+    let (m, v) = (m.as_ref(), v.as_ref());
+    lamb::sum_direction(params, master_weights, m, v, inputs, of_direction, accumulate)
+}
+
+fn check_norms(weights: Operand, norms: Operand) -> Result<()> {
+    check::same_device(Lamb::OP, &[weights, norms])?;
+    check::dtype(Lamb::OP, norms, &[DType::F64], "f64")?;
+    check::shape(Lamb::OP, norms, Shape::vector(2))
+}
+
+/// One step on a flat range of parameters, in place; the formula of each optimiser stands in its file. Where there is a first pass
+/// ([`OptimizerKind::has_first_pass`]), this is the second, which reads no gradients and changes no state.
 ///
 /// With `inputs`, learning rate and step number (on a GPU [`StepScalars::beta_powers`]) are read from their scalars, and the gradient's
 /// factor from their sums and norm; if they withhold the update, nothing is written, neither the average.
@@ -162,7 +285,8 @@ pub fn optimizer_step(
     tensors: OptimizerTensors<'_>,
     inputs: Option<&UpdateInputs<'_>>,
 ) -> Result<()> {
-    let OptimizerTensors { master_weights: target, grads: source, state, average, compute_weights } = tensors;
+    let OptimizerTensors { master_weights: target, grads: source, state, average, compute_weights, norms } =
+        tensors;
     let params = *params;
     let [first, second] = state;
     match kind {
@@ -175,6 +299,26 @@ pub fn optimizer_step(
         }
         OptimizerKind::Lion => {
             run(Lion(params), Tensors { target, source, state: [first], average, compute_weights }, inputs)
+        }
+        OptimizerKind::Lamb => {
+            let sums = match norms {
+                Some(norms) => {
+                    check_norms(target.operand("master_weights"), norms.operand("norms"))?;
+                    Sums::of(norms)?
+                }
+                None => Sums::Host([0.0; 2]),
+            };
+            let m = first.as_ref().map_or(source, |m| m.as_ref());
+            let tensors = Tensors { target, source: m, state: [second], average, compute_weights };
+            run(Lamb { params, sums }, tensors, inputs)
+        }
+        OptimizerKind::Muon => {
+            let direction = second.as_ref().map_or(source, |v| v.as_ref());
+            run(
+                Muon(params),
+                Tensors { target, source: direction, state: [], average, compute_weights },
+                inputs,
+            )
         }
     }
 }

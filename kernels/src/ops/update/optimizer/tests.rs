@@ -16,6 +16,7 @@ const PARAMS: OptimizerParams = OptimizerParams {
     momentum: 0.9,
     nesterov: false,
     weight_decay: 0.1,
+    direction_scale: 0.5,
     step: 5,
     grad_scale: 1.0,
 };
@@ -42,6 +43,29 @@ fn state<T: Element>(n: usize, i: usize) -> Vec<T> {
     squares.map(|v| T::from_f64(v)).collect()
 }
 
+/// The first pass, if there is one, on elements `from..`; returns its norms.
+fn first_pass(
+    (kind, params): (OptimizerKind, OptimizerParams),
+    weights: &Tensor,
+    grads: TensorRef<'_>,
+    state: &mut [Tensor],
+    from: usize,
+    inputs: Option<&UpdateInputs<'_>>,
+) -> Tensor {
+    let n = weights.numel();
+    let mut norms = Tensor::full(&[2], f64::NAN, DType::F64, weights.device()).unwrap();
+    let [m, v] = state else { return norms };
+    let tensors = FirstPassTensors {
+        master_weights: weights.view().range(from, n).unwrap(),
+        grads,
+        state: [m.view_mut().range(from, n).unwrap(), v.view_mut().range(from, n).unwrap()],
+        norms: Some(norms.view_mut()),
+        accumulate: false,
+    };
+    optimizer_first_pass(kind, &params, tensors, inputs).unwrap();
+    norms
+}
+
 /// A step on elements `from..` of buffers of `n`: from 1 on, no wide access is aligned.
 fn step<T: Element, C: Element>(
     (kind, params): (OptimizerKind, OptimizerParams),
@@ -53,13 +77,16 @@ fn step<T: Element, C: Element>(
     let names = kind.state_names(&params);
     let mut buffers: Vec<_> = (0..names.len()).map(|i| tensor(&state::<T>(n, i), &[n], device)).collect();
     let mut copy = Tensor::full(&[n], 7.0, C::DTYPE, device).unwrap();
+    let grads = g.view().range(from, n).unwrap();
+    let norms = first_pass((kind, params), &w, grads, &mut buffers, from, inputs);
     let mut views = buffers.iter_mut().map(|buffer| buffer.view_mut().range(from, n).unwrap());
     let tensors = OptimizerTensors {
         master_weights: w.view_mut().range(from, n).unwrap(),
-        grads: g.view().range(from, n).unwrap(),
+        grads,
         state: std::array::from_fn(|_| views.next()),
         average: None,
         compute_weights: Some(copy.view_mut().range(from, n).unwrap()),
+        norms: Some(norms.view()),
     };
     optimizer_step(kind, &params, tensors, inputs).unwrap();
     Stepped {
@@ -163,14 +190,17 @@ fn gradients_in_bf16_are_read_as_they_are() {
                     let mut state: Vec<_> =
                         (0..n_state).map(|i| tensor(&state::<f32>(N, i), &[N], device)).collect();
                     let mut copy = copy.map(|dtype| Tensor::zeros(&[N], dtype, device).unwrap());
-                    let mut views = state.iter_mut().map(|state| state.view_mut().range(from, N).unwrap());
                     let before = traffic(&grads);
+                    let own_grads = grads.view().range(from, N).unwrap();
+                    let norms = first_pass((kind, params), &w, own_grads, &mut state, from, None);
+                    let mut views = state.iter_mut().map(|state| state.view_mut().range(from, N).unwrap());
                     let tensors = OptimizerTensors {
                         master_weights: w.view_mut().range(from, N).unwrap(),
-                        grads: grads.view().range(from, N).unwrap(),
+                        grads: own_grads,
                         state: std::array::from_fn(|_| views.next()),
                         average: None,
                         compute_weights: copy.as_mut().map(|copy| copy.view_mut().range(from, N).unwrap()),
+                        norms: Some(norms.view()),
                     };
                     optimizer_step(kind, &params, tensors, None).unwrap();
                     let read = before.zip(traffic(&grads)).map(|(before, after)| after[0] - before[0]);
@@ -213,8 +243,70 @@ fn wrong_copies_and_inputs_are_named() {
         state: [Some(view(m)), Some(view(v))],
         average: None,
         compute_weights: Some(view(copy)),
+        norms: None,
     };
     let error = optimizer_step(OptimizerKind::AdamW, &PARAMS, tensors, Some(&inputs.view())).unwrap_err();
     let error = error.to_string();
     assert!(error.contains("compute_weights [4] f32 on cpu") && error.contains("bf16"), "{error}");
+}
+
+/// A parameter in two ranges: their sums are added, as where two ranks hold it.
+#[test]
+fn the_norms_of_ranges_add_up_to_those_of_the_whole() {
+    const N: usize = 1003;
+    for device in devices() {
+        let norms = |cuts: &[usize]| {
+            let (w, g) =
+                (tensor(&random::<f64>(N, 1), &[N], device), tensor(&random::<f64>(N, 2), &[N], device));
+            let mut norms = Tensor::full(&[2], 7.0, DType::F64, device).unwrap();
+            let [mut m, mut v] = [0, 1].map(|i| tensor(&state::<f64>(N, i), &[N], device));
+            let mut start = 0;
+            for &end in cuts {
+                let tensors = FirstPassTensors {
+                    master_weights: w.view().range(start, end).unwrap(),
+                    grads: g.view().range(start, end).unwrap(),
+                    state: [m.view_mut().range(start, end).unwrap(), v.view_mut().range(start, end).unwrap()],
+                    norms: Some(norms.view_mut()),
+                    accumulate: start > 0,
+                };
+                optimizer_first_pass(OptimizerKind::Lamb, &PARAMS, tensors, None).unwrap();
+                start = end;
+            }
+            norms.to_vec::<f64>().unwrap()
+        };
+        let (whole, parts) = (norms(&[N]), norms(&[1, 500, N]));
+        // Sums of a thousand terms in f64.
+        assert_close(&parts, &whole, 0.0, 1e-12);
+        let squares: f64 = random::<f64>(N, 1).iter().map(|w| w * w).sum();
+        assert_close(&whole[..1], &[squares], 0.0, 1e-12);
+    }
+}
+
+/// With a weight or a direction of zeros the step has the length of Adam's.
+#[test]
+fn the_trust_ratio_of_a_zero_norm_is_1() {
+    for device in devices() {
+        let stepped = |norms: [f64; 2]| {
+            let [mut w, mut m, mut v] = [1, 2, 3].map(|seed| {
+                let values: Vec<f64> = random::<f64>(9, seed).iter().map(|v| v * v).collect();
+                tensor(&values, &[9], device)
+            });
+            let norms = tensor(&norms, &[2], device);
+            let grads = m.zeros_like().unwrap();
+            let tensors = OptimizerTensors {
+                master_weights: w.view_mut(),
+                grads: grads.view(),
+                state: [Some(m.view_mut()), Some(v.view_mut())],
+                average: None,
+                compute_weights: None,
+                norms: Some(norms.view()),
+            };
+            optimizer_step(OptimizerKind::Lamb, &PARAMS, tensors, None).unwrap();
+            w.to_vec::<f64>().unwrap()
+        };
+        let plain = stepped([1.0, 1.0]);
+        assert_eq!(stepped([0.0, 4.0]), plain);
+        assert_eq!(stepped([4.0, 0.0]), plain);
+        assert_ne!(stepped([4.0, 1.0]), plain);
+    }
 }

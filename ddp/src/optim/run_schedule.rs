@@ -1,0 +1,47 @@
+//! The schedules of a run: that of all parameters, and those of groups.
+
+use super::schedule::Schedule;
+use crate::config::{OptimizerConfig, ScheduleConfig};
+use crate::optim::error::Result;
+
+/// The learning rates of each step of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunSchedule {
+    all: Schedule,
+    groups: Vec<Schedule>,
+}
+
+impl RunSchedule {
+    /// Creates the schedules of a run of `total_steps` optimiser steps: that of `config`, and those of the groups of `optimizer`.
+    ///
+    /// # Errors
+    /// See [`Schedule::new`].
+    pub fn new(
+        config: &ScheduleConfig,
+        optimizer: &OptimizerConfig,
+        total_steps: Option<u64>,
+    ) -> Result<Self> {
+        let groups = optimizer.groups.iter().filter_map(|group| group.schedule.as_ref());
+        Ok(RunSchedule {
+            all: Schedule::new(config, optimizer.lr, total_steps)?,
+            groups: groups
+                .map(|schedule| Schedule::new(schedule, optimizer.lr, total_steps))
+                .collect::<Result<_>>()?,
+        })
+    }
+
+    /// Learning rate of the update after `step` earlier ones, for parameters without a schedule of their own.
+    pub fn lr(&self, step: u64) -> f64 {
+        self.all.lr(step)
+    }
+
+    /// The same by the schedule of each group that has one, in the order of the groups, without the groups' factors.
+    pub fn group_lrs(&self, step: u64) -> Vec<f64> {
+        self.groups.iter().map(|schedule| schedule.lr(step)).collect()
+    }
+
+    /// Whether the run ends before a warm-up does.
+    pub fn ends_in_warmup(&self) -> bool {
+        self.all.ends_in_warmup() || self.groups.iter().any(Schedule::ends_in_warmup)
+    }
+}

@@ -1,0 +1,67 @@
+// lamb.cu: the norm of LAMB's direction, and its step; walk, launch and copy of the step are those of update.cuh.
+// maths   u = m/c1 / (sqrt(v)/sqrt(c2) + eps) + wd*w,  ci = 1 - poweri, poweri = bi^step
+//         lamb_norm: sum[0] <- sum_i u_i^2 (+ sum[0] if accumulate)
+//         lamb:      w <- w - lr_scale*lr * r*u,  r = sqrt(sums[0]/sums[1]), or 1 if one of these sums is 0   (arXiv:1904.00962)
+// state   g: m; s0: v
+// moved   lamb_norm 12 B/element in f32 (read w m v); lamb 20 (read w m v, write w v), 22 with the copy: memory-bound
+// order   lamb_norm: squares in T's precision, sums in f64; the elements of each thread and block depend on n only
+
+// LambParams in lamb.rs; sums: f64[2], null in lamb_norm.
+struct Params {
+    double lr, lr_scale, power1, power2, eps, weight_decay;
+    const double* sums;
+    __device__ __forceinline__ void set(const UpdateInputs& inputs) {
+        lr = inputs.lr;
+        power1 = inputs.power1;
+        power2 = inputs.power2;
+    }
+};
+
+__device__ __forceinline__ float root(float x) { return sqrtf(x); }
+__device__ __forceinline__ double root(double x) { return sqrt(x); }
+
+template <class T> struct Formula {
+    static const int n_state = 1;
+    T m_scale, root_scale, eps, weight_decay, step_size;
+
+    static __device__ __forceinline__ Formula of(const Params& p, bool) {
+        bool has_ratio = p.sums && p.sums[0] > 0 && p.sums[1] > 0;
+        Formula r;
+        r.m_scale = 1 / (1 - p.power1);
+        r.root_scale = 1 / sqrt(1 - p.power2);
+        r.eps = p.eps;
+        r.weight_decay = p.weight_decay;
+        r.step_size = p.lr_scale * p.lr * (has_ratio ? sqrt(p.sums[0] / p.sums[1]) : 1.0);
+        return r;
+    }
+    __device__ __forceinline__ T direction(T w, T m, T v) const {
+        return m * m_scale / (root(v) * root_scale + eps) + weight_decay * w;
+    }
+    __device__ __forceinline__ T operator()(T w, T m, T* v) const { return w - step_size * direction(w, m, *v); }
+};
+
+UPDATES(lamb)
+
+template <class T>
+__device__ void lamb_norm(const T* w, const T* m, const T* v, size_t n, Params params, const double* scalars, double* sum,
+                          int accumulate, u32* counter, double* partials) {
+    if (scalars) {
+        params.power1 = scalars[8];
+        params.power2 = scalars[9];
+    }
+    const Formula<T> formula = Formula<T>::of(params, true);
+    double of_thread = 0, total;
+    for (size_t i = first_element(); i < n; i += grid_stride()) {
+        T u = formula.direction(w[i], m[i], v[i]);
+        of_thread += (double)(u * u);
+    }
+    if (grid_sum(of_thread, &total, counter, partials) && threadIdx.x == 0) sum[0] = accumulate ? sum[0] + total : total;
+}
+#define LAMB_NORM(suffix, T)                                                                                            \
+    extern "C" __global__ void __launch_bounds__(256) lamb_norm_##suffix(                                               \
+        const T* w, const T* m, const T* v, size_t n, Params params, const double* scalars, double* sum, int accumulate, \
+        u32* counter, double* partials) {                                                                               \
+        lamb_norm(w, m, v, n, params, scalars, sum, accumulate, counter, partials);                                     \
+    }
+LAMB_NORM(f32, float)
+LAMB_NORM(f64, double)
