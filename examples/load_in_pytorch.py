@@ -25,6 +25,44 @@ from torch import nn
 
 ACTIVATIONS = {"relu": nn.ReLU(), "gelu": nn.GELU(), "gelu_tanh": nn.GELU(approximate="tanh"), "silu": nn.SiLU(),
                "tanh": nn.Tanh(), "sigmoid": nn.Sigmoid()}
+GATES = {"swiglu": nn.functional.silu, "geglu": nn.functional.gelu, "reglu": nn.functional.relu}
+NORMS = {"layer_norm": nn.LayerNorm, "rms_norm": lambda width: nn.RMSNorm(width, eps=1e-6)}
+
+
+def gated(f, x):
+    """A gated linear unit after its linear layer: the first half of a row is the gate."""
+    a, b = x.chunk(2, dim=-1)
+    return f(a) * b
+
+
+def run(steps, x):
+    for step in steps:
+        x = step(x)
+    return x
+
+
+def steps_of(entries, width, layers, norms):
+    """The steps of a list of layers (`[[model.layers]]`), whose modules join `layers` and `norms`, and the width after them."""
+    steps = []
+    for entry in entries:
+        for _ in range(entry.get("repeat", 1)):
+            kind = entry["kind"]
+            if kind in ("linear", "glu"):
+                factor = 2 if kind == "glu" else 1
+                layers.append(nn.Linear(width, factor * entry["out_features"], bias=entry["bias"]))
+                width = entry["out_features"]
+                steps.append(layers[-1])
+            elif kind in NORMS:
+                norms.append(NORMS[kind](width))
+                steps.append(norms[-1])
+            elif kind == "residual":
+                block, _ = steps_of(entry["layers"], width, layers, norms)
+                steps.append(lambda x, block=block: x + run(block, x))
+            if kind == "glu":
+                steps.append(lambda x, f=GATES[entry["gate"]]: gated(f, x))
+            if "activation" in entry:
+                steps.append(ACTIVATIONS[entry["activation"]])
+    return steps, width
 
 
 class Normalize(nn.Module):
@@ -62,21 +100,37 @@ class Exponential(nn.Module):
         return y.double().exp()
 
 
-class Mlp(nn.Module):
+class Network(nn.Module):
     """The trained network; dropout plays no part after training."""
 
-    def __init__(self, widths, n_features, embeddings, config, n_normalized, target):
+    def __init__(self, n_outputs, n_features, embeddings, config, n_normalized, target):
         super().__init__()
-        n_inputs = n_features - len(embeddings) + sum(e["dim"] for e in embeddings)
-        pairs = list(zip([n_inputs, *widths], widths))
         self.normalize = Normalize(n_normalized) if n_normalized else nn.Identity()
         self.target = target
         # A key is the feature's name, with what a ModuleDict takes for none written in another way.
         self.embeddings = nn.ModuleDict({e["key"]: nn.Embedding(e["n_codes"], e["dim"]) for e in embeddings})
-        self.layers = nn.ModuleList(nn.Linear(i, o, bias=config["bias"]) for i, o in pairs)
-        self.norms = nn.ModuleList(nn.LayerNorm(o) for _, o in pairs[:-1] if config["norm"] == "layer")
-        self.activation = ACTIVATIONS[config["activation"]]
-        self.residual = config["residual"]
+        self.layers, self.norms = nn.ModuleList(), nn.ModuleList()
+        width = n_features - len(embeddings) + sum(e["dim"] for e in embeddings)
+        if "layers" in config:
+            steps, width = steps_of(config["layers"], width, self.layers, self.norms)
+        else:
+            steps, width = self.perceptron(config, width)
+        self.layers.append(nn.Linear(width, n_outputs, bias=config["bias"]))
+        self.steps = [*steps, self.layers[-1]]
+
+    def perceptron(self, config, width):
+        """The hidden layers of a model without a list, and the width after them."""
+        steps = []
+        for out in config["hidden"]:
+            entry = {"kind": "linear", "out_features": out, "bias": config["bias"]}
+            norm = [{"kind": "layer_norm"}] if config["norm"] == "layer" else []
+            entries = [entry, *norm, {"kind": "activation", "activation": config["activation"]}]
+            if config["residual"] and out == width:
+                entries = [{"kind": "residual", "layers": entries}]
+            more, width = steps_of(entries, width, self.layers, self.norms)
+            steps += more
+            width = out
+        return steps, width
 
     def forward(self, x):
         x = self.normalize(x).float()
@@ -84,11 +138,7 @@ class Mlp(nn.Module):
         codes = x[:, n_numbers:].long()
         rows = [table(codes[:, i]) for i, table in enumerate(self.embeddings.values())]
         x = torch.cat([x[:, :n_numbers], *rows], dim=1)
-        for i, layer in enumerate(self.layers[:-1]):
-            y = layer(x)
-            y = self.activation(self.norms[i](y) if len(self.norms) else y)
-            x = x + y if self.residual and x.shape == y.shape else y
-        return self.target(self.layers[-1](x))
+        return self.target(run(self.steps, x))
 
 
 def load(path):
@@ -99,8 +149,8 @@ def load(path):
     config = tomllib.loads(metadata["ddp_train.config"])
     features = json.loads(metadata["ddp_train.features"])
     embeddings = json.loads(metadata.get("ddp_train.embeddings", "[]"))
-    n_layers = len(config["model"]["hidden"]) + 1
-    widths = [state[f"layers.{i}.weight"].shape[0] for i in range(n_layers)]
+    n_layers = sum(name.startswith("layers.") and name.endswith(".weight") for name in state)
+    n_outputs = state[f"layers.{n_layers - 1}.weight"].shape[0]
     n_normalized = len(state.get("normalize.shift", []))
     if n_normalized:
         state.setdefault("normalize.offset", torch.zeros(n_normalized, dtype=torch.float64))
@@ -108,10 +158,10 @@ def load(path):
     target = Target(n_scaled) if n_scaled else nn.Identity()
     if config["loss"]["kind"] == "poisson":
         target = Exponential()
-    model = Mlp(widths, len(features), embeddings, config["model"], n_normalized, target)
+    model = Network(n_outputs, len(features), embeddings, config["model"], n_normalized, target)
     model.load_state_dict(state)
     # Files of earlier versions number their classes.
-    labels = json.loads(metadata.get("ddp_train.labels", json.dumps(list(range(widths[-1])))))
+    labels = json.loads(metadata.get("ddp_train.labels", json.dumps(list(range(n_outputs)))))
     return model.eval(), features, config["data"], [str(label) for label in labels]
 
 

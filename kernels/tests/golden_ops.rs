@@ -7,9 +7,9 @@ use std::path::Path;
 
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::{
-    self, Activation, Average, CrossEntropyConfig, EmbeddingTable, EmbeddingTables, FirstPassTensors,
+    self, Activation, Average, CrossEntropyConfig, EmbeddingTable, EmbeddingTables, FirstPassTensors, Gate,
     LayerNormGrads, LayerNormStats, LinearOutput, LossSums, MatmulMode, NewtonSchulzMemory, OptimizerKind,
-    OptimizerParams, OptimizerTensors, STEP_SUMS_LEN, SavedForBackward, SumsOutput,
+    OptimizerParams, OptimizerTensors, RmsNormGrads, STEP_SUMS_LEN, SavedForBackward, SumsOutput,
 };
 use ddp_kernels::{DType, Device, Result, Tensor, TensorMut, TensorRef};
 use serde_json::Value;
@@ -18,7 +18,7 @@ use serde_json::Value;
 type Check = fn(&Case<'_>);
 
 /// The operations of the file.
-const OPS: [(&str, Check); 26] = [
+const OPS: [(&str, Check); 30] = [
     ("addmm", addmm),
     ("linear", linear),
     ("relu", |case| activation(case, Activation::Relu)),
@@ -69,6 +69,10 @@ const OPS: [(&str, Check); 26] = [
         });
     }),
     ("layer_norm", layer_norm),
+    ("rms_norm", rms_norm),
+    ("swiglu", |case| gated(case, Gate::SwiGlu)),
+    ("geglu", |case| gated(case, Gate::GeGlu)),
+    ("reglu", |case| gated(case, Gate::ReGlu)),
     ("embedding", embedding),
     ("sgd", sgd),
     ("adam", |case| adam(case, OptimizerKind::Adam)),
@@ -386,6 +390,31 @@ fn layer_norm(case: &Case<'_>) {
     case.close("d_beta", &d_beta, 16.0 * EPS, 8.0 * EPS);
     // rstd times d_y·gamma minus its means.
     case.close("d_x", &d, 6.0 * rounding.max(EPS * largest(&rstd)), 8.0 * EPS);
+}
+
+fn rms_norm(case: &Case<'_>) {
+    let (x, mut d) = (case.input("x"), case.input("d_y"));
+    let (gamma, eps) = (case.input("gamma"), case.number("eps"));
+    let (rows, _) = x.shape().rows_cols();
+    let (mut y, mut rstd, mut d_gamma) = (case.nan_like(&x), case.nan(&[rows]), case.nan_like(&gamma));
+    ops::rms_norm_forward(x.view(), gamma.view(), eps, y.view_mut(), rstd.view_mut()).unwrap();
+    let grads = RmsNormGrads { d: d.view_mut(), d_gamma: d_gamma.view_mut() };
+    ops::rms_norm_backward(x.view(), gamma.view(), rstd.view(), grads, false).unwrap();
+    // Normalised values up to 6, gamma and d_y up to 3, and rstd 1000 in a row of zeros.
+    let largest = values(&rstd).iter().fold(1.0, |m: f64, v| m.max(f64::from(*v)));
+    case.close("y", &y, 16.0 * EPS, 8.0 * EPS);
+    case.close("d_gamma", &d_gamma, 32.0 * EPS, 8.0 * EPS);
+    case.close("d_x", &d, 16.0 * EPS * largest, 8.0 * EPS);
+}
+
+fn gated(case: &Case<'_>, gate: Gate) {
+    let (x, d_y) = (case.input("x"), case.input("d_y"));
+    let (mut y, mut d_x) = (case.nan_like(&d_y), case.nan_like(&x));
+    ops::glu_forward(gate, x.view(), y.view_mut()).unwrap();
+    ops::glu_backward(gate, x.view(), d_y.view(), d_x.view_mut()).unwrap();
+    // Factors up to 6, each some roundings of its own; GELU cancels far below 0.
+    case.close("y", &y, 32.0 * EPS, 8.0 * EPS);
+    case.close("d_x", &d_x, 32.0 * EPS, 8.0 * EPS);
 }
 
 fn embedding(case: &Case<'_>) {

@@ -524,6 +524,26 @@ def layer_norm():
              {"y": y, "d_x": x.grad, "d_gamma": gamma.grad, "d_beta": beta.grad})
 
 
+def norms_and_gates():
+    """RMS norm, and the gated linear units of arXiv:2002.05202: the first half of a row is the gate."""
+    for name, x in (("5x8", randn(5, 8)), ("3x33_offset", randn(3, 33) * 4 + 10), ("zero_row", torch.cat([torch.zeros(1, 6), randn(2, 6)]))):
+        x = x.requires_grad_()
+        norm, d_y = torch.nn.RMSNorm(x.shape[1], eps=1e-6), randn(*x.shape)
+        with torch.no_grad():
+            norm.weight.copy_(randn(x.shape[1]))
+        y = norm(x)
+        y.backward(d_y)
+        case("rms_norm", name, {"eps": 1e-6}, {"x": x, "gamma": norm.weight, "d_y": d_y},
+             {"y": y, "d_x": x.grad, "d_gamma": norm.weight.grad})
+    for op, f in (("swiglu", F.silu), ("geglu", F.gelu), ("reglu", F.relu)):
+        for rows, cols in ((4, 3), (3, 16)):
+            x, d_y = (2 * randn(rows, 2 * cols)).requires_grad_(), randn(rows, cols)
+            a, b = x.chunk(2, dim=-1)
+            y = f(a) * b
+            y.backward(d_y)
+            case(op, f"{rows}x{cols}", {}, {"x": x, "d_y": d_y}, {"y": y, "d_x": x.grad})
+
+
 def optimizers():
     def run(op, name, make, params, states):
         w0, g = randn(37), randn(3, 37)
@@ -708,7 +728,7 @@ def focal(logits, labels, gamma, smoothing, weights):
 
 def operations():
     for make in (addmm, linear, activations, losses, layer_norm, optimizers, embeddings, ema, more_losses, lion,
-                 losses_of_labels_and_counts, lamb, muon, focal_softmax):
+                 losses_of_labels_and_counts, lamb, muon, focal_softmax, norms_and_gates):
         make()
     names = [(c["op"], c["name"]) for c in OPS]
     assert len(set(names)) == len(names)

@@ -289,7 +289,7 @@ impl Kind {
             Kind::Text | Kind::OneOf(_) => "a text",
             Kind::Texts { .. } | Kind::AnyTexts => "a text or a list of texts",
             Kind::BoolOr(_) => "true, false or a text",
-            Kind::Tables(_) => "a list of groups",
+            Kind::Tables(_) => "a list of tables",
             Kind::Table(_) => "a table",
         }
     }

@@ -18,6 +18,7 @@ mod error;
 mod eval_metric;
 pub mod key;
 mod key_table;
+mod layers;
 mod limits;
 mod log;
 mod loss;
@@ -30,6 +31,7 @@ mod origin;
 mod overrides;
 mod paths;
 pub mod precision;
+mod presets;
 mod raw;
 mod reader;
 pub mod reference;
@@ -68,6 +70,7 @@ pub use self::data_values::{
 };
 pub use self::error::ConfigError;
 pub use self::eval_metric::{EvalMetric, MetricSet, MetricTable, UnknownMetric};
+pub use self::layers::{LayerConfig, LayerEntry};
 pub use self::log::LogConfig;
 pub use self::loss::{ClassWeights, Loss};
 pub use self::model::{ModelConfig, Norm};
@@ -76,6 +79,7 @@ pub use self::optimizer::{OptimizerConfig, ParamGroup};
 pub use self::origin::Origin;
 pub use self::overrides::{Overrides, ShortForm};
 pub use self::precision::Precision;
+pub use self::presets::ModelKind;
 pub use self::resume::{Difference, resumable_keys};
 pub use self::run::{FileMode, RunConfig};
 pub use self::schedule::{ScheduleConfig, ScheduleShape, Span, Warmup};
@@ -84,7 +88,7 @@ pub use self::table::{key_for_flag, keys, keys_with_prefix};
 pub use self::table_text::{Datetime, Decimal, Delimiter};
 pub use self::train::{Batch, Determinism, Length, OnReplicaDifference, TrainConfig, WeightInit};
 pub use self::watchdog::WatchdogConfig;
-pub use ddp_kernels::ops::{Activation, OptimizerKind};
+pub use ddp_kernels::ops::{Activation, Gate, OptimizerKind};
 
 /// The whole config of a run, checked. Made by [`Config::load`] and [`Config::from_saved`].
 #[derive(Debug, Clone, PartialEq)]

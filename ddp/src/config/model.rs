@@ -1,17 +1,19 @@
-//! `[model]`: a multilayer perceptron.
+//! `[model]`: a multilayer perceptron, or a list of layers.
 
 use ddp_kernels::ops::Activation;
 
 use super::error::Result;
 use super::key::{Key, Kind, Range, key, number, one_of, switch};
+use super::layers::{self, LAYER_KEYS, LayerEntry, MAX_LAYERS};
 use super::limits::MAX_WIDTH;
+use super::origin::Origin;
+use super::presets::{ModelKind, Preset};
 use super::raw::RawConfig;
-use super::value::{ConfigEnum, config_enum};
+use super::setting::Setting;
+use super::value::{ConfigEnum, config_enum, list};
 use super::writer::Writer;
 
-const MAX_LAYERS: usize = 1024;
-
-/// `[model]`
+/// `[model]`. With a list of layers, all other fields but `bias` have their defaults and are not used.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
     /// Widths of the hidden layers; empty means a linear model.
@@ -24,8 +26,10 @@ pub struct ModelConfig {
     pub norm: Norm,
     /// Adds a hidden layer's input to its output where the widths are equal.
     pub residual: bool,
-    /// Whether linear layers have a bias.
+    /// Whether linear layers have a bias; of a list, the output layer.
     pub bias: bool,
+    /// Layers in front of the output layer; empty for a multilayer perceptron, which the other fields describe.
+    pub layers: Vec<LayerEntry>,
 }
 
 config_enum! {
@@ -44,11 +48,20 @@ impl ConfigEnum for Activation {
 }
 
 pub(super) const KEYS: &[Key] = &[
+    one_of("model.kind", ModelKind::NAMES)
+        .help("Architecture; resmlp and swiglu are residual blocks of the widths in model.hidden, and stand for a list of layers")
+        .default(r#""mlp""#)
+        .synonyms(&["arch", "architecture", "model_type"]),
     key("model.hidden", Kind::Counts { min: 1, max: MAX_WIDTH })
         .help("Widths of the hidden layers; [] is a linear model")
         .default("[128, 64]")
         .hint("each number is the width of one hidden layer")
-        .synonyms(&["layers", "hidden_sizes", "hidden_dims"]),
+        .synonyms(&["hidden_sizes", "hidden_dims"]),
+    key("model.layers", Kind::Tables(LAYER_KEYS))
+        .help("The layers in front of the output layer, in order, in place of all other keys of the model but bias")
+        .absent("model.kind and model.hidden apply")
+        .example(r#"[{ kind = "linear", out_features = 64, activation = "relu", bias = true }]"#)
+        .instead_of("model.hidden", "`hidden` lists widths, `layers` tables with a `kind`"),
     one_of("model.activation", Activation::NAMES)
         .help("Activation after each hidden layer")
         .default(r#""relu""#),
@@ -68,6 +81,10 @@ pub(super) const KEYS: &[Key] = &[
     switch("model.bias").help("Give linear layers a bias").default("true"),
 ];
 
+/// The keys that a list of layers replaces.
+const REPLACED: [&str; 5] =
+    ["model.kind", "model.activation", "model.dropout", "model.norm", "model.residual"];
+
 impl ModelConfig {
     pub(super) fn read(raw: &RawConfig) -> Result<Self> {
         let hidden: Vec<usize> = raw.get("model.hidden")?;
@@ -76,18 +93,67 @@ impl ModelConfig {
         {
             return Err(setting.bad(format!("at most {MAX_LAYERS} layers"), "use fewer, wider layers"));
         }
-        Ok(ModelConfig {
+        let perceptron = ModelConfig {
             hidden,
             activation: raw.get("model.activation")?,
             dropout: raw.get("model.dropout")?,
             norm: raw.get("model.norm")?,
             residual: raw.get("model.residual")?,
             bias: raw.get("model.bias")?,
-        })
+            layers: Vec::new(),
+        };
+        let kind = raw.get("model.kind")?;
+        let given_kind = raw.given("model.kind");
+        if let Some(setting) = raw.given("model.layers")
+            && !given_kind.is_some_and(|kind| overrides(kind, setting))
+        {
+            refuse(raw, &REPLACED, setting, "model.layers")?;
+            return Ok(ModelConfig::of_layers(layers::read(setting, perceptron.bias)?, perceptron.bias));
+        }
+        let ModelConfig { ref hidden, activation, dropout, bias, .. } = perceptron;
+        let preset = Preset { hidden, activation, dropout, bias };
+        let (layers, unused): (_, &[&str]) = match kind {
+            ModelKind::Mlp => return Ok(perceptron),
+            ModelKind::ResMlp => (preset.res_mlp(), &["model.norm", "model.residual"]),
+            ModelKind::SwiGlu => (preset.swi_glu(), &["model.activation", "model.norm", "model.residual"]),
+        };
+        if let Some(setting) = given_kind {
+            refuse(raw, unused, setting, &format!("model.kind = \"{kind}\""))?;
+        }
+        match raw.given("model.hidden") {
+            Some(setting) if hidden.is_empty() => {
+                Err(setting
+                    .bad("the widths of blocks", "give a width for each block, or leave out model.kind"))
+            }
+            _ => Ok(ModelConfig::of_layers(layers, bias)),
+        }
+    }
+
+    /// A model of these layers and the output layer after them, which has a bias or not.
+    pub fn of_layers(layers: Vec<LayerEntry>, bias: bool) -> Self {
+        ModelConfig {
+            hidden: Vec::new(),
+            activation: Activation::Relu,
+            dropout: 0.0,
+            norm: Norm::None,
+            residual: false,
+            bias,
+            layers,
+        }
+    }
+
+    /// Number of linear layers in front of the output layer, whose weight is `layers.{n}.weight`.
+    pub fn n_hidden_linear(&self) -> usize {
+        self.hidden.len() + layers::n_linear(&self.layers)
     }
 
     pub(super) fn write(&self, writer: &mut Writer) {
-        let ModelConfig { hidden, activation, dropout, norm, residual, bias } = self;
+        let ModelConfig { hidden, activation, dropout, norm, residual, bias, layers } = self;
+        if !layers.is_empty() {
+            writer.put_toml("model.layers", list(layers, LayerEntry::to_toml));
+            return writer.put("model.bias", bias);
+        }
+        writer.put("model.kind", &ModelKind::Mlp);
         writer.put("model.hidden", hidden);
         writer.put("model.activation", activation);
         writer.put("model.dropout", dropout);
@@ -95,4 +161,23 @@ impl ModelConfig {
         writer.put("model.residual", residual);
         writer.put("model.bias", bias);
     }
+}
+
+/// Refuses keys that `setting`, which messages call `words`, leaves without effect; one in the config file makes way for a setting of
+/// the command line.
+fn refuse(raw: &RawConfig, keys: &[&str], setting: &Setting, words: &str) -> Result<()> {
+    let mut given = keys.iter().filter_map(|key| raw.given(key));
+    match given.find(|other| !overrides(setting, other)) {
+        Some(other) => Err(other.bad(
+            format!("absent next to `{words}`"),
+            "what it says is part of the list of layers or of the preset",
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Whether `upper` was given on the command line and `lower` in a file.
+fn overrides(upper: &Setting, lower: &Setting) -> bool {
+    let is_in_file = |setting: &Setting| matches!(setting.origin, Origin::File { .. });
+    !is_in_file(upper) && is_in_file(lower)
 }

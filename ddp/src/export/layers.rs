@@ -8,7 +8,7 @@ use ddp_kernels::ops::Activation;
 use super::error::{ExportError, Result};
 use super::graph::{Attribute, Graph, Value};
 use super::inputs::Features;
-use crate::model::{EmbeddingSpec, Layer, LayerKind, Network, ParamSlot, ParamSpec};
+use crate::model::{EmbeddingSpec, Layer, LayerKind, Network, Operator, OperatorInput, ParamSlot, ParamSpec};
 
 /// A trained parameter.
 #[derive(Debug, Clone, PartialEq)]
@@ -125,10 +125,46 @@ pub(super) fn add(
                 let skip = skips.pop().ok_or_else(unknown)?;
                 x = graph.op("Add", &[&x, &skip], "residual");
             }
-            LayerKind::Embedding(_) | LayerKind::Opaque => return Err(unknown()),
+            LayerKind::Opaque => {
+                let operators = layer.operators().ok_or_else(unknown)?;
+                x = add_operators(graph, &x, params, &operators, parameters)?.ok_or_else(unknown)?;
+            }
+            LayerKind::Embedding(_) => return Err(unknown()),
         }
     }
     Ok(x)
+}
+
+/// Adds the operators of a layer with these parameters; returns the result of the last one, if all inputs are there.
+fn add_operators(
+    graph: &mut Graph,
+    x: &Value,
+    params: &[ParamSpec],
+    operators: &[Operator],
+    parameters: &mut Parameters,
+) -> Result<Option<Value>> {
+    let mut results: Vec<Value> = Vec::new();
+    for Operator { op_type, inputs } in operators {
+        let name = op_type.to_lowercase();
+        let mut values = Vec::new();
+        for input in inputs {
+            values.push(match input {
+                OperatorInput::X => x.clone(),
+                OperatorInput::Result(index) => match results.get(*index) {
+                    Some(result) => result.clone(),
+                    None => return Ok(None),
+                },
+                OperatorInput::Param(index) => match params.get(*index) {
+                    Some(param) => parameters.place(graph, param)?,
+                    None => return Ok(None),
+                },
+                OperatorInput::Float(number) => graph.floats(&format!("{name}.number"), &[], vec![*number]),
+                OperatorInput::Ints(numbers) => graph.integers(&format!("{name}.numbers"), numbers.clone()),
+            });
+        }
+        results.push(graph.op(op_type, &values.iter().collect::<Vec<_>>(), &name));
+    }
+    Ok(results.pop())
 }
 
 /// Name of the output of the layer whose weight is `weight`.

@@ -15,7 +15,7 @@ use crate::model::layer::Sizes;
 use crate::model::layers::{ActivationLayer, Linear};
 use crate::model::linear_spec::LinearSpec;
 use crate::model::pass::{BackwardPass, ForwardPass};
-use crate::model::{Layer, ModelSpec, Network, ParamKind, ParamLayout, ParamSpec};
+use crate::model::{Layer, ModelSpec, Network, Operator, OperatorInput, ParamKind, ParamLayout, ParamSpec};
 
 fn network(layers: Vec<Box<dyn Layer>>, n_features: usize) -> Network {
     let layout = ParamLayout::of_layers(&layers, 1);
@@ -53,7 +53,7 @@ fn operators(graph: &GraphProto) -> Vec<&str> {
 
 /// Twice the input.
 #[derive(Debug)]
-struct Double;
+struct Double(Option<Vec<Operator>>);
 
 impl Layer for Double {
     fn describe(&self) -> String {
@@ -62,6 +62,10 @@ impl Layer for Double {
 
     fn out_features(&self) -> usize {
         3
+    }
+
+    fn operators(&self) -> Option<Vec<Operator>> {
+        self.0.clone()
     }
 
     fn forward(
@@ -79,10 +83,30 @@ impl Layer for Double {
     }
 }
 
+/// A layer of one's own is exported as it describes itself; what it does not have is an error.
+#[test]
+fn operators_of_a_layer_become_those_of_the_graph() {
+    let exported_as = |operators: Vec<Operator>| {
+        let linear = Linear::new(LinearSpec::new(0, 3, 3, true));
+        let network = network(vec![Box::new(linear), Box::new(Double(Some(operators)))], 3);
+        exported(&network, &plain(3)).map(|model| graph(&model))
+    };
+    let add = Operator::new("Add", vec![OperatorInput::X, OperatorInput::X]);
+    let scale = Operator::new("Mul", vec![OperatorInput::Result(0), OperatorInput::Float(1.0)]);
+    let of_graph = exported_as(vec![add.clone(), scale]).unwrap();
+    assert_eq!(operators(&of_graph), ["Gemm", "Add", "Mul", "Cast"]);
+    assert_eq!(of_graph.node[1].input, ["layers.0.output", "layers.0.output"]);
+    assert_eq!(of_graph.node[2].input[0], of_graph.node[1].output[0]);
+    for wrong in [OperatorInput::Result(0), OperatorInput::Param(0)] {
+        let error = exported_as(vec![Operator::new("Neg", vec![wrong])]).unwrap_err();
+        assert!(matches!(error, ExportError::UnknownLayer { index: 1, .. }), "{error}");
+    }
+}
+
 #[test]
 fn a_layer_of_an_unknown_kind_is_named() {
     let linear = Linear::new(LinearSpec::new(0, 3, 3, true));
-    let network = network(vec![Box::new(linear), Box::new(Double)], 3);
+    let network = network(vec![Box::new(linear), Box::new(Double(None))], 3);
     let error = exported(&network, &plain(3)).unwrap_err();
     assert!(matches!(error, ExportError::UnknownLayer { index: 1, .. }), "{error}");
     let message = error.to_string();

@@ -246,7 +246,7 @@ impl ModelFile {
     /// # Errors
     /// [`ModelError::ModelFile`] if the file has no such layer.
     pub fn n_outputs(&self, config: &ModelConfig) -> Result<usize> {
-        let name = format!("layers.{}.weight", config.hidden.len());
+        let name = format!("layers.{}.weight", config.n_hidden_linear());
         match self.tensors().tensor(&name).as_ref().map(|view| view.shape()) {
             Ok(&[n_outputs, _]) => Ok(n_outputs),
             _ => Err(bad_file(&self.path, format!("it has no matrix {name}"))),
@@ -389,6 +389,7 @@ mod tests {
             residual: false,
             bias: true,
             embeddings: Vec::new(),
+            layers: Vec::new(),
         };
         drawn(&spec)
     }

@@ -113,6 +113,7 @@ mod tests {
             residual: false,
             bias: true,
             embeddings: Vec::new(),
+            layers: Vec::new(),
         };
         let layout = ParamLayout::new(&spec);
         let mut weights = Tensor::zeros(&[layout.flat_len()], DType::F32, Device::Cpu).unwrap();

@@ -10,6 +10,7 @@ use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, Tens
 
 use super::EmbeddingSpec;
 use super::linear_spec::LinearSpec;
+use super::operator::Operator;
 use super::param::{ParamSlot, ParamSpec};
 use super::pass::{BackwardPass, ForwardPass, InputGradientPass};
 pub use super::registered_buffer::RegisteredBuffer;
@@ -70,6 +71,17 @@ pub trait Layer: Debug + Send {
     /// weight and one for the input.
     fn matmul_size(&self) -> usize {
         0
+    }
+
+    /// Values per row that [`Layer::backward`] reads and writes, for reports: those of the input, the output and their gradients.
+    fn backward_values(&self) -> usize {
+        3 * self.out_features()
+    }
+
+    /// The layer after training as operators of ONNX, the last of which gives the output; `None` for a layer that can't be
+    /// exported. Asked of layers of unknown kind.
+    fn operators(&self) -> Option<Vec<Operator>> {
+        None
     }
 
     /// Makes what the layer keeps on `device`; `slots` are its parameters.

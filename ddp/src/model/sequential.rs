@@ -4,11 +4,10 @@
 //! layer by layer, whatever the blocks.
 
 use ddp_kernels::KernelError;
-use ddp_kernels::ops::Activation;
+use ddp_kernels::ops::{Activation, Gate};
 
 use super::layer::{Layer, Sizes};
-use super::layers::{ActivationLayer, Dropout, LayerNorm, Linear, SkipBegin, SkipEnd};
-use super::linear_spec::LinearSpec;
+use super::layers::{LayerList, LayerNorm, RmsNorm, SkipBegin, SkipEnd};
 use super::network::Network;
 
 /// Layers in forward order. Each call adds a layer that fits the width of the rows so far.
@@ -38,74 +37,71 @@ use super::network::Network;
 /// Source: `torch.nn.Sequential`.
 #[derive(Debug)]
 pub struct Sequential {
-    layers: Vec<Box<dyn Layer>>,
+    list: LayerList,
     n_features: usize,
-    width: usize,
-    n_linear: usize,
-    n_norms: usize,
-    n_dropouts: usize,
 }
 
 impl Sequential {
     /// No layers yet, for rows of `n_features`.
     pub fn new(n_features: usize) -> Self {
-        Sequential {
-            layers: Vec::new(),
-            n_features,
-            width: n_features,
-            n_linear: 0,
-            n_norms: 0,
-            n_dropouts: 0,
-        }
+        Sequential { list: LayerList::new(n_features), n_features }
     }
 
     /// Adds any layer, such as one of a program's own.
     #[must_use]
     pub fn layer(mut self, layer: impl Layer + 'static) -> Self {
-        self.width = layer.out_features();
-        self.layers.push(Box::new(layer));
+        self.list.push(layer);
         self
     }
 
     /// Adds `y = x·Wᵀ + b` with `out_features` outputs: `layers.{i}.weight` and `layers.{i}.bias`.
     #[must_use]
-    pub fn linear(self, out_features: usize) -> Self {
-        self.linear_layer(out_features, true)
+    pub fn linear(mut self, out_features: usize) -> Self {
+        self.list.linear(out_features, true);
+        self
     }
 
     /// Adds `y = x·Wᵀ` with `out_features` outputs: `layers.{i}.weight`.
     #[must_use]
-    pub fn linear_without_bias(self, out_features: usize) -> Self {
-        self.linear_layer(out_features, false)
+    pub fn linear_without_bias(mut self, out_features: usize) -> Self {
+        self.list.linear(out_features, false);
+        self
     }
 
-    fn linear_layer(mut self, out_features: usize, has_bias: bool) -> Self {
-        let spec = LinearSpec::new(self.n_linear, self.width, out_features, has_bias);
-        self.n_linear += 1;
-        self.layer(Linear::new(spec))
+    /// Adds a gated linear unit with `out_features` outputs: the linear layer `layers.{i}` of twice as many, and its gate.
+    #[must_use]
+    pub fn glu(mut self, gate: Gate, out_features: usize) -> Self {
+        self.list.linear(2 * out_features, true);
+        self.list.gated(gate);
+        self
     }
 
     /// Adds an activation.
     #[must_use]
-    pub fn activation(self, activation: Activation) -> Self {
-        let width = self.width;
-        self.layer(ActivationLayer::new(activation, width))
+    pub fn activation(mut self, activation: Activation) -> Self {
+        self.list.activation(activation);
+        self
     }
 
     /// Adds a layer norm: `norms.{i}.weight` and `norms.{i}.bias`.
     #[must_use]
     pub fn layer_norm(mut self) -> Self {
-        let norm = LayerNorm::new(self.n_norms, self.width);
-        self.n_norms += 1;
-        self.layer(norm)
+        self.list.norm(LayerNorm::new);
+        self
+    }
+
+    /// Adds a root mean square norm: `norms.{i}.weight`.
+    #[must_use]
+    pub fn rms_norm(mut self) -> Self {
+        self.list.norm(RmsNorm::new);
+        self
     }
 
     /// Adds dropout with probability `p`.
     #[must_use]
     pub fn dropout(mut self, p: f64) -> Self {
-        let dropout = Dropout::new(self.n_dropouts, p, self.width);
-        self.n_dropouts += 1;
-        self.layer(dropout)
+        self.list.dropout(p);
+        self
     }
 
     /// Adds `y = x + body(x)`.
@@ -114,9 +110,9 @@ impl Sequential {
     /// If the body changes the width.
     #[must_use]
     pub fn residual(self, body: impl FnOnce(Self) -> Self) -> Self {
-        let width = self.width;
+        let width = self.width();
         let ended = body(self.layer(SkipBegin::new(width)));
-        assert_eq!(ended.width, width, "the body of a residual connection keeps the width");
+        assert_eq!(ended.width(), width, "the body of a residual connection keeps the width");
         ended.layer(SkipEnd::new(width))
     }
 
@@ -128,7 +124,7 @@ impl Sequential {
 
     /// Width of the rows after the layers so far.
     pub fn width(&self) -> usize {
-        self.width
+        self.list.width
     }
 
     /// Width of the model's input.
@@ -138,7 +134,7 @@ impl Sequential {
 
     /// The layers.
     pub fn into_layers(self) -> Vec<Box<dyn Layer>> {
-        self.layers
+        self.list.layers
     }
 
     /// [`Network::from_layers`] of these layers.
@@ -149,7 +145,7 @@ impl Sequential {
     /// # Panics
     /// As [`Network::from_layers`].
     pub fn build(self, sizes: Sizes) -> Result<Network, KernelError> {
-        Network::from_layers(self.layers, self.n_features, sizes)
+        Network::from_layers(self.list.layers, self.n_features, sizes)
     }
 }
 

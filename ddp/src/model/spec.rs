@@ -1,14 +1,15 @@
-//! Sizes and kinds of a multilayer perceptron's layers and of the embeddings in front of them.
+//! Sizes and kinds of a model's layers and of the embeddings in front of them.
 
 use ddp_kernels::ops::Activation;
 
 use super::EmbeddingSpec;
-use crate::config::{ModelConfig, Norm};
+use crate::config::{LayerEntry, ModelConfig, Norm};
 
-/// A multilayer perceptron: linear layers with an activation after each but the last.
+/// A multilayer perceptron, that is linear layers with an activation after each but the last; or a list of layers and an output
+/// layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelSpec {
-    /// Widths from the first linear layer's input to the outputs: one more than there are linear layers.
+    /// Widths from the first linear layer's input to the outputs: one more than there are linear layers outside of blocks.
     pub dims: Vec<usize>,
     /// After each hidden layer.
     pub activation: Activation,
@@ -22,13 +23,19 @@ pub struct ModelSpec {
     pub bias: bool,
     /// Tables for the codes in the last columns of the input, in their order.
     pub embeddings: Vec<EmbeddingSpec>,
+    /// The layers in front of the output layer, in place of those of a perceptron; empty for a perceptron.
+    pub layers: Vec<LayerEntry>,
 }
 
 impl ModelSpec {
     /// The model of `config` between these features and outputs.
     pub fn new(config: &ModelConfig, n_features: usize, n_outputs: usize) -> Self {
-        let dims =
-            std::iter::once(n_features).chain(config.hidden.iter().copied()).chain([n_outputs]).collect();
+        let of_entry = |entry: &LayerEntry| {
+            let width = entry.layer.out_features();
+            width.into_iter().cycle().take(entry.repeat)
+        };
+        let hidden = config.hidden.iter().copied().chain(config.layers.iter().flat_map(of_entry));
+        let dims = std::iter::once(n_features).chain(hidden).chain([n_outputs]).collect();
         ModelSpec {
             dims,
             activation: config.activation,
@@ -37,6 +44,7 @@ impl ModelSpec {
             residual: config.residual,
             bias: config.bias,
             embeddings: Vec::new(),
+            layers: config.layers.clone(),
         }
     }
 
@@ -70,6 +78,7 @@ impl ModelSpec {
             residual: false,
             bias: true,
             embeddings: Vec::new(),
+            layers: Vec::new(),
         }
     }
 
@@ -78,7 +87,7 @@ impl ModelSpec {
         self.dims[0] - self.embeddings.iter().map(|e| e.dim).sum::<usize>() + self.embeddings.len()
     }
 
-    /// Number of linear layers.
+    /// Number of linear layers outside of blocks.
     pub fn n_layers(&self) -> usize {
         self.dims.len() - 1
     }
@@ -119,6 +128,7 @@ mod tests {
             residual: true,
             bias: true,
             embeddings: Vec::new(),
+            layers: Vec::new(),
         };
         assert_eq!(spec.flop_per_row(), 4 * 64 * 128 + 6 * 128 * 10);
         assert!(!spec.has_residual(0) && spec.is_hidden(0) && !spec.is_hidden(1));

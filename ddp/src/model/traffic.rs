@@ -130,7 +130,7 @@ impl Count<'_> {
                 // The columns' sums and the rows' gradients are two passes.
                 (step.params[0].range.len() * SINGLE, 2 * x + 3 * d + 4 * self.n_rows * SINGLE)
             }
-            LayerKind::Activation(_) | LayerKind::Opaque => (0, 3 * d),
+            LayerKind::Activation(_) | LayerKind::Opaque => (0, self.rows(step.layer.backward_values())),
             LayerKind::Dropout => (0, 2 * d),
             LayerKind::SkipEnd => (0, backward.skip.map_or(0, |_| 2 * d)),
             LayerKind::SkipBegin => (0, backward.skip.map_or(0, |_| 3 * d)),

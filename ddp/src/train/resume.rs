@@ -189,7 +189,7 @@ impl Resumed {
     #[must_use]
     pub fn config_of_data(&self, config: &Config) -> Config {
         let mut config = config.clone();
-        let last = format!("layers.{}.weight", config.model.hidden.len());
+        let last = format!("layers.{}.weight", config.model.n_hidden_linear());
         let last = self.manifest().parameters.iter().find(|parameter| parameter.name == last);
         if config.data.task == Task::Classification
             && config.data.classes.is_none()

@@ -33,6 +33,7 @@ fn setups() -> Vec<(String, Setup)> {
             Setup { optimizer, ..Setup::embedded() },
         ));
     }
+    setups.push(("a list of layers".to_owned(), Setup::listed()));
     let embedded = plain(Activation::Relu);
     let spec = embedded.spec.clone().with_embeddings(embeddings([1, 9]));
     setups.push(("plain relu with embeddings".to_owned(), Setup { spec, ..embedded }));

@@ -53,6 +53,7 @@ impl Parts {
             residual: true,
             bias: true,
             embeddings: Vec::new(),
+            layers: Vec::new(),
         };
         let mut model = Network::new(spec, N_ROWS, device, precision).unwrap();
         model.initialize(3).unwrap();

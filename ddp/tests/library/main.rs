@@ -16,6 +16,7 @@ mod f16;
 mod fixed_tree;
 mod law_threads;
 mod layers;
+mod listed_layers;
 mod metrics;
 mod mutated_inputs;
 mod optimization;

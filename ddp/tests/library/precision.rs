@@ -67,6 +67,7 @@ fn regression(precision: Precision) -> Trained {
         residual: true,
         bias: true,
         embeddings: Vec::new(),
+        layers: Vec::new(),
     };
     let usual = Setup::usual();
     let setup = Setup {

@@ -7,7 +7,10 @@ pub mod gpus;
 use std::sync::Arc;
 
 use ddp::config::precision::Precision;
-use ddp::config::{ClassWeights, EvalMetric, Loss, OptimizerConfig, OptimizerKind, Placement, Task};
+use ddp::config::{
+    ClassWeights, EvalMetric, Gate, LayerConfig, LayerEntry, Loss, ModelConfig, OptimizerConfig,
+    OptimizerKind, Placement, Task,
+};
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::data::order::partition::{EvalPartition, PartitionKind, RankPartition};
 use ddp::data::{Dataset, Normalizer, ResidentRows, RowLayout, TargetLayout, Targets, numbered_columns};
@@ -127,6 +130,7 @@ impl Setup {
                 residual: true,
                 bias: true,
                 embeddings: Vec::new(),
+                layers: Vec::new(),
             },
             optimizer: OptimizerKind::Sgd,
             lr: None,
@@ -157,6 +161,29 @@ impl Setup {
     pub fn embedded() -> Self {
         let usual = Self::usual();
         Setup { spec: usual.spec.clone().with_embeddings(embeddings([7, 5])), ..usual }
+    }
+
+    /// The usual one with every kind of layer: a block with a gated unit and dropout twice, norms, activations, a narrower end.
+    pub fn listed() -> Self {
+        let linear = |out_features, activation| LayerConfig::Linear { out_features, activation, bias: true };
+        let block = [
+            LayerConfig::RmsNorm,
+            LayerConfig::Glu { out_features: 12, gate: Gate::SwiGlu, bias: true },
+            LayerConfig::Dropout { p: 0.25 },
+            linear(16, None),
+        ];
+        let block = LayerConfig::Residual { layers: block.map(LayerConfig::once).into() };
+        let layers = vec![
+            linear(16, Some(Activation::Tanh)).once(),
+            LayerEntry { layer: block, repeat: 2 },
+            LayerConfig::LayerNorm.once(),
+            LayerConfig::Activation(Activation::Gelu).once(),
+            LayerConfig::Glu { out_features: 9, gate: Gate::GeGlu, bias: false }.once(),
+            LayerConfig::Residual { layers: vec![LayerConfig::RmsNorm.once()] }.once(),
+        ];
+        let usual = Self::usual();
+        let spec = ModelSpec::new(&ModelConfig::of_layers(layers, true), usual.spec.n_features(), N_CLASSES);
+        Setup { spec, ..usual }
     }
 
     /// What the loss is there for.

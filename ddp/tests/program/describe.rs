@@ -85,7 +85,7 @@ fn check(what: &str, config: &Config, world_size: usize) {
 /// Runs of different kinds of buffers; the last one has embeddings.
 fn configs(csv: &str) -> Vec<(String, Config)> {
     let wide = "model.hidden=[300,200,200]";
-    let cases: [&[&str]; 9] = [
+    let cases: [&[&str]; 10] = [
         &["model.hidden=[256,256]", "optimizer.kind=sgd"],
         &[wide, "optimizer.kind=lamb", "optimizer.groups=[{match=\"*.bias\",schedule={kind=\"cosine\"}}]"],
         &[wide, "optimizer.kind=muon", "model.norm=layer"],
@@ -99,6 +99,7 @@ fn configs(csv: &str) -> Vec<(String, Config)> {
         ],
         &[wide, "train.precision=bf16", "comm.dtype=bf16", "data.normalize=standard", "optimizer.momentum=0"],
         &[wide, "train.precision=f16", "train.clip_grad_norm=1"],
+        &[wide, "model.kind=swiglu", "model.dropout=0.1", "train.precision=bf16"],
         &[wide, "train.deterministic=world", "train.micro_shards=8", "data.placement=host"],
         &[
             "data.categorical=[\"f0\"]",

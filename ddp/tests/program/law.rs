@@ -82,6 +82,22 @@ fn regression_with_adamw() {
     );
 }
 
+/// Residual blocks of gated units and of two linear layers, as presets and as a list.
+#[test]
+fn lists_of_layers() {
+    let rest = "[optimizer]\nkind = \"sgd\"\nlr = 0.05\n\
+        [train]\nepochs = 2\nglobal_batch_size = 17\ngrad_accum_steps = 2\nclip_grad_norm = 0.5\nseed = 5\n\
+        [comm]\nbucket_mib = 0.001";
+    let swiglu = "[model]\nkind = \"swiglu\"\nhidden = [16, 16]\ndropout = 0.2";
+    check("classification", "classes = 4", &format!("{swiglu}\n{rest}"), "eval_accuracy", 53, 11);
+    let list = "[[model.layers]]\nkind = \"linear\"\nout_features = 12\nactivation = \"tanh\"\n\
+        [[model.layers]]\nkind = \"residual\"\nrepeat = 2\nlayers = [{ kind = \"layer_norm\" }, \
+        { kind = \"linear\", out_features = 24, activation = \"gelu\" }, { kind = \"dropout\", p = 0.2 }, \
+        { kind = \"linear\", out_features = 12 }]\n\
+        [[model.layers]]\nkind = \"glu\"\nout_features = 8\ngate = \"reglu\"";
+    check("regression", "target = [\"t0\", \"t1\"]", &format!("{list}\n{rest}"), "eval_r2", 41, 3);
+}
+
 /// Steps that end within an epoch; micro-batches of one row and of none.
 #[test]
 fn multilabel_without_bias() {

@@ -150,6 +150,35 @@ fn stopped_after_every_step_it_ends_with_the_same_bits() {
     }
 }
 
+/// The config of a run as it is saved lists the layers of a preset, and describes the same run.
+#[test]
+fn a_list_of_layers_goes_on_with_the_same_bits() {
+    let model = "[model]\nkind = \"swiglu\"\nhidden = [24, 24]\ndropout = 0.1\n";
+    let usual = "[model]\nhidden = [24, 24]\ndropout = 0.1\nnorm = \"layer\"\n";
+    let config = RUN.replace(usual, model);
+    assert_ne!(config, RUN);
+    let whole = Run::new(&config).to_the_end(1, &[]);
+    let run = Run::new(&config);
+    for step in [3, 8, 9] {
+        run.until(1, step, &[]);
+    }
+    assert_same_bits("a preset", &run.to_the_end(1, &[]), &whole);
+    assert!(whole.weights.iter().any(|(name, _)| name == "norms.2.weight"));
+    let saved = std::fs::read_to_string(run.out().join("config.toml")).unwrap();
+    assert!(saved.contains("\nlayers = [{ kind = \"linear\", out_features = 24, bias = true }, "), "{saved}");
+
+    // A run of the saved config is the same run; other layers are another one.
+    let run = Run::new(&config);
+    run.until(1, 5, &[]);
+    let saved = std::fs::read_to_string(run.out().join("config.toml")).unwrap();
+    std::fs::write(&run.config, saved).unwrap();
+    assert_same_bits("the saved config", &run.to_the_end(1, &["train.stop_after_steps=16"]), &whole);
+    let run = Run::new(&config);
+    run.until(1, 5, &[]);
+    std::fs::write(&run.config, config.replace("[24, 24]", "[24]")).unwrap();
+    assert_refused(&run.leg(1, &[]), &["model.layers"]);
+}
+
 #[cfg(feature = "mpi")]
 #[test]
 fn two_ranks_go_on_with_the_same_bits() {

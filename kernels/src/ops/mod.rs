@@ -30,6 +30,7 @@ mod fill;
 mod fingerprint;
 mod focal_with_logits;
 mod gather_rows;
+mod glu;
 mod huber;
 mod layer_norm;
 mod linear;
@@ -42,6 +43,7 @@ mod permute;
 mod poisson;
 mod quantile;
 mod reduce;
+mod rms_norm;
 mod row_tiles;
 mod softmax;
 mod softmax_cross_entropy;
@@ -73,6 +75,7 @@ pub use fill::{Pattern, fill};
 pub use fingerprint::fingerprint;
 pub use focal_with_logits::focal_with_logits;
 pub use gather_rows::gather_rows;
+pub use glu::{Gate, glu_backward, glu_forward};
 pub use huber::huber;
 pub use layer_norm::{LayerNormGrads, LayerNormStats, layer_norm_backward, layer_norm_forward};
 pub use linear::{
@@ -88,6 +91,7 @@ pub use permute::permute;
 pub use poisson::poisson;
 pub use quantile::quantile;
 pub use reduce::{ReduceOp, reduce};
+pub use rms_norm::{RmsNormGrads, rms_norm_backward, rms_norm_forward};
 pub use softmax::{softmax_backward, softmax_forward};
 pub use softmax_cross_entropy::{CrossEntropyConfig, softmax_cross_entropy};
 pub use step_scalars::{STEP_SCALARS_EXTRA, STEP_SCALARS_LEN, StepScalars};
@@ -122,11 +126,13 @@ static SOURCES: &[&crate::cuda::launch::Source] = &[
     &fill::SOURCE,
     &fingerprint::SOURCE,
     &gather_rows::SOURCE,
+    &glu::SOURCE,
     &layer_norm::SOURCE,
     &load_rows::SOURCE,
     &loss::SOURCE,
     &permute::SOURCE,
     &reduce::SOURCE,
+    &rms_norm::SOURCE,
     &loss::WEIGHTED_SOURCE,
     &softmax::SOURCE,
     &softmax_cross_entropy::SOURCE,

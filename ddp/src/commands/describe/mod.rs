@@ -312,6 +312,22 @@ mod tests {
     }
 
     #[test]
+    fn reports_the_layers_of_a_list() {
+        let sets = ["model.kind=swiglu", "model.hidden=[24]", "model.dropout=0.1", "train.batch_size=8"];
+        let text = report(&sets, 1, Device::Cpu).to_text();
+        for part in [
+            "\nlayers: linear 64 -> 24; skip begins; rms norm; linear 24 -> 64; swiglu; dropout 0.1; linear 32 -> 24; \
+             dropout 0.1; plus the value where the skip began; rms norm; linear 24 -> 10\n",
+            "\nnorms.0.weight   24             24\n",
+            "\nlayers.1.weight  64 x 24     1,536\n",
+            "\nlayers.2.weight  24 x 32       768\n",
+            "\nFLOPs per row: 8,160 forward, 13,248 backward;",
+        ] {
+            assert!(text.contains(part), "no {part:?} in\n{text}");
+        }
+    }
+
+    #[test]
     fn an_impossible_run_is_refused() {
         let refused = |sets: &[&str], world_size: usize, device: Device| {
             let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();

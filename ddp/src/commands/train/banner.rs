@@ -12,7 +12,7 @@ use crate::config::{CommDtype, Config, DataConfig, Determinism, EvalSource, Zero
 use crate::data::loader::Loader;
 use crate::data::order::partition::PartitionKind;
 use crate::data::{Loaded, Summary};
-use crate::model::{EmbeddingSpec, ModelSpec};
+use crate::model::{EmbeddingSpec, ModelSpec, layers};
 use crate::train::setup::BatchPartition;
 use crate::train::trainer::{ExchangeBytes, Trainer, TrainerOptions};
 
@@ -54,8 +54,7 @@ impl Banner<'_> {
 
     /// The data, each embedding and layer, and the exchange of gradients.
     pub(crate) fn details(&self) -> String {
-        let Banner { world, data, spec, trainer, .. } = *self;
-        let layout = trainer.model().layout();
+        let Banner { world, data, spec, .. } = *self;
         let mut text = format!("train  {}", Summary(&*data.train));
         if let Some(eval) = &data.eval {
             let _ = write!(text, "\neval   {}", Summary(&**eval));
@@ -64,19 +63,10 @@ impl Banner<'_> {
             let _ = write!(text, "\nclasses {}", labels.summary());
         }
         text += &tables(spec);
-        text += "\n\nlayer    in -> out          parameters  then\n";
-        for layer in 0..spec.n_layers() {
-            let (i, o) = spec.in_out(layer);
-            let n_params: usize = [format!("layers.{layer}."), format!("norms.{layer}.")]
-                .iter()
-                .flat_map(|prefix| ["weight", "bias"].map(|name| format!("{prefix}{name}")))
-                .filter_map(|name| layout.find(&name))
-                .map(|slot| slot.numel())
-                .sum();
-            let widths = format!("{i} -> {o}");
-            let then = after(spec, layer);
-            let _ = writeln!(text, "{layer:<8} {widths:<18} {n_params:>10}  {then}");
-        }
+        text += &match spec.layers.is_empty() {
+            true => self.linear_layers(),
+            false => self.all_layers(),
+        };
         let global_rows = self.cuts.global_rows.min(data.train.len());
         let batch = match self.cuts.train.kind {
             PartitionKind::Ranks { n_micro } => format!("{} per rank", count(n_micro, "micro-batch")),
@@ -92,6 +82,35 @@ impl Banner<'_> {
         );
         if world.world_size() > 1 {
             let _ = write!(text, " over \"{}\"", world.tensor_group().transport());
+        }
+        text
+    }
+
+    /// The linear layers of a perceptron, each with the operations after it.
+    fn linear_layers(&self) -> String {
+        let (spec, layout) = (self.spec, self.trainer.model().layout());
+        let mut text = "\n\nlayer    in -> out          parameters  then\n".to_owned();
+        for layer in 0..spec.n_layers() {
+            let (i, o) = spec.in_out(layer);
+            let n_params: usize = [format!("layers.{layer}."), format!("norms.{layer}.")]
+                .iter()
+                .flat_map(|prefix| ["weight", "bias"].map(|name| format!("{prefix}{name}")))
+                .filter_map(|name| layout.find(&name))
+                .map(|slot| slot.numel())
+                .sum();
+            let widths = format!("{i} -> {o}");
+            let then = after(spec, layer);
+            let _ = writeln!(text, "{layer:<8} {widths:<18} {n_params:>10}  {then}");
+        }
+        text
+    }
+
+    /// The layers of a model that lists them.
+    fn all_layers(&self) -> String {
+        let mut text = "\n\nlayer                            parameters\n".to_owned();
+        for layer in layers::of_spec(self.spec) {
+            let n_params: usize = layer.parameters().iter().map(|p| p.dims.iter().product::<usize>()).sum();
+            let _ = writeln!(text, "{:<32} {n_params:>10}", layer.describe());
         }
         text
     }
@@ -377,6 +396,22 @@ mod tests {
     }
 
     #[test]
+    fn reports_every_layer_of_a_list() {
+        let sets = ["model.layers=[{kind=\"glu\",out_features=24},{kind=\"rms_norm\",repeat=2}]"];
+        let (text, line) = with_banner(&World::single(), &sets, Vec::new(), |banner| {
+            (banner.details(), banner.line(&cpu()))
+        });
+        let part = "\n\nlayer                            parameters\n\
+            linear 64 -> 48                        3120\n\
+            swiglu                                    0\n\
+            rms norm                                 24\n\
+            rms norm                                 24\n\
+            linear 24 -> 10                         250\n";
+        assert!(text.contains(part), "{text}");
+        assert!(line.contains(", 64-24-10 layers (3418 parameters)"), "{line}");
+    }
+
+    #[test]
     fn reports_every_embedding() {
         let embedding = |name: &str, n_codes| EmbeddingSpec { name: name.to_owned(), n_codes, dim: 3 };
         let embeddings = vec![embedding("zip", 70_001), embedding("day of the week", 8)];
@@ -469,6 +504,7 @@ mod tests {
             residual: true,
             bias: true,
             embeddings: Vec::new(),
+            layers: Vec::new(),
         };
         let after: Vec<_> = (0..3).map(|layer| after(&spec, layer)).collect();
         assert_eq!(after, ["gelu", "gelu, plus its input", "output"]);

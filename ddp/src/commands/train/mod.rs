@@ -466,6 +466,7 @@ fn agree_on_model(world: &World, spec: &ModelSpec) -> Result<()> {
     let entries = [
         ("widths of the model's layers", format!("{:?}", spec.dims)),
         ("embeddings of the model", format!("{:?}", spec.embeddings)),
+        ("layers of the model", format!("{:?}", spec.layers)),
     ];
     Ok(world.agree(&entries.map(|(key, value)| (key.to_owned(), value)))?)
 }

@@ -2,6 +2,7 @@
 
 mod files;
 mod keys;
+mod layers;
 mod resume;
 mod round_trip;
 mod rows;

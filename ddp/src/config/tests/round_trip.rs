@@ -149,8 +149,37 @@ fn any_loss(data: &DataConfig) -> BoxedStrategy<Loss> {
     }
 }
 
+fn any_model() -> impl Strategy<Value = ModelConfig> {
+    prop_oneof![any_perceptron(), any_list()]
+}
+
+/// A linear layer, and blocks and layers after it that keep its width.
+fn any_list() -> impl Strategy<Value = ModelConfig> {
+    let of_width =
+        (1usize..1 << 24, pick(Gate::ALL), proptest::option::of(pick(Activation::ALL)), any::<bool>());
+    let end = of_width.prop_flat_map(|(out_features, gate, activation, bias)| {
+        let inner = prop_oneof![
+            Just(LayerConfig::LayerNorm),
+            Just(LayerConfig::RmsNorm),
+            (0.0..0.999f64).prop_map(|p| LayerConfig::Dropout { p }),
+            pick(Activation::ALL).prop_map(LayerConfig::Activation),
+            Just(LayerConfig::Glu { out_features, gate, bias }),
+            Just(LayerConfig::Linear { out_features, activation, bias }),
+        ];
+        let entries = proptest::collection::vec((inner, 1usize..4), 1..6).prop_map(|layers| {
+            layers.into_iter().map(|(layer, repeat)| LayerEntry { layer, repeat }).collect::<Vec<_>>()
+        });
+        let first = LayerConfig::Linear { out_features, activation, bias }.once();
+        (Just(first), entries.clone(), entries, 1usize..4)
+    });
+    (end, any::<bool>()).prop_map(|((first, block, rest, repeat), bias)| {
+        let block = LayerEntry { layer: LayerConfig::Residual { layers: block }, repeat };
+        ModelConfig::of_layers([vec![first, block], rest].concat(), bias)
+    })
+}
+
 prop_compose! {
-    fn any_model()(
+    fn any_perceptron()(
         hidden in proptest::collection::vec(1usize..1 << 24, 0..5),
         activation in pick(Activation::ALL),
         dropout in 0.0..0.999f64,

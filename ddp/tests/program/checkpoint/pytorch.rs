@@ -23,16 +23,38 @@ fn logits_are_the_same() {
         eprintln!("skipped: needs torch and safetensors");
         return;
     }
+    check("example", &[]);
+    check(
+        "residual",
+        &["model.hidden=[16,16]", "model.norm=layer", "model.residual=true", "model.bias=false"],
+    );
+    check(
+        "resmlp",
+        &["model.kind=resmlp", "model.hidden=[16,16,8]", "model.activation=gelu", "model.dropout=0.1"],
+    );
+    check("swiglu", &["model.kind=swiglu", "model.hidden=[16,16]"]);
+    let block = "{kind=\"residual\",repeat=2,layers=[{kind=\"rms_norm\"},{kind=\"glu\",out_features=12,gate=\"geglu\",bias=false}]}";
+    let layers = format!(
+        "model.layers=[{{kind=\"linear\",out_features=12,activation=\"tanh\"}},{block},{{kind=\"layer_norm\"}}]"
+    );
+    check("list", &[&layers, "model.bias=false"]);
+}
+
+/// Trains the example with these settings, and compares the outputs of its model and of its moving average.
+fn check(name: &str, sets: &[&str]) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let (out, rows) = (dir.path().join("run"), root.join("examples/data/digits_test.csv"));
     let out_text = out.to_str().unwrap();
-    let mut train =
-        single(&["train", "examples/csv.toml", "--set", "train.epochs=2", "--quiet", "--out", out_text]);
+    let mut args =
+        vec!["train", "examples/csv.toml", "--set", "train.epochs=2", "--quiet", "--out", out_text];
+    // The example gives the widths of its layers, which a list replaces.
+    sets.iter().for_each(|set| args.extend(["--set", set]));
+    let mut train = single(&args);
     train.current_dir(root);
     run_ok(train);
 
-    // A checkpoint of that model, whose moving average is some other weights.
+    // A checkpoint of that model after those of the run, whose moving average is some other weights.
     let file = ModelFile::read(&out.join("model.safetensors")).unwrap();
     let info = file.info().unwrap();
     let config = Config::from_saved(&info.config, &out).unwrap();
@@ -52,7 +74,11 @@ fn logits_are_the_same() {
     let store = CheckpointStore::of_run(&out);
     store.prepare().unwrap();
     Saver::new(store, options)
-        .save(&RunState { n_rows: 1, global_rows: 1, ..RunState::default() }, Some(&weights), &[&ema])
+        .save(
+            &RunState { step: 1_000_000, n_rows: 1, global_rows: 1, ..RunState::default() },
+            Some(&weights),
+            &[&ema],
+        )
         .unwrap();
 
     let x = features(&rows, &info.preprocessor.plan.feature_names(), info.preprocessor.normalizer.as_ref());
@@ -77,10 +103,10 @@ fn logits_are_the_same() {
         let mut largest = 0.0f32;
         for (ours, theirs) in ours.iter().zip(theirs.iter().flatten()) {
             let gap = (ours - theirs).abs() / (1.0 + theirs.abs());
-            assert!(gap <= TOLERANCE, "{choice}: {ours} and {theirs}");
+            assert!(gap <= TOLERANCE, "{name}, {choice}: {ours} and {theirs}");
             largest = largest.max(gap);
         }
-        println!("{choice}: largest gap of {} logits {largest:e}", ours.len());
+        println!("{name}, {choice}: largest gap of {} logits {largest:e}", ours.len());
     }
 }
 

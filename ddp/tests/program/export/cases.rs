@@ -83,6 +83,18 @@ fn make(dir: &Path) -> Vec<Case> {
         "target = [\"price\", \"height\"]\ntask = \"regression\"\ndrop = [\"kind\", \"yes\", \"no\", \"city\", \"code\"]\n\
          missing = \"mean\"\nnormalize = \"standard\"\n[model]\nhidden = []",
     );
+    let blocks = config(
+        "blocks",
+        "target = \"kind\"\ndrop = [\"yes\", \"no\", \"price\"]\ncategorical = [\"city\", \"code\"]\n\
+         encode = \"embedding\"\nmissing = \"zero\"\nnormalize = \"standard\"\n\
+         [[model.layers]]\nkind = \"linear\"\nout_features = 12\n\
+         [[model.layers]]\nkind = \"residual\"\nrepeat = 2\nlayers = [{ kind = \"rms_norm\" }, \
+         { kind = \"glu\", out_features = 8 }, { kind = \"dropout\", p = 0.1 }, { kind = \"linear\", out_features = 12 }]\n\
+         [[model.layers]]\nkind = \"layer_norm\"\n\
+         [[model.layers]]\nkind = \"activation\"\nactivation = \"relu\"\n\
+         [[model.layers]]\nkind = \"glu\"\nout_features = 6\ngate = \"geglu\"\nbias = false\n\
+         [[model.layers]]\nkind = \"glu\"\nout_features = 5\ngate = \"reglu\"",
+    );
     let counts = config(
         "counts",
         "target = \"code\"\ndrop = [\"kind\", \"yes\", \"no\", \"city\"]\nmissing = \"mean\"\n\
@@ -127,6 +139,7 @@ fn make(dir: &Path) -> Vec<Case> {
         ("only-categories", only_categories, rows.clone()),
         ("multilabel", multilabel, rows.clone()),
         ("regression", regression, write(dir, "whole.csv", &table(160, 40))),
+        ("blocks", blocks, rows.clone()),
         ("counts", counts, rows.clone()),
         ("texts", texts, text_rows),
         ("integers", integers, integer_rows),

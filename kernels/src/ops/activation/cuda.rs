@@ -7,7 +7,10 @@ use crate::cuda::launch::{Launch, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 use crate::{DType, Result};
 
-pub(crate) static SOURCE: Source = Source::new("activation", include_str!("kernel.cu"));
+/// The functions, for all kernels that apply them.
+pub(crate) const FUNCTIONS: &str = include_str!("functions.cuh");
+
+pub(crate) static SOURCE: Source = Source::with_preamble("activation", FUNCTIONS, include_str!("kernel.cu"));
 
 /// The kernel of a pass of this activation for this dtype.
 macro_rules! kernel_name {

@@ -1,52 +1,10 @@
-// activation.cu: activation functions and their derivatives.
+// activation.cu: activation functions and their derivatives; the functions are those of functions.cuh.
 // maths   forward y <- f(x); backward d <- d * f'(saved), where saved is f's input or output, see cpu.rs
 // shapes  x, y, d, saved: T[n]
 // launch  grid-stride over n, 16 bytes per access if the pointers allow it, block 256; any n
 // moved   forward 2 values per element (read x, write y), backward 3 (read saved, read and write d): memory-bound
 // order   elementwise: bit-identical between runs
 // twin    cpu.rs next to this file
-
-struct Relu {
-    template <class M> static __device__ M value(M x) { return x > 0 || x != x ? x : (M)0; }
-    template <class M> static __device__ M derivative(M y) { return y > 0 ? (M)1 : (M)0; }
-};
-struct Tanh {
-    static __device__ float value(float x) { return tanhf(x); }
-    static __device__ double value(double x) { return tanh(x); }
-    template <class M> static __device__ M derivative(M y) { return 1 - y * y; }
-};
-__device__ __forceinline__ float exponential(float x) { return expf(x); }
-__device__ __forceinline__ double exponential(double x) { return exp(x); }
-template <class M> __device__ __forceinline__ M sigmoid(M x) { return 1 / (1 + exponential(-x)); }
-struct Sigmoid {
-    template <class M> static __device__ M value(M x) { return sigmoid(x); }
-    template <class M> static __device__ M derivative(M y) { return y * (1 - y); }
-};
-struct Silu {
-    template <class M> static __device__ M value(M x) { return x * sigmoid(x); }
-    template <class M> static __device__ M derivative(M x) {
-        M s = sigmoid(x);
-        return s * (1 + x * (1 - s));
-    }
-};
-__device__ __forceinline__ float error_function(float x) { return erff(x); }
-__device__ __forceinline__ double error_function(double x) { return erf(x); }
-struct Gelu {
-    template <class M> static __device__ M cdf(M x) { return (M)0.5 * (1 + error_function(x * (M)0.7071067811865475244)); }
-    template <class M> static __device__ M value(M x) { return x * cdf(x); }
-    template <class M> static __device__ M derivative(M x) {
-        return cdf(x) + x * exponential((M)-0.5 * x * x) * (M)0.3989422804014327;
-    }
-};
-struct GeluTanh {
-    template <class M> static __device__ M inner(M x) { return (M)0.7978845608028654 * (x + (M)0.044715 * x * x * x); }
-    template <class M> static __device__ M value(M x) { return (M)0.5 * x * (1 + Tanh::value(inner(x))); }
-    template <class M> static __device__ M derivative(M x) {
-        M t = Tanh::value(inner(x));
-        M d_inner = (M)0.7978845608028654 * (1 + (M)0.134145 * x * x);
-        return (M)0.5 * (1 + t) + (M)0.5 * x * (1 - t * t) * d_inner;
-    }
-};
 
 template <class F, class T> __device__ __forceinline__ T forward_one(T x) {
     return Format<T>::from(F::value(to_float(x)));

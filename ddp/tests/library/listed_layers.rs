@@ -1,0 +1,193 @@
+//! Models that a config gives as a list of layers: gradients, the data-parallel law, and the same bits as a perceptron of the same
+//! layers.
+
+#![allow(clippy::unwrap_used)]
+
+use crate::made_up::gpus::cpu_and_gpu;
+use crate::made_up::{Setup, assert_close, embeddings};
+use ddp::config::precision::Precision;
+use ddp::config::{
+    Activation, Gate, LayerConfig, LayerEntry, ModelConfig, OptimizerKind, WeightInit, ZeroStage,
+};
+use ddp::model::layer::{Layer, Sizes};
+use ddp::model::{
+    BufferPlan, GradcheckOptions, LocalGradients, ModelSpec, Network, ParamLayout, PassTraffic, Sequential,
+    gradcheck, layers,
+};
+use ddp::train::trainer::TrainerOptions;
+use ddp_kernels::{DType, Device, Tensor, ops};
+
+fn linear(out_features: usize, activation: Option<Activation>) -> LayerEntry {
+    LayerConfig::Linear { out_features, activation, bias: true }.once()
+}
+
+fn spec(layers: Vec<LayerEntry>) -> ModelSpec {
+    ModelSpec::new(&ModelConfig::of_layers(layers, true), 5, 3)
+}
+
+#[test]
+fn gradients_of_every_kind_agree_with_difference_quotients() {
+    let gated = |gate| LayerConfig::Glu { out_features: 6, gate, bias: true }.once();
+    let block = |layers| LayerConfig::Residual { layers }.once();
+    let (devices, _lock) = cpu_and_gpu();
+    for (name, layers) in [
+        ("rms norm", vec![linear(6, None), LayerConfig::RmsNorm.once()]),
+        ("swiglu", vec![linear(6, None), gated(Gate::SwiGlu)]),
+        ("geglu", vec![gated(Gate::GeGlu)]),
+        ("a gate behind a skip", vec![linear(6, None), block(vec![gated(Gate::SwiGlu)])]),
+        (
+            "a norm and a gate",
+            vec![linear(6, None), block(vec![LayerConfig::RmsNorm.once(), gated(Gate::GeGlu)])],
+        ),
+        ("features of a norm", vec![LayerConfig::RmsNorm.once(), linear(4, Some(Activation::Silu))]),
+        ("everything", Setup::listed().spec.layers),
+    ] {
+        for &device in &devices {
+            let mut network = Network::new(spec(layers.clone()), 8, device, Precision::F32).unwrap();
+            network.initialize_as(WeightInit::Xavier, 1).unwrap();
+            let x = Tensor::randn(&[8, 5], DType::F32, device, 2).unwrap();
+            // Behind two gates the third derivative is large: a shorter step than for a layer or two.
+            let options = GradcheckOptions { step: 1.0 / 256.0, ..GradcheckOptions::default() };
+            let checked = gradcheck(&mut network, x.view(), &options);
+            checked.unwrap_or_else(|error| panic!("{name} on {device}: {error}"));
+        }
+    }
+}
+
+#[test]
+fn a_list_trains_on_any_number_of_ranks_as_on_one() {
+    for optimizer in [OptimizerKind::Sgd, OptimizerKind::AdamW] {
+        let setup = Setup { optimizer, ..Setup::listed() };
+        let alone = setup.train_on(1);
+        assert!(alone.losses.len() == 12 && alone.losses[11] < alone.losses[0], "{alone:?}");
+        for world_size in 2..=4 {
+            assert_close(&format!("{optimizer}, {world_size} ranks"), &setup.train_on(world_size), &alone);
+        }
+    }
+    let setup = Setup::listed();
+    let two = setup.train_on(2);
+    for zero in [ZeroStage::Optimizer, ZeroStage::Gradients] {
+        let options = TrainerOptions { zero, ..setup.options };
+        let sharded = Setup { options, n_micro: 1, ..setup.clone() }.train_on(2);
+        let whole = Setup { n_micro: 1, ..setup.clone() }.train_on(2);
+        assert_close(&format!("{zero:?}"), &sharded, &whole);
+    }
+    let embedded = Setup { spec: setup.spec.clone().with_embeddings(embeddings([7, 5])), ..setup };
+    let alone = embedded.train_on(1);
+    assert_close("embeddings", &embedded.train_on(3), &alone);
+    assert!(two.weights != alone.weights);
+}
+
+#[test]
+fn a_list_of_a_perceptrons_layers_trains_to_its_bits() {
+    let usual = Setup::usual();
+    let of_width = |width, is_residual| {
+        let [norm, activation] = [LayerConfig::LayerNorm, LayerConfig::Activation(Activation::Gelu)];
+        let layers = vec![
+            linear(width, None),
+            norm.once(),
+            activation.once(),
+            LayerConfig::Dropout { p: 0.25 }.once(),
+        ];
+        if is_residual { vec![LayerConfig::Residual { layers }.once()] } else { layers }
+    };
+    let layers = [of_width(16, false), of_width(16, true), of_width(9, false)].concat();
+    let spec = ModelSpec::new(&ModelConfig::of_layers(layers, true), 6, usual.spec.n_outputs());
+    assert_eq!(spec.flop_per_row(), usual.spec.flop_per_row());
+    let listed = Setup { spec, ..usual.clone() };
+    assert!(listed.train_on(2) == usual.train_on(2));
+}
+
+#[test]
+fn blocks_of_a_program_are_those_of_a_list() {
+    let built = Sequential::new(5)
+        .linear(6)
+        .residual(|body| body.rms_norm().glu(Gate::SwiGlu, 4).dropout(0.5).linear(6))
+        .layer_norm()
+        .linear(3);
+    let block = vec![
+        LayerConfig::RmsNorm.once(),
+        LayerConfig::Glu { out_features: 4, gate: Gate::SwiGlu, bias: true }.once(),
+        LayerConfig::Dropout { p: 0.5 }.once(),
+        linear(6, None),
+    ];
+    let listed =
+        vec![linear(6, None), LayerConfig::Residual { layers: block }.once(), LayerConfig::LayerNorm.once()];
+    let described = |layers: Vec<Box<dyn Layer>>| -> Vec<_> {
+        layers.iter().map(|layer| (layer.describe(), layer.parameters().to_vec())).collect()
+    };
+    let listed = described(layers::of_spec(&spec(listed)));
+    assert_eq!(described(built.into_layers()), listed);
+    let names: Vec<_> =
+        listed.iter().flat_map(|(_, params)| params).map(|param| param.name.as_str()).collect();
+    let want = [
+        "layers.0.bias",
+        "layers.0.weight",
+        "norms.0.weight",
+        "layers.1.bias",
+        "layers.1.weight",
+        "layers.2.bias",
+        "layers.2.weight",
+        "norms.1.weight",
+        "norms.1.bias",
+        "layers.3.bias",
+        "layers.3.weight",
+    ];
+    assert_eq!(names, want);
+}
+
+/// The reports count what the operations of a norm and of a gate move.
+#[test]
+fn traffic_counts_norms_and_gates() {
+    let moved = |layers: Vec<LayerEntry>| {
+        let spec = spec(layers);
+        let (layout, device, precision) = (ParamLayout::new(&spec), Device::Cpu, Precision::F32);
+        let plan = BufferPlan { spec: &spec, layout: &layout, max_rows: 8, device, precision };
+        PassTraffic::of(plan, 8, 0, false).activations
+    };
+    let values = |n: usize| 8 * n * size_of::<f32>();
+    let plain = moved(vec![linear(6, None)]);
+    // Forward x and y; backward twice x and d for the two passes, and d once more.
+    assert_eq!(moved(vec![linear(6, None), LayerConfig::RmsNorm.once()]) - plain, values(2 * 6 + 5 * 6));
+    // A linear layer of 12 in place of 6 writes 6 more, and reads 6 more of d twice, for its bias and its weight; the gate reads 12
+    // and writes 6 forward, and reads 12 and 6 and writes 12 backward.
+    let gated = moved(vec![LayerConfig::Glu { out_features: 6, gate: Gate::SwiGlu, bias: true }.once()]);
+    assert_eq!(gated - plain, values(6 + 2 * 6 + 18 + 30));
+}
+
+/// In 16-bit formats gradients agree with f32 within their rounding.
+#[test]
+fn short_formats_compute_the_same_gradients() {
+    let spec = Setup::listed().spec;
+    let (devices, _lock) = cpu_and_gpu();
+    let x = Tensor::randn(&[8, spec.n_features()], DType::F32, Device::Cpu, 2).unwrap();
+    let gradients = |precision, device| {
+        let sizes = Sizes { max_rows: 8, device, precision };
+        let mut network =
+            Network::of_layers(layers::of_spec(&spec), ParamLayout::new(&spec), spec.n_features(), sizes)
+                .unwrap();
+        network.initialize(1).unwrap();
+        let x = x.to(device).unwrap();
+        network.forward(x.view(), None).unwrap();
+        let (_, d) = network.outputs_and_gradient(8).unwrap();
+        let quarters = Tensor::full(&[8, 3], 0.25, d.dtype(), device).unwrap();
+        ops::copy(quarters.view(), d).unwrap();
+        let mut grads = Tensor::zeros(&[network.layout().flat_len()], DType::F32, device).unwrap();
+        network.backward(x.view(), None, false, &mut LocalGradients(grads.view_mut())).unwrap();
+        grads.to_vec::<f32>().unwrap()
+    };
+    let exact = gradients(Precision::F32, Device::Cpu);
+    let norm = |values: &[f32]| values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+    for &device in &devices {
+        // A few roundings of 2^-8 and 2^-11 in each of about ten layers.
+        for (precision, rtol) in [(Precision::F32, 1e-5), (Precision::Bf16, 0.05), (Precision::F16, 0.007)] {
+            let got = gradients(precision, device);
+            let gap: Vec<f32> = got.iter().zip(&exact).map(|(a, b)| a - b).collect();
+            assert!(
+                norm(&gap) <= rtol * norm(&exact),
+                "{precision:?} on {device}: {}",
+                norm(&gap) / norm(&exact)
+            );
+        }
+    }
+}

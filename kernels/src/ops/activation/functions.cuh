@@ -1,0 +1,44 @@
+// functions.cuh: activation functions and their derivatives, each from the function's input or its output, see cpu.rs. It
+// precedes the text of each kernel file that applies them.
+
+struct Relu {
+    template <class M> static __device__ M value(M x) { return x > 0 || x != x ? x : (M)0; }
+    template <class M> static __device__ M derivative(M y) { return y > 0 ? (M)1 : (M)0; }
+};
+struct Tanh {
+    static __device__ float value(float x) { return tanhf(x); }
+    static __device__ double value(double x) { return tanh(x); }
+    template <class M> static __device__ M derivative(M y) { return 1 - y * y; }
+};
+__device__ __forceinline__ float exponential(float x) { return expf(x); }
+__device__ __forceinline__ double exponential(double x) { return exp(x); }
+template <class M> __device__ __forceinline__ M sigmoid(M x) { return 1 / (1 + exponential(-x)); }
+struct Sigmoid {
+    template <class M> static __device__ M value(M x) { return sigmoid(x); }
+    template <class M> static __device__ M derivative(M y) { return y * (1 - y); }
+};
+struct Silu {
+    template <class M> static __device__ M value(M x) { return x * sigmoid(x); }
+    template <class M> static __device__ M derivative(M x) {
+        M s = sigmoid(x);
+        return s * (1 + x * (1 - s));
+    }
+};
+__device__ __forceinline__ float error_function(float x) { return erff(x); }
+__device__ __forceinline__ double error_function(double x) { return erf(x); }
+struct Gelu {
+    template <class M> static __device__ M cdf(M x) { return (M)0.5 * (1 + error_function(x * (M)0.7071067811865475244)); }
+    template <class M> static __device__ M value(M x) { return x * cdf(x); }
+    template <class M> static __device__ M derivative(M x) {
+        return cdf(x) + x * exponential((M)-0.5 * x * x) * (M)0.3989422804014327;
+    }
+};
+struct GeluTanh {
+    template <class M> static __device__ M inner(M x) { return (M)0.7978845608028654 * (x + (M)0.044715 * x * x * x); }
+    template <class M> static __device__ M value(M x) { return (M)0.5 * x * (1 + Tanh::value(inner(x))); }
+    template <class M> static __device__ M derivative(M x) {
+        M t = Tanh::value(inner(x));
+        M d_inner = (M)0.7978845608028654 * (1 + (M)0.134145 * x * x);
+        return (M)0.5 * (1 + t) + (M)0.5 * x * (1 - t * t) * d_inner;
+    }
+};

@@ -1,0 +1,198 @@
+//! Gated linear units: one half of a row, through an activation, times the other half.
+
+mod cpu;
+mod cuda;
+
+pub(crate) use cuda::SOURCE;
+
+use std::fmt;
+
+use super::{Activation, check};
+use crate::error::Operand;
+use crate::{Result, Shape, TensorMut, TensorRef};
+
+/// Function of the gate of a gated linear unit.
+///
+/// Source: arXiv:2002.05202.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Gate {
+    /// SiLU.
+    SwiGlu,
+    /// GELU.
+    GeGlu,
+    /// ReLU.
+    ReGlu,
+}
+
+impl Gate {
+    /// All gates.
+    pub const ALL: &'static [Gate] = &[Gate::SwiGlu, Gate::GeGlu, Gate::ReGlu];
+
+    /// Their names, in the same order.
+    pub const NAMES: &'static [&'static str] = &["swiglu", "geglu", "reglu"];
+
+    /// The gate's function `f`.
+    pub fn activation(self) -> Activation {
+        match self {
+            Gate::SwiGlu => Activation::Silu,
+            Gate::GeGlu => Activation::Gelu,
+            Gate::ReGlu => Activation::Relu,
+        }
+    }
+}
+
+impl fmt::Display for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Self::NAMES[*self as usize])
+    }
+}
+
+/// Multiplies the second half of each row by the function of the first.
+///
+/// `y[n,c] = f(x[n,c]) · x[n,C+c]`
+///
+/// - `x`: `[N, 2C]`; `y`: `[N, C]`; of one float dtype; bf16 and f16 are computed in f32
+///
+/// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured.
+///
+/// # Errors
+/// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`], [`crate::KernelError::Shape`].
+///
+/// Source: arXiv:2002.05202; in PyTorch `a, b = x.chunk(2, dim=-1); f(a) * b`.
+pub fn glu_forward(gate: Gate, x: TensorRef<'_>, y: TensorMut<'_>) -> Result<()> {
+    const OP: &str = "glu_forward";
+    let (x_op, y_op) = (x.operand("x"), y.operand("y"));
+    let (_, cols) = check_halves(OP, x_op, y_op)?;
+    check::same_kind(OP, &[x_op, y_op])?;
+    if let Some(gpu) = x.gpu() {
+        check::dtype(OP, x_op, check::FLOATS, check::FLOATS_NAMES)?;
+        return cuda::forward(gpu, gate, x.cuda()?, &mut y.into_cuda()?, cols);
+    }
+    check::stored_dispatch!(OP, x_op, T => {
+        cpu::forward::<T>(gate, x.as_slice(OP, "x")?, y.into_slice(OP, "y")?, cols);
+        Ok(())
+    })
+}
+
+/// Writes the gradient of the input of [`glu_forward`].
+///
+/// `d_x[n,c] = d[n,c] · x[n,C+c] · f'(x[n,c])`, `d_x[n,C+c] = d[n,c] · f(x[n,c])`
+///
+/// - `x`, `d_x`: `[N, 2C]`; `d`, the gradient of the output: `[N, C]`
+///
+/// Asynchronous as [`glu_forward`].
+///
+/// # Errors
+/// As [`glu_forward`].
+pub fn glu_backward(gate: Gate, x: TensorRef<'_>, d: TensorRef<'_>, d_x: TensorMut<'_>) -> Result<()> {
+    const OP: &str = "glu_backward";
+    let (x_op, d_op, d_x_op) = (x.operand("x"), d.operand("d"), d_x.operand("d_x"));
+    let (_, cols) = check_halves(OP, x_op, d_op)?;
+    check::same_kind(OP, &[x_op, d_op, d_x_op])?;
+    check::shape(OP, d_x_op, x.shape())?;
+    if let Some(gpu) = x.gpu() {
+        check::dtype(OP, x_op, check::FLOATS, check::FLOATS_NAMES)?;
+        return cuda::backward(gpu, gate, x.cuda()?, d.cuda()?, &mut d_x.into_cuda()?, cols);
+    }
+    check::stored_dispatch!(OP, x_op, T => {
+        cpu::backward::<T>(gate, x.as_slice(OP, "x")?, d.as_slice(OP, "d")?, d_x.into_slice(OP, "d_x")?, cols);
+        Ok(())
+    })
+}
+
+/// Checks that `whole` has rows twice as wide as those of `half`; returns rows and columns of `half`.
+fn check_halves(op: &'static str, whole: Operand, half: Operand) -> Result<(usize, usize)> {
+    let (rows, cols) = check::matrix(op, half)?;
+    check::shape(op, whole, Shape::matrix(rows, 2 * cols))?;
+    Ok((rows, cols))
+}
+
+#[cfg(test)]
+mod tests {
+    use half::{bf16, f16};
+
+    use super::*;
+    use crate::ops::testing::{
+        assert_close, assert_gradient, devices, dot, random, rounded, rounding_of, tensor,
+    };
+    use crate::{Device, Element, Tensor};
+
+    /// `y`, and `d_x` for the gradient `d` of `y`; from element `start` of their memory on.
+    fn both<T: Element>(
+        gate: Gate,
+        (rows, cols): (usize, usize),
+        [x, d]: [&[T]; 2],
+        device: Device,
+        start: usize,
+    ) -> (Vec<T>, Vec<T>) {
+        let n = rows * cols;
+        let placed = |values: &[T]| {
+            tensor(&[&vec![T::ZERO; start][..], values].concat(), &[start + values.len()], device)
+        };
+        let nan = |len: usize| Tensor::full(&[start + len], f64::NAN, T::DTYPE, device).unwrap();
+        let (x, d, mut y, mut d_x) = (placed(x), placed(d), nan(n), nan(2 * n));
+        let read =
+            |t: &Tensor, cols: usize| t.view().range(start, start + rows * cols).unwrap().to_vec::<T>();
+        {
+            let x = x.view().range(start, start + 2 * n).unwrap().reshape(&[rows, 2 * cols]).unwrap();
+            let d = d.view().range(start, start + n).unwrap().reshape(&[rows, cols]).unwrap();
+            let out = y.view_mut().range(start, start + n).unwrap().reshape(&[rows, cols]).unwrap();
+            glu_forward(gate, x, out).unwrap();
+            let out = d_x.view_mut().range(start, start + 2 * n).unwrap().reshape(&[rows, 2 * cols]).unwrap();
+            glu_backward(gate, x, d, out).unwrap();
+        }
+        (read(&y, cols).unwrap(), read(&d_x, 2 * cols).unwrap())
+    }
+
+    #[test]
+    fn gradients_match_central_differences() {
+        for &gate in Gate::ALL {
+            for dims @ (rows, cols) in [(1, 1), (3, 5), (2, 16)] {
+                let n = rows * cols;
+                let (x, d) = (random::<f64>(2 * n, 1), random::<f64>(n, 2));
+                for device in devices() {
+                    let (_, d_x) = both(gate, dims, [&x, &d], device, 0);
+                    assert_gradient(&x, &d_x, |x| dot(&both(gate, dims, [x, &d], Device::Cpu, 0).0, &d));
+                }
+            }
+        }
+    }
+
+    fn check<T: Element>(dims: (usize, usize), start: usize, atol: f64, rtol: f64) {
+        let n = dims.0 * dims.1;
+        // Values up to 4, as after a linear layer.
+        let x: Vec<T> = random::<f64>(2 * n, 3).iter().map(|v| T::from_f64(4.0 * v)).collect();
+        let d = random::<T>(n, 4);
+        for &gate in Gate::ALL {
+            let (x64, d64) = (rounded::<T, f64>(&x), rounded::<T, f64>(&d));
+            let (want, want_d) = both(gate, dims, [&x64, &d64], Device::Cpu, 0);
+            for device in devices() {
+                let (y, d_x) = both(gate, dims, [&x, &d], device, start);
+                assert_close(&rounded::<T, f64>(&y), &want, atol, rtol);
+                assert_close(&rounded::<T, f64>(&d_x), &want_d, atol, rtol);
+            }
+        }
+    }
+
+    #[test]
+    fn every_form_and_dtype_agrees_with_f64() {
+        // Rows of whole accesses of 16 bytes and others, aligned and not, rows shared by blocks, no rows.
+        for dims in [(1, 1), (7, 5), (33, 64), (3, 1000), (2, 2100), (0, 4)] {
+            for start in [0, 3] {
+                check::<f64>(dims, start, 1e-14, 1e-14);
+                // A few roundings of numbers up to 16.
+                check::<f32>(dims, start, 3e-6, 2e-6);
+                check::<bf16>(dims, start, 3e-6, rounding_of::<bf16>());
+                check::<f16>(dims, start, 3e-6, rounding_of::<f16>());
+            }
+        }
+    }
+
+    #[test]
+    fn halves_of_other_widths_are_refused() {
+        let x = Tensor::zeros(&[2, 5], crate::DType::F32, Device::Cpu).unwrap();
+        let mut y = Tensor::zeros(&[2, 3], crate::DType::F32, Device::Cpu).unwrap();
+        let message = glu_forward(Gate::SwiGlu, x.view(), y.view_mut()).unwrap_err().to_string();
+        assert!(message.contains("[2, 5]") && message.contains("[2, 6]"), "{message}");
+    }
+}
