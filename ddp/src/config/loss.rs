@@ -108,7 +108,7 @@ impl Loss {
         let is_focal = kind == LossKind::Focal;
         let is_of_classes = matches!(kind, LossKind::Auto | LossKind::CrossEntropy)
             || (is_focal && data.task == Task::Classification);
-        for setting in OF_CLASSES.iter().filter(|_| !is_of_classes).filter_map(|key| raw.given(key)) {
+        if let Some(setting) = OF_CLASSES.iter().find_map(|key| raw.given(key)).filter(|_| !is_of_classes) {
             let expected = "absent unless the loss is \"cross_entropy\", or \"focal\" on classes";
             return Err(setting.bad(expected, "remove it, or set `loss.kind` to \"cross_entropy\""));
         }
