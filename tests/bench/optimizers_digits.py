@@ -38,7 +38,7 @@ def accuracies(opt, folder, name, seed):
     if done.returncode:
         sys.exit(f"{' '.join(command)}\nended with status {done.returncode}: {done.stderr.strip()[-1000:]}")
     events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [event["eval_accuracy"] for event in events if event["event"] == "eval"]
+    return [event["eval_accuracy"] for event in events if event["event"] == "epoch"]
 
 
 def main():
