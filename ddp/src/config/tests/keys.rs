@@ -227,7 +227,10 @@ fn names_get_the_nearest_known_one() {
         from_sets(&["train.precision=bf61"]),
         &["one of f32, tf32, bf16", "did you mean \"bf16\"?"],
     );
-    assert_refused(from_sets(&["loss.kind=mse"]), &["must be \"cross_entropy\" for task \"classification\""]);
+    assert_refused(
+        from_sets(&["loss.kind=mse"]),
+        &["must be \"cross_entropy\" or \"focal\" for task \"classification\""],
+    );
     assert_refused(
         from_sets(&["data.task=regression", "loss.kind=bce"]),
         &[

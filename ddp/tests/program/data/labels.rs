@@ -384,7 +384,11 @@ fn targets_decide_on_the_task() {
     write(place, "rows.csv", &table(&|row| ["ham", "spam"][row % 2].to_owned()));
     let ended = dry(&["--set", "loss.kind=mse"]);
     assert_eq!(ended.status.code(), Some(2));
-    assert!(ended.stderr.contains("\"cross_entropy\" for task \"classification\""), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("\"cross_entropy\" or \"focal\" for task \"classification\""),
+        "{}",
+        ended.stderr
+    );
     // A loss that no task has by default decides before they do.
     let ended = dry(&["--set", "loss.kind=huber"]);
     assert_eq!(ended.status.code(), Some(2));
