@@ -14,7 +14,7 @@ use crate::report::FailedRun;
 use crate::report::log::{LOG_FILE, Log, Terminal};
 use crate::storage::unfinished::Unfinished;
 
-/// What a lost rank means to a command.
+/// Response of a command to a lost rank.
 #[derive(Debug, Clone)]
 pub(super) enum Watched {
     /// A run, which has events and continues from a checkpoint.

@@ -136,7 +136,7 @@ pub(crate) struct MicroStep {
     pub(crate) is_last: bool,
 }
 
-/// What backward computes from.
+/// Inputs of a backward pass.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BackwardInputs<'a> {
     /// The micro-batch's features, `[B, N]`.

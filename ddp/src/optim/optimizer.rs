@@ -149,7 +149,7 @@ impl Optimizer {
         self.group_lrs.copy_from_slice(lrs);
     }
 
-    /// Whether a step is [`Optimizer::first_pass`] over all ranges, and then, after what whole parameters need, the update.
+    /// Whether a step has a first pass over all ranges, and then, once the norms or directions of whole parameters are known, the update.
     pub fn has_first_pass(&self) -> bool {
         !self.groups.whole().is_empty()
     }
@@ -379,7 +379,7 @@ impl Optimizer {
     }
 }
 
-/// What a step does to a segment.
+/// Update of a segment in one step.
 struct Numbers<'a> {
     kind: OptimizerKind,
     params: OptimizerParams,

@@ -15,7 +15,7 @@ use tracing::warn;
 
 /// Bytes of waiting events above which the run waits for the reader.
 const MAX_BYTES: usize = 256 << 10;
-/// How long a reader may read nothing while the run waits for it.
+/// Time limit of a wait for a reader that reads nothing.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Longest wait for the last events.
 const LAST_EVENTS: Duration = Duration::from_secs(5);

@@ -68,7 +68,7 @@ pub enum LaunchError {
     Killed {
         /// The program with its argument.
         program: String,
-        /// How often it was started.
+        /// Number of starts.
         n_tries: usize,
         /// The last signal.
         signal: String,

@@ -10,7 +10,7 @@ use super::hosts::Host;
 use super::messages::signal_name;
 use super::probe::Agent;
 
-/// How often a program is asked for its version if a signal ends it.
+/// Number of tries to learn a program's version if a signal ends it.
 const N_TRIES: usize = 3;
 
 /// A program that starts ranks.
