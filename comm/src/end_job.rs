@@ -22,7 +22,7 @@ const REPORT_WAIT: Duration = Duration::from_secs(1);
 /// How long the launcher may take to end the job. It does not answer if it ends the job already.
 const LAUNCHER_WAIT: Duration = Duration::from_millis(300);
 
-/// How long the report of a failure may take where nobody reads stderr.
+/// Time limit of writing the report of a failure to a stderr that nobody reads.
 const STDERR_WAIT: Duration = Duration::from_secs(2);
 
 /// Writes to stderr in one call, so that lines of several ranks do not mix, and returns after 2 s in any case: a pipe that nobody

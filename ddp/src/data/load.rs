@@ -60,7 +60,7 @@ pub enum Fitted<'a> {
     Resumed(&'a Preprocessor),
     /// Of the model whose weights the run starts from: rows are read with its columns and vocabularies.
     Initial(&'a Preprocessor),
-    /// As `Initial`, for a model with a new output layer: classes and target scale are those of the rows.
+    /// Like `Initial`, for a model with a new output layer: classes and target scale come from the rows.
     InitialFeatures(&'a Preprocessor),
 }
 

@@ -9,7 +9,7 @@ const LANES: usize = 16;
 
 /// `Σ f(i)` over `0..n`, in [`LANES`] interleaved parts.
 #[inline(always)]
-fn sum<T: Float>(n: usize, f: impl Fn(usize) -> T) -> T {
+pub(in crate::ops) fn sum<T: Float>(n: usize, f: impl Fn(usize) -> T) -> T {
     let mut lanes = [T::ZERO; LANES];
     let whole = n - n % LANES;
     for start in (0..whole).step_by(LANES) {

@@ -1,6 +1,6 @@
 //! Layer normalisation.
 
-mod cpu;
+pub(super) mod cpu;
 pub(crate) mod cuda;
 
 pub(crate) use cuda::SOURCE;

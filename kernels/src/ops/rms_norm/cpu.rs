@@ -3,23 +3,7 @@
 use crate::Element;
 use crate::cpu::simd::vectorize;
 use crate::cpu::{Float, Stored};
-
-/// Number of interleaved partial sums, which vectorise.
-const LANES: usize = 16;
-
-/// `Σ f(i)` over `0..n`, in [`LANES`] interleaved parts.
-#[inline(always)]
-fn sum<T: Float>(n: usize, f: impl Fn(usize) -> T) -> T {
-    let mut lanes = [T::ZERO; LANES];
-    let whole = n - n % LANES;
-    for start in (0..whole).step_by(LANES) {
-        for (l, lane) in lanes.iter_mut().enumerate() {
-            *lane += f(start + l);
-        }
-    }
-    let rest: T = (whole..n).map(&f).sum();
-    rest + lanes.into_iter().sum()
-}
+use crate::ops::layer_norm::cpu::sum;
 
 pub(super) fn forward<T: Stored>(
     x: &[T],
