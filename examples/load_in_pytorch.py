@@ -26,7 +26,8 @@ from torch import nn
 ACTIVATIONS = {"relu": nn.ReLU(), "gelu": nn.GELU(), "gelu_tanh": nn.GELU(approximate="tanh"), "silu": nn.SiLU(),
                "tanh": nn.Tanh(), "sigmoid": nn.Sigmoid()}
 GATES = {"swiglu": nn.functional.silu, "geglu": nn.functional.gelu, "reglu": nn.functional.relu}
-NORMS = {"layer_norm": nn.LayerNorm, "rms_norm": lambda width: nn.RMSNorm(width, eps=1e-6)}
+NORMS = {"layer_norm": lambda width, entry: nn.LayerNorm(width), "rms_norm": lambda width, entry: nn.RMSNorm(width, eps=1e-6),
+         "batch_norm": lambda width, entry: nn.BatchNorm1d(width, eps=entry["eps"], momentum=entry["momentum"])}
 
 
 def gated(f, x):
@@ -53,7 +54,7 @@ def steps_of(entries, width, layers, norms):
                 width = entry["out_features"]
                 steps.append(layers[-1])
             elif kind in NORMS:
-                norms.append(NORMS[kind](width))
+                norms.append(NORMS[kind](width, entry))
                 steps.append(norms[-1])
             elif kind == "residual":
                 block, _ = steps_of(entry["layers"], width, layers, norms)
@@ -161,7 +162,9 @@ def load(path):
     model = Network(n_outputs, len(features), embeddings, config["model"], n_normalized, target)
     model.load_state_dict(state)
     # Files of earlier versions number their classes.
-    labels = json.loads(metadata.get("ddp_train.labels", json.dumps(list(range(n_outputs)))))
+    is_ordinal = config["loss"]["kind"] == "ordinal"
+    numbers = list(range(n_outputs + is_ordinal))
+    labels = json.loads(metadata.get("ddp_train.labels", json.dumps(numbers)))
     return model.eval(), features, config["data"], [str(label) for label in labels]
 
 
@@ -185,7 +188,10 @@ def main():
         print(f"R² {r2.mean():.6f} ({len(rows)} rows)")
         return
     labels = torch.tensor([classes.index(row[target]) for row in rows])
-    n_right = int((logits.argmax(dim=1) == labels).sum())
+    # The ordinal loss has one logit less than classes: each says whether the class is above its own.
+    is_ordinal = logits.shape[1] < len(classes)
+    predicted = (logits > 0).sum(dim=1) if is_ordinal else logits.argmax(dim=1)
+    n_right = int((predicted == labels).sum())
     print(f"accuracy {n_right / len(rows):.6f} ({n_right} of {len(rows)} rows)")
 
 

@@ -16,7 +16,7 @@ use crate::{CommError, Reporter, World};
 /// The exit status of a Rust program that panics.
 const PANIC_EXIT_CODE: i32 = 101;
 /// How long a rank that does not report the failure waits for the reporting rank to end the job.
-const REPORTER_GRACE: Duration = Duration::from_millis(1500);
+const REPORTER_GRACE: Duration = Duration::from_secs(10);
 
 thread_local! {
     /// Whether a panic of this thread is expected, and caught by [`catch_panic`].
@@ -93,7 +93,7 @@ impl World {
 
 /// Prints `message` to stderr if this rank is the reporter, and ends the whole job with status `exit_code`.
 ///
-/// The other ranks wait up to 1.5 s to be ended; if the reporter does not come, they print their own message.
+/// The other ranks wait up to 10 s to be ended; if the reporter does not come, they print their own message.
 ///
 /// The world must still be alive: if a rank leaves it, the others report that instead. If ranks are threads, this ends the
 /// process.
@@ -127,7 +127,7 @@ pub fn abort_with(
 
 /// Reports `error` of [`World::init`], with `message`, and ends the job: there is no world to abort.
 ///
-/// An error that all ranks have is reported by rank 0; the others wait up to 1.5 s to be ended.
+/// An error that all ranks have is reported by rank 0; the others wait up to 10 s to be ended.
 pub fn abort_init(error: &CommError, exit_code: i32, message: impl Display) -> ! {
     if matches!(error, CommError::DifferentPrograms { rank: 1.., .. }) {
         std::thread::sleep(REPORTER_GRACE);

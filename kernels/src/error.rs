@@ -108,6 +108,13 @@ pub enum KernelError {
         expected: Shape,
     },
 
+    /// Ranks could not exchange what a layer needs of all of them; the exchange keeps the cause.
+    #[error("{op}: the exchange between the ranks failed")]
+    Exchange {
+        /// The exchange.
+        op: &'static str,
+    },
+
     /// A write to pinned memory that a copy may still read.
     #[error(
         "the pinned tensor {shape} {dtype} may still be in use by a copy to the GPU\n\

@@ -713,6 +713,28 @@ def focal_softmax():
              {"logits": logits, "labels": labels, "class_weights": None}, {"loss": loss, "d_logits": logits.grad})
 
 
+def batch_norm():
+    """Batch norm in training, from running statistics of its own, and after training."""
+    for name, x in (("6x4", randn(6, 4)), ("5x9_offset", randn(5, 9) * 4 + 10), ("constant_column", torch.cat([torch.full((4, 1), 0.5), randn(4, 2)], 1))):
+        for training in (True, False):
+            x = x.detach().clone().requires_grad_()
+            c = x.shape[1]
+            norm, d_y = torch.nn.BatchNorm1d(c), randn(*x.shape)
+            with torch.no_grad():
+                norm.weight.copy_(randn(c))
+                norm.bias.copy_(randn(c))
+                norm.running_mean.copy_(randn(c))
+                norm.running_var.copy_(0.5 + torch.rand(c, generator=GEN))
+            norm.train(training)
+            inputs = {"x": x, "gamma": norm.weight, "beta": norm.bias, "d_y": d_y,
+                      "running_mean": norm.running_mean.clone(), "running_var": norm.running_var.clone()}
+            y = norm(x)
+            y.backward(d_y)
+            case("batch_norm", f"{name}_{'training' if training else 'eval'}", {"eps": norm.eps, "momentum": norm.momentum, "training": training}, inputs,
+                 {"y": y, "d_x": x.grad, "d_gamma": norm.weight.grad, "d_beta": norm.bias.grad,
+                  "running_mean": norm.running_mean, "running_var": norm.running_var})
+
+
 def focal(logits, labels, gamma, smoothing, weights):
     """The mean of `(1 - p)^gamma` times the cross-entropy, `p` being the probability of the label."""
     keep = labels >= 0
@@ -726,9 +748,20 @@ def focal(logits, labels, gamma, smoothing, weights):
     return (m.pow(gamma) * each)[keep].sum() / total
 
 
+def ordinal():
+    """Binary cross-entropy with logits on the cumulative targets of classes in an order, as of arXiv:1901.07884."""
+    for name, n, n_classes in (("two_classes", 6, 2), ("five_classes", 7, 5)):
+        logits = (3 * randn(n, n_classes - 1)).requires_grad_()
+        labels = randint(n_classes, n)
+        targets = (labels[:, None] > torch.arange(n_classes - 1)).to(logits.dtype)
+        loss = F.binary_cross_entropy_with_logits(logits, targets)
+        loss.backward()
+        case("ordinal", name, {}, {"logits": logits, "labels": labels}, {"loss": loss, "d_logits": logits.grad})
+
+
 def operations():
     for make in (addmm, linear, activations, losses, layer_norm, optimizers, embeddings, ema, more_losses, lion,
-                 losses_of_labels_and_counts, lamb, muon, focal_softmax, norms_and_gates):
+                 losses_of_labels_and_counts, lamb, muon, focal_softmax, norms_and_gates, ordinal, batch_norm):
         make()
     names = [(c["op"], c["name"]) for c in OPS]
     assert len(set(names)) == len(names)

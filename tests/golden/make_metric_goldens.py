@@ -100,6 +100,8 @@ def classification(name, n_rows, n_classes, used, weighted):
         "eval_balanced_accuracy": sk.balanced_accuracy_score(y, predicted, sample_weight=w),
         "eval_top_5_accuracy": sk.top_k_accuracy_score(y, p, k=5, labels=labels, sample_weight=w) if n_classes > 5 else None,
         "eval_ece": ece(y, p, w),
+        "eval_class_mae": sk.mean_absolute_error(y, predicted, sample_weight=w),
+        "eval_quadratic_kappa": sk.cohen_kappa_score(y, predicted, weights="quadratic", sample_weight=w),
         **averages(y, predicted, w),
         **areas(truth, p, w, table, [1] if n_classes == 2 else labels),
     }

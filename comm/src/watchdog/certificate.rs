@@ -25,6 +25,8 @@ pub struct Certificate {
     pub text: String,
     /// The step that the lost rank was at, as in the text; `None` before the first, and on ranks that do not report.
     pub step: Option<u64>,
+    /// The device of the rank that writes this; empty before it has one.
+    pub device: String,
     /// The last operations of this rank, one per line.
     pub last_operations: String,
 }

@@ -13,6 +13,7 @@ mod connect;
 mod frame;
 mod link;
 mod monitor;
+mod nccl_status;
 pub(crate) mod progress;
 mod watch;
 
@@ -32,6 +33,7 @@ use watch::{Command, Watch};
 pub use certificate::Certificate;
 #[doc(hidden)]
 pub use frame::frames_in;
+pub use nccl_status::nccl_status;
 pub use progress::Phase;
 
 /// How long a rank that fails waits until the others know.
@@ -142,7 +144,7 @@ impl Watchdog {
     }
 
     /// Waits for the end if the watchdog ends the process: what fails then follows from the lost rank, which is reported.
-    pub(crate) fn yield_to_end(&self) {
+    pub fn yield_to_end(&self) {
         if self.is_ending() {
             std::thread::sleep(ENDING);
         }

@@ -233,6 +233,7 @@ impl Watch {
             reports: None,
             text: String::new(),
             step: None,
+            device: self.progress.standing().device,
             last_operations: self.progress.last_operations(),
         }
     }

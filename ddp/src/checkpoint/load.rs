@@ -17,7 +17,7 @@ use super::options::{BEST_FILE, MODEL_FILE};
 use super::shard_range::ShardRange;
 use super::state_reader::StateReader;
 use super::verify::check_checksum;
-use crate::model::layout::ParamLayout;
+use crate::model::layout::{ParamLayout, Statistic};
 use crate::storage::checksum::Hasher;
 use crate::storage::fault::{FileEntry, FileFault};
 use crate::storage::stream;
@@ -98,7 +98,7 @@ impl Checkpoint {
         files.into_par_iter().map(read).collect::<Result<(), Fault>>().map_err(damaged)
     }
 
-    /// Reads the weights of the best evaluation into a flat buffer of the layout, if the checkpoint has them in a file of their
+    /// Reads the weights of the best evaluation into a flat buffer of the layout, and its statistics behind them, if the checkpoint has them in a file of their
     /// own. [`Checkpoint::load`] compares the file's checksum.
     ///
     /// # Errors
@@ -112,6 +112,9 @@ impl Checkpoint {
         let mut weights = vec![0.0; layout.flat_len()];
         for (name, values) in by_parameter(layout, &mut weights) {
             file.read(name, 0..values.len(), values).map_err(damaged)?;
+        }
+        for Statistic { name, .. } in layout.statistics() {
+            weights.extend(file.tensor(name).map_err(damaged)?);
         }
         Ok(Some(weights))
     }

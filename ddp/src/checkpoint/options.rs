@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use ddp_kernels::Tensor;
+
 use super::manifest::Parameter;
 use super::shard_range::ShardRange;
 use crate::model::file::{self, ModelInfo};
-use crate::model::layout::ParamLayout;
+use crate::model::layout::{ParamLayout, Statistic};
 use crate::storage::tensor_file::{TensorToWrite, Values};
 
 /// Name of the file of weights.
@@ -57,12 +59,22 @@ impl SaveOptions {
         slots.map(|slot| Parameter { name: slot.name.clone(), shape: slot.dims.clone() }).collect()
     }
 
-    /// Tensors and metadata of the model file.
+    /// Tensors and metadata of the model file. Statistics that do not follow the weights are taken from the registered buffers.
     pub(super) fn model<'a>(
         &'a self,
         weights: &'a [f32],
+        registered: &'a [(String, Tensor)],
     ) -> (Vec<TensorToWrite<'a>>, HashMap<String, String>) {
-        let tensors = file::tensors(&self.layout, weights, &self.info);
+        let mut tensors = file::tensors(&self.layout, weights, &self.info);
+        let missing = if weights.len() > self.layout.flat_len() { &[] } else { self.layout.statistics() };
+        for Statistic { name, len } in missing {
+            let Some((_, values)) = registered.iter().find(|(registered, _)| registered == name) else {
+                continue;
+            };
+            let values =
+                values.view().as_slice::<f32>("checkpoint", "statistic").expect("f32 in host memory");
+            tensors.push(TensorToWrite { name: name.clone(), dims: vec![*len], values: Values::F32(values) });
+        }
         (tensors, file::metadata(&self.layout, &self.info))
     }
 

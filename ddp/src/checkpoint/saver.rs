@@ -176,7 +176,7 @@ impl Saver {
         disk.create_dir_all(temp).map_err(at("make", temp))?;
         let mut files = Vec::new();
         for (name, weights) in contents.models() {
-            let (tensors, metadata) = options.model(weights);
+            let (tensors, metadata) = options.model(weights, contents.registered);
             files.push(tensor_file::write(disk, &temp.join(name), &tensors, &metadata)?);
         }
         if !contents.registered.is_empty() {
@@ -199,7 +199,7 @@ impl Saver {
         let (tensors, metadata) = self.options.state(contents.state);
         let state = if tensors.is_empty() { 0 } else { tensor_file::file_bytes(&tensors, &metadata) };
         let of_model = |(_, weights)| {
-            let (tensors, metadata) = self.options.model(weights);
+            let (tensors, metadata) = self.options.model(weights, contents.registered);
             tensor_file::file_bytes(&tensors, &metadata)
         };
         let registered = match contents.registered {

@@ -50,6 +50,10 @@ pub struct InspectArgs {
     #[arg(long, value_name = "CHARACTER", value_parser = PossibleValuesParser::new([",", ";", "|", "tab", "whitespace"]))]
     pub delimiter: Option<String>,
 
+    /// The first line of text files is a row, not the names of the columns: `data.header = false`
+    #[arg(long)]
+    pub no_header: bool,
+
     /// Mark before the fraction of numbers in text files, as `data.decimal`: a point or a comma [default: found in the first rows]
     #[arg(long, value_name = "MARK", value_parser = PossibleValuesParser::new([".", ","]))]
     pub decimal: Option<String>,

@@ -217,6 +217,11 @@ pub struct TrainArgs {
     #[arg(long, value_name = "auto|PATH", value_parser = resume_from, conflicts_with_all = ["overwrite", "init_from"])]
     pub resume: Option<ResumeFrom>,
 
+    /// With --resume: let batch norm take its statistics of other micro-batches than the checkpoint's run did, which makes it another
+    /// run
+    #[arg(long, requires = "resume")]
+    pub allow_batchnorm_change: bool,
+
     /// Progress on stderr; auto shows a bar on a terminal and plain lines elsewhere
     #[arg(long, value_enum, default_value_t)]
     pub progress: ProgressChoice,

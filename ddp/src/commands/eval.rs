@@ -84,7 +84,10 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
     let report = EvalReport { metrics: &metrics, rows: n_rows, skipped_rows, data, model: &path };
     let printed = match world.rank().0 {
         0 => {
-            request.left_out(model.n_outputs()).iter().for_each(|warning| warn!("{warning}"));
+            request
+                .left_out(config.loss.n_targets(model.n_outputs()))
+                .iter()
+                .for_each(|warning| warn!("{warning}"));
             if let Some((metric, value)) = metrics.not_finite() {
                 warn!("{metric} is {value}\nhint: look for outputs that overflow, and for damaged weights");
             }
@@ -99,7 +102,7 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
 fn request(args: &EvalArgs, config: &Config) -> Result<MetricRequest> {
     let task = config.data.task;
     let metrics = match &args.metrics[..] {
-        [] => config.train.metrics(task)[1],
+        [] => config.metrics()[1],
         names => {
             MetricSet::of_names(names, task).map_err(|unknown| Error::UnknownMetric(Box::new(unknown)))?
         }

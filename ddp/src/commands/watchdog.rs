@@ -2,8 +2,9 @@
 //! events of a run.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use ddp_comm::watchdog::{Certificate, LossReport};
+use ddp_comm::watchdog::{Certificate, LossReport, nccl_status};
 use ddp_comm::{WatchdogOptions, World};
 use tracing::{error, warn};
 
@@ -13,6 +14,9 @@ use crate::exit_code;
 use crate::report::FailedRun;
 use crate::report::log::{LOG_FILE, Log, Terminal};
 use crate::storage::unfinished::Unfinished;
+
+/// Time limit of NCCL's report: the process ends a second after the loss was noticed.
+const NCCL_ANSWERS: Duration = Duration::from_millis(700);
 
 /// Response of a command to a lost rank.
 #[derive(Debug, Clone)]
@@ -68,7 +72,7 @@ impl LossReport for Report {
     }
 
     fn record(&self, certificate: &Certificate) {
-        let Certificate { text, last_operations, reports, step } = certificate;
+        let Certificate { text, device, last_operations, reports, step } = certificate;
         match (&self.watched, *reports) {
             (Watched::Run(failed), Some(rank)) => {
                 let failed = FailedRun { step: *step, ..failed.clone() };
@@ -78,5 +82,11 @@ impl LossReport for Report {
             (Watched::Other(unfinished), _) => unfinished.end(),
         }
         error!(target: LOG_FILE, "{text}\nlast operations of this rank, oldest first:{last_operations}");
+        if reports.is_some()
+            && device.starts_with("cuda")
+            && let Some(status) = nccl_status(NCCL_ANSWERS)
+        {
+            error!(target: LOG_FILE, "NCCL's own report of the job (RAS):\n{status}");
+        }
     }
 }

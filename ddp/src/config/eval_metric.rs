@@ -37,6 +37,10 @@ config_enum! {
         AveragePrecision = "eval_average_precision",
         /// Expected calibration error in 15 equal-width bins of the largest probability (classification); less is better.
         Ece = "eval_ece",
+        /// Mean number of classes between label and prediction, of classes in an order (classification); less is better.
+        ClassMae = "eval_class_mae",
+        /// Cohen's kappa with quadratic weights, of classes in an order (classification).
+        QuadraticKappa = "eval_quadratic_kappa",
         /// Mean absolute error (regression); less is better.
         Mae = "eval_mae",
         /// Root of the mean squared error (regression); less is better.
@@ -61,7 +65,9 @@ impl EvalMetric {
             | M::F1Micro
             | M::RocAuc
             | M::AveragePrecision => task != Task::Regression,
-            M::BalancedAccuracy | M::Top5Accuracy | M::LogLoss | M::Ece => task == Task::Classification,
+            M::BalancedAccuracy | M::Top5Accuracy | M::LogLoss | M::Ece | M::ClassMae | M::QuadraticKappa => {
+                task == Task::Classification
+            }
             M::SubsetAccuracy => task == Task::Multilabel,
             M::Mae | M::Rmse | M::R2 => task == Task::Regression,
         }
@@ -84,6 +90,8 @@ impl EvalMetric {
             M::RocAuc => "ROC AUC",
             M::AveragePrecision => "average precision",
             M::Ece => "ECE",
+            M::ClassMae => "MAE of classes",
+            M::QuadraticKappa => "quadratic kappa",
             M::Mae => "MAE",
             M::Rmse => "RMSE",
             M::R2 => "R²",
@@ -92,7 +100,7 @@ impl EvalMetric {
 
     /// Whether more of it is better.
     pub fn grows(self) -> bool {
-        !matches!(self, M::Loss | M::LogLoss | M::Ece | M::Mae | M::Rmse)
+        !matches!(self, M::Loss | M::LogLoss | M::Ece | M::ClassMae | M::Mae | M::Rmse)
     }
 }
 

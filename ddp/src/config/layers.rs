@@ -51,6 +51,13 @@ pub enum LayerConfig {
     LayerNorm,
     /// Root mean square norm.
     RmsNorm,
+    /// Batch norm with statistics over a micro-batch of all ranks.
+    BatchNorm {
+        /// Added to the variance.
+        eps: f64,
+        /// Weight of a micro-batch's statistics in the running averages.
+        momentum: f64,
+    },
     /// Dropout.
     Dropout {
         /// Probability in [0, 1) with which a value is dropped in training.
@@ -70,6 +77,7 @@ const KINDS: &[(&str, &[&str], &[&str])] = &[
     ("activation", &["activation"], &[]),
     ("layer_norm", &[], &[]),
     ("rms_norm", &[], &[]),
+    ("batch_norm", &[], &["eps", "momentum"]),
     ("dropout", &["p"], &[]),
     (RESIDUAL, &["layers"], &[]),
 ];
@@ -114,6 +122,14 @@ const P: Key = number("model.layers.p", Range::from_below(0.0, 1.0, "a probabili
     .help("Probability with which a value is dropped in training (dropout)")
     .hint("0 drops nothing")
     .example("0.1");
+const EPS: Key = number("model.layers.eps", Range::above(0.0, "a number above 0"))
+    .help("Added to the variance (batch_norm)")
+    .hint("1e-5 is PyTorch's")
+    .default("1e-5");
+const MOMENTUM: Key = number("model.layers.momentum", Range::above_to(0.0, 1.0, "a number above 0, up to 1"))
+    .help("Weight of a micro-batch's statistics in their running averages (batch_norm)")
+    .hint("0.1 is PyTorch's; with 1 the last micro-batch decides")
+    .default("0.1");
 const REPEAT: Key = count("model.layers.repeat", 1, MAX_LAYERS as u64)
     .help("Number of such layers in a row, each with parameters of its own")
     .hint("1 is one layer")
@@ -127,6 +143,8 @@ const INNER_KEYS: &[Key] = &[
     GATE,
     BIAS,
     P,
+    EPS,
+    MOMENTUM,
     REPEAT,
 ];
 
@@ -138,6 +156,8 @@ pub(super) const LAYER_KEYS: &[Key] = &[
     GATE,
     BIAS,
     P,
+    EPS,
+    MOMENTUM,
     REPEAT,
     key("model.layers.layers", Kind::Tables(INNER_KEYS))
         .help("Layers of a block whose input is added to its output (residual)")
@@ -253,6 +273,9 @@ fn read_layer(kind: &str, table: &Table<'_>, place: &str) -> Result<LayerConfig>
         "activation" => LayerConfig::Activation(table.require("activation")?),
         "layer_norm" => LayerConfig::LayerNorm,
         "rms_norm" => LayerConfig::RmsNorm,
+        "batch_norm" => {
+            LayerConfig::BatchNorm { eps: table.require("eps")?, momentum: table.require("momentum")? }
+        }
         "dropout" => LayerConfig::Dropout { p: table.require("p")? },
         _ => {
             let Table { values, at, bias, .. } = *table;
@@ -333,6 +356,15 @@ impl LayerConfig {
         }
     }
 
+    /// Whether the layer, or one of its block, takes statistics over the rows of a micro-batch.
+    fn mixes_rows(&self) -> bool {
+        match self {
+            LayerConfig::BatchNorm { .. } => true,
+            LayerConfig::Residual { layers } => mixes_rows(layers),
+            _ => false,
+        }
+    }
+
     /// Number of linear layers, each with parameters `layers.{i}.*`.
     fn n_linear(&self) -> usize {
         match self {
@@ -356,6 +388,9 @@ impl LayerConfig {
             LayerConfig::Activation(activation) => ("activation", vec![("activation", activation.write())]),
             LayerConfig::LayerNorm => ("layer_norm", Vec::new()),
             LayerConfig::RmsNorm => ("rms_norm", Vec::new()),
+            LayerConfig::BatchNorm { eps, momentum } => {
+                ("batch_norm", vec![("eps", eps.write()), ("momentum", momentum.write())])
+            }
             LayerConfig::Dropout { p } => ("dropout", vec![("p", p.write())]),
             LayerConfig::Residual { layers } => {
                 (RESIDUAL, vec![("layers", list(layers, LayerEntry::to_toml))])
@@ -367,6 +402,11 @@ impl LayerConfig {
 /// Number of linear layers of this list, repeats counted.
 pub(super) fn n_linear(layers: &[LayerEntry]) -> usize {
     layers.iter().map(|entry| entry.repeat * entry.layer.n_linear()).sum()
+}
+
+/// Whether a layer of this list takes statistics over the rows of a micro-batch.
+pub(super) fn mixes_rows(layers: &[LayerEntry]) -> bool {
+    layers.iter().any(|entry| entry.layer.mixes_rows())
 }
 
 impl LayerEntry {

@@ -46,6 +46,8 @@ pub enum Loss {
     },
     /// Poisson loss of counts: the model's outputs are logarithms of rates.
     Poisson,
+    /// Ordinal loss of classes in an order: an output for each class but the last, which says whether a row's class is above it.
+    Ordinal,
 }
 
 /// Weights of the classes in the loss.
@@ -71,7 +73,7 @@ const WEIGHTS: Range = Range::above(0.0, "finite numbers above 0")
 
 pub(super) const KEYS: &[Key] = &[
     one_of("loss.kind", LossKind::NAMES)
-        .help("Loss; \"auto\" is cross_entropy, bce or mse, by the task")
+        .help("Loss; \"auto\" is cross_entropy, bce or mse, by the task; ordinal is for classes in an order, see data.class_order")
         .default_depends("cross_entropy for classification, bce for multilabel, mse for regression")
         .example(r#""auto""#),
     number("loss.label_smoothing", Range::from_below(0.0, 1.0, "a fraction from 0 to below 1"))
@@ -139,6 +141,7 @@ impl Loss {
             LossKind::LogCosh => Loss::LogCosh,
             LossKind::Quantile => Loss::Quantile { quantile: raw.get("loss.quantile")? },
             LossKind::Poisson => Loss::Poisson,
+            LossKind::Ordinal => Loss::Ordinal,
         })
     }
 
@@ -161,7 +164,7 @@ impl Loss {
             Self::Focal { gamma } => writer.put("loss.gamma", gamma),
             Self::Huber { delta } => writer.put("loss.delta", delta),
             Self::Quantile { quantile } => writer.put("loss.quantile", quantile),
-            Self::Bce | Self::Mse | Self::LogCosh | Self::Poisson => {}
+            Self::Bce | Self::Mse | Self::LogCosh | Self::Poisson | Self::Ordinal => {}
         }
     }
 
@@ -186,6 +189,16 @@ impl Loss {
     /// Whether the model's outputs are logarithms of what they predict.
     pub fn predicts_logarithms(&self) -> bool {
         *self == Self::Poisson
+    }
+
+    /// Outputs of a model of this many classes, labels or targets.
+    pub fn n_outputs(&self, n_targets: usize) -> usize {
+        if *self == Self::Ordinal { n_targets - 1 } else { n_targets }
+    }
+
+    /// Classes, labels or targets of a model with this many outputs.
+    pub fn n_targets(&self, n_outputs: usize) -> usize {
+        if *self == Self::Ordinal { n_outputs + 1 } else { n_outputs }
     }
 
     /// Whether the training rows determine the weights of the classes.
@@ -224,6 +237,7 @@ impl Loss {
             Self::LogCosh => "log_cosh",
             Self::Quantile { .. } => "quantile",
             Self::Poisson => "poisson",
+            Self::Ordinal => "ordinal",
         }
     }
 }

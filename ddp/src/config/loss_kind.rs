@@ -17,6 +17,7 @@ pub(super) enum LossKind {
     LogCosh,
     Quantile,
     Poisson,
+    Ordinal,
 }
 
 config_enum!(impl LossKind {
@@ -29,6 +30,7 @@ config_enum!(impl LossKind {
     LogCosh = "log_cosh",
     Quantile = "quantile",
     Poisson = "poisson",
+    Ordinal = "ordinal",
 });
 
 /// The task that the loss implies, if only one fits it. A task's default loss implies none: it follows from the task.
@@ -41,9 +43,9 @@ pub(super) fn task_of_loss(raw: &RawConfig) -> Result<Option<Task>> {
 
 /// The losses of a task, the default first.
 pub(super) fn losses_of(task: Task) -> &'static [LossKind] {
-    use LossKind::{Bce, CrossEntropy, Focal, Huber, LogCosh, Mse, Poisson, Quantile};
+    use LossKind::{Bce, CrossEntropy, Focal, Huber, LogCosh, Mse, Ordinal, Poisson, Quantile};
     match task {
-        Task::Classification => &[CrossEntropy, Focal],
+        Task::Classification => &[CrossEntropy, Focal, Ordinal],
         Task::Multilabel => &[Bce, Focal],
         Task::Regression => &[Mse, Huber, LogCosh, Quantile, Poisson],
     }

@@ -9,9 +9,11 @@
 
 mod bad_steps;
 mod checkpoint;
+mod class_order;
 mod comm;
 mod data;
 mod data_format;
+mod data_keys;
 mod data_values;
 mod document;
 mod error;
@@ -85,7 +87,7 @@ pub use self::run::{FileMode, RunConfig};
 pub use self::schedule::{ScheduleConfig, ScheduleShape, Span, Warmup};
 pub use self::split::Split;
 pub use self::table::{key_for_flag, keys, keys_with_prefix};
-pub use self::table_text::{Datetime, Decimal, Delimiter};
+pub use self::table_text::{Datetime, Decimal, Delimiter, Header};
 pub use self::train::{Batch, Determinism, Length, OnReplicaDifference, TrainConfig, WeightInit};
 pub use self::watchdog::WatchdogConfig;
 pub use ddp_kernels::ops::{Activation, Gate, OptimizerKind};
@@ -205,6 +207,15 @@ impl Config {
             data,
             loss,
         })
+    }
+
+    /// The metrics of each evaluation, and of the last one; for classes in an order also the metrics of distances.
+    pub fn metrics(&self) -> [MetricSet; 2] {
+        let sets = self.train.metrics(self.data.task);
+        match self.loss == Loss::Ordinal && self.train.eval_metrics.is_none() {
+            true => sets.map(|set| set.with(EvalMetric::ClassMae).with(EvalMetric::QuadraticKappa)),
+            false => sets,
+        }
     }
 
     /// Names of the model's outputs as far as the config knows them: the target columns of multilabel and regression.

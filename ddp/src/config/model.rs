@@ -142,6 +142,11 @@ impl ModelConfig {
         }
     }
 
+    /// Whether a layer takes statistics over the rows of a micro-batch, as batch norm does.
+    pub fn mixes_rows(&self) -> bool {
+        layers::mixes_rows(&self.layers)
+    }
+
     /// Number of linear layers in front of the output layer, whose weight is `layers.{n}.weight`.
     pub fn n_hidden_linear(&self) -> usize {
         self.hidden.len() + layers::n_linear(&self.layers)

@@ -1,6 +1,41 @@
-//! How the text of a table is read: delimiter and dates.
+//! Reading the text of a table: first line, delimiter, decimal mark and dates.
 
-use super::value::config_enum;
+use toml::Value;
+
+use super::error::Result;
+use super::setting::Setting;
+use super::value::{ConfigValue, config_enum};
+
+/// Whether the first line of a text file names the columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Header {
+    /// It does; a line that looks like a row is refused.
+    Auto,
+    /// It does.
+    Present,
+    /// It is a row, and the columns are called `column_1`, `column_2` and so on.
+    Absent,
+}
+
+impl ConfigValue for Header {
+    fn read(setting: &Setting) -> Result<Self> {
+        match &setting.value {
+            Value::Boolean(true) => Ok(Header::Present),
+            Value::Boolean(false) => Ok(Header::Absent),
+            Value::String(text) if text == "auto" => Ok(Header::Auto),
+            _ => Err(setting.bad("true, false or \"auto\"", setting.key.hint)),
+        }
+    }
+
+    fn write(&self) -> String {
+        match self {
+            Header::Auto => "\"auto\"",
+            Header::Present => "true",
+            Header::Absent => "false",
+        }
+        .to_owned()
+    }
+}
 
 config_enum! {
     /// Delimiter of the cells of a text file.

@@ -8,7 +8,7 @@ use super::error::{DataError, Result};
 use super::format::{Format, Reader};
 use super::source::SourceSpec;
 use super::{foreign, formats, raw, table};
-use crate::config::{DataFormat, Datetime, Decimal, Delimiter};
+use crate::config::{DataFormat, Datetime, Decimal, Delimiter, Header};
 use crate::run_folder::folder::{CONFIG_FILE, METRICS_FILE};
 use crate::storage::user_file;
 
@@ -88,6 +88,9 @@ fn check_settings(format: &Format, spec: &SourceSpec<'_>) -> Result<()> {
     let is_table = matches!(format.reader, Reader::Table(_));
     if data.delimiter != Delimiter::Auto && !format.has_delimiter {
         return not_for("data.delimiter", "holds no cells with delimiters", "remove the setting");
+    }
+    if data.header == Header::Absent && !format.has_delimiter {
+        return not_for("data.header", "holds no lines of cells", "remove the setting");
     }
     if data.decimal != Decimal::Auto && !format.has_delimiter {
         return not_for("data.decimal", "marks its numbers by itself", "remove the setting");

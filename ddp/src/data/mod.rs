@@ -21,6 +21,7 @@ mod column_advice;
 mod column_error;
 mod column_split;
 mod compression;
+pub(crate) mod cumulative;
 mod data_fingerprint;
 mod dataset;
 pub mod device_rows;

@@ -1,7 +1,5 @@
 //! The rows of one global step as one rank sees them: micro-batches in host memory, or on their way to a GPU.
 
-use std::ops::Range;
-
 use ddp_kernels::ops::ScalarsOutput;
 
 use crate::data::batch::Batch;
@@ -31,9 +29,9 @@ pub trait StepRows {
         self.partition().n_micro_batches(self.global_rows())
     }
 
-    /// Places of this rank's rows in the global batch.
-    fn own_rows(&self) -> Range<usize> {
-        self.partition().own_rows(self.global_rows())
+    /// Number of this rank's rows.
+    fn n_own_rows(&self) -> usize {
+        self.partition().n_own_rows(self.global_rows())
     }
 
     /// Whether rows have weights.

@@ -168,6 +168,18 @@ pub enum TargetError {
         /// The only label.
         label: String,
     },
+    /// A label that `data.class_order` does not list, or lists twice in two spellings.
+    #[error(
+        "`{source_name}`: label \"{label}\" must stand once in `data.class_order`, which lists {order}\nhint: list each label of the training rows once, the lowest first"
+    )]
+    LabelNotInOrder {
+        /// The data.
+        source_name: String,
+        /// The label.
+        label: String,
+        /// The labels of the config.
+        order: String,
+    },
     /// A multilabel target that is neither 0 nor 1.
     #[error(
         "{place}, {column}: expected 0 or 1 for task \"multilabel\", got {value}\nhint: for real-valued targets set `data.task` to \"regression\""

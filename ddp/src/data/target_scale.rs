@@ -38,7 +38,7 @@ impl TargetScale {
     }
 }
 
-/// What the outputs of a regression mean in the user's units.
+/// Meaning of a model's outputs where the task does not decide it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum OutputUnits {
     /// They are the targets.
@@ -48,6 +48,8 @@ pub enum OutputUnits {
     Standardized(TargetScale),
     /// They are logarithms of the targets' rates.
     Logarithms,
+    /// They are cumulative logits of classes in an order, and not of a regression.
+    Cumulative,
 }
 
 impl OutputUnits {
@@ -57,6 +59,7 @@ impl OutputUnits {
     pub fn new(loss: &Loss, scale: Option<&TargetScale>) -> Self {
         match scale {
             _ if loss.predicts_logarithms() => Self::Logarithms,
+            _ if *loss == Loss::Ordinal => Self::Cumulative,
             Some(scale) => Self::Standardized(scale.clone()),
             None => Self::Targets,
         }
@@ -65,7 +68,7 @@ impl OutputUnits {
     /// The output for target `target` in the user's units.
     pub fn to_user_units(&self, target: usize, output: f64) -> f64 {
         match self {
-            Self::Targets => output,
+            Self::Targets | Self::Cumulative => output,
             Self::Standardized(scale) => scale.to_user_units(target, output),
             Self::Logarithms => output.exp(),
         }

@@ -37,7 +37,7 @@ impl AveragedWeights {
             ops::copy(from, whole.view_mut().range(shard.flat.start, shard.flat.end)?)?;
         }
         for block in shard_plan.blocks() {
-            shard_plan.gather(world, whole, block)?;
+            shard_plan.gather(world, whole.view_mut(), block)?;
         }
         Ok(Some(whole))
     }

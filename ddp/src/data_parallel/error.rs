@@ -26,6 +26,12 @@ pub enum ExchangeError {
         "`train.deterministic = \"world\"` sums whole gradients in f32 on every rank\nhint: use `comm.zero` 0 or 1, and `comm.dtype = \"f32\"`"
     )]
     TreeOfWhole,
+    /// Statistics over all ranks with the fixed tree.
+    #[error(
+        "batch norm takes its statistics of a whole micro-batch, and `train.deterministic = \"world\"` cuts batches into micro-shards that \
+         never meet\nhint: use `layer_norm` or `rms_norm` layers, or `train.deterministic = true`"
+    )]
+    TreeOfStatistics,
     /// LAMB's norms on sharded state with the fixed tree.
     #[error(
         "with `comm.zero` above 0, `optimizer.kind = \"lamb\"` sums the norms of parameters shard by shard, and the shards depend on the number of ranks; `train.deterministic = \"world\"` allows no such sum\nhint: use `comm.zero = 0`"

@@ -16,7 +16,7 @@ use crate::data_parallel::error::Result;
 use crate::data_parallel::fixed_tree::TreeSum;
 use crate::data_parallel::shard_plan::{Shard, ShardPlan};
 use crate::data_parallel::zero2::{BucketBuffers, ShardedGradients};
-use crate::model::{DropoutStep, LocalGradients, Network, ParamSlot};
+use crate::model::{AllRanks, DropoutStep, LocalGradients, Network, ParamSlot};
 
 /// Gradients of one rank and their exchange.
 #[derive(Debug)]
@@ -270,6 +270,7 @@ impl Gradients {
     /// reduced over the ranks, except for what is reduced with the update.
     ///
     /// - `squares`: receives this rank's part of the sum of squares, if the exchange can sum it
+    /// - `ranks`: for layers that exchange within the pass
     pub(crate) fn backward(
         &mut self,
         world: &World,
@@ -277,6 +278,7 @@ impl Gradients {
         inputs: BackwardInputs<'_>,
         shard_plan: &ShardPlan,
         squares: Option<&mut Tensor>,
+        ranks: Option<&mut dyn AllRanks>,
     ) -> Result<()> {
         let BackwardInputs { x, dropout, micro_step } = inputs;
         let squares = squares.filter(|_| self.sums_squares_in_exchange());
@@ -294,7 +296,7 @@ impl Gradients {
                     }
                     let mut sink = ShardedGradients::new(scope, lent, accumulate, overlap);
                     // The buffers hold other buckets, so nothing accumulates in them.
-                    model.backward(x, dropout, false, &mut sink)?;
+                    model.backward_over_ranks(x, dropout, false, ranks, &mut sink)?;
                     sink.finish()
                 })
             }
@@ -307,7 +309,7 @@ impl Gradients {
                             scope.sum_squares_into(squares.view_mut());
                         }
                         let mut sink = ReducedGradients::new(scope, buckets, grads, overlap, reduction)?;
-                        model.backward(x, dropout, accumulate, &mut sink)?;
+                        model.backward_over_ranks(x, dropout, accumulate, ranks, &mut sink)?;
                         sink.finish()
                     });
                 };
@@ -320,17 +322,23 @@ impl Gradients {
                     let mut sink = CompressedGradients::new(
                         scope, buckets, grads, tail, wire_grads, overlap, reduction,
                     )?;
-                    model.backward(x, dropout, accumulate, &mut sink)?;
+                    model.backward_over_ranks(x, dropout, accumulate, ranks, &mut sink)?;
                     sink.finish()
                 })
             }
             Exchange::Tree(tree) => {
-                model.backward(x, dropout, false, &mut LocalGradients(tree.leaf(sums)))?;
+                model.backward_over_ranks(x, dropout, false, ranks, &mut LocalGradients(tree.leaf(sums)))?;
                 tree.push(sums)?;
                 if micro_step.is_last { tree.exchange(world, sums) } else { Ok(()) }
             }
             Exchange::Alone | Exchange::Buckets(..) | Exchange::WithUpdate => {
-                model.backward(x, dropout, accumulate, &mut LocalGradients(sums.view_mut()))?;
+                model.backward_over_ranks(
+                    x,
+                    dropout,
+                    accumulate,
+                    ranks,
+                    &mut LocalGradients(sums.view_mut()),
+                )?;
                 match exchange {
                     Exchange::WithUpdate if micro_step.is_last => shard_plan.reduce_rest(world, sums),
                     _ => Ok(()),

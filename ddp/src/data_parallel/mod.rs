@@ -14,6 +14,9 @@
 //!
 //! Optimisers whose steps depend on whole parameters exchange norms or directions between two passes (`whole_parameters.rs`).
 //!
+//! Layers whose rows depend on the rows of all ranks gather what they need within a pass (`rank_exchange.rs`), between the buckets that
+//! backward starts: layers and buckets come in the same order on every rank.
+//!
 //! Per step on several ranks, one short list of the buckets that are lent out is allocated.
 
 pub(crate) mod averaged_weights;
@@ -22,6 +25,7 @@ pub mod buckets;
 pub mod error;
 pub mod fixed_tree;
 pub mod gradients;
+pub(crate) mod rank_exchange;
 pub mod replica_check;
 pub mod shard_plan;
 pub(crate) mod whole_parameters;

@@ -179,10 +179,10 @@ impl ReplicaCheck {
                 continue;
             };
             let tensor = match piece.state {
-                None => model.weights_mut().0,
-                Some(index) => optimizer.state_mut().swap_remove(index).1,
+                None => model.weights_mut().master,
+                Some(index) => optimizer.state_mut().swap_remove(index).1.view_mut(),
             };
-            let values = tensor.view_mut().range(piece.range.start, piece.range.end)?;
+            let values = tensor.range(piece.range.start, piece.range.end)?;
             world.tensor_group().broadcast(Rank(from), values)?;
             if piece.state.is_none() {
                 model.refresh_compute_weights(piece.range.clone())?;

@@ -12,7 +12,7 @@
 use std::ops::Range;
 
 use ddp_comm::{ReduceOp, World};
-use ddp_kernels::Tensor;
+use ddp_kernels::{Tensor, TensorMut};
 
 use crate::data_parallel::buckets::BucketPlan;
 use crate::data_parallel::error::Result;
@@ -169,8 +169,8 @@ impl ShardPlan {
     }
 
     /// All-gathers a block in place.
-    pub fn gather(&self, world: &World, flat: &mut Tensor, block: &Range<usize>) -> Result<()> {
-        let block = flat.view_mut().range(block.start, block.end)?;
+    pub fn gather(&self, world: &World, flat: TensorMut<'_>, block: &Range<usize>) -> Result<()> {
+        let block = flat.range(block.start, block.end)?;
         Ok(world.tensor_group().all_gather_in_place(block)?)
     }
 }

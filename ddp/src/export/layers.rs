@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use ddp_kernels::KernelError;
 use ddp_kernels::ops::Activation;
+use ddp_kernels::{DType, KernelError};
 
 use super::error::{ExportError, Result};
 use super::graph::{Attribute, Graph, Value};
@@ -22,7 +22,7 @@ pub struct TrainedParam {
 }
 
 impl TrainedParam {
-    /// The parameters of a network.
+    /// The parameters of a network, and its saved buffers of f32.
     ///
     /// # Errors
     /// [`KernelError`] if the weights can't be read from their device.
@@ -33,7 +33,12 @@ impl TrainedParam {
             dims: slot.dims.clone(),
             values: flat[slot.range()].to_vec(),
         };
-        Ok(network.layout().slots().iter().map(param).collect())
+        let mut params: Vec<_> = network.layout().slots().iter().map(param).collect();
+        for (name, values) in network.saved_buffers().into_iter().filter(|(_, v)| v.dtype() == DType::F32) {
+            let (name, dims) = (name.to_owned(), values.dims().to_vec());
+            params.push(TrainedParam { name, dims, values: values.to_vec()? });
+        }
+        Ok(params)
     }
 }
 
@@ -51,20 +56,25 @@ impl Parameters {
 
     /// The parameter as a constant of the graph, made at its first use.
     fn place(&mut self, graph: &mut Graph, spec: &ParamSpec) -> Result<Value> {
-        if let Some(value) = self.placed.get(&spec.name) {
+        self.place_named(graph, &spec.name, &spec.dims)
+    }
+
+    /// The tensor of this name and shape as a constant of the graph, made at its first use.
+    fn place_named(&mut self, graph: &mut Graph, name: &str, expected: &[usize]) -> Result<Value> {
+        if let Some(value) = self.placed.get(name) {
             return Ok(value.clone());
         }
         let wrong = |got: String| {
-            Err(ExportError::Parameter { name: spec.name.clone(), got, expected: spec.dims.clone() })
+            Err(ExportError::Parameter { name: name.to_owned(), got, expected: expected.to_vec() })
         };
-        let Some(TrainedParam { dims, values, .. }) = self.trained.remove(&spec.name) else {
+        let Some(TrainedParam { dims, values, .. }) = self.trained.remove(name) else {
             return wrong("missing".to_owned());
         };
-        if dims != spec.dims || values.len() != dims.iter().product::<usize>() {
+        if dims != expected || values.len() != dims.iter().product::<usize>() {
             return wrong(format!("{dims:?}"));
         }
-        let value = graph.floats(&spec.name, &dims, values);
-        self.placed.insert(spec.name.clone(), value.clone());
+        let value = graph.floats(name, &dims, values);
+        self.placed.insert(name.to_owned(), value.clone());
         Ok(value)
     }
 }
@@ -118,6 +128,19 @@ pub(super) fn add(
                 let (weight, bias) = (parameters.place(graph, weight)?, parameters.place(graph, bias)?);
                 let settings = [("axis", Attribute::Int(-1)), ("epsilon", Attribute::Float(eps as f32))];
                 x = graph.op_with("LayerNormalization", &[&x, &weight, &bias], &settings, &name);
+            }
+            LayerKind::BatchNorm { eps } => {
+                let ([weight, bias], [mean, var]) = (params, &layer.statistics()[..]) else {
+                    return Err(unknown());
+                };
+                let name = output_of(&weight.name);
+                let mut inputs =
+                    vec![x.clone(), parameters.place(graph, weight)?, parameters.place(graph, bias)?];
+                for (name, len) in [mean, var] {
+                    inputs.push(parameters.place_named(graph, name, &[*len])?);
+                }
+                let settings = [("epsilon", Attribute::Float(eps as f32))];
+                x = graph.op_with("BatchNormalization", &inputs.iter().collect::<Vec<_>>(), &settings, &name);
             }
             LayerKind::Dropout | LayerKind::Cast => {}
             LayerKind::SkipBegin => skips.push(x.clone()),

@@ -90,9 +90,10 @@ impl OnnxModel {
             (WEIGHTS_KEY, origin.to_owned()),
             (VERSION_KEY, env!("CARGO_PKG_VERSION").to_owned()),
         ];
-        if let Head::Classes(labels) = &head {
-            if labels.len() != n_outputs {
-                return Err(ExportError::Labels { got: labels.len(), expected: n_outputs });
+        if let Some(labels) = head.labels() {
+            let expected = loss.n_targets(n_outputs);
+            if labels.len() != expected {
+                return Err(ExportError::Labels { got: labels.len(), expected });
             }
             metadata.push((LABELS_KEY, labels.to_json()));
         }

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use ddp_kernels::{KernelError, Tensor, TensorMut, TensorRef, ops};
 
+use super::all_ranks::{AllRanks, reborrow};
 use super::buffers::Buffers;
 use super::network::{Network, head, view};
 use super::pass::{
@@ -74,6 +75,21 @@ impl Network {
         accumulate: bool,
         sink: &mut S,
     ) -> Result<(), S::Error> {
+        self.backward_over_ranks(x, dropout, accumulate, None, sink)
+    }
+
+    /// [`Network::backward`] of one of several ranks that train together, after [`Network::forward_over_ranks`].
+    ///
+    /// # Errors
+    /// See [`Network::backward`]; [`KernelError::Exchange`].
+    pub fn backward_over_ranks<S: GradientSink>(
+        &mut self,
+        x: TensorRef<'_>,
+        dropout: Option<DropoutStep<'_>>,
+        accumulate: bool,
+        mut all_ranks: Option<&mut dyn AllRanks>,
+        sink: &mut S,
+    ) -> Result<(), S::Error> {
         let (n_rows, _) = x.shape().rows_cols();
         let matmul_mode = self.precision().matmul_mode();
         let Buffers { master_weights, compute_weights, values, own, gradients, shares, workspace } =
@@ -103,6 +119,7 @@ impl Network {
                 matmul_mode,
                 dropout,
                 skip: skip.map(|skip| head(skip, n_rows, n_outputs)).transpose()?,
+                all_ranks: reborrow(&mut all_ranks),
             };
             layer.backward(head(d_y, n_rows, n_outputs)?, pass)?;
             sink.progress()?;

@@ -9,7 +9,7 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
 use super::error::{ModelError, Result};
-use super::layout::ParamLayout;
+use super::layout::{ParamLayout, Statistic};
 use crate::config::ModelConfig;
 use crate::data::EmbeddingSpec;
 use crate::data::labels::{LabelVocabulary, MAX_CLASSES};
@@ -104,7 +104,7 @@ pub fn to_bytes(layout: &ParamLayout, weights: &Tensor, info: &ModelInfo) -> Res
     Ok(bytes)
 }
 
-/// The tensors of a model's file, the weights taken from the flat buffer.
+/// The tensors of a model's file, the weights taken from the flat buffer, and the statistics from behind it if they are there.
 pub(crate) fn tensors<'a>(
     layout: &ParamLayout,
     flat: &'a [f32],
@@ -129,6 +129,14 @@ pub(crate) fn tensors<'a>(
         dims: slot.dims.clone(),
         values: Values::F32(&flat[slot.range()]),
     }));
+    let mut rest = &flat[layout.flat_len()..];
+    for Statistic { name, len } in
+        layout.statistics().iter().filter(|_| !flat[layout.flat_len()..].is_empty())
+    {
+        let (values, after) = rest.split_at(*len);
+        rest = after;
+        tensors.push(TensorToWrite { name: name.clone(), dims: vec![*len], values: Values::F32(values) });
+    }
     tensors
 }
 
@@ -303,8 +311,11 @@ impl ModelFile {
                 Ok(_) => {}
             }
         }
-        let is_known =
-            |name: &str| layout.slots().iter().any(|slot| slot.name == name) || EXTRAS.contains(&name);
+        let is_known = |name: &str| {
+            layout.slots().iter().any(|slot| slot.name == name)
+                || layout.statistics().iter().any(|statistic| statistic.name == name)
+                || EXTRAS.contains(&name)
+        };
         let mut strangers: Vec<_> = tensors.names().into_iter().filter(|name| !is_known(name)).collect();
         strangers.sort_unstable();
         is_only_head &= strangers.is_empty();
@@ -321,6 +332,32 @@ impl ModelFile {
             flat[slot.range()].copy_from_slice(&self.floats(&slot.name, &view)?);
         }
         Ok(Tensor::from_slice(&flat, &[layout.flat_len()], Device::Cpu)?)
+    }
+
+    /// The model's statistics ([`super::Layer::statistics`]) by name.
+    ///
+    /// # Errors
+    /// [`ModelError::ModelMismatch`] for a missing one, or one of another shape.
+    pub fn statistics(&self, layout: &ParamLayout) -> Result<Vec<(String, Tensor)>> {
+        let (tensors, mut found, mut differences) = (self.tensors(), Vec::new(), Vec::new());
+        for Statistic { name, len } in layout.statistics() {
+            match tensors.tensor(name) {
+                Err(_) => differences.push(format!("{name} [{len}] is not in the file")),
+                Ok(view) if view.shape() != [*len] => {
+                    differences
+                        .push(format!("{name} is {:?} in the file, [{len}] in the model", view.shape()));
+                }
+                Ok(view) => {
+                    let values = self.floats(name, &view)?;
+                    found.push((name.clone(), Tensor::from_slice(&values, &[*len], Device::Cpu)?));
+                }
+            }
+        }
+        if differences.is_empty() {
+            return Ok(found);
+        }
+        let (path, differences) = (self.path.clone(), differences.join("\n  "));
+        Err(ModelError::ModelMismatch { path, differences, is_only_head: false })
     }
 
     /// A vector of f64, or of f32 as earlier versions wrote it.

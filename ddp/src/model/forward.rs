@@ -2,6 +2,7 @@
 
 use ddp_kernels::{KernelError, TensorRef};
 
+use super::all_ranks::{AllRanks, reborrow};
 use super::buffers::Buffers;
 use super::layer::Layer;
 use super::network::{Network, view};
@@ -19,6 +20,19 @@ impl Network {
         self.forward_observed(x, dropout, |_, _| Ok(()))
     }
 
+    /// [`Network::forward`] of one of several ranks that train together.
+    ///
+    /// # Errors
+    /// See [`Network::forward`]; [`KernelError::Exchange`].
+    pub fn forward_over_ranks(
+        &mut self,
+        x: TensorRef<'_>,
+        dropout: Option<DropoutStep<'_>>,
+        all_ranks: Option<&mut dyn AllRanks>,
+    ) -> Result<(), KernelError> {
+        self.forward_steps(x, dropout, all_ranks, |_, _| Ok(()))
+    }
+
     /// [`Network::forward`] that shows the output of each layer, after fusion, to `observe` before the next layer computes.
     ///
     /// # Errors
@@ -27,6 +41,16 @@ impl Network {
         &mut self,
         x: TensorRef<'_>,
         dropout: Option<DropoutStep<'_>>,
+        observe: impl FnMut(&dyn Layer, TensorRef<'_>) -> Result<(), KernelError>,
+    ) -> Result<(), KernelError> {
+        self.forward_steps(x, dropout, None, observe)
+    }
+
+    fn forward_steps(
+        &mut self,
+        x: TensorRef<'_>,
+        dropout: Option<DropoutStep<'_>>,
+        mut all_ranks: Option<&mut dyn AllRanks>,
         mut observe: impl FnMut(&dyn Layer, TensorRef<'_>) -> Result<(), KernelError>,
     ) -> Result<(), KernelError> {
         let (n_rows, _) = x.shape().rows_cols();
@@ -47,6 +71,7 @@ impl Network {
                 matmul_mode,
                 dropout,
                 skip: skip.map(|skip| view(before, skip, x)).transpose()?,
+                all_ranks: reborrow(&mut all_ranks),
             };
             let y = after[0].view_mut().rows(0, n_rows)?;
             match from == to {

@@ -56,6 +56,18 @@ pub trait Layer: Debug + Send {
         Ok(Vec::new())
     }
 
+    /// Names and lengths of those registered buffers that model files hold next to the weights, f32 vectors: without them the layer
+    /// does not compute what it computed in training.
+    fn statistics(&self) -> Vec<(String, usize)> {
+        Vec::new()
+    }
+
+    /// Most elements (f64) that a training pass gathers of each rank at a time ([`ForwardPass::all_ranks`]); 0 for a layer whose rows
+    /// do not depend on each other.
+    fn exchanged_len(&self) -> usize {
+        0
+    }
+
     /// Whether a step on a GPU may be captured as a graph: its passes allocate no memory, wait for nothing, read no tensor on the
     /// host and enqueue the same work in every step. Otherwise the trainer runs steps kernel by kernel.
     fn is_capturable(&self) -> bool {
@@ -175,6 +187,11 @@ pub enum LayerKind<'a> {
     SkipEnd,
     /// Layer norm: its parameters are the scale and the shift.
     LayerNorm {
+        /// Added to the variance.
+        eps: f64,
+    },
+    /// Batch norm: its parameters are the scale and the shift, its statistics the running mean and variance.
+    BatchNorm {
         /// Added to the variance.
         eps: f64,
     },

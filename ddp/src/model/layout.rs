@@ -21,6 +21,16 @@ pub struct ParamLayout {
     /// Where the gradients of each unit end: layers whose gradients are finished together.
     unit_ends: Vec<usize>,
     embeddings: Vec<EmbeddingSpec>,
+    statistics: Vec<Statistic>,
+}
+
+/// A vector that model files hold next to the parameters, and that nothing trains.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Statistic {
+    /// Its name.
+    pub name: String,
+    /// Its elements.
+    pub len: usize,
 }
 
 impl ParamLayout {
@@ -67,7 +77,9 @@ impl ParamLayout {
                 unit_ends.push(start);
             }
         }
-        ParamLayout { slots, flat_len: start, unit_ends, embeddings }
+        let statistics = layers.iter().flat_map(|layer| layer.statistics());
+        let statistics = statistics.map(|(name, len)| Statistic { name, len }).collect();
+        ParamLayout { slots, flat_len: start, unit_ends, embeddings, statistics }
     }
 
     /// The model's embeddings, in the order of their columns of codes.
@@ -102,6 +114,16 @@ impl ParamLayout {
     /// Elements of the flat buffer, gaps for alignment included.
     pub fn flat_len(&self) -> usize {
         self.flat_len
+    }
+
+    /// The statistics of all layers, in forward order. In host copies of a model's values they follow the flat buffer.
+    pub fn statistics(&self) -> &[Statistic] {
+        &self.statistics
+    }
+
+    /// Elements of all statistics.
+    pub fn statistics_len(&self) -> usize {
+        self.statistics.iter().map(|statistic| statistic.len).sum()
     }
 
     /// Number of trainable parameters.

@@ -40,6 +40,8 @@ pub enum LossHead {
     },
     /// Poisson loss: the outputs are logarithms of rates.
     Poisson,
+    /// Ordinal loss of class indices: the outputs are cumulative logits.
+    Ordinal,
 }
 
 impl LossHead {
@@ -75,6 +77,7 @@ impl LossHead {
             Loss::LogCosh => LossHead::LogCosh,
             Loss::Quantile { quantile } => LossHead::Quantile { quantile: *quantile },
             Loss::Poisson => LossHead::Poisson,
+            Loss::Ordinal => LossHead::Ordinal,
         })
     }
 
@@ -130,6 +133,7 @@ impl LossHead {
                 ops::quantile(outputs, targets, row_weights, *quantile, scale, d_outputs, sums)
             }
             LossHead::Poisson => ops::poisson(outputs, targets, row_weights, scale, d_outputs, sums),
+            LossHead::Ordinal => ops::ordinal(outputs, targets, row_weights, scale, d_outputs, sums),
         }
     }
 }

@@ -7,6 +7,7 @@
 //! Tables of embeddings are the last parameters of the flat buffer. Their gradients are dense: a step updates every row of
 //! every table.
 
+mod all_ranks;
 mod backward;
 mod buffers;
 pub mod embedding;
@@ -34,8 +35,10 @@ mod sequential;
 pub mod spec;
 mod state_dict;
 mod traffic;
+mod weights;
 
 pub use crate::data::EmbeddingSpec;
+pub use all_ranks::AllRanks;
 pub use backward::{GradientSink, LocalGradients};
 pub use buffers::{BufferPlan, ModelBytes};
 pub use error::ModelError;
@@ -52,3 +55,4 @@ pub use sequential::Sequential;
 pub use spec::ModelSpec;
 pub use state_dict::StateDictReport;
 pub use traffic::PassTraffic;
+pub use weights::WeightsMut;

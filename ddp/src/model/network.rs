@@ -8,9 +8,10 @@ use ddp_kernels::{Device, KernelError, Tensor, TensorMut, TensorRef, ops};
 
 use super::buffers::Buffers;
 use super::layer::{BufferSpec, Layer, Sizes};
-use super::layout::ParamLayout;
+use super::layout::{ParamLayout, Statistic};
 use super::plan::{Plan, Value};
 use super::registered::Registered;
+use super::weights::WeightsMut;
 use super::{ModelSpec, init, layers};
 use crate::config::WeightInit;
 use crate::config::precision::Precision;
@@ -171,6 +172,29 @@ impl Network {
         self.registered.averaged_mut()
     }
 
+    /// Most elements (f64) that a layer gathers of each rank at a time, [`Layer::exchanged_len`]; above 0 the rows of a batch depend on
+    /// each other.
+    pub fn exchanged_len(&self) -> usize {
+        self.layers().map(Layer::exchanged_len).max().unwrap_or(0)
+    }
+
+    /// The weights in the layout's order, and behind them the [statistics](Layer::statistics), in host memory.
+    pub(crate) fn weights_and_statistics(&self) -> Result<Vec<f32>> {
+        let mut values = self.weights().to_vec::<f32>()?;
+        values.extend(self.statistics()?);
+        Ok(values)
+    }
+
+    /// The [statistics](Layer::statistics) of all layers in the layout's order, in host memory.
+    pub(crate) fn statistics(&self) -> Result<Vec<f32>> {
+        let mut values = Vec::new();
+        for Statistic { name, .. } in self.layout.statistics() {
+            let buffer = self.registered.saved().find(|(own, _)| own == name);
+            values.extend(buffer.expect("statistics are saved buffers").1.to_vec::<f32>()?);
+        }
+        Ok(values)
+    }
+
     /// Copies of all registered buffers, for [`Network::restore_buffers`].
     pub(crate) fn copy_of_buffers(&self) -> Result<Vec<Tensor>> {
         self.registered.iter().map(|(_, values)| values.try_clone()).collect()
@@ -212,9 +236,12 @@ impl Network {
         &self.buffers.master_weights
     }
 
-    /// The flat buffer of master weights, writable, and the compute weights that must be kept equal, where there are any.
-    pub fn weights_mut(&mut self) -> (&mut Tensor, Option<&mut Tensor>) {
-        (&mut self.buffers.master_weights, self.buffers.compute_weights.as_mut())
+    /// The flat buffers of weights, writable; what changes one must change the other alike.
+    pub fn weights_mut(&mut self) -> WeightsMut<'_> {
+        WeightsMut {
+            master: self.buffers.master_weights.view_mut(),
+            compute: self.buffers.compute_weights.as_mut().map(Tensor::view_mut),
+        }
     }
 
     /// Most rows of one pass.

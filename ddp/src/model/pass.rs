@@ -5,6 +5,8 @@ use std::ops::Range;
 use ddp_kernels::ops::{self, DropoutKey, MatmulMode, ThroughActivation};
 use ddp_kernels::{KernelError, Tensor, TensorMut, TensorRef};
 
+use super::all_ranks::AllRanks;
+
 /// Key of the dropout masks of one pass: masks differ per step and row.
 #[derive(Debug, Clone, Copy)]
 pub struct DropoutStep<'a> {
@@ -42,6 +44,9 @@ pub struct ForwardPass<'a> {
     pub dropout: Option<DropoutStep<'a>>,
     /// For the end of a skip connection: the value at its start.
     pub skip: Option<TensorRef<'a>>,
+    /// The ranks that train together, in a pass of several. None in evaluation, on one rank, and in a pass whose results are thrown
+    /// away.
+    pub all_ranks: Option<&'a mut dyn AllRanks>,
 }
 
 impl ForwardPass<'_> {
@@ -75,6 +80,8 @@ pub struct BackwardPass<'a> {
     /// For both ends of a skip connection: the gradient that takes the shortcut. None where another layer adds it, or nothing
     /// needs it.
     pub skip: Option<TensorMut<'a>>,
+    /// As in the forward pass.
+    pub all_ranks: Option<&'a mut dyn AllRanks>,
 }
 
 /// Arguments of [`super::Layer::backward_input`].

@@ -7,7 +7,7 @@ use ddp_kernels::KernelError;
 use ddp_kernels::ops::{Activation, Gate};
 
 use super::layer::{Layer, Sizes};
-use super::layers::{LayerList, LayerNorm, RmsNorm, SkipBegin, SkipEnd};
+use super::layers::{BatchNorm1d, LayerList, LayerNorm, RmsNorm, SkipBegin, SkipEnd};
 use super::network::Network;
 
 /// Layers in forward order. Each call adds a layer that fits the width of the rows so far.
@@ -94,6 +94,14 @@ impl Sequential {
     #[must_use]
     pub fn rms_norm(mut self) -> Self {
         self.list.norm(RmsNorm::new);
+        self
+    }
+
+    /// Adds a batch norm, whose statistics are those of all ranks' rows of a micro-batch: `norms.{i}.weight`, `norms.{i}.bias`, and the
+    /// buffers `norms.{i}.running_mean` and `norms.{i}.running_var`.
+    #[must_use]
+    pub fn batch_norm(mut self) -> Self {
+        self.list.norm(BatchNorm1d::new);
         self
     }
 

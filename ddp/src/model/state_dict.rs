@@ -139,7 +139,7 @@ impl Network {
                 continue;
             }
             let slot = self.layout().find(&name).expect("a parameter if it is no buffer").clone();
-            let values = self.weights_mut().0.view_mut().range(slot.start, slot.range().end)?;
+            let values = self.weights_mut().master.range(slot.start, slot.range().end)?;
             ops::copy(tensor.view().reshape(&[slot.numel()])?, values)?;
         }
         self.refresh_compute_weights(0..self.layout().flat_len())?;

@@ -95,6 +95,7 @@ impl Count<'_> {
                 (n_params * self.short, x + y + pre_activation + mask)
             }
             LayerKind::LayerNorm { .. } => (n_params * SINGLE, x + y + 2 * self.n_rows * SINGLE),
+            LayerKind::BatchNorm { .. } => (2 * n_params * SINGLE, 2 * x + y),
             LayerKind::Embedding(tables) => {
                 let width: usize = tables.iter().map(|table| table.dim).sum();
                 (self.n_rows * width * SINGLE, x + y)
@@ -130,6 +131,8 @@ impl Count<'_> {
                 // The columns' sums and the rows' gradients are two passes.
                 (step.params[0].range.len() * SINGLE, 2 * x + 3 * d + 4 * self.n_rows * SINGLE)
             }
+            // The sums of the columns and the gradients of the rows are two passes.
+            LayerKind::BatchNorm { .. } => (3 * step.params[0].range.len() * SINGLE, 2 * x + 3 * d),
             LayerKind::Activation(_) | LayerKind::Opaque => (0, self.rows(step.layer.backward_values())),
             LayerKind::Dropout => (0, 2 * d),
             LayerKind::SkipEnd => (0, backward.skip.map_or(0, |_| 2 * d)),

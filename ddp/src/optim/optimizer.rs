@@ -13,7 +13,7 @@ use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, Tens
 
 use super::param_groups::{ParamGroups, Segment, WholeParameter};
 use crate::config::{OptimizerConfig, OptimizerKind};
-use crate::model::Network;
+use crate::model::{Network, WeightsMut};
 use crate::optim::error::Result;
 
 /// The optimiser with its state, for all weights or for the shards that this rank updates.
@@ -204,7 +204,7 @@ impl Optimizer {
     /// - `state_start`: start of the state of `range` in the state tensors
     ///
     /// # Errors
-    /// As [`Optimizer::step_on_slice`].
+    /// As [`Optimizer::step_on`].
     pub(crate) fn first_pass(
         &mut self,
         weights: TensorRef<'_>,
@@ -303,28 +303,9 @@ impl Optimizer {
         self.ema.as_mut()
     }
 
-    /// Applies the current step to a range of the flat buffers; see [`Optimizer::step_on_slice`].
+    /// Applies the current step to a range of the flat buffers.
     ///
-    /// - `weights`: all master weights, and the compute weights, if they differ
-    ///
-    /// # Errors
-    /// See [`Optimizer::step_on_slice`].
-    pub fn step_on(
-        &mut self,
-        (weights, compute_weights): (&mut Tensor, Option<&mut Tensor>),
-        grads: TensorRef<'_>,
-        scale: UpdateScale<'_>,
-        range: Range<usize>,
-        state_start: usize,
-    ) -> Result<(), KernelError> {
-        let copy = compute_weights.map(|copy| slice(copy.view_mut(), &range)).transpose()?;
-        self.step_on_slice((slice(weights.view_mut(), &range)?, copy), grads, scale, range, state_start)
-    }
-
-    /// Applies the current step to slices of the flat buffers.
-    ///
-    /// - `weights`: master weights of `range`, and its compute weights, if they differ
-    /// - `grads`: gradients of exactly `range`
+    /// - `weights`, `grads`: weights and gradients of exactly `range`
     /// - `state_start`: start of the state of `range` in the state tensors
     ///
     /// On a GPU one launch per segment of the groups within the range, which moves the average too.
@@ -334,9 +315,9 @@ impl Optimizer {
     ///
     /// # Panics
     /// If the optimiser has a first pass that this step has not had: only a trainer takes such steps.
-    pub fn step_on_slice(
+    pub fn step_on(
         &mut self,
-        (mut weights, mut compute_weights): (TensorMut<'_>, Option<TensorMut<'_>>),
+        mut weights: WeightsMut<'_>,
         grads: TensorRef<'_>,
         scale: UpdateScale<'_>,
         range: Range<usize>,
@@ -362,15 +343,13 @@ impl Optimizer {
             let average = self.ema.as_mut().map(|ema| {
                 Ok::<_, KernelError>(Average { ema: slice(ema.view_mut(), &state_range)?, decay, step })
             });
+            let of_segment = weights.reborrow().range(&at)?;
             let tensors = OptimizerTensors {
-                master_weights: slice(weights.reborrow(), &at)?,
+                master_weights: of_segment.master,
                 grads: if is_whole { grads } else { grads.range(at.start, at.end)? },
                 state: [state()?, state()?],
                 average: average.transpose()?,
-                compute_weights: compute_weights
-                    .as_mut()
-                    .map(|copy| slice(copy.reborrow(), &at))
-                    .transpose()?,
+                compute_weights: of_segment.compute,
                 norms,
             };
             ops::optimizer_step(kind, &params, tensors, inputs.as_ref())?;
@@ -443,7 +422,8 @@ mod tests {
             for &end in ends {
                 let own = grads.view().range(start, end).unwrap();
                 let scale = UpdateScale::Host(0.5);
-                optimizer.step_on(model.weights_mut(), own, scale, start..end, start).unwrap();
+                let weights = model.weights_mut().range(&(start..end)).unwrap();
+                optimizer.step_on(weights, own, scale, start..end, start).unwrap();
                 start = end;
             }
         }
@@ -480,7 +460,8 @@ mod tests {
                 let scale = UpdateScale::Host(1.0);
                 all.step_on(whole.weights_mut(), grads.view(), scale, 0..layout.flat_len(), 0).unwrap();
                 let own_grads = grads.view().range(own.start, own.end).unwrap();
-                some.step_on(part.weights_mut(), own_grads, scale, own.clone(), 2).unwrap();
+                let own_weights = part.weights_mut().range(&own).unwrap();
+                some.step_on(own_weights, own_grads, scale, own.clone(), 2).unwrap();
             }
             assert_eq!(bits(whole.weights())[own.clone()], bits(part.weights())[own.clone()]);
             assert_eq!(bits(part.weights())[..own.start], bits(model().weights())[..own.start]);

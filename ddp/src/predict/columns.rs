@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::error::{PredictError, Result};
 use super::output::block::{ColumnKind, Labels, OutputColumn, Values};
-use super::predictions::{argmax, sigmoid, softmax};
+use super::predictions::{class_of, probabilities, sigmoid};
 use crate::config::Task;
 use crate::data::OutputUnits;
 
@@ -13,6 +13,7 @@ use crate::data::OutputUnits;
 pub(crate) struct PredictedColumns {
     task: Task,
     labels: Arc<Labels>,
+    /// Columns of the model's outputs.
     n_outputs: usize,
     /// Whether probabilities are written.
     with_probabilities: bool,
@@ -77,7 +78,7 @@ impl PredictedColumns {
         Ok(PredictedColumns {
             task,
             labels,
-            n_outputs: names.len(),
+            n_outputs: names.len() - usize::from(units == OutputUnits::Cumulative),
             with_probabilities,
             threshold,
             units,
@@ -108,27 +109,25 @@ impl PredictedColumns {
             return values;
         }
         let n_rows = outputs.len() / self.n_outputs;
-        let mut probabilities = vec![Vec::with_capacity(n_rows); self.n_outputs];
+        let mut columns = vec![Vec::with_capacity(n_rows); self.labels.names.len()];
         for row in rows() {
             match self.task {
                 Task::Classification => {
-                    softmax(row).zip(&mut probabilities).for_each(|(p, column)| column.push(p));
+                    let of_row = probabilities(row, &self.units);
+                    of_row.into_iter().zip(&mut columns).for_each(|(p, column)| column.push(p));
                 }
-                _ => row
-                    .iter()
-                    .zip(&mut probabilities)
-                    .for_each(|(&logit, column)| column.push(sigmoid(logit))),
+                _ => row.iter().zip(&mut columns).for_each(|(&logit, column)| column.push(sigmoid(logit))),
             }
         }
-        values.extend(probabilities.into_iter().map(Values::Probabilities));
+        values.extend(columns.into_iter().map(Values::Probabilities));
         values
     }
 
     fn class(&self, logits: &[f32]) -> u32 {
         match self.threshold {
-            None => argmax(logits) as u32,
+            None => class_of(logits, &self.units) as u32,
             Some(threshold) => {
-                let second = softmax(logits).nth(1).map_or(0.0, f64::from);
+                let second = probabilities(logits, &self.units).get(1).map_or(0.0, |p| f64::from(*p));
                 u32::from(second >= threshold)
             }
         }

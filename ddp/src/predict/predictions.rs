@@ -1,7 +1,7 @@
 //! Outputs of a model, and what they say: classes, probabilities, values.
 
 use crate::config::Task;
-use crate::data::OutputUnits;
+use crate::data::{OutputUnits, cumulative};
 
 /// Predictions for consecutive rows.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,24 +34,47 @@ impl Predictions {
         self.units.values(&self.outputs, self.n_outputs)
     }
 
-    /// Classification: the class of each row, that of the largest logit, the first of equal ones.
+    /// Classification: the class of each row, that of the largest logit, the first of equal ones; for the ordinal loss the number of
+    /// logits above 0.
     pub fn classes(&self) -> Vec<usize> {
-        self.outputs.chunks_exact(self.n_outputs).map(argmax).collect()
+        let class = |row| class_of(row, &self.units);
+        self.outputs.chunks_exact(self.n_outputs).map(class).collect()
     }
 
     /// Probabilities, `[n_rows, n_outputs]`: softmax in classification, sigmoid of each label in multilabel tasks. Empty in
-    /// regression.
+    /// regression. For the ordinal loss `[n_rows, n_outputs + 1]`: differences of the sigmoids of neighbouring logits.
     pub fn probabilities(&self) -> Vec<f32> {
         match self.task {
-            Task::Classification => self.outputs.chunks_exact(self.n_outputs).flat_map(softmax).collect(),
+            Task::Classification => {
+                let of_row = |row| probabilities(row, &self.units);
+                self.outputs.chunks_exact(self.n_outputs).flat_map(of_row).collect()
+            }
             Task::Multilabel => self.outputs.iter().map(|&logit| sigmoid(logit)).collect(),
             Task::Regression => Vec::new(),
         }
     }
 }
 
+/// The class of a row of logits in these units.
+pub(super) fn class_of(logits: &[f32], units: &OutputUnits) -> usize {
+    match units {
+        OutputUnits::Cumulative => cumulative::class_of(logits).unwrap_or(0),
+        _ => argmax(logits),
+    }
+}
+
+/// Probabilities of the classes of a row of logits in these units.
+pub(super) fn probabilities(logits: &[f32], units: &OutputUnits) -> Vec<f32> {
+    match units {
+        OutputUnits::Cumulative => {
+            cumulative::probabilities(logits).into_iter().map(|value| value as f32).collect()
+        }
+        _ => softmax(logits).collect(),
+    }
+}
+
 /// Index of the largest value; the first of equal ones.
-pub(super) fn argmax(values: &[f32]) -> usize {
+fn argmax(values: &[f32]) -> usize {
     let mut best = 0;
     for (index, value) in values.iter().enumerate() {
         if *value > values[best] {
@@ -62,7 +85,7 @@ pub(super) fn argmax(values: &[f32]) -> usize {
 }
 
 /// `p[k] = exp(z[k] - max(z)) / Σ exp(z[j] - max(z))`, computed in f64.
-pub(super) fn softmax(logits: &[f32]) -> impl Iterator<Item = f32> + '_ {
+fn softmax(logits: &[f32]) -> impl Iterator<Item = f32> + '_ {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let power = move |logit: &f32| f64::from(logit - max).exp();
     let sum: f64 = logits.iter().map(power).sum();

@@ -74,10 +74,11 @@ impl SavedModel {
         let saved = Self::open_of(path, is_active)?;
         let layout = ParamLayout::new(&saved.spec()?);
         let average = saved.checkpoint.as_ref().map(|checkpoint| average(checkpoint, &layout)).transpose()?;
-        match average.flatten() {
-            Some(average) => Ok(saved.file.with_weights(&layout, &average)?),
-            None => Ok(saved.file),
+        let Some(mut values) = average.flatten() else { return Ok(saved.file) };
+        for (_, statistic) in saved.file.statistics(&layout)? {
+            values.extend(statistic.to_vec::<f32>()?);
         }
+        Ok(saved.file.with_weights(&layout, &values)?)
     }
 
     /// A hash of the model file, for the comparison between ranks.
@@ -87,7 +88,7 @@ impl SavedModel {
 
     /// Labels of the classes; files of earlier versions list none: they are the numbers of the outputs.
     pub fn labels(&self) -> Arc<LabelVocabulary> {
-        let numbers = || Arc::new(LabelVocabulary::numbers(self.n_outputs));
+        let numbers = || Arc::new(LabelVocabulary::numbers(self.config.loss.n_targets(self.n_outputs)));
         self.preprocessor.labels.clone().unwrap_or_else(numbers)
     }
 
@@ -134,6 +135,7 @@ impl SavedModel {
     pub fn network(&self, max_rows: usize, device: Device) -> Result<Network> {
         let mut network = Network::new(self.spec()?, max_rows, device, self.config.train.precision)?;
         network.set_weights(self.file.weights(network.layout())?.view())?;
+        network.set_saved_buffers(&self.file.statistics(network.layout())?)?;
         if let Some(checkpoint) = &self.checkpoint
             && let Some(average) = average(checkpoint, network.layout())?
         {

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use ddp_kernels::Tensor;
-
 use crate::checkpoint::{Best, RunState};
 use crate::config::EvalMetric;
+use crate::model::Network;
 use crate::report::EvalMetrics;
 use crate::train::error::Result;
 
@@ -67,9 +66,9 @@ impl BestWeights {
     }
 }
 
-/// Copies weights to the host.
-pub(crate) fn to_host(weights: &Tensor) -> Result<Vec<f32>> {
-    Ok(weights.to_vec::<f32>()?)
+/// Copies weights, and behind them the statistics, to the host.
+pub(crate) fn to_host(model: &Network) -> Result<Vec<f32>> {
+    Ok(model.weights_and_statistics()?)
 }
 
 #[cfg(test)]

@@ -86,14 +86,15 @@ impl FailedStep<'_> {
         let state = RunState { cursor, ..RunState::default() };
         let (mut loader, _) = setup::loader(config, data, partition, world, Device::Cpu, Some(&state))?;
         let Some(mut rows) = loader.next_step()? else { return Ok(None) };
-        let (numbers, first_own) = (rows.source_rows(), rows.own_rows().start);
-        let number = |position: usize| numbers[position - first_own];
+        let (numbers, partition, global_rows) = (rows.source_rows(), rows.partition(), rows.global_rows());
+        let number =
+            |index: usize, row: usize| numbers[partition.n_own_rows_before(global_rows, index) + row];
         let mut first: Option<(usize, Place)> = None;
         let mut bad_rows = Vec::new();
         for index in 0..rows.n_micro_batches() {
             let batch = rows.micro_batch(index)?;
             let forward = replay.forward(batch.rows, batch.first_row)?;
-            bad_rows.extend(forward.rows.iter().map(|&row| number(batch.first_row + row)));
+            bad_rows.extend(forward.rows.iter().map(|&row| number(index, row)));
             if let Some((depth, place)) = forward.first
                 && first.as_ref().is_none_or(|(shallowest, _)| depth < *shallowest)
             {
@@ -110,7 +111,7 @@ impl FailedStep<'_> {
             let Some(name) = replay.gradient(batch.rows, batch.first_row, all.clone())? else { continue };
             let mut bad = Vec::new();
             replay.bisect(batch.rows, batch.first_row, all, &mut bad)?;
-            let mut rows: Vec<usize> = bad.into_iter().map(|row| number(batch.first_row + row)).collect();
+            let mut rows: Vec<usize> = bad.into_iter().map(|row| number(index, row)).collect();
             rows.sort_unstable();
             return found(Place::Gradient(name), rows);
         }

@@ -183,6 +183,28 @@ pub enum TrainError {
         /// Micro-shards of a global batch.
         n_shards: usize,
     },
+    /// Statistics of one row.
+    #[error(
+        "a micro-batch of step {step}, which takes {global_rows} rows over all ranks, has 1 row: batch norm needs at least 2 rows to take statistics \
+         of\nhint: choose a batch size that leaves no single row at the end of an epoch, or use `layer_norm`"
+    )]
+    OneRow {
+        /// Number of the step, from 1.
+        step: u64,
+        /// Rows of its global batch.
+        global_rows: usize,
+    },
+    /// A run with batch norm resumes with other micro-batches.
+    #[error(
+        "the checkpoint's run took batch norm's statistics of {theirs} micro-batches per step, and this one would take them of {ours}, which makes it \
+         another run\nhint: resume with {theirs}, or allow the change with --allow-batchnorm-change"
+    )]
+    BatchNormChange {
+        /// Micro-batches per step of this run.
+        ours: usize,
+        /// Those of the checkpoint's run.
+        theirs: usize,
+    },
     /// A signal stopped an evaluation between two batches, on all ranks.
     #[error("the evaluation was stopped by a signal")]
     EvaluationStopped,
@@ -270,6 +292,8 @@ impl TrainError {
                 | Self::TooFewRowsToPermute { .. }
                 | Self::MetricUndefined { .. }
                 | Self::BatchOverflows
+                | Self::OneRow { .. }
+                | Self::BatchNormChange { .. }
                 | Self::NoGraph { .. }
                 | Self::ReplicasDiffer { .. }
                 | Self::NoMajority { .. }

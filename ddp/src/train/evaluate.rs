@@ -70,6 +70,7 @@ pub fn evaluate_until(
     let mut loader = Loader::passes(world, dataset.clone(), partition, options)?;
     let mut feed = Feed::new(model.device())?;
     let mut readback = Readback::new(model.device(), Needs::of(request), n_outputs)?;
+    let n_outputs = request.n_targets(n_outputs);
     let zeros = |n, dtype| Tensor::zeros(&[n], dtype, model.device());
     let (mut sums, mut count) = (zeros(STEP_SUMS_LEN, DType::F32)?, zeros(1, DType::F64)?);
     let mut totals = PartTotals {
@@ -82,7 +83,7 @@ pub fn evaluate_until(
     let mut is_stopped = false;
     while let Some(mut rows) = loader.next_step()? {
         world.watchdog().tick();
-        let n_rows = rows.own_rows().len();
+        let n_rows = rows.n_own_rows();
         let accumulate = totals.last() == Some(rows.part());
         if !accumulate {
             totals.begin(rows.part(), &sums, &count)?;
@@ -93,7 +94,7 @@ pub fn evaluate_until(
         let outputs = model.outputs(n_rows)?;
         let sums = SumsOutput { tail: sums.view_mut(), accumulate, extra: None };
         loss.apply(outputs, targets, row_weights, 1.0, None, sums)?;
-        if request.task == Task::Classification {
+        if request.task == Task::Classification && !request.is_cumulative() {
             ops::count_correct(outputs, targets, row_weights, count.view_mut(), accumulate)?;
         }
         let enqueued = readback.enqueue(outputs, |part, rows| totals.add(part, rows))?;
@@ -173,7 +174,7 @@ impl Feed {
 
     fn next<'a>(&'a mut self, rows: &'a mut LoadedStep<'_>) -> Result<Batch<'a>> {
         let Feed::Gpu { gpu, slots, next } = self else { return Ok(rows.batch()?) };
-        let n_rows = rows.own_rows().len();
+        let n_rows = rows.n_own_rows();
         // The first batch is the largest.
         while slots.len() < 2 {
             slots.push(DeviceRows::new(gpu, n_rows, rows.device_shape())?);

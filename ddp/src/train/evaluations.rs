@@ -73,7 +73,7 @@ pub struct Evaluations<'a> {
 impl<'a> Evaluations<'a> {
     /// Evaluations of a run that starts at `state`; `best_weights` are those of a resumed run's best evaluation, on rank 0.
     pub fn new(plan: EvalPlan<'a>, state: &RunState, best_weights: Option<Vec<f32>>) -> Self {
-        let Config { train, checkpoint, data, .. } = plan.config;
+        let Config { train, checkpoint, .. } = plan.config;
         let judge = checkpoint.keep_best.into_iter().chain([train.early_stop_metric]);
         let judge = judge.fold(MetricSet::default(), MetricSet::with);
         let stopping = EarlyStopping::new(
@@ -84,7 +84,7 @@ impl<'a> Evaluations<'a> {
         Evaluations {
             stopping: stopping.resumed(state.early_stopping),
             best: BestWeights::new(checkpoint.keep_best, best_weights),
-            metric_sets: train.metrics(data.task).map(|set| set.union(judge)),
+            metric_sets: plan.config.metrics().map(|set| set.union(judge)),
             // An epoch that has ended was evaluated before it was saved, unless a signal stopped that; its tables were not saved.
             evaluated: (state.cursor > 0 && state.rows_of_epoch() == 0 && !state.evaluation_is_due)
                 .then_some((state.step, MetricSet::default())),
@@ -210,7 +210,7 @@ impl<'a> Evaluations<'a> {
             let metrics = self.evaluate(model, loss, &request, rows)?;
             let is_kept = keeps_best && state.keeps_best_weights && self.plan.world.rank().0 == 0;
             let is_best = is_kept && self.best.is_better(state, &metrics);
-            let weights = is_best.then(|| best_weights::to_host(model.weights())).transpose()?;
+            let weights = is_best.then(|| best_weights::to_host(model)).transpose()?;
             Ok(Measured { set, metrics, weights })
         })?;
         Ok(Some(measured))

@@ -110,7 +110,7 @@ impl GpuStep {
         scalars: StepScalars,
         group_lrs: &[f64],
     ) -> Result<()> {
-        let n_own = rows.own_rows().len();
+        let n_own = rows.n_own_rows();
         let shape = rows.device_shape();
         if self.slots.first().is_none_or(|slot| !slot.rows.holds(n_own, shape)) {
             self.make_slots(n_own, shape, group_lrs.len())?;

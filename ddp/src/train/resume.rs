@@ -22,6 +22,7 @@ use crate::storage::stream::Caching;
 use crate::storage::tensor_file::TensorFile;
 use crate::train::error::Stop;
 use crate::train::error::{Result, TrainError};
+use crate::train::setup;
 use crate::train::trainer::Trainer;
 
 /// The checkpoint to resume from, as the user named it.
@@ -159,6 +160,22 @@ impl Resumed {
         self.refuse(differences)
     }
 
+    /// Checks that a model with batch norm takes its statistics of as many rows as the checkpoint's run.
+    ///
+    /// # Errors
+    /// [`TrainError::BatchNormChange`].
+    pub fn check_batch_norm(&self, config: &Config, world_size: usize) -> Result<()> {
+        if !config.model.mixes_rows() {
+            return Ok(());
+        }
+        let saved = Config::from_saved(&self.manifest().config, self.checkpoint.path())?;
+        let n_micro = |config: &Config, world_size| {
+            setup::n_micro_batches(&config.train, world_size, Some(self.state().global_rows as usize))
+        };
+        let (ours, theirs) = (n_micro(config, world_size), n_micro(&saved, self.manifest().world_size));
+        if ours == theirs { Ok(()) } else { Err(TrainError::BatchNormChange { ours, theirs }) }
+    }
+
     /// Checks that the data is that of the checkpoint's run.
     ///
     /// # Errors
@@ -195,7 +212,7 @@ impl Resumed {
             && config.data.classes.is_none()
             && let (Ok(None), Some(last)) = (self.labels(), last)
         {
-            config.data.classes = last.shape.first().copied();
+            config.data.classes = last.shape.first().map(|n_outputs| config.loss.n_targets(*n_outputs));
         }
         config
     }
@@ -393,7 +410,14 @@ impl Resumed {
             Some(best) if world.rank().0 == 0 => {
                 let in_own_file = self.checkpoint.best_weights(&layout)?;
                 // Without a file of their own they are the checkpoint's.
-                Ok(in_own_file.or_else(|| (best.step == self.state().step).then_some(weights)))
+                let of_checkpoint = || {
+                    weights.extend(trainer.model().statistics()?);
+                    Ok::<_, TrainError>(weights)
+                };
+                match in_own_file {
+                    Some(weights) => Ok(Some(weights)),
+                    None => (best.step == self.state().step).then(of_checkpoint).transpose(),
+                }
             }
             _ => Ok(None),
         }

@@ -6,7 +6,7 @@ use ddp_kernels::cpu::threads;
 
 use crate::checkpoint::RunState;
 use crate::config::precision::Precision;
-use crate::config::{BadStep, Batch, Config, Determinism, Length};
+use crate::config::{BadStep, Batch, Config, Determinism, Length, TrainConfig};
 use crate::data::Loaded;
 use crate::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use crate::data::order::partition::{EvalPartition, GlobalBatches, PartitionKind, RankPartition};
@@ -57,13 +57,7 @@ impl BatchPartition {
         global_rows: Option<usize>,
     ) -> Result<Self> {
         let train = &config.train;
-        let n_micro = match (train.batch, global_rows) {
-            // The micro-batch keeps its size, for which there is memory.
-            (Batch::PerRank(rows), Some(global_rows)) => {
-                global_rows.div_ceil(rows.saturating_mul(world_size))
-            }
-            _ => train.grad_accum_steps,
-        };
+        let n_micro = n_micro_batches(train, world_size, global_rows);
         let global_rows = match global_rows {
             Some(rows) => rows,
             None => train.global_rows(world_size).ok_or(TrainError::BatchOverflows)?,
@@ -77,6 +71,9 @@ impl BatchPartition {
                 }
                 (PartitionKind::MicroShards { n_shards }, n_shards)
             }
+            Determinism::Off | Determinism::On if config.model.mixes_rows() => {
+                (PartitionKind::SharedMicroBatches { n_micro }, world_size)
+            }
             Determinism::Off | Determinism::On => (PartitionKind::Ranks { n_micro }, world_size),
         };
         let partition = RankPartition { kind, rank: rank.0, world_size };
@@ -88,6 +85,15 @@ impl BatchPartition {
         let eval_rows = if is_fixed { eval_rows } else { max_rows };
         let eval = EvalPartition { n_parts, max_rows: eval_rows };
         Ok(BatchPartition { global_rows, train: partition, eval, max_rows })
+    }
+}
+
+/// Micro-batches per step of a run; a resumed run's steps take `global_rows` rows.
+pub(crate) fn n_micro_batches(train: &TrainConfig, world_size: usize, global_rows: Option<usize>) -> usize {
+    match (train.batch, global_rows) {
+        // The micro-batch keeps its size, for which there is memory.
+        (Batch::PerRank(rows), Some(global_rows)) => global_rows.div_ceil(rows.saturating_mul(world_size)),
+        _ => train.grad_accum_steps,
     }
 }
 
@@ -106,7 +112,7 @@ pub fn schedule(config: &Config, n_rows: usize, global_rows: usize) -> Result<Ru
 /// Returns the layers of a run of `config` on `data`.
 pub fn model_spec(config: &Config, data: &Loaded) -> ModelSpec {
     let layout = data.train.layout();
-    ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
+    ModelSpec::new(&config.model, layout.n_features(), config.loss.n_outputs(layout.targets.n_outputs()))
         .with_embeddings(data.preprocessor.plan.embeddings())
 }
 
@@ -151,7 +157,7 @@ pub(crate) fn trainer_options(
         zero: comm.zero,
         micro_shards: match partition.train.kind {
             PartitionKind::MicroShards { n_shards } => Some(n_shards),
-            PartitionKind::Ranks { .. } => None,
+            PartitionKind::Ranks { .. } | PartitionKind::SharedMicroBatches { .. } => None,
         },
         loss_scaling: (train.precision == Precision::F16).then(scaling),
         nonfinite: match train.bad_steps.on_nonfinite {
@@ -172,6 +178,10 @@ pub fn init_from(trainer: &mut Trainer<'_>, file: &ModelFile, has_new_head: bool
         true => file.weights_without_head(model.layout(), model.weights().to_vec()?)?,
         false => file.weights(model.layout())?,
     };
+    let statistics = file.statistics(trainer.model().layout())?;
+    if !statistics.is_empty() {
+        trainer.set_buffers(&statistics)?;
+    }
     trainer.set_weights(weights.view())
 }
 
@@ -195,6 +205,7 @@ pub fn loader(
     let plan = |n_micro| BatchPlan::new(world, n_rows, partition.global_rows, n_micro, seed, shuffle);
     let mut plan = match partition.train.kind {
         PartitionKind::Ranks { n_micro } => plan(n_micro),
+        PartitionKind::SharedMicroBatches { n_micro } => plan(1).shared_micro_batches(n_micro),
         PartitionKind::MicroShards { n_shards } => plan(1).micro_shards(n_shards),
     };
     if let Some(state) = state {

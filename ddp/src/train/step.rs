@@ -9,9 +9,10 @@ use crate::data::step_rows::{MicroBatch, StepRows};
 use crate::data_parallel::buckets::BucketPlan;
 use crate::data_parallel::buckets::STEP_VOTE;
 use crate::data_parallel::gradients::{BackwardInputs, Gradients, MicroStep, Vote};
+use crate::data_parallel::rank_exchange::RankExchange;
 use crate::data_parallel::shard_plan::{Shard, ShardPlan};
 use crate::data_parallel::whole_parameters::WholeParameters;
-use crate::model::{DropoutStep, LossHead, Network};
+use crate::model::{AllRanks, DropoutStep, LossHead, Network, WeightsMut};
 use crate::optim::optimizer::{DeviceScale, Optimizer, UpdateScale};
 use crate::train::error::{Result, TrainError};
 use crate::train::gpu_step::GpuStep;
@@ -32,6 +33,8 @@ pub(crate) struct Replica<'w> {
     whole_parameters: Option<WholeParameters>,
     /// `Σ grads²`, `[1]` f64, on the model's device.
     sum_of_squares: Tensor,
+    /// What layers exchange within a pass.
+    rank_exchange: RankExchange,
     /// This rank's summands of the registered buffers that are means over the ranks.
     shares_of_buffers: Vec<Tensor>,
     pub(crate) options: TrainerOptions,
@@ -55,6 +58,7 @@ impl<'w> Replica<'w> {
         let grads = Gradients::new(world, &model, buckets, &shard_plan, options.exchange())?;
         let sum_of_squares = Tensor::zeros_for(MemoryUse::Workspace, &[1], DType::F64, model.device())?;
         let whole_parameters = WholeParameters::new(&mut optimizer, &shard_plan)?;
+        let rank_exchange = RankExchange::new(world, &model)?;
         let shares_of_buffers =
             model.averaged_buffers_mut().map(|buffer| buffer.zeros_like()).collect::<Result<_, _>>()?;
         Ok(Replica {
@@ -66,6 +70,7 @@ impl<'w> Replica<'w> {
             shard_plan,
             whole_parameters,
             sum_of_squares,
+            rank_exchange,
             shares_of_buffers,
             options,
         })
@@ -96,12 +101,13 @@ impl<'w> Replica<'w> {
         let expected = self.loss.expected_weight(shape.global_rows, self.model.n_outputs());
         let loss_scale = shape.loss_scale.map(f64::from_bits);
         let n_micro_batches = shape.partition.n_micro_batches(shape.global_rows);
-        let first_own = shape.partition.own_rows(shape.global_rows).start;
+        let first_own = shape.partition.first_own_row(shape.global_rows);
         for index in 0..n_micro_batches {
             let positions = shape.partition.micro_batch(shape.global_rows, index);
-            let rows = positions.start - first_own..positions.end - first_own;
+            let start = shape.partition.n_own_rows_before(shape.global_rows, index);
+            let rows = inputs.batch(start..start + positions.len())?;
             // The scalars hold the position of this rank's first row.
-            let batch = MicroBatch { first_row: rows.start, rows: inputs.batch(rows)? };
+            let batch = MicroBatch { first_row: positions.start - first_own, rows };
             let dropout = Some(self.dropout(batch.first_row, 0, Some(scalars)));
             let micro_step = MicroStep { index, is_last: index + 1 == n_micro_batches };
             self.forward(
@@ -135,7 +141,7 @@ impl<'w> Replica<'w> {
     pub(crate) fn rehearse(&mut self, gpu: &GpuStep, slot: usize, shape: StepShape) -> Result<()> {
         let inputs = gpu.slot(slot);
         let scalars = inputs.scalars().view();
-        let first_own = shape.partition.own_rows(shape.global_rows).start;
+        let first_own = shape.partition.first_own_row(shape.global_rows);
         // The others have the same matmuls.
         let mut seen = Vec::new();
         for index in 0..shape.partition.n_micro_batches(shape.global_rows) {
@@ -145,12 +151,14 @@ impl<'w> Replica<'w> {
                 continue;
             }
             seen.push(kind);
-            let rows = positions.start - first_own..positions.end - first_own;
-            let batch = MicroBatch { first_row: rows.start, rows: inputs.batch(rows)? };
+            let start = shape.partition.n_own_rows_before(shape.global_rows, index);
+            let rows = inputs.batch(start..start + positions.len())?;
+            let batch = MicroBatch { first_row: positions.start - first_own, rows };
             let dropout = Some(self.dropout(batch.first_row, 0, Some(scalars)));
             // The last one would be exchanged with its vote.
             let micro_step = MicroStep { index, is_last: false };
-            self.forward(batch, dropout, 1.0, micro_step, Vote::Device(scalars))?;
+            self.model.forward(batch.rows.x, dropout)?;
+            self.apply_loss(batch, 1.0, micro_step, Vote::Device(scalars))?;
             let inputs = BackwardInputs { x: batch.rows.x, dropout, micro_step };
             self.grads.rehearse_backward(&mut self.model, inputs)?;
         }
@@ -224,8 +232,22 @@ impl<'w> Replica<'w> {
         micro_step: MicroStep,
         vote: Vote<'_>,
     ) -> Result<()> {
+        let Replica { world, model, rank_exchange, .. } = self;
+        let pass =
+            |ranks: Option<&mut dyn AllRanks>| Ok(model.forward_over_ranks(batch.rows.x, dropout, ranks)?);
+        rank_exchange.run(world, pass)?;
+        self.apply_loss(batch, scale, micro_step, vote)
+    }
+
+    /// Computes the loss of the outputs, as [`Replica::forward`] says.
+    fn apply_loss(
+        &mut self,
+        batch: MicroBatch<'_>,
+        scale: f64,
+        micro_step: MicroStep,
+        vote: Vote<'_>,
+    ) -> Result<()> {
         let n_rows = batch.rows.x.shape().rows_cols().0;
-        self.model.forward(batch.rows.x, dropout)?;
         let sums = self.grads.sums_output(vote, micro_step)?;
         let (outputs, d_outputs) = self.model.outputs_and_gradient(n_rows)?;
         let Batch { targets, weights, .. } = batch.rows;
@@ -241,10 +263,13 @@ impl<'w> Replica<'w> {
         micro_step: MicroStep,
         has_norm: bool,
     ) -> Result<()> {
-        let Replica { world, model, grads, shard_plan, sum_of_squares, .. } = self;
+        let Replica { world, model, grads, shard_plan, sum_of_squares, rank_exchange, .. } = self;
         let squares = has_norm.then_some(sum_of_squares);
         let inputs = BackwardInputs { x: batch.rows.x, dropout, micro_step };
-        Ok(grads.backward(world, model, inputs, shard_plan, squares)?)
+        let pass = |ranks: Option<&mut dyn AllRanks>| {
+            grads.backward(world, model, inputs, shard_plan, squares, ranks)
+        };
+        Ok(rank_exchange.run(world, pass)?)
     }
 
     /// Clips and updates, unless the update is withheld or the gradient of a scaled loss is not finite. `scale` turns the
@@ -305,14 +330,16 @@ impl<'w> Replica<'w> {
                 }
                 let own = shard_plan.own_shard(block);
                 let own_grads = grads.of_shard(&own)?;
-                optimizer.step_on(model.weights_mut(), own_grads, scale, own.flat, own.state_start)?;
-                shard_plan.gather(world, model.weights_mut().0, block)?;
+                let weights = model.weights_mut().range(&own.flat)?;
+                optimizer.step_on(weights, own_grads, scale, own.flat, own.state_start)?;
+                shard_plan.gather(world, model.weights_mut().master, block)?;
                 // The other ranks' shards arrive as f32 weights only.
                 model.refresh_compute_weights(block.clone())?;
             }
             let rest = shard_plan.rest();
             let rest_grads = grads.of_shard(&rest)?;
-            optimizer.step_on(model.weights_mut(), rest_grads, scale, rest.flat, rest.state_start)?;
+            let weights = model.weights_mut().range(&rest.flat)?;
+            optimizer.step_on(weights, rest_grads, scale, rest.flat, rest.state_start)?;
         } else {
             update(world, model, optimizer, grads, (shard_plan, whole_parameters), scale)?;
         }
@@ -360,26 +387,21 @@ fn update(
     if !shard_plan.is_sharded() {
         let rest = shard_plan.rest();
         let rest_grads = grads.of_shard(&rest)?;
-        return Ok(optimizer.step_on(model.weights_mut(), rest_grads, scale, rest.flat, rest.state_start)?);
+        let weights = model.weights_mut().range(&rest.flat)?;
+        return Ok(optimizer.step_on(weights, rest_grads, scale, rest.flat, rest.state_start)?);
     }
     let flat_len = model.layout().flat_len();
-    let (weights, _) = model.weights_mut();
-    let mut weights = weights.view_mut();
+    let mut weights = model.weights_mut().master;
     world.tensor_group().scope(|scope| {
         for block in shard_plan.blocks() {
             let (mut of_block, after) = weights.split_at(block.len())?;
             weights = after;
             let own = shard_plan.own_shard(block);
-            let own_weights =
+            let master =
                 of_block.reborrow().range(own.flat.start - block.start, own.flat.end - block.start)?;
             // The compute weights are rounded from the gathered weights below.
-            optimizer.step_on_slice(
-                (own_weights, None),
-                grads.of_shard(&own)?,
-                scale,
-                own.flat,
-                own.state_start,
-            )?;
+            let own_weights = WeightsMut { master, compute: None };
+            optimizer.step_on(own_weights, grads.of_shard(&own)?, scale, own.flat, own.state_start)?;
             scope.all_gather_in_place(of_block)?;
             scope.progress()?;
         }

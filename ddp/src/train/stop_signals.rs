@@ -28,6 +28,8 @@ use crate::train::error::Result;
 
 /// Half of the time between mpirun's SIGTERM and its SIGKILL (`odls_base_sigkill_timeout`).
 const GRACE: Duration = Duration::from_millis(500);
+/// Time by which mpirun's SIGTERM may arrive before the report of the lost rank that caused it.
+const REPORT_DELAY: Duration = Duration::from_millis(100);
 /// How long a rank other than 0 leaves it to rank 0 to report that a signal ended the job.
 const REPORTER_GRACE: Duration = Duration::from_secs(1);
 
@@ -222,10 +224,14 @@ impl StopSignals {
             self.last.store(0, Ordering::SeqCst);
             let started = Instant::now();
             while started.elapsed() < REPORTER_GRACE {
-                if self.last() == Some(SIGTERM) {
+                let is_ended = self.last() == Some(SIGTERM);
+                std::thread::sleep(if is_ended { REPORT_DELAY } else { Duration::from_millis(5) });
+                if let Some(watchdog) = self.stage.watchdog.get() {
+                    watchdog.yield_to_end();
+                }
+                if is_ended {
                     low_level::exit(exit_code::SAVED.into());
                 }
-                std::thread::sleep(Duration::from_millis(5));
             }
             warn!(target: STOPPING, "{reason}");
         }

@@ -11,6 +11,7 @@ use ddp_kernels::ops::StepScalars;
 use ddp_kernels::{Device, Tensor, TensorRef};
 
 use crate::config::OptimizerConfig;
+use crate::data_parallel::ExchangeError;
 use crate::data_parallel::averaged_weights::AveragedWeights;
 use crate::data_parallel::replica_check::{ReplicaCheck, ReplicaDifferences};
 use crate::data_parallel::whole_parameters::WholeParameters;
@@ -19,7 +20,7 @@ use crate::model::{LossHead, Network, Sequential};
 use crate::optim::loss_scaler::{LossScaler, LossScalerState};
 use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::ParamGroups;
-use crate::train::error::Result;
+use crate::train::error::{Result, TrainError};
 use crate::train::gpu_step::{GpuStep, GraphPlan, N_SLOTS};
 use crate::train::matmul_choices;
 use crate::train::step::Replica;
@@ -70,6 +71,9 @@ impl<'w> Trainer<'w> {
     ) -> Result<Self> {
         let mut options = options;
         options.check(model.device(), optimizer.kind())?;
+        if options.micro_shards.is_some() && model.exchanged_len() > 0 {
+            return Err(ExchangeError::TreeOfStatistics.into());
+        }
         if optimizer.has_first_pass() {
             // Its second pass needs what all ranks have reduced, so that reducing and updating block by block saves nothing.
             options.divide_update_from = usize::MAX;
@@ -310,6 +314,9 @@ impl<'w> Trainer<'w> {
     /// `TrainError::Kernel`, `TrainError::Comm`; on the CPU also `TrainError::LossNotFinite`, on all ranks alike and before
     /// the weights change, with [`NonFinite::Fail`]; `TrainError::Optim` if the loss scaler gives up.
     pub fn step(&mut self, rows: &mut impl StepRows, request: StepRequest) -> Result<()> {
+        if self.replica.model.exchanged_len() > 0 {
+            check_rows_of_statistics(rows, self.n_steps + 1)?;
+        }
         let info = StepInfo { step: self.n_steps + 1, n_rows: rows.global_rows(), lr: self.lr() };
         if self.n_steps == 0 {
             self.replica.start_average()?;
@@ -387,10 +394,10 @@ impl<'w> Trainer<'w> {
     fn step_on_gpu(&mut self, rows: &mut impl StepRows, request: StepRequest, info: StepInfo) -> Result<()> {
         let Trainer { replica, gpu: Some(gpu), scaler, .. } = self else { return Ok(()) };
         let slot = (self.n_steps % N_SLOTS as u64) as usize;
-        let own = rows.own_rows();
+        let first_row = rows.partition().first_own_row(rows.global_rows());
         let loss_scale = scaler.as_ref().map(LossScaler::scale);
         let shape = StepShape {
-            own_rows: own.len(),
+            own_rows: rows.n_own_rows(),
             global_rows: rows.global_rows(),
             partition: rows.partition(),
             has_norm: request.want_grad_norm || replica.needs_norm(loss_scale),
@@ -401,7 +408,7 @@ impl<'w> Trainer<'w> {
             lr: info.lr,
             step: info.step,
             seed: replica.options.seed,
-            first_row: own.start as u64,
+            first_row: first_row as u64,
             expected_weight: if replica.loss.is_weighted(rows.has_weights()) { expected } else { 0.0 },
             unscale: loss_scale.map_or(1.0, |scale| 1.0 / scale),
             beta_powers: replica.optimizer.beta_powers(info.step),
@@ -426,5 +433,15 @@ impl<'w> Trainer<'w> {
             }
         }
         gpu.enqueued(slot, replica.grads.tail()?, replica.squares(), shape, scalars, info)
+    }
+}
+
+/// Checks that statistics over the rows of each micro-batch have two rows or more.
+fn check_rows_of_statistics(rows: &impl StepRows, step: u64) -> Result<()> {
+    let (partition, global_rows) = (rows.partition(), rows.global_rows());
+    let is_single = |index: &usize| partition.micro_batch_rows_of_all(global_rows, *index) == 1;
+    match (0..partition.n_micro_batches(global_rows)).find(is_single) {
+        Some(_) => Err(TrainError::OneRow { step, global_rows }),
+        None => Ok(()),
     }
 }

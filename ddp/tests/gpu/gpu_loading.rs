@@ -117,7 +117,7 @@ fn loaded(loader: &mut Loader, device: Device) -> Vec<(Vec<f32>, Vec<i64>, Optio
     let mut feed = DeviceFeed::new(device).unwrap();
     let mut steps = Vec::new();
     while let Some(mut rows) = loader.next_step().unwrap() {
-        let n_rows = rows.own_rows().len();
+        let n_rows = rows.n_own_rows();
         let batch = feed.next(&mut rows).unwrap();
         assert_eq!(batch.n_rows(), n_rows);
         let (x, targets) = (batch.x.to_vec().unwrap(), batch.targets.to_vec().unwrap());

@@ -10,6 +10,7 @@ mod common;
 #[path = "../made_up/mod.rs"]
 mod made_up;
 
+mod batch_norm;
 mod batches;
 mod config_schema;
 mod f16;

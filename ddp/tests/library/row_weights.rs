@@ -135,6 +135,17 @@ fn plain(setup: &Setup, outputs: &[f32], rows: &ResidentRows) -> EvalMetrics {
             right += if z.iter().all(|&v| v <= z[label]) { w } else { 0.0 };
         }
         metrics = metrics.with(EvalMetric::Accuracy, right / total);
+    } else if setup.loss == Loss::Ordinal {
+        let Targets::Labels(labels) = &rows.targets else { panic!() };
+        for ((z, &label), &w) in outputs.chunks_exact(k).zip(labels).zip(&weights) {
+            // Logit i says whether the class is above i.
+            let sign = |i: usize| if label > i as i64 { -1.0 } else { 1.0 };
+            loss += w * z.iter().enumerate().map(|(i, z)| (1.0 + (sign(i) * z).exp()).ln()).sum::<f64>();
+            divisor += w * k as f64;
+            let class = z.iter().filter(|z| **z > 0.0).count();
+            right += if class as i64 == label { w } else { 0.0 };
+        }
+        metrics = metrics.with(EvalMetric::Accuracy, right / total);
     } else {
         let Targets::Values(y) = &rows.targets else { panic!() };
         let y: Vec<f64> = y.iter().map(|&y| f64::from(y)).collect();

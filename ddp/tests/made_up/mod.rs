@@ -74,7 +74,7 @@ pub fn cross_entropy(class_weights: Option<[f32; N_CLASSES]>) -> Loss {
 }
 
 /// All losses.
-pub fn losses() -> [Loss; 10] {
+pub fn losses() -> [Loss; 11] {
     let weighted = cross_entropy(Some([0.5, 1.0, 2.0]));
     let [huber, quantile] = [Loss::Huber { delta: 0.7 }, Loss::Quantile { quantile: 0.8 }];
     let focal = Loss::Focal { gamma: 1.5 };
@@ -94,6 +94,7 @@ pub fn losses() -> [Loss; 10] {
         Loss::LogCosh,
         quantile,
         Loss::Poisson,
+        Loss::Ordinal,
     ]
 }
 
@@ -189,7 +190,7 @@ impl Setup {
     /// What the loss is there for.
     pub fn task(&self) -> Task {
         match self.loss {
-            Loss::CrossEntropy { .. } => Task::Classification,
+            Loss::CrossEntropy { .. } | Loss::Ordinal => Task::Classification,
             Loss::Bce | Loss::Focal { .. } => Task::Multilabel,
             Loss::Mse | Loss::Huber { .. } | Loss::LogCosh | Loss::Quantile { .. } | Loss::Poisson => {
                 Task::Regression

@@ -98,6 +98,27 @@ fn lists_of_layers() {
     check("regression", "target = [\"t0\", \"t1\"]", &format!("{list}\n{rest}"), "eval_r2", 41, 3);
 }
 
+/// Batch norm: statistics of micro-batches over all ranks. The last step of an epoch has 9 rows, three per micro-batch, so that one of 4
+/// ranks has none.
+#[test]
+fn batch_norm() {
+    check(
+        "classification",
+        "classes = 4",
+        "[[model.layers]]\nkind = \"linear\"\nout_features = 16\nbias = false\n\
+         [[model.layers]]\nkind = \"batch_norm\"\n\
+         [[model.layers]]\nkind = \"activation\"\nactivation = \"relu\"\n\
+         [[model.layers]]\nkind = \"residual\"\nlayers = [{ kind = \"batch_norm\", eps = 1e-3, momentum = 0.5 }, \
+         { kind = \"linear\", out_features = 16, activation = \"tanh\" }]\n\
+         [optimizer]\nkind = \"sgd\"\nlr = 0.05\n\
+         [train]\nepochs = 3\nglobal_batch_size = 17\ngrad_accum_steps = 3\nclip_grad_norm = 0.5\nseed = 5\n\
+         [comm]\nbucket_mib = 0.001",
+        "eval_accuracy",
+        60,
+        11,
+    );
+}
+
 /// Steps that end within an epoch; micro-batches of one row and of none.
 #[test]
 fn multilabel_without_bias() {

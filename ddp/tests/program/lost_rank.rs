@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -16,6 +18,27 @@ const DETECTED: Duration = Duration::from_secs(3);
 /// How soon all ranks have ended after that.
 const ENDED: Duration = Duration::from_secs(2);
 
+/// Imitates NCCL's own report of the job.
+const NCCL_REPORT: &str = "Job summary: 3 processes, 1 of them does not answer";
+
+/// Serves [`NCCL_REPORT`] as NCCL's RAS service does, and gives its address.
+fn nccl_service() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut lines = BufReader::new(&stream);
+            for answer in ["SERVER PROTOCOL 2", "OK", NCCL_REPORT] {
+                let mut line = String::new();
+                // A client that is ended meanwhile is no failure of the test.
+                let _ = lines.read_line(&mut line);
+                let _ = writeln!(&stream, "{answer}");
+            }
+        }
+    });
+    address
+}
+
 /// More epochs than a test waits for.
 fn endless(out: &Path, n_ranks: usize) -> Job {
     let mut args = vec!["train", "--out", out.to_str().unwrap(), "--quiet", "--threads", "1"];
@@ -27,7 +50,9 @@ fn endless(out: &Path, n_ranks: usize) -> Job {
         "watchdog.timeout_s=1",
     ];
     sets.iter().for_each(|set| args.extend(["--set", set]));
-    let job = start(ranks(n_ranks, &args));
+    let mut command = ranks(n_ranks, &args);
+    command.env("NCCL_RAS_ADDR", nccl_service());
+    let job = start(command);
     let metrics = out.join("metrics.jsonl");
     while std::fs::metadata(&metrics).map_or(0, |file| file.len()) == 0 {
         assert!(job.started.elapsed() < Duration::from_secs(60), "no step within a minute");
@@ -91,10 +116,16 @@ fn assert_named(name: &str, n_ranks: usize, victim: usize, words: &str) {
     let place = error.split_once("t was ").unwrap().1;
     let step = last["step"].as_u64().map_or("before ".to_owned(), |step| format!("at step {step},"));
     assert!(place.starts_with(&step), "{last}");
+    let uses_gpus = std::fs::read_to_string(out.join("logs/rank-0.log")).unwrap().contains(" on cuda:");
     for survivor in (0..n_ranks).filter(|rank| *rank != victim) {
         let log = std::fs::read_to_string(out.join(format!("logs/rank-{survivor}.log"))).unwrap();
         assert!(log.contains(words) && log.contains("last operations of this rank"), "{log}");
         assert!(log.contains(": all_reduce(sum) of "), "{log}");
+        // mpirun may end the survivors of a death before NCCL is asked.
+        if name == "STOP" {
+            let is_asked = survivor == reporter && uses_gpus;
+            assert_eq!(log.contains(NCCL_REPORT), is_asked, "rank {survivor}:\n{log}");
+        }
     }
 }
 

@@ -13,6 +13,7 @@ mod virtual_gpu;
 mod bad_input;
 #[cfg(feature = "mpi")]
 mod bad_steps;
+mod batch_norm;
 mod bench;
 mod changed_data;
 mod checkpoint;
@@ -46,6 +47,7 @@ mod matmul_choices;
 mod metrics;
 mod missing_targets;
 mod odd_tables;
+mod ordinal;
 mod other_names;
 mod output;
 mod parity;

@@ -531,3 +531,36 @@ fn the_newest_and_the_best_are_kept() {
     let saved = events(&run.out()).iter().filter(|event| event["event"] == "checkpoint").count();
     assert_eq!(saved, 6, "each is reported");
 }
+
+/// A model with batch norm: resumed with other micro-batches it is another run, which must be allowed.
+#[test]
+fn batch_norm_resumes_with_the_same_micro_batches_only() {
+    let layers = "[[model.layers]]\nkind = \"linear\"\nout_features = 12\n[[model.layers]]\nkind = \"batch_norm\"\n\
+        [[model.layers]]\nkind = \"activation\"\nactivation = \"relu\"\n";
+    let text = format!(
+        "[data]\ntrain = \"builtin:digits\"\n{layers}[train]\nepochs = 2\nglobal_batch_size = 300\ngrad_accum_steps = 2\n\
+         [checkpoint]\nevery_minutes = 0\n"
+    );
+    let (whole, run) = (Run::new(&text), Run::new(&text));
+    assert_eq!(whole.leg(2, &[]).status.code(), Some(0));
+    run.until(2, 3, &[]);
+    let refused = run.leg(2, &["train.grad_accum_steps=1"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
+    for part in ["of 2 micro-batches per step, and this one would take them of 1", "--allow-batchnorm-change"]
+    {
+        assert!(refused.stderr.contains(part), "{}", refused.stderr);
+    }
+    assert_eq!(run.leg(2, &[]).status.code(), Some(0));
+    let model = |run: &Run| std::fs::read(run.out().join("model.safetensors")).unwrap();
+    assert!(model(&run) == model(&whole), "weights and statistics to the bit");
+    let names = read_weights(&run.out().join("model.safetensors"));
+    assert!(names.keys().any(|name| name == "norms.0.running_var"), "{:?}", names.keys().collect::<Vec<_>>());
+
+    let other = Run::new(&text);
+    other.until(2, 3, &[]);
+    let out = other.out();
+    let args = ["train", "--resume", out.to_str().unwrap(), "--allow-batchnorm-change", "--progress", "none"];
+    let args = [&args[..], &["--threads", "1", "--share-gpu", "--set", "train.grad_accum_steps=1"]].concat();
+    let outcome = crate::common::run(ranks(2, &args));
+    assert_eq!(outcome.status.code(), Some(0), "{}", outcome.stderr);
+}

@@ -13,6 +13,7 @@ mod activation;
 mod add;
 mod addmm;
 mod argmax;
+mod batch_norm;
 mod bce_with_logits;
 mod begin_step;
 mod bias;
@@ -38,6 +39,7 @@ mod load_rows;
 mod log_cosh;
 mod loss;
 mod mse;
+mod ordinal;
 mod orthogonalize;
 mod permute;
 mod poisson;
@@ -58,6 +60,11 @@ pub use activation::{Activation, SavedForBackward, activation_backward, activati
 pub use add::add_assign;
 pub use addmm::{MatmulMode, addmm, addmm_with};
 pub use argmax::argmax;
+pub use batch_norm::{
+    BatchNormGrads, BatchNormSaved, BatchNormStats, BatchNormSums, RunningStats, batch_norm_backward,
+    batch_norm_backward_sums, batch_norm_forward, batch_norm_frozen, batch_norm_moments,
+    batch_norm_moments_len, batch_norm_statistics,
+};
 pub use bce_with_logits::bce_with_logits;
 pub use begin_step::{ROW_SUMS_LEN, RowNumbersOutput, ScalarsOutput, begin_step, mix_row};
 pub use bias::{bias_backward, bias_forward};
@@ -86,6 +93,7 @@ pub use load_rows::{RowNormalizer, load_rows};
 pub use log_cosh::log_cosh;
 pub use loss::LossSums;
 pub use mse::mse;
+pub use ordinal::ordinal;
 pub use orthogonalize::{NewtonSchulzMemory, orthogonalize};
 pub use permute::permute;
 pub use poisson::poisson;
@@ -114,6 +122,7 @@ static SOURCES: &[&crate::cuda::launch::Source] = &[
     &add::SOURCE,
     &addmm::SOURCE,
     &argmax::SOURCE,
+    &batch_norm::SOURCE,
     &begin_step::SOURCE,
     &bias::SOURCE,
     &cast::SOURCE,

@@ -179,7 +179,7 @@ impl Consumer {
     fn fetch(&mut self) -> Result<usize> {
         let gpu = self.place.gpu()?;
         let mut step = self.loader.next_step()?.expect("the plan has no end");
-        let n_rows = step.own_rows().len();
+        let n_rows = step.n_own_rows();
         let Some(gpu) = gpu else { return Ok(n_rows) };
         while self.slots.len() < 2 {
             self.slots.push(DeviceRows::new(gpu, n_rows, step.device_shape())?);

@@ -88,7 +88,7 @@ impl StepRows for Pool {
     }
 
     fn micro_batch(&mut self, _index: usize) -> Result<MicroBatch<'_>, DataError> {
-        let first_row = self.own_rows().start;
+        let first_row = self.partition().first_own_row(self.global_rows());
         Ok(MicroBatch { rows: self.take()?, first_row })
     }
 

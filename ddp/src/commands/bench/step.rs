@@ -22,7 +22,7 @@ use crate::commands::watchdog::{self, Watched};
 use crate::config::{OptimizerConfig, OptimizerKind, WatchdogConfig};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
-use crate::model::{LossHead, ModelSpec, Network};
+use crate::model::{LossHead, ModelSpec, Network, WeightsMut};
 use crate::optim::optimizer::{Optimizer, UpdateScale};
 use crate::optim::param_groups::ParamGroups;
 use crate::report::log::Log;
@@ -250,7 +250,8 @@ fn time_optimizer(place: &Place, args: &BenchStepArgs, model: &Network) -> Resul
     let (mut weights, grads) = (like(1)?, like(2)?);
     let times = Clock::of(place)?.time(PART, |_| {
         optimizer.begin_step();
-        optimizer.step_on((&mut weights, copy.as_mut()), grads.view(), UpdateScale::Host(1.0), 0..n, 0)
+        let weights = WeightsMut { master: weights.view_mut(), compute: copy.as_mut().map(Tensor::view_mut) };
+        optimizer.step_on(weights, grads.view(), UpdateScale::Host(1.0), 0..n, 0)
     })?;
     Ok(times.median)
 }

@@ -81,9 +81,16 @@ impl Weights {
         let damaged = |fault: FileFault| checkpoint.damaged(fault);
         let model = TensorFile::open(&checkpoint.model_path()).map_err(damaged)?;
         let reader = StateReader::open(checkpoint).map_err(|fault| checkpoint.damaged(fault))?;
+        let registered = checkpoint.registered_buffers()?;
         let (mut parameters, mut others) = (Vec::new(), Vec::new());
         for name in model.names() {
             let dims = model.dims(&name).unwrap_or_default().to_vec();
+            if registered.iter().any(|(registered, _)| *registered == name) {
+                // A running statistic.
+                let values = model.tensor(&name).map_err(damaged)?;
+                parameters.push(Named { name, dims, values });
+                continue;
+            }
             if !manifest.parameters.iter().any(|parameter| parameter.name == name) {
                 others.push(Extra::read(&model, &name).map_err(damaged)?);
                 continue;
@@ -115,7 +122,8 @@ impl Weights {
         let file = TensorFile::open(path).map_err(damaged)?;
         let (mut parameters, mut others) = (Vec::new(), Vec::new());
         for name in file.names() {
-            if layout.find(&name).is_none() {
+            let is_statistic = layout.statistics().iter().any(|statistic| statistic.name == name);
+            if layout.find(&name).is_none() && !is_statistic {
                 others.push(Extra::read(&file, &name).map_err(damaged)?);
                 continue;
             }

@@ -14,10 +14,11 @@ use crate::data::loader::{DeviceOrder, DeviceTable, LoaderOptions, Shuffle, host
 use crate::data::order::partition::PartitionKind;
 use crate::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
 use crate::data_parallel::fixed_tree::TreeSum;
+use crate::data_parallel::rank_exchange::RankExchange;
 use crate::data_parallel::whole_parameters::WholeParameters;
 use crate::data_parallel::zero2::BucketBuffers;
 use crate::error::Result;
-use crate::model::{BufferPlan, ModelBytes, ModelSpec, ParamLayout};
+use crate::model::{BufferPlan, ModelBytes, ModelSpec, ParamLayout, layers};
 use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::ParamGroups;
 use crate::train::gpu_step::N_SLOTS;
@@ -171,7 +172,10 @@ impl MemoryPlan {
         put(MemoryKind::Optimizer, optimizer + scratch);
         put(MemoryKind::Average, average);
         put(MemoryKind::Activations, model.activations);
-        put(MemoryKind::Workspace, model.workspace + if on_gpu { FIXED_WORKSPACE_BYTES } else { 0 });
+        let exchanged = layers::of_spec(spec).iter().map(|layer| layer.exchanged_len()).max().unwrap_or(0);
+        let exchanged = RankExchange::len(exchanged, world_size) * DType::F64.size_bytes();
+        let fixed = if on_gpu { FIXED_WORKSPACE_BYTES } else { 0 };
+        put(MemoryKind::Workspace, model.workspace + exchanged + fixed);
         put(MemoryKind::Rows, if on_gpu { plan.rows_on_gpu() } else { 0 });
         put(MemoryKind::Loader, plan.rows_on_host());
         let snapshot_of_average = if average > 0 { state_len * single } else { 0 };
@@ -217,7 +221,7 @@ impl RankPlan<'_> {
 
     /// Rows of this rank in the largest step.
     pub(super) fn step_rows(&self) -> usize {
-        self.cuts.train.own_rows(self.cuts.global_rows.min(self.data.train.len())).len()
+        self.cuts.train.n_own_rows(self.cuts.global_rows.min(self.data.train.len()))
     }
 
     /// Bytes of the double-buffered rows of steps and evaluations, and of the data set if it is kept on the GPU.

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::cli::DescribeArgs;
 use crate::commands::describe::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_on_device};
 use crate::commands::describe::step_traffic::StepTraffic;
-use crate::config::{Config, ZeroStage};
+use crate::config::{Config, Loss, ZeroStage};
 use crate::data::{self, LabelVocabulary, Loaded};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
@@ -72,6 +72,8 @@ pub(crate) struct Report {
     /// Labels of the classes, in the order of the outputs.
     #[serde(skip_serializing_if = "Option::is_none")]
     labels: Option<LabelVocabulary>,
+    /// Name of the loss.
+    loss: &'static str,
     device: &'static str,
     precision: &'static str,
     world_size: usize,
@@ -132,9 +134,7 @@ impl Report {
     /// The errors that would keep this run from training: of [`BatchPartition::new`], [`setup::schedule`], [`ParamGroups::new`] and the GPU,
     /// and options that exclude each other.
     pub(crate) fn new(config: &Config, data: &Loaded, world_size: usize, device: Device) -> Result<Self> {
-        let layout = data.train.layout();
-        let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
-            .with_embeddings(data.preprocessor.plan.embeddings());
+        let spec = setup::model_spec(config, data);
         data::check_n_rows(&*data.train, world_size)?;
         let cuts = BatchPartition::of_rank(config, Rank(0), world_size, data, None)?;
         setup::schedule(config, data.train.len(), cuts.global_rows)?;
@@ -162,6 +162,7 @@ impl Report {
             task: config.data.task.name(),
             task_reason: data.task_choice.as_ref().map(|choice| choice.reason.clone()),
             labels: data.labels().cloned(),
+            loss: config.loss.name(),
             device: if device == Device::Cpu { "cpu" } else { "cuda" },
             precision: config.train.precision.name(),
             world_size,
@@ -184,7 +185,8 @@ impl Report {
         let reason = self.task_reason.as_ref().map_or(String::new(), |reason| format!(", {reason}"));
         let mut text = format!("task: {}{reason}\n", self.task);
         if let Some(labels) = &self.labels {
-            let _ = writeln!(text, "{} classes: {}", labels.len(), labels.summary());
+            let order = if self.loss == Loss::Ordinal.name() { " in order, the lowest first" } else { "" };
+            let _ = writeln!(text, "{} classes{order}: {}", labels.len(), labels.summary());
         }
         let _ = write!(text, "layers: {}\n\n", self.layers.join("; "));
         text += &table(&["<parameter", "<shape", "elements"], &rows);

@@ -8,7 +8,7 @@ use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::{Gpu, Unavailable};
 
-use crate::config::{CommDtype, Config, DataConfig, Determinism, EvalSource, ZeroStage};
+use crate::config::{CommDtype, Config, DataConfig, Determinism, EvalSource, Loss, ZeroStage};
 use crate::data::loader::Loader;
 use crate::data::order::partition::PartitionKind;
 use crate::data::{Loaded, Summary};
@@ -60,7 +60,8 @@ impl Banner<'_> {
             let _ = write!(text, "\neval   {}", Summary(&**eval));
         }
         if let Some(labels) = data.labels() {
-            let _ = write!(text, "\nclasses {}", labels.summary());
+            let order = if self.config.loss == Loss::Ordinal { "in order, the lowest first: " } else { "" };
+            let _ = write!(text, "\nclasses {order}{}", labels.summary());
         }
         text += &tables(spec);
         text += &match spec.layers.is_empty() {
@@ -70,6 +71,9 @@ impl Banner<'_> {
         let global_rows = self.cuts.global_rows.min(data.train.len());
         let batch = match self.cuts.train.kind {
             PartitionKind::Ranks { n_micro } => format!("{} per rank", count(n_micro, "micro-batch")),
+            PartitionKind::SharedMicroBatches { n_micro } => {
+                format!("{} over all ranks", count(n_micro, "micro-batch"))
+            }
             PartitionKind::MicroShards { n_shards } => {
                 format!("{} over all ranks", count(n_shards, "micro-shard"))
             }
@@ -120,7 +124,9 @@ impl Banner<'_> {
         let Banner { world, cuts, trainer, options, .. } = *self;
         let world_size = world.world_size();
         let (n_passes, tree) = match cuts.train.kind {
-            PartitionKind::Ranks { n_micro } => (n_micro, None),
+            PartitionKind::Ranks { n_micro } | PartitionKind::SharedMicroBatches { n_micro } => {
+                (n_micro, None)
+            }
             PartitionKind::MicroShards { n_shards } => (cuts.train.own_micro_shards().len(), Some(n_shards)),
         };
         if world_size == 1 {

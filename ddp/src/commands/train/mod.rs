@@ -152,6 +152,9 @@ impl<'w> Run<'w> {
         if let Some(resumed) = &resumed {
             world.collective_result(resumed.check_data(&data))?;
         }
+        if let Some(resumed) = resumed.as_ref().filter(|_| !args.allow_batchnorm_change) {
+            world.collective_result(resumed.check_batch_norm(&config, world.world_size()))?;
+        }
         let was_balanced = config.loss.is_balanced();
         let decided = |task| load_config(world, args, resumed.as_ref(), Some(task));
         let config = world.collective_result(data.resolve(config, decided))?;

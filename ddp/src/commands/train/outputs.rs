@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ddp_comm::World;
+use ddp_comm::{Launcher, World};
 use ddp_kernels::{Device, Tensor};
 
 use crate::checkpoint::CheckpointStore;
@@ -108,10 +108,11 @@ pub(super) fn save(
     let layout = trainer.model().layout().clone();
     let average = trainer.averaged_weights()?.map(|average| average.to_vec::<f32>()).transpose()?;
     let Some(folder) = folder else { return Ok(()) };
-    let last = match average {
+    let mut last = match average {
         Some(average) => average,
         None => trainer.model().weights().to_vec::<f32>()?,
     };
+    last.extend(trainer.model().statistics()?);
     let info = ModelInfo { config: config.to_saved_toml(), preprocessor: data.preprocessor.clone() };
     let write = |name: &str, weights: &[f32]| -> Result<()> {
         let weights = Tensor::from_slice(weights, &[weights.len()], Device::Cpu)?;
@@ -131,16 +132,20 @@ pub(super) fn save(
     }
 }
 
-/// The command that resumes the run in `folder`, on as many ranks and with the flags that a checkpoint does not hold.
+/// The command that resumes the run in `folder`, started as this one was, on as many ranks and with the flags that a checkpoint does not hold.
 pub(super) fn resume_command(world: &World, args: &TrainArgs, folder: &RunDir) -> String {
-    let ranks = match world.world_size() {
-        1 => String::new(),
-        n => format!("mpirun -n {n} "),
+    let n = world.world_size();
+    let start = match (&args.job_id, world.launcher()) {
+        (Some(_), _) => format!("ddp-train launch -n {n} --"),
+        _ if n == 1 => "ddp-train train".to_owned(),
+        (None, Some(Launcher::Slurm)) => format!("srun --mpi=pmix -n {n} ddp-train train"),
+        (None, Some(Launcher::Pmi)) => format!("mpiexec -n {n} ddp-train train"),
+        (None, _) => format!("mpirun -n {n} ddp-train train"),
     };
     let path = folder.path().display().to_string();
     let is_plain = path.chars().all(|c| c.is_alphanumeric() || "/._-+=:@%".contains(c));
     let path = if is_plain { path } else { format!("'{}'", path.replace('\'', r"'\''")) };
-    let mut command = format!("{ranks}ddp-train train --resume {path}");
+    let mut command = format!("{start} --resume {path}");
     if args.device != "auto" {
         command += &format!(" --device {}", args.device);
     }

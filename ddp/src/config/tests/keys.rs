@@ -229,7 +229,7 @@ fn names_get_the_nearest_known_one() {
     );
     assert_refused(
         from_sets(&["loss.kind=mse"]),
-        &["must be \"cross_entropy\" or \"focal\" for task \"classification\""],
+        &["must be \"cross_entropy\" or \"focal\" or \"ordinal\" for task \"classification\""],
     );
     assert_refused(
         from_sets(&["data.task=regression", "loss.kind=bce"]),

@@ -18,6 +18,7 @@ fn a_list_is_read_from_either_form_of_toml_and_written_whole() {
         linear(8, Some(Activation::Relu), true).once(),
         LayerEntry { layer: LayerConfig::Residual { layers: block }, repeat: 3 },
         LayerConfig::LayerNorm.once(),
+        LayerConfig::BatchNorm { eps: 1e-5, momentum: 0.25 }.once(),
         LayerConfig::Activation(Activation::Tanh).once(),
     ];
     let inner = "[{ kind = \"rms_norm\" }, { kind = \"glu\", out_features = 12, gate = \"geglu\", bias = false }, \
@@ -25,7 +26,8 @@ fn a_list_is_read_from_either_form_of_toml_and_written_whole() {
     let tables = format!(
         "[[model.layers]]\nkind = \"linear\"\nout_features = 8\nactivation = \"relu\"\n\
          [[model.layers]]\nkind = \"residual\"\nrepeat = 3\nlayers = {inner}\n\
-         [[model.layers]]\nkind = \"layer_norm\"\n[[model.layers]]\nkind = \"activation\"\nactivation = \"tanh\"\n"
+         [[model.layers]]\nkind = \"layer_norm\"\n[[model.layers]]\nkind = \"batch_norm\"\nmomentum = 0.25\n\
+         [[model.layers]]\nkind = \"activation\"\nactivation = \"tanh\"\n"
     );
     let config = from_text(&tables).unwrap();
     assert_eq!(config.model.layers, want);

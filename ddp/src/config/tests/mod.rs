@@ -44,6 +44,7 @@ fn assert_refused(result: Result<Config>, parts: &[&str]) {
 fn beside(key: &str) -> &'static [&'static str] {
     match key {
         "data.eval_weight" => &["data.eval=x.npy"],
+        "data.class_order" => &["data.train=x.csv"],
         "loss.gamma" => &["data.task=multilabel", "data.target=a,b", "loss.kind=focal"],
         "loss.delta" => &["data.task=regression", "loss.kind=huber"],
         "loss.quantile" => &["data.task=regression", "loss.kind=quantile"],

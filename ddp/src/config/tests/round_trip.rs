@@ -129,13 +129,14 @@ fn any_loss(data: &DataConfig) -> BoxedStrategy<Loss> {
         Task::Classification => {
             let weights = proptest::collection::vec(1e-30f32..1e30, n_classes);
             let focal_gamma = prop_oneof![Just(0.0), 1e-300..1e300f64];
-            (0.0..0.999f64, proptest::option::of(weights), focal_gamma)
-                .prop_map(|(label_smoothing, class_weights, focal_gamma)| Loss::CrossEntropy {
+            let of_classes = (0.0..0.999f64, proptest::option::of(weights), focal_gamma).prop_map(
+                |(label_smoothing, class_weights, focal_gamma)| Loss::CrossEntropy {
                     label_smoothing,
                     class_weights: class_weights.map(ClassWeights::PerClass),
                     focal_gamma,
-                })
-                .boxed()
+                },
+            );
+            prop_oneof![3 => of_classes, 1 => Just(Loss::Ordinal)].boxed()
         }
         Task::Multilabel => {
             let focal = (0.0..1e300f64).prop_map(|gamma| Loss::Focal { gamma });
@@ -161,6 +162,8 @@ fn any_list() -> impl Strategy<Value = ModelConfig> {
         let inner = prop_oneof![
             Just(LayerConfig::LayerNorm),
             Just(LayerConfig::RmsNorm),
+            (1e-9..1.0f64, 0.001..1.0f64)
+                .prop_map(|(eps, momentum)| LayerConfig::BatchNorm { eps, momentum }),
             (0.0..0.999f64).prop_map(|p| LayerConfig::Dropout { p }),
             pick(Activation::ALL).prop_map(LayerConfig::Activation),
             Just(LayerConfig::Glu { out_features, gate, bias }),

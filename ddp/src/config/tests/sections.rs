@@ -276,6 +276,34 @@ fn targets_may_decide_on_the_task() {
 }
 
 #[test]
+fn the_order_of_classes_is_that_of_the_config() {
+    let csv = "data.train=a.csv";
+    let order = "data.class_order=[\"low\", \"mid\", \"high\"]";
+    let config = from_sets(&[csv, order, "loss.kind=ordinal"]).unwrap();
+    assert_eq!((config.data.task, config.data.auto_task), (Task::Classification, false));
+    assert_eq!(config.data.class_order, ["low", "mid", "high"]);
+    assert_eq!((config.loss.n_outputs(3), config.loss.n_targets(2)), (2, 3));
+    assert!(config.to_toml().contains("\nclass_order = [\"low\", \"mid\", \"high\"]\n"));
+    let ordinal = from_sets(&[csv, "loss.kind=ordinal"]).unwrap();
+    assert_eq!((ordinal.data.task, ordinal.data.auto_task), (Task::Classification, false));
+    assert!(ordinal.data.class_order.is_empty() && !ordinal.to_toml().contains("\nclass_order"));
+    let in_metrics = |config: &Config| config.metrics().map(|set| set.has(EvalMetric::QuadraticKappa));
+    assert_eq!((in_metrics(&ordinal), in_metrics(&from_sets(&[csv]).unwrap())), ([true; 2], [false; 2]));
+    assert!(from_sets(&[csv, "data.class_order=[]"]).unwrap().data.auto_task);
+    for (more, parts) in [
+        ("data.classes=3", "`data.class_order` must be absent next to `data.classes`"),
+        ("data.task=regression", "`data.class_order` must be absent for task \"regression\""),
+        ("data.train=builtin:digits", "`data.class_order` must be absent for a built-in set"),
+        ("data.class_order=[\"a\", \"a\"]", "must be each label once"),
+        ("data.class_order=a", "must be all labels, two or more"),
+    ] {
+        assert_refused(from_sets(&[csv, order, more]), &[parts]);
+    }
+    let smoothed = from_sets(&[csv, "loss.kind=ordinal", "loss.label_smoothing=0.1"]);
+    assert_refused(smoothed, &["`loss.label_smoothing` must be absent"]);
+}
+
+#[test]
 fn balanced_weights_follow_from_the_counts() {
     let config = from_sets(&["loss.class_weights=balanced"]).unwrap();
     assert!(config.loss.is_balanced());

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::label::Label;
 use super::survey::LabelSurvey;
 use super::task::{TaskChoice, Undecided, decide};
 use super::vocabulary::{LabelVocabulary, MAX_CLASSES};
@@ -35,7 +36,8 @@ impl Meaning {
 /// The meaning of targets with this survey, which covers all rows.
 ///
 /// # Errors
-/// [`TargetError::TaskUndecided`], [`TargetError::TooManyClasses`] and [`TargetError::SingleClass`].
+/// [`TargetError::TaskUndecided`], [`TargetError::TooManyClasses`], [`TargetError::SingleClass`] and
+/// [`TargetError::LabelNotInOrder`].
 pub(crate) fn resolve(survey: &LabelSurvey, names: &[String], spec: &SourceSpec<'_>) -> Result<Meaning> {
     let source_name = || spec.source.to_owned();
     let choice = match spec.data.auto_task {
@@ -66,5 +68,34 @@ pub(crate) fn resolve(survey: &LabelSurvey, names: &[String], spec: &SourceSpec<
         let n_rows = survey.n_rows() as usize;
         return Err(DataError::from(TargetError::SingleClass { source_name: source_name(), n_rows, label }));
     }
+    let vocabulary = match &spec.data.class_order[..] {
+        [] => vocabulary,
+        order => ordered(&vocabulary, order).map_err(|label| {
+            DataError::from(TargetError::LabelNotInOrder {
+                source_name: source_name(),
+                label,
+                order: order.join(", "),
+            })
+        })?,
+    };
     Ok(Meaning { vocabulary: Some(Arc::new(vocabulary)), choice })
+}
+
+/// The labels of the data in this order, and with them those of `order` that no row has.
+///
+/// # Errors
+/// A label of the data that `order` lacks, or one that it lists twice.
+fn ordered(found: &LabelVocabulary, order: &[String]) -> std::result::Result<LabelVocabulary, String> {
+    let are_texts = found.labels().all(|label| matches!(label, Label::Text(_)));
+    let label = |text: &String| match found.class_of_text(text) {
+        Some(class) => found.label(class),
+        None if are_texts => Label::Text(text.trim().to_owned()),
+        None => Label::parse(text),
+    };
+    let ordered = LabelVocabulary::in_order(order.iter().map(label).collect());
+    let ordered = ordered.map_err(|twice| twice.to_string())?;
+    match found.labels().find(|label| ordered.class_of(label).is_none()) {
+        Some(label) => Err(label.to_string()),
+        None => Ok(ordered),
+    }
 }

@@ -15,7 +15,8 @@ const NONE: u32 = u32::MAX;
 const TABLE_PER_LABEL: usize = 16;
 const MIN_TABLE: usize = 1 << 16;
 
-/// Distinct labels in sorted order: integers by value, then texts by their bytes. The position of a label is its class index.
+/// Distinct labels in sorted order, integers by value, then texts by their bytes; or in the order that the config states. The
+/// position of a label is its class index.
 ///
 /// ```
 /// use ddp::data::labels::{Label, LabelVocabulary};
@@ -28,7 +29,19 @@ const MIN_TABLE: usize = 1 << 16;
 /// ```
 #[derive(Debug, Clone)]
 pub struct LabelVocabulary {
+    /// The labels in sorted order. The position of a label here is its place.
     classes: Classes,
+    /// The order of the classes, if it is another.
+    order: Option<Order>,
+}
+
+/// An order of labels other than the sorted one.
+#[derive(Debug, Clone)]
+struct Order {
+    /// Place of each class.
+    places: Vec<u32>,
+    /// Class of each place.
+    classes: Vec<u32>,
 }
 
 #[derive(Debug, Clone)]
@@ -73,12 +86,38 @@ impl LabelVocabulary {
             true => Classes::Numbers(integers.len()),
             false => Classes::Listed { table: table(&integers), integers, texts },
         };
-        LabelVocabulary { classes }
+        LabelVocabulary { classes, order: None }
+    }
+
+    /// The vocabulary of these labels, whose class indices follow this order.
+    ///
+    /// # Errors
+    /// The first label that stands twice.
+    pub fn in_order(labels: Vec<Label>) -> Result<Self, Label> {
+        let mut vocabulary = Self::new(labels.iter().cloned());
+        let mut classes = vec![NONE; vocabulary.len()];
+        let mut places = Vec::with_capacity(labels.len());
+        for (class, label) in labels.into_iter().enumerate() {
+            let place = match &label {
+                Label::Integer(number) => vocabulary.listed_integer(*number),
+                Label::Text(text) => vocabulary.listed_text(text),
+            };
+            let place = place.expect("the vocabulary is of these labels");
+            if classes[place] != NONE {
+                return Err(label);
+            }
+            classes[place] = class as u32;
+            places.push(place as u32);
+        }
+        if !places.is_sorted() {
+            vocabulary.order = Some(Order { places, classes });
+        }
+        Ok(vocabulary)
     }
 
     /// The integers 0 to `n_classes - 1`.
     pub fn numbers(n_classes: usize) -> Self {
-        LabelVocabulary { classes: Classes::Numbers(n_classes) }
+        LabelVocabulary { classes: Classes::Numbers(n_classes), order: None }
     }
 
     /// Number of classes.
@@ -96,7 +135,7 @@ impl LabelVocabulary {
 
     /// Whether the labels are the class indices themselves: the integers from 0.
     pub fn is_numbers(&self) -> bool {
-        matches!(self.classes, Classes::Numbers(_))
+        matches!(self.classes, Classes::Numbers(_)) && self.order.is_none()
     }
 
     /// The label of class `class`.
@@ -105,13 +144,18 @@ impl LabelVocabulary {
     /// If `class` is not below [`len`](Self::len).
     pub fn label(&self, class: usize) -> Label {
         assert!(class < self.len(), "class {class} of {}", self.len());
+        let place = self.order.as_ref().map_or(class, |order| order.places[class] as usize);
         match &self.classes {
-            Classes::Numbers(_) => Label::Integer(class as i64),
-            Classes::Listed { integers, texts, .. } => match class.checked_sub(integers.len()) {
-                None => Label::Integer(integers[class]),
+            Classes::Numbers(_) => Label::Integer(place as i64),
+            Classes::Listed { integers, texts, .. } => match place.checked_sub(integers.len()) {
+                None => Label::Integer(integers[place]),
                 Some(text) => Label::Text(texts[text].clone()),
             },
         }
+    }
+
+    fn class_at(&self, place: usize) -> usize {
+        self.order.as_ref().map_or(place, |order| order.classes[place] as usize)
     }
 
     /// The label of class `class` as text, as the user wrote it.
@@ -137,6 +181,10 @@ impl LabelVocabulary {
 
     /// [`LabelVocabulary::class_of`] for an integer, also of a vocabulary of texts that spell integers.
     pub fn class_of_integer(&self, number: i64) -> Option<usize> {
+        self.place_of_integer(number).map(|place| self.class_at(place))
+    }
+
+    fn place_of_integer(&self, number: i64) -> Option<usize> {
         let other = || match number {
             0 => self.listed_truth(false),
             1 => self.listed_truth(true),
@@ -148,25 +196,27 @@ impl LabelVocabulary {
     /// [`LabelVocabulary::class_of`] for a text, which may spell an integer.
     pub fn class_of_text(&self, text: &str) -> Option<usize> {
         let text = text.trim();
-        self.listed_text(text).or_else(|| self.class_of_other(text)).or_else(|| self.class_of_word(text))
+        let place = || self.place_of_other(text).or_else(|| self.place_of_word(text));
+        self.listed_text(text).or_else(place).map(|place| self.class_at(place))
     }
 
-    /// The class of a text that is no label itself, but spells a number or a truth value.
-    fn class_of_other(&self, text: &str) -> Option<usize> {
+    /// The place of a text that is no label itself, but spells a number or a truth value.
+    fn place_of_other(&self, text: &str) -> Option<usize> {
         match integer(text) {
             // `007` is not the text `7`.
             Some(number) if is_code(text) => return self.listed_integer(number),
-            Some(number) => return self.class_of_integer(number),
+            Some(number) => return self.place_of_integer(number),
             None => {}
         }
         let value = truth(text)?;
         // Earlier versions numbered truth values.
-        let number = || self.listed_integer(i64::from(value)).filter(|_| self.is_numbers());
+        let are_numbers = matches!(self.classes, Classes::Numbers(_));
+        let number = || self.listed_integer(i64::from(value)).filter(|_| are_numbers);
         self.listed_truth(value).or_else(number)
     }
 
-    /// The class of a word for a truth value, where all labels are such words.
-    fn class_of_word(&self, text: &str) -> Option<usize> {
+    /// The place of a word for a truth value, where all labels are such words.
+    fn place_of_word(&self, text: &str) -> Option<usize> {
         let Classes::Listed { integers, texts, .. } = &self.classes else { return None };
         let value = truth_word(text)?;
         let words: Option<Vec<bool>> = texts.iter().map(|text| truth_word(text)).collect();
@@ -183,7 +233,8 @@ impl LabelVocabulary {
     /// Replaces integer labels by class indices, and labels that are not known by `unknown`; returns the position of the first of
     /// those.
     pub(crate) fn map_integers(&self, labels: &mut [i64], unknown: i64) -> Option<usize> {
-        if let Classes::Numbers(n) = self.classes {
+        if let (Classes::Numbers(n), None) = (&self.classes, &self.order) {
+            let n = *n;
             // Without branches, because this is the usual case.
             let is_bad = |label: i64| (label < 0) | (label >= n as i64);
             if !labels.iter().fold(false, |bad, &label| bad | is_bad(label)) {
@@ -222,7 +273,7 @@ impl LabelVocabulary {
         Some(integers.len() + place)
     }
 
-    /// The class of a text that spells an integer as numbers are written.
+    /// The place of a text that spells an integer as numbers are written.
     fn text_of_integer(&self, number: i64) -> Option<usize> {
         match &self.classes {
             Classes::Listed { texts, .. } if !texts.is_empty() => self.listed_text(&number.to_string()),
@@ -230,7 +281,7 @@ impl LabelVocabulary {
         }
     }
 
-    /// The class of a truth value, in any of its usual spellings.
+    /// The place of a truth value, in any of its usual spellings.
     fn listed_truth(&self, value: bool) -> Option<usize> {
         let usual = bool_text(value);
         self.listed_text(usual)
@@ -246,13 +297,10 @@ impl LabelVocabulary {
     /// The vocabulary that [`to_json`](Self::to_json) wrote.
     ///
     /// # Errors
-    /// The fault, for anything but an array of distinct, sorted labels.
+    /// The fault, for anything but an array of distinct labels.
     pub fn from_json(text: &str) -> Result<Self, String> {
         let labels: Vec<Label> = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        if let Some(pair) = labels.windows(2).find(|pair| pair[0] >= pair[1]) {
-            return Err(format!("the labels \"{}\" and \"{}\" are not in order", pair[0], pair[1]));
-        }
-        Ok(Self::new(labels))
+        Self::in_order(labels).map_err(|twice| format!("the label \"{twice}\" stands twice"))
     }
 
     /// The labels in one line, the middle ones left out if there are many.
@@ -387,9 +435,33 @@ mod tests {
     }
 
     #[test]
+    fn an_order_numbers_the_classes() {
+        let labels = |texts: &[&str]| texts.iter().map(|text| Label::from(*text)).collect::<Vec<_>>();
+        let sizes = LabelVocabulary::in_order(labels(&["small", "large", "7", "huge", "3"])).unwrap();
+        assert_eq!(names(&sizes), ["small", "large", "7", "huge", "3"]);
+        for (class, label) in sizes.labels().enumerate() {
+            assert_eq!((sizes.class_of(&label), sizes.label(class)), (Some(class), label));
+        }
+        assert_eq!((sizes.class_of_text(" 7.0 "), sizes.class_of_text("tiny")), (Some(2), None));
+        let mut integers = [3, 7, 5];
+        assert_eq!(sizes.map_integers(&mut integers, -1), Some(2));
+        assert_eq!(integers, [4, 2, -1]);
+        assert_eq!(LabelVocabulary::from_json(&sizes.to_json()).unwrap(), sizes);
+        assert_ne!(sizes, LabelVocabulary::new(sizes.labels()));
+        let backwards = LabelVocabulary::in_order(labels(&["2", "1", "0"])).unwrap();
+        assert!(!backwards.is_numbers());
+        let mut integers = [0, 1, 2];
+        assert_eq!((backwards.map_integers(&mut integers, -1), integers), (None, [2, 1, 0]));
+        assert!(LabelVocabulary::in_order(labels(&["0", "1"])).unwrap().is_numbers());
+        let words = LabelVocabulary::in_order(labels(&["yes", "no"])).unwrap();
+        assert_eq!((words.class_of_text("Yes"), words.class_of_text("false")), (Some(0), Some(1)));
+        assert_eq!(LabelVocabulary::in_order(labels(&["1", "a", "1.0"])), Err(Label::Integer(1)));
+    }
+
+    #[test]
     fn a_saved_vocabulary_is_checked() {
         assert_eq!(of(&["a", "-3", "b\"c"]).to_json(), r#"[-3,"a","b\"c"]"#);
-        for bad in ["", "{}", "[1.5]", "[2,1]", "[1,1]", r#"["a",1]"#, "[null]"] {
+        for bad in ["", "{}", "[1.5]", "[1,1]", r#"["a",1,"a"]"#, "[null]"] {
             assert!(LabelVocabulary::from_json(bad).is_err(), "{bad}");
         }
     }

@@ -85,7 +85,8 @@ impl Loader {
 impl Batches<'_> {
     fn load(&mut self) -> Result<Option<TensorBatch>> {
         let Some(mut step) = self.loader.next_step()? else { return Ok(None) };
-        let (epoch, global_rows, first_row) = (step.epoch(), step.global_rows(), step.own_rows().start);
+        let (epoch, global_rows, first_row) =
+            (step.epoch(), step.global_rows(), step.partition().first_own_row(step.global_rows()));
         self.has_ended = step.ends_epoch();
         let batch = self.feed.next(&mut step)?;
         let weights = batch.weights.map(|weights| weights.to_tensor()).transpose()?;

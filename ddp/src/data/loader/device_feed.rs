@@ -42,7 +42,7 @@ impl DeviceFeed {
     /// Errors of reading or copying the rows.
     pub fn next<'a>(&'a mut self, rows: &'a mut LoadedStep<'_>) -> Result<Batch<'a>> {
         let DeviceFeed::Gpu(GpuFeed { gpu, slots, next }) = self else { return rows.batch() };
-        let n_rows = rows.own_rows().len();
+        let n_rows = rows.n_own_rows();
         while slots.len() < 2 {
             slots.push(DeviceRows::new(gpu, n_rows, rows.device_shape())?);
         }

@@ -47,10 +47,8 @@ impl Filler {
     /// Announces the next rows to the dataset if a batch is the first of its window.
     fn announce(&self, job: &Job) {
         let RowOrder::Blocks(order) = &*job.order else { return };
-        if job.own.is_empty() {
-            return;
-        }
-        let window = order.window_of(job.own.end - 1);
+        let Some(last) = job.own().filter(|own| !own.is_empty()).last() else { return };
+        let window = order.window_of(last.end - 1);
         let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
         let first = match *announced {
             Some((epoch, last)) if epoch == job.epoch => last + 1,

@@ -149,9 +149,9 @@ impl HostBatch {
         if matches!(self.memory, Memory::OnDevice) {
             return Ok(());
         }
-        for Job { own, order, .. } in &self.jobs {
-            let first = self.rows.len();
-            self.rows.extend(own.clone().map(|position| order.index(position)));
+        for job in &self.jobs {
+            let (first, order) = (self.rows.len(), &job.order);
+            self.rows.extend(job.own().flatten().map(|position| order.index(position)));
             if matches!(**order, RowOrder::Sampled(_)) {
                 check_rows(&self.rows[first..], dataset.len())?;
             }
@@ -166,11 +166,12 @@ impl HostBatch {
         let for_gpu = matches!(&self.memory, Memory::Rows(memory) if memory.is_pinned());
         if !for_gpu
             && normalizer.is_none()
-            && let [Job { own, order, .. }] = &self.jobs[..]
-            && order.is_identity()
+            && let [job] = &self.jobs[..]
+            && job.order.is_identity()
+            && let (Some(own), 1) = (job.own().next(), job.own().count())
             && dataset.in_place(own.clone())?.is_some()
         {
-            self.in_place = Some(own.clone());
+            self.in_place = Some(own);
             return Ok(());
         }
         if matches!(self.memory, Memory::None) {
@@ -196,7 +197,7 @@ impl HostBatch {
 
     /// Advances to the next batch; returns false if there is none.
     pub(super) fn advance(&mut self) -> bool {
-        self.current = (self.current.0 + 1, self.current.1 + self.job().own.len());
+        self.current = (self.current.0 + 1, self.current.1 + self.job().n_own());
         self.current.0 < self.jobs.len()
     }
 

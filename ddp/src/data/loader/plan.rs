@@ -78,8 +78,6 @@ pub struct Job {
     pub(crate) order: Arc<RowOrder>,
     /// Positions of the global batch in the epoch's order.
     pub(crate) global: Range<usize>,
-    /// This rank's part of them.
-    pub(crate) own: Range<usize>,
     /// The passes over them.
     pub(crate) partition: RankPartition,
     /// Which part of the rows it is, in evaluation.
@@ -122,6 +120,13 @@ impl BatchPlan {
     /// Cuts each global batch into `n_shards` micro-shards, of which a rank takes a run, instead of micro-batches.
     pub fn micro_shards(mut self, n_shards: usize) -> Self {
         self.partition.kind = PartitionKind::MicroShards { n_shards };
+        self
+    }
+
+    /// Cuts each global batch into micro-batches that the ranks share, so that their rows do not depend on the number of ranks: for
+    /// models that take statistics of them, such as [`BatchNorm1d`](crate::model::layers::BatchNorm1d).
+    pub fn shared_micro_batches(mut self, n_micro: usize) -> Self {
+        self.partition.kind = PartitionKind::SharedMicroBatches { n_micro };
         self
     }
 
@@ -176,7 +181,6 @@ impl Iterator for BatchPlan {
         Some(Job {
             epoch: self.epoch,
             order: self.order.clone(),
-            own: global.of_rank(&self.partition),
             partition: self.partition,
             part: 0,
             global: global.positions,
@@ -218,7 +222,7 @@ fn batches(
             // The batches of a rank are its own.
             let partition =
                 RankPartition { kind: PartitionKind::Ranks { n_micro: 1 }, rank: 0, world_size: 1 };
-            Job { epoch: 0, order: order.clone(), global: rows.clone(), own: rows, partition, part }
+            Job { epoch: 0, order: order.clone(), global: rows, partition, part }
         })
     })
 }
@@ -227,6 +231,17 @@ impl Job {
     /// The global batch.
     pub(crate) fn n_rows(&self) -> usize {
         self.global.len()
+    }
+
+    /// This rank's positions in the epoch's order, as ranges.
+    pub(crate) fn own(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let start = self.global.start;
+        self.partition.own_rows(self.n_rows()).map(move |own| start + own.start..start + own.end)
+    }
+
+    /// Number of this rank's rows.
+    pub(crate) fn n_own(&self) -> usize {
+        self.partition.n_own_rows(self.n_rows())
     }
 
     /// Whether it is the epoch's last.
@@ -262,7 +277,7 @@ mod tests {
         let of_ranks = ddp_comm::threads::run(world_size, |world| {
             let plan = BatchPlan::new(&world, n_rows, global_rows, 2, seed, shuffle(kind, n_rows));
             let plan = plan.epochs(N_EPOCHS).starting_at(cursor);
-            plan.map(|job| job.own.map(|position| job.order.index(position)).collect::<Vec<_>>())
+            plan.map(|job| job.own().flatten().map(|position| job.order.index(position)).collect::<Vec<_>>())
                 .collect::<Vec<_>>()
         });
         let n_steps = of_ranks[0].len();
@@ -305,7 +320,7 @@ mod tests {
             let passes_of = |world_size| {
                 let of_ranks = ddp_comm::threads::run(world_size, |world| {
                     let jobs = passes(&world, n_rows, EvalPartition { n_parts, max_rows });
-                    jobs.map(|job| (job.part, job.own)).collect::<Vec<_>>()
+                    jobs.map(|job| (job.part, job.own().next().unwrap())).collect::<Vec<_>>()
                 });
                 of_ranks.concat()
             };

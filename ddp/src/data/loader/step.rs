@@ -42,15 +42,19 @@ impl LoadedStep<'_> {
         self.job().ends_epoch()
     }
 
-    /// Positions of the rows in the epoch's order: their numbers where the order is that of the rows.
+    /// Positions of the global batch in the epoch's order: the numbers of its rows where the order is that of the rows.
     pub(crate) fn positions(&self) -> std::ops::Range<usize> {
-        self.job().own.clone()
+        self.job().global.clone()
     }
 
     /// Numbers of the rows in the dataset's source.
     pub(crate) fn source_rows(&self) -> Vec<usize> {
-        let Job { own, order, .. } = self.job();
-        own.clone().map(|position| self.rows.dataset().source_row(order.index(position))).collect()
+        let order = &self.job().order;
+        self.job()
+            .own()
+            .flatten()
+            .map(|position| self.rows.dataset().source_row(order.index(position)))
+            .collect()
     }
 
     /// Part of the rows, in evaluation.
@@ -75,7 +79,7 @@ impl LoadedStep<'_> {
     /// # Panics
     /// If the rows are on the GPU ([`super::Loader::is_on_gpu`]).
     pub fn batch(&self) -> Result<Batch<'_>> {
-        self.batch.rows(&**self.rows.dataset(), 0..self.job().own.len())
+        self.batch.rows(&**self.rows.dataset(), 0..self.job().n_own())
     }
 }
 
@@ -94,8 +98,8 @@ impl StepRows for LoadedStep<'_> {
 
     fn micro_batch(&mut self, index: usize) -> Result<MicroBatch<'_>> {
         let pass = self.partition().micro_batch(self.global_rows(), index);
-        let first_own = self.own_rows().start;
-        let rows = pass.start - first_own..pass.end - first_own;
+        let start = self.partition().n_own_rows_before(self.global_rows(), index);
+        let rows = start..start + pass.len();
         Ok(MicroBatch { rows: self.batch.rows(&**self.rows.dataset(), rows)?, first_row: pass.start })
     }
 
@@ -110,7 +114,7 @@ impl StepRows for LoadedStep<'_> {
     }
 
     fn send(&mut self, to: &mut DeviceRows, scalars: Option<ScalarsOutput<'_>>) -> Result<()> {
-        let n_own = self.job().own.len();
+        let n_own = self.job().n_own();
         let normalizer = self.normalizer;
         let Rows::Gpu(_, table) = self.rows else {
             ops::begin_step(scalars, None)?;
@@ -125,7 +129,12 @@ impl StepRows for LoadedStep<'_> {
         let job = self.batch.job();
         match (&*job.order, &mut self.device_order) {
             (RowOrder::Rows(order), Some(on_device)) => {
-                on_device.number(order, job.own.start, to.numbers_mut(n_own)?, scalars)?;
+                let (mut first, mut scalars) = (0, scalars);
+                for own in job.own() {
+                    let numbers = to.numbers_mut(n_own)?.range(first, first + own.len())?;
+                    on_device.number(order, own.start, numbers, scalars.take())?;
+                    first += own.len();
+                }
             }
             _ => {
                 ops::begin_step(scalars, None)?;

@@ -68,6 +68,12 @@ pub enum PartitionKind {
         /// Micro-batches a rank; fewer where the last of them would be empty on every rank.
         n_micro: usize,
     },
+    /// Micro-batches of all ranks, each shared by the ranks: which rows a micro-batch has does not depend on the number of ranks. For
+    /// models that take statistics of them.
+    SharedMicroBatches {
+        /// Micro-batches; fewer where one of them would have less than two rows.
+        n_micro: usize,
+    },
     /// A fixed number of micro-shards at any number of ranks; each is one micro-batch, and a rank has a run of them.
     MicroShards {
         /// Micro-shards of all ranks.
@@ -87,10 +93,21 @@ pub struct RankPartition {
 }
 
 impl RankPartition {
-    /// The places of this rank's rows in a global batch of `global_rows`.
-    pub fn own_rows(&self, global_rows: usize) -> Range<usize> {
+    /// The places of this rank's rows in a global batch of `global_rows`, as ranges in order: one, or one per micro-batch.
+    pub fn own_rows(&self, global_rows: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let this = *self;
+        let n_ranges = match self.kind {
+            PartitionKind::SharedMicroBatches { .. } => self.n_micro_batches(global_rows),
+            PartitionKind::Ranks { .. } | PartitionKind::MicroShards { .. } => 1,
+        };
+        (0..n_ranges).map(move |index| this.own_range(global_rows, index))
+    }
+
+    /// Range `index` of [`RankPartition::own_rows`].
+    fn own_range(&self, global_rows: usize, index: usize) -> Range<usize> {
         match self.kind {
             PartitionKind::Ranks { .. } => rank_range(global_rows, self.rank, self.world_size),
+            PartitionKind::SharedMicroBatches { .. } => self.micro_batch(global_rows, index),
             PartitionKind::MicroShards { n_shards } => {
                 let shards = self.own_micro_shards();
                 // A run of no shards begins where the next rank's begins.
@@ -103,9 +120,41 @@ impl RankPartition {
         }
     }
 
+    /// Number of this rank's rows in a global batch of `global_rows`.
+    pub fn n_own_rows(&self, global_rows: usize) -> usize {
+        self.own_rows(global_rows).map(|range| range.len()).sum()
+    }
+
+    /// The place of this rank's first row in a global batch of `global_rows`.
+    pub fn first_own_row(&self, global_rows: usize) -> usize {
+        self.own_range(global_rows, 0).start
+    }
+
+    /// Number of this rank's rows before micro-batch `index`.
+    pub fn n_own_rows_before(&self, global_rows: usize, index: usize) -> usize {
+        match self.kind {
+            PartitionKind::SharedMicroBatches { .. } => {
+                (0..index).map(|before| self.micro_batch(global_rows, before).len()).sum()
+            }
+            PartitionKind::Ranks { .. } | PartitionKind::MicroShards { .. } => {
+                self.micro_batch(global_rows, index).start - self.first_own_row(global_rows)
+            }
+        }
+    }
+
+    /// Rows of micro-batch `index` of all ranks together.
+    pub fn micro_batch_rows_of_all(&self, global_rows: usize, index: usize) -> usize {
+        let of_rank = |rank| {
+            let of_rank = RankPartition { rank, ..*self };
+            (index < of_rank.n_micro_batches(global_rows))
+                .then(|| of_rank.micro_batch(global_rows, index).len())
+        };
+        (0..self.world_size).filter_map(of_rank).sum()
+    }
+
     /// The most rows that a rank has of a global batch of `global_rows`: those of rank 0, for larger parts come first.
     pub fn max_own_rows(&self, global_rows: usize) -> usize {
-        RankPartition { rank: 0, ..*self }.own_rows(global_rows).len()
+        RankPartition { rank: 0, ..*self }.n_own_rows(global_rows)
     }
 
     /// Most rows of a micro-batch of a global batch of `global_rows`.
@@ -117,6 +166,7 @@ impl RankPartition {
     pub fn n_micro_batches(&self, global_rows: usize) -> usize {
         match self.kind {
             PartitionKind::Ranks { n_micro } => n_micro.min(global_rows.div_ceil(self.world_size)).max(1),
+            PartitionKind::SharedMicroBatches { n_micro } => n_micro.min(global_rows / 2).max(1),
             PartitionKind::MicroShards { .. } => self.own_micro_shards().len(),
         }
     }
@@ -128,7 +178,12 @@ impl RankPartition {
     pub fn micro_batch(&self, global_rows: usize, index: usize) -> Range<usize> {
         match self.kind {
             PartitionKind::Ranks { .. } => {
-                micro_range(self.own_rows(global_rows), index, self.n_micro_batches(global_rows))
+                micro_range(self.own_range(global_rows, 0), index, self.n_micro_batches(global_rows))
+            }
+            PartitionKind::SharedMicroBatches { .. } => {
+                let of_all = part(global_rows, index, self.n_micro_batches(global_rows));
+                let own = part(of_all.len(), self.rank, self.world_size);
+                of_all.start + own.start..of_all.start + own.end
             }
             PartitionKind::MicroShards { n_shards } => {
                 part(global_rows, self.own_micro_shards().start + index, n_shards)
@@ -139,7 +194,7 @@ impl RankPartition {
     /// The numbers of this rank's micro-shards; empty where there are none.
     pub fn own_micro_shards(&self) -> Range<usize> {
         match self.kind {
-            PartitionKind::Ranks { .. } => 0..0,
+            PartitionKind::Ranks { .. } | PartitionKind::SharedMicroBatches { .. } => 0..0,
             PartitionKind::MicroShards { n_shards } => part(n_shards, self.rank, self.world_size),
         }
     }
@@ -176,12 +231,6 @@ impl GlobalBatch {
     /// Rows of this step over all ranks: what its sums are divided by.
     pub fn n_rows(&self) -> usize {
         self.positions.len()
-    }
-
-    /// Positions of one rank.
-    pub fn of_rank(&self, partition: &RankPartition) -> Range<usize> {
-        let own = partition.own_rows(self.n_rows());
-        self.positions.start + own.start..self.positions.start + own.end
     }
 }
 
@@ -288,10 +337,10 @@ mod tests {
             assert_eq!(passes, (0..8).map(|shard| part(global_rows, shard, 8)).collect::<Vec<_>>());
             let mut end = 0;
             for rank in ranks {
-                let own = rank.own_rows(global_rows);
-                assert_eq!(own.start, end);
-                assert!(own.len() <= rank.max_own_rows(global_rows));
-                end = own.end;
+                let own: Vec<_> = rank.own_rows(global_rows).collect();
+                assert_eq!((own.len(), own[0].start), (1, end));
+                assert!(own[0].len() <= rank.max_own_rows(global_rows));
+                end = own[0].end;
             }
             assert_eq!(end, global_rows);
         }
@@ -301,6 +350,38 @@ mod tests {
     }
 
     proptest! {
+        /// The rows of a micro-batch are the same at any number of ranks, two or more, and each row belongs to one rank.
+        #[test]
+        fn shared_micro_batches_do_not_depend_on_the_world_size(
+            global_rows in 0usize..100, n_micro in 1usize..6, world_size in 1usize..=5,
+        ) {
+            let kind = PartitionKind::SharedMicroBatches { n_micro };
+            let alone = RankPartition { kind, rank: 0, world_size: 1 };
+            let n = alone.n_micro_batches(global_rows);
+            let mut uses = vec![0; global_rows];
+            for index in 0..n {
+                let mut end = alone.micro_batch(global_rows, index).start;
+                for rank in 0..world_size {
+                    let partition = RankPartition { kind, rank, world_size };
+                    prop_assert_eq!(partition.n_micro_batches(global_rows), n);
+                    let own = partition.micro_batch(global_rows, index);
+                    prop_assert_eq!(own.start, end);
+                    end = own.end;
+                    prop_assert!(own.len() <= partition.max_micro_batch_rows(global_rows));
+                    prop_assert!(partition.n_own_rows(global_rows) <= partition.max_own_rows(global_rows));
+                    let before: Vec<_> = partition.own_rows(global_rows).flatten().collect();
+                    let first = partition.n_own_rows_before(global_rows, index);
+                    prop_assert_eq!(&before[first..first + own.len()], &own.clone().collect::<Vec<_>>()[..]);
+                    own.for_each(|row| uses[row] += 1);
+                }
+                prop_assert_eq!(end, alone.micro_batch(global_rows, index).end);
+                let n_rows = alone.micro_batch_rows_of_all(global_rows, index);
+                prop_assert!(n_rows >= 2 || global_rows < 2);
+                prop_assert_eq!(RankPartition { world_size, ..alone }.micro_batch_rows_of_all(global_rows, index), n_rows);
+            }
+            prop_assert!(uses.iter().all(|&n_uses| n_uses == 1), "{:?}", uses);
+        }
+
         /// The law: all ranks' micro-batches together use every row of the data once an epoch.
         #[test]
         fn every_row_once_an_epoch(
@@ -323,7 +404,8 @@ mod tests {
                 let mut in_order = step.positions.start;
                 for rank in 0..world_size {
                     let kind = PartitionKind::Ranks { n_micro: grad_accum_steps };
-                    let rows = step.of_rank(&RankPartition { kind, rank, world_size });
+                    let own = RankPartition { kind, rank, world_size }.own_rows(step.n_rows()).next().unwrap();
+                    let rows = step.positions.start + own.start..step.positions.start + own.end;
                     prop_assert!(rows.len().abs_diff(step.n_rows() / world_size) <= 1);
                     for micro in micro_ranges(rows, grad_accum_steps) {
                         // Contiguous over ranks: the order does not depend on the world size.

@@ -1,6 +1,7 @@
 //! The kinds of layers, one file each, and the order in which a config's settings become layers.
 
 mod activation;
+mod batch_norm;
 mod cast;
 mod dropout;
 mod embedding;
@@ -11,6 +12,7 @@ mod residual;
 mod rms_norm;
 
 pub use activation::ActivationLayer;
+pub use batch_norm::BatchNorm1d;
 pub use cast::Cast;
 pub use dropout::Dropout;
 pub use embedding::EmbeddingLayer;
@@ -98,6 +100,9 @@ fn add_layer(list: &mut LayerList, layer: &LayerConfig) {
         LayerConfig::Activation(activation) => list.activation(*activation),
         LayerConfig::LayerNorm => list.norm(LayerNorm::new),
         LayerConfig::RmsNorm => list.norm(RmsNorm::new),
+        LayerConfig::BatchNorm { eps, momentum } => {
+            list.norm(|index, features| BatchNorm1d::with(index, features, *eps, *momentum));
+        }
         LayerConfig::Dropout { p } => list.dropout(*p),
         LayerConfig::Residual { layers } => {
             list.push(SkipBegin::new(list.width));

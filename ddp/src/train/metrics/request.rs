@@ -43,6 +43,16 @@ impl MetricRequest {
         name.cloned().unwrap_or_else(|| output.to_string())
     }
 
+    /// Whether the outputs are cumulative logits of classes in an order.
+    pub(crate) fn is_cumulative(&self) -> bool {
+        self.units == OutputUnits::Cumulative
+    }
+
+    /// Classes, labels or targets of a model with this many outputs.
+    pub(crate) fn n_targets(&self, n_outputs: usize) -> usize {
+        n_outputs + usize::from(self.is_cumulative())
+    }
+
     /// Whether the confusion matrix is asked for and not too large.
     pub(crate) fn has_confusion_matrix(&self, n_outputs: usize) -> bool {
         self.metrics.has_table(MetricTable::ConfusionMatrix) && n_outputs <= MAX_TABLE_CLASSES

@@ -4,13 +4,14 @@ use ddp_comm::World;
 use ddp_kernels::ops::LossSums;
 
 use super::class_counts::ClassCounts;
+use super::class_distances::ClassDistances;
 use super::probabilities::{ProbabilitySums, softmax};
 use super::request::MetricRequest;
 use super::rows::EvalRows;
 use super::scores::{Areas, Scores};
 use super::target_sums::{self, TargetSums};
 use crate::config::{EvalMetric as M, MetricTable, Task};
-use crate::data::OutputUnits;
+use crate::data::{OutputUnits, cumulative};
 use crate::report::{ConfusionMatrix, EvalMetrics, EvalTables, NamedFigures};
 use crate::train::error::Result;
 
@@ -21,6 +22,9 @@ const OF_CLASSES: [M; 6] =
 const OF_PROBABILITIES: [M; 3] = [M::LogLoss, M::Top5Accuracy, M::Ece];
 /// Metrics that need all scores.
 const OF_SCORES: [M; 2] = [M::RocAuc, M::AveragePrecision];
+
+/// Metrics of the distances between classes.
+const OF_DISTANCES: [M; 2] = [M::ClassMae, M::QuadraticKappa];
 
 /// What an evaluation must bring to the host for the metrics that are asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,9 +39,11 @@ impl Needs {
         let metrics = &request.metrics;
         let probabilities = metrics.has_any(&OF_PROBABILITIES);
         match request.task {
+            // The host finds the classes.
+            Task::Classification if request.is_cumulative() => Needs { outputs: true, predicted: false },
             Task::Classification => Needs {
                 outputs: probabilities || metrics.has_any(&OF_SCORES),
-                predicted: probabilities || has_counts(request),
+                predicted: probabilities || has_counts(request) || metrics.has_any(&OF_DISTANCES),
             },
             Task::Multilabel | Task::Regression => Needs { outputs: true, predicted: false },
         }
@@ -66,11 +72,14 @@ pub(crate) struct Totals {
     pub(crate) n_correct: f64,
     n_all_correct: f64,
     classes: Option<ClassCounts>,
+    distances: Option<ClassDistances>,
     probabilities: Option<ProbabilitySums>,
     /// One per target; none for other tasks.
     targets: Vec<TargetSums>,
     /// Whether outputs are logarithms of what they predict.
     are_logarithms: bool,
+    /// Whether outputs are cumulative logits.
+    are_cumulative: bool,
 }
 
 impl Totals {
@@ -86,9 +95,11 @@ impl Totals {
             n_correct: 0.0,
             n_all_correct: 0.0,
             classes: classes.filter(|_| request.task != Task::Regression),
+            distances: request.metrics.has_any(&OF_DISTANCES).then(ClassDistances::default),
             probabilities: request.metrics.has_any(&OF_PROBABILITIES).then(ProbabilitySums::new),
             targets: vec![TargetSums::new(); n_targets],
             are_logarithms: request.units == OutputUnits::Logarithms,
+            are_cumulative: request.is_cumulative(),
         }
     }
 
@@ -96,13 +107,32 @@ impl Totals {
     pub(crate) fn add(&mut self, rows: &EvalRows<'_>, scores: Option<&mut Scores>) {
         self.weight += rows.weights().sum::<f64>();
         match self.task {
+            Task::Classification if self.are_cumulative => self.add_cumulative(rows, scores),
             Task::Classification => self.add_classes(rows, scores),
             Task::Multilabel => self.add_labels(rows, scores),
             Task::Regression => self.add_targets(rows),
         }
     }
 
+    /// Adds a batch of cumulative logits, one less per row than there are classes.
+    fn add_cumulative(&mut self, rows: &EvalRows<'_>, scores: Option<&mut Scores>) {
+        let (mut outputs, mut predicted) = (Vec::new(), Vec::with_capacity(rows.n_rows));
+        for logits in rows.outputs.chunks_exact(self.n_outputs - 1) {
+            predicted.push(cumulative::class_of(logits).map_or(-1, |class| class as i64));
+            // Of these the softmax is the probabilities.
+            outputs.extend(cumulative::probabilities(logits).into_iter().map(|value| value.ln() as f32));
+        }
+        let rows = EvalRows { outputs: &outputs, predicted: &predicted, ..*rows };
+        for ((label, &predicted), weight) in rows.labels().zip(rows.predicted).zip(rows.weights()) {
+            self.n_correct += if predicted == label as i64 { weight } else { 0.0 };
+        }
+        self.add_classes(&rows, scores);
+    }
+
     fn add_classes(&mut self, rows: &EvalRows<'_>, scores: Option<&mut Scores>) {
+        if let Some(distances) = &mut self.distances {
+            distances.add(rows);
+        }
         if let Some(classes) = &mut self.classes {
             classes.add_classes(rows);
         }
@@ -158,6 +188,7 @@ impl Totals {
             from_mut(&mut self.n_all_correct),
         ];
         sums.extend(self.classes.iter_mut().flat_map(ClassCounts::sums_mut));
+        sums.extend(self.distances.iter_mut().map(ClassDistances::sums_mut));
         sums.extend(self.probabilities.iter_mut().map(ProbabilitySums::sums_mut));
         sums
     }
@@ -238,6 +269,10 @@ impl Totals {
             put(M::Top5Accuracy, sums.top_5(self.weight, self.n_outputs));
             put(M::Ece, Some(sums.ece(self.weight)));
         }
+        if let Some(distances) = &self.distances {
+            put(M::ClassMae, distances.mean());
+            put(M::QuadraticKappa, distances.quadratic_kappa());
+        }
         if let Some((_, areas)) = areas {
             let mean = |of: fn(&Areas) -> Option<f64>| -> Option<f64> {
                 Some(areas.iter().map(of).sum::<Option<f64>>()? / areas.len() as f64)
@@ -256,7 +291,7 @@ impl Totals {
     fn targets_in_units(&self, request: &MetricRequest) -> Vec<TargetSums> {
         let scale = |target: usize| match &request.units {
             OutputUnits::Standardized(scale) => scale.scale[target],
-            OutputUnits::Targets | OutputUnits::Logarithms => 1.0,
+            OutputUnits::Targets | OutputUnits::Logarithms | OutputUnits::Cumulative => 1.0,
         };
         self.targets.iter().enumerate().map(|(target, sums)| sums.in_units(scale(target))).collect()
     }

@@ -8,16 +8,15 @@ use crate::data::files;
 
 /// Addresses that the program may have in all, in KiB: less than any of these files claims.
 const ADDRESSES_KIB: &str = "400000";
+/// glibc reserves 64 MiB of addresses for each thread that allocates while another one does: how many depends on chance.
+const ONE_ARENA: (&str, &str) = ("MALLOC_ARENA_MAX", "1");
 
 /// Runs in little memory.
 fn run(place: &Place, sets: &[&str]) -> super::harness::Ended {
     let script = format!("ulimit -v {ADDRESSES_KIB} && exec \"$0\" \"$@\"");
-    place.end(Command::new("sh").args(["-c", &script, PROGRAM]).args(train(sets)).args([
-        "--threads",
-        "1",
-        "--device",
-        "cpu",
-    ]))
+    let mut command = Command::new("sh");
+    command.args(["-c", &script, PROGRAM]).args(train(sets)).args(["--threads", "1", "--device", "cpu"]);
+    place.end(command.env(ONE_ARENA.0, ONE_ARENA.1))
 }
 
 #[track_caller]
@@ -316,5 +315,5 @@ fn in_time(place: &Place, line: &str) {
     if line.starts_with("train ") {
         command.args(["--threads", "1", "--device", "cpu"]);
     }
-    place.end(&mut command).is_good();
+    place.end(command.env(ONE_ARENA.0, ONE_ARENA.1)).is_good();
 }

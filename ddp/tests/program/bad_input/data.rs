@@ -141,7 +141,13 @@ fn headers() {
     );
     refuses("x,y,Label\n0,1,0\n", &["no target column \"label\"", "did you mean \"Label\"?"]);
     refuses("x,x,label\n0,1,0\n", &["line 1: columns 1 and 2 are both named \"x\"", "hint: rename"]);
-    refuses("0,1,0\n1,0,1\n", &["line 1: expected column names, got numbers", "hint: add a first row"]);
+    refuses(
+        "0,1,0\n1,0,1\n",
+        &[
+            "line 1: expected column names, got what looks like a row: 0, 1, 0\n",
+            "hint: `data.header` = false",
+        ],
+    );
     refuses("label\n0\n1\n", &["no feature columns"]);
     refuses("x,,label\n0,1,0\n", &["line 1: column 2 has no name"]);
     let place = Place::with(&[("rows.csv", "x;y;label\n0;1;0\n")]);

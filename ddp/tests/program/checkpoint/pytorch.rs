@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use ddp::checkpoint::{CheckpointStore, EMA_STATE, RunState, SaveOptions, Saver, ShardRange};
+use ddp::checkpoint::{CheckpointStore, Contents, EMA_STATE, RunState, SaveOptions, Saver, ShardRange};
 use ddp::config::Config;
 use ddp::config::precision::Precision;
 use ddp::model::file::ModelFile;
@@ -38,6 +38,9 @@ fn logits_are_the_same() {
         "model.layers=[{{kind=\"linear\",out_features=12,activation=\"tanh\"}},{block},{{kind=\"layer_norm\"}}]"
     );
     check("list", &[&layers, "model.bias=false"]);
+    let normed = "model.layers=[{kind=\"linear\",out_features=12},{kind=\"batch_norm\",eps=0.01,momentum=0.3},\
+                  {kind=\"activation\",activation=\"relu\"}]";
+    check("batch norm", &[normed]);
 }
 
 /// Trains the example with these settings, and compares the outputs of its model and of its moving average.
@@ -62,6 +65,8 @@ fn check(name: &str, sets: &[&str]) {
     let spec = ModelSpec::new(&config.model, n_features, 10);
     let mut model = Network::new(spec, 400, Device::Cpu, Precision::F32).unwrap();
     let weights = file.weights(model.layout()).unwrap().to_vec::<f32>().unwrap();
+    let statistics = file.statistics(model.layout()).unwrap();
+    model.set_saved_buffers(&statistics).unwrap();
     let ema: Vec<f32> = weights.iter().enumerate().map(|(i, w)| w * 0.75 + 0.02 * (i as f32).sin()).collect();
     let flat_len = weights.len();
     let options = SaveOptions {
@@ -74,10 +79,14 @@ fn check(name: &str, sets: &[&str]) {
     let store = CheckpointStore::of_run(&out);
     store.prepare().unwrap();
     Saver::new(store, options)
-        .save(
+        .save_all(
             &RunState { step: 1_000_000, n_rows: 1, global_rows: 1, ..RunState::default() },
-            Some(&weights),
-            &[&ema],
+            Contents {
+                weights: Some(&weights),
+                registered: &statistics,
+                state: &[&ema],
+                ..Contents::default()
+            },
         )
         .unwrap();
 

@@ -385,7 +385,7 @@ fn targets_decide_on_the_task() {
     let ended = dry(&["--set", "loss.kind=mse"]);
     assert_eq!(ended.status.code(), Some(2));
     assert!(
-        ended.stderr.contains("\"cross_entropy\" or \"focal\" for task \"classification\""),
+        ended.stderr.contains("\"cross_entropy\" or \"focal\" or \"ordinal\" for task \"classification\""),
         "{}",
         ended.stderr
     );

@@ -95,10 +95,29 @@ fn make(dir: &Path) -> Vec<Case> {
          [[model.layers]]\nkind = \"glu\"\nout_features = 6\ngate = \"geglu\"\nbias = false\n\
          [[model.layers]]\nkind = \"glu\"\nout_features = 5\ngate = \"reglu\"",
     );
+    let batch_norm = config(
+        "batch-norm",
+        "target = \"kind\"\ndrop = [\"yes\", \"no\", \"price\"]\ncategorical = [\"city\", \"code\"]\n\
+         encode = \"embedding\"\nmissing = \"zero\"\nnormalize = \"standard\"\n\
+         [[model.layers]]\nkind = \"batch_norm\"\n\
+         [[model.layers]]\nkind = \"linear\"\nout_features = 12\n\
+         [[model.layers]]\nkind = \"batch_norm\"\neps = 0.01\nmomentum = 0.3\n\
+         [[model.layers]]\nkind = \"activation\"\nactivation = \"relu\"",
+    );
     let counts = config(
         "counts",
         "target = \"code\"\ndrop = [\"kind\", \"yes\", \"no\", \"city\"]\nmissing = \"mean\"\n\
          [loss]\nkind = \"poisson\"\n[model]\nhidden = [8]",
+    );
+    let ordinal = config(
+        "ordinal",
+        "target = \"city\"\nclass_order = [\"São Paulo\", \"Bern\", \"a😀b\", \"Köln\", \"New York, NY\"]\n\
+         drop = [\"kind\", \"yes\", \"no\"]\nmissing = \"mean\"\n[loss]\nkind = \"ordinal\"\n[model]\nhidden = [8]",
+    );
+    let grades = config(
+        "grades",
+        "target = \"kind\"\ndrop = [\"city\", \"yes\", \"no\"]\nmissing = \"mean\"\n\
+         [loss]\nkind = \"ordinal\"\n[model]\nhidden = []",
     );
     let labels = |name: &str, texts: [&str; 3]| {
         let rows = write(dir, &format!("{name}.csv"), &labelled(texts));
@@ -140,7 +159,10 @@ fn make(dir: &Path) -> Vec<Case> {
         ("multilabel", multilabel, rows.clone()),
         ("regression", regression, write(dir, "whole.csv", &table(160, 40))),
         ("blocks", blocks, rows.clone()),
+        ("batch-norm", batch_norm, rows.clone()),
         ("counts", counts, rows.clone()),
+        ("ordinal", ordinal, write(dir, "cities.csv", &table(160, 40))),
+        ("grades", grades, write(dir, "graded.csv", &table(160, 40))),
         ("texts", texts, text_rows),
         ("integers", integers, integer_rows),
         ("mixed", mixed, mixed_rows),

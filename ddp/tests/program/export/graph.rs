@@ -23,9 +23,10 @@ const NUMBERS: [&str; 11] =
 
 #[test]
 fn all_use_the_same_operator_sets_and_known_operators() {
-    const KNOWN: [&str; 25] = [
+    const KNOWN: [&str; 29] = [
         "Add",
         "ArgMax",
+        "BatchNormalization",
         "Cast",
         "Concat",
         "Div",
@@ -34,12 +35,15 @@ fn all_use_the_same_operator_sets_and_known_operators() {
         "Gather",
         "Gelu",
         "Gemm",
+        "Greater",
         "GreaterOrEqual",
         "IsNaN",
         "LabelEncoder",
         "LayerNormalization",
+        "Max",
         "Mul",
         "ReduceMean",
+        "ReduceSum",
         "Relu",
         "Sigmoid",
         "Slice",
@@ -156,6 +160,12 @@ fn outputs_follow_the_task() {
     assert!(model.graph().operators().ends_with(&["Gemm", "Sigmoid", "GreaterOrEqual", "Cast"]));
     assert_eq!(model.metadata("ddp_train.labels"), None);
     assert_eq!(model.metadata("ddp_train.targets"), Some("[\"yes\",\"no\"]"));
+    let model = self::model("ordinal");
+    assert_eq!(outputs(model.graph()), ["probabilities f32 [N, 5]", "label text [N]"]);
+    let want = ["Sigmoid", "Gemm", "Max", "ReduceSum", "Div", "Greater", "Cast", "ReduceSum", "Gather"];
+    assert!(model.graph().operators().ends_with(&want), "{:?}", model.graph().operators());
+    let labels = r#"["São Paulo","Bern","a😀b","Köln","New York, NY"]"#;
+    assert_eq!(model.metadata("ddp_train.labels"), Some(labels));
     let model = self::model("regression");
     assert_eq!(outputs(model.graph()), ["prediction f64 [N, 2]"]);
     let want = ["IsNaN", "Where", "Gather", "Cast", "Cast", "Sub", "Mul", "Cast", "Concat", "Gemm"];

@@ -173,6 +173,7 @@ fn answer(gpu: &'static Gpu, key: &Key, arena: &Arena) -> String {
 
 /// The record of `gpu`.
 fn record(gpu: &'static Gpu, max_flops: usize) -> String {
+    let _alone = tests::lock_determinism();
     let questions = questions(max_flops);
     let arena = Arena::new(&questions, gpu.device());
     let version = gpu.blas().unwrap().lt.version();

@@ -1,10 +1,18 @@
 //! Fused forms that are never asked for, and sums that are not split.
 
+use std::sync::MutexGuard;
+
 use super::*;
 use crate::cuda::library;
 use crate::ops::addmm;
 use crate::ops::testing::{devices, random, tensor};
 use crate::{Device, Tensor};
+
+/// Held by a test while it sets [`Gpu::set_deterministic`], which all tests of the process see.
+pub(super) fn lock_determinism() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The reduction scheme of the plan's algorithm.
 pub(super) fn reduction_scheme(plan: &Plan) -> u32 {
@@ -49,6 +57,7 @@ fn deterministic_matmuls_split_no_sum_in_place() {
     const IN_PLACE: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_INPLACE as u32;
     let (m, n, k) = (16, 16, 1 << 16);
     let (a, b) = (random::<f32>(m * k, 1), random::<f32>(k * n, 2));
+    let _alone = lock_determinism();
     for device in devices() {
         let Device::Cuda(index) = device else { continue };
         let gpu = Gpu::get(index).unwrap();

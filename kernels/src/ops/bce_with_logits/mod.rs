@@ -28,19 +28,22 @@ pub fn bce_with_logits(
     d_logits: Option<TensorMut<'_>>,
     sums: SumsOutput<'_>,
 ) -> Result<()> {
-    struct Bce;
-    impl ElementLoss for Bce {
-        const KERNELS: cuda::Kernels = cuda::kernels!("bce_with_logits");
-        #[inline(always)]
-        fn value<T: Float>(&self, x: T, t: T) -> T {
-            x.at_least(T::ZERO) - x * t + (-x.abs()).exp().ln_1p()
-        }
-        #[inline(always)]
-        fn derivative<T: Float>(&self, x: T, t: T) -> T {
-            x.sigmoid() - t
-        }
-    }
     elementwise_loss("bce_with_logits", &Bce, "logits", logits, targets, row_weights, scale, d_logits, sums)
+}
+
+/// The loss of one logit and one target.
+pub(super) struct Bce;
+
+impl ElementLoss for Bce {
+    const KERNELS: cuda::Kernels = cuda::kernels!("bce_with_logits");
+    #[inline(always)]
+    fn value<T: Float>(&self, x: T, t: T) -> T {
+        x.at_least(T::ZERO) - x * t + (-x.abs()).exp().ln_1p()
+    }
+    #[inline(always)]
+    fn derivative<T: Float>(&self, x: T, t: T) -> T {
+        x.sigmoid() - t
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@
 //         quantile  parameter*e or (parameter - 1)*e, e = t - x;  -parameter, 0 or 1 - parameter
 //         poisson  e^x - t*x;                                   e^x - t
 //         focal  m^parameter * bce, m = t*(1 - s) + (1 - t)*s, s = sigmoid(x);  m^parameter * (s - t + parameter * (1 - 2t)*s*(1 - s)/m * bce)
-// shapes  x, target: T[n]; row_weights: f32[n / cols], used if ROW_WEIGHTS is 1; d: D[n] or null; tail: f32[16]; extra: f64[1] or null
+//         ordinal  bce with the target label > column
+// shapes  x, target: T[n]; labels of ordinal: i64[n / cols]; row_weights: f32[n / cols], used if ROW_WEIGHTS is 1; d: D[n] or null; tail: f32[16]; extra: f64[1] or null
 // launch  grid-stride over n, 16 bytes per access if the pointers allow it, block 256; any n
 // moved   3 values per element (read x and t, write d): memory-bound
 // order   sums in f64, by thread, block and then blocks in order: bit-identical between runs; one atomic per block
@@ -202,3 +203,40 @@ LOSS(focal_with_logits_bf16, Focal, bf16, bf16)
 LOSS(focal_with_logits_f16, Focal, f16, f16)
 LOSS(focal_with_logits_f32_bf16, Focal, float, bf16)
 LOSS(focal_with_logits_f32_f16, Focal, float, f16)
+
+// Ordinal: element i of a row is bce with the target label > i; a label outside 0..=cols makes the loss NaN, and d 0.
+template <class T, class D>
+__device__ __forceinline__ void ordinal(const T* x, const i64* labels, const float* row_weights, D* d, size_t n, size_t cols,
+                                        double scale, float* tail, int accumulate, const double* extra, u32* counter,
+                                        double* partials) {
+    typedef MATH(T) M;
+    double loss_sum = 0, weight_sum = 0;
+    for (size_t i = first_element(); i < n; i += grid_stride()) {
+        size_t row = i / cols, col = i - row * cols;
+        i64 label = labels[row];
+        float weight = row_weights ? row_weights[row] : 1.0f;
+        M derivative = 0;
+        if (weight != 0) {
+            M v = to_float(x[i]), t = label > (i64)col ? (M)1 : (M)0;
+            bool is_class = label >= 0 && label <= (i64)cols;
+            loss_sum += is_class ? (double)weight * (double)Bce::value(v, t, v) : (double)__uint_as_float(0x7fc00000u);
+            weight_sum += weight;
+            if (is_class) derivative = (M)scale * (M)weight * Bce::derivative(v, t, v);
+        }
+        if (d) d[i] = Format<D>::from(derivative);
+    }
+    leave_sums(loss_sum, weight_sum, counter, partials, tail, accumulate, extra);
+}
+
+#define ORDINAL(name, T, D)                                                                                           \
+    extern "C" __global__ void                                                                                        \
+        name(const T* x, const i64* labels, const float* row_weights, D* d, size_t n, size_t cols, double scale,      \
+             float* tail, int accumulate, const double* extra, u32* counter, double* partials) {                      \
+        ordinal(x, labels, row_weights, d, n, cols, scale, tail, accumulate, extra, counter, partials);               \
+    }
+ORDINAL(ordinal_f32, float, float)
+ORDINAL(ordinal_f64, double, double)
+ORDINAL(ordinal_bf16, bf16, bf16)
+ORDINAL(ordinal_f16, f16, f16)
+ORDINAL(ordinal_f32_bf16, float, bf16)
+ORDINAL(ordinal_f32_f16, float, f16)

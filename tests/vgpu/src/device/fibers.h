@@ -46,6 +46,7 @@ struct VgpuLaunch {
   char error[512];
   VgpuRange *ranges;
   unsigned n_ranges;
+  void **stacks;  // of fibers, one for each thread of a block; null where none was needed yet
 };
 
 static uint3 threadIdx, blockIdx;
@@ -58,7 +59,6 @@ constexpr unsigned MAX_THREADS = 1024, STACK = 64 << 10, MAX_DYN_SMEM = 232448;
 struct Thread { void *sp; uint3 idx; unsigned wait_line; };
 
 static Thread th[MAX_THREADS];
-static void *fiber_stack[MAX_THREADS];  // a pool; fiber k uses stack k
 static void *idle_fiber[MAX_THREADS];
 static void *main_sp;
 static unsigned n_idle, n_fibers;
@@ -141,13 +141,15 @@ VGPU_HOT void *new_fiber() {
   if (n_idle) return idle_fiber[--n_idle];
   if (n_fibers == MAX_THREADS) die("out of fibers");
   unsigned k = n_fibers++;
-  if (!fiber_stack[k]) {
-    fiber_stack[k] = mmap(nullptr, STACK + 4096, PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    mprotect(fiber_stack[k], 4096, PROT_NONE);
+  void *&stack = L->stacks[k];
+  if (!stack) {
+    void *fresh = mmap(nullptr, STACK + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (fresh == MAP_FAILED) die("no memory mapping is left for the stack of a thread");
+    mprotect(fresh, 4096, PROT_NONE);
+    stack = fresh;
   }
   // Staggered, so that the stacks don't compete for the same sets of the cache.
-  char *top = (char *)fiber_stack[k] + STACK + 4096 - 64 * (k % 61) - 64;
+  char *top = (char *)stack + STACK + 4096 - 64 * (k % 61) - 64;
   void **sp = (void **)((uintptr_t)top & ~63ull);
   *--sp = nullptr;
   *--sp = (void *)fiber_main;

@@ -4,12 +4,14 @@
 //! - [`compile`]: the compiler, and the cache of what it made
 //! - [`image`]: what stands in for PTX and cubins
 //! - [`module`]: loading that, and running a kernel
+//! - [`stacks`]: the stacks of the threads of a kernel
 
 pub(crate) mod compile;
 pub(crate) mod image;
 pub(crate) mod module;
 pub(crate) mod options;
 pub(crate) mod source;
+mod stacks;
 
 use crate::abi::{api, lock, put, slice, text};
 use crate::fault;

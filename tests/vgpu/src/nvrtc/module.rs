@@ -5,6 +5,7 @@
 //! is never unmapped: a launch that is queued may still need it.
 
 use super::image::Image;
+use super::stacks::with_stacks;
 use crate::code::INVALID_IMAGE;
 use crate::config::CONFIG;
 use crate::driver::launch::Shape;
@@ -51,6 +52,7 @@ struct Launch {
     error: [c_char; 512],
     ranges: *mut Range,
     n_ranges: u32,
+    stacks: *mut *mut c_void,
 }
 
 /// `KernelInfo` of `device/launch.h`.
@@ -194,11 +196,16 @@ impl Kernel {
             error: [0; 512],
             ranges: ranges.as_mut_ptr(),
             n_ranges: ranges.len() as u32,
+            stacks: std::ptr::null_mut(),
         };
         let _one_at_a_time = crate::abi::lock(&self.running);
         // SAFETY: `launch` is laid out as VgpuLaunch and outlives the call; the arguments have the sizes that the
         // kernel's type says. A fault of the kernel comes back as the result 1.
-        let failed = trap::in_kernel(self.escape, || unsafe { (self.info.run)(&mut launch) }) != 0;
+        let run = |launch: *mut Launch| trap::in_kernel(self.escape, || unsafe { (self.info.run)(launch) });
+        let failed = with_stacks(|stacks| {
+            launch.stacks = stacks;
+            run(&mut launch) != 0
+        });
         if !failed {
             return Ok(());
         }

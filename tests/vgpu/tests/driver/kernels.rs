@@ -279,3 +279,31 @@ fn work_of_many_blocks_is_complete_in_any_order() {
     };
     run!(["--fuzz", "11"], client).clean();
 }
+
+#[test]
+fn modules_share_the_stacks_of_their_threads() {
+    fn mappings() -> usize {
+        std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
+    }
+    // A stack and its guard for each of 1024 threads that wait at a barrier.
+    fn launch() {
+        let gpu = Gpu::new(0);
+        let s = &gpu.stream;
+        let x = s.clone_htod(&[1.0f32; 1024]).unwrap();
+        let mut sum = s.alloc_zeros::<f32>(1).unwrap();
+        let kernel = gpu.kernel("block_sum");
+        let mut launch = s.launch_builder(&kernel);
+        launch.arg(&x).arg(&mut sum).arg(&1i32);
+        unsafe { launch.launch(LaunchConfig { shared_mem_bytes: 4096, ..threads(1024) }) }.unwrap();
+        assert_eq!(s.clone_dtoh(&sum).unwrap(), [1024.0]);
+    }
+    let client = || {
+        launch();
+        let after_one = mappings();
+        assert!(after_one > 2000, "{after_one} mappings");
+        (0..4).for_each(|_| launch());
+        let after_five = mappings();
+        assert!(after_five < after_one + 500, "{after_one} mappings, then {after_five}");
+    };
+    run!(["-n", "1"], client).clean();
+}

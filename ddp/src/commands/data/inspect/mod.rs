@@ -67,7 +67,8 @@ fn config(args: &InspectArgs) -> Result<DataConfig> {
     let delimiter =
         args.delimiter.iter().map(|delimiter| format!("data.delimiter={}", section::quoted(delimiter)));
     let decimal = args.decimal.iter().map(|decimal| format!("data.decimal={}", section::quoted(decimal)));
-    let mut data = Config::load(None, &delimiter.chain(decimal).collect::<Vec<_>>())?.data;
+    let header = args.no_header.then(|| "data.header=false".to_owned());
+    let mut data = Config::load(None, &delimiter.chain(decimal).chain(header).collect::<Vec<_>>())?.data;
     data.missing_values.clone_from(&args.missing_value);
     data.train.clone_from(&args.path);
     data.labels.clone_from(&args.labels);

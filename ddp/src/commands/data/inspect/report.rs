@@ -49,6 +49,8 @@ pub(super) fn next_step(profile: &Profile, args: &InspectArgs) -> Option<String>
     words.extend(args.labels.iter().map(|labels| format!("--labels {}", quote(labels))));
     words.extend(args.format.iter().map(|format| format!("--format {}", format.name())));
     words.extend(args.delimiter.iter().map(|delimiter| format!("--delimiter {}", quote(delimiter))));
+    words.extend(args.decimal.iter().map(|decimal| format!("--decimal {}", quote(decimal))));
+    words.extend(args.no_header.then(|| "--no-header".to_owned()));
     words.extend(args.missing_value.iter().map(|value| format!("--missing-value={}", quote(value))));
     Some(format!("\n# to save these lines: {} --write-config run.toml\n", words.join(" ")))
 }

@@ -6,7 +6,7 @@ use super::collector::Collector;
 use super::column_profile::{ColumnProfile, Kind, Range};
 use super::origin::Origin;
 use super::warnings::{Warning, WarningKind};
-use crate::config::{DataFormat, Decimal, Delimiter, Task};
+use crate::config::{DataFormat, Decimal, Delimiter, Header, Task};
 use crate::data::{SourceSpec, holds_eval_rows};
 
 /// Fewest distinct integers in a target that may be a rating rather than names of classes.
@@ -51,6 +51,9 @@ pub(super) fn lines(
     }
     if spec.data.format != DataFormat::Auto {
         lines.push(format!("format = {}", quoted(spec.data.format.name())));
+    }
+    if spec.data.header == Header::Absent {
+        lines.push("header = false".to_owned());
     }
     if spec.data.delimiter != Delimiter::Auto {
         lines.push(format!("delimiter = {}", quoted(spec.data.delimiter.name())));

@@ -46,7 +46,7 @@ impl CsvCells {
         let input = Input::new(content).map_err(|error| unreadable(path, error))?;
         let mut input = input.within(spec.memory_bytes);
         let dialect = Dialect::find(&mut input, spec).map_err(|error| unreadable(path, error))?;
-        let Header { names, unnamed } = header::read(&mut input, path)?;
+        let Header { names, unnamed } = header::read(&mut input, path, spec.data.header, dialect.n_cells)?;
         let blank = unnamed.last().copied().filter(|&at| at + 1 == names.len());
         let blank = blank.filter(|&at| !spec.data.drop.contains(&names[at]));
         Ok(CsvCells { path: path.to_owned(), input, dialect, names, unnamed, blank, n_bytes })

@@ -4,7 +4,7 @@ use std::io;
 
 use super::blanks;
 use super::input::Input;
-use crate::config::{Decimal, Delimiter};
+use crate::config::{Decimal, Delimiter, Header};
 use crate::data::source::SourceSpec;
 use crate::data::table::cell::Notation;
 use crate::data::table::decimal::{DecimalMark, Marks};
@@ -20,6 +20,8 @@ const MAX_ROWS: usize = 64;
 pub(super) struct Dialect {
     pub(super) delimiter: u8,
     pub(super) notation: Notation,
+    /// Cells of the first row; 0 in a file without rows.
+    pub(super) n_cells: usize,
     /// Whether the first value of each column is a date; may be shorter than the row.
     pub(super) are_dates: Vec<bool>,
 }
@@ -56,23 +58,24 @@ impl Dialect {
         let text = input.rest_of_text();
         let found = given.unwrap_or_else(|| delimiter_of(text, is_whole));
         let rows = first_rows(text, found, is_whole);
+        let n_names = usize::from(spec.data.header != Header::Absent).min(rows.len());
         let decimal = match (spec.data.decimal, found) {
             (Decimal::Point, _) => DecimalMark::PointAfterCommas,
             (Decimal::Comma, _) => DecimalMark::Comma,
             (Decimal::Auto, b',') => DecimalMark::Point,
-            (Decimal::Auto, _) => decimal_mark(&rows[rows.len().min(1)..], found),
+            (Decimal::Auto, _) => decimal_mark(&rows[n_names..], found),
         };
         let notation = Notation::new(decimal, &spec.data.missing_values);
-        let n_columns = rows.first().map_or(0, Vec::len);
+        let n_cells = rows.first().map_or(0, Vec::len);
         let is_date = |column: usize| {
-            let mut cells = rows.iter().skip(1).filter_map(|row| row.get(column));
+            let mut cells = rows.iter().skip(n_names).filter_map(|row| row.get(column));
             let first = cells.find(|cell| !notation.is_missing(cell));
             let moment = first.and_then(|cell| time::parse(std::str::from_utf8(cell).ok()?.trim()));
             moment.is_some_and(|moment| moment.has_date)
         };
-        let are_dates = (0..n_columns).map(is_date).collect();
+        let are_dates = (0..n_cells).map(is_date).collect();
         input.set_delimiter(found);
-        Ok(Dialect { delimiter: found, notation, are_dates })
+        Ok(Dialect { delimiter: found, notation, n_cells, are_dates })
     }
 }
 

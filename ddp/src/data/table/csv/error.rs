@@ -28,18 +28,30 @@ pub enum CsvError {
         /// The file.
         path: PathBuf,
     },
-    /// A first row of numbers.
+    /// A comment in place of the column names.
     #[error(
-        "data file `{}`: line 1: expected column names, got numbers (\"{first}\" comes \
-         first)\n\
-         hint: add a first row with the column names",
-        path.display()
+        "data file `{}`: line 1: expected column names, got what looks like a comment: {text}\n\
+         hint: remove such lines: grep -v '^#' {} > rows.csv",
+        path.display(), path.display()
+    )]
+    Comment {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        text: String,
+    },
+    /// A first row that looks like the others.
+    #[error(
+        "data file `{}`: line 1: expected column names, got what looks like a row: {}\n\
+         hint: `data.header` = false reads it as a row and calls the columns column_1, column_2 and so on (--no-header of `data \
+         inspect`); true takes it for the names",
+        path.display(), shown_cells(cells)
     )]
     NoHeader {
         /// The file.
         path: PathBuf,
-        /// The first cell.
-        first: String,
+        /// The cells.
+        cells: Vec<String>,
     },
     /// An empty cell in the header.
     #[error(
@@ -56,7 +68,7 @@ pub enum CsvError {
     /// Two columns of one name.
     #[error(
         "data file `{}`: line 1: columns {first} and {second} are both named \"{column}\"\n\
-         hint: rename one of them",
+         hint: rename one of them; if the first line is a row, set `data.header` = false (--no-header of `data inspect`)",
         path.display()
     )]
     DuplicateColumn {
@@ -159,6 +171,12 @@ fn shown_texts(texts: &[(String, String)]) -> String {
         None | Some(0) => shown.join(", "),
         Some(more) => format!("{} and {more} more columns", shown.join(", ")),
     }
+}
+
+/// `5.1, 3.5, 1.4, 0.2, Iris-setosa`
+fn shown_cells(cells: &[String]) -> String {
+    let more = if cells.len() > SHOWN { ", ..." } else { "" };
+    cells.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ") + more
 }
 
 fn quoted_names(texts: &[(String, String)]) -> String {

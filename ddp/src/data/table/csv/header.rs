@@ -5,6 +5,7 @@ use std::path::Path;
 use super::error::CsvError;
 use super::input::Input;
 use super::read_error::unreadable;
+use crate::config::Header as Setting;
 use crate::data::CellProblem;
 use crate::data::error::Result;
 
@@ -17,11 +18,17 @@ pub(super) struct Header {
     pub(super) unnamed: Vec<usize>,
 }
 
-/// Reads the column names, which must be unique.
+/// Reads the column names, which must be unique; without any, the first row stays to be read.
+///
+/// - `n_cells`: cells of the first row
 ///
 /// # Errors
-/// [`CsvError::Empty`], [`CsvError::NoHeader`], [`CsvError::DuplicateColumn`].
-pub(super) fn read(input: &mut Input, path: &Path) -> Result<Header> {
+/// [`CsvError::Empty`], [`CsvError::Comment`], [`CsvError::NoHeader`], [`CsvError::DuplicateColumn`].
+pub(super) fn read(input: &mut Input, path: &Path, setting: Setting, n_cells: usize) -> Result<Header> {
+    if setting == Setting::Absent && n_cells > 0 {
+        let names = (1..=n_cells).map(|number| format!("column_{number}")).collect();
+        return Ok(Header { names, unnamed: Vec::new() });
+    }
     let Some(record) = input.record().map_err(|error| unreadable(path, error))? else {
         return Err(CsvError::Empty { path: path.to_owned() }.into());
     };
@@ -37,8 +44,11 @@ pub(super) fn read(input: &mut Input, path: &Path) -> Result<Header> {
     }
     let unnamed: Vec<usize> = (1..names.len()).filter(|&index| names[index].is_empty()).collect();
     unnamed.iter().for_each(|&index| names[index] = format!("Unnamed: {index}"));
-    if names.iter().all(|name| name.parse::<f64>().is_ok()) {
-        return Err(CsvError::NoHeader { path: path.to_owned(), first: names[0].clone() }.into());
+    if setting == Setting::Auto && n_cells == 1 && names[0].starts_with('#') {
+        return Err(CsvError::Comment { path: path.to_owned(), text: names.swap_remove(0) }.into());
+    }
+    if setting == Setting::Auto && looks_like_row(&names) {
+        return Err(CsvError::NoHeader { path: path.to_owned(), cells: names }.into());
     }
     let mut sorted: Vec<_> = names.iter().enumerate().map(|(index, name)| (name, index + 1)).collect();
     sorted.sort();
@@ -56,4 +66,11 @@ pub(super) fn read(input: &mut Input, path: &Path) -> Result<Header> {
         input.pad_to(names.len());
     }
     Ok(Header { names, unnamed })
+}
+
+/// Whether the first row is one of data: all of its cells are numbers, or some are that do not ascend. Numbers that name columns, such
+/// as years or wavelengths, ascend.
+fn looks_like_row(names: &[String]) -> bool {
+    let numbers: Vec<f64> = names.iter().filter_map(|name| name.parse().ok()).collect();
+    numbers.len() == names.len() || numbers.windows(2).any(|pair| pair[0] >= pair[1])
 }

@@ -46,7 +46,7 @@ impl CsvReader {
 
     fn from_input(mut input: Input, path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
         let dialect = Dialect::find(&mut input, spec).map_err(|error| unreadable(path, error))?;
-        let Header { names, unnamed } = header::read(&mut input, path)?;
+        let Header { names, unnamed } = header::read(&mut input, path, spec.data.header, dialect.n_cells)?;
         let mut are_dates = dialect.are_dates.clone();
         are_dates.resize(names.len(), false);
         let indices = if names[0].is_empty() { vec![0] } else { Vec::new() };

@@ -113,7 +113,7 @@ fn files_without_rows() {
 fn headers_that_are_none() {
     assert_refused(
         classes_of("1,2,0\n3,4,1\n"),
-        &["line 1: expected column names, got numbers", "\"1\" comes first"],
+        &["line 1: expected column names, got what looks like a row: 1, 2, 0\n", "`data.header` = false"],
     );
     assert_refused(
         classes_of("x,,label\n0,1,0\n"),
@@ -129,6 +129,41 @@ fn headers_that_are_none() {
         read_bytes(b"x,\xff\n1,0\n", Task::Classification, &["label"], None),
         &["line 1, column \"2\": not UTF-8"],
     );
+}
+
+#[test]
+fn rows_without_a_header() {
+    let iris = "5.1,3.5,Iris-setosa\n4.9,3.0,Iris-setosa\n7.0,3.2,Iris-versicolor\n";
+    let refused = "line 1: expected column names, got what looks like a row: 5.1, 3.5, Iris-setosa\n";
+    assert_refused(classes_of(iris), &[refused]);
+    assert_refused(classes_of("p,x,p\ne,x,s\n"), &["both named \"p\"", "`data.header` = false"]);
+    assert_refused(
+        classes_of("# made by a logger\n# 2024\na,label\n1,0\n"),
+        &["looks like a comment: # made by a logger\n", "grep -v '^#'"],
+    );
+    // Numbers that ascend are names: wavelengths, years.
+    assert_eq!(classes_of("400.5,401,label\n1,2,0\n1,3,1\n").unwrap().layout.features, ["400.5", "401"]);
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.csv");
+    let read = |text: &str, sets: &[&str]| {
+        fs::write(&path, text).unwrap();
+        read_with(&path, &sets.iter().map(|set| (*set).to_owned()).collect::<Vec<_>>())
+    };
+    let sets = ["data.header=false", "data.target=column_3"];
+    let data = read(iris, &sets).unwrap();
+    assert_eq!(data.layout.features, ["column_1", "column_2"]);
+    assert_eq!(data.features, [5.1, 3.5, 4.9, 3.0, 7.0, 3.2]);
+    // Blanks in place of commas; the first row decides on the decimal mark too.
+    let blanks = " 1.5   2  0\n 2  3.5  1\n";
+    assert_eq!(read(blanks, &sets).unwrap().features, [1.5, 2.0, 2.0, 3.5]);
+    assert_eq!(read("1,5;2;0\n2;3;1\n", &sets).unwrap().features, [1.5, 2.0, 2.0, 3.0]);
+    assert_refused(read("", &sets), &["the file is empty"]);
+    assert_refused(read("1,2,0\n1,2\n", &sets), &["line 2: expected 3 cells"]);
+    assert_refused(read(iris, &["data.header=false"]), &["no target column \"label\"", "column_3"]);
+    // A name that is a number counts as one where the config says so.
+    let named = read("7,5,label\n1,2,0\n1,3,1\n", &["data.header=true"]).unwrap();
+    assert_eq!(named.layout.features, ["7", "5"]);
 }
 
 #[test]

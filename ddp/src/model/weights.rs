@@ -1,0 +1,32 @@
+//! A range of the flat buffers of weights, lent to an update.
+
+use std::ops::Range;
+
+use ddp_kernels::{KernelError, TensorMut};
+
+/// Weights of a range of the flat buffers, writable.
+#[derive(Debug)]
+pub struct WeightsMut<'a> {
+    /// Master weights, `[n]` f32.
+    pub master: TensorMut<'a>,
+    /// Their copies in the format of activations, `[n]`, if that isn't f32.
+    pub compute: Option<TensorMut<'a>>,
+}
+
+impl<'a> WeightsMut<'a> {
+    /// The elements of `range`, counted from the start of these.
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfRange`] beyond their end.
+    pub fn range(self, range: &Range<usize>) -> Result<WeightsMut<'a>, KernelError> {
+        Ok(WeightsMut {
+            master: self.master.range(range.start, range.end)?,
+            compute: self.compute.map(|compute| compute.range(range.start, range.end)).transpose()?,
+        })
+    }
+
+    /// The same weights for a shorter time.
+    pub fn reborrow(&mut self) -> WeightsMut<'_> {
+        WeightsMut { master: self.master.reborrow(), compute: self.compute.as_mut().map(TensorMut::reborrow) }
+    }
+}

@@ -1,0 +1,214 @@
+//! Columns of chunks of rows for sums, a thread per column for what is merged, and rows in accesses of 16 bytes.
+
+use crate::cuda::launch::{Launch, Source, typed_kernel};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS};
+use crate::ops::row_tiles::RowTiles;
+use crate::{DType, Result};
+
+pub(crate) static SOURCE: Source = Source::new("batch_norm", include_str!("kernel.cu"));
+
+/// Threads per block of the kernels that sum columns, and the rows that one sums side by side.
+const WIDE_BLOCK: u32 = 512;
+const ROW_LANES: usize = WIDE_BLOCK as usize / 32;
+
+/// The kernel `$name` for parameters of this dtype.
+macro_rules! of_columns {
+    ($name:literal, $dtype:expr) => {
+        match $dtype {
+            DType::F64 => concat!("batch_norm_", $name, "_f64"),
+            _ => concat!("batch_norm_", $name, "_f32"),
+        }
+    };
+}
+
+/// The kernel `$name` for rows of this dtype, which may access 16 bytes at a time.
+macro_rules! by_rows {
+    ($name:literal, $dtype:expr, $is_wide:expr) => {
+        match ($dtype, $is_wide) {
+            (DType::F64, true) => concat!("batch_norm_", $name, "_f64_by_16_bytes"),
+            (DType::F64, false) => concat!("batch_norm_", $name, "_f64"),
+            (DType::BF16, true) => concat!("batch_norm_", $name, "_bf16_by_16_bytes"),
+            (DType::BF16, false) => concat!("batch_norm_", $name, "_bf16"),
+            (DType::F16, true) => concat!("batch_norm_", $name, "_f16_by_16_bytes"),
+            (DType::F16, false) => concat!("batch_norm_", $name, "_f16"),
+            (_, true) => concat!("batch_norm_", $name, "_f32_by_16_bytes"),
+            (_, false) => concat!("batch_norm_", $name, "_f32"),
+        }
+    };
+}
+
+/// A launch over columns of chunks of rows, and the rows of a chunk; each chunk needs `2 · cols` partial sums.
+fn by_chunks(launch: Launch, rows: usize, cols: usize) -> (Launch, usize) {
+    let n_chunks = (PARTIAL_SUMS / (2 * cols)).min(rows.div_ceil(ROW_LANES)).max(1);
+    (launch.threads(WIDE_BLOCK).grid_2d(cols.div_ceil(32), n_chunks), rows.div_ceil(n_chunks))
+}
+
+/// As `cpu::moments`; the caller checked the operands.
+pub(super) fn moments(
+    gpu: &'static Gpu,
+    x: CudaSlice<'_>,
+    rows: usize,
+    moments: &mut CudaSliceMut<'_>,
+) -> Result<()> {
+    let (scratch, cols) = (gpu.scratch()?, (moments.len() - 1) / 2);
+    let launch = Launch::new(gpu, &SOURCE, typed_kernel!("batch_norm_moments", x.dtype()))?;
+    let (launch, chunk_rows) = by_chunks(launch, rows, cols.max(1));
+    let launch = launch.read(x).write(moments).arg(rows).arg(cols).arg(chunk_rows);
+    let launch = launch.arg(scratch.counter).arg(scratch.partials);
+    // SAFETY: moments(const T* x, double* moments, size_t rows, size_t n, size_t chunk_rows, u32* counter, double* partials); x
+    // holds rows * n elements, moments 2 n + 1, partials 2 n per chunk; the block is the kernel's.
+    unsafe { launch.run() }
+}
+
+/// Statistics of the columns.
+pub(super) struct Stats<'a> {
+    pub(super) mean: CudaSliceMut<'a>,
+    pub(super) rstd: CudaSliceMut<'a>,
+    pub(super) count: CudaSliceMut<'a>,
+}
+
+/// As `cpu::statistics`; the caller checked the operands.
+pub(super) fn statistics(
+    gpu: &'static Gpu,
+    all: CudaSlice<'_>,
+    (eps, momentum): (f64, f64),
+    stats: &mut Stats<'_>,
+    running: [&mut CudaSliceMut<'_>; 2],
+) -> Result<()> {
+    let (cols, [running_mean, running_var]) = (stats.mean.len(), running);
+    if cols == 0 {
+        return Ok(());
+    }
+    let launch = Launch::new(gpu, &SOURCE, of_columns!("stats", stats.mean.dtype()))?.for_elements(cols, 1);
+    let launch = launch.read(all).arg(all.len() / (2 * cols + 1)).arg(eps).arg(momentum);
+    let launch = launch.write(&mut stats.mean).write(&mut stats.rstd).write(&mut stats.count);
+    let launch = launch.write(running_mean).write(running_var).arg(cols);
+    // SAFETY: stats(const double* all, size_t n_ranks, double eps, double momentum, M* mean, M* rstd, double* count,
+    // M* running_mean, M* running_var, size_t n); all holds 2 n + 1 elements per rank, count one, the others n.
+    unsafe { launch.run() }
+}
+
+/// As `cpu::frozen`, with an infinite count; the caller checked the operands.
+pub(super) fn frozen(
+    gpu: &'static Gpu,
+    [running_mean, running_var]: [CudaSlice<'_>; 2],
+    eps: f64,
+    stats: &mut Stats<'_>,
+) -> Result<()> {
+    let cols = stats.mean.len();
+    if cols == 0 {
+        return Ok(());
+    }
+    let launch = Launch::new(gpu, &SOURCE, of_columns!("frozen", stats.mean.dtype()))?.for_elements(cols, 1);
+    let launch = launch.read(running_mean).read(running_var).arg(eps);
+    let launch = launch.write(&mut stats.mean).write(&mut stats.rstd).write(&mut stats.count).arg(cols);
+    // SAFETY: frozen(const M* running_mean, const M* running_var, double eps, M* mean, M* rstd, double* count, size_t n); count
+    // holds one element, the others n.
+    unsafe { launch.run() }
+}
+
+/// Scale of the columns and their statistics.
+#[derive(Clone, Copy)]
+pub(super) struct Columns<'a> {
+    pub(super) gamma: CudaSlice<'a>,
+    pub(super) mean: CudaSlice<'a>,
+    pub(super) rstd: CudaSlice<'a>,
+}
+
+/// Elements per access of rows of `cols` at these addresses.
+fn per_access(dtype: DType, cols: usize, addresses: u64) -> usize {
+    let n = 16 / dtype.size_bytes();
+    if cols.is_multiple_of(n) && addresses.is_multiple_of(16) { n } else { 1 }
+}
+
+/// As `cpu::forward`; the caller checked the operands.
+pub(super) fn forward(
+    gpu: &'static Gpu,
+    x: CudaSlice<'_>,
+    columns: Columns<'_>,
+    beta: CudaSlice<'_>,
+    y: &mut CudaSliceMut<'_>,
+) -> Result<()> {
+    if y.is_empty() {
+        return Ok(());
+    }
+    let Columns { gamma, mean, rstd } = columns;
+    let (cols, rows) = (gamma.len(), y.len() / gamma.len());
+    let n = per_access(x.dtype(), cols, x.ptr() | y.ptr());
+    let tiles = RowTiles::new(gpu, rows, cols / n);
+    let launch = tiles.grid(Launch::new(gpu, &SOURCE, by_rows!("fwd", x.dtype(), n > 1))?);
+    let launch = launch.read(x).read(gamma).read(beta).read(mean).read(rstd).write(y);
+    let launch = launch.arg(rows).arg(cols).arg(tiles.log2_width());
+    // SAFETY: fwd(const T* x, const M* gamma, const M* beta, const M* mean, const M* rstd, T* y, size_t rows, size_t n,
+    // u32 log2_width); x and y hold rows * n elements, the others n; if the kernel moves 16 bytes at a time, rows and addresses of x
+    // and y are multiples of 16 bytes.
+    unsafe { launch.run() }
+}
+
+/// As `cpu::backward_sums`; the caller checked the operands.
+pub(super) fn backward_sums(
+    gpu: &'static Gpu,
+    x: CudaSlice<'_>,
+    d: CudaSlice<'_>,
+    [mean, rstd]: [CudaSlice<'_>; 2],
+    sums: &mut CudaSliceMut<'_>,
+) -> Result<()> {
+    let cols = mean.len();
+    if cols == 0 {
+        return Ok(());
+    }
+    let (scratch, rows) = (gpu.scratch()?, x.len() / cols);
+    let launch = Launch::new(gpu, &SOURCE, typed_kernel!("batch_norm_sums", x.dtype()))?;
+    let (launch, chunk_rows) = by_chunks(launch, rows, cols);
+    let launch = launch.read(x).read(d).read(mean).read(rstd).write(sums);
+    let launch = launch.arg(rows).arg(cols).arg(chunk_rows).arg(scratch.counter).arg(scratch.partials);
+    // SAFETY: sums(const T* x, const T* d, const M* mean, const M* rstd, double* sums, size_t rows, size_t n, size_t chunk_rows,
+    // u32* counter, double* partials); x and d hold rows * n elements, mean and rstd n, sums 2 n, partials 2 n per chunk; the block
+    // is the kernel's.
+    unsafe { launch.run() }
+}
+
+/// Operands of the backward pass, checked by the caller.
+pub(super) struct Backward<'a> {
+    pub(super) x: CudaSlice<'a>,
+    pub(super) columns: Columns<'a>,
+    pub(super) count: CudaSlice<'a>,
+    pub(super) own: CudaSliceMut<'a>,
+    pub(super) all: Option<CudaSlice<'a>>,
+    pub(super) d: CudaSliceMut<'a>,
+    pub(super) d_gamma: CudaSliceMut<'a>,
+    pub(super) d_beta: CudaSliceMut<'a>,
+    pub(super) accumulate: bool,
+}
+
+impl Backward<'_> {
+    /// As `cpu::parameter_gradients` and `cpu::backward`.
+    pub(super) fn run(mut self, gpu: &'static Gpu) -> Result<()> {
+        let Columns { gamma, mean, rstd } = self.columns;
+        let cols = gamma.len();
+        if cols == 0 {
+            return Ok(());
+        }
+        let n_ranks = self.all.map_or(1, |all| all.len() / (2 * cols));
+        let launch =
+            Launch::new(gpu, &SOURCE, of_columns!("params", gamma.dtype()))?.for_elements(2 * cols, 1);
+        let launch = launch.write(&mut self.own).read_opt(self.all).arg(n_ranks).read(self.count);
+        let launch = launch.write(&mut self.d_gamma).write(&mut self.d_beta);
+        let launch = launch.arg(i32::from(self.accumulate)).arg(cols);
+        // SAFETY: params(double* own, const double* all, size_t n_ranks, const double* count, M* d_gamma, M* d_beta, int accumulate,
+        // size_t n); own holds 2 n elements, all 2 n per rank or is null, count one, the gradients n.
+        unsafe { launch.run() }?;
+        if self.d.is_empty() {
+            return Ok(());
+        }
+        let rows = self.d.len() / cols;
+        let n = per_access(self.x.dtype(), cols, self.x.ptr() | self.d.ptr());
+        let tiles = RowTiles::new(gpu, rows, cols / n);
+        let launch = tiles.grid(Launch::new(gpu, &SOURCE, by_rows!("bwd", self.x.dtype(), n > 1))?);
+        let launch = launch.read(self.x).read(gamma).read(mean).read(rstd).read(self.own.as_ref());
+        let launch = launch.write(&mut self.d).arg(rows).arg(cols).arg(tiles.log2_width());
+        // SAFETY: bwd(const T* x, const M* gamma, const M* mean, const M* rstd, const double* means, T* d, size_t rows, size_t n,
+        // u32 log2_width); x and d hold rows * n elements, means 2 n, the others n; 16 bytes at a time as in `forward`.
+        unsafe { launch.run() }
+    }
+}
