@@ -94,6 +94,31 @@ class Target(nn.Module):
         return y.double() * self.scale + self.shift
 
 
+class Heads(nn.Module):
+    """Outputs of several heads: those of regression in the units of the targets, the others as they are."""
+
+    def __init__(self, heads, losses, n_scaled):
+        super().__init__()
+        self.heads, output, column = [], 0, 0
+        for head, loss in zip(heads, losses):
+            n_columns = len(head["columns"])
+            n_outputs = len(head.get("labels") or head["columns"]) - (loss == "ordinal")
+            self.heads.append((head, loss, slice(output, output + n_outputs), slice(column, column + n_columns)))
+            output, column = output + n_outputs, column + n_columns
+        if n_scaled:
+            self.register_buffer("shift", torch.zeros(n_scaled, dtype=torch.float64))
+            self.register_buffer("scale", torch.ones(n_scaled, dtype=torch.float64))
+
+    def forward(self, y):
+        y = y.double().clone()
+        for head, loss, outputs, columns in self.heads:
+            if loss == "poisson":
+                y[:, outputs] = y[:, outputs].exp()
+            elif head["task"] == "regression" and hasattr(self, "scale"):
+                y[:, outputs] = y[:, outputs] * self.scale[columns] + self.shift[columns]
+        return y
+
+
 class Exponential(nn.Module):
     """Rates from the logarithms that a model of the Poisson loss gives."""
 
@@ -157,22 +182,41 @@ def load(path):
         state.setdefault("normalize.offset", torch.zeros(n_normalized, dtype=torch.float64))
     n_scaled = len(state.get("target.shift", []))
     target = Target(n_scaled) if n_scaled else nn.Identity()
-    if config["loss"]["kind"] == "poisson":
+    loss = config["loss"].get("kind")
+    if loss == "poisson":
         target = Exponential()
+    if "heads" in config:
+        heads = json.loads(metadata["ddp_train.heads"])
+        target = Heads(heads, [head["loss"]["kind"] for head in config["heads"]], n_scaled)
     model = Network(n_outputs, len(features), embeddings, config["model"], n_normalized, target)
     model.load_state_dict(state)
     # Files of earlier versions number their classes.
-    is_ordinal = config["loss"]["kind"] == "ordinal"
-    numbers = list(range(n_outputs + is_ordinal))
+    numbers = list(range(n_outputs + (loss == "ordinal")))
     labels = json.loads(metadata.get("ddp_train.labels", json.dumps(numbers)))
     return model.eval(), features, config["data"], [str(label) for label in labels]
+
+
+def score(rows, task, names, classes, outputs):
+    """R² of quantities, or accuracy of classes or labels, in words."""
+    n = len(rows)
+    if task != "classification":
+        y = torch.tensor([[float(row[name]) for name in names] for row in rows], dtype=torch.float64)
+        if task == "multilabel":
+            return f"accuracy {((outputs > 0) == (y > 0.5)).double().mean():.6f} ({n} rows)"
+        r2 = 1 - ((y - outputs) ** 2).sum(dim=0) / ((y - y.mean(dim=0)) ** 2).sum(dim=0)
+        return f"R² {r2.mean():.6f} ({n} rows)"
+    labels = torch.tensor([classes.index(row[names[0]]) for row in rows])
+    # The ordinal loss has one logit less than classes: each says whether the class is above its own.
+    is_ordinal = outputs.shape[1] < len(classes)
+    predicted = (outputs > 0).sum(dim=1) if is_ordinal else outputs.argmax(dim=1)
+    n_right = int((predicted == labels).sum())
+    return f"accuracy {n_right / n:.6f} ({n_right} of {n} rows)"
 
 
 def main():
     if len(sys.argv) not in (3, 4):
         sys.exit(__doc__)
     model, features, data, classes = load(sys.argv[1])
-    target = data["target"]
     with open(sys.argv[2], newline="") as file:
         rows = list(csv.DictReader(file))
     x = torch.tensor([[float(row[name]) for name in features] for row in rows], dtype=torch.float64)
@@ -181,18 +225,13 @@ def main():
     if len(sys.argv) == 4:
         with open(sys.argv[3], "w") as file:
             json.dump(logits.tolist(), file)
-    if data["task"] == "regression":
-        names = [target] if isinstance(target, str) else target
-        y = torch.tensor([[float(row[name]) for name in names] for row in rows], dtype=torch.float64)
-        r2 = 1 - ((y - logits) ** 2).sum(dim=0) / ((y - y.mean(dim=0)) ** 2).sum(dim=0)
-        print(f"R² {r2.mean():.6f} ({len(rows)} rows)")
+    if isinstance(model.target, Heads):
+        for head, _, outputs, _ in model.target.heads:
+            labels = [str(label) for label in head.get("labels", [])]
+            print(f"{head['name']}: {score(rows, head['task'], head['columns'], labels, logits[:, outputs])}")
         return
-    labels = torch.tensor([classes.index(row[target]) for row in rows])
-    # The ordinal loss has one logit less than classes: each says whether the class is above its own.
-    is_ordinal = logits.shape[1] < len(classes)
-    predicted = (logits > 0).sum(dim=1) if is_ordinal else logits.argmax(dim=1)
-    n_right = int((predicted == labels).sum())
-    print(f"accuracy {n_right / len(rows):.6f} ({n_right} of {len(rows)} rows)")
+    names = [data["target"]] if isinstance(data["target"], str) else data["target"]
+    print(score(rows, data["task"], names, classes, logits))
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
     ];
     let entries = entries.map(|(key, value)| (key.to_owned(), value));
     world.agree(&entries).map_err(Error::from)?;
-    let loss = LossHead::new(&config.loss, device).map_err(Error::from)?;
+    let loss = LossHead::for_model(&config.loss, &preprocessor.heads, &model).map_err(Error::from)?;
     let cores = threads::current();
     let loading = LoaderOptions::from_config(&config.data, device, cores, preprocessor.normalizer.clone());
     let skipped_rows = (n_skipped > 0).then_some(n_skipped);
@@ -129,7 +129,10 @@ struct Ready {
 fn load(args: &EvalArgs, saved: SavedModel, device: Device) -> Result<Ready> {
     let (config, known, labels_of_model) = (&saved.config, saved.known_features(), saved.labels());
     let request = request(args, config)?;
-    let classes = ClassLabels::Known(&labels_of_model);
+    let classes = match &saved.preprocessor.heads[..] {
+        [] => ClassLabels::Known(&labels_of_model),
+        heads => ClassLabels::Heads(heads),
+    };
     let mut data = config.data.clone();
     data.unknown_label = args.unknown_label.unwrap_or(data.unknown_label);
     data.missing_target = args.missing_target.unwrap_or(data.missing_target);

@@ -39,31 +39,38 @@ impl EvalReport<'_> {
 
     pub(super) fn to_text(&self) -> String {
         let metrics = self.metrics;
-        let mut text = self.headline() + "\n\n";
-        let line = |title: &str, value: f64| vec![title.to_owned(), number(value)];
-        let lines: Vec<_> = metrics.iter().map(|(metric, value)| line(metric.title(), value)).collect();
-        text += &table(&["<metric", "value"], &lines);
-        let Some(tables) = metrics.tables() else { return text };
-        for (title, figures) in [("<class", &tables.per_class), ("<target", &tables.per_target)] {
-            if !figures.is_empty() {
-                text += &format!("\n{}", figures_table(title, figures));
-            }
-        }
-        if let Some(matrix) = &tables.confusion_matrix {
-            let titles: Vec<&str> = std::iter::once("<true \\ predicted")
-                .chain(matrix.classes.iter().map(String::as_str))
-                .collect();
-            let line = |(class, counts): (&String, &Vec<f64>)| {
-                std::iter::once(class.clone()).chain(counts.iter().map(|count| number(*count))).collect()
-            };
-            let lines: Vec<Vec<String>> = matrix.classes.iter().zip(&matrix.counts).map(line).collect();
-            text += &format!("\n{}", table(&titles, &lines));
-        }
-        if tables.is_approximate {
-            text += "\nROC AUC and average precision are approximate: computed from 65,536 bins of scores\n";
+        let mut text = self.headline() + "\n\n" + &metrics_text(metrics);
+        for (name, metrics) in metrics.heads() {
+            text += &format!("\nhead {name}\n\n{}", metrics_text(metrics));
         }
         text
     }
+}
+
+/// Metrics and tables.
+fn metrics_text(metrics: &EvalMetrics) -> String {
+    let line = |title: &str, value: f64| vec![title.to_owned(), number(value)];
+    let lines: Vec<_> = metrics.iter().map(|(metric, value)| line(metric.title(), value)).collect();
+    let mut text = table(&["<metric", "value"], &lines);
+    let Some(tables) = metrics.tables() else { return text };
+    for (title, figures) in [("<class", &tables.per_class), ("<target", &tables.per_target)] {
+        if !figures.is_empty() {
+            text += &format!("\n{}", figures_table(title, figures));
+        }
+    }
+    if let Some(matrix) = &tables.confusion_matrix {
+        let titles: Vec<&str> =
+            std::iter::once("<true \\ predicted").chain(matrix.classes.iter().map(String::as_str)).collect();
+        let line = |(class, counts): (&String, &Vec<f64>)| {
+            std::iter::once(class.clone()).chain(counts.iter().map(|count| number(*count))).collect()
+        };
+        let lines: Vec<Vec<String>> = matrix.classes.iter().zip(&matrix.counts).map(line).collect();
+        text += &format!("\n{}", table(&titles, &lines));
+    }
+    if tables.is_approximate {
+        text += "\nROC AUC and average precision are approximate: computed from 65,536 bins of scores\n";
+    }
+    text
 }
 
 fn figures_table(title: &str, of: &[NamedFigures]) -> String {

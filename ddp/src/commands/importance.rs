@@ -26,6 +26,7 @@ pub(super) fn metric(args: &EvalArgs, config: &Config) -> Result<EvalMetric> {
     let usual = match data.task {
         Task::Regression => EvalMetric::R2,
         Task::Classification | Task::Multilabel => EvalMetric::Accuracy,
+        Task::Heads => EvalMetric::Loss,
     };
     let stops_by = (train.early_stop_patience > 0).then_some(train.early_stop_metric);
     let judge = stops_by.or(checkpoint.keep_best).filter(|metric| *metric != EvalMetric::Loss);

@@ -9,6 +9,7 @@ use super::data_values::{
     Task, UnknownLabel,
 };
 use super::error::Result;
+use super::heads::{self, HeadConfig};
 use super::loss_kind::task_of_loss;
 use super::origin::Origin;
 use super::raw::RawConfig;
@@ -36,8 +37,10 @@ pub struct DataConfig {
     pub features_key: String,
     /// Name of the labels in npz and safetensors files.
     pub labels_key: String,
-    /// Column names of the targets; one for classification.
+    /// Column names of the targets, over all heads; one for classification.
     pub target: Vec<String>,
+    /// Groups of targets of several kinds; empty but for [`Task::Heads`].
+    pub heads: Vec<HeadConfig>,
     /// Kind of the targets.
     pub task: Task,
     /// Whether the targets decide on `task`, which is provisional until [`load`](crate::data::load) has read them.
@@ -139,9 +142,14 @@ impl DataConfig {
     pub(super) fn read(raw: &RawConfig) -> Result<Self> {
         let train: String = raw.get("data.train")?;
         let eval = eval(raw, &train)?;
-        let (task, auto_task) = task(raw, &train)?;
+        let heads = heads::read(raw)?;
+        let (task, auto_task) = if heads.is_empty() { task(raw, &train)? } else { (Task::Heads, false) };
         let data = DataConfig {
-            target: target(raw, task, auto_task)?,
+            target: match &heads[..] {
+                [] => target(raw, task, auto_task)?,
+                heads => heads.iter().flat_map(|head| head.target.clone()).collect(),
+            },
+            heads,
             classes: classes(raw, task)?,
             class_order: class_order::read(raw, task, &train)?,
             unknown_label: raw.get("data.unknown_label")?,
@@ -264,12 +272,16 @@ impl DataConfig {
         writer.put("data.format", format);
         writer.put("data.features_key", &self.features_key);
         writer.put("data.labels_key", &self.labels_key);
-        match self.target.as_slice() {
-            [one] => writer.put("data.target", one),
+        match (self.target.as_slice(), self.task) {
+            (_, Task::Heads) => {}
+            ([one], _) => writer.put("data.target", one),
             _ => writer.put("data.target", &self.target),
         }
-        let task = if self.auto_task { TaskSetting::Auto } else { TaskSetting::Task(self.task) };
-        writer.put("data.task", &task);
+        match self.task {
+            Task::Heads => {}
+            _ if self.auto_task => writer.put("data.task", &TaskSetting::Auto),
+            task => writer.put("data.task", &TaskSetting::Task(task)),
+        }
         writer.put_optional("data.classes", self.classes.as_ref());
         if !self.class_order.is_empty() {
             writer.put("data.class_order", &self.class_order);

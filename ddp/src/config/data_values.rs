@@ -75,6 +75,8 @@ config_enum! {
         Regression = "regression",
         /// 0 or 1 for each target column.
         Multilabel = "multilabel",
+        /// Several heads, each with a task of its own.
+        Heads = "heads",
     }
 }
 

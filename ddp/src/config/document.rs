@@ -1,6 +1,7 @@
 //! A config as text: as TOML with every key, and as the flat list that ranks and resumed runs compare.
 
 use super::Config;
+use super::heads;
 use super::key::KeyDefault;
 use super::origin::Origin;
 use super::raw::{RawConfig, Source};
@@ -49,6 +50,7 @@ pub(super) fn entries(config: &Config) -> Vec<Entry> {
         config;
     let mut writer = Writer::new(TABLE);
     writer.put("name", name);
+    heads::write(&data.heads, loss, &mut writer);
     data.write(&mut writer);
     model.write(&mut writer);
     loss.write(&mut writer);

@@ -53,23 +53,19 @@ config_enum! {
 use EvalMetric as M;
 
 impl EvalMetric {
-    /// Whether evaluations of this task give it.
+    /// Whether evaluations of this task give it; of several heads, whether those of one of them may.
     pub fn fits(self, task: Task) -> bool {
         match self {
             M::Loss => true,
-            M::Accuracy
-            | M::PrecisionMacro
-            | M::RecallMacro
-            | M::F1Macro
-            | M::F1Weighted
-            | M::F1Micro
-            | M::RocAuc
-            | M::AveragePrecision => task != Task::Regression,
-            M::BalancedAccuracy | M::Top5Accuracy | M::LogLoss | M::Ece | M::ClassMae | M::QuadraticKappa => {
-                task == Task::Classification
+            M::Accuracy | M::PrecisionMacro | M::RecallMacro | M::F1Macro | M::F1Weighted | M::F1Micro => {
+                task != Task::Regression
             }
-            M::SubsetAccuracy => task == Task::Multilabel,
-            M::Mae | M::Rmse | M::R2 => task == Task::Regression,
+            M::RocAuc | M::AveragePrecision => matches!(task, Task::Classification | Task::Multilabel),
+            M::BalancedAccuracy | M::Top5Accuracy | M::LogLoss | M::Ece | M::ClassMae | M::QuadraticKappa => {
+                matches!(task, Task::Classification | Task::Heads)
+            }
+            M::SubsetAccuracy => matches!(task, Task::Multilabel | Task::Heads),
+            M::Mae | M::Rmse | M::R2 => matches!(task, Task::Regression | Task::Heads),
         }
     }
 
@@ -132,8 +128,8 @@ impl MetricTable {
     pub fn fits(self, task: Task) -> bool {
         match self {
             Self::PerClass => task != Task::Regression,
-            Self::ConfusionMatrix => task == Task::Classification,
-            Self::PerTarget => task == Task::Regression,
+            Self::ConfusionMatrix => matches!(task, Task::Classification | Task::Heads),
+            Self::PerTarget => matches!(task, Task::Regression | Task::Heads),
         }
     }
 }
@@ -152,6 +148,12 @@ impl MetricSet {
             Task::Classification => &[M::Loss, M::Accuracy, M::BalancedAccuracy, M::F1Macro],
             Task::Multilabel => &[M::Loss, M::Accuracy, M::SubsetAccuracy, M::F1Macro],
             Task::Regression => &[M::Loss, M::Mae, M::Rmse, M::R2],
+            Task::Heads => {
+                let of_heads = [Task::Classification, Task::Multilabel, Task::Regression];
+                return of_heads
+                    .into_iter()
+                    .fold(MetricSet::default(), |set, task| set.union(Self::defaults(task)));
+            }
         };
         metrics.iter().fold(MetricSet::default(), |set, metric| set.with(*metric))
     }
@@ -191,6 +193,14 @@ impl MetricSet {
     pub fn union(mut self, other: Self) -> Self {
         self.metrics.iter_mut().zip(other.metrics).for_each(|(mine, theirs)| *mine |= theirs);
         self.tables.iter_mut().zip(other.tables).for_each(|(mine, theirs)| *mine |= theirs);
+        self
+    }
+
+    /// Those that evaluations of this task give.
+    #[must_use]
+    pub fn of_task(mut self, task: Task) -> Self {
+        M::ALL.iter().for_each(|metric| self.metrics[*metric as usize] &= metric.fits(task));
+        MetricTable::ALL.iter().for_each(|table| self.tables[*table as usize] &= table.fits(task));
         self
     }
 

@@ -2,7 +2,6 @@
 
 use toml::Value;
 
-use super::data::DataConfig;
 use super::data_values::{NormalizeTarget, Task};
 use super::error::Result;
 use super::key::{Key, Kind, Lookup, Range, key, number, one_of};
@@ -48,6 +47,19 @@ pub enum Loss {
     Poisson,
     /// Ordinal loss of classes in an order: an output for each class but the last, which says whether a row's class is above it.
     Ordinal,
+    /// The weighted mean of the losses of several heads.
+    Heads(Vec<HeadLoss>),
+}
+
+/// The loss of a head and its share of the whole.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeadLoss {
+    /// Name of the head.
+    pub name: String,
+    /// Above 0; only the ratio to the weights of other heads matters.
+    pub weight: f64,
+    /// Never [`Loss::Heads`].
+    pub loss: Loss,
 }
 
 /// Weights of the classes in the loss.
@@ -105,11 +117,15 @@ pub(super) const KEYS: &[Key] = &[
 ];
 
 impl Loss {
-    pub(super) fn read(raw: &RawConfig, data: &DataConfig) -> Result<Self> {
-        let kind = kind(raw, data.task, data.auto_task)?;
+    /// Reads the keys of `[loss]` for targets of one kind.
+    ///
+    /// - `auto_task`: whether `task` is provisional
+    /// - `classes`: number of classes, where it is known
+    pub(super) fn read(raw: &RawConfig, task: Task, auto_task: bool, classes: Option<usize>) -> Result<Self> {
+        let kind = kind(raw, task, auto_task)?;
         let is_focal = kind == LossKind::Focal;
         let is_of_classes = matches!(kind, LossKind::Auto | LossKind::CrossEntropy)
-            || (is_focal && data.task == Task::Classification);
+            || (is_focal && task == Task::Classification);
         if !is_of_classes && let Some(setting) = OF_CLASSES.iter().find_map(|key| raw.given(key)) {
             let expected = "absent unless the loss is \"cross_entropy\", or \"focal\" on classes";
             return Err(setting.bad(expected, "remove it, or set `loss.kind` to \"cross_entropy\""));
@@ -126,12 +142,12 @@ impl Loss {
         Ok(match kind {
             LossKind::Auto | LossKind::CrossEntropy => Loss::CrossEntropy {
                 label_smoothing: raw.get("loss.label_smoothing")?,
-                class_weights: class_weights(raw, data)?,
+                class_weights: class_weights(raw, classes)?,
                 focal_gamma: 0.0,
             },
             LossKind::Focal if is_of_classes => Loss::CrossEntropy {
                 label_smoothing: raw.get("loss.label_smoothing")?,
-                class_weights: class_weights(raw, data)?,
+                class_weights: class_weights(raw, classes)?,
                 focal_gamma: raw.get("loss.gamma")?,
             },
             LossKind::Bce => Loss::Bce,
@@ -146,7 +162,9 @@ impl Loss {
     }
 
     pub(super) fn write(&self, writer: &mut Writer) {
-        writer.put("loss.kind", &self.name().to_owned());
+        if !matches!(self, Self::Heads(_)) {
+            writer.put("loss.kind", &self.name().to_owned());
+        }
         match self {
             Self::CrossEntropy { label_smoothing, class_weights, focal_gamma } => {
                 if *focal_gamma > 0.0 {
@@ -164,6 +182,8 @@ impl Loss {
             Self::Focal { gamma } => writer.put("loss.gamma", gamma),
             Self::Huber { delta } => writer.put("loss.delta", delta),
             Self::Quantile { quantile } => writer.put("loss.quantile", quantile),
+            // Written with the heads.
+            Self::Heads(_) => {}
             Self::Bce | Self::Mse | Self::LogCosh | Self::Poisson | Self::Ordinal => {}
         }
     }
@@ -191,14 +211,23 @@ impl Loss {
         *self == Self::Poisson
     }
 
-    /// Outputs of a model of this many classes, labels or targets.
+    /// Outputs of a model of this many classes, labels or targets, over all heads.
     pub fn n_outputs(&self, n_targets: usize) -> usize {
-        if *self == Self::Ordinal { n_targets - 1 } else { n_targets }
+        n_targets - self.n_without_output()
     }
 
-    /// Classes, labels or targets of a model with this many outputs.
+    /// Classes, labels or targets of a model with this many outputs, over all heads.
     pub fn n_targets(&self, n_outputs: usize) -> usize {
-        if *self == Self::Ordinal { n_outputs + 1 } else { n_outputs }
+        n_outputs + self.n_without_output()
+    }
+
+    /// Classes that have no output of their own.
+    fn n_without_output(&self) -> usize {
+        match self {
+            Self::Ordinal => 1,
+            Self::Heads(heads) => heads.iter().map(|head| head.loss.n_without_output()).sum(),
+            _ => 0,
+        }
     }
 
     /// Whether the training rows determine the weights of the classes.
@@ -238,6 +267,7 @@ impl Loss {
             Self::Quantile { .. } => "quantile",
             Self::Poisson => "poisson",
             Self::Ordinal => "ordinal",
+            Self::Heads(_) => "heads",
         }
     }
 }
@@ -267,7 +297,7 @@ fn are_balanced(ours: Lookup<'_>, _: Lookup<'_>) -> bool {
     ours("loss.class_weights").is_some_and(|value| value.as_str() == Some(BALANCED))
 }
 
-fn class_weights(raw: &RawConfig, data: &DataConfig) -> Result<Option<ClassWeights>> {
+fn class_weights(raw: &RawConfig, classes: Option<usize>) -> Result<Option<ClassWeights>> {
     let Some(setting) = raw.setting("loss.class_weights") else { return Ok(None) };
     if let Value::String(text) = &setting.value {
         return match text.as_str() {
@@ -276,8 +306,8 @@ fn class_weights(raw: &RawConfig, data: &DataConfig) -> Result<Option<ClassWeigh
         };
     }
     let weights = setting.numbers()?;
-    if weights.is_empty() || data.classes.is_some_and(|classes| classes != weights.len()) {
-        let expected = match data.classes {
+    if weights.is_empty() || classes.is_some_and(|classes| classes != weights.len()) {
+        let expected = match classes {
             Some(classes) => format!("{classes} numbers, as many as `data.classes`"),
             None => "one number per class".to_owned(),
         };

@@ -18,6 +18,7 @@ mod data_values;
 mod document;
 mod error;
 mod eval_metric;
+mod heads;
 pub mod key;
 mod key_table;
 mod layers;
@@ -72,9 +73,10 @@ pub use self::data_values::{
 };
 pub use self::error::ConfigError;
 pub use self::eval_metric::{EvalMetric, MetricSet, MetricTable, UnknownMetric};
+pub use self::heads::HeadConfig;
 pub use self::layers::{LayerConfig, LayerEntry};
 pub use self::log::LogConfig;
-pub use self::loss::{ClassWeights, Loss};
+pub use self::loss::{ClassWeights, HeadLoss, Loss};
 pub use self::model::{ModelConfig, Norm};
 pub(crate) use self::nearest::nearest;
 pub use self::optimizer::{OptimizerConfig, ParamGroup};
@@ -190,7 +192,10 @@ impl Config {
     /// Checks the settings; `file` gives the name of a run that has none.
     fn resolve(raw: &RawConfig, file: Option<&Path>) -> Result<Self> {
         let mut data = DataConfig::read(raw)?;
-        let loss = Loss::read(raw, &data)?;
+        let loss = match data.task {
+            Task::Heads => Loss::Heads(heads::losses(raw)?),
+            task => Loss::read(raw, task, data.auto_task, data.classes)?,
+        };
         data.normalize_target = loss.normalize_target(raw, data.normalize_target)?;
         let train = TrainConfig::read(raw, &data)?;
         Ok(Config {
@@ -220,7 +225,8 @@ impl Config {
 
     /// Names of the model's outputs as far as the config knows them: the target columns of multilabel and regression.
     pub fn output_names(&self) -> Option<Vec<String>> {
-        let is_named = self.data.task != Task::Classification && !self.data.target.is_empty();
+        let is_named =
+            !matches!(self.data.task, Task::Classification | Task::Heads) && !self.data.target.is_empty();
         is_named.then(|| self.data.target.clone())
     }
 

@@ -3,11 +3,14 @@
 use super::error::ConfigError;
 use super::key::Key;
 use super::key_table::KeyTable;
-use super::{checkpoint, comm, data_keys, log, loss, model, name, optimizer, run, schedule, train, watchdog};
+use super::{
+    checkpoint, comm, data_keys, heads, log, loss, model, name, optimizer, run, schedule, train, watchdog,
+};
 
 /// The rows, a section each, in the order in which configs are written.
 pub(super) const TABLE: KeyTable = KeyTable(&[
     name::KEYS,
+    heads::KEYS,
     data_keys::KEYS,
     model::KEYS,
     loss::KEYS,

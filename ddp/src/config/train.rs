@@ -459,7 +459,12 @@ fn early_stop_patience(raw: &RawConfig, data: &DataConfig) -> Result<u64> {
 /// Returns `metric` if evaluations of the run give it.
 pub(super) fn check_metric(setting: &Setting, metric: EvalMetric, data: &DataConfig) -> Result<EvalMetric> {
     // The metric is checked again when the targets have decided on the task.
-    if data.auto_task || metric.fits(data.task) {
+    // Other metrics are those of single heads.
+    let fits = |metric: EvalMetric| match data.task {
+        Task::Heads => metric == EvalMetric::Loss,
+        task => metric.fits(task),
+    };
+    if data.auto_task || fits(metric) {
         // The loss is the default, which saved configs hold: it needs no evaluation.
         return if metric == EvalMetric::Loss || has_eval(data) {
             Ok(metric)
@@ -467,7 +472,7 @@ pub(super) fn check_metric(setting: &Setting, metric: EvalMetric, data: &DataCon
             Err(setting.bad("absent without rows to evaluate on", EVAL_HINT))
         };
     }
-    let fitting = EvalMetric::ALL.iter().filter(|metric| metric.fits(data.task));
+    let fitting = EvalMetric::ALL.iter().filter(|metric| fits(**metric));
     let names: Vec<_> = fitting.map(|metric| metric.name()).collect();
     Err(setting.bad(
         format!("a metric of task \"{}\": {}", data.task, names.join(", ")),

@@ -47,6 +47,20 @@ pub enum CellProblem {
     /// Nothing but white space in a target or weight.
     #[error("the cell is empty, expected a value\nhint: fill in the value, or remove those rows")]
     TargetEmpty,
+    /// No value in a target of `heads`.
+    #[error(
+        "the target is missing\n\
+         hint: set `data.missing_target` to \"skip\" to leave such rows out of the loss of this head, or fill in the value"
+    )]
+    TargetOfHeadMissing,
+    /// Text in a target of `heads` that is a quantity.
+    #[error(
+        "expected a number, got \"{text}\"\nhint: for labels set the `task` of this head to \"classification\""
+    )]
+    TargetOfHeadNotANumber {
+        /// The cell.
+        text: String,
+    },
     /// A mark of a missing value in a feature.
     #[error(
         "the value is missing (\"{text}\"), expected a number\n\

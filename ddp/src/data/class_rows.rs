@@ -35,7 +35,7 @@ fn for_each_chunk(
 fn n_classes(dataset: &dyn Dataset) -> usize {
     match dataset.layout().targets {
         TargetLayout::Classes { n_classes } => n_classes,
-        TargetLayout::Values { .. } => 0,
+        TargetLayout::Values { .. } | TargetLayout::Heads { .. } => 0,
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use ddp_kernels::{DType, Device, Tensor, TensorMut};
 use serde::{Deserialize, Serialize};
 
+use super::head_targets::HeadTargets;
 use super::labels::{LabelVocabulary, TaskChoice};
 use super::target_scale::TargetScale;
 use super::vocabulary::Vocabulary;
@@ -235,6 +236,11 @@ pub enum TargetLayout {
         /// One name per target column.
         names: Vec<String>,
     },
+    /// Targets of several heads, f32: class indices and values, a column each; NaN where a row lacks one.
+    Heads {
+        /// The heads in the order of their columns.
+        heads: Arc<[HeadTargets]>,
+    },
 }
 
 impl TargetLayout {
@@ -243,6 +249,33 @@ impl TargetLayout {
         match self {
             Self::Classes { n_classes } => *n_classes,
             Self::Values { names } => names.len(),
+            Self::Heads { heads } => heads.iter().map(HeadTargets::n_targets).sum(),
+        }
+    }
+
+    /// Columns of f32 per row; 0 for classes.
+    pub fn n_values(&self) -> usize {
+        match self {
+            Self::Classes { .. } => 0,
+            Self::Values { names } => names.len(),
+            Self::Heads { heads } => heads.iter().map(|head| head.columns.len()).sum(),
+        }
+    }
+
+    /// Names of the columns; none for classes.
+    pub fn column_names(&self) -> Vec<String> {
+        match self {
+            Self::Classes { .. } => Vec::new(),
+            Self::Values { names } => names.clone(),
+            Self::Heads { heads } => heads.iter().flat_map(|head| head.columns.clone()).collect(),
+        }
+    }
+
+    /// The heads; none for targets of one kind.
+    pub fn heads(&self) -> &[HeadTargets] {
+        match self {
+            Self::Classes { .. } | Self::Values { .. } => &[],
+            Self::Heads { heads } => heads,
         }
     }
 
@@ -250,7 +283,7 @@ impl TargetLayout {
     pub fn dtype(&self) -> DType {
         match self {
             Self::Classes { .. } => DType::I64,
-            Self::Values { .. } => DType::F32,
+            Self::Values { .. } | Self::Heads { .. } => DType::F32,
         }
     }
 
@@ -258,7 +291,7 @@ impl TargetLayout {
     pub fn dims(&self, n_rows: usize) -> Vec<usize> {
         match self {
             Self::Classes { .. } => vec![n_rows],
-            Self::Values { names } => vec![n_rows, names.len()],
+            Self::Values { .. } | Self::Heads { .. } => vec![n_rows, self.n_values()],
         }
     }
 
@@ -316,6 +349,9 @@ impl fmt::Display for Summary<'_> {
             TargetLayout::Classes { n_classes } => write!(f, ", {n_classes} classes")?,
             TargetLayout::Values { names } if names.len() == 1 => f.write_str(", 1 target")?,
             TargetLayout::Values { names } => write!(f, ", {} targets", names.len())?,
+            TargetLayout::Heads { heads } => {
+                write!(f, ", {} targets of {} heads", layout.targets.n_values(), heads.len())?;
+            }
         }
         if layout.has_weights { f.write_str(", weighted") } else { Ok(()) }
     }

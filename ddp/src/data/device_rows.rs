@@ -35,7 +35,7 @@ impl DeviceShape {
     pub fn sent(layout: &RowLayout, converts: bool) -> Self {
         let n_targets = match &layout.targets {
             TargetLayout::Classes { .. } => None,
-            TargetLayout::Values { names } => Some(names.len()),
+            TargetLayout::Values { .. } | TargetLayout::Heads { .. } => Some(layout.targets.n_values()),
         };
         let way = if converts { Way::Converted } else { Way::Sent };
         let (n_features, dtype, has_weights) = (layout.n_features(), layout.dtype, layout.has_weights);

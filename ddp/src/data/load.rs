@@ -10,6 +10,7 @@ use super::column_advice::{self, FittedRows};
 use super::column_split::split_by_column;
 use super::data_fingerprint::DataFingerprint;
 use super::dataset::{Dataset, RowLayout, TargetLayout, has_weight};
+use super::head_outputs::HeadOutputs;
 use super::labels::{LabelSurvey, LabelVocabulary, TaskChoice};
 use super::lost_values;
 use super::open::open;
@@ -17,13 +18,13 @@ use super::preprocess::{Preprocessor, needs_stats};
 use super::scaled_targets;
 use super::scan::{self, Scan};
 use super::source::{ClassLabels, KnownFeatures, Part, SourceSpec};
-use super::stats::ColumnStats;
 use super::subset::split;
+use super::target_columns::{TargetColumn, check_counts, head_gaps, target_columns};
 use super::target_error::TargetError;
 use super::train_categories;
 use super::vocabulary::Vocabulary;
 use crate::config::{
-    ClassWeights, Config, DataConfig, EvalSource, FingerprintKind, Loss, Normalize, NormalizeTarget, Task,
+    ClassWeights, Config, DataConfig, EvalSource, FingerprintKind, Loss, MissingTarget, Normalize, Task,
 };
 use crate::data::error::{DataError, Result};
 use crate::data::order::partition::rank_range;
@@ -49,6 +50,8 @@ pub struct Loaded {
     pub n_skipped: usize,
     /// The parts of the rows in one line, if a column divides them.
     pub split: Option<String>,
+    /// Training rows that lack a target of a head: its name and the least number of them, where there are some.
+    pub head_gaps: Vec<(String, usize)>,
     /// A hash of rows and columns, of training and evaluation.
     fingerprint: DataFingerprint,
 }
@@ -91,8 +94,8 @@ pub fn load_with(
         }
         let (names, vocabularies) = (&plan.columns, &plan.vocabularies);
         spec.features = Some(KnownFeatures { names, vocabularies, of: "the model of --init-from" });
-        if let (Some(Fitted::Initial(_)), Some(labels)) = (fitted, &preprocessor.labels) {
-            spec.classes = ClassLabels::Known(labels);
+        if matches!(fitted, Some(Fitted::Initial(_))) {
+            spec.classes = preprocessor.class_labels().unwrap_or(spec.classes);
         }
     }
     let (whole, is_table) = open_train(&spec, world)?;
@@ -139,31 +142,43 @@ pub fn load_with(
             DataFingerprint::full(sampled, scan.hash, eval.map(|scan| scan.hash))
         }
     };
-    let is_scaled = data.task == Task::Regression && data.normalize_target == NormalizeTarget::Standard;
+    let columns = target_columns(&config.loss, train.layout(), data);
     let target_scale = || -> Result<_, Stop<DataError>> {
-        let are_counts = config.loss.predicts_logarithms();
-        if !is_scaled && !are_counts {
+        let has = |meaning| columns.contains(&meaning);
+        if !has(TargetColumn::Standardized) && !has(TargetColumn::Count) {
             return Ok(None);
         }
         let stats = match &scan {
             Some(scan) => scan.targets.clone(),
             None => scan::targets(&*train, world)?,
         };
-        if are_counts {
-            world.collective_result(check_counts(&*train, &stats))?;
+        world.collective_result(check_counts(&*train, &stats, &columns))?;
+        let are_scaled: Vec<bool> =
+            columns.iter().map(|column| *column == TargetColumn::Standardized).collect();
+        Ok(has(TargetColumn::Standardized).then(|| scaled_targets::fit(&stats, &are_scaled)))
+    };
+    let head_gaps = match data.missing_target {
+        MissingTarget::Skip if data.task == Task::Heads => {
+            let stats = match &scan {
+                Some(scan) => scan.targets.clone(),
+                None => scan::targets(&*train, world)?,
+            };
+            head_gaps(train.layout(), &stats)
         }
-        Ok(is_scaled.then(|| scaled_targets::fit(&stats)))
+        _ => Vec::new(),
     };
     let preprocessor = match fitted {
         Some(Fitted::Initial(known)) => known.clone(),
         Some(Fitted::InitialFeatures(known)) => Preprocessor {
             labels: train.layout().labels.clone(),
+            heads: train.layout().targets.heads().to_vec(),
             target_scale: target_scale()?,
             ..known.clone()
         },
         Some(Fitted::Resumed(known))
             if known.plan.is_of(train.layout())
-                && (known.labels.is_none() || known.labels == train.layout().labels) =>
+                && (known.labels.is_none() || known.labels == train.layout().labels)
+                && known.heads == train.layout().targets.heads() =>
         {
             // Files of earlier versions list no labels.
             Preprocessor { labels: train.layout().labels.clone(), ..known.clone() }
@@ -197,6 +212,7 @@ pub fn load_with(
         class_counts: counts,
         n_skipped,
         split,
+        head_gaps,
         fingerprint,
     })
 }
@@ -268,18 +284,6 @@ fn check_units(config: &Config, known: &Preprocessor) -> Result<()> {
     })
 }
 
-/// Checks the targets of a loss that takes counts.
-fn check_counts(train: &dyn Dataset, targets: &ColumnStats) -> Result<()> {
-    let smallest = |target: usize| targets.origin[target] + targets.min[target];
-    let Some(index) = (0..targets.min.len()).find(|target| smallest(*target) < 0.0) else { return Ok(()) };
-    let TargetLayout::Values { names } = &train.layout().targets else { return Ok(()) };
-    Err(DataError::from(TargetError::NegativeCount {
-        source_name: train.source().to_owned(),
-        column: names[index].clone(),
-        value: smallest(index),
-    }))
-}
-
 /// The config with the task that the targets decided on.
 fn decided(config: &Config, layout: &RowLayout) -> Config {
     let mut config = config.clone();
@@ -319,6 +323,10 @@ impl Loaded {
             notes.push(format!("task: {task}{}, {reason}", classes.unwrap_or_default()));
         }
         notes.extend(self.split.clone());
+        let n_rows = self.train.len();
+        notes.extend(self.head_gaps.iter().map(|(name, n)| {
+            format!("head {name}: at least {n} of {n_rows} training rows lack its target and take no part in its loss")
+        }));
         notes.extend(without_target(self.train.n_without_target(), ""));
         // Evaluation rows of the same source are counted there.
         let of_eval = self.eval.as_ref().filter(|eval| eval.source() != self.train.source());
@@ -329,6 +337,21 @@ impl Loaded {
             notes.push(format!("left out {n} evaluation {rows} whose labels do not occur in training"));
         }
         notes
+    }
+
+    /// Each head with its task, loss and targets in a line; none for a model of one head.
+    pub fn head_lines(&self, loss: &Loss) -> Vec<String> {
+        let heads = HeadOutputs::of_loss(loss, self.train.layout().targets.heads(), None).into_iter();
+        let line = |HeadOutputs { targets, loss, .. }: HeadOutputs| {
+            let of = match &targets.labels {
+                Some(labels) => {
+                    format!("{} classes of {}: {}", labels.len(), targets.columns[0], labels.summary())
+                }
+                None => targets.columns.join(", "),
+            };
+            format!("{}: {} ({}), {of}", targets.name, targets.task, loss.name())
+        };
+        heads.map(line).collect()
     }
 
     /// The labels of the classes; `None` without classes, and for datasets that number them.
@@ -386,6 +409,7 @@ fn divide(
             let classes = match (&layout.labels, &layout.targets) {
                 (Some(labels), _) => ClassLabels::Known(labels),
                 (None, TargetLayout::Classes { n_classes }) => ClassLabels::Numbers(*n_classes),
+                (None, TargetLayout::Heads { heads }) => ClassLabels::Heads(heads),
                 (None, TargetLayout::Values { .. }) => ClassLabels::Discover,
             };
             let known =
@@ -477,9 +501,12 @@ fn fingerprint(train: &Arc<dyn Dataset>, eval: Option<&Arc<dyn Dataset>>) -> Res
     let eval = eval.map_or(Ok(0), |eval| eval.fingerprint())?;
     let mut of_labels = 0;
     // Numbers need no vocabulary: their classes are in the rows.
-    if let Some(labels) = train.layout().labels.as_ref().filter(|labels| !labels.is_numbers()) {
+    let heads = train.layout().targets.heads();
+    let all = train.layout().labels.iter().chain(heads.iter().filter_map(|head| head.labels.as_ref()));
+    let listed: Vec<_> = all.filter(|labels| !labels.is_numbers()).collect();
+    if !listed.is_empty() {
         let mut hash = Fingerprint::default();
-        labels.labels().for_each(|label| hash.text(&label.to_string()));
+        listed.iter().flat_map(|labels| labels.labels()).for_each(|label| hash.text(&label.to_string()));
         of_labels = hash.finish();
     }
     Ok(train.fingerprint()? ^ eval.rotate_left(1) ^ of_labels.rotate_left(2))
@@ -493,14 +520,19 @@ fn check_weights(train: &dyn Dataset) -> Result<()> {
 }
 
 fn check_class_weights(loss: &Loss, train: &dyn Dataset) -> Result<()> {
-    let n_classes = train.layout().targets.n_outputs();
-    match loss {
+    let check = |loss: &Loss, n_classes: usize| match loss {
         Loss::CrossEntropy { class_weights: Some(ClassWeights::PerClass(weights)), .. }
-            if weights.len() != n_classes
-                && matches!(train.layout().targets, TargetLayout::Classes { .. }) =>
+            if weights.len() != n_classes =>
         {
             let (source_name, n_weights) = (train.source().to_owned(), weights.len());
             Err(DataError::ClassWeightsCount { source_name, n_classes, n_weights })
+        }
+        _ => Ok(()),
+    };
+    match (&train.layout().targets, loss) {
+        (TargetLayout::Classes { n_classes }, loss) => check(loss, *n_classes),
+        (TargetLayout::Heads { heads }, Loss::Heads(losses)) => {
+            heads.iter().zip(losses).try_for_each(|(head, of)| check(&of.loss, head.n_targets()))
         }
         _ => Ok(()),
     }

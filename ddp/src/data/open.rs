@@ -9,7 +9,8 @@ use super::files::files_and_format;
 use super::format::Reader;
 use super::labels::LabelSurvey;
 use super::source::{Part, SourceSpec};
-use super::{builtin, raw, table};
+use super::target_error::TargetError;
+use super::{builtin, head_rows, raw, table};
 use crate::config::{DEFAULT_FEATURES_KEY, DEFAULT_LABELS_KEY};
 
 impl SourceSpec<'_> {
@@ -76,6 +77,10 @@ impl Opened {
 /// # Errors
 /// A [`DataError`] that names the file or the setting.
 pub(crate) fn open(spec: &SourceSpec<'_>) -> Result<Opened> {
+    let has_heads = !spec.data.heads.is_empty() && spec.to_predict.is_none();
+    if has_heads && spec.source.starts_with("builtin:") {
+        return Err(DataError::from(TargetError::HeadsWithoutTable { source_name: spec.source.to_owned() }));
+    }
     if let Some(name) = spec.source.strip_prefix("builtin:") {
         return Ok(Opened::Ready(Arc::new(builtin::read(name, spec)?)));
     }
@@ -99,7 +104,14 @@ pub(crate) fn open(spec: &SourceSpec<'_>) -> Result<Opened> {
         });
     }
     match &format.reader {
+        Reader::Table(readers) if has_heads => {
+            let rows = head_rows::open(spec, |table| table::open(&files, readers, table))?;
+            Ok(Opened::Ready(rows))
+        }
         Reader::Table(readers) => Ok(Opened::Ready(table::open(&files, readers, spec)?)),
+        Reader::Arrays(_) if has_heads => {
+            Err(DataError::from(TargetError::HeadsWithoutTable { source_name: spec.source.to_owned() }))
+        }
         Reader::Arrays(reader) => {
             let rows = raw::open(&files, reader, spec)?;
             if let Some(known) = spec.features {

@@ -7,10 +7,12 @@ use ddp_kernels::{DType, Device, Tensor, ops};
 use serde::{Deserialize, Serialize};
 
 use super::dataset::{Dataset, RowLayout};
+use super::head_targets::HeadTargets;
 use super::labels::LabelVocabulary;
 use super::normalize::Normalizer;
 use super::offsets;
 use super::scaled_targets;
+use super::source::ClassLabels;
 use super::stats::ColumnStats;
 use super::target_scale::TargetScale;
 use super::vocabulary::Vocabulary;
@@ -31,6 +33,8 @@ pub struct Preprocessor {
     pub target_scale: Option<TargetScale>,
     /// Labels of the classes; `None` without classes, and where they are the numbers of the model's outputs.
     pub labels: Option<Arc<LabelVocabulary>>,
+    /// Targets of the heads; empty for a model of one head.
+    pub heads: Vec<HeadTargets>,
 }
 
 /// Conversion of columns to features: numbers first, then one indicator per column with missing values, then one-hot
@@ -66,7 +70,15 @@ impl Preprocessor {
             indicators: Vec::new(),
             ranges: None,
         };
-        Preprocessor { plan, normalizer: None, target_scale: None, labels: None }
+        Preprocessor { plan, normalizer: None, target_scale: None, labels: None, heads: Vec::new() }
+    }
+
+    /// The classes that the model knows, for rows to be read for it; `None` without classes.
+    pub fn class_labels(&self) -> Option<ClassLabels<'_>> {
+        match &self.labels {
+            Some(labels) => Some(ClassLabels::Known(labels)),
+            None => (!self.heads.is_empty()).then_some(ClassLabels::Heads(&self.heads)),
+        }
     }
 
     /// Fits to rows of `layout`; `stats` of the training rows are needed to normalize (`normalize` is what `data.normalize` means
@@ -120,7 +132,8 @@ impl Preprocessor {
                 scale: of_features(&of_columns.scale, 1.0),
             }
         });
-        Preprocessor { plan, normalizer, target_scale: None, labels: layout.labels.clone() }
+        let (labels, heads) = (layout.labels.clone(), layout.targets.heads().to_vec());
+        Preprocessor { plan, normalizer, target_scale: None, labels, heads }
     }
 
     /// Whether an offset is subtracted from a column in f64 before it becomes f32, for each column.

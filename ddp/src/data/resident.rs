@@ -52,7 +52,7 @@ impl ResidentRows {
     fn n_targets(&self) -> usize {
         match &self.layout.targets {
             TargetLayout::Classes { .. } => 1,
-            TargetLayout::Values { names } => names.len(),
+            targets => targets.n_values(),
         }
     }
 }

@@ -14,15 +14,20 @@ use crate::data::error::Result;
 
 /// Fits the scale to the statistics of the targets of the training rows.
 ///
+/// - `are_scaled`: whether a target is standardised, `[n_targets]`; others keep their values
+///
 /// Source: scikit-learn's `TransformedTargetRegressor` with a `StandardScaler`.
-pub(super) fn fit(stats: &ColumnStats) -> TargetScale {
+pub(super) fn fit(stats: &ColumnStats, are_scaled: &[bool]) -> TargetScale {
     let scale = |target: usize| {
         let deviation = stats.standard_deviation(target);
         let is_usable = stats.min[target] < stats.max[target] && (deviation as f32).is_normal();
-        if is_usable { deviation } else { 1.0 }
+        if is_usable && are_scaled[target] { deviation } else { 1.0 }
     };
-    let shift = stats.origin.iter().zip(&stats.mean).map(|(origin, mean)| origin + mean);
-    TargetScale { shift: shift.collect(), scale: (0..stats.mean.len()).map(scale).collect() }
+    let shift = |target: usize| {
+        if are_scaled[target] { stats.origin[target] + stats.mean[target] } else { 0.0 }
+    };
+    let targets = 0..are_scaled.len();
+    TargetScale { shift: targets.clone().map(shift).collect(), scale: targets.map(scale).collect() }
 }
 
 /// `dataset` with standardised targets.
@@ -101,7 +106,7 @@ mod tests {
     fn fitted(rows: &[[f64; 3]]) -> TargetScale {
         let mut stats = ColumnStats::new(3);
         stats.add(&rows.concat());
-        fit(&stats)
+        fit(&stats, &[true; 3])
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl PartScan {
     fn new(dataset: &dyn Dataset, of_features: Option<Vec<f64>>, of_targets: Option<Vec<f64>>) -> Self {
         PartScan {
             features: ExactStats::new(dataset.layout().n_features(), of_features),
-            targets: ExactStats::new(n_target_values(dataset), of_targets),
+            targets: ExactStats::new(dataset.layout().targets.n_values(), of_targets),
             hash: 0,
         }
     }
@@ -130,7 +130,7 @@ impl PartScan {
                 TargetLayout::Classes { .. } => {
                     hash.bytes(bytemuck::cast_slice(targets.as_slice::<i64>("statistics", "targets")?));
                 }
-                TargetLayout::Values { .. } => {
+                TargetLayout::Values { .. } | TargetLayout::Heads { .. } => {
                     let values = targets.as_slice::<f32>("statistics", "targets")?;
                     hash.bytes(bytemuck::cast_slice(values));
                     add_targets(&mut self.targets, dataset, &numbers, values, &mut hash)?;
@@ -195,20 +195,12 @@ fn add_targets(
     Ok(())
 }
 
-/// Targets of a row that are values.
-fn n_target_values(dataset: &dyn Dataset) -> usize {
-    match &dataset.layout().targets {
-        TargetLayout::Classes { .. } => 0,
-        TargetLayout::Values { names } => names.len(),
-    }
-}
-
 /// Statistics of the targets alone; every rank of the world calls it and reads a part.
 ///
 /// # Errors
 /// Errors of reading the rows and of the exchange.
 pub(super) fn targets(dataset: &dyn Dataset, world: &World) -> Result<ColumnStats, Stop<DataError>> {
-    let n_targets = dataset.layout().targets.n_outputs();
+    let n_targets = dataset.layout().targets.n_values();
     let empty = ExactStats::new(n_targets, world.collective_result(target_origin(dataset))?);
     let read = |part: usize, numbers: &mut [f64]| {
         let rows = rank_range(dataset.len(), part, MAX_PARTS);
@@ -272,7 +264,7 @@ pub(super) fn origin(dataset: &dyn Dataset) -> Result<Option<Vec<f64>>> {
 fn target_origin(dataset: &dyn Dataset) -> Result<Option<Vec<f64>>> {
     let read =
         |rows: &[usize], origin: &[f64], out: &mut [f64]| dataset.gather_target_doubles(rows, origin, out);
-    match n_target_values(dataset) {
+    match dataset.layout().targets.n_values() {
         0 => Ok(None),
         n_targets => origin_of(dataset.len(), n_targets, read),
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::head_targets::HeadTargets;
 use super::labels::LabelVocabulary;
 use super::vocabulary::Vocabulary;
 use crate::config::{DataConfig, EvalSource, Missing, MissingTarget, UnknownLabel};
@@ -60,6 +61,8 @@ pub enum ClassLabels<'a> {
     Numbers(usize),
     /// Those of a model or of other rows.
     Known(&'a Arc<LabelVocabulary>),
+    /// Those of the heads of a model or of other rows.
+    Heads(&'a [HeadTargets]),
     /// None: integers stay as they are, to be inspected or converted.
     AsStored,
 }
@@ -102,7 +105,7 @@ impl<'a> SourceSpec<'a> {
         match self.classes {
             ClassLabels::Numbers(n) => Some(Arc::new(LabelVocabulary::numbers(n))),
             ClassLabels::Known(vocabulary) => Some(vocabulary.clone()),
-            ClassLabels::Discover | ClassLabels::AsStored => None,
+            ClassLabels::Heads(_) | ClassLabels::Discover | ClassLabels::AsStored => None,
         }
     }
 

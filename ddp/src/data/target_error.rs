@@ -29,6 +29,43 @@ pub enum TargetError {
         /// Names of the targets.
         targets: String,
     },
+    /// A head whose target is no column of the table.
+    #[error(
+        "`{source_name}`: no column \"{column}\", which is a target of `heads`\nhint: name the target columns of each head by `target`"
+    )]
+    HeadWithoutColumn {
+        /// The table.
+        source_name: String,
+        /// The target.
+        column: String,
+    },
+    /// A table whose columns are all targets of heads.
+    #[error(
+        "`{source_name}`: every column is a target, so that no feature is left\nhint: take columns out of `heads`"
+    )]
+    OnlyTargets {
+        /// The table.
+        source_name: String,
+    },
+    /// A row without a target of a head, or with a label that the training rows lack.
+    #[error(
+        "{place}: no target \"{column}\", or a label that the training rows do not have\n\
+         hint: set `data.missing_target` to \"skip\" to leave the row out of the loss of that head alone"
+    )]
+    NoTargetOfHead {
+        /// File and row.
+        place: String,
+        /// The target.
+        column: String,
+    },
+    /// Heads on rows that are no table.
+    #[error(
+        "`{source_name}` is no table: `heads` name its columns\nhint: write the rows to CSV, Parquet or another table, or leave out `heads`"
+    )]
+    HeadsWithoutTable {
+        /// The rows.
+        source_name: String,
+    },
     /// Features without labels.
     #[error("`{source_name}` has no labels\nhint: {hint}")]
     NoLabels {

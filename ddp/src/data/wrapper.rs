@@ -20,6 +20,8 @@ pub enum Changes {
     Features,
     /// The targets. Exact values of the features are those of the inner rows; rows in place are not.
     Targets,
+    /// Features and targets: neither exact values nor rows in place are those of the inner rows.
+    FeaturesAndTargets,
     /// The selection of rows: row `n` is the inner row [`DatasetWrapper::row`]. The wrapper states its length and fingerprint, too;
     /// blocks, rows in place and announcements are not those of the inner rows.
     Rows,
@@ -71,7 +73,7 @@ pub trait DatasetWrapper: fmt::Debug + Send + Sync {
     {
         match Self::CHANGES {
             Changes::Nothing | Changes::Features => self.inner().gather_targets(rows, out),
-            Changes::Targets => targets_of_gathered(self, rows, out),
+            Changes::Targets | Changes::FeaturesAndTargets => targets_of_gathered(self, rows, out),
             Changes::Rows => self.inner().gather_targets(&inner_rows(self, rows), out),
         }
     }
@@ -83,7 +85,7 @@ pub trait DatasetWrapper: fmt::Debug + Send + Sync {
     fn gather_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
         match Self::CHANGES {
             Changes::Nothing | Changes::Targets => self.inner().gather_doubles(rows, origin, out),
-            Changes::Features => Ok(false),
+            Changes::Features | Changes::FeaturesAndTargets => Ok(false),
             Changes::Rows => self.inner().gather_doubles(&inner_rows(self, rows), origin, out),
         }
     }
@@ -95,7 +97,7 @@ pub trait DatasetWrapper: fmt::Debug + Send + Sync {
     fn gather_target_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
         match Self::CHANGES {
             Changes::Nothing | Changes::Features => self.inner().gather_target_doubles(rows, origin, out),
-            Changes::Targets => Ok(false),
+            Changes::Targets | Changes::FeaturesAndTargets => Ok(false),
             Changes::Rows => self.inner().gather_target_doubles(&inner_rows(self, rows), origin, out),
         }
     }
@@ -110,7 +112,9 @@ pub trait DatasetWrapper: fmt::Debug + Send + Sync {
     {
         match Self::CHANGES {
             Changes::Nothing | Changes::Features => self.inner().class_indices(rows, out),
-            Changes::Targets | Changes::Rows => class_indices_of_gathered(self, rows, out),
+            Changes::Targets | Changes::FeaturesAndTargets | Changes::Rows => {
+                class_indices_of_gathered(self, rows, out)
+            }
         }
     }
 

@@ -49,10 +49,10 @@ fn bytes_of<T: bytemuck::NoUninit + Send + Sync + 'static>(values: Vec<T>) -> By
 
 impl Graph {
     /// A graph whose outputs will have these names.
-    pub(super) fn new(name: &str, outputs: &[&str]) -> Self {
+    pub(super) fn new(name: &str, outputs: &[String]) -> Self {
         let mut graph = Graph::default();
         graph.proto.name = name.to_owned();
-        graph.taken.extend(outputs.iter().map(|name| (*name).to_owned()));
+        graph.taken.extend(outputs.iter().cloned());
         graph
     }
 

@@ -7,12 +7,12 @@ use super::error::{ExportError, Result};
 use super::graph::{Graph, ML_DOMAIN};
 use super::inputs::{self, Input};
 use super::layers::{self, Parameters, TrainedParam};
-use super::outputs::{Head, NAMES};
+use super::outputs::Head;
 use super::proto::{
     Dimension, ElementType, ModelProto, OperatorSetIdProto, StringStringEntryProto, ValueInfoProto,
 };
 use crate::config::{Loss, Task};
-use crate::data::Preprocessor;
+use crate::data::{Preprocessor, heads_to_json};
 use crate::model::{Layer, LayerKind};
 
 /// Version of the file format: that of ONNX 1.15, the first with [`OPSET`].
@@ -26,6 +26,8 @@ const ML_OPSET: i64 = 2;
 const INPUTS_KEY: &str = "ddp_train.inputs";
 /// Metadata key of the labels of the classes in the order of the outputs, as JSON; missing without classes.
 const LABELS_KEY: &str = "ddp_train.labels";
+/// Metadata key of the targets of several heads, as JSON: name, task, columns, labels; missing for a model of one head.
+const HEADS_KEY: &str = "ddp_train.heads";
 /// Metadata key of the names of the target columns, as JSON.
 const TARGETS_KEY: &str = "ddp_train.targets";
 /// Metadata key of the task.
@@ -72,13 +74,13 @@ impl OnnxModel {
     /// for weights and columns of another model.
     pub fn new(trained: Trained<'_>) -> Result<Self> {
         let Trained { preprocessor, layers, parameters, task, loss, targets, config, origin } = trained;
-        let mut graph = Graph::new("ddp-train", &NAMES);
+        let n_outputs = layers.last().map_or(0, |layer| layer.out_features());
+        let head = Head::new(task, loss, preprocessor, n_outputs);
+        let mut graph = Graph::new("ddp-train", &head.names());
         let features = inputs::add(&mut graph, preprocessor);
         check_width(&features, layers)?;
         let mut parameters = Parameters::new(parameters);
         let outputs = layers::add(&mut graph, &features, layers, &mut parameters)?;
-        let n_outputs = layers.last().map_or(0, |layer| layer.out_features());
-        let head = Head::new(task, loss, preprocessor, n_outputs);
         head.add(&mut graph, &outputs, n_outputs);
         let columns = |input: &Input| (input.name.clone(), json!(input.columns));
         let columns: serde_json::Map<_, _> = features.inputs.iter().map(columns).collect();
@@ -90,6 +92,9 @@ impl OnnxModel {
             (WEIGHTS_KEY, origin.to_owned()),
             (VERSION_KEY, env!("CARGO_PKG_VERSION").to_owned()),
         ];
+        if !preprocessor.heads.is_empty() {
+            metadata.push((HEADS_KEY, heads_to_json(&preprocessor.heads)));
+        }
         if let Some(labels) = head.labels() {
             let expected = loss.n_targets(n_outputs);
             if labels.len() != expected {

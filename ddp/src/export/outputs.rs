@@ -1,11 +1,14 @@
 //! The outputs of a graph, by the task: probabilities and labels, or predictions.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::graph::{Attribute, Graph, Value};
 use super::proto::ElementType;
 use crate::config::{Loss, Task};
-use crate::data::{Label, LabelVocabulary, OutputUnits, Preprocessor, TargetScale, cumulative};
+use crate::data::{
+    HeadOutputs, HeadTargets, Label, LabelVocabulary, OutputUnits, Preprocessor, TargetScale, cumulative,
+};
 
 /// Name of the output of probabilities.
 const PROBABILITIES: &str = "probabilities";
@@ -14,7 +17,7 @@ const LABEL: &str = "label";
 /// Name of the output of quantities.
 const PREDICTION: &str = "prediction";
 /// All of them.
-pub(super) const NAMES: [&str; 3] = [PROBABILITIES, LABEL, PREDICTION];
+const NAMES: [&str; 3] = [PROBABILITIES, LABEL, PREDICTION];
 
 /// Meaning of the last layer's outputs.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +30,8 @@ pub(super) enum Head {
     Labels,
     /// Quantities in these units.
     Values(OutputUnits),
+    /// Several heads, each on some of the outputs; the names of a head's outputs begin with its own and a point.
+    Several(Vec<(String, Range<usize>, Head)>),
 }
 
 impl Head {
@@ -40,6 +45,35 @@ impl Head {
             }
             Task::Multilabel => Head::Labels,
             Task::Regression => Head::Values(OutputUnits::new(loss, preprocessor.target_scale.as_ref())),
+            Task::Heads => {
+                let Preprocessor { heads, target_scale, .. } = preprocessor;
+                let heads = HeadOutputs::of_loss(loss, heads, target_scale.as_ref()).into_iter();
+                Head::Several(heads.map(Head::of_several).collect())
+            }
+        }
+    }
+
+    fn of_several(head: HeadOutputs) -> (String, Range<usize>, Head) {
+        let HeadOutputs { targets: HeadTargets { name, task, labels, .. }, loss, outputs, units, .. } = head;
+        let head = match (task, labels) {
+            (_, Some(labels)) if loss == Loss::Ordinal => Head::Ordered(labels),
+            (_, Some(labels)) => Head::Classes(labels),
+            (Task::Multilabel, None) => Head::Labels,
+            (_, None) => Head::Values(units),
+        };
+        (name, outputs, head)
+    }
+
+    /// The names that the graph's outputs may have.
+    pub(super) fn names(&self) -> Vec<String> {
+        match self {
+            Head::Several(heads) => {
+                let of_head = |(name, ..): &(String, Range<usize>, Head)| {
+                    NAMES.map(|output| format!("{name}.{output}"))
+                };
+                heads.iter().flat_map(of_head).collect()
+            }
+            _ => NAMES.map(str::to_owned).to_vec(),
         }
     }
 
@@ -47,23 +81,60 @@ impl Head {
     pub(super) fn labels(&self) -> Option<&LabelVocabulary> {
         match self {
             Head::Classes(labels) | Head::Ordered(labels) => Some(labels),
-            Head::Labels | Head::Values(_) => None,
+            Head::Labels | Head::Values(_) | Head::Several(_) => None,
         }
     }
 
     /// Adds the graph's outputs, computed from `[N, n_outputs]` of the last layer.
     pub(super) fn add(&self, graph: &mut Graph, outputs: &Value, n_outputs: usize) {
+        self.add_named(&mut Named { graph, prefix: String::new() }, outputs, n_outputs);
+    }
+
+    fn add_named(&self, graph: &mut Named<'_>, outputs: &Value, n_outputs: usize) {
         match self {
             Head::Classes(labels) => add_classes(graph, outputs, n_outputs, labels),
             Head::Ordered(labels) => add_ordered(graph, outputs, n_outputs, labels),
             Head::Labels => add_labels(graph, outputs, n_outputs),
             Head::Values(units) => add_values(graph, outputs, n_outputs, units),
+            Head::Several(heads) => {
+                for (name, columns, head) in heads {
+                    let bound = |graph: &mut Graph, at: usize| graph.integers("head.column", vec![at as i64]);
+                    let (start, end) = (bound(graph.graph, columns.start), bound(graph.graph, columns.end));
+                    let axis = graph.graph.integers("head.axis", vec![1]);
+                    let own =
+                        graph.graph.op("Slice", &[outputs, &start, &end, &axis], &format!("{name}.outputs"));
+                    let mut graph = Named { graph: &mut *graph.graph, prefix: format!("{name}.") };
+                    head.add_named(&mut graph, &own, columns.len());
+                }
+            }
         }
     }
 }
 
+/// A graph whose outputs have a prefix in front of their names.
+struct Named<'a> {
+    graph: &'a mut Graph,
+    prefix: String,
+}
+
+impl Named<'_> {
+    fn output(&mut self, name: &str, element: ElementType, width: Option<usize>, about: &str) {
+        self.graph.output(&format!("{}{name}", self.prefix), element, width, about);
+    }
+
+    fn output_op(
+        &mut self,
+        op_type: &str,
+        inputs: &[&Value],
+        attributes: &[(&str, Attribute<'_>)],
+        name: &str,
+    ) {
+        self.graph.output_op(op_type, inputs, attributes, &format!("{}{name}", self.prefix));
+    }
+}
+
 /// The outputs in the user's units in f64, as [`OutputUnits::to_user_units`].
-fn add_values(graph: &mut Graph, outputs: &Value, n_outputs: usize, units: &OutputUnits) {
+fn add_values(graph: &mut Named<'_>, outputs: &Value, n_outputs: usize, units: &OutputUnits) {
     graph.output(PREDICTION, ElementType::Double, Some(n_outputs), "predicted quantities");
     let TargetScale { shift, scale } = match units {
         OutputUnits::Targets | OutputUnits::Cumulative => {
@@ -72,20 +143,20 @@ fn add_values(graph: &mut Graph, outputs: &Value, n_outputs: usize, units: &Outp
             return;
         }
         OutputUnits::Logarithms => {
-            let logarithms = graph.cast(outputs, ElementType::Double, "target.logarithms");
+            let logarithms = graph.graph.cast(outputs, ElementType::Double, "target.logarithms");
             graph.output_op("Exp", &[&logarithms], &[], PREDICTION);
             return;
         }
         OutputUnits::Standardized(scale) => scale,
     };
-    let shift = graph.doubles("target.shift", shift.clone());
-    let scale = graph.doubles("target.scale", scale.clone());
-    let outputs = graph.cast(outputs, ElementType::Double, "target.standardized");
-    let scaled = graph.op("Mul", &[&outputs, &scale], "target.scaled");
+    let shift = graph.graph.doubles("target.shift", shift.clone());
+    let scale = graph.graph.doubles("target.scale", scale.clone());
+    let outputs = graph.graph.cast(outputs, ElementType::Double, "target.standardized");
+    let scaled = graph.graph.op("Mul", &[&outputs, &scale], "target.scaled");
     graph.output_op("Add", &[&scaled, &shift], &[], PREDICTION);
 }
 
-fn add_classes(graph: &mut Graph, outputs: &Value, n_outputs: usize, labels: &LabelVocabulary) {
+fn add_classes(graph: &mut Named<'_>, outputs: &Value, n_outputs: usize, labels: &LabelVocabulary) {
     graph.output_op("Softmax", &[outputs], &[("axis", Attribute::Int(-1))], PROBABILITIES);
     graph.output(PROBABILITIES, ElementType::Float, Some(n_outputs), "probability of each class");
     let first_of_largest = [("axis", Attribute::Int(1)), ("keepdims", Attribute::Int(0))];
@@ -94,12 +165,12 @@ fn add_classes(graph: &mut Graph, outputs: &Value, n_outputs: usize, labels: &La
         graph.output(LABEL, ElementType::Int64, None, "the most probable class");
         return;
     }
-    let class = graph.op_with("ArgMax", &[outputs], &first_of_largest, "label.class");
+    let class = graph.graph.op_with("ArgMax", &[outputs], &first_of_largest, "label.class");
     add_label(graph, &class, labels, "label of the most probable class");
 }
 
 /// The class is the number of logits above 0; probabilities are those of [`cumulative::probabilities`], in f32.
-fn add_ordered(graph: &mut Graph, outputs: &Value, n_outputs: usize, labels: &LabelVocabulary) {
+fn add_ordered(graph: &mut Named<'_>, outputs: &Value, n_outputs: usize, labels: &LabelVocabulary) {
     const ABOUT: &str = "the class, by the number of outputs above 0";
     let n_classes = n_outputs + 1;
     // Class k: minus the probability to be above k, plus that to be above k - 1, which is 1 for class 0.
@@ -108,42 +179,43 @@ fn add_ordered(graph: &mut Graph, outputs: &Value, n_outputs: usize, labels: &La
         (logit, class) if class == logit + 1 => 1.0,
         _ => 0.0,
     });
-    let differences = graph.floats("ordinal.differences", &[n_outputs, n_classes], differences.collect());
+    let differences =
+        graph.graph.floats("ordinal.differences", &[n_outputs, n_classes], differences.collect());
     let first = (0..n_classes).map(|class| if class == 0 { 1.0 } else { 0.0 });
-    let first = graph.floats("ordinal.first", &[n_classes], first.collect());
-    let least = graph.floats("ordinal.least", &[], vec![cumulative::MIN_PROBABILITY as f32]);
-    let above = graph.op("Sigmoid", &[outputs], "ordinal.above");
-    let of_class = graph.op("Gemm", &[&above, &differences, &first], "ordinal.of_class");
-    let at_least = graph.op("Max", &[&of_class, &least], "ordinal.at_least");
-    let axis = graph.integers("ordinal.axis", vec![1]);
-    let sum = graph.op("ReduceSum", &[&at_least, &axis], "ordinal.sum");
+    let first = graph.graph.floats("ordinal.first", &[n_classes], first.collect());
+    let least = graph.graph.floats("ordinal.least", &[], vec![cumulative::MIN_PROBABILITY as f32]);
+    let above = graph.graph.op("Sigmoid", &[outputs], "ordinal.above");
+    let of_class = graph.graph.op("Gemm", &[&above, &differences, &first], "ordinal.of_class");
+    let at_least = graph.graph.op("Max", &[&of_class, &least], "ordinal.at_least");
+    let axis = graph.graph.integers("ordinal.axis", vec![1]);
+    let sum = graph.graph.op("ReduceSum", &[&at_least, &axis], "ordinal.sum");
     graph.output_op("Div", &[&at_least, &sum], &[], PROBABILITIES);
     graph.output(PROBABILITIES, ElementType::Float, Some(n_classes), "probability of each class");
-    let zero = graph.floats("ordinal.zero", &[], vec![0.0]);
-    let is_above = graph.op("Greater", &[outputs, &zero], "ordinal.is_above");
-    let is_above = graph.cast(&is_above, ElementType::Int64, "ordinal.votes");
+    let zero = graph.graph.floats("ordinal.zero", &[], vec![0.0]);
+    let is_above = graph.graph.op("Greater", &[outputs, &zero], "ordinal.is_above");
+    let is_above = graph.graph.cast(&is_above, ElementType::Int64, "ordinal.votes");
     let flat = [("keepdims", Attribute::Int(0))];
     if labels.is_numbers() {
         graph.output_op("ReduceSum", &[&is_above, &axis], &flat, LABEL);
         graph.output(LABEL, ElementType::Int64, None, ABOUT);
         return;
     }
-    let class = graph.op_with("ReduceSum", &[&is_above, &axis], &flat, "label.class");
+    let class = graph.graph.op_with("ReduceSum", &[&is_above, &axis], &flat, "label.class");
     add_label(graph, &class, labels, ABOUT);
 }
 
 /// The output of labels, from the classes of the rows.
-fn add_label(graph: &mut Graph, class: &Value, labels: &LabelVocabulary, about: &str) {
+fn add_label(graph: &mut Named<'_>, class: &Value, labels: &LabelVocabulary, about: &str) {
     let integer = |label: Label| match label {
         Label::Integer(number) => Some(number),
         Label::Text(_) => None,
     };
     // One output has one type: integers next to texts are texts.
     let (all, element) = match labels.labels().map(integer).collect::<Option<Vec<i64>>>() {
-        Some(integers) => (graph.integers("label.all", integers), ElementType::Int64),
+        Some(integers) => (graph.graph.integers("label.all", integers), ElementType::Int64),
         None => {
             let texts = labels.labels().map(|label| label.to_string()).collect();
-            (graph.texts("label.all", texts), ElementType::String)
+            (graph.graph.texts("label.all", texts), ElementType::String)
         }
     };
     graph.output_op("Gather", &[&all, class], &[], LABEL);
@@ -151,11 +223,11 @@ fn add_label(graph: &mut Graph, class: &Value, labels: &LabelVocabulary, about: 
 }
 
 /// A label applies where its output is at least 0, that is its probability at least 1/2, as in `predict` without a threshold.
-fn add_labels(graph: &mut Graph, outputs: &Value, n_outputs: usize) {
+fn add_labels(graph: &mut Named<'_>, outputs: &Value, n_outputs: usize) {
     graph.output_op("Sigmoid", &[outputs], &[], PROBABILITIES);
     graph.output(PROBABILITIES, ElementType::Float, Some(n_outputs), "probability of each label");
-    let zero = graph.floats("label.threshold", &[], vec![0.0]);
-    let applies = graph.op("GreaterOrEqual", &[outputs, &zero], "label.applies");
+    let zero = graph.graph.floats("label.threshold", &[], vec![0.0]);
+    let applies = graph.graph.op("GreaterOrEqual", &[outputs, &zero], "label.applies");
     let to = [("to", Attribute::Int(ElementType::Int64 as i64))];
     graph.output_op("Cast", &[&applies], &to, LABEL);
     graph.output(LABEL, ElementType::Int64, Some(n_outputs), "1 where the label applies, else 0");

@@ -27,7 +27,13 @@ fn network(layers: Vec<Box<dyn Layer>>, n_features: usize) -> Network {
 
 fn plain(n_columns: usize) -> Preprocessor {
     let columns = (0..n_columns).map(|column| format!("c{column}")).collect();
-    Preprocessor { plan: ColumnCodes::plain(columns), normalizer: None, target_scale: None, labels: None }
+    Preprocessor {
+        plan: ColumnCodes::plain(columns),
+        normalizer: None,
+        target_scale: None,
+        labels: None,
+        heads: Vec::new(),
+    }
 }
 
 fn exported(network: &Network, preprocessor: &Preprocessor) -> Result<OnnxModel, ExportError> {
@@ -182,7 +188,8 @@ fn columns_may_be_called_like_outputs_and_weights() {
     let columns = ["label", "prediction", "layers.0.weight", "numbers", "", "kind"].map(str::to_owned);
     let mut plan = ColumnCodes::plain(columns.to_vec());
     plan.vocabularies.push(Vocabulary::new("kind".to_owned(), vec!["a".to_owned(), "b".to_owned()]));
-    let preprocessor = Preprocessor { plan, normalizer: None, target_scale: None, labels: None };
+    let preprocessor =
+        Preprocessor { plan, normalizer: None, target_scale: None, labels: None, heads: Vec::new() };
     let network =
         Network::new(ModelSpec::plain(&[8, 1], Activation::Relu), 4, Device::Cpu, Precision::F32).unwrap();
     let model = exported(&network, &preprocessor).unwrap();

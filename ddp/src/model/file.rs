@@ -13,7 +13,7 @@ use super::layout::{ParamLayout, Statistic};
 use crate::config::ModelConfig;
 use crate::data::EmbeddingSpec;
 use crate::data::labels::{LabelVocabulary, MAX_CLASSES};
-use crate::data::{Normalizer, Preprocessor, TargetScale};
+use crate::data::{Normalizer, Preprocessor, TargetScale, heads_from_json, heads_to_json};
 use crate::storage::fault::FileFault;
 use crate::storage::fingerprint::fingerprint;
 use crate::storage::tensor_file::{TensorFile, TensorToWrite, Values};
@@ -31,6 +31,9 @@ const EMBEDDINGS_KEY: &str = "ddp_train.embeddings";
 /// Metadata key of the labels of the classes in the order of the outputs, as JSON. Missing without classes, in files of earlier
 /// versions, and where classes are more than [`MAX_CLASSES`]: they are numbered then.
 const LABELS_KEY: &str = "ddp_train.labels";
+/// Metadata key of the targets of several heads in the order of the outputs, as JSON: name, task, columns, labels. Missing for a model
+/// of one head.
+const HEADS_KEY: &str = "ddp_train.heads";
 /// Metadata key of the version that wrote the file.
 const VERSION_KEY: &str = "ddp_train.version";
 /// Normalisation of the features: `x' = ((x - offset) - shift) · scale`; without the offset if it is 0 in all columns.
@@ -88,7 +91,13 @@ fn info(
         _ => None,
     };
     let labels = labels_of(metadata).map_err(|reason| bad_file(path, reason))?.map(Arc::new);
-    Ok(ModelInfo { config, preprocessor: Preprocessor { plan, normalizer, target_scale, labels } })
+    let heads = match metadata.get(HEADS_KEY) {
+        Some(text) => {
+            heads_from_json(text).map_err(|reason| bad_file(path, format!("its {HEADS_KEY}: {reason}")))?
+        }
+        None => Vec::new(),
+    };
+    Ok(ModelInfo { config, preprocessor: Preprocessor { plan, normalizer, target_scale, labels, heads } })
 }
 
 /// The bytes of a model's file.
@@ -154,6 +163,9 @@ pub(crate) fn metadata(layout: &ParamLayout, info: &ModelInfo) -> HashMap<String
     ]);
     if let Some(labels) = info.preprocessor.labels.as_ref().filter(|labels| labels.len() <= MAX_CLASSES) {
         metadata.insert(LABELS_KEY.to_owned(), labels.to_json());
+    }
+    if !info.preprocessor.heads.is_empty() {
+        metadata.insert(HEADS_KEY.to_owned(), heads_to_json(&info.preprocessor.heads));
     }
     if !layout.embeddings().is_empty() {
         let entry = |e: &EmbeddingSpec| serde_json::json!({ "name": e.name, "key": e.key(), "n_codes": e.n_codes, "dim": e.dim });
@@ -450,6 +462,7 @@ mod tests {
                 }),
                 target_scale: Some(TargetScale { shift: vec![3e5, 0.1], scale: vec![1e5, 1.0] }),
                 labels: Some(Arc::new(LabelVocabulary::new(["no", "-1", "a\"b"].map(Label::from)))),
+                heads: Vec::new(),
             },
         }
     }

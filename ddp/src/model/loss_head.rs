@@ -1,5 +1,7 @@
 //! The loss at the model's end, with its constants on the device.
 
+use std::fmt;
+
 use ddp_kernels::ops::{self, CrossEntropyConfig, SumsOutput};
 use ddp_kernels::{Device, KernelError, Tensor, TensorMut, TensorRef};
 
@@ -42,6 +44,31 @@ pub enum LossHead {
     Poisson,
     /// Ordinal loss of class indices: the outputs are cumulative logits.
     Ordinal,
+    /// A loss of another kind: that of several heads, or a program's own.
+    Other(Box<dyn LossFunction>),
+}
+
+/// A loss that is computed from a model's outputs.
+pub trait LossFunction: fmt::Debug + Send + Sync {
+    /// As [`LossHead::apply`].
+    ///
+    /// # Errors
+    /// Errors of its operations.
+    fn apply(
+        &self,
+        outputs: TensorRef<'_>,
+        targets: TensorRef<'_>,
+        row_weights: Option<TensorRef<'_>>,
+        scale: f64,
+        d_outputs: Option<TensorMut<'_>>,
+        sums: SumsOutput<'_>,
+    ) -> Result<(), KernelError>;
+
+    /// As [`LossHead::expected_weight`].
+    fn expected_weight(&self, n_rows: usize, n_outputs: usize) -> f64;
+
+    /// As [`LossHead::is_weighted`].
+    fn is_weighted(&self, has_row_weights: bool) -> bool;
 }
 
 impl LossHead {
@@ -50,13 +77,13 @@ impl LossHead {
         LossHead::CrossEntropy { label_smoothing: 0.0, class_weights: None, focal_gamma: 0.0 }
     }
 
-    /// The loss of `config` on `device`.
+    /// The loss of `config` on `device`, for targets of one kind.
     ///
     /// # Errors
     /// Out of memory, or no such device.
     ///
     /// # Panics
-    /// For balanced class weights before [`Loss::with_class_counts`].
+    /// For [`Loss::Heads`], and for balanced class weights before [`Loss::with_class_counts`].
     pub fn new(config: &Loss, device: Device) -> Result<Self, KernelError> {
         Ok(match config {
             Loss::CrossEntropy { label_smoothing, class_weights, focal_gamma } => LossHead::CrossEntropy {
@@ -78,6 +105,7 @@ impl LossHead {
             Loss::Quantile { quantile } => LossHead::Quantile { quantile: *quantile },
             Loss::Poisson => LossHead::Poisson,
             Loss::Ordinal => LossHead::Ordinal,
+            Loss::Heads(_) => panic!("several heads need the sizes of a model: `LossHead::for_model`"),
         })
     }
 
@@ -85,6 +113,7 @@ impl LossHead {
     pub fn expected_weight(&self, n_rows: usize, n_outputs: usize) -> f64 {
         match self {
             LossHead::CrossEntropy { .. } => n_rows as f64,
+            LossHead::Other(loss) => loss.expected_weight(n_rows, n_outputs),
             _ => n_rows as f64 * n_outputs as f64,
         }
     }
@@ -92,7 +121,11 @@ impl LossHead {
     /// Whether the sum of weights differs from [`LossHead::expected_weight`] and is known only after the forward pass: where
     /// rows have weights, and where classes do.
     pub fn is_weighted(&self, has_row_weights: bool) -> bool {
-        has_row_weights || matches!(self, LossHead::CrossEntropy { class_weights: Some(_), .. })
+        match self {
+            LossHead::CrossEntropy { class_weights: Some(_), .. } => true,
+            LossHead::Other(loss) => loss.is_weighted(has_row_weights),
+            _ => has_row_weights,
+        }
     }
 
     /// Sums over the rows into `sums`, and `d_outputs = scale` times the gradient of the sum. `row_weights`, `[N]` f32, multiply
@@ -134,6 +167,7 @@ impl LossHead {
             }
             LossHead::Poisson => ops::poisson(outputs, targets, row_weights, scale, d_outputs, sums),
             LossHead::Ordinal => ops::ordinal(outputs, targets, row_weights, scale, d_outputs, sums),
+            LossHead::Other(loss) => loss.apply(outputs, targets, row_weights, scale, d_outputs, sums),
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use ddp_kernels::{Device, KernelError, Tensor, TensorMut, TensorRef, ops};
+use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef, ops};
 
 use super::buffers::Buffers;
 use super::layer::{BufferSpec, Layer, Sizes};
@@ -265,6 +265,11 @@ impl Network {
         let Network { plan, buffers: Buffers { values, gradients, .. }, .. } = self;
         let outputs = values[plan.output].view().rows(0, n_rows)?;
         Ok((outputs, head(&mut gradients[0], n_rows, plan.n_outputs)?))
+    }
+
+    /// Number format of the gradient of the outputs.
+    pub(super) fn output_gradient_dtype(&self) -> DType {
+        self.buffers.gradients[0].dtype()
     }
 }
 

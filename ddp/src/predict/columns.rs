@@ -1,12 +1,13 @@
 //! Columns of the output, and their values from the outputs of a model.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::error::{PredictError, Result};
 use super::output::block::{ColumnKind, Labels, OutputColumn, Values};
 use super::predictions::{class_of, probabilities, sigmoid};
 use crate::config::Task;
-use crate::data::OutputUnits;
+use crate::data::{HeadOutputs, HeadTargets, OutputUnits};
 
 /// Predicted columns: what is written for each row.
 #[derive(Debug, Clone)]
@@ -20,6 +21,8 @@ pub(crate) struct PredictedColumns {
     /// Probability from which a label applies, or the second of two classes is predicted.
     threshold: Option<f64>,
     units: OutputUnits,
+    /// The heads of [`Task::Heads`], with their columns of the model's outputs.
+    heads: Vec<(Range<usize>, PredictedColumns)>,
     /// The columns, without those of the input.
     pub(crate) columns: Vec<OutputColumn>,
 }
@@ -71,6 +74,7 @@ impl PredictedColumns {
             Task::Regression => {
                 names.iter().map(|name| column(prediction(name), ColumnKind::Value)).collect()
             }
+            Task::Heads => Vec::new(),
         };
         if with_probabilities {
             columns.extend(names.iter().map(|name| column(format!("proba_{name}"), ColumnKind::Probability)));
@@ -82,12 +86,60 @@ impl PredictedColumns {
             with_probabilities,
             threshold,
             units,
+            heads: Vec::new(),
             columns,
         })
     }
 
+    /// The columns of several heads, named by their targets.
+    ///
+    /// # Errors
+    /// [`PredictError::Usage`] for a threshold, and for probabilities where no head has some.
+    pub(crate) fn of_heads(
+        heads: &[HeadOutputs],
+        with_probabilities: bool,
+        threshold: Option<f64>,
+    ) -> Result<Self> {
+        let usage = |reason: &str, hint: &str| {
+            Err(PredictError::Usage { reason: reason.to_owned(), hint: hint.to_owned() })
+        };
+        if threshold.is_some() {
+            let hint = "use --proba and choose a class yourself";
+            return usage("--threshold: the model has several heads", hint);
+        }
+        let has_probabilities = |head: &HeadOutputs| head.targets.task != Task::Regression;
+        if with_probabilities && !heads.iter().any(has_probabilities) {
+            return usage("--proba: no head has probabilities", "remove --proba");
+        }
+        let mut all = Self::new(Task::Heads, &[], false, None, OutputUnits::Targets)?;
+        for head in heads {
+            let HeadTargets { task, columns, .. } = &head.targets;
+            let with_probabilities = with_probabilities && has_probabilities(head);
+            let mut of_head =
+                Self::new(*task, &head.targets.names(), with_probabilities, None, head.units.clone())?;
+            for column in &mut of_head.columns {
+                if column.name == "prediction" {
+                    column.name = format!("prediction_{}", columns[0]);
+                } else if let (Task::Classification, Some(class)) = (task, column.name.strip_prefix("proba_"))
+                {
+                    column.name = format!("proba_{}_{class}", columns[0]);
+                }
+            }
+            all.columns.extend(of_head.columns.iter().cloned());
+            all.n_outputs = head.outputs.end;
+            all.heads.push((head.outputs.clone(), of_head));
+        }
+        Ok(all)
+    }
+
     /// The values of the columns for outputs `[n_rows, n_outputs]`.
     pub(crate) fn values(&self, outputs: &[f32]) -> Vec<Values> {
+        if !self.heads.is_empty() {
+            let of_head = |(columns, head): &(Range<usize>, PredictedColumns)| {
+                head.values(&HeadOutputs::select(columns, outputs, self.n_outputs))
+            };
+            return self.heads.iter().flat_map(of_head).collect();
+        }
         let rows = || outputs.chunks_exact(self.n_outputs);
         let column = |k: usize| outputs.iter().skip(k).step_by(self.n_outputs).copied();
         let mut values: Vec<Values> = match self.task {
@@ -104,6 +156,7 @@ impl PredictedColumns {
                 let column = |k: usize| all.iter().skip(k).step_by(self.n_outputs).copied().collect();
                 (0..self.n_outputs).map(|k| Values::Numbers(column(k))).collect()
             }
+            Task::Heads => Vec::new(),
         };
         if !self.with_probabilities {
             return values;

@@ -1,7 +1,7 @@
 //! Outputs of a model, and what they say: classes, probabilities, values.
 
 use crate::config::Task;
-use crate::data::{OutputUnits, cumulative};
+use crate::data::{HeadOutputs, OutputUnits, cumulative};
 
 /// Predictions for consecutive rows.
 #[derive(Debug, Clone, PartialEq)]
@@ -11,11 +11,27 @@ pub struct Predictions {
     outputs: Vec<f32>,
     n_outputs: usize,
     units: OutputUnits,
+    /// The heads of [`Task::Heads`].
+    heads: Vec<HeadOutputs>,
 }
 
 impl Predictions {
     pub(super) fn new(task: Task, outputs: Vec<f32>, n_outputs: usize, units: OutputUnits) -> Self {
-        Predictions { task, outputs, n_outputs, units }
+        Predictions { task, outputs, n_outputs, units, heads: Vec::new() }
+    }
+
+    /// Adds the heads that the outputs belong to.
+    pub(super) fn with_heads(mut self, heads: &[HeadOutputs]) -> Self {
+        self.heads = heads.to_vec();
+        self
+    }
+
+    /// The predictions of the head of this name, for a model of several heads.
+    pub fn head(&self, name: &str) -> Option<Predictions> {
+        let HeadOutputs { targets, outputs: columns, units, .. } =
+            self.heads.iter().find(|head| head.targets.name == name)?;
+        let outputs = HeadOutputs::select(columns, &self.outputs, self.n_outputs);
+        Some(Predictions::new(targets.task, outputs, columns.len(), units.clone()))
     }
 
     /// Number of rows.
@@ -42,7 +58,7 @@ impl Predictions {
     }
 
     /// Probabilities, `[n_rows, n_outputs]`: softmax in classification, sigmoid of each label in multilabel tasks. Empty in
-    /// regression. For the ordinal loss `[n_rows, n_outputs + 1]`: differences of the sigmoids of neighbouring logits.
+    /// regression, and for several heads, see [`Predictions::head`]. For the ordinal loss `[n_rows, n_outputs + 1]`: differences of the sigmoids of neighbouring logits.
     pub fn probabilities(&self) -> Vec<f32> {
         match self.task {
             Task::Classification => {
@@ -50,7 +66,7 @@ impl Predictions {
                 self.outputs.chunks_exact(self.n_outputs).flat_map(of_row).collect()
             }
             Task::Multilabel => self.outputs.iter().map(|&logit| sigmoid(logit)).collect(),
-            Task::Regression => Vec::new(),
+            Task::Regression | Task::Heads => Vec::new(),
         }
     }
 }

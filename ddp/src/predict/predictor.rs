@@ -14,7 +14,9 @@ use crate::data::loader::device_feed::DeviceFeed;
 use crate::data::loader::{Loader, LoaderOptions};
 use crate::data::remainders::Remainders;
 use crate::data::table::ExactRows;
-use crate::data::{Dataset, OutputUnits, Preprocessor, ResidentRows, RowLayout, TargetLayout, Targets};
+use crate::data::{
+    Dataset, HeadOutputs, OutputUnits, Preprocessor, ResidentRows, RowLayout, TargetLayout, Targets,
+};
 use crate::model::Network;
 
 /// Rows of a forward pass on the CPU, where they stay in its caches.
@@ -29,6 +31,7 @@ pub struct Predictor {
     preprocessor: Preprocessor,
     task: Task,
     units: OutputUnits,
+    heads: Vec<HeadOutputs>,
     feed: DeviceFeed,
 }
 
@@ -54,6 +57,7 @@ impl Predictor {
             preprocessor: saved.preprocessor.clone(),
             task: saved.config.data.task,
             units: saved.output_units(),
+            heads: saved.heads(),
             feed: DeviceFeed::new(device)?,
         })
     }
@@ -88,7 +92,8 @@ impl Predictor {
             outputs.extend_from_slice(batch);
             Ok(())
         })?;
-        Ok(Predictions::new(self.task, outputs, self.n_outputs(), self.units.clone()))
+        let predictions = Predictions::new(self.task, outputs, self.n_outputs(), self.units.clone());
+        Ok(predictions.with_heads(&self.heads))
     }
 
     /// Rows as f32, with what that rounds away where the model subtracts an offset.

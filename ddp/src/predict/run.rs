@@ -56,6 +56,17 @@ pub(crate) struct Summary {
     pub(crate) counts: Vec<(String, ColumnCounts)>,
 }
 
+/// Refuses arrays for columns of several types.
+fn check_table(format: OutputFormat) -> Result<()> {
+    match format {
+        OutputFormat::Npy | OutputFormat::Safetensors => Err(PredictError::Usage {
+            reason: "the model has several heads, whose predictions are no array".to_owned(),
+            hint: "write a table: a file that ends in .csv, .parquet or .jsonl".to_owned(),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// Predicts the rows of `input` on all ranks; `print` writes to stdout.
 ///
 /// # Errors
@@ -74,14 +85,17 @@ pub(crate) fn run(
             OutputPlace::Stdout => OutputFormat::Csv(Compression::None),
             OutputPlace::File(path) => OutputFormat::of(path)?,
         };
-        let names = saved.output_names();
-        let predicted = PredictedColumns::new(
-            saved.config.data.task,
-            &names,
-            output.with_probabilities,
-            output.threshold,
-            saved.output_units(),
-        )?;
+        let (with_probabilities, threshold) = (output.with_probabilities, output.threshold);
+        let predicted = match &saved.heads()[..] {
+            [] => {
+                let (task, names) = (saved.config.data.task, saved.output_names());
+                PredictedColumns::new(task, &names, with_probabilities, threshold, saved.output_units())?
+            }
+            heads => {
+                check_table(format)?;
+                PredictedColumns::of_heads(heads, with_probabilities, threshold)?
+            }
+        };
         check_kept(&input.keep, &predicted, format, &output.place)?;
         let share = Share { rank: world.rank().0, world_size: world.world_size() };
         let input = InputSpec { keeps_types: format == OutputFormat::Parquet, ..input.clone() };

@@ -9,7 +9,7 @@ use ddp_kernels::{Device, TensorRef};
 use super::error::Result;
 use crate::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, MANIFEST_FILE, ShardRange, StateReader};
 use crate::config::{Config, Task};
-use crate::data::{KnownFeatures, LabelVocabulary, OutputUnits, Preprocessor};
+use crate::data::{HeadOutputs, KnownFeatures, LabelVocabulary, OutputUnits, Preprocessor};
 use crate::model::file::ModelFile;
 use crate::model::{ModelSpec, Network, ParamLayout};
 use crate::run_folder::folder::{self, MODEL_FILE};
@@ -97,6 +97,12 @@ impl SavedModel {
         OutputUnits::new(&self.config.loss, self.preprocessor.target_scale.as_ref())
     }
 
+    /// The outputs of each head; none for a model of one head.
+    pub fn heads(&self) -> Vec<HeadOutputs> {
+        let Preprocessor { heads, target_scale, .. } = &self.preprocessor;
+        HeadOutputs::of_loss(&self.config.loss, heads, target_scale.as_ref())
+    }
+
     /// Names of the outputs: labels of the classes, or names of the targets.
     pub fn output_names(&self) -> Vec<String> {
         let targets = &self.config.data.target;
@@ -104,6 +110,12 @@ impl SavedModel {
             Task::Classification => {
                 let labels = self.labels();
                 (0..labels.len()).map(|class| labels.name(class)).collect()
+            }
+            Task::Heads => {
+                let heads = self.preprocessor.heads.iter();
+                heads
+                    .flat_map(|head| head.names().into_iter().map(|name| format!("{}.{name}", head.name)))
+                    .collect()
             }
             _ if targets.len() == self.n_outputs => targets.clone(),
             _ => (0..self.n_outputs).map(|target| format!("t{target}")).collect(),

@@ -7,6 +7,8 @@ use crate::config::{EvalMetric, MetricTable};
 
 /// Name of the figure that counts a class's rows.
 pub const ROWS: &str = "rows";
+/// Key of the metrics of heads.
+const HEADS: &str = "eval_heads";
 
 /// Exact values over all evaluation rows, in the order of [`EvalMetric::ALL`], and tables. A metric that was not measured, or is
 /// not defined for these rows, is absent.
@@ -27,6 +29,8 @@ pub struct EvalTables {
     pub per_target: Vec<NamedFigures>,
     /// Rows by true and predicted class.
     pub confusion_matrix: Option<ConfusionMatrix>,
+    /// Metrics of each head, by its name.
+    pub heads: Vec<(String, EvalMetrics)>,
     /// Whether areas were computed from bins of scores.
     pub is_approximate: bool,
 }
@@ -85,6 +89,11 @@ impl EvalMetrics {
         self.tables.as_deref()
     }
 
+    /// The metrics of each head, by its name; empty for a model of one head.
+    pub fn heads(&self) -> &[(String, EvalMetrics)] {
+        self.tables().map_or(&[], |tables| &tables.heads)
+    }
+
     /// Iterates over the metrics that were measured.
     pub fn iter(&self) -> impl Iterator<Item = (EvalMetric, f64)> {
         EvalMetric::ALL.iter().copied().zip(self.values).filter_map(|(metric, value)| Some((metric, value?)))
@@ -119,11 +128,23 @@ impl Serialize for EvalMetrics {
             if let Some(matrix) = &tables.confusion_matrix {
                 map.serialize_entry(MetricTable::ConfusionMatrix.name(), matrix)?;
             }
+            if !tables.heads.is_empty() {
+                map.serialize_entry(HEADS, &Heads(&tables.heads))?;
+            }
             if tables.is_approximate {
                 map.serialize_entry("approximate", &true)?;
             }
         }
         map.end()
+    }
+}
+
+/// Metrics of heads as a map from names to maps.
+struct Heads<'a>(&'a [(String, EvalMetrics)]);
+
+impl Serialize for Heads<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, metrics)| (name, metrics)))
     }
 }
 

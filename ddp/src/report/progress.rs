@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tracing::info;
 
+use crate::config::EvalMetric;
 use crate::report::EvalMetrics;
 use crate::report::log::{PROGRESS, ShownBar, Terminal};
 use crate::report::metrics::{BestEvent, EndEvent, EpochEvent, EvalEvent, StepEvent};
@@ -171,6 +172,13 @@ fn end_lines(event: &EndEvent, folder: Option<&Path>) -> String {
 fn append_eval(text: &mut String, eval: &EvalMetrics) {
     for (metric, value) in eval.iter() {
         let _ = write!(text, "  {} {}", metric.name(), short(value));
+    }
+    for (name, metrics) in eval.heads() {
+        let of_head = || metrics.iter().filter(|(metric, _)| *metric != EvalMetric::Loss);
+        let shown = of_head().find(|(metric, _)| *metric == EvalMetric::R2).or_else(|| of_head().next());
+        if let Some((metric, value)) = shown {
+            let _ = write!(text, "  {name}.{} {}", metric.name(), short(value));
+        }
     }
 }
 

@@ -71,15 +71,11 @@ impl FailedStep<'_> {
         if let Some(name) = first_not_finite(layout, &weights) {
             return found(Place::Weights(name), Vec::new());
         }
+        let (spec, max_rows) = (setup::model_spec(config, data), partition.max_rows);
+        let network = Network::with_layout(spec, layout.clone(), max_rows, Device::Cpu, model.precision())?;
         let mut replay = Replay {
-            network: Network::with_layout(
-                setup::model_spec(config, data),
-                layout.clone(),
-                partition.max_rows,
-                Device::Cpu,
-                model.precision(),
-            )?,
-            loss: LossHead::new(&config.loss, Device::Cpu)?,
+            loss: LossHead::for_model(&config.loss, data.train.layout().targets.heads(), &network)?,
+            network,
             dropout: DropoutStep { seed: config.train.seed, step: step - 1, first_row: 0, scalars: None },
         };
         replay.network.set_weights(TensorRef::from_slice(&weights, &[weights.len()])?)?;

@@ -123,13 +123,10 @@ impl Readback {
         mut add: impl FnMut(usize, &EvalRows<'_>),
     ) -> Result<()> {
         let weights = weights.map(|weights| weights.as_slice::<f32>("evaluate", "weights")).transpose()?;
+        let n_rows = targets.shape().dims()[0];
         let targets = match targets.dtype() {
             DType::I64 => RowTargets::Labels(targets.as_slice("evaluate", "targets")?),
             _ => RowTargets::Values(targets.as_slice("evaluate", "targets")?),
-        };
-        let n_rows = match targets {
-            RowTargets::Labels(labels) => labels.len(),
-            RowTargets::Values(values) => values.len() / self.n_outputs,
         };
         match &mut self.way {
             Way::Host { outputs, predicted } => {

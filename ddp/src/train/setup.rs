@@ -116,7 +116,7 @@ pub fn model_spec(config: &Config, data: &Loaded) -> ModelSpec {
         .with_embeddings(data.preprocessor.plan.embeddings())
 }
 
-/// Creates the trainer before its first step, with weights initialized from the seed.
+/// Creates the trainer of a run of `config` on `data` before its first step, with weights initialized from the seed.
 ///
 /// # Errors
 /// [`TrainError::Kernel`] if `device` is unavailable or out of memory; [`TrainError::Comm`] if the ranks' buckets differ.
@@ -124,10 +124,11 @@ pub fn trainer<'w>(
     world: &'w World,
     graph: GraphMode,
     config: &Config,
-    spec: ModelSpec,
+    data: &Loaded,
     partition: &BatchPartition,
     device: Device,
 ) -> Result<Trainer<'w>> {
+    let spec = model_spec(config, data);
     let options = trainer_options(config, partition, graph);
     let layout = options.layout(&spec, world.world_size());
     let groups = ParamGroups::new(&config.optimizer, &layout)?;
@@ -135,7 +136,7 @@ pub fn trainer<'w>(
     let mut model = Network::with_layout(spec, layout, partition.max_rows, device, config.train.precision)?;
     model.initialize_as(config.train.init, config.train.seed)?;
     let optimizer = Optimizer::new(&config.optimizer, groups, state_len, device)?;
-    let loss = LossHead::new(&config.loss, device)?;
+    let loss = LossHead::for_model(&config.loss, data.train.layout().targets.heads(), &model)?;
     Trainer::new(world, model, loss, optimizer, options)
 }
 

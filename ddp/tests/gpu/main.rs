@@ -8,4 +8,5 @@ mod made_up;
 
 mod embeddings;
 mod gpu_loading;
+mod heads;
 mod training;

@@ -110,6 +110,7 @@ fn measure(
         }
         Task::Multilabel => Loss::Bce,
         Task::Regression => Loss::Mse,
+        Task::Heads => unreachable!("cases have one head"),
     };
     let head = LossHead::new(&loss, device).unwrap();
     let request = MetricRequest::new(case.task, metrics);

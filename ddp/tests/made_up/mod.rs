@@ -8,12 +8,15 @@ use std::sync::Arc;
 
 use ddp::config::precision::Precision;
 use ddp::config::{
-    ClassWeights, EvalMetric, Gate, LayerConfig, LayerEntry, Loss, ModelConfig, OptimizerConfig,
+    ClassWeights, EvalMetric, Gate, HeadLoss, LayerConfig, LayerEntry, Loss, ModelConfig, OptimizerConfig,
     OptimizerKind, Placement, Task,
 };
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::data::order::partition::{EvalPartition, PartitionKind, RankPartition};
-use ddp::data::{Dataset, Normalizer, ResidentRows, RowLayout, TargetLayout, Targets, numbered_columns};
+use ddp::data::{
+    Dataset, HeadTargets, LabelVocabulary, Normalizer, ResidentRows, RowLayout, TargetLayout, Targets,
+    numbered_columns,
+};
 use ddp::model::{EmbeddingSpec, LossHead, ModelSpec, Network, ParamLayout};
 use ddp::optim::optimizer::Optimizer;
 use ddp::optim::param_groups::ParamGroups;
@@ -187,6 +190,38 @@ impl Setup {
         Setup { spec, ..usual }
     }
 
+    /// The usual one with three heads: classes, two quantities and a label, of which some rows lack some.
+    pub fn several_heads() -> Self {
+        let head = |name: &str, weight, loss| HeadLoss { name: name.to_owned(), weight, loss };
+        let losses = vec![
+            head("class", 1.0, cross_entropy(Some([0.5, 1.0, 2.0]))),
+            head("values", 3.0, Loss::Huber { delta: 0.7 }),
+            head("label", 0.5, Loss::Bce),
+        ];
+        let mut usual = Self::usual();
+        *usual.spec.dims.last_mut().unwrap() = N_CLASSES + 3;
+        Setup { loss: Loss::Heads(losses), ..usual }
+    }
+
+    /// Targets of the heads; none for another loss.
+    pub fn heads(&self) -> Vec<HeadTargets> {
+        let Loss::Heads(losses) = &self.loss else { return Vec::new() };
+        let head = |HeadLoss { name, loss, .. }: &HeadLoss| {
+            let of = |task, columns: &[&str]| HeadTargets {
+                name: name.clone(),
+                task,
+                columns: columns.iter().map(|column| (*column).to_owned()).collect(),
+                labels: (task == Task::Classification).then(|| Arc::new(LabelVocabulary::numbers(N_CLASSES))),
+            };
+            match loss {
+                Loss::CrossEntropy { .. } | Loss::Ordinal => of(Task::Classification, &["class"]),
+                Loss::Bce => of(Task::Multilabel, &["label"]),
+                _ => of(Task::Regression, &["width", "height"]),
+            }
+        };
+        losses.iter().map(head).collect()
+    }
+
     /// What the loss is there for.
     pub fn task(&self) -> Task {
         match self.loss {
@@ -195,6 +230,7 @@ impl Setup {
             Loss::Mse | Loss::Huber { .. } | Loss::LogCosh | Loss::Quantile { .. } | Loss::Poisson => {
                 Task::Regression
             }
+            Loss::Heads(_) => Task::Heads,
         }
     }
 
@@ -221,6 +257,22 @@ impl Setup {
             // Below 1, so that no loss is negative: losses that cancel have larger relative errors.
             Task::Regression if self.loss == Loss::Poisson => values(|v| v * v / (1.0 + v * v)),
             Task::Regression => values(|v| v * v),
+            Task::Heads => {
+                let mut targets = Vec::new();
+                for (n, row) in features.chunks_exact(dims[1]).enumerate() {
+                    let lacks = |every: usize, value: f32| if n % every == 1 { f32::NAN } else { value };
+                    for head in self.heads() {
+                        match head.task {
+                            Task::Classification => targets.push(lacks(4, label(row) as f32)),
+                            Task::Multilabel => targets.push(lacks(7, f32::from(row[0] > 0.2))),
+                            _ => targets.extend([row[1] * row[1], lacks(5, row[2] - row[0])]),
+                        }
+                    }
+                }
+                let targets = Targets::Values(targets);
+                let layout = TargetLayout::Heads { heads: self.heads().into() };
+                return rows_with_layout(features, dims[1], targets, self.row_weights.clone(), layout);
+            }
         };
         rows_of(features, dims[1], targets, self.row_weights.clone())
     }
@@ -262,7 +314,7 @@ impl Setup {
         };
         let groups = ParamGroups::new(&config, model.layout()).unwrap();
         let optimizer = Optimizer::new(&config, groups, state_len, device).unwrap();
-        let loss = LossHead::new(&self.loss, device).unwrap();
+        let loss = LossHead::for_model(&self.loss, &self.heads(), &model).unwrap();
         Trainer::new(world, model, loss, optimizer, options).unwrap()
     }
 
@@ -386,6 +438,16 @@ pub fn rows_of(
         Targets::Labels(_) => TargetLayout::Classes { n_classes: N_CLASSES },
         Targets::Values(_) => TargetLayout::Values { names },
     };
+    rows_with_layout(features, n_features, targets, weights, target_layout)
+}
+
+fn rows_with_layout(
+    features: Vec<f32>,
+    n_features: usize,
+    targets: Targets,
+    weights: Option<Vec<f32>>,
+    target_layout: TargetLayout,
+) -> Arc<ResidentRows> {
     let mut layout = RowLayout::new(numbered_columns(n_features), target_layout);
     layout.has_weights = weights.is_some();
     Arc::new(ResidentRows { features, targets, weights, layout, source: "made-up rows".to_owned() })

@@ -41,7 +41,7 @@ fn account_and_plan(world: &World, config: &Config) -> [Vec<usize>; 2] {
     };
     let planned = MemoryPlan::new(&plan);
 
-    let mut trainer = setup::trainer(world, GraphMode::Auto, config, spec.clone(), &cuts, device).unwrap();
+    let mut trainer = setup::trainer(world, GraphMode::Auto, config, &data, &cuts, device).unwrap();
     let (mut loader, _) = setup::loader(config, &data, &cuts, world, device, None).unwrap();
     for _ in 0..2 {
         let mut step = loader.next_step().unwrap().unwrap();

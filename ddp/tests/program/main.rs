@@ -30,6 +30,7 @@ mod disk_faults;
 mod export;
 mod failure;
 mod gpu_program;
+mod heads;
 mod importance;
 mod init_from;
 #[cfg(all(feature = "mpi", feature = "parquet"))]

@@ -47,6 +47,7 @@ mod quantile;
 mod reduce;
 mod rms_norm;
 mod row_tiles;
+mod select_targets;
 mod softmax;
 mod softmax_cross_entropy;
 mod step_scalars;
@@ -100,10 +101,12 @@ pub use poisson::poisson;
 pub use quantile::quantile;
 pub use reduce::{ReduceOp, reduce};
 pub use rms_norm::{RmsNormGrads, rms_norm_backward, rms_norm_forward};
+pub use select_targets::{TargetColumns, select_targets};
 pub use softmax::{softmax_backward, softmax_forward};
 pub use softmax_cross_entropy::{CrossEntropyConfig, softmax_cross_entropy};
 pub use step_scalars::{STEP_SCALARS_EXTRA, STEP_SCALARS_LEN, StepScalars};
 pub use step_sums::{STEP_SUMS_EXTRA, STEP_SUMS_LEN, SumsOutput};
+pub use strided_copy::copy_columns;
 pub(crate) use strided_copy::{Walk, strided_copy};
 pub use sum_of_squares::{sum_of_squares, sum_of_squares_on};
 pub use uniform::{UniformStream, uniform};
@@ -143,6 +146,7 @@ static SOURCES: &[&crate::cuda::launch::Source] = &[
     &reduce::SOURCE,
     &rms_norm::SOURCE,
     &loss::WEIGHTED_SOURCE,
+    &select_targets::SOURCE,
     &softmax::SOURCE,
     &softmax_cross_entropy::SOURCE,
     &softmax_cross_entropy::WEIGHTED_SOURCE,

@@ -74,6 +74,7 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Measured>> {
                 normalizer: None,
                 target_scale: None,
                 labels: None,
+                heads: Vec::new(),
             },
         },
         layout: layout.clone(),

@@ -1,5 +1,7 @@
 //! `ddp-train checkpoint show`: the manifest and the model's preprocessing, as text or JSON.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::{one_at, print_result};
@@ -53,6 +55,9 @@ struct Preprocessing<'a> {
     /// Per target, a prediction is `output * scale + shift`.
     #[serde(skip_serializing_if = "Option::is_none")]
     target_scale: Option<Scale<'a>>,
+    /// Classes, labels or targets of each head, for a model of several.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    heads: BTreeMap<&'a str, Vec<String>>,
 }
 
 #[derive(Serialize)]
@@ -63,7 +68,7 @@ struct Scale<'a> {
 
 impl<'a> Preprocessing<'a> {
     fn of(preprocessor: &'a Preprocessor) -> Self {
-        let Preprocessor { plan, normalizer, target_scale, labels } = preprocessor;
+        let Preprocessor { plan, normalizer, target_scale, labels, heads } = preprocessor;
         let names = |labels: &LabelVocabulary| (0..labels.len()).map(|class| labels.name(class)).collect();
         Preprocessing {
             columns: &plan.columns,
@@ -71,6 +76,7 @@ impl<'a> Preprocessing<'a> {
             is_normalized: normalizer.is_some(),
             fills_missing: plan.fills_missing(),
             classes: labels.as_deref().map(names),
+            heads: heads.iter().map(|head| (head.name.as_str(), head.names())).collect(),
             target_scale: target_scale.as_ref().map(|of| Scale { shift: &of.shift, scale: &of.scale }),
         }
     }

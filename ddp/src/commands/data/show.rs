@@ -130,7 +130,7 @@ fn of_dataset(dataset: &dyn Dataset, data: &DataConfig, rows: &[Range<usize>]) -
     let mut names = layout.features.clone();
     match &layout.targets {
         TargetLayout::Classes { .. } => names.push(data.target[0].clone()),
-        TargetLayout::Values { names: targets } => names.extend(targets.iter().cloned()),
+        targets => names.extend(targets.column_names()),
     }
     if layout.has_weights {
         names.push("weight".to_owned());

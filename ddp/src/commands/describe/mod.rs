@@ -72,6 +72,9 @@ pub(crate) struct Report {
     /// Labels of the classes, in the order of the outputs.
     #[serde(skip_serializing_if = "Option::is_none")]
     labels: Option<LabelVocabulary>,
+    /// Task, loss and targets of each head, for a model of several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    heads: Vec<String>,
     /// Name of the loss.
     loss: &'static str,
     device: &'static str,
@@ -162,6 +165,7 @@ impl Report {
             task: config.data.task.name(),
             task_reason: data.task_choice.as_ref().map(|choice| choice.reason.clone()),
             labels: data.labels().cloned(),
+            heads: data.head_lines(&config.loss),
             loss: config.loss.name(),
             device: if device == Device::Cpu { "cpu" } else { "cuda" },
             precision: config.train.precision.name(),
@@ -188,6 +192,7 @@ impl Report {
             let order = if self.loss == Loss::Ordinal.name() { " in order, the lowest first" } else { "" };
             let _ = writeln!(text, "{} classes{order}: {}", labels.len(), labels.summary());
         }
+        self.heads.iter().for_each(|head| text += &format!("head {head}\n"));
         let _ = write!(text, "layers: {}\n\n", self.layers.join("; "));
         text += &table(&["<parameter", "<shape", "elements"], &rows);
         let Flop { forward_a_row, backward_a_row, a_step } = self.flop;

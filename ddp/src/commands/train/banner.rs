@@ -63,6 +63,9 @@ impl Banner<'_> {
             let order = if self.config.loss == Loss::Ordinal { "in order, the lowest first: " } else { "" };
             let _ = write!(text, "\nclasses {order}{}", labels.summary());
         }
+        for head in data.head_lines(&self.config.loss) {
+            let _ = write!(text, "\nhead   {head}");
+        }
         text += &tables(spec);
         text += &match spec.layers.is_empty() {
             true => self.linear_layers(),

@@ -169,7 +169,7 @@ impl<'w> Run<'w> {
         let cuts = world.collective_result(cuts)?;
         let schedule = setup::schedule(&config, data.train.len(), cuts.global_rows);
         let schedule = world.collective_result(schedule)?;
-        let trainer = setup::trainer(world, args.cuda_graph, &config, spec.clone(), &cuts, choice.device);
+        let trainer = setup::trainer(world, args.cuda_graph, &config, &data, &cuts, choice.device);
         let mut trainer = world.collective_result(trainer)?;
         if let Some(file) = &init_from {
             world.collective_result(setup::init_from(&mut trainer, file, args.new_head))?;

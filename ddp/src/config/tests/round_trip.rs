@@ -16,7 +16,8 @@ fn entries_cover_the_keys_in_order() {
         entries.iter().map(|(key, _)| keys().position(|known| known.name == *key).unwrap()).collect();
     assert!(places.is_sorted());
     assert!(entries.contains(&("optimizer.betas".to_owned(), "[0.9, 0.999]".to_owned())));
-    let head = "name = \"digits\"  # default\n\n[data]\ntrain = \"builtin:digits\"  # default\n";
+    let head = "name = \"digits\"  # default\n# heads: one group of outputs, as data.target, data.task and [loss] say\n\n\
+        [data]\ntrain = \"builtin:digits\"  # default\n";
     assert!(config.to_toml().starts_with(head), "{}", config.to_toml());
 }
 
@@ -84,7 +85,18 @@ fn any_data() -> impl Strategy<Value = DataConfig> {
             let is_files = matches!(&eval, EvalSource::Source(source) if !source.starts_with("builtin:"));
             let is_split = matches!(&eval, EvalSource::Split(_));
             let n_targets = if is_classes { 1 } else { target.len() };
+            let target: Vec<String> = target.into_iter().take(n_targets).collect();
+            let of_heads = [Task::Regression, Task::Classification, Task::Multilabel].into_iter().cycle();
+            let head = |(name, task): (&String, Task)| HeadConfig {
+                name: name.clone(),
+                task,
+                target: vec![name.clone()],
+            };
             DataConfig {
+                heads: match task {
+                    Task::Heads => target.iter().zip(of_heads).map(head).collect(),
+                    _ => Vec::new(),
+                },
                 train,
                 labels,
                 eval,
@@ -93,7 +105,7 @@ fn any_data() -> impl Strategy<Value = DataConfig> {
                 format,
                 features_key,
                 labels_key,
-                target: target.into_iter().take(n_targets).collect(),
+                target,
                 task,
                 auto_task: false,
                 unknown_label,
@@ -124,8 +136,19 @@ fn any_data() -> impl Strategy<Value = DataConfig> {
 }
 
 fn any_loss(data: &DataConfig) -> BoxedStrategy<Loss> {
-    let n_classes = data.classes.unwrap_or(5);
-    match data.task {
+    if data.task != Task::Heads {
+        return loss_of_task(data.task, data.classes.unwrap_or(5));
+    }
+    let of_head = |head: &HeadConfig| {
+        let name = head.name.clone();
+        let loss = (1e-300..1e300f64, loss_of_task(head.task, 3));
+        loss.prop_map(move |(weight, loss)| HeadLoss { name: name.clone(), weight, loss })
+    };
+    data.heads.iter().map(of_head).collect::<Vec<_>>().prop_map(Loss::Heads).boxed()
+}
+
+fn loss_of_task(task: Task, n_classes: usize) -> BoxedStrategy<Loss> {
+    match task {
         Task::Classification => {
             let weights = proptest::collection::vec(1e-30f32..1e30, n_classes);
             let focal_gamma = prop_oneof![Just(0.0), 1e-300..1e300f64];
@@ -147,6 +170,7 @@ fn any_loss(data: &DataConfig) -> BoxedStrategy<Loss> {
             let quantile = (1e-9..0.999f64).prop_map(|quantile| Loss::Quantile { quantile });
             prop_oneof![Just(Loss::Mse), huber, Just(Loss::LogCosh), quantile, Just(Loss::Poisson)].boxed()
         }
+        Task::Heads => unreachable!("a head has another task"),
     }
 }
 
@@ -255,7 +279,10 @@ fn any_schedule() -> impl Strategy<Value = ScheduleConfig> {
 }
 
 fn any_metric(has_eval: bool, task: Task) -> BoxedStrategy<EvalMetric> {
-    let fits = |metric: &EvalMetric| metric.fits(task) && (has_eval || *metric == EvalMetric::Loss);
+    let fits = |metric: &EvalMetric| match metric {
+        EvalMetric::Loss => true,
+        metric => metric.fits(task) && has_eval && task != Task::Heads,
+    };
     let fitting: Vec<_> = EvalMetric::ALL.iter().copied().filter(fits).collect();
     proptest::sample::select(fitting).boxed()
 }

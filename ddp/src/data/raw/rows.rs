@@ -166,16 +166,12 @@ impl RawRows {
     pub(crate) fn resolve(&mut self, survey: &LabelSurvey, spec: &SourceSpec<'_>) -> Result<()> {
         let names = match &self.layout.targets {
             TargetLayout::Classes { .. } => spec.data.target[..1].to_vec(),
-            TargetLayout::Values { names } => names.clone(),
+            targets => targets.column_names(),
         };
         let meaning = resolve(survey, &names, spec)?;
         self.task = meaning.choice.as_ref().map_or(self.task, |choice| choice.task);
         let targets = target_layout(&self.targets, self.target_names.as_deref(), self.task, spec)?;
-        let names = match &targets {
-            TargetLayout::Values { names } => names.clone(),
-            TargetLayout::Classes { .. } => Vec::new(),
-        };
-        meaning.complete(&mut self.layout, &names);
+        meaning.complete(&mut self.layout, &targets.column_names());
         Ok(())
     }
 
@@ -278,6 +274,7 @@ impl RawRows {
                 self.targets.rows_to_f32(rows, out)?;
                 checks::values(out, self.task, names, &columns)
             }
+            TargetLayout::Heads { .. } => unreachable!("arrays have targets of one kind"),
         }
     }
 }
@@ -375,6 +372,7 @@ impl Dataset for RawRows {
                 checks::values(values, self.task, names, &target_columns)?;
                 TensorRef::from_slice(values, &[n, names.len()])?
             }
+            TargetLayout::Heads { .. } => unreachable!("arrays have targets of one kind"),
         };
         checks::floats(x, 0, &self.layout.features, false, &columns)?;
         self.features.check()?;

@@ -234,7 +234,9 @@ fn check_names(path: &Path, spec: &SourceSpec<'_>, names: &[String]) -> Result<(
     }
     // A column that a model does not know may as well be missing.
     let dropped = spec.features.is_none().then_some(("data.drop", &data.drop));
-    let lists = dropped.into_iter().chain([("data.categorical", &data.categorical)]);
+    let of_heads: Vec<String> = data.heads.iter().flat_map(|head| head.target.iter().cloned()).collect();
+    let lists = [("heads", &of_heads)].into_iter().chain(dropped);
+    let lists = lists.chain([("data.categorical", &data.categorical)]);
     let weight: Vec<String> = data.weight.iter().cloned().collect();
     // Rows for evaluation in files of their own need no such column.
     let split = data.split().filter(|_| spec.part == Part::Train).map(|split| split.column().to_owned());

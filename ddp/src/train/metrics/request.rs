@@ -1,13 +1,18 @@
 //! The metrics that an evaluation measures, and the names under which it reports them.
 
+use std::sync::Arc;
+
+use ddp_kernels::Device;
+
 use crate::config::{Loss, MetricSet, MetricTable, Task};
-use crate::data::{OutputUnits, RowLayout};
+use crate::data::{HeadOutputs, OutputUnits, RowLayout};
+use crate::model::LossHead;
 
 /// Most classes of a confusion matrix, and of areas that are computed from bins.
 pub const MAX_TABLE_CLASSES: usize = 1024;
 
 /// The metrics of an evaluation.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct MetricRequest {
     /// Task of the model.
     pub task: Task,
@@ -17,12 +22,37 @@ pub struct MetricRequest {
     pub names: Option<Vec<String>>,
     /// What the outputs of a regression mean: errors are reported in the units of the targets.
     pub units: OutputUnits,
+    /// The heads of [`Task::Heads`].
+    pub(crate) heads: Vec<HeadRequest>,
+}
+
+/// The metrics of one head.
+#[derive(Debug, Clone)]
+pub(crate) struct HeadRequest {
+    pub(crate) of: HeadOutputs,
+    /// The loss, on the CPU.
+    pub(crate) loss: Arc<LossHead>,
+    pub(crate) request: MetricRequest,
+}
+
+impl HeadRequest {
+    fn new(of: HeadOutputs, metrics: MetricSet) -> Self {
+        let loss = LossHead::new(&of.loss, Device::Cpu).expect("weights of classes in host memory");
+        let request = MetricRequest {
+            task: of.targets.task,
+            metrics: metrics.of_task(of.targets.task),
+            names: Some(of.targets.names()),
+            units: of.units.clone(),
+            heads: Vec::new(),
+        };
+        HeadRequest { of, loss: Arc::new(loss), request }
+    }
 }
 
 impl MetricRequest {
     /// These metrics, with numbers for names and targets that are not scaled.
     pub fn new(task: Task, metrics: MetricSet) -> Self {
-        MetricRequest { task, metrics, names: None, units: OutputUnits::Targets }
+        MetricRequest { task, metrics, names: None, units: OutputUnits::Targets, heads: Vec::new() }
     }
 
     /// The task's default metrics.
@@ -33,7 +63,10 @@ impl MetricRequest {
     /// For a model that was trained with `loss`, evaluated on rows with this layout.
     #[must_use]
     pub fn in_units_of(mut self, loss: &Loss, layout: &RowLayout) -> Self {
-        self.units = OutputUnits::new(loss, layout.target_scale.as_ref());
+        let scale = layout.target_scale.as_ref();
+        self.units = OutputUnits::new(loss, scale);
+        let heads = HeadOutputs::of_loss(loss, layout.targets.heads(), scale).into_iter();
+        self.heads = heads.map(|head| HeadRequest::new(head, self.metrics)).collect();
         self
     }
 

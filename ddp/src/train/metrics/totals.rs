@@ -1,17 +1,21 @@
 //! All sums of an evaluation, merged over parts and ranks, and the metrics that follow from them.
 
+use std::sync::Arc;
+
 use ddp_comm::World;
-use ddp_kernels::ops::LossSums;
+use ddp_kernels::ops::{self, LossSums, STEP_SUMS_LEN, SumsOutput};
+use ddp_kernels::{KernelError, TensorMut, TensorRef};
 
 use super::class_counts::ClassCounts;
 use super::class_distances::ClassDistances;
 use super::probabilities::{ProbabilitySums, softmax};
-use super::request::MetricRequest;
-use super::rows::EvalRows;
+use super::request::{HeadRequest, MetricRequest};
+use super::rows::{EvalRows, RowTargets};
 use super::scores::{Areas, Scores};
 use super::target_sums::{self, TargetSums};
 use crate::config::{EvalMetric as M, MetricTable, Task};
-use crate::data::{OutputUnits, cumulative};
+use crate::data::{HeadOutputs, OutputUnits, cumulative};
+use crate::model::LossHead;
 use crate::report::{ConfusionMatrix, EvalMetrics, EvalTables, NamedFigures};
 use crate::train::error::Result;
 
@@ -45,7 +49,7 @@ impl Needs {
                 outputs: probabilities || metrics.has_any(&OF_SCORES),
                 predicted: probabilities || has_counts(request) || metrics.has_any(&OF_DISTANCES),
             },
-            Task::Multilabel | Task::Regression => Needs { outputs: true, predicted: false },
+            Task::Multilabel | Task::Regression | Task::Heads => Needs { outputs: true, predicted: false },
         }
     }
 }
@@ -80,13 +84,16 @@ pub(crate) struct Totals {
     are_logarithms: bool,
     /// Whether outputs are cumulative logits.
     are_cumulative: bool,
+    /// Sums of each head of [`Task::Heads`].
+    heads: Vec<HeadTotals>,
 }
 
 impl Totals {
     pub(crate) fn new(request: &MetricRequest, n_outputs: usize) -> Self {
         let n_targets = if request.task == Task::Regression { n_outputs } else { 0 };
-        let classes =
-            has_counts(request).then(|| ClassCounts::new(n_outputs, request.has_confusion_matrix(n_outputs)));
+        let classes = (has_counts(request) && request.task != Task::Heads)
+            .then(|| ClassCounts::new(n_outputs, request.has_confusion_matrix(n_outputs)));
+        let has_own = |metrics: &[M]| request.task != Task::Heads && request.metrics.has_any(metrics);
         Totals {
             task: request.task,
             n_outputs,
@@ -95,11 +102,12 @@ impl Totals {
             n_correct: 0.0,
             n_all_correct: 0.0,
             classes: classes.filter(|_| request.task != Task::Regression),
-            distances: request.metrics.has_any(&OF_DISTANCES).then(ClassDistances::default),
-            probabilities: request.metrics.has_any(&OF_PROBABILITIES).then(ProbabilitySums::new),
+            distances: has_own(&OF_DISTANCES).then(ClassDistances::default),
+            probabilities: has_own(&OF_PROBABILITIES).then(ProbabilitySums::new),
             targets: vec![TargetSums::new(); n_targets],
             are_logarithms: request.units == OutputUnits::Logarithms,
             are_cumulative: request.is_cumulative(),
+            heads: request.heads.iter().map(HeadTotals::new).collect(),
         }
     }
 
@@ -111,6 +119,7 @@ impl Totals {
             Task::Classification => self.add_classes(rows, scores),
             Task::Multilabel => self.add_labels(rows, scores),
             Task::Regression => self.add_targets(rows),
+            Task::Heads => self.heads.iter_mut().for_each(|head| head.add(rows)),
         }
     }
 
@@ -196,17 +205,23 @@ impl Totals {
     fn values(&mut self) -> Vec<f64> {
         let mut values: Vec<f64> = self.sums_mut().iter().flat_map(|sums| sums.iter().copied()).collect();
         values.extend_from_slice(bytemuck::cast_slice(&self.targets));
+        values.extend(self.heads.iter_mut().flat_map(|head| head.totals.values()));
         values
     }
 
-    fn merge_values(&mut self, values: &[f64]) {
-        let mut values = values.iter().copied();
+    /// Merges the first of `values`, as many as [`Totals::values`] returns.
+    fn merge_values(&mut self, values: &mut impl Iterator<Item = f64>) {
+        const SAME: &str = "all ranks measure the same";
         for sum in self.sums_mut().into_iter().flatten() {
-            *sum += values.next().expect("all ranks measure the same");
+            *sum += values.next().expect(SAME);
         }
-        let targets: Vec<f64> = values.collect();
-        let targets = bytemuck::cast_slice::<f64, TargetSums>(&targets);
-        self.targets.iter_mut().zip(targets).for_each(|(sums, other)| sums.merge(other));
+        for sums in &mut self.targets {
+            let mut other = TargetSums::new();
+            bytemuck::cast_slice_mut::<TargetSums, f64>(std::slice::from_mut(&mut other))
+                .fill_with(|| values.next().expect(SAME));
+            sums.merge(&other);
+        }
+        self.heads.iter_mut().for_each(|head| head.totals.merge_values(values));
     }
 
     /// Totals of the parts of all ranks, added in their order. Collective.
@@ -221,7 +236,8 @@ impl Totals {
         let part_bytes = all.values().len() * size_of::<f64>();
         for of_rank in world.group().all_gather_bytes(bytemuck::cast_slice(&values))? {
             for of_part in of_rank.chunks_exact(part_bytes) {
-                all.merge_values(&bytemuck::pod_collect_to_vec::<u8, f64>(of_part));
+                let values = bytemuck::pod_collect_to_vec::<u8, f64>(of_part);
+                all.merge_values(&mut values.into_iter());
             }
         }
         Ok(all)
@@ -253,7 +269,7 @@ impl Totals {
                 put(M::Accuracy, share(self.n_correct, self.weight * self.n_outputs as f64));
                 put(M::SubsetAccuracy, share(self.n_all_correct, self.weight));
             }
-            Task::Regression => {}
+            Task::Regression | Task::Heads => {}
         }
         if let Some(classes) = &self.classes {
             let averages = classes.averages(is_multilabel);
@@ -328,6 +344,93 @@ impl Totals {
             let classes = (0..self.n_outputs).map(|class| request.output_name(class)).collect();
             ConfusionMatrix { classes, counts }
         });
+        let heads = request.heads.iter().zip(&self.heads);
+        let metrics = |(head, sums): (&HeadRequest, &HeadTotals)| {
+            (head.of.targets.name.clone(), sums.totals.metrics(&head.request, None))
+        };
+        tables.heads = heads.map(metrics).collect();
         tables
     }
+}
+
+/// Sums of one head over the rows of one part.
+#[derive(Debug, Clone)]
+struct HeadTotals {
+    of: HeadOutputs,
+    loss: Arc<LossHead>,
+    totals: Totals,
+}
+
+impl HeadTotals {
+    fn new(head: &HeadRequest) -> Self {
+        let HeadRequest { of, loss, request } = head;
+        let totals = Totals::new(request, of.targets.n_targets());
+        HeadTotals { of: of.clone(), loss: loss.clone(), totals }
+    }
+
+    /// Adds the rows of a batch that have this head's targets.
+    fn add(&mut self, all: &EvalRows<'_>) {
+        let HeadOutputs { outputs, columns, .. } = &self.of;
+        let RowTargets::Values(targets) = all.targets else { unreachable!("heads have columns of targets") };
+        if all.n_rows == 0 {
+            return;
+        }
+        let (n_outputs, n_targets) = (all.outputs.len() / all.n_rows, targets.len() / all.n_rows);
+        let outputs = HeadOutputs::select(outputs, all.outputs, n_outputs);
+        let mut targets = HeadOutputs::select(columns, targets, n_targets);
+        let mut weights: Vec<f32> = all.weights().map(|weight| weight as f32).collect();
+        for (of_row, weight) in targets.chunks_exact_mut(columns.len()).zip(&mut weights) {
+            if of_row.iter().any(|target| target.is_nan()) {
+                of_row.fill(0.0);
+                *weight = 0.0;
+            }
+        }
+        let labels: Vec<i64> = targets.iter().map(|&target| target as i64).collect();
+        let has_classes = self.of.targets.labels.is_some();
+        let rows = EvalRows {
+            n_rows: all.n_rows,
+            outputs: &outputs,
+            predicted: &[],
+            targets: if has_classes { RowTargets::Labels(&labels) } else { RowTargets::Values(&targets) },
+            weights: Some(&weights),
+        };
+        self.add_loss(&rows).expect("operands of the loss in host memory");
+        if !has_classes || self.totals.are_cumulative {
+            return self.totals.add(&rows, None);
+        }
+        let predicted = predicted(&rows, self.of.outputs.len()).expect("outputs in host memory");
+        for ((predicted, label), weight) in predicted.iter().zip(&labels).zip(rows.weights()) {
+            self.totals.n_correct += if predicted == label { weight } else { 0.0 };
+        }
+        self.totals.add(&EvalRows { predicted: &predicted, ..rows }, None);
+    }
+
+    fn add_loss(&mut self, rows: &EvalRows<'_>) -> std::result::Result<(), KernelError> {
+        let mut tail = [0.0f32; STEP_SUMS_LEN];
+        let sums = SumsOutput {
+            tail: TensorMut::from_slice(&mut tail, &[STEP_SUMS_LEN])?,
+            accumulate: false,
+            extra: None,
+        };
+        let outputs = TensorRef::from_slice(rows.outputs, &[rows.n_rows, self.of.outputs.len()])?;
+        let targets = match rows.targets {
+            RowTargets::Labels(labels) => TensorRef::from_slice(labels, &[rows.n_rows])?,
+            RowTargets::Values(values) => {
+                TensorRef::from_slice(values, &[rows.n_rows, self.of.columns.len()])?
+            }
+        };
+        let weights =
+            rows.weights.map(|weights| TensorRef::from_slice(weights, &[rows.n_rows])).transpose()?;
+        self.loss.apply(outputs, targets, weights, 1.0, None, sums)?;
+        self.totals.loss += LossSums::load(&tail);
+        Ok(())
+    }
+}
+
+/// Place of each row's largest output, -1 for none.
+fn predicted(rows: &EvalRows<'_>, n_outputs: usize) -> std::result::Result<Vec<i64>, KernelError> {
+    let mut predicted = vec![0; rows.n_rows];
+    let outputs = TensorRef::from_slice(rows.outputs, &[rows.n_rows, n_outputs])?;
+    ops::argmax(outputs, TensorMut::from_slice(&mut predicted, &[rows.n_rows])?)?;
+    Ok(predicted)
 }

@@ -53,6 +53,7 @@ pub(crate) fn options(layout: &ParamLayout, rank: usize, n_savers: usize) -> Sav
                 normalizer: Some(Normalizer::new(vec![1.0, 2.0, 3.0], vec![0.5; 3])),
                 target_scale: None,
                 labels: None,
+                heads: Vec::new(),
             },
         },
         layout: layout.clone(),

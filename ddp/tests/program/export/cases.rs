@@ -119,6 +119,14 @@ fn make(dir: &Path) -> Vec<Case> {
         "target = \"kind\"\ndrop = [\"city\", \"yes\", \"no\"]\nmissing = \"mean\"\n\
          [loss]\nkind = \"ordinal\"\n[model]\nhidden = []",
     );
+    let heads = config(
+        "heads",
+        "missing = \"mean\"\ncategorical = [\"code\"]\n[model]\nhidden = [12]\n\
+         [[heads]]\nname = \"place\"\ntask = \"classification\"\ntarget = \"city\"\n\
+         [[heads]]\nname = \"quantities\"\ntask = \"regression\"\ntarget = [\"price\", \"height\"]\nweight = 0.5\n\
+         [[heads]]\nname = \"flags\"\ntask = \"multilabel\"\ntarget = [\"yes\", \"no\"]\n\
+         [[heads]]\nname = \"kind\"\ntask = \"classification\"\nloss = { kind = \"ordinal\" }",
+    );
     let labels = |name: &str, texts: [&str; 3]| {
         let rows = write(dir, &format!("{name}.csv"), &labelled(texts));
         let data = format!("[data]\ntrain = {}\ntarget = \"class\"\n[model]\nhidden = [6]\n", quoted(&rows));
@@ -163,6 +171,7 @@ fn make(dir: &Path) -> Vec<Case> {
         ("counts", counts, rows.clone()),
         ("ordinal", ordinal, write(dir, "cities.csv", &table(160, 40))),
         ("grades", grades, write(dir, "graded.csv", &table(160, 40))),
+        ("heads", heads, write(dir, "headed.csv", &table(160, 40))),
         ("texts", texts, text_rows),
         ("integers", integers, integer_rows),
         ("mixed", mixed, mixed_rows),

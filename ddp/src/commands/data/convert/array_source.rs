@@ -73,7 +73,9 @@ impl ArraySource {
             purpose: Purpose::Target,
             names: match (&layout.targets, is_named) {
                 (_, Some(names)) if !input.has_target => names.clone(),
-                (TargetLayout::Values { names }, _) => names.clone(),
+                (targets @ (TargetLayout::Values { .. } | TargetLayout::Heads { .. }), _) => {
+                    targets.column_names()
+                }
                 (TargetLayout::Classes { .. }, _) => {
                     vec![spec.data.target.first().cloned().unwrap_or_else(|| "label".to_owned())]
                 }

@@ -9,7 +9,6 @@ use super::warnings::WarningKind;
 use crate::config::{Config, Overrides};
 use crate::data;
 use crate::error::Result;
-use crate::model::ModelSpec;
 use crate::train::TrainError;
 use crate::train::setup::{self, BatchPartition};
 use crate::train::trainer::GraphMode;
@@ -28,13 +27,9 @@ pub(super) fn train_a_step(files: &Files, profile: &Profile) -> std::result::Res
     let config = load(None).map_err(text)?;
     let data = data::load(&config, &world).map_err(|stop| stop.to_string())?;
     let config = data.resolve(config, |task| load(Some(task))).map_err(text)?;
-    let layout = data.train.layout();
-    let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
-        .with_embeddings(data.preprocessor.plan.embeddings());
     let of_step = || -> std::result::Result<f64, TrainError> {
         let cuts = BatchPartition::new(&config, &world, &data, None)?;
-        let mut trainer =
-            setup::trainer(&world, GraphMode::default(), &config, spec.clone(), &cuts, Device::Cpu)?;
+        let mut trainer = setup::trainer(&world, GraphMode::default(), &config, &data, &cuts, Device::Cpu)?;
         let (mut loader, _) = setup::loader(&config, &data, &cuts, &world, Device::Cpu, None)?;
         let mut rows = loader.next_step()?.expect("the plan of a run has no end");
         let outcome = trainer.step_and_wait(&mut rows, false)?;

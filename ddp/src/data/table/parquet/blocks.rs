@@ -62,7 +62,7 @@ pub(super) fn groups_of(files: &[(ParquetFile, Columns)]) -> Vec<Group> {
 pub(super) fn decoded_row_bytes(columns: &Columns, layout: &RowLayout) -> usize {
     let n_wide_targets = match layout.targets {
         TargetLayout::Classes { .. } => 0,
-        TargetLayout::Values { .. } => columns.n_wide_targets(),
+        TargetLayout::Values { .. } | TargetLayout::Heads { .. } => columns.n_wide_targets(),
     };
     layout.row_bytes() + (columns.n_wide_features() + n_wide_targets) * size_of::<f64>()
 }
@@ -184,7 +184,9 @@ impl Dataset for ParquetRows {
         let mut weights = out.weights.map(|weights| weights.into_slice::<f32>(OP, "weights")).transpose()?;
         let mut targets = match &layout.targets {
             TargetLayout::Classes { .. } => Out::Labels(out.targets.into_slice::<i64>(OP, "targets")?),
-            TargetLayout::Values { .. } => Out::Values(out.targets.into_slice::<f32>(OP, "targets")?),
+            TargetLayout::Values { .. } | TargetLayout::Heads { .. } => {
+                Out::Values(out.targets.into_slice::<f32>(OP, "targets")?)
+            }
         };
         self.shared.for_each(rows, |place, of_group, row| {
             x[place * width..][..width].copy_from_slice(&of_group.features[row * width..][..width]);

@@ -28,7 +28,7 @@ pub(super) fn scan(spec: &SourceSpec<'_>, format: &str, files: Vec<FileSize>) ->
     }
     match &layout.targets {
         TargetLayout::Classes { .. } => names.push(spec.data.target[0].clone()),
-        TargetLayout::Values { names: targets } => names.extend(targets.iter().cloned()),
+        targets => names.extend(targets.column_names()),
     }
     let holds_text = |labels: &LabelVocabulary| labels.labels().any(|label| matches!(label, Label::Text(_)));
     let of_target = layout.labels.as_deref().filter(|labels| holds_text(labels)).map(|_| Kind::Text);
@@ -55,7 +55,7 @@ fn collect(dataset: &dyn Dataset) -> Result<Collector> {
     let width = layout.n_features();
     let n_targets = match &layout.targets {
         TargetLayout::Classes { .. } => 1,
-        TargetLayout::Values { names } => names.len(),
+        targets => targets.n_values(),
     };
     let mut collector = Collector::new(width + n_targets, Some(width));
     let chunk_rows = collector.chunk_rows();

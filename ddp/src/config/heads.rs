@@ -1,0 +1,246 @@
+//! `[[heads]]`: several groups of outputs of one model, each with targets, task and loss of its own.
+
+use toml::Value;
+
+use super::data_values::Task;
+use super::error::{ConfigError, Result};
+use super::key::{Key, KeyDefault, Kind, Range, key, number, one_of, text};
+use super::key_table::KeyTable;
+use super::loss::{self, HeadLoss, Loss};
+use super::nearest::nearest;
+use super::raw::{RawConfig, Source};
+use super::setting::Setting;
+use super::value::{ConfigEnum, ConfigValue, list, parse};
+use super::writer::Writer;
+
+/// Most heads of a model.
+const MAX_HEADS: usize = 256;
+
+/// A group of outputs with targets of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeadConfig {
+    /// Its name; no two heads have the same.
+    pub name: String,
+    /// Kind of its targets; never [`Task::Heads`].
+    pub task: Task,
+    /// Columns of its targets, which no other head has; one for classification.
+    pub target: Vec<String>,
+}
+
+pub(super) const KEYS: &[Key] = &[key("heads", Kind::Tables(HEAD_KEYS))
+    .help("Groups of outputs with targets, task and loss of their own, in place of data.target, data.task and [loss]; tables only")
+    .absent("one group of outputs, as data.target, data.task and [loss] say")
+    .example(r#"[{ name = "size", task = "regression", target = ["width", "length"], weight = 0.5, loss = { kind = "mse" } }]"#)];
+
+/// Advice that holds two heads.
+const EXAMPLE: &str =
+    r#"for example [{ name = "species", task = "classification" }, { name = "size", task = "regression" }]"#;
+
+/// Keys of a head.
+const HEAD_KEYS: &[Key] = &[
+    text("heads.name").help("Name of the head in metrics").example(r#""species""#),
+    one_of("heads.task", HeadTask::NAMES).help("Kind of the head's targets").example(r#""classification""#),
+    key("heads.target", Kind::Texts { may_be_empty: false })
+        .help("Columns of the head's targets; one for classification")
+        .default_depends("the head's name")
+        .example(r#"["width", "length"]"#),
+    number("heads.weight", Range::above(0.0, "a number above 0"))
+        .help("Weight of the head's loss in the weighted mean over the heads")
+        .hint("weights of 1 and 2 mean the same as 10 and 20")
+        .default("1.0"),
+    key("heads.loss", Kind::Table(loss::KEYS))
+        .help("Loss of the head, with the keys of [loss] and their defaults")
+        .absent("the usual loss of the head's task")
+        .example(r#"{ kind = "huber", delta = 2.0 }"#),
+];
+
+/// The keys of `[loss]`, of which a head has its own values.
+const LOSS: KeyTable = KeyTable(&[loss::KEYS]);
+
+/// Keys that the heads replace.
+const REPLACED: [&str; 10] = [
+    "data.target",
+    "data.task",
+    "data.classes",
+    "data.class_order",
+    "loss.kind",
+    "loss.label_smoothing",
+    "loss.class_weights",
+    "loss.gamma",
+    "loss.delta",
+    "loss.quantile",
+];
+
+/// The values of a head's `task`.
+#[derive(Clone, Copy, PartialEq)]
+struct HeadTask(Task);
+
+impl ConfigEnum for HeadTask {
+    const NAMES: &'static [&'static str] = &["classification", "regression", "multilabel"];
+    const VALUES: &'static [Self] =
+        &[HeadTask(Task::Classification), HeadTask(Task::Regression), HeadTask(Task::Multilabel)];
+}
+
+/// The heads; none where the config lists none.
+pub(super) fn read(raw: &RawConfig) -> Result<Vec<HeadConfig>> {
+    let heads: Vec<HeadConfig> = entries(raw)?.into_iter().map(|(head, _)| head).collect();
+    let Some(setting) = raw.given("heads").filter(|_| !heads.is_empty()) else { return Ok(heads) };
+    if let Some(other) = REPLACED.iter().find_map(|key| raw.given(key)) {
+        return Err(
+            other.bad("absent next to `heads`", "each head has a target, a task and a loss of its own")
+        );
+    }
+    let mut taken: Vec<(&String, &String)> = Vec::new();
+    for (index, head) in heads.iter().enumerate() {
+        if heads[..index].iter().any(|other| other.name == head.name) {
+            let expected = format!("heads of different names, and two are \"{}\"", head.name);
+            return Err(setting.bad(expected, "metrics are reported by the names of heads"));
+        }
+        for column in &head.target {
+            if let Some((_, other)) = taken.iter().find(|(name, _)| *name == column) {
+                let expected = format!(
+                    "columns that are the target of one head; \"{column}\" is a target of \"{other}\" too"
+                );
+                return Err(setting.bad(expected, "name each target column once"));
+            }
+            taken.push((column, &head.name));
+        }
+    }
+    Ok(heads)
+}
+
+/// The losses of the heads, in their order.
+pub(super) fn losses(raw: &RawConfig) -> Result<Vec<HeadLoss>> {
+    Ok(entries(raw)?.into_iter().map(|(_, loss)| loss).collect())
+}
+
+fn entries(raw: &RawConfig) -> Result<Vec<(HeadConfig, HeadLoss)>> {
+    let Some(setting) = raw.given("heads") else { return Ok(Vec::new()) };
+    let tables = "a list of heads, each a table with a `name` and a `task`";
+    let Some(items) = setting.value.as_array() else {
+        return Err(setting.bad(tables, EXAMPLE));
+    };
+    if items.len() > MAX_HEADS {
+        return Err(setting.bad(format!("at most {MAX_HEADS} heads"), "one head may have many targets"));
+    }
+    let read = |(index, item): (usize, &Value)| match item.as_table() {
+        Some(values) => entry(&Table { values, setting, place: format!("head {}", index + 1) }),
+        None => Err(setting.bad(tables, EXAMPLE)),
+    };
+    items.iter().enumerate().map(read).collect()
+}
+
+/// One head as given.
+struct Table<'a> {
+    values: &'a toml::Table,
+    setting: &'a Setting,
+    place: String,
+}
+
+impl Table<'_> {
+    fn wrong(&self, expected: String, hint: String) -> ConfigError {
+        let (at, key, got) = (self.setting.at(), "heads", format!("another {}", self.place));
+        ConfigError::BadValue { at, key, expected, got, hint }
+    }
+
+    /// The value of this key, or its default.
+    fn get<T: ConfigValue>(&self, name: &str) -> Result<Option<T>> {
+        let key = HEAD_KEYS.iter().find(|key| key.short_name() == name).expect("a key of heads");
+        let default = || match key.default {
+            KeyDefault::Value(text) => Some(parse(text)),
+            KeyDefault::Depends(_) | KeyDefault::Absent(_) => None,
+        };
+        let Some(value) = self.values.get(name).cloned().or_else(default) else { return Ok(None) };
+        let setting = Setting { key, value, raw: None, origin: self.setting.origin.clone() };
+        T::read(&setting).map(Some).map_err(|error| self.within(error))
+    }
+
+    fn require<T: ConfigValue>(&self, name: &str) -> Result<T> {
+        let missing = || self.wrong(format!("heads that each have a `{name}`"), EXAMPLE.to_owned());
+        self.get(name)?.ok_or_else(missing)
+    }
+
+    /// The error with the place of the head.
+    fn within(&self, mut error: ConfigError) -> ConfigError {
+        if let ConfigError::BadValue { got, .. } | ConfigError::WrongType { got, .. } = &mut error {
+            *got += &format!(" in {}", self.place);
+        }
+        error
+    }
+
+    fn loss(&self, task: Task) -> Result<Loss> {
+        let mut settings = Vec::new();
+        let none = toml::Table::new();
+        let values = match self.values.get("loss") {
+            None => &none,
+            Some(Value::Table(values)) => values,
+            Some(_) => {
+                let hint = "for example loss = { kind = \"huber\", delta = 2.0 }";
+                return Err(self.wrong("heads whose `loss` is a table".to_owned(), hint.to_owned()));
+            }
+        };
+        for (name, value) in values {
+            let full = format!("loss.{name}");
+            let Some(key) = LOSS.find(&full) else {
+                let expected =
+                    format!("heads whose `loss` has keys of [loss], and `{name}` is none of these");
+                return Err(self.wrong(expected, LOSS.hint(&full)));
+            };
+            let (raw, origin) = (None, self.setting.origin.clone());
+            settings.push(Setting { key, value: value.clone(), raw, origin });
+        }
+        let raw = RawConfig::layered(LOSS, settings, Vec::new(), Source::Typed)?;
+        let loss = Loss::read(&raw, task, false, None).map_err(|error| self.within(error))?;
+        match raw.given("loss.class_weights") {
+            Some(setting) if loss.is_balanced() => {
+                let error = setting.bad("a list of numbers", "give one weight for each class of the head");
+                Err(self.within(error))
+            }
+            _ => Ok(loss),
+        }
+    }
+}
+
+fn entry(table: &Table<'_>) -> Result<(HeadConfig, HeadLoss)> {
+    let names = || HEAD_KEYS.iter().map(Key::short_name);
+    if let Some(unknown) = table.values.keys().find(|key| !names().any(|name| name == key.as_str())) {
+        let hint = match nearest(unknown, names()) {
+            Some(name) => format!("did you mean `{name}`?"),
+            None => EXAMPLE.to_owned(),
+        };
+        let names = names().collect::<Vec<_>>().join("`, `");
+        return Err(table.wrong(format!("heads of `{names}`, and `{unknown}` is none of these"), hint));
+    }
+    let name: String = table.require("name")?;
+    let HeadTask(task) = table.require("task")?;
+    let target: Vec<String> = table.get("target")?.unwrap_or_else(|| vec![name.clone()]);
+    if task == Task::Classification && target.len() > 1 {
+        let hint = "give each column of labels a head of its own, or set `task` to \"multilabel\"";
+        return Err(table.wrong("one column for a head of classes".to_owned(), hint.to_owned()));
+    }
+    let loss = HeadLoss { name: name.clone(), weight: table.require("weight")?, loss: table.loss(task)? };
+    Ok((HeadConfig { name, task, target }, loss))
+}
+
+/// Writes the heads as one key.
+pub(super) fn write(heads: &[HeadConfig], loss: &Loss, writer: &mut Writer) {
+    let Loss::Heads(losses) = loss else { return };
+    let heads: Vec<(&HeadConfig, &HeadLoss)> = heads.iter().zip(losses).collect();
+    writer.put_toml("heads", list(&heads, to_toml));
+}
+
+fn to_toml((head, HeadLoss { weight, loss, .. }): &(&HeadConfig, &HeadLoss)) -> String {
+    let HeadConfig { name, task, target } = head;
+    let mut writer = Writer::new(LOSS);
+    loss.write(&mut writer);
+    let entries = writer.finish().into_iter();
+    let loss: Vec<_> = entries.map(|entry| format!("{} = {}", entry.key.short_name(), entry.value)).collect();
+    format!(
+        "{{ name = {}, task = {}, target = {}, weight = {}, loss = {{ {} }} }}",
+        name.write(),
+        HeadTask(*task).write(),
+        target.write(),
+        weight.write(),
+        loss.join(", ")
+    )
+}

@@ -1,0 +1,62 @@
+//! What is done to each column of targets, by the loss that it is for.
+
+use super::dataset::{Dataset, RowLayout, TargetLayout};
+use super::error::{DataError, Result};
+use super::head_targets::head_columns;
+use super::stats::ColumnStats;
+use super::target_error::TargetError;
+use crate::config::{DataConfig, Loss, NormalizeTarget, Task};
+
+/// Names of the heads that rows lack a target of, and how many rows at least lack one.
+pub(super) fn head_gaps(layout: &RowLayout, targets: &ColumnStats) -> Vec<(String, usize)> {
+    let heads = layout.targets.heads();
+    let gaps = heads.iter().zip(head_columns(heads)).map(|(head, columns)| {
+        let most = columns.map(|column| targets.n_missing(column)).max();
+        (head.name.clone(), most.unwrap_or(0))
+    });
+    gaps.filter(|(_, n_rows)| *n_rows > 0).collect()
+}
+
+/// What is done to the values of a target column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TargetColumn {
+    Kept,
+    Standardized,
+    /// Kept, and refused below 0.
+    Count,
+}
+
+/// What is done to each target column; none for classes of a single head.
+pub(super) fn target_columns(loss: &Loss, layout: &RowLayout, data: &DataConfig) -> Vec<TargetColumn> {
+    let of_head = |task: Task, loss: &Loss| match task {
+        _ if loss.predicts_logarithms() => TargetColumn::Count,
+        Task::Regression if data.normalize_target == NormalizeTarget::Standard => TargetColumn::Standardized,
+        _ => TargetColumn::Kept,
+    };
+    match (&layout.targets, loss) {
+        (TargetLayout::Heads { heads }, Loss::Heads(losses)) => {
+            let columns = heads
+                .iter()
+                .zip(losses)
+                .map(|(head, of)| vec![of_head(head.task, &of.loss); head.columns.len()]);
+            columns.flatten().collect()
+        }
+        (targets, _) => vec![of_head(data.task, loss); targets.n_values()],
+    }
+}
+
+/// Checks the targets of a loss that takes counts.
+pub(super) fn check_counts(
+    train: &dyn Dataset,
+    targets: &ColumnStats,
+    columns: &[TargetColumn],
+) -> Result<()> {
+    let smallest = |target: usize| targets.origin[target] + targets.min[target];
+    let is_bad = |target: &usize| columns[*target] == TargetColumn::Count && smallest(*target) < 0.0;
+    let Some(index) = (0..columns.len()).find(is_bad) else { return Ok(()) };
+    Err(DataError::from(TargetError::NegativeCount {
+        source_name: train.source().to_owned(),
+        column: train.layout().targets.column_names().swap_remove(index),
+        value: smallest(index),
+    }))
+}

@@ -1,0 +1,261 @@
+//! `[[heads]]`: classes and quantities of one table, learned, evaluated, predicted, saved and resumed together.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::common::{
+    quoted, read_weights, refused, run, run_line_ok, run_ok, same_bits, single, temp_dir, train, write,
+};
+
+const KINDS: [&str; 3] = ["pear", "apple", "fig"];
+
+/// Rows of two features that decide on a kind, a weight in grams, and whether the fruit is ripe. Every tenth row lacks the kind and
+/// every seventh the weight where `has_gaps`.
+fn fruits(n_rows: usize, first: usize, has_gaps: bool) -> String {
+    let mut csv = "a,b,kind,grams,ripe,b2\n".to_owned();
+    for row in first..first + n_rows {
+        let wave = |step: f64| (row as f64 * step).sin();
+        let (a, b) = (wave(0.7), wave(1.3));
+        let kind = KINDS[usize::from(a + 0.2 * b > -0.4) + usize::from(a - b > 0.6)];
+        let grams = format!("{:.3}", 2000.0 + 300.0 * a - 150.0 * b);
+        let kind = if has_gaps && row % 10 == 3 { "" } else { kind };
+        let grams = if has_gaps && row % 7 == 2 { String::new() } else { grams };
+        writeln!(csv, "{a:.5},{b:.5},{kind},{grams},{},{:.5}", u8::from(a * b > 0.0), b * b).unwrap();
+    }
+    csv
+}
+
+const HEADS: &str = "[[heads]]\nname = \"kind\"\ntask = \"classification\"\n\
+    [[heads]]\nname = \"size\"\ntask = \"regression\"\ntarget = \"grams\"\nweight = 2.0\nloss = { kind = \"huber\", delta = 2.0 }\n\
+    [[heads]]\nname = \"ripe\"\ntask = \"multilabel\"\n";
+
+fn config(folder: &Path, has_gaps: bool, more: &str) -> String {
+    let rows = write(folder, "train.csv", &fruits(400, 0, has_gaps));
+    let test = write(folder, "test.csv", &fruits(200, 400, false));
+    let skip = if has_gaps { "missing_target = \"skip\"\n" } else { "" };
+    format!(
+        "[data]\ntrain = {}\neval = {}\n{skip}[model]\nhidden = [32]\n[optimizer]\nlr = 0.01\n\
+         [checkpoint]\nkeep_best = \"none\"\n{more}\n{HEADS}",
+        quoted(&rows),
+        quoted(&test)
+    )
+}
+
+fn figure(eval: &Value, head: &str, metric: &str) -> f64 {
+    eval["eval_heads"][head][metric].as_f64().unwrap_or_else(|| panic!("no {head}.{metric} in {eval}"))
+}
+
+#[test]
+fn each_head_learns_its_targets() {
+    let folder = temp_dir();
+    let text = config(folder.path(), false, "[train]\nepochs = 30\nbatch_size = 16\n");
+    let run = train(1, &text, &[]);
+    let model = run.out();
+    let eval = format!("eval --checkpoint {} --json", model.display());
+    let eval: Value = serde_json::from_str(&run_line_ok(folder.path(), &eval).stdout).unwrap();
+    assert!(figure(&eval, "kind", "eval_accuracy") > 0.9, "{eval}");
+    assert!(figure(&eval, "size", "eval_r2") > 0.98, "{eval}");
+    assert!(figure(&eval, "ripe", "eval_accuracy") > 0.9, "{eval}");
+    // Errors are in grams, of a standard deviation of 240.
+    assert!((1.0..60.0).contains(&figure(&eval, "size", "eval_mae")), "{eval}");
+    let of_heads = |weights: [f64; 3]| {
+        let heads = ["kind", "size", "ripe"].into_iter().zip(weights);
+        heads.map(|(head, weight)| weight * figure(&eval, head, "eval_loss")).sum::<f64>() / 4.0
+    };
+    let all = eval["eval_loss"].as_f64().unwrap();
+    assert!((all - of_heads([1.0, 2.0, 1.0])).abs() < 1e-6 * all, "{eval}");
+    assert_eq!(run.end("eval_loss"), all);
+
+    let line = format!("predict --checkpoint {} --data test.csv --proba --out out.csv", model.display());
+    run_line_ok(folder.path(), &line);
+    let text = std::fs::read_to_string(folder.path().join("out.csv")).unwrap();
+    let mut rows = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let header = [
+        "prediction_kind",
+        "proba_kind_apple",
+        "proba_kind_fig",
+        "proba_kind_pear",
+        "prediction_grams",
+        "prediction_ripe",
+        "proba_ripe",
+    ];
+    assert_eq!(rows.next().unwrap(), header);
+    let given = std::fs::read_to_string(folder.path().join("test.csv")).unwrap();
+    let given = given.lines().skip(1).map(|line| line.split(',').collect::<Vec<_>>());
+    let (mut n_right, mut error, mut n_rows) = (0, 0.0, 0.0);
+    for (row, given) in rows.zip(given) {
+        n_right += usize::from(row[0] == given[2]);
+        error += (row[4].parse::<f64>().unwrap() - given[3].parse::<f64>().unwrap()).abs();
+        n_rows += 1.0;
+    }
+    assert!((figure(&eval, "kind", "eval_accuracy") - n_right as f64 / n_rows).abs() < 1e-12);
+    assert!((figure(&eval, "size", "eval_mae") - error / n_rows).abs() < 1e-3);
+
+    let described = run_line_ok(folder.path(), &format!("describe {}", model.join("config.toml").display()));
+    for line in [
+        "task: heads",
+        "head kind: classification (cross_entropy), 3 classes of kind: apple, fig, pear",
+        "head size: regression (huber), grams",
+        "head ripe: multilabel (bce), ripe",
+    ] {
+        assert!(described.stdout.contains(line), "{line}: {}", described.stdout);
+    }
+}
+
+/// The loader of the examples gives what `predict` does.
+#[test]
+fn pytorch_gives_the_same_outputs() {
+    let has_torch = Command::new("python3").args(["-c", "import torch, safetensors, tomllib"]).output();
+    if !has_torch.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: needs torch and safetensors");
+        return;
+    }
+    let folder = temp_dir();
+    let run = train(1, &config(folder.path(), false, "[train]\nepochs = 3\nbatch_size = 16\n"), &[]);
+    let line = format!("predict --checkpoint {} --data test.csv --proba --out out.csv", run.out().display());
+    run_line_ok(folder.path(), &line);
+    let mut python = Command::new("python3");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    python.arg(root.join("examples/load_in_pytorch.py")).arg(run.out().join("model.safetensors"));
+    python.args(["test.csv", "outputs.json"]).current_dir(folder.path());
+    let printed = run_ok(python).stdout;
+    let eval = format!("eval --checkpoint {} --json", run.out().display());
+    let eval: Value = serde_json::from_str(&run_line_ok(folder.path(), &eval).stdout).unwrap();
+    for (head, title, metric) in [
+        ("kind", "accuracy", "eval_accuracy"),
+        ("size", "R²", "eval_r2"),
+        ("ripe", "accuracy", "eval_accuracy"),
+    ] {
+        let line = printed.lines().find(|line| line.starts_with(&format!("{head}: {title} "))).unwrap();
+        let value: f64 = line.split(' ').nth(2).unwrap().parse().unwrap();
+        assert!((value - figure(&eval, head, metric)).abs() < 1e-5, "{line}: {eval}");
+    }
+    let outputs = std::fs::read(folder.path().join("outputs.json")).unwrap();
+    let outputs: Vec<Vec<f64>> = serde_json::from_slice(&outputs).unwrap();
+    let text = std::fs::read_to_string(folder.path().join("out.csv")).unwrap();
+    for (row, line) in outputs.iter().zip(text.lines().skip(1)) {
+        let cells: Vec<&str> = line.split(',').collect();
+        let number = |at: usize| cells[at].parse::<f64>().unwrap();
+        let sum: f64 = row[..3].iter().map(|logit| logit.exp()).sum();
+        for class in 0..3 {
+            assert!((row[class].exp() / sum - number(1 + class)).abs() < 1e-5, "{row:?}: {line}");
+        }
+        assert!((row[3] - number(4)).abs() < 1e-2, "{row:?}: {line}");
+        assert!((1.0 / (1.0 + (-row[4]).exp()) - number(6)).abs() < 1e-5, "{row:?}: {line}");
+    }
+}
+
+#[test]
+fn ranks_and_formats_make_no_difference() {
+    let folder = temp_dir();
+    let text = config(folder.path(), true, "[train]\nepochs = 2\nglobal_batch_size = 30\n");
+    let one = train(1, &text, &[]);
+    let note = "head kind: at least 40 of 400 training rows lack its target";
+    let log = std::fs::read_to_string(one.out().join("logs/rank-0.log")).unwrap();
+    assert!(log.contains(note), "{log}");
+    let losses = one.numbers("step", "loss");
+    for n_ranks in [2, 3] {
+        let several = train(n_ranks, &text, &[]).numbers("step", "loss");
+        crate::common::assert_all_close("losses", &several, &losses, 1e-5);
+    }
+    // The same rows as JSON lines.
+    let mut jsonl = String::new();
+    let csv = fruits(400, 0, true);
+    let mut lines = csv.lines();
+    let names: Vec<&str> = lines.next().unwrap().split(',').collect();
+    for row in lines {
+        let cells = row.split(',').zip(&names).map(|(cell, name)| match (cell, *name) {
+            ("", name) => format!("\"{name}\": null"),
+            (cell, "kind") => format!("\"kind\": \"{cell}\""),
+            (cell, name) => format!("\"{name}\": {cell}"),
+        });
+        writeln!(jsonl, "{{{}}}", cells.collect::<Vec<_>>().join(", ")).unwrap();
+    }
+    write(folder.path(), "train.jsonl", &jsonl);
+    let same = train(1, &text.replace("train.csv", "train.jsonl"), &[]);
+    assert!(same_bits(&one.weights(), &same.weights()));
+}
+
+#[test]
+fn a_resumed_run_has_the_same_bits_and_a_new_run_starts_from_a_model() {
+    let folder = temp_dir();
+    let text = config(folder.path(), true, "every_epochs = 1\n[train]\nepochs = 2\nbatch_size = 16\n");
+    let whole = train(1, &text, &[]);
+    let (toml, out) = (write(folder.path(), "run.toml", &text), folder.path().join("resumed"));
+    let args = |more: &'static str| {
+        single(&["train", toml.to_str().unwrap(), "--out", out.to_str().unwrap(), "--quiet", more])
+    };
+    assert_eq!(run(args("--set=train.stop_after_steps=30")).status.code(), Some(85));
+    run_ok(args("--resume=auto"));
+    let resumed = read_weights(&out.join("model.safetensors"));
+    assert!(same_bits(&whole.weights(), &resumed));
+    // Rows without one of the labels keep the classes of the model.
+    let pears: String = fruits(100, 0, false)
+        .lines()
+        .filter(|line| !line.contains("fig"))
+        .fold(String::new(), |all, line| all + line + "\n");
+    write(folder.path(), "pears.csv", &pears);
+    let line = format!(
+        "train run.toml --data pears.csv --init-from {} --out next --epochs 1",
+        whole.out().display()
+    );
+    run_line_ok(folder.path(), &line);
+    let next = read_weights(&folder.path().join("next/model.safetensors"));
+    let outputs = |weights: &crate::common::Weights| weights["layers.1.bias"].values.len();
+    assert_eq!((outputs(&resumed), outputs(&next)), (5, 5));
+}
+
+#[test]
+fn what_heads_can_not_be_is_refused() {
+    let folder = temp_dir();
+    let text = config(folder.path(), true, "").replace("missing_target = \"skip\"\n", "");
+    write(folder.path(), "run.toml", &text);
+    for (more, parts) in [
+        ("", &["column \"grams\": the target is missing", "hint: set `data.missing_target` to \"skip\""][..]),
+        ("--set data.target=kind", &["`data.target` must be absent next to `heads`", "hint: "]),
+        (
+            "--set heads=[{name='kind'}]",
+            &["`heads` must be heads that each have a `task`", "head 1", "hint: "],
+        ),
+        ("--set heads=[{name='king',task='regression'}]", &["no column \"king\"", "hint: "]),
+        (
+            "--set heads=[{name='kind',task='regression'}]",
+            &["column \"kind\"", "hint: for labels set the `task` of this head"],
+        ),
+        (
+            "--set heads=[{name='kind',task='classification',target=['kind','ripe']}]",
+            &["one column for a head of classes", "hint: "],
+        ),
+        (
+            "--set heads=[{name='a',task='regression',target='grams'},{name='a',task='regression',target='b'}]",
+            &["heads of different names", "hint: "],
+        ),
+        (
+            "--set heads=[{name='a',task='regression',target='b'},{name='c',task='regression',target='b'}]",
+            &["\"b\" is a target of \"a\" too", "hint: "],
+        ),
+        (
+            "--set heads=[{name='kind',task='classification',loss={kind='mse'}}]",
+            &["\"cross_entropy\" or \"focal\" or \"ordinal\"", "in head 1", "hint: "],
+        ),
+        (
+            "--set heads=[{name='kind',task='classification',loss={class_weights=[1,2]}}] --set data.missing_target=skip",
+            &["has 2 numbers, expected 3", "hint: "],
+        ),
+        (
+            "--set heads=[{name='b',task='multilabel'}] --set data.drop=['kind','grams','ripe']",
+            &["0 or 1", "hint: "],
+        ),
+        (
+            "--set checkpoint.keep_best=eval_accuracy",
+            &["`checkpoint.keep_best` must be a metric of task \"heads\": eval_loss", "hint: "],
+        ),
+    ] {
+        refused(folder.path(), &format!("train run.toml --out o {more}"), parts);
+    }
+    write(folder.path(), "digits.toml", &format!("[data]\ntrain = \"builtin:digits\"\n{HEADS}"));
+    refused(folder.path(), "train digits.toml --out o", &["`builtin:digits` is no table", "hint: "]);
+}

@@ -1,0 +1,154 @@
+//! Targets of one of several losses, and the weights of their rows.
+
+mod cpu;
+mod cuda;
+
+pub(crate) use cuda::SOURCE;
+
+use super::check;
+use crate::{DType, KernelError, Result, Shape, TensorMut, TensorRef};
+
+/// Columns of targets for one loss, and their weight.
+#[derive(Debug, Clone, Copy)]
+pub struct TargetColumns {
+    /// The first column.
+    pub first: usize,
+    /// Number of columns; 1 for class indices.
+    pub len: usize,
+    /// Factor of the rows' weights.
+    pub factor: f32,
+}
+
+/// `selected[n, k] = targets[n, first + k]`, and `weights[n] = factor · row_weights[n]`; a row with NaN among these targets has 0 for
+/// all of them, and the weight 0.
+///
+/// - `targets`: `[N, T]` f32
+/// - `selected`: `[N, len]` f32, or `[N]` i64 for class indices, which `targets` holds as whole numbers
+/// - `row_weights`: `[N]` f32, default 1
+/// - `weights`: `[N]` f32
+///
+/// Asynchronous on the device's compute stream: one launch, which allocates nothing and can be captured.
+///
+/// # Errors
+/// [`KernelError::DeviceMismatch`], [`KernelError::DTypeUnsupported`], [`KernelError::Shape`]; [`KernelError::OutOfRange`] for
+/// columns beyond `T`.
+pub fn select_targets(
+    targets: TensorRef<'_>,
+    columns: TargetColumns,
+    row_weights: Option<TensorRef<'_>>,
+    selected: TensorMut<'_>,
+    weights: TensorMut<'_>,
+) -> Result<()> {
+    const OP: &str = "select_targets";
+    let (targets_op, selected_op, weights_op) =
+        (targets.operand("targets"), selected.operand("selected"), weights.operand("weights"));
+    check::same_device(OP, &[targets_op, selected_op])?;
+    check::same_device(OP, &[targets_op, weights_op])?;
+    check::dtype(OP, targets_op, &[DType::F32], "f32")?;
+    check::dtype(OP, selected_op, &[DType::F32, DType::I64], "f32 and i64")?;
+    check::dtype(OP, weights_op, &[DType::F32], "f32")?;
+    let (n_rows, n_targets) = check::matrix(OP, targets_op)?;
+    let end = columns.first.saturating_add(columns.len);
+    let is_class = selected.dtype() == DType::I64;
+    if end > n_targets || (is_class && columns.len != 1) {
+        return Err(KernelError::OutOfRange { op: OP, start: columns.first, end, len: n_targets });
+    }
+    let of_selected = if is_class { Shape::vector(n_rows) } else { Shape::matrix(n_rows, columns.len) };
+    check::shape(OP, selected_op, of_selected)?;
+    check::shape(OP, weights_op, Shape::vector(n_rows))?;
+    if let Some(row_weights) = row_weights {
+        let row_weights = row_weights.operand("row_weights");
+        check::same_device(OP, &[targets_op, row_weights])?;
+        check::dtype(OP, row_weights, &[DType::F32], "f32")?;
+        check::shape(OP, row_weights, Shape::vector(n_rows))?;
+    }
+    if let Some(gpu) = targets.gpu() {
+        let row_weights = row_weights.map(TensorRef::cuda).transpose()?;
+        let (mut selected, mut weights) = (selected.into_cuda()?, weights.into_cuda()?);
+        let matrix = (targets.cuda()?, n_targets);
+        return cuda::select_targets(gpu, matrix, columns, row_weights, &mut selected, &mut weights);
+    }
+    let targets = targets.as_slice::<f32>(OP, "targets")?;
+    let row_weights = row_weights.map(|weights| weights.as_slice::<f32>(OP, "row_weights")).transpose()?;
+    let rows = cpu::Rows { targets, n_targets, columns, row_weights };
+    let weights = weights.into_slice::<f32>(OP, "weights")?;
+    match is_class {
+        true => rows.classes(selected.into_slice::<i64>(OP, "selected")?, weights),
+        false => rows.values(selected.into_slice::<f32>(OP, "selected")?, weights),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::testing::{devices, tensor};
+    use crate::{Device, Tensor};
+
+    const NAN: f32 = f32::NAN;
+    /// Four rows of a class, two quantities, and a class.
+    const TARGETS: [f32; 16] = [
+        2.0, 0.5, -1.5, 0.0, //
+        NAN, 7.0, 8.0, 1.0, //
+        0.0, NAN, 3.0, 1.0, //
+        1.0, 4.0, NAN, NAN,
+    ];
+
+    fn run(
+        first: usize,
+        len: usize,
+        is_class: bool,
+        row_weights: bool,
+        device: Device,
+    ) -> (Vec<f64>, Vec<f32>) {
+        let targets = tensor(&TARGETS, &[4, 4], device);
+        let row_weights = row_weights.then(|| tensor(&[1.0f32, 2.0, 0.0, 4.0], &[4], device));
+        let mut weights = tensor(&[-1.0f32; 4], &[4], device);
+        let mut selected = match is_class {
+            true => tensor(&[-1i64; 4], &[4], device),
+            false => tensor(&vec![-1.0f32; 4 * len], &[4, len], device),
+        };
+        let columns = TargetColumns { first, len, factor: 0.25 };
+        let row_weights = row_weights.as_ref().map(Tensor::view);
+        select_targets(targets.view(), columns, row_weights, selected.view_mut(), weights.view_mut())
+            .unwrap();
+        let selected = match is_class {
+            true => selected.to_vec::<i64>().unwrap().into_iter().map(|class| class as f64).collect(),
+            false => selected.to_vec::<f32>().unwrap().into_iter().map(f64::from).collect(),
+        };
+        (selected, weights.to_vec::<f32>().unwrap())
+    }
+
+    #[test]
+    fn rows_without_a_target_weigh_nothing() {
+        for device in devices() {
+            let of = |first, len, is_class, weighted| run(first, len, is_class, weighted, device);
+            assert_eq!(
+                of(0, 1, true, false),
+                (vec![2.0, 0.0, 0.0, 1.0], vec![0.25, 0.0, 0.25, 0.25]),
+                "{device}"
+            );
+            assert_eq!(
+                of(3, 1, true, true),
+                (vec![0.0, 1.0, 1.0, 0.0], vec![0.25, 0.5, 0.0, 0.0]),
+                "{device}"
+            );
+            let values = vec![0.5, -1.5, 7.0, 8.0, 0.0, 0.0, 0.0, 0.0];
+            assert_eq!(of(1, 2, false, false), (values, vec![0.25, 0.25, 0.0, 0.0]), "{device}");
+        }
+    }
+
+    #[test]
+    fn wrong_operands_are_named() {
+        let targets = tensor(&TARGETS, &[4, 4], Device::Cpu);
+        let (mut selected, mut weights) =
+            (tensor(&[0.0f32; 8], &[4, 2], Device::Cpu), tensor(&[0.0f32; 4], &[4], Device::Cpu));
+        let mut select = |first, len| {
+            let columns = TargetColumns { first, len, factor: 1.0 };
+            select_targets(targets.view(), columns, None, selected.view_mut(), weights.view_mut())
+                .unwrap_err()
+        };
+        assert!(matches!(select(3, 2), KernelError::OutOfRange { op: "select_targets", end: 5, .. }));
+        assert!(matches!(select(0, 1), KernelError::Shape { op: "select_targets", .. }));
+    }
+}
