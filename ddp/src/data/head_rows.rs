@@ -189,8 +189,7 @@ impl HeadRows {
             for (target, to) in self.targets.iter().zip(to) {
                 let value = from[target.column];
                 *to = match &target.classes {
-                    // An unknown code is that of no label.
-                    Some(classes) => classes.get(value as usize).copied().unwrap_or(f32::NAN),
+                    Some(classes) => class_of(classes, value),
                     None => value,
                 };
                 if to.is_nan() && !self.may_lack_targets {
@@ -267,14 +266,47 @@ impl DatasetWrapper for HeadRows {
     }
 
     fn gather_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
-        let n_columns = self.of.layout().n_features();
-        let mut of_columns = vec![0.0; n_columns];
-        self.features.iter().zip(origin).for_each(|(&column, &origin)| of_columns[column] = origin);
-        let mut all = vec![0.0; rows.len() * n_columns];
-        let is_wide = self.of.gather_doubles(rows, &of_columns, &mut all)?;
-        for (from, to) in all.chunks_exact(n_columns).zip(out.chunks_exact_mut(self.features.len())) {
-            self.features.iter().zip(to).for_each(|(&column, to)| *to = from[column]);
+        self.doubles_of(rows, origin, &self.features, out)
+    }
+
+    fn gather_target_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
+        let columns: Vec<usize> = self.targets.iter().map(|target| target.column).collect();
+        let is_code = |target: &Target| target.classes.is_some();
+        // Codes become classes before anything is subtracted.
+        let of_columns: Vec<f64> = self
+            .targets
+            .iter()
+            .zip(origin)
+            .map(|(target, &origin)| if is_code(target) { 0.0 } else { origin })
+            .collect();
+        let is_wide = self.doubles_of(rows, &of_columns, &columns, out)?;
+        for row in out.chunks_exact_mut(columns.len()) {
+            for ((value, target), origin) in row.iter_mut().zip(&self.targets).zip(origin) {
+                if let Some(classes) = &target.classes {
+                    *value = f64::from(class_of(classes, *value as f32)) - origin;
+                }
+            }
         }
         Ok(is_wide)
     }
+}
+
+impl HeadRows {
+    /// Exact values of some columns of the table minus `origin`, `[rows, columns]`; see [`Dataset::gather_doubles`].
+    fn doubles_of(&self, rows: &[usize], origin: &[f64], columns: &[usize], out: &mut [f64]) -> Result<bool> {
+        let n_columns = self.of.layout().n_features();
+        let mut of_all = vec![0.0; n_columns];
+        columns.iter().zip(origin).for_each(|(&column, &origin)| of_all[column] = origin);
+        let mut all = vec![0.0; rows.len() * n_columns];
+        let is_wide = self.of.gather_doubles(rows, &of_all, &mut all)?;
+        for (from, to) in all.chunks_exact(n_columns).zip(out.chunks_exact_mut(columns.len())) {
+            columns.iter().zip(to).for_each(|(&column, to)| *to = from[column]);
+        }
+        Ok(is_wide)
+    }
+}
+
+/// The class of a category's code, NaN for that of no label.
+fn class_of(classes: &[f32], code: f32) -> f32 {
+    classes.get(code as usize).copied().unwrap_or(f32::NAN)
 }

@@ -148,6 +148,32 @@ fn pytorch_gives_the_same_outputs() {
     }
 }
 
+/// Seconds since 1970 have more digits than f32: their differences of some seconds are learned.
+#[test]
+fn quantities_far_from_zero_keep_their_digits() {
+    let folder = temp_dir();
+    let shifted = |n_rows, first| {
+        let text = fruits(n_rows, first, false);
+        let line = |(n, line): (usize, &str)| {
+            let mut cells: Vec<String> = line.split(',').map(str::to_owned).collect();
+            if n > 0 {
+                let value: f64 = cells[3].parse().unwrap();
+                cells[3] = format!("{:.4}", 1.7e9 + value / 100.0);
+            }
+            cells.join(",") + "\n"
+        };
+        text.lines().enumerate().map(line).collect::<String>()
+    };
+    let text = config(folder.path(), false, "[train]\nepochs = 20\nbatch_size = 16\n");
+    write(folder.path(), "train.csv", &shifted(400, 0));
+    write(folder.path(), "test.csv", &shifted(200, 400));
+    let run = train(1, &text, &[]);
+    let eval = format!("eval --checkpoint {} --json", run.out().display());
+    let eval: Value = serde_json::from_str(&run_line_ok(folder.path(), &eval).stdout).unwrap();
+    assert!(figure(&eval, "size", "eval_r2") > 0.98, "{eval}");
+    assert!((0.01..0.6).contains(&figure(&eval, "size", "eval_mae")), "{eval}");
+}
+
 #[test]
 fn ranks_and_formats_make_no_difference() {
     let folder = temp_dir();
