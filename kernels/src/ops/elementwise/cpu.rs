@@ -9,7 +9,7 @@ use super::broadcast::Cycle;
 use super::{CompareOp, MapOp, Ready, Scalar};
 use crate::cpu::Float;
 use crate::cpu::cell::{Block, Cell, with_cells};
-use crate::cpu::copy::{fence, stream_unfenced};
+use crate::cpu::copy::{fence, prefetch, stream_unfenced};
 use crate::cpu::simd::vectorize;
 use crate::cpu::threads::{SharedMut, for_parts};
 use crate::{DType, Element, Result, TensorMut};
@@ -119,6 +119,15 @@ impl<'a, C: Cell<Number: Number>> Source<'a, C> {
         })
     }
 
+    /// Asks for elements `range` of a result of `n` elements ahead of time, where they come from memory one by one.
+    fn prefetch(&self, range: Range<usize>, n: usize) {
+        if let Source::Cells(cells, Cycle { div: 1, len }) = self
+            && *len == n
+        {
+            prefetch(bytemuck::cast_slice(&cells[range]));
+        }
+    }
+
     /// The numbers of elements `range` of a result of `n` elements: in place if possible, else in `block`.
     fn numbers<'b>(
         &'b self,
@@ -177,7 +186,12 @@ pub(super) fn map(op: MapOp, a: Ready<'_>, b: Ready<'_>, out: TensorMut<'_>) -> 
     })
 }
 
-fn map_cells<C: Cell<Number: Number>>(op: MapOp, a: Source<'_, C>, b: Source<'_, C>, out: &mut [C]) {
+fn map_cells<C: Cell<Number: Number>>(
+    op: MapOp,
+    a_source: Source<'_, C>,
+    b_source: Source<'_, C>,
+    out: &mut [C],
+) {
     let n = out.len();
     let is_far = size_of_val(out) >= FAR_BYTES;
     let out = SharedMut::new(out);
@@ -186,8 +200,12 @@ fn map_cells<C: Cell<Number: Number>>(op: MapOp, a: Source<'_, C>, b: Source<'_,
         let mut cells = Block::<C>::new();
         for start in part.clone().step_by(BLOCK) {
             let range = start..(start + BLOCK).min(part.end);
-            let (a, b) =
-                (a.numbers(range.clone(), n, &mut a_block), b.numbers(range.clone(), n, &mut b_block));
+            let a = a_source.numbers(range.clone(), n, &mut a_block);
+            let b = b_source.numbers(range.clone(), n, &mut b_block);
+            if is_far {
+                let next = range.end..(range.end + BLOCK).min(part.end);
+                [a_source, b_source].iter().for_each(|source| source.prefetch(next.clone(), n));
+            }
             // SAFETY: the range lies within `out`, in this thread's part alone.
             let out = unsafe { out.slice(range) };
             match C::numbers_mut(out) {

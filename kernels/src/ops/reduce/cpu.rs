@@ -5,12 +5,15 @@ use half::{bf16, f16};
 
 use super::{Layout, ReduceOp};
 use crate::cpu::cell::{Block, Cell, with_cells};
+use crate::cpu::copy::prefetch;
 use crate::cpu::simd::vectorize;
 use crate::cpu::threads::{SharedMut, for_parts};
 use crate::{DType, Element, Result, TensorMut, TensorRef};
 
 /// Elements per chunk.
 const CHUNK: usize = 1 << 16;
+/// Elements per chunk of columns: many, since each chunk leaves a result per column.
+const COLUMNS_CHUNK: usize = 1 << 18;
 /// Elements of a row that are in the L1 cache at a time.
 const BLOCK: usize = Block::<f32>::LEN;
 /// Independent partial results in vector registers.
@@ -161,7 +164,8 @@ fn run<C: ReduceCell, D: Element>(
         return out.fill(finish(nothing));
     }
     let tile = inner.min(BLOCK);
-    let (n_tiles, chunk_rows) = (inner.div_ceil(tile), CHUNK.div_ceil(tile).min(len));
+    let chunk = if inner == 1 { CHUNK } else { COLUMNS_CHUNK };
+    let (n_tiles, chunk_rows) = (inner.div_ceil(tile), chunk.div_ceil(tile).min(len));
     let n_chunks = len.div_ceil(chunk_rows);
     // The results of chunks, by outer index, chunk and inner index; of one chunk they are the results.
     let mut partials = vec![nothing; if n_chunks > 1 { outer * n_chunks * inner } else { 0 }];
@@ -198,10 +202,14 @@ fn run<C: ReduceCell, D: Element>(
         }
     });
     if n_chunks > 1 {
-        for (i, out) in out.iter_mut().enumerate() {
-            let (o, column) = (i / inner, i % inner);
-            let chunks = (0..n_chunks).map(|chunk| partials[(o * n_chunks + chunk) * inner + column]);
-            *out = finish(chunks.reduce(|a, b| a.and(op, b)).unwrap_or(nothing));
+        let of_outer = partials.chunks_exact_mut(n_chunks * inner);
+        for (partials, out) in of_outer.zip(out.chunks_exact_mut(inner)) {
+            // Chunk by chunk, so that memory is read in its order.
+            let (results, later) = partials.split_at_mut(inner);
+            for chunk in later.chunks_exact(inner) {
+                results.iter_mut().zip(chunk).for_each(|(result, &later)| *result = result.and(op, later));
+            }
+            out.iter_mut().zip(results).for_each(|(out, &mut result)| *out = finish(result));
         }
     }
 }
@@ -211,6 +219,8 @@ fn row<C: ReduceCell>(op: ReduceOp, x: &[C], first_index: i64) -> Partial<C::Wid
     let mut block = Block::new();
     let mut result: Option<Partial<C::Wide>> = None;
     for (i, cells) in x.chunks(BLOCK).enumerate() {
+        let next = &x[(i * BLOCK + cells.len()).min(x.len())..];
+        prefetch(bytemuck::cast_slice(&next[..next.len().min(BLOCK)]));
         let numbers = block.load(cells);
         let start = first_index + (i * BLOCK) as i64;
         let partial = match op {
@@ -325,7 +335,20 @@ impl<C: ReduceCell> Columns<C> {
         let at_once = if is_whole { (BLOCK / n_columns).clamp(1, n_rows) } else { 1 };
         self.values.clear();
         self.indices.clear();
-        for from in (0..n_rows).step_by(at_once) {
+        let mut next = 0;
+        while next < n_rows {
+            let from = next;
+            // Most rows are added four at a time, in their order: each sum is then loaded and stored once for four.
+            if from > 0 && op != ReduceOp::ArgMax && from + 4 * at_once <= n_rows {
+                let rows = [0, 1, 2, 3].map(|i| (from + i * at_once) * stride);
+                let rows = rows.map(|start| C::as_numbers(&x[start..][..n_columns * at_once]));
+                if let [Some(a), Some(b), Some(c), Some(d)] = rows {
+                    add_four::<C>(op, &mut self.values, [a, b, c, d]);
+                    next = from + 4 * at_once;
+                    continue;
+                }
+            }
+            next = from + at_once;
             let n = n_columns * at_once.min(n_rows - from);
             let numbers = self.block.load(&x[from * stride..][..n]);
             if from == 0 {
@@ -377,6 +400,33 @@ impl<C: ReduceCell> Columns<C> {
         }
         &self.results
     }
+}
+
+/// Adds four rows to the results of columns, one after the other.
+fn add_four<C: ReduceCell>(op: ReduceOp, values: &mut [C::Wide], rows: [&[C::Number]; 4]) {
+    match op {
+        ReduceOp::Sum | ReduceOp::Mean => four(values, rows, |value, number| value.add(C::wide(number))),
+        ReduceOp::Norm => four(values, rows, |value, number| value.add(C::wide(number).square())),
+        ReduceOp::Min => four(values, rows, |value, number| {
+            let number = C::wide(number);
+            if wins(ReduceOp::Min, number, value) { number } else { value }
+        }),
+        ReduceOp::Max | ReduceOp::ArgMax => four(values, rows, |value, number| {
+            let number = C::wide(number);
+            if wins(ReduceOp::Max, number, value) { number } else { value }
+        }),
+    }
+}
+
+fn four<W: Copy, N: Copy>(values: &mut [W], [a, b, c, d]: [&[N]; 4], f: impl Fn(W, N) -> W) {
+    vectorize(
+        #[inline(always)]
+        || {
+            for ((((value, &a), &b), &c), &d) in values.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+                *value = f(f(f(f(*value, a), b), c), d);
+            }
+        },
+    );
 }
 
 fn each<W: Copy, N: Copy>(values: &mut [W], numbers: &[N], f: impl Fn(W, N) -> W) {
