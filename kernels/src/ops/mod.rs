@@ -111,7 +111,8 @@ pub(crate) use strided_copy::{Walk, strided_copy};
 pub use sum_of_squares::{sum_of_squares, sum_of_squares_on};
 pub use uniform::{UniformStream, uniform};
 pub use update::{
-    Average, FirstPassTensors, OptimizerKind, OptimizerParams, OptimizerTensors, UpdateInputs,
+    AdafactorFactors, Average, FactoredShape, FirstPassTensors, OptimizerKind, OptimizerParams,
+    OptimizerTensors, UpdateInputs, WholeNumbers, adafactor_factors, adafactor_norm, adafactor_sums,
     optimizer_first_pass, optimizer_step,
 };
 

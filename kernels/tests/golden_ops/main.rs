@@ -24,7 +24,7 @@ use optimizers::*;
 type Check = fn(&Case<'_>);
 
 /// The operations of the file.
-const OPS: [(&str, Check); 32] = [
+const OPS: [(&str, Check); 33] = [
     ("addmm", addmm),
     ("linear", linear),
     ("relu", |case| activation(case, Activation::Relu)),
@@ -93,6 +93,7 @@ const OPS: [(&str, Check); 32] = [
     ("lion", lion),
     ("lamb", lamb),
     ("muon", muon),
+    ("adafactor", adafactor),
     ("ema", ema),
 ];
 
