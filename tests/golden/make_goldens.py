@@ -785,9 +785,29 @@ def adafactor():
              {"w": torch.stack(seen[torch.float64]), "w_f32": torch.stack(seen[torch.float32]), "moments": torch.stack(moments)})
 
 
+def layers_for_tables():
+    """The layers of RealMLP (arXiv:2407.04491) by their formulas: PBLD embeddings, the scaling layer and the smooth clip."""
+    x, d_y = torch.tensor([-1e20, -30.0, -3.0, -0.5, 0.0, 0.1, 2.0, 7.0, 1e6]).requires_grad_(), randn(9)
+    y = 3 * torch.sin(torch.atan(x / 3))
+    y.backward(d_y)
+    case("smooth_clip", "9", {}, {"x": x, "d_y": d_y}, {"y": y, "d_x": x.grad})
+    for name, n, f, k, e in (("6x3", 6, 3, 5, 2), ("5x1_wide", 5, 1, 16, 3)):
+        x, w, b, weight, bias = (v.requires_grad_() for v in (randn(n, f), randn(f, k), 3 * randn(f, k), randn(f, k, e), randn(f, e)))
+        d_y = randn(n, f * (1 + e))
+        angle = 2 * math.pi * w * x[:, :, None] + b
+        y = torch.cat([x[:, :, None], torch.einsum("nfk,fke->nfe", torch.cos(angle), weight) + bias], 2).flatten(1)
+        y.backward(d_y)
+        case("numeric_embedding", name, {}, {"x": x, "frequencies": w, "phases": b, "weight": weight, "bias": bias, "d_y": d_y},
+             {"y": y, "d_x": x.grad, "d_frequencies": w.grad, "d_phases": b.grad, "d_weight": weight.grad, "d_bias": bias.grad})
+        x, scale, d_y = randn(n, f).requires_grad_(), randn(f).requires_grad_(), randn(n, f)
+        y = x * scale
+        y.backward(d_y)
+        case("column_scale", name, {}, {"x": x, "scale": scale, "d_y": d_y}, {"y": y, "d_x": x.grad, "d_scale": scale.grad})
+
+
 def operations():
     for make in (addmm, linear, activations, losses, layer_norm, optimizers, embeddings, ema, more_losses, lion,
-                 losses_of_labels_and_counts, lamb, muon, focal_softmax, norms_and_gates, ordinal, batch_norm, adafactor):
+                 losses_of_labels_and_counts, lamb, muon, focal_softmax, norms_and_gates, ordinal, batch_norm, adafactor, layers_for_tables):
         make()
     names = [(c["op"], c["name"]) for c in OPS]
     assert len(set(names)) == len(names)

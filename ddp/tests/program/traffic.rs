@@ -120,10 +120,13 @@ fn a_step_moves_as_many_bytes_as_described() {
         assert_near(&format!("{what}: gradients"), gradients, want["gradients"], 0.02);
         let all = step.of_all("read:") + step.of_all("written:");
         let rest = want["activations"] + want["rows"];
-        // The norms of LAMB take two reductions per parameter, whose partial sums count next to so small a model, as do the second moments
-        // of Adafactor.
-        let has_sums = what.contains("lamb") || what.contains("adafactor");
-        let tolerance = if has_sums { 0.1 } else { 0.05 };
+        // The norms of LAMB take two reductions per parameter, whose partial sums count next to so small a model. Adafactor reads the
+        // factors of row and column again for each element, which a cache holds.
+        let tolerance = match () {
+            () if what.contains("adafactor") => 0.2,
+            () if what.contains("lamb") => 0.1,
+            () => 0.05,
+        };
         assert_near(&format!("{what}: activations and rows"), all - weights - gradients, rest, tolerance);
     }
 }

@@ -190,6 +190,7 @@ fn any_list() -> impl Strategy<Value = ModelConfig> {
                 .prop_map(|(eps, momentum)| LayerConfig::BatchNorm { eps, momentum }),
             (0.0..0.999f64).prop_map(|p| LayerConfig::Dropout { p }),
             pick(Activation::ALL).prop_map(LayerConfig::Activation),
+            Just(LayerConfig::Scale),
             Just(LayerConfig::Glu { out_features, gate, bias }),
             Just(LayerConfig::Linear { out_features, activation, bias }),
         ];
