@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 ACTIVATIONS = {"relu": nn.ReLU(), "gelu": nn.GELU(), "gelu_tanh": nn.GELU(approximate="tanh"), "silu": nn.SiLU(),
-               "tanh": nn.Tanh(), "sigmoid": nn.Sigmoid()}
+               "tanh": nn.Tanh(), "sigmoid": nn.Sigmoid(), "smooth_clip": lambda x: x / torch.sqrt(1 + (x / 3) ** 2)}
 GATES = {"swiglu": nn.functional.silu, "geglu": nn.functional.gelu, "reglu": nn.functional.relu}
 NORMS = {"layer_norm": lambda width, entry: nn.LayerNorm(width), "rms_norm": lambda width, entry: nn.RMSNorm(width, eps=1e-6),
          "batch_norm": lambda width, entry: nn.BatchNorm1d(width, eps=entry["eps"], momentum=entry["momentum"])}
@@ -36,28 +36,61 @@ def gated(f, x):
     return f(a) * b
 
 
+class NumericEmbedding(nn.Module):
+    """Each column becomes itself and linear functions of cosines of it."""
+
+    def __init__(self, n_features, n_frequencies, dim):
+        super().__init__()
+        self.frequencies, self.phases = (nn.Parameter(torch.zeros(n_features, n_frequencies)) for _ in range(2))
+        self.weight = nn.Parameter(torch.zeros(n_features, n_frequencies, dim - 1))
+        self.bias = nn.Parameter(torch.zeros(n_features, dim - 1))
+
+    def forward(self, x):
+        cosines = torch.cos(2 * torch.pi * self.frequencies * x[:, :, None] + self.phases)
+        others = torch.einsum("nfk,fke->nfe", cosines, self.weight) + self.bias
+        return torch.cat([x[:, :, None], others], dim=2).flatten(1)
+
+
+class Scale(nn.Module):
+    """A factor for each column."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        return x * self.weight
+
+
 def run(steps, x):
     for step in steps:
         x = step(x)
     return x
 
 
-def steps_of(entries, width, layers, norms):
-    """The steps of a list of layers (`[[model.layers]]`), whose modules join `layers` and `norms`, and the width after them."""
+def steps_of(entries, width, model):
+    """The steps of a list of layers (`[[model.layers]]`), whose modules join those of `model`, and the width after them."""
     steps = []
     for entry in entries:
         for _ in range(entry.get("repeat", 1)):
             kind = entry["kind"]
             if kind in ("linear", "glu"):
                 factor = 2 if kind == "glu" else 1
-                layers.append(nn.Linear(width, factor * entry["out_features"], bias=entry["bias"]))
+                model.layers.append(nn.Linear(width, factor * entry["out_features"], bias=entry["bias"]))
                 width = entry["out_features"]
-                steps.append(layers[-1])
+                steps.append(model.layers[-1])
             elif kind in NORMS:
-                norms.append(NORMS[kind](width, entry))
-                steps.append(norms[-1])
+                model.norms.append(NORMS[kind](width, entry))
+                steps.append(model.norms[-1])
+            elif kind == "scale":
+                model.scales.append(Scale(width))
+                steps.append(model.scales[-1])
+            elif kind == "numeric_embedding":
+                model.numeric.append(NumericEmbedding(width, entry["n_frequencies"], entry["dim"]))
+                steps.append(model.numeric[-1])
+                width *= entry["dim"]
             elif kind == "residual":
-                block, _ = steps_of(entry["layers"], width, layers, norms)
+                block, _ = steps_of(entry["layers"], width, model)
                 steps.append(lambda x, block=block: x + run(block, x))
             if kind == "glu":
                 steps.append(lambda x, f=GATES[entry["gate"]]: gated(f, x))
@@ -135,10 +168,10 @@ class Network(nn.Module):
         self.target = target
         # A key is the feature's name, with what a ModuleDict takes for none written in another way.
         self.embeddings = nn.ModuleDict({e["key"]: nn.Embedding(e["n_codes"], e["dim"]) for e in embeddings})
-        self.layers, self.norms = nn.ModuleList(), nn.ModuleList()
+        self.layers, self.norms, self.scales, self.numeric = (nn.ModuleList() for _ in range(4))
         width = n_features - len(embeddings) + sum(e["dim"] for e in embeddings)
         if "layers" in config:
-            steps, width = steps_of(config["layers"], width, self.layers, self.norms)
+            steps, width = steps_of(config["layers"], width, self)
         else:
             steps, width = self.perceptron(config, width)
         self.layers.append(nn.Linear(width, n_outputs, bias=config["bias"]))
@@ -153,7 +186,7 @@ class Network(nn.Module):
             entries = [entry, *norm, {"kind": "activation", "activation": config["activation"]}]
             if config["residual"] and out == width:
                 entries = [{"kind": "residual", "layers": entries}]
-            more, width = steps_of(entries, width, self.layers, self.norms)
+            more, width = steps_of(entries, width, self)
             steps += more
             width = out
         return steps, width

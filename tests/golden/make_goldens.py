@@ -759,9 +759,55 @@ def ordinal():
         case("ordinal", name, {}, {"logits": logits, "labels": labels}, {"loss": loss, "d_logits": logits.grad})
 
 
+def adafactor():
+    """`torch.optim.Adafactor` in float64 and float32, for a matrix and a vector; the last gradient is large, so that it is clipped."""
+    for name, dims, decay, threshold, start in (("matrix", (5, 7), 0.0, 1.0, 1.0), ("tall_decay", (9, 2), 0.1, 1.5, 1.0),
+                                                ("vector", (11,), 0.1, 1.0, 1.0), ("zero_weights", (4, 3), 0.0, 1.0, 0.0)):
+        w0, g = start * randn(*dims), 0.1 * randn(3, *dims)
+        g[2] *= 30
+        g[:, 1] = 0.0
+        eps = float(torch.finfo(torch.float32).eps)
+        params = {"lr": 0.02, "beta2_decay": -0.8, "eps": (eps, 1e-3), "d": threshold, "weight_decay": decay}
+        seen = {torch.float64: [], torch.float32: []}
+        moments = []
+        for dtype, seen_w in seen.items():
+            w = w0.to(dtype, copy=True).requires_grad_()
+            step = torch.optim.Adafactor([w], **params)
+            for grad in g.to(dtype):
+                w.grad = grad.clone()
+                step.step()
+                seen_w.append(w.detach().float().clone())
+                state = step.state[w]
+                if dtype == torch.float64:
+                    parts = [state[key].flatten() for key in ("row_var", "col_var", "variance") if key in state]
+                    moments.append(torch.cat(parts).float())
+        case("adafactor", name, {**params, "eps": eps, "eps2": 1e-3}, {"w": w0, "g": g},
+             {"w": torch.stack(seen[torch.float64]), "w_f32": torch.stack(seen[torch.float32]), "moments": torch.stack(moments)})
+
+
+def layers_for_tables():
+    """The layers of RealMLP (arXiv:2407.04491) by their formulas: PBLD embeddings, the scaling layer and the smooth clip."""
+    x, d_y = torch.tensor([-1e20, -30.0, -3.0, -0.5, 0.0, 0.1, 2.0, 7.0, 1e6]).requires_grad_(), randn(9)
+    y = 3 * torch.sin(torch.atan(x / 3))
+    y.backward(d_y)
+    case("smooth_clip", "9", {}, {"x": x, "d_y": d_y}, {"y": y, "d_x": x.grad})
+    for name, n, f, k, e in (("6x3", 6, 3, 5, 2), ("5x1_wide", 5, 1, 16, 3)):
+        x, w, b, weight, bias = (v.requires_grad_() for v in (randn(n, f), randn(f, k), 3 * randn(f, k), randn(f, k, e), randn(f, e)))
+        d_y = randn(n, f * (1 + e))
+        angle = 2 * math.pi * w * x[:, :, None] + b
+        y = torch.cat([x[:, :, None], torch.einsum("nfk,fke->nfe", torch.cos(angle), weight) + bias], 2).flatten(1)
+        y.backward(d_y)
+        case("numeric_embedding", name, {}, {"x": x, "frequencies": w, "phases": b, "weight": weight, "bias": bias, "d_y": d_y},
+             {"y": y, "d_x": x.grad, "d_frequencies": w.grad, "d_phases": b.grad, "d_weight": weight.grad, "d_bias": bias.grad})
+        x, scale, d_y = randn(n, f).requires_grad_(), randn(f).requires_grad_(), randn(n, f)
+        y = x * scale
+        y.backward(d_y)
+        case("column_scale", name, {}, {"x": x, "scale": scale, "d_y": d_y}, {"y": y, "d_x": x.grad, "d_scale": scale.grad})
+
+
 def operations():
     for make in (addmm, linear, activations, losses, layer_norm, optimizers, embeddings, ema, more_losses, lion,
-                 losses_of_labels_and_counts, lamb, muon, focal_softmax, norms_and_gates, ordinal, batch_norm):
+                 losses_of_labels_and_counts, lamb, muon, focal_softmax, norms_and_gates, ordinal, batch_norm, adafactor, layers_for_tables):
         make()
     names = [(c["op"], c["name"]) for c in OPS]
     assert len(set(names)) == len(names)

@@ -149,7 +149,7 @@ pub(super) const KEYS: &[Key] = &[
         .default(r#""seconds""#)
         .synonyms(&["dates", "parse_dates"]),
     one_of("data.normalize", Normalize::NAMES)
-        .help("Normalisation of the features, fitted on the training rows; \"auto\" is standard for tables, none for arrays and built-in sets")
+        .help("Normalisation of the features, fitted on the training rows; \"robust\" is by median and quartiles, \"auto\" is robust for model.kind \"realmlp\", else standard for tables, none for arrays and built-in sets")
         .default(r#""auto""#)
         .before(Before::Value(r#""none""#))
         .example(r#""standard""#),

@@ -91,6 +91,8 @@ config_enum! {
         Standard = "standard",
         /// Smallest value 0, largest 1.
         MinMax = "minmax",
+        /// Median 0, distance of the quartiles 1.
+        Robust = "robust",
     }
 }
 

@@ -63,6 +63,17 @@ pub enum LayerConfig {
         /// Probability in [0, 1) with which a value is dropped in training.
         p: f64,
     },
+    /// A learned factor for each column.
+    Scale,
+    /// Periodic embeddings of each column, in front of which there is no block.
+    NumericEmbedding {
+        /// Columns that each column becomes: itself and others; at least 2.
+        dim: usize,
+        /// Cosines of each column.
+        n_frequencies: usize,
+        /// Standard deviation of the initial frequencies.
+        sigma: f64,
+    },
     /// A block with a skip connection: `y = x + layers(x)`.
     Residual {
         /// The layers of the block, none of them a block.
@@ -79,13 +90,16 @@ const KINDS: &[(&str, &[&str], &[&str])] = &[
     ("rms_norm", &[], &[]),
     ("batch_norm", &[], &["eps", "momentum"]),
     ("dropout", &["p"], &[]),
+    ("scale", &[], &[]),
+    (NUMERIC_EMBEDDING, &[], &["dim", "n_frequencies", "sigma"]),
     (RESIDUAL, &["layers"], &[]),
 ];
 
+const NUMERIC_EMBEDDING: &str = "numeric_embedding";
 const RESIDUAL: &str = "residual";
 
-/// The names of [`KINDS`], without the block.
-const INNER_NAMES: &[&str] = &name_kinds::<{ KINDS.len() - 1 }>();
+/// The names of [`KINDS`] without the last two: what a block may hold.
+const INNER_NAMES: &[&str] = &name_kinds::<{ KINDS.len() - 2 }>();
 /// The names of [`KINDS`].
 const NAMES: &[&str] = &name_kinds::<{ KINDS.len() }>();
 
@@ -130,6 +144,18 @@ const MOMENTUM: Key = number("model.layers.momentum", Range::above_to(0.0, 1.0, 
     .help("Weight of a micro-batch's statistics in their running averages (batch_norm)")
     .hint("0.1 is PyTorch's; with 1 the last micro-batch decides")
     .default("0.1");
+const DIM: Key = count("model.layers.dim", 2, 1024)
+    .help("Columns that each column becomes, the first of them itself (numeric_embedding)")
+    .hint("4 is the paper's")
+    .default("4");
+const N_FREQUENCIES: Key = count("model.layers.n_frequencies", 1, 1024)
+    .help("Cosines of each column (numeric_embedding)")
+    .hint("16 is the paper's")
+    .default("16");
+const SIGMA: Key = number("model.layers.sigma", Range::above(0.0, "a number above 0"))
+    .help("Standard deviation of the initial frequencies (numeric_embedding)")
+    .hint("0.1 is the paper's; larger values fit finer differences")
+    .default("0.1");
 const REPEAT: Key = count("model.layers.repeat", 1, MAX_LAYERS as u64)
     .help("Number of such layers in a row, each with parameters of its own")
     .hint("1 is one layer")
@@ -158,6 +184,9 @@ pub(super) const LAYER_KEYS: &[Key] = &[
     P,
     EPS,
     MOMENTUM,
+    DIM,
+    N_FREQUENCIES,
+    SIGMA,
     REPEAT,
     key("model.layers.layers", Kind::Tables(INNER_KEYS))
         .help("Layers of a block whose input is added to its output (residual)")
@@ -277,6 +306,12 @@ fn read_layer(kind: &str, table: &Table<'_>, place: &str) -> Result<LayerConfig>
             LayerConfig::BatchNorm { eps: table.require("eps")?, momentum: table.require("momentum")? }
         }
         "dropout" => LayerConfig::Dropout { p: table.require("p")? },
+        "scale" => LayerConfig::Scale,
+        NUMERIC_EMBEDDING => LayerConfig::NumericEmbedding {
+            dim: table.require("dim")?,
+            n_frequencies: table.require("n_frequencies")?,
+            sigma: table.require("sigma")?,
+        },
         _ => {
             let Table { values, at, bias, .. } = *table;
             let layers = read_list(at, &values["layers"], INNER_KEYS, bias, &format!("{place}, "))?;
@@ -325,7 +360,10 @@ fn check_widths(setting: &Setting, layers: &[LayerEntry]) -> Result<()> {
                 Some(_) => {}
             }
         }
-        width = layer.out_features().or(width);
+        width = match layer {
+            LayerConfig::NumericEmbedding { dim, .. } => width.map(|width: usize| width.saturating_mul(*dim)),
+            _ => layer.out_features().or(width),
+        };
     }
     Ok(())
 }
@@ -392,6 +430,11 @@ impl LayerConfig {
                 ("batch_norm", vec![("eps", eps.write()), ("momentum", momentum.write())])
             }
             LayerConfig::Dropout { p } => ("dropout", vec![("p", p.write())]),
+            LayerConfig::Scale => ("scale", Vec::new()),
+            LayerConfig::NumericEmbedding { dim, n_frequencies, sigma } => {
+                let n_frequencies = ("n_frequencies", n_frequencies.write());
+                (NUMERIC_EMBEDDING, vec![("dim", dim.write()), n_frequencies, ("sigma", sigma.write())])
+            }
             LayerConfig::Residual { layers } => {
                 (RESIDUAL, vec![("layers", list(layers, LayerEntry::to_toml))])
             }

@@ -192,6 +192,9 @@ impl Config {
     /// Checks the settings; `file` gives the name of a run that has none.
     fn resolve(raw: &RawConfig, file: Option<&Path>) -> Result<Self> {
         let mut data = DataConfig::read(raw)?;
+        if data.normalize == Normalize::Auto && model::is_realmlp(raw)? {
+            data.normalize = Normalize::Robust;
+        }
         let loss = match data.task {
             Task::Heads => Loss::Heads(heads::losses(raw)?),
             task => Loss::read(raw, task, data.auto_task, data.classes)?,

@@ -115,6 +115,7 @@ impl ModelConfig {
         let (layers, unused): (_, &[&str]) = match kind {
             ModelKind::Mlp => return Ok(perceptron),
             ModelKind::ResMlp => (preset.res_mlp(), &["model.norm", "model.residual"]),
+            ModelKind::RealMlp => (preset.real_mlp(), &["model.norm", "model.residual"]),
             ModelKind::SwiGlu => (preset.swi_glu(), &["model.activation", "model.norm", "model.residual"]),
         };
         if let Some(setting) = given_kind {
@@ -166,6 +167,12 @@ impl ModelConfig {
         writer.put("model.residual", residual);
         writer.put("model.bias", bias);
     }
+}
+
+/// Whether `model.kind` is the preset for tables, and is in force.
+pub(super) fn is_realmlp(raw: &RawConfig) -> Result<bool> {
+    let kind: ModelKind = raw.get("model.kind")?;
+    Ok(kind == ModelKind::RealMlp && raw.given("model.layers").is_none())
 }
 
 /// Refuses keys that `setting`, which messages call `words`, leaves without effect; one in the config file makes way for a setting of

@@ -14,6 +14,8 @@ config_enum! {
         ResMlp = "resmlp",
         /// Residual blocks of a SwiGLU and a linear layer with RMS norm in front.
         SwiGlu = "swiglu",
+        /// Layers for tables: clipped, embedded and scaled features in front of a perceptron.
+        RealMlp = "realmlp",
     }
 }
 
@@ -58,6 +60,23 @@ impl Preset<'_> {
             body.chain([self.linear(width, None)]).chain(self.dropout()).collect()
         };
         self.blocks(block, &[LayerConfig::RmsNorm])
+    }
+
+    /// The features, clipped smoothly, embedded by cosines and scaled, then a multilayer perceptron.
+    ///
+    /// Source: RealMLP, arXiv:2407.04491. Its weights in neural tangent parametrisation, its schedules of learning rate and dropout and
+    /// its rates for each parameter are not part of this.
+    pub(super) fn real_mlp(&self) -> Vec<LayerEntry> {
+        let mut layers = vec![
+            LayerConfig::Activation(Activation::SmoothClip),
+            LayerConfig::NumericEmbedding { dim: 4, n_frequencies: 16, sigma: 0.1 },
+            LayerConfig::Scale,
+        ];
+        for &width in self.hidden {
+            layers.push(self.linear(width, Some(self.activation)));
+            layers.extend(self.dropout());
+        }
+        layers.into_iter().map(LayerConfig::once).collect()
     }
 
     fn blocks(&self, body: impl Fn(usize) -> Vec<LayerConfig>, end: &[LayerConfig]) -> Vec<LayerEntry> {

@@ -15,6 +15,7 @@ use super::labels::{LabelSurvey, LabelVocabulary, TaskChoice};
 use super::lost_values;
 use super::open::open;
 use super::preprocess::{Preprocessor, needs_stats};
+use super::quartiles::quartiles;
 use super::scaled_targets;
 use super::scan::{self, Scan};
 use super::source::{ClassLabels, KnownFeatures, Part, SourceSpec};
@@ -134,7 +135,10 @@ pub fn load_with(
         FingerprintKind::Full => true,
         FingerprintKind::Sampled => false,
     };
-    let scan = if needs_stats || is_full { Some(Scan::of(&*train, world)?) } else { None };
+    let mut scan = if needs_stats || is_full { Some(Scan::of(&*train, world)?) } else { None };
+    if let Some(scan) = scan.as_mut().filter(|_| normalize == Normalize::Robust) {
+        scan.features.quartiles = Some(quartiles(&*train, &scan.features, world)?);
+    }
     let fingerprint = match scan.as_ref().filter(|_| is_full) {
         None => DataFingerprint::Sampled(sampled),
         Some(scan) => {

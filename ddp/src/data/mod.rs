@@ -46,6 +46,7 @@ pub mod order;
 mod own_eval;
 mod permuted_columns;
 mod preprocess;
+mod quartiles;
 pub mod raw;
 pub(crate) mod remainders;
 mod resident;

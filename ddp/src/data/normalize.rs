@@ -34,7 +34,8 @@ impl Normalizer {
     ///
     /// The standard deviation is that of the population (division by n), as in scikit-learn's `StandardScaler`. A column
     /// of one value, and one whose spread has no f32 inverse, keeps its scale: 1. [`Normalize::Auto`] counts as
-    /// [`Normalize::Standard`].
+    /// [`Normalize::Standard`]. [`Normalize::Robust`] needs the quartiles: it divides by the distance of the outer ones, by half of the
+    /// range where that is 0, and makes a column of one value 0, as arXiv:2407.04491.
     pub fn fit(kind: Normalize, stats: &ColumnStats) -> Option<Self> {
         if kind == Normalize::None {
             return None;
@@ -44,6 +45,10 @@ impl Normalizer {
             let (min, max) = (stats.min[column], stats.max[column]);
             let (middle, spread) = match kind {
                 Normalize::MinMax => (min, max - min),
+                Normalize::Robust => {
+                    let [low, median, high] = stats.quartiles.as_ref().map_or([0.0; 3], |all| all[column]);
+                    (median, if high > low { high - low } else { (max - min) / 2.0 })
+                }
                 Normalize::Auto | Normalize::Standard | Normalize::None => {
                     (stats.mean[column], stats.standard_deviation(column))
                 }
@@ -56,7 +61,11 @@ impl Normalizer {
             let middle = if stats.count[column] > 0.0 { stats.origin[column] - less + middle } else { 0.0 };
             offset.push(less);
             shift.push(rounded(middle));
-            scale.push(if is_constant || !inverse.is_finite() { 1.0 } else { rounded(1.0 / spread) });
+            scale.push(match is_constant || !inverse.is_finite() {
+                true if kind == Normalize::Robust => 0.0,
+                true => 1.0,
+                false => rounded(1.0 / spread),
+            });
         }
         let offset = Some(offset).filter(|all| all.iter().any(|&offset| offset != 0.0));
         Some(Normalizer { offset, shift, scale })
@@ -125,6 +134,16 @@ mod tests {
         assert_eq!([out[0], out[3], out[6]], [0.0, 1.0, 0.5]);
         assert_eq!(out[4], 0.0);
         assert!(out.iter().all(|x| x.is_finite()));
+    }
+
+    #[test]
+    fn robust_divides_by_the_quartiles_distance_and_falls_back_to_the_range() {
+        let mut stats = ColumnStats::new(3);
+        stats.add(&[0.0, 7.0, 3.0, 8.0, 7.0, 3.0, 2.0, 7.0, 3.0, 4.0, 1.0, 3.0]);
+        stats.quartiles = Some(vec![[1.0, 3.0, 5.0], [7.0, 7.0, 7.0], [3.0, 3.0, 3.0]]);
+        let normalizer = Normalizer::fit(Normalize::Robust, &stats).unwrap();
+        assert_eq!(normalizer.shift, [3.0, 7.0, 3.0]);
+        assert_eq!(normalizer.scale, [0.25, f64::from(1.0f32 / 3.0), 0.0]);
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub struct ColumnStats {
     pub n_inexact: Vec<f64>,
     /// Number of values that are not whole.
     pub n_fractional: Vec<f64>,
+    /// First quartile, median and third quartile of each column, if they were computed.
+    pub quartiles: Option<Vec<[f64; 3]>>,
 }
 
 impl ColumnStats {
@@ -46,6 +48,7 @@ impl ColumnStats {
             max: vec![f64::NEG_INFINITY; n_columns],
             n_inexact: vec![0.0; n_columns],
             n_fractional: vec![0.0; n_columns],
+            quartiles: None,
         }
     }
 

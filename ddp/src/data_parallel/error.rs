@@ -3,6 +3,8 @@
 use ddp_comm::CommError;
 use ddp_kernels::KernelError;
 
+use crate::config::OptimizerKind;
+
 /// The result of this room's functions.
 pub type Result<T, E = ExchangeError> = std::result::Result<T, E>;
 
@@ -32,11 +34,14 @@ pub enum ExchangeError {
          never meet\nhint: use `layer_norm` or `rms_norm` layers, or `train.deterministic = true`"
     )]
     TreeOfStatistics,
-    /// LAMB's norms on sharded state with the fixed tree.
+    /// Sums over whole parameters on sharded state with the fixed tree.
     #[error(
-        "with `comm.zero` above 0, `optimizer.kind = \"lamb\"` sums the norms of parameters shard by shard, and the shards depend on the number of ranks; `train.deterministic = \"world\"` allows no such sum\nhint: use `comm.zero = 0`"
+        "with `comm.zero` above 0, `optimizer.kind = \"{optimizer}\"` sums squares of parameters shard by shard, and the shards depend on the number of ranks; `train.deterministic = \"world\"` allows no such sum\nhint: use `comm.zero = 0`"
     )]
-    ShardedNorms,
+    ShardedNorms {
+        /// The optimiser.
+        optimizer: OptimizerKind,
+    },
 }
 
 impl From<CommError> for ExchangeError {

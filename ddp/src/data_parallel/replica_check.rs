@@ -16,6 +16,7 @@ use crate::data_parallel::error::Result;
 use crate::data_parallel::shard_plan::ShardPlan;
 use crate::model::Network;
 use crate::optim::optimizer::Optimizer;
+use crate::optim::second_moments::SecondMoments;
 
 /// Compares the replicas of a run. Memory is allocated once, 8 bytes per parameter and tensor.
 #[derive(Debug)]
@@ -30,12 +31,21 @@ pub struct ReplicaCheck {
 /// A range of a tensor that all ranks hold alike.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Piece {
-    /// Index of the optimiser's state tensor, or `None` for the weights.
-    state: Option<usize>,
-    /// Elements of the flat buffer, and of the tensor.
+    of: Held,
+    /// Elements of the tensor; of weights and state those of the flat buffer.
     range: Range<usize>,
     tensor: &'static str,
     parameter: String,
+}
+
+/// A tensor on each rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Held {
+    Weights,
+    /// By its index in the optimiser's state.
+    State(usize),
+    /// By the index of its parameter.
+    SecondMoments(usize),
 }
 
 /// A parameter of which the ranks hold different bits.
@@ -178,13 +188,19 @@ impl ReplicaCheck {
             let (Some(piece), Some(from)) = (self.pieces.iter().find(is_it), difference.majority()) else {
                 continue;
             };
-            let tensor = match piece.state {
-                None => model.weights_mut().master,
-                Some(index) => optimizer.state_mut().swap_remove(index).1.view_mut(),
+            let tensor = match piece.of {
+                Held::Weights => model.weights_mut().master,
+                Held::State(index) => optimizer.state_mut().swap_remove(index).1.view_mut(),
+                Held::SecondMoments(index) => {
+                    match optimizer.second_moments_mut().and_then(|moments| moments.named_mut().nth(index)) {
+                        Some((_, moments)) => moments.view_mut(),
+                        None => continue,
+                    }
+                }
             };
             let values = tensor.range(piece.range.start, piece.range.end)?;
             world.tensor_group().broadcast(Rank(from), values)?;
-            if piece.state.is_none() {
+            if piece.of == Held::Weights {
                 model.refresh_compute_weights(piece.range.clone())?;
             }
         }
@@ -194,8 +210,13 @@ impl ReplicaCheck {
     /// The fingerprints of this rank's pieces, on the host.
     fn fingerprints(&mut self, world: &World, model: &Network, optimizer: &Optimizer) -> Result<Vec<i64>> {
         let state = optimizer.state();
+        let moments: Vec<_> = optimizer.second_moments().into_iter().flat_map(SecondMoments::named).collect();
         for (index, piece) in self.pieces.iter().enumerate() {
-            let tensor = piece.state.map_or(model.weights(), |index| state[index].1);
+            let tensor = match piece.of {
+                Held::Weights => model.weights(),
+                Held::State(index) => state[index].1,
+                Held::SecondMoments(index) => moments[index].1,
+            };
             let values = tensor.view().range(piece.range.start, piece.range.end)?;
             fingerprint(values, self.sums.view_mut().range(index, index + 1)?)?;
         }
@@ -210,13 +231,13 @@ impl ReplicaCheck {
 fn pieces(model: &Network, optimizer: &Optimizer, plan: &ShardPlan) -> Vec<Piece> {
     let slots = model.layout().slots();
     let shared_state = if plan.is_sharded() { 0..0 } else { plan.rest().flat };
-    let piece = |state: Option<(usize, &'static str)>, range: Range<usize>, parameter: &str| Piece {
-        state: state.map(|(index, _)| index),
+    let piece = |(of, tensor), range: Range<usize>, parameter: &str| Piece {
+        of,
         range,
-        tensor: state.map_or("weights", |(_, name)| name),
+        tensor,
         parameter: parameter.to_owned(),
     };
-    let weights = slots.iter().map(|slot| piece(None, slot.range(), &slot.name));
+    let weights = slots.iter().map(|slot| piece((Held::Weights, "weights"), slot.range(), &slot.name));
     let names: Vec<_> = optimizer.state().into_iter().map(|(name, _)| name).enumerate().collect();
     let state = names.iter().flat_map(|&state| {
         let within =
@@ -224,9 +245,13 @@ fn pieces(model: &Network, optimizer: &Optimizer, plan: &ShardPlan) -> Vec<Piece
         let shared = slots.iter().map(move |slot| (within(slot.range()), slot));
         shared
             .filter(|(range, _)| !range.is_empty())
-            .map(move |(range, slot)| piece(Some(state), range, &slot.name))
+            .map(move |(range, slot)| piece((Held::State(state.0), state.1), range, &slot.name))
     });
-    weights.chain(state).collect()
+    let moments = optimizer.second_moments().into_iter().flat_map(SecondMoments::named);
+    let moments = moments.zip(optimizer.whole()).enumerate().map(|(index, ((_, values), whole))| {
+        piece((Held::SecondMoments(index), "second moments"), 0..values.numel(), &whole.name)
+    });
+    weights.chain(state).chain(moments).collect()
 }
 
 /// Groups ranks with equal values: the largest group first, among equal ones that of the lowest rank.

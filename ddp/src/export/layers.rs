@@ -231,5 +231,13 @@ fn add_activation(graph: &mut Graph, x: &Value, activation: Activation) -> Value
         }
         Activation::Tanh => graph.op("Tanh", &[x], &name),
         Activation::Sigmoid => graph.op("Sigmoid", &[x], &name),
+        Activation::SmoothClip => {
+            let [three, one] = [3.0, 1.0].map(|number| graph.floats("smooth_clip.number", &[], vec![number]));
+            let third = graph.op("Div", &[x, &three], "smooth_clip.third");
+            let square = graph.op("Mul", &[&third, &third], "smooth_clip.square");
+            let sum = graph.op("Add", &[&square, &one], "smooth_clip.sum");
+            let root = graph.op("Sqrt", &[&sum], "smooth_clip.root");
+            graph.op("Div", &[x, &root], &name)
+        }
     }
 }

@@ -66,6 +66,10 @@ fn distribution(slot: &ParamSlot, weight_init: WeightInit, seed: u64) -> Distrib
     match slot.init {
         Init::Constant(value) => Distribution::Constant(value),
         Init::Normal { stream } => Distribution::Normal(1.0, seed_of(seed, stream, EMBEDDING_STREAM)),
+        Init::ScaledNormal { std, stream } => Distribution::Normal(std, seed_of(seed, stream, STREAM)),
+        Init::Uniform { bound, stream } => {
+            Distribution::Uniform(bound, UniformStream { seed, stream: [stream, STREAM] })
+        }
         Init::KaimingUniform { .. } if weight_init != WeightInit::Pytorch && slot.kind == ParamKind::Bias => {
             Distribution::Constant(0.0)
         }

@@ -31,6 +31,20 @@ pub enum Init {
         /// Counter of the random stream.
         stream: u32,
     },
+    /// Uniform in plus or minus this bound.
+    Uniform {
+        /// Largest value.
+        bound: f32,
+        /// Counter of the random stream.
+        stream: u32,
+    },
+    /// Normal with mean 0.
+    ScaledNormal {
+        /// Standard deviation.
+        std: f32,
+        /// Counter of the random stream.
+        stream: u32,
+    },
     /// Standard normal, as in PyTorch's `nn.Embedding`.
     Normal {
         /// Counter of the random stream.

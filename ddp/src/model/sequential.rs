@@ -105,6 +105,25 @@ impl Sequential {
         self
     }
 
+    /// Adds a learned factor for each column: `scales.{i}.weight`.
+    #[must_use]
+    pub fn scale(mut self) -> Self {
+        self.list.scale();
+        self
+    }
+
+    /// Adds periodic embeddings of each column by `n_frequencies` cosines, `dim` columns wide: `numeric.{i}.frequencies`, `.phases`,
+    /// `.weight` and `.bias`; see [`NumericEmbeddingLayer`](super::layers::NumericEmbeddingLayer).
+    ///
+    /// # Panics
+    /// If `dim` is 0.
+    #[must_use]
+    pub fn numeric_embedding(mut self, n_frequencies: usize, dim: usize, sigma: f64) -> Self {
+        assert!(dim > 0, "a column becomes at least itself");
+        self.list.numeric_embedding(n_frequencies, dim, sigma);
+        self
+    }
+
     /// Adds dropout with probability `p`.
     #[must_use]
     pub fn dropout(mut self, p: f64) -> Self {

@@ -6,6 +6,7 @@ pub mod optimizer;
 pub mod param_groups;
 pub mod run_schedule;
 pub mod schedule;
+pub(crate) mod second_moments;
 
 pub use error::OptimError;
 pub use optimizer::{Optimizer, UpdateScale};

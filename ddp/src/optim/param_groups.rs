@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use ddp_kernels::ops::NewtonSchulzMemory;
+use ddp_kernels::ops::{FactoredShape, NewtonSchulzMemory};
 
 use crate::config::{OptimizerConfig, OptimizerKind, ParamGroup};
 use crate::model::{ParamKind, ParamLayout, ParamSlot};
@@ -18,13 +18,17 @@ pub struct ParamGroups {
     whole: Vec<WholeParameter>,
 }
 
-/// A parameter whose update depends on all of its elements: every one for LAMB, hidden weight matrices for Muon.
+/// A parameter whose update depends on all of its elements: every one for LAMB and Adafactor, hidden weight matrices for Muon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WholeParameter {
+    /// Its name.
+    pub name: String,
     /// Its elements in the flat buffers.
     pub range: Range<usize>,
     /// Shape of a matrix of Muon.
     pub matrix: Option<[usize; 2]>,
+    /// Shape by which Adafactor factors its second moments.
+    pub factored: Option<FactoredShape>,
 }
 
 /// Adjacent elements with the same settings.
@@ -81,7 +85,8 @@ impl ParamGroups {
             let matrix =
                 (config.kind == OptimizerKind::Muon && is_matrix(slot) && Some(slot.layer) < last_layer)
                     .then(|| [slot.dims[0], slot.dims[1]]);
-            let is_whole = config.kind == OptimizerKind::Lamb || matrix.is_some();
+            let factored = (config.kind == OptimizerKind::Adafactor).then(|| FactoredShape::new(&slot.dims));
+            let is_whole = config.kind == OptimizerKind::Lamb || matrix.is_some() || factored.is_some();
             let is_of_adamw = config.kind == OptimizerKind::Muon && matrix.is_none();
             let adamw_scale = if is_of_adamw { config.adamw_lr / config.lr } else { 1.0 };
             let with_schedule = |groups: &[(&ParamGroup, glob::Pattern)]| {
@@ -101,7 +106,8 @@ impl ParamGroups {
                 whole: is_whole.then_some(whole.len()),
             };
             if is_whole {
-                whole.push(WholeParameter { range: slot.range(), matrix });
+                let (name, range) = (slot.name.clone(), slot.range());
+                whole.push(WholeParameter { name, range, matrix, factored });
             }
             match segments.last_mut() {
                 Some(last) if *last == (Segment { end: last.end, ..segment }) => last.end = segment.end,
@@ -113,8 +119,10 @@ impl ParamGroups {
 
     /// One segment over all of a flat buffer, with the settings of `config` for weights. For buffers without names.
     pub fn uniform(config: &OptimizerConfig, flat_len: usize) -> Self {
-        let is_whole = config.kind == OptimizerKind::Lamb;
-        let whole = is_whole.then_some(WholeParameter { range: 0..flat_len, matrix: None });
+        let factored = (config.kind == OptimizerKind::Adafactor).then(|| FactoredShape::new(&[flat_len]));
+        let is_whole = config.kind == OptimizerKind::Lamb || factored.is_some();
+        let (name, range) = ("weights".to_owned(), 0..flat_len);
+        let whole = is_whole.then_some(WholeParameter { name, range, matrix: None, factored });
         let segment = Segment {
             end: flat_len,
             lr_scale: 1.0,
@@ -141,9 +149,10 @@ impl ParamGroups {
         matrices.map(|[rows, cols]| NewtonSchulzMemory::len(rows, cols)).max().unwrap_or(0)
     }
 
-    /// Elements (f64) of the norms of whole parameters: two each, or two for all matrices.
+    /// Elements (f64) of the norms of whole parameters: two each (LAMB), or two for all matrices (Muon).
     pub(crate) fn norms_len(&self) -> usize {
-        if self.has_matrices() { 2 } else { 2 * self.whole.len() }
+        let n_without = self.whole.iter().filter(|whole| whole.factored.is_none()).count();
+        if self.has_matrices() { 2 } else { 2 * n_without }
     }
 
     /// The segments in the order of the flat buffers.

@@ -79,8 +79,9 @@ impl TrainerOptions {
     /// [`ExchangeError::ZeroWire`], [`ExchangeError::TreeOfWhole`] and [`ExchangeError::ShardedNorms`].
     pub fn check(&self, device: Device, optimizer: OptimizerKind) -> Result<(), ExchangeError> {
         let is_sharded = self.zero != ZeroStage::Off;
-        if optimizer == OptimizerKind::Lamb && is_sharded && self.micro_shards.is_some() {
-            return Err(ExchangeError::ShardedNorms);
+        let has_sums = matches!(optimizer, OptimizerKind::Lamb | OptimizerKind::Adafactor);
+        if has_sums && is_sharded && self.micro_shards.is_some() {
+            return Err(ExchangeError::ShardedNorms { optimizer });
         }
         let is_rounded = device != Device::Cpu && self.comm_dtype == CommDtype::Bf16;
         if is_rounded && self.zero == ZeroStage::Gradients {

@@ -41,6 +41,10 @@ fn gradients_of_every_kind_agree_with_difference_quotients() {
         ),
         ("features of a norm", vec![LayerConfig::RmsNorm.once(), linear(4, Some(Activation::Silu))]),
         ("everything", Setup::listed().spec.layers),
+        ("scale", vec![linear(6, None), LayerConfig::Scale.once()]),
+        ("smooth clip", vec![linear(6, Some(Activation::SmoothClip))]),
+        ("numeric embedding", vec![linear(4, None), numeric_embedding()]),
+        ("layers for tables", tabular()),
     ] {
         for &device in &devices {
             let mut network = Network::new(spec(layers.clone()), 8, device, Precision::F32).unwrap();
@@ -51,6 +55,37 @@ fn gradients_of_every_kind_agree_with_difference_quotients() {
             let checked = gradcheck(&mut network, x.view(), &options);
             checked.unwrap_or_else(|error| panic!("{name} on {device}: {error}"));
         }
+    }
+}
+
+/// Frequencies so low that difference quotients of two embeddings on end are smooth.
+fn numeric_embedding() -> LayerEntry {
+    LayerConfig::NumericEmbedding { dim: 3, n_frequencies: 5, sigma: 0.1 }.once()
+}
+
+fn tabular() -> Vec<LayerEntry> {
+    let clip = LayerConfig::Activation(Activation::SmoothClip);
+    vec![clip.once(), numeric_embedding(), LayerConfig::Scale.once(), linear(9, Some(Activation::Silu))]
+}
+
+#[test]
+fn layers_for_tables_train_on_any_number_of_ranks_and_resume_to_the_bit() {
+    let usual = Setup::usual();
+    let spec = ModelSpec::new(&ModelConfig::of_layers(tabular(), true), 6, usual.spec.n_outputs());
+    for optimizer in [OptimizerKind::AdamW, OptimizerKind::Muon, OptimizerKind::Adafactor] {
+        let setup = Setup { spec: spec.clone(), optimizer, ..usual.clone() };
+        let alone = setup.train_on(1);
+        assert!(alone.losses[11] < alone.losses[0], "{optimizer}: {:?}", alone.losses);
+        for (world_size, zero) in [(2, ZeroStage::Off), (3, ZeroStage::Optimizer), (4, ZeroStage::Gradients)]
+        {
+            let options = TrainerOptions { zero, ..setup.options };
+            let trained = Setup { options, ..setup.clone() }.train_on(world_size);
+            assert_close(&format!("{optimizer}, {world_size} ranks"), &trained, &alone);
+        }
+        assert!(
+            Setup { restart_after: Some(5), ..setup.clone() }.train_on(2) == setup.train_on(2),
+            "{optimizer}"
+        );
     }
 }
 

@@ -1,4 +1,5 @@
-//! Optimisers whose steps depend on whole parameters, of which ranks may hold parts: LAMB by norms, Muon by orthogonal directions.
+//! Optimisers whose steps depend on whole parameters, of which ranks may hold parts: LAMB by norms, Muon by orthogonal directions,
+//! Adafactor by second moments of rows and columns.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +11,7 @@ use ddp::train::trainer::{GraphMode, TrainerOptions};
 use ddp_kernels::Device;
 use ddp_kernels::cuda::Gpu;
 
-const KINDS: [OptimizerKind; 2] = [OptimizerKind::Lamb, OptimizerKind::Muon];
+const KINDS: [OptimizerKind; 3] = [OptimizerKind::Lamb, OptimizerKind::Muon, OptimizerKind::Adafactor];
 const STAGES: [ZeroStage; 3] = [ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients];
 
 /// Embeddings, norms, biases and matrices of both forms; buckets of single layers.
@@ -89,7 +90,12 @@ fn the_update_is_not_divided() {
 
 #[test]
 fn micro_shards_give_the_same_bits_on_any_number_of_ranks() {
-    for (optimizer, stages) in [(OptimizerKind::Lamb, &STAGES[..1]), (OptimizerKind::Muon, &STAGES[..2])] {
+    let kinds = [
+        (OptimizerKind::Lamb, &STAGES[..1]),
+        (OptimizerKind::Muon, &STAGES[..2]),
+        (OptimizerKind::Adafactor, &STAGES[..1]),
+    ];
+    for (optimizer, stages) in kinds {
         let setup = with_options(&setup(optimizer), |options| options.micro_shards = Some(4));
         let setup = Setup { n_micro: 1, ..setup };
         let alone = setup.train_on(1);
@@ -102,8 +108,11 @@ fn micro_shards_give_the_same_bits_on_any_number_of_ranks() {
     }
     let refused =
         TrainerOptions { micro_shards: Some(4), zero: ZeroStage::Optimizer, ..TrainerOptions::default() };
-    let error = refused.check(Device::Cpu, OptimizerKind::Lamb).unwrap_err().to_string();
-    assert!(error.contains("\"lamb\"") && error.ends_with("hint: use `comm.zero = 0`"), "{error}");
+    for (optimizer, name) in [(OptimizerKind::Lamb, "\"lamb\""), (OptimizerKind::Adafactor, "\"adafactor\"")]
+    {
+        let error = refused.check(Device::Cpu, optimizer).unwrap_err().to_string();
+        assert!(error.contains(name) && error.ends_with("hint: use `comm.zero = 0`"), "{error}");
+    }
     refused.check(Device::Cpu, OptimizerKind::Muon).unwrap();
 }
 
@@ -139,6 +148,23 @@ fn gpus_train_as_one_cpu_rank_does() {
                 assert_eq!(std::mem::take(&mut graph.n_graphs), 2, "{what}");
                 assert!(graph == eager, "{what}: a graph gives another result");
             }
+        }
+    }
+}
+
+/// Adafactor's state grows with the rows and columns of a matrix, not with its elements; `train_on` compares it on all ranks.
+#[test]
+fn second_moments_are_few_and_held_by_every_rank() {
+    for zero in STAGES {
+        let setup = with_options(&setup(OptimizerKind::Adafactor), |options| options.zero = zero);
+        let slots = setup.options.layout(&setup.spec, 3).slots().to_vec();
+        let moments = setup.train_on(3).second_moments;
+        assert_eq!(moments.len(), slots.len());
+        for ((name, values), slot) in moments.iter().zip(slots) {
+            assert_eq!(*name, format!("optimizer.second_moments.{}", slot.name));
+            let len = if slot.dims.len() == 2 { slot.dims[0] + slot.dims[1] } else { slot.numel() };
+            assert_eq!(values.len(), len, "{name}");
+            assert!(values.iter().any(|&value| value > 0.0), "{name} {zero:?}");
         }
     }
 }

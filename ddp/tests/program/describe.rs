@@ -85,10 +85,12 @@ fn check(what: &str, config: &Config, world_size: usize) {
 /// Runs of different kinds of buffers; the last one has embeddings.
 fn configs(csv: &str) -> Vec<(String, Config)> {
     let wide = "model.hidden=[300,200,200]";
-    let cases: [&[&str]; 10] = [
+    let cases: [&[&str]; 12] = [
         &["model.hidden=[256,256]", "optimizer.kind=sgd"],
         &[wide, "optimizer.kind=lamb", "optimizer.groups=[{match=\"*.bias\",schedule={kind=\"cosine\"}}]"],
         &[wide, "optimizer.kind=muon", "model.norm=layer"],
+        &[wide, "optimizer.kind=adafactor", "model.norm=layer"],
+        &[wide, "model.kind=realmlp", "model.dropout=0.1"],
         &[wide, "model.activation=gelu", "model.norm=layer", "model.dropout=0.1", "train.ema_decay=0.9"],
         &[
             wide,

@@ -21,6 +21,7 @@ mod bmm;
 mod cast;
 mod cat;
 pub(crate) mod check;
+mod column_scale;
 mod convert;
 mod copy;
 mod count_correct;
@@ -39,6 +40,7 @@ mod load_rows;
 mod log_cosh;
 mod loss;
 mod mse;
+mod numeric_embedding;
 mod ordinal;
 mod orthogonalize;
 mod permute;
@@ -72,6 +74,7 @@ pub use bias::{bias_backward, bias_forward};
 pub use bmm::{bmm, bmm_with};
 pub use cast::cast;
 pub use cat::cat;
+pub use column_scale::{column_scale_backward, column_scale_forward};
 pub use convert::convert;
 pub use copy::copy;
 pub use count_correct::count_correct;
@@ -94,6 +97,10 @@ pub use load_rows::{RowNormalizer, load_rows};
 pub use log_cosh::log_cosh;
 pub use loss::LossSums;
 pub use mse::mse;
+pub use numeric_embedding::{
+    NumericEmbedding, NumericEmbeddingGrads, numeric_embedding_backward, numeric_embedding_backward_input,
+    numeric_embedding_forward,
+};
 pub use ordinal::ordinal;
 pub use orthogonalize::{NewtonSchulzMemory, orthogonalize};
 pub use permute::permute;
@@ -111,7 +118,8 @@ pub(crate) use strided_copy::{Walk, strided_copy};
 pub use sum_of_squares::{sum_of_squares, sum_of_squares_on};
 pub use uniform::{UniformStream, uniform};
 pub use update::{
-    Average, FirstPassTensors, OptimizerKind, OptimizerParams, OptimizerTensors, UpdateInputs,
+    AdafactorFactors, Average, FactoredShape, FirstPassTensors, OptimizerKind, OptimizerParams,
+    OptimizerTensors, UpdateInputs, WholeNumbers, adafactor_factors, adafactor_norm, adafactor_sums,
     optimizer_first_pass, optimizer_step,
 };
 
@@ -129,6 +137,7 @@ static SOURCES: &[&crate::cuda::launch::Source] = &[
     &begin_step::SOURCE,
     &bias::SOURCE,
     &cast::SOURCE,
+    &column_scale::SOURCE,
     &convert::SOURCE,
     &count_correct::SOURCE,
     &count_correct::WEIGHTED_SOURCE,
@@ -142,6 +151,7 @@ static SOURCES: &[&crate::cuda::launch::Source] = &[
     &layer_norm::SOURCE,
     &load_rows::SOURCE,
     &loss::SOURCE,
+    &numeric_embedding::SOURCE,
     &permute::SOURCE,
     &reduce::SOURCE,
     &rms_norm::SOURCE,

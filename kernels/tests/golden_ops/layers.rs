@@ -2,8 +2,8 @@
 
 use ddp_kernels::ops::{
     self, Activation, BatchNormGrads, BatchNormSaved, BatchNormStats, BatchNormSums, EmbeddingTable,
-    EmbeddingTables, Gate, LayerNormGrads, LayerNormStats, LinearOutput, MatmulMode, RmsNormGrads,
-    RunningStats, SavedForBackward,
+    EmbeddingTables, Gate, LayerNormGrads, LayerNormStats, LinearOutput, MatmulMode, NumericEmbedding,
+    NumericEmbeddingGrads, RmsNormGrads, RunningStats, SavedForBackward,
 };
 use ddp_kernels::{DType, Tensor};
 
@@ -198,4 +198,50 @@ pub(crate) fn embedding(case: &Case<'_>) {
         // At most 9 terms of up to 3.
         case.close_to(&name, got, &case.output(&name).values, 32.0 * EPS, 4.0 * EPS);
     }
+}
+
+pub(crate) fn numeric_embedding(case: &Case<'_>) {
+    let (x, d) = (case.input("x"), case.input("d_y"));
+    let [frequencies, phases, weight, bias] =
+        ["frequencies", "phases", "weight", "bias"].map(|name| case.input(name));
+    let params = NumericEmbedding {
+        frequencies: frequencies.view(),
+        phases: phases.view(),
+        weight: weight.view(),
+        bias: bias.view(),
+    };
+    let mut y = case.nan_like(&d);
+    ops::numeric_embedding_forward(x.view(), params, y.view_mut()).unwrap();
+    // Angles up to 60 with a rounding or two, and sums of at most 16 cosines times numbers below 3.
+    let atol = 1000.0 * EPS;
+    case.close("y", &y, atol, 8.0 * EPS);
+    let [mut d_w, mut d_b, mut d_weight, mut d_bias, mut d_x] =
+        [&frequencies, &phases, &weight, &bias, &x].map(|like| case.nan_like(like));
+    let grads = NumericEmbeddingGrads {
+        frequencies: (d_w.view_mut(), false),
+        phases: (d_b.view_mut(), false),
+        weight: (d_weight.view_mut(), false),
+        bias: (d_bias.view_mut(), false),
+    };
+    ops::numeric_embedding_backward(x.view(), params, d.view(), grads).unwrap();
+    ops::numeric_embedding_backward_input(x.view(), params, d.view(), d_x.view_mut(), false).unwrap();
+    // Those of frequencies and of the input are up to 2π · 3 times larger.
+    for (name, grad) in [("d_frequencies", &d_w), ("d_x", &d_x)] {
+        case.close(name, grad, 20.0 * atol, 8.0 * EPS);
+    }
+    for (name, grad) in [("d_phases", &d_b), ("d_weight", &d_weight), ("d_bias", &d_bias)] {
+        case.close(name, grad, 2.0 * atol, 8.0 * EPS);
+    }
+}
+
+pub(crate) fn column_scale(case: &Case<'_>) {
+    let (x, scale, mut d) = (case.input("x"), case.input("scale"), case.input("d_y"));
+    let mut y = case.nan_like(&x);
+    ops::column_scale_forward(x.view(), scale.view(), y.view_mut()).unwrap();
+    case.close("y", &y, 0.0, 2.0 * EPS);
+    let mut d_scale = case.nan_like(&scale);
+    ops::column_scale_backward(x.view(), scale.view(), d.view_mut(), d_scale.view_mut(), false).unwrap();
+    case.close("d_x", &d, 0.0, 2.0 * EPS);
+    // Sums of at most 6 products below 10.
+    case.close("d_scale", &d_scale, 64.0 * EPS, 8.0 * EPS);
 }

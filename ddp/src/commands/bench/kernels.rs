@@ -324,7 +324,7 @@ impl Bench<'_> {
                 state,
                 average: None,
                 compute_weights: None,
-                norms: None,
+                whole: None,
             };
             ops::optimizer_step(OptimizerKind::Sgd, &sgd, tensors, None)
         })?;
@@ -340,7 +340,7 @@ impl Bench<'_> {
                     state,
                     average: None,
                     compute_weights,
-                    norms: None,
+                    whole: None,
                 };
                 ops::optimizer_step(OptimizerKind::AdamW, &adam, tensors, None)
             })?;

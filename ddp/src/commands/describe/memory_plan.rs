@@ -155,9 +155,10 @@ impl MemoryPlan {
             }
             _ => 0,
         };
-        let optimizer = Optimizer::n_moments(&config.optimizer) * state_len * single;
-        let scratch = ParamGroups::new(&config.optimizer, &layout)
-            .map_or(0, |groups| scratch_bytes(&groups, config, &layout, zero));
+        let groups = ParamGroups::new(&config.optimizer, &layout);
+        let optimizer = Optimizer::n_moments(&config.optimizer) * state_len * single
+            + groups.as_ref().map_or(0, Optimizer::second_moments_bytes);
+        let scratch = groups.map_or(0, |groups| scratch_bytes(&groups, config, &layout, zero));
         let average = match (config.optimizer.ema_decay > 0.0, &plan.data.eval) {
             (false, _) => 0,
             (true, None) => state_len * single,

@@ -168,6 +168,24 @@ fn presets_stand_for_lists() {
          { kind = \"glu\", out_features = 128, gate = \"swiglu\", bias = false }, \
          { kind = \"linear\", out_features = 96, bias = false }] }, { kind = \"rms_norm\" }"
     );
+    assert_eq!(
+        written(&[
+            "model.kind=realmlp",
+            "model.hidden=[64,32]",
+            "model.activation=silu",
+            "model.dropout=0.1"
+        ]),
+        "{ kind = \"activation\", activation = \"smooth_clip\" }, \
+         { kind = \"numeric_embedding\", dim = 4, n_frequencies = 16, sigma = 0.1 }, { kind = \"scale\" }, \
+         { kind = \"linear\", out_features = 64, activation = \"silu\", bias = true }, { kind = \"dropout\", p = 0.1 }, \
+         { kind = \"linear\", out_features = 32, activation = \"silu\", bias = true }, { kind = \"dropout\", p = 0.1 }"
+    );
+    let normalize = |sets: &[&str]| from_sets(sets).unwrap().data.normalize;
+    assert_eq!(normalize(&["model.kind=realmlp"]), Normalize::Robust);
+    assert_eq!(normalize(&["model.kind=realmlp", "data.normalize=standard"]), Normalize::Standard);
+    assert_eq!(normalize(&["model.kind=resmlp"]), Normalize::Auto);
+    let config = from_sets(&["model.kind=realmlp"]).unwrap();
+    assert_eq!(Config::from_saved(&config.to_toml(), Path::new("run")).unwrap(), config);
     let config = from_sets(&["model.kind=swiglu", "model.bias=false"]).unwrap();
     assert!(!config.model.bias);
     assert_eq!(Config::from_saved(&config.to_toml(), Path::new("run")).unwrap(), config);

@@ -8,8 +8,10 @@ mod embedding;
 mod gated;
 mod layer_norm;
 mod linear;
+mod numeric_embedding;
 mod residual;
 mod rms_norm;
+mod scale;
 
 pub use activation::ActivationLayer;
 pub use batch_norm::BatchNorm1d;
@@ -19,8 +21,10 @@ pub use embedding::EmbeddingLayer;
 pub use gated::Gated;
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
+pub use numeric_embedding::NumericEmbeddingLayer;
 pub use residual::{SkipBegin, SkipEnd};
 pub use rms_norm::RmsNorm;
+pub use scale::Scale;
 
 use ddp_kernels::ops::{Activation, Gate};
 
@@ -104,6 +108,10 @@ fn add_layer(list: &mut LayerList, layer: &LayerConfig) {
             list.norm(|index, features| BatchNorm1d::with(index, features, *eps, *momentum));
         }
         LayerConfig::Dropout { p } => list.dropout(*p),
+        LayerConfig::Scale => list.scale(),
+        LayerConfig::NumericEmbedding { dim, n_frequencies, sigma } => {
+            list.numeric_embedding(*n_frequencies, *dim, *sigma);
+        }
         LayerConfig::Residual { layers } => {
             list.push(SkipBegin::new(list.width));
             add_entries(list, layers);
@@ -122,12 +130,15 @@ pub(super) struct LayerList {
     n_linear: usize,
     n_norms: usize,
     n_dropouts: usize,
+    n_scales: usize,
+    n_numeric: usize,
 }
 
 impl LayerList {
     /// No layers yet, for rows of this width.
     pub(super) fn new(width: usize) -> Self {
-        LayerList { layers: Vec::new(), width, n_linear: 0, n_norms: 0, n_dropouts: 0 }
+        let (n_linear, n_norms, n_dropouts, n_scales, n_numeric) = (0, 0, 0, 0, 0);
+        LayerList { layers: Vec::new(), width, n_linear, n_norms, n_dropouts, n_scales, n_numeric }
     }
 
     pub(super) fn push(&mut self, layer: impl Layer + 'static) {
@@ -155,6 +166,18 @@ impl LayerList {
         let norm = new(self.n_norms, self.width);
         self.n_norms += 1;
         self.push(norm);
+    }
+
+    pub(super) fn scale(&mut self) {
+        let scale = Scale::new(self.n_scales, self.width);
+        self.n_scales += 1;
+        self.push(scale);
+    }
+
+    pub(super) fn numeric_embedding(&mut self, n_frequencies: usize, dim: usize, sigma: f64) {
+        let embedding = NumericEmbeddingLayer::new(self.n_numeric, self.width, n_frequencies, dim, sigma);
+        self.n_numeric += 1;
+        self.push(embedding);
     }
 
     pub(super) fn dropout(&mut self, p: f64) {

@@ -23,12 +23,13 @@ const NUMBERS: [&str; 11] =
 
 #[test]
 fn all_use_the_same_operator_sets_and_known_operators() {
-    const KNOWN: [&str; 29] = [
+    const KNOWN: [&str; 34] = [
         "Add",
         "ArgMax",
         "BatchNormalization",
         "Cast",
         "Concat",
+        "Cos",
         "Div",
         "Equal",
         "Exp",
@@ -40,11 +41,14 @@ fn all_use_the_same_operator_sets_and_known_operators() {
         "IsNaN",
         "LabelEncoder",
         "LayerNormalization",
+        "MatMul",
         "Max",
         "Mul",
+        "Pad",
         "ReduceMean",
         "ReduceSum",
         "Relu",
+        "Reshape",
         "Sigmoid",
         "Slice",
         "Softmax",
@@ -52,6 +56,7 @@ fn all_use_the_same_operator_sets_and_known_operators() {
         "Squeeze",
         "Sub",
         "Tanh",
+        "Unsqueeze",
         "Where",
     ];
     let mut used = Vec::new();

@@ -61,6 +61,28 @@ function!(GeluTanh, x => c::<T>(0.5) * x * (T::ONE + gelu_inner(x).tanh()), x =>
     c::<T>(0.5) * (T::ONE + t) + c::<T>(0.5) * x * (T::ONE - t * t) * d_inner
 });
 
+function!(SmoothClip, x => {
+    let q = third(x);
+    c::<T>(3.0) * q / (T::ONE + q * q).sqrt()
+}, x => {
+    let q = third(x);
+    let r = T::ONE / (T::ONE + q * q).sqrt();
+    r * r * r
+});
+
+/// `x / 3`, limited to what has a square.
+#[inline(always)]
+fn third<T: Float>(x: T) -> T {
+    let (q, limit) = (x / c(3.0), c::<T>(1e9));
+    if q > limit {
+        limit
+    } else if q < -limit {
+        -limit
+    } else {
+        q
+    }
+}
+
 const SQRT_2_OVER_PI: f64 = 0.797_884_560_802_865_4;
 
 #[inline(always)]

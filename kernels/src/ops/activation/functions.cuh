@@ -42,3 +42,20 @@ struct GeluTanh {
         return (M)0.5 * (1 + t) + (M)0.5 * x * (1 - t * t) * d_inner;
     }
 };
+__device__ __forceinline__ float square_root(float x) { return sqrtf(x); }
+__device__ __forceinline__ double square_root(double x) { return sqrt(x); }
+struct SmoothClip {
+    // x / 3, limited to what has a square.
+    template <class M> static __device__ M third(M x) {
+        M q = x / 3, limit = (M)1e9;
+        return q > limit ? limit : q < -limit ? -limit : q;
+    }
+    template <class M> static __device__ M value(M x) {
+        M q = third(x);
+        return 3 * q / square_root(1 + q * q);
+    }
+    template <class M> static __device__ M derivative(M x) {
+        M q = third(x), r = 1 / square_root(1 + q * q);
+        return r * r * r;
+    }
+};

@@ -29,6 +29,8 @@ macro_rules! activations {
             Tanh "tanh" Output,
             /// `1 / (1 + e^-x)`.
             Sigmoid "sigmoid" Output,
+            /// `x / sqrt(1 + (x/3)²)`, which stays within ±3 (arXiv:2407.04491).
+            SmoothClip "smooth_clip" Input,
         }
     };
 }

@@ -79,7 +79,7 @@ mod tests {
             state: [None, None],
             average: Some(Average { ema: ema.view_mut().range(from, n).unwrap(), decay, step }),
             compute_weights: None,
-            norms: None,
+            whole: None,
         };
         optimizer_step(OptimizerKind::Sgd, &OptimizerParams::default(), tensors, inputs).unwrap();
         assert_eq!(weights.to_vec::<T>().unwrap(), random::<T>(n, 2));
@@ -154,7 +154,7 @@ mod tests {
                     state: std::array::from_fn(|_| views.next()),
                     average: Some(Average { ema: ema.view_mut(), decay: 0.9, step: 3 }),
                     compute_weights: None,
-                    norms: None,
+                    whole: None,
                 };
                 optimizer_step(kind, &params, tensors, None).unwrap();
                 drop(views);

@@ -40,6 +40,7 @@ pub(super) fn walk<U: Update<N>, T: Float, S: Stored<Real = f32>, const N: usize
         let mut unrounded = Vec::new();
         while start < part.end {
             let range = start..part.end.min(start.saturating_add(chunk));
+            let first = range.start;
             start = range.end;
             // SAFETY: the range lies within `w` and is this thread's alone.
             let w = unsafe { w.slice(range.clone()) };
@@ -61,7 +62,7 @@ pub(super) fn walk<U: Update<N>, T: Float, S: Stored<Real = f32>, const N: usize
             vectorize(
                 #[inline(always)]
                 || {
-                    update.apply(w, g, state);
+                    update.apply(w, g, state, first);
                     if let Some((rule, ema)) = average {
                         rule.apply(ema, w);
                     }

@@ -14,7 +14,8 @@ mod testing;
 pub use average::Average;
 pub use inputs::UpdateInputs;
 pub use optimizer::{
-    FirstPassTensors, OptimizerKind, OptimizerParams, OptimizerTensors, optimizer_first_pass, optimizer_step,
+    AdafactorFactors, FactoredShape, FirstPassTensors, OptimizerKind, OptimizerParams, OptimizerTensors,
+    WholeNumbers, adafactor_factors, adafactor_norm, adafactor_sums, optimizer_first_pass, optimizer_step,
 };
 
 pub(crate) use optimizer::SOURCES as OPTIMIZER_SOURCES;
@@ -48,10 +49,11 @@ trait Update<const N_STATE: usize>: Copy + Sync {
     /// The same update with the numbers of a step that an optimiser step reads from its [`UpdateInputs`].
     fn at_step(self, scalars: &StepScalars, grad_scale: f64) -> Self;
 
-    /// The formula, element by element, on slices of equal length; state that was not given is empty.
+    /// The formula, element by element, on slices of equal length; state that was not given is empty. `first` is the index of their
+    /// first element in the update's tensors.
     ///
     /// The caller compiles it for the widest vectors of the processor: it must be `#[inline(always)]`, its loops plain.
-    fn apply<T: Float>(&self, w: &mut [T], g: &[T], state: [&mut [T]; N_STATE]);
+    fn apply<T: Float>(&self, w: &mut [T], g: &[T], state: [&mut [T]; N_STATE], first: usize);
 }
 
 /// The tensors of an update, all of one shape.

@@ -39,7 +39,7 @@ template <class T> struct Formula {
         r.eps = p.eps;
         return r;
     }
-    __device__ __forceinline__ T operator()(T w, T g, T* s) const {
+    __device__ __forceinline__ T operator()(T w, T g, T* s, size_t) const {
         T grad = g * scale + coupled * w;
         s[0] = b1 * s[0] + one_minus_b1 * grad;
         s[1] = b2 * s[1] + one_minus_b2 * grad * grad;

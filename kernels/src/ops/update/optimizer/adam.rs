@@ -57,7 +57,7 @@ impl Update<2> for Adam {
     }
 
     #[inline(always)]
-    fn apply<T: Float>(&self, w: &mut [T], g: &[T], [m, v]: [&mut [T]; 2]) {
+    fn apply<T: Float>(&self, w: &mut [T], g: &[T], [m, v]: [&mut [T]; 2], _: usize) {
         let p = &self.params;
         let lr = p.lr_scale * p.lr;
         let [c1, c2] = p.beta_powers(p.step).map(|power| 1.0 - power);

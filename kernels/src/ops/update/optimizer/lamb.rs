@@ -111,7 +111,7 @@ impl Update<1> for Lamb {
     }
 
     #[inline(always)]
-    fn apply<T: Float>(&self, w: &mut [T], m: &[T], [v]: [&mut [T]; 1]) {
+    fn apply<T: Float>(&self, w: &mut [T], m: &[T], [v]: [&mut [T]; 1], _: usize) {
         let ratio = match self.sums {
             Sums::Host([w, u]) if w > 0.0 && u > 0.0 => (w / u).sqrt(),
             _ => 1.0,

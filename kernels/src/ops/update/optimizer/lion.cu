@@ -29,7 +29,7 @@ template <class T> struct Formula {
         r.step_size = lr;
         return r;
     }
-    __device__ __forceinline__ T operator()(T w, T g, T* m) const {
+    __device__ __forceinline__ T operator()(T w, T g, T* m, size_t) const {
         T grad = g * scale;
         T mixed = b1 * *m + one_minus_b1 * grad;
         T sign = mixed > 0 ? (T)1 : mixed < 0 ? (T)-1 : mixed;

@@ -45,7 +45,7 @@ impl Update<1> for Lion {
     }
 
     #[inline(always)]
-    fn apply<T: Float>(&self, w: &mut [T], g: &[T], [m]: [&mut [T]; 1]) {
+    fn apply<T: Float>(&self, w: &mut [T], g: &[T], [m]: [&mut [T]; 1], _: usize) {
         let p = &self.0;
         let lr = p.lr_scale * p.lr;
         let [b1, b2] = p.betas.map(T::from_f64);

@@ -1,8 +1,9 @@
 //! The optimisers: their names, hyper-parameters and state, and one step of any of them.
 //!
 //! An optimiser is two files, its formula for the CPU and for GPUs, and its lines in this one. One whose step depends on whole
-//! parameters has two passes, and between them their caller completes norms or directions over the ranks.
+//! parameters has two passes, and between them their caller completes norms, directions or second moments over the ranks.
 
+mod adafactor;
 mod adam;
 mod lamb;
 mod lion;
@@ -15,6 +16,10 @@ mod tests;
 
 use std::fmt;
 
+use self::adafactor::Adafactor;
+pub use self::adafactor::{
+    AdafactorFactors, FactoredShape, adafactor_factors, adafactor_norm, adafactor_sums,
+};
 use self::adam::Adam;
 use self::lamb::{Lamb, Sums};
 use self::lion::Lion;
@@ -28,7 +33,8 @@ use crate::ops::{check, sum_of_squares};
 use crate::{DType, Operand, Result, Shape, TensorMut, TensorRef};
 
 /// The kernels of all optimisers.
-pub(crate) static SOURCES: [&Source; 7] = [
+pub(crate) static SOURCES: [&Source; 8] = [
+    &adafactor::SOURCE,
     &adam::SOURCE,
     &lamb::SOURCE,
     &lion::SOURCE,
@@ -53,6 +59,8 @@ pub enum OptimizerKind {
     Lamb,
     /// Steps by the orthogonalised momentum of a matrix.
     Muon,
+    /// Second moments of matrices as one number per row and per column, steps relative to each parameter's size (arXiv:1804.04235).
+    Adafactor,
 }
 
 impl OptimizerKind {
@@ -64,10 +72,11 @@ impl OptimizerKind {
         OptimizerKind::Lion,
         OptimizerKind::Lamb,
         OptimizerKind::Muon,
+        OptimizerKind::Adafactor,
     ];
 
     /// Their names, in the same order.
-    pub const NAMES: &'static [&'static str] = &["sgd", "adam", "adamw", "lion", "lamb", "muon"];
+    pub const NAMES: &'static [&'static str] = &["sgd", "adam", "adamw", "lion", "lamb", "muon", "adafactor"];
 
     /// The name.
     pub fn name(self) -> &'static str {
@@ -79,19 +88,23 @@ impl OptimizerKind {
         match self {
             OptimizerKind::AdamW | OptimizerKind::Lamb => 0.01,
             OptimizerKind::Muon => 0.1,
-            OptimizerKind::Sgd | OptimizerKind::Adam | OptimizerKind::Lion => 0.0,
+            OptimizerKind::Sgd | OptimizerKind::Adam | OptimizerKind::Lion | OptimizerKind::Adafactor => 0.0,
         }
     }
 
     /// Default of [`OptimizerParams::eps`]: PyTorch's, for LAMB that of its paper.
     pub fn default_eps(self) -> f64 {
-        if self == OptimizerKind::Lamb { 1e-6 } else { 1e-8 }
+        match self {
+            OptimizerKind::Lamb => 1e-6,
+            OptimizerKind::Adafactor => f64::from(f32::EPSILON),
+            _ => 1e-8,
+        }
     }
 
-    /// Whether a step is [`optimizer_first_pass`], and then [`optimizer_step`] with what the caller completed over whole parameters:
-    /// norms for LAMB, orthogonal directions for Muon.
+    /// Whether a step has passes before [`optimizer_step`], which then reads what the caller completed over whole parameters: norms for
+    /// LAMB, orthogonal directions for Muon ([`optimizer_first_pass`]), factors of second moments for Adafactor ([`adafactor_sums`]).
     pub fn has_first_pass(self) -> bool {
-        matches!(self, OptimizerKind::Lamb | OptimizerKind::Muon)
+        matches!(self, OptimizerKind::Lamb | OptimizerKind::Muon | OptimizerKind::Adafactor)
     }
 
     /// Default decay rates of the moments: PyTorch's, for Lion those of its paper.
@@ -105,11 +118,12 @@ impl OptimizerKind {
         match self {
             OptimizerKind::Lion => 1e-4,
             OptimizerKind::Muon => 0.02,
+            OptimizerKind::Adafactor => 0.01,
             OptimizerKind::Sgd | OptimizerKind::Adam | OptimizerKind::AdamW | OptimizerKind::Lamb => 1e-3,
         }
     }
 
-    /// Names of the state tensors; all start as zeros.
+    /// Names of the state tensors, which have an element per weight; all start as zeros. Adafactor has none of these.
     pub fn state_names(self, params: &OptimizerParams) -> &'static [&'static str] {
         match self {
             OptimizerKind::Sgd if params.momentum == 0.0 => &[],
@@ -118,6 +132,7 @@ impl OptimizerKind {
             OptimizerKind::Lion => &Lion::STATE,
             // LAMB's moments; Muon's momentum and the direction of the last step.
             OptimizerKind::Lamb | OptimizerKind::Muon => &Adam::STATE,
+            OptimizerKind::Adafactor => &[],
         }
     }
 }
@@ -137,13 +152,19 @@ pub struct OptimizerParams {
     pub lr_scale: f64,
     /// Decay rates of the first and second moment (Adam, AdamW, LAMB), or of the momentum as it steps and as it is kept (Lion).
     pub betas: [f64; 2],
-    /// Added to the square root of the second moment (Adam, AdamW, LAMB).
+    /// Added to the square root of the second moment (Adam, AdamW, LAMB), or its least value (Adafactor).
     pub eps: f64,
+    /// Least root mean square of a parameter to which a step is relative (Adafactor).
+    pub eps2: f64,
+    /// The second moment takes the share `step^beta2_decay` of the new squares (Adafactor), not positive.
+    pub beta2_decay: f64,
+    /// Largest root mean square of a parameter's direction, at least 1 (Adafactor).
+    pub clip_threshold: f64,
     /// Fraction of the velocity or momentum that is kept; 0: no momentum (SGD, Muon).
     pub momentum: f64,
     /// Nesterov momentum (SGD, Muon).
     pub nesterov: bool,
-    /// Weight decay: L2 for SGD and Adam, decoupled for AdamW, Lion and Muon, part of the direction for LAMB.
+    /// Weight decay: L2 for SGD and Adam, decoupled for AdamW, Lion, Muon and Adafactor, part of the direction for LAMB.
     pub weight_decay: f64,
     /// Factor of the direction next to the learning rate, which does not act on the weight decay (Muon).
     pub direction_scale: f64,
@@ -161,6 +182,9 @@ impl Default for OptimizerParams {
             lr_scale: 1.0,
             betas: [0.9, 0.999],
             eps: 1e-8,
+            eps2: 1e-3,
+            beta2_decay: -0.8,
+            clip_threshold: 1.0,
             momentum: 0.0,
             nesterov: false,
             weight_decay: 0.0,
@@ -197,8 +221,17 @@ pub struct OptimizerTensors<'a> {
     pub average: Option<Average<'a>>,
     /// bf16 or f16: receives the new weights rounded to nearest, ties to even.
     pub compute_weights: Option<TensorMut<'a>>,
-    /// Norms of the whole parameter from [`optimizer_first_pass`] (LAMB), `[2]` f64; without them the trust ratio is 1.
-    pub norms: Option<TensorRef<'a>>,
+    /// Numbers of the whole parameter, from the first pass.
+    pub whole: Option<WholeNumbers<'a>>,
+}
+
+/// Numbers of a whole parameter that the step on a range of it reads.
+#[derive(Debug, Clone, Copy)]
+pub enum WholeNumbers<'a> {
+    /// Norms from [`optimizer_first_pass`], `[2]` f64; without them the trust ratio is 1.
+    Lamb(TensorRef<'a>),
+    /// Factors of the second moments and the norm of the direction, without which Adafactor takes no step.
+    Adafactor(AdafactorFactors<'a>),
 }
 
 /// The tensors of the first pass on a flat range of parameters, all of one shape and dtype.
@@ -250,9 +283,7 @@ pub fn optimizer_first_pass(
     match kind {
         OptimizerKind::Lamb => run(Moments(*params), tensors, inputs)?,
         OptimizerKind::Muon => return run(Momentum(*params), tensors, inputs),
-        OptimizerKind::Sgd | OptimizerKind::Adam | OptimizerKind::AdamW | OptimizerKind::Lion => {
-            return Ok(());
-        }
+        _ => return Ok(()),
     }
     let Some(norms) = norms else { return Ok(()) };
     check_norms(weights_op, norms.operand("norms"))?;
@@ -279,13 +310,16 @@ fn check_norms(weights: Operand, norms: Operand) -> Result<()> {
 /// # Errors
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`],
 /// [`crate::KernelError::DTypeUnsupported`], [`crate::KernelError::Shape`].
+///
+/// # Panics
+/// Adafactor, without [`WholeNumbers::Adafactor`].
 pub fn optimizer_step(
     kind: OptimizerKind,
     params: &OptimizerParams,
     tensors: OptimizerTensors<'_>,
     inputs: Option<&UpdateInputs<'_>>,
 ) -> Result<()> {
-    let OptimizerTensors { master_weights: target, grads: source, state, average, compute_weights, norms } =
+    let OptimizerTensors { master_weights: target, grads: source, state, average, compute_weights, whole } =
         tensors;
     let params = *params;
     let [first, second] = state;
@@ -301,12 +335,12 @@ pub fn optimizer_step(
             run(Lion(params), Tensors { target, source, state: [first], average, compute_weights }, inputs)
         }
         OptimizerKind::Lamb => {
-            let sums = match norms {
-                Some(norms) => {
+            let sums = match whole {
+                Some(WholeNumbers::Lamb(norms)) => {
                     check_norms(target.operand("master_weights"), norms.operand("norms"))?;
                     Sums::of(norms)?
                 }
-                None => Sums::Host([0.0; 2]),
+                _ => Sums::Host([0.0; 2]),
             };
             let m = first.as_ref().map_or(source, |m| m.as_ref());
             let tensors = Tensors { target, source: m, state: [second], average, compute_weights };
@@ -319,6 +353,13 @@ pub fn optimizer_step(
                 Tensors { target, source: direction, state: [], average, compute_weights },
                 inputs,
             )
+        }
+        OptimizerKind::Adafactor => {
+            let Some(WholeNumbers::Adafactor(factors)) = whole else {
+                panic!("adafactor's step needs the factors of the second moments");
+            };
+            let update = Adafactor::new(params, target.operand("master_weights"), factors)?;
+            run(update, Tensors { target, source, state: [], average, compute_weights }, inputs)
         }
     }
 }

@@ -22,7 +22,7 @@ template <class T> struct Formula {
         r.scale = p.scale;
         return r;
     }
-    __device__ __forceinline__ T operator()(T m, T g, T* v) const {
+    __device__ __forceinline__ T operator()(T m, T g, T* v, size_t) const {
         T grad = g * scale;
         *v = b2 * *v + one_minus_b2 * grad * grad;
         return b1 * m + one_minus_b1 * grad;

@@ -38,7 +38,7 @@ impl Update<1> for Moments {
     }
 
     #[inline(always)]
-    fn apply<T: Float>(&self, m: &mut [T], g: &[T], [v]: [&mut [T]; 1]) {
+    fn apply<T: Float>(&self, m: &mut [T], g: &[T], [v]: [&mut [T]; 1], _: usize) {
         let [b1, b2] = self.0.betas.map(T::from_f64);
         let [one_minus_b1, one_minus_b2] = self.0.betas.map(|beta| T::from_f64(1.0 - beta));
         let scale = T::from_f64(self.0.grad_scale);

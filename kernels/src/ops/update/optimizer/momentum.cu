@@ -23,7 +23,7 @@ template <class T> struct Formula {
         r.nesterov = p.nesterov != 0;
         return r;
     }
-    __device__ __forceinline__ T operator()(T m, T g, T* d) const {
+    __device__ __forceinline__ T operator()(T m, T g, T* d, size_t) const {
         T grad = g * scale;
         m = mu * m + one_minus_mu * grad;
         *d = nesterov ? mu * m + one_minus_mu * grad : m;

@@ -42,7 +42,7 @@ impl Update<1> for Momentum {
     }
 
     #[inline(always)]
-    fn apply<T: Float>(&self, m: &mut [T], g: &[T], [direction]: [&mut [T]; 1]) {
+    fn apply<T: Float>(&self, m: &mut [T], g: &[T], [direction]: [&mut [T]; 1], _: usize) {
         let OptimizerParams { momentum, grad_scale, nesterov, .. } = self.0;
         let [mu, one_minus_mu, scale] = [momentum, 1.0 - momentum, grad_scale].map(T::from_f64);
         for ((m, direction), &g) in m.iter_mut().zip(direction).zip(g) {

@@ -20,7 +20,7 @@ template <class T> struct Formula {
         r.step_size = lr * p.direction_scale;
         return r;
     }
-    __device__ __forceinline__ T operator()(T w, T d, T*) const { return keep * w - step_size * d; }
+    __device__ __forceinline__ T operator()(T w, T d, T*, size_t) const { return keep * w - step_size * d; }
 };
 
 UPDATES(muon)

@@ -43,7 +43,7 @@ impl Update<0> for Muon {
     }
 
     #[inline(always)]
-    fn apply<T: Float>(&self, w: &mut [T], direction: &[T], []: [&mut [T]; 0]) {
+    fn apply<T: Float>(&self, w: &mut [T], direction: &[T], []: [&mut [T]; 0], _: usize) {
         let lr = self.0.lr_scale * self.0.lr;
         let [keep, step_size] =
             [1.0 - lr * self.0.weight_decay, lr * self.0.direction_scale].map(T::from_f64);

@@ -22,7 +22,7 @@ template <class T> struct Formula {
         Formula r = {(T)(p.lr_scale * p.lr), (T)p.momentum, (T)p.weight_decay, (T)p.scale, p.nesterov != 0, has_state};
         return r;
     }
-    __device__ __forceinline__ T operator()(T w, T g, T* v) const {
+    __device__ __forceinline__ T operator()(T w, T g, T* v, size_t) const {
         T grad = g * scale + decay * w, step = grad;
         if (has_velocity) {
             *v = momentum * *v + grad;

@@ -45,7 +45,7 @@ impl Update<1> for Sgd {
     }
 
     #[inline(always)]
-    fn apply<T: Float>(&self, w: &mut [T], g: &[T], [velocity]: [&mut [T]; 1]) {
+    fn apply<T: Float>(&self, w: &mut [T], g: &[T], [velocity]: [&mut [T]; 1], _: usize) {
         let p = &self.0;
         let [lr, momentum, decay, scale] =
             [p.lr_scale * p.lr, p.momentum, p.weight_decay, p.grad_scale].map(T::from_f64);

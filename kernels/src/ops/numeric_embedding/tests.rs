@@ -1,0 +1,83 @@
+//! Devices agree, and gradients are those of difference quotients.
+
+use super::*;
+use crate::ops::testing::{assert_close, devices, random, tensor};
+use crate::{DType, Device, Tensor};
+
+const ROWS: usize = 7;
+const DIMS: [usize; 3] = [3, 5, 2];
+
+/// Output, then the gradients of frequencies, phases, weight, bias and input for a gradient of the output, after what is there.
+fn run<T: Element>(inputs: &[Vec<f64>; 6], accumulate: bool, device: Device) -> Vec<Vec<f64>> {
+    let [f, k, e] = DIMS;
+    let make = |index: usize, dims: &[usize]| {
+        let values: Vec<T> = inputs[index].iter().map(|&v| T::from_f64(v)).collect();
+        tensor(&values, &[values.len()], device).reshape(dims).unwrap()
+    };
+    let (x, w, b) = (make(0, &[ROWS, f]), make(1, &[f, k]), make(2, &[f, k]));
+    let (weight, bias, d) = (make(3, &[f, k, e]), make(4, &[f, e]), make(5, &[ROWS, f * (1 + e)]));
+    let params = NumericEmbedding {
+        frequencies: w.view(),
+        phases: b.view(),
+        weight: weight.view(),
+        bias: bias.view(),
+    };
+    let mut y = d.zeros_like().unwrap();
+    numeric_embedding_forward(x.view(), params, y.view_mut()).unwrap();
+    let ones = |like: &Tensor| Tensor::full(like.dims(), 1.0, like.dtype(), device).unwrap();
+    let [mut d_w, mut d_b, mut d_weight, mut d_bias, mut d_x] = [&w, &b, &weight, &bias, &x].map(ones);
+    let grads = NumericEmbeddingGrads {
+        frequencies: (d_w.view_mut(), accumulate),
+        phases: (d_b.view_mut(), accumulate),
+        weight: (d_weight.view_mut(), accumulate),
+        bias: (d_bias.view_mut(), accumulate),
+    };
+    numeric_embedding_backward(x.view(), params, d.view(), grads).unwrap();
+    numeric_embedding_backward_input(x.view(), params, d.view(), d_x.view_mut(), accumulate).unwrap();
+    let all = [y, d_w, d_b, d_weight, d_bias, d_x];
+    all.iter().map(|tensor| tensor.to_dtype(DType::F64).unwrap().to_vec().unwrap()).collect()
+}
+
+fn inputs() -> [Vec<f64>; 6] {
+    let [f, k, e] = DIMS;
+    let lens = [ROWS * f, f * k, f * k, f * k * e, f * e, ROWS * f * (1 + e)];
+    std::array::from_fn(|index| random::<f64>(lens[index], 1 + index as u64))
+}
+
+#[test]
+fn devices_agree() {
+    let inputs = inputs();
+    for device in devices() {
+        for accumulate in [false, true] {
+            let want = run::<f64>(&inputs, accumulate, Device::Cpu);
+            for (got, want) in run::<f64>(&inputs, accumulate, device).iter().zip(&want) {
+                assert_close(got, want, 1e-12, 1e-12);
+            }
+            for (got, want) in run::<f32>(&inputs, accumulate, device).iter().zip(&want) {
+                // Sums of at most 35 terms below 10.
+                assert_close(got, want, 2e-5, 2e-5);
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_are_those_of_difference_quotients() {
+    let inputs = inputs();
+    let grads = run::<f64>(&inputs, false, Device::Cpu);
+    let added = run::<f64>(&inputs, true, Device::Cpu);
+    for (input, grad) in [(1, 1), (2, 2), (3, 3), (4, 4), (0, 5)] {
+        let plus_one: Vec<f64> = grads[grad].iter().map(|g| g + 1.0).collect();
+        assert_close(&added[grad], &plus_one, 1e-12, 1e-12);
+        for at in 0..inputs[input].len() {
+            let loss = |step: f64| {
+                let mut moved = inputs.clone();
+                moved[input][at] += step;
+                let y = &run::<f64>(&moved, false, Device::Cpu)[0];
+                y.iter().zip(&inputs[5]).map(|(y, d)| y * d).sum::<f64>()
+            };
+            let quotient = (loss(1e-5) - loss(-1e-5)) / 2e-5;
+            assert_close(&[grads[grad][at]], &[quotient], 1e-6, 1e-6);
+        }
+    }
+}
