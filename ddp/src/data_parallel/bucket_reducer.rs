@@ -1,10 +1,11 @@
 //! Reduction of gradients over the ranks, bucket by bucket while backward computes, in f32 or bf16.
 
 use ddp_comm::{ReduceOp, Scope};
-use ddp_kernels::{KernelError, TensorMut, ops};
+use ddp_kernels::{KernelError, TensorMut};
 
 use crate::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
 use crate::data_parallel::error::{ExchangeError, Result};
+use crate::data_parallel::wire::{Unrounded, Wire, round};
 use crate::model::GradientSink;
 
 /// Collective that reduces a bucket.
@@ -96,19 +97,24 @@ fn split_buckets<'env>(
     Ok(buckets)
 }
 
+/// The gradients of the flat range `start..end`. Without overlap a later bucket can be written while earlier ones have not started.
+fn of_waiting<'a>(
+    waiting: &'a mut [(usize, TensorMut<'_>)],
+    start: usize,
+    end: usize,
+) -> Result<TensorMut<'a>, KernelError> {
+    let holds =
+        |(first, bucket): &&mut (usize, TensorMut<'_>)| (*first..*first + bucket.numel()).contains(&start);
+    let out_of_range = KernelError::OutOfRange { op: "gradients", start, end, len: 0 };
+    let (first, bucket) = waiting.iter_mut().rev().find(holds).ok_or(out_of_range)?;
+    bucket.reborrow().range(start - *first, end - *first)
+}
+
 impl GradientSink for ReducedGradients<'_, '_> {
     type Error = ExchangeError;
 
     fn gradients(&mut self, start: usize, end: usize) -> Result<TensorMut<'_>> {
-        let out_of_range = KernelError::OutOfRange { op: "gradients", start, end, len: 0 };
-        // Without overlap a later bucket can be written while earlier ones have not started.
-        let bucket = self
-            .waiting
-            .iter_mut()
-            .rev()
-            .find(|(first, bucket)| (*first..first + bucket.numel()).contains(&start));
-        let (first, bucket) = bucket.ok_or(out_of_range)?;
-        Ok(bucket.reborrow().range(start - *first, end - *first)?)
+        Ok(of_waiting(&mut self.waiting, start, end)?)
     }
 
     fn finished(&mut self, end: usize) -> Result<()> {
@@ -134,12 +140,14 @@ impl GradientSink for ReducedGradients<'_, '_> {
     }
 }
 
-/// Gradients that are reduced in bf16: each finished bucket is rounded into a separate buffer, which is reduced. The step's
-/// sums are reduced in f32.
+/// Gradients that are reduced in bf16: what layers have not written in bf16 is rounded when its bucket is finished. The step's sums
+/// are reduced in f32.
 #[derive(Debug)]
-pub struct CompressedGradients<'a, 'env> {
+pub(crate) struct CompressedGradients<'a, 'env> {
     scope: &'a mut Scope<'env>,
-    grads: TensorMut<'env>,
+    /// Gradients in f32 before they are rounded.
+    singles: TensorMut<'env>,
+    unrounded: &'env Unrounded,
     /// Buckets in bf16 whose reduction has not started, the next one last.
     waiting: Vec<(usize, TensorMut<'env>)>,
     overlap: bool,
@@ -147,36 +155,35 @@ pub struct CompressedGradients<'a, 'env> {
 }
 
 impl<'a, 'env> CompressedGradients<'a, 'env> {
-    /// Reduces `grads`, the flat buffer without its tail, through `wire`, a bf16 buffer of the same length. The sums in `tail`
-    /// start at once.
+    /// Reduces the gradients in `wire`, after those in `singles` were rounded to it. The sums in `tail` start at once.
     ///
     /// # Errors
-    /// [`KernelError::OutOfRange`] if the buffers are not as long as the plan's; those of the collective.
-    pub fn new(
+    /// [`KernelError::OutOfRange`] if the buffer is not as long as the plan's; those of the collective.
+    pub(crate) fn new(
         scope: &'a mut Scope<'env>,
         plan: &BucketPlan,
-        grads: TensorMut<'env>,
+        singles: TensorMut<'env>,
         tail: TensorMut<'env>,
-        wire: TensorMut<'env>,
+        wire: &'env mut Wire,
         overlap: bool,
         reduction: Reduction,
     ) -> Result<Self> {
         scope.all_reduce(ReduceOp::Sum, tail)?;
-        let waiting = split_buckets(&plan.without_tail(), wire)?;
-        Ok(CompressedGradients { scope, grads, waiting, overlap, reduction })
+        let Wire { grads, unrounded } = wire;
+        let waiting = split_buckets(&plan.without_tail(), grads.view_mut())?;
+        Ok(CompressedGradients { scope, singles, unrounded, waiting, overlap, reduction })
     }
 
     fn start_next(&mut self) -> Result<()> {
         if let Some((first, mut bucket)) = self.waiting.pop() {
-            let end = first + bucket.numel();
-            ops::cast(self.grads.as_ref().range(first, end)?, bucket.reborrow())?;
+            round(self.unrounded, &self.singles, first, &mut bucket)?;
             self.reduction.start(self.scope, bucket, 0)?;
         }
         Ok(())
     }
 
     /// Starts the remaining buckets and waits for all of them; the optimiser then reads the sums in bf16.
-    pub fn finish(mut self) -> Result<()> {
+    pub(crate) fn finish(mut self) -> Result<()> {
         while !self.waiting.is_empty() {
             self.start_next()?;
         }
@@ -188,7 +195,10 @@ impl GradientSink for CompressedGradients<'_, '_> {
     type Error = ExchangeError;
 
     fn gradients(&mut self, start: usize, end: usize) -> Result<TensorMut<'_>> {
-        Ok(self.grads.reborrow().range(start, end)?)
+        match self.unrounded.place(&(start..end)) {
+            Some(place) => Ok(self.singles.reborrow().range(place.start, place.end)?),
+            None => Ok(of_waiting(&mut self.waiting, start, end)?),
+        }
     }
 
     fn finished(&mut self, end: usize) -> Result<()> {

@@ -96,6 +96,12 @@ pub trait Layer: Debug + Send {
         None
     }
 
+    /// Whether [`Layer::backward`] can write the gradients of all its parameters in the format of activations, each rounded once from
+    /// a sum in f32. Then the gradients that the pass lends are f32 or of that format; else always f32.
+    fn can_round_gradients(&self) -> bool {
+        false
+    }
+
     /// Makes what the layer keeps on `device`; `slots` are its parameters.
     ///
     /// # Errors

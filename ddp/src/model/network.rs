@@ -206,6 +206,11 @@ impl Network {
         pairs.into_iter().try_for_each(|(to, from)| ops::copy(from.view(), to.view_mut()))
     }
 
+    /// See [`Plan::unrounded_gradients`].
+    pub(crate) fn unrounded_gradients(&self) -> Vec<Range<usize>> {
+        self.plan.unrounded_gradients()
+    }
+
     /// Width of the outputs.
     pub fn n_outputs(&self) -> usize {
         self.plan.n_outputs

@@ -125,6 +125,17 @@ impl Plan {
         self.steps.into_iter().skip(n_inserted).map(|step| step.layer).collect()
     }
 
+    /// Ranges of the flat buffer whose gradients layers write in f32 in every precision, in their order; elsewhere they
+    /// [can round them](Layer::can_round_gradients). A parameter that several layers share is among them.
+    pub(crate) fn unrounded_gradients(&self) -> Vec<Range<usize>> {
+        let writes = |step: &Step| {
+            let is_flat = step.params.iter().all(|param| param.gradient == GradientPlace::Flat);
+            let is_rounded = step.layer.can_round_gradients() && is_flat;
+            step.backward.as_ref().filter(|_| !is_rounded).map(|backward| backward.flat.clone())
+        };
+        self.steps.iter().rev().filter_map(writes).filter(|range| !range.is_empty()).collect()
+    }
+
     /// Makes what the layers keep on the device.
     ///
     /// # Errors

@@ -37,6 +37,8 @@ pub struct TrainerOptions {
     pub overlap: bool,
     /// Number format of gradients between GPUs.
     pub comm_dtype: CommDtype,
+    /// Whether no step has more than one micro-batch. Then matmuls in bf16 write gradients that travel in bf16 as such.
+    pub has_one_micro_batch: bool,
     /// Elements of the flat buffer from which ranks that share memory divide the update between them.
     pub divide_update_from: usize,
     /// Whether steps on a GPU are graphs.
@@ -62,6 +64,7 @@ impl Default for TrainerOptions {
             bucket_bytes: 32 << 20,
             overlap: true,
             comm_dtype: CommDtype::F32,
+            has_one_micro_batch: false,
             divide_update_from: 8 << 20,
             graph: GraphMode::Auto,
             zero: ZeroStage::Off,
@@ -114,8 +117,8 @@ impl TrainerOptions {
 
     /// Options of the gradient exchange.
     pub(crate) fn exchange(&self) -> ExchangeOptions {
-        let TrainerOptions { zero, comm_dtype, micro_shards, overlap, .. } = *self;
-        ExchangeOptions { zero, comm_dtype, micro_shards, overlap }
+        let TrainerOptions { zero, comm_dtype, has_one_micro_batch, micro_shards, overlap, .. } = *self;
+        ExchangeOptions { zero, comm_dtype, has_one_micro_batch, micro_shards, overlap }
     }
 
     pub(crate) fn buckets(&self, layout: &ParamLayout) -> BucketPlan {

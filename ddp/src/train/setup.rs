@@ -154,6 +154,7 @@ pub(crate) fn trainer_options(
         bucket_bytes: comm.bucket_bytes(),
         overlap: comm.overlap,
         comm_dtype: comm.dtype,
+        has_one_micro_batch: partition.train.has_one_micro_batch(),
         graph,
         zero: comm.zero,
         micro_shards: match partition.train.kind {

@@ -312,12 +312,17 @@ impl<'w> Trainer<'w> {
     ///
     /// # Errors
     /// `TrainError::Kernel`, `TrainError::Comm`; on the CPU also `TrainError::LossNotFinite`, on all ranks alike and before
-    /// the weights change, with [`NonFinite::Fail`]; `TrainError::Optim` if the loss scaler gives up.
+    /// the weights change, with [`NonFinite::Fail`]; `TrainError::Optim` if the loss scaler gives up;
+    /// `TrainError::OneMicroBatchOnly` despite [`TrainerOptions::has_one_micro_batch`], where gradients are written in bf16.
     pub fn step(&mut self, rows: &mut impl StepRows, request: StepRequest) -> Result<()> {
         if self.replica.model.exchanged_len() > 0 {
             check_rows_of_statistics(rows, self.n_steps + 1)?;
         }
-        let info = StepInfo { step: self.n_steps + 1, n_rows: rows.global_rows(), lr: self.lr() };
+        let (step, n_micro_batches) = (self.n_steps + 1, rows.n_micro_batches());
+        if n_micro_batches > 1 && !self.replica.grads.can_accumulate() {
+            return Err(TrainError::OneMicroBatchOnly { step, n_micro_batches });
+        }
+        let info = StepInfo { step, n_rows: rows.global_rows(), lr: self.lr() };
         if self.n_steps == 0 {
             self.replica.start_average()?;
         }

@@ -292,6 +292,38 @@ fn short_formats_go_with_the_first_stage() {
     assert!(rounded.weights == plain.train_on(2).weights, "buckets in bf16");
 }
 
+/// Matmuls round gradients as the pass over those in f32 does, and what they do not compute is still rounded by that pass.
+#[test]
+fn gradients_that_matmuls_write_in_bf16_have_the_bits_of_rounded_ones() {
+    let Some(_gpus) = gpus(2) else { return };
+    for setup in [Setup::usual(), Setup::embedded(), Setup::listed()] {
+        for zero in [ZeroStage::Off, ZeroStage::Optimizer] {
+            let mut setup =
+                with_zero(&Setup { precision: Precision::Bf16, n_micro: 1, ..setup.clone() }, zero);
+            setup.options.comm_dtype = CommDtype::Bf16;
+            let rounded = on_gpus(&setup, GraphMode::Auto).train_on(2);
+            setup.options.has_one_micro_batch = true;
+            for graph in [GraphMode::Auto, GraphMode::Off] {
+                let written = on_gpus(&setup, graph).train_on(2);
+                assert!(written.weights == rounded.weights, "weights with {zero:?}");
+                assert_eq!((&written.losses, &written.grad_norms), (&rounded.losses, &rounded.grad_norms));
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_in_bf16_of_two_micro_batches_are_refused() {
+    let Some(_gpus) = gpus(2) else { return };
+    let mut setup = Setup { precision: Precision::Bf16, ..Setup::usual() };
+    setup.options =
+        TrainerOptions { comm_dtype: CommDtype::Bf16, has_one_micro_batch: true, ..setup.options };
+    let result = std::panic::catch_unwind(|| on_gpus(&setup, GraphMode::Auto).train_on(2));
+    let panic = result.expect_err("the run ends in an error");
+    let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+    assert!(text.contains("OneMicroBatchOnly"), "{text}");
+}
+
 #[test]
 fn a_gpu_skips_steps_that_overflow() {
     let Some(_gpus) = gpus(1) else { return };

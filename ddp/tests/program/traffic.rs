@@ -146,6 +146,23 @@ fn gradients_in_bf16_are_neither_converted_back_nor_read_for_the_norm_at_the_end
     );
 }
 
+/// Matmuls write what travels in bf16: no gradient of a linear layer is stored in f32.
+#[test]
+fn matmuls_in_bf16_write_the_gradients_that_travel() {
+    let settings = ["model.hidden=[128]", "train.precision=bf16", "comm.dtype=bf16", "comm.bucket_mib=0.001"];
+    let Some(step) = counts_of_a_step(2, &settings) else { return };
+    let (want, memory) = described(2, &settings);
+    let wire = memory["parameters"] / 2.0;
+    // The sums of a step are all that is left in f32.
+    assert!(memory["gradients"] <= wire + 64.0, "{} bytes of gradients", memory["gradients"]);
+    // Compute weights are as large as the gradients, and weights as the optimiser's state; the all-reduce touches each gradient twice.
+    let touched = step.of_size(wire) + step.of_size(memory["parameters"]) - 2.0 * wire;
+    let described = want["weights"] + want["gradients"] + want["optimizer"];
+    assert_near("weights, gradients and state", touched, described, 0.02);
+    assert_eq!(step.of_all("kernel:cast_f32_bf16"), 1.0, "of the rows");
+    assert_eq!(step.of("kernel:sum_of_squares_bf16"), 2.0, "one per bucket");
+}
+
 /// A table of rows on the GPU is filled through page-locked memory.
 #[test]
 fn rows_reach_the_gpu_through_pinned_memory() {

@@ -143,7 +143,7 @@ impl MemoryPlan {
                 let (longest, longest_gap) = BucketBuffers::lens(&layout, &buckets);
                 state_len + 2 * longest + longest_gap
             }
-            ZeroStage::Off | ZeroStage::Optimizer => flat_len,
+            ZeroStage::Off | ZeroStage::Optimizer => plan.unrounded_gradients_len(),
         };
         let is_compressed = on_gpu && world_size > 1 && config.comm.dtype == CommDtype::Bf16;
         let wire = match (cuts.train.kind, zero) {
@@ -219,6 +219,29 @@ impl RankPlan<'_> {
     pub fn layout(&self) -> ParamLayout {
         let options = TrainerOptions { zero: self.zero, ..TrainerOptions::default() };
         options.layout(self.spec, self.cuts.train.world_size)
+    }
+
+    /// Whether layers write gradients in bf16: those that matmuls in bf16 compute for an exchange in bf16, without an accumulation.
+    pub(super) fn rounds_gradients_in_layers(&self) -> bool {
+        let RankPlan { config, cuts, zero, device, .. } = self;
+        *device != Device::Cpu
+            && cuts.train.world_size > 1
+            && config.comm.dtype == CommDtype::Bf16
+            && config.train.precision.activations() == DType::BF16
+            && *zero != ZeroStage::Gradients
+            && cuts.train.has_one_micro_batch()
+    }
+
+    /// Elements of the gradients that are held in f32, without ZeRO 2.
+    pub(super) fn unrounded_gradients_len(&self) -> usize {
+        let (layout, spec, cuts) = (self.layout(), self.spec, self.cuts);
+        let (device, precision, max_rows) = (self.device, self.config.train.precision, cuts.max_rows);
+        match self.rounds_gradients_in_layers() {
+            true => {
+                BufferPlan { spec, layout: &layout, max_rows, device, precision }.unrounded_gradients_len()
+            }
+            false => layout.flat_len(),
+        }
     }
 
     /// Rows of this rank in the largest step.

@@ -14,7 +14,7 @@ use crate::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
 use crate::data_parallel::fixed_tree::TreeSum;
 use crate::data_parallel::gradients::{ExchangeBytes, ExchangeWay};
 use crate::data_parallel::whole_parameters::WholeParameters;
-use crate::model::{BufferPlan, PassTraffic};
+use crate::model::{BufferPlan, GradientWrites, PassTraffic};
 use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::{ParamGroups, WholeParameter};
 
@@ -54,28 +54,35 @@ impl StepTraffic {
         let global_rows = cuts.global_rows.min(plan.data.train.len());
         let is_tree = matches!(train.kind, PartitionKind::MicroShards { .. });
         let n_micro_batches = train.n_micro_batches(global_rows);
-        let mut passes = PassTraffic::default();
-        for index in 0..n_micro_batches {
-            // Micro-shards, and shards of ZeRO 2, are added up elsewhere.
-            let accumulates = index > 0 && !is_tree && zero != ZeroStage::Gradients;
-            let n_rows = train.micro_batch(global_rows, index).len();
-            let PassTraffic { weights, gradients, activations } =
-                PassTraffic::of(buffers, n_rows, target_bytes, accumulates);
-            passes.weights += weights;
-            passes.gradients += gradients;
-            passes.activations += activations;
-        }
-
         let is_rounded = device != Device::Cpu
             && world_size > 1
             && config.comm.dtype == CommDtype::Bf16
             && !is_tree
             && zero != ZeroStage::Gradients;
+        let unrounded_len = if is_rounded { plan.unrounded_gradients_len() } else { 0 };
+        let is_rounded_by_layers = is_rounded && plan.rounds_gradients_in_layers();
+        let mut passes = PassTraffic::default();
+        for index in 0..n_micro_batches {
+            // Micro-shards, and shards of ZeRO 2, are added up elsewhere.
+            let accumulates = index > 0 && !is_tree && zero != ZeroStage::Gradients;
+            let writes = match (accumulates, is_rounded_by_layers) {
+                (true, _) => GradientWrites::Accumulated,
+                (false, true) => GradientWrites::Rounded,
+                (false, false) => GradientWrites::Singles,
+            };
+            let n_rows = train.micro_batch(global_rows, index).len();
+            let PassTraffic { weights, gradients, activations } =
+                PassTraffic::of(buffers, n_rows, target_bytes, writes);
+            passes.weights += weights;
+            passes.gradients += gradients;
+            passes.activations += activations;
+        }
+
         let of_gradient = if is_rounded { DType::BF16.size_bytes() } else { single };
         let has_norm = config.train.clip_grad_norm > 0.0
             || precision == Precision::F16
             || config.train.bad_steps.on_nonfinite != BadStep::Stop;
-        let rounding = if is_rounded { flat_len * (single + of_gradient) } else { 0 };
+        let rounding = unrounded_len * (single + of_gradient);
         let gradients = rounding + own_len * of_gradient * if has_norm { 2 } else { 1 };
         // Without ZeRO the update writes the compute weights; with it they are rounded from the weights that were gathered.
         let has_copy = precision.activations() != DType::F32;

@@ -92,6 +92,11 @@ impl Layer for Linear {
         self.spec.in_features * self.spec.out_features
     }
 
+    /// Where the device's matmuls can.
+    fn can_round_gradients(&self) -> bool {
+        true
+    }
+
     fn keeps_output(&self) -> bool {
         self.spec.activation.is_some() && !self.spec.keeps_pre_activation()
     }
