@@ -35,6 +35,8 @@ impl Reduction {
 #[derive(Debug)]
 pub struct ReducedGradients<'a, 'env> {
     scope: &'a mut Scope<'env>,
+    /// The sums of a step, where they are reduced for themselves; started together with the first bucket.
+    tail: Option<TensorMut<'env>>,
     /// Buckets whose reduction has not started, the next one last.
     waiting: Vec<(usize, TensorMut<'env>)>,
     overlap: bool,
@@ -45,7 +47,7 @@ pub struct ReducedGradients<'a, 'env> {
 
 impl<'a, 'env> ReducedGradients<'a, 'env> {
     /// Splits `grads`, the whole flat buffer with its tail, into buckets. Without `overlap` they start when all are finished. The
-    /// sums in the tail, which all ranks need, are reduced with the last bucket, or at once and separately for a reduce-scatter.
+    /// sums in the tail, which all ranks need, are reduced with the last bucket, or separately for a reduce-scatter.
     ///
     /// # Errors
     /// [`KernelError::OutOfRange`] if the buffer is not as long as the plan's; those of the collective.
@@ -58,28 +60,54 @@ impl<'a, 'env> ReducedGradients<'a, 'env> {
     ) -> Result<Self> {
         if reduction == Reduction::ToAll {
             let waiting = split_buckets(plan, grads)?;
-            return Ok(ReducedGradients { scope, waiting, overlap, reduction, tail_len: TAIL_ELEMENTS });
+            let tail = None;
+            return Ok(ReducedGradients {
+                scope,
+                tail,
+                waiting,
+                overlap,
+                reduction,
+                tail_len: TAIL_ELEMENTS,
+            });
         }
         let flat_len = grads.numel().saturating_sub(TAIL_ELEMENTS);
         let (grads, tail) = grads.split_at(flat_len)?;
-        scope.all_reduce(ReduceOp::Sum, tail)?;
         let waiting = split_buckets(&plan.without_tail(), grads)?;
-        Ok(ReducedGradients { scope, waiting, overlap, reduction, tail_len: 0 })
+        Ok(ReducedGradients { scope, tail: Some(tail), waiting, overlap, reduction, tail_len: 0 })
     }
 
     /// Starts the remaining buckets and waits for all of them.
     pub fn finish(mut self) -> Result<()> {
-        while !self.waiting.is_empty() {
-            self.start_next()?;
-        }
+        self.start(usize::MAX)?;
         Ok(self.scope.wait_all()?)
     }
 
-    fn start_next(&mut self) -> Result<()> {
-        let Some((_, bucket)) = self.waiting.pop() else { return Ok(()) };
-        let tail_len = if self.waiting.is_empty() { self.tail_len } else { 0 };
-        self.reduction.start(self.scope, bucket, tail_len)
+    /// Starts the next `n` buckets, or as many as there are, as one piece of work.
+    fn start(&mut self, n: usize) -> Result<()> {
+        let next = self.waiting.split_off(self.waiting.len().saturating_sub(n));
+        let (mut n_after, tail_len) = (next.len() + self.waiting.len(), self.tail_len);
+        let next = next.into_iter().rev().map(|(_, bucket)| {
+            n_after -= 1;
+            (bucket, if n_after == 0 { tail_len } else { 0 })
+        });
+        start_together(self.scope, self.reduction, self.tail.take(), next.collect())
     }
+}
+
+/// Starts to reduce these buckets, each with the length of its tail, and the sums of a step before them; as one piece of work.
+fn start_together<'env>(
+    scope: &mut Scope<'env>,
+    reduction: Reduction,
+    sums: Option<TensorMut<'env>>,
+    buckets: Vec<(TensorMut<'env>, usize)>,
+) -> Result<()> {
+    let start = |scope: &mut Scope<'env>| -> Result<()> {
+        if let Some(sums) = sums {
+            scope.all_reduce(ReduceOp::Sum, sums)?;
+        }
+        buckets.into_iter().try_for_each(|(bucket, tail_len)| reduction.start(scope, bucket, tail_len))
+    };
+    scope.together(start)
 }
 
 /// Splits the buffer into buckets with their start, the last one first.
@@ -130,7 +158,7 @@ impl GradientSink for ReducedGradients<'_, '_> {
             if !ready(*first, bucket, self.waiting.len() == 1) {
                 break;
             }
-            self.start_next()?;
+            self.start(1)?;
         }
         Ok(())
     }
@@ -145,6 +173,8 @@ impl GradientSink for ReducedGradients<'_, '_> {
 #[derive(Debug)]
 pub(crate) struct CompressedGradients<'a, 'env> {
     scope: &'a mut Scope<'env>,
+    /// The sums of a step, until they start together with the first bucket.
+    tail: Option<TensorMut<'env>>,
     /// Gradients in f32 before they are rounded.
     singles: TensorMut<'env>,
     unrounded: &'env Unrounded,
@@ -155,7 +185,8 @@ pub(crate) struct CompressedGradients<'a, 'env> {
 }
 
 impl<'a, 'env> CompressedGradients<'a, 'env> {
-    /// Reduces the gradients in `wire`, after those in `singles` were rounded to it. The sums in `tail` start at once.
+    /// Reduces the gradients in `wire`, after those in `singles` were rounded to it. The sums in `tail` start with
+    /// the first bucket.
     ///
     /// # Errors
     /// [`KernelError::OutOfRange`] if the buffer is not as long as the plan's; those of the collective.
@@ -168,25 +199,26 @@ impl<'a, 'env> CompressedGradients<'a, 'env> {
         overlap: bool,
         reduction: Reduction,
     ) -> Result<Self> {
-        scope.all_reduce(ReduceOp::Sum, tail)?;
         let Wire { grads, unrounded } = wire;
         let waiting = split_buckets(&plan.without_tail(), grads.view_mut())?;
-        Ok(CompressedGradients { scope, singles, unrounded, waiting, overlap, reduction })
+        let tail = Some(tail);
+        Ok(CompressedGradients { scope, tail, singles, unrounded, waiting, overlap, reduction })
     }
 
-    fn start_next(&mut self) -> Result<()> {
-        if let Some((first, mut bucket)) = self.waiting.pop() {
+    /// As [`ReducedGradients::start`].
+    fn start(&mut self, n: usize) -> Result<()> {
+        let next = self.waiting.split_off(self.waiting.len().saturating_sub(n));
+        let mut buckets = Vec::with_capacity(next.len());
+        for (first, mut bucket) in next.into_iter().rev() {
             round(self.unrounded, &self.singles, first, &mut bucket)?;
-            self.reduction.start(self.scope, bucket, 0)?;
+            buckets.push((bucket, 0));
         }
-        Ok(())
+        start_together(self.scope, self.reduction, self.tail.take(), buckets)
     }
 
     /// Starts the remaining buckets and waits for all of them; the optimiser then reads the sums in bf16.
     pub(crate) fn finish(mut self) -> Result<()> {
-        while !self.waiting.is_empty() {
-            self.start_next()?;
-        }
+        self.start(usize::MAX)?;
         Ok(self.scope.wait_all()?)
     }
 }
@@ -204,7 +236,7 @@ impl GradientSink for CompressedGradients<'_, '_> {
     fn finished(&mut self, end: usize) -> Result<()> {
         while self.overlap && self.waiting.last().is_some_and(|(first, bucket)| first + bucket.numel() <= end)
         {
-            self.start_next()?;
+            self.start(1)?;
         }
         Ok(())
     }

@@ -171,11 +171,18 @@ impl<'w> Replica<'w> {
         if n_ranks == 1 {
             return Ok(());
         }
-        for (buffer, share) in self.model.averaged_buffers_mut().zip(&mut self.shares_of_buffers) {
+        let Replica { world, model, shares_of_buffers: shares, .. } = self;
+        for (buffer, share) in model.averaged_buffers_mut().zip(&mut *shares) {
             // In this order nothing overflows.
             let share_of_mean = (1.0 / n_ranks as f64).into();
             ops::map(MapOp::Mul, Input::Tensor(buffer.view()), share_of_mean, share.view_mut())?;
-            self.world.tensor_group().all_reduce(ReduceOp::Sum, share.view_mut())?;
+        }
+        if !shares.is_empty() {
+            let group = world.tensor_group();
+            let mut sum = |share: &mut Tensor| group.all_reduce(ReduceOp::Sum, share.view_mut());
+            group.together(|| shares.iter_mut().try_for_each(&mut sum))?;
+        }
+        for (buffer, share) in model.averaged_buffers_mut().zip(&*shares) {
             ops::copy(share.view(), buffer.view_mut())?;
         }
         Ok(())

@@ -51,6 +51,15 @@ impl Counted {
 
 /// Runs that differ in their number of steps; None where there are no virtual GPUs.
 fn counts_of_a_step(n_gpus: usize, settings: &[&str]) -> Option<Counted> {
+    counts_of_a_step_with(n_gpus, &[("VGPU_CHECK", "1"), ("VGPU_LT_REFUSE", "")], &[], settings)
+}
+
+fn counts_of_a_step_with(
+    n_gpus: usize,
+    more_env: &[(&str, &str)],
+    more_args: &[&str],
+    settings: &[&str],
+) -> Option<Counted> {
     let folder = temp_dir();
     let mut of_runs: Vec<BTreeMap<String, f64>> = Vec::new();
     for steps in [4, 12] {
@@ -61,7 +70,9 @@ fn counts_of_a_step(n_gpus: usize, settings: &[&str]) -> Option<Counted> {
         let mut args =
             vec!["train", "-q", "--device", "cuda", "--out", out.to_str().unwrap(), "--set", &steps];
         args.extend(set(settings));
-        let env = [("VGPU_CHECK", "1"), ("VGPU_LT_REFUSE", ""), ("VGPU_COUNTS", counted.to_str().unwrap())];
+        args.extend(more_args);
+        let env: Vec<_> =
+            more_env.iter().copied().chain([("VGPU_COUNTS", counted.to_str().unwrap())]).collect();
         on_gpus(n_gpus, n_gpus, &args, &env)?.ok();
         of_runs.push(counts(&counted));
     }
@@ -161,6 +172,29 @@ fn matmuls_in_bf16_write_the_gradients_that_travel() {
     assert_near("weights, gradients and state", touched, described, 0.02);
     assert_eq!(step.of_all("kernel:cast_f32_bf16"), 1.0, "of the rows");
     assert_eq!(step.of("kernel:sum_of_squares_bf16"), 2.0, "one per bucket");
+}
+
+/// A non-blocking communicator starts a thread for each call or group of calls that is not replayed from a graph.
+#[test]
+fn a_step_without_a_graph_makes_few_calls_of_nccl() {
+    let two_buckets = ["model.hidden=[128]", "comm.bucket_mib=0.001"];
+    for (settings, calls, n_collectives) in [
+        (&[] as &[&str], 2.0, 2.0),
+        // All buckets at once.
+        (&["comm.overlap=false"], 1.0, 2.0),
+        // The sums of a step go with the first bucket.
+        (&["comm.dtype=bf16"], 2.0, 3.0),
+        // The norm, and two gathers of weights.
+        (&["comm.zero=1"], 5.0, 6.0),
+        // All directions at once.
+        (&["optimizer.kind=muon", "model.hidden=[128,64,64]"], 4.0 + 1.0, 4.0 + 3.0),
+    ] {
+        let settings = [&two_buckets[..], settings].concat();
+        let Some(step) = counts_of_a_step_with(2, &[], &["--cuda-graph", "off"], &settings) else { return };
+        let collectives = ["ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast"];
+        let n: f64 = collectives.into_iter().map(|name| step.of(name)).sum();
+        assert_eq!((step.of("nccl_launches"), n), (calls, n_collectives), "{settings:?}");
+    }
 }
 
 /// A table of rows on the GPU is filled through page-locked memory.
