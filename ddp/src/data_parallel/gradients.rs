@@ -107,24 +107,25 @@ pub enum ExchangeWay {
 
 impl ExchangeBytes {
     /// The bytes of a step that exchanges `flat_len` gradients and the sums this way, counted for ring algorithms.
-    pub fn new(way: ExchangeWay, world_size: usize, flat_len: usize) -> Self {
+    ///
+    /// - `weight_bytes`: of all weights, if ranks gather them
+    pub fn new(way: ExchangeWay, world_size: usize, flat_len: usize, weight_bytes: usize) -> Self {
         let (n, f32_bytes) = (world_size as u64, size_of::<f32>() as u64);
         // A reduce-scatter or all-gather over a ring sends all shards but one.
         let once = |bytes: u64| (n - 1) * bytes / n;
         let (flat, tail) = (f32_bytes * flat_len as u64, f32_bytes * TAIL_ELEMENTS as u64);
         let all_reduce = 2 * once(flat + tail);
+        let weights = once(weight_bytes as u64);
         let sent = match way {
             ExchangeWay::Alone => 0,
             ExchangeWay::AllReduce { is_rounded: false } => all_reduce,
             ExchangeWay::AllReduce { is_rounded: true } => once(flat) + 2 * once(tail),
-            ExchangeWay::ReduceScatter { is_rounded: false } => 2 * once(flat) + 2 * once(tail),
-            ExchangeWay::ReduceScatter { is_rounded: true } => once(flat / 2) + once(flat) + 2 * once(tail),
+            ExchangeWay::ReduceScatter { is_rounded: false } => once(flat) + weights + 2 * once(tail),
+            ExchangeWay::ReduceScatter { is_rounded: true } => once(flat / 2) + weights + 2 * once(tail),
             ExchangeWay::EveryMicroBatch { n_micro_batches } => {
-                (n_micro_batches as u64 + 1) * once(flat) + 2 * once(tail)
+                n_micro_batches as u64 * once(flat) + weights + 2 * once(tail)
             }
-            ExchangeWay::Tree { sent, gathers_weights } => {
-                sent + if gathers_weights { once(flat) } else { 0 }
-            }
+            ExchangeWay::Tree { sent, gathers_weights } => sent + if gathers_weights { weights } else { 0 },
         };
         ExchangeBytes { sent, all_reduce }
     }
@@ -249,12 +250,13 @@ impl Gradients {
     }
 
     /// Bytes that this rank sends in a step of `n_micro_batches` micro-batches per rank, counted for ring algorithms: gradients, sums and
-    /// gathered weights.
+    /// gathered weights, which take `weight_bytes`.
     pub(crate) fn exchange_bytes(
         &self,
         world_size: usize,
         flat_len: usize,
         n_micro_batches: usize,
+        weight_bytes: usize,
     ) -> ExchangeBytes {
         let way = match &self.exchange {
             Exchange::Alone => ExchangeWay::Alone,
@@ -270,7 +272,7 @@ impl Gradients {
                 ExchangeWay::Tree { sent: tree.exchange_bytes(), gathers_weights: self.gathers_weights }
             }
         };
-        ExchangeBytes::new(way, world_size, flat_len)
+        ExchangeBytes::new(way, world_size, flat_len, weight_bytes)
     }
 
     /// Computes the gradients of a micro-batch and adds them to those of earlier micro-batches. After the step's last one they are

@@ -96,6 +96,13 @@ impl BufferPlan<'_> {
         let plan = Plan::new(layers::of_spec(self.spec), self.layout, self.spec.n_features(), sizes);
         plan.unrounded_gradients().iter().map(ExactSizeIterator::len).sum()
     }
+
+    /// Elements of the weights that passes read in f32.
+    pub fn master_reads_len(&self) -> usize {
+        let sizes = Sizes { max_rows: self.max_rows, device: self.device, precision: self.precision };
+        let plan = Plan::new(layers::of_spec(self.spec), self.layout, self.spec.n_features(), sizes);
+        plan.master_reads().iter().map(ExactSizeIterator::len).sum()
+    }
 }
 
 impl ModelBytes {

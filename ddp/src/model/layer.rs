@@ -102,6 +102,12 @@ pub trait Layer: Debug + Send {
         false
     }
 
+    /// Whether the passes read parameter `index` in f32 ([`super::pass::ParamViews::master`]), where the layer's outputs are of the
+    /// format `outputs`; not only in the format of activations ([`super::pass::ParamViews::compute`]).
+    fn reads_master(&self, _index: usize, _outputs: DType) -> bool {
+        true
+    }
+
     /// Makes what the layer keeps on `device`; `slots` are its parameters.
     ///
     /// # Errors

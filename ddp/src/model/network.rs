@@ -25,6 +25,8 @@ pub struct Network {
     pub(super) layout: ParamLayout,
     pub(super) buffers: Buffers<Tensor>,
     pub(super) registered: Registered,
+    /// Whether all master weights are those of the last update, not only the shards that this rank updates.
+    has_whole_weights: bool,
 }
 
 impl Network {
@@ -72,7 +74,7 @@ impl Network {
             |buffer: &BufferSpec| Tensor::zeros_for(buffer.kind, &buffer.dims, buffer.dtype, sizes.device);
         let buffers = Buffers::make(&plan, layout.flat_len(), &mut make)?;
         let registered = Registered::new(plan.steps.iter().map(|step| &*step.layer), sizes.device)?;
-        Ok(Network { plan, layout, buffers, registered })
+        Ok(Network { plan, layout, buffers, registered, has_whole_weights: true })
     }
 
     /// A model of these layers in forward order, on rows of `n_features`: [`Network::of_layers`] with the layout of a world in which
@@ -95,7 +97,7 @@ impl Network {
     ///
     /// Source: `torch.nn.Module.to`.
     pub fn to(self, device: Device) -> Result<Self> {
-        let Network { plan, layout, buffers, registered } = self;
+        let Network { plan, layout, buffers, registered, .. } = self;
         let (sizes, n_features) = (Sizes { device, ..plan.sizes }, plan.n_features);
         let mut moved = Self::of_layers(plan.into_layers(), layout, n_features, sizes)?;
         moved.registered.copy_from(&registered)?;
@@ -126,6 +128,7 @@ impl Network {
     /// [`KernelError::Shape`] for another number of elements; those of the copy.
     pub fn set_weights(&mut self, weights: TensorRef<'_>) -> Result<()> {
         ops::copy(weights, self.buffers.master_weights.view_mut())?;
+        self.has_whole_weights = true;
         self.refresh_compute_weights(0..self.layout.flat_len())
     }
 
@@ -237,8 +240,33 @@ impl Network {
     }
 
     /// The flat buffer of master weights.
+    ///
+    /// # Panics
+    /// In a trainer that [gathers weights in the format of matmuls](crate::train::trainer::TrainerOptions::gathers_short_weights), after a
+    /// step and before `Trainer::gather_weights`.
     pub fn weights(&self) -> &Tensor {
+        assert!(self.has_whole_weights, "each rank holds its shards of the weights: gather them first");
         &self.buffers.master_weights
+    }
+
+    /// The flat buffer of master weights, of which this rank's shards may be all that is up to date.
+    pub(crate) fn own_weights(&self) -> &Tensor {
+        &self.buffers.master_weights
+    }
+
+    /// Whether all master weights are up to date on this rank.
+    pub(crate) fn has_whole_weights(&self) -> bool {
+        self.has_whole_weights
+    }
+
+    /// Records whether all master weights are up to date on this rank.
+    pub(crate) fn set_has_whole_weights(&mut self, has_whole_weights: bool) {
+        self.has_whole_weights = has_whole_weights;
+    }
+
+    /// See [`Plan::master_reads`].
+    pub(crate) fn master_reads(&self) -> Vec<Range<usize>> {
+        self.plan.master_reads()
     }
 
     /// The flat buffers of weights, writable; what changes one must change the other alike.

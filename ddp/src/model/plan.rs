@@ -136,6 +136,26 @@ impl Plan {
         self.steps.iter().rev().filter_map(writes).filter(|range| !range.is_empty()).collect()
     }
 
+    /// Ranges of the flat buffer of weights that passes read in f32, disjoint and in order; of the others they read the copy in the
+    /// format of activations alone.
+    pub(crate) fn master_reads(&self) -> Vec<Range<usize>> {
+        let mut reads: Vec<_> = self.steps.iter().flat_map(|step| self.master_reads_of(step)).collect();
+        reads.sort_unstable_by_key(|range| range.start);
+        reads.dedup();
+        reads
+    }
+
+    fn master_reads_of(&self, step: &Step) -> impl Iterator<Item = Range<usize>> {
+        let outputs = match step.y {
+            Value::Input => DType::F32,
+            Value::Buffer(index) => self.values[index].dtype,
+        };
+        let params = step.params.iter().enumerate();
+        params
+            .filter(move |(index, _)| step.layer.reads_master(*index, outputs))
+            .map(|(_, param)| param.range.clone())
+    }
+
     /// Makes what the layers keep on the device.
     ///
     /// # Errors

@@ -45,6 +45,14 @@ pub struct TrainerOptions {
     pub graph: GraphMode,
     /// ZeRO stage: the training state that is sharded over the ranks.
     pub zero: ZeroStage,
+    /// Whether ranks with shards of the weights (ZeRO) gather them after an update in the format of matmuls, if they compute on GPUs in
+    /// bf16 or f16: half as many bytes. Before whole master weights are read, [`Trainer::gather_weights`] gathers them; what the trainer
+    /// does by itself calls it, but [`Network::weights`] panics without, and so does [`Checkpoints::save`].
+    ///
+    /// [`Trainer::gather_weights`]: crate::train::trainer::Trainer::gather_weights
+    /// [`Network::weights`]: crate::model::Network::weights
+    /// [`Checkpoints::save`]: crate::train::checkpoints::Checkpoints::save
+    pub gathers_short_weights: bool,
     /// Number of micro-shards of every global batch, a power of two and at least the number of ranks. Their gradients are summed
     /// along one fixed tree, so any number of ranks trains to the same bits.
     pub micro_shards: Option<usize>,
@@ -68,6 +76,7 @@ impl Default for TrainerOptions {
             divide_update_from: 8 << 20,
             graph: GraphMode::Auto,
             zero: ZeroStage::Off,
+            gathers_short_weights: false,
             micro_shards: None,
             loss_scaling: None,
             nonfinite: NonFinite::Fail,

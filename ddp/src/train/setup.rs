@@ -157,6 +157,7 @@ pub(crate) fn trainer_options(
         has_one_micro_batch: partition.train.has_one_micro_batch(),
         graph,
         zero: comm.zero,
+        gathers_short_weights: true,
         micro_shards: match partition.train.kind {
             PartitionKind::MicroShards { n_shards } => Some(n_shards),
             PartitionKind::Ranks { .. } | PartitionKind::SharedMicroBatches { .. } => None,

@@ -85,9 +85,10 @@ fn described(n_ranks: usize, settings: &[&str]) -> (BTreeMap<String, f64>, BTree
     let mut args = vec!["describe", "--json", "--device", "cuda", "--world-size", &world_size];
     args.extend(set(settings));
     let report: serde_json::Value = serde_json::from_str(&run_ok(single(&args)).stdout).unwrap();
-    let traffic = report["traffic"][0].as_object().unwrap();
+    let stage = if settings.contains(&"comm.zero=1") { 1 } else { 0 };
+    let traffic = report["traffic"][stage].as_object().unwrap();
     let traffic = traffic.iter().map(|(kind, bytes)| (kind.clone(), bytes.as_f64().unwrap()));
-    let memory = report["memory"][0]["bytes"].as_array().unwrap().iter();
+    let memory = report["memory"][stage]["bytes"].as_array().unwrap().iter();
     let memory = memory.map(|of| (of["what"].as_str().unwrap().to_owned(), of["bytes"].as_f64().unwrap()));
     (traffic.collect(), memory.collect())
 }
@@ -172,6 +173,26 @@ fn matmuls_in_bf16_write_the_gradients_that_travel() {
     assert_near("weights, gradients and state", touched, described, 0.02);
     assert_eq!(step.of_all("kernel:cast_f32_bf16"), 1.0, "of the rows");
     assert_eq!(step.of("kernel:sum_of_squares_bf16"), 2.0, "one per bucket");
+}
+
+/// With sharded weights ranks gather what matmuls read, in bf16, and the bias of the last layer in f32.
+#[test]
+fn sharded_weights_are_gathered_in_the_format_of_matmuls() {
+    let settings = ["model.hidden=[128]", "comm.zero=1", "train.precision=bf16"];
+    let Some(step) = counts_of_a_step(2, &settings) else { return };
+    let (want, memory) = described(2, &settings);
+    let (single, short) = (memory["parameters"], memory["working copy"]);
+    // The count includes the ten values of that bias, on one rank of two.
+    assert_near("gathered", step.of("written:ncclAllGather"), short + 40.0, 0.005);
+    // The master weights of a rank's own half alone are read and written. Its state is as large as the compute weights.
+    assert_near("master weights", step.of_size(single), single, 0.02);
+    let gathered = step.of("read:ncclAllGather") + step.of("written:ncclAllGather");
+    let touched = step.of_size(single) + step.of_size(short) - gathered;
+    assert_near("weights and state", touched, want["weights"] + want["optimizer"], 0.02);
+    assert_eq!(step.of_all("kernel:cast_f32_bf16"), 1.0, "of the rows");
+    // Half of the weights are sent, in bf16, after half of the gradients, in f32.
+    let flat_sent = single / 2.0 + short / 2.0;
+    assert_near("sent", want["exchange"], flat_sent, 0.005);
 }
 
 /// A non-blocking communicator starts a thread for each call or group of calls that is not replayed from a graph.

@@ -13,6 +13,7 @@ use crate::data::order::partition::PartitionKind;
 use crate::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
 use crate::data_parallel::fixed_tree::TreeSum;
 use crate::data_parallel::gradients::{ExchangeBytes, ExchangeWay};
+use crate::data_parallel::weight_gather::ShortGather;
 use crate::data_parallel::whole_parameters::WholeParameters;
 use crate::model::{BufferPlan, GradientWrites, PassTraffic};
 use crate::optim::optimizer::Optimizer;
@@ -84,12 +85,21 @@ impl StepTraffic {
             || config.train.bad_steps.on_nonfinite != BadStep::Stop;
         let rounding = unrounded_len * (single + of_gradient);
         let gradients = rounding + own_len * of_gradient * if has_norm { 2 } else { 1 };
-        // Without ZeRO the update writes the compute weights; with it they are rounded from the weights that were gathered.
+        // The update writes the compute weights, unless ranks gather weights in f32: then they are rounded from those.
         let has_copy = precision.activations() != DType::F32;
+        let gathers_short = zero != ZeroStage::Off && {
+            let n_reads = buffers.master_reads_len();
+            ShortGather::is_used(device, precision.activations(), flat_len, n_reads)
+        };
         let copy = match (has_copy, zero) {
             (false, _) => 0,
             (true, ZeroStage::Off) => flat_len * short,
+            (true, _) if gathers_short => own_len * short,
             (true, _) => flat_len * (single + short),
+        };
+        let weight_bytes = match gathers_short {
+            true => ShortGather::bytes(precision.activations(), flat_len, buffers.master_reads_len()),
+            false => flat_len * single,
         };
         let n_states =
             Optimizer::n_moments(&config.optimizer) + usize::from(config.optimizer.ema_decay > 0.0);
@@ -118,7 +128,8 @@ impl StepTraffic {
             optimizer: (2 * n_states * own_len + state_reads) * single,
             activations: passes.activations,
             rows: rows_moved(plan),
-            exchange: (ExchangeBytes::new(way, world_size, flat_len).sent + of_optimizer) as usize,
+            exchange: (ExchangeBytes::new(way, world_size, flat_len, weight_bytes).sent + of_optimizer)
+                as usize,
         }
     }
 
