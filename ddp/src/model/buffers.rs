@@ -97,6 +97,13 @@ impl BufferPlan<'_> {
         plan.unrounded_gradients().iter().map(ExactSizeIterator::len).sum()
     }
 
+    /// The format of input of [`super::Network::input_format`].
+    pub fn input_format(&self) -> DType {
+        let sizes = Sizes { max_rows: self.max_rows, device: self.device, precision: self.precision };
+        let plan = Plan::new(layers::of_spec(self.spec), self.layout, self.spec.n_features(), sizes);
+        plan.short_input().unwrap_or(DType::F32)
+    }
+
     /// Elements of the weights that passes read in f32.
     pub fn master_reads_len(&self) -> usize {
         let sizes = Sizes { max_rows: self.max_rows, device: self.device, precision: self.precision };

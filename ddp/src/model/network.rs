@@ -9,7 +9,7 @@ use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef, ops}
 use super::buffers::Buffers;
 use super::layer::{BufferSpec, Layer, Sizes};
 use super::layout::{ParamLayout, Statistic};
-use super::plan::{Plan, Value};
+use super::plan::{CONVERTED, Plan, Value};
 use super::registered::Registered;
 use super::weights::WeightsMut;
 use super::{ModelSpec, init, layers};
@@ -224,6 +224,11 @@ impl Network {
         self.plan.n_features
     }
 
+    /// The format in which passes read their input without converting it; f32 input they take in any case.
+    pub fn input_format(&self) -> DType {
+        self.plan.short_input().unwrap_or(DType::F32)
+    }
+
     /// Number formats.
     pub fn precision(&self) -> Precision {
         self.plan.sizes.precision
@@ -306,11 +311,12 @@ impl Network {
     }
 }
 
-/// The value of this place in the pass over `x`.
+/// The value of this place in the pass over `x`. Input that is not f32 is converted already.
 pub(super) fn view<'a>(values: &'a [Tensor], value: Value, x: TensorRef<'a>) -> Result<TensorRef<'a>> {
     let (n_rows, _) = x.shape().rows_cols();
     match value {
         Value::Input => Ok(x),
+        CONVERTED if x.dtype() != DType::F32 => Ok(x),
         Value::Buffer(index) => values[index].view().rows(0, n_rows),
     }
 }

@@ -55,6 +55,9 @@ pub(crate) enum Value {
     Buffer(usize),
 }
 
+/// The converted input, where the first layer converts it.
+pub(crate) const CONVERTED: Value = Value::Buffer(0);
+
 /// The backward pass of one layer.
 #[derive(Debug, Default)]
 pub(crate) struct BackwardStep {
@@ -134,6 +137,15 @@ impl Plan {
             step.backward.as_ref().filter(|_| !is_rounded).map(|backward| backward.flat.clone())
         };
         self.steps.iter().rev().filter_map(writes).filter(|range| !range.is_empty()).collect()
+    }
+
+    /// The format of input that needs no conversion, next to f32: that of activations, if the conversion is all that writes its place.
+    pub(crate) fn short_input(&self) -> Option<DType> {
+        let [cast, rest @ ..] = &self.steps[..] else { return None };
+        let is_overwritten = |step: &Step| step.y == cast.y && step.layer.kind() != LayerKind::SkipBegin;
+        let is_first = cast.layer.kind() == LayerKind::Cast && cast.y == CONVERTED;
+        let format = self.sizes.precision.activations();
+        (is_first && format != DType::F32 && !rest.iter().any(is_overwritten)).then_some(format)
     }
 
     /// Ranges of the flat buffer of weights that passes read in f32, disjoint and in order; of the others they read the copy in the

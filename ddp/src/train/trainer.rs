@@ -438,7 +438,8 @@ impl<'w> Trainer<'w> {
             extra: f64::from(request.vote),
             loss_limit: request.loss_limit,
         };
-        gpu.send(slot, rows, scalars, replica.optimizer.group_lrs())?;
+        let input = replica.model.input_format();
+        gpu.send(slot, rows, input, scalars, replica.optimizer.group_lrs())?;
         if gpu.is_first_of(shape) {
             matmul_choices::choose(replica, gpu, slot, shape)?;
         }

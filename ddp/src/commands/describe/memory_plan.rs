@@ -244,6 +244,13 @@ impl RankPlan<'_> {
         }
     }
 
+    /// The format of rows that are gathered on the GPU.
+    pub(super) fn gathered_format(&self) -> DType {
+        let (layout, spec, cuts) = (self.layout(), self.spec, self.cuts);
+        let (device, precision, max_rows) = (self.device, self.config.train.precision, cuts.max_rows);
+        BufferPlan { spec, layout: &layout, max_rows, device, precision }.input_format()
+    }
+
     /// Rows of this rank in the largest step.
     pub(super) fn step_rows(&self) -> usize {
         self.cuts.train.n_own_rows(self.cuts.global_rows.min(self.data.train.len()))
@@ -254,7 +261,7 @@ impl RankPlan<'_> {
         let train = self.data.train.layout();
         let converts = train.dtype != DType::F32 || self.data.preprocessor.normalizer.is_some();
         let shape = if self.keeps_rows_on_device {
-            DeviceShape::gathered(train)
+            DeviceShape::gathered(train).gathered_in(self.gathered_format())
         } else {
             DeviceShape::sent(train, converts)
         };

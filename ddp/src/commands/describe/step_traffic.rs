@@ -80,6 +80,10 @@ impl StepTraffic {
         }
 
         let of_gradient = if is_rounded { DType::BF16.size_bytes() } else { single };
+        // Rows that are gathered in the format of activations are not converted by the first layer.
+        let is_converted = plan.keeps_rows_on_device && plan.gathered_format() != DType::F32;
+        let conversion =
+            if is_converted { plan.step_rows() * row.n_features() * (single + short) } else { 0 };
         let has_norm = config.train.clip_grad_norm > 0.0
             || precision == Precision::F16
             || config.train.bad_steps.on_nonfinite != BadStep::Stop;
@@ -126,7 +130,7 @@ impl StepTraffic {
             weights: passes.weights + (2 * own_len + norm_reads) * single + copy,
             gradients: passes.gradients + gradients,
             optimizer: (2 * n_states * own_len + state_reads) * single,
-            activations: passes.activations,
+            activations: passes.activations - conversion,
             rows: rows_moved(plan),
             exchange: (ExchangeBytes::new(way, world_size, flat_len, weight_bytes).sent + of_optimizer)
                 as usize,
@@ -173,7 +177,8 @@ fn rows_moved(plan: &RankPlan<'_>) -> usize {
         Device::Cuda(_) if plan.keeps_rows_on_device => {
             // The row's number is written once, and read for the features, the targets and the weight.
             let n_parts = 2 + usize::from(row.has_weights);
-            stored + floats + targets + DType::I64.size_bytes() * (1 + n_parts)
+            let gathered = row.n_features() * plan.gathered_format().size_bytes();
+            stored + gathered + targets + DType::I64.size_bytes() * (1 + n_parts)
         }
         Device::Cuda(_) => stored + if converts { features + floats } else { 0 },
         Device::Cpu => stored + floats + targets,
