@@ -16,6 +16,9 @@ const RUN: [&str; 7] = [
     "log.every_steps=1000",
 ];
 const MORE_STEPS: f64 = 8.0;
+/// Rows of a batch, and features of a row.
+const N_ROWS: f64 = 719.0;
+const N_FEATURES: f64 = 64.0;
 
 fn set<'a>(settings: &[&'a str]) -> Vec<&'a str> {
     RUN.iter().chain(settings).flat_map(|setting| ["--set", *setting]).collect()
@@ -129,7 +132,9 @@ fn a_step_moves_as_many_bytes_as_described() {
         );
         let gradients = step.of_size(memory["gradients"]);
         assert_near(&format!("{what}: gradients"), gradients, want["gradients"], 0.02);
-        let all = step.of_all("read:") + step.of_all("written:");
+        // Each thread that gathers a part of a row reads its number.
+        let again = step.of_all("read:load_rows") - N_ROWS * (N_FEATURES * 4.0 + 8.0);
+        let all = step.of_all("read:") + step.of_all("written:") - again;
         let rest = want["activations"] + want["rows"];
         // The norms of LAMB take two reductions per parameter, whose partial sums count next to so small a model.
         let tolerance = if what.contains("lamb") { 0.1 } else { 0.05 };
@@ -215,6 +220,18 @@ fn a_step_without_a_graph_makes_few_calls_of_nccl() {
         let collectives = ["ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast"];
         let n: f64 = collectives.into_iter().map(|name| step.of(name)).sum();
         assert_eq!((step.of("nccl_launches"), n), (calls, n_collectives), "{settings:?}");
+    }
+}
+
+/// The order of blocks of rows is computed on the GPU, as any other: only an epoch's blocks are copied there.
+#[test]
+fn no_row_numbers_are_sent_of_blocks_on_the_gpu() {
+    for mode in ["full", "blocks"] {
+        let mode = format!("data.shuffle_mode={mode}");
+        let Some(step) = counts_of_a_step_with(1, &[], &[], &["model.hidden=[16]", &mode]) else { return };
+        assert_eq!(step.of("bytes:htod_pinned"), 0.0, "{mode}");
+        // Two steps are an epoch; its blocks are two numbers each, and here there is one.
+        assert!(step.of("bytes:htod_pageable") <= 8.0, "{mode}: {} bytes", step.of("bytes:htod_pageable"));
     }
 }
 

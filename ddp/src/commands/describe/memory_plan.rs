@@ -273,7 +273,10 @@ impl RankPlan<'_> {
             let n_rows = self.cuts.eval.max_rows.min(eval.len().div_ceil(self.cuts.eval.n_parts));
             2 * DeviceShape::sent(eval.layout(), converts).size_bytes(n_rows)
         });
-        let order = if self.numbers_rows_on_device() { DeviceOrder::SIZE_BYTES } else { 0 };
+        let order = match self.numbers_rows_on_device() {
+            true => DeviceOrder::size_bytes(self.shuffle().n_blocks()),
+            false => 0,
+        };
         let table = if self.keeps_rows_on_device { DeviceTable::size_bytes(&*self.data.train) } else { 0 };
         steps + eval + order + table
     }
@@ -294,7 +297,11 @@ impl RankPlan<'_> {
 
     /// Whether the GPU keeps all rows and computes their order.
     fn numbers_rows_on_device(&self) -> bool {
-        self.keeps_rows_on_device && Shuffle::new(&self.config.data, &*self.data.train).is_permutation()
+        self.keeps_rows_on_device && self.shuffle().is_computed_on_gpus()
+    }
+
+    fn shuffle(&self) -> Shuffle {
+        Shuffle::new(&self.config.data, &*self.data.train)
     }
 }
 
