@@ -89,8 +89,7 @@ impl<T> Buffers<T> {
 }
 
 impl BufferPlan<'_> {
-    /// Elements of the gradients that layers write in f32 in every precision: those of
-    /// [`super::plan::Plan::unrounded_gradients`].
+    /// Elements of the gradients that layers write in f32 in every precision.
     pub fn unrounded_gradients_len(&self) -> usize {
         let sizes = Sizes { max_rows: self.max_rows, device: self.device, precision: self.precision };
         let plan = Plan::new(layers::of_spec(self.spec), self.layout, self.spec.n_features(), sizes);
