@@ -80,6 +80,78 @@ fn a_world_of_one_keeps_the_contract_on_its_gpu_without_nccl() {
     world.tensor_group().wait_until(|| Ok(std::mem::replace(&mut done, true))).unwrap();
 }
 
+/// Collectives that start together have the results of single ones, and are ordered with the work around them alike.
+#[test]
+fn collectives_that_start_together_are_as_single_ones() {
+    let Some(_gpus) = gpus(2) else { return };
+    threads::run(2, |world| {
+        let device = connect(&world);
+        let (group, rank, n) = (world.tensor_group(), world.rank().0, 4_000);
+        let ones = Tensor::ones(&[n], DType::F32, device).unwrap();
+        let mut buf = Tensor::zeros(&[4 * n], DType::F32, device).unwrap();
+        let mut squares = Tensor::zeros(&[1], DType::F64, device).unwrap();
+        for _ in 0..3 {
+            for quarter in 0..4 {
+                ops::copy(ones.view(), buf.view_mut().range(quarter * n, (quarter + 1) * n).unwrap())
+                    .unwrap();
+            }
+            group
+                .scope(|scope| {
+                    let (a, rest) = buf.view_mut().split_at(n)?;
+                    let (b, rest) = rest.split_at(n)?;
+                    let (c, d) = rest.split_at(n)?;
+                    scope.sum_squares_into(squares.view_mut());
+                    scope.together(|scope| {
+                        scope.all_reduce(ReduceOp::Sum, a)?;
+                        scope.all_reduce_squared(ReduceOp::Sum, b, n - 1)?;
+                        scope.reduce_scatter_squared(ReduceOp::Sum, c).map(|_| ())
+                    })?;
+                    scope.all_reduce_squared(ReduceOp::Max, d, 1)?;
+                    Ok::<(), CommError>(())
+                })
+                .unwrap();
+            let values = buf.to_vec::<f32>().unwrap();
+            let own = 2 * n + rank * n / 2..2 * n + (rank + 1) * n / 2;
+            assert!(values[..2 * n].iter().chain(&values[own]).all(|&value| value == 2.0));
+            assert!(values[3 * n..].iter().all(|&value| value == 1.0));
+            // Twos but one, a half of twos, and a one.
+            assert_eq!(squares.to_vec::<f64>().unwrap(), [4.0 * (n - 1) as f64 + 2.0 * n as f64 + 1.0]);
+        }
+        let mut vectors =
+            [0, 1].map(|root| Tensor::full(&[n], (rank * 2 + root) as f64, DType::F32, device).unwrap());
+        group
+            .together(|| {
+                let mut pairs = vectors.iter_mut().enumerate();
+                pairs.try_for_each(|(root, vector)| group.broadcast(Rank(root), vector.view_mut()))
+            })
+            .unwrap();
+        for (root, vector) in vectors.iter().enumerate() {
+            assert!(vector.to_vec::<f32>().unwrap().iter().all(|&value| value == (root * 2 + root) as f32));
+        }
+        world.close().unwrap();
+    });
+}
+
+/// A failure among them ends the group as any other does.
+#[test]
+fn a_failure_between_collectives_that_start_together_is_told() {
+    let Some(_gpus) = gpus(2) else { return };
+    threads::run(2, |world| {
+        let device = connect(&world);
+        let group = world.tensor_group();
+        let mut buf = Tensor::zeros(&[10], DType::F32, device).unwrap();
+        let mut on_host = Tensor::zeros(&[10], DType::F32, Device::Cpu).unwrap();
+        let result = group.together(|| {
+            group.all_reduce(ReduceOp::Sum, buf.view_mut())?;
+            group.all_reduce(ReduceOp::Sum, on_host.view_mut())
+        });
+        assert!(matches!(result, Err(CommError::WrongMemory { .. })), "{result:?}");
+        // What had been entered before it was run on both ranks.
+        group.all_reduce(ReduceOp::Sum, buf.view_mut()).unwrap();
+        world.close().unwrap();
+    });
+}
+
 #[test]
 fn collectives_are_ordered_with_work_before_and_after_them() {
     let Some(_gpus) = gpus(2) else { return };

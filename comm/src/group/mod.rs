@@ -438,6 +438,30 @@ impl Group {
         Err(CommError::WrongMemory { op, operand: operand.into(), transport: self.transport(), takes })
     }
 
+    /// Runs `calls`, which enters collectives. Between GPUs those are enqueued when it returns, all of them as one piece of work: NCCL
+    /// launches one kernel for them, and enqueues them in one thread instead of one each. Nothing may read their results, wait for
+    /// them or exchange anything by another way before that. Groups of the host run each of them as ever.
+    ///
+    /// # Errors
+    /// The error of `calls`; else the errors of [`Group::all_reduce`].
+    ///
+    /// # Panics
+    /// If it is called by `calls` itself.
+    ///
+    /// Source: NCCL user guide, "Group Calls", "Aggregated Operations".
+    pub fn together<R, E: From<CommError>>(
+        &self,
+        calls: impl FnOnce() -> std::result::Result<R, E>,
+    ) -> std::result::Result<R, E> {
+        let Group::Nccl(group) = self else { return calls() };
+        group.begin_together()?;
+        let result = calls();
+        let ended = group.end_together();
+        let result = result?;
+        ended?;
+        Ok(result)
+    }
+
     /// Runs one collective to completion.
     ///
     /// # Safety

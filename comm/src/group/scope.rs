@@ -11,12 +11,13 @@
 //! Source: MPI 4.0, section 6.12, "Nonblocking Collective Operations"; NCCL user guide, "CUDA Stream Semantics".
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
-use ddp_kernels::{TensorMut, TensorRef};
+use ddp_kernels::TensorMut;
 
 use super::Group;
 use super::buffer::RawMut;
-use crate::{CallKind, CommError, Departure, ReduceOp, Result};
+use crate::{CallKind, CommError, Departure, Rank, ReduceOp, Result};
 
 /// Starts collectives and waits for them; created by [`Group::scope`].
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub struct Scope<'env> {
     group: &'env Group,
     /// Receives the sum of squares of reduced buffers.
     squares: Option<Squares<'env>>,
+    /// In [`Scope::together`]: buffers whose squares are summed behind it.
+    together: Option<Vec<(TensorMut<'env>, Range<usize>)>>,
     /// Makes the lifetime invariant: a scope cannot be used as one of shorter borrows.
     buffers: PhantomData<&'env mut &'env ()>,
 }
@@ -75,7 +78,7 @@ impl Group {
         body: impl FnOnce(&mut Scope<'env>) -> std::result::Result<R, E>,
     ) -> std::result::Result<R, E> {
         let buffers = Return(self);
-        let result = body(&mut Scope { group: self, squares: None, buffers: PhantomData })?;
+        let result = body(&mut Scope { group: self, squares: None, together: None, buffers: PhantomData })?;
         self.wait(None)?;
         drop(buffers);
         Ok(result)
@@ -109,7 +112,7 @@ impl<'env> Scope<'env> {
         let raw = self.group.writable("all_reduce", buf.reborrow())?;
         // SAFETY: `buf` is borrowed for `'env`, and below it is only read, behind the collective.
         let ticket = unsafe { self.start(CallKind::AllReduce(op), raw, raw) }?;
-        self.square(ticket, buf.as_ref().range(0, n)?)
+        self.square(ticket, buf, 0..n)
     }
 
     /// Starts [`Scope::reduce_scatter_in_place`], with its errors, and behind it the sum of squares of this rank's shard, as
@@ -119,14 +122,45 @@ impl<'env> Scope<'env> {
         // SAFETY: as in `all_reduce_squared`.
         let ticket = unsafe { self.start(CallKind::ReduceScatter(op), raw, own) }?;
         let start = self.group.rank().0 * own.len;
-        self.square(ticket, buf.as_ref().range(start, start + own.len)?)
+        self.square(ticket, buf, start..start + own.len)
     }
 
-    /// Sums the squares of a buffer in flight that `ticket` reduces; returns the ticket of both.
-    fn square(&mut self, ticket: Ticket, reduced: TensorRef<'_>) -> Result<Ticket> {
+    /// Sums the squares of a range of a buffer in flight that `ticket` reduces; returns the ticket of both.
+    fn square(&mut self, ticket: Ticket, buf: TensorMut<'env>, range: Range<usize>) -> Result<Ticket> {
         let Some(Squares { out, accumulate }) = &mut self.squares else { return Ok(ticket) };
+        if let Some(later) = &mut self.together {
+            later.push((buf, range));
+            return Ok(ticket);
+        }
         let accumulate = std::mem::replace(accumulate, true);
+        let reduced = buf.as_ref().range(range.start, range.end)?;
         self.group.sum_of_squares(reduced, out.reborrow(), accumulate).map(Ticket)
+    }
+
+    /// Starts the collectives that `start` starts as one piece of work, if the ranks are joined by NCCL: see [`Group::together`]. Sums of
+    /// squares follow behind all of them, and only then can a ticket of one be waited for.
+    ///
+    /// # Errors
+    /// The error of `start`; else the errors of [`Group::all_reduce`].
+    ///
+    /// # Panics
+    /// If it is called by `start` itself.
+    pub fn together<R, E: From<CommError>>(
+        &mut self,
+        start: impl FnOnce(&mut Self) -> std::result::Result<R, E>,
+    ) -> std::result::Result<R, E> {
+        let group = self.group;
+        if let Group::Nccl(_) = group {
+            self.together = Some(Vec::new());
+        }
+        let started = group.together(|| start(self));
+        let squares = self.together.take().unwrap_or_default();
+        let started = started?;
+        for (buf, range) in squares {
+            // All buffers are waited for at the latest when the scope ends.
+            self.square(Ticket(0), buf, range)?;
+        }
+        Ok(started)
     }
 
     /// Starts to reduce the ranks' buffers; rank `r` gets shard `r` of the result, in place. Asynchronous as
@@ -181,6 +215,22 @@ impl<'env> Scope<'env> {
         let (buf, own) = self.group.own_shard("all_gather_in_place", buf)?;
         // SAFETY: `buf` is borrowed for `'env`.
         unsafe { self.start(CallKind::AllGather, buf, own) }
+    }
+
+    /// Starts to replace `buf` by the buffer of rank `root`. Asynchronous as [`Scope::all_reduce`]; see [`Group::broadcast`]. For ranks
+    /// on GPUs; others wait for it.
+    ///
+    /// # Errors
+    /// [`CommError::NoSuchRank`]; the errors of [`Scope::all_reduce`].
+    pub fn broadcast(&mut self, root: Rank, buf: TensorMut<'env>) -> Result<()> {
+        let Group::Nccl(_) = self.group else { return self.group.broadcast(root, buf) };
+        if root.0 >= self.group.world_size() {
+            let (rank, world_size) = (root.0, self.group.world_size());
+            return Err(CommError::NoSuchRank { op: "broadcast", rank, world_size });
+        }
+        let buf = self.group.writable("broadcast", buf)?;
+        // SAFETY: `buf` is borrowed for `'env`.
+        unsafe { self.start(CallKind::Broadcast { root: root.0 }, buf, buf) }.map(|_| ())
     }
 
     /// # Safety

@@ -2,7 +2,9 @@
 //!
 //! | | f32 | tf32 | bf16 | f16 |
 //! |---|---|---|---|---|
-//! | weights that are updated, gradients of weights, optimiser state, averages of weights | f32 | f32 | f32 | f32 |
+//! | weights that are updated, optimiser state, averages of weights | f32 | f32 | f32 | f32 |
+//! | gradients of weights | f32 | f32 | f32 | f32 |
+//! | gradients of weights that travel in bf16 between GPUs | bf16 | bf16 | bf16 | bf16 |
 //! | weights in matmuls, activations, gradients of activations | f32 | f32 | bf16 | f16 |
 //! | scale and shift of norms, tables of embeddings, bias of the last layer | f32 | f32 | f32 | f32 |
 //! | factors of matmuls | f32 | 11 bits of f32 | bf16 | f16 |
@@ -11,8 +13,10 @@
 //! | scale of the loss in backward | 1 | 1 | 1 | dynamic |
 //!
 //! Values read in a short format are widened, and values stored in one are rounded to nearest, ties to even, once. The update reads
-//! f32 gradients, writes f32 weights and rounds the copy that matmuls read. With `comm.dtype = "bf16"` the ranks' f32 gradients are
-//! rounded to bf16, and their sums over the ranks, which the update reads, are in bf16.
+//! f32 gradients, writes f32 weights and rounds the copy that matmuls read. With `comm.dtype = "bf16"` the ranks' gradients are
+//! rounded to bf16 once, from f32, and their sums over the ranks, which the update reads, are in bf16. Matmuls of the column `bf16`
+//! round them as they write them, if a step has one micro-batch; else a pass over f32 gradients does. Matmuls whose results are bf16 or
+//! f16 keep all partial sums in f32.
 //!
 //! bf16 has the range of f32 and 8 bits; f16 has 11 bits, a largest value of 65,504 and, but for subnormal numbers, a smallest one of
 //! 6e-5. So f16 alone needs scaled gradients (the room `optim`, `loss_scaler.rs`). The CPU widens and multiplies in f32: there, short

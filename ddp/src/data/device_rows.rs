@@ -49,6 +49,14 @@ impl DeviceShape {
 }
 
 impl DeviceShape {
+    /// The same, but rows that are gathered are written in `format`, f32 or that of the model's activations.
+    pub fn gathered_in(self, format: DType) -> Self {
+        match self.way {
+            Way::Gathered => DeviceShape { dtype: format, ..self },
+            Way::Sent | Way::Converted => self,
+        }
+    }
+
     /// Bytes of GPU memory of a [`DeviceRows`] with this number of rows.
     pub fn size_bytes(&self, n_rows: usize) -> usize {
         let x = self.n_features * self.dtype.size_bytes();

@@ -1,10 +1,11 @@
 //! Reduction of gradients over the ranks, bucket by bucket while backward computes, in f32 or bf16.
 
 use ddp_comm::{ReduceOp, Scope};
-use ddp_kernels::{KernelError, TensorMut, ops};
+use ddp_kernels::{KernelError, TensorMut};
 
 use crate::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
 use crate::data_parallel::error::{ExchangeError, Result};
+use crate::data_parallel::wire::{Unrounded, Wire, round};
 use crate::model::GradientSink;
 
 /// Collective that reduces a bucket.
@@ -34,6 +35,8 @@ impl Reduction {
 #[derive(Debug)]
 pub struct ReducedGradients<'a, 'env> {
     scope: &'a mut Scope<'env>,
+    /// The sums of a step, where they are reduced for themselves; started together with the first bucket.
+    tail: Option<TensorMut<'env>>,
     /// Buckets whose reduction has not started, the next one last.
     waiting: Vec<(usize, TensorMut<'env>)>,
     overlap: bool,
@@ -44,7 +47,7 @@ pub struct ReducedGradients<'a, 'env> {
 
 impl<'a, 'env> ReducedGradients<'a, 'env> {
     /// Splits `grads`, the whole flat buffer with its tail, into buckets. Without `overlap` they start when all are finished. The
-    /// sums in the tail, which all ranks need, are reduced with the last bucket, or at once and separately for a reduce-scatter.
+    /// sums in the tail, which all ranks need, are reduced with the last bucket, or separately for a reduce-scatter.
     ///
     /// # Errors
     /// [`KernelError::OutOfRange`] if the buffer is not as long as the plan's; those of the collective.
@@ -57,28 +60,54 @@ impl<'a, 'env> ReducedGradients<'a, 'env> {
     ) -> Result<Self> {
         if reduction == Reduction::ToAll {
             let waiting = split_buckets(plan, grads)?;
-            return Ok(ReducedGradients { scope, waiting, overlap, reduction, tail_len: TAIL_ELEMENTS });
+            let tail = None;
+            return Ok(ReducedGradients {
+                scope,
+                tail,
+                waiting,
+                overlap,
+                reduction,
+                tail_len: TAIL_ELEMENTS,
+            });
         }
         let flat_len = grads.numel().saturating_sub(TAIL_ELEMENTS);
         let (grads, tail) = grads.split_at(flat_len)?;
-        scope.all_reduce(ReduceOp::Sum, tail)?;
         let waiting = split_buckets(&plan.without_tail(), grads)?;
-        Ok(ReducedGradients { scope, waiting, overlap, reduction, tail_len: 0 })
+        Ok(ReducedGradients { scope, tail: Some(tail), waiting, overlap, reduction, tail_len: 0 })
     }
 
     /// Starts the remaining buckets and waits for all of them.
     pub fn finish(mut self) -> Result<()> {
-        while !self.waiting.is_empty() {
-            self.start_next()?;
-        }
+        self.start(usize::MAX)?;
         Ok(self.scope.wait_all()?)
     }
 
-    fn start_next(&mut self) -> Result<()> {
-        let Some((_, bucket)) = self.waiting.pop() else { return Ok(()) };
-        let tail_len = if self.waiting.is_empty() { self.tail_len } else { 0 };
-        self.reduction.start(self.scope, bucket, tail_len)
+    /// Starts the next `n` buckets, or as many as there are, as one piece of work.
+    fn start(&mut self, n: usize) -> Result<()> {
+        let next = self.waiting.split_off(self.waiting.len().saturating_sub(n));
+        let (mut n_after, tail_len) = (next.len() + self.waiting.len(), self.tail_len);
+        let next = next.into_iter().rev().map(|(_, bucket)| {
+            n_after -= 1;
+            (bucket, if n_after == 0 { tail_len } else { 0 })
+        });
+        start_together(self.scope, self.reduction, self.tail.take(), next.collect())
     }
+}
+
+/// Starts to reduce these buckets, each with the length of its tail, and the sums of a step before them; as one piece of work.
+fn start_together<'env>(
+    scope: &mut Scope<'env>,
+    reduction: Reduction,
+    sums: Option<TensorMut<'env>>,
+    buckets: Vec<(TensorMut<'env>, usize)>,
+) -> Result<()> {
+    let start = |scope: &mut Scope<'env>| -> Result<()> {
+        if let Some(sums) = sums {
+            scope.all_reduce(ReduceOp::Sum, sums)?;
+        }
+        buckets.into_iter().try_for_each(|(bucket, tail_len)| reduction.start(scope, bucket, tail_len))
+    };
+    scope.together(start)
 }
 
 /// Splits the buffer into buckets with their start, the last one first.
@@ -96,19 +125,24 @@ fn split_buckets<'env>(
     Ok(buckets)
 }
 
+/// The gradients of the flat range `start..end`. Without overlap a later bucket can be written while earlier ones have not started.
+fn of_waiting<'a>(
+    waiting: &'a mut [(usize, TensorMut<'_>)],
+    start: usize,
+    end: usize,
+) -> Result<TensorMut<'a>, KernelError> {
+    let holds =
+        |(first, bucket): &&mut (usize, TensorMut<'_>)| (*first..*first + bucket.numel()).contains(&start);
+    let out_of_range = KernelError::OutOfRange { op: "gradients", start, end, len: 0 };
+    let (first, bucket) = waiting.iter_mut().rev().find(holds).ok_or(out_of_range)?;
+    bucket.reborrow().range(start - *first, end - *first)
+}
+
 impl GradientSink for ReducedGradients<'_, '_> {
     type Error = ExchangeError;
 
     fn gradients(&mut self, start: usize, end: usize) -> Result<TensorMut<'_>> {
-        let out_of_range = KernelError::OutOfRange { op: "gradients", start, end, len: 0 };
-        // Without overlap a later bucket can be written while earlier ones have not started.
-        let bucket = self
-            .waiting
-            .iter_mut()
-            .rev()
-            .find(|(first, bucket)| (*first..first + bucket.numel()).contains(&start));
-        let (first, bucket) = bucket.ok_or(out_of_range)?;
-        Ok(bucket.reborrow().range(start - *first, end - *first)?)
+        Ok(of_waiting(&mut self.waiting, start, end)?)
     }
 
     fn finished(&mut self, end: usize) -> Result<()> {
@@ -124,7 +158,7 @@ impl GradientSink for ReducedGradients<'_, '_> {
             if !ready(*first, bucket, self.waiting.len() == 1) {
                 break;
             }
-            self.start_next()?;
+            self.start(1)?;
         }
         Ok(())
     }
@@ -134,12 +168,16 @@ impl GradientSink for ReducedGradients<'_, '_> {
     }
 }
 
-/// Gradients that are reduced in bf16: each finished bucket is rounded into a separate buffer, which is reduced. The step's
-/// sums are reduced in f32.
+/// Gradients that are reduced in bf16: what layers have not written in bf16 is rounded when its bucket is finished. The step's sums
+/// are reduced in f32.
 #[derive(Debug)]
-pub struct CompressedGradients<'a, 'env> {
+pub(crate) struct CompressedGradients<'a, 'env> {
     scope: &'a mut Scope<'env>,
-    grads: TensorMut<'env>,
+    /// The sums of a step, until they start together with the first bucket.
+    tail: Option<TensorMut<'env>>,
+    /// Gradients in f32 before they are rounded.
+    singles: TensorMut<'env>,
+    unrounded: &'env Unrounded,
     /// Buckets in bf16 whose reduction has not started, the next one last.
     waiting: Vec<(usize, TensorMut<'env>)>,
     overlap: bool,
@@ -147,39 +185,40 @@ pub struct CompressedGradients<'a, 'env> {
 }
 
 impl<'a, 'env> CompressedGradients<'a, 'env> {
-    /// Reduces `grads`, the flat buffer without its tail, through `wire`, a bf16 buffer of the same length. The sums in `tail`
-    /// start at once.
+    /// Reduces the gradients in `wire`, after those in `singles` were rounded to it. The sums in `tail` start with
+    /// the first bucket.
     ///
     /// # Errors
-    /// [`KernelError::OutOfRange`] if the buffers are not as long as the plan's; those of the collective.
-    pub fn new(
+    /// [`KernelError::OutOfRange`] if the buffer is not as long as the plan's; those of the collective.
+    pub(crate) fn new(
         scope: &'a mut Scope<'env>,
         plan: &BucketPlan,
-        grads: TensorMut<'env>,
+        singles: TensorMut<'env>,
         tail: TensorMut<'env>,
-        wire: TensorMut<'env>,
+        wire: &'env mut Wire,
         overlap: bool,
         reduction: Reduction,
     ) -> Result<Self> {
-        scope.all_reduce(ReduceOp::Sum, tail)?;
-        let waiting = split_buckets(&plan.without_tail(), wire)?;
-        Ok(CompressedGradients { scope, grads, waiting, overlap, reduction })
+        let Wire { grads, unrounded } = wire;
+        let waiting = split_buckets(&plan.without_tail(), grads.view_mut())?;
+        let tail = Some(tail);
+        Ok(CompressedGradients { scope, tail, singles, unrounded, waiting, overlap, reduction })
     }
 
-    fn start_next(&mut self) -> Result<()> {
-        if let Some((first, mut bucket)) = self.waiting.pop() {
-            let end = first + bucket.numel();
-            ops::cast(self.grads.as_ref().range(first, end)?, bucket.reborrow())?;
-            self.reduction.start(self.scope, bucket, 0)?;
+    /// As [`ReducedGradients::start`].
+    fn start(&mut self, n: usize) -> Result<()> {
+        let next = self.waiting.split_off(self.waiting.len().saturating_sub(n));
+        let mut buckets = Vec::with_capacity(next.len());
+        for (first, mut bucket) in next.into_iter().rev() {
+            round(self.unrounded, &self.singles, first, &mut bucket)?;
+            buckets.push((bucket, 0));
         }
-        Ok(())
+        start_together(self.scope, self.reduction, self.tail.take(), buckets)
     }
 
     /// Starts the remaining buckets and waits for all of them; the optimiser then reads the sums in bf16.
-    pub fn finish(mut self) -> Result<()> {
-        while !self.waiting.is_empty() {
-            self.start_next()?;
-        }
+    pub(crate) fn finish(mut self) -> Result<()> {
+        self.start(usize::MAX)?;
         Ok(self.scope.wait_all()?)
     }
 }
@@ -188,13 +227,16 @@ impl GradientSink for CompressedGradients<'_, '_> {
     type Error = ExchangeError;
 
     fn gradients(&mut self, start: usize, end: usize) -> Result<TensorMut<'_>> {
-        Ok(self.grads.reborrow().range(start, end)?)
+        match self.unrounded.place(&(start..end)) {
+            Some(place) => Ok(self.singles.reborrow().range(place.start, place.end)?),
+            None => Ok(of_waiting(&mut self.waiting, start, end)?),
+        }
     }
 
     fn finished(&mut self, end: usize) -> Result<()> {
         while self.overlap && self.waiting.last().is_some_and(|(first, bucket)| first + bucket.numel() <= end)
         {
-            self.start_next()?;
+            self.start(1)?;
         }
         Ok(())
     }

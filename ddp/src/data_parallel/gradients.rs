@@ -15,13 +15,15 @@ use crate::data_parallel::buckets::{BucketPlan, STEP_VOTE, TAIL_ELEMENTS};
 use crate::data_parallel::error::Result;
 use crate::data_parallel::fixed_tree::TreeSum;
 use crate::data_parallel::shard_plan::{Shard, ShardPlan};
+use crate::data_parallel::wire::{LocalWire, Wire};
 use crate::data_parallel::zero2::{BucketBuffers, ShardedGradients};
 use crate::model::{AllRanks, DropoutStep, LocalGradients, Network, ParamSlot};
 
 /// Gradients of one rank and their exchange.
 #[derive(Debug)]
 pub(crate) struct Gradients {
-    /// All gradients in the weights' layout, or only this rank's shards of them; followed by the tail.
+    /// Gradients in f32: all of them in the weights' layout, only this rank's shards, or only those that are rounded for an exchange in
+    /// bf16; followed by the tail.
     sums: Tensor,
     /// Elements before the tail.
     len: usize,
@@ -41,9 +43,8 @@ pub(crate) struct Gradients {
 enum Exchange {
     /// No reduction: there is one rank.
     Alone,
-    /// Bucket by bucket while backward computes; in f32, or rounded into a separate bf16 buffer, which then holds the reduced
-    /// gradients.
-    Buckets(Reduction, Option<Tensor>),
+    /// Bucket by bucket while backward computes; in f32, or in bf16 in a separate buffer, which then holds the reduced gradients.
+    Buckets(Reduction, Option<Wire>),
     /// Block by block with the update; the range after the blocks before it.
     WithUpdate,
     /// In every micro-batch; each rank keeps only its shards (ZeRO-2).
@@ -58,6 +59,8 @@ pub(crate) struct ExchangeOptions {
     pub(crate) zero: ZeroStage,
     /// Number format of gradients between GPUs.
     pub(crate) comm_dtype: CommDtype,
+    /// Whether no step has more than one micro-batch.
+    pub(crate) has_one_micro_batch: bool,
     /// Micro-shards of a global batch, whose gradients are summed along one fixed tree.
     pub(crate) micro_shards: Option<usize>,
     /// Whether buckets are reduced while backward computes.
@@ -104,24 +107,25 @@ pub enum ExchangeWay {
 
 impl ExchangeBytes {
     /// The bytes of a step that exchanges `flat_len` gradients and the sums this way, counted for ring algorithms.
-    pub fn new(way: ExchangeWay, world_size: usize, flat_len: usize) -> Self {
+    ///
+    /// - `weight_bytes`: of all weights, if ranks gather them
+    pub fn new(way: ExchangeWay, world_size: usize, flat_len: usize, weight_bytes: usize) -> Self {
         let (n, f32_bytes) = (world_size as u64, size_of::<f32>() as u64);
         // A reduce-scatter or all-gather over a ring sends all shards but one.
         let once = |bytes: u64| (n - 1) * bytes / n;
         let (flat, tail) = (f32_bytes * flat_len as u64, f32_bytes * TAIL_ELEMENTS as u64);
         let all_reduce = 2 * once(flat + tail);
+        let weights = once(weight_bytes as u64);
         let sent = match way {
             ExchangeWay::Alone => 0,
             ExchangeWay::AllReduce { is_rounded: false } => all_reduce,
             ExchangeWay::AllReduce { is_rounded: true } => once(flat) + 2 * once(tail),
-            ExchangeWay::ReduceScatter { is_rounded: false } => 2 * once(flat) + 2 * once(tail),
-            ExchangeWay::ReduceScatter { is_rounded: true } => once(flat / 2) + once(flat) + 2 * once(tail),
+            ExchangeWay::ReduceScatter { is_rounded: false } => once(flat) + weights + 2 * once(tail),
+            ExchangeWay::ReduceScatter { is_rounded: true } => once(flat / 2) + weights + 2 * once(tail),
             ExchangeWay::EveryMicroBatch { n_micro_batches } => {
-                (n_micro_batches as u64 + 1) * once(flat) + 2 * once(tail)
+                n_micro_batches as u64 * once(flat) + weights + 2 * once(tail)
             }
-            ExchangeWay::Tree { sent, gathers_weights } => {
-                sent + if gathers_weights { once(flat) } else { 0 }
-            }
+            ExchangeWay::Tree { sent, gathers_weights } => sent + if gathers_weights { weights } else { 0 },
         };
         ExchangeBytes { sent, all_reduce }
     }
@@ -168,7 +172,7 @@ impl Gradients {
         let keeps_shards = options.zero == ZeroStage::Gradients && !is_alone;
         let len = if keeps_shards { shard_plan.state_len() } else { layout.flat_len() };
         let is_rounded = device != Device::Cpu && options.comm_dtype == CommDtype::Bf16;
-        let wire = || is_rounded.then(|| zeros(layout.flat_len(), DType::BF16)).transpose();
+        let wire = || is_rounded.then(|| Wire::new(model, !options.has_one_micro_batch)).transpose();
         let exchange = match options.zero {
             _ if options.micro_shards.is_some() => {
                 let n_shards = options.micro_shards.unwrap_or(1);
@@ -186,6 +190,10 @@ impl Gradients {
             ZeroStage::Gradients => {
                 Exchange::EveryMicroBatch(Box::new(BucketBuffers::new(world, layout, &buckets, device)?))
             }
+        };
+        let len = match &exchange {
+            Exchange::Buckets(_, Some(wire)) => wire.unrounded.len(),
+            _ => len,
         };
         let sums = zeros(len + TAIL_ELEMENTS, DType::F32)?;
         let no_vote = zeros(1, DType::F64)?;
@@ -230,7 +238,7 @@ impl Gradients {
     pub(crate) fn of_shard(&self, shard: &Shard) -> Result<TensorRef<'_>> {
         let (gradients, start) = match &self.exchange {
             Exchange::EveryMicroBatch(_) => (&self.sums, shard.state_start),
-            Exchange::Buckets(_, Some(wire)) => (wire, shard.flat.start),
+            Exchange::Buckets(_, Some(wire)) => (&wire.grads, shard.flat.start),
             _ => (&self.sums, shard.flat.start),
         };
         Ok(gradients.view().range(start, start + shard.flat.len())?)
@@ -242,12 +250,13 @@ impl Gradients {
     }
 
     /// Bytes that this rank sends in a step of `n_micro_batches` micro-batches per rank, counted for ring algorithms: gradients, sums and
-    /// gathered weights.
+    /// gathered weights, which take `weight_bytes`.
     pub(crate) fn exchange_bytes(
         &self,
         world_size: usize,
         flat_len: usize,
         n_micro_batches: usize,
+        weight_bytes: usize,
     ) -> ExchangeBytes {
         let way = match &self.exchange {
             Exchange::Alone => ExchangeWay::Alone,
@@ -263,7 +272,7 @@ impl Gradients {
                 ExchangeWay::Tree { sent: tree.exchange_bytes(), gathers_weights: self.gathers_weights }
             }
         };
-        ExchangeBytes::new(way, world_size, flat_len)
+        ExchangeBytes::new(way, world_size, flat_len, weight_bytes)
     }
 
     /// Computes the gradients of a micro-batch and adds them to those of earlier micro-batches. After the step's last one they are
@@ -313,15 +322,13 @@ impl Gradients {
                         sink.finish()
                     });
                 };
-                let (grads, tail) = sums.view_mut().split_at(len)?;
-                let wire_grads = wire.view_mut();
+                let (singles, tail) = sums.view_mut().split_at(len)?;
                 group.scope(|scope| {
                     if let Some(squares) = squares {
                         scope.sum_squares_into(squares.view_mut());
                     }
-                    let mut sink = CompressedGradients::new(
-                        scope, buckets, grads, tail, wire_grads, overlap, reduction,
-                    )?;
+                    let mut sink =
+                        CompressedGradients::new(scope, buckets, singles, tail, wire, overlap, reduction)?;
                     model.backward_over_ranks(x, dropout, accumulate, ranks, &mut sink)?;
                     sink.finish()
                 })
@@ -355,7 +362,7 @@ impl Gradients {
         inputs: BackwardInputs<'_>,
     ) -> Result<()> {
         let BackwardInputs { x, dropout, micro_step } = inputs;
-        match self.exchange {
+        match &mut self.exchange {
             Exchange::EveryMicroBatch(_) | Exchange::Tree(_) => {
                 let (n, device) = (model.layout().flat_len() + TAIL_ELEMENTS, model.device());
                 match Tensor::zeros_for(MemoryUse::Workspace, &[n], DType::F32, device) {
@@ -365,12 +372,21 @@ impl Gradients {
                     }
                 }
             }
+            Exchange::Buckets(_, Some(wire)) if wire.is_written_by_layers() => {
+                let singles = self.sums.view_mut().range(0, self.len)?;
+                model.backward(x, dropout, false, &mut LocalWire { singles, wire })?;
+            }
             Exchange::Alone | Exchange::Buckets(..) | Exchange::WithUpdate => {
                 let accumulate = micro_step.index > 0;
                 model.backward(x, dropout, accumulate, &mut LocalGradients(self.sums.view_mut()))?;
             }
         }
         Ok(())
+    }
+
+    /// Whether a step can have several micro-batches.
+    pub(crate) fn can_accumulate(&self) -> bool {
+        !matches!(&self.exchange, Exchange::Buckets(_, Some(wire)) if wire.is_written_by_layers())
     }
 
     /// Whether [`Gradients::backward`] sums the squares of buckets behind their reduction: on GPUs. On the CPU one pass over all of

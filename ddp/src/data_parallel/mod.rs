@@ -28,7 +28,9 @@ pub mod gradients;
 pub(crate) mod rank_exchange;
 pub mod replica_check;
 pub mod shard_plan;
+pub(crate) mod weight_gather;
 pub(crate) mod whole_parameters;
+pub(crate) mod wire;
 pub mod zero2;
 
 pub use error::ExchangeError;

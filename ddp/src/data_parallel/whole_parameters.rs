@@ -16,7 +16,7 @@ use std::ops::Range;
 use ddp_comm::{Rank, ReduceOp, World};
 use ddp_kernels::{DType, KernelError, MemoryUse, Tensor, TensorRef, ops};
 
-use crate::data_parallel::error::Result;
+use crate::data_parallel::error::{ExchangeError, Result};
 use crate::data_parallel::gradients::Gradients;
 use crate::data_parallel::shard_plan::{Shard, ShardPlan};
 use crate::optim::optimizer::{Optimizer, UpdateScale};
@@ -115,13 +115,18 @@ impl WholeParameters {
         for whole in (rank..optimizer.whole().len()).step_by(n_ranks) {
             optimizer.orthogonalize(whole, None)?;
         }
-        for whole in 0..if n_ranks > 1 { optimizer.whole().len() } else { 0 } {
-            let range = optimizer.whole()[whole].range.clone();
-            let Some(directions) = optimizer.directions() else { continue };
-            let matrix = directions.view_mut().range(range.start, range.end)?;
-            world.tensor_group().broadcast(Rank(whole % n_ranks), matrix)?;
+        if n_ranks == 1 {
+            return Ok(());
         }
-        Ok(())
+        world.tensor_group().together(|| {
+            for whole in 0..optimizer.whole().len() {
+                let range = optimizer.whole()[whole].range.clone();
+                let Some(directions) = optimizer.directions() else { continue };
+                let matrix = directions.view_mut().range(range.start, range.end)?;
+                world.tensor_group().broadcast(Rank(whole % n_ranks), matrix)?;
+            }
+            Ok(())
+        })
     }
 
     /// Moves the second moments by the sums of all ranks' shards, and completes the norms of the directions.
@@ -167,10 +172,13 @@ impl WholeParameters {
             for (whole, at) in matrices.iter().zip(&ranges).filter(|(whole, _)| *whole % n_ranks == rank) {
                 optimizer.orthogonalize(*whole, Some(gathered.view_mut().range(at.start, at.end)?))?;
             }
-            for (whole, at) in matrices.iter().zip(&ranges) {
-                let matrix = gathered.view_mut().range(at.start, at.end)?;
-                world.tensor_group().broadcast(Rank(whole % n_ranks), matrix)?;
-            }
+            world.tensor_group().together(|| {
+                for (whole, at) in matrices.iter().zip(&ranges) {
+                    let matrix = gathered.view_mut().range(at.start, at.end)?;
+                    world.tensor_group().broadcast(Rank(whole % n_ranks), matrix)?;
+                }
+                Ok::<_, ExchangeError>(())
+            })?;
             let Some(directions) = optimizer.directions() else { continue };
             for at in ranges {
                 let (start, end) = (at.start.max(own.start), at.end.min(own.end));

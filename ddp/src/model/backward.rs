@@ -16,7 +16,8 @@ use super::plan::{BackwardStep, Step};
 /// Where the backward pass writes the gradients of parameters and reports them as finished.
 ///
 /// Each range is asked for once per pass, in the order of the flat buffer. The earlier micro-batches of a step and its last one
-/// differ in their sink alone.
+/// differ in their sink alone. Gradients are f32; those of layers that [can round them](super::Layer::can_round_gradients) may be in
+/// the format of activations, if no layer shares the parameter and nothing accumulates.
 pub trait GradientSink {
     /// Error of the exchange.
     type Error: From<KernelError>;

@@ -88,6 +88,29 @@ impl<T> Buffers<T> {
     }
 }
 
+impl BufferPlan<'_> {
+    /// Elements of the gradients that layers write in f32 in every precision.
+    pub fn unrounded_gradients_len(&self) -> usize {
+        let sizes = Sizes { max_rows: self.max_rows, device: self.device, precision: self.precision };
+        let plan = Plan::new(layers::of_spec(self.spec), self.layout, self.spec.n_features(), sizes);
+        plan.unrounded_gradients().iter().map(ExactSizeIterator::len).sum()
+    }
+
+    /// The format of input of [`super::Network::input_format`].
+    pub fn input_format(&self) -> DType {
+        let sizes = Sizes { max_rows: self.max_rows, device: self.device, precision: self.precision };
+        let plan = Plan::new(layers::of_spec(self.spec), self.layout, self.spec.n_features(), sizes);
+        plan.short_input().unwrap_or(DType::F32)
+    }
+
+    /// Elements of the weights that passes read in f32.
+    pub fn master_reads_len(&self) -> usize {
+        let sizes = Sizes { max_rows: self.max_rows, device: self.device, precision: self.precision };
+        let plan = Plan::new(layers::of_spec(self.spec), self.layout, self.spec.n_features(), sizes);
+        plan.master_reads().iter().map(ExactSizeIterator::len).sum()
+    }
+}
+
 impl ModelBytes {
     /// The bytes of the model that [`super::Network::with_layout`] makes of this plan.
     pub fn of(plan: BufferPlan<'_>) -> Self {

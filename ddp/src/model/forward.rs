@@ -1,6 +1,6 @@
 //! The forward pass: walks the plan from the first layer to the last.
 
-use ddp_kernels::{KernelError, TensorRef};
+use ddp_kernels::{DType, KernelError, TensorRef};
 
 use super::all_ranks::{AllRanks, reborrow};
 use super::buffers::Buffers;
@@ -11,10 +11,11 @@ use super::plan::{Step, Value};
 
 impl Network {
     /// Computes the outputs of `x: [B, features]`, whose last columns are the codes of the embeddings; with `dropout`, as in
-    /// training.
+    /// training. `x` is f32 or of [`Network::input_format`].
     ///
     /// # Errors
-    /// [`KernelError::OutOfRange`] for more rows than [`Network::max_rows`], [`KernelError::Shape`] for other features; on the
+    /// [`KernelError::DTypeUnsupported`] for other formats; [`KernelError::OutOfRange`] for more rows than [`Network::max_rows`],
+    /// [`KernelError::Shape`] for other features; on the
     /// CPU [`KernelError::Code`] for a code that an embedding does not have, which on a GPU makes the row's outputs NaN.
     pub fn forward(&mut self, x: TensorRef<'_>, dropout: Option<DropoutStep<'_>>) -> Result<(), KernelError> {
         self.forward_observed(x, dropout, |_, _| Ok(()))
@@ -55,6 +56,11 @@ impl Network {
     ) -> Result<(), KernelError> {
         let (n_rows, _) = x.shape().rows_cols();
         let matmul_mode = self.precision().matmul_mode();
+        let is_converted = x.dtype() != DType::F32;
+        if is_converted && x.dtype() != self.input_format() {
+            let (operand, takes) = (x.operand("x").into(), "f32 and the format of activations");
+            return Err(KernelError::DTypeUnsupported { op: "forward", operand, takes });
+        }
         let Buffers { master_weights, compute_weights, values, own, workspace, .. } = &mut self.buffers;
         let master = &*master_weights;
         let compute = compute_weights.as_ref().unwrap_or(master);
@@ -62,6 +68,9 @@ impl Network {
         for ((Step { layer, params, x: from, y: to, skip, .. }, buffers), registered) in steps {
             // Only a skip connection that begins at the model's input writes nowhere, and it computes nothing.
             let Value::Buffer(index) = *to else { continue };
+            if is_converted && *from == Value::Input {
+                continue;
+            }
             let (before, after) = values.split_at_mut(index);
             let pass = ForwardPass {
                 params: ParamViews { places: params, master, compute },

@@ -96,6 +96,18 @@ pub trait Layer: Debug + Send {
         None
     }
 
+    /// Whether [`Layer::backward`] can write the gradients of all its parameters in the format of activations, each rounded once from
+    /// a sum in f32. Then the gradients that the pass lends are f32 or of that format; else always f32.
+    fn can_round_gradients(&self) -> bool {
+        false
+    }
+
+    /// Whether the passes read parameter `index` in f32 ([`super::pass::ParamViews::master`]), where the layer's outputs are of the
+    /// format `outputs`; not only in the format of activations ([`super::pass::ParamViews::compute`]).
+    fn reads_master(&self, _index: usize, _outputs: DType) -> bool {
+        true
+    }
+
     /// Makes what the layer keeps on `device`; `slots` are its parameters.
     ///
     /// # Errors

@@ -56,5 +56,5 @@ pub use sequential::Sequential;
 pub use several_losses::loss_bytes;
 pub use spec::ModelSpec;
 pub use state_dict::StateDictReport;
-pub use traffic::PassTraffic;
+pub use traffic::{GradientWrites, PassTraffic};
 pub use weights::WeightsMut;

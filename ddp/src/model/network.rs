@@ -9,7 +9,7 @@ use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef, ops}
 use super::buffers::Buffers;
 use super::layer::{BufferSpec, Layer, Sizes};
 use super::layout::{ParamLayout, Statistic};
-use super::plan::{Plan, Value};
+use super::plan::{CONVERTED, Plan, Value};
 use super::registered::Registered;
 use super::weights::WeightsMut;
 use super::{ModelSpec, init, layers};
@@ -25,6 +25,8 @@ pub struct Network {
     pub(super) layout: ParamLayout,
     pub(super) buffers: Buffers<Tensor>,
     pub(super) registered: Registered,
+    /// Whether all master weights are those of the last update, not only the shards that this rank updates.
+    has_whole_weights: bool,
 }
 
 impl Network {
@@ -72,7 +74,7 @@ impl Network {
             |buffer: &BufferSpec| Tensor::zeros_for(buffer.kind, &buffer.dims, buffer.dtype, sizes.device);
         let buffers = Buffers::make(&plan, layout.flat_len(), &mut make)?;
         let registered = Registered::new(plan.steps.iter().map(|step| &*step.layer), sizes.device)?;
-        Ok(Network { plan, layout, buffers, registered })
+        Ok(Network { plan, layout, buffers, registered, has_whole_weights: true })
     }
 
     /// A model of these layers in forward order, on rows of `n_features`: [`Network::of_layers`] with the layout of a world in which
@@ -95,7 +97,7 @@ impl Network {
     ///
     /// Source: `torch.nn.Module.to`.
     pub fn to(self, device: Device) -> Result<Self> {
-        let Network { plan, layout, buffers, registered } = self;
+        let Network { plan, layout, buffers, registered, .. } = self;
         let (sizes, n_features) = (Sizes { device, ..plan.sizes }, plan.n_features);
         let mut moved = Self::of_layers(plan.into_layers(), layout, n_features, sizes)?;
         moved.registered.copy_from(&registered)?;
@@ -126,6 +128,7 @@ impl Network {
     /// [`KernelError::Shape`] for another number of elements; those of the copy.
     pub fn set_weights(&mut self, weights: TensorRef<'_>) -> Result<()> {
         ops::copy(weights, self.buffers.master_weights.view_mut())?;
+        self.has_whole_weights = true;
         self.refresh_compute_weights(0..self.layout.flat_len())
     }
 
@@ -206,6 +209,11 @@ impl Network {
         pairs.into_iter().try_for_each(|(to, from)| ops::copy(from.view(), to.view_mut()))
     }
 
+    /// See [`Plan::unrounded_gradients`].
+    pub(crate) fn unrounded_gradients(&self) -> Vec<Range<usize>> {
+        self.plan.unrounded_gradients()
+    }
+
     /// Width of the outputs.
     pub fn n_outputs(&self) -> usize {
         self.plan.n_outputs
@@ -214,6 +222,11 @@ impl Network {
     /// Width of the input.
     pub fn n_features(&self) -> usize {
         self.plan.n_features
+    }
+
+    /// The format in which passes read their input without converting it; f32 input they take in any case.
+    pub fn input_format(&self) -> DType {
+        self.plan.short_input().unwrap_or(DType::F32)
     }
 
     /// Number formats.
@@ -232,8 +245,33 @@ impl Network {
     }
 
     /// The flat buffer of master weights.
+    ///
+    /// # Panics
+    /// In a trainer that [gathers weights in the format of matmuls](crate::train::trainer::TrainerOptions::gathers_short_weights), after a
+    /// step and before `Trainer::gather_weights`.
     pub fn weights(&self) -> &Tensor {
+        assert!(self.has_whole_weights, "each rank holds its shards of the weights: gather them first");
         &self.buffers.master_weights
+    }
+
+    /// The flat buffer of master weights, of which this rank's shards may be all that is up to date.
+    pub(crate) fn own_weights(&self) -> &Tensor {
+        &self.buffers.master_weights
+    }
+
+    /// Whether all master weights are up to date on this rank.
+    pub(crate) fn has_whole_weights(&self) -> bool {
+        self.has_whole_weights
+    }
+
+    /// Records whether all master weights are up to date on this rank.
+    pub(crate) fn set_has_whole_weights(&mut self, has_whole_weights: bool) {
+        self.has_whole_weights = has_whole_weights;
+    }
+
+    /// See [`Plan::master_reads`].
+    pub(crate) fn master_reads(&self) -> Vec<Range<usize>> {
+        self.plan.master_reads()
     }
 
     /// The flat buffers of weights, writable; what changes one must change the other alike.
@@ -273,11 +311,12 @@ impl Network {
     }
 }
 
-/// The value of this place in the pass over `x`.
+/// The value of this place in the pass over `x`. Input that is not f32 is converted already.
 pub(super) fn view<'a>(values: &'a [Tensor], value: Value, x: TensorRef<'a>) -> Result<TensorRef<'a>> {
     let (n_rows, _) = x.shape().rows_cols();
     match value {
         Value::Input => Ok(x),
+        CONVERTED if x.dtype() != DType::F32 => Ok(x),
         Value::Buffer(index) => values[index].view().rows(0, n_rows),
     }
 }

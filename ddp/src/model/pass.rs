@@ -170,7 +170,8 @@ impl<'a> ParamViews<'a> {
 /// Where a layer writes the gradient of one parameter.
 #[derive(Debug)]
 pub struct ParamGradient<'a> {
-    /// The gradient, of the parameter's shape, in f32.
+    /// The gradient, of the parameter's shape, in f32; or in the format of activations, if the layer
+    /// [can round it](super::Layer::can_round_gradients).
     pub d: TensorMut<'a>,
     /// Whether to add to what it holds.
     pub accumulate: bool,

@@ -55,6 +55,9 @@ pub(crate) enum Value {
     Buffer(usize),
 }
 
+/// The converted input, where the first layer converts it.
+pub(crate) const CONVERTED: Value = Value::Buffer(0);
+
 /// The backward pass of one layer.
 #[derive(Debug, Default)]
 pub(crate) struct BackwardStep {
@@ -123,6 +126,46 @@ impl Plan {
         let begins_with_cast = self.steps.first().is_some_and(|first| first.layer.kind() == LayerKind::Cast);
         let n_inserted = usize::from(begins_with_cast && self.sizes.precision.activations() != DType::F32);
         self.steps.into_iter().skip(n_inserted).map(|step| step.layer).collect()
+    }
+
+    /// Ranges of the flat buffer whose gradients layers write in f32 in every precision, in their order; elsewhere they
+    /// [can round them](Layer::can_round_gradients). A parameter that several layers share is among them.
+    pub(crate) fn unrounded_gradients(&self) -> Vec<Range<usize>> {
+        let writes = |step: &Step| {
+            let is_flat = step.params.iter().all(|param| param.gradient == GradientPlace::Flat);
+            let is_rounded = step.layer.can_round_gradients() && is_flat;
+            step.backward.as_ref().filter(|_| !is_rounded).map(|backward| backward.flat.clone())
+        };
+        self.steps.iter().rev().filter_map(writes).filter(|range| !range.is_empty()).collect()
+    }
+
+    /// The format of input that needs no conversion, next to f32: that of activations, if the conversion is all that writes its place.
+    pub(crate) fn short_input(&self) -> Option<DType> {
+        let [cast, rest @ ..] = &self.steps[..] else { return None };
+        let is_overwritten = |step: &Step| step.y == cast.y && step.layer.kind() != LayerKind::SkipBegin;
+        let is_first = cast.layer.kind() == LayerKind::Cast && cast.y == CONVERTED;
+        let format = self.sizes.precision.activations();
+        (is_first && format != DType::F32 && !rest.iter().any(is_overwritten)).then_some(format)
+    }
+
+    /// Ranges of the flat buffer of weights that passes read in f32, disjoint and in order; of the others they read the copy in the
+    /// format of activations alone.
+    pub(crate) fn master_reads(&self) -> Vec<Range<usize>> {
+        let mut reads: Vec<_> = self.steps.iter().flat_map(|step| self.master_reads_of(step)).collect();
+        reads.sort_unstable_by_key(|range| range.start);
+        reads.dedup();
+        reads
+    }
+
+    fn master_reads_of(&self, step: &Step) -> impl Iterator<Item = Range<usize>> {
+        let outputs = match step.y {
+            Value::Input => DType::F32,
+            Value::Buffer(index) => self.values[index].dtype,
+        };
+        let params = step.params.iter().enumerate();
+        params
+            .filter(move |(index, _)| step.layer.reads_master(*index, outputs))
+            .map(|(_, param)| param.range.clone())
     }
 
     /// Makes what the layers keep on the device.

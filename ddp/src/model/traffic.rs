@@ -20,6 +20,17 @@ pub struct PassTraffic {
     pub activations: usize,
 }
 
+/// How a backward pass writes the gradients of parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GradientWrites {
+    /// In f32, over what is there.
+    Singles,
+    /// In f32, added to those of an earlier micro-batch.
+    Accumulated,
+    /// In the format of activations, by layers that [can](super::Layer::can_round_gradients); else in f32.
+    Rounded,
+}
+
 /// Counts the bytes of one step after the other.
 struct Count<'a> {
     plan: &'a Plan,
@@ -36,8 +47,7 @@ impl PassTraffic {
     /// The passes of the model that [`super::Network::with_layout`] makes of this plan, over `n_rows` rows.
     ///
     /// - `target_bytes`: targets and weight of a row
-    /// - `accumulates`: whether gradients are added to those of an earlier micro-batch
-    pub fn of(plan: BufferPlan<'_>, n_rows: usize, target_bytes: usize, accumulates: bool) -> Self {
+    pub fn of(plan: BufferPlan<'_>, n_rows: usize, target_bytes: usize, writes: GradientWrites) -> Self {
         let BufferPlan { spec, layout, max_rows, device, precision } = plan;
         let sizes = Sizes { max_rows, device, precision };
         let plan = Plan::new(layers::of_spec(spec), layout, spec.n_features(), sizes);
@@ -51,12 +61,7 @@ impl PassTraffic {
         count.traffic.activations += n_rows * (plan.n_outputs * (SINGLE + short) + target_bytes);
         for (index, step) in plan.steps.iter().enumerate().rev() {
             let Some(backward) = &step.backward else { break };
-            count.backward(
-                step,
-                index.checked_sub(1).map(|before| &plan.steps[before]),
-                backward,
-                accumulates,
-            );
+            count.backward(step, index.checked_sub(1).map(|before| &plan.steps[before]), backward, writes);
         }
         count.traffic
     }
@@ -112,11 +117,23 @@ impl Count<'_> {
         self.traffic.activations += activations;
     }
 
-    fn backward(&mut self, step: &Step, before: Option<&Step>, backward: &BackwardStep, accumulates: bool) {
+    fn backward(
+        &mut self,
+        step: &Step,
+        before: Option<&Step>,
+        backward: &BackwardStep,
+        writes: GradientWrites,
+    ) {
         let ((in_features, x), width) = (self.value(step.x), step.layer.out_features());
         let d = self.rows(width);
         let n_params: usize = step.params.iter().map(|param| param.range.len()).sum();
-        self.traffic.gradients += n_params * SINGLE * if accumulates { 2 } else { 1 };
+        let of_gradient = match writes {
+            GradientWrites::Singles => SINGLE,
+            GradientWrites::Accumulated => 2 * SINGLE,
+            GradientWrites::Rounded if step.layer.can_round_gradients() => self.short,
+            GradientWrites::Rounded => SINGLE,
+        };
+        self.traffic.gradients += n_params * of_gradient;
         let (weights, activations) = match step.layer.kind() {
             LayerKind::Linear(spec) => {
                 let derivative =
@@ -166,21 +183,26 @@ mod tests {
     use crate::config::precision::Precision;
     use crate::model::{ModelSpec, ParamLayout};
 
-    fn traffic(spec: &ModelSpec, device: Device, precision: Precision, accumulates: bool) -> PassTraffic {
+    fn traffic(
+        spec: &ModelSpec,
+        device: Device,
+        precision: Precision,
+        writes: GradientWrites,
+    ) -> PassTraffic {
         let layout = ParamLayout::new(spec);
         let plan = BufferPlan { spec, layout: &layout, max_rows: 8, device, precision };
-        PassTraffic::of(plan, 4, 8, accumulates)
+        PassTraffic::of(plan, 4, 8, writes)
     }
 
     #[test]
     fn a_linear_layer_is_counted_by_hand() {
         // 3 features, 2 outputs, no hidden layer: y = x W + b.
         let spec = ModelSpec::plain(&[3, 2], Activation::Relu);
-        let got = traffic(&spec, Device::Cpu, Precision::F32, false);
+        let got = traffic(&spec, Device::Cpu, Precision::F32, GradientWrites::Singles);
         // Forward x and y; loss y, targets and d; backward d for the bias, then d and x.
         let activations = 4 * ((12 + 8) + (8 + 8 + 8) + 8 + (8 + 12));
         assert_eq!(got, PassTraffic { weights: 32, gradients: 32, activations });
-        let on_gpu = traffic(&spec, Device::Cuda(0), Precision::F32, true);
+        let on_gpu = traffic(&spec, Device::Cuda(0), Precision::F32, GradientWrites::Accumulated);
         // There the matmul gives the gradient of the bias, too.
         assert_eq!(on_gpu, PassTraffic { weights: 32, gradients: 64, activations: activations - 4 * 8 });
     }
@@ -188,10 +210,12 @@ mod tests {
     #[test]
     fn short_formats_move_half_as_much() {
         let spec = ModelSpec::plain(&[64, 128, 128, 10], Activation::Relu);
-        let single = traffic(&spec, Device::Cuda(0), Precision::F32, false);
-        let short = traffic(&spec, Device::Cuda(0), Precision::Bf16, false);
+        let single = traffic(&spec, Device::Cuda(0), Precision::F32, GradientWrites::Singles);
+        let short = traffic(&spec, Device::Cuda(0), Precision::Bf16, GradientWrites::Singles);
         assert_eq!(short.weights * 2, single.weights);
         assert_eq!(short.gradients, single.gradients);
+        let rounded = traffic(&spec, Device::Cuda(0), Precision::Bf16, GradientWrites::Rounded);
+        assert_eq!(rounded, PassTraffic { gradients: single.gradients / 2, ..short });
         assert!(short.activations < single.activations);
     }
 }

@@ -25,6 +25,23 @@ impl<'a> WeightsMut<'a> {
         })
     }
 
+    /// The first `mid` elements, and the others.
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfRange`] beyond their end.
+    pub fn split_at(self, mid: usize) -> Result<(WeightsMut<'a>, WeightsMut<'a>), KernelError> {
+        let (master, master_after) = self.master.split_at(mid)?;
+        let (compute, compute_after) = match self.compute {
+            Some(compute) => {
+                let (compute, after) = compute.split_at(mid)?;
+                (Some(compute), Some(after))
+            }
+            None => (None, None),
+        };
+        let after = WeightsMut { master: master_after, compute: compute_after };
+        Ok((WeightsMut { master, compute }, after))
+    }
+
     /// The same weights for a shorter time.
     pub fn reborrow(&mut self) -> WeightsMut<'_> {
         WeightsMut { master: self.master.reborrow(), compute: self.compute.as_mut().map(TensorMut::reborrow) }

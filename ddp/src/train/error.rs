@@ -194,6 +194,17 @@ pub enum TrainError {
         /// Rows of its global batch.
         global_rows: usize,
     },
+    /// A step of several micro-batches, whose gradients would add up in bf16.
+    #[error(
+        "step {step} has {n_micro_batches} micro-batches, and the trainer was made for steps of one: matmuls write its gradients in bf16, in \
+         which they can't be accumulated"
+    )]
+    OneMicroBatchOnly {
+        /// Number of the step, from 1.
+        step: u64,
+        /// Its micro-batches.
+        n_micro_batches: usize,
+    },
     /// A run with batch norm resumes with other micro-batches.
     #[error(
         "the checkpoint's run took batch norm's statistics of {theirs} micro-batches per step, and this one would take them of {ours}, which makes it \
@@ -293,6 +304,7 @@ impl TrainError {
                 | Self::MetricUndefined { .. }
                 | Self::BatchOverflows
                 | Self::OneRow { .. }
+                | Self::OneMicroBatchOnly { .. }
                 | Self::BatchNormChange { .. }
                 | Self::NoGraph { .. }
                 | Self::ReplicasDiffer { .. }

@@ -102,16 +102,18 @@ impl GpuStep {
 
     /// Starts the copy of a step's rows to slot `slot` on the device, and writes its scalars there.
     ///
+    /// - `input`: the format of gathered rows
     /// - `group_lrs`: the learning rate of each schedule of a group
     pub(crate) fn send(
         &mut self,
         slot: usize,
         rows: &mut impl StepRows,
+        input: DType,
         scalars: StepScalars,
         group_lrs: &[f64],
     ) -> Result<()> {
         let n_own = rows.n_own_rows();
-        let shape = rows.device_shape();
+        let shape = rows.device_shape().gathered_in(input);
         if self.slots.first().is_none_or(|slot| !slot.rows.holds(n_own, shape)) {
             self.make_slots(n_own, shape, group_lrs.len())?;
         }

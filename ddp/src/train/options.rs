@@ -37,12 +37,22 @@ pub struct TrainerOptions {
     pub overlap: bool,
     /// Number format of gradients between GPUs.
     pub comm_dtype: CommDtype,
+    /// Whether no step has more than one micro-batch. Then matmuls in bf16 write gradients that travel in bf16 as such.
+    pub has_one_micro_batch: bool,
     /// Elements of the flat buffer from which ranks that share memory divide the update between them.
     pub divide_update_from: usize,
     /// Whether steps on a GPU are graphs.
     pub graph: GraphMode,
     /// ZeRO stage: the training state that is sharded over the ranks.
     pub zero: ZeroStage,
+    /// Whether ranks with shards of the weights (ZeRO) gather them after an update in the format of matmuls, if they compute on GPUs in
+    /// bf16 or f16: half as many bytes. Before whole master weights are read, [`Trainer::gather_weights`] gathers them; what the trainer
+    /// does by itself calls it, but [`Network::weights`] panics without, and so does [`Checkpoints::save`].
+    ///
+    /// [`Trainer::gather_weights`]: crate::train::trainer::Trainer::gather_weights
+    /// [`Network::weights`]: crate::model::Network::weights
+    /// [`Checkpoints::save`]: crate::train::checkpoints::Checkpoints::save
+    pub gathers_short_weights: bool,
     /// Number of micro-shards of every global batch, a power of two and at least the number of ranks. Their gradients are summed
     /// along one fixed tree, so any number of ranks trains to the same bits.
     pub micro_shards: Option<usize>,
@@ -62,9 +72,11 @@ impl Default for TrainerOptions {
             bucket_bytes: 32 << 20,
             overlap: true,
             comm_dtype: CommDtype::F32,
+            has_one_micro_batch: false,
             divide_update_from: 8 << 20,
             graph: GraphMode::Auto,
             zero: ZeroStage::Off,
+            gathers_short_weights: false,
             micro_shards: None,
             loss_scaling: None,
             nonfinite: NonFinite::Fail,
@@ -115,8 +127,8 @@ impl TrainerOptions {
 
     /// Options of the gradient exchange.
     pub(crate) fn exchange(&self) -> ExchangeOptions {
-        let TrainerOptions { zero, comm_dtype, micro_shards, overlap, .. } = *self;
-        ExchangeOptions { zero, comm_dtype, micro_shards, overlap }
+        let TrainerOptions { zero, comm_dtype, has_one_micro_batch, micro_shards, overlap, .. } = *self;
+        ExchangeOptions { zero, comm_dtype, has_one_micro_batch, micro_shards, overlap }
     }
 
     pub(crate) fn buckets(&self, layout: &ParamLayout) -> BucketPlan {

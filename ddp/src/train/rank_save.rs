@@ -82,7 +82,7 @@ impl RankSave {
         };
         let saver = Saver::new(store, options);
         let mode = if is_async {
-            let device = trainer.model().weights().device();
+            let device = trainer.model().device();
             let buffers = SnapshotBuffers::of_device(device, n_weights, &vec![n_state; n_tensors])?;
             lacks_pinned = device != Device::Cpu && !buffers.is_pinned();
             SaveMode::Async(Writer::start(saver, buffers)?)

@@ -154,8 +154,10 @@ pub(crate) fn trainer_options(
         bucket_bytes: comm.bucket_bytes(),
         overlap: comm.overlap,
         comm_dtype: comm.dtype,
+        has_one_micro_batch: partition.train.has_one_micro_batch(),
         graph,
         zero: comm.zero,
+        gathers_short_weights: true,
         micro_shards: match partition.train.kind {
             PartitionKind::MicroShards { n_shards } => Some(n_shards),
             PartitionKind::Ranks { .. } | PartitionKind::SharedMicroBatches { .. } => None,

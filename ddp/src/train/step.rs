@@ -11,6 +11,7 @@ use crate::data_parallel::buckets::STEP_VOTE;
 use crate::data_parallel::gradients::{BackwardInputs, Gradients, MicroStep, Vote};
 use crate::data_parallel::rank_exchange::RankExchange;
 use crate::data_parallel::shard_plan::{Shard, ShardPlan};
+use crate::data_parallel::weight_gather::ShortGather;
 use crate::data_parallel::whole_parameters::WholeParameters;
 use crate::model::{AllRanks, DropoutStep, LossHead, Network, WeightsMut};
 use crate::optim::optimizer::{DeviceScale, Optimizer, UpdateScale};
@@ -29,6 +30,8 @@ pub(crate) struct Replica<'w> {
     pub(crate) optimizer: Optimizer,
     pub(crate) grads: Gradients,
     pub(crate) shard_plan: ShardPlan,
+    /// Gather of updated weights in a short format, where they are not gathered in f32.
+    pub(crate) short_gather: Option<ShortGather>,
     /// First pass of the optimiser, if it has two.
     whole_parameters: Option<WholeParameters>,
     /// `Σ grads²`, `[1]` f64, on the model's device.
@@ -57,6 +60,10 @@ impl<'w> Replica<'w> {
         }
         let grads = Gradients::new(world, &model, buckets, &shard_plan, options.exchange())?;
         let sum_of_squares = Tensor::zeros_for(MemoryUse::Workspace, &[1], DType::F64, model.device())?;
+        let short_gather = match options.gathers_short_weights {
+            true => ShortGather::new(world, &model, &shard_plan),
+            false => None,
+        };
         let whole_parameters = WholeParameters::new(&mut optimizer, &shard_plan)?;
         let rank_exchange = RankExchange::new(world, &model)?;
         let shares_of_buffers =
@@ -68,6 +75,7 @@ impl<'w> Replica<'w> {
             optimizer,
             grads,
             shard_plan,
+            short_gather,
             whole_parameters,
             sum_of_squares,
             rank_exchange,
@@ -89,7 +97,7 @@ impl<'w> Replica<'w> {
         let Some(ema) = optimizer.ema_mut() else { return Ok(()) };
         for Shard { flat, state_start } in shard_plan.own_shards() {
             let average = ema.view_mut().range(state_start, state_start + flat.len())?;
-            ops::copy(model.weights().view().range(flat.start, flat.end)?, average)?;
+            ops::copy(model.own_weights().view().range(flat.start, flat.end)?, average)?;
         }
         Ok(())
     }
@@ -124,8 +132,12 @@ impl<'w> Replica<'w> {
             self.grads.sum_of_squares(self.world, &self.shard_plan, &mut self.sum_of_squares)?;
         }
         let (clip, needs_norm) = (self.options.clip_grad_norm, self.needs_norm(loss_scale));
-        let Replica { world, model, optimizer, grads, shard_plan, whole_parameters, sum_of_squares, .. } =
-            self;
+        let sharing = Sharing {
+            shard_plan: &self.shard_plan,
+            short_gather: self.short_gather.as_ref(),
+            whole_parameters: self.whole_parameters.as_mut(),
+        };
+        let Replica { world, model, optimizer, grads, sum_of_squares, .. } = self;
         let inputs = UpdateInputs {
             scalars,
             sums: grads.tail()?,
@@ -133,7 +145,20 @@ impl<'w> Replica<'w> {
             max_norm: if clip > 0.0 { clip } else { f64::INFINITY },
         };
         let scale = UpdateScale::Device(DeviceScale { inputs: &inputs, group_scalars });
-        update(world, model, optimizer, grads, (shard_plan, whole_parameters), scale)
+        update(world, model, optimizer, grads, sharing, scale)
+    }
+
+    /// Completes the master weights on all ranks. Collective.
+    pub(crate) fn gather_weights(&mut self) -> Result<()> {
+        let Replica { world, model, shard_plan, .. } = self;
+        if model.has_whole_weights() {
+            return Ok(());
+        }
+        for block in shard_plan.blocks() {
+            shard_plan.gather(world, model.weights_mut().master, block)?;
+        }
+        model.set_has_whole_weights(true);
+        Ok(())
     }
 
     /// Computes forward and backward of the micro-batches of a step without any effect on it: no rank waits for another. For work that
@@ -171,11 +196,18 @@ impl<'w> Replica<'w> {
         if n_ranks == 1 {
             return Ok(());
         }
-        for (buffer, share) in self.model.averaged_buffers_mut().zip(&mut self.shares_of_buffers) {
+        let Replica { world, model, shares_of_buffers: shares, .. } = self;
+        for (buffer, share) in model.averaged_buffers_mut().zip(&mut *shares) {
             // In this order nothing overflows.
             let share_of_mean = (1.0 / n_ranks as f64).into();
             ops::map(MapOp::Mul, Input::Tensor(buffer.view()), share_of_mean, share.view_mut())?;
-            self.world.tensor_group().all_reduce(ReduceOp::Sum, share.view_mut())?;
+        }
+        if !shares.is_empty() {
+            let group = world.tensor_group();
+            let mut sum = |share: &mut Tensor| group.all_reduce(ReduceOp::Sum, share.view_mut());
+            group.together(|| shares.iter_mut().try_for_each(&mut sum))?;
+        }
+        for (buffer, share) in model.averaged_buffers_mut().zip(&*shares) {
             ops::copy(share.view(), buffer.view_mut())?;
         }
         Ok(())
@@ -290,6 +322,7 @@ impl<'w> Replica<'w> {
             optimizer,
             grads,
             shard_plan,
+            short_gather,
             whole_parameters,
             sum_of_squares,
             options,
@@ -341,7 +374,9 @@ impl<'w> Replica<'w> {
             let weights = model.weights_mut().range(&rest.flat)?;
             optimizer.step_on(weights, rest_grads, scale, rest.flat, rest.state_start)?;
         } else {
-            update(world, model, optimizer, grads, (shard_plan, whole_parameters), scale)?;
+            let (short_gather, whole_parameters) = (short_gather.as_ref(), whole_parameters.as_mut());
+            let sharing = Sharing { shard_plan, short_gather, whole_parameters };
+            update(world, model, optimizer, grads, sharing, scale)?;
         }
         if want_grad_norm && grad_norm.is_none() {
             let norm = norm(grads)?;
@@ -367,21 +402,29 @@ struct Updated {
     withheld: Option<Withheld>,
 }
 
+/// How ranks share an update.
+struct Sharing<'a> {
+    shard_plan: &'a ShardPlan,
+    short_gather: Option<&'a ShortGather>,
+    whole_parameters: Option<&'a mut WholeParameters>,
+}
+
 /// Updates the weights whose reduced gradients this rank holds: all of them, or its shard of each block, whose weights the ranks
 /// then gather while the next block is updated.
 ///
-/// The master weights are sent in f32, and the compute weights are rounded from them again: norms, biases and embeddings are read
-/// in f32, so every rank can save and evaluate the model. It costs as many bytes as the second half of an all-reduce.
+/// Without a gather in a short format the master weights are sent in f32, and the compute weights are rounded from them again, so that
+/// every rank holds the model. It costs as many bytes as the second half of an all-reduce.
 fn update(
     world: &World,
     model: &mut Network,
     optimizer: &mut Optimizer,
     grads: &Gradients,
-    (shard_plan, whole_parameters): (&ShardPlan, &mut Option<WholeParameters>),
+    sharing: Sharing<'_>,
     scale: UpdateScale<'_>,
 ) -> Result<()> {
+    let Sharing { shard_plan, short_gather, whole_parameters } = sharing;
     if let Some(whole_parameters) = whole_parameters {
-        let weights = model.weights().view();
+        let weights = model.own_weights().view();
         whole_parameters.complete(world, weights, optimizer, grads, shard_plan, scale)?;
     }
     if !shard_plan.is_sharded() {
@@ -389,6 +432,22 @@ fn update(
         let rest_grads = grads.of_shard(&rest)?;
         let weights = model.weights_mut().range(&rest.flat)?;
         return Ok(optimizer.step_on(weights, rest_grads, scale, rest.flat, rest.state_start)?);
+    }
+    if let Some(short_gather) = short_gather {
+        let mut weights = model.weights_mut();
+        return world.tensor_group().scope(|scope| {
+            for (index, block) in shard_plan.blocks().iter().enumerate() {
+                let (mut of_block, after) = weights.split_at(block.len())?;
+                weights = after;
+                let own = shard_plan.own_shard(block);
+                let range = own.flat.start - block.start..own.flat.end - block.start;
+                let own_weights = of_block.reborrow().range(&range)?;
+                optimizer.step_on(own_weights, grads.of_shard(&own)?, scale, own.flat, own.state_start)?;
+                short_gather.start(scope, block, index, of_block)?;
+                scope.progress()?;
+            }
+            Ok(())
+        });
     }
     let flat_len = model.layout().flat_len();
     let mut weights = model.weights_mut().master;

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use ddp_comm::World;
 use ddp_kernels::cuda::{Gpu, Graph};
 use ddp_kernels::ops::StepScalars;
-use ddp_kernels::{Device, Tensor, TensorRef};
+use ddp_kernels::{DType, Device, Tensor, TensorRef};
 
 use crate::config::OptimizerConfig;
 use crate::data_parallel::ExchangeError;
@@ -141,6 +141,15 @@ impl<'w> Trainer<'w> {
         (&mut self.replica.model, &self.replica.loss)
     }
 
+    /// Completes the master weights on all ranks, where they were gathered in another format
+    /// ([`TrainerOptions::gathers_short_weights`]); else does nothing. Collective.
+    ///
+    /// # Errors
+    /// `TrainError::Comm` if a collective fails.
+    pub fn gather_weights(&mut self) -> Result<()> {
+        self.replica.gather_weights()
+    }
+
     /// Sets the weights, flat in the layout's order, from any device. The optimiser's state is unchanged.
     ///
     /// # Errors
@@ -189,8 +198,11 @@ impl<'w> Trainer<'w> {
 
     /// Bytes that this rank sends in a step of `n_micro_batches` micro-batches per rank.
     pub fn exchange_bytes(&self, n_micro_batches: usize) -> ExchangeBytes {
-        let Replica { world, model, grads, optimizer, shard_plan, .. } = &self.replica;
-        let bytes = grads.exchange_bytes(world.world_size(), model.layout().flat_len(), n_micro_batches);
+        let Replica { world, model, grads, optimizer, shard_plan, short_gather, .. } = &self.replica;
+        let flat_len = model.layout().flat_len();
+        let in_single = flat_len * DType::F32.size_bytes();
+        let weight_bytes = short_gather.as_ref().map_or(in_single, |gather| gather.bytes_of(model));
+        let bytes = grads.exchange_bytes(world.world_size(), flat_len, n_micro_batches, weight_bytes);
         let shards = shard_plan.is_sharded().then_some(shard_plan.blocks());
         let of_optimizer = WholeParameters::bytes_sent(optimizer.whole(), shards, world.world_size());
         ExchangeBytes { sent: bytes.sent + of_optimizer, ..bytes }
@@ -280,6 +292,7 @@ impl<'w> Trainer<'w> {
     /// # Errors
     /// `TrainError::Kernel` if the device is out of memory; `TrainError::Comm` if a collective fails.
     pub fn averaged_weights(&mut self) -> Result<Option<&Tensor>> {
+        self.gather_weights()?;
         let Replica { world, model, optimizer, shard_plan, .. } = &self.replica;
         Ok(self.averaged.gather(world, model, optimizer, shard_plan)?)
     }
@@ -289,6 +302,7 @@ impl<'w> Trainer<'w> {
     /// # Errors
     /// The error of `body`, with the weights restored; see also [`Trainer::averaged_weights`].
     pub fn with_averaged<R>(&mut self, body: impl FnOnce(&mut Network, &LossHead) -> Result<R>) -> Result<R> {
+        self.gather_weights()?;
         let Replica { world, model, optimizer, shard_plan, loss, .. } = &mut self.replica;
         if !self.averaged.swap_in(world, model, optimizer, shard_plan)? {
             return body(model, loss);
@@ -304,6 +318,7 @@ impl<'w> Trainer<'w> {
     /// # Errors
     /// `TrainError::Kernel`, also for failed work of these steps; `TrainError::Comm` if a collective fails.
     pub fn compare_replicas(&mut self) -> Result<Option<ReplicaDifferences>> {
+        self.gather_weights()?;
         let Replica { world, model, optimizer, shard_plan, .. } = &self.replica;
         let check = match &mut self.replica_check {
             Some(check) => check,
@@ -327,16 +342,24 @@ impl<'w> Trainer<'w> {
     ///
     /// # Errors
     /// `TrainError::Kernel`, `TrainError::Comm`; on the CPU also `TrainError::LossNotFinite`, on all ranks alike and before
-    /// the weights change, with [`NonFinite::Fail`]; `TrainError::Optim` if the loss scaler gives up.
+    /// the weights change, with [`NonFinite::Fail`]; `TrainError::Optim` if the loss scaler gives up;
+    /// `TrainError::OneMicroBatchOnly` despite [`TrainerOptions::has_one_micro_batch`], where gradients are written in bf16.
     pub fn step(&mut self, rows: &mut impl StepRows, request: StepRequest) -> Result<()> {
         if self.replica.model.exchanged_len() > 0 {
             check_rows_of_statistics(rows, self.n_steps + 1)?;
         }
-        let info = StepInfo { step: self.n_steps + 1, n_rows: rows.global_rows(), lr: self.lr() };
+        let (step, n_micro_batches) = (self.n_steps + 1, rows.n_micro_batches());
+        if n_micro_batches > 1 && !self.replica.grads.can_accumulate() {
+            return Err(TrainError::OneMicroBatchOnly { step, n_micro_batches });
+        }
+        let info = StepInfo { step, n_rows: rows.global_rows(), lr: self.lr() };
         if self.n_steps == 0 {
             self.replica.start_average()?;
         }
         if self.gpu.is_some() {
+            if self.replica.short_gather.is_some() {
+                self.replica.model.set_has_whole_weights(false);
+            }
             self.step_on_gpu(rows, request, info)?;
         } else {
             let loss_scale = self.scaler.as_ref().map(LossScaler::scale);
@@ -430,7 +453,8 @@ impl<'w> Trainer<'w> {
             extra: f64::from(request.vote),
             loss_limit: request.loss_limit,
         };
-        gpu.send(slot, rows, scalars, replica.optimizer.group_lrs())?;
+        let input = replica.model.input_format();
+        gpu.send(slot, rows, input, scalars, replica.optimizer.group_lrs())?;
         if gpu.is_first_of(shape) {
             matmul_choices::choose(replica, gpu, slot, shape)?;
         }

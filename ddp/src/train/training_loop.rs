@@ -314,7 +314,10 @@ impl<'a> TrainingLoop<'a> {
     }
 
     /// Adds what is found about the step to the error of one that is not finite. Collective.
-    fn diagnosed(&self, trainer: &Trainer<'_>, error: TrainError, step: InFlight) -> TrainError {
+    fn diagnosed(&self, trainer: &mut Trainer<'_>, error: TrainError, step: InFlight) -> TrainError {
+        if !error.has_findings() || trainer.gather_weights().is_err() {
+            return error;
+        }
         let LoopPlan { world, config, data, partition, .. } = self.plan;
         let (model, cursor) = (trainer.model(), step.cursor);
         FailedStep { world, config, data, partition, model, cursor }.explain(error)
@@ -505,6 +508,7 @@ impl<'a> TrainingLoop<'a> {
         self.state.matmul_choices = trainer.matmul_choices()?.lines().map(str::to_owned).collect();
         let is_averaged = self.plan.config.optimizer.ema_decay > 0.0;
         let best = self.evaluations.best_weights().for_checkpoint(&self.state, is_averaged);
+        trainer.gather_weights()?;
         self.autosave.save(trainer, &self.state, best, started)
     }
 

@@ -6,17 +6,19 @@
 use std::sync::Arc;
 
 use crate::made_up::gpus::gpus;
-use crate::made_up::{Setup, Trained, assert_close, row_weights};
-use ddp::config::Placement;
+use crate::made_up::{N_CLASSES, Setup, Trained, assert_close, row_weights};
+use ddp::config::precision::Precision;
+use ddp::config::{Activation, LayerConfig, ModelConfig, Placement};
 use ddp::data::batch::BatchMut;
 use ddp::data::loader::device_feed::DeviceFeed;
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::data::order::epoch_order::BlockLayout;
 use ddp::data::order::epoch_proof::RowsHash;
 use ddp::data::{Changes, Dataset, DatasetWrapper, Normalizer, ResidentRows, RowLayout};
+use ddp::model::{ModelSpec, Network};
 use ddp::train::trainer::StepRows as _;
 use ddp_comm::{World, threads};
-use ddp_kernels::{DType, Device, TensorMut};
+use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut};
 use half::{bf16, f16};
 
 /// The same rows, stored in a shorter format.
@@ -110,6 +112,42 @@ fn rows_on_each_of_two_gpus_train_as_one() {
         let gpu = Setup { on_gpus: true, placement, ..cpu.clone() };
         assert_close(&placement.to_string(), &train(&gpu, &rows, 2), &want);
     }
+}
+
+/// Rows that are gathered in the format of activations have the bits of rows that the first layer converts; where the first layer
+/// overwrites them, it converts them still.
+#[test]
+fn rows_gathered_in_the_format_of_activations_train_as_converted_ones() {
+    let Some(_alone) = gpus(2) else { return };
+    let overwritten = {
+        let usual = Setup::usual();
+        let layers = [LayerConfig::Dropout { p: 0.25 }, LayerConfig::Activation(Activation::Tanh)];
+        let layers = layers.map(LayerConfig::once).into();
+        let spec = ModelSpec::new(&ModelConfig::of_layers(layers, true), usual.spec.n_features(), N_CLASSES);
+        Setup { spec, ..usual }
+    };
+    for (setup, is_short) in
+        [(Setup::usual(), true), (Setup::listed(), true), (Setup::embedded(), false), (overwritten, false)]
+    {
+        for (precision, format) in [(Precision::Bf16, DType::BF16), (Precision::F16, DType::F16)] {
+            let model = Network::new(setup.spec.clone(), 4, Device::Cpu, precision).unwrap();
+            assert_eq!(model.input_format(), if is_short { format } else { DType::F32 });
+            let rows = Stored::rows(setup.rows(), DType::F32);
+            let [host, device] = [Placement::Host, Placement::Device].map(|placement| {
+                let gpu = Setup { on_gpus: true, precision, placement, ..setup.clone() };
+                train(&gpu, &rows, 2)
+            });
+            assert!(device == host, "{precision:?}, {}", setup.spec.n_features());
+        }
+    }
+}
+
+#[test]
+fn input_of_another_format_is_refused() {
+    let mut model = Network::new(Setup::usual().spec, 4, Device::Cpu, Precision::Bf16).unwrap();
+    let x = |dtype| Tensor::zeros(&[4, 6], dtype, Device::Cpu).unwrap();
+    model.forward(x(DType::BF16).view(), None).unwrap();
+    assert!(matches!(model.forward(x(DType::F16).view(), None), Err(KernelError::DTypeUnsupported { .. })));
 }
 
 /// The rows of each step, and every few steps the hash of those used.

@@ -11,8 +11,8 @@ use ddp::config::{
 };
 use ddp::model::layer::{Layer, Sizes};
 use ddp::model::{
-    BufferPlan, GradcheckOptions, LocalGradients, ModelSpec, Network, ParamLayout, PassTraffic, Sequential,
-    gradcheck, layers,
+    BufferPlan, GradcheckOptions, GradientWrites, LocalGradients, ModelSpec, Network, ParamLayout,
+    PassTraffic, Sequential, gradcheck, layers,
 };
 use ddp::train::trainer::TrainerOptions;
 use ddp_kernels::{DType, Device, Tensor, ops};
@@ -178,7 +178,7 @@ fn traffic_counts_norms_and_gates() {
         let spec = spec(layers);
         let (layout, device, precision) = (ParamLayout::new(&spec), Device::Cpu, Precision::F32);
         let plan = BufferPlan { spec: &spec, layout: &layout, max_rows: 8, device, precision };
-        PassTraffic::of(plan, 8, 0, false).activations
+        PassTraffic::of(plan, 8, 0, GradientWrites::Singles).activations
     };
     let values = |n: usize| 8 * n * size_of::<f32>();
     let plain = moved(vec![linear(6, None)]);

@@ -13,7 +13,7 @@ use ddp::data::Dataset;
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::optim::loss_scaler::LossScalerConfig;
 use ddp::train::TrainError;
-use ddp::train::trainer::{GraphMode, StepRequest, TrainerOptions};
+use ddp::train::trainer::{GraphMode, StepRequest, Trainer, TrainerOptions};
 use ddp_comm::{DeviceOptions, Traffic, threads};
 use ddp_kernels::Device;
 use ddp_kernels::cuda::Gpu;
@@ -290,6 +290,92 @@ fn short_formats_go_with_the_first_stage() {
     let rounded = sharded.train_on(2);
     let plain = Setup { options: TrainerOptions { comm_dtype: CommDtype::Bf16, ..plain.options }, ..plain };
     assert!(rounded.weights == plain.train_on(2).weights, "buckets in bf16");
+}
+
+/// Matmuls round gradients as the pass over those in f32 does, and what they do not compute is still rounded by that pass.
+#[test]
+fn gradients_that_matmuls_write_in_bf16_have_the_bits_of_rounded_ones() {
+    let Some(_gpus) = gpus(2) else { return };
+    for setup in [Setup::usual(), Setup::embedded(), Setup::listed()] {
+        for zero in [ZeroStage::Off, ZeroStage::Optimizer] {
+            let mut setup =
+                with_zero(&Setup { precision: Precision::Bf16, n_micro: 1, ..setup.clone() }, zero);
+            setup.options.comm_dtype = CommDtype::Bf16;
+            let rounded = on_gpus(&setup, GraphMode::Auto).train_on(2);
+            setup.options.has_one_micro_batch = true;
+            for graph in [GraphMode::Auto, GraphMode::Off] {
+                let written = on_gpus(&setup, graph).train_on(2);
+                assert!(written.weights == rounded.weights, "weights with {zero:?}");
+                assert_eq!((&written.losses, &written.grad_norms), (&rounded.losses, &rounded.grad_norms));
+            }
+        }
+    }
+}
+
+/// The evaluation at the end of a run reads what was gathered in the short format, and a restart the masters.
+#[test]
+fn weights_gathered_in_short_formats_train_to_the_bits_of_a_gather_in_f32() {
+    let Some(_gpus) = gpus(3) else { return };
+    for (setup, is_short) in [(Setup::usual(), true), (Setup::listed(), true), (Setup::embedded(), true)] {
+        for (precision, zero, n_ranks) in [
+            (Precision::Bf16, ZeroStage::Optimizer, 2),
+            (Precision::Bf16, ZeroStage::Gradients, 3),
+            (Precision::F16, ZeroStage::Optimizer, 3),
+        ] {
+            let setup = Setup { precision, ema_decay: 0.9, restart_after: Some(4), ..setup.clone() };
+            for graph in [GraphMode::Auto, GraphMode::Off] {
+                let mut setup = on_gpus(&with_zero(&setup, zero), graph);
+                let single = setup.train_on(n_ranks);
+                setup.options.gathers_short_weights = true;
+                let short = setup.train_on(n_ranks);
+                assert!(short == single, "{precision:?}, {zero:?}, {graph:?}");
+                let bytes = setup.bytes_sent(n_ranks);
+                setup.options.gathers_short_weights = false;
+                assert_eq!(bytes < setup.bytes_sent(n_ranks), is_short);
+            }
+        }
+    }
+}
+
+/// Weights of which a rank has shards alone are no weights of a model.
+#[test]
+fn weights_are_not_read_before_they_are_gathered() {
+    let Some(_gpus) = gpus(2) else { return };
+    let mut setup = on_gpus(
+        &with_zero(&Setup { precision: Precision::Bf16, ..Setup::usual() }, ZeroStage::Optimizer),
+        GraphMode::Off,
+    );
+    setup.options.gathers_short_weights = true;
+    let rows: Arc<dyn Dataset> = setup.rows();
+    threads::run(2, |world| {
+        let device = Device::Cuda(world.rank().0 as u32);
+        world.connect_device(device, DeviceOptions::default()).unwrap();
+        let mut trainer = setup.trainer(&world, device);
+        trainer.model().weights();
+        let plan = BatchPlan::new(&world, setup.n_rows, setup.global_rows, setup.n_micro, 0, Shuffle::Off);
+        let mut loader = Loader::new(rows.clone(), plan, LoaderOptions::new(device)).unwrap();
+        trainer.step_and_wait(&mut loader.next_step().unwrap().unwrap(), false).unwrap();
+        let read = |trainer: &Trainer<'_>| {
+            let read = || trainer.model().weights().numel();
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(read))
+        };
+        assert!(read(&trainer).is_err());
+        trainer.gather_weights().unwrap();
+        assert!(read(&trainer).is_ok());
+        world.close().unwrap();
+    });
+}
+
+#[test]
+fn gradients_in_bf16_of_two_micro_batches_are_refused() {
+    let Some(_gpus) = gpus(2) else { return };
+    let mut setup = Setup { precision: Precision::Bf16, ..Setup::usual() };
+    setup.options =
+        TrainerOptions { comm_dtype: CommDtype::Bf16, has_one_micro_batch: true, ..setup.options };
+    let result = std::panic::catch_unwind(|| on_gpus(&setup, GraphMode::Auto).train_on(2));
+    let panic = result.expect_err("the run ends in an error");
+    let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+    assert!(text.contains("OneMicroBatchOnly"), "{text}");
 }
 
 #[test]

@@ -395,6 +395,7 @@ impl Setup {
                 while let Some((_, outcome)) = trainer.outcome(true).unwrap() {
                     tell(outcome);
                 }
+                trainer.gather_weights().unwrap();
                 trainer = self.restart(world, &trainer);
             }
         }
@@ -413,6 +414,7 @@ impl Setup {
             eval => eval.unwrap(),
         };
         let layout = trainer.model().layout().clone();
+        trainer.gather_weights().unwrap();
         let weights = trainer.model().weights().to_vec::<f32>().unwrap();
         assert!(layout.gaps().flatten().all(|i| weights[i].to_bits() == 0), "what is no parameter stays 0");
         let averaged = trainer.averaged_weights().unwrap();
@@ -423,6 +425,16 @@ impl Setup {
             second_moments.map(|(name, values)| (name.to_owned(), values.to_vec().unwrap())).collect();
         let n_graphs = trainer.n_graphs();
         Trained { weights, averaged, second_moments, losses, grad_norms, eval, n_skipped, n_graphs }
+    }
+
+    /// Bytes that a rank of a step sends.
+    pub fn bytes_sent(&self, world_size: usize) -> u64 {
+        let of_rank = |world: World| {
+            let device = if self.on_gpus { Device::Cuda(world.rank().0 as u32) } else { Device::Cpu };
+            world.connect_device(device, DeviceOptions::default()).unwrap();
+            self.trainer(&world, device).exchange_bytes(self.n_micro).sent
+        };
+        threads::run(world_size, of_rank)[0]
     }
 
     /// Trains on this many ranks, which must all come to the same, bit for bit.

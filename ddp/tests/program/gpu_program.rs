@@ -502,3 +502,32 @@ fn a_failed_capture_on_one_rank_turns_graphs_off_on_all() {
     let is_of_all = outcome.stderr.lines().any(|line| line.starts_with("error: the step cannot be captured"));
     assert!(is_of_all, "the error of all ranks names one: {}", outcome.stderr);
 }
+
+/// Whatever reads whole weights gathers those that ranks hold in parts: evaluations, checkpoints, the comparison of replicas, the model.
+#[test]
+fn a_run_with_weights_in_parts_evaluates_saves_and_resumes() {
+    let folder = temp_dir();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let settings = [
+        "train.precision=bf16",
+        "comm.zero=1",
+        "train.replica_check_steps=4",
+        "train.eval_every_steps=7",
+        "checkpoint.every_steps=5",
+        "checkpoint.keep_best=eval_accuracy",
+    ];
+    let set: Vec<&str> = settings.iter().flat_map(|setting| ["--set", *setting]).collect();
+    for more in [&[] as &[&str], &["--set", "train.ema_decay=0.9"]] {
+        let (whole, parts) = (path(&format!("whole{}", more.len())), path(&format!("parts{}", more.len())));
+        let args = [&["--device", "cuda"], &set[..], more].concat();
+        let Some(outcome) = on_gpus(2, 2, &train_args(&whole, &args), &[]) else { return };
+        outcome.ok();
+        let stop = [&args[..], &["--set", "train.stop_after_steps=9"]].concat();
+        let stopped = on_gpus(2, 2, &train_args(&parts, &stop), &[]).unwrap();
+        assert_eq!(stopped.status.code(), Some(85), "{stopped:#?}");
+        on_gpus(2, 2, &["train", "-q", "--device", "cuda", "--resume", &parts], &[]).unwrap().ok();
+        let weights = |run: &str| read_weights(&Path::new(run).join("model.safetensors"));
+        let (gap, place) = largest_gap(&weights(&whole), &weights(&parts));
+        assert!(gap == 0.0, "{place}: {gap:e} apart");
+    }
+}

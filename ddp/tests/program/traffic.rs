@@ -16,6 +16,9 @@ const RUN: [&str; 7] = [
     "log.every_steps=1000",
 ];
 const MORE_STEPS: f64 = 8.0;
+/// Rows of a batch, and features of a row.
+const N_ROWS: f64 = 719.0;
+const N_FEATURES: f64 = 64.0;
 
 fn set<'a>(settings: &[&'a str]) -> Vec<&'a str> {
     RUN.iter().chain(settings).flat_map(|setting| ["--set", *setting]).collect()
@@ -51,6 +54,15 @@ impl Counted {
 
 /// Runs that differ in their number of steps; None where there are no virtual GPUs.
 fn counts_of_a_step(n_gpus: usize, settings: &[&str]) -> Option<Counted> {
+    counts_of_a_step_with(n_gpus, &[("VGPU_CHECK", "1"), ("VGPU_LT_REFUSE", "")], &[], settings)
+}
+
+fn counts_of_a_step_with(
+    n_gpus: usize,
+    more_env: &[(&str, &str)],
+    more_args: &[&str],
+    settings: &[&str],
+) -> Option<Counted> {
     let folder = temp_dir();
     let mut of_runs: Vec<BTreeMap<String, f64>> = Vec::new();
     for steps in [4, 12] {
@@ -61,7 +73,9 @@ fn counts_of_a_step(n_gpus: usize, settings: &[&str]) -> Option<Counted> {
         let mut args =
             vec!["train", "-q", "--device", "cuda", "--out", out.to_str().unwrap(), "--set", &steps];
         args.extend(set(settings));
-        let env = [("VGPU_CHECK", "1"), ("VGPU_LT_REFUSE", ""), ("VGPU_COUNTS", counted.to_str().unwrap())];
+        args.extend(more_args);
+        let env: Vec<_> =
+            more_env.iter().copied().chain([("VGPU_COUNTS", counted.to_str().unwrap())]).collect();
         on_gpus(n_gpus, n_gpus, &args, &env)?.ok();
         of_runs.push(counts(&counted));
     }
@@ -74,9 +88,10 @@ fn described(n_ranks: usize, settings: &[&str]) -> (BTreeMap<String, f64>, BTree
     let mut args = vec!["describe", "--json", "--device", "cuda", "--world-size", &world_size];
     args.extend(set(settings));
     let report: serde_json::Value = serde_json::from_str(&run_ok(single(&args)).stdout).unwrap();
-    let traffic = report["traffic"][0].as_object().unwrap();
+    let stage = if settings.contains(&"comm.zero=1") { 1 } else { 0 };
+    let traffic = report["traffic"][stage].as_object().unwrap();
     let traffic = traffic.iter().map(|(kind, bytes)| (kind.clone(), bytes.as_f64().unwrap()));
-    let memory = report["memory"][0]["bytes"].as_array().unwrap().iter();
+    let memory = report["memory"][stage]["bytes"].as_array().unwrap().iter();
     let memory = memory.map(|of| (of["what"].as_str().unwrap().to_owned(), of["bytes"].as_f64().unwrap()));
     (traffic.collect(), memory.collect())
 }
@@ -118,7 +133,9 @@ fn a_step_moves_as_many_bytes_as_described() {
         );
         let gradients = step.of_size(memory["gradients"]);
         assert_near(&format!("{what}: gradients"), gradients, want["gradients"], 0.02);
-        let all = step.of_all("read:") + step.of_all("written:");
+        // Each thread that gathers a part of a row reads its number.
+        let again = step.of_all("read:load_rows") - N_ROWS * (N_FEATURES * 4.0 + 8.0);
+        let all = step.of_all("read:") + step.of_all("written:") - again;
         let rest = want["activations"] + want["rows"];
         // The norms of LAMB take two reductions per parameter, whose partial sums count next to so small a model. Adafactor reads the
         // factors of row and column again for each element, which a cache holds.
@@ -150,6 +167,78 @@ fn gradients_in_bf16_are_neither_converted_back_nor_read_for_the_norm_at_the_end
         step.of_all("kernel:adam"),
         "the update reads them in bf16"
     );
+}
+
+/// Matmuls write what travels in bf16: no gradient of a linear layer is stored in f32.
+#[test]
+fn matmuls_in_bf16_write_the_gradients_that_travel() {
+    let settings = ["model.hidden=[128]", "train.precision=bf16", "comm.dtype=bf16", "comm.bucket_mib=0.001"];
+    let Some(step) = counts_of_a_step(2, &settings) else { return };
+    let (want, memory) = described(2, &settings);
+    let wire = memory["parameters"] / 2.0;
+    // The sums of a step are all that is left in f32.
+    assert!(memory["gradients"] <= wire + 64.0, "{} bytes of gradients", memory["gradients"]);
+    // Compute weights are as large as the gradients, and weights as the optimiser's state; the all-reduce touches each gradient twice.
+    let touched = step.of_size(wire) + step.of_size(memory["parameters"]) - 2.0 * wire;
+    let described = want["weights"] + want["gradients"] + want["optimizer"];
+    assert_near("weights, gradients and state", touched, described, 0.02);
+    assert_eq!(step.of_all("kernel:cast_f32_bf16"), 0.0, "rows are gathered in bf16");
+    assert_eq!(step.of("kernel:sum_of_squares_bf16"), 2.0, "one per bucket");
+}
+
+/// With sharded weights ranks gather what matmuls read, in bf16, and the bias of the last layer in f32.
+#[test]
+fn sharded_weights_are_gathered_in_the_format_of_matmuls() {
+    let settings = ["model.hidden=[128]", "comm.zero=1", "train.precision=bf16"];
+    let Some(step) = counts_of_a_step(2, &settings) else { return };
+    let (want, memory) = described(2, &settings);
+    let (single, short) = (memory["parameters"], memory["working copy"]);
+    // The count includes the ten values of that bias, on one rank of two.
+    assert_near("gathered", step.of("written:ncclAllGather"), short + 40.0, 0.005);
+    // The master weights of a rank's own half alone are read and written. Its state is as large as the compute weights.
+    assert_near("master weights", step.of_size(single), single, 0.02);
+    let gathered = step.of("read:ncclAllGather") + step.of("written:ncclAllGather");
+    let touched = step.of_size(single) + step.of_size(short) - gathered;
+    assert_near("weights and state", touched, want["weights"] + want["optimizer"], 0.02);
+    assert_eq!(step.of_all("kernel:cast_f32_bf16"), 0.0, "rows are gathered in bf16");
+    // Half of the weights are sent, in bf16, after half of the gradients, in f32.
+    let flat_sent = single / 2.0 + short / 2.0;
+    assert_near("sent", want["exchange"], flat_sent, 0.005);
+}
+
+/// A non-blocking communicator starts a thread for each call or group of calls that is not replayed from a graph.
+#[test]
+fn a_step_without_a_graph_makes_few_calls_of_nccl() {
+    let two_buckets = ["model.hidden=[128]", "comm.bucket_mib=0.001"];
+    for (settings, calls, n_collectives) in [
+        (&[] as &[&str], 2.0, 2.0),
+        // All buckets at once.
+        (&["comm.overlap=false"], 1.0, 2.0),
+        // The sums of a step go with the first bucket.
+        (&["comm.dtype=bf16"], 2.0, 3.0),
+        // The norm, and two gathers of weights.
+        (&["comm.zero=1"], 5.0, 6.0),
+        // All directions at once.
+        (&["optimizer.kind=muon", "model.hidden=[128,64,64]"], 4.0 + 1.0, 4.0 + 3.0),
+    ] {
+        let settings = [&two_buckets[..], settings].concat();
+        let Some(step) = counts_of_a_step_with(2, &[], &["--cuda-graph", "off"], &settings) else { return };
+        let collectives = ["ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast"];
+        let n: f64 = collectives.into_iter().map(|name| step.of(name)).sum();
+        assert_eq!((step.of("nccl_launches"), n), (calls, n_collectives), "{settings:?}");
+    }
+}
+
+/// The order of blocks of rows is computed on the GPU, as any other: only an epoch's blocks are copied there.
+#[test]
+fn no_row_numbers_are_sent_of_blocks_on_the_gpu() {
+    for mode in ["full", "blocks"] {
+        let mode = format!("data.shuffle_mode={mode}");
+        let Some(step) = counts_of_a_step_with(1, &[], &[], &["model.hidden=[16]", &mode]) else { return };
+        assert_eq!(step.of("bytes:htod_pinned"), 0.0, "{mode}");
+        // Two steps are an epoch; its blocks are two numbers each, and here there is one.
+        assert!(step.of("bytes:htod_pageable") <= 8.0, "{mode}: {} bytes", step.of("bytes:htod_pageable"));
+    }
 }
 
 /// A table of rows on the GPU is filled through page-locked memory.

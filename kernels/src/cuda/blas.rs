@@ -42,6 +42,8 @@ pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
 const ALL_SCHEMES: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_MASK as u32;
 const OUT_OF_PLACE: u32 =
     ALL_SCHEMES & !(sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_INPLACE as u32);
+/// Those that keep the parts of a sum in f32, whatever the format of the result: the others keep them in that format.
+const IN_SINGLE: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
 
 /// Largest alignment in bytes that makes a difference.
 pub(crate) const MAX_ALIGNMENT: usize = 256;
@@ -449,7 +451,11 @@ impl Plan {
         let mut preference = null_mut();
         // SAFETY: the pointer is valid for one descriptor.
         unsafe { (self.lt.preference_create)(&raw mut preference) }.result()?;
-        let schemes = if key.is_deterministic { OUT_OF_PLACE } else { ALL_SCHEMES };
+        let schemes = match (key.matmul.output, key.is_deterministic) {
+            (DType::BF16 | DType::F16, _) => IN_SINGLE,
+            (_, true) => OUT_OF_PLACE,
+            (_, false) => ALL_SCHEMES,
+        };
         let numbers = [
             (Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes),
             (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, a),

@@ -69,7 +69,7 @@ pub use batch_norm::{
     batch_norm_moments_len, batch_norm_statistics,
 };
 pub use bce_with_logits::bce_with_logits;
-pub use begin_step::{ROW_SUMS_LEN, RowNumbersOutput, ScalarsOutput, begin_step, mix_row};
+pub use begin_step::{ROW_SUMS_LEN, RowNumbersOutput, RowPlaces, ScalarsOutput, begin_step, mix_row};
 pub use bias::{bias_backward, bias_forward};
 pub use bmm::{bmm, bmm_with};
 pub use cast::cast;

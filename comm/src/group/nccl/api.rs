@@ -94,6 +94,8 @@ ddp_kernels::library_functions! {
         abort = "ncclCommAbort": fn(Comm) -> Status;
         get_error_string = "ncclGetErrorString": fn(Status) -> *const c_char;
         get_last_error = "ncclGetLastError": fn(Comm) -> *const c_char;
+        group_start = "ncclGroupStart": fn() -> Status;
+        group_end = "ncclGroupEnd": fn() -> Status;
         all_reduce = "ncclAllReduce": fn(Read, Write, usize, c_int, c_int, Comm, CUstream) -> Status;
         broadcast = "ncclBroadcast": fn(Read, Write, usize, c_int, c_int, Comm, CUstream) -> Status;
         reduce_scatter = "ncclReduceScatter": fn(Read, Write, usize, c_int, c_int, Comm, CUstream) -> Status;

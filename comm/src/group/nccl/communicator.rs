@@ -138,6 +138,18 @@ impl Communicator {
         self.timeout
     }
 
+    /// Runs one call between `ncclGroupStart` and `ncclGroupEnd`, which enqueues its work.
+    pub(super) fn call_in_group(
+        &self,
+        name: &'static str,
+        run: impl FnOnce(&Api, sys::ncclComm_t) -> Status,
+    ) -> std::result::Result<(), Failed> {
+        match run(self.api, self.raw.get()) {
+            Status::SUCCESS | Status::IN_PROGRESS => Ok(()),
+            status => Err(Failed::With(self.error(name, status))),
+        }
+    }
+
     /// Runs one call and waits until NCCL has enqueued its work.
     pub(super) fn call(
         &self,

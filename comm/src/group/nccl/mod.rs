@@ -47,6 +47,18 @@ pub(crate) fn version() -> Result<i32> {
     Api::get().map(Api::version)
 }
 
+/// State of [`NcclGroup::begin_together`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Together {
+    /// Each call is enqueued at once.
+    No,
+    /// Between `ncclGroupStart` and `ncclGroupEnd`.
+    Yes {
+        /// Whether the compute stream waits for them at the end.
+        is_waited_for: bool,
+    },
+}
+
 /// Options of [`NcclGroup::join`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NcclOptions {
@@ -76,6 +88,8 @@ pub struct NcclGroup {
     /// Number of those that the compute stream waits for.
     n_joined: Cell<u64>,
     last: Cell<Option<Call>>,
+    /// Calls that NCCL enqueues together when the last of them was made.
+    together: Cell<Together>,
     /// Why no further collective can succeed.
     broken: RefCell<Option<CommError>>,
     pub(super) traffic: Counter,
@@ -103,6 +117,7 @@ impl NcclGroup {
             n_enqueued: Cell::new(0),
             n_joined: Cell::new(0),
             last: Cell::new(None),
+            together: Cell::new(Together::No),
             broken: RefCell::new(None),
             traffic: Counter::default(),
         })
@@ -160,7 +175,53 @@ impl NcclGroup {
     pub(super) unsafe fn run(&self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
         // SAFETY: as this function's.
         let number = unsafe { self.start(call, input, output) }?;
+        if let Together::Yes { .. } = self.together.get() {
+            self.together.set(Together::Yes { is_waited_for: true });
+            return Ok(());
+        }
         self.wait(Some(number))
+    }
+
+    /// From here to [`NcclGroup::end_together`] calls are collected: NCCL enqueues all of them in one kernel, and a non-blocking
+    /// communicator starts one thread for them.
+    pub(super) fn begin_together(&self) -> Result<()> {
+        if let Some(error) = &*self.broken.borrow() {
+            return Err(error.clone());
+        }
+        assert!(self.together.get() == Together::No, "calls are collected already");
+        // SAFETY: it is ended before this thread does anything else with NCCL.
+        let begun = self.comm.call_in_group("ncclGroupStart", |api, _| unsafe { (api.group_start)() });
+        begun.map_err(|failed| self.break_with(failed))?;
+        self.together.set(Together::Yes { is_waited_for: false });
+        Ok(())
+    }
+
+    /// Enqueues the collected calls in the communication stream, after the compute stream, and marks their end. Does nothing after a
+    /// failure.
+    pub(super) fn end_together(&self) -> Result<()> {
+        let Together::Yes { is_waited_for } = self.together.get() else { return Ok(()) };
+        self.enqueue_together().map_err(|failed| self.break_with(failed))?;
+        if is_waited_for { self.wait(None) } else { Ok(()) }
+    }
+
+    fn enqueue_together(&self) -> std::result::Result<(), Failed> {
+        let (compute, communication) = self.streams();
+        self.ready.record(compute)?;
+        communication.wait(&self.ready)?;
+        self.gpu.bind()?;
+        self.together.set(Together::No);
+        // SAFETY: this thread began the group.
+        self.comm.call("ncclGroupEnd", |api, _| unsafe { (api.group_end)() })?;
+        self.mark_end(communication)?;
+        Ok(())
+    }
+
+    /// Marks the end of what was enqueued in the communication stream, and returns its number.
+    fn mark_end(&self, communication: &Stream) -> std::result::Result<u64, KernelError> {
+        let number = self.n_enqueued.get();
+        self.done[number as usize % MARKS].record(communication)?;
+        self.n_enqueued.set(number + 1);
+        Ok(number)
     }
 
     /// Enqueues one collective and returns its number.
@@ -186,17 +247,18 @@ impl NcclGroup {
     /// As `start`.
     unsafe fn enqueue(&self, call: Call, input: RawRef, output: RawMut) -> std::result::Result<u64, Failed> {
         let (compute, communication) = self.streams();
-        self.ready.record(compute)?;
-        communication.wait(&self.ready)?;
+        let is_together = self.together.get() != Together::No;
+        if !is_together {
+            self.ready.record(compute)?;
+            communication.wait(&self.ready)?;
+        }
         if call.len > 0 {
-            // SAFETY: as this function's; the stream was ordered after the compute stream.
+            // SAFETY: as this function's; the stream is ordered after the compute stream before the work is enqueued.
             unsafe { self.launch(call, input, output, communication) }?;
         }
-        let number = self.n_enqueued.get();
-        self.done[number as usize % MARKS].record(communication)?;
-        self.n_enqueued.set(number + 1);
         self.last.set(Some(call));
-        Ok(number)
+        // All calls of a group end with it.
+        if is_together { Ok(self.n_enqueued.get()) } else { Ok(self.mark_end(communication)?) }
     }
 
     /// Enqueues work in the communication stream, behind all collectives so far, and returns its number, as if it were one.
@@ -207,12 +269,9 @@ impl NcclGroup {
         if let Some(error) = &*self.broken.borrow() {
             return Err(error.clone());
         }
-        let number = self.n_enqueued.get();
         let (_, communication) = self.streams();
-        let done = enqueue().and_then(|()| self.done[number as usize % MARKS].record(communication));
-        done.map_err(|error| self.break_with(error.into()))?;
-        self.n_enqueued.set(number + 1);
-        Ok(number)
+        let done = enqueue().and_then(|()| self.mark_end(communication));
+        done.map_err(|error| self.break_with(error.into()))
     }
 
     /// Calls NCCL's function of one collective.
@@ -231,31 +290,42 @@ impl NcclGroup {
         self.gpu.bind()?;
         // For each: the communicator is alive; buffers and stream are those of this function's contract.
         match call.kind {
-            CallKind::AllReduce(op) => self.comm.call("ncclAllReduce", |api, comm| {
+            CallKind::AllReduce(op) => self.call("ncclAllReduce", |api, comm| {
                 // SAFETY: both hold `n` elements.
                 unsafe { (api.all_reduce)(from, to, n, dtype, operation(op), comm, stream) }
             }),
-            CallKind::Broadcast { root } => self.comm.call("ncclBroadcast", |api, comm| {
+            CallKind::Broadcast { root } => self.call("ncclBroadcast", |api, comm| {
                 // SAFETY: both hold `n` elements, and the root exists.
                 unsafe { (api.broadcast)(from, to, n, dtype, root as c_int, comm, stream) }
             }),
-            CallKind::ReduceScatter(op) => self.comm.call("ncclReduceScatter", |api, comm| {
+            CallKind::ReduceScatter(op) => self.call("ncclReduceScatter", |api, comm| {
                 // SAFETY: `from` holds `world_size * n` elements and `to` holds `n`.
                 unsafe { (api.reduce_scatter)(from, to, n, dtype, operation(op), comm, stream) }
             }),
-            CallKind::AllGather => self.comm.call("ncclAllGather", |api, comm| {
+            CallKind::AllGather => self.call("ncclAllGather", |api, comm| {
                 // SAFETY: `from` holds `n` elements and `to` holds `world_size * n`.
                 unsafe { (api.all_gather)(from, to, n, dtype, comm, stream) }
             }),
             CallKind::Barrier => Ok(()),
-            CallKind::Send { to } => self.comm.call("ncclSend", |api, comm| {
+            CallKind::Send { to } => self.call("ncclSend", |api, comm| {
                 // SAFETY: `from` holds `n` elements, and the rank exists.
                 unsafe { (api.send)(from, n, dtype, to as c_int, comm, stream) }
             }),
-            CallKind::Receive { from } => self.comm.call("ncclRecv", |api, comm| {
+            CallKind::Receive { from } => self.call("ncclRecv", |api, comm| {
                 // SAFETY: `to` holds `n` elements, and the rank exists.
                 unsafe { (api.receive)(to, n, dtype, from as c_int, comm, stream) }
             }),
+        }
+    }
+
+    fn call(
+        &self,
+        name: &'static str,
+        run: impl FnOnce(&Api, cudarc::nccl::sys::ncclComm_t) -> api::Status,
+    ) -> std::result::Result<(), Failed> {
+        match self.together.get() {
+            Together::No => self.comm.call(name, run),
+            Together::Yes { .. } => self.comm.call_in_group(name, run),
         }
     }
 
@@ -327,6 +397,11 @@ impl NcclGroup {
     }
 
     fn break_with(&self, failed: Failed) -> CommError {
+        if self.together.replace(Together::No) != Together::No {
+            // Otherwise the abort would be collected, too. What the group's end returns is the failure that is known.
+            // SAFETY: this thread began the group.
+            let _ = self.comm.call_in_group("ncclGroupEnd", |api, _| unsafe { (api.group_end)() });
+        }
         let error = self.comm.failed(failed, self.n_enqueued.get(), self.last.get());
         if error.is_beyond_abort() {
             // The collective still uses its buffers, and every wait for the stream would hang.

@@ -143,7 +143,7 @@ impl MemoryPlan {
                 let (longest, longest_gap) = BucketBuffers::lens(&layout, &buckets);
                 state_len + 2 * longest + longest_gap
             }
-            ZeroStage::Off | ZeroStage::Optimizer => flat_len,
+            ZeroStage::Off | ZeroStage::Optimizer => plan.unrounded_gradients_len(),
         };
         let is_compressed = on_gpu && world_size > 1 && config.comm.dtype == CommDtype::Bf16;
         let wire = match (cuts.train.kind, zero) {
@@ -222,6 +222,36 @@ impl RankPlan<'_> {
         options.layout(self.spec, self.cuts.train.world_size)
     }
 
+    /// Whether layers write gradients in bf16: those that matmuls in bf16 compute for an exchange in bf16, without an accumulation.
+    pub(super) fn rounds_gradients_in_layers(&self) -> bool {
+        let RankPlan { config, cuts, zero, device, .. } = self;
+        *device != Device::Cpu
+            && cuts.train.world_size > 1
+            && config.comm.dtype == CommDtype::Bf16
+            && config.train.precision.activations() == DType::BF16
+            && *zero != ZeroStage::Gradients
+            && cuts.train.has_one_micro_batch()
+    }
+
+    /// Elements of the gradients that are held in f32, without ZeRO 2.
+    pub(super) fn unrounded_gradients_len(&self) -> usize {
+        let (layout, spec, cuts) = (self.layout(), self.spec, self.cuts);
+        let (device, precision, max_rows) = (self.device, self.config.train.precision, cuts.max_rows);
+        match self.rounds_gradients_in_layers() {
+            true => {
+                BufferPlan { spec, layout: &layout, max_rows, device, precision }.unrounded_gradients_len()
+            }
+            false => layout.flat_len(),
+        }
+    }
+
+    /// The format of rows that are gathered on the GPU.
+    pub(super) fn gathered_format(&self) -> DType {
+        let (layout, spec, cuts) = (self.layout(), self.spec, self.cuts);
+        let (device, precision, max_rows) = (self.device, self.config.train.precision, cuts.max_rows);
+        BufferPlan { spec, layout: &layout, max_rows, device, precision }.input_format()
+    }
+
     /// Rows of this rank in the largest step.
     pub(super) fn step_rows(&self) -> usize {
         self.cuts.train.n_own_rows(self.cuts.global_rows.min(self.data.train.len()))
@@ -232,7 +262,7 @@ impl RankPlan<'_> {
         let train = self.data.train.layout();
         let converts = train.dtype != DType::F32 || self.data.preprocessor.normalizer.is_some();
         let shape = if self.keeps_rows_on_device {
-            DeviceShape::gathered(train)
+            DeviceShape::gathered(train).gathered_in(self.gathered_format())
         } else {
             DeviceShape::sent(train, converts)
         };
@@ -244,7 +274,10 @@ impl RankPlan<'_> {
             let n_rows = self.cuts.eval.max_rows.min(eval.len().div_ceil(self.cuts.eval.n_parts));
             2 * DeviceShape::sent(eval.layout(), converts).size_bytes(n_rows)
         });
-        let order = if self.numbers_rows_on_device() { DeviceOrder::SIZE_BYTES } else { 0 };
+        let order = match self.numbers_rows_on_device() {
+            true => DeviceOrder::size_bytes(self.shuffle().n_blocks()),
+            false => 0,
+        };
         let table = if self.keeps_rows_on_device { DeviceTable::size_bytes(&*self.data.train) } else { 0 };
         steps + eval + order + table
     }
@@ -265,7 +298,11 @@ impl RankPlan<'_> {
 
     /// Whether the GPU keeps all rows and computes their order.
     fn numbers_rows_on_device(&self) -> bool {
-        self.keeps_rows_on_device && Shuffle::new(&self.config.data, &*self.data.train).is_permutation()
+        self.keeps_rows_on_device && self.shuffle().is_computed_on_gpus()
+    }
+
+    fn shuffle(&self) -> Shuffle {
+        Shuffle::new(&self.config.data, &*self.data.train)
     }
 }
 

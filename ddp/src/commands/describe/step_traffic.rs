@@ -14,8 +14,9 @@ use crate::data::order::partition::PartitionKind;
 use crate::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
 use crate::data_parallel::fixed_tree::TreeSum;
 use crate::data_parallel::gradients::{ExchangeBytes, ExchangeWay};
+use crate::data_parallel::weight_gather::ShortGather;
 use crate::data_parallel::whole_parameters::WholeParameters;
-use crate::model::{BufferPlan, PassTraffic};
+use crate::model::{BufferPlan, GradientWrites, PassTraffic};
 use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::{ParamGroups, WholeParameter};
 
@@ -55,35 +56,55 @@ impl StepTraffic {
         let global_rows = cuts.global_rows.min(plan.data.train.len());
         let is_tree = matches!(train.kind, PartitionKind::MicroShards { .. });
         let n_micro_batches = train.n_micro_batches(global_rows);
-        let mut passes = PassTraffic::default();
-        for index in 0..n_micro_batches {
-            // Micro-shards, and shards of ZeRO 2, are added up elsewhere.
-            let accumulates = index > 0 && !is_tree && zero != ZeroStage::Gradients;
-            let n_rows = train.micro_batch(global_rows, index).len();
-            let PassTraffic { weights, gradients, activations } =
-                PassTraffic::of(buffers, n_rows, target_bytes, accumulates);
-            passes.weights += weights;
-            passes.gradients += gradients;
-            passes.activations += activations;
-        }
-
         let is_rounded = device != Device::Cpu
             && world_size > 1
             && config.comm.dtype == CommDtype::Bf16
             && !is_tree
             && zero != ZeroStage::Gradients;
+        let unrounded_len = if is_rounded { plan.unrounded_gradients_len() } else { 0 };
+        let is_rounded_by_layers = is_rounded && plan.rounds_gradients_in_layers();
+        let mut passes = PassTraffic::default();
+        for index in 0..n_micro_batches {
+            // Micro-shards, and shards of ZeRO 2, are added up elsewhere.
+            let accumulates = index > 0 && !is_tree && zero != ZeroStage::Gradients;
+            let writes = match (accumulates, is_rounded_by_layers) {
+                (true, _) => GradientWrites::Accumulated,
+                (false, true) => GradientWrites::Rounded,
+                (false, false) => GradientWrites::Singles,
+            };
+            let n_rows = train.micro_batch(global_rows, index).len();
+            let PassTraffic { weights, gradients, activations } =
+                PassTraffic::of(buffers, n_rows, target_bytes, writes);
+            passes.weights += weights;
+            passes.gradients += gradients;
+            passes.activations += activations;
+        }
+
         let of_gradient = if is_rounded { DType::BF16.size_bytes() } else { single };
+        // Rows that are gathered in the format of activations are not converted by the first layer.
+        let is_converted = plan.keeps_rows_on_device && plan.gathered_format() != DType::F32;
+        let conversion =
+            if is_converted { plan.step_rows() * row.n_features() * (single + short) } else { 0 };
         let has_norm = config.train.clip_grad_norm > 0.0
             || precision == Precision::F16
             || config.train.bad_steps.on_nonfinite != BadStep::Stop;
-        let rounding = if is_rounded { flat_len * (single + of_gradient) } else { 0 };
+        let rounding = unrounded_len * (single + of_gradient);
         let gradients = rounding + own_len * of_gradient * if has_norm { 2 } else { 1 };
-        // Without ZeRO the update writes the compute weights; with it they are rounded from the weights that were gathered.
+        // The update writes the compute weights, unless ranks gather weights in f32: then they are rounded from those.
         let has_copy = precision.activations() != DType::F32;
+        let gathers_short = zero != ZeroStage::Off && {
+            let n_reads = buffers.master_reads_len();
+            ShortGather::is_used(device, precision.activations(), flat_len, n_reads)
+        };
         let copy = match (has_copy, zero) {
             (false, _) => 0,
             (true, ZeroStage::Off) => flat_len * short,
+            (true, _) if gathers_short => own_len * short,
             (true, _) => flat_len * (single + short),
+        };
+        let weight_bytes = match gathers_short {
+            true => ShortGather::bytes(precision.activations(), flat_len, buffers.master_reads_len()),
+            false => flat_len * single,
         };
         let n_states =
             Optimizer::n_moments(&config.optimizer) + usize::from(config.optimizer.ema_decay > 0.0);
@@ -111,9 +132,10 @@ impl StepTraffic {
             weights: passes.weights + (2 * own_len + norm_reads) * single + copy,
             gradients: passes.gradients + gradients + grad_reads * of_gradient,
             optimizer: (2 * n_states * own_len + state_reads) * single,
-            activations: passes.activations,
+            activations: passes.activations - conversion,
             rows: rows_moved(plan),
-            exchange: (ExchangeBytes::new(way, world_size, flat_len).sent + of_optimizer) as usize,
+            exchange: (ExchangeBytes::new(way, world_size, flat_len, weight_bytes).sent + of_optimizer)
+                as usize,
         }
     }
 
@@ -164,7 +186,8 @@ fn rows_moved(plan: &RankPlan<'_>) -> usize {
         Device::Cuda(_) if plan.keeps_rows_on_device => {
             // The row's number is written once, and read for the features, the targets and the weight.
             let n_parts = 2 + usize::from(row.has_weights);
-            stored + floats + targets + DType::I64.size_bytes() * (1 + n_parts)
+            let gathered = row.n_features() * plan.gathered_format().size_bytes();
+            stored + gathered + targets + DType::I64.size_bytes() * (1 + n_parts)
         }
         Device::Cuda(_) => stored + if converts { features + floats } else { 0 },
         Device::Cpu => stored + floats + targets,

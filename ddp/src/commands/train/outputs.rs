@@ -110,6 +110,7 @@ pub(super) fn save(
     let Some(folder) = folder else { return Ok(()) };
     let mut last = match average {
         Some(average) => average,
+        // Gathered with the average, or for want of one.
         None => trainer.model().weights().to_vec::<f32>()?,
     };
     last.extend(trainer.model().statistics()?);

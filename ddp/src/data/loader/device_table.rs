@@ -96,7 +96,7 @@ impl DeviceTable {
         })
     }
 
-    /// Gathers the rows `indices` into `out`, with features as normalized f32.
+    /// Gathers the rows `indices` into `out`, with normalized features.
     pub(crate) fn gather(
         &self,
         indices: TensorRef<'_>,

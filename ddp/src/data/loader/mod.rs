@@ -194,7 +194,9 @@ impl Loader {
             None => Rows::Host(dataset),
         };
         let device_order = match (gpu, &rows) {
-            (Some(gpu), Rows::Gpu(..)) if plan.is_permutation() => Some(DeviceOrder::new(gpu)?),
+            (Some(gpu), Rows::Gpu(..)) if plan.shuffle().is_computed_on_gpus() => {
+                Some(DeviceOrder::new(gpu, plan.shuffle().n_blocks())?)
+            }
             _ => None,
         };
         Self::start(rows, Box::new(plan), max_rows, device_order, options)

@@ -40,9 +40,17 @@ impl Shuffle {
         }
     }
 
-    /// Whether the order is one permutation of the rows, which GPUs compute.
-    pub(crate) fn is_permutation(&self) -> bool {
-        matches!(self, Shuffle::Off | Shuffle::Full)
+    /// Whether GPUs compute the order: it is a pure function, no sampler's.
+    pub(crate) fn is_computed_on_gpus(&self) -> bool {
+        !matches!(self, Shuffle::Sampler(_))
+    }
+
+    /// Blocks of rows that move together; 0 where any row moves by itself.
+    pub(crate) fn n_blocks(&self) -> usize {
+        match self {
+            Shuffle::Blocks(layout) => layout.n_blocks(),
+            Shuffle::Off | Shuffle::Full | Shuffle::Sampler(_) => 0,
+        }
     }
 
     fn order(&self, n_rows: usize, seed: u64, epoch: u64) -> RowOrder {
@@ -143,9 +151,9 @@ impl BatchPlan {
         self
     }
 
-    /// [`Shuffle::is_permutation`] of the plan's order.
-    pub(super) fn is_permutation(&self) -> bool {
-        self.shuffle.is_permutation()
+    /// How the rows are shuffled.
+    pub(super) fn shuffle(&self) -> &Shuffle {
+        &self.shuffle
     }
 
     /// The most rows that this rank has in one step.

@@ -136,6 +136,14 @@ impl StepRows for LoadedStep<'_> {
                     first += own.len();
                 }
             }
+            (RowOrder::Blocks(order), Some(on_device)) => {
+                let (mut first, mut scalars) = (0, scalars);
+                for own in job.own() {
+                    let numbers = to.numbers_mut(n_own)?.range(first, first + own.len())?;
+                    first += own.len();
+                    on_device.number_in_blocks((order, job.epoch), own, numbers, scalars.take())?;
+                }
+            }
             _ => {
                 ops::begin_step(scalars, None)?;
                 let Sending::Indices(indices) = self.batch.memory() else {

@@ -1,5 +1,6 @@
 //! In which order the rows of an epoch are visited: a pure function of (seed, epoch, the data's size and parts).
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use ddp_kernels::KeyedPermutation;
@@ -79,7 +80,8 @@ impl BlockLayout {
         BlockLayout { starts, window_rows: (window_bytes / row_bytes).max(1) }
     }
 
-    fn n_blocks(&self) -> usize {
+    /// Number of blocks.
+    pub(crate) fn n_blocks(&self) -> usize {
         self.starts.len() - 1
     }
 }
@@ -96,6 +98,19 @@ pub struct BlockOrder {
     /// Block of the new order with which each window begins, and the number of blocks.
     window_blocks: Vec<usize>,
     rows: Vec<KeyedPermutation>,
+}
+
+/// Positions within one window.
+#[derive(Debug)]
+pub(crate) struct WindowPart<'a> {
+    /// The order within the window.
+    pub(crate) order: &'a KeyedPermutation,
+    /// Position at which the window begins.
+    pub(crate) start: usize,
+    /// The positions, from there.
+    pub(crate) within: Range<usize>,
+    /// Blocks of the new order that the window holds.
+    pub(crate) blocks: Range<usize>,
 }
 
 impl BlockOrder {
@@ -127,6 +142,27 @@ impl BlockOrder {
         self.block_starts[self.block_starts.len() - 1]
     }
 
+    /// Where each block begins in the new order, and its first row.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let n_blocks = self.layout.n_blocks();
+        (0..n_blocks).map(|place| (self.block_starts[place], self.layout.starts[self.blocks.index(place)]))
+    }
+
+    /// The parts of `positions` in one window each, in order.
+    pub(crate) fn windows(&self, positions: Range<usize>) -> impl Iterator<Item = WindowPart<'_>> {
+        let first = if positions.is_empty() { self.rows.len() } else { self.window_of(positions.start) };
+        (first..self.rows.len()).map_while(move |window| {
+            let (start, end) = (self.window_starts[window], self.window_starts[window + 1]);
+            let part = positions.start.max(start)..positions.end.min(end);
+            (part.start < part.end).then(|| WindowPart {
+                order: &self.rows[window],
+                start,
+                within: part.start - start..part.end - start,
+                blocks: self.window_blocks[window]..self.window_blocks[window + 1],
+            })
+        })
+    }
+
     /// The window that holds position `i`.
     pub fn window_of(&self, i: usize) -> usize {
         self.window_starts.partition_point(|&start| start <= i) - 1
@@ -144,7 +180,7 @@ impl BlockOrder {
     }
 
     /// The rows of window `window`, block by block; none beyond the last window.
-    pub fn window_rows(&self, window: usize) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
+    pub fn window_rows(&self, window: usize) -> impl Iterator<Item = Range<usize>> + '_ {
         let blocks = match self.window_blocks.get(window..window + 2) {
             Some(ends) => ends[0]..ends[1],
             None => 0..0,

@@ -171,6 +171,14 @@ impl RankPartition {
         }
     }
 
+    /// Whether a rank has one micro-batch in every step, of any rows.
+    pub fn has_one_micro_batch(&self) -> bool {
+        match self.kind {
+            PartitionKind::Ranks { n_micro } | PartitionKind::SharedMicroBatches { n_micro } => n_micro <= 1,
+            PartitionKind::MicroShards { .. } => false,
+        }
+    }
+
     /// The places in the global batch of the rows of micro-batch `index`.
     ///
     /// # Panics

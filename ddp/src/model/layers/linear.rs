@@ -92,6 +92,16 @@ impl Layer for Linear {
         self.spec.in_features * self.spec.out_features
     }
 
+    /// The bias, where it is added to f32 sums.
+    fn reads_master(&self, index: usize, outputs: DType) -> bool {
+        index != self.weight() && outputs == DType::F32
+    }
+
+    /// Where the device's matmuls can.
+    fn can_round_gradients(&self) -> bool {
+        true
+    }
+
     fn keeps_output(&self) -> bool {
         self.spec.activation.is_some() && !self.spec.keeps_pre_activation()
     }

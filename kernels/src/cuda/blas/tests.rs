@@ -89,3 +89,31 @@ fn deterministic_matmuls_split_no_sum_in_place() {
         }
     }
 }
+
+/// A bf16 result whose parts were added up in its own format would lose what f32 sums keep.
+#[test]
+fn short_results_are_split_into_f32_parts() {
+    const IN_SINGLE: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+    let (m, n, k) = (16, 32, 1 << 14);
+    let (a, b) = (random::<half::bf16>(m * k, 1), random::<half::bf16>(k * n, 2));
+    let _alone = lock_determinism();
+    for device in devices() {
+        let Device::Cuda(index) = device else { continue };
+        let gpu = Gpu::get(index).unwrap();
+        let (a, b) = (tensor(&a, &[m, k], device), tensor(&b, &[k, n], device));
+        for is_deterministic in [true, false] {
+            gpu.set_deterministic(is_deterministic);
+            let mut c = Tensor::zeros(&[m, n], DType::BF16, device).unwrap();
+            addmm(1.0, a.view(), false, b.view(), false, 0.0, c.view_mut()).unwrap();
+            let plans = gpu.blas().unwrap().plans.lock().unwrap_or_else(PoisonError::into_inner);
+            let own = |key: &&Key| {
+                (key.matmul.n, key.matmul.k) == (n, k) && key.is_deterministic == is_deterministic
+            };
+            for plan in plans.iter().filter(|(key, _)| own(key)).filter_map(|(_, plan)| plan.as_ref()) {
+                assert!([0, IN_SINGLE].contains(&reduction_scheme(plan)), "{}", reduction_scheme(plan));
+            }
+            assert!(plans.keys().any(|key| own(&key)));
+        }
+        gpu.set_deterministic(false);
+    }
+}

@@ -1,7 +1,7 @@
 //! One launch whose arguments are the scalars and the key of the order.
 
 use crate::cuda::launch::{Argument, Launch, Source};
-use crate::cuda::{CudaSliceMut, Gpu};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 use crate::ops::{STEP_SCALARS_LEN, StepScalars};
 use crate::permutation::N_ROUNDS;
 use crate::{KeyedPermutation, Result};
@@ -34,8 +34,16 @@ impl DeviceOrder {
     }
 }
 
-/// Rows to number: their order, the position of the first, the numbers and the sums.
-pub(super) type Rows<'a> = (&'a KeyedPermutation, usize, CudaSliceMut<'a>, CudaSliceMut<'a>);
+/// Rows to number.
+pub(super) struct Rows<'a> {
+    pub(super) order: &'a KeyedPermutation,
+    /// Position of the first.
+    pub(super) first: usize,
+    /// Where runs of rows begin, the first row of each, and the place of number 0.
+    pub(super) places: Option<(CudaSlice<'a>, CudaSlice<'a>, usize)>,
+    pub(super) numbers: CudaSliceMut<'a>,
+    pub(super) sums: CudaSliceMut<'a>,
+}
 
 /// As the CPU; the caller checked the operands, of which `rows` has at least one row.
 pub(super) fn begin(
@@ -47,10 +55,13 @@ pub(super) fn begin(
     let (mut numbers, mut sums) = (None, None);
     let mut order = <DeviceOrder as bytemuck::Zeroable>::zeroed();
     let (mut position, mut n_rows) = (0u64, 0usize);
-    if let Some((of_rows, first, to_numbers, to_sums)) = rows {
-        (order, position, n_rows) = (DeviceOrder::new(of_rows), first as u64, to_numbers.len());
-        (numbers, sums) = (Some(to_numbers), Some(to_sums));
+    let mut places = None;
+    if let Some(rows) = rows {
+        (order, position, n_rows) = (DeviceOrder::new(rows.order), rows.first as u64, rows.numbers.len());
+        (numbers, sums, places) = (Some(rows.numbers), Some(rows.sums), rows.places);
     }
+    let n_runs = places.map_or(0, |(starts, ..)| starts.len());
+    let origin = places.map_or(0, |(_, _, origin)| origin as u64);
     let launch = Launch::new(gpu, &SOURCE, "begin_step")?
         .for_elements(n_rows, 1)
         .arg(ScalarsArgument(scalars.unwrap_or_default().to_array()))
@@ -58,9 +69,14 @@ pub(super) fn begin(
         .arg(order)
         .arg(position)
         .arg(n_rows)
+        .read_opt(places.map(|(starts, ..)| starts))
+        .read_opt(places.map(|(_, rows, _)| rows))
+        .arg(n_runs)
+        .arg(origin)
         .write_opt(numbers.as_mut())
         .write_opt(sums.as_mut());
-    // SAFETY: begin_step(Scalars scalars, double* to, Order order, u64 first, size_t rows, i64* numbers, u64* sums); `to` holds
-    // STEP_SCALARS_LEN elements, numbers one a row, sums ROW_SUMS_LEN; the last two are used only if there are rows.
+    // SAFETY: begin_step(Scalars scalars, double* to, Order order, u64 first, size_t rows, const i64* starts, const i64* run_rows,
+    // size_t runs, u64 origin, i64* numbers, u64* sums); `to` holds STEP_SCALARS_LEN elements, starts and run_rows `runs`, numbers one a
+    // row, sums ROW_SUMS_LEN; the last two are used only if there are rows.
     unsafe { launch.run() }
 }

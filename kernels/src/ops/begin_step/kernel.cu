@@ -1,7 +1,8 @@
 // begin_step.cu: the scalars of a step, the numbers of its rows and the sums of their mixes.
 // maths   to[k] <- scalars[k]; numbers[i] <- order(first + i), a Feistel network over 2^(high_bits + low_bits) with cycle walking;
-//         the identity if both are 0; sums[0] += rows, sums[1 + k] += word k of the mix of each row
-// shapes  to: f64[11] or null; numbers: i64[rows]; sums: u64[5], unused without rows
+//         the identity if both are 0; with runs, the row at place origin + that number: of the last run k with starts[k] <= place,
+//         run_rows[k] + place - starts[k]; sums[0] += rows, sums[1 + k] += word k of the mix of each row
+// shapes  to: f64[11] or null; numbers: i64[rows]; starts, run_rows: i64[runs]; sums: u64[5], unused without rows
 // launch  grid-stride over rows, block 256; any number of rows
 // moved   8 bytes written per row
 // order   sums of integers: the same bits in any order; four atomics per block, and one
@@ -39,13 +40,25 @@ __device__ __forceinline__ u64 row_at(const Order& order, u64 position) {
     return x;
 }
 
-extern "C" __global__ void begin_step(Scalars scalars, double* to, Order order, u64 first, size_t rows, i64* numbers, u64* sums) {
+__device__ __forceinline__ u64 row_of(const i64* starts, const i64* run_rows, size_t runs, u64 place) {
+    size_t low = 0, high = runs;  // starts[low] <= place < starts[high]
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if ((u64)starts[middle] <= place) low = middle;
+        else high = middle;
+    }
+    return (u64)run_rows[low] + place - (u64)starts[low];
+}
+
+extern "C" __global__ void begin_step(Scalars scalars, double* to, Order order, u64 first, size_t rows, const i64* starts,
+                                      const i64* run_rows, size_t runs, u64 origin, i64* numbers, u64* sums) {
     __shared__ u64 scratch[WARP];
     if (to && blockIdx.x == 0 && threadIdx.x < 11) to[threadIdx.x] = scalars.v[threadIdx.x];
     if (rows == 0) return;
     u64 words[4] = {0, 0, 0, 0};
     for (size_t i = first_element(); i < rows; i += grid_stride()) {
         u64 row = row_at(order, first + i);
+        if (runs) row = row_of(starts, run_rows, runs, origin + row);
         numbers[i] = (i64)row;
         u64 a = row + 0x9e3779b97f4a7c15ull;
         a = (a ^ a >> 30) * 0xbf58476d1ce4e5b9ull;

@@ -8,7 +8,7 @@ pub(crate) use cuda::SOURCE;
 pub use row_mix::{ROW_SUMS_LEN, mix_row};
 
 use super::{STEP_SCALARS_LEN, StepScalars, check};
-use crate::{DType, KernelError, KeyedPermutation, Result, Shape, TensorMut};
+use crate::{DType, KernelError, KeyedPermutation, Result, Shape, TensorMut, TensorRef};
 
 const OP: &str = "begin_step";
 
@@ -21,6 +21,18 @@ pub struct ScalarsOutput<'a> {
     pub to: TensorMut<'a>,
 }
 
+/// Runs of neighbouring rows that follow each other in another order: number `n` stands for place `origin + n`, which is in the last
+/// run `k` with `starts[k] <= origin + n`, and so for row `rows[k] + origin + n - starts[k]`.
+#[derive(Debug, Clone, Copy)]
+pub struct RowPlaces<'a> {
+    /// `[K]` i64, ascending: the place at which each run begins; the first is `origin` or before it.
+    pub starts: TensorRef<'a>,
+    /// `[K]` i64: the row with which each run begins.
+    pub rows: TensorRef<'a>,
+    /// Place of number 0.
+    pub origin: usize,
+}
+
 /// Rows of a step, and the tensors that receive their numbers.
 #[derive(Debug)]
 pub struct RowNumbersOutput<'a> {
@@ -28,13 +40,15 @@ pub struct RowNumbersOutput<'a> {
     pub order: &'a KeyedPermutation,
     /// Position in the order of the first row.
     pub first: usize,
+    /// Rows that the numbers of the order stand for, if they are not the rows' own.
+    pub places: Option<RowPlaces<'a>>,
     /// `[B]` i64: receives the numbers of the rows at positions `first..first + B`.
     pub numbers: TensorMut<'a>,
     /// [`ROW_SUMS_LEN`] i64 to which the rows are added.
     pub sums: TensorMut<'a>,
 }
 
-/// Writes a step's scalars, and `numbers[i] = order(first + i)`; adds the mixes of these rows ([`mix_row`]) to `sums`.
+/// Writes a step's scalars, and `numbers[i] = order(first + i)`, or the row at that place ([`RowPlaces`]); adds the mixes of these rows ([`mix_row`]) to `sums`.
 ///
 /// On a GPU everything comes from the arguments of one launch, so nothing is copied; the same bits on every device.
 ///
@@ -49,7 +63,7 @@ pub fn begin_step(scalars: Option<ScalarsOutput<'_>>, rows: Option<RowNumbersOut
         check::dtype(OP, to, &[DType::F64], "f64")?;
         check::shape(OP, to, Shape::vector(STEP_SCALARS_LEN))?;
     }
-    if let Some(RowNumbersOutput { order, first, numbers, sums }) = &rows {
+    if let Some(RowNumbersOutput { order, first, places, numbers, sums }) = &rows {
         let (numbers_op, sums_op) = (numbers.operand("numbers"), sums.operand("sums"));
         check::same_device(OP, &[numbers_op, sums_op])?;
         if let Some(ScalarsOutput { to, .. }) = &scalars {
@@ -59,6 +73,14 @@ pub fn begin_step(scalars: Option<ScalarsOutput<'_>>, rows: Option<RowNumbersOut
         check::dtype(OP, sums_op, &[DType::I64], "i64")?;
         check::shape(OP, numbers_op, Shape::vector(numbers.numel()))?;
         check::shape(OP, sums_op, Shape::vector(ROW_SUMS_LEN))?;
+        if let Some(RowPlaces { starts, rows, .. }) = places {
+            let (starts, rows) = (starts.operand("starts"), rows.operand("rows"));
+            check::same_device(OP, &[numbers_op, starts, rows])?;
+            check::dtype(OP, starts, &[DType::I64], "i64")?;
+            check::dtype(OP, rows, &[DType::I64], "i64")?;
+            check::shape(OP, starts, Shape::vector(starts.shape.numel().max(1)))?;
+            check::shape(OP, rows, starts.shape)?;
+        }
         let (start, len) = (*first, order.len());
         let end = start.saturating_add(numbers.numel());
         if end > len {
@@ -73,9 +95,16 @@ pub fn begin_step(scalars: Option<ScalarsOutput<'_>>, rows: Option<RowNumbersOut
             None => None,
         };
         let rows = match rows {
-            Some(RowNumbersOutput { order, first, numbers, sums }) => {
-                Some((order, first, numbers.into_cuda()?, sums.into_cuda()?))
-            }
+            Some(RowNumbersOutput { order, first, places, numbers, sums }) => Some(cuda::Rows {
+                order,
+                first,
+                places: match places {
+                    Some(RowPlaces { starts, rows, origin }) => Some((starts.cuda()?, rows.cuda()?, origin)),
+                    None => None,
+                },
+                numbers: numbers.into_cuda()?,
+                sums: sums.into_cuda()?,
+            }),
             None => None,
         };
         return cuda::begin(gpu, scalars, rows);
@@ -83,9 +112,15 @@ pub fn begin_step(scalars: Option<ScalarsOutput<'_>>, rows: Option<RowNumbersOut
     if let Some(ScalarsOutput { scalars, to }) = scalars {
         to.into_slice::<f64>(OP, "scalars")?.copy_from_slice(&scalars.to_array());
     }
-    if let Some(RowNumbersOutput { order, first, numbers, sums }) = rows {
+    if let Some(RowNumbersOutput { order, first, places, numbers, sums }) = rows {
+        let places = match places {
+            Some(RowPlaces { starts, rows, origin }) => {
+                Some((starts.as_slice(OP, "starts")?, rows.as_slice(OP, "rows")?, origin))
+            }
+            None => None,
+        };
         let (numbers, sums) = (numbers.into_slice(OP, "numbers")?, sums.into_slice(OP, "sums")?);
-        cpu::number_rows(order, first, numbers, sums);
+        cpu::number_rows(order, first, places, numbers, sums);
     }
     Ok(())
 }
@@ -120,7 +155,8 @@ mod tests {
         let first = rows.start;
         let mut numbers = Tensor::zeros(&[rows.len()], DType::I64, device).unwrap();
         let mut sums = Tensor::full(&[ROW_SUMS_LEN], before as f64, DType::I64, device).unwrap();
-        let rows = RowNumbersOutput { order, first, numbers: numbers.view_mut(), sums: sums.view_mut() };
+        let (numbers_out, sums_out) = (numbers.view_mut(), sums.view_mut());
+        let rows = RowNumbersOutput { order, first, places: None, numbers: numbers_out, sums: sums_out };
         begin_step(None, Some(rows)).unwrap();
         (numbers.to_vec().unwrap(), sums.to_vec().unwrap())
     }
@@ -191,6 +227,7 @@ mod tests {
                 let rows = RowNumbersOutput {
                     order: &order,
                     first: 47,
+                    places: None,
                     numbers: numbers.view_mut(),
                     sums: sums.view_mut(),
                 };
@@ -206,13 +243,52 @@ mod tests {
     }
 
     #[test]
+    fn every_device_finds_the_rows_of_runs() {
+        let order = KeyedPermutation::new(1000, 3, 4);
+        // Runs of 300, 1, 499 and 700 places from place 5000 on, of which the order covers the first 1000.
+        let (starts, firsts) = ([5000i64, 5300, 5301, 5800], [70_000i64, 9, 1 << 40, 200]);
+        for device in devices() {
+            let [starts_there, firsts_there] =
+                [&starts, &firsts].map(|values| Tensor::from_slice(&values[..], &[4], device).unwrap());
+            for (first, n) in [(0, 1000), (123, 321), (999, 1)] {
+                let mut numbers = Tensor::zeros(&[n], DType::I64, device).unwrap();
+                let mut sums = Tensor::zeros(&[ROW_SUMS_LEN], DType::I64, device).unwrap();
+                let places =
+                    Some(RowPlaces { starts: starts_there.view(), rows: firsts_there.view(), origin: 5000 });
+                let (to, of_rows) = (numbers.view_mut(), sums.view_mut());
+                let rows = RowNumbersOutput { order: &order, first, places, numbers: to, sums: of_rows };
+                begin_step(None, Some(rows)).unwrap();
+                let row = |i: usize| {
+                    let place = 5000 + order.index(i) as i64;
+                    let run = starts.iter().rposition(|&start| start <= place).unwrap();
+                    firsts[run] + place - starts[run]
+                };
+                let want: Vec<i64> = (first..first + n).map(row).collect();
+                assert_eq!(numbers.to_vec::<i64>().unwrap(), want, "{n} from {first} on {device}");
+                let word = |k: usize| {
+                    want.iter().map(|&row| i64::from((mix_row(row as u64) >> (32 * k)) as u32)).sum::<i64>()
+                };
+                assert_eq!(sums.to_vec::<i64>().unwrap(), [n as i64, word(0), word(1), word(2), word(3)]);
+            }
+            let mut numbers = Tensor::zeros(&[3], DType::I64, device).unwrap();
+            let mut sums = Tensor::zeros(&[ROW_SUMS_LEN], DType::I64, device).unwrap();
+            let (starts, rows) = (starts_there.view(), firsts_there.view().range(0, 3).unwrap());
+            let places = Some(RowPlaces { starts, rows, origin: 5000 });
+            let (numbers, sums) = (numbers.view_mut(), sums.view_mut());
+            let wrong = RowNumbersOutput { order: &order, first: 0, places, numbers, sums };
+            assert!(matches!(begin_step(None, Some(wrong)), Err(KernelError::Shape { .. })));
+        }
+    }
+
+    #[test]
     fn rows_beyond_the_order_and_wrong_tensors_are_refused() {
         let order = KeyedPermutation::new(50, 1, 2);
         for device in devices() {
             let zeros = |n, dtype| Tensor::zeros(&[n], dtype, device).unwrap();
             let refused = |first, mut numbers: Tensor, mut sums: Tensor| {
                 let (numbers, sums) = (numbers.view_mut(), sums.view_mut());
-                begin_step(None, Some(RowNumbersOutput { order: &order, first, numbers, sums })).unwrap_err()
+                begin_step(None, Some(RowNumbersOutput { order: &order, first, places: None, numbers, sums }))
+                    .unwrap_err()
             };
             let sums = || zeros(ROW_SUMS_LEN, DType::I64);
             let error = refused(48, zeros(3, DType::I64), sums());

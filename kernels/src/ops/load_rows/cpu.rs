@@ -48,14 +48,40 @@ impl Kept for half::f16 {
     }
 }
 
+/// A format of results, rounded from f32.
+pub(super) trait Loaded: Copy + Send + Sync {
+    fn of(value: f32) -> Self;
+}
+
+impl Loaded for f32 {
+    #[inline(always)]
+    fn of(value: f32) -> Self {
+        value
+    }
+}
+
+impl Loaded for half::bf16 {
+    #[inline(always)]
+    fn of(value: f32) -> Self {
+        half::bf16::from_f32(value)
+    }
+}
+
+impl Loaded for half::f16 {
+    #[inline(always)]
+    fn of(value: f32) -> Self {
+        half::f16::from_f32(value)
+    }
+}
+
 /// `out[n, :] = (x[indices[n], :] - shift) · scale`, or the exact value.
-pub(super) fn load<T: Kept>(
+pub(super) fn load<T: Kept, O: Loaded>(
     op: &'static str,
     x: &[T],
     [n_rows, cols]: [usize; 2],
     indices: Option<&[i64]>,
     normalizer: Option<(&[f64], &[f64])>,
-    out: &mut [f32],
+    out: &mut [O],
 ) -> Result<()> {
     let wrong = indices.and_then(|all| all.iter().find(|&&index| index < 0 || index as usize >= n_rows));
     if let Some(&wrong) = wrong {
@@ -79,12 +105,12 @@ pub(super) fn load<T: Kept>(
                         Some((shift, scale)) => {
                             for (((to, &x), &shift), &scale) in to.iter_mut().zip(from).zip(shift).zip(scale)
                             {
-                                *to = ((f64::from(x.value()) - shift) * scale) as f32;
+                                *to = O::of(((f64::from(x.value()) - shift) * scale) as f32);
                             }
                         }
                         None => {
                             for (to, &x) in to.iter_mut().zip(from) {
-                                *to = x.value();
+                                *to = O::of(x.value());
                             }
                         }
                     }

@@ -1,4 +1,4 @@
-//! Gathers stored rows, casts them to f32 and normalises them in one pass.
+//! Gathers stored rows, casts them and normalises them in one pass.
 
 mod cpu;
 mod cuda;
@@ -17,10 +17,11 @@ pub struct RowNormalizer<'a> {
     pub scale: TensorRef<'a>,
 }
 
-/// `out[n, c] = (x[indices[n], c] - shift[c]) · scale[c]`, computed in f64 and rounded once.
+/// `out[n, c] = (x[indices[n], c] - shift[c]) · scale[c]`, computed in f64 and rounded to f32; for an `out` of bf16 or f16, that value
+/// is rounded again, as [`super::cast()`] does.
 ///
 /// - `x`: `[N, C]` of u8, f16, bf16 or f32; `indices`: `[B]` i64, row numbers, default all rows in order (`B = N`); `out`: `[B, C]`
-///   f32
+///   of f32, bf16 or f16
 /// - without `normalizer`: the exact value
 /// - the same bits on every device (NaN stays NaN); the difference of two large f32 does not overflow
 ///
@@ -42,7 +43,7 @@ pub fn load_rows(
     let (x_op, out_op) = (x.operand("x"), out.operand("out"));
     check::same_device(OP, &[x_op, out_op])?;
     check::dtype(OP, x_op, &[DType::U8, DType::F16, DType::BF16, DType::F32], "u8, f16, bf16 and f32")?;
-    check::dtype(OP, out_op, &[DType::F32], "f32")?;
+    check::dtype(OP, out_op, &[DType::F32, DType::BF16, DType::F16], "f32, bf16 and f16")?;
     let (n_rows, cols) = check::matrix(OP, x_op)?;
     let rows = indices.map_or(n_rows, |indices| indices.numel());
     if let Some(indices) = indices {
@@ -74,11 +75,18 @@ pub fn load_rows(
         }
         None => None,
     };
-    let out = out.into_slice::<f32>(OP, "out")?;
     macro_rules! load {
         ($t:ty) => {
-            cpu::load::<$t>(OP, x.as_slice(OP, "x")?, [n_rows, cols], indices, normalizer, out)
+            match out_op.dtype {
+                DType::BF16 => load!($t, half::bf16),
+                DType::F16 => load!($t, half::f16),
+                _ => load!($t, f32),
+            }
         };
+        ($t:ty, $o:ty) => {{
+            let out = out.into_slice::<$o>(OP, "out")?;
+            cpu::load::<$t, $o>(OP, x.as_slice(OP, "x")?, [n_rows, cols], indices, normalizer, out)
+        }};
     }
     match x.dtype() {
         DType::U8 => load!(u8),
@@ -283,6 +291,52 @@ mod tests {
                 load_rows(x.view(), Some(none.view()), None, out.view_mut()).unwrap();
             }
         }
+    }
+
+    fn check_rounded<T: Element, O: Element>() {
+        let indices: Vec<i64> = vec![3, 0, 2, 2, 1];
+        for cols in [1, 4, 7, 64] {
+            let values: Vec<T> =
+                random::<f64>(4 * cols, 1).iter().map(|v| T::from_f64(90.0 + 80.0 * v)).collect();
+            let (shift, scale) = (vec![40.3; cols], vec![0.37; cols]);
+            for normalizer in [None, Some((&shift[..], &scale[..]))] {
+                for device in devices() {
+                    let normalizer = normalizer.map(|(shift, scale)| {
+                        (tensor(shift, &[cols], device), tensor(scale, &[cols], device))
+                    });
+                    let normalizer = normalizer
+                        .as_ref()
+                        .map(|(shift, scale)| RowNormalizer { shift: shift.view(), scale: scale.view() });
+                    let (x, indices) = (tensor(&values, &[4, cols], device), tensor(&indices, &[5], device));
+                    let mut single = Tensor::zeros(&[5, cols], DType::F32, device).unwrap();
+                    let mut rounded = Tensor::zeros(&[5, cols], O::DTYPE, device).unwrap();
+                    let mut want = Tensor::zeros(&[5, cols], O::DTYPE, device).unwrap();
+                    load_rows(x.view(), Some(indices.view()), normalizer, single.view_mut()).unwrap();
+                    load_rows(x.view(), Some(indices.view()), normalizer, rounded.view_mut()).unwrap();
+                    crate::ops::cast(single.view(), want.view_mut()).unwrap();
+                    let bits = |t: &Tensor| {
+                        t.to_vec::<O>().unwrap().into_iter().map(|v| v.to_f64().to_bits()).collect::<Vec<_>>()
+                    };
+                    assert_eq!(
+                        bits(&rounded),
+                        bits(&want),
+                        "{} to {} on {device}, {cols}",
+                        T::DTYPE,
+                        O::DTYPE
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn short_results_are_those_of_a_cast() {
+        check_rounded::<u8, bf16>();
+        check_rounded::<f32, bf16>();
+        check_rounded::<bf16, bf16>();
+        check_rounded::<f16, bf16>();
+        check_rounded::<u8, f16>();
+        check_rounded::<f32, f16>();
     }
 
     #[test]

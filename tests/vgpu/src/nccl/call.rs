@@ -6,6 +6,7 @@ use super::wire::{Words, kind};
 use super::{IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, SYSTEM_ERROR, UNHANDLED_CUDA_ERROR};
 use crate::abi::lock;
 use crate::code::{ILLEGAL_ADDRESS, LAUNCH_FAILED};
+use crate::counts;
 use crate::mem::MEMORY;
 use crate::order::Stamp;
 use crate::report::note;
@@ -283,6 +284,8 @@ fn launch(calls: Vec<Call>) -> Result<(), i32> {
         note("nccl: a collective in a capture fails on request (VGPU_FAIL)");
         return Err(UNHANDLED_CUDA_ERROR);
     }
+    // For a non-blocking communicator each of them takes a thread.
+    counts::add("nccl_launches", batches.len() as u64);
     let (blocking, late): (Vec<_>, Vec<_>) =
         batches.into_iter().map(Batch::new).partition(|batch| batch.comm.is_blocking);
     blocking.into_iter().for_each(Batch::enqueue);

@@ -1,0 +1,91 @@
+//! Gather of updated weights: in f32, or in the format of matmuls, where that is shorter.
+//!
+//! In a short format each rank writes the copy of its own shards with the update, and the ranks gather those. The few weights that
+//! passes read in f32 (norms, the bias of the last layer) are broadcast by the ranks that hold them. The other ranks' master weights
+//! stay as they were, until something reads all of them.
+//!
+//! Source: PyTorch FSDP, `MixedPrecision(param_dtype)`, which gathers parameters in that format and keeps sharded ones in f32.
+
+use std::ops::Range;
+
+use ddp_comm::{Rank, Scope, World};
+use ddp_kernels::{DType, Device, TensorMut};
+
+use crate::data_parallel::error::{ExchangeError, Result};
+use crate::data_parallel::shard_plan::ShardPlan;
+use crate::model::{Network, WeightsMut};
+
+/// The gather in a short format.
+#[derive(Debug)]
+pub(crate) struct ShortGather {
+    /// For each block: the weights that passes read in f32 and the rank that updates them, in order.
+    master_reads: Vec<Vec<(Rank, Range<usize>)>>,
+}
+
+impl ShortGather {
+    /// The gather of `model`'s weights; None where they are gathered in f32: on the CPU, in precisions whose matmuls read f32, without
+    /// shards, and where a short format saves nothing.
+    pub(crate) fn new(world: &World, model: &Network, shard_plan: &ShardPlan) -> Option<Self> {
+        let (reads, flat_len) = (model.master_reads(), model.layout().flat_len());
+        let n_reads = reads.iter().map(ExactSizeIterator::len).sum();
+        let format = model.precision().activations();
+        if !shard_plan.is_sharded() || !Self::is_used(model.device(), format, flat_len, n_reads) {
+            return None;
+        }
+        let of_block = |block: &Range<usize>| {
+            let len = block.len() / world.world_size();
+            let shards = (0..world.world_size()).map(|rank| {
+                let start = block.start + rank * len;
+                (Rank(rank), start..start + len)
+            });
+            let within = |(rank, shard): (Rank, Range<usize>)| {
+                let part = move |read: &Range<usize>| read.start.max(shard.start)..read.end.min(shard.end);
+                reads.iter().map(part).filter(|part| !part.is_empty()).map(move |part| (rank, part))
+            };
+            shards.flat_map(within).collect()
+        };
+        Some(ShortGather { master_reads: shard_plan.blocks().iter().map(of_block).collect() })
+    }
+
+    /// Whether ranks with shards gather weights in `format`, of which `n_master_reads` elements are needed in f32 as well.
+    pub(crate) fn is_used(device: Device, format: DType, flat_len: usize, n_master_reads: usize) -> bool {
+        device != Device::Cpu
+            && format != DType::F32
+            && Self::bytes(format, flat_len, n_master_reads) < flat_len * DType::F32.size_bytes()
+    }
+
+    /// Bytes of all weights that are gathered.
+    pub(crate) fn bytes(format: DType, flat_len: usize, n_master_reads: usize) -> usize {
+        flat_len * format.size_bytes() + n_master_reads * DType::F32.size_bytes()
+    }
+
+    /// Bytes of all weights that are gathered of `model`.
+    pub(crate) fn bytes_of(&self, model: &Network) -> usize {
+        let n_reads = self.master_reads.iter().flatten().map(|(_, range)| range.len()).sum();
+        Self::bytes(model.precision().activations(), model.layout().flat_len(), n_reads)
+    }
+
+    /// Starts to gather block `index`, of which each rank has updated its shard.
+    pub(crate) fn start<'env>(
+        &self,
+        scope: &mut Scope<'env>,
+        block: &Range<usize>,
+        index: usize,
+        weights: WeightsMut<'env>,
+    ) -> Result<()> {
+        let WeightsMut { master, compute } = weights;
+        scope.together(|scope| {
+            if let Some(compute) = compute {
+                scope.all_gather_in_place(compute)?;
+            }
+            let (mut start, mut rest): (usize, TensorMut<'env>) = (block.start, master);
+            for (owner, range) in &self.master_reads[index] {
+                let (_, after) = rest.split_at(range.start - start)?;
+                let (read, after) = after.split_at(range.len())?;
+                scope.broadcast(*owner, read)?;
+                (start, rest) = (range.end, after);
+            }
+            Ok::<_, ExchangeError>(())
+        })
+    }
+}
