@@ -5,7 +5,6 @@ use half::{bf16, f16};
 
 use super::{Layout, ReduceOp};
 use crate::cpu::cell::{Block, Cell, with_cells};
-use crate::cpu::copy::prefetch;
 use crate::cpu::simd::vectorize;
 use crate::cpu::threads::{SharedMut, for_parts};
 use crate::{DType, Element, Result, TensorMut, TensorRef};
@@ -219,8 +218,6 @@ fn row<C: ReduceCell>(op: ReduceOp, x: &[C], first_index: i64) -> Partial<C::Wid
     let mut block = Block::new();
     let mut result: Option<Partial<C::Wide>> = None;
     for (i, cells) in x.chunks(BLOCK).enumerate() {
-        let next = &x[(i * BLOCK + cells.len()).min(x.len())..];
-        prefetch(bytemuck::cast_slice(&next[..next.len().min(BLOCK)]));
         let numbers = block.load(cells);
         let start = first_index + (i * BLOCK) as i64;
         let partial = match op {
