@@ -222,7 +222,14 @@ fn row<C: ReduceCell>(op: ReduceOp, x: &[C], first_index: i64) -> Partial<C::Wid
         let start = first_index + (i * BLOCK) as i64;
         let partial = match op {
             ReduceOp::Sum | ReduceOp::Mean => Partial { value: sum(numbers, C::wide), index: 0 },
-            ReduceOp::Norm => Partial { value: sum(numbers, |v| C::wide(v).square()), index: 0 },
+            ReduceOp::Norm => {
+                let value = sum(
+                    numbers,
+                    #[inline(always)]
+                    |v| C::wide(v).square(),
+                );
+                Partial { value, index: 0 }
+            }
             ReduceOp::Max | ReduceOp::Min | ReduceOp::ArgMax => {
                 let best = best(op, numbers);
                 let is_new =
@@ -245,12 +252,17 @@ fn sum<N: Copy, W: Wide>(numbers: &[N], wide: impl Fn(N) -> W) -> W {
             let (chunks, rest) = numbers.as_chunks::<LANES>();
             let mut lanes = [W::ZERO; LANES];
             for chunk in chunks {
-                for (lane, &number) in lanes.iter_mut().zip(chunk) {
-                    *lane = lane.add(wide(number));
+                for i in 0..LANES {
+                    lanes[i] = lanes[i].add(wide(chunk[i]));
                 }
             }
-            for (lane, &number) in lanes.iter_mut().zip(rest) {
-                *lane = lane.add(wide(number));
+            // In an array of their own: lanes that a loop of unknown length writes would not stay in registers.
+            let mut last = [W::ZERO; LANES];
+            for (last, &number) in last.iter_mut().zip(rest) {
+                *last = wide(number);
+            }
+            for i in 0..LANES {
+                lanes[i] = lanes[i].add(last[i]);
             }
             let mut n = LANES;
             while n > 1 {
