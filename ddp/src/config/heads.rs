@@ -138,8 +138,8 @@ struct Table<'a> {
 }
 
 impl Table<'_> {
-    fn wrong(&self, expected: String, hint: String) -> ConfigError {
-        let (at, key, got) = (self.setting.at(), "heads", format!("another {}", self.place));
+    fn wrong(&self, expected: String, got: &str, hint: String) -> ConfigError {
+        let (at, key, got) = (self.setting.at(), "heads", format!("{got} in {}", self.place));
         ConfigError::BadValue { at, key, expected, got, hint }
     }
 
@@ -156,7 +156,7 @@ impl Table<'_> {
     }
 
     fn require<T: ConfigValue>(&self, name: &str) -> Result<T> {
-        let missing = || self.wrong(format!("heads that each have a `{name}`"), EXAMPLE.to_owned());
+        let missing = || self.wrong(format!("heads that each have a `{name}`"), "none", EXAMPLE.to_owned());
         self.get(name)?.ok_or_else(missing)
     }
 
@@ -164,6 +164,9 @@ impl Table<'_> {
     fn within(&self, mut error: ConfigError) -> ConfigError {
         if let ConfigError::BadValue { got, .. } | ConfigError::WrongType { got, .. } = &mut error {
             *got += &format!(" in {}", self.place);
+        }
+        if let ConfigError::BadValue { key: "loss.kind", hint, .. } = &mut error {
+            *hint = "set the `task` of the head to the one you mean, or leave its `loss` out".to_owned();
         }
         error
     }
@@ -176,7 +179,11 @@ impl Table<'_> {
             Some(Value::Table(values)) => values,
             Some(_) => {
                 let hint = "for example loss = { kind = \"huber\", delta = 2.0 }";
-                return Err(self.wrong("heads whose `loss` is a table".to_owned(), hint.to_owned()));
+                return Err(self.wrong(
+                    "heads whose `loss` is a table".to_owned(),
+                    "another value",
+                    hint.to_owned(),
+                ));
             }
         };
         for (name, value) in values {
@@ -184,7 +191,7 @@ impl Table<'_> {
             let Some(key) = LOSS.find(&full) else {
                 let expected =
                     format!("heads whose `loss` has keys of [loss], and `{name}` is none of these");
-                return Err(self.wrong(expected, LOSS.hint(&full)));
+                return Err(self.wrong(expected, &format!("`{name}`"), LOSS.hint(&full)));
             };
             let (raw, origin) = (None, self.setting.origin.clone());
             settings.push(Setting { key, value: value.clone(), raw, origin });
@@ -209,14 +216,22 @@ fn entry(table: &Table<'_>) -> Result<(HeadConfig, HeadLoss)> {
             None => EXAMPLE.to_owned(),
         };
         let names = names().collect::<Vec<_>>().join("`, `");
-        return Err(table.wrong(format!("heads of `{names}`, and `{unknown}` is none of these"), hint));
+        return Err(table.wrong(
+            format!("heads of `{names}`, and `{unknown}` is none of these"),
+            &format!("`{unknown}`"),
+            hint,
+        ));
     }
     let name: String = table.require("name")?;
     let HeadTask(task) = table.require("task")?;
     let target: Vec<String> = table.get("target")?.unwrap_or_else(|| vec![name.clone()]);
     if task == Task::Classification && target.len() > 1 {
         let hint = "give each column of labels a head of its own, or set `task` to \"multilabel\"";
-        return Err(table.wrong("one column for a head of classes".to_owned(), hint.to_owned()));
+        return Err(table.wrong(
+            "one column for a head of classes".to_owned(),
+            &format!("{} columns", target.len()),
+            hint.to_owned(),
+        ));
     }
     let loss = HeadLoss { name: name.clone(), weight: table.require("weight")?, loss: table.loss(task)? };
     Ok((HeadConfig { name, task, target }, loss))

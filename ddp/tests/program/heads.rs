@@ -94,6 +94,24 @@ fn each_head_learns_its_targets() {
     assert!((figure(&eval, "kind", "eval_accuracy") - n_right as f64 / n_rows).abs() < 1e-12);
     assert!((figure(&eval, "size", "eval_mae") - error / n_rows).abs() < 1e-3);
 
+    // The library gives the same, head by head.
+    let mut predictor = ddp::predict::Predictor::open(&model).unwrap();
+    assert_eq!(predictor.columns(), ["a", "b", "b2"]);
+    let given = std::fs::read_to_string(folder.path().join("test.csv")).unwrap();
+    let of_row = |line: &str| {
+        let cells: Vec<f64> = line.split(',').map(|cell| cell.parse().unwrap_or(0.0)).collect();
+        [cells[0], cells[1], cells[5]]
+    };
+    let rows: Vec<f64> = given.lines().skip(1).flat_map(of_row).collect();
+    let predictions = predictor.predict(&rows).unwrap();
+    let [kinds, sizes] = ["kind", "size"].map(|head| predictions.head(head).unwrap());
+    let written = text.lines().skip(1).map(|line| line.split(',').collect::<Vec<_>>());
+    for ((row, class), grams) in written.zip(kinds.classes()).zip(sizes.values()) {
+        assert_eq!(row[0], ["apple", "fig", "pear"][class]);
+        assert!((row[4].parse::<f64>().unwrap() - grams).abs() < 1e-6, "{row:?}: {grams}");
+    }
+    assert!(predictions.head("grams").is_none());
+
     let described = run_line_ok(folder.path(), &format!("describe {}", model.join("config.toml").display()));
     for line in [
         "task: heads",
@@ -244,7 +262,7 @@ fn what_heads_can_not_be_is_refused() {
         ("--set data.target=kind", &["`data.target` must be absent next to `heads`", "hint: "]),
         (
             "--set heads=[{name='kind'}]",
-            &["`heads` must be heads that each have a `task`", "head 1", "hint: "],
+            &["`heads` must be heads that each have a `task`, got none in head 1", "hint: "],
         ),
         ("--set heads=[{name='king',task='regression'}]", &["no column \"king\"", "hint: "]),
         (
