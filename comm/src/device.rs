@@ -14,7 +14,7 @@ pub struct DeviceOptions {
     /// Whether ranks of one host may use the same GPU: for tests, since it is slow. Sets environment variables of NCCL that the
     /// user has not set.
     pub share_gpu: bool,
-    /// How long a rank waits for the others while joining and in [`Group::wait_until`]; `None`: without limit.
+    /// Time for which a rank waits for the others while joining and in [`Group::wait_until`]; `None`: without limit.
     pub timeout: Option<Duration>,
     /// Whether sums are taken in the same order in every run on the same GPUs. Restricts NCCL to rings by its environment
     /// variable `NCCL_ALGO`, unless that is set: sums inside a switch (NVLS) have no fixed order.
@@ -118,7 +118,7 @@ impl World {
     /// NCCL may do something at a collective that a capture forbids, for example in a plugin for a network.
     ///
     /// # Errors
-    /// As [`World::connect_device`], while the communicator is set up or closed.
+    /// Same as [`World::connect_device`], while the communicator is set up or closed.
     pub fn try_graph_capture(&self) -> Result<Option<String>> {
         let Some(Group::Nccl(group)) = self.device_group.get() else { return Ok(None) };
         let trial = self.join_nccl(group.gpu(), group.options())?;
@@ -150,7 +150,7 @@ impl World {
         self.first_cause(own.map(|error| (error.to_string(), Reporter::ThisRank)))
     }
 
-    /// As [`World::first_failure`]; an error that follows from another rank's counts only if there is no other.
+    /// Same as [`World::first_failure`]; an error that follows from another rank's counts only if there is no other.
     fn first_cause(&self, own: Option<(String, Reporter)>) -> Result<Option<String>> {
         // The first byte says whether the rank has failed by itself (0), because another has (1), or not at all (2).
         let record = match own {

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// The longest time that a process which ends at once takes for its report.
 const REPORT_WAIT: Duration = Duration::from_secs(1);
-/// How long the launcher may take to end the job. It does not answer if it ends the job already.
+/// Time that the launcher may take to end the job. It does not answer if it ends the job already.
 const LAUNCHER_WAIT: Duration = Duration::from_millis(300);
 
 /// Time limit of writing the report of a failure to a stderr that nobody reads.

@@ -208,7 +208,7 @@ pub enum CommError {
         rank: usize,
         /// Its device.
         device: Device,
-        /// How long it waited.
+        /// Time that it waited.
         timeout_s: f64,
         /// Collectives that it had enqueued; replays of a captured step are not counted.
         n_enqueued: u64,
@@ -298,7 +298,7 @@ pub enum CommError {
         call: Call,
         /// The ranks that did not enter it.
         missing: Vec<usize>,
-        /// How long this rank waited.
+        /// Time that this rank waited.
         timeout_s: f64,
     },
 

@@ -15,7 +15,7 @@ use crate::{CommError, Reporter, World};
 
 /// The exit status of a Rust program that panics.
 const PANIC_EXIT_CODE: i32 = 101;
-/// How long a rank that does not report the failure waits for the reporting rank to end the job.
+/// Time for which a rank that does not report the failure waits for the reporting rank to end the job.
 const REPORTER_GRACE: Duration = Duration::from_secs(10);
 
 thread_local! {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::group::ThreadsMemory;
 use crate::{Group, World};
 
-/// How long a rank waits for the others by default.
+/// Default time for which a rank waits for the others.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Options of [`run_with`].
@@ -17,7 +17,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Options {
     /// Number of ranks, at least 1.
     pub world_size: usize,
-    /// How long a rank waits for the others before its collective fails.
+    /// Time for which a rank waits for the others before its collective fails.
     pub timeout: Duration,
     /// Bytes of a chunk, a multiple of 64; 0 takes the usual size. Small chunks are for tests.
     pub chunk_bytes: usize,

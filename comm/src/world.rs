@@ -17,7 +17,7 @@ pub struct WorldOptions {
     /// Whether ranks of one host exchange data through shared memory, where possible. Otherwise they send it by MPI, as ranks
     /// of several hosts do.
     pub shared_memory: bool,
-    /// How long a rank waits in shared memory for another one before its collective fails. `None`: without limit, since a rank
+    /// Time for which a rank waits in shared memory for another one before its collective fails. `None`: without limit, since a rank
     /// may legitimately be busy for minutes, and one that dies ends the job.
     pub timeout: Option<Duration>,
     /// Name and version of the program. Ranks with another one are refused before they exchange anything else; without MPI it is

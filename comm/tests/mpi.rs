@@ -217,7 +217,7 @@ fn mpirun(n_ranks: usize, case: &str) -> Run {
     mpirun_with(n_ranks, case, &[])
 }
 
-/// As [`mpirun`], with some variables set.
+/// Same as [`mpirun`], with some variables set.
 fn mpirun_with(n_ranks: usize, case: &str, variables: &[(&str, &str)]) -> Run {
     let start = Instant::now();
     let mut command = Command::new("mpirun");

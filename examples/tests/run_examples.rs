@@ -15,7 +15,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// What the command prints; it ends well.
+/// Output of the command, which must succeed.
 #[track_caller]
 fn output(command: &mut Command) -> String {
     let output = command.current_dir(root()).output().unwrap();

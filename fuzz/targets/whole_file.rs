@@ -33,7 +33,7 @@ fn folder() -> PathBuf {
     if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
 }
 
-/// What comes out of all rows; a file of one array is its own labels.
+/// Reads all rows; a file of one array is its own labels.
 fn read(path: &Path, name: &str, memory_bytes: u64) -> Result<ColumnStats, String> {
     let mut sets = vec![format!("data.train={}", path.display())];
     if ["npy", "idx", "npy.gz"].contains(&name) {

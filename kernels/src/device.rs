@@ -47,7 +47,7 @@ impl Device {
     /// The model name of a GPU as its driver reports it; "cpu" for the CPU.
     ///
     /// # Errors
-    /// As [`Device::ensure_available`].
+    /// Same as [`Device::ensure_available`].
     pub fn current_name(self) -> Result<String> {
         match self {
             Device::Cpu => Ok("cpu".to_owned()),
@@ -58,7 +58,7 @@ impl Device {
     /// Blocks until all work enqueued on the device is complete; returns at once for the CPU, which computes at the call.
     ///
     /// # Errors
-    /// As [`Device::ensure_available`]; failures of earlier work.
+    /// Same as [`Device::ensure_available`]; failures of earlier work.
     pub fn synchronize(self) -> Result<()> {
         match self {
             Device::Cpu => Ok(()),

@@ -133,7 +133,7 @@ pub trait HostValue: Copy + fmt::Debug {
     /// `n` values whose bytes `fill` writes.
     ///
     /// # Errors
-    /// Those of `fill`.
+    /// Errors of `fill`.
     fn read(n: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Vec<Self>>;
 }
 

@@ -66,7 +66,7 @@ pub enum KernelError {
         a: Box<Operand>,
         /// The operand that does not fit it.
         b: Box<Operand>,
-        /// What the shapes would have to do: broadcast, multiply, ...
+        /// Relation that the shapes would need: broadcast, multiply, ...
         rule: &'static str,
         /// The call that makes them fit.
         fix: Box<str>,

@@ -19,7 +19,7 @@ pub fn allocated(device: Device) -> Result<usize> {
 /// Bytes that are taken from the system or the device, in use or kept for the next tensor.
 ///
 /// # Errors
-/// As [`allocated`].
+/// Same as [`allocated`].
 pub fn reserved(device: Device) -> Result<usize> {
     match device {
         Device::Cpu => Ok(host_buffer::allocated() + host_buffer::kept()),
@@ -30,7 +30,7 @@ pub fn reserved(device: Device) -> Result<usize> {
 /// Peak of [`allocated`] since the start or [`reset_peak`].
 ///
 /// # Errors
-/// As [`allocated`].
+/// Same as [`allocated`].
 pub fn peak(device: Device) -> Result<usize> {
     Ok(match device {
         Device::Cpu => host_buffer::peak(),
@@ -41,7 +41,7 @@ pub fn peak(device: Device) -> Result<usize> {
 /// Resets the peak to the current use.
 ///
 /// # Errors
-/// As [`allocated`].
+/// Same as [`allocated`].
 pub fn reset_peak(device: Device) -> Result<()> {
     match device {
         Device::Cpu => host_buffer::reset_peak(),
@@ -53,7 +53,7 @@ pub fn reset_peak(device: Device) -> Result<()> {
 /// Returns memory that is kept for the next tensor to the system or the device. On a GPU it waits for the device.
 ///
 /// # Errors
-/// As [`allocated`].
+/// Same as [`allocated`].
 pub fn empty_cache(device: Device) -> Result<()> {
     match device {
         Device::Cpu => {
@@ -69,11 +69,11 @@ pub fn empty_cache(device: Device) -> Result<()> {
 pub struct Summary {
     /// The device.
     pub device: Device,
-    /// As [`allocated`].
+    /// Same as [`allocated`].
     pub allocated: usize,
-    /// As [`reserved`].
+    /// Same as [`reserved`].
     pub reserved: usize,
-    /// As [`peak`].
+    /// Same as [`peak`].
     pub peak: usize,
     /// Bytes by use, on a GPU.
     pub uses: Option<MemoryInUse>,
@@ -82,7 +82,7 @@ pub struct Summary {
 /// Reads all figures of `device`.
 ///
 /// # Errors
-/// As [`allocated`].
+/// Same as [`allocated`].
 pub fn summary(device: Device) -> Result<Summary> {
     Ok(Summary {
         device,

@@ -17,7 +17,7 @@ use crate::{Device, Result};
 /// ```
 ///
 /// # Errors
-/// Those of [`Device::synchronize`], among them failures of earlier work.
+/// Errors of [`Device::synchronize`], among them failures of earlier work.
 pub fn timed<R>(device: Device, work: impl FnOnce() -> R) -> Result<(R, Duration)> {
     device.synchronize()?;
     let start = Instant::now();

@@ -1,6 +1,6 @@
 //! Collectives that run while the rank computes.
 //!
-//! As in [`std::thread::scope`], buffers are lent for longer than the scope lasts, and the scope does not end before all of them
+//! Like [`std::thread::scope`]: buffers are lent for longer than the scope lasts, and the scope does not end before all of them
 //! are returned, whether its body returns, fails or panics. Between starting a bucket and waiting for it, the rank should call
 //! [`Scope::progress`] often: no background thread advances collectives in host memory.
 //!

@@ -9,9 +9,9 @@ use super::certificate::Identity;
 use super::frame::{Frame, HEADER_LEN, Kind, Token};
 use super::progress::Standing;
 
-/// How long a rank tries one address.
+/// Time for which a rank tries one address.
 const ADDRESS_WAIT: Duration = Duration::from_secs(1);
-/// How long a rank tries all addresses of another.
+/// Time for which a rank tries all addresses of another.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
 
 /// Bytes that nobody can guess.

@@ -36,11 +36,11 @@ pub use frame::frames_in;
 pub use nccl_status::nccl_status;
 pub use progress::Phase;
 
-/// How long a rank that fails waits until the others know.
+/// Time for which a failing rank waits until the others know.
 const FAILURE_SENT: Duration = Duration::from_millis(300);
-/// How long a rank that leaves waits for the others; a bound for a thread that is gone.
+/// Time for which a leaving rank waits for the others; a bound in case its thread is gone.
 const LEFT: Duration = Duration::from_secs(5);
-/// How long a thread waits that fails while the watchdog ends the process.
+/// Time for which a failing thread waits while the watchdog ends the process.
 const ENDING: Duration = Duration::from_secs(5);
 
 /// Options of [`World::start_watchdog`].

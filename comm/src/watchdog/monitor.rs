@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use super::frame::{Frame, Kind};
 use super::progress::{Phase, Standing};
 
-/// How long a rank that is not the hub waits for the verdict of the hub before it ends by itself.
+/// Time for which a rank that is not the hub waits for the verdict of the hub before it ends by itself.
 const VERDICT_WAIT: Duration = Duration::from_secs(1);
-/// How long a rank that has announced a failure may take to end the job.
+/// Time that a rank that has announced a failure may take to end the job.
 const FAILURE_WAIT: Duration = Duration::from_secs(3);
 /// A step may take this many times the median.
 const STEP_FACTOR: f64 = 20.0;
@@ -68,7 +68,7 @@ pub(super) enum Cause {
     Stalled,
 }
 
-/// What the monitor found.
+/// Finding of the monitor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) cause: Cause,

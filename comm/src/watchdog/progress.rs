@@ -1,4 +1,4 @@
-//! How far this rank has come: written by the thread that trains, read by the watchdog's thread.
+//! Progress of this rank: written by the training thread, read by the watchdog's thread.
 //!
 //! Writing takes no lock and no system call. There is one writer, so a counter is a load and a store. A reader may see the fields
 //! of two neighbouring moments, which is good enough to say where a rank stood.
@@ -100,7 +100,7 @@ struct Operation {
 
 /// The watchdog's thread looks several times per second. If it did not for this long, the process was frozen.
 const FROZEN: Duration = Duration::from_secs(1);
-/// How long a thread that trains waits for the watchdog's: a bound for one that is gone.
+/// Time for which a training thread waits for the watchdog's: a bound in case that thread is gone.
 const HELD: Duration = Duration::from_secs(5);
 
 /// Marks the words of an operation that is a change of the phase; no call has it.
@@ -193,7 +193,7 @@ impl Progress {
         self.hold_now();
     }
 
-    /// As [`Progress::hold`], at this moment.
+    /// Same as [`Progress::hold`], at this moment.
     pub(super) fn hold_now(&self) {
         self.hold(self.now_ns());
     }

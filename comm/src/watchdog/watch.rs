@@ -21,9 +21,9 @@ use crate::end_job;
 
 /// Most connections that have not said which rank they are.
 const MAX_STRANGERS: usize = 16;
-/// How long a connection may take to say which rank it is.
+/// Time that a connection may take to identify its rank.
 const HELLO_WAIT: Duration = Duration::from_secs(2);
-/// How long the ranks wait for each other's goodbye.
+/// Time for which the ranks wait for each other's goodbye.
 const GOODBYE_WAIT: Duration = Duration::from_secs(3);
 /// The longest pause of the thread.
 const MAX_TICK: Duration = Duration::from_millis(250);

@@ -59,7 +59,7 @@ pub struct Manifest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parameter {
-    /// As in PyTorch.
+    /// Name of the parameter, as in PyTorch.
     pub name: String,
     /// Its dimensions.
     pub shape: Vec<usize>,

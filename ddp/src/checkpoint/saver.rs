@@ -113,7 +113,7 @@ impl Saver {
         self.save_all(run, Contents { weights, state, ..Contents::default() })
     }
 
-    /// As [`Saver::save`], of all that a checkpoint can hold.
+    /// Same as [`Saver::save`], of all that a checkpoint can hold.
     ///
     /// # Errors
     /// See [`Saver::save`].

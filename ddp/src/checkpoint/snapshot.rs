@@ -107,7 +107,7 @@ impl SnapshotBuffers {
     /// Takes a snapshot of weights and states that lie in host memory.
     ///
     /// # Errors
-    /// As [`SnapshotBuffers::take`].
+    /// Same as [`SnapshotBuffers::take`].
     pub fn fill(&mut self, weights: Option<&[f32]>, state: &[&[f32]]) -> Result<(), KernelError> {
         let weights = weights.map(|weights| TensorRef::from_slice(weights, &[weights.len()])).transpose()?;
         let state = state.iter().map(|values| Ok(vec![TensorRef::from_slice(values, &[values.len()])?]));

@@ -41,7 +41,7 @@ pub struct LaunchArgs {
 /// Number of ranks, as typed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RankCount {
-    /// What the hosts offer.
+    /// One rank per slot that the hosts offer.
     Auto,
     /// So many.
     Exactly(usize),

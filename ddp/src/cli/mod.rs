@@ -105,7 +105,7 @@ impl Cli {
         matches!(&self.command, Command::Train(args) if !args.dry_run)
     }
 
-    /// What the user asked to see; `directives` are those of `RUST_LOG`.
+    /// Log options from the flags; `directives` comes from `RUST_LOG`.
     pub fn log_options(&self, directives: Option<String>) -> LogOptions {
         let quiet = matches!(&self.command, Command::Train(args) if args.quiet);
         LogOptions { verbosity: self.log.verbose, quiet, format: self.log.log_format, directives }
@@ -155,7 +155,7 @@ pub enum Command {
 /// CPUs that a rank is bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Bind {
-    /// Those near its GPU, unless the launcher has bound it; on a CPU all that it may run on.
+    /// Cores near its GPU, unless the launcher has bound the rank; on a CPU all that it may run on.
     #[default]
     Auto,
     /// All that it may run on.

@@ -81,7 +81,7 @@ impl RunConfigArgs {
         self.run.as_deref().filter(|path| !is_data(path))
     }
 
-    /// What lies over the config file.
+    /// Values that override the config file.
     pub fn overrides(&self) -> Overrides {
         let table = self.run.as_ref().filter(|path| is_data(path)).map(|path| path.display().to_string());
         let mut shorts: Vec<_> = table

@@ -16,7 +16,7 @@ pub(super) struct ImportanceReport<'a> {
     pub(super) of: EvalReport<'a>,
     /// The columns, most important first.
     pub(super) columns: &'a [ColumnImportance],
-    /// What was measured.
+    /// Measured importance.
     pub(super) options: ImportanceOptions,
 }
 
@@ -82,7 +82,7 @@ impl<'a> Figures<'a> {
     }
 }
 
-/// What a positive importance says of the metric.
+/// Meaning of a positive importance for the metric.
 fn direction(metric: EvalMetric) -> &'static str {
     if metric.grows() { "drop" } else { "increase" }
 }

@@ -23,11 +23,11 @@ config_enum! {
     pub enum Spike {
         /// No step's loss is compared.
         Off = "off",
-        /// As [`BadStep::Stop`].
+        /// Same as [`BadStep::Stop`].
         Stop = "stop",
-        /// As [`BadStep::Skip`].
+        /// Same as [`BadStep::Skip`].
         Skip = "skip",
-        /// As [`BadStep::Rollback`].
+        /// Same as [`BadStep::Rollback`].
         Rollback = "rollback",
     }
 }

@@ -23,7 +23,7 @@ config_enum! {
     /// Number format in which gradients travel between GPUs.
     #[derive(clap::ValueEnum)]
     pub enum CommDtype {
-        /// As they are.
+        /// Single precision.
         F32 = "f32",
         /// Rounded to bf16: half the bytes, 8 bits of precision.
         Bf16 = "bf16",

@@ -196,7 +196,7 @@ impl MetricSet {
         self
     }
 
-    /// Those that evaluations of this task give.
+    /// Metrics that evaluations of this task give.
     #[must_use]
     pub fn of_task(mut self, task: Task) -> Self {
         M::ALL.iter().for_each(|metric| self.metrics[*metric as usize] &= metric.fits(task));

@@ -149,16 +149,16 @@ impl Config {
     /// [`Config::load_with`] with `--set` arguments only.
     ///
     /// # Errors
-    /// As [`Config::load_with`].
+    /// Same as [`Config::load_with`].
     pub fn load(file: Option<&Path>, sets: &[String]) -> Result<Self> {
         Self::load_with(file, &Overrides::of_sets(sets))
     }
 
-    /// As [`Config::load_with`] for the continuation of a run whose `saved` config is in `path`: a key that `file`, `overrides` and
+    /// Same as [`Config::load_with`] for the continuation of a run whose `saved` config is in `path`: a key that `file`, `overrides` and
     /// `saved` lack has the value that was meant before the key existed.
     ///
     /// # Errors
-    /// As [`Config::load_with`] and [`Config::from_saved`].
+    /// Same as [`Config::load_with`] and [`Config::from_saved`].
     pub fn load_to_resume(file: &Path, overrides: &Overrides, saved: &str, path: &Path) -> Result<Self> {
         let saved = reader::document(TABLE, saved, path)?;
         let upper = reader::overrides(TABLE, overrides)?;
@@ -174,15 +174,15 @@ impl Config {
     /// A key that it lacks has the value that was meant before the key existed, which need not be today's default.
     ///
     /// # Errors
-    /// As [`Config::load`]: keys of later versions may be unknown to this one.
+    /// Same as [`Config::load`]: keys of later versions may be unknown to this one.
     pub fn from_saved(text: &str, path: &Path) -> Result<Self> {
         Self::from_saved_with(text, path, &Overrides::default())
     }
 
-    /// As [`Config::from_saved`], with the settings of the command line laid over it as by [`Config::load_with`].
+    /// Same as [`Config::from_saved`], with the settings of the command line laid over it as by [`Config::load_with`].
     ///
     /// # Errors
-    /// As [`Config::load`].
+    /// Same as [`Config::load`].
     pub fn from_saved_with(text: &str, path: &Path, overrides: &Overrides) -> Result<Self> {
         let settings = reader::document(TABLE, text, path)?;
         let upper = reader::overrides(TABLE, overrides)?;

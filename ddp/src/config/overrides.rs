@@ -1,4 +1,4 @@
-//! What the command line says of a config: `--set` arguments, and the flags and arguments that are short for them.
+//! Config values of the command line: `--set` arguments, and the flags and arguments that are short for them.
 
 use toml::Value;
 

@@ -78,7 +78,7 @@ pub enum CellProblem {
     Unnamed {
         /// The cell.
         text: String,
-        /// What the column is called.
+        /// Name of the column.
         name: String,
     },
     /// Text in a feature.

@@ -37,7 +37,7 @@ fn table(rows: impl Iterator<Item = usize>) -> String {
 /// Numbers of the training rows and of the evaluation rows, and the line that tells of them.
 type Sides = (BTreeSet<usize>, BTreeSet<usize>, String);
 
-/// What `n_ranks` ranks load.
+/// Rows that `n_ranks` ranks load.
 fn loaded(text: &str, sets: &[&str], n_ranks: usize) -> Result<Sides, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rows.csv");

@@ -26,7 +26,7 @@ enum Way {
     Sent,
     /// To be converted or normalized on the GPU.
     Converted,
-    /// As row numbers, gathered from rows on the GPU.
+    /// Row numbers; the rows are gathered on the GPU.
     Gathered,
 }
 

@@ -256,7 +256,7 @@ pub enum DataError {
     /// A folder or pattern without files.
     #[error("no data file for `{pattern}`\nhint: {hint}")]
     NoFiles {
-        /// As the user wrote it.
+        /// Value as the user wrote it.
         pattern: String,
         /// The remedy.
         hint: String,
@@ -472,7 +472,7 @@ pub enum DataError {
     /// A path or format that rows can't be written to.
     #[error("can't write rows to `{out}`: {reason}\nhint: {hint}")]
     OutFormat {
-        /// As the user wrote it.
+        /// Value as the user wrote it.
         out: String,
         /// The fault.
         reason: String,

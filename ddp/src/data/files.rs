@@ -109,7 +109,7 @@ fn check_settings(format: &Format, spec: &SourceSpec<'_>) -> Result<()> {
 /// All files of `spec`, and their format.
 ///
 /// # Errors
-/// As [`files_and_format`].
+/// Same as [`files_and_format`].
 pub(super) fn all_files_and_format(spec: &SourceSpec<'_>) -> Result<(Vec<PathBuf>, &'static Format)> {
     let files = files_of(spec.source)?;
     let format = format_of_all(&files, spec)?;

@@ -17,7 +17,7 @@ pub struct HeadOutputs {
     pub outputs: Range<usize>,
     /// Columns of the targets.
     pub columns: Range<usize>,
-    /// What the outputs mean.
+    /// Meaning of the outputs.
     pub units: OutputUnits,
 }
 

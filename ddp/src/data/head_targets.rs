@@ -73,7 +73,7 @@ pub fn heads_to_json(heads: &[HeadTargets]) -> String {
 /// Heads from the JSON of a model's file.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// Description of the mistake in the text.
 pub fn heads_from_json(text: &str) -> Result<Vec<HeadTargets>, String> {
     let stored: Vec<Stored> = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let head = |Stored { name, task, columns, labels }: Stored| {

@@ -80,7 +80,7 @@ pub fn load(config: &Config, world: &World) -> Result<Loaded, Stop<DataError>> {
 /// [`load`] with a preprocessor that was fitted before.
 ///
 /// # Errors
-/// As [`load`]; [`DataError::OtherPreprocessing`] for settings that contradict the preprocessor.
+/// Same as [`load`]; [`DataError::OtherPreprocessing`] for settings that contradict the preprocessor.
 pub fn load_with(
     config: &Config,
     world: &World,

@@ -5,7 +5,7 @@
 //! is a folder in `raw` or `table` and a row in that module's `FORMATS`, where `formats` finds it; `write` holds what the
 //! formats' writers share.
 //!
-//! What is done to rows is layered on top of a dataset: a selection of them (`subset.rs`), then missing values and categories
+//! Transformations are layered on top of a dataset: a selection of rows (`subset.rs`), then missing values and categories
 //! (`preprocess.rs`). Each layer is a [`DatasetWrapper`], which states only what it changes. Normalisation comes last, on the device and in f64, so that all devices give the same bits. Statistics
 //! are merged over a fixed number of parts of the rows, in order, so that the number of ranks changes no bit.
 //!

@@ -141,7 +141,7 @@ impl Preprocessor {
         self.column_offsets().iter().map(|offset| *offset != 0.0).collect()
     }
 
-    /// What is subtracted from each column in f64 before it becomes f32; 0 for most.
+    /// Offset subtracted from each column in f64 before it becomes f32; 0 for most.
     pub(crate) fn column_offsets(&self) -> Vec<f64> {
         let offsets = self.normalizer.as_ref().and_then(|normalizer| normalizer.offset.as_ref());
         match offsets {

@@ -1,4 +1,4 @@
-//! What f32 rounds away from the values of a table's columns.
+//! Remainders that f32 rounds away from the values of a table's columns.
 //!
 //! Kept for columns far from 0 relative to their spread, such as times: their mean is subtracted from the exact values. Kept, too,
 //! where distinct values have the same f32, so that the user can be warned. In other columns the rounding is small next to the

@@ -28,7 +28,7 @@ const ORIGIN_ROWS: usize = 16;
 /// Values from here on may be whole numbers that f32 rounds.
 const LARGE: f64 = (1 << 24) as f64;
 
-/// What one pass finds.
+/// Statistics of one pass.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Scan {
     /// Statistics of the features.
@@ -72,7 +72,7 @@ impl Scan {
     }
 }
 
-/// What a pass over some of the rows finds.
+/// Statistics of a pass over some of the rows.
 #[derive(Debug, Clone)]
 struct PartScan {
     features: ExactStats,

@@ -59,9 +59,9 @@ pub enum ClassLabels<'a> {
     Discover,
     /// The numbers 0 to n - 1.
     Numbers(usize),
-    /// Those of a model or of other rows.
+    /// Classes of a model or of other rows.
     Known(&'a Arc<LabelVocabulary>),
-    /// Those of the heads of a model or of other rows.
+    /// Classes of the heads of a model or of other rows.
     Heads(&'a [HeadTargets]),
     /// None: integers stay as they are, to be inspected or converted.
     AsStored,

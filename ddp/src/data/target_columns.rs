@@ -1,4 +1,4 @@
-//! What is done to each column of targets, by the loss that it is for.
+//! Transformation of each target column, chosen by its loss.
 
 use super::dataset::{Dataset, RowLayout, TargetLayout};
 use super::error::{DataError, Result};
@@ -17,7 +17,7 @@ pub(super) fn head_gaps(layout: &RowLayout, targets: &ColumnStats) -> Vec<(Strin
     gaps.filter(|(_, n_rows)| *n_rows > 0).collect()
 }
 
-/// What is done to the values of a target column.
+/// Transformation of the values of a target column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TargetColumn {
     Kept,
@@ -26,7 +26,7 @@ pub(super) enum TargetColumn {
     Count,
 }
 
-/// What is done to each target column; none for classes of a single head.
+/// Transformation of each target column; none for classes of a single head.
 pub(super) fn target_columns(loss: &Loss, layout: &RowLayout, data: &DataConfig) -> Vec<TargetColumn> {
     let of_head = |task: Task, loss: &Loss| match task {
         _ if loss.predicts_logarithms() => TargetColumn::Count,

@@ -33,7 +33,7 @@ pub fn read_npy(path: impl AsRef<Path>, device: Device) -> Result<Tensor> {
 /// Reads all arrays of a NumPy archive, in the order of the file.
 ///
 /// # Errors
-/// As [`read_npy`].
+/// Same as [`read_npy`].
 pub fn read_npz(path: impl AsRef<Path>, device: Device) -> Result<Vec<(String, Tensor)>> {
     let (bytes, budget) = (Bytes::map(path.as_ref())?, MemoryBudget::new(u64::MAX));
     named(path.as_ref(), &*npz::open(&bytes, &budget)?, device)
@@ -42,7 +42,7 @@ pub fn read_npz(path: impl AsRef<Path>, device: Device) -> Result<Vec<(String, T
 /// Reads all tensors of a safetensors file, in the order of the file.
 ///
 /// # Errors
-/// As [`read_npy`].
+/// Same as [`read_npy`].
 pub fn read_safetensors(path: impl AsRef<Path>, device: Device) -> Result<Vec<(String, Tensor)>> {
     let (bytes, budget) = (Bytes::map(path.as_ref())?, MemoryBudget::new(u64::MAX));
     named(path.as_ref(), &*safetensors::open(&bytes, &budget)?, device)
@@ -77,7 +77,7 @@ pub fn write_npy(path: impl AsRef<Path>, tensor: &Tensor) -> Result<()> {
 /// Writes tensors of any device as a NumPy archive, uncompressed as by `numpy.savez`.
 ///
 /// # Errors
-/// As [`write_npy`].
+/// Same as [`write_npy`].
 pub fn write_npz<N: AsRef<str>>(path: impl AsRef<Path>, tensors: &[(N, &Tensor)]) -> Result<()> {
     let path = path.as_ref();
     let hosts: Vec<Tensor> = tensors.iter().map(|(_, tensor)| tensor.cpu()).collect::<Result<_, _>>()?;
@@ -92,7 +92,7 @@ pub fn write_npz<N: AsRef<str>>(path: impl AsRef<Path>, tensors: &[(N, &Tensor)]
 /// Writes tensors of any device as a safetensors file.
 ///
 /// # Errors
-/// As [`write_npy`]; no dtype is refused.
+/// Same as [`write_npy`]; no dtype is refused.
 pub fn write_safetensors<N: AsRef<str>>(path: impl AsRef<Path>, tensors: &[(N, &Tensor)]) -> Result<()> {
     let path = path.as_ref();
     let mut hosts = Vec::new();

@@ -35,7 +35,7 @@ pub(crate) fn gathered(dataset: &dyn Dataset, rows: &[usize]) -> Gathered {
     try_gather(dataset, rows).unwrap()
 }
 
-/// As [`gathered`].
+/// Same as [`gathered`].
 pub(crate) fn try_gather(dataset: &dyn Dataset, rows: &[usize]) -> crate::data::error::Result<Gathered> {
     let layout = dataset.layout();
     let n = rows.len();

@@ -11,7 +11,7 @@ use super::dataset::{Dataset, RowLayout, class_indices_of_gathered, targets_of_g
 use crate::data::batch::{Batch, BatchMut};
 use crate::data::error::Result;
 
-/// What a wrapper changes of its inner rows.
+/// Changes that a wrapper makes to its inner rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Changes {
     /// Nothing: it watches the rows, or adds to them. Every method is that of the inner rows.
@@ -31,7 +31,7 @@ pub enum Changes {
 /// others follow from these. See [`Dataset`] for each method.
 #[expect(clippy::len_without_is_empty, reason = "`Dataset` has it")]
 pub trait DatasetWrapper: fmt::Debug + Send + Sync {
-    /// What it changes.
+    /// Changes that it makes.
     const CHANGES: Changes;
 
     /// The inner rows.

@@ -205,7 +205,7 @@ impl<'a, 'env> CompressedGradients<'a, 'env> {
         Ok(CompressedGradients { scope, tail, singles, unrounded, waiting, overlap, reduction })
     }
 
-    /// As [`ReducedGradients::start`].
+    /// Same as [`ReducedGradients::start`].
     fn start(&mut self, n: usize) -> Result<()> {
         let next = self.waiting.split_off(self.waiting.len().saturating_sub(n));
         let mut buckets = Vec::with_capacity(next.len());

@@ -76,7 +76,7 @@ pub struct ExchangeBytes {
     pub all_reduce: u64,
 }
 
-/// How gradients are exchanged, as far as it decides the bytes that a step sends.
+/// Settings of the gradient exchange that decide how many bytes a step sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExchangeWay {
     /// Not at all: there is one rank.

@@ -9,7 +9,7 @@ use crate::model::{AllRanks, Network};
 /// Memory for what a layer gathers of all ranks.
 #[derive(Debug)]
 pub(crate) struct RankExchange {
-    /// As many elements per rank as the layer with the most needs; None where there is nothing to exchange.
+    /// Elements per rank that the layer with the largest exchange needs; None where there is nothing to exchange.
     gathered: Option<Tensor>,
 }
 

@@ -227,7 +227,7 @@ impl ReplicaCheck {
     }
 }
 
-/// What all ranks hold alike, the weights first.
+/// Values that all ranks hold alike, the weights first.
 fn pieces(model: &Network, optimizer: &Optimizer, plan: &ShardPlan) -> Vec<Piece> {
     let slots = model.layout().slots();
     let shared_state = if plan.is_sharded() { 0..0 } else { plan.rest().flat };

@@ -10,7 +10,7 @@ use super::plan::Plan;
 use super::{ModelSpec, ParamLayout};
 use crate::config::precision::Precision;
 
-/// What decides how large the buffers are.
+/// Settings that decide how large the buffers are.
 #[derive(Debug, Clone, Copy)]
 pub struct BufferPlan<'a> {
     /// Sizes and kinds of the layers.
@@ -51,7 +51,7 @@ pub struct ModelBytes {
     pub parameters: usize,
     /// Their copy in a shorter format.
     pub compute_weights: usize,
-    /// What a forward pass leaves, and gradients of it.
+    /// Results that a forward pass keeps, and their gradients.
     pub activations: usize,
     /// Scratch.
     pub workspace: usize,

@@ -281,7 +281,7 @@ impl ModelFile {
         self.weights_below(usize::MAX, layout, vec![0.0; layout.flat_len()])
     }
 
-    /// As [`ModelFile::weights`], but with the output layer of `flat`, whose names and shapes in the file do not matter.
+    /// Same as [`ModelFile::weights`], but with the output layer of `flat`, whose names and shapes in the file do not matter.
     ///
     /// # Errors
     /// [`ModelError::ModelMismatch`] for differences of other layers.

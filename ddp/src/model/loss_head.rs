@@ -50,7 +50,7 @@ pub enum LossHead {
 
 /// A loss that is computed from a model's outputs.
 pub trait LossFunction: fmt::Debug + Send + Sync {
-    /// As [`LossHead::apply`].
+    /// Same as [`LossHead::apply`].
     ///
     /// # Errors
     /// Errors of its operations.
@@ -64,10 +64,10 @@ pub trait LossFunction: fmt::Debug + Send + Sync {
         sums: SumsOutput<'_>,
     ) -> Result<(), KernelError>;
 
-    /// As [`LossHead::expected_weight`].
+    /// Same as [`LossHead::expected_weight`].
     fn expected_weight(&self, n_rows: usize, n_outputs: usize) -> f64;
 
-    /// As [`LossHead::is_weighted`].
+    /// Same as [`LossHead::is_weighted`].
     fn is_weighted(&self, has_row_weights: bool) -> bool;
 }
 

@@ -39,7 +39,7 @@ impl Network {
         Self::with_layout(spec, layout, max_rows, device, precision)
     }
 
-    /// As [`Network::new`], with this layout of `spec`.
+    /// Same as [`Network::new`], with this layout of `spec`.
     ///
     /// # Errors
     /// [`KernelError::DeviceUnavailable`], or out of memory.

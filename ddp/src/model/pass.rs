@@ -75,12 +75,12 @@ pub struct BackwardPass<'a> {
     pub workspace: TensorMut<'a>,
     /// Arithmetic of f32 matmuls.
     pub matmul_mode: MatmulMode,
-    /// As in the forward pass.
+    /// Dropout of the forward pass.
     pub dropout: Option<DropoutStep<'a>>,
     /// For both ends of a skip connection: the gradient that takes the shortcut. None where another layer adds it, or nothing
     /// needs it.
     pub skip: Option<TensorMut<'a>>,
-    /// As in the forward pass.
+    /// Exchange of the forward pass.
     pub all_ranks: Option<&'a mut dyn AllRanks>,
 }
 

@@ -10,12 +10,12 @@ type Result<T> = std::result::Result<T, KernelError>;
 /// The registered buffers of a model, on its device.
 #[derive(Debug, Default)]
 pub(crate) struct Registered {
-    /// Those of each layer, as the passes borrow them.
+    /// Buffers of each layer, as the passes borrow them.
     pub(super) of_layers: Vec<Vec<Tensor>>,
     entries: Vec<Entry>,
 }
 
-/// What is known of one buffer.
+/// Name, shape and kind of one buffer.
 #[derive(Debug, Clone)]
 struct Entry {
     name: String,

@@ -167,10 +167,10 @@ impl Sequential {
     /// [`Network::from_layers`] of these layers.
     ///
     /// # Errors
-    /// As [`Network::from_layers`].
+    /// Same as [`Network::from_layers`].
     ///
     /// # Panics
-    /// As [`Network::from_layers`].
+    /// Same as [`Network::from_layers`].
     pub fn build(self, sizes: Sizes) -> Result<Network, KernelError> {
         Network::from_layers(self.list.layers, self.n_features, sizes)
     }

@@ -20,7 +20,7 @@ pub struct PassTraffic {
     pub activations: usize,
 }
 
-/// How a backward pass writes the gradients of parameters.
+/// Way in which a backward pass writes the gradients of parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GradientWrites {
     /// In f32, over what is there.

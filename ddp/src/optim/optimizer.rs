@@ -34,7 +34,7 @@ pub struct Optimizer {
     norms: Option<Tensor>,
     /// Memory in which matrices are orthogonalised (Muon).
     workspace: Option<Tensor>,
-    /// Those of Adafactor.
+    /// Settings of Adafactor.
     second_moments: Option<SecondMoments>,
     /// Steps taken.
     n_steps: u64,
@@ -54,7 +54,7 @@ pub enum UpdateScale<'a> {
 /// Numbers of a step on the device.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceScale<'a> {
-    /// Those of the run.
+    /// Hyperparameters of the run.
     pub inputs: &'a UpdateInputs<'a>,
     /// The scalars with the learning rate of each schedule of a group, one after the other, `[n · STEP_SCALARS_LEN]` f64.
     pub group_scalars: Option<TensorRef<'a>>,
@@ -255,7 +255,7 @@ impl Optimizer {
     /// - `state_start`: start of the state of `range` in the state tensors
     ///
     /// # Errors
-    /// As [`Optimizer::step_on`].
+    /// Same as [`Optimizer::step_on`].
     pub(crate) fn first_pass(
         &mut self,
         weights: TensorRef<'_>,

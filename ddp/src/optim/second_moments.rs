@@ -146,7 +146,7 @@ impl SecondMoments {
         ops::adafactor_norm(*shape, range.start - of_parameter.start, eps, grads, factors, norm)
     }
 
-    /// What the step on elements `range` of the flat buffers, all of parameter `whole`, reads.
+    /// Second moments that the step on elements `range` of the flat buffers, all of parameter `whole`, reads.
     pub(crate) fn factors(
         &self,
         whole: usize,

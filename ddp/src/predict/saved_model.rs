@@ -92,7 +92,7 @@ impl SavedModel {
         self.preprocessor.labels.clone().unwrap_or_else(numbers)
     }
 
-    /// What the outputs of a regression mean.
+    /// Meaning of the outputs of a regression.
     pub fn output_units(&self) -> OutputUnits {
         OutputUnits::new(&self.config.loss, self.preprocessor.target_scale.as_ref())
     }

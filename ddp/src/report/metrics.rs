@@ -194,9 +194,9 @@ pub struct FailedEvent {
     pub rank: usize,
     /// The step that failed, as `error` names it, or else the number of completed steps; absent before training.
     pub step: Option<u64>,
-    /// What happened.
+    /// Message of the failure.
     pub error: String,
-    /// What to do about it, if that is known.
+    /// Remedy, if one is known.
     pub hint: Option<String>,
 }
 

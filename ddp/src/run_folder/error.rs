@@ -113,7 +113,7 @@ pub enum FolderError {
     Lost {
         /// The folder.
         path: PathBuf,
-        /// How it was lost.
+        /// Reason of the loss.
         loss: Loss,
     },
     /// The folder can't be created or written.

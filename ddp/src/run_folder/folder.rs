@@ -203,7 +203,7 @@ impl RunDir {
 /// Checks whether [`RunDir::open`] would refuse the folder `out`, without changing anything.
 ///
 /// # Errors
-/// As [`RunDir::open`], except that it does not try to write.
+/// Same as [`RunDir::open`], except that it does not try to write.
 pub fn check(out: &Path, existing: Existing) -> Result<()> {
     if out.exists() && !out.is_dir() {
         return Err(FolderError::IsFile { path: out.to_owned() });
@@ -215,7 +215,7 @@ pub fn check(out: &Path, existing: Existing) -> Result<()> {
 /// Checks that no run is active in the folder `run`.
 ///
 /// # Errors
-/// As [`hold`].
+/// Same as [`hold`].
 pub(crate) fn check_free(run: &Path) -> Result<(), FolderError> {
     // A lock file that can't be opened counts as free.
     let Ok(Some(lock)) = open_lock(run) else { return Ok(()) };

@@ -31,7 +31,7 @@ pub(super) const PACE: Pace = Pace { interval: Duration::from_secs(1), stale_aft
 /// Largest lease that is read.
 const MAX_BYTES: u64 = 1024;
 
-/// What the lease of another host says.
+/// Contents of another host's lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Foreign {
     /// There is none.
@@ -149,7 +149,7 @@ impl Lease {
         Ok(Lease { end: Some(end), thread: Some(thread), loss })
     }
 
-    /// How the folder was lost, if it was.
+    /// Reason why the folder was lost, if it was.
     pub(super) fn loss(&self) -> Option<&Loss> {
         self.loss.get()
     }

@@ -28,7 +28,7 @@ pub fn is_valid(id: &str) -> bool {
 /// A new id.
 ///
 /// # Errors
-/// Those of the system's source of random numbers.
+/// I/O errors of the system's source of random numbers.
 pub fn random() -> io::Result<String> {
     let mut bytes = [0; N_DIGITS / 2];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;

@@ -205,7 +205,7 @@ pub(crate) fn use_cache(file: impl AsFd) -> io::Result<()> {
     Ok(fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::DIRECT)?)
 }
 
-/// What a file system says that can't transfer around the cache after all, or wants larger blocks than [`BLOCK_BYTES`].
+/// Error of a file system that can't bypass the cache after all, or needs larger blocks than [`BLOCK_BYTES`].
 pub(crate) fn wants_cache(error: &io::Error) -> bool {
     [Errno::INVAL, Errno::OPNOTSUPP].map(|errno| Some(errno.raw_os_error())).contains(&error.raw_os_error())
 }

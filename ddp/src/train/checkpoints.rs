@@ -63,10 +63,10 @@ impl<'w> Checkpoints<'w> {
         Self::keeping(world, trainer, folder, 2)
     }
 
-    /// As [`Checkpoints::new`], with another number of newest checkpoints that are kept; 0 keeps all. Collective.
+    /// Same as [`Checkpoints::new`], with another number of newest checkpoints that are kept; 0 keeps all. Collective.
     ///
     /// # Errors
-    /// As [`Checkpoints::new`].
+    /// Same as [`Checkpoints::new`].
     pub fn keeping(world: &'w World, trainer: &Trainer<'_>, folder: &Path, keep: usize) -> Result<Self> {
         let folder = shared_folder(world, Some(folder)).map_err(on_this_rank)?;
         let store = CheckpointStore::of_run(&folder);

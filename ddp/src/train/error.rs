@@ -213,7 +213,7 @@ pub enum TrainError {
     BatchNormChange {
         /// Micro-batches per step of this run.
         ours: usize,
-        /// Those of the checkpoint's run.
+        /// Value in the checkpoint's run.
         theirs: usize,
     },
     /// A signal stopped an evaluation between two batches, on all ranks.

@@ -13,7 +13,7 @@ use crate::train::stop_signals::StopSignals;
 /// Time between two votes.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// What can stop an evaluation.
+/// Reasons to stop an evaluation.
 #[derive(Debug, Clone, Copy)]
 pub struct Until<'a> {
     /// Ranks that evaluate together.

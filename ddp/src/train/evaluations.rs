@@ -149,7 +149,7 @@ impl<'a> Evaluations<'a> {
     /// whether the weights were judged for the first time and are the best so far.
     ///
     /// # Errors
-    /// As [`Self::measure`].
+    /// Same as [`Self::measure`].
     pub fn complete(&mut self, state: &mut RunState, trainer: &mut Trainer<'_>) -> Result<bool> {
         let (step, wanted) = (state.step, self.metric_sets[When::AtEnd as usize]);
         match self.evaluated {
@@ -172,7 +172,7 @@ impl<'a> Evaluations<'a> {
     /// Measures the metrics of all training rows, if they are requested.
     ///
     /// # Errors
-    /// As [`Self::measure`].
+    /// Same as [`Self::measure`].
     pub fn training_rows(&self, trainer: &mut Trainer<'_>) -> Result<TrainMetrics> {
         if !self.plan.config.train.train_metrics {
             return Ok(TrainMetrics::default());

@@ -47,7 +47,7 @@ pub struct Importance {
 pub struct ColumnImportance {
     /// Name of the column.
     pub column: String,
-    /// How much worse the metric is with each permutation, in its units: its drop, or the increase of an error.
+    /// Loss of quality per permutation, in units of the metric: its drop, or the increase of an error.
     pub repeats: Vec<f64>,
 }
 

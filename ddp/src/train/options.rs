@@ -18,7 +18,7 @@ pub enum GraphMode {
     /// Where the driver and NCCL can; else kernel by kernel.
     #[default]
     Auto,
-    /// As `Auto`, but a capture that fails ends the run with its error; no effect on the CPU.
+    /// Same as `Auto`, but a capture that fails ends the run with its error; no effect on the CPU.
     On,
     /// Never.
     Off,
@@ -110,7 +110,7 @@ impl TrainerOptions {
         ParamLayout::shared_by(spec, self.n_sharing(world_size))
     }
 
-    /// As [`TrainerOptions::layout`], of any layers in forward order.
+    /// Same as [`TrainerOptions::layout`], of any layers in forward order.
     pub fn layout_of_layers(&self, layers: &[Box<dyn Layer>], world_size: usize) -> ParamLayout {
         ParamLayout::of_layers(layers, self.n_sharing(world_size))
     }

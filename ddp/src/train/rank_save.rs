@@ -15,7 +15,7 @@ use crate::run_folder::run_id;
 use crate::train::error::{Result, TrainError};
 use crate::train::trainer::{StateShard, Trainer};
 
-/// What a run's checkpoints say of it, and how they are saved.
+/// Metadata that a run's checkpoints carry, and how they are saved.
 pub(crate) struct SaveSettings {
     /// Config and columns, as in the run's model file.
     pub(crate) info: ModelInfo,

@@ -36,7 +36,7 @@ pub(crate) struct Replica<'w> {
     whole_parameters: Option<WholeParameters>,
     /// `Σ grads²`, `[1]` f64, on the model's device.
     sum_of_squares: Tensor,
-    /// What layers exchange within a pass.
+    /// Values that layers exchange within a pass.
     rank_exchange: RankExchange,
     /// This rank's summands of the registered buffers that are means over the ranks.
     shares_of_buffers: Vec<Tensor>,
@@ -402,7 +402,7 @@ struct Updated {
     withheld: Option<Withheld>,
 }
 
-/// How ranks share an update.
+/// Division of an update among ranks.
 struct Sharing<'a> {
     shard_plan: &'a ShardPlan,
     short_gather: Option<&'a ShortGather>,

@@ -30,7 +30,7 @@ use crate::train::error::Result;
 const GRACE: Duration = Duration::from_millis(500);
 /// Time by which mpirun's SIGTERM may arrive before the report of the lost rank that caused it.
 const REPORT_DELAY: Duration = Duration::from_millis(100);
-/// How long a rank other than 0 leaves it to rank 0 to report that a signal ended the job.
+/// Time for which a rank other than 0 leaves it to rank 0 to report that a signal ended the job.
 const REPORTER_GRACE: Duration = Duration::from_secs(1);
 
 /// Stop signals received by this process.

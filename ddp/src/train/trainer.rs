@@ -109,10 +109,10 @@ impl<'w> Trainer<'w> {
     /// On several GPUs, [`World::connect_device`] comes first.
     ///
     /// # Errors
-    /// As [`Trainer::new`]; `TrainError::Optim` for parameter groups that fit no parameter.
+    /// Same as [`Trainer::new`]; `TrainError::Optim` for parameter groups that fit no parameter.
     ///
     /// # Panics
-    /// As [`Trainer::new`] and [`Network::of_layers`].
+    /// Same as [`Trainer::new`] and [`Network::of_layers`].
     pub fn for_layers(
         world: &'w World,
         layers: Sequential,

@@ -57,7 +57,7 @@ pub(super) fn warning(
         .then(|| format!("{} {value:.4} is below {baseline:.4}, {of}\n{}", metric.name(), hint())))
 }
 
-/// What to try, without the settings that are in place.
+/// Suggestions, without the settings that are in place.
 fn hint(data: &DataConfig, is_normalized: bool, source: &str) -> String {
     const SHOWN: usize = 5;
     let look = match &data.drop[..] {

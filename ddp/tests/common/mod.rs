@@ -1,4 +1,4 @@
-//! What the whole-program tests share: running the binary alone or under mpirun, and reading what it wrote.
+//! Helpers of the whole-program tests: running the binary alone or under mpirun, and reading what it wrote.
 
 // Each test program is a crate of its own and uses its own part of this.
 #![allow(dead_code, unreachable_pub)]
@@ -111,7 +111,7 @@ pub struct Job {
     pub started: Instant,
 }
 
-/// How a job ended.
+/// End of a job.
 #[derive(Debug)]
 pub struct Outcome {
     pub status: ExitStatus,
@@ -225,7 +225,7 @@ pub fn run_line(folder: &Path, line: &str) -> Outcome {
     run(command)
 }
 
-/// As [`run_line`], for what must succeed.
+/// Same as [`run_line`], for what must succeed.
 #[track_caller]
 pub fn run_line_ok(folder: &Path, line: &str) -> Outcome {
     let outcome = run_line(folder, line);

@@ -24,6 +24,7 @@ mod mutated_inputs;
 mod optimization;
 mod own_layers;
 mod precision;
+mod prose;
 mod replicas;
 mod rooms;
 mod row_weights;

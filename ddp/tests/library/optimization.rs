@@ -1,4 +1,4 @@
-//! What surrounds a step against PyTorch: schedules, parameter groups, clipping, accumulation, averages of weights. The
+//! Compares the surroundings of a step with PyTorch: schedules, parameter groups, clipping, accumulation, averages of weights. The
 //! cases are those of `tests/golden/schedules.json` and `long_training.json` (layout in the README beside them).
 
 #![allow(clippy::unwrap_used)]
@@ -86,7 +86,7 @@ fn schedules_are_those_of_pytorch() {
     assert_eq!(kinds, ["constant", "linear", "cosine", "step", "wsd", "one_cycle"]);
 }
 
-/// What a rank has at the end.
+/// State of a rank at the end.
 struct Trained {
     losses: Vec<f64>,
     grad_norms: Vec<f64>,

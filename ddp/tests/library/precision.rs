@@ -129,7 +129,7 @@ fn everything_a_model_can_have_trains_in_bf16() {
     }
 }
 
-/// What the other ranks have updated is also rounded to what products take.
+/// Weights that other ranks have updated are also rounded to the dtype of matmuls.
 #[test]
 fn dividing_the_update_changes_no_bit_in_bf16() {
     let setup = Setup { precision: Precision::Bf16, ..Setup::embedded() };

@@ -140,7 +140,7 @@ fn a_flipped_bit_on_a_gpu_is_named_too() {
     finds_flipped_bits(|zero| on_gpus(&setup(zero), GraphMode::Auto), 3);
 }
 
-/// What only one rank updates, the others hold no copy of: nothing to compare, and no false alarm.
+/// Other ranks hold no copy of state that only one rank updates: nothing to compare, and no false alarm.
 #[test]
 fn state_of_a_divided_update_is_not_compared() {
     let mut setup = setup(ZeroStage::Off);

@@ -110,7 +110,7 @@ fn a_step_without_weight_leaves_the_weights_alone() {
     }
 }
 
-/// What an evaluation should find, by the formulas, from the outputs of all rows.
+/// Metrics that an evaluation should find, by the formulas, from the outputs of all rows.
 fn plain(setup: &Setup, outputs: &[f32], rows: &ResidentRows) -> EvalMetrics {
     let weights: Vec<f64> = rows.weights.iter().flatten().copied().map(f64::from).collect();
     let outputs: Vec<f64> = outputs.iter().map(|&v| f64::from(v)).collect();

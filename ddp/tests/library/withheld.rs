@@ -19,7 +19,7 @@ const GLOBAL_ROWS: usize = 12;
 /// The step that goes wrong, from 1.
 const BAD_STEP: u64 = 3;
 
-/// What goes wrong in the step.
+/// Fault in the step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
     /// A value that overflows in the first layer.

@@ -40,7 +40,7 @@ pub struct Setup {
     pub lr: Option<f64>,
     pub weight_decay: f64,
     pub loss: Loss,
-    /// What [`row_weights`] gives, or another weight of each row.
+    /// Weight of each row, from [`row_weights`] or another function.
     pub row_weights: Option<Vec<f32>>,
     pub n_rows: usize,
     pub global_rows: usize,
@@ -54,7 +54,7 @@ pub struct Setup {
     pub deterministic: bool,
     /// Where rows wait.
     pub placement: Placement,
-    /// What is done to features on the way to the model.
+    /// Transformation of features on the way to the model.
     pub normalizer: Option<Normalizer>,
     /// Share of the weights' average that a step keeps; 0 for no average.
     pub ema_decay: f64,
@@ -106,14 +106,14 @@ pub fn row_weights(n_rows: usize) -> Vec<f32> {
     (0..n_rows).map(|row| [0.25, 3.0, 0.0, 1.5, 8.0][row % 5]).collect()
 }
 
-/// What one rank holds at the end.
+/// State of one rank at the end.
 #[derive(Debug, PartialEq)]
 pub struct Trained {
     /// Parameter by parameter, as bits: zeros of both signs differ.
     pub weights: Vec<u32>,
     pub losses: Vec<f64>,
     pub grad_norms: Vec<f64>,
-    /// As bits, where there is an average.
+    /// Bits of the averaged weights, where there is an average.
     pub averaged: Option<Vec<u32>>,
     /// Adafactor's second moments, by name.
     pub second_moments: Vec<(String, Vec<f32>)>,
@@ -224,7 +224,7 @@ impl Setup {
         losses.iter().map(head).collect()
     }
 
-    /// What the loss is there for.
+    /// Task of the loss.
     pub fn task(&self) -> Task {
         match self.loss {
             Loss::CrossEntropy { .. } | Loss::Ordinal => Task::Classification,
@@ -285,7 +285,7 @@ impl Setup {
         self.train_rows(world, &rows)
     }
 
-    /// How batches are cut into passes.
+    /// Division of batches into micro-batches.
     pub fn partition(&self, world: &World) -> RankPartition {
         let kind = match self.options.micro_shards {
             Some(n_shards) => PartitionKind::MicroShards { n_shards },

@@ -1,4 +1,4 @@
-//! What the command line says and refuses: version, man pages, flags that can't apply, and the way back after a stop.
+//! Tests of the command line: version, man pages, flags that can't apply, and the resume command after a stop.
 
 use std::path::Path;
 use std::process::Command;

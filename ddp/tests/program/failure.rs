@@ -26,7 +26,7 @@ fn assert_ended(outcome: &Outcome, code: i32, speaker: &str, error: &[&str]) {
     assert!(last.starts_with("hint: "), "the hint is not the last line:\n{stderr}");
 }
 
-/// How an error begins that is that of all ranks, or of the only one.
+/// Beginning of an error that all ranks share, or that the only rank has.
 const ALL: &str = "error: ";
 
 /// The arguments of descent with a step beyond all bounds.
@@ -101,10 +101,10 @@ mod mpi {
     use super::*;
     use crate::common::{children, kill_9, mpirun, ranks, run_ok, start, write};
 
-    /// How soon the job ends after one rank has failed.
+    /// Time within which the job ends after one rank has failed.
     const SOON: Duration = Duration::from_secs(2);
 
-    /// How long a job takes that fails at nothing, from its start to its end; the machine may be busy.
+    /// Time limit for a job without a failure, from its start to its end; the machine may be busy.
     fn usual_time() -> Duration {
         run_ok(ranks(2, &["train", "--dry-run", "--quiet"])).elapsed
     }
@@ -236,7 +236,7 @@ mod mpi {
         assert!(!out.join("model.safetensors").exists(), "a model that is not trained");
     }
 
-    /// How long mpirun itself may take to end when the ranks of its job are gone, counted from the death of the first.
+    /// Time that mpirun itself may take to end when the ranks of its job are gone, counted from the death of the first.
     const MPIRUN_ENDS: Duration = Duration::from_millis(3500);
 
     #[test]

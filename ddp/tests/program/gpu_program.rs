@@ -149,7 +149,7 @@ fn a_step_neither_waits_nor_allocates() {
     check_calls_of_a_step(2, "on", true);
 }
 
-/// What a small step of (64, 128, 10) and 32 rows costs on the host: calls of the driver, polls of the last outcome aside, and the
+/// Counts what a small step of (64, 128, 10) and 32 rows costs on the host: calls of the driver, polls of the last outcome aside, and the
 /// nodes of its graph.
 #[test]
 fn a_small_step_makes_few_calls_and_its_graph_is_small() {

@@ -37,7 +37,7 @@ impl Model {
         all.iter().chain(args).map(|arg| (*arg).to_owned()).collect()
     }
 
-    /// What `eval --importance --json` prints.
+    /// Output of `eval --importance --json`.
     fn importance(&self, args: &[&str]) -> Value {
         let args = self.args(&[args, &["--json"]].concat());
         serde_json::from_str(&run_ok(single(&args.iter().map(String::as_str).collect::<Vec<_>>())).stdout)
@@ -144,7 +144,7 @@ fn the_table_is_sorted_and_says_what_the_numbers_mean() {
     assert!(outcome.stderr.contains("9 evaluations of 150 rows"), "{}", outcome.stderr);
 }
 
-/// What a linear regression of these rows needs to become exact.
+/// Settings with which a linear regression of these rows becomes exact.
 const LINEAR: &str = "task = \"regression\"\nnormalize = \"standard\"\n[model]\nhidden = []\n[optimizer]\nlr = 0.05\n\
                       [schedule]\nkind = \"cosine\"\n[train]\nepochs = 60\nbatch_size = 20\n";
 

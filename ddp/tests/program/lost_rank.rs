@@ -13,9 +13,9 @@ use serde_json::Value;
 
 use crate::common::{Job, children, ranks, run, start, temp_dir, write};
 
-/// How soon a loss is reported with a timeout of 1 s.
+/// Time within which a loss is reported with a timeout of 1 s.
 const DETECTED: Duration = Duration::from_secs(3);
-/// How soon all ranks have ended after that.
+/// Time within which all ranks have ended after that.
 const ENDED: Duration = Duration::from_secs(2);
 
 /// Imitates NCCL's own report of the job.

@@ -1,4 +1,4 @@
-//! What the program prints when all is well: results on stdout, progress on stderr, nothing else.
+//! Tests of the output of successful runs: results on stdout, progress on stderr, nothing else.
 
 // A test that can't go on panics, and one that is skipped says so.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]

@@ -1,4 +1,4 @@
-//! What the bundled data sets are learned to: digits as well as PyTorch does, and diabetes.
+//! Quality reached on the bundled data sets: digits as well as PyTorch does, and diabetes.
 
 #![allow(clippy::unwrap_used)]
 

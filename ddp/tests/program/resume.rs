@@ -91,7 +91,7 @@ fn events(out: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// What a run came to.
+/// Result of a run.
 struct Ended {
     weights: Weights,
     losses: Vec<f64>,

@@ -1,4 +1,4 @@
-//! What the training loop does between two steps: evaluates, stops early, saves, scales the loss. By whole runs of the program.
+//! Tests of the training loop between two steps, by whole runs of the program: evaluation, early stopping, saving, loss scaling.
 
 #![allow(clippy::unwrap_used)]
 

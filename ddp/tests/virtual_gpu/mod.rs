@@ -43,7 +43,7 @@ pub fn command_under_virtual_gpus(n: usize, inner: &Command) -> Option<Outcome> 
 }
 
 impl Outcome {
-    /// What it wrote to stdout, having ended well.
+    /// Its stdout, having ended well.
     #[track_caller]
     pub fn ok(&self) -> &str {
         assert!(self.status.success(), "{self:#?}");

@@ -24,7 +24,7 @@ use ddp_kernels::Device;
 const RANKS: usize = 4;
 const GLOBAL_BATCH: usize = 32;
 
-/// What a rank ends with: its weights, and the accuracy over all test rows, of which it computed its part.
+/// Result of a rank: its weights, and the accuracy over all test rows, of which it evaluated its shard.
 type Ended = (Vec<f32>, f64);
 
 /// The same code for every rank and every kind of world: threads, MPI processes, or a single one.

@@ -88,7 +88,7 @@ pub(crate) fn fence() {
     }
 }
 
-/// As [`stream`], for pieces after the last of which the caller calls [`fence`] once.
+/// Same as [`stream`], for pieces after the last of which the caller calls [`fence`] once.
 pub(crate) fn stream_unfenced(to: &mut [u8], from: &[u8]) {
     // Streaming stores write whole lines.
     let head = to.as_ptr().align_offset(LINE).min(to.len());

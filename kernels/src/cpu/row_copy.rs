@@ -134,7 +134,7 @@ fn wrong_f32<const NAN: bool>(bytes: &[u8]) -> bool {
     })
 }
 
-/// As [`wrong_f32`] for 16-bit floats whose infinity has these bits.
+/// Same as [`wrong_f32`] for 16-bit floats whose infinity has these bits.
 #[inline(always)]
 fn wrong_half<const NAN: bool, const INFINITY: i16>(bytes: &[u8]) -> bool {
     bytes.as_chunks::<2>().0.iter().fold(false, |wrong, &bytes| {

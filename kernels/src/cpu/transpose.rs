@@ -92,7 +92,7 @@ fn fast_block<T: Element>() -> Option<BlockFn<T>> {
         return None;
     }
     /// # Safety
-    /// As [`plain_block`], for whole blocks of f32 on a processor with AVX.
+    /// Same as [`plain_block`], for whole blocks of f32 on a processor with AVX.
     unsafe fn block<T: Element>(
         from: *const T,
         from_stride: usize,

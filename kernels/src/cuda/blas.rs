@@ -42,7 +42,7 @@ pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
 const ALL_SCHEMES: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_MASK as u32;
 const OUT_OF_PLACE: u32 =
     ALL_SCHEMES & !(sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_INPLACE as u32);
-/// Those that keep the parts of a sum in f32, whatever the format of the result: the others keep them in that format.
+/// Reduction schemes that keep partial sums in f32, whatever the dtype of the result: the others keep them in that dtype.
 const IN_SINGLE: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
 
 /// Largest alignment in bytes that makes a difference.
@@ -214,10 +214,10 @@ impl Gpu {
     /// Whether there is an algorithm for this matmul with its epilogue.
     ///
     /// # Errors
-    /// As [`Gpu::matmul`].
+    /// Same as [`Gpu::matmul`].
     ///
     /// # Safety
-    /// As [`Gpu::matmul`].
+    /// Same as [`Gpu::matmul`].
     unsafe fn is_supported(&'static self, matmul: Matmul, mut operands: Operands) -> Result<bool> {
         let blas = self.blas()?;
         if !matmul.epilogue.takes_bias() {
@@ -256,7 +256,7 @@ impl Blas {
     /// The plan of a key, made in its first use; None if there is no algorithm.
     ///
     /// # Safety
-    /// As [`Gpu::matmul`].
+    /// Same as [`Gpu::matmul`].
     unsafe fn plan<'a>(
         &self,
         gpu: &'static Gpu,
@@ -298,7 +298,7 @@ impl Blas {
     /// Enqueues a planned matmul on the compute stream.
     ///
     /// # Safety
-    /// As [`Gpu::matmul`]; the plan is that of the matmul.
+    /// Same as [`Gpu::matmul`]; the plan is that of the matmul.
     unsafe fn launch(
         &self,
         gpu: &'static Gpu,

@@ -38,7 +38,7 @@ impl Download {
     /// Enqueues the copy of `from` on the compute stream.
     ///
     /// # Errors
-    /// As [`Download::start_all`].
+    /// Same as [`Download::start_all`].
     pub fn start(&mut self, from: TensorRef<'_>) -> Result<()> {
         self.start_all(&[from])
     }
@@ -106,7 +106,7 @@ impl Download {
     /// several tensors.
     ///
     /// # Errors
-    /// As [`Download::wait`].
+    /// Same as [`Download::wait`].
     ///
     /// # Panics
     /// If the range does not lie in the copy, or not on multiples of the element's size.

@@ -2,7 +2,7 @@
 //!
 //! Search order: the loader's path (`LD_LIBRARY_PATH`, `ld.so.cache`), `CUDA_HOME` and `CUDA_PATH`, `/usr/local/cuda`, the
 //! wheels `nvidia/*/lib` of the active Python. Functions of NVRTC, cuBLASLt and NCCL are looked up in the library that was opened.
-//! Those of the driver are called by cudarc, which opens it by name: `Open::differs_from` compares the two.
+//! Functions of the driver are called by cudarc, which opens it by name: `Open::differs_from` compares the two.
 
 use std::ffi::{CStr, OsStr, c_void};
 use std::os::unix::ffi::OsStrExt;

@@ -244,7 +244,7 @@ impl DeviceBuffer {
     /// Allocates `bytes` zero bytes.
     ///
     /// # Errors
-    /// As [`DeviceBuffer::new`].
+    /// Same as [`DeviceBuffer::new`].
     pub(crate) fn zeroed(gpu: &'static Gpu, bytes: usize, kind: MemoryUse) -> Result<Self> {
         let buffer = Self::new(gpu, bytes, kind)?;
         if bytes > 0 {
@@ -344,10 +344,10 @@ impl SharedBuffer {
         Ok(TensorRef::from_cuda(slice, shape))
     }
 
-    /// As [`SharedBuffer::view`], for writing.
+    /// Same as [`SharedBuffer::view`], for writing.
     ///
     /// # Errors
-    /// As [`SharedBuffer::view`].
+    /// Same as [`SharedBuffer::view`].
     pub fn view_mut(&mut self, dims: &[usize], dtype: DType) -> Result<TensorMut<'_>> {
         let shape = self.fitting(dims, dtype)?;
         // SAFETY: as in `view`, and `&mut self` makes the access exclusive within this process; another one only reads its mapping,

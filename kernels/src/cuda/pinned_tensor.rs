@@ -94,7 +94,7 @@ impl PinnedTensor {
     /// Blocks until no copy is in progress.
     ///
     /// # Errors
-    /// As [`PinnedTensor::is_sent`].
+    /// Same as [`PinnedTensor::is_sent`].
     pub fn wait_sent(&self) -> Result<()> {
         if self.is_travelling.load(Ordering::Acquire) {
             self.timer.wait()?;
@@ -112,7 +112,7 @@ impl PinnedTensor {
     /// copy, while one is in progress, and after one that was not timed. Does not wait.
     ///
     /// # Errors
-    /// As [`PinnedTensor::is_sent`].
+    /// Same as [`PinnedTensor::is_sent`].
     pub fn sent_ms(&self) -> Result<Option<f64>> {
         if !self.was_timed || !self.is_sent()? {
             return Ok(None);

@@ -70,7 +70,7 @@ impl<'a> CudaSlice<'a> {
 
 impl<'a> CudaSliceMut<'a> {
     /// # Safety
-    /// As [`CudaSlice::from_raw`], and nothing else uses the elements for `'a`.
+    /// Same as [`CudaSlice::from_raw`], and nothing else uses the elements for `'a`.
     pub unsafe fn from_raw(gpu: &'static Gpu, ptr: CUdeviceptr, len: usize, dtype: DType) -> Self {
         // SAFETY: the caller's guarantees.
         CudaSliceMut { shared: unsafe { CudaSlice::from_raw(gpu, ptr, len, dtype) }, borrowed: PhantomData }

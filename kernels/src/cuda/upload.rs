@@ -154,7 +154,7 @@ impl Upload {
     /// Writes `values` to the start of host memory and sends them.
     ///
     /// # Errors
-    /// As [`Upload::host`] and [`Upload::send`]; [`KernelError::DTypeUnsupported`] for another type.
+    /// Same as [`Upload::host`] and [`Upload::send`]; [`KernelError::DTypeUnsupported`] for another type.
     pub fn send_slice<T: Element>(&mut self, values: &[T]) -> Result<()> {
         let n = values.len();
         self.check_len("send_slice", n, self.device.numel())?;
@@ -165,7 +165,7 @@ impl Upload {
     /// Sends the elements of a host view of the same dtype.
     ///
     /// # Errors
-    /// As [`Upload::send_slice`].
+    /// Same as [`Upload::send_slice`].
     pub fn send_view(&mut self, view: TensorRef<'_>) -> Result<()> {
         const OP: &str = "send_view";
         let (n, host) = (view.numel(), Operand { name: "host", ..self.device.view().operand("device") });

@@ -103,7 +103,7 @@ impl Tensor {
     /// `a == b`, elementwise, as truth values.
     ///
     /// # Errors
-    /// As [`Tensor::maximum`].
+    /// Same as [`Tensor::maximum`].
     pub fn eq<'a>(&self, b: impl Into<Input<'a>>) -> Result<Self> {
         self.compare(CompareOp::Eq, b.into())
     }
@@ -111,7 +111,7 @@ impl Tensor {
     /// `a < b`, elementwise, as truth values.
     ///
     /// # Errors
-    /// As [`Tensor::maximum`].
+    /// Same as [`Tensor::maximum`].
     pub fn lt<'a>(&self, b: impl Into<Input<'a>>) -> Result<Self> {
         self.compare(CompareOp::Lt, b.into())
     }
@@ -119,7 +119,7 @@ impl Tensor {
     /// `a > b`, elementwise, as truth values.
     ///
     /// # Errors
-    /// As [`Tensor::maximum`].
+    /// Same as [`Tensor::maximum`].
     pub fn gt<'a>(&self, b: impl Into<Input<'a>>) -> Result<Self> {
         self.compare(CompareOp::Gt, b.into())
     }
@@ -127,7 +127,7 @@ impl Tensor {
     /// `min(max(a, low), high)`; NaN stays NaN.
     ///
     /// # Errors
-    /// As [`Tensor::maximum`].
+    /// Same as [`Tensor::maximum`].
     pub fn clamp(&self, low: impl Into<Scalar>, high: impl Into<Scalar>) -> Result<Self> {
         self.map(MapOp::Maximum, Input::Scalar(low.into()))?.map(MapOp::Minimum, Input::Scalar(high.into()))
     }
@@ -135,7 +135,7 @@ impl Tensor {
     /// Elements of this tensor where `condition` holds, else those of `b`; all three broadcast.
     ///
     /// # Errors
-    /// As [`Tensor::maximum`]; [`KernelError::DTypeUnsupported`] if `condition` is not of truth values.
+    /// Same as [`Tensor::maximum`]; [`KernelError::DTypeUnsupported`] if `condition` is not of truth values.
     ///
     /// Source: `torch.Tensor.where`.
     pub fn where_<'a>(&self, condition: &Tensor, b: impl Into<Input<'a>>) -> Result<Self> {
@@ -157,7 +157,7 @@ impl Tensor {
     /// This tensor with `value` where `mask` holds.
     ///
     /// # Errors
-    /// As [`Tensor::where_`]; [`KernelError::ShapeMismatch`] if `mask` does not broadcast to this tensor's shape.
+    /// Same as [`Tensor::where_`]; [`KernelError::ShapeMismatch`] if `mask` does not broadcast to this tensor's shape.
     ///
     /// Source: `torch.Tensor.masked_fill`.
     pub fn masked_fill(&self, mask: &Tensor, value: impl Into<Scalar>) -> Result<Self> {
@@ -183,7 +183,7 @@ impl Tensor {
     /// Zero above diagonal `diagonal` of the last two dimensions.
     ///
     /// # Errors
-    /// As [`Tensor::triu`].
+    /// Same as [`Tensor::triu`].
     ///
     /// Source: `torch.tril`.
     pub fn tril(&self, diagonal: i64) -> Result<Self> {
@@ -234,7 +234,7 @@ macro_rules! operators {
                 type Output = Tensor;
 
                 /// # Panics
-                /// As for `&Tensor`.
+                /// Same as for `&Tensor`.
                 #[track_caller]
                 fn $method(self, b: B) -> Tensor {
                     or_panic(self.map(MapOp::$op, b.into()))
@@ -250,7 +250,7 @@ macro_rules! operators {
                 type Output = Tensor;
 
                 /// # Panics
-                /// As for `&Tensor`.
+                /// Same as for `&Tensor`.
                 #[track_caller]
                 fn $method(self, b: &Tensor) -> Tensor {
                     let result = Tensor::for_result(b.memory_use(), b.shape(), b.dtype(), b.device());

@@ -15,7 +15,7 @@ impl Tensor {
     /// Creates a tensor of ones.
     ///
     /// # Errors
-    /// As [`Tensor::zeros`].
+    /// Same as [`Tensor::zeros`].
     pub fn ones(dims: &[usize], dtype: DType, device: Device) -> Result<Self> {
         Self::full(dims, 1.0, dtype, device)
     }
@@ -23,7 +23,7 @@ impl Tensor {
     /// Creates a tensor filled with `value`, converted to the dtype as [`Tensor::to_dtype`] does.
     ///
     /// # Errors
-    /// As [`Tensor::zeros`].
+    /// Same as [`Tensor::zeros`].
     pub fn full(dims: &[usize], value: f64, dtype: DType, device: Device) -> Result<Self> {
         Self::filled(dims, Pattern::Line { start: value, step: 0.0 }, dtype, device)
     }
@@ -31,7 +31,7 @@ impl Tensor {
     /// Creates the vector `0, 1, ..., n - 1`; of bool, whether the number is not 0.
     ///
     /// # Errors
-    /// As [`Tensor::zeros`].
+    /// Same as [`Tensor::zeros`].
     pub fn arange(n: usize, dtype: DType, device: Device) -> Result<Self> {
         Self::filled(&[n], Pattern::Line { start: 0.0, step: 1.0 }, dtype, device)
     }
@@ -39,7 +39,7 @@ impl Tensor {
     /// Creates the vector of `n` numbers from `start` to `end`, both included, at equal distances; computed in f64.
     ///
     /// # Errors
-    /// As [`Tensor::zeros`].
+    /// Same as [`Tensor::zeros`].
     ///
     /// Source: `torch.linspace`, whose f32 numbers may differ in the last place.
     pub fn linspace(start: f64, end: f64, n: usize, dtype: DType, device: Device) -> Result<Self> {
@@ -50,7 +50,7 @@ impl Tensor {
     /// Creates the identity matrix `[n, n]`.
     ///
     /// # Errors
-    /// As [`Tensor::zeros`].
+    /// Same as [`Tensor::zeros`].
     pub fn eye(n: usize, dtype: DType, device: Device) -> Result<Self> {
         Self::filled(&[n, n], Pattern::Identity { n }, dtype, device)
     }
@@ -60,7 +60,7 @@ impl Tensor {
     /// There is no global generator: a program that wants other numbers gives another seed.
     ///
     /// # Errors
-    /// As [`Tensor::zeros`]; [`KernelError::DTypeUnsupported`](crate::KernelError::DTypeUnsupported) for integers.
+    /// Same as [`Tensor::zeros`]; [`KernelError::DTypeUnsupported`](crate::KernelError::DTypeUnsupported) for integers.
     pub fn rand(dims: &[usize], dtype: DType, device: Device, seed: u64) -> Result<Self> {
         check_float("rand", dims, dtype, device)?;
         let mut tensor = Self::for_result(crate::MemoryUse::Other, Shape::new(dims)?, dtype, device)?;
@@ -72,7 +72,7 @@ impl Tensor {
     /// device up to the last place of f64's elementary functions.
     ///
     /// # Errors
-    /// As [`Tensor::rand`].
+    /// Same as [`Tensor::rand`].
     pub fn randn(dims: &[usize], dtype: DType, device: Device, seed: u64) -> Result<Self> {
         check_float("randn", dims, dtype, device)?;
         Self::filled(dims, Pattern::Normal { seed }, dtype, device)
@@ -81,7 +81,7 @@ impl Tensor {
     /// Creates zeros with this tensor's shape, dtype and device.
     ///
     /// # Errors
-    /// As [`Tensor::zeros`].
+    /// Same as [`Tensor::zeros`].
     pub fn zeros_like(&self) -> Result<Self> {
         self.new_zeros(self.dims())
     }
@@ -89,7 +89,7 @@ impl Tensor {
     /// Creates ones with this tensor's shape, dtype and device.
     ///
     /// # Errors
-    /// As [`Tensor::zeros`].
+    /// Same as [`Tensor::zeros`].
     pub fn ones_like(&self) -> Result<Self> {
         self.new_ones(self.dims())
     }
@@ -97,7 +97,7 @@ impl Tensor {
     /// Creates a tensor filled with `value`, with this tensor's shape, dtype and device.
     ///
     /// # Errors
-    /// As [`Tensor::zeros`].
+    /// Same as [`Tensor::zeros`].
     pub fn full_like(&self, value: f64) -> Result<Self> {
         self.new_full(self.dims(), value)
     }
@@ -105,7 +105,7 @@ impl Tensor {
     /// [`Tensor::rand`] with this tensor's shape, dtype and device.
     ///
     /// # Errors
-    /// As [`Tensor::rand`].
+    /// Same as [`Tensor::rand`].
     pub fn rand_like(&self, seed: u64) -> Result<Self> {
         Self::rand(self.dims(), self.dtype(), self.device(), seed)
     }
@@ -113,7 +113,7 @@ impl Tensor {
     /// [`Tensor::randn`] with this tensor's shape, dtype and device.
     ///
     /// # Errors
-    /// As [`Tensor::rand`].
+    /// Same as [`Tensor::rand`].
     pub fn randn_like(&self, seed: u64) -> Result<Self> {
         Self::randn(self.dims(), self.dtype(), self.device(), seed)
     }
@@ -121,7 +121,7 @@ impl Tensor {
     /// Creates zeros of another shape with this tensor's dtype and device.
     ///
     /// # Errors
-    /// As [`Tensor::zeros`].
+    /// Same as [`Tensor::zeros`].
     pub fn new_zeros(&self, dims: &[usize]) -> Result<Self> {
         Self::zeros_for(self.memory_use(), dims, self.dtype(), self.device())
     }
@@ -129,7 +129,7 @@ impl Tensor {
     /// Creates ones of another shape with this tensor's dtype and device.
     ///
     /// # Errors
-    /// As [`Tensor::zeros`].
+    /// Same as [`Tensor::zeros`].
     pub fn new_ones(&self, dims: &[usize]) -> Result<Self> {
         self.new_full(dims, 1.0)
     }
@@ -137,7 +137,7 @@ impl Tensor {
     /// Creates a tensor of another shape filled with `value`, with this tensor's dtype and device.
     ///
     /// # Errors
-    /// As [`Tensor::zeros`].
+    /// Same as [`Tensor::zeros`].
     pub fn new_full(&self, dims: &[usize], value: f64) -> Result<Self> {
         Self::full(dims, value, self.dtype(), self.device())
     }

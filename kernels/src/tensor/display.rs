@@ -132,7 +132,7 @@ fn float_texts(values: &[f64]) -> Vec<String> {
     values.iter().map(|&v| text(v)).collect()
 }
 
-/// As C's `%.4e`: at least two digits of exponent, with its sign.
+/// Like C's `%.4e`: at least two digits of exponent, with its sign.
 fn scientific(v: f64) -> String {
     let text = format!("{v:.4e}");
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));

@@ -52,7 +52,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`crate::ops::bmm`].
+    /// Same as [`crate::ops::bmm`].
     ///
     /// Source: `torch.bmm`.
     pub fn bmm(&self, b: &Tensor) -> Result<Self> {
@@ -76,7 +76,7 @@ impl Tensor {
     /// With `beta = 0`, `c` is not read. [`crate::ops::addmm`] writes into memory of the caller instead.
     ///
     /// # Errors
-    /// As [`Tensor::matmul`].
+    /// Same as [`Tensor::matmul`].
     ///
     /// Source: `torch.addmm`.
     pub fn addmm(beta: f64, c: &Tensor, alpha: f64, a: &Tensor, b: &Tensor) -> Result<Self> {

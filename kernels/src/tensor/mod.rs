@@ -45,7 +45,7 @@ impl Tensor {
     /// Creates a tensor of zeros; on a GPU, its memory is accounted to `kind`.
     ///
     /// # Errors
-    /// As [`Tensor::zeros`].
+    /// Same as [`Tensor::zeros`].
     pub fn zeros_for(kind: MemoryUse, dims: &[usize], dtype: DType, device: Device) -> Result<Self> {
         let shape = Shape::new(dims)?;
         let bytes = shape.numel().saturating_mul(dtype.size_bytes());
@@ -59,7 +59,7 @@ impl Tensor {
     /// Creates a tensor of no particular contents, which the caller overwrites.
     ///
     /// # Errors
-    /// As [`Tensor::zeros`].
+    /// Same as [`Tensor::zeros`].
     pub(crate) fn for_result(kind: MemoryUse, shape: Shape, dtype: DType, device: Device) -> Result<Self> {
         let bytes = shape.numel().saturating_mul(dtype.size_bytes());
         let storage = match device {

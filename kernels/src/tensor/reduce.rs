@@ -34,7 +34,7 @@ impl Tensor {
     /// The mean of all elements, or along an axis; of floats.
     ///
     /// # Errors
-    /// As [`Tensor::sum`]; [`KernelError::DTypeUnsupported`] for integers.
+    /// Same as [`Tensor::sum`]; [`KernelError::DTypeUnsupported`] for integers.
     pub fn mean(&self, axis: impl Into<Option<usize>>) -> Result<Self> {
         self.reduce(ReduceOp::Mean, axis.into())
     }
@@ -42,7 +42,7 @@ impl Tensor {
     /// The largest element, or along an axis; NaN if there is one. Unlike PyTorch's, it returns no indices: [`Tensor::argmax`] does.
     ///
     /// # Errors
-    /// As [`Tensor::sum`]; [`KernelError::EmptyReduction`].
+    /// Same as [`Tensor::sum`]; [`KernelError::EmptyReduction`].
     pub fn max(&self, axis: impl Into<Option<usize>>) -> Result<Self> {
         self.reduce(ReduceOp::Max, axis.into())
     }
@@ -50,7 +50,7 @@ impl Tensor {
     /// The smallest element, or along an axis; NaN if there is one.
     ///
     /// # Errors
-    /// As [`Tensor::max`].
+    /// Same as [`Tensor::max`].
     pub fn min(&self, axis: impl Into<Option<usize>>) -> Result<Self> {
         self.reduce(ReduceOp::Min, axis.into())
     }
@@ -58,7 +58,7 @@ impl Tensor {
     /// The index of the first of the largest elements, in row-major order or along an axis, as i64; NaN counts as the largest.
     ///
     /// # Errors
-    /// As [`Tensor::max`].
+    /// Same as [`Tensor::max`].
     pub fn argmax(&self, axis: impl Into<Option<usize>>) -> Result<Self> {
         self.reduce(ReduceOp::ArgMax, axis.into())
     }
@@ -66,7 +66,7 @@ impl Tensor {
     /// The Euclidean norm of all elements, or along an axis; of floats.
     ///
     /// # Errors
-    /// As [`Tensor::mean`].
+    /// Same as [`Tensor::mean`].
     pub fn norm(&self, axis: impl Into<Option<usize>>) -> Result<Self> {
         self.reduce(ReduceOp::Norm, axis.into())
     }
@@ -74,7 +74,7 @@ impl Tensor {
     /// `e^a / sum(e^a)` along an axis; 16-bit floats are computed in f32.
     ///
     /// # Errors
-    /// As [`Tensor::mean`].
+    /// Same as [`Tensor::mean`].
     pub fn softmax(&self, axis: usize) -> Result<Self> {
         self.normalized("softmax", axis, |_, exponentials, sums| exponentials.div(sums))
     }
@@ -82,7 +82,7 @@ impl Tensor {
     /// `a - log(sum(e^a))` along an axis; 16-bit floats are computed in f32.
     ///
     /// # Errors
-    /// As [`Tensor::mean`].
+    /// Same as [`Tensor::mean`].
     pub fn log_softmax(&self, axis: usize) -> Result<Self> {
         self.normalized("log_softmax", axis, |shifted, _, sums| shifted.sub(&sums.log()?))
     }

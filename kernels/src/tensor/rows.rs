@@ -24,7 +24,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As for every function that creates a tensor.
+    /// Same as for every function that creates a tensor.
     ///
     /// # Panics
     /// If `axes` is no permutation of the dimensions.
@@ -152,7 +152,7 @@ impl Tensor {
     /// Tensors of one shape joined along a new axis, which comes before axis `axis` of the parts.
     ///
     /// # Errors
-    /// As [`Tensor::cat`].
+    /// Same as [`Tensor::cat`].
     ///
     /// Source: `torch.stack`.
     pub fn stack(parts: &[&Tensor], axis: usize) -> Result<Self> {

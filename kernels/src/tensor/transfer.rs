@@ -27,10 +27,10 @@ impl Tensor {
         TensorRef::from_bytes(T::as_bytes(values), T::DTYPE, shape).copy_to(MemoryUse::Other, device)
     }
 
-    /// As [`Tensor::from_slice`], from a vector. It copies too: tensors are aligned to cache lines.
+    /// Same as [`Tensor::from_slice`], from a vector. It copies too: tensors are aligned to cache lines.
     ///
     /// # Errors
-    /// As [`Tensor::from_slice`].
+    /// Same as [`Tensor::from_slice`].
     pub fn from_vec<T: HostValue>(values: Vec<T>, dims: &[usize], device: Device) -> Result<Self> {
         Self::from_slice(&values, dims, device)
     }
@@ -38,7 +38,7 @@ impl Tensor {
     /// Creates a tensor from `values` on this tensor's device.
     ///
     /// # Errors
-    /// As [`Tensor::from_slice`].
+    /// Same as [`Tensor::from_slice`].
     pub fn new_from_slice<T: HostValue>(&self, values: &[T], dims: &[usize]) -> Result<Self> {
         Self::from_slice(values, dims, self.device())
     }
@@ -58,7 +58,7 @@ impl Tensor {
     /// Copies the tensor to `device`; on a GPU, the memory is accounted to `kind`.
     ///
     /// # Errors
-    /// As [`Tensor::to`].
+    /// Same as [`Tensor::to`].
     pub fn to_for(&self, kind: MemoryUse, device: Device) -> Result<Self> {
         self.view().copy_to(kind, device)
     }
@@ -66,7 +66,7 @@ impl Tensor {
     /// Copies the tensor to host memory.
     ///
     /// # Errors
-    /// As [`Tensor::to`].
+    /// Same as [`Tensor::to`].
     pub fn cpu(&self) -> Result<Self> {
         self.to(Device::Cpu)
     }
@@ -74,7 +74,7 @@ impl Tensor {
     /// Copies the tensor to the GPU of this index.
     ///
     /// # Errors
-    /// As [`Tensor::to`].
+    /// Same as [`Tensor::to`].
     pub fn cuda(&self, index: u32) -> Result<Self> {
         self.to(Device::Cuda(index))
     }
@@ -82,7 +82,7 @@ impl Tensor {
     /// Copies the tensor on its device. A fallible `clone`, since memory may run out.
     ///
     /// # Errors
-    /// As [`Tensor::to`].
+    /// Same as [`Tensor::to`].
     pub fn try_clone(&self) -> Result<Self> {
         self.to(self.device())
     }
@@ -94,7 +94,7 @@ impl Tensor {
     /// whether the value is not 0.
     ///
     /// # Errors
-    /// As [`Tensor::zeros`].
+    /// Same as [`Tensor::zeros`].
     pub fn to_dtype(&self, dtype: DType) -> Result<Self> {
         let mut to = Self::for_result(self.memory_use(), self.shape(), dtype, self.device())?;
         convert(self.view(), to.view_mut())?;
@@ -104,7 +104,7 @@ impl Tensor {
     /// Copies the tensor to the device and dtype of `other`.
     ///
     /// # Errors
-    /// As [`Tensor::to`].
+    /// Same as [`Tensor::to`].
     pub fn to_like(&self, other: &Tensor) -> Result<Self> {
         // The shorter of the two dtypes travels.
         if other.dtype().size_bytes() < self.dtype().size_bytes() {
@@ -145,7 +145,7 @@ impl TensorRef<'_> {
     /// Copies this view's elements to a new tensor on `device`.
     ///
     /// # Errors
-    /// As [`Tensor::to`].
+    /// Same as [`Tensor::to`].
     pub fn copy_to(self, kind: MemoryUse, device: Device) -> Result<Tensor> {
         let (shape, dtype) = (self.shape(), self.dtype());
         let mut tensor = match device {
@@ -163,7 +163,7 @@ impl TensorRef<'_> {
     /// Copies the elements to host memory; on a GPU, waits for all work enqueued before.
     ///
     /// # Errors
-    /// As [`Tensor::to_vec`].
+    /// Same as [`Tensor::to_vec`].
     pub fn to_vec<T: HostValue>(self) -> Result<Vec<T>> {
         if self.dtype() != T::DTYPE {
             let operand = self.operand("self").into();

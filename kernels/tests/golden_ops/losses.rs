@@ -38,7 +38,7 @@ pub(crate) fn element_loss(
     element_loss_within(case, [x, target, d_x], |_, _| 0.0, op);
 }
 
-/// As [`element_loss`], for a loss whose terms cancel: `size` of a prediction and a target, which the errors are proportional to.
+/// Same as [`element_loss`], for a loss whose terms cancel: `size` of a prediction and a target, which the errors are proportional to.
 pub(crate) fn element_loss_within(
     case: &Case<'_>,
     [x, target, d_x]: [&str; 3],

@@ -20,7 +20,7 @@ use layers::*;
 use losses::*;
 use optimizers::*;
 
-/// How the cases of one operation are checked.
+/// Check of the cases of one operation.
 type Check = fn(&Case<'_>);
 
 /// The operations of the file.

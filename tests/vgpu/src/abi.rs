@@ -40,7 +40,7 @@ pub(crate) fn put<T>(to: *mut T, value: T) -> Result<(), i32> {
     Ok(())
 }
 
-/// As [`put`], for results that the caller may decline with a null pointer.
+/// Same as [`put`], for results that the caller may decline with a null pointer.
 pub(crate) fn put_if_wanted<T>(to: *mut T, value: T) {
     // Null is the caller's "no, thank you".
     let _ = put(to, value);

@@ -4,7 +4,7 @@
 //! and must be joined back, through an event, before the capture ends on the first stream. The *frontier* of a stream
 //! is what its next piece of work will depend on.
 //!
-//! What CUDA forbids meanwhile breaks the capture: the call fails, every later call on its streams returns
+//! A call that CUDA forbids meanwhile breaks the capture: the call fails, every later call on its streams returns
 //! `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`, and no graph comes out. Each such call is a finding.
 //!
 //! Source: CUDA Driver API, `cuStreamBeginCapture_v2`, `cuThreadExchangeStreamCaptureMode`; CUDA C++ Programming
@@ -88,7 +88,7 @@ impl Branch {
         self.frontier = vec![state.nodes.len() - 1];
     }
 
-    /// What an event that is recorded now stands for.
+    /// Point in the work that an event recorded now stands for.
     pub(crate) fn frontier(&self) -> Vec<usize> {
         self.frontier.clone()
     }

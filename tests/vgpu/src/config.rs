@@ -1,4 +1,4 @@
-//! What the environment asks for, read and checked once.
+//! Settings from the environment, read and checked once.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,4 @@
-//! What was called, launched and copied, exactly, for tests that say "a step makes no allocation".
+//! Exact counts of calls, launches and copies, for tests that say "a step makes no allocation".
 //!
 //! With `VGPU_COUNTS=FOLDER` each process writes `FOLDER/<rank>-<pid>.json` when it ends, also when it aborts:
 //! one flat object of numbers. Calls go by the function's name, launches by `kernel:NAME` (replays of a graph
@@ -66,7 +66,7 @@ pub(crate) enum Way {
     Peer,
 }
 
-/// What a piece of work adds to the counts each time it is put on a stream.
+/// Addition of a piece of work to the counts each time it is put on a stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tally {
     Nothing,

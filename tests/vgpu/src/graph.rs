@@ -21,7 +21,7 @@ pub(crate) struct Node {
     pub(crate) after: Vec<usize>,
 }
 
-/// What a capture gives: nodes in an order in which they may run.
+/// Result of a capture: nodes in an order in which they may run.
 pub(crate) struct Graph {
     pub(crate) nodes: Vec<Node>,
 }

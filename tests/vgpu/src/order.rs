@@ -18,7 +18,7 @@ use crate::stream::Outcome;
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
 
-/// How far each stream has come, as its owner knows.
+/// Progress of each stream, as its owner knows it.
 pub(crate) type Clock = HashMap<u64, u64>;
 
 struct Access {
@@ -36,7 +36,7 @@ struct Order {
     streams: HashMap<u64, Clock>,
     /// By number of the allocation.
     accesses: HashMap<u64, Vec<Access>>,
-    /// How often each pair of works was reported: the same mistake in a loop is one finding, not a thousand.
+    /// Number of reports for each pair of works: the same mistake in a loop is one finding, not a thousand.
     reported: HashMap<(&'static str, &'static str), u32>,
 }
 
@@ -86,7 +86,7 @@ impl Stamp {
         self.access_within(p, n, n, write)
     }
 
-    /// As [`Stamp::access`], where `moved` bytes count, with repetitions and without gaps.
+    /// Same as [`Stamp::access`], where `moved` bytes count, with repetitions and without gaps.
     pub(crate) fn access_within(&self, p: u64, n: u64, moved: u64, write: bool) -> Outcome {
         if !CONFIG.check || n == 0 {
             return Ok(());
@@ -129,7 +129,7 @@ impl Stamp {
     }
 }
 
-/// What a waiter for the present end of `stream` will know.
+/// Clock that a waiter for the present end of `stream` will have.
 pub(crate) fn now(stream: u64) -> Clock {
     if CONFIG.check { Stamp::new(stream, "event").clock } else { Clock::new() }
 }

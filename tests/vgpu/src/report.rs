@@ -1,4 +1,4 @@
-//! What the virtual GPU says: findings, notes and the banner.
+//! Output of the virtual GPU: findings, notes and the banner.
 //!
 //! A *finding* is a mistake that a real GPU would punish by wrong data, a crash or a hang. It goes to stderr and, one
 //! line each, to a file of this process in the folder `VGPU_FINDINGS`, in one write, so that it survives a crash

@@ -31,7 +31,7 @@ const TASK_US: u64 = 100;
 const EVENT_US: u64 = 1;
 
 thread_local! {
-    /// How much longer the piece of work takes that runs on this thread.
+    /// Additional time that the piece of work on this thread takes.
     static LONGER_US: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -40,13 +40,13 @@ pub(crate) fn takes_longer(us: u64) {
     LONGER_US.set(LONGER_US.get() + us);
 }
 
-/// How a piece of work ended: the sticky code that the device gets, and what to tell.
+/// End of a piece of work: the sticky code that the device gets, and the message.
 pub(crate) type Outcome = Result<(), (i32, String)>;
 
 /// A piece of work, which a graph may repeat.
 pub(crate) struct Task {
     pub(crate) name: &'static str,
-    /// What each run adds to the counts.
+    /// Addition of each run to the counts.
     pub(crate) tally: Tally,
     /// Host memory that is read or written when the work runs.
     pub(crate) touch: Option<Touch>,
@@ -55,7 +55,7 @@ pub(crate) struct Task {
     pub(crate) work: Box<dyn Fn(&Stamp) -> Outcome + Send + Sync>,
 }
 
-/// How a stream stands to the legacy stream of its context.
+/// Relation of a stream to the legacy stream of its context.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Kind {
     /// The legacy stream itself.
@@ -154,7 +154,7 @@ impl Stream {
         self.submit(Task { name, tally: Tally::Nothing, touch: None, host_function: false, work });
     }
 
-    /// As [`Stream::run`], with what the counts and the checks of host memory want to know.
+    /// Same as [`Stream::run`], with what the counts and the checks of host memory want to know.
     pub(crate) fn submit(self: &Arc<Self>, task: Task) {
         if let Some(branch) = &mut *lock(&self.branch) {
             branch.record(self.device, self.priority, task);
@@ -179,7 +179,7 @@ impl Stream {
         });
     }
 
-    /// What follows waits until `flag` is raised.
+    /// Later work waits until `flag` is raised.
     pub(crate) fn wait_for(self: &Arc<Self>, flag: &Arc<Flag>) {
         if flag.from.id == self.id {
             return;
@@ -223,7 +223,7 @@ impl Stream {
         }
     }
 
-    /// What it does, for the watchdog.
+    /// Description of the work, for the watchdog.
     pub(crate) fn state(&self) -> Option<String> {
         let queue = lock(&self.queue);
         if queue.unfinished == 0 {

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// How often a waiter looks.
+/// Interval at which a waiter polls.
 pub(crate) const TICK: Duration = Duration::from_millis(200);
 
 /// Since when nothing has moved, as one waiter sees it.
@@ -48,7 +48,7 @@ pub(crate) fn poll() {
     }
 }
 
-/// What each stream does that has work, as one line.
+/// Current work of each busy stream, as one line.
 fn state() -> String {
     let states: Vec<String> = stream::all().iter().filter_map(|stream| stream.state()).collect();
     if states.is_empty() { "no stream has work".into() } else { states.join("; ") }

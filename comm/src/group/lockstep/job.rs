@@ -227,7 +227,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, n_bytes: usize) {
 /// [`Job::combine_slots`] for one type.
 ///
 /// # Safety
-/// As [`Job::combine_slots`].
+/// Same as [`Job::combine_slots`].
 unsafe fn combine<T: Number>(
     op: ReduceOp,
     board: &Board,

@@ -333,7 +333,7 @@ impl Lockstep {
 /// Runs one collective to completion.
 ///
 /// # Safety
-/// As [`Lockstep::enter`].
+/// Same as [`Lockstep::enter`].
 pub(crate) unsafe fn run(
     lockstep: &RefCell<Lockstep>,
     call: Call,

@@ -251,7 +251,7 @@ impl MpiCollectives {
     /// Runs one collective to its end, after those in flight.
     ///
     /// # Safety
-    /// As `Group::run`. After an error, [`MpiCollectives::is_in_flight`] says whether MPI still accesses the buffers; the borrow
+    /// Same as `Group::run`. After an error, [`MpiCollectives::is_in_flight`] says whether MPI still accesses the buffers; the borrow
     /// must then not end.
     pub(super) unsafe fn run(&mut self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
         self.wait(None)?;
@@ -291,7 +291,7 @@ impl MpiCollectives {
     /// Runs one collective in a blocking call of MPI.
     ///
     /// # Safety
-    /// As `Group::run`.
+    /// Same as `Group::run`.
     unsafe fn blocking(&self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
         let n = count(name_of(call.kind), call.len)?;
         let dtype = datatype(call.dtype);

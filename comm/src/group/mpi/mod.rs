@@ -121,7 +121,7 @@ impl MpiGroup {
     }
 
     /// # Safety
-    /// As `Group::run`.
+    /// Same as `Group::run`.
     pub(super) unsafe fn run(&self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
         match &self.shared {
             // SAFETY: as this function's.
@@ -134,7 +134,7 @@ impl MpiGroup {
     /// Runs a collective by messages, also where the ranks share memory.
     ///
     /// # Safety
-    /// As `Group::run`.
+    /// Same as `Group::run`.
     pub(super) unsafe fn run_by_messages(&self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
         // SAFETY: as this function's.
         let result = unsafe { self.messages.borrow_mut().run(call, input, output) };
@@ -156,7 +156,7 @@ impl MpiGroup {
     /// Starts a collective in place on `buf`, within which `input` and `output` lie, and returns its number.
     ///
     /// # Safety
-    /// As `Group::start`.
+    /// Same as `Group::start`.
     pub(super) unsafe fn start(&self, call: Call, buf: RawMut, input: RawRef, output: RawMut) -> Result<u64> {
         match &self.shared {
             // SAFETY: as this function's.

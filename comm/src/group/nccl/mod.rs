@@ -66,7 +66,7 @@ pub(crate) struct NcclOptions {
     pub(crate) world_size: usize,
     /// Whether another rank uses the same GPU.
     pub(crate) shares_gpu: bool,
-    /// How long a rank waits for the others.
+    /// Time for which a rank waits for the others.
     pub(crate) timeout: Option<Duration>,
 }
 
@@ -171,7 +171,7 @@ impl NcclGroup {
     /// Enqueues one collective and makes the compute stream wait for it.
     ///
     /// # Safety
-    /// As `Group::run`, in the order of the compute stream.
+    /// Same as `Group::run`, in the order of the compute stream.
     pub(super) unsafe fn run(&self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
         // SAFETY: as this function's.
         let number = unsafe { self.start(call, input, output) }?;
@@ -244,7 +244,7 @@ impl NcclGroup {
     /// Enqueues one collective in the communication stream, after the compute stream, and marks its end.
     ///
     /// # Safety
-    /// As `start`.
+    /// Same as `start`.
     unsafe fn enqueue(&self, call: Call, input: RawRef, output: RawMut) -> std::result::Result<u64, Failed> {
         let (compute, communication) = self.streams();
         let is_together = self.together.get() != Together::No;
@@ -277,7 +277,7 @@ impl NcclGroup {
     /// Calls NCCL's function of one collective.
     ///
     /// # Safety
-    /// As `start`; `stream` is ordered after all else that accesses the buffers.
+    /// Same as `start`; `stream` is ordered after all else that accesses the buffers.
     unsafe fn launch(
         &self,
         call: Call,

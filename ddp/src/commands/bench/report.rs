@@ -30,7 +30,7 @@ struct Line<'a, R> {
 /// Prints the results on rank 0.
 ///
 /// # Errors
-/// As [`print_result`].
+/// Same as [`print_result`].
 pub(super) fn print<R: Row>(
     world: &World,
     bench: &'static str,

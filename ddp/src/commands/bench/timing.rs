@@ -95,7 +95,7 @@ impl Clock {
         std::iter::repeat_with(one).take(effort.repeats).collect::<Result<_>>().map(Times::of)
     }
 
-    /// As [`Clock::time`], without a graph.
+    /// Same as [`Clock::time`], without a graph.
     pub(super) fn time_eagerly(
         &self,
         effort: Effort,

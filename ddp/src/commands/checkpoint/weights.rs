@@ -30,9 +30,9 @@ pub(super) struct Named {
 /// A tensor next to the parameters: normalisation of the features, scale of the targets.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Extra {
-    /// As this version writes it.
+    /// Format of this version.
     F64(String, Vec<usize>, Vec<f64>),
-    /// As earlier versions wrote it.
+    /// Format of earlier versions.
     F32(String, Vec<usize>, Vec<f32>),
 }
 

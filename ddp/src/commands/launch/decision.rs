@@ -6,7 +6,7 @@ use crate::exit_code::{DONE, ENVIRONMENT, FAILED, INTERRUPTED, IO, RESTARTABLE, 
 pub(super) const SIGNALLED: i32 = 128;
 const SIGUSR1: i32 = signal_hook::consts::SIGUSR1;
 
-/// How the launcher's process ended.
+/// End of the launcher's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
     /// By itself, with this status.
@@ -21,7 +21,7 @@ pub(super) enum Ended {
     Interrupted,
 }
 
-/// What is known of an attempt that ended.
+/// Facts about an attempt that ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Attempt {
     /// Whether rank 0 wrote that the run is complete.
@@ -40,7 +40,7 @@ pub(super) struct Attempt {
     pub(super) max_restarts: usize,
 }
 
-/// What happens next.
+/// Next action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decision {
     /// Ends with this status.

@@ -21,9 +21,9 @@ pub enum LaunchError {
     /// The arguments after `--` name another command, or check a run instead of training it.
     #[error("`ddp-train launch` starts training runs, got `{got}` after --\nhint: {hint}")]
     NoRun {
-        /// What was found.
+        /// Argument found.
         got: String,
-        /// What to do instead.
+        /// The remedy.
         hint: String,
     },
     /// Several ranks, and no program that starts them.
@@ -122,7 +122,7 @@ pub enum LaunchError {
         n_hosts: usize,
         /// Hosts needed.
         min_hosts: usize,
-        /// Those that do not.
+        /// Hosts that do not answer.
         silent: Vec<String>,
         /// The remote shell.
         agent: String,

@@ -23,13 +23,13 @@ use super::stop_requests::{Request, StopRequests};
 const POLL: Duration = Duration::from_millis(20);
 /// Time between two looks at the ranks and the folder of the run.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long the launcher may take to end once its ranks have ended, or report a failure or the end of the run.
+/// Time that the launcher may take to end once its ranks have ended, or reported a failure or the end of the run.
 const GRACE: Duration = Duration::from_secs(5);
 /// Looks in a row after which a process that a signal has stopped counts as lost. Where the whole job is suspended, nobody looks.
 const FROZEN_LOOKS: usize = 10;
-/// How long it may take to end after SIGTERM.
+/// Time that it may take to end after SIGTERM.
 const TERM_DEADLINE: Duration = Duration::from_secs(3);
-/// How long processes may take to end after SIGKILL.
+/// Time that processes may take to end after SIGKILL.
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
 /// Time between two signals to stop: the first may arrive before there are ranks that it could be forwarded to.
 const RESEND: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! What the supervisor says of an attempt that ended, one line each.
+//! Messages of the supervisor about an attempt that ended, one line each.
 
 use super::decision::{Ended, Reason, SIGNALLED};
 use super::hosts::{Host, names};
@@ -19,7 +19,7 @@ pub(super) struct Restart<'a> {
     pub(super) wait_s: u64,
 }
 
-/// How the job ended: "mpirun ended with status 137 (SIGKILL); the run reported status 75 (a rank was lost)".
+/// Describes the end of the job: "mpirun ended with status 137 (SIGKILL); the run reported status 75 (a rank was lost)".
 pub(super) fn ended(launcher: &str, ended: Ended, reported: Option<u8>) -> String {
     let text = match ended {
         Ended::Code(code) => format!("{launcher} ended with status {code}{}", meaning(code)),

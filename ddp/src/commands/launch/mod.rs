@@ -43,7 +43,7 @@ use crate::exit_code;
 use crate::run_folder::Existing;
 use crate::train::stop_signals::{StopSignals, unsaved};
 
-/// How often hosts are probed before a restart, if too few answer: a host may come back.
+/// Number of times that hosts are probed before a restart, if too few answer: a host may come back.
 const N_PROBES: usize = 5;
 const POLL: Duration = Duration::from_millis(20);
 

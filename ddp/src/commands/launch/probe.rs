@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::hosts::Host;
 
-/// How long a host may take to answer.
+/// Time that a host may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(8);
 const POLL: Duration = Duration::from_millis(20);
 /// No host may ask for a password, which nobody would see.
@@ -63,7 +63,7 @@ fn n_gpus(output: &str) -> Option<usize> {
     Some(report.get("gpus")?.as_array()?.len())
 }
 
-/// What the command prints, if it succeeds in time.
+/// Output of the command, if it succeeds in time.
 fn output(mut command: Command) -> Option<String> {
     let mut child = command.spawn().ok()?;
     let mut stdout = child.stdout.take()?;

@@ -36,7 +36,7 @@ pub(super) enum Starter {
     Srun,
 }
 
-/// What is started.
+/// Program to start.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct JobSpec<'a> {
     pub(super) n_ranks: usize,
@@ -48,7 +48,7 @@ pub(super) struct JobSpec<'a> {
     pub(super) args: &'a [OsString],
 }
 
-/// What the launcher must be told of this host.
+/// Arguments that the launcher needs on this host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Machine {
     pub(super) is_root: bool,
@@ -211,7 +211,7 @@ fn open_mpi_env(major: u32, is_local: bool, machine: &Machine, agent: &Agent) ->
     env
 }
 
-/// What `program` prints with `flag`; `None` if it is not there. What it printed before a signal ended it does not count.
+/// Output of `program` with `flag`; `None` if it is not installed. Output before a signal ended it does not count.
 fn output(program: &str, flag: &str) -> Result<Option<String>, LaunchError> {
     let mut last = 0;
     for _ in 0..N_TRIES {

@@ -8,7 +8,7 @@ use signal_hook::iterator::Signals;
 use super::processes;
 use crate::train::stop_signals::StopSignals;
 
-/// What the user asks for.
+/// Request of the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Request {
     /// To save a checkpoint and stop.

@@ -29,7 +29,7 @@ const START_FLAGS: [(&str, bool); 6] = [
 #[derive(Debug, Clone)]
 pub(super) struct TrainCommand {
     args: TrainArgs,
-    /// As typed, without the word `train`.
+    /// Arguments as typed, without the word `train`.
     words: Vec<OsString>,
 }
 

@@ -189,7 +189,7 @@ impl LabelSurvey {
         Some(LabelVocabulary::new(integers.chain(texts.into_iter().map(Label::Text))))
     }
 
-    /// What decides on the task.
+    /// Evidence that decides on the task.
     pub(crate) fn facts(&self) -> TargetFacts {
         let has_text = !self.texts.is_empty();
         let is_truth = |text: &String| super::label::truth(text).is_some();

@@ -5,7 +5,7 @@ use crate::config::Task;
 /// Most distinct integers that are classes unless the config says so.
 pub(crate) const MAX_AUTO_CLASSES: usize = 20;
 
-/// What is known about the values of a target.
+/// Summary of the values of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TargetFacts {
     /// Number of distinct values; `None` if there are too many to count.

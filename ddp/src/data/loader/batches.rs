@@ -72,7 +72,7 @@ impl Loader {
         Ok(self.batches()?.map(|batch| batch.map(|TensorBatch { x, y, .. }| (x, y))))
     }
 
-    /// As [`Loader::iter`], with weights of rows, the epoch and the places of the rows.
+    /// Same as [`Loader::iter`], with weights of rows, the epoch and the places of the rows.
     ///
     /// # Errors
     /// [`crate::data::DataError::Kernel`].

@@ -15,7 +15,7 @@ pub(crate) struct DeviceOrder {
     /// [`ROW_SUMS_LEN`] i64, since the start.
     sums: Tensor,
     download: Download,
-    /// Those that were taken.
+    /// Numbers of the rows taken.
     taken: [u64; ROW_SUMS_LEN],
     /// Where rows move in blocks.
     blocks: Option<DeviceBlocks>,

@@ -45,7 +45,7 @@ const MAX_SMALL_BATCHES: usize = 64;
 /// Threads beyond which a bus is full.
 const MAX_AUTO_THREADS: usize = 4;
 
-/// How rows are made ready.
+/// Preparation of rows.
 #[derive(Debug, Clone)]
 pub struct LoaderOptions {
     /// Where the model computes.
@@ -60,7 +60,7 @@ pub struct LoaderOptions {
     pub cores: usize,
     /// Host memory that the batches may take together, in bytes; one batch there always is.
     pub memory_bytes: usize,
-    /// What is done to features on the way.
+    /// Transformation of features on the way.
     pub normalizer: Option<Normalizer>,
 }
 
@@ -78,7 +78,7 @@ impl LoaderOptions {
         }
     }
 
-    /// As the config says.
+    /// Takes the settings from the config.
     pub fn from_config(
         data: &DataConfig,
         device: Device,
@@ -151,7 +151,7 @@ enum Rows {
     Gpu(Arc<dyn Dataset>, Arc<DeviceTable>),
 }
 
-/// Who fills batches.
+/// Thread or threads that fill batches.
 enum Source {
     /// Threads.
     Ring(Ring),
@@ -168,7 +168,7 @@ impl std::fmt::Debug for Source {
     }
 }
 
-/// What loading cost so far.
+/// Cost of loading so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LoaderTimes {
     /// Time that steps waited for rows.
@@ -205,7 +205,7 @@ impl Loader {
     /// Passes over this rank's parts of the rows, in their own order: evaluation.
     ///
     /// # Errors
-    /// Those of making buffers and threads.
+    /// Errors of creating buffers and threads.
     pub fn passes(
         world: &World,
         dataset: Arc<dyn Dataset>,
@@ -279,7 +279,7 @@ impl Loader {
     /// The next batch of the plan, None behind its last.
     ///
     /// # Errors
-    /// Those of reading the rows.
+    /// Errors of reading the rows.
     pub fn next_step(&mut self) -> Result<Option<LoadedStep<'_>>> {
         self.times.n_batches += 1;
         if !self.current.as_mut().is_some_and(HostBatch::advance) {
@@ -339,7 +339,7 @@ impl Loader {
         self.times_copies = is_timed;
     }
 
-    /// What loading cost so far.
+    /// Cost of loading so far.
     pub fn times(&self) -> LoaderTimes {
         self.times
     }

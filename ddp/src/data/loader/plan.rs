@@ -12,7 +12,7 @@ use crate::data::order::epoch_order::{BlockLayout, BlockOrder, RowOrder};
 use crate::data::order::partition::{EvalPartition, GlobalBatches, PartitionKind, RankPartition};
 use crate::data::order::sampler::Sampler;
 
-/// How the rows of each epoch are ordered.
+/// Order of the rows of each epoch.
 #[derive(Debug, Clone)]
 pub enum Shuffle {
     /// Not at all.
@@ -21,12 +21,12 @@ pub enum Shuffle {
     Full,
     /// Blocks to any place, rows within a window of blocks.
     Blocks(Arc<BlockLayout>),
-    /// As the sampler says.
+    /// Order of the sampler.
     Sampler(Arc<dyn Sampler>),
 }
 
 impl Shuffle {
-    /// What the config says of these rows.
+    /// Order that the config requests for these rows.
     pub fn new(data: &DataConfig, dataset: &dyn Dataset) -> Self {
         match (data.shuffle, data.shuffle_mode) {
             (false, _) => Shuffle::Off,
@@ -151,7 +151,7 @@ impl BatchPlan {
         self
     }
 
-    /// How the rows are shuffled.
+    /// Shuffling of the rows.
     pub(super) fn shuffle(&self) -> &Shuffle {
         &self.shuffle
     }
@@ -272,7 +272,7 @@ mod tests {
         }
     }
 
-    /// What all ranks visit from `cursor` on, step by step, until the end of epoch `n_epochs`.
+    /// Batches that all ranks visit from `cursor` on, step by step, until the end of epoch `n_epochs`.
     fn visited(
         world_size: usize,
         n_rows: usize,

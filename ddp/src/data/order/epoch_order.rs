@@ -15,11 +15,11 @@ const MAX_WINDOWS: u64 = 1 << 32;
 /// The order of an epoch's rows.
 #[derive(Debug, Clone)]
 pub enum RowOrder {
-    /// As they are, or any row at any place.
+    /// File order, or any row at any place.
     Rows(KeyedPermutation),
     /// Blocks at any place, rows mixed within a window of blocks.
     Blocks(BlockOrder),
-    /// As a [`Sampler`](crate::data::Sampler) says; the rows may be none of the data's.
+    /// Order of a [`Sampler`](crate::data::Sampler); its rows may be none of the data's.
     Sampled(Arc<[usize]>),
 }
 
@@ -57,7 +57,7 @@ impl RowOrder {
     }
 }
 
-/// How rows are cut into blocks, and blocks gathered in windows.
+/// Division of rows into blocks, and of blocks into windows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockLayout {
     /// Row at which each block begins, and the number of all rows.

@@ -79,7 +79,7 @@ impl RowsHash {
         bytes
     }
 
-    /// What [`to_bytes`](Self::to_bytes) wrote; None for another number of bytes.
+    /// Reads the output of [`to_bytes`](Self::to_bytes); None for another number of bytes.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (count, sum) = bytes.split_first_chunk::<8>()?;
         let sum: &[u8; 16] = sum.try_into().ok()?;
@@ -123,7 +123,7 @@ pub struct FinishedEpochs {
     pub rows: RowsHash,
 }
 
-/// What [`EpochProof::verify`] has proved.
+/// Result of [`EpochProof::verify`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Proved {
     /// Rows of the data.
@@ -158,7 +158,7 @@ impl EpochProof {
     /// [`current`](Self::current) with a [`RowsHash`] of those that should have come.
     ///
     /// # Errors
-    /// What is wrong, a line for each epoch or run of epochs.
+    /// Description of the faults, a line for each epoch or run of epochs.
     pub fn verify(&self, n_rows: u64, cursor: u64) -> Result<Proved, String> {
         let mut wrong = Vec::new();
         let mut expected_epoch = 1;
@@ -220,7 +220,7 @@ impl fmt::Display for Proved {
     }
 }
 
-/// What is wrong with the rows `got` of an epoch, where it should have been `all` of `n_rows`.
+/// Describes the fault in the rows `got` of an epoch that should have been `all` of `n_rows`.
 fn difference(got: &RowsHash, all: &RowsHash, n_rows: u64) -> String {
     let find = |mixed: u128| (0..n_rows).into_par_iter().find_first(|&row| mix_row(row) == mixed);
     let counted = format!("{} rows were used, expected each of {n_rows} once", got.count);

@@ -17,7 +17,7 @@ pub(crate) struct Notation {
     pub(crate) decimal: DecimalMark,
     /// Texts that mark a missing value, in addition to the usual ones.
     missing: Vec<String>,
-    /// Those of them that are numbers.
+    /// Cells among them that are numbers.
     missing_numbers: Vec<f64>,
     /// Whether no other text than these marks a missing value: the list holds the empty text.
     is_complete: bool,

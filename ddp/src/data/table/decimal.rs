@@ -7,7 +7,7 @@ use std::borrow::Cow;
 pub(crate) enum DecimalMark {
     /// Numbers with commas are errors.
     Point,
-    /// As `Point`; commas separate thousands.
+    /// Same as `Point`; commas separate thousands.
     PointAfterCommas,
     /// Points separate thousands.
     Comma,

@@ -31,7 +31,7 @@ pub(crate) enum CellUse {
     Label,
 }
 
-/// What the cells of a column hold.
+/// Kind of values that the cells of a column hold.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Inference {
     has_integers: bool,
@@ -247,7 +247,7 @@ impl Inference {
     /// The meaning of the cells for formats that tell numbers from texts; texts stay as they are written.
     ///
     /// # Errors
-    /// As [`Inference::kind`].
+    /// Same as [`Inference::kind`].
     pub(crate) fn cell_kind(&self, use_: CellUse) -> Result<CellKind, (String, CellProblem)> {
         Ok(match self.kind(use_, Destination::Columns)? {
             Kind::Number(RawType::Bool) if !self.has_yes_or_no => CellKind::Truth,

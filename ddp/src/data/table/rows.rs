@@ -26,10 +26,10 @@ pub(crate) struct TableRows {
     pub(crate) n_features: usize,
     /// `[n_rows, n_features]`; NaN where a value is missing.
     pub(crate) features: Vec<f32>,
-    /// What f32 rounds away from the features.
+    /// Remainders that f32 rounds away from the features.
     pub(crate) remainders: Remainders,
     pub(crate) targets: TargetCells,
-    /// What f32 rounds away from targets that are values.
+    /// Remainders that f32 rounds away from targets that are values.
     pub(crate) target_remainders: Remainders,
     pub(crate) weights: Option<Vec<f32>>,
     /// One per categorical column.

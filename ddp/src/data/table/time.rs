@@ -37,7 +37,7 @@ pub(crate) enum MomentUnit {
 /// A date, a time of day, or both, to the nanosecond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExactMoment {
-    /// As [`Moment::seconds`], rounded down.
+    /// Same as [`Moment::seconds`], rounded down.
     seconds: i64,
     pub(crate) nanoseconds: u32,
     pub(crate) has_date: bool,

@@ -35,7 +35,7 @@ impl BatchNorm1d {
         Self::with(index, features, Self::EPS, Self::MOMENTUM)
     }
 
-    /// As [`BatchNorm1d::new`].
+    /// Same as [`BatchNorm1d::new`].
     ///
     /// - `eps`: added to the variance; above 0
     /// - `momentum`: weight of a micro-batch's statistics in the running averages, from 0 to 1

@@ -13,7 +13,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// What the user asked to see.
+/// Verbosity that the user requested.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LogOptions {
     /// Number of `-v`: 1 for debug, 2 for trace.

@@ -23,7 +23,7 @@ use crate::report::bar::Bar;
 const FRAME: Duration = Duration::from_millis(100);
 /// Time between two frames of a bar that stands still.
 const TICK: Duration = Duration::from_millis(500);
-/// How long the end of a process waits for its last lines.
+/// Time for which the end of a process waits for its last lines.
 const LAST_LINES: Duration = Duration::from_secs(2);
 /// Width of a terminal that does not report it.
 const USUAL_WIDTH: usize = 80;

@@ -20,7 +20,7 @@ pub struct MetricRequest {
     pub metrics: MetricSet,
     /// Names of the classes, labels or targets in the order of the outputs; `None` for their numbers.
     pub names: Option<Vec<String>>,
-    /// What the outputs of a regression mean: errors are reported in the units of the targets.
+    /// Meaning of the outputs of a regression: errors are reported in the units of the targets.
     pub units: OutputUnits,
     /// The heads of [`Task::Heads`].
     pub(crate) heads: Vec<HeadRequest>,

@@ -18,7 +18,7 @@ pub(crate) struct EvalRows<'a> {
 pub(crate) enum RowTargets<'a> {
     /// A class per row.
     Labels(&'a [i64]),
-    /// As many values per row as there are outputs.
+    /// One value per row and output.
     Values(&'a [f32]),
 }
 

@@ -30,7 +30,7 @@ const OF_SCORES: [M; 2] = [M::RocAuc, M::AveragePrecision];
 /// Metrics of the distances between classes.
 const OF_DISTANCES: [M; 2] = [M::ClassMae, M::QuadraticKappa];
 
-/// What an evaluation must bring to the host for the metrics that are asked for.
+/// Values that an evaluation must copy to the host for the requested metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Needs {
     pub(crate) outputs: bool,

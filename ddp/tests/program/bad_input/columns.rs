@@ -141,7 +141,7 @@ fn converted(names: &str, cities: Option<&str>) -> Vec<u8> {
     )
 }
 
-/// What is read as it is would be taken for another column, or another city.
+/// Text read without trimming would be taken for another column, or another city.
 #[test]
 fn arrays_whose_columns_have_other_names() {
     let place = Place::new();

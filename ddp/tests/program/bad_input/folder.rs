@@ -158,7 +158,7 @@ fn a_folder_that_cannot_be_written() {
     );
 }
 
-/// What is left on a disk of `size` that fills up, and what the run says.
+/// Files left on a disk of `size` that fills up, and the messages of the run.
 fn full_disk(size: &str, more_args: &[&str], file: &str) -> Option<Ended> {
     let args = [PROGRAM, "train", "--out", "disk/out", "--threads", "1", "-q"];
     let ended = with_mount(&Place::new(), &format!("-osize={size}"), &[&args, more_args].concat())?;

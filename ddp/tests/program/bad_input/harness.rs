@@ -18,7 +18,7 @@ pub(crate) struct Place {
     folder: TempDir,
 }
 
-/// What a run of the program left to see.
+/// Visible results of a run of the program.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: Option<i32>,
@@ -82,7 +82,7 @@ impl Place {
         self.refuses_with(2, args, parts);
     }
 
-    /// As [`Place::refuses`], with another exit status.
+    /// Same as [`Place::refuses`], with another exit status.
     #[track_caller]
     pub(crate) fn refuses_with(&self, status: i32, args: &[&str], parts: &[&str]) {
         let before = self.files();

@@ -14,10 +14,10 @@ use super::faulty_disk::{Fate, FaultyDisk};
 use super::fixture::*;
 
 const FULL: [Errno; 2] = [Errno::NOSPC, Errno::DQUOT];
-/// How long rank 0 waits for one that is in good health, on a busy machine.
+/// Time for which rank 0 waits for a healthy rank, on a busy machine.
 const PATIENT: Duration = Duration::from_secs(60);
 
-/// What is saved over the good checkpoints of steps 1 to 3.
+/// Checkpoint that is saved over the good checkpoints of steps 1 to 3.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Save {
     /// Step 4, after which 2 goes; 1 is the best and stays.
@@ -108,7 +108,7 @@ fn each_call(save: Save, rank: usize, fate: Fate, check: impl Fn(&str, &[Result<
     }
 }
 
-/// What a rank says of a save that failed.
+/// Message of a rank about a save that failed.
 fn check_message(case: &str, error: &CheckpointError, parts: &[&str]) {
     let message = error.to_string();
     for part in parts {

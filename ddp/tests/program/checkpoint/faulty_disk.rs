@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use ddp::storage::disk::{Disk, OpenFile, OsDisk};
 
-/// What happens at the chosen call.
+/// Fault at the chosen call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// It fails with this error, and later ones go well.

@@ -1,4 +1,4 @@
-//! What is written comes back, bit for bit, whoever reads it.
+//! Tests that a checkpoint comes back bit for bit, whoever reads it.
 
 use ddp::checkpoint::{CheckpointError, ShardRange, StateReader};
 use ddp::model::file::ModelFile;

@@ -127,7 +127,7 @@ fn a_run_that_fails_waits_for_no_other_rank() {
     assert!(store.steps().unwrap().is_empty());
 }
 
-/// What the process has logged.
+/// Log of the process.
 #[derive(Debug, Clone, Default)]
 struct Lines(Arc<Mutex<String>>);
 

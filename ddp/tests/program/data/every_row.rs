@@ -18,7 +18,7 @@ use super::sets::{Format, Rows, Set, formats};
 const ENOUGH: u64 = 1 << 30;
 const N_EPOCHS: u64 = 2;
 
-/// How rows are visited.
+/// Order in which rows are visited.
 #[derive(Debug, Clone, Copy)]
 struct Visit {
     world_size: usize,
@@ -197,7 +197,7 @@ fn evaluation_sees_every_row_once() {
     }
 }
 
-/// What the config says of blocks is what the loader does: all rows, and far from their old order.
+/// The loader follows the config's blocks: it visits all rows, far from their old order.
 #[test]
 fn windows_as_the_config_says() {
     let folder = tempfile::tempdir().unwrap();

@@ -180,14 +180,14 @@ pub fn safetensors_with(header: &str, data: &[u8]) -> Vec<u8> {
     file
 }
 
-/// What `gzip` makes of it.
+/// Output of `gzip`.
 pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(bytes).unwrap();
     encoder.finish().unwrap()
 }
 
-/// What `zstd` makes of it.
+/// Output of `zstd`.
 pub fn zstd(bytes: &[u8]) -> Vec<u8> {
     zstd::encode_all(bytes, 1).unwrap()
 }

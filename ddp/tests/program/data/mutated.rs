@@ -10,7 +10,7 @@ use proptest::sample::Index;
 use super::files::Element;
 use super::sets::{Format, Rows, Set};
 
-/// What happens to a file.
+/// Mutation of a file.
 #[derive(Debug, Clone)]
 enum Damage {
     Flip { at: Index, bit: u8 },

@@ -122,7 +122,7 @@ fn any_number_of_ranks_finds_the_same_statistics() {
     }
 }
 
-/// What `eval --json` prints, without the name of the rows' file.
+/// Output of `eval --json`, without the name of the rows' file.
 fn eval(args: &[&str]) -> Value {
     let outcome = run_ok(single(&[&["eval", "--json", "--device", "cpu"], args].concat()));
     let mut printed: Value = serde_json::from_str(&outcome.stdout).unwrap();

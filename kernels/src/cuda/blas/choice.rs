@@ -1,4 +1,4 @@
-//! What was fastest for each matmul: the algorithm among those that cuBLASLt offers, and the form among the epilogues that could be
+//! Fastest choice for each matmul: the algorithm among those that cuBLASLt offers, and the form among the epilogues that could be
 //! fused and the parts one by one. Chosen by [`timing`](super::timing), kept on disk, and exchanged as lines of text.
 //!
 //! A choice is a number among options with a fingerprint of these: where other ones are on offer, by another version of the library
@@ -16,7 +16,7 @@ const FORMAT: &[u8] = b"matmul choices 1";
 /// Most choices on disk; a run of a deep network has some hundred.
 const MAX_STORED: usize = 20_000;
 
-/// What a choice is about.
+/// Subject of a choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Subject {
     /// The algorithm of a matmul with its epilogue.
@@ -45,7 +45,7 @@ type About = (Subject, Key);
 #[derive(Debug, Default)]
 pub(super) struct Choices {
     in_use: HashMap<About, Choice>,
-    /// Those whose options were looked at, and where there was nothing to choose.
+    /// Keys whose options were examined, with nothing to choose from.
     settled: HashSet<About>,
     /// From the disk, until something asks for them; None before they are read.
     stored: Option<HashMap<About, Choice>>,
@@ -150,7 +150,7 @@ impl Choices {
 pub struct MatmulChoice {
     /// The matmul: epilogue, shape `m x n x k`, operands and their format.
     pub matmul: String,
-    /// What it uses: `algorithm 3 of 8`, or the form in place of its epilogue.
+    /// Describes it: `algorithm 3 of 8`, or the form in place of its epilogue.
     pub chosen: String,
     /// Time of the chosen one, µs.
     pub us: f64,

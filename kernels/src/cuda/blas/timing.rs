@@ -100,10 +100,10 @@ impl Gpu {
     /// - `time`: the time in µs of the operation in one form, with its outputs in scratch
     ///
     /// # Errors
-    /// Those of `time` and [`Gpu::matmul`], except for [`KernelError::OutOfMemory`].
+    /// Errors of `time` and [`Gpu::matmul`], except for [`KernelError::OutOfMemory`].
     ///
     /// # Safety
-    /// As [`Gpu::matmul`], for each of the forms.
+    /// Same as [`Gpu::matmul`], for each of the forms.
     pub(crate) unsafe fn first_form(
         &'static self,
         fused: Matmul,
@@ -139,12 +139,12 @@ impl Gpu {
     /// Median time in µs of one call of `work` on the compute stream, after a first call that is not timed. Waits for the device.
     ///
     /// # Errors
-    /// Those of `work`; [`KernelError::Cuda`].
+    /// Errors of `work`; [`KernelError::Cuda`].
     pub(crate) fn time_us(&'static self, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
         self.time_us_unless_longer(f64::INFINITY, &mut work)
     }
 
-    /// As [`Gpu::time_us`]; after one call that takes longer than `limit_us`, its time.
+    /// Same as [`Gpu::time_us`]; after one call that takes longer than `limit_us`, its time.
     fn time_us_unless_longer(
         &'static self,
         limit_us: f64,
@@ -219,7 +219,7 @@ impl Blas {
     /// Chooses the algorithm of a new plan, or recalls the choice.
     ///
     /// # Safety
-    /// As [`Gpu::matmul`]; the plan is that of the key.
+    /// Same as [`Gpu::matmul`]; the plan is that of the key.
     pub(super) unsafe fn choose_algorithm(
         &self,
         gpu: &'static Gpu,
@@ -244,7 +244,7 @@ impl Blas {
     /// Times of the candidates, µs; None for those that fail.
     ///
     /// # Safety
-    /// As [`Blas::choose_algorithm`].
+    /// Same as [`Blas::choose_algorithm`].
     unsafe fn time_algorithms(
         &self,
         gpu: &'static Gpu,

@@ -103,7 +103,7 @@ pub fn activation_forward(activation: Activation, x: TensorRef<'_>, y: TensorMut
 /// - `d_bias`: `[C]`, gradient of the bias added just before `f`; f32 if `d` is bf16
 ///
 /// # Errors
-/// As [`activation_forward`].
+/// Same as [`activation_forward`].
 pub fn activation_backward(
     activation: Activation,
     saved: TensorRef<'_>,

@@ -49,7 +49,7 @@ pub fn addmm(
 /// [`addmm`] in the given precision.
 ///
 /// # Errors
-/// As [`addmm`].
+/// Same as [`addmm`].
 #[allow(clippy::too_many_arguments)] // GEMM has that many.
 pub fn addmm_with(
     mode: MatmulMode,

@@ -43,7 +43,7 @@ fn by_chunks(launch: Launch, rows: usize, cols: usize) -> (Launch, usize) {
     (launch.threads(WIDE_BLOCK).grid_2d(cols.div_ceil(32), n_chunks), rows.div_ceil(n_chunks))
 }
 
-/// As `cpu::moments`; the caller checked the operands.
+/// Same as `cpu::moments`; the caller checked the operands.
 pub(super) fn moments(
     gpu: &'static Gpu,
     x: CudaSlice<'_>,
@@ -67,7 +67,7 @@ pub(super) struct Stats<'a> {
     pub(super) count: CudaSliceMut<'a>,
 }
 
-/// As `cpu::statistics`; the caller checked the operands.
+/// Same as `cpu::statistics`; the caller checked the operands.
 pub(super) fn statistics(
     gpu: &'static Gpu,
     all: CudaSlice<'_>,
@@ -88,7 +88,7 @@ pub(super) fn statistics(
     unsafe { launch.run() }
 }
 
-/// As `cpu::frozen`, with an infinite count; the caller checked the operands.
+/// Same as `cpu::frozen`, with an infinite count; the caller checked the operands.
 pub(super) fn frozen(
     gpu: &'static Gpu,
     [running_mean, running_var]: [CudaSlice<'_>; 2],
@@ -121,7 +121,7 @@ fn per_access(dtype: DType, cols: usize, addresses: u64) -> usize {
     if cols.is_multiple_of(n) && addresses.is_multiple_of(16) { n } else { 1 }
 }
 
-/// As `cpu::forward`; the caller checked the operands.
+/// Same as `cpu::forward`; the caller checked the operands.
 pub(super) fn forward(
     gpu: &'static Gpu,
     x: CudaSlice<'_>,
@@ -145,7 +145,7 @@ pub(super) fn forward(
     unsafe { launch.run() }
 }
 
-/// As `cpu::backward_sums`; the caller checked the operands.
+/// Same as `cpu::backward_sums`; the caller checked the operands.
 pub(super) fn backward_sums(
     gpu: &'static Gpu,
     x: CudaSlice<'_>,
@@ -182,7 +182,7 @@ pub(super) struct Backward<'a> {
 }
 
 impl Backward<'_> {
-    /// As `cpu::parameter_gradients` and `cpu::backward`.
+    /// Same as `cpu::parameter_gradients` and `cpu::backward`.
     pub(super) fn run(mut self, gpu: &'static Gpu) -> Result<()> {
         let Columns { gamma, mean, rstd } = self.columns;
         let cols = gamma.len();

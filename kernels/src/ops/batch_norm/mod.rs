@@ -58,7 +58,7 @@ pub struct RunningStats<'a> {
 pub struct BatchNormSums<'a> {
     /// This rank's [`batch_norm_backward_sums`], `[2 C]` f64; used as scratch.
     pub own: TensorMut<'a>,
-    /// Those of all ranks, `[N, 2 C]` f64; None for one rank.
+    /// Moments of all ranks, `[N, 2 C]` f64; None for one rank.
     pub all: Option<TensorRef<'a>>,
 }
 
@@ -105,7 +105,7 @@ pub fn batch_norm_moments(x: TensorRef<'_>, moments: TensorMut<'_>) -> Result<()
 /// Asynchronous on a GPU: one launch.
 ///
 /// # Errors
-/// As [`batch_norm_moments`].
+/// Same as [`batch_norm_moments`].
 ///
 /// Source: `torch.nn.SyncBatchNorm`; merging by Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample
 /// variances", 1979.
@@ -151,7 +151,7 @@ pub fn batch_norm_statistics(
 /// - `running_mean`, `running_var`: `[C]`, f32 or f64
 ///
 /// # Errors
-/// As [`batch_norm_moments`].
+/// Same as [`batch_norm_moments`].
 pub fn batch_norm_frozen(
     running_mean: TensorRef<'_>,
     running_var: TensorRef<'_>,
@@ -188,7 +188,7 @@ pub fn batch_norm_frozen(
 /// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured.
 ///
 /// # Errors
-/// As [`batch_norm_moments`].
+/// Same as [`batch_norm_moments`].
 ///
 /// Source: arXiv:1502.03167; the same as `torch.nn.functional.batch_norm`.
 pub fn batch_norm_forward(
@@ -227,7 +227,7 @@ pub fn batch_norm_forward(
 /// Asynchronous on a GPU: one launch.
 ///
 /// # Errors
-/// As [`batch_norm_moments`].
+/// Same as [`batch_norm_moments`].
 pub fn batch_norm_backward_sums(
     x: TensorRef<'_>,
     d: TensorRef<'_>,
@@ -266,7 +266,7 @@ pub fn batch_norm_backward_sums(
 /// Asynchronous on a GPU: two launches.
 ///
 /// # Errors
-/// As [`batch_norm_moments`].
+/// Same as [`batch_norm_moments`].
 pub fn batch_norm_backward(
     x: TensorRef<'_>,
     gamma: TensorRef<'_>,

@@ -45,7 +45,7 @@ pub(super) struct Rows<'a> {
     pub(super) sums: CudaSliceMut<'a>,
 }
 
-/// As the CPU; the caller checked the operands, of which `rows` has at least one row.
+/// CUDA twin of `cpu.rs`; the caller checked the operands, of which `rows` has at least one row.
 pub(super) fn begin(
     gpu: &'static Gpu,
     scalars: Option<(StepScalars, CudaSliceMut<'_>)>,

@@ -100,7 +100,7 @@ pub(crate) fn backward_through_relu(
 /// Adds the arguments after `d_bias` and launches.
 ///
 /// # Safety
-/// As [`Launch::run`]; the kernel ends with `size_t rows, size_t cols, int accumulate, u32 log2_lanes, u32* counters, M* partials`;
+/// Same as [`Launch::run`]; the kernel ends with `size_t rows, size_t cols, int accumulate, u32 log2_lanes, u32* counters, M* partials`;
 /// its matrices hold rows · cols elements, `d_bias` cols, and if `wide` is given, rows and addresses are multiples of 16 bytes.
 unsafe fn launch_column_sums(
     gpu: &'static Gpu,

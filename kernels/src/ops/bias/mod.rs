@@ -41,7 +41,7 @@ pub fn bias_forward(bias: TensorRef<'_>, y: TensorMut<'_>) -> Result<()> {
 /// Asynchronous on the device's compute stream.
 ///
 /// # Errors
-/// As [`bias_forward`].
+/// Same as [`bias_forward`].
 pub fn bias_backward(d_y: TensorRef<'_>, d_bias: TensorMut<'_>, accumulate: bool) -> Result<()> {
     const OP: &str = "bias_backward";
     let (d_y_op, d_bias_op) = (d_y.operand("d_y"), d_bias.operand("d_bias"));

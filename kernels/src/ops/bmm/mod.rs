@@ -40,7 +40,7 @@ pub fn bmm(
 /// [`bmm`] in the given precision.
 ///
 /// # Errors
-/// As [`bmm`].
+/// Same as [`bmm`].
 #[allow(clippy::too_many_arguments)] // GEMM has that many.
 pub fn bmm_with(
     mode: MatmulMode,

@@ -6,7 +6,7 @@ use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 
 pub(crate) static SOURCE: Source = Source::new("column_scale", include_str!("kernel.cu"));
 
-/// As `cpu::forward`; the caller checked the operands.
+/// Same as `cpu::forward`; the caller checked the operands.
 pub(super) fn forward(
     gpu: &'static Gpu,
     x: CudaSlice<'_>,
@@ -23,7 +23,7 @@ pub(super) fn forward(
     unsafe { launch.run() }
 }
 
-/// As `cpu::backward`; the caller checked the operands.
+/// Same as `cpu::backward`; the caller checked the operands.
 pub(super) fn backward(
     gpu: &'static Gpu,
     x: CudaSlice<'_>,

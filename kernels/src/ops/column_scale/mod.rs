@@ -43,7 +43,7 @@ pub fn column_scale_forward(x: TensorRef<'_>, scale: TensorRef<'_>, y: TensorMut
 /// Asynchronous as [`column_scale_forward`], in two launches.
 ///
 /// # Errors
-/// As [`column_scale_forward`].
+/// Same as [`column_scale_forward`].
 pub fn column_scale_backward(
     x: TensorRef<'_>,
     scale: TensorRef<'_>,

@@ -137,7 +137,7 @@ pub fn map(op: MapOp, a: Input<'_>, b: Input<'_>, out: TensorMut<'_>) -> Result<
 /// Asynchronous on the device's compute stream.
 ///
 /// # Errors
-/// As [`map`].
+/// Same as [`map`].
 pub fn compare(op: CompareOp, a: Input<'_>, b: Input<'_>, out: TensorMut<'_>) -> Result<()> {
     let name = op.name();
     let out_op = out.operand("out");
@@ -157,7 +157,7 @@ pub fn compare(op: CompareOp, a: Input<'_>, b: Input<'_>, out: TensorMut<'_>) ->
 /// Asynchronous on the device's compute stream.
 ///
 /// # Errors
-/// As [`map`].
+/// Same as [`map`].
 ///
 /// Source: `torch.where`.
 pub fn select(condition: TensorRef<'_>, a: Input<'_>, b: Input<'_>, out: TensorMut<'_>) -> Result<()> {

@@ -11,7 +11,7 @@ use crate::{DType, Result};
 
 pub(crate) static SOURCE: Source = Source::new("embedding", include_str!("kernel.cu"));
 
-/// As in the kernel.
+/// Block sizes of the kernels.
 const SORT_BLOCK: u32 = 512;
 const SUM_BLOCK: u32 = 256;
 const TILE: usize = 64;

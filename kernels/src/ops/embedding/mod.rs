@@ -218,7 +218,7 @@ pub fn embedding_forward(
 /// Asynchronous on the device's compute stream.
 ///
 /// # Errors
-/// As [`embedding_forward`]; [`KernelError::Shape`] for a workspace that is too short.
+/// Same as [`embedding_forward`]; [`KernelError::Shape`] for a workspace that is too short.
 pub fn embedding_backward(
     x: TensorRef<'_>,
     d_out: TensorRef<'_>,

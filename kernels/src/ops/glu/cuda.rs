@@ -41,7 +41,7 @@ fn items(dtype: DType, cols: usize, addresses: u64) -> (bool, usize) {
     }
 }
 
-/// As `cpu::forward`; the caller checked the operands.
+/// Same as `cpu::forward`; the caller checked the operands.
 pub(super) fn forward(
     gpu: &'static Gpu,
     gate: Gate,
@@ -62,7 +62,7 @@ pub(super) fn forward(
     unsafe { launch.run() }
 }
 
-/// As `cpu::backward`; the caller checked the operands.
+/// Same as `cpu::backward`; the caller checked the operands.
 pub(super) fn backward(
     gpu: &'static Gpu,
     gate: Gate,

@@ -83,7 +83,7 @@ pub fn glu_forward(gate: Gate, x: TensorRef<'_>, y: TensorMut<'_>) -> Result<()>
 /// Asynchronous as [`glu_forward`].
 ///
 /// # Errors
-/// As [`glu_forward`].
+/// Same as [`glu_forward`].
 pub fn glu_backward(gate: Gate, x: TensorRef<'_>, d: TensorRef<'_>, d_x: TensorMut<'_>) -> Result<()> {
     const OP: &str = "glu_backward";
     let (x_op, d_op, d_x_op) = (x.operand("x"), d.operand("d"), d_x.operand("d_x"));

@@ -43,7 +43,7 @@ fn chunks(rows: usize, cols: usize) -> usize {
     (PARTIAL_SUMS / (2 * cols)).min(rows.div_ceil(ROW_LANES)).max(1)
 }
 
-/// As `cpu::forward`; the caller checked the operands.
+/// Same as `cpu::forward`; the caller checked the operands.
 #[allow(clippy::too_many_arguments)] // Layer normalisation has that many operands.
 pub(super) fn forward(
     gpu: &'static Gpu,
@@ -94,7 +94,7 @@ pub(super) struct Backward<'a> {
 }
 
 impl Backward<'_> {
-    /// As `cpu::backward`, in one launch for few rows, else in two: the column sums need what the row pass overwrites.
+    /// Same as `cpu::backward`, in one launch for few rows, else in two: the column sums need what the row pass overwrites.
     pub(super) fn run(mut self, gpu: &'static Gpu) -> Result<()> {
         let (rows, cols) = (self.mean.len(), self.gamma.len());
         if cols == 0 {

@@ -92,7 +92,7 @@ pub fn layer_norm_forward(
 /// Asynchronous on a GPU's compute stream: one launch, or two for many rows.
 ///
 /// # Errors
-/// As [`layer_norm_forward`].
+/// Same as [`layer_norm_forward`].
 pub fn layer_norm_backward(
     x: TensorRef<'_>,
     gamma: TensorRef<'_>,

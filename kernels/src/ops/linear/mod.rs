@@ -160,7 +160,7 @@ pub fn linear_forward(
 /// - `workspace`: as [`LinearOutput::workspace`]; not needed for f32 and f64
 ///
 /// # Errors
-/// As [`addmm`]; [`KernelError::ElementCount`] for too small a workspace.
+/// Same as [`addmm`]; [`KernelError::ElementCount`] for too small a workspace.
 pub fn linear_backward_weight(
     mode: MatmulMode,
     d_y: TensorRef<'_>,
@@ -224,7 +224,7 @@ pub struct ThroughActivation<'a> {
 /// - `workspace`: as [`LinearOutput::workspace`]; not needed for f32 and f64
 ///
 /// # Errors
-/// As [`addmm`] and [`activation_backward`]; [`KernelError::ElementCount`] for too small a workspace.
+/// Same as [`addmm`] and [`activation_backward`]; [`KernelError::ElementCount`] for too small a workspace.
 pub fn linear_backward_input(
     mode: MatmulMode,
     d_y: TensorRef<'_>,

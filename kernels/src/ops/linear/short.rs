@@ -33,7 +33,7 @@ impl<'a> Scratch<'a> {
     }
 }
 
-/// As `cpu::forward`, with x and weight of format `S` and everything else of `Y`.
+/// Same as `cpu::forward`, with x and weight of format `S` and everything else of `Y`.
 #[allow(clippy::too_many_arguments)] // Operands, sizes, results and scratch.
 pub(super) fn forward<S: Stored<Real = f32>, Y: Stored<Real = f32>>(
     x: &[S],

@@ -56,7 +56,7 @@ pub(crate) fn max_blocks(gpu: &Gpu) -> usize {
     (gpu.info().multiprocessors as usize * 8).min(PARTIAL_SUMS / 2)
 }
 
-/// As `cpu::sum_and_gradient`; the caller checked the operands.
+/// Same as `cpu::sum_and_gradient`; the caller checked the operands.
 #[allow(clippy::too_many_arguments)] // The operands of the operation.
 pub(super) fn sum_and_gradient<L: ElementLoss>(
     gpu: &'static Gpu,

@@ -31,7 +31,7 @@ impl<'a> Params<'a> {
     }
 }
 
-/// As `cpu::forward`; the caller checked the operands.
+/// Same as `cpu::forward`; the caller checked the operands.
 pub(super) fn forward(
     gpu: &'static Gpu,
     x: CudaSlice<'_>,
@@ -50,7 +50,7 @@ pub(super) fn forward(
     unsafe { launch.run() }
 }
 
-/// As `cpu::backward`; the caller checked the operands.
+/// Same as `cpu::backward`; the caller checked the operands.
 pub(super) fn backward(
     gpu: &'static Gpu,
     x: CudaSlice<'_>,
@@ -76,7 +76,7 @@ pub(super) fn backward(
     unsafe { launch.run() }
 }
 
-/// As `cpu::backward_input`; the caller checked the operands.
+/// Same as `cpu::backward_input`; the caller checked the operands.
 pub(super) fn backward_input(
     gpu: &'static Gpu,
     x: CudaSlice<'_>,

@@ -83,7 +83,7 @@ pub fn numeric_embedding_forward(
 /// Asynchronous as [`numeric_embedding_forward`].
 ///
 /// # Errors
-/// As [`numeric_embedding_forward`].
+/// Same as [`numeric_embedding_forward`].
 pub fn numeric_embedding_backward(
     x: TensorRef<'_>,
     params: NumericEmbedding<'_>,
@@ -128,7 +128,7 @@ pub fn numeric_embedding_backward(
 /// Asynchronous as [`numeric_embedding_forward`].
 ///
 /// # Errors
-/// As [`numeric_embedding_forward`].
+/// Same as [`numeric_embedding_forward`].
 pub fn numeric_embedding_backward_input(
     x: TensorRef<'_>,
     params: NumericEmbedding<'_>,

@@ -9,7 +9,7 @@ use crate::{Result, TensorRef};
 
 const KERNELS: Kernels = kernels!("ordinal");
 
-/// As `cpu::sum_and_gradient`; the caller checked the operands.
+/// Same as `cpu::sum_and_gradient`; the caller checked the operands.
 pub(super) fn sum_and_gradient(
     gpu: &'static Gpu,
     (logits, labels): (CudaSlice<'_>, CudaSlice<'_>),

@@ -33,7 +33,7 @@ trait Wide: Element + Copy {
     fn square(self) -> Self;
     /// The result, given the sum (of squares) over `len` elements.
     fn finish(self, op: ReduceOp, len: usize) -> Self;
-    /// As a sum of integers; of floats unused.
+    /// Sum of integers; unused for floats.
     fn integer(self) -> i64;
 }
 

@@ -33,7 +33,7 @@ fn by_rows(launch: Launch, gpu: &Gpu, rows: usize, cols: usize) -> Launch {
     launch.threads(threads).blocks(rows.div_ceil(rows_per_block).min(most))
 }
 
-/// As `cpu::forward`; the caller checked the operands.
+/// Same as `cpu::forward`; the caller checked the operands.
 pub(super) fn forward(
     gpu: &'static Gpu,
     x: CudaSlice<'_>,
@@ -68,7 +68,7 @@ pub(super) struct Backward<'a> {
 }
 
 impl Backward<'_> {
-    /// As `cpu::backward`, in two launches: the column sums need what the row pass overwrites.
+    /// Same as `cpu::backward`, in two launches: the column sums need what the row pass overwrites.
     pub(super) fn run(mut self, gpu: &'static Gpu) -> Result<()> {
         if self.gamma.is_empty() {
             return Ok(());

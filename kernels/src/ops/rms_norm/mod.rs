@@ -72,7 +72,7 @@ pub fn rms_norm_forward(
 /// Asynchronous as [`rms_norm_forward`], in two launches.
 ///
 /// # Errors
-/// As [`rms_norm_forward`].
+/// Same as [`rms_norm_forward`].
 pub fn rms_norm_backward(
     x: TensorRef<'_>,
     gamma: TensorRef<'_>,

@@ -28,7 +28,7 @@ const FEW: Kernels = kernels!("softmax_cross_entropy_few");
 const SOME: Kernels = kernels!("softmax_cross_entropy_some");
 const MANY: Kernels = kernels!("softmax_cross_entropy_many");
 
-/// As `cpu::forward_backward`; the caller checked the operands.
+/// Same as `cpu::forward_backward`; the caller checked the operands.
 pub(super) fn forward_backward(
     gpu: &'static Gpu,
     logits: CudaSlice<'_>,

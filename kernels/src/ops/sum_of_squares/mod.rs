@@ -23,11 +23,11 @@ pub fn sum_of_squares(x: TensorRef<'_>, out: TensorMut<'_>, accumulate: bool) ->
     sum_of_squares_on(StreamKind::Compute, x, out, accumulate)
 }
 
-/// As [`sum_of_squares`], on another stream of a GPU: the compute stream or the communication stream. The caller orders it with
+/// Same as [`sum_of_squares`], on another stream of a GPU: the compute stream or the communication stream. The caller orders it with
 /// other work on the tensors; on the CPU the stream is of no meaning.
 ///
 /// # Errors
-/// Those of [`sum_of_squares`].
+/// Same as [`sum_of_squares`].
 pub fn sum_of_squares_on(
     stream: StreamKind,
     x: TensorRef<'_>,

@@ -42,7 +42,7 @@ const ALIGNED: [&str; 6] = ["A", "B", "C", "D", "the bias vector", "the auxiliar
 /// The default of the preference; a larger alignment makes no difference.
 const MOST_ALIGNED: u64 = 256;
 
-/// What a search has promised, as stored in an [`Algo`].
+/// Promises of a search, as stored in an [`Algo`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Choice {
     key: u64,
@@ -50,7 +50,7 @@ pub(crate) struct Choice {
     pub(crate) workspace: u64,
     /// The alignments, in bytes, on which it relies: those of [`ALIGNED`].
     alignments: [u64; 6],
-    /// How the parts of the sum over k are added up.
+    /// Order in which partial sums over k are added.
     scheme: u64,
     /// Its place in the answer of the search, from 0.
     index: u64,
@@ -138,7 +138,7 @@ fn all_alignments(matrices: [u64; 4], problem: &Problem) -> [u64; 6] {
 /// `CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME` of an algorithm that came from a search.
 pub(crate) const CONFIG_REDUCTION_SCHEME: u32 = 3;
 
-/// How an algorithm adds up the parts of its sum.
+/// Order in which an algorithm adds its partial sums.
 ///
 /// # Errors
 /// `INVALID_VALUE` and a finding if it did not come from a search.

@@ -204,7 +204,7 @@ pub(crate) extern "C" fn cublasLtGetStatusName(status: c_int) -> *const c_char {
     status_texts(status).0.as_ptr()
 }
 
-/// What a status means.
+/// Meaning of a status.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cublasLtGetStatusString(status: c_int) -> *const c_char {
     status_texts(status).1.as_ptr()

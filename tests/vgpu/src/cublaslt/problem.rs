@@ -233,7 +233,7 @@ impl Problem {
         }
     }
 
-    /// What an algorithm is tied to: everything but sizes and addresses.
+    /// Properties that an algorithm is tied to: everything but sizes and addresses.
     pub(crate) fn key(&self) -> u64 {
         let types = [self.a.dtype, self.b.dtype, self.c.dtype, self.d.dtype];
         let mut key = u64::from(self.epilogue.code());

@@ -1,4 +1,4 @@
-//! What a real cuBLASLt has answered (`VGPU_LT_RECORD`, a table that `tests/gpu.sh` writes): the virtual one refuses the same.
+//! Answers of a real cuBLASLt (`VGPU_LT_RECORD`, a table that `tests/gpu.sh` writes): the virtual one refuses the same.
 use super::Status;
 use super::problem::Problem;
 use super::types::{Compute, Type};
@@ -24,7 +24,7 @@ static RECORD: LazyLock<Option<Record>> = LazyLock::new(|| {
         .map(|text| Record::parse(&text))
 });
 
-/// What the record says of this problem; `None` without a record, or where it says nothing.
+/// Entry of the record for this problem; `None` without a record or an entry.
 pub(crate) fn answer(problem: &Problem) -> Option<Status> {
     let letter = |is_transposed: bool| if is_transposed { 'T' } else { 'N' };
     // The record is row-major: operands have swapped places.

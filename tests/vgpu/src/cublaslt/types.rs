@@ -70,7 +70,7 @@ impl Type {
     }
 }
 
-/// How products are formed and summed (`cublasComputeType_t`).
+/// Precision in which products are formed and summed (`cublasComputeType_t`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(crate) enum Compute {
     /// `CUBLAS_COMPUTE_32F`, `..._PEDANTIC`: products and sums in f32.
@@ -110,7 +110,7 @@ impl Compute {
     }
 }
 
-/// What happens to `alpha*op(A)*op(B) + beta*C` before it is stored (`cublasLtEpilogue_t`). The numbers of the
+/// Operation on `alpha*op(A)*op(B) + beta*C` before it is stored (`cublasLtEpilogue_t`). The numbers of the
 /// header are sums of these bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(crate) struct Epilogue(u32);

@@ -4,7 +4,7 @@ use crate::abi::{api, put};
 use crate::code;
 use std::ffi::{CString, c_char, c_int};
 
-/// What `cuDriverGetVersion` says: CUDA 13.0.
+/// Version that `cuDriverGetVersion` reports: CUDA 13.0.
 const VERSION: c_int = 13000;
 
 api! {

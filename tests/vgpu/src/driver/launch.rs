@@ -61,7 +61,7 @@ api! {
     }
 }
 
-/// How many blocks of how many threads, and bytes of dynamic shared memory.
+/// Blocks, threads per block, and bytes of dynamic shared memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) grid: [u32; 3],
@@ -70,7 +70,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// What the real launch would refuse.
+    /// Refuses what the real launch would refuse.
     fn check(&self, kernel: &Kernel) -> Result<(), String> {
         let threads: u64 = self.block.iter().map(|&n| u64::from(n)).product();
         let limit = kernel.dynamic_limit.load(Relaxed).max(super::module::DEFAULT_SHARED);
@@ -93,7 +93,7 @@ impl Shape {
         Ok(())
     }
 
-    /// What the real launch would refuse for lack of registers: they go to whole warps, eight at a time.
+    /// Refuses what the real launch would refuse for lack of registers: they go to whole warps, eight at a time.
     fn check_registers(&self, kernel: &Kernel) -> Result<(), String> {
         let threads: u32 = self.block.iter().product();
         let (threads, each) = (threads.next_multiple_of(32), kernel.registers().next_multiple_of(8));

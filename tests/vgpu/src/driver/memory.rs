@@ -116,7 +116,7 @@ api! {
         }
     }
 
-    /// As cuPointerGetAttribute, but what a pointer doesn't have becomes zero and no error.
+    /// Like cuPointerGetAttribute, but an attribute that a pointer doesn't have becomes zero and no error.
     fn cuPointerGetAttributes(n: c_uint, attributes: *const c_int, data: *const *mut Void, p: u64) {
         let (attributes, data) = (slice(attributes, n as usize)?, slice(data, n as usize)?);
         for (&attribute, &to) in attributes.iter().zip(data) {

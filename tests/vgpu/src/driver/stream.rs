@@ -37,7 +37,7 @@ pub(crate) fn stream(handle: *mut Void) -> Result<Arc<Stream>, i32> {
     Ok(stream)
 }
 
-/// As [`stream`], also while its capture is broken.
+/// Same as [`stream`], also while its capture is broken.
 fn any_stream(handle: *mut Void) -> Result<Arc<Stream>, i32> {
     let context = current()?;
     let stream = match handle as usize {

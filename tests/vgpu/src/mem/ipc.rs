@@ -24,7 +24,7 @@ pub(crate) struct Import {
     handle: Handle,
     /// The device in whose context the handle was opened.
     pub(crate) device: usize,
-    /// How often it was opened; it is unmapped when it was closed as often.
+    /// Number of times it was opened; it is unmapped when it was closed as often.
     opened: u32,
 }
 

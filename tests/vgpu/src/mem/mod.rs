@@ -59,7 +59,7 @@ pub(crate) struct Alloc {
     pages: u64,
 }
 
-/// What a device holds now and held at most.
+/// Bytes that a device holds now and held at most.
 #[derive(Clone, Default)]
 pub(crate) struct Usage {
     pub(crate) live_bytes: u64,
@@ -145,7 +145,7 @@ impl Memory {
     /// Ends an allocation.
     ///
     /// # Errors
-    /// What is wrong: `p` is no allocation (any more), or something wrote behind its end.
+    /// Describes the fault: `p` is no allocation (any more), or something wrote behind its end.
     pub(crate) fn free(&mut self, p: u64) -> Result<(), String> {
         let Some(mut a) = self.live.remove(&p) else {
             return Err(format!("free of {}", self.describe(p)));
@@ -234,7 +234,7 @@ impl Memory {
         Ok((p + SHIFT) as *mut u8)
     }
 
-    /// As [`Memory::real`] for `cuMemcpyPeerAsync`, which needs no access: without it the driver stages the bytes.
+    /// Same as [`Memory::real`] for `cuMemcpyPeerAsync`, which needs no access: without it the driver stages the bytes.
     pub(crate) fn real_anywhere(&self, p: u64, len: u64) -> Result<*mut u8, String> {
         self.range(p, len).map(|_| (p + SHIFT) as *mut u8)
     }
@@ -270,7 +270,7 @@ impl Memory {
         }
     }
 
-    /// What `p` is or was, in words.
+    /// Describes what `p` is or was.
     pub(crate) fn describe(&self, p: u64) -> String {
         let near = |map: &BTreeMap<u64, Alloc>, what: &str| {
             let (&base, a) = map.range(..=p).next_back()?;
@@ -310,7 +310,7 @@ impl Memory {
         (CONFIG.memory.saturating_sub(self.taken(device)), CONFIG.memory)
     }
 
-    /// What each device holds, for the counts.
+    /// Bytes that each device holds, for the counts.
     pub(crate) fn usage(&self) -> &[Usage] {
         &self.usage
     }
@@ -364,7 +364,7 @@ impl Memory {
     }
 }
 
-/// How far behind its end an allocation was written: the canary fills it up to a multiple of 256 bytes.
+/// Number of bytes written behind the end of an allocation: the canary fills it up to a multiple of 256 bytes.
 fn overrun(base: u64, a: &Alloc) -> Option<u64> {
     if a.import.is_some() {
         return None;

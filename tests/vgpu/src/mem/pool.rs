@@ -55,7 +55,7 @@ impl Pool {
         }
     }
 
-    /// How much more the pool must reserve to hand out `bytes` more.
+    /// Bytes that the pool must reserve in addition to hand out `bytes` more.
     pub(crate) fn growth_for(&self, bytes: u64) -> Result<u64, i32> {
         let needed = (self.used.now + bytes).next_multiple_of(STEP);
         if self.most > 0 && needed > self.most.next_multiple_of(STEP) {

@@ -1,4 +1,4 @@
-//! What a fault means: a kernel that left its memory, a host that dereferenced a device pointer, or one that used
+//! Meaning of a memory fault: a kernel that left its memory, a host that dereferenced a device pointer, or one that used
 //! a pinned buffer too early. Other faults go to whoever handled them before.
 
 use super::{MEMORY, SHIFT, host, is_device};

@@ -14,7 +14,7 @@ use crate::stream::{Outcome, Stream};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-/// What an aborted operation leaves behind: a NaN in each floating type.
+/// Value that an aborted operation leaves behind: a NaN in each floating type.
 const POISON: u8 = 0xFF;
 
 /// The operations of a communicator.
@@ -58,7 +58,7 @@ impl Operation {
     }
 }
 
-/// What all ranks must agree on.
+/// Properties that all ranks must agree on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Header {
     pub(crate) operation: Operation,
@@ -80,7 +80,7 @@ pub(crate) struct Header {
 const REVERSED: u64 = 1 << 32;
 
 impl Header {
-    /// As numbers for the hub.
+    /// Encodes it as numbers for the hub.
     pub(crate) fn to_words(self) -> Words {
         let op = if self.is_reversed { self.op | REVERSED } else { self.op };
         [self.operation as u64, self.count, self.dtype, op, self.root, self.number]

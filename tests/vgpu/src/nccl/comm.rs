@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 /// A result code and what it is about.
 pub(crate) type Failure = (i32, String);
 
-/// How long the last frame of a rank may take; the hub may be frozen.
+/// Time that the last frame of a rank may take; the hub may be frozen.
 const FAREWELL: Duration = Duration::from_millis(200);
-/// How long ncclCommAbort waits for work that is running to let go.
+/// Time for which ncclCommAbort waits for running work to let go.
 const RELEASE: Duration = Duration::from_secs(5);
-/// How long the thread of a non-blocking call waits to be asked for before it puts the work on its streams. Long, so that work that
+/// Time for which the thread of a non-blocking call waits to be polled before it puts the work on its streams. Long, so that work that
 /// a program puts there without asking surely comes first, as it may with NCCL.
 const LATENESS: Duration = Duration::from_secs(1);
-/// How long work goes on after an ncclCommAbort that returns before it is over.
+/// Time for which work continues after an ncclCommAbort that returns before it is over.
 const EARLY_RETURN: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,7 +55,7 @@ struct State {
     n_late: usize,
 }
 
-/// What came of a request to the hub.
+/// Result of a request to the hub.
 pub(crate) enum Reply {
     Done(Vec<u8>),
     Mistake(String),

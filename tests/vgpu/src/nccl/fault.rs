@@ -13,7 +13,7 @@ use crate::fault;
 use crate::report::note;
 use std::sync::LazyLock;
 
-/// What goes wrong. The numbers count the collectives of a rank in one communicator, from one.
+/// Kind of fault. The numbers count the collectives of a rank in one communicator, from one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fault {
     Step(u64),

@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, Once};
 use std::time::{Duration, Instant};
 
-/// How long a process that ends after its own ranks have left waits for the ranks of others.
+/// Time for which a process that ends after its own ranks have left waits for the ranks of others.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// A message to a rank. Ranks that get the same bytes share them.
@@ -27,14 +27,14 @@ struct Out {
     range: Range<usize>,
 }
 
-/// What one rank has brought to an operation.
+/// Contribution of one rank to an operation.
 struct Part {
     id: u64,
     header: Header,
     data: Vec<u8>,
 }
 
-/// How a rank has left.
+/// Way in which a rank has left.
 #[derive(Clone, Copy, PartialEq)]
 enum Gone {
     /// By ncclCommDestroy, with all its work done.
@@ -47,7 +47,7 @@ enum Gone {
 struct State {
     /// The collectives that wait for a rank, by their number.
     rounds: HashMap<u64, BTreeMap<usize, Part>>,
-    /// What was sent and not yet received, and the other way round, by (from, to).
+    /// Messages sent and not yet received, and the other way round, by (from, to).
     sent: HashMap<(usize, usize), VecDeque<Part>>,
     awaited: HashMap<(usize, usize), VecDeque<Part>>,
     gone: Vec<Option<Gone>>,

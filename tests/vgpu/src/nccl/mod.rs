@@ -321,7 +321,7 @@ api! {
     }
 }
 
-/// What the last error was about. The text stays valid for ever; the communicator doesn't matter, as with NCCL.
+/// Description of the last error. The text stays valid for ever; the communicator doesn't matter, as with NCCL.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn ncclGetLastError(_comm: usize) -> *const c_char {
     static CALLS: Counter = Counter::new("ncclGetLastError");
@@ -330,7 +330,7 @@ pub(crate) extern "C" fn ncclGetLastError(_comm: usize) -> *const c_char {
     CString::new(text).map_or(c"".as_ptr(), |text| Box::leak(text.into_boxed_c_str()).as_ptr())
 }
 
-/// What a result code means.
+/// Meaning of a result code.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn ncclGetErrorString(code: c_int) -> *const c_char {
     let text: &CStr = match code {

@@ -51,7 +51,7 @@ trait Element: Copy {
 /// A type that contributions are combined in.
 trait Number: Copy {
     fn combine(self, other: Self, op: Reduction) -> Self;
-    /// What happens to each contribution, and to the result, of `n` ranks.
+    /// Scaling of each contribution, and of the result, of `n` ranks.
     fn before(self, op: Reduction, n: usize) -> Self;
     fn after(self, op: Reduction, n: usize) -> Self;
 }

@@ -1,4 +1,4 @@
-//! What ranks and hub say to each other over a Unix socket, and the unique id that leads a rank to its hub.
+//! Messages between ranks and hub over a Unix socket, and the unique id that leads a rank to its hub.
 //!
 //! A socket with a path, and not a port of the loopback device, so that ranks in different network namespaces of one
 //! machine find each other as hosts do.
@@ -72,7 +72,7 @@ pub(crate) fn read(from: &mut UnixStream) -> Result<Frame> {
     Ok(Frame { kind, id, words: [w0, w1, w2, w3, w4, w5], data })
 }
 
-/// How a rank introduces itself.
+/// First message of a rank.
 #[derive(Clone, Debug)]
 pub(crate) struct Hello {
     pub(crate) rank: u64,

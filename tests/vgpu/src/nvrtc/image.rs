@@ -1,4 +1,4 @@
-//! What stands in for PTX and cubins: a few lines of text that name a shared object in the cache.
+//! Stand-in for PTX and cubins: a few lines of text that name a shared object in the cache.
 //!
 //! A client may keep images on disk and bring them back in another run. One whose object is gone, that was made by
 //! another version of this library or without the checks that are wanted now, is invalid (`CUDA_ERROR_INVALID_IMAGE`),

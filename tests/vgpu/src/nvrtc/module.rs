@@ -92,7 +92,7 @@ impl Module {
     /// Loads an image.
     ///
     /// # Errors
-    /// Those of [`Image::open`].
+    /// Same as [`Image::open`].
     pub(crate) fn load(image: &CStr) -> Result<Module, i32> {
         let path = Image::open(image.to_str().map_err(|_| INVALID_IMAGE)?)?;
         let bytes = std::fs::read(path).map_err(|_| INVALID_IMAGE)?;
@@ -156,7 +156,7 @@ impl Kernel {
         self.info.n_params as usize
     }
 
-    /// What `__launch_bounds__` says, or 1024.
+    /// Value of `__launch_bounds__`, or 1024.
     pub(crate) fn most_threads(&self) -> u32 {
         if self.info.most_threads > 0 { self.info.most_threads } else { 1024 }
     }

@@ -7,7 +7,7 @@
 /// The whole translation unit for `preprocessed` text.
 ///
 /// # Errors
-/// What could not be understood, for the compilation log.
+/// Reports source that could not be parsed, for the compilation log.
 pub(crate) fn translate(preprocessed: &str) -> Result<String, String> {
     let text = dynamic_shared(preprocessed)?;
     let mut kernels = String::new();
@@ -84,7 +84,7 @@ fn find_kernels(text: &str) -> Vec<(String, String)> {
     kernels
 }
 
-/// What is between the parentheses at the begin of `text`, and what follows.
+/// Text between the parentheses at the beginning of `text`, and the rest.
 fn parenthesised(text: &str) -> Option<(&str, &str)> {
     let inner = text.trim_start().strip_prefix('(')?;
     let mut depth = 1;

@@ -1,4 +1,4 @@
-//! What the tests of the libraries share: a test runs its body in a process of its own under the virtual GPU, whose
+//! Helpers of the libraries' tests: a test runs its body in a process of its own under the virtual GPU, whose
 //! findings and output the test then judges.
 #![allow(
     dead_code,
@@ -13,7 +13,7 @@ const INSIDE: &str = "VGPU_TEST_INSIDE";
 /// The exit status of `run` where the command ended well but there are findings.
 const FINDINGS: i32 = 86;
 
-/// What a body prints at its end, so that a name that names no test isn't taken for success.
+/// Line that a body prints at its end, so that a name that names no test isn't taken for success.
 const DONE: &str = "the body has come to its end";
 
 /// Ends the process of a body, where it can't return: a device with an error can't be taken down in order.
@@ -27,7 +27,7 @@ pub(crate) fn inside() -> Option<String> {
     std::env::var(INSIDE).ok()
 }
 
-/// How a body is run.
+/// Settings under which a body is run.
 pub(crate) struct Body<'a> {
     name: String,
     devices: usize,
@@ -35,7 +35,7 @@ pub(crate) struct Body<'a> {
     environment: Vec<(&'a str, String)>,
 }
 
-/// What came of it.
+/// Result of the run.
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
     pub(crate) output: String,

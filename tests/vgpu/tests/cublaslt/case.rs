@@ -38,7 +38,7 @@ pub(crate) fn size(dtype: Dtype) -> usize {
     }
 }
 
-/// What remains of a number in a type.
+/// Value of a number after rounding to a type.
 pub(crate) fn rounded(dtype: Dtype, x: f64) -> f64 {
     match dtype {
         Dtype::CUDA_R_64F => x,
@@ -152,7 +152,7 @@ impl Case {
     }
 }
 
-/// What a multiplication left behind.
+/// Result of a multiplication.
 pub(crate) struct Outcome {
     pub(crate) d: Vec<f64>,
     pub(crate) bias: Vec<f64>,

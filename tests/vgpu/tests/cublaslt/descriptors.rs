@@ -29,7 +29,7 @@ struct Kind {
     destroy: Destroy,
 }
 
-/// How a descriptor answers for one attribute.
+/// Answer of a descriptor for one attribute.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     size: usize,

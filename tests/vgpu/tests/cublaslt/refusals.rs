@@ -1,4 +1,4 @@
-//! What is refused, and what is found.
+//! Tests of calls that are refused, and of findings.
 use crate::case::*;
 use crate::libs::{Body, done};
 use crate::reference::*;

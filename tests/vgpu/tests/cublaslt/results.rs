@@ -1,4 +1,4 @@
-//! What comes out, against plain loops.
+//! Results compared with plain loops.
 use crate::case::*;
 use crate::libs::Body;
 use crate::reference::*;

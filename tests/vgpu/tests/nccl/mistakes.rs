@@ -1,4 +1,4 @@
-//! What is found: ranks that differ, wrong arguments, missing events, shared GPUs, forged ids.
+//! Tests of findings: ranks that differ, wrong arguments, missing events, shared GPUs, forged ids.
 use crate::libs::{Body, done};
 use crate::rank::*;
 use cudarc::driver::CudaStream;

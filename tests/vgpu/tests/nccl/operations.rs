@@ -1,4 +1,4 @@
-//! What each operation gives, over threads and over processes, in groups and in graphs.
+//! Results of each operation, over threads and over processes, in groups and in graphs.
 use crate::libs::Body;
 use crate::rank::*;
 use cudarc::driver::sys::{CUgraphInstantiate_flags as InstantiateFlags, CUstreamCaptureMode as CaptureMode};

@@ -30,7 +30,7 @@ macro_rules! run {
     };
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Debug)]
 pub(crate) struct Got {
     pub(crate) code: Option<i32>,

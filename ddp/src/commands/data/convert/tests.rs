@@ -43,7 +43,7 @@ fn names_in(folder: &Path) -> Vec<String> {
     names
 }
 
-/// What rows of a task are given as in a format: keys of the config, or arguments of the command.
+/// Arguments that describe rows of a task in a format: keys of the config, or arguments of the command.
 fn keys(path: &Path, task: &str, is_weighted: bool) -> Vec<(&'static str, String)> {
     let name = path.to_string_lossy();
     let targets = if task == "classification" { "kind" } else { "a b" };

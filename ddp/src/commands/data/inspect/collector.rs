@@ -49,9 +49,9 @@ pub(super) struct Column {
     pub(super) first_missing: Option<Place>,
     /// Values that are not numbers.
     pub(super) texts: Odd,
-    /// Those of them that are numbers or dates to a person.
+    /// Values among them that a person would read as numbers or dates.
     pub(super) formatted: FormattedTexts,
-    /// Those of them that are few and short, with their rows.
+    /// Values among them that are few and short, with their rows.
     pub(super) words: Words,
     /// Values that are not UTF-8.
     pub(super) not_utf8: Odd,

@@ -101,7 +101,7 @@ pub(super) enum TextType {
     Dates,
 }
 
-/// As [`FormattedTexts::of_column`], for a column that a file stores as texts although they need no rewriting.
+/// Same as [`FormattedTexts::of_column`], for a column that a file stores as texts although they need no rewriting.
 pub(super) fn stored_as_text(name: &str, of: TextType) -> (String, String) {
     let column = column(name);
     match of {

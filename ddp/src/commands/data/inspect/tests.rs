@@ -1,4 +1,4 @@
-//! What is found in made-up files, and what a config made of it trains on.
+//! Tests of findings in made-up files, and of training on a config made from them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ impl Files {
         profile_of(&args(&self.path(name).display().to_string(), flags))
     }
 
-    /// As it would be printed, with paths inside the folder.
+    /// Output as printed, with paths inside the folder.
     pub(super) fn text(&self, name: &str, flags: &[&str]) -> String {
         let text = report::text(&self.inspect(name, flags).unwrap(), false);
         text.replace(&format!("{}/", self.0.path().display()), "")

@@ -545,7 +545,7 @@ impl Judge<'_> {
         column.formatted.of_column(&profile.name, column.texts.n).filter(|_| are_many)
     }
 
-    /// As [`Judge::formatted`], for a target; few values are names of classes.
+    /// Same as [`Judge::formatted`], for a target; few values are names of classes.
     fn formatted_target(&self, target: usize) -> Option<(String, String)> {
         self.formatted(target).filter(|_| self.is_wide(target))
     }

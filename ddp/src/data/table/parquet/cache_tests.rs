@@ -1,4 +1,4 @@
-//! What is decoded when, and what goes for it.
+//! Tests of which pages are decoded when, and which are evicted.
 
 use std::sync::Mutex;
 

@@ -30,7 +30,7 @@ pub(super) fn most_elements(memory_bytes: u64) -> usize {
     usize::try_from(memory_bytes / ELEMENT_BYTES).unwrap_or(usize::MAX)
 }
 
-/// What can be decoded to find the length of a column's lists.
+/// Pages that can be decoded to find the length of a column's lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Probe {
     /// The first rows, of which there is at least one.

@@ -46,7 +46,7 @@ fn open_with(source: &Path, sets: &[&str], memory_bytes: u64) -> Result<Arc<dyn 
     table::open(&crate::data::files_of(&source)?, parquet, &spec)
 }
 
-/// As [`open_with`], with room for all rows.
+/// Same as [`open_with`], with room for all rows.
 pub(super) fn open_whole(source: &Path, sets: &[&str]) -> Result<Arc<dyn Dataset>> {
     open_with(source, sets, 1 << 30)
 }

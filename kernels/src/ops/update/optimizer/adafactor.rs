@@ -66,7 +66,7 @@ impl FactoredShape {
     }
 }
 
-/// What the step on a range of a parameter reads of the whole parameter.
+/// Statistics of the whole parameter that the step on a range of it reads.
 #[derive(Debug, Clone, Copy)]
 pub struct AdafactorFactors<'a> {
     /// Shape of the parameter.
@@ -86,7 +86,7 @@ pub struct AdafactorFactors<'a> {
 /// - `grads`: `[n]`, of the same dtype, or bf16 for f32
 ///
 /// # Errors
-/// As [`super::optimizer_step`].
+/// Same as [`super::optimizer_step`].
 pub fn adafactor_sums(
     shape: FactoredShape,
     start: usize,
@@ -138,7 +138,7 @@ pub fn adafactor_sums(
 /// - `params`, `inputs`: as in [`super::optimizer_step`]
 ///
 /// # Errors
-/// As [`super::optimizer_step`].
+/// Same as [`super::optimizer_step`].
 pub fn adafactor_factors(
     shape: FactoredShape,
     params: &OptimizerParams,
@@ -195,7 +195,7 @@ pub fn adafactor_factors(
 /// Adds `Σg²/max(V, eps²)` over elements `start..` of a parameter to `norm`, `[1]` f64; `g` are the gradients without their factor.
 ///
 /// # Errors
-/// As [`super::optimizer_step`].
+/// Same as [`super::optimizer_step`].
 pub fn adafactor_norm(
     shape: FactoredShape,
     start: usize,
@@ -331,7 +331,7 @@ fn move_moments<T: Float>(
     }
 }
 
-/// As `torch.lerp`.
+/// Same as `torch.lerp`.
 fn lerp(from: f64, to: f64, weight: f64) -> f64 {
     if weight < 0.5 { from + weight * (to - from) } else { to - (to - from) * (1.0 - weight) }
 }

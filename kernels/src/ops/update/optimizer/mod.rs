@@ -241,7 +241,7 @@ pub struct FirstPassTensors<'a> {
     pub master_weights: TensorRef<'a>,
     /// Of the same dtype, or bf16 for f32.
     pub grads: TensorRef<'a>,
-    /// As many as [`OptimizerKind::state_names`]; updated in place.
+    /// One buffer per name of [`OptimizerKind::state_names`]; updated in place.
     pub state: [TensorMut<'a>; MAX_STATE],
     /// LAMB: receives `[Σw², Σu²]` of the weights and of the direction, f64; their squares' roots are the norms.
     pub norms: Option<TensorMut<'a>>,
@@ -261,7 +261,7 @@ pub struct FirstPassTensors<'a> {
 /// Asynchronous on a GPU's compute stream; allocates nothing and can be captured.
 ///
 /// # Errors
-/// As [`optimizer_step`].
+/// Same as [`optimizer_step`].
 pub fn optimizer_first_pass(
     kind: OptimizerKind,
     params: &OptimizerParams,

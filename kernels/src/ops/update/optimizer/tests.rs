@@ -54,7 +54,7 @@ enum Passed {
 }
 
 impl Passed {
-    /// What the step on elements `start..` reads.
+    /// Operands of the step on elements `start..`.
     fn view(&self, start: usize) -> WholeNumbers<'_> {
         match self {
             Passed::Norms(norms) => WholeNumbers::Lamb(norms.view()),

@@ -9,7 +9,7 @@ pub(super) fn add_numbers(collector: &mut Collector, numbers: &mut [f64], first:
     add_rows(collector, numbers, &[], first, keys);
 }
 
-/// As [`add_numbers`], where the last column holds classes of `labels`, which are added as labels.
+/// Same as [`add_numbers`], where the last column holds classes of `labels`, which are added as labels.
 pub(super) fn add_labels(
     collector: &mut Collector,
     numbers: &mut [f64],
@@ -30,7 +30,7 @@ pub(super) fn add_labels(
     add_rows(collector, numbers, &texts, first, keys);
 }
 
-/// As [`add_numbers`], where the last column holds `texts`, if there are any; an empty text leaves the number.
+/// Same as [`add_numbers`], where the last column holds `texts`, if there are any; an empty text leaves the number.
 pub(super) fn add_rows(
     collector: &mut Collector,
     numbers: &mut [f64],

@@ -1,0 +1,64 @@
+//! The form of doc comments in all crates: a paragraph begins with a verb or a noun phrase.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Words with which no paragraph begins: they introduce a clause in place of a name for the thing.
+const CLAUSES: [&str; 6] = ["What", "Who", "Whose", "How", "Those", "As"];
+
+/// Folders of sources, from the root of the project.
+const FOLDERS: [&str; 6] = ["ddp", "comm", "kernels", "examples", "tests", "fuzz"];
+
+#[test]
+fn doc_paragraphs_begin_with_a_verb_or_a_noun() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let files: Vec<PathBuf> = FOLDERS.iter().flat_map(|folder| sources(&root.join(folder))).collect();
+    assert!(files.len() > 300, "{} source files: the folders have moved", files.len());
+
+    let mut found = Vec::new();
+    for path in files {
+        let text = fs::read_to_string(&path).unwrap();
+        for (number, line) in clauses(&text) {
+            found.push(format!("{}:{number}: {line}", path.strip_prefix(root).unwrap().display()));
+        }
+    }
+    assert!(found.is_empty(), "doc paragraphs that begin with a clause:\n{}", found.join("\n"));
+}
+
+#[test]
+fn clauses_are_found_at_the_begin_of_paragraphs_alone() {
+    let text = "//! What a file is.\n\n/// Rows.\n///\n/// How they are read.\nfn a() {}\n/// Text that goes on\n/// As it likes.\n";
+    assert_eq!(clauses(text), [(1, "What a file is."), (5, "How they are read.")]);
+}
+
+/// Number and text of each line that begins a doc paragraph with one of [`CLAUSES`].
+fn clauses(text: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    let mut inside = false;
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim_start();
+        let doc = line.strip_prefix("///").or_else(|| line.strip_prefix("//!")).map(str::trim);
+        if let Some(doc) = doc
+            && !inside
+            && doc.split(' ').next().is_some_and(|word| CLAUSES.contains(&word))
+        {
+            found.push((index + 1, doc));
+        }
+        inside = doc.is_some_and(|doc| !doc.is_empty());
+    }
+    found
+}
+
+/// Rust files below a folder, build outputs aside.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && path.file_name().is_none_or(|name| name != "target") {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
