@@ -155,10 +155,10 @@ pub enum Command {
 /// CPUs that a rank is bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Bind {
-    /// Cores near its GPU, unless the launcher has bound the rank; on a CPU all that it may run on.
+    /// Bind to the cores near the GPU, unless the launcher has bound the rank; on a CPU run on all allowed cores.
     #[default]
     Auto,
-    /// All that it may run on.
+    /// Run on all allowed cores.
     None,
 }
 

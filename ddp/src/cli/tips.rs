@@ -27,17 +27,67 @@ const COMMANDS: &[(&str, &str)] = &[
 /// Flags by the words that other programs use.
 const FLAGS: &[(&str, &str)] = &[
     ("gpu", "--device cuda"),
-    ("gpus", "--device cuda"),
     ("cuda", "--device cuda"),
     ("cpu", "--device cpu"),
     ("no-cuda", "--device cpu"),
     ("output", "--out"),
     ("output-dir", "--out"),
+    ("checkpoint-dir", "--out"),
+    ("save-dir", "--out"),
+    ("log-dir", "--out"),
+    ("run-dir", "--out"),
     ("force", "--overwrite"),
     ("model", "--checkpoint"),
     ("weights", "--checkpoint"),
     ("input", "--data"),
+    ("dataset", "--data"),
+    ("train-data", "--data"),
+    ("label", "--target"),
     ("debug", "-vv"),
+    ("amp", "--set train.precision=\"bf16\""),
+    ("mixed-precision", "--set train.precision=\"bf16\""),
+    ("bf16", "--set train.precision=\"bf16\""),
+    ("fp16", "--set train.precision=\"f16\""),
+    ("half", "--set train.precision=\"f16\""),
+    ("fp32", "--set train.precision=\"f32\""),
+];
+
+const ONE_PROCESS_PER_GPU: &str =
+    "each GPU is a rank of its own: 'mpirun -n N ddp-train train ...', or 'ddp-train launch -n auto -- ...'";
+const RANKS_BY_MPI: &str = "ranks find each other through MPI: 'mpirun -n N --hostfile HOSTS ddp-train train ...', or 'ddp-train launch --hosts A:8,B:8 -- ...'";
+const COLUMNS: &str =
+    "all columns but the target are features; '--set data.drop=[\"NAME\"]' leaves columns out";
+const METRICS: &str =
+    "metrics are written to metrics.jsonl in the folder of the run, one JSON object per line";
+
+/// Tips for flags of other training programs that no flag or key stands for.
+const SENTENCES: &[(&str, &str)] = &[
+    ("gpus", ONE_PROCESS_PER_GPU),
+    ("num-gpus", ONE_PROCESS_PER_GPU),
+    ("n-gpus", ONE_PROCESS_PER_GPU),
+    ("devices", ONE_PROCESS_PER_GPU),
+    ("nproc", ONE_PROCESS_PER_GPU),
+    ("nproc-per-node", ONE_PROCESS_PER_GPU),
+    ("num-processes", ONE_PROCESS_PER_GPU),
+    ("np", ONE_PROCESS_PER_GPU),
+    ("ranks", ONE_PROCESS_PER_GPU),
+    ("world-size", ONE_PROCESS_PER_GPU),
+    ("rank", RANKS_BY_MPI),
+    ("local-rank", RANKS_BY_MPI),
+    ("node-rank", RANKS_BY_MPI),
+    ("nnodes", RANKS_BY_MPI),
+    ("hosts", RANKS_BY_MPI),
+    ("hostfile", RANKS_BY_MPI),
+    ("master-addr", RANKS_BY_MPI),
+    ("master-port", RANKS_BY_MPI),
+    ("rdzv-endpoint", RANKS_BY_MPI),
+    ("backend", "GPUs exchange gradients by NCCL and CPUs by MPI; '--device cpu' or '--device cuda' chooses"),
+    ("features", COLUMNS),
+    ("columns", COLUMNS),
+    ("usecols", COLUMNS),
+    ("wandb", METRICS),
+    ("tensorboard", METRICS),
+    ("logger", METRICS),
 ];
 
 /// The error with a tip in place of clap's, if it is about a word that is known by another name.
@@ -52,8 +102,17 @@ pub(super) fn with_tip(mut error: Error, program: &Command, args: &[OsString]) -
         }
         _ => None,
     };
+    // No argument of ours begins with a dash, so "to pass it as a value" never helps.
+    error.remove(ContextKind::TrailingArg);
+    let tip = tip.or_else(|| {
+        let is_unknown =
+            error.kind() == ErrorKind::UnknownArgument && error.get(ContextKind::SuggestedArg).is_none();
+        (is_unknown && has_flag(named_command(program, args), "set")).then(|| {
+            "'ddp-train config keys' lists the settings of a run; '--set KEY=VALUE' sets one".to_owned()
+        })
+    });
     if let Some(tip) = tip {
-        for kind in [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::TrailingArg] {
+        for kind in [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand] {
             error.remove(kind);
         }
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
@@ -88,14 +147,25 @@ fn has_flag(command: &Command, long: &str) -> bool {
 
 /// A tip for an argument that `command` does not take.
 fn argument_tip(word: &str, command: &Command, args: &[OsString]) -> Option<String> {
+    if word == "-c" && takes_a_config(command) {
+        return Some(config_tip(command));
+    }
     let Some(flag) = word.strip_prefix("--") else { return positional_tip(word, command, args) };
-    let flag = flag.split('=').next().unwrap_or(flag);
+    let flag = &flag.split('=').next().unwrap_or(flag).replace('_', "-");
+    if ["config", "config-file", "cfg"].contains(&&**flag) && takes_a_config(command) {
+        return Some(config_tip(command));
+    }
     // A flag of this command that is merely mistyped has clap's own tip.
-    if let Some((_, known)) = FLAGS.iter().find(|(name, _)| *name == flag) {
+    if let Some((_, known)) = FLAGS.iter().find(|(name, _)| name == flag) {
         let long = known.split(' ').next().and_then(|known| known.strip_prefix("--"));
         if long.is_none_or(|long| has_flag(command, long)) {
             return Some(format!("use '{known}'"));
         }
+    }
+    if let Some((_, sentence)) = SENTENCES.iter().find(|(name, _)| name == flag)
+        && takes_a_config(command)
+    {
+        return Some((*sentence).to_owned());
     }
     let key = key_for_flag(flag)?;
     let short = key.short_name().replace('_', "-");
@@ -103,8 +173,32 @@ fn argument_tip(word: &str, command: &Command, args: &[OsString]) -> Option<Stri
         return Some(format!("use '--{short}', which sets {}", key.name));
     }
     match has_flag(command, "set") {
-        true => Some(format!("set the config key: '--set {}={}'", key.name, key.example)),
+        true => {
+            let value = value_of(word, args).and_then(|typed| key.as_toml(typed));
+            let value = value.unwrap_or_else(|| key.example.to_owned());
+            Some(format!("set the config key: '--set {}={value}'", key.name))
+        }
         false => Some(format!("{} is a key of the run's config, which `train` takes by --set", key.name)),
+    }
+}
+
+/// Whether `command` trains by a config, which is an argument without a flag.
+fn takes_a_config(command: &Command) -> bool {
+    has_flag(command, "set") && command.get_positionals().next().is_some()
+}
+
+fn config_tip(command: &Command) -> String {
+    format!("the config needs no flag: 'ddp-train {} RUN.toml'", command.get_name())
+}
+
+/// The value that was typed with the flag `word`: after an equals sign, or as the next word.
+fn value_of<'a>(word: &str, args: &'a [OsString]) -> Option<&'a str> {
+    let name = word.split('=').next()?;
+    let mut words = args.iter().filter_map(|arg| arg.to_str());
+    let typed = words.find(|arg| arg.split('=').next() == Some(name))?;
+    match typed.split_once('=') {
+        Some((_, value)) => Some(value),
+        None => words.next().filter(|next| !next.starts_with('-')),
     }
 }
 

@@ -105,7 +105,7 @@ pub(super) const KEYS: &[Key] = &[
         .help("Columns that are not features")
         .default("[]")
         .example(r#"["id"]"#)
-        .synonyms(&["drop_columns", "exclude"]),
+        .synonyms(&["drop_columns", "exclude", "ignore", "ignore_columns"]),
     key("data.categorical", Kind::Texts { may_be_empty: true })
         .help("Columns whose values are names rather than quantities")
         .default("[]")

@@ -7,8 +7,8 @@ use super::error::{ConfigError, Result};
 use super::key::{Key, KeyDefault, Kind, Range, key, number, one_of, text};
 use super::key_table::KeyTable;
 use super::loss::{self, HeadLoss, Loss};
-use super::nearest::nearest;
-use super::raw::{RawConfig, Source};
+use super::nested::Place;
+use super::raw::RawConfig;
 use super::setting::Setting;
 use super::value::{ConfigEnum, ConfigValue, list, parse};
 use super::writer::Writer;
@@ -138,9 +138,12 @@ struct Table<'a> {
 }
 
 impl Table<'_> {
+    fn place(&self) -> Place<'_> {
+        Place { setting: self.setting, tables: "heads", table: &self.place }
+    }
+
     fn wrong(&self, expected: String, got: &str, hint: String) -> ConfigError {
-        let (at, key, got) = (self.setting.at(), "heads", format!("{got} in {}", self.place));
-        ConfigError::BadValue { at, key, expected, got, hint }
+        self.place().wrong(expected, got, hint)
     }
 
     /// The value of this key, or its default.
@@ -172,7 +175,6 @@ impl Table<'_> {
     }
 
     fn loss(&self, task: Task) -> Result<Loss> {
-        let mut settings = Vec::new();
         let none = toml::Table::new();
         let values = match self.values.get("loss") {
             None => &none,
@@ -186,17 +188,7 @@ impl Table<'_> {
                 ));
             }
         };
-        for (name, value) in values {
-            let full = format!("loss.{name}");
-            let Some(key) = LOSS.find(&full) else {
-                let expected =
-                    format!("heads whose `loss` has keys of [loss], and `{name}` is none of these");
-                return Err(self.wrong(expected, &format!("`{name}`"), LOSS.hint(&full)));
-            };
-            let (raw, origin) = (None, self.setting.origin.clone());
-            settings.push(Setting { key, value: value.clone(), raw, origin });
-        }
-        let raw = RawConfig::layered(LOSS, settings, Vec::new(), Source::Typed)?;
+        let raw = self.place().section("loss", values, LOSS)?;
         let loss = Loss::read(&raw, task, false, None).map_err(|error| self.within(error))?;
         match raw.given("loss.class_weights") {
             Some(setting) if loss.is_balanced() => {
@@ -209,19 +201,7 @@ impl Table<'_> {
 }
 
 fn entry(table: &Table<'_>) -> Result<(HeadConfig, HeadLoss)> {
-    let names = || HEAD_KEYS.iter().map(Key::short_name);
-    if let Some(unknown) = table.values.keys().find(|key| !names().any(|name| name == key.as_str())) {
-        let hint = match nearest(unknown, names()) {
-            Some(name) => format!("did you mean `{name}`?"),
-            None => EXAMPLE.to_owned(),
-        };
-        let names = names().collect::<Vec<_>>().join("`, `");
-        return Err(table.wrong(
-            format!("heads of `{names}`, and `{unknown}` is none of these"),
-            &format!("`{unknown}`"),
-            hint,
-        ));
-    }
+    table.place().check_names(table.values, &HEAD_KEYS.iter().map(Key::short_name).collect::<Vec<_>>())?;
     let name: String = table.require("name")?;
     let HeadTask(task) = table.require("task")?;
     let target: Vec<String> = table.get("target")?.unwrap_or_else(|| vec![name.clone()]);

@@ -274,6 +274,22 @@ impl Key {
     pub fn short_name(&self) -> &'static str {
         self.name.rsplit('.').next().unwrap_or(self.name)
     }
+
+    /// `typed` as a TOML value of this key; None if its type is another one.
+    pub fn as_toml(&self, typed: &str) -> Option<String> {
+        let text = || Value::String(typed.to_owned()).to_string();
+        match self.kind {
+            Kind::Bool => typed.parse::<bool>().ok().map(|value| value.to_string()),
+            Kind::Count { .. } => typed.parse::<u64>().ok().map(|value| value.to_string()),
+            Kind::Number(_) => {
+                typed.parse::<f64>().ok().filter(|value| value.is_finite()).map(|_| typed.to_owned())
+            }
+            Kind::OneOf(names) => names.contains(&typed).then(text),
+            Kind::Text => Some(text()),
+            Kind::Texts { .. } | Kind::AnyTexts => Some(format!("[{}]", text())),
+            _ => None,
+        }
+    }
 }
 
 impl Kind {

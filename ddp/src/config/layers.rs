@@ -8,7 +8,7 @@ use toml::Value;
 use super::error::{ConfigError, Result};
 use super::key::{Key, KeyDefault, Kind, Range, count, key, number, one_of, switch};
 use super::limits::MAX_WIDTH;
-use super::nearest::nearest;
+use super::nested::Place;
 use super::setting::Setting;
 use super::value::{ConfigEnum, ConfigValue, list, parse};
 
@@ -260,27 +260,19 @@ fn read_list(
 }
 
 fn read_entry(table: Table<'_>, place: &str) -> Result<LayerEntry> {
-    let wrong = |expected: String, got: String, hint: String| {
-        let (at, key) = (table.at.at(), "model.layers");
-        ConfigError::BadValue { at, key, expected, got: format!("{got} in {place}"), hint }
-    };
     let example = || table.at.for_example();
     let Some(kind) = table.setting("kind") else {
-        return Err(wrong("layers that each have a `kind`".to_owned(), "none".to_owned(), example()));
+        let here = Place { setting: table.at, tables: "layers", table: place };
+        return Err(here.wrong("layers that each have a `kind`".to_owned(), "none", example()));
     };
     let kind = kind.name().map_err(|error| within(error, place))?;
     let &(_, required, optional) = KINDS.iter().find(|row| row.0 == kind).expect("a name of the row");
     let allowed = || required.iter().chain(optional).copied().chain(["kind", "repeat"]);
-    for name in table.values.keys() {
-        if !allowed().any(|allowed| allowed == name) {
-            let names = allowed().collect::<Vec<_>>().join("`, `");
-            let hint =
-                nearest(name, allowed()).map_or_else(example, |name| format!("did you mean `{name}`?"));
-            return Err(wrong(format!("`{kind}` layers of `{names}`"), format!("`{name}`"), hint));
-        }
-    }
+    let tables = format!("`{kind}` layers");
+    let here = Place { setting: table.at, tables: &tables, table: place };
+    here.check_names(table.values, &allowed().collect::<Vec<_>>())?;
     if let Some(missing) = required.iter().find(|name| !table.values.contains_key(**name)) {
-        return Err(wrong(format!("`{kind}` layers with `{missing}`"), "none".to_owned(), example()));
+        return Err(here.wrong(format!("`{kind}` layers with `{missing}`"), "none", example()));
     }
     let layer = read_layer(kind, &table, place).map_err(|error| within(error, place))?;
     let repeat = table.require("repeat").map_err(|error| within(error, place))?;

@@ -17,7 +17,7 @@ pub(super) const KEYS: &[Key] = &[count("log.every_steps", 1, MAX_STEPS)
     .help("Optimiser steps between two `step` events in metrics.jsonl")
     .default("50")
     .hint("1 logs each step")
-    .synonyms(&["log_every"])
+    .synonyms(&["log_every", "log_interval", "logging_steps", "log_every_n_steps"])
     .may_change()];
 
 impl LogConfig {

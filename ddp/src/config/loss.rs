@@ -87,7 +87,8 @@ pub(super) const KEYS: &[Key] = &[
     one_of("loss.kind", LossKind::NAMES)
         .help("Loss; \"auto\" is cross_entropy, bce or mse, by the task; ordinal is for classes in an order, see data.class_order")
         .default_depends("cross_entropy for classification, bce for multilabel, mse for regression")
-        .example(r#""auto""#),
+        .example(r#""auto""#)
+        .synonyms(&["loss", "loss_fn", "criterion", "objective"]),
     number("loss.label_smoothing", Range::from_below(0.0, 1.0, "a fraction from 0 to below 1"))
         .help("Label smoothing of cross_entropy, as in PyTorch, and of focal on classes")
         .default("0.0")

@@ -29,6 +29,7 @@ mod loss_kind;
 mod model;
 mod name;
 mod nearest;
+mod nested;
 mod optimizer;
 mod origin;
 mod overrides;

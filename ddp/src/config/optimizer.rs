@@ -6,8 +6,8 @@ use toml::Value;
 use super::error::Result;
 use super::key::{Key, Kind, Range, key, number, one_of, switch, text};
 use super::key_table::KeyTable;
-use super::nearest::nearest;
-use super::raw::{RawConfig, Source};
+use super::nested::Place;
+use super::raw::RawConfig;
 use super::schedule::{self, ScheduleConfig};
 use super::setting::{Setting, as_number};
 use super::value::{ConfigEnum, ConfigValue as _, list};
@@ -263,22 +263,22 @@ fn default_momentum(kind: OptimizerKind) -> f64 {
 /// Reads the list of tables in `optimizer.groups`.
 fn groups(setting: &Setting) -> Result<Vec<ParamGroup>> {
     match setting.value.as_array() {
-        Some(items) => items.iter().map(|item| group(setting, item)).collect(),
+        Some(items) => {
+            let read = |(index, item)| group(setting, item, &format!("group {}", index + 1));
+            items.iter().enumerate().map(read).collect()
+        }
         None => Err(setting.bad("a list of groups", setting.for_example())),
     }
 }
 
-fn group(setting: &Setting, item: &Value) -> Result<ParamGroup> {
-    let names = || GROUP_KEYS.iter().map(Key::short_name);
+/// Reads a group; `name` is its place in the list.
+fn group(setting: &Setting, item: &Value, name: &str) -> Result<ParamGroup> {
     let example = || setting.for_example();
     let Some(table) = item.as_table() else {
         return Err(setting.bad("a list of groups, each in braces", example()));
     };
-    if let Some(key) = table.keys().find(|key| !names().any(|name| name == key.as_str())) {
-        let hint = nearest(key, names()).map_or_else(example, |key| format!("did you mean `{key}`?"));
-        let names = names().collect::<Vec<_>>().join("`, `");
-        return Err(setting.bad(format!("groups of `{names}`, and `{key}` is none of these"), hint));
-    }
+    let place = Place { setting, tables: "groups", table: name };
+    place.check_names(table, &GROUP_KEYS.iter().map(Key::short_name).collect::<Vec<_>>())?;
     let Some(pattern) = table.get("match").and_then(Value::as_str) else {
         return Err(setting.bad("groups that each `match` a pattern of names", example()));
     };
@@ -299,28 +299,17 @@ fn group(setting: &Setting, item: &Value) -> Result<ParamGroup> {
         pattern: pattern.to_owned(),
         lr_scale: number("lr_scale")?.unwrap_or(1.0),
         weight_decay: number("weight_decay")?,
-        schedule: table.get("schedule").map(|schedule| group_schedule(setting, schedule)).transpose()?,
+        schedule: table.get("schedule").map(|schedule| group_schedule(place, schedule)).transpose()?,
     })
 }
 
 /// Reads the schedule of a group as `[schedule]` is read.
-fn group_schedule(setting: &Setting, item: &Value) -> Result<ScheduleConfig> {
+fn group_schedule(place: Place<'_>, item: &Value) -> Result<ScheduleConfig> {
     let Some(table) = item.as_table() else {
         let hint = format!("for example schedule = {}", GROUP_KEYS[3].example);
-        return Err(setting.bad("groups whose `schedule` is a table", hint));
+        return Err(place.wrong("groups whose `schedule` is a table".to_owned(), &item.to_string(), hint));
     };
-    let mut settings = Vec::new();
-    for (name, value) in table {
-        let full = format!("schedule.{name}");
-        let Some(key) = SCHEDULE.find(&full) else {
-            let expected =
-                format!("groups whose `schedule` has keys of [schedule], and `{name}` is none of these");
-            return Err(setting.bad(expected, SCHEDULE.hint(&full)));
-        };
-        let (raw, origin) = (None, setting.origin.clone());
-        settings.push(Setting { key, value: value.clone(), raw, origin });
-    }
-    ScheduleConfig::read(&RawConfig::layered(SCHEDULE, settings, Vec::new(), Source::Typed)?)
+    ScheduleConfig::read(&place.section("schedule", table, SCHEDULE)?)
 }
 
 impl ParamGroup {

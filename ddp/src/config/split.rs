@@ -4,7 +4,7 @@ use toml::Value;
 
 use super::error::Result;
 use super::key::{Key, Kind, key, text};
-use super::nearest::nearest;
+use super::nested::Place;
 use super::setting::Setting;
 use super::value::ConfigValue as _;
 
@@ -58,15 +58,11 @@ const ONE_OF: &str = "a table with one of `column`, `group` and `time`";
 impl Split {
     /// Reads the table; `fraction` is `data.eval_fraction`.
     pub(super) fn read(setting: &Setting, fraction: Option<&Setting>) -> Result<Self> {
-        let names = || SPLIT_KEYS.iter().map(Key::short_name);
         let Some(table) = setting.value.as_table() else {
             return Err(setting.bad(ONE_OF, example()));
         };
-        if let Some(key) = table.keys().find(|key| !names().any(|name| name == key.as_str())) {
-            let hint = nearest(key, names()).map_or_else(example, |key| format!("did you mean `{key}`?"));
-            let names = names().collect::<Vec<_>>().join("`, `");
-            return Err(setting.bad(format!("a table of `{names}`, and `{key}` is none of these"), hint));
-        }
+        let place = Place { setting, tables: "a table", table: "" };
+        place.check_names(table, &SPLIT_KEYS.iter().map(Key::short_name).collect::<Vec<_>>())?;
         let kinds: Vec<&str> =
             ["column", "group", "time"].into_iter().filter(|kind| table.contains_key(*kind)).collect();
         let [kind] = kinds[..] else { return Err(setting.bad(ONE_OF, example())) };

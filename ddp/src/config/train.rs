@@ -152,7 +152,7 @@ pub(super) const KEYS: &[Key] = &[
         .help("Rows per rank and micro-batch")
         .default("32")
         .hint(ROWS_HINT)
-        .synonyms(&["batch", "micro_batch_size"])
+        .synonyms(&["batch", "bs", "micro_batch_size"])
         .may_change(),
     count("train.global_batch_size", 1, MAX_ROWS)
         .help("Rows per optimiser step, over all ranks and micro-batches")
@@ -170,7 +170,7 @@ pub(super) const KEYS: &[Key] = &[
         .default("1")
         .example("4")
         .hint("1 switches accumulation off")
-        .synonyms(&["gradient_accumulation_steps", "accumulate_grad_batches"])
+        .synonyms(&["gradient_accumulation_steps", "accumulate_grad_batches", "accumulate", "accumulation_steps"])
         .may_change(),
     number("train.clip_grad_norm", Range::at_least(0.0, "a number of 0 or above"))
         .help("Largest 2-norm of the gradient; 0 means no clipping")
@@ -229,7 +229,7 @@ pub(super) const KEYS: &[Key] = &[
         .help("Metrics that evaluations measure: names of docs/metrics.md, \"default\", \"all\" (the costly ones at the end only)")
         .absent("four metrics of the task")
         .example(r#"["default", "roc_auc"]"#)
-        .synonyms(&["metrics"])
+        .synonyms(&["metrics", "metric"])
         .may_change(),
     switch("train.train_metrics")
         .help("Evaluate the training rows too after each epoch, at the cost of a forward pass over them")

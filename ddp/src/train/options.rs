@@ -15,12 +15,12 @@ use crate::train::withheld::NonFinite;
 /// Whether steps on a GPU are captured once and replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum GraphMode {
-    /// Where the driver and NCCL can; else kernel by kernel.
+    /// Replay a captured graph where driver and NCCL allow it; else launch kernel by kernel.
     #[default]
     Auto,
-    /// Same as `Auto`, but a capture that fails ends the run with its error; no effect on the CPU.
+    /// Like `auto`, but a failed capture ends the run with its error; no effect on the CPU.
     On,
-    /// Never.
+    /// Launch kernel by kernel.
     Off,
 }
 

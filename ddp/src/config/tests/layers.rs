@@ -69,7 +69,7 @@ fn what_is_wrong_with_a_layer_is_said_with_its_place() {
     );
     refused(
         "{ kind = \"dropout\", p = 0.1, outfeatures = 3 }",
-        &["`dropout` layers of `p`, `kind`, `repeat`"],
+        &["`dropout` layers with the keys `p`, `kind`, `repeat`"],
     );
     refused(
         "{ kind = \"glu\", out_feature = 3 }",

@@ -86,7 +86,7 @@ fn groups_are_read_from_either_form_of_toml() {
     assert_eq!(from_text(tables).unwrap().optimizer.groups, want);
     assert_refused(
         from_sets(&["optimizer.groups=[{match=\"a\",lr_scal=1}]"]),
-        &["`lr_scal` is none of these", "did you mean `lr_scale`?"],
+        &["groups with the keys `match`, ", "got the key `lr_scal` in group 1", "did you mean `lr_scale`?"],
     );
     assert_refused(from_sets(&["optimizer.groups=[{match=\"a[\"}]"]), &["\"a[\" is none: "]);
 }
