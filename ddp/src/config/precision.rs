@@ -21,6 +21,9 @@
 //! bf16 has the range of f32 and 8 bits; f16 has 11 bits, a largest value of 65,504 and, but for subnormal numbers, a smallest one of
 //! 6e-5. So f16 alone needs scaled gradients (the room `optim`, `loss_scaler.rs`). The CPU widens and multiplies in f32: there, short
 //! formats serve tests and save no time, and `tf32` is f32.
+//!
+//! A network of one's own can also be in f64, throughout, on one rank: a reference for gradient checks and for training loops of one's
+//! own. Runs and trainers have no such format.
 
 use ddp_kernels::DType;
 use ddp_kernels::ops::MatmulMode;
@@ -37,10 +40,12 @@ pub enum Precision {
     Bf16,
     /// The same in IEEE half precision, with the loss scaled so that gradients stay within its range.
     F16,
+    /// IEEE double precision throughout, for a [`Network`](crate::model::Network) that no trainer trains; not in configs.
+    F64,
 }
 
 impl Precision {
-    /// All of them.
+    /// Number formats of runs.
     pub const ALL: [Precision; 4] = [Precision::F32, Precision::Tf32, Precision::Bf16, Precision::F16];
 
     /// Its name in configs and reports.
@@ -50,7 +55,18 @@ impl Precision {
             Precision::Tf32 => "tf32",
             Precision::Bf16 => "bf16",
             Precision::F16 => "f16",
+            Precision::F64 => "f64",
         }
+    }
+
+    /// Format of weights that are updated, of sums, and of outputs.
+    pub fn master(self) -> DType {
+        if self == Precision::F64 { DType::F64 } else { DType::F32 }
+    }
+
+    /// Whether activations are shorter than the weights that are updated.
+    pub fn is_short(self) -> bool {
+        self.activations() != self.master()
     }
 
     /// Format of activations and their gradients.
@@ -59,6 +75,7 @@ impl Precision {
             Precision::F32 | Precision::Tf32 => DType::F32,
             Precision::Bf16 => DType::BF16,
             Precision::F16 => DType::F16,
+            Precision::F64 => DType::F64,
         }
     }
 
@@ -71,7 +88,7 @@ impl Precision {
     pub fn matmul_mode(self) -> MatmulMode {
         match self {
             Precision::Tf32 => MatmulMode::Tf32,
-            Precision::F32 | Precision::Bf16 | Precision::F16 => MatmulMode::Strict,
+            Precision::F32 | Precision::Bf16 | Precision::F16 | Precision::F64 => MatmulMode::Strict,
         }
     }
 }

@@ -34,6 +34,12 @@ pub enum ExchangeError {
          never meet\nhint: use `layer_norm` or `rms_norm` layers, or `train.deterministic = true`"
     )]
     TreeOfStatistics,
+    /// A model in f64.
+    #[error(
+        "ranks exchange gradients in f32, and the model is in f64\nhint: create it with Precision::F32; in f64 train it on one rank with \
+         `Network::{{forward, backward}}` and `Optimizer::step_on`"
+    )]
+    Double,
     /// Sums over whole parameters on sharded state with the fixed tree.
     #[error(
         "with `comm.zero` above 0, `optimizer.kind = \"{optimizer}\"` sums squares of parameters shard by shard, and the shards depend on the number of ranks; `train.deterministic = \"world\"` allows no such sum\nhint: use `comm.zero = 0`"

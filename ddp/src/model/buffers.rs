@@ -28,7 +28,7 @@ pub struct BufferPlan<'a> {
 /// The buffers of a model, each a `T`.
 #[derive(Debug)]
 pub(crate) struct Buffers<T> {
-    /// Parameters in f32, as the optimiser updates them.
+    /// Parameters as the optimiser updates them: f32, or f64 in f64.
     pub(crate) master_weights: T,
     /// Parameters as matmuls read them, where that is another format.
     pub(crate) compute_weights: Option<T>,
@@ -64,7 +64,8 @@ impl<T> Buffers<T> {
         flat_len: usize,
         make: &mut impl FnMut(&BufferSpec) -> Result<T, E>,
     ) -> Result<Self, E> {
-        let format = plan.sizes.precision.activations();
+        let precision = plan.sizes.precision;
+        let (format, master) = (precision.activations(), precision.master());
         let weights = |dtype| BufferSpec { kind: MemoryUse::Parameters, dims: vec![flat_len], dtype };
         let gradient = BufferSpec::activations(&[plan.gradient_len], format);
         let of_layer = |layer: &dyn Layer| layer.buffers(plan.sizes);
@@ -75,15 +76,15 @@ impl<T> Buffers<T> {
                 .iter()
                 .map(|step| of_layer(&*step.layer).iter().map(&mut *make).collect())
                 .collect::<Result<_, E>>()?,
-            master_weights: make(&weights(DType::F32))?,
-            compute_weights: if format == DType::F32 { None } else { Some(make(&weights(format))?) },
+            master_weights: make(&weights(master))?,
+            compute_weights: precision.is_short().then(|| make(&weights(format))).transpose()?,
             gradients: (0..plan.n_gradients).map(|_| make(&gradient)).collect::<Result<_, E>>()?,
             shares: plan
                 .shares
                 .iter()
-                .map(|&len| make(&BufferSpec::workspace(len, DType::F32)))
+                .map(|&len| make(&BufferSpec::workspace(len, master)))
                 .collect::<Result<_, E>>()?,
-            workspace: make(&BufferSpec::workspace(plan.workspace_len, DType::F32))?,
+            workspace: make(&BufferSpec::workspace(plan.workspace_len, master))?,
         })
     }
 }
@@ -100,7 +101,7 @@ impl BufferPlan<'_> {
     pub fn input_format(&self) -> DType {
         let sizes = Sizes { max_rows: self.max_rows, device: self.device, precision: self.precision };
         let plan = Plan::new(layers::of_spec(self.spec), self.layout, self.spec.n_features(), sizes);
-        plan.short_input().unwrap_or(DType::F32)
+        plan.short_input().unwrap_or(self.precision.master())
     }
 
     /// Elements of the weights that passes read in f32.

@@ -60,8 +60,8 @@ pub enum ModelError {
         /// The central difference quotient.
         quotient: f64,
     },
-    /// A gradient check of a model in another number format than f32.
-    #[error("a gradient check needs a model in f32, got one in {}\nhint: create the network with Precision::F32", precision.name())]
+    /// A gradient check of a model in a short number format.
+    #[error("a gradient check needs a model in f32 or f64, got one in {}\nhint: create the network with Precision::F64", precision.name())]
     GradcheckPrecision {
         /// The model's number format.
         precision: Precision,

@@ -1,6 +1,6 @@
 //! The forward pass: walks the plan from the first layer to the last.
 
-use ddp_kernels::{DType, KernelError, TensorRef};
+use ddp_kernels::{KernelError, TensorRef};
 
 use super::all_ranks::{AllRanks, reborrow};
 use super::buffers::Buffers;
@@ -8,6 +8,7 @@ use super::layer::Layer;
 use super::network::{Network, view};
 use super::pass::{DropoutStep, ForwardPass, ParamViews};
 use super::plan::{Step, Value};
+use crate::config::precision::Precision;
 
 impl Network {
     /// Computes the outputs of `x: [B, features]`, whose last columns are the codes of the embeddings; with `dropout`, as in
@@ -56,9 +57,13 @@ impl Network {
     ) -> Result<(), KernelError> {
         let (n_rows, _) = x.shape().rows_cols();
         let matmul_mode = self.precision().matmul_mode();
-        let is_converted = x.dtype() != DType::F32;
+        let is_converted = x.dtype() != self.precision().master();
         if is_converted && x.dtype() != self.input_format() {
-            let (operand, takes) = (x.operand("x").into(), "f32 and the format of activations");
+            let takes = match self.precision() {
+                Precision::F64 => "f64 in a model in f64",
+                _ => "f32 and the format of activations",
+            };
+            let operand = x.operand("x").into();
             return Err(KernelError::DTypeUnsupported { op: "forward", operand, takes });
         }
         let Buffers { master_weights, compute_weights, values, own, workspace, .. } = &mut self.buffers;

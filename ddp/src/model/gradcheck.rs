@@ -1,6 +1,6 @@
 //! Compares a model's gradients with difference quotients: a test for layers of one's own.
 
-use ddp_kernels::{DType, KernelError, Tensor, TensorRef, ops};
+use ddp_kernels::{DType, Device, KernelError, Tensor, TensorRef, ops};
 
 use super::{LocalGradients, ModelError, Network};
 use crate::config::precision::Precision;
@@ -9,10 +9,11 @@ use crate::config::precision::Precision;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GradcheckOptions {
     /// Step of a weight to both sides.
-    pub step: f32,
+    pub step: f64,
     /// Largest difference between gradient and difference quotient, in units of `1 + |quotient|`.
     ///
-    /// The model computes in f32, so a quotient has an error of about `6e-8 · |loss| / step + step² · |third derivative| / 6`.
+    /// A quotient has an error of about `ε · |loss| / step + step² · |third derivative| / 6`, where ε is 6e-8 of a model in f32 and
+    /// 1e-16 of one in f64.
     pub tolerance: f64,
     /// Most elements checked of each parameter, evenly spread over it.
     pub max_elements: usize,
@@ -26,16 +27,24 @@ impl Default for GradcheckOptions {
     }
 }
 
-/// Compares the gradient of each parameter with central differences, on rows `x`, `[B, n_features]`, without dropout.
+impl GradcheckOptions {
+    /// For models in f64: a step of 2⁻¹⁵ and a tolerance of 1e-6.
+    pub fn f64() -> Self {
+        GradcheckOptions { step: 1.0 / 32768.0, tolerance: 1e-6, ..GradcheckOptions::default() }
+    }
+}
+
+/// Compares the gradient of each parameter with central differences, on rows `x`, `[B, n_features]`, without dropout, in f32 or, much
+/// closer, in f64.
 ///
 /// The loss is the sum of the outputs times random numbers in ±1. The gradient that a layer passes on to its input shows in the
 /// parameters of the layers before it, so put a linear layer in front of the layer to check. The weights are unchanged afterwards.
 ///
 /// # Errors
 /// [`ModelError::Gradcheck`] with the first element that differs; [`ModelError::GradcheckPrecision`] for a model that does not
-/// compute in f32; [`ModelError::Kernel`] from the passes.
+/// compute in f32 or f64; [`ModelError::Kernel`] from the passes.
 ///
-/// Source: `torch.autograd.gradcheck`, for f32.
+/// Source: `torch.autograd.gradcheck`.
 ///
 /// ```
 /// use ddp::config::precision::Precision;
@@ -44,10 +53,14 @@ impl Default for GradcheckOptions {
 /// use ddp::prelude::*;
 ///
 /// let spec = ModelSpec::plain(&[4, 5, 3], Activation::Tanh);
+/// let x = Tensor::randn(&[8, 4], DType::F64, Device::Cpu, 1)?;
+/// let mut network = Network::new(spec.clone(), 8, Device::Cpu, Precision::F64)?;
+/// network.initialize(0)?;
+/// gradcheck(&mut network, x.view(), &GradcheckOptions::f64())?;
+///
 /// let mut network = Network::new(spec, 8, Device::Cpu, Precision::F32)?;
 /// network.initialize(0)?;
-/// let x = Tensor::randn(&[8, 4], DType::F32, Device::Cpu, 1)?;
-/// gradcheck(&mut network, x.view(), &GradcheckOptions::default())?;
+/// gradcheck(&mut network, x.to_dtype(DType::F32)?.view(), &GradcheckOptions::default())?;
 /// # Ok::<(), ddp::model::ModelError>(())
 /// ```
 pub fn gradcheck(
@@ -55,48 +68,61 @@ pub fn gradcheck(
     x: TensorRef<'_>,
     options: &GradcheckOptions,
 ) -> Result<(), ModelError> {
-    if network.precision() != Precision::F32 {
+    if !matches!(network.precision(), Precision::F32 | Precision::F64) {
         return Err(ModelError::GradcheckPrecision { precision: network.precision() });
     }
     let (n_rows, _) = x.shape().rows_cols();
-    let device = network.device();
-    let d_outputs = Tensor::rand(&[n_rows, network.n_outputs()], DType::F32, device, options.seed)?;
+    let (device, format) = (network.device(), network.precision().master());
+    let d_outputs = Tensor::rand(&[n_rows, network.n_outputs()], format, device, options.seed)?;
     let d_outputs = &d_outputs * 2.0 - 1.0;
-    let host_d = d_outputs.to_vec::<f32>()?;
+    let host_d = on_host(d_outputs.view())?;
 
-    let mut grads = Tensor::zeros(&[network.layout().flat_len()], DType::F32, device)?;
+    let mut grads = Tensor::zeros(&[network.layout().flat_len()], format, device)?;
     network.forward(x, None)?;
     ops::copy(d_outputs.view(), network.outputs_and_gradient(n_rows)?.1)?;
     network.backward(x, None, false, &mut LocalGradients(grads.view_mut()))?;
-    let grads = grads.to_vec::<f32>()?;
+    let grads = on_host(grads.view())?;
 
-    let weights = network.weights().to_vec::<f32>()?;
+    let weights = on_host(network.weights().view())?;
     let result = compare(network, x, &weights, &grads, &host_d, options);
-    network.set_weights(TensorRef::from_slice(&weights, &[weights.len()])?)?;
+    set_weights(network, &weights)?;
     result
+}
+
+/// The values in f64, which holds every f32.
+fn on_host(values: TensorRef<'_>) -> Result<Vec<f64>, KernelError> {
+    values.to_tensor()?.to_dtype(DType::F64)?.to_vec()
+}
+
+/// Sets the weights, rounded to the network's format.
+fn set_weights(network: &mut Network, weights: &[f64]) -> Result<(), KernelError> {
+    let weights = Tensor::from_slice(weights, &[weights.len()], Device::Cpu)?;
+    network.set_weights(weights.to_dtype(network.precision().master())?.view())
 }
 
 fn compare(
     network: &mut Network,
     x: TensorRef<'_>,
-    weights: &[f32],
-    grads: &[f32],
-    d_outputs: &[f32],
+    weights: &[f64],
+    grads: &[f64],
+    d_outputs: &[f64],
     options: &GradcheckOptions,
 ) -> Result<(), ModelError> {
     let mut moved = weights.to_vec();
+    let is_double = network.precision() == Precision::F64;
+    let rounded = |weight: f64| if is_double { weight } else { f64::from(weight as f32) };
     for slot in network.layout().slots().to_vec() {
         for element in spread(slot.numel(), options.max_elements) {
             let i = slot.start + element;
-            let mut loss_at = |weight: f32| -> Result<f64, KernelError> {
+            let mut loss_at = |weight: f64| -> Result<f64, KernelError> {
                 moved[i] = weight;
                 let loss = loss(network, x, &moved, d_outputs);
                 moved[i] = weights[i];
                 loss
             };
-            let (above, below) = (weights[i] + options.step, weights[i] - options.step);
-            let quotient = (loss_at(above)? - loss_at(below)?) / (f64::from(above) - f64::from(below));
-            let gradient = f64::from(grads[i]);
+            let (above, below) = (rounded(weights[i] + options.step), rounded(weights[i] - options.step));
+            let quotient = (loss_at(above)? - loss_at(below)?) / (above - below);
+            let gradient = grads[i];
             let is_close = (gradient - quotient).abs() <= options.tolerance * (1.0 + quotient.abs());
             if !is_close {
                 return Err(ModelError::Gradcheck { name: slot.name.clone(), element, gradient, quotient });
@@ -110,13 +136,13 @@ fn compare(
 fn loss(
     network: &mut Network,
     x: TensorRef<'_>,
-    weights: &[f32],
-    d_outputs: &[f32],
+    weights: &[f64],
+    d_outputs: &[f64],
 ) -> Result<f64, KernelError> {
-    network.set_weights(TensorRef::from_slice(weights, &[weights.len()])?)?;
+    set_weights(network, weights)?;
     network.forward(x, None)?;
-    let outputs = network.outputs(x.shape().rows_cols().0)?.to_vec::<f32>()?;
-    Ok(outputs.iter().zip(d_outputs).map(|(y, d)| f64::from(*y) * f64::from(*d)).sum())
+    let outputs = on_host(network.outputs(x.shape().rows_cols().0)?)?;
+    Ok(outputs.iter().zip(d_outputs).map(|(y, d)| y * d).sum())
 }
 
 /// At most `max` of the numbers below `n`, evenly spread.
@@ -127,7 +153,7 @@ fn spread(n: usize, max: usize) -> impl Iterator<Item = usize> {
 
 #[cfg(test)]
 mod tests {
-    use ddp_kernels::{Device, TensorMut};
+    use ddp_kernels::TensorMut;
 
     use super::*;
     use crate::model::layer::{Layer, Sizes};
@@ -193,7 +219,7 @@ mod tests {
             assert!(error.contains("gradient check: layers.0.") && error.contains("hint: "), "{error}");
         }
         let error = check(3.0, Precision::Bf16).unwrap_err().to_string();
-        assert!(error.contains("needs a model in f32, got one in bf16"), "{error}");
+        assert!(error.contains("needs a model in f32 or f64, got one in bf16"), "{error}");
     }
 
     #[test]

@@ -73,7 +73,7 @@ impl Network {
         let mut make =
             |buffer: &BufferSpec| Tensor::zeros_for(buffer.kind, &buffer.dims, buffer.dtype, sizes.device);
         let buffers = Buffers::make(&plan, layout.flat_len(), &mut make)?;
-        let registered = Registered::new(plan.steps.iter().map(|step| &*step.layer), sizes.device)?;
+        let registered = Registered::new(plan.steps.iter().map(|step| &*step.layer), sizes)?;
         Ok(Network { plan, layout, buffers, registered, has_whole_weights: true })
     }
 
@@ -118,7 +118,16 @@ impl Network {
     /// # Errors
     /// None for the weights that a model makes itself.
     pub fn initialize_as(&mut self, weight_init: WeightInit, seed: u64) -> Result<()> {
-        init::initialize(&self.layout, &mut self.buffers.master_weights, weight_init, seed)?;
+        let weights = &mut self.buffers.master_weights;
+        match weights.dtype() {
+            DType::F32 => init::initialize(&self.layout, weights, weight_init, seed)?,
+            // The same numbers in every precision.
+            _ => {
+                let mut drawn = Tensor::zeros(weights.dims(), DType::F32, weights.device())?;
+                init::initialize(&self.layout, &mut drawn, weight_init, seed)?;
+                ops::convert(drawn.view(), weights.view_mut())?;
+            }
+        }
         self.refresh_compute_weights(0..self.layout.flat_len())
     }
 
@@ -224,9 +233,9 @@ impl Network {
         self.plan.n_features
     }
 
-    /// The format in which passes read their input without converting it; f32 input they take in any case.
+    /// The format in which passes read their input without converting it; f32 input they take in any case, except in f64.
     pub fn input_format(&self) -> DType {
-        self.plan.short_input().unwrap_or(DType::F32)
+        self.plan.short_input().unwrap_or(self.precision().master())
     }
 
     /// Number formats.
@@ -316,7 +325,7 @@ pub(super) fn view<'a>(values: &'a [Tensor], value: Value, x: TensorRef<'a>) -> 
     let (n_rows, _) = x.shape().rows_cols();
     match value {
         Value::Input => Ok(x),
-        CONVERTED if x.dtype() != DType::F32 => Ok(x),
+        CONVERTED if matches!(x.dtype(), DType::BF16 | DType::F16) => Ok(x),
         Value::Buffer(index) => values[index].view().rows(0, n_rows),
     }
 }

@@ -88,9 +88,8 @@ impl Plan {
         n_features: usize,
         sizes: Sizes,
     ) -> Self {
-        let format = sizes.precision.activations();
         let has_tables = matches!(layers.first().map(|first| first.kind()), Some(LayerKind::Embedding(_)));
-        if format != DType::F32 && !has_tables {
+        if sizes.precision.is_short() && !has_tables {
             layers.insert(0, Box::new(Cast::new(n_features)));
         }
         let layers = fuse(layers, sizes.device);
@@ -103,8 +102,8 @@ impl Plan {
             panic!("a model computes something");
         };
         let mut values = values;
-        // The outputs are f32 in every precision: the loss is computed from them.
-        values[output].dtype = DType::F32;
+        // The loss is computed from the outputs.
+        values[output].dtype = sizes.precision.master();
         let shares = place_parameters(&mut steps, layout);
         let n_gradients = plan_backward(&mut steps, layout);
         Plan {
@@ -124,7 +123,7 @@ impl Plan {
     /// The layers of which the plan was made, but for activations that were fused: a plan of them is the same one.
     pub(crate) fn into_layers(self) -> Vec<Box<dyn Layer>> {
         let begins_with_cast = self.steps.first().is_some_and(|first| first.layer.kind() == LayerKind::Cast);
-        let n_inserted = usize::from(begins_with_cast && self.sizes.precision.activations() != DType::F32);
+        let n_inserted = usize::from(begins_with_cast && self.sizes.precision.is_short());
         self.steps.into_iter().skip(n_inserted).map(|step| step.layer).collect()
     }
 
@@ -144,8 +143,9 @@ impl Plan {
         let [cast, rest @ ..] = &self.steps[..] else { return None };
         let is_overwritten = |step: &Step| step.y == cast.y && step.layer.kind() != LayerKind::SkipBegin;
         let is_first = cast.layer.kind() == LayerKind::Cast && cast.y == CONVERTED;
-        let format = self.sizes.precision.activations();
-        (is_first && format != DType::F32 && !rest.iter().any(is_overwritten)).then_some(format)
+        let precision = self.sizes.precision;
+        (is_first && precision.is_short() && !rest.iter().any(is_overwritten))
+            .then_some(precision.activations())
     }
 
     /// Ranges of the flat buffer of weights that passes read in f32, disjoint and in order; of the others they read the copy in the
@@ -159,7 +159,7 @@ impl Plan {
 
     fn master_reads_of(&self, step: &Step) -> impl Iterator<Item = Range<usize>> {
         let outputs = match step.y {
-            Value::Input => DType::F32,
+            Value::Input => self.sizes.precision.master(),
             Value::Buffer(index) => self.values[index].dtype,
         };
         let params = step.params.iter().enumerate();

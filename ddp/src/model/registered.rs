@@ -1,9 +1,10 @@
 //! The registered buffers of a model, by layer and by name.
 
-use ddp_kernels::{Device, KernelError, MemoryUse, Tensor, ops};
+use ddp_kernels::{DType, KernelError, MemoryUse, Tensor, ops};
 
-use super::layer::Layer;
+use super::layer::{Layer, Sizes};
 use super::registered_buffer::RegisteredBuffer;
+use crate::config::precision::Precision;
 
 type Result<T> = std::result::Result<T, KernelError>;
 
@@ -26,18 +27,23 @@ struct Entry {
 }
 
 impl Registered {
-    /// Copies the initial values of all layers to `device`.
+    /// Copies the initial values of all layers to the device; f32 becomes f64 in a model in f64.
     ///
     /// # Panics
     /// If two buffers have the same name.
-    pub(super) fn new<'a>(layers: impl Iterator<Item = &'a dyn Layer>, device: Device) -> Result<Self> {
+    pub(super) fn new<'a>(layers: impl Iterator<Item = &'a dyn Layer>, sizes: Sizes) -> Result<Self> {
         let mut registered = Registered::default();
         for (layer, this) in layers.enumerate() {
             let mut tensors = Vec::new();
             for (index, buffer) in this.registered_buffers()?.into_iter().enumerate() {
                 let RegisteredBuffer { name, values, is_saved, is_averaged } = buffer;
                 assert!(registered.find(&name).is_none(), "two registered buffers are named {name}");
-                let mut own = Tensor::zeros_for(MemoryUse::Other, values.dims(), values.dtype(), device)?;
+                let values = match values.dtype() {
+                    DType::F32 if sizes.precision == Precision::F64 => values.to_dtype(DType::F64)?,
+                    _ => values,
+                };
+                let (dims, dtype) = (values.dims(), values.dtype());
+                let mut own = Tensor::zeros_for(MemoryUse::Other, dims, dtype, sizes.device)?;
                 ops::copy(values.view(), own.view_mut())?;
                 tensors.push(own);
                 registered.entries.push(Entry { name, layer, index, is_saved, is_averaged });

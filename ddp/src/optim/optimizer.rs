@@ -74,7 +74,17 @@ impl Optimizer {
         state_len: usize,
         device: Device,
     ) -> Result<Self, KernelError> {
-        let zeros = |kind| Tensor::zeros_for(kind, &[state_len], DType::F32, device);
+        Self::with_state_of(DType::F32, config, groups, state_len, device)
+    }
+
+    fn with_state_of(
+        dtype: DType,
+        config: &OptimizerConfig,
+        groups: ParamGroups,
+        state_len: usize,
+        device: Device,
+    ) -> Result<Self, KernelError> {
+        let zeros = |kind| Tensor::zeros_for(kind, &[state_len], dtype, device);
         let names = config.kind.state_names(&config.params());
         let state = names.iter().map(|name| Ok((*name, zeros(MemoryUse::Optimizer)?)));
         let state = state.collect::<Result<_, KernelError>>()?;
@@ -122,13 +132,14 @@ impl Optimizer {
         config.kind.state_names(&config.params()).len()
     }
 
-    /// Creates the optimiser of `config` for all weights of `model`, before its first step.
+    /// Creates the optimiser of `config` for all weights of `model`, before its first step; its state is f64 for a model in f64.
     ///
     /// # Errors
     /// See [`ParamGroups::new`] and [`Optimizer::new`].
     pub fn for_model(config: &OptimizerConfig, model: &Network) -> Result<Self> {
-        let layout = model.layout();
-        Ok(Self::new(config, ParamGroups::new(config, layout)?, layout.flat_len(), model.device())?)
+        let (layout, dtype) = (model.layout(), model.precision().master());
+        let groups = ParamGroups::new(config, layout)?;
+        Ok(Self::with_state_of(dtype, config, groups, layout.flat_len(), model.device())?)
     }
 
     /// The update rule.

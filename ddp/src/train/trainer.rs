@@ -11,6 +11,7 @@ use ddp_kernels::ops::StepScalars;
 use ddp_kernels::{DType, Device, Tensor, TensorRef};
 
 use crate::config::OptimizerConfig;
+use crate::config::precision::Precision;
 use crate::data_parallel::ExchangeError;
 use crate::data_parallel::averaged_weights::AveragedWeights;
 use crate::data_parallel::replica_check::{ReplicaCheck, ReplicaDifferences};
@@ -57,7 +58,7 @@ impl<'w> Trainer<'w> {
     /// - `optimizer`: with state of [`TrainerOptions::state_len`]
     ///
     /// # Errors
-    /// `TrainError::Exchange` for options that exclude each other; `TrainError::Comm` if the ranks' buckets differ;
+    /// `TrainError::Exchange` for a model in f64 and for options that exclude each other; `TrainError::Comm` if the ranks' buckets differ;
     /// `TrainError::Kernel` if the device is out of memory.
     ///
     /// # Panics
@@ -71,6 +72,9 @@ impl<'w> Trainer<'w> {
     ) -> Result<Self> {
         let mut options = options;
         options.check(model.device(), optimizer.kind())?;
+        if model.precision() == Precision::F64 {
+            return Err(ExchangeError::Double.into());
+        }
         if options.micro_shards.is_some() && model.exchanged_len() > 0 {
             return Err(ExchangeError::TreeOfStatistics.into());
         }

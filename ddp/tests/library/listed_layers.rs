@@ -7,14 +7,16 @@ use crate::made_up::gpus::cpu_and_gpu;
 use crate::made_up::{Setup, assert_close, embeddings};
 use ddp::config::precision::Precision;
 use ddp::config::{
-    Activation, Gate, LayerConfig, LayerEntry, ModelConfig, OptimizerKind, WeightInit, ZeroStage,
+    Activation, Gate, LayerConfig, LayerEntry, ModelConfig, OptimizerConfig, OptimizerKind, WeightInit,
+    ZeroStage,
 };
 use ddp::model::layer::{Layer, Sizes};
 use ddp::model::{
-    BufferPlan, GradcheckOptions, GradientWrites, LocalGradients, ModelSpec, Network, ParamLayout,
+    BufferPlan, GradcheckOptions, GradientWrites, LocalGradients, LossHead, ModelSpec, Network, ParamLayout,
     PassTraffic, Sequential, gradcheck, layers,
 };
-use ddp::train::trainer::TrainerOptions;
+use ddp::train::trainer::{Trainer, TrainerOptions};
+use ddp_comm::World;
 use ddp_kernels::{DType, Device, Tensor, ops};
 
 fn linear(out_features: usize, activation: Option<Activation>) -> LayerEntry {
@@ -54,6 +56,11 @@ fn gradients_of_every_kind_agree_with_difference_quotients() {
             let options = GradcheckOptions { step: 1.0 / 256.0, ..GradcheckOptions::default() };
             let checked = gradcheck(&mut network, x.view(), &options);
             checked.unwrap_or_else(|error| panic!("{name} on {device}: {error}"));
+            let mut network = Network::new(spec(layers.clone()), 8, device, Precision::F64).unwrap();
+            network.initialize_as(WeightInit::Xavier, 1).unwrap();
+            let x = x.to_dtype(DType::F64).unwrap();
+            let checked = gradcheck(&mut network, x.view(), &GradcheckOptions::f64());
+            checked.unwrap_or_else(|error| panic!("{name} in f64 on {device}: {error}"));
         }
     }
 }
@@ -63,9 +70,56 @@ fn numeric_embedding() -> LayerEntry {
     LayerConfig::NumericEmbedding { dim: 3, n_frequencies: 5, sigma: 0.1 }.once()
 }
 
-fn tabular() -> Vec<LayerEntry> {
+/// The layers of `realmlp`.
+pub fn tabular() -> Vec<LayerEntry> {
     let clip = LayerConfig::Activation(Activation::SmoothClip);
     vec![clip.once(), numeric_embedding(), LayerConfig::Scale.once(), linear(9, Some(Activation::Silu))]
+}
+
+/// The same weights in both formats, and outputs that differ by the rounding of f32 alone: sums of tens of products near 1.
+#[test]
+fn a_model_in_f64_is_the_one_in_f32_without_its_rounding() {
+    let (devices, _lock) = cpu_and_gpu();
+    for &device in &devices {
+        let layers = [
+            tabular(),
+            vec![LayerConfig::BatchNorm { eps: 1e-5, momentum: 0.1 }.once(), LayerConfig::LayerNorm.once()],
+        ]
+        .concat();
+        let outputs = |precision: Precision| {
+            let mut network = Network::new(spec(layers.clone()), 8, device, precision).unwrap();
+            network.initialize(1).unwrap();
+            let x = Tensor::randn(&[8, 5], DType::F32, device, 2).unwrap().to_dtype(precision.master());
+            network.forward(x.unwrap().view(), None).unwrap();
+            assert_eq!(network.input_format(), precision.master());
+            let outputs = network.outputs(8).unwrap().to_tensor().unwrap();
+            assert_eq!(outputs.dtype(), precision.master());
+            let weights = network.weights().to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+            (weights, outputs.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap())
+        };
+        let ((weights, short), (same, long)) = (outputs(Precision::F32), outputs(Precision::F64));
+        assert_eq!(weights, same);
+        for (short, long) in short.iter().zip(&long) {
+            assert!((short - long).abs() < 2e-5 * (1.0 + long.abs()), "{device}: {short}, {long}");
+        }
+        assert_ne!(short, long);
+    }
+}
+
+/// Trainers exchange f32, and a pass over a model in f64 takes f64.
+#[test]
+fn what_is_not_for_f64_says_so() {
+    let sizes = Sizes { max_rows: 4, device: Device::Cpu, precision: Precision::F64 };
+    let (world, adamw) = (World::single(), OptimizerConfig::new(OptimizerKind::AdamW, 1e-2));
+    let layers = Sequential::new(3).linear(2);
+    let options = TrainerOptions::default();
+    let trainer = Trainer::for_layers(&world, layers, sizes, LossHead::Mse, &adamw, options);
+    let error = trainer.unwrap_err().to_string();
+    assert!(error.contains("the model is in f64\nhint: ") && error.contains("Precision::F32"), "{error}");
+    let mut network = Sequential::new(3).linear(2).build(sizes).unwrap();
+    let x = Tensor::zeros(&[4, 3], DType::F32, Device::Cpu).unwrap();
+    let error = network.forward(x.view(), None).unwrap_err().to_string();
+    assert!(error.contains("[4, 3] f32") && error.contains("f64 in a model in f64"), "{error}");
 }
 
 #[test]

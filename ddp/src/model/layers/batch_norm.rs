@@ -70,8 +70,8 @@ impl Layer for BatchNorm1d {
     }
 
     /// Mean, `1 / deviation` and number of rows of the statistics, and what ranks exchange.
-    fn buffers(&self, _sizes: Sizes) -> Vec<BufferSpec> {
-        let per_feature = BufferSpec::activations(&[self.features], DType::F32);
+    fn buffers(&self, sizes: Sizes) -> Vec<BufferSpec> {
+        let per_feature = BufferSpec::activations(&[self.features], sizes.precision.master());
         let count = BufferSpec::activations(&[1], DType::F64);
         let exchanged =
             BufferSpec { kind: MemoryUse::Workspace, dims: vec![self.exchanged_len()], dtype: DType::F64 };

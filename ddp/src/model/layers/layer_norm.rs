@@ -1,7 +1,7 @@
 //! Layer normalisation.
 
 use ddp_kernels::ops::{self, LayerNormGrads, LayerNormStats};
-use ddp_kernels::{DType, TensorMut, TensorRef};
+use ddp_kernels::{TensorMut, TensorRef};
 
 use crate::model::layer::{BufferSpec, Layer, LayerKind, Result, Sizes};
 use crate::model::param::{Init, ParamKind, ParamSpec};
@@ -49,7 +49,7 @@ impl Layer for LayerNorm {
 
     /// Mean and `1 / deviation` of each row.
     fn buffers(&self, sizes: Sizes) -> Vec<BufferSpec> {
-        let per_row = BufferSpec::activations(&[sizes.max_rows], DType::F32);
+        let per_row = BufferSpec::activations(&[sizes.max_rows], sizes.precision.master());
         vec![per_row.clone(), per_row]
     }
 

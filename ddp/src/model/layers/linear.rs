@@ -116,7 +116,7 @@ impl Layer for Linear {
         // The bias is added to sums that become the format of y.
         let bias = match (self.has_bias(), y.dtype()) {
             (false, _) => None,
-            (true, DType::F32) => Some(params.master(0)?),
+            (true, DType::F32 | DType::F64) => Some(params.master(0)?),
             (true, _) => Some(params.compute(0)?),
         };
         let (mut pre_activation, mut relu_mask) = (None, None);

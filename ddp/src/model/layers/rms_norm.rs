@@ -1,7 +1,7 @@
 //! Root mean square normalisation.
 
 use ddp_kernels::ops::{self, RmsNormGrads};
-use ddp_kernels::{DType, TensorMut, TensorRef};
+use ddp_kernels::{TensorMut, TensorRef};
 
 use crate::model::layer::{BufferSpec, Layer, Result, Sizes};
 use crate::model::operator::{Operator, OperatorInput};
@@ -48,7 +48,7 @@ impl Layer for RmsNorm {
 
     /// `1 / root mean square` of each row.
     fn buffers(&self, sizes: Sizes) -> Vec<BufferSpec> {
-        vec![BufferSpec::activations(&[sizes.max_rows], DType::F32)]
+        vec![BufferSpec::activations(&[sizes.max_rows], sizes.precision.master())]
     }
 
     fn keeps_output(&self) -> bool {

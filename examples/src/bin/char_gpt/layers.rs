@@ -62,11 +62,12 @@ impl Layer for CharacterEmbedding {
     }
 
     /// Codes, codes one-hot, and rows of the table.
-    fn buffers(&self, Sizes { max_rows, .. }: Sizes) -> Vec<BufferSpec> {
+    fn buffers(&self, Sizes { max_rows, precision, .. }: Sizes) -> Vec<BufferSpec> {
+        let format = precision.activations();
         vec![
             BufferSpec::activations(&[max_rows, 1], DType::I64),
-            BufferSpec::activations(&[max_rows, self.vocab], DType::F32),
-            BufferSpec::activations(&[max_rows, self.width], DType::F32),
+            BufferSpec::activations(&[max_rows, self.vocab], format),
+            BufferSpec::activations(&[max_rows, self.width], format),
         ]
     }
 
@@ -170,8 +171,8 @@ impl Layer for CausalAttention {
     }
 
     /// Queries, keys and values by head, the weights, and what has their shapes: gradients, and products before they are rows again.
-    fn buffers(&self, Sizes { max_rows, .. }: Sizes) -> Vec<BufferSpec> {
-        let of_len = |len: usize| BufferSpec::activations(&[len], DType::F32);
+    fn buffers(&self, Sizes { max_rows, precision, .. }: Sizes) -> Vec<BufferSpec> {
+        let of_len = |len: usize| BufferSpec::activations(&[len], precision.activations());
         let (columns, weights) = (max_rows * self.width, max_rows * self.heads * self.context);
         vec![of_len(3 * columns), of_len(weights), of_len(3 * columns), of_len(weights), of_len(columns)]
     }

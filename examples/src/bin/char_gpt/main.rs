@@ -2,14 +2,16 @@
 //! attention, a head that shares its weights with the embedding. Its layers are a program's own or the library's; the trainer, the
 //! loader and the ranks are those of any model.
 //!
-//!     cargo run --release -p ddp-examples --bin char_gpt [STEPS] [RANKS] [--initial FILE]
+//!     cargo run --release -p ddp-examples --bin char_gpt [STEPS] [RANKS] [--initial FILE] [--double]
 //!     mpirun -n 4 target/release/char_gpt
 //!
-//! `--initial` writes the initial weights, for `tests/golden/char_gpt.py`, which trains the same model in PyTorch.
+//! `--initial` writes the initial weights, for `tests/golden/char_gpt.py`, which trains the same model in PyTorch. `--double` trains the
+//! first steps also in f64, on one device.
 
 // The output of an example is its purpose.
 #![allow(clippy::print_stdout)]
 
+mod double;
 mod layers;
 
 use std::path::Path;
@@ -79,6 +81,10 @@ fn transformer(vocab: usize, max_rows: usize) -> Sequential {
     layers.layer_norm().layer(Linear::new(LinearSpec::of_params(character_table(vocab, WIDTH), None)))
 }
 
+fn adamw() -> OptimizerConfig {
+    OptimizerConfig { weight_decay: 0.0, ..OptimizerConfig::new(OptimizerKind::AdamW, LEARNING_RATE) }
+}
+
 /// Embeddings begin at 0.02 times standard normal numbers, as in GPT-2.
 fn shrink_embeddings(model: &mut Network) -> ddp::Result<()> {
     let mut state = model.state_dict(Device::cpu())?;
@@ -96,7 +102,10 @@ fn device_of(world: &World) -> Device {
     if has_own { Device::cuda(world.local_rank().0 as u32) } else { Device::cpu() }
 }
 
-fn train(world: &World, args: &Args) -> ddp::Result<(Vec<f64>, String)> {
+/// Losses of the rank, a continued text, and with `--double` the losses in f64.
+type Trained = (Vec<f64>, String, Vec<f64>);
+
+fn train(world: &World, args: &Args) -> ddp::Result<Trained> {
     let device = device_of(world);
     world.connect_device(device, DeviceOptions::default())?;
     let vocabulary = vocabulary();
@@ -106,8 +115,7 @@ fn train(world: &World, args: &Args) -> ddp::Result<(Vec<f64>, String)> {
 
     let max_rows = global_rows.div_ceil(world.world_size());
     let sizes = Sizes { max_rows, device, precision: Precision::F32 };
-    let adamw =
-        OptimizerConfig { weight_decay: 0.0, ..OptimizerConfig::new(OptimizerKind::AdamW, LEARNING_RATE) };
+    let adamw = adamw();
     let options = TrainerOptions { seed: SEED, ..TrainerOptions::default() };
     let layers = transformer(vocabulary.len(), max_rows);
     let mut trainer = Trainer::for_layers(world, layers, sizes, LossHead::cross_entropy(), &adamw, options)?;
@@ -116,6 +124,11 @@ fn train(world: &World, args: &Args) -> ddp::Result<(Vec<f64>, String)> {
     let order = GroupSampler::new(n_rows, CONTEXT, SEED);
     if let (Some(path), 0) = (&args.initial, world.rank().0) {
         write_initial(Path::new(path), trainer.model(), &order)?;
+    }
+    let mut in_f64 = Vec::new();
+    if args.is_double && world.rank().0 == 0 {
+        let steps = (&order, args.n_steps.min(20));
+        in_f64 = double::losses(trainer.model(), &codes, vocabulary.len(), &adamw, steps)?;
     }
     let order = Shuffle::Sampler(Arc::new(order));
     let plan = BatchPlan::new(world, n_rows, global_rows, 1, SEED, order);
@@ -127,7 +140,7 @@ fn train(world: &World, args: &Args) -> ddp::Result<(Vec<f64>, String)> {
         losses.push(trainer.step_and_wait(&mut batch, false)?.sums.mean());
     }
     let text = continued(trainer.model_and_loss().0, &codes[..CONTEXT], &vocabulary)?;
-    Ok((losses, text))
+    Ok((losses, text, in_f64))
 }
 
 /// Writes the weights, and next to them the order of the sequences of two epochs.
@@ -158,6 +171,7 @@ struct Args {
     n_steps: usize,
     n_ranks: usize,
     initial: Option<String>,
+    is_double: bool,
 }
 
 impl Args {
@@ -165,11 +179,13 @@ impl Args {
         let mut args: Vec<String> = std::env::args().skip(1).collect();
         let at = args.iter().position(|arg| arg == "--initial");
         let initial = at.filter(|at| at + 1 < args.len()).map(|at| args.drain(at..at + 2).nth(1));
+        let double = args.iter().position(|arg| arg == "--double").map(|at| args.remove(at));
         let number = |index: usize| args.get(index).and_then(|arg| arg.parse().ok());
         Args {
             n_steps: number(0).unwrap_or(300),
             n_ranks: number(1).unwrap_or(2),
             initial: initial.flatten(),
+            is_double: double.is_some(),
         }
     }
 }
@@ -178,21 +194,24 @@ fn main() -> ddp::Result<()> {
     let args = Args::read();
     let vocabulary = vocabulary();
     // The gradients of one sequence, by difference quotients.
-    let sizes = Sizes { max_rows: CONTEXT, device: Device::cpu(), precision: Precision::F32 };
+    let sizes = Sizes { max_rows: CONTEXT, device: Device::cpu(), precision: Precision::F64 };
     let mut model = transformer(vocabulary.len(), CONTEXT).build(sizes)?;
     model.initialize(SEED)?;
-    let x: Vec<f32> = codes(&vocabulary)[..CONTEXT].iter().map(|&code| code as f32).collect();
+    let x: Vec<f64> = codes(&vocabulary)[..CONTEXT].iter().map(|&code| code as f64).collect();
     let x = Tensor::from_vec(x, &[CONTEXT, 1], Device::cpu())?;
-    gradcheck(&mut model, x.view(), &GradcheckOptions::default())?;
+    gradcheck(&mut model, x.view(), &GradcheckOptions::f64())?;
 
     let ranks = ddp::launch(args.n_ranks, |world| train(world, &args))?;
-    let (losses, text) = &ranks[0];
+    let (losses, text, in_f64) = &ranks[0];
     for (step, loss) in losses.iter().enumerate() {
         if step < 20 || (step + 1) % 50 == 0 {
             println!("step {}: loss {loss:.6}", step + 1);
         }
     }
-    let same = ranks.iter().filter(|(of_rank, _)| of_rank == losses).count();
+    for (step, loss) in in_f64.iter().enumerate() {
+        println!("f64 step {}: loss {loss:.15}", step + 1);
+    }
+    let same = ranks.iter().filter(|(of_rank, ..)| of_rank == losses).count();
     println!("{same} of {} ranks of this process have the same losses", ranks.len());
     println!("{}...\n{text}", TEXT.chars().take(CONTEXT).collect::<String>());
     Ok(())
