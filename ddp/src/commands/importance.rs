@@ -28,8 +28,9 @@ pub(super) fn metric(args: &EvalArgs, config: &Config) -> Result<EvalMetric> {
         Task::Classification | Task::Multilabel => EvalMetric::Accuracy,
         Task::Heads => EvalMetric::Loss,
     };
-    let stops_by = (train.early_stop_patience > 0).then_some(train.early_stop_metric);
-    let judge = stops_by.or(checkpoint.keep_best).filter(|metric| *metric != EvalMetric::Loss);
+    let stops_by = (train.early_stop_patience > 0).then_some(&train.early_stop_metric);
+    let judge = stops_by.or(checkpoint.keep_best.as_ref()).filter(|judge| judge.head.is_none());
+    let judge = judge.map(|judge| judge.metric).filter(|metric| *metric != EvalMetric::Loss);
     let [name] = &args.metrics[..] else {
         return match args.metrics.is_empty() {
             true => Ok(judge.unwrap_or(usual)),

@@ -2,12 +2,12 @@
 
 use super::data::DataConfig;
 use super::error::Result;
-use super::eval_metric::EvalMetric;
-use super::key::{Before, Key, Range, count, number, one_of, switch};
+use super::eval_metric::{JudgeMetric, NAMES_OR_NONE};
+use super::key::{Before, Key, Range, count, metric, number, switch};
 use super::limits::{MAX_EPOCHS, MAX_STEPS};
 use super::raw::{RawConfig, Source};
 use super::train::{TrainConfig, check_metric};
-use super::value::{ConfigEnum, ConfigValue as _};
+use super::value::ConfigValue as _;
 use super::writer::Writer;
 
 /// `[checkpoint]`
@@ -22,7 +22,7 @@ pub struct CheckpointConfig {
     /// Number of newest checkpoints that are kept; 0 keeps all.
     pub keep: usize,
     /// Metric of the best checkpoint, which is kept too; `None` keeps no best one.
-    pub keep_best: Option<EvalMetric>,
+    pub keep_best: Option<JudgeMetric>,
     /// Whether training continues while a checkpoint is written.
     pub is_async: bool,
 }
@@ -57,7 +57,7 @@ pub(super) const KEYS: &[Key] = &[
         .hint("0 keeps all")
         .synonyms(&["save_total_limit", "save_top_k", "keep_last"])
         .may_change(),
-    one_of("checkpoint.keep_best", Option::<EvalMetric>::NAMES)
+    metric("checkpoint.keep_best", NAMES_OR_NONE)
         .help("Metric of the best evaluation: its checkpoint is kept too, and model.safetensors holds its weights; every_steps or every_epochs also save each new best")
         .default(r#""eval_loss""#)
         .synonyms(&["metric_for_best_model"])
@@ -103,20 +103,21 @@ impl CheckpointConfig {
 }
 
 /// The metric of the best checkpoint; that of early stopping, where that is on.
-fn keep_best(raw: &RawConfig, data: &DataConfig, train: &TrainConfig) -> Result<Option<EvalMetric>> {
-    let stops_by = (train.early_stop_patience > 0).then_some(train.early_stop_metric);
+fn keep_best(raw: &RawConfig, data: &DataConfig, train: &TrainConfig) -> Result<Option<JudgeMetric>> {
+    let stops_by = (train.early_stop_patience > 0).then(|| train.early_stop_metric.clone());
     let Some(setting) = raw.given("checkpoint.keep_best") else {
         return stops_by.map_or_else(|| raw.get("checkpoint.keep_best"), |metric| Ok(Some(metric)));
     };
-    let metric = Option::<EvalMetric>::read(setting)?;
+    let metric = Option::<JudgeMetric>::read(setting)?;
     let metric = metric.map(|metric| check_metric(setting, metric, data)).transpose()?;
-    match (metric, stops_by) {
+    match (&metric, stops_by) {
         // Saved configs of earlier versions may have two.
-        (Some(metric), Some(stops_by)) if metric != stops_by && raw.source() == Source::Typed => Err(setting
-            .bad(
+        (Some(metric), Some(stops_by)) if *metric != stops_by && raw.source() == Source::Typed => {
+            Err(setting.bad(
                 format!("\"{stops_by}\", the metric of early stopping"),
                 "leave `checkpoint.keep_best` out: early stopping keeps the best by its own metric",
-            )),
+            ))
+        }
         _ => Ok(metric),
     }
 }

@@ -1,10 +1,12 @@
 //! Metrics of evaluations by name, and sets of them: `train.eval_metrics`, `eval --metrics`.
 
+use std::fmt;
+
 use super::data_values::Task;
 use super::error::Result;
 use super::nearest::similar;
 use super::setting::Setting;
-use super::value::{ConfigEnum, config_enum};
+use super::value::{ConfigEnum, ConfigValue, config_enum};
 
 config_enum! {
     /// A metric of an evaluation: one number over all evaluation rows.
@@ -60,7 +62,7 @@ impl EvalMetric {
             M::Accuracy | M::PrecisionMacro | M::RecallMacro | M::F1Macro | M::F1Weighted | M::F1Micro => {
                 task != Task::Regression
             }
-            M::RocAuc | M::AveragePrecision => matches!(task, Task::Classification | Task::Multilabel),
+            M::RocAuc | M::AveragePrecision => task != Task::Regression,
             M::BalancedAccuracy | M::Top5Accuracy | M::LogLoss | M::Ece | M::ClassMae | M::QuadraticKappa => {
                 matches!(task, Task::Classification | Task::Heads)
             }
@@ -274,26 +276,68 @@ fn short_of(name: &str) -> &str {
     name.trim_start_matches("eval_")
 }
 
-/// Names of `checkpoint.keep_best`: every metric, and none.
-impl ConfigEnum for Option<EvalMetric> {
-    const NAMES: &'static [&'static str] = &{
-        let mut names = ["none"; M::ALL.len() + 1];
-        let mut i = 0;
-        while i < M::ALL.len() {
-            names[i] = <M as ConfigEnum>::NAMES[i];
-            i += 1;
+/// The metric by which a run is judged: of all rows, or of one of several heads.
+///
+/// Written as `eval_accuracy`, or with the name of the head in front as `species.eval_accuracy`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JudgeMetric {
+    /// Name of the head; None for the metric of all rows.
+    pub head: Option<String>,
+    /// The metric.
+    pub metric: EvalMetric,
+}
+
+impl From<EvalMetric> for JudgeMetric {
+    fn from(metric: EvalMetric) -> Self {
+        JudgeMetric { head: None, metric }
+    }
+}
+
+impl fmt::Display for JudgeMetric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.head {
+            None => f.pad(self.metric.name()),
+            Some(head) => f.pad(&format!("{head}.{}", self.metric)),
         }
-        names
-    };
-    const VALUES: &'static [Self] = &{
-        let mut values = [None; M::ALL.len() + 1];
-        let mut i = 0;
-        while i < M::ALL.len() {
-            values[i] = Some(M::ALL[i]);
-            i += 1;
+    }
+}
+
+impl ConfigValue for JudgeMetric {
+    fn read(setting: &Setting) -> Result<Self> {
+        let (head, name) = setting.head_and_name()?;
+        let metric = M::ALL.iter().find(|metric| metric.name() == name);
+        Ok(JudgeMetric { head, metric: *metric.expect("the row has the names of metrics") })
+    }
+
+    fn write(&self) -> String {
+        self.to_string().write()
+    }
+}
+
+/// The names of [`EvalMetric`], and [`NONE`].
+pub(super) const NAMES_OR_NONE: &[&str] = &{
+    let mut names = [NONE; M::ALL.len() + 1];
+    let mut i = 0;
+    while i < M::ALL.len() {
+        names[i] = <M as ConfigEnum>::NAMES[i];
+        i += 1;
+    }
+    names
+};
+/// Stands for no metric.
+const NONE: &str = "none";
+
+impl ConfigValue for Option<JudgeMetric> {
+    fn read(setting: &Setting) -> Result<Self> {
+        match setting.head_and_name()? {
+            (None, NONE) => Ok(None),
+            _ => JudgeMetric::read(setting).map(Some),
         }
-        values
-    };
+    }
+
+    fn write(&self) -> String {
+        self.as_ref().map_or_else(|| NONE.to_owned().write(), ConfigValue::write)
+    }
 }
 
 /// Checks the names of a `train.eval_metrics`.

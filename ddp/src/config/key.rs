@@ -73,6 +73,8 @@ pub enum Kind {
     AnyTexts,
     /// One of these names.
     OneOf(&'static [&'static str]),
+    /// One of these names of metrics, or one of them behind the name of a head and a point.
+    Metric(&'static [&'static str]),
     /// `true`, `false` or this name.
     BoolOr(&'static str),
     /// A list of tables with these keys, the first of which is required.
@@ -183,6 +185,11 @@ pub(super) const fn text(name: &'static str) -> Key {
 /// A row for one of the names of an enum.
 pub(super) const fn one_of(name: &'static str, names: &'static [&'static str]) -> Key {
     key(name, Kind::OneOf(names))
+}
+
+/// A row for the metric of all rows or of a head.
+pub(super) const fn metric(name: &'static str, names: &'static [&'static str]) -> Key {
+    key(name, Kind::Metric(names))
 }
 
 impl Key {
@@ -302,7 +309,7 @@ impl Kind {
             Kind::Number(_) => "a number",
             Kind::Numbers { .. } => "a list of numbers",
             Kind::NumbersOr(..) => "a list of numbers or a text",
-            Kind::Text | Kind::OneOf(_) => "a text",
+            Kind::Text | Kind::OneOf(_) | Kind::Metric(_) => "a text",
             Kind::Texts { .. } | Kind::AnyTexts => "a text or a list of texts",
             Kind::BoolOr(_) => "true, false or a text",
             Kind::Tables(_) => "a list of tables",
@@ -329,6 +336,7 @@ impl Kind {
             Kind::Text => "text".to_owned(),
             Kind::Texts { .. } | Kind::AnyTexts => "text or list of texts".to_owned(),
             Kind::OneOf(names) => quoted(names),
+            Kind::Metric(names) => format!("{}, or of a head as \"HEAD.eval_loss\"", quoted(names)),
             Kind::BoolOr(name) => format!("true, false or \"{name}\""),
             Kind::Tables(keys) => {
                 let names: Vec<_> = keys.iter().map(Key::short_name).collect();

@@ -73,7 +73,7 @@ pub use self::data_values::{
     Task, UnknownLabel,
 };
 pub use self::error::ConfigError;
-pub use self::eval_metric::{EvalMetric, MetricSet, MetricTable, UnknownMetric};
+pub use self::eval_metric::{EvalMetric, JudgeMetric, MetricSet, MetricTable, UnknownMetric};
 pub use self::heads::HeadConfig;
 pub use self::layers::{LayerConfig, LayerEntry};
 pub use self::log::LogConfig;

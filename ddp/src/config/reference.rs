@@ -69,7 +69,7 @@ fn object(key: &Key) -> Value {
         Before::Absent => None,
     };
     let names = match key.kind {
-        Kind::OneOf(names) => Some(names),
+        Kind::OneOf(names) | Kind::Metric(names) => Some(names),
         _ => None,
     };
     json!({

@@ -82,6 +82,11 @@ fn kind(kind: Kind) -> Value {
             json!({ "anyOf": [{ "type": "string", "minLength": 1 }, list] })
         }
         Kind::OneOf(names) => json!({ "type": "string", "enum": names }),
+        Kind::Metric(names) => {
+            let of_heads: Vec<_> = names.iter().filter_map(|name| name.strip_prefix("eval_")).collect();
+            let pattern = format!("\\.(eval_)?({})$", of_heads.join("|"));
+            json!({ "anyOf": [{ "enum": names }, { "type": "string", "pattern": pattern }] })
+        }
         Kind::BoolOr(name) => json!({ "enum": [false, true, name] }),
         Kind::Tables(keys) => {
             let mut item = object(&keys.iter().collect::<Vec<_>>());

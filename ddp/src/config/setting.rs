@@ -165,11 +165,34 @@ impl Setting {
     /// One of the row's names.
     pub(super) fn name(&self) -> Result<&'static str> {
         let Kind::OneOf(names) = self.key.kind else { return self.no_such_kind("name") };
+        self.among(&self.text()?, names)
+    }
+
+    /// The name of a head, if one is in front, and one of the row's metrics; that of a head may lack its `eval_`.
+    pub(super) fn head_and_name(&self) -> Result<(Option<String>, &'static str)> {
+        let Kind::Metric(names) = self.key.kind else { return self.no_such_kind("metric") };
         let text = self.text()?;
+        let Some((head, name)) = text.rsplit_once('.') else { return Ok((None, self.among(&text, names)?)) };
+        let of_heads = names.iter().filter(|name| name.starts_with("eval_"));
+        let full = if name.starts_with("eval_") { name.to_owned() } else { format!("eval_{name}") };
+        match of_heads.clone().find(|name| **name == full) {
+            Some(name) => Ok((Some(head.to_owned()), name)),
+            None => {
+                let names: Vec<_> = of_heads.copied().collect();
+                let hint = match similar(name, &names) {
+                    Some(name) => format!("did you mean \"{head}.{name}\"?"),
+                    None => self.for_example(),
+                };
+                Err(self.bad(format!("the name of a head, a point and one of {}", names.join(", ")), hint))
+            }
+        }
+    }
+
+    fn among(&self, text: &str, names: &'static [&'static str]) -> Result<&'static str> {
         if let Some(name) = names.iter().find(|name| **name == text) {
             return Ok(name);
         }
-        let hint = match similar(&text, names) {
+        let hint = match similar(text, names) {
             Some(name) => format!("did you mean \"{name}\"?"),
             None => self.for_example(),
         };

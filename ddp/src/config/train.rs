@@ -5,9 +5,9 @@ use toml::Value;
 use super::bad_steps::{BadStep, BadSteps, Spike};
 use super::data::{DataConfig, EvalSource};
 use super::data_values::Task;
-use super::error::Result;
-use super::eval_metric::{self, EvalMetric, MetricSet};
-use super::key::{Key, Kind, Range, count, key, number, one_of, switch};
+use super::error::{ConfigError, Result};
+use super::eval_metric::{self, EvalMetric, JudgeMetric, MetricSet};
+use super::key::{Key, Kind, Range, count, key, metric, number, one_of, switch};
 use super::limits::{MAX_EPOCHS, MAX_STEPS};
 use super::nearest::nearest;
 use super::precision::Precision;
@@ -53,7 +53,7 @@ pub struct TrainConfig {
     /// Whether the training rows are evaluated too after each epoch.
     pub train_metrics: bool,
     /// Metric of early stopping.
-    pub early_stop_metric: EvalMetric,
+    pub early_stop_metric: JudgeMetric,
     /// Evaluations without improvement after which training stops; 0 for never.
     pub early_stop_patience: u64,
     /// Smallest change that counts as an improvement, not negative.
@@ -235,7 +235,7 @@ pub(super) const KEYS: &[Key] = &[
         .help("Evaluate the training rows too after each epoch, at the cost of a forward pass over them")
         .default("false")
         .may_change(),
-    one_of("train.early_stop_metric", EvalMetric::NAMES)
+    metric("train.early_stop_metric", EvalMetric::NAMES)
         .help("Metric of early stopping")
         .default(r#""eval_loss""#)
         .synonyms(&["monitor"]),
@@ -439,9 +439,9 @@ fn eval_metrics(raw: &RawConfig, data: &DataConfig) -> Result<Option<Vec<String>
     Ok(names)
 }
 
-fn early_stop_metric(raw: &RawConfig, data: &DataConfig) -> Result<EvalMetric> {
+fn early_stop_metric(raw: &RawConfig, data: &DataConfig) -> Result<JudgeMetric> {
     match raw.given("train.early_stop_metric") {
-        Some(setting) => check_metric(setting, EvalMetric::read(setting)?, data),
+        Some(setting) => check_metric(setting, JudgeMetric::read(setting)?, data),
         None => raw.get("train.early_stop_metric"),
     }
 }
@@ -457,27 +457,50 @@ fn early_stop_patience(raw: &RawConfig, data: &DataConfig) -> Result<u64> {
 }
 
 /// Returns `metric` if evaluations of the run give it.
-pub(super) fn check_metric(setting: &Setting, metric: EvalMetric, data: &DataConfig) -> Result<EvalMetric> {
-    // The metric is checked again when the targets have decided on the task.
+pub(super) fn check_metric(setting: &Setting, judge: JudgeMetric, data: &DataConfig) -> Result<JudgeMetric> {
+    let JudgeMetric { head, metric } = &judge;
+    let (task, place) = match head {
+        None => (data.task, String::new()),
+        Some(name) => match data.heads.iter().find(|head| head.name == *name) {
+            Some(head) => (head.task, format!("{name}.")),
+            None => return Err(no_such_head(setting, name, data)),
+        },
+    };
     // Other metrics are those of single heads.
-    let fits = |metric: EvalMetric| match data.task {
+    let fits = |metric: EvalMetric| match task {
         Task::Heads => metric == EvalMetric::Loss,
         task => metric.fits(task),
     };
-    if data.auto_task || fits(metric) {
+    // The metric is checked again when the targets have decided on the task.
+    if data.auto_task || fits(*metric) {
         // The loss is the default, which saved configs hold: it needs no evaluation.
-        return if metric == EvalMetric::Loss || has_eval(data) {
-            Ok(metric)
+        return if judge == EvalMetric::Loss.into() || has_eval(data) {
+            Ok(judge)
         } else {
             Err(setting.bad("absent without rows to evaluate on", EVAL_HINT))
         };
     }
     let fitting = EvalMetric::ALL.iter().filter(|metric| fits(**metric));
-    let names: Vec<_> = fitting.map(|metric| metric.name()).collect();
-    Err(setting.bad(
-        format!("a metric of task \"{}\": {}", data.task, names.join(", ")),
-        "evaluations of this task give no other number",
-    ))
+    let names: Vec<_> = fitting.map(|metric| format!("{place}{metric}")).collect();
+    let hint = match (task, &data.heads[..]) {
+        (Task::Heads, [head, ..]) => {
+            format!("others are those of a head, such as \"{}.{metric}\"", head.name)
+        }
+        _ => "evaluations of this task give no other number".to_owned(),
+    };
+    Err(setting.bad(format!("a metric of task \"{task}\": {}", names.join(", ")), hint))
+}
+
+fn no_such_head(setting: &Setting, name: &str, data: &DataConfig) -> ConfigError {
+    let names: Vec<&str> = data.heads.iter().map(|head| head.name.as_str()).collect();
+    if names.is_empty() {
+        return setting.bad("the name of a metric alone", format!("no `[[heads]]` has the name \"{name}\""));
+    }
+    let hint = match nearest(name, names.iter().copied()) {
+        Some(name) => format!("did you mean \"{name}\"?"),
+        None => "write the name of a head, a point and a metric".to_owned(),
+    };
+    setting.bad(format!("a metric of one of the heads {}", names.join(", ")), hint)
 }
 
 /// Whether the config names rows to evaluate on.

@@ -3,7 +3,7 @@
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
-use crate::config::{EvalMetric, MetricTable};
+use crate::config::{EvalMetric, JudgeMetric, MetricTable};
 
 /// Name of the figure that counts a class's rows.
 pub const ROWS: &str = "rows";
@@ -57,6 +57,12 @@ impl EvalMetrics {
     /// Returns the value of a metric, if it was measured.
     pub fn get(&self, metric: EvalMetric) -> Option<f64> {
         self.values[metric as usize]
+    }
+
+    /// Returns the value of a metric of all rows or of a head, if it was measured.
+    pub fn of_judge(&self, JudgeMetric { head, metric }: &JudgeMetric) -> Option<f64> {
+        let Some(name) = head else { return self.get(*metric) };
+        self.heads().iter().find(|(head, _)| head == name)?.1.get(*metric)
     }
 
     /// Sets or removes the value of a metric.

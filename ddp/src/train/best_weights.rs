@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::checkpoint::{Best, RunState};
-use crate::config::EvalMetric;
+use crate::config::JudgeMetric;
 use crate::model::Network;
 use crate::report::EvalMetrics;
 use crate::train::error::Result;
@@ -12,23 +12,23 @@ use crate::train::error::Result;
 #[derive(Debug)]
 pub struct BestWeights {
     /// None where nothing is to be kept.
-    metric: Option<EvalMetric>,
+    metric: Option<JudgeMetric>,
     /// On rank 0, once there is a best evaluation; shared with a checkpoint that is being written.
     weights: Option<Arc<Vec<f32>>>,
 }
 
 impl BestWeights {
     /// Judges by `metric`; a resumed run has the weights of its best evaluation so far, on rank 0.
-    pub fn new(metric: Option<EvalMetric>, weights: Option<Vec<f32>>) -> Self {
+    pub fn new(metric: Option<JudgeMetric>, weights: Option<Vec<f32>>) -> Self {
         BestWeights { metric, weights: weights.map(Arc::new) }
     }
 
     /// Whether an evaluation is better than the run's best so far. NaN, infinity and a missing value are never better.
     pub fn is_better(&self, state: &RunState, metrics: &EvalMetrics) -> bool {
-        let Some(metric) = self.metric else { return false };
-        let best = state.best.as_ref().filter(|best| best.metric == metric.name()).map(|best| best.value);
-        let Some(value) = metrics.get(metric).filter(|value| value.is_finite()) else { return false };
-        best.is_none_or(|best| if metric.grows() { value > best } else { value < best })
+        let Some(judge) = &self.metric else { return false };
+        let best = state.best.as_ref().filter(|best| best.metric == judge.to_string()).map(|best| best.value);
+        let Some(value) = metrics.of_judge(judge).filter(|value| value.is_finite()) else { return false };
+        best.is_none_or(|best| if judge.metric.grows() { value > best } else { value < best })
     }
 
     /// Makes this evaluation the run's best. `weights` are those that were evaluated, on rank 0 of a run that keeps them.
@@ -39,18 +39,19 @@ impl BestWeights {
         epoch: u64,
         weights: Option<Vec<f32>>,
     ) {
-        let Some((metric, value)) = self.metric.and_then(|metric| Some((metric, metrics.get(metric)?)))
+        let Some((metric, value)) =
+            self.metric.as_ref().and_then(|judge| Some((judge, metrics.of_judge(judge)?)))
         else {
             return;
         };
-        state.best = Some(Best { metric: metric.name().to_owned(), value, step: state.step, epoch });
+        state.best = Some(Best { metric: metric.to_string(), value, step: state.step, epoch });
         self.weights = weights.map(Arc::new);
     }
 
     /// The best evaluation, if the run keeps its weights.
     pub fn best<'a>(&self, state: &'a RunState) -> Option<&'a Best> {
-        let metric = self.metric?;
-        state.best.as_ref().filter(|best| state.keeps_best_weights && best.metric == metric.name())
+        let metric = self.metric.as_ref()?.to_string();
+        state.best.as_ref().filter(|best| state.keeps_best_weights && best.metric == metric)
     }
 
     /// Its weights on rank 0.
@@ -74,6 +75,7 @@ pub(crate) fn to_host(model: &Network) -> Result<Vec<f32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::EvalMetric;
 
     fn metrics(loss: f64, accuracy: f64) -> EvalMetrics {
         [(EvalMetric::Loss, loss), (EvalMetric::Accuracy, accuracy)].into_iter().collect()
@@ -82,7 +84,7 @@ mod tests {
     #[test]
     fn only_a_better_number_is_better() {
         let mut state = RunState { step: 3, keeps_best_weights: true, ..RunState::default() };
-        let mut best = BestWeights::new(Some(EvalMetric::Accuracy), None);
+        let mut best = BestWeights::new(Some(EvalMetric::Accuracy.into()), None);
         assert!(!best.is_better(&state, &metrics(1.0, f64::NAN)));
         assert!(best.is_better(&state, &metrics(f64::NAN, 0.5)));
         best.record(&mut state, &metrics(f64::NAN, 0.5), 1, Some(vec![1.0]));
@@ -91,7 +93,7 @@ mod tests {
         }
         assert!(best.is_better(&state, &metrics(2.0, 0.75)));
         // A run that is judged by another metric from now on has no best yet.
-        let other = BestWeights::new(Some(EvalMetric::Loss), None);
+        let other = BestWeights::new(Some(EvalMetric::Loss.into()), None);
         assert!(other.best(&state).is_none() && other.is_better(&state, &metrics(9.0, 0.0)));
         assert!(!BestWeights::new(None, None).is_better(&state, &metrics(0.0, 1.0)));
     }
@@ -99,7 +101,7 @@ mod tests {
     #[test]
     fn a_checkpoint_holds_weights_once() {
         let mut state = RunState { step: 3, keeps_best_weights: true, ..RunState::default() };
-        let mut best = BestWeights::new(Some(EvalMetric::Loss), None);
+        let mut best = BestWeights::new(Some(EvalMetric::Loss.into()), None);
         assert_eq!(best.for_checkpoint(&state, false), None);
         best.record(&mut state, &metrics(1.0, 0.0), 1, Some(vec![1.0]));
         assert_eq!(best.for_checkpoint(&state, false), None);

@@ -1,12 +1,12 @@
 //! Early stopping: ends a run whose evaluations no longer improve.
 
 use crate::checkpoint::EarlyStoppingState;
-use crate::config::EvalMetric;
+use crate::config::JudgeMetric;
 
 /// Tracks one metric of the evaluations.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct EarlyStopping {
-    metric: EvalMetric,
+    metric: JudgeMetric,
     /// Evaluations without improvement before training stops; 0 never stops.
     patience: u64,
     min_delta: f64,
@@ -16,8 +16,8 @@ pub struct EarlyStopping {
 impl EarlyStopping {
     /// Stops after `patience` evaluations in a row of which none is better than the best before them by more than
     /// `min_delta`; 0 never stops.
-    pub fn new(metric: EvalMetric, patience: u64, min_delta: f64) -> Self {
-        EarlyStopping { metric, patience, min_delta, progress: EarlyStoppingState::default() }
+    pub fn new(metric: impl Into<JudgeMetric>, patience: u64, min_delta: f64) -> Self {
+        EarlyStopping { metric: metric.into(), patience, min_delta, progress: EarlyStoppingState::default() }
     }
 
     /// Resumes from a checkpoint's state.
@@ -27,8 +27,8 @@ impl EarlyStopping {
     }
 
     /// The tracked metric.
-    pub fn metric(&self) -> EvalMetric {
-        self.metric
+    pub fn metric(&self) -> &JudgeMetric {
+        &self.metric
     }
 
     /// The state for a checkpoint.
@@ -49,7 +49,7 @@ impl EarlyStopping {
     pub fn record(&mut self, value: Option<f64>) -> bool {
         let value = value.unwrap_or(f64::NAN);
         let EarlyStoppingState { best, n_worse } = &mut self.progress;
-        let gain = |best: f64| if self.metric.grows() { value - best } else { best - value };
+        let gain = |best: f64| if self.metric.metric.grows() { value - best } else { best - value };
         let is_best = value.is_finite() && best.is_none_or(|best| gain(best) > self.min_delta);
         if is_best {
             (*best, *n_worse) = (Some(value), 0);
@@ -63,6 +63,7 @@ impl EarlyStopping {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::EvalMetric;
 
     /// Whether an evaluation is the best so far, and whether training stops after it.
     type Outcome = (bool, bool);
@@ -123,13 +124,13 @@ mod tests {
     fn resumes_where_it_was() {
         let new = EarlyStopping::new(EvalMetric::Loss, 3, 0.0);
         let values = [1.0, 0.5, 0.7, f64::NAN, 0.6];
-        let whole = outcomes(new, &values);
+        let whole = outcomes(new.clone(), &values);
         for split in 0..=values.len() {
-            let mut first = new;
+            let mut first = new.clone();
             let mut seen: Vec<_> =
                 values[..split].iter().map(|value| record(&mut first, Some(*value))).collect();
             let kept = serde_json::to_string(&first.progress()).unwrap();
-            let second = new.resumed(serde_json::from_str(&kept).unwrap());
+            let second = new.clone().resumed(serde_json::from_str(&kept).unwrap());
             seen.extend(outcomes(second, &values[split..]));
             assert_eq!(seen, whole, "resumed after {split}");
         }

@@ -20,7 +20,7 @@ use crate::train::eval_readback::Readback;
 use crate::train::eval_votes::Until;
 use crate::train::metrics::request::MetricRequest;
 use crate::train::metrics::rows::EvalRows;
-use crate::train::metrics::scores::Scores;
+use crate::train::metrics::scores::AllScores;
 use crate::train::metrics::totals::{self, Needs, Totals};
 use crate::train::trainer::StepRows as _;
 
@@ -117,10 +117,7 @@ pub fn evaluate_until(
     if n_rows > 0 && all.weight() == 0.0 {
         return Err(TrainError::NoEvalWeight { source_name: dataset.source().to_owned(), n_rows });
     }
-    let Some(scores) = scores else { return Ok(all.metrics(request, None)) };
-    let (columns, is_approximate) = (scores.columns().to_vec(), scores.is_approximate());
-    let areas = scores.areas(world)?;
-    Ok(all.metrics(request, Some((&columns, &areas))).approximate(is_approximate))
+    Ok(all.metrics(request, &scores.areas(world)?))
 }
 
 /// Totals of each part that this rank has rows of.
@@ -128,7 +125,7 @@ struct PartTotals<'a> {
     n_outputs: usize,
     request: &'a MetricRequest,
     parts: Vec<(usize, Totals)>,
-    scores: Option<Scores>,
+    scores: AllScores,
 }
 
 impl PartTotals<'_> {
@@ -156,7 +153,7 @@ impl PartTotals<'_> {
     fn add(&mut self, part: usize, rows: &EvalRows<'_>) {
         let totals = self.parts.iter_mut().rev().find(|(of, _)| *of == part);
         let (_, totals) = totals.expect("a part begins before its batches");
-        totals.add(rows, self.scores.as_mut());
+        totals.add(rows, &mut self.scores);
     }
 }
 

@@ -74,16 +74,16 @@ impl<'a> Evaluations<'a> {
     /// Evaluations of a run that starts at `state`; `best_weights` are those of a resumed run's best evaluation, on rank 0.
     pub fn new(plan: EvalPlan<'a>, state: &RunState, best_weights: Option<Vec<f32>>) -> Self {
         let Config { train, checkpoint, .. } = plan.config;
-        let judge = checkpoint.keep_best.into_iter().chain([train.early_stop_metric]);
-        let judge = judge.fold(MetricSet::default(), MetricSet::with);
+        let judge = checkpoint.keep_best.iter().chain([&train.early_stop_metric]);
+        let judge = judge.fold(MetricSet::default(), |set, judge| set.with(judge.metric));
         let stopping = EarlyStopping::new(
-            train.early_stop_metric,
+            train.early_stop_metric.clone(),
             train.early_stop_patience,
             train.early_stop_min_delta,
         );
         Evaluations {
             stopping: stopping.resumed(state.early_stopping),
-            best: BestWeights::new(checkpoint.keep_best, best_weights),
+            best: BestWeights::new(checkpoint.keep_best.clone(), best_weights),
             metric_sets: plan.config.metrics().map(|set| set.union(judge)),
             // An epoch that has ended was evaluated before it was saved, unless a signal stopped that; its tables were not saved.
             evaluated: (state.cursor > 0 && state.rows_of_epoch() == 0 && !state.evaluation_is_due)
@@ -134,7 +134,7 @@ impl<'a> Evaluations<'a> {
     pub fn judge(&mut self, state: &mut RunState, measured: Option<Measured>) -> bool {
         let Some(Measured { set, metrics, weights }) = measured else { return false };
         self.evaluated = Some((state.step, set));
-        self.stopping.record(metrics.get(self.stopping.metric()));
+        self.stopping.record(metrics.of_judge(self.stopping.metric()));
         let is_best = self.best.is_better(state, &metrics);
         if is_best {
             let epoch = state.epoch_under_way();

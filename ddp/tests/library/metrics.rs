@@ -7,10 +7,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ddp::config::precision::Precision;
-use ddp::config::{EvalMetric, Loss, MetricSet, Task};
+use ddp::config::{EvalMetric, HeadLoss, JudgeMetric, Loss, MetricSet, Task};
 use ddp::data::loader::LoaderOptions;
 use ddp::data::order::partition::EvalPartition;
-use ddp::data::{Dataset, ResidentRows, RowLayout, TargetLayout, Targets, numbered_columns};
+use ddp::data::{
+    Dataset, HeadTargets, LabelVocabulary, ResidentRows, RowLayout, TargetLayout, Targets, numbered_columns,
+};
 use ddp::model::{LossHead, ModelSpec, Network};
 use ddp::report::{EvalMetrics, NamedFigures};
 use ddp::train::TrainError;
@@ -98,21 +100,24 @@ fn identity(n_outputs: usize, max_rows: usize, device: Device) -> Network {
     model
 }
 
-fn measure(
-    world: &World,
-    case: &Case,
-    metrics: MetricSet,
-    device: Device,
-) -> Result<EvalMetrics, TrainError> {
-    let loss = match case.task {
+fn loss(task: Task) -> Loss {
+    match task {
         Task::Classification => {
             Loss::CrossEntropy { label_smoothing: 0.0, class_weights: None, focal_gamma: 0.0 }
         }
         Task::Multilabel => Loss::Bce,
         Task::Regression => Loss::Mse,
         Task::Heads => unreachable!("cases have one head"),
-    };
-    let head = LossHead::new(&loss, device).unwrap();
+    }
+}
+
+fn measure(
+    world: &World,
+    case: &Case,
+    metrics: MetricSet,
+    device: Device,
+) -> Result<EvalMetrics, TrainError> {
+    let head = LossHead::new(&loss(case.task), device).unwrap();
     let request = MetricRequest::new(case.task, metrics);
     let partition = EvalPartition::of_ranks(world.world_size());
     // Several batches per rank.
@@ -168,6 +173,62 @@ fn all_metrics_are_scikit_learns_on_1_2_and_3_ranks() {
             let got = threads::run(n_ranks, |world| measure(&world, &case, all, Device::Cpu).unwrap());
             assert!(got.iter().all(|metrics| *metrics == got[0]), "{}: the ranks differ", case.name);
             assert_golden(&format!("{} on {n_ranks} ranks", case.name), &case, &got[0]);
+        }
+    }
+}
+
+/// The cases without weights as heads of one model. A case of fewer rows than another is a head whose last rows lack targets.
+#[test]
+fn heads_have_scikit_learns_metrics_on_1_2_and_3_ranks() {
+    let cases: Vec<Case> = cases().into_iter().filter(|case| case.expected["weights"].is_null()).collect();
+    let n_columns = |case: &Case| if case.task == Task::Classification { 1 } else { case.n_outputs };
+    let head = |case: &Case| HeadTargets {
+        name: case.name.clone(),
+        task: case.task,
+        columns: (0..n_columns(case)).map(|column| column.to_string()).collect(),
+        labels: (case.task == Task::Classification)
+            .then(|| Arc::new(LabelVocabulary::numbers(case.n_outputs))),
+    };
+    let heads: Vec<HeadTargets> = cases.iter().map(head).collect();
+    let losses =
+        cases.iter().map(|case| HeadLoss { name: case.name.clone(), weight: 1.0, loss: loss(case.task) });
+    let loss = Loss::Heads(losses.collect());
+    let n_outputs: usize = cases.iter().map(|case| case.n_outputs).sum();
+    let n_rows = cases.iter().map(|case| case.rows.len()).max().unwrap();
+    let (mut features, mut targets) = (Vec::new(), Vec::new());
+    for row in 0..n_rows {
+        for case in &cases {
+            let extend = |to: &mut Vec<f32>, key: &str, width: usize, missing: f32| {
+                let values = floats(&case.expected[key]);
+                let of_row = values.chunks_exact(width).nth(row);
+                to.extend(of_row.map_or(vec![missing; width], <[f32]>::to_vec));
+            };
+            extend(&mut features, "outputs", case.n_outputs, 0.0);
+            extend(&mut targets, "targets", n_columns(case), f32::NAN);
+        }
+    }
+    let target_layout = TargetLayout::Heads { heads: heads.clone().into() };
+    let layout = RowLayout::new(numbered_columns(n_outputs), target_layout);
+    let (targets, source) = (Targets::Values(targets), "made-up rows".to_owned());
+    let rows: Arc<dyn Dataset> = Arc::new(ResidentRows { features, targets, weights: None, layout, source });
+    for n_ranks in [1, 2, 3] {
+        let got = threads::run(n_ranks, |world| {
+            let mut model = identity(n_outputs, 8, Device::Cpu);
+            let of_model = LossHead::for_model(&loss, &heads, &model).unwrap();
+            let all = MetricRequest::new(Task::Heads, MetricSet::all(Task::Heads));
+            let request = all.in_units_of(&loss, rows.layout());
+            let (partition, options) =
+                (EvalPartition::of_ranks(world.world_size()), LoaderOptions::new(Device::Cpu));
+            evaluate(&world, &mut model, &of_model, &request, &rows, partition, &options).unwrap()
+        });
+        assert!(got.iter().all(|metrics| *metrics == got[0]), "the ranks differ");
+        assert_eq!(got[0].heads().len(), 5);
+        for (case, (name, metrics)) in cases.iter().zip(got[0].heads()) {
+            assert_golden(&format!("head {name} on {n_ranks} ranks"), case, metrics);
+            let judge = |metric| JudgeMetric { head: Some(name.clone()), metric };
+            let areas = metrics.get(EvalMetric::RocAuc);
+            assert_eq!(got[0].of_judge(&judge(EvalMetric::RocAuc)), areas);
+            assert_eq!(areas.is_some(), case.task != Task::Regression);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::common::{
-    quoted, read_weights, refused, run, run_line_ok, run_ok, same_bits, single, temp_dir, train, write,
+    quoted, ranks, read_weights, refused, run, run_line_ok, run_ok, same_bits, single, temp_dir, train, write,
 };
 
 const KINDS: [&str; 3] = ["pear", "apple", "fig"];
@@ -252,6 +252,86 @@ fn a_resumed_run_has_the_same_bits_and_a_new_run_starts_from_a_model() {
     assert_eq!((outputs(&resumed), outputs(&next)), (5, 5));
 }
 
+/// Resumed under mpirun, with an optimiser whose steps need whole parameters.
+#[test]
+fn realmlp_with_heads_resumes_on_ranks_to_the_bit() {
+    for optimizer in ["adamw", "adafactor", "muon"] {
+        let folder = temp_dir();
+        let text = config(folder.path(), true, "every_epochs = 1\n[train]\nepochs = 2\nbatch_size = 16\n")
+            .replace("hidden = [32]\n", "kind = \"realmlp\"\nhidden = [12, 12]\n")
+            .replace("lr = 0.01", &format!("kind = \"{optimizer}\"\nlr = 0.01"));
+        let whole = train(2, &text, &[]);
+        assert!(whole.weights().keys().any(|name| name.starts_with("numeric.")), "{optimizer}");
+        let (toml, out) = (write(folder.path(), "run.toml", &text), folder.path().join("resumed"));
+        let args = |more: &'static str| {
+            ranks(2, &["train", toml.to_str().unwrap(), "--out", out.to_str().unwrap(), "--quiet", more])
+        };
+        assert_eq!(run(args("--set=train.stop_after_steps=17")).status.code(), Some(85));
+        run_ok(args("--resume=auto"));
+        assert!(same_bits(&whole.weights(), &read_weights(&out.join("model.safetensors"))), "{optimizer}");
+        // Three ranks train the same model, up to the rounding of sums.
+        let [of_two, of_three] =
+            [&whole, &train(3, &text.replace("batch_size = 16", "global_batch_size = 32"), &[])]
+                .map(|run| run.end("eval_loss"));
+        assert!((of_two - of_three).abs() < 1e-3 * of_two, "{optimizer}: {of_two}, {of_three}");
+    }
+}
+
+/// Area under the ROC curve by its definition, over all pairs.
+fn roc_auc(scores: &[f64], is_positive: &[bool]) -> f64 {
+    let (mut ordered, mut pairs) = (0.0, 0.0);
+    for (a, _) in scores.iter().zip(is_positive).filter(|(_, positive)| **positive) {
+        for (b, _) in scores.iter().zip(is_positive).filter(|(_, positive)| !**positive) {
+            pairs += 1.0;
+            ordered += if a > b { 1.0 } else { f64::from(u8::from(a == b)) / 2.0 };
+        }
+    }
+    ordered / pairs
+}
+
+#[test]
+fn a_run_stops_and_keeps_its_best_by_the_metric_of_a_head() {
+    let folder = temp_dir();
+    let text = config(folder.path(), true, "[train]\nepochs = 40\nglobal_batch_size = 32\n")
+        .replace("keep_best = \"none\"\n", "");
+    let stopping = ["--set", "train.early_stop_metric=ripe.roc_auc", "--set", "train.early_stop_patience=2"];
+    for n_ranks in [1, 3] {
+        let stopped =
+            train(n_ranks, &text, &[&stopping[..], &["--set", "train.early_stop_min_delta=0.001"]].concat());
+        let epochs = stopped.events("epoch");
+        let areas: Vec<f64> = epochs.iter().map(|epoch| figure(epoch, "ripe", "eval_roc_auc")).collect();
+        assert!(epochs.len() < 40, "{areas:?}");
+        let best = areas.iter().copied().fold(0.0, f64::max);
+        let end = stopped.events("end").remove(0);
+        assert_eq!(end["best"]["metric"], "ripe.eval_roc_auc");
+        assert_eq!(end["best"]["value"].as_f64(), Some(best), "{areas:?}");
+        let saved = std::fs::read_to_string(stopped.out().join("config.toml")).unwrap();
+        assert!(saved.contains("early_stop_metric = \"ripe.eval_roc_auc\""), "{saved}");
+
+        // The model is the best one, and its area is that of what it predicts.
+        let model = stopped.out();
+        let line =
+            format!("eval --checkpoint {} --metrics roc_auc,average_precision --json", model.display());
+        let eval: Value = serde_json::from_str(&run_line_ok(folder.path(), &line).stdout).unwrap();
+        assert!((figure(&eval, "ripe", "eval_roc_auc") - best).abs() < 1e-9, "{eval}");
+        assert!(figure(&eval, "kind", "eval_average_precision") > 0.5, "{eval}");
+        let line = format!(
+            "predict --checkpoint {} --data test.csv --proba --overwrite --out out.csv",
+            model.display()
+        );
+        run_line_ok(folder.path(), &line);
+        let written = std::fs::read_to_string(folder.path().join("out.csv")).unwrap();
+        let given = std::fs::read_to_string(folder.path().join("test.csv")).unwrap();
+        let last = |line: &str| line.rsplit(',').next().unwrap().parse().unwrap();
+        let scores: Vec<f64> = written.lines().skip(1).map(last).collect();
+        let ripe: Vec<bool> =
+            given.lines().skip(1).map(|line| line.split(',').nth(4).unwrap() == "1").collect();
+        let want = roc_auc(&scores, &ripe);
+        // Probabilities are written with as many digits as f32 has; equal ones may differ before.
+        assert!((best - want).abs() < 1e-4, "{best}, {want}");
+    }
+}
+
 #[test]
 fn what_heads_can_not_be_is_refused() {
     let folder = temp_dir();
@@ -295,7 +375,22 @@ fn what_heads_can_not_be_is_refused() {
         ),
         (
             "--set checkpoint.keep_best=eval_accuracy",
-            &["`checkpoint.keep_best` must be a metric of task \"heads\": eval_loss", "hint: "],
+            &[
+                "`checkpoint.keep_best` must be a metric of task \"heads\": eval_loss",
+                "hint: others are those of a head, such as \"kind.eval_accuracy\"",
+            ],
+        ),
+        (
+            "--set checkpoint.keep_best=kin.eval_accuracy",
+            &["a metric of one of the heads kind, size, ripe", "hint: did you mean \"kind\"?"],
+        ),
+        (
+            "--set train.early_stop_metric=size.roc_auc --set train.early_stop_patience=1",
+            &["a metric of task \"regression\": size.eval_loss, size.eval_mae", "hint: "],
+        ),
+        (
+            "--set checkpoint.keep_best=kind.eval_acuracy",
+            &["the name of a head, a point and one of eval_loss", "did you mean \"kind.eval_accuracy\"?"],
         ),
     ] {
         refused(folder.path(), &format!("train run.toml --out o {more}"), parts);

@@ -175,7 +175,7 @@ fn values_out_of_range_are_refused() {
         ("train.micro_shards", &["0", "3", "8192"]),
         ("train.eval_every_steps", &["-1"]),
         ("train.eval_metrics", &["[]", "\"f1\"", "[\"all\", \"mae\"]"]),
-        ("train.early_stop_metric", &["\"eval_r2\"", "\"loss\""]),
+        ("train.early_stop_metric", &["\"eval_r2\"", "\"loss\"", "\"a.eval_loss\"", "\"a.none\""]),
         ("train.early_stop_patience", &["-1"]),
         ("train.early_stop_min_delta", &["-1", "inf"]),
         ("train.stop_after_steps", &["0"]),

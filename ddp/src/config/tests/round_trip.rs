@@ -280,18 +280,23 @@ fn any_schedule() -> impl Strategy<Value = ScheduleConfig> {
         .prop_map(|(length, start, shape)| ScheduleConfig { warmup: Warmup { length, start }, shape })
 }
 
-fn any_metric(has_eval: bool, task: Task) -> BoxedStrategy<EvalMetric> {
+fn any_metric(has_eval: bool, task: Task, heads: &[HeadConfig]) -> BoxedStrategy<JudgeMetric> {
     let fits = |metric: &EvalMetric| match metric {
         EvalMetric::Loss => true,
         metric => metric.fits(task) && has_eval && task != Task::Heads,
     };
-    let fitting: Vec<_> = EvalMetric::ALL.iter().copied().filter(fits).collect();
+    let mut fitting: Vec<JudgeMetric> =
+        EvalMetric::ALL.iter().copied().filter(fits).map(JudgeMetric::from).collect();
+    for HeadConfig { name, task, .. } in heads.iter().filter(|_| has_eval) {
+        let of_head = EvalMetric::ALL.iter().filter(|metric| metric.fits(*task));
+        fitting.extend(of_head.map(|&metric| JudgeMetric { head: Some(name.clone()), metric }));
+    }
     proptest::sample::select(fitting).boxed()
 }
 
-fn any_checkpoint(has_eval: bool, task: Task) -> impl Strategy<Value = CheckpointConfig> {
+fn any_checkpoint(metric: BoxedStrategy<JudgeMetric>) -> impl Strategy<Value = CheckpointConfig> {
     let often = (0u64..1_000_000, 0.0..1e6f64, 0u64..1_000_000);
-    (often, 0usize..1000, proptest::option::of(any_metric(has_eval, task)), any::<bool>()).prop_map(
+    (often, 0usize..1000, proptest::option::of(metric), any::<bool>()).prop_map(
         |((every_steps, every_minutes, every_epochs), keep, keep_best, is_async)| CheckpointConfig {
             every_steps,
             every_minutes,
@@ -305,7 +310,7 @@ fn any_checkpoint(has_eval: bool, task: Task) -> impl Strategy<Value = Checkpoin
 }
 
 prop_compose! {
-    fn any_train(has_eval: bool, task: Task)(
+    fn any_train(has_eval: bool, metric: BoxedStrategy<JudgeMetric>)(
         length in prop_oneof![
             (1usize..1_000_000).prop_map(Length::Epochs),
             (1usize..1_000_000_000).prop_map(Length::Steps),
@@ -322,7 +327,7 @@ prop_compose! {
             (pick(&[Determinism::Off, Determinism::On, Determinism::World]), 0..=12u32),
         (eval_every_steps, train_metrics) in (0u64..1_000_000, any::<bool>()),
         eval_metrics in proptest::option::of(Just(vec!["default".to_owned(), "all".to_owned()])),
-        early_stop_metric in any_metric(has_eval, task),
+        early_stop_metric in metric,
         early_stop_patience in 0u64..100,
         early_stop_min_delta in 0.0..1e300f64,
         stop_after_steps in proptest::option::of(1u64..1_000_000_000),
@@ -352,8 +357,9 @@ prop_compose! {
 
 fn any_config() -> impl Strategy<Value = Config> {
     let by_data = any_data().prop_flat_map(|data| {
-        let (has_eval, task) = (data.eval != EvalSource::None, data.task);
-        (any_loss(&data), any_train(has_eval, task), any_checkpoint(has_eval, task), Just(data))
+        let has_eval = data.eval != EvalSource::None;
+        let metric = any_metric(has_eval, data.task, &data.heads);
+        (any_loss(&data), any_train(has_eval, metric.clone()), any_checkpoint(metric), Just(data))
     });
     let by_data = by_data.prop_map(|(loss, train, checkpoint, mut data)| {
         if loss == Loss::Poisson {
@@ -378,8 +384,8 @@ fn any_config() -> impl Strategy<Value = Config> {
     (name, by_data, any_model(), any_optimizer(), any_schedule(), comm, log, watchdog).prop_map(
         |(name, (loss, train, checkpoint, data), model, optimizer, schedule, comm, log, watchdog)| {
             // Early stopping keeps the best by its own metric.
-            let stops_by = (train.early_stop_patience > 0).then_some(train.early_stop_metric);
-            let keep_best = checkpoint.keep_best.map(|metric| stops_by.unwrap_or(metric));
+            let stops_by = (train.early_stop_patience > 0).then_some(&train.early_stop_metric);
+            let keep_best = checkpoint.keep_best.map(|metric| stops_by.cloned().unwrap_or(metric));
             let checkpoint = CheckpointConfig { keep_best, ..checkpoint };
             Config {
                 name,

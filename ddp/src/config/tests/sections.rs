@@ -99,7 +99,7 @@ fn what_stops_a_run_and_what_is_kept() {
     let CheckpointConfig { every_steps, every_minutes, every_epochs, keep, keep_best, is_async, .. } =
         config.checkpoint;
     assert_eq!((every_steps, every_minutes, every_epochs, keep), (0, 5.0, 0, 3));
-    assert_eq!((keep_best, is_async), (Some(EvalMetric::Loss), true));
+    assert_eq!((keep_best, is_async), (Some(EvalMetric::Loss.into()), true));
 
     let config = from_text(
         "[train]\ndeterministic = \"world\"\nmicro_shards = 16\n[comm]\nzero = 2\n\

@@ -43,6 +43,52 @@ struct Scored {
     signed_weight: f64,
 }
 
+/// Scores of the outputs of a model, or those of its heads.
+#[derive(Debug, Default)]
+pub(crate) struct AllScores {
+    pub(crate) own: Option<Scores>,
+    pub(crate) heads: Vec<AllScores>,
+}
+
+/// Areas of the outputs of a model, or those of its heads.
+#[derive(Debug, Default)]
+pub(crate) struct AllAreas {
+    pub(crate) own: Option<OutputAreas>,
+    pub(crate) heads: Vec<AllAreas>,
+}
+
+/// Areas of some outputs of a model.
+#[derive(Debug)]
+pub(crate) struct OutputAreas {
+    columns: Vec<usize>,
+    areas: Vec<Areas>,
+    pub(crate) is_approximate: bool,
+}
+
+impl AllScores {
+    /// The areas over the rows of all ranks, on every rank. Collective.
+    pub(crate) fn areas(self, world: &World) -> Result<AllAreas, CommError> {
+        let of_own = |scores: Scores| {
+            let (columns, is_approximate) = (scores.columns.clone(), scores.is_approximate());
+            Ok::<_, CommError>(OutputAreas { columns, areas: scores.areas(world)?, is_approximate })
+        };
+        let heads = self.heads.into_iter().map(|head| head.areas(world));
+        Ok(AllAreas { own: self.own.map(of_own).transpose()?, heads: heads.collect::<Result<_, _>>()? })
+    }
+}
+
+impl OutputAreas {
+    /// The areas of an output, if it has some.
+    pub(crate) fn of(&self, output: usize) -> Option<Areas> {
+        self.columns.iter().position(|column| *column == output).map(|place| self.areas[place])
+    }
+
+    /// The mean over the outputs, if it is defined of each.
+    pub(crate) fn mean(&self, of: fn(&Areas) -> Option<f64>) -> Option<f64> {
+        Some(self.areas.iter().map(of).sum::<Option<f64>>()? / self.areas.len() as f64)
+    }
+}
+
 /// Scores of this rank's rows.
 #[derive(Debug)]
 pub(crate) struct Scores {
@@ -61,11 +107,7 @@ enum Kept {
 
 impl Scores {
     /// Scores of `n_rows` rows over all ranks: of class 1 for two classes, of each class or label otherwise.
-    pub(crate) fn new(n_outputs: usize, is_multilabel: bool, n_rows: usize) -> Self {
-        Self::with_limit(n_outputs, is_multilabel, n_rows, EXACT_SCORES)
-    }
-
-    fn with_limit(n_outputs: usize, is_multilabel: bool, n_rows: usize, limit: usize) -> Self {
+    pub(crate) fn with_limit(n_outputs: usize, is_multilabel: bool, n_rows: usize, limit: usize) -> Self {
         let columns: Vec<usize> =
             if n_outputs == 2 && !is_multilabel { vec![1] } else { (0..n_outputs).collect() };
         let kept = if n_rows.saturating_mul(columns.len()) <= limit {
@@ -79,11 +121,6 @@ impl Scores {
 
     pub(crate) fn is_approximate(&self) -> bool {
         matches!(self.kept, Kept::Bins(_))
-    }
-
-    /// The outputs that [`Scores::areas`] returns areas of, in order.
-    pub(crate) fn columns(&self) -> &[usize] {
-        &self.columns
     }
 
     /// Adds a row: the probability of an output, and whether the row is of its class.

@@ -11,7 +11,7 @@ use super::class_distances::ClassDistances;
 use super::probabilities::{ProbabilitySums, softmax};
 use super::request::{HeadRequest, MetricRequest};
 use super::rows::{EvalRows, RowTargets};
-use super::scores::{Areas, Scores};
+use super::scores::{AllAreas, AllScores, Areas, EXACT_SCORES, OutputAreas, Scores};
 use super::target_sums::{self, TargetSums};
 use crate::config::{EvalMetric as M, MetricTable, Task};
 use crate::data::{HeadOutputs, OutputUnits, cumulative};
@@ -59,10 +59,20 @@ fn has_counts(request: &MetricRequest) -> bool {
     request.metrics.has_any(&OF_CLASSES) || tables.iter().any(|table| request.metrics.has_table(*table))
 }
 
-/// Scores of the rows, if the request needs them.
-pub(crate) fn scores(request: &MetricRequest, n_outputs: usize, n_rows: usize) -> Option<Scores> {
+/// Scores of the rows, where the request needs them; the heads share the number up to which areas are exact.
+pub(crate) fn scores(request: &MetricRequest, n_outputs: usize, n_rows: usize) -> AllScores {
+    scores_up_to(EXACT_SCORES / request.heads.len().max(1), request, n_outputs, n_rows)
+}
+
+fn scores_up_to(limit: usize, request: &MetricRequest, n_outputs: usize, n_rows: usize) -> AllScores {
     let is_multilabel = request.task == Task::Multilabel;
-    request.metrics.has_any(&OF_SCORES).then(|| Scores::new(n_outputs, is_multilabel, n_rows))
+    let has_own = request.task != Task::Heads && request.metrics.has_any(&OF_SCORES);
+    let of_head =
+        |head: &HeadRequest| scores_up_to(limit, &head.request, head.of.targets.n_targets(), n_rows);
+    AllScores {
+        own: has_own.then(|| Scores::with_limit(n_outputs, is_multilabel, n_rows, limit)),
+        heads: request.heads.iter().map(of_head).collect(),
+    }
 }
 
 /// Sums over the rows of one part.
@@ -112,14 +122,18 @@ impl Totals {
     }
 
     /// Adds a batch. The losses, and for classification the right rows, are added up on the device.
-    pub(crate) fn add(&mut self, rows: &EvalRows<'_>, scores: Option<&mut Scores>) {
+    pub(crate) fn add(&mut self, rows: &EvalRows<'_>, scores: &mut AllScores) {
+        let AllScores { own, heads: of_heads } = scores;
+        let scores = own.as_mut();
         self.weight += rows.weights().sum::<f64>();
         match self.task {
             Task::Classification if self.are_cumulative => self.add_cumulative(rows, scores),
             Task::Classification => self.add_classes(rows, scores),
             Task::Multilabel => self.add_labels(rows, scores),
             Task::Regression => self.add_targets(rows),
-            Task::Heads => self.heads.iter_mut().for_each(|head| head.add(rows)),
+            Task::Heads => {
+                self.heads.iter_mut().zip(of_heads).for_each(|(head, scores)| head.add(rows, scores))
+            }
         }
     }
 
@@ -248,12 +262,9 @@ impl Totals {
         self.weight
     }
 
-    /// The metrics that the request asks for, where they are defined. `scores` gives the outputs that have areas.
-    pub(crate) fn metrics(
-        &self,
-        request: &MetricRequest,
-        areas: Option<(&[usize], &[Areas])>,
-    ) -> EvalMetrics {
+    /// The metrics that the request asks for, where they are defined.
+    pub(crate) fn metrics(&self, request: &MetricRequest, all_areas: &AllAreas) -> EvalMetrics {
+        let areas = all_areas.own.as_ref();
         let is_multilabel = self.task == Task::Multilabel;
         let mut metrics = EvalMetrics::default();
         let mut put = |metric: M, value: Option<f64>| {
@@ -289,18 +300,16 @@ impl Totals {
             put(M::ClassMae, distances.mean());
             put(M::QuadraticKappa, distances.quadratic_kappa());
         }
-        if let Some((_, areas)) = areas {
-            let mean = |of: fn(&Areas) -> Option<f64>| -> Option<f64> {
-                Some(areas.iter().map(of).sum::<Option<f64>>()? / areas.len() as f64)
-            };
-            put(M::RocAuc, mean(Areas::roc_auc));
-            put(M::AveragePrecision, mean(Areas::average_precision));
+        if let Some(areas) = areas {
+            put(M::RocAuc, areas.mean(Areas::roc_auc));
+            put(M::AveragePrecision, areas.mean(Areas::average_precision));
         }
         let targets = self.targets_in_units(request);
         put(M::Mae, target_sums::mean(&targets, TargetSums::mae));
         put(M::Rmse, target_sums::mean(&targets, TargetSums::rmse));
         put(M::R2, target_sums::mean(&targets, TargetSums::r2));
-        metrics.with_tables(self.tables(request, &targets, areas))
+        let is_approximate = areas.is_some_and(|areas| areas.is_approximate);
+        metrics.with_tables(self.tables(request, &targets, all_areas)).approximate(is_approximate)
     }
 
     /// The targets' sums in the user's units: the only place where the scale of targets is undone in metrics.
@@ -312,19 +321,13 @@ impl Totals {
         self.targets.iter().enumerate().map(|(target, sums)| sums.in_units(scale(target))).collect()
     }
 
-    fn tables(
-        &self,
-        request: &MetricRequest,
-        targets: &[TargetSums],
-        areas: Option<(&[usize], &[Areas])>,
-    ) -> EvalTables {
+    fn tables(&self, request: &MetricRequest, targets: &[TargetSums], all_areas: &AllAreas) -> EvalTables {
+        let of_output = |output| all_areas.own.as_ref().and_then(|areas: &OutputAreas| areas.of(output));
         let named = |output: usize, figures| NamedFigures { name: request.output_name(output), figures };
         let mut tables = EvalTables::default();
         if let (Some(classes), true) = (&self.classes, request.metrics.has_table(MetricTable::PerClass)) {
             for (class, mut figures) in classes.figures(self.task == Task::Multilabel) {
-                let areas = areas.and_then(|(columns, areas)| {
-                    columns.iter().position(|column| *column == class).map(|place| areas[place])
-                });
+                let areas = of_output(class);
                 let roc_auc = areas.and_then(|areas| areas.roc_auc()).map(|value| ("roc_auc", value));
                 let precision = areas.and_then(|areas| areas.average_precision());
                 figures.extend(roc_auc.filter(|_| request.metrics.has(M::RocAuc)));
@@ -344,9 +347,9 @@ impl Totals {
             let classes = (0..self.n_outputs).map(|class| request.output_name(class)).collect();
             ConfusionMatrix { classes, counts }
         });
-        let heads = request.heads.iter().zip(&self.heads);
-        let metrics = |(head, sums): (&HeadRequest, &HeadTotals)| {
-            (head.of.targets.name.clone(), sums.totals.metrics(&head.request, None))
+        let heads = request.heads.iter().zip(&self.heads).zip(&all_areas.heads);
+        let metrics = |((head, sums), areas): ((&HeadRequest, &HeadTotals), &AllAreas)| {
+            (head.of.targets.name.clone(), sums.totals.metrics(&head.request, areas))
         };
         tables.heads = heads.map(metrics).collect();
         tables
@@ -369,7 +372,7 @@ impl HeadTotals {
     }
 
     /// Adds the rows of a batch that have this head's targets.
-    fn add(&mut self, all: &EvalRows<'_>) {
+    fn add(&mut self, all: &EvalRows<'_>, scores: &mut AllScores) {
         let HeadOutputs { outputs, columns, .. } = &self.of;
         let RowTargets::Values(targets) = all.targets else { unreachable!("heads have columns of targets") };
         if all.n_rows == 0 {
@@ -396,13 +399,13 @@ impl HeadTotals {
         };
         self.add_loss(&rows).expect("operands of the loss in host memory");
         if !has_classes || self.totals.are_cumulative {
-            return self.totals.add(&rows, None);
+            return self.totals.add(&rows, scores);
         }
         let predicted = predicted(&rows, self.of.outputs.len()).expect("outputs in host memory");
         for ((predicted, label), weight) in predicted.iter().zip(&labels).zip(rows.weights()) {
             self.totals.n_correct += if predicted == label { weight } else { 0.0 };
         }
-        self.totals.add(&EvalRows { predicted: &predicted, ..rows }, None);
+        self.totals.add(&EvalRows { predicted: &predicted, ..rows }, scores);
     }
 
     fn add_loss(&mut self, rows: &EvalRows<'_>) -> std::result::Result<(), KernelError> {
