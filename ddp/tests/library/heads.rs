@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 
+use crate::listed_layers::tabular;
 use crate::made_up::{N_CLASSES, Setup, assert_close, cross_entropy, row_weights};
 use ddp::config::precision::Precision;
-use ddp::config::{EvalMetric, HeadLoss, Loss, ModelConfig, Task, ZeroStage};
+use ddp::config::{EvalMetric, HeadLoss, Loss, ModelConfig, OptimizerKind, Task, ZeroStage};
 use ddp::data::{Dataset, HeadTargets, LabelVocabulary};
 use ddp::model::{LossHead, ModelSpec, Network};
 use ddp::train::trainer::TrainerOptions;
@@ -46,6 +47,31 @@ fn any_number_of_ranks_trains_the_same_model() {
                         "{what}, {n} ranks: {name}.{metric} {got}, {want}"
                     );
                 }
+            }
+        }
+    }
+}
+
+/// Steps that depend on whole parameters, of perceptrons and of the layers of `realmlp`; resumed to the bit.
+#[test]
+fn updates_of_whole_parameters_and_layers_for_tables_train_heads() {
+    let usual = Setup::several_heads();
+    let [n_features, n_outputs] = [usual.spec.n_features(), usual.spec.n_outputs()];
+    let for_tables = ModelSpec::new(&ModelConfig::of_layers(tabular(), true), n_features, n_outputs);
+    for spec in [usual.spec.clone(), for_tables] {
+        for optimizer in [OptimizerKind::Adafactor, OptimizerKind::Muon, OptimizerKind::Lamb] {
+            let setup = Setup { spec: spec.clone(), optimizer, n_epochs: 8, ..usual.clone() };
+            let alone = setup.train_on(1);
+            let (first, last) = (alone.losses[0], *alone.losses.last().unwrap());
+            assert!(last < 0.9 * first, "{optimizer}: {:?}", alone.losses);
+            for (n_ranks, zero) in [(2, ZeroStage::Off), (3, ZeroStage::Optimizer), (3, ZeroStage::Gradients)]
+            {
+                let options = TrainerOptions { zero, ..setup.options };
+                let several = Setup { options, ..setup.clone() };
+                let trained = several.train_on(n_ranks);
+                assert_close(&format!("{optimizer}, {n_ranks} ranks, {zero:?}"), &trained, &alone);
+                let resumed = Setup { restart_after: Some(5), ..several }.train_on(n_ranks);
+                assert!(resumed == trained, "{optimizer}, {n_ranks} ranks, {zero:?}");
             }
         }
     }

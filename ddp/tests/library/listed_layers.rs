@@ -71,7 +71,7 @@ fn numeric_embedding() -> LayerEntry {
 }
 
 /// The layers of `realmlp`.
-pub fn tabular() -> Vec<LayerEntry> {
+pub(crate) fn tabular() -> Vec<LayerEntry> {
     let clip = LayerConfig::Activation(Activation::SmoothClip);
     vec![clip.once(), numeric_embedding(), LayerConfig::Scale.once(), linear(9, Some(Activation::Silu))]
 }
