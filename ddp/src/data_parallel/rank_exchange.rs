@@ -4,7 +4,7 @@ use ddp_comm::{CommError, Group, World};
 use ddp_kernels::{DType, KernelError, MemoryUse, Tensor, TensorRef};
 
 use crate::data_parallel::error::{ExchangeError, Result};
-use crate::model::{AllRanks, Network};
+use crate::model::{AllRanks, Layer, Network};
 
 /// Memory for what a layer gathers of all ranks.
 #[derive(Debug)]
@@ -36,6 +36,16 @@ impl RankExchange {
     /// Elements (f64) of the memory for layers that exchange up to `exchanged_len` elements.
     pub(crate) fn len(exchanged_len: usize, world_size: usize) -> usize {
         if world_size > 1 { exchanged_len * world_size } else { 0 }
+    }
+
+    /// Bytes that a rank sends in the passes of `n_micro_batches` micro-batches, in rings.
+    pub(crate) fn bytes_sent<'a>(
+        layers: impl Iterator<Item = &'a dyn Layer>,
+        world_size: usize,
+        n_micro_batches: usize,
+    ) -> u64 {
+        let per_pass: usize = layers.map(Layer::exchanged_per_pass).sum();
+        (per_pass * DType::F64.size_bytes() * (world_size - 1) * n_micro_batches) as u64
     }
 
     /// Runs a pass whose layers may exchange.

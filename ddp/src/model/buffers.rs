@@ -55,6 +55,8 @@ pub struct ModelBytes {
     pub activations: usize,
     /// Scratch.
     pub workspace: usize,
+    /// Registered buffers, such as the statistics of batch norms.
+    pub registered: usize,
 }
 
 impl<T> Buffers<T> {
@@ -131,6 +133,12 @@ impl ModelBytes {
         let Ok(buffers) = Buffers::make(&plan, layout.flat_len(), &mut count);
         bytes.compute_weights = buffers.compute_weights.unwrap_or(0);
         bytes.parameters -= bytes.compute_weights;
+        for step in &plan.steps {
+            let buffers = step.layer.registered_buffers().unwrap_or_default();
+            let sizes =
+                buffers.iter().map(|buffer| buffer.values().numel() * buffer.values().dtype().size_bytes());
+            bytes.registered += sizes.sum::<usize>();
+        }
         bytes
     }
 }

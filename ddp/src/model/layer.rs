@@ -68,6 +68,11 @@ pub trait Layer: Debug + Send {
         0
     }
 
+    /// Elements (f64) that the forward and the backward pass of a micro-batch gather of each rank, for reports.
+    fn exchanged_per_pass(&self) -> usize {
+        2 * self.exchanged_len()
+    }
+
     /// Whether a step on a GPU may be captured as a graph: its passes allocate no memory, wait for nothing, read no tensor on the
     /// host and enqueue the same work in every step. Otherwise the trainer runs steps kernel by kernel.
     fn is_capturable(&self) -> bool {

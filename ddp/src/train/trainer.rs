@@ -14,6 +14,7 @@ use crate::config::OptimizerConfig;
 use crate::config::precision::Precision;
 use crate::data_parallel::ExchangeError;
 use crate::data_parallel::averaged_weights::AveragedWeights;
+use crate::data_parallel::rank_exchange::RankExchange;
 use crate::data_parallel::replica_check::{ReplicaCheck, ReplicaDifferences};
 use crate::data_parallel::whole_parameters::WholeParameters;
 use crate::model::layer::Sizes;
@@ -209,7 +210,8 @@ impl<'w> Trainer<'w> {
         let bytes = grads.exchange_bytes(world.world_size(), flat_len, n_micro_batches, weight_bytes);
         let shards = shard_plan.is_sharded().then_some(shard_plan.blocks());
         let of_optimizer = WholeParameters::bytes_sent(optimizer.whole(), shards, world.world_size());
-        ExchangeBytes { sent: bytes.sent + of_optimizer, ..bytes }
+        let of_layers = RankExchange::bytes_sent(model.layers(), world.world_size(), n_micro_batches);
+        ExchangeBytes { sent: bytes.sent + of_optimizer + of_layers, ..bytes }
     }
 
     /// Steps that were captured as graphs; 0 on the CPU.

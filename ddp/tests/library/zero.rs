@@ -8,9 +8,10 @@ use std::sync::Arc;
 use crate::made_up::gpus::{gpus, on_gpus};
 use crate::made_up::{Setup, Trained, assert_close};
 use ddp::config::precision::Precision;
-use ddp::config::{CommDtype, OptimizerKind, ZeroStage};
+use ddp::config::{CommDtype, LayerConfig, ModelConfig, OptimizerKind, ZeroStage};
 use ddp::data::Dataset;
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::model::ModelSpec;
 use ddp::optim::loss_scaler::LossScalerConfig;
 use ddp::train::TrainError;
 use ddp::train::trainer::{GraphMode, StepRequest, Trainer, TrainerOptions};
@@ -153,6 +154,25 @@ pub(crate) fn one_step(setup: &Setup, world_size: usize) -> Vec<(usize, usize, T
 #[test]
 fn a_rank_holds_its_share_of_the_state_and_sends_what_a_ring_does() {
     holds_its_share_and_sends_what_a_ring_does(&unclipped(Setup::embedded()), 4);
+}
+
+/// Batch norms gather moments in each forward pass and sums in each backward pass, next to the gradients.
+#[test]
+fn what_batch_norms_gather_is_counted() {
+    let usual = Setup::usual();
+    let batch_norm = LayerConfig::BatchNorm { eps: 1e-5, momentum: 0.1 }.once();
+    let linear = |n| LayerConfig::Linear { out_features: n, activation: None, bias: true }.once();
+    let layers = vec![linear(7), batch_norm.clone(), linear(5), batch_norm];
+    let [n_features, n_outputs] = [usual.spec.n_features(), usual.spec.n_outputs()];
+    let spec = ModelSpec::new(&ModelConfig::of_layers(layers, true), n_features, n_outputs);
+    for world_size in [2, 3] {
+        for n_micro in [1, 3] {
+            let setup = Setup { spec: spec.clone(), n_micro, ..unclipped(usual.clone()) };
+            // Compares what the trainer says with the traffic.
+            let [(_, _, traffic), ..] = one_step(&setup, world_size)[..] else { unreachable!() };
+            assert_eq!(traffic.n_all_gathers as usize, 4 * n_micro, "{traffic:?}");
+        }
+    }
 }
 
 fn holds_its_share_and_sends_what_a_ring_does(setup: &Setup, max_world_size: usize) {

@@ -85,12 +85,20 @@ fn check(what: &str, config: &Config, world_size: usize) {
 /// Runs of different kinds of buffers; the last one has embeddings.
 fn configs(csv: &str) -> Vec<(String, Config)> {
     let wide = "model.hidden=[300,200,200]";
-    let cases: [&[&str]; 12] = [
+    let batch_norm = concat!(
+        "model.layers=[{kind=\"linear\",out_features=300,activation=\"relu\"},{kind=\"batch_norm\"},",
+        "{kind=\"linear\",out_features=700},{kind=\"batch_norm\"}]"
+    );
+    let heads = "heads=[{name='a',task='regression',target='t0'},{name='b',task='regression',target='t1'}]";
+    let cases: [&[&str]; 15] = [
         &["model.hidden=[256,256]", "optimizer.kind=sgd"],
         &[wide, "optimizer.kind=lamb", "optimizer.groups=[{match=\"*.bias\",schedule={kind=\"cosine\"}}]"],
         &[wide, "optimizer.kind=muon", "model.norm=layer"],
         &[wide, "optimizer.kind=adafactor", "model.norm=layer"],
         &[wide, "model.kind=realmlp", "model.dropout=0.1"],
+        &[batch_norm, "train.batch_size=31", "train.grad_accum_steps=2"],
+        &[batch_norm, "train.precision=bf16"],
+        &[wide, heads, "optimizer.kind=adafactor"],
         &[wide, "model.activation=gelu", "model.norm=layer", "model.dropout=0.1", "train.ema_decay=0.9"],
         &[
             wide,
@@ -111,7 +119,8 @@ fn configs(csv: &str) -> Vec<(String, Config)> {
         ],
     ];
     let config = |sets: &&[&str]| {
-        let train = if sets.iter().any(|set| set.contains("categorical")) { csv } else { "builtin:digits" };
+        let is_table = sets.iter().any(|set| set.contains("categorical") || set.contains("heads"));
+        let train = if is_table { csv } else { "builtin:digits" };
         let mut all = vec![format!("data.train={train}"), "data.eval=none".to_owned()];
         all.extend(sets.iter().map(|set| (*set).to_owned()));
         (sets.join(" "), Config::load(None, &all).unwrap_or_else(|error| panic!("{error}")))

@@ -38,6 +38,8 @@ pub enum MemoryKind {
     Optimizer,
     /// Moving average of the weights.
     Average,
+    /// Registered buffers of layers: statistics.
+    Statistics,
     /// Activations of the forward pass and their gradients.
     Activations,
     /// Scratch memory of matmuls and kernels.
@@ -52,12 +54,13 @@ pub enum MemoryKind {
 
 impl MemoryKind {
     /// All kinds, in the order of reports.
-    pub const ALL: [MemoryKind; 10] = [
+    pub const ALL: [MemoryKind; 11] = [
         MemoryKind::Parameters,
         MemoryKind::ComputeWeights,
         MemoryKind::Gradients,
         MemoryKind::Optimizer,
         MemoryKind::Average,
+        MemoryKind::Statistics,
         MemoryKind::Activations,
         MemoryKind::Workspace,
         MemoryKind::Rows,
@@ -73,6 +76,7 @@ impl MemoryKind {
             MemoryKind::Gradients => "gradients",
             MemoryKind::Optimizer => "optimiser",
             MemoryKind::Average => "average",
+            MemoryKind::Statistics => "statistics",
             MemoryKind::Activations => "activations",
             MemoryKind::Workspace => "workspace",
             MemoryKind::Rows => "rows",
@@ -88,6 +92,7 @@ impl MemoryKind {
             MemoryKind::Gradients => MemoryUse::Gradients,
             MemoryKind::Optimizer => MemoryUse::Optimizer,
             MemoryKind::Average => MemoryUse::Average,
+            MemoryKind::Statistics => MemoryUse::Other,
             MemoryKind::Activations => MemoryUse::Activations,
             MemoryKind::Workspace => MemoryUse::Workspace,
             MemoryKind::Rows => MemoryUse::Data,
@@ -172,6 +177,7 @@ impl MemoryPlan {
         put(MemoryKind::Gradients, (gradients + TAIL_ELEMENTS) * single + wire);
         put(MemoryKind::Optimizer, optimizer + scratch);
         put(MemoryKind::Average, average);
+        put(MemoryKind::Statistics, model.registered);
         put(MemoryKind::Activations, model.activations);
         let exchanged = layers::of_spec(spec).iter().map(|layer| layer.exchanged_len()).max().unwrap_or(0);
         let exchanged = RankExchange::len(exchanged, world_size) * DType::F64.size_bytes();
@@ -185,7 +191,7 @@ impl MemoryPlan {
         let is_async = config.checkpoint.is_async && config.checkpoint.is_on();
         put(
             MemoryKind::Snapshot,
-            if is_async { model.parameters + optimizer + snapshot_of_average } else { 0 },
+            if is_async { model.parameters + model.registered + optimizer + snapshot_of_average } else { 0 },
         );
         bytes
     }

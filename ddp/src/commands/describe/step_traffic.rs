@@ -14,9 +14,10 @@ use crate::data::order::partition::PartitionKind;
 use crate::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
 use crate::data_parallel::fixed_tree::TreeSum;
 use crate::data_parallel::gradients::{ExchangeBytes, ExchangeWay};
+use crate::data_parallel::rank_exchange::RankExchange;
 use crate::data_parallel::weight_gather::ShortGather;
 use crate::data_parallel::whole_parameters::WholeParameters;
-use crate::model::{BufferPlan, GradientWrites, PassTraffic};
+use crate::model::{BufferPlan, GradientWrites, PassTraffic, layers};
 use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::{ParamGroups, WholeParameter};
 
@@ -114,6 +115,9 @@ impl StepTraffic {
         let groups = ParamGroups::new(&config.optimizer, &layout);
         let whole = groups.as_ref().map_or(&[][..], ParamGroups::whole);
         let of_optimizer = WholeParameters::bytes_sent(whole, shards, world_size);
+        let of_layers = layers::of_spec(spec);
+        let of_layers =
+            RankExchange::bytes_sent(of_layers.iter().map(|layer| &**layer), world_size, n_micro_batches);
         let [norm_reads, grad_reads, state_reads] =
             two_passes(whole, own_len, flat_len / own_len, world_size);
         let way = match zero {
@@ -134,8 +138,9 @@ impl StepTraffic {
             optimizer: (2 * n_states * own_len + state_reads) * single,
             activations: passes.activations - conversion,
             rows: rows_moved(plan),
-            exchange: (ExchangeBytes::new(way, world_size, flat_len, weight_bytes).sent + of_optimizer)
-                as usize,
+            exchange: (ExchangeBytes::new(way, world_size, flat_len, weight_bytes).sent
+                + of_optimizer
+                + of_layers) as usize,
         }
     }
 

@@ -92,6 +92,11 @@ impl Layer for BatchNorm1d {
         ops::batch_norm_moments_len(self.features)
     }
 
+    /// Moments, and two sums of gradients per feature.
+    fn exchanged_per_pass(&self) -> usize {
+        self.exchanged_len() + 2 * self.features
+    }
+
     fn keeps_output(&self) -> bool {
         false
     }
