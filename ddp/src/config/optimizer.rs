@@ -179,8 +179,8 @@ impl OptimizerConfig {
             beta2_decay: -0.8,
             clip_threshold: 1.0,
             weight_decay: kind.default_weight_decay(),
-            momentum: default_momentum(kind),
-            nesterov: kind == OptimizerKind::Muon,
+            momentum: kind.default_momentum(),
+            nesterov: kind.default_nesterov(),
             adamw_lr: 1e-3,
             adamw_weight_decay: 0.01,
             decay_bias_norm: true,
@@ -218,8 +218,8 @@ impl OptimizerConfig {
             beta2_decay: raw.get("optimizer.beta2_decay")?,
             clip_threshold: raw.get("optimizer.clip_threshold")?,
             weight_decay: raw.get_or("optimizer.weight_decay", kind.default_weight_decay())?,
-            momentum: raw.get_or("optimizer.momentum", default_momentum(kind))?,
-            nesterov: raw.get_or("optimizer.nesterov", kind == OptimizerKind::Muon)?,
+            momentum: raw.get_or("optimizer.momentum", kind.default_momentum())?,
+            nesterov: raw.get_or("optimizer.nesterov", kind.default_nesterov())?,
             adamw_lr: raw.get("optimizer.adamw_lr")?,
             adamw_weight_decay: raw.get("optimizer.adamw_weight_decay")?,
             decay_bias_norm: raw.get("optimizer.decay_bias_norm")?,
@@ -253,11 +253,6 @@ impl OptimizerConfig {
         writer.put_toml("optimizer.groups", list(groups, ParamGroup::to_toml));
         writer.put("train.ema_decay", ema_decay);
     }
-}
-
-/// Default of `optimizer.momentum`.
-fn default_momentum(kind: OptimizerKind) -> f64 {
-    if kind == OptimizerKind::Muon { 0.95 } else { 0.9 }
 }
 
 /// Reads the list of tables in `optimizer.groups`.

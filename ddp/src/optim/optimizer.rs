@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use ddp_kernels::ops::{
     self, Average, FirstPassTensors, NewtonSchulzMemory, OptimizerParams, OptimizerTensors, STEP_SCALARS_LEN,
-    UpdateInputs, WholeNumbers,
+    UpdateInputs, WholeNeed, WholeNumbers,
 };
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
 
@@ -316,8 +316,9 @@ impl Optimizer {
             }
         };
         let matrix = whole.and_then(|whole| self.groups.whole()[whole].matrix);
+        let need = self.config.kind.whole_need();
         let kind = match self.config.kind {
-            OptimizerKind::Muon if matrix.is_none() => OptimizerKind::AdamW,
+            _ if need == Some(WholeNeed::Directions) && matrix.is_none() => OptimizerKind::AdamW,
             kind => kind,
         };
         let params = OptimizerParams {
@@ -408,8 +409,8 @@ impl Optimizer {
             let mut state = || state.next().transpose();
             let (decay, step) = (self.config.ema_decay, self.n_steps);
             let whole = match (&self.norms, &self.second_moments, segment.whole) {
-                (Some(norms), _, Some(whole)) if self.config.kind == OptimizerKind::Lamb => {
-                    Some(WholeNumbers::Lamb(norms.view().range(2 * whole, 2 * whole + 2)?))
+                (Some(norms), _, Some(whole)) if self.config.kind.whole_need() == Some(WholeNeed::Norms) => {
+                    Some(WholeNumbers::Norms(norms.view().range(2 * whole, 2 * whole + 2)?))
                 }
                 (_, Some(moments), Some(whole)) => {
                     Some(WholeNumbers::Adafactor(moments.factors(whole, &part)?))

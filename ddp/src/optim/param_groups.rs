@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use ddp_kernels::ops::{FactoredShape, NewtonSchulzMemory};
+use ddp_kernels::ops::{FactoredShape, NewtonSchulzMemory, WholeNeed};
 
-use crate::config::{OptimizerConfig, OptimizerKind, ParamGroup};
+use crate::config::{OptimizerConfig, ParamGroup};
 use crate::model::{ParamKind, ParamLayout, ParamSlot};
 use crate::optim::error::{OptimError, Result};
 
@@ -78,16 +78,17 @@ impl ParamGroups {
         }
         let mut segments: Vec<Segment> = Vec::new();
         let mut whole = Vec::new();
+        let need = config.kind.whole_need();
         let last_layer = layout.slots().iter().filter(|slot| is_matrix(slot)).map(|slot| slot.layer).max();
         for (index, slot) in layout.slots().iter().enumerate() {
             let of_slot = groups.iter().position(|(_, pattern)| pattern.matches(&slot.name));
             let group = of_slot.map(|index| groups[index].0);
             let matrix =
-                (config.kind == OptimizerKind::Muon && is_matrix(slot) && Some(slot.layer) < last_layer)
+                (need == Some(WholeNeed::Directions) && is_matrix(slot) && Some(slot.layer) < last_layer)
                     .then(|| [slot.dims[0], slot.dims[1]]);
-            let factored = (config.kind == OptimizerKind::Adafactor).then(|| FactoredShape::new(&slot.dims));
-            let is_whole = config.kind == OptimizerKind::Lamb || matrix.is_some() || factored.is_some();
-            let is_of_adamw = config.kind == OptimizerKind::Muon && matrix.is_none();
+            let factored = (need == Some(WholeNeed::SecondMoments)).then(|| FactoredShape::new(&slot.dims));
+            let is_whole = need == Some(WholeNeed::Norms) || matrix.is_some() || factored.is_some();
+            let is_of_adamw = need == Some(WholeNeed::Directions) && matrix.is_none();
             let adamw_scale = if is_of_adamw { config.adamw_lr / config.lr } else { 1.0 };
             let with_schedule = |groups: &[(&ParamGroup, glob::Pattern)]| {
                 groups.iter().filter(|(group, _)| group.schedule.is_some()).count()
@@ -119,8 +120,9 @@ impl ParamGroups {
 
     /// One segment over all of a flat buffer, with the settings of `config` for weights. For buffers without names.
     pub fn uniform(config: &OptimizerConfig, flat_len: usize) -> Self {
-        let factored = (config.kind == OptimizerKind::Adafactor).then(|| FactoredShape::new(&[flat_len]));
-        let is_whole = config.kind == OptimizerKind::Lamb || factored.is_some();
+        let need = config.kind.whole_need();
+        let factored = (need == Some(WholeNeed::SecondMoments)).then(|| FactoredShape::new(&[flat_len]));
+        let is_whole = need == Some(WholeNeed::Norms) || factored.is_some();
         let (name, range) = ("weights".to_owned(), 0..flat_len);
         let whole = is_whole.then_some(WholeParameter { name, range, matrix: None, factored });
         let segment = Segment {

@@ -2,6 +2,7 @@
 
 use ddp_comm::World;
 use ddp_kernels::Device;
+use ddp_kernels::ops::WholeNeed;
 
 use crate::config::{CommDtype, OptimizerKind, ZeroStage};
 use crate::data_parallel::ExchangeError;
@@ -91,7 +92,7 @@ impl TrainerOptions {
     /// [`ExchangeError::ZeroWire`], [`ExchangeError::TreeOfWhole`] and [`ExchangeError::ShardedNorms`].
     pub fn check(&self, device: Device, optimizer: OptimizerKind) -> Result<(), ExchangeError> {
         let is_sharded = self.zero != ZeroStage::Off;
-        let has_sums = matches!(optimizer, OptimizerKind::Lamb | OptimizerKind::Adafactor);
+        let has_sums = matches!(optimizer.whole_need(), Some(WholeNeed::Norms | WholeNeed::SecondMoments));
         if has_sums && is_sharded && self.micro_shards.is_some() {
             return Err(ExchangeError::ShardedNorms { optimizer });
         }

@@ -211,7 +211,7 @@ pub(crate) fn two_passes(
                 state: [Some(m.view_mut()), Some(v.view_mut())],
                 average: None,
                 compute_weights: None,
-                whole: is_lamb.then(|| WholeNumbers::Lamb(norms.view())),
+                whole: is_lamb.then(|| WholeNumbers::Norms(norms.view())),
             };
             ops::optimizer_step(kind, &params, tensors, None).unwrap();
             let single = |tensor: &Tensor| values(&tensor.to_dtype(DType::F32).unwrap());

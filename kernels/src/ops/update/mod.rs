@@ -15,7 +15,8 @@ pub use average::Average;
 pub use inputs::UpdateInputs;
 pub use optimizer::{
     AdafactorFactors, FactoredShape, FirstPassTensors, OptimizerKind, OptimizerParams, OptimizerTensors,
-    WholeNumbers, adafactor_factors, adafactor_norm, adafactor_sums, optimizer_first_pass, optimizer_step,
+    WholeNeed, WholeNumbers, adafactor_factors, adafactor_norm, adafactor_sums, optimizer_first_pass,
+    optimizer_step,
 };
 
 pub(crate) use optimizer::SOURCES as OPTIMIZER_SOURCES;

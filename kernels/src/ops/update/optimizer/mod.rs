@@ -1,7 +1,8 @@
 //! The optimisers: their names, hyper-parameters and state, and one step of any of them.
 //!
 //! An optimiser is two files, its formula for the CPU and for GPUs, and its lines in this one. One whose step depends on whole
-//! parameters has two passes, and between them their caller completes norms, directions or second moments over the ranks.
+//! parameters has two passes, and between them their caller completes norms, directions or second moments over the ranks: it asks for
+//! [`WholeNeed`], never for the name of an optimiser.
 
 mod adafactor;
 mod adam;
@@ -104,7 +105,27 @@ impl OptimizerKind {
     /// Whether a step has passes before [`optimizer_step`], which then reads what the caller completed over whole parameters: norms for
     /// LAMB, orthogonal directions for Muon ([`optimizer_first_pass`]), factors of second moments for Adafactor ([`adafactor_sums`]).
     pub fn has_first_pass(self) -> bool {
-        matches!(self, OptimizerKind::Lamb | OptimizerKind::Muon | OptimizerKind::Adafactor)
+        self.whole_need().is_some()
+    }
+
+    /// Returns the need of a step for numbers of whole parameters.
+    pub fn whole_need(self) -> Option<WholeNeed> {
+        match self {
+            OptimizerKind::Sgd | OptimizerKind::Adam | OptimizerKind::AdamW | OptimizerKind::Lion => None,
+            OptimizerKind::Lamb => Some(WholeNeed::Norms),
+            OptimizerKind::Muon => Some(WholeNeed::Directions),
+            OptimizerKind::Adafactor => Some(WholeNeed::SecondMoments),
+        }
+    }
+
+    /// Default of [`OptimizerParams::momentum`], for Muon PyTorch's.
+    pub fn default_momentum(self) -> f64 {
+        if self == OptimizerKind::Muon { 0.95 } else { 0.9 }
+    }
+
+    /// Default of [`OptimizerParams::nesterov`]: PyTorch's.
+    pub fn default_nesterov(self) -> bool {
+        self == OptimizerKind::Muon
     }
 
     /// Default decay rates of the moments: PyTorch's, for Lion those of its paper.
@@ -135,6 +156,17 @@ impl OptimizerKind {
             OptimizerKind::Adafactor => &[],
         }
     }
+}
+
+/// Numbers of whole parameters that a step needs; its caller completes them between the two passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WholeNeed {
+    /// Norms of the weights and of the direction of each parameter ([`optimizer_first_pass`]).
+    Norms,
+    /// Orthogonal directions of hidden matrices ([`crate::ops::orthogonalize`]); AdamW updates the other parameters.
+    Directions,
+    /// Second moments by row and column of each parameter ([`adafactor_sums`]).
+    SecondMoments,
 }
 
 impl fmt::Display for OptimizerKind {
@@ -229,7 +261,7 @@ pub struct OptimizerTensors<'a> {
 #[derive(Debug, Clone, Copy)]
 pub enum WholeNumbers<'a> {
     /// Norms from [`optimizer_first_pass`], `[2]` f64; without them the trust ratio is 1.
-    Lamb(TensorRef<'a>),
+    Norms(TensorRef<'a>),
     /// Factors of the second moments and the norm of the direction, without which Adafactor takes no step.
     Adafactor(AdafactorFactors<'a>),
 }
@@ -336,7 +368,7 @@ pub fn optimizer_step(
         }
         OptimizerKind::Lamb => {
             let sums = match whole {
-                Some(WholeNumbers::Lamb(norms)) => {
+                Some(WholeNumbers::Norms(norms)) => {
                     check_norms(target.operand("master_weights"), norms.operand("norms"))?;
                     Sums::of(norms)?
                 }

@@ -57,7 +57,7 @@ impl Passed {
     /// Operands of the step on elements `start..`.
     fn view(&self, start: usize) -> WholeNumbers<'_> {
         match self {
-            Passed::Norms(norms) => WholeNumbers::Lamb(norms.view()),
+            Passed::Norms(norms) => WholeNumbers::Norms(norms.view()),
             Passed::Factors(shape, factors, norm) => {
                 let (factors, norm) = (factors.view(), norm.view());
                 WholeNumbers::Adafactor(AdafactorFactors { shape: *shape, start, factors, norm })
@@ -366,7 +366,7 @@ fn the_trust_ratio_of_a_zero_norm_is_1() {
                 state: [Some(m.view_mut()), Some(v.view_mut())],
                 average: None,
                 compute_weights: None,
-                whole: Some(WholeNumbers::Lamb(norms.view())),
+                whole: Some(WholeNumbers::Norms(norms.view())),
             };
             optimizer_step(OptimizerKind::Lamb, &PARAMS, tensors, None).unwrap();
             w.to_vec::<f64>().unwrap()
