@@ -105,8 +105,9 @@ pub(super) fn erf(x: f32) -> f32 {
 pub(super) fn ln(x: f32) -> f32 {
     const SQRT_HALF_BITS: i32 = 0x3f35_04f3;
     // x = 2^n · (1 + f) with 1 + f in sqrt(1/2)..sqrt(2).
-    let n = (x.to_bits() as i32 - SQRT_HALF_BITS) >> 23;
-    let f = f32::from_bits((x.to_bits() as i32 - (n << 23)) as u32) - 1.0;
+    // Of numbers below 0 both differences may wrap; the result is NaN whatever they are.
+    let n = (x.to_bits() as i32).wrapping_sub(SQRT_HALF_BITS) >> 23;
+    let f = f32::from_bits((x.to_bits() as i32).wrapping_sub(n << 23) as u32) - 1.0;
     let mut p = -0.076_344_15_f32;
     p = p.mul_add(f, 0.127_615_45);
     p = p.mul_add(f, -0.131_601_99);
@@ -176,7 +177,7 @@ mod tests {
         assert_eq!((erf(f32::INFINITY), erf(f32::NEG_INFINITY), erf(0.0)), (1.0, -1.0, 0.0));
         assert_eq!((sigmoid(f32::INFINITY), sigmoid(f32::NEG_INFINITY), sigmoid(0.0)), (1.0, 0.0, 0.5));
         assert_eq!((ln(1.0), ln(0.0), ln(f32::INFINITY)), (0.0, f32::NEG_INFINITY, f32::INFINITY));
-        assert!(ln(-1.0).is_nan() && ln(f32::NAN).is_nan());
+        assert!([-1.0, -1e-3, -1e-38, f32::NEG_INFINITY, f32::NAN].map(ln).iter().all(|ln| ln.is_nan()));
         assert!(tanh(-0.0).is_sign_negative() && erf(-0.0).is_sign_negative());
     }
 }
