@@ -262,8 +262,20 @@ fn operations_on_a_gpu_are_held_against_a_copy() {
     let Some(lines) = on_virtual_gpus(1, "kernels", &[]) else { return };
     assert_eq!(values(&lines, "dtype"), ["bf16", "f32"]);
     let ops = values(&lines, "op");
-    for op in ["adam_step", "copy", "dropout", "gather_rows", "layer_norm_backward", "softmax_cross_entropy"]
-    {
+    for op in [
+        "adafactor_step",
+        "adam_step",
+        "batch_norm_backward",
+        "copy",
+        "dropout",
+        "gather_rows",
+        "layer_norm_backward",
+        "muon_step",
+        "numeric_embedding_backward",
+        "ordinal",
+        "select_targets",
+        "softmax_cross_entropy",
+    ] {
         assert!(ops.iter().any(|found| found == op), "no {op} in {ops:?}");
     }
     let copies = lines.iter().filter(|line| line["op"] == "copy");

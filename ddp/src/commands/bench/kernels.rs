@@ -8,48 +8,16 @@ use ddp_kernels::ops::{
     self, Activation, CrossEntropyConfig, DropoutKey, LayerNormGrads, LayerNormStats, MapOp, OptimizerKind,
     OptimizerParams, OptimizerTensors, ReduceOp, STEP_SUMS_LEN, SumsOutput, UniformStream,
 };
-use ddp_kernels::{DType, Device, KernelError};
-use serde::Serialize;
+use ddp_kernels::{DType, Device};
 
 use super::buffers::{Rotating, UniformValues, n_sets};
+use super::kernel_bench::{Bench, Result};
 use super::place::Place;
-use super::report::{self, Row, number, percent, spread};
-use super::timing::{Clock, Effort, Times};
+use super::timing::{Clock, Effort};
+use super::{layer_kernels, report};
 use crate::cli::{BenchDtype, BenchKernelsArgs};
 use crate::error::Error;
 use crate::exit::Stop;
-
-type Result<T> = std::result::Result<T, KernelError>;
-
-/// Result of one operation.
-#[derive(Debug, Serialize)]
-struct Measured {
-    op: &'static str,
-    dtype: String,
-    rows: usize,
-    cols: usize,
-    moved_bytes: usize,
-    #[serde(flatten)]
-    times: Times,
-    gb_per_s: f64,
-    fraction_of_copy: f64,
-}
-
-impl Row for Measured {
-    const TITLES: &'static [&'static str] =
-        &["<operation", "<dtype", "moved MB", "ms median (min to max)", "GB/s", "of copy"];
-
-    fn cells(&self) -> Vec<String> {
-        vec![
-            self.op.to_owned(),
-            self.dtype.clone(),
-            number(self.moved_bytes as f64 * 1e-6),
-            spread(&self.times),
-            number(self.gb_per_s),
-            percent(self.fraction_of_copy),
-        ]
-    }
-}
 
 /// Runs the benchmark and prints the results on rank 0; every rank of the world calls it.
 pub(super) fn kernels(world: &World, args: &BenchKernelsArgs) -> std::result::Result<(), Stop> {
@@ -79,19 +47,6 @@ pub(super) fn kernels(world: &World, args: &BenchKernelsArgs) -> std::result::Re
     Ok(())
 }
 
-/// Operations on `[rows, cols]` in one data type, and their results.
-struct Bench<'a> {
-    place: &'a Place,
-    clock: Clock,
-    effort: Effort,
-    rows: usize,
-    cols: usize,
-    dtype: DType,
-    /// Bandwidth of a plain copy of as many elements.
-    copy_gb_per_s: f64,
-    done: Vec<Measured>,
-}
-
 impl Bench<'_> {
     fn all(&mut self) -> Result<()> {
         self.copy()?;
@@ -100,52 +55,15 @@ impl Bench<'_> {
         self.activations()?;
         self.layer_norm()?;
         self.losses()?;
+        layer_kernels::norms(self)?;
+        layer_kernels::gates_and_embeddings(self)?;
+        layer_kernels::losses(self)?;
         if self.dtype == DType::F32 {
             self.reductions()?;
             self.optimizers()?;
+            layer_kernels::two_pass_optimizers(self)?;
         }
         Ok(())
-    }
-
-    fn n(&self) -> usize {
-        self.rows * self.cols
-    }
-
-    /// Bytes of a tensor of all elements.
-    fn whole(&self) -> usize {
-        self.n() * self.dtype.size_bytes()
-    }
-
-    /// A random tensor. Statistics and parameter gradients stay f32 in bf16 runs.
-    fn random(&self, dims: &[usize], dtype: DType, seed: u64) -> Result<Rotating> {
-        Rotating::random(self.place, dims, dtype, n_sets(self.place, self.whole()), seed)
-    }
-
-    /// A tensor of all elements.
-    fn tensor(&self, seed: u64) -> Result<Rotating> {
-        self.random(&[self.rows, self.cols], self.dtype, seed)
-    }
-
-    fn run(
-        &mut self,
-        op: &'static str,
-        moved_bytes: usize,
-        work: impl FnMut(usize) -> Result<()>,
-    ) -> Result<()> {
-        let times = self.clock.time(self.effort, work)?;
-        let gb_per_s = times.giga_per_s(moved_bytes as f64);
-        if op == "copy" {
-            self.copy_gb_per_s = gb_per_s;
-        }
-        let (dtype, rows, cols) = (self.dtype.to_string(), self.rows, self.cols);
-        let fraction_of_copy = gb_per_s / self.copy_gb_per_s;
-        self.done.push(Measured { op, dtype, rows, cols, moved_bytes, times, gb_per_s, fraction_of_copy });
-        Ok(())
-    }
-
-    fn copy(&mut self) -> Result<()> {
-        let (x, mut y) = (self.tensor(1)?, self.tensor(2)?);
-        self.run("copy", 2 * self.whole(), |call| ops::copy(x.get(call)?, y.get_mut(call)?))
     }
 
     fn elementwise(&mut self) -> Result<()> {
