@@ -5,8 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{result, sys};
 
+use super::Gpu;
 use super::call::check_driver;
-use super::{Gpu, memory};
+use super::foreign_memory::Unused;
 use crate::{KernelError, Result};
 
 /// Captured work of a device, ready to be replayed with the same buffers.
@@ -32,7 +33,7 @@ struct State {
     n_alive: usize,
     /// Captures begun since the start.
     n_begun: u64,
-    kept: Vec<sys::CUdeviceptr>,
+    kept: Vec<Unused>,
     /// Executable graphs by the number of their capture.
     execs: HashMap<u64, sys::CUgraphExec>,
 }
@@ -47,14 +48,14 @@ impl Graphs {
         self.state().n_begun
     }
 
-    /// Frees memory of the pool: now, or, if a graph captured since its allocation may still use it, when no graph is left.
-    pub(super) fn free_or_keep(&self, gpu: &Gpu, ptr: sys::CUdeviceptr, n_begun_before: u64) {
+    /// Frees memory: now, or, if a graph captured since its allocation may still use it, when no graph is left.
+    pub(super) fn free_or_keep(&self, gpu: &Gpu, memory: Unused, n_begun_before: u64) {
         let mut state = self.state();
         if state.n_alive > 0 && state.n_begun > n_begun_before {
-            state.kept.push(ptr);
+            state.kept.push(memory);
         } else {
             drop(state);
-            memory::free(gpu, ptr);
+            memory.free(gpu);
         }
     }
 
@@ -70,9 +71,9 @@ impl Graphs {
         let mut state = self.state();
         state.n_alive -= 1;
         if state.n_alive == 0 {
-            for ptr in std::mem::take(&mut state.kept) {
-                memory::free(gpu, ptr);
-            }
+            let kept = std::mem::take(&mut state.kept);
+            drop(state);
+            kept.into_iter().for_each(|memory| memory.free(gpu));
         }
     }
 }

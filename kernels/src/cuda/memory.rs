@@ -3,7 +3,7 @@
 //! Memory of tensors comes from a pool of the driver (`cuMemPool`) with an unlimited release threshold, so freed memory is
 //! kept for the next tensor until [`Gpu::empty_cache`]. Allocating and freeing are ordered on the compute stream and do not
 //! wait. Memory to be mapped by another process comes from `cuMemAlloc` ([`SharedBuffer`]): memory of a pool cannot be exported
-//! by `cuIpcGetMemHandle`.
+//! by `cuIpcGetMemHandle`. Memory that collectives use may come from another library ([`ForeignMemory`]).
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cudarc::driver::{result, sys};
 
 use super::call::check_driver;
+use super::foreign_memory::{ForeignMemory, Unused};
 use super::{CudaSlice, CudaSliceMut, Gpu};
 use crate::view::{TensorMut, TensorRef};
 use crate::{DType, Device, KernelError, Result, Shape};
@@ -119,6 +120,15 @@ pub(super) struct Memory {
 struct Account {
     bytes: [usize; MemoryUse::ALL.len()],
     peak: usize,
+    /// Bytes of tensors whose memory another library allocated.
+    foreign: usize,
+}
+
+impl Account {
+    fn add(&mut self, kind: MemoryUse, bytes: usize) {
+        self.bytes[kind as usize] += bytes;
+        self.peak = self.peak.max(self.bytes.iter().sum());
+    }
 }
 
 impl Memory {
@@ -167,7 +177,7 @@ impl Gpu {
         account.peak = account.bytes.iter().sum();
     }
 
-    /// Bytes that the pool has reserved on the device, in use or cached.
+    /// Bytes that the pool has reserved on the device, in use or cached, and those of tensors in memory of another library.
     ///
     /// # Errors
     /// [`KernelError::Cuda`].
@@ -179,7 +189,7 @@ impl Gpu {
         let got =
             unsafe { result::mem_pool::get_attribute(self.memory.pool, attribute, (&raw mut bytes).cast()) };
         check_driver(self.index(), "cuMemPoolGetAttribute", got)?;
-        Ok(bytes as usize)
+        Ok(bytes as usize + self.memory.account().foreign)
     }
 
     /// Releases cached memory of the pool to the device, for other processes. Waits for the device.
@@ -204,13 +214,15 @@ impl Gpu {
     }
 }
 
-/// Memory of the pool, freed in the order of the compute stream.
+/// Memory of the pool, freed in the order of the compute stream, or of another library, to which it is returned.
 #[derive(Debug)]
 pub(crate) struct DeviceBuffer {
     gpu: &'static Gpu,
     ptr: sys::CUdeviceptr,
     bytes: usize,
     kind: MemoryUse,
+    /// Set if another library allocated it.
+    foreign: Option<ForeignMemory>,
     /// Number of captures begun when it was allocated.
     n_captures: u64,
 }
@@ -224,7 +236,7 @@ impl DeviceBuffer {
         gpu.bind()?;
         let n_captures = gpu.graphs.n_begun();
         if bytes == 0 {
-            return Ok(DeviceBuffer { gpu, ptr: 0, bytes, kind, n_captures });
+            return Ok(DeviceBuffer { gpu, ptr: 0, bytes, kind, foreign: None, n_captures });
         }
         // SAFETY: pool and stream live as long as the process.
         let ptr = unsafe { result::mem_pool::alloc_async(gpu.memory.pool, bytes, gpu.compute().raw()) };
@@ -235,10 +247,27 @@ impl DeviceBuffer {
             }
             other => check_driver(gpu.index(), "cuMemAllocFromPoolAsync", other)?,
         };
+        gpu.memory.account().add(kind, bytes);
+        Ok(DeviceBuffer { gpu, ptr, bytes, kind, foreign: None, n_captures })
+    }
+
+    /// Takes `bytes` of `memory`, as many as it has or fewer, and fills them with zeros.
+    ///
+    /// # Errors
+    /// [`KernelError::Cuda`]; [`KernelError::OutOfRange`] (in bytes).
+    pub(crate) fn zeroed_in(memory: ForeignMemory, bytes: usize, kind: MemoryUse) -> Result<Self> {
+        let (gpu, ptr, len) = (memory.gpu(), memory.ptr(), memory.len_bytes());
+        if bytes > len {
+            return Err(KernelError::OutOfRange { op: "zeroed_in (bytes)", start: 0, end: bytes, len });
+        }
+        let n_captures = gpu.graphs.n_begun();
         let mut account = gpu.memory.account();
-        account.bytes[kind as usize] += bytes;
-        account.peak = account.peak.max(account.bytes.iter().sum());
-        Ok(DeviceBuffer { gpu, ptr, bytes, kind, n_captures })
+        account.add(kind, bytes);
+        account.foreign += bytes;
+        drop(account);
+        let buffer = DeviceBuffer { gpu, ptr, bytes, kind, foreign: Some(memory), n_captures };
+        buffer.fill_with_zeros()?;
+        Ok(buffer)
     }
 
     /// Allocates `bytes` zero bytes.
@@ -247,12 +276,19 @@ impl DeviceBuffer {
     /// Same as [`DeviceBuffer::new`].
     pub(crate) fn zeroed(gpu: &'static Gpu, bytes: usize, kind: MemoryUse) -> Result<Self> {
         let buffer = Self::new(gpu, bytes, kind)?;
-        if bytes > 0 {
-            // SAFETY: the memory is this buffer's and of that length.
-            let set = unsafe { result::memset_d8_async(buffer.ptr, 0, bytes, gpu.compute().raw()) };
-            check_driver(gpu.index(), "cuMemsetD8Async", set)?;
-        }
+        buffer.fill_with_zeros()?;
         Ok(buffer)
+    }
+
+    fn fill_with_zeros(&self) -> Result<()> {
+        let DeviceBuffer { gpu, ptr, bytes, .. } = *self;
+        if bytes == 0 {
+            return Ok(());
+        }
+        gpu.bind()?;
+        // SAFETY: the memory is this buffer's and of that length.
+        let set = unsafe { result::memset_d8_async(ptr, 0, bytes, gpu.compute().raw()) };
+        check_driver(gpu.index(), "cuMemsetD8Async", set)
     }
 
     pub(crate) fn gpu(&self) -> &'static Gpu {
@@ -270,20 +306,19 @@ impl DeviceBuffer {
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
-        if self.bytes == 0 {
-            return;
+        let memory = match self.foreign.take() {
+            None if self.bytes == 0 => return,
+            None => Unused::OfPool(self.ptr),
+            Some(memory) => Unused::Foreign(memory),
+        };
+        let mut account = self.gpu.memory.account();
+        account.bytes[self.kind as usize] -= self.bytes;
+        if let Unused::Foreign(_) = memory {
+            account.foreign -= self.bytes;
         }
-        self.gpu.memory.account().bytes[self.kind as usize] -= self.bytes;
+        drop(account);
         // A graph that may be replayed may use the address: then the memory stays allocated until no graph is left.
-        self.gpu.graphs.free_or_keep(self.gpu, self.ptr, self.n_captures);
-    }
-}
-
-/// Frees memory of the pool after all work enqueued on the compute stream. A failure cannot be reported.
-pub(super) fn free(gpu: &Gpu, ptr: sys::CUdeviceptr) {
-    if gpu.bind().is_ok() {
-        // SAFETY: the memory is the pool's, and its owner gives it up here, once.
-        let _ = unsafe { result::free_async(ptr, gpu.compute().raw()) };
+        self.gpu.graphs.free_or_keep(self.gpu, memory, self.n_captures);
     }
 }
 

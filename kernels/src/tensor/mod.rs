@@ -11,7 +11,7 @@ mod reduce;
 mod rows;
 mod transfer;
 
-use crate::cuda::{CudaSlice, CudaSliceMut, DeviceBuffer, Gpu, MemoryUse};
+use crate::cuda::{CudaSlice, CudaSliceMut, DeviceBuffer, ForeignMemory, Gpu, MemoryUse};
 use crate::host_buffer::Buffer;
 use crate::view::{TensorMut, TensorRef};
 use crate::{DType, Device, Result, Shape};
@@ -53,6 +53,19 @@ impl Tensor {
             Device::Cpu => Storage::Cpu(Buffer::zeroed(bytes)?),
             Device::Cuda(index) => Storage::Cuda(DeviceBuffer::zeroed(Gpu::get(index)?, bytes, kind)?),
         };
+        Ok(Tensor { storage, shape, dtype, device })
+    }
+
+    /// Creates a tensor of zeros in memory that another library allocated, accounted to `kind`.
+    ///
+    /// # Errors
+    /// [`KernelError::BadShape`](crate::KernelError::BadShape);
+    /// [`KernelError::OutOfRange`](crate::KernelError::OutOfRange) (in bytes) if the tensor is larger than the memory;
+    /// [`KernelError::Cuda`](crate::KernelError::Cuda).
+    pub fn zeros_in(memory: ForeignMemory, kind: MemoryUse, dims: &[usize], dtype: DType) -> Result<Self> {
+        let (shape, device) = (Shape::new(dims)?, memory.gpu().device());
+        let bytes = shape.numel().saturating_mul(dtype.size_bytes());
+        let storage = Storage::Cuda(DeviceBuffer::zeroed_in(memory, bytes, kind)?);
         Ok(Tensor { storage, shape, dtype, device })
     }
 
