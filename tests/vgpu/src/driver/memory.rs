@@ -29,6 +29,9 @@ api! {
         if p == 0 {
             return Ok(());
         }
+        if let Some(fault) = crate::nccl::fault_of_free(p, true) {
+            return Err(wrong("cuMemFree", &fault));
+        }
         let device = lock(&MEMORY).find(p).map(|(_, a)| a.device);
         if let Some(device) = device {
             synchronize(device);

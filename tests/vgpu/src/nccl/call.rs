@@ -2,6 +2,7 @@
 use super::comm::{Comm, Reply, misuse};
 use super::fault::{Fault, is_due};
 use super::reduce::{Reduction, dtype_name, element_bytes};
+use super::register;
 use super::wire::{Words, kind};
 use super::{IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, SYSTEM_ERROR, UNHANDLED_CUDA_ERROR};
 use crate::abi::lock;
@@ -74,7 +75,15 @@ pub(crate) struct Header {
     pub(crate) number: u64,
     /// The sum begins with the last rank.
     pub(crate) is_reversed: bool,
+    /// Where its long buffer lies in a registered one, if all its buffers are registered.
+    pub(crate) registered_at: Option<u64>,
 }
+
+/// Marks [`Header::registered_at`] in the word of the reduction, with that offset above it.
+const REGISTERED: u64 = 1 << 33;
+const OFFSET_SHIFT: u32 = 34;
+/// Offsets that differ in less count as equal; all are multiples of it in practice.
+const OFFSET_UNIT: u64 = 4;
 
 /// Marks [`Header::is_reversed`] in the word of the reduction.
 const REVERSED: u64 = 1 << 32;
@@ -82,7 +91,10 @@ const REVERSED: u64 = 1 << 32;
 impl Header {
     /// Encodes it as numbers for the hub.
     pub(crate) fn to_words(self) -> Words {
-        let op = if self.is_reversed { self.op | REVERSED } else { self.op };
+        let mut op = if self.is_reversed { self.op | REVERSED } else { self.op };
+        if let Some(offset) = self.registered_at {
+            op |= REGISTERED | ((offset / OFFSET_UNIT) << OFFSET_SHIFT);
+        }
         [self.operation as u64, self.count, self.dtype, op, self.root, self.number]
     }
 
@@ -91,7 +103,9 @@ impl Header {
         let operation =
             OPERATIONS.get(operation as usize).map_or(Operation::AllReduce, |(operation, _)| *operation);
         let is_reversed = op & REVERSED != 0;
-        Header { operation, count, dtype, op: op & !REVERSED, root, number, is_reversed }
+        let registered_at = (op & REGISTERED != 0).then_some((op >> OFFSET_SHIFT) * OFFSET_UNIT);
+        let op = op & (REVERSED - 1);
+        Header { operation, count, dtype, op, root, number, is_reversed, registered_at }
     }
 
     /// The call in words.
@@ -108,6 +122,9 @@ impl Header {
             Operation::Send => text += &format!(" to rank {}", self.root),
             Operation::Receive => text += &format!(" from rank {}", self.root),
             _ => text += &format!(" (collective {})", self.number),
+        }
+        if let Some(offset) = self.registered_at {
+            text += &format!(" in registered buffers at offset {offset}");
         }
         text
     }
@@ -227,10 +244,26 @@ impl Call {
             root: root as u64,
             number: 0,
             is_reversed: false,
+            registered_at: None,
         };
-        let call = Call { comm, stream, header, send, send_bytes, recv, recv_bytes };
+        let mut call = Call { comm, stream, header, send, send_bytes, recv, recv_bytes };
         call.check_buffers(size).map_err(|what| misuse(INVALID_ARGUMENT, &format!("{at}: {what}")))?;
+        call.header.registered_at = call.registered_at();
+        if call.header.registered_at.is_some() {
+            counts::add("nccl_registered", 1);
+        }
         Ok(call)
+    }
+
+    /// See [`Header::registered_at`]; none of a send or receive, nor of a call without elements.
+    fn registered_at(&self) -> Option<u64> {
+        if !self.header.operation.is_collective() || self.header.count == 0 {
+            return None;
+        }
+        let at = |address, bytes| register::offset_of(&self.comm, address, bytes);
+        // A broadcast reads the root's input alone, and the output is the same buffer elsewhere.
+        let (send, recv) = (at(self.send, self.send_bytes)?, at(self.recv, self.recv_bytes)?);
+        Some(if self.header.operation == Operation::ReduceScatter { send } else { recv })
     }
 
     /// Null pointers, and the rules for operations in place: the same buffer for those that keep the length, the

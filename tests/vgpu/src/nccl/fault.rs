@@ -5,6 +5,7 @@
 //! - `nccl:init,rank=1`: rank 1 can't be initialised
 //! - `nccl:init-hang,rank=1`: the initialisation of rank 1 never ends
 //! - `nccl:capture,rank=1`: rank 1 does what a capture forbids, so that a collective fails within one
+//! - `nccl:register,rank=1`: rank 1 can register no buffers
 //! - `nccl:abort-hang`: ncclCommAbort never returns
 //! - `nccl:order`: four ranks and more take the sums of a captured collective in another order, unless `NCCL_ALGO` is set
 //!
@@ -22,6 +23,7 @@ pub(crate) enum Fault {
     InitHang,
     AbortHang,
     Capture,
+    Register,
     Order,
 }
 
@@ -43,6 +45,7 @@ impl Rule {
             Some("init-hang") => Some(Fault::InitHang),
             Some("abort-hang") => Some(Fault::AbortHang),
             Some("capture") => Some(Fault::Capture),
+            Some("register") => Some(Fault::Register),
             Some("order") => Some(Fault::Order),
             Some(_) => None,
             None => rule.number("step").map(Fault::Step).or_else(|| rule.number("hang").map(Fault::Hang)),

@@ -7,15 +7,18 @@ mod comm;
 mod fault;
 mod hub;
 mod reduce;
+mod register;
 mod wire;
 
 use crate::abi::{self, Void, api, lock};
 use crate::config::CONFIG;
 use crate::counts::Counter;
 use crate::driver::{self, handle::Registry};
-use crate::mem::MEMORY;
+use crate::report::note;
 use call::{Arguments, Operation, post};
 use comm::{Comm, misuse};
+use fault::{Fault, is_due};
+pub(crate) use register::fault_of_free;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::sync::{Arc, Mutex};
@@ -37,8 +40,6 @@ const ABORT_RETURNS_EARLY: c_int = 22_600;
 const ABORT_WAITS_FOR_GRAPHS: c_int = 22_199;
 
 static COMMS: Registry<Comm> = Registry::new("a communicator");
-/// Addresses of registered buffers.
-static REGISTRATIONS: Registry<u64> = Registry::new("a registered buffer");
 static LAST_ERROR: Mutex<String> = Mutex::new(String::new());
 
 /// Keeps what ncclGetLastError tells.
@@ -141,25 +142,6 @@ fn join_group() -> Result<(), i32> {
     result
 }
 
-/// Whether other devices and network cards can be given this memory: one allocation of `cuMemAlloc` or ncclMemAlloc. Memory of a
-/// pool has neither a handle of CUDA IPC nor one of the allocations that NCCL shares.
-fn check_registrable(buffer: u64, bytes: u64) -> Result<(), String> {
-    let memory = lock(&MEMORY);
-    let known = memory.describe(buffer);
-    let Some((base, allocation)) = memory.find(buffer) else {
-        return Err(format!("{known} is no device memory"));
-    };
-    if bytes == 0 || buffer + bytes > base + allocation.size {
-        return Err(format!("it does not lie in {known}"));
-    }
-    if allocation.pool.is_some() {
-        return Err(format!(
-            "{known} is memory of a pool, which can't be registered; use ncclMemAlloc or cuMemAlloc"
-        ));
-    }
-    Ok(())
-}
-
 /// Checks the communicator and the stream of a call and posts it.
 fn operate(comm: usize, stream: *mut Void, arguments: &Arguments) -> Result<(), i32> {
     let comm = find(comm)?;
@@ -223,12 +205,14 @@ api! {
     fn ncclCommDestroy(comm: usize) {
         let found = find(comm)?;
         COMMS.remove(comm).map_err(|_| INVALID_ARGUMENT)?;
+        register::end(&found, true);
         found.destroy()?
     }
     fn ncclCommAbort(comm: usize) {
         let found = find(comm)?;
         COMMS.remove(comm).map_err(|_| INVALID_ARGUMENT)?;
         found.abort();
+        register::end(&found, false);
     }
     fn ncclCommGetAsyncError(comm: usize, error: *mut c_int) {
         let status = find(comm)?.status();
@@ -297,11 +281,16 @@ api! {
     fn ncclMemAlloc(address: *mut u64, bytes: usize) {
         // SAFETY: the function's contract is that of cuMemAlloc: the pointer can be written.
         match unsafe { cuMemAlloc_v2(address, bytes) } {
-            0 => (),
+            // SAFETY: it was written.
+            0 => register::allocated(unsafe { address.read() }),
             _ => return Err(UNHANDLED_CUDA_ERROR),
         }
     }
     fn ncclMemFree(address: u64) {
+        if let Some(fault) = fault_of_free(address, false) {
+            return Err(misuse(INVALID_USAGE, &format!("ncclMemFree: {fault}")));
+        }
+        register::give_up(address)?;
         // SAFETY: cuMemFree takes any address and refuses those that it doesn't know.
         match unsafe { cuMemFree_v2(address) } {
             0 => (),
@@ -309,15 +298,16 @@ api! {
         }
     }
     fn ncclCommRegister(comm: usize, buffer: u64, bytes: usize, handle: *mut usize) {
-        find(comm)?.ensure_ready("ncclCommRegister")?;
-        check_registrable(buffer, bytes as u64).map_err(|why| {
-            misuse(INVALID_ARGUMENT, &format!("ncclCommRegister of {bytes} bytes: {why}"))
-        })?;
-        put(handle, REGISTRATIONS.insert(Arc::new(buffer)))?;
+        let comm = find(comm)?;
+        comm.ensure_ready("ncclCommRegister")?;
+        if is_due(Fault::Register, comm.rank) {
+            note("nccl: ncclCommRegister fails on request (VGPU_FAIL)");
+            return Err(SYSTEM_ERROR);
+        }
+        put(handle, register::register(&comm, buffer, bytes as u64)?)?;
     }
     fn ncclCommDeregister(comm: usize, handle: usize) {
-        find(comm)?;
-        REGISTRATIONS.remove(handle).map_err(|_| INVALID_ARGUMENT)?;
+        register::deregister(&find(comm)?, handle)?
     }
 }
 

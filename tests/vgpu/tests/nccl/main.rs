@@ -8,3 +8,4 @@ mod libs;
 mod mistakes;
 mod operations;
 mod rank;
+mod registered;

@@ -1,0 +1,108 @@
+//! Memory of NCCL and registered buffers: who has which, and what is wrong about their end.
+use super::comm::{Comm, misuse};
+use super::{INVALID_ARGUMENT, INVALID_USAGE};
+use crate::abi::lock;
+use crate::driver::handle::Registry;
+use crate::mem::MEMORY;
+use crate::report;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+/// A registered buffer.
+pub(super) struct Registered {
+    comm: Arc<Comm>,
+    address: u64,
+    bytes: u64,
+}
+
+impl Registered {
+    fn holds(&self, address: u64, bytes: u64) -> bool {
+        (self.address..=self.address + self.bytes).contains(&address)
+            && address + bytes <= self.address + self.bytes
+    }
+}
+
+static REGISTRATIONS: Registry<Registered> = Registry::new("a registered buffer");
+/// Addresses from ncclMemAlloc that were not freed.
+static OWN: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+/// ncclMemAlloc has returned this address.
+pub(super) fn allocated(address: u64) {
+    lock(&OWN).insert(address);
+}
+
+/// ncclMemFree gives this address up.
+pub(super) fn give_up(address: u64) -> Result<(), i32> {
+    if !lock(&OWN).remove(&address) {
+        let what =
+            format!("ncclMemFree of {}, which is not from ncclMemAlloc", lock(&MEMORY).describe(address));
+        return Err(misuse(INVALID_ARGUMENT, &what));
+    }
+    Ok(())
+}
+
+/// Describes the fault in freeing `address`, by cuMemFree (`is_plain`) or ncclMemFree.
+pub(crate) fn fault_of_free(address: u64, is_plain: bool) -> Option<String> {
+    if is_plain && lock(&OWN).contains(&address) {
+        return Some("memory from ncclMemAlloc is freed by ncclMemFree".into());
+    }
+    let all = REGISTRATIONS.all();
+    let registered = all.iter().find(|registered| registered.address == address)?;
+    Some(format!("{address:#x} is still registered with the communicator of rank {}", registered.comm.rank))
+}
+
+/// ncclCommRegister
+pub(super) fn register(comm: &Arc<Comm>, address: u64, bytes: u64) -> Result<usize, i32> {
+    check(address, bytes)
+        .map_err(|why| misuse(INVALID_ARGUMENT, &format!("ncclCommRegister of {bytes} bytes: {why}")))?;
+    Ok(REGISTRATIONS.insert(Arc::new(Registered { comm: comm.clone(), address, bytes })))
+}
+
+/// ncclCommDeregister
+pub(super) fn deregister(comm: &Arc<Comm>, handle: usize) -> Result<(), i32> {
+    let registered = REGISTRATIONS.remove(handle).map_err(|_| INVALID_ARGUMENT)?;
+    if Arc::ptr_eq(&registered.comm, comm) {
+        return Ok(());
+    }
+    let what = format!("ncclCommDeregister on rank {}: the buffer is registered with another one", comm.rank);
+    Err(misuse(INVALID_USAGE, &what))
+}
+
+/// The communicator ends, and NCCL forgets its buffers: by ncclCommDestroy (`is_planned`) that is a leak of the program.
+pub(super) fn end(comm: &Arc<Comm>, is_planned: bool) {
+    let is_own = |registered: &Registered| Arc::ptr_eq(&registered.comm, comm);
+    let mut n = 0;
+    while let Some(handle) = REGISTRATIONS.handle_of(is_own) {
+        let _ = REGISTRATIONS.remove(handle);
+        n += 1;
+    }
+    if is_planned && n > 0 {
+        report(&format!("nccl: rank {}: ncclCommDestroy, but {n} buffers are still registered", comm.rank));
+    }
+}
+
+/// Where in a registered buffer these bytes lie; `None` if they are not registered with the communicator.
+pub(super) fn offset_of(comm: &Arc<Comm>, address: u64, bytes: u64) -> Option<u64> {
+    let all = REGISTRATIONS.all();
+    let holds = |r: &&Arc<Registered>| Arc::ptr_eq(&r.comm, comm) && r.holds(address, bytes);
+    all.iter().find(holds).map(|registered| address - registered.address)
+}
+
+/// Whether other devices and network cards can be given this memory: one allocation of `cuMemAlloc` or ncclMemAlloc. Memory of a
+/// pool has neither a handle of CUDA IPC nor one of the allocations that NCCL shares.
+fn check(buffer: u64, bytes: u64) -> Result<(), String> {
+    let memory = lock(&MEMORY);
+    let known = memory.describe(buffer);
+    let Some((base, allocation)) = memory.find(buffer) else {
+        return Err(format!("{known} is no device memory"));
+    };
+    if bytes == 0 || buffer + bytes > base + allocation.size {
+        return Err(format!("it does not lie in {known}"));
+    }
+    if allocation.pool.is_some() {
+        return Err(format!(
+            "{known} is memory of a pool, which can't be registered; use ncclMemAlloc or cuMemAlloc"
+        ));
+    }
+    Ok(())
+}
