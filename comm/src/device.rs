@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use ddp_kernels::Device;
 use ddp_kernels::cuda::Gpu;
+use ddp_kernels::{DType, Device, MemoryUse, Tensor};
+
+use tracing::debug;
 
 use crate::group::nccl::{self, NcclGroup, NcclOptions, UniqueId};
 use crate::{CommError, Group, Reporter, Result, World};
@@ -21,11 +23,30 @@ pub struct DeviceOptions {
     ///
     /// Source: Megatron-LM, `--deterministic-mode`.
     pub deterministic: bool,
+    /// Whether [`World::exchange_zeros`] registers its tensors with NCCL.
+    pub register_buffers: RegisterBuffers,
+}
+
+/// Whether tensors that GPUs exchange are in memory that NCCL reads and writes in place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RegisterBuffers {
+    /// Where all ranks can, each with a GPU of its own.
+    #[default]
+    Auto,
+    /// On all ranks, or it is an error.
+    On,
+    /// Never.
+    Off,
 }
 
 impl Default for DeviceOptions {
     fn default() -> Self {
-        DeviceOptions { share_gpu: false, timeout: Some(Duration::from_secs(600)), deterministic: false }
+        DeviceOptions {
+            share_gpu: false,
+            timeout: Some(Duration::from_secs(600)),
+            deterministic: false,
+            register_buffers: RegisterBuffers::Auto,
+        }
     }
 }
 
@@ -59,7 +80,8 @@ impl World {
     /// # Errors
     /// On every rank [`CommError::GpuTaken`] or [`CommError::Disagreement`] (kind of device, version of NCCL).
     /// [`CommError::Kernel`] if the device cannot be used; [`CommError::UnorderedSums`]; [`CommError::NcclUnavailable`];
-    /// [`CommError::Nccl`]; [`CommError::DeviceTimeout`] if a rank does not arrive; [`CommError::AlreadyConnected`].
+    /// [`CommError::Nccl`]; [`CommError::DeviceTimeout`] if a rank does not arrive; [`CommError::AlreadyConnected`];
+    /// [`CommError::NoRegistration`] with [`RegisterBuffers::On`].
     ///
     /// Source: NCCL's user guide, "Creating a communicator with options".
     pub fn connect_device(&self, device: Device, options: DeviceOptions) -> Result<()> {
@@ -83,9 +105,14 @@ impl World {
             set_environment(&sharing_environment(self, devices[0].nccl_version));
         }
         let (rank, world_size) = (self.rank().0, self.world_size());
+        let register_buffers = options.register_buffers;
         let options =
             NcclOptions { rank, world_size, shares_gpu: shared.is_some(), timeout: options.timeout };
         let group = self.join_nccl(gpu, options)?;
+        if let Err(error) = self.register_buffers(&group, register_buffers) {
+            group.abandon();
+            return Err(error);
+        }
         // It was empty above, and a world stays on its thread.
         let _ = self.device_group.set(Group::Nccl(Box::new(group)));
         self.count_progress();
@@ -109,6 +136,55 @@ impl World {
             }
             (None, joined) => Err(joined.expect_err("a rank without a group has an error")),
         }
+    }
+
+    /// Makes all ranks register their buffers, or none: NCCL does not allow both in one collective. Collective.
+    fn register_buffers(&self, group: &NcclGroup, wanted: RegisterBuffers) -> Result<()> {
+        let is_useless = wanted == RegisterBuffers::Auto && group.options().shares_gpu;
+        if is_useless || wanted == RegisterBuffers::Off {
+            return Ok(());
+        }
+        let (memory, own_reason) = match group.try_memory() {
+            Ok(Ok(memory)) => (Some(memory), None),
+            Ok(Err(reason)) => (None, Some(reason)),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        let own_cause = own_reason.map(|reason| (reason, Reporter::ThisRank));
+        match (memory, self.first_cause(own_cause)?, wanted) {
+            (Some(memory), None, _) => group.register_buffers(memory),
+            (_, reason, RegisterBuffers::On) => {
+                return Err(CommError::NoRegistration { reason: reason.unwrap_or_default() });
+            }
+            (_, reason, _) => debug!("buffers are not registered with NCCL: {}", reason.unwrap_or_default()),
+        }
+        Ok(())
+    }
+
+    /// Creates a tensor of zeros that [`World::tensor_group`] exchanges, on the device of this rank, accounted to `kind`. Between GPUs
+    /// NCCL reads and writes it in place, if it can ([`DeviceOptions::register_buffers`]). Collective: every rank creates the same ones
+    /// in the same order, and exchanges the same ranges of them.
+    ///
+    /// Its memory is granted in steps of 2 MiB, and once the tensor is dropped it is kept until the world is closed, for the next one
+    /// of its length: create it once, not in every step.
+    ///
+    /// # Errors
+    /// [`CommError::Kernel`] if the device is out of memory; [`CommError::Nccl`].
+    pub fn exchange_zeros(
+        &self,
+        kind: MemoryUse,
+        dims: &[usize],
+        dtype: DType,
+        device: Device,
+    ) -> Result<Tensor> {
+        match self.device_group.get() {
+            Some(Group::Nccl(group)) if group.gpu().device() == device => group.zeros(kind, dims, dtype),
+            _ => Ok(Tensor::zeros_for(kind, dims, dtype, device)?),
+        }
+    }
+
+    /// Whether [`World::exchange_zeros`] registers its tensors with NCCL: the same on all ranks.
+    pub fn registers_buffers(&self) -> bool {
+        matches!(self.device_group.get(), Some(Group::Nccl(group)) if group.registers_buffers())
     }
 
     /// Captures a collective as a CUDA graph and replays it, on a communicator of its own that is closed again: a failure harms no

@@ -175,6 +175,13 @@ pub enum CommError {
         hint: &'static str,
     },
 
+    /// NCCL cannot register buffers, which was requested.
+    #[error("NCCL cannot register the buffers of collectives: {reason}")]
+    NoRegistration {
+        /// The reason of the first rank that cannot.
+        reason: String,
+    },
+
     /// NCCL failed, in a call or in the work that a call enqueued.
     #[error(
         "rank {rank} on {device}: {call} failed: {text} ({code}){}\n\
@@ -383,6 +390,7 @@ impl CommError {
             | CommError::Disagreement { .. }
             | CommError::DifferentPrograms { .. }
             | CommError::GpuTaken { .. }
+            | CommError::NoRegistration { .. }
             | CommError::PeerMismatch { .. } => Reporter::RankZero,
             CommError::PeerLeft { .. } | CommError::FailedElsewhere { .. } => Reporter::OtherRank,
             // Another process is gone: it, the watchdog or the launcher reports first.

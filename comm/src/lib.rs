@@ -41,7 +41,7 @@ pub mod watchdog;
 mod world;
 
 pub use call::{Call, CallKind, ReduceOp};
-pub use device::{DeviceOptions, nccl_version};
+pub use device::{DeviceOptions, RegisterBuffers, nccl_version};
 pub use error::{CommError, Departure, Result};
 pub use failure::Failure;
 pub use group::{Group, OnLoan, Scope, Ticket, Traffic};

@@ -344,6 +344,7 @@ fn run_rank(case: &str) {
                 deterministic: false,
                 share_gpu: true,
                 timeout: Some(Duration::from_secs(60)),
+                ..DeviceOptions::default()
             };
             world.connect_device(Device::Cuda(0), options).unwrap();
             contract::check(&world, Device::Cuda(0), 1000, Sums::Rounded).unwrap();

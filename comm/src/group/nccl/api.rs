@@ -18,6 +18,9 @@ use crate::{CommError, ReduceOp, Result};
 /// The oldest supported NCCL, as `ncclGetVersion` reports it: `10,000 * major + 100 * minor + patch`.
 const OLDEST_VERSION: c_int = 21_800;
 
+/// The first NCCL with [`MemoryFunctions`].
+const MEMORY_VERSION: c_int = 21_900;
+
 /// `ncclResult_t`, with any value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
@@ -25,6 +28,8 @@ pub(super) struct Status(c_int);
 
 impl Status {
     pub(super) const SUCCESS: Self = Status(0);
+    /// The driver failed; of a call that allocates: no memory is left.
+    pub(super) const UNHANDLED_CUDA_ERROR: Self = Status(1);
     pub(super) const IN_PROGRESS: Self = Status(7);
 
     /// NCCL's name of the result.
@@ -105,9 +110,21 @@ ddp_kernels::library_functions! {
     }
 }
 
+ddp_kernels::library_functions! {
+    /// Functions of NCCL 2.19 for memory that it reads and writes in place.
+    pub(super) struct MemoryFunctions {
+        mem_alloc = "ncclMemAlloc": fn(*mut Write, usize) -> Status;
+        mem_free = "ncclMemFree": fn(Write) -> Status;
+        register = "ncclCommRegister": fn(Comm, Write, usize, *mut Write) -> Status;
+        deregister = "ncclCommDeregister": fn(Comm, Write) -> Status;
+    }
+}
+
 /// NCCL's functions and its version.
 pub(super) struct Api {
     functions: Functions,
+    /// The name of the first one that is missing, otherwise.
+    memory: std::result::Result<MemoryFunctions, &'static str>,
     version: c_int,
 }
 
@@ -137,7 +154,8 @@ impl Api {
         let library = library::open(Library::Nccl, i32::MAX).map_err(str::to_owned)?;
         let path = library.path.display();
         let functions = Functions::find(library).map_err(|name| format!("{path} has no function {name}"))?;
-        let mut api = Api { functions, version: 0 };
+        let memory = MemoryFunctions::find(library);
+        let mut api = Api { functions, memory, version: 0 };
         // SAFETY: the pointer is valid for one int.
         let status = unsafe { (api.functions.get_version)(&raw mut api.version) };
         if status != Status::SUCCESS {
@@ -153,6 +171,15 @@ impl Api {
     /// The version, as `ncclGetVersion` reports it.
     pub(super) fn version(&self) -> i32 {
         self.version
+    }
+
+    /// The functions for memory that NCCL reads and writes in place, or why there are none.
+    pub(super) fn memory(&self) -> std::result::Result<&MemoryFunctions, String> {
+        if self.version < MEMORY_VERSION {
+            let (got, oldest) = (version_name(self.version), version_name(MEMORY_VERSION));
+            return Err(format!("NCCL is {got}, and registers buffers from {oldest} on"));
+        }
+        self.memory.as_ref().map_err(|name| format!("NCCL has no function {name}"))
     }
 
     /// NCCL's text for a result: its meaning, and the last error message if there is one.

@@ -6,16 +6,17 @@
 //!
 //! Source: NCCL user guide, "Fault Tolerance" and "Asynchronous errors and error handling".
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::ffi::c_int;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use cudarc::nccl::sys;
-use ddp_kernels::cuda::Gpu;
+use ddp_kernels::cuda::{Event, Gpu, StreamKind};
 
 use super::super::pause::Pause;
 use super::api::{Api, Config, Status};
+use super::memory::NcclMemory;
 use crate::end_job::write_stderr;
 use crate::{Call, CommError, Reporter, Result};
 
@@ -75,6 +76,8 @@ pub(super) struct Communicator {
     gpu: &'static Gpu,
     rank: usize,
     timeout: Option<Duration>,
+    /// Memory of tensors that is registered with it; empty where buffers are not registered.
+    memory: OnceCell<NcclMemory>,
 }
 
 /// The reason for a failed call.
@@ -105,7 +108,7 @@ impl Communicator {
         let status = unsafe {
             (api.init_rank_config)(&raw mut raw, world_size as c_int, id, rank as c_int, &raw mut config)
         };
-        let comm = Communicator { api, raw: Cell::new(raw), gpu, rank, timeout };
+        let comm = Communicator { api, raw: Cell::new(raw), gpu, rank, timeout, memory: OnceCell::new() };
         match comm.settle("ncclCommInitRankConfig", status) {
             Ok(()) => Ok(comm),
             Err(failed) => Err(comm.failed(failed, 0, None)),
@@ -131,6 +134,25 @@ impl Communicator {
             *aborted = is_aborted;
         }
         error
+    }
+
+    /// Allocates and registers a buffer on trial; returns the memory for [`Communicator::use_memory`], or why it cannot be registered.
+    ///
+    /// # Errors
+    /// [`CommError::Kernel`] if the device fails.
+    pub(super) fn try_memory(&self) -> Result<std::result::Result<NcclMemory, String>> {
+        NcclMemory::new(self.api, self.raw.get(), self.gpu, self.rank)
+    }
+
+    /// Registers buffers from now on; called once, on all ranks.
+    pub(super) fn use_memory(&self, memory: NcclMemory) {
+        let is_first = self.memory.set(memory).is_ok();
+        debug_assert!(is_first, "buffers are registered already");
+    }
+
+    /// Memory that is registered, if there is any.
+    pub(super) fn memory(&self) -> Option<&NcclMemory> {
+        self.memory.get()
     }
 
     /// The time limit of every wait for other ranks.
@@ -198,6 +220,30 @@ impl Communicator {
         }
     }
 
+    /// Waits for the work of this device that may use registered buffers, for the function `call`.
+    fn wait_for_work(
+        &self,
+        call: &'static str,
+        start: Instant,
+        limit: Duration,
+    ) -> std::result::Result<(), Failed> {
+        let mut pause = Pause::new();
+        for kind in [StreamKind::Communication, StreamKind::Compute] {
+            let done = Event::new(self.gpu)?;
+            done.record(self.gpu.stream(kind))?;
+            while !done.is_done()? {
+                if let Some(error) = self.async_error() {
+                    return Err(Failed::With(error));
+                }
+                if start.elapsed() > limit {
+                    return Err(Failed::With(self.error(call, Status::IN_PROGRESS)));
+                }
+                pause.once();
+            }
+        }
+        Ok(())
+    }
+
     fn error(&self, call: &'static str, status: Status) -> CommError {
         error(self.api, self.raw.get(), call, status, self.gpu, self.rank)
     }
@@ -210,6 +256,9 @@ impl Communicator {
         let raw = self.raw.replace(std::ptr::null_mut());
         if raw.is_null() {
             return true;
+        }
+        if let Some(memory) = self.memory.get() {
+            memory.abandon();
         }
         // Up to 2.21 NCCL waits for graphs that hold its collectives, which must not wait for the abort in turn.
         self.gpu.destroy_graphs();
@@ -231,6 +280,12 @@ impl Communicator {
         self.gpu.bind()?;
         let limit = self.timeout.map_or(FINALIZE_TIMEOUT, |timeout| timeout.min(FINALIZE_TIMEOUT));
         let start = Instant::now();
+        if let Some(memory) = self.memory.get() {
+            if let Err(failed) = self.wait_for_work(CALL, start, limit) {
+                return Err(self.failed(failed, 0, None));
+            }
+            memory.deregister_all();
+        }
         // SAFETY: the communicator is alive.
         let mut status = unsafe { (self.api.finalize)(self.raw.get()) };
         let mut pause = Pause::new();
@@ -247,8 +302,16 @@ impl Communicator {
         }
         let raw = self.raw.replace(std::ptr::null_mut());
         match bounded(self.gpu, raw, self.api.destroy, || {}) {
-            Some(Status::SUCCESS) => Ok(()),
+            Some(Status::SUCCESS) => {
+                if let Some(memory) = self.memory.get() {
+                    memory.close();
+                }
+                Ok(())
+            }
             status => {
+                if let Some(memory) = self.memory.get() {
+                    memory.abandon();
+                }
                 let is_over = status.is_some();
                 let status = status.unwrap_or(Status::IN_PROGRESS);
                 let mut error =

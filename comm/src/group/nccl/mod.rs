@@ -16,6 +16,7 @@
 
 mod api;
 mod communicator;
+mod memory;
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
@@ -33,6 +34,7 @@ use communicator::{Communicator, Failed, Options};
 
 pub(crate) use api::version_name;
 pub(crate) use communicator::{UniqueId, new_unique_id};
+pub(crate) use memory::NcclMemory;
 
 /// Number of collectives in flight that can be waited for one by one; a wait for an older one waits for a later one instead.
 const MARKS: usize = 128;
@@ -138,6 +140,31 @@ impl NcclGroup {
     /// The options with which it was joined.
     pub(crate) fn options(&self) -> NcclOptions {
         self.options
+    }
+
+    /// Tries whether NCCL can register buffers; [`NcclGroup::register_buffers`] takes the result, if all ranks succeeded.
+    pub(crate) fn try_memory(&self) -> Result<std::result::Result<NcclMemory, String>> {
+        self.comm.try_memory()
+    }
+
+    /// Makes [`NcclGroup::zeros`] register its tensors from now on. On all ranks.
+    pub(crate) fn register_buffers(&self, memory: NcclMemory) {
+        self.comm.use_memory(memory);
+    }
+
+    /// Whether [`NcclGroup::zeros`] registers its tensors.
+    pub(crate) fn registers_buffers(&self) -> bool {
+        self.comm.memory().is_some()
+    }
+
+    /// Zeros in memory that NCCL reads and writes in place, or else in memory of the pool. Collective.
+    pub(crate) fn zeros(&self, kind: MemoryUse, dims: &[usize], dtype: DType) -> Result<Tensor> {
+        let n_bytes = dims.iter().product::<usize>().saturating_mul(dtype.size_bytes());
+        let memory = self.comm.memory().filter(|_| n_bytes > 0 && !self.is_broken());
+        Ok(match memory {
+            Some(memory) => Tensor::zeros_in(memory.allocate(n_bytes)?, kind, dims, dtype)?,
+            None => Tensor::zeros_for(kind, dims, dtype, self.gpu.device())?,
+        })
     }
 
     /// Whether no further collective can succeed.

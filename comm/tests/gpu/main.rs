@@ -5,7 +5,9 @@
 #![allow(clippy::print_stdout, reason = "a test that is skipped says so")]
 #![allow(clippy::unwrap_used, reason = "so do helpers of tests")]
 
+#[path = "../contract/mod.rs"]
 mod contract;
+mod registered;
 
 use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
