@@ -21,6 +21,7 @@ pub(crate) fn comm_message(error: &CommError) -> String {
         CommError::CountMismatch { .. } => Some("compare `model` in their configs"),
         CommError::BucketCountMismatch { .. } => Some("compare `model` and `comm` in their configs"),
         CommError::UnorderedSums { .. } => Some("or leave out `train.deterministic`"),
+        CommError::NoRegistration { .. } => Some("comm.register_buffers = \"auto\" or \"off\""),
         CommError::LauncherWithoutMpi { .. } => Some("cargo build --features mpi"),
         CommError::GpuTaken { .. } => Some("--share-gpu lets ranks share a GPU, which is slow"),
         _ => None,

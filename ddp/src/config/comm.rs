@@ -1,5 +1,7 @@
 //! `[comm]`: how gradients travel between ranks, and what ranks divide between them.
 
+use ddp_comm::RegisterBuffers;
+
 use super::error::Result;
 use super::key::{Key, Range, count, number, one_of, switch};
 use super::raw::RawConfig;
@@ -17,7 +19,11 @@ pub struct CommConfig {
     pub dtype: CommDtype,
     /// Training state that is divided between the ranks.
     pub zero: ZeroStage,
+    /// Whether NCCL reads and writes the buffers of collectives in place.
+    pub register_buffers: RegisterBuffers,
 }
+
+config_enum!(impl RegisterBuffers { Auto = "auto", On = "on", Off = "off" });
 
 config_enum! {
     /// Number format in which gradients travel between GPUs.
@@ -60,6 +66,12 @@ pub(super) const KEYS: &[Key] = &[
         .hint("0 divides nothing, 1 the optimiser's state, 2 also gradients")
         .synonyms(&["zero_stage", "zero1"])
         .may_change(),
+    one_of("comm.register_buffers", RegisterBuffers::NAMES)
+        .help("Gradients and gathered weights in memory that NCCL reads and writes in place: where it can, or else fail, or never")
+        .default(r#""auto""#)
+        .example(r#""off""#)
+        .synonyms(&["nccl_ub", "use_user_buffers"])
+        .may_change(),
 ];
 
 impl CommConfig {
@@ -73,15 +85,17 @@ impl CommConfig {
                 1 => ZeroStage::Optimizer,
                 _ => ZeroStage::Gradients,
             },
+            register_buffers: raw.get("comm.register_buffers")?,
         })
     }
 
     pub(super) fn write(&self, writer: &mut Writer) {
-        let CommConfig { bucket_mib, overlap, dtype, zero } = self;
+        let CommConfig { bucket_mib, overlap, dtype, zero, register_buffers } = self;
         writer.put("comm.bucket_mib", bucket_mib);
         writer.put("comm.overlap", overlap);
         writer.put("comm.dtype", dtype);
         writer.put("comm.zero", &u64::from(zero.number()));
+        writer.put("comm.register_buffers", register_buffers);
     }
 
     /// Size of a gradient bucket in bytes.

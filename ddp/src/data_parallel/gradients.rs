@@ -168,11 +168,10 @@ impl Gradients {
     ) -> Result<Self> {
         let (layout, device) = (model.layout(), model.device());
         let is_alone = world.world_size() == 1;
-        let zeros = |n: usize, dtype| Tensor::zeros_for(MemoryUse::Gradients, &[n], dtype, device);
         let keeps_shards = options.zero == ZeroStage::Gradients && !is_alone;
         let len = if keeps_shards { shard_plan.state_len() } else { layout.flat_len() };
         let is_rounded = device != Device::Cpu && options.comm_dtype == CommDtype::Bf16;
-        let wire = || is_rounded.then(|| Wire::new(model, !options.has_one_micro_batch)).transpose();
+        let wire = || is_rounded.then(|| Wire::new(world, model, !options.has_one_micro_batch)).transpose();
         let exchange = match options.zero {
             _ if options.micro_shards.is_some() => {
                 let n_shards = options.micro_shards.unwrap_or(1);
@@ -195,8 +194,14 @@ impl Gradients {
             Exchange::Buckets(_, Some(wire)) => wire.unrounded.len(),
             _ => len,
         };
-        let sums = zeros(len + TAIL_ELEMENTS, DType::F32)?;
-        let no_vote = zeros(1, DType::F64)?;
+        let kind = MemoryUse::Gradients;
+        let sums = match &exchange {
+            Exchange::Alone | Exchange::Tree(_) => {
+                Tensor::zeros_for(kind, &[len + TAIL_ELEMENTS], DType::F32, device)?
+            }
+            _ => world.exchange_zeros(kind, &[len + TAIL_ELEMENTS], DType::F32, device)?,
+        };
+        let no_vote = Tensor::zeros_for(kind, &[1], DType::F64, device)?;
         let params = layout.slots().iter().map(ParamSlot::range).collect();
         let (gathers_weights, overlap) = (shard_plan.is_sharded(), options.overlap);
         Ok(Gradients { sums, len, exchange, buckets, gathers_weights, params, overlap, no_vote })

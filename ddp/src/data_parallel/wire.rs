@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use ddp_comm::World;
 use ddp_kernels::{DType, KernelError, MemoryUse, Tensor, TensorMut, ops};
 
 use crate::data_parallel::error::Result;
@@ -25,10 +26,10 @@ impl Wire {
     /// written in f32 and rounded.
     ///
     /// # Errors
-    /// [`KernelError::OutOfMemory`].
-    pub(crate) fn new(model: &Network, accumulates: bool) -> Result<Self, KernelError> {
+    /// [`ExchangeError::Comm`](crate::data_parallel::ExchangeError::Comm) if the device is out of memory.
+    pub(crate) fn new(world: &World, model: &Network, accumulates: bool) -> Result<Self> {
         let flat_len = model.layout().flat_len();
-        let grads = Tensor::zeros_for(MemoryUse::Gradients, &[flat_len], DType::BF16, model.device())?;
+        let grads = world.exchange_zeros(MemoryUse::Gradients, &[flat_len], DType::BF16, model.device())?;
         let rounds_in_layers = model.precision().activations() == DType::BF16 && !accumulates;
         let whole = std::iter::once(0..flat_len).collect();
         let unrounded = Unrounded(if rounds_in_layers { model.unrounded_gradients() } else { whole });

@@ -38,7 +38,7 @@ impl BucketBuffers {
     /// Allocates buffers for the buckets of `layout`, which was made for this world.
     ///
     /// # Errors
-    /// [`ExchangeError::Kernel`] if the device is out of memory.
+    /// [`ExchangeError::Comm`] if the device is out of memory.
     pub fn new(world: &World, layout: &ParamLayout, plan: &BucketPlan, device: Device) -> Result<Self> {
         let plan = plan.without_tail();
         let gaps: Vec<_> = layout.gaps().collect();
@@ -48,11 +48,12 @@ impl BucketBuffers {
             Bucket { flat: flat.clone(), gaps }
         };
         let (longest, longest_gap) = Self::lens(layout, &plan);
-        let zeros = |n| Tensor::zeros_for(MemoryUse::Gradients, &[n], DType::F32, device);
+        let buffer = || world.exchange_zeros(MemoryUse::Gradients, &[longest], DType::F32, device);
+        let zeros = Tensor::zeros_for(MemoryUse::Gradients, &[longest_gap], DType::F32, device)?;
         Ok(BucketBuffers {
-            buffers: [zeros(longest)?, zeros(longest)?],
+            buffers: [buffer()?, buffer()?],
             buckets: plan.ranges().iter().map(bucket).collect(),
-            zeros: zeros(longest_gap)?,
+            zeros,
             rank: world.rank().0,
             world_size: world.world_size(),
         })

@@ -291,6 +291,24 @@ impl Network {
         }
     }
 
+    /// Moves the flat buffers of weights into tensors of `make`, which creates one of a length and type; once nothing reads the old
+    /// ones.
+    ///
+    /// # Errors
+    /// Those of `make` and of the copies.
+    pub(crate) fn move_weights<E: From<KernelError>>(
+        &mut self,
+        mut make: impl FnMut(usize, DType) -> std::result::Result<Tensor, E>,
+    ) -> std::result::Result<(), E> {
+        let Buffers { master_weights, compute_weights, .. } = &mut self.buffers;
+        for weights in std::iter::once(master_weights).chain(compute_weights) {
+            let mut moved = make(weights.numel(), weights.dtype())?;
+            ops::copy(weights.view(), moved.view_mut())?;
+            *weights = moved;
+        }
+        Ok(())
+    }
+
     /// Most rows of one pass.
     pub fn max_rows(&self) -> usize {
         self.plan.sizes.max_rows

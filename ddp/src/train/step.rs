@@ -2,7 +2,7 @@
 
 use ddp_comm::{Rank, ReduceOp, World};
 use ddp_kernels::ops::{self, Input, LossSums, MapOp, UpdateInputs};
-use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef};
+use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef, memory};
 
 use crate::data::batch::Batch;
 use crate::data::step_rows::{MicroBatch, StepRows};
@@ -57,6 +57,15 @@ impl<'w> Replica<'w> {
             for buffer in model.buffers_mut() {
                 world.tensor_group().broadcast(Rank(0), buffer.view_mut())?;
             }
+        }
+        if shard_plan.is_sharded() && world.registers_buffers() {
+            // Ranks gather them after each update.
+            let device = model.device();
+            model.move_weights(|len, dtype| {
+                world.exchange_zeros(MemoryUse::Parameters, &[len], dtype, device)
+            })?;
+            // The pool would keep the memory of the old ones.
+            memory::empty_cache(device)?;
         }
         let grads = Gradients::new(world, &model, buckets, &shard_plan, options.exchange())?;
         let sum_of_squares = Tensor::zeros_for(MemoryUse::Workspace, &[1], DType::F64, model.device())?;

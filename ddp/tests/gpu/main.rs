@@ -9,4 +9,5 @@ mod made_up;
 mod embeddings;
 mod gpu_loading;
 mod heads;
+mod registered_buffers;
 mod training;

@@ -25,7 +25,7 @@ use ddp::train::TrainError;
 use ddp::train::evaluate::evaluate;
 use ddp::train::metrics::request::MetricRequest;
 use ddp::train::trainer::{StateShard, StepOutcome, StepRequest, Trainer, TrainerOptions};
-use ddp_comm::{DeviceOptions, ReduceOp, World, threads};
+use ddp_comm::{DeviceOptions, ReduceOp, RegisterBuffers, World, threads};
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::Activation;
 use ddp_kernels::{DType, Device, Tensor, TensorMut};
@@ -52,6 +52,8 @@ pub struct Setup {
     pub on_gpus: bool,
     /// Whether GPUs and NCCL sum in one order only.
     pub deterministic: bool,
+    /// Whether NCCL reads and writes gradients and gathered weights in place.
+    pub register_buffers: RegisterBuffers,
     /// Where rows wait.
     pub placement: Placement,
     /// Transformation of features on the way to the model.
@@ -146,6 +148,7 @@ impl Setup {
             precision: Precision::F32,
             on_gpus: false,
             deterministic: false,
+            register_buffers: RegisterBuffers::Auto,
             placement: Placement::Host,
             normalizer: None,
             ema_decay: 0.0,
@@ -360,7 +363,8 @@ impl Setup {
     /// Trains on these rows.
     pub fn train_rows(&self, world: &World, rows: &Arc<dyn Dataset>) -> Trained {
         let device = if self.on_gpus { Device::Cuda(world.rank().0 as u32) } else { Device::Cpu };
-        let options = DeviceOptions { deterministic: self.deterministic, ..DeviceOptions::default() };
+        let Setup { deterministic, register_buffers, .. } = *self;
+        let options = DeviceOptions { deterministic, register_buffers, ..DeviceOptions::default() };
         world.connect_device(device, options).unwrap();
         if let Device::Cuda(index) = device {
             Gpu::get(index).unwrap().set_deterministic(self.deterministic);

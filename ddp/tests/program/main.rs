@@ -55,6 +55,7 @@ mod parity;
 mod predict;
 mod predict_ended;
 mod quality;
+mod registered_buffers;
 mod replicas;
 mod resume;
 mod saved_runs;

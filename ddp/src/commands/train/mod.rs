@@ -9,7 +9,7 @@ mod rank_logs;
 
 use std::num::NonZero;
 
-use ddp_comm::{DeviceChoice, DeviceOptions, Phase, World, cores};
+use ddp_comm::{DeviceChoice, DeviceOptions, Phase, RegisterBuffers, World, cores};
 use ddp_kernels::cpu::cpu_set::CpuSet;
 use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::Gpu;
@@ -373,16 +373,24 @@ pub(crate) struct Pinning {
     pub(crate) n_threads: Option<usize>,
     /// Whether the rank is bound to the CPUs near its GPU.
     pub(crate) bind: Bind,
+    /// Whether NCCL reads and writes the buffers of collectives in place.
+    pub(crate) register_buffers: RegisterBuffers,
 }
 
 fn pinning(args: &TrainArgs, config: &Config) -> Pinning {
     let deterministic = config.train.deterministic != Determinism::Off;
-    Pinning { share_gpu: args.share_gpu, deterministic, n_threads: args.threads, bind: args.bind }
+    Pinning {
+        share_gpu: args.share_gpu,
+        deterministic,
+        n_threads: args.threads,
+        bind: args.bind,
+        register_buffers: config.comm.register_buffers,
+    }
 }
 
 /// Chooses the rank's device, connects it to the other ranks' devices, and starts the rank's compute threads.
 pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Result<DeviceChoice, Stop> {
-    let Pinning { share_gpu, deterministic, n_threads, bind } = pinning;
+    let Pinning { share_gpu, deterministic, n_threads, bind, register_buffers } = pinning;
     let choose = || -> Result<DeviceChoice> {
         let request: DeviceRequest = device.parse()?;
         let choice = world.choose_device(request, share_gpu)?;
@@ -399,7 +407,7 @@ pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Resul
     let n_threads = n_threads.unwrap_or(share);
     world.collective_result(threads::join_pool(n_threads).map_err(Error::from))?;
     debug!("{}", cpu_words(n_threads, near, choice.device));
-    let options = DeviceOptions { share_gpu, deterministic, ..DeviceOptions::default() };
+    let options = DeviceOptions { share_gpu, deterministic, register_buffers, ..DeviceOptions::default() };
     world.connect_device(choice.device, options).map_err(Error::from)?;
     Ok(choice)
 }

@@ -3,6 +3,7 @@
 // A new key needs no line here: its value is the default, and `rows.rs` tries its example.
 #![allow(clippy::needless_update)]
 
+use ddp_comm::RegisterBuffers;
 use proptest::prelude::*;
 
 use super::*;
@@ -368,13 +369,14 @@ fn any_config() -> impl Strategy<Value = Config> {
         (loss, train, checkpoint, data)
     });
     let zero = pick(&[ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients]);
-    let comm = (1e-6..1e6f64, any::<bool>(), pick(CommDtype::ALL), zero).prop_map(
-        |(bucket_mib, overlap, dtype, zero)| CommConfig {
+    let register = pick(&[RegisterBuffers::Auto, RegisterBuffers::On, RegisterBuffers::Off]);
+    let comm = (1e-6..1e6f64, any::<bool>(), pick(CommDtype::ALL), zero, register).prop_map(
+        |(bucket_mib, overlap, dtype, zero, register_buffers)| CommConfig {
             bucket_mib,
             overlap,
             dtype,
             zero,
-            ..default().comm
+            register_buffers,
         },
     );
     let log = (1usize..1_000_000).prop_map(|every_steps| LogConfig { every_steps, ..default().log });

@@ -1,0 +1,93 @@
+//! `comm.register_buffers` on virtual GPUs: what is registered, who says why not, and runs that stop and resume with gradients in bf16.
+
+#![allow(clippy::unwrap_used)]
+#![cfg(feature = "mpi")]
+
+use std::path::Path;
+
+use crate::common::{Outcome, read_weights, same_bits, temp_dir};
+use crate::gpu_program::{counts, on_gpus};
+
+const RUN: &str = "train --device cuda --progress plain --set train.steps=12 --set data.eval=none \
+                   --set checkpoint.every_epochs=0 --set model.hidden=[48,32] --set train.global_batch_size=96";
+
+fn train(n_gpus: usize, n_ranks: usize, out: &Path, line: &str, env: &[(&str, &str)]) -> Option<Outcome> {
+    let line = format!("{RUN} --out {} {line}", out.display());
+    let args: Vec<&str> = line.split_whitespace().collect();
+    on_gpus(n_gpus, n_ranks, &args, env)
+}
+
+/// Collectives in registered buffers, their sizes alike, of a run that ends well; and its stderr.
+fn registered(n_gpus: usize, n_ranks: usize, line: &str, env: &[(&str, &str)]) -> Option<(f64, String)> {
+    let folder = temp_dir();
+    let counted = folder.path().join("counts");
+    std::fs::create_dir(&counted).unwrap();
+    let env: Vec<_> = env.iter().copied().chain([("VGPU_COUNTS", counted.to_str().unwrap())]).collect();
+    let outcome = train(n_gpus, n_ranks, &folder.path().join("out"), line, &env)?;
+    outcome.ok();
+    Some((counts(&counted).get("nccl_registered").copied().unwrap_or(0.0), outcome.stderr))
+}
+
+#[test]
+fn gradients_and_gathered_weights_are_registered() {
+    // Calls of NCCL: those of single steps and of captures, on both ranks.
+    for (zero, least) in [(0, 2.0), (1, 4.0), (2, 4.0)] {
+        let line = format!("--cuda-graph off --set comm.zero={zero}");
+        let Some((n, _)) = registered(2, 2, &line, &[]) else { return };
+        // Gradients, and with shards also weights, of each step.
+        assert!(n >= least * 12.0, "{n} with ZeRO {zero}");
+        let off = format!("{line} --set comm.register_buffers=off");
+        assert_eq!(registered(2, 2, &off, &[]).unwrap().0, 0.0);
+    }
+}
+
+#[test]
+fn ranks_on_one_gpu_register_on_request_alone() {
+    let Some((n, _)) = registered(1, 2, "--share-gpu", &[]) else { return };
+    assert_eq!(n, 0.0);
+    assert!(registered(1, 2, "--share-gpu --set comm.register_buffers=on", &[]).unwrap().0 > 0.0);
+}
+
+/// One rank that cannot keeps all from it; on request that is an error, which one rank tells.
+#[test]
+fn a_rank_that_cannot_register_keeps_all_from_it() {
+    let older = [("VGPU_NCCL_VERSION", "21805")];
+    let failing = [("VGPU_FAIL", "nccl:register,rank=1")];
+    for (env, reason) in [
+        (&older, "NCCL is 2.18.5, and registers buffers from 2.19.0 on"),
+        (&failing, "rank 1: ncclCommRegister failed"),
+    ] {
+        let Some((n, stderr)) = registered(2, 2, "-v", env) else { return };
+        assert_eq!(n, 0.0);
+        let said = "debug: buffers are not registered with NCCL: ";
+        assert!(stderr.contains(said) && stderr.contains(reason), "{stderr}");
+        assert!(!registered(2, 2, "", env).unwrap().1.contains(said), "at -v alone");
+        let folder = temp_dir();
+        let line = "--set comm.register_buffers=on";
+        let outcome = train(2, 2, &folder.path().join("out"), line, env).unwrap();
+        assert!(!outcome.status.success(), "{outcome:#?}");
+        let text = "NCCL cannot register the buffers of collectives: ";
+        assert_eq!(outcome.stderr.matches(text).count(), 1, "{outcome:#?}");
+        assert!(outcome.stderr.contains(reason), "{outcome:#?}");
+        assert!(outcome.stderr.contains("hint: comm.register_buffers"), "{outcome:#?}");
+    }
+}
+
+/// Matmuls write gradients in bf16; a run that stops and resumes has the bits of one that does not.
+#[test]
+fn a_run_with_gradients_in_bf16_resumes_with_the_same_bits() {
+    const BF16: &str = "--set train.precision=bf16 --set comm.dtype=bf16 --set train.deterministic=true \
+                        --set comm.bucket_mib=0.004";
+    for (n, zero) in [(3, 0), (4, 1)] {
+        let folder = temp_dir();
+        let line = format!("{BF16} --set comm.zero={zero}");
+        let (whole, parts) = (folder.path().join("whole"), folder.path().join("parts"));
+        let Some(outcome) = train(n, n, &whole, &line, &[]) else { return };
+        outcome.ok();
+        let stopping = format!("{line} --set train.stop_after_steps=7");
+        assert_eq!(train(n, n, &parts, &stopping, &[]).unwrap().status.code(), Some(85));
+        train(n, n, &parts, &format!("{line} --resume auto"), &[]).unwrap().ok();
+        let weights = |out: &Path| read_weights(&out.join("model.safetensors"));
+        assert!(same_bits(&weights(&parts), &weights(&whole)), "{n} GPUs, ZeRO {zero}");
+    }
+}
