@@ -305,10 +305,8 @@ impl Gradients {
                 let (shards, tail) = sums.view_mut().split_at(len)?;
                 let lent = buffers.lend(shards);
                 group.scope(|scope| {
-                    if micro_step.is_last {
-                        scope.all_reduce(ReduceOp::Sum, tail)?;
-                    }
-                    let mut sink = ShardedGradients::new(scope, lent, accumulate, overlap);
+                    let tail = micro_step.is_last.then_some(tail);
+                    let mut sink = ShardedGradients::new(scope, lent, tail, accumulate, overlap);
                     // The buffers hold other buckets, so nothing accumulates in them.
                     model.backward_over_ranks(x, dropout, false, ranks, &mut sink)?;
                     sink.finish()

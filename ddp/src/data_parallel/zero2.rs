@@ -88,6 +88,8 @@ pub struct LentBuffers<'env> {
 #[derive(Debug)]
 pub struct ShardedGradients<'a, 'env> {
     scope: &'a mut Scope<'env>,
+    /// The sums of a step, until they start together with the first bucket.
+    tail: Option<TensorMut<'env>>,
     lent: LentBuffers<'env>,
     /// Index of the bucket that backward fills.
     next: usize,
@@ -109,8 +111,16 @@ enum Slot<'env> {
 
 impl<'a, 'env> ShardedGradients<'a, 'env> {
     /// Creates a sink that adds its sums to the lent shards, or overwrites them. Without `overlap` it waits for each bucket.
-    pub fn new(scope: &'a mut Scope<'env>, lent: LentBuffers<'env>, accumulate: bool, overlap: bool) -> Self {
-        ShardedGradients { scope, lent, next: 0, begun: 0, accumulate, overlap }
+    ///
+    /// - `tail`: the sums of a step, all-reduced with the first bucket of its last micro-batch
+    pub fn new(
+        scope: &'a mut Scope<'env>,
+        lent: LentBuffers<'env>,
+        tail: Option<TensorMut<'env>>,
+        accumulate: bool,
+        overlap: bool,
+    ) -> Self {
+        ShardedGradients { scope, tail, lent, next: 0, begun: 0, accumulate, overlap }
     }
 
     /// Waits for the bucket in a buffer and collects this rank's shard of its sum.
@@ -157,6 +167,10 @@ impl<'a, 'env> ShardedGradients<'a, 'env> {
     pub fn finish(mut self) -> Result<()> {
         self.collect(self.next % 2)?;
         self.collect((self.next + 1) % 2)?;
+        if let Some(tail) = self.tail.take() {
+            // No bucket took it along.
+            self.scope.all_reduce(ReduceOp::Sum, tail)?;
+        }
         Ok(self.scope.wait_all()?)
     }
 }
@@ -178,7 +192,13 @@ impl GradientSink for ShardedGradients<'_, '_> {
             let (bucket, slot) = (self.next, self.next % 2);
             let len = self.lent.buckets[bucket].flat.len();
             if let Slot::Free(buffer) = std::mem::replace(&mut self.lent.slots[slot], Slot::Lost) {
-                let loan = self.scope.reduce_scatter_on_loan(ReduceOp::Sum, buffer, len)?;
+                let tail = self.tail.take();
+                let loan = self.scope.together(|scope| -> Result<_> {
+                    if let Some(tail) = tail {
+                        scope.all_reduce(ReduceOp::Sum, tail)?;
+                    }
+                    Ok(scope.reduce_scatter_on_loan(ReduceOp::Sum, buffer, len)?)
+                })?;
                 self.lent.slots[slot] = Slot::Lent(loan, bucket);
             }
             if !self.overlap {

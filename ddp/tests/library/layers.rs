@@ -431,7 +431,7 @@ fn a_shared_weight_is_reduced_where_no_rank_keeps_all_gradients() {
                 world
                     .tensor_group()
                     .scope(|scope| {
-                        let mut sink = ShardedGradients::new(scope, lent, index > 0, overlap);
+                        let mut sink = ShardedGradients::new(scope, lent, None, index > 0, overlap);
                         backward(&mut model, (rank * 3 + index, rank * 3 + index + 1), false, &mut sink);
                         sink.finish()?;
                         Ok::<_, Error>(())

@@ -218,6 +218,8 @@ fn a_step_without_a_graph_makes_few_calls_of_nccl() {
         (&["comm.dtype=bf16"], 2.0, 3.0),
         // The norm, and two gathers of weights.
         (&["comm.zero=1"], 5.0, 6.0),
+        // The sums of a step go with the first bucket.
+        (&["comm.zero=2"], 5.0, 6.0),
         // All directions at once.
         (&["optimizer.kind=muon", "model.hidden=[128,64,64]"], 4.0 + 1.0, 4.0 + 3.0),
     ] {
