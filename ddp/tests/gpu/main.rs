@@ -8,6 +8,7 @@ mod made_up;
 
 mod embeddings;
 mod gpu_loading;
+mod gradients_in_bf16;
 mod heads;
 mod registered_buffers;
 mod training;
