@@ -114,6 +114,15 @@ pub enum Error {
          hint: add --device cuda to see why there is no GPU, or leave --cuda-graph out"
     )]
     NoGraphOnCpu,
+    /// Kernels of GPUs that were to be compiled into the cache.
+    #[error(
+        "the kernels cannot be compiled into the cache: {reason}\n\
+         hint: pip install nvidia-cuda-nvrtc; DDP_TRAIN_CACHE names the folder of the cache"
+    )]
+    KernelCache {
+        /// Missing part, or the compiler's log.
+        reason: String,
+    },
     /// Several processes of PyTorch's launcher, which would each train alone.
     #[error(
         "torchrun started this process as rank {rank} of {world_size}, but the ranks of ddp-train are started by MPI\n\

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import sys
+import tarfile
 import tempfile
 import typing
 from dataclasses import dataclass
@@ -108,6 +109,28 @@ def summary(session):
     return 1 if failed else 0
 
 
+def packed_kernels(work, root=ROOT):
+    """Unpacks the kernels that launch/pack compiled, if there are any, to where the run keeps its own. Returns their number."""
+    packed = os.path.join(root, "kernel-cache.tar.xz")
+    if not os.path.exists(packed):
+        return 0
+    cache = os.path.join(work, "cache", "kernels")
+    os.makedirs(os.path.dirname(cache), mode=0o700)
+    os.mkdir(cache, mode=0o700)
+    n = 0
+    try:
+        with tarfile.open(packed) as archive:
+            for entry in archive:
+                if entry.isfile():
+                    with open(os.path.join(cache, os.path.basename(entry.name)), "wb") as file:
+                        shutil.copyfileobj(archive.extractfile(entry), file)
+                    n += 1
+    except (tarfile.TarError, OSError, EOFError) as error:
+        # Kernels are compiled instead.
+        print(f"{packed}: {error}", file=sys.stderr)
+    return n
+
+
 def main():
     opt = options()
     if opt.list:
@@ -121,6 +144,7 @@ def main():
     opt.out = out
     os.chdir(ROOT)
     # Kernels are compiled once a run, and where that goes is known to be private.
+    packed_kernels(work)
     os.environ.setdefault("DDP_TRAIN_CACHE", os.path.join(work, "cache"))
     session = None
     # Stopped from outside, it still ends what it started and clears up.

@@ -1,9 +1,12 @@
 """Tests of the run itself, with parts that only wait: python3 tests/gpu/test_session.py"""
 import argparse
+import contextlib
 import importlib.util
+import io
 import json
 import os
 import pathlib
+import tarfile
 import tempfile
 import time
 import unittest
@@ -67,6 +70,30 @@ class Runs(unittest.TestCase):
         names = [plan.name for plan in module.PARTS]
         order = [names.index(name) for name in ("machine", "tests", "ranks", "exact", "speed step", "speed loader", "sanitizer")]
         self.assertEqual(order, sorted(order), "the most telling first")
+
+
+class PackedKernels(unittest.TestCase):
+    def test_they_are_unpacked_into_a_private_folder(self):
+        module = main_module()
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            self.assertEqual(module.packed_kernels(folder, folder), 0, "there are none")
+            (root / "kernels").mkdir()
+            for name in ("one.bin", "two.bin"):
+                (root / "kernels" / name).write_text(name)
+            with tarfile.open(root / "kernel-cache.tar.xz", "w:xz") as archive:
+                archive.add(root / "kernels", "kernels")
+            self.assertEqual(module.packed_kernels(folder, folder), 2)
+            cache = root / "cache" / "kernels"
+            self.assertEqual(cache.stat().st_mode & 0o777, 0o700)
+            self.assertEqual({file.name: file.read_text() for file in cache.iterdir()}, {"one.bin": "one.bin", "two.bin": "two.bin"})
+
+    def test_a_torn_archive_is_no_failure(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "kernel-cache.tar.xz").write_bytes(b"torn")
+            with contextlib.redirect_stderr(io.StringIO()) as said:
+                self.assertEqual(main_module().packed_kernels(folder, folder), 0)
+            self.assertIn("kernel-cache.tar.xz", said.getvalue())
 
 
 if __name__ == "__main__":

@@ -334,6 +334,23 @@ pub struct DevicesArgs {
     /// Print the list as one JSON object
     #[arg(long)]
     pub json: bool,
+
+    /// Compile the kernels of GPUs into the cache, for these architectures (90 for an H100 or H200) or "all"; needs NVRTC and no GPU
+    #[arg(long, value_name = "ARCH,..", value_parser = architectures)]
+    pub compile: Option<Architectures>,
+}
+
+/// Architectures of GPUs, such as 90; none stands for all that the compiler supports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Architectures(pub Vec<i32>);
+
+fn architectures(text: &str) -> Result<Architectures, String> {
+    if text == "all" {
+        return Ok(Architectures(Vec::new()));
+    }
+    let number = |arch: &str| arch.strip_prefix("sm_").unwrap_or(arch).parse().ok().filter(|n| *n > 0);
+    let numbers: Option<_> = text.split(',').map(number).collect();
+    numbers.map(Architectures).ok_or_else(|| "expected architectures such as 80,90, or all".to_owned())
 }
 
 fn device(text: &str) -> Result<String, String> {

@@ -103,7 +103,16 @@ fn other_commands() {
         panic!()
     };
     assert_eq!(args.dtype, [BenchDtype::Tf32, BenchDtype::Bf16]);
-    assert!(matches!(parse("devices --json").unwrap().command, Command::Devices(DevicesArgs { json: true })));
+    let devices = |line| match parse(line).map(|cli| cli.command) {
+        Ok(Command::Devices(args)) => args,
+        other => panic!("{other:?}"),
+    };
+    assert!(devices("devices --json").json && devices("devices --json").compile.is_none());
+    assert_eq!(devices("devices --compile sm_90,100").compile, Some(Architectures(vec![90, 100])));
+    assert_eq!(devices("devices --compile all").compile, Some(Architectures(Vec::new())));
+    for wrong in ["devices --compile sm90", "devices --compile 90,", "devices --compile"] {
+        assert!(parse(wrong).is_err(), "{wrong}");
+    }
     assert!(matches!(
         parse("completions bash").unwrap().command,
         Command::Completions { shell: Shell::Bash }

@@ -6,26 +6,50 @@ use std::fs;
 use ddp_comm::World;
 use ddp_kernels::cpu::cpu_set::CpuSet;
 use ddp_kernels::cuda::library::Library;
-use ddp_kernels::cuda::{self, GpuInfo, Link};
+use ddp_kernels::cuda::{self, FilledCache, GpuInfo, Link};
 use serde::Serialize;
 
-use crate::cli::DevicesArgs;
-use crate::error::Result;
+use crate::cli::{Architectures, DevicesArgs};
+use crate::error::{Error, Result};
 use crate::exit::Stop;
 use crate::report::metrics::json_line;
 use crate::report::stdout::print_result;
 use crate::report::table::table;
 
-/// Prints the list on rank 0. A missing GPU or library is not an error.
+/// Prints the list on rank 0, or fills the cache of kernels there. A missing GPU or library is not an error, unless it is to compile.
 ///
 /// # Errors
-/// [`ReportError::Stdout`](crate::report::ReportError::Stdout).
+/// [`ReportError::Stdout`](crate::report::ReportError::Stdout); [`Error::KernelCache`].
 pub fn devices(world: &World, args: &DevicesArgs) -> Result<(), Stop> {
-    let print = || {
+    let print = || -> Result<()> {
+        if let Some(Architectures(wanted)) = &args.compile {
+            let filled = cuda::fill_cache(wanted).map_err(|reason| Error::KernelCache { reason })?;
+            return Ok(print_result(&filled_line(&filled, args.json))?);
+        }
         let report = Report::new();
-        print_result(&if args.json { json_line(&report) } else { report.to_text() })
+        Ok(print_result(&if args.json { json_line(&report) } else { report.to_text() })?)
     };
     Ok(world.collective_result(if world.rank().0 == 0 { print() } else { Ok(()) })?)
+}
+
+/// The result of filling the cache of kernels.
+fn filled_line(filled: &FilledCache, json: bool) -> String {
+    /// One JSON object.
+    #[derive(Serialize)]
+    struct Filled<'a> {
+        nvrtc_version: &'a str,
+        architectures: &'a [String],
+        n_kernel_files: usize,
+        kernel_mib: f64,
+    }
+    let FilledCache { nvrtc_version, architectures, n_entries, bytes } = filled;
+    let kernel_mib = *bytes as f64 / f64::from(1 << 20);
+    if json {
+        return json_line(&Filled { nvrtc_version, architectures, n_kernel_files: *n_entries, kernel_mib });
+    }
+    let known =
+        if architectures.is_empty() { "none that it supports".to_owned() } else { architectures.join(", ") };
+    format!("NVRTC {nvrtc_version} compiled {n_entries} files of kernels ({kernel_mib:.1} MiB) for {known}\n")
 }
 
 /// Devices and libraries; one JSON object.

@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::common::{DDP_TRAIN, Outcome, run_ok, single};
+use crate::common::{DDP_TRAIN, Outcome, run_ok, single, temp_dir};
 use crate::virtual_gpu::{command_under_virtual_gpus, under_virtual_gpus};
 
 /// The program with arguments that it must take, and no GPU to see.
@@ -58,6 +60,34 @@ fn virtual_gpus_are_listed_and_warned_of() {
     for library in json["libraries"].as_array().unwrap() {
         assert!(library["path"].is_string() && library["version"].is_string(), "{library}");
     }
+}
+
+/// Kernels that cannot be compiled into the cache are an error with a way out; nothing is listed.
+#[test]
+fn a_cache_of_kernels_that_cannot_be_filled_is_an_error() {
+    let open = temp_dir();
+    // Others could change what runs on the device.
+    std::fs::create_dir(open.path().join("kernels")).unwrap();
+    std::fs::set_permissions(open.path().join("kernels"), Permissions::from_mode(0o755)).unwrap();
+    for (env, reason) in [
+        (("VGPU_FAIL", "nvrtc"), "a compilation that fails on request"),
+        (("VGPU_WITHOUT", "libnvrtc"), "libnvrtc.so"),
+        (("DDP_TRAIN_CACHE", open.path().to_str().unwrap()), "the folder of the cache cannot be made"),
+    ] {
+        let Some(outcome) = under_virtual_gpus(1, &["devices", "--compile", "90"], &[env]) else { return };
+        assert!(!outcome.status.success() && outcome.stdout.is_empty(), "{outcome:#?}");
+        let stderr = outcome.stderr;
+        assert!(
+            stderr.contains("cannot be compiled into the cache: ") && stderr.contains(reason),
+            "{stderr}"
+        );
+        assert!(stderr.contains("\nhint: "), "{stderr}");
+    }
+    // An architecture that no compiler knows is left out.
+    let Some(outcome) = under_virtual_gpus(1, &["devices", "--compile", "7"], &[]) else { return };
+    assert!(outcome.ok().contains("compiled 0 files of kernels (0.0 MiB) for none"), "{outcome:#?}");
+    let wrong = crate::common::run(single(&["devices", "--compile", "hopper"]));
+    assert_eq!(wrong.status.code(), Some(2), "{wrong:#?}");
 }
 
 /// Runs `ddp-train ARGS` on a virtual GPU, with a folder in front of the libraries' that holds `name`, a library without any

@@ -41,7 +41,7 @@ pub use graph::Graph;
 pub use info::{GpuInfo, Link, PeerAccess, Versions, devices, ensure_libraries, peer_matrix, versions};
 pub(crate) use memory::DeviceBuffer;
 pub use memory::{MemoryInUse, MemoryUse, SharedBuffer};
-pub use module::{CompiledKernel, compile_all, kernel_sources};
+pub use module::{CompiledKernel, FilledCache, compile_all, fill_cache, kernel_sources};
 pub use pinned_tensor::PinnedTensor;
 pub use slice::{CudaSlice, CudaSliceMut};
 pub use stream::{Event, Stream, Timer};

@@ -168,10 +168,7 @@ impl Gpu {
         let (major, minor) = self.info().compute_capability;
         let options = options(&architecture(nvrtc, major as i32 * 10 + minor as i32));
         let text = source.of_format(format);
-        let version = format!("nvrtc {:?}", nvrtc.version());
-        let mut parts = vec![text.as_bytes(), version.as_bytes()];
-        parts.extend(options.iter().map(String::as_bytes));
-        let key = Key::new(&parts);
+        let key = cache_key(nvrtc, &text, &options);
         let cache = Cache::of_user();
         // A cached image that the driver rejects is rebuilt.
         let cached = || load_image(&cache.as_ref()?.read(&key)?).ok();
@@ -190,6 +187,14 @@ impl Gpu {
         }
         Ok(module)
     }
+}
+
+/// The key of an image: its text, the compiler's version, and its options, among them the architecture.
+fn cache_key(nvrtc: &Nvrtc, text: &str, options: &[String]) -> Key {
+    let version = format!("nvrtc {:?}", nvrtc.version());
+    let mut parts = vec![text.as_bytes(), version.as_bytes()];
+    parts.extend(options.iter().map(String::as_bytes));
+    Key::new(&parts)
 }
 
 fn load_image(image: &[u8]) -> std::result::Result<sys::CUmodule, result::DriverError> {
@@ -262,6 +267,69 @@ pub fn compile_all(architecture: &str) -> std::result::Result<Vec<CompiledKernel
     Ok(all)
 }
 
+/// Result of [`fill_cache`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilledCache {
+    /// The compiler's version, such as `12.8`: an entry serves this one alone.
+    pub nvrtc_version: String,
+    /// Architectures, such as `sm_90`, that the compiler supports.
+    pub architectures: Vec<String>,
+    /// Entries for them.
+    pub n_entries: usize,
+    /// Bytes of these entries.
+    pub bytes: usize,
+}
+
+/// Compiles every kernel file in every format for those of `architectures` (such as 90) that the compiler supports, all of them if there
+/// are none, into the cache that a first start on such a device reads; needs no GPU. Entries that are there stay.
+///
+/// # Errors
+/// The reason that there is no compiler or no cache, or the log of the first file that fails.
+pub fn fill_cache(architectures: &[i32]) -> std::result::Result<FilledCache, String> {
+    let nvrtc = Nvrtc::open(i32::MAX)?;
+    let cache =
+        Cache::of_user().ok_or("the folder of the cache cannot be made, or others can write to it")?;
+    fill(nvrtc, &cache, architectures, &crate::ops::cuda_sources().collect::<Vec<_>>())
+}
+
+fn fill(
+    nvrtc: &Nvrtc,
+    cache: &Cache,
+    architectures: &[i32],
+    sources: &[&Source],
+) -> std::result::Result<FilledCache, String> {
+    let (major, minor) = nvrtc.version().ok_or("NVRTC does not report its version")?;
+    let mut filled = FilledCache {
+        nvrtc_version: format!("{major}.{minor}"),
+        architectures: Vec::new(),
+        n_entries: 0,
+        bytes: 0,
+    };
+    let known = nvrtc.supported_architectures();
+    let wanted = if architectures.is_empty() { &known[..] } else { architectures };
+    for &device in wanted.iter().filter(|device| known.contains(device)) {
+        let options = options(&architecture(nvrtc, device));
+        for (source, format) in sources.iter().flat_map(|s| KernelFormat::ALL.map(|format| (*s, format))) {
+            let text = source.of_format(format);
+            let key = cache_key(nvrtc, &text, &options);
+            let image = match cache.read(&key) {
+                Some(image) => image,
+                None => {
+                    let file = format!("{}.cu", source.name);
+                    let compiled = nvrtc.compile(&file, &text, &options);
+                    let image = compiled.map_err(|log| format!("{file}: {log}"))?.image;
+                    cache.write(&key, &image);
+                    image
+                }
+            };
+            filled.n_entries += 1;
+            filled.bytes += image.len();
+        }
+        filled.architectures.push(format!("sm_{device}"));
+    }
+    Ok(filled)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,6 +344,30 @@ mod tests {
             own, "#define SGD(name, T) x\n\nSGD(f64, double)\n  SGD(f32)\n",
             "lines keep their numbers"
         );
+    }
+
+    /// By the virtual compiler where there is no other.
+    #[test]
+    fn a_filled_cache_has_the_entries_that_devices_look_up() {
+        static SOURCE: Source = Source::new("test", "extern \"C\" __global__ void nothing_f32() {}\n");
+        let Ok(nvrtc) = Nvrtc::open(i32::MAX) else {
+            assert!(std::env::var_os("REQUIRE_NVRTC").is_none());
+            return;
+        };
+        let folder = std::env::temp_dir().join(format!("ddp-kernels-filled-{}", std::process::id()));
+        let cache = Cache::at(&folder).unwrap();
+        let image = |device| {
+            let options = options(&architecture(nvrtc, device));
+            cache.read(&cache_key(nvrtc, &SOURCE.of_format(KernelFormat::F32), &options))
+        };
+        let filled = fill(nvrtc, &cache, &[90, 7], &[&SOURCE]).unwrap();
+        // An unknown architecture is left out; each file has a module of each format.
+        assert_eq!((filled.architectures, filled.n_entries), (vec!["sm_90".to_owned()], 5));
+        let of_sm_90 = image(90).unwrap();
+        assert!(!of_sm_90.is_empty() && image(80).is_none());
+        fill(nvrtc, &cache, &[80, 90], &[&SOURCE]).unwrap();
+        assert!(image(80).is_some_and(|image| image != of_sm_90) && image(90) == Some(of_sm_90));
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
