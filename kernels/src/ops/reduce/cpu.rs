@@ -279,37 +279,52 @@ fn sum<N: Copy, W: Wide>(numbers: &[N], wide: impl Fn(N) -> W) -> W {
 /// The largest or smallest of at least one number, or a NaN.
 fn best<N: Element>(op: ReduceOp, numbers: &[N]) -> N {
     // Two loops, since a test of `op` within would keep them from vectorising.
-    if op == ReduceOp::Min {
+    let without_nan = if op == ReduceOp::Min {
         fold(
             numbers,
             #[inline(always)]
-            |a, b| if wins(ReduceOp::Min, b, a) { b } else { a },
+            |a, b| if b < a { b } else { a },
         )
     } else {
         fold(
             numbers,
             #[inline(always)]
-            |a, b| if wins(ReduceOp::Max, b, a) { b } else { a },
+            |a, b| if b > a { b } else { a },
         )
-    }
+    };
+    let first_nan = || numbers.iter().copied().find(is_nan);
+    without_nan.or_else(first_nan).expect("a number, or a NaN among them")
 }
 
-fn fold<N: Element>(numbers: &[N], f: impl Fn(N, N) -> N) -> N {
+#[inline(always)]
+#[allow(clippy::eq_op)] // NaN differs from itself.
+fn is_nan<N: Element>(number: &N) -> bool {
+    *number != *number
+}
+
+/// `f` over at least one number, unless one of them is NaN.
+///
+/// Comparisons that know of NaN would take three times as many instructions.
+fn fold<N: Element>(numbers: &[N], f: impl Fn(N, N) -> N) -> Option<N> {
     vectorize(
         #[inline(always)]
         || {
             let (chunks, rest) = numbers.as_chunks::<LANES>();
             let mut lanes = [numbers[0]; LANES];
+            // Of the width of most numbers: flags of one byte are converted at each step.
+            let mut nan = [0_u32; LANES];
             for chunk in chunks {
-                for (lane, &number) in lanes.iter_mut().zip(chunk) {
-                    *lane = f(*lane, number);
+                for i in 0..LANES {
+                    lanes[i] = f(lanes[i], chunk[i]);
+                    nan[i] |= u32::from(is_nan(&chunk[i]));
                 }
             }
+            let has_nan = nan.iter().any(|&nan| nan != 0) || rest.iter().any(is_nan);
             let mut result = lanes[0];
             for &number in lanes[1..].iter().chain(rest) {
                 result = f(result, number);
             }
-            result
+            (!has_nan).then_some(result)
         },
     )
 }
