@@ -30,13 +30,13 @@ pub struct DeviceOptions {
 /// Whether tensors that GPUs exchange are in memory that NCCL reads and writes in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RegisterBuffers {
-    /// Where all ranks can, each with a GPU of its own.
+    /// Never: the default, until it has run on hardware.
     #[default]
+    Off,
+    /// Where all ranks can, each with a GPU of its own.
     Auto,
     /// On all ranks, or it is an error.
     On,
-    /// Never.
-    Off,
 }
 
 impl Default for DeviceOptions {
@@ -45,7 +45,7 @@ impl Default for DeviceOptions {
             share_gpu: false,
             timeout: Some(Duration::from_secs(600)),
             deterministic: false,
-            register_buffers: RegisterBuffers::Auto,
+            register_buffers: RegisterBuffers::Off,
         }
     }
 }

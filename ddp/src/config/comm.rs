@@ -23,7 +23,7 @@ pub struct CommConfig {
     pub register_buffers: RegisterBuffers,
 }
 
-config_enum!(impl RegisterBuffers { Auto = "auto", On = "on", Off = "off" });
+config_enum!(impl RegisterBuffers { Off = "off", Auto = "auto", On = "on" });
 
 config_enum! {
     /// Number format in which gradients travel between GPUs.
@@ -67,9 +67,9 @@ pub(super) const KEYS: &[Key] = &[
         .synonyms(&["zero_stage", "zero1"])
         .may_change(),
     one_of("comm.register_buffers", RegisterBuffers::NAMES)
-        .help("Gradients and gathered weights in memory that NCCL reads and writes in place: where it can, or else fail, or never")
-        .default(r#""auto""#)
-        .example(r#""off""#)
+        .help("Keep gradients and gathered weights in memory that NCCL reads and writes in place: never, where it can, or fail where it can't")
+        .default(r#""off""#)
+        .example(r#""auto""#)
         .synonyms(&["nccl_ub", "use_user_buffers"])
         .may_change(),
 ];

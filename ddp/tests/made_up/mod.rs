@@ -148,7 +148,7 @@ impl Setup {
             precision: Precision::F32,
             on_gpus: false,
             deterministic: false,
-            register_buffers: RegisterBuffers::Auto,
+            register_buffers: RegisterBuffers::Off,
             placement: Placement::Host,
             normalizer: None,
             ema_decay: 0.0,

@@ -32,18 +32,18 @@ fn registered(n_gpus: usize, n_ranks: usize, line: &str, env: &[(&str, &str)]) -
 fn gradients_and_gathered_weights_are_registered() {
     // Calls of NCCL: those of single steps and of captures, on both ranks.
     for (zero, least) in [(0, 2.0), (1, 4.0), (2, 4.0)] {
-        let line = format!("--cuda-graph off --set comm.zero={zero}");
+        let line = format!("--cuda-graph off --set comm.zero={zero} --set comm.register_buffers=auto");
         let Some((n, _)) = registered(2, 2, &line, &[]) else { return };
         // Gradients, and with shards also weights, of each step.
         assert!(n >= least * 12.0, "{n} with ZeRO {zero}");
-        let off = format!("{line} --set comm.register_buffers=off");
-        assert_eq!(registered(2, 2, &off, &[]).unwrap().0, 0.0);
+        let default = format!("--cuda-graph off --set comm.zero={zero}");
+        assert_eq!(registered(2, 2, &default, &[]).unwrap().0, 0.0);
     }
 }
 
 #[test]
 fn ranks_on_one_gpu_register_on_request_alone() {
-    let Some((n, _)) = registered(1, 2, "--share-gpu", &[]) else { return };
+    let Some((n, _)) = registered(1, 2, "--share-gpu --set comm.register_buffers=auto", &[]) else { return };
     assert_eq!(n, 0.0);
     assert!(registered(1, 2, "--share-gpu --set comm.register_buffers=on", &[]).unwrap().0 > 0.0);
 }
@@ -57,11 +57,14 @@ fn a_rank_that_cannot_register_keeps_all_from_it() {
         (&older, "NCCL is 2.18.5, and registers buffers from 2.19.0 on"),
         (&failing, "rank 1: ncclCommRegister failed"),
     ] {
-        let Some((n, stderr)) = registered(2, 2, "-v", env) else { return };
+        let Some((n, stderr)) = registered(2, 2, "-v --set comm.register_buffers=auto", env) else { return };
         assert_eq!(n, 0.0);
         let said = "debug: buffers are not registered with NCCL: ";
         assert!(stderr.contains(said) && stderr.contains(reason), "{stderr}");
-        assert!(!registered(2, 2, "", env).unwrap().1.contains(said), "at -v alone");
+        assert!(
+            !registered(2, 2, "--set comm.register_buffers=auto", env).unwrap().1.contains(said),
+            "at -v alone"
+        );
         let folder = temp_dir();
         let line = "--set comm.register_buffers=on";
         let outcome = train(2, 2, &folder.path().join("out"), line, env).unwrap();
