@@ -93,8 +93,7 @@ fn flags(options: &Options) -> Vec<String> {
         ["-x", "c++", "-O1", "-fno-strict-aliasing", "-fPIC", "-fno-gnu-unique", "-shared", "-w"]
             .map(String::from)
             .into();
-    // At -O2 the compiler takes 1.6 times as long and tests are no faster. Without this flag it would form no fused
-    // multiply-adds, which NVRTC does.
+    // At -O2 the compiler takes 1.6 times as long. Without this flag it would form no fused multiply-adds, which NVRTC does.
     flags.push("-fexpensive-optimizations".into());
     // The generation with AVX2 and FMA, where the CPU has it.
     let wide = std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma");
