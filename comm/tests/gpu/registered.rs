@@ -120,7 +120,7 @@ fn a_failure_leaves_registered_memory_to_the_end_of_the_process() {
                 world.tensor_group().wait_until(|| done.is_done())
             });
             assert!(matches!(failed, Err(CommError::DeviceTimeout { .. })), "{failed:?}");
-            // The abort goes on for a while after it has returned.
+            // The abort continues for a while after it has returned.
             gpu_of(device).synchronize().unwrap();
             // From here on there is plain memory alone.
             assert_ne!(address(&exchange_zeros(&world, 1000, device)), address(&flat));

@@ -73,7 +73,7 @@ pub enum Kind {
     AnyTexts,
     /// One of these names.
     OneOf(&'static [&'static str]),
-    /// One of these names of metrics, or one of them behind the name of a head and a point.
+    /// A name of a metric, or a head and a metric: `species.eval_loss`.
     Metric(&'static [&'static str]),
     /// `true`, `false` or this name.
     BoolOr(&'static str),

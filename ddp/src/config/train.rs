@@ -484,7 +484,7 @@ pub(super) fn check_metric(setting: &Setting, judge: JudgeMetric, data: &DataCon
     let names: Vec<_> = fitting.map(|metric| format!("{place}{metric}")).collect();
     let hint = match (task, &data.heads[..]) {
         (Task::Heads, [head, ..]) => {
-            format!("others are those of a head, such as \"{}.{metric}\"", head.name)
+            format!("metrics of a head are written as \"{}.{metric}\"", head.name)
         }
         _ => "evaluations of this task give no other number".to_owned(),
     };

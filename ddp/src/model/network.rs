@@ -295,7 +295,7 @@ impl Network {
     /// ones.
     ///
     /// # Errors
-    /// Those of `make` and of the copies.
+    /// Errors of `make` and of the copies.
     pub(crate) fn move_weights<E: From<KernelError>>(
         &mut self,
         mut make: impl FnMut(usize, DType) -> std::result::Result<Tensor, E>,

@@ -27,8 +27,8 @@ fn doc_paragraphs_begin_with_a_verb_or_a_noun() {
 
 #[test]
 fn clauses_are_found_at_the_begin_of_paragraphs_alone() {
-    let text = "//! What a file is.\n\n/// Rows.\n///\n/// How they are read.\nfn a() {}\n/// Text that goes on\n/// As it likes.\n";
-    assert_eq!(clauses(text), [(1, "What a file is."), (5, "How they are read.")]);
+    let text = "//! What a file is.\n\n/// Rows.\n///\n/// How they are read.\nfn a() {}\n/// A line that continues\n/// As it likes.\n///\n/// # Errors\n/// Those of `b`.\n";
+    assert_eq!(clauses(text), [(1, "What a file is."), (5, "How they are read."), (11, "Those of `b`.")]);
 }
 
 /// Number and text of each line that begins a doc paragraph with one of [`CLAUSES`].
@@ -44,7 +44,8 @@ fn clauses(text: &str) -> Vec<(usize, &str)> {
         {
             found.push((index + 1, doc));
         }
-        inside = doc.is_some_and(|doc| !doc.is_empty());
+        // A heading ends a paragraph too.
+        inside = doc.is_some_and(|doc| !doc.is_empty() && !doc.starts_with('#'));
     }
     found
 }

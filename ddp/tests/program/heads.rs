@@ -377,7 +377,7 @@ fn what_heads_can_not_be_is_refused() {
             "--set checkpoint.keep_best=eval_accuracy",
             &[
                 "`checkpoint.keep_best` must be a metric of task \"heads\": eval_loss",
-                "hint: others are those of a head, such as \"kind.eval_accuracy\"",
+                "hint: metrics of a head are written as \"kind.eval_accuracy\"",
             ],
         ),
         (

@@ -30,7 +30,7 @@ fn registered(n_gpus: usize, n_ranks: usize, line: &str, env: &[(&str, &str)]) -
 
 #[test]
 fn gradients_and_gathered_weights_are_registered() {
-    // Calls of NCCL: those of single steps and of captures, on both ranks.
+    // Calls of NCCL in single steps and in captures, on both ranks.
     for (zero, least) in [(0, 2.0), (1, 4.0), (2, 4.0)] {
         let line = format!("--cuda-graph off --set comm.zero={zero} --set comm.register_buffers=auto");
         let Some((n, _)) = registered(2, 2, &line, &[]) else { return };

@@ -3,7 +3,7 @@
 //! NCCL copies other buffers through its own. Registered ones it reads and writes in place: reductions inside a switch (NVLS), and
 //! all-gathers between GPUs that reach each other. That takes fewer thread blocks, which backward then has for itself. An all-reduce
 //! over a ring in place gains nothing (`ncclRegisterCollBuffers` of NCCL 2.30). Registering is local: NCCL connects a buffer in its first
-//! collective, and copies as ever if that is impossible. All ranks must register alike, at the same offsets.
+//! collective, and copies as before if that is impossible. All ranks must register alike, at the same offsets.
 //!
 //! # Order of the end
 //! Memory of a dropped tensor stays registered, for the next tensor of its length, until the communicator is closed: after the

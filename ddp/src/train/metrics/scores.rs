@@ -43,14 +43,14 @@ struct Scored {
     signed_weight: f64,
 }
 
-/// Scores of the outputs of a model, or those of its heads.
+/// Scores of the outputs of a model, or of its heads.
 #[derive(Debug, Default)]
 pub(crate) struct AllScores {
     pub(crate) own: Option<Scores>,
     pub(crate) heads: Vec<AllScores>,
 }
 
-/// Areas of the outputs of a model, or those of its heads.
+/// Areas of the outputs of a model, or of its heads.
 #[derive(Debug, Default)]
 pub(crate) struct AllAreas {
     pub(crate) own: Option<OutputAreas>,
