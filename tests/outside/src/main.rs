@@ -1,5 +1,4 @@
-//! Calls everything that the library has for tensors, layers and loops, as a crate outside the workspace, on the CPU and the first
-//! GPU.
+//! Calls everything that the library has for tensors, layers and loops, with `ddp` as the only dependency, on the CPU and the first GPU.
 
 mod training;
 

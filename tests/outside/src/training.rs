@@ -39,7 +39,12 @@ impl Layer for Shift {
         true
     }
 
-    fn forward(&mut self, x: TensorRef<'_>, y: TensorMut<'_>, pass: ForwardPass<'_>) -> Result<(), KernelError> {
+    fn forward(
+        &mut self,
+        x: TensorRef<'_>,
+        y: TensorMut<'_>,
+        pass: ForwardPass<'_>,
+    ) -> Result<(), KernelError> {
         let is_training = pass.is_training();
         let [shift, one] = pass.registered else { unreachable!("as declared") };
         if is_training {
@@ -54,7 +59,8 @@ impl Layer for Shift {
 }
 
 fn layers() -> Sequential {
-    let block = |layers: Sequential| layers.residual(|body| body.layer_norm().linear(4).dropout(0.0).layer(Shift));
+    let block =
+        |layers: Sequential| layers.residual(|body| body.layer_norm().linear(4).dropout(0.0).layer(Shift));
     let layers = Sequential::new(3).linear_without_bias(4).activation(Activation::Tanh).then(block);
     assert_eq!((layers.n_features(), layers.width()), (3, 4));
     layers.linear(1)
@@ -100,7 +106,8 @@ fn trainer(device: Device, n_ranks: usize, zero: ZeroStage) -> Result<(), ddp::E
         world.connect_device(device, DeviceOptions::default())?;
         let adamw = OptimizerConfig { ema_decay: 0.9, ..OptimizerConfig::new(OptimizerKind::AdamW, 1e-2) };
         let options = TrainerOptions { zero, ..TrainerOptions::default() };
-        let mut trainer = Trainer::for_layers(world, layers(), sizes(device), LossHead::Mse, &adamw, options)?;
+        let mut trainer =
+            Trainer::for_layers(world, layers(), sizes(device), LossHead::Mse, &adamw, options)?;
         let mut checkpoints = Checkpoints::keeping(world, &trainer, folder, 1)?;
         let cursor = checkpoints.resume(&mut trainer)?.unwrap_or(0);
         let plan = BatchPlan::new(world, 24, 8, 1, 0, Shuffle::Full).epochs(n_epochs).starting_at(cursor);
