@@ -69,14 +69,20 @@ fn stream(to: &mut [u8], from: &[u8]) {
 /// Asks for these bytes before they are read: so their way from memory overlaps with what comes before.
 #[inline(always)]
 pub(crate) fn prefetch(bytes: &[u8]) {
+    prefetch_at(bytes.as_ptr(), bytes.len());
+}
+
+/// [`prefetch`] of `len` bytes at an address, which may lie outside any allocation.
+#[inline(always)]
+pub(crate) fn prefetch_at<T>(address: *const T, len: usize) {
     #[cfg(target_arch = "x86_64")]
-    for line in bytes.chunks(LINE) {
+    for offset in (0..len).step_by(LINE) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: part of SSE, which every x86-64 processor has; any address is allowed.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast::<i8>()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast::<i8>().wrapping_add(offset)) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = bytes;
+    let _ = (address, len);
 }
 
 /// Makes streaming stores visible before what follows: they are unordered otherwise.

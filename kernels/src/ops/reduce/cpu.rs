@@ -5,6 +5,7 @@ use half::{bf16, f16};
 
 use super::{Layout, ReduceOp};
 use crate::cpu::cell::{Block, Cell, with_cells};
+use crate::cpu::copy::prefetch_at;
 use crate::cpu::simd::vectorize;
 use crate::cpu::threads::{SharedMut, for_parts};
 use crate::{DType, Element, Result, TensorMut, TensorRef};
@@ -15,6 +16,10 @@ const CHUNK: usize = 1 << 16;
 const COLUMNS_CHUNK: usize = 1 << 18;
 /// Elements of a row that are in the L1 cache at a time.
 const BLOCK: usize = Block::<f32>::LEN;
+/// Columns at a time, a cache line of most numbers.
+const GROUP: usize = 16;
+/// Bytes from a group of numbers to what is fetched meanwhile: a page of memory.
+const AHEAD: usize = 4096;
 /// Independent partial results in vector registers.
 const LANES: usize = 32;
 /// Elements per thread below which a second thread does not pay off.
@@ -181,7 +186,7 @@ fn run<C: ReduceCell, D: Element>(
             let first = (o * len + rows.start) * inner + column;
             let one;
             let results = if inner == 1 {
-                one = [row(op, &x[first..first + rows.len()], rows.start as i64)];
+                one = [row(op, &x[first..first + rows.len()], rows.start as i64, &mut columns.block)];
                 &one[..]
             } else {
                 columns.reduce(op, &x[first..], inner, rows, n_columns)
@@ -214,12 +219,18 @@ fn run<C: ReduceCell, D: Element>(
 }
 
 /// The result over contiguous elements, at least one, the first of which has this index along the axis.
-fn row<C: ReduceCell>(op: ReduceOp, x: &[C], first_index: i64) -> Partial<C::Wide> {
-    let mut block = Block::new();
+fn row<C: ReduceCell>(
+    op: ReduceOp,
+    x: &[C],
+    first_index: i64,
+    block: &mut Block<C::Number>,
+) -> Partial<C::Wide> {
     let mut result: Option<Partial<C::Wide>> = None;
-    for (i, cells) in x.chunks(BLOCK).enumerate() {
-        let numbers = block.load(cells);
-        let start = first_index + (i * BLOCK) as i64;
+    let in_place = C::as_numbers(x).filter(|_| op != ReduceOp::ArgMax);
+    let len = if in_place.is_some() { x.len() } else { BLOCK };
+    for (i, cells) in x.chunks(len).enumerate() {
+        let numbers = in_place.unwrap_or_else(|| block.load(cells));
+        let start = first_index + (i * len) as i64;
         let partial = match op {
             ReduceOp::Sum | ReduceOp::Mean => Partial { value: sum(numbers, C::wide), index: 0 },
             ReduceOp::Norm => {
@@ -244,13 +255,39 @@ fn row<C: ReduceCell>(op: ReduceOp, x: &[C], first_index: i64) -> Partial<C::Wid
     result.unwrap_or(Partial { value: C::Wide::ZERO, index: 0 })
 }
 
+/// Four neighbouring quarters of whole groups of [`LANES`], and the rest.
+///
+/// Read side by side: a processor fetches ahead within a page of memory only, and so from four at a time.
+#[inline(always)]
+fn quarters<N>(numbers: &[N]) -> ([&[[N; LANES]]; 4], &[N]) {
+    let (groups, _) = numbers.as_chunks::<LANES>();
+    let n = groups.len() / 4;
+    let quarter = |i: usize| &groups[i * n..][..n];
+    ([quarter(0), quarter(1), quarter(2), quarter(3)], &numbers[4 * n * LANES..])
+}
+
+/// Fetches what lies [`AHEAD`] behind each of these groups.
+#[inline(always)]
+fn fetch_ahead<N>(groups: [&[N; LANES]; 4]) {
+    for group in groups {
+        prefetch_at(group.as_ptr().wrapping_byte_add(AHEAD), size_of_val(group));
+    }
+}
+
 /// The sum of `wide` of each number, in [`LANES`] partial sums.
 fn sum<N: Copy, W: Wide>(numbers: &[N], wide: impl Fn(N) -> W) -> W {
     vectorize(
         #[inline(always)]
         || {
-            let (chunks, rest) = numbers.as_chunks::<LANES>();
+            let ([a, b, c, d], rest) = quarters(numbers);
             let mut lanes = [W::ZERO; LANES];
+            for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
+                fetch_ahead([a, b, c, d]);
+                for i in 0..LANES {
+                    lanes[i] = lanes[i].add(wide(a[i])).add(wide(b[i])).add(wide(c[i])).add(wide(d[i]));
+                }
+            }
+            let (chunks, rest) = rest.as_chunks::<LANES>();
             for chunk in chunks {
                 for i in 0..LANES {
                     lanes[i] = lanes[i].add(wide(chunk[i]));
@@ -309,14 +346,15 @@ fn fold<N: Element>(numbers: &[N], f: impl Fn(N, N) -> N) -> Option<N> {
     vectorize(
         #[inline(always)]
         || {
-            let (chunks, rest) = numbers.as_chunks::<LANES>();
+            let ([a, b, c, d], rest) = quarters(numbers);
             let mut lanes = [numbers[0]; LANES];
             // Of the width of most numbers: flags of one byte are converted at each step.
             let mut nan = [0_u32; LANES];
-            for chunk in chunks {
+            for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
+                fetch_ahead([a, b, c, d]);
                 for i in 0..LANES {
-                    lanes[i] = f(lanes[i], chunk[i]);
-                    nan[i] |= u32::from(is_nan(&chunk[i]));
+                    lanes[i] = f(f(f(f(lanes[i], a[i]), b[i]), c[i]), d[i]);
+                    nan[i] |= u32::from(is_nan(&a[i]) | is_nan(&b[i]) | is_nan(&c[i]) | is_nan(&d[i]));
                 }
             }
             let has_nan = nan.iter().any(|&nan| nan != 0) || rest.iter().any(is_nan);
@@ -331,7 +369,7 @@ fn fold<N: Element>(numbers: &[N], f: impl Fn(N, N) -> N) -> Option<N> {
 
 /// Running results of neighbouring columns, in the L1 cache.
 ///
-/// Rows shorter than half a block are taken several at a time, as one longer row whose groups are combined at the end.
+/// Rows shorter than a quarter of a block are taken several at a time, as one longer row whose groups are combined at the end.
 struct Columns<C: ReduceCell> {
     values: Vec<C::Wide>,
     indices: Vec<i64>,
@@ -356,7 +394,7 @@ impl<C: ReduceCell> Columns<C> {
     ) -> &[Partial<C::Wide>] {
         let n_rows = rows.len();
         let is_whole = n_columns == stride;
-        let at_once = if is_whole { (BLOCK / n_columns).clamp(1, n_rows) } else { 1 };
+        let at_once = if is_whole { (BLOCK / 2 / n_columns).clamp(1, n_rows) } else { 1 };
         self.values.clear();
         self.indices.clear();
         let mut next = 0;
@@ -367,7 +405,7 @@ impl<C: ReduceCell> Columns<C> {
                 let rows = [0, 1, 2, 3].map(|i| (from + i * at_once) * stride);
                 let rows = rows.map(|start| C::as_numbers(&x[start..][..n_columns * at_once]));
                 if let [Some(a), Some(b), Some(c), Some(d)] = rows {
-                    add_four::<C>(op, &mut self.values, [a, b, c, d]);
+                    add_four::<C>(op, &mut self.values, [a, b, c, d], 4 * at_once * stride);
                     next = from + 4 * at_once;
                     continue;
                 }
@@ -426,27 +464,66 @@ impl<C: ReduceCell> Columns<C> {
     }
 }
 
-/// Adds four rows to the results of columns, one after the other.
-fn add_four<C: ReduceCell>(op: ReduceOp, values: &mut [C::Wide], rows: [&[C::Number]; 4]) {
+/// Adds four rows to the results of columns, one after the other, and fetches those that many numbers ahead.
+fn add_four<C: ReduceCell>(op: ReduceOp, values: &mut [C::Wide], rows: [&[C::Number]; 4], ahead: usize) {
     match op {
-        ReduceOp::Sum | ReduceOp::Mean => four(values, rows, |value, number| value.add(C::wide(number))),
-        ReduceOp::Norm => four(values, rows, |value, number| value.add(C::wide(number).square())),
-        ReduceOp::Min => four(values, rows, |value, number| {
-            let number = C::wide(number);
-            if wins(ReduceOp::Min, number, value) { number } else { value }
-        }),
-        ReduceOp::Max | ReduceOp::ArgMax => four(values, rows, |value, number| {
-            let number = C::wide(number);
-            if wins(ReduceOp::Max, number, value) { number } else { value }
-        }),
+        ReduceOp::Sum | ReduceOp::Mean => four(
+            values,
+            rows,
+            ahead,
+            #[inline(always)]
+            |value, number| value.add(C::wide(number)),
+        ),
+        ReduceOp::Norm => four(
+            values,
+            rows,
+            ahead,
+            #[inline(always)]
+            |value, number| value.add(C::wide(number).square()),
+        ),
+        ReduceOp::Min => four(
+            values,
+            rows,
+            ahead,
+            #[inline(always)]
+            |value, number| {
+                let number = C::wide(number);
+                if wins(ReduceOp::Min, number, value) { number } else { value }
+            },
+        ),
+        ReduceOp::Max | ReduceOp::ArgMax => four(
+            values,
+            rows,
+            ahead,
+            #[inline(always)]
+            |value, number| {
+                let number = C::wide(number);
+                if wins(ReduceOp::Max, number, value) { number } else { value }
+            },
+        ),
     }
 }
 
-fn four<W: Copy, N: Copy>(values: &mut [W], [a, b, c, d]: [&[N]; 4], f: impl Fn(W, N) -> W) {
+fn four<W: Copy, N: Copy>(values: &mut [W], rows: [&[N]; 4], ahead: usize, f: impl Fn(W, N) -> W) {
     vectorize(
         #[inline(always)]
         || {
-            for ((((value, &a), &b), &c), &d) in values.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+            let (groups, rest) = values.as_chunks_mut::<GROUP>();
+            let n = groups.len();
+            let [a, b, c, d] = rows.map(|row| row.as_chunks::<GROUP>().0);
+            for ((((values, a), b), c), d) in groups.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+                for row in [a, b, c, d] {
+                    prefetch_at(row.as_ptr().wrapping_add(ahead), size_of_val(row));
+                }
+                // Of its own, so that no store can change what is still to be read.
+                let mut sums = *values;
+                for i in 0..GROUP {
+                    sums[i] = f(f(f(f(sums[i], a[i]), b[i]), c[i]), d[i]);
+                }
+                *values = sums;
+            }
+            let [a, b, c, d] = rows.map(|row| &row[n * GROUP..]);
+            for ((((value, &a), &b), &c), &d) in rest.iter_mut().zip(a).zip(b).zip(c).zip(d) {
                 *value = f(f(f(f(*value, a), b), c), d);
             }
         },
