@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn wide_rows_are_read_fewer_at_a_time() {
         for (n_columns, n_rows, want) in
-            [(3, 1500, vec![1024, 476]), (1 << 18, 10, vec![4, 4, 2]), (3 << 20, 2, vec![1, 1])]
+            [(3, 1500, vec![1024, 476]), (1 << 18, 10, vec![4, 4, 2]), ((1 << 20) + 1, 2, vec![1, 1])]
         {
             let layout = RowLayout::new(numbered_columns(n_columns), TargetLayout::Classes { n_classes: 2 });
             let features = (0..n_rows * n_columns).map(|i| (i / n_columns) as f32).collect();

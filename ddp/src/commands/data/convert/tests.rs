@@ -270,7 +270,7 @@ fn no_more_than_a_chunk_is_held() {
     let header: Vec<String> = (0..99).map(|i| format!("x{i}")).collect();
     fs::write(
         &first,
-        format!("{},label\n{}{}", header.join(","), row.repeat(29_999), row.replace(",0", ",1")),
+        format!("{},label\n{}{}", header.join(","), row.repeat(7_999), row.replace(",0", ",1")),
     )
     .unwrap();
     // Arrays are read faster than text.
@@ -306,9 +306,9 @@ fn no_more_than_a_chunk_is_held() {
             };
             largest = largest.max(chunk.blocks.iter().map(n_bytes).sum());
         }
-        // Rows of 24 MB.
+        // Rows of 6.4 MB.
         assert!(
-            n_rows == 30_000 && largest <= CHUNK_BYTES + CHUNK_BYTES / 50,
+            n_rows == 8_000 && largest <= CHUNK_BYTES + CHUNK_BYTES / 50,
             "{}: {largest}",
             path.display()
         );
