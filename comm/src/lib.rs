@@ -44,7 +44,7 @@ pub use call::{Call, CallKind, ReduceOp};
 pub use device::{DeviceOptions, RegisterBuffers, nccl_version};
 pub use error::{CommError, Departure, Result};
 pub use failure::Failure;
-pub use group::{Group, OnLoan, Scope, Ticket, Traffic};
+pub use group::{Group, NCCL_MEMORY_STEP_BYTES, OnLoan, Scope, Ticket, Traffic};
 pub use launch::launch;
 pub use launcher::Launcher;
 pub use pin::DeviceChoice;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ddp_comm::{CommError, DeviceOptions, ReduceOp, RegisterBuffers, World, threads};
+use ddp_comm::{CommError, DeviceOptions, NCCL_MEMORY_STEP_BYTES, ReduceOp, RegisterBuffers, World, threads};
 use ddp_kernels::cuda::{Event, Graph};
 use ddp_kernels::{DType, Device, MemoryUse, Tensor, ops};
 
@@ -98,6 +98,30 @@ fn registered_memory_is_used_again_when_no_graph_has_it() {
     });
 }
 
+/// The account is what the device has given.
+#[test]
+fn registered_memory_is_accounted_for_in_whole_steps() {
+    let Some(_gpus) = gpus(2) else { return };
+    threads::run(2, |world| {
+        let device = connect(&world, RegisterBuffers::On);
+        let gpu = gpu_of(device);
+        let memory = || {
+            let in_use = gpu.memory_in_use().unwrap();
+            (in_use.bytes[MemoryUse::Gradients as usize], gpu.memory_reserved().unwrap(), in_use.free)
+        };
+        let before = memory();
+        let n = NCCL_MEMORY_STEP_BYTES / 4 + 1;
+        let tensors = [1, n].map(|n| exchange_zeros(&world, n, device));
+        let after = memory();
+        let held = 3 * NCCL_MEMORY_STEP_BYTES;
+        assert_eq!((after.0 - before.0, after.1 - before.1, before.2 - after.2), (held, held, held));
+        drop(tensors);
+        assert_eq!((memory().0, memory().1), (before.0, before.1));
+        world.close().unwrap();
+        assert_eq!(memory(), before);
+    });
+}
+
 /// After an abort NCCL cleans up by itself; nothing is deregistered or freed behind its back.
 #[test]
 fn a_failure_leaves_registered_memory_to_the_end_of_the_process() {
@@ -113,6 +137,10 @@ fn a_failure_leaves_registered_memory_to_the_end_of_the_process() {
         let mut flat = exchange_zeros(&world, 1000, device);
         let random = Tensor::randn(&[1000], DType::F32, device, 1).unwrap();
         exchange(&world, &random, &mut flat).unwrap();
+        // Registered, but no tensor's any more.
+        drop(exchange_zeros(&world, 500, device));
+        let free = || gpu_of(device).memory_in_use().unwrap().free;
+        let before = free();
         if world.rank().0 == 0 {
             let done = Event::new(gpu_of(device)).unwrap();
             let failed = exchange(&world, &random, &mut flat).and_then(|()| {
@@ -122,11 +150,11 @@ fn a_failure_leaves_registered_memory_to_the_end_of_the_process() {
             assert!(matches!(failed, Err(CommError::DeviceTimeout { .. })), "{failed:?}");
             // The abort continues for a while after it has returned.
             gpu_of(device).synchronize().unwrap();
+            assert!(free() <= before, "freed by the abort");
             // From here on there is plain memory alone.
             assert_ne!(address(&exchange_zeros(&world, 1000, device)), address(&flat));
         }
         world.group().barrier().unwrap();
-        let free = || gpu_of(device).memory_in_use().unwrap().free;
         let before = free();
         let rank = world.rank().0;
         drop((flat, world));

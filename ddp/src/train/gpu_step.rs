@@ -7,8 +7,10 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 
 use ddp_comm::World;
-use ddp_kernels::cuda::{Download, Event, Gpu, Graph};
-use ddp_kernels::ops::{self, LossSums, STEP_SCALARS_LEN, STEP_SUMS_LEN, ScalarsOutput, StepScalars};
+use ddp_kernels::cuda::{Event, Gpu, Graph, Mapped};
+use ddp_kernels::ops::{
+    self, LossSums, STEP_SCALARS_LEN, STEP_SUMS_LEN, ScalarsOutput, StepReport, StepScalars,
+};
 use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef};
 use tracing::warn;
 
@@ -32,8 +34,9 @@ const SUMS_BYTES: usize = STEP_SUMS_LEN * size_of::<f32>();
 pub(crate) struct GpuStep {
     gpu: &'static Gpu,
     slots: Vec<InputSlot>,
-    /// Sums of the step in each slot and, where it has a norm, their sum of squares, in transfer to the host.
-    outcomes: Vec<Download>,
+    /// Host memory for the sums of the step in each slot and, where it has a norm, the sum of squares: its update writes them
+    /// ([`StepReport`]).
+    outcomes: Vec<Mapped>,
     graphs: Graphs,
     /// Shapes whose matmuls were chosen by time.
     chosen: HashSet<StepShape>,
@@ -89,7 +92,7 @@ impl Graphs {
 
 impl GpuStep {
     pub(crate) fn new(gpu: &'static Gpu, mode: GraphMode) -> Result<Self> {
-        let outcome = || Download::new(gpu, SUMS_BYTES + size_of::<f64>());
+        let outcome = || Mapped::new(gpu, StepReport::LEN_BYTES);
         Ok(GpuStep {
             gpu,
             slots: Vec::new(),
@@ -236,18 +239,20 @@ impl GpuStep {
         self.graphs.captured.len()
     }
 
-    /// Registers the enqueued step in slot `slot`: its outcome is copied after it, and its inputs may be overwritten after it.
+    /// Memory for the outcome of the step in slot `slot`.
+    pub(crate) fn outcome_of(&self, slot: usize) -> &Mapped {
+        &self.outcomes[slot]
+    }
+
+    /// Registers the enqueued step in slot `slot`: its outcome is there after it, and its inputs may be overwritten after it.
     pub(crate) fn enqueued(
         &mut self,
         slot: usize,
-        sums: TensorRef<'_>,
-        sum_of_squares: TensorRef<'_>,
         shape: StepShape,
         scalars: StepScalars,
         info: StepInfo,
     ) -> Result<()> {
-        let parts = [sums, sum_of_squares];
-        self.outcomes[slot].start_all(&parts[..1 + usize::from(shape.has_norm)])?;
+        self.outcomes[slot].record()?;
         self.slots[slot].rows.consumed()?;
         self.pending.push_back(Pending { slot, shape, scalars, info });
         Ok(())
@@ -266,16 +271,16 @@ impl GpuStep {
         let Some(Pending { slot, shape, scalars, info }) = self.pending.pop_front() else {
             return Ok(None);
         };
-        let outcome = &mut self.outcomes[slot];
+        let outcome = &self.outcomes[slot];
         world.tensor_group().wait_until(|| outcome.is_there())?;
-        let tail = outcome.wait_range::<f32>(0..SUMS_BYTES)?;
-        let (sums, votes) = (LossSums::load(tail), tail[STEP_VOTE] as u64);
+        outcome.wait()?;
+        let tail: [f32; STEP_SUMS_LEN] = outcome.read(0);
+        let (sums, votes) = (LossSums::load(&tail), tail[STEP_VOTE] as u64);
         let scale = sums.mean_scale(scalars.expected_weight) * scalars.unscale;
-        let squares = SUMS_BYTES..SUMS_BYTES + size_of::<f64>();
-        let grad_norm = match shape.has_norm {
-            true => Some(outcome.wait_range::<f64>(squares)?[0].sqrt() * scale),
-            false => None,
-        };
+        let grad_norm = shape.has_norm.then(|| {
+            let [squares] = outcome.read::<f64, 1>(SUMS_BYTES);
+            squares.sqrt() * scale
+        });
         let limit = scalars.loss_limit;
         let mut withheld = withheld::by_loss(&sums, limit);
         let overflows = shape.loss_scale.is_some() && grad_norm.is_some_and(|norm| !norm.is_finite());

@@ -1,7 +1,7 @@
 //! Forward, backward and update of one step: run on the CPU, enqueued on a GPU.
 
 use ddp_comm::{Rank, ReduceOp, World};
-use ddp_kernels::ops::{self, Input, LossSums, MapOp, UpdateInputs};
+use ddp_kernels::ops::{self, Input, LossSums, MapOp, StepReport, UpdateInputs};
 use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef, memory};
 
 use crate::data::batch::Batch;
@@ -147,14 +147,18 @@ impl<'w> Replica<'w> {
             whole_parameters: self.whole_parameters.as_mut(),
         };
         let Replica { world, model, optimizer, grads, sum_of_squares, .. } = self;
+        let squares = shape.has_norm.then(|| sum_of_squares.view());
+        let report = StepReport::new(gpu.outcome_of(slot), squares)?;
         let inputs = UpdateInputs {
             scalars,
             sums: grads.tail()?,
             sum_of_squares: needs_norm.then(|| sum_of_squares.view()),
             max_norm: if clip > 0.0 { clip } else { f64::INFINITY },
+            report: Some(&report),
         };
         let scale = UpdateScale::Device(DeviceScale { inputs: &inputs, group_scalars });
-        update(world, model, optimizer, grads, sharing, scale)
+        update(world, model, optimizer, grads, sharing, scale)?;
+        Ok(report.complete(&inputs)?)
     }
 
     /// Completes the master weights on all ranks. Collective.
@@ -220,11 +224,6 @@ impl<'w> Replica<'w> {
             ops::copy(share.view(), buffer.view_mut())?;
         }
         Ok(())
-    }
-
-    /// The sum of squares of the gradients, on the device.
-    pub(crate) fn squares(&self) -> TensorRef<'_> {
-        self.sum_of_squares.view()
     }
 
     /// Runs one step on this rank's rows; `step` is its number, from 1.

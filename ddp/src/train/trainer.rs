@@ -477,7 +477,7 @@ impl<'w> Trainer<'w> {
                 }
             }
         }
-        gpu.enqueued(slot, replica.grads.tail()?, replica.squares(), shape, scalars, info)
+        gpu.enqueued(slot, shape, scalars, info)
     }
 }
 

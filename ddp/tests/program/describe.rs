@@ -22,7 +22,8 @@ use serde_json::Value;
 fn account_and_plan(world: &World, config: &Config) -> [Vec<usize>; 2] {
     let index = world.rank().0 as u32;
     let (gpu, device) = (Gpu::get(index).unwrap(), Device::Cuda(index));
-    world.connect_device(device, DeviceOptions::default()).unwrap();
+    let register_buffers = config.comm.register_buffers;
+    world.connect_device(device, DeviceOptions { register_buffers, ..DeviceOptions::default() }).unwrap();
     let before = gpu.memory_in_use().unwrap().bytes;
     let data: Loaded = data::load(config, world).unwrap();
     let layout = data.train.layout();
@@ -90,8 +91,12 @@ fn configs(csv: &str) -> Vec<(String, Config)> {
         "{kind=\"linear\",out_features=700},{kind=\"batch_norm\"}]"
     );
     let heads = "heads=[{name='a',task='regression',target='t0'},{name='b',task='regression',target='t1'}]";
-    let cases: [&[&str]; 15] = [
+    let cases: [&[&str]; 18] = [
         &["model.hidden=[256,256]", "optimizer.kind=sgd"],
+        // 4 MiB of gradients, not quite a multiple of 2 MiB.
+        &["model.hidden=[1000,1000]", "optimizer.kind=sgd", "comm.register_buffers=on"],
+        &[wide, "train.precision=bf16", "comm.dtype=bf16", "comm.register_buffers=auto"],
+        &[wide, "train.deterministic=world", "train.micro_shards=8", "comm.register_buffers=on"],
         &[wide, "optimizer.kind=lamb", "optimizer.groups=[{match=\"*.bias\",schedule={kind=\"cosine\"}}]"],
         &[wide, "optimizer.kind=muon", "model.norm=layer"],
         &[wide, "optimizer.kind=adafactor", "model.norm=layer"],

@@ -6,14 +6,17 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use cudarc::driver::{result, sys};
 
 use super::Gpu;
+use super::memory::Pinned;
 
-/// Memory that no tensor uses any more.
+/// Memory that no tensor or other owner uses any more.
 #[derive(Debug)]
 pub(super) enum Unused {
     /// An allocation of the pool.
     OfPool(sys::CUdeviceptr),
     /// Returned to the other library when dropped.
     Foreign(ForeignMemory),
+    /// Host memory that kernels wrote to, none of which is still running.
+    Host(Pinned),
 }
 
 impl Unused {
@@ -26,6 +29,7 @@ impl Unused {
             }
             Unused::OfPool(_) => {}
             Unused::Foreign(memory) => drop(memory),
+            Unused::Host(memory) => drop(memory),
         }
     }
 }
@@ -35,6 +39,8 @@ pub struct ForeignMemory {
     gpu: &'static Gpu,
     ptr: sys::CUdeviceptr,
     bytes: usize,
+    /// Bytes that the other library takes from the device for it.
+    held: usize,
     /// Taken when it is dropped.
     release: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
@@ -51,7 +57,19 @@ impl ForeignMemory {
         bytes: usize,
         release: impl FnOnce() + Send + Sync + 'static,
     ) -> Self {
-        ForeignMemory { gpu, ptr, bytes, release: Some(Box::new(release)) }
+        ForeignMemory { gpu, ptr, bytes, held: bytes, release: Some(Box::new(release)) }
+    }
+
+    /// Accounts for `bytes`, those that the other library takes from the device for it; initially its length.
+    #[must_use]
+    pub fn holding(mut self, bytes: usize) -> Self {
+        self.held = bytes;
+        self
+    }
+
+    /// Bytes that it is accounted for with.
+    pub fn held_bytes(&self) -> usize {
+        self.held
     }
 
     /// The device of the memory.

@@ -262,8 +262,8 @@ impl DeviceBuffer {
         }
         let n_captures = gpu.graphs.n_begun();
         let mut account = gpu.memory.account();
-        account.add(kind, bytes);
-        account.foreign += bytes;
+        account.add(kind, memory.held_bytes());
+        account.foreign += memory.held_bytes();
         drop(account);
         let buffer = DeviceBuffer { gpu, ptr, bytes, kind, foreign: Some(memory), n_captures };
         buffer.fill_with_zeros()?;
@@ -306,16 +306,17 @@ impl DeviceBuffer {
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
-        let memory = match self.foreign.take() {
+        let (memory, pooled, foreign) = match self.foreign.take() {
             None if self.bytes == 0 => return,
-            None => Unused::OfPool(self.ptr),
-            Some(memory) => Unused::Foreign(memory),
+            None => (Unused::OfPool(self.ptr), self.bytes, 0),
+            Some(memory) => {
+                let held = memory.held_bytes();
+                (Unused::Foreign(memory), 0, held)
+            }
         };
         let mut account = self.gpu.memory.account();
-        account.bytes[self.kind as usize] -= self.bytes;
-        if let Unused::Foreign(_) = memory {
-            account.foreign -= self.bytes;
-        }
+        account.bytes[self.kind as usize] -= pooled + foreign;
+        account.foreign -= foreign;
         drop(account);
         // A graph that may be replayed may use the address: then the memory stays allocated until no graph is left.
         self.gpu.graphs.free_or_keep(self.gpu, memory, self.n_captures);
@@ -432,10 +433,24 @@ unsafe impl Sync for Pinned {}
 impl Pinned {
     /// Allocates `bytes` zero bytes.
     pub(super) fn zeroed(gpu: &'static Gpu, bytes: usize) -> Result<Self> {
-        gpu.bind()?;
         // Not write-combined: the host gathers small pieces into it, and reads results from it.
+        Self::with_flags(gpu, bytes, 0)
+    }
+
+    /// Allocates `bytes` zero bytes that kernels access too, and returns their address on the device.
+    pub(super) fn mapped(gpu: &'static Gpu, bytes: usize) -> Result<(Self, sys::CUdeviceptr)> {
+        let host = Self::with_flags(gpu, bytes, sys::CU_MEMHOSTALLOC_DEVICEMAP)?;
+        let mut ptr = 0;
+        // SAFETY: the memory is page-locked and mapped; the context is current.
+        let got = unsafe { sys::cuMemHostGetDevicePointer_v2(&mut ptr, host.ptr.cast(), 0) };
+        check_driver(gpu.index(), "cuMemHostGetDevicePointer", got.result())?;
+        Ok((host, ptr))
+    }
+
+    fn with_flags(gpu: &'static Gpu, bytes: usize, flags: u32) -> Result<Self> {
+        gpu.bind()?;
         // SAFETY: the context is current.
-        let ptr = unsafe { result::malloc_host(bytes.max(1), 0) };
+        let ptr = unsafe { result::malloc_host(bytes.max(1), flags) };
         let ptr = match ptr {
             Err(error) if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
                 return Err(KernelError::OutOfMemory { device: Device::Cpu, bytes, in_use: None });
@@ -459,6 +474,10 @@ impl Pinned {
 
     pub(super) fn as_ptr(&self) -> *mut u8 {
         self.ptr
+    }
+
+    pub(super) fn len_bytes(&self) -> usize {
+        self.bytes
     }
 }
 

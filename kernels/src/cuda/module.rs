@@ -47,18 +47,26 @@ impl Source {
         Source { name, preamble, text }
     }
 
-    fn head(&self) -> String {
-        format!("{PRELUDE}\n{}#line 1 \"{}.cu\"\n", self.preamble, self.name)
+    /// The lines before the text, where kernels of this format are wanted, or of all.
+    fn head(&self, wanted: Option<KernelFormat>) -> String {
+        let mut head = format!("{PRELUDE}\n");
+        for format in KernelFormat::ALL {
+            let is_wanted = wanted.is_none_or(|wanted| wanted == format);
+            let body = if is_wanted { "__VA_ARGS__" } else { "" };
+            head += &format!("#define ONLY_{}(...) {body}\n", format.name().to_uppercase());
+        }
+        head + &format!("{}#line 1 \"{}.cu\"\n", self.preamble, self.name)
     }
 
     fn whole(&self) -> String {
-        self.head() + self.text
+        self.head(None) + self.text
     }
 
     /// The text with the kernels of one format only, which compiles in a fraction of the time: a line that consists of a macro call
-    /// instantiates kernels of the format that its arguments name.
+    /// instantiates kernels of the format that its arguments name, and a macro for kernels of several formats wraps those of each in
+    /// `ONLY_F32(...)` and its like.
     fn of_format(&self, format: KernelFormat) -> String {
-        let mut text = self.head();
+        let mut text = self.head(Some(format));
         for line in self.text.lines() {
             let is_wanted = instance_arguments(line).is_none_or(|args| KernelFormat::of(args) == format);
             text += if is_wanted { line } else { "" };

@@ -119,7 +119,7 @@ pub use sum_of_squares::{sum_of_squares, sum_of_squares_on};
 pub use uniform::{UniformStream, uniform};
 pub use update::{
     AdafactorFactors, Average, FactoredShape, FirstPassTensors, OptimizerKind, OptimizerParams,
-    OptimizerTensors, UpdateInputs, WholeNeed, WholeNumbers, adafactor_factors, adafactor_norm,
+    OptimizerTensors, StepReport, UpdateInputs, WholeNeed, WholeNumbers, adafactor_factors, adafactor_norm,
     adafactor_sums, optimizer_first_pass, optimizer_step,
 };
 

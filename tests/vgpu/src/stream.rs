@@ -49,7 +49,7 @@ pub(crate) struct Task {
     /// Addition of each run to the counts.
     pub(crate) tally: Tally,
     /// Host memory that is read or written when the work runs.
-    pub(crate) touch: Option<Touch>,
+    pub(crate) touches: Vec<Touch>,
     /// It calls back into the client.
     pub(crate) host_function: bool,
     pub(crate) work: Box<dyn Fn(&Stamp) -> Outcome + Send + Sync>,
@@ -69,7 +69,7 @@ pub(crate) enum Kind {
 }
 
 enum Op {
-    Run { task: Arc<Task>, stamp: Stamp, flight: Option<u64>, fails: Option<Outcome>, hangs: bool },
+    Run { task: Arc<Task>, stamp: Stamp, flights: Vec<u64>, fails: Option<Outcome>, hangs: bool },
     Raise(Arc<Flag>),
     Wait(Arc<Flag>),
     Exit,
@@ -151,7 +151,7 @@ impl Stream {
         work: impl Fn(&Stamp) -> Outcome + Send + Sync + 'static,
     ) {
         let work = Box::new(work);
-        self.submit(Task { name, tally: Tally::Nothing, touch: None, host_function: false, work });
+        self.submit(Task { name, tally: Tally::Nothing, touches: Vec::new(), host_function: false, work });
     }
 
     /// Same as [`Stream::run`], with what the counts and the checks of host memory want to know.
@@ -174,8 +174,9 @@ impl Stream {
         let hangs = fault::due("hang");
         self.push(|| {
             let stamp = Stamp::new(self.id, task.name);
-            let flight = task.touch.and_then(|touch| host::begin(touch, task.name, self.id, stamp.time()));
-            Op::Run { task, stamp, flight, fails, hangs }
+            let begin = |touch: &Touch| host::begin(*touch, task.name, self.id, stamp.time());
+            let flights = task.touches.iter().filter_map(begin).collect();
+            Op::Run { task, stamp, flights, fails, hangs }
         });
     }
 
@@ -292,14 +293,14 @@ impl Stream {
         loop {
             let op = self.next(&mut holding);
             match op {
-                Op::Run { task, stamp, flight, fails, hangs } => {
+                Op::Run { task, stamp, flights, fails, hangs } => {
                     if hangs {
                         loop {
                             std::thread::park();
                         }
                     }
                     if sticky_error(self.device) == 0 {
-                        let outcome = fails.unwrap_or_else(|| run(&task, &stamp, flight));
+                        let outcome = fails.unwrap_or_else(|| run(&task, &stamp, &flights));
                         if let Err((code, what)) = outcome {
                             // First the words: whoever sees the error may end the process.
                             if !what.is_empty() {
@@ -312,9 +313,7 @@ impl Stream {
                     if task.host_function {
                         host::HOST_FUNCTIONS.fetch_sub(1, SeqCst);
                     }
-                    if let Some(flight) = flight {
-                        host::done(flight);
-                    }
+                    flights.into_iter().for_each(host::done);
                     self.finish(None);
                 }
                 Op::Wait(flag) => {
@@ -371,14 +370,12 @@ impl Stream {
     }
 }
 
-fn run(task: &Task, stamp: &Stamp, flight: Option<u64>) -> Outcome {
+fn run(task: &Task, stamp: &Stamp, flights: &[u64]) -> Outcome {
     if let Some(ms) = fault::rule("slow").and_then(|rule| rule.at) {
         std::thread::sleep(Duration::from_millis(ms));
         takes_longer(ms * 1000);
     }
-    if let Some(flight) = flight {
-        host::check(flight);
-    }
+    flights.iter().copied().for_each(host::check);
     if task.host_function {
         host::release(stamp.clock());
     }

@@ -22,8 +22,8 @@ use ddp_kernels::cuda::{ForeignMemory, Gpu};
 use super::api::{Api, MemoryFunctions, Status};
 use crate::{CommError, Result};
 
-/// Bytes of the buffer that is allocated and registered on trial: the granularity of NCCL's memory.
-const TRIAL_BYTES: usize = 2 << 20;
+/// Bytes in whose multiples NCCL takes memory from the device: the granularity of `cuMemCreate` on GPUs so far.
+pub const NCCL_MEMORY_STEP_BYTES: usize = 2 << 20;
 
 /// Memory of NCCL for the tensors of one communicator.
 #[derive(Debug, Clone)]
@@ -79,7 +79,7 @@ impl NcclMemory {
         };
         let state = Mutex::new(State { comm: Comm::Open(comm), buffers: Vec::new() });
         let memory = NcclMemory(Arc::new(Shared { api, functions, gpu, rank, state }));
-        let trial = memory.0.add_buffer(&mut memory.0.state(), TRIAL_BYTES);
+        let trial = memory.0.add_buffer(&mut memory.0.state(), NCCL_MEMORY_STEP_BYTES);
         Ok(match trial {
             Ok(_) => {
                 memory.0.deregister_all();
@@ -109,7 +109,9 @@ impl NcclMemory {
         let address = buffer.address as u64;
         let owner = self.0.clone();
         // SAFETY: allocated by NCCL on this device with that length, and from here on used by its owner alone.
-        Ok(unsafe { ForeignMemory::new(shared.gpu, address, bytes, move || owner.release(address)) })
+        let memory =
+            unsafe { ForeignMemory::new(shared.gpu, address, bytes, move || owner.release(address)) };
+        Ok(memory.holding(bytes.next_multiple_of(NCCL_MEMORY_STEP_BYTES)))
     }
 
     /// Deregisters all buffers; the work of all collectives is over.

@@ -34,6 +34,7 @@ use communicator::{Communicator, Failed, Options};
 
 pub(crate) use api::version_name;
 pub(crate) use communicator::{UniqueId, new_unique_id};
+pub use memory::NCCL_MEMORY_STEP_BYTES;
 pub(crate) use memory::NcclMemory;
 
 /// Number of collectives in flight that can be waited for one by one; a wait for an older one waits for a later one instead.

@@ -3,6 +3,7 @@
 //! The sizes come from the code that allocates: the model's buffers, the layout of its parameters, the optimiser's tensors,
 //! the loader's buffers.
 
+use ddp_comm::{NCCL_MEMORY_STEP_BYTES, RegisterBuffers};
 use ddp_kernels::cuda::{FIXED_WORKSPACE_BYTES, Gpu, MemoryUse};
 use ddp_kernels::ops::STEP_SCALARS_LEN;
 use ddp_kernels::{DType, Device};
@@ -142,24 +143,28 @@ impl MemoryPlan {
         // A single rank shards nothing.
         let zero = if world_size == 1 { ZeroStage::Off } else { zero };
         let state_len = if zero == ZeroStage::Off { flat_len } else { flat_len / world_size };
-        let gradients = match zero {
+        let (gradients, of_buckets) = match zero {
             ZeroStage::Gradients => {
                 let buckets = BucketPlan::new(&layout, config.comm.bucket_bytes()).without_tail();
                 let (longest, longest_gap) = BucketBuffers::lens(&layout, &buckets);
-                state_len + 2 * longest + longest_gap
+                (state_len, 2 * plan.exchanged_bytes(longest * single) + longest_gap * single)
             }
-            ZeroStage::Off | ZeroStage::Optimizer => plan.unrounded_gradients_len(),
+            ZeroStage::Off | ZeroStage::Optimizer => (plan.unrounded_gradients_len(), 0),
         };
+        let gradients_bytes = (gradients + TAIL_ELEMENTS) * single;
         let is_compressed = on_gpu && world_size > 1 && config.comm.dtype == CommDtype::Bf16;
-        let wire = match (cuts.train.kind, zero) {
+        let summed = match (cuts.train.kind, zero) {
             (PartitionKind::MicroShards { .. }, _) => {
-                TreeSum::extra_len(&cuts.train, gradients + TAIL_ELEMENTS) * DType::F32.size_bytes()
+                gradients_bytes + TreeSum::extra_len(&cuts.train, gradients + TAIL_ELEMENTS) * single
             }
             (_, ZeroStage::Off | ZeroStage::Optimizer) if is_compressed => {
-                flat_len * DType::BF16.size_bytes()
+                plan.exchanged_bytes(gradients_bytes)
+                    + plan.exchanged_bytes(flat_len * DType::BF16.size_bytes())
             }
-            _ => 0,
+            _ => plan.exchanged_bytes(gradients_bytes),
         };
+        // Ranks gather the weights that they have updated.
+        let weights = |bytes| if zero == ZeroStage::Off { bytes } else { plan.exchanged_bytes(bytes) };
         let groups = ParamGroups::new(&config.optimizer, &layout);
         let optimizer = Optimizer::n_moments(&config.optimizer) * state_len * single
             + groups.as_ref().map_or(0, Optimizer::second_moments_bytes);
@@ -172,9 +177,9 @@ impl MemoryPlan {
         };
         let mut bytes = MemoryPlan::default();
         let mut put = |kind: MemoryKind, n: usize| bytes.bytes[kind as usize] = n;
-        put(MemoryKind::Parameters, model.parameters);
-        put(MemoryKind::ComputeWeights, model.compute_weights);
-        put(MemoryKind::Gradients, (gradients + TAIL_ELEMENTS) * single + wire);
+        put(MemoryKind::Parameters, weights(model.parameters));
+        put(MemoryKind::ComputeWeights, weights(model.compute_weights));
+        put(MemoryKind::Gradients, summed + of_buckets);
         put(MemoryKind::Optimizer, optimizer + scratch);
         put(MemoryKind::Average, average);
         put(MemoryKind::Statistics, model.registered);
@@ -226,6 +231,16 @@ impl RankPlan<'_> {
     pub fn layout(&self) -> ParamLayout {
         let options = TrainerOptions { zero: self.zero, ..TrainerOptions::default() };
         options.layout(self.spec, self.cuts.train.world_size)
+    }
+
+    /// Bytes that a tensor of `bytes` takes which ranks exchange in every step: NCCL takes whole steps for registered ones. With
+    /// `comm.register_buffers = "auto"` ranks that share a GPU register none, which a plan does not know.
+    fn exchanged_bytes(&self, bytes: usize) -> usize {
+        let RankPlan { config, cuts, device, .. } = self;
+        let is_registered = *device != Device::Cpu
+            && cuts.train.world_size > 1
+            && config.comm.register_buffers != RegisterBuffers::Off;
+        if is_registered { bytes.next_multiple_of(NCCL_MEMORY_STEP_BYTES) } else { bytes }
     }
 
     /// Whether layers write gradients in bf16: those that matmuls in bf16 compute for an exchange in bf16, without an accumulation.

@@ -59,8 +59,9 @@ __device__ void column_sums(T* d_y, const T* saved, D* d_bias, size_t rows, size
 #pragma unroll
     for (int j = 0; j < N; j++) sum[j] = 0;
     if (item < items) {
-        // Several rows at a time, so that their loads overlap; a row past the end adds nothing.
-        const int batch = N == 1 ? 8 : 4;
+        // Several rows at a time, so that their loads overlap; a row past the end adds nothing. Through ReLU each is loaded twice, and
+        // with more at a time 64 registers are not enough.
+        const int batch = RELU ? (N == 1 ? 4 : 2) : (N == 1 ? 8 : 4);
         for (size_t n = blockIdx.y * row_lanes + (threadIdx.x >> log2_lanes); n < rows; n += batch * stride) {
             Pack<T, N> v[batch];
 #pragma unroll

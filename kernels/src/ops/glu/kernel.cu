@@ -53,15 +53,15 @@ __device__ void glu_backward(const T* __restrict__ x, const T* __restrict__ d, T
     extern "C" __global__ void name##_bwd_##suffix(const T* x, const T* d, T* d_x, size_t rows, size_t cols, u32 log2_width) { \
         glu_backward<F, T, N>(x, d, d_x, rows, cols, log2_width);                                                         \
     }
-#define GATE(name, F)                      \
-    GLU(name, F, f32, float, 1)            \
-    GLU(name, F, f64, double, 1)           \
-    GLU(name, F, bf16, bf16, 1)            \
-    GLU(name, F, f16, f16, 1)              \
-    GLU(name, F, f32_by_16_bytes, float, 4)  \
-    GLU(name, F, f64_by_16_bytes, double, 2) \
-    GLU(name, F, bf16_by_16_bytes, bf16, 8)  \
-    GLU(name, F, f16_by_16_bytes, f16, 8)
+#define GATE(name, F)                                   \
+    ONLY_F32(GLU(name, F, f32, float, 1))               \
+    ONLY_F32(GLU(name, F, f32_by_16_bytes, float, 4))   \
+    ONLY_F64(GLU(name, F, f64, double, 1))              \
+    ONLY_F64(GLU(name, F, f64_by_16_bytes, double, 2))  \
+    ONLY_BF16(GLU(name, F, bf16, bf16, 1))              \
+    ONLY_BF16(GLU(name, F, bf16_by_16_bytes, bf16, 8))  \
+    ONLY_F16(GLU(name, F, f16, f16, 1))                 \
+    ONLY_F16(GLU(name, F, f16_by_16_bytes, f16, 8))
 GATE(swiglu, Silu)
 GATE(geglu, Gelu)
 GATE(reglu, Relu)

@@ -59,6 +59,10 @@ pub(super) fn launch<U: Update<N>, const N: usize>(
     for s in state.into_iter().chain(std::iter::repeat_with(|| None)).take(MAX_STATE) {
         launch = launch.write_opt(s.map(TensorMut::into_cuda).transpose()?.as_mut());
     }
+    let (report, reported_squares) = match inputs.and_then(|inputs| inputs.report) {
+        Some(report) => report.claim()?,
+        None => (0, None),
+    };
     let (decay, step) = average.as_ref().map_or((0.0, 0), |average| (average.decay, average.step));
     let launch = launch
         .write_opt(average.map(|average| average.ema.into_cuda()).transpose()?.as_mut())
@@ -70,9 +74,12 @@ pub(super) fn launch<U: Update<N>, const N: usize>(
         .read_opt(inputs.map(|i| i.scalars.cuda()).transpose()?)
         .read_opt(inputs.map(|i| i.sums.cuda()).transpose()?)
         .read_opt(inputs.and_then(|i| i.sum_of_squares).map(|s| s.cuda()).transpose()?)
-        .arg(inputs.map_or(0.0, |i| i.max_norm));
+        .arg(inputs.map_or(0.0, |i| i.max_norm))
+        .arg(report)
+        .read_opt(reported_squares);
     // SAFETY: UPDATE(T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, Params params, double decay, u64 step, const double*
-    // scalars, const float* sums, const double* sum_of_squares, double max_norm); the buffers hold n elements each, the inputs what `UpdateInputs::check`
-    // requires, and `Update::Params` is `Params`.
+    // scalars, const float* sums, const double* sum_of_squares, double max_norm, float* report, const double* reported_squares); the buffers
+    // hold n elements each, the inputs what `UpdateInputs::check` requires, the report what `StepReport::new` does, and `Update::Params` is
+    // `Params`.
     unsafe { launch.run() }
 }

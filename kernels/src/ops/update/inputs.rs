@@ -1,5 +1,6 @@
 //! The numbers of a step as an update reads them from device memory, so that a captured graph sees new ones at each replay.
 
+use super::StepReport;
 use crate::ops::{LossSums, STEP_SCALARS_LEN, STEP_SUMS_LEN, StepScalars, check};
 use crate::{DType, Operand, Result, Shape, TensorRef};
 
@@ -15,6 +16,8 @@ pub struct UpdateInputs<'a> {
     pub sum_of_squares: Option<TensorRef<'a>>,
     /// Largest allowed norm of the gradient, infinity for no limit; used with `sum_of_squares` only.
     pub max_norm: f64,
+    /// On a GPU: receives the sums for the host.
+    pub report: Option<&'a StepReport<'a>>,
 }
 
 /// The factor of a step's gradient.
@@ -34,6 +37,9 @@ impl UpdateInputs<'_> {
         check::shape(op, scalars, Shape::vector(STEP_SCALARS_LEN))?;
         check::dtype(op, sums, &[DType::F32], "f32")?;
         check::shape(op, sums, Shape::vector(STEP_SUMS_LEN))?;
+        if let Some(report) = self.report {
+            check::same_device(op, &[beside, report.operand()])?;
+        }
         if let Some(squares) = self.sum_of_squares {
             let squares = squares.operand("sum_of_squares");
             check::same_device(op, &[beside, squares])?;

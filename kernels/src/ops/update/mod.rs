@@ -8,6 +8,7 @@ mod cpu;
 mod cuda;
 mod inputs;
 mod optimizer;
+mod report;
 #[cfg(test)]
 mod testing;
 
@@ -18,6 +19,7 @@ pub use optimizer::{
     WholeNeed, WholeNumbers, adafactor_factors, adafactor_norm, adafactor_sums, optimizer_first_pass,
     optimizer_step,
 };
+pub use report::StepReport;
 
 pub(crate) use optimizer::SOURCES as OPTIMIZER_SOURCES;
 

@@ -2,7 +2,7 @@
 
 use crate::ops::testing::tensor;
 use crate::ops::{LossSums, OptimizerParams, STEP_SCALARS_LEN, STEP_SUMS_LEN, StepScalars, UpdateInputs};
-use crate::{Device, Tensor};
+use crate::{Device, Tensor, TensorRef};
 
 /// The tensors that [`UpdateInputs`] refers to.
 pub(super) struct Inputs {
@@ -43,12 +43,21 @@ impl Inputs {
         Inputs { scalars: tensor(&scalars, &[STEP_SCALARS_LEN], device), ..self }
     }
 
+    /// Overwrites the sum of losses, as another step would.
+    pub(super) fn set_loss(&mut self, loss: f64) {
+        let mut tail = self.sums.to_vec::<f32>().unwrap();
+        LossSums { loss, ..LossSums::load(&tail) }.store(&mut tail);
+        let tail = TensorRef::from_slice(&tail, &[STEP_SUMS_LEN]).unwrap();
+        crate::ops::copy(tail, self.sums.view_mut()).unwrap();
+    }
+
     pub(super) fn view(&self) -> UpdateInputs<'_> {
         UpdateInputs {
             scalars: self.scalars.view(),
             sums: self.sums.view(),
             sum_of_squares: self.squares.as_ref().map(Tensor::view),
             max_norm: self.max_norm,
+            report: None,
         }
     }
 }

@@ -6,7 +6,8 @@
 //   UPDATES(op)        its kernels
 // maths   ema <- ema + (1-decay)*(w - ema), or w - (w - ema)*decay if decay <= 0.5 (torch.lerp); ema <- w in step 1; w is the new one
 // shapes  w, s0, s1, ema: T[n], state and ema may be null; g: G[n]; copy: C[n] or null, w rounded: bf16 or f16; scalars: f64[10] or null;
-//         sums: f32[16]; sum_of_squares: f64[1] or null
+//         sums: f32[16]; sum_of_squares: f64[1] or null; report: null, or mapped host memory of f32[16], which receives sums, and f64,
+//         which receives *reported_squares unless that is null
 // moved   what the formula reads and writes, once, and 8 B/element in f32 for ema
 // launch  grid-stride over n, 16 bytes per access if the pointers allow it, block 256; any n
 // order   elementwise: bit-identical between runs
@@ -65,10 +66,16 @@ __device__ __forceinline__ void walk(const Formula<T>& formula, const Average<T>
 
 template <class T, class G, class C, class P>
 __device__ __forceinline__ void update(T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, P params, double decay, u64 step,
-                                       const double* scalars, const float* sums, const double* sum_of_squares, double max_norm) {
+                                       const double* scalars, const float* sums, const double* sum_of_squares, double max_norm,
+                                       float* report, const double* reported_squares) {
     __shared__ Formula<T> shared;
     __shared__ Average<T> shared_average;
     __shared__ bool applies;
+    if (report && blockIdx.x == 0) {
+        const int n_sums = 16;
+        if (threadIdx.x < n_sums) report[threadIdx.x] = sums[threadIdx.x];
+        if (threadIdx.x == n_sums && reported_squares) *(double*)(report + n_sums) = *reported_squares;
+    }
     if (threadIdx.x == 0) {
         applies = true;
         if (scalars) {
@@ -97,17 +104,19 @@ __device__ __forceinline__ void update(T* w, const G* g, T* s0, T* s1, T* ema, C
 #define UPDATE(op, suffix, T, G, C)                                                                                    \
     extern "C" __global__ void __launch_bounds__(256) op##_##suffix(                                                   \
         T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, Params params, double decay, u64 step,              \
-        const double* scalars, const float* sums, const double* sum_of_squares, double max_norm) {                     \
-        update(w, g, s0, s1, ema, copy, n, params, decay, step, scalars, sums, sum_of_squares, max_norm);              \
+        const double* scalars, const float* sums, const double* sum_of_squares, double max_norm,                       \
+        float* report, const double* reported_squares) {                                                               \
+        update(w, g, s0, s1, ema, copy, n, params, decay, step, scalars, sums, sum_of_squares, max_norm, report,       \
+               reported_squares);                                                                                      \
     }
 // All kernels of one update; grads_bf16: with gradients that were reduced in bf16.
-#define UPDATES(op)                                            \
-    UPDATE(op, f32, float, float, float)                       \
-    UPDATE(op, f64, double, double, float)                     \
-    UPDATE(op, f32_bf16, float, float, bf16)                   \
-    UPDATE(op, f64_bf16, double, double, bf16)                 \
-    UPDATE(op, f32_f16, float, float, f16)                     \
-    UPDATE(op, f64_f16, double, double, f16)                   \
-    UPDATE(op, f32_grads_bf16, float, bf16, float)             \
-    UPDATE(op, f32_bf16_grads_bf16, float, bf16, bf16)         \
-    UPDATE(op, f32_f16_grads_bf16, float, bf16, f16)
+#define UPDATES(op)                                              \
+    ONLY_F32(UPDATE(op, f32, float, float, float))               \
+    ONLY_F64(UPDATE(op, f64, double, double, float))             \
+    ONLY_BF16(UPDATE(op, f32_bf16, float, float, bf16))          \
+    ONLY_BF16(UPDATE(op, f64_bf16, double, double, bf16))        \
+    ONLY_BF16(UPDATE(op, f32_grads_bf16, float, bf16, float))    \
+    ONLY_BF16(UPDATE(op, f32_bf16_grads_bf16, float, bf16, bf16)) \
+    ONLY_BF16(UPDATE(op, f32_f16_grads_bf16, float, bf16, f16))  \
+    ONLY_F16(UPDATE(op, f32_f16, float, float, f16))             \
+    ONLY_F16(UPDATE(op, f64_f16, double, double, f16))

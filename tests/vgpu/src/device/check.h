@@ -1,6 +1,7 @@
 // check.h: shared memory, and what is checked of memory accesses.
 //
-// `__shared__` variables live in a section of their own, so that they can be poisoned before each block and measured.
+// `__shared__` variables live in a section of their own (those of templates by nvrtc/static_shared.rs), so that they can be poisoned before
+// each block and measured.
 // With VGPU_CHECK the module is compiled with -fsanitize=thread, whose callbacks (`__tsan_*`) are ours: every access to
 // device memory is checked against the allocations that the kernel was given, its range noted for the order between
 // streams, and every access to shared memory checked for a race with other threads since the last barrier.
@@ -62,6 +63,16 @@ VGPU_HOT bool device_access(uintptr_t a, unsigned n, bool write, bool aligned) {
       n, (unsigned long)(a - 0x200000000000));
 }
 
+// Refuses an access beyond pinned host memory that the kernel was given, up to the end of its last page.
+VGPU_HOT void host_access(uintptr_t a, unsigned n, bool write) {
+  for (unsigned i = 0; i < L->n_ranges; i++) {
+    VgpuRange &r = L->ranges[i];
+    if (r.base >> 44 == 3 || a < r.base || a + n <= r.end || a >= ((r.end + 4095) & ~4095ull)) continue;
+    die("illegal %s of %u bytes, %ld bytes behind the end of pinned host memory", write ? "write" : "read", n,
+        (long)(a - r.end));
+  }
+}
+
 // The first cell of an access to shared memory; -1 where `a` is something else.
 VGPU_HOT long shared_cell(uintptr_t a, unsigned n) {
   uintptr_t fixed = a - (uintptr_t)__start_vgpu_shared, dynamic = a - (uintptr_t)dyn_smem_buf;
@@ -81,7 +92,10 @@ VGPU_HOT bool concurrent(unsigned other, uint32_t block, uint32_t warp) {
 VGPU_HOT void access(const void *p, unsigned n, bool write, bool aligned) {
   if (device_access((uintptr_t)p, n, write, aligned)) return;
   long first = shared_cell((uintptr_t)p, n);
-  if (first < 0) return;  // the thread's stack, constants
+  if (first < 0) {  // the thread's stack, constants
+    host_access((uintptr_t)p, n, write);
+    return;
+  }
   unsigned me = cur + 1;
   uint32_t block = block_epoch + 1, warp = warp_epoch[cur >> 5] + 1;
   for (unsigned k = 0; k < (n + 3) / 4; k++) {

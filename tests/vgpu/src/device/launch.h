@@ -9,7 +9,9 @@ template <auto F> struct Kernel;
 template <class... A, void (*F)(A...)> struct Kernel<F> {
   static constexpr unsigned n = sizeof...(A);
   static constexpr unsigned size[n + 1] = {sizeof(A)..., 0};
-  static constexpr unsigned is_pointer[n + 1] = {std::is_pointer_v<A>..., 0};
+  // 0 no pointer, 1 to elements, 2 to constants.
+  static constexpr unsigned pointer[n + 1] = {
+      (std::is_pointer_v<A> ? 1u + std::is_const_v<std::remove_pointer_t<A>> : 0u)..., 0};
 
   VGPU_NOSAN static void thread(void *p) { call(F, (void **)p, std::make_index_sequence<n>{}); }
 
@@ -46,16 +48,16 @@ struct KernelInfo {
   const char *name;
   int (*run)(VgpuLaunch *);
   unsigned n_params;
-  const unsigned *size, *is_pointer;
+  const unsigned *size, *pointer;
   unsigned most_threads;
 };
 }  // namespace vgpu
 
-// One line for each kernel, appended by nvrtc/source.rs. MOST is what __launch_bounds__ says, or 0.
+// One line for each kernel, appended by nvrtc/source.rs; nvrtc/static_shared.rs adds `vgpu_static_F`. MOST is what __launch_bounds__ says, or 0.
 #define VGPU_KERNEL(F, MOST)                                                                    \
   extern "C" __attribute__((visibility("default"))) const vgpu::KernelInfo vgpu_kernel_##F = {  \
       #F, vgpu::Kernel<&F>::run, vgpu::Kernel<&F>::n, vgpu::Kernel<&F>::size,                   \
-      vgpu::Kernel<&F>::is_pointer, MOST};
+      vgpu::Kernel<&F>::pointer, MOST};
 
 // Called by the signal handler when the running kernel has faulted.
 extern "C" __attribute__((visibility("default"))) VGPU_NOSAN void vgpu_fault(const char *message) {

@@ -114,7 +114,8 @@ fn task(
     touch: Option<Touch>,
     work: impl Fn(&Stamp) -> Outcome + Send + Sync + 'static,
 ) -> Task {
-    Task { name, tally, touch, host_function: false, work: Box::new(work) }
+    let touches = touch.into_iter().collect();
+    Task { name, tally, touches, host_function: false, work: Box::new(work) }
 }
 
 fn host_to_device(call: &'static str, to: u64, from: u64, n: usize, stream: &Arc<Stream>) -> Result<(), i32> {
@@ -128,7 +129,7 @@ fn host_to_device(call: &'static str, to: u64, from: u64, n: usize, stream: &Arc
     let (device, len) = (stream.device, n as u64);
     if host::is_pinned(from, len) {
         let tally = Tally::Copy(Way::HostToDevicePinned, len);
-        let touch = Touch { at: from, len, write: false };
+        let touch = Touch { at: from, len, write: false, whole: true };
         stream.submit(task(call, tally, Some(touch), move |stamp| {
             stamp.access(to, len, true)?;
             pages::copy(host::device_view(from, len) as *const u8, real(call, device, to, n)?, len);
@@ -159,7 +160,7 @@ fn device_to_host(call: &'static str, to: u64, from: u64, n: usize, stream: &Arc
     if !pinned {
         capture::refuse_on(stream, &format!("{call} to pageable memory"))?;
     }
-    let touch = pinned.then_some(Touch { at: to, len, write: true });
+    let touch = pinned.then_some(Touch { at: to, len, write: true, whole: true });
     let way = if pinned { Way::DeviceToHostPinned } else { Way::DeviceToHostPageable };
     stream.submit(task(call, Tally::Copy(way, len), touch, move |stamp| {
         stamp.access(from, len, false)?;

@@ -10,8 +10,9 @@ use crate::code::{
 };
 use crate::counts::Tally;
 use crate::fault;
-use crate::mem::{self, MEMORY, SHIFT, host};
-use crate::nvrtc::module::{BLOCK_REGISTERS, Kernel, Range};
+use crate::mem::host::{self, Touch};
+use crate::mem::{self, MEMORY, SHIFT};
+use crate::nvrtc::module::{BLOCK_REGISTERS, Kernel, Pointer, Range};
 use crate::order::Stamp;
 use crate::report::{note, report};
 use crate::stream::{Outcome, Task};
@@ -73,8 +74,9 @@ impl Shape {
     /// Refuses what the real launch would refuse.
     fn check(&self, kernel: &Kernel) -> Result<(), String> {
         let threads: u64 = self.block.iter().map(|&n| u64::from(n)).product();
-        let limit = kernel.dynamic_limit.load(Relaxed).max(super::module::DEFAULT_SHARED);
-        let limit = limit.min(arch().shared_block as u32);
+        let own = kernel.static_shared;
+        let limit = kernel.dynamic_limit.load(Relaxed).max(super::module::BLOCK_SHARED - own);
+        let limit = limit.min(arch().shared_block as u32 - own);
         if self.grid.contains(&0) || self.block.contains(&0) {
             return Err("a dimension is zero".into());
         }
@@ -88,7 +90,9 @@ impl Shape {
             return Err(format!("its __launch_bounds__ allow {} threads", kernel.most_threads()));
         }
         if self.shared > limit {
-            return Err(format!("it may have {limit} bytes of dynamic shared memory (cuFuncSetAttribute)"));
+            return Err(format!(
+                "it may have {limit} bytes of dynamic shared memory (cuFuncSetAttribute), as it has {own} of static"
+            ));
         }
         Ok(())
     }
@@ -116,13 +120,13 @@ fn launch(function: usize, shape: Shape, s: *mut Void, params: *const *const u8)
         wrong(kernel.name, &format!("can't be launched with {shape:?}: {e}"));
         LAUNCH_OUT_OF_RESOURCES
     })?;
-    let args = Args::new(&kernel, params, stream.device)?;
+    let mut args = Args::new(&kernel, params, stream.device)?;
     if fault::due("launch") {
         return Err(LAUNCH_OUT_OF_RESOURCES);
     }
-    let name = kernel.name;
+    let (name, touches) = (kernel.name, std::mem::take(&mut args.touches));
     let work = Box::new(move |stamp: &Stamp| args.launch(&kernel, shape, stamp));
-    stream.submit(Task { name, tally: Tally::Kernel(name), touch: None, host_function: false, work });
+    stream.submit(Task { name, tally: Tally::Kernel(name), touches, host_function: false, work });
     Ok(())
 }
 
@@ -133,15 +137,26 @@ struct Args {
     at: Vec<usize>,
     /// The device pointers among them, also those inside of structures.
     pointers: Vec<u64>,
+    /// The pointers to pinned host memory, as the host knows them.
+    host_pointers: Vec<u64>,
+    /// The parts of that memory that the kernel may access.
+    touches: Vec<Touch>,
     device: usize,
 }
 
 impl Args {
     fn new(kernel: &Arc<Kernel>, params: *const *const u8, device: usize) -> Result<Args, i32> {
         let n = kernel.n_params();
-        let mut args = Args { bytes: Vec::new(), at: Vec::new(), pointers: Vec::new(), device };
+        let mut args = Args {
+            bytes: Vec::new(),
+            at: Vec::new(),
+            pointers: Vec::new(),
+            host_pointers: Vec::new(),
+            touches: Vec::new(),
+            device,
+        };
         for (i, &from) in slice(params, n)?.iter().enumerate() {
-            let (size, is_pointer) = kernel.param(i);
+            let (size, pointer) = kernel.param(i);
             let begin = args.bytes.len();
             args.at.push(begin);
             args.bytes.resize(begin + size.div_ceil(16), 0);
@@ -153,11 +168,19 @@ impl Args {
                 if mem::is_device(p) {
                     args.pointers.push(p);
                     word.copy_from_slice(&(p + SHIFT).to_ne_bytes());
-                } else if is_pointer && p != 0 && !host::is_pinned(p, 1) {
-                    return Err(wrong(
-                        kernel.name,
-                        &format!("argument {i} is a pointer, but {p:#x} is no device address"),
-                    ));
+                } else if pointer != Pointer::None && p != 0 {
+                    let Some((base, len)) = host::range_of(p) else {
+                        return Err(wrong(
+                            kernel.name,
+                            &format!(
+                                "argument {i} is a pointer, but {p:#x} is no device address, nor pinned host memory"
+                            ),
+                        ));
+                    };
+                    args.host_pointers.push(p);
+                    let write = pointer == Pointer::Mutable;
+                    args.touches.push(Touch { at: p, len: base + len - p, write, whole: false });
+                    word.copy_from_slice(&host::device_view(p, 1).to_ne_bytes());
                 }
             }
         }
@@ -184,6 +207,12 @@ impl Args {
                 }
             }
         }
+        for &p in &self.host_pointers {
+            let Some((base, len)) = host::range_of(p) else {
+                return Err(illegal(format!("illegal address {p:#x}: pinned host memory that was freed")));
+            };
+            ranges.push(Range::untouched(host::device_view(base, len), len));
+        }
         let at: Vec<*const u8> = self.at.iter().map(|&i| self.bytes[i..].as_ptr().cast()).collect();
         kernel.run(shape, &at, &mut ranges).map_err(|e| {
             let code = match () {
@@ -199,7 +228,7 @@ impl Args {
                 memory.check_canary(p).map_err(illegal)?;
             }
         }
-        for range in &ranges {
+        for range in ranges.iter().filter(|range| mem::is_device(range.base.wrapping_sub(SHIFT))) {
             for ([lo, hi], moved, write) in
                 [(range.read, range.n_read, false), (range.write, range.n_written, true)]
             {

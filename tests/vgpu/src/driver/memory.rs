@@ -14,12 +14,7 @@ use std::ffi::{c_int, c_uint};
 
 api! {
     fn cuMemAlloc_v2(p: *mut u64, bytes: usize) {
-        let device = current()?.device;
-        capture::refuse_unsafe("cuMemAlloc")?;
-        if bytes == 0 {
-            return Err(INVALID_VALUE);
-        }
-        put(p, lock(&MEMORY).alloc(device, bytes as u64, None)?)?;
+        put(p, alloc_in_steps("cuMemAlloc", bytes, 1)?)?;
     }
 
     /// Waits for all work of the device that holds the memory, as the real one does.
@@ -102,8 +97,12 @@ api! {
         put(flags, host::flags(p).ok_or(INVALID_VALUE)?)?;
     }
 
-    /// Pinned memory is at the same address for the devices.
-    fn cuMemHostGetDevicePointer_v2(p: *mut u64, from: u64, _flags: c_uint) {
+    /// Pinned memory is at the same address for the devices, and mapped whatever its flags: addressing is unified.
+    fn cuMemHostGetDevicePointer_v2(p: *mut u64, from: u64, flags: c_uint) {
+        current()?;
+        if flags != 0 {
+            return Err(INVALID_VALUE);
+        }
         put(p, host::flags(from).map(|_| from).ok_or(INVALID_VALUE)?)?;
     }
 
@@ -135,6 +134,16 @@ api! {
             }
         }
     }
+}
+
+/// Plain memory, given in multiples of `step` bytes.
+pub(crate) fn alloc_in_steps(call: &str, bytes: usize, step: u64) -> Result<u64, i32> {
+    let device = current()?.device;
+    capture::refuse_unsafe(call)?;
+    if bytes == 0 {
+        return Err(INVALID_VALUE);
+    }
+    lock(&MEMORY).alloc_in_steps(device, bytes as u64, None, step)
 }
 
 fn alloc_host(call: &str, bytes: usize, flags: c_uint) -> Result<u64, i32> {

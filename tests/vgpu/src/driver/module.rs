@@ -20,8 +20,8 @@ static MODULES: Registry<Module> = Registry::new("a module");
 /// Functions that the client looked up.
 pub(crate) static KERNELS: Registry<Kernel> = Registry::new("a function");
 
-/// Dynamic shared memory that a kernel gets without asking for more.
-pub(crate) const DEFAULT_SHARED: u32 = 48 << 10;
+/// Shared memory that a block may have, static and dynamic, unless its kernel asked for more.
+pub(crate) const BLOCK_SHARED: u32 = 48 << 10;
 
 api! {
     fn cuModuleLoadData(module: *mut usize, image: *const c_char) {
@@ -68,6 +68,7 @@ api! {
         let kernel = KERNELS.get(function)?;
         put(value, match attribute {
             0 => kernel.most_threads() as c_int,
+            1 => kernel.static_shared as c_int,
             4 => kernel.registers() as c_int,
             5 | 6 => CONFIG.arch.0 * 10 + CONFIG.arch.1,
             8 => kernel.dynamic_limit.load(Relaxed) as c_int,
@@ -79,9 +80,12 @@ api! {
     fn cuFuncSetAttribute(function: usize, attribute: c_int, value: c_int) {
         let kernel = KERNELS.get(function)?;
         if attribute == 8 {
-            if value < 0 || value > arch().shared_block {
-                let most = arch().shared_block;
-                return Err(wrong(kernel.name, &format!("can't have {value} bytes of shared memory: at most {most}")));
+            let (most, own) = (arch().shared_block, kernel.static_shared as c_int);
+            if value < 0 || value > most - own {
+                let what = format!(
+                    "can't have {value} bytes of dynamic shared memory next to {own} of static: at most {most} together"
+                );
+                return Err(wrong(kernel.name, &what));
             }
             kernel.dynamic_limit.store(value as u32, Relaxed);
         }
@@ -126,13 +130,13 @@ fn load(image: *const c_char) -> Result<usize, i32> {
 
 /// By threads and shared memory alone; registers are not modelled.
 fn blocks_per_multiprocessor(function: usize, block: c_int, shared: usize) -> Result<c_int, i32> {
-    KERNELS.get(function)?;
+    let own = KERNELS.get(function)?.static_shared;
     if block <= 0 {
         return Err(INVALID_VALUE);
     }
     let arch = arch();
     let by_threads = arch.threads / (block as u32).next_multiple_of(32) as c_int;
     // A block takes 1 KiB of shared memory for the system (compute capability 8.0 and above).
-    let by_shared = arch.shared / (shared as c_int + (1 << 10));
+    let by_shared = arch.shared / (own as c_int + shared as c_int + (1 << 10));
     Ok(by_threads.min(by_shared).min(32))
 }

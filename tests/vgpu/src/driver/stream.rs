@@ -140,7 +140,7 @@ api! {
             trap::in_host_function(|| function(data as *mut Void));
             Ok(())
         });
-        stream.submit(Task { name: "host function", tally: Tally::Nothing, touch: None, host_function: true, work });
+        stream.submit(Task { name: "host function", tally: Tally::Nothing, touches: Vec::new(), host_function: true, work });
     }
 
     fn cuStreamBeginCapture_v2(handle: *mut Void, mode: c_uint) {

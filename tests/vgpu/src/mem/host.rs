@@ -1,4 +1,4 @@
-//! Pinned host memory and the copies in flight to and from it.
+//! Pinned host memory, and the copies and kernels in flight that read or write it.
 //!
 //! An asynchronous copy reads or writes a pinned buffer at some time between the call and the host's next
 //! synchronisation with it; a host that touches the buffer in between has a race. It is made visible in two ways:
@@ -12,6 +12,9 @@
 //!   it was at the call, and the destination of a device-to-host copy is filled with NaN at the call.
 //!
 //! Both are left out where another copy that is not done yet, or a host function, has to do with the same bytes.
+//!
+//! A kernel that was given a pointer to such memory counts as a copy to it, or from it if it points to constants, from that address to
+//! the end of the buffer. What it really writes is unknown, so there is only the protection.
 
 use super::pages::{self, PAGE};
 use super::trap;
@@ -30,6 +33,8 @@ pub(crate) struct Touch {
     pub(crate) len: u64,
     /// The device writes it.
     pub(crate) write: bool,
+    /// It accesses all of these bytes, as a copy does.
+    pub(crate) whole: bool,
 }
 
 struct Pinned {
@@ -120,6 +125,11 @@ pub(crate) fn flags(at: u64) -> Option<u32> {
     lock(&HOST).find(at, 1).map(|(_, pinned)| pinned.flags)
 }
 
+/// The begin of the pinned memory around `at`, and its length.
+pub(crate) fn range_of(at: u64) -> Option<(u64, u64)> {
+    lock(&HOST).find(at, 1).map(|(base, pinned)| (base, pinned.len))
+}
+
 /// Where a device reads or writes host memory: the second view of pinned memory, else the address itself.
 pub(crate) fn device_view(at: u64, len: u64) -> u64 {
     let host = lock(&HOST);
@@ -139,7 +149,7 @@ pub(crate) fn begin(touch: Touch, name: &'static str, stream: u64, time: u64) ->
     let crowded =
         HOST_FUNCTIONS.load(SeqCst) > 0 || host.flights.iter().any(|f| !f.done && f.overlaps(touch));
     let mut snapshot = None;
-    if !crowded {
+    if touch.whole && !crowded {
         match touch.write {
             true => pages::fill(view, touch.len, super::POISON),
             false => snapshot = Some(pages::bytes(view, touch.len).to_vec()),
@@ -203,8 +213,9 @@ pub(crate) fn on_fault(at: u64) -> Option<String> {
         host.flights.iter().position(|f| f.guarded.is_some_and(|(from, to)| (from..to).contains(&at)))?;
     let flight = &host.flights[hit];
     let verb = if flight.touch.write { "used" } else { "changed" };
+    let what = if flight.touch.whole { "a copy" } else { "a kernel" };
     let what = format!(
-        "the host {verb} a pinned buffer at offset {} while a copy was in flight: {}, {} bytes; no synchronisation \
+        "the host {verb} a pinned buffer at offset {} while {what} was in flight: {}, {} bytes; no synchronisation \
          orders them",
         at as i64 - flight.touch.at as i64,
         flight.name,

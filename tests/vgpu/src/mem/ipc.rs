@@ -133,6 +133,7 @@ impl Memory {
             moved: [0; 2],
             block,
             pages: handle.pages,
+            taken: 0,
         };
         self.live.insert(p, alloc);
         Ok(p)

@@ -57,6 +57,8 @@ pub(crate) struct Alloc {
     /// First device address of its pages, and their bytes.
     block: u64,
     pages: u64,
+    /// Bytes that the device gives for it.
+    taken: u64,
 }
 
 /// Bytes that a device holds now and held at most.
@@ -112,12 +114,24 @@ impl Memory {
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY` beyond `VGPU_MEMORY` or on request (`VGPU_FAIL=malloc:N`).
     pub(crate) fn alloc(&mut self, device: usize, size: u64, pool: Option<u64>) -> Result<u64, i32> {
+        self.alloc_in_steps(device, size, pool, PAGE)
+    }
+
+    /// Same as [`Memory::alloc`] with memory that the device gives in multiples of `step` bytes. The end of the allocation is still `size`.
+    pub(crate) fn alloc_in_steps(
+        &mut self,
+        device: usize,
+        size: u64,
+        pool: Option<u64>,
+        step: u64,
+    ) -> Result<u64, i32> {
         if fault::due("malloc") {
             return Err(OUT_OF_MEMORY);
         }
         let data = size.max(1).next_multiple_of(256);
         let pages = data.next_multiple_of(PAGE);
-        self.make_room(device, pages, pool)?;
+        let taken = pages.next_multiple_of(step);
+        self.make_room(device, taken, pool)?;
         let block = self.take_addresses(device, pages)?;
         if !pages::open(block + SHIFT, pages) {
             return Err(OUT_OF_MEMORY);
@@ -136,9 +150,10 @@ impl Memory {
             moved: [0; 2],
             block,
             pages,
+            taken,
         };
         self.live.insert(p, alloc);
-        self.account(device, pool, pages as i64, size as i64);
+        self.account(device, pool, taken as i64, size as i64);
         Ok(p)
     }
 
@@ -154,7 +169,7 @@ impl Memory {
         pages::close(a.block + SHIFT, a.pages);
         a.shared = None;
         if a.import.is_none() {
-            self.account(a.device, a.pool, -(a.pages as i64), -(a.size as i64));
+            self.account(a.device, a.pool, -(a.taken as i64), -(a.size as i64));
         }
         let id = a.id;
         order::forget(id);

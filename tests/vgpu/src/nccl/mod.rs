@@ -13,6 +13,7 @@ mod wire;
 use crate::abi::{self, Void, api, lock};
 use crate::config::CONFIG;
 use crate::counts::Counter;
+use crate::driver::memory::alloc_in_steps;
 use crate::driver::{self, handle::Registry};
 use crate::report::note;
 use call::{Arguments, Operation, post};
@@ -34,6 +35,8 @@ const INVALID_USAGE: i32 = 5;
 const REMOTE_ERROR: i32 = 6;
 const IN_PROGRESS: i32 = 7;
 
+/// Granularity of ncclMemAlloc: that of cuMemCreate.
+const MEMORY_STEP: u64 = 2 << 20;
 /// From this version on ncclCommAbort returns before its work is over.
 const ABORT_RETURNS_EARLY: c_int = 22_600;
 /// The last version in which ncclCommAbort waits until no graph holds operations of the communicator.
@@ -151,7 +154,6 @@ fn operate(comm: usize, stream: *mut Void, arguments: &Arguments) -> Result<(), 
 
 // Memory of NCCL is plain memory here; the functions are those of the driver side of this library.
 unsafe extern "C" {
-    fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> i32;
     fn cuMemFree_v2(address: u64) -> i32;
 }
 
@@ -279,12 +281,9 @@ api! {
     }
 
     fn ncclMemAlloc(address: *mut u64, bytes: usize) {
-        // SAFETY: the function's contract is that of cuMemAlloc: the pointer can be written.
-        match unsafe { cuMemAlloc_v2(address, bytes) } {
-            // SAFETY: it was written.
-            0 => register::allocated(unsafe { address.read() }),
-            _ => return Err(UNHANDLED_CUDA_ERROR),
-        }
+        let own = alloc_in_steps("ncclMemAlloc", bytes, MEMORY_STEP).map_err(|_| UNHANDLED_CUDA_ERROR)?;
+        register::allocated(own);
+        put(address, own)?;
     }
     fn ncclMemFree(address: u64) {
         if let Some(fault) = fault_of_free(address, false) {

@@ -1,11 +1,12 @@
 //! Memory of NCCL and registered buffers: who has which, and what is wrong about their end.
 use super::comm::{Comm, misuse};
-use super::{INVALID_ARGUMENT, INVALID_USAGE};
+use super::{ABORT_RETURNS_EARLY, INVALID_ARGUMENT, INVALID_USAGE};
 use crate::abi::lock;
+use crate::config::CONFIG;
 use crate::driver::handle::Registry;
 use crate::mem::MEMORY;
 use crate::report;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 /// A registered buffer.
@@ -26,6 +27,9 @@ static REGISTRATIONS: Registry<Registered> = Registry::new("a registered buffer"
 /// Addresses from ncclMemAlloc that were not freed.
 static OWN: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 
+/// Registered buffers of aborted communicators whose work may still run, with the rank.
+static ABANDONED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+
 /// ncclMemAlloc has returned this address.
 pub(super) fn allocated(address: u64) {
     lock(&OWN).insert(address);
@@ -45,6 +49,12 @@ pub(super) fn give_up(address: u64) -> Result<(), i32> {
 pub(crate) fn fault_of_free(address: u64, is_plain: bool) -> Option<String> {
     if is_plain && lock(&OWN).contains(&address) {
         return Some("memory from ncclMemAlloc is freed by ncclMemFree".into());
+    }
+    if let Some(rank) = lock(&ABANDONED).get(&address) {
+        return Some(format!(
+            "{address:#x} was registered with the communicator of rank {rank}, which was aborted: NCCL ends its work in \
+             the background, and nothing tells when"
+        ));
     }
     let all = REGISTRATIONS.all();
     let registered = all.iter().find(|registered| registered.address == address)?;
@@ -68,12 +78,18 @@ pub(super) fn deregister(comm: &Arc<Comm>, handle: usize) -> Result<(), i32> {
     Err(misuse(INVALID_USAGE, &what))
 }
 
-/// The communicator ends, and NCCL forgets its buffers: by ncclCommDestroy (`is_planned`) that is a leak of the program.
+/// The communicator ends, and NCCL forgets its buffers: by ncclCommDestroy (`is_planned`) that is a leak of the program. After an abort
+/// that returns early they may never be freed.
 pub(super) fn end(comm: &Arc<Comm>, is_planned: bool) {
     let is_own = |registered: &Registered| Arc::ptr_eq(&registered.comm, comm);
     let mut n = 0;
     while let Some(handle) = REGISTRATIONS.handle_of(is_own) {
-        let _ = REGISTRATIONS.remove(handle);
+        if let Ok(registered) = REGISTRATIONS.remove(handle)
+            && !is_planned
+            && CONFIG.nccl_version >= ABORT_RETURNS_EARLY
+        {
+            lock(&ABANDONED).insert(registered.address, comm.rank);
+        }
         n += 1;
     }
     if is_planned && n > 0 {

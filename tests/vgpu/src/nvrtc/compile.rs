@@ -5,6 +5,7 @@
 
 use super::options::Options;
 use super::source::{HEADER, translate};
+use super::static_shared;
 use crate::config::CONFIG;
 use std::fs::{self, DirBuilder};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -36,9 +37,18 @@ pub(crate) fn compile(source: &str, name: &str, options: &Options) -> Result<Pat
     write(&format!("{line}{source}"))?;
     let preprocessed = run(Command::new(compiler()).args(preprocessor(options)).arg(&unit));
     let preprocessed = clean(preprocessed, &unit)?;
-    write(&translate(&String::from_utf8_lossy(&preprocessed))?)?;
+    let (text, kernels) = translate(&String::from_utf8_lossy(&preprocessed))?;
+    write(&text)?;
+    let run_on = |language: [&str; 3], out: &Path| {
+        clean(run(Command::new(compiler()).args(language).args(&flags).arg("-o").arg(out).arg(&unit)), &unit)
+    };
     let out = unit.with_extension("so");
-    clean(run(Command::new(compiler()).args(flags).arg("-o").arg(&out).arg(&unit)), &unit)?;
+    run_on(["-x", "c++", "-S"], &out)?;
+    let assembly = fs::read_to_string(&out).map_err(|e| format!("vgpu: {}: {e}", out.display()))?;
+    let assembly = static_shared::to_section(&assembly);
+    let sizes = clean(clean(static_shared::sizes(&assembly, &kernels), &out), &unit)?;
+    write(&(assembly + &sizes))?;
+    run_on(["-x", "assembler", "-shared"], &out)?;
     let _ = fs::remove_file(&unit);
     fs::rename(&out, &object).map_err(|e| format!("vgpu: {}: {e}", object.display()))?;
     Ok(object)
@@ -90,9 +100,7 @@ fn preprocessor(options: &Options) -> Vec<String> {
 fn flags(options: &Options) -> Vec<String> {
     // Without -fno-gnu-unique the shared memory of templates would be one for all modules of the process.
     let mut flags: Vec<String> =
-        ["-x", "c++", "-O1", "-fno-strict-aliasing", "-fPIC", "-fno-gnu-unique", "-shared", "-w"]
-            .map(String::from)
-            .into();
+        ["-O1", "-fno-strict-aliasing", "-fPIC", "-fno-gnu-unique", "-w"].map(String::from).into();
     // At -O2 the compiler takes 1.6 times as long. Without this flag it would form no fused multiply-adds, which NVRTC does.
     flags.push("-fexpensive-optimizations".into());
     // The generation with AVX2 and FMA, where the CPU has it.

@@ -2,6 +2,7 @@
 //!
 //! - [`source`]: from CUDA C to C++
 //! - [`compile`]: the compiler, and the cache of what it made
+//! - [`static_shared`]: static shared memory of each kernel
 //! - [`image`]: what stands in for PTX and cubins
 //! - [`module`]: loading that, and running a kernel
 //! - [`stacks`]: the stacks of the threads of a kernel
@@ -12,6 +13,7 @@ pub(crate) mod module;
 pub(crate) mod options;
 pub(crate) mod source;
 mod stacks;
+mod static_shared;
 
 use crate::abi::{api, lock, put, slice, text};
 use crate::fault;

@@ -9,7 +9,7 @@ use super::stacks::with_stacks;
 use crate::code::INVALID_IMAGE;
 use crate::config::CONFIG;
 use crate::driver::launch::Shape;
-use crate::driver::module::DEFAULT_SHARED;
+use crate::driver::module::BLOCK_SHARED;
 use crate::mem::trap::{self, Escape};
 use crate::report::say;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -62,12 +62,23 @@ struct Info {
     run: unsafe extern "C" fn(*mut Launch) -> c_int,
     n_params: u32,
     size: *const u32,
-    is_pointer: *const u32,
+    pointer: *const u32,
     most_threads: u32,
 }
 
 // SAFETY: an Info is constant data of a module that is never unmapped.
 unsafe impl Sync for Info {}
+
+/// Kind of a parameter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Pointer {
+    /// No pointer.
+    None,
+    /// Elements that the kernel may write.
+    Mutable,
+    /// Constants.
+    Const,
+}
 
 /// Registers that a block may have, on all architectures since 5.0.
 pub(crate) const BLOCK_REGISTERS: u32 = 1 << 16;
@@ -81,6 +92,8 @@ pub(crate) struct Module {
 /// A kernel of a loaded module.
 pub(crate) struct Kernel {
     pub(crate) name: &'static str,
+    /// Static shared memory, bytes.
+    pub(crate) static_shared: u32,
     /// Dynamic shared memory that it may have, bytes.
     pub(crate) dynamic_limit: AtomicU32,
     info: &'static Info,
@@ -123,17 +136,22 @@ impl Module {
 
     /// The kernel of that name, if the module has it.
     pub(crate) fn kernel(&self, name: &CStr) -> Option<Kernel> {
-        let info = self.symbol(&format!("vgpu_kernel_{}", name.to_str().ok()?))?;
+        let name = name.to_str().ok()?;
+        let info = self.symbol(&format!("vgpu_kernel_{name}"))?;
+        let static_shared = self.symbol(&format!("vgpu_static_{name}"))?;
         let escape = self.symbol("vgpu_fault")?;
         // SAFETY: VGPU_KERNEL made this symbol a KernelInfo, which lives as long as the module.
         let info: &'static Info = unsafe { info.cast().as_ref() };
         // SAFETY: launch.h defines vgpu_fault as a function of this type.
         let escape = unsafe { std::mem::transmute::<NonNull<c_void>, Escape>(escape) };
+        // SAFETY: `static_shared::sizes` made this symbol such a word, which lives as long as the module.
+        let static_shared = unsafe { static_shared.cast::<u32>().read() };
         // SAFETY: the name is a string literal of the module.
         let name = unsafe { CStr::from_ptr(info.name) }.to_str().ok()?;
         Some(Kernel {
             name,
-            dynamic_limit: AtomicU32::new(DEFAULT_SHARED),
+            static_shared,
+            dynamic_limit: AtomicU32::new(BLOCK_SHARED - static_shared),
             info,
             escape,
             running: self.running.clone(),
@@ -170,14 +188,19 @@ impl Kernel {
         }
     }
 
-    /// Size of a parameter, bytes, and whether its type is a pointer.
-    pub(crate) fn param(&self, i: usize) -> (usize, bool) {
+    /// Size of a parameter, bytes, and its kind.
+    pub(crate) fn param(&self, i: usize) -> (usize, Pointer) {
         let n = self.n_params();
         // SAFETY: the array is constant data of the module, one element for each parameter.
         let sizes = unsafe { std::slice::from_raw_parts(self.info.size, n) };
         // SAFETY: as above.
-        let are_pointers = unsafe { std::slice::from_raw_parts(self.info.is_pointer, n) };
-        (sizes[i] as usize, are_pointers[i] != 0)
+        let pointers = unsafe { std::slice::from_raw_parts(self.info.pointer, n) };
+        let pointer = match pointers[i] {
+            0 => Pointer::None,
+            1 => Pointer::Mutable,
+            _ => Pointer::Const,
+        };
+        (sizes[i] as usize, pointer)
     }
 
     /// Runs all blocks. With `VGPU_CHECK` fills in what was touched of `ranges`.

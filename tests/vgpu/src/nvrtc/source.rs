@@ -4,17 +4,18 @@
 //! and that the launcher must know the kernels and their types. Both are found in the text. It has been through the
 //! preprocessor, so there are no comments, and kernels that a macro makes are seen as well.
 
-/// The whole translation unit for `preprocessed` text.
+/// The whole translation unit for `preprocessed` text, and the names of its kernels.
 ///
 /// # Errors
 /// Reports source that could not be parsed, for the compilation log.
-pub(crate) fn translate(preprocessed: &str) -> Result<String, String> {
+pub(crate) fn translate(preprocessed: &str) -> Result<(String, Vec<String>), String> {
     let text = dynamic_shared(preprocessed)?;
-    let mut kernels = String::new();
+    let (mut kernels, mut names) = (String::new(), Vec::new());
     for (name, most_threads) in find_kernels(preprocessed) {
         kernels += &format!("VGPU_KERNEL({name}, ({most_threads}))\n");
+        names.push(name);
     }
-    Ok(format!("{HEADER}\n{text}\n{kernels}"))
+    Ok((format!("{HEADER}\n{text}\n{kernels}"), names))
 }
 
 /// The four headers that make CUDA C of C++.

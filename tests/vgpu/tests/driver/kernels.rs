@@ -113,6 +113,20 @@ fn a_race_in_shared_memory_is_found() {
     run!(["--check"], || block_sum(1024, 0)).found("race in shared memory");
 }
 
+/// The compiler ignores the section of a template's variable.
+#[test]
+fn a_race_in_shared_memory_of_a_template_is_found() {
+    let client = || {
+        let gpu = Gpu::new(0);
+        let mut a = gpu.stream.alloc_zeros::<f32>(64).unwrap();
+        unsafe { gpu.stream.launch_builder(&gpu.kernel("template_race")).arg(&mut a).launch(threads(64)) }
+            .unwrap();
+        assert!(gpu.stream.synchronize().is_err());
+        std::mem::forget(a);
+    };
+    run!(["--check"], client).told("race in shared memory");
+}
+
 #[test]
 fn too_little_shared_memory_is_found() {
     run!(["--check"], || block_sum(512, 1)).found("out of bounds of dynamic shared memory");
@@ -178,9 +192,69 @@ fn each_architecture_has_its_limit_of_shared_memory() {
     };
     for (arch, most) in SHARED_LIMITS {
         let got = run!(["-n", "1"], [("VGPU_ARCH", arch)], client);
-        got.told(&format!("at most {most}"));
+        got.told(&format!("at most {most} together"));
         assert_eq!(got.findings.len(), 4, "{arch}: {got:#?}");
     }
+}
+
+/// Each kernel of a module has its own.
+#[test]
+fn static_shared_memory_counts_too() {
+    let client = || {
+        use sys::CUfunction_attribute::{
+            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as MOST_DYNAMIC,
+            CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES as STATIC,
+        };
+        let gpu = Gpu::new(0);
+        let s = &gpu.stream;
+        let mut a = s.alloc_zeros::<f32>(256).unwrap();
+        for (name, own) in [("static_40k", 40 << 10), ("static_1k", 1040), ("static_none", 0), ("fill", 0)] {
+            let kernel = gpu.kernel(name);
+            assert_eq!(kernel.get_attribute(STATIC).unwrap(), own, "{name}");
+            let left = (48 << 10) - own;
+            assert_eq!(kernel.get_attribute(MOST_DYNAMIC).unwrap(), left, "{name}");
+            let mut launch = |shared: i32| {
+                let config = LaunchConfig { shared_mem_bytes: shared as u32, ..threads(64) };
+                let mut launch = s.launch_builder(&kernel);
+                launch.arg(&mut a);
+                if name == "fill" {
+                    launch.arg(&1f32).arg(&64i32);
+                }
+                unsafe { launch.launch(config) }.map(|_| ()).map_err(|error| error.0)
+            };
+            let too_much = Err(sys::CUresult::CUDA_ERROR_INVALID_VALUE);
+            assert_eq!((launch(left), launch(left + 1)), (Ok(()), too_much), "{name}");
+            let most = (227 << 10) - own;
+            assert!(kernel.set_attribute(MOST_DYNAMIC, most + 1).is_err(), "{name}");
+            assert!(kernel.set_attribute(MOST_DYNAMIC, most).is_ok(), "{name}");
+            assert_eq!((launch(most), launch(most + 1)), (Ok(()), too_much), "{name}");
+        }
+        s.synchronize().unwrap();
+    };
+    for options in [&["-n", "1"][..], &["--check"]] {
+        let got = run!(options, client);
+        got.told("can't have 191489 bytes of dynamic shared memory next to 40960 of static: at most 232448");
+        got.told(
+            "it may have 8192 bytes of dynamic shared memory (cuFuncSetAttribute), as it has 40960 of static",
+        );
+        assert_eq!(got.findings.len(), 12, "{got:#?}");
+    }
+}
+
+#[test]
+fn too_much_static_shared_memory_does_not_compile() {
+    let client = || {
+        let source = |n: usize| {
+            format!(
+                "extern \"C\" __global__ void k(float *p) {{ __shared__ float s[{n}]; s[threadIdx.x] = p[0]; \
+                 __syncthreads(); p[threadIdx.x] = s[(threadIdx.x * 5) % {n}]; }}"
+            )
+        };
+        cudarc::nvrtc::compile_ptx(source(12 << 10)).unwrap();
+        let refused = format!("{:?}", cudarc::nvrtc::compile_ptx(source((12 << 10) + 1)).unwrap_err());
+        assert!(refused.contains("uses too much shared data (0xc004 bytes, 0xc000 max)"), "{refused}");
+    };
+    run!(["-n", "1"], client).clean();
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::run;
 use crate::support::{Gpu, expect, ok, plain, read, threads};
-use cudarc::driver::{DevicePtr, PushKernelArg, sys};
+use cudarc::driver::{DevicePtr, LaunchConfig, PushKernelArg, sys};
 use std::ffi::c_void;
 
 #[test]
@@ -197,4 +197,102 @@ fn slices_of_the_safe_api_work() {
         assert_eq!(s.clone_dtoh(&b).unwrap(), [1.0, 2.0, 3.0]);
     };
     run!(["--check"], client).clean();
+}
+
+/// The device address of pinned memory, at an offset in floats.
+fn on_device(host: &mut [f32]) -> u64 {
+    let mut p = 0;
+    ok(unsafe { sys::cuMemHostGetDevicePointer_v2(&mut p, host.as_mut_ptr().cast(), 0) });
+    p
+}
+
+fn fill(gpu: &Gpu, to: u64, value: f32, n: i32) -> Result<(), sys::CUresult> {
+    let kernel = gpu.kernel("fill");
+    let config = LaunchConfig::for_num_elems(n as u32);
+    let launched = unsafe { gpu.stream.launch_builder(&kernel).arg(&to).arg(&value).arg(&n).launch(config) };
+    launched.map(|_| ()).map_err(|error| error.0)
+}
+
+#[test]
+fn a_kernel_writes_to_mapped_memory() {
+    let client = || {
+        let gpu = Gpu::new(0);
+        let to = pinned(3000);
+        for round in 0..20 {
+            let p = on_device(to);
+            // Not from its beginning, so that some of it keeps its value.
+            fill(&gpu, p + 40, round as f32, 2990).unwrap();
+            gpu.stream.synchronize().unwrap();
+            assert!(to[10..].iter().all(|&v| v == round as f32));
+            assert_eq!(to[..10], [0.0; 10]);
+        }
+        let mut p = 0;
+        let odd = unsafe { sys::cuMemHostGetDevicePointer_v2(&mut p, to.as_mut_ptr().cast(), 1) };
+        expect(odd, sys::CUresult::CUDA_ERROR_INVALID_VALUE);
+        let mut pageable = [0f32; 8];
+        let not_pinned =
+            unsafe { sys::cuMemHostGetDevicePointer_v2(&mut p, pageable.as_mut_ptr().cast(), 0) };
+        expect(not_pinned, sys::CUresult::CUDA_ERROR_INVALID_VALUE);
+    };
+    for mode in [&["-n", "1"][..], &["--check"], &["--fuzz", "5"], &["--check", "--fuzz", "6"]] {
+        run!(mode, client).clean();
+    }
+}
+
+#[test]
+fn a_kernel_is_refused_memory_that_is_not_mapped() {
+    let client = || {
+        let gpu = Gpu::new(0);
+        let pageable = [0f32; 8];
+        fill(&gpu, pageable.as_ptr() as u64, 1.0, 8).unwrap_err();
+    };
+    run!(["-n", "1"], client).found("is no device address, nor pinned host memory");
+}
+
+#[test]
+fn mapped_memory_read_before_the_kernel_is_waited_for_is_found() {
+    let client = || {
+        let gpu = Gpu::new(0);
+        let to = pinned(64);
+        fill(&gpu, on_device(to), 1.0, 64).unwrap();
+        println!("{}", to[3]);
+        gpu.stream.synchronize().unwrap();
+        assert_eq!(to[3], 1.0);
+    };
+    run!(["--check"], client).found("used a pinned buffer at offset 12 while a kernel was in flight: fill");
+}
+
+#[test]
+fn a_kernel_that_leaves_mapped_memory_is_found() {
+    let client = || {
+        let gpu = Gpu::new(0);
+        let to = pinned(64);
+        fill(&gpu, on_device(to), 1.0, 65).unwrap();
+        assert!(gpu.stream.synchronize().is_err());
+    };
+    run!(["--check"], client)
+        .told("thread [64, 0, 0]: illegal write of 4 bytes, 0 bytes behind the end of pinned");
+}
+
+/// A graph may outlive the memory.
+#[test]
+fn a_kernel_that_finds_its_mapped_memory_freed_is_found() {
+    let client = || {
+        let gpu = Gpu::new(0);
+        let to = pinned(64);
+        let p = on_device(to);
+        let s = gpu.stream.clone();
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        s.begin_capture(mode).unwrap();
+        fill(&gpu, p, 1.0, 64).unwrap();
+        let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+        let graph = s.end_capture(flags).unwrap().unwrap();
+        graph.launch().unwrap();
+        s.synchronize().unwrap();
+        assert_eq!(to[63], 1.0);
+        ok(unsafe { sys::cuMemFreeHost(to.as_mut_ptr().cast()) });
+        graph.launch().unwrap();
+        assert!(s.synchronize().is_err());
+    };
+    run!(["-n", "1"], client).told("pinned host memory that was freed");
 }

@@ -52,6 +52,14 @@ fn registered_buffers_end_before_their_communicator_and_memory() {
             }
             // An abort cleans up by itself.
             Ok("aborted") => rank.abort(),
+            Ok("freed after") => {
+                rank.abort();
+                let want = match std::env::var("VGPU_NCCL_VERSION").as_deref() {
+                    Ok("22500") => OK,
+                    _ => Code::ncclInvalidUsage,
+                };
+                assert_eq!(free(own), want);
+            }
             _ => {
                 assert_eq!(deregister(&rank, handle), OK);
                 rank.destroy();
@@ -62,9 +70,16 @@ fn registered_buffers_end_before_their_communicator_and_memory() {
     };
     Body::here().run(body).is_clean();
     Body::here().env("VGPU_TEST_MISTAKE", "aborted").run(body).is_clean();
+    // Up to 2.25 an abort returns when its work is over.
+    Body::here()
+        .env("VGPU_TEST_MISTAKE", "freed after")
+        .env("VGPU_NCCL_VERSION", "22500")
+        .run(body)
+        .is_clean();
     for (what, words) in [
         ("leaked", "ncclCommDestroy, but 1 buffers are still registered"),
         ("freed", "is still registered with the communicator of rank 0"),
+        ("freed after", "of rank 0, which was aborted: NCCL ends its work in the background"),
         ("plainly", "memory from ncclMemAlloc is freed by ncclMemFree"),
     ] {
         Body::here().env("VGPU_TEST_MISTAKE", what).run(body).has_finding(words);
@@ -103,4 +118,29 @@ fn ranks_register_alike() {
     ] {
         Body::here().env("VGPU_TEST_MISTAKE", what).run(body).has_finding(words);
     }
+}
+
+/// ncclMemAlloc takes whole pages of cuMemCreate.
+#[test]
+fn memory_is_given_in_steps_of_2_mib() {
+    let body = || {
+        let rank = join(unique_id(), 1, 0, 0).unwrap();
+        let free_memory = || {
+            let (mut now, mut total) = (0, 0);
+            // SAFETY: the pointers are good.
+            let got = unsafe { driver::cuMemGetInfo_v2(&mut now, &mut total) };
+            assert_eq!(got, driver::CUresult::CUDA_SUCCESS);
+            now
+        };
+        let before = free_memory();
+        for (bytes, steps) in [(1, 1), (2 << 20, 1), ((2 << 20) + 1, 2)] {
+            let own = allocate(bytes);
+            assert_eq!(before - free_memory(), steps * (2 << 20), "{bytes} bytes");
+            assert_eq!(free(own), OK);
+            assert_eq!(free_memory(), before);
+        }
+        rank.destroy();
+        done();
+    };
+    Body::here().run(body).is_clean();
 }

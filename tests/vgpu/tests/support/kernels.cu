@@ -25,6 +25,38 @@ KERNEL block_sum(const float *x, float *y, int barrier) {
   if (t == 0) *y = s[0];
 }
 
+// Static shared memory: 40 KiB, 1 KiB of a function and 16 bytes, none. What nothing reads counts for nothing.
+static __device__ __noinline__ float reversed(float v) {
+  __shared__ float part[256];
+  part[threadIdx.x] = v;
+  __syncthreads();
+  return part[blockDim.x - 1 - threadIdx.x];
+}
+template <int N> static __device__ __forceinline__ float folded(float v) {
+  __shared__ float tile[N];
+  tile[(threadIdx.x * 7) % N] = v;
+  __syncthreads();
+  return tile[(N - 1 - threadIdx.x) % N];
+}
+KERNEL static_40k(float *p) { p[threadIdx.x] = folded<10240>(p[threadIdx.x]); }
+KERNEL static_1k(float *p) {
+  __shared__ float first[4];
+  if (threadIdx.x < 4) first[threadIdx.x] = p[threadIdx.x];
+  __syncthreads();
+  p[threadIdx.x] = reversed(p[threadIdx.x]) + first[threadIdx.x & 3];
+}
+KERNEL static_none(float *p) {
+  if (p == nullptr && blockDim.x == 0) p[0] = 1;
+  else p[threadIdx.x] += 1;
+}
+
+template <class T> static __device__ T neighbour(T v) {
+  __shared__ T part[64];
+  part[threadIdx.x] = v;
+  return part[threadIdx.x ^ 32];
+}
+KERNEL template_race(float *p) { p[threadIdx.x] = neighbour(p[threadIdx.x]); }
+
 KERNEL misaligned(float *p) { *(double *)(p + 1) = 1; }
 
 // Lane 0 waits for the block, the other lanes of its warp wait for lane 0.

@@ -1,0 +1,135 @@
+//! Host memory that kernels write to directly: a few numbers that the host reads a step late.
+//!
+//! A copy to host memory is a call of the driver, or a node of a graph, of its own. A kernel that runs anyway writes a few numbers to
+//! mapped memory on its way, and the host waits for an event after it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cudarc::driver::sys;
+
+use super::foreign_memory::Unused;
+use super::memory::Pinned;
+use super::{CudaSlice, Event, Gpu, check_driver};
+use crate::Result;
+
+/// Page-locked host memory at a device address.
+#[derive(Debug)]
+pub struct Mapped {
+    /// Taken when it is dropped.
+    host: Option<Pinned>,
+    device_ptr: sys::CUdeviceptr,
+    gpu: &'static Gpu,
+    /// After the work that writes to it.
+    written: Event,
+    /// Whether all work that was given the address comes before the event.
+    is_recorded: AtomicBool,
+    /// Number of captures begun when it was allocated.
+    n_captures: u64,
+}
+
+impl Mapped {
+    /// Allocates `bytes` zero bytes.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::OutOfMemory`]; [`crate::KernelError::Cuda`].
+    pub fn new(gpu: &'static Gpu, bytes: usize) -> Result<Self> {
+        let n_captures = gpu.graphs.n_begun();
+        let (host, device_ptr) = Pinned::mapped(gpu, bytes)?;
+        Ok(Mapped {
+            host: Some(host),
+            device_ptr,
+            gpu,
+            written: Event::new(gpu)?,
+            is_recorded: AtomicBool::new(true),
+            n_captures,
+        })
+    }
+
+    /// The GPU whose kernels write to it.
+    pub fn gpu(&self) -> &'static Gpu {
+        self.gpu
+    }
+
+    /// Length in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.host().len_bytes()
+    }
+
+    /// The device address of the first byte, for work on the compute stream.
+    pub(crate) fn device_ptr(&self) -> sys::CUdeviceptr {
+        self.is_recorded.store(false, Ordering::Relaxed);
+        self.device_ptr
+    }
+
+    /// Enqueues a copy of `from` to byte `start` on, where no kernel writes these bytes.
+    ///
+    /// # Panics
+    /// If it does not fit.
+    pub(crate) fn copy_from(&self, from: CudaSlice<'_>, start: usize) -> Result<()> {
+        assert!(start + from.len_bytes() <= self.len_bytes(), "{} bytes from {start} on", from.len_bytes());
+        self.gpu.bind()?;
+        self.is_recorded.store(false, Ordering::Relaxed);
+        let (to, stream) = (self.host().as_ptr().wrapping_add(start), self.gpu.compute().raw());
+        // SAFETY: both sides hold that many bytes. This memory is freed after the copy, device memory freed and written after it in the
+        // stream.
+        let copied = unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from.ptr(), from.len_bytes(), stream) };
+        check_driver(self.gpu.index(), "cuMemcpyDtoHAsync", copied.result())
+    }
+
+    /// Records that all work which writes to it was enqueued on the compute stream, or replayed there as part of a graph.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`].
+    pub fn record(&mut self) -> Result<()> {
+        self.written.record(self.gpu.compute())?;
+        *self.is_recorded.get_mut() = true;
+        Ok(())
+    }
+
+    /// Whether [`Mapped::wait`] would not block.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`].
+    pub fn is_there(&self) -> Result<bool> {
+        self.written.is_done()
+    }
+
+    /// Waits for the work before the last [`Mapped::record`].
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`], also for failed earlier work of the device.
+    pub fn wait(&self) -> Result<()> {
+        self.written.synchronize()
+    }
+
+    /// Reads `N` elements from byte `start` on: those of the last step whose work [`Mapped::wait`] covered.
+    ///
+    /// # Panics
+    /// If they do not lie within the memory, or `start` is no multiple of the element's size.
+    pub fn read<T: bytemuck::Pod, const N: usize>(&self, start: usize) -> [T; N] {
+        assert!(start + N * size_of::<T>() <= self.len_bytes(), "{N} elements from byte {start} on");
+        let from = self.host().as_ptr().wrapping_add(start).cast::<T>();
+        assert!(from.is_aligned(), "{start} is no multiple of {}", size_of::<T>());
+        // SAFETY: the elements lie within the memory, aligned, and any bytes are a value of a plain type. The access is volatile, because
+        // a replayed graph may write to it at any time.
+        std::array::from_fn(|i| unsafe { from.wrapping_add(i).read_volatile() })
+    }
+
+    fn host(&self) -> &Pinned {
+        self.host.as_ref().expect("taken when dropped")
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // No kernel may write to freed memory; errors surface elsewhere.
+        let _ = match *self.is_recorded.get_mut() {
+            true => self.written.synchronize(),
+            false => self.gpu.compute().synchronize(),
+        };
+        if let Some(host) = self.host.take() {
+            // A graph that may be replayed may use the address.
+            self.gpu.graphs.free_or_keep(self.gpu, Unused::Host(host), self.n_captures);
+        }
+    }
+}
