@@ -99,6 +99,11 @@ fn nan_wins_and_nothing_has_a_sum_but_no_largest() {
         assert_eq!(x.argmax(None).unwrap().item::<i64>().unwrap(), 4321);
         let columns = x.reshape(&[2500, 2]).unwrap();
         assert_eq!(columns.argmax(0).unwrap().to_vec::<i64>().unwrap(), [2161, 2160]);
+        let rows = x.reshape(&[100, 50]).unwrap();
+        for best in [rows.max(1).unwrap(), rows.min(1).unwrap()] {
+            let best = best.to_vec::<f32>().unwrap();
+            assert!(best.iter().enumerate().all(|(row, v)| v.is_nan() == (row == 4321 / 50)));
+        }
         let nothing = Tensor::zeros(&[0, 2], DType::F32, device).unwrap();
         assert_eq!(nothing.sum(0).unwrap().to_vec::<f32>().unwrap(), [0.0, 0.0]);
         assert!(nothing.mean(None).unwrap().item::<f32>().unwrap().is_nan());

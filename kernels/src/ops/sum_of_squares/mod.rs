@@ -56,6 +56,7 @@ mod tests {
     use half::{bf16, f16};
 
     use super::*;
+    use crate::cpu::threads::join_pool;
     use crate::ops::testing::{devices, random, rounded, tensor};
     use crate::{Device, Element};
 
@@ -114,6 +115,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_number_of_threads_changes_no_bit() {
+        let x = random::<f32>(2_200_003, 1);
+        let [one, two, three] = [1, 2, 3].map(|n_threads| {
+            let compute = || {
+                join_pool(n_threads).unwrap();
+                run(&x, 0, None, Device::Cpu).to_bits()
+            };
+            std::thread::scope(|scope| scope.spawn(compute).join().unwrap())
+        });
+        assert!(one == two && one == three);
     }
 
     #[test]

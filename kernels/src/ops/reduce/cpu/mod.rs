@@ -1,0 +1,233 @@
+//! In chunks of a size that depends on the shape only, whose results are combined in order: so any number of threads gives the
+//! same bits.
+
+mod columns;
+mod rows;
+
+use half::{bf16, f16};
+
+use self::columns::Columns;
+use self::rows::{SHORT, row, short_rows};
+use super::{Layout, ReduceOp};
+use crate::cpu::cell::{Block, Cell, with_cells};
+use crate::cpu::threads::{SharedMut, for_parts};
+use crate::{DType, Element, Result, TensorMut, TensorRef};
+
+/// Elements per chunk.
+const CHUNK: usize = 1 << 16;
+/// Elements per chunk of columns: many, since each chunk leaves a result per column.
+const COLUMNS_CHUNK: usize = 1 << 18;
+/// Elements of a row that are in the L1 cache at a time.
+const BLOCK: usize = Block::<f32>::LEN;
+/// Elements per thread below which a second thread does not pay off.
+const MIN_PART: usize = 1 << 15;
+
+/// Cells whose reductions are in f64 (floats) or i64.
+trait ReduceCell: Cell {
+    type Wide: Wide;
+    fn wide(number: Self::Number) -> Self::Wide;
+    fn of_wide(wide: Self::Wide) -> Self;
+}
+
+/// The type of sums.
+trait Wide: Element + Copy {
+    fn add(self, other: Self) -> Self;
+    fn square(self) -> Self;
+    /// The result, given the sum (of squares) over `len` elements.
+    fn finish(self, op: ReduceOp, len: usize) -> Self;
+    /// Sum of integers; unused for floats.
+    fn integer(self) -> i64;
+}
+
+impl Wide for f64 {
+    #[inline(always)]
+    fn add(self, other: f64) -> f64 {
+        self + other
+    }
+    #[inline(always)]
+    fn square(self) -> f64 {
+        self * self
+    }
+    fn finish(self, op: ReduceOp, len: usize) -> f64 {
+        match op {
+            ReduceOp::Mean => self / len as f64,
+            ReduceOp::Norm => self.sqrt(),
+            _ => self,
+        }
+    }
+    fn integer(self) -> i64 {
+        self as i64
+    }
+}
+
+impl Wide for i64 {
+    #[inline(always)]
+    fn add(self, other: i64) -> i64 {
+        self.wrapping_add(other)
+    }
+    #[inline(always)]
+    fn square(self) -> i64 {
+        self.wrapping_mul(self)
+    }
+    fn finish(self, _: ReduceOp, _: usize) -> i64 {
+        self
+    }
+    fn integer(self) -> i64 {
+        self
+    }
+}
+
+macro_rules! reduce_cells {
+    ($wide:ident, $v:ident => { $($t:ty => $narrowed:expr),* $(,)? }) => {
+        $(impl ReduceCell for $t {
+            type Wide = $wide;
+            #[inline(always)]
+            fn wide(number: Self::Number) -> $wide {
+                number.into()
+            }
+            fn of_wide($v: $wide) -> $t {
+                $narrowed
+            }
+        })*
+    };
+}
+reduce_cells!(f64, v => {
+    f32 => v as f32,
+    f64 => v,
+    bf16 => Element::from_f64(v),
+    f16 => Element::from_f64(v),
+});
+reduce_cells!(i64, v => { i64 => v, i32 => v as i32, u8 => v as u8 });
+
+/// The result over some of the elements.
+#[derive(Clone, Copy)]
+struct Partial<W> {
+    value: W,
+    /// Index of the value along the axis, for [`ReduceOp::ArgMax`].
+    index: i64,
+}
+
+impl<W: Wide> Partial<W> {
+    /// Both results, of which `self` is over earlier elements.
+    fn and(self, op: ReduceOp, later: Self) -> Self {
+        match op {
+            ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Norm => {
+                Partial { value: self.value.add(later.value), ..self }
+            }
+            ReduceOp::Max | ReduceOp::Min | ReduceOp::ArgMax => {
+                if wins(op, later.value, self.value) {
+                    later
+                } else {
+                    self
+                }
+            }
+        }
+    }
+}
+
+/// Whether `later` replaces `best`: it is larger (smaller for the minimum), or NaN and `best` is not.
+#[inline(always)]
+#[allow(clippy::eq_op)] // NaN differs from itself.
+fn wins<N: Copy + PartialOrd>(op: ReduceOp, later: N, best: N) -> bool {
+    let is_better = if op == ReduceOp::Min { later < best } else { later > best };
+    is_better | ((later != later) & (best == best))
+}
+
+/// The larger (smaller for the minimum) of two numbers, of which `best` is the earlier.
+#[inline(always)]
+fn better<N: Copy + PartialOrd>(op: ReduceOp, best: N, later: N) -> N {
+    if wins(op, later, best) { later } else { best }
+}
+
+/// `out = op(x)`.
+pub(super) fn reduce(op: ReduceOp, x: TensorRef<'_>, layout: Layout, out: TensorMut<'_>) -> Result<()> {
+    let (name, dtype) = (op.name(), x.dtype());
+    let bytes = x.as_bytes(name, "a")?;
+    with_cells!(dtype, C => {
+        let x: &[C] = bytemuck::cast_slice(bytes);
+        let len = layout.len;
+        if op == ReduceOp::ArgMax {
+            run(op, x, layout, out.into_slice::<i64>(name, "out")?, |p| p.index);
+        } else if op == ReduceOp::Sum && !dtype.is_float() {
+            run(op, x, layout, out.into_slice::<i64>(name, "out")?, |p| p.value.integer());
+        } else {
+            let out = bytemuck::cast_slice_mut(out.into_bytes(name, "out")?);
+            run(op, x, layout, out, |p| C::of_wide(p.value.finish(op, len)));
+        }
+        Ok(())
+    })
+}
+
+/// Reduces chunk by chunk, and writes `finish` of each result.
+fn run<C: ReduceCell, D: Element>(
+    op: ReduceOp,
+    x: &[C],
+    Layout { outer, len, inner }: Layout,
+    out: &mut [D],
+    finish: impl Fn(Partial<C::Wide>) -> D + Sync,
+) {
+    let nothing = Partial { value: C::Wide::ZERO, index: 0 };
+    if len == 0 || out.is_empty() {
+        return out.fill(finish(nothing));
+    }
+    let tile = inner.min(BLOCK);
+    let chunk = if inner == 1 { CHUNK } else { COLUMNS_CHUNK };
+    let (n_tiles, chunk_rows) = (inner.div_ceil(tile), chunk.div_ceil(tile).min(len));
+    let n_chunks = len.div_ceil(chunk_rows);
+    // The results of chunks, by outer index, chunk and inner index; of one chunk they are the results.
+    let mut partials = vec![nothing; if n_chunks > 1 { outer * n_chunks * inner } else { 0 }];
+    let shared_partials = SharedMut::new(&mut partials);
+    let shared_out = SharedMut::new(out);
+    let n_tasks = outer * n_chunks * n_tiles;
+    for_parts(n_tasks, MIN_PART.div_ceil(chunk_rows * tile), 1, |part| {
+        if inner == 1
+            && len <= SHORT
+            && outer >= 4
+            && op != ReduceOp::ArgMax
+            && let Some(numbers) = C::as_numbers(&x[part.start * len..part.end * len])
+        {
+            // SAFETY: within `out`, and these rows are this part's alone.
+            let out = unsafe { shared_out.slice(part) };
+            let write = |row: usize, value| out[row] = finish(Partial { value, index: 0 });
+            return short_rows::<C>(op, numbers, len, write);
+        }
+        let mut columns = Columns::<C>::new();
+        for task in part {
+            let (o, chunk, column) =
+                (task / n_tiles / n_chunks, task / n_tiles % n_chunks, task % n_tiles * tile);
+            let rows = chunk * chunk_rows..((chunk + 1) * chunk_rows).min(len);
+            let n_columns = tile.min(inner - column);
+            let first = (o * len + rows.start) * inner + column;
+            let one;
+            let results = if inner == 1 {
+                one = [row(op, &x[first..first + rows.len()], rows.start as i64, &mut columns.block)];
+                &one[..]
+            } else {
+                columns.reduce(op, &x[first..], inner, rows, n_columns)
+            };
+            if n_chunks > 1 {
+                let start = (o * n_chunks + chunk) * inner + column;
+                // SAFETY: within `partials`, and these results are this task's alone.
+                unsafe { shared_partials.slice(start..start + n_columns) }.copy_from_slice(results);
+            } else {
+                let start = o * inner + column;
+                // SAFETY: within `out`, and these results are this task's alone.
+                let out = unsafe { shared_out.slice(start..start + n_columns) };
+                for (out, &result) in out.iter_mut().zip(results) {
+                    *out = finish(result);
+                }
+            }
+        }
+    });
+    if n_chunks > 1 {
+        let of_outer = partials.chunks_exact_mut(n_chunks * inner);
+        for (partials, out) in of_outer.zip(out.chunks_exact_mut(inner)) {
+            // Chunk by chunk, so that memory is read in its order.
+            let (results, later) = partials.split_at_mut(inner);
+            for chunk in later.chunks_exact(inner) {
+                results.iter_mut().zip(chunk).for_each(|(result, &later)| *result = result.and(op, later));
+            }
+            out.iter_mut().zip(results).for_each(|(out, &mut result)| *out = finish(result));
+        }
+    }
+}
