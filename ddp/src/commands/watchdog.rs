@@ -30,6 +30,7 @@ pub(super) enum Watched {
 impl Watched {
     fn hint(&self) -> &'static str {
         match self {
+            Watched::Run(run) if run.is_complete() => "\nhint: the run is complete, and its model is saved",
             Watched::Run(_) => {
                 "\nhint: the same command with `--resume auto` continues from the newest checkpoint"
             }
@@ -75,8 +76,11 @@ impl LossReport for Report {
         let Certificate { text, device, last_operations, reports, step } = certificate;
         match (&self.watched, *reports) {
             (Watched::Run(failed), Some(rank)) => {
-                let failed = FailedRun { step: *step, ..failed.clone() };
-                failed.write(exit_code::RESTARTABLE, rank, &format!("{text}{}", self.watched.hint()));
+                failed.at(*step).write(
+                    exit_code::RESTARTABLE,
+                    rank,
+                    &format!("{text}{}", self.watched.hint()),
+                );
             }
             (Watched::Run(_), None) => {}
             (Watched::Other(unfinished), _) => unfinished.end(),

@@ -135,6 +135,44 @@ fn a_rank_that_died_is_named() {
     assert_named("KILL", 3, 0, "died: its connection closed without a goodbye");
 }
 
+/// Kills `victim` once the run is complete, before it has left the others; returns its stderr and last event, or None if it had left.
+fn killed_after_the_end(victim: usize) -> Option<(String, Value)> {
+    let folder = temp_dir();
+    let out = folder.path().join("out");
+    let args = ["train", "--out", out.to_str().unwrap(), "--threads", "1", "--set", "train.epochs=20"];
+    let job = start(ranks(2, &args));
+    let wait_for = |name: &str| {
+        while std::fs::metadata(out.join(name)).map_or(0, |file| file.len()) == 0 {
+            assert!(job.started.elapsed() < Duration::from_secs(60), "no {name} within a minute");
+            std::thread::yield_now();
+        }
+    };
+    wait_for("metrics.jsonl");
+    let pids = pids(&job);
+    assert_eq!(pids.len(), 2);
+    wait_for("done.json");
+    let kill =
+        Command::new("sh").args(["-c", &format!("kill -KILL {} 2>&1", pids[victim])]).output().unwrap();
+    let outcome = job.wait();
+    let events = std::fs::read_to_string(out.join("metrics.jsonl")).unwrap();
+    let last = serde_json::from_str(events.lines().last().unwrap()).unwrap();
+    (kill.status.success() && !outcome.status.success()).then_some((outcome.stderr, last))
+}
+
+/// The events do not end as those of a failed run: its model and all else is there.
+#[test]
+fn a_rank_that_dies_after_the_run_is_complete_fails_nothing() {
+    for victim in [0, 1] {
+        let (stderr, last) = (0..20).find_map(|_| killed_after_the_end(victim)).expect("killed in time");
+        assert_eq!(last["event"], "end", "{last}\n{stderr}");
+        // Rank 0, which completed the run, knows so without a look at its folder.
+        if victim == 1 && stderr.contains("error: rank 1 ") {
+            let hint = stderr.split_once("\nhint: ").unwrap().1;
+            assert!(hint.starts_with("the run is complete, and its model is saved"), "{stderr}");
+        }
+    }
+}
+
 #[test]
 fn a_frozen_rank_is_named() {
     assert_named("STOP", 3, 1, "is frozen or cut off: nothing was heard of it for ");

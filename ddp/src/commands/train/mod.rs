@@ -59,7 +59,7 @@ pub fn train(world: &World, log: &Log, signals: &StopSignals, args: &TrainArgs) 
     let _span = info_span!("run", rank, world_size, run_name = field::Empty).entered();
     let stdout = args.json.then(EventStream::stdout).transpose();
     let stdout = stdout.map_err(|source| Error::Report(ReportError::Stdout { source }))?;
-    let mut failed = FailedRun { stdout, ..FailedRun::default() };
+    let mut failed = FailedRun::new(stdout);
     match run(world, log, signals, args, &mut failed) {
         Err(Stop::Failed(stop)) => Err(Stop::FailedRun(stop, Box::new(failed))),
         ended => ended,
@@ -317,8 +317,9 @@ impl<'w> Run<'w> {
         // Last of all: it says that nothing of the run is missing.
         if let Some(folder) = &folder {
             let path = folder.path();
-            Done { run_id: run_id::read(path), job_id: args.job_id.clone(), step: trainer.n_steps() }
-                .write(path)?;
+            let done =
+                Done { run_id: run_id::read(path), job_id: args.job_id.clone(), step: trainer.n_steps() };
+            failed.complete(|| done.write(path))?;
         }
         Ok(())
     }
