@@ -306,8 +306,8 @@ pub struct EvalArgs {
     pub metrics: Vec<String>,
 
     /// Measure how much the model relies on each column: how much worse the metric gets when the column's values are permuted over
-    /// the rows. Takes one evaluation per column and repeat. The metric is that of --metrics (one name), by default the one that
-    /// the run judged by, or accuracy or R² where that is the loss
+    /// the rows. Takes one evaluation per column and repeat. The metric is that of --metrics (one name, or HEAD.NAME), by default the
+    /// one that the run judged by, or accuracy or R² where that is the loss
     #[arg(long)]
     pub importance: bool,
 

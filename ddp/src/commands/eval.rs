@@ -98,11 +98,12 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
     Ok(world.collective_result(printed)?)
 }
 
-/// The metrics that the arguments ask for, or else those of the run's last evaluation.
+/// The metrics that the arguments ask for, or else those of the run's last evaluation; an importance has a metric of its own.
 fn request(args: &EvalArgs, config: &Config) -> Result<MetricRequest> {
     let task = config.data.task;
     let metrics = match &args.metrics[..] {
         [] => config.metrics()[1],
+        _ if args.importance => MetricSet::default(),
         names => {
             MetricSet::of_names(names, task).map_err(|unknown| Error::UnknownMetric(Box::new(unknown)))?
         }

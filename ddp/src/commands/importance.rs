@@ -8,7 +8,10 @@ use tracing::{info, warn};
 use crate::cli::EvalArgs;
 use crate::commands::eval_report::EvalReport;
 use crate::commands::importance_report::ImportanceReport;
-use crate::config::{Config, DataConfig, Datetime, EvalMetric, MetricSet, MetricTable, Task};
+use crate::config::{
+    Config, DataConfig, Datetime, EvalMetric, HeadConfig, JudgeMetric, MetricSet, MetricTable, Task,
+    UnknownMetric, nearest,
+};
 use crate::data::UserColumn;
 use crate::error::{Error, Result};
 use crate::exit::Stop;
@@ -20,24 +23,62 @@ use crate::train::importance::{EvalSetup, ImportanceOptions, permutation_importa
 /// the loss.
 ///
 /// # Errors
-/// [`Error::ImportanceMetrics`] for several names or a table.
-pub(super) fn metric(args: &EvalArgs, config: &Config) -> Result<EvalMetric> {
+/// [`Error::ImportanceMetrics`] for several names or a table; [`Error::UnknownMetric`].
+pub(super) fn metric(args: &EvalArgs, config: &Config) -> Result<JudgeMetric> {
     let Config { train, checkpoint, data, .. } = config;
-    let usual = match data.task {
+    let usual = usual_metric(data.task);
+    let stops_by = (train.early_stop_patience > 0).then_some(&train.early_stop_metric);
+    let judge = stops_by.or(checkpoint.keep_best.as_ref());
+    let judge = judge.filter(|judge| **judge != EvalMetric::Loss.into());
+    match &args.metrics[..] {
+        [] => Ok(judge.cloned().unwrap_or(usual.into())),
+        [name] => match name.rsplit_once('.').filter(|_| !data.heads.is_empty()) {
+            Some((head, metric)) => {
+                let head = head_of_name(name, head, &data.heads)?;
+                let metric = one_metric(args, metric, head.task, &format!("{}.", head.name))?;
+                Ok(JudgeMetric { head: Some(head.name.clone()), metric })
+            }
+            None => match (one_metric(args, name, data.task, "")?, &data.heads[..]) {
+                (metric, []) | (metric @ EvalMetric::Loss, _) => Ok(metric.into()),
+                (_, [head, ..]) => {
+                    let usual = short(usual_metric(head.task));
+                    let hint = format!("metrics of a head are written as {}.{usual}", head.name);
+                    Err(no_metric_of_a_head(name, &data.heads, hint))
+                }
+            },
+        },
+        _ => Err(not_one(args, short(usual).to_owned())),
+    }
+}
+
+/// The metric that people read most.
+fn usual_metric(task: Task) -> EvalMetric {
+    match task {
         Task::Regression => EvalMetric::R2,
         Task::Classification | Task::Multilabel => EvalMetric::Accuracy,
         Task::Heads => EvalMetric::Loss,
-    };
-    let stops_by = (train.early_stop_patience > 0).then_some(&train.early_stop_metric);
-    let judge = stops_by.or(checkpoint.keep_best.as_ref()).filter(|judge| judge.head.is_none());
-    let judge = judge.map(|judge| judge.metric).filter(|metric| *metric != EvalMetric::Loss);
-    let [name] = &args.metrics[..] else {
-        return match args.metrics.is_empty() {
-            true => Ok(judge.unwrap_or(usual)),
-            false => Err(not_one(args, usual)),
-        };
-    };
-    let named = MetricSet::of_names(std::slice::from_ref(name), data.task)
+    }
+}
+
+/// The head that `name`, which is that of a head and a metric, begins with.
+fn head_of_name<'a>(name: &str, head: &str, heads: &'a [HeadConfig]) -> Result<&'a HeadConfig> {
+    heads.iter().find(|of| of.name == head).ok_or_else(|| {
+        let nearest = nearest(head, heads.iter().map(|head| head.name.as_str()));
+        let hint = nearest.map(|name| format!("did you mean the head {name}?"));
+        let hint = hint.unwrap_or_else(|| "write the name of a head, a point and a metric".to_owned());
+        no_metric_of_a_head(name, heads, hint)
+    })
+}
+
+fn no_metric_of_a_head(name: &str, heads: &[HeadConfig], hint: String) -> Error {
+    let names = heads.iter().map(|head| format!("{}.METRIC", head.name));
+    let expected = std::iter::once("loss".to_owned()).chain(names).collect::<Vec<_>>().join(", ");
+    Error::UnknownMetric(Box::new(UnknownMetric { name: name.to_owned(), expected, hint }))
+}
+
+/// The metric with this name, in an evaluation of this task; `place` stands before the names of such metrics.
+fn one_metric(args: &EvalArgs, name: &str, task: Task, place: &str) -> Result<EvalMetric> {
+    let named = MetricSet::of_names(&[name.to_owned()], task)
         .map_err(|unknown| Error::UnknownMetric(Box::new(unknown)))?;
     let found: Vec<EvalMetric> =
         EvalMetric::ALL.iter().copied().filter(|metric| named.has(*metric)).collect();
@@ -45,13 +86,16 @@ pub(super) fn metric(args: &EvalArgs, config: &Config) -> Result<EvalMetric> {
     // The loss is in every set.
     match found[..] {
         [metric] | [EvalMetric::Loss, metric] if !has_table => Ok(metric),
-        _ => Err(not_one(args, usual)),
+        _ => Err(not_one(args, format!("{place}{}", short(usual_metric(task))))),
     }
 }
 
-fn not_one(args: &EvalArgs, usual: EvalMetric) -> Error {
-    let example = usual.name().trim_start_matches("eval_").to_owned();
+fn not_one(args: &EvalArgs, example: String) -> Error {
     Error::ImportanceMetrics { names: args.metrics.join(","), example }
+}
+
+fn short(metric: EvalMetric) -> &'static str {
+    metric.name().trim_start_matches("eval_")
 }
 
 /// Rows and model of a measurement, for its report.
@@ -67,7 +111,7 @@ pub(super) fn measure(
     log: &Log,
     args: &EvalArgs,
     setup: EvalSetup<'_>,
-    metric: EvalMetric,
+    metric: JudgeMetric,
     subject: &Subject<'_>,
 ) -> Result<(), Stop> {
     let rows = setup.rows.clone();
@@ -91,7 +135,7 @@ pub(super) fn measure(
             bar.advance(n_rows as u64);
         }
     };
-    let importance = permutation_importance(world, setup, &columns, options, done)?;
+    let importance = permutation_importance(world, setup, &columns, &options, done)?;
     drop(bar);
     let printed = match world.rank().0 {
         0 => {
@@ -107,7 +151,7 @@ pub(super) fn measure(
                     model: subject.model,
                 },
                 columns: &importance.columns,
-                options,
+                options: &options,
             };
             print_result(&if args.json { report.to_json() } else { report.to_text() })
         }

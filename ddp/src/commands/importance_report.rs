@@ -17,7 +17,7 @@ pub(super) struct ImportanceReport<'a> {
     /// The columns, most important first.
     pub(super) columns: &'a [ColumnImportance],
     /// Measured importance.
-    pub(super) options: ImportanceOptions,
+    pub(super) options: &'a ImportanceOptions,
 }
 
 impl ImportanceReport<'_> {
@@ -27,19 +27,19 @@ impl ImportanceReport<'_> {
 
     pub(super) fn to_text(&self) -> String {
         let ImportanceOptions { metric, n_repeats, seed } = self.options;
-        let value = self.of.metrics.get(metric).unwrap_or(f64::NAN);
+        let value = self.of.metrics.of_judge(metric).unwrap_or(f64::NAN);
         let line = |column: &ColumnImportance| {
             vec![column.column.clone(), number(column.mean()), number(column.standard_deviation())]
         };
         let lines: Vec<_> = self.columns.iter().map(line).collect();
-        let title = format!("{} of {}", direction(metric), metric.title());
+        let title = format!("{} of {}", direction(metric.metric), metric.title());
         format!(
             "{}\n\n{} {}, in {}\nmean and deviation over {n_repeats} permutations of each column, seed {seed}\n\n{}\n\
              Positive: the model relies on the column. Around 0: it does not.\n",
             self.of.headline(),
             metric.title(),
             number(value),
-            unit(metric),
+            unit(metric.metric),
             table(&["<column", &title, "deviation"], &lines),
         )
     }
@@ -49,12 +49,12 @@ impl Serialize for ImportanceReport<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let ImportanceOptions { metric, n_repeats, seed } = self.options;
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("metric", metric.name())?;
-        map.serialize_entry("unit", unit(metric))?;
-        map.serialize_entry("direction", direction(metric))?;
-        map.serialize_entry("baseline", &self.of.metrics.get(metric))?;
-        map.serialize_entry("repeats", &n_repeats)?;
-        map.serialize_entry("seed", &seed)?;
+        map.serialize_entry("metric", &metric.to_string())?;
+        map.serialize_entry("unit", unit(metric.metric))?;
+        map.serialize_entry("direction", direction(metric.metric))?;
+        map.serialize_entry("baseline", &self.of.metrics.of_judge(metric))?;
+        map.serialize_entry("repeats", n_repeats)?;
+        map.serialize_entry("seed", seed)?;
         map.serialize_entry("importance", &self.columns.iter().map(Figures::of).collect::<Vec<_>>())?;
         map.serialize_entry("rows", &self.of.rows)?;
         if let Some(skipped) = self.of.skipped_rows {

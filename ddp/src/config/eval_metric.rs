@@ -287,6 +287,14 @@ pub struct JudgeMetric {
     pub metric: EvalMetric,
 }
 
+impl JudgeMetric {
+    /// The name in texts: "accuracy", or "accuracy of species".
+    pub fn title(&self) -> String {
+        let title = self.metric.title();
+        self.head.as_ref().map_or_else(|| title.to_owned(), |head| format!("{title} of {head}"))
+    }
+}
+
 impl From<EvalMetric> for JudgeMetric {
     fn from(metric: EvalMetric) -> Self {
         JudgeMetric { head: None, metric }

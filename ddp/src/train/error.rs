@@ -6,7 +6,7 @@ use ddp_comm::CommError;
 use ddp_kernels::KernelError;
 
 use crate::checkpoint::CheckpointError;
-use crate::config::{ConfigError, EvalMetric};
+use crate::config::{ConfigError, JudgeMetric};
 use crate::data::DataError;
 use crate::data_parallel::ExchangeError;
 use crate::data_parallel::replica_check::ReplicaDifferences;
@@ -163,7 +163,7 @@ pub enum TrainError {
     )]
     MetricUndefined {
         /// The metric.
-        metric: EvalMetric,
+        metric: JudgeMetric,
         /// The rows' source.
         source_name: String,
     },

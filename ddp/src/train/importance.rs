@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ddp_comm::World;
 use ddp_kernels::KeyedPermutation;
 
-use crate::config::{EvalMetric, MetricSet};
+use crate::config::{JudgeMetric, MetricSet};
 use crate::data::loader::LoaderOptions;
 use crate::data::order::partition::EvalPartition;
 use crate::data::{ColumnValues, Dataset, Preprocessor, UserColumn, permuted_columns};
@@ -23,10 +23,10 @@ const PART_ROWS: usize = 256;
 const MAX_PARTS: usize = 240;
 
 /// A measurement of permutation importance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportanceOptions {
-    /// The metric that falls, or the error that grows.
-    pub metric: EvalMetric,
+    /// The metric that falls, or the error that grows, of all rows or of a head.
+    pub metric: JudgeMetric,
     /// Permutations of each column, at least 1.
     pub n_repeats: usize,
     /// Seed of the permutations.
@@ -94,16 +94,16 @@ pub fn permutation_importance(
     world: &World,
     setup: EvalSetup<'_>,
     columns: &[UserColumn],
-    options: ImportanceOptions,
+    options: &ImportanceOptions,
     mut done: impl FnMut(&str),
 ) -> Result<Importance, Stop> {
     let EvalSetup { model, loss, request, rows, preprocessor, loading } = setup;
-    let ImportanceOptions { metric, n_repeats, seed } = options;
+    let ImportanceOptions { metric: judge, n_repeats, seed } = options;
     let n_rows = rows.len();
     if n_rows < 2 {
         return Err(TrainError::TooFewRowsToPermute { source_name: rows.source().to_owned(), n_rows }.into());
     }
-    let request = MetricRequest { metrics: MetricSet::default().with(metric), ..request.clone() };
+    let request = request.clone().with_metrics(MetricSet::default().with(judge.metric));
     let n_parts = n_rows.div_ceil(PART_ROWS).min(MAX_PARTS);
     let partition = EvalPartition { n_parts, max_rows: usize::MAX };
     let mut metrics_of = |rows: Arc<dyn Dataset>, column: &str| {
@@ -112,21 +112,22 @@ pub fn permutation_importance(
         done(column);
         Ok::<_, TrainError>(metrics)
     };
-    let undefined = || TrainError::MetricUndefined { metric, source_name: rows.source().to_owned() };
+    let undefined =
+        || TrainError::MetricUndefined { metric: judge.clone(), source_name: rows.source().to_owned() };
     let baseline = metrics_of(rows.clone(), "")?;
-    let sign = if metric.grows() { 1.0 } else { -1.0 };
-    let value = baseline.get(metric).ok_or_else(undefined)?;
+    let sign = if judge.metric.grows() { 1.0 } else { -1.0 };
+    let value = baseline.of_judge(judge).ok_or_else(undefined)?;
     let mut found = Vec::with_capacity(columns.len());
     for UserColumn { name, columns } in columns {
         let values =
             Arc::new(ColumnValues::read(world, &**rows, columns.clone()).map_err(ddp_comm::Stop::convert)?);
         let worse = |repeat: usize| {
             let key = (columns.start as u64) << 32 | repeat as u64;
-            let permutation = KeyedPermutation::new(n_rows, seed, key);
+            let permutation = KeyedPermutation::new(n_rows, *seed, key);
             let metrics = metrics_of(permuted_columns(rows.clone(), values.clone(), permutation), name)?;
-            Ok(sign * (value - metrics.get(metric).ok_or_else(undefined)?))
+            Ok(sign * (value - metrics.of_judge(judge).ok_or_else(undefined)?))
         };
-        let repeats = (0..n_repeats).map(worse).collect::<Result<Vec<f64>>>()?;
+        let repeats = (0..*n_repeats).map(worse).collect::<Result<Vec<f64>>>()?;
         found.push(ColumnImportance { column: name.clone(), repeats });
     }
     // NaN last.

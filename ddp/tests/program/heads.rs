@@ -333,6 +333,58 @@ fn a_run_stops_and_keeps_its_best_by_the_metric_of_a_head() {
 }
 
 #[test]
+fn the_importance_of_columns_is_measured_by_the_metric_of_a_head() {
+    let folder = temp_dir();
+    let judged = "[train]\nepochs = 30\nbatch_size = 16\n";
+    let text = config(folder.path(), false, judged).replace("\"none\"", "\"ripe.roc_auc\"");
+    let run = train(1, &text, &[]);
+    let model = run.out();
+    let of_model = format!("eval --checkpoint {} --device cpu --json", model.display());
+    let eval: Value = serde_json::from_str(&run_line_ok(folder.path(), &of_model).stdout).unwrap();
+    let importance = |more: &str| -> Value {
+        let line = format!("{of_model} --importance {more}");
+        serde_json::from_str(&run_line_ok(folder.path(), &line).stdout).unwrap()
+    };
+    let size = importance("--metrics size.r2");
+    assert_eq!((&size["metric"], &size["direction"]), (&"size.eval_r2".into(), &"drop".into()));
+    assert_eq!(size["baseline"].as_f64(), Some(figure(&eval, "size", "eval_r2")));
+    let of_column = |name: &str| -> f64 {
+        let columns = size["importance"].as_array().unwrap();
+        columns.iter().find(|column| column["column"] == name).unwrap()["mean"].as_f64().unwrap()
+    };
+    // The grams are 300 a - 150 b: without one of them R² loses twice its share of the variance, 4 to 1.
+    let (a, b) = (of_column("a"), of_column("b"));
+    assert!((1.2..2.0).contains(&a) && (0.2..0.8).contains(&b) && of_column("b2") < 0.2, "{size}");
+    let text_of_it = run_line_ok(
+        folder.path(),
+        &format!("eval --checkpoint {} --importance --metrics size.r2", model.display()),
+    );
+    assert!(text_of_it.stdout.contains("drop of R² of size"), "{}", text_of_it.stdout);
+
+    assert_eq!(importance("--repeats 1")["metric"], "ripe.eval_roc_auc", "the run was judged by it");
+    let args = ["eval", "--checkpoint", model.to_str().unwrap(), "--device", "cpu", "--json", "--importance"];
+    let args = [&args[..], &["--metrics", "size.r2"]].concat();
+    let of_three: Value = serde_json::from_str(&run_ok(ranks(3, &args)).stdout).unwrap();
+    assert_eq!(of_three["importance"], size["importance"]);
+
+    for (name, parts) in [
+        (
+            "kid.accuracy",
+            ["`kid.accuracy` is no metric here, expected names of: loss, kind.METRIC", "head kind?"],
+        ),
+        ("accuracy", ["`accuracy` is no metric here", "metrics of a head are written as kind.accuracy"]),
+        (
+            "kind.default",
+            ["measures one metric, got --metrics kind.default", "such as --metrics kind.accuracy"],
+        ),
+        ("size.accuracy", ["`accuracy` is no metric here", "task \"regression\" does not give it"]),
+    ] {
+        let line = format!("eval --checkpoint {} --importance --metrics {name}", model.display());
+        refused(folder.path(), &line, &parts);
+    }
+}
+
+#[test]
 fn what_heads_can_not_be_is_refused() {
     let folder = temp_dir();
     let text = config(folder.path(), true, "").replace("missing_target = \"skip\"\n", "");

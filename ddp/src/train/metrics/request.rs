@@ -70,6 +70,16 @@ impl MetricRequest {
         self
     }
 
+    /// The same evaluation with these metrics, which each head gives as far as they fit its task.
+    #[must_use]
+    pub fn with_metrics(mut self, metrics: MetricSet) -> Self {
+        self.metrics = metrics;
+        for HeadRequest { request, .. } in &mut self.heads {
+            request.metrics = metrics.of_task(request.task);
+        }
+        self
+    }
+
     /// Name of an output's class, label or target: as the user wrote it where names are known.
     pub fn output_name(&self, output: usize) -> String {
         let name = self.names.as_ref().and_then(|names| names.get(output));
