@@ -7,7 +7,11 @@ use std::collections::VecDeque;
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ddp_kernels::cuda::{Download, Gpu, Graph, PinnedTensor, StreamKind, Timer, Upload};
+use ddp_kernels::cuda::{Download, Gpu, Graph, Mapped, PinnedTensor, StreamKind, Timer, Upload};
+use ddp_kernels::ops::{
+    LossSums, OptimizerKind, OptimizerParams, OptimizerTensors, STEP_SCALARS_LEN, STEP_SUMS_LEN, StepReport,
+    StepScalars, UpdateInputs,
+};
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorRef, ops};
 
 /// The first GPU, for one test at a time: these tests count its memory and capture its stream.
@@ -292,6 +296,59 @@ fn a_graph_is_replayed_with_what_lies_in_memory() {
     assert_eq!(sum.to_vec::<f32>().unwrap(), [23.0; 100]);
     assert_eq!(fresh.to_vec::<f32>().unwrap(), [9.0; 100]);
     assert_eq!(gpu.memory_allocated(), held, "accounted for by its owner");
+}
+
+/// The numbers that a replay reads from device memory reach the host without a copy.
+#[test]
+fn a_graph_reports_at_each_replay_and_keeps_the_memory() {
+    let Some((gpu, _alone)) = gpu() else { return };
+    let device = gpu.device();
+    let mut to = Mapped::new(gpu, StepReport::LEN_BYTES).unwrap();
+    let tail = |loss: f64| {
+        let mut tail = [0.0; STEP_SUMS_LEN];
+        LossSums { loss, weight: 2.0 }.store(&mut tail);
+        tail
+    };
+    let [mut weights, grads] = [1.0; 2].map(|v| Tensor::full(&[8], v, DType::F32, device).unwrap());
+    let scalars = StepScalars { lr: 0.1, step: 1, unscale: 1.0, ..StepScalars::default() }.to_array();
+    let scalars = Tensor::from_slice(&scalars, &[STEP_SCALARS_LEN], device).unwrap();
+    let mut sums = Tensor::from_slice(&tail(0.5), &[STEP_SUMS_LEN], device).unwrap();
+    let squares = Tensor::from_slice(&[0.5f64], &[1], device).unwrap();
+    let mut step = |to: &Mapped, sums: &Tensor| {
+        let report = StepReport::new(to, Some(squares.view()))?;
+        let inputs = UpdateInputs {
+            scalars: scalars.view(),
+            sums: sums.view(),
+            sum_of_squares: Some(squares.view()),
+            max_norm: 1.0,
+            report: Some(&report),
+        };
+        let tensors = OptimizerTensors {
+            master_weights: weights.view_mut(),
+            grads: grads.view(),
+            state: [None, None],
+            average: None,
+            compute_weights: None,
+            whole: None,
+        };
+        ops::optimizer_step(OptimizerKind::Sgd, &OptimizerParams::default(), tensors, Some(&inputs))?;
+        report.complete(&inputs)
+    };
+    step(&to, &sums).unwrap();
+    let mut graph = Graph::capture(gpu, || step(&to, &sums)).unwrap();
+    assert_eq!(graph.n_nodes(), 1);
+    for loss in [1.0, 2.0] {
+        ops::copy(TensorRef::from_slice(&tail(loss), &[STEP_SUMS_LEN]).unwrap(), sums.view_mut()).unwrap();
+        graph.launch().unwrap();
+        to.record().unwrap();
+        to.wait().unwrap();
+        assert_eq!(LossSums::load(&to.read::<f32, STEP_SUMS_LEN>(0)).loss, loss);
+        assert_eq!(to.read::<f64, 1>(4 * STEP_SUMS_LEN), [0.5]);
+    }
+    drop(to);
+    // On freed memory it would break the device.
+    graph.launch().unwrap();
+    gpu.synchronize().unwrap();
 }
 
 /// Sorting and zeroing are part of it; nothing of an earlier launch remains.

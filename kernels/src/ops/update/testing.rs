@@ -2,7 +2,7 @@
 
 use crate::ops::testing::tensor;
 use crate::ops::{LossSums, OptimizerParams, STEP_SCALARS_LEN, STEP_SUMS_LEN, StepScalars, UpdateInputs};
-use crate::{Device, Tensor, TensorRef};
+use crate::{Device, Tensor};
 
 /// The tensors that [`UpdateInputs`] refers to.
 pub(super) struct Inputs {
@@ -41,14 +41,6 @@ impl Inputs {
         let scalars = StepScalars { loss_limit, ..scalars }.to_array();
         let device = self.scalars.device();
         Inputs { scalars: tensor(&scalars, &[STEP_SCALARS_LEN], device), ..self }
-    }
-
-    /// Overwrites the sum of losses, as another step would.
-    pub(super) fn set_loss(&mut self, loss: f64) {
-        let mut tail = self.sums.to_vec::<f32>().unwrap();
-        LossSums { loss, ..LossSums::load(&tail) }.store(&mut tail);
-        let tail = TensorRef::from_slice(&tail, &[STEP_SUMS_LEN]).unwrap();
-        crate::ops::copy(tail, self.sums.view_mut()).unwrap();
     }
 
     pub(super) fn view(&self) -> UpdateInputs<'_> {
