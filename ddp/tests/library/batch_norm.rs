@@ -249,7 +249,7 @@ fn gpus_train_as_the_cpu_does() {
 }
 
 #[test]
-fn gradients_with_running_statistics_are_right() {
+fn gradients_with_running_statistics_are_right_on_cpu_and_gpu() {
     let (devices, _lock) = cpu_and_gpu();
     for device in devices {
         let sizes = Sizes { max_rows: 8, device, precision: Precision::F32 };

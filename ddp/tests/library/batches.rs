@@ -59,7 +59,7 @@ fn sorted(mut rows: Vec<usize>) -> Vec<usize> {
 }
 
 #[test]
-fn each_row_comes_once_an_epoch_in_one_order_for_any_number_of_ranks() {
+fn each_row_comes_once_an_epoch_in_one_order_for_any_number_of_ranks_on_cpu_and_gpu() {
     let (devices, _lock) = cpu_and_gpu();
     for device in devices {
         let mut options = vec![
@@ -97,7 +97,7 @@ impl Sampler for Own {
 }
 
 #[test]
-fn a_sampler_decides_which_rows_come_when() {
+fn a_sampler_decides_which_rows_come_when_on_cpu_and_gpu() {
     let (devices, _lock) = cpu_and_gpu();
     for device in devices {
         for placement in [Placement::Host, Placement::Device] {

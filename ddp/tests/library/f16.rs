@@ -100,7 +100,7 @@ fn relative_error(got: &Tensor, scale: f64, want: &Tensor) -> f64 {
 
 /// Gradients so small that f16 holds a few bits of them, or none: the scale brings them back.
 #[test]
-fn a_scaled_loss_keeps_gradients_that_f16_alone_would_lose() {
+fn a_scaled_loss_keeps_gradients_that_f16_alone_would_lose_on_cpu_and_gpu() {
     let rows = Rows::new();
     let mut exact = Parts::new(Precision::F32, Device::Cpu);
     // A loss of a 10,000th of its size over 1600 rows: the outputs' gradients are some 1e-8, and f16 ends at 6e-8.
@@ -153,7 +153,7 @@ fn trained(precision: Precision, device: Device) -> (f64, u64) {
 }
 
 #[test]
-fn a_regression_in_f16_ends_within_2_percent_of_f32_and_survives_an_overflow() {
+fn a_regression_in_f16_ends_within_2_percent_of_f32_and_survives_an_overflow_on_cpu_and_gpu() {
     let (want, _) = trained(Precision::F32, Device::Cpu);
     let (devices, _lock) = cpu_and_gpu();
     for device in devices {

@@ -214,7 +214,7 @@ fn a_layer_of_ones_own_is_trained_and_not_fused() {
 }
 
 #[test]
-fn skip_connections_of_any_length_have_the_right_gradients() {
+fn skip_connections_of_any_length_have_the_right_gradients_on_cpu_and_gpu() {
     let (f, tanh) = (N_FEATURES, Activation::Tanh);
     let last = move || linear(9, f, N_OUTPUTS);
     type Plan = (&'static str, Box<dyn Fn() -> Layers>);
@@ -311,7 +311,7 @@ fn assert_gradients(what: &str, layout: &ParamLayout, got: &[f32], want: &[f64])
 }
 
 #[test]
-fn a_shared_weight_has_the_sum_of_the_gradients_of_its_uses() {
+fn a_shared_weight_has_the_sum_of_the_gradients_of_its_uses_on_cpu_and_gpu() {
     let (devices, _lock) = cpu_and_gpu();
     for device in devices {
         let mut models = twins(1, device);

@@ -28,7 +28,7 @@ fn spec(layers: Vec<LayerEntry>) -> ModelSpec {
 }
 
 #[test]
-fn gradients_of_every_kind_agree_with_difference_quotients() {
+fn gradients_of_every_kind_agree_with_difference_quotients_on_cpu_and_gpu() {
     let gated = |gate| LayerConfig::Glu { out_features: 6, gate, bias: true }.once();
     let block = |layers| LayerConfig::Residual { layers }.once();
     let (devices, _lock) = cpu_and_gpu();
@@ -78,7 +78,7 @@ pub(crate) fn tabular() -> Vec<LayerEntry> {
 
 /// The same weights in both formats, and outputs that differ by the rounding of f32 alone: sums of tens of products near 1.
 #[test]
-fn a_model_in_f64_is_the_one_in_f32_without_its_rounding() {
+fn a_model_in_f64_is_the_one_in_f32_without_its_rounding_on_cpu_and_gpu() {
     let (devices, _lock) = cpu_and_gpu();
     for &device in &devices {
         let layers = [
@@ -246,7 +246,7 @@ fn traffic_counts_norms_and_gates() {
 
 /// In 16-bit formats gradients agree with f32 within their rounding.
 #[test]
-fn short_formats_compute_the_same_gradients() {
+fn short_formats_compute_the_same_gradients_on_cpu_and_gpu() {
     let spec = Setup::listed().spec;
     let (devices, _lock) = cpu_and_gpu();
     let x = Tensor::randn(&[8, spec.n_features()], DType::F32, Device::Cpu, 2).unwrap();

@@ -15,6 +15,7 @@ mod batches;
 mod config_schema;
 mod f16;
 mod fixed_tree;
+mod gpu_names;
 mod heads;
 mod law_threads;
 mod layers;

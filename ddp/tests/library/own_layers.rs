@@ -391,7 +391,7 @@ impl Layer for Gain {
 }
 
 #[test]
-fn buffers_move_and_are_part_of_the_state_dict() {
+fn buffers_move_to_a_gpu_and_are_part_of_the_state_dict() {
     let (devices, _lock) = cpu_and_gpu();
     for device in devices {
         let model = || layers(Center::new(4, 2.5, Device::Cpu)).build(sizes(4, Device::Cpu)).unwrap();
@@ -439,7 +439,7 @@ fn a_trainer_begins_with_the_buffers_of_rank_0() {
 }
 
 #[test]
-fn evaluation_leaves_statistics_alone_and_gradients_are_right() {
+fn evaluation_leaves_statistics_alone_and_gradients_are_right_on_cpu_and_gpu() {
     let (devices, _lock) = cpu_and_gpu();
     for device in devices {
         let mut model = layers(Center::new(8, 0.5, device)).build(sizes(8, device)).unwrap();
@@ -456,7 +456,7 @@ fn evaluation_leaves_statistics_alone_and_gradients_are_right() {
 }
 
 #[test]
-fn steps_are_captured_if_all_layers_can_be() {
+fn a_gpu_captures_steps_if_all_layers_can_be() {
     let Some(_lock) = gpus(2) else { return };
     for n_ranks in [1, 2] {
         let run = Run { on_gpus: true, ..Run::usual() };

@@ -300,7 +300,7 @@ fn a_gpu_holds_its_share_of_the_state_and_sends_what_a_ring_does() {
 
 /// In bf16 the copy for products is rounded from what the ranks gather: all ranks hold the same, which `train_on` sees.
 #[test]
-fn short_formats_go_with_the_first_stage() {
+fn gpus_take_short_formats_with_the_first_stage() {
     let Some(_gpus) = gpus(2) else { return };
     let setup = Setup { precision: Precision::Bf16, ..unclipped(Setup::usual()) };
     let plain = on_gpus(&setup, GraphMode::Auto);
@@ -314,7 +314,7 @@ fn short_formats_go_with_the_first_stage() {
 
 /// Matmuls round gradients as the pass over those in f32 does, and what they do not compute is still rounded by that pass.
 #[test]
-fn gradients_that_matmuls_write_in_bf16_have_the_bits_of_rounded_ones() {
+fn gpu_matmuls_that_write_gradients_in_bf16_give_the_bits_of_rounded_ones() {
     let Some(_gpus) = gpus(2) else { return };
     for setup in [Setup::usual(), Setup::embedded(), Setup::listed()] {
         for zero in [ZeroStage::Off, ZeroStage::Optimizer] {
@@ -334,7 +334,7 @@ fn gradients_that_matmuls_write_in_bf16_have_the_bits_of_rounded_ones() {
 
 /// The evaluation at the end of a run reads what was gathered in the short format, and a restart the masters.
 #[test]
-fn weights_gathered_in_short_formats_train_to_the_bits_of_a_gather_in_f32() {
+fn gpus_that_gather_weights_in_short_formats_train_to_the_bits_of_a_gather_in_f32() {
     let Some(_gpus) = gpus(3) else { return };
     for (setup, is_short) in [(Setup::usual(), true), (Setup::listed(), true), (Setup::embedded(), true)] {
         for (precision, zero, n_ranks) in [
@@ -359,7 +359,7 @@ fn weights_gathered_in_short_formats_train_to_the_bits_of_a_gather_in_f32() {
 
 /// Weights of which a rank has shards alone are no weights of a model.
 #[test]
-fn weights_are_not_read_before_they_are_gathered() {
+fn gpus_read_no_weights_before_they_are_gathered() {
     let Some(_gpus) = gpus(2) else { return };
     let mut setup = on_gpus(
         &with_zero(&Setup { precision: Precision::Bf16, ..Setup::usual() }, ZeroStage::Optimizer),
@@ -387,7 +387,7 @@ fn weights_are_not_read_before_they_are_gathered() {
 }
 
 #[test]
-fn gradients_in_bf16_of_two_micro_batches_are_refused() {
+fn gpus_refuse_gradients_in_bf16_of_two_micro_batches() {
     let Some(_gpus) = gpus(2) else { return };
     let mut setup = Setup { precision: Precision::Bf16, ..Setup::usual() };
     setup.options =
