@@ -112,14 +112,21 @@ impl KernelFormat {
         }
     }
 
-    /// The format in the name of a kernel or in the arguments of its macro.
+    /// The format of the module that a kernel is loaded from, by the kernel's name or the arguments of its macro.
     fn of(name: &str) -> Self {
+        Self::named(name).unwrap_or(KernelFormat::F32)
+    }
+
+    /// The format that a kernel's name, or the arguments of its macro, tell.
+    fn named(name: &str) -> Option<Self> {
+        // Not within "fingerprint".
+        let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
         match name {
-            _ if name.contains("bf16") => KernelFormat::Bf16,
-            _ if name.contains("f16") => KernelFormat::F16,
-            _ if name.contains("f64") => KernelFormat::F64,
-            _ if name.contains("int") => KernelFormat::Int,
-            _ => KernelFormat::F32,
+            _ if name.contains("bf16") => Some(KernelFormat::Bf16),
+            _ if name.contains("f16") => Some(KernelFormat::F16),
+            _ if name.contains("f64") => Some(KernelFormat::F64),
+            _ if words.any(|word| word.starts_with("int")) => Some(KernelFormat::Int),
+            _ => name.contains("f32").then_some(KernelFormat::F32),
         }
     }
 }
@@ -340,6 +347,9 @@ fn fill(
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     #[test]
@@ -392,5 +402,53 @@ mod tests {
                 assert_eq!(n, 1, "{}: {line}", source.name);
             }
         }
+    }
+    /// Names of the kernels in `text`, by the preprocessor of a C++ compiler.
+    fn kernel_names(compiler: &str, text: &str) -> Vec<String> {
+        let mut command = Command::new(compiler);
+        command.args(["-E", "-P", "-x", "c++", "-D__launch_bounds__(...)=", "-"]);
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        process.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        let output = process.wait_with_output().unwrap();
+        assert!(output.status.success());
+        let preprocessed = String::from_utf8(output.stdout).unwrap();
+        let kernels = preprocessed.split("extern \"C\" __global__ void").skip(1);
+        kernels.map(|rest| rest.split('(').next().unwrap().trim().to_owned()).collect()
+    }
+
+    /// Also those that one macro makes for several formats.
+    #[test]
+    #[allow(clippy::print_stdout)] // A skipped test prints its reason.
+    fn the_modules_of_all_formats_together_hold_each_kernel_once() {
+        let compiler = &std::env::var("CXX").unwrap_or_else(|_| "g++".to_owned());
+        if Command::new(compiler).arg("--version").stdout(Stdio::null()).status().is_err() {
+            println!("skipped: needs a C++ compiler, g++ or CXX");
+            return;
+        }
+        let mut faults = Vec::new();
+        for source in crate::ops::cuda_sources() {
+            // A kernel whose name tells no format is in each module.
+            let names = |text: String| {
+                let mut names = kernel_names(compiler, &text.replacen(PRELUDE, "", 1));
+                names.retain(|name| KernelFormat::named(name).is_some());
+                names
+            };
+            let mut all = names(source.whole());
+            let by_format = KernelFormat::ALL.map(|format| (format, names(source.of_format(format))));
+            for (format, names) in &by_format {
+                let others = names.iter().filter(|name| KernelFormat::of(name) != *format);
+                faults.extend(others.map(|name| format!("{name} of {}.cu is in {format:?}", source.name)));
+            }
+            let mut found: Vec<String> = by_format.into_iter().flat_map(|(_, names)| names).collect();
+            all.sort();
+            found.sort();
+            if found != all {
+                faults.push(format!(
+                    "the kernels of {}.cu are {all:?}, but {found:?} are in modules",
+                    source.name
+                ));
+            }
+        }
+        assert!(faults.is_empty(), "{}", faults.join("\n"));
     }
 }

@@ -49,6 +49,8 @@ pub(super) struct Choices {
     settled: HashSet<About>,
     /// From the disk, until something asks for them; None before they are read.
     stored: Option<HashMap<About, Choice>>,
+    /// Whether some in use are not known to be on disk.
+    has_unsaved: bool,
     /// Device time that measurements have taken, µs.
     pub(super) spent_us: f64,
 }
@@ -95,11 +97,17 @@ impl Choices {
     pub(super) fn settle(&mut self, subject: Subject, key: &Key, choice: Option<Choice>) {
         let about = (subject, *key);
         self.settled.insert(about);
-        choice.map(|choice| self.in_use.insert(about, choice));
+        if let Some(choice) = choice {
+            self.in_use.insert(about, choice);
+            self.has_unsaved = true;
+        }
     }
 
-    /// Adds the choices in use to those on disk. A failure only makes the next start slower.
+    /// Adds the choices in use to those on disk, unless all of them come from there. A failure only makes the next start slower.
     pub(super) fn store(&mut self, place: &[String]) {
+        if !std::mem::take(&mut self.has_unsaved) {
+            return;
+        }
         let Some(cache) = cache::Cache::of_user() else { return };
         let mut all = read(place);
         if all.len() > MAX_STORED {
@@ -130,6 +138,7 @@ impl Choices {
                 continue;
             }
             self.settled.remove(&about);
+            self.has_unsaved = true;
             if about.0 == Subject::Algorithm {
                 changed.push(about.1);
             }

@@ -75,15 +75,18 @@ __device__ void column_sums(T* d_y, const T* saved, D* d_bias, size_t rows, size
 #pragma unroll
                 for (int k = 0; k < batch; k++) {
 #pragma unroll
-                    for (int j = 0; j < N; j++)
+                    for (int j = 0; j < N; j++) {
                         v[k].v[j] = Format<T>::from(to_float(v[k].v[j]) * (to_float(y[k].v[j]) > 0 ? (M)1 : (M)0));
+                        sum[j] += to_float(v[k].v[j]);
+                    }
                     if (n + k * stride < rows) store_pack(d_y, (n + k * stride) * items + item, v[k]);
                 }
-            }
+            } else {
 #pragma unroll
-            for (int k = 0; k < batch; k++) {
+                for (int k = 0; k < batch; k++) {
 #pragma unroll
-                for (int j = 0; j < N; j++) sum[j] += to_float(v[k].v[j]);
+                    for (int j = 0; j < N; j++) sum[j] += to_float(v[k].v[j]);
+                }
             }
         }
     }

@@ -16,9 +16,9 @@ const _: () = assert!(MAX_BLOCKS <= PARTIAL_SUMS);
 pub(super) fn sum(gpu: &'static Gpu, x: CudaSlice<'_>, out: &mut CudaSliceMut<'_>) -> Result<()> {
     let scratch = gpu.scratch()?;
     let n_blocks = x.len().div_ceil(BLOCK as usize * PER_THREAD).clamp(1, MAX_BLOCKS);
-    let launch = Launch::new(gpu, &SOURCE, "fingerprint_f32")?.blocks(n_blocks);
+    let launch = Launch::new(gpu, &SOURCE, "fingerprint")?.blocks(n_blocks);
     let launch = launch.read(x).arg(x.len()).write(out);
-    // SAFETY: fingerprint_f32(const u32* x, size_t n, u64* out, u32* counter, u64* partials); x holds n elements of 4 bytes, out
+    // SAFETY: fingerprint(const u32* x, size_t n, u64* out, u32* counter, u64* partials); x holds n elements of 4 bytes, out
     // one of 8, partials one of 8 bytes for each block.
     unsafe { launch.arg(scratch.counter).arg(scratch.partials).run() }
 }

@@ -13,7 +13,7 @@ __device__ __forceinline__ u64 mix(u32 bits, size_t index) {
     return z ^ z >> 31;
 }
 
-extern "C" __global__ void fingerprint_f32(const u32* x, size_t n, u64* out, u32* counter, u64* partials) {
+extern "C" __global__ void fingerprint(const u32* x, size_t n, u64* out, u32* counter, u64* partials) {
     const size_t stride = grid_stride();
     u64 sum = 0;
     size_t i = first_element();

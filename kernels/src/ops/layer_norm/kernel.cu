@@ -128,6 +128,8 @@ __device__ __forceinline__ void backward_row(const T* x, const MATH(T)* gamma, M
             g[k * N + j] = one_g;
         }
     }
+    // With 4 at a time, as the compiler would take, 128 registers are not enough on sm_120.
+#pragma unroll 2
     for (size_t c = rest; c < n; c += G::size) {
         M one_g = to_float(d[c]) * gamma[c];
         sum_g += one_g;

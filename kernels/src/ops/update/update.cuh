@@ -100,9 +100,10 @@ __device__ __forceinline__ void update(T* w, const G* g, T* s0, T* s1, T* ema, C
             copy ? copy + packed : copy, n - packed, packed);
 }
 
-// Without a copy its type has no effect.
+// Without a copy its type has no effect. The second bound, of blocks per SM, lets the compiler use 64 registers (128 in f64): left to
+// itself it aims at more blocks and spills. Half the threads of an SM, with 16 bytes per access, keep its memory busy.
 #define UPDATE(op, suffix, T, G, C)                                                                                    \
-    extern "C" __global__ void __launch_bounds__(256) op##_##suffix(                                                   \
+    extern "C" __global__ void __launch_bounds__(256, sizeof(T) == 4 ? 4 : 2) op##_##suffix(                          \
         T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, Params params, double decay, u64 step,              \
         const double* scalars, const float* sums, const double* sum_of_squares, double max_norm,                       \
         float* report, const double* reported_squares) {                                                               \
