@@ -1,6 +1,7 @@
 //! Faults of one cell of a table.
 
 use super::foreign::shell_word;
+use super::formatted::of_text;
 use super::labels::{Label, LabelVocabulary};
 
 /// Fault of one cell of a CSV file, with a remedy.
@@ -83,9 +84,7 @@ pub enum CellProblem {
     },
     /// Text in a feature.
     #[error(
-        "expected a number, got \"{text}\"\n\
-         hint: list the column in `data.categorical` or `data.drop`, such as `--set {}`; if the text marks a \
-         missing value, list it in `data.missing_values` and set `data.missing`", category_setting(column.as_deref())
+        "expected a number, got \"{text}\"\nhint: {}", text_hint(text, column.as_deref().unwrap_or("NAME"))
     )]
     NotANumber {
         /// The cell.
@@ -232,9 +231,22 @@ pub enum CellProblem {
     },
 }
 
+/// The remedy for a text in a feature.
+fn text_hint(text: &str, column: &str) -> String {
+    if let Some((words, remedy)) = of_text(column, text) {
+        return format!(
+            "the column seems to hold {words}; rewrite it, with pandas: {remedy}; or list it in `data.categorical` or `data.drop`"
+        );
+    }
+    let category = category_setting(column);
+    format!(
+        "list the column in `data.categorical` or `data.drop`, such as `--set {category}`; if the text marks a missing value, list it \
+         in `data.missing_values` and set `data.missing`"
+    )
+}
+
 /// The argument of `--set` that makes a column categorical, as one word of a shell.
-fn category_setting(column: Option<&str>) -> String {
-    let column = column.unwrap_or("NAME");
+fn category_setting(column: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "_-. ".contains(c);
     let is_word = column.starts_with(|c: char| c.is_alphabetic() || c == '_')
         && column.chars().all(is_plain)

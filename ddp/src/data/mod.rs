@@ -32,6 +32,7 @@ mod files;
 pub(crate) mod foreign;
 pub(crate) mod format;
 pub(crate) mod formats;
+pub(crate) mod formatted;
 mod head_outputs;
 mod head_rows;
 mod head_targets;

@@ -127,6 +127,26 @@ fn a_comma_between_thousands_is_no_decimal_comma() {
 }
 
 #[test]
+fn numbers_and_dates_that_are_formatted_for_people_come_with_their_rewriting() {
+    let folder = temp_dir();
+    for (cell, parts) in [
+        ("\"$1,575.44\"", ["numbers with \"$\" and thousands separators", ".str.replace(\"$\", \"\")"]),
+        ("82.6 %", ["numbers with \"%\"", "df[\"x\"] = pd.to_numeric(df[\"x\"].str.replace(\"%\", \"\"))"]),
+        (
+            "1.01.2024 13:05",
+            ["dates that are not written as 2024-05-31", "pd.to_datetime(df[\"x\"], dayfirst=True)"],
+        ),
+        ("blue", ["such as `--set data.categorical=x`", "list it in `data.missing_values`"]),
+    ] {
+        write(folder.path(), "table.csv", "x,y", 30, |row| format!("{cell},{}", row % 2));
+        let message = error(folder.path(), "train table.csv --target y");
+        for part in parts {
+            assert!(message.contains(part), "no {part:?} in: {message}");
+        }
+    }
+}
+
+#[test]
 fn a_category_is_the_same_with_a_fraction_of_zeros() {
     let folder = temp_dir();
     let folder = folder.path();

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::formatted::FormattedTexts;
 use super::sentinel::Extremes;
 use super::values::{Values, mixed};
 use crate::data::ColumnStats;
+use crate::data::formatted::FormattedTexts;
 
 /// Most distinct values that are counted over all columns, about 100 MiB.
 const MAX_VALUES: usize = 1 << 21;

@@ -8,7 +8,6 @@ mod advice_tests;
 mod collector;
 mod column_profile;
 mod dropped;
-mod formatted;
 mod origin;
 mod profile;
 mod report;

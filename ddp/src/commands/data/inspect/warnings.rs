@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use super::collector::{Collector, Odd, Place};
 use super::column_profile::{ColumnProfile, Kind};
-use super::formatted::{TextType, stored_as_text};
 use super::origin::Origin;
 use super::words::{count, cut, joined, listed, rows};
 use crate::config::Task;
+use crate::data::formatted::{TextType, stored_as_text};
 use crate::data::labels::{MAX_AUTO_CLASSES, MAX_CLASSES, similar};
 
 /// Correlation above which a column is a copy of the target.
