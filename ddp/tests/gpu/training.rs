@@ -6,7 +6,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::made_up::gpus::{gpus, on_gpus};
+use crate::made_up::gpus::{gpus, most_gpus, on_gpus};
 use crate::made_up::{
     N_CLASSES, Setup, Trained, assert_close, cross_entropy, embeddings, losses, row_weights,
 };
@@ -14,7 +14,6 @@ use ddp::config::precision::Precision;
 use ddp::config::{CommDtype, OptimizerKind};
 use ddp::model::ModelSpec;
 use ddp::train::trainer::{GraphMode, TrainerOptions};
-use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::Activation;
 
 /// Nothing but layers and activations: on a GPU their derivatives are part of the products.
@@ -75,7 +74,7 @@ fn several_gpus_train_as_one_cpu_rank_does() {
     let Some(_gpus) = gpus(2) else { return };
     for (name, setup) in setups() {
         let cpu = setup.train_on(1);
-        for world_size in 2..=Gpu::count().min(4) {
+        for world_size in 2..=most_gpus() {
             let eager = on_gpus(&setup, GraphMode::Off).train_on(world_size);
             assert_close(&format!("{name}, {world_size} GPUs"), &eager, &cpu);
             let mut graph = on_gpus(&setup, GraphMode::On).train_on(world_size);

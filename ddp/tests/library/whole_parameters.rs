@@ -3,13 +3,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::made_up::gpus::{gpus, on_gpus};
+use crate::made_up::gpus::{gpus, most_gpus, on_gpus};
 use crate::made_up::{Setup, Trained, assert_close};
 use crate::zero::one_step;
 use ddp::config::{OptimizerKind, ZeroStage};
 use ddp::train::trainer::{GraphMode, TrainerOptions};
 use ddp_kernels::Device;
-use ddp_kernels::cuda::Gpu;
 
 const KINDS: [OptimizerKind; 3] = [OptimizerKind::Lamb, OptimizerKind::Muon, OptimizerKind::Adafactor];
 const STAGES: [ZeroStage; 3] = [ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients];
@@ -139,7 +138,7 @@ fn gpus_train_as_one_cpu_rank_does() {
         let setup = setup(optimizer);
         let cpu = setup.train_on(1);
         for zero in STAGES {
-            for world_size in 1..=Gpu::count().min(4) {
+            for world_size in 1..=most_gpus() {
                 let setup = with_options(&setup, |options| options.zero = zero);
                 let what = format!("{optimizer}, {zero:?}, {world_size} GPUs");
                 let eager = on_gpus(&setup, GraphMode::Off).train_on(world_size);

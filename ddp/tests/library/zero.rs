@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::made_up::gpus::{gpus, on_gpus};
+use crate::made_up::gpus::{gpus, most_gpus, on_gpus};
 use crate::made_up::{Setup, Trained, assert_close};
 use ddp::config::precision::Precision;
 use ddp::config::{CommDtype, LayerConfig, ModelConfig, OptimizerKind, ZeroStage};
@@ -17,7 +17,6 @@ use ddp::train::TrainError;
 use ddp::train::trainer::{GraphMode, StepRequest, Trainer, TrainerOptions};
 use ddp_comm::{DeviceOptions, Traffic, threads};
 use ddp_kernels::Device;
-use ddp_kernels::cuda::Gpu;
 
 const STAGES: [ZeroStage; 2] = [ZeroStage::Optimizer, ZeroStage::Gradients];
 
@@ -278,7 +277,7 @@ fn gpus_with_parts_of_the_state_train_as_one_cpu_rank_does() {
         let setup = Setup { optimizer, ema_decay: 0.9, ..Setup::embedded() };
         let cpu = setup.train_on(1);
         for zero in STAGES {
-            for world_size in 1..=Gpu::count().min(4) {
+            for world_size in 1..=most_gpus() {
                 let setup = with_zero(&setup, zero);
                 let what = format!("{optimizer}, {zero:?}, {world_size} GPUs");
                 let eager = on_gpus(&setup, GraphMode::Off).train_on(world_size);
@@ -295,7 +294,7 @@ fn gpus_with_parts_of_the_state_train_as_one_cpu_rank_does() {
 fn a_gpu_holds_its_share_of_the_state_and_sends_what_a_ring_does() {
     let Some(_gpus) = gpus(2) else { return };
     let setup = on_gpus(&unclipped(Setup::embedded()), GraphMode::Off);
-    holds_its_share_and_sends_what_a_ring_does(&setup, Gpu::count().min(4));
+    holds_its_share_and_sends_what_a_ring_does(&setup, most_gpus());
 }
 
 /// In bf16 the copy for products is rounded from what the ranks gather: all ranks hold the same, which `train_on` sees.

@@ -21,6 +21,13 @@ pub fn gpus(n: usize) -> Option<MutexGuard<'static, ()>> {
     (found >= n).then(lock)
 }
 
+/// The most GPUs on which a test trains: four as far as there are so many; in the checked mode of the virtual GPU, which is slow, three.
+/// It looks for wrong bounds in kernels and a wrong order of streams, for which a fourth one makes no difference.
+pub fn most_gpus() -> usize {
+    let is_checked = std::env::var("VGPU_CHECK").is_ok_and(|value| value != "0");
+    Gpu::count().min(if is_checked { 3 } else { 4 })
+}
+
 /// The CPU and, where there is one, the first GPU, locked for one test.
 pub fn cpu_and_gpu() -> (Vec<Device>, Option<MutexGuard<'static, ()>>) {
     let lock = (Gpu::count() > 0).then(lock);
