@@ -98,7 +98,7 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
     Ok(world.collective_result(printed)?)
 }
 
-/// The metrics that the arguments ask for, or else those of the run's last evaluation; an importance has a metric of its own.
+/// The metrics that the arguments ask for, or else those of the run's last evaluation; none for an importance, which has one metric.
 fn request(args: &EvalArgs, config: &Config) -> Result<MetricRequest> {
     let task = config.data.task;
     let metrics = match &args.metrics[..] {

@@ -159,7 +159,7 @@ fn killed_after_the_end(victim: usize) -> Option<(String, Value)> {
     (kill.status.success() && !outcome.status.success()).then_some((outcome.stderr, last))
 }
 
-/// The events do not end as those of a failed run: its model and all else is there.
+/// Nothing is missing from such a run, so its last event does not report a failure.
 #[test]
 fn a_rank_that_dies_after_the_run_is_complete_fails_nothing() {
     for victim in [0, 1] {
