@@ -32,7 +32,13 @@ pub(super) fn metric(args: &EvalArgs, config: &Config) -> Result<JudgeMetric> {
     let judge = judge.filter(|judge| **judge != EvalMetric::Loss.into());
     match &args.metrics[..] {
         [] => Ok(judge.cloned().unwrap_or(usual.into())),
-        [name] => match name.rsplit_once('.').filter(|_| !data.heads.is_empty()) {
+        [name] => match name.rsplit_once('.') {
+            Some((_, metric)) if data.heads.is_empty() => {
+                let fitting = EvalMetric::ALL.iter().filter(|metric| metric.fits(data.task));
+                let expected = fitting.map(|metric| short(*metric)).collect::<Vec<_>>().join(", ");
+                let hint = format!("the model has no heads: write {metric} alone");
+                Err(Error::UnknownMetric(Box::new(UnknownMetric { name: name.clone(), expected, hint })))
+            }
             Some((head, metric)) => {
                 let head = head_of_name(name, head, &data.heads)?;
                 let metric = one_metric(args, metric, head.task, &format!("{}.", head.name))?;

@@ -226,6 +226,7 @@ fn what_cannot_be_measured_is_refused() {
         );
     }
     assert!(model.refused(&["--metrics", "mae"]).contains("task \"classification\" does not give it"));
+    assert!(model.refused(&["--metrics", "age.accuracy"]).contains("no heads: write accuracy alone"));
     assert!(model.refused(&["--repeats", "0"]).contains("expected a whole number of 1 or above"));
     let one: String = pets().lines().take(2).map(|line| format!("{line}\n")).collect();
     let one = write(model.folder.path(), "one.csv", &one);
