@@ -66,20 +66,21 @@ impl World {
     /// [`Failure::Here`] on the ranks that failed, [`Failure::Elsewhere`] on the others; [`Failure::Comm`] if the collective
     /// itself failed.
     pub fn collective_result<T, E>(&self, result: Result<T, E>) -> Result<T, Failure<E>> {
-        let flags = match self.group().all_gather_bytes(&[u8::from(result.is_err())]) {
-            Ok(flags) => flags,
-            Err(error) => return Err(Failure::Comm(error)),
-        };
-        let failed = |flag: &Vec<u8>| flag[..] == [1];
-        let first = flags.iter().position(failed);
-        match (result, first) {
+        let failing = self.failing_ranks(result.is_err()).map_err(Failure::Comm)?;
+        match (result, failing.first()) {
             (Ok(value), None) => Ok(value),
-            (Ok(_), Some(rank)) => Err(Failure::Elsewhere { rank }),
-            (Err(error), _) => {
-                let reports = first == Some(self.rank().0);
-                Err(Failure::Here { error, reports, on_all_ranks: flags.iter().all(failed) })
+            (Ok(_), Some(&rank)) => Err(Failure::Elsewhere { rank }),
+            (Err(error), first) => {
+                let reports = first == Some(&self.rank().0);
+                Err(Failure::Here { error, reports, on_all_ranks: failing.len() == self.world_size() })
             }
         }
+    }
+
+    /// The ranks whose `fails` is true, in order. Collective.
+    fn failing_ranks(&self, fails: bool) -> Result<Vec<usize>, CommError> {
+        let flags = self.group().all_gather_bytes(&[u8::from(fails)])?;
+        Ok((0..flags.len()).filter(|&rank| flags[rank][..] == [1]).collect())
     }
 
     /// The prefix of this rank's messages, such as `[rank 1 node7] `; empty in a world of one.

@@ -36,6 +36,11 @@ pub fn current() -> usize {
 /// `len < 2 * min_part`.
 #[inline]
 pub(crate) fn for_parts(len: usize, min_part: usize, align: usize, f: impl Fn(Range<usize>) + Sync) {
+    each_part(len, min_part, align, &f);
+}
+
+/// [`for_parts`], compiled once: with one copy of it, and of what it calls in rayon, for each operation, compiling took far longer.
+fn each_part(len: usize, min_part: usize, align: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
     let n_parts = current().min(len / min_part.max(1)).max(1);
     if n_parts == 1 {
         return f(0..len);
@@ -43,7 +48,6 @@ pub(crate) fn for_parts(len: usize, min_part: usize, align: usize, f: impl Fn(Ra
     let part = len.div_ceil(n_parts).next_multiple_of(align);
     rayon::scope(|scope| {
         for start in (part..len).step_by(part) {
-            let f = &f;
             scope.spawn(move |_| f(start..(start + part).min(len)));
         }
         f(0..part.min(len));

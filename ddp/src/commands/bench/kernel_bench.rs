@@ -80,6 +80,11 @@ impl Bench<'_> {
         work: impl FnMut(usize) -> Result<()>,
     ) -> Result<()> {
         let times = self.clock.time(self.effort, work)?;
+        self.record(op, moved_bytes, times);
+        Ok(())
+    }
+
+    fn record(&mut self, op: &'static str, moved_bytes: usize, times: Times) {
         let gb_per_s = times.giga_per_s(moved_bytes as f64);
         if op == "copy" {
             self.copy_gb_per_s = gb_per_s;
@@ -87,7 +92,6 @@ impl Bench<'_> {
         let (dtype, rows, cols) = (self.dtype.to_string(), self.rows, self.cols);
         let fraction_of_copy = gb_per_s / self.copy_gb_per_s;
         self.done.push(Measured { op, dtype, rows, cols, moved_bytes, times, gb_per_s, fraction_of_copy });
-        Ok(())
     }
 
     pub(super) fn copy(&mut self) -> Result<()> {

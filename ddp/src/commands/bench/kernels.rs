@@ -1,7 +1,10 @@
 //! `ddp-train bench kernels`: memory-bound operations.
 //!
 //! Reports the bytes that each must move (every input read once, every output written once) per time, and the fraction of the
-//! bandwidth of a plain copy on the same device: a value far below 1 means extra traffic or stalls.
+//! bandwidth of a plain copy on the same device: a value far below 1 means extra traffic or stalls. Reductions only read, so on the
+//! CPU they compare with `read`, a plain loop over the same memory.
+
+use std::hint::black_box;
 
 use ddp_comm::World;
 use ddp_kernels::ops::{
@@ -9,6 +12,7 @@ use ddp_kernels::ops::{
     OptimizerParams, OptimizerTensors, ReduceOp, STEP_SUMS_LEN, SumsOutput, UniformStream,
 };
 use ddp_kernels::{DType, Device};
+use rayon::prelude::*;
 
 use super::buffers::{Rotating, UniformValues, n_sets};
 use super::kernel_bench::{Bench, Result};
@@ -112,6 +116,10 @@ impl Bench<'_> {
             // Reductions take their scratch memory during the call, which the graph that is timed on a GPU can't hold.
             return Ok(());
         }
+        self.run("read", whole, |call| {
+            black_box(sum_of_words(x.get(call)?.as_bytes("read", "x")?));
+            Ok(())
+        })?;
         for (op, name, axis) in [
             (ReduceOp::Sum, "sum", None),
             (ReduceOp::Sum, "sum (of rows)", Some(1)),
@@ -265,4 +273,12 @@ impl Bench<'_> {
         }
         Ok(())
     }
+}
+
+/// Reads memory as fast as a plain loop does, on all compute threads.
+fn sum_of_words(bytes: &[u8]) -> u64 {
+    let words = bytes.as_chunks::<8>().0;
+    let of_part =
+        |part: &[[u8; 8]]| part.iter().fold(0_u64, |sum, &word| sum.wrapping_add(u64::from_ne_bytes(word)));
+    words.par_chunks(words.len().div_ceil(rayon::current_num_threads()).max(1)).map(of_part).sum()
 }

@@ -14,6 +14,9 @@ use crate::cli::BenchTimingArgs;
 
 type Result<T> = std::result::Result<T, KernelError>;
 
+/// A call of what is timed. Not generic: there are fifty of them, and a copy of the clock for each takes long to compile.
+type Work<'a> = dyn FnMut(usize) -> Result<()> + 'a;
+
 /// Calls per graph: enough to hide the launch of a graph of tiny kernels.
 const MAX_CALLS_PER_GRAPH: usize = 256;
 /// Maximum calls per measurement.
@@ -84,15 +87,10 @@ impl Clock {
 
     /// Times of one call of `work`, which gets the number of the call; on a GPU, calls are replayed as a graph.
     pub(super) fn time(&self, effort: Effort, mut work: impl FnMut(usize) -> Result<()>) -> Result<Times> {
-        let Clock::Gpu(gpu, _) = self else { return self.time_eagerly(effort, work) };
-        let n_calls = effort.n_calls(self.warm_up(&mut work)?);
-        let n_captured = n_calls.min(MAX_CALLS_PER_GRAPH);
-        let mut graph = Graph::capture(gpu, || (0..n_captured).try_for_each(&mut work))?;
-        let n_launches = n_calls.div_ceil(n_captured);
-        let mut replay = || (0..n_launches).try_for_each(|_| graph.launch());
-        replay()?;
-        let one = || Ok(self.measure(&mut replay)? / (n_launches * n_captured) as f64);
-        std::iter::repeat_with(one).take(effort.repeats).collect::<Result<_>>().map(Times::of)
+        match self {
+            Clock::Host => self.time_calls(effort, &mut work),
+            Clock::Gpu(gpu, _) => self.time_graph(gpu, effort, &mut work),
+        }
     }
 
     /// Same as [`Clock::time`], without a graph.
@@ -101,13 +99,28 @@ impl Clock {
         effort: Effort,
         mut work: impl FnMut(usize) -> Result<()>,
     ) -> Result<Times> {
-        let n_calls = effort.n_calls(self.warm_up(&mut work)?);
-        let one = || Ok(self.measure(|| (0..n_calls).try_for_each(&mut work))? / n_calls as f64);
+        self.time_calls(effort, &mut work)
+    }
+
+    fn time_graph(&self, gpu: &'static Gpu, effort: Effort, work: &mut Work<'_>) -> Result<Times> {
+        let n_calls = effort.n_calls(self.warm_up(work)?);
+        let n_captured = n_calls.min(MAX_CALLS_PER_GRAPH);
+        let mut graph = Graph::capture(gpu, || (0..n_captured).try_for_each(work))?;
+        let n_launches = n_calls.div_ceil(n_captured);
+        let mut replay = || (0..n_launches).try_for_each(|_| graph.launch());
+        replay()?;
+        let one = || Ok(self.measure(&mut replay)? / (n_launches * n_captured) as f64);
+        std::iter::repeat_with(one).take(effort.repeats).collect::<Result<_>>().map(Times::of)
+    }
+
+    fn time_calls(&self, effort: Effort, work: &mut Work<'_>) -> Result<Times> {
+        let n_calls = effort.n_calls(self.warm_up(work)?);
+        let one = || Ok(self.measure(|| (0..n_calls).try_for_each(&mut *work))? / n_calls as f64);
         std::iter::repeat_with(one).take(effort.repeats).collect::<Result<_>>().map(Times::of)
     }
 
     /// Calls `work` once or twice to warm up and returns the ms of the last call.
-    fn warm_up(&self, work: &mut impl FnMut(usize) -> Result<()>) -> Result<f64> {
+    fn warm_up(&self, work: &mut Work<'_>) -> Result<f64> {
         let first = self.measure(|| work(0))?;
         // A long first call is representative; a short one may be dominated by one-time work.
         if matches!(self, Clock::Host) && first > 1e3 { Ok(first) } else { self.measure(|| work(1)) }

@@ -1,7 +1,6 @@
 //! Which events are shown and written, and in which form.
 
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::filter::{ParseError, Targets};
 
 /// Form of the lines on the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -31,11 +30,11 @@ impl LogOptions {
     ///
     /// # Errors
     /// [`ParseError`] if the directives are invalid.
-    pub(super) fn terminal_filter(&self, rank: usize) -> Result<EnvFilter, ParseError> {
+    pub(super) fn terminal_filter(&self, rank: usize) -> Result<Targets, ParseError> {
         match (self.quiet, rank) {
-            (true, _) => EnvFilter::builder().parse("error"),
+            (true, _) => "error".parse(),
             (false, 0) => self.filter("info"),
-            (false, _) => EnvFilter::builder().parse("warn"),
+            (false, _) => "warn".parse(),
         }
     }
 
@@ -43,33 +42,34 @@ impl LogOptions {
     ///
     /// # Errors
     /// [`ParseError`] if the directives are invalid.
-    pub(super) fn file_filter(&self, rank: usize) -> Result<EnvFilter, ParseError> {
+    pub(super) fn file_filter(&self, rank: usize) -> Result<Targets, ParseError> {
         self.filter(if rank == 0 { "info" } else { "warn" })
     }
 
-    fn filter(&self, usual: &str) -> Result<EnvFilter, ParseError> {
+    fn filter(&self, usual: &str) -> Result<Targets, ParseError> {
         let level = match self.verbosity {
             0 => usual,
             1 => "debug",
             _ => "trace",
         };
-        match self.directives.as_deref() {
-            None | Some("") => EnvFilter::builder().parse(level),
-            // A later directive wins over an earlier one of the same target.
-            Some(directives) => EnvFilter::builder().parse(format!("{level},{directives}")),
-        }
+        let directives = self.directives.as_deref().unwrap_or_default().split(',').map(str::trim);
+        // A later directive wins over an earlier one of the same target.
+        let all = std::iter::once(level).chain(directives.filter(|directive| !directive.is_empty()));
+        all.collect::<Vec<_>>().join(",").parse()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use tracing::level_filters::LevelFilter;
+    use tracing_subscriber::Registry;
+    use tracing_subscriber::layer::Filter;
 
     use super::*;
 
     fn levels(options: &LogOptions, rank: usize) -> [Option<LevelFilter>; 2] {
         let (terminal, file) = (options.terminal_filter(rank).unwrap(), options.file_filter(rank).unwrap());
-        [terminal.max_level_hint(), file.max_level_hint()]
+        [terminal, file].map(|filter| Filter::<Registry>::max_level_hint(&filter))
     }
 
     #[test]
@@ -90,6 +90,7 @@ mod tests {
             (of(0, true, None), 0, L::ERROR, L::INFO),
             (of(0, false, Some("")), 0, L::INFO, L::INFO),
             (of(0, false, Some("debug")), 0, L::DEBUG, L::DEBUG),
+            (of(0, false, Some(" ddp=trace , warn,")), 0, L::TRACE, L::TRACE),
             (of(0, false, Some("ddp::train=trace")), 1, L::WARN, L::TRACE),
             (of(0, true, Some("trace")), 0, L::ERROR, L::TRACE),
         ] {

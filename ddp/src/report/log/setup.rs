@@ -8,9 +8,10 @@ use ddp_comm::World;
 use tracing::span::{Attributes, Id, Record as SpanRecord};
 use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::Registry;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use tracing_subscriber::registry::{LookupSpan, SpanRef};
-use tracing_subscriber::{EnvFilter, Registry};
 
 use super::fields::Fields;
 use super::line::Record;
@@ -69,8 +70,8 @@ impl Log {
 
     fn subscriber(
         &self,
-        to_terminal: EnvFilter,
-        to_file: Option<EnvFilter>,
+        to_terminal: Targets,
+        to_file: Option<Targets>,
     ) -> impl Subscriber + Send + Sync + use<> {
         let terminal = Lines { log: self.clone(), to: Destination::Terminal };
         let file =
@@ -216,8 +217,8 @@ mod tests {
         (Log { terminal, file: Arc::new(RankLog::new(true)) }, text)
     }
 
-    fn filter(directives: &str) -> EnvFilter {
-        EnvFilter::builder().parse(directives).unwrap()
+    fn filter(directives: &str) -> Targets {
+        directives.parse().unwrap()
     }
 
     #[test]

@@ -25,6 +25,8 @@ const MIN_PART: usize = 1 << 15;
 /// Cells whose reductions are in f64 (floats) or i64.
 trait ReduceCell: Cell {
     type Wide: Wide;
+    /// Whether sums are as wide as what they are computed in: those of integers.
+    const WIDE_SUM: bool;
     fn wide(number: Self::Number) -> Self::Wide;
     fn of_wide(wide: Self::Wide) -> Self;
 }
@@ -78,9 +80,10 @@ impl Wide for i64 {
 }
 
 macro_rules! reduce_cells {
-    ($wide:ident, $v:ident => { $($t:ty => $narrowed:expr),* $(,)? }) => {
+    ($wide:ident, $wide_sum:literal, $v:ident => { $($t:ty => $narrowed:expr),* $(,)? }) => {
         $(impl ReduceCell for $t {
             type Wide = $wide;
+            const WIDE_SUM: bool = $wide_sum;
             #[inline(always)]
             fn wide(number: Self::Number) -> $wide {
                 number.into()
@@ -91,13 +94,13 @@ macro_rules! reduce_cells {
         })*
     };
 }
-reduce_cells!(f64, v => {
+reduce_cells!(f64, false, v => {
     f32 => v as f32,
     f64 => v,
     bf16 => Element::from_f64(v),
     f16 => Element::from_f64(v),
 });
-reduce_cells!(i64, v => { i64 => v, i32 => v as i32, u8 => v as u8 });
+reduce_cells!(i64, true, v => { i64 => v, i32 => v as i32, u8 => v as u8 });
 
 /// The result over some of the elements.
 #[derive(Clone, Copy)]
@@ -147,19 +150,44 @@ pub(super) fn reduce(op: ReduceOp, x: TensorRef<'_>, layout: Layout, out: Tensor
         let x: &[C] = bytemuck::cast_slice(bytes);
         let len = layout.len;
         if op == ReduceOp::ArgMax {
-            run(op, x, layout, out.into_slice::<i64>(name, "out")?, |p| p.index);
-        } else if op == ReduceOp::Sum && !dtype.is_float() {
-            run(op, x, layout, out.into_slice::<i64>(name, "out")?, |p| p.value.integer());
+            in_chunks(op, x, layout, out.into_slice::<i64>(name, "out")?, |p| p.index);
+        } else if C::WIDE_SUM && op == ReduceOp::Sum {
+            run(op, x, layout, out.into_slice::<i64>(name, "out")?, Wide::integer);
         } else {
             let out = bytemuck::cast_slice_mut(out.into_bytes(name, "out")?);
-            run(op, x, layout, out, |p| C::of_wide(p.value.finish(op, len)));
+            run(op, x, layout, out, |value| C::of_wide(value.finish(op, len)));
         }
         Ok(())
     })
 }
 
-/// Reduces chunk by chunk, and writes `finish` of each result.
+/// Reduces to `finish` of each value, for all but [`ReduceOp::ArgMax`].
 fn run<C: ReduceCell, D: Element>(
+    op: ReduceOp,
+    x: &[C],
+    layout: Layout,
+    out: &mut [D],
+    finish: impl Fn(C::Wide) -> D + Sync,
+) {
+    let Layout { outer, len, inner } = layout;
+    if inner == 1
+        && (1..=SHORT).contains(&len)
+        && outer >= 4
+        && let Some(numbers) = C::as_numbers(x)
+    {
+        let out = SharedMut::new(out);
+        return for_parts(outer, MIN_PART.div_ceil(len), 1, |part| {
+            let numbers = &numbers[part.start * len..part.end * len];
+            // SAFETY: within `out`, and these rows are this part's alone.
+            let out = unsafe { out.slice(part) };
+            short_rows::<C>(op, numbers, len, |row, value| out[row] = finish(value));
+        });
+    }
+    in_chunks(op, x, layout, out, |p| finish(p.value));
+}
+
+/// Reduces chunk by chunk, and writes `finish` of each result.
+fn in_chunks<C: ReduceCell, D: Element>(
     op: ReduceOp,
     x: &[C],
     Layout { outer, len, inner }: Layout,
@@ -180,17 +208,6 @@ fn run<C: ReduceCell, D: Element>(
     let shared_out = SharedMut::new(out);
     let n_tasks = outer * n_chunks * n_tiles;
     for_parts(n_tasks, MIN_PART.div_ceil(chunk_rows * tile), 1, |part| {
-        if inner == 1
-            && len <= SHORT
-            && outer >= 4
-            && op != ReduceOp::ArgMax
-            && let Some(numbers) = C::as_numbers(&x[part.start * len..part.end * len])
-        {
-            // SAFETY: within `out`, and these rows are this part's alone.
-            let out = unsafe { shared_out.slice(part) };
-            let write = |row: usize, value| out[row] = finish(Partial { value, index: 0 });
-            return short_rows::<C>(op, numbers, len, write);
-        }
         let mut columns = Columns::<C>::new();
         for task in part {
             let (o, chunk, column) =
