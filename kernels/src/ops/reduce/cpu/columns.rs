@@ -2,7 +2,7 @@
 
 use super::{BLOCK, Partial, ReduceCell, Wide, better, wins};
 use crate::cpu::cell::Block;
-use crate::cpu::copy::prefetch_at;
+use crate::cpu::copy::{prefetch_at, prefetch_pays};
 use crate::cpu::simd::vectorize;
 use crate::ops::reduce::ReduceOp;
 
@@ -153,6 +153,7 @@ fn add_four<C: ReduceCell>(op: ReduceOp, values: &mut [C::Wide], rows: [&[C::Num
 }
 
 fn four<W: Copy, N: Copy>(values: &mut [W], rows: [&[N]; 4], next: usize, f: impl Fn(W, N) -> W) {
+    let pays = prefetch_pays();
     vectorize(
         #[inline(always)]
         || {
@@ -163,7 +164,7 @@ fn four<W: Copy, N: Copy>(values: &mut [W], rows: [&[N]; 4], next: usize, f: imp
             for (i, ((((values, a), b), c), d)) in groups.iter_mut().zip(a).zip(b).zip(c).zip(d).enumerate() {
                 let fetched = i * GROUP + ahead;
                 let fetched = if fetched < n { fetched } else { fetched - n + next };
-                for row in rows {
+                for row in rows.into_iter().filter(|_| pays) {
                     prefetch_at(row.as_ptr().wrapping_add(fetched), GROUP * size_of::<N>());
                 }
                 // Of its own, so that no store can change what is still to be read.

@@ -3,7 +3,7 @@
 use super::{BLOCK, Partial, ReduceCell, Wide, better, wins};
 use crate::Element;
 use crate::cpu::cell::Block;
-use crate::cpu::copy::prefetch_at;
+use crate::cpu::copy::{prefetch_at, prefetch_pays};
 use crate::cpu::simd::vectorize;
 use crate::ops::reduce::ReduceOp;
 
@@ -67,6 +67,7 @@ fn fold_rows<N: Copy, W: Wide>(
     f: impl Fn(W, W) -> W,
     mut write: impl FnMut(usize, W),
 ) {
+    let ahead = prefetch_pays();
     vectorize(
         #[inline(always)]
         || {
@@ -77,7 +78,7 @@ fn fold_rows<N: Copy, W: Wide>(
                 let indices = [0, 1, 2, 3].map(|i| (first + i * n_first).min(n_rows - 1));
                 let rows = indices.map(|i| &numbers[i * len..][..len]);
                 let starts = rows.map(|row| start.unwrap_or(wide(row[0])));
-                let results = fold_four(rows, starts, &wide, &f);
+                let results = fold_four(rows, starts, ahead, &wide, &f);
                 indices.into_iter().zip(results).for_each(|(i, result)| write(i, result));
             }
         },
@@ -88,6 +89,7 @@ fn fold_rows<N: Copy, W: Wide>(
 fn fold_four<N: Copy, W: Wide>(
     rows: [&[N]; 4],
     starts: [W; 4],
+    ahead: bool,
     wide: impl Fn(N) -> W,
     f: impl Fn(W, W) -> W,
 ) -> [W; 4] {
@@ -95,7 +97,9 @@ fn fold_four<N: Copy, W: Wide>(
     let [(a, _), (b, _), (c, _), (d, _)] = groups;
     let mut lanes = starts.map(|start| [start; ROW_LANES]);
     for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
-        fetch_ahead([a, b, c, d]);
+        if ahead {
+            fetch_ahead([a, b, c, d]);
+        }
         for i in 0..ROW_LANES {
             lanes[0][i] = f(lanes[0][i], wide(a[i]));
             lanes[1][i] = f(lanes[1][i], wide(b[i]));
@@ -178,13 +182,16 @@ fn fetch_ahead<N, const L: usize>(groups: [&[N; L]; 4]) {
 
 /// The sum of `wide` of each number, in [`LANES`] partial sums.
 fn sum<N: Copy, W: Wide>(numbers: &[N], wide: impl Fn(N) -> W) -> W {
+    let ahead = prefetch_pays();
     vectorize(
         #[inline(always)]
         || {
             let ([a, b, c, d], rest) = quarters(numbers);
             let mut lanes = [W::ZERO; LANES];
             for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
-                fetch_ahead([a, b, c, d]);
+                if ahead {
+                    fetch_ahead([a, b, c, d]);
+                }
                 for i in 0..LANES {
                     lanes[i] = lanes[i].add(wide(a[i])).add(wide(b[i])).add(wide(c[i])).add(wide(d[i]));
                 }
@@ -245,6 +252,7 @@ fn is_nan<N: Element>(number: &N) -> bool {
 ///
 /// Comparisons that know of NaN would take three times as many instructions.
 fn fold<N: Element>(numbers: &[N], f: impl Fn(N, N) -> N) -> Option<N> {
+    let ahead = prefetch_pays();
     vectorize(
         #[inline(always)]
         || {
@@ -253,7 +261,9 @@ fn fold<N: Element>(numbers: &[N], f: impl Fn(N, N) -> N) -> Option<N> {
             // Of the width of most numbers: flags of one byte are converted at each step.
             let mut nan = [0_u32; LANES];
             for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
-                fetch_ahead([a, b, c, d]);
+                if ahead {
+                    fetch_ahead([a, b, c, d]);
+                }
                 for i in 0..LANES {
                     lanes[i] = f(f(f(f(lanes[i], a[i]), b[i]), c[i]), d[i]);
                     nan[i] |= u32::from(is_nan(&a[i]) | is_nan(&b[i]) | is_nan(&c[i]) | is_nan(&d[i]));
