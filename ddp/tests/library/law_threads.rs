@@ -17,7 +17,7 @@ use proptest::prelude::*;
 
 #[test]
 fn any_number_of_ranks_trains_as_one_and_all_hold_the_same_bits() {
-    for optimizer in [OptimizerKind::Sgd, OptimizerKind::AdamW] {
+    for optimizer in [OptimizerKind::Sgd, OptimizerKind::AdamW, OptimizerKind::Lion] {
         let setup = Setup { optimizer, ..Setup::usual() };
         let alone = setup.train_on(1);
         assert!(alone.losses.len() == 12 && alone.losses[11] < alone.losses[0], "{alone:?}");

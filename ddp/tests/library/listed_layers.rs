@@ -36,6 +36,7 @@ fn gradients_of_every_kind_agree_with_difference_quotients_on_cpu_and_gpu() {
         ("rms norm", vec![linear(6, None), LayerConfig::RmsNorm.once()]),
         ("swiglu", vec![linear(6, None), gated(Gate::SwiGlu)]),
         ("geglu", vec![gated(Gate::GeGlu)]),
+        ("reglu", vec![gated(Gate::ReGlu)]),
         ("a gate behind a skip", vec![linear(6, None), block(vec![gated(Gate::SwiGlu)])]),
         (
             "a norm and a gate",
@@ -125,9 +126,15 @@ fn what_is_not_for_f64_says_so() {
 #[test]
 fn layers_for_tables_train_on_any_number_of_ranks_and_resume_to_the_bit() {
     let usual = Setup::usual();
-    let spec = ModelSpec::new(&ModelConfig::of_layers(tabular(), true), 6, usual.spec.n_outputs());
-    for optimizer in [OptimizerKind::AdamW, OptimizerKind::Muon, OptimizerKind::Adafactor] {
-        let setup = Setup { spec: spec.clone(), optimizer, ..usual.clone() };
+    let reglu = LayerConfig::Glu { out_features: 8, gate: Gate::ReGlu, bias: true }.once();
+    for (optimizer, layers) in [
+        (OptimizerKind::AdamW, tabular()),
+        (OptimizerKind::Muon, tabular()),
+        (OptimizerKind::Adafactor, tabular()),
+        (OptimizerKind::Lion, vec![linear(8, Some(Activation::Tanh)), reglu]),
+    ] {
+        let spec = ModelSpec::new(&ModelConfig::of_layers(layers, true), 6, usual.spec.n_outputs());
+        let setup = Setup { spec, optimizer, ..usual.clone() };
         let alone = setup.train_on(1);
         assert!(alone.losses[11] < alone.losses[0], "{optimizer}: {:?}", alone.losses);
         for (world_size, zero) in [(2, ZeroStage::Off), (3, ZeroStage::Optimizer), (4, ZeroStage::Gradients)]

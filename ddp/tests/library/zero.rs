@@ -30,7 +30,7 @@ fn unclipped(setup: Setup) -> Setup {
 
 #[test]
 fn ranks_with_parts_of_the_state_train_as_one_rank_with_all_of_it() {
-    for optimizer in [OptimizerKind::Sgd, OptimizerKind::AdamW] {
+    for optimizer in [OptimizerKind::Sgd, OptimizerKind::AdamW, OptimizerKind::Lion] {
         for setup in [Setup::usual(), Setup::embedded()] {
             let setup = Setup { optimizer, ema_decay: 0.9, ..setup };
             let alone = setup.train_on(1);
@@ -105,18 +105,18 @@ fn the_second_stage_depends_on_no_bucket() {
 fn state_is_stored_and_restored_piece_by_piece() {
     for world_size in [1, 3] {
         for zero in [ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients] {
-            for divide_update_from in [1, usize::MAX] {
-                let mut setup = with_zero(
-                    &Setup { optimizer: OptimizerKind::AdamW, ema_decay: 0.8, ..Setup::usual() },
-                    zero,
-                );
+            let optimizers = [OptimizerKind::AdamW, OptimizerKind::Lion];
+            for (optimizer, divide_update_from) in
+                optimizers.map(|kind| [(kind, 1), (kind, usize::MAX)]).concat()
+            {
+                let mut setup = with_zero(&Setup { optimizer, ema_decay: 0.8, ..Setup::usual() }, zero);
                 setup.options.divide_update_from = divide_update_from;
                 let whole = setup.train_on(world_size);
                 for step in [1, 5, 12] {
                     let restarted = Setup { restart_after: Some(step), ..setup.clone() }.train_on(world_size);
                     assert!(
                         restarted == whole,
-                        "{zero:?}, {world_size} ranks, divided from {divide_update_from}, step {step}"
+                        "{optimizer}, {zero:?}, {world_size} ranks, divided from {divide_update_from}, step {step}"
                     );
                 }
             }
@@ -273,7 +273,7 @@ fn evaluating_the_average_between_steps_changes_no_bit() {
 #[test]
 fn gpus_with_parts_of_the_state_train_as_one_cpu_rank_does() {
     let Some(_gpus) = gpus(2) else { return };
-    for optimizer in [OptimizerKind::Sgd, OptimizerKind::AdamW] {
+    for optimizer in [OptimizerKind::Sgd, OptimizerKind::AdamW, OptimizerKind::Lion] {
         let setup = Setup { optimizer, ema_decay: 0.9, ..Setup::embedded() };
         let cpu = setup.train_on(1);
         for zero in STAGES {

@@ -364,3 +364,21 @@ fn targets_far_from_zero_keep_their_digits_in_every_format() {
         }
     }
 }
+
+/// Counts are rates as they are, also beside a quantity that is standardised.
+#[test]
+fn a_head_of_counts_is_not_standardised() {
+    let folder = temp_dir();
+    let rows: String = (0..60).map(|i| format!("{},{},{}\n", i % 7, 100 + 3 * (i % 7), i % 7 / 2)).collect();
+    write(folder.path(), "rows.csv", &format!("x,size,visits\n{rows}"));
+    let text = format!(
+        "[data]\ntrain = {}\neval = \"none\"\n[[heads]]\nname = \"size\"\ntask = \"regression\"\n[[heads]]\n\
+         name = \"visits\"\ntask = \"regression\"\nloss = {{ kind = \"poisson\" }}\n[train]\nepochs = 1\n",
+        quoted(&folder.path().join("rows.csv"))
+    );
+    let run = train(1, &text, &[]);
+    let model = run.out().join("model.safetensors");
+    let (shift, scale) = (doubles(&model, "target.shift").unwrap(), doubles(&model, "target.scale").unwrap());
+    assert!((shift[0] - 109.0).abs() < 1.0 && scale[0] > 4.0, "{shift:?}, {scale:?}");
+    assert_eq!((shift[1], scale[1]), (0.0, 1.0));
+}

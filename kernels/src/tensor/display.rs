@@ -1,6 +1,6 @@
 //! Tensors as text, in PyTorch's layout.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use super::Tensor;
 use crate::{DType, Result};
@@ -11,6 +11,7 @@ const MAX_SHOWN: usize = 1000;
 const N_EDGE: usize = 3;
 /// Columns of a line.
 const LINE: usize = 80;
+const START: &str = "tensor(";
 
 impl Tensor {
     /// The elements to show, in host memory: those at the ends of each dimension if there are many.
@@ -25,6 +26,16 @@ impl Tensor {
         shown.cpu()
     }
 
+    fn texts(&self) -> Result<Texts> {
+        let shown = self.shown()?;
+        Ok(match self.dtype() {
+            DType::Bool => Texts::new(shown.to_vec::<bool>()?),
+            DType::I64 => Texts::new(shown.to_vec::<i64>()?),
+            dtype if dtype.is_float() => float_texts(&shown.to_dtype(DType::F64)?.to_vec::<f64>()?),
+            _ => Texts::new(shown.to_dtype(DType::I64)?.to_vec::<i64>()?),
+        })
+    }
+
     /// The first and last elements along `axis`.
     fn ends(&self, axis: usize) -> Result<Tensor> {
         let n = self.dims()[axis];
@@ -36,31 +47,47 @@ impl Tensor {
 }
 
 /// The elements in PyTorch's layout, then device and dtype. Of more than 1,000 elements it shows, and copies to the host, the
-/// first and last three of each dimension. Waits for the work that computes them.
+/// first and last three of each dimension. Waits for the work that computes them. Other than there, `true` and `false` are written
+/// as in Rust, and device and dtype always stand at the end.
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let values = self.shown().and_then(|shown| {
-            Ok(match self.dtype() {
-                DType::Bool => shown.to_vec::<bool>()?.iter().map(ToString::to_string).collect(),
-                DType::I64 => shown.to_vec::<i64>()?.iter().map(ToString::to_string).collect(),
-                dtype if dtype.is_float() => float_texts(&shown.to_dtype(DType::F64)?.to_vec::<f64>()?),
-                _ => shown.to_dtype(DType::I64)?.to_vec::<i64>()?.iter().map(ToString::to_string).collect(),
-            })
-        });
-        let texts: Vec<String> = match values {
+        let ends = [format!("device={}", self.device()), format!("dtype={}", self.dtype())];
+        let Texts { texts, width } = match self.texts() {
             Ok(texts) => texts,
-            Err(error) => {
-                return write!(f, "tensor(<{error}>, device={}, dtype={})", self.device(), self.dtype());
-            }
+            Err(error) => return write!(f, "tensor(<{error}>, {})", ends.join(", ")),
         };
-        let width = texts.iter().map(String::len).max().unwrap_or(0);
         let mut layout = Layout { texts: texts.into_iter(), width, is_short: self.numel() > MAX_SHOWN };
-        f.write_str("tensor(")?;
-        layout.write(f, self.dims(), "tensor(".len())?;
-        if self.numel() == 0 && self.dims().len() != 1 {
-            write!(f, ", size={}", self.shape())?;
+        let mut text = START.to_owned();
+        layout.write(&mut text, self.dims(), START.len())?;
+        // PyTorch counts so, too: one column more than there are for the text of several lines, two for that of one.
+        let mut column = text.rfind('\n').map_or(text.len() + 2, |newline| text.len() - newline + 1);
+        let has_size = self.numel() == 0 && self.dims().len() != 1;
+        let size = has_size.then(|| format!("size={}", self.shape()));
+        for end in size.into_iter().chain(ends) {
+            if column + end.len() + 2 > LINE {
+                write!(text, ",\n{}{end}", " ".repeat(START.len()))?;
+                column = START.len() + end.len();
+            } else {
+                write!(text, ", {end}")?;
+                column += end.len() + 2;
+            }
         }
-        write!(f, ", device={}, dtype={})", self.device(), self.dtype())
+        write!(f, "{text})")
+    }
+}
+
+/// Elements as text.
+struct Texts {
+    texts: Vec<String>,
+    /// Width of a column.
+    width: usize,
+}
+
+impl Texts {
+    fn new(values: impl IntoIterator<Item: ToString>) -> Self {
+        let texts: Vec<_> = values.into_iter().map(|value| value.to_string()).collect();
+        let width = texts.iter().map(String::len).max().unwrap_or(0);
+        Texts { texts, width }
     }
 }
 
@@ -72,7 +99,7 @@ struct Layout<I> {
 
 impl<I: Iterator<Item = String>> Layout<I> {
     /// Writes a tensor of these dimensions, `indent` columns into the line.
-    fn write(&mut self, f: &mut fmt::Formatter<'_>, dims: &[usize], indent: usize) -> fmt::Result {
+    fn write(&mut self, f: &mut String, dims: &[usize], indent: usize) -> fmt::Result {
         let Some((&n, rest)) = dims.split_first() else {
             return f.write_str(&self.texts.next().unwrap_or_default());
         };
@@ -86,7 +113,7 @@ impl<I: Iterator<Item = String>> Layout<I> {
         let per_line =
             if rest.is_empty() { ((LINE - indent.min(LINE - 1)) / (self.width + 2)).max(1) } else { 1 };
         let mut n_written = 0;
-        let separate = |f: &mut fmt::Formatter<'_>, n_written: &mut usize| {
+        let separate = |f: &mut String, n_written: &mut usize| {
             if *n_written == 0 {
                 return Ok(());
             }
@@ -115,13 +142,14 @@ impl<I: Iterator<Item = String>> Layout<I> {
     }
 }
 
-/// Numbers with four digits behind the point; whole ones without; in scientific notation if they differ too much in size.
-fn float_texts(values: &[f64]) -> Vec<String> {
-    let magnitudes = values.iter().map(|v| v.abs()).filter(|v| v.is_finite() && *v > 0.0);
-    let (least, most) = magnitudes.fold((f64::INFINITY, 0.0f64), |(a, b), v| (a.min(v), b.max(v)));
+/// Numbers with four digits behind the point; whole ones without; in scientific notation if they differ too much in size. Zero,
+/// NaN and infinity have no part in the width, as in PyTorch.
+fn float_texts(values: &[f64]) -> Texts {
+    let has_size = |v: &f64| v.is_finite() && *v != 0.0;
+    let sizes = values.iter().filter(|v| has_size(v)).map(|v| v.abs());
+    let (least, most) = sizes.fold((f64::INFINITY, 0.0f64), |(a, b), v| (a.min(v), b.max(v)));
     let is_whole = values.iter().all(|v| !v.is_finite() || v.fract() == 0.0);
-    let is_scientific =
-        if is_whole { most > 1e8 } else { most / least > 1000.0 || most > 1e8 || least < 1e-4 };
+    let is_scientific = most / least > 1000.0 || most > 1e8 || least < 1e-4;
     let text = |v: f64| match v {
         _ if v.is_nan() => "nan".to_owned(),
         _ if v.is_infinite() => if v > 0.0 { "inf" } else { "-inf" }.to_owned(),
@@ -129,7 +157,10 @@ fn float_texts(values: &[f64]) -> Vec<String> {
         _ if is_whole => format!("{v:.0}."),
         _ => format!("{v:.4}"),
     };
-    values.iter().map(|&v| text(v)).collect()
+    let texts: Vec<_> = values.iter().map(|&v| text(v)).collect();
+    let with_size = values.iter().zip(&texts).filter(|(v, _)| has_size(v));
+    let width = with_size.map(|(_, text)| text.len()).max().unwrap_or(1);
+    Texts { texts, width }
 }
 
 /// Like C's `%.4e`: at least two digits of exponent, with its sign.

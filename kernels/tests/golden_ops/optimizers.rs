@@ -104,8 +104,6 @@ pub(crate) fn adam(case: &Case<'_>, kind: OptimizerKind) {
 }
 
 pub(crate) fn lion(case: &Case<'_>) {
-    let (mut w, g) = (case.input("w"), case.input("g"));
-    let (want_w, want_m) = (case.output("w"), case.output("m"));
     let betas = case.param("betas").as_array().unwrap();
     let params = OptimizerParams {
         lr: case.number("lr"),
@@ -113,23 +111,36 @@ pub(crate) fn lion(case: &Case<'_>) {
         weight_decay: case.number("weight_decay"),
         ..OptimizerParams::default()
     };
-    let dims = w.shape().dims().to_vec();
-    let mut m = w.zeros_like().unwrap();
-    for step in 0..g.shape().dims()[0] {
-        let grads = g.view().rows(step, step + 1).unwrap().reshape(&dims).unwrap();
-        let tensors = OptimizerTensors {
-            grads,
-            master_weights: w.view_mut(),
-            state: [Some(m.view_mut()), None],
-            average: None,
-            compute_weights: None,
-            whole: None,
-        };
-        ops::optimizer_step(OptimizerKind::Lion, &params, tensors, None).unwrap();
-        // Three steps of two roundings of w, below 4.
-        case.close_to(&format!("w after step {step}"), &values(&w), want_w.row(step), 8.0 * EPS, 0.0);
-        // Sums of terms below 0.1 that may cancel.
-        case.close_to(&format!("m after step {step}"), &values(&m), want_m.row(step), EPS, 4.0 * EPS);
+    let as_f32 = |x: &Tensor| values(&x.to_dtype(DType::F32).unwrap());
+    for dtype in [DType::F32, DType::F64] {
+        let (mut w, g) = (case.input("w").to_dtype(dtype).unwrap(), case.input("g").to_dtype(dtype).unwrap());
+        let (want_w, want_m) = (case.output("w"), case.output("m"));
+        let dims = w.shape().dims().to_vec();
+        let mut m = w.zeros_like().unwrap();
+        // Three steps of two roundings of w, below 4; of f64 only those of the file's numbers.
+        let atol_w = if dtype == DType::F64 { 4.0 * EPS } else { 8.0 * EPS };
+        for step in 0..g.shape().dims()[0] {
+            let grads = g.view().rows(step, step + 1).unwrap().reshape(&dims).unwrap();
+            let tensors = OptimizerTensors {
+                grads,
+                master_weights: w.view_mut(),
+                state: [Some(m.view_mut()), None],
+                average: None,
+                compute_weights: None,
+                whole: None,
+            };
+            ops::optimizer_step(OptimizerKind::Lion, &params, tensors, None).unwrap();
+            case.close_to(
+                &format!("w after step {step}, {dtype}"),
+                &as_f32(&w),
+                want_w.row(step),
+                atol_w,
+                0.0,
+            );
+            // Sums of terms below 0.1 that may cancel.
+            let what = format!("m after step {step}, {dtype}");
+            case.close_to(&what, &as_f32(&m), want_m.row(step), EPS, 4.0 * EPS);
+        }
     }
 }
 
