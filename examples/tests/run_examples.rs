@@ -55,14 +55,15 @@ fn own_dataset() {
 
 #[test]
 fn own_layer() {
-    let text = output(&mut Command::new(env!("CARGO_BIN_EXE_own_layer")));
-    assert!(text.contains("layers.0.weight, layers.0.bias, swish.0, layers.1.weight"), "{text}");
-    assert!(
-        text.contains("buffer input.mean: tensor([") && text.contains("buffer input.deviation"),
-        "{text}"
-    );
-    assert!(number(&text, " -> ") < 0.2 * number(&text, "loss "), "{text}");
-    assert!(text.contains("2 of 2 ranks of this process hold the same weights"), "{text}");
+    let texts = on_cpu_and_virtual_gpus(env!("CARGO_BIN_EXE_own_layer"), &[]);
+    for (text, device) in texts.iter().zip(["cpu", "cuda:0"]) {
+        assert!(text.contains(&format!("gradients are right on {device}")), "{text}");
+        assert!(text.contains("layers.0.weight, layers.0.bias, swish.0, layers.1.weight"), "{text}");
+        let buffers = ["buffer input.mean: tensor([", "buffer input.deviation", &format!("device={device}")];
+        assert!(buffers.iter().all(|part| text.contains(part)), "{text}");
+        assert!(number(text, " -> ") < 0.2 * number(text, "loss "), "{text}");
+        assert!(text.contains("2 of 2 ranks of this process hold the same weights"), "{text}");
+    }
 }
 
 /// Runs the program on the CPU and, where virtual GPUs can be built, on two of them.

@@ -265,7 +265,7 @@ fn read_entry(table: Table<'_>, place: &str) -> Result<LayerEntry> {
         let here = Place { setting: table.at, tables: "layers", table: place };
         return Err(here.wrong("layers that each have a `kind`".to_owned(), "none", example()));
     };
-    let kind = kind.name().map_err(|error| within(error, place))?;
+    let kind = kind.name().map_err(|error| within(embedding_hint(error, &kind), place))?;
     let &(_, required, optional) = KINDS.iter().find(|row| row.0 == kind).expect("a name of the row");
     let allowed = || required.iter().chain(optional).copied().chain(["kind", "repeat"]);
     let tables = format!("`{kind}` layers");
@@ -310,6 +310,18 @@ fn read_layer(kind: &str, table: &Table<'_>, place: &str) -> Result<LayerConfig>
             LayerConfig::Residual { layers }
         }
     })
+}
+
+/// Embeddings of categories are no layer of the list, for they take columns of their own.
+fn embedding_hint(mut error: ConfigError, kind: &Setting) -> ConfigError {
+    if let ConfigError::BadValue { hint, .. } = &mut error
+        && kind.value.as_str() == Some("embedding")
+    {
+        *hint = "`data.categorical` names the columns of categories, and `data.encode = \"embedding\"` gives each a table in front \
+                 of the layers; `numeric_embedding` is for numbers"
+            .to_owned();
+    }
+    error
 }
 
 /// The error with the place of the layer.

@@ -186,3 +186,20 @@ fn a_run_on_gpus_that_are_not_there_is_described() {
     let text = run_ok(single(&["describe"])).stdout;
     assert!(text.contains("layers.0.weight  128 x 64") && text.contains("MiB on rank 0 of 1"), "{text}");
 }
+
+#[test]
+fn every_kind_of_layer_is_named_with_its_sizes() {
+    let layers = "{ kind = \"linear\", out_features = 16, activation = \"tanh\" }, { kind = \"glu\", out_features = 12 }, \
+        { kind = \"glu\", out_features = 12, gate = \"geglu\" }, { kind = \"glu\", out_features = 12, gate = \"reglu\" }, \
+        { kind = \"layer_norm\" }, { kind = \"rms_norm\" }, { kind = \"batch_norm\" }, { kind = \"dropout\", p = 0.25 }, \
+        { kind = \"activation\", activation = \"gelu\" }, { kind = \"scale\" }, \
+        { kind = \"residual\", layers = [{ kind = \"rms_norm\" }, { kind = \"linear\", out_features = 12 }] }, \
+        { kind = \"numeric_embedding\", dim = 4 }";
+    let text = run_ok(single(&["describe", "--set", &format!("model.layers=[{layers}]")])).stdout;
+    let line = "layers: linear 64 -> 16; tanh; linear 16 -> 24; swiglu; linear 12 -> 24; geglu; linear 12 -> 24; reglu; layer norm; \
+        rms norm; batch norm; dropout 0.25; gelu; scale; skip begins; rms norm; linear 12 -> 12; plus the value where the skip \
+        began; embedding of 12 numbers by 16 cosines, 4 wide; linear 48 -> 10\n";
+    assert!(text.contains(line), "{text}");
+    // 3,798 is the sum of the sizes in the table.
+    assert!(text.lines().any(|line| line.starts_with("total ") && line.ends_with(" 3,798")), "{text}");
+}

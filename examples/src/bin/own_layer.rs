@@ -18,18 +18,16 @@ use ddp::model::layer::{BufferSpec, Layer, RegisteredBuffer, Result, Sizes};
 use ddp::model::param::{Init, ParamKind, ParamSpec};
 use ddp::model::pass::{BackwardPass, ForwardPass};
 use ddp::model::{GradcheckOptions, LossHead, Sequential, gradcheck};
-use ddp::ops::MapOp;
+use ddp::ops::{self, MapOp, ReduceOp};
 use ddp::prelude::*;
 use ddp::train::trainer::{Trainer, TrainerOptions};
-use ddp_comm::World;
 
 const N_ROWS: usize = 4096;
 const N_FEATURES: usize = 8;
 const HIDDEN: usize = 32;
 const GLOBAL_BATCH: usize = 64;
 
-/// `y = x · sigmoid(b · x)` with a trained `b`, `[features]`: Swish (arXiv:1710.05941). On the CPU; a layer for GPUs calls
-/// [`ddp::ops`] instead of slices.
+/// `y = x · sigmoid(b · x)` with a trained `b`, `[features]`: Swish (arXiv:1710.05941). By operations, so on any device.
 #[derive(Debug)]
 struct Swish {
     params: [ParamSpec; 1],
@@ -55,34 +53,41 @@ impl Layer for Swish {
         &self.params
     }
 
+    /// The sigmoid, which backward needs, and two for what is in between.
+    fn buffers(&self, sizes: Sizes) -> Vec<BufferSpec> {
+        vec![BufferSpec::activations(&[sizes.max_rows, self.out_features()], DType::F32); 3]
+    }
+
     fn forward(&mut self, x: TensorRef<'_>, y: TensorMut<'_>, pass: ForwardPass<'_>) -> Result<()> {
-        let b = pass.params.master(0)?.as_slice::<f32>("swish", "b")?;
-        let (x, y) = (x.as_slice::<f32>("swish", "x")?, y.into_slice::<f32>("swish", "y")?);
-        for (x, y) in x.chunks_exact(b.len()).zip(y.chunks_exact_mut(b.len())) {
-            for ((y, &x), &b) in y.iter_mut().zip(x).zip(b) {
-                *y = x * sigmoid(b * x);
-            }
-        }
-        Ok(())
+        let n = x.shape().dims()[0];
+        let [sigmoid, scaled, _] = pass.buffers else { unreachable!("as declared") };
+        let (mut sigmoid, mut scaled) = (sigmoid.view_mut().rows(0, n)?, scaled.view_mut().rows(0, n)?);
+        ops::map(MapOp::Mul, x.into(), pass.params.master(0)?.into(), scaled.reborrow())?;
+        ops::activation_forward(Activation::Sigmoid, scaled.as_ref(), sigmoid.reborrow())?;
+        ops::map(MapOp::Mul, x.into(), sigmoid.as_ref().into(), y)
     }
 
     /// Turns `d`, the gradient of the output, into that of the input, and adds up the gradient of `b`.
-    fn backward(&mut self, d: TensorMut<'_>, mut pass: BackwardPass<'_>) -> Result<()> {
-        let b = pass.params.master(0)?.as_slice::<f32>("swish", "b")?;
-        let (x, d) = (pass.x.as_slice::<f32>("swish", "x")?, d.into_slice::<f32>("swish", "d")?);
+    fn backward(&mut self, mut d: TensorMut<'_>, mut pass: BackwardPass<'_>) -> Result<()> {
+        let (x, b) = (pass.x, pass.params.master(0)?);
+        let n = x.shape().dims()[0];
+        let [sigmoid, direct, other] = pass.buffers else { unreachable!("as declared") };
+        let sigmoid = sigmoid.view_mut().rows(0, n)?;
+        let (mut direct, mut other) = (direct.view_mut().rows(0, n)?, other.view_mut().rows(0, n)?);
+        ops::map(MapOp::Mul, d.as_ref().into(), sigmoid.as_ref().into(), direct.reborrow())?;
+        // Through the sigmoid: d · x · s · (1 - s).
+        ops::map(MapOp::Mul, direct.as_ref().into(), x.into(), other.reborrow())?;
+        ops::map(MapOp::Sub, 1.0.into(), sigmoid.as_ref().into(), d.reborrow())?;
+        let mut through = sigmoid;
+        ops::map(MapOp::Mul, other.as_ref().into(), d.as_ref().into(), through.reborrow())?;
+        // Of b: the sum over the rows of that times x.
+        ops::map(MapOp::Mul, through.as_ref().into(), x.into(), other.reborrow())?;
+        let mut d_b = Tensor::zeros(b.shape().dims(), DType::F32, b.device())?;
+        ops::reduce(ReduceOp::Sum, other.as_ref(), Some(0), d_b.view_mut())?;
         let grad = pass.grads.take()?;
-        let d_b = grad.d.into_slice::<f32>("swish", "d_b")?;
-        if !grad.accumulate {
-            d_b.fill(0.0);
-        }
-        for (x, d) in x.chunks_exact(b.len()).zip(d.chunks_exact_mut(b.len())) {
-            for (((d, &x), &b), d_b) in d.iter_mut().zip(x).zip(b).zip(d_b.iter_mut()) {
-                let s = sigmoid(b * x);
-                *d_b += *d * x * x * s * (1.0 - s);
-                *d *= s + b * x * s * (1.0 - s);
-            }
-        }
-        Ok(())
+        if grad.accumulate { ops::add_assign(grad.d, d_b.view()) } else { ops::copy(d_b.view(), grad.d) }?;
+        ops::map(MapOp::Mul, through.as_ref().into(), b.into(), other.reborrow())?;
+        ops::map(MapOp::Add, direct.as_ref().into(), other.as_ref().into(), d)
     }
 }
 
@@ -126,19 +131,15 @@ impl Layer for Standardize {
         }
         let [mean, deviation] = pass.registered else { unreachable!("as declared") };
         let mut centered = pass.buffers[0].view_mut().rows(0, n)?;
-        ddp::ops::map(MapOp::Sub, Input::Tensor(x), Input::Tensor(mean.view()), centered.reborrow())?;
+        ops::map(MapOp::Sub, Input::Tensor(x), Input::Tensor(mean.view()), centered.reborrow())?;
         let deviation = Input::Tensor(deviation.view());
-        ddp::ops::map(MapOp::Div, Input::Tensor(centered.as_ref()), deviation, y)
+        ops::map(MapOp::Div, Input::Tensor(centered.as_ref()), deviation, y)
     }
 
     /// In front of all parameters, so that nothing needs the gradient of its input.
     fn backward(&mut self, _d: TensorMut<'_>, _pass: BackwardPass<'_>) -> Result<()> {
         Ok(())
     }
-}
-
-fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + (-x).exp())
 }
 
 fn layers(x: &Tensor) -> Result<Sequential> {
@@ -150,8 +151,14 @@ fn layers(x: &Tensor) -> Result<Sequential> {
     Ok(layers.activation(Activation::Tanh).linear(1))
 }
 
-fn sizes(max_rows: usize) -> Sizes {
-    Sizes { max_rows, device: Device::Cpu, precision: Precision::F32 }
+/// The device of this rank: a GPU of its own if every rank has one.
+fn device_of(world: &World) -> Device {
+    let has_own = Device::count() >= world.local_size();
+    if has_own { Device::cuda(world.local_rank().0 as u32) } else { Device::cpu() }
+}
+
+fn sizes(max_rows: usize, device: Device) -> Sizes {
+    Sizes { max_rows, device, precision: Precision::F32 }
 }
 
 /// Rows whose columns have a mean of 3 and a deviation of 2.
@@ -168,10 +175,13 @@ fn train(world: &World) -> ddp::Result<(f64, f64, Vec<f32>)> {
     let rows: Arc<dyn Dataset> = Arc::new(TensorDataset::new(&x, &y)?);
 
     let adamw = OptimizerConfig::new(OptimizerKind::AdamW, 3e-3);
-    let (sizes, options) = (sizes(GLOBAL_BATCH.div_ceil(world.world_size())), TrainerOptions::default());
+    let device = device_of(world);
+    world.connect_device(device, DeviceOptions::default())?;
+    let sizes = sizes(GLOBAL_BATCH.div_ceil(world.world_size()), device);
+    let options = TrainerOptions::default();
     let mut trainer = Trainer::for_layers(world, layers(&x)?, sizes, LossHead::Mse, &adamw, options)?;
     let plan = BatchPlan::new(world, rows.len(), GLOBAL_BATCH, 1, 0, Shuffle::Full).epochs(20);
-    let mut loader = Loader::new(rows, plan, LoaderOptions::new(Device::Cpu))?;
+    let mut loader = Loader::new(rows, plan, LoaderOptions::new(device))?;
     let (mut first, mut last) = (f64::NAN, f64::NAN);
     while let Some(mut batch) = loader.next_step()? {
         last = trainer.step_and_wait(&mut batch, false)?.sums.mean();
@@ -189,9 +199,11 @@ fn train(world: &World) -> ddp::Result<(f64, f64, Vec<f32>)> {
 
 fn main() -> ddp::Result<()> {
     let x = inputs(16, 2)?;
-    let mut model = layers(&x)?.build(sizes(16))?;
+    let device = Device::cuda(0).available_or_cpu();
+    let mut model = layers(&x)?.build(sizes(16, device))?;
     model.initialize(0)?;
-    gradcheck(&mut model, x.view(), &GradcheckOptions::default())?;
+    gradcheck(&mut model, x.to(device)?.view(), &GradcheckOptions::default())?;
+    println!("gradients are right on {device}");
 
     let ranks = ddp::launch(2, train)?;
     let (first, last, weights) = &ranks[0];

@@ -59,6 +59,10 @@ fn what_is_wrong_with_a_layer_is_said_with_its_place() {
     };
     refused("{ out_features = 3 }", &["layers that each have a `kind`, got none in layer 1 of model.layers"]);
     refused(
+        "{ kind = \"embedding\" }",
+        &["\nhint: `data.categorical` names", "`data.encode = \"embedding\"`"],
+    );
+    refused(
         "{ kind = \"liner\" }",
         &["`model.layers.kind` must be one of linear, glu", "did you mean \"linear\"?"],
     );
