@@ -55,3 +55,14 @@ impl<'a> Batch<'a> {
         }
     }
 }
+
+impl BatchMut<'_> {
+    /// The same memory for a shorter time: for rows that another [`Dataset`](crate::data::Dataset) writes first.
+    pub fn reborrow(&mut self) -> BatchMut<'_> {
+        BatchMut {
+            x: self.x.reborrow(),
+            targets: self.targets.reborrow(),
+            weights: self.weights.as_mut().map(TensorMut::reborrow),
+        }
+    }
+}

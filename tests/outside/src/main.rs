@@ -14,8 +14,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     for device in devices {
         creation(device)?;
         transfer(device)?;
-        arithmetic(device)?;
-        reductions(device)?;
+        for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+            arithmetic(device, dtype)?;
+            reductions(device, dtype)?;
+        }
         rows(device)?;
         matrices(device)?;
         files(device)?;
@@ -75,39 +77,48 @@ fn transfer(device: Device) -> Result<(), KernelError> {
     Ok(())
 }
 
-fn arithmetic(device: Device) -> Result<(), KernelError> {
-    let a = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2], device)?;
-    let row = Tensor::from_slice(&[10.0f32, 20.0], &[2], device)?;
-    assert_eq!((&a + &row).to_vec::<f32>()?, [11.0, 22.0, 13.0, 24.0]);
-    assert_eq!((2.0 * &a - 1.0).to_vec::<f32>()?, [1.0, 3.0, 5.0, 7.0]);
-    assert_eq!((-&a / 2).to_vec::<f32>()?, [-0.5, -1.0, -1.5, -2.0]);
+fn arithmetic(device: Device, dtype: DType) -> Result<(), KernelError> {
+    let floats = |x: Tensor| x.to_dtype(DType::F64)?.to_vec::<f64>();
+    let a = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2], device)?.to_dtype(dtype)?;
+    let row = Tensor::from_slice(&[10.0f32, 20.0], &[2], device)?.to_dtype(dtype)?;
+    assert_eq!(floats(&a + &row)?, [11.0, 22.0, 13.0, 24.0]);
+    assert_eq!(floats(2.0 * &a - 1.0)?, [1.0, 3.0, 5.0, 7.0]);
+    assert_eq!(floats(-&a / 2)?, [-0.5, -1.0, -1.5, -2.0]);
     for result in [a.neg(), a.exp(), a.log(), a.sqrt(), a.abs(), a.pow(3.0), a.clamp(1.5, 3.5)] {
         assert_eq!(result?.dims(), [2, 2]);
     }
     for result in [a.add(&row), a.sub(1), a.mul(&row), a.div(2.0), a.maximum(&row), a.minimum(0.5)] {
-        assert_eq!(result?.dtype(), DType::F32);
+        assert_eq!(result?.dtype(), dtype);
     }
     let mask = a.gt(2.0)?;
     assert_eq!(mask.to_vec::<bool>()?, [false, false, true, true]);
     assert_eq!(a.lt(&row)?.eq(true)?.dtype(), DType::Bool);
-    assert_eq!(a.where_(&mask, 0.0)?.to_vec::<f32>()?, [0.0, 0.0, 3.0, 4.0]);
-    assert_eq!(a.masked_fill(&mask, -1)?.to_vec::<f32>()?, [1.0, 2.0, -1.0, -1.0]);
-    let message = a.add(&row.to_dtype(DType::F64)?).unwrap_err().to_string();
-    let (x, y) = (format!("a [2, 2] f32 on {device}"), format!("b [2] f64 on {device}"));
-    assert!(message.contains(&x) && message.contains(&y) && message.contains("b.to_dtype(f32)"), "{message}");
+    assert_eq!(floats(a.where_(&mask, 0.0)?)?, [0.0, 0.0, 3.0, 4.0]);
+    assert_eq!(floats(a.masked_fill(&mask, -1)?)?, [1.0, 2.0, -1.0, -1.0]);
+    let other = if dtype == DType::F64 { DType::F32 } else { DType::F64 };
+    let message = a.add(&row.to_dtype(other)?).unwrap_err().to_string();
+    let (x, y) = (format!("a [2, 2] {dtype} on {device}"), format!("b [2] {other} on {device}"));
+    let mend = format!("b.to_dtype({dtype})");
+    assert!(message.contains(&x) && message.contains(&y) && message.contains(&mend), "{message}");
     Ok(())
 }
 
-fn reductions(device: Device) -> Result<(), KernelError> {
-    let a = Tensor::from_slice(&[1.0f64, 2.0, 3.0, 4.0], &[2, 2], device)?;
-    assert_eq!(a.sum(None)?.item::<f64>()?, 10.0);
-    assert_eq!(a.mean(0)?.to_vec::<f64>()?, [2.0, 3.0]);
-    assert_eq!(a.max(1)?.to_vec::<f64>()?, [2.0, 4.0]);
-    assert_eq!(a.min(None)?.item::<f64>()?, 1.0);
+fn reductions(device: Device, dtype: DType) -> Result<(), KernelError> {
+    let floats = |x: Tensor| x.to_dtype(DType::F64)?.to_vec::<f64>();
+    let a = Tensor::from_slice(&[1.0f64, 2.0, 3.0, 4.0], &[2, 2], device)?.to_dtype(dtype)?;
+    let near = |x: Tensor, want: f64| -> Result<(), KernelError> {
+        let got = floats(x)?[0];
+        assert!((got - want).abs() < if dtype.size_bytes() == 2 { 0.05 } else { 1e-6 }, "{got}, not {want}");
+        Ok(())
+    };
+    near(a.sum(None)?, 10.0)?;
+    assert_eq!(floats(a.mean(0)?)?, [2.0, 3.0]);
+    assert_eq!(floats(a.max(1)?)?, [2.0, 4.0]);
+    near(a.min(None)?, 1.0)?;
     assert_eq!(a.argmax(1)?.to_vec::<i64>()?, [1, 1]);
-    assert!((a.norm(None)?.item::<f64>()? - 30f64.sqrt()).abs() < 1e-12);
-    assert!((a.softmax(1)?.sum(None)?.item::<f64>()? - 2.0).abs() < 1e-12);
-    assert!(a.log_softmax(1)?.max(None)?.item::<f64>()? < 0.0);
+    near(a.norm(None)?, 30f64.sqrt())?;
+    near(a.softmax(1)?.sum(None)?, 2.0)?;
+    assert!(floats(a.log_softmax(1)?.max(None)?)?[0] < 0.0);
     Ok(())
 }
 

@@ -4,12 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ddp::config::precision::Precision;
-use ddp::config::{Activation, OptimizerConfig, OptimizerKind, ZeroStage};
+use ddp::config::{Activation, Gate, OptimizerConfig, OptimizerKind, ZeroStage};
+use ddp::data::batch::BatchMut;
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle, TensorBatch};
-use ddp::data::{Dataset, GroupSampler, Sampler, TensorDataset};
+use ddp::data::{DataError, Dataset, GroupSampler, RowLayout, Sampler, TensorDataset};
 use ddp::model::layer::{Layer, RegisteredBuffer, Sizes};
 use ddp::model::pass::{BackwardPass, ForwardPass};
-use ddp::model::{GradcheckOptions, LossHead, Sequential, gradcheck};
+use ddp::model::{GradcheckOptions, LossHead, Network, Sequential, gradcheck};
 use ddp::ops::{self, MapOp};
 use ddp::prelude::*;
 use ddp::train::checkpoints::Checkpoints;
@@ -77,6 +78,7 @@ fn rows() -> Result<Arc<dyn Dataset>, ddp::Error> {
 
 pub fn all(device: Device) -> Result<(), ddp::Error> {
     model(device)?;
+    every_kind(device)?;
     // One GPU is one rank.
     let n_ranks = if device == Device::Cpu { 2 } else { 1 };
     for zero in [ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients] {
@@ -97,6 +99,31 @@ fn model(device: Device) -> Result<(), ddp::Error> {
     assert_eq!(state.len(), model.named_parameters()?.len() + 1);
     let report = model.load_state_dict(&state, true)?;
     assert!(report.missing.is_empty() && report.unexpected.is_empty());
+    let (mut other, removed) = (state, state_name(&model)?);
+    other.retain(|(name, _)| *name != removed);
+    other.push(("stray".to_owned(), Tensor::zeros(&[1], DType::F32, Device::Cpu)?));
+    let report = model.load_state_dict(&other, false)?;
+    assert_eq!((report.missing, report.unexpected), (vec![removed.clone()], vec!["stray".to_owned()]));
+    let message = model.load_state_dict(&other, true).unwrap_err().to_string();
+    assert!(message.contains(&format!("{removed}: missing")) && message.contains("stray"), "{message}");
+    Ok(())
+}
+
+fn state_name(model: &Network) -> Result<String, ddp::Error> {
+    Ok(model.named_parameters()?.into_iter().next().expect("a parameter").0.to_owned())
+}
+
+/// A model of every kind of layer computes a number per row.
+fn every_kind(device: Device) -> Result<(), ddp::Error> {
+    let layers = Sequential::new(3).numeric_embedding(4, 3, 0.1).scale().linear(6).glu(Gate::SwiGlu, 6);
+    let layers = layers.glu(Gate::GeGlu, 6).glu(Gate::ReGlu, 6).layer_norm().rms_norm().batch_norm();
+    let layers = layers.dropout(0.1).residual(|body| body.rms_norm().linear(6));
+    let mut model = layers.activation(Activation::Silu).linear_without_bias(1).build(sizes(device))?;
+    model.initialize(1)?;
+    model.forward(Tensor::randn(&[8, 3], DType::F32, device, 2)?.view(), None)?;
+    let outputs = model.outputs(8)?.to_tensor()?;
+    assert_eq!(outputs.dims(), [8, 1]);
+    assert!(outputs.abs()?.max(None)?.item::<f32>()?.is_finite());
     Ok(())
 }
 
@@ -138,7 +165,44 @@ impl Sampler for EveryOther {
     }
 }
 
+/// Rows with their features doubled.
+#[derive(Debug)]
+struct Doubled(Arc<dyn Dataset>);
+
+impl Dataset for Doubled {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn layout(&self) -> &RowLayout {
+        self.0.layout()
+    }
+
+    fn gather(&self, rows: &[usize], mut out: BatchMut<'_>) -> Result<(), DataError> {
+        self.0.gather(rows, out.reborrow())?;
+        out.x.into_slice::<f32>("doubled", "x")?.iter_mut().for_each(|x| *x *= 2.0);
+        Ok(())
+    }
+
+    fn fingerprint(&self) -> Result<u64, DataError> {
+        Ok(self.0.fingerprint()? ^ 2)
+    }
+
+    fn source(&self) -> &str {
+        "doubled"
+    }
+}
+
 fn batches(device: Device, n_ranks: usize) -> Result<(), ddp::Error> {
+    for row in 0..3 {
+        let sum = |rows: Arc<dyn Dataset>| -> Result<f32, ddp::Error> {
+            let plan = BatchPlan::new(&World::single(), 24, 8, 1, 0, Shuffle::Full);
+            let mut loader = Loader::new(rows, plan, LoaderOptions::new(device))?;
+            let (x, _) = loader.iter()?.next().expect("a batch")?;
+            Ok(x.row(row)?.to_tensor()?.sum(None)?.item::<f32>()?)
+        };
+        assert_eq!(sum(Arc::new(Doubled(rows()?)))?, 2.0 * sum(rows()?)?);
+    }
     let samplers: [Arc<dyn Sampler>; 2] = [Arc::new(EveryOther), Arc::new(GroupSampler::new(24, 4, 1))];
     for sampler in samplers {
         let n_rows = sampler.rows(0).len();
