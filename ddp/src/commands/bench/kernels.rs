@@ -280,5 +280,6 @@ fn sum_of_words(bytes: &[u8]) -> u64 {
     let words = bytes.as_chunks::<8>().0;
     let of_part =
         |part: &[[u8; 8]]| part.iter().fold(0_u64, |sum, &word| sum.wrapping_add(u64::from_ne_bytes(word)));
-    words.par_chunks(words.len().div_ceil(rayon::current_num_threads()).max(1)).map(of_part).sum()
+    let parts = words.par_chunks(words.len().div_ceil(rayon::current_num_threads()).max(1));
+    parts.map(of_part).reduce(|| 0, u64::wrapping_add)
 }
