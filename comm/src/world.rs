@@ -33,6 +33,13 @@ impl Default for WorldOptions {
 }
 
 /// The ranks of a job, as one of them sees them.
+///
+/// ```
+/// use ddp_comm::World;
+///
+/// let world = World::single();
+/// assert_eq!((world.rank().0, world.world_size()), (0, 1));
+/// ```
 #[derive(Debug)]
 pub struct World {
     local_rank: LocalRank,

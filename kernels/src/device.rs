@@ -10,6 +10,16 @@ use crate::{KernelError, Result};
 pub const OTHER_DEVICES: [&str; 8] = ["mps", "metal", "rocm", "hip", "xpu", "tpu", "vulkan", "npu"];
 
 /// A device that holds tensors and computes on them.
+///
+/// ```
+/// use ddp_kernels::Device;
+///
+/// // The first GPU, or the CPU where there is none.
+/// let device = Device::cuda(0).available_or_cpu();
+/// assert!(device.is_available());
+/// let error = "mps".parse::<Device>().unwrap_err().to_string();
+/// assert!(error.contains("not supported by this build"));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Device {
     /// The host's processor and memory.

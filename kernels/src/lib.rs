@@ -5,6 +5,15 @@
 //! step allocates nothing. The CPU implementation of an operation defines it.
 //!
 //! Closed sets (device, dtype, activation) are enums.
+//!
+//! ```
+//! use ddp_kernels::{DType, Device, Tensor};
+//!
+//! let x = Tensor::arange(4, DType::F32, Device::Cpu)?.into_shape(&[2, 2])?;
+//! let y = x.matmul(&x.t()?)?;
+//! assert_eq!(y.to_vec::<f32>()?, [1.0, 3.0, 3.0, 13.0]);
+//! # Ok::<(), ddp_kernels::KernelError>(())
+//! ```
 
 pub mod cpu;
 pub mod cuda;

@@ -1,4 +1,15 @@
 //! Memory that tensors hold on a device.
+//!
+//! ```
+//! use ddp_kernels::{DType, Device, Tensor, memory};
+//!
+//! memory::reset_peak(Device::Cpu)?;
+//! let x = Tensor::zeros(&[1024, 256], DType::F32, Device::Cpu)?;
+//! assert!(memory::allocated(Device::Cpu)? >= x.size_bytes());
+//! assert!(memory::peak(Device::Cpu)? >= memory::allocated(Device::Cpu)?);
+//! println!("{}", memory::summary(Device::Cpu)?);
+//! # Ok::<(), ddp_kernels::KernelError>(())
+//! ```
 
 use std::fmt;
 

@@ -1,4 +1,13 @@
 //! Shapes: up to four dimensions, kept inline so that a view costs no allocation.
+//!
+//! ```
+//! use ddp_kernels::Shape;
+//!
+//! let shape = Shape::new(&[2, 3])?;
+//! assert_eq!((shape.dims(), shape.numel()), (&[2, 3][..], 6));
+//! assert_eq!(shape.to_string(), "[2, 3]");
+//! # Ok::<(), ddp_kernels::KernelError>(())
+//! ```
 
 use std::fmt;
 

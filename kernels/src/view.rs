@@ -53,6 +53,16 @@ pub struct TensorRef<'a> {
 }
 
 /// An exclusive view of a tensor or of a part of one.
+///
+/// ```
+/// use ddp_kernels::{DType, Device, Tensor, ops};
+///
+/// let ones = Tensor::ones(&[1, 2], DType::F32, Device::Cpu)?;
+/// let mut x = Tensor::zeros(&[3, 2], DType::F32, Device::Cpu)?;
+/// ops::copy(ones.view(), x.view_mut().rows(1, 2)?)?;
+/// assert_eq!(x.to_vec::<f32>()?, [0.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
+/// # Ok::<(), ddp_kernels::KernelError>(())
+/// ```
 #[derive(Debug)]
 pub struct TensorMut<'a> {
     data: DataMut<'a>,

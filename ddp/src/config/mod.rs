@@ -6,6 +6,16 @@
 //! import know no section and take the table as an argument.
 //!
 //! To add a key, edit its section's file: the field, the row, and a line each in `read` and `write`.
+//!
+//! ```
+//! use ddp::config::Config;
+//!
+//! let config = Config::load(None, &["train.epochs=3".to_owned(), "optimizer.lr=0.01".to_owned()])?;
+//! assert_eq!(config.optimizer.lr, 0.01);
+//! let error = Config::load(None, &["train.epoch=3".to_owned()]).unwrap_err().to_string();
+//! assert!(error.contains("did you mean"), "{error}");
+//! # Ok::<(), ddp::config::ConfigError>(())
+//! ```
 
 mod bad_steps;
 mod checkpoint;

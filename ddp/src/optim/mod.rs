@@ -1,4 +1,14 @@
 //! The update: optimiser and its state, parameter groups, learning-rate schedules, the loss scale of f16.
+//!
+//! ```
+//! use ddp::config::{ScheduleConfig, ScheduleShape, Span, Warmup};
+//! use ddp::optim::schedule::Schedule;
+//!
+//! let warmup = Warmup { length: Span::Steps(3), start: None };
+//! let schedule = Schedule::new(&ScheduleConfig { warmup, shape: ScheduleShape::Constant }, 0.1, None)?;
+//! assert_eq!((schedule.lr(0), schedule.lr(10)), (0.1 / 4.0, 0.1));
+//! # Ok::<(), ddp::optim::OptimError>(())
+//! ```
 
 pub mod error;
 pub mod loss_scaler;

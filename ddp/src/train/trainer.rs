@@ -37,6 +37,35 @@ pub use crate::train::step_info::{StepInfo, StepOutcome, StepRequest};
 pub use crate::train::withheld::{NonFinite, Withheld};
 
 /// Model, optimiser and buffers of a run, allocated once.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use ddp::config::precision::Precision;
+/// use ddp::config::{OptimizerConfig, OptimizerKind};
+/// use ddp::data::TensorDataset;
+/// use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+/// use ddp::model::layer::Sizes;
+/// use ddp::model::{LossHead, Sequential};
+/// use ddp::prelude::*;
+/// use ddp::train::trainer::{Trainer, TrainerOptions};
+///
+/// let world = World::single();
+/// let x = Tensor::randn(&[64, 3], DType::F32, Device::Cpu, 1)?;
+/// let rows = Arc::new(TensorDataset::new(&x, &x.sum(1)?)?);
+/// let sizes = Sizes { max_rows: 16, device: Device::Cpu, precision: Precision::F32 };
+/// let (layers, sgd) = (Sequential::new(3).linear(1), OptimizerConfig::new(OptimizerKind::Sgd, 0.1));
+/// let mut trainer =
+///     Trainer::for_layers(&world, layers, sizes, LossHead::Mse, &sgd, TrainerOptions::default())?;
+/// let plan = BatchPlan::new(&world, 64, 16, 1, 0, Shuffle::Full).epochs(20);
+/// let mut loader = Loader::new(rows, plan, LoaderOptions::new(Device::Cpu))?;
+/// let mut loss = f64::NAN;
+/// while let Some(mut batch) = loader.next_step()? {
+///     loss = trainer.step_and_wait(&mut batch, false)?.sums.mean();
+/// }
+/// assert!(loss < 1e-3, "{loss}");
+/// # Ok::<(), ddp::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Trainer<'w> {
     replica: Replica<'w>,

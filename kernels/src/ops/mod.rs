@@ -8,6 +8,16 @@
 //! test body runs on every device that is there.
 //!
 //! The crates that multiply matrices on the CPU keep packing buffers of their own; nothing else is allocated.
+//!
+//! ```
+//! use ddp_kernels::{DType, Device, Tensor, ops};
+//!
+//! let (a, b) = (Tensor::ones(&[2, 3], DType::F32, Device::Cpu)?, Tensor::ones(&[3, 2], DType::F32, Device::Cpu)?);
+//! let mut out = Tensor::zeros(&[2, 2], DType::F32, Device::Cpu)?;
+//! ops::addmm(2.0, a.view(), false, b.view(), false, 0.0, out.view_mut())?;
+//! assert_eq!(out.to_vec::<f32>()?, [6.0; 4]);
+//! # Ok::<(), ddp_kernels::KernelError>(())
+//! ```
 
 mod activation;
 mod add;

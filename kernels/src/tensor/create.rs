@@ -30,6 +30,13 @@ impl Tensor {
 
     /// Creates the vector `0, 1, ..., n - 1`; of bool, whether the number is not 0.
     ///
+    /// ```
+    /// use ddp_kernels::{DType, Device, Tensor};
+    ///
+    /// assert_eq!(Tensor::arange(3, DType::I64, Device::Cpu)?.to_vec::<i64>()?, [0, 1, 2]);
+    /// # Ok::<(), ddp_kernels::KernelError>(())
+    /// ```
+    ///
     /// # Errors
     /// Same as [`Tensor::zeros`].
     pub fn arange(n: usize, dtype: DType, device: Device) -> Result<Self> {

@@ -25,6 +25,15 @@ impl Tensor {
     /// Sums of floats are in f64 and rounded once; the order depends on the shape only, not on the number of threads. Of integers and
     /// truth values the sum is i64, as in PyTorch.
     ///
+    /// ```
+    /// use ddp_kernels::{Device, Tensor};
+    ///
+    /// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2], Device::Cpu)?;
+    /// assert_eq!(x.sum(None)?.item::<f32>()?, 10.0);
+    /// assert_eq!(x.sum(0)?.to_vec::<f32>()?, [4.0, 6.0]);
+    /// # Ok::<(), ddp_kernels::KernelError>(())
+    /// ```
+    ///
     /// # Errors
     /// [`KernelError::OutOfRange`] for an axis that is not there; as [`Tensor::zeros`].
     pub fn sum(&self, axis: impl Into<Option<usize>>) -> Result<Self> {
