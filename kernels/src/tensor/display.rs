@@ -59,7 +59,7 @@ impl fmt::Display for Tensor {
         let mut layout = Layout { texts: texts.into_iter(), width, is_short: self.numel() > MAX_SHOWN };
         let mut text = START.to_owned();
         layout.write(&mut text, self.dims(), START.len())?;
-        // PyTorch counts so, too: one column more than there are for the text of several lines, two for that of one.
+        // Counted as PyTorch does: one column more than written if there are several lines, else two.
         let mut column = text.rfind('\n').map_or(text.len() + 2, |newline| text.len() - newline + 1);
         let has_size = self.numel() == 0 && self.dims().len() != 1;
         let size = has_size.then(|| format!("size={}", self.shape()));
@@ -143,11 +143,11 @@ impl<I: Iterator<Item = String>> Layout<I> {
 }
 
 /// Numbers with four digits behind the point; whole ones without; in scientific notation if they differ too much in size. Zero,
-/// NaN and infinity have no part in the width, as in PyTorch.
+/// NaN and infinity don't count for the width, as in PyTorch.
 fn float_texts(values: &[f64]) -> Texts {
-    let has_size = |v: &f64| v.is_finite() && *v != 0.0;
-    let sizes = values.iter().filter(|v| has_size(v)).map(|v| v.abs());
-    let (least, most) = sizes.fold((f64::INFINITY, 0.0f64), |(a, b), v| (a.min(v), b.max(v)));
+    let is_nonzero = |v: &f64| v.is_finite() && *v != 0.0;
+    let magnitudes = values.iter().filter(|v| is_nonzero(v)).map(|v| v.abs());
+    let (least, most) = magnitudes.fold((f64::INFINITY, 0.0f64), |(a, b), v| (a.min(v), b.max(v)));
     let is_whole = values.iter().all(|v| !v.is_finite() || v.fract() == 0.0);
     let is_scientific = most / least > 1000.0 || most > 1e8 || least < 1e-4;
     let text = |v: f64| match v {
@@ -158,8 +158,8 @@ fn float_texts(values: &[f64]) -> Texts {
         _ => format!("{v:.4}"),
     };
     let texts: Vec<_> = values.iter().map(|&v| text(v)).collect();
-    let with_size = values.iter().zip(&texts).filter(|(v, _)| has_size(v));
-    let width = with_size.map(|(_, text)| text.len()).max().unwrap_or(1);
+    let nonzero = values.iter().zip(&texts).filter(|(v, _)| is_nonzero(v));
+    let width = nonzero.map(|(_, text)| text.len()).max().unwrap_or(1);
     Texts { texts, width }
 }
 

@@ -1,4 +1,4 @@
-//! Calls everything that the library has for tensors, layers and loops, with `ddp` as the only dependency, on the CPU and the first GPU.
+//! Calls the library for tensors, layers and loops, with `ddp` as the only dependency, on the CPU and the first GPU.
 
 mod training;
 

@@ -1,5 +1,6 @@
 //! Which events are shown and written, and in which form.
 
+use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::{ParseError, Targets};
 
 /// Form of the lines on the terminal.
@@ -29,39 +30,42 @@ impl LogOptions {
     /// Events that the terminal shows: of rank 0 all from info, of other ranks warnings.
     ///
     /// # Errors
-    /// [`ParseError`] if the directives are invalid.
-    pub(super) fn terminal_filter(&self, rank: usize) -> Result<Targets, ParseError> {
+    /// The reason if the directives are invalid.
+    pub(super) fn terminal_filter(&self, rank: usize) -> Result<Targets, String> {
         match (self.quiet, rank) {
-            (true, _) => "error".parse(),
+            (true, _) => Ok(Targets::new().with_default(LevelFilter::ERROR)),
             (false, 0) => self.filter("info"),
-            (false, _) => "warn".parse(),
+            (false, _) => Ok(Targets::new().with_default(LevelFilter::WARN)),
         }
     }
 
     /// Events that the rank's log file holds: of rank 0 all from info, of other ranks warnings, unless more was asked for.
     ///
     /// # Errors
-    /// [`ParseError`] if the directives are invalid.
-    pub(super) fn file_filter(&self, rank: usize) -> Result<Targets, ParseError> {
+    /// The reason if the directives are invalid.
+    pub(super) fn file_filter(&self, rank: usize) -> Result<Targets, String> {
         self.filter(if rank == 0 { "info" } else { "warn" })
     }
 
-    fn filter(&self, usual: &str) -> Result<Targets, ParseError> {
+    fn filter(&self, usual: &str) -> Result<Targets, String> {
         let level = match self.verbosity {
             0 => usual,
             1 => "debug",
             _ => "trace",
         };
-        let directives = self.directives.as_deref().unwrap_or_default().split(',').map(str::trim);
+        let directives = self.directives.as_deref().unwrap_or_default();
+        if directives.contains('[') {
+            return Err("spans and fields can't be chosen, only modules and levels".to_owned());
+        }
+        let directives = directives.split(',').map(str::trim);
         // A later directive wins over an earlier one of the same target.
         let all = std::iter::once(level).chain(directives.filter(|directive| !directive.is_empty()));
-        all.collect::<Vec<_>>().join(",").parse()
+        all.collect::<Vec<_>>().join(",").parse().map_err(|error: ParseError| error.to_string())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tracing::level_filters::LevelFilter;
     use tracing_subscriber::Registry;
     use tracing_subscriber::layer::Filter;
 
@@ -97,5 +101,8 @@ mod tests {
             assert_eq!(levels(&options, rank), [Some(terminal), Some(file)], "{options:?}, rank {rank}");
         }
         assert!(of(0, false, Some("ddp=loud")).terminal_filter(0).is_err());
+        // Read as the name of a module, it would choose nothing.
+        let error = of(0, false, Some("ddp[step]=trace")).file_filter(1).unwrap_err();
+        assert!(error.contains("only modules and levels"), "{error}");
     }
 }

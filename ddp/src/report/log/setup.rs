@@ -55,12 +55,7 @@ impl Log {
         Log { terminal, file: Arc::new(RankLog::new(false)) }
     }
 
-    fn start(
-        &self,
-        options: &LogOptions,
-        rank: usize,
-        has_file: bool,
-    ) -> Result<(), tracing_subscriber::filter::ParseError> {
+    fn start(&self, options: &LogOptions, rank: usize, has_file: bool) -> Result<(), String> {
         let to_file = has_file.then(|| options.file_filter(rank)).transpose()?;
         let subscriber = self.subscriber(options.terminal_filter(rank)?, to_file);
         // Fails only if the process has a subscriber, which then gets the events.

@@ -25,7 +25,7 @@ const MIN_PART: usize = 1 << 15;
 /// Cells whose reductions are in f64 (floats) or i64.
 trait ReduceCell: Cell {
     type Wide: Wide;
-    /// Whether sums are as wide as what they are computed in: those of integers.
+    /// Whether a sum is returned as [`ReduceCell::Wide`]: sums of integers are i64.
     const WIDE_SUM: bool;
     fn wide(number: Self::Number) -> Self::Wide;
     fn of_wide(wide: Self::Wide) -> Self;
