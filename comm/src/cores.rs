@@ -1,4 +1,17 @@
 //! Cores of each rank: which CPUs it may run on, how many ranks share them, and which are near its GPU.
+//!
+//! ```
+//! use ddp_comm::{World, cores};
+//! use ddp_kernels::Device;
+//! use ddp_kernels::cpu::threads::join_pool;
+//!
+//! let world = World::init()?;
+//! // Before the threads start, so that they and their memory are near the GPU, too.
+//! let near = cores::bind_near(Device::cuda(0).available_or_cpu());
+//! join_pool(world.cores_per_rank()?)?;
+//! println!("near the device: {near:?}");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use ddp_kernels::Device;
 use ddp_kernels::cpu::cpu_set::CpuSet;

@@ -2,6 +2,17 @@
 //!
 //! The job ends within 2 s of the failure on one host, and within 3 s on several. [`Reporter`] says which rank prints the
 //! message.
+//!
+//! ```
+//! use ddp_comm::{Failure, threads};
+//!
+//! let failures = threads::run(2, |world| {
+//!     let opened = if world.rank().0 == 1 { Err("no such file") } else { Ok("a file") };
+//!     world.collective_result(opened).unwrap_err()
+//! });
+//! assert!(matches!(failures[0], Failure::Elsewhere { rank: 1 }));
+//! assert!(matches!(failures[1], Failure::Here { error: "no such file", .. }));
+//! ```
 
 use std::cell::Cell;
 use std::fmt::Display;

@@ -5,6 +5,20 @@
 //!   the memory of a [`SharedTensor`] can be mapped.
 //! - Between other GPUs: by NCCL, if the ranks' devices are joined.
 //! - Otherwise through host memory, by the host's group.
+//!
+//! ```
+//! use ddp_comm::{Rank, peer, threads};
+//! use ddp_kernels::{DType, Device, Tensor};
+//!
+//! let received = threads::run(2, |world| -> Result<Vec<f32>, ddp_comm::CommError> {
+//!     let (sender, receiver) = (Rank(0), Rank(1));
+//!     let x = Tensor::full(&[4], 7.0, DType::F32, Device::Cpu)?;
+//!     let mut y = Tensor::zeros(&[4], DType::F32, Device::Cpu)?;
+//!     peer::copy(&world, sender, receiver, Some(x.view()), Some(y.view_mut()))?;
+//!     Ok(y.to_vec()?)
+//! });
+//! assert_eq!(received[1].as_ref().unwrap(), &[7.0; 4]);
+//! ```
 
 use std::fmt;
 

@@ -1,5 +1,19 @@
 //! Ranks that are threads of one process: tests of the layers above run on them in milliseconds, and a program that uses the
 //! library needs no launcher.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use ddp_comm::{CommError, threads};
+//!
+//! let options = threads::Options { timeout: Duration::from_millis(50), ..threads::Options::new(2) };
+//! let results = threads::run_with(options, |world| match world.rank().0 {
+//!     0 => world.group().barrier(),
+//!     // Leaves without the others.
+//!     _ => Ok(()),
+//! });
+//! assert!(results[0].is_err());
+//! ```
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

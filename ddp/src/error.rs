@@ -2,6 +2,16 @@
 //!
 //! Every message says what happened, where (file, line, column, key), and expected against got; where there is a way out, the last
 //! line is `hint: ...`. [`Error::exit_code`] maps an error to an exit status of [`exit_code`].
+//!
+//! ```
+//! use ddp::prelude::*;
+//!
+//! let x = Tensor::ones(&[2, 3], DType::F32, Device::Cpu)?;
+//! let error = ddp::Error::from(x.matmul(&x).unwrap_err());
+//! assert!(error.to_string().contains("[2, 3]"));
+//! assert_eq!(error.exit_code(), ddp::exit_code::FAILED);
+//! # Ok::<(), KernelError>(())
+//! ```
 
 use ddp_comm::CommError;
 use ddp_kernels::{Device, KernelError};

@@ -1,4 +1,20 @@
 //! The end of a command: its exit status, and which rank reports a failure.
+//!
+//! ```
+//! use ddp::exit::{Stop, conclude};
+//! use ddp::prelude::World;
+//! use ddp::report::log::Log;
+//!
+//! fn main() -> std::process::ExitCode {
+//!     let world = World::init().expect("a world of one rank, or of mpirun's");
+//!     let log = Log::none(&world);
+//!     let result = (|| -> Result<(), Stop> {
+//!         // What the program does.
+//!         Ok(())
+//!     })();
+//!     conclude(world, &log, result)
+//! }
+//! ```
 
 use std::io;
 use std::process::ExitCode;

@@ -2,6 +2,18 @@
 //!
 //! They follow `sysexits.h` where it has a code for the case (74 is `EX_IOERR`, 75 `EX_TEMPFAIL`, 78 `EX_CONFIG`), and the
 //! shell's 128 + signal where a signal ends the process.
+//!
+//! ```
+//! use ddp::exit_code;
+//!
+//! /// Whether a script should start `ddp-train train ... --resume auto` again.
+//! fn should_resume(status: u8) -> bool {
+//!     matches!(status, exit_code::RESTARTABLE | exit_code::SAVED)
+//! }
+//!
+//! assert!(should_resume(75) && should_resume(85));
+//! assert!(!should_resume(exit_code::USAGE));
+//! ```
 
 /// The command did its work.
 pub const DONE: u8 = 0;

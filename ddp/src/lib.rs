@@ -29,7 +29,11 @@ pub mod storage;
 pub mod train;
 
 pub use data::tensor_io as io;
+/// Ranks and collectives: the crate, whole.
+pub use ddp_comm as comm;
 pub use ddp_comm::launch;
+/// Devices, tensors and operations: the crate, whole.
+pub use ddp_kernels as kernels;
 pub use ddp_kernels::{memory, ops};
 pub use error::{Error, Result};
 pub use predict::Predictor;

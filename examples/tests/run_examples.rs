@@ -8,7 +8,7 @@ use std::process::Command;
 
 use clap::Parser;
 use ddp::cli::{Cli, Command as Subcommand};
-use ddp_comm::World;
+use ddp::comm::World;
 use serde_json::Value;
 
 fn root() -> PathBuf {

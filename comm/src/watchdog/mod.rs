@@ -7,6 +7,38 @@
 //! and sends its text to the others.
 //!
 //! The thread that trains writes its progress to atomics (`progress`) and does nothing else.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use ddp_comm::watchdog::{Certificate, LossReport};
+//! use ddp_comm::{Phase, WatchdogOptions, World};
+//!
+//! struct Report;
+//!
+//! impl LossReport for Report {
+//!     fn message(&self, certificate: &Certificate) -> String {
+//!         certificate.text.clone()
+//!     }
+//!
+//!     fn record(&self, _: &Certificate) {}
+//! }
+//!
+//! let world = World::init()?;
+//! let options = WatchdogOptions {
+//!     interval: Duration::from_secs(1),
+//!     timeout: Duration::from_secs(60),
+//!     exit_code: 75,
+//! };
+//! if let Some(warning) = world.start_watchdog(options, Report)? {
+//!     eprintln!("{warning}");
+//! }
+//! for step in 0..3 {
+//!     world.watchdog().step(step);
+//! }
+//! let _evaluates = world.watchdog().during(Phase::Evaluation);
+//! # Ok::<(), ddp_comm::CommError>(())
+//! ```
 
 mod certificate;
 mod connect;

@@ -15,6 +15,19 @@
 //! newest that looks intact ([`CheckpointStore::newest`]) and compares checksums while it reads ([`Checkpoint::load`]); everything else
 //! verifies every byte first ([`Checkpoint::find`]), then takes what it needs ([`TensorFile`](crate::storage::tensor_file::TensorFile), [`StateReader`]). All ranks
 //! need to see the same folder.
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! use ddp::checkpoint::Checkpoint;
+//!
+//! // A run's folder: its newest checkpoint, every byte of which is verified.
+//! let run = Path::new("tests/fixtures/saved_runs/regression/finished");
+//! let checkpoint = Checkpoint::find(run)?.found.expect("a run with checkpoints");
+//! let manifest = checkpoint.manifest();
+//! assert_eq!((manifest.run.step, manifest.parameters.len()), (80, 4));
+//! # Ok::<(), ddp::checkpoint::CheckpointError>(())
+//! ```
 
 mod absence;
 mod buffers_file;

@@ -1,4 +1,18 @@
 //! The command line: raw arguments, parsed by clap. [`Config`](crate::config::Config) checks what they say of a run.
+//!
+//! ```
+//! use ddp::cli::{Cli, Command};
+//!
+//! let parse = |line: &str| Cli::parse_arguments(line.split(' ').map(Into::into).collect(), None);
+//!
+//! let cli = parse("ddp-train train table.csv --target label -v")?;
+//! assert_eq!(cli.log.verbose, 1);
+//! assert!(matches!(cli.command, Command::Train(args) if args.device == "auto"));
+//!
+//! let error = parse("ddp-train train table.csv --trget label").unwrap_err();
+//! assert!(error.to_string().contains("--target"));
+//! # Ok::<(), clap::Error>(())
+//! ```
 
 mod bench;
 mod checkpoint;

@@ -1,4 +1,28 @@
 //! The subcommands, a room each: arguments in, a result on stdout or a run's folder out.
+//!
+//! `ddp-train train --epochs 1 --out DIR` on the bundled digits, within a program:
+//!
+//! ```
+//! use ddp::cli::{Cli, Command};
+//! use ddp::commands::train::train;
+//! use ddp::prelude::*;
+//! use ddp::report::log::Log;
+//! use ddp::train::stop_signals::StopSignals;
+//!
+//! let folder = tempfile::tempdir()?;
+//! let out = folder.path().join("digits");
+//! let line = ["ddp-train", "train", "--quiet", "--epochs", "1", "--device", "cpu", "--out"];
+//! let line = line.into_iter().map(Into::into).chain([out.clone().into()]).collect();
+//! let Command::Train(args) = Cli::parse_arguments(line, None)?.command else { unreachable!() };
+//!
+//! let world = World::init()?;
+//! train(&world, &Log::none(&world), &StopSignals::default(), &args)?;
+//!
+//! let mut model = ddp::Predictor::open(&out)?;
+//! let predictions = model.predict(&[0.0_f32; 2 * 64])?;
+//! assert_eq!(predictions.classes().len(), 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod bench;
 pub mod checkpoint;

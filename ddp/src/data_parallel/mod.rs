@@ -18,6 +18,26 @@
 //! backward starts: layers and buckets come in the same order on every rank.
 //!
 //! Per step on several ranks, one short list of the buckets that are lent out is allocated.
+//!
+//! Weights and their buckets on four ranks, and what each of them updates with ZeRO-1:
+//!
+//! ```
+//! use ddp::config::Activation;
+//! use ddp::data_parallel::buckets::BucketPlan;
+//! use ddp::data_parallel::shard_plan::ShardPlan;
+//! use ddp::model::{ParamLayout, Sequential};
+//!
+//! let n_ranks = 4;
+//! let layers = Sequential::new(64).linear(128).activation(Activation::Relu).linear(10).into_layers();
+//! let layout = ParamLayout::of_layers(&layers, n_ranks);
+//!
+//! let buckets = BucketPlan::new(&layout, 25 << 20);
+//! assert_eq!(buckets.lens().len(), 1, "they fit into one bucket");
+//!
+//! let shards = |rank| ShardPlan::sharded(&buckets, rank, n_ranks).state_len();
+//! let held: usize = (0..n_ranks).map(shards).sum();
+//! assert_eq!(held, layout.flat_len());
+//! ```
 
 pub(crate) mod averaged_weights;
 pub mod bucket_reducer;

@@ -6,6 +6,35 @@
 //! trained in bf16 or f16.
 //!
 //! Source: <https://onnx.ai/onnx/operators/>.
+//!
+//! ```
+//! use ddp::config::precision::Precision;
+//! use ddp::config::{Activation, Loss, Task};
+//! use ddp::data::Preprocessor;
+//! use ddp::export::{OnnxModel, Trained, TrainedParam, WeightsPlace};
+//! use ddp::model::Sequential;
+//! use ddp::model::layer::Sizes;
+//! use ddp::prelude::*;
+//!
+//! let sizes = Sizes { max_rows: 1, device: Device::Cpu, precision: Precision::F32 };
+//! let network = Sequential::new(2).linear(8).activation(Activation::Relu).linear(1).build(sizes)?;
+//!
+//! let model = OnnxModel::new(Trained {
+//!     preprocessor: &Preprocessor::identity(vec!["height".into(), "weight".into()]),
+//!     layers: &network.layers().collect::<Vec<_>>(),
+//!     parameters: TrainedParam::of_network(&network)?,
+//!     task: Task::Regression,
+//!     loss: &Loss::Mse,
+//!     targets: &["age".to_owned()],
+//!     config: "",
+//!     origin: "no training",
+//! })?;
+//! assert_eq!(model.signature(), "x [N, 2] float32 -> prediction [N, 1] float64");
+//!
+//! let folder = tempfile::tempdir()?;
+//! model.write(&folder.path().join("model.onnx"), WeightsPlace::default())?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod error;
 mod external;

@@ -3,6 +3,19 @@
 //! Data flow: model file -> [`SavedModel`] -> [`Predictor`]; rows -> blocks -> forward -> [`Predictions`] -> output. Rows keep
 //! their order, and memory does not grow with their number: a block of rows is read, predicted and written at a time. Each rank
 //! takes every N-th block and writes its own part.
+//!
+//! ```
+//! let run = "tests/fixtures/saved_runs/regression/finished"; // a run's folder
+//! let mut model = ddp::Predictor::open(run)?;
+//! assert_eq!(model.columns(), ["bmi", "blood_pressure", "s1", "s5"]);
+//!
+//! let rows = [[-0.18_f32, -0.11, 0.85, -0.37], [0.06, 1.21, f32::NAN, 0.09]];
+//! let progress = model.predict(rows.as_flattened())?.values();
+//! assert!(progress[0].is_finite() && progress[1].is_nan());
+//! # Ok::<(), ddp::predict::PredictError>(())
+//! ```
+//!
+//! The example of [`commands`](crate::commands) trains a model and predicts with it.
 
 mod columns;
 mod error;

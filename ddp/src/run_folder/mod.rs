@@ -1,4 +1,18 @@
 //! Run folder: owned by one process, never overwritten by accident.
+//!
+//! ```
+//! use ddp::run_folder::{Existing, FolderError, RunDir};
+//!
+//! let folder = tempfile::tempdir()?;
+//! let out = folder.path().join("run");
+//! let run = RunDir::open(Some(&out), "digits", Existing::Refuse)?;
+//! std::fs::write(run.file("notes.txt"), "mine")?;
+//!
+//! // Nobody else gets it meanwhile, not even to overwrite it.
+//! let second = RunDir::open(Some(&out), "digits", Existing::Overwrite);
+//! assert!(matches!(second, Err(FolderError::Busy { .. })));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod done;
 pub mod error;

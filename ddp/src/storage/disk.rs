@@ -117,7 +117,8 @@ impl OpenFile {
 }
 
 /// A failed file-system call.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("can't {action} '{}': {source}", path.display())]
 pub struct DiskError {
     /// The failed action, such as "write".
     pub action: &'static str,

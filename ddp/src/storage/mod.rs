@@ -1,6 +1,24 @@
 //! Files on disk: reading files that the user named, atomic writes, checksums.
 //!
 //! The lowest module: it knows no config, no model and no checkpoint.
+//!
+//! ```
+//! use std::collections::HashMap;
+//!
+//! use ddp::storage::disk::OsDisk;
+//! use ddp::storage::tensor_file::{self, TensorFile, TensorToWrite, Values};
+//!
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("weights.safetensors");
+//! let values = Values::F32(&[1.0, 2.0, 3.0, 4.0]);
+//! let weight = TensorToWrite { name: "weight".into(), dims: vec![2, 2], values };
+//! tensor_file::write(&OsDisk, &path, &[weight], &HashMap::new())?;
+//!
+//! let file = TensorFile::open(&path)?;
+//! assert_eq!(file.dims("weight"), Some(&[2, 2][..]));
+//! assert_eq!(file.tensor("weight")?, [1.0, 2.0, 3.0, 4.0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub(crate) mod atomic_write;
 pub(crate) mod checksum;

@@ -13,6 +13,7 @@ mod made_up;
 mod batch_norm;
 mod batches;
 mod config_schema;
+mod doc_examples;
 mod f16;
 mod fixed_tree;
 mod gpu_names;

@@ -5,7 +5,7 @@
 // An example's output is what it is for.
 #![allow(clippy::print_stdout)]
 
-use ddp_kernels::{DType, Device, KernelError, Tensor, ops};
+use ddp::kernels::{DType, Device, KernelError, Tensor, ops};
 
 fn main() -> Result<(), KernelError> {
     let device: Device = "cpu".parse()?;

@@ -9,17 +9,17 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use ddp::comm::World;
 use ddp::config::Placement;
 use ddp::config::precision::Precision;
 use ddp::data::TensorDataset;
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::kernels::cuda::{PinnedTensor, Upload, peer};
 use ddp::model::layer::{Layer, RegisteredBuffer, Result, Sizes};
 use ddp::model::pass::{BackwardPass, ForwardPass};
 use ddp::model::{Network, Sequential};
 use ddp::ops::{self, MapOp};
 use ddp::prelude::*;
-use ddp_comm::World;
-use ddp_kernels::cuda::{PinnedTensor, Upload, peer};
 
 fn main() -> ddp::Result<()> {
     let device = Device::cuda(0).available_or_cpu();

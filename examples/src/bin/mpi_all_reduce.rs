@@ -8,8 +8,8 @@
 // An example's output is what it is for.
 #![allow(clippy::print_stdout)]
 
-use ddp_comm::{CommError, ReduceOp, World, failure};
-use ddp_kernels::{DType, Device, Tensor};
+use ddp::comm::{CommError, ReduceOp, World, failure};
+use ddp::kernels::{DType, Device, Tensor};
 
 fn main() -> Result<(), CommError> {
     let world = World::init()?;

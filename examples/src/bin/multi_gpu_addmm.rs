@@ -8,8 +8,8 @@
 
 use std::time::Instant;
 
-use ddp_kernels::cuda::{Gpu, peer};
-use ddp_kernels::{DType, Device, KernelError, Tensor, ops};
+use ddp::kernels::cuda::{Gpu, peer};
+use ddp::kernels::{DType, Device, KernelError, Tensor, ops};
 
 const REPEATS: usize = 5;
 

@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use ddp::comm::{DeviceOptions, ReduceOp, World};
 use ddp::config::precision::Precision;
 use ddp::config::{Activation, OptimizerConfig, OptimizerKind};
 use ddp::data::TensorDataset;
@@ -17,7 +18,6 @@ use ddp::model::layer::Sizes;
 use ddp::model::{LocalGradients, Sequential};
 use ddp::optim::optimizer::{Optimizer, UpdateScale};
 use ddp::prelude::*;
-use ddp_comm::{DeviceOptions, ReduceOp, World};
 
 const N_ROWS: usize = 2048;
 const GLOBAL_BATCH: usize = 64;

@@ -7,18 +7,18 @@
 
 use std::sync::Arc;
 
+use ddp::comm::World;
 use ddp::config::precision::Precision;
 use ddp::config::{Activation, EvalMetric, OptimizerConfig, OptimizerKind, Task};
 use ddp::data::Dataset;
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::data::order::partition::EvalPartition;
+use ddp::kernels::Device;
 use ddp::model::{LossHead, ModelSpec, Network};
 use ddp::optim::optimizer::Optimizer;
 use ddp::train::evaluate::evaluate;
 use ddp::train::metrics::request::MetricRequest;
 use ddp::train::trainer::{Trainer, TrainerOptions};
-use ddp_comm::World;
-use ddp_kernels::Device;
 
 const EPOCHS: u64 = 10;
 const BATCH: usize = 32;

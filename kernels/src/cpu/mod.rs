@@ -7,6 +7,18 @@
 //!   inlined there: plain loops are, iterator adapters over arrays not always;
 //! - elementary functions have no branches (`math.rs`);
 //! - ranks of one host reduce through memory that they share (crate `ddp-comm`).
+//!
+//! ```
+//! use ddp_kernels::cpu::cpu_set::CpuSet;
+//! use ddp_kernels::cpu::threads::{current, join_pool};
+//!
+//! let near = CpuSet::parse("0-3,8").expect("the kernel's form of a list");
+//! assert!(near.contains(8) && near.len() == 5);
+//!
+//! join_pool(2)?;
+//! assert_eq!(current(), 2);
+//! # Ok::<(), ddp_kernels::KernelError>(())
+//! ```
 
 pub(crate) mod cell;
 pub(crate) mod copy;

@@ -7,6 +7,22 @@
 //!
 //! The driver's primary contexts are global to the process, as is the table of [`Gpu`]s that mirrors them: the only global
 //! state of this crate besides the thread pools and the handler of faults in mapped files.
+//!
+//! ```
+//! use ddp_kernels::cuda::{self, Gpu};
+//!
+//! match cuda::devices() {
+//!     Ok(gpus) => {
+//!         for info in gpus {
+//!             println!("{}: {}", info.index, info.name);
+//!         }
+//!         Gpu::get(0)?.synchronize()?;
+//!     }
+//!     // Names the library or driver that is missing, and what to install.
+//!     Err(unavailable) => println!("{}\nhint: {}", unavailable.reason, unavailable.hint),
+//! }
+//! # Ok::<(), ddp_kernels::KernelError>(())
+//! ```
 
 pub(crate) mod blas;
 mod cache;

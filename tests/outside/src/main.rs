@@ -4,6 +4,9 @@ mod training;
 
 use std::error::Error;
 
+use ddp::comm;
+use ddp::comm::threads;
+use ddp::kernels::cuda::Download;
 use ddp::prelude::*;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -22,6 +25,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         matrices(device)?;
         files(device)?;
         time_and_memory(device)?;
+        if let Device::Cuda(index) = device {
+            pinned_copies(Gpu::get(index)?)?;
+            peer_copies(Gpu::get(index)?)?;
+        }
+        copies_between_ranks(device)?;
         println!("outside: tensors on {device} ({}): all calls", device.current_name()?);
         training::all(device)?;
         println!("outside: layers and loops on {device}: all calls");
@@ -203,6 +211,54 @@ fn time_and_memory(device: Device) -> Result<(), KernelError> {
         timer.start(stream)?;
         timer.stop(stream)?;
         assert!(timer.elapsed_ms()? >= 0.0);
+    }
+    Ok(())
+}
+
+/// From pinned host memory to the GPU and back, beside its other work.
+fn pinned_copies(gpu: &'static Gpu) -> Result<(), KernelError> {
+    let mut pinned = PinnedTensor::new(gpu, &[4, 2], DType::F32)?;
+    assert_eq!((pinned.shape().dims(), pinned.dtype()), (&[4, 2][..], DType::F32));
+    pinned.host()?.into_slice::<f32>("outside", "host")?.fill(0.5);
+    let mut x = Tensor::zeros(&[4, 2], DType::F32, gpu.device())?;
+    pinned.copy_to(x.view_mut())?;
+    pinned.wait_sent()?;
+    assert!(pinned.is_sent()?);
+    assert_eq!(x.sum(None)?.item::<f32>()?, 4.0);
+
+    let mut upload = Upload::without_host(gpu, &[8], DType::F32)?;
+    upload.send_from(&mut pinned, 8)?;
+    assert_eq!(upload.device().mean(None)?.item::<f32>()?, 0.5);
+    upload.consumed()?;
+
+    let mut download = Download::new(gpu, x.size_bytes())?;
+    download.start(x.view())?;
+    assert_eq!(download.wait::<f32>()?, [0.5; 8]);
+    Ok(())
+}
+
+/// Between this GPU and the next, or within the only one.
+fn peer_copies(gpu: &'static Gpu) -> Result<(), KernelError> {
+    let next = Gpu::get((gpu.index() + 1) % u32::try_from(Device::count()).expect("few GPUs"))?;
+    let x = Tensor::arange(6, DType::F32, gpu.device())?;
+    let mut y = Tensor::zeros(&[6], DType::F32, next.device())?;
+    let path = peer::copy(x.view().cuda()?, y.view_mut().into_cuda()?)?;
+    assert_eq!(path, peer::path(gpu, next)?);
+    assert_eq!(y.to_vec::<f32>()?, x.to_vec::<f32>()?);
+    println!("outside: copied from {} to {}: {path}", gpu.device(), next.device());
+    Ok(())
+}
+
+/// From one rank to another, whatever devices they have.
+fn copies_between_ranks(device: Device) -> Result<(), Box<dyn Error>> {
+    let received = threads::run(2, |world| -> Result<Vec<f32>, comm::CommError> {
+        let x = Tensor::full(&[3], 7.0, DType::F32, device)?;
+        let mut y = Tensor::zeros(&[3], DType::F32, device)?;
+        comm::peer::copy(&world, comm::Rank(0), comm::Rank(1), Some(x.view()), Some(y.view_mut()))?;
+        Ok(y.to_vec()?)
+    });
+    for (rank, received) in received.into_iter().enumerate() {
+        assert_eq!(received?, [if rank == 1 { 7.0 } else { 0.0 }; 3]);
     }
     Ok(())
 }

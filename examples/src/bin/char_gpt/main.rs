@@ -17,6 +17,7 @@ mod layers;
 use std::path::Path;
 use std::sync::Arc;
 
+use ddp::comm::{DeviceOptions, World};
 use ddp::config::precision::Precision;
 use ddp::config::{Activation, OptimizerConfig, OptimizerKind};
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
@@ -27,7 +28,6 @@ use ddp::model::linear_spec::LinearSpec;
 use ddp::model::{GradcheckOptions, LossHead, Network, Sequential, gradcheck};
 use ddp::prelude::*;
 use ddp::train::trainer::{Trainer, TrainerOptions};
-use ddp_comm::{DeviceOptions, World};
 use layers::{CausalAttention, CharacterEmbedding, character_table};
 
 /// Five of Shakespeare's sonnets (18, 29, 73, 116, 130), in the public domain.
