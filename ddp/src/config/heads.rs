@@ -179,13 +179,13 @@ impl Table<'_> {
         let values = match self.values.get("loss") {
             None => &none,
             Some(Value::Table(values)) => values,
+            Some(Value::String(kind)) => {
+                let hint = format!("write loss = {{ kind = {} }}", kind.write());
+                return Err(self.wrong("heads whose `loss` is a table".to_owned(), "a text", hint));
+            }
             Some(_) => {
-                let hint = "for example loss = { kind = \"huber\", delta = 2.0 }";
-                return Err(self.wrong(
-                    "heads whose `loss` is a table".to_owned(),
-                    "another value",
-                    hint.to_owned(),
-                ));
+                let hint = "for example loss = { kind = \"huber\", delta = 2.0 }".to_owned();
+                return Err(self.wrong("heads whose `loss` is a table".to_owned(), "another value", hint));
             }
         };
         let raw = self.place().section("loss", values, LOSS)?;

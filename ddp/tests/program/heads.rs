@@ -393,6 +393,10 @@ fn what_heads_can_not_be_is_refused() {
         ("", &["column \"grams\": the target is missing", "hint: set `data.missing_target` to \"skip\""][..]),
         ("--set data.target=kind", &["`data.target` must be absent next to `heads`", "hint: "]),
         (
+            "--set heads=[{name='ripe',task='regression',loss='poisson'}]",
+            &["`heads` must be heads whose `loss` is a table", "hint: write loss = { kind = \"poisson\" }"],
+        ),
+        (
             "--set heads=[{name='kind'}]",
             &["`heads` must be heads that each have a `task`, got none in head 1", "hint: "],
         ),
