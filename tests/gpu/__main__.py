@@ -58,8 +58,7 @@ PARTS = [
 def options():
     p = argparse.ArgumentParser(prog="tests/gpu.sh", description="Everything that needs a real GPU: tests, training quality, speed beside PyTorch.")
     p.add_argument("--out", metavar="FILE.json", help="the JSON to write [default: none]")
-    p.add_argument("--quick", action="store_true", help="fewer repeats, two minutes")
-    p.add_argument("--budget", type=float, metavar="S", help="seconds after which no part is started and the running one is cut [default: 460; with --quick 120; of a dry run 1800]")
+    p.add_argument("--budget", type=float, metavar="S", help="seconds after which no part is started and the running one is cut [default: 460; of a dry run 1800]")
     p.add_argument("--only", action="append", metavar="TEXT", help="only parts whose name holds TEXT; may be repeated")
     p.add_argument("--list", action="store_true", help="name the parts with their expected seconds and stop")
     p.add_argument("--dry-run", action="store_true", help="tiny sizes, to try the script itself; the one way to run on a virtual GPU")
@@ -67,7 +66,7 @@ def options():
     p.add_argument("--keep", action="store_true", help="keep the folder of the training runs and say where it is")
     opt = p.parse_args()
     if opt.budget is None:
-        opt.budget = 1800 if opt.dry_run else 120 if opt.quick else 460
+        opt.budget = 1800 if opt.dry_run else 460
     return opt
 
 

@@ -60,7 +60,7 @@ def graphs_and_repeats(part):
 def precisions(part):
     """Accuracy on the digits in every format, and short formats' losses beside f32's."""
     session = part.session
-    n_seeds = 1 if session.options.dry_run or session.options.quick else 3
+    n_seeds = 1 if session.options.dry_run else 3
     epochs = 1 if session.options.dry_run else 30
     for precision, bar in (("f32", DIGITS_BAR), ("tf32", ROUNDED_BAR), ("bf16", ROUNDED_BAR)):
         found = []

@@ -95,7 +95,7 @@ class Session:
         self.mpirun = self._mpirun()
         self.tests = pathlib.Path(os.environ["DDP_GPU_TESTS"]) if os.environ.get("DDP_GPU_TESTS") else None
         self.report = {"format": 1, "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "virtual": False,
-                       "dry_run": options.dry_run, "quick": options.quick, "ended": False, "parts": []}
+                       "dry_run": options.dry_run, "ended": False, "parts": []}
         self.torch = None
         self.table = []
 

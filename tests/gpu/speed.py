@@ -46,7 +46,7 @@ def torch_forms(session, case, dtype):
         return ["eager"]
     forms = ["eager", "graph"]
     if dtype in case.compiled:
-        forms += ["compile+graph"] if session.options.quick else ["compile", "compile+graph"]
+        forms += ["compile", "compile+graph"]
     return forms
 
 
@@ -100,7 +100,7 @@ def steps(part):
             has_torch = False
 
     samples = {}
-    n_repeats = 1 if session.options.dry_run else 2 if session.options.quick else 5
+    n_repeats = 1 if session.options.dry_run else 5
     try:
         for case in cases(session):
             for dtype in case.dtypes:

@@ -32,7 +32,7 @@ class Runs(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.out = pathlib.Path(folder.name) / "gpu.json"
-        options = argparse.Namespace(dry_run=False, quick=False, budget=8.0, only=None, out=str(self.out))
+        options = argparse.Namespace(dry_run=False, budget=8.0, only=None, out=str(self.out))
         self.session = Session(options, folder.name)
 
     def run_part(self, name, predicted_s, function):
