@@ -197,7 +197,11 @@ impl World {
     /// Same as [`World::connect_device`], while the communicator is set up or closed.
     pub fn try_graph_capture(&self) -> Result<Option<String>> {
         let Some(Group::Nccl(group)) = self.device_group.get() else { return Ok(None) };
-        let trial = self.join_nccl(group.gpu(), group.options())?;
+        let joined = self.join_nccl(group.gpu(), group.options());
+        if let Some(reason) = self.first_cause(cause(&joined))? {
+            return Ok(Some(reason));
+        }
+        let trial = joined?;
         // Nothing is under way when a rank aborts the communicator, or others would wait for it forever.
         let mut failure = self.first_cause(cause(&trial.connect()))?;
         if failure.is_some() {
@@ -211,11 +215,11 @@ impl World {
         }
         // Before the communicator: NCCL up to 2.21 waits for graphs that hold its collectives.
         drop(captured);
-        match failure {
-            None => trial.close()?,
-            Some(_) => trial.abandon(),
+        if failure.is_some() {
+            trial.abandon();
+            return Ok(failure);
         }
-        Ok(failure)
+        self.first_cause(cause(&trial.close()))
     }
 
     /// The text of the first rank that has an error, with its number; None if no rank has one. Collective.

@@ -447,6 +447,22 @@ fn an_error_of_one_rank_is_told_though_its_device_waits_for_another() {
     assert!(!outcome.stderr.contains("no progress"), "{fail}: {}", outcome.stderr);
 }
 
+/// Graphs are destroyed before the communicator is aborted. A driver that never returns from that hides no reason. The first graph is
+/// that of the trial before the first step.
+#[test]
+fn an_error_of_a_replayed_step_is_told_though_its_graph_can_not_be_destroyed() {
+    let folder = temp_dir();
+    let out = folder.path().join("out").to_str().unwrap().to_owned();
+    let args =
+        ["train", "-q", "--device", "cuda", "--cuda-graph", "on", "--set", "train.steps=40", "--out", &out];
+    let fail = "nccl:step=20,rank=1,graph-destroy:2,rank=1";
+    let Some(outcome) = on_gpus(2, 2, &args, &[("VGPU_FAIL", fail)]) else { return };
+    assert_eq!(outcome.status.code(), Some(1), "{outcome:#?}");
+    assert!(outcome.stderr.contains("fault on request: graph-destroy"), "{}", outcome.stderr);
+    let is_told = |line: &str| line.starts_with("[rank 1") && line.contains("ncclSystemError");
+    assert!(outcome.stderr.lines().any(is_told), "{}", outcome.stderr);
+}
+
 /// The usual first errors on a new machine come with a remedy, and an instance of a GPU has a UUID of its own.
 #[test]
 fn errors_of_a_new_machine_are_told_with_a_way_out() {
@@ -475,8 +491,8 @@ fn errors_of_a_new_machine_are_told_with_a_way_out() {
     assert_eq!(listed["gpus"][0]["uuid"], uuid);
 }
 
-/// A capture that fails on one rank, in NCCL or at its end, before the first step or later: all ranks go on without graphs, come
-/// to the same, and say why.
+/// A capture that fails on one rank, in NCCL or at its end, before the first step or later, or the communicator of the trial that
+/// can't be joined or left: all ranks go on without graphs, come to the same, and say why.
 #[test]
 fn a_failed_capture_on_one_rank_turns_graphs_off_on_all() {
     let folder = temp_dir();
@@ -494,6 +510,9 @@ fn a_failed_capture_on_one_rank_turns_graphs_off_on_all() {
         ("nccl:capture,rank=1", "ncclUnhandledCudaError"),
         ("capture:1,rank=1", "INVALIDATED"),
         ("capture:2,rank=1", "INVALIDATED"),
+        // The other rank may report first that it can't join.
+        ("nccl:init=2,rank=1", "ncclCommInitRankConfig failed"),
+        ("nccl:finalize=1,rank=1", "ncclSystemError"),
     ];
     for (index, (fault, reason)) in faults.into_iter().enumerate() {
         let (outcome, model) = weights(&format!("auto{index}"), "auto", fault).unwrap();
@@ -501,7 +520,9 @@ fn a_failed_capture_on_one_rank_turns_graphs_off_on_all() {
         assert_eq!(largest_gap(&read_weights(&model), &want).0, 0.0, "{fault}");
         let said: Vec<&str> =
             outcome.stderr.lines().filter(|line| line.contains("no CUDA graph could be captured")).collect();
-        let is_told = |line: &&str| line.contains("rank 1: ") && line.contains(reason);
+        let is_told = |line: &&str| {
+            line.contains(reason) && (line.contains("rank 1: ") || fault.starts_with("nccl:init"))
+        };
         assert!(said.len() == 1 && said.iter().all(is_told), "{fault}: {}", outcome.stderr);
     }
     let (outcome, _) = weights("on", "on", "nccl:capture,rank=1").unwrap();

@@ -61,7 +61,9 @@ impl Graphs {
 
     /// Destroys one executable graph, unless it was destroyed before. The driver frees it after the replays in progress.
     fn destroy(&self, number: u64) {
-        if let Some(exec) = self.state().execs.remove(&number) {
+        // Taken out before: the call may block, and the lock must not be held meanwhile.
+        let exec = self.state().execs.remove(&number);
+        if let Some(exec) = exec {
             // SAFETY: created in `instantiate`; taken out of the map, so destroyed once.
             let _ = unsafe { result::graph::exec_destroy(exec) };
         }

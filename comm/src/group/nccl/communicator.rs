@@ -260,15 +260,20 @@ impl Communicator {
         if let Some(memory) = self.memory.get() {
             memory.abandon();
         }
-        // Up to 2.21 NCCL waits for graphs that hold its collectives, which must not wait for the abort in turn.
-        self.gpu.destroy_graphs();
+        let gpu = self.gpu;
+        let abort = self.api.abort;
+        let end = move |raw| {
+            // Up to 2.21 NCCL waits for graphs that hold its collectives, which must not wait for the abort in turn.
+            gpu.destroy_graphs();
+            // SAFETY: nothing else has the handle any more, and no thread is in another call.
+            unsafe { abort(raw) }
+        };
         let print = || {
             if let Some(reason) = reason.filter(|reason| reason.reporter() == Reporter::ThisRank) {
                 write_stderr(&format!("[rank {}] {reason}\n", self.rank));
             }
         };
-        // Nothing else has the handle any more, and this thread is in no other call.
-        bounded(self.gpu, raw, self.api.abort, print).is_some()
+        bounded(self.gpu, raw, end, print).is_some()
     }
 
     /// Finalises and destroys the communicator, or aborts it if that fails. Collective.
@@ -301,7 +306,10 @@ impl Communicator {
             return Err(self.failed(Failed::With(self.error(CALL, status)), 0, None));
         }
         let raw = self.raw.replace(std::ptr::null_mut());
-        match bounded(self.gpu, raw, self.api.destroy, || {}) {
+        let destroy = self.api.destroy;
+        // SAFETY: the communicator is finalised, and nothing else has the handle any more.
+        let end = move |raw| unsafe { destroy(raw) };
+        match bounded(self.gpu, raw, end, || {}) {
             Some(Status::SUCCESS) => {
                 if let Some(memory) = self.memory.get() {
                     memory.close();
@@ -330,7 +338,7 @@ impl Communicator {
 fn bounded(
     gpu: &'static Gpu,
     raw: sys::ncclComm_t,
-    end: unsafe extern "C" fn(sys::ncclComm_t) -> Status,
+    end: impl FnOnce(sys::ncclComm_t) -> Status + Send + 'static,
     on_slow: impl FnOnce(),
 ) -> Option<Status> {
     /// A handle that moves to another thread.
@@ -343,8 +351,7 @@ fn bounded(
         let Handle(raw) = { handle };
         // If the context cannot be made current, the handle is leaked.
         if gpu.bind().is_ok() {
-            // SAFETY: the handle is alive, and this is the last call on it.
-            let _ = sender.send(unsafe { end(raw) });
+            let _ = sender.send(end(raw));
         }
     };
     let thread = std::thread::Builder::new().name("nccl-end".into()).spawn(work).ok()?;

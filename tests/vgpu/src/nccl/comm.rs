@@ -1,5 +1,5 @@
 //! A communicator as one rank sees it: its connection to the hub, its state, and how it ends.
-use super::fault::{Fault, is_due};
+use super::fault::{Fault, is_due, is_due_now};
 use super::wire::{self, Frame, Hello, UniqueId, Words, kind};
 use super::{
     ABORT_RETURNS_EARLY, ABORT_WAITS_FOR_GRAPHS, IN_PROGRESS, INTERNAL_ERROR, INVALID_ARGUMENT,
@@ -142,7 +142,7 @@ impl Comm {
             self.wait_for_abort();
             return Err((SYSTEM_ERROR, format!("rank {rank}: aborted while it was initialised")));
         }
-        let failed = is_due(Fault::Init, rank);
+        let failed = is_due(Fault::Init, rank) | is_due_now(Fault::InitNumber, rank);
         let hello = Hello {
             rank,
             n_ranks: self.n_ranks,
@@ -159,7 +159,7 @@ impl Comm {
                 format!("rank {rank}: the initialisation failed on request (VGPU_FAIL)"),
             ));
         }
-        let lost = |error| (SYSTEM_ERROR, format!("rank {rank}: the hub is gone: {error}"));
+        let lost = |error| (REMOTE_ERROR, format!("rank {rank}: the hub is gone: {error}"));
         *lock(&self.control) = Some(socket.try_clone().map_err(lost)?);
         if self.is_blocking {
             // The program waits in the call; where it only asks now and then, waiting long is its own affair.
@@ -447,6 +447,13 @@ impl Comm {
     /// Work that was captured counts as long as its graph exists, as with NCCL, which would wait for ever.
     pub(crate) fn finalize(&self) -> Result<(), i32> {
         self.begin_finalize();
+        if is_due_now(Fault::FinalizeNumber, self.rank) {
+            self.fail(
+                SYSTEM_ERROR,
+                format!("rank {}: ncclCommFinalize fails on request (VGPU_FAIL)", self.rank),
+            );
+            return Err(SYSTEM_ERROR);
+        }
         let deadline = Instant::now() + timeout();
         while Arc::strong_count(&self.queued) > 1 {
             let (error, aborted) = {

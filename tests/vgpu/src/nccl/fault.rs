@@ -2,7 +2,8 @@
 //!
 //! - `nccl:step=5,rank=1`: the fifth collective of rank 1 fails with the asynchronous error ncclSystemError
 //! - `nccl:hang=5,rank=1`: rank 1 never enters its fifth collective
-//! - `nccl:init,rank=1`: rank 1 can't be initialised
+//! - `nccl:init,rank=1`: rank 1 can't be initialised; `nccl:init=2,rank=1`: only in the second communicator that its process joins
+//! - `nccl:finalize=1,rank=1`: the first ncclCommFinalize of rank 1 fails
 //! - `nccl:init-hang,rank=1`: the initialisation of rank 1 never ends
 //! - `nccl:capture,rank=1`: rank 1 does what a capture forbids, so that a collective fails within one
 //! - `nccl:register,rank=1`: rank 1 can register no buffers
@@ -12,14 +13,18 @@
 //! `rank` is the rank in the communicator; without it a rule is for each rank.
 use crate::fault;
 use crate::report::note;
-use std::sync::LazyLock;
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// Kind of fault. The numbers count the collectives of a rank in one communicator, from one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Kind of fault. The numbers of `Step` and `Hang` count the collectives of a rank in one communicator, the others calls of a rank in this
+/// process; from one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Fault {
     Step(u64),
     Hang(u64),
     Init,
+    InitNumber(u64),
+    FinalizeNumber(u64),
     InitHang,
     AbortHang,
     Capture,
@@ -48,7 +53,13 @@ impl Rule {
             Some("register") => Some(Fault::Register),
             Some("order") => Some(Fault::Order),
             Some(_) => None,
-            None => rule.number("step").map(Fault::Step).or_else(|| rule.number("hang").map(Fault::Hang)),
+            None => {
+                let numbered = |name: &str, fault: fn(u64) -> Fault| rule.number(name).map(fault);
+                numbered("step", Fault::Step)
+                    .or_else(|| numbered("hang", Fault::Hang))
+                    .or_else(|| numbered("init", Fault::InitNumber))
+                    .or_else(|| numbered("finalize", Fault::FinalizeNumber))
+            }
         };
         if fault.is_none() {
             note(&format!("VGPU_FAIL: no such fault of nccl: {rule:?}"));
@@ -60,4 +71,13 @@ impl Rule {
 /// Whether a rank meets this fault.
 pub(crate) fn is_due(fault: Fault, rank: u64) -> bool {
     RULES.iter().any(|rule| rule.fault == fault && rule.rank.is_none_or(|only| only == rank))
+}
+
+/// Counts a call of a rank, and whether it is the one that meets the fault.
+pub(crate) fn is_due_now(fault: fn(u64) -> Fault, rank: u64) -> bool {
+    static CALLS: LazyLock<Mutex<HashMap<(Fault, u64), u64>>> = LazyLock::new(Mutex::default);
+    let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
+    let number = calls.entry((fault(0), rank)).or_default();
+    *number += 1;
+    is_due(fault(*number), rank)
 }
