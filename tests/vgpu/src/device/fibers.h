@@ -65,6 +65,7 @@ static unsigned n_idle, n_fibers;
 static unsigned cur, n_threads, n_warps, next_thread, n_alive, at_barrier, n_ready, stride, start;
 static uint32_t ready[32], alive[32], arrived[32];  // bits of lanes, by warp
 static uint32_t wait_mask[MAX_THREADS];
+static uint32_t took_part[MAX_THREADS];  // the lanes of a thread's last warp operation; some may have ended since
 static uint64_t slot[MAX_THREADS], snap[MAX_THREADS];  // what a lane brings to a warp operation, and what it finds
 static unsigned block_epoch, warp_epoch[32];
 static int vote_or, vote_and, vote_count, result_or, result_and, result_count;
@@ -208,6 +209,7 @@ VGPU_HOT void release_warp(unsigned w, uint32_t mask) {
   for (uint32_t r = mask; r; r &= r - 1) {
     unsigned t = w * 32 + __builtin_ctz(r);
     snap[t] = slot[t];
+    took_part[t] = mask;
     wait_mask[t] = 0;
   }
 }

@@ -53,7 +53,7 @@ template <class T> VGPU_FAST T __shfl_up_sync(unsigned mask, T v, unsigned d, in
 VGPU_HOT unsigned __ballot_sync(unsigned mask, int p, VGPU_LINE) {
   unsigned base = vgpu::cur & ~31u, result = 0;
   vgpu::warp_wait(mask, !!p, line);
-  for (uint32_t r = mask & vgpu::alive[base >> 5]; r; r &= r - 1) {
+  for (uint32_t r = vgpu::took_part[vgpu::cur]; r; r &= r - 1) {
     unsigned lane = __builtin_ctz(r);
     result |= (unsigned)(vgpu::snap[base + lane] & 1) << lane;
   }
