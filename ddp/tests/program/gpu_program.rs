@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
+use ddp_kernels::cpu::cpu_set::CpuSet;
+
 use crate::common::{Outcome, largest_gap, mpirun, read_weights, run_ok, single, temp_dir};
 use crate::virtual_gpu::{command_under_virtual_gpus, under_virtual_gpus};
 
@@ -461,6 +463,42 @@ fn an_error_of_a_replayed_step_is_told_though_its_graph_can_not_be_destroyed() {
     assert!(outcome.stderr.contains("fault on request: graph-destroy"), "{}", outcome.stderr);
     let is_told = |line: &str| line.starts_with("[rank 1") && line.contains("ncclSystemError");
     assert!(outcome.stderr.lines().any(is_told), "{}", outcome.stderr);
+}
+
+/// A rank that no launcher has bound runs on the CPUs near its GPU, with as many threads, or on all with `--bind none`. Where a test
+/// may mount, the system says that one CPU is near the first virtual GPU.
+#[test]
+#[allow(clippy::print_stdout)]
+fn a_rank_runs_on_the_cpus_near_its_gpu() {
+    const DEVICES: &str = "/sys/bus/pci/devices";
+    let all = CpuSet::of_thread();
+    let may_mount =
+        Command::new("unshare").args(["--mount", "mount", "-t", "tmpfs", "tmpfs", DEVICES]).output();
+    if all.len() < 2 || Some(all) != CpuSet::online() || !may_mount.is_ok_and(|tried| tried.status.success())
+    {
+        println!("skipped: needs two CPUs, all of them allowed, and the right to mount");
+        return;
+    }
+    let folder = temp_dir();
+    let near = all.iter().last().unwrap();
+    let gpu = format!("{DEVICES}/0000:01:00.0");
+    let mounted = format!(
+        "mount -t tmpfs tmpfs {DEVICES} && mkdir {gpu} && echo {near} >{gpu}/local_cpulist && exec \"$@\""
+    );
+    let words = |bind: &str| {
+        let out = folder.path().join(bind).to_str().unwrap().to_owned();
+        let set = ["--set", "train.steps=1", "--out", &out];
+        let train = single(&[&["train", "-v", "--device", "cuda", "--bind", bind], &set[..]].concat());
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &mounted, "sh"]).arg(train.get_program()).args(train.get_args());
+        let outcome = command_under_virtual_gpus(1, &command)?;
+        outcome.ok();
+        Some(outcome.stderr.lines().find(|line| line.contains(" on CPUs ")).unwrap_or_default().to_owned())
+    };
+    let Some(bound) = words("auto") else { return };
+    assert!(bound.contains(&format!("1 thread on CPUs {near}, those near cuda:0; --bind none")), "{bound}");
+    let free = words("none").unwrap();
+    assert!(free.contains(&format!("{} threads on CPUs {all}", all.len())), "{free}");
 }
 
 /// The usual first errors on a new machine come with a remedy, and an instance of a GPU has a UUID of its own.
