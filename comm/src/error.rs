@@ -406,6 +406,10 @@ fn abort_note(aborted: bool) -> &'static str {
 
 fn nccl_hint(code: &str) -> &'static str {
     match code {
+        // cudaErrorInsufficientDriver, for example of a wheel for CUDA 13 on a driver for CUDA 12.
+        "ncclUnhandledCudaError" => {
+            "; an NCCL for a newer CUDA than the driver's fails like this: NCCL_DEBUG=VERSION shows its CUDA"
+        }
         "ncclSystemError" => "; NCCL_SOCKET_IFNAME names the network interface to use",
         "ncclRemoteError" => "; see the message of the other rank",
         _ => "",
