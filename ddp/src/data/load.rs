@@ -236,7 +236,9 @@ fn similar_labels(layout: &RowLayout) -> Option<String> {
     let groups = layout.labels.as_ref()?.similar();
     let shown: Vec<String> = groups.iter().take(SHOWN).map(|group| group.join(" / ")).collect();
     let more = if groups.len() > SHOWN { ", ..." } else { "" };
-    (!groups.is_empty()).then(|| format!("labels differ only in case or spaces: {}{more}", shown.join(", ")))
+    (!groups.is_empty()).then(|| {
+        format!("labels differ only in case, spaces or invisible characters: {}{more}", shown.join(", "))
+    })
 }
 
 /// Warns of classes that a split by a column left to the evaluation rows alone.

@@ -23,6 +23,7 @@ pub(crate) mod progress;
 pub mod stdout;
 pub(crate) mod table;
 pub(crate) mod units;
+pub(crate) mod visible;
 
 pub use error::ReportError;
 pub use eval_metrics::{ConfusionMatrix, EvalMetrics, EvalTables, NamedFigures, ROWS};

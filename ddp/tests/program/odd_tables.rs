@@ -181,9 +181,36 @@ fn spellings_of_a_label_are_one_class_or_pointed_out() {
     assert!(predictions(folder, "truth.out.csv").iter().all(|label| label == "Yes" || label == "No"));
     let cities = ["Rome", "New York", "new york"];
     write(folder, "city.csv", "x,label", 60, |n| format!("{},{}", n % 2, cities[n % 3]));
-    let warning = "differ only in case or spaces: New York / new york";
+    let warning = "differ only in case, spaces or invisible characters: New York / new york";
     assert_shows(&run_line_ok(folder, "data inspect city.csv"), &[warning]);
     assert_shows(&run_line_ok(folder, &format!("train city.csv {QUICK}")), &[warning]);
+}
+
+/// Names and labels that a terminal would obey, or that look like others, are written out.
+#[test]
+fn what_a_table_says_neither_moves_the_cursor_nor_hides() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    let labels = ["x", "\u{200b}x", "\u{1b}[31mred"];
+    write(folder, "hidden.csv", "a\u{1b}[2J,label", 60, |n| format!("{n},{}", labels[n % 3]));
+    let shown = [
+        r"a\u{1b}[2J",
+        r"\u{200b}x",
+        r"\u{1b}[31mred",
+        r"only in case, spaces or invisible characters: x / \u{200b}x",
+    ];
+    let lines = [
+        "data inspect hidden.csv",
+        &format!("train hidden.csv {QUICK} --out hidden"),
+        "eval --checkpoint hidden --data hidden.csv",
+    ];
+    for (line, shown) in lines.into_iter().zip([&shown[..], &shown[3..], &[]]) {
+        let outcome = run_line_ok(folder, line);
+        assert_shows(&outcome, shown);
+        assert!(!(outcome.stdout + &outcome.stderr).contains(['\u{1b}', '\u{200b}']), "{line}");
+    }
+    let error = run_line(folder, "train hidden.csv --target other").stderr;
+    assert!(error.contains(r"a\u{1b}[2J") && !error.contains('\u{1b}'), "{error}");
 }
 
 #[test]

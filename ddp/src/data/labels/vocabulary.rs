@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Serialize, Serializer};
 
 use super::label::{Label, bool_text, integer, is_code, truth, truth_word};
+use crate::report::visible::{is_invisible, visible};
 
 /// Most classes that the data alone may imply; a model has an output per class.
 pub const MAX_CLASSES: usize = 65_536;
@@ -224,7 +225,7 @@ impl LabelVocabulary {
         words.iter().position(|word| *word == value)
     }
 
-    /// The labels that differ only in case or in white space, in groups.
+    /// The labels that differ only in case, in white space or in invisible characters, in groups.
     pub(crate) fn similar(&self) -> Vec<Vec<String>> {
         let Classes::Listed { texts, .. } = &self.classes else { return Vec::new() };
         similar(texts.iter().map(String::as_str))
@@ -333,12 +334,13 @@ impl Serialize for LabelVocabulary {
     }
 }
 
-/// Texts that differ only in case or in white space, in groups.
+/// Texts that differ only in case, in white space or in invisible characters, in groups.
 pub(crate) fn similar<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<Vec<String>> {
     let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for text in texts {
-        let words: Vec<String> = text.split_whitespace().map(str::to_lowercase).collect();
-        groups.entry(words.concat()).or_default().push(text.to_owned());
+        let is_shown = |c: &char| !c.is_whitespace() && !c.is_control() && !is_invisible(*c);
+        let spelling: String = text.chars().filter(is_shown).flat_map(char::to_lowercase).collect();
+        groups.entry(spelling).or_default().push(visible(text).into_owned());
     }
     groups.into_values().filter(|group| group.len() > 1).collect()
 }

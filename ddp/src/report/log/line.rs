@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use tracing::Level;
 
 use super::fields::Fields;
+use crate::report::visible::visible_lines;
 use crate::run_folder::time::date_of_days;
 
 /// The rank that events come from.
@@ -62,7 +63,7 @@ impl Record {
             Level::DEBUG => paint("2", "debug:") + " ",
             Level::TRACE => paint("2", "trace:") + " ",
         };
-        let text = self.to_text();
+        let text = visible_lines(&self.to_text()).into_owned();
         let text = match text.rsplit_once("\nhint:") {
             Some((text, hint)) => format!("{text}\n{}{hint}", paint("1;32", "hint:")),
             None => text,
@@ -73,7 +74,7 @@ impl Record {
     /// The line in the log file; later lines of a message are indented.
     pub(super) fn to_file(&self, origin: &Origin) -> String {
         let Origin { rank, host, .. } = origin;
-        let text = self.to_text().replace('\n', "\n    ");
+        let text = visible_lines(&self.to_text()).replace('\n', "\n    ");
         format!("{} {:<5} rank={rank} host={host} {text}\n", timestamp(self.time), self.level)
     }
 

@@ -6,6 +6,7 @@ use super::words::{cut, rows};
 use crate::cli::InspectArgs;
 use crate::data::table::format_moment;
 use crate::report::table::table;
+use crate::report::visible::visible_lines;
 
 const WIDTH: usize = 96;
 /// Most columns that are all shown.
@@ -30,7 +31,7 @@ pub(super) fn text(profile: &Profile, all: bool) -> String {
     for warning in &profile.warnings {
         text += &wrapped(&format!("warning: {}", warning.message));
     }
-    text + "\n" + &profile.data_section
+    visible_lines(&text).into_owned() + "\n" + &profile.data_section
 }
 
 /// The command that writes the config, as the last line of a report; `None` without a target.

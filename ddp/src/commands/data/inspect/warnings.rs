@@ -197,7 +197,10 @@ impl Judge<'_> {
             let alike = similar(counts.iter().map(|count| &*count.value));
             if !alike.is_empty() {
                 self.about(all, WarningKind::Spelling, &[target], |name| {
-                    format!("labels of {name} differ only in case or spaces: {}", shown_groups(&alike))
+                    format!(
+                        "labels of {name} differ only in case, spaces or invisible characters: {}",
+                        shown_groups(&alike)
+                    )
                 });
             }
         }

@@ -1,0 +1,44 @@
+//! Texts of strangers, such as labels and names of columns, made safe to show: no character that a terminal obeys, none that hides.
+
+use std::borrow::Cow;
+
+/// The text of one cell, with characters that a terminal obeys or does not show written out, such as `\n`, `\u{1b}` or `\u{200b}`.
+pub(crate) fn visible(text: &str) -> Cow<'_, str> {
+    written_out(text, |c| c.is_control() || is_invisible(c))
+}
+
+/// Same as [`visible`], for a message: its line breaks and tabs stay.
+pub(crate) fn visible_lines(text: &str) -> Cow<'_, str> {
+    written_out(text, |c| (c.is_control() && c != '\n' && c != '\t') || is_invisible(c))
+}
+
+/// Whether a character has no width and, unlike joiners, no part in spelling: two texts that differ by it look alike. Those that change
+/// the direction of what follows are among them.
+pub(crate) fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+fn written_out(text: &str, is_hidden: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&is_hidden) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if is_hidden(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    shown.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_obeys_or_hides_is_written_out() {
+        assert_eq!(visible("\u{1b}[31mred\n\u{200b}x\u{feff}"), r"\u{1b}[31mred\n\u{200b}x\u{feff}");
+        assert_eq!(visible_lines("a\tb\nc\r\u{202e}d"), "a\tb\nc\\r\\u{202e}d");
+        for text in ["naïve", "日本", "می\u{200c}خواهم", "👩\u{200d}🔬", "a b", "back\\slash"] {
+            assert!(matches!(visible(text), Cow::Borrowed(same) if same == text));
+        }
+    }
+}
