@@ -8,6 +8,8 @@ pub(crate) use cuda::SOURCE;
 use super::check;
 use crate::{DType, KernelError, Result, Shape, TensorMut, TensorRef};
 
+const OP: &str = "argmax";
+
 /// `index[n] =` the place of the first largest element of row `n`; -1 for a row with NaN.
 ///
 /// - `x`: `[N, C]` of a float dtype, `C` below 2^32; `index`: `[N]` i64
@@ -19,7 +21,6 @@ use crate::{DType, KernelError, Result, Shape, TensorMut, TensorRef};
 ///
 /// Source: `torch.argmax`, except that a row with NaN has no largest element.
 pub fn argmax(x: TensorRef<'_>, index: TensorMut<'_>) -> Result<()> {
-    const OP: &str = "argmax";
     let (x_op, index_op) = (x.operand("x"), index.operand("index"));
     check::same_device(OP, &[x_op, index_op])?;
     let (n_rows, n_cols) = check::matrix(OP, x_op)?;
@@ -28,15 +29,16 @@ pub fn argmax(x: TensorRef<'_>, index: TensorMut<'_>) -> Result<()> {
     if n_cols > u32::MAX as usize {
         return Err(KernelError::OutOfRange { op: OP, start: 0, end: n_cols, len: u32::MAX as usize });
     }
+    check::dtype(OP, x_op, check::FLOATS, check::FLOATS_NAMES)?;
     if let Some(gpu) = x.gpu() {
-        check::dtype(OP, x_op, check::FLOATS, check::FLOATS_NAMES)?;
         return cuda::argmax(gpu, x.cuda()?, n_cols, &mut index.into_cuda()?);
     }
     let index = index.into_slice::<i64>(OP, "index")?;
-    check::stored_dispatch!(OP, x_op, T => {
-        cpu::argmax::<T>(x.as_slice(OP, "x")?, n_cols, index);
-        Ok(())
-    })
+    if n_cols == 0 {
+        index.fill(-1);
+        return Ok(());
+    }
+    cpu::argmax(x, n_cols, index)
 }
 
 #[cfg(test)]
@@ -63,13 +65,20 @@ mod tests {
         for device in devices() {
             assert_eq!(run(rows.as_flattened(), 3, device), [1, -1, -1, 0, 2, 2], "{device}");
             assert_eq!(run::<f32>(&[], 3, device), [] as [i64; 0]);
+            for place in [0, 99, 16_384, 40_000] {
+                let mut row = vec![1.0; 2 * 40_001];
+                (row[place], row[40_001 + place]) = (nan, 2.0);
+                assert_eq!(run(&row, 40_001, device), [-1, place as i64], "{device}");
+            }
         }
     }
 
     /// Few distinct values, so that ties are common.
     #[test]
     fn every_device_finds_what_the_definition_says() {
-        for (n_rows, n_cols) in [(1, 1), (300, 2), (99, 10), (77, 32), (78, 33), (9, 1023), (40_000, 3)] {
+        for (n_rows, n_cols) in
+            [(1, 1), (300, 2), (99, 10), (77, 32), (78, 33), (9, 1023), (3, 40_001), (40_000, 3)]
+        {
             let x: Vec<f32> = random::<f32>(n_rows * n_cols, 1).iter().map(|v| (v * 6.0).round()).collect();
             let first_largest = |row: &[f32]| {
                 let largest = row.iter().copied().fold(f32::MIN, f32::max);

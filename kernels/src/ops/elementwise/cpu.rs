@@ -9,7 +9,7 @@ use super::broadcast::Cycle;
 use super::{CompareOp, MapOp, Ready, Scalar};
 use crate::cpu::Float;
 use crate::cpu::cell::{Block, Cell, with_cells};
-use crate::cpu::copy::{fence, prefetch, stream_unfenced};
+use crate::cpu::copy::{fence, prefetch, prefetch_pays, stream_unfenced};
 use crate::cpu::simd::vectorize;
 use crate::cpu::threads::{SharedMut, for_parts};
 use crate::{DType, Element, Result, TensorMut};
@@ -202,7 +202,7 @@ fn map_cells<C: Cell<Number: Number>>(
             let range = start..(start + BLOCK).min(part.end);
             let a = a_source.numbers(range.clone(), n, &mut a_block);
             let b = b_source.numbers(range.clone(), n, &mut b_block);
-            if is_far {
+            if is_far && prefetch_pays() {
                 let next = range.end..(range.end + BLOCK).min(part.end);
                 [a_source, b_source].iter().for_each(|source| source.prefetch(next.clone(), n));
             }

@@ -1,6 +1,6 @@
 //! Reductions of all elements, or along one axis.
 
-mod cpu;
+pub(super) mod cpu;
 mod cuda;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ mod rows;
 use half::{bf16, f16};
 
 use self::columns::Columns;
-use self::rows::{SHORT, row, short_rows};
+use self::rows::{SHORT, is_nan, position, row, short_rows};
 use super::{Layout, ReduceOp};
 use crate::cpu::cell::{Block, Cell, with_cells};
 use crate::cpu::threads::{SharedMut, for_parts};
@@ -23,7 +23,7 @@ const BLOCK: usize = Block::<f32>::LEN;
 const MIN_PART: usize = 1 << 15;
 
 /// Cells whose reductions are in f64 (floats) or i64.
-trait ReduceCell: Cell {
+pub(in crate::ops) trait ReduceCell: Cell {
     type Wide: Wide;
     /// Whether a sum is returned as [`ReduceCell::Wide`]: sums of integers are i64.
     const WIDE_SUM: bool;
@@ -32,7 +32,7 @@ trait ReduceCell: Cell {
 }
 
 /// The type of sums.
-trait Wide: Element + Copy {
+pub(in crate::ops) trait Wide: Element + Copy {
     fn add(self, other: Self) -> Self;
     fn square(self) -> Self;
     /// The result, given the sum (of squares) over `len` elements.
@@ -159,6 +159,26 @@ pub(super) fn reduce(op: ReduceOp, x: TensorRef<'_>, layout: Layout, out: Tensor
         }
         Ok(())
     })
+}
+
+/// The indices of the first of the largest of each row of `len` cells; None for a row with NaN. `write` takes each by the number of
+/// its row.
+pub(in crate::ops) fn first_largest<C: ReduceCell>(
+    x: &[C],
+    len: usize,
+    mut write: impl FnMut(usize, Option<i64>),
+) {
+    if let Some(numbers) = C::as_numbers(x).filter(|_| len <= SHORT) {
+        return short_rows::<C>(ReduceOp::Max, numbers, len, |i, largest| {
+            let place = || position(&numbers[i * len..][..len], C::of_wide(largest).load()) as i64;
+            write(i, (!is_nan(&largest)).then(place));
+        });
+    }
+    let mut block = Block::new();
+    for (i, cells) in x.chunks_exact(len).enumerate() {
+        let largest = row(ReduceOp::ArgMax, cells, 0, &mut block);
+        write(i, (!is_nan(&largest.value)).then_some(largest.index));
+    }
 }
 
 /// Reduces to `finish` of each value, for all but [`ReduceOp::ArgMax`].

@@ -9,6 +9,9 @@ use crate::ops::reduce::ReduceOp;
 
 /// Elements up to which a row is short: its quarters may lie in one page of memory.
 pub(super) const SHORT: usize = 4096;
+/// Numbers among which the largest is searched for again, to know its index: they stay in a second-level cache, and their quarters lie
+/// in pages of their own.
+const SEARCHED: usize = 4 * SHORT;
 /// Bytes from a group of numbers to what is fetched meanwhile: a page of memory.
 const AHEAD: usize = 4096;
 /// Independent partial results in vector registers.
@@ -132,10 +135,17 @@ pub(super) fn row<C: ReduceCell>(
     block: &mut Block<C::Number>,
 ) -> Partial<C::Wide> {
     let mut result: Option<Partial<C::Wide>> = None;
-    let in_place = C::as_numbers(x).filter(|_| op != ReduceOp::ArgMax);
-    let len = if in_place.is_some() { x.len() } else { BLOCK };
+    let in_place = C::as_numbers(x);
+    let len = match in_place {
+        None => BLOCK,
+        Some(_) if op == ReduceOp::ArgMax => SEARCHED,
+        Some(_) => x.len(),
+    };
     for (i, cells) in x.chunks(len).enumerate() {
-        let numbers = in_place.unwrap_or_else(|| block.load(cells));
+        let numbers = match in_place {
+            Some(numbers) => &numbers[i * len..][..cells.len()],
+            None => block.load(cells),
+        };
         let start = first_index + (i * len) as i64;
         let partial = match op {
             ReduceOp::Sum | ReduceOp::Mean => Partial { value: sum(numbers, C::wide), index: 0 },
@@ -151,8 +161,7 @@ pub(super) fn row<C: ReduceCell>(
                 let best = best(op, numbers);
                 let is_new =
                     op == ReduceOp::ArgMax && result.is_none_or(|old| wins(op, C::wide(best), old.value));
-                let position = |v: &C::Number| *v == best || v.partial_cmp(v).is_none();
-                let at = if is_new { numbers.iter().position(position).unwrap_or(0) } else { 0 };
+                let at = if is_new { position(numbers, best) } else { 0 };
                 Partial { value: C::wide(best), index: start + at as i64 }
             }
         };
@@ -222,6 +231,30 @@ fn sum<N: Copy, W: Wide>(numbers: &[N], wide: impl Fn(N) -> W) -> W {
     )
 }
 
+/// The index of the first number that is `best`, or NaN if `best` is.
+pub(super) fn position<N: Element>(numbers: &[N], best: N) -> usize {
+    if is_nan(&best) {
+        return numbers.iter().position(is_nan).unwrap_or(0);
+    }
+    let start = vectorize(
+        #[inline(always)]
+        || {
+            let (groups, _) = numbers.as_chunks::<LANES>();
+            for (i, group) in groups.iter().enumerate() {
+                let mut found = 0_u32;
+                for number in group {
+                    found |= u32::from(*number == best);
+                }
+                if found != 0 {
+                    return i * LANES;
+                }
+            }
+            groups.len() * LANES
+        },
+    );
+    start + numbers[start..].iter().position(|number| *number == best).unwrap_or(0)
+}
+
 /// The largest or smallest of at least one number, or a NaN.
 fn best<N: Element>(op: ReduceOp, numbers: &[N]) -> N {
     // Two loops, since a test of `op` within would keep them from vectorising.
@@ -244,7 +277,7 @@ fn best<N: Element>(op: ReduceOp, numbers: &[N]) -> N {
 
 #[inline(always)]
 #[allow(clippy::eq_op)] // NaN differs from itself.
-fn is_nan<N: Element>(number: &N) -> bool {
+pub(super) fn is_nan<N: Element>(number: &N) -> bool {
     *number != *number
 }
 
