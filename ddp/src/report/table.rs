@@ -45,6 +45,6 @@ mod tests {
     fn cells_stay_on_their_line() {
         let rows =
             [vec!["two\nlines".to_owned(), "1".to_owned()], vec!["\u{1b}[0m".to_owned(), "2".to_owned()]];
-        assert_eq!(table(&["<name", "n"], &rows), "name        n\ntwo\\nlines  1\n\\u{1b}[0m    2\n");
+        assert_eq!(table(&["<name", "n"], &rows), "name        n\ntwo\\nlines  1\n\\u{1b}[0m   2\n");
     }
 }

@@ -159,7 +159,7 @@ impl Comm {
                 format!("rank {rank}: the initialisation failed on request (VGPU_FAIL)"),
             ));
         }
-        let lost = |error| (REMOTE_ERROR, format!("rank {rank}: the hub is gone: {error}"));
+        let lost = |error| (SYSTEM_ERROR, format!("rank {rank}: the hub is gone: {error}"));
         *lock(&self.control) = Some(socket.try_clone().map_err(lost)?);
         if self.is_blocking {
             // The program waits in the call; where it only asks now and then, waiting long is its own affair.
