@@ -354,8 +354,10 @@ fn target_missing(path: &Path, target: &str, names: &[String]) -> DataError {
     CsvError::TargetMissing { path: path.to_owned(), target: target.to_owned(), hint }.into()
 }
 
+/// The columns that have a name.
 fn shown(names: &[String]) -> String {
     const SHOWN: usize = 8;
+    let names: Vec<&str> = names.iter().map(String::as_str).filter(|name| !name.is_empty()).collect();
     match names.len().checked_sub(SHOWN) {
         None | Some(0) => names.join(", "),
         Some(_) => format!("{}, ... {}", names[..SHOWN - 1].join(", "), names[names.len() - 1]),
