@@ -36,7 +36,7 @@ def record(part):
         outcome = part.run(words, 60, {"DDP_CUBLASLT_RECORD": str(path), "RUST_BACKTRACE": "0"}, ROOT)
         part.check("every question has an answer", outcome.ok and path.exists(), outcome.tail(600))
     finally:
-        # Also of a part that was cut: rows are written one by one, those of small layers first.
+        # A part that was cut has a record, too: rows are written one by one, small layers first.
         if path.exists():
             refused, n_rows = refusals(path.read_text())
             part.results.update({"file": str(path), "rows": n_rows, "refused": refused})
