@@ -1,4 +1,4 @@
-//! A runnable example in the documentation of each public module.
+//! A runnable example in the documentation of each public module at the root of a crate, or of what is below it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -161,7 +161,7 @@ pub(super) fn reduce(op: ReduceOp, x: TensorRef<'_>, layout: Layout, out: Tensor
     })
 }
 
-/// The indices of the first of the largest of each row of `len` cells; None for a row with NaN. `write` takes each by the number of
+/// The index of the first of the largest in each row of `len` cells; None for a row with NaN. `write` takes each with the number of
 /// its row.
 pub(in crate::ops) fn first_largest<C: ReduceCell>(
     x: &[C],
