@@ -7,7 +7,7 @@ mod rows;
 use half::{bf16, f16};
 
 use self::columns::Columns;
-use self::rows::{SHORT, is_nan, position, row, short_rows};
+use self::rows::{SHORT, best_rows, is_nan, position_nearby, row, short_rows};
 use super::{Layout, ReduceOp};
 use crate::cpu::cell::{Block, Cell, with_cells};
 use crate::cpu::threads::{SharedMut, for_parts};
@@ -169,10 +169,16 @@ pub(in crate::ops) fn first_largest<C: ReduceCell>(
     mut write: impl FnMut(usize, Option<i64>),
 ) {
     if let Some(numbers) = C::as_numbers(x).filter(|_| len <= SHORT) {
-        return short_rows::<C>(ReduceOp::Max, numbers, len, |i, largest| {
-            let place = || position(&numbers[i * len..][..len], C::of_wide(largest).load()) as i64;
-            write(i, (!is_nan(&largest)).then(place));
-        });
+        return best_rows(
+            ReduceOp::Max,
+            numbers,
+            len,
+            #[inline(always)]
+            |i, largest| {
+                let place = position_nearby(&numbers[i * len..][..len], largest);
+                write(i, if is_nan(&largest) { None } else { Some(place as i64) });
+            },
+        );
     }
     let mut block = Block::new();
     for (i, cells) in x.chunks_exact(len).enumerate() {

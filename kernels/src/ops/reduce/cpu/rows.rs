@@ -1,6 +1,6 @@
 //! Reductions of contiguous elements.
 
-use super::{BLOCK, Partial, ReduceCell, Wide, better, wins};
+use super::{BLOCK, Partial, ReduceCell, Wide, wins};
 use crate::Element;
 use crate::cpu::cell::Block;
 use crate::cpu::copy::{prefetch_at, prefetch_pays};
@@ -18,17 +18,17 @@ const AHEAD: usize = 4096;
 const LANES: usize = 32;
 /// Partial results of each of four rows.
 const ROW_LANES: usize = LANES / 4;
+/// Numbers of a row among which the best is sought at a time.
+const ROW_BLOCK: usize = 8 * ROW_LANES;
 
 /// The results of rows of `len` contiguous numbers, four at a time; `write` takes each by its index.
-///
-/// The four are far apart, for the reason of [`quarters`].
 pub(super) fn short_rows<C: ReduceCell>(
     op: ReduceOp,
     numbers: &[C::Number],
     len: usize,
     write: impl FnMut(usize, C::Wide),
 ) {
-    let zero = Some(C::Wide::ZERO);
+    let zero = C::Wide::ZERO;
     match op {
         ReduceOp::Sum | ReduceOp::Mean => fold_rows(numbers, len, zero, C::wide, C::Wide::add, write),
         ReduceOp::Norm => fold_rows(
@@ -40,32 +40,66 @@ pub(super) fn short_rows<C: ReduceCell>(
             C::Wide::add,
             write,
         ),
-        ReduceOp::Min => fold_rows(
-            numbers,
-            len,
-            None,
-            C::wide,
-            #[inline(always)]
-            |best, later| better(ReduceOp::Min, best, later),
-            write,
-        ),
-        ReduceOp::Max | ReduceOp::ArgMax => fold_rows(
-            numbers,
-            len,
-            None,
-            C::wide,
-            #[inline(always)]
-            |best, later| better(ReduceOp::Max, best, later),
-            write,
-        ),
+        ReduceOp::Max | ReduceOp::Min | ReduceOp::ArgMax => {
+            let mut write = write;
+            best_rows(op, numbers, len, |i, best| write(i, C::wide(best)));
+        }
     }
 }
 
-/// `f` over `start` (the first number of a row if there is none) and `wide` of each number of a row.
+/// The largest or smallest of each row, or a NaN, four rows at a time; `write` takes each by its index.
+pub(super) fn best_rows<N: Element>(
+    op: ReduceOp,
+    numbers: &[N],
+    len: usize,
+    mut write: impl FnMut(usize, N),
+) {
+    let ahead = prefetch_pays();
+    // Two loops, since a test of `op` within would keep them from vectorising.
+    vectorize(
+        #[inline(always)]
+        || {
+            for_four_rows(
+                numbers,
+                len,
+                #[inline(always)]
+                |indices, rows| {
+                    let (best, has_nan) = if op == ReduceOp::Min {
+                        best_of_four(
+                            rows,
+                            ahead,
+                            #[inline(always)]
+                            |a, b| if b < a { b } else { a },
+                        )
+                    } else {
+                        best_of_four(
+                            rows,
+                            ahead,
+                            #[inline(always)]
+                            |a, b| if b > a { b } else { a },
+                        )
+                    };
+                    if has_nan {
+                        for r in 0..4 {
+                            let nan = rows[r].iter().copied().find(is_nan);
+                            write(indices[r], nan.unwrap_or(best[r]));
+                        }
+                    } else {
+                        for r in 0..4 {
+                            write(indices[r], best[r]);
+                        }
+                    }
+                },
+            );
+        },
+    );
+}
+
+/// `f` over `start` and `wide` of each number of a row.
 fn fold_rows<N: Copy, W: Wide>(
     numbers: &[N],
     len: usize,
-    start: Option<W>,
+    start: W,
     wide: impl Fn(N) -> W,
     f: impl Fn(W, W) -> W,
     mut write: impl FnMut(usize, W),
@@ -74,31 +108,110 @@ fn fold_rows<N: Copy, W: Wide>(
     vectorize(
         #[inline(always)]
         || {
-            let n_rows = numbers.len() / len;
-            let n_first = n_rows.div_ceil(4);
-            for first in 0..n_first {
-                // Where rows are missing, the last one is taken again.
-                let indices = [0, 1, 2, 3].map(|i| (first + i * n_first).min(n_rows - 1));
-                let rows = indices.map(|i| &numbers[i * len..][..len]);
-                let starts = rows.map(|row| start.unwrap_or(wide(row[0])));
-                let results = fold_four(rows, starts, ahead, &wide, &f);
-                indices.into_iter().zip(results).for_each(|(i, result)| write(i, result));
-            }
+            for_four_rows(
+                numbers,
+                len,
+                #[inline(always)]
+                |indices, rows| {
+                    let results = fold_four(rows, start, ahead, &wide, &f);
+                    indices.into_iter().zip(results).for_each(|(i, result)| write(i, result));
+                },
+            );
         },
     );
+}
+
+/// Calls `f` with four rows and their indices at a time, which are far apart for the reason of [`quarters`].
+#[inline(always)]
+fn for_four_rows<N>(numbers: &[N], len: usize, mut f: impl FnMut([usize; 4], [&[N]; 4])) {
+    let n_rows = numbers.len() / len;
+    let n_first = n_rows.div_ceil(4);
+    for first in 0..n_first {
+        // Where rows are missing, the last one is taken again.
+        let indices = [0, 1, 2, 3].map(|i| (first + i * n_first).min(n_rows - 1));
+        f(indices, indices.map(|i| &numbers[i * len..][..len]));
+    }
+}
+
+/// The best number of each row by `f`, which knows nothing of NaN, and whether there is a NaN in one of the rows.
+#[inline(always)]
+fn best_of_four<N: Element>(rows: [&[N]; 4], ahead: bool, f: impl Fn(N, N) -> N) -> ([N; 4], bool) {
+    let mut lanes = rows.map(|row| [row[0]; ROW_LANES]);
+    // Of the width of most numbers: flags of one byte are converted at each step.
+    let mut nan = [0_u32; ROW_LANES];
+    let [(a, _), (b, _), (c, _), (d, _)] = rows.map(|row| row.as_chunks::<ROW_BLOCK>());
+    for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
+        if ahead {
+            fetch_ahead([a, b, c, d]);
+        }
+        add_best(&mut lanes[0], &mut nan, a, &f);
+        add_best(&mut lanes[1], &mut nan, b, &f);
+        add_best(&mut lanes[2], &mut nan, c, &f);
+        add_best(&mut lanes[3], &mut nan, d, &f);
+    }
+    let mut has_nan = nan != [0; ROW_LANES];
+    let mut best = rows.map(|row| row[0]);
+    for ((best, mut lanes), row) in best.iter_mut().zip(lanes).zip(rows) {
+        for numbers in row.as_chunks::<ROW_BLOCK>().1.chunks(ROW_LANES) {
+            for (lane, &number) in lanes.iter_mut().zip(numbers) {
+                *lane = f(*lane, number);
+                has_nan |= is_nan(&number);
+            }
+        }
+        *best = across(lanes, &f);
+    }
+    (best, has_nan)
+}
+
+/// `lanes = f(lanes, ..)` over the numbers of a block, which lie in registers meanwhile.
+#[inline(always)]
+fn add_best<N: Element>(
+    lanes: &mut [N; ROW_LANES],
+    nan: &mut [u32; ROW_LANES],
+    block: &[N; ROW_BLOCK],
+    f: impl Fn(N, N) -> N,
+) {
+    let (groups, _) = block.as_chunks::<ROW_LANES>();
+    let mut best = groups[0];
+    for group in &groups[1..] {
+        for i in 0..ROW_LANES {
+            best[i] = f(best[i], group[i]);
+        }
+    }
+    for i in 0..ROW_LANES {
+        lanes[i] = f(lanes[i], best[i]);
+    }
+    for [a, b, c, d] in groups.as_chunks::<4>().0 {
+        for i in 0..ROW_LANES {
+            nan[i] |= u32::from(is_nan(&a[i]) | is_nan(&b[i]) | is_nan(&c[i]) | is_nan(&d[i]));
+        }
+    }
+}
+
+/// `f` over the results of all lanes.
+#[inline(always)]
+fn across<W: Copy>(mut lanes: [W; ROW_LANES], f: impl Fn(W, W) -> W) -> W {
+    let mut n = ROW_LANES;
+    while n > 1 {
+        n /= 2;
+        for i in 0..n {
+            lanes[i] = f(lanes[i], lanes[i + n]);
+        }
+    }
+    lanes[0]
 }
 
 #[inline(always)]
 fn fold_four<N: Copy, W: Wide>(
     rows: [&[N]; 4],
-    starts: [W; 4],
+    start: W,
     ahead: bool,
     wide: impl Fn(N) -> W,
     f: impl Fn(W, W) -> W,
 ) -> [W; 4] {
     let groups = rows.map(|row| row.as_chunks::<ROW_LANES>());
     let [(a, _), (b, _), (c, _), (d, _)] = groups;
-    let mut lanes = starts.map(|start| [start; ROW_LANES]);
+    let mut lanes = [[start; ROW_LANES]; 4];
     for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
         if ahead {
             fetch_ahead([a, b, c, d]);
@@ -110,19 +223,12 @@ fn fold_four<N: Copy, W: Wide>(
             lanes[3][i] = f(lanes[3][i], wide(d[i]));
         }
     }
-    let mut results = starts;
+    let mut results = [start; 4];
     for ((result, mut lanes), (_, rest)) in results.iter_mut().zip(lanes).zip(groups) {
         for (lane, &number) in lanes.iter_mut().zip(rest) {
             *lane = f(*lane, wide(number));
         }
-        let mut n = ROW_LANES;
-        while n > 1 {
-            n /= 2;
-            for i in 0..n {
-                lanes[i] = f(lanes[i], lanes[i + n]);
-            }
-        }
-        *result = lanes[0];
+        *result = across(lanes, &f);
     }
     results
 }
@@ -253,6 +359,17 @@ pub(super) fn position<N: Element>(numbers: &[N], best: N) -> usize {
         },
     );
     start + numbers[start..].iter().position(|number| *number == best).unwrap_or(0)
+}
+
+/// The same where a number is known to equal it, without a branch that a processor could not predict: faster for numbers in its L1
+/// cache.
+#[inline(always)]
+pub(super) fn position_nearby<N: Element>(numbers: &[N], best: N) -> usize {
+    let mut least = u32::MAX;
+    for (i, &number) in (0..).zip(numbers) {
+        least = least.min(if number == best { i } else { u32::MAX });
+    }
+    least as usize
 }
 
 /// The largest or smallest of at least one number, or a NaN.
