@@ -3,6 +3,8 @@
 //! Rows are constants in the file of their section. Reading, `--set`, errors, writing, the comparison of ranks, the resume rules,
 //! `config keys` and `config schema` all come from them.
 
+use std::fmt;
+
 use toml::Value;
 
 /// Everything that is known about one key.
@@ -101,14 +103,32 @@ pub struct Range {
 }
 
 /// Value of a key that is not given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub enum KeyDefault {
     /// This value, written as TOML in the form in which configs are saved.
     Value(&'static str),
-    /// A value that depends on other keys; the rule in words.
-    Depends(&'static str),
+    /// A value that depends on other keys.
+    Depends(DefaultRule),
     /// None; the meaning in words.
     Absent(&'static str),
+}
+
+/// The rule by which other keys determine a default.
+#[derive(Debug, Clone, Copy)]
+pub enum DefaultRule {
+    /// In words.
+    Words(&'static str),
+    /// The words are made from a table.
+    Table(fn() -> String),
+}
+
+impl fmt::Display for DefaultRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DefaultRule::Words(words) => f.write_str(words),
+            DefaultRule::Table(words) => f.write_str(&words()),
+        }
+    }
 }
 
 /// Value meant by a saved config that lacks the key, because it was saved before the key existed.
@@ -210,7 +230,13 @@ impl Key {
 
     /// Sets the rule by which other keys determine the default.
     pub(super) const fn default_depends(mut self, rule: &'static str) -> Self {
-        self.default = KeyDefault::Depends(rule);
+        self.default = KeyDefault::Depends(DefaultRule::Words(rule));
+        self
+    }
+
+    /// Sets the same, where the words are made from a table.
+    pub(super) const fn default_from_table(mut self, words: fn() -> String) -> Self {
+        self.default = KeyDefault::Depends(DefaultRule::Table(words));
         self
     }
 

@@ -1,6 +1,6 @@
 //! `[optimizer]`: the update rule, and parameters with settings of their own.
 
-use ddp_kernels::ops::{OptimizerKind, OptimizerParams};
+use ddp_kernels::ops::{OptimizerDefaults, OptimizerKind, OptimizerParams};
 use toml::Value;
 
 use super::error::Result;
@@ -10,7 +10,7 @@ use super::nested::Place;
 use super::raw::RawConfig;
 use super::schedule::{self, ScheduleConfig};
 use super::setting::{Setting, as_number};
-use super::value::{ConfigEnum, ConfigValue as _, list};
+use super::value::{ConfigEnum, ConfigValue, list};
 use super::writer::Writer;
 
 /// `[optimizer]`. Keys that the kind does not use are kept and ignored.
@@ -80,7 +80,7 @@ pub(super) const KEYS: &[Key] = &[
         Range::above(0.0, "a finite number above 0").also(|lr| lr as f32 > 0.0 && (lr as f32).is_finite()),
     )
     .help("Learning rate")
-    .default_depends("0.0001 for lion, 0.02 for muon, 0.01 for adafactor, else 0.001")
+    .default_from_table(|| by_kind(|defaults| defaults.lr))
     .example("0.001")
     .hint("0.001 is usual for adamw, 0.1 to 0.01 for sgd, 0.0001 for lion, 0.02 for muon")
     .synonyms(&["learning_rate"]),
@@ -92,13 +92,13 @@ pub(super) const KEYS: &[Key] = &[
         },
     )
     .help("Decay of the first and second moment (adam, adamw, lamb, adamw of muon), or of the momentum as it steps and as it is kept (lion)")
-    .default_depends("[0.9, 0.99] for lion, else [0.9, 0.999]")
+    .default_from_table(|| by_kind(|defaults| defaults.betas))
     .example("[0.9, 0.999]")
     .hint("[0.9, 0.999] is usual")
     .synonyms(&["beta1", "beta2"]),
     number("optimizer.eps", Range::above(0.0, "a number above 0").also(|eps| eps as f32 > 0.0))
         .help("Added to the root of the second moment (adam, adamw, lamb, adamw of muon), or its least value (adafactor)")
-        .default_depends("1e-6 for lamb, 1.1920929e-7 for adafactor, else 1e-8")
+        .default_from_table(|| by_kind(|defaults| defaults.eps))
         .example("1e-8")
         .hint("1e-8 is usual"),
     number("optimizer.eps2", NOT_NEGATIVE)
@@ -115,18 +115,18 @@ pub(super) const KEYS: &[Key] = &[
         .hint("1.0 is usual"),
     number("optimizer.weight_decay", NOT_NEGATIVE)
         .help("Weight decay: L2 for sgd and adam, decoupled for adamw, lion, muon and adafactor, part of the direction for lamb")
-        .default_depends("0.01 for adamw and lamb, 0.1 for muon, else 0")
+        .default_from_table(|| by_kind(|defaults| defaults.weight_decay))
         .example("0.01")
         .hint("0 switches weight decay off")
         .synonyms(&["wd"]),
     number("optimizer.momentum", Range::from_below(0.0, 1.0, "a number from 0 to below 1"))
         .help("Momentum (sgd, muon)")
-        .default_depends("0.95 for muon, else 0.9")
+        .default_from_table(|| by_kind(|defaults| defaults.momentum))
         .example("0.9")
         .hint("0 switches momentum off"),
     switch("optimizer.nesterov")
         .help("Nesterov momentum (sgd, muon)")
-        .default_depends("true for muon, else false")
+        .default_from_table(|| by_kind(|defaults| defaults.nesterov))
         .example("true"),
     number(
         "optimizer.adamw_lr",
@@ -150,6 +150,23 @@ pub(super) const KEYS: &[Key] = &[
         .synonyms(&["param_groups"]),
 ];
 
+/// A default of each optimiser in words: "0.0001 for lion, 0.1 for sgd and adam, else 0.001", where "else" are the most.
+fn by_kind<V: PartialEq + ConfigValue>(value: impl Fn(OptimizerDefaults) -> V) -> String {
+    let mut groups: Vec<(V, Vec<&str>)> = Vec::new();
+    for kind in OptimizerKind::ALL {
+        let value = value(kind.defaults());
+        match groups.iter_mut().find(|(other, _)| *other == value) {
+            Some((_, names)) => names.push(kind.name()),
+            None => groups.push((value, vec![kind.name()])),
+        }
+    }
+    let most = (0..groups.len()).max_by_key(|&i| groups[i].1.len()).expect("there are optimisers");
+    let (usual, _) = groups.remove(most);
+    let rules =
+        groups.iter().map(|(value, names)| format!("{} for {}, ", value.write(), names.join(" and ")));
+    rules.collect::<String>() + &format!("else {}", usual.write())
+}
+
 /// Keys of a group.
 const GROUP_KEYS: &[Key] = &[
     text("optimizer.groups.match")
@@ -170,17 +187,18 @@ const SCHEDULE: KeyTable = KeyTable(&[schedule::KEYS]);
 impl OptimizerConfig {
     /// This kind with its usual defaults: PyTorch's, but a momentum of 0.9 for SGD, and for Muon a learning rate of 0.02.
     pub fn new(kind: OptimizerKind, lr: f64) -> Self {
+        let OptimizerDefaults { betas, eps, weight_decay, momentum, nesterov, .. } = kind.defaults();
         OptimizerConfig {
             kind,
             lr,
-            betas: kind.default_betas(),
-            eps: kind.default_eps(),
+            betas,
+            eps,
             eps2: 1e-3,
             beta2_decay: -0.8,
             clip_threshold: 1.0,
-            weight_decay: kind.default_weight_decay(),
-            momentum: kind.default_momentum(),
-            nesterov: kind.default_nesterov(),
+            weight_decay,
+            momentum,
+            nesterov,
             adamw_lr: 1e-3,
             adamw_weight_decay: 0.01,
             decay_bias_norm: true,
@@ -208,18 +226,19 @@ impl OptimizerConfig {
     }
 
     pub(super) fn read(raw: &RawConfig) -> Result<Self> {
-        let kind = raw.get("optimizer.kind")?;
+        let kind: OptimizerKind = raw.get("optimizer.kind")?;
+        let defaults = kind.defaults();
         let config = OptimizerConfig {
             kind,
-            betas: raw.get_or("optimizer.betas", kind.default_betas())?,
-            lr: raw.get_or("optimizer.lr", kind.default_lr())?,
-            eps: raw.get_or("optimizer.eps", kind.default_eps())?,
+            betas: raw.get_or("optimizer.betas", defaults.betas)?,
+            lr: raw.get_or("optimizer.lr", defaults.lr)?,
+            eps: raw.get_or("optimizer.eps", defaults.eps)?,
             eps2: raw.get("optimizer.eps2")?,
             beta2_decay: raw.get("optimizer.beta2_decay")?,
             clip_threshold: raw.get("optimizer.clip_threshold")?,
-            weight_decay: raw.get_or("optimizer.weight_decay", kind.default_weight_decay())?,
-            momentum: raw.get_or("optimizer.momentum", kind.default_momentum())?,
-            nesterov: raw.get_or("optimizer.nesterov", kind.default_nesterov())?,
+            weight_decay: raw.get_or("optimizer.weight_decay", defaults.weight_decay)?,
+            momentum: raw.get_or("optimizer.momentum", defaults.momentum)?,
+            nesterov: raw.get_or("optimizer.nesterov", defaults.nesterov)?,
             adamw_lr: raw.get("optimizer.adamw_lr")?,
             adamw_weight_decay: raw.get("optimizer.adamw_weight_decay")?,
             decay_bias_norm: raw.get("optimizer.decay_bias_norm")?,

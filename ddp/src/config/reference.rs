@@ -61,7 +61,8 @@ pub fn json_lines(keys: &[&Key]) -> String {
 fn object(key: &Key) -> Value {
     let (default, rule) = match key.default {
         KeyDefault::Value(value) => (Some(value), None),
-        KeyDefault::Depends(rule) | KeyDefault::Absent(rule) => (None, Some(rule)),
+        KeyDefault::Depends(rule) => (None, Some(rule.to_string())),
+        KeyDefault::Absent(meaning) => (None, Some(meaning.to_owned())),
     };
     let before = match key.before {
         Before::Default => default,
@@ -98,7 +99,7 @@ fn default_words(key: &Key) -> String {
 fn default_cell(key: &Key) -> String {
     match key.default {
         KeyDefault::Value(value) => format!("`{value}`"),
-        KeyDefault::Depends(rule) => rule.to_owned(),
+        KeyDefault::Depends(rule) => rule.to_string(),
         KeyDefault::Absent(meaning) => format!("absent: {meaning}"),
     }
 }

@@ -15,9 +15,9 @@ mod testing;
 pub use average::Average;
 pub use inputs::UpdateInputs;
 pub use optimizer::{
-    AdafactorFactors, FactoredShape, FirstPassTensors, OptimizerKind, OptimizerParams, OptimizerTensors,
-    WholeNeed, WholeNumbers, adafactor_factors, adafactor_norm, adafactor_sums, optimizer_first_pass,
-    optimizer_step,
+    AdafactorFactors, FactoredShape, FirstPassTensors, OptimizerDefaults, OptimizerKind, OptimizerParams,
+    OptimizerTensors, WholeNeed, WholeNumbers, adafactor_factors, adafactor_norm, adafactor_sums,
+    optimizer_first_pass, optimizer_step,
 };
 pub use report::StepReport;
 
@@ -161,3 +161,47 @@ use kernels;
 const fn source(name: &'static str, formula: &'static str) -> Source {
     Source::with_preamble(name, include_str!("update.cuh"), formula)
 }
+
+/// An update whose kernels are those of the skeleton alone: `SOURCE` from its formula in CUDA, and its hyper-parameters as a struct
+/// that its kernels take as `Params`. Those in `per_step` are replaced by the numbers of `UpdateInputs` that have their names.
+///
+/// `update.cuh` says what the formula consists of.
+macro_rules! update_kernels {
+    (
+        $name:literal,
+        $params:ident { $($field:ident: $type:ident),* $(,)? },
+        per_step: [$($input:ident),*],
+        $formula:literal $(,)?
+    ) => {
+        #[doc = concat!("`Params` of the kernels of `", $name, "`.")]
+        #[repr(C)]
+        #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+        pub(in $crate::ops::update) struct $params {
+            $($field: $type,)*
+        }
+
+        impl $crate::cuda::launch::Argument for $params {}
+
+        pub(super) static SOURCE: $crate::cuda::launch::Source = $crate::ops::update::source($name, concat!(
+            "struct Params {\n",
+            $("    ", $crate::ops::update::cuda_type!($type), " ", stringify!($field), ";\n",)*
+            "    __device__ __forceinline__ void set(const UpdateInputs& inputs) {\n",
+            $("        ", stringify!($input), " = inputs.", stringify!($input), ";\n",)*
+            "    }\n};\n",
+            $formula,
+            "\nUPDATES(", $name, ")\n",
+        ));
+    };
+}
+use update_kernels;
+
+/// The name in CUDA of a type of the same size.
+macro_rules! cuda_type {
+    (f64) => {
+        "double"
+    };
+    (u64) => {
+        "u64"
+    };
+}
+use cuda_type;

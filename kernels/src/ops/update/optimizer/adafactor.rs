@@ -10,8 +10,8 @@
 //!
 //! Source: `torch.optim.Adafactor`; arXiv:1804.04235.
 
-use super::super::{StepScalars, Update, UpdateInputs, cuda, kernels, source};
-use super::OptimizerParams;
+use super::super::{StepScalars, Tensors, Update, UpdateInputs, cuda, kernels, run, source};
+use super::{OptimizerDefaults, OptimizerParams, OptimizerTensors, Rule, WholeNeed, WholeNumbers};
 use crate::cpu::Float;
 use crate::cuda::PARTIAL_SUMS;
 use crate::cuda::launch::{Argument, BLOCK, Launch, Source};
@@ -19,6 +19,29 @@ use crate::ops::{check, sum_of_squares};
 use crate::{DType, Operand, Result, Shape, TensorMut, TensorRef};
 
 pub(super) static SOURCE: Source = source("adafactor", include_str!("adafactor.cu"));
+
+pub(super) const RULE: Rule = Rule {
+    name: "adafactor",
+    defaults: OptimizerDefaults { lr: 0.01, eps: f32::EPSILON as f64, ..OptimizerDefaults::USUAL },
+    whole_need: Some(WholeNeed::SecondMoments),
+    state_names: |_| &[],
+    first_pass: None,
+    step,
+};
+
+fn step(
+    params: &OptimizerParams,
+    tensors: OptimizerTensors<'_>,
+    inputs: Option<&UpdateInputs<'_>>,
+) -> Result<()> {
+    let OptimizerTensors { master_weights: target, grads: source, average, compute_weights, whole, .. } =
+        tensors;
+    let Some(WholeNumbers::Adafactor(factors)) = whole else {
+        panic!("adafactor's step needs the factors of the second moments");
+    };
+    let update = Adafactor::new(*params, target.operand("master_weights"), factors)?;
+    run(update, Tensors { target, source, state: [], average, compute_weights }, inputs)
+}
 
 const OP: &str = "optimizer_step (adafactor)";
 /// Number of blocks on every device, so that the order of summation depends only on the length.

@@ -5,12 +5,26 @@
 //!
 //! Source: arXiv:1412.6980, arXiv:1711.05101; `torch.optim.{Adam, AdamW}`.
 
-use super::super::{StepScalars, Update, cuda, kernels, source};
-use super::OptimizerParams;
+use super::super::{StepScalars, Update, cuda, kernels, update_kernels};
+use super::step::by_gradients;
+use super::{OptimizerDefaults, OptimizerParams, Rule};
 use crate::cpu::Float;
-use crate::cuda::launch::{Argument, Source};
 
-pub(super) static SOURCE: Source = source("adam", include_str!("adam.cu"));
+pub(super) const ADAM: Rule = Rule {
+    name: "adam",
+    defaults: OptimizerDefaults::USUAL,
+    whole_need: None,
+    state_names: |_| &Adam::STATE,
+    first_pass: None,
+    step: |&params, tensors, inputs| by_gradients(Adam { params, is_decay_coupled: true }, tensors, inputs),
+};
+
+pub(super) const ADAMW: Rule = Rule {
+    name: "adamw",
+    defaults: OptimizerDefaults { weight_decay: 0.01, ..OptimizerDefaults::USUAL },
+    step: |&params, tensors, inputs| by_gradients(Adam { params, is_decay_coupled: false }, tensors, inputs),
+    ..ADAM
+};
 
 /// One step.
 #[derive(Clone, Copy)]
@@ -19,22 +33,6 @@ pub(super) struct Adam {
     /// Whether weight decay is an L2 penalty added to the gradient (Adam), or applied to the weights directly (AdamW).
     pub(super) is_decay_coupled: bool,
 }
-
-/// `Params` of `adam.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-pub(in super::super) struct AdamParams {
-    lr: f64,
-    lr_scale: f64,
-    betas: [f64; 2],
-    powers: [f64; 2],
-    eps: f64,
-    weight_decay: f64,
-    scale: f64,
-    coupled: u64,
-}
-
-impl Argument for AdamParams {}
 
 impl Update<2> for Adam {
     const OP: &'static str = "optimizer_step (adam)";
@@ -47,9 +45,10 @@ impl Update<2> for Adam {
     fn params(&self) -> AdamParams {
         let OptimizerParams { lr, lr_scale, betas, eps, weight_decay, grad_scale: scale, step, .. } =
             self.params;
-        let powers = self.params.beta_powers(step);
+        let [beta1, beta2] = betas;
+        let [power1, power2] = self.params.beta_powers(step);
         let coupled = self.is_decay_coupled.into();
-        AdamParams { lr, lr_scale, betas, powers, eps, weight_decay, scale, coupled }
+        AdamParams { lr, lr_scale, beta1, beta2, power1, power2, eps, weight_decay, scale, coupled }
     }
 
     fn at_step(self, scalars: &StepScalars, grad_scale: f64) -> Self {
@@ -74,4 +73,42 @@ impl Update<2> for Adam {
             *w = keep * *w - step_size * *m / (v.sqrt() * root_scale + eps);
         }
     }
+}
+
+update_kernels! {
+    "adam",
+    AdamParams { lr: f64, lr_scale: f64, beta1: f64, beta2: f64, power1: f64, power2: f64, eps: f64, weight_decay: f64, scale: f64, coupled: u64 },
+    per_step: [lr, power1, power2, scale],
+    r"
+__device__ __forceinline__ float root(float x) { return sqrtf(x); }
+__device__ __forceinline__ double root(double x) { return sqrt(x); }
+
+template <class T> struct Formula {
+    static const int n_state = 2;
+    T b1, one_minus_b1, b2, one_minus_b2, scale, coupled, keep, step_size, root_scale, eps;
+
+    static __device__ __forceinline__ Formula of(const Params& p, bool) {
+        double lr = p.lr * p.lr_scale;
+        double c1 = 1 - p.power1, c2 = 1 - p.power2;
+        Formula r;
+        r.b1 = p.beta1;
+        r.one_minus_b1 = 1 - p.beta1;
+        r.b2 = p.beta2;
+        r.one_minus_b2 = 1 - p.beta2;
+        r.scale = p.scale;
+        r.coupled = p.coupled ? p.weight_decay : 0.0;
+        r.keep = 1 - lr * (p.coupled ? 0.0 : p.weight_decay);
+        r.step_size = lr / c1;
+        r.root_scale = 1 / sqrt(c2);
+        r.eps = p.eps;
+        return r;
+    }
+    __device__ __forceinline__ T operator()(T w, T g, T* s, size_t) const {
+        T grad = g * scale + coupled * w;
+        s[0] = b1 * s[0] + one_minus_b1 * grad;
+        s[1] = b2 * s[1] + one_minus_b2 * grad * grad;
+        return keep * w - step_size * s[0] / (root(s[1]) * root_scale + eps);
+    }
+};
+"
 }

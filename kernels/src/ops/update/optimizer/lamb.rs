@@ -6,16 +6,31 @@
 //!
 //! Source: arXiv:1904.00962, algorithm 2, with `φ(z) = z`.
 
-use super::super::{StepScalars, Update, UpdateInputs, cuda, kernels, source};
-use super::OptimizerParams;
+use super::super::{StepScalars, Tensors, Update, UpdateInputs, cuda, kernels, run, source};
+use super::adam::Adam;
+use super::moments::Moments;
+use super::step::update_first;
+use super::{
+    FirstPassTensors, OptimizerDefaults, OptimizerParams, OptimizerTensors, Rule, WholeNeed, WholeNumbers,
+};
 use crate::cpu::Float;
 use crate::cpu::simd::vectorize;
 use crate::cuda::launch::{Argument, BLOCK, Launch, Source};
 use crate::cuda::{Gpu, PARTIAL_SUMS};
-use crate::ops::check;
-use crate::{DType, Result, TensorMut, TensorRef};
+use crate::ops::{check, sum_of_squares};
+use crate::{DType, Operand, Result, Shape, TensorMut, TensorRef};
 
 pub(super) static SOURCE: Source = source("lamb", include_str!("lamb.cu"));
+
+/// The defaults are those of its paper.
+pub(super) const RULE: Rule = Rule {
+    name: "lamb",
+    defaults: OptimizerDefaults { eps: 1e-6, weight_decay: 0.01, ..OptimizerDefaults::USUAL },
+    whole_need: Some(WholeNeed::Norms),
+    state_names: |_| &Adam::STATE,
+    first_pass: Some(first_pass),
+    step,
+};
 
 /// Elements whose squares are computed at a time.
 const CHUNK: usize = 128;
@@ -23,16 +38,55 @@ const CHUNK: usize = 128;
 const MAX_BLOCKS: usize = 512;
 const _: () = assert!(MAX_BLOCKS <= PARTIAL_SUMS);
 
+fn first_pass(
+    params: &OptimizerParams,
+    mut tensors: FirstPassTensors<'_>,
+    inputs: Option<&UpdateInputs<'_>>,
+) -> Result<()> {
+    update_first(Moments(*params), &mut tensors, inputs)?;
+    let FirstPassTensors { master_weights, state: [m, v], norms, accumulate, .. } = tensors;
+    let Some(norms) = norms else { return Ok(()) };
+    check_norms(master_weights.operand("master_weights"), norms.operand("norms"))?;
+    let (of_weights, of_direction) = norms.split_at(1)?;
+    sum_of_squares(master_weights, of_weights, accumulate)?;
+    sum_direction(params, master_weights, m.as_ref(), v.as_ref(), inputs, of_direction, accumulate)
+}
+
+fn step(
+    params: &OptimizerParams,
+    tensors: OptimizerTensors<'_>,
+    inputs: Option<&UpdateInputs<'_>>,
+) -> Result<()> {
+    let OptimizerTensors { master_weights: target, grads, state: [m, v], average, compute_weights, whole } =
+        tensors;
+    let sums = match whole {
+        Some(WholeNumbers::Norms(norms)) => {
+            check_norms(target.operand("master_weights"), norms.operand("norms"))?;
+            Sums::of(norms)?
+        }
+        _ => Sums::Host([0.0; 2]),
+    };
+    let source = m.as_ref().map_or(grads, |m| m.as_ref());
+    let tensors = Tensors { target, source, state: [v], average, compute_weights };
+    run(Lamb { params: *params, sums }, tensors, inputs)
+}
+
+fn check_norms(weights: Operand, norms: Operand) -> Result<()> {
+    check::same_device(Lamb::OP, &[weights, norms])?;
+    check::dtype(Lamb::OP, norms, &[DType::F64], "f64")?;
+    check::shape(Lamb::OP, norms, Shape::vector(2))
+}
+
 /// The second pass: its source is `m`, its state is `v`.
 #[derive(Clone, Copy)]
 pub(super) struct Lamb {
-    pub(super) params: OptimizerParams,
-    pub(super) sums: Sums,
+    params: OptimizerParams,
+    sums: Sums,
 }
 
 /// `Σw²` and `Σu²` of the whole parameter.
 #[derive(Clone, Copy)]
-pub(super) enum Sums {
+enum Sums {
     Host([f64; 2]),
     /// Address on the device.
     Device(u64),
@@ -40,7 +94,7 @@ pub(super) enum Sums {
 
 impl Sums {
     /// The sums in a tensor `[2]` f64, which outlives the update.
-    pub(super) fn of(tensor: TensorRef<'_>) -> Result<Self> {
+    fn of(tensor: TensorRef<'_>) -> Result<Self> {
         match tensor.gpu() {
             Some(_) => Ok(Sums::Device(tensor.cuda()?.ptr())),
             None => {
@@ -125,7 +179,7 @@ impl Update<1> for Lamb {
 }
 
 /// `sum = Σu²` in f64, or `+=`; the tensors were checked.
-pub(super) fn sum_direction(
+fn sum_direction(
     params: &OptimizerParams,
     w: TensorRef<'_>,
     m: TensorRef<'_>,

@@ -2,26 +2,13 @@
 //!
 //! `g = grad_scale·grad`; `m = β1·m + (1-β1)·g`, `v = β2·v + (1-β2)·g²`
 
-use super::super::{StepScalars, Update, cuda, kernels, source};
+use super::super::{StepScalars, Update, cuda, kernels, update_kernels};
 use super::OptimizerParams;
 use crate::cpu::Float;
-use crate::cuda::launch::{Argument, Source};
-
-pub(super) static SOURCE: Source = source("moments", include_str!("moments.cu"));
 
 /// A pass that moves both moments; its target is `m`.
 #[derive(Clone, Copy)]
 pub(super) struct Moments(pub(super) OptimizerParams);
-
-/// `Params` of `moments.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-pub(in super::super) struct MomentsParams {
-    betas: [f64; 2],
-    scale: f64,
-}
-
-impl Argument for MomentsParams {}
 
 impl Update<1> for Moments {
     const OP: &'static str = "optimizer_first_pass (lamb)";
@@ -30,7 +17,8 @@ impl Update<1> for Moments {
     type Params = MomentsParams;
 
     fn params(&self) -> MomentsParams {
-        MomentsParams { betas: self.0.betas, scale: self.0.grad_scale }
+        let OptimizerParams { betas: [beta1, beta2], grad_scale: scale, .. } = self.0;
+        MomentsParams { beta1, beta2, scale }
     }
 
     fn at_step(self, scalars: &StepScalars, grad_scale: f64) -> Self {
@@ -48,4 +36,31 @@ impl Update<1> for Moments {
             *v = b2 * *v + one_minus_b2 * g * g;
         }
     }
+}
+
+update_kernels! {
+    "moments",
+    MomentsParams { beta1: f64, beta2: f64, scale: f64 },
+    per_step: [scale],
+    r"
+template <class T> struct Formula {
+    static const int n_state = 1;
+    T b1, one_minus_b1, b2, one_minus_b2, scale;
+
+    static __device__ __forceinline__ Formula of(const Params& p, bool) {
+        Formula r;
+        r.b1 = p.beta1;
+        r.one_minus_b1 = 1 - p.beta1;
+        r.b2 = p.beta2;
+        r.one_minus_b2 = 1 - p.beta2;
+        r.scale = p.scale;
+        return r;
+    }
+    __device__ __forceinline__ T operator()(T m, T g, T* v, size_t) const {
+        T grad = g * scale;
+        *v = b2 * *v + one_minus_b2 * grad * grad;
+        return b1 * m + one_minus_b1 * grad;
+    }
+};
+"
 }

@@ -4,27 +4,13 @@
 //!
 //! Source: `torch.optim.Muon`.
 
-use super::super::{StepScalars, Update, cuda, kernels, source};
+use super::super::{StepScalars, Update, cuda, kernels, update_kernels};
 use super::OptimizerParams;
 use crate::cpu::Float;
-use crate::cuda::launch::{Argument, Source};
-
-pub(super) static SOURCE: Source = source("momentum", include_str!("momentum.cu"));
 
 /// A pass that moves the momentum and writes the direction, which is yet to be orthogonalised; its target is `m`.
 #[derive(Clone, Copy)]
 pub(super) struct Momentum(pub(super) OptimizerParams);
-
-/// `Params` of `momentum.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-pub(in super::super) struct MomentumParams {
-    momentum: f64,
-    scale: f64,
-    nesterov: u64,
-}
-
-impl Argument for MomentumParams {}
 
 impl Update<1> for Momentum {
     const OP: &'static str = "optimizer_first_pass (muon)";
@@ -51,4 +37,32 @@ impl Update<1> for Momentum {
             *direction = if nesterov { mu * *m + one_minus_mu * g } else { *m };
         }
     }
+}
+
+update_kernels! {
+    "momentum",
+    MomentumParams { momentum: f64, scale: f64, nesterov: u64 },
+    per_step: [scale],
+    r"
+template <class T> struct Formula {
+    static const int n_state = 1;
+    T mu, one_minus_mu, scale;
+    bool nesterov;
+
+    static __device__ __forceinline__ Formula of(const Params& p, bool) {
+        Formula r;
+        r.mu = p.momentum;
+        r.one_minus_mu = 1 - p.momentum;
+        r.scale = p.scale;
+        r.nesterov = p.nesterov != 0;
+        return r;
+    }
+    __device__ __forceinline__ T operator()(T m, T g, T* d, size_t) const {
+        T grad = g * scale;
+        m = mu * m + one_minus_mu * grad;
+        *d = nesterov ? mu * m + one_minus_mu * grad : m;
+        return m;
+    }
+};
+"
 }

@@ -4,28 +4,45 @@
 //!
 //! Source: <https://kellerjordan.github.io/posts/muon>; `torch.optim.Muon`.
 
-use super::super::{StepScalars, Update, cuda, kernels, source};
-use super::OptimizerParams;
+use super::super::{StepScalars, Tensors, Update, UpdateInputs, cuda, kernels, run, update_kernels};
+use super::adam::Adam;
+use super::momentum::Momentum;
+use super::step::update_first;
+use super::{OptimizerDefaults, OptimizerParams, OptimizerTensors, Rule, WholeNeed};
+use crate::Result;
 use crate::cpu::Float;
-use crate::cuda::launch::{Argument, Source};
 
-pub(super) static SOURCE: Source = source("muon", include_str!("muon.cu"));
+/// The learning rate is its author's, all else PyTorch's.
+pub(super) const RULE: Rule = Rule {
+    name: "muon",
+    defaults: OptimizerDefaults {
+        lr: 0.02,
+        weight_decay: 0.1,
+        momentum: 0.95,
+        nesterov: true,
+        ..OptimizerDefaults::USUAL
+    },
+    whole_need: Some(WholeNeed::Directions),
+    // The momentum and the direction of the last step; the moments of the parameters that AdamW updates.
+    state_names: |_| &Adam::STATE,
+    first_pass: Some(|params, mut tensors, inputs| update_first(Momentum(*params), &mut tensors, inputs)),
+    step,
+};
+
+fn step(
+    params: &OptimizerParams,
+    tensors: OptimizerTensors<'_>,
+    inputs: Option<&UpdateInputs<'_>>,
+) -> Result<()> {
+    let OptimizerTensors { master_weights: target, grads, state: [_, v], average, compute_weights, .. } =
+        tensors;
+    let direction = v.as_ref().map_or(grads, |v| v.as_ref());
+    run(Muon(*params), Tensors { target, source: direction, state: [], average, compute_weights }, inputs)
+}
 
 /// The second pass: its source is the direction.
 #[derive(Clone, Copy)]
 pub(super) struct Muon(pub(super) OptimizerParams);
-
-/// `Params` of `muon.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-pub(in super::super) struct MuonParams {
-    lr: f64,
-    lr_scale: f64,
-    weight_decay: f64,
-    direction_scale: f64,
-}
-
-impl Argument for MuonParams {}
 
 impl Update<0> for Muon {
     const OP: &'static str = "optimizer_step (muon)";
@@ -51,4 +68,25 @@ impl Update<0> for Muon {
             *w = keep * *w - step_size * d;
         }
     }
+}
+
+update_kernels! {
+    "muon",
+    MuonParams { lr: f64, lr_scale: f64, weight_decay: f64, direction_scale: f64 },
+    per_step: [lr],
+    r"
+template <class T> struct Formula {
+    static const int n_state = 0;
+    T keep, step_size;
+
+    static __device__ __forceinline__ Formula of(const Params& p, bool) {
+        double lr = p.lr * p.lr_scale;
+        Formula r;
+        r.keep = 1 - lr * p.weight_decay;
+        r.step_size = lr * p.direction_scale;
+        return r;
+    }
+    __device__ __forceinline__ T operator()(T w, T d, T*, size_t) const { return keep * w - step_size * d; }
+};
+"
 }

@@ -4,30 +4,23 @@
 //!
 //! Source: `torch.optim.SGD` with dampening 0.
 
-use super::super::{StepScalars, Update, cuda, kernels, source};
-use super::OptimizerParams;
+use super::super::{StepScalars, Update, cuda, kernels, update_kernels};
+use super::step::by_gradients;
+use super::{OptimizerDefaults, OptimizerParams, Rule};
 use crate::cpu::Float;
-use crate::cuda::launch::{Argument, Source};
 
-pub(super) static SOURCE: Source = source("sgd", include_str!("sgd.cu"));
+pub(super) const RULE: Rule = Rule {
+    name: "sgd",
+    defaults: OptimizerDefaults::USUAL,
+    whole_need: None,
+    state_names: |params| if params.momentum == 0.0 { &[] } else { &Sgd::STATE },
+    first_pass: None,
+    step: |params, tensors, inputs| by_gradients(Sgd(*params), tensors, inputs),
+};
 
 /// One step.
 #[derive(Clone, Copy)]
 pub(super) struct Sgd(pub(super) OptimizerParams);
-
-/// `Params` of `sgd.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-pub(in super::super) struct SgdParams {
-    lr: f64,
-    lr_scale: f64,
-    momentum: f64,
-    weight_decay: f64,
-    scale: f64,
-    nesterov: u64,
-}
-
-impl Argument for SgdParams {}
 
 impl Update<1> for Sgd {
     const OP: &'static str = "optimizer_step (sgd)";
@@ -62,4 +55,30 @@ impl Update<1> for Sgd {
             *w -= lr * if nesterov { g + momentum * *v } else { *v };
         }
     }
+}
+
+update_kernels! {
+    "sgd",
+    SgdParams { lr: f64, lr_scale: f64, momentum: f64, weight_decay: f64, scale: f64, nesterov: u64 },
+    per_step: [lr, scale],
+    r"
+template <class T> struct Formula {
+    static const int n_state = 1;
+    T lr, momentum, decay, scale;
+    bool nesterov, has_velocity;
+
+    static __device__ __forceinline__ Formula of(const Params& p, bool has_state) {
+        Formula r = {(T)(p.lr_scale * p.lr), (T)p.momentum, (T)p.weight_decay, (T)p.scale, p.nesterov != 0, has_state};
+        return r;
+    }
+    __device__ __forceinline__ T operator()(T w, T g, T* v, size_t) const {
+        T grad = g * scale + decay * w, step = grad;
+        if (has_velocity) {
+            *v = momentum * *v + grad;
+            step = nesterov ? grad + momentum * *v : *v;
+        }
+        return w - lr * step;
+    }
+};
+"
 }

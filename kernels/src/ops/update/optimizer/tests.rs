@@ -6,7 +6,7 @@ use super::*;
 use crate::ops::LossSums;
 use crate::ops::testing::{assert_close, devices, random, tensor, traffic};
 use crate::ops::update::testing::{Case, Inputs, cases};
-use crate::{DType, Device, Element, Tensor};
+use crate::{DType, Device, Element, Tensor, TensorMut, TensorRef};
 
 const PARAMS: OptimizerParams = OptimizerParams {
     lr: 1e-2,
