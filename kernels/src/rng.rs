@@ -38,14 +38,13 @@ impl Philox {
         counter
     }
 
-    /// The four words of the sixteen blocks from `first` on, word by word: `[w][b]` is word `w` of block `first + b`.
+    /// The words of sixteen blocks, block by block; `counter` gives the counter of each.
     #[inline(always)]
     #[allow(clippy::needless_range_loop)] // Loops over lanes by index are what the compiler vectorises.
-    pub(crate) fn blocks_16(&self, first: u64, stream: [u32; 2]) -> [[u32; 16]; 4] {
+    pub(crate) fn blocks_16(&self, counter: impl Fn(usize) -> [u32; 4]) -> [u32; 64] {
         let mut x = [[0u32; 16]; 4];
         for b in 0..16 {
-            let block = first + b as u64;
-            (x[0][b], x[1][b], x[2][b], x[3][b]) = (block as u32, (block >> 32) as u32, stream[0], stream[1]);
+            [x[0][b], x[1][b], x[2][b], x[3][b]] = counter(b);
         }
         let mut key = self.key;
         for _ in 0..ROUNDS {
@@ -59,7 +58,13 @@ impl Philox {
             }
             key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
         }
-        x
+        let mut words = [0u32; 64];
+        for b in 0..16 {
+            for w in 0..4 {
+                words[4 * b + w] = x[w][b];
+            }
+        }
+        words
     }
 
     /// The `index`-th uniform number in `[0, 1)`.
@@ -90,6 +95,16 @@ pub(crate) fn normal_pair(philox: &Philox, index: u64) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sixteen_blocks_are_those_of_their_counters() {
+        let philox = Philox::new(7);
+        let counter = |b: usize| [u32::MAX - b as u32, 3, b as u32, 5];
+        let words = philox.blocks_16(counter);
+        for (b, words) in words.chunks(4).enumerate() {
+            assert_eq!(words, philox.block(counter(b)));
+        }
+    }
 
     /// Known answers of the authors' library Random123 (`kat_vectors`, philox4x32 10).
     #[test]

@@ -29,8 +29,14 @@ pub(crate) trait Float:
     fn exp(self) -> Self;
     /// Natural logarithm.
     fn ln(self) -> Self;
-    /// `ln(1 + self)`.
-    fn ln_1p(self) -> Self;
+    /// `ln(1 + self)`, for numbers from 0.
+    fn ln_1p_positive(self) -> Self;
+    /// Angles up to which [`Float::sin_near`] and [`Float::cos_near`] are exact.
+    const MAX_ANGLE: Self;
+    /// Sine of an angle up to [`Float::MAX_ANGLE`].
+    fn sin_near(self) -> Self;
+    /// Cosine of such an angle.
+    fn cos_near(self) -> Self;
     /// Square root.
     fn sqrt(self) -> Self;
     /// Hyperbolic tangent.
@@ -53,7 +59,10 @@ pub(crate) trait Float:
 }
 
 macro_rules! float {
-    ($t:ident, $exp:path, $ln:path, $tanh:path, $sigmoid:expr, $erf:path, $gemm:path) => {
+    (
+        $t:ident, $exp:path, $ln:path, $ln_1p:path, $max_angle:expr, $sin_cos:path, $tanh:path, $sigmoid:expr, $erf:path,
+        $gemm:path $(,)?
+    ) => {
         impl Float for $t {
             const ONE: Self = 1.0;
             const NEG_INFINITY: Self = $t::NEG_INFINITY;
@@ -66,8 +75,17 @@ macro_rules! float {
                 $ln(self)
             }
             #[inline(always)]
-            fn ln_1p(self) -> Self {
-                $t::ln_1p(self)
+            fn ln_1p_positive(self) -> Self {
+                $ln_1p(self)
+            }
+            const MAX_ANGLE: Self = $max_angle;
+            #[inline(always)]
+            fn sin_near(self) -> Self {
+                $sin_cos(self).0
+            }
+            #[inline(always)]
+            fn cos_near(self) -> Self {
+                $sin_cos(self).1
             }
             #[inline(always)]
             fn sqrt(self) -> Self {
@@ -100,13 +118,27 @@ macro_rules! float {
         }
     };
 }
-float!(f32, math::exp, math::ln, math::tanh, math::sigmoid, math::erf, gemm_f32::gemm::f32::get_gemm_fn);
+float!(
+    f32,
+    math::exp,
+    math::ln,
+    math::ln_1p_positive,
+    math::MAX_ANGLE,
+    math::sin_cos,
+    math::tanh,
+    math::sigmoid,
+    math::erf,
+    gemm_f32::gemm::f32::get_gemm_fn,
+);
 float!(
     f64,
     f64::exp,
     f64::ln,
+    f64::ln_1p,
+    f64::INFINITY,
+    f64::sin_cos,
     f64::tanh,
     |x: f64| 1.0 / (1.0 + (-x).exp()),
     libm::erf,
-    gemm_f64::gemm::f64::get_gemm_fn
+    gemm_f64::gemm::f64::get_gemm_fn,
 );

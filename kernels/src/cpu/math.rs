@@ -127,6 +127,57 @@ pub(super) fn ln(x: f32) -> f32 {
     if x >= 0.0 { positive } else { f32::NAN }
 }
 
+/// `ln (1 + x)` within 4 ulp, for `x >= 0`.
+#[inline(always)]
+pub(super) fn ln_1p_positive(x: f32) -> f32 {
+    let sum = 1.0 + x;
+    // The sum is rounded; the quotient undoes most of the error (Kahan).
+    let near = ln(sum) * (x / (sum - 1.0));
+    let far = if x > 1e8 { ln(x) } else { near };
+    if sum == 1.0 { x } else { far }
+}
+
+/// 1.5 · 2^52: adding it rounds an f64 below 2^51 to an integer and leaves that integer in the low mantissa bits.
+const ROUND_F64: f64 = 6_755_399_441_055_744.0;
+/// π/2 minus the f64 nearest to it.
+const HALF_PI_REST: f64 = 6.123_233_995_736_766e-17;
+
+/// Angles up to which [`sin_cos`] is exact to the last bit but one.
+pub(super) const MAX_ANGLE: f32 = 1e9;
+
+/// Sine and cosine within 0.51 ulp, for `|x| <= MAX_ANGLE`; their series of Taylor in f64 are cut off below 1e-14.
+#[inline(always)]
+pub(super) fn sin_cos(x: f32) -> (f32, f32) {
+    let x = f64::from(x);
+    // x = quarters·π/2 + r with |r| <= π/4.
+    let shifted = x.mul_add(std::f64::consts::FRAC_2_PI, ROUND_F64);
+    let n = shifted - ROUND_F64;
+    let quarters = shifted.to_bits();
+    let r = n.mul_add(-HALF_PI_REST, n.mul_add(-std::f64::consts::FRAC_PI_2, x));
+    let square = r * r;
+    let mut p = 1.0 / 6_227_020_800.0_f64;
+    p = p.mul_add(square, -1.0 / 39_916_800.0);
+    p = p.mul_add(square, 1.0 / 362_880.0);
+    p = p.mul_add(square, -1.0 / 5040.0);
+    p = p.mul_add(square, 1.0 / 120.0);
+    p = p.mul_add(square, -1.0 / 6.0);
+    let sin = (p * square).mul_add(r, r);
+    let mut p = -1.0 / 87_178_291_200.0_f64;
+    p = p.mul_add(square, 1.0 / 479_001_600.0);
+    p = p.mul_add(square, -1.0 / 3_628_800.0);
+    p = p.mul_add(square, 1.0 / 40_320.0);
+    p = p.mul_add(square, -1.0 / 720.0);
+    p = p.mul_add(square, 1.0 / 24.0);
+    p = p.mul_add(square, -0.5);
+    let cos = p.mul_add(square, 1.0);
+    let (of_sin, of_cos) = if quarters & 1 == 0 { (sin, cos) } else { (cos, sin) };
+    // The signs of the quarters: + + - - for the sine, + - - + for the cosine.
+    let signed = |v: f64, negative: u64| f64::from_bits(v.to_bits() ^ (negative << 63));
+    let sin = signed(of_sin, quarters >> 1 & 1);
+    let cos = signed(of_cos, (quarters + 1) >> 1 & 1);
+    (sin as f32, cos as f32)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,10 +198,19 @@ mod tests {
 
     #[test]
     fn errors_are_as_stated() {
-        let cases: [(&str, (f64, f32), f64); 12] = [
+        let cases: [(&str, (f64, f32), f64); 21] = [
             ("ln", max_ulp((1e-30, 1000.0), ln, f64::ln), 2.0),
             ("ln near 1", max_ulp((0.99, 1.01), ln, f64::ln), 2.0),
             ("ln of large", max_ulp((1.0, 1e38), ln, f64::ln), 2.0),
+            ("ln_1p", max_ulp((0.0, 1.0), ln_1p_positive, f64::ln_1p), 4.0),
+            ("ln_1p near 0", max_ulp((0.0, 1e-6), ln_1p_positive, f64::ln_1p), 4.0),
+            ("ln_1p of large", max_ulp((1.0, 1e38), ln_1p_positive, f64::ln_1p), 4.0),
+            ("sin", max_ulp((-10.0, 10.0), |x| sin_cos(x).0, f64::sin), 0.51),
+            ("sin near 0", max_ulp((-1e-6, 1e-6), |x| sin_cos(x).0, f64::sin), 0.51),
+            ("sin of large", max_ulp((-MAX_ANGLE, MAX_ANGLE), |x| sin_cos(x).0, f64::sin), 0.51),
+            ("cos", max_ulp((-10.0, 10.0), |x| sin_cos(x).1, f64::cos), 0.51),
+            ("cos near a quarter", max_ulp((1.57, 1.58), |x| sin_cos(x).1, f64::cos), 0.51),
+            ("cos of large", max_ulp((-MAX_ANGLE, MAX_ANGLE), |x| sin_cos(x).1, f64::cos), 0.51),
             ("exp", max_ulp((-87.0, 88.7), exp, f64::exp), 2.0),
             ("exp near 0", max_ulp((-1e-3, 1e-3), exp, f64::exp), 2.0),
             ("exp denormal", max_ulp((-103.0, -87.0), exp, f64::exp), 2.0),
@@ -178,6 +238,10 @@ mod tests {
         assert_eq!((sigmoid(f32::INFINITY), sigmoid(f32::NEG_INFINITY), sigmoid(0.0)), (1.0, 0.0, 0.5));
         assert_eq!((ln(1.0), ln(0.0), ln(f32::INFINITY)), (0.0, f32::NEG_INFINITY, f32::INFINITY));
         assert!([-1.0, -1e-3, -1e-38, f32::NEG_INFINITY, f32::NAN].map(ln).iter().all(|ln| ln.is_nan()));
+        assert_eq!((ln_1p_positive(0.0), ln_1p_positive(f32::INFINITY)), (0.0, f32::INFINITY));
+        assert!(ln_1p_positive(f32::NAN).is_nan());
+        assert_eq!(sin_cos(0.0), (0.0, 1.0));
+        assert!(sin_cos(f32::NAN).0.is_nan() && sin_cos(f32::NAN).1.is_nan());
         assert!(tanh(-0.0).is_sign_negative() && erf(-0.0).is_sign_negative());
     }
 }

@@ -38,7 +38,7 @@ impl ElementLoss for Bce {
     const KERNELS: cuda::Kernels = cuda::kernels!("bce_with_logits");
     #[inline(always)]
     fn value<T: Float>(&self, x: T, t: T) -> T {
-        x.at_least(T::ZERO) - x * t + (-x.abs()).exp().ln_1p()
+        x.at_least(T::ZERO) - x * t + (-x.abs()).exp().ln_1p_positive()
     }
     #[inline(always)]
     fn derivative<T: Float>(&self, x: T, t: T) -> T {

@@ -1,4 +1,4 @@
-//! Row by row, four columns per Philox block.
+//! Row by row, four columns per Philox block, sixteen blocks in parallel.
 
 use super::{DropoutKey, Rate};
 use crate::Element;
@@ -7,6 +7,8 @@ use crate::cpu::simd::vectorize;
 use crate::cpu::threads::{SharedMut, for_parts};
 use crate::rng::Philox;
 
+/// Columns of sixteen blocks.
+const CHUNK: usize = 64;
 /// Elements per thread below which a second thread does not pay off.
 const MIN_PART: usize = 1 << 13;
 
@@ -27,9 +29,12 @@ pub(super) fn apply<T: Stored>(x: &mut [T], cols: usize, Rate { threshold, keep 
             vectorize(
                 #[inline(always)]
                 || {
-                    for (block, values) in values.chunks_mut(4).enumerate() {
-                        let words = philox.block([block as u32, row as u32, key.step as u32, tag]);
-                        for (v, word) in values.iter_mut().zip(words) {
+                    for (chunk, values) in values.chunks_mut(CHUNK).enumerate() {
+                        let words = philox.blocks_16(
+                            #[inline(always)]
+                            |b| [(16 * chunk + b) as u32, row as u32, key.step as u32, tag],
+                        );
+                        for (v, &word) in values.iter_mut().zip(&words) {
                             *v = if word < threshold { T::ZERO } else { T::store(v.load() * keep) };
                         }
                     }

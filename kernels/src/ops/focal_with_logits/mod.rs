@@ -67,7 +67,7 @@ impl Focal {
         let (zero, gamma) = (T::from_f64(0.0), T::from_f64(self.0));
         let (sigmoid, complement) = (x.sigmoid(), (-x).sigmoid());
         let positive = if x < zero { zero } else { x };
-        let cross_entropy = positive - x * t + (-x.abs()).exp().ln_1p();
+        let cross_entropy = positive - x * t + (-x.abs()).exp().ln_1p_positive();
         let missing = t * complement + (T::ONE - t) * sigmoid;
         let modulation = if self.0 == 0.0 { T::ONE } else { (gamma * missing.ln()).exp() };
         Parts { sigmoid, complement, cross_entropy, missing, modulation }

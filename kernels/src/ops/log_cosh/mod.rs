@@ -34,7 +34,7 @@ pub fn log_cosh(
         #[inline(always)]
         fn value<T: Float>(&self, x: T, t: T) -> T {
             let e = (x - t).abs();
-            e + (T::from_f64(-2.0) * e).exp().ln_1p() - T::from_f64(std::f64::consts::LN_2)
+            e + (T::from_f64(-2.0) * e).exp().ln_1p_positive() - T::from_f64(std::f64::consts::LN_2)
         }
         #[inline(always)]
         fn derivative<T: Float>(&self, x: T, t: T) -> T {

@@ -1,10 +1,25 @@
-//! One pass for the gradient, one for the sum; with row weights both go row by row.
+//! Blocks of elements over threads, gradient and sum in one pass. Blocks and lanes depend on the shape only, and the sums of blocks are
+//! added in their order: so any number of threads gives the same bits.
+
+#![allow(clippy::needless_range_loop)] // Loops over lanes by index are what the compiler vectorises.
+
+use std::ops::Range;
 
 use super::{ElementLoss, LossSums};
 use crate::Element;
-use crate::cpu::Stored;
 use crate::cpu::simd::vectorize;
+use crate::cpu::threads::{SharedMut, for_parts};
+use crate::cpu::{Float, Stored};
 
+/// Elements of a block: they stay in the L1 cache.
+const BLOCK: usize = 1024;
+/// Elements per thread below which a second thread does not pay off.
+const MIN_PART: usize = 1 << 14;
+/// Partial sums: one AVX-512 register of f64.
+const LANES: usize = 8;
+
+/// The sums of `loss` over all elements, and its derivatives times `scale`; both times the weight of the row, by which a row of weight 0
+/// is ignored.
 pub(super) fn sum_and_gradient<T: Stored, D: Stored<Real = T::Real>>(
     loss: &impl ElementLoss,
     x: &[T],
@@ -13,56 +28,143 @@ pub(super) fn sum_and_gradient<T: Stored, D: Stored<Real = T::Real>>(
     scale: T::Real,
     d_x: Option<&mut [D]>,
 ) -> LossSums {
-    if let Some(row_weights) = row_weights {
-        return weighted(loss, x, target, row_weights, scale, d_x);
-    }
-    vectorize(
-        #[inline(always)]
-        || {
-            if let Some(d_x) = d_x {
-                for ((d, &x), &t) in d_x.iter_mut().zip(x).zip(target) {
-                    *d = D::store(scale * loss.derivative(x.load(), t.load()));
-                }
-            }
-            let loss = x.iter().zip(target).map(|(&x, &t)| loss.value(x.load(), t.load()).to_f64()).sum();
-            LossSums { loss, weight: x.len() as f64 }
-        },
-    )
+    let n_cols = x.len() / row_weights.map_or(1, <[f32]>::len).max(1);
+    let blocks = Blocks { x, n_cols, row_weights, scale };
+    blocks.sum_and_gradient(loss, d_x, |range, _| Some(&target[range]))
 }
 
-fn weighted<T: Stored, D: Stored<Real = T::Real>>(
-    loss: &impl ElementLoss,
-    x: &[T],
-    target: &[T],
-    row_weights: &[f32],
+/// Predictions, cut into blocks.
+pub(in crate::ops) struct Blocks<'a, T: Stored> {
+    /// Rows of `n_cols` predictions.
+    pub(in crate::ops) x: &'a [T],
+    pub(in crate::ops) n_cols: usize,
+    pub(in crate::ops) row_weights: Option<&'a [f32]>,
+    /// Factor of the gradient.
+    pub(in crate::ops) scale: T::Real,
+}
+
+/// Elements of one block.
+struct Block<'a, T: Stored> {
+    x: &'a [T],
+    targets: &'a [T],
+    /// 1 for all if there are none.
+    weights: Option<&'a [T::Real]>,
     scale: T::Real,
-    mut d_x: Option<&mut [D]>,
-) -> LossSums {
-    let n_cols = x.len() / row_weights.len().max(1);
-    vectorize(
-        #[inline(always)]
-        || {
-            let mut sums = LossSums::default();
-            for (row, &weight) in row_weights.iter().enumerate() {
-                let range = row * n_cols..(row + 1) * n_cols;
-                let d_row = d_x.as_mut().map(|d_x| &mut d_x[range.clone()]);
-                if weight == 0.0 {
-                    d_row.into_iter().for_each(|d_row| d_row.fill(D::ZERO));
-                    continue;
+}
+
+impl<T: Stored> Blocks<'_, T> {
+    /// See [`sum_and_gradient`]; `targets` returns those of a range of elements, or writes them to memory of the same length.
+    pub(in crate::ops) fn sum_and_gradient<'t, D: Stored<Real = T::Real>>(
+        &self,
+        loss: &impl ElementLoss,
+        d_x: Option<&mut [D]>,
+        targets: impl Fn(Range<usize>, &mut [T]) -> Option<&'t [T]> + Sync,
+    ) -> LossSums {
+        let n = self.x.len();
+        let mut sums = vec![0.0; n.div_ceil(BLOCK)];
+        let shared_sums = SharedMut::new(&mut sums);
+        let d_x = d_x.map(SharedMut::new);
+        for_parts(n.div_ceil(BLOCK), MIN_PART / BLOCK, 1, |blocks| {
+            // SAFETY: within `sums`, and these blocks are this part's alone.
+            let sums = unsafe { shared_sums.slice(blocks.clone()) };
+            let (mut memory, mut weights) = ([T::ZERO; BLOCK], [T::Real::ZERO; BLOCK]);
+            let mut nothing: [D; 0] = [];
+            for (block, sum) in blocks.zip(sums) {
+                let range = block * BLOCK..((block + 1) * BLOCK).min(n);
+                let d_x: &mut [D] = match d_x {
+                    // SAFETY: within `d_x`, and this block is this part's alone.
+                    Some(d_x) => unsafe { d_x.slice(range.clone()) },
+                    None => &mut nothing,
+                };
+                let memory = &mut memory[..range.len()];
+                let block = Block {
+                    x: &self.x[range.clone()],
+                    targets: targets(range.clone(), memory).unwrap_or(memory),
+                    weights: self.weights(range, &mut weights),
+                    scale: self.scale,
+                };
+                *sum = block.sum_and_gradient(loss, d_x);
+            }
+        });
+        LossSums { loss: sums.iter().sum(), weight: self.weight() }
+    }
+
+    /// The sum of the weights of all elements.
+    fn weight(&self) -> f64 {
+        match self.row_weights {
+            None => self.x.len() as f64,
+            Some(weights) => weights.iter().map(|&weight| f64::from(weight) * self.n_cols as f64).sum(),
+        }
+    }
+
+    /// The weights of a range of elements, in `memory`.
+    fn weights<'b>(&self, range: Range<usize>, memory: &'b mut [T::Real; BLOCK]) -> Option<&'b [T::Real]> {
+        let row_weights = self.row_weights?;
+        let weights = &mut memory[..range.len()];
+        let (mut row, mut column) = (range.start / self.n_cols, range.start % self.n_cols);
+        for weight in &mut *weights {
+            *weight = T::Real::from_f64(f64::from(row_weights[row]));
+            column += 1;
+            if column == self.n_cols {
+                (row, column) = (row + 1, 0);
+            }
+        }
+        Some(weights)
+    }
+}
+
+impl<T: Stored> Block<'_, T> {
+    /// An empty `d_x` receives nothing.
+    fn sum_and_gradient<D: Stored<Real = T::Real>>(&self, loss: &impl ElementLoss, d_x: &mut [D]) -> f64 {
+        let Block { x, targets, weights, scale } = *self;
+        let mut values = [T::Real::ZERO; BLOCK];
+        vectorize(
+            #[inline(always)]
+            || {
+                let (values, scale, zero) = (&mut values[..x.len()], scale, T::Real::ZERO);
+                // Each in a loop of its own, without lanes: so the compiler vectorises them, however long the formula is.
+                for ((value, x), t) in values.iter_mut().zip(x).zip(targets) {
+                    *value = loss.value(x.load(), t.load());
                 }
-                let (x, target, weight) = (&x[range.clone()], &target[range], f64::from(weight));
-                if let Some(d_row) = d_row {
-                    let scale = scale * T::Real::from_f64(weight);
-                    for ((d, &x), &t) in d_row.iter_mut().zip(x).zip(target) {
+                let Some(weights) = weights else {
+                    for ((d, x), t) in d_x.iter_mut().zip(x).zip(targets) {
                         *d = D::store(scale * loss.derivative(x.load(), t.load()));
                     }
+                    return sum(values);
+                };
+                for (value, &w) in values.iter_mut().zip(weights) {
+                    // A row without weight may hold anything.
+                    *value = if w == zero { zero } else { *value * w };
                 }
-                for (&x, &t) in x.iter().zip(target) {
-                    sums.loss += weight * loss.value(x.load(), t.load()).to_f64();
+                for (((d, x), t), &w) in d_x.iter_mut().zip(x).zip(targets).zip(weights) {
+                    let derivative = scale * w * loss.derivative(x.load(), t.load());
+                    *d = D::store(if w == zero { zero } else { derivative });
                 }
-                sums.weight += weight * n_cols as f64;
-            }
-            sums
-        },
-    )
+                sum(values)
+            },
+        )
+    }
+}
+
+/// The sum in f64.
+#[inline(always)]
+fn sum<R: Float>(values: &[R]) -> f64 {
+    let mut sums = [0.0; LANES];
+    let (groups, rest) = values.as_chunks::<LANES>();
+    for values in groups {
+        for lane in 0..LANES {
+            sums[lane] += values[lane].to_f64();
+        }
+    }
+    for (sum, value) in sums.iter_mut().zip(rest) {
+        *sum += value.to_f64();
+    }
+    let mut n = LANES / 2;
+    while n > 0 {
+        for lane in 0..n {
+            sums[lane] += sums[lane + n];
+        }
+        n /= 2;
+    }
+    sums[0]
 }

@@ -2,7 +2,10 @@
 
 mod cpu;
 pub(crate) mod cuda;
+#[cfg(test)]
+mod threads;
 
+pub(super) use cpu::Blocks;
 pub(crate) use cuda::{SOURCE, WEIGHTED_SOURCE};
 
 use std::ops::AddAssign;

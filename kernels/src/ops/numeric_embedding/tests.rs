@@ -62,6 +62,27 @@ fn devices_agree() {
 }
 
 #[test]
+fn large_angles_keep_their_cosines() {
+    // The second and third lie beyond the angles of the fast path; rows around them within.
+    let xs = [0.5_f32, 3e9, -1e12, 1.0];
+    let [x, one] = [tensor(&xs, &[4, 1], Device::Cpu), tensor(&[1.0_f32], &[1, 1], Device::Cpu)];
+    let zero = one.zeros_like().unwrap();
+    let weight = one.reshape(&[1, 1, 1]).unwrap();
+    let params = NumericEmbedding {
+        frequencies: one.view(),
+        phases: zero.view(),
+        weight: weight.view(),
+        bias: zero.view(),
+    };
+    let mut y = Tensor::zeros(&[4, 2], DType::F32, Device::Cpu).unwrap();
+    numeric_embedding_forward(x.view(), params, y.view_mut()).unwrap();
+    for (y, x) in y.to_vec::<f32>().unwrap().chunks(2).zip(xs) {
+        let angle = std::f32::consts::TAU * x;
+        assert_eq!(y, [x, f64::from(angle).cos() as f32]);
+    }
+}
+
+#[test]
 fn gradients_are_those_of_difference_quotients() {
     let inputs = inputs();
     let grads = run::<f64>(&inputs, false, Device::Cpu);

@@ -1,9 +1,8 @@
-//! One pass over the rows; the loss of an element is that of `bce_with_logits`.
+//! The loss of an element is that of `bce_with_logits`, its target whether the label is above the column.
 
-use crate::Element;
 use crate::cpu::{Float, Stored};
 use crate::ops::bce_with_logits::Bce;
-use crate::ops::loss::{ElementLoss as _, LossSums};
+use crate::ops::loss::{Blocks, LossSums};
 
 /// Labels are at most `n_cols`.
 pub(super) fn sum_and_gradient<T: Stored, D: Stored<Real = T::Real>>(
@@ -11,27 +10,20 @@ pub(super) fn sum_and_gradient<T: Stored, D: Stored<Real = T::Real>>(
     labels: &[i64],
     row_weights: Option<&[f32]>,
     scale: T::Real,
-    mut d_logits: Option<&mut [D]>,
+    d_logits: Option<&mut [D]>,
 ) -> LossSums {
     let n_cols = logits.len() / labels.len().max(1);
-    let mut sums = LossSums::default();
-    for (row, &label) in labels.iter().enumerate() {
-        let range = row * n_cols..(row + 1) * n_cols;
-        let weight = row_weights.map_or(1.0, |weights| f64::from(weights[row]));
-        let mut d_row = d_logits.as_mut().map(|d| &mut d[range.clone()]);
-        if weight == 0.0 {
-            d_row.into_iter().for_each(|d| d.fill(D::ZERO));
-            continue;
-        }
-        let scale = scale * T::Real::from_f64(weight);
-        for (column, logit) in logits[range].iter().enumerate() {
-            let target = if label > column as i64 { T::Real::ONE } else { T::Real::ZERO };
-            if let Some(d_row) = &mut d_row {
-                d_row[column] = D::store(scale * Bce.derivative(logit.load(), target));
+    let blocks = Blocks { x: logits, n_cols, row_weights, scale };
+    blocks.sum_and_gradient(&Bce, d_logits, |range, targets| {
+        let (mut row, mut column) = (range.start / n_cols, range.start % n_cols);
+        for target in targets {
+            let one = T::store(T::Real::ONE);
+            *target = if labels[row] > column as i64 { one } else { T::ZERO };
+            column += 1;
+            if column == n_cols {
+                (row, column) = (row + 1, 0);
             }
-            sums.loss += weight * Bce.value(logit.load(), target).to_f64();
         }
-        sums.weight += weight * n_cols as f64;
-    }
-    sums
+        None
+    })
 }

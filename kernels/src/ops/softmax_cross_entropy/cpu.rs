@@ -1,15 +1,19 @@
-//! Two variants: sixteen rows in parallel for few classes, one row at a time for many.
+//! Two variants: sixteen rows in parallel for few classes, one row at a time for many. Rows over threads; their losses are added in
+//! the order of the rows.
 
 mod narrow;
 mod wide;
 
 use super::{LossSums, OP};
 use crate::cpu::simd::vectorize;
+use crate::cpu::threads::{SharedMut, for_parts};
 use crate::cpu::{Float, Stored};
 use crate::{Element, KernelError, Result};
 
 /// Elements processed in parallel: one AVX-512 register of f32.
 const LANES: usize = 16;
+/// Logits per thread below which a second thread does not pay off.
+const MIN_PART: usize = 1 << 14;
 
 /// Inputs of a row's loss.
 #[derive(Clone, Copy)]
@@ -115,6 +119,7 @@ impl<T: Float> Shared<'_, T> {
     }
 }
 
+/// The sums over all rows, and the gradient.
 pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
     logits: &[S],
     labels: &[i64],
@@ -130,23 +135,35 @@ pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
     if n == 0 {
         return Ok(LossSums::default());
     }
-    let shared = Shared {
-        rule,
-        scale,
-        spread: rule.smoothing / S::Real::from_f64(n as f64),
-        weight_sum: match rule.weights {
-            Some(weights) => weights.iter().copied().sum(),
-            None => S::Real::from_f64(n as f64),
-        },
+    let weight_sum = match rule.weights {
+        Some(weights) => weights.iter().copied().sum(),
+        None => S::Real::from_f64(n as f64),
     };
-    Ok(vectorize(
-        #[inline(always)]
-        || {
-            if n <= narrow::MAX_CLASSES {
-                narrow::forward_backward(logits, labels, shared, d_logits)
-            } else {
-                wide::forward_backward(logits, labels, shared, d_logits)
-            }
-        },
-    ))
+    let spread = rule.smoothing / S::Real::from_f64(n as f64);
+    let mut of_rows = vec![LossSums::default(); labels.len()];
+    let shared_of_rows = SharedMut::new(&mut of_rows);
+    let d_logits = d_logits.map(SharedMut::new);
+    for_parts(labels.len(), MIN_PART.div_ceil(n), LANES, |rows| {
+        let row_weights = rule.row_weights.map(|weights| &weights[rows.clone()]);
+        let shared = Shared { rule: Rule { row_weights, ..rule }, scale, spread, weight_sum };
+        let cells = rows.start * n..rows.end * n;
+        let (logits, labels) = (&logits[cells.clone()], &labels[rows.clone()]);
+        // SAFETY: within `d_logits`, and these rows are this part's alone.
+        let d_logits = d_logits.map(|d| unsafe { d.slice(cells) });
+        // SAFETY: within `of_rows`, and these rows are this part's alone.
+        let of_rows = unsafe { shared_of_rows.slice(rows) };
+        vectorize(
+            #[inline(always)]
+            || {
+                if n <= narrow::MAX_CLASSES {
+                    narrow::forward_backward(logits, labels, shared, d_logits, of_rows);
+                } else {
+                    wide::forward_backward(logits, labels, shared, d_logits, of_rows);
+                }
+            },
+        );
+    });
+    let mut sums = LossSums::default();
+    of_rows.into_iter().for_each(|of_row| sums += of_row);
+    Ok(sums)
 }

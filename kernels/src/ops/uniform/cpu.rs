@@ -23,10 +23,15 @@ pub(super) fn fill<T: Element>(x: &mut [T], low: f32, high: f32, stream: Uniform
             || {
                 for (chunk, x) in x.chunks_mut(CHUNK).enumerate() {
                     let first_block = (part.start + chunk * CHUNK) as u64 / 4;
-                    let words = philox.blocks_16(first_block, stream.stream);
-                    for (i, x) in x.iter_mut().enumerate() {
-                        let unit = to_unit_f32(words[i % 4][i / 4]);
-                        *x = T::from_f64(f64::from(unit * (high - low) + low));
+                    let words = philox.blocks_16(
+                        #[inline(always)]
+                        |b| {
+                            let block = first_block + b as u64;
+                            [block as u32, (block >> 32) as u32, stream.stream[0], stream.stream[1]]
+                        },
+                    );
+                    for (x, &word) in x.iter_mut().zip(&words) {
+                        *x = T::from_f64(f64::from(to_unit_f32(word) * (high - low) + low));
                     }
                 }
             },

@@ -9,15 +9,16 @@ use crate::cpu::{Float, Stored};
 /// With more classes, rows are long enough to vectorise along the row.
 pub(super) const MAX_CLASSES: usize = 64;
 
+/// The gradient, and to `of_rows`, which holds zeros, the loss and weight of each row.
 #[inline(always)]
 pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
     logits: &[S],
     labels: &[i64],
     shared: Shared<'_, S::Real>,
     mut d_logits: Option<&mut [D]>,
-) -> LossSums {
+    of_rows: &mut [LossSums],
+) {
     let n = shared.rule.n_classes;
-    let mut sums = LossSums::default();
     // Logits, then exponentials, of sixteen rows: `columns[c][lane]`.
     let mut columns = [[S::Real::ZERO; LANES]; MAX_CLASSES];
     let columns = &mut columns[..n];
@@ -35,8 +36,7 @@ pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
             let loss = shared.loss(target, row, max[lane], log_sum[lane]);
             let p = columns[target.label][lane] / exp_sum[lane];
             let (target, loss) = target.focused(&shared, loss, p);
-            sums.loss += loss.to_f64();
-            sums.weight += target.weight.to_f64();
+            of_rows[block * LANES + lane] = LossSums { loss: loss.to_f64(), weight: target.weight.to_f64() };
             mass[lane] = target.mass(&shared) / exp_sum[lane];
             targets[lane] = Some(target);
         }
@@ -58,7 +58,6 @@ pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
             }
         }
     }
-    sums
 }
 
 /// Subtracts the target from the lane, which holds the softmax times its mass.

@@ -1,81 +1,83 @@
-//! Many classes: one row at a time, in blocks padded with minus infinity. The gradient's memory holds the exponentials until
+//! Many classes: one row at a time, in blocks, of which the last is padded with minus infinity. The gradient's memory holds the exponentials until
 //! their sum is known, so each is computed once, except for a gradient in bf16 or f16, which could not hold them.
 
 #![allow(clippy::needless_range_loop)] // Loops over lanes by index are what the compiler vectorises.
-
-use std::ops::Range;
 
 use super::{LANES, LossSums, Shared, Target};
 use crate::Element;
 use crate::cpu::{Float, Stored};
 
+/// Elements of a row as they are computed.
+type Lanes<S> = [<S as Stored>::Real; LANES];
+
+/// The gradient, and to `of_rows`, which holds zeros, the loss and weight of each row.
 #[inline(always)]
 pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
     logits: &[S],
     labels: &[i64],
     shared: Shared<'_, S::Real>,
     d_logits: Option<&mut [D]>,
-) -> LossSums {
+    of_rows: &mut [LossSums],
+) {
     let n = shared.rule.n_classes;
     let mut nothing: [D; 0] = [];
     let wants_gradient = d_logits.is_some();
     let d_logits = d_logits.unwrap_or(&mut nothing);
     let holds_exponentials = D::DTYPE == S::Real::DTYPE;
-    let mut sums = LossSums::default();
     for (row, &label) in labels.iter().enumerate() {
         let range = row * n..(row + 1) * n;
+        let d_row = if wants_gradient { &mut d_logits[range.clone()] } else { &mut *d_logits };
         let Some(target) = shared.target(row, label) else {
-            if wants_gradient {
-                d_logits[range].fill(D::ZERO);
-            }
+            d_row.fill(D::ZERO);
             continue;
         };
-        let max = row_max(logits, range.clone());
-        let exponentials: &mut [S::Real] =
-            if holds_exponentials { bytemuck::cast_slice_mut(d_logits) } else { &mut [] };
-        let exp_sum = exp_and_sum(logits, range.clone(), max, exponentials);
-        let row = &logits[range.clone()];
-        let loss = shared.loss(target, row, max, exp_sum.ln());
-        let p = (row[target.label].load() - max).exp() / exp_sum;
+        let x = &logits[range];
+        let max = row_max(x);
+        let exp_sum = if wants_gradient && holds_exponentials {
+            exp_and_sum_into(x, max, bytemuck::cast_slice_mut(d_row))
+        } else {
+            exp_and_sum(x, max)
+        };
+        let loss = shared.loss(target, x, max, exp_sum.ln());
+        let p = (x[target.label].load() - max).exp() / exp_sum;
         let (target, loss) = target.focused(&shared, loss, p);
-        sums.loss += loss.to_f64();
-        sums.weight += target.weight.to_f64();
+        of_rows[row] = LossSums { loss: loss.to_f64(), weight: target.weight.to_f64() };
         if !wants_gradient {
             continue;
         }
         let mass = target.mass(&shared) / exp_sum;
         if holds_exponentials {
             // The exponentials are here, and become mass · softmax.
-            let d_row: &mut [S::Real] = bytemuck::cast_slice_mut(&mut d_logits[range]);
-            d_row.iter_mut().for_each(|d| *d *= mass);
+            let d_row: &mut [S::Real] = bytemuck::cast_slice_mut(d_row);
+            for d in &mut *d_row {
+                *d *= mass;
+            }
             subtract_target(d_row, 0, &shared, target);
         } else {
-            gradient(logits, range, max, mass, &shared, target, d_logits);
+            gradient(x, max, mass, &shared, target, d_row);
         }
     }
-    sums
 }
 
 /// The row's gradient from recomputed exponentials, rounded once.
 #[inline(always)]
 fn gradient<S: Stored, D: Stored<Real = S::Real>>(
     x: &[S],
-    range: Range<usize>,
     max: S::Real,
     mass: S::Real,
     shared: &Shared<'_, S::Real>,
     target: Target<S::Real>,
     d: &mut [D],
 ) {
-    for start in range.clone().step_by(LANES) {
-        let mut block = block(x, start, range.end);
+    let first = (0..x.len()).step_by(LANES);
+    for ((x, d), first) in x.chunks(LANES).zip(d.chunks_mut(LANES)).zip(first) {
+        let mut block = exponentials(&padded(x), max);
         for lane in 0..LANES {
-            block[lane] = (block[lane] - max).exp() * mass;
+            block[lane] *= mass;
         }
-        let n = (range.end - start).min(LANES);
-        subtract_target(&mut block[..n], start - range.start, shared, target);
-        for lane in 0..n {
-            d[start + lane] = D::store(block[lane]);
+        subtract_target(&mut block[..x.len()], first, shared, target);
+        for (d, &v) in d.iter_mut().zip(&block) {
+            *d = D::store(v);
         }
     }
 }
@@ -95,64 +97,88 @@ fn subtract_target<T: Float>(d: &mut [T], first: usize, shared: &Shared<'_, T>, 
     }
 }
 
-/// The block of `x` that begins at `start`; from `end` on, minus infinity.
-///
-/// The last block is read past the end of its row if more memory follows, and masked: copying element by element would stall
-/// the load of the whole block.
+/// At most [`LANES`] elements; after them minus infinity.
 #[inline(always)]
-fn block<S: Stored>(x: &[S], start: usize, end: usize) -> [S::Real; LANES] {
-    let n = (end - start).min(LANES);
+fn padded<S: Stored>(x: &[S]) -> Lanes<S> {
     let mut block = [S::Real::NEG_INFINITY; LANES];
-    match x[start..].first_chunk::<LANES>() {
-        Some(whole) => {
-            for lane in 0..LANES {
-                block[lane] = if lane < n { whole[lane].load() } else { S::Real::NEG_INFINITY };
-            }
-        }
-        None => block[..n].iter_mut().zip(&x[start..]).for_each(|(to, &v)| *to = v.load()),
+    for (to, &v) in block.iter_mut().zip(x) {
+        *to = v.load();
     }
     block
 }
 
-/// The maximum of the elements `range`. A NaN may be skipped here; it reappears in the sum of exponentials.
+/// The elements of a whole block.
 #[inline(always)]
-fn row_max<S: Stored>(x: &[S], range: Range<usize>) -> S::Real {
+fn loaded<S: Stored>(x: &[S; LANES]) -> Lanes<S> {
+    let mut block = [S::Real::ZERO; LANES];
+    for lane in 0..LANES {
+        block[lane] = x[lane].load();
+    }
+    block
+}
+
+#[inline(always)]
+fn exponentials<T: Float>(block: &[T; LANES], max: T) -> [T; LANES] {
+    let mut exp = [T::ZERO; LANES];
+    for lane in 0..LANES {
+        exp[lane] = (block[lane] - max).exp();
+    }
+    exp
+}
+
+/// The largest element. A NaN may be skipped here; it reappears in the sum of exponentials.
+#[inline(always)]
+fn row_max<S: Stored>(x: &[S]) -> S::Real {
     let larger = |a: S::Real, b: S::Real| if b < a { a } else { b };
     let mut maxima = [S::Real::NEG_INFINITY; LANES];
-    for start in range.clone().step_by(LANES) {
-        let block = block(x, start, range.end);
+    let (blocks, rest) = x.as_chunks::<LANES>();
+    for block in blocks {
         for lane in 0..LANES {
-            maxima[lane] = larger(maxima[lane], block[lane]);
+            maxima[lane] = larger(maxima[lane], block[lane].load());
         }
+    }
+    let rest = padded(rest);
+    for lane in 0..LANES {
+        maxima[lane] = larger(maxima[lane], rest[lane]);
     }
     fold_lanes(maxima, larger)
 }
 
-/// `Σ e^(x[i] - max)` over `range`; also writes the terms to `exponentials`, unless that is empty.
-///
-/// May overwrite memory after the row: rows are processed in order.
+/// `Σ e^(x[i] - max)`.
 #[inline(always)]
-fn exp_and_sum<S: Stored>(
-    x: &[S],
-    range: Range<usize>,
-    max: S::Real,
-    exponentials: &mut [S::Real],
-) -> S::Real {
+fn exp_and_sum<S: Stored>(x: &[S], max: S::Real) -> S::Real {
     let mut sums = [S::Real::ZERO; LANES];
-    for start in range.clone().step_by(LANES) {
-        let mut block = block(x, start, range.end);
-        for lane in 0..LANES {
-            block[lane] = (block[lane] - max).exp();
-            sums[lane] += block[lane];
-        }
-        if !exponentials.is_empty() {
-            match exponentials[start..].first_chunk_mut::<LANES>() {
-                Some(place) => *place = block,
-                None => exponentials[start..range.end].copy_from_slice(&block[..range.end - start]),
-            }
-        }
+    let (blocks, rest) = x.as_chunks::<LANES>();
+    for block in blocks {
+        add(&mut sums, &exponentials(&loaded(block), max));
+    }
+    add(&mut sums, &exponentials(&padded(rest), max));
+    fold_lanes(sums, |a, b| a + b)
+}
+
+/// The same; also writes the terms to `terms`, which is as long as `x`.
+#[inline(always)]
+fn exp_and_sum_into<S: Stored>(x: &[S], max: S::Real, terms: &mut [S::Real]) -> S::Real {
+    let mut sums = [S::Real::ZERO; LANES];
+    let (blocks, rest) = x.as_chunks::<LANES>();
+    let (terms, of_rest) = terms.as_chunks_mut::<LANES>();
+    for (block, terms) in blocks.iter().zip(terms) {
+        *terms = exponentials(&loaded(block), max);
+        add(&mut sums, terms);
+    }
+    let last = exponentials(&padded(rest), max);
+    add(&mut sums, &last);
+    for (to, &term) in of_rest.iter_mut().zip(&last) {
+        *to = term;
     }
     fold_lanes(sums, |a, b| a + b)
+}
+
+#[inline(always)]
+fn add<T: Float>(sums: &mut [T; LANES], block: &[T; LANES]) {
+    for lane in 0..LANES {
+        sums[lane] += block[lane];
+    }
 }
 
 /// The lanes folded in halves.

@@ -40,10 +40,13 @@ struct Rule {
     /// See [`OptimizerKind::state_names`].
     state_names: fn(&OptimizerParams) -> &'static [&'static str],
     /// See [`optimizer_first_pass`].
-    first_pass: Option<fn(&OptimizerParams, FirstPassTensors<'_>, Option<&UpdateInputs<'_>>) -> Result<()>>,
+    first_pass: Option<FirstPass>,
     /// See [`optimizer_step`].
-    step: fn(&OptimizerParams, OptimizerTensors<'_>, Option<&UpdateInputs<'_>>) -> Result<()>,
+    step: Step,
 }
+
+type FirstPass = fn(&OptimizerParams, FirstPassTensors<'_>, Option<&UpdateInputs<'_>>) -> Result<()>;
+type Step = fn(&OptimizerParams, OptimizerTensors<'_>, Option<&UpdateInputs<'_>>) -> Result<()>;
 
 /// The table of optimisers: the enum, and the rule of each.
 macro_rules! optimizers {
