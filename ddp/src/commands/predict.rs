@@ -103,9 +103,9 @@ fn report(summary: &Summary) {
     }
 }
 
-/// The warning of categories that training did not see, with the rows per column.
+/// The warning of categories that training did not see, or that are empty: both have the same code. With the rows per column.
 pub(super) fn unseen_categories(columns: &[(String, u64)]) -> String {
-    format!("categories that training did not see: {}", listed(columns))
+    format!("categories that are empty or that training did not see: {}", listed(columns))
 }
 
 /// Columns with their counts, at most [`SHOWN_COLUMNS`].

@@ -7,7 +7,7 @@ use ddp_comm::{Stop, World};
 use ddp_kernels::{DType, Device, KeyedPermutation, Tensor};
 
 use super::dataset::{Dataset, RowLayout};
-use super::table::time::PARTS;
+use super::table::time::{PARTS, date_of_parts};
 use super::wrapper::{Changes, DatasetWrapper};
 use crate::data::batch::BatchMut;
 use crate::data::error::{DataError, Result};
@@ -42,13 +42,6 @@ impl UserColumn {
         }
         columns
     }
-}
-
-/// The name of the date whose parts `names` begins with.
-fn date_of_parts(names: &[String]) -> Option<&str> {
-    let date = names.first()?.strip_suffix(PARTS[0])?;
-    let is_part = |(name, part): (&String, &&str)| name.strip_prefix(date) == Some(*part);
-    (names.len() >= PARTS.len() && names.iter().zip(&PARTS).all(is_part)).then_some(date)
 }
 
 /// The values of some columns in all rows, as they are gathered; in host memory.

@@ -14,7 +14,7 @@ use crate::data::{Changes, ColumnCodes, DataError, Dataset, DatasetWrapper};
 /// Values that differ from those of training, per column.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ColumnCounts {
-    /// Categories that training did not see.
+    /// Categories that are empty or that training did not see.
     pub(crate) n_unseen: u64,
     /// Missing values that were filled in.
     pub(crate) n_filled: u64,

@@ -163,7 +163,7 @@ fn a_category_is_the_same_with_a_fraction_of_zeros() {
             assert!(!eval.stderr.contains("did not see"), "{}", eval.stderr);
         }
         let eval = run_line_ok(folder, &format!("eval --checkpoint {out} --data k_new.csv"));
-        assert_shows(&eval, &["categories that training did not see: \"k\" 40"]);
+        assert_shows(&eval, &["categories that are empty or that training did not see: \"k\" 40"]);
     }
 }
 
@@ -412,4 +412,23 @@ fn all_columns_of_text_are_named_at_once() {
         assert!(text.contains(hint), "{text}");
         run_line_ok(folder, &format!("train {data} {QUICK} --set data.categorical=[\"city\",\"size\"]"));
     }
+}
+
+#[test]
+fn a_date_that_is_missing_is_named_as_in_the_table() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    let day = |n: usize| format!("2024-01-{:02}", 1 + n % 28);
+    write(folder, "x.csv", "when,city,y", 40, |n| format!("{},{},{n}", day(n), ["Rome", "", "Bern"][n % 3]));
+    write(folder, "no_date.csv", "city,y", 3, |n| format!("Rome,{n}"));
+    let keys = "--set data.datetime=parts --set data.categorical=city --set data.task=regression --target y";
+    run_line_ok(folder, &format!("train x.csv {QUICK} {keys} --out o"));
+    let refusal = error(folder, "predict --checkpoint o --data no_date.csv --out p.csv --device cpu");
+    assert!(
+        refusal.contains("its 1 feature columns differ from the 2 of the model: \"when\" is missing"),
+        "{refusal}"
+    );
+    // Empty in training, too: not "unseen".
+    let eval = run_line_ok(folder, "eval --checkpoint o --data x.csv --device cpu");
+    assert_shows(&eval, &["categories that are empty or that training did not see: \"city\" 13"]);
 }

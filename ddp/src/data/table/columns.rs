@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::csv::CsvError;
 use super::partition;
-use super::time;
+use super::time::{PARTS, date_of_parts};
 use crate::config::{Datetime, nearest};
 use crate::data::column_error::ColumnError;
 use crate::data::error::{DataError, Result};
@@ -261,7 +261,7 @@ fn kept(path: &Path, rows: ToPredict<'_>, names: &[String]) -> Result<Vec<usize>
 
 /// Names of the parts of a date.
 fn part_names(name: &str) -> Vec<String> {
-    time::PARTS.iter().map(|part| format!("{name}{part}")).collect()
+    PARTS.iter().map(|part| format!("{name}{part}")).collect()
 }
 
 /// The reason for leaving out column number `at`.
@@ -313,6 +313,7 @@ fn same_features(path: &Path, there: &[String], expected: &[String], of: &str) -
         let others = set(others);
         names.iter().find(|name| !others.contains(name.as_str())).cloned()
     };
+    let (there, expected) = (&users_columns(there), &users_columns(expected));
     let difference = match (without(expected, there), without(there, expected)) {
         (None, None) => return Ok(()),
         (Some(missing), Some(extra)) => format!("\"{missing}\" is missing, \"{extra}\" is extra"),
@@ -326,6 +327,25 @@ fn same_features(path: &Path, there: &[String], expected: &[String], of: &str) -
         n_other: expected.len(),
         difference,
     })
+}
+
+/// The columns of a user behind features: a date is one of hers and seven features.
+fn users_columns(features: &[String]) -> Vec<String> {
+    let mut columns = Vec::new();
+    let mut rest = features;
+    while let [first, others @ ..] = rest {
+        match date_of_parts(rest) {
+            Some(date) => {
+                columns.push(date.to_owned());
+                rest = &rest[PARTS.len()..];
+            }
+            None => {
+                columns.push(first.clone());
+                rest = others;
+            }
+        }
+    }
+    columns
 }
 
 /// Checks that two shards have the same columns in the same order.

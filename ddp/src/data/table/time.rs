@@ -5,6 +5,13 @@
 /// Ends of the names of the features that a date becomes with `data.datetime = "parts"`.
 pub(crate) const PARTS: [&str; 7] = [".year", ".month", ".day", ".weekday", ".hour", ".minute", ".second"];
 
+/// The name of the date whose parts `names` begins with.
+pub(crate) fn date_of_parts(names: &[String]) -> Option<&str> {
+    let date = names.first()?.strip_suffix(PARTS[0])?;
+    let is_part = |(name, part): (&String, &&str)| name.strip_prefix(date) == Some(*part);
+    (names.len() >= PARTS.len() && names.iter().zip(&PARTS).all(is_part)).then_some(date)
+}
+
 const DAY_S: i64 = 86_400;
 
 /// A date, a time of day, or both.
