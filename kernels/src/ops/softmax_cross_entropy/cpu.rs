@@ -12,6 +12,8 @@ use crate::{Element, KernelError, Result};
 
 /// Elements processed in parallel: one AVX-512 register of f32.
 const LANES: usize = 16;
+/// Rows whose losses need no memory of their own: small steps take microseconds.
+const FEW_ROWS: usize = 64;
 /// Logits per thread below which a second thread does not pay off.
 const MIN_PART: usize = 1 << 14;
 
@@ -140,8 +142,15 @@ pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
         None => S::Real::from_f64(n as f64),
     };
     let spread = rule.smoothing / S::Real::from_f64(n as f64);
-    let mut of_rows = vec![LossSums::default(); labels.len()];
-    let shared_of_rows = SharedMut::new(&mut of_rows);
+    let (mut few, mut many) = ([LossSums::default(); FEW_ROWS], Vec::new());
+    let of_rows = match few.get_mut(..labels.len()) {
+        Some(few) => few,
+        None => {
+            many.resize(labels.len(), LossSums::default());
+            &mut many[..]
+        }
+    };
+    let shared_of_rows = SharedMut::new(of_rows);
     let d_logits = d_logits.map(SharedMut::new);
     for_parts(labels.len(), MIN_PART.div_ceil(n), LANES, |rows| {
         let row_weights = rule.row_weights.map(|weights| &weights[rows.clone()]);
@@ -164,6 +173,6 @@ pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
         );
     });
     let mut sums = LossSums::default();
-    of_rows.into_iter().for_each(|of_row| sums += of_row);
+    of_rows.iter().for_each(|&of_row| sums += of_row);
     Ok(sums)
 }

@@ -109,14 +109,15 @@ pub(super) fn update_first<U: Update<1>>(
 }
 
 /// The step of an update that is driven by the gradients and keeps all state of its optimiser.
+#[inline(always)]
 pub(super) fn by_gradients<U: Update<N>, const N: usize>(
     update: U,
     tensors: OptimizerTensors<'_>,
     inputs: Option<&UpdateInputs<'_>>,
 ) -> Result<()> {
-    let OptimizerTensors { master_weights: target, grads: source, state, average, compute_weights, .. } =
-        tensors;
-    let mut state = state.into_iter();
-    let state = std::array::from_fn(|_| state.next().flatten());
+    let OptimizerTensors {
+        master_weights: target, grads: source, mut state, average, compute_weights, ..
+    } = tensors;
+    let state = std::array::from_fn(|i| state[i].take());
     run(update, Tensors { target, source, state, average, compute_weights }, inputs)
 }
