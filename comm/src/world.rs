@@ -71,8 +71,18 @@ impl World {
         Self::init_with(WorldOptions::default())
     }
 
+    /// Makes settings of MPI that a user who made none is better off with, such as none of a network for ranks of one host.
+    ///
+    /// They are variables of the environment, so nothing is set in a process that has other threads already. [`World::init`] does the
+    /// same: a program that starts threads before it joins the ranks calls this first.
+    pub fn before_threads() {
+        #[cfg(feature = "mpi")]
+        crate::group::mpi::set_defaults();
+    }
+
     /// Joins the ranks as [`World::init`] does, with options, and returns the same errors.
     pub fn init_with(options: WorldOptions) -> Result<Self> {
+        Self::before_threads();
         match launcher::detect(|name| std::env::var(name).ok()) {
             None => Ok(Self::single()),
             Some(Found { launcher, n_ranks: Some(1) }) => {

@@ -244,6 +244,9 @@ fn run_rank(case: &str) {
     let shared_memory = !case.ends_with("by_mpi");
     let world = World::init_with(WorldOptions { shared_memory, ..WorldOptions::default() }).unwrap();
     if case != "alone" {
+        if std::env::var_os("OMPI_COMM_WORLD_SIZE").is_some() {
+            assert_eq!(std::env::var("OMPI_MCA_pml").as_deref(), Ok("ob1"), "all ranks are on this host");
+        }
         let transport = if shared_memory { "shared memory" } else { "mpi" };
         assert_eq!(world.group().transport(), transport);
     }

@@ -21,7 +21,9 @@ use ddp_comm::{Launcher, World, WorldOptions, failure};
 const COMMIT: Option<&str> = option_env!("DDP_COMMIT");
 
 fn main() -> ExitCode {
-    // First of all: a signal that arrives while MPI starts must not kill a run.
+    // First of all, since threads follow.
+    World::before_threads();
+    // A signal that arrives while MPI starts must not kill a run.
     let signals = match StopSignals::listen(Launcher::detect()) {
         Ok(signals) => signals,
         Err(error) => {

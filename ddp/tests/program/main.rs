@@ -47,6 +47,8 @@ mod marks;
 mod matmul_choices;
 mod metrics;
 mod missing_targets;
+#[cfg(feature = "mpi")]
+mod mpi_start;
 mod odd_tables;
 mod ordinal;
 mod other_names;

@@ -55,7 +55,6 @@ impl MpiGroup {
     /// MPI stays initialised, so that the job can be ended through it.
     pub(crate) fn init(found: Found, options: WorldOptions, hostname: &str) -> Result<Self> {
         let WorldOptions { shared_memory, timeout, program } = options;
-        yield_when_idle();
         let (universe, _) =
             mpi::initialize_with_threading(mpi::Threading::Funneled).ok_or(CommError::MpiInUse)?;
         let world = universe.world();
@@ -240,14 +239,34 @@ impl std::fmt::Debug for MpiGroup {
     }
 }
 
-/// Makes MPI's own waiting (at start and end, and between hosts) yield the core, unless the user has set the variable: a rank
-/// that spins takes the core from the ranks that it waits for.
-fn yield_when_idle() {
-    const NAME: &str = "OMPI_MCA_mpi_yield_when_idle";
-    if std::env::var_os(NAME).is_none() && is_single_threaded() {
-        // SAFETY: this is the process's only thread, so nothing else reads the environment meanwhile.
-        unsafe { std::env::set_var(NAME, "1") };
+/// Makes settings of Open MPI that a user who made none is better off with, unless the process has other threads already.
+pub(crate) fn set_defaults() {
+    if !is_single_threaded() {
+        return;
     }
+    for (name, value) in defaults(|name| std::env::var(name).ok()) {
+        // SAFETY: this is the process's only thread, so nothing else reads the environment meanwhile.
+        unsafe { std::env::set_var(name, value) };
+    }
+}
+
+/// Variables of Open MPI to be set, given the environment.
+fn defaults(variable: impl Fn(&str) -> Option<String>) -> Vec<(&'static str, &'static str)> {
+    let is_unset = |name: &&str| variable(name).is_none();
+    let mut defaults = Vec::new();
+    // MPI's own waiting (at start and end, and between hosts) yields the core: a rank that spins takes it from the ranks that it
+    // waits for.
+    const YIELD: &str = "OMPI_MCA_mpi_yield_when_idle";
+    if is_unset(&YIELD) {
+        defaults.push((YIELD, "1"));
+    }
+    // Ranks of one host need no fabric, and looking for one takes Open MPI 4 a fifth of a second.
+    let [ranks, of_host] = ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"].map(&variable);
+    const CHOICES: [&str; 3] = ["OMPI_MCA_pml", "OMPI_MCA_mtl", "OMPI_MCA_btl"];
+    if ranks.is_some() && ranks == of_host && CHOICES.iter().all(is_unset) {
+        defaults.push((CHOICES[0], "ob1"));
+    }
+    defaults
 }
 
 /// Whether this is certainly the process's only thread.
@@ -273,4 +292,28 @@ fn join_host(
     _timeout: Option<Duration>,
 ) -> Result<Option<Lockstep>> {
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_of_one_host_look_for_no_fabric_unless_the_user_chose_one() {
+        let set_for = |variables: &[(&str, &str)]| {
+            let find = |name: &str| variables.iter().find(|(found, _)| *found == name);
+            defaults(|name| find(name).map(|(_, value)| (*value).to_owned()))
+        };
+        let (idle, ob1) = (("OMPI_MCA_mpi_yield_when_idle", "1"), ("OMPI_MCA_pml", "ob1"));
+        let of = |ranks, of_host| [("OMPI_COMM_WORLD_SIZE", ranks), ("OMPI_COMM_WORLD_LOCAL_SIZE", of_host)];
+        assert_eq!(set_for(&of("4", "4")), [idle, ob1]);
+        // Two hosts, and a launcher that says nothing.
+        assert_eq!(set_for(&of("4", "2")), [idle]);
+        assert_eq!(set_for(&[]), [idle]);
+        for name in ["OMPI_MCA_pml", "OMPI_MCA_mtl", "OMPI_MCA_btl"] {
+            let [a, b] = of("4", "4");
+            assert_eq!(set_for(&[a, b, (name, "x")]), [idle]);
+            assert_eq!(set_for(&[a, b, (name, "x"), (idle.0, "0")]), []);
+        }
+    }
 }
