@@ -5,9 +5,9 @@ use super::super::StepScalars;
 /// Hyper-parameters of one step; an optimiser ignores those that it does not use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OptimizerParams {
-    /// Learning rate. Unused, like `step` and `grad_scale`, if the step gets [`UpdateInputs`].
+    /// Learning rate. Unused, like `step` and `grad_scale`, if the step gets [`UpdateInputs`](crate::ops::UpdateInputs).
     pub lr: f64,
-    /// Factor of the learning rate, also of one from [`UpdateInputs`].
+    /// Factor of the learning rate, also of one from [`UpdateInputs`](crate::ops::UpdateInputs).
     pub lr_scale: f64,
     /// Decay rates of the first and second moment (Adam, AdamW, LAMB), or of the momentum as it steps and as it is kept (Lion).
     pub betas: [f64; 2],
@@ -61,7 +61,7 @@ impl OptimizerParams {
         self.betas.map(|beta| beta.powi(exponent))
     }
 
-    /// The same with the numbers of a step that are read from [`UpdateInputs`].
+    /// The same with the numbers of a step that are read from [`UpdateInputs`](crate::ops::UpdateInputs).
     pub(super) fn at_step(self, scalars: &StepScalars, grad_scale: f64) -> Self {
         OptimizerParams { lr: scalars.lr, step: scalars.step, grad_scale, ..self }
     }

@@ -74,7 +74,7 @@ pub fn optimizer_first_pass(
 /// One step on a flat range of parameters, in place; the formula of each optimiser stands in its file. Where there is a first pass
 /// ([`OptimizerKind::has_first_pass`]), this is the second, which reads no gradients and changes no state.
 ///
-/// With `inputs`, learning rate and step number (on a GPU [`StepScalars::beta_powers`]) are read from their scalars, and the gradient's
+/// With `inputs`, learning rate and step number (on a GPU [`beta_powers`](crate::ops::StepScalars::beta_powers)) are read from their scalars, and the gradient's
 /// factor from their sums and norm; if they withhold the update, nothing is written, neither the average.
 ///
 /// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured.
