@@ -31,7 +31,7 @@ pub(crate) trait Float:
     fn ln(self) -> Self;
     /// `ln(1 + self)`, for numbers from 0.
     fn ln_1p_positive(self) -> Self;
-    /// Angles up to which [`Float::sin_near`] and [`Float::cos_near`] are exact.
+    /// Largest angle for which [`Float::sin_near`] and [`Float::cos_near`] are accurate.
     const MAX_ANGLE: Self;
     /// Sine of an angle up to [`Float::MAX_ANGLE`].
     fn sin_near(self) -> Self;

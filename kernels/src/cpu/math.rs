@@ -142,10 +142,10 @@ const ROUND_F64: f64 = 6_755_399_441_055_744.0;
 /// π/2 minus the f64 nearest to it.
 const HALF_PI_REST: f64 = 6.123_233_995_736_766e-17;
 
-/// Angles up to which [`sin_cos`] is exact to the last bit but one.
+/// Largest angle for which [`sin_cos`] has its stated error.
 pub(super) const MAX_ANGLE: f32 = 1e9;
 
-/// Sine and cosine within 0.51 ulp, for `|x| <= MAX_ANGLE`; their series of Taylor in f64 are cut off below 1e-14.
+/// Sine and cosine within 0.51 ulp, for `|x| <= MAX_ANGLE`, by Taylor series in f64 whose remainder is below 1e-13.
 #[inline(always)]
 pub(super) fn sin_cos(x: f32) -> (f32, f32) {
     let x = f64::from(x);

@@ -73,7 +73,7 @@ impl<R: Float> Angles<R> {
         Angles { angles: zeros(), sin: zeros(), cos: zeros() }
     }
 
-    /// Sets all angles. Returns whether [`Float::sin_near`] and [`Float::cos_near`] are exact for them.
+    /// Sets all angles. Returns whether [`Float::sin_near`] and [`Float::cos_near`] are accurate for them.
     #[inline(always)]
     fn set<T: Stored<Real = R>>(&mut self, params: &Params<'_, T>, feature: usize, x: &Lanes<R>) -> bool {
         let (angles, _) = self.angles.as_chunks_mut::<LANES>();
