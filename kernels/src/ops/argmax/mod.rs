@@ -76,9 +76,18 @@ mod tests {
     /// Few distinct values, so that ties are common.
     #[test]
     fn every_device_finds_what_the_definition_says() {
-        for (n_rows, n_cols) in
-            [(1, 1), (300, 2), (99, 10), (77, 32), (78, 33), (9, 1023), (3, 40_001), (40_000, 3)]
-        {
+        for (n_rows, n_cols) in [
+            (1, 1),
+            (300, 2),
+            (99, 10),
+            (77, 32),
+            (78, 33),
+            (7, 64),
+            (9, 1023),
+            (5, 4096),
+            (3, 40_001),
+            (40_000, 3),
+        ] {
             let x: Vec<f32> = random::<f32>(n_rows * n_cols, 1).iter().map(|v| (v * 6.0).round()).collect();
             let first_largest = |row: &[f32]| {
                 let largest = row.iter().copied().fold(f32::MIN, f32::max);

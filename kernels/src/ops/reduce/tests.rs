@@ -114,6 +114,33 @@ fn nan_wins_and_nothing_has_a_sum_but_no_largest() {
     }
 }
 
+/// Numbers for many chunks, whose largest stands in several of them.
+#[test]
+fn the_first_of_the_largest_of_a_long_row_is_found() {
+    const N: usize = 300_001;
+    for device in devices() {
+        for dtype in [DType::F32, DType::F64, DType::BF16, DType::I32, DType::I64] {
+            for (places, want) in [
+                (&[0][..], 0),
+                (&[65_535, 65_536], 65_535),
+                (&[65_536, 131_072], 65_536),
+                (&[131_071, 200_000, 300_000], 131_071),
+                (&[299_999], 299_999),
+                (&[300_000], 300_000),
+            ] {
+                let mut values: Vec<f32> = (0..N).map(|i| (i % 100) as f32).collect();
+                places.iter().for_each(|&place| values[place] = 120.0);
+                // Two rows, of which the other has its largest at its end.
+                values.extend((0..N).map(|i| if i == N - 1 { 101.0 } else { (i % 101) as f32 }));
+                let x = Tensor::from_slice(&values, &[2, N], device).unwrap().to_dtype(dtype).unwrap();
+                let got = x.argmax(1).unwrap().to_vec::<i64>().unwrap();
+                assert_eq!(got, [want, N as i64 - 1], "{dtype} on {device}");
+                assert_eq!(x.argmax(None).unwrap().item::<i64>().unwrap(), want, "{dtype} on {device}");
+            }
+        }
+    }
+}
+
 #[test]
 fn the_number_of_threads_changes_no_bit() {
     let results = |n_threads: usize| {

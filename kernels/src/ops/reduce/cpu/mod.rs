@@ -7,7 +7,7 @@ mod rows;
 use half::{bf16, f16};
 
 use self::columns::Columns;
-use self::rows::{SHORT, best_rows, is_nan, position_nearby, row, short_rows};
+use self::rows::{SHORT, first_largest_rows, is_nan, row, short_rows};
 use super::{Layout, ReduceOp};
 use crate::cpu::cell::{Block, Cell, with_cells};
 use crate::cpu::threads::{SharedMut, for_parts};
@@ -169,16 +169,7 @@ pub(in crate::ops) fn first_largest<C: ReduceCell>(
     mut write: impl FnMut(usize, Option<i64>),
 ) {
     if let Some(numbers) = C::as_numbers(x).filter(|_| len <= SHORT) {
-        return best_rows(
-            ReduceOp::Max,
-            numbers,
-            len,
-            #[inline(always)]
-            |i, largest| {
-                let place = position_nearby(&numbers[i * len..][..len], largest);
-                write(i, if is_nan(&largest) { None } else { Some(place as i64) });
-            },
-        );
+        return first_largest_rows(numbers, len, write);
     }
     let mut block = Block::new();
     for (i, cells) in x.chunks_exact(len).enumerate() {
@@ -233,6 +224,9 @@ fn in_chunks<C: ReduceCell, D: Element>(
     let shared_partials = SharedMut::new(&mut partials);
     let shared_out = SharedMut::new(out);
     let n_tasks = outer * n_chunks * n_tiles;
+    // The place of the largest is sought in its own chunk only, once that is known.
+    let is_place_left = op == ReduceOp::ArgMax && inner == 1 && n_chunks > 1;
+    let op = if is_place_left { ReduceOp::Max } else { op };
     for_parts(n_tasks, MIN_PART.div_ceil(chunk_rows * tile), 1, |part| {
         let mut columns = Columns::<C>::new();
         for task in part {
@@ -263,12 +257,18 @@ fn in_chunks<C: ReduceCell, D: Element>(
         }
     });
     if n_chunks > 1 {
+        let mut block = Block::new();
         let of_outer = partials.chunks_exact_mut(n_chunks * inner);
-        for (partials, out) in of_outer.zip(out.chunks_exact_mut(inner)) {
+        for (o, (partials, out)) in of_outer.zip(out.chunks_exact_mut(inner)).enumerate() {
             // Chunk by chunk, so that memory is read in its order.
             let (results, later) = partials.split_at_mut(inner);
             for chunk in later.chunks_exact(inner) {
                 results.iter_mut().zip(chunk).for_each(|(result, &later)| *result = result.and(op, later));
+            }
+            if is_place_left {
+                let first = results[0].index as usize;
+                let cells = &x[o * len..][first..(first + chunk_rows).min(len)];
+                results[0] = row(ReduceOp::ArgMax, cells, first as i64, &mut block);
             }
             out.iter_mut().zip(results).for_each(|(out, &mut result)| *out = finish(result));
         }

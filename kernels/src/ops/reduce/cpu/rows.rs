@@ -9,9 +9,9 @@ use crate::ops::reduce::ReduceOp;
 
 /// Elements up to which a row is short: its quarters may lie in one page of memory.
 pub(super) const SHORT: usize = 4096;
-/// Numbers among which the largest is searched for again, to know its index: they stay in a second-level cache, and their quarters lie
-/// in pages of their own.
-const SEARCHED: usize = 4 * SHORT;
+/// Numbers among which the largest is searched for again, to know its index: they stay in a second-level cache, and their quarters are
+/// long enough for a processor to fetch ahead.
+const SEARCHED: usize = 8 * SHORT;
 /// Bytes from a group of numbers to what is fetched meanwhile: a page of memory.
 const AHEAD: usize = 4096;
 /// Independent partial results in vector registers.
@@ -47,13 +47,54 @@ pub(super) fn short_rows<C: ReduceCell>(
     }
 }
 
-/// The largest or smallest of each row, or a NaN, four rows at a time; `write` takes each by its index.
-pub(super) fn best_rows<N: Element>(
-    op: ReduceOp,
+/// The index of the first of the largest in each row of at most [`SHORT`] numbers, four rows at a time; None for a row with NaN. `write`
+/// takes each by the row's index.
+///
+/// The largest of each block is kept, so that its place is sought among those and in one block: reading a row a second time, though it
+/// lies in the cache by then, would keep memory waiting.
+pub(super) fn first_largest_rows<N: Element>(
     numbers: &[N],
     len: usize,
-    mut write: impl FnMut(usize, N),
+    mut write: impl FnMut(usize, Option<i64>),
 ) {
+    let ahead = prefetch_pays();
+    let mut kept = [[[numbers[0]; ROW_LANES]; SHORT / ROW_BLOCK]; 4];
+    vectorize(
+        #[inline(always)]
+        || {
+            for_four_rows(
+                numbers,
+                len,
+                #[inline(always)]
+                |indices, rows| {
+                    let (largest, has_nan) = best_of_four(
+                        rows,
+                        ahead,
+                        #[inline(always)]
+                        |a, b| if b > a { b } else { a },
+                        #[inline(always)]
+                        |row, block, lanes| kept[row][block] = lanes,
+                    );
+                    for r in 0..4 {
+                        let place = if has_nan && rows[r].iter().any(is_nan) {
+                            None
+                        } else {
+                            let (blocks, rest) = rows[r].as_chunks::<ROW_BLOCK>();
+                            let in_kept = position_nearby(kept[r][..blocks.len()].as_flattened(), largest[r]);
+                            let block = in_kept.map_or(blocks.len(), |i| i / ROW_LANES);
+                            let numbers = blocks.get(block).map_or(rest, |block| &block[..]);
+                            position_nearby(numbers, largest[r]).map(|i| (block * ROW_BLOCK + i) as i64)
+                        };
+                        write(indices[r], place);
+                    }
+                },
+            );
+        },
+    );
+}
+
+/// The largest or smallest of each row, or a NaN, four rows at a time; `write` takes each by its index.
+fn best_rows<N: Element>(op: ReduceOp, numbers: &[N], len: usize, mut write: impl FnMut(usize, N)) {
     let ahead = prefetch_pays();
     // Two loops, since a test of `op` within would keep them from vectorising.
     vectorize(
@@ -70,6 +111,7 @@ pub(super) fn best_rows<N: Element>(
                             ahead,
                             #[inline(always)]
                             |a, b| if b < a { b } else { a },
+                            |_, _, _| (),
                         )
                     } else {
                         best_of_four(
@@ -77,6 +119,7 @@ pub(super) fn best_rows<N: Element>(
                             ahead,
                             #[inline(always)]
                             |a, b| if b > a { b } else { a },
+                            |_, _, _| (),
                         )
                     };
                     if has_nan {
@@ -133,21 +176,27 @@ fn for_four_rows<N>(numbers: &[N], len: usize, mut f: impl FnMut([usize; 4], [&[
     }
 }
 
-/// The best number of each row by `f`, which knows nothing of NaN, and whether there is a NaN in one of the rows.
+/// The best number of each row by `f`, which knows nothing of NaN, and whether there is a NaN in one of the rows. `keep` takes the best
+/// numbers of each whole block, one of each lane, with the indices of row and block.
 #[inline(always)]
-fn best_of_four<N: Element>(rows: [&[N]; 4], ahead: bool, f: impl Fn(N, N) -> N) -> ([N; 4], bool) {
+fn best_of_four<N: Element>(
+    rows: [&[N]; 4],
+    ahead: bool,
+    f: impl Fn(N, N) -> N,
+    mut keep: impl FnMut(usize, usize, [N; ROW_LANES]),
+) -> ([N; 4], bool) {
     let mut lanes = rows.map(|row| [row[0]; ROW_LANES]);
     // Of the width of most numbers: flags of one byte are converted at each step.
     let mut nan = [0_u32; ROW_LANES];
     let [(a, _), (b, _), (c, _), (d, _)] = rows.map(|row| row.as_chunks::<ROW_BLOCK>());
-    for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
+    for (i, (((a, b), c), d)) in a.iter().zip(b).zip(c).zip(d).enumerate() {
         if ahead {
             fetch_ahead([a, b, c, d]);
         }
-        add_best(&mut lanes[0], &mut nan, a, &f);
-        add_best(&mut lanes[1], &mut nan, b, &f);
-        add_best(&mut lanes[2], &mut nan, c, &f);
-        add_best(&mut lanes[3], &mut nan, d, &f);
+        keep(0, i, add_best(&mut lanes[0], &mut nan, a, &f));
+        keep(1, i, add_best(&mut lanes[1], &mut nan, b, &f));
+        keep(2, i, add_best(&mut lanes[2], &mut nan, c, &f));
+        keep(3, i, add_best(&mut lanes[3], &mut nan, d, &f));
     }
     let mut has_nan = nan != [0; ROW_LANES];
     let mut best = rows.map(|row| row[0]);
@@ -163,14 +212,14 @@ fn best_of_four<N: Element>(rows: [&[N]; 4], ahead: bool, f: impl Fn(N, N) -> N)
     (best, has_nan)
 }
 
-/// `lanes = f(lanes, ..)` over the numbers of a block, which lie in registers meanwhile.
+/// `lanes = f(lanes, ..)` over the numbers of a block, which lie in registers meanwhile; returns the block's own results.
 #[inline(always)]
 fn add_best<N: Element>(
     lanes: &mut [N; ROW_LANES],
     nan: &mut [u32; ROW_LANES],
     block: &[N; ROW_BLOCK],
     f: impl Fn(N, N) -> N,
-) {
+) -> [N; ROW_LANES] {
     let (groups, _) = block.as_chunks::<ROW_LANES>();
     let mut best = groups[0];
     for group in &groups[1..] {
@@ -186,6 +235,7 @@ fn add_best<N: Element>(
             nan[i] |= u32::from(is_nan(&a[i]) | is_nan(&b[i]) | is_nan(&c[i]) | is_nan(&d[i]));
         }
     }
+    best
 }
 
 /// `f` over the results of all lanes.
@@ -233,7 +283,8 @@ fn fold_four<N: Copy, W: Wide>(
     results
 }
 
-/// The result over contiguous elements, at least one, the first of which has this index along the axis.
+/// The result over contiguous elements, at least one, the first of which has this index along the axis. The index of the result is its
+/// own for [`ReduceOp::ArgMax`], and for others that of the first element of the block in which it lies.
 pub(super) fn row<C: ReduceCell>(
     op: ReduceOp,
     x: &[C],
@@ -361,15 +412,15 @@ pub(super) fn position<N: Element>(numbers: &[N], best: N) -> usize {
     start + numbers[start..].iter().position(|number| *number == best).unwrap_or(0)
 }
 
-/// The same where a number is known to equal it, without a branch that a processor could not predict: faster for numbers in its L1
-/// cache.
+/// The index of the first number that equals `best`, found without a branch that a processor could not predict: faster for numbers in
+/// its L1 cache.
 #[inline(always)]
-pub(super) fn position_nearby<N: Element>(numbers: &[N], best: N) -> usize {
+fn position_nearby<N: Element>(numbers: &[N], best: N) -> Option<usize> {
     let mut least = u32::MAX;
     for (i, &number) in (0..).zip(numbers) {
         least = least.min(if number == best { i } else { u32::MAX });
     }
-    least as usize
+    (least != u32::MAX).then_some(least as usize)
 }
 
 /// The largest or smallest of at least one number, or a NaN.
