@@ -5,10 +5,10 @@ use std::time::Duration;
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{DType, Device, MemoryUse, Tensor};
 
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::group::nccl::{self, NcclGroup, NcclOptions, UniqueId};
-use crate::{CommError, Group, Reporter, Result, World};
+use crate::{CommError, Group, Rank, Reporter, Result, World, registration};
 
 /// Options of [`World::connect_device`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,10 +30,10 @@ pub struct DeviceOptions {
 /// Whether tensors that GPUs exchange are in memory that NCCL reads and writes in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RegisterBuffers {
-    /// Never: the default, until it has run on hardware.
-    #[default]
+    /// Never.
     Off,
-    /// Where all ranks can, each with a GPU of its own.
+    /// Where all ranks can, each with a GPU of its own, and a trial gives the right numbers.
+    #[default]
     Auto,
     /// On all ranks, or it is an error.
     On,
@@ -45,9 +45,17 @@ impl Default for DeviceOptions {
             share_gpu: false,
             timeout: Some(Duration::from_secs(600)),
             deterministic: false,
-            register_buffers: RegisterBuffers::Off,
+            register_buffers: RegisterBuffers::Auto,
         }
     }
+}
+
+/// Why no rank registers its buffers, by the first one that has a reason.
+enum Unregistered {
+    /// NCCL cannot do it.
+    Unsupported(String),
+    /// It can, but its collectives then fail, or give wrong numbers.
+    FailedTrial(String),
 }
 
 /// The name of the operation in errors.
@@ -108,13 +116,10 @@ impl World {
         let register_buffers = options.register_buffers;
         let options =
             NcclOptions { rank, world_size, shares_gpu: shared.is_some(), timeout: options.timeout };
-        let group = self.join_nccl(gpu, options)?;
-        if let Err(error) = self.register_buffers(&group, register_buffers) {
-            group.abandon();
-            return Err(error);
-        }
+        let group = Group::Nccl(Box::new(self.join_nccl(gpu, options)?));
+        let group = self.register_buffers(group, register_buffers)?;
         // It was empty above, and a world stays on its thread.
-        let _ = self.device_group.set(Group::Nccl(Box::new(group)));
+        let _ = self.device_group.set(group);
         self.count_progress();
         Ok(())
     }
@@ -138,26 +143,63 @@ impl World {
         }
     }
 
-    /// Makes all ranks register their buffers, or none: NCCL does not allow both in one collective. Collective.
-    fn register_buffers(&self, group: &NcclGroup, wanted: RegisterBuffers) -> Result<()> {
-        let is_useless = wanted == RegisterBuffers::Auto && group.options().shares_gpu;
+    /// Makes all ranks register their buffers, or none: NCCL does not allow both in one collective. Returns `group`, or another one in
+    /// its place if a trial of registered buffers failed, after which it may be of no more use. Collective.
+    fn register_buffers(&self, group: Group, wanted: RegisterBuffers) -> Result<Group> {
+        let Group::Nccl(nccl) = &group else { return Ok(group) };
+        let (gpu, options) = (nccl.gpu(), nccl.options());
+        let is_useless = wanted == RegisterBuffers::Auto && options.shares_gpu;
         if is_useless || wanted == RegisterBuffers::Off {
-            return Ok(());
+            return Ok(group);
         }
-        let (memory, own_reason) = match group.try_memory() {
+        let failure = match self.try_registration(&group) {
+            Ok(None) => return Ok(group),
+            Ok(Some(failure)) => failure,
+            Err(error) => {
+                abandon(group);
+                return Err(error);
+            }
+        };
+        let reason = match failure {
+            Unregistered::Unsupported(reason) if wanted == RegisterBuffers::Auto => {
+                debug!("buffers are not registered with NCCL: {reason}");
+                return Ok(group);
+            }
+            Unregistered::Unsupported(reason) | Unregistered::FailedTrial(reason) => reason,
+        };
+        abandon(group);
+        if wanted == RegisterBuffers::On {
+            return Err(CommError::NoRegistration { reason });
+        }
+        if self.rank() == Rank(0) {
+            warn!("NCCL fails with registered buffers, and does without them: {reason}");
+        }
+        Ok(Group::Nccl(Box::new(self.join_nccl(gpu, options)?)))
+    }
+
+    /// Makes `group` register its buffers from now on, unless a rank cannot; then tries that. Returns why it does not, the same on all
+    /// ranks. Collective.
+    fn try_registration(&self, group: &Group) -> Result<Option<Unregistered>> {
+        let Group::Nccl(nccl) = group else { return Ok(None) };
+        let (memory, own_reason) = match nccl.try_memory() {
             Ok(Ok(memory)) => (Some(memory), None),
             Ok(Err(reason)) => (None, Some(reason)),
             Err(error) => (None, Some(error.to_string())),
         };
-        let own_cause = own_reason.map(|reason| (reason, Reporter::ThisRank));
-        match (memory, self.first_cause(own_cause)?, wanted) {
-            (Some(memory), None, _) => group.register_buffers(memory),
-            (_, reason, RegisterBuffers::On) => {
-                return Err(CommError::NoRegistration { reason: reason.unwrap_or_default() });
-            }
-            (_, reason, _) => debug!("buffers are not registered with NCCL: {}", reason.unwrap_or_default()),
+        let unsupported = self.first_cause(own_reason.map(|reason| (reason, Reporter::ThisRank)))?;
+        let Some(memory) = memory.filter(|_| unsupported.is_none()) else {
+            return Ok(unsupported.map(Unregistered::Unsupported));
+        };
+        nccl.register_buffers(memory);
+        let own_cause = match registration::wrong_result(group) {
+            Ok(wrong) => wrong.map(|wrong| (wrong, Reporter::ThisRank)),
+            failed => cause(&failed),
+        };
+        let failure = self.first_cause(own_cause)?;
+        if failure.is_none() {
+            nccl.empty_memory();
         }
-        Ok(())
+        Ok(failure.map(Unregistered::FailedTrial))
     }
 
     /// Creates a tensor of zeros that [`World::tensor_group`] exchanges, on the device of this rank, accounted to `kind`. Between GPUs
@@ -302,6 +344,13 @@ impl World {
 }
 
 /// The error's text, and the rank that reports it.
+/// Aborts the group's communicator.
+fn abandon(group: Group) {
+    if let Group::Nccl(group) = group {
+        group.abandon();
+    }
+}
+
 fn cause<T>(result: &Result<T>) -> Option<(String, Reporter)> {
     result.as_ref().err().map(|error| (error.to_string(), error.reporter()))
 }

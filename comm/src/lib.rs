@@ -33,6 +33,7 @@ mod launcher;
 pub mod peer;
 mod pin;
 mod rank;
+mod registration;
 mod reporter;
 mod shared_tensor;
 mod stop;

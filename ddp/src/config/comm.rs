@@ -3,7 +3,7 @@
 use ddp_comm::RegisterBuffers;
 
 use super::error::Result;
-use super::key::{Key, Range, count, number, one_of, switch};
+use super::key::{Before, Key, Range, count, number, one_of, switch};
 use super::raw::RawConfig;
 use super::value::{ConfigEnum, config_enum};
 use super::writer::Writer;
@@ -67,9 +67,10 @@ pub(super) const KEYS: &[Key] = &[
         .synonyms(&["zero_stage", "zero1"])
         .may_change(),
     one_of("comm.register_buffers", RegisterBuffers::NAMES)
-        .help("Keep gradients and gathered weights in memory that NCCL reads and writes in place: never, where it can, or fail where it can't")
-        .default(r#""off""#)
-        .example(r#""auto""#)
+        .help("Keep gradients and gathered weights in memory that NCCL reads and writes in place: never, where a trial succeeds, or fail where it does not")
+        .default(r#""auto""#)
+        .before(Before::Value(r#""off""#))
+        .example(r#""off""#)
         .synonyms(&["nccl_ub", "use_user_buffers"])
         .may_change(),
 ];

@@ -82,8 +82,7 @@ impl NcclMemory {
         let trial = memory.0.add_buffer(&mut memory.0.state(), NCCL_MEMORY_STEP_BYTES);
         Ok(match trial {
             Ok(_) => {
-                memory.0.deregister_all();
-                memory.0.free_unused();
+                memory.empty();
                 Ok(memory)
             }
             Err(CommError::Nccl { call, code, text, .. }) => Err(format!("{call} failed: {text} ({code})")),
@@ -112,6 +111,12 @@ impl NcclMemory {
         let memory =
             unsafe { ForeignMemory::new(shared.gpu, address, bytes, move || owner.release(address)) };
         Ok(memory.holding(bytes.next_multiple_of(NCCL_MEMORY_STEP_BYTES)))
+    }
+
+    /// Deregisters and frees all buffers; no tensor has one.
+    pub(super) fn empty(&self) {
+        self.0.deregister_all();
+        self.0.free_unused();
     }
 
     /// Deregisters all buffers; the work of all collectives is over.

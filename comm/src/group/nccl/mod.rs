@@ -153,6 +153,13 @@ impl NcclGroup {
         self.comm.use_memory(memory);
     }
 
+    /// Returns to the device what no tensor of [`NcclGroup::zeros`] has; none of them is alive.
+    pub(crate) fn empty_memory(&self) {
+        if let Some(memory) = self.comm.memory() {
+            memory.empty();
+        }
+    }
+
     /// Whether [`NcclGroup::zeros`] registers its tensors.
     pub(crate) fn registers_buffers(&self) -> bool {
         self.comm.memory().is_some()
@@ -190,7 +197,8 @@ impl NcclGroup {
         self.wait_for_device()
     }
 
-    fn wait_for_device(&self) -> Result<()> {
+    /// Waits for all work of the device so far, at most for the time limit.
+    pub(crate) fn wait_for_device(&self) -> Result<()> {
         let done = Event::new(self.gpu)?;
         done.record(self.gpu.compute())?;
         self.wait_until(|| done.is_done())

@@ -406,6 +406,7 @@ impl Batch {
         }
         for (call, request) in self.calls.iter().zip(requests) {
             match self.comm.wait(request) {
+                Reply::Done(_) if call.loses_its_sums() => {}
                 Reply::Done(data) => call.store(&data)?,
                 Reply::Mistake(what) => {
                     self.comm.fail(INVALID_USAGE, what.clone());
@@ -420,7 +421,8 @@ impl Batch {
     /// Whether a fault was asked for at this collective.
     fn is_stuck(&self, header: &Header) -> bool {
         let rank = self.comm.rank;
-        if is_due(Fault::Step(header.number), rank) {
+        let is_registered = header.registered_at.is_some() && is_due(Fault::Registered, rank);
+        if is_registered || is_due(Fault::Step(header.number), rank) {
             let what = format!("rank {rank}: {} fails on request (VGPU_FAIL)", header.describe());
             self.comm.fail(SYSTEM_ERROR, what);
             return true;
@@ -452,6 +454,12 @@ impl Call {
         found
             .map(Some)
             .map_err(|fault| (ILLEGAL_ADDRESS, format!("{name} on rank {}: {fault}", self.comm.rank)))
+    }
+
+    /// Whether a fault was asked for that keeps sums from its registered buffer.
+    fn loses_its_sums(&self) -> bool {
+        let Header { operation, registered_at, .. } = self.header;
+        operation.reduces() && registered_at.is_some() && is_due(Fault::RegisteredSums, self.comm.rank)
     }
 
     fn store(&self, data: &[u8]) -> Outcome {

@@ -7,6 +7,8 @@
 //! - `nccl:init-hang,rank=1`: the initialisation of rank 1 never ends
 //! - `nccl:capture,rank=1`: rank 1 does what a capture forbids, so that a collective fails within one
 //! - `nccl:register,rank=1`: rank 1 can register no buffers
+//! - `nccl:registered,rank=1`: each collective of rank 1 in registered buffers fails; `nccl:registered-sums,rank=1`: such sums do not
+//!   reach the buffers of rank 1
 //! - `nccl:abort-hang`: ncclCommAbort never returns
 //! - `nccl:order`: four ranks and more take the sums of a captured collective in another order, unless `NCCL_ALGO` is set
 //!
@@ -29,6 +31,8 @@ pub(crate) enum Fault {
     AbortHang,
     Capture,
     Register,
+    Registered,
+    RegisteredSums,
     Order,
 }
 
@@ -51,6 +55,8 @@ impl Rule {
             Some("abort-hang") => Some(Fault::AbortHang),
             Some("capture") => Some(Fault::Capture),
             Some("register") => Some(Fault::Register),
+            Some("registered") => Some(Fault::Registered),
+            Some("registered-sums") => Some(Fault::RegisteredSums),
             Some("order") => Some(Fault::Order),
             Some(_) => None,
             None => {
