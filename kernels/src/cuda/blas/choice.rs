@@ -200,7 +200,7 @@ fn text(choices: &HashMap<About, Choice>) -> String {
     lines.iter().flat_map(|line| [line, "\n"]).collect()
 }
 
-fn transposes(matmul: &Matmul) -> String {
+pub(super) fn transposes(matmul: &Matmul) -> String {
     [matmul.transpose_a, matmul.transpose_b]
         .map(|is_transposed| if is_transposed { 'T' } else { 'N' })
         .iter()
@@ -208,7 +208,7 @@ fn transposes(matmul: &Matmul) -> String {
 }
 
 /// The rows of the result, after the number of products where there are several: `8*64`.
-fn rows_name(matmul: &Matmul) -> String {
+pub(super) fn rows_name(matmul: &Matmul) -> String {
     match matmul.batch {
         1 => matmul.m.to_string(),
         batch => format!("{batch}*{}", matmul.m),

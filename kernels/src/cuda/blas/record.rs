@@ -28,6 +28,9 @@ const LAYERS: [[usize; 3]; 15] = [
     [8192, 1024, 10],
 ];
 
+/// Products, rows and width of the heads of an attention: of rows by rows over the width, and of rows by the width over rows.
+const BATCHES: [[usize; 3]; 4] = [[2, 1, 1], [3, 5, 7], [8, 16, 8], [128, 64, 32]];
+
 /// Inputs, output and mode, with the name in the record.
 const FORMATS: [(&str, DType, DType, MatmulMode); 7] = [
     ("f32", DType::F32, DType::F32, MatmulMode::Strict),
@@ -52,7 +55,7 @@ const FORWARD: [Epilogue; 7] = [
 const WEIGHT_GRADIENT: [Epilogue; 2] = [Epilogue::None, Epilogue::BiasGradient];
 const INPUT_GRADIENT: [Epilogue; 3] = [Epilogue::None, Epilogue::DRelu, Epilogue::DGelu];
 
-/// Columns of the record. `found` counts algorithms, of at most [`N_ALGORITHMS`]; `scheme` is how the first one adds up parts of its
+/// Columns of the record. `m` is `batch*m` where there are several products; `found` counts algorithms, of at most [`N_ALGORITHMS`]; `scheme` is how the first one adds up parts of its
 /// sum; `status` is 0, that of the search, or [`CALL_FAILED`]; `us` is the time of one call.
 const COLUMNS: &str =
     "format\tepilogue\tm\tn\tk\ttransposed\talignment\treproducible\tstatus\tfound\tworkspace\tscheme\tus";
@@ -62,53 +65,57 @@ const CALL_FAILED: &str = "-1";
 /// Calls that are timed together.
 const N_TIMED: usize = 5;
 
-/// All questions about layers of at most `max_flops` a matmul.
+/// All questions about layers and batches of at most `max_flops` a call.
 fn questions(max_flops: usize) -> Vec<(&'static str, Key)> {
     let mut all = Vec::new();
-    for [rows, inputs, outputs] in
-        LAYERS.into_iter().filter(|layer| 2 * layer.iter().product::<usize>() <= max_flops)
-    {
+    for [rows, inputs, outputs] in LAYERS {
         let kinds: [([usize; 3], [bool; 2], &[Epilogue]); 3] = [
             ([rows, outputs, inputs], [false, true], &FORWARD),
             ([outputs, inputs, rows], [true, false], &WEIGHT_GRADIENT),
             ([rows, inputs, outputs], [false, false], &INPUT_GRADIENT),
         ];
-        for ([m, n, k], [transpose_a, transpose_b], epilogues) in kinds {
-            for (name, inputs, output, mode) in FORMATS {
-                for &epilogue in epilogues {
-                    let matmul = Matmul {
-                        batch: 1,
-                        m,
-                        n,
-                        k,
-                        transpose_a,
-                        transpose_b,
-                        inputs,
-                        output,
-                        mode,
-                        epilogue,
-                    };
-                    for alignment in [256, 16, odd(&matmul)] {
-                        for is_deterministic in [false, true] {
-                            let aligned_to = AlignedTo {
-                                a: alignment,
-                                b: alignment,
-                                c: alignment,
-                                bias: alignment,
-                                aux: 256,
-                            };
-                            all.push((name, Key { matmul, aligned_to, is_deterministic }));
-                        }
-                    }
+        for (dims, transposed, epilogues) in kinds {
+            ask(1, dims, transposed, epilogues, &mut all);
+        }
+    }
+    for [batch, rows, width] in BATCHES {
+        ask(batch, [rows, rows, width], [false, true], &[Epilogue::None], &mut all);
+        ask(batch, [rows, width, rows], [false, false], &[Epilogue::None], &mut all);
+        ask(batch, [rows, width, rows], [true, false], &[Epilogue::None], &mut all);
+    }
+    // Where blas.rs does not ask, no answer matters.
+    all.retain(|(_, key)| key.matmul.may_be_fused());
+    all.retain(|(_, key)| 2 * n_products(&key.matmul) <= max_flops);
+    // A record that is cut short has the answers of small layers, which are quick.
+    all.sort_by_key(|(_, key)| n_products(&key.matmul));
+    all
+}
+
+/// Adds the questions about one shape, in all formats.
+fn ask(
+    batch: usize,
+    [m, n, k]: [usize; 3],
+    [transpose_a, transpose_b]: [bool; 2],
+    epilogues: &[Epilogue],
+    all: &mut Vec<(&'static str, Key)>,
+) {
+    for (name, inputs, output, mode) in FORMATS {
+        for &epilogue in epilogues {
+            let matmul = Matmul { batch, m, n, k, transpose_a, transpose_b, inputs, output, mode, epilogue };
+            for alignment in [256, 16, odd(&matmul)] {
+                for is_deterministic in [false, true] {
+                    let aligned_to =
+                        AlignedTo { a: alignment, b: alignment, c: alignment, bias: alignment, aux: 256 };
+                    all.push((name, Key { matmul, aligned_to, is_deterministic }));
                 }
             }
         }
     }
-    // Where blas.rs does not ask, no answer matters.
-    all.retain(|(_, key)| key.matmul.may_be_fused());
-    // A record that is cut short has the answers of small layers, which are quick.
-    all.sort_by_key(|(_, Key { matmul: Matmul { m, n, k, .. }, .. })| m * n * k);
-    all
+}
+
+/// Products of two numbers.
+fn n_products(&Matmul { batch, m, n, k, .. }: &Matmul) -> usize {
+    batch * m * n * k
 }
 
 /// The least alignment that an operand of a library's user may have: that of an element.
@@ -122,8 +129,8 @@ struct Arena([Tensor; 5]);
 impl Arena {
     fn new(questions: &[(&str, Key)], device: Device) -> Self {
         let bytes = |key: &Key| {
-            let Matmul { m, n, k, .. } = key.matmul;
-            (m * k).max(k * n).max(m * relu_mask_row_bits(n)) * 8 + 256
+            let Matmul { batch, m, n, k, .. } = key.matmul;
+            batch * (m * k).max(k * n).max(m * relu_mask_row_bits(n)) * 8 + 256
         };
         let largest = questions.iter().map(|(_, key)| bytes(key)).max().unwrap_or(0);
         Arena(std::array::from_fn(|_| Tensor::zeros(&[largest], DType::U8, device).unwrap()))
@@ -193,9 +200,8 @@ fn record(gpu: &'static Gpu, max_flops: usize, to: &mut impl Write) -> io::Resul
     let version = gpu.blas().unwrap().lt.version();
     writeln!(to, "# {}, cuBLASLt {version}\n{COLUMNS}", gpu.info().name)?;
     for (format, key) in &questions {
-        let Matmul { m, n, k, transpose_a, transpose_b, epilogue, .. } = key.matmul;
-        let transposed: String =
-            [transpose_a, transpose_b].map(|t| if t { 'T' } else { 'N' }).iter().collect();
+        let Matmul { n, k, epilogue, .. } = key.matmul;
+        let (m, transposed) = (choice::rows_name(&key.matmul), choice::transposes(&key.matmul));
         let alignment = key.aligned_to.a;
         let is_deterministic = u8::from(key.is_deterministic);
         let row = format!(

@@ -7,8 +7,8 @@ use std::sync::LazyLock;
 
 /// Format and epilogue, as the record names them.
 type Kind = (String, String);
-/// `m`, `n`, `k` and what is transposed, row-major.
-type Shape = ([usize; 3], String);
+/// Number of products, `m`, `n`, `k`, and what is transposed, row-major.
+type Shape = ([usize; 4], String);
 
 /// Answers by kind and shape: the status, 0 for a search that finds something.
 #[derive(Default)]
@@ -29,7 +29,7 @@ pub(crate) fn answer(problem: &Problem) -> Option<Status> {
     let letter = |is_transposed: bool| if is_transposed { 'T' } else { 'N' };
     // The record is row-major: operands have swapped places.
     let transposed = [problem.trans_b, problem.trans_a].map(letter).iter().collect();
-    let shape = ([problem.n(), problem.m(), problem.k], transposed);
+    let shape = ([problem.d.batch, problem.n(), problem.m(), problem.k], transposed);
     let kind = (format_name(problem)?.to_owned(), epilogue_name(problem.epilogue.name())?.to_owned());
     RECORD.as_ref()?.answer(&kind, &shape)
 }
@@ -71,11 +71,14 @@ impl Record {
         for line in text.lines() {
             let row: Vec<&str> = line.split('\t').collect();
             let [format, epilogue, m, n, k, transposed, "256", "0", status, ..] = row[..] else { continue };
-            let (Ok(m), Ok(n), Ok(k), Ok(status)) = (m.parse(), n.parse(), k.parse(), status.parse()) else {
+            let (batch, m) = m.split_once('*').unwrap_or(("1", m));
+            let (Ok(batch), Ok(m), Ok(n), Ok(k), Ok(status)) =
+                (batch.parse(), m.parse(), n.parse(), k.parse(), status.parse())
+            else {
                 continue;
             };
             let of_kind = record.answers.entry((format.to_owned(), epilogue.to_owned())).or_default();
-            of_kind.insert(([m, n, k], transposed.to_owned()), status);
+            of_kind.insert(([batch, m, n, k], transposed.to_owned()), status);
         }
         record
     }
@@ -101,14 +104,18 @@ mod tests {
                     f32\tBias\t32\t128\t64\tNT\t256\t0\t0\t8\t0\t0\t3.1\n\
                     f32\tBias\t33\t10\t7\tNT\t256\t0\t15\t0\t\t\t\n\
                     f32\tBias\t33\t10\t7\tNT\t16\t0\t0\t8\t0\t0\t3.1\n\
+                    f32\tNone\t8*16\t16\t8\tNT\t256\t0\t15\t0\t\t\t\n\
+                    f32\tNone\t16\t16\t8\tNT\t256\t0\t0\t8\t0\t0\t3.1\n\
                     f32\tDRelu\t32\t64\t128\tNN\t256\t0\t15\t0\t\t\t\n";
         let record = Record::parse(text);
         let kind = |epilogue: &str| ("f32".to_owned(), epilogue.to_owned());
         let shape = |dims, transposed: &str| (dims, transposed.to_owned());
-        assert_eq!(record.answer(&kind("Bias"), &shape([32, 128, 64], "NT")), Some(0));
-        assert_eq!(record.answer(&kind("Bias"), &shape([33, 10, 7], "NT")), Some(15));
-        assert_eq!(record.answer(&kind("Bias"), &shape([5, 5, 5], "NT")), None);
-        assert_eq!(record.answer(&kind("DRelu"), &shape([5, 5, 5], "NN")), Some(15));
-        assert_eq!(record.answer(&kind("DGelu"), &shape([5, 5, 5], "NN")), None);
+        assert_eq!(record.answer(&kind("Bias"), &shape([1, 32, 128, 64], "NT")), Some(0));
+        assert_eq!(record.answer(&kind("Bias"), &shape([1, 33, 10, 7], "NT")), Some(15));
+        assert_eq!(record.answer(&kind("Bias"), &shape([1, 5, 5, 5], "NT")), None);
+        assert_eq!(record.answer(&kind("DRelu"), &shape([1, 5, 5, 5], "NN")), Some(15));
+        assert_eq!(record.answer(&kind("None"), &shape([8, 16, 16, 8], "NT")), Some(15));
+        assert_eq!(record.answer(&kind("None"), &shape([1, 16, 16, 8], "NT")), Some(0));
+        assert_eq!(record.answer(&kind("DGelu"), &shape([1, 5, 5, 5], "NN")), None);
     }
 }
