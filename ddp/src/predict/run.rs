@@ -136,9 +136,10 @@ pub(crate) fn run(
     let n_bad_rows = sums(world, &[n_bad_rows]).map_err(Stop::from)?[0];
     let counts = counts(world).map_err(Stop::from)?;
     // Before the predictions get their name, which must not be without their meaning.
-    let labels = match format == OutputFormat::Npy && world.rank().0 == 0 {
-        true => labels.map_or(Ok(()), |labels| write_labels(path, &labels)),
-        false => Ok(()),
+    let labels = if format == OutputFormat::Npy && world.rank().0 == 0 {
+        labels.map_or(Ok(()), |labels| write_labels(path, &labels))
+    } else {
+        Ok(())
     };
     world.collective_result(labels)?;
     let (n_rows, n_bytes) = file.finish(world)?;

@@ -97,10 +97,12 @@ pub(super) fn scan(
             let of_folders = of_folders.iter().map(|(_, value)| value.as_bytes());
             for (column, cell) in record.cells().chain(of_folders).enumerate() {
                 let is_string = record.is_string(column) || are_texts.get(column).is_some_and(|is| *is);
-                let use_ = match targets.contains(&column) {
-                    false => Use::Feature,
-                    true if is_string => Use::StringTarget,
-                    true => Use::Target,
+                let use_ = if !targets.contains(&column) {
+                    Use::Feature
+                } else if is_string {
+                    Use::StringTarget
+                } else {
+                    Use::Target
                 };
                 cells.add(cell, &notation, place, (column, use_), &mut collector);
             }
