@@ -65,8 +65,16 @@ pub fn select_targets(
     if let Some(gpu) = targets.gpu() {
         let row_weights = row_weights.map(TensorRef::cuda).transpose()?;
         let (mut selected, mut weights) = (selected.into_cuda()?, weights.into_cuda()?);
-        let matrix = (targets.cuda()?, n_targets);
-        return cuda::select_targets(gpu, matrix, columns, row_weights, &mut selected, &mut weights);
+        let targets = targets.cuda()?;
+        return cuda::select_targets(
+            gpu,
+            targets,
+            n_targets,
+            columns,
+            row_weights,
+            &mut selected,
+            &mut weights,
+        );
     }
     let targets = targets.as_slice::<f32>(OP, "targets")?;
     let row_weights = row_weights.map(|weights| weights.as_slice::<f32>(OP, "row_weights")).transpose()?;

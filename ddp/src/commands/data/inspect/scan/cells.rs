@@ -104,7 +104,7 @@ pub(super) fn scan(
                 } else {
                     Use::Target
                 };
-                cells.add(cell, &notation, place, (column, use_), &mut collector);
+                cells.add(cell, &notation, place, column, use_, &mut collector);
             }
             cells.places.push(place);
             n_rows += 1;
@@ -153,7 +153,8 @@ impl Cells {
         cell: &[u8],
         notation: &Notation,
         place: Place,
-        (column, use_): (usize, Use),
+        column: usize,
+        use_: Use,
         collector: &mut Collector,
     ) {
         let text = String::from_utf8_lossy(cell);
