@@ -1,36 +1,14 @@
 //! The ranks of a job: found once, at the start, and passed on by reference.
 
 use std::cell::OnceCell;
-use std::time::Duration;
 
 use crate::group::SingleGroup;
 #[cfg(feature = "mpi")]
 use crate::group::mpi::MpiGroup;
 use crate::launcher::{self, Found};
 use crate::shared_tensor::Peers;
-use crate::watchdog::Watchdog;
-use crate::{Group, Launcher, LocalRank, Rank, Result};
-
-/// Options of [`World::init_with`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WorldOptions {
-    /// Whether ranks of one host exchange data through shared memory, where possible. Otherwise they send it by MPI, as ranks
-    /// of several hosts do.
-    pub shared_memory: bool,
-    /// Time for which a rank waits in shared memory for another one before its collective fails. `None`: without limit, since a rank
-    /// may legitimately be busy for minutes, and one that dies ends the job.
-    pub timeout: Option<Duration>,
-    /// Name and version of the program. Ranks with another one are refused before they exchange anything else; without MPI it is
-    /// not used.
-    pub program: &'static str,
-}
-
-impl Default for WorldOptions {
-    fn default() -> Self {
-        let program = concat!("ddp-comm ", env!("CARGO_PKG_VERSION"));
-        WorldOptions { shared_memory: true, timeout: None, program }
-    }
-}
+use crate::watchdog::{LossReport, Unwatched, Watchdog, WatchdogOptions};
+use crate::{Group, Launcher, LocalRank, Rank, Result, WorldOptions};
 
 /// The ranks of a job, as one of them sees them.
 ///
@@ -50,7 +28,7 @@ pub struct World {
     pub(crate) device_group: OnceCell<Group>,
     /// Memory of this rank that other ranks have mapped, and memory of theirs that this rank has mapped.
     pub(crate) peers: Peers,
-    pub(crate) watchdog: Watchdog,
+    watchdog: Watchdog,
     group: Group,
 }
 
@@ -174,6 +152,41 @@ impl World {
     /// device.
     pub fn group(&self) -> &Group {
         &self.group
+    }
+
+    /// The watchdog of this rank.
+    pub fn watchdog(&self) -> &Watchdog {
+        &self.watchdog
+    }
+
+    /// Starts the watchdog of each rank that is a process; ranks that are threads, and a rank alone, have none. Collective.
+    ///
+    /// When a rank is lost, each of the others writes its `report` and ends within 1.3 s, whatever its own thread is stuck in.
+    ///
+    /// Returns, on rank 0, the ranks that cannot be watched, if there are some; the job continues without them being watched.
+    ///
+    /// # Errors
+    /// The errors of [`Group::all_gather_bytes`].
+    pub fn start_watchdog(
+        &self,
+        options: WatchdogOptions,
+        report: impl LossReport,
+    ) -> Result<Option<Unwatched>> {
+        if self.launcher.is_none() || self.world_size() == 1 || self.watchdog.progress().is_some() {
+            return Ok(None);
+        }
+        let is_one_host = self.local_size == self.world_size();
+        let unwatched = self.watchdog.start(&self.group, &self.hostname, is_one_host, options, report)?;
+        self.count_progress();
+        Ok(unwatched.filter(|_| self.rank().0 == 0))
+    }
+
+    /// Lets the groups of this world record their collectives in the watchdog's progress.
+    pub(crate) fn count_progress(&self) {
+        let Some(progress) = self.watchdog.progress() else { return };
+        for group in std::iter::once(&self.group).chain(self.device_group.get()) {
+            group.record_in(progress);
+        }
     }
 
     /// Closes the groups of this world in order; see [`Group::close`]. Collective; waits for all ranks.

@@ -1,6 +1,7 @@
 //! Hints that name a flag or config key, added to errors of the crates below, which know neither.
 
 use ddp_comm::CommError;
+use ddp_comm::watchdog::Unwatched;
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{Device, KernelError, MemoryUse};
 
@@ -27,6 +28,11 @@ pub(crate) fn comm_message(error: &CommError) -> String {
         _ => None,
     };
     with_hint(error.to_string(), hint)
+}
+
+/// The warning about ranks that the watchdog does not watch, with the key that turns it off.
+pub(crate) fn unwatched_message(unwatched: &Unwatched) -> String {
+    with_hint(unwatched.to_string(), Some("or set `watchdog.enabled = false`"))
 }
 
 fn kernel_hint(error: &KernelError) -> Option<&'static str> {
@@ -110,6 +116,15 @@ fn with_hint(message: String, hint: Option<&str>) -> String {
 mod tests {
     use super::*;
     use crate::error::Error;
+
+    #[test]
+    fn the_warning_about_unwatched_ranks_names_the_key() {
+        let problem = "rank 0: connection refused".to_owned();
+        let text = unwatched_message(&Unwatched { n_unwatched: 2, n_ranks: 4, first: 1, problem });
+        let fault = "does not watch 2 of 4 ranks (rank 1 can't connect to rank 0: connection refused): if";
+        assert!(text.contains(fault), "{text}");
+        assert!(text.ends_with("on any TCP port; or set `watchdog.enabled = false`"), "{text}");
+    }
 
     #[test]
     fn errors_of_lower_crates_name_the_flag_to_change() {

@@ -49,13 +49,14 @@ mod nccl_status;
 pub(crate) mod progress;
 mod watch;
 
+use std::fmt;
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::{Result, World};
+use crate::{Group, Result};
 use certificate::Identity;
 use connect::{addresses_from_bytes, addresses_to_bytes};
 use monitor::{Limits, Monitor, Role};
@@ -75,7 +76,7 @@ const LEFT: Duration = Duration::from_secs(5);
 /// Time for which a failing thread waits while the watchdog ends the process.
 const ENDING: Duration = Duration::from_secs(5);
 
-/// Options of [`World::start_watchdog`].
+/// Options of [`World::start_watchdog`](crate::World::start_watchdog).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WatchdogOptions {
     /// Time between two heartbeats of a rank.
@@ -93,6 +94,40 @@ pub trait LossReport: Send + 'static {
 
     /// Records the certificate in files, on each rank.
     fn record(&self, certificate: &Certificate);
+}
+
+/// Ranks that the watchdog does not watch; as text, a warning.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unwatched {
+    /// Number of these ranks.
+    pub n_unwatched: usize,
+    /// Number of all ranks.
+    pub n_ranks: usize,
+    /// The first of these ranks.
+    pub first: usize,
+    /// The rank that it can't connect to, and why.
+    pub problem: String,
+}
+
+impl Unwatched {
+    /// From each rank's problem, empty for none.
+    fn new(problems: &[Vec<u8>]) -> Option<Self> {
+        let with_problem = || problems.iter().enumerate().filter(|(_, problem)| !problem.is_empty());
+        let (first, problem) = with_problem().next()?;
+        let problem = String::from_utf8_lossy(problem).into_owned();
+        Some(Unwatched { n_unwatched: with_problem().count(), n_ranks: problems.len(), first, problem })
+    }
+}
+
+impl fmt::Display for Unwatched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Unwatched { n_unwatched, n_ranks, first, problem } = self;
+        write!(
+            f,
+            "the watchdog does not watch {n_unwatched} of {n_ranks} ranks (rank {first} can't connect to {problem}): if one of \
+             them freezes, the job may hang\nhint: let the hosts connect to each other on any TCP port"
+        )
+    }
 }
 
 /// A handle on this rank's watchdog. Before it is started, and in a world of one, every function does nothing.
@@ -188,50 +223,20 @@ impl Watchdog {
         self.request(Command::Leave, LEFT);
     }
 
-    pub(crate) fn progress(&self) -> Option<&Arc<Progress>> {
-        self.0.get().map(|running| &running.progress)
-    }
-
-    fn request(&self, command: impl FnOnce(Sender<()>) -> Command, wait: Duration) {
-        let Some(running) = self.0.get() else { return };
-        let (done, is_done) = mpsc::channel();
-        running.send(command(done));
-        let _ = is_done.recv_timeout(wait);
-    }
-}
-
-impl Running {
-    fn send(&self, command: Command) {
-        // The thread has ended if nobody listens.
-        let _ = self.commands.send(command);
-        let _ = (&self.bell).write(&[1]);
-    }
-}
-
-impl World {
-    /// The watchdog of this rank.
-    pub fn watchdog(&self) -> &Watchdog {
-        &self.watchdog
-    }
-
-    /// Starts the watchdog of each rank that is a process; ranks that are threads, and a rank alone, have none. Collective.
-    ///
-    /// When a rank is lost, each of the others writes its `report` and ends within 1.3 s, whatever its own thread is stuck in.
-    ///
-    /// Returns a warning, on rank 0, if some ranks cannot be watched; the job continues without them being watched.
+    /// Starts the thread of this rank. Collective over `group`, all ranks of the job.
     ///
     /// # Errors
-    /// The errors of [`Group::all_gather_bytes`](crate::Group::all_gather_bytes).
-    pub fn start_watchdog(
+    /// The errors of [`Group::all_gather_bytes`].
+    pub(crate) fn start(
         &self,
+        group: &Group,
+        hostname: &str,
+        is_one_host: bool,
         options: WatchdogOptions,
         report: impl LossReport,
-    ) -> Result<Option<String>> {
-        if self.launcher().is_none() || self.world_size() == 1 || self.watchdog.0.get().is_some() {
-            return Ok(None);
-        }
-        let (rank, world_size, group) = (self.rank().0, self.world_size(), self.group());
-        let identity = format!("{} {}", std::process::id(), self.hostname());
+    ) -> Result<Option<Unwatched>> {
+        let (rank, world_size) = (group.rank().0, group.world_size());
+        let identity = format!("{} {hostname}", std::process::id());
         let identities = group.all_gather_bytes(identity.as_bytes())?;
         let identities: Vec<_> = identities.iter().map(|bytes| identity_of(bytes)).collect();
         let deputy = connect::deputy(&identities);
@@ -241,7 +246,7 @@ impl World {
             _ => Role::Leaf,
         };
         let listening = match role {
-            Role::Hub | Role::Deputy => connect::listen(self.local_size() == world_size).ok(),
+            Role::Hub | Role::Deputy => connect::listen(is_one_host).ok(),
             Role::Leaf => None,
         };
         let token = if rank == 0 { connect::random_token().unwrap_or_default() } else { Default::default() };
@@ -290,22 +295,32 @@ impl World {
                     Err(error) => problem = format!("rank {hub}: {error}"),
                 }
             }
-            let _ = self.watchdog.0.set(running);
+            let _ = self.0.set(running);
         }
         let problems = group.all_gather_bytes(problem.as_bytes())?;
-        if let Some(running) = self.watchdog.0.get() {
+        if let Some(running) = self.0.get() {
             running.send(Command::StopListening);
         }
-        self.count_progress();
-        Ok(warning(&problems).filter(|_| rank == 0))
+        Ok(Unwatched::new(&problems))
     }
 
-    /// Lets the groups of this world record their collectives in the watchdog's progress.
-    pub(crate) fn count_progress(&self) {
-        let Some(progress) = self.watchdog.progress() else { return };
-        for group in std::iter::once(self.group()).chain(self.device_group.get()) {
-            group.record_in(progress);
-        }
+    pub(crate) fn progress(&self) -> Option<&Arc<Progress>> {
+        self.0.get().map(|running| &running.progress)
+    }
+
+    fn request(&self, command: impl FnOnce(Sender<()>) -> Command, wait: Duration) {
+        let Some(running) = self.0.get() else { return };
+        let (done, is_done) = mpsc::channel();
+        running.send(command(done));
+        let _ = is_done.recv_timeout(wait);
+    }
+}
+
+impl Running {
+    fn send(&self, command: Command) {
+        // The thread has ended if nobody listens.
+        let _ = self.commands.send(command);
+        let _ = (&self.bell).write(&[1]);
     }
 }
 
@@ -323,17 +338,4 @@ fn identity_of(bytes: &[u8]) -> Identity {
     let text = String::from_utf8_lossy(bytes);
     let (pid, host) = text.split_once(' ').unwrap_or_default();
     Identity { host: host.to_owned(), pid: pid.parse().unwrap_or_default() }
-}
-
-/// The warning about ranks that cannot be watched; `problems` has each rank's, empty for none.
-fn warning(problems: &[Vec<u8>]) -> Option<String> {
-    let with_problem = || problems.iter().enumerate().filter(|(_, problem)| !problem.is_empty());
-    let (first, problem) = with_problem().next()?;
-    Some(format!(
-        "the watchdog does not watch {} of {} ranks (rank {first} can't connect to {}): if one of them freezes, the job may hang\n\
-         hint: let the hosts connect to each other on any TCP port, or set `watchdog.enabled = false`",
-        with_problem().count(),
-        problems.len(),
-        String::from_utf8_lossy(problem),
-    ))
 }

@@ -15,13 +15,17 @@ pub(super) const BUFFERS_FILE: &str = "buffers.safetensors";
 pub(super) fn tensors(buffers: &[(String, Tensor)]) -> Vec<TensorToWrite<'_>> {
     let mut sorted: Vec<_> = buffers.iter().collect();
     sorted.sort_by_key(|(_, values)| std::cmp::Reverse(values.dtype().size_bytes()));
-    sorted.into_iter().map(tensor).collect()
+    sorted.into_iter().map(|(name, values)| tensor(name, values)).collect()
 }
 
-fn tensor((name, values): &(String, Tensor)) -> TensorToWrite<'_> {
+fn tensor<'a>(name: &str, values: &'a Tensor) -> TensorToWrite<'a> {
     let bytes = values.view().as_bytes("checkpoint", "buffer").expect("a snapshot is in host memory");
     let dims = values.dims().to_vec();
-    TensorToWrite { name: name.clone(), dims, values: Values::Bytes(safetensors_type(values.dtype()), bytes) }
+    TensorToWrite {
+        name: name.to_owned(),
+        dims,
+        values: Values::Bytes(safetensors_type(values.dtype()), bytes),
+    }
 }
 
 impl Checkpoint {

@@ -172,13 +172,12 @@ fn argument_tip(word: &str, command: &Command, args: &[OsString]) -> Option<Stri
     if has_flag(command, &short) {
         return Some(format!("use '--{short}', which sets {}", key.name));
     }
-    match has_flag(command, "set") {
-        true => {
-            let value = value_of(word, args).and_then(|typed| key.as_toml(typed));
-            let value = value.unwrap_or_else(|| key.example.to_owned());
-            Some(format!("set the config key: '--set {}={value}'", key.name))
-        }
-        false => Some(format!("{} is a key of the run's config, which `train` takes by --set", key.name)),
+    if has_flag(command, "set") {
+        let value = value_of(word, args).and_then(|typed| key.as_toml(typed));
+        let value = value.unwrap_or_else(|| key.example.to_owned());
+        Some(format!("set the config key: '--set {}={value}'", key.name))
+    } else {
+        Some(format!("{} is a key of the run's config, which `train` takes by --set", key.name))
     }
 }
 

@@ -52,10 +52,8 @@ pub fn predict(world: &World, log: &Log, args: &PredictArgs, unfinished: Unfinis
         skips_bad_rows: args.bad_rows == BadRows::Null,
         keeps_types: false,
     };
-    let place = match args.out == Path::new(STREAM) {
-        true => OutputPlace::Stdout,
-        false => OutputPlace::File(args.out.clone()),
-    };
+    let place =
+        if args.out == Path::new(STREAM) { OutputPlace::Stdout } else { OutputPlace::File(args.out.clone()) };
     let output = OutputSpec {
         place: place.clone(),
         with_probabilities: args.proba,
@@ -120,13 +118,14 @@ fn listed(columns: &[(String, u64)]) -> String {
 
 fn check_streams(world: &World, args: &PredictArgs) -> Result<()> {
     let is_stream = args.data == STREAM || args.out == Path::new(STREAM);
-    match is_stream && world.world_size() > 1 {
-        true => Err(PredictError::Usage {
+    if is_stream && world.world_size() > 1 {
+        Err(PredictError::Usage {
             reason: format!("`-` needs a single rank, and there are {}", world.world_size()),
             hint: "name files, or run without mpirun".to_owned(),
         }
-        .into()),
-        false => Ok(()),
+        .into())
+    } else {
+        Ok(())
     }
 }
 

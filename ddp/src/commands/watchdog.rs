@@ -10,6 +10,7 @@ use tracing::{error, warn};
 
 use crate::config::WatchdogConfig;
 use crate::error::Result;
+use crate::error_hints::unwatched_message;
 use crate::exit_code;
 use crate::report::FailedRun;
 use crate::report::log::{LOG_FILE, Log, Terminal};
@@ -53,8 +54,8 @@ pub(super) fn start(world: &World, log: &Log, config: &WatchdogConfig, watched: 
         exit_code: exit_code::RESTARTABLE.into(),
     };
     let report = Report { terminal: log.terminal().clone(), prefix: world.prefix(), watched };
-    if let Some(warning) = world.start_watchdog(options, report)? {
-        warn!("{warning}");
+    if let Some(unwatched) = world.start_watchdog(options, report)? {
+        warn!("{}", unwatched_message(&unwatched));
     }
     Ok(())
 }

@@ -21,19 +21,24 @@ pub(super) fn read(raw: &RawConfig, task: Task, train: &str) -> Result<Vec<Strin
     if order.len() == 1 {
         return Err(setting.bad("all labels, two or more", "list the label of each class, the lowest first"));
     }
-    match order.is_empty() {
-        true => Ok(order),
-        false if task != Task::Classification => {
-            Err(setting
-                .bad(format!("absent for task \"{task}\""), "only task \"classification\" has classes"))
-        }
-        false if raw.given("data.classes").is_some() => Err(setting.bad(
+    if order.is_empty() {
+        return Ok(order);
+    }
+    if task != Task::Classification {
+        return Err(
+            setting.bad(format!("absent for task \"{task}\""), "only task \"classification\" has classes")
+        );
+    }
+    if raw.given("data.classes").is_some() {
+        return Err(setting.bad(
             "absent next to `data.classes`",
             "remove `data.classes`: the list says how many classes there are",
-        )),
-        false if train.starts_with("builtin:") => {
-            Err(setting.bad("absent for a built-in set", "its classes are the numbers from 0, in this order"))
-        }
-        false => Ok(order),
+        ));
     }
+    if train.starts_with("builtin:") {
+        return Err(
+            setting.bad("absent for a built-in set", "its classes are the numbers from 0, in this order")
+        );
+    }
+    Ok(order)
 }

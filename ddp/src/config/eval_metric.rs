@@ -177,7 +177,7 @@ impl MetricSet {
 
     /// Adds a table.
     #[must_use]
-    pub fn with_table(mut self, table: MetricTable) -> Self {
+    fn with_table(mut self, table: MetricTable) -> Self {
         self.tables[table as usize] = true;
         self
     }

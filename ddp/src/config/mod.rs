@@ -231,9 +231,10 @@ impl Config {
     /// The metrics of each evaluation, and of the last one; for classes in an order also the metrics of distances.
     pub fn metrics(&self) -> [MetricSet; 2] {
         let sets = self.train.metrics(self.data.task);
-        match self.loss == Loss::Ordinal && self.train.eval_metrics.is_none() {
-            true => sets.map(|set| set.with(EvalMetric::ClassMae).with(EvalMetric::QuadraticKappa)),
-            false => sets,
+        if self.loss == Loss::Ordinal && self.train.eval_metrics.is_none() {
+            sets.map(|set| set.with(EvalMetric::ClassMae).with(EvalMetric::QuadraticKappa))
+        } else {
+            sets
         }
     }
 

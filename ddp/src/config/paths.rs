@@ -35,11 +35,12 @@ fn make_absolute(source: &mut String) {
         return;
     }
     let is_pattern = source.contains(['*', '?', '[']) && !path.exists();
-    let absolute = match is_pattern {
+    let absolute = if is_pattern {
         // The current folder is no pattern.
-        true => std::env::current_dir()
-            .map(|folder| Path::new(&glob::Pattern::escape(&folder.to_string_lossy())).join(path)),
-        false => std::path::absolute(path),
+        std::env::current_dir()
+            .map(|folder| Path::new(&glob::Pattern::escape(&folder.to_string_lossy())).join(path))
+    } else {
+        std::path::absolute(path)
     };
     // A path that is not UTF-8 can't be written.
     if let Ok(absolute) = absolute

@@ -6,12 +6,21 @@ use serde_json::{Value, json};
 
 use super::key::{Before, Key, KeyDefault, Kind, OnResume};
 
-/// The keys for a terminal: two lines each.
+/// The keys for a terminal: three lines each.
 pub fn text(keys: &[&Key]) -> String {
     let mut text = String::new();
     for key in keys {
         let _ = writeln!(text, "{}  {} ({})", key.name, key.kind.words(), default_words(key));
-        let _ = writeln!(text, "    {}; for example `{} = {}`", key.help, key.short_name(), key.example);
+        let _ = writeln!(text, "    {}; for example `{} = {}`", meaning(key), key.short_name(), key.example);
+        let _ = match key.on_resume {
+            OnResume::Fixed => write!(text, "    fixed on resume"),
+            OnResume::MayChange => write!(text, "    may change on resume"),
+            OnResume::MayChangeIf(_, condition) => write!(text, "    may change on resume {condition}"),
+        };
+        if !key.synonyms.is_empty() {
+            let _ = write!(text, "; in other programs: {}", key.synonyms.join(", "));
+        }
+        text.push('\n');
     }
     text
 }
@@ -23,7 +32,9 @@ pub fn markdown(keys: &[&Key]) -> String {
         under `[optimizer]`, or `--set optimizer.lr=0.01`. Editors complete and check configs with the output of \
         `ddp-train config schema`: a TOML language server reads it where the first line of a config is \
         `#:schema PATH_OF_THE_SCHEMA`.\n\n\
-        A resumed run may change the keys that are marked under Resume; another value of the others makes another run.\n"
+        A resumed run may change the keys that are marked under Resume; another value of the others makes another run. What other \
+        programs call a key stands after its meaning: no config takes such a name, but the error about it says which key is \
+        meant.\n"
         .to_owned();
     let mut open_section = None;
     for key in keys {
@@ -40,9 +51,9 @@ pub fn markdown(keys: &[&Key]) -> String {
             OnResume::MayChange => "may change",
             OnResume::MayChangeIf(_, condition) => &format!("may change {condition}"),
         };
-        let mut help = key.help.to_owned();
-        if let Some(other) = key.alternative {
-            help += &format!("; not together with {}", other.name);
+        let mut help = meaning(key);
+        if !key.synonyms.is_empty() {
+            help += &format!("; in other programs: `{}`", key.synonyms.join("`, `"));
         }
         let cells = [&format!("`{}`", key.short_name()), &help, &key.kind.words(), &default_cell(key)];
         for cell in cells {
@@ -86,6 +97,14 @@ fn object(key: &Key) -> Value {
         "instead_of": key.alternative.map(|other| other.name),
         "may_change_on_resume": !matches!(key.on_resume, OnResume::Fixed),
     })
+}
+
+/// The line of help, and the key that excludes this one.
+fn meaning(key: &Key) -> String {
+    match key.alternative {
+        Some(other) => format!("{}; not together with {}", key.help, other.name),
+        None => key.help.to_owned(),
+    }
 }
 
 fn default_words(key: &Key) -> String {

@@ -42,9 +42,12 @@ pub(super) fn split_by_column(
     let column = split.column();
     // The column is read for all rows, those without a target too.
     let n_source_rows = dataset.len() + dataset.n_without_target();
-    let check_len = |n: usize| match n == n_source_rows {
-        true => Ok(()),
-        false => Err(DataError::RowsChanged { source_name: dataset.source().to_owned() }),
+    let check_len = |n: usize| {
+        if n == n_source_rows {
+            Ok(())
+        } else {
+            Err(DataError::RowsChanged { source_name: dataset.source().to_owned() })
+        }
     };
     let kept = || (0..dataset.len()).map(|row| dataset.source_row(row));
     let read_values = || -> Result<Values> {

@@ -156,10 +156,7 @@ pub(super) fn class_indices_of_gathered<D: Dataset + ?Sized>(
         numbers.clear();
         numbers.extend(start..start + out.len());
         let dims = [out.len()];
-        let weights = match layout.has_weights {
-            true => Some(weights.view_mut().rows(0, out.len())?),
-            false => None,
-        };
+        let weights = if layout.has_weights { Some(weights.view_mut().rows(0, out.len())?) } else { None };
         let x = x.view_mut().rows(0, dims[0])?;
         dataset.gather(&numbers, BatchMut { x, targets: TensorMut::from_slice(out, &dims)?, weights })?;
     }

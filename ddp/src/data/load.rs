@@ -116,9 +116,10 @@ pub fn load_with(
     world.agree(&[entry]).map_err(DataError::from)?;
 
     world.collective_result(check_weights(&*train))?;
-    let counts = match config.loss.is_balanced() && data.task == Task::Classification {
-        true => Some(class_counts(&*train, world)?),
-        false => None,
+    let counts = if config.loss.is_balanced() && data.task == Task::Classification {
+        Some(class_counts(&*train, world)?)
+    } else {
+        None
     };
     let mut unseen = None;
     if let Some(eval) = eval.as_ref().filter(|_| data.task == Task::Classification) {

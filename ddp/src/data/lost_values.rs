@@ -19,9 +19,10 @@ const MIN_SHARE: f64 = 0.01;
 pub(super) fn warnings(dataset: &dyn Dataset, preprocessor: &Preprocessor) -> Result<Vec<String>> {
     let (n, n_columns) = (dataset.len(), dataset.layout().n_features());
     let max_rows = MAX_ROWS.min(MAX_VALUES / n_columns.max(1)).max(1);
-    let rows: Vec<usize> = match n <= max_rows {
-        true => (0..n).collect(),
-        false => (0..max_rows).map(|i| (i as u128 * n as u128 / max_rows as u128) as usize).collect(),
+    let rows: Vec<usize> = if n <= max_rows {
+        (0..n).collect()
+    } else {
+        (0..max_rows).map(|i| (i as u128 * n as u128 / max_rows as u128) as usize).collect()
     };
     let of_features = preprocessor.normalizer.as_ref().and_then(|normalizer| normalizer.offset.as_ref());
     let offsets = match of_features {

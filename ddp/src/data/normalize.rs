@@ -61,10 +61,12 @@ impl Normalizer {
             let middle = if stats.count[column] > 0.0 { stats.origin[column] - less + middle } else { 0.0 };
             offset.push(less);
             shift.push(rounded(middle));
-            scale.push(match is_constant || !inverse.is_finite() {
-                true if kind == Normalize::Robust => 0.0,
-                true => 1.0,
-                false => rounded(1.0 / spread),
+            scale.push(if !is_constant && inverse.is_finite() {
+                rounded(1.0 / spread)
+            } else if kind == Normalize::Robust {
+                0.0
+            } else {
+                1.0
             });
         }
         let offset = Some(offset).filter(|all| all.iter().any(|&offset| offset != 0.0));

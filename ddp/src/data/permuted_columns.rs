@@ -89,10 +89,7 @@ fn read_rows(dataset: &dyn Dataset, columns: &Range<usize>, rows: Range<usize>) 
         numbers.clear();
         numbers.extend(start..end);
         let mut x = x.view_mut().rows(0, end - start)?;
-        let weights = match layout.has_weights {
-            true => Some(weights.view_mut().rows(0, end - start)?),
-            false => None,
-        };
+        let weights = if layout.has_weights { Some(weights.view_mut().rows(0, end - start)?) } else { None };
         let targets = targets.view_mut().rows(0, end - start)?;
         dataset.gather(&numbers, BatchMut { x: x.reborrow(), targets, weights })?;
         let row_bytes = layout.n_features() * layout.dtype.size_bytes();

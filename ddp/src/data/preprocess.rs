@@ -341,9 +341,12 @@ impl ColumnCodes {
         let mut columns: Vec<_> =
             self.numbers().map(|column| Column::Number { column, fill: fill(column) }).collect();
         columns.extend(self.indicators.iter().map(|&column| Column::Indicator { column }));
-        columns.extend(self.categories().map(|(column, vocabulary)| match self.embed {
-            true => Column::Code { column, n_codes: vocabulary.n_codes() },
-            false => Column::OneHot { column, n_codes: vocabulary.n_codes() },
+        columns.extend(self.categories().map(|(column, vocabulary)| {
+            if self.embed {
+                Column::Code { column, n_codes: vocabulary.n_codes() }
+            } else {
+                Column::OneHot { column, n_codes: vocabulary.n_codes() }
+            }
         }));
         columns
     }

@@ -168,9 +168,10 @@ fn with_shares<'a>(
             for (n_added, &share) in of_others.iter().enumerate() {
                 let range = place.range.start - *start..place.range.end - *start;
                 let d = flat.reborrow().range(range.start, range.end)?;
-                match accumulate || n_added > 0 {
-                    true => ops::add_assign(d, shares[share].view())?,
-                    false => ops::copy(shares[share].view(), d)?,
+                if accumulate || n_added > 0 {
+                    ops::add_assign(d, shares[share].view())?;
+                } else {
+                    ops::copy(shares[share].view(), d)?;
                 }
             }
         }

@@ -88,9 +88,10 @@ impl Network {
                 all_ranks: reborrow(&mut all_ranks),
             };
             let y = after[0].view_mut().rows(0, n_rows)?;
-            match from == to {
-                true => layer.forward_in_place(y, pass)?,
-                false => layer.forward(view(before, *from, x)?, y, pass)?,
+            if from == to {
+                layer.forward_in_place(y, pass)?;
+            } else {
+                layer.forward(view(before, *from, x)?, y, pass)?;
             }
             observe(&**layer, after[0].view().rows(0, n_rows)?)?;
         }

@@ -121,11 +121,6 @@ impl ParamLayout {
         &self.statistics
     }
 
-    /// Elements of all statistics.
-    pub fn statistics_len(&self) -> usize {
-        self.statistics.iter().map(|statistic| statistic.len).sum()
-    }
-
     /// Number of trainable parameters.
     pub fn n_params(&self) -> usize {
         self.slots.iter().map(ParamSlot::numel).sum()

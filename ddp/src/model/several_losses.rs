@@ -148,11 +148,10 @@ impl LossFunction for SeveralLosses {
             let matrix = [n_rows, n_outputs];
             let mut x = own_outputs.view_mut().range(0, n_rows * n_outputs)?.reshape(&matrix)?;
             ops::copy_columns(outputs, first, x.reborrow(), 0, n_outputs)?;
-            let mut of_head = match has_classes {
-                true => classes.view_mut().range(0, n_rows)?,
-                false => {
-                    values.view_mut().range(0, n_rows * selected.len)?.reshape(&[n_rows, selected.len])?
-                }
+            let mut of_head = if *has_classes {
+                classes.view_mut().range(0, n_rows)?
+            } else {
+                values.view_mut().range(0, n_rows * selected.len)?.reshape(&[n_rows, selected.len])?
             };
             let mut own_weights = weights.view_mut().range(0, n_rows)?;
             ops::select_targets(targets, *selected, row_weights, of_head.reborrow(), own_weights.reborrow())?;

@@ -240,9 +240,10 @@ impl BlockReader {
             rows.clear();
             // Rows before the first one that the user asked for are a block that nobody owns.
             let is_before = self.next_row < self.range.start;
-            let wanted = match is_before {
-                true => (self.range.start - self.next_row).min(self.block_rows),
-                false => self.block_rows.min(self.range.end - self.next_row),
+            let wanted = if is_before {
+                (self.range.start - self.next_row).min(self.block_rows)
+            } else {
+                self.block_rows.min(self.range.end - self.next_row)
             };
             let n = if wanted == 0 { 0 } else { self.stream.read(rows, wanted, &spec)? };
             let range = self.next_row..self.next_row + n;

@@ -55,9 +55,8 @@ impl ObservedRows {
     pub(crate) fn new(of: Arc<dyn Dataset>, plan: &ColumnCodes, skips_bad_rows: bool) -> Self {
         let is_category =
             |name: &String| plan.vocabularies.iter().any(|vocabulary| vocabulary.name() == name);
-        let watch = |(index, name): (usize, &String)| match is_category(name) {
-            true => Watch::Category,
-            false => Watch::Number(plan.training_range(index)),
+        let watch = |(index, name): (usize, &String)| {
+            if is_category(name) { Watch::Category } else { Watch::Number(plan.training_range(index)) }
         };
         let columns: Vec<Watch> = plan.columns.iter().enumerate().map(watch).collect();
         let seen = Seen { counts: vec![ColumnCounts::default(); columns.len()], ..Seen::default() };

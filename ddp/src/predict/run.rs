@@ -136,9 +136,10 @@ pub(crate) fn run(
     let n_bad_rows = sums(world, &[n_bad_rows]).map_err(Stop::from)?[0];
     let counts = counts(world).map_err(Stop::from)?;
     // Before the predictions get their name, which must not be without their meaning.
-    let labels = match format == OutputFormat::Npy && world.rank().0 == 0 {
-        true => labels.map_or(Ok(()), |labels| write_labels(path, &labels)),
-        false => Ok(()),
+    let labels = if format == OutputFormat::Npy && world.rank().0 == 0 {
+        labels.map_or(Ok(()), |labels| write_labels(path, &labels))
+    } else {
+        Ok(())
     };
     world.collective_result(labels)?;
     let (n_rows, n_bytes) = file.finish(world)?;
@@ -193,7 +194,7 @@ fn sum_counts(world: &World, own: &[ColumnCounts]) -> Result<Vec<ColumnCounts>> 
 }
 
 /// The values of a kept column.
-fn kept_values((values, column): (KeptValues, &OutputColumn)) -> Values {
+fn kept_values(values: KeptValues, column: &OutputColumn) -> Values {
     match column.kind {
         #[cfg(feature = "parquet")]
         ColumnKind::KeptAs(_) => Values::Arrays(values.arrays),
@@ -229,7 +230,8 @@ impl Job<'_> {
             let mut bad_rows: Vec<usize> = of_values.collect();
             if let Some(table) = &table {
                 let read = table.take(first);
-                block.columns.extend(read.kept.iter().cloned().zip(&rows.kept).map(kept_values));
+                let kept = read.kept.iter().cloned().zip(&rows.kept);
+                block.columns.extend(kept.map(|(values, column)| kept_values(values, column)));
                 bad_rows.extend(&read.bad_rows);
             }
             if !bad_rows.is_empty() {

@@ -8,6 +8,7 @@
 
 pub mod autosave;
 mod bad_steps;
+mod baseline_warning;
 pub mod best_weights;
 pub mod checkpoints;
 mod diagnosis;
@@ -36,7 +37,6 @@ pub mod stop_signals;
 pub mod train_loss;
 pub mod trainer;
 pub mod training_loop;
-mod verdict;
 mod votes;
 pub mod withheld;
 

@@ -111,9 +111,10 @@ impl RankSave {
     ) -> Result<()> {
         let state: Vec<&Tensor> = trainer.state().into_iter().map(|(_, tensor)| tensor).collect();
         let weights = self.has_weights.then(|| trainer.model().weights());
-        let registered = match self.has_weights {
-            true => [trainer.model().saved_buffers(), trainer.second_moments()].concat(),
-            false => Vec::new(),
+        let registered = if self.has_weights {
+            [trainer.model().saved_buffers(), trainer.second_moments()].concat()
+        } else {
+            Vec::new()
         };
         match &mut self.mode {
             SaveMode::Async(writer) => {

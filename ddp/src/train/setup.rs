@@ -177,9 +177,10 @@ pub(crate) fn trainer_options(
 /// See [`ModelFile::weights`].
 pub fn init_from(trainer: &mut Trainer<'_>, file: &ModelFile, has_new_head: bool) -> Result<()> {
     let model = trainer.model();
-    let weights = match has_new_head {
-        true => file.weights_without_head(model.layout(), model.weights().to_vec()?)?,
-        false => file.weights(model.layout())?,
+    let weights = if has_new_head {
+        file.weights_without_head(model.layout(), model.weights().to_vec()?)?
+    } else {
+        file.weights(model.layout())?
     };
     let statistics = file.statistics(trainer.model().layout())?;
     if !statistics.is_empty() {

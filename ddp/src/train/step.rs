@@ -69,10 +69,8 @@ impl<'w> Replica<'w> {
         }
         let grads = Gradients::new(world, &model, buckets, &shard_plan, options.exchange())?;
         let sum_of_squares = Tensor::zeros_for(MemoryUse::Workspace, &[1], DType::F64, model.device())?;
-        let short_gather = match options.gathers_short_weights {
-            true => ShortGather::new(world, &model, &shard_plan),
-            false => None,
-        };
+        let short_gather =
+            if options.gathers_short_weights { ShortGather::new(world, &model, &shard_plan) } else { None };
         let whole_parameters = WholeParameters::new(&mut optimizer, &shard_plan)?;
         let rank_exchange = RankExchange::new(world, &model)?;
         let shares_of_buffers =

@@ -23,6 +23,7 @@ use crate::report::progress::Progress;
 use crate::run_folder::RunDir;
 use crate::train::autosave::Autosave;
 use crate::train::bad_steps::{Decision, InFlight, StepPolicy};
+use crate::train::baseline_warning;
 use crate::train::diagnosis::FailedStep;
 use crate::train::error::{GiveUp, Result, Stop, TrainError};
 use crate::train::evaluations::{Evaluations, When};
@@ -32,7 +33,6 @@ use crate::train::resume::{ResumeFrom, Resumed};
 use crate::train::run_clock::{RecentRates, RunClock};
 use crate::train::train_loss::TrainLoss;
 use crate::train::trainer::{StepInfo, StepRequest, StepRows as _, Trainer};
-use crate::train::verdict;
 use crate::train::votes::Votes;
 
 pub use crate::train::loop_plan::{Ending, LoopPlan};
@@ -239,7 +239,7 @@ impl<'a> TrainingLoop<'a> {
         self.progress.end(&event, folder);
         let LoopPlan { world, config, data, .. } = &self.plan;
         if let (0, Some(rows)) = (world.rank().0, &data.eval)
-            && let Some(warning) = verdict::warning(config, data, &event.eval, &**rows)?
+            && let Some(warning) = baseline_warning::warning(config, data, &event.eval, &**rows)?
         {
             warn!("{warning}");
         }

@@ -34,11 +34,10 @@ pub enum Withheld {
 
 /// Decides by the loss, before the gradient's norm is known.
 pub(crate) fn by_loss(sums: &LossSums, loss_limit: f64) -> Option<Withheld> {
-    match sums.loss.is_finite() {
-        _ if loss_limit == f64::NEG_INFINITY => Some(Withheld::LeftOut),
-        false => Some(Withheld::Loss),
-        true => None,
+    if loss_limit == f64::NEG_INFINITY {
+        return Some(Withheld::LeftOut);
     }
+    (!sums.loss.is_finite()).then_some(Withheld::Loss)
 }
 
 /// Decides by the gradient's norm, where it was computed, and by the limit of a finite loss.

@@ -37,9 +37,8 @@ fn values(batches: &[RecordBatch], name: &str) -> (DataType, Vec<String>) {
     let mut all = Vec::new();
     for batch in batches {
         let column = batch.column_by_name(name).unwrap();
-        let text = |row: usize| match column.is_null(row) {
-            true => "null".to_owned(),
-            false => format!("{:?}", column.slice(row, 1)),
+        let text = |row: usize| {
+            if column.is_null(row) { "null".to_owned() } else { format!("{:?}", column.slice(row, 1)) }
         };
         all.extend((0..batch.num_rows()).map(text));
     }

@@ -105,26 +105,25 @@ fn a_lost_rank_is_named() {
         ("STOP", "is frozen or cut off: nothing was heard of it for ", false),
         ("STOP", "is frozen or cut off: nothing was heard of it for ", true),
     ] {
-        let job = match is_eval {
-            false => slow.start(2, "out.csv"),
-            true => {
-                let job = start(ranks(2, &evaluate));
-                while children(job.pid()).len() < 2 {
-                    assert!(job.started.elapsed() < Duration::from_secs(60), "no ranks within a minute");
-                    std::thread::sleep(Duration::from_millis(2));
-                }
-                // It connects at once when it has a watchdog; what takes time comes later.
-                let victim = *children(job.pid()).iter().max().unwrap();
-                let mut begun = None;
-                while begun.is_none_or(|ticks| cpu_ticks(victim) < ticks + 20) {
-                    if begun.is_none() && has_thread(victim, "watchdog") {
-                        begun = Some(cpu_ticks(victim));
-                    }
-                    assert!(job.started.elapsed() < Duration::from_secs(60), "no evaluation within a minute");
-                    std::thread::sleep(Duration::from_millis(2));
-                }
-                job
+        let job = if is_eval {
+            let job = start(ranks(2, &evaluate));
+            while children(job.pid()).len() < 2 {
+                assert!(job.started.elapsed() < Duration::from_secs(60), "no ranks within a minute");
+                std::thread::sleep(Duration::from_millis(2));
             }
+            // It connects at once when it has a watchdog; what takes time comes later.
+            let victim = *children(job.pid()).iter().max().unwrap();
+            let mut begun = None;
+            while begun.is_none_or(|ticks| cpu_ticks(victim) < ticks + 20) {
+                if begun.is_none() && has_thread(victim, "watchdog") {
+                    begun = Some(cpu_ticks(victim));
+                }
+                assert!(job.started.elapsed() < Duration::from_secs(60), "no evaluation within a minute");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            job
+        } else {
+            slow.start(2, "out.csv")
         };
         let victim = *children(job.pid()).iter().max().unwrap();
         let command = format!("kill -{signal} {victim}");

@@ -1,7 +1,5 @@
 //! Asynchronous copies from device to host: numbers that are read a step late, or all state of a run.
 
-use std::ops::Range;
-
 use super::memory::Pinned;
 use super::{Event, Gpu, check_driver};
 use crate::error::Operand;
@@ -100,21 +98,6 @@ impl Download {
         self.arrived.synchronize()?;
         self.is_over = true;
         Ok(self.values())
-    }
-
-    /// Waits for the last copy, if [`Download::wait`] was not called after it, and returns bytes `bytes` of it as elements: one of
-    /// several tensors.
-    ///
-    /// # Errors
-    /// Same as [`Download::wait`].
-    ///
-    /// # Panics
-    /// If the range does not lie in the copy, or not on multiples of the element's size.
-    pub fn wait_range<T: Element>(&mut self, bytes: Range<usize>) -> Result<&[T]> {
-        if !self.is_over {
-            self.wait::<u8>()?;
-        }
-        Ok(bytemuck::cast_slice(&self.values::<u8>()[bytes]))
     }
 
     /// The bytes of the last copy, on any thread, if [`Download::wait`] was called after it. Neither waits nor calls the driver.

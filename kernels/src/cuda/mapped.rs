@@ -123,9 +123,10 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         // No kernel may write to freed memory; errors surface elsewhere.
-        let _ = match *self.is_recorded.get_mut() {
-            true => self.written.synchronize(),
-            false => self.gpu.compute().synchronize(),
+        let _ = if *self.is_recorded.get_mut() {
+            self.written.synchronize()
+        } else {
+            self.gpu.compute().synchronize()
         };
         if let Some(host) = self.host.take() {
             // A graph that may be replayed may use the address.

@@ -3,6 +3,7 @@
 //! The exchange itself must stay as it is, so that a later build recognises this one, and the other way round.
 
 use super::collectives::MpiCollectives;
+use crate::fnv1a::fnv1a_128;
 use crate::{CommError, Result};
 
 /// Marks the words of a rank that names its program. In an earlier build the first word is the id of a process, which is smaller.
@@ -21,7 +22,7 @@ const UNNAMED: &str = "an earlier version, without a name";
 /// # Errors
 /// [`CommError::DifferentPrograms`] on every rank that has this check.
 pub(super) fn agree(messages: &MpiCollectives, rank: usize, name: &str, host: &str) -> Result<()> {
-    let hash = crate::agree::fnv1a_128(name.as_bytes());
+    let hash = fnv1a_128(name.as_bytes());
     let all = messages.gather_words([MAGIC, name.len() as i64, hash as i64, (hash >> 64) as i64])?;
     let ranks: Vec<_> = all.chunks(4).collect();
     if ranks.iter().all(|words| *words == ranks[0]) {

@@ -83,15 +83,16 @@ pub(super) fn forward(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
     if world.rank().0 != 0 {
         return Ok(());
     }
-    let text = match args.place.json {
-        true => json_line(&report),
-        false => format!(
+    let text = if args.place.json {
+        json_line(&report)
+    } else {
+        format!(
             "{}: {:.0} samples/s, {} ms per forward pass (median), {:.0} GFLOP/s\n",
             heading(&report.place),
             report.samples_per_s,
             number(report.forward_ms_median),
             report.gflops_per_s,
-        ),
+        )
     };
     Ok(print_result(&text).map_err(Error::from)?)
 }

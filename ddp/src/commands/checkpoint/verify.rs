@@ -12,7 +12,7 @@ use crate::report::units::mib;
 
 /// Result of verifying one checkpoint.
 #[derive(Debug, Serialize)]
-struct Verdict {
+struct VerifyReport {
     checkpoint: String,
     ok: bool,
     n_files: usize,
@@ -28,9 +28,9 @@ struct Verdict {
     epochs_fault: Option<String>,
 }
 
-impl Verdict {
+impl VerifyReport {
     fn new(named: &Named) -> Self {
-        let mut verdict = Verdict {
+        let mut report = VerifyReport {
             checkpoint: named.name.clone(),
             ok: false,
             n_files: 0,
@@ -41,21 +41,21 @@ impl Verdict {
         };
         let checkpoint = match &named.checkpoint {
             Ok(checkpoint) => checkpoint,
-            Err(fault) => return Verdict { fault: Some(fault.to_string()), ..verdict },
+            Err(fault) => return VerifyReport { fault: Some(fault.to_string()), ..report },
         };
         let manifest = checkpoint.manifest();
-        (verdict.n_files, verdict.size_bytes) = (manifest.files.len() + 1, manifest.n_bytes());
-        verdict.fault = checkpoint.verify().err().map(|fault| fault.to_string());
+        (report.n_files, report.size_bytes) = (manifest.files.len() + 1, manifest.n_bytes());
+        report.fault = checkpoint.verify().err().map(|fault| fault.to_string());
         match checkpoint.verify_epochs() {
-            Ok(proved) => verdict.proved = Some(proved),
-            Err(fault) => verdict.epochs_fault = Some(fault),
+            Ok(proved) => report.proved = Some(proved),
+            Err(fault) => report.epochs_fault = Some(fault),
         }
-        verdict.ok = verdict.fault.is_none() && verdict.epochs_fault.is_none();
-        verdict
+        report.ok = report.fault.is_none() && report.epochs_fault.is_none();
+        report
     }
 
     fn lines(&self) -> String {
-        let Verdict { checkpoint, n_files, size_bytes, fault, proved, epochs_fault, .. } = self;
+        let VerifyReport { checkpoint, n_files, size_bytes, fault, proved, epochs_fault, .. } = self;
         let bytes = match fault {
             Some(fault) => format!("BROKEN: {fault}"),
             None => format!("all {n_files} files ({}) match their checksums", mib(*size_bytes)),
@@ -76,9 +76,9 @@ pub(super) fn verify(args: &CheckpointVerifyArgs) -> Result<()> {
     let (checkpoints, store) = all_at(&args.path)?;
     let mut n_bad = 0;
     for named in &checkpoints {
-        let verdict = Verdict::new(named);
-        n_bad += usize::from(!verdict.ok);
-        print_result(&if args.json { json_line(&verdict) } else { verdict.lines() })?;
+        let report = VerifyReport::new(named);
+        n_bad += usize::from(!report.ok);
+        print_result(&if args.json { json_line(&report) } else { report.lines() })?;
     }
     // For information only: resuming checks the checkpoints themselves.
     for marker in [Marker::Latest, Marker::Best] {

@@ -40,9 +40,10 @@ impl Extra {
     /// The tensor in a model file.
     fn read(model: &TensorFile, name: &str) -> Result<Self, FileFault> {
         let (name, dims) = (name.to_owned(), model.dims(name).unwrap_or_default().to_vec());
-        Ok(match model.is_f64(&name) {
-            true => Extra::F64(name.clone(), dims, model.tensor_f64(&name)?),
-            false => Extra::F32(name.clone(), dims, model.tensor(&name)?),
+        Ok(if model.is_f64(&name) {
+            Extra::F64(name.clone(), dims, model.tensor_f64(&name)?)
+        } else {
+            Extra::F32(name.clone(), dims, model.tensor(&name)?)
         })
     }
 

@@ -150,11 +150,11 @@ fn of_dataset(dataset: &dyn Dataset, data: &DataConfig, rows: &[Range<usize>]) -
         dataset.gather(&[number], out)?;
         ops::load_rows(raw.view(), None, None, x.view_mut())?;
         let mut doubles = vec![0.0; width];
-        let mut cells: Vec<String> =
-            match dataset.gather_doubles(&[number], &vec![0.0; width], &mut doubles)? {
-                true => doubles.iter().map(ToString::to_string).collect(),
-                false => x.to_vec::<f32>()?.iter().map(ToString::to_string).collect(),
-            };
+        let mut cells: Vec<String> = if dataset.gather_doubles(&[number], &vec![0.0; width], &mut doubles)? {
+            doubles.iter().map(ToString::to_string).collect()
+        } else {
+            x.to_vec::<f32>()?.iter().map(ToString::to_string).collect()
+        };
         match targets.dtype() {
             DType::I64 => {
                 cells.extend(targets.to_vec::<i64>()?.into_iter().map(|class| match &layout.labels {

@@ -258,11 +258,10 @@ impl RankPlan<'_> {
     pub(super) fn unrounded_gradients_len(&self) -> usize {
         let (layout, spec, cuts) = (self.layout(), self.spec, self.cuts);
         let (device, precision, max_rows) = (self.device, self.config.train.precision, cuts.max_rows);
-        match self.rounds_gradients_in_layers() {
-            true => {
-                BufferPlan { spec, layout: &layout, max_rows, device, precision }.unrounded_gradients_len()
-            }
-            false => layout.flat_len(),
+        if self.rounds_gradients_in_layers() {
+            BufferPlan { spec, layout: &layout, max_rows, device, precision }.unrounded_gradients_len()
+        } else {
+            layout.flat_len()
         }
     }
 
@@ -295,9 +294,10 @@ impl RankPlan<'_> {
             let n_rows = self.cuts.eval.max_rows.min(eval.len().div_ceil(self.cuts.eval.n_parts));
             2 * DeviceShape::sent(eval.layout(), converts).size_bytes(n_rows)
         });
-        let order = match self.numbers_rows_on_device() {
-            true => DeviceOrder::size_bytes(self.shuffle().n_blocks()),
-            false => 0,
+        let order = if self.numbers_rows_on_device() {
+            DeviceOrder::size_bytes(self.shuffle().n_blocks())
+        } else {
+            0
         };
         let table = if self.keeps_rows_on_device { DeviceTable::size_bytes(&*self.data.train) } else { 0 };
         steps + eval + order + table
@@ -308,11 +308,10 @@ impl RankPlan<'_> {
         let normalizer = self.data.preprocessor.normalizer.clone();
         let options = LoaderOptions::from_config(&self.config.data, self.device, self.n_threads, normalizer);
         let eval = self.data.eval.as_ref().map_or(0, |eval| eval.resident_bytes());
-        let buffers = match self.numbers_rows_on_device() {
-            true => 0,
-            false => {
-                host_buffer_bytes(&*self.data.train, self.step_rows(), &options, self.keeps_rows_on_device)
-            }
+        let buffers = if self.numbers_rows_on_device() {
+            0
+        } else {
+            host_buffer_bytes(&*self.data.train, self.step_rows(), &options, self.keeps_rows_on_device)
         };
         self.data.train.resident_bytes() + eval + buffers
     }

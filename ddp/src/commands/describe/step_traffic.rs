@@ -103,9 +103,10 @@ impl StepTraffic {
             (true, _) if gathers_short => own_len * short,
             (true, _) => flat_len * (single + short),
         };
-        let weight_bytes = match gathers_short {
-            true => ShortGather::bytes(precision.activations(), flat_len, buffers.master_reads_len()),
-            false => flat_len * single,
+        let weight_bytes = if gathers_short {
+            ShortGather::bytes(precision.activations(), flat_len, buffers.master_reads_len())
+        } else {
+            flat_len * single
         };
         let n_states =
             Optimizer::n_moments(&config.optimizer) + usize::from(config.optimizer.ema_decay > 0.0);

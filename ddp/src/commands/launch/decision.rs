@@ -93,9 +93,10 @@ pub(super) fn decide(attempt: &Attempt) -> Decision {
     if attempt.was_stopped {
         // The signal reached a process before it could be caught: before the first step.
         let is_unsaved = status == Some(SIGNALLED + SIGUSR1);
-        return match is_unsaved {
-            true => Decision::End(SAVED, Reason::Stopped),
-            false => Decision::End(RESTARTABLE, Reason::LostWhileStopping),
+        return if is_unsaved {
+            Decision::End(SAVED, Reason::Stopped)
+        } else {
+            Decision::End(RESTARTABLE, Reason::LostWhileStopping)
         };
     }
     if attempt.n_restarts > 0 && !attempt.has_gained {

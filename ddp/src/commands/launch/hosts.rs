@@ -41,19 +41,17 @@ pub(super) fn names(hosts: &[Host]) -> String {
 pub(super) fn read(text: &str) -> Result<Vec<Host>> {
     let path = Path::new(text);
     let is_list = text.contains([',', ':']) || !path.exists();
-    let hosts = match is_list && !path.is_file() {
-        true => {
-            text.split(',').map(|word| entry(word, || "the list".to_owned())).collect::<Result<Vec<_>>>()?
-        }
-        false => {
-            let failed = |source| LaunchError::HostFile { path: path.to_owned(), source };
-            let text = crate::storage::user_file::read_regular(path, MAX_HOSTS_BYTES).map_err(failed)?;
-            lines(&String::from_utf8_lossy(&text), path)?
-        }
+    let hosts = if is_list && !path.is_file() {
+        text.split(',').map(|word| entry(word, || "the list".to_owned())).collect::<Result<Vec<_>>>()?
+    } else {
+        let failed = |source| LaunchError::HostFile { path: path.to_owned(), source };
+        let text = crate::storage::user_file::read_regular(path, MAX_HOSTS_BYTES).map_err(failed)?;
+        lines(&String::from_utf8_lossy(&text), path)?
     };
-    match hosts.is_empty() {
-        true => Err(LaunchError::BadHost { place: text.to_owned(), got: String::new() }),
-        false => Ok(hosts),
+    if hosts.is_empty() {
+        Err(LaunchError::BadHost { place: text.to_owned(), got: String::new() })
+    } else {
+        Ok(hosts)
     }
 }
 

@@ -96,10 +96,8 @@ impl<'a> Supervisor<'a> {
         }
         if args.ranks == RankCount::Auto {
             for host in hosts.iter_mut().filter(|host| host.slots.is_none()) {
-                let n_gpus = match host.is_local(&own_host) {
-                    true => Some(Gpu::count()),
-                    false => agent.n_gpus(host, &binary),
-                };
+                let n_gpus =
+                    if host.is_local(&own_host) { Some(Gpu::count()) } else { agent.n_gpus(host, &binary) };
                 host.slots = n_gpus.filter(|n| *n > 0);
             }
         }
@@ -217,10 +215,7 @@ impl<'a> Supervisor<'a> {
 
     /// Ranks of a job on `hosts`: all of them, as far as the slots of these hosts go.
     fn n_ranks_on(&self, hosts: &[Host]) -> usize {
-        match hosts.is_empty() {
-            true => self.n_ranks,
-            false => self.n_ranks.min(n_slots(hosts)),
-        }
+        if hosts.is_empty() { self.n_ranks } else { self.n_ranks.min(n_slots(hosts)) }
     }
 
     /// The hosts that answer.

@@ -67,10 +67,7 @@ impl Banner<'_> {
             let _ = write!(text, "\nhead   {head}");
         }
         text += &tables(spec);
-        text += &match spec.layers.is_empty() {
-            true => self.linear_layers(),
-            false => self.all_layers(),
-        };
+        text += &if spec.layers.is_empty() { self.linear_layers() } else { self.all_layers() };
         let global_rows = self.cuts.global_rows.min(data.train.len());
         let batch = match self.cuts.train.kind {
             PartitionKind::Ranks { n_micro } => format!("{} per rank", count(n_micro, "micro-batch")),

@@ -144,9 +144,8 @@ impl<'w> Run<'w> {
         );
         let keeps_labels = fitted.is_some() && resumed.is_none() && !args.new_head;
         let data = data.map_err(|stop| {
-            stop.map(|error| match keeps_labels {
-                true => Error::of_model_data(error, ModelCommand::InitFrom),
-                false => error.into(),
+            stop.map(|error| {
+                if keeps_labels { Error::of_model_data(error, ModelCommand::InitFrom) } else { error.into() }
             })
         })?;
         if let Some(resumed) = &resumed {
@@ -512,10 +511,10 @@ fn announce(banner: &Banner<'_>, args: &TrainArgs, device: &DeviceChoice) -> Res
     }
     if args.dry_run {
         let toml = banner.config.to_toml();
-        match args.json {
-            true => info!("{toml}"),
-            false if banner.world.rank().0 == 0 && !args.quiet => print_result(&toml)?,
-            false => {}
+        if args.json {
+            info!("{toml}");
+        } else if banner.world.rank().0 == 0 && !args.quiet {
+            print_result(&toml)?;
         }
         info!("{}", banner.details());
     } else if enabled!(Level::DEBUG) {

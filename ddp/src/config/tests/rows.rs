@@ -127,7 +127,15 @@ fn the_reference_is_that_of_the_rows() {
     for key in rows {
         assert!(page.contains(&format!("| `{}` |", key.short_name())), "{}", key.name);
         assert!(page.contains("may change") || matches!(key.on_resume, OnResume::Fixed));
+        assert!(key.synonyms.iter().all(|name| page.contains(&format!("`{name}`"))), "{}", key.name);
     }
+    let text = |name: &str| reference::text(&[TABLE.row(name)]);
+    let (lr, every_steps) = (text("optimizer.lr"), text("log.every_steps"));
+    assert!(lr.ends_with("\n    fixed on resume; in other programs: learning_rate\n"), "{lr}");
+    assert!(
+        every_steps.contains("\n    may change on resume; in other programs: log_every, "),
+        "{every_steps}"
+    );
     assert_eq!(keys_with_prefix("optimizer.w").unwrap()[0].name, "optimizer.weight_decay");
     let error = keys_with_prefix("optimiser").unwrap_err().to_string();
     assert!(

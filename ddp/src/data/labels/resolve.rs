@@ -40,19 +40,18 @@ impl Meaning {
 /// [`TargetError::LabelNotInOrder`].
 pub(crate) fn resolve(survey: &LabelSurvey, names: &[String], spec: &SourceSpec<'_>) -> Result<Meaning> {
     let source_name = || spec.source.to_owned();
-    let choice = match spec.data.auto_task {
-        false => None,
-        true => {
-            let facts = vec![survey.facts(); names.len()];
-            let undecided = |Undecided { values }| {
-                DataError::from(TargetError::TaskUndecided {
-                    source_name: source_name(),
-                    column: names[0].clone(),
-                    values,
-                })
-            };
-            Some(decide(names, &facts).map_err(undecided)?)
-        }
+    let choice = if spec.data.auto_task {
+        let facts = vec![survey.facts(); names.len()];
+        let undecided = |Undecided { values }| {
+            DataError::from(TargetError::TaskUndecided {
+                source_name: source_name(),
+                column: names[0].clone(),
+                values,
+            })
+        };
+        Some(decide(names, &facts).map_err(undecided)?)
+    } else {
+        None
     };
     if choice.as_ref().map_or(spec.data.task, |choice| choice.task) != Task::Classification {
         return Ok(Meaning { vocabulary: None, choice });

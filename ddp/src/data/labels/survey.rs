@@ -180,9 +180,8 @@ impl LabelSurvey {
     /// The labels as classes; `None` if there are more than [`MAX_CLASSES`].
     pub(crate) fn vocabulary(&self) -> Option<LabelVocabulary> {
         self.n_distinct()?;
-        let label = |number: i64| match self.are_texts {
-            true => Label::Text(number.to_string()),
-            false => Label::Integer(number),
+        let label = |number: i64| {
+            if self.are_texts { Label::Text(number.to_string()) } else { Label::Integer(number) }
         };
         let integers = self.sorted_integers().into_iter().map(label);
         let texts = self.truth_words().unwrap_or_else(|| self.texts.iter().cloned().collect());

@@ -68,9 +68,10 @@ pub(crate) fn decide(names: &[String], facts: &[TargetFacts]) -> Result<TaskChoi
 /// Decides on the task of several targets.
 pub(crate) fn decide_several(names: &[String], are_binary: bool) -> TaskChoice {
     let n = names.len();
-    match are_binary {
-        true => TaskChoice { task: Task::Multilabel, reason: format!("because all {n} targets hold 0 or 1") },
-        false => TaskChoice { task: Task::Regression, reason: format!("because {n} targets hold numbers") },
+    if are_binary {
+        TaskChoice { task: Task::Multilabel, reason: format!("because all {n} targets hold 0 or 1") }
+    } else {
+        TaskChoice { task: Task::Regression, reason: format!("because {n} targets hold numbers") }
     }
 }
 

@@ -83,9 +83,10 @@ impl LabelVocabulary {
         texts.sort_unstable();
         texts.dedup();
         let is_range = integers.first() == Some(&0) && integers.last() == Some(&(integers.len() as i64 - 1));
-        let classes = match texts.is_empty() && is_range {
-            true => Classes::Numbers(integers.len()),
-            false => Classes::Listed { table: table(&integers), integers, texts },
+        let classes = if texts.is_empty() && is_range {
+            Classes::Numbers(integers.len())
+        } else {
+            Classes::Listed { table: table(&integers), integers, texts }
         };
         LabelVocabulary { classes, order: None }
     }

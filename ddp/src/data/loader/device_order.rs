@@ -71,7 +71,8 @@ impl DeviceOrder {
     /// The first step of an epoch copies where its blocks lie.
     pub(super) fn number_in_blocks(
         &mut self,
-        (order, epoch): (&BlockOrder, u64),
+        order: &BlockOrder,
+        epoch: u64,
         positions: Range<usize>,
         mut numbers: TensorMut<'_>,
         mut scalars: Option<ScalarsOutput<'_>>,

@@ -72,10 +72,7 @@ impl DeviceTable {
         Ok(DeviceTable {
             x: zeros(&[n_rows, layout.n_features()], layout.dtype)?,
             targets: zeros(&layout.targets.dims(n_rows), layout.targets.dtype())?,
-            weights: match layout.has_weights {
-                true => Some(zeros(&[n_rows], DType::F32)?),
-                false => None,
-            },
+            weights: if layout.has_weights { Some(zeros(&[n_rows], DType::F32)?) } else { None },
             is_from_pageable: false,
         })
     }

@@ -270,10 +270,8 @@ pub(super) enum Sending<'a> {
 impl RowMemory {
     fn new(layout: &RowLayout, n_rows: usize, gpu: Option<&'static Gpu>) -> Result<Self, KernelError> {
         let n_rows = n_rows.max(1);
-        let weights = match layout.has_weights {
-            true => Some(HostTensor::new(&[n_rows], DType::F32, gpu)?),
-            false => None,
-        };
+        let weights =
+            if layout.has_weights { Some(HostTensor::new(&[n_rows], DType::F32, gpu)?) } else { None };
         Ok(RowMemory {
             x: HostTensor::new(&[n_rows, layout.n_features()], layout.dtype, gpu)?,
             targets: HostTensor::new(&layout.targets.dims(n_rows), layout.targets.dtype(), gpu)?,

@@ -141,7 +141,7 @@ impl StepRows for LoadedStep<'_> {
                 for own in job.own() {
                     let numbers = to.numbers_mut(n_own)?.range(first, first + own.len())?;
                     first += own.len();
-                    on_device.number_in_blocks((order, job.epoch), own, numbers, scalars.take())?;
+                    on_device.number_in_blocks(order, job.epoch, own, numbers, scalars.take())?;
                 }
             }
             _ => {

@@ -34,7 +34,7 @@ pub struct RowsHash {
 
 impl RowsHash {
     /// Bytes of [`to_bytes`](Self::to_bytes).
-    pub const N_BYTES: usize = 24;
+    const N_BYTES: usize = 24;
 
     /// Rows `0..n_rows`, each once.
     pub fn of_all(n_rows: u64) -> Self {

@@ -208,20 +208,12 @@ impl RankPartition {
     }
 }
 
-/// The micro-batches of one rank's `rows`: as many ranges as `grad_accum_steps`, on every rank, so
-/// that all ranks run the same number.
-pub fn micro_ranges(
-    rows: Range<usize>,
-    grad_accum_steps: usize,
-) -> impl ExactSizeIterator<Item = Range<usize>> {
-    (0..grad_accum_steps).map(move |index| micro_range(rows.clone(), index, grad_accum_steps))
-}
-
-/// Micro-batch `index` of [`micro_ranges`].
+/// Micro-batch `index` of one rank's `rows`: there are as many as `grad_accum_steps`, on every rank, so that all ranks run the same
+/// number.
 ///
 /// # Panics
 /// If `index` is not below `grad_accum_steps`.
-pub fn micro_range(rows: Range<usize>, index: usize, grad_accum_steps: usize) -> Range<usize> {
+fn micro_range(rows: Range<usize>, index: usize, grad_accum_steps: usize) -> Range<usize> {
     let micro = part(rows.len(), index, grad_accum_steps);
     rows.start + micro.start..rows.start + micro.end
 }
@@ -300,6 +292,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn micro_ranges(
+        rows: Range<usize>,
+        grad_accum_steps: usize,
+    ) -> impl ExactSizeIterator<Item = Range<usize>> {
+        (0..grad_accum_steps).map(move |index| micro_range(rows.clone(), index, grad_accum_steps))
+    }
 
     #[test]
     fn larger_parts_come_first() {

@@ -242,10 +242,8 @@ pub(crate) fn to_text(raw: RawType, is_big_endian: bool, bytes: &[u8]) -> String
         let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         return String::from_utf8_lossy(&bytes[..end]).into_owned();
     }
-    let point = |bytes: &[u8; 4]| match is_big_endian {
-        true => u32::from_be_bytes(*bytes),
-        false => u32::from_le_bytes(*bytes),
-    };
+    let point =
+        |bytes: &[u8; 4]| if is_big_endian { u32::from_be_bytes(*bytes) } else { u32::from_le_bytes(*bytes) };
     let points = bytes.as_chunks::<4>().0.iter().map(point);
     let text: String =
         points.map(|point| char::from_u32(point).unwrap_or(char::REPLACEMENT_CHARACTER)).collect();

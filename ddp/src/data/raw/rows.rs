@@ -144,12 +144,11 @@ impl RawRows {
                         .position(|value: &f64| !value.is_finite() || (is_class && whole(*value).is_none()))
                     {
                         let (place, value) = (place(at / width), values[at]);
-                        return Err(match is_class {
-                            true => DataError::from(TargetError::LabelNotWhole { place, label: value }),
-                            false => {
-                                let column = format!("target {}", at % width);
-                                DataError::from(TargetError::TargetNotFinite { place, column, value })
-                            }
+                        return Err(if is_class {
+                            DataError::from(TargetError::LabelNotWhole { place, label: value })
+                        } else {
+                            let column = format!("target {}", at % width);
+                            DataError::from(TargetError::TargetNotFinite { place, column, value })
                         });
                     }
                     survey.add_numbers(&values);

@@ -156,10 +156,8 @@ impl ColumnPlan {
         };
         let left_out = |&at: &usize| is_index(at) && !has_use(&names[at]) && !dropped.contains(&*names[at]);
         let left_out = (0..names.len()).filter(left_out).map(|at| index_note(at, &names[at])).collect();
-        let features_of = |at: usize| match is_divided(at) {
-            true => part_names(&names[at]),
-            false => vec![names[at].clone()],
-        };
+        let features_of =
+            |at: usize| if is_divided(at) { part_names(&names[at]) } else { vec![names[at].clone()] };
         let present: Vec<String> =
             (0..names.len()).filter(|&at| is_feature(at)).flat_map(features_of).collect();
         if present.is_empty() && spec.to_predict.is_none() {

@@ -232,11 +232,10 @@ impl Inference {
 
     /// The type of dates and times; `None` if no type holds all of them exactly.
     fn moments(&self) -> Option<MomentType> {
-        let unit = match self.has_nanoseconds {
-            true if self.is_beyond_nanoseconds => return None,
-            true => MomentUnit::Nanoseconds,
-            false => MomentUnit::Microseconds,
-        };
+        if self.has_nanoseconds && self.is_beyond_nanoseconds {
+            return None;
+        }
+        let unit = if self.has_nanoseconds { MomentUnit::Nanoseconds } else { MomentUnit::Microseconds };
         Some(match (self.has_times, self.has_date_times) {
             (true, _) => MomentType::Time(unit),
             (false, true) => MomentType::DateTime { unit, is_utc: self.has_offsets },

@@ -304,9 +304,10 @@ impl LabelColumn {
                 let mut counts = vec![0u64; texts.texts.len()];
                 except(&texts.codes, without_label).iter().for_each(|&code| counts[code as usize] += 1);
                 for (text, &n_rows) in texts.texts.iter().zip(&counts).filter(|(_, n_rows)| **n_rows > 0) {
-                    match self.are_texts {
-                        true => survey.add_texts(text, n_rows),
-                        false => survey.add_cells(text, n_rows),
+                    if self.are_texts {
+                        survey.add_texts(text, n_rows);
+                    } else {
+                        survey.add_cells(text, n_rows);
                     }
                 }
             }

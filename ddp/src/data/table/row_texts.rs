@@ -10,7 +10,8 @@ use crate::data::CellProblem;
 /// The error of the cell in `line` and `column`, or of all features of its row that hold text.
 pub(super) fn error_of_cell<'a>(
     path: &Path,
-    (line, column): (u64, &str),
+    line: u64,
+    column: &str,
     problem: CellProblem,
     row: impl Iterator<Item = (&'a str, Role, &'a [u8])>,
     notation: &Notation,

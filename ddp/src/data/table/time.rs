@@ -78,12 +78,11 @@ pub(crate) fn parse_exact(text: &str) -> Option<ExactMoment> {
     let Moment { has_date, .. } = parse(text)?;
     let text = text.as_bytes();
     let (date, rest) = if has_date { text.split_at(10) } else { text.split_at(0) };
-    let days = match has_date {
-        true => {
-            let [year, month, day] = Text(date).date()?;
-            days_of_date(year, month, day)
-        }
-        false => 0,
+    let days = if has_date {
+        let [year, month, day] = Text(date).date()?;
+        days_of_date(year, month, day)
+    } else {
+        0
     };
     let mut moment = ExactMoment {
         seconds: days * DAY_S,
@@ -183,9 +182,10 @@ pub(crate) fn format_time(seconds: i64, nanoseconds: u32) -> String {
 pub(crate) fn format_seconds(seconds: f64, has_date: bool) -> String {
     let whole = seconds.floor();
     let nanoseconds = ((seconds - whole) * 1e9) as u32;
-    match has_date {
-        true => format(whole as i64, nanoseconds, nanoseconds == 0 && whole as i64 % DAY_S == 0),
-        false => format_time(whole as i64, nanoseconds),
+    if has_date {
+        format(whole as i64, nanoseconds, nanoseconds == 0 && whole as i64 % DAY_S == 0)
+    } else {
+        format_time(whole as i64, nanoseconds)
     }
 }
 

@@ -283,9 +283,8 @@ fn put(block: &Block, dtype: RawType, codes: &Codes, out: &mut Vec<u8>) -> Resul
             Ok(n_rounded)
         }
         Block::Texts { texts, nulls } => {
-            let code = |row: usize| match nulls.is_null(row) {
-                true => 0,
-                false => codes.get(texts.get(row)).copied().unwrap_or(0),
+            let code = |row: usize| {
+                if nulls.is_null(row) { 0 } else { codes.get(texts.get(row)).copied().unwrap_or(0) }
             };
             let bytes: Vec<u8> = (0..texts.len()).flat_map(|row| code(row).to_le_bytes()).collect();
             cast(RawType::I64, &bytes, dtype, out)

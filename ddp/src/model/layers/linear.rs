@@ -45,10 +45,7 @@ impl Linear {
     /// Tensor from which the derivative of the activation is computed.
     fn saved<'a>(&self, y: TensorRef<'a>, buffers: &'a [Tensor]) -> Result<TensorRef<'a>> {
         let (n_rows, _) = y.shape().rows_cols();
-        match self.spec.keeps_pre_activation() {
-            true => buffers[0].view().rows(0, n_rows),
-            false => Ok(y),
-        }
+        if self.spec.keeps_pre_activation() { buffers[0].view().rows(0, n_rows) } else { Ok(y) }
     }
 }
 
@@ -121,9 +118,10 @@ impl Layer for Linear {
         };
         let (mut pre_activation, mut relu_mask) = (None, None);
         if let [buffer, ..] = buffers {
-            match self.spec.keeps_pre_activation() {
-                true => pre_activation = Some(buffer.view_mut().rows(0, n_rows)?),
-                false => relu_mask = Some(buffer.view_mut()),
+            if self.spec.keeps_pre_activation() {
+                pre_activation = Some(buffer.view_mut().rows(0, n_rows)?);
+            } else {
+                relu_mask = Some(buffer.view_mut());
             }
         }
         let output = LinearOutput { y, pre_activation, relu_mask, workspace };

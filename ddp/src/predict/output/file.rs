@@ -50,9 +50,10 @@ impl OutputFile {
         overwrite: bool,
         unfinished: &Unfinished,
     ) -> Result<Self, Stop> {
-        let checked = match world.rank().0 == 0 && !overwrite && path.exists() {
-            true => Err(PredictError::OutExists { path: path.to_owned() }),
-            false => Ok(()),
+        let checked = if world.rank().0 == 0 && !overwrite && path.exists() {
+            Err(PredictError::OutExists { path: path.to_owned() })
+        } else {
+            Ok(())
         };
         world.collective_result(checked)?;
         // Agree on a name for the temporary files.

@@ -71,19 +71,16 @@ impl StreamPart {
         let head = self.encoder.head(n_rows);
         let whole = names.whole();
         let failed = |source| WriteError { path: whole.clone(), source };
-        let mut out = match self.is_single {
-            true => {
-                let (_, file) = self.files.remove(0);
-                let mut file = file.into_inner().map_err(|error| failed(error.into_error()))?;
-                let rewrite = file.seek(SeekFrom::Start(0)).and_then(|_| file.write_all(&head));
-                rewrite.and_then(|()| file.seek(SeekFrom::End(0))).map_err(failed)?;
-                file
-            }
-            false => {
-                let mut file = names.create(&whole).map_err(failed)?;
-                file.write_all(&head).map_err(failed)?;
-                file
-            }
+        let mut out = if self.is_single {
+            let (_, file) = self.files.remove(0);
+            let mut file = file.into_inner().map_err(|error| failed(error.into_error()))?;
+            let rewrite = file.seek(SeekFrom::Start(0)).and_then(|_| file.write_all(&head));
+            rewrite.and_then(|()| file.seek(SeekFrom::End(0))).map_err(failed)?;
+            file
+        } else {
+            let mut file = names.create(&whole).map_err(failed)?;
+            file.write_all(&head).map_err(failed)?;
+            file
         };
         for stream in usize::from(self.is_single)..self.encoder.n_streams() {
             append_stream(&mut out, names, stream, blocks, tick).map_err(failed)?;
@@ -101,9 +98,12 @@ fn append_stream(
     tick: &dyn Fn(),
 ) -> io::Result<()> {
     let n_ranks = blocks.iter().map(|located| located.rank + 1).max().unwrap_or(0);
-    let parts = (0..n_ranks).map(|rank| match blocks.iter().any(|located| located.rank == rank) {
-        true => File::open(names.stream(rank, stream)).map(Some),
-        false => Ok(None),
+    let parts = (0..n_ranks).map(|rank| {
+        if blocks.iter().any(|located| located.rank == rank) {
+            File::open(names.stream(rank, stream)).map(Some)
+        } else {
+            Ok(None)
+        }
     });
     let parts = parts.collect::<io::Result<Vec<_>>>()?;
     for Located { rank, entry: IndexEntry { stream_bytes, .. } } in blocks {

@@ -107,9 +107,10 @@ impl Record {
         let mut text = String::new();
         // Everything is in the span of the run.
         for (name, fields) in spans.iter().filter(|(name, _)| *name != "run") {
-            let _ = match fields.is_empty() {
-                true => write!(text, "{name}: "),
-                false => write!(text, "{name}{{{}}}: ", fields.to_text()),
+            let _ = if fields.is_empty() {
+                write!(text, "{name}: ")
+            } else {
+                write!(text, "{name}{{{}}}: ", fields.to_text())
             };
         }
         text += &fields.message;

@@ -9,7 +9,7 @@ use crate::data::{HeadOutputs, OutputUnits, RowLayout};
 use crate::model::LossHead;
 
 /// Most classes of a confusion matrix, and of areas that are computed from bins.
-pub const MAX_TABLE_CLASSES: usize = 1024;
+const MAX_TABLE_CLASSES: usize = 1024;
 
 /// The metrics of an evaluation.
 #[derive(Debug, Clone)]

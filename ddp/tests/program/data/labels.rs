@@ -55,9 +55,10 @@ fn npy_text(labels: &[&str], is_ascii: bool) -> Vec<u8> {
         let mut points: Vec<u32> = labels[class(row, labels.len())].chars().map(u32::from).collect();
         points.resize(width, 0);
         for point in points {
-            match is_ascii {
-                true => file.push(point as u8),
-                false => file.extend(point.to_le_bytes()),
+            if is_ascii {
+                file.push(point as u8);
+            } else {
+                file.extend(point.to_le_bytes());
             }
         }
     }

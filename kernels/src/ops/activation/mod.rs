@@ -253,9 +253,12 @@ mod tests {
                     crate::ops::bias_backward(d_rows.as_ref(), d_bias.view_mut(), accumulate).unwrap();
                 }
                 let bits = |values: Vec<f64>| values.into_iter().map(f64::to_bits).collect::<Vec<_>>();
-                let wide = |v: &Tensor| match v.dtype() == T::DTYPE {
-                    true => rounded::<T, f64>(&v.to_vec().unwrap()),
-                    false => rounded::<B, f64>(&v.to_vec().unwrap()),
+                let wide = |v: &Tensor| {
+                    if v.dtype() == T::DTYPE {
+                        rounded::<T, f64>(&v.to_vec().unwrap())
+                    } else {
+                        rounded::<B, f64>(&v.to_vec().unwrap())
+                    }
                 };
                 (bits(wide(&d)), bits(wide(&d_bias)))
             };

@@ -341,8 +341,9 @@ fn check_columns(op: &'static str, operands: &[Operand], cols: usize) -> Result<
 /// Checks that parameters have the dtype of the rows, or f32 if the rows are bf16 or f16.
 fn check_parameters(op: &'static str, rows: Operand, parameter: Operand) -> Result<()> {
     check::same_device(op, &[rows, parameter])?;
-    match check::narrows(parameter.dtype, rows.dtype) {
-        true => Ok(()),
-        false => check::same_dtype(op, &[rows, parameter]),
+    if check::narrows(parameter.dtype, rows.dtype) {
+        Ok(())
+    } else {
+        check::same_dtype(op, &[rows, parameter])
     }
 }

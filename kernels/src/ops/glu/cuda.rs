@@ -35,9 +35,10 @@ macro_rules! kernel_name {
 /// Whether rows of `cols` elements at these addresses are whole accesses of 16 bytes, and the accesses or elements per row.
 fn items(dtype: DType, cols: usize, addresses: u64) -> (bool, usize) {
     let per_access = 16 / dtype.size_bytes();
-    match cols.is_multiple_of(per_access) && addresses.is_multiple_of(16) {
-        true => (true, cols / per_access),
-        false => (false, cols),
+    if cols.is_multiple_of(per_access) && addresses.is_multiple_of(16) {
+        (true, cols / per_access)
+    } else {
+        (false, cols)
     }
 }
 

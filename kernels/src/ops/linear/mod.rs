@@ -113,7 +113,7 @@ pub fn linear_forward(
     check::dtype(OP, x_op, check::FLOATS, check::FLOATS_NAMES)?;
     if let Some(gpu) = x.gpu() {
         if let Some(mask) = &relu_mask {
-            check_mask(OP, y_op, mask.as_ref(), (n_rows, out_features))?;
+            check_mask(OP, y_op, mask.as_ref(), n_rows, out_features)?;
         }
         let output = cuda::Output {
             y: y.into_cuda()?,
@@ -267,7 +267,7 @@ pub fn linear_backward_input(
             check::same_kind(OP, &[d_x_op, saved.operand("saved")])?;
             check::shape(OP, saved.operand("saved"), d_x.shape())?;
             if let Some(mask) = relu_mask {
-                check_mask(OP, d_x_op, mask, (n_rows, in_features))?;
+                check_mask(OP, d_x_op, mask, n_rows, in_features)?;
             }
             let relu_mask = relu_mask.map(TensorRef::cuda).transpose()?;
             Some(cuda::Through { activation, saved: saved.cuda()?, relu_mask })
@@ -283,7 +283,8 @@ fn check_mask(
     op: &'static str,
     beside: Operand,
     mask: TensorRef<'_>,
-    (rows, cols): (usize, usize),
+    rows: usize,
+    cols: usize,
 ) -> Result<()> {
     check::same_device(op, &[beside, mask.operand("relu_mask")])?;
     check::dtype(op, mask.operand("relu_mask"), &[DType::I64], "i64")?;

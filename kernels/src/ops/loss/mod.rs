@@ -33,10 +33,10 @@ impl LossSums {
     /// Factor that turns a gradient divided by `expected_weight` into the gradient of the mean; 1 if `expected_weight` is 0, that is,
     /// if the gradient was divided by the sum of weights itself; 0 if the sum of weights is 0, as every gradient is then.
     pub fn mean_scale(&self, expected_weight: f64) -> f64 {
-        match expected_weight > 0.0 {
-            true if self.weight == 0.0 => 0.0,
-            true => expected_weight / self.weight,
-            false => 1.0,
+        if expected_weight > 0.0 {
+            if self.weight == 0.0 { 0.0 } else { expected_weight / self.weight }
+        } else {
+            1.0
         }
     }
 }

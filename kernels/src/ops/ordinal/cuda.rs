@@ -12,7 +12,8 @@ const KERNELS: Kernels = kernels!("ordinal");
 /// Same as `cpu::sum_and_gradient`; the caller checked the operands.
 pub(super) fn sum_and_gradient(
     gpu: &'static Gpu,
-    (logits, labels): (CudaSlice<'_>, CudaSlice<'_>),
+    logits: CudaSlice<'_>,
+    labels: CudaSlice<'_>,
     row_weights: Option<TensorRef<'_>>,
     scale: f64,
     mut d: Option<CudaSliceMut<'_>>,

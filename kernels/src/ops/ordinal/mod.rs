@@ -52,7 +52,8 @@ pub fn ordinal(
         let d_logits = d_logits.map(TensorMut::into_cuda).transpose()?;
         return cuda::sum_and_gradient(
             gpu,
-            (logits.cuda()?, labels.cuda()?),
+            logits.cuda()?,
+            labels.cuda()?,
             row_weights,
             scale,
             d_logits,

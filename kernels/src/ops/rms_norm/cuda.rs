@@ -46,9 +46,10 @@ pub(super) fn forward(
     if rows * cols == 0 {
         return Ok(());
     }
-    let kernel = match cols <= MAX_WARP_COLS {
-        true => kernel_name!(x.dtype(), "fwd_warp"),
-        false => kernel_name!(x.dtype(), "fwd_block"),
+    let kernel = if cols <= MAX_WARP_COLS {
+        kernel_name!(x.dtype(), "fwd_warp")
+    } else {
+        kernel_name!(x.dtype(), "fwd_block")
     };
     let launch = by_rows(Launch::new(gpu, &SOURCE, kernel)?, gpu, rows, cols);
     let launch = launch.read(x).read(gamma).arg(eps).write(y).write(rstd).arg(rows).arg(cols);
@@ -105,9 +106,10 @@ impl Backward<'_> {
         if rows == 0 {
             return Ok(());
         }
-        let kernel = match cols <= MAX_WARP_COLS {
-            true => kernel_name!(self.x.dtype(), "bwd_warp"),
-            false => kernel_name!(self.x.dtype(), "bwd_block"),
+        let kernel = if cols <= MAX_WARP_COLS {
+            kernel_name!(self.x.dtype(), "bwd_warp")
+        } else {
+            kernel_name!(self.x.dtype(), "bwd_block")
         };
         let launch = by_rows(Launch::new(gpu, &SOURCE, kernel)?, gpu, rows, cols);
         let launch =

@@ -10,7 +10,8 @@ pub(crate) static SOURCE: Source = Source::new("select_targets", include_str!("k
 /// Selects targets of a matrix of f32, `[weights.len(), n_targets]`; class indices i64, all other operands f32, all on this device.
 pub(super) fn select_targets(
     gpu: &'static Gpu,
-    (targets, n_targets): (CudaSlice<'_>, usize),
+    targets: CudaSlice<'_>,
+    n_targets: usize,
     TargetColumns { first, len, factor }: TargetColumns,
     row_weights: Option<CudaSlice<'_>>,
     selected: &mut CudaSliceMut<'_>,

@@ -65,16 +65,25 @@ pub fn select_targets(
     if let Some(gpu) = targets.gpu() {
         let row_weights = row_weights.map(TensorRef::cuda).transpose()?;
         let (mut selected, mut weights) = (selected.into_cuda()?, weights.into_cuda()?);
-        let matrix = (targets.cuda()?, n_targets);
-        return cuda::select_targets(gpu, matrix, columns, row_weights, &mut selected, &mut weights);
+        let targets = targets.cuda()?;
+        return cuda::select_targets(
+            gpu,
+            targets,
+            n_targets,
+            columns,
+            row_weights,
+            &mut selected,
+            &mut weights,
+        );
     }
     let targets = targets.as_slice::<f32>(OP, "targets")?;
     let row_weights = row_weights.map(|weights| weights.as_slice::<f32>(OP, "row_weights")).transpose()?;
     let rows = cpu::Rows { targets, n_targets, columns, row_weights };
     let weights = weights.into_slice::<f32>(OP, "weights")?;
-    match is_class {
-        true => rows.classes(selected.into_slice::<i64>(OP, "selected")?, weights),
-        false => rows.values(selected.into_slice::<f32>(OP, "selected")?, weights),
+    if is_class {
+        rows.classes(selected.into_slice::<i64>(OP, "selected")?, weights);
+    } else {
+        rows.values(selected.into_slice::<f32>(OP, "selected")?, weights);
     }
     Ok(())
 }
@@ -104,17 +113,19 @@ mod tests {
         let targets = tensor(&TARGETS, &[4, 4], device);
         let row_weights = row_weights.then(|| tensor(&[1.0f32, 2.0, 0.0, 4.0], &[4], device));
         let mut weights = tensor(&[-1.0f32; 4], &[4], device);
-        let mut selected = match is_class {
-            true => tensor(&[-1i64; 4], &[4], device),
-            false => tensor(&vec![-1.0f32; 4 * len], &[4, len], device),
+        let mut selected = if is_class {
+            tensor(&[-1i64; 4], &[4], device)
+        } else {
+            tensor(&vec![-1.0f32; 4 * len], &[4, len], device)
         };
         let columns = TargetColumns { first, len, factor: 0.25 };
         let row_weights = row_weights.as_ref().map(Tensor::view);
         select_targets(targets.view(), columns, row_weights, selected.view_mut(), weights.view_mut())
             .unwrap();
-        let selected = match is_class {
-            true => selected.to_vec::<i64>().unwrap().into_iter().map(|class| class as f64).collect(),
-            false => selected.to_vec::<f32>().unwrap().into_iter().map(f64::from).collect(),
+        let selected = if is_class {
+            selected.to_vec::<i64>().unwrap().into_iter().map(|class| class as f64).collect()
+        } else {
+            selected.to_vec::<f32>().unwrap().into_iter().map(f64::from).collect()
         };
         (selected, weights.to_vec::<f32>().unwrap())
     }

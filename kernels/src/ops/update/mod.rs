@@ -120,9 +120,10 @@ fn run<U: Update<N>, const N: usize>(
             *slice = named.next().expect("there are as many names as state tensors")?;
         }
         let w = target.into_slice(U::OP, target_name)?;
-        let g = match is_rounded {
-            true => cpu::Grads::Rounded(source.as_slice(U::OP, source_name)?),
-            false => cpu::Grads::Same(source.as_slice(U::OP, source_name)?),
+        let g = if is_rounded {
+            cpu::Grads::Rounded(source.as_slice(U::OP, source_name)?)
+        } else {
+            cpu::Grads::Same(source.as_slice(U::OP, source_name)?)
         };
         let average = average.map(|average| average.on_cpu::<T>(U::OP)).transpose()?;
         let Some(copy) = compute_weights else {

@@ -150,9 +150,10 @@ pub(crate) fn begin(touch: Touch, name: &'static str, stream: u64, time: u64) ->
         HOST_FUNCTIONS.load(SeqCst) > 0 || host.flights.iter().any(|f| !f.done && f.overlaps(touch));
     let mut snapshot = None;
     if touch.whole && !crowded {
-        match touch.write {
-            true => pages::fill(view, touch.len, super::POISON),
-            false => snapshot = Some(pages::bytes(view, touch.len).to_vec()),
+        if touch.write {
+            pages::fill(view, touch.len, super::POISON);
+        } else {
+            snapshot = Some(pages::bytes(view, touch.len).to_vec());
         }
     }
     host.ids += 1;

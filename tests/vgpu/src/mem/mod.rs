@@ -306,17 +306,19 @@ impl Memory {
 
     /// Lets kernels of `from` use plain memory of `to`.
     pub(crate) fn enable_peer(&mut self, from: usize, to: usize) -> Result<(), i32> {
-        match std::mem::replace(&mut self.peers[from][to], true) {
-            true => Err(PEER_ACCESS_ALREADY_ENABLED),
-            false => Ok(()),
+        if std::mem::replace(&mut self.peers[from][to], true) {
+            Err(PEER_ACCESS_ALREADY_ENABLED)
+        } else {
+            Ok(())
         }
     }
 
     /// Takes that back.
     pub(crate) fn disable_peer(&mut self, from: usize, to: usize) -> Result<(), i32> {
-        match std::mem::replace(&mut self.peers[from][to], false) {
-            true => Ok(()),
-            false => Err(PEER_ACCESS_NOT_ENABLED),
+        if std::mem::replace(&mut self.peers[from][to], false) {
+            Ok(())
+        } else {
+            Err(PEER_ACCESS_NOT_ENABLED)
         }
     }
 

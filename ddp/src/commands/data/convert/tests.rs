@@ -53,9 +53,12 @@ fn keys(path: &Path, task: &str, is_weighted: bool) -> Vec<(&'static str, String
         keys.extend(targets.split(' ').map(|target| ("target", target.to_owned())));
     }
     let is_npy = name.ends_with(".npy") || path.join("labels").exists();
-    let beside = |what: &str| match path.is_dir() {
-        true => text(&path.join(what)).to_owned(),
-        false => text(&path.with_extension(format!("{what}.npy"))).to_owned(),
+    let beside = |what: &str| {
+        if path.is_dir() {
+            text(&path.join(what)).to_owned()
+        } else {
+            text(&path.with_extension(format!("{what}.npy"))).to_owned()
+        }
     };
     if is_npy {
         keys.push(("labels", beside("labels")));

@@ -40,22 +40,17 @@ pub(super) fn sentinel_warnings(
         };
         let values = joined(&sentinels.iter().map(share).collect::<Vec<_>>());
         let (is, marks) = if sentinels.len() == 1 { ("is", "marks a") } else { ("are", "mark") };
-        let lines = match origin.arrays.is_empty() {
-            true => {
-                let marks: Vec<String> =
-                    sentinels.iter().map(|sentinel| sentinel.value.to_string()).collect();
-                let then = match origin.targets.contains(&index) {
-                    true => "`data.missing_target` = \"skip\"",
-                    false => "`data.missing` = \"mean\"",
-                };
-                format!("`data.missing_values` = {} and {then} read it so", list(&marks))
-            }
-            false => {
-                let value = sentinels[0].value;
-                format!(
-                    "in numpy, x[x == {value}] = numpy.nan says so, and `data.missing` = \"mean\" fills it"
-                )
-            }
+        let lines = if origin.arrays.is_empty() {
+            let marks: Vec<String> = sentinels.iter().map(|sentinel| sentinel.value.to_string()).collect();
+            let then = if origin.targets.contains(&index) {
+                "`data.missing_target` = \"skip\""
+            } else {
+                "`data.missing` = \"mean\""
+            };
+            format!("`data.missing_values` = {} and {then} read it so", list(&marks))
+        } else {
+            let value = sentinels[0].value;
+            format!("in numpy, x[x == {value}] = numpy.nan says so, and `data.missing` = \"mean\" fills it")
         };
         let message = format!(
             "{}: {values} {is} far outside the other values; if it {marks} missing value{}, {lines}",

@@ -131,9 +131,12 @@ const TARGET: &str = "the target";
 
 /// The fault of the config that is suggested for such a table.
 fn fault(kinds: &[usize], n_rows: usize, target: usize, delimiter: char, has_index: bool) -> Option<String> {
-    let quoted = |cell: String| match cell.contains([',', ';', '\t', '|', '"']) {
-        true => format!("\"{}\"", cell.replace('"', "\"\"")),
-        false => cell,
+    let quoted = |cell: String| {
+        if cell.contains([',', ';', '\t', '|', '"']) {
+            format!("\"{}\"", cell.replace('"', "\"\""))
+        } else {
+            cell
+        }
     };
     let line =
         |cells: Vec<String>| cells.into_iter().map(quoted).collect::<Vec<_>>().join(&delimiter.to_string());

@@ -262,11 +262,10 @@ impl Judge<'_> {
                 let listed = if words.is_empty() { String::new() } else { format!(", {}", words.join(", ")) };
                 let marks = self.marks_of_missing(index);
                 let kind = if marks.is_empty() { WarningKind::OddText } else { WarningKind::Marked };
-                let remedy = match marks.is_empty() {
-                    true => "correct them",
-                    false => {
-                        "if they mark missing values, `data.missing_values` lists them and `data.missing` fills them"
-                    }
+                let remedy = if marks.is_empty() {
+                    "correct them"
+                } else {
+                    "if they mark missing values, `data.missing_values` lists them and `data.missing` fills them"
                 };
                 self.about(all, kind, &[index], |name| {
                     format!(

@@ -34,9 +34,10 @@ impl NpyWriter {
         let mut array = |path: &Path, raw, shape: &[u64]| ArrayFile::new(path, raw, shape, staging);
         Ok(NpyWriter {
             features: array(&files.rows, layout.dtype, &layout.feature_shape(u64::MAX))?,
-            targets: match layout.targets.is_empty() {
-                true => None,
-                false => Some(array(&files.labels, layout.target_dtype, &layout.target_shape(u64::MAX))?),
+            targets: if layout.targets.is_empty() {
+                None
+            } else {
+                Some(array(&files.labels, layout.target_dtype, &layout.target_shape(u64::MAX))?)
             },
             weights: match layout.weight_dtype {
                 Some(raw) => Some(array(&files.weights, raw, &[u64::MAX])?),

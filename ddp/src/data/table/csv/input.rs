@@ -216,10 +216,7 @@ impl Input {
     #[inline]
     fn check_size(&self, line: u64, n_bytes: usize) -> io::Result<()> {
         let max_bytes = self.max_record_bytes;
-        match n_bytes > max_bytes {
-            true => Err(io::Error::other(RecordTooLarge { line, max_bytes })),
-            false => Ok(()),
-        }
+        if n_bytes > max_bytes { Err(io::Error::other(RecordTooLarge { line, max_bytes })) } else { Ok(()) }
     }
 
     fn skip_to_text(&mut self) -> io::Result<bool> {
@@ -288,9 +285,10 @@ mod tests {
         let mut input = Input::with_block(Box::new(text), 64).unwrap();
         input.max_record_bytes = 1000;
         loop {
-            let read = match by_lines {
-                true => input.next_line().map(|is_there| assert!(is_there)),
-                false => input.record().map(|record| assert!(record.is_some())),
+            let read = if by_lines {
+                input.next_line().map(|is_there| assert!(is_there))
+            } else {
+                input.record().map(|record| assert!(record.is_some()))
             };
             if by_lines && read.is_ok() {
                 let len = input.rest().iter().position(|byte| *byte == b'\n').unwrap() + 1;

@@ -76,10 +76,10 @@ impl CsvReader {
             let Err(problem) = cell::put(rows, row, *role, cell, &self.dialect.notation) else { continue };
             let problem = if *role == Role::Blank { CellProblem::unnamed(cell, name) } else { problem };
             if !rows.mark_bad(row) {
-                let (place, notation) = ((record.line, name.as_str()), &self.dialect.notation);
+                let (line, notation) = (record.line, &self.dialect.notation);
                 let cells = record.cells().zip(&self.plan.roles).zip(&self.plan.names);
                 let cells = cells.map(|((cell, role), name)| (name.as_str(), *role, cell));
-                return Err(error_of_cell(&self.path, place, problem, cells, notation).into());
+                return Err(error_of_cell(&self.path, line, name, problem, cells, notation).into());
             }
         }
         // Columns of folders follow those of the file.

@@ -35,7 +35,7 @@ fn reference(path: &Path, spec: &SourceSpec<'_>) -> Result<TableRows, String> {
             cell::put(&mut rows, row, *role, bytes, &dialect.notation).map_err(|problem| {
                 let cells = record.iter().zip(&plan.roles).zip(&plan.names);
                 let cells = cells.map(|((cell, role), name)| (name.as_str(), *role, cell));
-                error_of_cell(path, (line(), name), problem, cells, &dialect.notation).to_string()
+                error_of_cell(path, line(), name, problem, cells, &dialect.notation).to_string()
             })?;
         }
         let column = if plan.names.iter().any(|name| name == "label") { "label" } else { "" };

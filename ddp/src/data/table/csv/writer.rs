@@ -58,8 +58,9 @@ fn delimiter_of(path: &Path) -> char {
 
 /// A text as a cell; quoted if it holds a delimiter or a quote.
 pub(crate) fn quoted(text: &str, delimiter: char) -> String {
-    match text.contains(['"', delimiter, '\n', '\r']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text.to_owned(),
+    if text.contains(['"', delimiter, '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
     }
 }

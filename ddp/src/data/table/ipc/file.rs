@@ -28,9 +28,10 @@ pub(in crate::data::table) fn batches(path: &Path, columns: Option<Vec<usize>>) 
     file.rewind().map_err(unreadable)?;
     let file = BufReader::with_capacity(1 << 18, file);
     guarded(path, || {
-        Ok(match is_file {
-            true => Batches::File(FileReader::try_new(file, columns)?),
-            false => Batches::Stream(StreamReader::try_new(file, columns)?),
+        Ok(if is_file {
+            Batches::File(FileReader::try_new(file, columns)?)
+        } else {
+            Batches::Stream(StreamReader::try_new(file, columns)?)
         })
     })
 }

@@ -140,9 +140,10 @@ fn malformed(path: &Path, number: u64, line: &[u8], error: &serde_json::Error) -
         path: path.to_owned(),
         format: "JSON lines",
         reason: format!("line {number}, character {}: {reason}", error.column()),
-        hint: match is_infinity {
-            true => "Infinity is not JSON: write null for a missing value",
-            false => "each line is one object, such as {\"x\": 1.5, \"label\": 0}",
+        hint: if is_infinity {
+            "Infinity is not JSON: write null for a missing value"
+        } else {
+            "each line is one object, such as {\"x\": 1.5, \"label\": 0}"
         },
     }
 }

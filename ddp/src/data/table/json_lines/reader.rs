@@ -128,7 +128,7 @@ impl TableReader for JsonReader {
                     let Rows { path, cells, notation, .. } = &self.rows;
                     let roles = self.plan.roles.iter().zip(&self.plan.names).enumerate();
                     let row = roles.map(|(at, (role, name))| (name.as_str(), *role, cells.cell(at)));
-                    return Err(error_of_cell(path, (line, name), problem, row, notation).into());
+                    return Err(error_of_cell(path, line, name, problem, row, notation).into());
                 }
             }
             if is_bad {

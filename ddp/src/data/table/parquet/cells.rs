@@ -129,9 +129,10 @@ pub(super) fn remainders(array: &dyn Array, singles: &[f32]) -> Option<Vec<f64>>
         | DataType::Time32(_)
         | DataType::Time64(_)
         | DataType::Duration(_) => {
-            let remainder = |(row, &single): (usize, &f32)| match array.is_null(row) {
-                true => 0.0,
-                false => {
+            let remainder = |(row, &single): (usize, &f32)| {
+                if array.is_null(row) {
+                    0.0
+                } else {
                     // The difference of whole seconds is exact.
                     let (seconds, nanoseconds) = seconds_and_nanoseconds(array, row);
                     (f64::from(nanoseconds) / 1e9 - f64::from(single.fract()))
@@ -374,8 +375,5 @@ fn numbers<T: ArrowPrimitiveType>(
 fn text<T: std::fmt::Debug>(data_type: &DataType, value: T) -> String {
     let text = format!("{value:?}");
     // pandas stores integers with missing values as floats.
-    match data_type.is_floating() {
-        true => text.strip_suffix(".0").map_or(text.clone(), str::to_owned),
-        false => text,
-    }
+    if data_type.is_floating() { text.strip_suffix(".0").map_or(text.clone(), str::to_owned) } else { text }
 }

@@ -66,11 +66,9 @@ impl ParquetWriter {
 impl ColumnWriter for ParquetWriter {
     fn write(&mut self, rows: Chunk) -> Result<()> {
         let batch = self.batches.batch(rows);
-        let written =
-            self.writer.write(&batch).and_then(|()| match self.writer.memory_size() > WRITER_BYTES {
-                true => self.writer.flush(),
-                false => Ok(()),
-            });
+        let written = self.writer.write(&batch).and_then(|()| {
+            if self.writer.memory_size() > WRITER_BYTES { self.writer.flush() } else { Ok(()) }
+        });
         written.map_err(|error| failed(&self.path, error))
     }
 

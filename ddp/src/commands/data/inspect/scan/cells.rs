@@ -97,12 +97,14 @@ pub(super) fn scan(
             let of_folders = of_folders.iter().map(|(_, value)| value.as_bytes());
             for (column, cell) in record.cells().chain(of_folders).enumerate() {
                 let is_string = record.is_string(column) || are_texts.get(column).is_some_and(|is| *is);
-                let use_ = match targets.contains(&column) {
-                    false => Use::Feature,
-                    true if is_string => Use::StringTarget,
-                    true => Use::Target,
+                let use_ = if !targets.contains(&column) {
+                    Use::Feature
+                } else if is_string {
+                    Use::StringTarget
+                } else {
+                    Use::Target
                 };
-                cells.add(cell, &notation, place, (column, use_), &mut collector);
+                cells.add(cell, &notation, place, column, use_, &mut collector);
             }
             cells.places.push(place);
             n_rows += 1;
@@ -151,7 +153,8 @@ impl Cells {
         cell: &[u8],
         notation: &Notation,
         place: Place,
-        (column, use_): (usize, Use),
+        column: usize,
+        use_: Use,
         collector: &mut Collector,
     ) {
         let text = String::from_utf8_lossy(cell);

@@ -42,15 +42,16 @@ pub(super) fn warning(
     let metric = if is_weighted { EvalMetric::BalancedAccuracy } else { EvalMetric::Accuracy };
     let Some(value) = metrics.get(metric) else { return Ok(None) };
     let counts = class_counts(rows)?;
-    let (baseline, of) = match is_weighted {
-        true => (
+    let (baseline, of) = if is_weighted {
+        (
             1.0 / counts.iter().filter(|count| **count > 0).count().max(1) as f64,
             "that of predicting a single class",
-        ),
-        false => (
+        )
+    } else {
+        (
             counts.into_iter().max().unwrap_or(0) as f64 / rows.len().max(1) as f64,
             "the share of the most frequent class of the evaluation rows",
-        ),
+        )
     };
     // The metrics are quotients of counts.
     Ok((value < baseline - 1e-9)

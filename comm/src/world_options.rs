@@ -1,0 +1,24 @@
+//! Options of the world.
+
+use std::time::Duration;
+
+/// Options of [`World::init_with`](crate::World::init_with).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorldOptions {
+    /// Whether ranks of one host exchange data through shared memory, where possible. Otherwise they send it by MPI, as ranks
+    /// of several hosts do.
+    pub shared_memory: bool,
+    /// Time for which a rank waits in shared memory for another one before its collective fails. `None`: without limit, since a
+    /// rank may legitimately be busy for minutes, and one that dies ends the job.
+    pub timeout: Option<Duration>,
+    /// Name and version of the program. Ranks with another one are refused before they exchange anything else; without MPI it is
+    /// not used.
+    pub program: &'static str,
+}
+
+impl Default for WorldOptions {
+    fn default() -> Self {
+        let program = concat!("ddp-comm ", env!("CARGO_PKG_VERSION"));
+        WorldOptions { shared_memory: true, timeout: None, program }
+    }
+}
