@@ -139,15 +139,16 @@ impl Report {
     pub(crate) fn new(config: &Config, data: &Loaded, world_size: usize, device: Device) -> Result<Self> {
         let spec = setup::model_spec(config, data);
         data::check_n_rows(&*data.train, world_size)?;
-        let cuts = BatchPartition::of_rank(config, Rank(0), world_size, data, None)?;
-        setup::schedule(config, data.train.len(), cuts.global_rows)?;
-        setup::trainer_options(config, &cuts, GraphMode::default()).check(device, config.optimizer.kind)?;
-        let global_rows = cuts.global_rows.min(data.train.len());
+        let partition = BatchPartition::of_rank(config, Rank(0), world_size, data, None)?;
+        setup::schedule(config, data.train.len(), partition.global_rows)?;
+        setup::trainer_options(config, &partition, GraphMode::default())
+            .check(device, config.optimizer.kind)?;
+        let global_rows = partition.global_rows.min(data.train.len());
         let plan = RankPlan {
             config,
             data,
             spec: &spec,
-            cuts,
+            partition,
             zero: config.comm.zero,
             device,
             keeps_rows_on_device: keeps_rows_on_device(config, data, device)?,
@@ -172,7 +173,7 @@ impl Report {
             world_size,
             zero: config.comm.zero.number(),
             global_rows,
-            max_pass_rows: cuts.max_rows,
+            max_pass_rows: partition.max_rows,
             layers: model::layers::of_spec(&spec).iter().map(|layer| layer.describe()).collect(),
             parameters: parameters.collect(),
             n_parameters: params.n_params(),
