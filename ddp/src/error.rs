@@ -170,7 +170,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// `--metrics` names a metric that evaluations do not give.
-    #[error("--metrics: `{}` is no metric here, expected names of: {}\nhint: {}", .0.name, .0.expected, .0.hint)]
+    #[error("--metrics: `{}` is not a metric here, expected names of: {}\nhint: {}", .0.name, .0.expected, .0.hint)]
     UnknownMetric(Box<UnknownMetric>),
     /// `--importance` with another number of metrics than one, or with a table.
     #[error(

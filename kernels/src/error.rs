@@ -72,9 +72,9 @@ pub enum KernelError {
         fix: Box<str>,
     },
 
-    /// A scalar that is no value of the dtype of the tensor next to it.
+    /// A scalar that is not a value of the dtype of the tensor next to it.
     #[error(
-        "{op}: the scalar {scalar} is no value of {operand}; nothing is cast implicitly\n\
+        "{op}: the scalar {scalar} is not a value of {operand}; nothing is cast implicitly\n\
          hint: cast the tensor first: {}.to_dtype(f32)", operand.name
     )]
     Scalar {

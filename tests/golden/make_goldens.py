@@ -241,7 +241,7 @@ SCHEDULES = [
     ("wsd_warm", 0.01, 30, {"kind": "wsd", "warmup_fraction": 0.1, "decay_steps": 10, "final_fraction": 0.05},
      {"warmup": 3, "decay": 10, "end": 0.05}),
     ("one_cycle", 0.01, 50, {"kind": "one_cycle"}, {"warmup": 15, "start": 0.04, "end": 4e-6}),
-    # A rise that is no whole number of steps.
+    # A rise that is not a whole number of steps.
     ("one_cycle_other", 0.5, 33, {"kind": "one_cycle", "warmup_fraction": 0.25, "warmup_start": 0.1, "final_fraction": 0.01},
      {"warmup": 8.25, "start": 0.1, "end": 0.01}),
 ]

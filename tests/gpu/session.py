@@ -77,7 +77,7 @@ class Part:
         try:
             return [json.loads(line) for line in outcome.stdout.splitlines() if line.startswith("{")]
         except ValueError as error:
-            self.check(label, False, f"its output is no JSON: {error}")
+            self.check(label, False, f"its output is not JSON: {error}")
             return None
 
 
@@ -112,7 +112,7 @@ class Session:
     def part(self, plan):
         """Runs one part, whatever becomes of it, and writes the report so far.
 
-        A part that runs out of its time, or for which none is left, is "not reached", which is no failure: what it found counts.
+        A part that runs out of its time, or for which none is left, is "not reached", which is not a failure: what it found counts.
         """
         name = plan.name
         if self.options.only and not any(word in name for word in self.options.only):

@@ -202,7 +202,7 @@ fn value_of<'a>(word: &str, args: &'a [OsString]) -> Option<&'a str> {
     }
 }
 
-/// A tip for a word that is no flag.
+/// A tip for a word that is not a flag.
 fn positional_tip(word: &str, command: &Command, args: &[OsString]) -> Option<String> {
     if word.starts_with('-') {
         return None;
@@ -221,7 +221,7 @@ fn positional_tip(word: &str, command: &Command, args: &[OsString]) -> Option<St
     (!named.is_empty()).then(|| format!("files are named by flags: '{}'", named.join(" ")))
 }
 
-/// A tip for a word that is no subcommand.
+/// A tip for a word that is not a subcommand.
 fn subcommand_tip(word: &str, program: &Command) -> Option<String> {
     let known = COMMANDS.iter().find(|(name, _)| *name == word).map(|(_, known)| (*known).to_owned());
     let below = program.get_subcommands().find_map(|outer| {

@@ -117,7 +117,7 @@ pub enum ConfigError {
         /// The file.
         path: PathBuf,
     },
-    /// A `--set` argument that is no assignment.
+    /// A `--set` argument that is not an assignment.
     #[error("`--set {arg}`: expected SECTION.KEY=VALUE\nhint: for example `--set optimizer.lr=0.001`")]
     BadSet {
         /// The argument as given.

@@ -312,7 +312,7 @@ fn read_layer(kind: &str, table: &Table<'_>, place: &str) -> Result<LayerConfig>
     })
 }
 
-/// Embeddings of categories are no layer of the list, for they take columns of their own.
+/// Embeddings of categories are not a layer of the list, for they take columns of their own.
 fn embedding_hint(mut error: ConfigError, kind: &Setting) -> ConfigError {
     if let ConfigError::BadValue { hint, .. } = &mut error
         && kind.value.as_str() == Some("embedding")

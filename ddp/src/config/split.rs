@@ -8,7 +8,7 @@ use super::nested::Place;
 use super::setting::Setting;
 use super::value::ConfigValue as _;
 
-/// Rows to evaluate on, taken out of the training rows by the values of a column, which is no feature.
+/// Rows to evaluate on, taken out of the training rows by the values of a column, which is not a feature.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Split {
     /// By the values of a column.

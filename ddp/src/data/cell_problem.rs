@@ -150,7 +150,7 @@ pub enum CellProblem {
         /// Most labels.
         limit: usize,
     },
-    /// A label that is no class.
+    /// A label that is not a class.
     #[error(
         "label \"{label}\" is none of the {n_classes} classes of the training rows: {classes}\n\
          hint: correct the label, or leave out such evaluation rows with `data.unknown_label` = \"skip\""
@@ -267,7 +267,7 @@ impl CellProblem {
         }
     }
 
-    /// Whether a label is no class of the training rows.
+    /// Whether a label is not a class of the training rows.
     pub(super) fn is_unknown_label(&self) -> bool {
         matches!(self, Self::LabelUnknown { .. } | Self::LabelOutOfRange { .. } | Self::LabelNegative { .. })
     }
@@ -277,7 +277,7 @@ impl CellProblem {
         CellProblem::Unnamed { text: String::from_utf8_lossy(cell).trim().to_owned(), name: name.to_owned() }
     }
 
-    /// The problem of a label that is no class.
+    /// The problem of a label that is not a class.
     pub(crate) fn unknown_label(label: &Label, vocabulary: &LabelVocabulary) -> Self {
         match label {
             Label::Integer(label) if vocabulary.is_numbers() && *label < 0 => {

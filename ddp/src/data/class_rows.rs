@@ -66,7 +66,7 @@ fn counts_of(dataset: &dyn Dataset, rows: Range<usize>) -> Result<Vec<i64>> {
     Ok(counts)
 }
 
-/// The rows without those whose label is no class, and the number of those.
+/// The rows without those whose label is not a class, and the number of those.
 ///
 /// # Errors
 /// [`TargetError::NoKnownLabels`] if no row is left.

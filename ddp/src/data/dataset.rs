@@ -65,7 +65,7 @@ pub trait Dataset: fmt::Debug + Send + Sync {
     }
 
     /// Writes the class indices of consecutive rows to `out`, one per row, without the features where that saves time. -1 marks a
-    /// label that is no class, in datasets that leave such rows out.
+    /// label that is not a class, in datasets that leave such rows out.
     ///
     /// # Errors
     /// Errors of reading the rows.

@@ -43,7 +43,7 @@ pub enum DataError {
     /// A fault of targets or labels.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// Tensors of a program that are no rows.
+    /// Tensors of a program that are not rows.
     #[error(transparent)]
     TensorRows(#[from] TensorRowsError),
     /// A setting that contradicts the preprocessing that comes with the weights.
@@ -519,7 +519,7 @@ impl DataError {
 }
 
 impl DataError {
-    /// Whether a label is no class of the training rows.
+    /// Whether a label is not a class of the training rows.
     pub(crate) fn is_unknown_label(&self) -> bool {
         match self {
             Self::Target(error) => error.is_unknown_label(),

@@ -222,7 +222,7 @@ fn utf_16_without_mark(begin: &[u8]) -> Option<Foreign> {
     (odd().all(is_text) && even().all(|byte| *byte == 0)).then_some(UTF_16_BE)
 }
 
-/// The format of a zip archive that is no npz, by its first entry.
+/// The format of a zip archive that is not an npz, by its first entry.
 fn of_zip(begin: &[u8]) -> Foreign {
     let name = String::from_utf8_lossy(begin.get(30..).unwrap_or_default());
     match &*name {

@@ -29,7 +29,7 @@ pub enum TargetError {
         /// Names of the targets.
         targets: String,
     },
-    /// A head whose target is no column of the table.
+    /// A head whose target is not a column of the table.
     #[error(
         "`{source_name}`: no column \"{column}\", which is a target of `heads`\nhint: name the target columns of each head by `target`"
     )]
@@ -58,9 +58,9 @@ pub enum TargetError {
         /// The target.
         column: String,
     },
-    /// Heads on rows that are no table.
+    /// Heads on rows that are not a table.
     #[error(
-        "`{source_name}` is no table: `heads` name its columns\nhint: write the rows to CSV, Parquet or another table, or leave out `heads`"
+        "`{source_name}` is not a table: `heads` name its columns\nhint: write the rows to CSV, Parquet or another table, or leave out `heads`"
     )]
     HeadsWithoutTable {
         /// The rows.
@@ -117,7 +117,7 @@ pub enum TargetError {
         /// Number of rows.
         n_rows: usize,
     },
-    /// A label that is no class.
+    /// A label that is not a class.
     #[error(
         "{place}: label \"{label}\" is none of the {n_classes} classes of the training rows: {classes}\nhint: correct the label, or leave out such evaluation rows with `data.unknown_label` = \"skip\""
     )]
@@ -139,7 +139,7 @@ pub enum TargetError {
         /// The fault.
         problem: CellProblem,
     },
-    /// Labels that are no number and not text.
+    /// Labels that are neither numbers nor text.
     #[error("{place}: the label is missing\nhint: fill in the label, or remove rows without one")]
     LabelMissing {
         /// File and row.
@@ -257,7 +257,7 @@ pub enum TargetError {
 }
 
 impl TargetError {
-    /// Whether a label is no class of the training rows.
+    /// Whether a label is not a class of the training rows.
     pub(crate) fn is_unknown_label(&self) -> bool {
         match self {
             Self::LabelUnknown { .. } | Self::LabelOutOfRange { .. } | Self::LabelNegative { .. } => true,
@@ -266,7 +266,7 @@ impl TargetError {
         }
     }
 
-    /// The error for a label that is no class.
+    /// The error for a label that is not a class.
     pub(crate) fn unknown_label(place: String, label: &Label, vocabulary: &LabelVocabulary) -> Self {
         match label {
             Label::Integer(label) if vocabulary.is_numbers() && *label < 0 => {

@@ -2,7 +2,7 @@
 
 use ddp_kernels::{DType, Shape};
 
-/// Tensors that are no rows with targets.
+/// Tensors that are not rows with targets.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorRowsError {

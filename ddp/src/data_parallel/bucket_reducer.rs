@@ -18,7 +18,7 @@ pub enum Reduction {
 }
 
 impl Reduction {
-    /// Starts to reduce a bucket that ends with `tail_len` elements that are no gradients; their squares count for no norm.
+    /// Starts to reduce a bucket that ends with `tail_len` elements that are not gradients; their squares count for no norm.
     fn start<'env>(self, scope: &mut Scope<'env>, bucket: TensorMut<'env>, tail_len: usize) -> Result<()> {
         match self {
             Reduction::ToAll => {

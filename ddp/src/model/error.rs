@@ -20,7 +20,7 @@ pub enum ModelError {
     /// The file can't be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The file is no model file.
+    /// The file is not a model file.
     #[error("model file `{}` can't be used: {reason}\nhint: expected the model.safetensors of a run, or one with the same names and shapes", path.display())]
     ModelFile {
         /// The file.

@@ -80,7 +80,7 @@ pub enum PredictError {
         path: PathBuf,
     },
     /// Rows in memory have the wrong width.
-    #[error("expected rows of {expected} features, got {got} values, which is no multiple of it")]
+    #[error("expected rows of {expected} features, got {got} values, which is not a multiple of it")]
     RowWidth {
         /// Features of a row.
         expected: usize,

@@ -91,7 +91,7 @@ pub enum TrainError {
         step: u64,
         /// Its mean loss.
         loss: f64,
-        /// Largest loss that is no spike.
+        /// Largest loss that is not a spike.
         limit: f64,
     },
     /// The run ends although its policy for such steps would continue.

@@ -66,7 +66,7 @@ pub struct Evaluations<'a> {
     metric_sets: [MetricSet; 2],
     /// Step and metrics of the last evaluation.
     evaluated: Option<(u64, MetricSet)>,
-    /// Whether a metric that is no number was reported.
+    /// Whether a metric that is not a number was reported.
     warned_not_finite: bool,
 }
 

@@ -159,7 +159,7 @@ impl GpuStep {
 
     /// Whether this is the first step of its shape, so that its matmuls have yet to be chosen.
     pub(crate) fn is_first_of(&mut self, shape: StepShape) -> bool {
-        // Scales are no part of the matmuls.
+        // Scales are not part of the matmuls.
         self.chosen.insert(StepShape { loss_scale: None, has_norm: false, ..shape })
     }
 

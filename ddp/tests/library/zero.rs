@@ -356,7 +356,7 @@ fn gpus_that_gather_weights_in_short_formats_train_to_the_bits_of_a_gather_in_f3
     }
 }
 
-/// Weights of which a rank has shards alone are no weights of a model.
+/// Weights of which a rank has shards alone are not the weights of a model.
 #[test]
 fn gpus_read_no_weights_before_they_are_gathered() {
     let Some(_gpus) = gpus(2) else { return };

@@ -100,7 +100,7 @@ fn check_calls_of_a_step(n_gpus: usize, graph: &str, replays: bool) {
             "--set",
             "data.eval=none",
             "--set",
-            // Saving is no part of a step.
+            // Saving is not part of a step.
             "checkpoint.every_epochs=0",
             "--set",
             "log.every_steps=1000",

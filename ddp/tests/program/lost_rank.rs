@@ -30,7 +30,7 @@ fn nccl_service() -> String {
             let mut lines = BufReader::new(&stream);
             for answer in ["SERVER PROTOCOL 2", "OK", NCCL_REPORT] {
                 let mut line = String::new();
-                // A client that is ended meanwhile is no failure of the test.
+                // A client that is ended meanwhile is not a failure of the test.
                 let _ = lines.read_line(&mut line);
                 let _ = writeln!(&stream, "{answer}");
             }

@@ -36,7 +36,7 @@ pub(crate) fn report(what: &str) {
     }
 }
 
-/// Tells of something that is no mistake.
+/// Tells of something that is not a mistake.
 pub(crate) fn note(what: &str) {
     say(&format!("note: {what}"));
 }

@@ -10,7 +10,7 @@ use crate::report::visible::{is_invisible, visible};
 /// Most classes that the data alone may imply; a model has an output per class.
 pub const MAX_CLASSES: usize = 65_536;
 
-/// Marks an integer of the table that is no label.
+/// Marks an integer of the table that is not a label.
 const NONE: u32 = u32::MAX;
 /// Largest table per integer label, and its smallest limit.
 const TABLE_PER_LABEL: usize = 16;
@@ -201,7 +201,7 @@ impl LabelVocabulary {
         self.listed_text(text).or_else(place).map(|place| self.class_at(place))
     }
 
-    /// The place of a text that is no label itself, but spells a number or a truth value.
+    /// The place of a text that is not a label itself, but spells a number or a truth value.
     fn place_of_other(&self, text: &str) -> Option<usize> {
         match integer(text) {
             // `007` is not the text `7`.

@@ -20,13 +20,13 @@ pub(crate) struct LabelColumn {
     spellings: Box<Texts>,
     /// Whether texts stay as they are spelled, also those that are integers.
     are_texts: bool,
-    /// The first number with a fraction, which is no label unless another row holds text.
+    /// The first number with a fraction, which is not a label unless another row holds text.
     fraction: Option<Fraction>,
 }
 
 #[derive(Debug)]
 enum Cells {
-    /// Class indices; -1 for a label that is no class, if such rows are left out.
+    /// Class indices; -1 for a label that is not a class, if such rows are left out.
     Known {
         classes: Vec<i64>,
         vocabulary: Arc<LabelVocabulary>,
@@ -422,7 +422,7 @@ impl LabelCell<'_> {
     }
 }
 
-/// The problem of a label that is no class.
+/// The problem of a label that is not a class.
 fn unknown(cell: &LabelCell<'_>, vocabulary: &LabelVocabulary) -> CellProblem {
     match cell {
         LabelCell::Integer(number) => CellProblem::unknown_label(&Label::Integer(*number), vocabulary),

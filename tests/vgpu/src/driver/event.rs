@@ -34,7 +34,7 @@ const DISABLE_TIMING: c_uint = 2;
 pub(crate) fn wait(stream: &Arc<Stream>, event: usize) -> Result<(), i32> {
     let state = lock(&EVENTS.get(event)?.state).clone();
     match state {
-        // Waiting for an event that was never recorded is no wait at all.
+        // Waiting for an event that was never recorded does not wait.
         State::Fresh => Ok(()),
         State::Recorded(flag) => {
             capture::wait_for_uncaptured(stream)?;

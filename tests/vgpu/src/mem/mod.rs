@@ -160,7 +160,7 @@ impl Memory {
     /// Ends an allocation.
     ///
     /// # Errors
-    /// Describes the fault: `p` is no allocation (any more), or something wrote behind its end.
+    /// Describes the fault: `p` is not an allocation (any more), or something wrote behind its end.
     pub(crate) fn free(&mut self, p: u64) -> Result<(), String> {
         let Some(mut a) = self.live.remove(&p) else {
             return Err(format!("free of {}", self.describe(p)));
@@ -301,7 +301,7 @@ impl Memory {
         };
         near(&self.live, "allocation")
             .or_else(|| near(&self.dead, "FREED allocation"))
-            .unwrap_or_else(|| format!("{p:#x}, which is no allocation"))
+            .unwrap_or_else(|| format!("{p:#x}, which is not an allocation"))
     }
 
     /// Lets kernels of `from` use plain memory of `to`.

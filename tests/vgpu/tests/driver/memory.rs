@@ -246,7 +246,7 @@ fn a_kernel_is_refused_memory_that_is_not_mapped() {
         let pageable = [0f32; 8];
         fill(&gpu, pageable.as_ptr() as u64, 1.0, 8).unwrap_err();
     };
-    run!(["-n", "1"], client).found("is no device address, nor pinned host memory");
+    run!(["-n", "1"], client).found("is not a device address or pinned host memory");
 }
 
 #[test]
