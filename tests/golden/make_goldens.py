@@ -4,7 +4,7 @@
   python tests/golden/make_goldens.py
 
 Made with torch 2.15.0 (pip), numpy and safetensors; seed 20260. Both are written into every
-output. README.md tells the layout. The Rust tests read the outputs and need no Python.
+output. README.md describes the layout. The Rust tests read the outputs and need no Python.
 """
 import copy
 import fnmatch
@@ -301,7 +301,7 @@ class Net(torch.nn.Module):
 
 
 def param_groups(net, optimizer):
-    """PyTorch's groups for ours: one a parameter; of the groups that match its name the first one counts."""
+    """PyTorch's groups for ours: one per parameter; of the groups that match its name the first one counts."""
     made = []
     for name, p in net.named_parameters():
         group = next((g for g in optimizer.get("groups", []) if fnmatch.fnmatchcase(name, g["match"])), {})

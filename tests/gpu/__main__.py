@@ -142,7 +142,7 @@ def main():
     out = os.path.abspath(opt.out) if opt.out else None
     opt.out = out
     os.chdir(ROOT)
-    # Kernels are compiled once a run, and where that goes is known to be private.
+    # Kernels are compiled once per run, and where that goes is known to be private.
     packed_kernels(work)
     os.environ.setdefault("DDP_TRAIN_CACHE", os.path.join(work, "cache"))
     session = None

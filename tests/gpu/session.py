@@ -25,7 +25,7 @@ def finite(value):
 
 
 class OutOfTime(Exception):
-    """The part has no time left; what it found so far stands."""
+    """The part has no time left; what it found so far counts."""
 
 
 class Skipped(Exception):
@@ -69,7 +69,7 @@ class Part:
         return outcome
 
     def json_lines(self, label, words, limit_s=60.0, env=None):
-        """The objects that a program prints, one a line; None, and a failed check of that name, if it fails."""
+        """The objects that a program prints, one per line; None, and a failed check of that name, if it fails."""
         outcome = self.run(words, limit_s, env)
         if not outcome.ok:
             self.check(label, False, outcome.tail(600))

@@ -380,7 +380,7 @@ impl Group {
         Ok(())
     }
 
-    /// Whether a failure has ended the group, so that no further collective can succeed; NCCL's alone can tell.
+    /// Whether a failure has ended the group, so that no further collective can succeed; only NCCL's can report it.
     pub fn is_broken(&self) -> bool {
         matches!(self, Group::Nccl(group) if group.is_broken())
     }

@@ -1,5 +1,5 @@
 //! Tips for words that the command line does not know: a flag of another program, a config key written as a flag, a subcommand that
-//! stands below another.
+//! belongs to another.
 
 use std::ffi::OsString;
 
@@ -214,7 +214,7 @@ fn positional_tip(word: &str, command: &Command, args: &[OsString]) -> Option<St
         return Some(format!("several values are separated by commas: '{flag} A,B'"));
     }
     if command.get_name() == "launch" {
-        return Some(format!("the arguments of the run stand after '--': '-- {word}'"));
+        return Some(format!("the arguments of the run go after '--': '-- {word}'"));
     }
     let named = ["checkpoint", "data"].into_iter().filter(|flag| has_flag(command, flag));
     let named = Vec::from_iter(named.map(|flag| format!("--{flag} PATH")));

@@ -192,7 +192,7 @@ pub(super) const KEYS: &[Key] = &[
     count("data.loader_memory_mib", 1, 1 << 30)
         .help("Host memory for a rank's rows, in MiB")
         .default("1024")
-        .hint("1024 is 1 GiB a rank")
+        .hint("1024 is 1 GiB per rank")
         .may_change(),
 ];
 

@@ -23,7 +23,7 @@ pub(super) fn file(table: KeyTable, path: &Path) -> Result<Vec<Setting>> {
     document(table, &text_of(path)?, path)
 }
 
-/// Reads the settings of a TOML text; `path` is where messages say that it stands.
+/// Reads the settings of a TOML text; `path` is its origin in messages.
 pub(super) fn document(table: KeyTable, text: &str, path: &Path) -> Result<Vec<Setting>> {
     let syntax = |message: &str, offset: usize| ConfigError::Syntax {
         at: Box::new(Origin::in_file(path, text, offset)),

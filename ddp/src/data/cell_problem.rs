@@ -31,7 +31,7 @@ pub enum CellProblem {
     },
     /// A number with a mark of thousands, or of a fraction of three digits.
     #[error(
-        "\"{text}\" may be {} or {}: the marks of the first rows don't tell\n\
+        "\"{text}\" may be {} or {}: the first rows are ambiguous\n\
          hint: set `data.decimal` to the mark before the fraction, \".\" or \",\"",
         text.replace([',', '.'], ""), text.replacen(',', ".", 1)
     )]

@@ -197,7 +197,7 @@ fn is_libsvm(text: &[u8]) -> bool {
         return false;
     }
     let mut pairs: Vec<&str> = words.collect();
-    // The line may go on behind the bytes that were read.
+    // The line may continue after the bytes that were read.
     if !is_whole && pairs.len() > 1 {
         pairs.pop();
     }

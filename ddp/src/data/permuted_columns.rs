@@ -107,7 +107,7 @@ fn byte_range(columns: &Range<usize>, dtype: DType) -> Range<usize> {
     columns.start * dtype.size_bytes()..columns.end * dtype.size_bytes()
 }
 
-/// `dataset` in which `values` stand in a permuted order: row `i` has those of row `permutation(i)`. Missing values and
+/// `dataset` in which `values` are in a permuted order: row `i` has those of row `permutation(i)`. Missing values and
 /// categories travel with their column; targets, weights and the other columns stay.
 pub fn permuted_columns(
     dataset: Arc<dyn Dataset>,

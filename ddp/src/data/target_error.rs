@@ -207,7 +207,7 @@ pub enum TargetError {
     },
     /// A label that `data.class_order` does not list, or lists twice in two spellings.
     #[error(
-        "`{source_name}`: label \"{label}\" must stand once in `data.class_order`, which lists {order}\nhint: list each label of the training rows once, the lowest first"
+        "`{source_name}`: label \"{label}\" must appear once in `data.class_order`, which lists {order}\nhint: list each label of the training rows once, the lowest first"
     )]
     LabelNotInOrder {
         /// The data.

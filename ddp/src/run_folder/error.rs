@@ -47,7 +47,7 @@ pub enum FolderError {
     /// The data changed since the checkpoint was written.
     #[error(
         "checkpoint `{}` was trained on other data:\n  {differences}\n\
-         hint: restore the data, or name the run's data with `--set data.train=PATH`; to go on training on changed data, start a \
+         hint: restore the data, or name the run's data with `--set data.train=PATH`; to continue on changed data, start a \
          new run with --init-from and the model.safetensors of this one",
         path.display()
     )]

@@ -102,7 +102,7 @@ pub enum TrainError {
         /// The step's error.
         error: Box<TrainError>,
     },
-    /// The ranks hold different bits of what they must hold alike.
+    /// The replicas of the ranks differ.
     #[error(
         "the ranks' replicas differ after step {step}:\n  {differences}\n\
          hint: a rank's memory or device is at fault, or the program: check the host of the ranks that differ, and resume from a \

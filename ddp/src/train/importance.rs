@@ -1,4 +1,4 @@
-//! Permutation importance: how much worse a model becomes when a column tells nothing about its row.
+//! Permutation importance: how much worse a model becomes when a column holds no information about its row.
 //!
 //! A column's values are permuted over the evaluation rows, as they are before missing values, categories and normalisation, and
 //! the model is evaluated again. Source: L. Breiman, "Random Forests", 2001; scikit-learn's `permutation_importance`.

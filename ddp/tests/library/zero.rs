@@ -100,7 +100,7 @@ fn the_second_stage_depends_on_no_bucket() {
     }
 }
 
-/// In all ways of dividing the state: what ranks store of it is all of it, and a run that goes on from there is the same run.
+/// In all ways of dividing the state: what ranks store of it is all of it, and a run that resumes from there is the same run.
 #[test]
 fn state_is_stored_and_restored_piece_by_piece() {
     for world_size in [1, 3] {

@@ -323,7 +323,7 @@ impl Setup {
         Trainer::new(world, model, loss, optimizer, options).unwrap()
     }
 
-    /// A new trainer that goes on where `old` stands, by way of what the ranks store of its state.
+    /// A new trainer that continues from the state of `old`, by way of what the ranks store of its state.
     pub fn restart<'w>(&self, world: &'w World, old: &Trainer<'w>) -> Trainer<'w> {
         let mut new = self.trainer(world, old.model().device());
         new.set_weights(old.model().weights().view()).unwrap();

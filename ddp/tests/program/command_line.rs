@@ -7,7 +7,7 @@ use crate::common::{
     DDP_TRAIN, Outcome, mpirun, run, run_line, run_line_ok, run_ok, single, start, temp_dir, write,
 };
 
-/// The last line of stderr that names the command to go on with, without the words around it.
+/// The last line of stderr that names the command that continues, without the words around it.
 #[track_caller]
 fn hinted_command(outcome: &Outcome) -> String {
     assert_eq!(outcome.status.code(), Some(85), "{outcome:?}");

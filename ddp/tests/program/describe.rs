@@ -73,7 +73,7 @@ fn check(what: &str, config: &Config, world_size: usize) {
     for (rank, [account, plan]) in compared.into_iter().enumerate() {
         for ((of, account), plan) in MemoryUse::ALL.into_iter().zip(account).zip(plan) {
             let of = of.name();
-            // Means and deviations for normalisation, 8 bytes a feature, and where the tables of embeddings are.
+            // Means and deviations for normalisation, 8 bytes per feature, and where the tables of embeddings are.
             let slack = if of == "other" { 1024 } else { 0 };
             assert!(
                 account.abs_diff(plan) <= plan / 20 + slack,

@@ -530,7 +530,7 @@ fn errors_of_a_new_machine_are_told_with_a_way_out() {
 }
 
 /// A capture that fails on one rank, in NCCL or at its end, before the first step or later, or the communicator of the trial that
-/// can't be joined or left: all ranks go on without graphs, come to the same, and say why.
+/// can't be joined or left: all ranks continue without graphs, come to the same, and say why.
 #[test]
 fn a_failed_capture_on_one_rank_turns_graphs_off_on_all() {
     let folder = temp_dir();

@@ -456,7 +456,7 @@ impl NcclGroup {
     pub(crate) fn close(self) -> Result<()> {
         let closed = self.comm.close();
         if let Some(error) = closed.as_ref().err().filter(|error| error.is_beyond_abort()) {
-            // A thread is still in NCCL: it must not go on while `main` returns.
+            // A thread is still in NCCL: it must not continue while `main` returns.
             self.end_job(error);
         }
         closed

@@ -93,7 +93,7 @@ impl LabelVocabulary {
     /// The vocabulary of these labels, whose class indices follow this order.
     ///
     /// # Errors
-    /// The first label that stands twice.
+    /// The first label that appears twice.
     pub fn in_order(labels: Vec<Label>) -> Result<Self, Label> {
         let mut vocabulary = Self::new(labels.iter().cloned());
         let mut classes = vec![NONE; vocabulary.len()];
@@ -301,7 +301,7 @@ impl LabelVocabulary {
     /// The fault, for anything but an array of distinct labels.
     pub fn from_json(text: &str) -> Result<Self, String> {
         let labels: Vec<Label> = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        Self::in_order(labels).map_err(|twice| format!("the label \"{twice}\" stands twice"))
+        Self::in_order(labels).map_err(|twice| format!("the label \"{twice}\" appears twice"))
     }
 
     /// The labels in one line, the middle ones left out if there are many.

@@ -405,7 +405,7 @@ fn gpu_of(device: Device) -> Result<Option<&'static Gpu>, KernelError> {
     }
 }
 
-/// Bytes of the host's memory in which up to so many rows a batch wait for their steps, without those that a dataset keeps.
+/// Bytes of the host's memory in which up to so many rows per batch wait for their steps, without those that a dataset keeps.
 ///
 /// - `is_on_gpu`: whether all rows are on the GPU, so that only their numbers wait, shuffled in blocks
 pub fn host_buffer_bytes(

@@ -41,7 +41,7 @@ enum Cells {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Fraction {
     pub(crate) value: f64,
-    /// File and line, once the reader has told it.
+    /// File and line, once the reader has reported it.
     pub(crate) place: Option<String>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) enum LabelCell<'a> {
     Integer(i64),
     /// A finite number that is not whole.
     Fraction(f64),
-    /// A number that is spelled in an unusual way, in a file that does not tell texts from numbers; see
+    /// A number that is spelled in an unusual way, in a file that does not distinguish texts from numbers; see
     /// [`is_code`](crate::data::labels::is_code).
     Code(&'a str),
     Text(&'a str),

@@ -154,7 +154,7 @@ fn categories_are_numbered_by_the_alphabet() {
     let loaded = folder.load("train.csv", &sets).unwrap();
     let values = loaded.preprocessor.plan.vocabularies[0].values().to_vec();
     assert_eq!(values, ["\"Oslo\"", "1", "10", "Bern", "Rome"]);
-    // The numbers of categories stand behind the other columns; 0 is for what nobody knows.
+    // The numbers of categories follow the other columns; 0 is an unknown category.
     let (names, rows) = rows_of(&*loaded.train);
     assert_eq!(names, ["a", "city"]);
     let codes: Vec<f32> = rows.iter().map(|row| row[1]).collect();

@@ -229,7 +229,7 @@ impl Matmul {
                     x += self.beta * unsafe { p.c.dtype.get(c, col * p.c.ld + row) };
                 }
                 if p.epilogue.adds_bias() {
-                    // SAFETY: run() found the bias, one element a row, to be memory of this device.
+                    // SAFETY: run() found the bias, one element per row, to be memory of this device.
                     x += unsafe { p.d.dtype.get(bias, row) };
                 }
                 let y = match &mut aux {

@@ -180,7 +180,7 @@ impl Epilogue {
         self.0 == 1
     }
 
-    /// A bias vector, one element a row of D, is added.
+    /// A bias vector, one element per row of D, is added.
     pub(crate) fn adds_bias(self) -> bool {
         self.has(BIAS)
     }

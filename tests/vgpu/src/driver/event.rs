@@ -30,7 +30,7 @@ static EVENTS: Registry<Event> = Registry::new("an event");
 
 const DISABLE_TIMING: c_uint = 2;
 
-/// `stream` goes on only after the event.
+/// `stream` continues only after the event.
 pub(crate) fn wait(stream: &Arc<Stream>, event: usize) -> Result<(), i32> {
     let state = lock(&EVENTS.get(event)?.state).clone();
     match state {

@@ -96,7 +96,7 @@ pub(crate) static MEMORY: LazyLock<Mutex<Memory>> = LazyLock::new(|| {
         next: (0..n as u64).map(|d| TAG + d * SPAN).collect(),
         usage: vec![Usage::default(); n],
         peers: vec![vec![false; n]; n],
-        // The default pool of a device has the device's number; those that are made later go on from there.
+        // The default pool of a device has the device's number; those made later are numbered from there.
         pools: (0..n).map(|d| (d as u64, Pool::new(d, 0))).collect(),
         ..Memory::default()
     };

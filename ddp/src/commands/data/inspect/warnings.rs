@@ -553,7 +553,7 @@ impl Judge<'_> {
         self.formatted(target).filter(|_| self.is_wide(target))
     }
 
-    /// Whether a column has more values than classes or categories that are told apart by their names.
+    /// Whether a column has more values than classes or categories that differ in their names.
     fn is_wide(&self, index: usize) -> bool {
         self.columns[index].n_distinct.is_none_or(|n| n > MAX_AUTO_CLASSES)
     }
