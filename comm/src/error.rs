@@ -381,7 +381,7 @@ impl CommError {
         )
     }
 
-    /// Which rank reports this error.
+    /// The rank that reports this error.
     pub fn reporter(&self) -> Reporter {
         match self {
             CommError::CallMismatch { .. }

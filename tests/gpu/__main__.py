@@ -23,7 +23,7 @@ from torch_side import TorchSide
 class Plan:
     """A part, the seconds that it is expected to take on an H200, and what it runs.
 
-    A part is cut at twice its expected seconds, so that none eats the time of those behind it.
+    A part is cut at twice its expected seconds, so that none eats the time of those after it.
     """
 
     name: str

@@ -125,7 +125,7 @@ def steps(part):
 
 
 def tell(part, samples):
-    """Rows of the table and the figures behind them."""
+    """Rows of the table and their figures."""
     part.results["summary"] = []
     for case in cases(part.session):
         flop = case.batch * (6 * sum(i * o for i, o in zip(case.dims, case.dims[1:])) - 2 * case.dims[0] * case.dims[1])

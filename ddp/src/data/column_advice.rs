@@ -38,7 +38,7 @@ pub(super) struct FittedRows<'a> {
 /// One warning per finding.
 ///
 /// # Errors
-/// Errors of reading the rows.
+/// [`DataError`](crate::data::DataError) if rows cannot be read.
 pub(super) fn warnings(rows: FittedRows<'_>, data: &DataConfig) -> Result<Vec<String>> {
     let mut warnings = Vec::new();
     warnings.extend(labels_of_rows(rows, data));

@@ -173,7 +173,7 @@ pub(crate) fn find(begin: &[u8]) -> Option<Foreign> {
     if let Some(of_words) = utf_16_without_mark(begin) {
         return Some(of_words);
     }
-    // The bytes of a name in a header of tar, and the mark far behind it, are not all in `begin`.
+    // The bytes of a name in a header of tar, and the mark far after it, are not all in `begin`.
     let found = SIGNATURES.iter().find(|(signature, _)| begin.starts_with(signature));
     found.map(|(_, foreign)| *foreign)
 }

@@ -26,7 +26,7 @@ pub struct UserColumn {
 }
 
 impl UserColumn {
-    /// The user's columns behind those of `layout`, in order.
+    /// The user's columns that the features of `layout` come from, in order.
     ///
     /// - `has_parts`: whether dates were read in parts, which are one column of the user
     pub fn of_layout(layout: &RowLayout, has_parts: bool) -> Vec<Self> {
@@ -56,7 +56,7 @@ impl ColumnValues {
     /// Reads `columns` of all rows: each rank a part of the rows. Every rank of the world calls it.
     ///
     /// # Errors
-    /// Errors of reading the rows; [`DataError::Comm`].
+    /// [`DataError`] if rows cannot be read on some rank; [`DataError::Comm`] if the exchange fails.
     pub fn read(
         world: &World,
         dataset: &dyn Dataset,

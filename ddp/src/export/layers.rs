@@ -195,7 +195,7 @@ fn output_of(weight: &str) -> String {
     format!("{}.output", weight.strip_suffix(".weight").unwrap_or(weight))
 }
 
-/// The values and, behind them, the rows of the tables for the codes.
+/// The values, followed by the rows of the tables for the codes.
 fn add_embeddings(
     graph: &mut Graph,
     features: &Features,

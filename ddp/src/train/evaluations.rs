@@ -119,7 +119,7 @@ impl<'a> Evaluations<'a> {
     /// Measures the metrics by which the weights are judged, the averaged ones where kept, if there are evaluation rows.
     ///
     /// # Errors
-    /// [`TrainError::EvaluationStopped`](crate::train::TrainError::EvaluationStopped) after a signal, and those of data and
+    /// [`TrainError::EvaluationStopped`](crate::train::TrainError::EvaluationStopped) after a signal; errors of the data or the
     /// device.
     pub fn measure(
         &self,

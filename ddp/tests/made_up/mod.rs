@@ -65,7 +65,7 @@ pub struct Setup {
 }
 
 /// With label smoothing.
-/// Bits of the parameters, one behind the other, whatever gaps the layout has.
+/// Bits of the parameters, concatenated, whatever gaps the layout has.
 pub fn by_parameter(layout: &ParamLayout, flat: &[f32]) -> Vec<u32> {
     layout.slots().iter().flat_map(|slot| &flat[slot.range()]).map(|v| v.to_bits()).collect()
 }

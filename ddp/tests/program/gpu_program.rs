@@ -262,7 +262,7 @@ fn a_snapshot_goes_through_pinned_memory_and_is_waited_for_once() {
         assert_eq!(more(name), 0.0, "{name} is called for a checkpoint");
     }
     assert_eq!(more("bytes:dtoh_pinned"), MORE_CHECKPOINTS * (SNAPSHOT_BYTES + ROW_SUMS_BYTES));
-    // For these sums, behind steps that are over, and for the snapshot.
+    // For these sums, after steps that are over, and for the snapshot.
     let waits = more("cuEventSynchronize") / MORE_CHECKPOINTS;
     assert!(waits <= 2.0, "{waits} waits for a checkpoint");
 }

@@ -371,7 +371,7 @@ fn a_damaged_checkpoint_is_passed_over_and_named() {
     for part in ["step-9", "optimizer-00000-of-00001.safetensors", "resuming after step 8"] {
         assert!(outcome.stderr.contains(part), "no {part:?} in {}", outcome.stderr);
     }
-    assert_same_bits("behind a damaged one", &run.to_the_end(1, &[]), &whole);
+    assert_same_bits("after a damaged one", &run.to_the_end(1, &[]), &whole);
 }
 
 /// Each file of state is looked at by one rank only, and all go back together, also past several.
@@ -401,7 +401,7 @@ fn what_one_rank_finds_damaged_no_rank_uses() {
         for part in parts {
             assert!(outcome.stderr.contains(part), "no {part:?} in {}", outcome.stderr);
         }
-        assert_same_bits("behind damaged ones", &run.to_the_end(2, &sets), &whole);
+        assert_same_bits("after damaged ones", &run.to_the_end(2, &sets), &whole);
     }
 }
 

@@ -148,7 +148,7 @@ fn a_step_moves_as_many_bytes_as_described() {
     }
 }
 
-/// Gradients that travel in bf16 are read as they arrive, and the norm of each bucket is summed behind its reduction.
+/// Gradients that travel in bf16 are read as they arrive, and the norm of each bucket is summed after its reduction.
 #[test]
 fn gradients_in_bf16_are_neither_converted_back_nor_read_for_the_norm_at_the_end() {
     let settings = ["model.hidden=[128]", "comm.dtype=bf16", "comm.bucket_mib=0.001"];

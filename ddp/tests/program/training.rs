@@ -19,7 +19,7 @@ fn training_stops_when_evaluations_stop_getting_better() {
     let run = train(1, DIGITS, &args);
     let losses = run.numbers("epoch", "eval_loss");
     let best = losses.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
-    assert_eq!(losses.len(), best + 3, "two evaluations behind the best: {losses:?}");
+    assert_eq!(losses.len(), best + 3, "two evaluations after the best: {losses:?}");
     assert!(losses.len() < 40);
     assert_eq!(run.end("eval_loss"), losses[losses.len() - 1]);
     // A run that has stopped early is complete: resuming it does nothing.

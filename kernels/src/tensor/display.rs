@@ -142,7 +142,7 @@ impl<I: Iterator<Item = String>> Layout<I> {
     }
 }
 
-/// Numbers with four digits behind the point; whole ones without; in scientific notation if they differ too much in size. Zero,
+/// Numbers with four digits after the point; whole ones without; in scientific notation if they differ too much in size. Zero,
 /// NaN and infinity don't count for the width, as in PyTorch.
 fn float_texts(values: &[f64]) -> Texts {
     let is_nonzero = |v: &f64| v.is_finite() && *v != 0.0;

@@ -289,8 +289,8 @@ impl NcclGroup {
         if is_together { Ok(self.n_enqueued.get()) } else { Ok(self.mark_end(communication)?) }
     }
 
-    /// Enqueues work in the communication stream, behind all collectives so far, and returns its number, as if it were one.
-    pub(super) fn behind(
+    /// Enqueues work in the communication stream, after all collectives so far, and returns its number, as if it were one.
+    pub(super) fn after_collectives(
         &self,
         enqueue: impl FnOnce() -> std::result::Result<(), KernelError>,
     ) -> Result<u64> {

@@ -439,7 +439,7 @@ mod tests {
         assert!(line.contains(", 2 embeddings, 68-128-64-10 layers ("), "{line}");
     }
 
-    /// The exchange of two ranks, as rank 0 reports it, with the elements of the flat buffer and of the tail behind it.
+    /// The exchange of two ranks, as rank 0 reports it, with the elements of the flat buffer and of the tail after it.
     fn exchange_of_two(sets: &[&str], change: impl Fn(&mut TrainerOptions) + Sync) -> (String, usize) {
         let of_rank = |world: World| {
             with_options(&world, sets, Vec::new(), &change, |banner| {

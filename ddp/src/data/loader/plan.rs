@@ -1,4 +1,4 @@
-//! Which rows are whose and when: the batches of a run, as one rank sees them.
+//! The batches of a run as one rank sees them: its rows of every step.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ pub struct Job {
     pub(crate) global: Range<usize>,
     /// The passes over them.
     pub(crate) partition: RankPartition,
-    /// Which part of the rows it is, in evaluation.
+    /// Index of the part of the rows, in evaluation.
     pub(crate) part: usize,
 }
 

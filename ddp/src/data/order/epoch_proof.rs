@@ -101,7 +101,7 @@ impl FromIterator<u64> for RowsHash {
     }
 }
 
-/// Which rows each epoch of a run has used.
+/// Hashes of the rows that each epoch of a run has used.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EpochProof {

@@ -83,7 +83,7 @@ fn compressed_tables_are_read_as_they_were() {
     let folder = Files::new(&[]);
     folder.write("rows.csv.gz", &gzip(text.as_bytes()));
     folder.write("rows.csv.zst", &zstd::encode_all(text.as_bytes(), 1).unwrap());
-    // Several streams one behind the other, as `cat a.gz b.gz` makes them.
+    // Several concatenated streams, as `cat a.gz b.gz` makes them.
     let (first, second) = text.as_bytes().split_at(text.len() / 2);
     folder.write("two.csv.gz", &[gzip(first), gzip(second)].concat());
     folder.write(

@@ -1,4 +1,4 @@
-//! Which checkpoints stay.
+//! Checkpoints that are kept.
 
 use std::fs;
 

@@ -271,7 +271,7 @@ fn a_kernel_that_leaves_mapped_memory_is_found() {
         assert!(gpu.stream.synchronize().is_err());
     };
     run!(["--check"], client)
-        .told("thread [64, 0, 0]: illegal write of 4 bytes, 0 bytes behind the end of pinned");
+        .told("thread [64, 0, 0]: illegal write of 4 bytes, 0 bytes past the end of pinned");
 }
 
 /// A graph may outlive the memory.
