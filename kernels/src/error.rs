@@ -108,10 +108,10 @@ pub enum KernelError {
         expected: Shape,
     },
 
-    /// Ranks could not exchange what a layer needs of all of them; the exchange keeps the cause.
-    #[error("{op}: the exchange between the ranks failed")]
+    /// Peers could not exchange the sums of an operation that covers all of their rows; the exchange keeps the cause.
+    #[error("{op}: the exchange failed")]
     Exchange {
-        /// The exchange.
+        /// Name of the exchange.
         op: &'static str,
     },
 

@@ -191,7 +191,7 @@ impl Gpu {
             return Ok(module);
         }
         let _reserved = cache.as_ref().and_then(|cache| cache.reserve(&key));
-        // Another rank may have made it meanwhile.
+        // Another process may have made it meanwhile.
         if let Some(module) = cached() {
             return Ok(module);
         }
