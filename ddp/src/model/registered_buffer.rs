@@ -1,4 +1,5 @@
-//! A tensor that a layer registers: it belongs to the model as a parameter does, but nothing trains it.
+//! A tensor that a layer registers: it belongs to the model as a parameter does, but nothing trains it. It outlives a pass, moves
+//! with the model, and is saved unless it is `not_saved`.
 
 use ddp_kernels::{DType, Tensor};
 

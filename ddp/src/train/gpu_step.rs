@@ -1,7 +1,8 @@
 //! Buffers of steps on a GPU: inputs that are copied while the previous step computes, scalars that a replayed graph reads,
 //! captured graphs, and outcomes that are read one step late.
 //!
-//! The host blocks only on work that is one step old: pinned memory that is reused, and the outcome of the previous step.
+//! The host blocks only on work that is one step old: pinned memory that is reused, and the outcome of the previous step, which the
+//! update writes to mapped host memory.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
