@@ -40,7 +40,7 @@ pub enum Failure<E> {
     /// It failed on this rank.
     #[error("{error}")]
     Here {
-        /// The error.
+        /// Error of this rank.
         error: E,
         /// Whether this is the lowest failing rank, which reports for all.
         reports: bool,
