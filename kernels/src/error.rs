@@ -11,11 +11,11 @@ pub type Result<T> = std::result::Result<T, KernelError>;
 pub struct Operand {
     /// The operand's name in the operation's documentation.
     pub name: &'static str,
-    /// Its shape.
+    /// Dimensions of the view that was passed.
     pub shape: Shape,
-    /// Its element type.
+    /// Element type.
     pub dtype: DType,
-    /// Where it lives.
+    /// Device that holds its memory.
     pub device: Device,
 }
 

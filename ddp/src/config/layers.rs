@@ -18,7 +18,7 @@ pub(super) const MAX_LAYERS: usize = 1024;
 /// A layer of the list, or a block of layers, with the number of times that it is repeated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerEntry {
-    /// The layer.
+    /// Kind and settings of the layer, or the block.
     pub layer: LayerConfig,
     /// Number of such layers in a row, each with parameters of its own; at least 1.
     pub repeat: usize,

@@ -13,7 +13,7 @@ use super::value::ConfigValue as _;
 pub enum Split {
     /// By the values of a column.
     Column {
-        /// The column.
+        /// Name of the column in the training data.
         column: String,
         /// Values of the rows to evaluate on; empty for the one that the data name so, such as `test`.
         eval: Vec<String>,

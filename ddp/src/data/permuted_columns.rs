@@ -19,7 +19,7 @@ const READ_BYTES: usize = 4 << 20;
 /// A column as the user knows it: one of the dataset, or all parts of a date.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserColumn {
-    /// Its name.
+    /// Name in the header of the data.
     pub name: String,
     /// Its columns of the dataset.
     pub columns: Range<usize>,

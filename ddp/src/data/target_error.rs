@@ -145,7 +145,7 @@ pub enum TargetError {
     /// Targets of a type that the task does not take.
     #[error("{place}: expected numbers, got text\nhint: {hint}")]
     TargetText {
-        /// The file.
+        /// The file, quoted, or the file and row.
         place: String,
         hint: &'static str,
     },

@@ -13,9 +13,9 @@ use crate::model::{EmbeddingSpec, Layer, LayerKind, Network, Operator, OperatorI
 /// A trained parameter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainedParam {
-    /// Its name.
+    /// Name as in the model file.
     pub name: String,
-    /// Its shape.
+    /// Dimensions, outermost first.
     pub dims: Vec<usize>,
     /// Its values in row-major order.
     pub values: Vec<f32>,

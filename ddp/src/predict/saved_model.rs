@@ -23,7 +23,7 @@ pub struct SavedModel {
     pub preprocessor: Preprocessor,
     /// Width of the last layer.
     pub n_outputs: usize,
-    /// Path of the file.
+    /// Path of the model file.
     pub path: PathBuf,
     file: ModelFile,
     /// The checkpoint that holds the file.

@@ -83,9 +83,9 @@ impl Disk for OsDisk {}
 /// A file that is being written.
 #[derive(Debug)]
 pub struct OpenFile {
-    /// Path of the file.
+    /// Path under which it is written.
     pub path: PathBuf,
-    /// Open handle.
+    /// Handle open for writing.
     pub file: File,
     /// Whether it is written with direct I/O.
     is_direct: bool,
