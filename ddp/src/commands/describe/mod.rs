@@ -207,7 +207,7 @@ impl Report {
         );
         let _ = writeln!(
             text,
-            "\nMiB on rank 0 of {}, on {} in {}, up to {} rows per micro-batch; the config sets comm.zero = {}\n",
+            "\nMiB on rank 0 of {}, on {} in {}, up to {} rows per batch; the config sets comm.zero = {}\n",
             self.world_size,
             self.device,
             self.precision,
@@ -311,7 +311,7 @@ mod tests {
             "\nlayers.2.bias    10              10\n",
             "\ntotal                        17,226\n",
             "\nFLOPs per row: 34,048 forward, 51,712 backward; per step of 32 rows: 2,744,320\n",
-            "\nMiB on rank 0 of 4, on cpu in f32, up to 90 rows per micro-batch; the config sets comm.zero = 0\n",
+            "\nMiB on rank 0 of 4, on cpu in f32, up to 90 rows per batch; the config sets comm.zero = 0\n",
             "\nmemory        where   zero 0  zero 1  zero 2\n",
             "\noptimiser     device   0.131   0.033   0.033\n",
         ] {
