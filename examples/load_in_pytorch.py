@@ -10,7 +10,7 @@
 A third argument names a file for the outputs, a list per row, in JSON; those of regression are in the units of the targets.
 
 Names and shapes of the weights are those of the module below, so `load_state_dict` takes them as they are. The run's config
-stands in the file's metadata, as TOML, and the embeddings, as JSON: the last features, in their order, are codes of theirs.
+is in the file's metadata, as TOML, and the embeddings, as JSON: the last features, in their order, are codes of theirs.
 Needs torch, safetensors and Python 3.11.
 """
 import csv

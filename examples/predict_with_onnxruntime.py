@@ -8,7 +8,7 @@
 The file may have any delimiter, a decimal comma, dates of ISO 8601, and be compressed by gzip.
 
 Prints one JSON object per row: the label with its probability, or the predicted quantities. If the file has the target's column
-too, the last line tells the accuracy or the mean absolute error on stderr.
+too, the last line reports the accuracy or the mean absolute error on stderr.
 
 The model takes the columns as they are in the file. Its metadata names the columns of each input; missing numbers are NaN (the
 smallest int64 among integers), missing texts are empty. Needs onnxruntime and numpy.

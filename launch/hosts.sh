@@ -38,16 +38,16 @@ usage="./launch/hosts.sh HOSTFILE RANKS -- train run.toml   (more: the head of l
 if (($# < 3)) || [[ $3 != -- ]]; then refuse "expected a host file, a count of ranks, and -- before ddp-train's arguments" "$usage"; fi
 hostfile=$1 ranks=$2
 shift 3
-if (($# == 0)); then refuse "nothing stands after --" "$usage"; fi
+if (($# == 0)); then refuse "no command after --" "$usage"; fi
 if [[ ! -f $hostfile || ! -r $hostfile ]]; then
     refuse "no readable host file '$hostfile' (in $PWD)" \
-        "write one line a host, the count of ranks beside it:" "  node1 slots=8" "  node2 slots=8"
+        "write one line per host, the count of ranks beside it:" "  node1 slots=8" "  node2 slots=8"
 fi
 if [[ ! $ranks =~ ^[1-9][0-9]*$ ]]; then refuse "RANKS is '$ranks', expected a whole number from 1" "$usage"; fi
 
 # Lines without comments. Where every line states its slots, too many ranks are refused here in plain words.
 lines=$(sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "$hostfile")
-if [[ -z $lines ]]; then refuse "the host file '$hostfile' names no host" "one line a host: node1 slots=8"; fi
+if [[ -z $lines ]]; then refuse "the host file '$hostfile' names no host" "one line per host: node1 slots=8"; fi
 slots=$(awk '{ n = -1
                for (i = 2; i <= NF; i++) if ($i ~ /^slots=[0-9]+$/) n = substr($i, 7)
                if (n < 0) unstated = 1; else sum += n }

@@ -11,7 +11,7 @@
 # Parts, the most telling first: the machine; the tests that use a GPU, with REQUIRE_GPUS=1; several ranks on one GPU by NCCL;
 # training on the GPU held against the CPU; graphs against eager, bit by bit; PyTorch's goldens; bf16 and tf32 against f32;
 # speed beside PyTorch in the same run; compute-sanitizer. Each part has an expected time, which --list and the run print, and
-# none stops the others. One that runs out of time is "not reached", which is no failure. One JSON, written anew when a
+# none stops the others. One that runs out of time is "not reached", which is not a failure. One JSON, written anew when a
 # part ends, and a short table as the last lines.
 #
 # Exit 0: all passed. 1: something failed. 2: bad usage. 77: "skipped: needs a GPU"; with REQUIRE_GPUS set that is a 1.

@@ -33,6 +33,7 @@ impl fmt::Display for Departure {
 /// Errors of worlds and collectives.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // Fields say what they are.
 pub enum CommError {
     /// A tensor or device cannot be used.
     #[error(transparent)]
@@ -40,10 +41,7 @@ pub enum CommError {
 
     /// A collective that only ranks joined by MPI have.
     #[error("{op}: the ranks are not processes joined by MPI")]
-    NotJoinedByMpi {
-        /// The collective.
-        op: &'static str,
-    },
+    NotJoinedByMpi { op: &'static str },
 
     /// Ranks entered different collectives, or one with different lengths (elements, not bytes).
     #[error(
@@ -99,7 +97,6 @@ pub enum CommError {
         key: String,
         /// The first rank that differs from rank 0.
         rank: usize,
-        /// Its host.
         host: String,
         /// The value there.
         got: String,
@@ -110,13 +107,11 @@ pub enum CommError {
     /// The lengths of a collective's input and output do not match, on one rank.
     #[error("{op}: {got} elements of output, expected {expected} for {world_size} ranks")]
     OutputLength {
-        /// The collective.
         op: &'static str,
         /// Elements of the output.
         got: usize,
         /// Elements that the input requires.
         expected: usize,
-        /// Number of ranks.
         world_size: usize,
     },
 
@@ -126,9 +121,7 @@ pub enum CommError {
          hint: `World::tensor_group` exchanges tensors of the rank's device, `World::group` those in host memory"
     )]
     WrongMemory {
-        /// The collective.
         op: &'static str,
-        /// The tensor.
         operand: Box<Operand>,
         /// The transport of the group.
         transport: &'static str,
@@ -141,19 +134,11 @@ pub enum CommError {
         "{variable}={value} allows sums whose order differs from run to run, but a fixed order was requested\n\
          hint: unset {variable}, or set it to Ring or Tree"
     )]
-    UnorderedSums {
-        /// The environment variable.
-        variable: &'static str,
-        /// Its value.
-        value: String,
-    },
+    UnorderedSums { variable: &'static str, value: String },
 
     /// MPI has no sums, maxima or minima of this type.
     #[error("{call}: MPI does not reduce {}\nhint: ranks that share memory reduce it, and so does NCCL", call.dtype)]
-    NotReducible {
-        /// The collective.
-        call: Call,
-    },
+    NotReducible { call: Call },
 
     /// This group has no send and receive; see [`Group::send`](crate::Group::send).
     #[error(
@@ -192,7 +177,6 @@ pub enum CommError {
         call: &'static str,
         /// The rank on which it failed.
         rank: usize,
-        /// Its device.
         device: Device,
         /// NCCL's name of the error.
         code: &'static str,
@@ -213,7 +197,6 @@ pub enum CommError {
         what: &'static str,
         /// The rank that waited.
         rank: usize,
-        /// Its device.
         device: Device,
         /// Time that it waited.
         timeout_s: f64,
@@ -240,7 +223,6 @@ pub enum CommError {
          hint: start no more ranks on a host than it has GPUs, and leave out the index of the device", ranks[0], ranks[1]
     )]
     GpuTaken {
-        /// The host.
         host: String,
         /// The device's name and UUID.
         gpu: String,
@@ -253,9 +235,7 @@ pub enum CommError {
     FailedElsewhere {
         /// The lowest rank that failed.
         rank: usize,
-        /// The operation.
         operation: &'static str,
-        /// Its error.
         text: String,
     },
 
@@ -279,11 +259,9 @@ pub enum CommError {
     /// A rank that does not exist.
     #[error("{op}: there is no rank {rank} in a world of {world_size}")]
     NoSuchRank {
-        /// The collective.
         op: &'static str,
         /// The rank that was requested.
         rank: usize,
-        /// Number of ranks.
         world_size: usize,
     },
 
@@ -294,7 +272,6 @@ pub enum CommError {
         call: Call,
         /// The rank that left.
         rank: usize,
-        /// Kind of its departure.
         how: Departure,
     },
 
@@ -315,7 +292,6 @@ pub enum CommError {
          hint: rebuild with the feature `mpi`, or start one process without {launcher}", copies(*.n_ranks)
     )]
     LauncherWithoutMpi {
-        /// The launcher.
         launcher: Launcher,
         /// Number of ranks, if the environment says.
         n_ranks: Option<usize>,
@@ -327,7 +303,6 @@ pub enum CommError {
          hint: {}", launcher.mismatch_hint()
     )]
     LauncherMismatch {
-        /// The launcher.
         launcher: Launcher,
         /// Ranks that it started.
         expected: usize,
@@ -341,7 +316,6 @@ pub enum CommError {
          hint: start every rank from the same build; on several hosts compare `which` and `--version`"
     )]
     DifferentPrograms {
-        /// This rank.
         rank: usize,
         /// A line per program, with its ranks and their hosts.
         programs: String,
@@ -354,7 +328,6 @@ pub enum CommError {
     /// A call to MPI failed.
     #[error("{call} failed: {text}")]
     Mpi {
-        /// The function.
         call: &'static str,
         /// The text that MPI gave.
         text: String,
@@ -363,11 +336,9 @@ pub enum CommError {
     /// More elements than one call to MPI can count.
     #[error("{op}: {len} elements, expected at most {max} in one call to MPI\nhint: split the buffer")]
     TooManyElements {
-        /// The collective.
         op: &'static str,
         /// Elements of the buffer.
         len: usize,
-        /// The limit.
         max: usize,
     },
 }
@@ -381,7 +352,7 @@ impl CommError {
         )
     }
 
-    /// Which rank reports this error.
+    /// The rank that reports this error.
     pub fn reporter(&self) -> Reporter {
         match self {
             CommError::CallMismatch { .. }

@@ -40,7 +40,7 @@ pub enum Failure<E> {
     /// It failed on this rank.
     #[error("{error}")]
     Here {
-        /// The error.
+        /// Error of this rank.
         error: E,
         /// Whether this is the lowest failing rank, which reports for all.
         reports: bool,
@@ -59,7 +59,7 @@ pub enum Failure<E> {
 }
 
 impl<E> Failure<E> {
-    /// Which rank reports this failure.
+    /// The rank that reports this failure.
     pub fn reporter(&self) -> Reporter {
         match self {
             Failure::Here { on_all_ranks: true, .. } => Reporter::RankZero,

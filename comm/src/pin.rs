@@ -8,7 +8,7 @@ use crate::{CommError, Result, World};
 /// A rank's device, and the reason for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceChoice {
-    /// The device.
+    /// CPU, or the GPU that this rank computes on.
     pub device: Device,
     /// Why [`DeviceRequest::Auto`] chose the CPU.
     pub reason: Option<Unavailable>,

@@ -1,4 +1,4 @@
-//! Which rank reports a failure.
+//! Choice of the rank that reports a failure.
 //!
 //! If one rank fails, the others soon fail too, because they wait for it. One message says why; the others would only bury it.
 

@@ -396,7 +396,7 @@ fn connect(world: &World, index: usize, timeout: Duration) -> Device {
 
 /// A step's outcome as a trainer reads it.
 fn reduce_and_read(world: &World, device: Device) -> Result<f32, CommError> {
-    let Device::Cuda(index) = device else { panic!("{device} is no GPU") };
+    let Device::Cuda(index) = device else { panic!("{device} is not a GPU") };
     let mut buf = Tensor::ones(&[1000], DType::F32, device)?;
     let mut download = Download::new(Gpu::get(index)?, 4)?;
     world.tensor_group().all_reduce(ReduceOp::Sum, buf.view_mut())?;

@@ -43,6 +43,7 @@ pub(crate) const MAX_THREADS_PER_CORE: usize = 4;
 /// An error of a command.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // Fields say what they are.
 pub enum Error {
     // ------------------------------------------------------------------ the crates and modules below
     /// A device, tensor or operation failed.
@@ -115,7 +116,6 @@ pub enum Error {
     TooManyThreads {
         /// The flag's value.
         n_threads: usize,
-        /// The most.
         max: usize,
     },
     /// A CUDA graph, requested where there is no GPU.
@@ -155,7 +155,6 @@ pub enum Error {
     OtherWorldSize {
         /// The flag's value.
         expected: usize,
-        /// Ranks of this world.
         world_size: usize,
     },
     /// The ranks could not be started.
@@ -164,13 +163,12 @@ pub enum Error {
     /// The man pages could not be written.
     #[error("can't write the man page `{}`: {source}\nhint: check the folder and its permissions", path.display())]
     ManPage {
-        /// The file.
         path: std::path::PathBuf,
         /// The error of the operating system.
         source: std::io::Error,
     },
     /// `--metrics` names a metric that evaluations do not give.
-    #[error("--metrics: `{}` is no metric here, expected names of: {}\nhint: {}", .0.name, .0.expected, .0.hint)]
+    #[error("--metrics: `{}` is not a metric here, expected names of: {}\nhint: {}", .0.name, .0.expected, .0.hint)]
     UnknownMetric(Box<UnknownMetric>),
     /// `--importance` with another number of metrics than one, or with a table.
     #[error(

@@ -6,6 +6,10 @@
 //! [`commands`] -> [`cli`] -> [`train`] -> [`predict`] -> [`checkpoint`] -> [`data_parallel`] -> [`optim`] -> [`export`] ->
 //! [`model`] -> [`data`] -> [`report`] -> [`run_folder`] -> [`config`] -> [`storage`]. Above them all: [`error`], the union of the
 //! modules' errors, and [`exit`]; below them all: [`exit_code`], the table of exit statuses.
+//!
+//! Global state: the panic hook, the umask of a run (`run.file_mode`), the subscriber of events (installed by `main.rs`), the
+//! thread pool, the table of GPUs, host memory kept for the next result of a tensor operation, with its account, and the handler of
+//! faults in mapped files.
 
 #![forbid(unsafe_code)]
 

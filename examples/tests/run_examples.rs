@@ -1,6 +1,6 @@
 //! Every example does what it says.
 
-// A test that can't go on panics, and one that is skipped says so.
+// A test that cannot continue panics, and one that is skipped says so.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ fn output(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The number behind `name` in `text`.
+/// The number after `name` in `text`.
 #[track_caller]
 fn number(text: &str, name: &str) -> f64 {
     let rest = text.split(name).nth(1).unwrap_or_else(|| panic!("no {name:?} in {text}"));

@@ -11,11 +11,11 @@ pub type Result<T> = std::result::Result<T, KernelError>;
 pub struct Operand {
     /// The operand's name in the operation's documentation.
     pub name: &'static str,
-    /// Its shape.
+    /// Dimensions of the view that was passed.
     pub shape: Shape,
-    /// Its element type.
+    /// Element type.
     pub dtype: DType,
-    /// Where it lives.
+    /// Device that holds its memory.
     pub device: Device,
 }
 
@@ -28,6 +28,7 @@ impl std::fmt::Display for Operand {
 /// Errors of devices, tensors and operations.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // Fields say what they are.
 pub enum KernelError {
     /// Two operands of one operation live on different devices.
     #[error(
@@ -35,9 +36,7 @@ pub enum KernelError {
          hint: move one of them first: {}.to({})", b.name, a.device
     )]
     DeviceMismatch {
-        /// The operation.
         op: &'static str,
-        /// The first operand.
         a: Box<Operand>,
         /// The operand that differs from it.
         b: Box<Operand>,
@@ -49,9 +48,7 @@ pub enum KernelError {
          hint: cast one of them first: {}.to_dtype({})", b.name, a.dtype
     )]
     DTypeMismatch {
-        /// The operation.
         op: &'static str,
-        /// The first operand.
         a: Box<Operand>,
         /// The operand that differs from it.
         b: Box<Operand>,
@@ -60,9 +57,7 @@ pub enum KernelError {
     /// Two operands of one operation have shapes that do not fit each other.
     #[error("{op}: {a} and {b} have shapes that do not {rule}; nothing is reshaped implicitly\nhint: {fix}")]
     ShapeMismatch {
-        /// The operation.
         op: &'static str,
-        /// The first operand.
         a: Box<Operand>,
         /// The operand that does not fit it.
         b: Box<Operand>,
@@ -72,35 +67,20 @@ pub enum KernelError {
         fix: Box<str>,
     },
 
-    /// A scalar that is no value of the dtype of the tensor next to it.
+    /// A scalar that is not a value of the dtype of the tensor next to it.
     #[error(
-        "{op}: the scalar {scalar} is no value of {operand}; nothing is cast implicitly\n\
+        "{op}: the scalar {scalar} is not a value of {operand}; nothing is cast implicitly\n\
          hint: cast the tensor first: {}.to_dtype(f32)", operand.name
     )]
-    Scalar {
-        /// The operation.
-        op: &'static str,
-        /// The scalar.
-        scalar: f64,
-        /// The tensor.
-        operand: Box<Operand>,
-    },
+    Scalar { op: &'static str, scalar: f64, operand: Box<Operand> },
 
     /// The operation is not defined for this element type.
     #[error("{op}: {operand} has an unsupported dtype; supported: {takes}")]
-    DTypeUnsupported {
-        /// The operation.
-        op: &'static str,
-        /// The operand.
-        operand: Box<Operand>,
-        /// The dtypes it takes.
-        takes: &'static str,
-    },
+    DTypeUnsupported { op: &'static str, operand: Box<Operand>, takes: &'static str },
 
     /// The shape of an operand does not match the other operands.
     #[error("{op}: {operand} should be {expected}")]
     Shape {
-        /// The operation.
         op: &'static str,
         /// The operand whose shape is wrong.
         operand: Box<Operand>,
@@ -108,38 +88,24 @@ pub enum KernelError {
         expected: Shape,
     },
 
-    /// Ranks could not exchange what a layer needs of all of them; the exchange keeps the cause.
-    #[error("{op}: the exchange between the ranks failed")]
-    Exchange {
-        /// The exchange.
-        op: &'static str,
-    },
+    /// Peers could not exchange the sums of an operation that covers all of their rows; the exchange keeps the cause.
+    #[error("{op}: the exchange failed")]
+    Exchange { op: &'static str },
 
     /// A write to pinned memory that a copy may still read.
     #[error(
         "the pinned tensor {shape} {dtype} may still be in use by a copy to the GPU\n\
          hint: call `wait_sent`, or wait until `is_sent` returns true"
     )]
-    StillSending {
-        /// Its shape.
-        shape: Shape,
-        /// Its element type.
-        dtype: DType,
-    },
+    StillSending { shape: Shape, dtype: DType },
 
     /// The largest or smallest element of nothing.
     #[error("{op}: {operand} has no element along this axis")]
-    EmptyReduction {
-        /// The operation.
-        op: &'static str,
-        /// The operand.
-        operand: Box<Operand>,
-    },
+    EmptyReduction { op: &'static str, operand: Box<Operand> },
 
     /// Data and shape hold different numbers of elements.
     #[error("{op}: {got} elements cannot fill the shape {shape}, which holds {}", shape.numel())]
     ElementCount {
-        /// The operation.
         op: &'static str,
         /// Number of elements.
         got: usize,
@@ -152,79 +118,55 @@ pub enum KernelError {
         "invalid tensor shape {dims:?}: at most {} dimensions, and the number of elements must fit in usize",
         crate::shape::MAX_DIMS
     )]
-    BadShape {
-        /// The requested dimensions.
-        dims: Vec<usize>,
-    },
+    BadShape { dims: Vec<usize> },
 
     /// A range exceeds the tensor.
     #[error("{op}: the range {start}..{end} exceeds the length {len}")]
     OutOfRange {
-        /// The operation.
         op: &'static str,
         /// First element of the range.
         start: usize,
         /// End of the range, exclusive.
         end: usize,
-        /// Number of elements.
         len: usize,
     },
 
     /// A class index outside `0..n_classes` that is not the ignored one.
     #[error("{op}: the label of row {row} is {label}, outside 0..{n_classes}")]
     Label {
-        /// The operation.
         op: &'static str,
         /// Row of the batch.
         row: usize,
-        /// The label.
         label: i64,
-        /// Number of classes.
         n_classes: usize,
     },
 
     /// A code of a categorical feature for which its table has no row.
     #[error("{op}: the code of row {row} in column {column} is {code}, not a whole number in 0..{n_codes}")]
     Code {
-        /// The operation.
         op: &'static str,
         /// Row of the batch.
         row: usize,
         /// Column of the input.
         column: usize,
-        /// The code.
         code: f64,
-        /// Number of codes.
         n_codes: usize,
     },
 
     /// The device cannot be used.
     #[error("the device {device} cannot be used: {reason}\nhint: {hint}")]
-    DeviceUnavailable {
-        /// The requested device.
-        device: Device,
-        /// The reason.
-        reason: String,
-        /// The fix.
-        hint: String,
-    },
+    DeviceUnavailable { device: Device, reason: String, hint: String },
 
     /// An unknown device name.
     #[error("unknown device '{name}'\nhint: cpu, cuda, cuda:N (N from 0), or auto")]
-    UnknownDevice {
-        /// The name.
-        name: String,
-    },
+    UnknownDevice { name: String },
 
     /// A device of a kind that this crate does not compute on.
     #[error(
         "the device '{name}' is not supported by this build, which computes on CPUs and on NVIDIA's GPUs\n\
          hint: cpu, cuda, cuda:N (N from 0), or auto"
     )]
-    UnsupportedDevice {
-        /// The name.
-        name: String,
-    },
+    UnsupportedDevice { name: String },
 
     /// An allocation failed.
     #[error(
@@ -234,9 +176,7 @@ pub enum KernelError {
         memory_hint(in_use.as_deref()),
     )]
     OutOfMemory {
-        /// The device.
         device: Device,
-        /// Requested bytes.
         bytes: usize,
         /// Memory in use by kind, if known.
         in_use: Option<Box<MemoryInUse>>,
@@ -245,9 +185,7 @@ pub enum KernelError {
     /// A CUDA driver call failed.
     #[error("{device}: {call}: {text} ({code})\nhint: {}", cuda_hint(code))]
     Cuda {
-        /// The device.
         device: Device,
-        /// The function.
         call: &'static str,
         /// The error's name.
         code: String,
@@ -258,9 +196,7 @@ pub enum KernelError {
     /// A cuBLASLt call failed.
     #[error("{device}: {call}: {code}\nhint: set CUBLASLT_LOG_LEVEL=1 for more detail")]
     Cublas {
-        /// The device.
         device: Device,
-        /// The function.
         call: &'static str,
         /// The error's name.
         code: String,
@@ -271,21 +207,12 @@ pub enum KernelError {
         "{device}: the kernels of {kernel} do not compile: {log}\n\
          hint: is the CUDA of NVRTC 12.8 or newer?"
     )]
-    Compile {
-        /// The device.
-        device: Device,
-        /// The operation.
-        kernel: &'static str,
-        /// The compiler's log.
-        log: String,
-    },
+    Compile { device: Device, kernel: &'static str, log: String },
 
     /// An operand is in host memory where GPU memory is required, or the reverse.
     #[error("{op}: {operand} must be in {takes}\nhint: move it with .to(...)")]
     WrongMemory {
-        /// The operation.
         op: &'static str,
-        /// The operand.
         operand: Box<Operand>,
         /// The required memory.
         takes: &'static str,
@@ -294,7 +221,6 @@ pub enum KernelError {
     /// The thread pool could not be started.
     #[error("cannot start {threads} compute threads: {reason}")]
     Threads {
-        /// Requested number of threads.
         threads: usize,
         /// The system's message.
         reason: String,

@@ -78,7 +78,7 @@ pub fn empty_cache(device: Device) -> Result<()> {
 /// Memory of a device; prints as one line, on a GPU with its uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
-    /// The device.
+    /// CPU or GPU whose memory is counted.
     pub device: Device,
     /// Same as [`allocated`].
     pub allocated: usize,

@@ -4,7 +4,7 @@
   python tests/bench/checkpoint.py --binary target/release/ddp-train --folder DIR --out result.json [--repeats 5]
 
 Each repeat writes and reads with dd as many bytes as a checkpoint has, random ones: through the system's cache (a block of 1 MiB,
-`conv=fsync`; before reading the system is told to forget the file), and around it (8 MiB, `direct`); and has the program take a
+`conv=fsync`; before reading the system is asked to forget the file), and around it (8 MiB, `direct`); and has the program take a
 snapshot, save it, and read it back, every checksum compared. Who comes first changes from repeat to repeat. The bars are against
 the faster dd, by the median. 1 GiB in all (weights and AdamW's state), with --large also 1 GiB of weights (3 GiB in all). Disks of
 rented machines have a budget that refills with time: --pause waits for it. Prints medians and the bars, met or not.

@@ -166,7 +166,7 @@ def run_once(command, env, timeout_s):
     wall, busy1 = time.monotonic() - t0, busy_and_total()
     all_busy = (busy1[0] - busy0[0]) / max(1, busy1[1] - busy0[1])
     own = (children_cpu_s() - cpu0) / (wall * (os.cpu_count() or 1))
-    # How much of the machine others took meanwhile: tells a disturbed run from a slow one.
+    # How much of the machine others took meanwhile: distinguishes a disturbed run from a slow one.
     return {**result, "process_s": round(wall, 3), "others_cpu": round(max(0.0, all_busy - own), 3)}
 
 
@@ -250,7 +250,7 @@ def bars(table):
     for threads in (1, 2):
         adamw, sgd = (get(f"c {optim} ours {threads}t", "step_ms_median") for optim in ("adamw", "sgd"))
         speed = get(f"limits {threads}t", "triad_gb_s")
-        # AdamW moves 28 bytes a weight (w, m, v, g read; w, m, v written), SGD with momentum 20.
+        # AdamW moves 28 bytes per weight (w, m, v, g read; w, m, v written), SGD with momentum 20.
         bar(f"c: {threads} thread(s), what AdamW's step costs over SGD's", adamw - sgd if adamw and sgd else None,
             8 * n_weights / speed / 1e6 if speed else None, at_least=False, unit=" ms",
             note=f"8 B x {n_weights / 1e6:.1f} M weights at {speed:.1f} GB/s" if speed else "no bandwidth measured")

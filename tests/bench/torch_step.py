@@ -5,7 +5,7 @@
   DDP, gloo     python -m torch.distributed.run --standalone --nproc-per-node 2 torch_step.py ... --threads 1
   the machine   python torch_step.py --limits --threads 1      (products of 2048 x 2048, a triad over 3 x 128 MiB)
 
-Rank 0 prints one JSON object. --batch is rows a rank; samples_per_s counts the rows of all ranks.
+Rank 0 prints one JSON object. --batch is rows per rank; samples_per_s counts the rows of all ranks.
 """
 import argparse
 import json

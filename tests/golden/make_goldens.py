@@ -4,7 +4,7 @@
   python tests/golden/make_goldens.py
 
 Made with torch 2.15.0 (pip), numpy and safetensors; seed 20260. Both are written into every
-output. README.md tells the layout. The Rust tests read the outputs and need no Python.
+output. README.md describes the layout. The Rust tests read the outputs and need no Python.
 """
 import copy
 import fnmatch
@@ -241,7 +241,7 @@ SCHEDULES = [
     ("wsd_warm", 0.01, 30, {"kind": "wsd", "warmup_fraction": 0.1, "decay_steps": 10, "final_fraction": 0.05},
      {"warmup": 3, "decay": 10, "end": 0.05}),
     ("one_cycle", 0.01, 50, {"kind": "one_cycle"}, {"warmup": 15, "start": 0.04, "end": 4e-6}),
-    # A rise that is no whole number of steps.
+    # A rise that is not a whole number of steps.
     ("one_cycle_other", 0.5, 33, {"kind": "one_cycle", "warmup_fraction": 0.25, "warmup_start": 0.1, "final_fraction": 0.01},
      {"warmup": 8.25, "start": 0.1, "end": 0.01}),
 ]
@@ -301,7 +301,7 @@ class Net(torch.nn.Module):
 
 
 def param_groups(net, optimizer):
-    """PyTorch's groups for ours: one a parameter; of the groups that match its name the first one counts."""
+    """PyTorch's groups for ours: one per parameter; of the groups that match its name the first one counts."""
     made = []
     for name, p in net.named_parameters():
         group = next((g for g in optimizer.get("groups", []) if fnmatch.fnmatchcase(name, g["match"])), {})

@@ -3,7 +3,7 @@
 
   python tests/golden/make_metric_goldens.py
 
-Made with scikit-learn 1.9.1 (pip) and numpy. README.md tells the layout. The Rust tests read the output and need no Python.
+Made with scikit-learn 1.9.1 (pip) and numpy. README.md describes the layout. The Rust tests read the output and need no Python.
 """
 import json
 import pathlib

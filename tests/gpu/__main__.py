@@ -23,7 +23,7 @@ from torch_side import TorchSide
 class Plan:
     """A part, the seconds that it is expected to take on an H200, and what it runs.
 
-    A part is cut at twice its expected seconds, so that none eats the time of those behind it.
+    A part is cut at twice its expected seconds, so that none eats the time of those after it.
     """
 
     name: str
@@ -142,7 +142,7 @@ def main():
     out = os.path.abspath(opt.out) if opt.out else None
     opt.out = out
     os.chdir(ROOT)
-    # Kernels are compiled once a run, and where that goes is known to be private.
+    # Kernels are compiled once per run, and where that goes is known to be private.
     packed_kernels(work)
     os.environ.setdefault("DDP_TRAIN_CACHE", os.path.join(work, "cache"))
     session = None

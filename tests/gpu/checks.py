@@ -44,11 +44,11 @@ def test_programs(part):
         if outcome.ok:
             detail = f"{passed} tests, {outcome.seconds:.1f} s"
         else:
-            # The messages of failing tests stand before the list of their names.
+            # The messages of failing tests precede the list of their names.
             detail = f"{failed} of {passed + failed} tests: {', '.join(names[:8]) or outcome.tail(400)}; {'; '.join(messages[:2])}"
         part.check(f"{program.name}", outcome.ok, detail)
         n_passed, n_failed, n_skipped = n_passed + passed, n_failed + failed, n_skipped + len(skipped)
-    part.session.row("tests on the GPU", f"{n_passed} passed, {n_failed} failed; told as skipped: {n_skipped}")
+    part.session.row("tests on the GPU", f"{n_passed} passed, {n_failed} failed; reported as skipped: {n_skipped}")
 
 
 def several_ranks(part):

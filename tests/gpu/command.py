@@ -26,7 +26,7 @@ class Outcome:
 
     def tail(self, n_chars=1500):
         """The end of what it said, and how it ended."""
-        # What a rank said of its failure stands before mpirun's account of it.
+        # A rank's own error precedes mpirun's report of it.
         stderr = MPIRUN_BANNER.sub("", self.stderr)
         text = (self.stdout.rstrip()[-n_chars:] + "\n" + stderr.rstrip()[-n_chars:]).strip()
         how = f"status {self.status}" if self.status is not None else f"killed after {self.limit_s:.0f} s"

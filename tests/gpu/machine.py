@@ -13,7 +13,7 @@ SMI_FIELDS = ["name", "driver_version", "vbios_version", "memory.total", "memory
 
 
 def devices(binary):
-    """What `ddp-train devices --json` tells, or None with the reason."""
+    """Output of `ddp-train devices --json`, or None with the reason."""
     outcome = command.run([binary, "devices", "--json"], 60)
     try:
         return json.loads(outcome.stdout.splitlines()[-1]), ""
@@ -22,7 +22,7 @@ def devices(binary):
 
 
 def smi():
-    """One object for each GPU, as nvidia-smi tells; a field that it does not know is left out."""
+    """One object for each GPU, as nvidia-smi reports; a field that it does not know is left out."""
     if not shutil.which("nvidia-smi"):
         return []
     found = []
@@ -36,7 +36,7 @@ def smi():
 
 
 def machine(part):
-    """The part that tells it."""
+    """The part that reports it."""
     session = part.session
     cpu = [line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")]
     part.results["cpu"] = {"model": cpu[0] if cpu else platform.processor(), "threads": len(os.sched_getaffinity(0)),

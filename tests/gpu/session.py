@@ -25,7 +25,7 @@ def finite(value):
 
 
 class OutOfTime(Exception):
-    """The part has no time left; what it found so far stands."""
+    """The part has no time left; what it found so far counts."""
 
 
 class Skipped(Exception):
@@ -69,7 +69,7 @@ class Part:
         return outcome
 
     def json_lines(self, label, words, limit_s=60.0, env=None):
-        """The objects that a program prints, one a line; None, and a failed check of that name, if it fails."""
+        """The objects that a program prints, one per line; None, and a failed check of that name, if it fails."""
         outcome = self.run(words, limit_s, env)
         if not outcome.ok:
             self.check(label, False, outcome.tail(600))
@@ -77,7 +77,7 @@ class Part:
         try:
             return [json.loads(line) for line in outcome.stdout.splitlines() if line.startswith("{")]
         except ValueError as error:
-            self.check(label, False, f"its output is no JSON: {error}")
+            self.check(label, False, f"its output is not JSON: {error}")
             return None
 
 
@@ -112,7 +112,7 @@ class Session:
     def part(self, plan):
         """Runs one part, whatever becomes of it, and writes the report so far.
 
-        A part that runs out of its time, or for which none is left, is "not reached", which is no failure: what it found counts.
+        A part that runs out of its time, or for which none is left, is "not reached", which is not a failure: what it found counts.
         """
         name = plan.name
         if self.options.only and not any(word in name for word in self.options.only):

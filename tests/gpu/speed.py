@@ -125,7 +125,7 @@ def steps(part):
 
 
 def tell(part, samples):
-    """Rows of the table and the figures behind them."""
+    """Rows of the table and their figures."""
     part.results["summary"] = []
     for case in cases(part.session):
         flop = case.batch * (6 * sum(i * o for i, o in zip(case.dims, case.dims[1:])) - 2 * case.dims[0] * case.dims[1])
@@ -214,7 +214,7 @@ def kernels(part):
     part.results["ours"] = lines
     shares = [(line["fraction_of_copy"], f"{line['op']} {line['dtype']}") for line in lines if line.get("fraction_of_copy")]
     if not shares:
-        raise Skipped("a bench that tells shares of a copy")
+        raise Skipped("a bench that reports shares of a copy")
     below = sorted(share for share in shares if share[0] < 0.85)
     session.row("operations bound by memory", f"median {statistics.median(s[0] for s in shares):.0%} of a copy; {len(below)} of {len(shares)} under 85%"
                 + (f", least {below[0][1]} {below[0][0]:.0%}" if below else ""))

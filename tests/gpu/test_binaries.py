@@ -17,7 +17,7 @@ def test_binaries(messages):
             continue
         if message.get("reason") != "compiler-artifact" or not message["profile"]["test"] or not message.get("executable"):
             continue
-        # The package stands in its id, as in `path+file:///somewhere/comm#ddp-comm@0.1.0` or `...ddp#0.1.0`.
+        # The package name is in its id, as in `path+file:///somewhere/comm#ddp-comm@0.1.0` or `...ddp#0.1.0`.
         folder, _, end = message["package_id"].rpartition("#")
         package = end.split("@")[0] if "@" in end else folder.rpartition("/")[2]
         target = message["target"]

@@ -81,7 +81,7 @@ class TorchSide:
         return found
 
     def ask(self, request, timeout_s):
-        """One answer; it is idle again behind it."""
+        """One answer; it is idle again after it."""
         if self.why:
             return {"error": self.why}
         self.send(request)

@@ -380,7 +380,7 @@ impl Group {
         Ok(())
     }
 
-    /// Whether a failure has ended the group, so that no further collective can succeed; NCCL's alone can tell.
+    /// Whether a failure has ended the group, so that no further collective can succeed; only NCCL's can report it.
     pub fn is_broken(&self) -> bool {
         matches!(self, Group::Nccl(group) if group.is_broken())
     }
@@ -536,16 +536,15 @@ impl Group {
         }
     }
 
-    /// `out = Σ x²` of a buffer in flight, or `out += Σ x²`, behind the collectives started so far: on a GPU in the communication
+    /// `out = Σ x²` of a buffer in flight, or `out += Σ x²`, after the collectives started so far: on a GPU in the communication
     /// stream; elsewhere after waiting for them.
     ///
     /// Returns the number of the work, which waits for it as for a collective.
     fn sum_of_squares(&self, x: TensorRef<'_>, out: TensorMut<'_>, accumulate: bool) -> Result<u64> {
         self.check_memory("sum_of_squares", x.operand("x"))?;
         match self {
-            Group::Nccl(group) => {
-                group.behind(|| ops::sum_of_squares_on(StreamKind::Communication, x, out, accumulate))
-            }
+            Group::Nccl(group) => group
+                .after_collectives(|| ops::sum_of_squares_on(StreamKind::Communication, x, out, accumulate)),
             _ => {
                 self.wait(None)?;
                 ops::sum_of_squares(x, out, accumulate)?;

@@ -25,7 +25,7 @@ pub struct Scope<'env> {
     group: &'env Group,
     /// Receives the sum of squares of reduced buffers.
     squares: Option<Squares<'env>>,
-    /// In [`Scope::together`]: buffers whose squares are summed behind it.
+    /// In [`Scope::together`]: buffers whose squares are summed after it.
     together: Option<Vec<(TensorMut<'env>, Range<usize>)>>,
     /// Makes the lifetime invariant: a scope cannot be used as one of shorter borrows.
     buffers: PhantomData<&'env mut &'env ()>,
@@ -105,17 +105,17 @@ impl<'env> Scope<'env> {
         self.squares = Some(Squares { out, accumulate: false });
     }
 
-    /// Starts [`Scope::all_reduce`], with its errors, and behind it the sum of squares of the first `n` elements of the result, if
+    /// Starts [`Scope::all_reduce`], with its errors, and after it the sum of squares of the first `n` elements of the result, if
     /// [`Scope::sum_squares_into`] was called. On a GPU both run in the communication stream, while the rank computes; on the host
     /// the sum waits for the result.
     pub fn all_reduce_squared(&mut self, op: ReduceOp, mut buf: TensorMut<'env>, n: usize) -> Result<Ticket> {
         let raw = self.group.writable("all_reduce", buf.reborrow())?;
-        // SAFETY: `buf` is borrowed for `'env`, and below it is only read, behind the collective.
+        // SAFETY: `buf` is borrowed for `'env`, and below it is only read, after the collective.
         let ticket = unsafe { self.start(CallKind::AllReduce(op), raw, raw) }?;
         self.square(ticket, buf, 0..n)
     }
 
-    /// Starts [`Scope::reduce_scatter_in_place`], with its errors, and behind it the sum of squares of this rank's shard, as
+    /// Starts [`Scope::reduce_scatter_in_place`], with its errors, and after it the sum of squares of this rank's shard, as
     /// [`Scope::all_reduce_squared`] does.
     pub fn reduce_scatter_squared(&mut self, op: ReduceOp, mut buf: TensorMut<'env>) -> Result<Ticket> {
         let (raw, own) = self.group.own_shard("reduce_scatter_in_place", buf.reborrow())?;
@@ -138,7 +138,7 @@ impl<'env> Scope<'env> {
     }
 
     /// Starts the collectives that `start` starts as one piece of work, if the ranks are joined by NCCL: see [`Group::together`]. Sums of
-    /// squares follow behind all of them, and only then can a ticket of one be waited for.
+    /// squares follow after all of them, and only then can a ticket of one be waited for.
     ///
     /// # Errors
     /// The error of `start`; else the errors of [`Group::all_reduce`].

@@ -14,15 +14,15 @@ pub struct Traffic {
     /// Bytes sent, times the number of ranks: an integer, so nothing is rounded.
     bytes_times_ranks: u64,
     n_ranks: u64,
-    /// All-reduces.
+    /// All-reduces started.
     pub n_all_reduces: u64,
-    /// Reduce-scatters.
+    /// Reduce-scatters started.
     pub n_reduce_scatters: u64,
-    /// All-gathers.
+    /// All-gathers started.
     pub n_all_gathers: u64,
-    /// Broadcasts.
+    /// Broadcasts started.
     pub n_broadcasts: u64,
-    /// Barriers.
+    /// Barriers entered.
     pub n_barriers: u64,
     /// Tensors sent to one rank, or received from one.
     pub n_sends: u64,

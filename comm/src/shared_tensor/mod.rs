@@ -144,7 +144,7 @@ impl Peers {
         if let Some(&outcome) = self.outcomes.borrow().get(&key) {
             return Ok(outcome);
         }
-        // Devices without peer access are no error: another path is taken.
+        // Devices without peer access are not errors: another path is taken.
         let is_mapped =
             group.rank() == to && Gpu::get(target).is_ok_and(|gpu| self.mapping(from, handle, gpu).is_ok());
         let all = group.all_gather_bytes(&[u8::from(is_mapped)])?;

@@ -1,4 +1,4 @@
-//! The death certificate: one paragraph about a lost rank, and where the others stood.
+//! The death certificate: one paragraph about a lost rank, and the places of the others.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ pub struct Certificate {
     /// The lost rank, on the rank that reports for all on stderr and in the run's events; `None` on the others. Of a stall without
     /// a culprit, the rank that reports.
     pub reports: Option<usize>,
-    /// One paragraph: who, where, since when, its last error, where the others stand.
+    /// One paragraph: who, where, since when, its last error, the places of the others.
     pub text: String,
     /// The step that the lost rank was at, as in the text; `None` before the first, and on ranks that do not report.
     pub step: Option<u64>,
@@ -64,7 +64,7 @@ pub(super) fn paragraph(
                     )
                 }
                 Cause::Silent => {
-                    format!(" is frozen or cut off: nothing was heard of it for {since}. It was")
+                    format!(" is frozen or cut off: no heartbeat for {since}. It was")
                 }
                 Cause::FailedAndStayed => format!(" failed {since} ago, and the job did not end. It was"),
                 Cause::Stalled => {
@@ -89,7 +89,7 @@ pub(super) fn paragraph(
             text
         }
         ([], _) => format!(
-            "the job is stuck: no rank made progress for {since}, and all ranks stand at the same place."
+            "the job is stuck: no rank made progress for {since}, and all ranks are at the same place."
         ),
     };
     let others = (0..identities.len()).filter(|rank| !finding.ranks.contains(rank));
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(
             of(Cause::Silent, &[1]),
             format!(
-                "rank 1 (host h0, pid 101, device cuda:0) is frozen or cut off: nothing was heard of it for 3.2 s. It was {place}. \
+                "rank 1 (host h0, pid 101, device cuda:0) is frozen or cut off: no heartbeat for 3.2 s. It was {place}. \
                  Rank 0: {place}. Ranks 2 to 3: {place}. Rank 4: at an unknown place, not connected to the rank that reports."
             )
         );

@@ -60,7 +60,7 @@ pub(super) struct Frame {
     pub(super) text: String,
 }
 
-/// Bytes that are no frame of this job.
+/// Bytes that are not a frame of this job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BadFrame;
 

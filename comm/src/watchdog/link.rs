@@ -66,7 +66,7 @@ impl Link {
     /// Takes the next frame that was received.
     ///
     /// # Errors
-    /// [`Closed`] for bytes that are no frame of this job.
+    /// [`Closed`] for bytes that are not a frame of this job.
     pub(super) fn next(&mut self, token: &Token, world_size: usize) -> Result<Option<Frame>, Closed> {
         let Some((frame, len)) = Frame::decode(&self.received, token, world_size)? else { return Ok(None) };
         self.received.drain(..len);

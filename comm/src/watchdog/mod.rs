@@ -6,7 +6,8 @@
 //! timeout (it is frozen or cut off), or if no rank makes progress (it is stuck). The rank that notices writes a [`Certificate`]
 //! and sends its text to the others.
 //!
-//! The thread that trains writes its progress to atomics (`progress`) and does nothing else.
+//! The thread that trains writes its progress to atomics (`progress`) and does nothing else. The thread of the watchdog calls
+//! neither MPI nor CUDA.
 //!
 //! ```
 //! use std::time::Duration;

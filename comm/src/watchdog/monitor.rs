@@ -72,7 +72,7 @@ pub(super) enum Cause {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) cause: Cause,
-    /// The lost ranks; of a stall those that are behind the others, none if all stand at the same place.
+    /// The lost ranks; of a stall those that are behind the others, none if all are at the same place.
     pub(super) ranks: Vec<usize>,
     /// Time since the first of them was last heard of, or since the last progress.
     pub(super) since: Duration,

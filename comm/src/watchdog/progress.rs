@@ -1,7 +1,7 @@
 //! Progress of this rank: written by the training thread, read by the watchdog's thread.
 //!
 //! Writing takes no lock and no system call. There is one writer, so a counter is a load and a store. A reader may see the fields
-//! of two neighbouring moments, which is good enough to say where a rank stood.
+//! of two neighbouring moments, which is good enough to report the place of a rank.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -106,7 +106,7 @@ const HELD: Duration = Duration::from_secs(5);
 /// Marks the words of an operation that is a change of the phase; no call has it.
 const PHASE_WORD: u64 = 0xff;
 
-/// Where a rank stands.
+/// Place of a rank in the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Standing {
     pub(super) phase: Phase,

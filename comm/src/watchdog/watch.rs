@@ -83,7 +83,7 @@ impl Watch {
             }
             self.progress.looked();
             if sent.is_none_or(|sent| now - sent >= self.interval) {
-                self.tell(Kind::Heartbeat, "");
+                self.broadcast(Kind::Heartbeat, "");
                 sent = Some(now);
             }
             self.links.values_mut().for_each(Link::flush);
@@ -98,7 +98,7 @@ impl Watch {
             {
                 let text = paragraph(&finding, &self.monitor, self.rank, &self.identities, now);
                 let lost = finding.ranks.first().copied().unwrap_or(self.rank);
-                self.tell(Kind::Verdict, &text);
+                self.broadcast(Kind::Verdict, &text);
                 let step = match self.monitor.peers.get(&lost) {
                     Some(peer) => peer.standing.as_ref().map(|standing| standing.step),
                     None => Some(self.progress.standing().step),
@@ -141,11 +141,11 @@ impl Watch {
                 }
                 Command::Fail(error, done) => {
                     self.has_failed = true;
-                    self.tell(Kind::Failing, &error);
+                    self.broadcast(Kind::Failing, &error);
                     let _ = done.send(());
                 }
                 Command::Leave(done) => {
-                    self.tell(Kind::Goodbye, "");
+                    self.broadcast(Kind::Goodbye, "");
                     self.leaving = Some((now, done));
                 }
             }
@@ -217,8 +217,8 @@ impl Watch {
         verdict.filter(|_| self.leaving.is_none() && !self.has_failed)
     }
 
-    /// Sends a frame to all.
-    fn tell(&mut self, kind: Kind, text: &str) {
+    /// Sends a frame to all linked ranks.
+    fn broadcast(&mut self, kind: Kind, text: &str) {
         let bytes = self.frame(kind, text);
         self.links.values_mut().for_each(|link| link.send(&bytes));
     }

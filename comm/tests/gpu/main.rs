@@ -48,7 +48,7 @@ fn connect_within(world: &World, timeout: Duration) -> Device {
 }
 
 fn gpu_of(device: Device) -> &'static Gpu {
-    let Device::Cuda(index) = device else { panic!("{device} is no GPU") };
+    let Device::Cuda(index) = device else { panic!("{device} is not a GPU") };
     Gpu::get(index).unwrap()
 }
 

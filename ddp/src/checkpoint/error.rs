@@ -12,6 +12,7 @@ use crate::storage::disk::is_out_of_inodes;
 /// An error of saving, finding or reading a checkpoint.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // Fields say what they are.
 pub enum CheckpointError {
     /// Writing a checkpoint failed; older checkpoints are unchanged.
     #[error(
@@ -19,13 +20,11 @@ pub enum CheckpointError {
         path.display(), write_hint(path, source)
     )]
     Save {
-        /// Its step.
         step: u64,
         /// The failed action, such as "write".
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// The system's error.
         source: io::Error,
         /// Space needed and free.
         room: Room,
@@ -38,7 +37,6 @@ pub enum CheckpointError {
          hint: try a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, or `data.normalize = \"standard\"`"
     )]
     NotFinite {
-        /// Its step.
         step: u64,
         /// The newest checkpoint to resume from.
         newest: Newest,
@@ -49,7 +47,6 @@ pub enum CheckpointError {
          hint: check that `{}` is a folder that all hosts share", waited.as_secs_f64(), folder.display()
     )]
     RanksMissing {
-        /// Its step.
         step: u64,
         /// "rank 3" or "ranks 1, 3".
         ranks: String,
@@ -63,11 +60,8 @@ pub enum CheckpointError {
     /// Another rank failed to write its files.
     #[error("the checkpoint of step {step} was not saved: rank {rank}: {reason}\n{newest}")]
     RankFailed {
-        /// Its step.
         step: u64,
-        /// The rank.
         rank: usize,
-        /// Its error.
         reason: String,
         /// The newest checkpoint to resume from.
         newest: Newest,
@@ -77,28 +71,18 @@ pub enum CheckpointError {
         "the checkpoint of step {step} failed verification after it was written: {fault}; older ones were kept\n\
          hint: check the disk and the memory for faults, and that nothing else writes there"
     )]
-    ReadBack {
-        /// Its step.
-        step: u64,
-        /// The fault.
-        fault: Fault,
-    },
+    ReadBack { step: u64, fault: Fault },
     /// The writer thread can't be started, or has ended.
     #[error(
         "the thread that writes checkpoints is not running: {reason}\nhint: `checkpoint.async = false` needs no thread"
     )]
-    Thread {
-        /// Why.
-        reason: String,
-    },
+    Thread { reason: String },
     /// The folder of checkpoints can't be prepared.
     #[error("can't {action} `{}`: {source}\nhint: {}", path.display(), folder_hint(action, path, source))]
     Folder {
-        /// The failed action.
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// The system's error.
         source: io::Error,
     },
     /// A checkpoint that can't be used.
@@ -106,26 +90,15 @@ pub enum CheckpointError {
         "checkpoint `{}` can't be used: {fault}\nhint: `ddp-train checkpoint verify {}` lists the usable ones",
         path.display(), folder_of(path).display()
     )]
-    Damaged {
-        /// Its folder.
-        path: PathBuf,
-        /// The fault.
-        fault: Fault,
-    },
+    Damaged { path: PathBuf, fault: Fault },
     /// No checkpoint at the given path.
     #[error(
         "no checkpoint at `{}`: {}\nhint: {}", path.display(), Absence::of(path), Absence::of(path).hint(path)
     )]
-    NotFound {
-        /// The given path.
-        path: PathBuf,
-    },
+    NotFound { path: PathBuf },
     /// A single checkpoint where a folder of checkpoints is needed.
     #[error("`{}` is a single checkpoint, expected a folder of checkpoints\nhint: name the folder that it is in, or the run's folder", path.display())]
-    OneOnly {
-        /// The given path.
-        path: PathBuf,
-    },
+    OneOnly { path: PathBuf },
     /// None of the checkpoints is usable.
     #[error(
         "none of the checkpoints in `{}` can be used:\n  {skipped}\n\
@@ -133,7 +106,6 @@ pub enum CheckpointError {
         path.display()
     )]
     NoneValid {
-        /// Their folder.
         path: PathBuf,
         /// Each checkpoint and its fault, one per line.
         skipped: String,
@@ -141,11 +113,8 @@ pub enum CheckpointError {
     /// Optimiser state that is missing from all files.
     #[error("checkpoint `{}` lacks \"{state}\" for elements {start} to {end} of {param}", path.display())]
     Gap {
-        /// The checkpoint.
         path: PathBuf,
-        /// Name of the state.
         state: String,
-        /// Name of the parameter.
         param: String,
         /// First element that is missing.
         start: usize,
@@ -155,27 +124,19 @@ pub enum CheckpointError {
     /// The model's parameters differ from the checkpoint's.
     #[error("checkpoint `{}` belongs to a different model:\n  {differences}\nhint: compare `model` in the configs", path.display())]
     OtherModel {
-        /// The checkpoint.
         path: PathBuf,
         /// Every difference, one per line.
         differences: String,
     },
     /// The checkpoint holds no averaged weights.
     #[error("checkpoint `{}` holds no EMA of the weights\nhint: `--weights model`", path.display())]
-    NoEma {
-        /// The checkpoint.
-        path: PathBuf,
-    },
+    NoEma { path: PathBuf },
     /// The output file already exists.
     #[error("`{}` already exists\nhint: name another file, or pass --overwrite", path.display())]
-    OutExists {
-        /// The file.
-        path: PathBuf,
-    },
+    OutExists { path: PathBuf },
     /// Fewer usable checkpoints than requested.
     #[error("`{}` holds {got} usable checkpoints, expected {expected}\nhint: {}", path.display(), too_few_hint(*got))]
     TooFew {
-        /// The searched folder.
         path: PathBuf,
         /// Usable checkpoints found.
         got: usize,
@@ -189,7 +150,6 @@ pub enum CheckpointError {
         path.display(), path.display()
     )]
     RunInProgress {
-        /// The run's folder.
         path: PathBuf,
         /// "process 1234 on HOST", as that process wrote it.
         holder: String,
@@ -205,20 +165,14 @@ pub enum CheckpointError {
     },
     /// The same checkpoint given twice.
     #[error("`{}` is named twice\nhint: name each checkpoint once", path.display())]
-    Twice {
-        /// The checkpoint.
-        path: PathBuf,
-    },
+    Twice { path: PathBuf },
     /// A single checkpoint to average.
     #[error(
         "averaging needs at least two checkpoints, got one: `{}`\n\
          hint: `--last K` averages the K newest of a run, 2 or more; `ddp-train checkpoint export` writes the weights of one",
         path.display()
     )]
-    TooFewToAverage {
-        /// The checkpoint.
-        path: PathBuf,
-    },
+    TooFewToAverage { path: PathBuf },
     /// `verify` found bad checkpoints.
     #[error(
         "{n_bad} of {n} checkpoints failed verification\n\

@@ -9,6 +9,7 @@ use crate::storage::fault::FileFault;
 /// A fault of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // Fields say what they are.
 pub enum Fault {
     /// One of its files is damaged.
     #[error(transparent)]
@@ -21,16 +22,10 @@ pub enum Fault {
     ManifestChanged,
     /// The manifest's checksum matches, but its content can't be parsed.
     #[error("manifest.json can't be read: {reason}")]
-    ManifestUnreadable {
-        /// Why.
-        reason: String,
-    },
+    ManifestUnreadable { reason: String },
     /// The checkpoint was written by a later version of the program.
     #[error("its format version is {format_version}; this program reads up to {}", FORMAT_VERSION)]
-    LaterFormat {
-        /// Its version.
-        format_version: u64,
-    },
+    LaterFormat { format_version: u64 },
     /// A marker (`latest` or `best`) names a checkpoint that does not exist.
     #[error("it names {}, and there is no such checkpoint", quoted(name))]
     NamesNothing {
@@ -40,7 +35,6 @@ pub enum Fault {
     /// A fault found by another rank while it read its files.
     #[error("rank {rank} found: {reason}")]
     OnRank {
-        /// The rank.
         rank: usize,
         /// The fault that it found.
         reason: String,

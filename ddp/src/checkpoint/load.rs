@@ -98,8 +98,8 @@ impl Checkpoint {
         files.into_par_iter().map(read).collect::<Result<(), Fault>>().map_err(damaged)
     }
 
-    /// Reads the weights of the best evaluation into a flat buffer of the layout, and its statistics behind them, if the checkpoint has them in a file of their
-    /// own. [`Checkpoint::load`] compares the file's checksum.
+    /// Reads the weights of the best evaluation into a flat buffer of the layout, followed by its statistics, if the checkpoint has
+    /// them in a file of their own. [`Checkpoint::load`] compares the file's checksum.
     ///
     /// # Errors
     /// [`CheckpointError::Damaged`].

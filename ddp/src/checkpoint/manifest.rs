@@ -75,7 +75,7 @@ impl Parameter {
 /// Fields of a [`Manifest`] that do not come from the files.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ManifestHead {
-    /// Id of the run.
+    /// Id of the run, also in its folder.
     pub run_id: Option<String>,
     /// Ranks of the run.
     pub world_size: usize,

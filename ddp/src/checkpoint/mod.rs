@@ -16,6 +16,9 @@
 //! verifies every byte first ([`Checkpoint::find`]), then takes what it needs ([`TensorFile`](crate::storage::tensor_file::TensorFile), [`StateReader`]). All ranks
 //! need to see the same folder.
 //!
+//! Three fallbacks are not requested: plain memory in place of page-locked memory (reported), the system's cache in place of direct
+//! transfers, and no lock on file systems without locks.
+//!
 //! ```
 //! use std::path::Path;
 //!

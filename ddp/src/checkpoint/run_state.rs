@@ -79,7 +79,7 @@ pub struct EpochLossState {
     /// Sum of weights.
     #[serde(with = "exact")]
     pub weight: f64,
-    /// Rows.
+    /// Rows used in this epoch so far.
     pub n_rows: u64,
 }
 

@@ -62,7 +62,7 @@ impl Search {
 pub struct Skipped {
     /// Name of its folder, or of the marker.
     pub name: String,
-    /// Its fault.
+    /// Reason why it can't be used.
     pub fault: Fault,
 }
 

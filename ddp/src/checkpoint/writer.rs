@@ -39,9 +39,9 @@ pub enum SaveOutcome {
     Saved(Saved),
     /// The save failed; the run can continue.
     Failed {
-        /// Its step.
+        /// Optimiser steps completed when its snapshot was taken.
         step: u64,
-        /// Why.
+        /// Error of this rank or of another.
         error: CheckpointError,
     },
 }

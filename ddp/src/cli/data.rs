@@ -81,7 +81,7 @@ pub struct InspectArgs {
 
 /// `ddp-train data show`
 #[derive(Debug, Clone, Args)]
-#[command(after_help = "Rows are counted from 0 over all files in their order; a line of names is no row.\n\
+#[command(after_help = "Rows are counted from 0 over all files in their order; header lines do not count.\n\
                   For example: `ddp-train data show rows.csv --rows 3,17,100..120`.")]
 pub struct ShowArgs {
     /// File, folder, glob pattern or builtin:digits

@@ -175,7 +175,7 @@ fn holds_rows(path: &Path) -> bool {
     !is_config && (has_cells || foreign::find(&begin).is_some())
 }
 
-/// Whether a word that stands where a subcommand should names a run: data, or a path that exists or has an
+/// Whether a word in place of a subcommand names a run: data, or a path that exists or has an
 /// ending, which no subcommand has.
 pub(super) fn is_run(word: &Path) -> bool {
     word.exists() || is_data(word) || word.extension().is_some()

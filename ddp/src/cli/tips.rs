@@ -1,5 +1,5 @@
 //! Tips for words that the command line does not know: a flag of another program, a config key written as a flag, a subcommand that
-//! stands below another.
+//! belongs to another.
 
 use std::ffi::OsString;
 
@@ -201,7 +201,7 @@ fn value_of<'a>(word: &str, args: &'a [OsString]) -> Option<&'a str> {
     }
 }
 
-/// A tip for a word that is no flag.
+/// A tip for a word that is not a flag.
 fn positional_tip(word: &str, command: &Command, args: &[OsString]) -> Option<String> {
     if word.starts_with('-') {
         return None;
@@ -213,14 +213,14 @@ fn positional_tip(word: &str, command: &Command, args: &[OsString]) -> Option<St
         return Some(format!("several values are separated by commas: '{flag} A,B'"));
     }
     if command.get_name() == "launch" {
-        return Some(format!("the arguments of the run stand after '--': '-- {word}'"));
+        return Some(format!("the arguments of the run go after '--': '-- {word}'"));
     }
     let named = ["checkpoint", "data"].into_iter().filter(|flag| has_flag(command, flag));
     let named = Vec::from_iter(named.map(|flag| format!("--{flag} PATH")));
     (!named.is_empty()).then(|| format!("files are named by flags: '{}'", named.join(" ")))
 }
 
-/// A tip for a word that is no subcommand.
+/// A tip for a word that is not a subcommand.
 fn subcommand_tip(word: &str, program: &Command) -> Option<String> {
     let known = COMMANDS.iter().find(|(name, _)| *name == word).map(|(_, known)| (*known).to_owned());
     let below = program.get_subcommands().find_map(|outer| {

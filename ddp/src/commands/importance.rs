@@ -82,7 +82,7 @@ fn no_metric_of_a_head(name: &str, heads: &[HeadConfig], hint: String) -> Error 
     Error::UnknownMetric(Box::new(UnknownMetric { name: name.to_owned(), expected, hint }))
 }
 
-/// The metric with this name, in an evaluation of this task; `place` stands before the names of such metrics.
+/// The metric with this name, in an evaluation of this task; `place` is the prefix of such metrics.
 fn one_metric(args: &EvalArgs, name: &str, task: Task, place: &str) -> Result<EvalMetric> {
     let named = MetricSet::of_names(&[name.to_owned()], task)
         .map_err(|unknown| Error::UnknownMetric(Box::new(unknown)))?;

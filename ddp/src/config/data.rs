@@ -49,7 +49,7 @@ pub struct DataConfig {
     pub classes: Option<usize>,
     /// Labels in the order of their classes; empty for numbers by value, then texts by their bytes.
     pub class_order: Vec<String>,
-    /// Treatment of evaluation rows whose label is no class.
+    /// Treatment of evaluation rows whose label is not a class.
     pub unknown_label: UnknownLabel,
     /// Treatment of rows without a target.
     pub missing_target: MissingTarget,
@@ -131,7 +131,7 @@ impl ConfigEnum for TaskSetting {
     ];
 }
 
-/// Hint of a name that is no column for its use.
+/// Hint of a name that is not a column for its use.
 pub(super) const COLUMN_HINT: &str = "a column is a feature, a target, the weight, or left out";
 /// Default of `data.features_key`.
 pub(crate) const DEFAULT_FEATURES_KEY: &str = "features";
@@ -204,7 +204,7 @@ impl DataConfig {
         }
         match raw.given("data.weight") {
             Some(setting) if self.weight.as_ref().is_some_and(|weight| self.target.contains(weight)) => {
-                Err(setting.bad("a column that is no target", COLUMN_HINT))
+                Err(setting.bad("a column that is not a target", COLUMN_HINT))
             }
             _ => Ok(()),
         }
@@ -240,7 +240,7 @@ impl DataConfig {
         match uses.into_iter().find(|(_, is_used)| *is_used) {
             Some((key, _)) => {
                 let expected = format!("a column without another use, and `{key}` names \"{column}\" too");
-                Err(setting.bad(expected, "the column of a split is no feature, target or weight"))
+                Err(setting.bad(expected, "the column of a split is not a feature, target or weight"))
             }
             None => Ok(()),
         }

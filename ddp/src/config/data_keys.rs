@@ -52,7 +52,7 @@ pub(super) const KEYS: &[Key] = &[
         "`eval` names rows to evaluate on, `eval_fraction` takes them out of the training rows",
     ),
     key("data.split", Kind::Table(SPLIT_KEYS))
-        .help("Column by which rows are taken out of training to evaluate on: of the values `eval`, or with data.eval_fraction whole groups or the last rows by time; it is no feature")
+        .help("Column by which rows are taken out of training to evaluate on: of the values `eval`, or with data.eval_fraction whole groups or the last rows by time; it is not a feature")
         .absent("data.eval_fraction draws single rows")
         .example(r#"{ column = "fold", eval = "test" }"#)
         .synonyms(&["group_by", "split_column"])
@@ -192,7 +192,7 @@ pub(super) const KEYS: &[Key] = &[
     count("data.loader_memory_mib", 1, 1 << 30)
         .help("Host memory for a rank's rows, in MiB")
         .default("1024")
-        .hint("1024 is 1 GiB a rank")
+        .hint("1024 is 1 GiB per rank")
         .may_change(),
 ];
 

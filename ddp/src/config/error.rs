@@ -11,6 +11,7 @@ pub(super) type Result<T, E = ConfigError> = std::result::Result<T, E>;
 /// A config that can't be used. Messages hold the place, the key, the expected and the given value, and end in a hint.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // Fields say what they are.
 pub enum ConfigError {
     /// The file can't be opened or read.
     #[error(transparent)]
@@ -21,14 +22,7 @@ pub enum ConfigError {
          hint: is it a data file? data go to `data.train` in the config",
         path.display()
     )]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// Its size.
-        n_bytes: u64,
-        /// The limit.
-        max_bytes: u64,
-    },
+    TooLarge { path: PathBuf, n_bytes: u64, max_bytes: u64 },
     /// The file is not UTF-8.
     #[error("config file {at}: not UTF-8 text\nhint: save the file as UTF-8")]
     NotUtf8 {
@@ -44,7 +38,6 @@ pub enum ConfigError {
     Syntax {
         /// Place of the first fault.
         at: Box<Origin>,
-        /// The parser's message.
         message: String,
     },
     /// No key has this name.
@@ -64,7 +57,6 @@ pub enum ConfigError {
         at: Box<Origin>,
         /// The key, with its section.
         key: String,
-        /// The required type.
         expected: &'static str,
         /// Type and value found.
         got: String,
@@ -80,9 +72,7 @@ pub enum ConfigError {
         key: &'static str,
         /// Values that can be used.
         expected: String,
-        /// The value found.
         got: String,
-        /// Advice.
         hint: String,
     },
     /// Two keys of which only one may be given.
@@ -90,34 +80,22 @@ pub enum ConfigError {
     Conflict {
         /// Where the second was given.
         at: Box<Origin>,
-        /// One key.
         key: &'static str,
-        /// The other.
         other: &'static str,
         /// The meaning of each.
         hint: &'static str,
     },
     /// A key that the command line gives twice.
     #[error("`{first}` and `{second}` both give `{key}`\nhint: keep one of them")]
-    GivenTwice {
-        /// The key.
-        key: &'static str,
-        /// One argument.
-        first: String,
-        /// The other.
-        second: String,
-    },
+    GivenTwice { key: &'static str, first: String, second: String },
     /// A config file without data.
     #[error(
         "config file {}: `data.train` is missing\n\
          hint: write `train = \"FILE\"` under [data], or add --data FILE; --data builtin:digits trains on the bundled digits",
         path.display()
     )]
-    NoData {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A `--set` argument that is no assignment.
+    NoData { path: PathBuf },
+    /// A `--set` argument that is not an assignment.
     #[error("`--set {arg}`: expected SECTION.KEY=VALUE\nhint: for example `--set optimizer.lr=0.001`")]
     BadSet {
         /// The argument as given.

@@ -247,7 +247,7 @@ impl MetricSet {
 /// A name that stands for no metric of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownMetric {
-    /// The name.
+    /// The unknown name, without that of a known head.
     pub name: String,
     /// The names that can be used.
     pub expected: String,
@@ -283,7 +283,7 @@ fn short_of(name: &str) -> &str {
 pub struct JudgeMetric {
     /// Name of the head; None for the metric of all rows.
     pub head: Option<String>,
-    /// The metric.
+    /// Metric of the head's rows, or of all rows.
     pub metric: EvalMetric,
 }
 

@@ -145,7 +145,7 @@ pub enum Before {
 /// The other key of a pair of which only one may be given.
 #[derive(Debug, Clone, Copy)]
 pub struct Alternative {
-    /// Its name.
+    /// Name with its section, such as `train.steps`.
     pub name: &'static str,
     /// The meaning of both.
     pub hint: &'static str,

@@ -18,7 +18,7 @@ pub(super) const MAX_LAYERS: usize = 1024;
 /// A layer of the list, or a block of layers, with the number of times that it is repeated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerEntry {
-    /// The layer.
+    /// Kind and settings of the layer, or the block.
     pub layer: LayerConfig,
     /// Number of such layers in a row, each with parameters of its own; at least 1.
     pub repeat: usize,
@@ -312,7 +312,7 @@ fn read_layer(kind: &str, table: &Table<'_>, place: &str) -> Result<LayerConfig>
     })
 }
 
-/// Embeddings of categories are no layer of the list, for they take columns of their own.
+/// Embeddings of categories are not a layer of the list, for they take columns of their own.
 fn embedding_hint(mut error: ConfigError, kind: &Setting) -> ConfigError {
     if let ConfigError::BadValue { hint, .. } = &mut error
         && kind.value.as_str() == Some("embedding")

@@ -180,7 +180,7 @@ impl Config {
         Self::resolve(&raw.resuming(&saved), Some(file))
     }
 
-    /// Reads a config that [`Config::to_toml`] wrote, from a checkpoint or model; `path` is where messages say that it stands.
+    /// Reads a config that [`Config::to_toml`] wrote, from a checkpoint or model; `path` is its origin in messages.
     ///
     /// A key that it lacks has the value that was meant before the key existed, which need not be today's default.
     ///

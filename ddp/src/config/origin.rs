@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub enum Origin {
     /// In a config file.
     File {
-        /// The file.
+        /// Path as messages show it.
         path: PathBuf,
         /// From 1.
         line: usize,

@@ -14,7 +14,7 @@ pub struct Overrides {
 /// A flag or argument that is short for one key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShortForm {
-    /// The key.
+    /// Key that it sets, with its section.
     pub key: &'static str,
     /// The flag, such as `--epochs`; "" for an argument without one.
     pub flag: &'static str,

@@ -36,7 +36,7 @@ fn make_absolute(source: &mut String) {
     }
     let is_pattern = source.contains(['*', '?', '[']) && !path.exists();
     let absolute = if is_pattern {
-        // The current folder is no pattern.
+        // The current folder is not a pattern.
         std::env::current_dir()
             .map(|folder| Path::new(&glob::Pattern::escape(&folder.to_string_lossy())).join(path))
     } else {

@@ -23,7 +23,7 @@ pub(super) fn file(table: KeyTable, path: &Path) -> Result<Vec<Setting>> {
     document(table, &text_of(path)?, path)
 }
 
-/// Reads the settings of a TOML text; `path` is where messages say that it stands.
+/// Reads the settings of a TOML text; `path` is its origin in messages.
 pub(super) fn document(table: KeyTable, text: &str, path: &Path) -> Result<Vec<Setting>> {
     let syntax = |message: &str, offset: usize| ConfigError::Syntax {
         at: Box::new(Origin::in_file(path, text, offset)),
@@ -130,7 +130,7 @@ fn set_argument(table: KeyTable, arg: &str) -> Result<Setting> {
     let setting = Setting { key, value, raw: Some(raw.to_owned()), origin };
     let digits = raw.trim_start_matches(['+', '-']);
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    // A number that is no value of TOML: its integers have 64 bits with a sign.
+    // A number that is not a TOML value: its integers have 64 bits with a sign.
     if is_number && setting.value.is_str() && !digits.starts_with('0') && setting.key.kind.is_number() {
         return Err(setting.out_of_i64());
     }

@@ -28,8 +28,8 @@ pub fn text(keys: &[&Key]) -> String {
 /// The keys as a Markdown page, a table per section.
 pub fn markdown(keys: &[&Key]) -> String {
     let mut page = "# Keys of the config\n\n\
-        Written by `ddp-train config keys --markdown`; do not edit. Keys stand in the section of their name: `optimizer.lr` is `lr` \
-        under `[optimizer]`, or `--set optimizer.lr=0.01`. Editors complete and check configs with the output of \
+        Written by `ddp-train config keys --markdown`; do not edit. A key belongs to the section in its name: `optimizer.lr` is \
+        `lr` under `[optimizer]`, or `--set optimizer.lr=0.01`. Editors complete and check configs with the output of \
         `ddp-train config schema`: a TOML language server reads it where the first line of a config is \
         `#:schema PATH_OF_THE_SCHEMA`.\n\n\
         A resumed run may change the keys that are marked under Resume; another value of the others makes another run. What other \

@@ -10,7 +10,7 @@ use super::writer::Entry;
 /// A key whose value differs between two configs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// The key.
+    /// Key with its section, such as `optimizer.lr`.
     pub key: String,
     /// Its value in this config, as TOML; "absent" where it has none.
     pub ours: String,

@@ -38,7 +38,7 @@ impl RunConfig {
 }
 
 impl FileMode {
-    /// The owner reads and writes, else the run could not go on.
+    /// The owner reads and writes, else the run could not continue.
     fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix('0').filter(|rest| rest.len() == 3).unwrap_or(text);
         let is_mode = matches!(digits.as_bytes(), [b'6', group, others] if [group, others].iter().all(|digit| b"046".contains(digit)));

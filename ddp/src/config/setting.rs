@@ -205,7 +205,7 @@ impl Setting {
 
     /// A section's file reads one of its keys as another type than the row's.
     fn no_such_kind<T>(&self, kind: &str) -> T {
-        panic!("`{}` is no {kind}: {:?}", self.key.name, self.key.kind)
+        panic!("`{}` is not a {kind}: {:?}", self.key.name, self.key.kind)
     }
 }
 

@@ -8,12 +8,12 @@ use super::nested::Place;
 use super::setting::Setting;
 use super::value::ConfigValue as _;
 
-/// Rows to evaluate on, taken out of the training rows by the values of a column, which is no feature.
+/// Rows to evaluate on, taken out of the training rows by the values of a column, which is not a feature.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Split {
     /// By the values of a column.
     Column {
-        /// The column.
+        /// Name of the column in the training data.
         column: String,
         /// Values of the rows to evaluate on; empty for the one that the data name so, such as `test`.
         eval: Vec<String>,

@@ -94,7 +94,7 @@ pub enum Determinism {
     World,
 }
 
-/// Reaction to ranks that hold different bits of what they must hold alike.
+/// Reaction to ranks whose replicas differ in any bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnReplicaDifference {
     /// The run fails.
@@ -162,7 +162,7 @@ pub(super) const KEYS: &[Key] = &[
         .synonyms(&["global_batch"])
         .instead_of(
             "train.batch_size",
-            "`batch_size` is rows a rank and micro-batch, `global_batch_size` is rows of all together",
+            "`batch_size` is rows per rank and micro-batch, `global_batch_size` is rows per step over all ranks",
         )
         .may_change(),
     count("train.grad_accum_steps", 1, 1 << 20)
@@ -254,7 +254,7 @@ pub(super) const KEYS: &[Key] = &[
         .synonyms(&["min_delta"])
         .may_change(),
     count("train.replica_check_steps", 0, MAX_STEPS)
-        .help("Optimiser steps between two comparisons of the weights and state that all ranks must hold alike; 0 for none")
+        .help("Optimiser steps between two comparisons of the weights and state that must be equal on all ranks; 0 for none")
         .default("1000")
         .hint("0 never compares")
         .may_change(),

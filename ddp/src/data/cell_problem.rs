@@ -7,6 +7,7 @@ use super::labels::{Label, LabelVocabulary};
 /// Fault of one cell of a CSV file, with a remedy.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // Fields say what they are.
 pub enum CellProblem {
     /// Bytes that are not UTF-8.
     #[error(
@@ -25,20 +26,14 @@ pub enum CellProblem {
          hint: arrays hold numbers: leave the column out with --drop, number its texts with --categorical (.safetensors), or write \
          to a table such as .parquet"
     )]
-    TextInArray {
-        /// The cell.
-        text: String,
-    },
+    TextInArray { text: String },
     /// A number with a mark of thousands, or of a fraction of three digits.
     #[error(
-        "\"{text}\" may be {} or {}: the marks of the first rows don't tell\n\
+        "\"{text}\" may be {} or {}: the first rows are ambiguous\n\
          hint: set `data.decimal` to the mark before the fraction, \".\" or \",\"",
         text.replace([',', '.'], ""), text.replacen(',', ".", 1)
     )]
-    UnclearMark {
-        /// The cell.
-        text: String,
-    },
+    UnclearMark { text: String },
     /// Nothing but white space in a feature.
     #[error(
         "the cell is empty, expected a number\n\
@@ -58,73 +53,49 @@ pub enum CellProblem {
     #[error(
         "expected a number, got \"{text}\"\nhint: for labels set the `task` of this head to \"classification\""
     )]
-    TargetOfHeadNotANumber {
-        /// The cell.
-        text: String,
-    },
+    TargetOfHeadNotANumber { text: String },
     /// A mark of a missing value in a feature.
     #[error(
         "the value is missing (\"{text}\"), expected a number\n\
          hint: set `data.missing` to \"mean\" or \"zero\", or list the column in `data.drop`"
     )]
-    Missing {
-        /// The cell.
-        text: String,
-    },
+    Missing { text: String },
     /// A value under no name.
     #[error(
         "\"{text}\" is in a column without a name\n\
          hint: name the column in the first line, or leave it out: `data.drop` = [\"{name}\"]"
     )]
-    Unnamed {
-        /// The cell.
-        text: String,
-        /// Name of the column.
-        name: String,
-    },
+    Unnamed { text: String, name: String },
     /// Text in a feature.
     #[error(
         "expected a number, got \"{text}\"\nhint: {}", text_hint(text, column.as_deref().unwrap_or("NAME"))
     )]
     NotANumber {
-        /// The cell.
         text: String,
         /// Its column, where it is known.
         column: Option<String>,
     },
     /// Text in a target or weight.
     #[error("expected a number, got \"{text}\"\nhint: correct the value, or check the name of the column")]
-    TargetNotANumber {
-        /// The cell.
-        text: String,
-    },
+    TargetNotANumber { text: String },
     /// A number with a comma where numbers have points.
     #[error(
         "expected a number, got \"{text}\"\n\
          hint: for a comma between thousands set `data.decimal` to \".\"; where the comma is the decimal mark, to \",\""
     )]
-    CommaInNumber {
-        /// The cell.
-        text: String,
-    },
+    CommaInNumber { text: String },
     /// Something else in a column whose first value is a date.
     #[error(
         "expected a date as in the first rows, got \"{text}\"\n\
          hint: correct the value, or set `data.datetime` to \"seconds\""
     )]
-    NotADate {
-        /// The cell.
-        text: String,
-    },
+    NotADate { text: String },
     /// NaN, infinity, or beyond f32.
     #[error(
         "expected a finite number, got \"{text}\"\n\
          hint: correct the value, or list the column in `data.drop`; the largest number is 3.4e38"
     )]
-    NotFinite {
-        /// The cell.
-        text: String,
-    },
+    NotFinite { text: String },
     /// An empty cell in a target.
     #[error(
         "the cell is empty, expected a value\n\
@@ -137,28 +108,20 @@ pub enum CellProblem {
          hint: fill in the label, or leave out rows without one with `data.missing_target` = \"skip\"; if \"{text}\" is a label, \
          `data.missing_values` = [\"\"] says that only empty cells are missing"
     )]
-    LabelMissing {
-        /// The cell.
-        text: String,
-    },
+    LabelMissing { text: String },
     /// Labels with too many distinct values.
     #[error(
         "more than {limit} distinct labels\n\
          hint: is the target an identifier? name another column in `data.target`"
     )]
-    TooManyLabels {
-        /// Most labels.
-        limit: usize,
-    },
-    /// A label that is no class.
+    TooManyLabels { limit: usize },
+    /// A label that is not a class.
     #[error(
         "label \"{label}\" is none of the {n_classes} classes of the training rows: {classes}\n\
          hint: correct the label, or leave out such evaluation rows with `data.unknown_label` = \"skip\""
     )]
     LabelUnknown {
-        /// The label.
         label: String,
-        /// Number of classes.
         n_classes: usize,
         /// The classes in one line.
         classes: String,
@@ -168,16 +131,10 @@ pub enum CellProblem {
         "expected a whole class number, got {text}\n\
          hint: for real-valued targets set `data.task` to \"regression\""
     )]
-    LabelFractional {
-        /// The cell.
-        text: String,
-    },
+    LabelFractional { text: String },
     /// A label below 0.
     #[error("expected a class number of 0 or above, got {label}\nhint: number the classes from 0")]
-    LabelNegative {
-        /// The label.
-        label: i64,
-    },
+    LabelNegative { label: i64 },
     /// A label that exceeds the number of classes.
     #[error(
         "label {label} is out of range, expected 0 to {} ({classes} classes)\n\
@@ -185,18 +142,10 @@ pub enum CellProblem {
          `data.unknown_label` = \"skip\"",
         classes - 1, label.saturating_add(1)
     )]
-    LabelOutOfRange {
-        /// The label.
-        label: i64,
-        /// Number of classes.
-        classes: usize,
-    },
+    LabelOutOfRange { label: i64, classes: usize },
     /// A weight below 0.
     #[error("expected a weight of 0 or above, got {text}\nhint: check `data.weight`")]
-    WeightNegative {
-        /// The cell.
-        text: String,
-    },
+    WeightNegative { text: String },
     /// No value in the column of `data.split`.
     #[error(
         "the value is missing, and `data.split` needs it in every row\nhint: fill in the value, or remove those rows"
@@ -207,28 +156,19 @@ pub enum CellProblem {
         "expected a date, a time or a number, got \"{text}\"\n\
          hint: write dates as 2024-05-31 or 2024-05-31 12:30:00"
     )]
-    NotATime {
-        /// The cell.
-        text: String,
-    },
+    NotATime { text: String },
     /// A date among numbers, or the reverse.
     #[error(
         "expected a time in the notation of the rows before it, got \"{text}\"\n\
          hint: write all times as dates, or all of them as numbers"
     )]
-    OtherTime {
-        /// The cell.
-        text: String,
-    },
+    OtherTime { text: String },
     /// A multilabel target that is neither 0 nor 1.
     #[error(
         "expected 0 or 1 for task \"multilabel\", got {text}\n\
          hint: for real-valued targets set `data.task` to \"regression\""
     )]
-    NotBinary {
-        /// The cell.
-        text: String,
-    },
+    NotBinary { text: String },
 }
 
 /// The remedy for a text in a feature.
@@ -267,7 +207,7 @@ impl CellProblem {
         }
     }
 
-    /// Whether a label is no class of the training rows.
+    /// Whether a label is not a class of the training rows.
     pub(super) fn is_unknown_label(&self) -> bool {
         matches!(self, Self::LabelUnknown { .. } | Self::LabelOutOfRange { .. } | Self::LabelNegative { .. })
     }
@@ -277,7 +217,7 @@ impl CellProblem {
         CellProblem::Unnamed { text: String::from_utf8_lossy(cell).trim().to_owned(), name: name.to_owned() }
     }
 
-    /// The problem of a label that is no class.
+    /// The problem of a label that is not a class.
     pub(crate) fn unknown_label(label: &Label, vocabulary: &LabelVocabulary) -> Self {
         match label {
             Label::Integer(label) if vocabulary.is_numbers() && *label < 0 => {

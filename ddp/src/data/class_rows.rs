@@ -42,7 +42,7 @@ fn n_classes(dataset: &dyn Dataset) -> usize {
 /// Rows of each class. Every rank of the world calls it and reads a part.
 ///
 /// # Errors
-/// Errors of reading the rows and of the exchange.
+/// [`DataError`] if rows cannot be read on some rank; [`DataError::Comm`] if the exchange fails.
 pub(super) fn class_counts(dataset: &dyn Dataset, world: &World) -> Result<Vec<u64>, Stop<DataError>> {
     let own = rank_range(dataset.len(), world.rank().0, world.world_size());
     let mut counts = world.collective_result(counts_of(dataset, own))?;
@@ -66,7 +66,7 @@ fn counts_of(dataset: &dyn Dataset, rows: Range<usize>) -> Result<Vec<i64>> {
     Ok(counts)
 }
 
-/// The rows without those whose label is no class, and the number of those.
+/// The rows without those whose label is not a class, and the number of those.
 ///
 /// # Errors
 /// [`TargetError::NoKnownLabels`] if no row is left.

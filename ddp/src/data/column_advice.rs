@@ -38,7 +38,7 @@ pub(super) struct FittedRows<'a> {
 /// One warning per finding.
 ///
 /// # Errors
-/// Errors of reading the rows.
+/// [`DataError`](crate::data::DataError) if rows cannot be read.
 pub(super) fn warnings(rows: FittedRows<'_>, data: &DataConfig) -> Result<Vec<String>> {
     let mut warnings = Vec::new();
     warnings.extend(labels_of_rows(rows, data));
@@ -80,7 +80,7 @@ fn wide_categories(plan: &ColumnCodes) -> Option<String> {
     })
 }
 
-/// Warns of columns that count the rows: they tell a model the order of the file.
+/// Warns of columns that count the rows: they leak the order of the file to a model.
 fn row_numbers(rows: FittedRows<'_>) -> Result<Option<String>> {
     let (Some(stats), n_rows) = (rows.stats, rows.train.len()) else { return Ok(None) };
     let max_span = (n_rows + rows.n_held_out) as f64;

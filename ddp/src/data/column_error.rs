@@ -7,31 +7,25 @@ use crate::data::CellProblem;
 /// A column that is missing or does not fit its use.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // Fields say what they are.
 pub enum ColumnError {
     /// A column of the config that the data don't have.
     #[error("data file `{}`: no column \"{column}\" for `{key}`\nhint: {hint}", path.display())]
     Missing {
-        /// The file.
         path: PathBuf,
-        /// The column.
         column: String,
         /// The config's key.
         key: &'static str,
-        /// The remedy.
         hint: String,
     },
     /// A column whose type does not fit its role.
     #[error("data file `{}`, column \"{column}\": expected {expected}, got {got}\nhint: {hint}", path.display())]
     WrongType {
-        /// The file.
         path: PathBuf,
-        /// The column.
         column: String,
-        /// The expected content.
         expected: &'static str,
         /// Its type.
         got: String,
-        /// The remedy.
         hint: &'static str,
     },
     /// Features that hold texts.
@@ -41,22 +35,10 @@ pub enum ColumnError {
          `ddp-train data inspect {0}` suggests a config",
         path.display(), n = columns.len(), names = quoted(columns)
     )]
-    Text {
-        /// The file.
-        path: PathBuf,
-        /// The columns.
-        columns: Vec<String>,
-    },
+    Text { path: PathBuf, columns: Vec<String> },
     /// A value in the name of a folder that does not fit the role of its column.
     #[error("data file `{}`, column \"{column}\" of its folder's name: {problem}", path.display())]
-    Partition {
-        /// The file.
-        path: PathBuf,
-        /// The column.
-        column: String,
-        /// The fault.
-        problem: CellProblem,
-    },
+    Partition { path: PathBuf, column: String, problem: CellProblem },
     /// A list whose length differs from that of the first list.
     #[error(
         "{place}, {column}: expected a list of {expected} numbers as in the first row, got {got}\nhint: make all lists of a column equally long, or list it in `data.drop`"
@@ -64,7 +46,6 @@ pub enum ColumnError {
     ListLength {
         /// File and row.
         place: String,
-        /// The column.
         column: String,
         /// Length of the first list.
         expected: usize,
@@ -76,14 +57,7 @@ pub enum ColumnError {
         "column \"{column}\" of `{}` has more than {limit} distinct values\nhint: is it an identifier? list it in `data.drop`",
         path.display()
     )]
-    VocabularyHuge {
-        /// The file.
-        path: PathBuf,
-        /// The column.
-        column: String,
-        /// Most values.
-        limit: usize,
-    },
+    VocabularyHuge { path: PathBuf, column: String, limit: usize },
 }
 
 /// `"city", "size"`

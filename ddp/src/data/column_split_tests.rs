@@ -1,4 +1,4 @@
-//! Which rows are evaluated: no group and no later row among the training rows, for any number of ranks.
+//! Rows taken out for evaluation: no group and no later row among the training rows, for any number of ranks.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

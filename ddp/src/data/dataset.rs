@@ -35,13 +35,13 @@ pub trait Dataset: fmt::Debug + Send + Sync {
     /// negative; for other values a dataset returns an error that names their place.
     ///
     /// # Errors
-    /// Errors of reading the rows.
+    /// [`DataError`](crate::data::DataError) if a row cannot be read or holds an invalid value.
     fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()>;
 
     /// Writes the targets of the rows with these numbers to `out`, as [`Dataset::gather`] does.
     ///
     /// # Errors
-    /// Errors of reading the rows.
+    /// Same as [`Dataset::gather`].
     fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
         targets_of_gathered(self, rows, out)
     }
@@ -51,7 +51,7 @@ pub trait Dataset: fmt::Debug + Send + Sync {
     /// all rows alike.
     ///
     /// # Errors
-    /// Errors of reading the rows.
+    /// [`DataError`](crate::data::DataError) if a row cannot be read.
     fn gather_doubles(&self, _rows: &[usize], _origin: &[f64], _out: &mut [f64]) -> Result<bool> {
         Ok(false)
     }
@@ -59,16 +59,16 @@ pub trait Dataset: fmt::Debug + Send + Sync {
     /// Writes targets minus `origin` in f64, `[rows, n_targets]`: as [`Dataset::gather_doubles`], for targets that are values.
     ///
     /// # Errors
-    /// Errors of reading the rows.
+    /// Same as [`Dataset::gather_doubles`].
     fn gather_target_doubles(&self, _rows: &[usize], _origin: &[f64], _out: &mut [f64]) -> Result<bool> {
         Ok(false)
     }
 
     /// Writes the class indices of consecutive rows to `out`, one per row, without the features where that saves time. -1 marks a
-    /// label that is no class, in datasets that leave such rows out.
+    /// label that is not a class, in datasets that leave such rows out.
     ///
     /// # Errors
-    /// Errors of reading the rows.
+    /// Same as [`Dataset::gather`].
     ///
     /// # Panics
     /// If the targets are not classes.
@@ -79,7 +79,7 @@ pub trait Dataset: fmt::Debug + Send + Sync {
     /// Rows in memory in the layout of [`Dataset::gather`], without a copy; `None` if they are stored differently.
     ///
     /// # Errors
-    /// Errors of reading the rows.
+    /// [`DataError`](crate::data::DataError) if a row cannot be read.
     fn in_place(&self, _rows: Range<usize>) -> Result<Option<Batch<'_>>> {
         Ok(None)
     }
@@ -112,7 +112,7 @@ pub trait Dataset: fmt::Debug + Send + Sync {
     /// A hash with which ranks compare their rows: of all rows in memory, or of a sample of large files.
     ///
     /// # Errors
-    /// Errors of reading the rows.
+    /// [`DataError`](crate::data::DataError) if a row cannot be read.
     fn fingerprint(&self) -> Result<u64>;
 
     /// Bytes of host memory that rows occupy until the dataset is dropped.

@@ -21,6 +21,7 @@ pub type Result<T, E = DataError> = std::result::Result<T, E>;
 /// A fault of the user's data (exit status 2), or a failure to read or write it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // Fields say what they are.
 pub enum DataError {
     /// An operation on a tensor or device failed.
     #[error(transparent)]
@@ -43,7 +44,7 @@ pub enum DataError {
     /// A fault of targets or labels.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// Tensors of a program that are no rows.
+    /// Tensors of a program that are not rows.
     #[error(transparent)]
     TensorRows(#[from] TensorRowsError),
     /// A setting that contradicts the preprocessing that comes with the weights.
@@ -54,7 +55,6 @@ pub enum DataError {
     OtherPreprocessing {
         /// The config key.
         key: &'static str,
-        /// Its value.
         value: &'static str,
         /// The model's preprocessing.
         there: &'static str,
@@ -75,10 +75,7 @@ pub enum DataError {
     #[error(
         "can't start a thread that loads rows: {source}\nhint: set a smaller `data.loader_threads`, or raise the system's limit of threads"
     )]
-    LoaderThread {
-        /// The system's error.
-        source: io::Error,
-    },
+    LoaderThread { source: io::Error },
     /// A `builtin:` name that this build does not hold.
     #[error(
         "no built-in data set `builtin:{name}`\n\
@@ -110,7 +107,6 @@ pub enum DataError {
          hint: change `data.eval_fraction`, or name a file with test rows in `data.eval`"
     )]
     EmptySplit {
-        /// The data.
         source_name: String,
         /// Rows before the split.
         n_rows: usize,
@@ -126,7 +122,6 @@ pub enum DataError {
         place: String,
         /// The column of `data.split`.
         column: String,
-        /// The fault.
         problem: CellProblem,
     },
     /// A split by a column that can't be made.
@@ -136,10 +131,7 @@ pub enum DataError {
     #[error(
         "{source_name}: its number of rows changed while it was read\nhint: start again when nothing writes to it"
     )]
-    RowsChanged {
-        /// The data.
-        source_name: String,
-    },
+    RowsChanged { source_name: String },
     /// Training and evaluation rows with different columns.
     #[error(
         "{source_name}: its {n_columns} feature columns differ from the {n_other} of {other}: \
@@ -164,11 +156,9 @@ pub enum DataError {
          hint: start at most {n_rows} ranks (`mpirun -n {n_rows}`)"
     )]
     FewerRowsThanRanks {
-        /// The data.
         source_name: String,
         /// Training rows.
         n_rows: usize,
-        /// Ranks.
         world_size: usize,
     },
     /// A number of class weights that differs from the number of classes.
@@ -177,21 +167,13 @@ pub enum DataError {
          {source_name}\n\
          hint: set one weight per class, or remove the key"
     )]
-    ClassWeightsCount {
-        /// The data.
-        source_name: String,
-        /// Its classes.
-        n_classes: usize,
-        /// Weights given.
-        n_weights: usize,
-    },
+    ClassWeightsCount { source_name: String, n_classes: usize, n_weights: usize },
     /// An array of elements that no tensor holds.
     #[error(
         "`{}`: {name} is an array of {found}, which no tensor holds\n\
          hint: save it as f32, f64, f16, i64, i32, u8 or bool", path.display()
     )]
     NoTensor {
-        /// The file.
         path: PathBuf,
         /// The array's name.
         name: String,
@@ -201,23 +183,18 @@ pub enum DataError {
     /// A dtype that a file format lacks.
     #[error("`{}`: {format} has no type for {dtype}\nhint: convert the tensor first: .to_dtype(f32)", path.display())]
     NoFileType {
-        /// The file.
         path: PathBuf,
         /// "npy", ...
         format: &'static str,
-        /// The dtype.
         dtype: DType,
     },
     /// A file that is not valid in its format.
     #[error("data file `{}` is not a valid {format} file: {reason}\nhint: {hint}", path.display())]
     Malformed {
-        /// The file.
         path: PathBuf,
         /// "npy", "Parquet", ...
         format: &'static str,
-        /// The fault.
         reason: String,
-        /// The remedy.
         hint: &'static str,
     },
     /// No row is in the range that the user asked for.
@@ -225,9 +202,7 @@ pub enum DataError {
         "`{source_name}` has {n_rows} rows, so none is in {start}..{end}\nhint: rows are counted from 0; check --rows"
     )]
     NoRowsInRange {
-        /// Source of the rows.
         source_name: String,
-        /// Number of rows.
         n_rows: usize,
         /// First row of the range.
         start: usize,
@@ -237,7 +212,6 @@ pub enum DataError {
     /// A file of a format that is not read.
     #[error("data file `{}` is {name}\nhint: {hint}", path.display())]
     Foreign {
-        /// The file.
         path: PathBuf,
         /// The format.
         name: &'static str,
@@ -249,16 +223,12 @@ pub enum DataError {
         "data file `{}`: this build does not support Parquet and Arrow files\nhint: build with `cargo build --release --features parquet`, or convert the file to npy or safetensors",
         path.display()
     )]
-    ParquetNotBuilt {
-        /// The file.
-        path: PathBuf,
-    },
+    ParquetNotBuilt { path: PathBuf },
     /// A folder or pattern without files.
     #[error("no data file for `{pattern}`\nhint: {hint}")]
     NoFiles {
         /// Value as the user wrote it.
         pattern: String,
-        /// The remedy.
         hint: String,
     },
     /// The folder of a run in place of data.
@@ -267,10 +237,7 @@ pub enum DataError {
          hint: its config is `{0}/config.toml`; `ddp-train checkpoint show {0}` shows its model, `ddp-train train {0}/config.toml --resume auto --out {0}` continues it",
         path.display()
     )]
-    FolderOfRun {
-        /// The folder.
-        path: PathBuf,
-    },
+    FolderOfRun { path: PathBuf },
     /// A folder with files of several formats.
     #[error(
         "`{pattern}` contains files of several formats: `{}` and `{}`\nhint: select one format with a pattern, such as \"part-*.npy\"",
@@ -287,13 +254,11 @@ pub enum DataError {
     /// An array that the file does not contain.
     #[error("data file `{}` has no array \"{key}\"; it has {found}\nhint: {hint}", path.display())]
     NoArray {
-        /// The file.
         path: PathBuf,
         /// Name of the array.
         key: String,
         /// Names of the arrays in the file.
         found: String,
-        /// The remedy.
         hint: String,
     },
     /// Features and labels of different lengths.
@@ -322,15 +287,11 @@ pub enum DataError {
         first: PathBuf,
         /// The shard that differs.
         other: PathBuf,
-        /// The difference.
         difference: String,
     },
     /// A shard without rows.
     #[error("data file `{}` has no rows\nhint: remove empty shards", path.display())]
-    NoRows {
-        /// The file.
-        path: PathBuf,
-    },
+    NoRows { path: PathBuf },
     /// NaN or infinity among the features.
     #[error(
         "{place}, {column}: expected a finite number, got {value}\nhint: set `data.missing` to \"mean\" or \"zero\" if NaN marks a missing value, otherwise correct the data"
@@ -338,7 +299,6 @@ pub enum DataError {
     NotFinite {
         /// File and row.
         place: String,
-        /// The column.
         column: String,
         /// NaN or infinity.
         value: f64,
@@ -350,7 +310,6 @@ pub enum DataError {
     BadWeight {
         /// File and row.
         place: String,
-        /// The value.
         value: f64,
     },
     /// Rows that exceed the memory limit.
@@ -358,15 +317,11 @@ pub enum DataError {
         "`{source_name}` needs {needed_mib} MiB of memory {what}, but `data.loader_memory_mib` is {limit_mib}\nhint: {hint}"
     )]
     TooLarge {
-        /// The data.
         source_name: String,
         /// Purpose of the memory.
         what: &'static str,
-        /// MiB.
         needed_mib: u64,
-        /// MiB.
         limit_mib: u64,
-        /// The remedy.
         hint: String,
     },
     /// A file that was truncated while in use, or a failed disk.
@@ -374,28 +329,18 @@ pub enum DataError {
         "data file `{}` changed while it was read: a part of it is missing\nhint: don't write to data in use; if nothing did, check the disk",
         path.display()
     )]
-    Changed {
-        /// The file.
-        path: PathBuf,
-    },
+    Changed { path: PathBuf },
     /// Reading failed.
     #[error("data file `{}` can't be read: {source}\nhint: check its permissions and the disk", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
     /// A setting that does not apply to the format.
     #[error("`{key}` is set, but `{source_name}` {why}\nhint: {hint}")]
     NotForFormat {
         /// The config's key.
         key: &'static str,
-        /// The data.
         source_name: String,
         /// Reason that it does not apply, as the end of a sentence.
         why: &'static str,
-        /// The remedy.
         hint: String,
     },
     /// A cell that can't be converted.
@@ -403,9 +348,7 @@ pub enum DataError {
     Cell {
         /// File and line or row.
         place: String,
-        /// The column.
         column: String,
-        /// The fault.
         problem: CellProblem,
     },
     /// A missing value where one is required.
@@ -413,9 +356,7 @@ pub enum DataError {
     MissingValue {
         /// File and row.
         place: String,
-        /// The column.
         column: String,
-        /// The remedy.
         hint: &'static str,
     },
     /// A row of text that exceeds the size limit.
@@ -424,7 +365,6 @@ pub enum DataError {
         path.display()
     )]
     RecordTooLarge {
-        /// The file.
         path: PathBuf,
         /// From 1.
         line: u64,
@@ -435,14 +375,7 @@ pub enum DataError {
     #[error(
         "`{source_name}` needs {needed_mib} MiB of memory as rows of f32, but `data.loader_memory_mib` is {limit_mib}: a full shuffle would decode a row group for each row\nhint: set `data.shuffle_mode` to \"blocks\", raise the limit, or convert the rows once: `ddp-train data convert {source_name} rows.safetensors`"
     )]
-    ShuffleDecodes {
-        /// The data.
-        source_name: String,
-        /// MiB.
-        needed_mib: u64,
-        /// MiB.
-        limit_mib: u64,
-    },
+    ShuffleDecodes { source_name: String, needed_mib: u64, limit_mib: u64 },
     /// Output files that already exist.
     #[error("`{}` exists\nhint: use --overwrite to replace it, or choose another path", path.display())]
     OutExists {
@@ -452,9 +385,7 @@ pub enum DataError {
     /// A row that does not exist.
     #[error("{source_name} has {n_rows} rows, numbered from 0: there is no row {row}")]
     NoSuchRow {
-        /// Source of the rows.
         source_name: String,
-        /// The number.
         row: usize,
         /// Rows of the source.
         n_rows: usize,
@@ -466,7 +397,6 @@ pub enum DataError {
     TooManyRowsToShow {
         /// Requested rows.
         n_rows: usize,
-        /// The limit.
         max: usize,
     },
     /// A path or format that rows can't be written to.
@@ -474,9 +404,7 @@ pub enum DataError {
     OutFormat {
         /// Value as the user wrote it.
         out: String,
-        /// The fault.
         reason: String,
-        /// The remedy.
         hint: String,
     },
     /// A value that the number format can't hold.
@@ -486,11 +414,8 @@ pub enum DataError {
     DoesNotFit {
         /// File and row.
         place: String,
-        /// The column.
         column: String,
-        /// The value.
         value: f64,
-        /// The number format.
         dtype: String,
     },
     /// An error of a user's dataset.
@@ -498,7 +423,6 @@ pub enum DataError {
     Custom {
         /// [`super::Dataset::source`]
         source_name: String,
-        /// Its message.
         reason: String,
     },
 }
@@ -519,7 +443,7 @@ impl DataError {
 }
 
 impl DataError {
-    /// Whether a label is no class of the training rows.
+    /// Whether a label is not a class of the training rows.
     pub(crate) fn is_unknown_label(&self) -> bool {
         match self {
             Self::Target(error) => error.is_unknown_label(),

@@ -173,7 +173,7 @@ pub(crate) fn find(begin: &[u8]) -> Option<Foreign> {
     if let Some(of_words) = utf_16_without_mark(begin) {
         return Some(of_words);
     }
-    // The bytes of a name in a header of tar, and the mark far behind it, are not all in `begin`.
+    // The bytes of a name in a header of tar, and the mark far after it, are not all in `begin`.
     let found = SIGNATURES.iter().find(|(signature, _)| begin.starts_with(signature));
     found.map(|(_, foreign)| *foreign)
 }
@@ -197,7 +197,7 @@ fn is_libsvm(text: &[u8]) -> bool {
         return false;
     }
     let mut pairs: Vec<&str> = words.collect();
-    // The line may go on behind the bytes that were read.
+    // The line may continue after the bytes that were read.
     if !is_whole && pairs.len() > 1 {
         pairs.pop();
     }
@@ -222,7 +222,7 @@ fn utf_16_without_mark(begin: &[u8]) -> Option<Foreign> {
     (odd().all(is_text) && even().all(|byte| *byte == 0)).then_some(UTF_16_BE)
 }
 
-/// The format of a zip archive that is no npz, by its first entry.
+/// The format of a zip archive that is not an npz, by its first entry.
 fn of_zip(begin: &[u8]) -> Foreign {
     let name = String::from_utf8_lossy(begin.get(30..).unwrap_or_default());
     match &*name {

@@ -9,9 +9,9 @@ use crate::config::{HeadLoss, Loss};
 /// The outputs of one head of several.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeadOutputs {
-    /// Its targets.
+    /// Name, task and columns of its targets.
     pub targets: HeadTargets,
-    /// Its loss.
+    /// Loss of this head alone.
     pub loss: Loss,
     /// Columns of the model's outputs.
     pub outputs: Range<usize>,

@@ -478,7 +478,7 @@ pub(crate) fn check_n_rows(train: &dyn Dataset, world_size: usize) -> Result<()>
 }
 
 /// Opens evaluation rows with the columns and classes of the model, and returns the number of rows that were left out because
-/// their labels are no classes.
+/// their labels are not classes.
 ///
 /// # Errors
 /// A [`DataError`] that names the file or the setting.

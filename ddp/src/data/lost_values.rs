@@ -15,7 +15,7 @@ const MIN_SHARE: f64 = 0.01;
 /// One warning per column of `dataset` that loses distinct values on its way to the model.
 ///
 /// # Errors
-/// Errors of reading the rows.
+/// [`DataError`](crate::data::DataError) if rows cannot be read.
 pub(super) fn warnings(dataset: &dyn Dataset, preprocessor: &Preprocessor) -> Result<Vec<String>> {
     let (n, n_columns) = (dataset.len(), dataset.layout().n_features());
     let max_rows = MAX_ROWS.min(MAX_VALUES / n_columns.max(1)).max(1);

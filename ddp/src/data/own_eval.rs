@@ -10,7 +10,7 @@ use crate::config::{DataConfig, EvalSource};
 /// Replaces [`EvalSource::Unset`] by the source of the training rows if it holds test rows too.
 ///
 /// # Errors
-/// Errors of finding the files.
+/// [`DataError`](crate::data::DataError) if the files cannot be found.
 pub(crate) fn resolve_eval(data: &mut DataConfig) -> Result<()> {
     if data.eval != EvalSource::Unset {
         return Ok(());
@@ -24,7 +24,7 @@ pub(crate) fn resolve_eval(data: &mut DataConfig) -> Result<()> {
 /// Whether the source of the training rows holds test rows too. Those in files whose labels are `labels` do not.
 ///
 /// # Errors
-/// Errors of finding the files.
+/// [`DataError`](crate::data::DataError) if the files cannot be found.
 pub(crate) fn holds_eval_rows(data: &DataConfig, labels: Option<&str>) -> Result<bool> {
     let spec = SourceSpec::train(data);
     // Labels in files of their own belong to the training rows only.

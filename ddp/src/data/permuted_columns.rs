@@ -19,14 +19,14 @@ const READ_BYTES: usize = 4 << 20;
 /// A column as the user knows it: one of the dataset, or all parts of a date.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserColumn {
-    /// Its name.
+    /// Name in the header of the data.
     pub name: String,
     /// Its columns of the dataset.
     pub columns: Range<usize>,
 }
 
 impl UserColumn {
-    /// The user's columns behind those of `layout`, in order.
+    /// The user's columns that the features of `layout` come from, in order.
     ///
     /// - `has_parts`: whether dates were read in parts, which are one column of the user
     pub fn of_layout(layout: &RowLayout, has_parts: bool) -> Vec<Self> {
@@ -56,7 +56,7 @@ impl ColumnValues {
     /// Reads `columns` of all rows: each rank a part of the rows. Every rank of the world calls it.
     ///
     /// # Errors
-    /// Errors of reading the rows; [`DataError::Comm`].
+    /// [`DataError`] if rows cannot be read on some rank; [`DataError::Comm`] if the exchange fails.
     pub fn read(
         world: &World,
         dataset: &dyn Dataset,
@@ -104,7 +104,7 @@ fn byte_range(columns: &Range<usize>, dtype: DType) -> Range<usize> {
     columns.start * dtype.size_bytes()..columns.end * dtype.size_bytes()
 }
 
-/// `dataset` in which `values` stand in a permuted order: row `i` has those of row `permutation(i)`. Missing values and
+/// `dataset` in which `values` are in a permuted order: row `i` has those of row `permutation(i)`. Missing values and
 /// categories travel with their column; targets, weights and the other columns stay.
 pub fn permuted_columns(
     dataset: Arc<dyn Dataset>,

@@ -28,7 +28,7 @@ const CHUNK_ROWS: usize = 1024;
 /// `numpy.quantile`. 0 for a column without values. Collective.
 ///
 /// # Errors
-/// Errors of reading the rows and of the exchange.
+/// [`DataError`] if rows cannot be read on some rank; [`DataError::Comm`] if the exchange fails.
 pub(super) fn quartiles(
     dataset: &dyn Dataset,
     stats: &ColumnStats,

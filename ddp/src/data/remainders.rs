@@ -101,7 +101,7 @@ impl Remainders {
         self.prune(features, |_, _| false);
     }
 
-    /// Drops remainders; `is_short` tells columns whose f32 are as good as their values.
+    /// Drops remainders; `is_short` marks columns whose f32 are as good as their values.
     fn prune(&mut self, features: &[f32], is_short: impl Fn(f32, f64) -> bool) {
         let n_features = self.columns.len();
         for feature in 0..n_features {

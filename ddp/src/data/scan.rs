@@ -43,7 +43,7 @@ impl Scan {
     /// Scans all rows of `dataset`; every rank of the world calls it and reads a part.
     ///
     /// # Errors
-    /// Errors of reading the rows and of the exchange.
+    /// [`DataError`] if rows cannot be read on some rank; [`DataError::Comm`] if the exchange fails.
     pub(super) fn of(dataset: &dyn Dataset, world: &World) -> Result<Self, Stop<DataError>> {
         let origins = origin(dataset).and_then(|features| Ok((features, target_origin(dataset)?)));
         let (of_features, of_targets) = world.collective_result(origins)?;
@@ -198,7 +198,7 @@ fn add_targets(
 /// Statistics of the targets alone; every rank of the world calls it and reads a part.
 ///
 /// # Errors
-/// Errors of reading the rows and of the exchange.
+/// [`DataError`] if rows cannot be read on some rank; [`DataError::Comm`] if the exchange fails.
 pub(super) fn targets(dataset: &dyn Dataset, world: &World) -> Result<ColumnStats, Stop<DataError>> {
     let n_targets = dataset.layout().targets.n_values();
     let empty = ExactStats::new(n_targets, world.collective_result(target_origin(dataset))?);
@@ -227,7 +227,7 @@ pub(super) fn targets(dataset: &dyn Dataset, world: &World) -> Result<ColumnStat
 /// Statistics of the features of a range of rows.
 ///
 /// # Errors
-/// Errors of reading the rows.
+/// [`DataError`] if rows cannot be read.
 pub fn column_stats(dataset: &dyn Dataset, rows: Range<usize>) -> Result<ColumnStats> {
     let mut scan = PartScan::new(dataset, None, None);
     scan.add_rows(dataset, rows)?;
@@ -254,7 +254,7 @@ fn exchange(
 /// A whole number near the first large value of each column, 0 for columns without large values; `None` if f32 holds all values.
 ///
 /// # Errors
-/// Errors of reading the first rows.
+/// [`DataError`] if the first rows cannot be read.
 pub(super) fn origin(dataset: &dyn Dataset) -> Result<Option<Vec<f64>>> {
     let read = |rows: &[usize], origin: &[f64], out: &mut [f64]| dataset.gather_doubles(rows, origin, out);
     origin_of(dataset.len(), dataset.layout().n_features(), read)

@@ -109,7 +109,7 @@ impl<'a> SourceSpec<'a> {
         }
     }
 
-    /// Whether rows whose label is no class are left out, marked by the class -1 until then.
+    /// Whether rows whose label is not a class are left out, marked by the class -1 until then.
     pub(crate) fn skips_unknown(&self) -> bool {
         self.part == Part::Test && self.data.unknown_label == UnknownLabel::Skip
     }

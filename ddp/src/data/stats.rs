@@ -7,7 +7,7 @@ pub(super) const N_FIELDS: usize = 7;
 /// Statistics of each column over the values that are not missing (NaN).
 #[derive(Debug, Clone, PartialEq)]
 pub struct ColumnStats {
-    /// Number of rows.
+    /// Number of rows, with those that lack values.
     pub n_rows: usize,
     /// Subtracted from the values before they are added; 0, or a whole number near large values.
     pub origin: Vec<f64>,

@@ -6,6 +6,7 @@ use crate::data::labels::{Label, LabelVocabulary};
 /// Targets or labels that do not fit the task or the model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // Fields say what they are.
 pub enum TargetError {
     /// Rows with a label each, of which `data.eval_fraction` leaves all to training.
     #[error(
@@ -14,7 +15,6 @@ pub enum TargetError {
          hint: is the target an identifier, or a number written as text? `ddp-train data inspect` says more; `data.target` names another column"
     )]
     LoneLabels {
-        /// The data.
         source_name: String,
         /// Rows before the split, and labels.
         n_rows: usize,
@@ -24,17 +24,15 @@ pub enum TargetError {
     /// A table of which no row has a target.
     #[error("`{source_name}`: no row has a value of {targets}\nhint: name another column in `data.target`")]
     NoTargets {
-        /// The table.
         source_name: String,
         /// Names of the targets.
         targets: String,
     },
-    /// A head whose target is no column of the table.
+    /// A head whose target is not a column of the table.
     #[error(
         "`{source_name}`: no column \"{column}\", which is a target of `heads`\nhint: name the target columns of each head by `target`"
     )]
     HeadWithoutColumn {
-        /// The table.
         source_name: String,
         /// The target.
         column: String,
@@ -43,10 +41,7 @@ pub enum TargetError {
     #[error(
         "`{source_name}`: every column is a target, so that no feature is left\nhint: take columns out of `heads`"
     )]
-    OnlyTargets {
-        /// The table.
-        source_name: String,
-    },
+    OnlyTargets { source_name: String },
     /// A row without a target of a head, or with a label that the training rows lack.
     #[error(
         "{place}: no target \"{column}\", or a label that the training rows do not have\n\
@@ -58,22 +53,14 @@ pub enum TargetError {
         /// The target.
         column: String,
     },
-    /// Heads on rows that are no table.
+    /// Heads on rows that are not a table.
     #[error(
-        "`{source_name}` is no table: `heads` name its columns\nhint: write the rows to CSV, Parquet or another table, or leave out `heads`"
+        "`{source_name}` is not a table: `heads` name its columns\nhint: write the rows to CSV, Parquet or another table, or leave out `heads`"
     )]
-    HeadsWithoutTable {
-        /// The rows.
-        source_name: String,
-    },
+    HeadsWithoutTable { source_name: String },
     /// Features without labels.
     #[error("`{source_name}` has no labels\nhint: {hint}")]
-    NoLabels {
-        /// The features.
-        source_name: String,
-        /// The remedy.
-        hint: &'static str,
-    },
+    NoLabels { source_name: String, hint: &'static str },
     /// NaN or infinity among the targets, which can't be filled in.
     #[error(
         "{place}, {column}: expected a finite number, got {value}\nhint: correct the targets, or remove rows without one"
@@ -94,9 +81,7 @@ pub enum TargetError {
     LabelOutOfRange {
         /// File and row.
         place: String,
-        /// The label.
         label: i64,
-        /// Number of classes.
         classes: usize,
     },
     /// A negative label.
@@ -104,29 +89,21 @@ pub enum TargetError {
     LabelNegative {
         /// File and row.
         place: String,
-        /// The label.
         label: i64,
     },
     /// Training rows that all weigh nothing.
     #[error(
         "the weights of all {n_rows} training rows of {source_name} are 0: there is nothing to learn\nhint: give rows a weight above 0, or leave out `data.weight`"
     )]
-    NoWeight {
-        /// Source of the rows.
-        source_name: String,
-        /// Number of rows.
-        n_rows: usize,
-    },
-    /// A label that is no class.
+    NoWeight { source_name: String, n_rows: usize },
+    /// A label that is not a class.
     #[error(
         "{place}: label \"{label}\" is none of the {n_classes} classes of the training rows: {classes}\nhint: correct the label, or leave out such evaluation rows with `data.unknown_label` = \"skip\""
     )]
     LabelUnknown {
         /// File and row.
         place: String,
-        /// The label.
         label: String,
-        /// Number of classes.
         n_classes: usize,
         /// The classes in one line.
         classes: String,
@@ -136,10 +113,9 @@ pub enum TargetError {
     Label {
         /// File, row and column.
         place: String,
-        /// The fault.
         problem: CellProblem,
     },
-    /// Labels that are no number and not text.
+    /// Labels that are neither numbers nor text.
     #[error("{place}: the label is missing\nhint: fill in the label, or remove rows without one")]
     LabelMissing {
         /// File and row.
@@ -149,16 +125,12 @@ pub enum TargetError {
     #[error(
         "`{source_name}`: no row has a label that occurs in training\nhint: check `data.target` or `data.eval_labels`"
     )]
-    NoKnownLabels {
-        /// The data.
-        source_name: String,
-    },
+    NoKnownLabels { source_name: String },
     /// Targets that may be classes or quantities.
     #[error(
         "`{source_name}`: \"{column}\" holds {values}, which may be classes or quantities\nhint: set `data.task` to \"classification\" or \"regression\""
     )]
     TaskUndecided {
-        /// The data.
         source_name: String,
         /// The target.
         column: String,
@@ -169,18 +141,12 @@ pub enum TargetError {
     #[error(
         "`{source_name}`: more than {limit} distinct labels\nhint: is the target an identifier? name another column in `data.target`; for real-valued targets set `data.task` to \"regression\"; labels that are numbers from 0 may be more with `data.classes`"
     )]
-    TooManyClasses {
-        /// The data.
-        source_name: String,
-        /// Most classes.
-        limit: usize,
-    },
+    TooManyClasses { source_name: String, limit: usize },
     /// Targets of a type that the task does not take.
     #[error("{place}: expected numbers, got text\nhint: {hint}")]
     TargetText {
-        /// The file.
+        /// The file, quoted, or the file and row.
         place: String,
-        /// The remedy.
         hint: &'static str,
     },
     /// A label with a fraction.
@@ -190,7 +156,6 @@ pub enum TargetError {
     LabelNotWhole {
         /// File and row.
         place: String,
-        /// The label.
         label: f64,
     },
     /// Labels of a single class.
@@ -198,21 +163,17 @@ pub enum TargetError {
         "`{source_name}`: all {n_rows} rows have label {label}, expected two classes or more\nhint: check `data.target` or `data.labels`, or set `data.classes`"
     )]
     SingleClass {
-        /// The data.
         source_name: String,
-        /// Its rows.
         n_rows: usize,
         /// The only label.
         label: String,
     },
     /// A label that `data.class_order` does not list, or lists twice in two spellings.
     #[error(
-        "`{source_name}`: label \"{label}\" must stand once in `data.class_order`, which lists {order}\nhint: list each label of the training rows once, the lowest first"
+        "`{source_name}`: label \"{label}\" must appear once in `data.class_order`, which lists {order}\nhint: list each label of the training rows once, the lowest first"
     )]
     LabelNotInOrder {
-        /// The data.
         source_name: String,
-        /// The label.
         label: String,
         /// The labels of the config.
         order: String,
@@ -224,9 +185,7 @@ pub enum TargetError {
     NotBinary {
         /// File and row.
         place: String,
-        /// The column.
         column: String,
-        /// The value.
         value: f64,
     },
     /// A target below 0 for a loss that takes counts.
@@ -235,9 +194,7 @@ pub enum TargetError {
          hint: correct the targets, or leave out `loss.kind` to train on the squared error"
     )]
     NegativeCount {
-        /// The data.
         source_name: String,
-        /// The column.
         column: String,
         /// Its smallest value.
         value: f64,
@@ -247,17 +204,14 @@ pub enum TargetError {
     LabelShape {
         /// Where they are.
         source_name: String,
-        /// Their shape.
         shape: Vec<usize>,
-        /// The expected shape.
         expected: String,
-        /// The remedy.
         hint: &'static str,
     },
 }
 
 impl TargetError {
-    /// Whether a label is no class of the training rows.
+    /// Whether a label is not a class of the training rows.
     pub(crate) fn is_unknown_label(&self) -> bool {
         match self {
             Self::LabelUnknown { .. } | Self::LabelOutOfRange { .. } | Self::LabelNegative { .. } => true,
@@ -266,7 +220,7 @@ impl TargetError {
         }
     }
 
-    /// The error for a label that is no class.
+    /// The error for a label that is not a class.
     pub(crate) fn unknown_label(place: String, label: &Label, vocabulary: &LabelVocabulary) -> Self {
         match label {
             Label::Integer(label) if vocabulary.is_numbers() && *label < 0 => {

@@ -2,9 +2,10 @@
 
 use ddp_kernels::{DType, Shape};
 
-/// Tensors that are no rows with targets.
+/// Tensors that are not rows with targets.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // Fields say what they are.
 pub enum TensorRowsError {
     /// A tensor of another shape or dtype.
     #[error(
@@ -13,9 +14,7 @@ pub enum TensorRowsError {
     Tensor {
         /// `features` or `targets`.
         name: &'static str,
-        /// Its shape.
         shape: Shape,
-        /// Its element type.
         dtype: DType,
         /// Shapes and element types that fit.
         expected: String,
@@ -25,13 +24,11 @@ pub enum TensorRowsError {
     NegativeClass {
         /// The row, from 0.
         row: usize,
-        /// Its class index.
         class: i64,
     },
     /// A sampler's row that the data lacks.
     #[error("the sampler returned row {row} of data with {n_rows} rows, which count from 0")]
     NoSuchRow {
-        /// The row.
         row: usize,
         /// Rows of the data.
         n_rows: usize,
@@ -48,7 +45,6 @@ pub enum TensorRowsError {
         name: &'static str,
         /// The row, from 0.
         row: usize,
-        /// The value.
         value: f32,
     },
 }

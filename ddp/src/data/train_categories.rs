@@ -17,7 +17,7 @@ const CHUNK_ROWS: usize = 1024;
 /// Training and evaluation rows with the vocabularies of the training rows; the rows themselves where they need no others.
 ///
 /// # Errors
-/// Errors of reading the training rows.
+/// [`DataError`](crate::data::DataError) if training rows cannot be read.
 pub(super) fn by_train_rows(
     train: Arc<dyn Dataset>,
     eval: Arc<dyn Dataset>,
@@ -55,7 +55,7 @@ fn used_codes(rows: &dyn Dataset) -> Result<Vec<Vec<bool>>> {
 /// Categorical columns with the number of rows whose value is unknown, if there are such rows.
 ///
 /// # Errors
-/// Errors of reading the rows.
+/// [`DataError`](crate::data::DataError) if rows cannot be read.
 pub(crate) fn unknown_values(rows: &dyn Dataset) -> Result<Vec<(String, u64)>> {
     let categories = &rows.layout().categories;
     let mut counts: Vec<(String, u64)> =

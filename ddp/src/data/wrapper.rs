@@ -55,7 +55,7 @@ pub trait DatasetWrapper: fmt::Debug + Send + Sync {
     /// See [`Dataset::gather`].
     ///
     /// # Errors
-    /// Errors of reading the rows.
+    /// Same as [`Dataset::gather`] of the wrapped rows.
     fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
         match Self::CHANGES {
             Changes::Rows => self.inner().gather(&inner_rows(self, rows), out),
@@ -66,7 +66,7 @@ pub trait DatasetWrapper: fmt::Debug + Send + Sync {
     /// See [`Dataset::gather_targets`].
     ///
     /// # Errors
-    /// Errors of reading the rows.
+    /// Same as [`Dataset::gather_targets`] of the wrapped rows.
     fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()>
     where
         Self: Sized,
@@ -81,7 +81,7 @@ pub trait DatasetWrapper: fmt::Debug + Send + Sync {
     /// See [`Dataset::gather_doubles`].
     ///
     /// # Errors
-    /// Errors of reading the rows.
+    /// Same as [`Dataset::gather_doubles`] of the wrapped rows.
     fn gather_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
         match Self::CHANGES {
             Changes::Nothing | Changes::Targets => self.inner().gather_doubles(rows, origin, out),
@@ -93,7 +93,7 @@ pub trait DatasetWrapper: fmt::Debug + Send + Sync {
     /// See [`Dataset::gather_target_doubles`].
     ///
     /// # Errors
-    /// Errors of reading the rows.
+    /// Same as [`Dataset::gather_target_doubles`] of the wrapped rows.
     fn gather_target_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
         match Self::CHANGES {
             Changes::Nothing | Changes::Features => self.inner().gather_target_doubles(rows, origin, out),
@@ -105,7 +105,7 @@ pub trait DatasetWrapper: fmt::Debug + Send + Sync {
     /// See [`Dataset::class_indices`].
     ///
     /// # Errors
-    /// Errors of reading the rows.
+    /// Same as [`Dataset::class_indices`] of the wrapped rows.
     fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) -> Result<()>
     where
         Self: Sized,
@@ -121,7 +121,7 @@ pub trait DatasetWrapper: fmt::Debug + Send + Sync {
     /// See [`Dataset::in_place`].
     ///
     /// # Errors
-    /// Errors of reading the rows.
+    /// Same as [`Dataset::in_place`] of the wrapped rows.
     fn in_place(&self, rows: Range<usize>) -> Result<Option<Batch<'_>>> {
         match Self::CHANGES {
             Changes::Nothing => self.inner().in_place(rows),
@@ -159,7 +159,7 @@ pub trait DatasetWrapper: fmt::Debug + Send + Sync {
     /// See [`Dataset::fingerprint`].
     ///
     /// # Errors
-    /// Errors of reading the rows.
+    /// Same as [`Dataset::fingerprint`] of the wrapped rows.
     fn fingerprint(&self) -> Result<u64> {
         self.inner().fingerprint()
     }

@@ -18,7 +18,7 @@ pub enum Reduction {
 }
 
 impl Reduction {
-    /// Starts to reduce a bucket that ends with `tail_len` elements that are no gradients; their squares count for no norm.
+    /// Starts to reduce a bucket that ends with `tail_len` elements that are not gradients; their squares count for no norm.
     fn start<'env>(self, scope: &mut Scope<'env>, bucket: TensorMut<'env>, tail_len: usize) -> Result<()> {
         match self {
             Reduction::ToAll => {
@@ -50,7 +50,7 @@ impl<'a, 'env> ReducedGradients<'a, 'env> {
     /// sums in the tail, which all ranks need, are reduced with the last bucket, or separately for a reduce-scatter.
     ///
     /// # Errors
-    /// [`KernelError::OutOfRange`] if the buffer is not as long as the plan's; those of the collective.
+    /// [`KernelError::OutOfRange`] if the buffer is shorter than the plan's.
     pub fn new(
         scope: &'a mut Scope<'env>,
         plan: &BucketPlan,
@@ -189,7 +189,7 @@ impl<'a, 'env> CompressedGradients<'a, 'env> {
     /// the first bucket.
     ///
     /// # Errors
-    /// [`KernelError::OutOfRange`] if the buffer is not as long as the plan's; those of the collective.
+    /// [`KernelError::OutOfRange`] if the buffer is shorter than the plan's.
     pub(crate) fn new(
         scope: &'a mut Scope<'env>,
         plan: &BucketPlan,

@@ -45,7 +45,7 @@ pub enum ExchangeError {
         "with `comm.zero` above 0, `optimizer.kind = \"{optimizer}\"` sums squares of parameters shard by shard, and the shards depend on the number of ranks; `train.deterministic = \"world\"` allows no such sum\nhint: use `comm.zero = 0`"
     )]
     ShardedNorms {
-        /// The optimiser.
+        /// Optimiser that sums squares over whole parameters.
         optimizer: OptimizerKind,
     },
 }

@@ -392,7 +392,7 @@ impl Gradients {
         !matches!(&self.exchange, Exchange::Buckets(_, Some(wire)) if wire.is_written_by_layers())
     }
 
-    /// Whether [`Gradients::backward`] sums the squares of buckets behind their reduction: on GPUs. On the CPU one pass over all of
+    /// Whether [`Gradients::backward`] sums the squares of buckets after their reduction: on GPUs. On the CPU one pass over all of
     /// them follows, whose order of summation does not depend on the buckets.
     fn sums_squares_in_exchange(&self) -> bool {
         matches!(self.exchange, Exchange::Buckets(..)) && self.sums.device() != Device::Cpu

@@ -1,5 +1,5 @@
-//! Comparison of the replicas: what all ranks must hold alike is compared by fingerprints, one per parameter and tensor, and
-//! repaired from a majority.
+//! Comparison of the replicas: weights and state that must be equal on all ranks are compared by fingerprints, one per parameter
+//! and tensor, and repaired from a majority, every `train.replica_check_steps` steps.
 //!
 //! All ranks hold the weights. They hold the same optimiser state of what each of them updates: of all weights, or with ZeRO, and
 //! where ranks that share memory divide the update, of nothing or of the rest of the division.

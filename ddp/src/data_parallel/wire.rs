@@ -16,7 +16,7 @@ pub(crate) struct Wire {
     pub(crate) unrounded: Unrounded,
 }
 
-/// Ranges of the flat buffer whose gradients a pass writes in f32, in order; their elements lie one behind the other. Layers write the
+/// Ranges of the flat buffer whose gradients a pass writes in f32, in order; their elements are contiguous. Layers write the
 /// others in bf16.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unrounded(Vec<Range<usize>>);

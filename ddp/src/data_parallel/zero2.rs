@@ -1,7 +1,7 @@
 //! ZeRO-2: sharded gradients. No rank ever holds more than its shards and two buckets.
 //!
 //! Backward writes into two buffers in turn, each as long as the longest bucket. A finished bucket is reduced over the ranks
-//! where it stands, while backward fills the other buffer; before the buffer is needed again, this rank's shard of the sum is
+//! in place, while backward fills the other buffer; before the buffer is needed again, this rank's shard of the sum is
 //! added to that of earlier micro-batches.
 //!
 //! Source: ZeRO, arXiv:1910.02054, section 5.2.

@@ -27,7 +27,7 @@ pub enum ExportError {
         "parameter {name} is {got} among the weights, expected {expected:?}\nhint: the file was changed, or belongs to a different model"
     )]
     Parameter {
-        /// Its name.
+        /// Name of the parameter, as in the model file.
         name: String,
         /// Its shape, or "missing".
         got: String,
@@ -49,9 +49,9 @@ pub enum ExportError {
         "the model has {got} labels for {expected} outputs\nhint: the file was changed, or belongs to a different model"
     )]
     Labels {
-        /// Labels of the classes.
+        /// Number of class labels.
         got: usize,
-        /// Outputs of the last layer.
+        /// Number of outputs of the last layer.
         expected: usize,
     },
     /// Only ONNX knows a second file of weights.
@@ -67,7 +67,7 @@ pub enum ExportError {
         path.display()
     )]
     UnknownEnding {
-        /// The output.
+        /// Requested output, as the user gave it.
         path: PathBuf,
     },
     /// The file can't be written.

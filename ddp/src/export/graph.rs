@@ -61,7 +61,7 @@ impl Graph {
         self.proto
     }
 
-    /// The name, with a number behind it if it is taken.
+    /// The name, with a number appended if it is taken.
     fn unique(&mut self, name: &str) -> String {
         let name = if name.is_empty() { "_" } else { name };
         let numbered = (2..).map(|n| format!("{name}_{n}"));

@@ -178,7 +178,7 @@ fn add_numbers(
     std::iter::once(numbers).chain(indicators).collect()
 }
 
-/// `(x - shift) · scale` in f64, rounded to f32. The features behind the first `n_numbers` keep their values: their shift is 0 and
+/// `(x - shift) · scale` in f64, rounded to f32. The features after the first `n_numbers` keep their values: their shift is 0 and
 /// their scale 1.
 fn add_normalizer(graph: &mut Graph, x: &Value, normalizer: &Normalizer, n_numbers: usize) -> Value {
     let shift = graph.doubles("normalize.shift", normalizer.shift[..n_numbers].to_vec());

@@ -13,9 +13,9 @@ use crate::model::{EmbeddingSpec, Layer, LayerKind, Network, Operator, OperatorI
 /// A trained parameter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainedParam {
-    /// Its name.
+    /// Name as in the model file.
     pub name: String,
-    /// Its shape.
+    /// Dimensions, outermost first.
     pub dims: Vec<usize>,
     /// Its values in row-major order.
     pub values: Vec<f32>,
@@ -195,7 +195,7 @@ fn output_of(weight: &str) -> String {
     format!("{}.output", weight.strip_suffix(".weight").unwrap_or(weight))
 }
 
-/// The values and, behind them, the rows of the tables for the codes.
+/// The values, followed by the rows of the tables for the codes.
 fn add_embeddings(
     graph: &mut Graph,
     features: &Features,

@@ -100,7 +100,7 @@ pub(super) struct AttributeProto {
     pub(super) r#type: i32,
 }
 
-/// Which field of an [`AttributeProto`] counts.
+/// The field of an [`AttributeProto`] that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
 #[repr(i32)]
 pub(super) enum AttributeType {

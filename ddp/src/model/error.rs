@@ -13,6 +13,7 @@ pub type Result<T, E = ModelError> = std::result::Result<T, E>;
 /// A model file that can't be used, or a failed operation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // Fields say what they are.
 pub enum ModelError {
     /// A device, tensor or operation failed.
     #[error(transparent)]
@@ -20,18 +21,12 @@ pub enum ModelError {
     /// The file can't be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The file is no model file.
+    /// The file is not a model file.
     #[error("model file `{}` can't be used: {reason}\nhint: expected the model.safetensors of a run, or one with the same names and shapes", path.display())]
-    ModelFile {
-        /// The file.
-        path: PathBuf,
-        /// The fault.
-        reason: String,
-    },
+    ModelFile { path: PathBuf, reason: String },
     /// The file holds another model.
     #[error("model file `{}` belongs to a different model:\n  {differences}\nhint: {}", path.display(), mismatch_hint(*.is_only_head))]
     ModelMismatch {
-        /// The file.
         path: PathBuf,
         /// Every difference, one per line.
         differences: String,
@@ -62,10 +57,7 @@ pub enum ModelError {
     },
     /// A gradient check of a model in a short number format.
     #[error("a gradient check needs a model in f32 or f64, got one in {}\nhint: create the network with Precision::F64", precision.name())]
-    GradcheckPrecision {
-        /// The model's number format.
-        precision: Precision,
-    },
+    GradcheckPrecision { precision: Precision },
 }
 
 fn mismatch_hint(is_only_head: bool) -> &'static str {

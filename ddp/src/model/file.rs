@@ -113,7 +113,7 @@ pub fn to_bytes(layout: &ParamLayout, weights: &Tensor, info: &ModelInfo) -> Res
     Ok(bytes)
 }
 
-/// The tensors of a model's file, the weights taken from the flat buffer, and the statistics from behind it if they are there.
+/// The tensors of a model's file, the weights taken from the flat buffer, and the statistics that follow it, if there are any.
 pub(crate) fn tensors<'a>(
     layout: &ParamLayout,
     flat: &'a [f32],

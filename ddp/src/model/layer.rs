@@ -48,7 +48,7 @@ pub trait Layer: Debug + Send {
         Vec::new()
     }
 
-    /// Tensors of the layer that are no parameters, with their initial values; called once, when the model is created.
+    /// Tensors of the layer that are not parameters, with their initial values; called once, when the model is created.
     ///
     /// # Errors
     /// [`KernelError`] from making the tensors.

@@ -27,9 +27,9 @@ pub struct ParamLayout {
 /// A vector that model files hold next to the parameters, and that nothing trains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statistic {
-    /// Its name.
+    /// Name in model files.
     pub name: String,
-    /// Its elements.
+    /// Number of elements.
     pub len: usize,
 }
 

@@ -35,7 +35,7 @@ impl LinearSpec {
     /// A linear layer of these parameters, which it may share with others.
     ///
     /// # Panics
-    /// If the weight is no matrix.
+    /// If the weight is not a matrix.
     pub fn of_params(weight: ParamSpec, bias: Option<ParamSpec>) -> Self {
         let [out_features, in_features] = weight.dims[..] else { panic!("a weight is a matrix") };
         let params = bias.into_iter().chain([weight]).collect();

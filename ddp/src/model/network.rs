@@ -134,7 +134,7 @@ impl Network {
     /// Copies these weights, flat in the layout's order, from any device.
     ///
     /// # Errors
-    /// [`KernelError::Shape`] for another number of elements; those of the copy.
+    /// [`KernelError::Shape`] for another number of elements; else same as [`ops::copy`].
     pub fn set_weights(&mut self, weights: TensorRef<'_>) -> Result<()> {
         ops::copy(weights, self.buffers.master_weights.view_mut())?;
         self.has_whole_weights = true;
@@ -190,7 +190,7 @@ impl Network {
         self.layers().map(Layer::exchanged_len).max().unwrap_or(0)
     }
 
-    /// The weights in the layout's order, and behind them the [statistics](Layer::statistics), in host memory.
+    /// The weights in the layout's order, followed by the [statistics](Layer::statistics), in host memory.
     pub(crate) fn weights_and_statistics(&self) -> Result<Vec<f32>> {
         let mut values = self.weights().to_vec::<f32>()?;
         values.extend(self.statistics()?);

@@ -1,8 +1,9 @@
-//! A tensor that a layer registers: it belongs to the model as a parameter does, but nothing trains it.
+//! A tensor that a layer registers: it belongs to the model as a parameter does, but nothing trains it. It outlives a pass, moves
+//! with the model, and is saved unless it is `not_saved`.
 
 use ddp_kernels::{DType, Tensor};
 
-/// A tensor of a layer that is no parameter: a mask, the statistics of a normaliser. Any shape and dtype.
+/// A tensor of a layer that is not a parameter: a mask, the statistics of a normaliser. Any shape and dtype.
 ///
 /// The model keeps it on its device ([`super::Network::to`] moves it) and lends it to the layer's passes. A trainer copies rank 0's
 /// values to all ranks when it is created. A layer that writes it on one rank otherwise than on the others asks for

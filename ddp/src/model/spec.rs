@@ -13,7 +13,7 @@ pub struct ModelSpec {
     pub dims: Vec<usize>,
     /// After each hidden layer.
     pub activation: Activation,
-    /// Whether a layer norm stands between each hidden linear layer and its activation.
+    /// Whether a layer norm is between each hidden linear layer and its activation.
     pub layer_norm: bool,
     /// Probability with which a hidden value is dropped in training.
     pub dropout: f64,

@@ -138,7 +138,7 @@ impl Network {
                 ops::copy(tensor.view(), buffer.view_mut())?;
                 continue;
             }
-            let slot = self.layout().find(&name).expect("a parameter if it is no buffer").clone();
+            let slot = self.layout().find(&name).expect("a parameter if it is not a buffer").clone();
             let values = self.weights_mut().master.range(slot.start, slot.range().end)?;
             ops::copy(tensor.view().reshape(&[slot.numel()])?, values)?;
         }

@@ -10,6 +10,7 @@ pub type Result<T, E = OptimError> = std::result::Result<T, E>;
 /// An error of schedules, parameter groups and the update.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // Fields say what they are.
 pub enum OptimError {
     /// An operation on a tensor or device failed.
     #[error(transparent)]
@@ -29,14 +30,7 @@ pub enum OptimError {
     #[error(
         "the schedule \"wsd\" takes {warmup_steps} + {decay_steps} steps for warm-up and decay, but the run has {total_steps} steps\nhint: shorten `schedule.warmup_steps` or `schedule.decay_steps`, or give them as fractions; or train longer"
     )]
-    ScheduleTooLong {
-        /// Steps of the warm-up.
-        warmup_steps: u64,
-        /// Steps of the decay.
-        decay_steps: u64,
-        /// Steps of the run.
-        total_steps: u64,
-    },
+    ScheduleTooLong { warmup_steps: u64, decay_steps: u64, total_steps: u64 },
     /// A group's pattern matches no parameter.
     #[error("`optimizer.groups`: no parameter matches \"{pattern}\"\nhint: the parameters are {names}")]
     NoSuchParameter {

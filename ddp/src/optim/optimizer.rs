@@ -1,7 +1,10 @@
 //! The optimiser: one fused update of the flat buffers, or of a range of them, followed by the moving average of the weights.
 //!
 //! LAMB, Muon and Adafactor have a first pass, after which norms, directions or second moments of whole parameters are completed (in
-//! data_parallel, `whole_parameters.rs`).
+//! data_parallel, `whole_parameters.rs`), by the need that `kernels` states for the optimiser (`WholeNeed`).
+//!
+//! A skipped step changes no weight and no state; the direction that Muon keeps between its passes is not state. ZeRO shards the
+//! state, except Adafactor's second moments of rows and columns, which every rank holds.
 
 use std::ops::Range;
 

@@ -21,7 +21,7 @@ pub struct ParamGroups {
 /// A parameter whose update depends on all of its elements: every one for LAMB and Adafactor, hidden weight matrices for Muon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WholeParameter {
-    /// Its name.
+    /// Name of the parameter, as in model files.
     pub name: String,
     /// Its elements in the flat buffers.
     pub range: Range<usize>,
@@ -38,7 +38,7 @@ pub struct Segment {
     pub end: usize,
     /// Factor of the learning rate.
     pub lr_scale: f64,
-    /// Weight decay.
+    /// Weight decay of the group, or the config's default.
     pub weight_decay: f64,
     /// Schedule of the learning rate: its place among the groups that have one; `None` for that of the run.
     pub schedule: Option<usize>,

@@ -18,6 +18,7 @@ pub type Result<T, E = PredictError> = std::result::Result<T, E>;
 /// An error of predicting.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // Fields say what they are.
 pub enum PredictError {
     /// An operation on a tensor or device failed.
     #[error(transparent)]
@@ -48,9 +49,7 @@ pub enum PredictError {
     Output {
         /// The output as the user wrote it.
         out: String,
-        /// Explanation.
         reason: String,
-        /// Way out.
         hint: String,
     },
     /// The arguments do not fit the model.
@@ -58,7 +57,6 @@ pub enum PredictError {
     Usage {
         /// The argument and what is wrong with it.
         reason: String,
-        /// Way out.
         hint: String,
     },
     /// The output exists.
@@ -80,7 +78,7 @@ pub enum PredictError {
         path: PathBuf,
     },
     /// Rows in memory have the wrong width.
-    #[error("expected rows of {expected} features, got {got} values, which is no multiple of it")]
+    #[error("expected rows of {expected} features, got {got} values, which is not a multiple of it")]
     RowWidth {
         /// Features of a row.
         expected: usize,

@@ -39,7 +39,7 @@ impl Predictor {
     /// Opens a run folder, a checkpoint folder or a model file, to compute on the CPU.
     ///
     /// # Errors
-    /// [`PredictError::Model`] for a file that is no model of this program, [`PredictError::Checkpoint`] for a damaged
+    /// [`PredictError::Model`] for a file that is not a model of this program, [`PredictError::Checkpoint`] for a damaged
     /// checkpoint.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::of_model(&SavedModel::open(path.as_ref())?, Device::Cpu)

@@ -60,7 +60,7 @@ pub(crate) struct Summary {
 fn check_table(format: OutputFormat) -> Result<()> {
     match format {
         OutputFormat::Npy | OutputFormat::Safetensors => Err(PredictError::Usage {
-            reason: "the model has several heads, whose predictions are no array".to_owned(),
+            reason: "the model has several heads, whose predictions do not form one array".to_owned(),
             hint: "write a table: a file that ends in .csv, .parquet or .jsonl".to_owned(),
         }),
         _ => Ok(()),

@@ -23,7 +23,7 @@ pub struct SavedModel {
     pub preprocessor: Preprocessor,
     /// Width of the last layer.
     pub n_outputs: usize,
-    /// Path of the file.
+    /// Path of the model file.
     pub path: PathBuf,
     file: ModelFile,
     /// The checkpoint that holds the file.
@@ -35,7 +35,7 @@ impl SavedModel {
     /// file if there is one, else for its newest checkpoint.
     ///
     /// # Errors
-    /// [`PredictError::Model`](super::PredictError::Model) for a file that is no model of this program,
+    /// [`PredictError::Model`](super::PredictError::Model) for a file that is not a model of this program,
     /// [`PredictError::Checkpoint`](super::PredictError::Checkpoint) for a damaged checkpoint.
     pub fn open(path: &Path) -> Result<Self> {
         Self::open_of(path, false)

@@ -18,7 +18,7 @@ const SPEED_AVERAGE_S: f64 = 5.0;
 pub(crate) struct Bar {
     total: u64,
     position: Arc<AtomicU64>,
-    /// Text behind the bar.
+    /// Text after the bar.
     pub(crate) message: String,
     /// None for a bar whose message has the speed.
     speed: Option<Speed>,

@@ -38,7 +38,7 @@ pub struct EvalTables {
 /// Figures of one class or target.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NamedFigures {
-    /// Its name.
+    /// Label of the class, or name of the target.
     pub name: String,
     /// Name and value; without those that are not defined.
     pub figures: Vec<(&'static str, f64)>,

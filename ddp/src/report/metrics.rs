@@ -141,7 +141,7 @@ impl Serialize for TrainMetrics {
 pub struct BestEvent {
     /// Name of the metric.
     pub metric: String,
-    /// Its value.
+    /// Value of the metric at the best evaluation.
     pub value: f64,
     /// Steps completed then.
     pub step: u64,

@@ -22,7 +22,7 @@ const MAX_BYTES: u64 = 4096;
 pub struct Done {
     /// [Id](super::run_id) of the run.
     pub run_id: Option<String>,
-    /// Id of the job that completed it, by which a supervisor tells the file from one of an earlier job.
+    /// Id of the job that completed it, by which a supervisor distinguishes the file from that of an earlier job.
     pub job_id: Option<String>,
     /// Steps of the run.
     pub step: u64,

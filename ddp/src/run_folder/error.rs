@@ -8,6 +8,7 @@ use crate::storage::disk::is_out_of_inodes;
 /// A reason why a run cannot start or resume in a folder.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // Fields say what they are.
 pub enum FolderError {
     /// `--out` names a file.
     #[error(
@@ -15,10 +16,7 @@ pub enum FolderError {
          hint: choose another folder with --out",
         path.display()
     )]
-    IsFile {
-        /// The requested folder.
-        path: PathBuf,
-    },
+    IsFile { path: PathBuf },
     /// `--out` names a folder that holds a run.
     #[error(
         "output folder `{}` already holds a run ({found})\n\
@@ -26,7 +24,6 @@ pub enum FolderError {
         path.display()
     )]
     HoldsRun {
-        /// The folder.
         path: PathBuf,
         /// A file of that run.
         found: &'static str,
@@ -39,7 +36,6 @@ pub enum FolderError {
         path.display()
     )]
     OtherRun {
-        /// The checkpoint.
         path: PathBuf,
         /// The differences, one per line.
         differences: String,
@@ -47,12 +43,11 @@ pub enum FolderError {
     /// The data changed since the checkpoint was written.
     #[error(
         "checkpoint `{}` was trained on other data:\n  {differences}\n\
-         hint: restore the data, or name the run's data with `--set data.train=PATH`; to go on training on changed data, start a \
+         hint: restore the data, or name the run's data with `--set data.train=PATH`; to continue on changed data, start a \
          new run with --init-from and the model.safetensors of this one",
         path.display()
     )]
     OtherData {
-        /// The checkpoint.
         path: PathBuf,
         /// The differences, one per line.
         differences: String,
@@ -69,7 +64,6 @@ pub enum FolderError {
         run.display()
     )]
     Behind {
-        /// The run folder.
         run: PathBuf,
         /// Step of the named checkpoint.
         step: u64,
@@ -82,10 +76,7 @@ pub enum FolderError {
          hint: choose another folder with --out, or give --overwrite instead of --resume to delete that run",
         path.display()
     )]
-    Finished {
-        /// The folder.
-        path: PathBuf,
-    },
+    Finished { path: PathBuf },
     /// Another running process owns the folder.
     #[error(
         "output folder `{}` is in use by {holder}, which is still running (it holds {}/.lock)\n\
@@ -93,7 +84,6 @@ pub enum FolderError {
         path.display(), path.display()
     )]
     Busy {
-        /// The folder.
         path: PathBuf,
         /// Owner of the lock, such as "process 1234 on HOST".
         holder: String,
@@ -104,30 +94,17 @@ pub enum FolderError {
          hint: the model was saved as {}/model.safetensors; keep the folder until the run ends",
         path.display(), path.display()
     )]
-    Deleted {
-        /// The folder.
-        path: PathBuf,
-    },
+    Deleted { path: PathBuf },
     /// The run lost its folder while it trained.
     #[error("output folder `{}`: {loss}", path.display())]
-    Lost {
-        /// The folder.
-        path: PathBuf,
-        /// Reason of the loss.
-        loss: Loss,
-    },
+    Lost { path: PathBuf, loss: Loss },
     /// The folder can't be created or written.
     #[error(
         "output folder `{}` can't be written: {source}\n\
          hint: {}, or choose another folder with --out",
         path.display(), folder_hint(path, source)
     )]
-    Unwritable {
-        /// The folder.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
+    Unwritable { path: PathBuf, source: io::Error },
 }
 
 /// The way in which a run lost its folder.

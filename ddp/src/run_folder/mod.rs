@@ -1,5 +1,7 @@
 //! Run folder: owned by one process, never overwritten by accident.
 //!
+//! A lock decides on one host, a lease between hosts (`lease.rs`).
+//!
 //! ```
 //! use ddp::run_folder::{Existing, FolderError, RunDir};
 //!

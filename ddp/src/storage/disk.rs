@@ -39,7 +39,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
         if file.is_direct {
             return;
         }
-        // Linux starts writeback of dirty pages that it is told to drop, and keeps them until then.
+        // Linux starts writeback of dirty pages that it is asked to drop, and keeps them until then.
         let _ = fadvise(&file.file, bytes.start, NonZeroU64::new(bytes.end - bytes.start), Advice::DontNeed);
     }
 
@@ -83,9 +83,9 @@ impl Disk for OsDisk {}
 /// A file that is being written.
 #[derive(Debug)]
 pub struct OpenFile {
-    /// Path of the file.
+    /// Path under which it is written.
     pub path: PathBuf,
-    /// Open handle.
+    /// Handle open for writing.
     pub file: File,
     /// Whether it is written with direct I/O.
     is_direct: bool,

@@ -59,7 +59,7 @@ pub enum FileFault {
     Malformed {
         /// Name of the file.
         name: String,
-        /// The defect.
+        /// Defect of the content, such as the parser's message.
         reason: String,
     },
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Age from which a file is left over where locks don't tell.
+/// Age from which a file counts as left over on file systems without locks.
 const LEFT_OVER_AGE: Duration = Duration::from_secs(600);
 
 /// Files that this process writes under temporary names. Clones share one list.
@@ -69,8 +69,8 @@ impl Unfinished {
     }
 }
 
-/// Removes a file of this kind if the process that wrote it has ended: its lock is free. Where locks don't tell, `is_alive` says
-/// whether a process with the writer's number exists, and the file must be old.
+/// Removes a file of this kind if the process that wrote it has ended: its lock is free. On file systems without locks, `is_alive`
+/// says whether a process with the writer's number exists, and the file must be old.
 pub(crate) fn remove_left_over(path: &Path, is_alive: impl FnOnce() -> bool) {
     let Ok(file) = File::options().write(true).open(path) else { return };
     let is_old = || {

@@ -109,7 +109,7 @@ pub(crate) fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, FileError
 /// never end.
 ///
 /// # Errors
-/// I/O errors, and one that names the kind of a path that is no regular file.
+/// I/O errors, and one that names the kind of a path that is not a regular file.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     check_regular(path.metadata()?.file_type())?;
     // Another program may replace the file meanwhile. The flag changes nothing for regular files.
@@ -122,7 +122,7 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
 /// Opens a regular file as [`open_no_link`] does.
 ///
 /// # Errors
-/// I/O errors, and one that names the kind of a path that is no regular file.
+/// I/O errors, and one that names the kind of a path that is not a regular file.
 pub(crate) fn open_unlinked(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let file = open_no_link(options, path)?;
     check_regular(file.metadata()?.file_type())?;
@@ -133,7 +133,7 @@ pub(crate) fn open_unlinked(options: &mut OpenOptions, path: &Path) -> io::Resul
 /// that nobody reads is an error at once.
 ///
 /// # Errors
-/// I/O errors, and one that names the kind of a path that is no regular file.
+/// I/O errors, and one that names the kind of a path that is not a regular file.
 pub(crate) fn open_no_link(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     options.custom_flags(flags.bits().cast_signed()).open(path).map_err(|error| {

@@ -67,7 +67,7 @@ impl BestWeights {
     }
 }
 
-/// Copies weights, and behind them the statistics, to the host.
+/// Copies the weights, followed by the statistics, to the host.
 pub(crate) fn to_host(model: &Network) -> Result<Vec<f32>> {
     Ok(model.weights_and_statistics()?)
 }

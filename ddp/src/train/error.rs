@@ -26,6 +26,7 @@ pub type Stop = ddp_comm::Stop<TrainError>;
 /// An error of a training run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // Fields say what they are.
 pub enum TrainError {
     /// An operation on a tensor or device failed.
     #[error(transparent)]
@@ -91,18 +92,13 @@ pub enum TrainError {
         step: u64,
         /// Its mean loss.
         loss: f64,
-        /// Largest loss that is no spike.
+        /// Largest loss that is not a spike.
         limit: f64,
     },
     /// The run ends although its policy for such steps would continue.
     #[error("{reason}: {error}")]
-    GivenUp {
-        /// The reason.
-        reason: GiveUp,
-        /// The step's error.
-        error: Box<TrainError>,
-    },
-    /// The ranks hold different bits of what they must hold alike.
+    GivenUp { reason: GiveUp, error: Box<TrainError> },
+    /// The replicas of the ranks differ.
     #[error(
         "the ranks' replicas differ after step {step}:\n  {differences}\n\
          hint: a rank's memory or device is at fault, or the program: check the host of the ranks that differ, and resume from a \
@@ -113,7 +109,6 @@ pub enum TrainError {
         step: u64,
         /// Step of the last check that found no difference, or 0.
         last_check: u64,
-        /// The differences.
         differences: Box<ReplicaDifferences>,
     },
     /// The ranks hold different bits, and no majority says which are right.
@@ -125,7 +120,6 @@ pub enum TrainError {
     NoMajority {
         /// Number of the last step, from 1.
         step: u64,
-        /// The differences.
         differences: Box<ReplicaDifferences>,
     },
     /// A CUDA graph was requested, and none can be captured.
@@ -140,33 +134,18 @@ pub enum TrainError {
     #[error(
         "the weights of all {n_rows} evaluation rows of {source_name} are 0: no metric is defined\nhint: give rows to evaluate on a weight above 0"
     )]
-    NoEvalWeight {
-        /// The rows' source.
-        source_name: String,
-        /// Number of rows.
-        n_rows: usize,
-    },
+    NoEvalWeight { source_name: String, n_rows: usize },
     /// A permutation of so few rows changes nothing.
     #[error(
         "permutation importance needs at least 2 evaluation rows, got {n_rows} of {source_name}\nhint: name more rows with --data"
     )]
-    TooFewRowsToPermute {
-        /// The rows' source.
-        source_name: String,
-        /// Number of rows.
-        n_rows: usize,
-    },
+    TooFewRowsToPermute { source_name: String, n_rows: usize },
     /// The evaluation rows do not define the metric.
     #[error(
         "{} is not defined for the rows of {source_name}\nhint: docs/metrics.md says when it is; choose another with --metrics",
         .metric.title()
     )]
-    MetricUndefined {
-        /// The metric.
-        metric: JudgeMetric,
-        /// The rows' source.
-        source_name: String,
-    },
+    MetricUndefined { metric: JudgeMetric, source_name: String },
     /// The number of rows of a global batch overflows.
     #[error(
         "`train.batch_size` times ranks times `train.grad_accum_steps` overflows the row count\nhint: use a smaller `train.batch_size`"
@@ -202,7 +181,6 @@ pub enum TrainError {
     OneMicroBatchOnly {
         /// Number of the step, from 1.
         step: u64,
-        /// Its micro-batches.
         n_micro_batches: usize,
     },
     /// A run with batch norm resumes with other micro-batches.

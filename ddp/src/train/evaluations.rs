@@ -66,7 +66,7 @@ pub struct Evaluations<'a> {
     metric_sets: [MetricSet; 2],
     /// Step and metrics of the last evaluation.
     evaluated: Option<(u64, MetricSet)>,
-    /// Whether a metric that is no number was reported.
+    /// Whether a metric that is not a number was reported.
     warned_not_finite: bool,
 }
 
@@ -119,7 +119,7 @@ impl<'a> Evaluations<'a> {
     /// Measures the metrics by which the weights are judged, the averaged ones where kept, if there are evaluation rows.
     ///
     /// # Errors
-    /// [`TrainError::EvaluationStopped`](crate::train::TrainError::EvaluationStopped) after a signal, and those of data and
+    /// [`TrainError::EvaluationStopped`](crate::train::TrainError::EvaluationStopped) after a signal; errors of the data or the
     /// device.
     pub fn measure(
         &self,

@@ -25,7 +25,7 @@ pub enum Place {
 /// Finding of one rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The rank.
+    /// Rank that found it, from 0.
     pub rank: usize,
     /// First place that is not finite.
     pub place: Place,

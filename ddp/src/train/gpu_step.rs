@@ -1,7 +1,8 @@
 //! Buffers of steps on a GPU: inputs that are copied while the previous step computes, scalars that a replayed graph reads,
 //! captured graphs, and outcomes that are read one step late.
 //!
-//! The host blocks only on work that is one step old: pinned memory that is reused, and the outcome of the previous step.
+//! The host blocks only on work that is one step old: pinned memory that is reused, and the outcome of the previous step, which the
+//! update writes to mapped host memory.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
@@ -159,7 +160,7 @@ impl GpuStep {
 
     /// Whether this is the first step of its shape, so that its matmuls have yet to be chosen.
     pub(crate) fn is_first_of(&mut self, shape: StepShape) -> bool {
-        // Scales are no part of the matmuls.
+        // Scales are not part of the matmuls.
         self.chosen.insert(StepShape { loss_scale: None, has_norm: false, ..shape })
     }
 

@@ -1,4 +1,4 @@
-//! Permutation importance: how much worse a model becomes when a column tells nothing about its row.
+//! Permutation importance: how much worse a model becomes when a column holds no information about its row.
 //!
 //! A column's values are permuted over the evaluation rows, as they are before missing values, categories and normalisation, and
 //! the model is evaluated again. Source: L. Breiman, "Random Forests", 2001; scikit-learn's `permutation_importance`.
@@ -45,7 +45,7 @@ pub struct Importance {
 /// Importance of one column.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ColumnImportance {
-    /// Name of the column.
+    /// Name of the user's column: a date counts once.
     pub column: String,
     /// Loss of quality per permutation, in units of the metric: its drop, or the increase of an error.
     pub repeats: Vec<f64>,
@@ -68,9 +68,9 @@ impl ColumnImportance {
 /// Rows of an evaluation before the model's preprocessing, and what evaluates them.
 #[derive(Debug)]
 pub struct EvalSetup<'a> {
-    /// The model.
+    /// Network to evaluate, with its weights.
     pub model: &'a mut Network,
-    /// Its loss.
+    /// Head that computes the loss from the outputs.
     pub loss: &'a LossHead,
     /// Task, names and units of the metrics.
     pub request: &'a MetricRequest,

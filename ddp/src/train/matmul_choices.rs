@@ -1,5 +1,6 @@
 //! Algorithms and forms of a step's matmuls on GPUs, chosen by time before the first step of each shape, and the same on all ranks
-//! with one GPU model: those of the first of these ranks. A checkpoint keeps them, so that a resumed run computes alike.
+//! with one GPU model: those of the first of these ranks. Timing uses scratch memory. A checkpoint keeps the
+//! choices, so that a resumed run computes alike.
 
 use ddp_comm::World;
 use ddp_kernels::cuda::Gpu;

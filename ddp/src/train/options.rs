@@ -19,7 +19,7 @@ pub enum GraphMode {
     /// Replay a captured graph where driver and NCCL allow it; else launch kernel by kernel.
     #[default]
     Auto,
-    /// Like `auto`, but a failed capture ends the run with its error; no effect on the CPU.
+    /// Like `auto`, but a failed capture ends the run with its error; an error on the CPU.
     On,
     /// Launch kernel by kernel.
     Off,

@@ -50,7 +50,7 @@ impl SpikeLimit {
         }
     }
 
-    /// Largest loss of the next step that is no spike; infinity until the window is full. `n_unknown` (0 or 1) is the number of
+    /// Largest loss of the next step that is not a spike; infinity until the window is full. `n_unknown` (0 or 1) is the number of
     /// enqueued steps whose outcome is unknown.
     pub(crate) fn limit(&mut self, n_unknown: usize) -> f64 {
         let last = self.last.filter(|_| n_unknown > 0);

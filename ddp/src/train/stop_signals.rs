@@ -111,7 +111,7 @@ impl StopSignals {
         Ok(signals)
     }
 
-    /// From now on signals end this process as they end any other: for commands that are no runs.
+    /// From now on signals end this process as they end any other: for commands that are not runs.
     pub fn end_at_once(&self) {
         self.ends_at_once.store(true, Ordering::SeqCst);
         if let Some(signal) = self.last() {

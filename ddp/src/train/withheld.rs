@@ -3,6 +3,8 @@
 //!
 //! The flag is the step's sums of loss and weight, which travel with the last bucket of gradients, and the sum of squares of the
 //! reduced gradients: all ranks have the same and decide alike.
+//!
+//! A withheld step updates nothing but running statistics of layers, which stay finite.
 
 use ddp_kernels::ops::LossSums;
 

@@ -194,7 +194,7 @@ fn rows_on_a_gpu_come_in_the_order_of_the_host_and_are_counted_alike() {
                     .fold(RowsHash::default(), |a, b| a.merged(&b));
                 if world_size == 1 {
                     let epoch = RowsHash::of_all(n_rows as u64);
-                    assert_eq!(all, epoch.merged(&epoch).merged(&epoch), "each row once an epoch");
+                    assert_eq!(all, epoch.merged(&epoch).merged(&epoch), "each row once per epoch");
                 }
             }
         }

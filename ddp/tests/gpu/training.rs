@@ -63,7 +63,7 @@ fn a_replayed_graph_gives_the_same_bits_as_kernel_by_kernel() {
     for (name, setup) in setups() {
         let eager = on_gpus(&setup, GraphMode::Off).train_on(1);
         let mut graph = on_gpus(&setup, GraphMode::On).train_on(1);
-        // One for each of the two inputs in turn; the odd last batch of an epoch is no graph.
+        // One for each of the two inputs in turn; the odd last batch of an epoch is not a graph.
         assert_eq!((eager.n_graphs, std::mem::take(&mut graph.n_graphs)), (0, 2), "{name}");
         assert!(graph == eager, "{name}: a graph gives another result");
     }

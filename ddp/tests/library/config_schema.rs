@@ -3,7 +3,7 @@
 //! Two validators look at each config: a small one in this file, which is always there, and Python's `jsonschema` where it is
 //! installed.
 
-// A test that can't go on panics, and one that is skipped says so.
+// A test that cannot continue panics, and one that is skipped says so.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::io::Write as _;
@@ -126,7 +126,7 @@ fn faults(schema: &Value, value: &Value, place: &str) -> Vec<String> {
         let list = || rule.as_array().unwrap();
         let fits = match keyword.as_str() {
             "$schema" | "title" | "description" | "default" => true,
-            // In draft 4 these two are flags of a bound, which must stand beside them.
+            // In draft 4 these two are flags of a bound, which must be next to them.
             "exclusiveMinimum" => schema.get("minimum").is_some(),
             "exclusiveMaximum" => schema.get("maximum").is_some(),
             "type" => has_type(value, rule.as_str().unwrap()),

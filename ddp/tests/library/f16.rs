@@ -114,7 +114,7 @@ fn a_scaled_loss_keeps_gradients_that_f16_alone_would_lose_on_cpu_and_gpu() {
         short.gradient(&rows, 0, N_ROWS, unit * 65536.0);
         let with = relative_error(&short.grads, 65536.0, &exact.grads);
         assert!(without > 0.1, "{without}: f16 needs no scale here, on {device}");
-        // Roundings by 2^-12 of their size, some ten of them one behind the other.
+        // Roundings by 2^-12 of their size, some ten of them in sequence.
         assert!(with < 0.005, "{with} on {device}");
     }
 }

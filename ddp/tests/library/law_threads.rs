@@ -1,5 +1,5 @@
 //! The data-parallel law on the library's trainer, with ranks that are threads: all ranks hold the same bits, any number
-//! of them trains as one does, and every row is used once an epoch.
+//! of them trains as one does, and every row is used once per epoch.
 
 #![allow(clippy::unwrap_used)]
 
@@ -45,7 +45,7 @@ fn embeddings_train_on_any_number_of_ranks_as_on_one() {
         for overlap in [true, false] {
             let mut setup = Setup::embedded();
             setup.options = TrainerOptions { bucket_bytes, overlap, ..setup.options };
-            assert!(setup.train_on(3) == usual, "{bucket_bytes} bytes a bucket, overlap {overlap}");
+            assert!(setup.train_on(3) == usual, "{bucket_bytes} bytes per bucket, overlap {overlap}");
         }
     }
 }
@@ -88,7 +88,7 @@ fn buckets_and_overlap_change_no_bit() {
                 let trained = setup.train_on(world_size);
                 assert!(
                     trained == usual,
-                    "{world_size} ranks, {bucket_bytes} bytes a bucket, overlap {overlap}: other results"
+                    "{world_size} ranks, {bucket_bytes} bytes per bucket, overlap {overlap}: other results"
                 );
             }
         }
@@ -168,7 +168,7 @@ fn rows_of_rank(
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(128) })]
 
-    /// All ranks' micro-batches together hold every row once an epoch, each at the place that the order gives it:
+    /// All ranks' micro-batches together hold every row once per epoch, each at the place that the order gives it:
     /// what dropout is keyed by.
     #[test]
     fn every_row_is_used_once_an_epoch(

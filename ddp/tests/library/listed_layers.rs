@@ -37,7 +37,7 @@ fn gradients_of_every_kind_agree_with_difference_quotients_on_cpu_and_gpu() {
         ("swiglu", vec![linear(6, None), gated(Gate::SwiGlu)]),
         ("geglu", vec![gated(Gate::GeGlu)]),
         ("reglu", vec![gated(Gate::ReGlu)]),
-        ("a gate behind a skip", vec![linear(6, None), block(vec![gated(Gate::SwiGlu)])]),
+        ("a gate after a skip", vec![linear(6, None), block(vec![gated(Gate::SwiGlu)])]),
         (
             "a norm and a gate",
             vec![linear(6, None), block(vec![LayerConfig::RmsNorm.once(), gated(Gate::GeGlu)])],

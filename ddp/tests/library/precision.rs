@@ -122,7 +122,7 @@ fn everything_a_model_can_have_trains_in_bf16() {
             assert_ne!(got.weights, want.weights, "bf16 rounds");
             assert_eq!(got.losses.len(), want.losses.len());
             for (got, want) in got.losses.iter().zip(&want.losses) {
-                // Activations are rounded by 2^-9 of themselves some ten times a pass, over a dozen steps.
+                // Activations are rounded by 2^-9 of themselves some ten times per pass, over a dozen steps.
                 assert_within(&format!("{:?} on {world_size} ranks", setup.loss), *got, *want, 0.01);
             }
         }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Words with which no paragraph begins: they introduce a clause in place of a name for the thing.
-const CLAUSES: [&str; 6] = ["What", "Who", "Whose", "How", "Those", "As"];
+const CLAUSES: [&str; 7] = ["What", "Who", "Whose", "Which", "How", "Those", "As"];
 
 /// Folders of sources, from the root of the project.
 const FOLDERS: [&str; 6] = ["ddp", "comm", "kernels", "examples", "tests", "fuzz"];

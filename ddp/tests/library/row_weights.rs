@@ -205,7 +205,7 @@ fn an_evaluation_counts_each_row_by_its_weight() {
         let want = plain(&setup, &whole.outputs(29).unwrap().to_vec::<f32>().unwrap(), &rows);
         let rows: Arc<dyn Dataset> = rows;
         for world_size in [1, 3] {
-            // In several batches a rank.
+            // In several batches per rank.
             let got = threads::run(world_size, |world| {
                 let head = LossHead::new(&setup.loss, Device::Cpu).unwrap();
                 let loading = LoaderOptions::new(Device::Cpu);

@@ -1,5 +1,5 @@
-//! A step whose update is withheld leaves weights and state of the optimiser as they are, bit for bit, and counts: the run goes on as
-//! one that never took it, on all ranks and devices alike.
+//! A step whose update is withheld leaves weights and state of the optimiser as they are, bit for bit, and counts: the run
+//! continues as one that never took it, on all ranks and devices alike.
 
 #![allow(clippy::unwrap_used)]
 

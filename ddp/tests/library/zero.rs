@@ -100,7 +100,7 @@ fn the_second_stage_depends_on_no_bucket() {
     }
 }
 
-/// In all ways of dividing the state: what ranks store of it is all of it, and a run that goes on from there is the same run.
+/// In all ways of dividing the state: what ranks store of it is all of it, and a run that resumes from there is the same run.
 #[test]
 fn state_is_stored_and_restored_piece_by_piece() {
     for world_size in [1, 3] {
@@ -356,7 +356,7 @@ fn gpus_that_gather_weights_in_short_formats_train_to_the_bits_of_a_gather_in_f3
     }
 }
 
-/// Weights of which a rank has shards alone are no weights of a model.
+/// Weights of which a rank has shards alone are not the weights of a model.
 #[test]
 fn gpus_read_no_weights_before_they_are_gathered() {
     let Some(_gpus) = gpus(2) else { return };

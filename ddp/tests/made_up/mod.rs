@@ -65,7 +65,7 @@ pub struct Setup {
 }
 
 /// With label smoothing.
-/// Bits of the parameters, one behind the other, whatever gaps the layout has.
+/// Bits of the parameters, concatenated, whatever gaps the layout has.
 pub fn by_parameter(layout: &ParamLayout, flat: &[f32]) -> Vec<u32> {
     layout.slots().iter().flat_map(|slot| &flat[slot.range()]).map(|v| v.to_bits()).collect()
 }
@@ -323,7 +323,7 @@ impl Setup {
         Trainer::new(world, model, loss, optimizer, options).unwrap()
     }
 
-    /// A new trainer that goes on where `old` stands, by way of what the ranks store of its state.
+    /// A new trainer that continues from the state of `old`, by way of what the ranks store of its state.
     pub fn restart<'w>(&self, world: &'w World, old: &Trainer<'w>) -> Trainer<'w> {
         let mut new = self.trainer(world, old.model().device());
         new.set_weights(old.model().weights().view()).unwrap();
@@ -406,7 +406,7 @@ impl Setup {
         while let Some((_, outcome)) = trainer.outcome(true).unwrap() {
             tell(outcome);
         }
-        assert_eq!(trainer.n_steps() + n_skipped, losses.len() as u64, "a skipped step is no step");
+        assert_eq!(trainer.n_steps() + n_skipped, losses.len() as u64, "a skipped step does not count");
         let (model, loss) = trainer.model_and_loss();
         let eval_partition = match self.options.micro_shards {
             Some(n_parts) => EvalPartition { n_parts, max_rows: 2 },
@@ -420,7 +420,7 @@ impl Setup {
         let layout = trainer.model().layout().clone();
         trainer.gather_weights().unwrap();
         let weights = trainer.model().weights().to_vec::<f32>().unwrap();
-        assert!(layout.gaps().flatten().all(|i| weights[i].to_bits() == 0), "what is no parameter stays 0");
+        assert!(layout.gaps().flatten().all(|i| weights[i].to_bits() == 0), "padding stays 0");
         let averaged = trainer.averaged_weights().unwrap();
         let averaged = averaged.map(|averaged| by_parameter(&layout, &averaged.to_vec::<f32>().unwrap()));
         let weights = by_parameter(&layout, &weights);

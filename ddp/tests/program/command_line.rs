@@ -7,7 +7,7 @@ use crate::common::{
     DDP_TRAIN, Outcome, mpirun, run, run_line, run_line_ok, run_ok, single, start, temp_dir, write,
 };
 
-/// The last line of stderr that names the command to go on with, without the words around it.
+/// The last line of stderr that names the command that continues, without the words around it.
 #[track_caller]
 fn hinted_command(outcome: &Outcome) -> String {
     assert_eq!(outcome.status.code(), Some(85), "{outcome:?}");
@@ -177,7 +177,7 @@ fn a_folder_of_an_impossible_step_is_no_checkpoint() {
     run_line_ok(folder.path(), "checkpoint verify r");
     assert!(run_line_ok(folder.path(), "train --resume auto --out r --epochs 2").stderr.contains("90 steps"));
     run_line_ok(folder.path(), "checkpoint prune r --keep 1");
-    assert!(copy.is_dir(), "nothing that is no checkpoint is deleted");
+    assert!(copy.is_dir(), "nothing but checkpoints is deleted");
 }
 
 #[test]

@@ -29,12 +29,12 @@ fn account_and_plan(world: &World, config: &Config) -> [Vec<usize>; 2] {
     let layout = data.train.layout();
     let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
         .with_embeddings(data.preprocessor.plan.embeddings());
-    let cuts = BatchPartition::new(config, world, &data, None).unwrap();
+    let partition = BatchPartition::new(config, world, &data, None).unwrap();
     let plan = RankPlan {
         config,
         data: &data,
         spec: &spec,
-        cuts,
+        partition,
         zero: config.comm.zero,
         device,
         keeps_rows_on_device: keeps_rows_on_device(config, &data, device).unwrap(),
@@ -42,8 +42,8 @@ fn account_and_plan(world: &World, config: &Config) -> [Vec<usize>; 2] {
     };
     let planned = MemoryPlan::new(&plan);
 
-    let mut trainer = setup::trainer(world, GraphMode::Auto, config, &data, &cuts, device).unwrap();
-    let (mut loader, _) = setup::loader(config, &data, &cuts, world, device, None).unwrap();
+    let mut trainer = setup::trainer(world, GraphMode::Auto, config, &data, &partition, device).unwrap();
+    let (mut loader, _) = setup::loader(config, &data, &partition, world, device, None).unwrap();
     for _ in 0..2 {
         let mut step = loader.next_step().unwrap().unwrap();
         trainer.step_and_wait(&mut step, true).unwrap();
@@ -73,7 +73,7 @@ fn check(what: &str, config: &Config, world_size: usize) {
     for (rank, [account, plan]) in compared.into_iter().enumerate() {
         for ((of, account), plan) in MemoryUse::ALL.into_iter().zip(account).zip(plan) {
             let of = of.name();
-            // Means and deviations for normalisation, 8 bytes a feature, and where the tables of embeddings are.
+            // Means and deviations for normalisation, 8 bytes per feature, and where the tables of embeddings are.
             let slack = if of == "other" { 1024 } else { 0 };
             assert!(
                 account.abs_diff(plan) <= plan / 20 + slack,

@@ -1,6 +1,6 @@
-//! A run that cannot go on ends as a whole, soon, with one message that says why: real faults, on the real program.
+//! A run that cannot continue ends as a whole, soon, with one message that says why: real faults, on the real program.
 
-// A test that can't go on panics, and one that is skipped says so.
+// A test that cannot continue panics, and one that is skipped says so.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::path::Path;

@@ -100,7 +100,7 @@ fn check_calls_of_a_step(n_gpus: usize, graph: &str, replays: bool) {
             "--set",
             "data.eval=none",
             "--set",
-            // Saving is no part of a step.
+            // Saving is not part of a step.
             "checkpoint.every_epochs=0",
             "--set",
             "log.every_steps=1000",
@@ -262,7 +262,7 @@ fn a_snapshot_goes_through_pinned_memory_and_is_waited_for_once() {
         assert_eq!(more(name), 0.0, "{name} is called for a checkpoint");
     }
     assert_eq!(more("bytes:dtoh_pinned"), MORE_CHECKPOINTS * (SNAPSHOT_BYTES + ROW_SUMS_BYTES));
-    // For these sums, behind steps that are over, and for the snapshot.
+    // For these sums, after steps that are over, and for the snapshot.
     let waits = more("cuEventSynchronize") / MORE_CHECKPOINTS;
     assert!(waits <= 2.0, "{waits} waits for a checkpoint");
 }
@@ -532,7 +532,7 @@ fn errors_of_a_new_machine_are_told_with_a_way_out() {
 }
 
 /// A capture that fails on one rank, in NCCL or at its end, before the first step or later, or the communicator of the trial that
-/// can't be joined or left: all ranks go on without graphs, come to the same, and say why.
+/// can't be joined or left: all ranks continue without graphs, come to the same, and say why.
 #[test]
 fn a_failed_capture_on_one_rank_turns_graphs_off_on_all() {
     let folder = temp_dir();

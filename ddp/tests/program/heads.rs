@@ -370,14 +370,14 @@ fn the_importance_of_columns_is_measured_by_the_metric_of_a_head() {
     for (name, parts) in [
         (
             "kid.accuracy",
-            ["`kid.accuracy` is no metric here, expected names of: loss, kind.METRIC", "head kind?"],
+            ["`kid.accuracy` is not a metric here, expected names of: loss, kind.METRIC", "head kind?"],
         ),
-        ("accuracy", ["`accuracy` is no metric here", "metrics of a head are written as kind.accuracy"]),
+        ("accuracy", ["`accuracy` is not a metric here", "metrics of a head are written as kind.accuracy"]),
         (
             "kind.default",
             ["measures one metric, got --metrics kind.default", "such as --metrics kind.accuracy"],
         ),
-        ("size.accuracy", ["`accuracy` is no metric here", "task \"regression\" does not give it"]),
+        ("size.accuracy", ["`accuracy` is not a metric here", "task \"regression\" does not give it"]),
     ] {
         let line = format!("eval --checkpoint {} --importance --metrics {name}", model.display());
         refused(folder.path(), &line, &parts);
@@ -452,5 +452,5 @@ fn what_heads_can_not_be_is_refused() {
         refused(folder.path(), &format!("train run.toml --out o {more}"), parts);
     }
     write(folder.path(), "digits.toml", &format!("[data]\ntrain = \"builtin:digits\"\n{HEADS}"));
-    refused(folder.path(), "train digits.toml --out o", &["`builtin:digits` is no table", "hint: "]);
+    refused(folder.path(), "train digits.toml --out o", &["`builtin:digits` is not a table", "hint: "]);
 }

@@ -88,7 +88,7 @@ fn noise(row: usize, column: usize) -> f64 {
     (z >> 40) as f64 / f64::from(1 << 23) - 1.0
 }
 
-/// A label that depends on a text and on a number with missing values; a date and another number tell nothing of it.
+/// A label that depends on a text and on a number with missing values; a date and another number are unrelated to it.
 fn pets() -> String {
     let mut csv = "kind,size,noise,born,weight,label\n".to_owned();
     for row in 0..300 {

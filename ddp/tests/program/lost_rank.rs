@@ -30,7 +30,7 @@ fn nccl_service() -> String {
             let mut lines = BufReader::new(&stream);
             for answer in ["SERVER PROTOCOL 2", "OK", NCCL_REPORT] {
                 let mut line = String::new();
-                // A client that is ended meanwhile is no failure of the test.
+                // A client that is ended meanwhile is not a failure of the test.
                 let _ = lines.read_line(&mut line);
                 let _ = writeln!(&stream, "{answer}");
             }
@@ -175,12 +175,12 @@ fn a_rank_that_dies_after_the_run_is_complete_fails_nothing() {
 
 #[test]
 fn a_frozen_rank_is_named() {
-    assert_named("STOP", 3, 1, "is frozen or cut off: nothing was heard of it for ");
+    assert_named("STOP", 3, 1, "is frozen or cut off: no heartbeat for ");
 }
 
 #[test]
 fn a_frozen_rank_0_is_named_by_its_deputy() {
-    assert_named("STOP", 3, 0, "is frozen or cut off: nothing was heard of it for ");
+    assert_named("STOP", 3, 0, "is frozen or cut off: no heartbeat for ");
 }
 
 #[test]

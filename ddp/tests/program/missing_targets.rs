@@ -32,7 +32,7 @@ fn target_of(task: &str, n: usize) -> String {
     }
 }
 
-/// `gaps.csv`, of which each fifth row lacks its target, one of them by a mark that is no label in any format, and `whole.csv` without these rows.
+/// `gaps.csv`, of which each fifth row lacks its target, one of them by a mark that is not a label in any format, and `whole.csv` without these rows.
 fn write_tables(folder: &Path, task: &str) -> usize {
     let is_missing = |n: usize| n.is_multiple_of(5);
     let is_marked = |n: usize| n == 30 && task == "regression";

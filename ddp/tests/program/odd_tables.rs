@@ -320,7 +320,7 @@ fn objects_in_json_are_flattened() {
     let lines = |name: &str, line: &dyn Fn(usize) -> String| {
         fs::write(folder.join(name), (0..40).map(|n| line(n) + "\n").collect::<String>()).unwrap();
     };
-    // Also null in place of the whole object, which is no column of its own.
+    // Also null in place of the whole object, which is not a column.
     lines("nested.jsonl", &|n| match n {
         7 => "{\"sepal\": null, \"y\": 7, \"label\": 1}".to_owned(),
         _ => {

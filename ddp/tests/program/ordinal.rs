@@ -119,8 +119,10 @@ fn labels_must_stand_in_the_order() {
     let text = config(folder.path(), "").replace("\"good\", ", "");
     let toml = write(folder.path(), "run.toml", &text);
     let line = format!("train {} --out o", toml.display());
-    let parts =
-        ["label \"good\" must stand once in `data.class_order`, which lists poor, fair, excellent", "hint: "];
+    let parts = [
+        "label \"good\" must appear once in `data.class_order`, which lists poor, fair, excellent",
+        "hint: ",
+    ];
     refused(folder.path(), &line, &parts);
     // Labels in the order that no row has are classes too.
     let text = config(folder.path(), "[train]\nsteps = 2\n").replace("[\"poor\"", "[\"awful\", \"poor\"");

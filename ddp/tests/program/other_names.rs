@@ -36,7 +36,7 @@ fn flags_and_subcommands_of_other_programs_get_a_tip() {
             "eval --checkpoint a --seed 1 --drop x",
             "is a key of the run's config, which `train` takes by --set",
         ),
-        ("launch -n 2 x.csv", "tip: the arguments of the run stand after '--': '-- x.csv'"),
+        ("launch -n 2 x.csv", "tip: the arguments of the run go after '--': '-- x.csv'"),
         ("inspect x.csv", "tip: use 'ddp-train data inspect'"),
         ("export a", "tip: use 'ddp-train checkpoint export'"),
         ("fit x.csv", "tip: use 'ddp-train train'"),

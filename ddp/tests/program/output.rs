@@ -1,6 +1,6 @@
 //! Tests of the output of successful runs: results on stdout, progress on stderr, nothing else.
 
-// A test that can't go on panics, and one that is skipped says so.
+// A test that cannot continue panics, and one that is skipped says so.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::path::Path;

@@ -102,8 +102,8 @@ fn a_lost_rank_is_named() {
     let evaluate = ["eval", "--checkpoint", &run, "--data", &data, "--device", "cpu"];
     for (signal, words, is_eval) in [
         ("KILL", "died: its connection closed without a goodbye", false),
-        ("STOP", "is frozen or cut off: nothing was heard of it for ", false),
-        ("STOP", "is frozen or cut off: nothing was heard of it for ", true),
+        ("STOP", "is frozen or cut off: no heartbeat for ", false),
+        ("STOP", "is frozen or cut off: no heartbeat for ", true),
     ] {
         let job = if is_eval {
             let job = start(ranks(2, &evaluate));

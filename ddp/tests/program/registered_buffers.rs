@@ -49,7 +49,7 @@ fn ranks_on_one_gpu_register_on_request_alone() {
     assert!(registered(1, 2, "--share-gpu --set comm.register_buffers=on", &[]).unwrap().0 > 0.0);
 }
 
-/// One rank that cannot keeps all from it; on request that is an error, which one rank tells.
+/// One rank that cannot keeps all from it; on request that is an error, which one rank reports.
 #[test]
 fn a_rank_that_cannot_register_keeps_all_from_it() {
     let older = [("VGPU_NCCL_VERSION", "21805")];

@@ -1,4 +1,4 @@
-//! Runs that stop and go on: after any step, by signals, on another number of ranks. They end as the run that never stopped.
+//! Runs that stop and resume: after any step, by signals, on another number of ranks. They end as the run that never stopped.
 
 #![allow(clippy::unwrap_used)]
 
@@ -371,7 +371,7 @@ fn a_damaged_checkpoint_is_passed_over_and_named() {
     for part in ["step-9", "optimizer-00000-of-00001.safetensors", "resuming after step 8"] {
         assert!(outcome.stderr.contains(part), "no {part:?} in {}", outcome.stderr);
     }
-    assert_same_bits("behind a damaged one", &run.to_the_end(1, &[]), &whole);
+    assert_same_bits("after a damaged one", &run.to_the_end(1, &[]), &whole);
 }
 
 /// Each file of state is looked at by one rank only, and all go back together, also past several.
@@ -401,7 +401,7 @@ fn what_one_rank_finds_damaged_no_rank_uses() {
         for part in parts {
             assert!(outcome.stderr.contains(part), "no {part:?} in {}", outcome.stderr);
         }
-        assert_same_bits("behind damaged ones", &run.to_the_end(2, &sets), &whole);
+        assert_same_bits("after damaged ones", &run.to_the_end(2, &sets), &whole);
     }
 }
 
@@ -480,7 +480,7 @@ fn the_folder_of_checkpoints_is_touched_with_care() {
     assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 1, "the old run's are gone");
 }
 
-/// An earlier checkpoint goes on elsewhere, not over what came after it.
+/// An earlier checkpoint resumes elsewhere, not over what came after it.
 #[test]
 fn an_earlier_checkpoint_begins_a_branch() {
     let run = Run::new(RUN);
@@ -489,7 +489,7 @@ fn an_earlier_checkpoint_begins_a_branch() {
     let earlier = run.out().join("checkpoints/step-5");
     let args = ["train", "--progress", "none", "--threads", "1", "--resume", earlier.to_str().unwrap()];
     assert_refused(&crate::common::run(single(&args)), &["up to step 7", "from step 5", "--out"]);
-    // Where another process goes on in that folder, that is why it is ahead.
+    // Where another process resumes in that folder, that is why it is ahead.
     let held = RunDir::open(Some(&run.out()), "held", Existing::Continue).unwrap();
     assert_refused(&crate::common::run(single(&args)), &["in use by process", "wait for that run to end"]);
     drop(held);

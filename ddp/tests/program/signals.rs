@@ -1,4 +1,4 @@
-//! Signals at any moment: while the process starts, while data loads, in an evaluation, and to commands that are no runs.
+//! Signals at any moment: while the process starts, while data loads, in an evaluation, and to commands that are not runs.
 //!
 //! `SIGNAL_EVERY_MS=10 cargo test -p ddp --test program signals::sweep` sends one at each 10 ms of the first 2 s, alone and to ranks.
 

@@ -30,7 +30,7 @@ fn signal(name: &str, pid: u32) {
     assert!(status.success());
 }
 
-/// Waits until the run has told of a step.
+/// Waits until the run has reported a step.
 #[track_caller]
 fn wait_for_steps(out: &Path) {
     let started = Instant::now();
@@ -40,7 +40,7 @@ fn wait_for_steps(out: &Path) {
     }
 }
 
-/// The run in `out` has stopped for `reason`, has saved itself, and goes on from there.
+/// The run in `out` has stopped for `reason`, has saved itself, and resumes from there.
 #[track_caller]
 fn assert_saved(job: Job, out: &Path, reason: &str) {
     let outcome = job.wait();
@@ -92,7 +92,7 @@ fn a_signal_to_one_rank_stops_them_all() {
         pids.sort_unstable();
         assert_eq!(pids.len(), 3);
         signal("USR1", if last { pids[2] } else { pids[0] });
-        // Rank 0 tells what it knows.
+        // Rank 0 reports what it knows.
         assert_saved(job, &out, if last { "a signal to another rank" } else { "SIGUSR1" });
     }
 }

@@ -123,8 +123,8 @@ fn a_step_moves_as_many_bytes_as_described() {
         let (want, memory) = described(1, settings);
         // Weights and state are of one size, the compute weights half of it.
         let mut weights = step.of_size(memory["parameters"]);
-        if memory["working copy"] > 0.0 {
-            weights += step.of_size(memory["working copy"]);
+        if memory["compute weights"] > 0.0 {
+            weights += step.of_size(memory["compute weights"]);
         }
         let what = settings.join(" ");
         assert_near(
@@ -150,7 +150,7 @@ fn a_step_moves_as_many_bytes_as_described() {
     }
 }
 
-/// Gradients that travel in bf16 are read as they arrive, and the norm of each bucket is summed behind its reduction.
+/// Gradients that travel in bf16 are read as they arrive, and the norm of each bucket is summed after its reduction.
 #[test]
 fn gradients_in_bf16_are_neither_converted_back_nor_read_for_the_norm_at_the_end() {
     let settings = ["model.hidden=[128]", "comm.dtype=bf16", "comm.bucket_mib=0.001"];
@@ -194,7 +194,7 @@ fn sharded_weights_are_gathered_in_the_format_of_matmuls() {
     let settings = ["model.hidden=[128]", "comm.zero=1", "train.precision=bf16"];
     let Some(step) = counts_of_a_step(2, &settings) else { return };
     let (want, memory) = described(2, &settings);
-    let (single, short) = (memory["parameters"], memory["working copy"]);
+    let (single, short) = (memory["parameters"], memory["compute weights"]);
     // The count includes the ten values of that bias, on one rank of two.
     assert_near("gathered", step.of("written:ncclAllGather"), short + 40.0, 0.005);
     // The master weights of a rank's own half alone are read and written. Its state is as large as the compute weights.

@@ -19,10 +19,10 @@ fn training_stops_when_evaluations_stop_getting_better() {
     let run = train(1, DIGITS, &args);
     let losses = run.numbers("epoch", "eval_loss");
     let best = losses.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
-    assert_eq!(losses.len(), best + 3, "two evaluations behind the best: {losses:?}");
+    assert_eq!(losses.len(), best + 3, "two evaluations after the best: {losses:?}");
     assert!(losses.len() < 40);
     assert_eq!(run.end("eval_loss"), losses[losses.len() - 1]);
-    // A run that has stopped early is complete: going on with it does nothing.
+    // A run that has stopped early is complete: resuming it does nothing.
     let out = run.out();
     let again = run_ok(single(&["train", "--resume", out.to_str().unwrap(), "--progress", "plain"]));
     assert!(again.stderr.contains("resuming after step"), "{}", again.stderr);
@@ -68,7 +68,7 @@ fn checkpoints_come_by_steps_by_minutes_and_at_once() {
     assert_eq!(saved(&[off]), [0.0; 0]);
     // The default: every five minutes, and at the end.
     assert_eq!(saved(&[]), [92.0]);
-    // 23 steps an epoch; the last step of the run is saved too.
+    // 23 steps per epoch; the last step of the run is saved too.
     let none = "checkpoint.keep_best=\"none\"";
     assert_eq!(saved(&[off, none, "checkpoint.every_steps=40"]), [40.0, 80.0, 92.0]);
     // An evaluation that is the best so far is a reason to save, too.
@@ -107,7 +107,7 @@ fn another_order_of_the_gradient_is_told_with_its_price() {
     assert!(outcome.stderr.contains("4 micro-shards per step, 4 of them on this rank"), "{}", outcome.stderr);
 }
 
-/// The step that blows up has a finite loss: only the next one tells. Nothing may go on from such weights.
+/// The step that blows up has a finite loss: only the next one shows it. Nothing may resume from such weights.
 #[test]
 fn weights_that_are_not_finite_are_not_saved() {
     let folder = crate::common::temp_dir();

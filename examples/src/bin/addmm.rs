@@ -1,8 +1,8 @@
-//! Tensors on explicit devices, a matrix product, and what is said to operands that don't fit together.
+//! Tensors on explicit devices, a matmul, and the errors of operands that do not fit together.
 //!
 //!     cargo run --release -p ddp-examples --bin addmm
 
-// An example's output is what it is for.
+// Examples print their results.
 #![allow(clippy::print_stdout)]
 
 use ddp::kernels::{DType, Device, KernelError, Tensor, ops};
@@ -26,18 +26,18 @@ fn main() -> Result<(), KernelError> {
     let product =
         |b: &Tensor, c: &mut Tensor| ops::addmm(1.0, a.view(), false, b.view(), false, 0.0, c.view_mut());
     let wide = Tensor::zeros(&[4, 2], DType::F32, device)?;
-    tell("shapes", product(&wide, &mut c));
+    report("shapes", product(&wide, &mut c));
     let double = Tensor::zeros(&[3, 2], DType::F64, device)?;
-    tell("dtypes", product(&double, &mut c));
+    report("dtypes", product(&double, &mut c));
     // Where there is no GPU, making the tensor is what fails: it never lands on the CPU instead.
     let on_gpu = Tensor::zeros(&[3, 2], DType::F32, Device::Cuda(0));
-    tell("devices", on_gpu.and_then(|b| product(&b, &mut c)));
+    report("devices", on_gpu.and_then(|b| product(&b, &mut c)));
     Ok(())
 }
 
-fn tell(what: &str, result: Result<(), KernelError>) {
+fn report(operation: &str, result: Result<(), KernelError>) {
     match result {
-        Ok(()) => println!("{what}: no error"),
-        Err(error) => println!("{what}: {error}"),
+        Ok(()) => println!("{operation}: no error"),
+        Err(error) => println!("{operation}: {error}"),
     }
 }

@@ -113,7 +113,7 @@ fn buffers(device: Device) -> Result<()> {
     Ok(())
 }
 
-/// A copy from page-locked memory is enqueued, and the host goes on; work on the compute stream waits for it.
+/// A copy from page-locked memory is enqueued, and the host continues; work on the compute stream waits for it.
 fn pinned_copies(gpu: &'static Gpu) -> Result<()> {
     let mut pinned = PinnedTensor::new(gpu, &[1 << 16], DType::F32)?;
     pinned.host()?.into_slice::<f32>("tour", "host")?.fill(0.5);

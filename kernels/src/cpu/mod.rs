@@ -6,7 +6,7 @@
 //! - loops are compiled for the widest vectors and dispatched at run time (`simd.rs`). Code in a closure of `vectorize` must be
 //!   inlined there: plain loops are, iterator adapters over arrays not always;
 //! - elementary functions have no branches (`math.rs`);
-//! - ranks of one host reduce through memory that they share (crate `ddp-comm`).
+//! - processes of one host reduce through memory that they share (crate `ddp-comm`).
 //!
 //! ```
 //! use ddp_kernels::cpu::cpu_set::CpuSet;

@@ -7,7 +7,7 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch, _mm_set_epi64x, _mm_sfence, _mm_stream_si128};
 
-/// Which values make a row invalid.
+/// Values that make a row invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowCheck {
     /// Any value is valid.

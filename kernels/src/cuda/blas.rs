@@ -48,8 +48,8 @@ const IN_SINGLE: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME
 /// Largest alignment in bytes that makes a difference.
 pub(crate) const MAX_ALIGNMENT: usize = 256;
 
-/// `C[M, N] = alpha · op(A)[M, K] · op(B)[K, N] + beta · C`, all row-major and contiguous: once, or for each matrix of a batch, one
-/// behind the other.
+/// `C[M, N] = alpha · op(A)[M, K] · op(B)[K, N] + beta · C`, all row-major and contiguous: once, or for each matrix of a
+/// contiguous batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Matmul {
     /// Number of products.

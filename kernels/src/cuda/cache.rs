@@ -2,7 +2,7 @@
 //!
 //! The folder is private (mode 0700, owned by the user, no symbolic link) because its contents run on the device. The name of
 //! an entry is the hash of everything that determines its content; the entry begins with the hash of the rest, so a torn or
-//! altered one is detected and rebuilt. Entries are written under a temporary name and renamed. Ranks of one host need the same
+//! altered one is detected and rebuilt. Entries are written under a temporary name and renamed. Processes of one host need the same
 //! entries at the same time: one makes an entry while the others wait for it.
 
 use std::fs::{self, DirBuilder, File, TryLockError};

@@ -10,9 +10,9 @@ use super::library::{self, Library};
 /// The reason that no GPU can be used, with a fix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unavailable {
-    /// The reason.
+    /// Cause, such as a missing library.
     pub reason: String,
-    /// The fix.
+    /// Command or setting that mends it.
     pub hint: String,
     /// Whether NVIDIA's driver is installed: without it, no GPU is expected.
     pub has_driver: bool,

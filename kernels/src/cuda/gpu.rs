@@ -137,7 +137,7 @@ impl Gpu {
             context,
             info,
             compute: Stream::new(index, least)?,
-            // A late collective delays all ranks.
+            // A late exchange delays all peers.
             communication: Stream::new(index, most)?,
             copy: Stream::new(index, least)?,
             memory: Memory::new(index)?,

@@ -162,7 +162,7 @@ fn instantiate(gpu: &Gpu, graph: sys::CUgraph) -> Result<(sys::CUgraphExec, usiz
     check_driver(gpu.index(), "cuGraphGetNodes", counted.result())?;
     let mut exec = std::ptr::null_mut();
     // Each node keeps the priority of the stream that it was captured from. Otherwise all have that of the launching stream, and
-    // collectives wait behind the blocks of matmuls.
+    // collectives wait for the blocks of matmuls.
     let flags: u64 = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0.into();
     // SAFETY: the graph is alive, the pointer valid for one handle.
     let instantiated = unsafe { sys::cuGraphInstantiateWithFlags(&mut exec, graph, flags) };

@@ -19,7 +19,7 @@ pub struct GpuInfo {
     pub index: u32,
     /// Model name.
     pub name: String,
-    /// Bytes of memory.
+    /// Total device memory.
     pub memory_bytes: usize,
     /// Compute capability, major and minor.
     pub compute_capability: (u32, u32),

@@ -105,11 +105,11 @@ impl Mapped {
     /// Reads `N` elements from byte `start` on: those of the last step whose work [`Mapped::wait`] covered.
     ///
     /// # Panics
-    /// If they do not lie within the memory, or `start` is no multiple of the element's size.
+    /// If they do not lie within the memory, or `start` is not a multiple of the element's size.
     pub fn read<T: bytemuck::Pod, const N: usize>(&self, start: usize) -> [T; N] {
         assert!(start + N * size_of::<T>() <= self.len_bytes(), "{N} elements from byte {start} on");
         let from = self.host().as_ptr().wrapping_add(start).cast::<T>();
-        assert!(from.is_aligned(), "{start} is no multiple of {}", size_of::<T>());
+        assert!(from.is_aligned(), "{start} is not a multiple of {}", size_of::<T>());
         // SAFETY: the elements lie within the memory, aligned, and any bytes are a value of a plain type. The access is volatile, because
         // a replayed graph may write to it at any time.
         std::array::from_fn(|i| unsafe { from.wrapping_add(i).read_volatile() })

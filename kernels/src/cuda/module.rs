@@ -117,7 +117,7 @@ impl KernelFormat {
         Self::named(name).unwrap_or(KernelFormat::F32)
     }
 
-    /// The format that a kernel's name, or the arguments of its macro, tell.
+    /// The format in a kernel's name, or in the arguments of its macro.
     fn named(name: &str) -> Option<Self> {
         // Not within "fingerprint".
         let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
@@ -191,7 +191,7 @@ impl Gpu {
             return Ok(module);
         }
         let _reserved = cache.as_ref().and_then(|cache| cache.reserve(&key));
-        // Another rank may have made it meanwhile.
+        // Another process may have made it meanwhile.
         if let Some(module) = cached() {
             return Ok(module);
         }
@@ -427,7 +427,7 @@ mod tests {
         }
         let mut faults = Vec::new();
         for source in crate::ops::cuda_sources() {
-            // A kernel whose name tells no format is in each module.
+            // A kernel whose name has no format is in each module.
             let names = |text: String| {
                 let mut names = kernel_names(compiler, &text.replacen(PRELUDE, "", 1));
                 names.retain(|name| KernelFormat::named(name).is_some());

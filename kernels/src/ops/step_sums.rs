@@ -10,7 +10,7 @@ pub const STEP_SUMS_LEN: usize = 16;
 /// alone, except for [`SumsOutput::extra`].
 pub const STEP_SUMS_EXTRA: usize = 4;
 
-/// Layout in [`STEP_SUMS_LEN`] f32: each f64 as two f32, so that summing over ranks in f32 loses little of it.
+/// Layout in [`STEP_SUMS_LEN`] f32: each f64 as two f32, so that summing over peers in f32 loses little of it.
 ///
 /// `[loss, its remainder, weight, its remainder, extra, ...]`
 impl LossSums {

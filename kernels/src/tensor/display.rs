@@ -48,7 +48,7 @@ impl Tensor {
 
 /// The elements in PyTorch's layout, then device and dtype. Of more than 1,000 elements it shows, and copies to the host, the
 /// first and last three of each dimension. Waits for the work that computes them. Other than there, `true` and `false` are written
-/// as in Rust, and device and dtype always stand at the end.
+/// as in Rust, and device and dtype are always at the end.
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ends = [format!("device={}", self.device()), format!("dtype={}", self.dtype())];
@@ -126,7 +126,7 @@ impl<I: Iterator<Item = String>> Layout<I> {
         for i in 0..n_shown {
             if is_cut && i == N_EDGE {
                 separate(f, &mut n_written)?;
-                // PyTorch sets a space before it, unless it stands in a line of its own.
+                // PyTorch sets a space before it, unless it is on a line of its own.
                 f.write_str(if rest.is_empty() { " ..." } else { "..." })?;
                 n_written += 1;
             }
@@ -142,7 +142,7 @@ impl<I: Iterator<Item = String>> Layout<I> {
     }
 }
 
-/// Numbers with four digits behind the point; whole ones without; in scientific notation if they differ too much in size. Zero,
+/// Numbers with four digits after the point; whole ones without; in scientific notation if they differ too much in size. Zero,
 /// NaN and infinity don't count for the width, as in PyTorch.
 fn float_texts(values: &[f64]) -> Texts {
     let is_nonzero = |v: &f64| v.is_finite() && *v != 0.0;

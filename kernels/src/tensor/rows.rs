@@ -27,7 +27,7 @@ impl Tensor {
     /// Same as for every function that creates a tensor.
     ///
     /// # Panics
-    /// If `axes` is no permutation of the dimensions.
+    /// If `axes` is not a permutation of the dimensions.
     ///
     /// Source: `torch.permute`, which returns a view.
     pub fn permute(&self, axes: &[usize]) -> Result<Self> {

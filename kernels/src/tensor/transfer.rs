@@ -149,7 +149,7 @@ impl TensorRef<'_> {
     pub fn copy_to(self, kind: MemoryUse, device: Device) -> Result<Tensor> {
         let (shape, dtype) = (self.shape(), self.dtype());
         let mut tensor = match device {
-            // A tensor copied to the host is long-lived: its memory is no operation's result that is kept for the next one.
+            // A tensor copied to the host is long-lived: its memory is not a result that is kept for the next one.
             Device::Cpu => {
                 let buffer = Buffer::zeroed(shape.numel().saturating_mul(dtype.size_bytes()))?;
                 Tensor { storage: Storage::Cpu(buffer), shape, dtype, device }

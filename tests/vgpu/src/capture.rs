@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::ThreadId;
 
-/// Which threads may make potentially unsafe calls while a capture is going on (`CUstreamCaptureMode`).
+/// Threads that may make potentially unsafe calls during a capture (`CUstreamCaptureMode`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Mode {
     Global,

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 /// The most devices: the device address range and `device.h` are laid out for this many.
 pub(crate) const MAX_DEVICES: usize = 16;
 
-/// Which pairs of devices reach each other's memory (`VGPU_PEERS`).
+/// Pairs of devices that reach each other's memory (`VGPU_PEERS`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Peers {
     /// Every pair, as with NVLink.

@@ -55,7 +55,7 @@ pub(crate) fn moved(name: &str, size: u64, bytes: u64, write: bool) {
     }
 }
 
-/// Which way a copy goes.
+/// Direction of a copy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Way {
     HostToDevicePageable,

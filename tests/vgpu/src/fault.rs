@@ -22,7 +22,7 @@ pub(crate) struct Rule {
 }
 
 impl Rule {
-    /// The number behind `key=`.
+    /// The number after `key=`.
     pub(crate) fn number(&self, key: &str) -> Option<u64> {
         self.values.get(key)?.parse().ok()
     }

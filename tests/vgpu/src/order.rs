@@ -78,7 +78,7 @@ impl Stamp {
         &self.clock
     }
 
-    /// This work reads or writes `n` bytes at device address `p`. A conflict is reported, and the work goes on.
+    /// This work reads or writes `n` bytes at device address `p`. A conflict is reported, and the work continues.
     ///
     /// # Errors
     /// None today; the result lets callers use `?` among checks that do fail.
@@ -134,14 +134,14 @@ pub(crate) fn now(stream: u64) -> Clock {
     if CONFIG.check { Stamp::new(stream, "event").clock } else { Clock::new() }
 }
 
-/// `stream` goes on only after `clock`.
+/// `stream` continues only after `clock`.
 pub(crate) fn after(stream: u64, clock: &Clock) {
     if CONFIG.check {
         join(lock(&ORDER).streams.entry(stream).or_default(), clock);
     }
 }
 
-/// The host goes on only after `clock`.
+/// The host continues only after `clock`.
 pub(crate) fn host_after(clock: &Clock) {
     if !CONFIG.check {
         return;

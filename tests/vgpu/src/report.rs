@@ -12,7 +12,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 
-/// After this many different findings a process is silent: the first ones tell, the rest follows from them.
+/// After this many different findings a process is silent: the rest follows from the first ones.
 const MOST_FINDINGS: usize = 50;
 
 static SAID: Mutex<Option<HashSet<String>>> = Mutex::new(None);
@@ -36,7 +36,7 @@ pub(crate) fn report(what: &str) {
     }
 }
 
-/// Tells of something that is no mistake.
+/// Reports something that is not a mistake.
 pub(crate) fn note(what: &str) {
     say(&format!("note: {what}"));
 }
@@ -59,6 +59,6 @@ pub(crate) fn banner() {
 /// One line on stderr, in one write, so that lines of several ranks don't mix.
 pub(crate) fn say(what: &str) {
     let line = format!("vgpu[rank {}]: {what}\n", CONFIG.rank);
-    // Nobody is left to be told that stderr is closed.
+    // Nobody can be informed that stderr is closed.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }

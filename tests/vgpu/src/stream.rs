@@ -3,8 +3,8 @@
 //! [`Stream::run`] is how all work gets onto a device: kernels, copies, matrix products, collectives. While the stream
 //! captures (see [`crate::capture`]) the work is recorded instead, so it must be repeatable: `Fn`, not `FnOnce`.
 //!
-//! Events tell a nominal time: each piece of work takes [`TASK_US`], and longer where it says so ([`takes_longer`]). Real times of
-//! work on a CPU would mean nothing, and what a program chooses by them would be chance.
+//! Events report a nominal time: each piece of work takes [`TASK_US`], and longer where it says so ([`takes_longer`]). Real times
+//! of work on a CPU would mean nothing, and what a program chooses by them would be chance.
 //!
 //! With `VGPU_FUZZ` a stream sometimes holds its work back until somebody waits for it or a short time is over, and
 //! sometimes runs at once, so that what an event should have ordered happens in another order.

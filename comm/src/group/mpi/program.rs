@@ -1,4 +1,4 @@
-//! Compares the programs of all ranks, before anything else that their builds must have in common.
+//! Compares the programs of all ranks, before anything else that their builds must have in common; different builds are refused.
 //!
 //! The exchange itself must stay as it is, so that a later build recognises this one, and the other way round.
 

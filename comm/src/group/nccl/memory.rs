@@ -1,4 +1,5 @@
-//! Memory for tensors that collectives exchange, allocated by NCCL and registered with the communicator.
+//! Memory for tensors that collectives exchange in every step (`World::exchange_zeros`), allocated by NCCL and registered with the
+//! communicator.
 //!
 //! NCCL copies other buffers through its own. Registered ones it reads and writes in place: reductions inside a switch (NVLS), and
 //! all-gathers between GPUs that reach each other. That takes fewer thread blocks, which backward then has for itself. An all-reduce

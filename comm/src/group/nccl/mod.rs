@@ -297,8 +297,8 @@ impl NcclGroup {
         if is_together { Ok(self.n_enqueued.get()) } else { Ok(self.mark_end(communication)?) }
     }
 
-    /// Enqueues work in the communication stream, behind all collectives so far, and returns its number, as if it were one.
-    pub(super) fn behind(
+    /// Enqueues work in the communication stream, after all collectives so far, and returns its number, as if it were one.
+    pub(super) fn after_collectives(
         &self,
         enqueue: impl FnOnce() -> std::result::Result<(), KernelError>,
     ) -> Result<u64> {
@@ -464,7 +464,7 @@ impl NcclGroup {
     pub(crate) fn close(self) -> Result<()> {
         let closed = self.comm.close();
         if let Some(error) = closed.as_ref().err().filter(|error| error.is_beyond_abort()) {
-            // A thread is still in NCCL: it must not go on while `main` returns.
+            // A thread is still in NCCL: it must not continue while `main` returns.
             self.end_job(error);
         }
         closed

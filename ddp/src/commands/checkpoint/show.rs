@@ -32,7 +32,7 @@ pub(super) fn show(args: &CheckpointShowArgs) -> Result<()> {
 struct Shown<'a> {
     #[serde(flatten)]
     manifest: &'a Manifest,
-    /// Which rows were used, or what is wrong with that.
+    /// Rows used per epoch, or the faults in them.
     epochs: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     preprocessing: Option<Preprocessing<'a>>,

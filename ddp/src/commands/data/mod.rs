@@ -13,7 +13,7 @@ use crate::report::log::Log;
 /// Runs the command on rank 0; the other ranks wait for it.
 ///
 /// # Errors
-/// Errors of reading or writing the files, on every rank.
+/// [`DataError`](crate::data::DataError) if a file cannot be read or written, on every rank.
 pub fn data(world: &World, log: &Log, command: &DataCommand) -> Result<(), Stop> {
     let result = match command {
         _ if world.rank().0 > 0 => Ok(()),

@@ -73,7 +73,7 @@ impl MemoryKind {
     pub fn name(self) -> &'static str {
         match self {
             MemoryKind::Parameters => "parameters",
-            MemoryKind::ComputeWeights => "working copy",
+            MemoryKind::ComputeWeights => "compute weights",
             MemoryKind::Gradients => "gradients",
             MemoryKind::Optimizer => "optimiser",
             MemoryKind::Average => "average",
@@ -112,7 +112,7 @@ pub struct RankPlan<'a> {
     /// Model of the run.
     pub spec: &'a ModelSpec,
     /// Partition of its batches, for rank 0.
-    pub cuts: BatchPartition,
+    pub partition: BatchPartition,
     /// ZeRO stage.
     pub zero: ZeroStage,
     /// Device of the rank; it need not exist.
@@ -134,8 +134,8 @@ impl MemoryPlan {
     /// Computes the memory of the rank.
     pub fn new(plan: &RankPlan<'_>) -> Self {
         let layout = plan.layout();
-        let RankPlan { config, spec, cuts, zero, device, .. } = *plan;
-        let (max_rows, world_size) = (cuts.max_rows, cuts.train.world_size);
+        let RankPlan { config, spec, partition, zero, device, .. } = *plan;
+        let (max_rows, world_size) = (partition.max_rows, partition.train.world_size);
         let precision = config.train.precision;
         let on_gpu = device != Device::Cpu;
         let model = ModelBytes::of(BufferPlan { spec, layout: &layout, max_rows, device, precision });
@@ -153,9 +153,9 @@ impl MemoryPlan {
         };
         let gradients_bytes = (gradients + TAIL_ELEMENTS) * single;
         let is_compressed = on_gpu && world_size > 1 && config.comm.dtype == CommDtype::Bf16;
-        let summed = match (cuts.train.kind, zero) {
+        let summed = match (partition.train.kind, zero) {
             (PartitionKind::MicroShards { .. }, _) => {
-                gradients_bytes + TreeSum::extra_len(&cuts.train, gradients + TAIL_ELEMENTS) * single
+                gradients_bytes + TreeSum::extra_len(&partition.train, gradients + TAIL_ELEMENTS) * single
             }
             (_, ZeroStage::Off | ZeroStage::Optimizer) if is_compressed => {
                 plan.exchanged_bytes(gradients_bytes)
@@ -230,34 +230,34 @@ impl RankPlan<'_> {
     /// Layout of the parameters, with the padding that sharding needs.
     pub fn layout(&self) -> ParamLayout {
         let options = TrainerOptions { zero: self.zero, ..TrainerOptions::default() };
-        options.layout(self.spec, self.cuts.train.world_size)
+        options.layout(self.spec, self.partition.train.world_size)
     }
 
     /// Bytes that a tensor of `bytes` takes which ranks exchange in every step: NCCL takes whole steps for registered ones. With
     /// `comm.register_buffers = "auto"` ranks that share a GPU register none, which a plan does not know.
     fn exchanged_bytes(&self, bytes: usize) -> usize {
-        let RankPlan { config, cuts, device, .. } = self;
+        let RankPlan { config, partition, device, .. } = self;
         let is_registered = *device != Device::Cpu
-            && cuts.train.world_size > 1
+            && partition.train.world_size > 1
             && config.comm.register_buffers != RegisterBuffers::Off;
         if is_registered { bytes.next_multiple_of(NCCL_MEMORY_STEP_BYTES) } else { bytes }
     }
 
     /// Whether layers write gradients in bf16: those that matmuls in bf16 compute for an exchange in bf16, without an accumulation.
     pub(super) fn rounds_gradients_in_layers(&self) -> bool {
-        let RankPlan { config, cuts, zero, device, .. } = self;
+        let RankPlan { config, partition, zero, device, .. } = self;
         *device != Device::Cpu
-            && cuts.train.world_size > 1
+            && partition.train.world_size > 1
             && config.comm.dtype == CommDtype::Bf16
             && config.train.precision.activations() == DType::BF16
             && *zero != ZeroStage::Gradients
-            && cuts.train.has_one_micro_batch()
+            && partition.train.has_one_micro_batch()
     }
 
     /// Elements of the gradients that are held in f32, without ZeRO 2.
     pub(super) fn unrounded_gradients_len(&self) -> usize {
-        let (layout, spec, cuts) = (self.layout(), self.spec, self.cuts);
-        let (device, precision, max_rows) = (self.device, self.config.train.precision, cuts.max_rows);
+        let (layout, spec, partition) = (self.layout(), self.spec, self.partition);
+        let (device, precision, max_rows) = (self.device, self.config.train.precision, partition.max_rows);
         if self.rounds_gradients_in_layers() {
             BufferPlan { spec, layout: &layout, max_rows, device, precision }.unrounded_gradients_len()
         } else {
@@ -267,14 +267,14 @@ impl RankPlan<'_> {
 
     /// The format of rows that are gathered on the GPU.
     pub(super) fn gathered_format(&self) -> DType {
-        let (layout, spec, cuts) = (self.layout(), self.spec, self.cuts);
-        let (device, precision, max_rows) = (self.device, self.config.train.precision, cuts.max_rows);
+        let (layout, spec, partition) = (self.layout(), self.spec, self.partition);
+        let (device, precision, max_rows) = (self.device, self.config.train.precision, partition.max_rows);
         BufferPlan { spec, layout: &layout, max_rows, device, precision }.input_format()
     }
 
     /// Rows of this rank in the largest step.
     pub(super) fn step_rows(&self) -> usize {
-        self.cuts.train.n_own_rows(self.cuts.global_rows.min(self.data.train.len()))
+        self.partition.train.n_own_rows(self.partition.global_rows.min(self.data.train.len()))
     }
 
     /// Bytes of the double-buffered rows of steps and evaluations, and of the data set if it is kept on the GPU.
@@ -291,7 +291,7 @@ impl RankPlan<'_> {
         let scalars = (1 + n_schedules) * STEP_SCALARS_LEN * DType::F64.size_bytes();
         let steps = N_SLOTS * (shape.size_bytes(self.step_rows()) + scalars);
         let eval = self.data.eval.as_ref().map_or(0, |eval| {
-            let n_rows = self.cuts.eval.max_rows.min(eval.len().div_ceil(self.cuts.eval.n_parts));
+            let n_rows = self.partition.eval.max_rows.min(eval.len().div_ceil(self.partition.eval.n_parts));
             2 * DeviceShape::sent(eval.layout(), converts).size_bytes(n_rows)
         });
         let order = if self.numbers_rows_on_device() {

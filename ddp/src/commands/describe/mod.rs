@@ -139,15 +139,16 @@ impl Report {
     pub(crate) fn new(config: &Config, data: &Loaded, world_size: usize, device: Device) -> Result<Self> {
         let spec = setup::model_spec(config, data);
         data::check_n_rows(&*data.train, world_size)?;
-        let cuts = BatchPartition::of_rank(config, Rank(0), world_size, data, None)?;
-        setup::schedule(config, data.train.len(), cuts.global_rows)?;
-        setup::trainer_options(config, &cuts, GraphMode::default()).check(device, config.optimizer.kind)?;
-        let global_rows = cuts.global_rows.min(data.train.len());
+        let partition = BatchPartition::of_rank(config, Rank(0), world_size, data, None)?;
+        setup::schedule(config, data.train.len(), partition.global_rows)?;
+        setup::trainer_options(config, &partition, GraphMode::default())
+            .check(device, config.optimizer.kind)?;
+        let global_rows = partition.global_rows.min(data.train.len());
         let plan = RankPlan {
             config,
             data,
             spec: &spec,
-            cuts,
+            partition,
             zero: config.comm.zero,
             device,
             keeps_rows_on_device: keeps_rows_on_device(config, data, device)?,
@@ -172,7 +173,7 @@ impl Report {
             world_size,
             zero: config.comm.zero.number(),
             global_rows,
-            max_pass_rows: cuts.max_rows,
+            max_pass_rows: partition.max_rows,
             layers: model::layers::of_spec(&spec).iter().map(|layer| layer.describe()).collect(),
             parameters: parameters.collect(),
             n_parameters: params.n_params(),
@@ -206,7 +207,7 @@ impl Report {
         );
         let _ = writeln!(
             text,
-            "\nMiB on rank 0 of {}, on {} in {}, up to {} rows per pass; the config sets comm.zero = {}\n",
+            "\nMiB on rank 0 of {}, on {} in {}, up to {} rows per batch; the config sets comm.zero = {}\n",
             self.world_size,
             self.device,
             self.precision,
@@ -310,7 +311,7 @@ mod tests {
             "\nlayers.2.bias    10              10\n",
             "\ntotal                        17,226\n",
             "\nFLOPs per row: 34,048 forward, 51,712 backward; per step of 32 rows: 2,744,320\n",
-            "\nMiB on rank 0 of 4, on cpu in f32, up to 90 rows per pass; the config sets comm.zero = 0\n",
+            "\nMiB on rank 0 of 4, on cpu in f32, up to 90 rows per batch; the config sets comm.zero = 0\n",
             "\nmemory        where   zero 0  zero 1  zero 2\n",
             "\noptimiser     device   0.131   0.033   0.033\n",
         ] {

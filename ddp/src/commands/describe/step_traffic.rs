@@ -43,8 +43,8 @@ impl StepTraffic {
     /// Counts the bytes of a step of the rank.
     pub fn new(plan: &RankPlan<'_>) -> Self {
         let layout = plan.layout();
-        let RankPlan { config, spec, cuts, device, .. } = *plan;
-        let (train, world_size) = (cuts.train, cuts.train.world_size);
+        let RankPlan { config, spec, partition, device, .. } = *plan;
+        let (train, world_size) = (partition.train, partition.train.world_size);
         let zero = if world_size == 1 { ZeroStage::Off } else { plan.zero };
         let (precision, single) = (config.train.precision, DType::F32.size_bytes());
         let short = precision.activations().size_bytes();
@@ -53,8 +53,8 @@ impl StepTraffic {
 
         let row = plan.data.train.layout();
         let target_bytes = row.row_bytes() - row.n_features() * row.dtype.size_bytes();
-        let buffers = BufferPlan { spec, layout: &layout, max_rows: cuts.max_rows, device, precision };
-        let global_rows = cuts.global_rows.min(plan.data.train.len());
+        let buffers = BufferPlan { spec, layout: &layout, max_rows: partition.max_rows, device, precision };
+        let global_rows = partition.global_rows.min(plan.data.train.len());
         let is_tree = matches!(train.kind, PartitionKind::MicroShards { .. });
         let n_micro_batches = train.n_micro_batches(global_rows);
         let is_rounded = device != Device::Cpu

@@ -1,4 +1,4 @@
-//! Decides whether a job that ended is complete, ends the command, or starts again.
+//! Decides whether a job that ended is complete, ends the command, or starts again: a pure function.
 
 use crate::exit_code::{DONE, ENVIRONMENT, FAILED, INTERRUPTED, IO, RESTARTABLE, SAVED, USAGE};
 

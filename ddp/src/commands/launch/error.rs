@@ -8,58 +8,39 @@ use crate::exit_code;
 /// A reason why the ranks of a job can't be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // Fields say what they are.
 pub enum LaunchError {
     /// The supervisor itself was started as one of several ranks.
     #[error(
         "`ddp-train launch` starts the ranks itself, but {launcher} has started it\n\
          hint: run `ddp-train launch -n N -- ...` without mpirun and srun, or `mpirun -n N ddp-train train ...`"
     )]
-    UnderLauncher {
-        /// The launcher.
-        launcher: ddp_comm::Launcher,
-    },
+    UnderLauncher { launcher: ddp_comm::Launcher },
     /// The arguments after `--` name another command, or check a run instead of training it.
     #[error("`ddp-train launch` starts training runs, got `{got}` after --\nhint: {hint}")]
-    NoRun {
-        /// Argument found.
-        got: String,
-        /// The remedy.
-        hint: String,
-    },
+    NoRun { got: String, hint: String },
     /// Several ranks, and no program that starts them.
     #[error(
         "{n_ranks} ranks need mpirun or mpiexec, and neither is on the PATH\n\
          hint: install Open MPI (Debian and Ubuntu: apt-get install openmpi-bin openssh-client), or leave -n out"
     )]
-    NoLauncher {
-        /// Ranks.
-        n_ranks: usize,
-    },
+    NoLauncher { n_ranks: usize },
     /// A program of that name which is neither Open MPI's nor MPICH's.
     #[error(
         "`{program} --version` names neither Open MPI nor MPICH: {version}\n\
          hint: put the bin folder of Open MPI 4 or 5, MPICH or Intel MPI first on the PATH"
     )]
     UnknownLauncher {
-        /// The program.
         program: String,
         /// The first line of its output.
         version: String,
     },
     /// This build can't join several ranks.
     #[error("this build has no MPI, so it can't train on {n_ranks} ranks\nhint: cargo build --features mpi")]
-    WithoutMpi {
-        /// Ranks.
-        n_ranks: usize,
-    },
+    WithoutMpi { n_ranks: usize },
     /// A program could not be run.
     #[error("can't run `{program}`: {source}\nhint: check that it is installed and may be run")]
-    NotRun {
-        /// The program.
-        program: String,
-        /// Error of the operating system.
-        source: io::Error,
-    },
+    NotRun { program: String, source: io::Error },
     /// Signals ended a program that says what it is.
     #[error(
         "`{program}` was started {n_tries} times and always ended by {signal}\n\
@@ -68,19 +49,13 @@ pub enum LaunchError {
     Killed {
         /// The program with its argument.
         program: String,
-        /// Number of starts.
         n_tries: usize,
         /// The last signal.
         signal: String,
     },
     /// The host file can't be read.
     #[error("host file `{}`: {source}\nhint: one host per line, such as `node1 slots=8`", path.display())]
-    HostFile {
-        /// The file.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
+    HostFile { path: PathBuf, source: io::Error },
     /// A host that is not written as one.
     #[error(
         "--hosts: {place}: got `{got}`, expected a host with its slots\nhint: node1:8,node2:8, or lines such as `node1 slots=8`"
@@ -88,7 +63,6 @@ pub enum LaunchError {
     BadHost {
         /// The list, or the file and line.
         place: String,
-        /// The text.
         got: String,
     },
     /// More ranks than slots.
@@ -96,7 +70,6 @@ pub enum LaunchError {
         "-n {n_ranks}: the hosts have {n_slots} slots\nhint: raise the slots of hosts, add hosts, or use -n {n_slots}"
     )]
     TooFewSlots {
-        /// Ranks.
         n_ranks: usize,
         /// Slots of all hosts.
         n_slots: usize,
@@ -106,7 +79,6 @@ pub enum LaunchError {
     TooManyMinHosts {
         /// The flag's value.
         min_hosts: usize,
-        /// Hosts.
         n_hosts: usize,
     },
     /// Too few hosts answer.
@@ -116,7 +88,6 @@ pub enum LaunchError {
         silent.join(", "), silent.first().map_or("HOST", String::as_str)
     )]
     TooFewHosts {
-        /// Hosts that answer.
         n_answering: usize,
         /// Hosts named.
         n_hosts: usize,
@@ -129,10 +100,7 @@ pub enum LaunchError {
     },
     /// The process can't watch over others.
     #[error("can't supervise processes: {source}\nhint: start the ranks with mpirun instead")]
-    Supervision {
-        /// Error of the operating system.
-        source: io::Error,
-    },
+    Supervision { source: io::Error },
 }
 
 impl LaunchError {

@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(looks(&mut frozen, &[2, 3], 1), 1, "process 2");
         let mut frozen = Frozen::default();
         assert_eq!(looks(&mut frozen, &[1], FROZEN_LOOKS), 0);
-        assert_eq!(looks(&mut frozen, &[], 1), 0, "it goes on");
+        assert_eq!(looks(&mut frozen, &[], 1), 0, "it continues");
         assert_eq!(looks(&mut frozen, &[1], FROZEN_LOOKS), 0);
         assert_eq!(looks(&mut frozen, &[2], FROZEN_LOOKS), 0, "another one");
     }

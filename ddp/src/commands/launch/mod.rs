@@ -2,7 +2,8 @@
 //!
 //! hosts that answer -> number of ranks -> launcher's command line -> its process group -> how it ended -> decision: the end, or
 //! the same again from the newest valid checkpoint. Whether the run is complete is read from its folder
-//! ([`done.json`](crate::run_folder::done)), not from the launcher's status.
+//! ([`done.json`](crate::run_folder::done)), not from the launcher's status. The supervisor is outside the job: it starts mpirun
+//! and this program again.
 
 mod batches;
 mod decision;

@@ -42,7 +42,7 @@ impl Agent {
         command
     }
 
-    /// Which of `hosts` answer; `own`, the host of this process, always does. Takes 8 s at most.
+    /// Whether each of `hosts` answers; `own`, the host of this process, always does. Takes 8 s at most.
     pub(super) fn answering(&self, hosts: &[Host], own: &str) -> Vec<bool> {
         let answers = |host: &Host| host.is_local(own) || output(self.command(host, &["true"])).is_some();
         std::thread::scope(|scope| {

@@ -23,7 +23,7 @@ pub(crate) struct Banner<'a> {
     pub(crate) config: &'a Config,
     pub(crate) data: &'a Loaded,
     pub(crate) spec: &'a ModelSpec,
-    pub(crate) cuts: &'a BatchPartition,
+    pub(crate) partition: &'a BatchPartition,
     pub(crate) trainer: &'a Trainer<'a>,
     /// The options that `trainer` was built with.
     pub(crate) options: &'a TrainerOptions,
@@ -68,8 +68,8 @@ impl Banner<'_> {
         }
         text += &tables(spec);
         text += &if spec.layers.is_empty() { self.linear_layers() } else { self.all_layers() };
-        let global_rows = self.cuts.global_rows.min(data.train.len());
-        let batch = match self.cuts.train.kind {
+        let global_rows = self.partition.global_rows.min(data.train.len());
+        let batch = match self.partition.train.kind {
             PartitionKind::Ranks { n_micro } => format!("{} per rank", count(n_micro, "micro-batch")),
             PartitionKind::SharedMicroBatches { n_micro } => {
                 format!("{} over all ranks", count(n_micro, "micro-batch"))
@@ -121,13 +121,15 @@ impl Banner<'_> {
 
     /// The collectives of a step, and the bytes that this rank sends in them.
     fn exchange(&self) -> String {
-        let Banner { world, cuts, trainer, options, .. } = *self;
+        let Banner { world, partition, trainer, options, .. } = *self;
         let world_size = world.world_size();
-        let (n_passes, tree) = match cuts.train.kind {
+        let (n_passes, tree) = match partition.train.kind {
             PartitionKind::Ranks { n_micro } | PartitionKind::SharedMicroBatches { n_micro } => {
                 (n_micro, None)
             }
-            PartitionKind::MicroShards { n_shards } => (cuts.train.own_micro_shards().len(), Some(n_shards)),
+            PartitionKind::MicroShards { n_shards } => {
+                (partition.train.own_micro_shards().len(), Some(n_shards))
+            }
         };
         if world_size == 1 {
             return match tree {
@@ -166,13 +168,13 @@ impl Banner<'_> {
 }
 
 /// Reports the cost of determinism; nothing where it is free.
-pub(crate) fn determinism(config: &Config, cuts: &BatchPartition, trainer: &Trainer<'_>) -> Vec<String> {
+pub(crate) fn determinism(config: &Config, partition: &BatchPartition, trainer: &Trainer<'_>) -> Vec<String> {
     let mut lines = Vec::new();
     if config.train.deterministic == Determinism::Off {
         return lines;
     }
-    if let PartitionKind::MicroShards { n_shards } = cuts.train.kind {
-        let own = cuts.train.own_micro_shards().len();
+    if let PartitionKind::MicroShards { n_shards } = partition.train.kind {
+        let own = partition.train.own_micro_shards().len();
         let ExchangeBytes { sent, all_reduce } = trainer.exchange_bytes(own);
         lines.push(format!(
             "deterministic for any number of ranks: {n_shards} micro-shards per step, {own} of them on this rank; it sends {:.1} MiB per \
@@ -339,15 +341,15 @@ mod tests {
         let config = Config::load(None, &sets).unwrap();
         let data = data::load(&config, world).unwrap();
         let spec = ModelSpec::new(&config.model, 64, 10).with_embeddings(embeddings);
-        let cuts = BatchPartition::new(&config, world, &data, None).unwrap();
-        let mut options = setup::trainer_options(&config, &cuts, GraphMode::default());
+        let partition = BatchPartition::new(&config, world, &data, None).unwrap();
+        let mut options = setup::trainer_options(&config, &partition, GraphMode::default());
         change(&mut options);
         let layout = options.layout(&spec, world.world_size());
         let groups = ParamGroups::new(&config.optimizer, &layout).unwrap();
         let state_len = options.state_len(world, &layout);
         let precision = config.train.precision;
         let model =
-            Network::with_layout(spec.clone(), layout, cuts.max_rows, Device::Cpu, precision).unwrap();
+            Network::with_layout(spec.clone(), layout, partition.max_rows, Device::Cpu, precision).unwrap();
         let optimizer = Optimizer::new(&config.optimizer, groups, state_len, Device::Cpu).unwrap();
         let loss = LossHead::new(&config.loss, Device::Cpu).unwrap();
         let trainer = Trainer::new(world, model, loss, optimizer, options).unwrap();
@@ -356,7 +358,7 @@ mod tests {
             config: &config,
             data: &data,
             spec: &spec,
-            cuts: &cuts,
+            partition: &partition,
             trainer: &trainer,
             options: &options,
         })
@@ -434,7 +436,7 @@ mod tests {
         assert!(line.contains(", 2 embeddings, 68-128-64-10 layers ("), "{line}");
     }
 
-    /// The exchange of two ranks, as rank 0 reports it, with the elements of the flat buffer and of the tail behind it.
+    /// The exchange of two ranks, as rank 0 reports it, with the elements of the flat buffer and of the tail after it.
     fn exchange_of_two(sets: &[&str], change: impl Fn(&mut TrainerOptions) + Sync) -> (String, usize) {
         let of_rank = |world: World| {
             with_options(&world, sets, Vec::new(), &change, |banner| {

@@ -106,7 +106,7 @@ struct Run<'w> {
     config: Config,
     data: Loaded,
     device: Device,
-    cuts: BatchPartition,
+    partition: BatchPartition,
     schedule: RunSchedule,
     trainer: Trainer<'w>,
     /// The checkpoint that the trainer was restored from.
@@ -164,11 +164,11 @@ impl<'w> Run<'w> {
         agree_on_model(world, &spec)?;
 
         let global_rows = resumed.as_ref().map(|resumed| resumed.state().global_rows as usize);
-        let cuts = BatchPartition::new(&config, world, &data, global_rows);
-        let cuts = world.collective_result(cuts)?;
-        let schedule = setup::schedule(&config, data.train.len(), cuts.global_rows);
+        let partition = BatchPartition::new(&config, world, &data, global_rows);
+        let partition = world.collective_result(partition)?;
+        let schedule = setup::schedule(&config, data.train.len(), partition.global_rows);
         let schedule = world.collective_result(schedule)?;
-        let trainer = setup::trainer(world, args.cuda_graph, &config, &data, &cuts, choice.device);
+        let trainer = setup::trainer(world, args.cuda_graph, &config, &data, &partition, choice.device);
         let mut trainer = world.collective_result(trainer)?;
         if let Some(file) = &init_from {
             world.collective_result(setup::init_from(&mut trainer, file, args.new_head))?;
@@ -185,9 +185,9 @@ impl<'w> Run<'w> {
             config: &config,
             data: &data,
             spec: &spec,
-            cuts: &cuts,
+            partition: &partition,
             trainer: &trainer,
-            options: &setup::trainer_options(&config, &cuts, args.cuda_graph),
+            options: &setup::trainer_options(&config, &partition, args.cuda_graph),
         };
         data.notes().iter().for_each(|note| info!("{note}"));
         world.collective_result(announce(&banner, args, &choice))?;
@@ -213,12 +213,13 @@ impl<'w> Run<'w> {
         if config.data.eval == EvalSource::Unset && resumed.is_none() {
             info!("no rows are held out for evaluation: --eval-fraction 0.2 evaluates on a fifth of them");
         }
-        Ok(Run { world, log, args, config, data, device, cuts, schedule, trainer, resumed })
+        Ok(Run { world, log, args, config, data, device, partition, schedule, trainer, resumed })
     }
 
     /// Trains to the end or to a request to stop, and writes the model file.
     fn train(self, signals: &StopSignals, failed: &mut FailedRun) -> Result<(), Stop> {
-        let Run { world, log, args, config, data, device, cuts, schedule, mut trainer, mut resumed } = self;
+        let Run { world, log, args, config, data, device, partition, schedule, mut trainer, mut resumed } =
+            self;
         if let Some(mode) = config.run.file_mode {
             // Of the whole process: libraries and threads create files of the run too.
             rustix::process::umask(rustix::fs::Mode::from_raw_mode(mode.umask()));
@@ -231,18 +232,24 @@ impl<'w> Run<'w> {
             warn_of_all_ranks(world.rank().0, warning);
         }
         banner::same_rows(&config.data).iter().for_each(|warning| warn_of_all_ranks(world.rank().0, warning));
-        banner::determinism(&config, &cuts, &trainer).iter().for_each(|line| info!("{line}"));
+        banner::determinism(&config, &partition, &trainer).iter().for_each(|line| info!("{line}"));
         let mut state = match &resumed {
             Some(resumed) => {
                 resumed.announce(world.world_size());
                 resumed.state().clone()
             }
-            None => setup::first_state(&config, &data, &cuts),
+            None => setup::first_state(&config, &data, &partition),
         };
         // Once, and again from each checkpoint to which the run returns.
         let training = loop {
-            let (loader, loading) =
-                world.collective_result(setup::loader(&config, &data, &cuts, world, device, Some(&state)))?;
+            let (loader, loading) = world.collective_result(setup::loader(
+                &config,
+                &data,
+                &partition,
+                world,
+                device,
+                Some(&state),
+            ))?;
             banner::loading(&loader).iter().for_each(|line| info!("{line}"));
             let saver = Autosave::new(world, &config, &data, &trainer, &path)?;
             let metrics = open_metrics(world, folder.as_ref(), failed.stdout.clone(), resumed.as_ref())?;
@@ -251,7 +258,7 @@ impl<'w> Run<'w> {
                 world,
                 config: &config,
                 data: &data,
-                partition: cuts.eval,
+                partition: partition.eval,
                 loading,
                 output_names: config.output_names().or_else(|| data.label_names()),
                 signals,
@@ -262,7 +269,7 @@ impl<'w> Run<'w> {
                 world,
                 config: &config,
                 data: &data,
-                partition: &cuts,
+                partition: &partition,
                 schedule: schedule.clone(),
                 signals,
                 folder: path.clone(),
@@ -271,7 +278,7 @@ impl<'w> Run<'w> {
                     .as_ref()
                     .map_or_else(String::new, |folder| resume_command(world, args, folder)),
             };
-            let progress = progress(world, log, args, &config, &cuts, &state);
+            let progress = progress(world, log, args, &config, &partition, &state);
             let mut training = TrainingLoop::new(plan, evaluations, loader, saver, metrics, progress, state);
             let ended = training.train(&mut trainer);
             // On a GPU the next step may be enqueued when one fails.
@@ -487,7 +494,7 @@ fn progress(
     log: &Log,
     args: &TrainArgs,
     config: &Config,
-    cuts: &BatchPartition,
+    partition: &BatchPartition,
     state: &RunState,
 ) -> Progress {
     if world.rank().0 > 0 {
@@ -496,7 +503,7 @@ fn progress(
     let n_rows = state.n_rows;
     let (total_rows, n_epochs) = match config.train.length {
         Length::Epochs(n) => ((n as u64).saturating_mul(n_rows), Some(n as u64)),
-        Length::Steps(n) => ((n as u64).saturating_mul(n_rows.min(cuts.global_rows as u64)), None),
+        Length::Steps(n) => ((n as u64).saturating_mul(n_rows.min(partition.global_rows as u64)), None),
     };
     Progress::new(log.terminal(), args.progress, args.quiet, state.cursor..total_rows, n_epochs)
 }

@@ -1,4 +1,4 @@
-//! Every key that can't be used says where it stands and what would be right; every good config survives writing.
+//! Every key that cannot be used names its place and the expected value; every good config survives writing.
 
 mod files;
 mod keys;
@@ -27,7 +27,7 @@ fn from_sets(sets: &[&str]) -> Result<Config> {
     Config::load(None, &sets)
 }
 
-/// The message holds each part, ends in a hint, and stands for exit status 2.
+/// The message holds each part, ends in a hint, and has exit status 2.
 #[track_caller]
 fn assert_refused(result: Result<Config>, parts: &[&str]) {
     let error = crate::Error::from(result.expect_err("refused"));

@@ -94,8 +94,8 @@ impl LabelSurvey {
         self.add_spelling(text.trim());
     }
 
-    /// Adds rows of the same text from a file that does not tell texts from numbers: it may be an integer. If one is spelled like a
-    /// code, all labels are texts.
+    /// Adds rows of the same text from a file that does not distinguish texts from numbers: it may be an integer. If one is spelled
+    /// like a code, all labels are texts.
     pub(crate) fn add_cells(&mut self, text: &str, n_rows: u64) {
         self.n_rows += n_rows;
         self.are_texts |= is_code(text.trim());

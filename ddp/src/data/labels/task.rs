@@ -23,7 +23,7 @@ pub(crate) struct TargetFacts {
 /// The task of `data.task = "auto"`, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskChoice {
-    /// The task.
+    /// Task that fits the targets.
     pub task: Task,
     /// The reason as the end of a sentence: "because ...".
     pub reason: String,

@@ -10,7 +10,7 @@ use crate::report::visible::{is_invisible, visible};
 /// Most classes that the data alone may imply; a model has an output per class.
 pub const MAX_CLASSES: usize = 65_536;
 
-/// Marks an integer of the table that is no label.
+/// Marks an integer of the table that is not a label.
 const NONE: u32 = u32::MAX;
 /// Largest table per integer label, and its smallest limit.
 const TABLE_PER_LABEL: usize = 16;
@@ -94,7 +94,7 @@ impl LabelVocabulary {
     /// The vocabulary of these labels, whose class indices follow this order.
     ///
     /// # Errors
-    /// The first label that stands twice.
+    /// The first label that appears twice.
     pub fn in_order(labels: Vec<Label>) -> Result<Self, Label> {
         let mut vocabulary = Self::new(labels.iter().cloned());
         let mut classes = vec![NONE; vocabulary.len()];
@@ -202,7 +202,7 @@ impl LabelVocabulary {
         self.listed_text(text).or_else(place).map(|place| self.class_at(place))
     }
 
-    /// The place of a text that is no label itself, but spells a number or a truth value.
+    /// The place of a text that is not a label itself, but spells a number or a truth value.
     fn place_of_other(&self, text: &str) -> Option<usize> {
         match integer(text) {
             // `007` is not the text `7`.
@@ -302,7 +302,7 @@ impl LabelVocabulary {
     /// The fault, for anything but an array of distinct labels.
     pub fn from_json(text: &str) -> Result<Self, String> {
         let labels: Vec<Label> = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        Self::in_order(labels).map_err(|twice| format!("the label \"{twice}\" stands twice"))
+        Self::in_order(labels).map_err(|twice| format!("the label \"{twice}\" appears twice"))
     }
 
     /// The labels in one line, the middle ones left out if there are many.

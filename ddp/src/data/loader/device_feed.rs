@@ -39,7 +39,7 @@ impl DeviceFeed {
     /// The rows on the device. The first batch must be the largest.
     ///
     /// # Errors
-    /// Errors of reading or copying the rows.
+    /// [`DataError`](crate::data::DataError) if rows cannot be read or copied.
     pub fn next<'a>(&'a mut self, rows: &'a mut LoadedStep<'_>) -> Result<Batch<'a>> {
         let DeviceFeed::Gpu(GpuFeed { gpu, slots, next }) = self else { return rows.batch() };
         let n_rows = rows.n_own_rows();

@@ -1,4 +1,5 @@
-//! Rows on a GPU whose order the GPU computes: row numbers of each step, and the hash of the rows used.
+//! Rows on a GPU whose order the GPU computes: row numbers of each step, and the hash of the rows used. It needs all rows on the
+//! GPU.
 
 use std::ops::Range;
 

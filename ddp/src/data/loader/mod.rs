@@ -182,10 +182,11 @@ pub struct LoaderTimes {
 }
 
 impl Loader {
-    /// Makes ready what `plan` says of the rows of `dataset`.
+    /// Loads rows of `dataset` in the batches of `plan`.
     ///
     /// # Errors
-    /// No room where the rows were to be put; those of making buffers and threads.
+    /// [`DataError::RowsNotOnDevice`] if the GPU has no room for rows that must be there; [`DataError::LoaderThread`];
+    /// [`DataError::Kernel`] if a buffer cannot be allocated.
     pub fn new(dataset: Arc<dyn Dataset>, plan: BatchPlan, options: LoaderOptions) -> Result<Self> {
         let max_rows = plan.max_own_rows();
         let gpu = gpu_of(options.device)?;
@@ -205,7 +206,7 @@ impl Loader {
     /// Passes over this rank's parts of the rows, in their own order: evaluation.
     ///
     /// # Errors
-    /// Errors of creating buffers and threads.
+    /// [`DataError::LoaderThread`]; [`DataError::Kernel`] if a buffer cannot be allocated.
     pub fn passes(
         world: &World,
         dataset: Arc<dyn Dataset>,
@@ -219,7 +220,7 @@ impl Loader {
     /// Loads ranges of rows in the order of `ranges`, in batches of at most `max_rows`, none across two ranges.
     ///
     /// # Errors
-    /// Errors of allocating buffers and starting threads.
+    /// Same as [`Loader::passes`].
     pub fn ranges(
         dataset: Arc<dyn Dataset>,
         of_rows: impl Iterator<Item = std::ops::Range<usize>> + Send + 'static,
@@ -276,10 +277,10 @@ impl Loader {
         })
     }
 
-    /// The next batch of the plan, None behind its last.
+    /// The next batch of the plan, `None` after its last.
     ///
     /// # Errors
-    /// Errors of reading the rows.
+    /// [`DataError`] if rows cannot be read; [`DataError::Kernel`] if they cannot be copied to the GPU.
     pub fn next_step(&mut self) -> Result<Option<LoadedStep<'_>>> {
         self.times.n_batches += 1;
         if !self.current.as_mut().is_some_and(HostBatch::advance) {
@@ -312,7 +313,7 @@ impl Loader {
         Ok(rows)
     }
 
-    /// The next rows of the plan, None behind its last.
+    /// The next rows of the plan, `None` after its last.
     fn take(&mut self) -> Result<Option<HostBatch>> {
         match &mut self.source {
             Source::Ring(ring) => ring.take(),
@@ -405,7 +406,7 @@ fn gpu_of(device: Device) -> Result<Option<&'static Gpu>, KernelError> {
     }
 }
 
-/// Bytes of the host's memory in which up to so many rows a batch wait for their steps, without those that a dataset keeps.
+/// Bytes of the host's memory in which up to so many rows per batch wait for their steps, without those that a dataset keeps.
 ///
 /// - `is_on_gpu`: whether all rows are on the GPU, so that only their numbers wait, shuffled in blocks
 pub fn host_buffer_bytes(

@@ -1,4 +1,4 @@
-//! Which rows are whose and when: the batches of a run, as one rank sees them.
+//! The batches of a run as one rank sees them: its rows of every step.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ pub struct Job {
     pub(crate) global: Range<usize>,
     /// The passes over them.
     pub(crate) partition: RankPartition,
-    /// Which part of the rows it is, in evaluation.
+    /// Index of the part of the rows, in evaluation.
     pub(crate) part: usize,
 }
 
@@ -143,7 +143,7 @@ impl BatchPlan {
         BatchPlan { end_epoch: n_epochs, ..self }
     }
 
-    /// Steps that begin behind the first `cursor` rows that all ranks have taken since the start: where a run goes on.
+    /// Steps after the first `cursor` rows that all ranks have taken since the start: where a run resumes.
     pub fn starting_at(mut self, cursor: u64) -> Self {
         let n_rows = (self.n_rows as u64).max(1);
         self.begin_epoch(cursor / n_rows);
@@ -296,7 +296,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
 
-        /// Each row once an epoch, in an order that the number of ranks does not change, also when a run goes on in the middle.
+        /// Each row once per epoch, in an order that does not depend on the number of ranks, also when a run resumes in the middle.
         #[test]
         fn every_row_once_an_epoch_at_any_world_size_and_from_any_step(
             n_rows in 1usize..400,

@@ -65,7 +65,7 @@ impl LoadedStep<'_> {
     /// Targets and weights, in host memory.
     ///
     /// # Errors
-    /// Errors of reading them.
+    /// [`DataError`](crate::data::DataError) if they cannot be read.
     pub(crate) fn targets_and_weights(&self) -> Result<(TensorRef<'_>, Option<TensorRef<'_>>)> {
         let Batch { targets, weights, .. } = self.batch()?;
         Ok((targets, weights))
@@ -74,7 +74,7 @@ impl LoadedStep<'_> {
     /// The rows in the model's format, on the CPU; for a batch that is sent to a GPU, the host's copies in their stored format.
     ///
     /// # Errors
-    /// Errors of reading them.
+    /// [`DataError`](crate::data::DataError) if they cannot be read.
     ///
     /// # Panics
     /// If the rows are on the GPU ([`super::Loader::is_on_gpu`]).

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 /// Rows that a thread sums at a time in [`RowsHash::of_all`].
 const CHUNK_ROWS: u64 = 1 << 20;
-/// Rows among which a pair that was exchanged is searched for; it takes some 50 bytes a row.
+/// Rows among which a pair that was exchanged is searched for; it takes some 50 bytes per row.
 const MAX_SEARCHED_ROWS: u64 = 1 << 22;
 
 /// A multiset of row numbers: how many, and the sum of their mixes. Two are equal if, and but for a chance of 2^-128 only if,
@@ -101,11 +101,11 @@ impl FromIterator<u64> for RowsHash {
     }
 }
 
-/// Which rows each epoch of a run has used.
+/// Hashes of the rows that each epoch of a run has used.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EpochProof {
-    /// Finished epochs in their order; such with the same rows stand together.
+    /// Finished epochs in their order; such with the same rows are merged.
     pub finished: Vec<FinishedEpochs>,
     /// Rows of the epoch under way, of all ranks.
     pub current: RowsHash,
@@ -164,7 +164,7 @@ impl EpochProof {
         let mut expected_epoch = 1;
         for epochs in &self.finished {
             if epochs.first_epoch != expected_epoch || epochs.last_epoch < epochs.first_epoch {
-                wrong.push(format!("{epochs}: expected the proof to go on with epoch {expected_epoch}"));
+                wrong.push(format!("{epochs}: expected epoch {expected_epoch} next"));
             }
             expected_epoch = epochs.last_epoch.saturating_add(1);
         }
@@ -300,7 +300,7 @@ mod tests {
     fn what_is_proved_is_said() {
         let all = RowsHash::of_all(1437);
         let proof = proof_of(&[all; 12], (0..640).collect());
-        assert_eq!(proof.finished.len(), 1, "equal epochs stand together");
+        assert_eq!(proof.finished.len(), 1, "equal epochs are merged");
         let proved = proof.verify(1437, 12 * 1437 + 640).unwrap();
         assert_eq!(
             proved.to_string(),
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(message, "epoch 3: 30 rows so far, after 2 epochs of 100 rows, expected 231 rows in all");
         let mut gap = proof_of(&[all], RowsHash::default());
         gap.finished[0].first_epoch = 2;
-        assert!(gap.verify(100, 100).unwrap_err().contains("expected the proof to go on with epoch 1"));
+        assert!(gap.verify(100, 100).unwrap_err().contains("expected epoch 1 next"));
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub fn rank_range(global_rows: usize, rank: usize, world_size: usize) -> Range<u
 pub enum PartitionKind {
     /// One part per rank, each split into micro-batches.
     Ranks {
-        /// Micro-batches a rank; fewer where the last of them would be empty on every rank.
+        /// Micro-batches per rank; fewer where the last of them would be empty on every rank.
         n_micro: usize,
     },
     /// Micro-batches of all ranks, each shared by the ranks: which rows a micro-batch has does not depend on the number of ranks. For
@@ -243,7 +243,7 @@ pub struct GlobalBatches {
 }
 
 impl GlobalBatches {
-    /// All steps of an epoch over `n_rows` rows, `global_batch` rows a step.
+    /// All steps of an epoch over `n_rows` rows, `global_batch` rows per step.
     ///
     /// # Panics
     /// If `global_batch` is 0.
@@ -389,7 +389,7 @@ mod tests {
             prop_assert!(uses.iter().all(|&n_uses| n_uses == 1), "{:?}", uses);
         }
 
-        /// The law: all ranks' micro-batches together use every row of the data once an epoch.
+        /// The law: all ranks' micro-batches together use every row of the data once per epoch.
         #[test]
         fn every_row_once_an_epoch(
             n_rows in 0usize..500,

@@ -45,11 +45,11 @@ impl GroupSampler {
     /// Groups of `group_rows` of `n_rows` rows.
     ///
     /// # Panics
-    /// If the rows are no whole number of groups.
+    /// If the rows are not a whole number of groups.
     pub fn new(n_rows: usize, group_rows: usize, seed: u64) -> Self {
         assert!(
             group_rows > 0 && n_rows.is_multiple_of(group_rows),
-            "{n_rows} rows are no whole number of groups of {group_rows}"
+            "{n_rows} rows are not a whole number of groups of {group_rows}"
         );
         GroupSampler { n_groups: n_rows / group_rows, group_rows, seed }
     }
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "10 rows are no whole number of groups of 4")]
+    #[should_panic(expected = "10 rows are not a whole number of groups of 4")]
     fn rows_that_are_no_whole_groups_are_refused() {
         GroupSampler::new(10, 4, 0);
     }

@@ -140,7 +140,7 @@ macro_rules! each {
             RawType::F32 => walk!(f32),
             RawType::F64 => walk!(f64),
             RawType::F16 | RawType::Bf16 => unreachable!("handled before"),
-            RawType::Ascii | RawType::Unicode => unreachable!("texts are no numbers"),
+            RawType::Ascii | RawType::Unicode => unreachable!("texts are not numbers"),
         }
     }};
 }

@@ -41,7 +41,7 @@ pub(crate) struct RawRows {
     pub(crate) labels: Option<Vec<String>>,
     /// Classes of these labels; found with the first row.
     pub(crate) label_classes: OnceLock<Vec<i64>>,
-    /// Whether a label that is no class is class -1 rather than an error.
+    /// Whether a label that is not a class is class -1 rather than an error.
     pub(crate) skips_unknown: bool,
     pub(crate) layout: RowLayout,
     pub(crate) source: String,

@@ -14,7 +14,7 @@ const BLOCK_ROWS: usize = 4096;
 /// Calls `take` with the text of `column` in each row of `files`, in order and without white space around it.
 ///
 /// # Errors
-/// Errors of reading; [`DataError::SplitCell`], with file and line, for a problem that `take` returns.
+/// [`DataError`] if a file cannot be read; [`DataError::SplitCell`], with file and line, for a problem that `take` returns.
 pub(crate) fn for_each_text(
     files: &[PathBuf],
     readers: &TableReaders,

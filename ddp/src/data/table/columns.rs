@@ -327,7 +327,7 @@ fn same_features(path: &Path, there: &[String], expected: &[String], of: &str) -
     })
 }
 
-/// The columns of a user behind features: a date is one of hers and seven features.
+/// The user's columns that features come from: a date is one column and seven features.
 fn users_columns(features: &[String]) -> Vec<String> {
     let mut columns = Vec::new();
     let mut rest = features;

@@ -243,7 +243,7 @@ impl Inference {
         })
     }
 
-    /// The meaning of the cells for formats that tell numbers from texts; texts stay as they are written.
+    /// The meaning of the cells for formats that distinguish numbers from texts; texts stay as they are written.
     ///
     /// # Errors
     /// Same as [`Inference::kind`].

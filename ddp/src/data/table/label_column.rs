@@ -20,13 +20,13 @@ pub(crate) struct LabelColumn {
     spellings: Box<Texts>,
     /// Whether texts stay as they are spelled, also those that are integers.
     are_texts: bool,
-    /// The first number with a fraction, which is no label unless another row holds text.
+    /// The first number with a fraction, which is not a label unless another row holds text.
     fraction: Option<Fraction>,
 }
 
 #[derive(Debug)]
 enum Cells {
-    /// Class indices; -1 for a label that is no class, if such rows are left out.
+    /// Class indices; -1 for a label that is not a class, if such rows are left out.
     Known {
         classes: Vec<i64>,
         vocabulary: Arc<LabelVocabulary>,
@@ -41,7 +41,7 @@ enum Cells {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Fraction {
     pub(crate) value: f64,
-    /// File and line, once the reader has told it.
+    /// File and line, once the reader has reported it.
     pub(crate) place: Option<String>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) enum LabelCell<'a> {
     Integer(i64),
     /// A finite number that is not whole.
     Fraction(f64),
-    /// A number that is spelled in an unusual way, in a file that does not tell texts from numbers; see
+    /// A number that is spelled in an unusual way, in a file that does not distinguish texts from numbers; see
     /// [`is_code`](crate::data::labels::is_code).
     Code(&'a str),
     Text(&'a str),
@@ -423,7 +423,7 @@ impl LabelCell<'_> {
     }
 }
 
-/// The problem of a label that is no class.
+/// The problem of a label that is not a class.
 fn unknown(cell: &LabelCell<'_>, vocabulary: &LabelVocabulary) -> CellProblem {
     match cell {
         LabelCell::Integer(number) => CellProblem::unknown_label(&Label::Integer(*number), vocabulary),

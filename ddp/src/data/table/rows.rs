@@ -426,7 +426,7 @@ fn as_stored(survey: &LabelSurvey) -> Meaning {
     Meaning { vocabulary: vocabulary.map(Arc::new), choice: None }
 }
 
-/// A number with a fraction is no class label, unless there is text among the labels.
+/// A number with a fraction is not a class label, unless there is text among the labels.
 pub(crate) fn check_fractions(
     first: Option<&Fraction>,
     survey: &LabelSurvey,

@@ -83,7 +83,7 @@ fn compressed_tables_are_read_as_they_were() {
     let folder = Files::new(&[]);
     folder.write("rows.csv.gz", &gzip(text.as_bytes()));
     folder.write("rows.csv.zst", &zstd::encode_all(text.as_bytes(), 1).unwrap());
-    // Several streams one behind the other, as `cat a.gz b.gz` makes them.
+    // Several concatenated streams, as `cat a.gz b.gz` makes them.
     let (first, second) = text.as_bytes().split_at(text.len() / 2);
     folder.write("two.csv.gz", &[gzip(first), gzip(second)].concat());
     folder.write(
@@ -154,7 +154,7 @@ fn categories_are_numbered_by_the_alphabet() {
     let loaded = folder.load("train.csv", &sets).unwrap();
     let values = loaded.preprocessor.plan.vocabularies[0].values().to_vec();
     assert_eq!(values, ["\"Oslo\"", "1", "10", "Bern", "Rome"]);
-    // The numbers of categories stand behind the other columns; 0 is for what nobody knows.
+    // The numbers of categories follow the other columns; 0 is an unknown category.
     let (names, rows) = rows_of(&*loaded.train);
     assert_eq!(names, ["a", "city"]);
     let codes: Vec<f32> = rows.iter().map(|row| row[1]).collect();

@@ -98,7 +98,7 @@ fn put_all<T: Copy>(
         RawType::F32 => floats!(|value| single(value)),
         RawType::F16 => floats!(|value| f16::from_f64(double(value))),
         RawType::Bf16 => floats!(|value| bf16::from_f64(double(value))),
-        RawType::Ascii | RawType::Unicode => unreachable!("texts are no numbers"),
+        RawType::Ascii | RawType::Unicode => unreachable!("texts are not numbers"),
     }
     Ok(n_rounded)
 }

@@ -48,7 +48,7 @@ pub(crate) struct TextColumn {
     pub(crate) cells: CellKind,
 }
 
-/// Meaning of the cells of a column, for formats that tell numbers from texts. An empty cell is a missing value.
+/// Meaning of the cells of a column, for formats that distinguish numbers from texts. An empty cell is a missing value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CellKind {
     Number,

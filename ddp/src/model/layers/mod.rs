@@ -1,4 +1,7 @@
 //! The kinds of layers, one file each, and the order in which a config's settings become layers.
+//!
+//! A kind that needs no fusion is one file, an entry here, and one in `config/layers.rs` if configs may name it: it describes
+//! itself to reports and to the export.
 
 mod activation;
 mod batch_norm;

@@ -10,7 +10,7 @@ pub(super) enum Element {
     F32,
 }
 
-/// Element type of the predicted columns that are no probabilities, and their number.
+/// Element type of the predicted columns that are not probabilities, and their number.
 pub(super) fn predictions(columns: &[OutputColumn]) -> (Element, u64) {
     let predicted = columns.iter().filter(|column| !is_aside(&column.kind));
     let is_value = predicted.clone().any(|column| column.kind == ColumnKind::Value);

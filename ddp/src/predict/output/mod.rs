@@ -1,4 +1,5 @@
-//! Writes predictions: blocks of rows, encoded by every rank on its own, joined in order by rank 0.
+//! Writes predictions: blocks of rows, encoded by every rank on its own, joined in order by rank 0. The output appears
+//! under its name when it is complete.
 //!
 //! [`file`] names the files and joins the parts. A format is an [`encoder::Encoder`], except for Parquet, whose row groups are
 //! appended without decoding them.

@@ -239,7 +239,7 @@ mod tests {
 
     const NEVER: Duration = Duration::from_secs(600);
 
-    /// A pipe whose reader takes a text whenever it is told to.
+    /// A pipe whose reader takes a text on request.
     struct Pipe {
         texts: Sender<String>,
         turns: Receiver<()>,

@@ -1,6 +1,6 @@
 //! Notes, warnings and spans of a run: from `tracing` to the terminal and to the rank's own log file.
 //!
-//! All rooms emit events; only the binary [installs](Log::install) what shows them.
+//! All rooms emit events; only the binary [installs](Log::install) what shows them. A step has no span unless one was requested.
 
 mod fields;
 mod line;

@@ -1,4 +1,4 @@
-//! Which events are shown and written, and in which form.
+//! Selection and format of the events that are shown and written.
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::{ParseError, Targets};

@@ -27,7 +27,7 @@ impl RotatingFile {
         Ok(RotatingFile { path: path.to_owned(), file, n_bytes, max_bytes })
     }
 
-    /// The file.
+    /// Path of the current file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

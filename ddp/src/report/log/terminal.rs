@@ -233,7 +233,7 @@ impl ShownBar {
         self.draw_if_due();
     }
 
-    /// Sets the text behind the bar.
+    /// Sets the text after the bar.
     pub(crate) fn set_message(&self, message: String) {
         if let Some((bar, _)) = &mut self.terminal.inner().bar {
             bar.message = message;

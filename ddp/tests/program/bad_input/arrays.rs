@@ -10,7 +10,7 @@ use super::file_sets::{
 use super::harness::{GOOD_CSV, Place, is_root};
 use crate::data::files::{self, Element};
 
-/// A header of such a type for the twelve rows, and zeros behind it.
+/// A header of such a type for the twelve rows, and zeros after it.
 fn of_type(descr: &str, order: &str, item_bytes: usize) -> Vec<u8> {
     let shape = format!("'fortran_order': {order}, 'shape': ({N_ROWS}, {N_FEATURES}), }}");
     let mut file = files::npy_with(&format!("{{'descr': {descr}, {shape}"));

@@ -1,4 +1,4 @@
-//! Data files that can't be trained on: the message has the file, the line, the column and what stands there.
+//! Data files that can't be trained on: the message has the file, the line, the column and the cell.
 
 use super::harness::{GOOD_CSV, Place};
 

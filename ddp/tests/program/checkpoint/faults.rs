@@ -1,5 +1,5 @@
 //! Whatever call of a save fails, or is the last of the process or the machine, a whole checkpoint is there, none that was
-//! acknowledged is lost, and the next start goes on as if nothing had been.
+//! acknowledged is lost, and the next start continues as if nothing had been.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -69,7 +69,7 @@ pub(crate) fn options(layout: &ParamLayout, rank: usize, n_savers: usize) -> Sav
     }
 }
 
-/// Where a run stands after `step` steps of 4 of 10 rows.
+/// State of a run after `step` steps of 4 of 10 rows.
 pub(crate) fn run_state(step: u64) -> RunState {
     let mut proof = EpochProof::default();
     let cursor: u64 = (1..=step).map(|_| GLOBAL_ROWS).sum();

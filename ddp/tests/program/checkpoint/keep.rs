@@ -1,4 +1,4 @@
-//! Which checkpoints stay.
+//! Checkpoints that are kept.
 
 use std::fs;
 
@@ -88,7 +88,7 @@ fn none_goes_for_one_that_does_not_read_back() {
     assert_eq!((search.found.unwrap().manifest().run.step, search.skipped.len()), (2, 1));
 }
 
-/// A run that went on before a damaged one: its own saves are those that count until it has come past it.
+/// A run that resumed before a damaged one: its own saves are those that count until it has come past it.
 #[test]
 fn a_damaged_one_ahead_takes_no_place() {
     let dir = temp_dir();
@@ -103,7 +103,7 @@ fn a_damaged_one_ahead_takes_no_place() {
         save(&mut saver, &run_state(step)).unwrap();
         assert_eq!(store.steps().unwrap(), left, "after step {step}");
         assert_eq!(store.newest_valid().unwrap().found.unwrap().manifest().run.step, step);
-        // Nor is it the one to go on from when a save fails.
+        // Nor is it the one to resume from when a save fails.
         let (none, state) = (vec![f32::NAN; layout.flat_len()], [&[][..]; STATES.len()]);
         let error = saver.save(&run_state(step), Some(&none), &state).unwrap_err().to_string();
         assert!(error.contains(&format!("the newest good checkpoint is step-{step}\n")), "{error}");

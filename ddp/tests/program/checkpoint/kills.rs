@@ -26,7 +26,7 @@ const N_KILLS: &str = "KILLS";
 /// Until the process has saved at least once; it starts in a few ms.
 const START: Duration = Duration::from_secs(60);
 
-/// The process that is killed: goes on from the newest checkpoint, saves one step after another with two ranks as threads,
+/// The process that is killed: resumes from the newest checkpoint, saves one step after another with two ranks as threads,
 /// and prints each step once its checkpoint is acknowledged.
 #[test]
 #[ignore = "a process that the other test starts and kills"]

@@ -1,4 +1,4 @@
-//! Whatever the format, the shards, the order and the number of ranks and threads: every row comes once an epoch, with its
+//! Whatever the format, the shards, the order and the number of ranks and threads: every row comes once per epoch, with its
 //! own label and weight, and in the same order.
 
 use std::sync::Arc;
@@ -40,7 +40,7 @@ fn visited(dataset: &Arc<dyn Dataset>, visit: Visit) -> Vec<Vec<usize>> {
         let shuffle = match shuffle {
             0 => Shuffle::Off,
             1 => Shuffle::Full,
-            // Ten rows a block, three blocks a window.
+            // Ten rows per block, three blocks per window.
             _ => Shuffle::Blocks(Arc::new(BlockLayout::new(n_rows, 100 << 10, None, 3 << 20))),
         };
         let plan = BatchPlan::new(&world, n_rows, global_rows, 1, seed, shuffle);

@@ -1,4 +1,4 @@
-//! Rows from files of all formats: each arrives once an epoch with its own label and weight, damaged files never take the
+//! Rows from files of all formats: each arrives once per epoch with its own label and weight, damaged files never take the
 //! program down, and what it holds in memory stays below what the config grants.
 
 mod every_row;

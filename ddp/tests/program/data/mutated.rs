@@ -40,7 +40,7 @@ impl Damage {
         if len == 0 {
             return;
         }
-        // Most of what can be misread stands at a file's begin or end.
+        // Most of what can be misread is at a file's beginning or end.
         let place = |at: &Index| match at.index(3 * len) {
             near if near < len => near.min(200) % len,
             near if near < 2 * len => len - 1 - (near - len).min(200) % len,

@@ -41,7 +41,7 @@ fn products_of_vectors_are_not_fused_with_gradients() {
         matmul.may_be_fused()
     };
     for epilogue in [Epilogue::DRelu, Epilogue::DGelu] {
-        assert!(!asked(epilogue, [32, 8, 1]), "one output behind the layer");
+        assert!(!asked(epilogue, [32, 8, 1]), "one output after the layer");
         assert!(asked(epilogue, [32, 8, 2]) && asked(epilogue, [1, 8, 2]));
     }
     for dims in [[8, 16, 1], [1, 16, 32], [8, 1, 32]] {

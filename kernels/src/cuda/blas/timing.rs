@@ -272,7 +272,7 @@ impl Blas {
             plan.algorithm = candidate.algorithm;
             let best = times.iter().flatten().copied().fold(f64::INFINITY, f64::min);
             let mut run = || {
-                // SAFETY: the outputs are scratch of the sizes that the matmul has, freed behind it in the stream, and the caller
+                // SAFETY: the outputs are scratch of the sizes that the matmul has, freed after it in the stream, and the caller
                 // guarantees the inputs.
                 let launched = unsafe { self.launch(gpu, plan, key.matmul, scales, operands) };
                 launched.map_err(|status| super::cublas_error(gpu, self.lt, "cublasLtMatmul", status))

@@ -12,7 +12,7 @@ use super::{bias, check};
 use crate::{Result, Shape, TensorMut, TensorRef};
 
 /// Calls `$callback` with `$args` and the table of all activations: variant, name, and the value of the forward pass from which
-/// the derivative is computed. The functions themselves stand in `cpu.rs` and `kernel.cu`.
+/// the derivative is computed. The functions themselves are in `cpu.rs` and `kernel.cu`.
 macro_rules! activations {
     ($callback:ident!($($args:tt)*)) => {
         $callback! {

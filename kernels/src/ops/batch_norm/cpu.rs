@@ -47,17 +47,17 @@ pub(super) struct Statistics<'a, R> {
     pub(super) running_var: &'a mut [R],
 }
 
-/// Merges the moments of all ranks, in rank order; a running value that would not be finite stays as it is.
+/// Merges the moments of all groups, in their order; a running value that would not be finite stays as it is.
 pub(super) fn statistics<R: Float>(all: &[f64], eps: f64, momentum: f64, out: Statistics<'_, R>) {
     let cols = out.mean.len();
     for c in 0..cols {
         let (mut n, mut mean, mut squares) = (0.0, 0.0, 0.0);
-        for of_rank in all.chunks_exact(2 * cols + 1) {
-            let (more, delta) = (of_rank[0], of_rank[1 + c] - mean);
+        for of_group in all.chunks_exact(2 * cols + 1) {
+            let (more, delta) = (of_group[0], of_group[1 + c] - mean);
             if more > 0.0 {
                 let total: f64 = n + more;
                 mean += delta * more / total;
-                squares += of_rank[1 + cols + c] + delta * delta * (n * more / total);
+                squares += of_group[1 + cols + c] + delta * delta * (n * more / total);
                 n = total;
             }
         }
@@ -137,7 +137,7 @@ pub(super) fn backward_sums<T: Stored>(x: &[T], d: &[T], saved: &Saved<'_, T::Re
     );
 }
 
-/// Adds this rank's sums to the gradients of the parameters, and replaces them by the means over all rows.
+/// Adds the own group's sums to the gradients of the parameters, and replaces them by the means over all rows.
 pub(super) fn parameter_gradients<R: Float>(
     own: &mut [f64],
     all: Option<&[f64]>,
@@ -153,7 +153,7 @@ pub(super) fn parameter_gradients<R: Float>(
         add(&mut d_gamma[c], own[cols + c]);
     }
     for (i, own) in own.iter_mut().enumerate() {
-        let sum = all.map_or(*own, |all| all.chunks_exact(2 * cols).map(|of_rank| of_rank[i]).sum());
+        let sum = all.map_or(*own, |all| all.chunks_exact(2 * cols).map(|of_group| of_group[i]).sum());
         *own = if count > 0.0 { sum / count } else { 0.0 };
     }
 }

@@ -83,8 +83,8 @@ pub(super) fn statistics(
     let launch = launch.read(all).arg(all.len() / (2 * cols + 1)).arg(eps).arg(momentum);
     let launch = launch.write(&mut stats.mean).write(&mut stats.rstd).write(&mut stats.count);
     let launch = launch.write(running_mean).write(running_var).arg(cols);
-    // SAFETY: stats(const double* all, size_t n_ranks, double eps, double momentum, M* mean, M* rstd, double* count,
-    // M* running_mean, M* running_var, size_t n); all holds 2 n + 1 elements per rank, count one, the others n.
+    // SAFETY: stats(const double* all, size_t n_groups, double eps, double momentum, M* mean, M* rstd, double* count,
+    // M* running_mean, M* running_var, size_t n); all holds 2 n + 1 elements per group, count one, the others n.
     unsafe { launch.run() }
 }
 
@@ -189,14 +189,14 @@ impl Backward<'_> {
         if cols == 0 {
             return Ok(());
         }
-        let n_ranks = self.all.map_or(1, |all| all.len() / (2 * cols));
+        let n_groups = self.all.map_or(1, |all| all.len() / (2 * cols));
         let launch =
             Launch::new(gpu, &SOURCE, of_columns!("params", gamma.dtype()))?.for_elements(2 * cols, 1);
-        let launch = launch.write(&mut self.own).read_opt(self.all).arg(n_ranks).read(self.count);
+        let launch = launch.write(&mut self.own).read_opt(self.all).arg(n_groups).read(self.count);
         let launch = launch.write(&mut self.d_gamma).write(&mut self.d_beta);
         let launch = launch.arg(i32::from(self.accumulate)).arg(cols);
-        // SAFETY: params(double* own, const double* all, size_t n_ranks, const double* count, M* d_gamma, M* d_beta, int accumulate,
-        // size_t n); own holds 2 n elements, all 2 n per rank or is null, count one, the gradients n.
+        // SAFETY: params(double* own, const double* all, size_t n_groups, const double* count, M* d_gamma, M* d_beta,
+        // int accumulate, size_t n); own holds 2 n elements, all 2 n per group or is null, count one, the gradients n.
         unsafe { launch.run() }?;
         if self.d.is_empty() {
             return Ok(());

@@ -1,18 +1,18 @@
-// batch_norm.cu: batch normalisation over the rows of all ranks, and its gradient. The ranks exchange moments and sums in between.
-// maths   moments  [n, mean[c], sum_n (x[n,c] - mean[c])^2] of this rank's rows
-//         stats    merges the ranks' moments (Chan et al.): mean, rstd = 1/sqrt(variance + eps), count;
+// batch_norm.cu: batch normalisation over all groups of rows, and its gradient. The caller exchanges moments and sums in between.
+// maths   moments  [n, mean[c], sum_n (x[n,c] - mean[c])^2] of this group's rows
+//         stats    merges the groups' moments (Chan et al.): mean, rstd = 1/sqrt(variance + eps), count;
 //                  running <- (1 - momentum)*running + momentum*(mean, variance with n - 1)
 //         frozen   mean, rstd from the running values, count = infinity
 //         forward  y[n,c] <- (x[n,c] - mean[c])*rstd[c]*gamma[c] + beta[c]
-//         sums     [sum_n d, sum_n d*h] of this rank's rows, h = (x - mean)*rstd
-//         params   d_beta, d_gamma <- this rank's sums (+= if accumulate); sums <- their means over the rows of all ranks
+//         sums     [sum_n d, sum_n d*h] of this group's rows, h = (x - mean)*rstd
+//         params   d_beta, d_gamma <- this group's sums (+= if accumulate); sums <- their means over the rows of all groups
 //         backward d <- gamma*rstd*(d - mean(d) - h*mean(d*h))
 // shapes  x, y, d: T[rows, n]; gamma, beta, mean, rstd, running_*, d_gamma, d_beta: M[n]; M is double for double, else float;
-//         moments: double[2n + 1] per rank; sums: double[2n] per rank
+//         moments: double[2n + 1] per group; sums: double[2n] per group
 // launch  moments, sums: grid (columns / 32, chunks of rows), block 512 = 32 columns x 16 row lanes; stats, frozen, params: a thread
 //         per column; forward, backward: row_walk, 16 bytes per access if rows and pointers allow it
 // moved   moments 2 values per element, 1 of them from cache; forward 2; sums 2; backward 3: memory-bound
-// order   row lanes, then chunks in order, then ranks in order, all in f64: bit-identical between runs; one atomic per block
+// order   row lanes, then chunks in order, then groups in order, all in f64: bit-identical between runs; one atomic per block
 // twin    cpu.rs next to this file
 
 static const int ROW_LANES = 16;
@@ -81,17 +81,17 @@ __device__ __forceinline__ void moments_of(const T* x, double* moments, size_t r
 }
 
 template <class M>
-__device__ __forceinline__ void merge(const double* all, size_t n_ranks, double eps, double momentum, M* mean, M* rstd,
+__device__ __forceinline__ void merge(const double* all, size_t n_groups, double eps, double momentum, M* mean, M* rstd,
                                       double* count, M* running_mean, M* running_var, size_t n) {
     for (size_t c = blockIdx.x * (size_t)blockDim.x + threadIdx.x; c < n; c += (size_t)gridDim.x * blockDim.x) {
         double rows = 0, m = 0, squares = 0;
-        for (size_t r = 0; r < n_ranks; r++) {
-            const double* of_rank = all + r * (2 * n + 1);
-            double more = of_rank[0];
+        for (size_t r = 0; r < n_groups; r++) {
+            const double* of_group = all + r * (2 * n + 1);
+            double more = of_group[0];
             if (!(more > 0)) continue;
-            double total = rows + more, delta = of_rank[1 + c] - m;
+            double total = rows + more, delta = of_group[1 + c] - m;
             m += delta * more / total;
-            squares += of_rank[1 + n + c] + delta * delta * (rows * more / total);
+            squares += of_group[1 + n + c] + delta * delta * (rows * more / total);
             rows = total;
         }
         mean[c] = (M)m;
@@ -177,8 +177,8 @@ __device__ __forceinline__ void gradient_sums(const T* x, const T* d, const MATH
 }
 
 template <class M>
-__device__ __forceinline__ void parameter_gradients(double* own, const double* all, size_t n_ranks, const double* count, M* d_gamma,
-                                                    M* d_beta, int accumulate, size_t n) {
+__device__ __forceinline__ void parameter_gradients(double* own, const double* all, size_t n_groups, const double* count,
+                                                    M* d_gamma, M* d_beta, int accumulate, size_t n) {
     double rows = *count;
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < 2 * n; i += (size_t)gridDim.x * blockDim.x) {
         M* out = i < n ? d_beta + i : d_gamma + (i - n);
@@ -186,7 +186,7 @@ __device__ __forceinline__ void parameter_gradients(double* own, const double* a
         *out = accumulate ? *out + (M)sum : (M)sum;
         if (all) {
             sum = 0;
-            for (size_t r = 0; r < n_ranks; r++) sum += all[r * 2 * n + i];
+            for (size_t r = 0; r < n_groups; r++) sum += all[r * 2 * n + i];
         }
         own[i] = rows > 0 ? sum / rows : 0;
     }
@@ -243,19 +243,19 @@ __device__ __forceinline__ void gradient(const T* x, const MATH(T)* gamma, const
         gradient<T, N>(x, gamma, mean, rstd, means, d, rows, n, log2_width);                                           \
     }
 #define OF_COLUMNS(suffix, M)                                                                                          \
-    extern "C" __global__ void batch_norm_stats_##suffix(const double* all, size_t n_ranks, double eps, double momentum, \
-                                                         M* mean, M* rstd, double* count, M* running_mean,             \
-                                                         M* running_var, size_t n) {                                   \
-        merge(all, n_ranks, eps, momentum, mean, rstd, count, running_mean, running_var, n);                           \
+    extern "C" __global__ void batch_norm_stats_##suffix(const double* all, size_t n_groups, double eps,               \
+                                                         double momentum, M* mean, M* rstd, double* count,             \
+                                                         M* running_mean, M* running_var, size_t n) {                  \
+        merge(all, n_groups, eps, momentum, mean, rstd, count, running_mean, running_var, n);                          \
     }                                                                                                                  \
     extern "C" __global__ void batch_norm_frozen_##suffix(const M* running_mean, const M* running_var, double eps,     \
                                                           M* mean, M* rstd, double* count, size_t n) {                 \
         freeze(running_mean, running_var, eps, mean, rstd, count, n);                                                  \
     }                                                                                                                  \
-    extern "C" __global__ void batch_norm_params_##suffix(double* own, const double* all, size_t n_ranks,              \
+    extern "C" __global__ void batch_norm_params_##suffix(double* own, const double* all, size_t n_groups,             \
                                                           const double* count, M* d_gamma, M* d_beta, int accumulate,  \
                                                           size_t n) {                                                  \
-        parameter_gradients(own, all, n_ranks, count, d_gamma, d_beta, accumulate, n);                                 \
+        parameter_gradients(own, all, n_groups, count, d_gamma, d_beta, accumulate, n);                                \
     }
 BY_COLUMNS(f32, float)
 BY_COLUMNS(f64, double)

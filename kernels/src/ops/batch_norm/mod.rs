@@ -1,8 +1,8 @@
-//! Batch normalisation; its statistics may cover the rows of several ranks.
+//! Batch normalisation; its statistics may cover several groups of rows, such as shards on several devices.
 //!
 //! The caller exchanges what the passes sum: forward is [`batch_norm_moments`], an exchange, [`batch_norm_statistics`] and
 //! [`batch_norm_forward`]; backward is [`batch_norm_backward_sums`], an exchange, and [`batch_norm_backward`]. Both exchanges gather
-//! f64 vectors of all ranks in rank order, so that every rank merges the same numbers to the same bits.
+//! f64 vectors of all groups in one order, so that every caller merges the same numbers to the same bits.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -56,9 +56,9 @@ pub struct RunningStats<'a> {
 /// Sums that [`batch_norm_backward`] needs.
 #[derive(Debug)]
 pub struct BatchNormSums<'a> {
-    /// This rank's [`batch_norm_backward_sums`], `[2 C]` f64; used as scratch.
+    /// [`batch_norm_backward_sums`] of the caller's own group, `[2 C]` f64; used as scratch.
     pub own: TensorMut<'a>,
-    /// Moments of all ranks, `[N, 2 C]` f64; None for one rank.
+    /// The same sums of all N groups, `[N, 2 C]` f64; `None` for one group.
     pub all: Option<TensorRef<'a>>,
 }
 
@@ -67,9 +67,9 @@ pub struct BatchNormSums<'a> {
 pub struct BatchNormGrads<'a> {
     /// `[B, C]`, in: the gradient of `y`; out: the gradient of `x`.
     pub d: TensorMut<'a>,
-    /// This rank's summand, `[C]`.
+    /// Summand of the own group, `[C]`.
     pub d_gamma: TensorMut<'a>,
-    /// This rank's summand, `[C]`.
+    /// Summand of the own group, `[C]`.
     pub d_beta: TensorMut<'a>,
 }
 
@@ -94,12 +94,12 @@ pub fn batch_norm_moments(x: TensorRef<'_>, moments: TensorMut<'_>) -> Result<()
     })
 }
 
-/// Merges the moments of all ranks to the statistics of their rows, and moves the running averages towards them.
+/// Merges the moments of all groups to the statistics of their rows, and moves the running averages towards them.
 ///
 /// `running <- (1 - momentum)·running + momentum·new`, the new variance being unbiased; left as it is for fewer than two rows, and for a
 /// column whose new averages would not be finite.
 ///
-/// - `all`: `[N, 2 C + 1]` f64, [`batch_norm_moments`] of each rank
+/// - `all`: `[N, 2 C + 1]` f64, [`batch_norm_moments`] of each group
 /// - statistics and averages: f32 or f64
 ///
 /// Asynchronous on a GPU: one launch.
@@ -120,8 +120,8 @@ pub fn batch_norm_statistics(
     let RunningStats { mean: running_mean, var: running_var, momentum } = running;
     let (all_op, mean_op) = (all.operand("all"), mean.operand("mean"));
     let cols = mean_op.shape.numel();
-    let (n_ranks, _) = check::matrix(OP, all_op)?;
-    check_f64(OP, mean_op, all_op, Shape::matrix(n_ranks, batch_norm_moments_len(cols)))?;
+    let (n_groups, _) = check::matrix(OP, all_op)?;
+    check_f64(OP, mean_op, all_op, Shape::matrix(n_groups, batch_norm_moments_len(cols)))?;
     check_f64(OP, mean_op, count.operand("count"), Shape::vector(1))?;
     let columns = [mean_op, rstd.operand("rstd"), running_mean.operand("running mean")];
     check_columns(OP, &[columns[0], columns[1], columns[2], running_var.operand("running var")], cols)?;
@@ -220,7 +220,7 @@ pub fn batch_norm_forward(
     })
 }
 
-/// Sums over this rank's rows, `[Σ d.., Σ d·h..]`, `[2 C]` f64, with `h = (x - mean) · rstd`.
+/// Sums over the rows of the own group, `[Σ d.., Σ d·h..]`, `[2 C]` f64, with `h = (x - mean) · rstd`.
 ///
 /// - `x`, `d`: `[B, C]`, `d` the gradient of `y`; dtypes as in [`batch_norm_forward`]
 ///
@@ -258,8 +258,8 @@ pub fn batch_norm_backward_sums(
 
 /// Computes the gradients of [`batch_norm_forward`]; accumulates those of `gamma` and `beta` if `accumulate`.
 ///
-/// With means over the rows of all ranks: `d_x = gamma · rstd · (d_y - mean(d_y) - h·mean(d_y·h))`; of this rank's rows
-/// `d_gamma = Σ d_y·h` and `d_beta = Σ d_y`, which the ranks add up with their other gradients.
+/// With means over the rows of all groups: `d_x = gamma · rstd · (d_y - mean(d_y) - h·mean(d_y·h))`; over the own group's rows
+/// `d_gamma = Σ d_y·h` and `d_beta = Σ d_y`, which callers add up over the groups.
 ///
 /// - `x`: `[B, C]`; `gamma`: `[C]`; dtypes as in [`batch_norm_forward`]
 ///
@@ -290,7 +290,7 @@ pub fn batch_norm_backward(
     check_parameters(OP, x_op, gamma_op)?;
     check_f64(OP, x_op, own.operand("sums"), Shape::vector(2 * cols))?;
     check_f64(OP, x_op, count.operand("count"), Shape::vector(1))?;
-    if let Some(all) = all.map(|all| all.operand("sums of all ranks")) {
+    if let Some(all) = all.map(|all| all.operand("sums of all groups")) {
         check_f64(OP, x_op, all, Shape::matrix(check::matrix(OP, all)?.0, 2 * cols))?;
     }
     if let Some(gpu) = x.gpu() {
@@ -309,7 +309,7 @@ pub fn batch_norm_backward(
         return backward.run(gpu);
     }
     let count = count.as_slice::<f64>(OP, "count")?[0];
-    let all = all.map(|all| all.as_slice::<f64>(OP, "sums of all ranks")).transpose()?;
+    let all = all.map(|all| all.as_slice::<f64>(OP, "sums of all groups")).transpose()?;
     check::stored_dispatch!(OP, x_op, T => {
         let own = own.reborrow().into_slice::<f64>(OP, "sums")?;
         let (d_gamma, d_beta) = (d_gamma.into_slice(OP, "d_gamma")?, d_beta.into_slice(OP, "d_beta")?);

@@ -1,4 +1,4 @@
-//! Values by hand, gradients by central differences, and the ranks' rows against all rows at once.
+//! Values by hand, gradients by central differences, and groups of rows against all rows at once.
 
 use half::{bf16, f16};
 
@@ -11,12 +11,12 @@ use crate::{Device, Element, Tensor};
 const EPS: f64 = 1e-5;
 const MOMENTUM: f64 = 0.1;
 
-/// Results of a forward and a backward pass over the rows of several ranks, those of the ranks one after the other.
+/// Results of a forward and a backward pass over the rows of several groups, one group after the other.
 #[derive(Debug, Clone, PartialEq)]
 struct Passes<T, P> {
     y: Vec<T>,
     d: Vec<T>,
-    /// Summed over the ranks.
+    /// Summed over the groups.
     d_gamma: Vec<f64>,
     d_beta: Vec<f64>,
     /// Mean, rstd, running mean, running variance.
@@ -24,9 +24,9 @@ struct Passes<T, P> {
     count: f64,
 }
 
-/// Rows of each rank, and the parameters.
+/// Rows of each group, and the parameters.
 struct Inputs<'a, T, P> {
-    ranks: &'a [usize],
+    groups: &'a [usize],
     cols: usize,
     x: &'a [T],
     d_y: &'a [T],
@@ -39,18 +39,18 @@ const RUNNING: [f64; 2] = [0.5, 2.0];
 
 impl<T: Element, P: Element> Inputs<'_, T, P> {
     fn run(&self, device: Device, is_training: bool) -> Passes<T, P> {
-        let &Inputs { ranks, cols, x, d_y, gamma, beta } = self;
+        let &Inputs { groups, cols, x, d_y, gamma, beta } = self;
         let f64s = |dims: &[usize]| Tensor::full(dims, f64::NAN, DType::F64, device).unwrap();
         let column = |value| Tensor::full(&[cols], value, P::DTYPE, device).unwrap();
-        let rows_of = |values: &[T], rank: usize| {
-            let start = ranks[..rank].iter().sum::<usize>() * cols;
-            tensor(&values[start..start + ranks[rank] * cols], &[ranks[rank], cols], device)
+        let rows_of = |values: &[T], group: usize| {
+            let start = groups[..group].iter().sum::<usize>() * cols;
+            tensor(&values[start..start + groups[group] * cols], &[groups[group], cols], device)
         };
-        let n_ranks = ranks.len();
-        let mut all = f64s(&[n_ranks, 2 * cols + 1]);
-        for rank in 0..n_ranks {
-            let own = all.view_mut().rows(rank, rank + 1).unwrap().reshape(&[2 * cols + 1]).unwrap();
-            batch_norm_moments(rows_of(x, rank).view(), own).unwrap();
+        let n_groups = groups.len();
+        let mut all = f64s(&[n_groups, 2 * cols + 1]);
+        for group in 0..n_groups {
+            let own = all.view_mut().rows(group, group + 1).unwrap().reshape(&[2 * cols + 1]).unwrap();
+            batch_norm_moments(rows_of(x, group).view(), own).unwrap();
         }
         let (mut mean, mut rstd, mut count) = (column(f64::NAN), column(f64::NAN), f64s(&[1]));
         let [mut running_mean, mut running_var] = RUNNING.map(column);
@@ -67,21 +67,21 @@ impl<T: Element, P: Element> Inputs<'_, T, P> {
         }
         let saved = BatchNormSaved { mean: mean.view(), rstd: rstd.view(), count: count.view() };
         let (gamma, beta) = (tensor(gamma, &[cols], device), tensor(beta, &[cols], device));
-        let mut sums = f64s(&[n_ranks, 2 * cols]);
+        let mut sums = f64s(&[n_groups, 2 * cols]);
         let mut y = Vec::new();
-        for (rank, &n_rows) in ranks.iter().enumerate() {
-            let (x, d) = (rows_of(x, rank), rows_of(d_y, rank));
+        for (group, &n_rows) in groups.iter().enumerate() {
+            let (x, d) = (rows_of(x, group), rows_of(d_y, group));
             let mut out = Tensor::full(&[n_rows, cols], f64::NAN, T::DTYPE, device).unwrap();
             batch_norm_forward(x.view(), gamma.view(), beta.view(), saved, out.view_mut()).unwrap();
             y.extend(out.to_vec::<T>().unwrap());
-            let own = sums.view_mut().rows(rank, rank + 1).unwrap().reshape(&[2 * cols]).unwrap();
+            let own = sums.view_mut().rows(group, group + 1).unwrap().reshape(&[2 * cols]).unwrap();
             batch_norm_backward_sums(x.view(), d.view(), saved, own).unwrap();
         }
         let (mut d_x, mut d_gamma, mut d_beta) = (Vec::new(), vec![0.0; cols], vec![0.0; cols]);
-        for rank in 0..n_ranks {
-            let (x, mut d) = (rows_of(x, rank), rows_of(d_y, rank));
+        for group in 0..n_groups {
+            let (x, mut d) = (rows_of(x, group), rows_of(d_y, group));
             let mut own = tensor(
-                &sums.to_vec::<f64>().unwrap()[rank * 2 * cols..(rank + 1) * 2 * cols],
+                &sums.to_vec::<f64>().unwrap()[group * 2 * cols..(group + 1) * 2 * cols],
                 &[2 * cols],
                 device,
             );
@@ -92,7 +92,7 @@ impl<T: Element, P: Element> Inputs<'_, T, P> {
                 d_gamma: own_gamma.view_mut(),
                 d_beta: own_beta.view_mut(),
             };
-            let sums = BatchNormSums { own: own.view_mut(), all: (n_ranks > 1).then(|| sums.view()) };
+            let sums = BatchNormSums { own: own.view_mut(), all: (n_groups > 1).then(|| sums.view()) };
             batch_norm_backward(x.view(), gamma.view(), saved, sums, grads, true).unwrap();
             d_x.extend(d.to_vec::<T>().unwrap());
             for (sum, own) in [(&mut d_gamma, own_gamma), (&mut d_beta, own_beta)] {
@@ -128,7 +128,7 @@ fn made(rows: usize, cols: usize) -> Made {
 fn values_by_hand() {
     for device in devices() {
         let inputs = Inputs {
-            ranks: &[2, 0, 1],
+            groups: &[2, 0, 1],
             cols: 2,
             x: &[1.0f64, 10.0, 3.0, 10.0, 8.0, 13.0],
             d_y: &[0.0; 6],
@@ -161,13 +161,13 @@ fn values_by_hand() {
 
 #[test]
 fn gradients_match_central_differences() {
-    for (ranks, cols) in [(&[4][..], 5), (&[7], 33), (&[3, 0, 1, 2], 3), (&[40], 4)] {
-        let rows = ranks.iter().sum::<usize>();
+    for (groups, cols) in [(&[4][..], 5), (&[7], 33), (&[3, 0, 1, 2], 3), (&[40], 4)] {
+        let rows = groups.iter().sum::<usize>();
         let Made { x, d_y, gamma, beta } = made(rows, cols);
         let [x, d_y, gamma, beta] = [x, d_y, gamma, beta].map(|values| rounded::<f32, f64>(&values));
         for is_training in [true, false] {
             let run = |device, x: &[f64], gamma: &[f64], beta: &[f64]| {
-                Inputs { ranks, cols, x, d_y: &d_y, gamma, beta }.run(device, is_training)
+                Inputs { groups, cols, x, d_y: &d_y, gamma, beta }.run(device, is_training)
             };
             for device in devices() {
                 let got = run(device, &x, &gamma, &beta);
@@ -192,12 +192,12 @@ fn any_division_of_the_rows_gives_the_statistics_of_all_of_them() {
         .collect();
     let [d_y, gamma, beta] = [d_y, gamma, beta].map(|values| rounded::<f32, f64>(&values));
     for device in devices() {
-        let on = |ranks: &[usize]| {
-            Inputs { ranks, cols, x: &x, d_y: &d_y, gamma: &gamma, beta: &beta }.run(device, true)
+        let on = |groups: &[usize]| {
+            Inputs { groups, cols, x: &x, d_y: &d_y, gamma: &gamma, beta: &beta }.run(device, true)
         };
         let want = on(&[rows]);
-        for ranks in [&[25, 25][..], &[49, 1], &[0, 50], &[17, 17, 16], &[1, 0, 48, 1]] {
-            let got = on(ranks);
+        for groups in [&[25, 25][..], &[49, 1], &[0, 50], &[17, 17, 16], &[1, 0, 48, 1]] {
+            let got = on(groups);
             for (got, want) in got.stats.iter().zip(&want.stats) {
                 assert_close(got, want, 1e-12, 1e-10);
             }
@@ -208,13 +208,13 @@ fn any_division_of_the_rows_gives_the_statistics_of_all_of_them() {
     }
 }
 
-fn check_short<S: Element>(device: Device, ranks: &[usize], cols: usize, made: &Made) {
+fn check_short<S: Element>(device: Device, groups: &[usize], cols: usize, made: &Made) {
     let (x, d_y): (Vec<S>, Vec<S>) = (rounded(&made.x), rounded(&made.d_y));
     let (gamma, beta) = (&made.gamma, &made.beta);
-    let got = Inputs { ranks, cols, x: &x, d_y: &d_y, gamma, beta }.run(device, true);
+    let got = Inputs { groups, cols, x: &x, d_y: &d_y, gamma, beta }.run(device, true);
     let [x, d_y] = [x, d_y].map(|values| rounded::<S, f64>(&values));
     let [gamma, beta] = [gamma, beta].map(|values| rounded::<f32, f64>(values));
-    let want = Inputs { ranks, cols, x: &x, d_y: &d_y, gamma: &gamma, beta: &beta }.run(Device::Cpu, true);
+    let want = Inputs { groups, cols, x: &x, d_y: &d_y, gamma: &gamma, beta: &beta }.run(Device::Cpu, true);
     // One rounding of the f32 result; parameters and statistics are not rounded.
     assert_close(&rounded::<S, f64>(&got.y), &want.y, 4e-6, rounding_of::<S>());
     assert_close(&rounded::<S, f64>(&got.d), &want.d, 4e-6, rounding_of::<S>());
@@ -226,17 +226,17 @@ fn check_short<S: Element>(device: Device, ranks: &[usize], cols: usize, made: &
 #[test]
 fn every_form_and_dtype_agrees_with_f64() {
     // Rows of whole accesses and others, one chunk of rows and several, more columns than one launch of blocks.
-    for (ranks, cols) in
+    for (groups, cols) in
         [(&[70][..], 64), (&[37], 100), (&[300], 129), (&[9, 5], 1024), (&[40, 0], 1028), (&[600], 12)]
     {
-        let rows = ranks.iter().sum::<usize>();
+        let rows = groups.iter().sum::<usize>();
         let made = made(rows, cols);
         let Made { x, d_y, gamma, beta } = &made;
         let [x64, d64, gamma64, beta64] = [x, d_y, gamma, beta].map(|values| rounded::<f32, f64>(values));
-        let in_f64 = Inputs { ranks, cols, x: &x64, d_y: &d64, gamma: &gamma64, beta: &beta64 };
+        let in_f64 = Inputs { groups, cols, x: &x64, d_y: &d64, gamma: &gamma64, beta: &beta64 };
         let want = in_f64.run(Device::Cpu, true);
         for device in devices() {
-            let inputs = Inputs { ranks, cols, x, d_y, gamma, beta };
+            let inputs = Inputs { groups, cols, x, d_y, gamma, beta };
             let got = inputs.run(device, true);
             // A few roundings of numbers up to 4; statistics are summed in f64.
             assert_close(&rounded::<f32, f64>(&got.y), &want.y, 4e-6, 2e-6);
@@ -251,8 +251,8 @@ fn every_form_and_dtype_agrees_with_f64() {
             for (got, want) in [(&got.y, &want.y), (&got.d, &want.d), (&got.d_gamma, &want.d_gamma)] {
                 assert_close(got, want, 1e-11, 1e-11);
             }
-            check_short::<bf16>(device, ranks, cols, &made);
-            check_short::<f16>(device, ranks, cols, &made);
+            check_short::<bf16>(device, groups, cols, &made);
+            check_short::<f16>(device, groups, cols, &made);
         }
     }
 }
@@ -262,7 +262,7 @@ fn running_statistics_never_become_nan() {
     for device in devices() {
         let run = |x: &[f32], rows| {
             let inputs =
-                Inputs { ranks: &[rows, 0], cols: 2, x, d_y: x, gamma: &[1.0f32; 2], beta: &[0.0; 2] };
+                Inputs { groups: &[rows, 0], cols: 2, x, d_y: x, gamma: &[1.0f32; 2], beta: &[0.0; 2] };
             inputs.run(device, true)
         };
         // A column that overflows or holds NaN keeps its averages; the other one moves on.

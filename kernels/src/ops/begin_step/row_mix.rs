@@ -1,4 +1,4 @@
-//! A 128-bit mix of a row's number, whose sum over rows tells which rows were used.
+//! A 128-bit mix of a row's number, whose sum over rows identifies the rows that were used.
 
 /// Elements (i64, bits of u64) of the sums of mixes that [`super::begin_step`] adds to: the number of rows, then, modulo 2^64, the
 /// sum of each 32-bit word of the rows' mixes, the lowest first.

@@ -41,7 +41,7 @@ pub(crate) fn broadcast_shape(a: Shape, b: Shape) -> Option<Shape> {
 pub(super) fn cycle(x: Shape, out: Shape) -> Option<Cycle> {
     let (from, to) = (padded(x), padded(out));
     let (mut div, mut len) = (1, 1);
-    // Whether the operand varied along a dimension behind, and was repeated before that.
+    // Whether the operand varied along a later dimension, and was repeated before that.
     let (mut varied, mut repeated) = (false, false);
     for i in (0..MAX_DIMS).rev() {
         match (from[i], to[i]) {

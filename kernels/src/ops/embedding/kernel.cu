@@ -10,7 +10,7 @@
 // moved   forward 2 values per element; sort 32 bytes per code for each 4 bits of it; backward 1 value per element of d_out and
 //         2 per element of each table row used
 // order   forward elementwise. Backward: a table's codes are sorted with their rows (radix sort, least digit first, stable),
-//         and a warp, or for more than 64 rows a block, sums a code's rows. The rows of a thread depend on the number of rows of
+//         and a warp, or for more than 64 rows per block, sums a code's rows. The rows of a thread depend on the number of rows of
 //         that code and on dim: bit-identical between runs and devices. No atomics.
 // twin    cpu.rs next to this file
 

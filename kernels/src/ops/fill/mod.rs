@@ -23,7 +23,7 @@ pub enum Pattern {
         start: f64,
         /// Element `n - 1`, if `n > 1`.
         end: f64,
-        /// Their number.
+        /// Number of elements.
         n: usize,
     },
     /// The identity matrix of this size.

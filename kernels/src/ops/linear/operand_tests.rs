@@ -7,7 +7,7 @@ use crate::ops::testing::{assert_close, devices, random, rounded};
 use crate::ops::{Activation, SavedForBackward};
 use crate::{Element, Tensor};
 
-/// A tensor whose first element is `offset` elements behind the start of its memory.
+/// A tensor whose first element is `offset` elements after the start of its memory.
 struct Moved {
     memory: Tensor,
     offset: usize,
@@ -44,8 +44,8 @@ impl Moved {
     }
 }
 
-/// Runs a layer of `[rows, inputs, outputs]`, then the gradients of a layer behind it with as many outputs as this one has
-/// inputs. All operands start `offset` elements behind the start of their memory. Returns the output and the gradients of the
+/// Runs a layer of `[rows, inputs, outputs]`, then the gradients of a layer after it with as many outputs as this one has
+/// inputs. All operands start `offset` elements after the start of their memory. Returns the output and the gradients of the
 /// second layer's weights, bias and input.
 fn two_layers<T: Element>(
     device: Device,
@@ -117,7 +117,7 @@ fn operands_may_start_anywhere_in_their_memory() {
     }
 }
 
-/// With one input, the layer behind has one output, as in a regression with one target.
+/// With one input, the layer after it has one output, as in a regression with one target.
 #[test]
 fn layers_of_one_row_input_or_output_are_sums_of_their_parts() {
     for dims in [[1, 16, 8], [16, 1, 8], [16, 8, 1], [1, 1, 8], [1, 8, 1], [1, 1, 1]] {

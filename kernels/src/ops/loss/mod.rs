@@ -119,7 +119,7 @@ pub(super) mod testing {
     use crate::{DType, Device, Element, Tensor};
 
     /// Calls `op` with a tail on `device` that holds `before`, and returns the sums in it afterwards. Without sums before, the loss
-    /// also copies a number behind them.
+    /// also copies a number after them.
     pub(in crate::ops) fn sums_after(
         device: Device,
         before: Option<LossSums>,

@@ -29,13 +29,13 @@ pub struct NumericEmbedding<'a> {
 /// Gradients of [`NumericEmbedding`], of the same shapes; each is added to where its flag says so.
 #[derive(Debug)]
 pub struct NumericEmbeddingGrads<'a> {
-    /// Of the frequencies.
+    /// Gradient of the frequencies, and whether it is added.
     pub frequencies: (TensorMut<'a>, bool),
-    /// Of the phases.
+    /// Gradient of the phases, and whether it is added.
     pub phases: (TensorMut<'a>, bool),
-    /// Of the weight.
+    /// Gradient of the weight, and whether it is added.
     pub weight: (TensorMut<'a>, bool),
-    /// Of the bias.
+    /// Gradient of the bias, and whether it is added.
     pub bias: (TensorMut<'a>, bool),
 }
 

@@ -25,12 +25,12 @@ const MAX_DIMS: usize = 5;
 /// number of elements than `x`.
 ///
 /// # Panics
-/// If there are more than 5 dimensions, or `axes` is no permutation of them.
+/// If there are more than 5 dimensions, or `axes` is not a permutation of them.
 ///
 /// Source: `torch.permute`.
 pub fn permute(x: TensorRef<'_>, dims: &[usize], axes: &[usize], out: TensorMut<'_>) -> Result<()> {
     assert!(dims.len() <= MAX_DIMS && axes.len() == dims.len(), "{axes:?} of {dims:?}");
-    assert!((0..dims.len()).all(|axis| axes.contains(&axis)), "{axes:?} is no permutation");
+    assert!((0..dims.len()).all(|axis| axes.contains(&axis)), "{axes:?} is not a permutation");
     check::same_kind(OP, &[x.operand("x"), out.operand("out")])?;
     let numel: usize = dims.iter().product();
     for operand in [x.operand("x"), out.operand("out")] {

@@ -114,7 +114,7 @@ fn nan_wins_and_nothing_has_a_sum_but_no_largest() {
     }
 }
 
-/// Numbers for many chunks, whose largest stands in several of them.
+/// Numbers for many chunks, whose largest is in several of them.
 #[test]
 fn the_first_of_the_largest_of_a_long_row_is_found() {
     const N: usize = 300_001;

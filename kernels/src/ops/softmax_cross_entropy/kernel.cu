@@ -5,7 +5,7 @@
 //         if FOCAL is 1, the loss times (1 - p[y])^gamma, and its gradient
 //         an ignored row or one of weight 0 adds nothing, and d = 0; a label outside 0..C: loss NaN, and d = 0
 // shapes  logits: T[rows, C]; labels: i64[rows]; weights: M[C] or null; row_weights: f32[rows], used if ROW_WEIGHTS is 1;
-//         d: D[rows, C] or null; tail: f32[16]; extra: f64[1] or null, copied behind the sums
+//         d: D[rows, C] or null; tail: f32[16]; extra: f64[1] or null, copied after the sums
 // launch  few   C <= 32:    8 lanes per row, block 256, a row in registers
 //         some  C <= 1024:  a warp per row, block 256, a row in registers; not in f64
 //         many              a block of 512 per row, in registers if C <= 16384, in f64 8192

@@ -1,4 +1,4 @@
-//! One pass over the flat buffers, divided over the rank's threads.
+//! One pass over the flat buffers, divided over the threads.
 
 use half::bf16;
 

@@ -15,8 +15,8 @@ const SUMS_BYTES: usize = STEP_SUMS_LEN * size_of::<f32>();
 
 /// Host memory that receives a step's [`UpdateInputs::sums`] and a sum of squares.
 ///
-/// The first kernel of an update that is given it writes them, before it decides whether the update is withheld. Where a rank has nothing to
-/// update, [`StepReport::complete`] copies them.
+/// The first kernel of an update that is given it writes them, before it decides whether the update is withheld. Without anything
+/// to update, [`StepReport::complete`] copies them.
 #[derive(Debug)]
 pub struct StepReport<'a> {
     to: &'a Mapped,

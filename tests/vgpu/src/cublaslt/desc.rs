@@ -43,7 +43,7 @@ pub(crate) mod layout {
 pub(crate) mod preference {
     //! Attributes of `cublasLtMatmulPreferenceAttributes_t`.
     pub(crate) const MAX_WORKSPACE_BYTES: u32 = 1;
-    /// Which ways to add up the parts of a split sum are allowed (`cublasLtReductionScheme_t`).
+    /// Allowed ways to add up the parts of a split sum (`cublasLtReductionScheme_t`).
     pub(crate) const REDUCTION_SCHEMES: u32 = 3;
     /// The first of four, in the order A, B, C, D.
     pub(crate) const MIN_ALIGNMENT_A: u32 = 5;
@@ -100,7 +100,7 @@ const PREFERENCE: [Attribute; 9] = [
     (12, 8, u64::MAX), // implementations
 ];
 
-/// Which of the three descriptors.
+/// One of the three descriptors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Operation,

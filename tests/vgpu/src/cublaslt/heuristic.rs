@@ -1,6 +1,6 @@
 //! The search for an algorithm. There is one algorithm with and one without a workspace; which is offered depends on
 //! the preference, so that a caller meets both. The one with a workspace splits its sum, where that is long, and adds the parts in
-//! place if it may. A search can be told to refuse, see [`refused`].
+//! place if it may. A search can be made to refuse, see [`refused`].
 use super::desc::{self, Kind};
 use super::problem::{Descriptors, Problem, misuse};
 use super::record;
@@ -122,7 +122,9 @@ impl Choice {
         let each = addresses.into_iter().zip(self.alignments).zip(ALIGNED);
         each.into_iter().find(|((address, alignment), _)| !address.is_multiple_of(*alignment)).map(
             |((address, alignment), name)| {
-                format!("{name} at {address:#x} is not aligned to the {alignment} bytes of which the search was told")
+                format!(
+                    "{name} at {address:#x} is not aligned to the {alignment} bytes that the search was given"
+                )
             },
         )
     }

@@ -229,7 +229,7 @@ impl Matmul {
                     x += self.beta * unsafe { p.c.dtype.get(c, col * p.c.ld + row) };
                 }
                 if p.epilogue.adds_bias() {
-                    // SAFETY: run() found the bias, one element a row, to be memory of this device.
+                    // SAFETY: run() found the bias, one element per row, to be memory of this device.
                     x += unsafe { p.d.dtype.get(bias, row) };
                 }
                 let y = match &mut aux {
@@ -356,7 +356,7 @@ impl Aux {
             return Aux::Inputs { base, ld, dtype: problem.aux_type };
         }
         if problem.epilogue.writes_aux() {
-            // The bits behind the last row are nobody's: they get no value on which one could rely.
+            // The bits after the last row are nobody's: they get no value on which one could rely.
             // SAFETY: Matmul::run() found `aux_bytes` bytes at the auxiliary pointer to be memory of this device.
             unsafe { std::ptr::write_bytes(base, POISON, problem.aux_bytes() as usize) };
         }

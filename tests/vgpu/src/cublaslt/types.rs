@@ -144,7 +144,7 @@ const EPILOGUES: [(u32, &str); 16] = [
     (SUM_B, "BGRADB"),
 ];
 
-/// Which of the two gradients of a bias that come from the inputs, not from the result.
+/// One of the two gradients of a bias that come from the inputs, not from the result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BiasGradient {
     /// BGRADA: sums of the rows of op(A) over k; as long as D has rows.
@@ -180,7 +180,7 @@ impl Epilogue {
         self.0 == 1
     }
 
-    /// A bias vector, one element a row of D, is added.
+    /// A bias vector, one element per row of D, is added.
     pub(crate) fn adds_bias(self) -> bool {
         self.has(BIAS)
     }

@@ -68,7 +68,7 @@ VGPU_HOT void host_access(uintptr_t a, unsigned n, bool write) {
   for (unsigned i = 0; i < L->n_ranges; i++) {
     VgpuRange &r = L->ranges[i];
     if (r.base >> 44 == 3 || a < r.base || a + n <= r.end || a >= ((r.end + 4095) & ~4095ull)) continue;
-    die("illegal %s of %u bytes, %ld bytes behind the end of pinned host memory", write ? "write" : "read", n,
+    die("illegal %s of %u bytes, %ld bytes past the end of pinned host memory", write ? "write" : "read", n,
         (long)(a - r.end));
   }
 }

@@ -220,7 +220,7 @@ fn between_devices(
     Ok(())
 }
 
-/// The unified form: the pointers tell which way.
+/// The unified form: the pointers decide the direction.
 fn anywhere(call: &'static str, to: u64, from: u64, n: usize, stream: &Arc<Stream>) -> Result<(), i32> {
     match (is_device(to), is_device(from)) {
         (true, true) => on_device(call, to, from, n, stream),

@@ -30,11 +30,11 @@ static EVENTS: Registry<Event> = Registry::new("an event");
 
 const DISABLE_TIMING: c_uint = 2;
 
-/// `stream` goes on only after the event.
+/// `stream` continues only after the event.
 pub(crate) fn wait(stream: &Arc<Stream>, event: usize) -> Result<(), i32> {
     let state = lock(&EVENTS.get(event)?.state).clone();
     match state {
-        // Waiting for an event that was never recorded is no wait at all.
+        // Waiting for an event that was never recorded does not wait.
         State::Fresh => Ok(()),
         State::Recorded(flag) => {
             capture::wait_for_uncaptured(stream)?;

@@ -173,7 +173,7 @@ impl Args {
                         return Err(wrong(
                             kernel.name,
                             &format!(
-                                "argument {i} is a pointer, but {p:#x} is no device address, nor pinned host memory"
+                                "argument {i} is a pointer, but {p:#x} is not a device address or pinned host memory"
                             ),
                         ));
                     };

@@ -1,6 +1,6 @@
 //! Stream-ordered allocation and memory pools.
 //!
-//! Memory from a pool may be used only by work that is ordered behind the allocation and before the free. Both are
+//! Memory from a pool may be used only by work that is ordered after the allocation and before the free. Both are
 //! therefore work on the stream: a write of the whole allocation, as far as [`crate::order`] is concerned.
 
 use super::context::current;
@@ -162,7 +162,7 @@ api! {
         }
     }
 
-    /// Which other devices reach the pool's memory; cuCtxEnablePeerAccess doesn't matter to pools.
+    /// Sets the other devices that reach the pool's memory; cuCtxEnablePeerAccess doesn't matter to pools.
     fn cuMemPoolSetAccess(pool: usize, list: *const Access, n: usize) {
         let owner = with(pool, |p| p.device)?;
         for access in slice(list, n)? {

@@ -96,7 +96,7 @@ pub(crate) static MEMORY: LazyLock<Mutex<Memory>> = LazyLock::new(|| {
         next: (0..n as u64).map(|d| TAG + d * SPAN).collect(),
         usage: vec![Usage::default(); n],
         peers: vec![vec![false; n]; n],
-        // The default pool of a device has the device's number; those that are made later go on from there.
+        // The default pool of a device has the device's number; those made later are numbered from there.
         pools: (0..n).map(|d| (d as u64, Pool::new(d, 0))).collect(),
         ..Memory::default()
     };
@@ -160,7 +160,7 @@ impl Memory {
     /// Ends an allocation.
     ///
     /// # Errors
-    /// Describes the fault: `p` is no allocation (any more), or something wrote behind its end.
+    /// Describes the fault: `p` is not an allocation (any more), or something wrote past its end.
     pub(crate) fn free(&mut self, p: u64) -> Result<(), String> {
         let Some(mut a) = self.live.remove(&p) else {
             return Err(format!("free of {}", self.describe(p)));
@@ -174,7 +174,7 @@ impl Memory {
         let id = a.id;
         order::forget(id);
         self.dead.insert(p, a);
-        overrun.map_or(Ok(()), |n| Err(format!("allocation #{id} was written {n} bytes behind its end")))
+        overrun.map_or(Ok(()), |n| Err(format!("allocation #{id} was written {n} bytes past its end")))
     }
 
     /// `cuMemFreeAsync` was called for `p`: from here on the host may neither free nor use it again.
@@ -196,12 +196,12 @@ impl Memory {
         }
     }
 
-    /// An allocation of which `p` is part was written behind its end: looked at after each kernel that got `p`.
+    /// An allocation of which `p` is part was written past its end: looked at after each kernel that got `p`.
     pub(crate) fn check_canary(&self, p: u64) -> Result<(), String> {
         match self.find(p).or_else(|| self.live.range(..=p).next_back().map(|(&b, a)| (b, a))) {
             Some((base, a)) => match overrun(base, a) {
                 Some(n) => Err(format!(
-                    "allocation #{} of {} bytes was written {n} bytes behind its end",
+                    "allocation #{} of {} bytes was written {n} bytes past its end",
                     a.id, a.size
                 )),
                 None => Ok(()),
@@ -292,7 +292,7 @@ impl Memory {
             let (id, size, device) = (a.id, a.size, a.device);
             (p < a.block + a.pages + PAGE).then(|| match p.checked_sub(base + a.size) {
                 Some(past) => format!(
-                    "{p:#x}: {past} bytes behind the end of {what} #{id} of {size} bytes on device {device}"
+                    "{p:#x}: {past} bytes past the end of {what} #{id} of {size} bytes on device {device}"
                 ),
                 None => {
                     format!("{p:#x}: offset {} of {what} #{id} of {size} bytes on device {device}", p - base)
@@ -301,7 +301,7 @@ impl Memory {
         };
         near(&self.live, "allocation")
             .or_else(|| near(&self.dead, "FREED allocation"))
-            .unwrap_or_else(|| format!("{p:#x}, which is no allocation"))
+            .unwrap_or_else(|| format!("{p:#x}, which is not an allocation"))
     }
 
     /// Lets kernels of `from` use plain memory of `to`.
@@ -358,7 +358,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Addresses for `pages` bytes and an inaccessible page behind them.
+    /// Addresses for `pages` bytes and an inaccessible page after them.
     fn take_addresses(&mut self, device: usize, pages: u64) -> Result<u64, i32> {
         let block = self.next[device];
         if block + pages + PAGE > TAG + (device as u64 + 1) * SPAN {
@@ -381,7 +381,7 @@ impl Memory {
     }
 }
 
-/// Number of bytes written behind the end of an allocation: the canary fills it up to a multiple of 256 bytes.
+/// Number of bytes written past the end of an allocation: the canary fills it up to a multiple of 256 bytes.
 fn overrun(base: u64, a: &Alloc) -> Option<u64> {
     if a.import.is_some() {
         return None;

@@ -179,7 +179,7 @@ fn begin(mut ranks: Vec<(Hello, UnixStream)>, verdict: Result<(), (i32, String)>
         match socket.try_clone() {
             Ok(socket) => threads.push((socket, receiver)),
             Err(error) => {
-                // Dropping the sockets tells every rank that there is no hub.
+                // Dropping the sockets informs every rank that there is no hub.
                 crate::report(&format!("nccl: the hub can't serve its ranks: {error}"));
                 return;
             }
@@ -204,7 +204,7 @@ fn begin(mut ranks: Vec<(Hello, UnixStream)>, verdict: Result<(), (i32, String)>
 fn write_all(mut socket: UnixStream, messages: &Receiver<Out>) {
     while let Ok(out) = messages.recv() {
         if wire::write(&mut socket, out.kind, out.id, &out.words, &out.data[out.range]).is_err() {
-            // The reader of this rank sees the end of the connection and tells the others.
+            // The reader of this rank sees the end of the connection and informs the others.
             return;
         }
     }

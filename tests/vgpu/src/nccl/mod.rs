@@ -45,7 +45,7 @@ const ABORT_WAITS_FOR_GRAPHS: c_int = 22_199;
 static COMMS: Registry<Comm> = Registry::new("a communicator");
 static LAST_ERROR: Mutex<String> = Mutex::new(String::new());
 
-/// Keeps what ncclGetLastError tells.
+/// Keeps the text of ncclGetLastError.
 fn remember(what: &str) {
     what.clone_into(&mut lock(&LAST_ERROR));
 }

@@ -110,7 +110,7 @@ fn check(buffer: u64, bytes: u64) -> Result<(), String> {
     let memory = lock(&MEMORY);
     let known = memory.describe(buffer);
     let Some((base, allocation)) = memory.find(buffer) else {
-        return Err(format!("{known} is no device memory"));
+        return Err(format!("{known} is not device memory"));
     };
     if bytes == 0 || buffer + bytes > base + allocation.size {
         return Err(format!("it does not lie in {known}"));

@@ -206,7 +206,7 @@ impl Kernel {
     /// Runs all blocks. With `VGPU_CHECK` fills in what was touched of `ranges`.
     ///
     /// # Errors
-    /// Which thread of which block did what.
+    /// The thread, its block, and its fault.
     pub(crate) fn run(&self, shape: Shape, args: &[*const u8], ranges: &mut [Range]) -> Result<(), String> {
         let mut launch = Launch {
             grid: shape.grid,

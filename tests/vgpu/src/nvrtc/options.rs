@@ -52,7 +52,7 @@ impl Options {
         let mut standard = "-std=gnu++17";
         let mut options = options.iter().map(|option| option.trim());
         while let Some(option) = options.next() {
-            // A value follows behind "=", or, for the short names, as the next option.
+            // A value follows "=", or, for the short names, as the next option.
             let (name, mut value) = match option.split_once('=') {
                 Some((name, value)) => (name, value),
                 None => (option, ""),

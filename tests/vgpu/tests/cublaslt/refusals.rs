@@ -17,7 +17,7 @@ fn unsupported_problems_are_refused_without_a_finding() {
             assert_eq!(multiply(&case).err(), Some(Status::CUBLAS_STATUS_NOT_SUPPORTED));
         };
         let f32s = Case::new(DEFAULT);
-        // Types that stand in no row of the table.
+        // Types in no row of the table.
         refused(Case { inputs: Dtype::CUDA_R_64F, ..f32s.clone() });
         refused(Case { output: Dtype::CUDA_R_16BF, ..f32s.clone() });
         refused(Case { compute: Compute::CUBLAS_COMPUTE_64F, ..f32s.clone() });
@@ -86,7 +86,7 @@ const MISTAKES: [(&str, Status, &str); 10] = [
     (
         "unaligned A",
         Status::CUBLAS_STATUS_EXECUTION_FAILED,
-        "is not aligned to the 256 bytes of which the search was told",
+        "is not aligned to the 256 bytes that the search was given",
     ),
     ("moved bias", Status::CUBLAS_STATUS_EXECUTION_FAILED, "the bias vector at "),
     ("small workspace", Status::CUBLAS_STATUS_INVALID_VALUE, "bytes of workspace, which has 16 bytes"),

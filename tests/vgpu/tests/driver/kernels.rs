@@ -78,7 +78,7 @@ fn a_write_far_out_of_bounds_is_found() {
 
 #[test]
 fn a_write_one_element_out_of_bounds_is_found() {
-    run!(["-n", "1"], || fill(1000, 1001)).told("was written 1 bytes behind its end");
+    run!(["-n", "1"], || fill(1000, 1001)).told("was written 1 bytes past its end");
 }
 
 #[test]

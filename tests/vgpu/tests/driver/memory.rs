@@ -246,7 +246,7 @@ fn a_kernel_is_refused_memory_that_is_not_mapped() {
         let pageable = [0f32; 8];
         fill(&gpu, pageable.as_ptr() as u64, 1.0, 8).unwrap_err();
     };
-    run!(["-n", "1"], client).found("is no device address, nor pinned host memory");
+    run!(["-n", "1"], client).found("is not a device address or pinned host memory");
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn a_kernel_that_leaves_mapped_memory_is_found() {
         assert!(gpu.stream.synchronize().is_err());
     };
     run!(["--check"], client)
-        .told("thread [64, 0, 0]: illegal write of 4 bytes, 0 bytes behind the end of pinned");
+        .told("thread [64, 0, 0]: illegal write of 4 bytes, 0 bytes past the end of pinned");
 }
 
 /// A graph may outlive the memory.

@@ -210,7 +210,7 @@ fn collectives_in_a_graph_are_numbered_at_each_launch() {
                 // In between a collective that is not in the graph.
                 assert_eq!(rank.sum(&y), OK);
             }
-            // x doubles twice a launch; y, which is the same on both after its first sum, doubles twice a turn.
+            // x doubles twice per launch; y, which is the same on both after its first sum, doubles twice per turn.
             assert_eq!(rank.stream.clone_dtoh(&x).unwrap(), [2.0 * 64.0; 8]);
             assert_eq!(rank.stream.clone_dtoh(&y).unwrap(), [32.0; 8]);
             if graph_stays {

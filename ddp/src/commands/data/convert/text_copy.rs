@@ -36,8 +36,8 @@ impl<'a> TextCopy<'a> {
         Ok(Some(TextCopy { spec, files, readers }))
     }
 
-    /// Copies all rows to the files of `target` and returns the numbers of rows and files. With `needs_kinds` the file tells numbers
-    /// from texts, so that all cells are read before.
+    /// Copies all rows to the files of `target` and returns the numbers of rows and files. With `needs_kinds` the file
+    /// distinguishes numbers from texts, so that all cells are read before.
     pub(super) fn run(
         self,
         target: &Target,

@@ -15,7 +15,7 @@ const MIN_RATINGS: usize = 5;
 const MAX_RATING: f64 = 100.0;
 /// Most values of a column for which each becomes a feature; above, all columns of categories have embeddings.
 const MAX_ONE_HOT: usize = 100;
-/// Time after which weekdays repeat, so that the parts of a date tell more than its place on a line.
+/// Time after which weekdays repeat, so that the parts of a date hold more information than its place on a line.
 const MIN_SPAN_OF_PARTS_S: f64 = 14.0 * 86_400.0;
 
 /// Task that fits the targets' values, as `data.task = "auto"` decides.
@@ -204,7 +204,7 @@ fn categories(columns: &[ColumnProfile], dropped: &[String], marked: &HashSet<St
     lines
 }
 
-/// Whether some feature holds dates whose parts can tell more than the seconds since 1970, and each date has parts.
+/// Whether some feature holds dates whose parts can hold more information than the seconds since 1970, and each date has parts.
 fn have_parts(collected: &Collector, columns: &[ColumnProfile], features: &[&ColumnProfile]) -> bool {
     let dates: Vec<_> = features.iter().filter(|column| column.kind == Kind::Date).collect();
     let is_long = |column: &ColumnProfile| {

@@ -9,11 +9,11 @@ const MAX_MARKS: usize = 3;
 /// Fewest rows with a mark, and fewest with other values.
 const MIN_ROWS: u64 = 5;
 const MIN_OTHERS: u64 = 20;
-/// Distance from the other values, in units of their range, of a value that is no usual mark.
+/// Distance from the other values, in units of their range, of a value that is not a usual mark.
 const FAR: f64 = 10.0;
 /// Distance of a usual mark.
 const NEAR: f64 = 0.5;
-/// Fewest rows of 1000 with a value that is no usual mark.
+/// Fewest rows of 1000 with a value that is not a usual mark.
 const MIN_PER_MILLE: u64 = 10;
 
 /// A number that seems to mark missing values, and its rows.

@@ -9,7 +9,7 @@ use super::warnings::{Warning, WarningKind};
 use super::words::{cut, joined};
 use crate::config::Task;
 
-/// Columns of numbers with such values: an index and the values. Labels of classes are no quantities.
+/// Columns of numbers with such values: an index and the values. Class labels are not quantities.
 fn found(
     origin: &Origin,
     collected: &Collector,

@@ -28,9 +28,10 @@ pub(super) fn train_a_step(files: &Files, profile: &Profile) -> std::result::Res
     let data = data::load(&config, &world).map_err(|stop| stop.to_string())?;
     let config = data.resolve(config, |task| load(Some(task))).map_err(text)?;
     let of_step = || -> std::result::Result<f64, TrainError> {
-        let cuts = BatchPartition::new(&config, &world, &data, None)?;
-        let mut trainer = setup::trainer(&world, GraphMode::default(), &config, &data, &cuts, Device::Cpu)?;
-        let (mut loader, _) = setup::loader(&config, &data, &cuts, &world, Device::Cpu, None)?;
+        let partition = BatchPartition::new(&config, &world, &data, None)?;
+        let mut trainer =
+            setup::trainer(&world, GraphMode::default(), &config, &data, &partition, Device::Cpu)?;
+        let (mut loader, _) = setup::loader(&config, &data, &partition, &world, Device::Cpu, None)?;
         let mut rows = loader.next_step()?.expect("the plan of a run has no end");
         let outcome = trainer.step_and_wait(&mut rows, false)?;
         Ok(outcome.sums.mean())

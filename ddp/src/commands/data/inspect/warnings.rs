@@ -230,7 +230,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether most values are numbers that are no classes.
+    /// Whether most values are numbers that are not classes.
     fn are_mostly_numbers(&self, target: usize) -> bool {
         let column = &self.collected.columns[target];
         let n = self.collected.n_rows as u64 - column.n_missing;
@@ -353,7 +353,7 @@ impl Judge<'_> {
         let column = &self.collected.columns[index];
         let words = column.words.by_count();
         if !self.origin.types.is_empty() {
-            // Texts of a format with types are no numbers.
+            // Texts of a format with types are not numbers.
             return Vec::new();
         }
         let of_targets = |text: &str| {
@@ -552,7 +552,7 @@ impl Judge<'_> {
         self.formatted(target).filter(|_| self.is_wide(target))
     }
 
-    /// Whether a column has more values than classes or categories that are told apart by their names.
+    /// Whether a column has more values than classes or categories that differ in their names.
     fn is_wide(&self, index: usize) -> bool {
         self.columns[index].n_distinct.is_none_or(|n| n > MAX_AUTO_CLASSES)
     }

@@ -135,7 +135,7 @@ fn decimal_mark(rows: &[Vec<&[u8]>], delimiter: u8) -> DecimalMark {
     marks.decimal(delimiter == b';')
 }
 
-/// Cells of the first rows; the last one is left out if it may go on. Quotes are removed, but quotes inside of them stay double.
+/// Cells of the first rows; the last one is left out if it may continue. Quotes are removed, but quotes inside of them stay double.
 fn first_rows(text: &[u8], delimiter: u8, is_whole: bool) -> Vec<Vec<&[u8]>> {
     let mut rows = Vec::new();
     let mut row = Vec::new();

@@ -7,6 +7,7 @@ use crate::data::CellProblem;
 /// A fault of a CSV file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // Fields say what they are.
 pub enum CsvError {
     /// A file without text, or with blank lines only.
     #[error(
@@ -14,20 +15,14 @@ pub enum CsvError {
          hint: the first row holds the column names, each further row one row of data",
         path.display()
     )]
-    Empty {
-        /// The file.
-        path: PathBuf,
-    },
+    Empty { path: PathBuf },
     /// Column names without rows.
     #[error(
         "data file `{}`: no rows after the header\n\
          hint: each row after the first is one row of data",
         path.display()
     )]
-    NoRows {
-        /// The file.
-        path: PathBuf,
-    },
+    NoRows { path: PathBuf },
     /// A comment in place of the column names.
     #[error(
         "data file `{}`: line 1: expected column names, got what looks like a comment: {text}\n\
@@ -35,7 +30,6 @@ pub enum CsvError {
         path.display(), path.display()
     )]
     Comment {
-        /// The file.
         path: PathBuf,
         /// The line.
         text: String,
@@ -47,12 +41,7 @@ pub enum CsvError {
          inspect`); true takes it for the names",
         path.display(), shown_cells(cells)
     )]
-    NoHeader {
-        /// The file.
-        path: PathBuf,
-        /// The cells.
-        cells: Vec<String>,
-    },
+    NoHeader { path: PathBuf, cells: Vec<String> },
     /// An empty cell in the header.
     #[error(
         "data file `{}`: line 1: column {position} has no name\n\
@@ -60,7 +49,6 @@ pub enum CsvError {
         path.display(), position - 1
     )]
     UnnamedColumn {
-        /// The file.
         path: PathBuf,
         /// From 1.
         position: usize,
@@ -72,9 +60,7 @@ pub enum CsvError {
         path.display()
     )]
     DuplicateColumn {
-        /// The file.
         path: PathBuf,
-        /// The name.
         column: String,
         /// Position of the first, from 1.
         first: usize,
@@ -84,7 +70,6 @@ pub enum CsvError {
     /// No column of the target's name.
     #[error("data file `{}`: line 1: no target column \"{target}\"\nhint: {hint}", path.display())]
     TargetMissing {
-        /// The file.
         path: PathBuf,
         /// The name in the config.
         target: String,
@@ -98,7 +83,6 @@ pub enum CsvError {
         path.display()
     )]
     NoFeatures {
-        /// The file.
         path: PathBuf,
         /// The target columns.
         targets: String,
@@ -110,7 +94,6 @@ pub enum CsvError {
         path.display(), ragged_hint(*expected, *got)
     )]
     Ragged {
-        /// The file.
         path: PathBuf,
         /// Line on which the row starts, from 1.
         line: u64,
@@ -122,13 +105,11 @@ pub enum CsvError {
     /// A cell that can't be used.
     #[error("data file `{}`: line {line}, column \"{column}\": {problem}", path.display())]
     Cell {
-        /// The file.
         path: PathBuf,
         /// Line on which the row starts, from 1.
         line: u64,
         /// Name of the column; in the header its position.
         column: String,
-        /// The fault.
         problem: CellProblem,
     },
     /// Texts in several features of a row.
@@ -139,7 +120,6 @@ pub enum CsvError {
         path.display(), shown_texts(texts), quoted_names(texts), path.display()
     )]
     Texts {
-        /// The file.
         path: PathBuf,
         /// Line on which the row starts, from 1.
         line: u64,
@@ -153,7 +133,6 @@ pub enum CsvError {
         path.display()
     )]
     QuoteUnclosed {
-        /// The file.
         path: PathBuf,
         /// Line on which the row starts, from 1.
         line: u64,

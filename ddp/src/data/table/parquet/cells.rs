@@ -189,7 +189,7 @@ pub(super) fn seconds_and_nanoseconds(array: &dyn Array, row: usize) -> (i64, u3
             };
             (value, *unit)
         }
-        other => unreachable!("{other} is no time"),
+        other => unreachable!("{other} is not a time"),
     };
     let per_second = match unit {
         TimeUnit::Second => 1,

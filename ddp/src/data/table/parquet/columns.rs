@@ -235,7 +235,7 @@ impl WholeLists {
         WholeLists { roots: vec![None; names.len()], names }
     }
 
-    /// Whether the list `name` is kept, and its elements are no features of the model.
+    /// Whether the list `name` is kept, and its elements are not features of the model.
     fn is_only_kept(&self, name: &String, spec: &SourceSpec<'_>) -> bool {
         let is_feature = |first: String| spec.features.is_none_or(|known| known.names.contains(&first));
         self.names.contains(name) && !is_feature(first_element(name))

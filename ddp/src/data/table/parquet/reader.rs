@@ -470,7 +470,7 @@ impl Cells<'_> {
                 Ok(())
             }
             LabelValues::Texts { codes, texts } => {
-                // The rule of text files: NA is no class.
+                // The rule of text files: NA is not a class.
                 let are_marks: Vec<bool> =
                     texts.iter().map(|text| self.notation.is_missing_label(text)).collect();
                 for (row, &code) in codes.iter().enumerate().filter(|(row, _)| !is_null(*row)) {

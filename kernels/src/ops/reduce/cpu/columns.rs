@@ -118,7 +118,7 @@ impl<C: ReduceCell> Columns<C> {
     }
 }
 
-/// Adds four rows to the results of columns, one after the other; the next ones begin `next` numbers behind these.
+/// Adds four rows to the results of columns, one after the other; the next ones begin `next` numbers after these.
 fn add_four<C: ReduceCell>(op: ReduceOp, values: &mut [C::Wide], rows: [&[C::Number]; 4], next: usize) {
     match op {
         ReduceOp::Sum | ReduceOp::Mean => four(

@@ -338,7 +338,7 @@ fn quarters<N>(numbers: &[N]) -> ([&[[N; LANES]]; 4], &[N]) {
     ([quarter(0), quarter(1), quarter(2), quarter(3)], &numbers[4 * n * LANES..])
 }
 
-/// Fetches what lies [`AHEAD`] behind each of these groups.
+/// Prefetches the memory [`AHEAD`] of each of these groups.
 #[inline(always)]
 fn fetch_ahead<N, const L: usize>(groups: [&[N; L]; 4]) {
     for group in groups {

@@ -2,7 +2,7 @@
 //!
 //! An optimiser is one file, with its formula for the CPU and for GPUs and its [`Rule`], and its lines in this one: a module, a row of the table, a source. One whose step
 //! depends on whole parameters has two passes, and between them their caller completes norms, directions or second moments over the
-//! ranks: it asks for [`WholeNeed`], never for the name of an optimiser.
+//! shards: it asks for [`WholeNeed`], never for the name of an optimiser.
 
 mod adafactor;
 mod adam;

@@ -71,7 +71,7 @@ pub fn optimizer_first_pass(
     }
 }
 
-/// One step on a flat range of parameters, in place; the formula of each optimiser stands in its file. Where there is a first pass
+/// One step on a flat range of parameters, in place; the formula of each optimiser is in its file. Where there is a first pass
 /// ([`OptimizerKind::has_first_pass`]), this is the second, which reads no gradients and changes no state.
 ///
 /// With `inputs`, learning rate and step number (on a GPU [`beta_powers`](crate::ops::StepScalars::beta_powers)) are read from their scalars, and the gradient's

@@ -317,7 +317,7 @@ fn wrong_copies_and_inputs_are_named() {
     assert!(error.contains("compute_weights [4] f32 on cpu") && error.contains("bf16"), "{error}");
 }
 
-/// A parameter in two ranges: their sums are added, as where two ranks hold it.
+/// A parameter in two ranges: their sums are added, as where two shards hold it.
 #[test]
 fn the_norms_of_ranges_add_up_to_those_of_the_whole() {
     const N: usize = 1003;
