@@ -17,8 +17,9 @@ use ddp_comm::CommError;
 use ddp_kernels::{Device, KernelError};
 
 use crate::checkpoint::CheckpointError;
+use crate::commands::error::CommandError;
 use crate::commands::launch::error::LaunchError;
-use crate::config::{ConfigError, UnknownMetric};
+use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::data_parallel::ExchangeError;
 pub use crate::error_hints::ModelCommand;
@@ -37,15 +38,11 @@ use crate::train::TrainError;
 /// Result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The most threads of a rank per core of its host.
-pub(crate) const MAX_THREADS_PER_CORE: usize = 4;
-
 /// An error of a command.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum Error {
-    // ------------------------------------------------------------------ the crates and modules below
     /// A device, tensor or operation failed.
     #[error("{}", kernel_message(.0))]
     Kernel(#[from] KernelError),
@@ -88,102 +85,18 @@ pub enum Error {
     /// Predictions could not be made or written.
     #[error(transparent)]
     Predict(Box<PredictError>),
-
-    // ------------------------------------------------------------------ model and training
     /// The model file cannot be used.
     #[error(transparent)]
     Model(Box<ModelError>),
-    /// Ranks that are threads, in a process that a launcher started as one of several.
-    #[error(
-        "--rank-threads {n_threads} makes ranks of threads, and the launcher has started {world_size} processes\n\
-         hint: start one process, or leave --rank-threads out"
-    )]
-    RankThreadsUnderLauncher {
-        /// The flag's value.
-        n_threads: usize,
-        /// Processes.
-        world_size: usize,
-    },
     /// The model has no form in the requested format.
     #[error(transparent)]
     Export(Box<ExportError>),
-    /// Far more threads than cores, which only wait for each other.
-    #[error(
-        "--threads {n_threads}: expected at most {max}, which is {} per core of this host\n\
-         hint: leave --threads out, and each rank takes its share of the cores",
-        MAX_THREADS_PER_CORE
-    )]
-    TooManyThreads {
-        /// The flag's value.
-        n_threads: usize,
-        max: usize,
-    },
-    /// A CUDA graph, requested where there is no GPU.
-    #[error(
-        "--cuda-graph on: this rank computes on the CPU, which has no CUDA graphs\n\
-         hint: add --device cuda to see why there is no GPU, or leave --cuda-graph out"
-    )]
-    NoGraphOnCpu,
-    /// Kernels of GPUs that were to be compiled into the cache.
-    #[error(
-        "the kernels cannot be compiled into the cache: {reason}\n\
-         hint: pip install nvidia-cuda-nvrtc; DDP_TRAIN_CACHE names the folder of the cache"
-    )]
-    KernelCache {
-        /// Missing part, or the compiler's log.
-        reason: String,
-    },
-    /// Several processes of PyTorch's launcher, which would each train alone.
-    #[error(
-        "torchrun started this process as rank {rank} of {world_size}, but the ranks of ddp-train are started by MPI\n\
-         hint: mpirun -n {world_size} ddp-train {arguments}"
-    )]
-    Torchrun {
-        /// `RANK`.
-        rank: usize,
-        /// `WORLD_SIZE`.
-        world_size: usize,
-        /// The arguments of this process.
-        arguments: String,
-    },
-    /// Another number of ranks than `--expect-world`.
-    #[error(
-        "--expect-world {expected}: this world has {world_size} {}\n\
-         hint: check how the launcher starts the ranks; under Slurm use srun --mpi=pmix",
-        if *world_size == 1 { "rank" } else { "ranks" }
-    )]
-    OtherWorldSize {
-        /// The flag's value.
-        expected: usize,
-        world_size: usize,
-    },
+    /// The command cannot do what its flags ask for.
+    #[error(transparent)]
+    Command(#[from] CommandError),
     /// The ranks could not be started.
     #[error(transparent)]
     Launch(Box<LaunchError>),
-    /// The man pages could not be written.
-    #[error("can't write the man page `{}`: {source}\nhint: check the folder and its permissions", path.display())]
-    ManPage {
-        path: std::path::PathBuf,
-        /// The error of the operating system.
-        source: std::io::Error,
-    },
-    /// `--metrics` names a metric that evaluations do not give.
-    #[error("--metrics: `{}` is not a metric here, expected names of: {}\nhint: {}", .0.name, .0.expected, .0.hint)]
-    UnknownMetric(Box<UnknownMetric>),
-    /// `--importance` with another number of metrics than one, or with a table.
-    #[error(
-        "--importance measures one metric, got --metrics {names}\n\
-         hint: name one that is a number, such as --metrics {example}"
-    )]
-    ImportanceMetrics {
-        /// The names, as given.
-        names: String,
-        /// A metric of the model's task.
-        example: String,
-    },
-    /// The model was trained without evaluation data, and the command names none.
-    #[error("the run had no evaluation data\nhint: name the rows to evaluate with --data")]
-    NoEvalData,
 }
 
 impl Error {
@@ -198,29 +111,16 @@ impl Error {
     /// Exit status of a process that ends with this error; see [`exit_code`].
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Write(_) | Self::Report(_) | Self::ManPage { .. } => exit_code::IO,
-            Self::Torchrun { .. } | Self::OtherWorldSize { .. } => exit_code::ENVIRONMENT,
-            Self::Launch(error) => error.exit_code(),
+            Self::Write(_) | Self::Report(_) => exit_code::IO,
             Self::Kernel(error) => kernel_exit_code(error),
             Self::Comm(error) => comm_exit_code(error),
-            Self::Folder(error) => match **error {
-                FolderError::Unwritable { .. } => exit_code::IO,
-                FolderError::Deleted { .. } | FolderError::Lost { .. } => exit_code::FAILED,
-                _ => exit_code::USAGE,
-            },
-            Self::Data(error) if matches!(**error, DataError::FewerRowsThanRanks { .. }) => {
-                exit_code::ENVIRONMENT
-            }
-            Self::Data(error) | Self::ModelData(error, _) if error.is_failure() => exit_code::FAILED,
-            Self::Optim(OptimError::LossScaler(_)) => exit_code::FAILED,
-            Self::Checkpoint(error) => checkpoint_exit_code(error),
-            Self::Train(error) => match **error {
-                TrainError::MoreRanksThanShards { .. } => exit_code::ENVIRONMENT,
-                TrainError::NoGraph { .. } => exit_code::FAILED,
-                TrainError::NoMajority { .. } => exit_code::RESTARTABLE,
-                _ if error.is_failure() => exit_code::FAILED,
-                _ => exit_code::USAGE,
-            },
+            Self::Data(error) | Self::ModelData(error, _) => error.exit_code(),
+            Self::Optim(error) => error.exit_code(),
+            Self::Checkpoint(error) => error.exit_code(),
+            Self::Folder(error) => error.exit_code(),
+            Self::Train(error) => error.exit_code(),
+            Self::Command(error) => error.exit_code(),
+            Self::Launch(error) => error.exit_code(),
             _ => exit_code::USAGE,
         }
     }
@@ -229,7 +129,7 @@ impl Error {
     pub fn is_same_on_all_ranks(&self) -> bool {
         match self {
             Error::Train(error) => error.is_same_on_all_ranks(),
-            Error::OtherWorldSize { .. } => true,
+            Error::Command(error) => error.is_same_on_all_ranks(),
             // All ranks see the same gradients.
             Error::Optim(OptimError::LossScaler(_)) => true,
             Error::Comm(error) => matches!(
@@ -268,28 +168,25 @@ fn comm_exit_code(error: &CommError) -> u8 {
     }
 }
 
-fn checkpoint_exit_code(error: &CheckpointError) -> u8 {
-    match error {
-        CheckpointError::Save { .. }
-        | CheckpointError::Folder { .. }
-        | CheckpointError::ReadBack { .. }
-        | CheckpointError::RankFailed { .. } => exit_code::IO,
-        _ if error.is_failure() => exit_code::FAILED,
-        _ => exit_code::USAGE,
-    }
+/// Errors that are boxed, since they are larger than what functions return else.
+macro_rules! boxed {
+    ($($variant:ident($error:ty)),* $(,)?) => {
+        $(impl From<$error> for Error {
+            fn from(error: $error) -> Self {
+                Error::$variant(Box::new(error))
+            }
+        })*
+    };
 }
+boxed!(
+    Config(ConfigError),
+    Comm(CommError),
+    Folder(FolderError),
+    Checkpoint(CheckpointError),
+    Launch(LaunchError)
+);
 
-impl From<ConfigError> for Error {
-    fn from(error: ConfigError) -> Self {
-        Error::Config(Box::new(error))
-    }
-}
-
-impl From<CommError> for Error {
-    fn from(error: CommError) -> Self {
-        Error::Comm(Box::new(error))
-    }
-}
+// Errors of the layers below keep their variant, whichever module passed them on.
 
 impl From<ModelError> for Error {
     fn from(error: ModelError) -> Self {
@@ -309,26 +206,6 @@ impl From<ExportError> for Error {
         }
     }
 }
-
-impl From<FolderError> for Error {
-    fn from(error: FolderError) -> Self {
-        Error::Folder(Box::new(error))
-    }
-}
-
-impl From<LaunchError> for Error {
-    fn from(error: LaunchError) -> Self {
-        Error::Launch(Box::new(error))
-    }
-}
-
-impl From<CheckpointError> for Error {
-    fn from(error: CheckpointError) -> Self {
-        Error::Checkpoint(Box::new(error))
-    }
-}
-
-// Errors of the layers below keep their variant, whichever module passed them on.
 
 impl From<DataError> for Error {
     fn from(error: DataError) -> Self {
@@ -451,8 +328,8 @@ mod tests {
             (CheckpointError::Folder { action: "make", path: path(), source: full() }.into(), IO),
             (CheckpointError::VerifyFailed { n_bad: 1, n: 2 }.into(), FAILED),
             (CheckpointError::NotFound { path: path() }.into(), USAGE),
-            (Error::NoEvalData, USAGE),
-            (Error::OtherWorldSize { expected: 2, world_size: 1 }, ENVIRONMENT),
+            (CommandError::NoEvalData.into(), USAGE),
+            (CommandError::OtherWorldSize { expected: 2, world_size: 1 }.into(), ENVIRONMENT),
         ];
         for (error, code) in errors {
             assert_eq!(error.exit_code(), code, "{error:?}");

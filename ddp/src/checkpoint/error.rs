@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::absence::Absence;
 use super::fault::{Fault, Newest, Room};
 use super::names::folder_of;
+use crate::exit_code;
 use crate::storage::disk::is_out_of_inodes;
 
 /// An error of saving, finding or reading a checkpoint.
@@ -187,6 +188,17 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
+    /// Exit status of a process that ends with this error; see [`exit_code`].
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Save { .. } | Self::Folder { .. } | Self::ReadBack { .. } | Self::RankFailed { .. } => {
+                exit_code::IO
+            }
+            _ if self.is_failure() => exit_code::FAILED,
+            _ => exit_code::USAGE,
+        }
+    }
+
     /// Whether the run failed, rather than the user's input being wrong.
     pub fn is_failure(&self) -> bool {
         matches!(

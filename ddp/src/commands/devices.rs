@@ -10,7 +10,8 @@ use ddp_kernels::cuda::{self, FilledCache, GpuInfo, Link};
 use serde::Serialize;
 
 use crate::cli::{Architectures, DevicesArgs};
-use crate::error::{Error, Result};
+use crate::commands::error::CommandError;
+use crate::error::Result;
 use crate::exit::Stop;
 use crate::report::metrics::json_line;
 use crate::report::stdout::print_result;
@@ -19,11 +20,11 @@ use crate::report::table::table;
 /// Prints the list on rank 0, or fills the cache of kernels there. A missing GPU or library is not an error, unless it is to compile.
 ///
 /// # Errors
-/// [`ReportError::Stdout`](crate::report::ReportError::Stdout); [`Error::KernelCache`].
+/// [`ReportError::Stdout`](crate::report::ReportError::Stdout); [`CommandError::KernelCache`].
 pub fn devices(world: &World, args: &DevicesArgs) -> Result<(), Stop> {
     let print = || -> Result<()> {
         if let Some(Architectures(wanted)) = &args.compile {
-            let filled = cuda::fill_cache(wanted).map_err(|reason| Error::KernelCache { reason })?;
+            let filled = cuda::fill_cache(wanted).map_err(|reason| CommandError::KernelCache { reason })?;
             return Ok(print_result(&filled_line(&filled, args.json))?);
         }
         let report = Report::new();

@@ -9,6 +9,7 @@ use ddp_kernels::cpu::threads;
 use tracing::{info, warn};
 
 use crate::cli::EvalArgs;
+use crate::commands::error::CommandError;
 use crate::commands::eval_report::EvalReport;
 use crate::commands::importance::{Subject, measure, metric};
 use crate::commands::predict::unseen_categories;
@@ -104,9 +105,8 @@ fn request(args: &EvalArgs, config: &Config) -> Result<MetricRequest> {
     let metrics = match &args.metrics[..] {
         [] => config.metrics()[1],
         _ if args.importance => MetricSet::default(),
-        names => {
-            MetricSet::of_names(names, task).map_err(|unknown| Error::UnknownMetric(Box::new(unknown)))?
-        }
+        names => MetricSet::of_names(names, task)
+            .map_err(|unknown| CommandError::UnknownMetric(Box::new(unknown)))?,
     };
     Ok(MetricRequest::new(task, metrics))
 }
@@ -151,7 +151,7 @@ fn load(args: &EvalArgs, saved: SavedModel, device: Device) -> Result<Ready> {
             let divided = data::take_eval(data, &spec.open()?, config.train.seed)?;
             (divided.expect("the config takes evaluation rows out of the training rows").eval, 0)
         }
-        (None, EvalSource::Unset | EvalSource::None) => return Err(Error::NoEvalData),
+        (None, EvalSource::Unset | EvalSource::None) => return Err(CommandError::NoEvalData.into()),
     };
     let rows = saved.preprocessor.scale(rows);
     let request = MetricRequest { names: Some(saved.output_names()), ..request }

@@ -6,6 +6,7 @@ use ddp_comm::World;
 use tracing::{info, warn};
 
 use crate::cli::EvalArgs;
+use crate::commands::error::CommandError;
 use crate::commands::eval_report::EvalReport;
 use crate::commands::importance_report::ImportanceReport;
 use crate::config::{
@@ -13,7 +14,7 @@ use crate::config::{
     UnknownMetric, nearest,
 };
 use crate::data::UserColumn;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::exit::Stop;
 use crate::report::log::Log;
 use crate::report::stdout::print_result;
@@ -23,7 +24,7 @@ use crate::train::importance::{EvalSetup, ImportanceOptions, permutation_importa
 /// the loss.
 ///
 /// # Errors
-/// [`Error::ImportanceMetrics`] for several names or a table; [`Error::UnknownMetric`].
+/// [`CommandError::ImportanceMetrics`] for several names or a table; [`CommandError::UnknownMetric`].
 pub(super) fn metric(args: &EvalArgs, config: &Config) -> Result<JudgeMetric> {
     let Config { train, checkpoint, data, .. } = config;
     let usual = usual_metric(data.task);
@@ -37,7 +38,8 @@ pub(super) fn metric(args: &EvalArgs, config: &Config) -> Result<JudgeMetric> {
                 let fitting = EvalMetric::ALL.iter().filter(|metric| metric.fits(data.task));
                 let expected = fitting.map(|metric| short(*metric)).collect::<Vec<_>>().join(", ");
                 let hint = format!("the model has no heads: write {metric} alone");
-                Err(Error::UnknownMetric(Box::new(UnknownMetric { name: name.clone(), expected, hint })))
+                let unknown = UnknownMetric { name: name.clone(), expected, hint };
+                Err(CommandError::UnknownMetric(Box::new(unknown)).into())
             }
             Some((head, metric)) => {
                 let head = head_of_name(name, head, &data.heads)?;
@@ -49,11 +51,11 @@ pub(super) fn metric(args: &EvalArgs, config: &Config) -> Result<JudgeMetric> {
                 (_, [head, ..]) => {
                     let usual = short(usual_metric(head.task));
                     let hint = format!("metrics of a head are written as {}.{usual}", head.name);
-                    Err(no_metric_of_a_head(name, &data.heads, hint))
+                    Err(no_metric_of_a_head(name, &data.heads, hint).into())
                 }
             },
         },
-        _ => Err(not_one(args, short(usual).to_owned())),
+        _ => Err(not_one(args, short(usual).to_owned()).into()),
     }
 }
 
@@ -72,32 +74,32 @@ fn head_of_name<'a>(name: &str, head: &str, heads: &'a [HeadConfig]) -> Result<&
         let nearest = nearest(head, heads.iter().map(|head| head.name.as_str()));
         let hint = nearest.map(|name| format!("did you mean the head {name}?"));
         let hint = hint.unwrap_or_else(|| "write the name of a head, a point and a metric".to_owned());
-        no_metric_of_a_head(name, heads, hint)
+        no_metric_of_a_head(name, heads, hint).into()
     })
 }
 
-fn no_metric_of_a_head(name: &str, heads: &[HeadConfig], hint: String) -> Error {
+fn no_metric_of_a_head(name: &str, heads: &[HeadConfig], hint: String) -> CommandError {
     let names = heads.iter().map(|head| format!("{}.METRIC", head.name));
     let expected = std::iter::once("loss".to_owned()).chain(names).collect::<Vec<_>>().join(", ");
-    Error::UnknownMetric(Box::new(UnknownMetric { name: name.to_owned(), expected, hint }))
+    CommandError::UnknownMetric(Box::new(UnknownMetric { name: name.to_owned(), expected, hint }))
 }
 
 /// The metric with this name, in an evaluation of this task; `place` is the prefix of such metrics.
 fn one_metric(args: &EvalArgs, name: &str, task: Task, place: &str) -> Result<EvalMetric> {
     let named = MetricSet::of_names(&[name.to_owned()], task)
-        .map_err(|unknown| Error::UnknownMetric(Box::new(unknown)))?;
+        .map_err(|unknown| CommandError::UnknownMetric(Box::new(unknown)))?;
     let found: Vec<EvalMetric> =
         EvalMetric::ALL.iter().copied().filter(|metric| named.has(*metric)).collect();
     let has_table = MetricTable::ALL.iter().any(|table| named.has_table(*table));
     // The loss is in every set.
     match found[..] {
         [metric] | [EvalMetric::Loss, metric] if !has_table => Ok(metric),
-        _ => Err(not_one(args, format!("{place}{}", short(usual_metric(task))))),
+        _ => Err(not_one(args, format!("{place}{}", short(usual_metric(task)))).into()),
     }
 }
 
-fn not_one(args: &EvalArgs, example: String) -> Error {
-    Error::ImportanceMetrics { names: args.metrics.join(","), example }
+fn not_one(args: &EvalArgs, example: String) -> CommandError {
+    CommandError::ImportanceMetrics { names: args.metrics.join(","), example }
 }
 
 fn short(metric: EvalMetric) -> &'static str {

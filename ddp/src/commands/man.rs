@@ -6,20 +6,21 @@ use clap::CommandFactory as _;
 use ddp_comm::World;
 
 use crate::cli::Cli;
-use crate::error::{Error, Result};
+use crate::commands::error::CommandError;
+use crate::error::Result;
 use crate::exit::Stop;
 
 /// Writes a page per command into `folder`, which is created if it is missing, on rank 0.
 ///
 /// # Errors
-/// [`Error::ManPage`].
+/// [`CommandError::ManPage`].
 pub fn man(world: &World, folder: &Path) -> Result<(), Stop> {
     let is_first = world.rank().0 == 0;
     Ok(world.collective_result(if is_first { write(folder) } else { Ok(()) })?)
 }
 
 fn write(folder: &Path) -> Result<()> {
-    let failed = |source| Error::ManPage { path: folder.to_owned(), source };
+    let failed = |source| CommandError::ManPage { path: folder.to_owned(), source };
     std::fs::create_dir_all(folder).map_err(failed)?;
-    clap_mangen::generate_to(Cli::command(), folder).map_err(failed)
+    Ok(clap_mangen::generate_to(Cli::command(), folder).map_err(failed)?)
 }

@@ -31,6 +31,7 @@ pub mod config;
 pub mod data;
 pub mod describe;
 pub mod devices;
+pub mod error;
 pub mod eval;
 mod eval_report;
 mod importance;

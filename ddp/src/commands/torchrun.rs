@@ -3,13 +3,13 @@
 use ddp_comm::World;
 
 use crate::cli::Command;
-use crate::error::Error;
+use crate::commands::error::CommandError;
 use crate::exit::Stop;
 
 /// Refuses commands that compute on ranks in a process that `torchrun` started as one of several.
 ///
 /// # Errors
-/// [`Error::Torchrun`].
+/// [`CommandError::Torchrun`].
 pub fn refuse_torchrun(world: &World, command: &Command) -> Result<(), Stop> {
     let uses_ranks = matches!(command, Command::Train(_) | Command::Eval(_) | Command::Predict(_));
     if !uses_ranks || world.launcher().is_some() {
@@ -20,7 +20,7 @@ pub fn refuse_torchrun(world: &World, command: &Command) -> Result<(), Stop> {
         Some((rank, world_size)) => {
             let arguments: Vec<_> =
                 std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
-            Err(Error::Torchrun { rank, world_size, arguments: arguments.join(" ") }.into())
+            Err(CommandError::Torchrun { rank, world_size, arguments: arguments.join(" ") }.into())
         }
     }
 }

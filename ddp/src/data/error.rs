@@ -12,6 +12,7 @@ use crate::data::split_error::SplitError;
 use crate::data::table::CsvError;
 use crate::data::target_error::TargetError;
 use crate::data::tensor_rows_error::TensorRowsError;
+use crate::exit_code;
 use crate::storage::atomic_write::WriteError;
 use crate::storage::user_file::FileError;
 
@@ -428,6 +429,15 @@ pub enum DataError {
 }
 
 impl DataError {
+    /// Exit status of a process that ends with this error; see [`exit_code`].
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::FewerRowsThanRanks { .. } => exit_code::ENVIRONMENT,
+            _ if self.is_failure() => exit_code::FAILED,
+            _ => exit_code::USAGE,
+        }
+    }
+
     /// Whether the run failed; otherwise the command, config or data are at fault.
     pub fn is_failure(&self) -> bool {
         matches!(

@@ -2,6 +2,7 @@
 
 use ddp_kernels::KernelError;
 
+use crate::exit_code;
 use crate::optim::loss_scaler::LossScalerError;
 
 /// The result of this room's functions.
@@ -52,4 +53,14 @@ pub enum OptimError {
         /// Parameters that the pattern matches.
         names: String,
     },
+}
+
+impl OptimError {
+    /// Exit status of a process that ends with this error; see [`exit_code`].
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::LossScaler(_) => exit_code::FAILED,
+            _ => exit_code::USAGE,
+        }
+    }
 }

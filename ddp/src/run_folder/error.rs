@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::exit_code;
 use crate::storage::disk::is_out_of_inodes;
 
 /// A reason why a run cannot start or resume in a folder.
@@ -105,6 +106,17 @@ pub enum FolderError {
         path.display(), folder_hint(path, source)
     )]
     Unwritable { path: PathBuf, source: io::Error },
+}
+
+impl FolderError {
+    /// Exit status of a process that ends with this error; see [`exit_code`].
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Unwritable { .. } => exit_code::IO,
+            Self::Deleted { .. } | Self::Lost { .. } => exit_code::FAILED,
+            _ => exit_code::USAGE,
+        }
+    }
 }
 
 /// The way in which a run lost its folder.

@@ -10,6 +10,7 @@ use crate::config::{ConfigError, JudgeMetric};
 use crate::data::DataError;
 use crate::data_parallel::ExchangeError;
 use crate::data_parallel::replica_check::ReplicaDifferences;
+use crate::exit_code;
 use crate::model::ModelError;
 use crate::optim::OptimError;
 use crate::optim::loss_scaler::LossScalerError;
@@ -221,6 +222,17 @@ impl fmt::Display for GiveUp {
 }
 
 impl TrainError {
+    /// Exit status of a process that ends with this error; see [`exit_code`].
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::MoreRanksThanShards { .. } => exit_code::ENVIRONMENT,
+            Self::NoGraph { .. } => exit_code::FAILED,
+            Self::NoMajority { .. } => exit_code::RESTARTABLE,
+            _ if self.is_failure() => exit_code::FAILED,
+            _ => exit_code::USAGE,
+        }
+    }
+
     /// The step and what is wrong with it, in a few words.
     pub(crate) fn fact(&self) -> String {
         let text = self.to_string();

@@ -17,6 +17,7 @@ use super::place::Place;
 use super::report::{self, Row, bytes, number, spread};
 use super::timing::{Effort, Times};
 use crate::cli::{AllreducePath, BenchAllreduceArgs};
+use crate::commands::error::CommandError;
 use crate::error::{Error, Result};
 use crate::exit::Stop;
 
@@ -73,7 +74,9 @@ pub(super) fn allreduce(world: &World, args: &BenchAllreduceArgs) -> Result<(), 
     if let Some(n_threads) = args.rank_threads
         && world.world_size() > 1
     {
-        return Err(Error::RankThreadsUnderLauncher { n_threads, world_size: world.world_size() }.into());
+        return Err(
+            CommandError::RankThreadsUnderLauncher { n_threads, world_size: world.world_size() }.into()
+        );
     }
     let mut place = Place::pin(world, &args.place, &[])?;
     let rows = match args.rank_threads {

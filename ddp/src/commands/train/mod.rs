@@ -18,13 +18,14 @@ use tracing::{Level, Span, debug, enabled, field, info, info_span, warn};
 
 use crate::checkpoint::RunState;
 use crate::cli::{Bind, TrainArgs};
+use crate::commands::error::{CommandError, MAX_THREADS_PER_CORE};
 use crate::commands::train::banner::Banner;
 pub(crate) use crate::commands::train::outputs::claim_folder;
 use crate::commands::train::outputs::{check_out, open_folder, open_metrics, resume_command, save};
 use crate::commands::watchdog::{self, Watched};
 use crate::config::{CommDtype, Config, Determinism, EvalSource, Length, Overrides};
 use crate::data::{self, Fitted, Loaded};
-use crate::error::{Error, MAX_THREADS_PER_CORE, ModelCommand, Result};
+use crate::error::{Error, ModelCommand, Result};
 use crate::exit::Stop;
 use crate::model::ModelSpec;
 use crate::model::file::{ModelFile, ModelInfo};
@@ -92,7 +93,7 @@ fn run(
 fn expect_world(world: &World, expected: Option<usize>) -> Result<()> {
     match (expected, world.world_size()) {
         (Some(expected), world_size) if expected != world_size => {
-            Err(Error::OtherWorldSize { expected, world_size })
+            Err(CommandError::OtherWorldSize { expected, world_size }.into())
         }
         _ => Ok(()),
     }
@@ -440,7 +441,7 @@ fn fitted(args: &TrainArgs, init_from: Option<&ModelFile>, resumed: Option<&Resu
 /// Checks that a CUDA graph that was requested can be captured.
 pub(crate) fn check_graph(mode: GraphMode, device: Device) -> Result<()> {
     match (mode, device) {
-        (GraphMode::On, Device::Cpu) => Err(Error::NoGraphOnCpu),
+        (GraphMode::On, Device::Cpu) => Err(CommandError::NoGraphOnCpu.into()),
         _ => Ok(()),
     }
 }
@@ -449,7 +450,7 @@ fn check_threads(n_threads: Option<usize>) -> Result<()> {
     let n_cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let max = MAX_THREADS_PER_CORE * n_cores;
     match n_threads {
-        Some(n_threads) if n_threads > max => Err(Error::TooManyThreads { n_threads, max }),
+        Some(n_threads) if n_threads > max => Err(CommandError::TooManyThreads { n_threads, max }.into()),
         _ => Ok(()),
     }
 }
