@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::data_parallel::shard_plan::StateShard;
-use crate::model::{ParamLayout, ParamSlot};
+use crate::model::{ParamEntry, ParamLayout};
 
 /// A range of a parameter in a file of optimiser state: elements `start..end` of the flattened parameter start at `offset` in
 /// each state tensor of the file.
@@ -27,7 +27,7 @@ impl ShardRange {
     /// in the state tensors.
     pub fn of_state(layout: &ParamLayout, own: &[StateShard]) -> Vec<ShardRange> {
         let of_one = |StateShard { flat, offset }: &StateShard| {
-            let within = |slot: &ParamSlot| {
+            let within = |slot: &ParamEntry| {
                 let (first, last) = (flat.start.max(slot.start), flat.end.min(slot.range().end));
                 (first < last).then(|| ShardRange {
                     param: slot.name.clone(),

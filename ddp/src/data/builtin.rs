@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::dataset::{RowLayout, TargetLayout, numbered_columns};
 use super::labels::LabelVocabulary;
 use super::resident::{ResidentRows, Targets};
-use super::source::{Part, SourceSpec};
+use super::source::{Purpose, SourceSpec};
 use crate::config::Task;
 use crate::data::error::{DataError, Result};
 
@@ -25,7 +25,7 @@ const N_CLASSES: usize = 10;
 
 /// Training and test rows of `builtin:digits`.
 pub fn digits() -> (ResidentRows, ResidentRows) {
-    (digits_part(Part::Train, N_CLASSES), digits_part(Part::Test, N_CLASSES))
+    (digits_for(Purpose::Train, N_CLASSES), digits_for(Purpose::Test, N_CLASSES))
 }
 
 /// One part of the set `name`; a pixel becomes a feature in [0, 1].
@@ -45,14 +45,14 @@ pub(super) fn read(name: &str, spec: &SourceSpec<'_>) -> Result<ResidentRows> {
         let asked = format!("task \"{task}\" on {}{classes}", target.join(", "));
         return Err(DataError::BuiltinTargets { name: name.to_owned(), asked });
     }
-    Ok(digits_part(spec.part, n_classes))
+    Ok(digits_for(spec.purpose, n_classes))
 }
 
-fn digits_part(part: Part, n_classes: usize) -> ResidentRows {
+fn digits_for(purpose: Purpose, n_classes: usize) -> ResidentRows {
     let (train, test) = DIGITS.split_at(N_TRAIN_ROWS * ROW_BYTES);
-    let rows = match part {
-        Part::Train => train,
-        Part::Test => test,
+    let rows = match purpose {
+        Purpose::Train => train,
+        Purpose::Test => test,
     };
     let (rows, _) = rows.as_chunks::<ROW_BYTES>();
     let pixels = rows.iter().flat_map(|row| &row[..N_PIXELS]);

@@ -18,7 +18,7 @@ use crate::storage::fingerprint::Fingerprint;
 const EVAL_NAMES: &[&str] = &["test", "eval", "evaluation", "valid", "validation", "val", "dev", "holdout"];
 
 /// The parts of a table.
-pub(super) struct Parts {
+pub(super) struct SplitRows {
     pub(super) train: Subset,
     pub(super) eval: Subset,
     /// The parts in one line.
@@ -36,7 +36,7 @@ pub(super) fn split_by_column(
     dataset: &Arc<dyn Dataset>,
     split: &Split,
     seed: u64,
-) -> Result<Parts> {
+) -> Result<SplitRows> {
     let spec = SourceSpec::train(data);
     let table = Table::find(&spec)?;
     let column = split.column();
@@ -79,7 +79,7 @@ pub(super) fn split_by_column(
     };
     let (train, eval) = (Subset::new(dataset, bits(Side::Train)), Subset::new(dataset, bits(Side::Eval)));
     let note = format!("split by \"{column}\": {what}");
-    Ok(Parts { train, eval, note })
+    Ok(SplitRows { train, eval, note })
 }
 
 /// The part that a row belongs to.

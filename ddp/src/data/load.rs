@@ -18,7 +18,7 @@ use super::preprocess::{Preprocessor, needs_stats};
 use super::quartiles::quartiles;
 use super::scaled_targets;
 use super::scan::{self, Scan};
-use super::source::{ClassLabels, KnownFeatures, Part, SourceSpec};
+use super::source::{ClassLabels, KnownFeatures, Purpose, SourceSpec};
 use super::subset::split;
 use super::target_columns::{TargetColumn, check_counts, head_gaps, target_columns};
 use super::target_error::TargetError;
@@ -108,7 +108,7 @@ pub fn load_with(
         Normalize::Auto => Normalize::None,
         other => other,
     };
-    let Parts { train, eval, n_skipped, split } =
+    let TrainAndEval { train, eval, n_skipped, split } =
         world.collective_result(divide(config, &spec, whole, world.world_size()))?;
     let sampled = world.collective_result(fingerprint(&train, eval.as_ref()))?;
     // Before the ranks read parts of rows that must be the same.
@@ -384,7 +384,7 @@ pub fn without_target(n_rows: usize, kind: &str) -> Option<String> {
 }
 
 /// Training and evaluation rows.
-struct Parts {
+struct TrainAndEval {
     train: Arc<dyn Dataset>,
     eval: Option<Arc<dyn Dataset>>,
     /// Evaluation rows that were left out.
@@ -397,7 +397,7 @@ fn divide(
     spec: &SourceSpec<'_>,
     whole: Arc<dyn Dataset>,
     world_size: usize,
-) -> Result<Parts> {
+) -> Result<TrainAndEval> {
     let data = &config.data;
     let parts = match (&data.eval, take_eval(data, &whole, config.train.seed)?) {
         (by, Some(Divided { train, eval, note })) => {
@@ -407,7 +407,7 @@ fn divide(
                 }
                 _ => (train, eval),
             };
-            Parts { train, eval: Some(eval), n_skipped: 0, split: note }
+            TrainAndEval { train, eval: Some(eval), n_skipped: 0, split: note }
         }
         (EvalSource::Source(source), None) => {
             let layout = whole.layout();
@@ -422,9 +422,9 @@ fn divide(
             let known =
                 KnownFeatures { names: &layout.features, vocabularies: &vocabularies, of: whole.source() };
             let (eval, n_skipped) = open_eval(data, source, data.eval_labels.as_deref(), classes, known)?;
-            Parts { train: whole.clone(), eval: Some(eval), n_skipped, split: None }
+            TrainAndEval { train: whole.clone(), eval: Some(eval), n_skipped, split: None }
         }
-        (_, None) => Parts { train: whole, eval: None, n_skipped: 0, split: None },
+        (_, None) => TrainAndEval { train: whole, eval: None, n_skipped: 0, split: None },
     };
     check_n_rows(&*parts.train, world_size)?;
     check_class_weights(&config.loss, &*parts.train)?;
@@ -492,7 +492,7 @@ pub fn open_eval(
     let spec = SourceSpec {
         source,
         labels,
-        part: Part::Test,
+        purpose: Purpose::Test,
         classes,
         features: Some(features),
         ..SourceSpec::train(data)

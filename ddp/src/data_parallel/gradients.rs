@@ -17,7 +17,7 @@ use crate::data_parallel::fixed_tree::TreeSum;
 use crate::data_parallel::shard_plan::{Shard, ShardPlan};
 use crate::data_parallel::wire::{LocalWire, Wire};
 use crate::data_parallel::zero2::{BucketBuffers, ShardedGradients};
-use crate::model::{AllRanks, DropoutStep, LocalGradients, Network, ParamSlot};
+use crate::model::{AllRanks, DropoutStep, LocalGradients, Network, ParamEntry};
 
 /// Gradients of one rank and their exchange.
 #[derive(Debug)]
@@ -202,7 +202,7 @@ impl Gradients {
             _ => world.exchange_zeros(kind, &[len + TAIL_ELEMENTS], DType::F32, device)?,
         };
         let no_vote = Tensor::zeros_for(kind, &[1], DType::F64, device)?;
-        let params = layout.slots().iter().map(ParamSlot::range).collect();
+        let params = layout.slots().iter().map(ParamEntry::range).collect();
         let (gathers_weights, overlap) = (shard_plan.is_sharded(), options.overlap);
         Ok(Gradients { sums, len, exchange, buckets, gathers_weights, params, overlap, no_vote })
     }

@@ -68,7 +68,7 @@ impl BucketBuffers {
     /// Lends the buffers to one backward pass, with `shards`, this rank's shards of all buckets, one after the other.
     pub fn lend<'env>(&'env mut self, shards: TensorMut<'env>) -> LentBuffers<'env> {
         let BucketBuffers { buffers: [a, b], buckets, zeros, rank, world_size } = self;
-        let slots = [Slot::Free(a.view_mut()), Slot::Free(b.view_mut())];
+        let slots = [BufferState::Free(a.view_mut()), BufferState::Free(b.view_mut())];
         LentBuffers { slots, buckets, zeros, rank: *rank, world_size: *world_size, shards }
     }
 }
@@ -76,7 +76,7 @@ impl BucketBuffers {
 /// Buffers for one backward pass.
 #[derive(Debug)]
 pub struct LentBuffers<'env> {
-    slots: [Slot<'env>; 2],
+    slots: [BufferState<'env>; 2],
     buckets: &'env [Bucket],
     zeros: &'env Tensor,
     rank: usize,
@@ -101,7 +101,7 @@ pub struct ShardedGradients<'a, 'env> {
 
 /// Owner of one buffer.
 #[derive(Debug)]
-enum Slot<'env> {
+enum BufferState<'env> {
     Free(TensorMut<'env>),
     /// In the reduction of this bucket.
     Lent(OnLoan<'env>, usize),
@@ -125,8 +125,8 @@ impl<'a, 'env> ShardedGradients<'a, 'env> {
 
     /// Waits for the bucket in a buffer and collects this rank's shard of its sum.
     fn collect(&mut self, slot: usize) -> Result<()> {
-        let (loan, bucket) = match std::mem::replace(&mut self.lent.slots[slot], Slot::Lost) {
-            Slot::Lent(loan, bucket) => (loan, bucket),
+        let (loan, bucket) = match std::mem::replace(&mut self.lent.slots[slot], BufferState::Lost) {
+            BufferState::Lent(loan, bucket) => (loan, bucket),
             other => {
                 self.lent.slots[slot] = other;
                 return Ok(());
@@ -143,7 +143,7 @@ impl<'a, 'env> ShardedGradients<'a, 'env> {
         } else {
             ops::copy(sum, shard)?;
         }
-        self.lent.slots[slot] = Slot::Free(buffer);
+        self.lent.slots[slot] = BufferState::Free(buffer);
         Ok(())
     }
 
@@ -152,7 +152,7 @@ impl<'a, 'env> ShardedGradients<'a, 'env> {
         let slot = self.next % 2;
         self.collect(slot)?;
         let nothing = KernelError::OutOfRange { op: "gradients", start: 0, end: 0, len: 0 };
-        let Slot::Free(buffer) = &mut self.lent.slots[slot] else { return Err(nothing.into()) };
+        let BufferState::Free(buffer) = &mut self.lent.slots[slot] else { return Err(nothing.into()) };
         if self.begun == self.next {
             self.begun += 1;
             for gap in &self.lent.buckets[self.next].gaps {
@@ -191,7 +191,9 @@ impl GradientSink for ShardedGradients<'_, '_> {
             self.buffer()?;
             let (bucket, slot) = (self.next, self.next % 2);
             let len = self.lent.buckets[bucket].flat.len();
-            if let Slot::Free(buffer) = std::mem::replace(&mut self.lent.slots[slot], Slot::Lost) {
+            if let BufferState::Free(buffer) =
+                std::mem::replace(&mut self.lent.slots[slot], BufferState::Lost)
+            {
                 let tail = self.tail.take();
                 let loan = self.scope.together(|scope| -> Result<_> {
                     if let Some(tail) = tail {
@@ -199,7 +201,7 @@ impl GradientSink for ShardedGradients<'_, '_> {
                     }
                     Ok(scope.reduce_scatter_on_loan(ReduceOp::Sum, buffer, len)?)
                 })?;
-                self.lent.slots[slot] = Slot::Lent(loan, bucket);
+                self.lent.slots[slot] = BufferState::Lent(loan, bucket);
             }
             if !self.overlap {
                 self.collect(slot)?;

@@ -8,7 +8,9 @@ use ddp_kernels::{DType, KernelError};
 use super::error::{ExportError, Result};
 use super::graph::{Attribute, Graph, Value};
 use super::inputs::Features;
-use crate::model::{EmbeddingSpec, Layer, LayerKind, Network, Operator, OperatorInput, ParamSlot, ParamSpec};
+use crate::model::{
+    EmbeddingSpec, Layer, LayerKind, Network, Operator, OperatorInput, ParamEntry, ParamSpec,
+};
 
 /// A trained parameter.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,7 +30,7 @@ impl TrainedParam {
     /// [`KernelError`] if the weights can't be read from their device.
     pub fn of_network(network: &Network) -> Result<Vec<Self>, KernelError> {
         let flat = network.weights().to_vec::<f32>()?;
-        let param = |slot: &ParamSlot| TrainedParam {
+        let param = |slot: &ParamEntry| TrainedParam {
             name: slot.name.clone(),
             dims: slot.dims.clone(),
             values: flat[slot.range()].to_vec(),

@@ -5,7 +5,7 @@ use ddp_kernels::{DType, Device, KernelError, Philox, Tensor, TensorRef};
 
 use super::layout::ParamLayout;
 use super::orthogonal::orthonormalize;
-use super::param::{Init, ParamKind, ParamSlot};
+use super::param::{Init, ParamEntry, ParamKind};
 use crate::config::WeightInit;
 
 /// Separates this use of the seed from the others.
@@ -62,7 +62,7 @@ pub fn initialize(
     Ok(())
 }
 
-fn distribution(slot: &ParamSlot, weight_init: WeightInit, seed: u64) -> Distribution {
+fn distribution(slot: &ParamEntry, weight_init: WeightInit, seed: u64) -> Distribution {
     match slot.init {
         Init::Constant(value) => Distribution::Constant(value),
         Init::Normal { stream } => Distribution::Normal(1.0, seed_of(seed, stream, EMBEDDING_STREAM)),
@@ -90,7 +90,7 @@ fn distribution(slot: &ParamSlot, weight_init: WeightInit, seed: u64) -> Distrib
 }
 
 /// Standard normal numbers, on the host whatever the device: logarithms and cosines are not the same everywhere.
-fn normal(slot: &ParamSlot, seed: u64) -> Result<Vec<f32>, KernelError> {
+fn normal(slot: &ParamEntry, seed: u64) -> Result<Vec<f32>, KernelError> {
     Tensor::randn(&[slot.numel()], DType::F32, Device::Cpu, seed)?.to_vec()
 }
 

@@ -11,7 +11,7 @@ use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, Tens
 use super::EmbeddingSpec;
 use super::linear_spec::LinearSpec;
 use super::operator::Operator;
-use super::param::{ParamSlot, ParamSpec};
+use super::param::{ParamEntry, ParamSpec};
 use super::pass::{BackwardPass, ForwardPass, InputGradientPass};
 pub use super::registered_buffer::RegisteredBuffer;
 use crate::config::precision::Precision;
@@ -117,7 +117,7 @@ pub trait Layer: Debug + Send {
     ///
     /// # Errors
     /// [`KernelError::DeviceUnavailable`], or out of memory.
-    fn prepare(&mut self, _slots: &[&ParamSlot], _device: Device) -> Result<()> {
+    fn prepare(&mut self, _slots: &[&ParamEntry], _device: Device) -> Result<()> {
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::layer::{Layer, LayerKind};
 use super::layers;
-use super::param::{ParamKind, ParamSlot, ParamSpec};
+use super::param::{ParamEntry, ParamKind, ParamSpec};
 use super::{EmbeddingSpec, ModelSpec};
 
 /// Each parameter begins at a multiple of this: 64 bytes of f32, a cache line.
@@ -16,7 +16,7 @@ const ALIGN_ELEMENTS: usize = 16;
 /// All parameters of a model in one flat buffer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParamLayout {
-    slots: Vec<ParamSlot>,
+    slots: Vec<ParamEntry>,
     flat_len: usize,
     /// Where the gradients of each unit end: layers whose gradients are finished together.
     unit_ends: Vec<usize>,
@@ -56,7 +56,7 @@ impl ParamLayout {
     /// # Panics
     /// If `n_ranks` is 0, or two layers declare parameters of the same name that are not one shared parameter.
     pub fn of_layers(layers: &[Box<dyn Layer>], n_ranks: usize) -> Self {
-        let (mut slots, mut unit_ends, mut start) = (Vec::<ParamSlot>::new(), Vec::new(), 0);
+        let (mut slots, mut unit_ends, mut start) = (Vec::<ParamEntry>::new(), Vec::new(), 0);
         let mut embeddings = Vec::new();
         for (layer, this) in layers.iter().enumerate().rev() {
             if let LayerKind::Embedding(specs) = this.kind() {
@@ -67,7 +67,7 @@ impl ParamLayout {
                     continue;
                 }
                 let ParamSpec { name, kind, dims, init, .. } = param.clone();
-                let slot = ParamSlot { name, kind, dims, init, layer, start };
+                let slot = ParamEntry { name, kind, dims, init, layer, start };
                 start = slot.range().end.next_multiple_of(ALIGN_ELEMENTS);
                 slots.push(slot);
             }
@@ -88,7 +88,7 @@ impl ParamLayout {
     }
 
     /// The parameters in the order of the flat buffer.
-    pub fn slots(&self) -> &[ParamSlot] {
+    pub fn slots(&self) -> &[ParamEntry] {
         &self.slots
     }
 
@@ -100,14 +100,14 @@ impl ParamLayout {
     }
 
     /// The parameters in forward order, as PyTorch's `state_dict` lists them: within a layer, the weight before the bias.
-    pub fn forward_order(&self) -> Vec<&ParamSlot> {
+    pub fn forward_order(&self) -> Vec<&ParamEntry> {
         let mut slots: Vec<_> = self.slots.iter().collect();
         slots.sort_by_key(|slot| (slot.layer, slot.kind == ParamKind::Bias));
         slots
     }
 
     /// The parameter of this name, if the model has it.
-    pub fn find(&self, name: &str) -> Option<&ParamSlot> {
+    pub fn find(&self, name: &str) -> Option<&ParamEntry> {
         self.slots.iter().find(|slot| slot.name == name)
     }
 
@@ -123,7 +123,7 @@ impl ParamLayout {
 
     /// Number of trainable parameters.
     pub fn n_params(&self) -> usize {
-        self.slots.iter().map(ParamSlot::numel).sum()
+        self.slots.iter().map(ParamEntry::numel).sum()
     }
 
     /// Where the gradients of each unit of layers end in the flat buffer, in the order in which the backward pass finishes them;
@@ -214,7 +214,7 @@ mod tests {
             prop_assert!(layout.flat_len() - plain.flat_len() <= layout.layer_ends().len() * (n_ranks - 1) * ALIGN_ELEMENTS);
             // Parameters and gaps cover the buffer, each element once.
             let mut n_owners = vec![0; layout.flat_len()];
-            layout.slots().iter().map(ParamSlot::range).chain(layout.gaps()).flatten().for_each(|i| n_owners[i] += 1);
+            layout.slots().iter().map(ParamEntry::range).chain(layout.gaps()).flatten().for_each(|i| n_owners[i] += 1);
             prop_assert!(n_owners.iter().all(|&n| n == 1));
             prop_assert!(layout.gaps().all(|gap| gap.len() < (n_ranks + 1) * ALIGN_ELEMENTS));
         }

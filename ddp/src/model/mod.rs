@@ -50,7 +50,7 @@ pub use layout::ParamLayout;
 pub use loss_head::{LossFunction, LossHead};
 pub use network::Network;
 pub use operator::{Operator, OperatorInput};
-pub use param::{ParamKind, ParamSlot, ParamSpec};
+pub use param::{ParamEntry, ParamKind, ParamSpec};
 pub use pass::DropoutStep;
 pub use sequential::Sequential;
 pub use several_losses::loss_bytes;

@@ -82,7 +82,7 @@ impl ParamSpec {
 
 /// One named parameter and its place in the flat buffers.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ParamSlot {
+pub struct ParamEntry {
     /// `layers.{i}.weight`, `layers.{i}.bias`, `norms.{i}.weight`, `norms.{i}.bias`,
     /// `embeddings.{key}.weight` with [`super::EmbeddingSpec::key`]; other layers choose their own names.
     pub name: String,
@@ -98,7 +98,7 @@ pub struct ParamSlot {
     pub start: usize,
 }
 
-impl ParamSlot {
+impl ParamEntry {
     /// Number of elements.
     pub fn numel(&self) -> usize {
         self.dims.iter().product()

@@ -7,7 +7,7 @@ use std::ops::Range;
 use ddp_kernels::ops::{FactoredShape, NewtonSchulzMemory, WholeNeed};
 
 use crate::config::{OptimizerConfig, ParamGroup};
-use crate::model::{ParamKind, ParamLayout, ParamSlot};
+use crate::model::{ParamEntry, ParamKind, ParamLayout};
 use crate::optim::error::{OptimError, Result};
 
 /// Settings of each element of the flat buffers, as consecutive segments.
@@ -179,12 +179,12 @@ fn pattern(group: &ParamGroup) -> glob::Pattern {
 }
 
 /// Whether the parameter is the weight of a linear layer.
-fn is_matrix(slot: &ParamSlot) -> bool {
+fn is_matrix(slot: &ParamEntry) -> bool {
     slot.kind == ParamKind::Weight && slot.dims.len() == 2
 }
 
 /// Weight decay of a parameter without one from a group.
-fn default_decay(config: &OptimizerConfig, slot: &ParamSlot, is_of_adamw: bool) -> f64 {
+fn default_decay(config: &OptimizerConfig, slot: &ParamEntry, is_of_adamw: bool) -> f64 {
     match slot.kind {
         ParamKind::Bias | ParamKind::NormWeight | ParamKind::NormBias if !config.decay_bias_norm => 0.0,
         _ if is_of_adamw => config.adamw_weight_decay,
@@ -216,7 +216,7 @@ mod tests {
 
     /// Learning rate's factor and weight decay of each parameter, by name.
     fn settings(groups: &ParamGroups) -> Vec<(String, f64, f64)> {
-        let of = |slot: &ParamSlot| {
+        let of = |slot: &ParamEntry| {
             let parts: Vec<_> = groups.within(slot.range()).collect();
             assert_eq!(parts.len(), 1, "{} has one setting", slot.name);
             assert_eq!(parts[0].0, slot.range());
@@ -296,7 +296,7 @@ mod tests {
     fn lamb_takes_each_parameter_as_a_whole() {
         let groups = groups_of(&OptimizerConfig::new(OptimizerKind::Lamb, 0.1)).unwrap();
         let ranges: Vec<_> = groups.whole().iter().map(|whole| whole.range.clone()).collect();
-        assert_eq!(ranges, layout().slots().iter().map(ParamSlot::range).collect::<Vec<_>>());
+        assert_eq!(ranges, layout().slots().iter().map(ParamEntry::range).collect::<Vec<_>>());
         assert_eq!(groups.segments().len(), ranges.len());
     }
 

@@ -21,14 +21,14 @@ pub(crate) struct RawArray {
     pub(crate) raw: RawType,
     /// Shape of a row: none for single numbers.
     pub(crate) row_dims: Vec<usize>,
-    parts: Vec<Part>,
+    parts: Vec<FileRows>,
     /// Row at which each part begins, and the number of all rows.
     starts: Vec<usize>,
 }
 
 /// The rows in one file.
 #[derive(Debug, Clone)]
-struct Part {
+struct FileRows {
     bytes: Bytes,
     /// Where the first row begins.
     offset: u64,
@@ -45,7 +45,7 @@ impl RawArray {
         dims: &[usize],
     ) -> RawArray {
         let n_rows = dims.first().copied().unwrap_or(0);
-        let parts = vec![Part { bytes, offset, is_big_endian }];
+        let parts = vec![FileRows { bytes, offset, is_big_endian }];
         RawArray { raw, row_dims: dims.get(1..).unwrap_or_default().to_vec(), parts, starts: vec![0, n_rows] }
     }
 
@@ -100,7 +100,7 @@ impl RawArray {
 
     /// The same rows, read in pieces instead of mapped.
     pub(crate) fn unmapped(self) -> Result<Self> {
-        let unmap = |part: Part| Ok(Part { bytes: part.bytes.unmapped()?, ..part });
+        let unmap = |part: FileRows| Ok(FileRows { bytes: part.bytes.unmapped()?, ..part });
         Ok(RawArray { parts: self.parts.into_iter().map(unmap).collect::<Result<_>>()?, ..self })
     }
 
@@ -115,7 +115,7 @@ impl RawArray {
 
     /// The part that holds row `row`, and the row's number in it.
     #[inline]
-    fn part_of(&self, row: usize) -> (&Part, usize) {
+    fn part_of(&self, row: usize) -> (&FileRows, usize) {
         let index = match self.parts.len() {
             1 => 0,
             _ => self.starts.partition_point(|&start| start <= row) - 1,
@@ -278,7 +278,7 @@ impl RawArray {
 
     /// Writes rows of integers to `out`.
     pub(crate) fn rows_to_i64(&self, rows: &[usize], out: &mut [i64]) -> Result<()> {
-        if let [Part { bytes, offset, is_big_endian: false }] = &self.parts[..]
+        if let [FileRows { bytes, offset, is_big_endian: false }] = &self.parts[..]
             && let (Some(bytes), 1) = (bytes.as_slice(), self.row_len())
         {
             numbers_to_i64(self.raw, &bytes[*offset as usize..], rows, out);

@@ -7,7 +7,7 @@ use super::bytes::{Bytes, MemoryBudget};
 use super::element::RawType;
 use crate::data::DataError;
 use crate::data::error::Result;
-use crate::data::source::Part;
+use crate::data::source::Purpose;
 
 /// Most dimensions of an array of rows.
 const MAX_DIMS: u8 = 8;
@@ -39,10 +39,10 @@ pub(crate) fn labels_name(images: &str) -> Option<String> {
 }
 
 /// Training or test rows, by the name of a file in MNIST's naming scheme.
-pub(crate) fn part(name: &str) -> Option<Part> {
+pub(crate) fn purpose(name: &str) -> Option<Purpose> {
     match () {
-        () if name.contains("train") => Some(Part::Train),
-        () if name.contains("t10k") || name.contains("test") => Some(Part::Test),
+        () if name.contains("train") => Some(Purpose::Train),
+        () if name.contains("t10k") || name.contains("test") => Some(Purpose::Test),
         () => None,
     }
 }

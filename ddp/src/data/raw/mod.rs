@@ -3,6 +3,7 @@
 //! A format is a folder or file with its reader and writer, and a row in `FORMATS`.
 
 mod array;
+mod by_purpose;
 mod bytes;
 mod element;
 mod fortran;
@@ -12,20 +13,19 @@ mod listing;
 pub mod npy;
 pub(crate) mod npz;
 mod open;
-mod own_parts;
 mod reader;
 mod rows;
 pub(crate) mod safetensors;
 mod targets;
 
 pub(crate) use array::RawArray;
+pub(crate) use by_purpose::{has_test_rows, of_purpose};
 pub(crate) use bytes::{Bytes, MemoryBudget};
 pub use element::RawType;
 pub(crate) use element::{to_f64 as raw_to_f64, to_i128 as raw_to_i128};
 pub(crate) use known::same_columns;
 pub(crate) use listing::{Listing, list};
 pub(crate) use open::open;
-pub(crate) use own_parts::{has_test_rows, of_part};
 pub(crate) use reader::{ArrayReader, NamedArrays};
 pub(crate) use rows::RawRows;
 
@@ -44,7 +44,7 @@ pub(crate) const FORMATS: &[Format] = &[
         reader: Reader::Arrays(ArrayReader::Single {
             open: npy::open,
             labels_name: |_| None,
-            part: |_| None,
+            purpose: |_| None,
         }),
         writer: Some(WriteFormat {
             writer: Writer::Arrays(npy::create, ArrayStorage { has_bf16: false, has_categories: false }),
@@ -87,7 +87,7 @@ pub(crate) const FORMATS: &[Format] = &[
         reader: Reader::Arrays(ArrayReader::Single {
             open: idx::open,
             labels_name: idx::labels_name,
-            part: idx::part,
+            purpose: idx::purpose,
         }),
         writer: None,
     },

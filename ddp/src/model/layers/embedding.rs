@@ -5,7 +5,7 @@ use ddp_kernels::{DType, Device, TensorMut, TensorRef};
 
 use crate::model::EmbeddingSpec;
 use crate::model::layer::{BufferSpec, Layer, LayerKind, Result, Sizes};
-use crate::model::param::{Init, ParamKind, ParamSlot, ParamSpec};
+use crate::model::param::{Init, ParamEntry, ParamKind, ParamSpec};
 use crate::model::pass::{BackwardPass, ForwardPass};
 
 /// `y[n, :] = (numbers of x[n], table_0[code], table_1[code], ..)`; tables are read in f32 in every precision.
@@ -54,9 +54,9 @@ impl Layer for EmbeddingLayer {
         vec![BufferSpec::workspace(len, DType::I64)]
     }
 
-    fn prepare(&mut self, slots: &[&ParamSlot], device: Device) -> Result<()> {
+    fn prepare(&mut self, slots: &[&ParamEntry], device: Device) -> Result<()> {
         let first = slots.first().map_or(0, |slot| slot.start);
-        let table = |slot: &&ParamSlot| EmbeddingTable {
+        let table = |slot: &&ParamEntry| EmbeddingTable {
             start: slot.start - first,
             n_codes: slot.dims[0],
             dim: slot.dims[1],

@@ -9,8 +9,8 @@ use super::block::{Block, OutputColumn};
 use super::encoder::Encoder;
 use super::format::OutputFormat;
 use super::index::{self, IndexEntry, Located};
-use super::parquet::ParquetPart;
-use super::streams::StreamPart;
+use super::parquet::RankRowGroups;
+use super::streams::RankStreams;
 use super::temporary::Temporary;
 use crate::predict::error::{PredictError, Result};
 use crate::storage::atomic_write::WriteError;
@@ -23,16 +23,16 @@ pub(crate) type Stop = ddp_comm::Stop<PredictError>;
 pub(crate) struct OutputFile {
     path: PathBuf,
     names: Temporary,
-    part: Part,
+    part: RankOutput,
     entries: Vec<IndexEntry>,
     n_streams: usize,
     rank: usize,
     world_size: usize,
 }
 
-enum Part {
-    Streams(StreamPart),
-    Parquet(Box<ParquetPart>),
+enum RankOutput {
+    Streams(RankStreams),
+    Parquet(Box<RankRowGroups>),
     /// The part was joined.
     Joined,
 }
@@ -68,9 +68,12 @@ impl OutputFile {
             let (part, n_streams) = match format.encoder(columns) {
                 Some(encoder) => {
                     let n_streams = encoder.n_streams();
-                    (Part::Streams(StreamPart::create(encoder, &names, rank, world_size)?), n_streams)
+                    (RankOutput::Streams(RankStreams::create(encoder, &names, rank, world_size)?), n_streams)
                 }
-                None => (Part::Parquet(Box::new(ParquetPart::create(columns, &names, rank, world_size)?)), 1),
+                None => (
+                    RankOutput::Parquet(Box::new(RankRowGroups::create(columns, &names, rank, world_size)?)),
+                    1,
+                ),
             };
             let (path, entries) = (path.to_owned(), Vec::new());
             Ok(OutputFile { path, names: names.clone(), part, entries, n_streams, rank, world_size })
@@ -84,12 +87,12 @@ impl OutputFile {
     /// [`PredictError::Write`].
     pub(crate) fn write(&mut self, number: u64, block: &Block) -> Result<()> {
         let stream_bytes = match &mut self.part {
-            Part::Streams(part) => part.write(block)?,
-            Part::Parquet(part) => {
+            RankOutput::Streams(part) => part.write(block)?,
+            RankOutput::Parquet(part) => {
                 part.write(block)?;
                 vec![0]
             }
-            Part::Joined => unreachable!("blocks are written before the join"),
+            RankOutput::Joined => unreachable!("blocks are written before the join"),
         };
         self.entries.push(IndexEntry { block: number, n_rows: block.n_rows as u64, stream_bytes });
         Ok(())
@@ -111,9 +114,9 @@ impl OutputFile {
 
     fn flush(&mut self) -> Result<()> {
         match &mut self.part {
-            Part::Streams(part) => part.flush()?,
-            Part::Parquet(part) => part.finish()?,
-            Part::Joined => {}
+            RankOutput::Streams(part) => part.flush()?,
+            RankOutput::Parquet(part) => part.finish()?,
+            RankOutput::Joined => {}
         }
         Ok(())
     }
@@ -125,10 +128,10 @@ impl OutputFile {
                 return Err(PredictError::NotShared { rank, path });
             }
         }
-        let n_bytes = match std::mem::replace(&mut self.part, Part::Joined) {
-            Part::Streams(part) => part.join(&self.names, blocks, tick)?,
-            Part::Parquet(part) => part.join(&self.names, blocks, tick)?,
-            Part::Joined => 0,
+        let n_bytes = match std::mem::replace(&mut self.part, RankOutput::Joined) {
+            RankOutput::Streams(part) => part.join(&self.names, blocks, tick)?,
+            RankOutput::Parquet(part) => part.join(&self.names, blocks, tick)?,
+            RankOutput::Joined => 0,
         };
         let failed = |source| WriteError { path: self.path.clone(), source };
         self.names.complete().map_err(failed)?;

@@ -21,7 +21,7 @@ use crate::predict::error::Result;
 use crate::storage::atomic_write::WriteError;
 
 /// The row groups of one rank; a single rank writes the output itself.
-pub(super) struct ParquetPart {
+pub(super) struct RankRowGroups {
     path: PathBuf,
     columns: Vec<OutputColumn>,
     schema: Arc<Schema>,
@@ -29,7 +29,7 @@ pub(super) struct ParquetPart {
     is_single: bool,
 }
 
-impl ParquetPart {
+impl RankRowGroups {
     pub(super) fn create(
         columns: &[OutputColumn],
         names: &Temporary,
@@ -54,7 +54,7 @@ impl ParquetPart {
         let file = names.create(&path).map_err(|source| WriteError { path: path.clone(), source })?;
         let writer = ArrowWriter::try_new(file, schema.clone(), Some(properties()));
         let writer = writer.map_err(|error| failed(&path, error))?;
-        Ok(ParquetPart { path, columns: columns.to_vec(), schema, writer, is_single })
+        Ok(RankRowGroups { path, columns: columns.to_vec(), schema, writer, is_single })
     }
 
     /// Writes a block as a row group.

@@ -7,9 +7,9 @@ use crate::data::DataError;
 use crate::predict::error::Result;
 
 /// Never made.
-pub(super) enum ParquetPart {}
+pub(super) enum RankRowGroups {}
 
-impl ParquetPart {
+impl RankRowGroups {
     pub(super) fn create(
         _columns: &[OutputColumn],
         names: &Temporary,

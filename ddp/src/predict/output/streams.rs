@@ -11,7 +11,7 @@ use super::temporary::Temporary;
 use crate::storage::atomic_write::WriteError;
 
 /// The streams of one rank. A single rank writes the first stream to the output itself, after space for its head.
-pub(super) struct StreamPart {
+pub(super) struct RankStreams {
     encoder: Box<dyn Encoder>,
     files: Vec<(PathBuf, BufWriter<File>)>,
     is_single: bool,
@@ -19,7 +19,7 @@ pub(super) struct StreamPart {
     encoded: Vec<Vec<u8>>,
 }
 
-impl StreamPart {
+impl RankStreams {
     pub(super) fn create(
         encoder: Box<dyn Encoder>,
         names: &Temporary,
@@ -40,7 +40,7 @@ impl StreamPart {
             let head = encoder.head(u64::MAX);
             file.write_all(&head).map_err(|source| WriteError { path: path.clone(), source })?;
         }
-        Ok(StreamPart { encoder, files, is_single, encoded: vec![Vec::new(); n] })
+        Ok(RankStreams { encoder, files, is_single, encoded: vec![Vec::new(); n] })
     }
 
     /// Writes a block and returns its bytes in each stream.

@@ -27,7 +27,7 @@ use crate::data::format::Reader;
 use crate::data::raw::RawType;
 use crate::data::table::Destination;
 use crate::data::write::{ArrayFiles, ArrayLayout, Staging, TextFile, Writer};
-use crate::data::{DataError, Part, SourceSpec, files_and_format, files_of, holds_eval_rows};
+use crate::data::{DataError, Purpose, SourceSpec, files_and_format, files_of, holds_eval_rows};
 use crate::error::Result;
 use crate::report::log::Log;
 use crate::report::stdout::print_result;
@@ -67,8 +67,9 @@ fn run(args: &ConvertArgs, mut meter: Meter) -> Result<String> {
     if config.data.auto_task && config.data.target.len() > 1 {
         config.data.task = Task::Regression;
     }
-    let parts = parts(args, &config)?;
-    let targets: Vec<Target> = parts.iter().map(|part| target.of_part(*part, parts.len())).collect();
+    let purposes = purposes(args, &config)?;
+    let targets: Vec<Target> =
+        purposes.iter().map(|purpose| target.for_purpose(*purpose, purposes.len())).collect();
     let inputs = inputs(args, &config);
     let mut old = Vec::new();
     for target in &targets {
@@ -76,13 +77,13 @@ fn run(args: &ConvertArgs, mut meter: Meter) -> Result<String> {
     }
     let mut staging = Staging::new(&target.folder());
     let mut outcomes = Vec::new();
-    for (part, target) in parts.iter().zip(&targets) {
-        outcomes.push(convert_part(args, &config, *part, target, &mut staging, &mut meter)?);
+    for (purpose, target) in purposes.iter().zip(&targets) {
+        outcomes.push(convert_rows(args, &config, *purpose, target, &mut staging, &mut meter)?);
     }
     let n_bytes = staging.commit(&old)?;
     let total = |count: fn(&Outcome) -> usize| outcomes.iter().map(count).sum();
     let mut summary = meter.end(total(|of| of.n_rows), total(|of| of.n_files), n_bytes);
-    if parts.len() > 1 {
+    if purposes.len() > 1 {
         for (target, (outcome, name)) in targets.iter().zip(outcomes.iter().zip(["train", "eval"])) {
             summary += &format!("\n{name}: {} rows in `{}`", outcome.n_rows, target.shown());
         }
@@ -119,29 +120,29 @@ fn has_target(config: &Config) -> Result<bool> {
     Ok(config.data.target.iter().all(|target| names.contains(target)))
 }
 
-/// The rows that `--part` names: those of both parts where the files hold training and test rows.
-fn parts(args: &ConvertArgs, config: &Config) -> Result<Vec<Part>> {
+/// The rows that `--part` names: those of both kinds where the files hold training and test rows.
+fn purposes(args: &ConvertArgs, config: &Config) -> Result<Vec<Purpose>> {
     let is_builtin = config.data.train.starts_with("builtin:");
     let has_eval = is_builtin || holds_eval_rows(&config.data, args.labels.as_deref())?;
     match args.part {
-        Some(ConvertPart::Train) => Ok(vec![Part::Train]),
-        Some(ConvertPart::Eval) if has_eval => Ok(vec![Part::Test]),
+        Some(ConvertPart::Train) => Ok(vec![Purpose::Train]),
+        Some(ConvertPart::Eval) if has_eval => Ok(vec![Purpose::Test]),
         Some(ConvertPart::Eval) => Err(DataError::OutFormat {
             out: args.out.clone(),
             reason: format!("`{}` holds no rows for evaluation next to its training rows", args.input),
             hint: "remove --part, or name the file of those rows".to_owned(),
         }
         .into()),
-        None if has_eval && !is_builtin => Ok(vec![Part::Train, Part::Test]),
-        None => Ok(vec![Part::Train]),
+        None if has_eval && !is_builtin => Ok(vec![Purpose::Train, Purpose::Test]),
+        None => Ok(vec![Purpose::Train]),
     }
 }
 
-/// Converts the rows of one part to the files of `target`.
-fn convert_part(
+/// Converts the rows of one kind to the files of `target`.
+fn convert_rows(
     args: &ConvertArgs,
     config: &Config,
-    part: Part,
+    purpose: Purpose,
     target: &Target,
     staging: &mut Staging,
     meter: &mut Meter,
@@ -167,7 +168,7 @@ fn convert_part(
     let input = Input {
         data: &config.data,
         labels: args.labels.as_deref(),
-        part,
+        purpose,
         keeps_missing: args.keep_missing,
         has_target: !args.target.is_empty(),
         to: if takes_numbers { Destination::Arrays } else { Destination::Columns },

@@ -24,7 +24,7 @@ pub(super) struct Cache<T> {
 
 #[derive(Debug)]
 struct State<T> {
-    slots: Vec<Slot<T>>,
+    slots: Vec<CacheEntry<T>>,
     /// Bytes of decoded groups, of groups being decoded, and of their scratch memory.
     held: usize,
     peak: usize,
@@ -37,7 +37,7 @@ struct State<T> {
 }
 
 #[derive(Debug)]
-struct Slot<T> {
+struct CacheEntry<T> {
     content: Content<T>,
     n_users: usize,
     used_at: u64,
@@ -54,7 +54,7 @@ enum Content<T> {
 impl<T> Cache<T> {
     /// A cache for groups of `costs` bytes; `2 * cost + scratch` of each must not exceed `budget`.
     pub(super) fn new(costs: Vec<usize>, scratch: usize, budget: usize) -> Self {
-        let slot = |_: &usize| Slot { content: Content::Nothing, n_users: 0, used_at: 0 };
+        let slot = |_: &usize| CacheEntry { content: Content::Nothing, n_users: 0, used_at: 0 };
         let state = State {
             slots: costs.iter().map(slot).collect(),
             held: 0,

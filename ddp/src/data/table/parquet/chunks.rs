@@ -59,7 +59,7 @@ pub(crate) fn open_chunks(
 pub(in crate::data::table) struct BatchChunks {
     path: PathBuf,
     groups: Vec<Group>,
-    parts: Vec<Part>,
+    parts: Vec<ReadColumn>,
     partitions: Vec<Partition>,
     next: NextBatch,
     notation: Notation,
@@ -69,7 +69,7 @@ pub(in crate::data::table) struct BatchChunks {
 }
 
 /// Source of a group.
-struct Part {
+struct ReadColumn {
     /// Index among the columns that are read.
     column: usize,
     use_: Use,
@@ -129,7 +129,7 @@ impl BatchChunks {
             }
             plan
         };
-        let parts = uses.into_iter().enumerate().map(|(column, use_)| Part { column, use_ }).collect();
+        let parts = uses.into_iter().enumerate().map(|(column, use_)| ReadColumn { column, use_ }).collect();
         let partitions = plan.partitions;
         let next = open(&roots, &lists)?;
         Ok(BatchChunks {
@@ -230,7 +230,7 @@ impl ChunkReader for BatchChunks {
         if n_rows < batch.num_rows() {
             self.pending = Some(batch.slice(n_rows, batch.num_rows() - n_rows));
         }
-        let block = |part: &Part| {
+        let block = |part: &ReadColumn| {
             let array = batch.column(part.column).slice(0, n_rows);
             let array = match self.groups[part.column].purpose {
                 Purpose::Weight => array,
