@@ -231,7 +231,7 @@ impl Config {
     /// The metrics of each evaluation, and of the last one; for classes in an order also the metrics of distances.
     pub fn metrics(&self) -> [MetricSet; 2] {
         let sets = self.train.metrics(self.data.task);
-        if self.loss == Loss::Ordinal && self.train.eval_metrics.is_none() {
+        if self.loss == Loss::Ordinal && self.train.eval_metrics.iter().any(|name| name == "default") {
             sets.map(|set| set.with(EvalMetric::ClassMae).with(EvalMetric::QuadraticKappa))
         } else {
             sets

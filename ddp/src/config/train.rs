@@ -48,8 +48,8 @@ pub struct TrainConfig {
     pub micro_shards: usize,
     /// Steps between two evaluations within an epoch; 0 evaluates after epochs only.
     pub eval_every_steps: u64,
-    /// Names of the metrics that evaluations measure, checked; `None` for the task's defaults.
-    pub eval_metrics: Option<Vec<String>>,
+    /// Names of the metrics that evaluations measure, checked.
+    pub eval_metrics: Vec<String>,
     /// Whether the training rows are evaluated too after each epoch.
     pub train_metrics: bool,
     /// Metric of early stopping.
@@ -226,8 +226,8 @@ pub(super) const KEYS: &[Key] = &[
         .synonyms(&["eval_steps", "eval_every", "val_check_interval"])
         .may_change(),
     key("train.eval_metrics", Kind::Texts { may_be_empty: false })
-        .help("Metrics that evaluations measure: names of docs/metrics.md, \"default\", \"all\" (the costly ones at the end only)")
-        .absent("four metrics of the task")
+        .help("Metrics that evaluations measure: names of docs/metrics.md, \"default\" (four of the task), \"all\" (the costly ones at the end only)")
+        .default(r#"["default"]"#)
         .example(r#"["default", "roc_auc"]"#)
         .synonyms(&["metrics", "metric"])
         .may_change(),
@@ -346,7 +346,7 @@ impl TrainConfig {
         writer.put_toml("train.deterministic", deterministic.to_owned());
         writer.put("train.micro_shards", &self.micro_shards);
         writer.put("train.eval_every_steps", &self.eval_every_steps);
-        writer.put_optional("train.eval_metrics", self.eval_metrics.as_ref());
+        writer.put("train.eval_metrics", &self.eval_metrics);
         writer.put("train.train_metrics", &self.train_metrics);
         writer.put("train.early_stop_metric", &self.early_stop_metric);
         writer.put("train.early_stop_patience", &self.early_stop_patience);
@@ -359,10 +359,10 @@ impl TrainConfig {
 
     /// The metrics of each evaluation, and those of the last one. `"all"` leaves costly ones to the last.
     pub fn metrics(&self, task: Task) -> [MetricSet; 2] {
-        let Some(names) = &self.eval_metrics else { return [MetricSet::defaults(task); 2] };
         // Checked when they were read.
         let of = |names: &[String]| MetricSet::of_names(names, task).unwrap_or_default();
-        let (all, named): (Vec<String>, Vec<String>) = names.iter().cloned().partition(|name| name == "all");
+        let (all, named): (Vec<String>, Vec<String>) =
+            self.eval_metrics.iter().cloned().partition(|name| name == "all");
         let of_all = of(&all);
         [of(&named).union(of_all.without_costly()), of(&named).union(of_all)]
     }
@@ -431,10 +431,10 @@ fn eval_every_steps(raw: &RawConfig, data: &DataConfig) -> Result<u64> {
     }
 }
 
-fn eval_metrics(raw: &RawConfig, data: &DataConfig) -> Result<Option<Vec<String>>> {
-    let names: Option<Vec<String>> = raw.optional("train.eval_metrics")?;
-    if let (Some(setting), Some(names)) = (raw.given("train.eval_metrics"), &names) {
-        eval_metric::check_names(setting, names, data.task)?;
+fn eval_metrics(raw: &RawConfig, data: &DataConfig) -> Result<Vec<String>> {
+    let names: Vec<String> = raw.get("train.eval_metrics")?;
+    if let Some(setting) = raw.given("train.eval_metrics") {
+        eval_metric::check_names(setting, &names, data.task)?;
     }
     Ok(names)
 }
