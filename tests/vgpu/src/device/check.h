@@ -44,8 +44,13 @@ VGPU_HOT void race(const char *what, unsigned other, const void *at) {
       cur, other);
 }
 
-// Notes an access to device memory. False where `a` is something else.
-VGPU_HOT bool device_access(uintptr_t a, unsigned n, bool write, bool aligned) {
+[[noreturn]] VGPU_HOT void illegal(uintptr_t a, unsigned n, bool write) {
+  die("illegal %s of %u bytes at %#lx, in no allocation whose pointer the kernel was given", write ? "write" : "read",
+      n, (unsigned long)(a - 0x200000000000));
+}
+
+// Notes an access to device memory. False where `a` is something else. Most accesses of a kernel end here, so it is part of each callback.
+VGPU_INLINE_CHECK bool device_access(uintptr_t a, unsigned n, bool write, bool aligned) {
   if (a >> 44 != 3) return false;  // the bytes of the devices: see mem/mod.rs
   if (aligned && n <= 16 && !(n & (n - 1)) && a % n)
     die("misaligned %s of %u bytes at %#lx", write ? "write" : "read", n, (unsigned long)(a - 0x200000000000));
@@ -59,8 +64,7 @@ VGPU_HOT bool device_access(uintptr_t a, unsigned n, bool write, bool aligned) {
     (write ? r.n_written : r.n_read) += n;
     return true;
   }
-  die("illegal %s of %u bytes at %#lx, in no allocation whose pointer the kernel was given", write ? "write" : "read",
-      n, (unsigned long)(a - 0x200000000000));
+  illegal(a, n, write);
 }
 
 // Refuses an access beyond pinned host memory that the kernel was given, up to the end of its last page.
@@ -89,8 +93,7 @@ VGPU_HOT bool concurrent(unsigned other, uint32_t block, uint32_t warp) {
   return (other - 1) >> 5 != w || warp == warp_epoch[w] + 1;
 }
 
-VGPU_HOT void access(const void *p, unsigned n, bool write, bool aligned) {
-  if (device_access((uintptr_t)p, n, write, aligned)) return;
+VGPU_HOT void other_access(const void *p, unsigned n, bool write) {
   long first = shared_cell((uintptr_t)p, n);
   if (first < 0) {  // the thread's stack, constants
     host_access((uintptr_t)p, n, write);
@@ -108,6 +111,10 @@ VGPU_HOT void access(const void *p, unsigned n, bool write, bool aligned) {
       c.reader = me, c.r_block = block, c.r_warp = warp;
     }
   }
+}
+
+VGPU_INLINE_CHECK void access(const void *p, unsigned n, bool write, bool aligned) {
+  if (!device_access((uintptr_t)p, n, write, aligned)) other_access(p, n, write);
 }
 
 // Atomic operations don't race with each other; their range counts for the order between streams.

@@ -28,6 +28,8 @@ struct dim3 {
 #ifdef VGPU_CHECK
 #define VGPU_FAST static __attribute__((noinline, unused)) VGPU_NOSAN
 #define VGPU_HOT static __attribute__((noinline, unused)) VGPU_NOSAN
+// For callbacks, which are not instrumented themselves.
+#define VGPU_INLINE_CHECK static inline __attribute__((always_inline)) VGPU_NOSAN
 #else
 #define VGPU_FAST static __attribute__((always_inline)) inline
 #define VGPU_HOT static __attribute__((unused))
