@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::dataset::{RowLayout, TargetLayout, numbered_columns};
 use super::labels::LabelVocabulary;
 use super::resident::{ResidentRows, Targets};
-use super::source::{Purpose, SourceSpec};
+use super::source::{SourceSpec, SplitSide};
 use crate::config::Task;
 use crate::data::error::{DataError, Result};
 
@@ -25,7 +25,7 @@ const N_CLASSES: usize = 10;
 
 /// Training and test rows of `builtin:digits`.
 pub fn digits() -> (ResidentRows, ResidentRows) {
-    (digits_for(Purpose::Train, N_CLASSES), digits_for(Purpose::Test, N_CLASSES))
+    (digits_for(SplitSide::Train, N_CLASSES), digits_for(SplitSide::Test, N_CLASSES))
 }
 
 /// One part of the set `name`; a pixel becomes a feature in [0, 1].
@@ -45,14 +45,14 @@ pub(super) fn read(name: &str, spec: &SourceSpec<'_>) -> Result<ResidentRows> {
         let asked = format!("task \"{task}\" on {}{classes}", target.join(", "));
         return Err(DataError::BuiltinTargets { name: name.to_owned(), asked });
     }
-    Ok(digits_for(spec.purpose, n_classes))
+    Ok(digits_for(spec.side, n_classes))
 }
 
-fn digits_for(purpose: Purpose, n_classes: usize) -> ResidentRows {
+fn digits_for(side: SplitSide, n_classes: usize) -> ResidentRows {
     let (train, test) = DIGITS.split_at(N_TRAIN_ROWS * ROW_BYTES);
-    let rows = match purpose {
-        Purpose::Train => train,
-        Purpose::Test => test,
+    let rows = match side {
+        SplitSide::Train => train,
+        SplitSide::Test => test,
     };
     let (rows, _) = rows.as_chunks::<ROW_BYTES>();
     let pixels = rows.iter().flat_map(|row| &row[..N_PIXELS]);

@@ -73,9 +73,7 @@ pub(crate) fn files_and_format(spec: &SourceSpec<'_>) -> Result<(Vec<PathBuf>, &
     let (files, format) = all_files_and_format(spec)?;
     check_settings(format, spec)?;
     match &format.reader {
-        Reader::Arrays(reader) if files.len() > 1 => {
-            Ok((raw::of_purpose(files, reader, spec.purpose), format))
-        }
+        Reader::Arrays(reader) if files.len() > 1 => Ok((raw::of_side(files, reader, spec.side), format)),
         _ => Ok((files, format)),
     }
 }

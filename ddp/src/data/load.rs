@@ -18,7 +18,7 @@ use super::preprocess::{Preprocessor, needs_stats};
 use super::quartiles::quartiles;
 use super::scaled_targets;
 use super::scan::{self, Scan};
-use super::source::{ClassLabels, KnownFeatures, Purpose, SourceSpec};
+use super::source::{ClassLabels, KnownFeatures, SourceSpec, SplitSide};
 use super::subset::split;
 use super::target_columns::{TargetColumn, check_counts, head_gaps, target_columns};
 use super::target_error::TargetError;
@@ -492,7 +492,7 @@ pub fn open_eval(
     let spec = SourceSpec {
         source,
         labels,
-        purpose: Purpose::Test,
+        side: SplitSide::Test,
         classes,
         features: Some(features),
         ..SourceSpec::train(data)

@@ -95,7 +95,7 @@ pub(crate) use self::preprocess::Column as EncodedColumn;
 pub use self::preprocess::{ColumnCodes, Preprocessor};
 pub use self::resident::{ResidentRows, Targets};
 pub use self::scan::column_stats;
-pub use self::source::{ClassLabels, KnownFeatures, Purpose, SourceSpec, ToPredict};
+pub use self::source::{ClassLabels, KnownFeatures, SourceSpec, SplitSide, ToPredict};
 pub use self::split_error::SplitError;
 pub use self::stats::ColumnStats;
 pub use self::subset::{Subset, split};

@@ -8,7 +8,7 @@ use super::error::{DataError, Result};
 use super::files::files_and_format;
 use super::format::Reader;
 use super::labels::LabelSurvey;
-use super::source::{Purpose, SourceSpec};
+use super::source::{SourceSpec, SplitSide};
 use super::target_error::TargetError;
 use super::{builtin, head_rows, raw, table};
 use crate::config::{DEFAULT_FEATURES_KEY, DEFAULT_LABELS_KEY};
@@ -95,7 +95,7 @@ pub(crate) fn open(spec: &SourceSpec<'_>) -> Result<Opened> {
     }
     refuse_array_keys(spec, &format.reader)?;
     if spec.skips_missing_targets()
-        && spec.purpose == Purpose::Train
+        && spec.side == SplitSide::Train
         && !matches!(format.reader, Reader::Table(_))
     {
         return Err(DataError::NotForFormat {
@@ -129,7 +129,7 @@ fn refuse_array_keys(spec: &SourceSpec<'_>, reader: &Reader) -> Result<()> {
     if !matches!(reader, Reader::Table(_)) {
         return Ok(());
     }
-    let is_train = spec.purpose == Purpose::Train;
+    let is_train = spec.side == SplitSide::Train;
     let keys = [
         (if is_train { "data.labels" } else { "data.eval_labels" }, spec.labels.is_some()),
         // Rows for evaluation may be in another format than those the keys are for.

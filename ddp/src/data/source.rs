@@ -7,9 +7,9 @@ use super::labels::LabelVocabulary;
 use super::vocabulary::Vocabulary;
 use crate::config::{DataConfig, EvalSource, Missing, MissingTarget, UnknownLabel};
 
-/// Purpose of a built-in set.
+/// SplitSide of a built-in set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
+pub enum SplitSide {
     /// Rows to train on.
     Train,
     /// Rows to evaluate on.
@@ -26,7 +26,7 @@ pub struct SourceSpec<'a> {
     /// Files of labels.
     pub labels: Option<&'a str>,
     /// Which rows to take, where files or a built-in set hold both kinds.
-    pub purpose: Purpose,
+    pub side: SplitSide,
     /// Classes of the labels.
     pub classes: ClassLabels<'a>,
     /// The features that a model expects; `None` for all features of the files in their order.
@@ -85,7 +85,7 @@ impl<'a> SourceSpec<'a> {
             data,
             source: &data.train,
             labels: data.labels.as_deref(),
-            purpose: Purpose::Train,
+            side: SplitSide::Train,
             classes: data.classes.map_or(ClassLabels::Discover, ClassLabels::Numbers),
             features: None,
             memory_bytes: (data.loader_memory_mib as u64) << 20,
@@ -97,7 +97,7 @@ impl<'a> SourceSpec<'a> {
     /// The files with the weights of `data.eval`; `None` for other rows.
     pub(crate) fn eval_weight(&self) -> Option<&'a str> {
         let is_eval = matches!(&self.data.eval, EvalSource::Source(eval) if eval == self.source);
-        self.data.eval_weight.as_deref().filter(|_| is_eval && self.purpose == Purpose::Test)
+        self.data.eval_weight.as_deref().filter(|_| is_eval && self.side == SplitSide::Test)
     }
 
     /// The classes, if they are known before the rows are read.
@@ -111,7 +111,7 @@ impl<'a> SourceSpec<'a> {
 
     /// Whether rows whose label is not a class are left out, marked by the class -1 until then.
     pub(crate) fn skips_unknown(&self) -> bool {
-        self.purpose == Purpose::Test && self.data.unknown_label == UnknownLabel::Skip
+        self.side == SplitSide::Test && self.data.unknown_label == UnknownLabel::Skip
     }
 
     /// Whether rows without a target are left out.

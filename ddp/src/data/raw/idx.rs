@@ -7,7 +7,7 @@ use super::bytes::{Bytes, MemoryBudget};
 use super::element::RawType;
 use crate::data::DataError;
 use crate::data::error::Result;
-use crate::data::source::Purpose;
+use crate::data::source::SplitSide;
 
 /// Most dimensions of an array of rows.
 const MAX_DIMS: u8 = 8;
@@ -39,10 +39,10 @@ pub(crate) fn labels_name(images: &str) -> Option<String> {
 }
 
 /// Training or test rows, by the name of a file in MNIST's naming scheme.
-pub(crate) fn purpose(name: &str) -> Option<Purpose> {
+pub(crate) fn side(name: &str) -> Option<SplitSide> {
     match () {
-        () if name.contains("train") => Some(Purpose::Train),
-        () if name.contains("t10k") || name.contains("test") => Some(Purpose::Test),
+        () if name.contains("train") => Some(SplitSide::Train),
+        () if name.contains("t10k") || name.contains("test") => Some(SplitSide::Test),
         () => None,
     }
 }

@@ -3,7 +3,6 @@
 //! A format is a folder or file with its reader and writer, and a row in `FORMATS`.
 
 mod array;
-mod by_purpose;
 mod bytes;
 mod element;
 mod fortran;
@@ -16,10 +15,10 @@ mod open;
 mod reader;
 mod rows;
 pub(crate) mod safetensors;
+mod split_side;
 mod targets;
 
 pub(crate) use array::RawArray;
-pub(crate) use by_purpose::{has_test_rows, of_purpose};
 pub(crate) use bytes::{Bytes, MemoryBudget};
 pub use element::RawType;
 pub(crate) use element::{to_f64 as raw_to_f64, to_i128 as raw_to_i128};
@@ -28,6 +27,7 @@ pub(crate) use listing::{Listing, list};
 pub(crate) use open::open;
 pub(crate) use reader::{ArrayReader, NamedArrays};
 pub(crate) use rows::RawRows;
+pub(crate) use split_side::{has_test_rows, of_side};
 
 use super::format::{Format, Reader};
 use super::write::{ArrayStorage, WriteFormat, Writer};
@@ -44,7 +44,7 @@ pub(crate) const FORMATS: &[Format] = &[
         reader: Reader::Arrays(ArrayReader::Single {
             open: npy::open,
             labels_name: |_| None,
-            purpose: |_| None,
+            side: |_| None,
         }),
         writer: Some(WriteFormat {
             writer: Writer::Arrays(npy::create, ArrayStorage { has_bf16: false, has_categories: false }),
@@ -87,7 +87,7 @@ pub(crate) const FORMATS: &[Format] = &[
         reader: Reader::Arrays(ArrayReader::Single {
             open: idx::open,
             labels_name: idx::labels_name,
-            purpose: idx::purpose,
+            side: idx::side,
         }),
         writer: None,
     },

@@ -16,7 +16,7 @@ use crate::data::error::{DataError, Result};
 use crate::data::files::files_of;
 use crate::data::format::Reader;
 use crate::data::formats;
-use crate::data::source::{Purpose, SourceSpec};
+use crate::data::source::{SourceSpec, SplitSide};
 use crate::data::target_error::TargetError;
 
 /// Conventional names of features and labels.
@@ -73,8 +73,7 @@ pub(crate) fn open(files: &[PathBuf], reader: &ArrayReader, spec: &SourceSpec<'_
     } else {
         RawArray::concat(targets)?
     };
-    let beside =
-        if spec.purpose == Purpose::Train { spec.data.weight.as_deref() } else { spec.eval_weight() };
+    let beside = if spec.side == SplitSide::Train { spec.data.weight.as_deref() } else { spec.eval_weight() };
     let beside = beside.filter(|_| spec.to_predict.is_none());
     let weights = match (weights.is_empty(), beside) {
         (false, _) => Some(RawArray::concat(weights)?),
@@ -161,7 +160,7 @@ fn named(path: &Path, arrays: &dyn NamedArrays, spec: &SourceSpec<'_>) -> Result
         let is_default = usual_names.first() == Some(&key);
         let usual = usual_names.iter().copied().filter(|_| is_default);
         let mut found = std::iter::once(key).chain(usual).find(|name| has(name)).map(str::to_owned);
-        if spec.purpose == Purpose::Test {
+        if spec.side == SplitSide::Test {
             let of_test = std::iter::once(key).chain(usual_names.iter().copied().filter(|_| is_default));
             found = of_test.map(test_key).find(|name| has(name)).or(found);
         }

@@ -4,7 +4,7 @@ use super::array::RawArray;
 use super::bytes::{Bytes, MemoryBudget};
 use crate::data::dataset::CategoryColumn;
 use crate::data::error::Result;
-use crate::data::source::Purpose;
+use crate::data::source::SplitSide;
 
 /// Name of the array of row weights in converted files.
 pub(crate) const WEIGHTS_KEY: &str = "weights";
@@ -18,7 +18,7 @@ pub(crate) enum ArrayReader {
         /// Conventional name of the file of labels for a file of features, if there is one.
         labels_name: fn(&str) -> Option<String>,
         /// Training or test rows, by the conventional name of a file.
-        purpose: fn(&str) -> Option<Purpose>,
+        side: fn(&str) -> Option<SplitSide>,
     },
     /// A file holds named arrays.
     Named {

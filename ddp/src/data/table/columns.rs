@@ -9,7 +9,7 @@ use super::time::{PARTS, date_of_parts};
 use crate::config::{Datetime, nearest};
 use crate::data::column_error::ColumnError;
 use crate::data::error::{DataError, Result};
-use crate::data::source::{Purpose, SourceSpec, ToPredict};
+use crate::data::source::{SourceSpec, SplitSide, ToPredict};
 use crate::data::vocabulary::Vocabulary;
 use crate::data::write::Purpose;
 
@@ -237,8 +237,7 @@ fn check_names(path: &Path, spec: &SourceSpec<'_>, names: &[String]) -> Result<(
     let lists = lists.chain([("data.categorical", &data.categorical)]);
     let weight: Vec<String> = data.weight.iter().cloned().collect();
     // Rows for evaluation in files of their own need no such column.
-    let split =
-        data.split().filter(|_| spec.purpose == Purpose::Train).map(|split| split.column().to_owned());
+    let split = data.split().filter(|_| spec.side == SplitSide::Train).map(|split| split.column().to_owned());
     let split: Vec<String> = split.into_iter().collect();
     for (key, columns) in lists.chain([("data.weight", &weight), ("data.split", &split)]) {
         if let Some(column) = columns.iter().find(|column| !there.contains(column.as_str())) {

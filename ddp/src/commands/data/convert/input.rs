@@ -2,7 +2,7 @@
 
 use crate::config::DataConfig;
 use crate::data::table::Destination;
-use crate::data::{ClassLabels, Purpose, SourceSpec};
+use crate::data::{ClassLabels, SourceSpec, SplitSide};
 
 /// Rows to convert.
 #[derive(Debug, Clone, Copy)]
@@ -10,7 +10,7 @@ pub(super) struct Input<'a> {
     pub(super) data: &'a DataConfig,
     /// File of labels.
     pub(super) labels: Option<&'a str>,
-    pub(super) purpose: Purpose,
+    pub(super) side: SplitSide,
     pub(super) keeps_missing: bool,
     /// Whether the user named the targets.
     pub(super) has_target: bool,
@@ -20,6 +20,6 @@ pub(super) struct Input<'a> {
 impl<'a> Input<'a> {
     pub(super) fn spec(&self) -> SourceSpec<'a> {
         let classes = ClassLabels::AsStored;
-        SourceSpec { labels: self.labels, purpose: self.purpose, classes, ..SourceSpec::train(self.data) }
+        SourceSpec { labels: self.labels, side: self.side, classes, ..SourceSpec::train(self.data) }
     }
 }

@@ -27,7 +27,7 @@ use crate::data::format::Reader;
 use crate::data::raw::RawType;
 use crate::data::table::Destination;
 use crate::data::write::{ArrayFiles, ArrayLayout, Staging, TextFile, Writer};
-use crate::data::{DataError, Purpose, SourceSpec, files_and_format, files_of, holds_eval_rows};
+use crate::data::{DataError, SourceSpec, SplitSide, files_and_format, files_of, holds_eval_rows};
 use crate::error::Result;
 use crate::report::log::Log;
 use crate::report::stdout::print_result;
@@ -67,9 +67,8 @@ fn run(args: &ConvertArgs, mut meter: Meter) -> Result<String> {
     if config.data.auto_task && config.data.target.len() > 1 {
         config.data.task = Task::Regression;
     }
-    let purposes = purposes(args, &config)?;
-    let targets: Vec<Target> =
-        purposes.iter().map(|purpose| target.for_purpose(*purpose, purposes.len())).collect();
+    let sides = sides(args, &config)?;
+    let targets: Vec<Target> = sides.iter().map(|side| target.for_side(*side, sides.len())).collect();
     let inputs = inputs(args, &config);
     let mut old = Vec::new();
     for target in &targets {
@@ -77,13 +76,13 @@ fn run(args: &ConvertArgs, mut meter: Meter) -> Result<String> {
     }
     let mut staging = Staging::new(&target.folder());
     let mut outcomes = Vec::new();
-    for (purpose, target) in purposes.iter().zip(&targets) {
-        outcomes.push(convert_rows(args, &config, *purpose, target, &mut staging, &mut meter)?);
+    for (side, target) in sides.iter().zip(&targets) {
+        outcomes.push(convert_rows(args, &config, *side, target, &mut staging, &mut meter)?);
     }
     let n_bytes = staging.commit(&old)?;
     let total = |count: fn(&Outcome) -> usize| outcomes.iter().map(count).sum();
     let mut summary = meter.end(total(|of| of.n_rows), total(|of| of.n_files), n_bytes);
-    if purposes.len() > 1 {
+    if sides.len() > 1 {
         for (target, (outcome, name)) in targets.iter().zip(outcomes.iter().zip(["train", "eval"])) {
             summary += &format!("\n{name}: {} rows in `{}`", outcome.n_rows, target.shown());
         }
@@ -121,20 +120,20 @@ fn has_target(config: &Config) -> Result<bool> {
 }
 
 /// The rows that `--part` names: those of both kinds where the files hold training and test rows.
-fn purposes(args: &ConvertArgs, config: &Config) -> Result<Vec<Purpose>> {
+fn sides(args: &ConvertArgs, config: &Config) -> Result<Vec<SplitSide>> {
     let is_builtin = config.data.train.starts_with("builtin:");
     let has_eval = is_builtin || holds_eval_rows(&config.data, args.labels.as_deref())?;
     match args.part {
-        Some(ConvertPart::Train) => Ok(vec![Purpose::Train]),
-        Some(ConvertPart::Eval) if has_eval => Ok(vec![Purpose::Test]),
+        Some(ConvertPart::Train) => Ok(vec![SplitSide::Train]),
+        Some(ConvertPart::Eval) if has_eval => Ok(vec![SplitSide::Test]),
         Some(ConvertPart::Eval) => Err(DataError::OutFormat {
             out: args.out.clone(),
             reason: format!("`{}` holds no rows for evaluation next to its training rows", args.input),
             hint: "remove --part, or name the file of those rows".to_owned(),
         }
         .into()),
-        None if has_eval && !is_builtin => Ok(vec![Purpose::Train, Purpose::Test]),
-        None => Ok(vec![Purpose::Train]),
+        None if has_eval && !is_builtin => Ok(vec![SplitSide::Train, SplitSide::Test]),
+        None => Ok(vec![SplitSide::Train]),
     }
 }
 
@@ -142,7 +141,7 @@ fn purposes(args: &ConvertArgs, config: &Config) -> Result<Vec<Purpose>> {
 fn convert_rows(
     args: &ConvertArgs,
     config: &Config,
-    purpose: Purpose,
+    side: SplitSide,
     target: &Target,
     staging: &mut Staging,
     meter: &mut Meter,
@@ -168,7 +167,7 @@ fn convert_rows(
     let input = Input {
         data: &config.data,
         labels: args.labels.as_deref(),
-        purpose,
+        side,
         keeps_missing: args.keep_missing,
         has_target: !args.target.is_empty(),
         to: if takes_numbers { Destination::Arrays } else { Destination::Columns },

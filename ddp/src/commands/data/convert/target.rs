@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::cli::ConvertArgs;
 use crate::data::format::Format;
 use crate::data::write::{OutFiles, WriteFormat, Writer};
-use crate::data::{Compression, DataError, Purpose, formats};
+use crate::data::{Compression, DataError, SplitSide, formats};
 use crate::error::Result;
 
 /// Files to write.
@@ -96,10 +96,10 @@ impl Target {
         }
     }
 
-    /// The files for rows of this purpose, next to those for training if there are `n_parts` of two: `rows.eval.npz`, `DIR/eval/`.
-    pub(super) fn for_purpose(&self, purpose: Purpose, n_parts: usize) -> Target {
+    /// The files for rows of this side of the split, next to those for training if there are `n_parts` of two: `rows.eval.npz`, `DIR/eval/`.
+    pub(super) fn for_side(&self, side: SplitSide, n_parts: usize) -> Target {
         let mut target = self.clone();
-        if purpose == Purpose::Train || n_parts < 2 {
+        if side == SplitSide::Train || n_parts < 2 {
             return target;
         }
         let ending = &self.ending;

@@ -294,7 +294,7 @@ fn no_more_than_a_chunk_is_held() {
         let input = Input {
             data: &config.data,
             labels: given.labels.as_deref(),
-            purpose: Purpose::Train,
+            side: SplitSide::Train,
             keeps_missing: false,
             has_target: false,
             to: Destination::Arrays,

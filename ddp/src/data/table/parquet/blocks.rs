@@ -12,7 +12,7 @@ use crate::config::{DataConfig, Task};
 use crate::data::batch::BatchMut;
 use crate::data::dataset::{Dataset, RowLayout, TargetLayout};
 use crate::data::error::Result;
-use crate::data::source::{ClassLabels, KnownFeatures, Purpose, SourceSpec};
+use crate::data::source::{ClassLabels, KnownFeatures, SourceSpec, SplitSide};
 use crate::data::table::columns::Role;
 use crate::data::table::reader::TableReader as _;
 use crate::data::table::rows::{TableRows, TargetCells};
@@ -37,7 +37,7 @@ struct Shared {
     layout: RowLayout,
     vocabularies: Vec<Vocabulary>,
     data: DataConfig,
-    purpose: Purpose,
+    side: SplitSide,
     source: String,
     cache: Cache<TableRows>,
 }
@@ -89,7 +89,7 @@ impl ParquetRows {
             vocabularies: layout.categories.iter().map(|category| category.vocabulary.clone()).collect(),
             cache: Cache::new(costs, scratch_bytes, budget),
             data: decided(spec.data, &layout),
-            purpose: spec.purpose,
+            side: spec.side,
             source: spec.source.to_owned(),
             files,
             groups,
@@ -142,7 +142,7 @@ impl Shared {
         let classes = self.layout.labels.as_ref().map_or(ClassLabels::AsStored, ClassLabels::Known);
         let known = KnownFeatures { names, vocabularies: &self.vocabularies, of: &self.source };
         let train = SourceSpec::train(&self.data);
-        let spec = SourceSpec { classes, features: Some(known), purpose: self.purpose, ..train };
+        let spec = SourceSpec { classes, features: Some(known), side: self.side, ..train };
         let mut rows = TableRows::new(&columns.plan, &spec);
         let mut columns = columns.clone();
         if only_targets {

@@ -11,7 +11,7 @@ use crate::config::{ShuffleMode, Task};
 use crate::data::dataset::{CategoryColumn, Dataset, RowLayout, TargetLayout};
 use crate::data::error::{DataError, Result};
 use crate::data::labels::{LabelSurvey, decide_several};
-use crate::data::source::{Purpose, SourceSpec};
+use crate::data::source::{SourceSpec, SplitSide};
 use crate::data::subset::with_targets;
 use crate::data::table::columns::Role;
 use crate::data::table::label_column::Fraction;
@@ -56,7 +56,7 @@ pub(crate) fn open_large(paths: &[PathBuf], spec: &SourceSpec<'_>) -> Result<Opt
         return Ok(None);
     }
     let limit_mib = spec.memory_bytes >> 20;
-    if spec.purpose == Purpose::Train && spec.data.shuffle && spec.data.shuffle_mode == ShuffleMode::Full {
+    if spec.side == SplitSide::Train && spec.data.shuffle && spec.data.shuffle_mode == ShuffleMode::Full {
         let source_name = spec.source.to_owned();
         return Err(DataError::ShuffleDecodes { source_name, needed_mib: (needed >> 20) + 1, limit_mib });
     }

@@ -7,11 +7,11 @@ use super::open::{FEATURE_KEYS, LABEL_KEYS, bytes_of, test_key};
 use super::reader::ArrayReader;
 use crate::data::compression::Compression;
 use crate::data::error::Result;
-use crate::data::source::Purpose;
+use crate::data::source::SplitSide;
 
-/// The files of this purpose among the files of a folder or pattern, without those of labels.
-pub(crate) fn of_purpose(files: Vec<PathBuf>, reader: &ArrayReader, purpose: Purpose) -> Vec<PathBuf> {
-    let ArrayReader::Single { labels_name, purpose: purpose_of, .. } = reader else { return files };
+/// The files of this side of the split among the files of a folder or pattern, without those of labels.
+pub(crate) fn of_side(files: Vec<PathBuf>, reader: &ArrayReader, side: SplitSide) -> Vec<PathBuf> {
+    let ArrayReader::Single { labels_name, side: side_of, .. } = reader else { return files };
     let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
     let labels: Vec<PathBuf> =
         files.iter().filter_map(|path| Some(path.with_file_name(labels_name(&name(path)?)?))).collect();
@@ -22,12 +22,12 @@ pub(crate) fn of_purpose(files: Vec<PathBuf>, reader: &ArrayReader, purpose: Pur
     };
     let rows: Vec<PathBuf> =
         files.iter().filter(|path| !labels.contains(path) && !is_copy(path)).cloned().collect();
-    let purposes: Vec<Option<Purpose>> = rows.iter().map(|path| purpose_of(&name(path)?)).collect();
-    let has_both = purposes.contains(&Some(Purpose::Train)) && purposes.contains(&Some(Purpose::Test));
+    let sides: Vec<Option<SplitSide>> = rows.iter().map(|path| side_of(&name(path)?)).collect();
+    let has_both = sides.contains(&Some(SplitSide::Train)) && sides.contains(&Some(SplitSide::Test));
     if !has_both {
         return if rows.is_empty() { files } else { rows };
     }
-    let of_part = rows.into_iter().zip(purposes).filter(|(_, of)| of.is_none_or(|of| of == purpose));
+    let of_part = rows.into_iter().zip(sides).filter(|(_, of)| of.is_none_or(|of| of == side));
     of_part.map(|(path, _)| path).collect()
 }
 
@@ -36,8 +36,8 @@ pub(crate) fn has_test_rows(all: &[PathBuf], reader: &ArrayReader) -> Result<boo
     match reader {
         ArrayReader::Single { .. } => {
             let (train, test) = (
-                of_purpose(all.to_vec(), reader, Purpose::Train),
-                of_purpose(all.to_vec(), reader, Purpose::Test),
+                of_side(all.to_vec(), reader, SplitSide::Train),
+                of_side(all.to_vec(), reader, SplitSide::Test),
             );
             Ok(train != test)
         }
