@@ -7,7 +7,7 @@ use super::labels::LabelVocabulary;
 use super::vocabulary::Vocabulary;
 use crate::config::{DataConfig, EvalSource, Missing, MissingTarget, UnknownLabel};
 
-/// SplitSide of a built-in set.
+/// Rows of files, or of a built-in set, that hold rows for training and for evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SplitSide {
     /// Rows to train on.
@@ -25,7 +25,7 @@ pub struct SourceSpec<'a> {
     pub source: &'a str,
     /// Files of labels.
     pub labels: Option<&'a str>,
-    /// Which rows to take, where files or a built-in set hold both kinds.
+    /// Side to take where files or a built-in set hold both.
     pub side: SplitSide,
     /// Classes of the labels.
     pub classes: ClassLabels<'a>,
