@@ -50,6 +50,18 @@ pub struct ShortFlags {
     #[arg(long, help_heading = SHORT_FLAGS, value_name = "COLUMN", action = ArgAction::Append)]
     pub target: Vec<String>,
 
+    /// File of the labels of arrays, such as y.npy (data.labels)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "PATH")]
+    pub labels: Option<String>,
+
+    /// Column to leave out; may be repeated (data.drop)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "COLUMN", action = ArgAction::Append)]
+    pub drop: Vec<String>,
+
+    /// Column of categories; may be repeated (data.categorical)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "COLUMN", action = ArgAction::Append)]
+    pub categorical: Vec<String>,
+
     /// Kind of the targets (data.task)
     #[arg(long, help_heading = SHORT_FLAGS, value_name = "TASK")]
     pub task: Option<String>,
@@ -93,6 +105,9 @@ impl RunConfigArgs {
             eval,
             eval_fraction,
             target,
+            labels,
+            drop,
+            categorical,
             task,
             hidden,
             epochs,
@@ -100,8 +115,12 @@ impl RunConfigArgs {
             batch_size,
             global_batch_size,
         } = self.short.clone();
-        let texts =
-            [("data.train", "--data", data), ("data.eval", "--eval", eval), ("data.task", "--task", task)];
+        let texts = [
+            ("data.train", "--data", data),
+            ("data.eval", "--eval", eval),
+            ("data.labels", "--labels", labels),
+            ("data.task", "--task", task),
+        ];
         for (key, flag, text) in texts {
             shorts.extend(text.map(|text| short(key, flag, text.clone(), Value::String(text))));
         }
@@ -116,15 +135,18 @@ impl RunConfigArgs {
             shorts.extend(text.map(|text| short(key, flag, text.clone(), number(&text))));
         }
         shorts.extend(hidden.map(|text| short("model.hidden", "--hidden", text.clone(), list(&text))));
-        match target.as_slice() {
-            [] => {}
-            [one] => {
-                shorts.push(short("data.target", "--target", one.clone(), Value::String(one.clone())));
-            }
-            several => {
-                let value = Value::from(several.to_vec());
-                shorts.push(short("data.target", "--target", several.join(" --target "), value));
-            }
+        let columns = [
+            ("data.target", "--target", target),
+            ("data.drop", "--drop", drop),
+            ("data.categorical", "--categorical", categorical),
+        ];
+        for (key, flag, names) in columns {
+            let value = match names.as_slice() {
+                [] => continue,
+                [one] => Value::String(one.clone()),
+                several => Value::from(several.to_vec()),
+            };
+            shorts.push(short(key, flag, names.join(&format!(" {flag} ")), value));
         }
         Overrides { sets: self.set.clone(), shorts }
     }

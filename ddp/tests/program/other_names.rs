@@ -8,8 +8,10 @@ fn flags_and_subcommands_of_other_programs_get_a_tip() {
     for (line, tip) in [
         // With the value that was typed, if the key takes it; else with an example.
         ("train --seed 12", "tip: set the config key: '--set train.seed=12'"),
-        ("train --labels=y.npy", "tip: set the config key: '--set data.labels=\"y.npy\"'"),
-        ("train --drop customer", "--set data.drop=[\"customer\"]'"),
+        ("train --weight=w.npy", "tip: set the config key: '--set data.weight=\"w.npy\"'"),
+        ("train --class-order low", "--set data.class_order=[\"low\"]'"),
+        ("train --exclude customer", "tip: use '--drop', which sets data.drop"),
+        ("train --cat-features city", "tip: use '--categorical', which sets data.categorical"),
         ("train --patience 3", "--set train.early_stop_patience=3'"),
         ("train --optimizer lion", "--set optimizer.kind=\"lion\"'"),
         ("train --optimizer ranger", "--set optimizer.kind=\"adamw\"'"),
@@ -49,6 +51,34 @@ fn flags_and_subcommands_of_other_programs_get_a_tip() {
     }
     // clap's own tip stays for a flag that is mistyped.
     refused(folder.path(), "train --epoch 3", &["a similar argument exists: '--epochs'"]);
+}
+
+#[test]
+fn columns_and_labels_are_named_by_short_flags() {
+    let folder = temp_dir();
+    let mut table = "id,city,when,x,y\n".to_owned();
+    for row in 0..40 {
+        let city = ["Bern", "Genf", "Chur"][row % 3];
+        table += &format!("{row},{city},later,{},{}\n", (row as f64).sin(), row % 2);
+    }
+    write(folder.path(), "rows.csv", &table);
+    let line =
+        "train rows.csv --target y --drop id --drop when --categorical city --epochs 1 --device cpu --out r";
+    run_line_ok(folder.path(), line);
+    let config = std::fs::read_to_string(folder.path().join("r/config.toml")).unwrap();
+    for wanted in ["drop = [\"id\", \"when\"]\n", "categorical = [\"city\"]\n"] {
+        assert!(config.contains(wanted), "no {wanted:?} in {config}");
+    }
+    refused(
+        folder.path(),
+        "train rows.csv --target y --drop ix",
+        &["no column \"ix\"", "did you mean \"id\"?"],
+    );
+
+    run_line_ok(folder.path(), "data convert rows.csv x.npy --target y --drop id --drop when --drop city");
+    let line = "train x.npy --labels x.labels.npy --epochs 1 --device cpu --out arrays";
+    run_line_ok(folder.path(), line);
+    refused(folder.path(), "train x.npy --labels y.npy", &["y.npy"]);
 }
 
 #[test]
