@@ -144,6 +144,12 @@ const TESTS: &[Test] = &[
             run.succeeded();
         }
     }),
+    ("gpu_trial_that_hangs_is_given_up", || {
+        if has_virtual_gpus(2) {
+            let run = mpirun_with(2, "gpu_hanging_trial", &[("VGPU_FAIL", "nccl:hang=2,rank=1")]);
+            run.succeeded();
+        }
+    }),
     ("gpu_abort_that_hangs_is_bounded", || {
         if has_virtual_gpus(2) {
             let rules = "nccl:hang=3,rank=1,nccl:abort-hang";
@@ -369,6 +375,12 @@ fn run_rank(case: &str) {
             print_failure(&world, results);
             // No rank leaves before all have printed.
             world.group().barrier().unwrap();
+        }
+        "gpu_hanging_trial" => {
+            // The trial of registered buffers takes more than one collective, in which a rank is lost; then they join anew.
+            let device = connect(&world, rank, Duration::from_secs(2));
+            assert!(!world.registers_buffers());
+            assert_eq!(reduce_and_read(&world, device).unwrap(), 2.0);
         }
         "gpu_start_fault" => {
             let options = DeviceOptions { timeout: Some(Duration::from_secs(3)), ..DeviceOptions::default() };
