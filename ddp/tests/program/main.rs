@@ -29,6 +29,7 @@ mod digits_kept;
 mod disk_faults;
 mod export;
 mod failure;
+mod gpu_failures;
 mod gpu_program;
 mod heads;
 mod importance;

@@ -1,0 +1,135 @@
+//! Failures of virtual GPUs and of NCCL under the program: each is named, with a way out, and ends all ranks.
+
+#![allow(clippy::unwrap_used)]
+#![cfg(feature = "mpi")]
+
+use std::path::Path;
+
+use crate::common::temp_dir;
+use crate::gpu_program::{count_of_rank, on_gpus, train_args};
+use crate::virtual_gpu::under_virtual_gpus;
+
+#[test]
+fn memory_that_is_short_is_told_with_who_holds_how_much() {
+    let folder = temp_dir();
+    let out = folder.path().join("out").to_str().unwrap().to_owned();
+    let args = ["train", "-q", "--device", "cuda", "--out", &out, "--set", "model.hidden=[2048,2048]"];
+    // 16 MiB of weights, as much again of gradients, and twice that for AdamW do not fit in 48 MiB, of which products take 32.
+    let Some(outcome) = under_virtual_gpus(1, &args, &[("VGPU_MEMORY", "50331648")]) else { return };
+    assert_eq!(outcome.status.code(), Some(1), "{outcome:#?}");
+    for part in ["out of memory on cuda:0", "parameters 16", "MiB free on the device", "hint: "] {
+        assert!(outcome.stderr.contains(part), "no {part:?} in {}", outcome.stderr);
+    }
+}
+
+/// A device that fails in the middle of a step ends the run with the driver's word and what to do.
+#[test]
+fn a_failing_device_is_named() {
+    let folder = temp_dir();
+    let out = folder.path().join("out").to_str().unwrap().to_owned();
+    let args = train_args(&out, &["--device", "cuda"]);
+    let Some(outcome) = under_virtual_gpus(1, &args, &[("VGPU_FAIL", "ecc:300")]) else { return };
+    assert_eq!(outcome.status.code(), Some(1), "{outcome:#?}");
+    assert!(outcome.stderr.contains("cuda:0: ") && outcome.stderr.contains("ECC"), "{outcome:#?}");
+    assert!(outcome.stderr.contains("hint: the device's memory is faulty"), "{outcome:#?}");
+}
+
+/// A collective that fails on one rank ends all of them; what is said names NCCL and the way to know more. So it is with graphs that
+/// hold collectives, for which NCCL's abort waits up to 2.21, and with an abort that returns before its work is over.
+#[test]
+fn a_failing_collective_ends_the_job() {
+    let folder = temp_dir();
+    for (version, graph) in [("23003", "off"), ("22005", "on"), ("22703", "on")] {
+        let out = folder.path().join(version).to_str().unwrap().to_owned();
+        let args = train_args(&out, &["--device", "cuda", "--cuda-graph", graph]);
+        let env = [("VGPU_FAIL", "nccl:step=20,rank=1"), ("VGPU_NCCL_VERSION", version)];
+        let Some(outcome) = on_gpus(2, 2, &args, &env) else { return };
+        assert!(!outcome.status.success(), "{outcome:#?}");
+        for part in ["ncclSystemError", "NCCL_DEBUG", "rank 1 on cuda:1"] {
+            assert!(outcome.stderr.contains(part), "NCCL {version}: no {part} in {}", outcome.stderr);
+        }
+        assert!(
+            !outcome.stderr.contains("aborting the communicator failed"),
+            "{version}: {}",
+            outcome.stderr
+        );
+    }
+}
+
+/// Rank 0 never enters a collective of a step, and rank 1 fails by itself in the step after it: it says so before anything waits
+/// for its device, whose work never ends.
+#[test]
+fn an_error_of_one_rank_is_told_though_its_device_waits_for_another() {
+    let folder = temp_dir();
+    let run = |name: &str, steps: &str, env: &[(&str, &str)]| {
+        let out = folder.path().join(name).to_str().unwrap().to_owned();
+        let mut args = vec!["train", "-q", "--device", "cuda", "--cuda-graph", "off", "--out", &out];
+        args.extend(["--set", "data.eval=none", "--set", "checkpoint.every_epochs=0", "--set", steps]);
+        on_gpus(2, 2, &args, env)
+    };
+    let counted = |name: &str, steps: &str| {
+        let counts = folder.path().join(format!("counts-{name}"));
+        std::fs::create_dir(&counts).unwrap();
+        run(name, steps, &[("VGPU_COUNTS", counts.to_str().unwrap())])?.ok();
+        let count = |call: &str| count_of_rank(&counts, 1, call);
+        let collectives = ["ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast"];
+        Some([count("cuLaunchKernel"), collectives.into_iter().map(count).sum()])
+    };
+    let Some([launches, collectives]) = counted("six", "train.steps=6") else { return };
+    let [more_launches, more_collectives] = counted("seven", "train.steps=7").unwrap();
+    let (of_step, n) = (more_launches - launches, more_collectives - collectives);
+    assert!(of_step >= 4.0 && n >= 1.0, "{of_step} launches and {n} collectives in a step");
+    let fail = format!("nccl:hang={collectives},rank=0,launch:{},rank=1", (launches + 0.5 * of_step).floor());
+    let outcome = run("failed", "train.steps=20", &[("VGPU_FAIL", &fail), ("VGPU_TIMEOUT", "30")]).unwrap();
+    assert_eq!(outcome.status.code(), Some(1), "{fail}: {outcome:#?}");
+    assert!(
+        outcome.stderr.contains("[rank 1 ") && outcome.stderr.contains("LAUNCH_OUT_OF_RESOURCES"),
+        "{fail}: {}",
+        outcome.stderr
+    );
+    assert!(!outcome.stderr.contains("no progress"), "{fail}: {}", outcome.stderr);
+}
+
+/// Graphs are destroyed before the communicator is aborted. A driver that never returns from that hides no reason. The first graph is
+/// that of the trial before the first step.
+#[test]
+fn an_error_of_a_replayed_step_is_told_though_its_graph_can_not_be_destroyed() {
+    let folder = temp_dir();
+    let out = folder.path().join("out").to_str().unwrap().to_owned();
+    let args =
+        ["train", "-q", "--device", "cuda", "--cuda-graph", "on", "--set", "train.steps=40", "--out", &out];
+    let fail = "nccl:step=20,rank=1,graph-destroy:2,rank=1";
+    let Some(outcome) = on_gpus(2, 2, &args, &[("VGPU_FAIL", fail)]) else { return };
+    assert_eq!(outcome.status.code(), Some(1), "{outcome:#?}");
+    assert!(outcome.stderr.contains("fault on request: graph-destroy"), "{}", outcome.stderr);
+    let is_told = |line: &str| line.starts_with("[rank 1") && line.contains("ncclSystemError");
+    assert!(outcome.stderr.lines().any(is_told), "{}", outcome.stderr);
+}
+
+/// The usual first errors on a new machine come with a remedy, and an instance of a GPU has a UUID of its own.
+#[test]
+fn errors_of_a_new_machine_are_told_with_a_way_out() {
+    let folder = temp_dir();
+    let out = folder.path().join("out").to_str().unwrap().to_owned();
+    let args = ["train", "-q", "--device", "cuda", "--out", &out];
+    let has_uvm = Path::new("/dev/nvidia-uvm").exists();
+    let of_unknown = if has_uvm { "nvidia-smi" } else { "no /dev/nvidia-uvm: run nvidia-modprobe" };
+    let cases = [
+        (("VGPU_FAIL", "driver:802"), "nvidia-fabricmanager"),
+        (("VGPU_FAIL", "driver:803"), "restart the machine"),
+        (("VGPU_FAIL", "driver:999"), of_unknown),
+        (("VGPU_FAIL", "context:46"), "nvidia-smi -c DEFAULT"),
+        (("CUDA_VISIBLE_DEVICES", "MIG-00000000-0000-0000-0000-000000000000"), "nvidia-smi -L"),
+    ];
+    for (variable, way_out) in cases {
+        let Some(outcome) = under_virtual_gpus(1, &args, &[variable]) else { return };
+        assert!(!outcome.status.success(), "{variable:?}: {outcome:#?}");
+        assert!(outcome.stderr.contains(way_out), "{variable:?}: no {way_out} in {}", outcome.stderr);
+    }
+    let uuid = "MIG-76697274-7561-6c20-4750-552020203031";
+    let env = [("VGPU_MIG", "1"), ("CUDA_VISIBLE_DEVICES", uuid)];
+    let listed = under_virtual_gpus(4, &["devices", "--json"], &env).unwrap();
+    let listed: serde_json::Value = serde_json::from_str(listed.ok()).unwrap();
+    assert_eq!(listed["gpus"].as_array().unwrap().len(), 1, "{listed}");
+    assert_eq!(listed["gpus"][0]["uuid"], uuid);
+}
