@@ -423,7 +423,7 @@ fn a_rank_that_never_comes_is_a_timeout_and_no_hang() {
         let error = read_sum(&world, device).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("rank 0 on cuda:0") && text.contains("waited 2 s"), "{text}");
-        // Three were those of the trial of registered buffers.
+        // The first three tried registered buffers.
         assert!(text.contains("number 5, is all_reduce(sum) of 1000 f32"), "{text}");
         assert_eq!(error.reporter(), Reporter::ThisRank);
         // Nothing works afterwards, and it says why.

@@ -9,7 +9,7 @@ use crate::data::compression::Compression;
 use crate::data::error::Result;
 use crate::data::source::SplitSide;
 
-/// The files of this side of the split among the files of a folder or pattern, without those of labels.
+/// The files with rows for this side of the split, among the files of a folder or pattern; files of labels are left out.
 pub(crate) fn of_side(files: Vec<PathBuf>, reader: &ArrayReader, side: SplitSide) -> Vec<PathBuf> {
     let ArrayReader::Single { labels_name, side: side_of, .. } = reader else { return files };
     let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);

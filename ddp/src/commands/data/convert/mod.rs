@@ -119,7 +119,7 @@ fn has_target(config: &Config) -> Result<bool> {
     Ok(config.data.target.iter().all(|target| names.contains(target)))
 }
 
-/// The rows that `--part` names: those of both kinds where the files hold training and test rows.
+/// The rows that `--part` names; without it both kinds, where the files hold training and test rows.
 fn sides(args: &ConvertArgs, config: &Config) -> Result<Vec<SplitSide>> {
     let is_builtin = config.data.train.starts_with("builtin:");
     let has_eval = is_builtin || holds_eval_rows(&config.data, args.labels.as_deref())?;

@@ -70,8 +70,7 @@ pub(super) fn first_largest_rows<N: Element>(
                     let (largest, has_nan) = best_of_four(
                         rows,
                         ahead,
-                        #[inline(always)]
-                        |a, b| if b > a { b } else { a },
+                        larger,
                         #[inline(always)]
                         |row, block, lanes| kept[row][block] = lanes,
                     );
@@ -106,21 +105,9 @@ fn best_rows<N: Element>(op: ReduceOp, numbers: &[N], len: usize, mut write: imp
                 #[inline(always)]
                 |indices, rows| {
                     let (best, has_nan) = if op == ReduceOp::Min {
-                        best_of_four(
-                            rows,
-                            ahead,
-                            #[inline(always)]
-                            |a, b| if b < a { b } else { a },
-                            |_, _, _| (),
-                        )
+                        best_of_four(rows, ahead, smaller, |_, _, _| ())
                     } else {
-                        best_of_four(
-                            rows,
-                            ahead,
-                            #[inline(always)]
-                            |a, b| if b > a { b } else { a },
-                            |_, _, _| (),
-                        )
+                        best_of_four(rows, ahead, larger, |_, _, _| ())
                     };
                     if has_nan {
                         for r in 0..4 {
@@ -426,21 +413,21 @@ fn position_nearby<N: Element>(numbers: &[N], best: N) -> Option<usize> {
 /// The largest or smallest of at least one number, or a NaN.
 fn best<N: Element>(op: ReduceOp, numbers: &[N]) -> N {
     // Two loops, since a test of `op` within would keep them from vectorising.
-    let without_nan = if op == ReduceOp::Min {
-        fold(
-            numbers,
-            #[inline(always)]
-            |a, b| if b < a { b } else { a },
-        )
-    } else {
-        fold(
-            numbers,
-            #[inline(always)]
-            |a, b| if b > a { b } else { a },
-        )
-    };
+    let without_nan = if op == ReduceOp::Min { fold(numbers, smaller) } else { fold(numbers, larger) };
     let first_nan = || numbers.iter().copied().find(is_nan);
     without_nan.or_else(first_nan).expect("a number, or a NaN among them")
+}
+
+/// The larger of two numbers, and `a` if one of them is NaN.
+#[inline(always)]
+fn larger<N: Element>(a: N, b: N) -> N {
+    if b > a { b } else { a }
+}
+
+/// The smaller of two numbers, and `a` if one of them is NaN.
+#[inline(always)]
+fn smaller<N: Element>(a: N, b: N) -> N {
+    if b < a { b } else { a }
 }
 
 #[inline(always)]
