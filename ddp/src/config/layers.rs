@@ -1,16 +1,19 @@
-//! `[[model.layers]]`: a model as a list of layers, and the presets that stand for such lists.
+//! `[[model.layers]]`: a model as a list of layers.
 //!
-//! A kind of layer is a row of [`KINDS`], a variant of [`LayerConfig`], and an arm each in `read` and `settings`.
+//! To add a kind of layer, add a row to the list in `layer_kinds!` and the file `model/layers/NAME.rs`, whose function `add` builds the
+//! layers from the row's settings. A setting that no other kind has needs a key in [`SETTINGS`]. If the kind changes the width of rows,
+//! takes statistics over rows or does not fit a block, extend the functions below the list.
 
 use ddp_kernels::ops::{Activation, Gate};
 use toml::Value;
 
 use super::error::{ConfigError, Result};
-use super::key::{Key, KeyDefault, Kind, Range, count, key, number, one_of, switch};
+use super::key::{Key, Kind, Range, count, key, number, one_of, switch};
+use super::layer_kinds::{LayerSetting, LayerTable, layer_kinds};
 use super::limits::MAX_WIDTH;
 use super::nested::Place;
 use super::setting::Setting;
-use super::value::{ConfigEnum, ConfigValue, list, parse};
+use super::value::{ConfigEnum, list};
 
 /// Most layers of a model, repeats counted.
 pub(super) const MAX_LAYERS: usize = 1024;
@@ -24,11 +27,9 @@ pub struct LayerEntry {
     pub repeat: usize,
 }
 
-/// A layer of the list.
-#[derive(Debug, Clone, PartialEq)]
-pub enum LayerConfig {
+layer_kinds! {
     /// `y = f(x·Wᵀ + b)`.
-    Linear {
+    linear: Linear {
         /// Width of the output.
         out_features: usize,
         /// The function `f`, if there is one.
@@ -37,7 +38,7 @@ pub enum LayerConfig {
         bias: bool,
     },
     /// Gated linear unit: `y = f(a) · b`, where `a` and `b` are the halves of a linear layer's output.
-    Glu {
+    glu: Glu {
         /// Width of the output, half that of the linear layer's.
         out_features: usize,
         /// The gate with its function `f`.
@@ -46,27 +47,27 @@ pub enum LayerConfig {
         bias: bool,
     },
     /// An activation on its own.
-    Activation(Activation),
+    activation: Activation(activation: Activation),
     /// Layer norm.
-    LayerNorm,
+    layer_norm: LayerNorm,
     /// Root mean square norm.
-    RmsNorm,
+    rms_norm: RmsNorm,
     /// Batch norm with statistics over a micro-batch of all ranks.
-    BatchNorm {
+    batch_norm: BatchNorm {
         /// Added to the variance.
         eps: f64,
         /// Weight of a micro-batch's statistics in the running averages.
         momentum: f64,
     },
     /// Dropout.
-    Dropout {
+    dropout: Dropout {
         /// Probability in [0, 1) with which a value is dropped in training.
         p: f64,
     },
     /// A learned factor for each column.
-    Scale,
+    scale: Scale,
     /// Periodic embeddings of each column, in front of which there is no block.
-    NumericEmbedding {
+    numeric_embedding: NumericEmbedding {
         /// Columns that each column becomes: itself and others; at least 2.
         dim: usize,
         /// Cosines of each column.
@@ -75,42 +76,78 @@ pub enum LayerConfig {
         sigma: f64,
     },
     /// A block with a skip connection: `y = x + layers(x)`.
-    Residual {
+    residual: Residual {
         /// The layers of the block, none of them a block.
         layers: Vec<LayerEntry>,
     },
 }
 
-/// Each kind of layer: its name, then the keys that it must have, and those that it may have besides `repeat`.
-const KINDS: &[(&str, &[&str], &[&str])] = &[
-    ("linear", &["out_features"], &["activation", "bias"]),
-    ("glu", &["out_features"], &["gate", "bias"]),
-    ("activation", &["activation"], &[]),
-    ("layer_norm", &[], &[]),
-    ("rms_norm", &[], &[]),
-    ("batch_norm", &[], &["eps", "momentum"]),
-    ("dropout", &["p"], &[]),
-    ("scale", &[], &[]),
-    (NUMERIC_EMBEDDING, &[], &["dim", "n_frequencies", "sigma"]),
-    (RESIDUAL, &["layers"], &[]),
-];
+/// Whether a block may hold layers of this kind.
+const fn fits_block(kind: &str) -> bool {
+    !matches!(kind.as_bytes(), b"numeric_embedding" | b"residual")
+}
 
-const NUMERIC_EMBEDDING: &str = "numeric_embedding";
-const RESIDUAL: &str = "residual";
-
-/// The names of [`KINDS`] without the last two: what a block may hold.
-const INNER_NAMES: &[&str] = &name_kinds::<{ KINDS.len() - 2 }>();
-/// The names of [`KINDS`].
-const NAMES: &[&str] = &name_kinds::<{ KINDS.len() }>();
-
-const fn name_kinds<const N: usize>() -> [&'static str; N] {
-    let mut names = [""; N];
-    let mut index = 0;
-    while index < N {
-        names[index] = KINDS[index].0;
-        index += 1;
+impl LayerConfig {
+    /// This layer once.
+    pub fn once(self) -> LayerEntry {
+        LayerEntry { layer: self, repeat: 1 }
     }
-    names
+
+    /// Width that the layer gives its rows; `None` if it keeps their width or makes a multiple of it.
+    pub fn out_features(&self) -> Option<usize> {
+        match self {
+            LayerConfig::Linear { out_features, .. } | LayerConfig::Glu { out_features, .. } => {
+                Some(*out_features)
+            }
+            _ => None,
+        }
+    }
+
+    /// Width of the rows after this layer if they are `width` wide before it; `None` if it is not known.
+    fn width_after(&self, width: Option<usize>) -> Option<usize> {
+        match self {
+            LayerConfig::NumericEmbedding { dim, .. } => width.map(|width| width.saturating_mul(*dim)),
+            _ => self.out_features().or(width),
+        }
+    }
+
+    /// Whether the layer, or one of its block, takes statistics over the rows of a micro-batch.
+    fn mixes_rows(&self) -> bool {
+        match self {
+            LayerConfig::BatchNorm { .. } => true,
+            _ => mixes_rows(self.block()),
+        }
+    }
+
+    /// Number of linear layers, each with parameters `layers.{i}.*`.
+    fn n_linear(&self) -> usize {
+        usize::from(self.out_features().is_some()) + n_linear(self.block())
+    }
+
+    /// The layers of the block; none if the layer is not a block.
+    fn block(&self) -> &[LayerEntry] {
+        match self {
+            LayerConfig::Residual { layers } => layers,
+            _ => &[],
+        }
+    }
+}
+
+/// Number of linear layers of this list, repeats counted.
+pub(super) fn n_linear(layers: &[LayerEntry]) -> usize {
+    layers.iter().map(|entry| entry.repeat * entry.layer.n_linear()).sum()
+}
+
+/// Whether a layer of this list takes statistics over the rows of a micro-batch.
+pub(super) fn mixes_rows(layers: &[LayerEntry]) -> bool {
+    layers.iter().any(|entry| entry.layer.mixes_rows())
+}
+
+/// Number of layers, repeats counted.
+fn n_layers(layers: &[LayerEntry]) -> usize {
+    let of_entry =
+        |entry: &LayerEntry| n_layers(entry.layer.block()).saturating_add(1).saturating_mul(entry.repeat);
+    layers.iter().map(of_entry).fold(0, usize::saturating_add)
 }
 
 impl ConfigEnum for Gate {
@@ -118,110 +155,115 @@ impl ConfigEnum for Gate {
     const VALUES: &'static [Self] = Gate::ALL;
 }
 
-const OUT_FEATURES: Key = count("model.layers.out_features", 1, MAX_WIDTH)
-    .help("Width of the output (linear, glu)")
-    .hint("the width of the rows after this layer")
-    .example("128");
-const ACTIVATION: Key = one_of("model.layers.activation", Activation::NAMES)
-    .help("Activation after a linear layer, or on its own (linear, activation)")
-    .absent("none after a linear layer")
-    .example(r#""relu""#);
-const GATE: Key =
-    one_of("model.layers.gate", Gate::NAMES).help("Function of the gate (glu)").default(r#""swiglu""#);
-const BIAS: Key = switch("model.layers.bias")
-    .help("Give the linear layer a bias (linear, glu)")
-    .default_depends("model.bias")
-    .example("true");
-const P: Key = number("model.layers.p", Range::from_below(0.0, 1.0, "a probability from 0 to below 1"))
-    .help("Probability with which a value is dropped in training (dropout)")
-    .hint("0 drops nothing")
-    .example("0.1");
-const EPS: Key = number("model.layers.eps", Range::above(0.0, "a number above 0"))
-    .help("Added to the variance (batch_norm)")
-    .hint("1e-5 is PyTorch's")
-    .default("1e-5");
-const MOMENTUM: Key = number("model.layers.momentum", Range::above_to(0.0, 1.0, "a number above 0, up to 1"))
-    .help("Weight of a micro-batch's statistics in their running averages (batch_norm)")
-    .hint("0.1 is PyTorch's; with 1 the last micro-batch decides")
-    .default("0.1");
-const DIM: Key = count("model.layers.dim", 2, 1024)
-    .help("Columns that each column becomes, the first of them itself (numeric_embedding)")
-    .hint("4 is the paper's")
-    .default("4");
-const N_FREQUENCIES: Key = count("model.layers.n_frequencies", 1, 1024)
-    .help("Cosines of each column (numeric_embedding)")
-    .hint("16 is the paper's")
-    .default("16");
-const SIGMA: Key = number("model.layers.sigma", Range::above(0.0, "a number above 0"))
-    .help("Standard deviation of the initial frequencies (numeric_embedding)")
-    .hint("0.1 is the paper's; larger values fit finer differences")
-    .default("0.1");
+/// Keys of the kinds that a block may hold, in the order of the reference.
+const SETTINGS: &[Key] = &[
+    count("model.layers.out_features", 1, MAX_WIDTH)
+        .help("Width of the output (linear, glu)")
+        .hint("the width of the rows after this layer")
+        .example("128"),
+    one_of("model.layers.activation", Activation::NAMES)
+        .help("Activation after a linear layer, or on its own (linear, activation)")
+        .absent("none after a linear layer")
+        .example(r#""relu""#),
+    one_of("model.layers.gate", Gate::NAMES).help("Function of the gate (glu)").default(r#""swiglu""#),
+    switch("model.layers.bias")
+        .help("Give the linear layer a bias (linear, glu)")
+        .default_depends("model.bias")
+        .example("true"),
+    number("model.layers.p", Range::from_below(0.0, 1.0, "a probability from 0 to below 1"))
+        .help("Probability with which a value is dropped in training (dropout)")
+        .hint("0 drops nothing")
+        .example("0.1"),
+    number("model.layers.eps", Range::above(0.0, "a number above 0"))
+        .help("Added to the variance (batch_norm)")
+        .hint("1e-5 is PyTorch's")
+        .default("1e-5"),
+    number("model.layers.momentum", Range::above_to(0.0, 1.0, "a number above 0, up to 1"))
+        .help("Weight of a micro-batch's statistics in their running averages (batch_norm)")
+        .hint("0.1 is PyTorch's; with 1 the last micro-batch decides")
+        .default("0.1"),
+];
+
+/// Keys of the other kinds.
+const OUTER_SETTINGS: &[Key] = &[
+    count("model.layers.dim", 2, 1024)
+        .help("Columns that each column becomes, the first of them itself (numeric_embedding)")
+        .hint("4 is the paper's")
+        .default("4"),
+    count("model.layers.n_frequencies", 1, 1024)
+        .help("Cosines of each column (numeric_embedding)")
+        .hint("16 is the paper's")
+        .default("16"),
+    number("model.layers.sigma", Range::above(0.0, "a number above 0"))
+        .help("Standard deviation of the initial frequencies (numeric_embedding)")
+        .hint("0.1 is the paper's; larger values fit finer differences")
+        .default("0.1"),
+];
+
 const REPEAT: Key = count("model.layers.repeat", 1, MAX_LAYERS as u64)
     .help("Number of such layers in a row, each with parameters of its own")
     .hint("1 is one layer")
     .default("1");
 
-/// Keys of a layer within a block.
-const INNER_KEYS: &[Key] = &[
-    one_of("model.layers.kind", INNER_NAMES).help("Kind of layer").example(r#""linear""#),
-    OUT_FEATURES,
-    ACTIVATION,
-    GATE,
-    BIAS,
-    P,
-    EPS,
-    MOMENTUM,
-    REPEAT,
-];
+const LAYERS: Key = key("model.layers.layers", Kind::Tables(INNER_KEYS))
+    .help("Layers of a block whose input is added to its output (residual)")
+    .example(r#"[{ kind = "layer_norm" }, { kind = "linear", out_features = 128 }]"#);
 
-/// Keys of a layer.
-pub(super) const LAYER_KEYS: &[Key] = &[
-    one_of("model.layers.kind", NAMES).help("Kind of layer").example(r#""linear""#),
-    OUT_FEATURES,
-    ACTIVATION,
-    GATE,
-    BIAS,
-    P,
-    EPS,
-    MOMENTUM,
-    DIM,
-    N_FREQUENCIES,
-    SIGMA,
-    REPEAT,
-    key("model.layers.layers", Kind::Tables(INNER_KEYS))
-        .help("Layers of a block whose input is added to its output (residual)")
-        .example(r#"[{ kind = "layer_norm" }, { kind = "linear", out_features = 128 }]"#),
-];
-
-/// The keys that one layer gives.
-struct Table<'a> {
-    values: &'a toml::Table,
-    keys: &'static [Key],
-    at: &'a Setting,
-    /// `model.bias`.
-    bias: bool,
+const fn kind(names: &'static [&'static str]) -> Key {
+    one_of("model.layers.kind", names).help("Kind of layer").example(r#""linear""#)
 }
 
-impl Table<'_> {
-    /// The value of this key, or its default.
-    fn setting(&self, name: &str) -> Option<Setting> {
-        let key = self.keys.iter().find(|key| key.short_name() == name).expect("a key of layers");
-        let default = || match key.default {
-            KeyDefault::Value(text) => Some(parse(text)),
-            KeyDefault::Depends(_) | KeyDefault::Absent(_) => None,
-        };
-        let value = self.values.get(name).cloned().or_else(default)?;
-        Some(Setting { key, value, raw: None, origin: self.at.origin.clone() })
+/// Keys of a layer within a block.
+const INNER_KEYS: &[Key] = &join::<{ SETTINGS.len() + 2 }>(&[&[kind(INNER_NAMES)], SETTINGS, &[REPEAT]]);
+
+/// Keys of a layer.
+pub(super) const LAYER_KEYS: &[Key] = &join::<{ SETTINGS.len() + OUTER_SETTINGS.len() + 3 }>(&[
+    &[kind(NAMES)],
+    SETTINGS,
+    OUTER_SETTINGS,
+    &[REPEAT, LAYERS],
+]);
+
+/// Names of the kinds that fit a block.
+const INNER_NAMES: &[&str] = FITTING.0.split_at(FITTING.1).0;
+
+/// The same at the front of an array, and their number.
+const FITTING: ([&str; NAMES.len()], usize) = {
+    let (mut names, mut n, mut index) = ([""; NAMES.len()], 0, 0);
+    while index < NAMES.len() {
+        if fits_block(NAMES[index]) {
+            names[n] = NAMES[index];
+            n += 1;
+        }
+        index += 1;
+    }
+    (names, n)
+};
+
+/// The `N` keys of all `lists`.
+const fn join<const N: usize>(lists: &[&[Key]]) -> [Key; N] {
+    let (mut keys, mut n, mut list) = ([REPEAT; N], 0, 0);
+    while list < lists.len() {
+        let mut index = 0;
+        while index < lists[list].len() {
+            keys[n] = lists[list][index];
+            (n, index) = (n + 1, index + 1);
+        }
+        list += 1;
+    }
+    assert!(n == N);
+    keys
+}
+
+/// The layers of a block.
+impl LayerSetting for Vec<LayerEntry> {
+    fn read(table: &LayerTable<'_>, name: &str) -> Result<Self> {
+        let LayerTable { here, bias, .. } = table;
+        read_list(here.setting, &table.require(name)?.value, INNER_KEYS, *bias, &format!("{}, ", here.table))
     }
 
-    /// The same as a type of Rust.
-    fn get<T: ConfigValue>(&self, name: &str) -> Result<Option<T>> {
-        self.setting(name).as_ref().map(T::read).transpose()
-    }
-
-    /// The value of a key that the layer has, or that has a default.
-    fn require<T: ConfigValue>(&self, name: &str) -> Result<T> {
-        Ok(self.get(name)?.expect("checked with the keys of its kind"))
+    fn write(&self) -> Option<String> {
+        Some(list(self, LayerEntry::to_toml))
     }
 }
 
@@ -250,8 +292,11 @@ fn read_list(
     let Some(items) = value.as_array() else { return Err(setting.bad(tables, setting.for_example())) };
     let read = |(index, item): (usize, &Value)| {
         let place = format!("layer {} of {block}model.layers", index + 1);
+        let here = Place { setting, tables: "layers", table: &place };
         match item.as_table() {
-            Some(values) => read_entry(Table { values, keys, at: setting, bias }, &place),
+            Some(values) => {
+                read_entry(LayerTable { values, keys, here, bias }).map_err(|error| within(error, &place))
+            }
             None if item.is_integer() => Err(setting.bad(tables, "`model.hidden` is a list of widths")),
             None => Err(setting.bad(tables, setting.for_example())),
         }
@@ -259,57 +304,17 @@ fn read_list(
     items.iter().enumerate().map(read).collect()
 }
 
-fn read_entry(table: Table<'_>, place: &str) -> Result<LayerEntry> {
-    let example = || table.at.for_example();
+fn read_entry(table: LayerTable<'_>) -> Result<LayerEntry> {
     let Some(kind) = table.setting("kind") else {
-        let here = Place { setting: table.at, tables: "layers", table: place };
-        return Err(here.wrong("layers that each have a `kind`".to_owned(), "none", example()));
+        return Err(table.lacks("layers that each have a `kind`".to_owned()));
     };
-    let kind = kind.name().map_err(|error| within(embedding_hint(error, &kind), place))?;
-    let &(_, required, optional) = KINDS.iter().find(|row| row.0 == kind).expect("a name of the row");
-    let allowed = || required.iter().chain(optional).copied().chain(["kind", "repeat"]);
+    let kind = kind.name().map_err(|error| embedding_hint(error, &kind))?;
     let tables = format!("`{kind}` layers");
-    let here = Place { setting: table.at, tables: &tables, table: place };
-    here.check_names(table.values, &allowed().collect::<Vec<_>>())?;
-    if let Some(missing) = required.iter().find(|name| !table.values.contains_key(**name)) {
-        return Err(here.wrong(format!("`{kind}` layers with `{missing}`"), "none", example()));
-    }
-    let layer = read_layer(kind, &table, place).map_err(|error| within(error, place))?;
-    let repeat = table.require("repeat").map_err(|error| within(error, place))?;
-    Ok(LayerEntry { layer, repeat })
-}
-
-fn read_layer(kind: &str, table: &Table<'_>, place: &str) -> Result<LayerConfig> {
-    Ok(match kind {
-        "linear" => LayerConfig::Linear {
-            out_features: table.require("out_features")?,
-            activation: table.get("activation")?,
-            bias: table.get("bias")?.unwrap_or(table.bias),
-        },
-        "glu" => LayerConfig::Glu {
-            out_features: table.require("out_features")?,
-            gate: table.require("gate")?,
-            bias: table.get("bias")?.unwrap_or(table.bias),
-        },
-        "activation" => LayerConfig::Activation(table.require("activation")?),
-        "layer_norm" => LayerConfig::LayerNorm,
-        "rms_norm" => LayerConfig::RmsNorm,
-        "batch_norm" => {
-            LayerConfig::BatchNorm { eps: table.require("eps")?, momentum: table.require("momentum")? }
-        }
-        "dropout" => LayerConfig::Dropout { p: table.require("p")? },
-        "scale" => LayerConfig::Scale,
-        NUMERIC_EMBEDDING => LayerConfig::NumericEmbedding {
-            dim: table.require("dim")?,
-            n_frequencies: table.require("n_frequencies")?,
-            sigma: table.require("sigma")?,
-        },
-        _ => {
-            let Table { values, at, bias, .. } = *table;
-            let layers = read_list(at, &values["layers"], INNER_KEYS, bias, &format!("{place}, "))?;
-            LayerConfig::Residual { layers }
-        }
-    })
+    let table = LayerTable { here: Place { tables: &tables, ..table.here }, ..table };
+    let (_, keys) = KINDS.iter().find(|row| row.0 == kind).expect("a name of the row");
+    table.here.check_names(table.values, &[keys, ["kind", "repeat"].as_slice()].concat())?;
+    let layer = LayerConfig::read(kind, &table)?;
+    Ok(LayerEntry { layer, repeat: LayerSetting::read(&table, "repeat")? })
 }
 
 /// Embeddings of categories are not a layer of the list, for they take columns of their own.
@@ -364,96 +369,9 @@ fn check_widths(setting: &Setting, layers: &[LayerEntry]) -> Result<()> {
                 Some(_) => {}
             }
         }
-        width = match layer {
-            LayerConfig::NumericEmbedding { dim, .. } => width.map(|width: usize| width.saturating_mul(*dim)),
-            _ => layer.out_features().or(width),
-        };
+        width = layer.width_after(width);
     }
     Ok(())
-}
-
-/// Number of layers, repeats counted.
-fn n_layers(layers: &[LayerEntry]) -> usize {
-    let of_layer = |layer: &LayerConfig| match layer {
-        LayerConfig::Residual { layers } => n_layers(layers).saturating_add(1),
-        _ => 1,
-    };
-    let counts = layers.iter().map(|LayerEntry { layer, repeat }| of_layer(layer).saturating_mul(*repeat));
-    counts.fold(0, usize::saturating_add)
-}
-
-impl LayerConfig {
-    /// This layer once.
-    pub fn once(self) -> LayerEntry {
-        LayerEntry { layer: self, repeat: 1 }
-    }
-
-    /// Width that the layer gives its rows; `None` if it keeps their width.
-    pub fn out_features(&self) -> Option<usize> {
-        match self {
-            LayerConfig::Linear { out_features, .. } | LayerConfig::Glu { out_features, .. } => {
-                Some(*out_features)
-            }
-            _ => None,
-        }
-    }
-
-    /// Whether the layer, or one of its block, takes statistics over the rows of a micro-batch.
-    fn mixes_rows(&self) -> bool {
-        match self {
-            LayerConfig::BatchNorm { .. } => true,
-            LayerConfig::Residual { layers } => mixes_rows(layers),
-            _ => false,
-        }
-    }
-
-    /// Number of linear layers, each with parameters `layers.{i}.*`.
-    fn n_linear(&self) -> usize {
-        match self {
-            LayerConfig::Residual { layers } => n_linear(layers),
-            _ => usize::from(self.out_features().is_some()),
-        }
-    }
-
-    /// The kind, and the other keys with their values as TOML.
-    fn settings(&self) -> (&'static str, Vec<(&'static str, String)>) {
-        match self {
-            LayerConfig::Linear { out_features, activation, bias } => {
-                let activation = activation.map(|activation| ("activation", activation.write()));
-                let widths = [("out_features", out_features.write())].into_iter();
-                ("linear", widths.chain(activation).chain([("bias", bias.write())]).collect())
-            }
-            LayerConfig::Glu { out_features, gate, bias } => {
-                let gate = ("gate", gate.write());
-                ("glu", vec![("out_features", out_features.write()), gate, ("bias", bias.write())])
-            }
-            LayerConfig::Activation(activation) => ("activation", vec![("activation", activation.write())]),
-            LayerConfig::LayerNorm => ("layer_norm", Vec::new()),
-            LayerConfig::RmsNorm => ("rms_norm", Vec::new()),
-            LayerConfig::BatchNorm { eps, momentum } => {
-                ("batch_norm", vec![("eps", eps.write()), ("momentum", momentum.write())])
-            }
-            LayerConfig::Dropout { p } => ("dropout", vec![("p", p.write())]),
-            LayerConfig::Scale => ("scale", Vec::new()),
-            LayerConfig::NumericEmbedding { dim, n_frequencies, sigma } => {
-                let n_frequencies = ("n_frequencies", n_frequencies.write());
-                (NUMERIC_EMBEDDING, vec![("dim", dim.write()), n_frequencies, ("sigma", sigma.write())])
-            }
-            LayerConfig::Residual { layers } => {
-                (RESIDUAL, vec![("layers", list(layers, LayerEntry::to_toml))])
-            }
-        }
-    }
-}
-
-/// Number of linear layers of this list, repeats counted.
-pub(super) fn n_linear(layers: &[LayerEntry]) -> usize {
-    layers.iter().map(|entry| entry.repeat * entry.layer.n_linear()).sum()
-}
-
-/// Whether a layer of this list takes statistics over the rows of a micro-batch.
-pub(super) fn mixes_rows(layers: &[LayerEntry]) -> bool {
-    layers.iter().any(|entry| entry.layer.mixes_rows())
 }
 
 impl LayerEntry {
@@ -461,7 +379,7 @@ impl LayerEntry {
     pub(super) fn to_toml(&self) -> String {
         let (kind, settings) = self.layer.settings();
         let mut text = format!("{{ kind = \"{kind}\"");
-        for (key, value) in settings {
+        for (key, value) in settings.into_iter().filter_map(|(key, value)| Some((key, value?))) {
             text += &format!(", {key} = {value}");
         }
         if self.repeat > 1 {

@@ -31,6 +31,7 @@ mod eval_metric;
 mod heads;
 pub mod key;
 mod key_table;
+mod layer_kinds;
 mod layers;
 mod limits;
 mod log;
@@ -85,6 +86,7 @@ pub use self::data_values::{
 pub use self::error::ConfigError;
 pub use self::eval_metric::{EvalMetric, JudgeMetric, MetricSet, MetricTable, UnknownMetric};
 pub use self::heads::HeadConfig;
+pub(crate) use self::layers::for_each_layer_kind;
 pub use self::layers::{LayerConfig, LayerEntry};
 pub use self::log::LogConfig;
 pub use self::loss::{ClassWeights, HeadLoss, Loss};

@@ -19,6 +19,7 @@ mod fusion;
 mod gradcheck;
 pub mod init;
 pub mod layer;
+mod layer_list;
 pub mod layers;
 pub mod layout;
 pub mod linear_spec;

@@ -7,8 +7,10 @@ use ddp_kernels::KernelError;
 use ddp_kernels::ops::{Activation, Gate};
 
 use super::layer::{Layer, Sizes};
-use super::layers::{BatchNorm1d, LayerList, LayerNorm, RmsNorm, SkipBegin, SkipEnd};
+use super::layer_list::LayerList;
+use super::layers::{BatchNorm1d, SkipBegin, SkipEnd};
 use super::network::Network;
+use crate::config::LayerConfig;
 
 /// Layers in forward order. Each call adds a layer that fits the width of the rows so far.
 ///
@@ -54,62 +56,58 @@ impl Sequential {
         self
     }
 
+    fn add(mut self, layer: LayerConfig) -> Self {
+        self.list.add(layer);
+        self
+    }
+
     /// Adds `y = x·Wᵀ + b` with `out_features` outputs: `layers.{i}.weight` and `layers.{i}.bias`.
     #[must_use]
-    pub fn linear(mut self, out_features: usize) -> Self {
-        self.list.linear(out_features, true);
-        self
+    pub fn linear(self, out_features: usize) -> Self {
+        self.add(LayerConfig::Linear { out_features, activation: None, bias: true })
     }
 
     /// Adds `y = x·Wᵀ` with `out_features` outputs: `layers.{i}.weight`.
     #[must_use]
-    pub fn linear_without_bias(mut self, out_features: usize) -> Self {
-        self.list.linear(out_features, false);
-        self
+    pub fn linear_without_bias(self, out_features: usize) -> Self {
+        self.add(LayerConfig::Linear { out_features, activation: None, bias: false })
     }
 
     /// Adds a gated linear unit with `out_features` outputs: the linear layer `layers.{i}` of twice as many, and its gate.
     #[must_use]
-    pub fn glu(mut self, gate: Gate, out_features: usize) -> Self {
-        self.list.linear(2 * out_features, true);
-        self.list.gated(gate);
-        self
+    pub fn glu(self, gate: Gate, out_features: usize) -> Self {
+        self.add(LayerConfig::Glu { out_features, gate, bias: true })
     }
 
     /// Adds an activation.
     #[must_use]
-    pub fn activation(mut self, activation: Activation) -> Self {
-        self.list.activation(activation);
-        self
+    pub fn activation(self, activation: Activation) -> Self {
+        self.add(LayerConfig::Activation(activation))
     }
 
     /// Adds a layer norm: `norms.{i}.weight` and `norms.{i}.bias`.
     #[must_use]
-    pub fn layer_norm(mut self) -> Self {
-        self.list.norm(LayerNorm::new);
-        self
+    pub fn layer_norm(self) -> Self {
+        self.add(LayerConfig::LayerNorm)
     }
 
     /// Adds a root mean square norm: `norms.{i}.weight`.
     #[must_use]
-    pub fn rms_norm(mut self) -> Self {
-        self.list.norm(RmsNorm::new);
-        self
+    pub fn rms_norm(self) -> Self {
+        self.add(LayerConfig::RmsNorm)
     }
 
     /// Adds a batch norm, whose statistics are those of all ranks' rows of a micro-batch: `norms.{i}.weight`, `norms.{i}.bias`, and the
     /// buffers `norms.{i}.running_mean` and `norms.{i}.running_var`.
     #[must_use]
-    pub fn batch_norm(mut self) -> Self {
-        self.list.norm(BatchNorm1d::new);
-        self
+    pub fn batch_norm(self) -> Self {
+        self.add(LayerConfig::BatchNorm { eps: BatchNorm1d::EPS, momentum: BatchNorm1d::MOMENTUM })
     }
 
     /// Adds a learned factor for each column: `scales.{i}.weight`.
     #[must_use]
-    pub fn scale(mut self) -> Self {
-        self.list.scale();
-        self
+    pub fn scale(self) -> Self {
+        self.add(LayerConfig::Scale)
     }
 
     /// Adds periodic embeddings of each column by `n_frequencies` cosines, `dim` columns wide: `numeric.{i}.frequencies`, `.phases`,
@@ -118,17 +116,15 @@ impl Sequential {
     /// # Panics
     /// If `dim` is 0.
     #[must_use]
-    pub fn numeric_embedding(mut self, n_frequencies: usize, dim: usize, sigma: f64) -> Self {
+    pub fn numeric_embedding(self, n_frequencies: usize, dim: usize, sigma: f64) -> Self {
         assert!(dim > 0, "a column becomes at least itself");
-        self.list.numeric_embedding(n_frequencies, dim, sigma);
-        self
+        self.add(LayerConfig::NumericEmbedding { dim, n_frequencies, sigma })
     }
 
     /// Adds dropout with probability `p`.
     #[must_use]
-    pub fn dropout(mut self, p: f64) -> Self {
-        self.list.dropout(p);
-        self
+    pub fn dropout(self, p: f64) -> Self {
+        self.add(LayerConfig::Dropout { p })
     }
 
     /// Adds `y = x + body(x)`.

@@ -2,7 +2,8 @@
 //! `comm/src`.
 //!
 //! Reads the imports of every source file (`use` items and paths that begin with `crate`, `self` or `super`), tests aside, and
-//! follows re-exports to the file that defines a name.
+//! follows re-exports to the file that defines a name. A name that a file neither defines nor re-exports in its source comes from the
+//! child that defines it: a macro made the re-export.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -37,12 +38,14 @@ const MAX_FILES: usize = 6;
 
 type ModPath = Vec<String>;
 
-/// A source file: its module, the names it refers to and those that it re-exports.
+/// A source file: the names that it refers to, those that it re-exports and those that it defines.
 #[derive(Default)]
 struct Source {
     paths: Vec<ModPath>,
     /// Exported name to its path; `*` for a glob.
     exports: BTreeMap<String, ModPath>,
+    /// Public items.
+    defined: BTreeSet<String>,
 }
 
 /// All modules that have a file of their own.
@@ -77,13 +80,24 @@ impl House {
         for _ in 0..8 {
             let n = (0..=path.len()).rev().find(|n| self.files.contains_key(&path[..*n]))?;
             let (module, rest) = path.split_at(n);
-            let exports = &self.files[module].exports;
-            let Some(target) = rest.first().and_then(|name| exports.get(name)) else {
-                return Some(module.to_vec());
+            let Some(name) = rest.first() else { return Some(module.to_vec()) };
+            let Some(target) = self.files[module].exports.get(name) else {
+                return Some(self.definer(module, name));
             };
             path = [target.as_slice(), &rest[1..]].concat();
         }
         None
+    }
+
+    /// `module`, or its child that defines `name` if `module` does not.
+    fn definer(&self, module: &[String], name: &str) -> ModPath {
+        let defines = |source: &Source| source.defined.contains(name);
+        let is_child = |other: &ModPath| other.len() == module.len() + 1 && other.starts_with(module);
+        let mut children = self.files.iter().filter(|(other, source)| is_child(other) && defines(source));
+        match children.next() {
+            Some((child, _)) if !defines(&self.files[module]) => child.clone(),
+            _ => module.to_vec(),
+        }
     }
 
     /// Every import, from file to file.
@@ -162,6 +176,9 @@ impl Reader {
 
 impl<'ast> Visit<'ast> for Reader {
     fn visit_item(&mut self, item: &'ast Item) {
+        if self.inner.is_empty() {
+            self.source.defined.extend(public_name(item));
+        }
         let attributes = match item {
             Item::Mod(item) => &item.attrs,
             Item::Fn(item) => &item.attrs,
@@ -196,6 +213,20 @@ impl<'ast> Visit<'ast> for Reader {
         }
         visit::visit_path(self, path);
     }
+}
+
+/// The name of a public item other than a module.
+fn public_name(item: &Item) -> Option<String> {
+    let (visibility, name) = match item {
+        Item::Const(item) => (&item.vis, &item.ident),
+        Item::Enum(item) => (&item.vis, &item.ident),
+        Item::Fn(item) => (&item.vis, &item.sig.ident),
+        Item::Struct(item) => (&item.vis, &item.ident),
+        Item::Trait(item) => (&item.vis, &item.ident),
+        Item::Type(item) => (&item.vis, &item.ident),
+        _ => return None,
+    };
+    matches!(visibility, Visibility::Public(_)).then(|| name.to_string())
 }
 
 fn root() -> PathBuf {

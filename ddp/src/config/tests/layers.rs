@@ -102,6 +102,10 @@ fn what_is_wrong_with_a_layer_is_said_with_its_place() {
         &format!("{narrow}, {}", block(&block(narrow))),
         &["`model.layers.kind` must be one of linear", "in layer 1 of layer 2 of model.layers"],
     );
+    refused(
+        &format!("{narrow}, {}", block("{ kind = \"numeric_embedding\" }")),
+        &["`model.layers.kind` must be one of linear", "in layer 1 of layer 2 of model.layers"],
+    );
     // A block that keeps the width of the features needs no layer before it.
     assert!(from_text(&format!("[model]\nlayers = [{}]", block("{ kind = \"rms_norm\" }"))).is_ok());
 }

@@ -4,7 +4,12 @@ use ddp_kernels::ops::{self, Activation, SavedForBackward};
 use ddp_kernels::{TensorMut, TensorRef};
 
 use crate::model::layer::{Layer, LayerKind, Result};
+use crate::model::layer_list::LayerList;
 use crate::model::pass::{BackwardPass, ForwardPass};
+
+pub(super) fn add(list: &mut LayerList, activation: Activation) {
+    list.push(ActivationLayer::new(activation, list.width));
+}
 
 /// `y = f(x)`.
 #[derive(Debug)]

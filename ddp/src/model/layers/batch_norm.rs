@@ -4,8 +4,14 @@ use ddp_kernels::ops::{self, BatchNormGrads, BatchNormSaved, BatchNormStats, Bat
 use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorMut, TensorRef};
 
 use crate::model::layer::{BufferSpec, Layer, LayerKind, RegisteredBuffer, Result, Sizes};
+use crate::model::layer_list::LayerList;
 use crate::model::param::{Init, ParamKind, ParamSpec};
 use crate::model::pass::{BackwardPass, ForwardPass};
+
+pub(super) fn add(list: &mut LayerList, eps: f64, momentum: f64) {
+    let index = list.next_index("norms");
+    list.push(BatchNorm1d::with(index, list.width, eps, momentum));
+}
 
 /// Normalises each feature over the rows of a micro-batch of all ranks, then scales and shifts it; all of its own values are f32 in
 /// every precision.

@@ -3,7 +3,13 @@
 use ddp_kernels::{TensorMut, TensorRef, ops};
 
 use crate::model::layer::{Layer, LayerKind, Result};
+use crate::model::layer_list::LayerList;
 use crate::model::pass::{BackwardPass, ForwardPass};
+
+pub(super) fn add(list: &mut LayerList, p: f64) {
+    let index = list.next_index("dropouts");
+    list.push(Dropout::new(index, p, list.width));
+}
 
 /// In training, drops each value with probability `p` and divides the others by `1 - p`.
 #[derive(Debug)]

@@ -4,11 +4,17 @@ use ddp_kernels::ops::{self, LayerNormGrads, LayerNormStats};
 use ddp_kernels::{TensorMut, TensorRef};
 
 use crate::model::layer::{BufferSpec, Layer, LayerKind, Result, Sizes};
+use crate::model::layer_list::LayerList;
 use crate::model::param::{Init, ParamKind, ParamSpec};
 use crate::model::pass::{BackwardPass, ForwardPass};
 
 /// `eps` of PyTorch's `nn.LayerNorm`.
 const EPS: f64 = 1e-5;
+
+pub(super) fn add(list: &mut LayerList) {
+    let index = list.next_index("norms");
+    list.push(LayerNorm::new(index, list.width));
+}
 
 /// Normalises each row, then scales and shifts it; scale and shift are f32 in every precision.
 ///

@@ -9,9 +9,18 @@ use ddp_kernels::ops::{self, Activation, LinearOutput, ThroughActivation};
 use ddp_kernels::{DType, Device, Tensor, TensorMut, TensorRef};
 
 use crate::model::layer::{BufferSpec, Layer, LayerKind, Result, Sizes};
+use crate::model::layer_list::LayerList;
 use crate::model::linear_spec::LinearSpec;
 use crate::model::param::ParamSpec;
 use crate::model::pass::{BackwardPass, ForwardPass, InputGradientPass};
+
+pub(super) fn add(list: &mut LayerList, out_features: usize, activation: Option<Activation>, bias: bool) {
+    let index = list.next_index("layers");
+    list.push(Linear::new(LinearSpec::new(index, list.width, out_features, bias)));
+    if let Some(activation) = activation {
+        super::activation::add(list, activation);
+    }
+}
 
 /// `y = f(x·Wᵀ + b)`, without `f` if nothing is fused in.
 #[derive(Debug)]

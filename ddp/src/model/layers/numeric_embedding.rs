@@ -6,12 +6,18 @@ use ddp_kernels::ops::{self, NumericEmbeddingGrads};
 use ddp_kernels::{TensorMut, TensorRef};
 
 use crate::model::layer::{Layer, Result};
+use crate::model::layer_list::LayerList;
 use crate::model::operator::{Operator, OperatorInput};
 use crate::model::param::{Init, ParamKind, ParamSpec};
 use crate::model::pass::{BackwardPass, ForwardPass, InputGradientPass, ParamViews};
 
 /// Random streams of these layers: those of linear layers count from 0.
 const STREAM: u32 = 0x4e45_0000;
+
+pub(super) fn add(list: &mut LayerList, dim: usize, n_frequencies: usize, sigma: f64) {
+    let index = list.next_index("numeric");
+    list.push(NumericEmbeddingLayer::new(index, list.width, n_frequencies, dim, sigma));
+}
 
 /// Each column `x` becomes `dim` columns: `x`, and `W·cos(2π·w·x + b) + c` with frequencies `w`, phases `b` and a matrix of its own.
 /// The parameters are f32 in every precision.

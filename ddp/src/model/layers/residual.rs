@@ -6,8 +6,16 @@
 
 use ddp_kernels::{TensorMut, TensorRef, ops};
 
+use crate::config::LayerEntry;
 use crate::model::layer::{Layer, LayerKind, Result};
+use crate::model::layer_list::LayerList;
 use crate::model::pass::{BackwardPass, ForwardPass};
+
+pub(super) fn add(list: &mut LayerList, layers: Vec<LayerEntry>) {
+    list.push(SkipBegin::new(list.width));
+    list.add_entries(&layers);
+    list.push(SkipEnd::new(list.width));
+}
 
 /// Start of a skip connection: passes its input on unchanged.
 #[derive(Debug)]

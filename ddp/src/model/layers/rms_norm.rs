@@ -4,12 +4,18 @@ use ddp_kernels::ops::{self, RmsNormGrads};
 use ddp_kernels::{TensorMut, TensorRef};
 
 use crate::model::layer::{BufferSpec, Layer, Result, Sizes};
+use crate::model::layer_list::LayerList;
 use crate::model::operator::{Operator, OperatorInput};
 use crate::model::param::{Init, ParamKind, ParamSpec};
 use crate::model::pass::{BackwardPass, ForwardPass};
 
 /// Added to the mean of the squares.
 const EPS: f64 = 1e-6;
+
+pub(super) fn add(list: &mut LayerList) {
+    let index = list.next_index("norms");
+    list.push(RmsNorm::new(index, list.width));
+}
 
 /// Divides each row by its root mean square, then scales it; the scale is f32 in every precision.
 ///

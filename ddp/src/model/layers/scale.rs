@@ -3,9 +3,15 @@
 use ddp_kernels::{TensorMut, TensorRef, ops};
 
 use crate::model::layer::{Layer, Result};
+use crate::model::layer_list::LayerList;
 use crate::model::operator::{Operator, OperatorInput};
 use crate::model::param::{Init, ParamKind, ParamSpec};
 use crate::model::pass::{BackwardPass, ForwardPass};
+
+pub(super) fn add(list: &mut LayerList) {
+    let index = list.next_index("scales");
+    list.push(Scale::new(index, list.width));
+}
 
 /// `y = x · s`, column by column; the factors are f32 in every precision and begin at 1.
 ///

@@ -1,11 +1,17 @@
-//! The gate of a gated linear unit, after its linear layer.
+//! Gated linear unit: a linear layer and the gate after it.
 
 use ddp_kernels::ops::{self, Activation, Gate};
 use ddp_kernels::{TensorMut, TensorRef};
 
 use crate::model::layer::{Layer, Result};
+use crate::model::layer_list::LayerList;
 use crate::model::operator::{Operator, OperatorInput};
 use crate::model::pass::{BackwardPass, ForwardPass, InputGradientPass};
+
+pub(super) fn add(list: &mut LayerList, out_features: usize, gate: Gate, bias: bool) {
+    super::linear::add(list, 2 * out_features, None, bias);
+    list.push(Gated::new(gate, out_features));
+}
 
 /// `y = f(a) · b`, where `a` and `b` are the halves of the input's rows.
 ///

@@ -1,0 +1,134 @@
+//! Kinds of layers from a list: their variants of `LayerConfig`, and the reading and writing of their settings.
+//!
+//! The list is in `layers.rs`.
+
+use toml::Value;
+
+use super::error::{ConfigError, Result};
+use super::key::{Key, KeyDefault};
+use super::nested::Place;
+use super::setting::Setting;
+use super::value::{ConfigEnum, ConfigValue, parse};
+
+/// Defines `LayerConfig`, the reading and writing of its settings, and `for_each_layer_kind!` from a list of kinds.
+///
+/// A row is `name: Variant { setting: type, .. }`, or `name: Variant(setting: type)` for a variant whose field has no name. The name is
+/// that of the config and of the file in `model/layers/`; a setting has the name of its key.
+macro_rules! layer_kinds {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident: $variant:ident
+            $({ $($(#[$setting_doc:meta])* $setting:ident: $type:ty),+ $(,)? })?
+            $(( $only:ident: $only_type:ty ))?
+    ),+ $(,)?) => {
+        /// A layer of the list.
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum LayerConfig {
+            $($(#[$doc])* $variant $({ $($(#[$setting_doc])* $setting: $type),+ })? $(($only_type))?),+
+        }
+
+        /// Names of the kinds, in the order of the list.
+        const NAMES: &[&str] = &[$(stringify!($name)),+];
+
+        /// Each kind with the keys that it has besides `kind` and `repeat`.
+        const KINDS: &[(&str, &[&str])] =
+            &[$((stringify!($name), &[$($(stringify!($setting)),+)? $(stringify!($only))?])),+];
+
+        impl LayerConfig {
+            /// Reads the settings of a layer of this kind.
+            fn read(kind: &str, table: &LayerTable<'_>) -> Result<Self> {
+                Ok(match kind {
+                    $(stringify!($name) => LayerConfig::$variant
+                        $({ $($setting: LayerSetting::read(table, stringify!($setting))?),+ })?
+                        $((LayerSetting::read(table, stringify!($only))?))?,)+
+                    _ => unreachable!("`kind` is one of `NAMES`"),
+                })
+            }
+
+            /// The kind, and the other keys with their values as TOML.
+            fn settings(&self) -> (&'static str, Vec<(&'static str, Option<String>)>) {
+                match self {
+                    $(LayerConfig::$variant $({ $($setting),+ })? $(($only))? => (
+                        stringify!($name),
+                        vec![
+                            $($((stringify!($setting), LayerSetting::write($setting))),+)?
+                            $((stringify!($only), LayerSetting::write($only)))?
+                        ],
+                    )),+
+                }
+            }
+        }
+
+        /// Calls a macro with the name, the variant and the names of the settings of each kind.
+        macro_rules! for_each_layer_kind {
+            ($callback:ident) => { $callback! { $($name: $variant $({ $($setting),+ })? $(($only))?),+ } };
+        }
+        pub(crate) use for_each_layer_kind;
+    };
+}
+pub(super) use layer_kinds;
+
+/// The keys that one layer gives.
+pub(super) struct LayerTable<'a> {
+    pub(super) values: &'a toml::Table,
+    pub(super) keys: &'static [Key],
+    pub(super) here: Place<'a>,
+    /// `model.bias`.
+    pub(super) bias: bool,
+}
+
+impl LayerTable<'_> {
+    /// The value of this key, or its default.
+    pub(super) fn setting(&self, name: &str) -> Option<Setting> {
+        let key = self.keys.iter().find(|key| key.short_name() == name).expect("a key of layers");
+        let default = || match key.default {
+            KeyDefault::Value(text) => Some(parse(text)),
+            // The only default that depends on another key is that of `bias`.
+            KeyDefault::Depends(_) => Some(Value::Boolean(self.bias)),
+            KeyDefault::Absent(_) => None,
+        };
+        let value = self.values.get(name).cloned().or_else(default)?;
+        Some(Setting { key, value, raw: None, origin: self.here.setting.origin.clone() })
+    }
+
+    /// The same of a key that the layer must have unless it has a default.
+    pub(super) fn require(&self, name: &str) -> Result<Setting> {
+        self.setting(name).ok_or_else(|| self.lacks(format!("{} with `{name}`", self.here.tables)))
+    }
+
+    /// The error for a layer that is not as `expected`, because it lacks a key.
+    pub(super) fn lacks(&self, expected: String) -> ConfigError {
+        self.here.wrong(expected, "none", self.here.setting.for_example())
+    }
+}
+
+/// A setting of a layer.
+pub(super) trait LayerSetting: Sized {
+    /// Reads the key `name`.
+    fn read(table: &LayerTable<'_>, name: &str) -> Result<Self>;
+
+    /// Writes the value as TOML; `None` if the key is left out.
+    fn write(&self) -> Option<String>;
+}
+
+/// A key that a layer must have unless it has a default.
+impl<T: ConfigValue> LayerSetting for T {
+    fn read(table: &LayerTable<'_>, name: &str) -> Result<Self> {
+        ConfigValue::read(&table.require(name)?)
+    }
+
+    fn write(&self) -> Option<String> {
+        Some(ConfigValue::write(self))
+    }
+}
+
+/// A name that a layer may lack.
+impl<T: ConfigEnum> LayerSetting for Option<T> {
+    fn read(table: &LayerTable<'_>, name: &str) -> Result<Self> {
+        table.setting(name).as_ref().map(ConfigValue::read).transpose()
+    }
+
+    fn write(&self) -> Option<String> {
+        self.as_ref().map(ConfigValue::write)
+    }
+}
