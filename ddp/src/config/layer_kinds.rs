@@ -100,6 +100,14 @@ impl LayerTable<'_> {
     pub(super) fn lacks(&self, expected: String) -> ConfigError {
         self.here.wrong(expected, "none", self.here.setting.for_example())
     }
+
+    /// The error of one of the layer's keys, with the place of the layer.
+    pub(super) fn within(&self, mut error: ConfigError) -> ConfigError {
+        if let ConfigError::BadValue { got, .. } | ConfigError::WrongType { got, .. } = &mut error {
+            *got += &format!(" in {}", self.here.table);
+        }
+        error
+    }
 }
 
 /// A setting of a layer.
@@ -114,7 +122,7 @@ pub(super) trait LayerSetting: Sized {
 /// A key that a layer must have unless it has a default.
 impl<T: ConfigValue> LayerSetting for T {
     fn read(table: &LayerTable<'_>, name: &str) -> Result<Self> {
-        ConfigValue::read(&table.require(name)?)
+        ConfigValue::read(&table.require(name)?).map_err(|error| table.within(error))
     }
 
     fn write(&self) -> Option<String> {
@@ -125,7 +133,7 @@ impl<T: ConfigValue> LayerSetting for T {
 /// A name that a layer may lack.
 impl<T: ConfigEnum> LayerSetting for Option<T> {
     fn read(table: &LayerTable<'_>, name: &str) -> Result<Self> {
-        table.setting(name).as_ref().map(ConfigValue::read).transpose()
+        table.setting(name).as_ref().map(ConfigValue::read).transpose().map_err(|error| table.within(error))
     }
 
     fn write(&self) -> Option<String> {

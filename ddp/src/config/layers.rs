@@ -259,7 +259,7 @@ const fn join<const N: usize>(lists: &[&[Key]]) -> [Key; N] {
 impl LayerSetting for Vec<LayerEntry> {
     fn read(table: &LayerTable<'_>, name: &str) -> Result<Self> {
         let LayerTable { here, bias, .. } = table;
-        read_list(here.setting, &table.require(name)?.value, INNER_KEYS, *bias, &format!("{}, ", here.table))
+        read_list(here.setting, &table.require(name)?.value, INNER_KEYS, *bias, here.table)
     }
 
     fn write(&self) -> Option<String> {
@@ -269,7 +269,7 @@ impl LayerSetting for Vec<LayerEntry> {
 
 /// Reads the list of layers; linear layers have a bias as `bias` says, unless they say otherwise.
 pub(super) fn read(setting: &Setting, bias: bool) -> Result<Vec<LayerEntry>> {
-    let layers = read_list(setting, &setting.value, LAYER_KEYS, bias, "")?;
+    let layers = read_list(setting, &setting.value, LAYER_KEYS, bias, "model.layers")?;
     if layers.is_empty() {
         return Err(setting.bad("at least one layer", "`model.hidden = []` is a linear model"));
     }
@@ -280,23 +280,21 @@ pub(super) fn read(setting: &Setting, bias: bool) -> Result<Vec<LayerEntry>> {
     Ok(layers)
 }
 
-/// Reads a list of layers; `block` names the block that they belong to.
+/// Reads a list of layers; `list` is what an error calls it.
 fn read_list(
     setting: &Setting,
     value: &Value,
     keys: &'static [Key],
     bias: bool,
-    block: &str,
+    list: &str,
 ) -> Result<Vec<LayerEntry>> {
     let tables = "a list of layers, each a table with a `kind`";
     let Some(items) = value.as_array() else { return Err(setting.bad(tables, setting.for_example())) };
     let read = |(index, item): (usize, &Value)| {
-        let place = format!("layer {} of {block}model.layers", index + 1);
+        let place = format!("layer {} of {list}", index + 1);
         let here = Place { setting, tables: "layers", table: &place };
         match item.as_table() {
-            Some(values) => {
-                read_entry(LayerTable { values, keys, here, bias }).map_err(|error| within(error, &place))
-            }
+            Some(values) => read_entry(LayerTable { values, keys, here, bias }),
             None if item.is_integer() => Err(setting.bad(tables, "`model.hidden` is a list of widths")),
             None => Err(setting.bad(tables, setting.for_example())),
         }
@@ -308,7 +306,7 @@ fn read_entry(table: LayerTable<'_>) -> Result<LayerEntry> {
     let Some(kind) = table.setting("kind") else {
         return Err(table.lacks("layers that each have a `kind`".to_owned()));
     };
-    let kind = kind.name().map_err(|error| embedding_hint(error, &kind))?;
+    let kind = kind.name().map_err(|error| table.within(embedding_hint(error, &kind)))?;
     let tables = format!("`{kind}` layers");
     let table = LayerTable { here: Place { tables: &tables, ..table.here }, ..table };
     let (_, keys) = KINDS.iter().find(|row| row.0 == kind).expect("a name of the row");
@@ -325,18 +323,6 @@ fn embedding_hint(mut error: ConfigError, kind: &Setting) -> ConfigError {
         *hint = "`data.categorical` names the columns of categories, and `data.encode = \"embedding\"` gives each a table in front \
                  of the layers; `numeric_embedding` is for numbers"
             .to_owned();
-    }
-    error
-}
-
-/// The error with the place of the layer.
-fn within(mut error: ConfigError, place: &str) -> ConfigError {
-    if let ConfigError::BadValue { got, key, .. } = &mut error
-        && *key != "model.layers"
-    {
-        *got += &format!(" in {place}");
-    } else if let ConfigError::WrongType { got, .. } = &mut error {
-        *got += &format!(" in {place}");
     }
     error
 }

@@ -2,11 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::made_up::gpus::gpus;
+use crate::made_up::gpus::{gpus, world_sizes};
 use crate::made_up::{Setup, Trained, assert_close, losses, row_weights};
 use ddp::config::{OptimizerKind, ZeroStage};
 use ddp::train::trainer::{GraphMode, TrainerOptions};
-use ddp_kernels::cuda::Gpu;
 
 const N_SHARDS: usize = 8;
 
@@ -68,7 +67,7 @@ fn without_the_tree_the_number_of_ranks_shows() {
 #[test]
 fn any_number_of_gpus_trains_to_the_same_bits() {
     let Some(_gpus) = gpus(2) else { return };
-    for (name, setup) in setups() {
+    for (index, (name, setup)) in setups().into_iter().enumerate() {
         let on = |graph, zero, world_size| {
             let mut setup = Setup { on_gpus: true, ..sharded(&setup) };
             setup.options = TrainerOptions { graph, zero, bucket_bytes: 3000, ..setup.options };
@@ -76,10 +75,7 @@ fn any_number_of_gpus_trains_to_the_same_bits() {
         };
         let alone = on(GraphMode::Off, ZeroStage::Off, 1);
         assert_close(&name, &alone, &sharded(&setup).train_on(1));
-        for world_size in [2, 3, 4] {
-            if world_size > Gpu::count() {
-                continue;
-            }
+        for world_size in world_sizes(index, 2) {
             for (graph, zero) in [(GraphMode::Off, ZeroStage::Off), (GraphMode::On, ZeroStage::Optimizer)] {
                 let trained = on(graph, zero, world_size);
                 assert!(same(&trained, &alone), "{name}, {world_size} GPUs, {zero:?}, graph {graph:?}");

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::made_up::gpus::{gpus, most_gpus, on_gpus};
+use crate::made_up::gpus::{gpus, most_gpus, on_gpus, world_sizes};
 use crate::made_up::{Setup, Trained, assert_close};
 use ddp::config::precision::Precision;
 use ddp::config::{CommDtype, LayerConfig, ModelConfig, OptimizerKind, ZeroStage};
@@ -273,11 +273,12 @@ fn evaluating_the_average_between_steps_changes_no_bit() {
 #[test]
 fn gpus_with_parts_of_the_state_train_as_one_cpu_rank_does() {
     let Some(_gpus) = gpus(2) else { return };
-    for optimizer in [OptimizerKind::Sgd, OptimizerKind::AdamW, OptimizerKind::Lion] {
+    let optimizers = [OptimizerKind::AdamW, OptimizerKind::Sgd, OptimizerKind::Lion];
+    for (index, optimizer) in optimizers.into_iter().enumerate() {
         let setup = Setup { optimizer, ema_decay: 0.9, ..Setup::embedded() };
         let cpu = setup.train_on(1);
         for zero in STAGES {
-            for world_size in 1..=most_gpus() {
+            for world_size in world_sizes(index, 1) {
                 let setup = with_zero(&setup, zero);
                 let what = format!("{optimizer}, {zero:?}, {world_size} GPUs");
                 let eager = on_gpus(&setup, GraphMode::Off).train_on(world_size);
@@ -335,12 +336,16 @@ fn gpu_matmuls_that_write_gradients_in_bf16_give_the_bits_of_rounded_ones() {
 #[test]
 fn gpus_that_gather_weights_in_short_formats_train_to_the_bits_of_a_gather_in_f32() {
     let Some(_gpus) = gpus(3) else { return };
-    for (setup, is_short) in [(Setup::usual(), true), (Setup::listed(), true), (Setup::embedded(), true)] {
-        for (precision, zero, n_ranks) in [
-            (Precision::Bf16, ZeroStage::Optimizer, 2),
-            (Precision::Bf16, ZeroStage::Gradients, 3),
-            (Precision::F16, ZeroStage::Optimizer, 3),
-        ] {
+    let forms = [
+        (Precision::Bf16, ZeroStage::Optimizer, 2),
+        (Precision::Bf16, ZeroStage::Gradients, 3),
+        (Precision::F16, ZeroStage::Optimizer, 3),
+    ];
+    // Each form with the usual layers, and each kind of layers with one form.
+    let cases =
+        [(Setup::usual(), &forms[..]), (Setup::listed(), &forms[1..2]), (Setup::embedded(), &forms[..1])];
+    for (setup, forms) in cases {
+        for &(precision, zero, n_ranks) in forms {
             let setup = Setup { precision, ema_decay: 0.9, restart_after: Some(4), ..setup.clone() };
             for graph in [GraphMode::Auto, GraphMode::Off] {
                 let mut setup = on_gpus(&with_zero(&setup, zero), graph);
@@ -350,7 +355,7 @@ fn gpus_that_gather_weights_in_short_formats_train_to_the_bits_of_a_gather_in_f3
                 assert!(short == single, "{precision:?}, {zero:?}, {graph:?}");
                 let bytes = setup.bytes_sent(n_ranks);
                 setup.options.gathers_short_weights = false;
-                assert_eq!(bytes < setup.bytes_sent(n_ranks), is_short);
+                assert!(bytes < setup.bytes_sent(n_ranks));
             }
         }
     }

@@ -28,6 +28,18 @@ pub fn most_gpus() -> usize {
     Gpu::count().min(if is_checked { 3 } else { 4 })
 }
 
+/// Numbers of GPUs on which case `index` of a test trains, from `least` to [`most_gpus`]: all of them in the first case, and one of them
+/// in each other case, in turn.
+///
+/// With `ALL_COMBINATIONS`, which tests/nightly sets, each case trains on all of them.
+pub fn world_sizes(index: usize, least: usize) -> Vec<usize> {
+    let all: Vec<usize> = (least..=most_gpus()).collect();
+    if index == 0 || std::env::var_os("ALL_COMBINATIONS").is_some() {
+        return all;
+    }
+    vec![all[index % all.len()]]
+}
+
 /// The CPU and, where there is one, the first GPU, locked for one test.
 pub fn cpu_and_gpu() -> (Vec<Device>, Option<MutexGuard<'static, ()>>) {
     let lock = (Gpu::count() > 0).then(lock);

@@ -146,11 +146,19 @@ fn memory_is_as_described() {
             println!("skipped: needs {world_size} GPUs, found {found}");
             continue;
         }
-        for (what, config) in configs(csv.to_str().unwrap()) {
+        for (index, (what, config)) in configs(csv.to_str().unwrap()).into_iter().enumerate() {
             // Gradients that are divided travel as they are, and along no tree.
             let is_plain =
                 config.comm.dtype == CommDtype::F32 && config.train.deterministic == Determinism::Off;
-            for zero in ZeroStage::ALL.into_iter().filter(|zero| is_plain || *zero != ZeroStage::Gradients) {
+            let mut stages = ZeroStage::ALL.to_vec();
+            stages.retain(|zero| is_plain || *zero != ZeroStage::Gradients);
+            if world_size == 1 {
+                // One rank divides nothing.
+                stages.truncate(1);
+            } else if index > 0 && std::env::var_os("ALL_COMBINATIONS").is_none() {
+                stages = vec![stages[index % stages.len()]];
+            }
+            for zero in stages {
                 let mut config = config.clone();
                 config.comm.zero = zero;
                 check(&format!("{what}, zero {}", zero.number()), &config, world_size);

@@ -103,7 +103,7 @@ fn a_second_interrupt_ends_the_run_at_once() {
     let folder = temp_dir();
     let out = folder.path().join("out");
     // One step takes far longer than the time between the two.
-    let wide = ["--set", "model.hidden=[3000,3000,3000]", "--set", "train.global_batch_size=1438"];
+    let wide = ["--set", "model.hidden=[1500,1500,1500]", "--set", "train.global_batch_size=1438"];
     let job = start(single(&endless(&out, &wide)));
     wait_for_steps(&out);
     signal("INT", job.pid());

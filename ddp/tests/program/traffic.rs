@@ -17,7 +17,8 @@ const RUN: [&str; 8] = [
     "log.every_steps=1000",
     "comm.register_buffers=off",
 ];
-const MORE_STEPS: f64 = 8.0;
+const FEW_STEPS: u32 = 4;
+const MORE_STEPS: u32 = 4;
 /// Rows of a batch, and features of a row.
 const N_ROWS: f64 = 719.0;
 const N_FEATURES: f64 = 64.0;
@@ -37,7 +38,7 @@ impl Counted {
         let of = |run: usize| -> f64 {
             self.of_runs[run].iter().filter(|(key, _)| is_meant(key)).map(|(_, count)| count).sum()
         };
-        (of(1) - of(0)) / MORE_STEPS / self.n_gpus as f64
+        (of(1) - of(0)) / f64::from(MORE_STEPS) / self.n_gpus as f64
     }
 
     fn of(&self, key: &str) -> f64 {
@@ -67,7 +68,7 @@ fn counts_of_a_step_with(
 ) -> Option<Counted> {
     let folder = temp_dir();
     let mut of_runs: Vec<BTreeMap<String, f64>> = Vec::new();
-    for steps in [4, 12] {
+    for steps in [FEW_STEPS, FEW_STEPS + MORE_STEPS] {
         let (out, counted) =
             (folder.path().join(format!("run{steps}")), folder.path().join(format!("c{steps}")));
         std::fs::create_dir(&counted).unwrap();
@@ -225,7 +226,7 @@ fn a_step_without_a_graph_makes_few_calls_of_nccl() {
         // All directions at once.
         (&["optimizer.kind=muon", "model.hidden=[128,64,64]"], 4.0 + 1.0, 4.0 + 3.0),
     ] {
-        let settings = [&two_buckets[..], settings].concat();
+        let settings = [&two_buckets[..], &["train.global_batch_size=64"], settings].concat();
         let Some(step) = counts_of_a_step_with(2, &[], &["--cuda-graph", "off"], &settings) else { return };
         let collectives = ["ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast"];
         let n: f64 = collectives.into_iter().map(|name| step.of(name)).sum();

@@ -106,6 +106,10 @@ fn what_is_wrong_with_a_layer_is_said_with_its_place() {
         &format!("{narrow}, {}", block("{ kind = \"numeric_embedding\" }")),
         &["`model.layers.kind` must be one of linear", "in layer 1 of layer 2 of model.layers"],
     );
+    let wrong = format!("{narrow}, {}", block("{ kind = \"linear\", out_features = \"3\" }"));
+    let error = from_text(&format!("[model]\nlayers = [{wrong}]")).unwrap_err().to_string();
+    assert!(error.contains("the text \"3\" in layer 1 of layer 2 of model.layers"), "{error}");
+    assert_eq!(error.matches(" in layer ").count(), 1, "{error}");
     // A block that keeps the width of the features needs no layer before it.
     assert!(from_text(&format!("[model]\nlayers = [{}]", block("{ kind = \"rms_norm\" }"))).is_ok());
 }

@@ -8,7 +8,7 @@
 extern "C" __attribute__((weak, visibility("hidden"))) unsigned char __start_vgpu_shared[], __stop_vgpu_shared[];
 
 namespace vgpu {
-VGPU_HOT size_t static_smem() { return __start_vgpu_shared ? __stop_vgpu_shared - __start_vgpu_shared : 0; }
+VGPU_PART size_t static_smem() { return __start_vgpu_shared ? __stop_vgpu_shared - __start_vgpu_shared : 0; }
 
 // Shared memory holds nothing from before: NaN shows who reads what nobody wrote.
 VGPU_HOT void poison_shared() {
@@ -19,6 +19,7 @@ VGPU_HOT void poison_shared() {
 template <class T> VGPU_HOT T *dyn_smem() { return (T *)dyn_smem_buf; }
 
 #ifndef VGPU_CHECK
+VGPU_HOT void begin_check() {}
 VGPU_HOT void reset_check() {}
 VGPU_FAST void atomic_access(void *, unsigned) {}
 #else
@@ -26,6 +27,13 @@ VGPU_FAST void atomic_access(void *, unsigned) {}
 struct Cell { uint32_t w_block, w_warp, r_block, r_warp; uint16_t writer, reader; };
 static Cell *cells;
 static unsigned n_cells;
+// Whether the kernel was given pinned host memory: most were not.
+static bool has_host_ranges;
+
+VGPU_HOT void begin_check() {
+  has_host_ranges = false;
+  for (unsigned i = 0; i < L->n_ranges; i++) has_host_ranges |= L->ranges[i].base >> 44 != 3;
+}
 
 VGPU_HOT void reset_check() {
   unsigned want = (static_smem() + sizeof dyn_smem_buf) / 4 + 2;
@@ -50,7 +58,7 @@ VGPU_HOT void race(const char *what, unsigned other, const void *at) {
 }
 
 // Notes an access to device memory. False where `a` is something else. Most accesses of a kernel end here, so it is part of each callback.
-VGPU_INLINE_CHECK bool device_access(uintptr_t a, unsigned n, bool write, bool aligned) {
+VGPU_PART bool device_access(uintptr_t a, unsigned n, bool write, bool aligned) {
   if (a >> 44 != 3) return false;  // the bytes of the devices: see mem/mod.rs
   if (aligned && n <= 16 && !(n & (n - 1)) && a % n)
     die("misaligned %s of %u bytes at %#lx", write ? "write" : "read", n, (unsigned long)(a - 0x200000000000));
@@ -78,7 +86,7 @@ VGPU_HOT void host_access(uintptr_t a, unsigned n, bool write) {
 }
 
 // The first cell of an access to shared memory; -1 where `a` is something else.
-VGPU_HOT long shared_cell(uintptr_t a, unsigned n) {
+VGPU_PART long shared_cell(uintptr_t a, unsigned n) {
   uintptr_t fixed = a - (uintptr_t)__start_vgpu_shared, dynamic = a - (uintptr_t)dyn_smem_buf;
   if (fixed < static_smem()) return fixed / 4;
   if (dynamic >= sizeof dyn_smem_buf) return -1;
@@ -87,7 +95,7 @@ VGPU_HOT long shared_cell(uintptr_t a, unsigned n) {
   return (static_smem() + dynamic) / 4;
 }
 
-VGPU_HOT bool concurrent(unsigned other, uint32_t block, uint32_t warp) {
+VGPU_PART bool concurrent(unsigned other, uint32_t block, uint32_t warp) {
   unsigned me = cur + 1, w = cur >> 5;
   if (!other || other == me || block != block_epoch + 1) return false;
   return (other - 1) >> 5 != w || warp == warp_epoch[w] + 1;
@@ -96,7 +104,7 @@ VGPU_HOT bool concurrent(unsigned other, uint32_t block, uint32_t warp) {
 VGPU_HOT void other_access(const void *p, unsigned n, bool write) {
   long first = shared_cell((uintptr_t)p, n);
   if (first < 0) {  // the thread's stack, constants
-    host_access((uintptr_t)p, n, write);
+    if (has_host_ranges) host_access((uintptr_t)p, n, write);
     return;
   }
   unsigned me = cur + 1;
@@ -113,7 +121,7 @@ VGPU_HOT void other_access(const void *p, unsigned n, bool write) {
   }
 }
 
-VGPU_INLINE_CHECK void access(const void *p, unsigned n, bool write, bool aligned) {
+VGPU_PART void access(const void *p, unsigned n, bool write, bool aligned) {
   if (!device_access((uintptr_t)p, n, write, aligned)) other_access(p, n, write);
 }
 

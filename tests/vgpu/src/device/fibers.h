@@ -23,16 +23,18 @@ struct dim3 {
   constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
-// The checker must not check itself, and what is inlined into a kernel is instrumented with it.
+// The checker must not check itself, and what is inlined into a kernel is instrumented with it. Kernels call the functions that are
+// VGPU_FAST or VGPU_HOT; those that are VGPU_PART are parts of these alone. Each call between a barrier and the switch to another fiber
+// costs a mispredicted return.
 #define VGPU_NOSAN __attribute__((no_sanitize("thread")))
 #ifdef VGPU_CHECK
 #define VGPU_FAST static __attribute__((noinline, unused)) VGPU_NOSAN
 #define VGPU_HOT static __attribute__((noinline, unused)) VGPU_NOSAN
-// For callbacks, which are not instrumented themselves.
-#define VGPU_INLINE_CHECK static inline __attribute__((always_inline)) VGPU_NOSAN
+#define VGPU_PART static inline __attribute__((always_inline, unused)) VGPU_NOSAN
 #else
 #define VGPU_FAST static __attribute__((always_inline)) inline
 #define VGPU_HOT static __attribute__((unused))
+#define VGPU_PART VGPU_FAST
 #endif
 
 // ---- shared with the Rust side (nvrtc/module.rs) ----
@@ -112,13 +114,13 @@ vgpu_switch:
 .size vgpu_switch,.-vgpu_switch
 )");
 
-VGPU_FAST void enter(unsigned t) {
+VGPU_PART void enter(unsigned t) {
   cur = t;
   threadIdx = th[t].idx;
 }
 
 // A thread that can go on, of the current warp if there is one; -1 if none can.
-VGPU_FAST int pick() {
+VGPU_PART int pick() {
   if (!n_ready) return -1;
   unsigned w = rng ? rnd() % n_warps : cur >> 5;
   for (unsigned i = 0; i < n_warps; i++, w = w + 1 == n_warps ? 0 : w + 1) {
@@ -169,7 +171,7 @@ VGPU_HOT __attribute__((noinline)) void deadlock() {
 }
 
 // Leaves the current thread for one that can go on, else for the next one that has not begun.
-VGPU_FAST void wait_at(unsigned line) {
+VGPU_PART void wait_at(unsigned line) {
   unsigned me = cur;
   th[me].wait_line = line;
   void **save = &th[me].sp;
@@ -197,7 +199,7 @@ VGPU_HOT void release_block() {
 }
 
 // The caller was released and runs on by itself.
-VGPU_HOT void go_on(unsigned t) {
+VGPU_PART void go_on(unsigned t) {
   ready[t >> 5] &= ~(1u << (t & 31));
   n_ready--;
 }
@@ -252,7 +254,7 @@ VGPU_HOT void fiber_main() {
 }
 
 // All lanes of `mask` bring a value and go on together.
-VGPU_FAST void warp_wait(uint32_t mask, uint64_t value, unsigned line) {
+VGPU_PART void warp_wait(uint32_t mask, uint64_t value, unsigned line) {
   unsigned me = cur, w = me >> 5;
   uint32_t bit = 1u << (me & 31);
   if (!(mask & bit)) die("line %u: warp operation whose mask %08x leaves out the calling lane", line, mask);
@@ -274,7 +276,7 @@ VGPU_FAST void warp_wait(uint32_t mask, uint64_t value, unsigned line) {
 }
 
 // All live threads of the block bring a vote and go on together.
-VGPU_FAST void block_wait(int vote, unsigned line) {
+VGPU_PART void block_wait(int vote, unsigned line) {
   vote_or |= !!vote;
   vote_and &= !!vote;
   vote_count += !!vote;

@@ -14,26 +14,26 @@ VGPU_HOT void __threadfence_block() {}
 VGPU_HOT void __threadfence_system() {}
 
 namespace vgpu {
-template <class T> VGPU_HOT uint64_t to_bits(T v) {
+template <class T> VGPU_PART uint64_t to_bits(T v) {
   static_assert(sizeof(T) <= 8);
   uint64_t bits = 0;
   memcpy(&bits, &v, sizeof v);
   return bits;
 }
-template <class T> VGPU_HOT T from_bits(uint64_t bits) {
+template <class T> VGPU_PART T from_bits(uint64_t bits) {
   T v;
   memcpy((void *)&v, &bits, sizeof v);
   return v;
 }
 // The value of lane `from`, or the own one where `from` is out of the segment.
-template <class T> VGPU_FAST T shuffle(unsigned mask, T v, int from, bool inside, unsigned line) {
+template <class T> VGPU_PART T shuffle(unsigned mask, T v, int from, bool inside, unsigned line) {
   unsigned base = cur & ~31u;
   warp_wait(mask, to_bits(v), line);
   if (!inside) return v;
   if (!(mask >> from & 1)) die("line %u: shuffle reads lane %d, which the mask %08x leaves out", line, from, mask);
   return from_bits<T>(snap[base + from]);
 }
-VGPU_FAST int lane() { return cur & 31; }
+VGPU_PART int lane() { return cur & 31; }
 }  // namespace vgpu
 
 template <class T> VGPU_FAST T __shfl_sync(unsigned mask, T v, int from, int width = 32, VGPU_LINE) {

@@ -18,6 +18,7 @@ template <class... A, void (*F)(A...)> struct Kernel<F> {
   // 0 when all is well, 1 with a message in l->error.
   VGPU_NOSAN static int run(VgpuLaunch *l) {
     L = l;
+    begin_check();
     rng = l->seed;
     n_threads = l->block[0] * l->block[1] * l->block[2];
     blockDim = dim3(l->block[0], l->block[1], l->block[2]);
