@@ -2,6 +2,29 @@
 //!
 //! Readable JSON. Its first field is the checksum of its own bytes, computed with zeros for that field's digits. It is written
 //! last, so if it exists, all files were on disk before it.
+//!
+//! ```
+//! use ddp::checkpoint::manifest::ManifestHead;
+//! use ddp::checkpoint::{Fault, Manifest, Parameter, RunState};
+//!
+//! let head = ManifestHead {
+//!     run_id: None,
+//!     world_size: 2,
+//!     data_fingerprint: "0".to_owned(),
+//!     run: RunState { n_rows: 10, global_rows: 4, ..RunState::default() },
+//!     parameters: vec![Parameter { name: "layers.0.weight".to_owned(), shape: vec![2, 3] }],
+//!     state: Vec::new(),
+//!     config: String::new(),
+//! };
+//! let mut bytes = Manifest::new(head, Vec::new()).to_bytes();
+//! assert_eq!(Manifest::from_bytes(&bytes)?.parameters[0].numel(), 6);
+//!
+//! // Any changed byte is noticed.
+//! bytes.pop();
+//! bytes.push(b' ');
+//! assert!(matches!(Manifest::from_bytes(&bytes), Err(Fault::ManifestChanged)));
+//! # Ok::<(), Fault>(())
+//! ```
 
 use std::path::{Component, Path};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

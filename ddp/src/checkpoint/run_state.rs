@@ -1,4 +1,14 @@
 //! State of a run without its tensors: everything else that a resumed run needs.
+//!
+//! ```
+//! use ddp::checkpoint::RunState;
+//!
+//! let run = RunState { cursor: 25, n_rows: 10, ..RunState::default() };
+//! assert_eq!((run.epoch(), run.rows_of_epoch()), (3, 5));
+//! // At the end of an epoch the next row is one of the next epoch.
+//! let run = RunState { cursor: 20, ..run };
+//! assert_eq!((run.epoch(), run.epoch_under_way()), (3, 2));
+//! ```
 
 use serde::{Deserialize, Serialize};
 

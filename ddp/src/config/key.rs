@@ -2,6 +2,15 @@
 //!
 //! Rows are constants in the file of their section. Reading, `--set`, errors, writing, the comparison of ranks, the resume rules,
 //! `config keys` and `config schema` all come from them.
+//!
+//! ```
+//! use ddp::config::key::Kind;
+//! use ddp::config::keys;
+//!
+//! let lr = keys().find(|key| key.name == "optimizer.lr").expect("the key of the learning rate");
+//! assert_eq!((lr.section(), lr.short_name()), ("optimizer", "lr"));
+//! assert!(matches!(lr.kind, Kind::Number(range) if range.min == 0.0 && range.is_min_excluded));
+//! ```
 
 use std::fmt;
 

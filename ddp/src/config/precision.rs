@@ -24,6 +24,14 @@
 //!
 //! A network of one's own can also be in f64, throughout, on one rank: a reference for gradient checks and for training loops of one's
 //! own. Runs and trainers have no such format.
+//!
+//! ```
+//! use ddp::config::precision::Precision;
+//! use ddp::prelude::*;
+//!
+//! assert_eq!((Precision::Bf16.master(), Precision::Bf16.activations()), (DType::F32, DType::BF16));
+//! assert!(Precision::F16.scales_loss() && !Precision::Bf16.scales_loss());
+//! ```
 
 use ddp_kernels::DType;
 use ddp_kernels::ops::MatmulMode;

@@ -1,4 +1,12 @@
 //! The reference of the keys, from their rows: as text for a terminal, as Markdown for the manual, as JSON for programs.
+//!
+//! ```
+//! use ddp::config::{keys_with_prefix, reference};
+//!
+//! let text = reference::text(&keys_with_prefix("optimizer.lr")?);
+//! assert!(text.starts_with("optimizer.lr") && text.contains("Learning rate"), "{text}");
+//! # Ok::<(), ddp::config::ConfigError>(())
+//! ```
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,13 @@
 //! The JSON schema of the config (draft 4), from the rows: TOML language servers complete and check configs with it.
+//!
+//! ```
+//! use ddp::config::schema::schema;
+//!
+//! let schema = schema();
+//! let lr = &schema["properties"]["optimizer"]["properties"]["lr"];
+//! assert_eq!(lr["type"], "number");
+//! assert_eq!(schema["additionalProperties"], false);
+//! ```
 
 use serde_json::{Map, Value, json};
 

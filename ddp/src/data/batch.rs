@@ -1,4 +1,17 @@
 //! Batches of rows, the input of a step.
+//!
+//! ```
+//! use ddp::data::batch::Batch;
+//! use ddp::prelude::*;
+//!
+//! let x = Tensor::randn(&[4, 3], DType::F32, Device::Cpu, 1)?;
+//! let y = x.sum(1)?;
+//! let batch = Batch { x: x.view(), targets: y.view(), weights: None };
+//! let last = batch.rows(2, 4)?;
+//! assert_eq!((batch.n_rows(), last.n_rows()), (4, 2));
+//! assert_eq!(last.x.to_vec::<f32>()?, x.to_vec::<f32>()?[6..]);
+//! # Ok::<(), KernelError>(())
+//! ```
 
 use ddp_kernels::{KernelError, TensorMut, TensorRef, ops};
 

@@ -1,4 +1,16 @@
 //! Rows of a step on a GPU: copied from pinned memory, or gathered from rows that are on the GPU.
+//!
+//! Memory of a GPU that the rows of a step take:
+//!
+//! ```
+//! use ddp::data::device_rows::DeviceShape;
+//! use ddp::data::{RowLayout, TargetLayout, numbered_columns};
+//!
+//! let layout = RowLayout::new(numbered_columns(64), TargetLayout::Classes { n_classes: 10 });
+//! // Features in f32, and the class in i64; rows that are gathered have a number too.
+//! assert_eq!(DeviceShape::sent(&layout, false).size_bytes(32), 32 * (64 * 4 + 8));
+//! assert_eq!(DeviceShape::gathered(&layout).size_bytes(32), 32 * (64 * 4 + 8 + 8));
+//! ```
 
 use std::ops::Range;
 

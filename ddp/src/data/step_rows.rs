@@ -1,4 +1,24 @@
 //! The rows of one global step as one rank sees them: micro-batches in host memory, or on their way to a GPU.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use ddp::data::TensorDataset;
+//! use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+//! use ddp::data::step_rows::StepRows as _;
+//! use ddp::prelude::*;
+//!
+//! let x = Tensor::randn(&[10, 3], DType::F32, Device::Cpu, 1)?;
+//! let rows = Arc::new(TensorDataset::new(&x, &x.sum(1)?)?);
+//! // Global batches of 8 rows in 2 micro-batches.
+//! let plan = BatchPlan::new(&World::single(), 10, 8, 2, 0, Shuffle::Full);
+//! let mut loader = Loader::new(rows, plan, LoaderOptions::new(Device::Cpu))?;
+//! let mut step = loader.next_step()?.expect("the plan has no last epoch");
+//! assert_eq!((step.global_rows(), step.n_micro_batches()), (8, 2));
+//! let second = step.micro_batch(1)?;
+//! assert_eq!((second.first_row, second.rows.n_rows()), (4, 4));
+//! # Ok::<(), ddp::Error>(())
+//! ```
 
 use ddp_kernels::ops::ScalarsOutput;
 

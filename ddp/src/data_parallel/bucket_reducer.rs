@@ -1,4 +1,28 @@
 //! Reduction of gradients over the ranks, bucket by bucket while backward computes, in f32 or bf16.
+//!
+//! ```
+//! use ddp::config::Activation;
+//! use ddp::data_parallel::ExchangeError;
+//! use ddp::data_parallel::bucket_reducer::{ReducedGradients, Reduction};
+//! use ddp::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
+//! use ddp::model::{GradientSink as _, ModelSpec, ParamLayout};
+//! use ddp::prelude::*;
+//!
+//! ddp::launch(2, |world| -> Result<(), ExchangeError> {
+//!     let layout = ParamLayout::new(&ModelSpec::plain(&[3, 2], Activation::Relu));
+//!     let plan = BucketPlan::new(&layout, 1 << 20);
+//!     let mut gradients = Tensor::ones(&[layout.flat_len() + TAIL_ELEMENTS], DType::F32, Device::Cpu)?;
+//!     world.tensor_group().scope(|scope| {
+//!         let mut sink = ReducedGradients::new(scope, &plan, gradients.view_mut(), true, Reduction::ToAll)?;
+//!         // Backward would write the gradients of each layer first.
+//!         sink.finished(layout.flat_len())?;
+//!         sink.finish()
+//!     })?;
+//!     assert!(gradients.to_vec::<f32>()?.iter().all(|sum| *sum == 2.0));
+//!     Ok(())
+//! })?;
+//! # Ok::<(), ExchangeError>(())
+//! ```
 
 use ddp_comm::{ReduceOp, Scope};
 use ddp_kernels::{KernelError, TensorMut};

@@ -3,6 +3,18 @@
 //! The gradients lie in the order in which backward finishes them, so a bucket is a range, and it is ready when backward
 //! has passed its end. The step's sums of loss and weight ([`STEP_SUMS_LEN`]) follow the last parameter; they are reduced
 //! with the last bucket, so they cost no extra message.
+//!
+//! ```
+//! use ddp::config::Activation;
+//! use ddp::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
+//! use ddp::model::{ModelSpec, ParamLayout};
+//!
+//! let layout = ParamLayout::new(&ModelSpec::plain(&[64, 128, 10], Activation::Relu));
+//! let plan = BucketPlan::new(&layout, 4096);
+//! // The last layer, which backward finishes first; then the first layer, and the sums of the step.
+//! assert_eq!(plan.ranges().len(), 2);
+//! assert_eq!(plan.lens().iter().sum::<usize>(), layout.flat_len() + TAIL_ELEMENTS);
+//! ```
 
 use std::ops::Range;
 

@@ -6,6 +6,30 @@
 //! ranks, and the result the same bits.
 //!
 //! Source: pairwise summation, N. J. Higham, "The Accuracy of Floating Point Summation", SIAM J. Sci. Comput. 14, 1993.
+//!
+//! ```
+//! use ddp::data::order::partition::{PartitionKind, RankPartition};
+//! use ddp::data_parallel::ExchangeError;
+//! use ddp::data_parallel::fixed_tree::TreeSum;
+//! use ddp::prelude::*;
+//!
+//! let leaves: [f32; 4] = [0.1, 0.2, 0.3, 0.4];
+//! let sums = ddp::launch(2, |world| -> Result<Vec<f32>, ExchangeError> {
+//!     let kind = PartitionKind::MicroShards { n_shards: leaves.len() };
+//!     let partition = RankPartition { kind, rank: world.rank().0, world_size: world.world_size() };
+//!     let mut gradients = Tensor::zeros(&[1], DType::F32, Device::Cpu)?;
+//!     let mut tree = TreeSum::new(&partition, 1, Device::Cpu)?;
+//!     for shard in partition.own_micro_shards() {
+//!         tree.leaf(&mut gradients).into_slice::<f32>("leaf", "gradients")?[0] = leaves[shard];
+//!         tree.push(&mut gradients)?;
+//!     }
+//!     tree.exchange(world, &mut gradients)?;
+//!     Ok(gradients.to_vec::<f32>()?)
+//! })?;
+//! // The same bits on any number of ranks.
+//! assert!(sums.iter().all(|sum| *sum == [(0.1 + 0.2) + (0.3 + 0.4)]));
+//! # Ok::<(), ExchangeError>(())
+//! ```
 
 use std::ops::Range;
 

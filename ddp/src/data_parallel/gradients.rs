@@ -1,6 +1,19 @@
 //! Gradients of a step: their flat buffer and their reduction over the ranks.
 //!
 //! After the gradients comes the tail with the step's sums ([`TAIL_ELEMENTS`]): of losses, weights and the ranks' votes.
+//!
+//! Bytes that a rank of four sends per step:
+//!
+//! ```
+//! use ddp::data_parallel::gradients::{ExchangeBytes, ExchangeWay};
+//!
+//! let (world_size, flat_len, weight_bytes) = (4, 1000, 4000);
+//! let bytes = |way| ExchangeBytes::new(way, world_size, flat_len, weight_bytes);
+//! let sharded = bytes(ExchangeWay::ReduceScatter { is_rounded: false });
+//! assert_eq!(sharded.sent, sharded.all_reduce, "ZeRO-1 sends no more than an all-reduce");
+//! let rounded = bytes(ExchangeWay::ReduceScatter { is_rounded: true });
+//! assert!(rounded.sent < rounded.all_reduce);
+//! ```
 
 use std::ops::Range;
 

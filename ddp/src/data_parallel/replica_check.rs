@@ -3,6 +3,15 @@
 //!
 //! All ranks hold the weights. They hold the same optimiser state of what each of them updates: of all weights, or with ZeRO, and
 //! where ranks that share memory divide the update, of nothing or of the rest of the division.
+//!
+//! ```
+//! use ddp::data_parallel::replica_check::ReplicaDifference;
+//!
+//! let parameter = "layers.0.weight".to_owned();
+//! let difference = ReplicaDifference { tensor: "weights", parameter, groups: vec![vec![0, 2], vec![1]] };
+//! assert_eq!(difference.majority(), Some(0));
+//! assert_eq!(difference.to_string(), "weights of layers.0.weight on rank 1 (not as on ranks 0, 2)");
+//! ```
 
 use std::fmt;
 use std::ops::Range;

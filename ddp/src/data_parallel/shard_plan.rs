@@ -8,6 +8,21 @@
 //! - with ZeRO each rank holds the optimiser state of its own shard of every bucket only.
 //!
 //! Source: ZeRO, arXiv:1910.02054.
+//!
+//! ```
+//! use ddp::config::Activation;
+//! use ddp::data_parallel::buckets::BucketPlan;
+//! use ddp::data_parallel::shard_plan::ShardPlan;
+//! use ddp::model::{ModelSpec, ParamLayout};
+//!
+//! let layout = ParamLayout::shared_by(&ModelSpec::plain(&[64, 128, 10], Activation::Relu), 2);
+//! let buckets = BucketPlan::new(&layout, 25 << 20);
+//! let plans = [0, 1].map(|rank| ShardPlan::sharded(&buckets, rank, 2));
+//! let updated: Vec<_> = plans.iter().flat_map(|plan| plan.own_shards()).map(|shard| shard.flat).collect();
+//! let half = layout.flat_len() / 2;
+//! assert_eq!(updated, [0..half, half..2 * half]);
+//! assert!(plans.iter().all(|plan| plan.state_len() == half));
+//! ```
 
 use std::ops::Range;
 

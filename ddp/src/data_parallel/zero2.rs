@@ -5,6 +5,34 @@
 //! added to that of earlier micro-batches.
 //!
 //! Source: ZeRO, arXiv:1910.02054, section 5.2.
+//!
+//! ```
+//! use ddp::config::Activation;
+//! use ddp::data_parallel::ExchangeError;
+//! use ddp::data_parallel::buckets::BucketPlan;
+//! use ddp::data_parallel::zero2::{BucketBuffers, ShardedGradients};
+//! use ddp::model::{GradientSink as _, ModelSpec, ParamLayout};
+//! use ddp::ops;
+//! use ddp::prelude::*;
+//!
+//! ddp::launch(2, |world| -> Result<(), ExchangeError> {
+//!     let layout = ParamLayout::shared_by(&ModelSpec::plain(&[3, 2], Activation::Relu), 2);
+//!     let plan = BucketPlan::new(&layout, 1 << 20);
+//!     let mut buffers = BucketBuffers::new(world, &layout, &plan, Device::Cpu)?;
+//!     let ones = Tensor::ones(&[layout.flat_len()], DType::F32, Device::Cpu)?;
+//!     let mut shard = Tensor::zeros(&[layout.flat_len() / 2], DType::F32, Device::Cpu)?;
+//!     let lent = buffers.lend(shard.view_mut());
+//!     world.tensor_group().scope(|scope| {
+//!         let mut sink = ShardedGradients::new(scope, lent, None, false, true);
+//!         ops::copy(ones.view(), sink.gradients(0, layout.flat_len())?)?;
+//!         sink.finished(layout.flat_len())?;
+//!         sink.finish()
+//!     })?;
+//!     assert!(shard.to_vec::<f32>()?.iter().all(|sum| *sum == 2.0));
+//!     Ok(())
+//! })?;
+//! # Ok::<(), ExchangeError>(())
+//! ```
 
 use std::ops::Range;
 

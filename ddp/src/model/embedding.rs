@@ -3,6 +3,13 @@
 //! The input's last columns hold codes, whole numbers in `0..n_codes`, one column per feature: 0 stands for a value that was not
 //! seen in training. Each code is replaced by its row of a learned table, so that the first linear layer sees the numbers and
 //! after them the rows.
+//!
+//! ```
+//! use ddp::model::EmbeddingSpec;
+//!
+//! let table = EmbeddingSpec { name: "zip.code".to_owned(), n_codes: 100, dim: 8 };
+//! assert_eq!(format!("embeddings.{}.weight", table.key()), "embeddings.zip%2Ecode.weight");
+//! ```
 
 use std::collections::HashSet;
 

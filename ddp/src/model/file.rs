@@ -1,4 +1,18 @@
 //! A model's file: safetensors that PyTorch reads, with the run's config and the embeddings in its metadata.
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! use ddp::config::Config;
+//! use ddp::model::file::ModelFile;
+//!
+//! let path = Path::new("tests/fixtures/saved_runs/regression/finished/model.safetensors");
+//! let file = ModelFile::read(path)?;
+//! let config = Config::from_saved(&file.info()?.config, path)?;
+//! assert_eq!(config.model.hidden, [6]);
+//! assert_eq!(file.n_outputs(&config.model)?, 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

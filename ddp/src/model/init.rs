@@ -1,4 +1,21 @@
 //! Initial values of parameters: a function of the seed and of each parameter's stream, not of the world size.
+//!
+//! ```
+//! use ddp::config::{Activation, WeightInit};
+//! use ddp::model::init::initialize;
+//! use ddp::model::{ModelSpec, ParamLayout};
+//! use ddp::prelude::*;
+//!
+//! let layout = ParamLayout::new(&ModelSpec::plain(&[3, 5, 2], Activation::Relu));
+//! let drawn = |seed| -> Result<Vec<f32>, KernelError> {
+//!     let mut weights = Tensor::zeros(&[layout.flat_len()], DType::F32, Device::Cpu)?;
+//!     initialize(&layout, &mut weights, WeightInit::Kaiming, seed)?;
+//!     weights.to_vec::<f32>()
+//! };
+//! assert_eq!(drawn(1)?, drawn(1)?);
+//! assert_ne!(drawn(1)?, drawn(2)?);
+//! # Ok::<(), KernelError>(())
+//! ```
 
 use ddp_kernels::ops::{self, UniformStream};
 use ddp_kernels::{DType, Device, KernelError, Philox, Tensor, TensorRef};

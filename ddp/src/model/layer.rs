@@ -2,6 +2,52 @@
 //!
 //! Layers own no tensors. They declare parameters and buffers; the model makes them once and lends them to each pass
 //! ([`super::pass`]), so that a step allocates nothing.
+//!
+//! A layer of a program's own, without parameters:
+//!
+//! ```
+//! use ddp::config::precision::Precision;
+//! use ddp::model::Sequential;
+//! use ddp::model::layer::{Layer, Result, Sizes};
+//! use ddp::model::pass::{BackwardPass, ForwardPass};
+//! use ddp::ops;
+//! use ddp::prelude::*;
+//!
+//! /// Passes its rows on; so does its backward pass, which works in place.
+//! #[derive(Debug)]
+//! struct Identity(usize);
+//!
+//! impl Layer for Identity {
+//!     fn describe(&self) -> String {
+//!         "identity".to_owned()
+//!     }
+//!
+//!     fn out_features(&self) -> usize {
+//!         self.0
+//!     }
+//!
+//!     fn forward(&mut self, x: TensorRef<'_>, y: TensorMut<'_>, _pass: ForwardPass<'_>) -> Result<()> {
+//!         ops::copy(x, y)
+//!     }
+//!
+//!     fn backward(&mut self, _d: TensorMut<'_>, _pass: BackwardPass<'_>) -> Result<()> {
+//!         Ok(())
+//!     }
+//! }
+//!
+//! let sizes = Sizes { max_rows: 2, device: Device::Cpu, precision: Precision::F32 };
+//! let x = Tensor::randn(&[2, 3], DType::F32, Device::Cpu, 1)?;
+//! let outputs = |layers: Sequential| -> Result<Vec<f32>> {
+//!     let mut model = layers.build(sizes)?;
+//!     model.initialize(1)?;
+//!     model.forward(x.view(), None)?;
+//!     model.outputs(2)?.to_vec::<f32>()
+//! };
+//! let plain = Sequential::new(3).linear(4).linear(2);
+//! let with_identity = Sequential::new(3).linear(4).layer(Identity(4)).linear(2);
+//! assert_eq!(outputs(with_identity)?, outputs(plain)?);
+//! # Ok::<(), KernelError>(())
+//! ```
 
 use std::fmt::Debug;
 

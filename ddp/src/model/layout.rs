@@ -2,6 +2,20 @@
 //!
 //! Parameters are in the order in which the backward pass finishes their gradients, the last layer first, so that a
 //! bucket of finished gradients is a range of the buffer and needs no copy. Embeddings come last.
+//!
+//! ```
+//! use ddp::config::Activation;
+//! use ddp::model::{ModelSpec, ParamLayout};
+//!
+//! let layout = ParamLayout::new(&ModelSpec::plain(&[3, 5, 2], Activation::Relu));
+//! let names: Vec<&str> = layout.forward_order().into_iter().map(|entry| entry.name.as_str()).collect();
+//! assert_eq!(names, ["layers.0.weight", "layers.0.bias", "layers.1.weight", "layers.1.bias"]);
+//! assert_eq!(layout.n_params(), 5 * 3 + 5 + 2 * 5 + 2);
+//!
+//! // In the flat buffer the last layer comes first.
+//! let start = |name| layout.find(name).map(|entry| entry.start);
+//! assert!(start("layers.1.weight") < start("layers.0.weight"));
+//! ```
 
 use std::ops::Range;
 

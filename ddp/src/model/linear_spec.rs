@@ -1,4 +1,13 @@
 //! Shape and parameters of a linear layer, which fusion rewrites.
+//!
+//! ```
+//! use ddp::model::linear_spec::LinearSpec;
+//!
+//! let spec = LinearSpec::new(0, 3, 5, true);
+//! let names: Vec<&str> = spec.params.iter().map(|param| param.name.as_str()).collect();
+//! assert_eq!(names, ["layers.0.bias", "layers.0.weight"]);
+//! assert_eq!(spec.params[1].dims, [5, 3]);
+//! ```
 
 use ddp_kernels::ops::{Activation, SavedForBackward};
 

@@ -1,4 +1,19 @@
 //! Parameters as layers declare them: name, shape, kind and initial values.
+//!
+//! Two layers with one weight:
+//!
+//! ```
+//! use ddp::model::layers::Linear;
+//! use ddp::model::linear_spec::LinearSpec;
+//! use ddp::model::param::{Init, ParamKind, ParamSpec};
+//! use ddp::model::{ParamLayout, Sequential};
+//!
+//! let init = Init::KaimingUniform { in_features: 4, stream: 0 };
+//! let weight = ParamSpec::new("tied.weight", ParamKind::Weight, &[4, 4], init).shared();
+//! let linear = || Linear::new(LinearSpec::of_params(weight.clone(), None));
+//! let layers = Sequential::new(4).layer(linear()).layer(linear()).into_layers();
+//! assert_eq!(ParamLayout::of_layers(&layers, 1).n_params(), 16);
+//! ```
 
 use std::ops::Range;
 

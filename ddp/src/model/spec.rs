@@ -1,4 +1,14 @@
 //! Sizes and kinds of a model's layers and of the embeddings in front of them.
+//!
+//! ```
+//! use ddp::config::Activation;
+//! use ddp::model::{EmbeddingSpec, ModelSpec};
+//!
+//! let city = EmbeddingSpec { name: "city".to_owned(), n_codes: 5, dim: 3 };
+//! let spec = ModelSpec::plain(&[6, 8, 2], Activation::Relu).with_embeddings(vec![city]);
+//! // The last of 6 columns holds codes; the first layer reads 5 numbers and a row of 3.
+//! assert_eq!((spec.n_features(), spec.in_out(0), spec.n_outputs()), (6, (8, 8), 2));
+//! ```
 
 use ddp_kernels::ops::Activation;
 

@@ -9,6 +9,19 @@
 //!
 //! Source: `torch.amp.GradScaler`, with two differences: the scale never falls below [`LossScalerConfig::min_scale`], and steps
 //! that are skipped in a row at that scale end in an error, since a smaller scale can't help.
+//!
+//! ```
+//! use ddp::optim::loss_scaler::{LossScaler, LossScalerConfig};
+//!
+//! let mut scaler = LossScaler::new(LossScalerConfig::default());
+//! scaler.update(false)?;
+//! assert_eq!((scaler.scale(), scaler.n_skipped()), (32768.0, 1));
+//! for _ in 0..2000 {
+//!     scaler.update(true)?;
+//! }
+//! assert_eq!(scaler.scale(), 65536.0);
+//! # Ok::<(), ddp::optim::loss_scaler::LossScalerError>(())
+//! ```
 
 use serde::{Deserialize, Serialize};
 

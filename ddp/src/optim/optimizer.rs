@@ -5,6 +5,34 @@
 //!
 //! A skipped step changes no weight and no state; the direction that Muon keeps between its passes is not state. ZeRO shards the
 //! state, except Adafactor's second moments of rows and columns, which every rank holds.
+//!
+//! One step of SGD in a training loop without a trainer:
+//!
+//! ```
+//! use ddp::config::precision::Precision;
+//! use ddp::config::{Activation, OptimizerConfig, OptimizerKind};
+//! use ddp::model::{ModelSpec, Network};
+//! use ddp::optim::{Optimizer, UpdateScale};
+//! use ddp::prelude::*;
+//!
+//! let spec = ModelSpec::plain(&[3, 2], Activation::Relu);
+//! let mut model = Network::new(spec, 1, Device::Cpu, Precision::F32)?;
+//! model.initialize(1)?;
+//! let before = model.weights().to_vec::<f32>()?;
+//!
+//! let sgd = OptimizerConfig::new(OptimizerKind::Sgd, 0.1);
+//! let sgd = OptimizerConfig { momentum: 0.0, weight_decay: 0.0, ..sgd };
+//! let mut optimizer = Optimizer::for_model(&sgd, &model)?;
+//! let n = model.layout().flat_len();
+//! let gradients = Tensor::full(&[n], 2.0, DType::F32, Device::Cpu)?;
+//! optimizer.begin_step();
+//! optimizer.step_on(model.weights_mut(), gradients.view(), UpdateScale::Host(0.5), 0..n, 0)?;
+//!
+//! // The learning rate times the scaled gradient, 0.1 · 0.5 · 2.
+//! let after = model.weights().to_vec::<f32>()?;
+//! assert!(before.iter().zip(after).all(|(before, after)| (before - after - 0.1).abs() < 1e-6));
+//! # Ok::<(), ddp::optim::OptimError>(())
+//! ```
 
 use std::ops::Range;
 

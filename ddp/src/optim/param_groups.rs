@@ -1,5 +1,21 @@
 //! Parameter groups: learning rate, schedule and weight decay of each range of the flat buffers, and the parameters whose update
 //! depends on all of their elements.
+//!
+//! ```
+//! use ddp::config::{Activation, OptimizerConfig, OptimizerKind, ParamGroup};
+//! use ddp::model::{ModelSpec, ParamLayout};
+//! use ddp::optim::ParamGroups;
+//!
+//! let layout = ParamLayout::new(&ModelSpec::plain(&[3, 20, 2], Activation::Relu));
+//! let biases = ParamGroup { pattern: "*.bias".to_owned(), lr_scale: 2.0, weight_decay: Some(0.0), schedule: None };
+//! let config = OptimizerConfig { groups: vec![biases], ..OptimizerConfig::new(OptimizerKind::AdamW, 0.1) };
+//! let groups = ParamGroups::new(&config, &layout)?;
+//!
+//! let bias = layout.find("layers.0.bias").expect("the layer has a bias").range();
+//! let (_, settings) = groups.within(bias).next().expect("each parameter has settings");
+//! assert_eq!((settings.lr_scale, settings.weight_decay), (2.0, 0.0));
+//! # Ok::<(), ddp::optim::OptimError>(())
+//! ```
 
 use std::collections::BTreeSet;
 use std::ops::Range;

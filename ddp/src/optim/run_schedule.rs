@@ -1,4 +1,19 @@
 //! The schedules of a run: that of all parameters, and those of groups.
+//!
+//! ```
+//! use ddp::config::{OptimizerConfig, OptimizerKind, ParamGroup, ScheduleConfig, ScheduleShape};
+//! use ddp::optim::run_schedule::RunSchedule;
+//!
+//! let shape = ScheduleShape::Linear { final_fraction: 0.0 };
+//! let decay = Some(ScheduleConfig { shape, ..ScheduleConfig::CONSTANT });
+//! let head = ParamGroup { pattern: "layers.1.*".to_owned(), lr_scale: 1.0, weight_decay: None, schedule: decay };
+//! let sgd = OptimizerConfig { groups: vec![head], ..OptimizerConfig::new(OptimizerKind::Sgd, 0.5) };
+//!
+//! // Halfway through a run of 10 steps.
+//! let schedule = RunSchedule::new(&ScheduleConfig::CONSTANT, &sgd, Some(10))?;
+//! assert_eq!((schedule.lr(5), schedule.group_lrs(5)), (0.5, vec![0.25]));
+//! # Ok::<(), ddp::optim::OptimError>(())
+//! ```
 
 use super::schedule::Schedule;
 use crate::config::{OptimizerConfig, ScheduleConfig};

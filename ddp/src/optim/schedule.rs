@@ -16,6 +16,19 @@
 //! `schedule.final_fraction`. The warm-up is `LinearLR(s, 1, W)`, joined to what follows by `SequentialLR`. As in PyTorch, all
 //! but `one_cycle` reach `f·lr` with the step that would come after the last one; `one_cycle` reaches it in the last one. A
 //! fraction of `T` is rounded to whole steps, but for the warm-up of `one_cycle`, as in PyTorch.
+//!
+//! ```
+//! use ddp::config::{ScheduleConfig, ScheduleShape, Span, Warmup};
+//! use ddp::optim::schedule::Schedule;
+//!
+//! let warmup = Warmup { length: Span::Fraction(0.1), start: None };
+//! let config = ScheduleConfig { warmup, shape: ScheduleShape::Cosine { final_fraction: 0.0 } };
+//! let schedule = Schedule::new(&config, 1.0, Some(100))?;
+//! assert!(schedule.lr(0) < schedule.lr(5) && schedule.lr(5) < schedule.lr(10));
+//! assert_eq!(schedule.lr(10), 1.0);
+//! assert!(schedule.lr(99) < 1e-3);
+//! # Ok::<(), ddp::optim::OptimError>(())
+//! ```
 
 use std::f64::consts::PI;
 

@@ -1,4 +1,22 @@
 //! Events of a run, as JSON lines in `metrics.jsonl` and on stdout.
+//!
+//! A run that resumes from a checkpoint drops the events after it:
+//!
+//! ```
+//! use ddp::report::metrics::{CheckpointEvent, Event, MetricsSink};
+//!
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("metrics.jsonl");
+//! let mut metrics = MetricsSink::create(&path, None)?;
+//! for step in [10, 20, 30] {
+//!     metrics.write(&Event::Checkpoint(CheckpointEvent { step, bytes: 4096, pause_ms: 0.5, write_s: 0.1 }))?;
+//! }
+//! drop(metrics);
+//!
+//! let _metrics = MetricsSink::resume(&path, None, 20)?;
+//! assert_eq!(std::fs::read_to_string(&path)?.lines().count(), 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

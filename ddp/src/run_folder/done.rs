@@ -3,6 +3,17 @@
 //!
 //! Whether a job succeeded can't be seen from its launcher's exit status: mpirun's is 0 for some jobs that were killed, and it may
 //! hang after a complete run.
+//!
+//! ```
+//! use ddp::run_folder::done::Done;
+//!
+//! let folder = tempfile::tempdir()?;
+//! assert_eq!(Done::read(folder.path()), None);
+//! let done = Done { run_id: None, job_id: Some("a-1".to_owned()), step: 7 };
+//! done.write(folder.path())?;
+//! assert_eq!(Done::read(folder.path()), Some(done));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use std::path::Path;
 

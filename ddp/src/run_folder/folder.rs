@@ -3,6 +3,19 @@
 //! Holds `config.toml`, `metrics.jsonl`, `checkpoints/`, [`logs/`](super::logs) and, at the end, `model.safetensors` and
 //! [`done.json`](super::done). A file lock on `.lock` inside it shows that a live process owns it; the operating system releases the
 //! lock of a killed process. The lease in that file shows it to other hosts.
+//!
+//! ```
+//! use ddp::run_folder::FolderError;
+//! use ddp::run_folder::folder::{CONFIG_FILE, Existing, check};
+//!
+//! let folder = tempfile::tempdir()?;
+//! check(folder.path(), Existing::Refuse)?;
+//! std::fs::write(folder.path().join(CONFIG_FILE), "")?;
+//! let refused = check(folder.path(), Existing::Refuse);
+//! assert!(matches!(refused, Err(FolderError::HoldsRun { .. })));
+//! check(folder.path(), Existing::Overwrite)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

@@ -1,4 +1,14 @@
 //! `logs/` in the folder of a run: `rank-<r>.log` of each rank that sees the folder, and `rank-<r>.log.1`, the older lines.
+//!
+//! ```
+//! use ddp::run_folder::logs::{Probe, file};
+//!
+//! let [run, other] = [tempfile::tempdir()?, tempfile::tempdir()?];
+//! let probe = Probe::leave(run.path())?;
+//! assert!(Probe::is_seen(run.path(), &probe.name()) && !Probe::is_seen(other.path(), &probe.name()));
+//! assert!(file(run.path(), 3).ends_with("logs/rank-3.log"));
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 use std::fs::{self, File};
 use std::io;

@@ -1,5 +1,17 @@
 //! The id of a run: random, in a file of its folder and in each of its checkpoints, so that a checkpoint of another run that was
 //! put into the folder is not resumed by mistake.
+//!
+//! ```
+//! use ddp::run_folder::run_id::{RUN_ID_FILE, is_valid, random, read};
+//!
+//! let folder = tempfile::tempdir()?;
+//! assert_eq!(read(folder.path()), None);
+//! let id = random()?;
+//! assert!(is_valid(&id));
+//! std::fs::write(folder.path().join(RUN_ID_FILE), &id)?;
+//! assert_eq!(read(folder.path()), Some(id));
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 use std::fs::File;
 use std::io::{self, Read as _};

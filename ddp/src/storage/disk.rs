@@ -1,4 +1,19 @@
 //! File-system calls of saving a checkpoint, behind a trait so that tests can make each of them fail.
+//!
+//! A file that has its name once it is on disk:
+//!
+//! ```
+//! use ddp::storage::disk::{Disk as _, OsDisk};
+//!
+//! let folder = tempfile::tempdir()?;
+//! let [temporary, path] = [".values.new", "values"].map(|name| folder.path().join(name));
+//! let mut file = OsDisk.create(&temporary)?;
+//! OsDisk.write(&mut file, b"1 2 3")?;
+//! OsDisk.sync(&file)?;
+//! OsDisk.rename(&temporary, &path)?;
+//! assert_eq!(std::fs::read(&path)?, b"1 2 3");
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 use std::fmt;
 use std::fs::{self, File};

@@ -1,4 +1,16 @@
 //! Files with known length and checksum, and their faults.
+//!
+//! ```
+//! use ddp::storage::fault::FileFault;
+//! use ddp::storage::tensor_file::TensorFile;
+//!
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("weights.safetensors");
+//! assert!(matches!(TensorFile::open(&path), Err(FileFault::Missing { .. })));
+//! std::fs::write(&path, "not tensors")?;
+//! assert!(matches!(TensorFile::open(&path), Err(FileFault::Malformed { .. })));
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 use serde::{Deserialize, Serialize};
 

@@ -2,6 +2,27 @@
 //!
 //! Format: the header's length as u64, the header as JSON (name -> dtype, shape, offsets), the values; little-endian.
 //! Source: <https://github.com/huggingface/safetensors>, "Format".
+//!
+//! ```
+//! use std::collections::HashMap;
+//!
+//! use ddp::storage::disk::OsDisk;
+//! use ddp::storage::tensor_file::{self, TensorFile, TensorToWrite, Values};
+//!
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("bias.safetensors");
+//! let bias = TensorToWrite { name: "bias".to_owned(), dims: vec![3], values: Values::F32(&[1.0, 2.0, 3.0]) };
+//! let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+//! tensor_file::write(&OsDisk, &path, &[bias], &metadata)?;
+//!
+//! // A part of a tensor, without the rest.
+//! let file = TensorFile::open(&path)?;
+//! let mut part = [0.0; 2];
+//! file.read("bias", 1..3, &mut part)?;
+//! assert_eq!(part, [2.0, 3.0]);
+//! assert_eq!(file.metadata(), metadata);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -1,4 +1,20 @@
 //! Weights of the best evaluation so far, in host memory of rank 0: the run's model at the end.
+//!
+//! ```
+//! use ddp::checkpoint::RunState;
+//! use ddp::config::EvalMetric;
+//! use ddp::report::EvalMetrics;
+//! use ddp::train::best_weights::BestWeights;
+//!
+//! let mut state = RunState { step: 3, keeps_best_weights: true, ..RunState::default() };
+//! let mut best = BestWeights::new(Some(EvalMetric::Accuracy.into()), None);
+//! let measured = |accuracy: f64| EvalMetrics::default().with(EvalMetric::Accuracy, accuracy);
+//! assert!(best.is_better(&state, &measured(0.5)));
+//! best.record(&mut state, &measured(0.5), 1, Some(vec![1.0, 2.0]));
+//!
+//! assert!(!best.is_better(&state, &measured(0.25)) && best.is_better(&state, &measured(0.75)));
+//! assert_eq!(best.best(&state).map(|best| best.step), Some(3));
+//! ```
 
 use std::sync::Arc;
 

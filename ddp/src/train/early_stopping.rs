@@ -1,4 +1,16 @@
 //! Early stopping: ends a run whose evaluations no longer improve.
+//!
+//! ```
+//! use ddp::config::EvalMetric;
+//! use ddp::train::early_stopping::EarlyStopping;
+//!
+//! let mut stopping = EarlyStopping::new(EvalMetric::Loss, 2, 0.0);
+//! let is_best = [1.0, 0.5, 0.6].map(|loss| stopping.record(Some(loss)));
+//! assert_eq!(is_best, [true, true, false]);
+//! assert!(!stopping.is_over());
+//! stopping.record(Some(0.7));
+//! assert!(stopping.is_over(), "two evaluations in a row were not better");
+//! ```
 
 use crate::checkpoint::EarlyStoppingState;
 use crate::config::JudgeMetric;

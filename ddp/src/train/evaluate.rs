@@ -1,4 +1,37 @@
 //! Evaluation: each row exactly once over all ranks, true means.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use ddp::config::precision::Precision;
+//! use ddp::config::{EvalMetric, Task};
+//! use ddp::data::loader::LoaderOptions;
+//! use ddp::data::order::partition::EvalPartition;
+//! use ddp::data::{Dataset, TensorDataset};
+//! use ddp::model::layer::Sizes;
+//! use ddp::model::{LossHead, Sequential};
+//! use ddp::prelude::*;
+//! use ddp::train::evaluate::evaluate;
+//! use ddp::train::metrics::request::MetricRequest;
+//!
+//! let x = Tensor::randn(&[10, 3], DType::F32, Device::Cpu, 1)?;
+//! let y = x.sum(1)?;
+//! let rows: Arc<dyn Dataset> = Arc::new(TensorDataset::new(&x, &y)?);
+//!
+//! // A model that predicts 0.
+//! let sizes = Sizes { max_rows: 4, device: Device::Cpu, precision: Precision::F32 };
+//! let mut model = Sequential::new(3).linear(1).build(sizes)?;
+//! let zeros = Tensor::zeros(&[model.layout().flat_len()], DType::F32, Device::Cpu)?;
+//! model.set_weights(zeros.view())?;
+//!
+//! let (request, partition) = (MetricRequest::defaults(Task::Regression), EvalPartition::of_ranks(1));
+//! let options = LoaderOptions::new(Device::Cpu);
+//! let metrics = evaluate(&World::single(), &mut model, &LossHead::Mse, &request, &rows, partition, &options)?;
+//! let want = y.to_vec::<f32>()?.into_iter().map(|y| f64::from(y * y)).sum::<f64>() / 10.0;
+//! let loss = metrics.get(EvalMetric::Loss).expect("each task has a loss");
+//! assert!((loss - want).abs() < 1e-5 * want, "{loss}, expected {want}");
+//! # Ok::<(), ddp::Error>(())
+//! ```
 
 use std::sync::Arc;
 

@@ -1,4 +1,14 @@
 //! Findings about a step that is not finite: which rank, which layer, which rows.
+//!
+//! ```
+//! use ddp::train::findings::{Finding, Findings, Place};
+//!
+//! let finding = Finding { rank: 0, place: Place::Layer("layers.0".to_owned()), rows: vec![3, 17] };
+//! let findings = Findings { of_ranks: vec![finding], source: "rows.csv".to_owned() };
+//! let text = findings.to_string();
+//! assert!(text.contains("rank 0: the outputs of `layers.0` are not finite for rows 3,17"), "{text}");
+//! assert!(text.contains("`ddp-train data show rows.csv --rows 3,17` prints these rows"), "{text}");
+//! ```
 
 use std::fmt;
 

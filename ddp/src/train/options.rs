@@ -1,4 +1,22 @@
 //! Options of [`Trainer`](crate::train::trainer::Trainer).
+//!
+//! ```
+//! use ddp::config::{Activation, OptimizerKind, ZeroStage};
+//! use ddp::data_parallel::ExchangeError;
+//! use ddp::model::ModelSpec;
+//! use ddp::prelude::*;
+//! use ddp::train::options::TrainerOptions;
+//!
+//! // With ZeRO, four ranks share each layer evenly.
+//! let options = TrainerOptions { zero: ZeroStage::Gradients, ..TrainerOptions::default() };
+//! let layout = options.layout(&ModelSpec::plain(&[3, 5, 2], Activation::Relu), 4);
+//! assert!(layout.layer_ends().iter().all(|end| end % 4 == 0));
+//!
+//! // Sums along one fixed tree need whole gradients.
+//! let options = TrainerOptions { micro_shards: Some(4), ..options };
+//! let refused = options.check(Device::Cpu, OptimizerKind::AdamW);
+//! assert!(matches!(refused, Err(ExchangeError::TreeOfWhole)));
+//! ```
 
 use ddp_comm::World;
 use ddp_kernels::Device;

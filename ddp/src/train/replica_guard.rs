@@ -2,6 +2,19 @@
 //!
 //! A replica changes alone by a fault of memory or device, or by a program error: the data-parallel law does not hold from then on,
 //! and nothing else would show it.
+//!
+//! ```
+//! use ddp::config::Config;
+//! use ddp::train::replica_guard::ReplicaGuard;
+//!
+//! let config = Config::load(None, &["train.replica_check_steps=100".to_owned()])?;
+//! ddp::launch(2, |world| -> ddp::Result<()> {
+//!     let guard = ReplicaGuard::new(world, &config.train);
+//!     assert!(guard.is_due(200) && !guard.is_due(250));
+//!     Ok(())
+//! })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use ddp_comm::{Phase, World};
 use tracing::debug;

@@ -1,4 +1,15 @@
 //! Resuming a run: finds the checkpoint, checks that it belongs to this run, and restores the trainer from it.
+//!
+//! ```
+//! use ddp::prelude::*;
+//! use ddp::train::resume::{ResumeFrom, Resumed};
+//!
+//! // A run's folder: its newest checkpoint.
+//! let from = ResumeFrom::Path("tests/fixtures/saved_runs/regression/finished".into());
+//! let resumed = Resumed::find(&World::single(), Some(&from), None)?.expect("a run with checkpoints");
+//! assert_eq!((resumed.state().step, resumed.manifest().world_size), (80, 1));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};

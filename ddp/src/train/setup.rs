@@ -1,4 +1,16 @@
 //! Builds the partition, model, trainer and loader of a run from its config.
+//!
+//! ```
+//! use ddp::config::Config;
+//! use ddp::train::setup;
+//!
+//! let sets = ["train.epochs=2", "optimizer.lr=0.5", "schedule.kind=linear"].map(str::to_owned);
+//! let config = Config::load(None, &sets)?;
+//! // Two epochs of 5 steps.
+//! let schedule = setup::schedule(&config, 50, 10)?;
+//! assert_eq!([0, 5, 10].map(|step| schedule.lr(step)), [0.5, 0.25, 0.0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use ddp_comm::{Rank, World};
 use ddp_kernels::Device;

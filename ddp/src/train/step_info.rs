@@ -1,4 +1,35 @@
 //! Data of one step: the request, its info before it runs, the shape that selects its kernels, and its outcome.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use ddp::config::precision::Precision;
+//! use ddp::config::{OptimizerConfig, OptimizerKind};
+//! use ddp::data::TensorDataset;
+//! use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+//! use ddp::model::layer::Sizes;
+//! use ddp::model::{LossHead, Sequential};
+//! use ddp::prelude::*;
+//! use ddp::train::step_info::StepRequest;
+//! use ddp::train::trainer::{Trainer, TrainerOptions};
+//!
+//! let world = World::single();
+//! let x = Tensor::randn(&[8, 3], DType::F32, Device::Cpu, 1)?;
+//! let rows = Arc::new(TensorDataset::new(&x, &x.sum(1)?)?);
+//! let plan = BatchPlan::new(&world, 8, 8, 1, 0, Shuffle::Full);
+//! let mut loader = Loader::new(rows, plan, LoaderOptions::new(Device::Cpu))?;
+//!
+//! let sizes = Sizes { max_rows: 8, device: Device::Cpu, precision: Precision::F32 };
+//! let (layers, sgd) = (Sequential::new(3).linear(1), OptimizerConfig::new(OptimizerKind::Sgd, 0.1));
+//! let mut trainer =
+//!     Trainer::for_layers(&world, layers, sizes, LossHead::Mse, &sgd, TrainerOptions::default())?;
+//! let mut batch = loader.next_step()?.expect("the plan has no last epoch");
+//! trainer.step(&mut batch, StepRequest { want_grad_norm: true, ..StepRequest::default() })?;
+//! let (info, outcome) = trainer.outcome(true)?.expect("one step was enqueued");
+//! assert_eq!((info.step, info.n_rows, info.lr), (1, 8, 0.1));
+//! assert!(outcome.grad_norm.is_some_and(|norm| norm > 0.0));
+//! # Ok::<(), ddp::Error>(())
+//! ```
 
 use ddp_kernels::ops::LossSums;
 

@@ -1,4 +1,14 @@
 //! Mean loss over the rows of an epoch, as seen in training.
+//!
+//! ```
+//! use ddp::ops::LossSums;
+//! use ddp::train::train_loss::TrainLoss;
+//!
+//! let mut loss = TrainLoss::default();
+//! loss.add(LossSums { loss: 6.0, weight: 4.0 }, 4);
+//! loss.add(LossSums { loss: 1.5, weight: 2.0 }, 2);
+//! assert_eq!((loss.mean(), loss.n_rows()), (1.25, 6));
+//! ```
 
 use ddp_kernels::ops::LossSums;
 

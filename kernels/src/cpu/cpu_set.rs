@@ -1,4 +1,12 @@
 //! Sets of CPUs: those that a thread may run on, those that are near a device.
+//!
+//! ```
+//! use ddp_kernels::cpu::cpu_set::CpuSet;
+//!
+//! let near = CpuSet::parse("0-3,8-11").expect("the kernel's form of a list");
+//! let allowed = CpuSet::parse("2-9").expect("the kernel's form of a list");
+//! assert_eq!(near.intersection(&allowed).to_string(), "2-3,8-9");
+//! ```
 
 use std::fmt;
 use std::io;

@@ -7,6 +7,21 @@
 //!
 //! A reader asks [`MappedFile::is_intact`] after it has used the bytes, and from time to time whether the file has become shorter
 //! ([`MappedFile::has_shrunk`]).
+//!
+//! ```
+//! use std::fs::{self, File};
+//!
+//! use ddp_kernels::cpu::mapped_file::MappedFile;
+//!
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("rows");
+//! fs::write(&path, [7u8; 100])?;
+//! let file = MappedFile::open(&path)?;
+//! assert_eq!((file.len(), file.bytes()[99]), (100, 7));
+//! File::options().write(true).open(&path)?.set_len(10)?;
+//! assert!(file.has_shrunk());
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 use std::fs::OpenOptions;
 use std::io;

@@ -3,6 +3,17 @@
 //! Reading a row of a few KiB at a random address is mostly latency: of the page's address and of its first lines. So the lines
 //! of a later row are prefetched while one is copied, and a copy that is not read soon (a GPU will fetch it) is written with
 //! streaming stores. Floats are checked in the same pass, since a second one would read everything again.
+//!
+//! ```
+//! use ddp_kernels::cpu::row_copy::{FloatBits, RowCheck, copy_rows};
+//!
+//! let rows = [[1.0f32, 2.0], [3.0, f32::NAN], [5.0, 6.0]].map(|row| row.map(f32::to_ne_bytes).concat());
+//! let order = [2, 0, 1];
+//! let mut out = [0u8; 24];
+//! let wrong = copy_rows(|n| &rows[order[n]][..], 8, &mut out, RowCheck::Finite(FloatBits::F32));
+//! assert_eq!(wrong, Some(2), "the place of the row with NaN");
+//! assert_eq!(out[..8], rows[2][..]);
+//! ```
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch, _mm_set_epi64x, _mm_sfence, _mm_stream_si128};

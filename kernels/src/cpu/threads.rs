@@ -3,6 +3,20 @@
 //! Operations split their work over the rayon pool of the calling thread. The main thread of a process joins its own pool once
 //! ([`join_pool`]) and is one of its workers from then on, so that with one thread no work changes threads, and a library that
 //! must be called from one thread only (MPI) can be.
+//!
+//! ```
+//! use ddp_kernels::KernelError;
+//! use ddp_kernels::cpu::threads::{current, join_pool};
+//!
+//! let worker = std::thread::spawn(|| -> Result<usize, KernelError> {
+//!     join_pool(3)?;
+//!     Ok(current())
+//! });
+//! assert_eq!(worker.join().expect("it does not panic")?, 3);
+//! // This thread has joined no pool.
+//! assert_eq!(current(), 1);
+//! # Ok::<(), KernelError>(())
+//! ```
 
 use std::ops::Range;
 

@@ -1,4 +1,16 @@
 //! In which order the rows of an epoch are visited: a pure function of (seed, epoch, the data's size and parts).
+//!
+//! ```
+//! use ddp::data::order::epoch_order::RowOrder;
+//! use ddp::kernels::KeyedPermutation;
+//!
+//! let (seed, epoch) = (7, 0);
+//! let order = RowOrder::Rows(KeyedPermutation::new(100, seed, epoch));
+//! let mut rows: Vec<usize> = (0..order.len()).map(|place| order.index(place)).collect();
+//! assert!(!rows.is_sorted());
+//! rows.sort_unstable();
+//! assert!(rows.into_iter().eq(0..100));
+//! ```
 
 use std::ops::Range;
 use std::sync::Arc;

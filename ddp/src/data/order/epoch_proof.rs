@@ -7,6 +7,21 @@
 //!
 //! Source: M. Bellare, D. Micciancio, "A New Paradigm for Collision-free Hashing: Incrementality at Reduced Cost",
 //! EUROCRYPT 1997 (AdHASH).
+//!
+//! ```
+//! use ddp::data::order::epoch_proof::{EpochProof, RowsHash};
+//!
+//! // Two ranks, one with the even and one with the odd rows of 10.
+//! let [even, odd] = [0u64, 1].map(|first| (first..10).step_by(2).collect::<RowsHash>());
+//! let mut proof = EpochProof::default();
+//! proof.finish_epoch(even.merged(&odd));
+//! assert_eq!(proof.verify(10, 10)?.n_epochs, 1);
+//!
+//! // An epoch that uses the even rows twice.
+//! proof.finish_epoch(even.merged(&even));
+//! assert!(proof.verify(10, 20).is_err());
+//! # Ok::<(), String>(())
+//! ```
 
 use std::collections::HashMap;
 use std::fmt;

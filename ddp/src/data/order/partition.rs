@@ -4,6 +4,15 @@
 //! of them, and a micro-batch its contiguous part of that. Parts differ by one row at most, the
 //! larger first; a part can be empty, and its owner then joins with zeros. Where a step must be the same to the bit at
 //! any world size, the global batch is first cut into a fixed number of micro-shards, and a rank takes a run of those.
+//!
+//! ```
+//! use ddp::data::order::partition::{PartitionKind, RankPartition, rank_range};
+//!
+//! // Global batches of 10 rows on 3 ranks, in 2 micro-batches per rank.
+//! assert_eq!([0, 1, 2].map(|rank| rank_range(10, rank, 3)), [0..4, 4..7, 7..10]);
+//! let partition = RankPartition { kind: PartitionKind::Ranks { n_micro: 2 }, rank: 1, world_size: 3 };
+//! assert_eq!([0, 1].map(|index| partition.micro_batch(10, index)), [4..6, 6..7]);
+//! ```
 
 use std::ops::Range;
 

@@ -1,6 +1,16 @@
 //! IDX, the format of MNIST: a magic number, dimensions and elements, all big-endian.
 //!
 //! Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten digits", file formats.
+//!
+//! ```
+//! use ddp::data::raw::RawType;
+//! use ddp::data::raw::idx::header;
+//!
+//! // Two images of 28 x 28 bytes.
+//! let begin = [0u8, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 28, 0, 0, 0, 28];
+//! assert_eq!(header(&begin)?, (RawType::U8, vec![2, 28, 28]));
+//! # Ok::<(), String>(())
+//! ```
 
 use super::array::{RawArray, checked_size};
 use super::bytes::{Bytes, MemoryBudget};

@@ -5,6 +5,15 @@
 //! to the export.
 //!
 //! A macro declares these files, so `cargo fmt` skips them: format them with `rustfmt ddp/src/model/layers/*.rs`.
+//!
+//! ```
+//! use ddp::config::Activation;
+//! use ddp::model::{ModelSpec, layers};
+//!
+//! let spec = ModelSpec { layer_norm: true, ..ModelSpec::plain(&[4, 8, 2], Activation::Relu) };
+//! let widths: Vec<usize> = layers::of_spec(&spec).iter().map(|layer| layer.out_features()).collect();
+//! assert_eq!(widths, [8, 8, 8, 2], "linear, norm, activation, linear");
+//! ```
 
 mod cast;
 mod embedding;

@@ -1,6 +1,13 @@
 //! Notes, warnings and spans of a run: from `tracing` to the terminal and to the rank's own log file.
 //!
 //! All rooms emit events; only the binary [installs](Log::install) what shows them. A step has no span unless one was requested.
+//!
+//! ```
+//! use ddp::report::log::error_line;
+//!
+//! let line = error_line("the disk is full");
+//! assert!(line.contains("error") && line.contains("the disk is full"), "{line}");
+//! ```
 
 mod fields;
 mod line;

@@ -1,4 +1,14 @@
 //! `.npy`: NumPy's format of a single array.
+//!
+//! ```
+//! use ddp::data::raw::RawType;
+//! use ddp::data::raw::npy::header;
+//!
+//! let bytes = header::write("<f4", &[10, 3], 0);
+//! let read = header::parse(&bytes)?;
+//! assert_eq!((read.raw, read.shape, read.len), (RawType::F32, vec![10, 3], bytes.len()));
+//! # Ok::<(), String>(())
+//! ```
 
 pub mod header;
 mod writer;
