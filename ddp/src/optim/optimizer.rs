@@ -14,20 +14,13 @@
 //! use ddp::model::{ModelSpec, Network};
 //! use ddp::optim::{Optimizer, UpdateScale};
 //! use ddp::prelude::*;
-//!
-//! let spec = ModelSpec::plain(&[3, 2], Activation::Relu);
-//! let mut model = Network::new(spec, 1, Device::Cpu, Precision::F32)?;
-//! model.initialize(1)?;
-//! let before = model.weights().to_vec::<f32>()?;
-//!
-//! let sgd = OptimizerConfig::new(OptimizerKind::Sgd, 0.1);
-//! let sgd = OptimizerConfig { momentum: 0.0, weight_decay: 0.0, ..sgd };
+//! let mut model = Network::new(ModelSpec::plain(&[3, 2], Activation::Relu), 1, Device::Cpu, Precision::F32)?;
+//! let (before, n) = (model.weights().to_vec::<f32>()?, model.layout().flat_len());
+//! let sgd = OptimizerConfig { momentum: 0.0, weight_decay: 0.0, ..OptimizerConfig::new(OptimizerKind::Sgd, 0.1) };
 //! let mut optimizer = Optimizer::for_model(&sgd, &model)?;
-//! let n = model.layout().flat_len();
 //! let gradients = Tensor::full(&[n], 2.0, DType::F32, Device::Cpu)?;
 //! optimizer.begin_step();
 //! optimizer.step_on(model.weights_mut(), gradients.view(), UpdateScale::Host(0.5), 0..n, 0)?;
-//!
 //! // The learning rate times the scaled gradient, 0.1 · 0.5 · 2.
 //! let after = model.weights().to_vec::<f32>()?;
 //! assert!(before.iter().zip(after).all(|(before, after)| (before - after - 0.1).abs() < 1e-6));
