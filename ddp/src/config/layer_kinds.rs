@@ -106,6 +106,12 @@ impl LayerTable<'_> {
         if let ConfigError::BadValue { got, .. } | ConfigError::WrongType { got, .. } = &mut error {
             *got += &format!(" in {}", self.here.table);
         }
+        // `--set` sets the whole list only.
+        if let ConfigError::WrongType { key, example, .. } = &mut error
+            && let Some(row) = self.keys.iter().find(|row| row.name == key)
+        {
+            *example = format!("{} = {}", row.short_name(), row.example);
+        }
         error
     }
 }

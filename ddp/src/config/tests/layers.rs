@@ -110,6 +110,8 @@ fn what_is_wrong_with_a_layer_is_said_with_its_place() {
     let error = from_text(&format!("[model]\nlayers = [{wrong}]")).unwrap_err().to_string();
     assert!(error.contains("the text \"3\" in layer 1 of layer 2 of model.layers"), "{error}");
     assert_eq!(error.matches(" in layer ").count(), 1, "{error}");
+    let by_flag = from_sets(&["model.layers=[{kind=\"dropout\",p=\"0.1\"}]"]);
+    assert_refused(by_flag, &["got the text \"0.1\" in layer 1 of model.layers\nhint: write `p = 0.1`"]);
     // A block that keeps the width of the features needs no layer before it.
     assert!(from_text(&format!("[model]\nlayers = [{}]", block("{ kind = \"rms_norm\" }"))).is_ok());
 }
