@@ -1,4 +1,4 @@
-//! A list of layers under construction. `layers/` adds the layers of a config, `Sequential` those of a program.
+//! A list of layers under construction. `layers/` adds the layers of a config, `Sequential` adds the layers of a program.
 
 use std::collections::BTreeMap;
 
