@@ -4,7 +4,7 @@
 
 Three builds of a commit, in a temporary folder, so that the checkout and its target folder stay as they are:
 
-  demo        what launch/demo builds, from nothing: all crates but Parquet's
+  demo        what launch/demo builds, from nothing: all crates but Parquet's, few of them optimised (launch/build --quick)
   one line    the same after one line of comm/src/lib.rs has changed
   full        what launch/build builds, from nothing: all crates
 
@@ -23,7 +23,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FEATURES = {"demo": [], "full": ["--features", "parquet"]}
+OPTIONS = {"demo": ["--config", "launch/quick.toml"], "full": ["--features", "parquet"]}
 
 
 def output(*command):
@@ -35,10 +35,10 @@ def cpu_model():
     return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def build(checkout, target, features, options):
+def build(checkout, target, of_build, options):
     """Builds once; seconds of wall time and of all processes' CPU time."""
     command = ["cargo", "build", "--profile", options.profile, "--locked", "--offline", "-p", "ddp", "--bin", "ddp-train",
-               "--jobs", str(options.jobs), "--target-dir", str(target), *features]
+               "--jobs", str(options.jobs), "--target-dir", str(target), *of_build]
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
     wall, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -80,16 +80,16 @@ def main():
         checkout.mkdir()
         archive = subprocess.run(["git", "archive", options.commit], cwd=ROOT, check=True, capture_output=True).stdout
         subprocess.run(["tar", "-x", "-C", checkout], input=archive, check=True)
-        for name, features in FEATURES.items():
+        for name, of_build in OPTIONS.items():
             if options.only not in (None, name):
                 continue
             target = folder / name
-            result[name] = build(checkout, target, features, options)
+            result[name] = build(checkout, target, of_build, options)
             result[name] |= sizes(target / options.profile / "ddp-train", folder)
             if name == "demo" or options.only:
                 with open(checkout / "comm" / "src" / "lib.rs", "a", encoding="utf-8") as file:
                     file.write("\n/// One more line.\npub const ONE_MORE_LINE: u32 = 1;\n")
-                result["one line"] = build(checkout, target, features, options)
+                result["one line"] = build(checkout, target, of_build, options)
             subprocess.run(["rm", "-rf", target], check=True)
     result["load_after"] = round(os.getloadavg()[0], 2)
     print(json.dumps(result, indent=2))

@@ -31,6 +31,7 @@ mod step;
 mod timing;
 
 use ddp_comm::World;
+use tracing::warn;
 
 use crate::cli::BenchCommand;
 use crate::exit::Stop;
@@ -40,6 +41,9 @@ use crate::exit::Stop;
 /// # Errors
 /// [`Stop`], which records whether all ranks know of the failure.
 pub fn bench(world: &World, command: &BenchCommand) -> Result<(), Stop> {
+    if env!("DDP_TRAIN_IS_OPTIMISED") == "false" && world.rank().0 == 0 {
+        warn!("this program is a quick build, whose figures say little\nhint: ./launch/build optimises it");
+    }
     match command {
         BenchCommand::Step(args) => step::step(world, args),
         BenchCommand::Addmm(args) => addmm::addmm(world, args),

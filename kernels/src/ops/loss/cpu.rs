@@ -116,34 +116,60 @@ impl<T: Stored> Blocks<'_, T> {
 impl<T: Stored> Block<'_, T> {
     /// An empty `d_x` receives nothing.
     fn sum_and_gradient<D: Stored<Real = T::Real>>(&self, loss: &impl ElementLoss, d_x: &mut [D]) -> f64 {
-        let Block { x, targets, weights, scale } = *self;
-        let mut values = [T::Real::ZERO; BLOCK];
+        let (mut values, mut derivatives) = ([T::Real::ZERO; BLOCK], [T::Real::ZERO; BLOCK]);
+        let (values, derivatives) = (&mut values[..self.x.len()], &mut derivatives[..d_x.len()]);
+        self.evaluate(loss, values, derivatives);
+        weigh(values, self.weights, derivatives, self.scale, d_x)
+    }
+
+    /// The losses, and as many of their derivatives as are asked for.
+    ///
+    /// Apart from [`weigh`], which is so compiled once for all losses, and this once for all formats of the gradient.
+    fn evaluate(&self, loss: &impl ElementLoss, values: &mut [T::Real], derivatives: &mut [T::Real]) {
+        let Block { x, targets, .. } = *self;
         vectorize(
             #[inline(always)]
             || {
-                let (values, scale, zero) = (&mut values[..x.len()], scale, T::Real::ZERO);
                 // Each in a loop of its own, without lanes: so the compiler vectorises them, however long the formula is.
                 for ((value, x), t) in values.iter_mut().zip(x).zip(targets) {
                     *value = loss.value(x.load(), t.load());
                 }
-                let Some(weights) = weights else {
-                    for ((d, x), t) in d_x.iter_mut().zip(x).zip(targets) {
-                        *d = D::store(scale * loss.derivative(x.load(), t.load()));
-                    }
-                    return sum(values);
-                };
-                for (value, &w) in values.iter_mut().zip(weights) {
-                    // A row without weight may hold anything.
-                    *value = if w == zero { zero } else { *value * w };
+                for ((derivative, x), t) in derivatives.iter_mut().zip(x).zip(targets) {
+                    *derivative = loss.derivative(x.load(), t.load());
                 }
-                for (((d, x), t), &w) in d_x.iter_mut().zip(x).zip(targets).zip(weights) {
-                    let derivative = scale * w * loss.derivative(x.load(), t.load());
-                    *d = D::store(if w == zero { zero } else { derivative });
-                }
-                sum(values)
             },
-        )
+        );
     }
+}
+
+/// The sum of the values times their weights; `d_x` receives the derivatives times weight and `scale`.
+fn weigh<D: Stored>(
+    values: &mut [D::Real],
+    weights: Option<&[D::Real]>,
+    derivatives: &[D::Real],
+    scale: D::Real,
+    d_x: &mut [D],
+) -> f64 {
+    vectorize(
+        #[inline(always)]
+        || {
+            let zero = D::Real::ZERO;
+            let Some(weights) = weights else {
+                for (d, &derivative) in d_x.iter_mut().zip(derivatives) {
+                    *d = D::store(scale * derivative);
+                }
+                return sum(values);
+            };
+            for (value, &w) in values.iter_mut().zip(weights) {
+                // A row without weight may hold anything.
+                *value = if w == zero { zero } else { *value * w };
+            }
+            for ((d, &derivative), &w) in d_x.iter_mut().zip(derivatives).zip(weights) {
+                *d = D::store(if w == zero { zero } else { scale * w * derivative });
+            }
+            sum(values)
+        },
+    )
 }
 
 /// The sum in f64.

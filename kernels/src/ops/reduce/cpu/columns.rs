@@ -1,6 +1,6 @@
 //! Reductions of columns.
 
-use super::{BLOCK, Partial, ReduceCell, Wide, better, wins};
+use super::{BLOCK, Partial, ReduceCell, ReduceNumber, Wide, better, wins};
 use crate::cpu::cell::Block;
 use crate::cpu::copy::{prefetch_at, prefetch_pays};
 use crate::cpu::simd::vectorize;
@@ -47,27 +47,16 @@ impl<C: ReduceCell> Columns<C> {
             let n = n_columns * at_once.min(n_rows - from);
             let numbers = self.block.load(&x[from * stride..][..n]);
             let (values, indices) = (&mut self.values[..n], &mut self.indices[..n]);
-            match op {
-                ReduceOp::Sum | ReduceOp::Mean => {
-                    each(values, numbers, |value, number| value.add(C::wide(number)))
-                }
-                ReduceOp::Norm => each(values, numbers, |value, number| value.add(C::wide(number).square())),
-                ReduceOp::Max => {
-                    each(values, numbers, |value, number| better(ReduceOp::Max, value, C::wide(number)))
-                }
-                ReduceOp::Min => {
-                    each(values, numbers, |value, number| better(ReduceOp::Min, value, C::wide(number)))
-                }
-                ReduceOp::ArgMax => {
-                    for (i, ((value, index), &number)) in
-                        values.iter_mut().zip(indices).zip(numbers).enumerate()
-                    {
-                        let number = C::wide(number);
-                        if wins(op, number, *value) {
-                            (*value, *index) = (number, (rows.start + from + i / n_columns) as i64);
-                        }
+            if op == ReduceOp::ArgMax {
+                for (i, ((value, index), &number)) in values.iter_mut().zip(indices).zip(numbers).enumerate()
+                {
+                    let number = number.wide();
+                    if wins(op, number, *value) {
+                        (*value, *index) = (number, (rows.start + from + i / n_columns) as i64);
                     }
                 }
+            } else {
+                add_one(op, values, numbers);
             }
         }
         self.results.clear();
@@ -87,8 +76,8 @@ impl<C: ReduceCell> Columns<C> {
 
     /// Results of the first row, or rows, alone.
     fn start(&mut self, op: ReduceOp, x: &[C], first_row: usize, n_columns: usize) {
-        let first = |&number| {
-            let wide = C::wide(number);
+        let first = |&number: &C::Number| {
+            let wide = number.wide();
             if op == ReduceOp::Norm { wide.square() } else { wide }
         };
         self.values.clear();
@@ -112,42 +101,54 @@ impl<C: ReduceCell> Columns<C> {
         let quarter = rows.len() / at_once / 4;
         for i in 0..quarter {
             let of_quarter = |k: usize| &numbers[(rows.start + (k * quarter + i) * at_once) * stride..][..n];
-            add_four::<C>(op, &mut self.values, [0, 1, 2, 3].map(of_quarter), at_once * stride);
+            add_four(op, &mut self.values, [0, 1, 2, 3].map(of_quarter), at_once * stride);
         }
         4 * quarter * at_once
     }
 }
 
+/// Adds one number to each result; not for [`ReduceOp::ArgMax`].
+fn add_one<N: ReduceNumber>(op: ReduceOp, values: &mut [N::Wide], numbers: &[N]) {
+    match op {
+        ReduceOp::Sum | ReduceOp::Mean => each(values, numbers, |value, number| value.add(number.wide())),
+        ReduceOp::Norm => each(values, numbers, |value, number| value.add(number.wide().square())),
+        ReduceOp::Min => each(values, numbers, |value, number| better(ReduceOp::Min, value, number.wide())),
+        ReduceOp::Max | ReduceOp::ArgMax => {
+            each(values, numbers, |value, number| better(ReduceOp::Max, value, number.wide()))
+        }
+    }
+}
+
 /// Adds four rows to the results of columns, one after the other; the next ones begin `next` numbers after these.
-fn add_four<C: ReduceCell>(op: ReduceOp, values: &mut [C::Wide], rows: [&[C::Number]; 4], next: usize) {
+fn add_four<N: ReduceNumber>(op: ReduceOp, values: &mut [N::Wide], rows: [&[N]; 4], next: usize) {
     match op {
         ReduceOp::Sum | ReduceOp::Mean => four(
             values,
             rows,
             next,
             #[inline(always)]
-            |value, number| value.add(C::wide(number)),
+            |value, number| value.add(number.wide()),
         ),
         ReduceOp::Norm => four(
             values,
             rows,
             next,
             #[inline(always)]
-            |value, number| value.add(C::wide(number).square()),
+            |value, number| value.add(number.wide().square()),
         ),
         ReduceOp::Min => four(
             values,
             rows,
             next,
             #[inline(always)]
-            |value, number| better(ReduceOp::Min, value, C::wide(number)),
+            |value, number| better(ReduceOp::Min, value, number.wide()),
         ),
         ReduceOp::Max | ReduceOp::ArgMax => four(
             values,
             rows,
             next,
             #[inline(always)]
-            |value, number| better(ReduceOp::Max, value, C::wide(number)),
+            |value, number| better(ReduceOp::Max, value, number.wide()),
         ),
     }
 }

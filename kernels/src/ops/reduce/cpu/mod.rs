@@ -22,12 +22,19 @@ const BLOCK: usize = Block::<f32>::LEN;
 /// Elements per thread below which a second thread does not pay off.
 const MIN_PART: usize = 1 << 15;
 
-/// Cells whose reductions are in f64 (floats) or i64.
-pub(in crate::ops) trait ReduceCell: Cell {
+/// Numbers whose reductions are in f64 (floats) or i64.
+///
+/// The loops are generic over numbers rather than cells, and compiled once for the cells of all formats that are computed in these.
+pub(in crate::ops) trait ReduceNumber: Element {
+    type Wide: Wide;
+    fn wide(self) -> Self::Wide;
+}
+
+/// Cells of such numbers.
+pub(in crate::ops) trait ReduceCell: Cell<Number: ReduceNumber<Wide = Self::Wide>> {
     type Wide: Wide;
     /// Whether a sum is returned as [`ReduceCell::Wide`]: sums of integers are i64.
     const WIDE_SUM: bool;
-    fn wide(number: Self::Number) -> Self::Wide;
     fn of_wide(wide: Self::Wide) -> Self;
 }
 
@@ -79,15 +86,24 @@ impl Wide for i64 {
     }
 }
 
+macro_rules! reduce_numbers {
+    ($($t:ty => $wide:ident),*) => {
+        $(impl ReduceNumber for $t {
+            type Wide = $wide;
+            #[inline(always)]
+            fn wide(self) -> $wide {
+                self.into()
+            }
+        })*
+    };
+}
+reduce_numbers!(f32 => f64, f64 => f64, i64 => i64, i32 => i64, u8 => i64);
+
 macro_rules! reduce_cells {
     ($wide:ident, $wide_sum:literal, $v:ident => { $($t:ty => $narrowed:expr),* $(,)? }) => {
         $(impl ReduceCell for $t {
             type Wide = $wide;
             const WIDE_SUM: bool = $wide_sum;
-            #[inline(always)]
-            fn wide(number: Self::Number) -> $wide {
-                number.into()
-            }
             fn of_wide($v: $wide) -> $t {
                 $narrowed
             }
@@ -169,7 +185,7 @@ pub(in crate::ops) fn first_largest<C: ReduceCell>(
     mut write: impl FnMut(usize, Option<i64>),
 ) {
     if let Some(numbers) = C::as_numbers(x).filter(|_| len <= SHORT) {
-        return first_largest_rows(numbers, len, write);
+        return first_largest_rows(numbers, len, &mut write);
     }
     let mut block = Block::new();
     for (i, cells) in x.chunks_exact(len).enumerate() {
@@ -197,7 +213,9 @@ fn run<C: ReduceCell, D: Element>(
             let numbers = &numbers[part.start * len..part.end * len];
             // SAFETY: within `out`, and these rows are this part's alone.
             let out = unsafe { out.slice(part) };
-            short_rows::<C>(op, numbers, len, |row, value| out[row] = finish(value));
+            short_rows(op, numbers, len, &mut |rows, values| {
+                rows.into_iter().zip(values).for_each(|(row, value)| out[row] = finish(value));
+            });
         });
     }
     in_chunks(op, x, layout, out, |p| finish(p.value));

@@ -1,6 +1,6 @@
 //! Reductions of contiguous elements.
 
-use super::{BLOCK, Partial, ReduceCell, Wide, wins};
+use super::{BLOCK, Partial, ReduceCell, ReduceNumber, Wide, wins};
 use crate::Element;
 use crate::cpu::cell::Block;
 use crate::cpu::copy::{prefetch_at, prefetch_pays};
@@ -21,29 +21,23 @@ const ROW_LANES: usize = LANES / 4;
 /// Numbers of a row among which the best is sought at a time.
 const ROW_BLOCK: usize = 8 * ROW_LANES;
 
-/// The results of rows of `len` contiguous numbers, four at a time; `write` takes each by its index.
-pub(super) fn short_rows<C: ReduceCell>(
+/// The results of rows of `len` contiguous numbers, four at a time; `write` takes them with their indices.
+pub(super) fn short_rows<N: ReduceNumber>(
     op: ReduceOp,
-    numbers: &[C::Number],
+    numbers: &[N],
     len: usize,
-    write: impl FnMut(usize, C::Wide),
+    write: &mut dyn FnMut([usize; 4], [N::Wide; 4]),
 ) {
-    let zero = C::Wide::ZERO;
     match op {
-        ReduceOp::Sum | ReduceOp::Mean => fold_rows(numbers, len, zero, C::wide, C::Wide::add, write),
-        ReduceOp::Norm => fold_rows(
+        ReduceOp::Sum | ReduceOp::Mean => sum_rows(numbers, len, N::wide, write),
+        ReduceOp::Norm => sum_rows(
             numbers,
             len,
-            zero,
             #[inline(always)]
-            |number| C::wide(number).square(),
-            C::Wide::add,
+            |number| number.wide().square(),
             write,
         ),
-        ReduceOp::Max | ReduceOp::Min | ReduceOp::ArgMax => {
-            let mut write = write;
-            best_rows(op, numbers, len, |i, best| write(i, C::wide(best)));
-        }
+        ReduceOp::Max | ReduceOp::Min | ReduceOp::ArgMax => best_rows(op, numbers, len, write),
     }
 }
 
@@ -55,7 +49,7 @@ pub(super) fn short_rows<C: ReduceCell>(
 pub(super) fn first_largest_rows<N: Element>(
     numbers: &[N],
     len: usize,
-    mut write: impl FnMut(usize, Option<i64>),
+    write: &mut dyn FnMut(usize, Option<i64>),
 ) {
     let ahead = prefetch_pays();
     let mut kept = [[[numbers[0]; ROW_LANES]; SHORT / ROW_BLOCK]; 4];
@@ -92,8 +86,13 @@ pub(super) fn first_largest_rows<N: Element>(
     );
 }
 
-/// The largest or smallest of each row, or a NaN, four rows at a time; `write` takes each by its index.
-fn best_rows<N: Element>(op: ReduceOp, numbers: &[N], len: usize, mut write: impl FnMut(usize, N)) {
+/// The largest or smallest of each row, or a NaN, four rows at a time; `write` takes them with their indices.
+fn best_rows<N: ReduceNumber>(
+    op: ReduceOp,
+    numbers: &[N],
+    len: usize,
+    write: &mut dyn FnMut([usize; 4], [N::Wide; 4]),
+) {
     let ahead = prefetch_pays();
     // Two loops, since a test of `op` within would keep them from vectorising.
     vectorize(
@@ -104,35 +103,29 @@ fn best_rows<N: Element>(op: ReduceOp, numbers: &[N], len: usize, mut write: imp
                 len,
                 #[inline(always)]
                 |indices, rows| {
-                    let (best, has_nan) = if op == ReduceOp::Min {
+                    let (mut best, has_nan) = if op == ReduceOp::Min {
                         best_of_four(rows, ahead, smaller, |_, _, _| ())
                     } else {
                         best_of_four(rows, ahead, larger, |_, _, _| ())
                     };
                     if has_nan {
-                        for r in 0..4 {
-                            let nan = rows[r].iter().copied().find(is_nan);
-                            write(indices[r], nan.unwrap_or(best[r]));
-                        }
-                    } else {
-                        for r in 0..4 {
-                            write(indices[r], best[r]);
+                        for (best, row) in best.iter_mut().zip(rows) {
+                            *best = row.iter().copied().find(is_nan).unwrap_or(*best);
                         }
                     }
+                    write(indices, best.map(N::wide));
                 },
             );
         },
     );
 }
 
-/// `f` over `start` and `wide` of each number of a row.
-fn fold_rows<N: Copy, W: Wide>(
+/// The sum of `wide` of each number of a row.
+fn sum_rows<N: Copy, W: Wide>(
     numbers: &[N],
     len: usize,
-    start: W,
     wide: impl Fn(N) -> W,
-    f: impl Fn(W, W) -> W,
-    mut write: impl FnMut(usize, W),
+    write: &mut dyn FnMut([usize; 4], [W; 4]),
 ) {
     let ahead = prefetch_pays();
     vectorize(
@@ -142,10 +135,7 @@ fn fold_rows<N: Copy, W: Wide>(
                 numbers,
                 len,
                 #[inline(always)]
-                |indices, rows| {
-                    let results = fold_four(rows, start, ahead, &wide, &f);
-                    indices.into_iter().zip(results).for_each(|(i, result)| write(i, result));
-                },
+                |indices, rows| write(indices, sum_of_four(rows, ahead, &wide)),
             );
         },
     );
@@ -239,33 +229,27 @@ fn across<W: Copy>(mut lanes: [W; ROW_LANES], f: impl Fn(W, W) -> W) -> W {
 }
 
 #[inline(always)]
-fn fold_four<N: Copy, W: Wide>(
-    rows: [&[N]; 4],
-    start: W,
-    ahead: bool,
-    wide: impl Fn(N) -> W,
-    f: impl Fn(W, W) -> W,
-) -> [W; 4] {
+fn sum_of_four<N: Copy, W: Wide>(rows: [&[N]; 4], ahead: bool, wide: impl Fn(N) -> W) -> [W; 4] {
     let groups = rows.map(|row| row.as_chunks::<ROW_LANES>());
     let [(a, _), (b, _), (c, _), (d, _)] = groups;
-    let mut lanes = [[start; ROW_LANES]; 4];
+    let mut lanes = [[W::ZERO; ROW_LANES]; 4];
     for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
         if ahead {
             fetch_ahead([a, b, c, d]);
         }
         for i in 0..ROW_LANES {
-            lanes[0][i] = f(lanes[0][i], wide(a[i]));
-            lanes[1][i] = f(lanes[1][i], wide(b[i]));
-            lanes[2][i] = f(lanes[2][i], wide(c[i]));
-            lanes[3][i] = f(lanes[3][i], wide(d[i]));
+            lanes[0][i] = lanes[0][i].add(wide(a[i]));
+            lanes[1][i] = lanes[1][i].add(wide(b[i]));
+            lanes[2][i] = lanes[2][i].add(wide(c[i]));
+            lanes[3][i] = lanes[3][i].add(wide(d[i]));
         }
     }
-    let mut results = [start; 4];
+    let mut results = [W::ZERO; 4];
     for ((result, mut lanes), (_, rest)) in results.iter_mut().zip(lanes).zip(groups) {
         for (lane, &number) in lanes.iter_mut().zip(rest) {
-            *lane = f(*lane, wide(number));
+            *lane = lane.add(wide(number));
         }
-        *result = across(lanes, &f);
+        *result = across(lanes, W::add);
     }
     results
 }
@@ -291,27 +275,36 @@ pub(super) fn row<C: ReduceCell>(
             None => block.load(cells),
         };
         let start = first_index + (i * len) as i64;
-        let partial = match op {
-            ReduceOp::Sum | ReduceOp::Mean => Partial { value: sum(numbers, C::wide), index: 0 },
-            ReduceOp::Norm => {
-                let value = sum(
-                    numbers,
-                    #[inline(always)]
-                    |v| C::wide(v).square(),
-                );
-                Partial { value, index: 0 }
-            }
-            ReduceOp::Max | ReduceOp::Min | ReduceOp::ArgMax => {
-                let best = best(op, numbers);
-                let is_new =
-                    op == ReduceOp::ArgMax && result.is_none_or(|old| wins(op, C::wide(best), old.value));
-                let at = if is_new { position(numbers, best) } else { 0 };
-                Partial { value: C::wide(best), index: start + at as i64 }
-            }
-        };
+        let best = result.filter(|_| op == ReduceOp::ArgMax).map(|result| result.value);
+        let Partial { value, index } = of_numbers(op, numbers, best);
+        let partial = Partial { value, index: start + index };
         result = Some(result.map_or(partial, |result| result.and(op, partial)));
     }
     result.unwrap_or(Partial { value: C::Wide::ZERO, index: 0 })
+}
+
+/// The result over at least one number. Its index is where it is for [`ReduceOp::ArgMax`], unless `best_before` is no worse, and otherwise 0.
+fn of_numbers<N: ReduceNumber>(
+    op: ReduceOp,
+    numbers: &[N],
+    best_before: Option<N::Wide>,
+) -> Partial<N::Wide> {
+    let value = match op {
+        ReduceOp::Sum | ReduceOp::Mean => sum(numbers, N::wide),
+        ReduceOp::Norm => sum(
+            numbers,
+            #[inline(always)]
+            |number| number.wide().square(),
+        ),
+        ReduceOp::Max | ReduceOp::Min | ReduceOp::ArgMax => {
+            let best = best(op, numbers);
+            let is_new =
+                op == ReduceOp::ArgMax && best_before.is_none_or(|before| wins(op, best.wide(), before));
+            let at = if is_new { position(numbers, best) } else { 0 };
+            return Partial { value: best.wide(), index: at as i64 };
+        }
+    };
+    Partial { value, index: 0 }
 }
 
 /// Four neighbouring quarters of whole groups of [`LANES`], and the rest.
