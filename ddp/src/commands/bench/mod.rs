@@ -41,7 +41,7 @@ use crate::exit::Stop;
 /// # Errors
 /// [`Stop`], which records whether all ranks know of the failure.
 pub fn bench(world: &World, command: &BenchCommand) -> Result<(), Stop> {
-    if env!("DDP_TRAIN_IS_OPTIMISED") == "false" && world.rank().0 == 0 {
+    if env!("DDP_TRAIN_IS_QUICK") == "true" && world.rank().0 == 0 {
         warn!("this program is a quick build, whose figures say little\nhint: ./launch/build optimises it");
     }
     match command {

@@ -49,7 +49,6 @@ struct Block<'a, T: Stored> {
     targets: &'a [T],
     /// 1 for all if there are none.
     weights: Option<&'a [T::Real]>,
-    scale: T::Real,
 }
 
 impl<T: Stored> Blocks<'_, T> {
@@ -68,6 +67,7 @@ impl<T: Stored> Blocks<'_, T> {
             // SAFETY: within `sums`, and these blocks are this part's alone.
             let sums = unsafe { shared_sums.slice(blocks.clone()) };
             let (mut memory, mut weights) = ([T::ZERO; BLOCK], [T::Real::ZERO; BLOCK]);
+            let (mut values, mut derivatives) = ([T::Real::ZERO; BLOCK], [T::Real::ZERO; BLOCK]);
             let mut nothing: [D; 0] = [];
             for (block, sum) in blocks.zip(sums) {
                 let range = block * BLOCK..((block + 1) * BLOCK).min(n);
@@ -81,9 +81,10 @@ impl<T: Stored> Blocks<'_, T> {
                     x: &self.x[range.clone()],
                     targets: targets(range.clone(), memory).unwrap_or(memory),
                     weights: self.weights(range, &mut weights),
-                    scale: self.scale,
                 };
-                *sum = block.sum_and_gradient(loss, d_x);
+                let (values, derivatives) = (&mut values[..block.x.len()], &mut derivatives[..d_x.len()]);
+                block.evaluate(loss, values, derivatives);
+                *sum = weigh(values, block.weights, derivatives, self.scale, d_x);
             }
         });
         LossSums { loss: sums.iter().sum(), weight: self.weight() }
@@ -114,17 +115,9 @@ impl<T: Stored> Blocks<'_, T> {
 }
 
 impl<T: Stored> Block<'_, T> {
-    /// An empty `d_x` receives nothing.
-    fn sum_and_gradient<D: Stored<Real = T::Real>>(&self, loss: &impl ElementLoss, d_x: &mut [D]) -> f64 {
-        let (mut values, mut derivatives) = ([T::Real::ZERO; BLOCK], [T::Real::ZERO; BLOCK]);
-        let (values, derivatives) = (&mut values[..self.x.len()], &mut derivatives[..d_x.len()]);
-        self.evaluate(loss, values, derivatives);
-        weigh(values, self.weights, derivatives, self.scale, d_x)
-    }
-
     /// The losses, and as many of their derivatives as are asked for.
     ///
-    /// Apart from [`weigh`], which is so compiled once for all losses, and this once for all formats of the gradient.
+    /// Apart from [`weigh`]: so this is compiled once for all formats of the gradient, and that once for all losses.
     fn evaluate(&self, loss: &impl ElementLoss, values: &mut [T::Real], derivatives: &mut [T::Real]) {
         let Block { x, targets, .. } = *self;
         vectorize(
@@ -142,7 +135,7 @@ impl<T: Stored> Block<'_, T> {
     }
 }
 
-/// The sum of the values times their weights; `d_x` receives the derivatives times weight and `scale`.
+/// The sum of the values times their weights; `d_x` receives the derivatives times weight and `scale`, if it has elements.
 fn weigh<D: Stored>(
     values: &mut [D::Real],
     weights: Option<&[D::Real]>,
