@@ -39,6 +39,7 @@ mod importance_report;
 pub mod launch;
 pub mod man;
 pub mod predict;
+mod quick_build;
 pub mod torchrun;
 pub mod train;
 mod watchdog;

@@ -31,8 +31,8 @@ mod step;
 mod timing;
 
 use ddp_comm::World;
-use tracing::warn;
 
+use super::quick_build::warn_if_quick_build;
 use crate::cli::BenchCommand;
 use crate::exit::Stop;
 
@@ -41,9 +41,7 @@ use crate::exit::Stop;
 /// # Errors
 /// [`Stop`], which records whether all ranks know of the failure.
 pub fn bench(world: &World, command: &BenchCommand) -> Result<(), Stop> {
-    if env!("DDP_TRAIN_IS_QUICK") == "true" && world.rank().0 == 0 {
-        warn!("this program is a quick build, whose figures say little\nhint: ./launch/build optimises it");
-    }
+    warn_if_quick_build(world);
     match command {
         BenchCommand::Step(args) => step::step(world, args),
         BenchCommand::Addmm(args) => addmm::addmm(world, args),

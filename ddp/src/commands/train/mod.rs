@@ -19,6 +19,7 @@ use tracing::{Level, Span, debug, enabled, field, info, info_span, warn};
 use crate::checkpoint::RunState;
 use crate::cli::{Bind, TrainArgs};
 use crate::commands::error::{CommandError, MAX_THREADS_PER_CORE};
+use crate::commands::quick_build::warn_if_quick_build;
 use crate::commands::train::banner::Banner;
 pub(crate) use crate::commands::train::outputs::claim_folder;
 use crate::commands::train::outputs::{check_out, open_folder, open_metrics, resume_command, save};
@@ -193,6 +194,9 @@ impl<'w> Run<'w> {
         data.notes().iter().for_each(|note| info!("{note}"));
         world.collective_result(announce(&banner, args, &choice))?;
         data.warnings.iter().for_each(|warning| warn!("{warning}"));
+        if !data.train.source().starts_with("builtin:") {
+            warn_if_quick_build(world);
+        }
         banner::target_scale(&data).iter().for_each(|line| info!("{line}"));
         if let Some(file) = init_from.as_ref().filter(|file| Some(file.path()) != args.init_from.as_deref()) {
             info!("initial weights: {}", file.path().display());
