@@ -1,4 +1,5 @@
-//! Passes features, target and whether this is a quick build (launch/build --quick) on to `ddp-train --version`. They change seldom: what this file prints compiles the whole crate again.
+//! Passes features, target and whether this is a quick build (launch/build --quick) on to `ddp-train --version`. They change
+//! seldom: what this file prints compiles the whole crate again.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

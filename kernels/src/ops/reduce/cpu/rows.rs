@@ -283,7 +283,8 @@ pub(super) fn row<C: ReduceCell>(
     result.unwrap_or(Partial { value: C::Wide::ZERO, index: 0 })
 }
 
-/// The result over at least one number. Its index is where it is for [`ReduceOp::ArgMax`], unless `best_before` is no worse, and otherwise 0.
+/// The result over at least one number. For [`ReduceOp::ArgMax`] its index is its own, unless it does not win against `best_before`;
+/// otherwise the index is 0.
 fn of_numbers<N: ReduceNumber>(
     op: ReduceOp,
     numbers: &[N],
