@@ -15,6 +15,9 @@ impl Config {
     /// `# default`; keys without a value are comments.
     pub fn to_toml(&self) -> String {
         let entries = entries(self);
+        let raw = as_settings(&entries);
+        // Both are in the order of the rows.
+        let mut left = entries.iter().peekable();
         let mut document = String::new();
         let mut open_section = "";
         for key in TABLE.keys() {
@@ -23,8 +26,8 @@ impl Config {
                 document += &format!("\n[{open_section}]\n");
             }
             let name = key.short_name();
-            document += &match entries.iter().find(|entry| entry.key.name == key.name) {
-                Some(entry) if is_default(entry, &entries) => {
+            document += &match left.next_if(|entry| entry.key.name == key.name) {
+                Some(entry) if is_default(entry, raw.as_ref()) => {
                     format!("{name} = {}  # default\n", entry.value)
                 }
                 Some(entry) => format!("{name} = {}\n", entry.value),
@@ -34,6 +37,7 @@ impl Config {
                 },
             };
         }
+        debug_assert!(left.next().is_none(), "an entry twice, or without a row");
         document
     }
 
@@ -48,7 +52,7 @@ impl Config {
 pub(super) fn entries(config: &Config) -> Vec<Entry> {
     let Config { name, data, model, loss, optimizer, schedule, train, comm, checkpoint, log, watchdog, run } =
         config;
-    let mut writer = Writer::new(TABLE);
+    let mut writer = Writer::new(&TABLE);
     writer.put("name", name);
     heads::write(&data.heads, loss, &mut writer);
     data.write(&mut writer);
@@ -65,21 +69,25 @@ pub(super) fn entries(config: &Config) -> Vec<Entry> {
     writer.finish()
 }
 
-/// Whether the config would be the same if a user left this key out.
-fn is_default(entry: &Entry, all: &[Entry]) -> bool {
+/// The settings that a user would write for these entries; none where no config has all of them.
+fn as_settings(entries: &[Entry]) -> Option<RawConfig> {
+    let setting = |Entry { key, value, .. }: &Entry| Setting {
+        key,
+        value: parse(value),
+        raw: None,
+        origin: Origin::Default,
+    };
+    RawConfig::layered(&TABLE, entries.iter().map(setting).collect(), Vec::new(), Source::Typed).ok()
+}
+
+/// Whether the config of the settings `all` would be the same if a user left this key out.
+fn is_default(entry: &Entry, all: Option<&RawConfig>) -> bool {
     match entry.key.default {
         KeyDefault::Value(value) => value == entry.value,
         KeyDefault::Absent(_) => false,
         KeyDefault::Depends(_) => {
-            let setting = |Entry { key, value }: &Entry| Setting {
-                key,
-                value: parse(value),
-                raw: None,
-                origin: Origin::Default,
-            };
-            let raw = RawConfig::layered(TABLE, all.iter().map(setting).collect(), Vec::new(), Source::Typed);
-            let resolved = raw.and_then(|raw| Config::resolve(&raw.without(entry.key.name), None));
-            resolved.is_ok_and(|config| {
+            let resolved = all.and_then(|all| Config::resolve(&all.without(entry.key.name), None).ok());
+            resolved.is_some_and(|config| {
                 entries(&config)
                     .iter()
                     .any(|other| other.key.name == entry.key.name && other.value == entry.value)

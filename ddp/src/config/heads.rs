@@ -55,7 +55,7 @@ const HEAD_KEYS: &[Key] = &[
 ];
 
 /// The keys of `[loss]`, of which a head has its own values.
-const LOSS: KeyTable = KeyTable(&[loss::KEYS]);
+static LOSS: KeyTable = KeyTable::new(&[loss::KEYS]);
 
 /// Keys that the heads replace.
 const REPLACED: [&str; 10] = [
@@ -188,7 +188,7 @@ impl Table<'_> {
                 return Err(self.wrong("heads whose `loss` is a table".to_owned(), "another value", hint));
             }
         };
-        let raw = self.place().section("loss", values, LOSS)?;
+        let raw = self.place().section("loss", values, &LOSS)?;
         let loss = Loss::read(&raw, task, false, None).map_err(|error| self.within(error))?;
         match raw.given("loss.class_weights") {
             Some(setting) if loss.is_balanced() => {
@@ -226,7 +226,7 @@ pub(super) fn write(heads: &[HeadConfig], loss: &Loss, writer: &mut Writer) {
 
 fn to_toml((head, HeadLoss { weight, loss, .. }): &(&HeadConfig, &HeadLoss)) -> String {
     let HeadConfig { name, task, target } = head;
-    let mut writer = Writer::new(LOSS);
+    let mut writer = Writer::new(&LOSS);
     loss.write(&mut writer);
     let entries = writer.finish().into_iter();
     let loss: Vec<_> = entries.map(|entry| format!("{} = {}", entry.key.short_name(), entry.value)).collect();

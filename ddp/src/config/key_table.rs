@@ -1,5 +1,8 @@
 //! A table of keys: its rows in order, and look-ups by name. Reading and writing take the table as an argument.
 
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
 use super::key::Key;
 use super::nearest::nearest;
 
@@ -17,45 +20,64 @@ const FLAGS: &[&str] = &[
     "overwrite",
 ];
 
-/// The rows of all sections, in the order in which configs are written; no section is empty.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct KeyTable(pub(super) &'static [&'static [Key]]);
+/// The rows of all sections, in the order in which configs are written.
+#[derive(Debug)]
+pub(super) struct KeyTable {
+    sections: &'static [&'static [Key]],
+    /// Place in that order and row, by name; made by the first look-up.
+    by_name: OnceLock<BTreeMap<&'static str, (usize, &'static Key)>>,
+}
 
 impl KeyTable {
+    /// A table of these sections, none of which is empty.
+    pub(super) const fn new(sections: &'static [&'static [Key]]) -> Self {
+        KeyTable { sections, by_name: OnceLock::new() }
+    }
+
     /// Every key, in order.
-    pub(super) fn keys(self) -> impl Iterator<Item = &'static Key> + Clone {
-        self.0.iter().copied().flatten()
+    pub(super) fn keys(&self) -> impl Iterator<Item = &'static Key> + Clone + use<> {
+        self.sections.iter().copied().flatten()
+    }
+
+    fn numbered(&self, name: &str) -> Option<(usize, &'static Key)> {
+        let numbered = || self.keys().enumerate().map(|(place, key)| (key.name, (place, key))).collect();
+        self.by_name.get_or_init(numbered).get(name).copied()
     }
 
     /// The key of this name.
-    pub(super) fn find(self, name: &str) -> Option<&'static Key> {
-        self.keys().find(|key| key.name == name)
+    pub(super) fn find(&self, name: &str) -> Option<&'static Key> {
+        self.numbered(name).map(|(_, key)| key)
+    }
+
+    /// The key of this name, which is one of the rows, after its place in their order.
+    pub(super) fn numbered_row(&self, name: &str) -> (usize, &'static Key) {
+        self.numbered(name).unwrap_or_else(|| panic!("the config has no row `{name}`"))
     }
 
     /// The key of this name, which is one of the rows.
-    pub(super) fn row(self, name: &str) -> &'static Key {
-        self.find(name).unwrap_or_else(|| panic!("the config has no row `{name}`"))
+    pub(super) fn row(&self, name: &str) -> &'static Key {
+        self.numbered_row(name).1
     }
 
     /// The names of the sections, in order.
-    pub(super) fn sections(self) -> Vec<&'static str> {
-        self.0.iter().map(|keys| keys[0].section()).filter(|section| !section.is_empty()).collect()
+    pub(super) fn sections(&self) -> Vec<&'static str> {
+        self.sections.iter().map(|keys| keys[0].section()).filter(|section| !section.is_empty()).collect()
     }
 
     /// Whether `name` is a section.
-    pub(super) fn is_section(self, name: &str) -> bool {
+    pub(super) fn is_section(&self, name: &str) -> bool {
         self.sections().contains(&name)
     }
 
     /// The key that a flag of this name means: by its name without the section, or by one of another program.
-    pub(super) fn for_flag(self, flag: &str) -> Option<&'static Key> {
+    pub(super) fn for_flag(&self, flag: &str) -> Option<&'static Key> {
         let name = flag.replace('-', "_");
         let by_name = self.keys().find(|key| !key.section().is_empty() && key.short_name() == name);
         by_name.or_else(|| self.keys().find(|key| key.synonyms.contains(&name.as_str())))
     }
 
     /// Advice for the unknown key `name`: the nearest known one, or the list that it is missing from.
-    pub(super) fn hint(self, name: &str) -> String {
+    pub(super) fn hint(&self, name: &str) -> String {
         let last = name.rsplit('.').next().unwrap_or(name);
         let (section, _) = name.split_once('.').unwrap_or((name, ""));
         let is_inside = |key: &&Key| name.strip_prefix(key.name).is_some_and(|rest| rest.starts_with('.'));

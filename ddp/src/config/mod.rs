@@ -145,11 +145,11 @@ impl Config {
     /// The first key that can't be used, with its place; [`ConfigError::NoData`] for a file without `data.train`.
     pub fn load_with(file: Option<&Path>, overrides: &Overrides) -> Result<Self> {
         let settings = match file {
-            Some(path) => reader::file(TABLE, path)?,
+            Some(path) => reader::file(&TABLE, path)?,
             None => Vec::new(),
         };
-        let upper = reader::overrides(TABLE, overrides)?;
-        let raw = RawConfig::layered(TABLE, settings, upper, Source::Typed)?;
+        let upper = reader::overrides(&TABLE, overrides)?;
+        let raw = RawConfig::layered(&TABLE, settings, upper, Source::Typed)?;
         let config = Self::resolve(&raw, file)?;
         match file {
             Some(path) if raw.given("data.train").is_none() => {
@@ -173,9 +173,9 @@ impl Config {
     /// # Errors
     /// Same as [`Config::load_with`] and [`Config::from_saved`].
     pub fn load_to_resume(file: &Path, overrides: &Overrides, saved: &str, path: &Path) -> Result<Self> {
-        let saved = reader::document(TABLE, saved, path)?;
-        let upper = reader::overrides(TABLE, overrides)?;
-        let raw = RawConfig::layered(TABLE, reader::file(TABLE, file)?, upper, Source::Typed)?;
+        let saved = reader::document(&TABLE, saved, path)?;
+        let upper = reader::overrides(&TABLE, overrides)?;
+        let raw = RawConfig::layered(&TABLE, reader::file(&TABLE, file)?, upper, Source::Typed)?;
         if raw.given("data.train").is_none() {
             return Err(ConfigError::NoData { path: file.to_owned() });
         }
@@ -197,9 +197,9 @@ impl Config {
     /// # Errors
     /// Same as [`Config::load`].
     pub fn from_saved_with(text: &str, path: &Path, overrides: &Overrides) -> Result<Self> {
-        let settings = reader::document(TABLE, text, path)?;
-        let upper = reader::overrides(TABLE, overrides)?;
-        Self::resolve(&RawConfig::layered(TABLE, settings, upper, Source::Saved)?, None)
+        let settings = reader::document(&TABLE, text, path)?;
+        let upper = reader::overrides(&TABLE, overrides)?;
+        Self::resolve(&RawConfig::layered(&TABLE, settings, upper, Source::Saved)?, None)
     }
 
     /// Checks the settings; `file` gives the name of a run that has none.

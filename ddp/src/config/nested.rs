@@ -39,7 +39,12 @@ impl Place<'_> {
     }
 
     /// Takes `table`, the value of `section` in this table, as that section of a config with the keys `rows`.
-    pub(super) fn section(self, section: &str, table: &toml::Table, rows: KeyTable) -> Result<RawConfig> {
+    pub(super) fn section(
+        self,
+        section: &str,
+        table: &toml::Table,
+        rows: &'static KeyTable,
+    ) -> Result<RawConfig> {
         let mut settings = Vec::new();
         for (name, value) in table {
             let full = format!("{section}.{name}");

@@ -182,7 +182,7 @@ const GROUP_KEYS: &[Key] = &[
 ];
 
 /// The keys of `[schedule]`, of which a group's schedule has its own values.
-const SCHEDULE: KeyTable = KeyTable(&[schedule::KEYS]);
+static SCHEDULE: KeyTable = KeyTable::new(&[schedule::KEYS]);
 
 impl OptimizerConfig {
     /// This kind with its usual defaults: PyTorch's, but a momentum of 0.9 for SGD, and for Muon a learning rate of 0.02.
@@ -323,7 +323,7 @@ fn group_schedule(place: Place<'_>, item: &Value) -> Result<ScheduleConfig> {
         let hint = format!("for example schedule = {}", GROUP_KEYS[3].example);
         return Err(place.wrong("groups whose `schedule` is a table".to_owned(), &item.to_string(), hint));
     };
-    ScheduleConfig::read(&place.section("schedule", table, SCHEDULE)?)
+    ScheduleConfig::read(&place.section("schedule", table, &SCHEDULE)?)
 }
 
 impl ParamGroup {
@@ -331,7 +331,7 @@ impl ParamGroup {
         let ParamGroup { pattern, lr_scale, weight_decay, schedule } = self;
         let decay = weight_decay.map_or(String::new(), |decay| format!(", weight_decay = {}", decay.write()));
         let schedule = schedule.map_or(String::new(), |schedule| {
-            let mut writer = Writer::new(SCHEDULE);
+            let mut writer = Writer::new(&SCHEDULE);
             schedule.write(&mut writer);
             let entries = writer.finish().into_iter();
             let entries: Vec<_> =

@@ -1,5 +1,7 @@
 //! A config before it is checked: the given settings, with the defaults of keys that are not given.
 
+use std::collections::BTreeMap;
+
 use super::error::{ConfigError, Result};
 use super::key::{Before, Key, KeyDefault};
 use super::key_table::KeyTable;
@@ -10,8 +12,8 @@ use super::value::{ConfigValue, parse};
 /// Settings, each key at most once, and the rule for keys that are not among them.
 #[derive(Debug, Clone)]
 pub(super) struct RawConfig {
-    table: KeyTable,
-    settings: Vec<Setting>,
+    table: &'static KeyTable,
+    settings: BTreeMap<&'static str, Setting>,
     source: Source,
     /// Keys that a run to be resumed did not know: leaving them out means [`Key::before`].
     unknown_to_run: Vec<&'static str>,
@@ -32,17 +34,18 @@ impl RawConfig {
     /// # Errors
     /// [`ConfigError::Conflict`] if one layer holds both keys of an alternative.
     pub(super) fn layered(
-        table: KeyTable,
+        table: &'static KeyTable,
         lower: Vec<Setting>,
         upper: Vec<Setting>,
         source: Source,
     ) -> Result<Self> {
         check_no_conflict(table, &lower)?;
         check_no_conflict(table, &upper)?;
-        let mut settings = lower;
+        let mut settings: BTreeMap<_, _> =
+            lower.into_iter().map(|setting| (setting.key.name, setting)).collect();
         for setting in upper {
-            settings.retain(|old| old.key.name != setting.key.name && !exclude(old.key, setting.key));
-            settings.push(setting);
+            settings.retain(|_, old| !exclude(old.key, setting.key));
+            settings.insert(setting.key.name, setting);
         }
         Ok(RawConfig { table, settings, source, unknown_to_run: Vec::new() })
     }
@@ -57,7 +60,7 @@ impl RawConfig {
     /// The settings without the key `name`, as if a user had left it out.
     pub(super) fn without(&self, name: &str) -> Self {
         let mut settings = self.settings.clone();
-        settings.retain(|setting| setting.key.name != name);
+        settings.remove(name);
         RawConfig { settings, source: Source::Typed, ..self.clone() }
     }
 
@@ -68,13 +71,14 @@ impl RawConfig {
 
     /// The setting that was given for this key.
     pub(super) fn given(&self, name: &str) -> Option<&Setting> {
-        debug_assert!(self.table.find(name).is_some(), "the config has no row `{name}`");
-        self.settings.iter().find(|setting| setting.key.name == name)
+        let setting = self.settings.get(name);
+        debug_assert!(setting.is_some() || self.table.find(name).is_some(), "the config has no row `{name}`");
+        setting
     }
 
     /// The setting that counts for this key: the given one, else the row's default if that is a value.
     pub(super) fn setting(&self, name: &str) -> Option<Setting> {
-        if let Some(setting) = self.given(name) {
+        if let Some(setting) = self.settings.get(name) {
             return Some(setting.clone());
         }
         let key = self.table.row(name);
@@ -114,7 +118,7 @@ fn exclude(a: &Key, b: &Key) -> bool {
     names(a, b) || names(b, a)
 }
 
-fn check_no_conflict(table: KeyTable, layer: &[Setting]) -> Result<()> {
+fn check_no_conflict(table: &'static KeyTable, layer: &[Setting]) -> Result<()> {
     for second in table.keys() {
         let Some(first) = second.alternative else { continue };
         let place = |name: &str| layer.iter().rposition(|setting| setting.key.name == name);

@@ -19,12 +19,12 @@ use crate::storage::user_file::{self, FileError};
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads the settings of a config file, in the file's order.
-pub(super) fn file(table: KeyTable, path: &Path) -> Result<Vec<Setting>> {
+pub(super) fn file(table: &'static KeyTable, path: &Path) -> Result<Vec<Setting>> {
     document(table, &text_of(path)?, path)
 }
 
 /// Reads the settings of a TOML text; `path` is its origin in messages.
-pub(super) fn document(table: KeyTable, text: &str, path: &Path) -> Result<Vec<Setting>> {
+pub(super) fn document(table: &'static KeyTable, text: &str, path: &Path) -> Result<Vec<Setting>> {
     let syntax = |message: &str, offset: usize| ConfigError::Syntax {
         at: Box::new(Origin::in_file(path, text, offset)),
         message: message.trim().replace('\n', ", "),
@@ -94,7 +94,7 @@ fn not_a_section(at: Box<Origin>, name: &str, value: &DeValue<'_>) -> ConfigErro
 }
 
 /// Reads the settings of the command line.
-pub(super) fn overrides(table: KeyTable, overrides: &Overrides) -> Result<Vec<Setting>> {
+pub(super) fn overrides(table: &'static KeyTable, overrides: &Overrides) -> Result<Vec<Setting>> {
     let sets = overrides.sets.iter().map(|arg| set_argument(table, arg));
     let mut settings = sets.collect::<Result<Vec<_>>>()?;
     for short in &overrides.shorts {
@@ -110,7 +110,7 @@ pub(super) fn overrides(table: KeyTable, overrides: &Overrides) -> Result<Vec<Se
 }
 
 /// Reads one `--set KEY=VALUE`. The value is TOML; a word that is not valid TOML is a text.
-fn set_argument(table: KeyTable, arg: &str) -> Result<Setting> {
+fn set_argument(table: &'static KeyTable, arg: &str) -> Result<Setting> {
     let Some((name, raw)) = arg.split_once('=') else {
         return Err(ConfigError::BadSet { arg: arg.to_owned() });
     };

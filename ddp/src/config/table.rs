@@ -8,7 +8,7 @@ use super::{
 };
 
 /// The rows, a section each, in the order in which configs are written.
-pub(super) const TABLE: KeyTable = KeyTable(&[
+pub(super) static TABLE: KeyTable = KeyTable::new(&[
     name::KEYS,
     heads::KEYS,
     data_keys::KEYS,

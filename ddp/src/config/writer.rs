@@ -7,19 +7,21 @@ use super::value::ConfigValue;
 /// Collects the values of a config, from its sections in any order.
 #[derive(Debug)]
 pub(super) struct Writer {
-    table: KeyTable,
+    table: &'static KeyTable,
     values: Vec<Entry>,
 }
 
 /// A key with its value as TOML.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
+    /// Place of the key in the order of the rows.
+    place: usize,
     pub(super) key: &'static Key,
     pub(super) value: String,
 }
 
 impl Writer {
-    pub(super) fn new(table: KeyTable) -> Self {
+    pub(super) fn new(table: &'static KeyTable) -> Self {
         Writer { table, values: Vec::new() }
     }
 
@@ -37,12 +39,13 @@ impl Writer {
 
     /// Adds a value that is written as TOML already.
     pub(super) fn put_toml(&mut self, name: &str, value: String) {
-        self.values.push(Entry { key: self.table.row(name), value });
+        let (place, key) = self.table.numbered_row(name);
+        self.values.push(Entry { place, key, value });
     }
 
     /// The values, in the order of the rows.
     pub(super) fn finish(mut self) -> Vec<Entry> {
-        self.values.sort_by_cached_key(|entry| self.table.keys().position(|key| key.name == entry.key.name));
+        self.values.sort_unstable_by_key(|entry| entry.place);
         self.values
     }
 }
