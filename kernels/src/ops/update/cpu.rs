@@ -19,18 +19,25 @@ pub(super) enum Grads<'a, T> {
     Rounded(&'a [bf16]),
 }
 
+const fn no_state<'a, T>() -> &'a mut [T] {
+    &mut []
+}
+
 /// Applies `update` to buffers of one length, then moves the average towards the new `w` and rounds it into `compute_weights`.
 pub(super) fn walk<U: Update<N>, T: Float, S: Stored<Real = f32>, const N: usize>(
     update: &U,
     w: &mut [T],
     g: Grads<'_, T>,
-    state: [Option<&mut [T]>; N],
+    mut state: [Option<&mut [T]>; N],
     average: Option<CpuAverage<'_, T>>,
     compute_weights: Option<&mut [S]>,
 ) {
     let n = w.len();
     let w = SharedMut::new(w);
-    let state = state.map(|s| s.map(SharedMut::new));
+    let mut shared_state = [None; N];
+    for (shared, s) in shared_state.iter_mut().zip(&mut state) {
+        *shared = s.as_deref_mut().map(SharedMut::new);
+    }
     let average = average.map(|average| (average.rule, SharedMut::new(average.ema)));
     let compute_weights = compute_weights.map(SharedMut::new);
     let is_rounded = matches!(g, Grads::Rounded(_));
@@ -44,11 +51,13 @@ pub(super) fn walk<U: Update<N>, T: Float, S: Stored<Real = f32>, const N: usize
             start = range.end;
             // SAFETY: the range lies within `w` and is this thread's alone.
             let w = unsafe { w.slice(range.clone()) };
-            let state = state.map(|s| match s {
-                // SAFETY: likewise: `run` checked that all buffers are of one length.
-                Some(s) => unsafe { s.slice(range.clone()) },
-                None => &mut [],
-            });
+            let mut state = [const { no_state() }; N];
+            for (s, shared) in state.iter_mut().zip(&shared_state) {
+                if let Some(shared) = shared {
+                    // SAFETY: likewise: `run` checked that all buffers are of one length.
+                    *s = unsafe { shared.slice(range.clone()) };
+                }
+            }
             let g = match g {
                 Grads::Same(g) => &g[range.clone()],
                 Grads::Rounded(g) => {

@@ -1,6 +1,6 @@
 //! Reductions of columns.
 
-use super::{BLOCK, Partial, ReduceCell, ReduceNumber, Wide, better, wins};
+use super::{BLOCK, Partial, ReduceCell, ReduceNumber, Wide, better, each_of_four, wins};
 use crate::cpu::cell::Block;
 use crate::cpu::copy::{prefetch_at, prefetch_pays};
 use crate::cpu::simd::vectorize;
@@ -101,7 +101,7 @@ impl<C: ReduceCell> Columns<C> {
         let quarter = rows.len() / at_once / 4;
         for i in 0..quarter {
             let of_quarter = |k: usize| &numbers[(rows.start + (k * quarter + i) * at_once) * stride..][..n];
-            add_four(op, &mut self.values, [0, 1, 2, 3].map(of_quarter), at_once * stride);
+            add_four(op, &mut self.values, each_of_four([0, 1, 2, 3], of_quarter), at_once * stride);
         }
         4 * quarter * at_once
     }
@@ -161,11 +161,11 @@ fn four<W: Copy, N: Copy>(values: &mut [W], rows: [&[N]; 4], next: usize, f: imp
             let (groups, rest) = values.as_chunks_mut::<GROUP>();
             let n = groups.len() * GROUP;
             let ahead = AHEAD / size_of::<N>();
-            let [a, b, c, d] = rows.map(|row| row.as_chunks::<GROUP>().0);
+            let [a, b, c, d] = each_of_four(rows, |row| row.as_chunks::<GROUP>().0);
             for (i, ((((values, a), b), c), d)) in groups.iter_mut().zip(a).zip(b).zip(c).zip(d).enumerate() {
                 let fetched = i * GROUP + ahead;
                 let fetched = if fetched < n { fetched } else { fetched - n + next };
-                for row in rows.into_iter().filter(|_| pays) {
+                for row in rows.iter().filter(|_| pays) {
                     prefetch_at(row.as_ptr().wrapping_add(fetched), GROUP * size_of::<N>());
                 }
                 // Of its own, so that no store can change what is still to be read.
@@ -175,7 +175,7 @@ fn four<W: Copy, N: Copy>(values: &mut [W], rows: [&[N]; 4], next: usize, f: imp
                 }
                 *values = sums;
             }
-            let [a, b, c, d] = rows.map(|row| &row[n..]);
+            let [a, b, c, d] = each_of_four(rows, |row| &row[n..]);
             for ((((value, &a), &b), &c), &d) in rest.iter_mut().zip(a).zip(b).zip(c).zip(d) {
                 *value = f(f(f(f(*value, a), b), c), d);
             }

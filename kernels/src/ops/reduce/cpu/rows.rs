@@ -1,6 +1,6 @@
 //! Reductions of contiguous elements.
 
-use super::{BLOCK, Partial, ReduceCell, ReduceNumber, Wide, wins};
+use super::{BLOCK, Partial, ReduceCell, ReduceNumber, Wide, each_of_four, wins};
 use crate::Element;
 use crate::cpu::cell::Block;
 use crate::cpu::copy::{prefetch_at, prefetch_pays};
@@ -113,7 +113,7 @@ fn best_rows<N: ReduceNumber>(
                             *best = row.iter().copied().find(is_nan).unwrap_or(*best);
                         }
                     }
-                    write(indices, best.map(N::wide));
+                    write(indices, each_of_four(best, N::wide));
                 },
             );
         },
@@ -148,8 +148,8 @@ fn for_four_rows<N>(numbers: &[N], len: usize, mut f: impl FnMut([usize; 4], [&[
     let n_first = n_rows.div_ceil(4);
     for first in 0..n_first {
         // Where rows are missing, the last one is taken again.
-        let indices = [0, 1, 2, 3].map(|i| (first + i * n_first).min(n_rows - 1));
-        f(indices, indices.map(|i| &numbers[i * len..][..len]));
+        let indices = each_of_four([0, 1, 2, 3], |i| (first + i * n_first).min(n_rows - 1));
+        f(indices, each_of_four(indices, |i| &numbers[i * len..][..len]));
     }
 }
 
@@ -162,10 +162,10 @@ fn best_of_four<N: Element>(
     f: impl Fn(N, N) -> N,
     mut keep: impl FnMut(usize, usize, [N; ROW_LANES]),
 ) -> ([N; 4], bool) {
-    let mut lanes = rows.map(|row| [row[0]; ROW_LANES]);
+    let mut lanes = each_of_four(rows, |row| [row[0]; ROW_LANES]);
     // Of the width of most numbers: flags of one byte are converted at each step.
     let mut nan = [0_u32; ROW_LANES];
-    let [(a, _), (b, _), (c, _), (d, _)] = rows.map(|row| row.as_chunks::<ROW_BLOCK>());
+    let [(a, _), (b, _), (c, _), (d, _)] = each_of_four(rows, |row| row.as_chunks::<ROW_BLOCK>());
     for (i, (((a, b), c), d)) in a.iter().zip(b).zip(c).zip(d).enumerate() {
         if ahead {
             fetch_ahead([a, b, c, d]);
@@ -176,7 +176,7 @@ fn best_of_four<N: Element>(
         keep(3, i, add_best(&mut lanes[3], &mut nan, d, &f));
     }
     let mut has_nan = nan != [0; ROW_LANES];
-    let mut best = rows.map(|row| row[0]);
+    let mut best = each_of_four(rows, |row| row[0]);
     for ((best, mut lanes), row) in best.iter_mut().zip(lanes).zip(rows) {
         for numbers in row.as_chunks::<ROW_BLOCK>().1.chunks(ROW_LANES) {
             for (lane, &number) in lanes.iter_mut().zip(numbers) {
@@ -230,7 +230,7 @@ fn across<W: Copy>(mut lanes: [W; ROW_LANES], f: impl Fn(W, W) -> W) -> W {
 
 #[inline(always)]
 fn sum_of_four<N: Copy, W: Wide>(rows: [&[N]; 4], ahead: bool, wide: impl Fn(N) -> W) -> [W; 4] {
-    let groups = rows.map(|row| row.as_chunks::<ROW_LANES>());
+    let groups = each_of_four(rows, |row| row.as_chunks::<ROW_LANES>());
     let [(a, _), (b, _), (c, _), (d, _)] = groups;
     let mut lanes = [[W::ZERO; ROW_LANES]; 4];
     for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
