@@ -1,7 +1,6 @@
 //! Run-time dispatch to the widest vector instruction set, for loops that the compiler vectorises.
 //!
-//! By hand and not by the crate pulp, whose feature for AVX2 once went missing unnoticed, and whose generic code for each loop takes
-//! longer to compile.
+//! Not by the crate pulp: which instruction sets it chooses from depends on its features, of which gemm-common enables one only.
 
 /// Runs `f` compiled for the widest vectors of this processor (AVX-512, AVX2 with FMA, else the baseline).
 ///
@@ -38,7 +37,7 @@ mod x86 {
         *LEVEL.get_or_init(detect)
     }
 
-    /// Two levels of the x86-64 psABI, x86-64-v3 and v4, without the instructions for single numbers that no loop needs.
+    /// Most of the levels x86-64-v3 and x86-64-v4 of the psABI.
     macro_rules! levels {
         (avx2: $($avx2:tt),+; avx512: $($avx512:tt),+) => {
             fn detect() -> Level {
