@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,15 @@ use tempfile::TempDir;
 /// Longer than any run here takes, even on a busy machine: what is not done by then hangs.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The program under test.
-pub const DDP_TRAIN: &str = env!("CARGO_BIN_EXE_ddp-train");
+/// Path of the program under test: the environment variable `DDP_TRAIN`, as in launch/build, or what cargo built with the tests.
+pub fn ddp_train() -> &'static str {
+    static GIVEN: LazyLock<Option<String>> = LazyLock::new(|| {
+        let path = std::env::var("DDP_TRAIN").ok()?;
+        assert!(Path::new(&path).is_absolute(), "DDP_TRAIN is not an absolute path: {path}");
+        Some(path)
+    });
+    GIVEN.as_deref().unwrap_or(env!("CARGO_BIN_EXE_ddp-train"))
+}
 
 /// A folder that is gone when the test ends.
 pub fn temp_dir() -> TempDir {
@@ -41,7 +48,7 @@ pub fn quoted(path: &Path) -> String {
 
 /// The program, alone, with these arguments.
 pub fn single(args: &[&str]) -> Command {
-    let mut command = Command::new(DDP_TRAIN);
+    let mut command = Command::new(ddp_train());
     command.args(args);
     command
 }
@@ -78,7 +85,7 @@ pub fn mpirun(groups: &[(usize, &[&str])]) -> Command {
         if index > 0 {
             command.arg(":");
         }
-        command.arg("-n").arg(n.to_string()).arg(DDP_TRAIN).args(*args);
+        command.arg("-n").arg(n.to_string()).arg(ddp_train()).args(*args);
     }
     command
 }

@@ -13,6 +13,8 @@ use std::process::{Command, Stdio};
 use ddp::config::{Config, keys};
 use serde_json::{Value, json};
 
+use crate::common::ddp_train;
+
 /// Configs that are refused, each for a reason of its own.
 const WRONG: [(&str, &str); 17] = [
     ("a text for a number", "[optimizer]\nlr = \"0.1\""),
@@ -35,7 +37,7 @@ const WRONG: [(&str, &str); 17] = [
 ];
 
 fn schema() -> Value {
-    let output = Command::new(env!("CARGO_BIN_EXE_ddp-train")).args(["config", "schema"]).output().unwrap();
+    let output = Command::new(ddp_train()).args(["config", "schema"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).unwrap()
 }

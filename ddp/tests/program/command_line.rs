@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::{
-    DDP_TRAIN, Outcome, mpirun, run, run_line, run_line_ok, run_ok, single, start, temp_dir, write,
+    Outcome, ddp_train, mpirun, run, run_line, run_line_ok, run_ok, single, start, temp_dir, write,
 };
 
 /// The last line of stderr that names the command that continues, without the words around it.
@@ -20,7 +20,7 @@ fn hinted_command(outcome: &Outcome) -> String {
 #[test]
 fn the_hint_after_a_stop_resumes_the_run() {
     let folder = temp_dir();
-    let bin = Path::new(DDP_TRAIN).parent().unwrap();
+    let bin = Path::new(ddp_train()).parent().unwrap();
     let path = std::env::join_paths(
         std::iter::once(bin.to_owned()).chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())),
     )

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::common::{quoted, ranks, run, run_ok, single, temp_dir, train, write};
+use crate::common::{ddp_train, quoted, ranks, run, run_ok, single, temp_dir, train, write};
 use crate::data::files::{Element, npy};
 
 const N_ROWS: usize = 120;
@@ -121,7 +121,7 @@ fn rows_without_named_columns_and_pipes_are_refused() {
     }
     let pipe = format!("cat '{}'", folder.path().join("rows.csv").display());
     table(folder.path());
-    let program = env!("CARGO_BIN_EXE_ddp-train");
+    let program = ddp_train();
     let line = format!(
         "{pipe} | {program} train --data /dev/stdin --target y --set 'data.split={{group=\"patient\"}}' --eval-fraction 0.2 --set 'data.drop=[\"when\"]' --set data.format=csv --dry-run"
     );

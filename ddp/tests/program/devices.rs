@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::common::{DDP_TRAIN, Outcome, run_ok, single, temp_dir};
+use crate::common::{Outcome, ddp_train, run_ok, single, temp_dir};
 use crate::virtual_gpu::{command_under_virtual_gpus, under_virtual_gpus};
 
 /// The program with arguments that it must take, and no GPU to see.
@@ -104,8 +104,11 @@ fn behind_a_decoy(name: &str, args: &str) -> Option<Outcome> {
         return None;
     }
     let mut command = Command::new("sh");
-    let line =
-        format!("LD_LIBRARY_PATH='{}':$LD_LIBRARY_PATH exec '{DDP_TRAIN}' {args}", folder.path().display());
+    let line = format!(
+        "LD_LIBRARY_PATH='{}':$LD_LIBRARY_PATH exec '{}' {args}",
+        folder.path().display(),
+        ddp_train()
+    );
     command.args(["-c", &line]);
     command_under_virtual_gpus(1, &command)
 }

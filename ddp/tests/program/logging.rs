@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::common::{DDP_TRAIN, children, run, run_ok, single, start, temp_dir};
+use crate::common::{children, ddp_train, run, run_ok, single, start, temp_dir};
 #[cfg(feature = "mpi")]
 use crate::common::{mpirun, ranks};
 
@@ -271,7 +271,7 @@ fn on_terminal(columns: usize, args: &[&str], no_color: bool) -> Option<Command>
         return None;
     }
     let quoted: Vec<_> = args.iter().map(|arg| format!("'{arg}'")).collect();
-    let line = format!("stty cols {columns}; exec '{DDP_TRAIN}' {}", quoted.join(" "));
+    let line = format!("stty cols {columns}; exec '{}' {}", ddp_train(), quoted.join(" "));
     let mut command = Command::new("script");
     command.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm-256color").stdin(Stdio::null());
     command.env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE");

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_ddp-train");
+use crate::common::ddp_train;
 
 fn run(folder: &Path, args: &[&str]) -> Output {
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(ddp_train());
     command.args(args).current_dir(folder).stdin(Stdio::null());
     let output = command.output().unwrap();
     assert!(output.status.success(), "{args:?}: {output:#?}");
@@ -47,7 +47,7 @@ fn events_that_nobody_reads_do_not_hold_the_run() {
             "--epochs",
             epochs,
         ];
-        let mut command = Command::new(PROGRAM);
+        let mut command = Command::new(ddp_train());
         command.args(args).args(sets).current_dir(folder.path()).stdin(Stdio::null());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let unread = child.stdout.take().unwrap();
@@ -159,7 +159,7 @@ fn a_terminal_gets_a_bar_with_colours_unless_unwanted() {
     let on_terminal = |out: &str, no_color: Option<&str>| {
         let line = format!("stty cols 120; \"$PROGRAM\" train --set train.epochs=2 --threads 1 --out {out}");
         let mut command = Command::new("script");
-        command.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm-256color").env("PROGRAM", PROGRAM);
+        command.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm-256color").env("PROGRAM", ddp_train());
         command.env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE");
         command.envs(no_color.map(|value| ("NO_COLOR", value)));
         let output = command.current_dir(folder.path()).stdin(Stdio::null()).output().unwrap();
@@ -235,7 +235,7 @@ fn results_that_cannot_be_written_are_an_error() {
     let folder = with_a_run();
     let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
     for args in RESULTS.iter().chain(&[&["--help"][..], &["train", "--help"], &["--version"]]) {
-        let mut command = Command::new(PROGRAM);
+        let mut command = Command::new(ddp_train());
         let output = command.args(*args).current_dir(folder.path()).stdout(full()).output().unwrap();
         let stderr = text(output.stderr);
         assert_eq!(output.status.code(), Some(74), "{args:?}: {stderr}");
@@ -244,7 +244,7 @@ fn results_that_cannot_be_written_are_an_error() {
         assert!(stderr.ends_with(want), "{args:?}: {stderr}");
     }
     // The run itself matters more than its report.
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(ddp_train());
     command.args(train(&["--json", "--out", "json"])).current_dir(folder.path()).stdout(full());
     let output = command.output().unwrap();
     let stderr = text(output.stderr);
@@ -263,7 +263,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
     for args in RESULTS {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let mut command = Command::new(PROGRAM);
+        let mut command = Command::new(ddp_train());
         let output = command.args(args).current_dir(folder.path()).stdout(writer).output().unwrap();
         let stderr = text(output.stderr);
         assert!(output.status.success(), "{args:?}: {stderr}");

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::common::{
-    DDP_TRAIN, Job, Outcome, Weights, children, kill_9, quoted, ranks, read_weights, run, run_ok, same_bits,
+    Job, Outcome, Weights, children, ddp_train, kill_9, quoted, ranks, read_weights, run, run_ok, same_bits,
     single, start, temp_dir, write,
 };
 
@@ -31,7 +31,7 @@ fn signal(name: &str, pid: u32) {
 fn is_in_main(pid: u32) -> bool {
     const SIGSEGV: u64 = 1 << 10;
     let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
-    let is_program = program.is_some_and(|program| program == Path::new(DDP_TRAIN).canonicalize().unwrap());
+    let is_program = program.is_some_and(|program| program == Path::new(ddp_train()).canonicalize().unwrap());
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
     let caught = caught.map_or(0, |mask| u64::from_str_radix(mask.trim(), 16).unwrap());
@@ -169,7 +169,7 @@ fn sweep_of_ranks() {
 #[track_caller]
 fn waiting_for_data(command: &str, name: &str) -> Outcome {
     let out = temp_dir();
-    let line = format!("exec {DDP_TRAIN} {command} <(exec sleep 100)");
+    let line = format!("exec {} {command} <(exec sleep 100)", ddp_train());
     let mut bash = Command::new("bash");
     bash.args(["-c", &line]).current_dir(out.path());
     let job = start(bash);

@@ -6,11 +6,11 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{DDP_TRAIN, Outcome, run, temp_dir};
+use crate::common::{Outcome, ddp_train, run, temp_dir};
 
 /// The program under `tests/vgpu/run`, with `n` devices; None, and a line that says so, where that cannot be.
 pub fn under_virtual_gpus(n: usize, args: &[&str], env: &[(&str, &str)]) -> Option<Outcome> {
-    let mut program = Command::new(DDP_TRAIN);
+    let mut program = Command::new(ddp_train());
     program.args(args).envs(env.iter().copied());
     command_under_virtual_gpus(n, &program)
 }

@@ -15,11 +15,11 @@ use crate::counts;
 use crate::mem::{MEMORY, host};
 use crate::report::report;
 use crate::stream::Outcome;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{LazyLock, Mutex};
 
-/// Progress of each stream, as its owner knows it.
-pub(crate) type Clock = HashMap<u64, u64>;
+/// Progress of each stream, as its owner knows it. A few entries, and one clock is copied for each piece of work.
+pub(crate) type Clock = BTreeMap<u64, u64>;
 
 struct Access {
     lo: u64,

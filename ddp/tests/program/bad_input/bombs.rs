@@ -3,7 +3,8 @@
 use std::process::Command;
 
 use super::file_sets::{self, PAIR, npy_f32, pair, train, x_npy, y_npy};
-use super::harness::{PROGRAM, Place};
+use super::harness::Place;
+use crate::common::ddp_train;
 use crate::data::files;
 
 /// Addresses that the program may have in all, in KiB: less than any of these files claims.
@@ -15,7 +16,7 @@ const ONE_ARENA: (&str, &str) = ("MALLOC_ARENA_MAX", "1");
 fn run(place: &Place, sets: &[&str]) -> super::harness::Ended {
     let script = format!("ulimit -v {ADDRESSES_KIB} && exec \"$0\" \"$@\"");
     let mut command = Command::new("sh");
-    command.args(["-c", &script, PROGRAM]).args(train(sets)).args(["--threads", "1", "--device", "cpu"]);
+    command.args(["-c", &script, ddp_train()]).args(train(sets)).args(["--threads", "1", "--device", "cpu"]);
     place.end(command.env(ONE_ARENA.0, ONE_ARENA.1))
 }
 
@@ -275,7 +276,7 @@ fn a_long_list_among_short_ones() {
         {
             let script = format!("ulimit -v {ADDRESSES_KIB} && exec \"$0\" \"$@\"");
             let mut command = Command::new("sh");
-            command.args(["-c", &script, PROGRAM]).args(line.split_whitespace());
+            command.args(["-c", &script, ddp_train()]).args(line.split_whitespace());
             place.end(&mut command).is_error(2, parts);
         }
     }
@@ -310,7 +311,7 @@ fn archives_of_many_arrays_take_linear_time() {
 fn in_time(place: &Place, line: &str) {
     let script = format!("ulimit -v {ADDRESSES_KIB} && exec timeout -s KILL 60 \"$0\" \"$@\"");
     let mut command = Command::new("sh");
-    command.args(["-c", &script, PROGRAM]).args(line.split_whitespace());
+    command.args(["-c", &script, ddp_train()]).args(line.split_whitespace());
     // Of many cores, each thread would take addresses.
     if line.starts_with("train ") {
         command.args(["--threads", "1", "--device", "cpu"]);

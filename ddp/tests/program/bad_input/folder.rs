@@ -7,7 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::harness::{Ended, GOOD_CSV, PROGRAM, Place, is_root, with_mount};
+use super::harness::{Ended, GOOD_CSV, Place, is_root, with_mount};
+use crate::common::ddp_train;
 
 /// One short run on digits, into `out`.
 const SHORT: [&str; 8] = ["train", "--set", "train.steps=1", "--out", "out", "--threads", "1", "-q"];
@@ -86,7 +87,7 @@ impl Drop for Running {
 #[test]
 fn two_jobs_want_one_folder() {
     let place = Place::with(&[("rows.csv", GOOD_CSV)]);
-    let first = Command::new(PROGRAM)
+    let first = Command::new(ddp_train())
         .args(["train", "--set", "data.train=rows.csv", "--set", "train.epochs=1000000000"])
         .args(["--out", "out", "--threads", "1", "-q", "--set", "checkpoint.every_epochs=1"])
         .current_dir(place.path())
@@ -112,7 +113,7 @@ fn two_jobs_want_one_folder() {
         ("link", "."),
     ] {
         let mut command = Command::new("env");
-        command.args(["-C", from, PROGRAM]).args(prune).arg(folder);
+        command.args(["-C", from, ddp_train()]).args(prune).arg(folder);
         let ended = place.end(&mut command);
         let goes_on = format!("out` is the folder of a run in progress: process {}", first.0.id());
         ended.is_error(2, &[&goes_on, "nothing was deleted", "hint: prune after the run has ended"]);
@@ -140,7 +141,7 @@ fn wait_for(path: &Path) {
 fn a_folder_that_cannot_be_written() {
     let place = Place::new();
     let args = ["train", "--out", "disk/out", "--threads", "1"];
-    if let Some(ended) = with_mount(&place, "-oro", &[&[PROGRAM], &args[..]].concat()) {
+    if let Some(ended) = with_mount(&place, "-oro", &[&[ddp_train()], &args[..]].concat()) {
         assert_eq!(ended.status, Some(74), "{ended:#?}");
         ended.says_once(&["output folder `disk/out` can't be written", "Read-only file system", "hint: "]);
     }
@@ -160,7 +161,7 @@ fn a_folder_that_cannot_be_written() {
 
 /// Files left on a disk of `size` that fills up, and the messages of the run.
 fn full_disk(size: &str, more_args: &[&str], file: &str) -> Option<Ended> {
-    let args = [PROGRAM, "train", "--out", "disk/out", "--threads", "1", "-q"];
+    let args = [ddp_train(), "train", "--out", "disk/out", "--threads", "1", "-q"];
     let ended = with_mount(&Place::new(), &format!("-osize={size}"), &[&args, more_args].concat())?;
     assert_eq!(ended.status, Some(74), "{ended:#?}");
     let what = format!("can't write `disk/out/{file}`: No space left on device");

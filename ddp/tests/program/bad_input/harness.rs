@@ -7,8 +7,7 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-/// The program under test.
-pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_ddp-train");
+use crate::common::ddp_train;
 
 /// Eight rows, two features, labels 0 and 1: the least that trains.
 pub(crate) const GOOD_CSV: &str = "x,y,label\n0,1,0\n1,0,1\n0,2,0\n2,0,1\n0,3,0\n3,0,1\n0,4,0\n4,0,1\n";
@@ -56,7 +55,7 @@ impl Place {
 
     /// Runs the program to its end, on one thread so that tests don't fight for cores.
     pub(crate) fn run(&self, args: &[&str]) -> Ended {
-        self.end(Command::new(PROGRAM).args(args))
+        self.end(Command::new(ddp_train()).args(args))
     }
 
     /// Runs any command in this folder to its end.

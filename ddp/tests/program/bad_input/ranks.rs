@@ -4,7 +4,8 @@
 use std::process::Command;
 
 use super::file_sets;
-use super::harness::{GOOD_CSV, PROGRAM, Place, with_mount};
+use super::harness::{GOOD_CSV, Place, with_mount};
+use crate::common::ddp_train;
 
 /// Ranks that are started alike.
 #[derive(Clone, Copy)]
@@ -34,7 +35,7 @@ fn mpirun(place: &Place, all: &[Ranks<'_>]) -> Command {
     for (index, Ranks { n, folder, args }) in all.iter().enumerate() {
         command.args((index > 0).then_some(":"));
         command.args(["-n", &n.to_string(), "-wdir"]).arg(place.file(folder));
-        command.arg(PROGRAM).args(*args);
+        command.arg(ddp_train()).args(*args);
     }
     command
 }

@@ -4,11 +4,12 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use super::harness::{Ended, GOOD_CSV, PROGRAM, Place};
+use super::harness::{Ended, GOOD_CSV, Place};
+use crate::common::ddp_train;
 
 /// Runs the program, which must not wait for what nobody writes.
 fn run(place: &Place, line: &str) -> Ended {
-    place.end(Command::new("timeout").args(["-s", "KILL", "60", PROGRAM]).args(line.split_whitespace()))
+    place.end(Command::new("timeout").args(["-s", "KILL", "60", ddp_train()]).args(line.split_whitespace()))
 }
 
 #[test]
@@ -47,7 +48,7 @@ fn pipes_and_devices_are_refused() {
 #[test]
 fn a_pipe_of_the_shell_is_read() {
     let place = Place::with(&[("good.csv", GOOD_CSV)]);
-    let line = format!("{PROGRAM} train --data <(cat good.csv) --target label --epochs 1 --out out");
+    let line = format!("{} train --data <(cat good.csv) --target label --epochs 1 --out out", ddp_train());
     place.end(Command::new("bash").args(["-c", &line])).is_good();
 }
 

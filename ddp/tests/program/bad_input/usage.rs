@@ -51,10 +51,10 @@ fn devices() {
 fn a_launcher_is_refused_by_a_build_without_mpi() {
     use std::process::Command;
 
-    use super::harness::PROGRAM;
+    use crate::common::ddp_train;
 
     let place = Place::new();
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(ddp_train());
     command.args(["train", "--out", "out"]);
     command.env("OMPI_COMM_WORLD_SIZE", "2").env("OMPI_COMM_WORLD_RANK", "0");
     let ended = place.end(&mut command);

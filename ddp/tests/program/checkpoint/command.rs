@@ -13,7 +13,7 @@ use ddp::report::EvalMetrics;
 use serde_json::{Value, json};
 
 use super::fixture::*;
-use crate::common::{DDP_TRAIN, Outcome, read_weights, run, run_ok, single, temp_dir, write};
+use crate::common::{Outcome, ddp_train, read_weights, run, run_ok, single, temp_dir, write};
 
 fn checkpoint(args: &[&str]) -> Outcome {
     run(single(&[&["checkpoint"], args].concat()))
@@ -392,7 +392,7 @@ fn what_may_not_be_read_is_not_called_missing() {
     set(dir.path(), 0o755);
     let as_nobody = |args: &[&str]| {
         let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--clear-groups", DDP_TRAIN, "checkpoint"]).args(args);
+        command.args(["--reuid=65534", "--clear-groups", ddp_train(), "checkpoint"]).args(args);
         command.output().ok().filter(|output| output.status.code() != Some(127))
     };
     let Some(output) = as_nobody(&["ls", text(dir.path())]).filter(|output| output.status.success()) else {

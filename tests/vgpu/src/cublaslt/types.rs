@@ -39,6 +39,7 @@ impl Type {
     ///
     /// # Safety
     /// `base` is aligned for the type and has at least `i + 1` readable elements.
+    #[inline]
     pub(crate) unsafe fn get(self, base: *const u8, i: usize) -> f64 {
         match self {
             // SAFETY: the caller promises an aligned, readable element `i`.
@@ -56,6 +57,7 @@ impl Type {
     ///
     /// # Safety
     /// `base` is aligned for the type and has at least `i + 1` writable elements.
+    #[inline]
     pub(crate) unsafe fn set(self, base: *mut u8, i: usize, value: f64) {
         match self {
             // SAFETY: the caller promises an aligned, writable element `i`.

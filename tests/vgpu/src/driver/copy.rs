@@ -243,7 +243,7 @@ fn fill(call: &'static str, p: u64, value: &[u8], n: usize, stream: &Arc<Stream>
     stream.submit(task(call, Tally::Nothing, None, move |stamp| {
         stamp.access(p, len as u64, true)?;
         let to = real(call, device, p, len)?;
-        let pattern: Vec<u8> = value.iter().copied().cycle().take(len).collect();
+        let pattern = value.repeat(n);
         pages::copy(pattern.as_ptr(), to, len as u64);
         Ok(())
     }));

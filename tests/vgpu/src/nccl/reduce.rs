@@ -60,11 +60,13 @@ macro_rules! integers {
     ($($element:ty => $wide:ty),*) => { $(
         impl Element for $element {
             type Wide = $wide;
+            #[inline]
             fn read(bytes: &[u8]) -> $wide {
                 let mut own = [0; size_of::<$element>()];
                 own.copy_from_slice(bytes);
                 <$wide>::from(<$element>::from_le_bytes(own))
             }
+            #[inline]
             fn write(wide: $wide, to: &mut Vec<u8>) {
                 // Wraps as the sum on a device does.
                 to.extend((wide as $element).to_le_bytes());
@@ -77,6 +79,7 @@ integers!(i8 => i64, u8 => u64, i32 => i64, u32 => u64, i64 => i64, u64 => u64);
 macro_rules! integer_numbers {
     ($($wide:ty),*) => { $(
         impl Number for $wide {
+            #[inline]
             fn combine(self, other: $wide, op: Reduction) -> $wide {
                 match op {
                     Reduction::Sum | Reduction::Avg => self.wrapping_add(other),
@@ -85,9 +88,11 @@ macro_rules! integer_numbers {
                     Reduction::Min => self.min(other),
                 }
             }
+            #[inline]
             fn before(self, _: Reduction, _: usize) -> $wide {
                 self
             }
+            #[inline]
             fn after(self, op: Reduction, n: usize) -> $wide {
                 if op == Reduction::Avg { self / n as $wide } else { self }
             }
@@ -100,11 +105,13 @@ macro_rules! floats {
     ($($element:ty => $wide:ty, $narrow:expr;)*) => { $(
         impl Element for $element {
             type Wide = $wide;
+            #[inline]
             fn read(bytes: &[u8]) -> $wide {
                 let mut own = [0; size_of::<$element>()];
                 own.copy_from_slice(bytes);
                 <$wide>::from(<$element>::from_le_bytes(own))
             }
+            #[inline]
             fn write(wide: $wide, to: &mut Vec<u8>) {
                 let narrow: fn($wide) -> $element = $narrow;
                 to.extend(narrow(wide).to_le_bytes());
@@ -122,6 +129,7 @@ floats! {
 macro_rules! float_numbers {
     ($($wide:ty),*) => { $(
         impl Number for $wide {
+            #[inline]
             fn combine(self, other: $wide, op: Reduction) -> $wide {
                 match op {
                     Reduction::Sum | Reduction::Avg => self + other,
@@ -130,9 +138,11 @@ macro_rules! float_numbers {
                     Reduction::Min => self.min(other),
                 }
             }
+            #[inline]
             fn before(self, op: Reduction, n: usize) -> $wide {
                 if op == Reduction::Avg { self * (1.0 / n as $wide) } else { self }
             }
+            #[inline]
             fn after(self, _: Reduction, _: usize) -> $wide {
                 self
             }
