@@ -8,7 +8,7 @@ use clap::{ArgAction, Args};
 use toml::Value;
 
 use crate::config::{Overrides, ShortForm, format_by_name};
-use crate::data::foreign;
+use crate::data::{BUILTIN_NAMES, foreign};
 
 /// Config of a run, as typed.
 #[derive(Debug, Clone, Default, Args)]
@@ -174,7 +174,9 @@ fn is_data(path: &Path) -> bool {
     format_by_name(path).is_some()
         || foreign::by_name(path).is_some()
         || path.is_dir()
-        || path.to_str().is_some_and(|path| path.starts_with("builtin:"))
+        || path.to_str().is_some_and(|name| {
+            name.starts_with("builtin:") || BUILTIN_NAMES.contains(&name) && !path.exists()
+        })
         || holds_rows(path)
 }
 

@@ -4,13 +4,16 @@
 /// with do not count: `eval_f1` is not near to `eval_r2`. Else one whose first parts are the word: `eval_f1_macro`.
 pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_lowercase();
+    let n_chars = lower.chars().count();
     let mut best: Option<(usize, &str)> = None;
     let mut longer = None;
     for candidate in candidates {
         let other = candidate.to_lowercase();
         let (ours, theirs) = without_shared_parts(&lower, &other);
         let distance = strsim::damerau_levenshtein(ours, theirs);
-        let is_near = distance <= (ours.chars().count() / 3).clamp(1, 4);
+        // Words that share no letter are not near.
+        let is_near =
+            distance <= (ours.chars().count() / 3).clamp(1, 4) && (distance < n_chars || distance == 0);
         if is_near && best.is_none_or(|(least, _)| distance < least) {
             best = Some((distance, candidate));
         }
@@ -56,7 +59,14 @@ mod tests {
         assert_eq!(near("val_loss"), Some("eval_loss"));
         assert_eq!((near("eval_f1"), near("eval_mae")), (None, None));
         assert_eq!(nearest("eval_f1", ["eval_r2", "eval_f1_macro"].into_iter()), Some("eval_f1_macro"));
-        assert_eq!(nearest("", ["a", ".b"].into_iter()), Some("a"));
+        assert_eq!(nearest("", ["a", ".b"].into_iter()), None);
         assert_eq!(nearest("größe_x", ["größe_y"].into_iter()), Some("größe_y"));
+    }
+
+    #[test]
+    fn a_letter_is_near_to_itself_only() {
+        assert_eq!(nearest("z", ["a", "b", "y"].into_iter()), None);
+        assert_eq!(nearest("Y", ["a", "b", "y"].into_iter()), Some("y"));
+        assert_eq!(nearest("x2", ["a", "x1"].into_iter()), Some("x1"));
     }
 }

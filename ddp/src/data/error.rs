@@ -88,6 +88,12 @@ pub enum DataError {
         /// The available names.
         known: String,
     },
+    /// The name of a built-in set, without `builtin:`, where no file has that name.
+    #[error("data file `{name}` does not exist\nhint: the bundled data set is `builtin:{name}`")]
+    BuiltinWithoutPrefix {
+        /// Name as given.
+        name: String,
+    },
     /// Targets that a built-in set does not have.
     #[error(
         "builtin:{name} holds one class index, `label`, of 10 classes; the config requests \

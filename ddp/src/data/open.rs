@@ -1,6 +1,7 @@
 //! Opens the rows that a [`SourceSpec`] names: finds files and format, then reads or maps them.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::dataset::Dataset;
@@ -83,6 +84,9 @@ pub(crate) fn open(spec: &SourceSpec<'_>) -> Result<Opened> {
     }
     if let Some(name) = spec.source.strip_prefix("builtin:") {
         return Ok(Opened::Ready(Arc::new(builtin::read(name, spec)?)));
+    }
+    if builtin::NAMES.contains(&spec.source) && !Path::new(spec.source).exists() {
+        return Err(DataError::BuiltinWithoutPrefix { name: spec.source.to_owned() });
     }
     let (files, format) = files_and_format(spec)?;
     if spec.eval_weight().is_some() && !format.is_single_array() {

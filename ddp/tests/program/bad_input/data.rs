@@ -39,6 +39,12 @@ fn missing_files() {
         &train("data.train=builtin:mnist"),
         &["no built-in data set `builtin:mnist`", "builtin:digits"],
     );
+    for args in [&train("data.train=digits")[..], &["train", "digits", "--out", "out"]] {
+        place.refuses(
+            args,
+            &["data file `digits` does not exist", "hint: the bundled data set is `builtin:digits`"],
+        );
+    }
     place.refuses(
         &["train", "--set", "data.task=regression"],
         &["builtin:digits", "task \"regression\"", "hint: "],
