@@ -131,7 +131,7 @@ fn columns_are_found_by_name_and_labels_are_not_needed() {
     model.refused(&extra, "x.csv", &[], &["\"c\" is extra"]);
     let kept = lines(&model.predict(1, &extra, "kept.csv", &["--keep", "c"]));
     assert_eq!((kept[0].join(","), kept[1][0].as_str()), ("c,prediction".to_owned(), "3"));
-    model.refused(&extra, "x.csv", &["--keep", "d"], &["--keep", "\"d\"", "did you mean"]);
+    model.refused(&extra, "x.csv", &["--keep", "d"], &["--keep", "\"d\"", "hint: the columns are a, b, c"]);
     model.refused(&extra, "x.csv", &["--keep", "c,c"], &["two columns \"c\""]);
 }
 
