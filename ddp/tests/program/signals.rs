@@ -210,12 +210,12 @@ fn signals_end_other_commands_as_any_program() {
     }
 }
 
-/// One step per epoch, and an evaluation of some seconds after it.
+/// One step per epoch, and a long evaluation after it.
 fn long_evaluations(folder: &Path) -> String {
     let row = |i: usize| format!("{},{},{}\n", i % 17, i % 5, i % 2);
     let rows = |n: usize| format!("a,b,y\n{}", (0..n).map(row).collect::<String>());
     let train = quoted(&write(folder, "train.csv", &rows(100)));
-    let eval = quoted(&write(folder, "eval.csv", &rows(60_000)));
+    let eval = quoted(&write(folder, "eval.csv", &rows(80_000)));
     format!(
         "[data]\ntrain = {train}\neval = {eval}\ntarget = \"y\"\n\
          [model]\nhidden = [512, 512]\n\
@@ -242,7 +242,8 @@ fn stop_in_evaluation(n_ranks: usize) {
     for step in 1..=2 {
         let job = start(stopped.command());
         assert!(wait_for(&job, "step", || stopped.events(&["step"]).len() == step));
-        std::thread::sleep(Duration::from_millis(150));
+        // Into the evaluation, which takes 0.2 s of two fast cores.
+        std::thread::sleep(Duration::from_millis(30));
         let last = *stopped.pids(&job).last().unwrap();
         signal("TERM", last);
         let sent = Instant::now();
