@@ -20,6 +20,7 @@ use crate::common::{
 const STOPPED: i32 = 85;
 const SIGTERM: i32 = 15;
 const SIGINT: i32 = 2;
+const SIGUSR1: i32 = 10;
 const UNSAVED: &str = "before the first step; nothing was saved yet";
 
 fn signal(name: &str, pid: u32) {
@@ -27,15 +28,16 @@ fn signal(name: &str, pid: u32) {
     let _ = Command::new("sh").args(["-c", &format!("kill -{name} {pid} 2>/dev/null")]).status().unwrap();
 }
 
-/// Whether the program of process `pid` is about to enter `main`, or has entered it: the runtime of Rust handles SIGSEGV.
-fn is_in_main(pid: u32) -> bool {
-    const SIGSEGV: u64 = 1 << 10;
+/// Whether the program of process `pid` handles the three signals, which it does first of all in `main`. Before that, in the first
+/// milliseconds of a process, a signal ends it like any other.
+fn handles_signals(pid: u32) -> bool {
+    const HANDLED: u64 = 1 << (SIGUSR1 - 1) | 1 << (SIGTERM - 1) | 1 << (SIGINT - 1);
     let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
     let is_program = program.is_some_and(|program| program == Path::new(ddp_train()).canonicalize().unwrap());
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
     let caught = caught.map_or(0, |mask| u64::from_str_radix(mask.trim(), 16).unwrap());
-    is_program && caught & SIGSEGV != 0
+    is_program && caught & HANDLED == HANDLED
 }
 
 /// Waits until `condition` holds; false if the job has ended before.
@@ -107,7 +109,7 @@ const SECOND: &str = "[data]\ntrain = \"builtin:digits\"\neval_fraction = 0.2\n\
     [train]\nepochs = 40\nglobal_batch_size = 64\neval_every_steps = 5\n\
     [log]\nevery_steps = 100\n";
 
-/// A signal to the ranks some time after they have entered `main`; then the same command again, to the end.
+/// A signal to the ranks some time after they handle signals; then the same command again, to the end.
 #[track_caller]
 fn signal_and_resume(n_ranks: usize, name: &str, after: Duration, whole: &Weights) {
     let at = format!("SIG{name} after {after:?} with {n_ranks} ranks");
@@ -115,7 +117,7 @@ fn signal_and_resume(n_ranks: usize, name: &str, after: Duration, whole: &Weight
     let job = start(run_of.command());
     let is_ready = || {
         let pids = run_of.pids(&job);
-        pids.len() == n_ranks && pids.iter().all(|pid| is_in_main(*pid))
+        pids.len() == n_ranks && pids.iter().all(|pid| handles_signals(*pid))
     };
     assert!(wait_for(&job, "process", is_ready), "{at}: ended at once");
     std::thread::sleep(after);
@@ -173,7 +175,7 @@ fn waiting_for_data(command: &str, name: &str) -> Outcome {
     let mut bash = Command::new("bash");
     bash.args(["-c", &line]).current_dir(out.path());
     let job = start(bash);
-    wait_for(&job, "process", || is_in_main(job.pid()));
+    wait_for(&job, "process", || handles_signals(job.pid()));
     std::thread::sleep(Duration::from_millis(300));
     // The pipe's other end, whose process holds stderr.
     let sleepers = children(job.pid());
