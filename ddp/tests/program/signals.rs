@@ -28,16 +28,21 @@ fn signal(name: &str, pid: u32) {
     let _ = Command::new("sh").args(["-c", &format!("kill -{name} {pid} 2>/dev/null")]).status().unwrap();
 }
 
-/// Whether the program of process `pid` handles the three signals, which it does first of all in `main`. Before that, in the first
-/// milliseconds of a process, a signal ends it like any other.
+/// Whether the program of process `pid` handles the three signals. Before that, in the first milliseconds of a process, a signal ends
+/// it like any other.
+///
+/// # Panics
+/// If the program starts threads first, as MPI does: then it installs its handlers too late.
 fn handles_signals(pid: u32) -> bool {
     const HANDLED: u64 = 1 << (SIGUSR1 - 1) | 1 << (SIGTERM - 1) | 1 << (SIGINT - 1);
     let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
     let is_program = program.is_some_and(|program| program == Path::new(ddp_train()).canonicalize().unwrap());
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-    let caught = caught.map_or(0, |mask| u64::from_str_radix(mask.trim(), 16).unwrap());
-    is_program && caught & HANDLED == HANDLED
+    let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map_or("0", str::trim);
+    let handles = u64::from_str_radix(value("SigCgt:"), 16).unwrap() & HANDLED == HANDLED;
+    let n_threads: usize = value("Threads:").parse().unwrap();
+    assert!(!is_program || handles || n_threads <= 1, "{n_threads} threads before signals are handled");
+    is_program && handles
 }
 
 /// Waits until `condition` holds; false if the job has ended before.
@@ -244,7 +249,7 @@ fn stop_in_evaluation(n_ranks: usize) {
     for step in 1..=2 {
         let job = start(stopped.command());
         assert!(wait_for(&job, "step", || stopped.events(&["step"]).len() == step));
-        // Into the evaluation, which takes 0.2 s of two fast cores.
+        // Into the evaluation.
         std::thread::sleep(Duration::from_millis(30));
         let last = *stopped.pids(&job).last().unwrap();
         signal("TERM", last);
