@@ -21,7 +21,7 @@ template <class T> VGPU_HOT T *dyn_smem() { return (T *)dyn_smem_buf; }
 #ifndef VGPU_CHECK
 VGPU_HOT void begin_check() {}
 VGPU_HOT void reset_check() {}
-VGPU_FAST void atomic_access(void *, unsigned) {}
+VGPU_PART void atomic_access(void *, unsigned) {}
 #else
 // The latest write and read of a word of shared memory: thread + 1 (0: none), and the barriers it had passed.
 struct Cell { uint32_t w_block, w_warp, r_block, r_warp; uint16_t writer, reader; };
@@ -121,8 +121,13 @@ VGPU_HOT void other_access(const void *p, unsigned n, bool write) {
   }
 }
 
-VGPU_PART void access(const void *p, unsigned n, bool write, bool aligned) {
-  if (!device_access((uintptr_t)p, n, write, aligned)) other_access(p, n, write);
+VGPU_PART void access(const void *p, unsigned n, bool write) {
+  if (!device_access((uintptr_t)p, n, write, true)) other_access(p, n, write);
+}
+
+// The same at any address. It is seldom called, so it is compiled once.
+VGPU_HOT void unaligned_access(const void *p, unsigned n, bool write) {
+  if (!device_access((uintptr_t)p, n, write, false)) other_access(p, n, write);
 }
 
 // Atomic operations don't race with each other; their range counts for the order between streams.
@@ -135,16 +140,16 @@ VGPU_HOT void atomic_access(void *p, unsigned n) {
 
 #ifdef VGPU_CHECK
 #define VGPU_ACCESS(N)                                                                          \
-  VGPU_NOSAN void __tsan_read##N(void *a) { vgpu::access(a, N, false, true); }                  \
-  VGPU_NOSAN void __tsan_write##N(void *a) { vgpu::access(a, N, true, true); }                  \
-  VGPU_NOSAN void __tsan_volatile_read##N(void *a) { vgpu::access(a, N, false, true); }         \
-  VGPU_NOSAN void __tsan_volatile_write##N(void *a) { vgpu::access(a, N, true, true); }         \
-  VGPU_NOSAN void __tsan_unaligned_read##N(void *a) { vgpu::access(a, N, false, false); }       \
-  VGPU_NOSAN void __tsan_unaligned_write##N(void *a) { vgpu::access(a, N, true, false); }
+  VGPU_NOSAN void __tsan_read##N(void *a) { vgpu::access(a, N, false); }                        \
+  VGPU_NOSAN void __tsan_write##N(void *a) { vgpu::access(a, N, true); }                        \
+  void __tsan_volatile_read##N(void *) __attribute__((alias("__tsan_read" #N)));                \
+  void __tsan_volatile_write##N(void *) __attribute__((alias("__tsan_write" #N)));              \
+  VGPU_NOSAN void __tsan_unaligned_read##N(void *a) { vgpu::unaligned_access(a, N, false); }    \
+  VGPU_NOSAN void __tsan_unaligned_write##N(void *a) { vgpu::unaligned_access(a, N, true); }
 extern "C" {
 VGPU_ACCESS(1) VGPU_ACCESS(2) VGPU_ACCESS(4) VGPU_ACCESS(8) VGPU_ACCESS(16)
-VGPU_NOSAN void __tsan_read_range(void *a, long n) { vgpu::access(a, n, false, false); }
-VGPU_NOSAN void __tsan_write_range(void *a, long n) { vgpu::access(a, n, true, false); }
+VGPU_NOSAN void __tsan_read_range(void *a, long n) { vgpu::unaligned_access(a, n, false); }
+VGPU_NOSAN void __tsan_write_range(void *a, long n) { vgpu::unaligned_access(a, n, true); }
 VGPU_NOSAN void __tsan_init() {}
 VGPU_NOSAN void __tsan_func_entry(void *) {}
 VGPU_NOSAN void __tsan_func_exit(void *) {}

@@ -24,18 +24,15 @@ struct dim3 {
 };
 
 // The checker must not check itself, and what is inlined into a kernel is instrumented with it. Kernels call the functions that are
-// VGPU_FAST or VGPU_HOT; those that are VGPU_PART are parts of these alone. Each call between a barrier and the switch to another fiber
-// costs a mispredicted return.
+// VGPU_HOT; those that are VGPU_PART are parts of these alone: each call between a barrier and the switch to another fiber costs a
+// mispredicted return. Inlined into kernels, waits would double the time to compile them.
 #define VGPU_NOSAN __attribute__((no_sanitize("thread")))
 #ifdef VGPU_CHECK
-#define VGPU_FAST static __attribute__((noinline, unused)) VGPU_NOSAN
 #define VGPU_HOT static __attribute__((noinline, unused)) VGPU_NOSAN
-#define VGPU_PART static inline __attribute__((always_inline, unused)) VGPU_NOSAN
 #else
-#define VGPU_FAST static __attribute__((always_inline)) inline
 #define VGPU_HOT static __attribute__((unused))
-#define VGPU_PART VGPU_FAST
 #endif
+#define VGPU_PART static inline __attribute__((always_inline, unused)) VGPU_NOSAN
 
 // ---- shared with the Rust side (nvrtc/module.rs) ----
 

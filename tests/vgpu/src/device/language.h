@@ -4,7 +4,7 @@
 #define VGPU_LINE unsigned line = __builtin_LINE()
 
 // ---- barriers and warps ----
-VGPU_FAST void __syncthreads(VGPU_LINE) { vgpu::block_wait(0, line); }
+VGPU_HOT void __syncthreads(VGPU_LINE) { vgpu::block_wait(0, line); }
 VGPU_HOT int __syncthreads_or(int p, VGPU_LINE) { vgpu::block_wait(p, line); return vgpu::result_or; }
 VGPU_HOT int __syncthreads_and(int p, VGPU_LINE) { vgpu::block_wait(p, line); return vgpu::result_and; }
 VGPU_HOT int __syncthreads_count(int p, VGPU_LINE) { vgpu::block_wait(p, line); return vgpu::result_count; }
@@ -36,18 +36,18 @@ template <class T> VGPU_PART T shuffle(unsigned mask, T v, int from, bool inside
 VGPU_PART int lane() { return cur & 31; }
 }  // namespace vgpu
 
-template <class T> VGPU_FAST T __shfl_sync(unsigned mask, T v, int from, int width = 32, VGPU_LINE) {
+template <class T> VGPU_HOT T __shfl_sync(unsigned mask, T v, int from, int width = 32, VGPU_LINE) {
   int segment = vgpu::lane() & ~(width - 1);
   return vgpu::shuffle(mask, v, segment | (from & (width - 1)), true, line);
 }
-template <class T> VGPU_FAST T __shfl_xor_sync(unsigned mask, T v, int x, int width = 32, VGPU_LINE) {
+template <class T> VGPU_HOT T __shfl_xor_sync(unsigned mask, T v, int x, int width = 32, VGPU_LINE) {
   int from = vgpu::lane() ^ x;
   return vgpu::shuffle(mask, v, from, from < (vgpu::lane() & ~(width - 1)) + width, line);
 }
-template <class T> VGPU_FAST T __shfl_down_sync(unsigned mask, T v, unsigned d, int width = 32, VGPU_LINE) {
+template <class T> VGPU_HOT T __shfl_down_sync(unsigned mask, T v, unsigned d, int width = 32, VGPU_LINE) {
   return vgpu::shuffle(mask, v, vgpu::lane() + d, (vgpu::lane() & (width - 1)) + (int)d < width, line);
 }
-template <class T> VGPU_FAST T __shfl_up_sync(unsigned mask, T v, unsigned d, int width = 32, VGPU_LINE) {
+template <class T> VGPU_HOT T __shfl_up_sync(unsigned mask, T v, unsigned d, int width = 32, VGPU_LINE) {
   return vgpu::shuffle(mask, v, vgpu::lane() - d, (vgpu::lane() & (width - 1)) - (int)d >= 0, line);
 }
 VGPU_HOT unsigned __ballot_sync(unsigned mask, int p, VGPU_LINE) {

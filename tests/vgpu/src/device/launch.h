@@ -4,6 +4,35 @@ template <class... A, size_t... I> VGPU_HOT void call(void (*f)(A...), void **p,
   f(*(std::remove_const_t<std::remove_reference_t<A>> *)p[I]...);
 }
 
+// Runs `thread` for every thread of every block. 0 when all is well, 1 with a message in l->error.
+VGPU_HOT int run(VgpuLaunch *l, void (*thread)(void *)) {
+  L = l;
+  begin_check();
+  rng = l->seed;
+  n_threads = l->block[0] * l->block[1] * l->block[2];
+  blockDim = dim3(l->block[0], l->block[1], l->block[2]);
+  gridDim = dim3(l->grid[0], l->grid[1], l->grid[2]);
+  unsigned t = 0;
+  for (unsigned z = 0; z < l->block[2]; z++)
+    for (unsigned y = 0; y < l->block[1]; y++)
+      for (unsigned x = 0; x < l->block[0]; x++) th[t++].idx = {x, y, z};
+  body = thread;
+  body_arg = l->args;
+  n_idle = n_fibers = 0;
+  if (setjmp(fault)) return 1;
+  const uint64_t blocks = (uint64_t)l->grid[0] * l->grid[1] * l->grid[2];
+  const uint64_t prime = 2654435761;  // i * prime mod blocks is a permutation unless it divides `blocks`
+  for (uint64_t i = 0; i < blocks; i++) {
+    uint64_t b = rng && blocks % prime ? (i * prime + l->seed) % blocks : i;
+    blockIdx = {(unsigned)(b % l->grid[0]), (unsigned)(b / l->grid[0] % l->grid[1]),
+                (unsigned)(b / ((uint64_t)l->grid[0] * l->grid[1]))};
+    poison_shared();
+    reset_check();
+    run_block();
+  }
+  return 0;
+}
+
 // What the Rust side wants to know of a kernel comes from the type of its function.
 template <auto F> struct Kernel;
 template <class... A, void (*F)(A...)> struct Kernel<F> {
@@ -15,34 +44,7 @@ template <class... A, void (*F)(A...)> struct Kernel<F> {
 
   VGPU_NOSAN static void thread(void *p) { call(F, (void **)p, std::make_index_sequence<n>{}); }
 
-  // 0 when all is well, 1 with a message in l->error.
-  VGPU_NOSAN static int run(VgpuLaunch *l) {
-    L = l;
-    begin_check();
-    rng = l->seed;
-    n_threads = l->block[0] * l->block[1] * l->block[2];
-    blockDim = dim3(l->block[0], l->block[1], l->block[2]);
-    gridDim = dim3(l->grid[0], l->grid[1], l->grid[2]);
-    unsigned t = 0;
-    for (unsigned z = 0; z < l->block[2]; z++)
-      for (unsigned y = 0; y < l->block[1]; y++)
-        for (unsigned x = 0; x < l->block[0]; x++) th[t++].idx = {x, y, z};
-    body = thread;
-    body_arg = l->args;
-    n_idle = n_fibers = 0;
-    if (setjmp(fault)) return 1;
-    const uint64_t blocks = (uint64_t)l->grid[0] * l->grid[1] * l->grid[2];
-    const uint64_t prime = 2654435761;  // i * prime mod blocks is a permutation unless it divides `blocks`
-    for (uint64_t i = 0; i < blocks; i++) {
-      uint64_t b = rng && blocks % prime ? (i * prime + l->seed) % blocks : i;
-      blockIdx = {(unsigned)(b % l->grid[0]), (unsigned)(b / l->grid[0] % l->grid[1]),
-                  (unsigned)(b / ((uint64_t)l->grid[0] * l->grid[1]))};
-      poison_shared();
-      reset_check();
-      run_block();
-    }
-    return 0;
-  }
+  VGPU_NOSAN static int run(VgpuLaunch *l) { return vgpu::run(l, thread); }
 };
 
 struct KernelInfo {

@@ -2,6 +2,7 @@
 //!
 //! The cache is a folder that only its owner may read or write (what is in it gets loaded), addressed by content:
 //! source, options, compiler flags and headers. Objects appear by renaming, so ranks may compile at the same time.
+//! The headers that make CUDA C of C++ are compiled before all else, once for each set of flags.
 
 use super::options::Options;
 use super::source::{HEADER, translate};
@@ -28,10 +29,8 @@ pub(crate) fn compile(source: &str, name: &str, options: &Options) -> Result<Pat
     if object.is_file() {
         return Ok(object);
     }
-    // Threads and processes may compile the same text at once.
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let unit = folder.join(format!("{key}.{}.{number}.cu", std::process::id()));
+    let header = header(&folder, &flags)?;
+    let unit = fresh(&folder, &key, "cu");
     let write = |text: &str| fs::write(&unit, text).map_err(|e| format!("vgpu: {}: {e}", unit.display()));
     let line = format!("#line 1 \"{}\"\n", name.replace(['"', '\\', '\n'], "_"));
     write(&format!("{line}{source}"))?;
@@ -39,19 +38,54 @@ pub(crate) fn compile(source: &str, name: &str, options: &Options) -> Result<Pat
     let preprocessed = clean(preprocessed, &unit)?;
     let (text, kernels) = translate(&String::from_utf8_lossy(&preprocessed))?;
     write(&text)?;
-    let run_on = |language: [&str; 3], out: &Path| {
-        clean(run(Command::new(compiler()).args(language).args(&flags).arg("-o").arg(out).arg(&unit)), &unit)
+    let run_on = |command: &mut Command, out: &Path| {
+        clean(run(command.args(&flags).arg("-o").arg(out).arg(&unit)), &unit)
     };
     let out = unit.with_extension("so");
-    run_on(["-x", "c++", "-S"], &out)?;
+    run_on(Command::new(compiler()).args(["-x", "c++", "-S", "-include"]).arg(header), &out)?;
     let assembly = fs::read_to_string(&out).map_err(|e| format!("vgpu: {}: {e}", out.display()))?;
     let assembly = static_shared::to_section(&assembly);
     let sizes = clean(clean(static_shared::sizes(&assembly, &kernels), &out), &unit)?;
     write(&(assembly + &sizes))?;
-    run_on(["-x", "assembler", "-shared"], &out)?;
+    // The callbacks of the sanitizer are in check.h; its own library must not come in.
+    let libraries = ["-nodefaultlibs", "-lc", "-lm"];
+    run_on(Command::new(compiler()).args(["-x", "assembler", "-shared"]).args(libraries), &out)?;
     let _ = fs::remove_file(&unit);
     fs::rename(&out, &object).map_err(|e| format!("vgpu: {}: {e}", object.display()))?;
     Ok(object)
+}
+
+/// The file of `HEADER`, with its compiled form beside it, which the compiler takes instead where both are its own and have the same
+/// flags.
+///
+/// # Errors
+/// The compiler's words.
+fn header(folder: &Path, flags: &[String]) -> Result<PathBuf, String> {
+    let mut hash = DefaultHasher::new();
+    (HEADER, flags).hash(&mut hash);
+    let key = format!("{:016x}", hash.finish());
+    let header = folder.join(format!("{key}.h"));
+    let compiled = folder.join(format!("{key}.h.gch"));
+    if compiled.is_file() {
+        return Ok(header);
+    }
+    let fail = |e: std::io::Error| format!("vgpu: {}: {e}", header.display());
+    let unit = fresh(folder, &key, "h");
+    let out = unit.with_extension("h.gch");
+    fs::write(&unit, HEADER).map_err(fail)?;
+    let made =
+        run(Command::new(compiler()).args(["-x", "c++-header"]).args(flags).arg("-o").arg(&out).arg(&unit));
+    clean(made, &unit)?;
+    fs::rename(&unit, &header).map_err(fail)?;
+    fs::rename(&out, &compiled).map_err(fail)?;
+    Ok(header)
+}
+
+/// A name of its own for what becomes `key`: threads and processes may compile the same text at once.
+fn fresh(folder: &Path, key: &str, extension: &str) -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    folder.join(format!("{key}.{}.{number}.{extension}", std::process::id()))
 }
 
 /// The folder of the cache: `VGPU_CACHE`, else one of this user's below the temporary folder.
@@ -108,9 +142,8 @@ fn flags(options: &Options) -> Vec<String> {
     flags.push(if wide { "-march=x86-64-v3" } else { "-march=x86-64-v2" }.into());
     flags.push("-fno-exceptions".into());
     if CONFIG.check {
-        // The callbacks are in check.h; the sanitizer's own library must not come in.
-        flags.extend(["-fsanitize=thread", "-nodefaultlibs", "-lc", "-lm", "-DVGPU_CHECK"].map(String::from));
-        flags.push("--param=tsan-distinguish-volatile=1".into());
+        let check = ["-fsanitize=thread", "--param=tsan-distinguish-volatile=1", "-DVGPU_CHECK"];
+        flags.extend(check.map(String::from));
     }
     flags.extend(options.compiler.iter().cloned());
     flags

@@ -4,7 +4,7 @@
 //! and that the launcher must know the kernels and their types. Both are found in the text. It has been through the
 //! preprocessor, so there are no comments, and kernels that a macro makes are seen as well.
 
-/// The whole translation unit for `preprocessed` text, and the names of its kernels.
+/// The translation unit for `preprocessed` text, without [`HEADER`], which it needs before it, and the names of its kernels.
 ///
 /// # Errors
 /// Reports source that could not be parsed, for the compilation log.
@@ -15,7 +15,7 @@ pub(crate) fn translate(preprocessed: &str) -> Result<(String, Vec<String>), Str
         kernels += &format!("VGPU_KERNEL({name}, ({most_threads}))\n");
         names.push(name);
     }
-    Ok((format!("{HEADER}\n{text}\n{kernels}"), names))
+    Ok((format!("{text}\n{kernels}"), names))
 }
 
 /// The four headers that make CUDA C of C++.
