@@ -18,7 +18,7 @@ pub(crate) type Void = std::ffi::c_void;
 macro_rules! api {
     ($($(#[$meta:meta])* fn $name:ident($($a:ident: $t:ty),* $(,)?) $body:block)*) => { $(
         $(#[$meta])*
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
         #[allow(clippy::too_many_arguments, clippy::missing_safety_doc)]
         pub(crate) unsafe extern "C" fn $name($($a: $t),*) -> i32 {
             static CALLS: $crate::counts::Counter = $crate::counts::Counter::new(stringify!($name));

@@ -183,7 +183,7 @@ fn scalar(from: *const Void, compute: Compute) -> Result<f64, Status> {
 }
 
 /// The version of the library: 10000 * major + 100 * minor + patch.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn cublasLtGetVersion() -> usize {
     static CALLS: Counter = Counter::new("cublasLtGetVersion");
     CALLS.hit();
@@ -191,7 +191,7 @@ pub(crate) extern "C" fn cublasLtGetVersion() -> usize {
 }
 
 /// The version of the runtime with which the library was built.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn cublasLtGetCudartVersion() -> usize {
     static CALLS: Counter = Counter::new("cublasLtGetCudartVersion");
     CALLS.hit();
@@ -199,13 +199,13 @@ pub(crate) extern "C" fn cublasLtGetCudartVersion() -> usize {
 }
 
 /// The name of a status in the header.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn cublasLtGetStatusName(status: c_int) -> *const c_char {
     status_texts(status).0.as_ptr()
 }
 
 /// Meaning of a status.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn cublasLtGetStatusString(status: c_int) -> *const c_char {
     status_texts(status).1.as_ptr()
 }

@@ -311,7 +311,7 @@ api! {
 }
 
 /// Description of the last error. The text stays valid for ever; the communicator doesn't matter, as with NCCL.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn ncclGetLastError(_comm: usize) -> *const c_char {
     static CALLS: Counter = Counter::new("ncclGetLastError");
     CALLS.hit();
@@ -320,7 +320,7 @@ pub(crate) extern "C" fn ncclGetLastError(_comm: usize) -> *const c_char {
 }
 
 /// Meaning of a result code.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn ncclGetErrorString(code: c_int) -> *const c_char {
     let text: &CStr = match code {
         0 => c"no error",

@@ -146,7 +146,7 @@ api! {
 }
 
 /// The name of an `nvrtcResult`.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn nvrtcGetErrorString(error: c_int) -> *const c_char {
     let name: &CStr = match error {
         0 => c"NVRTC_SUCCESS",
