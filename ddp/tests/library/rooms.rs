@@ -257,29 +257,34 @@ fn is_test(module: &[String]) -> bool {
     module.iter().any(is_name)
 }
 
-/// Groups of files that reach each other, by Kosaraju's two passes.
+/// Groups of files that reach each other.
 fn circles(imports: &BTreeSet<(ModPath, ModPath)>) -> Vec<BTreeSet<ModPath>> {
     let nodes: BTreeSet<&ModPath> = imports.iter().flat_map(|(from, to)| [from, to]).collect();
-    let reach = |start: &ModPath| {
-        let (mut seen, mut open) = (BTreeSet::new(), vec![start.clone()]);
+    let nodes: Vec<&ModPath> = nodes.into_iter().collect();
+    let index = |of: &ModPath| nodes.binary_search(&of).unwrap();
+    let mut imported = vec![Vec::new(); nodes.len()];
+    for (from, to) in imports {
+        imported[index(from)].push(index(to));
+    }
+    let reach = |start: usize| {
+        let (mut seen, mut open) = (vec![false; nodes.len()], vec![start]);
         while let Some(node) = open.pop() {
-            for (_, to) in imports.iter().filter(|(from, _)| *from == node) {
-                if seen.insert(to.clone()) {
-                    open.push(to.clone());
+            for &to in &imported[node] {
+                if !std::mem::replace(&mut seen[to], true) {
+                    open.push(to);
                 }
             }
         }
         seen
     };
-    let reached: BTreeMap<&ModPath, BTreeSet<ModPath>> =
-        nodes.iter().map(|node| (*node, reach(node))).collect();
+    let reached: Vec<Vec<bool>> = (0..nodes.len()).map(reach).collect();
     let mut found: Vec<BTreeSet<ModPath>> = Vec::new();
-    for node in nodes {
-        if !reached[node].contains(node) || found.iter().any(|circle| circle.contains(node)) {
+    for node in 0..nodes.len() {
+        if !reached[node][node] || found.iter().any(|circle| circle.contains(nodes[node])) {
             continue;
         }
-        let circle = reached[node].iter().filter(|other| reached[*other].contains(node)).cloned();
-        found.push(circle.collect());
+        let circle = (0..nodes.len()).filter(|&other| reached[node][other] && reached[other][node]);
+        found.push(circle.map(|other| nodes[other].clone()).collect());
     }
     found
 }
