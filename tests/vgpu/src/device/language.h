@@ -171,7 +171,7 @@ VGPU_HOT int __float2int_rz(float x) { return (int)x; }
 VGPU_HOT float __double2float_rn(double x) { return (float)x; }
 template <class T> VGPU_HOT T __ldg(const T *p) {
 #ifdef VGPU_CHECK
-  vgpu::access(p, sizeof(T), false, true);
+  vgpu::access(p, sizeof(T), false);
 #endif
   return *p;
 }
@@ -179,7 +179,7 @@ template <class T> VGPU_HOT T __ldg(const T *p) {
 #define __ldcg(p) __ldg(p)
 template <class T> VGPU_HOT void __stcs(T *p, T v) {
 #ifdef VGPU_CHECK
-  vgpu::access(p, sizeof(T), true, true);
+  vgpu::access(p, sizeof(T), true);
 #endif
   *p = v;
 }
