@@ -55,8 +55,8 @@ pub(crate) fn compile(source: &str, name: &str, options: &Options) -> Result<Pat
     Ok(object)
 }
 
-/// The file of `HEADER`, with its compiled form beside it, which the compiler takes instead where both are its own and have the same
-/// flags.
+/// The file of `HEADER`, with its precompiled form beside it. The compiler uses that if it was made by the same compiler with the same
+/// flags, and otherwise reads the file.
 ///
 /// # Errors
 /// The compiler's words.
