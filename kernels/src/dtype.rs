@@ -5,7 +5,7 @@ use std::fmt;
 use bytemuck::Pod;
 
 use crate::Result;
-use crate::cpu::Stored;
+use crate::cpu::cell::Cell;
 use crate::cpu::stored::to_odd;
 
 /// Type of a tensor's elements.
@@ -112,7 +112,7 @@ macro_rules! half_element {
             #[inline(always)]
             fn from_f64(v: f64) -> Self {
                 // half's own conversion from f64 reads only its upper 32 bits.
-                Stored::store(to_odd(v))
+                Cell::store(to_odd(v))
             }
             #[inline(always)]
             fn to_f64(self) -> f64 {

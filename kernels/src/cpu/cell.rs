@@ -2,15 +2,17 @@
 
 use half::{bf16, f16};
 
-use super::Stored;
 use super::simd::vectorize;
+use super::stored::{bf16_of_f32, f16_of_f32, f32_of_bf16, f32_of_f16};
 use crate::Element;
 
 /// An element as it is stored: of bool a byte.
 pub(crate) trait Cell: Element {
     /// The type in which it is computed.
     type Number: Element;
+    /// The exact value.
     fn load(self) -> Self::Number;
+    /// The nearest value of this format.
     fn store(number: Self::Number) -> Self;
     /// The same memory as numbers, if it holds them.
     fn as_numbers(cells: &[Self]) -> Option<&[Self::Number]>;
@@ -18,6 +20,39 @@ pub(crate) trait Cell: Element {
     fn numbers_mut(cells: &mut [Self]) -> Option<&mut [Self::Number]>;
     /// Numbers as cells, if they are stored as they are.
     fn of_numbers(numbers: &[Self::Number]) -> Option<&[Self]>;
+    /// The cells as numbers: in place if possible, else in `memory`.
+    fn numbers_in<'a>(cells: &'a [Self], memory: &'a mut Vec<Self::Number>) -> &'a [Self::Number] {
+        if let Some(numbers) = Self::as_numbers(cells) {
+            return numbers;
+        }
+        memory.resize(cells.len(), Self::Number::ZERO);
+        Self::load_all(cells, memory);
+        memory
+    }
+    /// Has `write` write numbers to the cells: in place if possible, else by way of `memory`.
+    fn write_numbers(
+        cells: &mut [Self],
+        memory: &mut Vec<Self::Number>,
+        write: impl FnOnce(&mut [Self::Number]),
+    ) {
+        if let Some(numbers) = Self::numbers_mut(cells) {
+            return write(numbers);
+        }
+        memory.resize(cells.len(), Self::Number::ZERO);
+        write(memory);
+        Self::store_all(memory, cells);
+    }
+    /// `numbers = cells`; equal lengths.
+    fn load_all(cells: &[Self], numbers: &mut [Self::Number]) {
+        vectorize(
+            #[inline(always)]
+            || {
+                for (number, &cell) in numbers.iter_mut().zip(cells) {
+                    *number = cell.load();
+                }
+            },
+        );
+    }
     /// `cells = numbers`, rounded; equal lengths.
     fn store_all(numbers: &[Self::Number], cells: &mut [Self]) {
         vectorize(
@@ -58,16 +93,16 @@ macro_rules! as_it_is {
 as_it_is!(f32, f64, i64, i32, u8);
 
 macro_rules! short {
-    ($($t:ty),*) => {
+    ($($t:ty: $load:ident, $store:ident);*) => {
         $(impl Cell for $t {
             type Number = f32;
             #[inline(always)]
             fn load(self) -> f32 {
-                Stored::load(self)
+                $load(self)
             }
             #[inline(always)]
             fn store(number: f32) -> $t {
-                Stored::store(number)
+                $store(number)
             }
             fn as_numbers(_: &[$t]) -> Option<&[f32]> {
                 None
@@ -81,7 +116,7 @@ macro_rules! short {
         })*
     };
 }
-short!(bf16, f16);
+short!(bf16: f32_of_bf16, bf16_of_f32; f16: f32_of_f16, f16_of_f32);
 
 /// A few numbers that stay in the L1 cache.
 pub(crate) struct Block<N> {
@@ -122,16 +157,7 @@ impl<N: Element> Block<N> {
         if let Some(numbers) = C::as_numbers(cells) {
             return numbers;
         }
-        self.fill_from(cells.len(), |block| {
-            vectorize(
-                #[inline(always)]
-                || {
-                    for (number, &cell) in block.iter_mut().zip(cells) {
-                        *number = cell.load();
-                    }
-                },
-            );
-        })
+        self.fill_from(cells.len(), |block| C::load_all(cells, block))
     }
 }
 

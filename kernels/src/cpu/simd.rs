@@ -11,11 +11,12 @@ pub(crate) fn vectorize<R>(f: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
     match x86::level() {
         // SAFETY: the processor has the instructions.
-        x86::Level::Avx512 => return unsafe { x86::with_avx512(f) },
+        x86::Level::Avx512 => unsafe { x86::with_avx512(f) },
         // SAFETY: likewise.
-        x86::Level::Avx2 => return unsafe { x86::with_avx2(f) },
-        x86::Level::Baseline => {}
+        x86::Level::Avx2 => unsafe { x86::with_avx2(f) },
+        x86::Level::Baseline => x86::baseline(f),
     }
+    #[cfg(not(target_arch = "x86_64"))]
     f()
 }
 
@@ -35,6 +36,12 @@ mod x86 {
     pub(super) fn level() -> Level {
         static LEVEL: OnceLock<Level> = OnceLock::new();
         *LEVEL.get_or_init(detect)
+    }
+
+    /// Not inlined, and so, as with the others, one copy for all callers that do the same.
+    #[inline(never)]
+    pub(super) fn baseline<R>(f: impl FnOnce() -> R) -> R {
+        f()
     }
 
     /// Most of the levels x86-64-v3 and x86-64-v4 of the psABI.

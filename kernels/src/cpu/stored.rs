@@ -4,81 +4,69 @@
 use half::{bf16, f16};
 
 use super::Float;
+use super::cell::Cell;
 use super::simd::vectorize;
 use super::threads::{SharedMut, for_parts};
 use crate::Element;
 
-/// A storage format that operations support on the CPU.
-pub(crate) trait Stored: Element {
+/// A float format that operations support on the CPU.
+pub(crate) trait Stored: Cell<Number = <Self as Stored>::Real> {
     /// The compute type: the format itself, or f32 for bf16 and f16.
     type Real: Float;
-    /// The exact value.
-    fn load(self) -> Self::Real;
-    /// Rounds to the nearest value of this format.
-    fn store(value: Self::Real) -> Self;
 }
 
-macro_rules! as_it_is {
-    ($t:ty) => {
-        impl Stored for $t {
-            type Real = $t;
-            #[inline(always)]
-            fn load(self) -> $t {
-                self
-            }
-            #[inline(always)]
-            fn store(value: $t) -> Self {
-                value
-            }
-        }
-    };
+impl Stored for f32 {
+    type Real = f32;
 }
-as_it_is!(f32);
-as_it_is!(f64);
-
+impl Stored for f64 {
+    type Real = f64;
+}
 impl Stored for bf16 {
     type Real = f32;
-    #[inline(always)]
-    fn load(self) -> f32 {
-        f32::from_bits(u32::from(self.to_bits()) << 16)
-    }
-    /// Without branches, so that loops over it vectorise; the same as [`bf16::from_f32`].
-    #[inline(always)]
-    fn store(value: f32) -> Self {
-        let bits = value.to_bits();
-        // Half a unit in the last place, minus one bit if the last place is already even: a carry rounds up.
-        let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
-        let nan = bits >> 16 | 0x40;
-        bf16::from_bits(if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { rounded } as u16)
-    }
 }
-
 impl Stored for f16 {
     type Real = f32;
-    #[inline(always)]
-    fn load(self) -> f32 {
-        let bits = u32::from(self.to_bits());
-        let magnitude = bits & 0x7fff;
-        // The exponent bias of f32 is larger by 112: multiplying by 2^112 corrects it, for subnormal numbers too.
-        let finite = (f32::from_bits(magnitude << 13) * f32::from_bits((112 + 127) << 23)).to_bits();
-        let special = 0x7f80_0000 | magnitude << 13;
-        f32::from_bits(if magnitude >= 0x7c00 { special } else { finite } | (bits & 0x8000) << 16)
-    }
-    /// Without branches; the same as [`f16::from_f32`].
-    #[inline(always)]
-    fn store(value: f32) -> Self {
-        let bits = value.to_bits();
-        let magnitude = bits & 0x7fff_ffff;
-        // As for bf16 above, with exponents shifted; values above the largest finite number carry into infinity.
-        let normal = magnitude.wrapping_sub(112 << 23).wrapping_add(0xfff + (magnitude >> 13 & 1)) >> 13;
-        // Below 2^-14: added to 1/2, the last place of f32 is that of subnormal f16, so the sum rounds correctly.
-        let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
-        let nan = 0x7e00 | magnitude >> 13 & 0x1ff;
-        let finite = if magnitude < 113 << 23 { subnormal } else { normal };
-        let large = if magnitude > 0x7f80_0000 { nan } else { 0x7c00 };
-        let rounded = if magnitude >= (127 + 16) << 23 { large } else { finite };
-        f16::from_bits((rounded | bits >> 16 & 0x8000) as u16)
-    }
+}
+
+#[inline(always)]
+pub(super) fn f32_of_bf16(x: bf16) -> f32 {
+    f32::from_bits(u32::from(x.to_bits()) << 16)
+}
+
+/// Without branches, so that loops over it vectorise; the same as [`bf16::from_f32`].
+#[inline(always)]
+pub(super) fn bf16_of_f32(value: f32) -> bf16 {
+    let bits = value.to_bits();
+    // Half a unit in the last place, minus one bit if the last place is already even: a carry rounds up.
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    let nan = bits >> 16 | 0x40;
+    bf16::from_bits(if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { rounded } as u16)
+}
+
+#[inline(always)]
+pub(super) fn f32_of_f16(x: f16) -> f32 {
+    let bits = u32::from(x.to_bits());
+    let magnitude = bits & 0x7fff;
+    // The exponent bias of f32 is larger by 112: multiplying by 2^112 corrects it, for subnormal numbers too.
+    let finite = (f32::from_bits(magnitude << 13) * f32::from_bits((112 + 127) << 23)).to_bits();
+    let special = 0x7f80_0000 | magnitude << 13;
+    f32::from_bits(if magnitude >= 0x7c00 { special } else { finite } | (bits & 0x8000) << 16)
+}
+
+/// Without branches; the same as [`f16::from_f32`].
+#[inline(always)]
+pub(super) fn f16_of_f32(value: f32) -> f16 {
+    let bits = value.to_bits();
+    let magnitude = bits & 0x7fff_ffff;
+    // As for bf16 above, with exponents shifted; values above the largest finite number carry into infinity.
+    let normal = magnitude.wrapping_sub(112 << 23).wrapping_add(0xfff + (magnitude >> 13 & 1)) >> 13;
+    // Below 2^-14: added to 1/2, the last place of f32 is that of subnormal f16, so the sum rounds correctly.
+    let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
+    let nan = 0x7e00 | magnitude >> 13 & 0x1ff;
+    let finite = if magnitude < 113 << 23 { subnormal } else { normal };
+    let large = if magnitude > 0x7f80_0000 { nan } else { 0x7c00 };
+    let rounded = if magnitude >= (127 + 16) << 23 { large } else { finite };
+    f16::from_bits((rounded | bits >> 16 & 0x8000) as u16)
 }
 
 /// Converts f64 to f32 rounding to odd, before rounding to a shorter format.
@@ -151,9 +139,9 @@ mod tests {
                 .chain(beside(h.to_f32(), 1 << 12))
                 .chain(subnormal_ties.into_iter().flatten())
             {
-                let (got, want) = (<bf16 as Stored>::store(x), bf16::from_f32(x));
+                let (got, want) = (bf16_of_f32(x), bf16::from_f32(x));
                 assert!(got.to_bits() == want.to_bits() || x.is_nan() && got.is_nan(), "{x:e} to bf16");
-                let (got, want) = (<f16 as Stored>::store(x), f16::from_f32(x));
+                let (got, want) = (f16_of_f32(x), f16::from_f32(x));
                 assert!(
                     got.to_bits() == want.to_bits() || x.is_nan() && got.is_nan(),
                     "{x:e} to f16: {got:?}"

@@ -8,6 +8,8 @@ use crate::cpu::{Float, Stored};
 
 /// Elements per thread below which a second thread does not pay off.
 const MIN_PART: usize = 1 << 15;
+/// Elements that are converted at a time.
+const CONVERTED: usize = 2048;
 
 /// A function and its derivative, known at compile time so that loops over it vectorise.
 pub(crate) trait Function: Copy + Send + Sync {
@@ -124,18 +126,29 @@ pub(super) fn forward<T: Stored>(activation: Activation, x: &[T], y: &mut [T]) {
 fn map<T: Stored, F: Function>(x: &[T], y: &mut [T]) {
     let out = SharedMut::new(y);
     for_parts(x.len(), MIN_PART, 64, |part| {
-        // SAFETY: the part lies within `y`, as long as `x`, and is this thread's alone.
-        let y = unsafe { out.slice(part.clone()) };
-        let x = &x[part];
-        vectorize(
-            #[inline(always)]
-            || {
-                for (y, &x) in y.iter_mut().zip(x) {
-                    *y = T::store(F::value(x.load()));
-                }
-            },
-        );
+        let (mut x_memory, mut y_memory) = (Vec::new(), Vec::new());
+        let len = if T::DTYPE == T::Real::DTYPE { part.len() } else { CONVERTED };
+        for start in part.clone().step_by(len.max(1)) {
+            let range = start..(start + len).min(part.end);
+            let x = T::numbers_in(&x[range.clone()], &mut x_memory);
+            // SAFETY: the range lies within `y`, as long as `x`, and is this thread's alone.
+            let y = unsafe { out.slice(range) };
+            T::write_numbers(y, &mut y_memory, |y| values::<T::Real, F>(x, y));
+        }
     });
+}
+
+/// Compiled for two types of numbers instead of all formats.
+#[inline(never)]
+fn values<R: Float, F: Function>(x: &[R], y: &mut [R]) {
+    vectorize(
+        #[inline(always)]
+        || {
+            for (y, &x) in y.iter_mut().zip(x) {
+                *y = F::value(x);
+            }
+        },
+    );
 }
 
 pub(super) fn backward<T: Stored>(

@@ -212,8 +212,8 @@ mod tests {
 
     fn check_short<S: Element>() {
         let unit = rounding_of::<S>();
-        let x = rounded::<f64, S>(&random::<f64>(1003, 3).iter().map(|v| 5.0 * v).collect::<Vec<_>>());
-        let d = random::<S>(1003, 4);
+        let x = rounded::<f64, S>(&random::<f64>(5015, 3).iter().map(|v| 5.0 * v).collect::<Vec<_>>());
+        let d = random::<S>(5015, 4);
         for device in devices() {
             for &activation in Activation::ALL {
                 let x64 = rounded::<S, f64>(&x);

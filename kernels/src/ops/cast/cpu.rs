@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use crate::cpu::Stored;
+use crate::cpu::cell::Cell;
 use crate::cpu::stored::to_odd;
 use crate::{DType, Result, TensorMut, TensorRef};
 
@@ -19,17 +19,17 @@ macro_rules! convert {
 pub(super) fn cast(op: &'static str, from: TensorRef<'_>, to: TensorMut<'_>) -> Result<()> {
     match (from.dtype(), to.dtype()) {
         (DType::F64, DType::F32) => convert!(op, from, to, f64 => f32, x => x as f32),
-        (DType::F64, DType::BF16) => convert!(op, from, to, f64 => bf16, x => Stored::store(to_odd(x))),
-        (DType::F64, DType::F16) => convert!(op, from, to, f64 => f16, x => Stored::store(to_odd(x))),
+        (DType::F64, DType::BF16) => convert!(op, from, to, f64 => bf16, x => Cell::store(to_odd(x))),
+        (DType::F64, DType::F16) => convert!(op, from, to, f64 => f16, x => Cell::store(to_odd(x))),
         (DType::BF16, DType::F32) => convert!(op, from, to, bf16 => f32, x => x.load()),
         (DType::BF16, DType::F64) => convert!(op, from, to, bf16 => f64, x => f64::from(x.load())),
-        (DType::BF16, DType::F16) => convert!(op, from, to, bf16 => f16, x => Stored::store(x.load())),
+        (DType::BF16, DType::F16) => convert!(op, from, to, bf16 => f16, x => Cell::store(x.load())),
         (DType::F16, DType::F32) => convert!(op, from, to, f16 => f32, x => x.load()),
         (DType::F16, DType::F64) => convert!(op, from, to, f16 => f64, x => f64::from(x.load())),
-        (DType::F16, DType::BF16) => convert!(op, from, to, f16 => bf16, x => Stored::store(x.load())),
+        (DType::F16, DType::BF16) => convert!(op, from, to, f16 => bf16, x => Cell::store(x.load())),
         (_, DType::F64) => convert!(op, from, to, f32 => f64, x => f64::from(x)),
-        (_, DType::BF16) => convert!(op, from, to, f32 => bf16, x => Stored::store(x)),
-        (_, DType::F16) => convert!(op, from, to, f32 => f16, x => Stored::store(x)),
+        (_, DType::BF16) => convert!(op, from, to, f32 => bf16, x => Cell::store(x)),
+        (_, DType::F16) => convert!(op, from, to, f32 => f16, x => Cell::store(x)),
         // The caller rejected other types and copies equal ones.
         (_, _) => {}
     }

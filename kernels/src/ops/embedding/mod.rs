@@ -8,7 +8,7 @@ pub(crate) use cuda::SOURCE;
 use std::ops::Range;
 
 use super::check;
-use crate::cpu::Stored;
+use crate::cpu::cell::Cell;
 use crate::error::Operand;
 use crate::{DType, Device, KernelError, MemoryUse, Result, Shape, Tensor, TensorMut, TensorRef};
 

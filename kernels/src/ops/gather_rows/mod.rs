@@ -6,7 +6,7 @@ mod cuda;
 pub(crate) use cuda::SOURCE;
 
 use super::check;
-use crate::cpu::Stored;
+use crate::cpu::cell::Cell;
 use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
 /// The rows from which some are gathered.

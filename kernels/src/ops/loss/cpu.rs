@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use super::{ElementLoss, LossSums};
 use crate::Element;
+use crate::cpu::cell;
 use crate::cpu::simd::vectorize;
 use crate::cpu::threads::{SharedMut, for_parts};
 use crate::cpu::{Float, Stored};
@@ -30,7 +31,13 @@ pub(super) fn sum_and_gradient<T: Stored, D: Stored<Real = T::Real>>(
 ) -> LossSums {
     let n_cols = x.len() / row_weights.map_or(1, <[f32]>::len).max(1);
     let blocks = Blocks { x, n_cols, row_weights, scale };
-    blocks.sum_and_gradient(loss, d_x, |range, _| Some(&target[range]))
+    blocks.sum_and_gradient(loss, d_x, |range, memory| {
+        let numbers = T::as_numbers(&target[range.clone()]);
+        if numbers.is_none() {
+            memory.load(&target[range]);
+        }
+        numbers
+    })
 }
 
 /// Predictions, cut into blocks.
@@ -43,21 +50,13 @@ pub(in crate::ops) struct Blocks<'a, T: Stored> {
     pub(in crate::ops) scale: T::Real,
 }
 
-/// Elements of one block.
-struct Block<'a, T: Stored> {
-    x: &'a [T],
-    targets: &'a [T],
-    /// 1 for all if there are none.
-    weights: Option<&'a [T::Real]>,
-}
-
 impl<T: Stored> Blocks<'_, T> {
-    /// See [`sum_and_gradient`]; `targets` returns those of a range of elements, or writes them to memory of the same length.
+    /// See [`sum_and_gradient`]; `targets` returns those of a range of elements, or writes them to the memory.
     pub(in crate::ops) fn sum_and_gradient<'t, D: Stored<Real = T::Real>>(
         &self,
         loss: &impl ElementLoss,
         d_x: Option<&mut [D]>,
-        targets: impl Fn(Range<usize>, &mut [T]) -> Option<&'t [T]> + Sync,
+        targets: impl Fn(Range<usize>, &mut cell::Block<T::Real>) -> Option<&'t [T::Real]> + Sync,
     ) -> LossSums {
         let n = self.x.len();
         let mut sums = vec![0.0; n.div_ceil(BLOCK)];
@@ -66,7 +65,8 @@ impl<T: Stored> Blocks<'_, T> {
         for_parts(n.div_ceil(BLOCK), MIN_PART / BLOCK, 1, |blocks| {
             // SAFETY: within `sums`, and these blocks are this part's alone.
             let sums = unsafe { shared_sums.slice(blocks.clone()) };
-            let (mut memory, mut weights) = ([T::ZERO; BLOCK], [T::Real::ZERO; BLOCK]);
+            let (mut x, mut memory, mut weights) =
+                (cell::Block::new(), cell::Block::new(), [T::Real::ZERO; BLOCK]);
             let (mut values, mut derivatives) = ([T::Real::ZERO; BLOCK], [T::Real::ZERO; BLOCK]);
             let mut nothing: [D; 0] = [];
             for (block, sum) in blocks.zip(sums) {
@@ -76,15 +76,15 @@ impl<T: Stored> Blocks<'_, T> {
                     Some(d_x) => unsafe { d_x.slice(range.clone()) },
                     None => &mut nothing,
                 };
-                let memory = &mut memory[..range.len()];
-                let block = Block {
-                    x: &self.x[range.clone()],
-                    targets: targets(range.clone(), memory).unwrap_or(memory),
-                    weights: self.weights(range, &mut weights),
+                let x = x.load(&self.x[range.clone()]);
+                let (values, derivatives) = (&mut values[..x.len()], &mut derivatives[..d_x.len()]);
+                let targets = match targets(range.clone(), &mut memory) {
+                    Some(targets) => targets,
+                    None => memory.first(x.len()),
                 };
-                let (values, derivatives) = (&mut values[..block.x.len()], &mut derivatives[..d_x.len()]);
-                block.evaluate(loss, values, derivatives);
-                *sum = weigh(values, block.weights, derivatives, self.scale, d_x);
+                evaluate(loss, x, targets, values, derivatives);
+                let weights = self.weights(range, &mut weights);
+                *sum = weigh(values, weights, derivatives, self.scale, d_x);
             }
         });
         LossSums { loss: sums.iter().sum(), weight: self.weight() }
@@ -114,25 +114,29 @@ impl<T: Stored> Blocks<'_, T> {
     }
 }
 
-impl<T: Stored> Block<'_, T> {
-    /// The losses, and as many of their derivatives as are asked for.
-    ///
-    /// Apart from [`weigh`]: so this is compiled once for all formats of the gradient, and that once for all losses.
-    fn evaluate(&self, loss: &impl ElementLoss, values: &mut [T::Real], derivatives: &mut [T::Real]) {
-        let Block { x, targets, .. } = *self;
-        vectorize(
-            #[inline(always)]
-            || {
-                // Each in a loop of its own, without lanes: so the compiler vectorises them, however long the formula is.
-                for ((value, x), t) in values.iter_mut().zip(x).zip(targets) {
-                    *value = loss.value(x.load(), t.load());
-                }
-                for ((derivative, x), t) in derivatives.iter_mut().zip(x).zip(targets) {
-                    *derivative = loss.derivative(x.load(), t.load());
-                }
-            },
-        );
-    }
+/// The losses, and as many of their derivatives as are asked for.
+///
+/// Apart from [`weigh`]: so this is compiled for two types of numbers instead of all formats, and that once for all losses.
+#[inline(never)]
+fn evaluate<R: Float>(
+    loss: &impl ElementLoss,
+    x: &[R],
+    targets: &[R],
+    values: &mut [R],
+    derivatives: &mut [R],
+) {
+    vectorize(
+        #[inline(always)]
+        || {
+            // Each in a loop of its own, without lanes: so the compiler vectorises them, however long the formula is.
+            for ((value, &x), &t) in values.iter_mut().zip(x).zip(targets) {
+                *value = loss.value(x, t);
+            }
+            for ((derivative, &x), &t) in derivatives.iter_mut().zip(x).zip(targets) {
+                *derivative = loss.derivative(x, t);
+            }
+        },
+    );
 }
 
 /// The sum of the values times their weights; `d_x` receives the derivatives times weight and `scale`, if it has elements.

@@ -14,6 +14,8 @@ use crate::{Element, KernelError, Result};
 const LANES: usize = 16;
 /// Rows whose losses need no memory of their own: small steps take microseconds.
 const FEW_ROWS: usize = 64;
+/// Logits that are converted at a time, or one row.
+const CONVERTED: usize = 2048;
 /// Logits per thread below which a second thread does not pay off.
 const MIN_PART: usize = 1 << 14;
 
@@ -106,12 +108,12 @@ impl<T: Float> Shared<'_, T> {
 
     /// The loss of a row; label smoothing adds `ε/C·Σ_c w[c]·(-ln p[c])`.
     #[inline(always)]
-    fn loss<S: Stored<Real = T>>(&self, target: Target<T>, row: &[S], max: T, log_sum: T) -> T {
-        let loss = target.hit * (log_sum - (row[target.label].load() - max));
+    fn loss(&self, target: Target<T>, row: &[T], max: T, log_sum: T) -> T {
+        let loss = target.hit * (log_sum - (row[target.label] - max));
         if self.spread == T::ZERO {
             return loss;
         }
-        let terms = row.iter().map(|&v| log_sum - (v.load() - max));
+        let terms = row.iter().map(|&v| log_sum - (v - max));
         let smoothing = target.spread
             * match self.rule.weights {
                 None => terms.sum(),
@@ -161,18 +163,63 @@ pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
         let d_logits = d_logits.map(|d| unsafe { d.slice(cells) });
         // SAFETY: within `of_rows`, and these rows are this part's alone.
         let of_rows = unsafe { shared_of_rows.slice(rows) };
-        vectorize(
-            #[inline(always)]
-            || {
-                if n <= narrow::MAX_CLASSES {
-                    narrow::forward_backward(logits, labels, shared, d_logits, of_rows);
-                } else {
-                    wide::forward_backward(logits, labels, shared, d_logits, of_rows);
-                }
-            },
-        );
+        of_part(logits, labels, shared, d_logits, of_rows);
     });
     let mut sums = LossSums::default();
     of_rows.iter().for_each(|&of_row| sums += of_row);
     Ok(sums)
+}
+
+/// The rows of one thread; a few at a time, so that they stay in the cache, if logits or gradient are not stored as what is computed.
+fn of_part<S: Stored, D: Stored<Real = S::Real>>(
+    logits: &[S],
+    labels: &[i64],
+    shared: Shared<'_, S::Real>,
+    mut d_logits: Option<&mut [D]>,
+    of_rows: &mut [LossSums],
+) {
+    let n = shared.rule.n_classes;
+    let is_stored = |dtype| dtype == S::Real::DTYPE;
+    let n_rows = if is_stored(S::DTYPE) && is_stored(D::DTYPE) {
+        labels.len()
+    } else {
+        (CONVERTED / n).next_multiple_of(if n <= narrow::MAX_CLASSES { LANES } else { 1 })
+    };
+    let n_rows = n_rows.max(1);
+    let (mut x_memory, mut d_memory) = (Vec::new(), Vec::new());
+    for start in (0..labels.len()).step_by(n_rows) {
+        let rows = start..(start + n_rows).min(labels.len());
+        let cells = rows.start * n..rows.end * n;
+        let x = S::numbers_in(&logits[cells.clone()], &mut x_memory);
+        let row_weights = shared.rule.row_weights.map(|weights| &weights[rows.clone()]);
+        let shared = Shared { rule: Rule { row_weights, ..shared.rule }, ..shared };
+        let (labels, of_rows) = (&labels[rows.clone()], &mut of_rows[rows]);
+        match &mut d_logits {
+            None => compute(x, labels, shared, None, of_rows),
+            Some(d) => D::write_numbers(&mut d[cells], &mut d_memory, |d| {
+                compute(x, labels, shared, Some(d), of_rows);
+            }),
+        }
+    }
+}
+
+/// Compiled for two types of numbers instead of all pairs of formats.
+#[inline(never)]
+fn compute<T: Float>(
+    logits: &[T],
+    labels: &[i64],
+    shared: Shared<'_, T>,
+    d_logits: Option<&mut [T]>,
+    of_rows: &mut [LossSums],
+) {
+    vectorize(
+        #[inline(always)]
+        || {
+            if shared.rule.n_classes <= narrow::MAX_CLASSES {
+                narrow::forward_backward(logits, labels, shared, d_logits, of_rows);
+            } else {
+                wide::forward_backward(logits, labels, shared, d_logits, of_rows);
+            }
+        },
+    );
 }

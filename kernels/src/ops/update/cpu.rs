@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::Update;
-use super::average::CpuAverage;
+use super::average::{CpuAverage, Rule};
 use crate::cpu::simd::vectorize;
 use crate::cpu::threads::{SharedMut, for_parts};
 use crate::cpu::{Float, Stored};
@@ -68,15 +68,7 @@ pub(super) fn walk<U: Update<N>, T: Float, S: Stored<Real = f32>, const N: usize
             };
             // SAFETY: likewise.
             let average = average.map(|(rule, ema)| (rule, unsafe { ema.slice(range.clone()) }));
-            vectorize(
-                #[inline(always)]
-                || {
-                    update.apply(w, g, state, first);
-                    if let Some((rule, ema)) = average {
-                        rule.apply(ema, w);
-                    }
-                },
-            );
+            apply(update, w, g, state, first, average);
             if let Some(copy) = compute_weights {
                 // SAFETY: likewise.
                 let copy = unsafe { copy.slice(range) };
@@ -86,4 +78,25 @@ pub(super) fn walk<U: Update<N>, T: Float, S: Stored<Real = f32>, const N: usize
             }
         }
     });
+}
+
+/// Apart from [`walk`], so that it is compiled once for all formats of the compute weights.
+#[inline(never)]
+fn apply<U: Update<N>, T: Float, const N: usize>(
+    update: &U,
+    w: &mut [T],
+    g: &[T],
+    state: [&mut [T]; N],
+    first: usize,
+    average: Option<(Rule, &mut [T])>,
+) {
+    vectorize(
+        #[inline(always)]
+        || {
+            update.apply(w, g, state, first);
+            if let Some((rule, ema)) = average {
+                rule.apply(ema, w);
+            }
+        },
+    );
 }

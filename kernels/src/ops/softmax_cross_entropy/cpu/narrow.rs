@@ -3,24 +3,23 @@
 #![allow(clippy::needless_range_loop)] // Loops over lanes by index are what the compiler vectorises.
 
 use super::{LANES, LossSums, Shared, Target};
-use crate::Element;
-use crate::cpu::{Float, Stored};
+use crate::cpu::Float;
 
 /// With more classes, rows are long enough to vectorise along the row.
 pub(super) const MAX_CLASSES: usize = 64;
 
 /// The gradient, and to `of_rows`, which holds zeros, the loss and weight of each row.
 #[inline(always)]
-pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
-    logits: &[S],
+pub(super) fn forward_backward<T: Float>(
+    logits: &[T],
     labels: &[i64],
-    shared: Shared<'_, S::Real>,
-    mut d_logits: Option<&mut [D]>,
+    shared: Shared<'_, T>,
+    mut d_logits: Option<&mut [T]>,
     of_rows: &mut [LossSums],
 ) {
     let n = shared.rule.n_classes;
     // Logits, then exponentials, of sixteen rows: `columns[c][lane]`.
-    let mut columns = [[S::Real::ZERO; LANES]; MAX_CLASSES];
+    let mut columns = [[T::ZERO; LANES]; MAX_CLASSES];
     let columns = &mut columns[..n];
     for (block, labels) in labels.chunks(LANES).enumerate() {
         let rows = block * LANES * n..block * LANES * n + labels.len() * n;
@@ -28,7 +27,7 @@ pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
         load(x, columns);
         let (max, exp_sum, log_sum) = normalize(columns);
 
-        let mut mass = [S::Real::ZERO; LANES];
+        let mut mass = [T::ZERO; LANES];
         let mut targets = [None; LANES];
         for (lane, &label) in labels.iter().enumerate() {
             let Some(target) = shared.target(block * LANES + lane, label) else { continue };
@@ -48,12 +47,12 @@ pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
             }
             for (lane, d_row) in d_logits[rows].chunks_exact_mut(n).enumerate() {
                 let Some(target) = targets[lane] else {
-                    d_row.fill(D::ZERO);
+                    d_row.fill(T::ZERO);
                     continue;
                 };
                 subtract_target(columns, lane, &shared, target);
                 for (d, column) in d_row.iter_mut().zip(columns.iter()) {
-                    *d = D::store(column[lane]);
+                    *d = column[lane];
                 }
             }
         }
@@ -79,14 +78,14 @@ fn subtract_target<T: Float>(
 
 /// Loads rows of `x` into the lanes; lanes without a row hold zeros.
 #[inline(always)]
-fn load<S: Stored>(x: &[S], columns: &mut [[S::Real; LANES]]) {
+fn load<T: Float>(x: &[T], columns: &mut [[T; LANES]]) {
     let n = columns.len();
     if x.len() < LANES * n {
-        columns.fill([S::Real::ZERO; LANES]);
+        columns.fill([T::ZERO; LANES]);
     }
     for (lane, row) in x.chunks_exact(n).enumerate() {
         for (column, &v) in columns.iter_mut().zip(row) {
-            column[lane] = v.load();
+            column[lane] = v;
         }
     }
 }
