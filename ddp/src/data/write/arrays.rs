@@ -46,6 +46,32 @@ pub(crate) struct ArrayFiles<'a> {
     pub(crate) out: &'a str,
 }
 
+impl ArrayFiles<'_> {
+    /// Checks that the files can store the categories of rows of `schema`, before any row is read.
+    ///
+    /// # Errors
+    /// [`DataError::OutFormat`] that names the first categorical column.
+    pub(crate) fn check_categories(&self, schema: &Schema) -> Result<()> {
+        let of_group = |group: &Group| match group.kind {
+            Kind::Text => Some(group.names[0].clone()),
+            _ => group.categories.first().map(|column| column.vocabulary.name().to_owned()),
+        };
+        let Some(name) =
+            schema.of(Purpose::Feature).find_map(of_group).filter(|_| !self.storage.has_categories)
+        else {
+            return Ok(());
+        };
+        Err(DataError::OutFormat {
+            out: self.out.to_owned(),
+            reason: format!(
+                "{} files can't store the values of the categorical column \"{name}\"",
+                self.title
+            ),
+            hint: "write to .safetensors, .parquet or .csv".to_owned(),
+        })
+    }
+}
+
 impl ArrayLayout {
     /// The arrays for rows of `schema`. `dtype` is the type of the features; `None` for one that rounds no value.
     ///
@@ -91,11 +117,6 @@ impl ArrayLayout {
         if layout.dtype == RawType::Bf16 && !storage.has_bf16 {
             let reason = format!("{title} files can't hold features in bf16");
             return bad(reason, "write to .safetensors, or use --dtype f32");
-        }
-        if let Some(column) = layout.categories.first().filter(|_| !storage.has_categories) {
-            let name = column.vocabulary.name();
-            let reason = format!("{title} files can't store the values of the categorical column \"{name}\"");
-            return bad(reason, "write to .safetensors, .parquet or .csv");
         }
         let is_large =
             |column: &&CategoryColumn| column.vocabulary.n_codes() as u64 - 1 > largest_code(layout.dtype);

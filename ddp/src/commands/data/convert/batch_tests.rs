@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow_array::builder::{Float64Builder, ListBuilder};
-use arrow_array::{ArrayRef, Float32Array, Int16Array, Int32Array, Int64Array, RecordBatch};
+use arrow_array::{ArrayRef, Float32Array, Int16Array, Int32Array, Int64Array, RecordBatch, StringArray};
 use parquet::arrow::ArrowWriter;
 
 use super::typed_tests::{convert, path_of, try_convert};
@@ -66,4 +66,24 @@ fn elements_of_lists_may_be_missing_and_rows_may_lack_a_list() {
     convert(&[&from, &copy]);
     convert(&[&copy, &again, "--keep-missing"]);
     assert_eq!(fs::read(&npz).unwrap(), fs::read(&again).unwrap());
+}
+
+#[test]
+fn categories_that_arrays_cannot_store_are_refused_before_rows_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = path_of(&folder, "in.parquet");
+    let city: ArrayRef = Arc::new(StringArray::from(vec!["Rome", "Bern", "Rome"]));
+    write(&from, vec![("size", Arc::new(Float32Array::from(vec![0.5, 1.5, 2.5]))), ("city", city), labels()]);
+    // Only the description of the columns at the end of the file is whole.
+    let mut bytes = fs::read(&from).unwrap();
+    bytes[4..100].fill(0xff);
+    fs::write(&from, bytes).unwrap();
+    let refused = |to: &str| {
+        try_convert(&[&from, &path_of(&folder, to), "--categorical", "city"]).unwrap_err().to_string()
+    };
+    assert!(!refused("out.safetensors").contains("city"), "the rows can be read");
+    for to in ["out.npy", "out.npz"] {
+        let message = refused(to);
+        assert!(message.contains("\"city\"") && message.contains("hint: write to .safetensors"), "{message}");
+    }
 }

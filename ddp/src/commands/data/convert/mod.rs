@@ -189,10 +189,11 @@ fn convert_rows(
         Writer::Text(open) => Output::text(*open, source.schema()),
         Writer::Columns(open) => Output::columns(*open, source.schema(), dtype),
         Writer::Arrays(open, storage) => {
+            let files = ArrayFiles { storage, title: target.format.title, out: &args.out };
+            files.check_categories(source.schema())?;
             let (again, texts) = source.number_texts(&input)?;
             source = again;
             let schema = source.schema().clone();
-            let files = ArrayFiles { storage, title: target.format.title, out: &args.out };
             let layout = ArrayLayout::new(&schema, texts.categories, texts.labels, dtype, files)?;
             if let Some(labels) = &layout.labels {
                 write_labels(&target.labels_file(), labels, staging)?;

@@ -1,6 +1,6 @@
 //! Reads rows of any format in order, in chunks.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::PathBuf;
 
 use super::array_source::ArraySource;
@@ -95,7 +95,7 @@ impl Source {
         if !has_texts && !finds_missing {
             return Ok((self, texts));
         }
-        let mut values: Vec<BTreeSet<String>> = vec![BTreeSet::new(); groups.len()];
+        let mut values: Vec<HashSet<String>> = vec![HashSet::new(); groups.len()];
         let mut lacks_values = vec![false; groups.len()];
         while let Some(chunk) = self.next(usize::MAX)? {
             for (index, block) in chunk.blocks.iter().enumerate() {
@@ -129,7 +129,7 @@ impl Source {
         }
         let mut column = 0;
         for (index, group) in groups.iter().enumerate() {
-            let values = std::mem::take(&mut values[index]);
+            let values: BTreeSet<String> = std::mem::take(&mut values[index]).into_iter().collect();
             match (&group.kind, group.purpose) {
                 (Kind::Text, Purpose::Target) => {
                     let labels: BTreeSet<Label> = values.iter().map(|text| Label::parse(text)).collect();

@@ -249,7 +249,10 @@ pub(super) fn label_values(array: &dyn Array) -> LabelValues {
             codes: array.as_boolean().values().iter().map(|value| 1 + u32::from(value)).collect(),
             texts: [false, true].map(|value| bool_text(value).to_owned()).into(),
         },
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => texts(array),
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => {
+            let (codes, texts) = distinct_texts(array);
+            LabelValues::Texts { codes, texts }
+        }
         DataType::Int8 => integers!(Int8Type),
         DataType::Int16 => integers!(Int16Type),
         DataType::Int32 => integers!(Int32Type),
@@ -274,7 +277,8 @@ pub(super) fn label_values(array: &dyn Array) -> LabelValues {
     }
 }
 
-fn texts(array: &dyn Array) -> LabelValues {
+/// The number of each row's text, from 1, 0 for a missing one; and the texts by their numbers.
+pub(super) fn distinct_texts(array: &dyn Array) -> (Vec<u32>, Vec<String>) {
     let (mut codes, mut texts, mut numbers) = (vec![0; array.len()], Vec::new(), HashMap::new());
     let mut code = |text: &str| match numbers.get(text) {
         Some(&number) => number,
@@ -286,7 +290,7 @@ fn texts(array: &dyn Array) -> LabelValues {
         }
     };
     categories(array, &mut code, &mut |row, code| codes[row] = code);
-    LabelValues::Texts { codes, texts }
+    (codes, texts)
 }
 
 /// The values of a dictionary, one per row.

@@ -8,7 +8,7 @@ use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, SchemaRef};
 use half::f16;
 
-use super::cells::{categories, remainders, to_date_parts, to_f32};
+use super::cells::{distinct_texts, remainders, to_date_parts, to_f32};
 use super::columns::{Column, Columns, Kind as ArrowKind, first_list_len, kind as kind_of, pandas_indices};
 use super::file::{ParquetFile, guarded};
 use super::lists::{self, ListColumn};
@@ -357,16 +357,7 @@ fn texts(array: &ArrayRef, is_label: bool, notation: &Notation) -> Block {
         truths.values().iter().for_each(|truth| texts.push(bool_text(truth)));
         return Block::Texts { texts, nulls: nulls(array) };
     }
-    let mut values: Vec<String> = Vec::new();
-    let mut codes = vec![0; array.len()];
-    let mut known = std::collections::HashMap::new();
-    let mut code = |text: &str| {
-        *known.entry(text.to_owned()).or_insert_with(|| {
-            values.push(text.to_owned());
-            values.len() as u32
-        })
-    };
-    categories(array, &mut code, &mut |row, code| codes[row] = code);
+    let (codes, values) = distinct_texts(array);
     let (mut texts, mut nulls) = (Texts::default(), Nulls::default());
     let are_marks: Vec<bool> =
         values.iter().map(|text| is_label && notation.is_missing_label(text)).collect();
