@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::absence::Absence;
 use super::fault::{Fault, Newest, Room};
 use super::names::folder_of;
+use crate::config::AGAINST_DIVERGENCE;
 use crate::exit_code;
 use crate::storage::disk::is_out_of_inodes;
 
@@ -35,7 +36,7 @@ pub enum CheckpointError {
     /// The weights are not finite, so nothing could resume from them.
     #[error(
         "the checkpoint of step {step} was not saved: its weights are not all finite\n{newest}\n\
-         hint: try a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, or `data.normalize = \"standard\"`"
+         hint: {AGAINST_DIVERGENCE}"
     )]
     NotFinite {
         step: u64,

@@ -6,21 +6,31 @@ use std::path::Path;
 use clap::CommandFactory as _;
 
 use super::Cli;
-use super::run_config::is_run;
+use super::run_config::{is_run, names_run};
 
 /// The arguments, with `train` where it is implied: before a config, a table or another path in place of a subcommand, before
-/// `--data`, and under a launcher where there is no argument at all. (Alone, the program then prints its help.)
+/// `--data`, before other flags if a config or table follows, and under a launcher where there is no argument at all. (Alone, the
+/// program then prints its help.)
 pub fn with_implied_command(args: impl IntoIterator<Item = OsString>, has_launcher: bool) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.into_iter().collect();
-    let implies = match args.get(1) {
-        None => has_launcher && !args.is_empty(),
-        Some(first) => {
+    let implies = match args.get(1..) {
+        None => false,
+        Some([]) => has_launcher,
+        Some(words @ [first, ..]) => {
             let cli = Cli::command();
-            let mut commands = cli.get_subcommands().map(clap::Command::get_name).chain(["help"]);
-            match first.to_string_lossy().strip_prefix("--") {
-                // The rows, in front of the flags.
-                Some(flag) => flag == "data" || flag.starts_with("data="),
-                None => !commands.any(|name| first == name) && is_run(Path::new(first)),
+            let commands: Vec<_> =
+                cli.get_subcommands().map(clap::Command::get_name).chain(["help"]).collect();
+            let is_command = |word: &OsString| commands.iter().any(|name| word == name);
+            if !is_flag(first) {
+                !is_command(first) && is_run(Path::new(first))
+            } else if ["-h", "--help", "-V", "--version"].iter().any(|about| first == about) {
+                false
+            } else {
+                names_data(first)
+                    || !words.iter().any(is_command)
+                        && words
+                            .iter()
+                            .any(|word| names_data(word) || !is_flag(word) && names_run(Path::new(word)))
             }
         }
     };
@@ -28,6 +38,16 @@ pub fn with_implied_command(args: impl IntoIterator<Item = OsString>, has_launch
         args.insert(1, "train".into());
     }
     args
+}
+
+fn is_flag(word: &OsString) -> bool {
+    word.to_string_lossy().starts_with('-')
+}
+
+/// Whether a word is the flag of the rows.
+fn names_data(word: &OsString) -> bool {
+    let word = word.to_string_lossy();
+    word == "--data" || word.starts_with("--data=")
 }
 
 #[cfg(test)]
@@ -51,11 +71,25 @@ mod tests {
             "p .",
             "p --data x.csv --target y",
             "p --data=x.txt",
+            "p --target y missing.csv",
+            "p -v run.toml",
+            "p --device cpu builtin:digits",
+            "p --device cpu --data rows",
         ] {
             assert_eq!(second(line, false).as_deref(), Some("train"), "{line}");
         }
-        for line in ["p train run.toml", "p eval", "p help", "p trian", "p --version", "p --set a=1", "p -h"]
-        {
+        for line in [
+            "p train run.toml",
+            "p eval",
+            "p help",
+            "p trian",
+            "p --version",
+            "p --set a=1",
+            "p --set optimizer.lr=1.5 --out .",
+            "p -h",
+            "p --help x.csv",
+            "p -v eval --data x.csv",
+        ] {
             assert_eq!(second(line, true).as_deref(), line.split(' ').nth(1), "{line}");
         }
         assert_eq!((second("p", false), second("p", true)), (None, Some("train".to_owned())));

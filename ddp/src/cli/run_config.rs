@@ -171,13 +171,23 @@ fn list(text: &str) -> Value {
 
 /// Whether a path names data rather than a config: by its name, or because it is a folder.
 fn is_data(path: &Path) -> bool {
+    names_data(path)
+        || path.is_dir()
+        || path.to_str().is_some_and(|name| BUILTIN_NAMES.contains(&name) && !path.exists())
+        || holds_rows(path)
+}
+
+/// Whether a word between flags names a config or data: by its name alone, since it may be the value of any flag.
+pub(super) fn names_run(word: &Path) -> bool {
+    let is_config = word.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("toml"));
+    is_config || names_data(word)
+}
+
+/// Whether a name is one of data.
+fn names_data(path: &Path) -> bool {
     format_by_name(path).is_some()
         || foreign::by_name(path).is_some()
-        || path.is_dir()
-        || path.to_str().is_some_and(|name| {
-            name.starts_with("builtin:") || BUILTIN_NAMES.contains(&name) && !path.exists()
-        })
-        || holds_rows(path)
+        || path.to_str().is_some_and(|name| name.starts_with("builtin:"))
 }
 
 /// Whether a file that is not called a config holds rows: bytes that no config has, such as a workbook's, the begin of another

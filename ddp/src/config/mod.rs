@@ -92,6 +92,7 @@ pub use self::log::LogConfig;
 pub use self::loss::{ClassWeights, HeadLoss, Loss};
 pub use self::model::{ModelConfig, Norm};
 pub(crate) use self::nearest::nearest;
+pub(crate) use self::optimizer::AGAINST_DIVERGENCE;
 pub use self::optimizer::{OptimizerConfig, ParamGroup};
 pub use self::origin::Origin;
 pub use self::overrides::{Overrides, ShortForm};

@@ -13,6 +13,10 @@ use super::setting::{Setting, as_number};
 use super::value::{ConfigEnum, ConfigValue, list};
 use super::writer::Writer;
 
+/// Advice for a run whose loss, gradients or weights are not finite.
+pub(crate) const AGAINST_DIVERGENCE: &str = "try a smaller `optimizer.lr` or `train.clip_grad_norm = 1.0`; features that are not normalized \
+    need `data.normalize = \"standard\"`";
+
 /// `[optimizer]`. Keys that the kind does not use are kept and ignored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OptimizerConfig {

@@ -25,6 +25,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::AGAINST_DIVERGENCE;
+
 /// Settings of the loss scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LossScalerConfig {
@@ -77,8 +79,7 @@ pub enum LossScalerError {
     /// No scale makes the gradients finite.
     #[error(
         "gradients were not finite for {n_skipped_in_row} steps in a row, although the loss scale is down to {scale}\nhint: \
-         use `train.precision = \"bf16\"`, whose range is that of f32; or try a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, \
-         `data.normalize = \"standard\"`"
+         use `train.precision = \"bf16\"`, whose range is that of f32; or {AGAINST_DIVERGENCE}"
     )]
     Exhausted {
         /// Steps skipped in a row.

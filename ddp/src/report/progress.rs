@@ -152,9 +152,10 @@ fn end_lines(event: &EndEvent, folder: Option<&Path>) -> String {
     append_eval(&mut text, &event.eval);
     let _ = write!(
         text,
-        "\n      {steps} steps; {samples} samples in {train_s:.2} s of training on {world_size} {ranks}, {} samples/s; \
-         {elapsed_s:.2} s in all",
-        rate(*samples_per_s)
+        "\n      {steps} steps; {samples} samples in {} of training on {world_size} {ranks}, {} samples/s; {} in all",
+        duration(*train_s),
+        rate(*samples_per_s),
+        duration(*elapsed_s)
     );
     if let Some(BestEvent { metric, value, step, epoch }) = &event.best {
         let _ = write!(
@@ -180,6 +181,11 @@ fn append_eval(text: &mut String, eval: &EvalMetrics) {
             let _ = write!(text, "  {name}.{} {}", metric.name(), short(value));
         }
     }
+}
+
+/// Formats a time, with its unit.
+fn duration(seconds: f64) -> String {
+    if seconds < 0.1 { format!("{:.1} ms", seconds * 1e3) } else { format!("{seconds:.2} s") }
 }
 
 /// Formats with four decimals where those are significant, else with an exponent.
@@ -299,6 +305,7 @@ mod tests {
 
     #[test]
     fn numbers_stay_short() {
+        assert_eq!([duration(0.0034), duration(0.1), duration(75.0)], ["3.4 ms", "0.10 s", "75.00 s"]);
         assert_eq!(
             [short(0.0), short(123_456.0), short(-0.5), short(f64::INFINITY)],
             ["0.0000", "1.235e5", "-0.5000", "inf"]

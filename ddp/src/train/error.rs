@@ -6,7 +6,7 @@ use ddp_comm::CommError;
 use ddp_kernels::KernelError;
 
 use crate::checkpoint::CheckpointError;
-use crate::config::{ConfigError, JudgeMetric};
+use crate::config::{AGAINST_DIVERGENCE, ConfigError, JudgeMetric};
 use crate::data::DataError;
 use crate::data_parallel::ExchangeError;
 use crate::data_parallel::replica_check::ReplicaDifferences;
@@ -60,9 +60,7 @@ pub enum TrainError {
     #[error(transparent)]
     Model(#[from] ModelError),
     /// The loss is NaN or infinite.
-    #[error(
-        "loss is {loss} at step {step}; weights were not updated{findings}\nhint: try a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, or `data.normalize = \"standard\"`"
-    )]
+    #[error("loss is {loss} at step {step}; weights were not updated{findings}\nhint: {AGAINST_DIVERGENCE}")]
     LossNotFinite {
         /// Number of the step, from 1.
         step: u64,
@@ -73,7 +71,7 @@ pub enum TrainError {
     },
     /// The gradient is NaN or infinite, although the loss is finite.
     #[error(
-        "gradient is not finite at step {step} (its norm is {norm}){findings}\nhint: try a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, or `data.normalize = \"standard\"`"
+        "gradient is not finite at step {step} (its norm is {norm}){findings}\nhint: {AGAINST_DIVERGENCE}"
     )]
     GradientNotFinite {
         /// Number of the step, from 1.

@@ -6,7 +6,7 @@ use ddp_comm::World;
 use tracing::info;
 
 use crate::checkpoint::{Best, RunState};
-use crate::config::{Config, MetricSet};
+use crate::config::{AGAINST_DIVERGENCE, Config, MetricSet};
 use crate::data::loader::LoaderOptions;
 use crate::data::order::partition::EvalPartition;
 use crate::data::{Dataset, Loaded};
@@ -239,7 +239,7 @@ impl<'a> Evaluations<'a> {
             self.warned_not_finite = true;
             let message = format!(
                 "{metric} is {value} after step {step}: this evaluation counts as no better than any other\n\
-                 hint: look for outputs that overflow: a smaller `optimizer.lr`, or `data.normalize = \"standard\"`"
+                 hint: outputs may overflow: {AGAINST_DIVERGENCE}"
             );
             warn_of_all_ranks(self.plan.world.rank().0, &message);
         }

@@ -25,6 +25,7 @@ fn flags_and_subcommands_of_other_programs_get_a_tip() {
         ("describe --config run.toml", "tip: the config needs no flag: 'ddp-train describe RUN.toml'"),
         ("train --gpus 2", "'mpirun -n N ddp-train train ...'"),
         ("train --nproc_per_node=2", "'mpirun -n N ddp-train train ...'"),
+        ("--nproc_per_node 2 x.csv", "'mpirun -n N ddp-train train ...'"),
         ("train --local_rank=0", "ranks find each other through MPI"),
         ("train --wandb", "metrics.jsonl"),
         ("train --unheard-of", "'ddp-train config keys' lists the settings of a run"),
