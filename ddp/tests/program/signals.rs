@@ -124,7 +124,9 @@ fn signal_and_resume(n_ranks: usize, name: &str, after: Duration, whole: &Weight
         let pids = run_of.pids(&job);
         pids.len() == n_ranks && pids.iter().all(|pid| handles_signals(*pid))
     };
-    assert!(wait_for(&job, "process", is_ready), "{at}: ended at once");
+    if !wait_for(&job, "process", is_ready) {
+        panic!("{at}: ended at once: {:?}", job.wait());
+    }
     std::thread::sleep(after);
     // To all ranks, or to the last one only.
     let to_all = (after.as_millis() / 10).is_multiple_of(2);
