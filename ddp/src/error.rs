@@ -14,7 +14,7 @@
 //! ```
 
 use ddp_comm::CommError;
-use ddp_kernels::{Device, KernelError};
+use ddp_kernels::KernelError;
 
 use crate::checkpoint::CheckpointError;
 use crate::commands::error::CommandError;
@@ -112,8 +112,8 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Write(_) | Self::Report(_) => exit_code::IO,
-            Self::Kernel(error) => kernel_exit_code(error),
-            Self::Comm(error) => comm_exit_code(error),
+            Self::Kernel(error) => exit_code::of_kernel(error),
+            Self::Comm(error) => exit_code::of_comm(error),
             Self::Data(error) | Self::ModelData(error, _) => error.exit_code(),
             Self::Optim(error) => error.exit_code(),
             Self::Checkpoint(error) => error.exit_code(),
@@ -143,37 +143,18 @@ impl Error {
     }
 }
 
-fn kernel_exit_code(error: &KernelError) -> u8 {
-    match error {
-        KernelError::UnknownDevice { .. } | KernelError::UnsupportedDevice { .. } => exit_code::USAGE,
-        // A CPU is always there: the command asks it for something that only GPUs do.
-        KernelError::DeviceUnavailable { device: Device::Cpu, .. } => exit_code::USAGE,
-        KernelError::DeviceUnavailable { .. } => exit_code::ENVIRONMENT,
-        _ => exit_code::FAILED,
-    }
-}
-
-fn comm_exit_code(error: &CommError) -> u8 {
-    match error {
-        CommError::Kernel(error) => kernel_exit_code(error),
-        CommError::Disagreement { .. }
-        | CommError::TooFewGpus { .. }
-        | CommError::GpuTaken { .. }
-        | CommError::NcclUnavailable { .. }
-        | CommError::UnorderedSums { .. }
-        | CommError::NotJoinedByMpi { .. }
-        | CommError::LauncherWithoutMpi { .. }
-        | CommError::LauncherMismatch { .. } => exit_code::ENVIRONMENT,
-        _ => exit_code::FAILED,
-    }
-}
-
 /// Errors that are boxed, since they are larger than what functions return else.
 macro_rules! boxed {
     ($($variant:ident($error:ty)),* $(,)?) => {
         $(impl From<$error> for Error {
             fn from(error: $error) -> Self {
                 Error::$variant(Box::new(error))
+            }
+        }
+
+        impl From<Box<$error>> for Error {
+            fn from(error: Box<$error>) -> Self {
+                Error::$variant(error)
             }
         })*
     };
@@ -186,95 +167,46 @@ boxed!(
     Launch(LaunchError)
 );
 
-// Errors of the layers below keep their variant, whichever module passed them on.
-
-impl From<ModelError> for Error {
-    fn from(error: ModelError) -> Self {
-        match error {
-            ModelError::Kernel(error) => error.into(),
-            ModelError::File(error) => error.into(),
-            other => Error::Model(Box::new(other)),
-        }
-    }
+/// The error of a room becomes the variant `$own`, except for errors of the layers below: they keep their variant, whichever room
+/// passed them on.
+macro_rules! of_rooms {
+    ($($error:ident { $($below:ident),* } => $own:ident;)*) => {
+        $(impl From<$error> for Error {
+            fn from(error: $error) -> Self {
+                match error {
+                    $($error::$below(error) => error.into(),)*
+                    error => Error::$own(error.into()),
+                }
+            }
+        })*
+    };
 }
+of_rooms!(
+    DataError { Kernel, Comm, File, Write } => Data;
+    ModelError { Kernel, File } => Model;
+    ExportError { Write } => Export;
+    OptimError { Kernel } => Optim;
+    ExchangeError { Kernel, Comm } => Exchange;
+    ReportError { Write } => Report;
+    TrainError { Kernel, Comm, Config, Data, Optim, Exchange, Checkpoint, Folder, Report, Model } => Train;
+);
 
-impl From<ExportError> for Error {
-    fn from(error: ExportError) -> Self {
-        match error {
-            ExportError::Write(error) => Error::Write(error),
-            other => Error::Export(Box::new(other)),
-        }
-    }
-}
-
-impl From<DataError> for Error {
-    fn from(error: DataError) -> Self {
-        match error {
-            DataError::Kernel(error) => Error::Kernel(error),
-            DataError::Comm(error) => Error::Comm(error),
-            DataError::File(error) => Error::File(error),
-            DataError::Write(error) => Error::Write(error),
-            error => Error::Data(Box::new(error)),
-        }
-    }
-}
-
-impl From<OptimError> for Error {
-    fn from(error: OptimError) -> Self {
-        match error {
-            OptimError::Kernel(error) => Error::Kernel(error),
-            error => Error::Optim(error),
-        }
-    }
-}
-
-impl From<ExchangeError> for Error {
-    fn from(error: ExchangeError) -> Self {
-        match error {
-            ExchangeError::Kernel(error) => Error::Kernel(error),
-            ExchangeError::Comm(error) => Error::Comm(error),
-            error => Error::Exchange(error),
-        }
-    }
-}
-
-impl From<ReportError> for Error {
-    fn from(error: ReportError) -> Self {
-        match error {
-            ReportError::Write(error) => Error::Write(error),
-            error => Error::Report(error),
-        }
-    }
-}
-
-impl From<TrainError> for Error {
-    fn from(error: TrainError) -> Self {
-        match error {
-            TrainError::Kernel(error) => Error::Kernel(error),
-            TrainError::Comm(error) => Error::Comm(error),
-            TrainError::Config(error) => Error::Config(error),
-            TrainError::Data(error) => (*error).into(),
-            TrainError::Optim(error) => error.into(),
-            TrainError::Exchange(error) => error.into(),
-            TrainError::Checkpoint(error) => Error::Checkpoint(error),
-            TrainError::Folder(error) => Error::Folder(error),
-            TrainError::Report(error) => error.into(),
-            TrainError::Model(error) => error.into(),
-            error => Error::Train(Box::new(error)),
-        }
+impl From<Box<DataError>> for Error {
+    fn from(error: Box<DataError>) -> Self {
+        (*error).into()
     }
 }
 
 impl From<PredictError> for Error {
     fn from(error: PredictError) -> Self {
         match error {
-            PredictError::Kernel(error) => Error::Kernel(error),
-            PredictError::Comm(error) => Error::Comm(error),
+            PredictError::Kernel(error) => error.into(),
+            PredictError::Comm(error) => error.into(),
             PredictError::Data(error) => Error::of_model_data(*error, ModelCommand::Predict),
             PredictError::Model(error) => error.into(),
-            PredictError::Checkpoint(error) => Error::Checkpoint(error),
-            PredictError::Config(error) => Error::Config(error),
-            PredictError::Write(error) => Error::Write(error),
+            PredictError::Checkpoint(error) => error.into(),
+            PredictError::Config(error) => error.into(),
+            PredictError::Write(error) => error.into(),
             PredictError::Report(error) => error.into(),
             error => Error::Predict(Box::new(error)),
         }
@@ -284,6 +216,8 @@ impl From<PredictError> for Error {
 #[cfg(test)]
 mod tests {
     use std::io;
+
+    use ddp_kernels::Device;
 
     use super::*;
     use crate::exit_code::{ENVIRONMENT, FAILED, IO, USAGE};

@@ -15,6 +15,9 @@
 //! assert!(!should_resume(exit_code::USAGE));
 //! ```
 
+use ddp_comm::CommError;
+use ddp_kernels::{Device, KernelError};
+
 /// The command did its work.
 pub const DONE: u8 = 0;
 /// The run failed: a loss that is not finite, out of memory, replicas that differ, a lost folder, a checkpoint that does not verify.
@@ -35,3 +38,30 @@ pub const SAVED: u8 = 85;
 pub const INTERRUPTED: u8 = 130;
 /// mpirun's SIGTERM ended the run without saving: no step finished before mpirun would kill it.
 pub const TERMINATED: u8 = 143;
+
+/// Status of a process that ends with an error of a device, tensor or operation.
+pub(crate) fn of_kernel(error: &KernelError) -> u8 {
+    match error {
+        KernelError::UnknownDevice { .. } | KernelError::UnsupportedDevice { .. } => USAGE,
+        // A CPU is always there: the command asks it for something that only GPUs do.
+        KernelError::DeviceUnavailable { device: Device::Cpu, .. } => USAGE,
+        KernelError::DeviceUnavailable { .. } => ENVIRONMENT,
+        _ => FAILED,
+    }
+}
+
+/// Status of a process that ends with an error of a collective.
+pub(crate) fn of_comm(error: &CommError) -> u8 {
+    match error {
+        CommError::Kernel(error) => of_kernel(error),
+        CommError::Disagreement { .. }
+        | CommError::TooFewGpus { .. }
+        | CommError::GpuTaken { .. }
+        | CommError::NcclUnavailable { .. }
+        | CommError::UnorderedSums { .. }
+        | CommError::NotJoinedByMpi { .. }
+        | CommError::LauncherWithoutMpi { .. }
+        | CommError::LauncherMismatch { .. } => ENVIRONMENT,
+        _ => FAILED,
+    }
+}
