@@ -36,7 +36,13 @@ fn signal(name: &str, pid: u32) {
 fn handles_signals(pid: u32) -> bool {
     const HANDLED: u64 = 1 << (SIGUSR1 - 1) | 1 << (SIGTERM - 1) | 1 << (SIGINT - 1);
     let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
-    let is_program = program.is_some_and(|program| program == Path::new(ddp_train()).canonicalize().unwrap());
+    let is_program = program.is_some_and(|program| {
+        assert!(
+            !program.to_string_lossy().ends_with(" (deleted)"),
+            "the program was replaced during the test"
+        );
+        program == Path::new(ddp_train()).canonicalize().unwrap()
+    });
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map_or("0", str::trim);
     let handles = u64::from_str_radix(value("SigCgt:"), 16).unwrap() & HANDLED == HANDLED;
