@@ -152,11 +152,11 @@ impl Checkpoint {
 /// Each parameter's slice of the flat buffer.
 fn by_parameter<'a>(layout: &'a ParamLayout, flat: &'a mut [f32]) -> Vec<(&'a str, &'a mut [f32])> {
     let (mut rest, mut at, mut parts) = (flat, 0, Vec::new());
-    for slot in layout.slots() {
-        let (_, after) = rest.split_at_mut(slot.start - at);
-        let (values, after) = after.split_at_mut(slot.numel());
-        (rest, at) = (after, slot.range().end);
-        parts.push((slot.name.as_str(), values));
+    for entry in layout.entries() {
+        let (_, after) = rest.split_at_mut(entry.start - at);
+        let (values, after) = after.split_at_mut(entry.numel());
+        (rest, at) = (after, entry.range().end);
+        parts.push((entry.name.as_str(), values));
     }
     parts
 }

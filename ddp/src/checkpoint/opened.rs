@@ -97,18 +97,18 @@ impl Checkpoint {
         let here: HashMap<&str, &[usize]> =
             self.manifest.parameters.iter().map(|p| (p.name.as_str(), p.shape.as_slice())).collect();
         let mut differences = Vec::new();
-        for slot in layout.forward_order() {
-            match here.get(slot.name.as_str()) {
-                None => differences.push(format!("{} {:?} is not in the checkpoint", slot.name, slot.dims)),
-                Some(&dims) if dims != slot.dims => differences.push(format!(
+        for entry in layout.forward_order() {
+            match here.get(entry.name.as_str()) {
+                None => differences.push(format!("{} {:?} is not in the checkpoint", entry.name, entry.dims)),
+                Some(&dims) if dims != entry.dims => differences.push(format!(
                     "{} is {dims:?} in the checkpoint, {:?} in the model",
-                    slot.name, slot.dims
+                    entry.name, entry.dims
                 )),
                 Some(_) => {}
             }
         }
         let extra =
-            self.manifest.parameters.iter().filter(|p| !layout.slots().iter().any(|s| s.name == p.name));
+            self.manifest.parameters.iter().filter(|p| !layout.entries().iter().any(|s| s.name == p.name));
         differences.extend(extra.map(|p| format!("{} {:?} is not in the model", p.name, p.shape)));
         if differences.is_empty() {
             return Ok(());

@@ -55,8 +55,8 @@ impl SaveOptions {
 
     /// The parameters in the order of PyTorch's `state_dict`.
     pub(super) fn parameters(&self) -> Vec<Parameter> {
-        let slots = self.layout.forward_order().into_iter();
-        slots.map(|slot| Parameter { name: slot.name.clone(), shape: slot.dims.clone() }).collect()
+        let entries = self.layout.forward_order().into_iter();
+        entries.map(|entry| Parameter { name: entry.name.clone(), shape: entry.dims.clone() }).collect()
     }
 
     /// Tensors and metadata of the model file. Statistics that do not follow the weights are taken from the registered buffers.

@@ -27,16 +27,16 @@ impl ShardRange {
     /// in the state tensors.
     pub fn of_state(layout: &ParamLayout, own: &[StateShard]) -> Vec<ShardRange> {
         let of_one = |StateShard { flat, offset }: &StateShard| {
-            let within = |slot: &ParamEntry| {
-                let (first, last) = (flat.start.max(slot.start), flat.end.min(slot.range().end));
+            let within = |entry: &ParamEntry| {
+                let (first, last) = (flat.start.max(entry.start), flat.end.min(entry.range().end));
                 (first < last).then(|| ShardRange {
-                    param: slot.name.clone(),
-                    start: first - slot.start,
-                    end: last - slot.start,
+                    param: entry.name.clone(),
+                    start: first - entry.start,
+                    end: last - entry.start,
                     offset: offset + first - flat.start,
                 })
             };
-            layout.slots().iter().filter_map(within).collect::<Vec<_>>()
+            layout.entries().iter().filter_map(within).collect::<Vec<_>>()
         };
         own.iter().flat_map(of_one).collect()
     }

@@ -172,8 +172,8 @@ pub struct ConvertArgs {
     pub dtype: Option<ConvertDtype>,
 
     /// Convert only the rows for training or those for evaluation, where IN holds both [default: both]
-    #[arg(long, value_enum, value_name = "PART")]
-    pub part: Option<ConvertPart>,
+    #[arg(long, value_enum, value_name = "SUBSET", aliases = ["split", "part"])]
+    pub subset: Option<ConvertSubset>,
 
     /// Start a new file after this many rows
     #[arg(long, value_name = "N", value_parser = count, conflicts_with = "mib_per_file")]
@@ -223,9 +223,9 @@ impl ConvertDtype {
     }
 }
 
-/// Rows of files that hold two kinds of them.
+/// Rows to convert, of files that hold both kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ConvertPart {
+pub enum ConvertSubset {
     /// Rows to train on.
     Train,
     /// Rows to evaluate on.

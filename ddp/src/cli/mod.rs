@@ -44,7 +44,7 @@ pub use self::checkpoint::{
     CheckpointShowArgs, CheckpointVerifyArgs, ExportFormat, WeightsChoice,
 };
 pub use self::config::{ConfigCommand, ConfigKeysArgs};
-pub use self::data::{ConvertArgs, ConvertDtype, ConvertPart, DataCommand, InspectArgs, ShowArgs};
+pub use self::data::{ConvertArgs, ConvertDtype, ConvertSubset, DataCommand, InspectArgs, ShowArgs};
 pub use self::describe::DescribeArgs;
 pub use self::implied::with_implied_command;
 pub use self::launch::{LaunchArgs, RankCount};

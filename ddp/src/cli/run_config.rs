@@ -42,7 +42,7 @@ pub struct ShortFlags {
     #[arg(long, help_heading = SHORT_FLAGS, value_name = "PATH")]
     pub eval: Option<String>,
 
-    /// Part of the training rows to evaluate on instead (data.eval_fraction)
+    /// Fraction of the training rows to evaluate on instead (data.eval_fraction)
     #[arg(long, help_heading = SHORT_FLAGS, value_name = "FRACTION", allow_hyphen_values = true)]
     pub eval_fraction: Option<String>,
 

@@ -53,7 +53,7 @@ pub struct DataConfig {
     pub unknown_label: UnknownLabel,
     /// Treatment of rows without a target.
     pub missing_target: MissingTarget,
-    /// Whether `eval_fraction` takes the same part of each class.
+    /// Whether `eval_fraction` takes the same fraction of each class.
     pub stratify: bool,
     /// Weight of a row in loss and metrics: a column, an array's name, or an npy file with those of `train`.
     pub weight: Option<String>,
@@ -108,7 +108,7 @@ pub enum EvalSource {
     None,
     /// `builtin:NAME` (its test rows), a file, a folder, or a pattern of files.
     Source(String),
-    /// This part of the training rows, in (0, 1), drawn by the seed and taken out of training.
+    /// This fraction of the training rows, in (0, 1), drawn by the seed and taken out of training.
     Fraction(f64),
     /// The training rows that a column decides on, taken out of training.
     Split(Split),

@@ -42,7 +42,7 @@ pub(super) const KEYS: &[Key] = &[
         "data.eval_fraction",
         Range::between(0.0, 1.0, "a fraction between 0 and 1, both excluded"),
     )
-    .help("Part of the training rows to evaluate on, drawn by the seed and taken out of training")
+    .help("Fraction of the training rows to evaluate on, drawn by the seed and taken out of training")
     .absent("data.eval applies")
     .example("0.2")
     .hint("0.2 evaluates on a fifth of the rows")
@@ -92,7 +92,7 @@ pub(super) const KEYS: &[Key] = &[
         .example(r#""skip""#)
         .synonyms(&["missing_label", "drop_missing_target"]),
     switch("data.stratify")
-        .help("Whether data.eval_fraction takes the same part of each class")
+        .help("Whether data.eval_fraction takes the same fraction of each class")
         .default("true")
         .before(Before::Value("false")),
     text("data.weight")

@@ -104,10 +104,10 @@ const OWNERS: [(&str, &[ScheduleKind]); 6] = [
     ("schedule.step_factor", &[ScheduleKind::Step]),
 ];
 
-const PART: Range = Range::from_to(0.0, 1.0, "a fraction from 0 to 1");
+const FRACTION: Range = Range::from_to(0.0, 1.0, "a fraction from 0 to 1");
 const STEPS_HINT: &str = "steps of the optimiser";
 const FRACTION_HINT: &str = "0.1 is a tenth of the run's steps";
-const STEPS_OR_FRACTION: &str = "one counts optimiser steps, the other is a part of the run's steps";
+const STEPS_OR_FRACTION: &str = "one counts optimiser steps, the other is a fraction of the run's steps";
 
 pub(super) const KEYS: &[Key] = &[
     one_of("schedule.kind", ScheduleKind::NAMES)
@@ -121,20 +121,20 @@ pub(super) const KEYS: &[Key] = &[
         .example("100")
         .hint(STEPS_HINT)
         .synonyms(&["warmup", "num_warmup_steps"]),
-    number("schedule.warmup_fraction", PART)
+    number("schedule.warmup_fraction", FRACTION)
         .help("Warm-up as a fraction of the run's steps")
         .default_depends("0.3 with one_cycle, else not used")
         .example("0.1")
         .hint(FRACTION_HINT)
         .synonyms(&["warmup_ratio", "pct_start"])
         .instead_of("schedule.warmup_steps", STEPS_OR_FRACTION),
-    number("schedule.warmup_start", PART)
+    number("schedule.warmup_start", FRACTION)
         .help("Learning rate of the first step, as a fraction of optimizer.lr")
         .default_depends("0.04 with one_cycle, else 1 / (warm-up steps + 1)")
         .example("0.1")
         .hint("0.1 begins with a tenth of `optimizer.lr`")
         .synonyms(&["start_factor", "div_factor"]),
-    number("schedule.final_fraction", PART)
+    number("schedule.final_fraction", FRACTION)
         .help("Learning rate at the end of the run, as a fraction of optimizer.lr (linear, cosine, one_cycle, wsd)")
         .default_depends("4e-6 with one_cycle, else 0")
         .example("0.1")
@@ -145,7 +145,7 @@ pub(super) const KEYS: &[Key] = &[
         .absent("schedule.decay_fraction applies")
         .example("100")
         .hint(STEPS_HINT),
-    number("schedule.decay_fraction", PART)
+    number("schedule.decay_fraction", FRACTION)
         .help("Decay at the end of the run as a fraction of its steps (wsd)")
         .default("0.2")
         .hint(FRACTION_HINT)

@@ -24,14 +24,14 @@ pub enum Split {
     Group {
         /// The column that names a row's group.
         column: String,
-        /// The part of the rows to evaluate on, in (0, 1).
+        /// The fraction of the rows to evaluate on, in (0, 1).
         fraction: f64,
     },
     /// The last rows by time.
     Time {
         /// The column of dates, times or numbers.
         column: String,
-        /// The part of the rows to evaluate on, in (0, 1).
+        /// The fraction of the rows to evaluate on, in (0, 1).
         fraction: f64,
     },
 }

@@ -20,8 +20,7 @@ const MAX_ROWS: u64 = 1 << 31;
 const MAX_MICRO_SHARDS: u64 = 1 << 12;
 const MAX_LOSS_SCALE: f64 = (1u64 << 30) as f64;
 const ROWS_HINT: &str = "32 is a good start";
-const EVAL_HINT: &str =
-    "give rows in `data.eval`, or take a part of the training rows with `data.eval_fraction`, such as 0.1";
+const EVAL_HINT: &str = "give rows in `data.eval`, or take a fraction of the training rows with `data.eval_fraction`, such as 0.1";
 
 /// `[train]`
 #[derive(Debug, Clone, PartialEq)]

@@ -28,7 +28,7 @@ pub fn digits() -> (ResidentRows, ResidentRows) {
     (digits_for(SplitSide::Train, N_CLASSES), digits_for(SplitSide::Test, N_CLASSES))
 }
 
-/// One part of the set `name`; a pixel becomes a feature in [0, 1].
+/// The training or the test rows of the set `name`; a pixel becomes a feature in [0, 1].
 ///
 /// # Errors
 /// [`DataError::BuiltinUnknown`], or [`DataError::BuiltinTargets`] if `spec` asks for targets that the set

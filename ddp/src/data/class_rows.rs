@@ -1,4 +1,4 @@
-//! Rows by class: their numbers, rows of unknown classes, and a split that takes the same part of each class.
+//! Rows by class: their numbers, rows of unknown classes, and a split that takes the same fraction of each class.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ fn n_classes(dataset: &dyn Dataset) -> usize {
     }
 }
 
-/// Rows of each class. Every rank of the world calls it and reads a part.
+/// Rows of each class. Every rank of the world calls it and reads a shard.
 ///
 /// # Errors
 /// [`DataError`] if rows cannot be read on some rank; [`DataError::Comm`] if the exchange fails.
@@ -88,12 +88,12 @@ pub(super) fn without_unknown(dataset: Arc<dyn Dataset>) -> Result<(Arc<dyn Data
     }
 }
 
-/// Splits into (training rows, evaluation rows) with the same part of each class: of a class of `n` rows about `n * fraction`,
+/// Splits into (training rows, evaluation rows) with the same fraction of each class: of a class of `n` rows about `n * fraction`,
 /// drawn by (seed, class), so that the evaluation rows are `fraction` of all rows. A class of one row trains. Both keep the rows'
 /// order, and nothing depends on the number of ranks.
 ///
 /// # Errors
-/// [`DataError::EmptySplit`] if one part would have no rows, [`TargetError::LoneLabels`] if each row has a class of its own; errors of
+/// [`DataError::EmptySplit`] if one side would have no rows, [`TargetError::LoneLabels`] if each row has a class of its own; errors of
 /// reading the labels.
 ///
 /// # Panics

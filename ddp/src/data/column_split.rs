@@ -1,6 +1,6 @@
 //! Splits the rows of a table by one of its columns: by its values, by whole groups, or by time.
 //!
-//! A split takes the memory of its column and a byte per row while it is made, and a bit per row and part after it. Nothing depends
+//! A split takes the memory of its column and a byte per row while it is made, and a bit per row and side after it. Nothing depends
 //! on the number of ranks.
 
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::storage::fingerprint::Fingerprint;
 /// Values that name rows for evaluation.
 const EVAL_NAMES: &[&str] = &["test", "eval", "evaluation", "valid", "validation", "val", "dev", "holdout"];
 
-/// The parts of a table.
+/// Rows of a table, split.
 pub(super) struct SplitRows {
     pub(super) train: Subset,
     pub(super) eval: Subset,
-    /// The parts in one line.
+    /// Both sides in one line.
     pub(super) note: String,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct SplitRows {
 ///
 /// # Errors
 /// [`DataError::NotForFormat`] for rows without named columns; [`DataError::SplitCell`] with the place of a value that can't be
-/// used; [`DataError::Split`] for values that do not say where rows belong, and with [`DataError::EmptySplit`] if a part would have
+/// used; [`DataError::Split`] for values that do not say where rows belong, and with [`DataError::EmptySplit`] if a side would have
 /// no rows.
 pub(super) fn split_by_column(
     data: &DataConfig,
@@ -82,7 +82,7 @@ pub(super) fn split_by_column(
     Ok(SplitRows { train, eval, note })
 }
 
-/// The part that a row belongs to.
+/// The side of the split that a row is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
     Train,
@@ -230,10 +230,10 @@ fn by_group(
         }
     }
     let (n_train, n_train_groups) = count(groups_of_rows, &sides, Side::Train);
-    let empty = |part, reason: String, hint: String| SplitError::Empty {
+    let empty = |purpose, reason: String, hint: String| SplitError::Empty {
         source_name: source.to_owned(),
         column: column.to_owned(),
-        part,
+        purpose,
         reason,
         hint,
     };
@@ -284,7 +284,7 @@ fn by_time(
         return Err(SplitError::Empty {
             source_name: source.to_owned(),
             column: column.to_owned(),
-            part: "evaluate",
+            purpose: "evaluate",
             reason: format!("the last {} are of the same time, {}", rows(n_same), times.shown(last)),
             hint: "set `data.eval_fraction` higher, so that all of them are evaluated, or split by another column"
                 .to_owned(),

@@ -107,7 +107,7 @@ pub enum DataError {
         /// Targets in the config.
         asked: String,
     },
-    /// A split that leaves one part without rows.
+    /// A split that leaves no rows to train on or to evaluate.
     #[error(
         "{source_name}: {empty} left when {n_rows} rows are split by `data.eval_fraction` = \
          {fraction}\n\
@@ -117,7 +117,7 @@ pub enum DataError {
         source_name: String,
         /// Rows before the split.
         n_rows: usize,
-        /// The part to take out.
+        /// The fraction to evaluate.
         fraction: f64,
         /// "no test rows" or "no training rows".
         empty: &'static str,

@@ -65,7 +65,7 @@ fn add_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// The files of `spec` and their format; of files for training and for tests in one folder, those of its part.
+/// The files of `spec` and their format; of files for training and for tests in one folder, those of its side.
 ///
 /// # Errors
 /// [`DataError::MixedFormats`], [`DataError::Foreign`], and the errors of [`files_of`].

@@ -49,7 +49,7 @@ pub struct Loaded {
     pub class_counts: Option<Vec<u64>>,
     /// Evaluation rows that were left out because of their labels.
     pub n_skipped: usize,
-    /// The parts of the rows in one line, if a column divides them.
+    /// Both sides of the split in one line, if a column divides the rows.
     pub split: Option<String>,
     /// Training rows that lack a target of a head: its name and the least number of them, where there are some.
     pub head_gaps: Vec<(String, usize)>,
@@ -111,7 +111,7 @@ pub fn load_with(
     let TrainAndEval { train, eval, n_skipped, split } =
         world.collective_result(divide(config, &spec, whole, world.world_size()))?;
     let sampled = world.collective_result(fingerprint(&train, eval.as_ref()))?;
-    // Before the ranks read parts of rows that must be the same.
+    // Before the ranks read shards of rows that must be the same.
     let entry = ("rows and columns of the data (fingerprint)".to_owned(), format!("{sampled:016x}"));
     world.agree(&[entry]).map_err(DataError::from)?;
 
@@ -263,7 +263,7 @@ fn unseen_classes(layout: &RowLayout, of_train: &[u64], of_eval: &[u64]) -> Opti
     })
 }
 
-/// Opens the training rows; each rank reads a part of the targets that decide on classes or task. Returns, too, whether the rows
+/// Opens the training rows; each rank reads a shard of the targets that decide on classes or task. Returns, too, whether the rows
 /// come from a table.
 fn open_train(spec: &SourceSpec<'_>, world: &World) -> Result<(Arc<dyn Dataset>, bool), Stop<DataError>> {
     let opened = world.collective_result(open(spec))?;
@@ -399,7 +399,7 @@ fn divide(
     world_size: usize,
 ) -> Result<TrainAndEval> {
     let data = &config.data;
-    let parts = match (&data.eval, take_eval(data, &whole, config.train.seed)?) {
+    let divided = match (&data.eval, take_eval(data, &whole, config.train.seed)?) {
         (by, Some(Divided { train, eval, note })) => {
             let (train, eval) = match by {
                 EvalSource::Split(_) if spec.features.is_none() => {
@@ -426,19 +426,19 @@ fn divide(
         }
         (_, None) => TrainAndEval { train: whole, eval: None, n_skipped: 0, split: None },
     };
-    check_n_rows(&*parts.train, world_size)?;
-    check_class_weights(&config.loss, &*parts.train)?;
-    Ok(parts)
+    check_n_rows(&*divided.train, world_size)?;
+    check_class_weights(&config.loss, &*divided.train)?;
+    Ok(divided)
 }
 
-/// Rows that were divided into two parts, both in the order of the files.
+/// Rows to train on and rows to evaluate on, both in the order of the files.
 #[derive(Debug)]
 pub struct Divided {
     /// Rows to train on.
     pub train: Arc<dyn Dataset>,
     /// Rows to evaluate on.
     pub eval: Arc<dyn Dataset>,
-    /// The parts in one line, if a column decided.
+    /// Both sides in one line, if a column decided.
     pub note: Option<String>,
 }
 
@@ -457,8 +457,8 @@ pub fn take_eval(data: &DataConfig, dataset: &Arc<dyn Dataset>, seed: u64) -> Re
             (train, eval, None)
         }
         (EvalSource::Split(by), _) => {
-            let parts = split_by_column(data, dataset, by, seed)?;
-            (parts.train, parts.eval, Some(parts.note))
+            let rows = split_by_column(data, dataset, by, seed)?;
+            (rows.train, rows.eval, Some(rows.note))
         }
         (EvalSource::Unset | EvalSource::None | EvalSource::Source(_), _) => return Ok(None),
     };

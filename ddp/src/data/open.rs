@@ -35,14 +35,14 @@ pub(crate) enum Opened {
 }
 
 impl Opened {
-    /// The labels of the rows `part(n_rows)`; `None` if nothing depends on them.
+    /// The labels of the rows `shard(n_rows)`; `None` if nothing depends on them.
     pub(crate) fn survey(
         &self,
         spec: &SourceSpec<'_>,
-        part: impl Fn(usize) -> Range<usize>,
+        shard: impl Fn(usize) -> Range<usize>,
     ) -> Result<Option<LabelSurvey>> {
         match self {
-            Opened::Raw(rows) if rows.is_open(spec) => Ok(Some(rows.survey(part(rows.len()), spec)?)),
+            Opened::Raw(rows) if rows.is_open(spec) => Ok(Some(rows.survey(shard(rows.len()), spec)?)),
             _ => Ok(None),
         }
     }

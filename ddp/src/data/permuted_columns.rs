@@ -53,7 +53,7 @@ pub struct ColumnValues {
 }
 
 impl ColumnValues {
-    /// Reads `columns` of all rows: each rank a part of the rows. Every rank of the world calls it.
+    /// Reads `columns` of all rows: each rank a shard of them. Every rank of the world calls it.
     ///
     /// # Errors
     /// [`DataError`] if rows cannot be read on some rank; [`DataError::Comm`] if the exchange fails.

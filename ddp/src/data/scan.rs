@@ -40,7 +40,7 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// Scans all rows of `dataset`; every rank of the world calls it and reads a part.
+    /// Scans all rows of `dataset`; every rank of the world calls it and reads a shard.
     ///
     /// # Errors
     /// [`DataError`] if rows cannot be read on some rank; [`DataError::Comm`] if the exchange fails.
@@ -195,7 +195,7 @@ fn add_targets(
     Ok(())
 }
 
-/// Statistics of the targets alone; every rank of the world calls it and reads a part.
+/// Statistics of the targets alone; every rank of the world calls it and reads a shard.
 ///
 /// # Errors
 /// [`DataError`] if rows cannot be read on some rank; [`DataError::Comm`] if the exchange fails.

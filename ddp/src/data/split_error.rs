@@ -30,13 +30,15 @@ pub enum SplitError {
         /// The values with their numbers of rows.
         values: String,
     },
-    /// A split by a column that leaves one part without rows.
-    #[error("{source_name}: `data.split` by \"{column}\" leaves no rows to {part}: {reason}\nhint: {hint}")]
+    /// A split by a column that leaves no rows to train on or to evaluate.
+    #[error(
+        "{source_name}: `data.split` by \"{column}\" leaves no rows to {purpose}: {reason}\nhint: {hint}"
+    )]
     Empty {
         source_name: String,
         column: String,
         /// "evaluate" or "train on".
-        part: &'static str,
+        purpose: &'static str,
         reason: String,
         hint: String,
     },

@@ -27,7 +27,7 @@ use crate::data::device_rows::{DeviceRows, DeviceShape};
 use crate::data::error::Result;
 use crate::data::order::partition::RankPartition;
 
-/// One rank's part of a global batch.
+/// One rank's shard of a global batch.
 #[derive(Debug, Clone, Copy)]
 pub struct MicroBatch<'a> {
     /// Its rows; there may be none.

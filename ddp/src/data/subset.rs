@@ -44,7 +44,7 @@ pub(crate) fn with_targets(dataset: Arc<dyn Dataset>, without_target: &[usize]) 
 /// Splits into (training rows, evaluation rows); `fraction` in (0, 1), rounded to whole rows. Both keep the rows' order.
 ///
 /// # Errors
-/// [`DataError::EmptySplit`] if one part would have no rows.
+/// [`DataError::EmptySplit`] if one side would have no rows.
 pub fn split(dataset: &Arc<dyn Dataset>, fraction: f64, seed: u64) -> Result<(Subset, Subset)> {
     let n_rows = dataset.len();
     let n_eval_rows = (n_rows as f64 * fraction).round() as usize;
@@ -55,7 +55,7 @@ pub fn split(dataset: &Arc<dyn Dataset>, fraction: f64, seed: u64) -> Result<(Su
     Ok((Subset::new(dataset, is_eval.inverted()), Subset::new(dataset, is_eval)))
 }
 
-/// Checks that both parts of a split have rows.
+/// Checks that both sides of a split have rows.
 ///
 /// # Errors
 /// [`DataError::EmptySplit`].

@@ -215,7 +215,7 @@ impl Gradients {
             _ => world.exchange_zeros(kind, &[len + TAIL_ELEMENTS], DType::F32, device)?,
         };
         let no_vote = Tensor::zeros_for(kind, &[1], DType::F64, device)?;
-        let params = layout.slots().iter().map(ParamEntry::range).collect();
+        let params = layout.entries().iter().map(ParamEntry::range).collect();
         let (gathers_weights, overlap) = (shard_plan.is_sharded(), options.overlap);
         Ok(Gradients { sums, len, exchange, buckets, gathers_weights, params, overlap, no_vote })
     }
@@ -296,7 +296,7 @@ impl Gradients {
     /// Computes the gradients of a micro-batch and adds them to those of earlier micro-batches. After the step's last one they are
     /// reduced over the ranks, except for what is reduced with the update.
     ///
-    /// - `squares`: receives this rank's part of the sum of squares, if the exchange can sum it
+    /// - `squares`: receives the sum of squares of this rank's shard, if the exchange can sum it
     /// - `ranks`: for layers that exchange within the pass
     pub(crate) fn backward(
         &mut self,

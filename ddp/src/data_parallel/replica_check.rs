@@ -238,7 +238,7 @@ impl ReplicaCheck {
 
 /// Values that all ranks hold alike, the weights first.
 fn pieces(model: &Network, optimizer: &Optimizer, plan: &ShardPlan) -> Vec<Piece> {
-    let slots = model.layout().slots();
+    let entries = model.layout().entries();
     let shared_state = if plan.is_sharded() { 0..0 } else { plan.rest().flat };
     let piece = |(of, tensor), range: Range<usize>, parameter: &str| Piece {
         of,
@@ -246,15 +246,15 @@ fn pieces(model: &Network, optimizer: &Optimizer, plan: &ShardPlan) -> Vec<Piece
         tensor,
         parameter: parameter.to_owned(),
     };
-    let weights = slots.iter().map(|slot| piece((Held::Weights, "weights"), slot.range(), &slot.name));
+    let weights = entries.iter().map(|entry| piece((Held::Weights, "weights"), entry.range(), &entry.name));
     let names: Vec<_> = optimizer.state().into_iter().map(|(name, _)| name).enumerate().collect();
     let state = names.iter().flat_map(|&state| {
         let within =
             |range: Range<usize>| range.start.max(shared_state.start)..range.end.min(shared_state.end);
-        let shared = slots.iter().map(move |slot| (within(slot.range()), slot));
+        let shared = entries.iter().map(move |entry| (within(entry.range()), entry));
         shared
             .filter(|(range, _)| !range.is_empty())
-            .map(move |(range, slot)| piece((Held::State(state.0), state.1), range, &slot.name))
+            .map(move |(range, entry)| piece((Held::State(state.0), state.1), range, &entry.name))
     });
     let moments = optimizer.second_moments().into_iter().flat_map(SecondMoments::named);
     let moments = moments.zip(optimizer.whole()).enumerate().map(|(index, ((_, values), whole))| {

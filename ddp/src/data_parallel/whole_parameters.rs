@@ -1,4 +1,4 @@
-//! Updates that depend on whole parameters, of which ranks may hold parts: LAMB's norms, Muon's directions and Adafactor's second
+//! Updates that depend on whole parameters, of which ranks may hold shards: LAMB's norms, Muon's directions and Adafactor's second
 //! moments.
 //!
 //! After the first pass over the ranges that a rank updates, with ZeRO its shards of all buckets:

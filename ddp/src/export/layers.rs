@@ -30,12 +30,12 @@ impl TrainedParam {
     /// [`KernelError`] if the weights can't be read from their device.
     pub fn of_network(network: &Network) -> Result<Vec<Self>, KernelError> {
         let flat = network.weights().to_vec::<f32>()?;
-        let param = |slot: &ParamEntry| TrainedParam {
-            name: slot.name.clone(),
-            dims: slot.dims.clone(),
-            values: flat[slot.range()].to_vec(),
+        let param = |entry: &ParamEntry| TrainedParam {
+            name: entry.name.clone(),
+            dims: entry.dims.clone(),
+            values: flat[entry.range()].to_vec(),
         };
-        let mut params: Vec<_> = network.layout().slots().iter().map(param).collect();
+        let mut params: Vec<_> = network.layout().entries().iter().map(param).collect();
         for (name, values) in network.saved_buffers().into_iter().filter(|(_, v)| v.dtype() == DType::F32) {
             let (name, dims) = (name.to_owned(), values.dims().to_vec());
             params.push(TrainedParam { name, dims, values: values.to_vec()? });

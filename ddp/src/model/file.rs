@@ -147,10 +147,10 @@ pub(crate) fn tensors<'a>(
         vector(TARGET_SHIFT, shift);
         vector(TARGET_SCALE, scale);
     }
-    tensors.extend(layout.forward_order().into_iter().map(|slot| TensorToWrite {
-        name: slot.name.clone(),
-        dims: slot.dims.clone(),
-        values: Values::F32(&flat[slot.range()]),
+    tensors.extend(layout.forward_order().into_iter().map(|entry| TensorToWrite {
+        name: entry.name.clone(),
+        dims: entry.dims.clone(),
+        values: Values::F32(&flat[entry.range()]),
     }));
     let mut rest = &flat[layout.flat_len()..];
     for Statistic { name, len } in
@@ -300,7 +300,7 @@ impl ModelFile {
     /// # Errors
     /// [`ModelError::ModelMismatch`] for differences of other layers.
     pub fn weights_without_head(&self, layout: &ParamLayout, flat: Vec<f32>) -> Result<Tensor> {
-        let head = layout.slots().iter().map(|slot| slot.layer).max().unwrap_or_default();
+        let head = layout.entries().iter().map(|entry| entry.layer).max().unwrap_or_default();
         self.weights_below(head, layout, flat)
     }
 
@@ -308,29 +308,29 @@ impl ModelFile {
     fn weights_below(&self, end: usize, layout: &ParamLayout, mut flat: Vec<f32>) -> Result<Tensor> {
         let tensors = self.tensors();
         let mut differences = Vec::new();
-        let head = layout.slots().iter().map(|slot| slot.layer).max();
+        let head = layout.entries().iter().map(|entry| entry.layer).max();
         let mut is_only_head = true;
-        for slot in layout.forward_order().into_iter().filter(|slot| slot.layer < end) {
-            match tensors.tensor(&slot.name) {
+        for entry in layout.forward_order().into_iter().filter(|entry| entry.layer < end) {
+            match tensors.tensor(&entry.name) {
                 Err(_) => {
                     is_only_head = false;
-                    differences.push(format!("{} {:?} is not in the file", slot.name, slot.dims));
+                    differences.push(format!("{} {:?} is not in the file", entry.name, entry.dims));
                 }
-                Ok(view) if view.shape() != slot.dims => {
+                Ok(view) if view.shape() != entry.dims => {
                     // A row per output; the rest is the width of the layer before it.
-                    is_only_head &= Some(slot.layer) == head && view.shape()[1..] == slot.dims[1..];
+                    is_only_head &= Some(entry.layer) == head && view.shape()[1..] == entry.dims[1..];
                     differences.push(format!(
                         "{} is {:?} in the file, {:?} in the model",
-                        slot.name,
+                        entry.name,
                         view.shape(),
-                        slot.dims
+                        entry.dims
                     ));
                 }
                 Ok(view) if view.dtype() != Dtype::F32 => {
                     is_only_head = false;
                     differences.push(format!(
                         "{} is {:?} in the file, F32 in the model",
-                        slot.name,
+                        entry.name,
                         view.dtype()
                     ));
                 }
@@ -338,7 +338,7 @@ impl ModelFile {
             }
         }
         let is_known = |name: &str| {
-            layout.slots().iter().any(|slot| slot.name == name)
+            layout.entries().iter().any(|entry| entry.name == name)
                 || layout.statistics().iter().any(|statistic| statistic.name == name)
                 || EXTRAS.contains(&name)
         };
@@ -353,9 +353,9 @@ impl ModelFile {
                 is_only_head,
             });
         }
-        for slot in layout.slots().iter().filter(|slot| slot.layer < end) {
-            let view = tensors.tensor(&slot.name).expect("found above");
-            flat[slot.range()].copy_from_slice(&self.floats(&slot.name, &view)?);
+        for entry in layout.entries().iter().filter(|entry| entry.layer < end) {
+            let view = tensors.tensor(&entry.name).expect("found above");
+            flat[entry.range()].copy_from_slice(&self.floats(&entry.name, &view)?);
         }
         Ok(Tensor::from_slice(&flat, &[layout.flat_len()], Device::Cpu)?)
     }

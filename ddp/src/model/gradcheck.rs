@@ -111,9 +111,9 @@ fn compare(
     let mut moved = weights.to_vec();
     let is_double = network.precision() == Precision::F64;
     let rounded = |weight: f64| if is_double { weight } else { f64::from(weight as f32) };
-    for slot in network.layout().slots().to_vec() {
-        for element in spread(slot.numel(), options.max_elements) {
-            let i = slot.start + element;
+    for entry in network.layout().entries().to_vec() {
+        for element in spread(entry.numel(), options.max_elements) {
+            let i = entry.start + element;
             let mut loss_at = |weight: f64| -> Result<f64, KernelError> {
                 moved[i] = weight;
                 let loss = loss(network, x, &moved, d_outputs);
@@ -125,7 +125,7 @@ fn compare(
             let gradient = grads[i];
             let is_close = (gradient - quotient).abs() <= options.tolerance * (1.0 + quotient.abs());
             if !is_close {
-                return Err(ModelError::Gradcheck { name: slot.name.clone(), element, gradient, quotient });
+                return Err(ModelError::Gradcheck { name: entry.name.clone(), element, gradient, quotient });
             }
         }
     }

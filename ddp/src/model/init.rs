@@ -54,24 +54,24 @@ pub fn initialize(
     weight_init: WeightInit,
     seed: u64,
 ) -> Result<(), KernelError> {
-    for slot in layout.slots() {
-        let values = weights.view_mut().range(slot.start, slot.range().end)?;
-        match distribution(slot, weight_init, seed) {
+    for entry in layout.entries() {
+        let values = weights.view_mut().range(entry.start, entry.range().end)?;
+        match distribution(entry, weight_init, seed) {
             // The stream of a constant does not matter.
             Distribution::Constant(value) => {
                 ops::uniform(values, value, value, UniformStream { seed, stream: [0, STREAM] })?;
             }
             Distribution::Uniform(bound, stream) => ops::uniform(values, -bound, bound, stream)?,
             Distribution::Normal(std, seed) => {
-                let mut drawn = normal(slot, seed)?;
+                let mut drawn = normal(entry, seed)?;
                 if std != 1.0 {
                     drawn.iter_mut().for_each(|value| *value *= std);
                 }
                 ops::copy(TensorRef::from_slice(&drawn, &[drawn.len()])?, values)?;
             }
             Distribution::Orthogonal(seed) => {
-                let rows = slot.dims.first().copied().unwrap_or(1);
-                let drawn = orthonormalize(&normal(slot, seed)?, rows);
+                let rows = entry.dims.first().copied().unwrap_or(1);
+                let drawn = orthonormalize(&normal(entry, seed)?, rows);
                 ops::copy(TensorRef::from_slice(&drawn, &[drawn.len()])?, values)?;
             }
         }
@@ -79,15 +79,17 @@ pub fn initialize(
     Ok(())
 }
 
-fn distribution(slot: &ParamEntry, weight_init: WeightInit, seed: u64) -> Distribution {
-    match slot.init {
+fn distribution(entry: &ParamEntry, weight_init: WeightInit, seed: u64) -> Distribution {
+    match entry.init {
         Init::Constant(value) => Distribution::Constant(value),
         Init::Normal { stream } => Distribution::Normal(1.0, seed_of(seed, stream, EMBEDDING_STREAM)),
         Init::ScaledNormal { std, stream } => Distribution::Normal(std, seed_of(seed, stream, STREAM)),
         Init::Uniform { bound, stream } => {
             Distribution::Uniform(bound, UniformStream { seed, stream: [stream, STREAM] })
         }
-        Init::KaimingUniform { .. } if weight_init != WeightInit::Pytorch && slot.kind == ParamKind::Bias => {
+        Init::KaimingUniform { .. }
+            if weight_init != WeightInit::Pytorch && entry.kind == ParamKind::Bias =>
+        {
             Distribution::Constant(0.0)
         }
         Init::KaimingUniform { in_features, stream } => {
@@ -97,7 +99,7 @@ fn distribution(slot: &ParamEntry, weight_init: WeightInit, seed: u64) -> Distri
             let seed = seed_of(seed, stream, STREAM);
             match weight_init {
                 WeightInit::Pytorch => uniform(1.0 / inputs.sqrt()),
-                WeightInit::Xavier => uniform((6.0 / (inputs + slot.numel() as f32 / inputs)).sqrt()),
+                WeightInit::Xavier => uniform((6.0 / (inputs + entry.numel() as f32 / inputs)).sqrt()),
                 WeightInit::Kaiming => Distribution::Normal((2.0 / inputs).sqrt(), seed),
                 WeightInit::Normal => Distribution::Normal(NORMAL_STD, seed),
                 WeightInit::Orthogonal => Distribution::Orthogonal(seed),
@@ -107,8 +109,8 @@ fn distribution(slot: &ParamEntry, weight_init: WeightInit, seed: u64) -> Distri
 }
 
 /// Standard normal numbers, on the host whatever the device: logarithms and cosines are not the same everywhere.
-fn normal(slot: &ParamEntry, seed: u64) -> Result<Vec<f32>, KernelError> {
-    Tensor::randn(&[slot.numel()], DType::F32, Device::Cpu, seed)?.to_vec()
+fn normal(entry: &ParamEntry, seed: u64) -> Result<Vec<f32>, KernelError> {
+    Tensor::randn(&[entry.numel()], DType::F32, Device::Cpu, seed)?.to_vec()
 }
 
 /// The seed of one parameter's normal numbers: a random word of the run's seed.
@@ -140,7 +142,7 @@ mod tests {
         let mut weights = Tensor::zeros(&[layout.flat_len()], DType::F32, Device::Cpu).unwrap();
         initialize(&layout, &mut weights, WeightInit::Pytorch, 1).unwrap();
         let flat = weights.to_vec::<f32>().unwrap();
-        let of = |name: &str| &flat[layout.slots().iter().find(|s| s.name == name).unwrap().range()];
+        let of = |name: &str| &flat[layout.entries().iter().find(|s| s.name == name).unwrap().range()];
         let w = of("layers.0.weight");
         assert!(w.iter().all(|v| v.abs() <= 0.05));
         let n = w.len() as f64;
@@ -166,11 +168,11 @@ mod tests {
             let mut weights = Tensor::zeros(&[layout.flat_len()], DType::F32, Device::Cpu).unwrap();
             initialize(&layout, &mut weights, WeightInit::Pytorch, seed).unwrap();
             let flat = weights.to_vec::<f32>().unwrap();
-            layout.slots().iter().map(|slot| flat[slot.range()].to_vec()).collect::<Vec<_>>()
+            layout.entries().iter().map(|entry| flat[entry.range()].to_vec()).collect::<Vec<_>>()
         };
         let spec = ModelSpec::plain(&[3, 4, 2], Activation::Relu);
-        let slots = drawn(&spec.with_embeddings(vec![embedding("a"), embedding("b")]), 1);
-        let (layers, tables) = slots.split_at(4);
+        let entries = drawn(&spec.with_embeddings(vec![embedding("a"), embedding("b")]), 1);
+        let (layers, tables) = entries.split_at(4);
         assert_eq!(layers, drawn(&plain, 1));
         let n = tables[0].len() as f64;
         let sum = |f: fn(f64) -> f64| tables[0].iter().map(|&v| f(f64::from(v))).sum::<f64>() / n;

@@ -159,11 +159,11 @@ pub trait Layer: Debug + Send {
         true
     }
 
-    /// Makes what the layer keeps on `device`; `slots` are its parameters.
+    /// Makes what the layer keeps on `device`; `entries` are its parameters.
     ///
     /// # Errors
     /// [`KernelError::DeviceUnavailable`], or out of memory.
-    fn prepare(&mut self, _slots: &[&ParamEntry], _device: Device) -> Result<()> {
+    fn prepare(&mut self, _entries: &[&ParamEntry], _device: Device) -> Result<()> {
         Ok(())
     }
 

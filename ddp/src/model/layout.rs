@@ -30,7 +30,7 @@ const ALIGN_ELEMENTS: usize = 16;
 /// All parameters of a model in one flat buffer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParamLayout {
-    slots: Vec<ParamEntry>,
+    entries: Vec<ParamEntry>,
     flat_len: usize,
     /// Where the gradients of each unit end: layers whose gradients are finished together.
     unit_ends: Vec<usize>,
@@ -70,7 +70,7 @@ impl ParamLayout {
     /// # Panics
     /// If `n_ranks` is 0, or two layers declare parameters of the same name that are not one shared parameter.
     pub fn of_layers(layers: &[Box<dyn Layer>], n_ranks: usize) -> Self {
-        let (mut slots, mut unit_ends, mut start) = (Vec::<ParamEntry>::new(), Vec::new(), 0);
+        let (mut entries, mut unit_ends, mut start) = (Vec::<ParamEntry>::new(), Vec::new(), 0);
         let mut embeddings = Vec::new();
         for (layer, this) in layers.iter().enumerate().rev() {
             if let LayerKind::Embedding(specs) = this.kind() {
@@ -81,9 +81,9 @@ impl ParamLayout {
                     continue;
                 }
                 let ParamSpec { name, kind, dims, init, .. } = param.clone();
-                let slot = ParamEntry { name, kind, dims, init, layer, start };
-                start = slot.range().end.next_multiple_of(ALIGN_ELEMENTS);
-                slots.push(slot);
+                let entry = ParamEntry { name, kind, dims, init, layer, start };
+                start = entry.range().end.next_multiple_of(ALIGN_ELEMENTS);
+                entries.push(entry);
             }
             let is_finished = layer == 0 || !this.backward_is_in_place();
             if is_finished && start > unit_ends.last().copied().unwrap_or(0) {
@@ -93,7 +93,7 @@ impl ParamLayout {
         }
         let statistics = layers.iter().flat_map(|layer| layer.statistics());
         let statistics = statistics.map(|(name, len)| Statistic { name, len }).collect();
-        ParamLayout { slots, flat_len: start, unit_ends, embeddings, statistics }
+        ParamLayout { entries, flat_len: start, unit_ends, embeddings, statistics }
     }
 
     /// The model's embeddings, in the order of their columns of codes.
@@ -102,27 +102,27 @@ impl ParamLayout {
     }
 
     /// The parameters in the order of the flat buffer.
-    pub fn slots(&self) -> &[ParamEntry] {
-        &self.slots
+    pub fn entries(&self) -> &[ParamEntry] {
+        &self.entries
     }
 
     /// The ranges between the parameters and after the last one, in order: in gradients and weights they hold zeros.
     pub fn gaps(&self) -> impl Iterator<Item = Range<usize>> + '_ {
-        let next = |index: usize| self.slots.get(index + 1).map_or(self.flat_len, |next| next.start);
-        let gaps = self.slots.iter().enumerate().map(move |(index, slot)| slot.range().end..next(index));
+        let next = |index: usize| self.entries.get(index + 1).map_or(self.flat_len, |next| next.start);
+        let gaps = self.entries.iter().enumerate().map(move |(index, entry)| entry.range().end..next(index));
         gaps.filter(|gap| !gap.is_empty())
     }
 
     /// The parameters in forward order, as PyTorch's `state_dict` lists them: within a layer, the weight before the bias.
     pub fn forward_order(&self) -> Vec<&ParamEntry> {
-        let mut slots: Vec<_> = self.slots.iter().collect();
-        slots.sort_by_key(|slot| (slot.layer, slot.kind == ParamKind::Bias));
-        slots
+        let mut entries: Vec<_> = self.entries.iter().collect();
+        entries.sort_by_key(|entry| (entry.layer, entry.kind == ParamKind::Bias));
+        entries
     }
 
     /// The parameter of this name, if the model has it.
     pub fn find(&self, name: &str) -> Option<&ParamEntry> {
-        self.slots.iter().find(|slot| slot.name == name)
+        self.entries.iter().find(|entry| entry.name == name)
     }
 
     /// Elements of the flat buffer, gaps for alignment included.
@@ -137,7 +137,7 @@ impl ParamLayout {
 
     /// Number of trainable parameters.
     pub fn n_params(&self) -> usize {
-        self.slots.iter().map(ParamEntry::numel).sum()
+        self.entries.iter().map(ParamEntry::numel).sum()
     }
 
     /// Where the gradients of each unit of layers end in the flat buffer, in the order in which the backward pass finishes them;
@@ -222,13 +222,13 @@ mod tests {
                 prop_assert_eq!(end % (n_ranks * ALIGN_ELEMENTS), 0);
             }
             let names = |layout: &ParamLayout| -> Vec<_> {
-                layout.slots().iter().map(|slot| (slot.name.clone(), slot.dims.clone())).collect()
+                layout.entries().iter().map(|entry| (entry.name.clone(), entry.dims.clone())).collect()
             };
             prop_assert_eq!(names(&layout), names(&plain));
             prop_assert!(layout.flat_len() - plain.flat_len() <= layout.layer_ends().len() * (n_ranks - 1) * ALIGN_ELEMENTS);
             // Parameters and gaps cover the buffer, each element once.
             let mut n_owners = vec![0; layout.flat_len()];
-            layout.slots().iter().map(ParamEntry::range).chain(layout.gaps()).flatten().for_each(|i| n_owners[i] += 1);
+            layout.entries().iter().map(ParamEntry::range).chain(layout.gaps()).flatten().for_each(|i| n_owners[i] += 1);
             prop_assert!(n_owners.iter().all(|&n| n == 1));
             prop_assert!(layout.gaps().all(|gap| gap.len() < (n_ranks + 1) * ALIGN_ELEMENTS));
         }
@@ -240,15 +240,15 @@ mod tests {
         ) {
             let layout = ParamLayout::new(&spec(dims.clone(), layer_norm, bias).with_embeddings(embeddings(&sizes)));
             let mut end = 0;
-            for slot in layout.slots() {
-                prop_assert!(slot.start >= end && slot.start - end < ALIGN_ELEMENTS);
-                prop_assert_eq!(slot.start % ALIGN_ELEMENTS, 0);
-                end = slot.range().end;
+            for entry in layout.entries() {
+                prop_assert!(entry.start >= end && entry.start - end < ALIGN_ELEMENTS);
+                prop_assert_eq!(entry.start % ALIGN_ELEMENTS, 0);
+                end = entry.range().end;
             }
-            let (layers, tables) = layout.slots().split_at(layout.slots().len() - sizes.len());
-            prop_assert!(layers.is_sorted_by_key(|slot| std::cmp::Reverse(slot.layer)));
+            let (layers, tables) = layout.entries().split_at(layout.entries().len() - sizes.len());
+            prop_assert!(layers.is_sorted_by_key(|entry| std::cmp::Reverse(entry.layer)));
             let name = |i: usize| format!("embeddings.feature%2E{i}.weight");
-            prop_assert!(tables.iter().enumerate().all(|(i, slot)| (slot.kind, &slot.name) == (ParamKind::Embedding, &name(i))));
+            prop_assert!(tables.iter().enumerate().all(|(i, entry)| (entry.kind, &entry.name) == (ParamKind::Embedding, &name(i))));
             let ends = layout.layer_ends();
             prop_assert_eq!(ends.len(), dims.len() - 1 + usize::from(!sizes.is_empty()));
             prop_assert!(ends.is_sorted());

@@ -174,9 +174,9 @@ impl Plan {
     /// Out of memory, or no such device.
     pub(crate) fn prepare(&mut self, layout: &ParamLayout) -> Result<(), KernelError> {
         for Step { layer, .. } in &mut self.steps {
-            let slots: Vec<_> =
+            let entries: Vec<_> =
                 layer.parameters().iter().filter_map(|param| layout.find(&param.name)).collect();
-            layer.prepare(&slots, self.sizes.device)?;
+            layer.prepare(&entries, self.sizes.device)?;
         }
         Ok(())
     }
@@ -221,7 +221,7 @@ fn place_parameters(steps: &mut [Step], layout: &ParamLayout) -> Vec<usize> {
         let step = &mut rest[0];
         let mut backward = BackwardStep { shares: shares.len()..shares.len(), ..BackwardStep::default() };
         for param in step.layer.parameters() {
-            let slot = layout.find(&param.name).expect("the layout was made of these layers");
+            let entry = layout.find(&param.name).expect("the layout was made of these layers");
             let is_last_use = !before.iter().any(|step| declares(step, param));
             let known = shares_of.iter_mut().find(|(name, _)| *name == param.name);
             let gradient = match (is_last_use, known) {
@@ -232,15 +232,15 @@ fn place_parameters(steps: &mut [Step], layout: &ParamLayout) -> Vec<usize> {
                         Some((_, of_param)) => of_param.push(shares.len()),
                         None => shares_of.push((param.name.clone(), vec![shares.len()])),
                     }
-                    shares.push(slot.numel());
+                    shares.push(entry.numel());
                     GradientPlace::Share
                 }
             };
             if gradient != GradientPlace::Share {
-                let start = if backward.flat.is_empty() { slot.start } else { backward.flat.start };
-                backward.flat = start..slot.range().end;
+                let start = if backward.flat.is_empty() { entry.start } else { backward.flat.start };
+                backward.flat = start..entry.range().end;
             }
-            step.params.push(ParamPlace { range: slot.range(), dims: slot.dims.clone(), gradient });
+            step.params.push(ParamPlace { range: entry.range(), dims: entry.dims.clone(), gradient });
         }
         backward.shares.end = shares.len();
         step.backward = Some(backward);

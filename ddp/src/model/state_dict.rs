@@ -20,11 +20,11 @@ impl Network {
     /// None for the weights that a model makes itself.
     pub fn named_parameters(&self) -> Result<Vec<(&str, TensorRef<'_>)>, KernelError> {
         let weights = self.weights();
-        let slots = self.layout().forward_order().into_iter();
-        slots
-            .map(|slot| {
-                let values = weights.view().range(slot.start, slot.range().end)?.reshape(&slot.dims)?;
-                Ok((&slot.name[..], values))
+        let entries = self.layout().forward_order().into_iter();
+        entries
+            .map(|entry| {
+                let values = weights.view().range(entry.start, entry.range().end)?.reshape(&entry.dims)?;
+                Ok((&entry.name[..], values))
             })
             .collect()
     }
@@ -138,9 +138,9 @@ impl Network {
                 ops::copy(tensor.view(), buffer.view_mut())?;
                 continue;
             }
-            let slot = self.layout().find(&name).expect("a parameter if it is not a buffer").clone();
-            let values = self.weights_mut().master.range(slot.start, slot.range().end)?;
-            ops::copy(tensor.view().reshape(&[slot.numel()])?, values)?;
+            let entry = self.layout().find(&name).expect("a parameter if it is not a buffer").clone();
+            let values = self.weights_mut().master.range(entry.start, entry.range().end)?;
+            ops::copy(tensor.view().reshape(&[entry.numel()])?, values)?;
         }
         self.refresh_compute_weights(0..self.layout().flat_len())?;
         Ok(report)

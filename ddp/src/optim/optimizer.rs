@@ -592,9 +592,9 @@ mod tests {
         frozen.groups[0].lr_scale = 0.0;
         let n = model().layout().flat_len();
         let (before, after) = (bits(model().weights()), stepped(&frozen, &[n]).swap_remove(0));
-        for slot in model().layout().slots() {
-            let is_same = before[slot.range()] == after[slot.range()];
-            assert_eq!(is_same, slot.name.starts_with("layers.0."), "{}", slot.name);
+        for entry in model().layout().entries() {
+            let is_same = before[entry.range()] == after[entry.range()];
+            assert_eq!(is_same, entry.name.starts_with("layers.0."), "{}", entry.name);
         }
     }
 }

@@ -71,7 +71,7 @@ impl ParamGroups {
     /// [`OptimError::NoSuchParameter`] if a pattern matches no name, [`OptimError::HiddenGroup`] if earlier groups match all of its names.
     pub fn new(config: &OptimizerConfig, layout: &ParamLayout) -> Result<Self> {
         let groups: Vec<_> = config.groups.iter().map(|group| (group, pattern(group))).collect();
-        let names = || layout.forward_order().into_iter().map(|slot| slot.name.clone());
+        let names = || layout.forward_order().into_iter().map(|entry| entry.name.clone());
         if let Some((group, _)) =
             groups.iter().find(|(_, pattern)| !names().any(|name| pattern.matches(&name)))
         {
@@ -95,14 +95,15 @@ impl ParamGroups {
         let mut segments: Vec<Segment> = Vec::new();
         let mut whole = Vec::new();
         let need = config.kind.whole_need();
-        let last_layer = layout.slots().iter().filter(|slot| is_matrix(slot)).map(|slot| slot.layer).max();
-        for (index, slot) in layout.slots().iter().enumerate() {
-            let of_slot = groups.iter().position(|(_, pattern)| pattern.matches(&slot.name));
-            let group = of_slot.map(|index| groups[index].0);
+        let last_layer =
+            layout.entries().iter().filter(|entry| is_matrix(entry)).map(|entry| entry.layer).max();
+        for (index, entry) in layout.entries().iter().enumerate() {
+            let matched = groups.iter().position(|(_, pattern)| pattern.matches(&entry.name));
+            let group = matched.map(|index| groups[index].0);
             let matrix =
-                (need == Some(WholeNeed::Directions) && is_matrix(slot) && Some(slot.layer) < last_layer)
-                    .then(|| [slot.dims[0], slot.dims[1]]);
-            let factored = (need == Some(WholeNeed::SecondMoments)).then(|| FactoredShape::new(&slot.dims));
+                (need == Some(WholeNeed::Directions) && is_matrix(entry) && Some(entry.layer) < last_layer)
+                    .then(|| [entry.dims[0], entry.dims[1]]);
+            let factored = (need == Some(WholeNeed::SecondMoments)).then(|| FactoredShape::new(&entry.dims));
             let is_whole = need == Some(WholeNeed::Norms) || matrix.is_some() || factored.is_some();
             let is_of_adamw = need == Some(WholeNeed::Directions) && matrix.is_none();
             let adamw_scale = if is_of_adamw { config.adamw_lr / config.lr } else { 1.0 };
@@ -110,20 +111,20 @@ impl ParamGroups {
                 groups.iter().filter(|(group, _)| group.schedule.is_some()).count()
             };
             let segment = Segment {
-                end: layout.slots().get(index + 1).map_or(layout.flat_len(), |next| next.start),
+                end: layout.entries().get(index + 1).map_or(layout.flat_len(), |next| next.start),
                 lr_scale: adamw_scale * group.map_or(1.0, |group| group.lr_scale),
                 weight_decay: group.and_then(|group| group.weight_decay).unwrap_or(default_decay(
                     config,
-                    slot,
+                    entry,
                     is_of_adamw,
                 )),
-                schedule: of_slot
+                schedule: matched
                     .filter(|index| groups[*index].0.schedule.is_some())
                     .map(|index| with_schedule(&groups[..index])),
                 whole: is_whole.then_some(whole.len()),
             };
             if is_whole {
-                let (name, range) = (slot.name.clone(), slot.range());
+                let (name, range) = (entry.name.clone(), entry.range());
                 whole.push(WholeParameter { name, range, matrix, factored });
             }
             match segments.last_mut() {
@@ -195,13 +196,13 @@ fn pattern(group: &ParamGroup) -> glob::Pattern {
 }
 
 /// Whether the parameter is the weight of a linear layer.
-fn is_matrix(slot: &ParamEntry) -> bool {
-    slot.kind == ParamKind::Weight && slot.dims.len() == 2
+fn is_matrix(entry: &ParamEntry) -> bool {
+    entry.kind == ParamKind::Weight && entry.dims.len() == 2
 }
 
 /// Weight decay of a parameter without one from a group.
-fn default_decay(config: &OptimizerConfig, slot: &ParamEntry, is_of_adamw: bool) -> f64 {
-    match slot.kind {
+fn default_decay(config: &OptimizerConfig, entry: &ParamEntry, is_of_adamw: bool) -> f64 {
+    match entry.kind {
         ParamKind::Bias | ParamKind::NormWeight | ParamKind::NormBias if !config.decay_bias_norm => 0.0,
         _ if is_of_adamw => config.adamw_weight_decay,
         _ => config.weight_decay,
@@ -232,11 +233,11 @@ mod tests {
 
     /// Learning rate's factor and weight decay of each parameter, by name.
     fn settings(groups: &ParamGroups) -> Vec<(String, f64, f64)> {
-        let of = |slot: &ParamEntry| {
-            let parts: Vec<_> = groups.within(slot.range()).collect();
-            assert_eq!(parts.len(), 1, "{} has one setting", slot.name);
-            assert_eq!(parts[0].0, slot.range());
-            (slot.name.clone(), parts[0].1.lr_scale, parts[0].1.weight_decay)
+        let of = |entry: &ParamEntry| {
+            let parts: Vec<_> = groups.within(entry.range()).collect();
+            assert_eq!(parts.len(), 1, "{} has one setting", entry.name);
+            assert_eq!(parts[0].0, entry.range());
+            (entry.name.clone(), parts[0].1.lr_scale, parts[0].1.weight_decay)
         };
         layout().forward_order().into_iter().map(of).collect()
     }
@@ -312,7 +313,7 @@ mod tests {
     fn lamb_takes_each_parameter_as_a_whole() {
         let groups = groups_of(&OptimizerConfig::new(OptimizerKind::Lamb, 0.1)).unwrap();
         let ranges: Vec<_> = groups.whole().iter().map(|whole| whole.range.clone()).collect();
-        assert_eq!(ranges, layout().slots().iter().map(ParamEntry::range).collect::<Vec<_>>());
+        assert_eq!(ranges, layout().entries().iter().map(ParamEntry::range).collect::<Vec<_>>());
         assert_eq!(groups.segments().len(), ranges.len());
     }
 

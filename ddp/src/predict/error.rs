@@ -65,16 +65,16 @@ pub enum PredictError {
         /// The existing file.
         path: PathBuf,
     },
-    /// A rank wrote its part to a folder that rank 0 does not see.
+    /// A rank wrote its shard to a folder that rank 0 does not see.
     #[error(
-        "the part of rank {rank} is not at `{}`: the ranks do not share the folder of the output\n\
+        "the shard of rank {rank} is not at `{}`: the ranks do not share the folder of the output\n\
          hint: write to a shared file system, or run on one host",
         path.display()
     )]
     NotShared {
-        /// Rank that wrote the part.
+        /// Rank that wrote the shard.
         rank: usize,
-        /// Path of the part.
+        /// Path of the shard.
         path: PathBuf,
     },
     /// Rows in memory have the wrong width.

@@ -2,7 +2,7 @@
 //!
 //! Data flow: model file -> [`SavedModel`] -> [`Predictor`]; rows -> blocks -> forward -> [`Predictions`] -> output. Rows keep
 //! their order, and memory does not grow with their number: a block of rows is read, predicted and written at a time. Each rank
-//! takes every N-th block and writes its own part.
+//! takes every N-th block and writes its own shard.
 //!
 //! ```
 //! let run = "tests/fixtures/saved_runs/regression/finished"; // a run's folder

@@ -167,7 +167,7 @@ impl GpuStep {
     /// Waits for all work of the device so far.
     ///
     /// # Errors
-    /// `TrainError::Comm`, also if a rank does not come to its part of a collective.
+    /// `TrainError::Comm`, also if a rank does not join a collective.
     pub(crate) fn wait(&self, world: &World) -> Result<()> {
         let done = Event::new(self.gpu)?;
         done.record(self.gpu.compute())?;

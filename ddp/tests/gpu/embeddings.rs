@@ -87,8 +87,8 @@ struct Matrix {
 impl Matrix {
     fn of(spec: &ModelSpec, flat: &[f32], name: &str) -> Self {
         let layout = ddp::model::ParamLayout::new(spec);
-        let slot = layout.find(name).unwrap();
-        Matrix { values: flat[slot.range()].iter().map(|&v| f64::from(v)).collect(), cols: slot.dims[1] }
+        let entry = layout.find(name).unwrap();
+        Matrix { values: flat[entry.range()].iter().map(|&v| f64::from(v)).collect(), cols: entry.dims[1] }
     }
 
     fn at(&self, row: usize, col: usize) -> f64 {
@@ -102,10 +102,10 @@ fn weights_on_one_hot(weights: &[f32]) -> Vec<f32> {
     let layout = ddp::model::ParamLayout::new(&one_hot);
     let mut flat = vec![0.0f32; layout.flat_len()];
     // All but the first weight are the same, at the same places.
-    let slot = layout.find("layers.0.weight").unwrap();
-    flat[..slot.start].copy_from_slice(&weights[..slot.start]);
+    let entry = layout.find("layers.0.weight").unwrap();
+    flat[..entry.start].copy_from_slice(&weights[..entry.start]);
     let w = Matrix::of(&embedded, weights, "layers.0.weight");
-    for o in 0..slot.dims[0] {
+    for o in 0..entry.dims[0] {
         let mut row: Vec<f64> = (0..N_NUMBERS).map(|i| w.at(o, i)).collect();
         let mut column = N_NUMBERS;
         for (t, (n_codes, dim)) in TABLES.into_iter().enumerate() {
@@ -115,7 +115,7 @@ fn weights_on_one_hot(weights: &[f32]) -> Vec<f32> {
             );
             column += dim;
         }
-        for (to, v) in flat[slot.range()][o * slot.dims[1]..].iter_mut().zip(row) {
+        for (to, v) in flat[entry.range()][o * entry.dims[1]..].iter_mut().zip(row) {
             *to = v as f32;
         }
     }
@@ -156,8 +156,8 @@ fn an_embedding_is_a_linear_layer_on_one_hot_columns() {
             assert_close("outputs", &outputs, wide(&want_outputs));
             let layout = ddp::model::ParamLayout::new(&spec);
             let first = layout.find("layers.0.weight").unwrap();
-            for slot in layout.slots().iter().take_while(|slot| slot.start < first.start) {
-                assert_close(&slot.name, &grads[slot.range()], wide(&want[slot.range()]));
+            for entry in layout.entries().iter().take_while(|entry| entry.start < first.start) {
+                assert_close(&entry.name, &grads[entry.range()], wide(&want[entry.range()]));
             }
             let mut d_w: Vec<Vec<f64>> =
                 (0..n_hidden).map(|o| (0..N_NUMBERS).map(|i| g.at(o, i)).collect()).collect();
@@ -175,8 +175,8 @@ fn an_embedding_is_a_linear_layer_on_one_hot_columns() {
                         (0..n_hidden).map(|o| g.at(o, code_column + c) * w.at(o, column + d)).sum::<f64>()
                     })
                 };
-                let slot = layout.find(&table_name(t)).unwrap();
-                assert_close(&slot.name, &grads[slot.range()], (0..n_codes).flat_map(d_row));
+                let entry = layout.find(&table_name(t)).unwrap();
+                assert_close(&entry.name, &grads[entry.range()], (0..n_codes).flat_map(d_row));
                 column += dim;
                 code_column += n_codes;
             }
@@ -236,10 +236,10 @@ fn rows_that_no_code_names_have_no_gradient() {
     let (devices, _lock) = cpu_and_gpu();
     for device in devices {
         let (_, grads) = run(&spec, &weights, &x, 1, device);
-        let slot = layout.find(&table_name(0)).unwrap();
-        let dim = slot.dims[1];
+        let entry = layout.find(&table_name(0)).unwrap();
+        let dim = entry.dims[1];
         let is_zero: Vec<bool> =
-            grads[slot.range()].chunks_exact(dim).map(|row| row.iter().all(|&v| v == 0.0)).collect();
+            grads[entry.range()].chunks_exact(dim).map(|row| row.iter().all(|&v| v == 0.0)).collect();
         // Squares are 0, 1 or 4 modulo 5.
         assert_eq!(is_zero, [false, false, true, true, false, true], "{device}");
     }

@@ -98,9 +98,9 @@ impl Layer for Scale {
 fn network(layers: Layers, n_ranks: usize, device: Device) -> Network {
     let layout = ParamLayout::of_layers(&layers, n_ranks);
     let mut weights = vec![0.0; layout.flat_len()];
-    for slot in layout.forward_order() {
-        for (i, w) in weights[slot.range()].iter_mut().enumerate() {
-            *w = ((slot.name.len() * 7 + slot.layer * 3 + i * i) as f32 * 0.37).sin();
+    for entry in layout.forward_order() {
+        for (i, w) in weights[entry.range()].iter_mut().enumerate() {
+            *w = ((entry.name.len() * 7 + entry.layer * 3 + i * i) as f32 * 0.37).sin();
         }
     }
     let sizes = Sizes { max_rows: N_ROWS, device, precision: Precision::F32 };
@@ -169,15 +169,15 @@ fn check_gradients(what: &str, network: &mut Network) {
     let grads = gradients(network, 1);
     let in_parts = gradients(network, 3);
     let weights = network.weights().to_vec::<f32>().unwrap();
-    for slot in network.layout().slots().to_vec() {
-        for i in slot.range() {
+    for entry in network.layout().entries().to_vec() {
+        for i in entry.range() {
             let mut moved = weights.clone();
             moved[i] = weights[i] + STEP;
             let above = loss(network, &moved);
             moved[i] = weights[i] - STEP;
             let below = loss(network, &moved);
             let want = (above - below) / f64::from(2.0 * STEP);
-            let what = format!("{what}, {}: {}, element {}", network.device(), slot.name, i - slot.start);
+            let what = format!("{what}, {}: {}, element {}", network.device(), entry.name, i - entry.start);
             // Losses up to 100, in f32, over a difference of 1/32, and a third derivative of some hundreds times STEP²/6.
             assert_close(&what, f64::from(grads[i]), want, 5e-3);
             // Other orders of some ten summands.
@@ -274,10 +274,10 @@ fn twins(n_ranks: usize, device: Device) -> [Network; 2] {
     let mut twin = network(tied(false), n_ranks, device);
     let from = tied_model.weights().to_vec::<f32>().unwrap();
     let mut weights = vec![0.0; twin.layout().flat_len()];
-    for slot in twin.layout().slots() {
+    for entry in twin.layout().entries() {
         let source =
-            tied_model.layout().find(&slot.name).or(tied_model.layout().find("tied.weight")).unwrap();
-        weights[slot.range()].copy_from_slice(&from[source.range()]);
+            tied_model.layout().find(&entry.name).or(tied_model.layout().find("tied.weight")).unwrap();
+        weights[entry.range()].copy_from_slice(&from[source.range()]);
     }
     twin.set_weights(TensorRef::from_slice(&weights, &[weights.len()]).unwrap()).unwrap();
     [tied_model, twin]
@@ -288,12 +288,12 @@ fn expected([tied_model, twin]: &mut [Network; 2]) -> Vec<f64> {
     let grads = gradients(twin, 1);
     let of = |name: &str| &grads[twin.layout().find(name).unwrap().range()];
     let mut want = vec![0.0; tied_model.layout().flat_len()];
-    for slot in tied_model.layout().slots() {
-        let uses = match slot.name.as_str() {
+    for entry in tied_model.layout().entries() {
+        let uses = match entry.name.as_str() {
             "tied.weight" => vec![of("layers.0.weight"), of("layers.1.weight")],
             name => vec![of(name)],
         };
-        for (i, want) in want[slot.range()].iter_mut().enumerate() {
+        for (i, want) in want[entry.range()].iter_mut().enumerate() {
             *want = uses.iter().map(|of_use| f64::from(of_use[i])).sum();
         }
     }
@@ -302,10 +302,10 @@ fn expected([tied_model, twin]: &mut [Network; 2]) -> Vec<f64> {
 
 #[track_caller]
 fn assert_gradients(what: &str, layout: &ParamLayout, got: &[f32], want: &[f64]) {
-    for slot in layout.slots() {
-        for i in slot.range() {
+    for entry in layout.entries() {
+        for i in entry.range() {
             // Sums of some ten products below 4 in another order.
-            assert_close(&format!("{what}: {}", slot.name), f64::from(got[i]), want[i], 1e-5);
+            assert_close(&format!("{what}: {}", entry.name), f64::from(got[i]), want[i], 1e-5);
         }
     }
 }

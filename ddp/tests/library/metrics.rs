@@ -92,8 +92,8 @@ fn identity(n_outputs: usize, max_rows: usize, device: Device) -> Network {
     let spec = ModelSpec::plain(&[n_outputs, n_outputs], Activation::Relu);
     let mut model = Network::new(spec, max_rows, device, Precision::F32).unwrap();
     let mut weights = vec![0.0f32; model.layout().flat_len()];
-    for slot in model.layout().slots().iter().filter(|slot| slot.name.ends_with("weight")) {
-        let matrix = &mut weights[slot.range()];
+    for entry in model.layout().entries().iter().filter(|entry| entry.name.ends_with("weight")) {
+        let matrix = &mut weights[entry.range()];
         (0..n_outputs).for_each(|i| matrix[i * n_outputs + i] = 1.0);
     }
     model.set_weights(TensorRef::from_slice(&weights, &[weights.len()]).unwrap()).unwrap();

@@ -98,9 +98,11 @@ struct Trained {
 fn named(layout: &ParamLayout, flat: &Tensor) -> Weights {
     let flat = flat.to_vec::<f32>().unwrap();
     let values = |range: std::ops::Range<usize>| flat[range].to_vec();
-    let slots = layout.slots().iter();
-    slots
-        .map(|slot| (slot.name.clone(), Values { shape: slot.dims.clone(), values: values(slot.range()) }))
+    let entries = layout.entries().iter();
+    entries
+        .map(|entry| {
+            (entry.name.clone(), Values { shape: entry.dims.clone(), values: values(entry.range()) })
+        })
         .collect()
 }
 

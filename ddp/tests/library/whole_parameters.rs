@@ -157,12 +157,12 @@ fn gpus_train_as_one_cpu_rank_does() {
 fn second_moments_are_few_and_held_by_every_rank() {
     for zero in STAGES {
         let setup = with_options(&setup(OptimizerKind::Adafactor), |options| options.zero = zero);
-        let slots = setup.options.layout(&setup.spec, 3).slots().to_vec();
+        let entries = setup.options.layout(&setup.spec, 3).entries().to_vec();
         let moments = setup.train_on(3).second_moments;
-        assert_eq!(moments.len(), slots.len());
-        for ((name, values), slot) in moments.iter().zip(slots) {
-            assert_eq!(*name, format!("optimizer.second_moments.{}", slot.name));
-            let len = if slot.dims.len() == 2 { slot.dims[0] + slot.dims[1] } else { slot.numel() };
+        assert_eq!(moments.len(), entries.len());
+        for ((name, values), entry) in moments.iter().zip(entries) {
+            assert_eq!(*name, format!("optimizer.second_moments.{}", entry.name));
+            let len = if entry.dims.len() == 2 { entry.dims[0] + entry.dims[1] } else { entry.numel() };
             assert_eq!(values.len(), len, "{name}");
             assert!(values.iter().any(|&value| value > 0.0), "{name} {zero:?}");
         }

@@ -67,7 +67,7 @@ pub struct Setup {
 /// With label smoothing.
 /// Bits of the parameters, concatenated, whatever gaps the layout has.
 pub fn by_parameter(layout: &ParamLayout, flat: &[f32]) -> Vec<u32> {
-    layout.slots().iter().flat_map(|slot| &flat[slot.range()]).map(|v| v.to_bits()).collect()
+    layout.entries().iter().flat_map(|entry| &flat[entry.range()]).map(|v| v.to_bits()).collect()
 }
 
 pub fn cross_entropy(class_weights: Option<[f32; N_CLASSES]>) -> Loss {

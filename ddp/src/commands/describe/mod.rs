@@ -374,7 +374,7 @@ mod tests {
                 small.memory[zero].bytes.iter().find(|bytes| bytes.what == what).unwrap().bytes
             };
             for what in ["optimiser", "average"] {
-                // The ranks' parts are padded to cache lines of each layer.
+                // The ranks' shards are padded to cache lines of each layer.
                 let (whole, part) = (of(0, what), of(1, what));
                 assert!(part * 4 >= whole && part * 4 <= whole + whole / 20, "{what}: {part} of {whole}");
             }

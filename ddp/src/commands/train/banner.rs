@@ -154,7 +154,7 @@ impl Banner<'_> {
                 if zero == ZeroStage::Off { sums } else { format!("{sums}, {weights}") }
             }
             (None, ZeroStage::Off) if updates.is_divided() => format!(
-                "reduce-scatter of gradients and {weights} in {}, each updated in parts by the ranks",
+                "reduce-scatter of gradients and {weights} in {}; each rank updates its shard",
                 count(updates.blocks().len(), "block"),
             ),
             (None, ZeroStage::Off) => format!("all-reduce of {gradients}"),
@@ -497,7 +497,8 @@ mod tests {
     #[test]
     fn ranks_that_share_memory_divide_a_large_update() {
         let (text, flat_len) = exchange_of_two(&[], |options| options.divide_update_from = 0);
-        let want = "reduce-scatter of gradients and all-gather of weights in 1 block, each updated in parts by the ranks; ";
+        let want =
+            "reduce-scatter of gradients and all-gather of weights in 1 block; each rank updates its shard; ";
         assert!(text.starts_with(want), "{text}");
         assert!(text.ends_with(&sent(flat_len + TAIL_ELEMENTS)), "{text}");
     }

@@ -7,7 +7,7 @@ use ddp_kernels::cuda::{Download, Gpu};
 use ddp_kernels::ops::{self, ROW_SUMS_LEN, RowNumbersOutput, RowPlaces, ScalarsOutput};
 use ddp_kernels::{DType, KernelError, KeyedPermutation, MemoryUse, Tensor, TensorMut, TensorRef};
 
-use crate::data::order::epoch_order::{BlockOrder, WindowPart};
+use crate::data::order::epoch_order::{BlockOrder, WindowSlice};
 use crate::data::order::epoch_proof::RowsHash;
 
 /// Sums of the rows that were numbered on a GPU.
@@ -79,7 +79,7 @@ impl DeviceOrder {
         mut scalars: Option<ScalarsOutput<'_>>,
     ) -> Result<(), KernelError> {
         let DeviceOrder { sums, blocks, .. } = self;
-        for WindowPart { order: of_window, start, within, blocks: of_blocks } in order.windows(positions) {
+        for WindowSlice { order: of_window, start, within, blocks: of_blocks } in order.windows(positions) {
             let blocks = blocks.as_mut().expect("made for blocks");
             blocks.set(order, epoch)?;
             let (part, after) = numbers.split_at(within.len())?;

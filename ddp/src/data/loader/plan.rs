@@ -78,7 +78,7 @@ pub struct BatchPlan {
     end_epoch: u64,
 }
 
-/// One rank's part of one global batch.
+/// One rank's shard of one global batch.
 #[derive(Debug, Clone)]
 pub struct Job {
     /// From 0.

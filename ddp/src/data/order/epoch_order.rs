@@ -1,4 +1,4 @@
-//! In which order the rows of an epoch are visited: a pure function of (seed, epoch, the data's size and parts).
+//! Order in which an epoch visits the rows: a pure function of (seed, epoch, the data's size and row groups).
 //!
 //! ```
 //! use ddp::data::order::epoch_order::RowOrder;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use ddp_kernels::KeyedPermutation;
 
-/// Bytes of neighbouring rows that move together where the data have no parts of their own.
+/// Bytes of neighbouring rows that move together where the data have no row groups.
 const BLOCK_BYTES: usize = 1 << 20;
 /// Keeps the order of blocks apart from that of rows under the same seed.
 const BLOCKS_KEY: u64 = 0x626c_6f63_6b73;
@@ -79,7 +79,7 @@ pub struct BlockLayout {
 }
 
 impl BlockLayout {
-    /// Blocks of `n_rows` rows of `row_bytes`, in windows of `window_bytes`; `ends` are those of the data's own parts.
+    /// Blocks of `n_rows` rows of `row_bytes`, in windows of `window_bytes`; `ends` are those of the data's row groups.
     pub fn new(n_rows: usize, row_bytes: usize, ends: Option<&[usize]>, window_bytes: usize) -> Self {
         let row_bytes = row_bytes.max(1);
         let starts = match ends {
@@ -114,7 +114,7 @@ pub struct BlockOrder {
 
 /// Positions within one window.
 #[derive(Debug)]
-pub(crate) struct WindowPart<'a> {
+pub(crate) struct WindowSlice<'a> {
     /// The order within the window.
     pub(crate) order: &'a KeyedPermutation,
     /// Position at which the window begins.
@@ -160,16 +160,16 @@ impl BlockOrder {
         (0..n_blocks).map(|place| (self.block_starts[place], self.layout.starts[self.blocks.index(place)]))
     }
 
-    /// The parts of `positions` in one window each, in order.
-    pub(crate) fn windows(&self, positions: Range<usize>) -> impl Iterator<Item = WindowPart<'_>> {
+    /// `positions` window by window, in order.
+    pub(crate) fn windows(&self, positions: Range<usize>) -> impl Iterator<Item = WindowSlice<'_>> {
         let first = if positions.is_empty() { self.rows.len() } else { self.window_of(positions.start) };
         (first..self.rows.len()).map_while(move |window| {
             let (start, end) = (self.window_starts[window], self.window_starts[window + 1]);
-            let part = positions.start.max(start)..positions.end.min(end);
-            (part.start < part.end).then(|| WindowPart {
+            let slice = positions.start.max(start)..positions.end.min(end);
+            (slice.start < slice.end).then(|| WindowSlice {
                 order: &self.rows[window],
                 start,
-                within: part.start - start..part.end - start,
+                within: slice.start - start..slice.end - start,
                 blocks: self.window_blocks[window]..self.window_blocks[window + 1],
             })
         })
@@ -218,7 +218,7 @@ mod tests {
         #[test]
         fn every_row_once_and_only_within_its_window(
             ends in prop::collection::btree_set(1usize..2000, 0..40),
-            has_parts: bool,
+            has_row_groups: bool,
             n_rows in 1usize..2000,
             window_rows in 1usize..700,
             seed: u64,
@@ -228,7 +228,7 @@ mod tests {
             ends.push(n_rows);
             // Rows of 10 kB: about a hundred of them are a block of its own.
             let row_bytes = 10_000;
-            let layout = BlockLayout::new(n_rows, row_bytes, has_parts.then_some(&ends[..]), window_rows * row_bytes);
+            let layout = BlockLayout::new(n_rows, row_bytes, has_row_groups.then_some(&ends[..]), window_rows * row_bytes);
             let order = BlockOrder::new(&Arc::new(layout), seed, epoch);
             let mut seen = vec![false; n_rows];
             for i in 0..n_rows {

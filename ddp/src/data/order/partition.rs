@@ -1,9 +1,9 @@
 //! Partition of a global batch: ranges of positions for ranks, micro-batches and micro-shards.
 //!
-//! A global step takes the next `G` positions of the epoch's order; a rank takes its contiguous part
-//! of them, and a micro-batch its contiguous part of that. Parts differ by one row at most, the
-//! larger first; a part can be empty, and its owner then joins with zeros. Where a step must be the same to the bit at
-//! any world size, the global batch is first cut into a fixed number of micro-shards, and a rank takes a run of those.
+//! A global step takes the next `G` positions of the epoch's order. A rank takes a contiguous shard of them, and a micro-batch a
+//! contiguous range of the shard. Shards differ by one row at most, the larger ones first; a rank with an empty shard joins with
+//! zeros. Where a step must have the same bits at any world size, the global batch is first cut into a fixed number of micro-shards,
+//! and a rank takes consecutive ones.
 //!
 //! ```
 //! use ddp::data::order::partition::{PartitionKind, RankPartition, rank_range};
@@ -16,15 +16,15 @@
 
 use std::ops::Range;
 
-/// Part `index` of `0..n` cut into `parts`.
-fn part(n: usize, index: usize, parts: usize) -> Range<usize> {
-    assert!(index < parts, "part {index} of {parts}");
-    let (size, n_larger) = (n / parts, n % parts);
+/// Range `index` of the `n_ranges` into which `0..n` is cut.
+fn cut(n: usize, index: usize, n_ranges: usize) -> Range<usize> {
+    assert!(index < n_ranges, "range {index} of {n_ranges}");
+    let (size, n_larger) = (n / n_ranges, n % n_ranges);
     let start = index * size + index.min(n_larger);
     start..start + size + usize::from(index < n_larger)
 }
 
-/// Partition of evaluation rows into parts, a run of which belongs to each rank, and of a part into batches.
+/// Partition of evaluation rows into parts, of which each rank has consecutive ones, and of a part into batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EvalPartition {
     /// Parts of all rows. What is summed is summed part by part, so the result depends on their number and not on that of the
@@ -48,7 +48,7 @@ impl EvalPartition {
         world_size: usize,
     ) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
         let n_parts = self.n_parts;
-        part(n_parts, rank, world_size).map(move |index| (index, part(n_rows, index, n_parts)))
+        cut(n_parts, rank, world_size).map(move |index| (index, cut(n_rows, index, n_parts)))
     }
 
     /// Batches that every rank has, of `n_rows` rows.
@@ -66,13 +66,13 @@ impl EvalPartition {
 /// # Panics
 /// If `rank` is not below `world_size`.
 pub fn rank_range(global_rows: usize, rank: usize, world_size: usize) -> Range<usize> {
-    part(global_rows, rank, world_size)
+    cut(global_rows, rank, world_size)
 }
 
 /// Kind of partition of global batches into the ranks' micro-batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PartitionKind {
-    /// One part per rank, each split into micro-batches.
+    /// One shard per rank, each split into micro-batches.
     Ranks {
         /// Micro-batches per rank; fewer where the last of them would be empty on every rank.
         n_micro: usize,
@@ -122,7 +122,7 @@ impl RankPartition {
                 // A run of no shards begins where the next rank's begins.
                 let start = |shard: usize| match shard {
                     shard if shard == n_shards => global_rows,
-                    shard => part(global_rows, shard, n_shards).start,
+                    shard => cut(global_rows, shard, n_shards).start,
                 };
                 start(shards.start)..start(shards.end)
             }
@@ -161,7 +161,7 @@ impl RankPartition {
         (0..self.world_size).filter_map(of_rank).sum()
     }
 
-    /// The most rows that a rank has of a global batch of `global_rows`: those of rank 0, for larger parts come first.
+    /// The most rows that a rank has of a global batch of `global_rows`: those of rank 0, for larger shards come first.
     pub fn max_own_rows(&self, global_rows: usize) -> usize {
         RankPartition { rank: 0, ..*self }.n_own_rows(global_rows)
     }
@@ -198,12 +198,12 @@ impl RankPartition {
                 micro_range(self.own_range(global_rows, 0), index, self.n_micro_batches(global_rows))
             }
             PartitionKind::SharedMicroBatches { .. } => {
-                let of_all = part(global_rows, index, self.n_micro_batches(global_rows));
-                let own = part(of_all.len(), self.rank, self.world_size);
+                let of_all = cut(global_rows, index, self.n_micro_batches(global_rows));
+                let own = cut(of_all.len(), self.rank, self.world_size);
                 of_all.start + own.start..of_all.start + own.end
             }
             PartitionKind::MicroShards { n_shards } => {
-                part(global_rows, self.own_micro_shards().start + index, n_shards)
+                cut(global_rows, self.own_micro_shards().start + index, n_shards)
             }
         }
     }
@@ -212,7 +212,7 @@ impl RankPartition {
     pub fn own_micro_shards(&self) -> Range<usize> {
         match self.kind {
             PartitionKind::Ranks { .. } | PartitionKind::SharedMicroBatches { .. } => 0..0,
-            PartitionKind::MicroShards { n_shards } => part(n_shards, self.rank, self.world_size),
+            PartitionKind::MicroShards { n_shards } => cut(n_shards, self.rank, self.world_size),
         }
     }
 }
@@ -223,7 +223,7 @@ impl RankPartition {
 /// # Panics
 /// If `index` is not below `grad_accum_steps`.
 fn micro_range(rows: Range<usize>, index: usize, grad_accum_steps: usize) -> Range<usize> {
-    let micro = part(rows.len(), index, grad_accum_steps);
+    let micro = cut(rows.len(), index, grad_accum_steps);
     rows.start + micro.start..rows.start + micro.end
 }
 
@@ -311,8 +311,8 @@ mod tests {
 
     #[test]
     fn larger_parts_come_first() {
-        let parts: Vec<_> = (0..4).map(|rank| rank_range(10, rank, 4)).collect();
-        assert_eq!(parts, [0..3, 3..6, 6..8, 8..10]);
+        let shards: Vec<_> = (0..4).map(|rank| rank_range(10, rank, 4)).collect();
+        assert_eq!(shards, [0..3, 3..6, 6..8, 8..10]);
         assert_eq!((0..3).map(|rank| rank_range(2, rank, 3).len()).collect::<Vec<_>>(), [1, 1, 0]);
         assert_eq!(micro_ranges(5..10, 3).collect::<Vec<_>>(), [5..7, 7..9, 9..10]);
         assert_eq!(micro_ranges(5..6, 2).collect::<Vec<_>>(), [5..6, 6..6]);
@@ -350,7 +350,7 @@ mod tests {
                         .map(move |index| partition.micro_batch(global_rows, index))
                 })
                 .collect();
-            assert_eq!(passes, (0..8).map(|shard| part(global_rows, shard, 8)).collect::<Vec<_>>());
+            assert_eq!(passes, (0..8).map(|shard| cut(global_rows, shard, 8)).collect::<Vec<_>>());
             let mut end = 0;
             for rank in ranks {
                 let own: Vec<_> = rank.own_rows(global_rows).collect();

@@ -6,7 +6,7 @@ use ddp_kernels::KeyedPermutation;
 
 /// An order of the rows of each epoch.
 ///
-/// All ranks must compute the same one: a rank takes its part of each global batch of this order.
+/// All ranks must compute the same one: a rank takes its shard of each global batch of this order.
 ///
 /// ```
 /// use ddp::data::Sampler;

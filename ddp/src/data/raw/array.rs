@@ -17,12 +17,12 @@ const READ_BYTES: usize = 1 << 20;
 /// Rows of equal size, contiguous in each of their files.
 #[derive(Debug, Clone)]
 pub(crate) struct RawArray {
-    /// Type of an element, the same in all parts.
+    /// Type of an element, the same in all files.
     pub(crate) raw: RawType,
     /// Shape of a row: none for single numbers.
     pub(crate) row_dims: Vec<usize>,
-    parts: Vec<FileRows>,
-    /// Row at which each part begins, and the number of all rows.
+    files: Vec<FileRows>,
+    /// Row at which each file begins, and the number of all rows.
     starts: Vec<usize>,
 }
 
@@ -45,8 +45,8 @@ impl RawArray {
         dims: &[usize],
     ) -> RawArray {
         let n_rows = dims.first().copied().unwrap_or(0);
-        let parts = vec![FileRows { bytes, offset, is_big_endian }];
-        RawArray { raw, row_dims: dims.get(1..).unwrap_or_default().to_vec(), parts, starts: vec![0, n_rows] }
+        let files = vec![FileRows { bytes, offset, is_big_endian }];
+        RawArray { raw, row_dims: dims.get(1..).unwrap_or_default().to_vec(), files, starts: vec![0, n_rows] }
     }
 
     /// Rows of no elements, next to the rows of the file `path`.
@@ -70,7 +70,7 @@ impl RawArray {
             let n = all.n_rows();
             // The number of empty rows is unlimited; such arrays are refused later.
             all.starts.extend(other.starts[1..].iter().map(|&end| n.saturating_add(end)));
-            all.parts.extend(other.parts);
+            all.files.extend(other.files);
         }
         Ok(all)
     }
@@ -95,38 +95,38 @@ impl RawArray {
 
     /// The first file.
     pub(crate) fn path(&self) -> &Path {
-        self.parts[0].bytes.path()
+        self.files[0].bytes.path()
     }
 
     /// The same rows, read in pieces instead of mapped.
     pub(crate) fn unmapped(self) -> Result<Self> {
-        let unmap = |part: FileRows| Ok(FileRows { bytes: part.bytes.unmapped()?, ..part });
-        Ok(RawArray { parts: self.parts.into_iter().map(unmap).collect::<Result<_>>()?, ..self })
+        let unmap = |file: FileRows| Ok(FileRows { bytes: file.bytes.unmapped()?, ..file });
+        Ok(RawArray { files: self.files.into_iter().map(unmap).collect::<Result<_>>()?, ..self })
     }
 
     /// Whether rows are read in pieces.
     pub(crate) fn is_read(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part.bytes, Bytes::Read { .. }))
+        self.files.iter().any(|file| matches!(file.bytes, Bytes::Read { .. }))
     }
 
     pub(crate) fn resident_bytes(&self) -> usize {
-        self.parts.iter().map(|part| part.bytes.resident_bytes()).sum()
+        self.files.iter().map(|file| file.bytes.resident_bytes()).sum()
     }
 
-    /// The part that holds row `row`, and the row's number in it.
+    /// The file that holds row `row`, and the row's number in it.
     #[inline]
-    fn part_of(&self, row: usize) -> (&FileRows, usize) {
-        let index = match self.parts.len() {
+    fn file_of(&self, row: usize) -> (&FileRows, usize) {
+        let index = match self.files.len() {
             1 => 0,
             _ => self.starts.partition_point(|&start| start <= row) - 1,
         };
-        (&self.parts[index], row - self.starts[index])
+        (&self.files[index], row - self.starts[index])
     }
 
     /// File and row, for messages.
     pub(crate) fn place(&self, row: usize) -> String {
-        let (part, row) = self.part_of(row);
-        format!("data file `{}`, row {row}", part.bytes.path().display())
+        let (file, row) = self.file_of(row);
+        format!("data file `{}`, row {row}", file.bytes.path().display())
     }
 
     /// Starts reading rows into the system's cache.
@@ -134,22 +134,22 @@ impl RawArray {
         let row_bytes = self.row_bytes() as u64;
         let mut start = rows.start;
         while start < rows.end {
-            let (part, first) = self.part_of(start);
-            let part_end = self.starts[self.starts.partition_point(|&begin| begin <= start)];
-            let n = rows.end.min(part_end) - start;
-            part.bytes.read_ahead(part.offset + first as u64 * row_bytes, n as u64 * row_bytes);
+            let (file, first) = self.file_of(start);
+            let file_end = self.starts[self.starts.partition_point(|&begin| begin <= start)];
+            let n = rows.end.min(file_end) - start;
+            file.bytes.read_ahead(file.offset + first as u64 * row_bytes, n as u64 * row_bytes);
             start += n;
         }
     }
 
     /// Fails if a file was truncated.
     pub(crate) fn check_length(&self) -> Result<()> {
-        self.parts.iter().try_for_each(|part| part.bytes.check_length())
+        self.files.iter().try_for_each(|file| file.bytes.check_length())
     }
 
     /// Fails if a page of a file was missing while rows were read.
     pub(crate) fn check(&self) -> Result<()> {
-        self.parts.iter().try_for_each(|part| part.bytes.check())
+        self.files.iter().try_for_each(|file| file.bytes.check())
     }
 
     /// Calls `take` for each row with its position in `rows`, its bytes, and whether they are big-endian.
@@ -160,10 +160,10 @@ impl RawArray {
         let row_bytes = self.row_bytes();
         if !self.is_read() {
             for (n, &row) in rows.iter().enumerate() {
-                let (part, row) = self.part_of(row);
-                let bytes = part.bytes.as_slice().expect("mapped or in memory");
-                let start = part.offset as usize + row * row_bytes;
-                take(n, &bytes[start..start + row_bytes], part.is_big_endian);
+                let (file, row) = self.file_of(row);
+                let bytes = file.bytes.as_slice().expect("mapped or in memory");
+                let start = file.offset as usize + row * row_bytes;
+                take(n, &bytes[start..start + row_bytes], file.is_big_endian);
             }
             return Ok(());
         }
@@ -174,7 +174,7 @@ impl RawArray {
             scratch.resize(rows.len() * row_bytes, 0);
             self.read_rows(rows, &mut scratch)?;
             for (n, &row) in rows.iter().enumerate() {
-                let is_big_endian = self.part_of(row).0.is_big_endian;
+                let is_big_endian = self.file_of(row).0.is_big_endian;
                 take(chunk * chunk_rows + n, &scratch[n * row_bytes..][..row_bytes], is_big_endian);
             }
         }
@@ -187,11 +187,11 @@ impl RawArray {
         debug_assert!(!self.needs_swap());
         let row_bytes = self.row_bytes();
         let row_of = |n: usize| {
-            let (part, row) = self.part_of(rows[n]);
-            let start = part.offset as usize + row * row_bytes;
-            part.bytes.as_slice().map(|bytes| &bytes[start..start + row_bytes])
+            let (file, row) = self.file_of(rows[n]);
+            let start = file.offset as usize + row * row_bytes;
+            file.bytes.as_slice().map(|bytes| &bytes[start..start + row_bytes])
         };
-        let wrong = if self.parts.iter().all(|part| part.bytes.as_slice().is_some()) {
+        let wrong = if self.files.iter().all(|file| file.bytes.as_slice().is_some()) {
             row_copy::copy_rows(|n| row_of(n).expect("checked above"), row_bytes, out, check)
         } else {
             self.read_rows(rows, out)?;
@@ -206,14 +206,14 @@ impl RawArray {
         let row_bytes = self.row_bytes();
         let mut n = 0;
         while n < rows.len() && row_bytes > 0 {
-            // Contiguous rows of one part are read together.
+            // Contiguous rows of one file are read together.
             let mut end = n + 1;
             while end < rows.len() && rows[end] == rows[end - 1] + 1 && !self.starts.contains(&rows[end]) {
                 end += 1;
             }
-            let (part, row) = self.part_of(rows[n]);
-            let start = part.offset + row as u64 * row_bytes as u64;
-            part.bytes.read_at(start, &mut out[n * row_bytes..end * row_bytes])?;
+            let (file, row) = self.file_of(rows[n]);
+            let start = file.offset + row as u64 * row_bytes as u64;
+            file.bytes.read_at(start, &mut out[n * row_bytes..end * row_bytes])?;
             n = end;
         }
         Ok(())
@@ -278,7 +278,7 @@ impl RawArray {
 
     /// Writes rows of integers to `out`.
     pub(crate) fn rows_to_i64(&self, rows: &[usize], out: &mut [i64]) -> Result<()> {
-        if let [FileRows { bytes, offset, is_big_endian: false }] = &self.parts[..]
+        if let [FileRows { bytes, offset, is_big_endian: false }] = &self.files[..]
             && let (Some(bytes), 1) = (bytes.as_slice(), self.row_len())
         {
             numbers_to_i64(self.raw, &bytes[*offset as usize..], rows, out);
@@ -289,10 +289,10 @@ impl RawArray {
         self.check()
     }
 
-    /// Whether some part's byte order differs from this machine's.
+    /// Whether some file's byte order differs from this machine's.
     pub(crate) fn needs_swap(&self) -> bool {
         self.raw.size_bytes() > 1
-            && self.parts.iter().any(|part| part.is_big_endian != cfg!(target_endian = "big"))
+            && self.files.iter().any(|file| file.is_big_endian != cfg!(target_endian = "big"))
     }
 
     /// Contiguous rows in memory as elements of `T`; `None` if type, byte order or alignment differ.
@@ -303,13 +303,13 @@ impl RawArray {
         if self.row_bytes() == 0 {
             return Some(&[]);
         }
-        let (part, first) = self.part_of(rows.start);
-        let (last_part, _) = self.part_of(rows.end - 1);
-        if !std::ptr::eq(part, last_part) {
+        let (file, first) = self.file_of(rows.start);
+        let (last_file, _) = self.file_of(rows.end - 1);
+        if !std::ptr::eq(file, last_file) {
             return None;
         }
-        let start = part.offset as usize + first * self.row_bytes();
-        let bytes = &part.bytes.as_slice()?[start..start + rows.len() * self.row_bytes()];
+        let start = file.offset as usize + first * self.row_bytes();
+        let bytes = &file.bytes.as_slice()?[start..start + rows.len() * self.row_bytes()];
         bytemuck::try_cast_slice(bytes).ok()
     }
 }

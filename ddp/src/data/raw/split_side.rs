@@ -27,8 +27,8 @@ pub(crate) fn of_side(files: Vec<PathBuf>, reader: &ArrayReader, side: SplitSide
     if !has_both {
         return if rows.is_empty() { files } else { rows };
     }
-    let of_part = rows.into_iter().zip(sides).filter(|(_, of)| of.is_none_or(|of| of == side));
-    of_part.map(|(path, _)| path).collect()
+    let of_side = rows.into_iter().zip(sides).filter(|(_, of)| of.is_none_or(|of| of == side));
+    of_side.map(|(path, _)| path).collect()
 }
 
 /// Whether the files hold test rows next to the training rows.

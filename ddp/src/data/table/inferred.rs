@@ -42,9 +42,10 @@ pub(crate) struct Inference {
     has_codes: bool,
     /// Whether some integer has zeros before its digits.
     has_padding: bool,
-    has_fractions: bool,
+    /// Whether some number is written with a decimal point or an exponent.
+    has_decimals: bool,
     /// Whether some number is not whole.
-    has_parts: bool,
+    has_fractions: bool,
     has_truths: bool,
     has_yes_or_no: bool,
     has_dates: bool,
@@ -114,8 +115,8 @@ impl Inference {
         match number(text, notation) {
             Some(_) if is_string => self.add_text(text, place),
             Some(number) if number.is_finite() => {
-                self.has_fractions = true;
-                self.has_parts |= number.fract() != 0.0;
+                self.has_decimals = true;
+                self.has_fractions |= number.fract() != 0.0;
                 // Formatting takes time.
                 self.loses_digits = self.loses_digits || !has_digits_of_single(number);
             }
@@ -151,8 +152,8 @@ impl Inference {
                 self.has_negative |= whole < 0;
             }
             None => {
-                self.has_fractions = true;
-                self.has_parts = self.has_parts || number.double().fract() != 0.0;
+                self.has_decimals = true;
+                self.has_fractions = self.has_fractions || number.double().fract() != 0.0;
             }
         }
         self.loses_digits = self.loses_digits || !number.fits_single();
@@ -188,7 +189,7 @@ impl Inference {
     /// Whether the column holds classes of values that no type of columns has together.
     fn is_mixed(&self) -> bool {
         let classes = [
-            self.has_integers || self.has_fractions,
+            self.has_integers || self.has_decimals,
             self.has_truths || self.has_yes_or_no,
             self.has_dates || self.has_date_times,
             self.has_times,
@@ -202,7 +203,7 @@ impl Inference {
     /// The place and the text of a number that is not finite.
     pub(crate) fn kind(&self, use_: CellUse, to: Destination) -> Result<Kind, (String, CellProblem)> {
         // Zeros before the digits are lost in a number; next to fractions they mean nothing.
-        let is_coded = !self.has_parts
+        let is_coded = !self.has_fractions
             && match use_ {
                 CellUse::Label => self.has_codes,
                 CellUse::Number | CellUse::Category => self.has_padding && to == Destination::Columns,
@@ -221,7 +222,7 @@ impl Inference {
         if (self.has_dates || self.has_date_times || self.has_times) && to == Destination::Columns {
             return Ok(self.moments().map_or(Kind::Text, Kind::Moment));
         }
-        let has_others = self.has_fractions || self.is_mixed();
+        let has_others = self.has_decimals || self.is_mixed();
         Ok(Kind::Number(match (self.is_beyond_i64, self.has_negative || self.is_beyond_u64) {
             _ if has_others || !self.has_integers => RawType::F64,
             (false, _) => RawType::I64,

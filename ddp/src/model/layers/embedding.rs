@@ -54,14 +54,14 @@ impl Layer for EmbeddingLayer {
         vec![BufferSpec::workspace(len, DType::I64)]
     }
 
-    fn prepare(&mut self, slots: &[&ParamEntry], device: Device) -> Result<()> {
-        let first = slots.first().map_or(0, |slot| slot.start);
-        let table = |slot: &&ParamEntry| EmbeddingTable {
-            start: slot.start - first,
-            n_codes: slot.dims[0],
-            dim: slot.dims[1],
+    fn prepare(&mut self, entries: &[&ParamEntry], device: Device) -> Result<()> {
+        let first = entries.first().map_or(0, |entry| entry.start);
+        let table = |entry: &&ParamEntry| EmbeddingTable {
+            start: entry.start - first,
+            n_codes: entry.dims[0],
+            dim: entry.dims[1],
         };
-        self.tables = Some(EmbeddingTables::new(slots.iter().map(table).collect(), device)?);
+        self.tables = Some(EmbeddingTables::new(entries.iter().map(table).collect(), device)?);
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! The output of `predict`: every rank writes blocks to its part, rank 0 joins them and gives the file its name.
+//! The output of `predict`: every rank writes blocks to its shard, rank 0 joins them and gives the file its name.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub(crate) type Stop = ddp_comm::Stop<PredictError>;
 pub(crate) struct OutputFile {
     path: PathBuf,
     names: Temporary,
-    part: RankOutput,
+    shard: RankOutput,
     entries: Vec<IndexEntry>,
     n_streams: usize,
     rank: usize,
@@ -33,7 +33,7 @@ pub(crate) struct OutputFile {
 enum RankOutput {
     Streams(RankStreams),
     Parquet(Box<RankRowGroups>),
-    /// The part was joined.
+    /// The shard was joined.
     Joined,
 }
 
@@ -65,7 +65,7 @@ impl OutputFile {
             if rank == 0 {
                 names.remove_left_over();
             }
-            let (part, n_streams) = match format.encoder(columns) {
+            let (shard, n_streams) = match format.encoder(columns) {
                 Some(encoder) => {
                     let n_streams = encoder.n_streams();
                     (RankOutput::Streams(RankStreams::create(encoder, &names, rank, world_size)?), n_streams)
@@ -76,7 +76,7 @@ impl OutputFile {
                 ),
             };
             let (path, entries) = (path.to_owned(), Vec::new());
-            Ok(OutputFile { path, names: names.clone(), part, entries, n_streams, rank, world_size })
+            Ok(OutputFile { path, names: names.clone(), shard, entries, n_streams, rank, world_size })
         };
         Ok(world.collective_result(create())?)
     }
@@ -86,10 +86,10 @@ impl OutputFile {
     /// # Errors
     /// [`PredictError::Write`].
     pub(crate) fn write(&mut self, number: u64, block: &Block) -> Result<()> {
-        let stream_bytes = match &mut self.part {
-            RankOutput::Streams(part) => part.write(block)?,
-            RankOutput::Parquet(part) => {
-                part.write(block)?;
+        let stream_bytes = match &mut self.shard {
+            RankOutput::Streams(shard) => shard.write(block)?,
+            RankOutput::Parquet(shard) => {
+                shard.write(block)?;
                 vec![0]
             }
             RankOutput::Joined => unreachable!("blocks are written before the join"),
@@ -98,7 +98,7 @@ impl OutputFile {
         Ok(())
     }
 
-    /// Joins the parts under the output's name; every rank calls it. Returns the number of rows and, on rank 0, of bytes.
+    /// Joins the shards under the output's name; every rank calls it. Returns the number of rows and, on rank 0, of bytes.
     ///
     /// # Errors
     /// [`PredictError::Write`], [`PredictError::NotShared`].
@@ -113,9 +113,9 @@ impl OutputFile {
     }
 
     fn flush(&mut self) -> Result<()> {
-        match &mut self.part {
-            RankOutput::Streams(part) => part.flush()?,
-            RankOutput::Parquet(part) => part.finish()?,
+        match &mut self.shard {
+            RankOutput::Streams(shard) => shard.flush()?,
+            RankOutput::Parquet(shard) => shard.finish()?,
             RankOutput::Joined => {}
         }
         Ok(())
@@ -128,9 +128,9 @@ impl OutputFile {
                 return Err(PredictError::NotShared { rank, path });
             }
         }
-        let n_bytes = match std::mem::replace(&mut self.part, RankOutput::Joined) {
-            RankOutput::Streams(part) => part.join(&self.names, blocks, tick)?,
-            RankOutput::Parquet(part) => part.join(&self.names, blocks, tick)?,
+        let n_bytes = match std::mem::replace(&mut self.shard, RankOutput::Joined) {
+            RankOutput::Streams(shard) => shard.join(&self.names, blocks, tick)?,
+            RankOutput::Parquet(shard) => shard.join(&self.names, blocks, tick)?,
             RankOutput::Joined => 0,
         };
         let failed = |source| WriteError { path: self.path.clone(), source };

@@ -1,7 +1,7 @@
 //! Writes predictions: blocks of rows, encoded by every rank on its own, joined in order by rank 0. The output appears
 //! under its name when it is complete.
 //!
-//! [`file`] names the files and joins the parts. A format is an [`encoder::Encoder`], except for Parquet, whose row groups are
+//! [`file`] names the files and joins the shards. A format is an [`encoder::Encoder`], except for Parquet, whose row groups are
 //! appended without decoding them.
 
 pub(crate) mod block;

@@ -79,14 +79,14 @@ impl RankRowGroups {
         Ok(self.writer.flush().map_err(|error| failed(&self.path, error))?)
     }
 
-    /// Completes the part.
+    /// Completes the shard.
     pub(super) fn finish(&mut self) -> Result<()> {
         self.writer.finish().map_err(|error| failed(&self.path, error))?;
         let synced = self.writer.inner().sync_all();
         Ok(synced.map_err(|source| WriteError { path: self.path.clone(), source })?)
     }
 
-    /// Completes the output on rank 0, after all ranks have finished their parts, and returns its size in bytes.
+    /// Completes the output on rank 0, after all ranks have finished their shards, and returns its size in bytes.
     pub(super) fn join(self, names: &Temporary, blocks: &[Located], tick: &dyn Fn()) -> Result<u64> {
         let whole = names.whole();
         if !self.is_single {
@@ -140,7 +140,7 @@ fn array<'a>(column: &OutputColumn, values: &'a Values, block: &Block) -> Column
     })
 }
 
-/// Copies the row groups of all parts in the order of the blocks.
+/// Copies the row groups of all shards in the order of the blocks.
 fn append_row_groups(
     whole: &Path,
     names: &Temporary,
@@ -148,20 +148,20 @@ fn append_row_groups(
     tick: &dyn Fn(),
 ) -> std::result::Result<(), ParquetError> {
     let n_ranks = blocks.iter().map(|located| located.rank + 1).max().unwrap_or(0);
-    let mut parts: Vec<(File, ParquetMetaData)> = Vec::new();
+    let mut shards: Vec<(File, ParquetMetaData)> = Vec::new();
     for rank in 0..n_ranks {
         let file = File::open(names.stream(rank, 0))?;
         let metadata = ParquetMetaDataReader::new().parse_and_finish(&file)?;
-        parts.push((file, metadata));
+        shards.push((file, metadata));
     }
-    let description = parts[0].1.file_metadata();
+    let description = shards[0].1.file_metadata();
     let schema = description.schema_descr().root_schema_ptr();
     let kept: Option<Vec<KeyValue>> = description.key_value_metadata().cloned();
     let properties = WriterProperties::builder().set_key_value_metadata(kept).build();
     let mut writer = SerializedFileWriter::new(names.create(whole)?, schema, Arc::new(properties))?;
     let mut next_group = vec![0; n_ranks];
     for Located { rank, .. } in blocks {
-        let (file, metadata) = &parts[*rank];
+        let (file, metadata) = &shards[*rank];
         let group = metadata.row_group(next_group[*rank]);
         next_group[*rank] += 1;
         tick();

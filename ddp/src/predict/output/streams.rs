@@ -60,7 +60,7 @@ impl RankStreams {
         self.files.iter_mut().try_for_each(flush)
     }
 
-    /// Completes the output on rank 0, after all ranks have flushed their parts, and returns its size in bytes.
+    /// Completes the output on rank 0, after all ranks have flushed their shards, and returns its size in bytes.
     pub(super) fn join(
         mut self,
         names: &Temporary,
@@ -98,20 +98,20 @@ fn append_stream(
     tick: &dyn Fn(),
 ) -> io::Result<()> {
     let n_ranks = blocks.iter().map(|located| located.rank + 1).max().unwrap_or(0);
-    let parts = (0..n_ranks).map(|rank| {
+    let shards = (0..n_ranks).map(|rank| {
         if blocks.iter().any(|located| located.rank == rank) {
             File::open(names.stream(rank, stream)).map(Some)
         } else {
             Ok(None)
         }
     });
-    let parts = parts.collect::<io::Result<Vec<_>>>()?;
+    let shards = shards.collect::<io::Result<Vec<_>>>()?;
     for Located { rank, entry: IndexEntry { stream_bytes, .. } } in blocks {
-        let part = parts[*rank].as_ref().expect("opened above");
+        let shard = shards[*rank].as_ref().expect("opened above");
         let n = stream_bytes[stream];
         tick();
-        if io::copy(&mut part.take(n), out)? != n {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a rank's part is cut off"));
+        if io::copy(&mut shard.take(n), out)? != n {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a rank's shard is cut off"));
         }
     }
     Ok(())

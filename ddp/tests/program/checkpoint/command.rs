@@ -218,10 +218,10 @@ fn export_writes_the_moving_average_where_there_is_one() {
         let args = ["export", text(dir.path()), "--out", text(&out), "--weights", choice, "--overwrite"];
         assert!(stdout(&args).starts_with(told));
         let exported = read_weights(&out);
-        for slot in layout.slots() {
-            let want = values(what, 4, slot.range());
-            assert_eq!(exported[&slot.name].values, want, "{choice}: {}", slot.name);
-            assert_eq!(exported[&slot.name].shape, slot.dims);
+        for entry in layout.entries() {
+            let want = values(what, 4, entry.range());
+            assert_eq!(exported[&entry.name].values, want, "{choice}: {}", entry.name);
+            assert_eq!(exported[&entry.name].shape, entry.dims);
         }
         assert_eq!(exported["normalize.scale"].values, [0.5; 3]);
     }
@@ -250,9 +250,9 @@ fn average_is_the_mean_in_double_precision() {
     };
     let check = |steps: &[u64]| {
         let weights = read_weights(&out);
-        for slot in small.slots() {
-            let want: Vec<f32> = slot.range().map(|at| mean(steps, at)).collect();
-            assert_eq!(weights[&slot.name].values, want, "{}", slot.name);
+        for entry in small.entries() {
+            let want: Vec<f32> = entry.range().map(|at| mean(steps, at)).collect();
+            assert_eq!(weights[&entry.name].values, want, "{}", entry.name);
         }
         fs::remove_file(&out).unwrap();
     };

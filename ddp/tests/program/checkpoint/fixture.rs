@@ -163,7 +163,8 @@ pub(crate) fn check_content(checkpoint: &Checkpoint, layout: &ParamLayout, n_ran
             reader
                 .read(&ShardRange::of_ranges(layout, std::slice::from_ref(&shard)), name, &mut state)
                 .unwrap();
-            for at in layout.slots().iter().flat_map(|slot| slot.range()).filter(|at| shard.contains(at)) {
+            for at in layout.entries().iter().flat_map(|entry| entry.range()).filter(|at| shard.contains(at))
+            {
                 let (got, want) = (state[at - shard.start], value(name, step, at));
                 assert_eq!(got.to_bits(), want.to_bits(), "{name}[{at}] of step {step}");
             }
@@ -194,7 +195,7 @@ pub(crate) fn load(
         loaded.push((shard, weights, state));
     }
     for (shard, weights, state) in loaded {
-        for at in layout.slots().iter().flat_map(|slot| slot.range()) {
+        for at in layout.entries().iter().flat_map(|entry| entry.range()) {
             assert_eq!(
                 weights[at].to_bits(),
                 value("weights", step, at).to_bits(),
@@ -202,7 +203,8 @@ pub(crate) fn load(
             );
         }
         for (name, state) in STATES.into_iter().zip(state) {
-            for at in layout.slots().iter().flat_map(|slot| slot.range()).filter(|at| shard.contains(at)) {
+            for at in layout.entries().iter().flat_map(|entry| entry.range()).filter(|at| shard.contains(at))
+            {
                 let (got, want) = (state[at - shard.start], value(name, step, at));
                 assert_eq!(got.to_bits(), want.to_bits(), "{name}[{at}] of step {step}");
             }

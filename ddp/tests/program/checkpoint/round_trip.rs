@@ -36,7 +36,7 @@ proptest! {
         let ranges: Vec<_> = cuts.windows(2).step_by(2).map(|pair| pair[0]..pair[1]).collect();
         let mut state = vec![f32::NAN; ranges.iter().map(ExactSizeIterator::len).sum()];
         reader.read(&ShardRange::of_ranges(&layout, &ranges), "v", &mut state).unwrap();
-        let is_param = |at: usize| layout.slots().iter().any(|slot| slot.range().contains(&at));
+        let is_param = |at: usize| layout.entries().iter().any(|entry| entry.range().contains(&at));
         for (got, at) in state.iter().zip(ranges.into_iter().flatten()) {
             prop_assert!(if is_param(at) { *got == value("v", 3, at) } else { got.is_nan() }, "{at}");
         }
@@ -51,8 +51,8 @@ fn weights_are_a_models_file_as_a_run_writes_it() {
     let file = ModelFile::read(&found.model_path()).unwrap();
     assert_eq!(file.info().unwrap(), options(&layout, 0, 1).info);
     let weights = file.weights(&layout).unwrap().to_vec::<f32>().unwrap();
-    for slot in layout.slots() {
-        assert_eq!(weights[slot.range()], values("weights", 4, slot.range()), "{}", slot.name);
+    for entry in layout.entries() {
+        assert_eq!(weights[entry.range()], values("weights", 4, entry.range()), "{}", entry.name);
     }
 }
 

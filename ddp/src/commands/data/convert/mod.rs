@@ -21,7 +21,7 @@ use self::output::Output;
 use self::source::Source;
 use self::target::Target;
 use self::text_copy::TextCopy;
-use crate::cli::{ConvertArgs, ConvertDtype, ConvertPart};
+use crate::cli::{ConvertArgs, ConvertDtype, ConvertSubset};
 use crate::config::{Config, DataFormat, Task};
 use crate::data::format::Reader;
 use crate::data::raw::RawType;
@@ -119,17 +119,17 @@ fn has_target(config: &Config) -> Result<bool> {
     Ok(config.data.target.iter().all(|target| names.contains(target)))
 }
 
-/// The rows that `--part` names; without it both kinds, where the files hold training and test rows.
+/// The rows that `--subset` names; without it both kinds, where the files hold training and test rows.
 fn sides(args: &ConvertArgs, config: &Config) -> Result<Vec<SplitSide>> {
     let is_builtin = config.data.train.starts_with("builtin:");
     let has_eval = is_builtin || holds_eval_rows(&config.data, args.labels.as_deref())?;
-    match args.part {
-        Some(ConvertPart::Train) => Ok(vec![SplitSide::Train]),
-        Some(ConvertPart::Eval) if has_eval => Ok(vec![SplitSide::Test]),
-        Some(ConvertPart::Eval) => Err(DataError::OutFormat {
+    match args.subset {
+        Some(ConvertSubset::Train) => Ok(vec![SplitSide::Train]),
+        Some(ConvertSubset::Eval) if has_eval => Ok(vec![SplitSide::Test]),
+        Some(ConvertSubset::Eval) => Err(DataError::OutFormat {
             out: args.out.clone(),
             reason: format!("`{}` holds no rows for evaluation next to its training rows", args.input),
-            hint: "remove --part, or name the file of those rows".to_owned(),
+            hint: "remove --subset, or name the file of those rows".to_owned(),
         }
         .into()),
         None if has_eval && !is_builtin => Ok(vec![SplitSide::Train, SplitSide::Test]),

@@ -255,8 +255,8 @@ fn training_and_evaluation_rows_are_both_converted() {
     convert(&[&npz, &parts, "--to", "npy"]);
     assert!(Path::new(&parts).join("eval/labels/part-00000.npy").exists());
     let only = path_of(&folder, "only.csv");
-    convert(&[&npz, &only, "--part", "eval"]);
+    convert(&[&npz, &only, "--subset", "eval"]);
     assert_eq!(fs::read_to_string(&only).unwrap(), "f0,f1,label\n7,8,1\n");
-    let message = try_convert(&[&out, &only, "--part", "eval", "--overwrite"]).unwrap_err().to_string();
+    let message = try_convert(&[&out, &only, "--split", "eval", "--overwrite"]).unwrap_err().to_string();
     assert!(message.contains("holds no rows for evaluation"), "{message}");
 }
