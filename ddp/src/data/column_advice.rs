@@ -1,5 +1,5 @@
-//! Warns of columns that train but spoil the model or its speed: labels and row numbers that identify rows, categories with very
-//! many one-hot features, and features of very different size that are not normalised.
+//! Warns of columns that train but spoil the model or its speed: labels and row numbers that identify rows, columns without values,
+//! categories with very many one-hot features, and features of very different size that are not normalised.
 
 use ddp_kernels::{DType, Device, Tensor, ops};
 
@@ -44,6 +44,7 @@ pub(super) fn warnings(rows: FittedRows<'_>, data: &DataConfig) -> Result<Vec<St
     warnings.extend(labels_of_rows(rows, data));
     warnings.extend(wide_categories(&rows.preprocessor.plan));
     warnings.extend(row_numbers(rows)?);
+    warnings.extend(empty_columns(rows));
     if data.normalize == Normalize::Auto && rows.preprocessor.normalizer.is_none() {
         warnings.extend(sizes(rows.train)?);
     }
@@ -109,6 +110,22 @@ fn row_numbers(rows: FittedRows<'_>) -> Result<Option<String>> {
             rows.train.source(),
         )
     }))
+}
+
+/// Warns of columns without a value in any training row.
+fn empty_columns(rows: FittedRows<'_>) -> Option<String> {
+    let stats = rows.stats?;
+    let empty: Vec<usize> =
+        rows.preprocessor.plan.numbers().filter(|&column| stats.count[column] == 0.0).collect();
+    let names = empty.iter().map(|&column| rows.train.layout().features[column].as_str());
+    (!empty.is_empty()).then(|| {
+        format!(
+            "no training row of {} has a value of {}: a model can't learn what other values mean\n\
+             hint: list the column in `data.drop`",
+            rows.train.source(),
+            listed(names.collect()),
+        )
+    })
 }
 
 /// Warns of features that differ much in size, by the largest value of each in a sample of the rows.
@@ -248,6 +265,18 @@ mod tests {
             assert!(found[0].contains("counts the rows") && found[0].contains("`data.drop`"), "{found:?}");
         }
         assert!(warnings("rows.csv", &rows, &["data.drop=id"]).is_empty());
+    }
+
+    #[test]
+    fn columns_without_values_are_warned_of() {
+        let rows = table("x,empty,label", |row| format!("{},,{}", row * 37 % 200, row % 2));
+        let found = warnings("rows.csv", &rows, &["data.missing=mean"]);
+        assert!(found.len() == 1 && found[0].contains("has a value of \"empty\":"), "{found:?}");
+        let some = table("x,few,label", |row| {
+            let few = if row == 70 { "1" } else { "" };
+            format!("{},{few},{}", row * 37 % 200, row % 2)
+        });
+        assert_eq!(warnings("rows.csv", &some, &["data.missing=mean"]), Vec::<String>::new());
     }
 
     #[test]

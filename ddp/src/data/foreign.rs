@@ -110,6 +110,10 @@ const JSON: Foreign = foreign!(
     "one JSON array, expected one JSON object per line",
     "python -c \"import pandas as pd; pd.read_json('IN').to_json('OUT.jsonl', orient='records', lines=True)\""
 );
+const JSON_OBJECT: Foreign = foreign!(
+    "JSON of objects over several lines, expected one JSON object per line",
+    "jq -c . IN > OUT.jsonl"
+);
 const IMAGE: Foreign = foreign!(
     "an image",
     "a row is a vector of numbers: save the images as one array [rows, pixels] with numpy.save, and the labels as another"
@@ -164,6 +168,9 @@ pub(crate) fn find(begin: &[u8]) -> Option<Foreign> {
     if is_json_of_columns(text) {
         return Some(JSON_COLUMNS);
     }
+    if is_json_over_lines(text) {
+        return Some(JSON_OBJECT);
+    }
     if text.get(..9).is_some_and(|word| word.eq_ignore_ascii_case(b"@relation")) {
         return Some(ARFF);
     }
@@ -180,10 +187,17 @@ pub(crate) fn find(begin: &[u8]) -> Option<Foreign> {
 
 /// Whether a text is one object per column, as `DataFrame.to_json` writes by default: `{"a":{"0":1,"1":2},...`.
 fn is_json_of_columns(text: &[u8]) -> bool {
-    let Some(rest) = text.strip_prefix(b"{\"") else { return false };
+    let Some(rest) = text.strip_prefix(b"{") else { return false };
+    let Some(rest) = rest.trim_ascii_start().strip_prefix(b"\"") else { return false };
     let Some(end) = rest.iter().position(|byte| *byte == b'"') else { return false };
     let value: Vec<u8> = rest[end + 1..].iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
     value.starts_with(b":{\"0\":")
+}
+
+/// Whether the first line of a text is the begin of an object.
+fn is_json_over_lines(text: &[u8]) -> bool {
+    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    line.len() < text.len() && line.trim_ascii() == b"{" && text[1..].trim_ascii_start().starts_with(b"\"")
 }
 
 /// Whether the first line is a label and pairs of a column and a value: `+1 3:0.5 7:1`.
@@ -275,6 +289,8 @@ mod tests {
             (b"a\0,\0b\0,\0c\0\n\0", "UTF-16"),
             (b"\0a\0,\0b\0,\0c\0\n", "UTF-16"),
             (b"{\"sepal length\":{\"0\":5.1,\"1\":4.9", "as pandas writes it"),
+            (b"{\n  \"a\" : {\n    \"0\": 5.1,", "as pandas writes it"),
+            (b"{\r\n  \"a\": 1,\r\n", "over several lines"),
             (b"+1 3:0.5 7:-1e-3\n-1 1:2\n", "LIBSVM"),
             (b"3 qid:1 1:0.5 2:0.2", "LIBSVM"),
             (b"@RELATION iris\n", "ARFF"),
@@ -293,6 +309,7 @@ mod tests {
             "[1, 2]",
             "{\"a\": 1}\n",
             "{\"a\": {\"b\": 0}}\n",
+            "{\n1\n2\n",
             "ORacle,b\n",
             "1 2 3\n",
             "1 12:30 x\n",

@@ -53,9 +53,9 @@ pub struct ColumnCodes {
     fill: Option<Vec<f32>>,
     /// Columns with missing values.
     indicators: Vec<usize>,
-    /// Smallest and largest value of each column in the training rows, if they were all read.
+    /// Smallest and largest value of each column in the training rows, if they were all read; `None` for a column without values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    ranges: Option<Vec<[f32; 2]>>,
+    ranges: Option<Vec<[Option<f32>; 2]>>,
 }
 
 impl Preprocessor {
@@ -114,7 +114,9 @@ impl Preprocessor {
             fill,
             indicators: (0..n_columns).filter(is_indicated).collect(),
             ranges: stats.map(|stats| {
-                let value = |column: usize, difference: f64| (stats.origin[column] + difference) as f32;
+                let value = |column: usize, difference: f64| {
+                    Some((stats.origin[column] + difference) as f32).filter(|value| value.is_finite())
+                };
                 let range =
                     |column: usize| [value(column, stats.min[column]), value(column, stats.max[column])];
                 (0..n_columns).map(range).collect()
@@ -210,7 +212,8 @@ impl ColumnCodes {
 
     /// Smallest and largest value of a column in the training rows, if they are known and there is one.
     pub(crate) fn training_range(&self, column: usize) -> Option<[f32; 2]> {
-        self.ranges.as_ref().map(|ranges| ranges[column]).filter(|[min, max]| min <= max)
+        let [min, max] = self.ranges.as_ref()?[column];
+        min.zip(max).map(<[f32; 2]>::from)
     }
 
     /// Whether rows of `layout` have its columns and values of categories.

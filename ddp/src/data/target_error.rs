@@ -12,7 +12,8 @@ pub enum TargetError {
     #[error(
         "{source_name}: the {n_rows} rows have {n_rows} different labels, such as \"{label}\", so that none can be held out: a class of \
          one row trains\n\
-         hint: is the target an identifier, or a number written as text? `ddp-train data inspect` says more; `data.target` names another column"
+         hint: for a quantity, set `data.task` to \"regression\"; is it an identifier, or a number written as text? `ddp-train data \
+         inspect` says more, and `data.target` names another column"
     )]
     LoneLabels {
         source_name: String,

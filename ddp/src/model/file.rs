@@ -95,7 +95,8 @@ fn info(
         || bad_file(path, "it holds no config of a run: not written by `ddp-train train`".to_owned());
     let config = metadata.get(CONFIG_KEY).ok_or_else(foreign)?.clone();
     let plan = metadata.get(COLUMNS_KEY).ok_or_else(foreign)?;
-    let plan = serde_json::from_str(plan).map_err(|_| foreign())?;
+    let plan = serde_json::from_str(plan)
+        .map_err(|error| bad_file(path, format!("its {COLUMNS_KEY} can't be read: {error}")))?;
     let normalizer = match (vector(SHIFT)?, vector(SCALE)?) {
         (Some(shift), Some(scale)) => Some(Normalizer { offset: vector(OFFSET)?, shift, scale }),
         _ => None,

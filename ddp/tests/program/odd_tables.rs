@@ -291,6 +291,23 @@ fn all_columns_of_text_and_all_odd_values_are_named() {
 }
 
 #[test]
+fn a_column_without_values_trains_a_model_that_can_be_used() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    write(folder, "rows.csv", "x,empty,label", 40, |n| format!("{},,{}", n * 7 % 11, n % 2));
+    write(folder, "new.csv", "x,empty", 3, |n| format!("{n},{n}.5"));
+    for missing in ["mean", "zero"] {
+        let line = format!(
+            "train rows.csv {QUICK} --out {missing} --eval-fraction 0.2 --set data.missing={missing}"
+        );
+        let trained = run_line_ok(folder, &line);
+        assert!(trained.stderr.contains("has a value of \"empty\""), "{}", trained.stderr);
+        run_line_ok(folder, &format!("eval --checkpoint {missing}"));
+        run_line_ok(folder, &format!("predict --checkpoint {missing} --data new.csv --out {missing}.csv"));
+    }
+}
+
+#[test]
 fn json_as_python_writes_it_is_read_or_named() {
     let folder = temp_dir();
     let folder = folder.path();
@@ -395,6 +412,10 @@ fn the_config_that_inspect_writes_trains() {
     // An existing file stays, unless it may be replaced.
     assert!(error(folder, inspect).contains("--overwrite"));
     run_line_ok(folder, &format!("{inspect} --overwrite"));
+    write(folder, "target.csv", "label", 20, |n| format!("{}", n % 2));
+    let inspected = run_line_ok(folder, "data inspect target.csv --target label --write-config none.toml");
+    assert!(inspected.stderr.contains("no model can be trained by it"), "{}", inspected.stderr);
+    error(folder, "none.toml --device cpu");
 }
 
 #[cfg(feature = "parquet")]

@@ -25,6 +25,13 @@ pub(super) struct ColumnProfile {
     pub(super) values: Vec<ValueCount>,
 }
 
+impl ColumnProfile {
+    /// Whether each of `n_rows` rows that has a value has another one.
+    pub(super) fn has_distinct_values(&self, n_rows: usize) -> bool {
+        self.n_distinct == Some(n_rows - self.n_missing as usize)
+    }
+}
+
 /// Type of a column's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]

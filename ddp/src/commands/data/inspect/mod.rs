@@ -23,7 +23,7 @@ mod values;
 mod warnings;
 mod words;
 
-use tracing::info;
+use tracing::{info, warn};
 
 use self::profile::Profile;
 use crate::cli::InspectArgs;
@@ -48,7 +48,9 @@ pub(super) fn inspect(args: &InspectArgs) -> Result<()> {
         None => text.extend(report::next_step(&profile, args)),
     }
     print_result(&text)?;
-    if let Some(path) = out {
+    if let Some(path) = out.filter(|_| profile.stops_training()) {
+        warn!("config saved in `{}`, but no model can be trained by it: see the warnings", path.display());
+    } else if let Some(path) = out {
         info!("config saved: `ddp-train {}` trains by it", path.display());
     }
     Ok(())

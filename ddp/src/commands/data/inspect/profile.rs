@@ -38,6 +38,12 @@ pub(super) struct Profile {
 pub(super) const MAX_SHOWN_VALUES: usize = 20;
 
 impl Profile {
+    /// Whether no model can be trained before the warnings are heeded.
+    pub(super) fn stops_training(&self) -> bool {
+        let task = Task::ALL.iter().copied().find(|task| Some(task.name()) == self.task);
+        self.warnings.iter().any(|warning| warning.stops_training(task))
+    }
+
     /// Derives columns, task, warnings and config from the collected values.
     pub(super) fn new(origin: Origin, collected: &Collector, spec: &SourceSpec<'_>) -> Self {
         let columns: Vec<ColumnProfile> =
@@ -127,13 +133,24 @@ fn kind(column: &Column, n: u64, has_numbers: bool) -> Kind {
 /// The task that fits the targets' values; `None` without a target.
 fn task(origin: &Origin, collected: &Collector, columns: &[ColumnProfile]) -> Option<FittingTask> {
     const MAX_CLASSES: usize = 1000;
+    /// Fewest rows for the evaluation rows that each class must leave.
+    const MIN_QUANTITIES: usize = 10;
     let facts: Vec<TargetFacts> =
         origin.targets.iter().map(|&index| facts(&collected.columns[index], &columns[index])).collect();
     let names: Vec<String> = origin.targets.iter().map(|&index| origin.names[index].clone()).collect();
     if names.is_empty() {
         return None;
     }
+    // Few integers are taken for classes, but not if each row has another one.
+    let is_of_quantities = |&target: &usize| {
+        collected.n_rows >= MIN_QUANTITIES
+            && columns[target].kind == Kind::Integer
+            && columns[target].has_distinct_values(collected.n_rows)
+    };
     match decide(&names, &facts) {
+        Ok(choice) if choice.task == Task::Classification && origin.targets.iter().all(is_of_quantities) => {
+            Some(FittingTask { task: Task::Regression, undecided: facts[0].n_distinct })
+        }
         Ok(choice) => Some(FittingTask { task: choice.task, undecided: None }),
         Err(_) => {
             let n = facts[0].n_distinct.unwrap_or(collected.n_rows);
@@ -144,6 +161,9 @@ fn task(origin: &Origin, collected: &Collector, columns: &[ColumnProfile]) -> Op
     }
 }
 
+/// 2^63
+const END_OF_I64: f64 = 9_223_372_036_854_775_808.0;
+
 fn facts(column: &Column, profile: &ColumnProfile) -> TargetFacts {
     let is_truth = |value: &ValueCount| ["true", "false"].contains(&value.value.to_lowercase().as_str());
     let has_text = matches!(profile.kind, Kind::Text | Kind::Boolean | Kind::Date | Kind::Time);
@@ -151,7 +171,9 @@ fn facts(column: &Column, profile: &ColumnProfile) -> TargetFacts {
         n_distinct: profile.n_distinct,
         has_text,
         is_boolean: has_text && !profile.values.is_empty() && profile.values.iter().all(is_truth),
-        has_fractions: column.has_fractions,
+        // Integers beyond i64 are quantities, as in training.
+        has_fractions: column.has_fractions
+            || profile.range.is_some_and(|range| range.max >= END_OF_I64 || range.min < -END_OF_I64),
         is_binary: !column.has_fractions
             && profile.range.is_some_and(|range| range.min >= 0.0 && range.max <= 1.0),
     }

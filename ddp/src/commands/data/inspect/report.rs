@@ -187,6 +187,7 @@ fn classes(target: &ColumnProfile, profile: &Profile) -> String {
     if target.values.is_empty() {
         return target
             .n_distinct
+            .filter(|n| *n > 0)
             .map_or(String::new(), |n| format!("\n{n} classes, more than {MAX_SHOWN_VALUES}\n"));
     }
     let mut values: Vec<_> = target.values.iter().collect();

@@ -37,6 +37,7 @@ pub(super) fn lines(
     spec: &SourceSpec<'_>,
 ) -> String {
     let is_table = is_table(origin, spec);
+    let has = |kind: WarningKind| warnings.iter().any(|warning| warning.kind == kind);
     let of_kinds = |kinds: &[WarningKind]| -> Vec<String> {
         let of = warnings.iter().filter(|warning| kinds.contains(&warning.kind));
         of.flat_map(|warning| warning.columns.clone()).collect()
@@ -60,7 +61,7 @@ pub(super) fn lines(
     }
     if spec.data.decimal != Decimal::Auto {
         lines.push(format!("decimal = {}", quoted(spec.data.decimal.name())));
-    } else if !of_kinds(&[WarningKind::Marks]).is_empty() {
+    } else if has(WarningKind::Marks) {
         lines.push("decimal = \".\"  # or \",\": see the warnings".to_owned());
     }
     let mut marked: HashSet<String> = of_kinds(&[WarningKind::Marked]).into_iter().collect();
@@ -87,18 +88,21 @@ pub(super) fn lines(
         [_, _, ..] if is_table => lines.push(format!("target = {}", list(&targets))),
         _ => {}
     }
-    if is_table && !of_kinds(&[WarningKind::TargetMissing]).is_empty() {
+    if is_table && has(WarningKind::TargetMissing) {
         lines.push("missing_target = \"skip\"  # leaves out rows without a target".to_owned());
-    } else if !of_kinds(&[WarningKind::TargetMissing]).is_empty() {
+    } else if has(WarningKind::TargetMissing) {
         lines.push(format!("# {} must have a value in all rows: see the warnings", targets.join(", ")));
     }
-    if !of_kinds(&[WarningKind::TargetText]).is_empty() {
+    if has(WarningKind::TargetText) {
         lines.push(format!("# {} must hold numbers in all rows: see the warnings", targets.join(", ")));
     }
-    if !of_kinds(&[WarningKind::NoFeatures]).is_empty() {
+    if has(WarningKind::NoFeatures) {
         lines.push("# no column is left as a feature: see the warnings".to_owned());
     }
-    if !of_kinds(&[WarningKind::OneClass]).is_empty() {
+    if has(WarningKind::TargetEmpty) {
+        lines.push(format!("# {} has no value in any row", of_kinds(&[WarningKind::TargetEmpty]).join(", ")));
+    }
+    if has(WarningKind::OneClass) {
         lines.push(format!("# {} has a single value: there is nothing to learn", targets.join(", ")));
     }
     // Few integers are taken for classes, but ratings have an order.
@@ -153,7 +157,7 @@ pub(super) fn lines(
         lines.push("normalize = \"standard\"".to_owned());
     }
     // A class of one row trains, so there must be another one to evaluate on.
-    let is_single = |&target: &usize| columns[target].n_distinct == Some(collected.n_rows);
+    let is_single = |&target: &usize| columns[target].has_distinct_values(collected.n_rows);
     let are_single = task.is_some_and(|fitting| fitting.task == Task::Classification)
         && origin.targets.iter().any(is_single);
     // Test rows next to the training rows are evaluated on by themselves.

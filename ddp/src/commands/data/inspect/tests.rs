@@ -274,7 +274,26 @@ fn targets_that_cannot_be_learned_are_reported() {
     let profile = inspect_text("x,label\n1,3\n2,3\n", &[]);
     assert!(message(&profile, WarningKind::OneClass).contains("label is 3 in all rows"));
     let profile = inspect_text("label\n1\n0\n", &[]);
-    assert!(message(&profile, WarningKind::NoFeatures).contains("the target is the only column"));
+    assert!(message(&profile, WarningKind::NoFeatures).ends_with("the target is the only column"));
+    assert!(profile.stops_training() && profile.data_section.contains("# no column is left as a feature"));
+    let profile = inspect_text(",label\n0,1\n1,0\n2,1\n", &[]);
+    assert!(
+        message(&profile, WarningKind::NoFeatures)
+            .ends_with("only column besides an index, which is left out")
+    );
+    // Of a target without values nothing else is said.
+    let text = rows("x,y,label", 60, |n| format!("{},{},", n % 3, n % 7));
+    let profile = inspect_text(&text, &[]);
+    assert_eq!(profile.warnings.iter().filter(|warning| warning.kind != WarningKind::FewRows).count(), 1);
+    assert!(message(&profile, WarningKind::TargetEmpty).starts_with("label has no value in any row"));
+    assert!(profile.stops_training() && profile.data_section.contains("# label has no value in any row"));
+    assert!(!report::text(&profile, false).contains("0 classes"));
+    // Each row has an integer of its own, and some rows have none.
+    let text =
+        rows("x,label", 30, |n| if n % 2 == 0 { format!("{n},") } else { format!("{n},{}", n * 1_009) });
+    let profile = inspect_text(&text, &[]);
+    let task = "task = \"regression\"  # or \"classification\": 15 distinct integers may be either";
+    assert!(profile.data_section.contains(task), "{}", profile.data_section);
     let profile = inspect_text("x,label\n1,0\n", &[]);
     assert!(message(&profile, WarningKind::OneRow).contains("only one row"));
 }

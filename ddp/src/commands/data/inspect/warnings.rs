@@ -36,6 +36,7 @@ pub(super) struct Warning {
 #[serde(rename_all = "snake_case")]
 pub(super) enum WarningKind {
     NoFeatures,
+    TargetEmpty,
     TargetText,
     TargetMissing,
     OneClass,
@@ -61,6 +62,17 @@ pub(super) enum WarningKind {
     Imbalance,
     Signs,
     FewRows,
+}
+
+impl Warning {
+    /// Whether a model for `task` can't be trained before this is corrected.
+    pub(super) fn stops_training(&self, task: Option<Task>) -> bool {
+        match self.kind {
+            WarningKind::NoFeatures | WarningKind::TargetEmpty => true,
+            WarningKind::OneClass => task == Some(Task::Classification),
+            _ => false,
+        }
+    }
 }
 
 /// All warnings.
@@ -137,6 +149,12 @@ impl Judge<'_> {
     fn targets(&self, all: &mut Vec<Warning>) {
         for &target in &self.origin.targets {
             let column = &self.collected.columns[target];
+            if self.columns[target].kind == Kind::Empty {
+                self.about(all, WarningKind::TargetEmpty, &[target], |name| {
+                    format!("{name} has no value in any row: --target names another column")
+                });
+                continue;
+            }
             if let Some((words, remedy)) = self.formatted_target(target) {
                 let like = self.like(target);
                 self.about(all, WarningKind::TargetText, &[target], |name| {
@@ -204,7 +222,7 @@ impl Judge<'_> {
                 });
             }
         }
-        let n_rows = self.collected.n_rows;
+        let n_rows = self.collected.n_rows - profile.n_missing as usize;
         let limit = MAX_CLASSES.min(if n_rows < MIN_ROWS { usize::MAX } else { n_rows / 2 });
         if profile.n_distinct.is_none_or(|n| n > limit) && self.formatted_target(target).is_none() {
             let n = profile.n_distinct.map_or("too many".to_owned(), |n| n.to_string());
@@ -377,6 +395,9 @@ impl Judge<'_> {
     /// Columns that contain the target in another form.
     fn leaks(&self, all: &mut Vec<Warning>) {
         let Some(&first) = self.origin.targets.first() else { return };
+        if self.columns[first].kind == Kind::Empty {
+            return;
+        }
         let n_rows = self.collected.n_rows;
         let targets = &self.origin.targets;
         let counts = &self.columns[first].values;
@@ -474,12 +495,14 @@ impl Judge<'_> {
     fn rows(&self, all: &mut Vec<Warning>) {
         let (n_rows, n_features) = (self.collected.n_rows, self.features().count());
         if n_features == 0 && !self.origin.targets.is_empty() {
-            let message = "no features: the target is the only column".to_owned();
+            let has_index = self.columns.iter().any(|column| column.kind == Kind::Index);
+            let others = if has_index { " besides an index, which is left out" } else { "" };
+            let message = format!("no features: the target is the only column{others}");
             all.push(Warning { kind: WarningKind::NoFeatures, columns: Vec::new(), message });
             return;
         }
         if n_rows == 1 {
-            let message = "only one row: training needs at least two, and evaluation rows besides".to_owned();
+            let message = "only one row: a model can only memorize it".to_owned();
             all.push(Warning { kind: WarningKind::OneRow, columns: Vec::new(), message });
             return;
         }
