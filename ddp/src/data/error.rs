@@ -109,9 +109,10 @@ pub enum DataError {
     },
     /// A split that leaves no rows to train on or to evaluate.
     #[error(
-        "{source_name}: {empty} left when {n_rows} rows are split by `data.eval_fraction` = \
+        "{source_name}: {empty} left when {} split by `data.eval_fraction` = \
          {fraction}\n\
-         hint: change `data.eval_fraction`, or name a file with test rows in `data.eval`"
+         hint: change `data.eval_fraction`, or name a file with test rows in `data.eval`",
+        if *n_rows == 1 { "1 row is".to_owned() } else { format!("{n_rows} rows are") }
     )]
     EmptySplit {
         source_name: String,

@@ -88,7 +88,7 @@ pub(super) fn lines(
         [_, _, ..] if is_table => lines.push(format!("target = {}", list(&targets))),
         _ => {}
     }
-    if is_table && has(WarningKind::TargetMissing) {
+    if is_table && (has(WarningKind::TargetMissing) || has(WarningKind::TargetEmpty)) {
         lines.push("missing_target = \"skip\"  # leaves out rows without a target".to_owned());
     } else if has(WarningKind::TargetMissing) {
         lines.push(format!("# {} must have a value in all rows: see the warnings", targets.join(", ")));
@@ -162,7 +162,9 @@ pub(super) fn lines(
         && origin.targets.iter().any(is_single);
     // Test rows next to the training rows are evaluated on by themselves.
     let has_own = spec.source.starts_with("builtin:") || holds_eval_rows(spec.data, None).unwrap_or(false);
-    if !has_own && collected.n_rows >= 10 && !are_single {
+    let n_without = origin.targets.iter().map(|&target| columns[target].n_missing as usize).max();
+    let n_rows = collected.n_rows - n_without.unwrap_or(0);
+    if !has_own && n_rows >= 10 && !are_single {
         lines.push("eval_fraction = 0.2".to_owned());
     }
     lines.join("\n") + "\n"

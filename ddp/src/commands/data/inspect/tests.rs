@@ -288,6 +288,10 @@ fn targets_that_cannot_be_learned_are_reported() {
     assert!(message(&profile, WarningKind::TargetEmpty).starts_with("label has no value in any row"));
     assert!(profile.stops_training() && profile.data_section.contains("# label has no value in any row"));
     assert!(!report::text(&profile, false).contains("0 classes"));
+    // Of 30 rows one has a target, and it trains.
+    let text = rows("x,label", 30, |n| if n == 3 { "1,2.5".to_owned() } else { format!("{n},") });
+    let section = inspect_text(&text, &[]).data_section;
+    assert!(section.contains("missing_target") && !section.contains("eval_fraction"), "{section}");
     // Each row has an integer of its own, and some rows have none.
     let text =
         rows("x,label", 30, |n| if n % 2 == 0 { format!("{n},") } else { format!("{n},{}", n * 1_009) });
