@@ -19,6 +19,7 @@ import gzip
 import json
 import re
 import sys
+import tomllib
 
 import numpy as np
 import onnxruntime
@@ -80,19 +81,27 @@ def number(text, kind):
     return kind(at.timestamp()) if at else kind(float(text))
 
 
-def values(row, name, kind, missing):
+def missing_marks(metadata):
+    """The texts that mark a missing value, with those of `data.missing_values` in the run's config."""
+    listed = tomllib.loads(metadata["ddp_train.config"])["data"].get("missing_values", [])
+    listed = {str(mark) for mark in ([listed] if isinstance(listed, str) else listed)}
+    return listed if "" in listed else MISSING | listed
+
+
+def values(row, name, kind, missing, marks):
     """The value of a column of the model in a row."""
     if name not in row:
         column, part = name[: name.rindex(".")], name[name.rindex(".") :]
         text = row[column].strip()
-        return missing if text in MISSING else PARTS[part](moment(text).astimezone(datetime.timezone.utc))
+        return missing if text in marks else PARTS[part](moment(text).astimezone(datetime.timezone.utc))
     text = row[name].strip()
-    return missing if text in MISSING else number(text, kind)
+    return missing if text in marks else number(text, kind)
 
 
 def feeds(session, rows):
     """The inputs of the model, from rows as dicts of texts."""
-    columns = json.loads(session.get_modelmeta().custom_metadata_map["ddp_train.inputs"])
+    metadata = session.get_modelmeta().custom_metadata_map
+    columns, marks = json.loads(metadata["ddp_train.inputs"]), missing_marks(metadata)
     arrays = {}
     for given in session.get_inputs():
         names = columns[given.name]
@@ -102,7 +111,7 @@ def feeds(session, rows):
             # Integers may have more digits than a float.
             is_integer = given.type == "tensor(int64)"
             kind, missing = (int, np.iinfo(np.int64).min) if is_integer else (float, np.nan)
-            numbers = [[values(row, name, kind, missing) for name in names] for row in rows]
+            numbers = [[values(row, name, kind, missing, marks) for name in names] for row in rows]
             arrays[given.name] = np.array(numbers, dtype=DTYPES[given.type])
     return arrays
 

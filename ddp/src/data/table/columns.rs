@@ -155,15 +155,20 @@ impl ColumnPlan {
             }
         };
         let left_out = |&at: &usize| is_index(at) && !has_use(&names[at]) && !dropped.contains(&*names[at]);
-        let left_out = (0..names.len()).filter(left_out).map(|at| index_note(at, &names[at])).collect();
+        let left_out: Vec<String> =
+            (0..names.len()).filter(left_out).map(|at| index_note(at, &names[at])).collect();
         let features_of =
             |at: usize| if is_divided(at) { part_names(&names[at]) } else { vec![names[at].clone()] };
         let present: Vec<String> =
             (0..names.len()).filter(|&at| is_feature(at)).flat_map(features_of).collect();
         if present.is_empty() && spec.to_predict.is_none() {
-            return Err(
-                CsvError::NoFeatures { path: path.to_owned(), targets: data.target.join(", ") }.into()
-            );
+            let hint = match left_out.first() {
+                Some(note) => format!("{note}; give it another name to train on it"),
+                None if !dropped.is_empty() => "take a column out of `data.drop`".to_owned(),
+                None => "every column that is not in `data.target` is a feature".to_owned(),
+            };
+            let (path, targets) = (path.to_owned(), data.target.join(", "));
+            return Err(CsvError::NoFeatures { path, targets, hint }.into());
         }
         let features = match spec.features {
             Some(known) => {

@@ -78,14 +78,15 @@ pub enum CsvError {
     },
     /// Only target columns.
     #[error(
-        "data file `{}`: line 1: no feature columns, only the target {targets}\n\
-         hint: every column that is not in `data.target` is a feature",
+        "data file `{}`: line 1: no feature columns, only the target {targets}\nhint: {hint}",
         path.display()
     )]
     NoFeatures {
         path: PathBuf,
         /// The target columns.
         targets: String,
+        /// The reason for leaving out the others, if there are any.
+        hint: String,
     },
     /// A row with more or fewer cells than the header.
     #[error(

@@ -120,7 +120,14 @@ fn headers_that_are_none() {
         &["line 1: column 2 has no name", "`data.drop` = [\"Unnamed: 1\"]"],
     );
     assert_refused(classes_of("x,y,x,label\n1,2,3,0\n"), &["line 1: columns 1 and 3 are both named \"x\""]);
-    assert_refused(classes_of("label\n1\n"), &["line 1: no feature columns, only the target label"]);
+    assert_refused(
+        classes_of("label\n1\n"),
+        &["line 1: no feature columns, only the target label", "`data.target` is a"],
+    );
+    assert_refused(
+        classes_of(",label\n0,1\n1,0\n"),
+        &["no feature columns", "hint: column 1 has no name and is left out"],
+    );
     assert_refused(classes_of("x,lable\n1,0\n"), &["no target column \"label\"", "did you mean \"lable\"?"]);
     assert_refused(classes_of("x,y,z\n1,0,1\n"), &["set `data.target` to one of the columns: x, y, z"]);
     assert_refused(classes_of(",x,z\n0,1,0\n"), &["set `data.target` to one of the columns: x, z"]);
