@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use clap::{ArgAction, Args};
 use toml::Value;
 
-use crate::config::{Overrides, ShortForm, format_by_name};
-use crate::data::{BUILTIN_NAMES, foreign};
+use crate::config::{DataFormat, Overrides, ShortForm, format_by_name};
+use crate::data::{BUILTIN_NAMES, foreign, formats};
 
 /// Config of a run, as typed.
 #[derive(Debug, Clone, Default, Args)]
@@ -206,7 +206,8 @@ fn holds_rows(path: &Path) -> bool {
     let first = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     let has_cells =
         !first.starts_with(['#', '[']) && !first.contains('=') && first.contains([',', '\t', ';', '|']);
-    !is_config && (has_cells || foreign::find(&begin).is_some())
+    let is_known = || foreign::find(&begin).is_some() || formats::by_signature(&begin).id != DataFormat::Csv;
+    !is_config && (has_cells || is_known())
 }
 
 /// Whether a word in place of a subcommand names a run: data, or a path that exists or has an

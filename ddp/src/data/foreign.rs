@@ -106,10 +106,6 @@ const ARFF: Foreign = foreign!(
     "an ARFF file of Weka",
     "python -c \"import pandas as pd; from scipy.io import arff; t = pd.DataFrame(arff.loadarff('IN')[0]); t.apply(lambda c: c.str.decode('utf-8') if c.dtype == object else c).to_csv('OUT.csv', index=False)\""
 );
-const JSON: Foreign = foreign!(
-    "one JSON array, expected one JSON object per line",
-    "python -c \"import pandas as pd; pd.read_json('IN').to_json('OUT.jsonl', orient='records', lines=True)\""
-);
 const JSON_OBJECT: Foreign = foreign!(
     "JSON of objects over several lines, expected one JSON object per line",
     "jq -c . IN > OUT.jsonl"
@@ -162,9 +158,6 @@ pub(crate) fn find(begin: &[u8]) -> Option<Foreign> {
         return Some(of_zip(begin));
     }
     let text = begin.trim_ascii_start();
-    if text.starts_with(b"[{") || text.starts_with(b"[") && text[1..].trim_ascii_start().starts_with(b"{") {
-        return Some(JSON);
-    }
     if is_json_of_columns(text) {
         return Some(JSON_COLUMNS);
     }
@@ -283,7 +276,6 @@ mod tests {
             (b"\x89HDF\r\n\x1a\n\0\0", "HDF5"),
             (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1\0", "Excel"),
             (b"\xff\xfea\0,\0b\0", "UTF-16"),
-            (b" [ {\"a\": 1}, {\"a\": 2}]", "JSON array"),
             (b"BZh91AY&SY", "bzip2"),
             (b"\xff\xfe\0\0a\0\0\0", "UTF-32"),
             (b"a\0,\0b\0,\0c\0\n\0", "UTF-16"),
@@ -307,6 +299,7 @@ mod tests {
             "",
             "a,b\n",
             "[1, 2]",
+            " [ {\"a\": 1}, {\"a\": 2}]",
             "{\"a\": 1}\n",
             "{\"a\": {\"b\": 0}}\n",
             "{\n1\n2\n",

@@ -101,6 +101,9 @@ mod tests {
             (b"\0\0\x08\x03\0\0", DataFormat::Idx),
             (b"ARROW1\0\0", DataFormat::Arrow),
             (b"{\"a\": 1}\n", DataFormat::JsonLines),
+            (b" { \"a\": 1}\n", DataFormat::JsonLines),
+            (b"[\n  {\n    \"a\": 1", DataFormat::JsonLines),
+            (b"[1,2\n", DataFormat::Csv),
             (b"a,b\n1,", DataFormat::Csv),
             (b"", DataFormat::Csv),
         ] {

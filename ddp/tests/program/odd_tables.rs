@@ -331,6 +331,38 @@ fn json_as_python_writes_it_is_read_or_named() {
 }
 
 #[test]
+fn an_array_of_objects_is_a_table() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    let object =
+        |n: usize| format!("{{\"x\": {n}, \"at\": [{n}, 0.5], \"label\": \"{}\"}}", ["}{", "a, b"][n % 2]);
+    let objects: Vec<String> = (0..40).map(object).collect();
+    let text = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
+    text("lines.jsonl", &objects.join("\n"));
+    text("rows.json", &format!("[{}]", objects.join(", ")));
+    text("indented.json", &format!("[\r\n{}\r\n]\r\n", objects.join(",\r\n").replace("\": ", "\":\r\n    ")));
+    for name in ["lines.jsonl", "rows.json", "indented.json"] {
+        run_line_ok(folder, &format!("train {name} {QUICK} --out run-{name}"));
+    }
+    let model = |name: &str| read_weights(&folder.join(format!("run-{name}/model.safetensors")));
+    assert!(same_bits(&model("lines.jsonl"), &model("rows.json")));
+    assert!(same_bits(&model("lines.jsonl"), &model("indented.json")));
+    run_line_ok(folder, "predict --checkpoint run-rows.json --data indented.json --out out.csv");
+    assert_eq!(predictions(folder, "out.csv").len(), 40);
+    run_line_ok(folder, "data convert rows.json rows.csv");
+    // Messages lead to the line on which the object begins.
+    text(
+        "odd.json",
+        "[\n  {\n    \"x\": 1,\n    \"label\": 0\n  },\n  {\n    \"x\": \"?!\",\n    \"label\": 1\n  }\n]",
+    );
+    let message = error(folder, &format!("train odd.json {QUICK}"));
+    assert!(message.contains("line 6, column \"x\""), "{message}");
+    text("cut.json", &format!("[{}", objects.join(",\n")));
+    let message = error(folder, &format!("train cut.json {QUICK}"));
+    assert!(message.contains("line 40: the array has no end") && message.contains("cut off?"), "{message}");
+}
+
+#[test]
 fn objects_in_json_are_flattened() {
     let folder = temp_dir();
     let folder = folder.path();

@@ -143,7 +143,7 @@ fn workbooks_and_missing_files_are_named_for_what_they_are() {
     refused(folder.path(), "table.xlsx --target y", &["an Excel workbook", "read_excel"]);
     refused(folder.path(), "missing.xlsx --target y", &["`missing.xlsx` does not exist"]);
     for (name, content, what) in [
-        ("rows.json", "[{\"x\": 1, \"y\": 2}]", "one JSON array"),
+        ("rows.json", "{\n  \"x\": 1,\n  \"y\": 2\n}\n", "JSON of objects over several lines"),
         ("rows.svm", "1 1:0.5 2:3\n0 2:1\n", "LIBSVM"),
         ("rows.arff", "% A comment.\n@relation rows\n", "ARFF"),
         ("rows.html", "<table border=\"1\">\n<tr><td>1</td></tr>\n</table>\n", "a page of HTML"),

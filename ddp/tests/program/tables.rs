@@ -200,7 +200,7 @@ fn other_formats_are_named_with_the_line_that_converts_them() {
         ("rows.xlsx", ["Excel workbook", "read_excel('rows.xlsx').to_csv('rows.csv', index=False)"]),
         ("signature.xls", ["Excel workbook", "read_excel"]),
         ("signature.h5", ["HDF5", "read_hdf"]),
-        ("records.json", ["one JSON array", "lines=True"]),
+        ("columns.json", ["one JSON object with all rows", "lines=True"]),
         ("utf16.csv", ["UTF-16", "iconv -f UTF-16 -t UTF-8 utf16.csv"]),
         ("objects.npy", ["pickle", "numpy.save"]),
         ("scalar.npy", ["no dimensions", "[rows, features]"]),

@@ -112,7 +112,7 @@ pub(crate) const FORMATS: &[Format] = &[
     Format {
         id: DataFormat::JsonLines,
         title: "JSON lines",
-        has_signature: |begin| begin.trim_ascii_start().starts_with(b"{\""),
+        has_signature: json_lines::has_signature,
         is_text: true,
         has_delimiter: false,
         reader: Reader::Table(TableReaders {

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use memchr::memchr;
@@ -10,6 +11,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::array::{self, ArrayFault};
 use crate::data::compression::Compression;
 use crate::data::error::{DataError, Result};
 use crate::data::table::csv::{Input, unreadable};
@@ -65,7 +67,8 @@ impl Lines {
         let length = file.metadata().ok().filter(|data| data.is_file() && compression == Compression::None);
         let n_bytes = length.map(|data| data.len());
         let content = compression.reader(file, path)?;
-        let input = Input::new(content).map_err(|error| unreadable(path, error))?;
+        let content = array::lines(content).map_err(|error| fault_of(path, error))?;
+        let input = Input::new(content).map_err(|error| fault_of(path, error))?;
         Ok(Lines { path: path.to_owned(), input: input.within(memory_bytes), n_bytes })
     }
 
@@ -80,7 +83,7 @@ impl Lines {
         mut take: impl FnMut(u64, Object<'_>) -> Result<T>,
     ) -> Result<Option<T>> {
         loop {
-            if !self.input.next_line().map_err(|error| unreadable(&self.path, error))? {
+            if !self.input.next_line().map_err(|error| fault_of(&self.path, error))? {
                 return Ok(None);
             }
             let (number, rest) = (self.input.line(), self.input.rest());
@@ -102,6 +105,19 @@ impl Lines {
                 return Ok(taken);
             }
         }
+    }
+}
+
+/// The error of a file whose lines can't be read.
+fn fault_of(path: &Path, error: io::Error) -> DataError {
+    match error.get_ref().and_then(|error| error.downcast_ref::<ArrayFault>()) {
+        Some(fault) => DataError::Malformed {
+            path: path.to_owned(),
+            format: "JSON",
+            reason: fault.to_string(),
+            hint: "is the file cut off? a table is one array of objects, or one object per line",
+        },
+        None => unreadable(path, error),
     }
 }
 
