@@ -23,7 +23,9 @@ fn main() {
     let tensors: [(&str, Element, &[usize], &[f64]); 2] =
         [("features", Element::Bf16, &[3, 2], &x), ("labels", Element::I64, &[3], &y)];
     let csv = b"a,b,label\n1,2.5,0\n-3e2,4,1\n".to_vec();
-    let whole: [(u8, &str, Vec<u8>); 11] = [
+    let lines = b"{\"a\": 1, \"b\": {\"c\": [1, 2.5]}, \"label\": 0}\n{\"a\": NaN, \"b\": null, \"label\": \"x\"}\n";
+    let array = b"[\n{\"a\": 1, \"label\": 0},\n{\"a\": 2e3,\n\"label\": 1}, {\"label\": 0}]\n";
+    let whole: [(u8, &str, Vec<u8>); 13] = [
         (0, "f32", npy(Element::F32)),
         (0, "f16", npy(Element::F16)),
         (0, "big", files::npy(Element::F64, true, &[3, 2], &x)),
@@ -35,6 +37,8 @@ fn main() {
         (5, "gz", files::gzip(&csv)),
         (6, "zst", files::zstd(&csv)),
         (7, "npy.gz", files::gzip(&npy(Element::F32))),
+        (8, "jsonl", lines.to_vec()),
+        (9, "json", array.to_vec()),
     ];
     for (kind, name, bytes) in whole {
         put("whole_file", name, &[&[kind], &bytes[..]].concat());

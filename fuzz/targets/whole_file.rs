@@ -9,7 +9,8 @@ use ddp::data::{ColumnStats, SourceSpec, column_stats};
 use libfuzzer_sys::fuzz_target;
 
 /// Endings of names; `tests/nightly` and `seeds.rs` count them from 0.
-const NAMES: [&str; 8] = ["npy", "npz", "safetensors", "idx", "csv", "csv.gz", "csv.zst", "npy.gz"];
+const NAMES: [&str; 10] =
+    ["npy", "npz", "safetensors", "idx", "csv", "csv.gz", "csv.zst", "npy.gz", "jsonl", "json"];
 /// More rows can't come out of a small file, for each takes a byte.
 const MAX_ROWS: usize = 1 << 24;
 
