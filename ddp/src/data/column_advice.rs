@@ -120,7 +120,7 @@ fn empty_columns(rows: FittedRows<'_>) -> Option<String> {
     let names = empty.iter().map(|&column| rows.train.layout().features[column].as_str());
     (!empty.is_empty()).then(|| {
         format!(
-            "no training row of {} has a value of {}: a model can't learn what other values mean\n\
+            "no training row of {} has a value of {}: a model can't learn what its values mean\n\
              hint: list the column in `data.drop`",
             rows.train.source(),
             listed(names.collect()),

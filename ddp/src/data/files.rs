@@ -65,7 +65,7 @@ fn add_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// The files of `spec` and their format; of files for training and for tests in one folder, those of its side.
+/// The files of `spec` and their format. A folder with files for training and for tests gives those of `spec.side`.
 ///
 /// # Errors
 /// [`DataError::MixedFormats`], [`DataError::Foreign`], and the errors of [`files_of`].

@@ -187,7 +187,7 @@ fn is_json_of_columns(text: &[u8]) -> bool {
     value.starts_with(b":{\"0\":")
 }
 
-/// Whether the first line of a text is the begin of an object.
+/// Whether a text begins with an object whose brace stands alone on its line.
 fn is_json_over_lines(text: &[u8]) -> bool {
     let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
     line.len() < text.len() && line.trim_ascii() == b"{" && text[1..].trim_ascii_start().starts_with(b"\"")

@@ -79,7 +79,8 @@ pub struct BlockLayout {
 }
 
 impl BlockLayout {
-    /// Blocks of `n_rows` rows of `row_bytes`, in windows of `window_bytes`; `ends` are those of the data's row groups.
+    /// Blocks of `n_rows` rows of `row_bytes`, in windows of `window_bytes`; `ends` has the row after each of the data's row
+    /// groups, if there are any.
     pub fn new(n_rows: usize, row_bytes: usize, ends: Option<&[usize]>, window_bytes: usize) -> Self {
         let row_bytes = row_bytes.max(1);
         let starts = match ends {

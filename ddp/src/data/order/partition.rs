@@ -161,7 +161,7 @@ impl RankPartition {
         (0..self.world_size).filter_map(of_rank).sum()
     }
 
-    /// The most rows that a rank has of a global batch of `global_rows`: those of rank 0, for larger shards come first.
+    /// Most rows that any rank has of a global batch of `global_rows`. Rank 0 has them, since larger shards come first.
     pub fn max_own_rows(&self, global_rows: usize) -> usize {
         RankPartition { rank: 0, ..*self }.n_own_rows(global_rows)
     }

@@ -163,7 +163,7 @@ impl ColumnPlan {
             (0..names.len()).filter(|&at| is_feature(at)).flat_map(features_of).collect();
         if present.is_empty() && spec.to_predict.is_none() {
             let hint = match left_out.first() {
-                Some(note) => format!("{note}; give it another name to train on it"),
+                Some(note) => format!("{note}; to train on it, give it a name of its own"),
                 None if !dropped.is_empty() => "take a column out of `data.drop`".to_owned(),
                 None => "every column that is not in `data.target` is a feature".to_owned(),
             };

@@ -3,7 +3,7 @@
 use super::column_profile::Kind;
 use super::suggestion_tests::train_a_step;
 use super::tests::{Files, args, inspect_text, kinds, message, noise, rows};
-use super::warnings::WarningKind;
+use super::warning::WarningKind;
 use super::{inspect, profile as profile_of, report};
 
 /// The config that is suggested for a table with a column `y` to predict; it must train.

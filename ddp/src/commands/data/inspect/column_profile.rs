@@ -26,7 +26,7 @@ pub(super) struct ColumnProfile {
 }
 
 impl ColumnProfile {
-    /// Whether each of `n_rows` rows that has a value has another one.
+    /// Whether the column, of `n_rows` rows, holds no value twice.
     pub(super) fn has_distinct_values(&self, n_rows: usize) -> bool {
         self.n_distinct == Some(n_rows - self.n_missing as usize)
     }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::column_profile::{ColumnProfile, Kind};
 use super::origin::Origin;
-use super::warnings::{Warning, WarningKind};
+use super::warning::{Warning, WarningKind};
 use crate::data::labels::MAX_AUTO_CLASSES;
 
 /// Names of the columns of a table that would stop training or mislead, in the order of the file.

@@ -8,6 +8,7 @@ mod advice_tests;
 mod collector;
 mod column_profile;
 mod dropped;
+mod inspected;
 mod origin;
 mod profile;
 mod report;
@@ -17,9 +18,11 @@ mod sentinel;
 mod sentinel_warnings;
 #[cfg(test)]
 mod suggestion_tests;
+mod target_warnings;
 #[cfg(test)]
 mod tests;
 mod values;
+mod warning;
 mod warnings;
 mod words;
 
@@ -49,9 +52,9 @@ pub(super) fn inspect(args: &InspectArgs) -> Result<()> {
     }
     print_result(&text)?;
     if let Some(path) = out.filter(|_| profile.stops_training()) {
-        warn!("config saved in `{}`, but no model can be trained by it: see the warnings", path.display());
+        warn!("config saved to `{}`, but it can't train a model: see the warnings", path.display());
     } else if let Some(path) = out {
-        info!("config saved: `ddp-train {}` trains by it", path.display());
+        info!("config saved: `ddp-train {}` trains with it", path.display());
     }
     Ok(())
 }

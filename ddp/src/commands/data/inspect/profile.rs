@@ -8,7 +8,8 @@ use super::dropped::{dropped, has_features};
 use super::origin::{ArrayShape, FileSize, Origin};
 use super::section::{self, FittingTask};
 use super::sentinel_warnings::sentinel_warnings;
-use super::warnings::{self, Warning};
+use super::warning::Warning;
+use super::warnings;
 use crate::config::Task;
 use crate::data::SourceSpec;
 use crate::data::labels::{TargetFacts, decide};
@@ -38,7 +39,7 @@ pub(super) struct Profile {
 pub(super) const MAX_SHOWN_VALUES: usize = 20;
 
 impl Profile {
-    /// Whether no model can be trained before the warnings are heeded.
+    /// Whether the suggested config can't train a model until the problems in the warnings are corrected.
     pub(super) fn stops_training(&self) -> bool {
         let task = Task::ALL.iter().copied().find(|task| Some(task.name()) == self.task);
         self.warnings.iter().any(|warning| warning.stops_training(task))
@@ -133,17 +134,15 @@ fn kind(column: &Column, n: u64, has_numbers: bool) -> Kind {
 /// The task that fits the targets' values; `None` without a target.
 fn task(origin: &Origin, collected: &Collector, columns: &[ColumnProfile]) -> Option<FittingTask> {
     const MAX_CLASSES: usize = 1000;
-    /// Fewest rows for the evaluation rows that each class must leave.
-    const MIN_QUANTITIES: usize = 10;
     let facts: Vec<TargetFacts> =
         origin.targets.iter().map(|&index| facts(&collected.columns[index], &columns[index])).collect();
     let names: Vec<String> = origin.targets.iter().map(|&index| origin.names[index].clone()).collect();
     if names.is_empty() {
         return None;
     }
-    // Few integers are taken for classes, but not if each row has another one.
+    // Few integers are taken for classes, but not if every row has a different one.
     let is_of_quantities = |&target: &usize| {
-        collected.n_rows >= MIN_QUANTITIES
+        collected.n_rows >= section::MIN_ROWS_TO_SPLIT
             && columns[target].kind == Kind::Integer
             && columns[target].has_distinct_values(collected.n_rows)
     };

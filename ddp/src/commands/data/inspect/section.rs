@@ -5,10 +5,12 @@ use std::collections::HashSet;
 use super::collector::Collector;
 use super::column_profile::{ColumnProfile, Kind, Range};
 use super::origin::Origin;
-use super::warnings::{Warning, WarningKind};
+use super::warning::{Warning, WarningKind};
 use crate::config::{DataFormat, Decimal, Delimiter, Header, Task};
 use crate::data::{SourceSpec, holds_eval_rows};
 
+/// Fewest rows of which the config holds out some for evaluation.
+pub(super) const MIN_ROWS_TO_SPLIT: usize = 10;
 /// Fewest distinct integers in a target that may be a rating rather than names of classes.
 const MIN_RATINGS: usize = 5;
 /// Largest rating.
@@ -164,7 +166,7 @@ pub(super) fn lines(
     let has_own = spec.source.starts_with("builtin:") || holds_eval_rows(spec.data, None).unwrap_or(false);
     let n_without = origin.targets.iter().map(|&target| columns[target].n_missing as usize).max();
     let n_rows = collected.n_rows - n_without.unwrap_or(0);
-    if !has_own && n_rows >= 10 && !are_single {
+    if !has_own && n_rows >= MIN_ROWS_TO_SPLIT && !are_single {
         lines.push("eval_fraction = 0.2".to_owned());
     }
     lines.join("\n") + "\n"

@@ -5,7 +5,7 @@ use super::column_profile::{ColumnProfile, Kind};
 use super::origin::Origin;
 use super::section::list;
 use super::sentinel::Sentinel;
-use super::warnings::{Warning, WarningKind};
+use super::warning::{Warning, WarningKind};
 use super::words::{cut, joined};
 use crate::config::Task;
 

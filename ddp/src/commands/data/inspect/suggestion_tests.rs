@@ -5,7 +5,7 @@ use ddp_kernels::Device;
 
 use super::profile::Profile;
 use super::tests::{Files, noise};
-use super::warnings::WarningKind;
+use super::warning::WarningKind;
 use crate::config::{Config, Overrides};
 use crate::data;
 use crate::error::Result;

@@ -8,7 +8,7 @@ use ddp_comm::World;
 
 use super::column_profile::Kind;
 use super::profile::Profile;
-use super::warnings::WarningKind;
+use super::warning::WarningKind;
 use super::{profile as profile_of, report};
 use crate::cli::{Cli, Command, DataCommand, InspectArgs};
 use crate::config::Config;

@@ -2,78 +2,19 @@
 
 use std::collections::HashMap;
 
-use serde::Serialize;
-
-use super::collector::{Collector, Odd, Place};
+use super::collector::Collector;
 use super::column_profile::{ColumnProfile, Kind};
+use super::inspected::{Inspected, MIN_ROWS};
 use super::origin::Origin;
+use super::target_warnings::target_warnings;
+use super::warning::{Warning, WarningKind};
 use super::words::{count, cut, joined, listed, rows};
 use crate::config::Task;
-use crate::data::formatted::{TextType, stored_as_text};
-use crate::data::labels::{MAX_AUTO_CLASSES, MAX_CLASSES, similar};
 
 /// Correlation above which a column is a copy of the target.
 const MAX_CORRELATION: f64 = 0.999;
-/// Fewest rows for findings that could arise by chance.
-const MIN_ROWS: usize = 30;
-/// Most rows of the largest class per row of the smallest.
-const MAX_IMBALANCE: u64 = 100;
 /// Seconds since 1970 of 1980 and 2100.
 const EPOCH_S: [f64; 2] = [315_532_800.0, 4_102_444_800.0];
-
-/// One finding.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Warning {
-    pub(super) kind: WarningKind,
-    /// The affected columns.
-    pub(super) columns: Vec<String>,
-    /// The problem and the remedy.
-    pub(super) message: String,
-}
-
-/// In the order of the report: problems that stop training come first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum WarningKind {
-    NoFeatures,
-    TargetEmpty,
-    TargetText,
-    TargetMissing,
-    OneClass,
-    ManyClasses,
-    Spelling,
-    OneRow,
-    Marks,
-    NotFinite,
-    Encoding,
-    Unusable,
-    Formatted,
-    OddText,
-    Marked,
-    Text,
-    NestedLists,
-    Codes,
-    Sentinel,
-    Missing,
-    Leak,
-    Identifier,
-    Constant,
-    Duplicate,
-    Imbalance,
-    Signs,
-    FewRows,
-}
-
-impl Warning {
-    /// Whether a model for `task` can't be trained before this is corrected.
-    pub(super) fn stops_training(&self, task: Option<Task>) -> bool {
-        match self.kind {
-            WarningKind::NoFeatures | WarningKind::TargetEmpty => true,
-            WarningKind::OneClass => task == Some(Task::Classification),
-            _ => false,
-        }
-    }
-}
 
 /// All warnings.
 pub(super) fn warnings(
@@ -82,13 +23,13 @@ pub(super) fn warnings(
     columns: &[ColumnProfile],
     task: Option<Task>,
 ) -> Vec<Warning> {
-    let judge = Judge { origin, collected, columns, task };
+    let inspected = Inspected { origin, collected, columns, task };
     let mut all = Vec::new();
-    judge.targets(&mut all);
-    judge.values(&mut all);
-    judge.leaks(&mut all);
-    judge.useless(&mut all);
-    judge.rows(&mut all);
+    target_warnings(&inspected, &mut all);
+    inspected.values(&mut all);
+    inspected.leaks(&mut all);
+    inspected.useless(&mut all);
+    inspected.rows(&mut all);
     all.sort_by_key(|warning| warning.kind);
     all
 }
@@ -103,158 +44,7 @@ pub(super) fn no_features_left(all: &mut Vec<Warning>, dropped: &[String]) {
     all.insert(0, Warning { kind: WarningKind::NoFeatures, columns: dropped.to_vec(), message });
 }
 
-struct Judge<'a> {
-    origin: &'a Origin,
-    collected: &'a Collector,
-    columns: &'a [ColumnProfile],
-    task: Option<Task>,
-}
-
-impl Judge<'_> {
-    fn features(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.columns.len())
-            .filter(|&index| !self.columns[index].is_target && self.columns[index].kind != Kind::Index)
-    }
-
-    fn names(&self, indices: &[usize]) -> Vec<String> {
-        indices.iter().map(|&index| self.columns[index].name.clone()).collect()
-    }
-
-    /// Adds a warning about columns, if there are any.
-    fn about(
-        &self,
-        all: &mut Vec<Warning>,
-        kind: WarningKind,
-        indices: &[usize],
-        message: impl FnOnce(&str) -> String,
-    ) {
-        if !indices.is_empty() {
-            let columns = self.names(indices);
-            let message = message(&listed(&columns));
-            all.push(Warning { kind, columns, message });
-        }
-    }
-
-    fn first(&self, place: Option<Place>) -> String {
-        place.map_or(String::new(), |place| format!(", first in {}", self.origin.place(place)))
-    }
-
-    /// Place and text of the first odd value.
-    fn odd(&self, odd: &Odd) -> String {
-        odd.first.as_ref().map_or(String::new(), |(place, text)| {
-            format!("\"{}\" in {}", cut(text, 40), self.origin.place(*place))
-        })
-    }
-
-    fn targets(&self, all: &mut Vec<Warning>) {
-        for &target in &self.origin.targets {
-            let column = &self.collected.columns[target];
-            if self.columns[target].kind == Kind::Empty {
-                self.about(all, WarningKind::TargetEmpty, &[target], |name| {
-                    format!("{name} has no value in any row: --target names another column")
-                });
-                continue;
-            }
-            if let Some((words, remedy)) = self.formatted_target(target) {
-                let like = self.like(target);
-                self.about(all, WarningKind::TargetText, &[target], |name| {
-                    format!(
-                        "{name} holds {words}{like}; as text, each value is a class of its own; rewrite them, with pandas:\n{remedy}"
-                    )
-                });
-            } else if self.columns[target].kind == Kind::Text && self.origin.targets.len() > 1 {
-                let odd = self.odd(&column.texts);
-                self.about(all, WarningKind::TargetText, &[target], |name| {
-                    format!(
-                        "{name} contains text, for example {odd}: one of several targets must be a number"
-                    )
-                });
-            } else if column.texts.n > 0 && self.are_mostly_numbers(target) {
-                let odd = self.odd(&column.texts);
-                self.about(all, WarningKind::TargetText, &[target], |name| {
-                    format!(
-                        "{name}: {} of {} values are text, the first is {odd}, so that all of them are class labels: correct or remove them",
-                        column.texts.n,
-                        self.collected.n_rows as u64 - column.n_missing,
-                    )
-                });
-            }
-            if column.n_missing > 0 {
-                let first = self.first(column.first_missing);
-                self.about(all, WarningKind::TargetMissing, &[target], |name| {
-                    format!(
-                        "{name} is missing in {}{first}: remove those rows, or leave them out of a table with \
-                         `data.missing_target` = \"skip\"",
-                        rows(column.n_missing)
-                    )
-                });
-            }
-        }
-        let &[target] = &self.origin.targets[..] else { return };
-        if let [only] = &self.columns[target].values[..] {
-            let needs = match self.task {
-                Some(Task::Classification) => "; training needs two classes or more",
-                _ => "",
-            };
-            self.about(all, WarningKind::OneClass, &[target], |name| {
-                format!("{name} is {} in all rows: there is nothing to learn{needs}", cut(&only.value, 40))
-            });
-            return;
-        }
-        if self.task != Some(Task::Classification) {
-            return;
-        }
-        self.classes(target, all);
-    }
-
-    /// Warns of classes that can't be learned.
-    fn classes(&self, target: usize, all: &mut Vec<Warning>) {
-        let profile = &self.columns[target];
-        let counts = &profile.values;
-        if profile.kind == Kind::Text {
-            let alike = similar(counts.iter().map(|count| &*count.value));
-            if !alike.is_empty() {
-                self.about(all, WarningKind::Spelling, &[target], |name| {
-                    format!(
-                        "labels of {name} differ only in case, spaces or invisible characters: {}",
-                        shown_groups(&alike)
-                    )
-                });
-            }
-        }
-        let n_rows = self.collected.n_rows - profile.n_missing as usize;
-        let limit = MAX_CLASSES.min(if n_rows < MIN_ROWS { usize::MAX } else { n_rows / 2 });
-        if profile.n_distinct.is_none_or(|n| n > limit) && self.formatted_target(target).is_none() {
-            let n = profile.n_distinct.map_or("too many".to_owned(), |n| n.to_string());
-            self.about(all, WarningKind::ManyClasses, &[target], |name| {
-                format!("{name} has {n} distinct labels in {n_rows} rows: is it an identifier, or a quantity with text?")
-            });
-        }
-        let (Some(most), Some(least)) = (counts.first(), counts.last()) else { return };
-        if most.n_rows > MAX_IMBALANCE * least.n_rows {
-            self.about(all, WarningKind::Imbalance, &[target], |_| {
-                format!(
-                    "class {} has {} for each row of class {}: accuracy will be misleading; see `loss.class_weights` = \"balanced\"",
-                    most.value,
-                    rows(most.n_rows / least.n_rows),
-                    least.value,
-                )
-            });
-        }
-        if profile.range.is_some_and(|range| (range.min, range.max) == (-1.0, 1.0)) && counts.len() == 2 {
-            self.about(all, WarningKind::Signs, &[target], |name| {
-                format!("{name} holds -1 and 1: they are the classes 0 and 1 of the model's outputs")
-            });
-        }
-    }
-
-    /// Whether most values are numbers that are not classes.
-    fn are_mostly_numbers(&self, target: usize) -> bool {
-        let column = &self.collected.columns[target];
-        let n = self.collected.n_rows as u64 - column.n_missing;
-        2 * column.texts.n < n && (column.has_fractions || self.is_wide(target))
-    }
-
+impl Inspected<'_> {
     fn values(&self, all: &mut Vec<Warning>) {
         let mut texts = Vec::new();
         let mut missing = Vec::new();
@@ -551,53 +341,9 @@ impl Judge<'_> {
             && !self.is_identifier(index)
             && self.formatted(index).is_none()
     }
-
-    /// The words and the remedy for a column whose texts are formatted numbers or dates; a few of them may be typing errors.
-    fn formatted(&self, index: usize) -> Option<(String, String)> {
-        const MIN_SHARE: u64 = 20;
-        let (column, profile) = (&self.collected.columns[index], &self.columns[index]);
-        let n = self.collected.n_rows as u64 - column.n_missing;
-        if profile.kind == Kind::Text && column.texts.n == 0 {
-            let type_of_values = match () {
-                () if n == 0 || column.n_truths > 0 => return None,
-                () if column.n_times == 0 => TextType::Numbers,
-                () if column.n_times == n && !column.has_times_of_day => TextType::Dates,
-                () => return None,
-            };
-            return Some(stored_as_text(&profile.name, type_of_values));
-        }
-        let are_many = column.texts.n * MIN_SHARE >= n;
-        column.formatted.of_column(&profile.name, column.texts.n).filter(|_| are_many)
-    }
-
-    /// Same as [`Judge::formatted`], for a target; few values are names of classes.
-    fn formatted_target(&self, target: usize) -> Option<(String, String)> {
-        self.formatted(target).filter(|_| self.is_wide(target))
-    }
-
-    /// Whether a column has more values than classes or categories that differ in their names.
-    fn is_wide(&self, index: usize) -> bool {
-        self.columns[index].n_distinct.is_none_or(|n| n > MAX_AUTO_CLASSES)
-    }
-
-    /// An example of a column's texts, as part of a sentence.
-    fn like(&self, index: usize) -> String {
-        match self.odd(&self.collected.columns[index].texts) {
-            odd if odd.is_empty() => String::new(),
-            odd => format!(", like {odd}"),
-        }
-    }
 }
 
 /// Whether integers are times since 1970, in seconds, milliseconds, microseconds or nanoseconds.
 fn is_epoch(min: f64, max: f64) -> bool {
     [1.0, 1e3, 1e6, 1e9].iter().any(|unit| min >= EPOCH_S[0] * unit && max <= EPOCH_S[1] * unit)
-}
-
-/// Groups of similar labels: "Yes / yes, No / no".
-fn shown_groups(groups: &[Vec<String>]) -> String {
-    const SHOWN: usize = 4;
-    let shown = groups.iter().take(SHOWN).map(|group| group.join(" / "));
-    let more = if groups.len() > SHOWN { ", ..." } else { "" };
-    shown.collect::<Vec<_>>().join(", ") + more
 }

@@ -1,7 +1,7 @@
-//! A JSON array of objects as lines: each object on a line of its own, while the text is read.
+//! Turns a JSON array of objects into lines, one object per line, while the text is read.
 //!
-//! The line of an object is the one on which it begins in the file, so that messages lead there: line ends within an object follow
-//! after it, as empty lines. Of several objects on one line, each counts as a line.
+//! An object keeps the line on which it begins in the file, so that messages name it: line ends within an object are written after
+//! it, as empty lines. Where several objects share a line, each counts as one.
 
 use std::io::{self, Read};
 
@@ -24,7 +24,7 @@ pub(super) struct ArrayFault {
 pub(super) fn lines(mut text: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
     const MARK: &[u8] = b"\xef\xbb\xbf";
     let mut begin = Vec::new();
-    // Blanks before the array are few.
+    // An array that begins after more blanks than this is not recognised.
     text.by_ref().take(BLOCK_BYTES as u64).read_to_end(&mut begin)?;
     let n_marked = if begin.starts_with(MARK) { MARK.len() } else { 0 };
     let is_array = begin[n_marked..].trim_ascii_start().starts_with(b"[");
@@ -62,7 +62,7 @@ struct ArrayLines<R> {
     line: u64,
     /// Line ends within the current object.
     n_within: u64,
-    /// Line ends written between objects of one line, which those of the file make up for.
+    /// Line ends written between objects that share a line; as many of the next line ends of the file are left out.
     n_ahead: u64,
     /// Whether the current line of the output has an object.
     has_object: bool,
@@ -103,9 +103,15 @@ impl<R: Read> ArrayLines<R> {
             (At::First | At::AfterComma, b'{') => self.begin_object(),
             (At::First | At::AfterObject, b']') => self.at = At::End,
             (At::AfterObject, b',') => self.at = At::AfterComma,
-            (At::AfterObject, _) => return Err(self.fault("no comma between two objects of the array")),
-            (At::End, _) => return Err(self.fault("text after the end of the array")),
-            _ => return Err(self.fault("an array of other values than objects")),
+            (at, byte) => {
+                let expected = match at {
+                    At::Start => "an array",
+                    At::First | At::Object | At::AfterComma => "an object",
+                    At::AfterObject => "a comma or the end of the array",
+                    At::End => "nothing after the array",
+                };
+                return Err(self.fault(format!("expected {expected}, got `{}`", byte.escape_ascii())));
+            }
         }
         Ok(())
     }
@@ -215,10 +221,10 @@ mod tests {
         for (text, want) in [
             ("[\n{\"a\":1},\n{\"a\":2}", "line 3: the array has no end"),
             ("[{\"a\":1},\n{\"a\"", "line 2: the array has no end"),
-            ("[{\"a\":1}\n{\"a\":2}]", "line 2: no comma between"),
-            ("[{\"a\":1},]", "line 1: an array of other values"),
-            ("[1, 2]", "line 1: an array of other values"),
-            ("[{\"a\":1}]\n\n[{\"a\":1}]", "line 3: text after the end"),
+            ("[{\"a\":1}\n{\"a\":2}]", "line 2: expected a comma or the end of the array, got `{`"),
+            ("[{\"a\":1},]", "line 1: expected an object, got `]`"),
+            ("[1, 2]", "line 1: expected an object, got `1`"),
+            ("[{\"a\":1}]\n\n[{\"a\":1}]", "line 3: expected nothing after the array, got `[`"),
         ] {
             let error = of(text, 3).unwrap_err();
             assert!(error.to_string().starts_with(want), "{text}: {error}");
