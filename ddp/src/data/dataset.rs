@@ -9,12 +9,13 @@ use std::sync::Arc;
 use ddp_kernels::{DType, Device, Tensor, TensorMut};
 use serde::{Deserialize, Serialize};
 
-use super::head_targets::HeadTargets;
+use super::head_targets::{HeadTargets, heads_to_json};
 use super::labels::{LabelVocabulary, TaskChoice};
 use super::target_scale::TargetScale;
 use super::vocabulary::Vocabulary;
 use crate::data::batch::{Batch, BatchMut};
 use crate::data::error::Result;
+use crate::storage::fingerprint::Fingerprint;
 
 /// Rows that can be gathered in any order, by several threads of a loader at a time.
 pub trait Dataset: fmt::Debug + Send + Sync {
@@ -241,6 +242,18 @@ pub enum TargetLayout {
 }
 
 impl TargetLayout {
+    /// Adds names and kinds of the targets to `hash`. Manifests hold the result, so the text of classes and values stays as it is.
+    pub(crate) fn hash(&self, hash: &mut Fingerprint) {
+        match self {
+            Self::Classes { n_classes } => hash.text(&format!("Classes {{ n_classes: {n_classes} }}")),
+            Self::Values { names } => {
+                let names: Vec<_> = names.iter().map(|name| format!("\"{}\"", name.escape_debug())).collect();
+                hash.text(&format!("Values {{ names: [{}] }}", names.join(", ")));
+            }
+            Self::Heads { heads } => hash.text(&heads_to_json(heads)),
+        }
+    }
+
     /// Outputs of a model for these targets: classes, or target columns.
     pub fn n_outputs(&self) -> usize {
         match self {

@@ -12,3 +12,10 @@ pub struct EmbeddingSpec {
     /// Width of a row.
     pub dim: usize,
 }
+
+impl EmbeddingSpec {
+    /// Name and shape of the table: `city [12, 4]`.
+    pub(crate) fn words(&self) -> String {
+        format!("{} [{}, {}]", self.name, self.n_codes, self.dim)
+    }
+}

@@ -7,7 +7,7 @@ use ddp_kernels::{DType, Device, Tensor, ops};
 use serde::{Deserialize, Serialize};
 
 use super::dataset::{Dataset, RowLayout};
-use super::head_targets::HeadTargets;
+use super::head_targets::{HeadTargets, heads_to_json};
 use super::labels::LabelVocabulary;
 use super::normalize::Normalizer;
 use super::offsets;
@@ -21,6 +21,7 @@ use crate::config::{DataConfig, Encode, Missing, Normalize};
 use crate::data::EmbeddingSpec;
 use crate::data::batch::BatchMut;
 use crate::data::error::{DataError, Result};
+use crate::storage::fingerprint::Fingerprint;
 
 /// Conversion of rows between the dataset and the model.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,6 +72,25 @@ impl Preprocessor {
             ranges: None,
         };
         Preprocessor { plan, normalizer: None, target_scale: None, labels: None, heads: Vec::new() }
+    }
+
+    /// Hash of the conversion, the same in every process: of the text and the bits that a model's file holds of it.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let Preprocessor { plan, normalizer, target_scale, labels, heads } = self;
+        let mut hash = Fingerprint::default();
+        hash.text(&serde_json::to_string(plan).expect("names and numbers are plain text"));
+        hash.text(&labels.as_ref().map_or_else(String::new, |labels| labels.to_json()));
+        hash.text(&heads_to_json(heads));
+        let mut vector = |values: Option<&Vec<f64>>| match values {
+            Some(values) => hash.bytes(bytemuck::cast_slice(values)),
+            None => hash.number(u64::MAX),
+        };
+        vector(normalizer.as_ref().and_then(|of| of.offset.as_ref()));
+        vector(normalizer.as_ref().map(|of| &of.shift));
+        vector(normalizer.as_ref().map(|of| &of.scale));
+        vector(target_scale.as_ref().map(|of| &of.shift));
+        vector(target_scale.as_ref().map(|of| &of.scale));
+        hash.finish()
     }
 
     /// The classes that the model knows, for rows to be read for it; `None` without classes.

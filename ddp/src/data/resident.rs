@@ -122,7 +122,7 @@ impl Dataset for ResidentRows {
         for category in &self.layout.categories {
             category.vocabulary.values().iter().for_each(|value| hash.text(value));
         }
-        hash.text(&format!("{:?}", self.layout.targets));
+        self.layout.targets.hash(&mut hash);
         hash.bytes(bytemuck::cast_slice(&self.features));
         match &self.targets {
             Targets::Labels(labels) => hash.bytes(bytemuck::cast_slice(labels)),

@@ -25,7 +25,7 @@ pub(crate) use crate::commands::train::outputs::claim_folder;
 use crate::commands::train::outputs::{check_out, open_folder, open_metrics, resume_command, save};
 use crate::commands::watchdog::{self, Watched};
 use crate::config::{CommDtype, Config, Determinism, EvalSource, Length, Overrides};
-use crate::data::{self, Fitted, Loaded};
+use crate::data::{self, EmbeddingSpec, Fitted, Loaded};
 use crate::error::{Error, ModelCommand, Result};
 use crate::exit::Stop;
 use crate::model::ModelSpec;
@@ -41,7 +41,6 @@ use crate::run_folder::error::FolderError;
 use crate::run_folder::folder;
 use crate::run_folder::folder::RunDir;
 use crate::run_folder::run_id;
-use crate::storage::fingerprint::fingerprint;
 use crate::train::TrainError;
 use crate::train::autosave::Autosave;
 use crate::train::evaluations::{EvalPlan, Evaluations};
@@ -474,8 +473,7 @@ fn agree_on_start(
     fitted: Option<&ModelInfo>,
 ) -> Result<()> {
     let init_from = init_from.map_or("none".to_owned(), |file| format!("{:016x}", file.fingerprint()));
-    let fitted = fitted.map(|info| format!("{:?}", info.preprocessor));
-    let fitted = fitted.map_or("none".to_owned(), |text| format!("{:016x}", fingerprint(text.as_bytes())));
+    let fitted = fitted.map_or("none".to_owned(), |info| format!("{:016x}", info.preprocessor.fingerprint()));
     let entries = [
         ("--init-from (fingerprint)", init_from),
         ("--new-head", args.new_head.to_string()),
@@ -484,12 +482,17 @@ fn agree_on_start(
     Ok(world.agree(&entries.map(|(key, value)| (key.to_owned(), value)))?)
 }
 
-/// Checks that all ranks build the same model.
+/// Checks that all ranks build the same model; its layers are those of the config, which was compared.
 fn agree_on_model(world: &World, spec: &ModelSpec) -> Result<()> {
     let entries = [
-        ("widths of the model's layers", format!("{:?}", spec.dims)),
-        ("embeddings of the model", format!("{:?}", spec.embeddings)),
-        ("layers of the model", format!("{:?}", spec.layers)),
+        (
+            "widths of the model's layers",
+            spec.dims.iter().map(usize::to_string).collect::<Vec<_>>().join(", "),
+        ),
+        (
+            "embeddings of the model",
+            spec.embeddings.iter().map(EmbeddingSpec::words).collect::<Vec<_>>().join(", "),
+        ),
     ];
     Ok(world.agree(&entries.map(|(key, value)| (key.to_owned(), value)))?)
 }

@@ -405,7 +405,7 @@ impl Dataset for RawRows {
         let n = self.len();
         hash.number(n as u64);
         self.layout.features.iter().for_each(|name| hash.text(name));
-        hash.text(&format!("{:?}", self.layout.targets));
+        self.layout.targets.hash(&mut hash);
         // Evenly spaced, including the first and last row, so that a file in a different order differs too.
         let rows: Vec<usize> = if n <= N_SAMPLES {
             (0..n).collect()

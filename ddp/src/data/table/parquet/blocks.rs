@@ -272,7 +272,7 @@ impl Dataset for ParquetRows {
         for vocabulary in &shared.vocabularies {
             vocabulary.values().iter().for_each(|value| hash.text(value));
         }
-        hash.text(&format!("{:?}", shared.layout.targets));
+        shared.layout.targets.hash(&mut hash);
         shared.files.iter().for_each(|(file, _)| file.hash(&mut hash));
         Ok(hash.finish())
     }
