@@ -382,3 +382,23 @@ fn a_head_of_counts_is_not_standardised() {
     assert!((shift[0] - 109.0).abs() < 1.0 && scale[0] > 4.0, "{shift:?}, {scale:?}");
     assert_eq!((shift[1], scale[1]), (0.0, 1.0));
 }
+
+/// Large targets whose decimals f32 reproduces are read alike for training and by `eval`.
+#[test]
+fn eval_gives_the_figures_of_training_for_large_targets() {
+    let folder = temp_dir();
+    let rows: String =
+        (0..80).map(|i| format!("{},{}.{:02}\n", i * i % 17, 100_000 + i % 20, i * 37 % 100)).collect();
+    let table = write(folder.path(), "rows.csv", &format!("x,y\n{rows}"));
+    let text = format!(
+        "[data]\ntrain = {}\neval_fraction = 0.25\ntarget = \"y\"\ntask = \"regression\"\n[train]\nepochs = 3\n\
+         [checkpoint]\nkeep_best = \"none\"\n",
+        quoted(&table)
+    );
+    let run = train(1, &text, &[]);
+    let outcome = run_ok(single(&["eval", "--checkpoint", run.out().to_str().unwrap(), "--json"]));
+    let figures: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    for metric in ["eval_loss", "eval_mae", "eval_rmse"] {
+        assert_eq!(figures[metric].as_f64().unwrap(), run.end(metric), "{metric}");
+    }
+}

@@ -82,7 +82,8 @@ impl TableRows {
                     TargetCells::Values { values: Vec::new(), n_targets, is_binary: task == Task::Multilabel }
                 }
             },
-            target_remainders: Remainders::new(n_targets, prunes),
+            // As in training, so that an evaluation of the same rows gives the same figures.
+            target_remainders: Remainders::new(n_targets, true),
             weights: spec.data.weight.as_ref().filter(|_| to_predict.is_none()).map(|_| Vec::new()),
             vocabularies: plan.categorical.iter().map(vocabulary).collect(),
             is_closed: known.is_some(),
