@@ -163,15 +163,10 @@ pub enum TrainError {
     },
     /// Statistics of one row.
     #[error(
-        "a micro-batch of step {step}, which takes {global_rows} rows over all ranks, has 1 row: batch norm needs at least 2 rows to take statistics \
-         of\nhint: choose a batch size that leaves no single row at the end of an epoch, or use `layer_norm`"
+        "batch norm takes its statistics of the rows of a step, and a step takes 1 row over all ranks\nhint: give each step 2 rows or more by \
+         `train.batch_size` or `train.global_batch_size`, or use `layer_norm`"
     )]
-    OneRow {
-        /// Number of the step, from 1.
-        step: u64,
-        /// Rows of its global batch.
-        global_rows: usize,
-    },
+    OneRow,
     /// A step of several micro-batches, whose gradients would add up in bf16.
     #[error(
         "step {step} has {n_micro_batches} micro-batches, and the trainer was made for steps of one: matmuls write its gradients in bf16, in \
@@ -291,7 +286,7 @@ impl TrainError {
                 | Self::TooFewRowsToPermute { .. }
                 | Self::MetricUndefined { .. }
                 | Self::BatchOverflows
-                | Self::OneRow { .. }
+                | Self::OneRow
                 | Self::OneMicroBatchOnly { .. }
                 | Self::BatchNormChange { .. }
                 | Self::NoGraph { .. }

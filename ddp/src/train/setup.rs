@@ -89,7 +89,12 @@ impl BatchPartition {
             Determinism::Off | Determinism::On => (PartitionKind::Ranks { n_micro }, world_size),
         };
         let partition = RankPartition { kind, rank: rank.0, world_size };
-        let largest_step = partition.max_micro_batch_rows(global_rows.min(data.train.len()));
+        let step_rows = global_rows.min(data.train.len());
+        // The last step of an epoch may have a single row: it takes the running averages.
+        if config.model.mixes_rows() && step_rows == 1 {
+            return Err(TrainError::OneRow);
+        }
+        let largest_step = partition.max_micro_batch_rows(step_rows);
         let eval_rows = n_eval.div_ceil(n_parts).min(EVAL_ROWS);
         let max_rows = largest_step.max(eval_rows).max(1);
         // Where the result must not depend on the number of ranks, the evaluation batches must not either.

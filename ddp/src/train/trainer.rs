@@ -380,9 +380,6 @@ impl<'w> Trainer<'w> {
     /// the weights change, with [`NonFinite::Fail`]; `TrainError::Optim` if the loss scaler gives up;
     /// `TrainError::OneMicroBatchOnly` despite [`TrainerOptions::has_one_micro_batch`], where gradients are written in bf16.
     pub fn step(&mut self, rows: &mut impl StepRows, request: StepRequest) -> Result<()> {
-        if self.replica.model.exchanged_len() > 0 {
-            check_rows_of_statistics(rows, self.n_steps + 1)?;
-        }
         let (step, n_micro_batches) = (self.n_steps + 1, rows.n_micro_batches());
         if n_micro_batches > 1 && !self.replica.grads.can_accumulate() {
             return Err(TrainError::OneMicroBatchOnly { step, n_micro_batches });
@@ -507,15 +504,5 @@ impl<'w> Trainer<'w> {
             }
         }
         gpu.enqueued(slot, shape, scalars, info)
-    }
-}
-
-/// Checks that statistics over the rows of each micro-batch have two rows or more.
-fn check_rows_of_statistics(rows: &impl StepRows, step: u64) -> Result<()> {
-    let (partition, global_rows) = (rows.partition(), rows.global_rows());
-    let is_single = |index: &usize| partition.micro_batch_rows_of_all(global_rows, *index) == 1;
-    match (0..partition.n_micro_batches(global_rows)).find(is_single) {
-        Some(_) => Err(TrainError::OneRow { step, global_rows }),
-        None => Ok(()),
     }
 }

@@ -47,7 +47,8 @@ pub(super) struct Statistics<'a, R> {
     pub(super) running_var: &'a mut [R],
 }
 
-/// Merges the moments of all groups, in their order; a running value that would not be finite stays as it is.
+/// Merges the moments of all groups, in their order; a running value that would not be finite stays as it is. A single row has no
+/// statistics: the running averages take their place.
 pub(super) fn statistics<R: Float>(all: &[f64], eps: f64, momentum: f64, out: Statistics<'_, R>) {
     let cols = out.mean.len();
     for c in 0..cols {
@@ -60,6 +61,12 @@ pub(super) fn statistics<R: Float>(all: &[f64], eps: f64, momentum: f64, out: St
                 squares += of_group[1 + cols + c] + delta * delta * (n * more / total);
                 n = total;
             }
+        }
+        if n == 1.0 {
+            out.mean[c] = out.running_mean[c];
+            out.rstd[c] = R::from_f64(1.0 / (out.running_var[c].to_f64() + eps).sqrt());
+            *out.count = f64::INFINITY;
+            continue;
         }
         let variance = if n > 0.0 { squares / n } else { 0.0 };
         out.mean[c] = R::from_f64(mean);

@@ -1,7 +1,7 @@
 // batch_norm.cu: batch normalisation over all groups of rows, and its gradient. The caller exchanges moments and sums in between.
 // maths   moments  [n, mean[c], sum_n (x[n,c] - mean[c])^2] of this group's rows
 //         stats    merges the groups' moments (Chan et al.): mean, rstd = 1/sqrt(variance + eps), count;
-//                  running <- (1 - momentum)*running + momentum*(mean, variance with n - 1)
+//                  running <- (1 - momentum)*running + momentum*(mean, variance with n - 1); of a single row as frozen
 //         frozen   mean, rstd from the running values, count = infinity
 //         forward  y[n,c] <- (x[n,c] - mean[c])*rstd[c]*gamma[c] + beta[c]
 //         sums     [sum_n d, sum_n d*h] of this group's rows, h = (x - mean)*rstd
@@ -81,6 +81,14 @@ __device__ __forceinline__ void moments_of(const T* x, double* moments, size_t r
 }
 
 template <class M>
+__device__ __forceinline__ void freeze_column(const M* running_mean, const M* running_var, double eps, M* mean, M* rstd,
+                                              double* count, size_t c) {
+    mean[c] = running_mean[c];
+    rstd[c] = (M)(1 / sqrt((double)running_var[c] + eps));
+    if (c == 0) *count = 1 / 0.0;
+}
+
+template <class M>
 __device__ __forceinline__ void merge(const double* all, size_t n_groups, double eps, double momentum, M* mean, M* rstd,
                                       double* count, M* running_mean, M* running_var, size_t n) {
     for (size_t c = blockIdx.x * (size_t)blockDim.x + threadIdx.x; c < n; c += (size_t)gridDim.x * blockDim.x) {
@@ -93,6 +101,10 @@ __device__ __forceinline__ void merge(const double* all, size_t n_groups, double
             m += delta * more / total;
             squares += of_group[1 + n + c] + delta * delta * (rows * more / total);
             rows = total;
+        }
+        if (rows == 1) {
+            freeze_column(running_mean, running_var, eps, mean, rstd, count, c);
+            continue;
         }
         mean[c] = (M)m;
         rstd[c] = (M)(1 / sqrt((rows > 0 ? squares / rows : 0) + eps));
@@ -111,11 +123,8 @@ __device__ __forceinline__ void merge(const double* all, size_t n_groups, double
 template <class M>
 __device__ __forceinline__ void freeze(const M* running_mean, const M* running_var, double eps, M* mean, M* rstd, double* count,
                                        size_t n) {
-    for (size_t c = blockIdx.x * (size_t)blockDim.x + threadIdx.x; c < n; c += (size_t)gridDim.x * blockDim.x) {
-        mean[c] = running_mean[c];
-        rstd[c] = (M)(1 / sqrt((double)running_var[c] + eps));
-        if (c == 0) *count = 1 / 0.0;
-    }
+    for (size_t c = blockIdx.x * (size_t)blockDim.x + threadIdx.x; c < n; c += (size_t)gridDim.x * blockDim.x)
+        freeze_column(running_mean, running_var, eps, mean, rstd, count, c);
 }
 
 template <class T, int N>

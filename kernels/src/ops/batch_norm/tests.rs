@@ -208,6 +208,25 @@ fn any_division_of_the_rows_gives_the_statistics_of_all_of_them() {
     }
 }
 
+/// A single row has no statistics: the running averages take their place, and stay.
+#[test]
+fn a_single_row_takes_the_running_averages() {
+    let cols = 7;
+    let Made { x, d_y, gamma, beta } = made(1, cols);
+    let [x, d_y, gamma, beta] = [x, d_y, gamma, beta].map(|values| rounded::<f32, f64>(&values));
+    for device in devices() {
+        let on = |groups: &[usize], training| {
+            Inputs { groups, cols, x: &x, d_y: &d_y, gamma: &gamma, beta: &beta }.run(device, training)
+        };
+        let want = on(&[1], false);
+        for groups in [&[1][..], &[0, 1], &[1, 0, 0]] {
+            let got = on(groups, true);
+            assert_eq!((&got.y, &got.d, &got.d_gamma), (&want.y, &want.d, &want.d_gamma));
+            assert_eq!(got.stats, want.stats);
+        }
+    }
+}
+
 fn check_short<S: Element>(device: Device, groups: &[usize], cols: usize, made: &Made) {
     let (x, d_y): (Vec<S>, Vec<S>) = (rounded(&made.x), rounded(&made.d_y));
     let (gamma, beta) = (&made.gamma, &made.beta);
