@@ -231,6 +231,12 @@ impl Config {
         })
     }
 
+    /// Whether a setting makes no sense without rows to evaluate on.
+    pub(crate) fn needs_eval(&self) -> bool {
+        let is_loss = |metric: &JudgeMetric| *metric == EvalMetric::Loss.into();
+        self.train.needs_eval() || !self.checkpoint.keep_best.as_ref().is_none_or(is_loss)
+    }
+
     /// The metrics of each evaluation, and of the last one; for classes in an order also the metrics of distances.
     pub fn metrics(&self) -> [MetricSet; 2] {
         let sets = self.train.metrics(self.data.task);

@@ -11,7 +11,7 @@ use super::key::{Key, Kind, Range, count, key, metric, number, one_of, switch};
 use super::limits::{MAX_EPOCHS, MAX_STEPS};
 use super::nearest::nearest;
 use super::precision::Precision;
-use super::raw::RawConfig;
+use super::raw::{RawConfig, Source};
 use super::setting::Setting;
 use super::value::{ConfigEnum, ConfigValue as _, config_enum};
 use super::writer::Writer;
@@ -366,6 +366,13 @@ impl TrainConfig {
         [of(&named).union(of_all.without_costly()), of(&named).union(of_all)]
     }
 
+    /// Whether a setting makes no sense without rows to evaluate on. The loss is the default metric, which saved configs hold.
+    pub(super) fn needs_eval(&self) -> bool {
+        self.eval_every_steps > 0
+            || self.early_stop_patience > 0
+            || self.early_stop_metric != EvalMetric::Loss.into()
+    }
+
     /// Rows of one optimiser step over all ranks and micro-batches, `G`; `None` if it overflows.
     pub fn global_rows(&self, world_size: usize) -> Option<usize> {
         match self.batch {
@@ -423,7 +430,8 @@ fn micro_shards(raw: &RawConfig) -> Result<usize> {
 fn eval_every_steps(raw: &RawConfig, data: &DataConfig) -> Result<u64> {
     let every = raw.get("train.eval_every_steps")?;
     match raw.given("train.eval_every_steps") {
-        Some(setting) if every > 0 && data.eval == EvalSource::None => {
+        // Runs of earlier versions saved it so.
+        Some(setting) if every > 0 && !has_eval(data) && raw.source() == Source::Typed => {
             Err(setting.bad("0 without rows to evaluate on", EVAL_HINT))
         }
         _ => Ok(every),
@@ -502,7 +510,7 @@ fn no_such_head(setting: &Setting, name: &str, data: &DataConfig) -> ConfigError
     setting.bad(format!("a metric of one of the heads {}", names.join(", ")), hint)
 }
 
-/// Whether the config names rows to evaluate on.
+/// Whether there may be rows to evaluate on: the training source brings its own in some formats.
 fn has_eval(data: &DataConfig) -> bool {
-    !matches!(data.eval, EvalSource::Unset | EvalSource::None)
+    data.eval != EvalSource::None
 }

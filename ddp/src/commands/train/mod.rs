@@ -361,6 +361,11 @@ fn load_config(
         (Some(resumed), None) => resumed.config(&overrides)?,
     };
     data::resolve_eval(&mut config.data)?;
+    if config.data.eval == EvalSource::Unset && config.needs_eval() {
+        // Names the setting that needs rows, and its place.
+        overrides.sets.push("data.eval=\"none\"".to_owned());
+        Config::load_with(args.run.file(), &overrides)?;
+    }
     let Some(resumed) = resumed else { return Ok(config) };
     resumed.check_config(&config, world.world_size())?;
     Ok(config)

@@ -121,8 +121,10 @@ fn what_stops_a_run_and_what_is_kept() {
     );
     for key in ["train.early_stop_metric", "checkpoint.keep_best"] {
         let regression = ["data.task=regression", "data.train=x.csv", &format!("{key}=eval_r2")];
+        // The training source may bring rows to evaluate on.
+        from_sets(&regression).unwrap();
         assert_refused(
-            from_sets(&regression),
+            from_sets(&[&regression[..], &["data.eval=none"]].concat()),
             &[
                 &format!("`{key}` must be absent without rows to evaluate on"),
                 "`data.eval_fraction`, such as 0.1",

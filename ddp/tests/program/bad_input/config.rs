@@ -166,3 +166,20 @@ fn far_more_micro_batches_than_rows() {
     sets.iter().for_each(|set| args.extend(["--set", set]));
     place.run(&args).is_good();
 }
+
+/// Rows to evaluate on may come with the training rows, so whether there are any is known once the files are found.
+#[test]
+fn keys_that_need_rows_to_evaluate_on() {
+    let keys = [
+        ("train.eval_every_steps", "3", "must be 0 without rows to evaluate on"),
+        ("train.early_stop_patience", "2", "must be 0 without rows to evaluate on"),
+        ("train.early_stop_metric", "\"eval_r2\"", "must be absent without rows to evaluate on"),
+        ("checkpoint.keep_best", "\"eval_r2\"", "must be absent without rows to evaluate on"),
+    ];
+    for (key, value, expected) in keys {
+        let (section, short) = key.split_once('.').unwrap();
+        let text =
+            format!("[data]\ntrain = \"rows.csv\"\ntask = \"regression\"\n[{section}]\n{short} = {value}\n");
+        refuses(&text, &["run.toml: line 5, column 1", key, expected, "`data.eval_fraction`, such as 0.1"]);
+    }
+}
