@@ -267,13 +267,13 @@ GROUPS = [{"match": "layers.0.*", "lr_scale": 0.1, "weight_decay": 0.05}, {"matc
 LONG_RUNS = [
     ("groups_adamw", {**DECAYED, "groups": GROUPS}, {}, {"kind": "constant"}, {}),
     ("no_decay_adamw", {**DECAYED, "decay_bias_norm": False}, {}, {"kind": "linear", "warmup_steps": 3}, {"warmup": 3}),
-    ("clip_ema_adamw", DECAYED, {"clip_grad_norm": 1.2, "ema_decay": 0.9},
+    ("clip_ema_adamw", DECAYED, {"clip_grad_norm": 1.2, "ema_decay": 0.9, "ema_warmup": False},
      {"kind": "cosine", "warmup_fraction": 0.2, "final_fraction": 0.1}, {"warmup": 2, "end": 0.1}),
     ("accumulation_sgd", {**SGD, "nesterov": True, "weight_decay": 0.01, "groups": GROUPS, "decay_bias_norm": False},
-     {"clip_grad_norm": 1.35, "grad_accum_steps": 3, "ema_decay": 0.4},
+     {"clip_grad_norm": 1.35, "grad_accum_steps": 3, "ema_decay": 0.4, "ema_warmup": False},
      {"kind": "step", "step_every_steps": 4, "step_factor": 0.5}, {"every": 4, "factor": 0.5}),
     ("everything_adamw", {**DECAYED, "groups": GROUPS, "decay_bias_norm": False},
-     {"clip_grad_norm": 0.4, "grad_accum_steps": 2, "ema_decay": 0.8},
+     {"clip_grad_norm": 0.4, "grad_accum_steps": 2, "ema_decay": 0.8, "ema_warmup": False},
      {"kind": "one_cycle"}, {"warmup": 3, "start": 0.04, "end": 4e-6}),
     ("wsd_adamw", DECAYED, {"grad_accum_steps": 4}, {"kind": "wsd", "warmup_steps": 2, "decay_steps": 4}, {"warmup": 2, "decay": 4}),
     ("group_schedules_adamw", {**DECAYED, "groups": [

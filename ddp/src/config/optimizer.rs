@@ -51,6 +51,8 @@ pub struct OptimizerConfig {
     pub groups: Vec<ParamGroup>,
     /// `train.ema_decay`: share of the weights' moving average that a step keeps, in [0, 1); 0 for no average.
     pub ema_decay: f64,
+    /// Whether early steps keep less of the average.
+    pub ema_warmup: bool,
 }
 
 /// Parameters with a learning rate, weight decay or schedule of their own.
@@ -208,6 +210,7 @@ impl OptimizerConfig {
             decay_bias_norm: true,
             groups: Vec::new(),
             ema_decay: 0.0,
+            ema_warmup: true,
         }
     }
 
@@ -248,6 +251,7 @@ impl OptimizerConfig {
             decay_bias_norm: raw.get("optimizer.decay_bias_norm")?,
             groups: raw.setting("optimizer.groups").as_ref().map_or(Ok(Vec::new()), groups)?,
             ema_decay: raw.get("train.ema_decay")?,
+            ema_warmup: raw.get("train.ema_warmup")?,
         };
         match raw.given("optimizer.nesterov") {
             Some(setting) if kind == OptimizerKind::Sgd && config.nesterov && config.momentum == 0.0 => {
@@ -268,13 +272,14 @@ impl OptimizerConfig {
         writer.put("optimizer.clip_threshold", &self.clip_threshold);
         writer.put("optimizer.weight_decay", weight_decay);
         writer.put("optimizer.momentum", momentum);
-        let OptimizerConfig { nesterov, decay_bias_norm, groups, ema_decay, .. } = self;
+        let OptimizerConfig { nesterov, decay_bias_norm, groups, ema_decay, ema_warmup, .. } = self;
         writer.put("optimizer.nesterov", nesterov);
         writer.put("optimizer.adamw_lr", &self.adamw_lr);
         writer.put("optimizer.adamw_weight_decay", &self.adamw_weight_decay);
         writer.put("optimizer.decay_bias_norm", decay_bias_norm);
         writer.put_toml("optimizer.groups", list(groups, ParamGroup::to_toml));
         writer.put("train.ema_decay", ema_decay);
+        writer.put("train.ema_warmup", ema_warmup);
     }
 }
 

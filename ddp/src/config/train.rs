@@ -7,7 +7,7 @@ use super::data::{DataConfig, EvalSource};
 use super::data_values::Task;
 use super::error::{ConfigError, Result};
 use super::eval_metric::{self, EvalMetric, JudgeMetric, MetricSet};
-use super::key::{Key, Kind, Range, count, key, metric, number, one_of, switch};
+use super::key::{Before, Key, Kind, Range, count, key, metric, number, one_of, switch};
 use super::limits::{MAX_EPOCHS, MAX_STEPS};
 use super::nearest::nearest;
 use super::precision::Precision;
@@ -207,6 +207,10 @@ pub(super) const KEYS: &[Key] = &[
         .example("0.999")
         .hint("0.999 is usual, 0 keeps no average")
         .synonyms(&["ema"]),
+    switch("train.ema_warmup")
+        .help("Keep at most step / (step + 9) of the average in early steps, so that it does not hang on to the first weights; false for PyTorch's average")
+        .default("true")
+        .before(Before::Value("false")),
     key("train.deterministic", Kind::BoolOr("world"))
         .help("Same bits in runs on the same number of ranks (true), or on any number (\"world\")")
         .default("false")

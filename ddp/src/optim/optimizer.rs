@@ -431,7 +431,7 @@ impl Optimizer {
             let state_range = state_start + at.start..state_start + at.end;
             let mut state = self.state.iter_mut().map(|(_, tensor)| slice(tensor.view_mut(), &state_range));
             let mut state = || state.next().transpose();
-            let (decay, step) = (self.config.ema_decay, self.n_steps);
+            let (decay, warms_up, step) = (self.config.ema_decay, self.config.ema_warmup, self.n_steps);
             let whole = match (&self.norms, &self.second_moments, segment.whole) {
                 (Some(norms), _, Some(whole)) if self.config.kind.whole_need() == Some(WholeNeed::Norms) => {
                     Some(WholeNumbers::Norms(norms.view().range(2 * whole, 2 * whole + 2)?))
@@ -442,7 +442,12 @@ impl Optimizer {
                 _ => None,
             };
             let average = self.ema.as_mut().map(|ema| {
-                Ok::<_, KernelError>(Average { ema: slice(ema.view_mut(), &state_range)?, decay, step })
+                Ok::<_, KernelError>(Average {
+                    ema: slice(ema.view_mut(), &state_range)?,
+                    decay,
+                    warms_up,
+                    step,
+                })
             });
             let of_segment = weights.reborrow().range(&at)?;
             let tensors = OptimizerTensors {

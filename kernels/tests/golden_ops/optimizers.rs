@@ -54,7 +54,8 @@ pub(crate) fn ema(case: &Case<'_>) {
             weights.view_mut(),
         )
         .unwrap();
-        let average = Average { ema: ema.view_mut(), decay: case.number("decay"), step: params.step };
+        let average =
+            Average { ema: ema.view_mut(), decay: case.number("decay"), warms_up: false, step: params.step };
         let tensors = OptimizerTensors {
             grads: grads.view(),
             master_weights: weights.view_mut(),

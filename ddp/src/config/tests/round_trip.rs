@@ -233,11 +233,11 @@ prop_compose! {
         (adamw_lr, adamw_weight_decay) in (1e-30..1e30f64, 0.0..1e300f64),
         decay_bias_norm: bool,
         groups in proptest::collection::vec(any_group(), 0..3),
-        ema_decay in 0.0..0.9999f64,
+        (ema_decay, ema_warmup) in (0.0..0.9999f64, any::<bool>()),
     ) -> OptimizerConfig {
         OptimizerConfig {
             kind, lr, betas, eps, eps2, beta2_decay, clip_threshold, weight_decay, momentum, nesterov, adamw_lr, adamw_weight_decay,
-            decay_bias_norm, groups, ema_decay,
+            decay_bias_norm, groups, ema_decay, ema_warmup,
             ..default().optimizer
         }
     }

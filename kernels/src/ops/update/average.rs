@@ -5,16 +5,19 @@ use crate::{Result, TensorMut};
 
 /// Exponential moving average of the weights: an optimiser's step moves it towards the new weights.
 ///
-/// `ema += (1 - decay)·(weights - ema)`; in step 1 `ema = weights`
+/// `ema += (1 - d)·(weights - ema)`; in step 1 `ema = weights`. `d` is `decay`, with a warm-up the smaller one of `decay` and
+/// `step / (step + 9)`.
 ///
 /// Source: `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn(decay)`, and `torch.lerp`, whose two forms
-/// meet at a weight of 0.5.
+/// meet at a weight of 0.5; the warm-up is `num_updates` of `tf.train.ExponentialMovingAverage`, counted from 0 in step 1.
 #[derive(Debug)]
 pub struct Average<'a> {
     /// Of the weights' shape and dtype; updated in place.
     pub ema: TensorMut<'a>,
     /// Fraction of the average that is kept, in [0, 1).
     pub decay: f64,
+    /// Whether early steps keep less of the average, so that it does not hang on to the first weights.
+    pub warms_up: bool,
     /// Number of this step, from 1. Unused if the step gets [`UpdateInputs`](super::UpdateInputs).
     pub step: u64,
 }
@@ -29,12 +32,13 @@ pub(super) struct CpuAverage<'a, T> {
 #[derive(Clone, Copy)]
 pub(super) struct Rule {
     decay: f64,
+    warms_up: bool,
     step: u64,
 }
 
 impl<'a> Average<'a> {
     pub(super) fn on_cpu<T: Float>(self, op: &'static str) -> Result<CpuAverage<'a, T>> {
-        let rule = Rule { decay: self.decay, step: self.step };
+        let rule = Rule { decay: self.decay, warms_up: self.warms_up, step: self.step };
         Ok(CpuAverage { ema: self.ema.into_slice(op, "ema")?, rule })
     }
 }
@@ -45,9 +49,11 @@ impl Rule {
         if self.step == 1 {
             return ema.copy_from_slice(weights);
         }
-        let weight = T::from_f64(1.0 - self.decay);
+        let step = self.step as f64;
+        let decay = if self.warms_up { self.decay.min(step / (step + 9.0)) } else { self.decay };
+        let weight = T::from_f64(1.0 - decay);
         let rest = T::from_f64(1.0) - weight;
-        let is_near = 1.0 - self.decay < 0.5;
+        let is_near = 1.0 - decay < 0.5;
         for (e, &w) in ema.iter_mut().zip(weights) {
             *e = if is_near { *e + weight * (w - *e) } else { w - (w - *e) * rest };
         }
@@ -65,7 +71,7 @@ mod tests {
 
     /// The average after a step that leaves the weights as they are, on elements `from..` of buffers of `n`.
     fn averaged<T: Element>(
-        (decay, step): (f64, u64),
+        (decay, warms_up, step): (f64, bool, u64),
         (n, from): (usize, usize),
         inputs: Option<&UpdateInputs<'_>>,
         device: Device,
@@ -77,7 +83,7 @@ mod tests {
             master_weights: weights.view_mut().range(from, n).unwrap(),
             grads: grads.view().range(from, n).unwrap(),
             state: [None, None],
-            average: Some(Average { ema: ema.view_mut().range(from, n).unwrap(), decay, step }),
+            average: Some(Average { ema: ema.view_mut().range(from, n).unwrap(), decay, warms_up, step }),
             compute_weights: None,
             whole: None,
         };
@@ -90,7 +96,7 @@ mod tests {
         for (n, from) in [(1, 0), (1003, 0), (1003, 1), (40_000, 4)] {
             let (before, weights) = (random::<T>(n, 1), random::<T>(n, 2));
             for decay in [0.0, 0.4, 0.5, 0.999] {
-                let got = averaged::<T>((decay, 2), (n, from), None, device);
+                let got = averaged::<T>((decay, false, 2), (n, from), None, device);
                 let want: Vec<f64> = before
                     .iter()
                     .zip(&weights)
@@ -101,7 +107,11 @@ mod tests {
                 assert_close(&got_f64[from..], &want[from..], tolerance, tolerance);
                 assert_eq!(got[..from], before[..from], "nothing is written before the range");
             }
-            assert_eq!(averaged::<T>((0.999, 1), (n, from), None, device)[from..], weights[from..], "step 1");
+            assert_eq!(
+                averaged::<T>((0.999, false, 1), (n, from), None, device)[from..],
+                weights[from..],
+                "step 1"
+            );
         }
     }
 
@@ -114,6 +124,19 @@ mod tests {
     }
 
     #[test]
+    fn a_warm_up_keeps_little_of_the_first_weights() {
+        for device in devices() {
+            let averaged = |step| averaged::<f64>((0.9, true, step), (1003, 0), None, device);
+            let (before, weights) = (random::<f64>(1003, 1), random::<f64>(1003, 2));
+            // In step 2 it is 2/11, in step 81 the decay itself.
+            for (step, decay) in [(2, 2.0 / 11.0), (9, 0.5), (81, 0.9), (1000, 0.9)] {
+                let want = before.iter().zip(&weights).map(|(e, w)| decay * e + (1.0 - decay) * w);
+                assert_close(&averaged(step), &want.collect::<Vec<_>>(), 1e-15, 1e-15);
+            }
+        }
+    }
+
+    #[test]
     fn the_step_comes_from_device_memory_and_a_step_that_was_left_out_counts_for_nothing() {
         for device in devices() {
             let fine = LossSums { loss: 0.5, weight: 1.0 };
@@ -121,14 +144,14 @@ mod tests {
             for (in_memory, by_value) in [(1, 2), (2, 1)] {
                 let inputs = Inputs::new(0.1, in_memory, (0.0, 1.0), fine, None, device);
                 assert_eq!(
-                    averaged::<f32>((0.9, by_value), (1003, 0), Some(&inputs.view()), device),
-                    averaged::<f32>((0.9, in_memory), (1003, 0), None, device)
+                    averaged::<f32>((0.9, true, by_value), (1003, 0), Some(&inputs.view()), device),
+                    averaged::<f32>((0.9, true, in_memory), (1003, 0), None, device)
                 );
             }
             let no_loss = LossSums { loss: f64::NAN, weight: 1.0 };
             for (sums, squares) in [(no_loss, None), (fine, Some((f64::INFINITY, f64::INFINITY)))] {
                 let inputs = Inputs::new(0.1, 2, (0.0, 1.0), sums, squares, device);
-                let ema = averaged::<f32>((0.9, 2), (1003, 0), Some(&inputs.view()), device);
+                let ema = averaged::<f32>((0.9, true, 2), (1003, 0), Some(&inputs.view()), device);
                 assert_eq!(ema, random::<f32>(1003, 1));
             }
         }
@@ -152,7 +175,7 @@ mod tests {
                     master_weights: weights.view_mut(),
                     grads: grads.view(),
                     state: std::array::from_fn(|_| views.next()),
-                    average: Some(Average { ema: ema.view_mut(), decay: 0.9, step: 3 }),
+                    average: Some(Average { ema: ema.view_mut(), decay: 0.9, warms_up: false, step: 3 }),
                     compute_weights: None,
                     whole: None,
                 };

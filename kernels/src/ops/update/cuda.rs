@@ -63,13 +63,15 @@ pub(super) fn launch<U: Update<N>, const N: usize>(
         Some(report) => report.claim()?,
         None => (0, None),
     };
-    let (decay, step) = average.as_ref().map_or((0.0, 0), |average| (average.decay, average.step));
+    let (decay, warms_up, step) =
+        average.as_ref().map_or((0.0, false, 0), |average| (average.decay, average.warms_up, average.step));
     let launch = launch
         .write_opt(average.map(|average| average.ema.into_cuda()).transpose()?.as_mut())
         .write_opt(copy.as_mut())
         .arg(n)
         .arg(update.params())
         .arg(decay)
+        .arg(i32::from(warms_up))
         .arg(step)
         .read_opt(inputs.map(|i| i.scalars.cuda()).transpose()?)
         .read_opt(inputs.map(|i| i.sums.cuda()).transpose()?)
@@ -77,8 +79,8 @@ pub(super) fn launch<U: Update<N>, const N: usize>(
         .arg(inputs.map_or(0.0, |i| i.max_norm))
         .arg(report)
         .read_opt(reported_squares);
-    // SAFETY: UPDATE(T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, Params params, double decay, u64 step, const double*
-    // scalars, const float* sums, const double* sum_of_squares, double max_norm, float* report, const double* reported_squares); the buffers
+    // SAFETY: UPDATE(T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, Params params, double decay, int warms_up, u64 step, const
+    // double* scalars, const float* sums, const double* sum_of_squares, double max_norm, float* report, const double* reported_squares); the buffers
     // hold n elements each, the inputs what `UpdateInputs::check` requires, the report what `StepReport::new` does, and `Update::Params` is
     // `Params`.
     unsafe { launch.run() }

@@ -4,7 +4,8 @@
 //                      of(params, has_state) computes them, once per block, in double;
 //                      formula(w, g, s, i): the new w; s: the state of the element, in place; i: its index
 //   UPDATES(op)        its kernels
-// maths   ema <- ema + (1-decay)*(w - ema), or w - (w - ema)*decay if decay <= 0.5 (torch.lerp); ema <- w in step 1; w is the new one
+// maths   ema <- ema + (1-decay)*(w - ema), or w - (w - ema)*decay if decay <= 0.5 (torch.lerp); ema <- w in step 1; w is the new one;
+//         with a warm-up decay is at most step / (step + 9)
 // shapes  w, s0, s1, ema: T[n], state and ema may be null; g: G[n]; copy: C[n] or null, w rounded: bf16 or f16; scalars: f64[10] or null;
 //         sums: f32[16]; sum_of_squares: f64[1] or null; report: null, or mapped host memory of f32[16], which receives sums, and f64,
 //         which receives *reported_squares unless that is null
@@ -21,8 +22,10 @@ template <class T> struct Average {
     T weight, rest;
     bool is_first, is_near;
 
-    static __device__ __forceinline__ Average of(double decay, u64 step) {
+    static __device__ __forceinline__ Average of(double decay, bool warms_up, u64 step) {
         Average r;
+        double limit = (double)step / ((double)step + 9);
+        if (warms_up && limit < decay) decay = limit;
         r.weight = 1 - decay;
         r.rest = (T)1 - r.weight;
         r.is_first = step == 1;
@@ -65,7 +68,7 @@ __device__ __forceinline__ void walk(const Formula<T>& formula, const Average<T>
 }
 
 template <class T, class G, class C, class P>
-__device__ __forceinline__ void update(T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, P params, double decay, u64 step,
+__device__ __forceinline__ void update(T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, P params, double decay, int warms_up, u64 step,
                                        const double* scalars, const float* sums, const double* sum_of_squares, double max_norm,
                                        float* report, const double* reported_squares) {
     __shared__ Formula<T> shared;
@@ -85,7 +88,7 @@ __device__ __forceinline__ void update(T* w, const G* g, T* s0, T* s1, T* ema, C
             step = (u64)inputs.step;
         }
         shared = Formula<T>::of(params, s0 != 0);
-        shared_average = Average<T>::of(decay, step);
+        shared_average = Average<T>::of(decay, warms_up, step);
     }
     __syncthreads();
     if (!applies) return;
@@ -104,10 +107,10 @@ __device__ __forceinline__ void update(T* w, const G* g, T* s0, T* s1, T* ema, C
 // itself it aims at more blocks and spills. Half the threads of an SM, with 16 bytes per access, keep its memory busy.
 #define UPDATE(op, suffix, T, G, C)                                                                                    \
     extern "C" __global__ void __launch_bounds__(256, sizeof(T) == 4 ? 4 : 2) op##_##suffix(                          \
-        T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, Params params, double decay, u64 step,              \
+        T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, Params params, double decay, int warms_up, u64 step, \
         const double* scalars, const float* sums, const double* sum_of_squares, double max_norm,                       \
         float* report, const double* reported_squares) {                                                               \
-        update(w, g, s0, s1, ema, copy, n, params, decay, step, scalars, sums, sum_of_squares, max_norm, report,       \
+        update(w, g, s0, s1, ema, copy, n, params, decay, warms_up, step, scalars, sums, sum_of_squares, max_norm, report,       \
                reported_squares);                                                                                      \
     }
 // All kernels of one update; grads_bf16: with gradients that were reduced in bf16.
