@@ -88,11 +88,22 @@ def write_csv(path, x, y, targets, integers):
     path.write_text("\n".join(rows) + "\n")
 
 
+def cross_entropy(logits, labels, weights, smoothing):
+    """The mean of cross-entropies weighted by the classes of the labels. PyTorch's weights with smoothing are others: they pull each
+    row towards the classes of large weight (pytorch#104776)."""
+    each = F.cross_entropy(logits, labels, label_smoothing=smoothing, ignore_index=-100, reduction="none")
+    keep = labels >= 0
+    if smoothing == 0 or weights is None:
+        return F.cross_entropy(logits, labels, weight=weights, label_smoothing=smoothing, ignore_index=-100)
+    of_rows = weights[labels[keep]]
+    return (of_rows * each[keep]).sum() / of_rows.sum()
+
+
 def loss_of(out, y, loss):
     kind = loss["kind"]
     if kind == "cross_entropy":
         weight = torch.tensor(loss["class_weights"], dtype=out.dtype) if "class_weights" in loss else None
-        return F.cross_entropy(out, y, weight=weight, label_smoothing=loss.get("label_smoothing", 0.0))
+        return cross_entropy(out, y, weight, loss.get("label_smoothing", 0.0))
     y = y.to(out.dtype).reshape(out.shape)
     if kind == "bce":
         return F.binary_cross_entropy_with_logits(out, y)
@@ -487,7 +498,7 @@ def losses():
                 if ignored:
                     labels[[1, 4]] = -100
                 weights = torch.rand(c, generator=GEN) + 0.5 if weighted else None
-                loss = F.cross_entropy(logits, labels, weight=weights, label_smoothing=smoothing, ignore_index=-100)
+                loss = cross_entropy(logits, labels, weights, smoothing)
                 loss.backward()
                 name = "plain" + "_smoothed" * (smoothing > 0) + "_weighted" * weighted + "_ignored" * ignored
                 case("softmax_cross_entropy", name, {"label_smoothing": smoothing, "ignore_index": -100},
@@ -738,7 +749,9 @@ def batch_norm():
 def focal(logits, labels, gamma, smoothing, weights):
     """The mean of `(1 - p)^gamma` times the cross-entropy, `p` being the probability of the label."""
     keep = labels >= 0
-    each = F.cross_entropy(logits, labels, weight=weights, label_smoothing=smoothing, ignore_index=-100, reduction="none")
+    each = F.cross_entropy(logits, labels, label_smoothing=smoothing, ignore_index=-100, reduction="none")
+    if weights is not None:
+        each = each * weights[labels.clamp(min=0)]
     p = F.softmax(logits, 1).gather(1, labels.clamp(min=0)[:, None])[:, 0]
     # 1 - p without cancellation: the sum of the other probabilities.
     is_other = torch.ones_like(logits).scatter(1, labels.clamp(min=0)[:, None], 0.0)

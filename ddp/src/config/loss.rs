@@ -90,7 +90,7 @@ pub(super) const KEYS: &[Key] = &[
         .example(r#""auto""#)
         .synonyms(&["loss", "loss_fn", "criterion", "objective"]),
     number("loss.label_smoothing", Range::from_below(0.0, 1.0, "a fraction from 0 to below 1"))
-        .help("Label smoothing of cross_entropy, as in PyTorch, and of focal on classes")
+        .help("Label smoothing of cross_entropy and of focal on classes; a class weight weighs the smoothed loss of its rows")
         .default("0.0")
         .example("0.1")
         .hint("0 switches smoothing off, 0.1 is usual"),

@@ -61,9 +61,12 @@ fn updates_of_whole_parameters_and_layers_for_tables_train_heads() {
     for spec in [usual.spec.clone(), for_tables] {
         for optimizer in [OptimizerKind::Adafactor, OptimizerKind::Muon, OptimizerKind::Lamb] {
             let setup = Setup { spec: spec.clone(), optimizer, n_epochs: 8, ..usual.clone() };
+            let long = setup.train_on(1);
+            let (first, last) = (long.losses[0], *long.losses.last().unwrap());
+            assert!(last < 0.9 * first, "{optimizer}: {:?}", long.losses);
+            // A dozen steps, for which the bounds of rounding are.
+            let setup = Setup { n_epochs: 4, ..setup };
             let alone = setup.train_on(1);
-            let (first, last) = (alone.losses[0], *alone.losses.last().unwrap());
-            assert!(last < 0.9 * first, "{optimizer}: {:?}", alone.losses);
             for (n_ranks, zero) in [(2, ZeroStage::Off), (3, ZeroStage::Optimizer), (3, ZeroStage::Gradients)]
             {
                 let options = TrainerOptions { zero, ..setup.options };

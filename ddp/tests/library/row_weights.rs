@@ -127,10 +127,10 @@ fn plain(setup: &Setup, outputs: &[f32], rows: &ResidentRows) -> EvalMetrics {
         };
         for ((z, &label), &w) in outputs.chunks_exact(k).zip(labels).zip(&weights) {
             let (label, log_sum) = (label as usize, z.iter().map(|v| v.exp()).sum::<f64>().ln());
-            let smooth: f64 = (0..k).map(|c| class(c) * (log_sum - z[c])).sum();
-            let hit = (1.0 - label_smoothing) * class(label) * (log_sum - z[label]);
+            let smooth: f64 = (0..k).map(|c| log_sum - z[c]).sum();
+            let hit = (1.0 - label_smoothing) * (log_sum - z[label]);
             let factor = (1.0 - (z[label] - log_sum).exp()).powf(*focal_gamma);
-            loss += w * factor * (hit + label_smoothing / k as f64 * smooth);
+            loss += w * class(label) * factor * (hit + label_smoothing / k as f64 * smooth);
             divisor += w * class(label);
             right += if z.iter().all(|&v| v <= z[label]) { w } else { 0.0 };
         }

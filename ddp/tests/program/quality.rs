@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use crate::common::{quoted, train};
+use crate::common::{quoted, temp_dir, train, write};
 
 /// Trains 64-128-64-10 on digits with five seeds.
 fn check_digits(n_ranks: usize) {
@@ -55,4 +55,41 @@ fn diabetes_is_learned() {
     let all: Vec<f64> = (0..3).map(r2).collect();
     let mean = all.iter().sum::<f64>() / 3.0;
     assert!(mean >= 0.25, "mean R² {mean} of {all:?}");
+}
+
+/// What does good or no harm alone does so together: classes weighted and smoothed, the weights averaged, a single row left over for batch
+/// norm. Each class has a feature of its own, and one is rare.
+#[test]
+fn keys_that_do_no_harm_alone_do_none_together() {
+    let folder = temp_dir();
+    let row = |class: usize| format!("{},k{class}\n", ["1,0,0,0", "0,1,0,0", "0,0,1,0", "0,0,0,1"][class]);
+    // 481 rows: 15 steps of 32, and one row.
+    let rows: String =
+        [(0, 400), (1, 65), (2, 12), (3, 4)].iter().map(|&(class, n)| row(class).repeat(n)).collect();
+    let table = write(folder.path(), "rows.csv", &format!("a,b,c,d,y\n{rows}"));
+    let batch_norm = "[[model.layers]]\nkind = \"linear\"\nout_features = 16\n[[model.layers]]\nkind = \"batch_norm\"\n\
+                      [[model.layers]]\nkind = \"activation\"\nactivation = \"relu\"\n";
+    for model in ["[model]\nhidden = [16]\n", batch_norm] {
+        for (ema, smoothing, weights) in [
+            ("0.0", "0.0", ""),
+            ("0.999", "0.0", ""),
+            ("0.0", "0.1", "class_weights = \"balanced\"\n"),
+            ("0.99", "0.2", "class_weights = [0.3, 2.0, 10.0, 30.0]\n"),
+            ("0.999", "0.1", "class_weights = \"balanced\"\n"),
+        ] {
+            let text = format!(
+                "[data]\ntrain = {path}\neval = {path}\ntarget = \"y\"\n[loss]\nlabel_smoothing = {smoothing}\n{weights}{model}\
+                 [optimizer]\nlr = 0.01\n[train]\nepochs = 20\nema_decay = {ema}\neval_metrics = [\"accuracy\", \"log_loss\"]\n\
+                 [checkpoint]\nkeep_best = \"none\"\n",
+                path = quoted(&table)
+            );
+            let run = train(1, &text, &[]);
+            let (accuracy, log_loss) = (run.end("eval_accuracy"), run.end("eval_log_loss"));
+            // With the largest smoothing a perfect model has 0.16.
+            assert!(
+                accuracy == 1.0 && log_loss < 0.25,
+                "{ema}, {smoothing}, {weights}: {accuracy}, {log_loss}"
+            );
+        }
+    }
 }

@@ -39,8 +39,6 @@ struct Shared<'a, T> {
     scale: T,
     /// Share of a smoothed target per class.
     spread: T,
-    /// Sum of the class weights.
-    weight_sum: T,
 }
 
 /// Target of a row.
@@ -51,7 +49,7 @@ struct Target<T> {
     weight: T,
     /// The part of the weight at the label: 1 - smoothing.
     hit: T,
-    /// The smoothed part per class, before the class's own weight.
+    /// The smoothed part of the weight per class.
     spread: T,
 }
 
@@ -59,7 +57,7 @@ impl<T: Float> Target<T> {
     /// Factor of the row's softmax in the gradient, after the division by the sum of exponentials.
     #[inline(always)]
     fn mass(&self, shared: &Shared<'_, T>) -> T {
-        (self.hit + self.spread * shared.weight_sum) * shared.scale
+        (self.hit + self.spread * T::from_f64(shared.rule.n_classes as f64)) * shared.scale
     }
 
     /// The focal loss of a row with loss `loss` and probability `p` of the label, and the target that gives its gradient.
@@ -93,33 +91,26 @@ impl<T: Float> Shared<'_, T> {
         }
         let label = label as usize;
         let mut weight = self.rule.weights.map_or(T::ONE, |w| w[label]);
-        let mut spread = self.spread;
         if let Some(row_weights) = self.rule.row_weights {
             let row_weight = row_weights[row];
             if row_weight == 0.0 {
                 return None;
             }
-            let row_weight = T::from_f64(f64::from(row_weight));
-            weight *= row_weight;
-            spread *= row_weight;
+            weight *= T::from_f64(f64::from(row_weight));
         }
-        Some(Target { label, weight, hit: (T::ONE - self.rule.smoothing) * weight, spread })
+        let (hit, spread) = ((T::ONE - self.rule.smoothing) * weight, self.spread * weight);
+        Some(Target { label, weight, hit, spread })
     }
 
-    /// The loss of a row; label smoothing adds `ε/C·Σ_c w[c]·(-ln p[c])`.
+    /// The loss of a row; label smoothing adds `ε/C·Σ_c -ln p[c]`, times the row's weight.
     #[inline(always)]
     fn loss(&self, target: Target<T>, row: &[T], max: T, log_sum: T) -> T {
         let loss = target.hit * (log_sum - (row[target.label] - max));
         if self.spread == T::ZERO {
             return loss;
         }
-        let terms = row.iter().map(|&v| log_sum - (v - max));
-        let smoothing = target.spread
-            * match self.rule.weights {
-                None => terms.sum(),
-                Some(w) => terms.zip(w).map(|(term, &w)| w * term).sum(),
-            };
-        loss + smoothing
+        let terms: T = row.iter().map(|&v| log_sum - (v - max)).sum();
+        loss + target.spread * terms
     }
 }
 
@@ -139,10 +130,6 @@ pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
     if n == 0 {
         return Ok(LossSums::default());
     }
-    let weight_sum = match rule.weights {
-        Some(weights) => weights.iter().copied().sum(),
-        None => S::Real::from_f64(n as f64),
-    };
     let spread = rule.smoothing / S::Real::from_f64(n as f64);
     let (mut few, mut many) = ([LossSums::default(); FEW_ROWS], Vec::new());
     let of_rows = match few.get_mut(..labels.len()) {
@@ -156,7 +143,7 @@ pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
     let d_logits = d_logits.map(SharedMut::new);
     for_parts(labels.len(), MIN_PART.div_ceil(n), LANES, |rows| {
         let row_weights = rule.row_weights.map(|weights| &weights[rows.clone()]);
-        let shared = Shared { rule: Rule { row_weights, ..rule }, scale, spread, weight_sum };
+        let shared = Shared { rule: Rule { row_weights, ..rule }, scale, spread };
         let cells = rows.start * n..rows.end * n;
         let (logits, labels) = (&logits[cells.clone()], &labels[rows.clone()]);
         // SAFETY: within `d_logits`, and these rows are this part's alone.

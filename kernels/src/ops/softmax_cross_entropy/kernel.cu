@@ -1,7 +1,7 @@
 // softmax_cross_entropy.cu: softmax, cross-entropy, its gradient and its sums in one launch.
 // maths   p = softmax(x[row]); y the row's label; v its weight, w class weights (1 without); e the smoothing
-//         loss <- v * (-(1 - e)*w[y]*ln p[y] - e/C * sum_c w[c]*ln p[c]), weight v*w[y];   tail <- their sums over the rows
-//         d[c] <- scale * v * (((1 - e)*w[y] + e/C * sum_k w[k]) * p[c] - (c == y)*(1 - e)*w[y] - e/C*w[c])
+//         loss <- v*w[y] * (-(1 - e)*ln p[y] - e/C * sum_c ln p[c]), weight v*w[y];   tail <- their sums over the rows
+//         d[c] <- scale * v*w[y] * (p[c] - (c == y)*(1 - e) - e/C)
 //         if FOCAL is 1, the loss times (1 - p[y])^gamma, and its gradient
 //         an ignored row or one of weight 0 adds nothing, and d = 0; a label outside 0..C: loss NaN, and d = 0
 // shapes  logits: T[rows, C]; labels: i64[rows]; weights: M[C] or null; row_weights: f32[rows], used if ROW_WEIGHTS is 1;
@@ -45,13 +45,10 @@ template <class M> struct Rule {
     const float* row_weights;
     i64 ignore_index;
     M smoothing, scale;
-    M spread;      // share of a smoothed target per class
-    M weight_sum;  // of all classes; used only if spread is not 0
-    M gamma;       // used if FOCAL is 1
+    M spread;     // share of a smoothed target per class
+    M n_classes;
+    M gamma;      // used if FOCAL is 1
 };
-template <class M> __device__ __forceinline__ M weight_of(const Rule<M>& rule, size_t c) {
-    return rule.weights ? rule.weights[c] : (M)1;
-}
 template <class M>
 __device__ __forceinline__ Rule<M> rule_of(const M* weights, const float* row_weights, size_t n, i64 ignore_index,
                                            double smoothing, double gamma, double scale) {
@@ -64,7 +61,7 @@ template <class M> struct Target {
     bool counts;
     size_t label;
     M weight, hit;
-    M spread;  // the rule's, times the row's weight
+    M spread;  // the rule's, times the weight
 };
 // Adds NaN to `loss` for an invalid label.
 template <class M>
@@ -73,14 +70,14 @@ __device__ __forceinline__ Target<M> target_of(const Rule<M>& rule, const i64* l
     bool is_class = label >= 0 && (u64)label < n;
     Target<M> t = {is_class && label != rule.ignore_index, is_class ? (size_t)label : 0, 0, 0, rule.spread};
     if (t.counts) {
-        t.weight = weight_of(rule, t.label);
+        t.weight = rule.weights ? rule.weights[t.label] : (M)1;
         if (ROW_WEIGHTS) {
             M row_weight = FOCAL && !rule.row_weights ? (M)1 : (M)rule.row_weights[row];
             t.counts = row_weight != 0;
             t.weight *= row_weight;
-            t.spread *= row_weight;
         }
         t.hit = (1 - rule.smoothing) * t.weight;
+        t.spread *= t.weight;
     } else if (label != rule.ignore_index) {
         loss += not_a_number();
     }
@@ -98,8 +95,7 @@ template <class M> __device__ __forceinline__ M focused(const Rule<M>& rule, Tar
 }
 // A row's gradient from some element on.
 template <class M> struct Gradient {
-    const M* weights;  // of that element's class and later ones, or null
-    i64 label;         // relative to that element
+    i64 label;  // relative to that element
     M mass, hit, spread;
     bool counts;
     // The gradient of element i; p: exponential of its logit.
@@ -107,14 +103,13 @@ template <class M> struct Gradient {
         if (!counts) return 0;
         M d = p * mass;
         if (i == label) d -= hit;
-        if (spread != 0) d -= weights ? spread * weights[i] : spread;
+        if (spread != 0) d -= spread;
         return d;
     }
 };
 template <class M>
-__device__ __forceinline__ Gradient<M> gradient_of(const Rule<M>& rule, const Target<M>& t, M exp_sum, const M* weights,
-                                                   i64 label) {
-    Gradient<M> g = {weights, label, (t.hit + t.spread * rule.weight_sum) * rule.scale / exp_sum, t.hit * rule.scale,
+__device__ __forceinline__ Gradient<M> gradient_of(const Rule<M>& rule, const Target<M>& t, M exp_sum, i64 label) {
+    Gradient<M> g = {label, (t.hit + t.spread * rule.n_classes) * rule.scale / exp_sum, t.hit * rule.scale,
                      t.spread * rule.scale, t.counts};
     return g;
 }
@@ -150,7 +145,6 @@ __device__ __forceinline__ void rows_in_registers(const T* logits, const i64* la
     typedef MATH(T) M;
     const int step = LANES * N;
     const int start = threadIdx.x % LANES * N, left = (int)n - start;
-    const M* weights = rule.weights ? rule.weights + start : rule.weights;
     const size_t per_block = blockDim.x / LANES;
     const size_t in_warp = threadIdx.x % WARP / LANES;
     for (size_t first = (size_t)blockIdx.x * per_block + threadIdx.x / WARP * (WARP / LANES); first < rows;
@@ -183,7 +177,7 @@ __device__ __forceinline__ void rows_in_registers(const T* logits, const i64* la
 #pragma unroll
             for (int j = 0; j < N; j++) {
                 M shifted = v[k * N + j] - max;
-                if (rule.spread != 0) smooth += (weights ? weights[k * step + j] : (M)1) * shifted;
+                if (rule.spread != 0) smooth += shifted;
                 v[k * N + j] = exponential(shifted);
                 exp_sum += v[k * N + j];
             }
@@ -199,7 +193,7 @@ __device__ __forceinline__ void rows_in_registers(const T* logits, const i64* la
                 M log_sum = logarithm(exp_sum);
                 M shifted = to_float(x[t.label]) - max;
                 loss = t.hit * (log_sum - shifted);
-                if (rule.spread != 0) loss += t.spread * (rule.weight_sum * log_sum - smooth);
+                if (rule.spread != 0) loss += t.spread * (rule.n_classes * log_sum - smooth);
                 if (FOCAL) loss = focused(rule, t, loss, exponential(shifted) / exp_sum);
             }
             if (is_row && start == 0) {
@@ -211,7 +205,7 @@ __device__ __forceinline__ void rows_in_registers(const T* logits, const i64* la
             }
         }
         if (!d || !is_row) continue;
-        Gradient<M> gradient = gradient_of(rule, t, exp_sum, weights, (int)t.label - start);
+        Gradient<M> gradient = gradient_of(rule, t, exp_sum, (int)t.label - start);
         D* out = d + row * n + start;
 #pragma unroll
         for (int k = 0; k < HELD / N; k++) {
@@ -231,11 +225,6 @@ __device__ __forceinline__ void few(const T* logits, const i64* labels, const MA
                                     const double* extra, u32* counter, double* partials) {
     typedef MATH(T) M;
     Rule<M> rule = rule_of<M>(weights, row_weights, n, ignore_index, smoothing, gamma, scale);
-    if (weights && rule.spread != 0) {
-        M sum = 0;
-        for (size_t c = threadIdx.x % 8; c < n; c += 8) sum += weights[c];
-        rule.weight_sum = lanes_sum<8>(sum);
-    }
     double loss = 0, weight = 0;
     rows_in_registers<8, 4, 1>(logits, labels, d, rows, n, rule, (M*)0, loss, weight);
     leave_sums(loss, weight, counter, partials, tail, accumulate, extra);
@@ -264,7 +253,7 @@ __device__ __forceinline__ void see(Seen<MATH(T)>& seen, const Rule<MATH(T)>& ru
     seen.max = max;
     if (rule.spread != 0) {
 #pragma unroll
-        for (int j = 0; j < N; j++) seen.smooth += (double)weight_of(rule, c + j) * (double)to_float(pack.v[j]);
+        for (int j = 0; j < N; j++) seen.smooth += (double)to_float(pack.v[j]);
     }
 }
 template <int N, class T, class D>
@@ -310,7 +299,7 @@ __device__ __forceinline__ void rows_from_memory(const T* logits, const i64* lab
                 M shifted = to_float(x[t.label]) - max;
                 loss = t.hit * (log_sum - shifted);
                 if (rule.spread != 0)
-                    loss += (double)t.spread * ((double)rule.weight_sum * ((double)log_sum + (double)max) - smooth);
+                    loss += (double)t.spread * ((double)rule.n_classes * ((double)log_sum + (double)max) - smooth);
                 if (FOCAL) loss = focused(rule, t, (M)loss, exponential(shifted) / exp_sum);
             }
             if (rank == 0) {
@@ -323,7 +312,7 @@ __device__ __forceinline__ void rows_from_memory(const T* logits, const i64* lab
         }
         if (!d) continue;
         D* d_row = d + row * n;
-        Gradient<M> gradient = gradient_of(rule, t, exp_sum, rule.weights, (i64)t.label);
+        Gradient<M> gradient = gradient_of(rule, t, exp_sum, (i64)t.label);
         for (size_t c = rank; c < head; c += size) leave<1>(gradient, max, x, d_row, c);
         for (size_t c = head + rank * N; c < end; c += size * N) leave<N>(gradient, max, x, d_row, c);
         for (size_t c = end + rank; c < n; c += size) leave<1>(gradient, max, x, d_row, c);
@@ -336,11 +325,6 @@ __device__ __forceinline__ void some(const T* logits, const i64* labels, const M
                                      const double* extra, u32* counter, double* partials) {
     typedef MATH(T) M;
     Rule<M> rule = rule_of<M>(weights, row_weights, n, ignore_index, smoothing, gamma, scale);
-    if (weights && rule.spread != 0) {
-        M sum = 0;
-        for (size_t c = threadIdx.x % WARP; c < n; c += WARP) sum += weights[c];
-        rule.weight_sum = warp_sum(sum);
-    }
     double loss = 0, weight = 0;
     const int per_pack = Pack<T>::size;
     if (n % per_pack == 0 && are_packed(logits, d))
@@ -358,11 +342,6 @@ __device__ __forceinline__ void many(const T* logits, const i64* labels, const M
     __shared__ M scratch[WARP];
     __shared__ double wide_scratch[WARP];
     Rule<M> rule = rule_of<M>(weights, row_weights, n, ignore_index, smoothing, gamma, scale);
-    if (weights && rule.spread != 0) {
-        M sum = 0;
-        for (size_t c = threadIdx.x; c < n; c += blockDim.x) sum += weights[c];
-        rule.weight_sum = block_sum(sum, scratch);
-    }
     double loss = 0, weight = 0;
     // 32 registers of a thread.
     const int held = 128 / sizeof(M), threads = MANY_THREADS, per_pack = Pack<T>::size;

@@ -41,7 +41,7 @@ impl Default for CrossEntropyConfig<'_> {
 /// Writes the sums of the rows' losses and weights to `sums`, and `d_logits = scale · ∂(sum of losses)/∂logits`.
 ///
 /// With `p = softmax(logits[n])`, label `y`, weight of the row `v`, class weights `w` and smoothing `ε`:
-/// `loss[n] = v·(-(1 - ε)·w[y]·ln p[y] - ε/C·Σ_c w[c]·ln p[c])`, weight `v·w[y]`; with a focal `γ` above 0 times `(1 - p[y])^γ`
+/// `loss[n] = v·w[y]·(-(1 - ε)·ln p[y] - ε/C·Σ_c ln p[c])`, weight `v·w[y]`; with a focal `γ` above 0 times `(1 - p[y])^γ`
 ///
 /// - `logits`: `[N, C]` of a float dtype; `labels`: `[N]` i64; `d_logits`: `[N, C]` of the same, or bf16 or f16 for f32; optional
 /// - the mean is that of PyTorch, the sum of losses divided by the sum of `w[y]`; with row weights that of scikit-learn's
@@ -54,7 +54,8 @@ impl Default for CrossEntropyConfig<'_> {
 /// On the CPU [`KernelError::Label`] for such a label, before anything is written; [`KernelError::DeviceMismatch`],
 /// [`KernelError::DTypeMismatch`], [`KernelError::DTypeUnsupported`], [`KernelError::Shape`].
 ///
-/// Source: `torch.nn.functional.cross_entropy` with class indices; Lin et al., Focal Loss for Dense Object Detection, arXiv:1708.02002,
+/// Source: `torch.nn.functional.cross_entropy` with class indices, but with smoothing a class weight weighs the rows of its class:
+/// PyTorch's smoothing pulls every row towards the classes of large weight (pytorch#104776); Lin et al., Focal Loss for Dense Object Detection, arXiv:1708.02002,
 /// without its weight `α`.
 pub fn softmax_cross_entropy(
     logits: TensorRef<'_>,

@@ -34,7 +34,7 @@ fn plain(case: &Case<'_, f64>) -> (LossSums, Vec<f64>) {
         let log_sum = logits.iter().map(|v| (v - max).exp()).sum::<f64>().ln() + max;
         let target = |c: usize| {
             let hit = if c == label { 1.0 - case.smoothing } else { 0.0 };
-            row_weight * class_weight(c) * (hit + case.smoothing / n as f64)
+            row_weight * class_weight(label) * (hit + case.smoothing / n as f64)
         };
         let mass: f64 = (0..n).map(target).sum();
         sums.loss += (0..n).map(|c| target(c) * (log_sum - logits[c])).sum::<f64>();

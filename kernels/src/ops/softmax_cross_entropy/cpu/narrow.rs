@@ -70,9 +70,7 @@ fn subtract_target<T: Float>(
     columns[target.label][lane] -= target.hit * shared.scale;
     if shared.spread != T::ZERO {
         let spread = target.spread * shared.scale;
-        for (c, column) in columns.iter_mut().enumerate() {
-            column[lane] -= shared.rule.weights.map_or(spread, |w| spread * w[c]);
-        }
+        columns.iter_mut().for_each(|column| column[lane] -= spread);
     }
 }
 

@@ -52,10 +52,7 @@ fn subtract_target<T: Float>(d: &mut [T], shared: &Shared<'_, T>, target: Target
     d[target.label] -= target.hit * shared.scale;
     if shared.spread != T::ZERO {
         let spread = target.spread * shared.scale;
-        match shared.rule.weights {
-            None => d.iter_mut().for_each(|d| *d -= spread),
-            Some(w) => d.iter_mut().zip(w).for_each(|(d, &w)| *d -= spread * w),
-        }
+        d.iter_mut().for_each(|d| *d -= spread);
     }
 }
 
