@@ -36,6 +36,13 @@ struct Parameter {
     moments: Tensor,
 }
 
+impl Parameter {
+    /// Place in the parameter of the first element of `range`, which may lie in the gap after it.
+    fn place(&self, range: &Range<usize>) -> usize {
+        (range.start - self.range.start).min(self.shape.numel())
+    }
+}
+
 impl SecondMoments {
     /// Zeros for those of `whole` that are factored; None if there are none.
     ///
@@ -115,9 +122,9 @@ impl SecondMoments {
         weights: TensorRef<'_>,
         grads: TensorRef<'_>,
     ) -> Result<(), KernelError> {
-        let Parameter { shape, range: of_parameter, sums, .. } = &self.parameters[whole];
-        let sums = self.sums.view_mut().range(sums.start, sums.end)?;
-        ops::adafactor_sums(*shape, range.start - of_parameter.start, weights, grads, sums)
+        let parameter = &self.parameters[whole];
+        let sums = self.sums.view_mut().range(parameter.sums.start, parameter.sums.end)?;
+        ops::adafactor_sums(parameter.shape, parameter.place(range), weights, grads, sums)
     }
 
     /// Moves the second moments of a parameter by its sums.
@@ -140,10 +147,10 @@ impl SecondMoments {
         eps: f64,
         grads: TensorRef<'_>,
     ) -> Result<(), KernelError> {
-        let Parameter { shape, range: of_parameter, sums, .. } = &self.parameters[whole];
-        let factors = self.sums.view().range(sums.start, sums.end)?;
+        let parameter = &self.parameters[whole];
+        let factors = self.sums.view().range(parameter.sums.start, parameter.sums.end)?;
         let norm = self.norms.view_mut().range(whole, whole + 1)?;
-        ops::adafactor_norm(*shape, range.start - of_parameter.start, eps, grads, factors, norm)
+        ops::adafactor_norm(parameter.shape, parameter.place(range), eps, grads, factors, norm)
     }
 
     /// Second moments that the step on elements `range` of the flat buffers, all of parameter `whole`, reads.
@@ -152,11 +159,11 @@ impl SecondMoments {
         whole: usize,
         range: &Range<usize>,
     ) -> Result<AdafactorFactors<'_>, KernelError> {
-        let Parameter { shape, range: of_parameter, sums, .. } = &self.parameters[whole];
+        let parameter = &self.parameters[whole];
         Ok(AdafactorFactors {
-            shape: *shape,
-            start: range.start - of_parameter.start,
-            factors: self.sums.view().range(sums.start, sums.end)?,
+            shape: parameter.shape,
+            start: parameter.place(range),
+            factors: self.sums.view().range(parameter.sums.start, parameter.sums.end)?,
             norm: self.norms.view().range(whole, whole + 1)?,
         })
     }
