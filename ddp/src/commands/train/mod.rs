@@ -13,7 +13,7 @@ use ddp_comm::{DeviceChoice, DeviceOptions, Phase, RegisterBuffers, World, cores
 use ddp_kernels::cpu::cpu_set::CpuSet;
 use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::Gpu;
-use ddp_kernels::{Device, DeviceRequest};
+use ddp_kernels::{Device, DeviceRequest, MemoryUse};
 use tracing::{Level, Span, debug, enabled, field, info, info_span, warn};
 
 use crate::checkpoint::RunState;
@@ -312,6 +312,7 @@ impl<'w> Run<'w> {
             }
         };
         world.watchdog().enter(Phase::End);
+        debug_memory(device);
         let is_gone = folder.as_ref().is_some_and(RunDir::is_gone);
         if let Some(folder) = folder.as_ref().filter(|_| is_gone) {
             // The model is worth saving all the same.
@@ -332,6 +333,15 @@ impl<'w> Run<'w> {
             failed.complete(|| done.write(path))?;
         }
         Ok(())
+    }
+}
+
+/// Logs the bytes of GPU memory by use, which `describe` plans.
+fn debug_memory(device: Device) {
+    let Device::Cuda(index) = device else { return };
+    if let Ok(in_use) = Gpu::get(index).and_then(Gpu::memory_in_use) {
+        let of = MemoryUse::ALL.iter().map(|of| format!("{} {}", of.name(), in_use.bytes[*of as usize]));
+        debug!("bytes of GPU memory by use: {}", of.collect::<Vec<_>>().join(", "));
     }
 }
 
