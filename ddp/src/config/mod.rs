@@ -21,6 +21,7 @@ mod bad_steps;
 mod checkpoint;
 mod class_order;
 mod comm;
+pub mod conflicts;
 mod data;
 mod data_format;
 mod data_keys;

@@ -12,6 +12,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use super::conflicts::{self, CONFLICTS, Conflict};
 use super::key::{Before, Key, KeyDefault, Kind, OnResume};
 
 /// The keys for a terminal: three lines each.
@@ -29,6 +30,7 @@ pub fn text(keys: &[&Key]) -> String {
             let _ = write!(text, "; in other programs: {}", key.synonyms.join(", "));
         }
         text.push('\n');
+        conflicts::of_key(key.name).for_each(|of| text += &format!("    {}\n", of.words()));
     }
     text
 }
@@ -69,7 +71,20 @@ pub fn markdown(keys: &[&Key]) -> String {
         }
         page += &format!("| `{}` | {may_change} |\n", key.example);
     }
-    page
+    page + &conflict_table()
+}
+
+/// The table of conflicts.
+fn conflict_table() -> String {
+    let mut table = "\n## Conflicts\n\nSettings that are refused before the first step, where other settings, the rows or the layers \
+                     exclude them. Heads, `schedule` of a group and `loss` of a head have the conflicts of the keys that they hold.\n\n\
+                     | Key | Value | Not with | Because |\n|---|---|---|---|\n"
+        .to_owned();
+    let or_any = |words: &str| if words.is_empty() { "any".to_owned() } else { words.to_owned() };
+    for Conflict { key, value, with, when, reason, .. } in CONFLICTS {
+        table += &format!("| `{key}` | {} | `{with}`: {} | {reason} |\n", or_any(value), or_any(when));
+    }
+    table
 }
 
 /// The keys as JSON, one object per line.
@@ -104,6 +119,7 @@ fn object(key: &Key) -> Value {
         "synonyms": key.synonyms,
         "instead_of": key.alternative.map(|other| other.name),
         "may_change_on_resume": !matches!(key.on_resume, OnResume::Fixed),
+        "conflicts": conflicts::of_key(key.name).map(|of| of.to_json()).collect::<Vec<_>>(),
     })
 }
 

@@ -11,6 +11,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::conflicts;
 use super::key::{Key, KeyDefault, Kind, Range};
 use super::table::TABLE;
 use super::value::parse;
@@ -56,6 +57,9 @@ fn property(key: &Key) -> Value {
         KeyDefault::Value(value) => property["default"] = to_json(parse(value)),
         KeyDefault::Depends(rule) => description += &format!(". Default: {rule}"),
         KeyDefault::Absent(meaning) => description += &format!(". If absent: {meaning}"),
+    }
+    for conflict in conflicts::of_key(key.name) {
+        description += &format!(". {}", conflict.words().replacen("not", "Not", 1));
     }
     property["description"] = description.into();
     property

@@ -1,5 +1,6 @@
 //! Each row is complete, and is the one source of its key's default, example and documentation.
 
+use super::super::conflicts::{CONFLICTS, Conflict};
 use super::super::document::entries;
 use super::super::key::{Key, KeyDefault, Kind, OnResume};
 use super::super::table::TABLE;
@@ -142,4 +143,25 @@ fn the_reference_is_that_of_the_rows() {
         error.contains("no key begins with `optimiser`\nhint: did you mean the section [optimizer]?"),
         "{error}"
     );
+}
+
+#[test]
+fn declared_conflicts_are_refused_and_name_both_keys() {
+    for Conflict { key, with, example, .. } in CONFLICTS {
+        assert!(TABLE.find(key).is_some() && TABLE.find(with).is_some(), "{key}, {with}");
+        if example.is_empty() {
+            continue;
+        }
+        let sets: Vec<&str> = ["data.train=rows.csv"].iter().chain(example.iter()).copied().collect();
+        let message = from_sets(&sets).err().unwrap_or_else(|| panic!("{sets:?} is no conflict")).to_string();
+        assert!(message.contains(key) || message.contains(with), "{sets:?}: {message}");
+        assert!(message.contains("hint: "), "{message}");
+        // Without one of the two keys nothing is wrong.
+        let without = |name: &str| {
+            let rest: Vec<&str> =
+                sets.iter().copied().filter(|set| !set.starts_with(&format!("{name}="))).collect();
+            from_sets(&rest)
+        };
+        assert!(without(key).is_ok() || without(with).is_ok(), "{sets:?} is wrong by itself");
+    }
 }
