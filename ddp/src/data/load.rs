@@ -115,7 +115,7 @@ pub fn load_with(
     let entry = ("rows and columns of the data (fingerprint)".to_owned(), format!("{sampled:016x}"));
     world.agree(&[entry]).map_err(DataError::from)?;
 
-    world.collective_result(check_weights(&*train))?;
+    world.collective_result(check_weights(&*train, eval.as_deref()))?;
     let counts = if config.loss.is_balanced() && data.task == Task::Classification {
         Some(class_counts(&*train, world)?)
     } else {
@@ -519,11 +519,20 @@ fn fingerprint(train: &Arc<dyn Dataset>, eval: Option<&Arc<dyn Dataset>>) -> Res
     Ok(train.fingerprint()? ^ eval.rotate_left(1) ^ of_labels.rotate_left(2))
 }
 
-fn check_weights(train: &dyn Dataset) -> Result<()> {
-    if has_weight(train)? {
-        return Ok(());
+/// Checks that a row to train on and one to evaluate on have a weight.
+fn check_weights(train: &dyn Dataset, eval: Option<&dyn Dataset>) -> Result<()> {
+    let of = |rows: &dyn Dataset| (rows.source().to_owned(), rows.len());
+    if !has_weight(train)? {
+        let (source_name, n_rows) = of(train);
+        return Err(TargetError::NoWeight { source_name, n_rows }.into());
     }
-    Err(TargetError::NoWeight { source_name: train.source().to_owned(), n_rows: train.len() }.into())
+    match eval {
+        Some(eval) if !has_weight(eval)? => {
+            let (source_name, n_rows) = of(eval);
+            Err(TargetError::NoEvalWeight { source_name, n_rows }.into())
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_class_weights(loss: &Loss, train: &dyn Dataset) -> Result<()> {

@@ -97,6 +97,11 @@ pub enum TargetError {
         "the weights of all {n_rows} training rows of {source_name} are 0: there is nothing to learn\nhint: give rows a weight above 0, or leave out `data.weight`"
     )]
     NoWeight { source_name: String, n_rows: usize },
+    /// Evaluation rows that all weigh nothing.
+    #[error(
+        "the weights of all {n_rows} evaluation rows of {source_name} are 0: no metric is defined\nhint: give rows to evaluate on a weight above 0"
+    )]
+    NoEvalWeight { source_name: String, n_rows: usize },
     /// A label that is not a class.
     #[error(
         "{place}: label \"{label}\" is none of the {n_classes} classes of the training rows: {classes}\nhint: correct the label, or leave out such evaluation rows with `data.unknown_label` = \"skip\""

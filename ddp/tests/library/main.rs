@@ -12,6 +12,7 @@ mod made_up;
 
 mod batch_norm;
 mod batches;
+mod canonical_forms;
 mod config_schema;
 mod doc_examples;
 mod f16;

@@ -57,7 +57,7 @@ fn diabetes_is_learned() {
     assert!(mean >= 0.25, "mean R² {mean} of {all:?}");
 }
 
-/// What does good or no harm alone does so together: classes weighted and smoothed, the weights averaged, a single row left over for batch
+/// Keys that do good or no harm alone do so together: classes weighted and smoothed, the weights averaged, a single row left over for batch
 /// norm. Each class has a feature of its own, and one is rare.
 #[test]
 fn keys_that_do_no_harm_alone_do_none_together() {
