@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use ddp_comm::CommError;
-use ddp_kernels::{DType, KernelError};
+use ddp_kernels::{DType, Device, KernelError};
 
 use crate::data::CellProblem;
 use crate::data::column_error::ColumnError;
@@ -72,6 +72,12 @@ pub enum DataError {
         /// The error of the GPU.
         source: KernelError,
     },
+    /// Rows that were loaded for another device than the model's.
+    #[error(
+        "the model is on {model}, and the rows of this step were loaded for {rows}\n\
+         hint: create the loader for the model's device: `LoaderOptions::new(trainer.model().device())`"
+    )]
+    RowsElsewhere { model: Device, rows: Device },
     /// The system refused to start a thread.
     #[error(
         "can't start a thread that loads rows: {source}\nhint: set a smaller `data.loader_threads`, or raise the system's limit of threads"

@@ -20,11 +20,12 @@
 //! # Ok::<(), ddp::Error>(())
 //! ```
 
+use ddp_kernels::Device;
 use ddp_kernels::ops::ScalarsOutput;
 
 use crate::data::batch::Batch;
 use crate::data::device_rows::{DeviceRows, DeviceShape};
-use crate::data::error::Result;
+use crate::data::error::{DataError, Result};
 use crate::data::order::partition::RankPartition;
 
 /// One rank's shard of a global batch.
@@ -57,6 +58,9 @@ pub trait StepRows {
     /// Whether rows have weights.
     fn has_weights(&self) -> bool;
 
+    /// Device for which the rows are loaded: that of the model.
+    fn device(&self) -> Device;
+
     /// Micro-batch `index`, in host memory.
     ///
     /// # Errors
@@ -72,4 +76,13 @@ pub trait StepRows {
     /// # Errors
     /// [`DataError`](crate::data::DataError) of reading the rows or of the copies.
     fn send(&mut self, to: &mut DeviceRows, scalars: Option<ScalarsOutput<'_>>) -> Result<()>;
+}
+
+/// Checks that the rows are loaded for the device of the model.
+///
+/// # Errors
+/// [`DataError::RowsElsewhere`].
+pub(crate) fn check_device(rows: &impl StepRows, model: Device) -> Result<()> {
+    let rows = rows.device();
+    if rows == model { Ok(()) } else { Err(DataError::RowsElsewhere { model, rows }) }
 }

@@ -59,7 +59,8 @@ use crate::train::trainer::StepRows as _;
 
 /// Evaluates the model on all rows of `dataset`; every rank gets the metrics of all rows, as `docs/metrics.md` defines them.
 /// Where rows have weights, each row counts as often as its weight says. A metric that is not defined for these rows is absent.
-/// The metrics depend on `partition` and not on the number of ranks.
+/// The metrics depend on `partition` and not on the number of ranks. Rows are loaded for the device of the model, whatever
+/// `options.device` is.
 ///
 /// Losses and right rows are added up on the device. For other metrics of classification the place of each row's largest
 /// output is copied to the host while the next batches compute, and for those of probabilities all outputs, as for the other
@@ -99,7 +100,8 @@ pub fn evaluate_until(
     let partition =
         EvalPartition { max_rows: partition.max_rows.min(model.max_rows()).min(dataset.len()), ..partition };
     // Rows that are read once need not be kept on the GPU.
-    let options = LoaderOptions { placement: Placement::Host, ..options.clone() };
+    let (device, placement) = (model.device(), Placement::Host);
+    let options = LoaderOptions { device, placement, ..options.clone() };
     let mut loader = Loader::passes(world, dataset.clone(), partition, options)?;
     let mut feed = Feed::new(model.device())?;
     let mut readback = Readback::new(model.device(), Needs::of(request), n_outputs)?;

@@ -12,6 +12,7 @@ use ddp_kernels::{DType, Device, Tensor, TensorRef};
 
 use crate::config::OptimizerConfig;
 use crate::config::precision::Precision;
+use crate::data::step_rows;
 use crate::data_parallel::ExchangeError;
 use crate::data_parallel::averaged_weights::AveragedWeights;
 use crate::data_parallel::rank_exchange::RankExchange;
@@ -376,10 +377,12 @@ impl<'w> Trainer<'w> {
     /// outcome. Where the loss is scaled, the host waits for the step.
     ///
     /// # Errors
-    /// `TrainError::Kernel`, `TrainError::Comm`; on the CPU also `TrainError::LossNotFinite`, on all ranks alike and before
+    /// [`DataError::RowsElsewhere`](crate::data::DataError::RowsElsewhere) for rows that were loaded for another device than the
+    /// model's, before anything is computed; `TrainError::Kernel`, `TrainError::Comm`; on the CPU also `TrainError::LossNotFinite`, on all ranks alike and before
     /// the weights change, with [`NonFinite::Fail`]; `TrainError::Optim` if the loss scaler gives up;
     /// `TrainError::OneMicroBatchOnly` despite [`TrainerOptions::has_one_micro_batch`], where gradients are written in bf16.
     pub fn step(&mut self, rows: &mut impl StepRows, request: StepRequest) -> Result<()> {
+        step_rows::check_device(rows, self.model().device())?;
         let (step, n_micro_batches) = (self.n_steps + 1, rows.n_micro_batches());
         if n_micro_batches > 1 && !self.replica.grads.can_accumulate() {
             return Err(TrainError::OneMicroBatchOnly { step, n_micro_batches });

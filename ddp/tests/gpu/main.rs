@@ -6,6 +6,7 @@
 #[path = "../made_up/mod.rs"]
 mod made_up;
 
+mod devices_of_rows;
 mod embeddings;
 mod gpu_loading;
 mod gradients_in_bf16;

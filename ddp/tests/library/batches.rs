@@ -5,13 +5,20 @@
 use std::sync::Arc;
 
 use crate::made_up::gpus::cpu_and_gpu;
-use ddp::config::Placement;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle, TensorBatch};
+use ddp::config::precision::Precision;
+use ddp::config::{OptimizerConfig, OptimizerKind, Placement};
+use ddp::data::device_rows::{DeviceRows, DeviceShape};
+use ddp::data::loader::{BatchPlan, LoadedStep, Loader, LoaderOptions, Shuffle, TensorBatch};
+use ddp::data::order::partition::RankPartition;
 use ddp::data::{
-    Dataset, GroupSampler, ResidentRows, RowLayout, Sampler, TargetLayout, Targets, TensorDataset,
+    DataError, Dataset, GroupSampler, ResidentRows, RowLayout, Sampler, TargetLayout, Targets, TensorDataset,
     numbered_columns,
 };
-use ddp_comm::threads;
+use ddp::model::layer::Sizes;
+use ddp::model::{LossHead, Sequential};
+use ddp::train::trainer::{MicroBatch, StepRows, Trainer, TrainerOptions};
+use ddp_comm::{World, threads};
+use ddp_kernels::ops::ScalarsOutput;
 use ddp_kernels::{DType, Device, Tensor};
 
 const N_ROWS: usize = 23;
@@ -166,4 +173,57 @@ fn an_epoch_that_is_left_early_continues() {
         assert_eq!(x.to_vec::<f32>().unwrap()[0], 6.0);
         assert_eq!(loader.iter().unwrap().count(), 2);
     });
+}
+
+/// Rows that say that they were loaded for the first GPU.
+struct ForGpu<'a>(LoadedStep<'a>);
+
+impl StepRows for ForGpu<'_> {
+    fn partition(&self) -> RankPartition {
+        self.0.partition()
+    }
+
+    fn global_rows(&self) -> usize {
+        self.0.global_rows()
+    }
+
+    fn has_weights(&self) -> bool {
+        self.0.has_weights()
+    }
+
+    fn device(&self) -> Device {
+        Device::Cuda(0)
+    }
+
+    fn micro_batch(&mut self, _index: usize) -> Result<MicroBatch<'_>, DataError> {
+        unreachable!("no row is read")
+    }
+
+    fn device_shape(&self) -> DeviceShape {
+        self.0.device_shape()
+    }
+
+    fn send(&mut self, _to: &mut DeviceRows, _scalars: Option<ScalarsOutput<'_>>) -> Result<(), DataError> {
+        unreachable!("no row is sent")
+    }
+}
+
+/// On machines without a GPU, too. `ddp/tests/gpu/devices_of_rows.rs` has all pairs of devices.
+#[test]
+fn rows_for_another_device_are_refused_before_a_step() {
+    let world = World::single();
+    let sizes = Sizes { max_rows: GLOBAL_ROWS, device: Device::Cpu, precision: Precision::F32 };
+    let sgd = OptimizerConfig::new(OptimizerKind::Sgd, 0.1);
+    let (layers, options) = (Sequential::new(1).linear(1), TrainerOptions::default());
+    let mut trainer = Trainer::for_layers(&world, layers, sizes, LossHead::Mse, &sgd, options).unwrap();
+    let plan = BatchPlan::new(&world, N_ROWS, GLOBAL_ROWS, 1, 7, Shuffle::Off);
+    let mut loader = Loader::new(numbered(), plan, LoaderOptions::new(Device::Cpu)).unwrap();
+    let mut step = ForGpu(loader.next_step().unwrap().unwrap());
+    let error = trainer.step_and_wait(&mut step, false).unwrap_err().to_string();
+    let want = "the model is on cpu, and the rows of this step were loaded for cuda:0\n\
+                hint: create the loader for the model's device: `LoaderOptions::new(trainer.model().device())`";
+    assert_eq!(error, want);
+    assert_eq!(trainer.n_steps(), 0);
+    // The rows of the loader itself are those of a step.
+    trainer.step_and_wait(&mut step.0, false).unwrap();
 }

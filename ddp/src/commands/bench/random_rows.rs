@@ -87,6 +87,10 @@ impl StepRows for Pool {
         false
     }
 
+    fn device(&self) -> Device {
+        self.x.device()
+    }
+
     fn micro_batch(&mut self, _index: usize) -> Result<MicroBatch<'_>, DataError> {
         let first_row = self.partition().first_own_row(self.global_rows());
         Ok(MicroBatch { rows: self.take()?, first_row })

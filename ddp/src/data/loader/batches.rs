@@ -1,5 +1,6 @@
 //! Batches as tensors on the rank's device, for loops of a program's own.
 
+use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{Device, Tensor};
 
 use super::Loader;
@@ -77,7 +78,7 @@ impl Loader {
     /// # Errors
     /// [`crate::data::DataError::Kernel`].
     pub fn batches(&mut self) -> Result<Batches<'_>> {
-        let feed = DeviceFeed::new(self.gpu.map_or(Device::Cpu, |gpu| gpu.device()))?;
+        let feed = DeviceFeed::new(self.gpu.map_or(Device::Cpu, Gpu::device))?;
         Ok(Batches { loader: self, feed, has_ended: false })
     }
 }

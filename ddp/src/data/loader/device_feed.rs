@@ -7,7 +7,7 @@ use super::LoadedStep;
 use crate::data::batch::Batch;
 use crate::data::device_rows::DeviceRows;
 use crate::data::error::Result;
-use crate::data::step_rows::StepRows as _;
+use crate::data::step_rows::{self, StepRows as _};
 
 /// Batches as loaded, or copied to the GPU while the previous batch computes.
 #[derive(Debug)]
@@ -39,8 +39,10 @@ impl DeviceFeed {
     /// The rows on the device. The first batch must be the largest.
     ///
     /// # Errors
+    /// [`DataError::RowsElsewhere`](crate::data::DataError::RowsElsewhere) for rows that were loaded for another device;
     /// [`DataError`](crate::data::DataError) if rows cannot be read or copied.
     pub fn next<'a>(&'a mut self, rows: &'a mut LoadedStep<'_>) -> Result<Batch<'a>> {
+        step_rows::check_device(rows, self.device())?;
         let DeviceFeed::Gpu(GpuFeed { gpu, slots, next }) = self else { return rows.batch() };
         let n_rows = rows.n_own_rows();
         while slots.len() < 2 {
@@ -49,6 +51,14 @@ impl DeviceFeed {
         let slot = &mut slots[*next];
         rows.send(slot, None)?;
         Ok(slot.batch(0..n_rows)?)
+    }
+
+    /// The model's device.
+    fn device(&self) -> Device {
+        match self {
+            DeviceFeed::Host => Device::Cpu,
+            DeviceFeed::Gpu(GpuFeed { gpu, .. }) => gpu.device(),
+        }
     }
 
     /// Marks the last batch as consumed by enqueued work.

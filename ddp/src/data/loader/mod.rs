@@ -294,6 +294,7 @@ impl Loader {
         Ok(Some(LoadedStep {
             batch,
             rows: &self.rows,
+            device: self.gpu.map_or(Device::Cpu, Gpu::device),
             normalizer: self.normalizer.as_deref(),
             device_order: self.device_order.as_mut(),
             times_copies: self.times_copies,

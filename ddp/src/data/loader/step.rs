@@ -1,7 +1,7 @@
 //! One loaded batch, the input of a step.
 
 use ddp_kernels::ops::{self, ScalarsOutput};
-use ddp_kernels::{DType, TensorRef};
+use ddp_kernels::{DType, Device, TensorRef};
 
 use super::Rows;
 use super::device_order::DeviceOrder;
@@ -20,6 +20,7 @@ use crate::data::step_rows::{MicroBatch, StepRows};
 pub struct LoadedStep<'a> {
     pub(super) batch: &'a mut HostBatch,
     pub(super) rows: &'a Rows,
+    pub(super) device: Device,
     pub(super) normalizer: Option<&'a DeviceNormalizer>,
     /// Where the GPU computes row numbers.
     pub(super) device_order: Option<&'a mut DeviceOrder>,
@@ -94,6 +95,10 @@ impl StepRows for LoadedStep<'_> {
 
     fn has_weights(&self) -> bool {
         self.rows.dataset().layout().has_weights
+    }
+
+    fn device(&self) -> Device {
+        self.device
     }
 
     fn micro_batch(&mut self, index: usize) -> Result<MicroBatch<'_>> {
