@@ -166,9 +166,11 @@ impl RankPartition {
         RankPartition { rank: 0, ..*self }.n_own_rows(global_rows)
     }
 
-    /// Most rows of a micro-batch of a global batch of `global_rows`.
+    /// Most rows of a micro-batch of a global batch of at most `global_rows`.
     pub fn max_micro_batch_rows(&self, global_rows: usize) -> usize {
-        RankPartition { rank: 0, ..*self }.micro_batch(global_rows, 0).len()
+        let first_of = |rows| RankPartition { rank: 0, ..*self }.micro_batch(rows, 0).len();
+        // Three rows are one shared micro-batch, where a full step may have micro-batches of two.
+        first_of(global_rows).max(first_of(global_rows.min(3)))
     }
 
     /// Micro-batches of this rank: the same number on every rank, except with micro-shards.
@@ -316,6 +318,30 @@ mod tests {
         assert_eq!((0..3).map(|rank| rank_range(2, rank, 3).len()).collect::<Vec<_>>(), [1, 1, 0]);
         assert_eq!(micro_ranges(5..10, 3).collect::<Vec<_>>(), [5..7, 7..9, 9..10]);
         assert_eq!(micro_ranges(5..6, 2).collect::<Vec<_>>(), [5..6, 6..6]);
+    }
+
+    /// The last step of an epoch has fewer rows, and may have fewer micro-batches.
+    #[test]
+    fn no_smaller_batch_has_a_larger_micro_batch_or_more_rows_of_a_rank() {
+        for n in 1..=5 {
+            let kinds = [
+                PartitionKind::Ranks { n_micro: n },
+                PartitionKind::SharedMicroBatches { n_micro: n },
+                PartitionKind::MicroShards { n_shards: 8 },
+            ];
+            for (kind, world_size) in kinds.into_iter().flat_map(|kind| (1..=5).map(move |n| (kind, n))) {
+                for (most, rank) in (1..=24).flat_map(|most| (0..world_size).map(move |rank| (most, rank))) {
+                    let partition = RankPartition { kind, rank, world_size };
+                    for rows in 1..=most {
+                        let n_micro_batches = partition.n_micro_batches(rows);
+                        let lens = (0..n_micro_batches).map(|index| partition.micro_batch(rows, index).len());
+                        let what = format!("{partition:?}, {rows} of {most} rows");
+                        assert!(lens.max() <= Some(partition.max_micro_batch_rows(most)), "{what}");
+                        assert!(partition.n_own_rows(rows) <= partition.max_own_rows(most), "{what}");
+                    }
+                }
+            }
+        }
     }
 
     #[test]
