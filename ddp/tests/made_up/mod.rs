@@ -38,6 +38,7 @@ pub struct Setup {
     pub spec: ModelSpec,
     pub optimizer: OptimizerKind,
     pub lr: Option<f64>,
+    pub eps: f64,
     pub weight_decay: f64,
     pub loss: Loss,
     /// Weight of each row, from [`row_weights`] or another function.
@@ -45,6 +46,8 @@ pub struct Setup {
     pub n_rows: usize,
     pub global_rows: usize,
     pub n_micro: usize,
+    /// Whether all ranks share each micro-batch.
+    pub shares_micro_batches: bool,
     pub n_epochs: u64,
     pub options: TrainerOptions,
     pub precision: Precision,
@@ -142,6 +145,7 @@ impl Setup {
             },
             optimizer: OptimizerKind::Sgd,
             lr: None,
+            eps: 1e-8,
             weight_decay: 0.01,
             loss: cross_entropy(Some([0.5, 1.0, 2.0])),
             row_weights: None,
@@ -156,6 +160,7 @@ impl Setup {
             n_rows: 29,
             global_rows: 12,
             n_micro: 2,
+            shares_micro_batches: false,
             n_epochs: 4,
             options: TrainerOptions {
                 seed: 3,
@@ -292,13 +297,31 @@ impl Setup {
     pub fn partition(&self, world: &World) -> RankPartition {
         let kind = match self.options.micro_shards {
             Some(n_shards) => PartitionKind::MicroShards { n_shards },
+            None if self.shares_micro_batches => PartitionKind::SharedMicroBatches { n_micro: self.n_micro },
             None => PartitionKind::Ranks { n_micro: self.n_micro },
         };
         RankPartition { kind, rank: world.rank().0, world_size: world.world_size() }
     }
 
+    /// The batches of all epochs.
+    pub fn plan(&self, world: &World) -> BatchPlan {
+        let Setup { n_rows, global_rows, n_micro, .. } = *self;
+        let plan = BatchPlan::new(world, n_rows, global_rows, n_micro, self.options.seed, Shuffle::Full);
+        let plan = match self.options.micro_shards {
+            Some(n_shards) => plan.micro_shards(n_shards),
+            None if self.shares_micro_batches => plan.shared_micro_batches(n_micro),
+            None => plan,
+        };
+        plan.epochs(self.n_epochs)
+    }
+
     /// A trainer before its first step, on the device of this rank.
     pub fn trainer<'w>(&self, world: &'w World, device: Device) -> Trainer<'w> {
+        self.try_trainer(world, device).unwrap()
+    }
+
+    /// Same as [`Setup::trainer`], or the error that refuses the combination.
+    pub fn try_trainer<'w>(&self, world: &'w World, device: Device) -> Result<Trainer<'w>, TrainError> {
         let (options, layout) = (self.options, self.options.layout(&self.spec, world.world_size()));
         let max_rows = self.partition(world).max_micro_batch_rows(self.global_rows.min(self.n_rows));
         let state_len = options.state_len(world, &layout);
@@ -307,7 +330,7 @@ impl Setup {
         model.initialize(options.seed).unwrap();
         let config = OptimizerConfig {
             betas: [0.9, 0.999],
-            eps: 1e-8,
+            eps: self.eps,
             weight_decay: self.weight_decay,
             momentum: 0.9,
             nesterov: true,
@@ -320,7 +343,7 @@ impl Setup {
         let groups = ParamGroups::new(&config, model.layout()).unwrap();
         let optimizer = Optimizer::new(&config, groups, state_len, device).unwrap();
         let loss = LossHead::for_model(&self.loss, &self.heads(), &model).unwrap();
-        Trainer::new(world, model, loss, optimizer, options).unwrap()
+        Trainer::new(world, model, loss, optimizer, options)
     }
 
     /// A new trainer that continues from the state of `old`, by way of what the ranks store of its state.
@@ -371,15 +394,9 @@ impl Setup {
         }
         let mut trainer = self.trainer(world, device);
 
-        let seed = self.options.seed;
-        let plan = BatchPlan::new(world, self.n_rows, self.global_rows, self.n_micro, seed, Shuffle::Full);
-        let plan = match self.options.micro_shards {
-            Some(n_shards) => plan.micro_shards(n_shards),
-            None => plan,
-        };
         let normalizer = self.normalizer.clone();
         let loading = LoaderOptions { placement: self.placement, normalizer, ..LoaderOptions::new(device) };
-        let mut loader = Loader::new(rows.clone(), plan.epochs(self.n_epochs), loading.clone()).unwrap();
+        let mut loader = Loader::new(rows.clone(), self.plan(world), loading.clone()).unwrap();
         let (mut losses, mut grad_norms, mut n_skipped) = (Vec::new(), Vec::new(), 0);
         let votes: u64 = (0..world.world_size() as u64).map(|rank| rank + 3).sum();
         let ask =
