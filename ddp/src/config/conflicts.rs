@@ -297,13 +297,13 @@ pub static CONFLICTS: &[Conflict] = &[
 const LINEAR: &str = r#"model.layers=[{kind="linear",out_features=4}]"#;
 
 impl Conflict {
-    /// In words, for the reference of the key: "not "world" with `comm.zero` 2: whole gradients are summed on every rank".
+    /// The conflict in words, for the reference of the key: "not "world" with `comm.zero` 2: whole gradients are summed on every rank".
     pub fn words(&self) -> String {
         let spaced = |text: &str| if text.is_empty() { String::new() } else { format!(" {text}") };
         format!("not{} with `{}`{}: {}", spaced(self.value), self.with, spaced(self.when), self.reason)
     }
 
-    /// As JSON, for programs.
+    /// The conflict as JSON, for programs.
     pub(super) fn to_json(self) -> Value {
         json!({ "value": self.value, "with": self.with, "when": self.when, "reason": self.reason })
     }

@@ -31,7 +31,7 @@ pub enum ExchangeError {
     /// Statistics over all ranks with the fixed tree.
     #[error(
         "batch norm takes its statistics of a whole micro-batch, and `train.deterministic = \"world\"` cuts batches into micro-shards that \
-         never meet\nhint: use `layer_norm` or `rms_norm` layers, or `train.deterministic = true`"
+         never meet\nhint: use `layer_norm` or `rms_norm` in `model.layers`, or `train.deterministic = true`"
     )]
     TreeOfStatistics,
     /// A model in f64.

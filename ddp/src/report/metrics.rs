@@ -172,7 +172,7 @@ pub struct BestEvent {
 pub struct EndEvent {
     /// Number of optimiser steps.
     pub steps: u64,
-    /// Rows that all ranks trained on; a row counts once per epoch.
+    /// Rows that all ranks trained on since the start of the process, which may have resumed the run; a row counts once per epoch.
     pub samples: u64,
     /// Number of ranks.
     pub world_size: usize,

@@ -1,5 +1,5 @@
-//! What ranks compare, what is hashed and what files hold has one form in every process: no Debug text, order of a hash map, pointer or
-//! time reaches it.
+//! Values that ranks compare, hash or write have one form in every process: no Debug text, order of a hash map, pointer or time reaches
+//! them.
 //!
 //! Reads the source: functions that hash or compare are those that name `Fingerprint`, `fingerprint`, `agree` or `Sha256`.
 
@@ -10,7 +10,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// Names by which a function hashes, or compares values between ranks.
 const MARKS: [&str; 5] = ["Fingerprint", "fingerprint", "agree", "Sha256", "agreement_entries"];
-/// What differs from process to process.
+/// Types whose values differ from process to process.
 const OF_A_PROCESS: [&str; 6] =
     ["HashMap", "HashSet", "SystemTime", "Instant", "RandomState", "DefaultHasher"];
 
@@ -36,7 +36,7 @@ fn is_word(token: Option<&TokenTree>, word: &str) -> bool {
     matches!(token, Some(TokenTree::Ident(ident)) if ident == word)
 }
 
-/// What breaks the rule in a piece of source, tests aside.
+/// Functions and types that break the rule in a piece of source, tests aside.
 fn found_in(source: TokenStream) -> Vec<String> {
     let tokens: Vec<TokenTree> = source.into_iter().collect();
     let (mut found, mut attributes) = (Vec::new(), Vec::new());
