@@ -297,7 +297,9 @@ def loads_in_pytorch(trial, base, draw):
     if trial.config.get("data.format", "auto") not in ("auto", "csv"):
         return
     # Importing torch takes longer than all else of a run.
-    if draw.random() < 0.7 or not has_modules("torch", "safetensors") or table.is_array or table.heads or table.categorical or table.has_missing:
+    if draw.random() < 0.7 or not has_modules("torch", "safetensors"):
+        return
+    if table.is_array or table.heads or table.categorical or table.has_missing:
         return
     if table.has_missing_target or "day" in table.features or table.labels or not table.has_header:
         return

@@ -178,12 +178,7 @@ class Trial:
     def __init__(self, program, folder, table, config, ranks):
         self.program, self.folder, self.table, self.config, self.ranks = program, folder, table, config, ranks
         self.path = folder / "run.toml"
-        self.write_config()
-
-    def write_config(self, **changes):
-        """Writes the config with these keys changed, as `train_steps=5`; returns its path."""
-        self.path.write_text(of_keys.config_text(self.config))
-        return self.path
+        self.path.write_text(of_keys.config_text(config))
 
     def args(self, out, *sets, config=None):
         line = ["train", config or self.path, "--out", out, "--device", self.program.device, "--threads", "1", "--progress", "none"]
