@@ -35,6 +35,14 @@ class Pairs:
         pair = tuple(sorted(((name, str(of)) for name, of in forced.items()), key=lambda of: list(self.values).index(of[0])))
         self.refused_pairs.setdefault(pair, message.split("\n")[0])
 
+    def refusals(self, kind_of):
+        """How many pairs were refused with each kind of message, and one of them."""
+        found = {}
+        for pair, message in self.refused_pairs.items():
+            if pair not in self.trained:
+                found.setdefault(kind_of(message), []).append([list(of) for of in pair])
+        return {kind: {"pairs": len(pairs), "one": pairs[0]} for kind, pairs in found.items()}
+
     def left(self):
         return self.all() - self.trained - set(self.refused_pairs)
 
