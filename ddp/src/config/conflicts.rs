@@ -44,6 +44,7 @@ const NO_EVAL: &str = "there are no rows to evaluate on";
 const OF_LAYERS: &str = "the list of layers says it";
 const OF_PRESET: &str = "it is part of the preset";
 const ARRAYS: &str = r#""npy", "npz", "safetensors" or "idx""#;
+const NO_TEXT: &str = "other than \"csv\"";
 const OTHER_LOSS: &str = r#"other than "cross_entropy", and "focal" on classes"#;
 const NO_WSD: &str = r#"other than "wsd""#;
 const NO_STEP: &str = r#"other than "step""#;
@@ -83,6 +84,24 @@ pub static CONFLICTS: &[Conflict] = &[
         ["data.missing_values", ""],
         ["data.format", ARRAYS],
         "arrays hold no texts that could mark a missing value",
+        &[],
+    ),
+    conflict(
+        ["data.header", "true or false"],
+        ["data.format", NO_TEXT],
+        "only files of text have lines of cells",
+        &[],
+    ),
+    conflict(
+        ["data.delimiter", "other than \"auto\""],
+        ["data.format", NO_TEXT],
+        "only files of text have cells with delimiters",
+        &[],
+    ),
+    conflict(
+        ["data.decimal", "other than \"auto\""],
+        ["data.format", NO_TEXT],
+        "other formats mark their numbers by themselves",
         &[],
     ),
     conflict(["data.datetime", ""], ["data.format", ARRAYS], "arrays hold no dates", &[]),
