@@ -169,11 +169,12 @@ impl MemoryPlan {
         let optimizer = Optimizer::n_moments(&config.optimizer) * state_len * single
             + groups.as_ref().map_or(0, Optimizer::second_moments_bytes);
         let scratch = groups.map_or(0, |groups| scratch_bytes(&groups, config, &layout, zero));
-        let average = match (config.optimizer.ema_decay > 0.0, &plan.data.eval) {
+        let evaluates = plan.data.eval.is_some() || config.train.train_metrics;
+        let average = match (config.optimizer.ema_decay > 0.0, evaluates) {
             (false, _) => 0,
-            (true, None) => state_len * single,
+            (true, false) => state_len * single,
             // An evaluation gathers the average and saves the weights that it replaces.
-            (true, Some(_)) => (state_len + 2 * flat_len) * single,
+            (true, true) => (state_len + 2 * flat_len) * single,
         };
         let mut bytes = MemoryPlan::default();
         let mut put = |kind: MemoryKind, n: usize| bytes.bytes[kind as usize] = n;
