@@ -150,7 +150,7 @@ pub static CONFLICTS: &[Conflict] = &[
     conflict(["loss.kind", ""], ["heads", ""], HEADS, &[ONE_HEAD, "loss.kind=mse"]),
     conflict(
         ["loss.kind", ""],
-        ["data.task", "another one than that of the loss"],
+        ["data.task", "of another kind than the loss"],
         "each loss is for targets of one kind",
         &["data.task=regression", "loss.kind=bce"],
     ),
@@ -254,7 +254,7 @@ pub static CONFLICTS: &[Conflict] = &[
     conflict(
         WORLD,
         ["model.layers", "with batch_norm"],
-        "micro-shards never meet, and the statistics are those of a whole micro-batch",
+        "the statistics need a whole micro-batch, which micro-shards divide",
         &[],
     ),
     conflict(
@@ -277,7 +277,7 @@ pub static CONFLICTS: &[Conflict] = &[
     ),
     conflict(
         ["train.early_stop_metric", ""],
-        ["data.task", "another one than that of the metric"],
+        ["data.task", "of another kind than the metric"],
         "evaluations give the metrics of their task",
         &["data.task=regression", "data.eval_fraction=0.1", "train.early_stop_metric=eval_accuracy"],
     ),
@@ -295,7 +295,7 @@ pub static CONFLICTS: &[Conflict] = &[
     ),
     conflict(
         ["checkpoint.keep_best", ""],
-        ["data.task", "another one than that of the metric"],
+        ["data.task", "of another kind than the metric"],
         "evaluations give the metrics of their task",
         &["data.task=regression", "data.eval_fraction=0.1", "checkpoint.keep_best=eval_accuracy"],
     ),

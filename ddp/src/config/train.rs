@@ -208,7 +208,7 @@ pub(super) const KEYS: &[Key] = &[
         .hint("0.999 is usual, 0 keeps no average")
         .synonyms(&["ema"]),
     switch("train.ema_warmup")
-        .help("Keep at most step / (step + 9) of the average in early steps, so that it does not hang on to the first weights; false for PyTorch's average")
+        .help("Keep at most step / (step + 9) of the average in early steps, so that it forgets the first weights; false for PyTorch's average")
         .default("true")
         .before(Before::Value("false")),
     key("train.deterministic", Kind::BoolOr("world"))

@@ -58,7 +58,7 @@ pub trait StepRows {
     /// Whether rows have weights.
     fn has_weights(&self) -> bool;
 
-    /// Device for which the rows are loaded: that of the model.
+    /// Device for which the rows are loaded: the model's.
     fn device(&self) -> Device;
 
     /// Micro-batch `index`, in host memory.

@@ -442,12 +442,8 @@ impl Optimizer {
                 _ => None,
             };
             let average = self.ema.as_mut().map(|ema| {
-                Ok::<_, KernelError>(Average {
-                    ema: slice(ema.view_mut(), &state_range)?,
-                    decay,
-                    warms_up,
-                    step,
-                })
+                let ema = slice(ema.view_mut(), &state_range)?;
+                Ok::<_, KernelError>(Average { ema, decay, warms_up, step })
             });
             let of_segment = weights.reborrow().range(&at)?;
             let tensors = OptimizerTensors {

@@ -224,6 +224,6 @@ fn rows_for_another_device_are_refused_before_a_step() {
                 hint: create the loader for the model's device: `LoaderOptions::new(trainer.model().device())`";
     assert_eq!(error, want);
     assert_eq!(trainer.n_steps(), 0);
-    // The rows of the loader itself are those of a step.
+    // The loader itself returns the rows of a step.
     trainer.step_and_wait(&mut step.0, false).unwrap();
 }

@@ -238,7 +238,7 @@ impl Program {
     /// initial ones. A mean over other rows, or another dropout mask, is off by 0.1.
     fn assert_close(&self, what: &str, got: &Trained, want: &Trained) {
         let Setup { precision, on_gpus, options, optimizer, .. } = &self.setup;
-        // Their steps are as long whether a gradient is rounding or not, which that of a shift in front of a norm is.
+        // Their steps are as long where a gradient is only rounding: that of a shift in front of a norm, for example.
         let follows_rounding =
             matches!(optimizer, OptimizerKind::Lion | OptimizerKind::Lamb | OptimizerKind::Muon);
         // Roundings of 2^-24, 2^-9 and 2^-11 of activations, some ten times per pass.

@@ -497,7 +497,7 @@ fn agree_on_start(
     Ok(world.agree(&entries.map(|(key, value)| (key.to_owned(), value)))?)
 }
 
-/// Checks that all ranks build the same model; its layers are those of the config, which was compared.
+/// Checks that all ranks build the same model. The layers come from the config, on which the ranks agree already.
 fn agree_on_model(world: &World, spec: &ModelSpec) -> Result<()> {
     let entries = [
         (

@@ -16,7 +16,7 @@ pub struct Average<'a> {
     pub ema: TensorMut<'a>,
     /// Fraction of the average that is kept, in [0, 1).
     pub decay: f64,
-    /// Whether early steps keep less of the average, so that it does not hang on to the first weights.
+    /// Whether early steps keep less of the average, so that it forgets the first weights.
     pub warms_up: bool,
     /// Number of this step, from 1. Unused if the step gets [`UpdateInputs`](super::UpdateInputs).
     pub step: u64,
