@@ -1,4 +1,4 @@
-//! The error type of the crate: the union of the modules' errors.
+//! The error type of the crate: the union of the rooms' errors.
 //!
 //! Every message says what happened, where (file, line, column, key), and expected against got; where there is a way out, the last
 //! line is `hint: ...`. [`Error::exit_code`] maps an error to an exit status of [`exit_code`].
@@ -17,13 +17,9 @@ use ddp_comm::CommError;
 use ddp_kernels::KernelError;
 
 use crate::checkpoint::CheckpointError;
-use crate::commands::error::CommandError;
-use crate::commands::launch::error::LaunchError;
 use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::data_parallel::ExchangeError;
-pub use crate::error_hints::ModelCommand;
-use crate::error_hints::{comm_message, kernel_message, model_data_message};
 use crate::exit_code;
 use crate::export::ExportError;
 use crate::model::ModelError;
@@ -38,16 +34,16 @@ use crate::train::TrainError;
 /// Result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of a command.
+/// An error of the library.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum Error {
     /// A device, tensor or operation failed.
-    #[error("{}", kernel_message(.0))]
+    #[error(transparent)]
     Kernel(#[from] KernelError),
     /// A collective failed, or the ranks disagree.
-    #[error("{}", comm_message(.0))]
+    #[error(transparent)]
     Comm(Box<CommError>),
     /// A file that the user named could not be read.
     #[error(transparent)]
@@ -61,9 +57,6 @@ pub enum Error {
     /// The data cannot be used.
     #[error(transparent)]
     Data(Box<DataError>),
-    /// The rows cannot be used for a trained model.
-    #[error("{}", model_data_message(.0, *.1))]
-    ModelData(Box<DataError>, ModelCommand),
     /// The optimiser's settings are invalid, or its update failed.
     #[error(transparent)]
     Optim(OptimError),
@@ -91,36 +84,20 @@ pub enum Error {
     /// The model has no form in the requested format.
     #[error(transparent)]
     Export(Box<ExportError>),
-    /// The command cannot do what its flags ask for.
-    #[error(transparent)]
-    Command(#[from] CommandError),
-    /// The ranks could not be started.
-    #[error(transparent)]
-    Launch(Box<LaunchError>),
 }
 
 impl Error {
-    /// The error of rows that `command` reads for a trained model.
-    pub(crate) fn of_model_data(error: DataError, command: ModelCommand) -> Self {
-        match error.into() {
-            Error::Data(error) => Error::ModelData(error, command),
-            error => error,
-        }
-    }
-
     /// Exit status of a process that ends with this error; see [`exit_code`].
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Write(_) | Self::Report(_) => exit_code::IO,
             Self::Kernel(error) => exit_code::of_kernel(error),
             Self::Comm(error) => exit_code::of_comm(error),
-            Self::Data(error) | Self::ModelData(error, _) => error.exit_code(),
+            Self::Data(error) => error.exit_code(),
             Self::Optim(error) => error.exit_code(),
             Self::Checkpoint(error) => error.exit_code(),
             Self::Folder(error) => error.exit_code(),
             Self::Train(error) => error.exit_code(),
-            Self::Command(error) => error.exit_code(),
-            Self::Launch(error) => error.exit_code(),
             _ => exit_code::USAGE,
         }
     }
@@ -129,7 +106,6 @@ impl Error {
     pub fn is_same_on_all_ranks(&self) -> bool {
         match self {
             Error::Train(error) => error.is_same_on_all_ranks(),
-            Error::Command(error) => error.is_same_on_all_ranks(),
             // All ranks see the same gradients.
             Error::Optim(OptimError::LossScaler(_)) => true,
             Error::Comm(error) => matches!(
@@ -159,13 +135,7 @@ macro_rules! boxed {
         })*
     };
 }
-boxed!(
-    Config(ConfigError),
-    Comm(CommError),
-    Folder(FolderError),
-    Checkpoint(CheckpointError),
-    Launch(LaunchError)
-);
+boxed!(Config(ConfigError), Comm(CommError), Folder(FolderError), Checkpoint(CheckpointError));
 
 /// The error of a room becomes the variant `$own`, except for errors of the layers below: they keep their variant, whichever room
 /// passed them on.
@@ -189,27 +159,12 @@ of_rooms!(
     ExchangeError { Kernel, Comm } => Exchange;
     ReportError { Write } => Report;
     TrainError { Kernel, Comm, Config, Data, Optim, Exchange, Checkpoint, Folder, Report, Model } => Train;
+    PredictError { Kernel, Comm, Config, Data, Checkpoint, Write, Report, Model } => Predict;
 );
 
 impl From<Box<DataError>> for Error {
     fn from(error: Box<DataError>) -> Self {
         (*error).into()
-    }
-}
-
-impl From<PredictError> for Error {
-    fn from(error: PredictError) -> Self {
-        match error {
-            PredictError::Kernel(error) => error.into(),
-            PredictError::Comm(error) => error.into(),
-            PredictError::Data(error) => Error::of_model_data(*error, ModelCommand::Predict),
-            PredictError::Model(error) => error.into(),
-            PredictError::Checkpoint(error) => error.into(),
-            PredictError::Config(error) => error.into(),
-            PredictError::Write(error) => error.into(),
-            PredictError::Report(error) => error.into(),
-            error => Error::Predict(Box::new(error)),
-        }
     }
 }
 
@@ -262,8 +217,6 @@ mod tests {
             (CheckpointError::Folder { action: "make", path: path(), source: full() }.into(), IO),
             (CheckpointError::VerifyFailed { n_bad: 1, n: 2 }.into(), FAILED),
             (CheckpointError::NotFound { path: path() }.into(), USAGE),
-            (CommandError::NoEvalData.into(), USAGE),
-            (CommandError::OtherWorldSize { expected: 2, world_size: 1 }.into(), ENVIRONMENT),
         ];
         for (error, code) in errors {
             assert_eq!(error.exit_code(), code, "{error:?}");

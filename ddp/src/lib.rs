@@ -1,27 +1,23 @@
 //! Data-parallel training of dense networks.
 //!
-//! Start at [`commands::train`]: a training run, from command-line arguments to the model file. The modules, from top to bottom
-//! (each imports only from modules below it):
+//! The program `ddp-train` is the crate in `ddp/cli`; its `commands::train` is a training run from command-line arguments to the
+//! model file. The modules, from top to bottom (each imports only from modules below it):
 //!
-//! [`commands`] -> [`cli`] -> [`train`] -> [`predict`] -> [`checkpoint`] -> [`data_parallel`] -> [`optim`] -> [`export`] ->
-//! [`model`] -> [`data`] -> [`report`] -> [`run_folder`] -> [`config`] -> [`storage`]. Above them all: [`error`], the union of the
-//! modules' errors, and [`exit`]; below them all: [`exit_code`], the table of exit statuses.
+//! [`train`] -> [`predict`] -> [`checkpoint`] -> [`data_parallel`] -> [`optim`] -> [`export`] -> [`model`] -> [`data`] ->
+//! [`report`] -> [`run_folder`] -> [`config`] -> [`storage`]. Above them all: [`error`], the union of the modules' errors; below them
+//! all: [`exit_code`], the table of exit statuses.
 //!
-//! Global state: the panic hook, the umask of a run (`run.file_mode`), the subscriber of events (installed by `main.rs`), the
-//! thread pool, the table of GPUs, host memory kept for the next result of a tensor operation, with its account, and the handler of
-//! faults in mapped files.
+//! Global state: the umask of a run (`run.file_mode`), the thread pool, the table of GPUs, host memory kept for the next result of a
+//! tensor operation, with its account, and the handler of faults in mapped files. The program adds the panic hook and the subscriber
+//! of events.
 
 #![forbid(unsafe_code)]
 
 pub mod checkpoint;
-pub mod cli;
-pub mod commands;
 pub mod config;
 pub mod data;
 pub mod data_parallel;
 pub mod error;
-mod error_hints;
-pub mod exit;
 pub mod exit_code;
 pub mod export;
 pub mod model;

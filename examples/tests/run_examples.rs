@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Parser;
-use ddp::cli::{Cli, Command as Subcommand};
 use ddp::comm::World;
+use ddp_train::cli::{Cli, Command as Subcommand};
 use serde_json::Value;
 
 fn root() -> PathBuf {
@@ -207,9 +207,9 @@ fn train(config: &str, out: &Path) -> Value {
     let args = ["ddp-train", "train", config, "--out", out_arg, "--threads", "1", "-q"];
     let Subcommand::Train(args) = Cli::parse_from(args).command else { panic!() };
     let world = World::single();
-    ddp::commands::train::train(
+    ddp_train::commands::train::train(
         &world,
-        &ddp::report::log::Log::none(&world),
+        &ddp_train::report::log::Log::none(&world),
         &ddp::train::stop_signals::StopSignals::default(),
         &args,
     )

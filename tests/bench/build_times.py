@@ -37,7 +37,7 @@ def cpu_model():
 
 def build(checkout, target, of_build, options):
     """Builds once; seconds of wall time and of all processes' CPU time."""
-    command = ["cargo", "build", "--profile", options.profile, "--locked", "--offline", "-p", "ddp", "--bin", "ddp-train",
+    command = ["cargo", "build", "--profile", options.profile, "--locked", "--offline", "-p", "ddp-train", "--bin", "ddp-train",
                "--jobs", str(options.jobs), "--target-dir", str(target), *of_build]
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)

@@ -85,7 +85,7 @@ impl Checkpoint {
     }
 
     /// Turns a fault into an error of this checkpoint.
-    pub(crate) fn damaged(&self, fault: impl Into<Fault>) -> CheckpointError {
+    pub fn damaged(&self, fault: impl Into<Fault>) -> CheckpointError {
         CheckpointError::Damaged { path: self.path.clone(), fault: fault.into() }
     }
 

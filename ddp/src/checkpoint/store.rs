@@ -238,7 +238,7 @@ impl CheckpointStore {
     ///
     /// # Errors
     /// [`CheckpointError::Folder`] if the folder can't be read.
-    pub(crate) fn superfluous(
+    pub fn superfluous(
         &self,
         newest: u64,
         keep: usize,

@@ -15,7 +15,7 @@ use super::error::CheckpointError;
 use super::run_state::RunState;
 use super::saver::{Saved, Saver};
 use super::snapshot::SnapshotBuffers;
-use crate::report::log::warn_of_all_ranks;
+use crate::report::notes::warn_of_all_ranks;
 
 /// A thread that saves checkpoints one after another.
 #[derive(Debug)]

@@ -27,7 +27,6 @@ config_enum!(impl RegisterBuffers { Off = "off", Auto = "auto", On = "on" });
 
 config_enum! {
     /// Number format in which gradients travel between GPUs.
-    #[derive(clap::ValueEnum)]
     pub enum CommDtype {
         /// Single precision.
         F32 = "f32",

@@ -30,7 +30,7 @@ config_enum! {
 
 impl DataFormat {
     /// Returns the endings of file names of this format; the first is the usual one.
-    pub(crate) fn endings(self) -> &'static [&'static str] {
+    pub fn endings(self) -> &'static [&'static str] {
         match self {
             DataFormat::Auto => &[],
             DataFormat::Csv => &["csv", "tsv"],
@@ -46,7 +46,7 @@ impl DataFormat {
 }
 
 /// Returns the format that a file's name means, in any case and without the ending of a compression.
-pub(crate) fn format_by_name(path: &Path) -> Option<DataFormat> {
+pub fn format_by_name(path: &Path) -> Option<DataFormat> {
     let name = path.file_name()?.to_str()?.to_ascii_lowercase();
     let name = name.strip_suffix(".gz").or(name.strip_suffix(".zst")).unwrap_or(&name);
     let ending = name.rsplit(['.', '-']).next()?;

@@ -79,7 +79,7 @@ pub use self::comm::{CommConfig, CommDtype, ZeroStage};
 pub(crate) use self::data::{DEFAULT_FEATURES_KEY, DEFAULT_LABELS_KEY};
 pub use self::data::{DataConfig, EvalSource};
 pub use self::data_format::DataFormat;
-pub(crate) use self::data_format::format_by_name;
+pub use self::data_format::format_by_name;
 pub use self::data_values::{
     Encode, FingerprintKind, Missing, MissingTarget, Normalize, NormalizeTarget, Placement, ShuffleMode,
     Task, UnknownLabel,
@@ -92,7 +92,7 @@ pub use self::layers::{LayerConfig, LayerEntry};
 pub use self::log::LogConfig;
 pub use self::loss::{ClassWeights, HeadLoss, Loss};
 pub use self::model::{ModelConfig, Norm};
-pub(crate) use self::nearest::nearest;
+pub use self::nearest::nearest;
 pub(crate) use self::optimizer::AGAINST_DIVERGENCE;
 pub use self::optimizer::{OptimizerConfig, ParamGroup};
 pub use self::origin::Origin;
@@ -233,7 +233,7 @@ impl Config {
     }
 
     /// Whether a setting makes no sense without rows to evaluate on.
-    pub(crate) fn needs_eval(&self) -> bool {
+    pub fn needs_eval(&self) -> bool {
         let is_loss = |metric: &JudgeMetric| *metric == EvalMetric::Loss.into();
         self.train.needs_eval() || !self.checkpoint.keep_best.as_ref().is_none_or(is_loss)
     }

@@ -2,7 +2,7 @@
 
 /// The candidate nearest to `word`: at most a third of the word's length in edits away, where parts of the name that both begin
 /// with do not count: `eval_f1` is not near to `eval_r2`. Else one whose first parts are the word: `eval_f1_macro`.
-pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_lowercase();
     let n_chars = lower.chars().count();
     let mut best: Option<(usize, &str)> = None;

@@ -10,15 +10,18 @@ use super::error::{DataError, Result};
 
 /// Compression of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Compression {
+pub enum Compression {
+    /// Bytes as they are.
     None,
+    /// gzip.
     Gzip,
+    /// Zstandard.
     Zstd,
 }
 
 impl Compression {
     /// The compression by the ending of a file name, in any case.
-    pub(crate) fn of(path: &Path) -> Self {
+    pub fn of(path: &Path) -> Self {
         let is = |ending: &str| path.extension().is_some_and(|other| other.eq_ignore_ascii_case(ending));
         match () {
             () if is("gz") => Compression::Gzip,
@@ -28,7 +31,7 @@ impl Compression {
     }
 
     /// The compression of the existing file at `path`: by the ending of its name, or else by its first bytes.
-    pub(crate) fn of_file(path: &Path) -> Self {
+    pub fn of_file(path: &Path) -> Self {
         let named = Self::of(path);
         // Opening a named pipe would wait for a writer.
         if named != Compression::None || !std::fs::metadata(path).is_ok_and(|data| data.is_file()) {
@@ -42,7 +45,8 @@ impl Compression {
         }
     }
 
-    pub(crate) fn name(self) -> &'static str {
+    /// Name in messages.
+    pub fn name(self) -> &'static str {
         match self {
             Compression::None => "plain",
             Compression::Gzip => "gzip",

@@ -133,7 +133,7 @@ impl DeviceRows {
     }
 
     /// Whether `n_rows` such rows fit.
-    pub(crate) fn holds(&self, n_rows: usize, shape: DeviceShape) -> bool {
+    pub fn holds(&self, n_rows: usize, shape: DeviceShape) -> bool {
         n_rows <= self.x.device().shape().dims()[0] && shape == self.shape
     }
 
@@ -228,7 +228,7 @@ impl DeviceRows {
     }
 
     /// Marks the work that reads the rows as enqueued: the next copy from the host waits for it.
-    pub(crate) fn consumed(&mut self) -> Result<(), KernelError> {
+    pub fn consumed(&mut self) -> Result<(), KernelError> {
         let DeviceRows { shape, x, targets, weights, indices, numbers_were_sent, .. } = self;
         if shape.way == Way::Gathered {
             // All other work on gathered rows is on the compute stream, in order.

@@ -15,7 +15,7 @@ pub struct EmbeddingSpec {
 
 impl EmbeddingSpec {
     /// Name and shape of the table: `city [12, 4]`.
-    pub(crate) fn words(&self) -> String {
+    pub fn words(&self) -> String {
         format!("{} [{}, {}]", self.name, self.n_codes, self.dim)
     }
 }

@@ -467,7 +467,7 @@ impl DataError {
 
 impl DataError {
     /// Whether a label is not a class of the training rows.
-    pub(crate) fn is_unknown_label(&self) -> bool {
+    pub fn is_unknown_label(&self) -> bool {
         match self {
             Self::Target(error) => error.is_unknown_label(),
             Self::Cell { problem, .. } | Self::Csv(CsvError::Cell { problem, .. }) => {

@@ -16,7 +16,7 @@ use crate::storage::user_file;
 ///
 /// # Errors
 /// [`DataError::NoFiles`] for a folder or pattern without data files; [`DataError::Unreadable`].
-pub(crate) fn files_of(source: &str) -> Result<Vec<PathBuf>> {
+pub fn files_of(source: &str) -> Result<Vec<PathBuf>> {
     let path = Path::new(source);
     let no_files = |hint: &str| DataError::NoFiles { pattern: source.to_owned(), hint: hint.to_owned() };
     if path.is_dir() {
@@ -69,7 +69,7 @@ fn add_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
 ///
 /// # Errors
 /// [`DataError::MixedFormats`], [`DataError::Foreign`], and the errors of [`files_of`].
-pub(crate) fn files_and_format(spec: &SourceSpec<'_>) -> Result<(Vec<PathBuf>, &'static Format)> {
+pub fn files_and_format(spec: &SourceSpec<'_>) -> Result<(Vec<PathBuf>, &'static Format)> {
     let (files, format) = all_files_and_format(spec)?;
     check_settings(format, spec)?;
     match &format.reader {

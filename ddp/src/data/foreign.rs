@@ -2,7 +2,7 @@
 
 /// A format that is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Foreign {
+pub struct Foreign {
     /// With its article, for a message.
     pub(crate) name: &'static str,
     /// The line that converts `IN` to `OUT`, without its ending.
@@ -153,7 +153,7 @@ const SIGNATURES: &[(&[u8], Foreign)] = &[
 ];
 
 /// The format of a file that begins with `begin`, if it is one of those that are not read.
-pub(crate) fn find(begin: &[u8]) -> Option<Foreign> {
+pub fn find(begin: &[u8]) -> Option<Foreign> {
     if begin.starts_with(b"PK\x03\x04") {
         return Some(of_zip(begin));
     }
@@ -251,7 +251,7 @@ fn of_zip(begin: &[u8]) -> Foreign {
 }
 
 /// The format of a file by the ending of its name, for content that could be anything.
-pub(crate) fn by_name(path: &std::path::Path) -> Option<Foreign> {
+pub fn by_name(path: &std::path::Path) -> Option<Foreign> {
     let ending = path.extension()?.to_str()?.to_ascii_lowercase();
     Some(match &*ending {
         "pkl" | "pickle" | "joblib" => PICKLE,

@@ -10,24 +10,26 @@ use crate::config::DataFormat;
 
 /// A data format.
 #[derive(Debug)]
-pub(crate) struct Format {
-    pub(crate) id: DataFormat,
+pub struct Format {
+    /// Name in configs.
+    pub id: DataFormat,
     /// Name in reports and messages.
-    pub(crate) title: &'static str,
+    pub title: &'static str,
     /// Whether a file that starts with these bytes is of this format.
     pub(crate) has_signature: fn(&[u8]) -> bool,
     /// Whether files are text, so that their names say more than their first bytes.
     pub(crate) is_text: bool,
     /// Whether cells are separated by a delimiter.
     pub(crate) has_delimiter: bool,
-    pub(crate) reader: Reader,
+    /// Reader of its files.
+    pub reader: Reader,
     /// `None` for a format that is only read.
-    pub(crate) writer: Option<WriteFormat>,
+    pub writer: Option<WriteFormat>,
 }
 
 /// The reading half of a format.
 #[derive(Debug)]
-pub(crate) enum Reader {
+pub enum Reader {
     /// Files of arrays, mapped or read in pieces.
     Arrays(ArrayReader),
     /// Files of rows with named columns.
@@ -36,7 +38,7 @@ pub(crate) enum Reader {
 
 impl Format {
     /// Whether a file is a single array, so that labels and weights need files of their own.
-    pub(crate) fn is_single_array(&self) -> bool {
+    pub fn is_single_array(&self) -> bool {
         matches!(self.reader, Reader::Arrays(ArrayReader::Single { .. }))
     }
 }

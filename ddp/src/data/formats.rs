@@ -10,7 +10,7 @@ use crate::config::{DataFormat, format_by_name};
 pub(crate) const SIGNATURE_BYTES: usize = 128;
 
 /// All formats, tables first.
-pub(crate) fn all() -> impl Iterator<Item = &'static Format> {
+pub fn all() -> impl Iterator<Item = &'static Format> {
     table::FORMATS.iter().chain(raw::FORMATS)
 }
 
@@ -20,7 +20,7 @@ pub(crate) fn find(id: DataFormat) -> Option<&'static Format> {
 }
 
 /// The format of a file name, in any case and without the ending of a compression.
-pub(crate) fn by_name(path: &Path) -> Option<&'static Format> {
+pub fn by_name(path: &Path) -> Option<&'static Format> {
     find(format_by_name(path)?)
 }
 
@@ -30,18 +30,18 @@ pub(crate) fn by_binary_signature(begin: &[u8]) -> Option<&'static Format> {
 }
 
 /// The format whose signature `begin` carries; CSV has none and is the fallback.
-pub(crate) fn by_signature(begin: &[u8]) -> &'static Format {
+pub fn by_signature(begin: &[u8]) -> &'static Format {
     let found = all().find(|format| (format.has_signature)(begin));
     found.or_else(|| find(DataFormat::Csv)).expect("CSV is a format")
 }
 
 /// Names in the config and on the command line.
-pub(crate) fn names() -> Vec<&'static str> {
+pub fn names() -> Vec<&'static str> {
     all().map(|format| format.id.name()).collect()
 }
 
 /// Endings of files that can be written.
-pub(crate) fn written_endings() -> Vec<&'static str> {
+pub fn written_endings() -> Vec<&'static str> {
     all().filter_map(|format| format.writer.as_ref()).flat_map(|writer| writer.endings).copied().collect()
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn usual_endings() -> String {
 }
 
 /// "a, b or c"
-pub(crate) fn listed<'a>(items: impl Iterator<Item = &'a str>) -> String {
+pub fn listed<'a>(items: impl Iterator<Item = &'a str>) -> String {
     let items: Vec<&str> = items.collect();
     match &items[..] {
         [] => String::new(),

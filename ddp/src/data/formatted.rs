@@ -16,7 +16,7 @@ const MAX_UNIT_CHARS: usize = 6;
 
 /// Texts of a column that are read as numbers or dates.
 #[derive(Debug, Default)]
-pub(crate) struct FormattedTexts {
+pub struct FormattedTexts {
     numbers: Numbers,
     dates: Dates,
 }
@@ -68,7 +68,7 @@ enum Fields {
 
 impl FormattedTexts {
     /// Adds a text that is neither number nor date as it stands.
-    pub(crate) fn add(&mut self, text: &str) {
+    pub fn add(&mut self, text: &str) {
         if text.len() > MAX_BYTES || !text.bytes().any(|byte| byte.is_ascii_digit()) {
             return;
         }
@@ -82,7 +82,7 @@ impl FormattedTexts {
     }
 
     /// The format of a column where nearly all of its `n_texts` texts have it, and the line of pandas that undoes it.
-    pub(crate) fn of_column(&self, name: &str, n_texts: u64) -> Option<(String, String)> {
+    pub fn of_column(&self, name: &str, n_texts: u64) -> Option<(String, String)> {
         let are_most = |n: u64| n > 0 && 10 * n >= 9 * n_texts;
         if are_most(self.numbers.n) && !self.numbers.is_mixed {
             Some((self.numbers.words(), self.numbers.remedy(name)))
@@ -103,13 +103,15 @@ pub(super) fn of_text(name: &str, text: &str) -> Option<(String, String)> {
 
 /// Type of the values of a column that a file stores as texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TextType {
+pub enum TextType {
+    /// Numbers with units, signs or separators.
     Numbers,
+    /// Dates or times.
     Dates,
 }
 
 /// Same as [`FormattedTexts::of_column`], for a column that a file stores as texts although they need no rewriting.
-pub(crate) fn stored_as_text(name: &str, of: TextType) -> (String, String) {
+pub fn stored_as_text(name: &str, of: TextType) -> (String, String) {
     let column = column(name);
     match of {
         TextType::Numbers => {

@@ -469,7 +469,7 @@ pub fn take_eval(data: &DataConfig, dataset: &Arc<dyn Dataset>, seed: u64) -> Re
 ///
 /// # Errors
 /// [`DataError::FewerRowsThanRanks`].
-pub(crate) fn check_n_rows(train: &dyn Dataset, world_size: usize) -> Result<()> {
+pub fn check_n_rows(train: &dyn Dataset, world_size: usize) -> Result<()> {
     if train.len() < world_size {
         let source_name = train.source().to_owned();
         return Err(DataError::FewerRowsThanRanks { source_name, n_rows: train.len(), world_size });

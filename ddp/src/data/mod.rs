@@ -29,10 +29,14 @@ mod embedding_spec;
 pub mod error;
 mod exact_stats;
 mod files;
-pub(crate) mod foreign;
-pub(crate) mod format;
-pub(crate) mod formats;
-pub(crate) mod formatted;
+#[doc(hidden)]
+pub mod foreign;
+#[doc(hidden)]
+pub mod format;
+#[doc(hidden)]
+pub mod formats;
+#[doc(hidden)]
+pub mod formatted;
 mod head_outputs;
 mod head_rows;
 mod head_targets;
@@ -59,7 +63,8 @@ mod split_values;
 mod stats;
 pub mod step_rows;
 mod subset;
-pub(crate) mod table;
+#[doc(hidden)]
+pub mod table;
 mod target_columns;
 mod target_error;
 mod target_scale;
@@ -71,25 +76,26 @@ pub(crate) mod testing;
 mod train_categories;
 mod vocabulary;
 mod wrapper;
-pub(crate) mod write;
+#[doc(hidden)]
+pub mod write;
 
 pub use self::builtin::{NAMES as BUILTIN_NAMES, digits};
 pub use self::cell_problem::CellProblem;
 pub use self::class_rows::split_by_class;
 pub use self::column_error::ColumnError;
-pub(crate) use self::compression::Compression;
+pub use self::compression::Compression;
 pub use self::dataset::{CategoryColumn, Dataset, RowLayout, Summary, TargetLayout, numbered_columns};
 pub use self::embedding_spec::EmbeddingSpec;
 pub use self::error::DataError;
-pub(crate) use self::files::{files_and_format, files_of};
+pub use self::files::{files_and_format, files_of};
 pub use self::head_outputs::HeadOutputs;
 pub use self::head_targets::{HeadTargets, head_columns, heads_from_json, heads_to_json};
 pub use self::labels::{Label, LabelVocabulary};
-pub(crate) use self::load::check_n_rows;
+pub use self::load::check_n_rows;
 pub use self::load::{Divided, Fitted, Loaded, load, load_with, open_eval, take_eval, without_target};
 pub use self::normalize::{DeviceNormalizer, Normalizer};
 pub use self::order::sampler::{GroupSampler, Sampler};
-pub(crate) use self::own_eval::{holds_eval_rows, resolve_eval};
+pub use self::own_eval::{holds_eval_rows, resolve_eval};
 pub use self::permuted_columns::{ColumnValues, UserColumn, permuted_columns};
 pub(crate) use self::preprocess::Column as EncodedColumn;
 pub use self::preprocess::{ColumnCodes, Preprocessor};
@@ -105,7 +111,7 @@ pub use self::target_error::TargetError;
 pub use self::target_scale::{OutputUnits, TargetScale};
 pub use self::tensor_rows::TensorDataset;
 pub use self::tensor_rows_error::TensorRowsError;
-pub(crate) use self::train_categories::unknown_values;
-pub(crate) use self::vocabulary::MAX_VALUES;
+pub use self::train_categories::unknown_values;
+pub use self::vocabulary::MAX_VALUES;
 pub use self::vocabulary::Vocabulary;
 pub use self::wrapper::{Changes, DatasetWrapper};

@@ -11,7 +11,7 @@ use crate::config::{DataConfig, EvalSource};
 ///
 /// # Errors
 /// [`DataError`](crate::data::DataError) if the files cannot be found.
-pub(crate) fn resolve_eval(data: &mut DataConfig) -> Result<()> {
+pub fn resolve_eval(data: &mut DataConfig) -> Result<()> {
     if data.eval != EvalSource::Unset {
         return Ok(());
     }
@@ -25,7 +25,7 @@ pub(crate) fn resolve_eval(data: &mut DataConfig) -> Result<()> {
 ///
 /// # Errors
 /// [`DataError`](crate::data::DataError) if the files cannot be found.
-pub(crate) fn holds_eval_rows(data: &DataConfig, labels: Option<&str>) -> Result<bool> {
+pub fn holds_eval_rows(data: &DataConfig, labels: Option<&str>) -> Result<bool> {
     let spec = SourceSpec::train(data);
     // Labels in files of their own belong to the training rows only.
     if spec.source.starts_with("builtin:") || spec.labels.or(labels).is_some() {

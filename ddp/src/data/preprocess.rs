@@ -75,7 +75,7 @@ impl Preprocessor {
     }
 
     /// Hash of the conversion, the same in every process: of the text and the bits that a model's file holds of it.
-    pub(crate) fn fingerprint(&self) -> u64 {
+    pub fn fingerprint(&self) -> u64 {
         let Preprocessor { plan, normalizer, target_scale, labels, heads } = self;
         let mut hash = Fingerprint::default();
         hash.text(&serde_json::to_string(plan).expect("names and numbers are plain text"));
@@ -226,7 +226,7 @@ impl ColumnCodes {
     }
 
     /// Whether missing values are filled in.
-    pub(crate) fn fills_missing(&self) -> bool {
+    pub fn fills_missing(&self) -> bool {
         self.fill.is_some()
     }
 

@@ -56,7 +56,7 @@ fn used_codes(rows: &dyn Dataset) -> Result<Vec<Vec<bool>>> {
 ///
 /// # Errors
 /// [`DataError`](crate::data::DataError) if rows cannot be read.
-pub(crate) fn unknown_values(rows: &dyn Dataset) -> Result<Vec<(String, u64)>> {
+pub fn unknown_values(rows: &dyn Dataset) -> Result<Vec<(String, u64)>> {
     let categories = &rows.layout().categories;
     let mut counts: Vec<(String, u64)> =
         categories.iter().map(|category| (category.vocabulary.name().to_owned(), 0)).collect();

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 /// Most distinct values of a category; columns with more are identifiers.
-pub(crate) const MAX_VALUES: usize = 1 << 20;
+pub const MAX_VALUES: usize = 1 << 20;
 
 /// Values with their numbers: 0 is unknown, known values count from 1.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

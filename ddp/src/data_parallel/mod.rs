@@ -45,11 +45,14 @@ pub mod buckets;
 pub mod error;
 pub mod fixed_tree;
 pub mod gradients;
-pub(crate) mod rank_exchange;
+#[doc(hidden)]
+pub mod rank_exchange;
 pub mod replica_check;
 pub mod shard_plan;
-pub(crate) mod weight_gather;
-pub(crate) mod whole_parameters;
+#[doc(hidden)]
+pub mod weight_gather;
+#[doc(hidden)]
+pub mod whole_parameters;
 pub(crate) mod wire;
 pub mod zero2;
 

@@ -8,7 +8,7 @@ use crate::model::{AllRanks, Layer, Network};
 
 /// Memory for what a layer gathers of all ranks.
 #[derive(Debug)]
-pub(crate) struct RankExchange {
+pub struct RankExchange {
     /// Elements per rank that the layer with the largest exchange needs; None where there is nothing to exchange.
     gathered: Option<Tensor>,
 }
@@ -34,12 +34,12 @@ impl RankExchange {
     }
 
     /// Elements (f64) of the memory for layers that exchange up to `exchanged_len` elements.
-    pub(crate) fn len(exchanged_len: usize, world_size: usize) -> usize {
+    pub fn len(exchanged_len: usize, world_size: usize) -> usize {
         if world_size > 1 { exchanged_len * world_size } else { 0 }
     }
 
     /// Bytes that a rank sends in the passes of `n_micro_batches` micro-batches, in rings.
-    pub(crate) fn bytes_sent<'a>(
+    pub fn bytes_sent<'a>(
         layers: impl Iterator<Item = &'a dyn Layer>,
         world_size: usize,
         n_micro_batches: usize,

@@ -17,7 +17,7 @@ use crate::model::{Network, WeightsMut};
 
 /// The gather in a short format.
 #[derive(Debug)]
-pub(crate) struct ShortGather {
+pub struct ShortGather {
     /// For each block: the weights that passes read in f32 and the rank that updates them, in order.
     master_reads: Vec<Vec<(Rank, Range<usize>)>>,
 }
@@ -48,14 +48,14 @@ impl ShortGather {
     }
 
     /// Whether ranks with shards gather weights in `format`, of which `n_master_reads` elements are needed in f32 as well.
-    pub(crate) fn is_used(device: Device, format: DType, flat_len: usize, n_master_reads: usize) -> bool {
+    pub fn is_used(device: Device, format: DType, flat_len: usize, n_master_reads: usize) -> bool {
         device != Device::Cpu
             && format != DType::F32
             && Self::bytes(format, flat_len, n_master_reads) < flat_len * DType::F32.size_bytes()
     }
 
     /// Bytes of all weights that are gathered.
-    pub(crate) fn bytes(format: DType, flat_len: usize, n_master_reads: usize) -> usize {
+    pub fn bytes(format: DType, flat_len: usize, n_master_reads: usize) -> usize {
         flat_len * format.size_bytes() + n_master_reads * DType::F32.size_bytes()
     }
 

@@ -25,7 +25,7 @@ use crate::optim::second_moments::SecondMoments;
 
 /// The first pass of an optimiser, and the exchange that follows it.
 #[derive(Debug)]
-pub(crate) struct WholeParameters {
+pub struct WholeParameters {
     /// Directions of one bucket, where ranks hold shards of them.
     gathered: Option<Tensor>,
 }
@@ -52,11 +52,7 @@ impl WholeParameters {
     /// Bytes that a rank sends in a step for these parameters, counted for ring algorithms, besides gradients and weights.
     ///
     /// - `shards`: the buckets, if ranks hold shards of them
-    pub(crate) fn bytes_sent(
-        whole: &[WholeParameter],
-        shards: Option<&[Range<usize>]>,
-        n_ranks: usize,
-    ) -> u64 {
+    pub fn bytes_sent(whole: &[WholeParameter], shards: Option<&[Range<usize>]>, n_ranks: usize) -> u64 {
         let (n, f32_bytes, f64_bytes) = (n_ranks as u64, size_of::<f32>(), size_of::<f64>());
         let is_inside = |at: &Range<usize>| whole.iter().any(|whole| at.contains(&whole.range.start));
         let gathered: usize =
@@ -73,7 +69,7 @@ impl WholeParameters {
     }
 
     /// Elements (f32) of the directions that are gathered at a time, if the ranks hold shards of these buckets.
-    pub(crate) fn gathered_len(buckets: &[Range<usize>]) -> usize {
+    pub fn gathered_len(buckets: &[Range<usize>]) -> usize {
         buckets.iter().map(ExactSizeIterator::len).max().unwrap_or(0)
     }
 

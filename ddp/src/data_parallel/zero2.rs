@@ -88,7 +88,7 @@ impl BucketBuffers {
     }
 
     /// Elements of each of the two buffers, and of the zeros; `plan` is without the tail.
-    pub(crate) fn lens(layout: &ParamLayout, plan: &BucketPlan) -> (usize, usize) {
+    pub fn lens(layout: &ParamLayout, plan: &BucketPlan) -> (usize, usize) {
         let longest_gap = layout.gaps().map(|gap| gap.len()).max().unwrap_or(0);
         (plan.lens().into_iter().max().unwrap_or(0), longest_gap)
     }

@@ -413,7 +413,7 @@ impl ModelFile {
 ///
 /// # Errors
 /// The fault, for labels that are damaged.
-pub(crate) fn labels_of(metadata: &HashMap<String, String>) -> Result<Option<LabelVocabulary>, String> {
+pub fn labels_of(metadata: &HashMap<String, String>) -> Result<Option<LabelVocabulary>, String> {
     let Some(text) = metadata.get(LABELS_KEY) else { return Ok(None) };
     LabelVocabulary::from_json(text).map(Some).map_err(|reason| format!("its {LABELS_KEY}: {reason}"))
 }

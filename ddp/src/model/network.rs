@@ -198,7 +198,7 @@ impl Network {
     }
 
     /// The [statistics](Layer::statistics) of all layers in the layout's order, in host memory.
-    pub(crate) fn statistics(&self) -> Result<Vec<f32>> {
+    pub fn statistics(&self) -> Result<Vec<f32>> {
         let mut values = Vec::new();
         for Statistic { name, .. } in self.layout.statistics() {
             let buffer = self.registered.saved().find(|(own, _)| own == name);

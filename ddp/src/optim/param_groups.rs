@@ -158,7 +158,7 @@ impl ParamGroups {
     }
 
     /// Whether there are matrices to orthogonalise.
-    pub(crate) fn has_matrices(&self) -> bool {
+    pub fn has_matrices(&self) -> bool {
         self.whole.iter().any(|whole| whole.matrix.is_some())
     }
 

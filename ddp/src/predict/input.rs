@@ -24,16 +24,17 @@ const BLOCK_ROWS: usize = 1 << 16;
 
 /// Names of the rows that the user asked for.
 #[derive(Debug, Clone)]
-pub(crate) struct InputSpec {
+pub struct InputSpec {
     /// A file, a folder, a file name pattern or `builtin:NAME`.
-    pub(crate) source: String,
+    pub source: String,
     /// Columns to pass through.
-    pub(crate) keep: Vec<String>,
+    pub keep: Vec<String>,
     /// Rows to predict, from 0.
-    pub(crate) rows: Range<usize>,
-    pub(crate) skips_bad_rows: bool,
+    pub rows: Range<usize>,
+    /// Whether rows that cannot be read have no prediction instead of ending the command.
+    pub skips_bad_rows: bool,
     /// Whether the columns to pass through keep the types of files that have some.
-    pub(crate) keeps_types: bool,
+    pub keeps_types: bool,
 }
 
 impl InputSpec {

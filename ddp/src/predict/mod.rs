@@ -19,16 +19,19 @@
 
 mod columns;
 mod error;
-pub(crate) mod input;
-pub(crate) mod observed_rows;
+#[doc(hidden)]
+pub mod input;
+#[doc(hidden)]
+pub mod observed_rows;
 pub(crate) mod output;
 mod predictions;
 mod predictor;
-pub(crate) mod run;
+#[doc(hidden)]
+pub mod run;
 mod saved_model;
 
 pub use error::{PredictError, Result};
 pub use predictions::Predictions;
 pub use predictor::Predictor;
 pub use saved_model::SavedModel;
-pub(crate) use saved_model::is_active;
+pub use saved_model::is_active;

@@ -13,13 +13,13 @@ use crate::data::{Changes, ColumnCodes, DataError, Dataset, DatasetWrapper};
 
 /// Values that differ from those of training, per column.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct ColumnCounts {
+pub struct ColumnCounts {
     /// Categories that are empty or that training did not see.
-    pub(crate) n_unseen: u64,
+    pub n_unseen: u64,
     /// Missing values that were filled in.
-    pub(crate) n_filled: u64,
+    pub n_filled: u64,
     /// Numbers outside the range of the training rows.
-    pub(crate) n_outside: u64,
+    pub n_outside: u64,
 }
 
 /// Rows of a dataset, watched while they are gathered.

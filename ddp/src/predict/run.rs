@@ -26,18 +26,22 @@ use crate::storage::unfinished::Unfinished;
 
 /// Place and form of the predictions.
 #[derive(Debug, Clone)]
-pub(crate) struct OutputSpec {
-    pub(crate) place: OutputPlace,
-    pub(crate) with_probabilities: bool,
-    pub(crate) threshold: Option<f64>,
-    pub(crate) overwrite: bool,
+pub struct OutputSpec {
+    /// File or stdout.
+    pub place: OutputPlace,
+    /// Whether the probability of each class is written.
+    pub with_probabilities: bool,
+    /// Probability from which a row is of the second of two classes.
+    pub threshold: Option<f64>,
+    /// Whether an existing file is replaced.
+    pub overwrite: bool,
     /// Removes the temporary files if a signal ends the process.
-    pub(crate) unfinished: Unfinished,
+    pub unfinished: Unfinished,
 }
 
 /// Place of the predictions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum OutputPlace {
+pub enum OutputPlace {
     /// CSV on stdout.
     Stdout,
     /// A file, in the format that its name determines.
@@ -46,14 +50,15 @@ pub(crate) enum OutputPlace {
 
 /// Result of a command.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Summary {
-    pub(crate) n_rows: u64,
+pub struct Summary {
+    /// Number of rows.
+    pub n_rows: u64,
     /// Bytes of the file, on rank 0.
     pub(crate) n_bytes: u64,
     /// Rows without a prediction.
-    pub(crate) n_bad_rows: u64,
+    pub n_bad_rows: u64,
     /// Values that differ from those of training, by column.
-    pub(crate) counts: Vec<(String, ColumnCounts)>,
+    pub counts: Vec<(String, ColumnCounts)>,
 }
 
 /// Refuses arrays for columns of several types.
@@ -71,7 +76,7 @@ fn check_table(format: OutputFormat) -> Result<()> {
 ///
 /// # Errors
 /// [`PredictError`], on all ranks.
-pub(crate) fn run(
+pub fn run(
     world: &World,
     saved: &SavedModel,
     device: Device,

@@ -45,7 +45,7 @@ impl SavedModel {
     ///
     /// # Errors
     /// See [`SavedModel::open`].
-    pub(crate) fn open_of(path: &Path, is_active: bool) -> Result<Self> {
+    pub fn open_of(path: &Path, is_active: bool) -> Result<Self> {
         let (model_path, checkpoint) = locate(path, is_active)?;
         let file = ModelFile::read(&model_path)?;
         let info = file.info()?;
@@ -66,7 +66,7 @@ impl SavedModel {
     ///
     /// # Errors
     /// See [`SavedModel::open`].
-    pub(crate) fn initial(path: &Path, is_active: bool) -> Result<ModelFile> {
+    pub fn initial(path: &Path, is_active: bool) -> Result<ModelFile> {
         let (model_path, checkpoint) = locate(path, is_active)?;
         if checkpoint.is_none() {
             return Ok(ModelFile::read(&model_path)?);
@@ -158,7 +158,7 @@ impl SavedModel {
 }
 
 /// Whether a run is in progress in the folder `path`. Collective: rank 0 looks, since looking takes the folder's lock for a moment.
-pub(crate) fn is_active(world: &World, path: &Path) -> Result<bool> {
+pub fn is_active(world: &World, path: &Path) -> Result<bool> {
     let is_active = world.rank().0 == 0 && path.is_dir() && folder::check_free(path).is_err();
     Ok(world.group().all_gather_bytes(&[u8::from(is_active)])?[0] == [1])
 }

@@ -1,4 +1,4 @@
-//! Output of commands: events of a run, the log, the progress bar, tables and results on stdout.
+//! Reports of a run: its events and metrics, and the targets of its log.
 //!
 //! ```
 //! use ddp::report::metrics::{Event, MetricsSink, StopEvent};
@@ -11,21 +11,21 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod bar;
 mod error;
 mod eval_metrics;
 mod event_stream;
-mod failed_run;
-pub mod log;
 pub mod metrics;
-pub(crate) mod process;
-pub(crate) mod progress;
-pub mod stdout;
-pub(crate) mod table;
-pub(crate) mod units;
-pub(crate) mod visible;
+#[doc(hidden)]
+pub mod notes;
+#[doc(hidden)]
+pub mod process;
+#[doc(hidden)]
+pub mod progress;
+#[doc(hidden)]
+pub mod units;
+#[doc(hidden)]
+pub mod visible;
 
 pub use error::ReportError;
 pub use eval_metrics::{ConfusionMatrix, EvalMetrics, EvalTables, NamedFigures, ROWS};
 pub use event_stream::EventStream;
-pub use failed_run::FailedRun;

@@ -8,14 +8,14 @@ const TICKS_PER_S: f64 = 100.0;
 /// Seconds since the start of this process, or of its launcher; 0 if `/proc` is not readable. Resolution 10 ms.
 ///
 /// The start of the launcher counts because the user waits for it too.
-pub(crate) fn seconds_since_start(under_launcher: bool) -> f64 {
+pub fn seconds_since_start(under_launcher: bool) -> f64 {
     let own = stat_fields("self");
     let parent = own.as_ref().filter(|_| under_launcher).and_then(|fields| stat_fields(fields.get(1)?));
     parent.or(own).and_then(|fields| age(&fields)).unwrap_or(0.0)
 }
 
 /// Peak resident memory of this process in MiB; 0 if `/proc` is not readable.
-pub(crate) fn peak_rss_mib() -> f64 {
+pub fn peak_rss_mib() -> f64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|rest| rest.split_whitespace().next()).and_then(|kib| kib.parse::<f64>().ok());

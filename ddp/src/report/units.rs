@@ -1,7 +1,7 @@
 //! Human-readable numbers with units.
 
 /// Formats a number of bytes, such as `12.3 MiB`.
-pub(crate) fn mib(bytes: u64) -> String {
+pub fn mib(bytes: u64) -> String {
     let in_unit = |unit: f64| bytes as f64 / unit;
     match bytes {
         0..1024 => format!("{bytes} B"),
@@ -12,7 +12,7 @@ pub(crate) fn mib(bytes: u64) -> String {
 }
 
 /// Formats a rate as a whole number, in groups of three digits.
-pub(crate) fn rate(per_s: f64) -> String {
+pub fn rate(per_s: f64) -> String {
     let digits = format!("{:.0}", per_s.max(0.0));
     let mut text = String::new();
     for (i, digit) in digits.chars().enumerate() {

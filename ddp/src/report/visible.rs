@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 
 /// The text of one cell, with characters that a terminal obeys or does not show written out, such as `\n`, `\u{1b}` or `\u{200b}`.
-pub(crate) fn visible(text: &str) -> Cow<'_, str> {
+pub fn visible(text: &str) -> Cow<'_, str> {
     written_out(text, |c| c.is_control() || is_invisible(c))
 }
 
 /// Same as [`visible`], for a message: its line breaks and tabs stay.
-pub(crate) fn visible_lines(text: &str) -> Cow<'_, str> {
+pub fn visible_lines(text: &str) -> Cow<'_, str> {
     written_out(text, |c| (c.is_control() && c != '\n' && c != '\t') || is_invisible(c))
 }
 

@@ -229,7 +229,7 @@ pub fn check(out: &Path, existing: Existing) -> Result<()> {
 ///
 /// # Errors
 /// Same as [`hold`].
-pub(crate) fn check_free(run: &Path) -> Result<(), FolderError> {
+pub fn check_free(run: &Path) -> Result<(), FolderError> {
     // A lock file that can't be opened counts as free.
     let Ok(Some(lock)) = open_lock(run) else { return Ok(()) };
     try_lock(&lock, run).map(|_| ())
@@ -268,9 +268,14 @@ fn refuse_run(path: &Path, existing: Existing) -> Result<()> {
 
 /// Result of [`hold`].
 #[derive(Debug)]
-pub(crate) enum Held {
+pub enum Held {
     /// The folder is locked while this value lives.
-    Yes { _lease: Option<Lease>, _lock: File },
+    Yes {
+        #[doc(hidden)]
+        _lease: Option<Lease>,
+        #[doc(hidden)]
+        _lock: File,
+    },
     /// No run has used the folder, as in a copy of checkpoints.
     NoRun,
     /// The file system has no locks, so an active run can't be detected.
@@ -281,7 +286,7 @@ pub(crate) enum Held {
 ///
 /// # Errors
 /// [`FolderError::Busy`]; [`FolderError::Unwritable`] if the lock file can't be opened.
-pub(crate) fn hold(run: &Path) -> Result<Held, FolderError> {
+pub fn hold(run: &Path) -> Result<Held, FolderError> {
     let unwritable = |source| FolderError::Unwritable { path: run.join(LOCK_FILE), source };
     let Some(lock) = open_lock(run).map_err(unwritable)? else { return Ok(Held::NoRun) };
     let is_locked = try_lock(&lock, run)?;

@@ -44,7 +44,7 @@ pub(super) enum Foreign {
 
 /// The lease of this process on one folder, renewed until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Lease {
+pub struct Lease {
     /// Ends the thread when it is dropped.
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,

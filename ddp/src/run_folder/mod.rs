@@ -23,7 +23,8 @@ mod lease;
 mod lock_file;
 pub mod logs;
 pub mod run_id;
-pub(crate) mod time;
+#[doc(hidden)]
+pub mod time;
 
 pub use error::FolderError;
 pub use folder::{Existing, RunDir};

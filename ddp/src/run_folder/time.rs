@@ -13,7 +13,7 @@ pub(super) fn utc(time: SystemTime) -> String {
 /// Converts days since 1970-01-01 to year, month and day.
 ///
 /// Source: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
-pub(crate) fn date_of_days(days: u64) -> (u64, u64, u64) {
+pub fn date_of_days(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

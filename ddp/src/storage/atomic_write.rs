@@ -20,7 +20,7 @@ pub struct WriteError {
 ///
 /// # Errors
 /// [`WriteError`]; the old file is unchanged.
-pub(crate) fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
     write_atomic_with(path, |file| file.write_all(bytes))
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), WriteError> 
 ///
 /// # Errors
 /// [`WriteError`]; the old file is unchanged.
-pub(crate) fn write_atomic_with(
+pub fn write_atomic_with(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
 ) -> Result<(), WriteError> {

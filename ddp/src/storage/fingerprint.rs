@@ -33,7 +33,7 @@ impl Fingerprint {
 }
 
 /// Hashes `bytes`.
-pub(crate) fn fingerprint(bytes: &[u8]) -> u64 {
+pub fn fingerprint(bytes: &[u8]) -> u64 {
     let mut hash = Fingerprint::default();
     hash.bytes(bytes);
     hash.finish()

@@ -20,12 +20,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub(crate) mod atomic_write;
+#[doc(hidden)]
+pub mod atomic_write;
 pub(crate) mod checksum;
 pub mod disk;
 pub mod fault;
-pub(crate) mod fingerprint;
+#[doc(hidden)]
+pub mod fingerprint;
 pub mod stream;
 pub mod tensor_file;
 pub mod unfinished;
-pub(crate) mod user_file;
+#[doc(hidden)]
+pub mod user_file;

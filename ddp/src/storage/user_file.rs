@@ -91,7 +91,7 @@ pub(crate) fn open(what: &'static str, path: &Path) -> Result<File, FileError> {
 }
 
 /// Reads a regular file, of a longer one the first `max_bytes` bytes.
-pub(crate) fn read_regular(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
+pub fn read_regular(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_regular(path)?.take(max_bytes).read_to_end(&mut bytes)?;
     Ok(bytes)
@@ -134,7 +134,7 @@ pub(crate) fn open_unlinked(options: &mut OpenOptions, path: &Path) -> io::Resul
 ///
 /// # Errors
 /// I/O errors, and one that names the kind of a path that is not a regular file.
-pub(crate) fn open_no_link(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+pub fn open_no_link(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     options.custom_flags(flags.bits().cast_signed()).open(path).map_err(|error| {
         match Errno::from_io_error(&error) {

@@ -12,8 +12,8 @@ use crate::checkpoint::{CheckpointError, CheckpointStore, RunState, SaveOutcome}
 use crate::config::{CheckpointConfig, Config};
 use crate::data::Loaded;
 use crate::model::file::ModelInfo;
-use crate::report::log::warn_of_all_ranks;
 use crate::report::metrics::{CheckpointEvent, Event, MetricsSink};
+use crate::report::notes::warn_of_all_ranks;
 use crate::train::error::Stop;
 use crate::train::error::{Result, TrainError};
 use crate::train::rank_save::{RankSave, SaveSettings, count_savers};

@@ -26,7 +26,7 @@ use crate::train::step_info::{StepInfo, StepOutcome, StepShape};
 use crate::train::withheld::{self, NonFinite, Withheld};
 
 /// Input slots: one is copied while the other computes.
-pub(crate) const N_SLOTS: usize = 2;
+pub const N_SLOTS: usize = 2;
 /// Bytes of a step's sums.
 const SUMS_BYTES: usize = STEP_SUMS_LEN * size_of::<f32>();
 

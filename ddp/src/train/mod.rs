@@ -19,7 +19,8 @@ pub mod eval_votes;
 pub mod evaluate;
 pub mod evaluations;
 pub mod findings;
-pub(crate) mod gpu_step;
+#[doc(hidden)]
+pub mod gpu_step;
 pub mod importance;
 pub mod loop_plan;
 mod matmul_choices;

@@ -32,7 +32,7 @@ use crate::optim::loss_scaler::LossScalerConfig;
 use crate::train::withheld::NonFinite;
 
 /// Whether steps on a GPU are captured once and replayed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GraphMode {
     /// Replay a captured graph where driver and NCCL allow it; else launch kernel by kernel.
     #[default]
@@ -150,12 +150,13 @@ impl TrainerOptions {
         ExchangeOptions { zero, comm_dtype, has_one_micro_batch, micro_shards, overlap }
     }
 
-    pub(crate) fn buckets(&self, layout: &ParamLayout) -> BucketPlan {
+    /// Divides the gradients of a model with `layout` into buckets.
+    pub fn buckets(&self, layout: &ParamLayout) -> BucketPlan {
         BucketPlan::new(layout, self.bucket_bytes)
     }
 
     /// Plan of which rank updates which weights.
-    pub(crate) fn shard_plan(&self, world: &World, layout: &ParamLayout, buckets: &BucketPlan) -> ShardPlan {
+    pub fn shard_plan(&self, world: &World, layout: &ParamLayout, buckets: &BucketPlan) -> ShardPlan {
         match self.zero {
             // Every rank that sums along the tree holds all gradients.
             ZeroStage::Off if self.micro_shards.is_some() => {

@@ -10,7 +10,7 @@ use crate::checkpoint::{
     CheckpointStore, RunState, SaveOptions, SaveOutcome, Saver, ShardRange, SnapshotBuffers, Writer,
 };
 use crate::model::file::ModelInfo;
-use crate::report::log::warn_of_all_ranks;
+use crate::report::notes::warn_of_all_ranks;
 use crate::run_folder::run_id;
 use crate::train::error::{Result, TrainError};
 use crate::train::trainer::{StateShard, Trainer};

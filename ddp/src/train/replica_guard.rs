@@ -20,7 +20,7 @@ use ddp_comm::{Phase, World};
 use tracing::debug;
 
 use crate::config::{OnReplicaDifference, TrainConfig};
-use crate::report::log::warn_of_all_ranks;
+use crate::report::notes::warn_of_all_ranks;
 use crate::train::error::{Result, TrainError};
 use crate::train::trainer::Trainer;
 

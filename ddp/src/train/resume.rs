@@ -520,7 +520,7 @@ fn of_any_rank(world: &World, damage: Option<Fault>) -> Result<Option<Fault>> {
 ///
 /// # Errors
 /// [`FolderError::Unwritable`] if it can't be made absolute.
-pub(crate) fn shared_folder(world: &World, folder: Option<&Path>) -> Result<PathBuf, Stop> {
+pub fn shared_folder(world: &World, folder: Option<&Path>) -> Result<PathBuf, Stop> {
     let absolute = folder.map(|folder| {
         std::path::absolute(folder)
             .map_err(|source| TrainError::from(FolderError::Unwritable { path: folder.to_owned(), source }))

@@ -158,11 +158,7 @@ pub fn trainer<'w>(
 }
 
 /// Returns the trainer's options for a run of `config`.
-pub(crate) fn trainer_options(
-    config: &Config,
-    partition: &BatchPartition,
-    graph: GraphMode,
-) -> TrainerOptions {
+pub fn trainer_options(config: &Config, partition: &BatchPartition, graph: GraphMode) -> TrainerOptions {
     let Config { train, comm, .. } = config;
     let scaling = || LossScalerConfig { init_scale: train.loss_scale_init, ..LossScalerConfig::default() };
     TrainerOptions {

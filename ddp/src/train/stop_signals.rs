@@ -22,7 +22,7 @@ use signal_hook::{SigId, flag, low_level};
 use tracing::{info, warn};
 
 use crate::exit_code;
-use crate::report::log::{LOG_FILE, STOPPING};
+use crate::report::notes::{LOG_FILE, STOPPING};
 use crate::storage::unfinished::Unfinished;
 use crate::train::error::Result;
 

@@ -14,10 +14,10 @@ use crate::checkpoint::RunState;
 use crate::config::Length;
 use crate::data::loader::{LoadedStep, Loader};
 use crate::data::order::epoch_proof::RowsHash;
-use crate::report::log::warn_of_all_ranks;
 use crate::report::metrics::{
     BestEvent, EndEvent, EpochEvent, EvalEvent, Event, MetricsSink, StepEvent, StopEvent,
 };
+use crate::report::notes::warn_of_all_ranks;
 use crate::report::process;
 use crate::report::progress::Progress;
 use crate::run_folder::RunDir;
@@ -43,7 +43,7 @@ pub struct TrainingLoop<'a> {
     loader: Loader,
     autosave: Autosave<'a>,
     metrics: MetricsSink,
-    progress: Progress,
+    progress: Box<dyn Progress>,
     evaluations: Evaluations<'a>,
     /// State of the run after the last enqueued step; the losses are those of the steps whose outcome was read.
     state: RunState,
@@ -73,14 +73,14 @@ struct Rollback {
 }
 
 impl<'a> TrainingLoop<'a> {
-    /// Creates a loop over the batches of `loader` that starts at `state`. Ranks other than 0 pass a silent sink and progress.
+    /// Creates a loop over the batches of `loader` that starts at `state`. Ranks other than 0 pass a silent sink and `()` as progress.
     pub fn new(
         plan: LoopPlan<'a>,
         evaluations: Evaluations<'a>,
         loader: Loader,
         autosave: Autosave<'a>,
         metrics: MetricsSink,
-        progress: Progress,
+        progress: Box<dyn Progress>,
         state: RunState,
     ) -> Self {
         TrainingLoop {

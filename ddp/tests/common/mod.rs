@@ -26,7 +26,17 @@ pub fn ddp_train() -> &'static str {
         assert!(Path::new(&path).is_absolute(), "DDP_TRAIN is not an absolute path: {path}");
         Some(path)
     });
-    GIVEN.as_deref().unwrap_or(env!("CARGO_BIN_EXE_ddp-train"))
+    match (&*GIVEN, option_env!("CARGO_BIN_EXE_ddp-train")) {
+        (Some(path), _) => path,
+        (None, Some(built)) => built,
+        (None, None) => panic!("only the program's own tests start it"),
+    }
+}
+
+/// The folder of the crate `ddp`, whose tests share this file with those of the program.
+pub fn ddp_folder() -> &'static Path {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    if folder.ends_with("cli") { folder.parent().unwrap() } else { folder }
 }
 
 /// A folder that is gone when the test ends.

@@ -25,8 +25,7 @@ const ROOMS: [&str; 13] = [
 ];
 
 /// Modules below [`ROOMS`] without an example, and why. So are all that are named `error`: others show their errors.
-const WITHOUT: [(&str, &str); 9] = [
-    ("ddp/src/report/stdout", "writes to the streams of the process"),
+const WITHOUT: [(&str, &str); 8] = [
     ("ddp/src/storage/stream", "public for one option of loading a checkpoint"),
     ("ddp/src/storage/unfinished", "only the crate adds files, which end with the process"),
     ("ddp/src/train/autosave", "a part of the loop of `ddp-train`"),
@@ -102,9 +101,11 @@ fn examples_of(sources: &Path, file: &str) -> Vec<(String, bool)> {
     modules.map(|module| (module.to_owned(), files_of(sources, module).iter().any(is_shown))).collect()
 }
 
-/// The modules that a file declares `pub`.
+/// The modules that a file declares `pub`, but for those that the documentation hides: they are public for the program alone.
 fn public_modules(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'))
+    let lines = text.lines().zip(std::iter::once("").chain(text.lines()));
+    let shown = lines.filter(|(_, above)| *above != "#[doc(hidden)]");
+    shown.filter_map(|(line, _)| line.strip_prefix("pub mod ")?.strip_suffix(';'))
 }
 
 /// The file of a module, and all below its folder.

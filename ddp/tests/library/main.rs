@@ -14,7 +14,6 @@ mod batch_norm;
 mod batches;
 mod canonical_forms;
 mod combinations;
-mod config_schema;
 mod doc_examples;
 mod f16;
 mod fixed_tree;

@@ -5,7 +5,6 @@
 use std::sync::Barrier;
 
 use crate::common::{made_up_csv, run_ok, single, temp_dir, write};
-use ddp::commands::describe::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_on_device};
 use ddp::config::{CommDtype, Config, Determinism, ZeroStage};
 use ddp::data::{self, Loaded};
 use ddp::model::ModelSpec;
@@ -16,6 +15,7 @@ use ddp_comm::{DeviceOptions, World, threads};
 use ddp_kernels::cpu::threads as cpu_threads;
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{Device, MemoryUse};
+use ddp_train::commands::describe::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_on_device};
 use serde_json::Value;
 
 /// Bytes that the GPU's account has of each use after two steps, and those that the plan says.

@@ -22,7 +22,7 @@ const ERRORS: [Errno; 2] = [Errno::IO, Errno::NOSPC];
 fn library() -> Option<&'static Path> {
     static LIBRARY: OnceLock<Option<PathBuf>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/program/disk_faults/failing_calls.c");
+        let source = crate::common::ddp_folder().join("tests/program/disk_faults/failing_calls.c");
         let library =
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("failing_calls.{}.so", std::process::id()));
         let mut compiler = Command::new("cc");

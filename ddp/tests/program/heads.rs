@@ -136,7 +136,7 @@ fn pytorch_gives_the_same_outputs() {
     let line = format!("predict --checkpoint {} --data test.csv --proba --out out.csv", run.out().display());
     run_line_ok(folder.path(), &line);
     let mut python = Command::new("python3");
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let root = crate::common::ddp_folder().parent().unwrap();
     python.arg(root.join("examples/load_in_pytorch.py")).arg(run.out().join("model.safetensors"));
     python.args(["test.csv", "outputs.json"]).current_dir(folder.path());
     let printed = run_ok(python).stdout;

@@ -150,7 +150,7 @@ const LINEAR: &str = "task = \"regression\"\nnormalize = \"standard\"\n[model]\n
 
 #[test]
 fn importance_has_the_expectation_of_scikit_learn() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/importance.json");
+    let path = crate::common::ddp_folder().join("../tests/golden/importance.json");
     let golden: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     let floats =
         |value: &Value| value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect::<Vec<_>>();

@@ -3,13 +3,13 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::common::{assert_all_close, largest_gap, quoted, read_weights, train};
 use serde_json::Value;
 
 fn golden_folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden")
+    crate::common::ddp_folder().join("../tests/golden")
 }
 
 fn golden_file() -> Value {

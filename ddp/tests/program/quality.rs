@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::path::Path;
-
 use crate::common::{quoted, temp_dir, train, write};
 
 /// Trains 64-128-64-10 on digits with five seeds.
@@ -41,7 +39,7 @@ fn digits_are_learned_by_two_ranks() {
 fn diabetes_is_learned() {
     let file = |part: &str| {
         let name = format!("../examples/data/diabetes_{part}.csv");
-        quoted(&Path::new(env!("CARGO_MANIFEST_DIR")).join(name))
+        quoted(&crate::common::ddp_folder().join(name))
     };
     let r2 = |seed: u64| {
         let config = format!(

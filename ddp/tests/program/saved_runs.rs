@@ -71,7 +71,7 @@ impl SavedRun {
 }
 
 fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/saved_runs")
+    crate::common::ddp_folder().join("tests/fixtures/saved_runs")
 }
 
 fn copy_folder(from: &Path, to: &Path) {

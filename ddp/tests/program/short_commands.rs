@@ -136,7 +136,7 @@ fn values_of_flags_are_checked_as_those_of_keys() {
 #[test]
 fn workbooks_and_missing_files_are_named_for_what_they_are() {
     let folder = temp_dir();
-    let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tables/foreign");
+    let fixture = crate::common::ddp_folder().join("tests/fixtures/tables/foreign");
     let entries = std::fs::read_dir(fixture).unwrap().map(|entry| entry.unwrap().path());
     let workbook = entries.into_iter().find(|path| path.extension().is_some_and(|e| e == "xlsx")).unwrap();
     std::fs::copy(workbook, folder.path().join("table.xlsx")).unwrap();

@@ -1,6 +1,6 @@
 //! Signals at any moment: while the process starts, while data loads, in an evaluation, and to commands that are not runs.
 //!
-//! `SIGNAL_EVERY_MS=10 cargo test -p ddp --test program signals::sweep` sends one at each 10 ms of the first 2 s, alone and to ranks.
+//! `SIGNAL_EVERY_MS=10 cargo test -p ddp-train --test program signals::sweep` sends one at each 10 ms of the first 2 s, alone and to ranks.
 
 use std::io::{BufRead as _, Read as _};
 use std::os::unix::process::ExitStatusExt as _;

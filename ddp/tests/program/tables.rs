@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::common::{Outcome, run, run_ok, single, temp_dir};
 
 fn fixtures(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tables").join(name)
+    crate::common::ddp_folder().join("tests/fixtures/tables").join(name)
 }
 
 /// The program in `folder` on the CPU.

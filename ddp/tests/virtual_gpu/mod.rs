@@ -3,7 +3,6 @@
 // Each test program is a crate of its own and uses its own part of this.
 #![allow(dead_code, unreachable_pub)]
 
-use std::path::Path;
 use std::process::Command;
 
 use crate::common::{Outcome, ddp_train, run, temp_dir};
@@ -18,7 +17,7 @@ pub fn under_virtual_gpus(n: usize, args: &[&str], env: &[(&str, &str)]) -> Opti
 /// Any command, with its own environment, likewise.
 #[allow(clippy::print_stdout)]
 pub fn command_under_virtual_gpus(n: usize, inner: &Command) -> Option<Outcome> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/vgpu/run");
+    let script = crate::common::ddp_folder().join("../tests/vgpu/run");
     let compiler = Command::new(std::env::var_os("CXX").unwrap_or("g++".into())).arg("--version").output();
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) || compiler.is_err() {
         println!("skipped: the virtual GPU needs x86-64 Linux and a C++ compiler");

@@ -68,7 +68,7 @@ pub(super) fn integer(text: &str) -> Option<i64> {
 /// Whether a text spells a number as no program writes the value: `007`, `1e3` or `1.10`. Such a label is a text, so that its
 /// spelling is kept, unless all labels are numbers and some have fractions. Programs write a point or a sign where they write an
 /// exponent, some write a plus sign, and `1.0` is an integer.
-pub(crate) fn is_code(text: &str) -> bool {
+pub fn is_code(text: &str) -> bool {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     match unsigned.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => is_digits(mantissa) && is_digits(exponent),
@@ -80,7 +80,7 @@ pub(crate) fn is_code(text: &str) -> bool {
 }
 
 /// Whether a text spells an integer with zeros before its digits.
-pub(crate) fn is_padded(text: &str) -> bool {
+pub fn is_padded(text: &str) -> bool {
     let digits = text.strip_prefix('-').unwrap_or(text);
     is_digits(digits) && has_leading_zero(digits)
 }
@@ -99,12 +99,12 @@ fn has_trailing_zero(fraction: &str) -> bool {
 }
 
 /// A number without fraction as an integer, if the integer is exact.
-pub(crate) fn whole(number: f64) -> Option<i64> {
+pub fn whole(number: f64) -> Option<i64> {
     (number.fract() == 0.0 && number.abs() <= MAX_EXACT).then_some(number as i64)
 }
 
 /// A truth value as Python spells it.
-pub(crate) fn bool_text(value: bool) -> &'static str {
+pub fn bool_text(value: bool) -> &'static str {
     if value { "True" } else { "False" }
 }
 

@@ -14,10 +14,10 @@ mod task;
 mod vocabulary;
 
 pub use label::Label;
-pub(crate) use label::{bool_text, is_code, is_padded, whole};
+pub use label::{bool_text, is_code, is_padded, whole};
 pub(crate) use resolve::{Meaning, resolve};
 pub(crate) use survey::LabelSurvey;
 pub use task::TaskChoice;
-pub(crate) use task::{MAX_AUTO_CLASSES, TargetFacts, decide, decide_several};
-pub(crate) use vocabulary::similar;
+pub use task::{MAX_AUTO_CLASSES, TargetFacts, decide, decide_several};
+pub use vocabulary::similar;
 pub use vocabulary::{LabelVocabulary, MAX_CLASSES};

@@ -3,21 +3,21 @@
 use crate::config::Task;
 
 /// Most distinct integers that are classes unless the config says so.
-pub(crate) const MAX_AUTO_CLASSES: usize = 20;
+pub const MAX_AUTO_CLASSES: usize = 20;
 
 /// Summary of the values of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TargetFacts {
+pub struct TargetFacts {
     /// Number of distinct values; `None` if there are too many to count.
-    pub(crate) n_distinct: Option<usize>,
+    pub n_distinct: Option<usize>,
     /// Whether some value is a text.
-    pub(crate) has_text: bool,
+    pub has_text: bool,
     /// Whether all values are truth values.
-    pub(crate) is_boolean: bool,
+    pub is_boolean: bool,
     /// Whether some number has a fraction.
-    pub(crate) has_fractions: bool,
+    pub has_fractions: bool,
     /// Whether all values are 0 or 1.
-    pub(crate) is_binary: bool,
+    pub is_binary: bool,
 }
 
 /// The task of `data.task = "auto"`, and the reason.
@@ -31,7 +31,7 @@ pub struct TaskChoice {
 
 /// A target that may be classes or quantities.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Undecided {
+pub struct Undecided {
     /// The values in words.
     pub(crate) values: String,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Undecided {
 ///
 /// # Errors
 /// [`Undecided`] for more than 20 distinct integers in a single target.
-pub(crate) fn decide(names: &[String], facts: &[TargetFacts]) -> Result<TaskChoice, Undecided> {
+pub fn decide(names: &[String], facts: &[TargetFacts]) -> Result<TaskChoice, Undecided> {
     let choice = |task, reason: String| Ok(TaskChoice { task, reason });
     let ([name], [facts]) = (names, facts) else {
         return Ok(decide_several(names, facts.iter().all(|facts| facts.is_binary)));
@@ -66,7 +66,7 @@ pub(crate) fn decide(names: &[String], facts: &[TargetFacts]) -> Result<TaskChoi
 }
 
 /// Decides on the task of several targets.
-pub(crate) fn decide_several(names: &[String], are_binary: bool) -> TaskChoice {
+pub fn decide_several(names: &[String], are_binary: bool) -> TaskChoice {
     let n = names.len();
     if are_binary {
         TaskChoice { task: Task::Multilabel, reason: format!("because all {n} targets hold 0 or 1") }

@@ -227,7 +227,7 @@ impl LabelVocabulary {
     }
 
     /// The labels that differ only in case, in white space or in invisible characters, in groups.
-    pub(crate) fn similar(&self) -> Vec<Vec<String>> {
+    pub fn similar(&self) -> Vec<Vec<String>> {
         let Classes::Listed { texts, .. } = &self.classes else { return Vec::new() };
         similar(texts.iter().map(String::as_str))
     }
@@ -336,7 +336,7 @@ impl Serialize for LabelVocabulary {
 }
 
 /// Texts that differ only in case, in white space or in invisible characters, in groups.
-pub(crate) fn similar<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<Vec<String>> {
+pub fn similar<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<Vec<String>> {
     let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for text in texts {
         let is_shown = |c: &char| !c.is_whitespace() && !c.is_control() && !is_invisible(*c);

@@ -12,7 +12,7 @@ use crate::data::order::epoch_proof::RowsHash;
 
 /// Sums of the rows that were numbered on a GPU.
 #[derive(Debug)]
-pub(crate) struct DeviceOrder {
+pub struct DeviceOrder {
     /// [`ROW_SUMS_LEN`] i64, since the start.
     sums: Tensor,
     download: Download,
@@ -35,7 +35,7 @@ struct DeviceBlocks {
 
 impl DeviceOrder {
     /// Bytes of GPU memory for an order of so many blocks, 0 where rows move by themselves.
-    pub(crate) fn size_bytes(n_blocks: usize) -> usize {
+    pub fn size_bytes(n_blocks: usize) -> usize {
         (ROW_SUMS_LEN + 2 * n_blocks) * size_of::<i64>()
     }
 

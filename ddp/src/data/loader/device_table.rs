@@ -14,7 +14,7 @@ const MAX_SHARE: f64 = 0.5;
 
 /// The rows of a dataset on a GPU, in their stored format.
 #[derive(Debug)]
-pub(crate) struct DeviceTable {
+pub struct DeviceTable {
     x: Tensor,
     targets: Tensor,
     weights: Option<Tensor>,
@@ -24,12 +24,12 @@ pub(crate) struct DeviceTable {
 
 impl DeviceTable {
     /// Bytes of GPU memory for the rows.
-    pub(crate) fn size_bytes(dataset: &dyn Dataset) -> usize {
+    pub fn size_bytes(dataset: &dyn Dataset) -> usize {
         dataset.len().saturating_mul(dataset.layout().row_bytes())
     }
 
     /// Whether the rows fit and leave enough free memory.
-    pub(crate) fn fits(dataset: &dyn Dataset, gpu: &'static Gpu) -> Result<bool> {
+    pub fn fits(dataset: &dyn Dataset, gpu: &'static Gpu) -> Result<bool> {
         Ok(Self::size_bytes(dataset) as f64 <= gpu.memory_in_use()?.free as f64 * MAX_SHARE)
     }
 

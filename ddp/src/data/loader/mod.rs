@@ -23,8 +23,8 @@ use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{Device, KernelError};
 
 pub use self::batches::{Batches, TensorBatch};
-pub(crate) use self::device_order::DeviceOrder;
-pub(crate) use self::device_table::DeviceTable;
+pub use self::device_order::DeviceOrder;
+pub use self::device_table::DeviceTable;
 use self::filler::Filler;
 use self::host_batch::HostBatch;
 pub use self::plan::{BatchPlan, Job, Shuffle};

@@ -41,12 +41,12 @@ impl Shuffle {
     }
 
     /// Whether GPUs compute the order: it is a pure function, no sampler's.
-    pub(crate) fn is_computed_on_gpus(&self) -> bool {
+    pub fn is_computed_on_gpus(&self) -> bool {
         !matches!(self, Shuffle::Sampler(_))
     }
 
     /// Blocks of rows that move together; 0 where any row moves by itself.
-    pub(crate) fn n_blocks(&self) -> usize {
+    pub fn n_blocks(&self) -> usize {
         match self {
             Shuffle::Blocks(layout) => layout.n_blocks(),
             Shuffle::Off | Shuffle::Full | Shuffle::Sampler(_) => 0,

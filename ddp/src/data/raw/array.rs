@@ -16,11 +16,11 @@ const READ_BYTES: usize = 1 << 20;
 
 /// Rows of equal size, contiguous in each of their files.
 #[derive(Debug, Clone)]
-pub(crate) struct RawArray {
+pub struct RawArray {
     /// Type of an element, the same in all files.
-    pub(crate) raw: RawType,
+    pub raw: RawType,
     /// Shape of a row: none for single numbers.
-    pub(crate) row_dims: Vec<usize>,
+    pub row_dims: Vec<usize>,
     files: Vec<FileRows>,
     /// Row at which each file begins, and the number of all rows.
     starts: Vec<usize>,
@@ -75,12 +75,13 @@ impl RawArray {
         Ok(all)
     }
 
-    pub(crate) fn n_rows(&self) -> usize {
+    /// Number of rows.
+    pub fn n_rows(&self) -> usize {
         self.starts[self.starts.len() - 1]
     }
 
     /// Elements of a row.
-    pub(crate) fn row_len(&self) -> usize {
+    pub fn row_len(&self) -> usize {
         self.row_dims.iter().product()
     }
 
@@ -89,17 +90,17 @@ impl RawArray {
     }
 
     /// Bytes of all rows.
-    pub(crate) fn size_bytes(&self) -> u64 {
+    pub fn size_bytes(&self) -> u64 {
         self.n_rows() as u64 * self.row_bytes() as u64
     }
 
     /// The first file.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.files[0].bytes.path()
     }
 
     /// The same rows, read in pieces instead of mapped.
-    pub(crate) fn unmapped(self) -> Result<Self> {
+    pub fn unmapped(self) -> Result<Self> {
         let unmap = |file: FileRows| Ok(FileRows { bytes: file.bytes.unmapped()?, ..file });
         Ok(RawArray { files: self.files.into_iter().map(unmap).collect::<Result<_>>()?, ..self })
     }
@@ -124,7 +125,7 @@ impl RawArray {
     }
 
     /// File and row, for messages.
-    pub(crate) fn place(&self, row: usize) -> String {
+    pub fn place(&self, row: usize) -> String {
         let (file, row) = self.file_of(row);
         format!("data file `{}`, row {row}", file.bytes.path().display())
     }
@@ -220,7 +221,7 @@ impl RawArray {
     }
 
     /// The numbers of rows as they are, little-endian.
-    pub(crate) fn numbers(&self, rows: &[usize]) -> Result<Vec<u8>> {
+    pub fn numbers(&self, rows: &[usize]) -> Result<Vec<u8>> {
         let mut out = vec![0; rows.len() * self.row_bytes()];
         if !self.needs_swap() {
             self.copy_rows(rows, &mut out, RowCheck::None)?;
@@ -249,7 +250,7 @@ impl RawArray {
     }
 
     /// Writes rows to `out` as f64.
-    pub(crate) fn rows_to_f64(&self, rows: &[usize], out: &mut [f64]) -> Result<()> {
+    pub fn rows_to_f64(&self, rows: &[usize], out: &mut [f64]) -> Result<()> {
         let len = self.row_len();
         self.for_each(rows, |n, bytes, big| to_f64(self.raw, big, bytes, &mut out[n * len..][..len]))?;
         self.check()
@@ -265,19 +266,19 @@ impl RawArray {
     }
 
     /// Calls `take` with each row as text, with its position in `rows`.
-    pub(crate) fn rows_to_text(&self, rows: &[usize], mut take: impl FnMut(usize, &str)) -> Result<()> {
+    pub fn rows_to_text(&self, rows: &[usize], mut take: impl FnMut(usize, &str)) -> Result<()> {
         self.for_each(rows, |n, bytes, big| take(n, &to_text(self.raw, big, bytes)))?;
         self.check()
     }
 
     /// Numbers of a row; texts have one value.
-    pub(crate) fn n_values(&self) -> usize {
+    pub fn n_values(&self) -> usize {
         let is_text = usize::from(self.raw.is_text());
         self.row_dims[..self.row_dims.len() - is_text].iter().product()
     }
 
     /// Writes rows of integers to `out`.
-    pub(crate) fn rows_to_i64(&self, rows: &[usize], out: &mut [i64]) -> Result<()> {
+    pub fn rows_to_i64(&self, rows: &[usize], out: &mut [i64]) -> Result<()> {
         if let [FileRows { bytes, offset, is_big_endian: false }] = &self.files[..]
             && let (Some(bytes), 1) = (bytes.as_slice(), self.row_len())
         {

@@ -15,7 +15,7 @@ use crate::data::error::Result;
 
 /// Memory for decompressed data: as much for all files together as the config grants.
 #[derive(Debug)]
-pub(crate) struct MemoryBudget {
+pub struct MemoryBudget {
     limit: u64,
     used: Cell<u64>,
 }
@@ -58,7 +58,7 @@ impl MemoryBudget {
 /// A file that fits in the memory that the config grants is mapped: rows are copied from the system's cache. A larger file is
 /// read on demand, so that the process never holds more of it than its buffers.
 #[derive(Debug, Clone)]
-pub(crate) enum Bytes {
+pub enum Bytes {
     Mapped { file: Arc<MappedFile>, path: PathBuf },
     Read { file: Arc<File>, len: u64, path: PathBuf },
     Memory { bytes: Arc<Vec<u8>>, path: PathBuf },

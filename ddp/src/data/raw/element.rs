@@ -165,7 +165,7 @@ pub(crate) fn to_f32(raw: RawType, is_big_endian: bool, bytes: &[u8], out: &mut 
 }
 
 /// The elements in `bytes` as f64; large 64-bit integers are rounded.
-pub(crate) fn to_f64(raw: RawType, is_big_endian: bool, bytes: &[u8], out: &mut [f64]) {
+pub fn to_f64(raw: RawType, is_big_endian: bool, bytes: &[u8], out: &mut [f64]) {
     if matches!(raw, RawType::F16 | RawType::Bf16) {
         for (&bytes, place) in bytes.as_chunks::<2>().0.iter().zip(out) {
             *place = f64::from(short(raw, short_bits(is_big_endian, bytes)));
@@ -215,7 +215,7 @@ pub(crate) fn to_i64(raw: RawType, is_big_endian: bool, bytes: &[u8], out: &mut 
 }
 
 /// A little-endian integer.
-pub(crate) fn to_i128(raw: RawType, bytes: &[u8]) -> i128 {
+pub fn to_i128(raw: RawType, bytes: &[u8]) -> i128 {
     macro_rules! read {
         ($t:ty) => {
             bytes.first_chunk().map_or(0, |bytes| i128::from(<$t>::from_le_bytes(*bytes)))

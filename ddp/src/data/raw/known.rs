@@ -9,7 +9,7 @@ use crate::data::{Dataset as _, KnownFeatures, Vocabulary};
 ///
 /// # Errors
 /// [`DataError::ColumnsDiffer`] for a different number, different names or order of names, and different categories.
-pub(crate) fn same_columns(rows: &RawRows, known: KnownFeatures<'_>) -> Result<()> {
+pub fn same_columns(rows: &RawRows, known: KnownFeatures<'_>) -> Result<()> {
     let layout = rows.layout();
     let (n, n_known) = (layout.n_features(), known.names.len());
     let differ = |difference: String| {

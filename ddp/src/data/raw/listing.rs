@@ -11,24 +11,24 @@ use crate::data::source::SourceSpec;
 use crate::data::target_error::TargetError;
 
 /// The arrays in files of one format, each joined over all files.
-pub(crate) struct Listing {
+pub struct Listing {
     /// By name; an unusable array has its error.
-    pub(crate) arrays: Vec<(String, Result<RawArray>)>,
+    pub arrays: Vec<(String, Result<RawArray>)>,
     /// Index of the features, if they can be identified.
-    pub(crate) features: Option<usize>,
+    pub features: Option<usize>,
     /// Index of the labels, if they can be identified.
-    pub(crate) labels: Option<usize>,
+    pub labels: Option<usize>,
     /// Names of the feature columns, if the file holds them.
-    pub(crate) feature_names: Option<Vec<String>>,
+    pub feature_names: Option<Vec<String>>,
     /// Names of the target columns, if the file holds them.
-    pub(crate) target_names: Option<Vec<String>>,
+    pub target_names: Option<Vec<String>>,
 }
 
 /// Lists the arrays in `files`.
 ///
 /// # Errors
 /// [`DataError::Malformed`], [`DataError::ShardsDiffer`] and others that name the file.
-pub(crate) fn list(files: &[PathBuf], reader: &ArrayReader, spec: &SourceSpec<'_>) -> Result<Listing> {
+pub fn list(files: &[PathBuf], reader: &ArrayReader, spec: &SourceSpec<'_>) -> Result<Listing> {
     let budget = &MemoryBudget::new(spec.memory_bytes);
     let first = file(&files[0], reader, budget)?;
     let mut listing = Listing { arrays: Vec::new(), features: None, labels: None, ..first };

@@ -16,17 +16,17 @@ mod reader;
 mod rows;
 pub(crate) mod safetensors;
 mod split_side;
-mod targets;
+pub mod targets;
 
-pub(crate) use array::RawArray;
+pub use array::RawArray;
 pub(crate) use bytes::{Bytes, MemoryBudget};
 pub use element::RawType;
-pub(crate) use element::{to_f64 as raw_to_f64, to_i128 as raw_to_i128};
-pub(crate) use known::same_columns;
-pub(crate) use listing::{Listing, list};
-pub(crate) use open::open;
-pub(crate) use reader::{ArrayReader, NamedArrays};
-pub(crate) use rows::RawRows;
+pub use element::{to_f64 as raw_to_f64, to_i128 as raw_to_i128};
+pub use known::same_columns;
+pub use listing::{Listing, list};
+pub use open::open;
+pub use reader::{ArrayReader, NamedArrays};
+pub use rows::RawRows;
 pub(crate) use split_side::{has_test_rows, of_side};
 
 use super::format::{Format, Reader};

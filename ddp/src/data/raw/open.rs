@@ -42,7 +42,7 @@ struct FileArrays {
 ///
 /// # Errors
 /// [`DataError::Malformed`], [`DataError::NoArray`], [`DataError::ShardsDiffer`] and others that name the file.
-pub(crate) fn open(files: &[PathBuf], reader: &ArrayReader, spec: &SourceSpec<'_>) -> Result<RawRows> {
+pub fn open(files: &[PathBuf], reader: &ArrayReader, spec: &SourceSpec<'_>) -> Result<RawRows> {
     refuse_columns(spec)?;
     let budget = MemoryBudget::new(spec.unpack_bytes.unwrap_or(spec.memory_bytes));
     let parts = files.iter().map(|path| read(path, reader, spec, &budget)).collect::<Result<Vec<_>>>()?;

@@ -11,9 +11,10 @@ pub(crate) const WEIGHTS_KEY: &str = "weights";
 
 /// The reading half of a format of arrays.
 #[derive(Debug)]
-pub(crate) enum ArrayReader {
+pub enum ArrayReader {
     /// A file is one array; labels and weights are files of their own.
     Single {
+        /// Opens the array in the bytes of a file.
         open: fn(Bytes, &MemoryBudget) -> Result<RawArray>,
         /// Conventional name of the file of labels for a file of features, if there is one.
         labels_name: fn(&str) -> Option<String>,
@@ -22,6 +23,7 @@ pub(crate) enum ArrayReader {
     },
     /// A file holds named arrays.
     Named {
+        /// Opens the arrays in the bytes of a file.
         open: for<'a> fn(&'a Bytes, &'a MemoryBudget) -> Result<Box<dyn NamedArrays + 'a>>,
         /// Whether arrays may be compressed, so that reading them takes memory.
         is_archive: bool,
@@ -29,7 +31,7 @@ pub(crate) enum ArrayReader {
 }
 
 /// The arrays of one file, by name.
-pub(crate) trait NamedArrays {
+pub trait NamedArrays {
     /// Names in the order of the file.
     fn names(&self) -> Vec<String>;
 
@@ -44,7 +46,7 @@ pub(crate) trait NamedArrays {
 
 /// Descriptions of columns in a converted file.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct ColumnTexts {
+pub struct ColumnTexts {
     pub(crate) features: Option<Vec<String>>,
     pub(crate) targets: Option<Vec<String>>,
     /// Labels of the class numbers.

@@ -30,15 +30,18 @@ const LENGTH_CHECK_EVERY: Duration = Duration::from_millis(200);
 
 /// Rows in files.
 #[derive(Debug)]
-pub(crate) struct RawRows {
-    pub(crate) features: RawArray,
-    pub(crate) targets: RawArray,
-    pub(crate) weights: Option<RawArray>,
+pub struct RawRows {
+    /// Features, [rows, features].
+    pub features: RawArray,
+    /// Labels, [rows], or target values, [rows, targets].
+    pub targets: RawArray,
+    /// Weights, [rows].
+    pub weights: Option<RawArray>,
     pub(crate) task: Task,
     /// Names of the targets, if the file holds them.
-    pub(crate) target_names: Option<Vec<String>>,
+    pub target_names: Option<Vec<String>>,
     /// Labels of the class numbers, if the file holds them.
-    pub(crate) labels: Option<Vec<String>>,
+    pub labels: Option<Vec<String>>,
     /// Classes of these labels; found with the first row.
     pub(crate) label_classes: OnceLock<Vec<i64>>,
     /// Whether a label that is not a class is class -1 rather than an error.
@@ -72,7 +75,7 @@ impl LengthCheck {
 
 impl RawRows {
     /// Fails if a file was truncated, or a page of one was missing while rows were read.
-    pub(crate) fn check_files(&self) -> Result<()> {
+    pub fn check_files(&self) -> Result<()> {
         let arrays = [Some(&self.features), Some(&self.targets), self.weights.as_ref()];
         arrays.into_iter().flatten().try_for_each(RawArray::check)?;
         self.check_lengths()

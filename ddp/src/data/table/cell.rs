@@ -13,8 +13,9 @@ use crate::data::vocabulary::without_fraction;
 
 /// Notation of numbers and missing values in a file.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Notation {
-    pub(crate) decimal: DecimalMark,
+pub struct Notation {
+    /// Mark between the integer part and decimals.
+    pub decimal: DecimalMark,
     /// Texts that mark a missing value, in addition to the usual ones.
     missing: Vec<String>,
     /// Cells among them that are numbers.
@@ -34,7 +35,7 @@ pub(crate) enum Number {
 
 impl Notation {
     /// The notation of values in names of folders.
-    pub(crate) fn of_folders() -> Self {
+    pub fn of_folders() -> Self {
         Self::new(DecimalMark::Point, &[])
     }
 
@@ -74,7 +75,7 @@ impl Notation {
     }
 
     /// Whether the trimmed text of a label marks a missing one; a sign alone may be a label.
-    pub(crate) fn is_missing_label(&self, text: &str) -> bool {
+    pub fn is_missing_label(&self, text: &str) -> bool {
         if text == "-" { self.is_marked(b"-") } else { self.is_missing(text.as_bytes()) }
     }
 
@@ -112,21 +113,27 @@ fn is_usual_mark(cell: &[u8]) -> bool {
 
 /// Meaning of a text without regard to the role of its column.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Meaning {
+pub enum Meaning {
+    /// A missing value.
     Missing,
+    /// A number.
     Number(f64),
+    /// A truth value.
     Truth(bool),
     /// Seconds of a date or time.
     Seconds {
+        /// Seconds since 1970, or since midnight.
         seconds: f64,
+        /// Whether the text has a date.
         has_date: bool,
     },
+    /// Any other text.
     Text,
 }
 
 impl Notation {
     /// The meaning of a cell's trimmed text.
-    pub(crate) fn meaning(&self, text: &str) -> Meaning {
+    pub fn meaning(&self, text: &str) -> Meaning {
         if self.is_missing(text.as_bytes()) {
             return Meaning::Missing;
         }

@@ -16,11 +16,11 @@ use crate::data::write::{CellKind, Chunk, Group, Kind};
 
 /// Columns of tables of text, with the types that all of their cells have in common.
 #[derive(Debug, Clone)]
-pub(crate) struct CellColumns {
+pub struct CellColumns {
     names: Vec<String>,
     columns: Vec<CellColumn>,
     /// Integers that the types of their columns round.
-    pub(crate) n_rounded: u64,
+    pub n_rounded: u64,
 }
 
 /// A column that is converted.
@@ -35,7 +35,7 @@ struct CellColumn {
 }
 
 /// Opens the cells of a file with the roles of its columns.
-pub(crate) fn open_planned(
+pub fn open_planned(
     path: &Path,
     readers: &TableReaders,
     spec: &SourceSpec<'_>,
@@ -52,7 +52,7 @@ impl CellColumns {
     ///
     /// # Errors
     /// Cells that no type of the destination holds, by place.
-    pub(crate) fn scan(
+    pub fn scan(
         files: &[PathBuf],
         readers: &TableReaders,
         spec: &SourceSpec<'_>,
@@ -136,17 +136,17 @@ impl CellColumns {
     }
 
     /// The columns that are converted.
-    pub(crate) fn groups(&self) -> Vec<Group> {
+    pub fn groups(&self) -> Vec<Group> {
         self.columns.iter().map(|column| column.group.clone()).collect()
     }
 
     /// Indices among the columns of the files and their folders, and meaning of the cells.
-    pub(crate) fn cells(&self) -> impl Iterator<Item = (usize, CellKind)> {
+    pub fn cells(&self) -> impl Iterator<Item = (usize, CellKind)> {
         self.columns.iter().map(|column| (column.index, column.cells))
     }
 
     /// Opens a file of these columns.
-    pub(crate) fn open(
+    pub fn open(
         &self,
         path: &Path,
         readers: &TableReaders,

@@ -18,13 +18,18 @@ pub(crate) const MAX_COLUMNS: usize = 1 << 20;
 
 /// Role of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
+pub enum Role {
     /// A number; its index among the features.
     Feature(usize),
     /// A date; the index of the first of its parts among the features.
     Date(usize),
-    /// A category; its index among the features and among the categorical columns.
-    Category { feature: usize, index: usize },
+    /// A category.
+    Category {
+        /// Its index among the features.
+        feature: usize,
+        /// Its index among the categorical columns.
+        index: usize,
+    },
     /// A target; its index in the config.
     Target(usize),
     /// The weight of the row.
@@ -37,9 +42,11 @@ pub(crate) enum Role {
 
 /// Names and roles of all columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ColumnPlan {
-    pub(crate) names: Vec<String>,
-    pub(crate) roles: Vec<Role>,
+pub struct ColumnPlan {
+    /// Names of the columns, as in the header.
+    pub names: Vec<String>,
+    /// Use of each column.
+    pub roles: Vec<Role>,
     /// Names of the features in their order.
     pub(crate) features: Vec<String>,
     /// Names of the categorical columns, in the order of their indices.
@@ -49,16 +56,18 @@ pub(crate) struct ColumnPlan {
     /// Columns that are not used although no setting excludes them, with the reason: ends of sentences.
     pub(crate) left_out: Vec<String>,
     /// Columns with one value for the whole file; they follow those of the file.
-    pub(crate) partitions: Vec<Partition>,
+    pub partitions: Vec<Partition>,
 }
 
 /// A column with one value for all rows of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Partition {
-    pub(crate) name: String,
+pub struct Partition {
+    /// Name before the `=` of the folder.
+    pub name: String,
     /// Empty for a missing value.
-    pub(crate) value: String,
-    pub(crate) role: Role,
+    pub value: String,
+    /// Use of the value.
+    pub role: Role,
 }
 
 /// Columns of a file.
@@ -75,7 +84,7 @@ pub(crate) struct FileColumns {
 
 impl Role {
     /// Use of a column that is converted; `None` for one that is dropped.
-    pub(crate) fn purpose(self) -> Option<Purpose> {
+    pub fn purpose(self) -> Option<Purpose> {
         match self {
             Role::Feature(_) | Role::Date(_) | Role::Category { .. } => Some(Purpose::Feature),
             Role::Target(_) => Some(Purpose::Target),
@@ -210,13 +219,13 @@ impl ColumnPlan {
     }
 
     /// Names of the columns of the file and of its folders.
-    pub(crate) fn all_names(&self) -> Vec<String> {
+    pub fn all_names(&self) -> Vec<String> {
         let of_folders = self.partitions.iter().map(|partition| &partition.name);
         self.names.iter().chain(of_folders).cloned().collect()
     }
 
     /// Roles of the columns of the file and of its folders.
-    pub(crate) fn all_roles(&self) -> Vec<Role> {
+    pub fn all_roles(&self) -> Vec<Role> {
         let of_folders = self.partitions.iter().map(|partition| partition.role);
         self.roles.iter().copied().chain(of_folders).collect()
     }
@@ -268,7 +277,7 @@ fn part_names(name: &str) -> Vec<String> {
 }
 
 /// The reason for leaving out column number `at`.
-pub(crate) fn index_note(at: usize, name: &str) -> String {
+pub fn index_note(at: usize, name: &str) -> String {
     match name {
         "" => format!("column {} has no name and is left out, like an index that pandas wrote", at + 1),
         _ if name == format!("Unnamed: {at}") => {
@@ -352,7 +361,7 @@ fn users_columns(features: &[String]) -> Vec<String> {
 }
 
 /// Checks that two shards have the same columns in the same order.
-pub(crate) fn same_columns(first: &Path, expected: &[String], path: &Path, got: &[String]) -> Result<()> {
+pub fn same_columns(first: &Path, expected: &[String], path: &Path, got: &[String]) -> Result<()> {
     if expected == got {
         return Ok(());
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 /// Mark between the whole part of a number and its fraction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DecimalMark {
+pub enum DecimalMark {
     /// Numbers with commas are errors.
     Point,
     /// Same as `Point`; commas separate thousands.
@@ -19,7 +19,7 @@ pub(crate) enum DecimalMark {
 
 /// A number that may be written in two ways: `38,054` is 38054 or 38.054.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Unclear;
+pub struct Unclear;
 
 impl DecimalMark {
     /// Whether a point is always the mark of a fraction.
@@ -28,7 +28,7 @@ impl DecimalMark {
     }
 
     /// The text with a point before the fraction and without other marks, if it is a number in this notation; otherwise unchanged.
-    pub(crate) fn normalized(self, text: &str) -> Result<Cow<'_, str>, Unclear> {
+    pub fn normalized(self, text: &str) -> Result<Cow<'_, str>, Unclear> {
         let (has_comma, has_point) = (text.contains(','), text.contains('.'));
         if !has_comma && (!has_point || self.has_points()) {
             return Ok(Cow::Borrowed(text));

@@ -14,7 +14,7 @@ const MAX_EXACT: u128 = 1 << 53;
 
 /// Form in which a column is converted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Destination {
+pub enum Destination {
     /// Numbers and texts: dates become seconds, and truth values 0 and 1, as in training.
     Arrays,
     /// Types of columns.
@@ -23,7 +23,8 @@ pub(crate) enum Destination {
 
 /// Use of a column, as far as it decides on its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CellUse {
+pub enum CellUse {
+    /// A number.
     Number,
     /// Texts stay as they are, also those that are numbers.
     Category,
@@ -33,7 +34,7 @@ pub(crate) enum CellUse {
 
 /// Kind of values that the cells of a column hold.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Inference {
+pub struct Inference {
     has_integers: bool,
     has_negative: bool,
     is_beyond_i64: bool,
@@ -72,7 +73,7 @@ impl Inference {
     ///
     /// # Errors
     /// [`CellProblem::NotUtf8`]
-    pub(crate) fn add(
+    pub fn add(
         &mut self,
         cell: &[u8],
         is_string: bool,
@@ -201,7 +202,7 @@ impl Inference {
     ///
     /// # Errors
     /// The place and the text of a number that is not finite.
-    pub(crate) fn kind(&self, use_: CellUse, to: Destination) -> Result<Kind, (String, CellProblem)> {
+    pub fn kind(&self, use_: CellUse, to: Destination) -> Result<Kind, (String, CellProblem)> {
         // Zeros before the digits are lost in a number; next to fractions they mean nothing.
         let is_coded = !self.has_fractions
             && match use_ {
@@ -257,7 +258,7 @@ impl Inference {
     }
 
     /// Whether f32 keeps every digit.
-    pub(crate) fn fits_single(&self) -> bool {
+    pub fn fits_single(&self) -> bool {
         !(self.loses_digits || self.has_dates || self.has_date_times || self.has_times)
     }
 

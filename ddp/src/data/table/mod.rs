@@ -37,26 +37,26 @@ mod texts;
 pub(crate) mod time;
 mod typed_column;
 
-pub(crate) use cell::{Meaning, Notation};
-pub(crate) use cell_chunks::{CellColumns, open_planned};
+pub use cell::{Meaning, Notation};
+pub use cell_chunks::{CellColumns, open_planned};
 pub(crate) use column_texts::for_each_text;
-pub(crate) use columns::{ColumnPlan, Partition, Role, index_note, same_columns};
+pub use columns::{ColumnPlan, Partition, Role, index_note, same_columns};
 pub use csv::CsvError;
 pub(crate) use csv::quoted as quoted_cell;
-pub(crate) use decimal::{DecimalMark, Unclear};
+pub use decimal::{DecimalMark, Unclear};
 pub(crate) use exact_rows::ExactRows;
-pub(crate) use inferred::{CellUse, Destination, Inference};
+pub use inferred::{CellUse, Destination, Inference};
 pub(crate) use kept::KeptValues;
-pub(crate) use partition::{columns_of as partition_columns, is_partition};
+pub use partition::{columns_of as partition_columns, is_partition};
 pub(crate) use read::open;
 #[cfg(test)]
 pub(crate) use read::read_all;
-pub(crate) use reader::{CellReader, ChunkReader, ColumnType, TableReaders};
+pub use reader::{CellReader, ChunkReader, ColumnType, TableReaders};
 pub(crate) use rows::TableRows;
 pub(crate) use stream::TableStream;
-pub(crate) use texts::Texts;
-pub(crate) use time::{MomentType, format_seconds as format_moment};
-pub(crate) use typed_column::TypedColumn;
+pub use texts::Texts;
+pub use time::{MomentType, format_seconds as format_moment};
+pub use typed_column::TypedColumn;
 
 use super::format::{Format, Reader};
 use super::write::{WriteFormat, Writer};

@@ -8,12 +8,12 @@ use crate::data::source::SourceSpec;
 const NO_VALUE: &str = "__HIVE_DEFAULT_PARTITION__";
 
 /// Whether a folder is named like a column and its value.
-pub(crate) fn is_partition(folder: &Path) -> bool {
+pub fn is_partition(folder: &Path) -> bool {
     folder.file_name().and_then(|name| name.to_str()).and_then(split).is_some()
 }
 
 /// Names and values of the columns in the folders of `path`, below the folder that the config names.
-pub(crate) fn columns_of(path: &Path, spec: &SourceSpec<'_>) -> Vec<(String, String)> {
+pub fn columns_of(path: &Path, spec: &SourceSpec<'_>) -> Vec<(String, String)> {
     if path == Path::new(spec.source) {
         return Vec::new();
     }

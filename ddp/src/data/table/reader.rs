@@ -15,15 +15,15 @@ use crate::data::write::{CellKind, Chunk, Group};
 
 /// The reading half of a format of tables.
 #[derive(Debug)]
-pub(crate) struct TableReaders {
+pub struct TableReaders {
     /// Opens a file to read its rows in order.
     pub(crate) open: fn(&Path, &SourceSpec<'_>) -> Result<Box<dyn TableReader>>,
     /// Opens files that exceed the memory and are decoded on demand; returns `None` if they fit in memory.
     pub(crate) open_large: Option<OpenLarge>,
     /// Opens a file to read its cells as text.
-    pub(crate) open_cells: OpenCells,
+    pub open_cells: OpenCells,
     /// Opens a file to convert its columns: to numbers and texts for arrays, or as they are; `None` for files of text.
-    pub(crate) open_chunks: Option<OpenChunks>,
+    pub open_chunks: Option<OpenChunks>,
 }
 
 type OpenCells = fn(&Path, &SourceSpec<'_>) -> Result<Box<dyn CellReader>>;
@@ -45,7 +45,7 @@ pub(crate) trait TableReader: Send {
 }
 
 /// Reads the rows of one file as typed columns.
-pub(crate) trait ChunkReader {
+pub trait ChunkReader {
     /// The columns of the file that are converted.
     fn groups(&self) -> Vec<Group>;
 
@@ -60,7 +60,7 @@ pub(crate) trait ChunkReader {
 }
 
 /// Reads the cells of one file in order.
-pub(crate) trait CellReader {
+pub trait CellReader {
     /// Names of the columns.
     fn names(&self) -> &[String];
 
@@ -106,20 +106,21 @@ pub(crate) trait CellReader {
 
 /// Type of a column in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ColumnType {
-    pub(crate) name: String,
+pub struct ColumnType {
+    /// Name of the column.
+    pub name: String,
     /// Whether a model can use it.
-    pub(crate) is_usable: bool,
+    pub is_usable: bool,
     /// Whether its values are texts, which no model takes for numbers.
-    pub(crate) is_text: bool,
+    pub is_text: bool,
     /// Meaning of its cells; `None` for values that no cell shows.
-    pub(crate) cells: Option<CellKind>,
+    pub cells: Option<CellKind>,
 }
 
 /// Cells of one row, without quotes.
-pub(crate) struct Record<'a> {
+pub struct Record<'a> {
     /// Line on which the row starts, from 1, or number of the row, from 0.
-    pub(crate) line: u64,
+    pub line: u64,
     /// The cells, joined.
     pub(super) cells: &'a [u8],
     /// End of each cell.
@@ -135,7 +136,7 @@ impl Record<'_> {
     }
 
     /// Whether the file marks a cell as a text.
-    pub(crate) fn is_string(&self, index: usize) -> bool {
+    pub fn is_string(&self, index: usize) -> bool {
         self.strings.get(index).is_some_and(|is_string| *is_string)
     }
 
@@ -144,7 +145,7 @@ impl Record<'_> {
         &self.cells[start..self.ends[index]]
     }
 
-    pub(crate) fn cells(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn cells(&self) -> impl Iterator<Item = &[u8]> {
         let starts = std::iter::once(&0).chain(self.ends);
         starts.zip(self.ends).map(|(&start, &end)| &self.cells[start..end])
     }

@@ -2,23 +2,25 @@
 
 /// Texts of consecutive rows, one after the other in memory.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Texts {
+pub struct Texts {
     bytes: String,
     ends: Vec<usize>,
 }
 
 impl Texts {
-    pub(crate) fn push(&mut self, text: &str) {
+    /// Appends a string.
+    pub fn push(&mut self, text: &str) {
         self.bytes.push_str(text);
         self.ends.push(self.bytes.len());
     }
 
     /// Number of texts.
-    pub(crate) fn len(&self) -> usize {
+    pub fn n_rows(&self) -> usize {
         self.ends.len()
     }
 
-    pub(crate) fn get(&self, row: usize) -> &str {
+    /// The string of a row.
+    pub fn get(&self, row: usize) -> &str {
         let start = if row == 0 { 0 } else { self.ends[row - 1] };
         &self.bytes[start..self.ends[row]]
     }
@@ -26,7 +28,7 @@ impl Texts {
     /// The texts, in order.
     #[cfg(any(test, feature = "parquet"))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &str> {
-        (0..self.len()).map(|row| self.get(row))
+        (0..self.n_rows()).map(|row| self.get(row))
     }
 
     /// Removes the texts from `first` on.
@@ -47,11 +49,11 @@ mod tests {
         ["a", "", "öß"].iter().for_each(|text| texts.push(text));
         assert_eq!(texts.iter().collect::<Vec<_>>(), ["a", "", "öß"]);
         texts.truncate(5);
-        assert_eq!(texts.len(), 3);
+        assert_eq!(texts.n_rows(), 3);
         texts.truncate(2);
         texts.push("z");
         assert_eq!(texts.iter().collect::<Vec<_>>(), ["a", "", "z"]);
         texts.truncate(0);
-        assert_eq!(texts.len(), 0);
+        assert_eq!(texts.n_rows(), 0);
     }
 }

@@ -25,18 +25,23 @@ pub(crate) struct Moment {
 
 /// A type of dates and times in files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MomentType {
+pub enum MomentType {
     /// Days since 1970.
     Date,
-    /// Time since 1970; in UTC if texts have offsets.
-    DateTime { unit: MomentUnit, is_utc: bool },
+    /// Time since 1970.
+    DateTime {
+        /// Unit of the stored integers.
+        unit: MomentUnit,
+        /// Whether the times are in UTC, since the strings have offsets.
+        is_utc: bool,
+    },
     /// Time since midnight.
     Time(MomentUnit),
 }
 
 /// Unit of a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MomentUnit {
+pub enum MomentUnit {
     Microseconds,
     Nanoseconds,
 }
@@ -179,7 +184,7 @@ pub(crate) fn format_time(seconds: i64, nanoseconds: u32) -> String {
 }
 
 /// Seconds since 1970, or since midnight without `has_date`, as text; a moment at midnight is a date.
-pub(crate) fn format_seconds(seconds: f64, has_date: bool) -> String {
+pub fn format_seconds(seconds: f64, has_date: bool) -> String {
     let whole = seconds.floor();
     let nanoseconds = ((seconds - whole) * 1e9) as u32;
     if has_date {

@@ -10,7 +10,7 @@ use crate::data::write::{Block, Kind, Nulls, Numbers};
 
 /// Values of consecutive rows.
 #[derive(Debug)]
-pub(crate) struct TypedColumn {
+pub struct TypedColumn {
     use_: CellUse,
     form: Form,
     n_rows: usize,
@@ -42,7 +42,7 @@ impl Form {
 
 impl TypedColumn {
     /// An empty column of the type `kind`.
-    pub(crate) fn of_kind(use_: CellUse, kind: &Kind) -> Self {
+    pub fn of_kind(use_: CellUse, kind: &Kind) -> Self {
         Self::new(use_, Form::of(kind))
     }
 
@@ -59,7 +59,7 @@ impl TypedColumn {
     }
 
     /// Appends a cell; false if it is not of the column's type.
-    pub(crate) fn push(&mut self, cell: &[u8], notation: &Notation) -> bool {
+    pub fn push(&mut self, cell: &[u8], notation: &Notation) -> bool {
         if let Form::Number(raw @ (RawType::F64 | RawType::I64)) = self.form
             && !notation.has_missing_numbers()
             && let Some(number) = PlainNumber::read(cell)
@@ -133,7 +133,7 @@ impl TypedColumn {
     }
 
     /// The values so far; the column is empty afterwards.
-    pub(crate) fn take(&mut self) -> Block {
+    pub fn take(&mut self) -> Block {
         let nulls = std::mem::take(&mut self.nulls);
         self.n_rows = 0;
         match self.form {

@@ -11,26 +11,27 @@ use crate::data::raw::RawType;
 
 /// Arrays of a file, with their types.
 #[derive(Debug, Clone)]
-pub(crate) struct ArrayLayout {
+pub struct ArrayLayout {
     pub(crate) features: Vec<String>,
     pub(crate) targets: Vec<String>,
-    pub(crate) dtype: RawType,
+    /// Data type of the elements.
+    pub dtype: RawType,
     /// The reason for `dtype`; `None` if the user chose it.
-    pub(crate) reason: Option<&'static str>,
+    pub reason: Option<&'static str>,
     pub(crate) target_dtype: RawType,
     /// `None` without weights.
     pub(crate) weight_dtype: Option<RawType>,
     /// Labels of the class numbers, if the labels are texts.
-    pub(crate) labels: Option<Vec<String>>,
+    pub labels: Option<Vec<String>>,
     pub(crate) categories: Vec<CategoryColumn>,
 }
 
 /// Numbers of the texts of a column.
-pub(crate) type Codes = HashMap<String, i64>;
+pub type Codes = HashMap<String, i64>;
 
 /// Types of arrays that the files of a format can hold.
 #[derive(Debug)]
-pub(crate) struct ArrayStorage {
+pub struct ArrayStorage {
     pub(crate) has_bf16: bool,
     /// Whether the file holds the values of categorical columns.
     pub(crate) has_categories: bool,
@@ -38,12 +39,13 @@ pub(crate) struct ArrayStorage {
 
 /// Files to which arrays are written.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ArrayFiles<'a> {
-    pub(crate) storage: &'a ArrayStorage,
+pub struct ArrayFiles<'a> {
+    /// The files in which rows wait until all are encoded.
+    pub storage: &'a ArrayStorage,
     /// Title of their format, for messages.
-    pub(crate) title: &'a str,
+    pub title: &'a str,
     /// Path or pattern as the user wrote it, for messages.
-    pub(crate) out: &'a str,
+    pub out: &'a str,
 }
 
 impl ArrayFiles<'_> {
@@ -51,7 +53,7 @@ impl ArrayFiles<'_> {
     ///
     /// # Errors
     /// [`DataError::OutFormat`] that names the first categorical column.
-    pub(crate) fn check_categories(&self, schema: &Schema) -> Result<()> {
+    pub fn check_categories(&self, schema: &Schema) -> Result<()> {
         let of_group = |group: &Group| match group.kind {
             Kind::Text => Some(group.names[0].clone()),
             _ => group.categories.first().map(|column| column.vocabulary.name().to_owned()),
@@ -77,7 +79,7 @@ impl ArrayLayout {
     ///
     /// # Errors
     /// [`DataError::OutFormat`] if the format cannot hold the columns.
-    pub(crate) fn new(
+    pub fn new(
         schema: &Schema,
         categories: Vec<CategoryColumn>,
         labels: Option<Vec<String>>,
@@ -142,7 +144,7 @@ impl ArrayLayout {
     }
 
     /// Bytes per row in the files.
-    pub(crate) fn row_bytes(&self) -> usize {
+    pub fn row_bytes(&self) -> usize {
         self.features.len() * self.dtype.size_bytes()
             + self.targets.len() * self.target_dtype.size_bytes()
             + self.weight_dtype.map_or(0, RawType::size_bytes)
@@ -185,20 +187,20 @@ fn type_of(group: &Group) -> RawType {
 
 /// Encodes chunks of rows as arrays.
 #[derive(Debug)]
-pub(crate) struct ArrayEncoder {
+pub struct ArrayEncoder {
     schema: Schema,
     layout: ArrayLayout,
     /// Numbers of the texts of each group.
     codes: Vec<Codes>,
     /// Values that the type of their array rounds.
-    pub(crate) n_rounded: u64,
+    pub n_rounded: u64,
     pub(crate) rows: ArrayRows,
     scratch: Vec<u8>,
 }
 
 /// Rows as bytes of arrays, in the order of the file.
 #[derive(Debug, Default)]
-pub(crate) struct ArrayRows {
+pub struct ArrayRows {
     pub(crate) n_rows: usize,
     pub(crate) features: Vec<u8>,
     pub(crate) targets: Vec<u8>,
@@ -206,7 +208,8 @@ pub(crate) struct ArrayRows {
 }
 
 impl ArrayEncoder {
-    pub(crate) fn new(schema: Schema, layout: ArrayLayout, codes: Vec<Codes>) -> Self {
+    /// Creates an encoder of rows with `schema` and `layout`; `codes` has the vocabulary of each category.
+    pub fn new(schema: Schema, layout: ArrayLayout, codes: Vec<Codes>) -> Self {
         ArrayEncoder { schema, layout, codes, n_rounded: 0, rows: ArrayRows::default(), scratch: Vec::new() }
     }
 
@@ -214,7 +217,7 @@ impl ArrayEncoder {
     ///
     /// # Errors
     /// [`DataError::DoesNotFit`]
-    pub(crate) fn encode(&mut self, chunk: &Chunk, first: usize) -> Result<&ArrayRows> {
+    pub fn encode(&mut self, chunk: &Chunk, first: usize) -> Result<&ArrayRows> {
         let rows = &mut self.rows;
         rows.n_rows = chunk.n_rows;
         for purpose in [Purpose::Feature, Purpose::Target, Purpose::Weight] {
@@ -307,7 +310,7 @@ fn put(block: &Block, dtype: RawType, codes: &Codes, out: &mut Vec<u8>) -> Resul
             let code = |row: usize| {
                 if nulls.is_null(row) { 0 } else { codes.get(texts.get(row)).copied().unwrap_or(0) }
             };
-            let bytes: Vec<u8> = (0..texts.len()).flat_map(|row| code(row).to_le_bytes()).collect();
+            let bytes: Vec<u8> = (0..texts.n_rows()).flat_map(|row| code(row).to_le_bytes()).collect();
             cast(RawType::I64, &bytes, dtype, out)
                 .map_err(|misfit| WideValue { at: misfit.index, value: code(misfit.index) as f64 })
         }
@@ -320,7 +323,7 @@ fn put(block: &Block, dtype: RawType, codes: &Codes, out: &mut Vec<u8>) -> Resul
 ///
 /// # Errors
 /// [`DataError::DoesNotFit`]
-pub(crate) fn cast_features(schema: &Schema, chunk: &mut Chunk, dtype: RawType, first: usize) -> Result<u64> {
+pub fn cast_features(schema: &Schema, chunk: &mut Chunk, dtype: RawType, first: usize) -> Result<u64> {
     let mut n_rounded = 0;
     for (group, block) in schema.groups.iter().zip(&mut chunk.blocks) {
         if group.purpose != Purpose::Feature || !matches!(block, Block::Numbers(_)) {

@@ -8,24 +8,31 @@ use crate::data::table::Texts;
 
 /// Consecutive rows.
 #[derive(Debug, Clone)]
-pub(crate) struct Chunk {
-    pub(crate) n_rows: usize,
+pub struct Chunk {
+    /// Number of rows.
+    pub n_rows: usize,
     /// The values of each group of the schema.
-    pub(crate) blocks: Vec<Block>,
+    pub blocks: Vec<Block>,
 }
 
 /// Values of consecutive rows in one group of columns.
 #[derive(Debug, Clone)]
-pub(crate) enum Block {
+pub enum Block {
+    /// Numbers.
     Numbers(Numbers),
+    /// Strings.
     Texts {
+        /// One string per row.
         texts: Texts,
+        /// Rows without a value.
         nulls: Nulls,
     },
     /// Dates or times, in the unit of the schema.
     #[cfg_attr(not(feature = "parquet"), allow(dead_code))]
     Moments {
+        /// One count of units per row.
         values: Vec<i64>,
+        /// Rows without a value.
         nulls: Nulls,
     },
     /// An array of a file of record batches, as it is.
@@ -35,19 +42,22 @@ pub(crate) enum Block {
 
 /// Numbers in memory as in a file: `[n_rows, width]`, little-endian.
 #[derive(Debug, Clone)]
-pub(crate) struct Numbers {
-    pub(crate) raw: RawType,
-    pub(crate) bytes: Vec<u8>,
+pub struct Numbers {
+    /// Type of an element.
+    pub raw: RawType,
+    /// The elements, row by row, little-endian.
+    pub bytes: Vec<u8>,
     /// Rows without a value; they hold NaN or 0.
-    pub(crate) nulls: Nulls,
+    pub nulls: Nulls,
 }
 
 /// Whether each row lacks a value; empty if none does.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Nulls(pub(crate) Vec<bool>);
+pub struct Nulls(pub(crate) Vec<bool>);
 
 impl Nulls {
-    pub(crate) fn is_null(&self, row: usize) -> bool {
+    /// Whether the row has no value.
+    pub fn is_null(&self, row: usize) -> bool {
         self.0.get(row).copied().unwrap_or(false)
     }
 
@@ -58,14 +68,14 @@ impl Nulls {
     }
 
     /// The first row without a value.
-    pub(crate) fn first(&self) -> Option<usize> {
+    pub fn first(&self) -> Option<usize> {
         self.0.iter().position(|is_null| *is_null)
     }
 }
 
 impl Numbers {
     /// Appends the shortest text that parses as value number `index`; nothing for NaN, which marks a missing value.
-    pub(crate) fn put(&self, index: usize, out: &mut String) {
+    pub fn put(&self, index: usize, out: &mut String) {
         use std::fmt::Write as _;
         let size = self.raw.size_bytes();
         let bytes = &self.bytes[index * size..][..size];
@@ -79,7 +89,7 @@ impl Numbers {
     }
 
     /// Value number `index`, rounded to f64.
-    pub(crate) fn double(&self, index: usize) -> f64 {
+    pub fn double(&self, index: usize) -> f64 {
         let size = self.raw.size_bytes();
         let mut value = [0.0];
         raw_to_f64(self.raw, false, &self.bytes[index * size..][..size], &mut value);

@@ -104,7 +104,7 @@ fn put_all<T: Copy>(
 }
 
 /// The index of the first number that is not finite, or neither finite nor NaN if that marks a missing value.
-pub(crate) fn first_not_finite(raw: RawType, bytes: &[u8], may_be_nan: bool) -> Option<usize> {
+pub fn first_not_finite(raw: RawType, bytes: &[u8], may_be_nan: bool) -> Option<usize> {
     // Checks many numbers at a time without branches.
     macro_rules! find {
         ($t:ty, $sign:expr, $infinity:expr) => {{
@@ -142,7 +142,7 @@ pub(super) fn largest_code(raw: RawType) -> u64 {
 }
 
 /// The type that holds the values of both, rounding none where there is one: f64 for a float and a large integer.
-pub(crate) fn common(a: RawType, b: RawType) -> RawType {
+pub fn common(a: RawType, b: RawType) -> RawType {
     use RawType as T;
     let is_float = |raw| matches!(raw, T::F16 | T::Bf16 | T::F32 | T::F64);
     let bits = |raw: RawType| if raw == T::Bool { 0 } else { 8 * raw.size_bytes() };

@@ -11,15 +11,13 @@ mod staging;
 mod text_file;
 mod writer;
 
-pub(crate) use arrays::{
-    ArrayEncoder, ArrayFiles, ArrayLayout, ArrayRows, ArrayStorage, Codes, cast_features,
-};
-pub(crate) use chunk::{Block, Chunk, Nulls, Numbers};
-pub(crate) use encode::{common as common_type, first_not_finite};
-pub(crate) use schema::{Group, Kind, Purpose, Schema};
-pub(crate) use staging::Staging;
-pub(crate) use text_file::TextFile;
-pub(crate) use writer::{
+pub use arrays::{ArrayEncoder, ArrayFiles, ArrayLayout, ArrayRows, ArrayStorage, Codes, cast_features};
+pub use chunk::{Block, Chunk, Nulls, Numbers};
+pub use encode::{common as common_type, first_not_finite};
+pub use schema::{Group, Kind, Purpose, Schema};
+pub use staging::Staging;
+pub use text_file::TextFile;
+pub use writer::{
     ArrayWriter, CellKind, ColumnWriter, OpenArrays, OpenColumns, OpenText, OutFiles, TextColumn, TextWriter,
     WriteFormat, Writer,
 };

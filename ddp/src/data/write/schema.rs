@@ -9,38 +9,47 @@ use crate::data::table::MomentType;
 
 /// Columns of rows that are read from a source.
 #[derive(Debug, Clone)]
-pub(crate) struct Schema {
+pub struct Schema {
     /// The source, for messages.
-    pub(crate) source: String,
+    pub source: String,
     /// Columns in their order.
-    pub(crate) groups: Vec<Group>,
+    pub groups: Vec<Group>,
 }
 
 /// Columns of one type and use; a single one in tables.
 #[derive(Debug, Clone)]
-pub(crate) struct Group {
-    pub(crate) purpose: Purpose,
-    pub(crate) names: Vec<String>,
-    pub(crate) kind: Kind,
+pub struct Group {
+    /// Use of the columns.
+    pub purpose: Purpose,
+    /// Names of the columns.
+    pub names: Vec<String>,
+    /// Type of the columns.
+    pub kind: Kind,
     /// Columns of numbers that stand for texts, in files of arrays.
-    pub(crate) categories: Vec<CategoryColumn>,
+    pub categories: Vec<CategoryColumn>,
     /// Whether f32 keeps every digit of the numbers; `None` where the file has types.
-    pub(crate) fits_single: Option<bool>,
+    pub fits_single: Option<bool>,
 }
 
 /// Use of a column in training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub enum Purpose {
+    /// Features.
     Feature,
+    /// Targets.
     Target,
+    /// The weight of each row.
     Weight,
 }
 
 /// Type of the values of a column.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// Numbers of a type.
     Number(RawType),
+    /// Strings.
     Text,
+    /// Dates or times.
     Moment(MomentType),
     /// A type of record batches, which only their files hold.
     #[cfg(feature = "parquet")]
@@ -49,12 +58,12 @@ pub(crate) enum Kind {
 
 impl Group {
     /// A column of a table.
-    pub(crate) fn column(purpose: Purpose, name: String, kind: Kind) -> Self {
+    pub fn column(purpose: Purpose, name: String, kind: Kind) -> Self {
         Group { purpose, names: vec![name], kind, categories: Vec::new(), fits_single: None }
     }
 
     /// Makes numbers that are features numbers of the type `raw`.
-    pub(crate) fn set_feature_type(&mut self, raw: RawType) {
+    pub fn set_feature_type(&mut self, raw: RawType) {
         if self.purpose == Purpose::Feature && matches!(self.kind, Kind::Number(_)) {
             self.kind = Kind::Number(raw);
         }
@@ -68,7 +77,7 @@ impl Schema {
     }
 
     /// Approximate bytes per row in memory.
-    pub(crate) fn row_bytes(&self) -> usize {
+    pub fn row_bytes(&self) -> usize {
         let size = |group: &Group| match group.kind {
             Kind::Number(raw) => group.names.len() * raw.size_bytes(),
             _ => 8 * group.names.len(),

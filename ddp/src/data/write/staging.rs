@@ -10,7 +10,7 @@ const ENDING: &str = ".convert";
 
 /// The files of one command. Dropping it removes the files that were not committed.
 #[derive(Debug)]
-pub(crate) struct Staging {
+pub struct Staging {
     /// Temporary name and name.
     files: Vec<(PathBuf, PathBuf)>,
     /// Folders that this command created.
@@ -19,7 +19,7 @@ pub(crate) struct Staging {
 
 impl Staging {
     /// Prepares for files in `folder` and removes temporary files that killed processes left there.
-    pub(crate) fn new(folder: &Path) -> Self {
+    pub fn new(folder: &Path) -> Self {
         remove_left_over(folder);
         Staging { files: Vec::new(), created: Vec::new() }
     }
@@ -58,7 +58,7 @@ impl Staging {
     ///
     /// # Errors
     /// [`WriteError`]; new files without a predecessor are removed again.
-    pub(crate) fn commit(mut self, old: &[PathBuf]) -> Result<u64, WriteError> {
+    pub fn commit(mut self, old: &[PathBuf]) -> Result<u64, WriteError> {
         let mut n_bytes = 0;
         let mut named: Vec<PathBuf> = Vec::new();
         let mut folders: Vec<PathBuf> = Vec::new();

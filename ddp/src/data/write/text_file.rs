@@ -12,7 +12,7 @@ use crate::data::error::Result;
 use crate::storage::atomic_write::WriteError;
 
 /// A file of text.
-pub(crate) struct TextFile {
+pub struct TextFile {
     path: PathBuf,
     out: Out,
 }
@@ -26,7 +26,7 @@ enum Out {
 
 impl TextFile {
     /// Creates the file `path`; its name determines the compression.
-    pub(crate) fn create(path: &Path, staging: &mut Staging) -> Result<Self> {
+    pub fn create(path: &Path, staging: &mut Staging) -> Result<Self> {
         let failed = |source| WriteError { path: path.to_owned(), source };
         let file = BufWriter::with_capacity(1 << 18, staging.create(path)?);
         let out = match Compression::of(path) {
@@ -38,7 +38,7 @@ impl TextFile {
     }
 
     /// Appends `text`.
-    pub(crate) fn write(&mut self, text: &str) -> Result<()> {
+    pub fn write(&mut self, text: &str) -> Result<()> {
         let bytes = text.as_bytes();
         let written = match &mut self.out {
             Out::Plain(file) => file.write_all(bytes),
@@ -49,7 +49,7 @@ impl TextFile {
     }
 
     /// Completes the file on the disk.
-    pub(crate) fn finish(self) -> Result<()> {
+    pub fn finish(self) -> Result<()> {
         let Self { path, out } = self;
         let end = || -> std::io::Result<()> {
             let buffered = match out {

@@ -10,25 +10,27 @@ use crate::data::error::Result;
 
 /// Paths for the rows of one writer.
 #[derive(Debug, Clone)]
-pub(crate) struct OutFiles {
-    pub(crate) rows: PathBuf,
+pub struct OutFiles {
+    /// File of the rows.
+    pub rows: PathBuf,
     /// Labels, for formats whose files hold one array.
-    pub(crate) labels: PathBuf,
+    pub labels: PathBuf,
     /// Weights, for formats whose files hold one array.
-    pub(crate) weights: PathBuf,
+    pub weights: PathBuf,
 }
 
 /// The writing half of a format.
 #[derive(Debug)]
-pub(crate) struct WriteFormat {
-    pub(crate) writer: Writer,
+pub struct WriteFormat {
+    /// Writer of its files.
+    pub writer: Writer,
     /// Endings that `--to` accepts, with those of compressed files.
-    pub(crate) endings: &'static [&'static str],
+    pub endings: &'static [&'static str],
 }
 
 /// Values that a writer takes.
 #[derive(Debug)]
-pub(crate) enum Writer {
+pub enum Writer {
     /// Cells of text.
     Text(OpenText),
     /// Typed columns.
@@ -37,27 +39,35 @@ pub(crate) enum Writer {
     Arrays(OpenArrays, ArrayStorage),
 }
 
-pub(crate) type OpenText = fn(&[TextColumn], &OutFiles, &mut Staging) -> Result<Box<dyn TextWriter>>;
-pub(crate) type OpenColumns = fn(&Schema, &OutFiles, &mut Staging) -> Result<Box<dyn ColumnWriter>>;
-pub(crate) type OpenArrays = fn(&ArrayLayout, &OutFiles, &mut Staging) -> Result<Box<dyn ArrayWriter>>;
+/// Opens a writer of rows as text.
+pub type OpenText = fn(&[TextColumn], &OutFiles, &mut Staging) -> Result<Box<dyn TextWriter>>;
+/// Opens a writer of columns.
+pub type OpenColumns = fn(&Schema, &OutFiles, &mut Staging) -> Result<Box<dyn ColumnWriter>>;
+/// Opens a writer of arrays.
+pub type OpenArrays = fn(&ArrayLayout, &OutFiles, &mut Staging) -> Result<Box<dyn ArrayWriter>>;
 
 /// A column of text cells.
 #[derive(Debug, Clone)]
-pub(crate) struct TextColumn {
-    pub(crate) name: String,
-    pub(crate) cells: CellKind,
+pub struct TextColumn {
+    /// Name in the header.
+    pub name: String,
+    /// Type of the cells.
+    pub cells: CellKind,
 }
 
 /// Meaning of the cells of a column, for formats that distinguish numbers from texts. An empty cell is a missing value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CellKind {
+pub enum CellKind {
+    /// Numbers.
     Number,
+    /// Truth values.
     Truth,
+    /// Strings.
     Text,
 }
 
 /// Writes rows of cells to one file.
-pub(crate) trait TextWriter {
+pub trait TextWriter {
     /// Appends a row.
     fn write(&mut self, cells: &mut dyn Iterator<Item = &str>) -> Result<()>;
 
@@ -66,7 +76,7 @@ pub(crate) trait TextWriter {
 }
 
 /// Writes columns of rows to one file.
-pub(crate) trait ColumnWriter {
+pub trait ColumnWriter {
     /// Appends rows.
     fn write(&mut self, rows: Chunk) -> Result<()>;
 
@@ -75,7 +85,7 @@ pub(crate) trait ColumnWriter {
 }
 
 /// Writes arrays to one file, or to one each.
-pub(crate) trait ArrayWriter {
+pub trait ArrayWriter {
     /// Appends rows.
     fn write(&mut self, rows: &ArrayRows) -> Result<()>;
 

@@ -23,12 +23,12 @@ pub struct MetricRequest {
     /// Meaning of the outputs of a regression: errors are reported in the units of the targets.
     pub units: OutputUnits,
     /// The heads of [`Task::Heads`].
-    pub(crate) heads: Vec<HeadRequest>,
+    pub heads: Vec<HeadRequest>,
 }
 
 /// The metrics of one head.
 #[derive(Debug, Clone)]
-pub(crate) struct HeadRequest {
+pub struct HeadRequest {
     pub(crate) of: HeadOutputs,
     /// The loss, on the CPU.
     pub(crate) loss: Arc<LossHead>,

@@ -1,6 +1,6 @@
 //! A process that is killed at a random moment of saving: no checkpoint that it had acknowledged is lost, and none is torn.
 //!
-//! `KILLS=1000 cargo test -p ddp --test program checkpoint::kills` kills more than the usual 20.
+//! `KILLS=1000 cargo test -p ddp-train --test program checkpoint::kills` kills more than the usual 20.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;

@@ -46,7 +46,7 @@ fn logits_are_the_same() {
 
 /// Trains the example with these settings, and compares the outputs of its model and of its moving average.
 fn check(name: &str, sets: &[&str]) {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let root = crate::common::ddp_folder().parent().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let (out, rows) = (dir.path().join("run"), root.join("examples/data/digits_test.csv"));
     let out_text = out.to_str().unwrap();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::common::{run_ok, same_bits, single, temp_dir, train, write};
 
 fn fixtures(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tables").join(name)
+    crate::common::ddp_folder().join("tests/fixtures/tables").join(name)
 }
 
 /// Converts in `folder` and returns what was printed.

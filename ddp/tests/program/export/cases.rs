@@ -41,7 +41,7 @@ pub(super) fn case(name: &str) -> &'static Case {
 }
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+    crate::common::ddp_folder().parent().unwrap()
 }
 
 fn make(dir: &Path) -> Vec<Case> {

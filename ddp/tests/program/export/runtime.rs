@@ -45,7 +45,7 @@ fn outputs_are_those_of_predict() {
     entries.push(entry(dir.path(), "second file", &second, case));
     let manifest = write(dir.path(), "cases.json", &json!(entries).to_string());
 
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = crate::common::ddp_folder();
     let mut python = Command::new("python3");
     python.arg(folder.join("tests/program/export/compare.py"));
     python.args([&manifest, &folder.parent().unwrap().join("examples")]);
@@ -62,8 +62,7 @@ fn the_example_prints_labels_and_accuracy() {
         return;
     }
     let case = case("csv");
-    let example =
-        Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("examples/predict_with_onnxruntime.py");
+    let example = crate::common::ddp_folder().parent().unwrap().join("examples/predict_with_onnxruntime.py");
     let mut python = Command::new("python3");
     python.arg(example).args([&case.onnx, &case.rows]);
     let outcome = run_ok(python);

@@ -1,0 +1,400 @@
+//! The command line: raw arguments, parsed by clap. [`Config`](ddp::config::Config) checks what they say of a run.
+//!
+//! ```
+//! use ddp_train::cli::{Cli, Command};
+//!
+//! let parse = |line: &str| Cli::parse_arguments(line.split(' ').map(Into::into).collect(), None);
+//!
+//! let cli = parse("ddp-train train table.csv --target label -v")?;
+//! assert_eq!(cli.log.verbose, 1);
+//! assert!(matches!(cli.command, Command::Train(args) if args.device == "auto"));
+//!
+//! let error = parse("ddp-train train table.csv --trget label").unwrap_err();
+//! assert!(error.to_string().contains("--target"));
+//! # Ok::<(), clap::Error>(())
+//! ```
+
+mod bench;
+mod checkpoint;
+mod config;
+mod data;
+mod describe;
+mod implied;
+mod launch;
+mod library_values;
+mod predict;
+mod run_config;
+#[cfg(test)]
+mod tests;
+mod tips;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use ddp::config::{CommDtype, MissingTarget, UnknownLabel, resumable_keys};
+use ddp::train::resume::ResumeFrom;
+use ddp::train::trainer::GraphMode;
+use ddp_kernels::OTHER_DEVICES;
+
+pub use self::bench::{
+    AllreducePath, BenchAddmmArgs, BenchAllreduceArgs, BenchCheckpointArgs, BenchCommand, BenchCopyArgs,
+    BenchDtype, BenchKernelsArgs, BenchLoaderArgs, BenchOptim, BenchPlaceArgs, BenchStepArgs,
+    BenchTimingArgs, Dims,
+};
+pub use self::checkpoint::{
+    CheckpointAverageArgs, CheckpointCommand, CheckpointExportArgs, CheckpointLsArgs, CheckpointPruneArgs,
+    CheckpointShowArgs, CheckpointVerifyArgs, ExportFormat, WeightsChoice,
+};
+pub use self::config::{ConfigCommand, ConfigKeysArgs};
+pub use self::data::{ConvertArgs, ConvertDtype, ConvertSubset, DataCommand, InspectArgs, ShowArgs};
+pub use self::describe::DescribeArgs;
+pub use self::implied::with_implied_command;
+pub use self::launch::{LaunchArgs, RankCount};
+pub use self::predict::{BadRows, PredictArgs};
+pub use self::run_config::{RunConfigArgs, ShortFlags};
+use crate::report::log::{LogFormat, LogOptions};
+use crate::report::progress::ProgressChoice;
+
+/// Data-parallel training of dense networks on CPUs and GPUs
+#[derive(Debug, Parser)]
+#[command(
+    name = "ddp-train",
+    about,
+    arg_required_else_help = true,
+    version,
+    after_help = "A table or a config alone is trained: `ddp-train table.csv --target label`, `ddp-train run.toml`.\n\
+                  Several ranks: `mpirun -n N ddp-train ...`; without arguments they train the bundled digits.\n\
+                  Exit status: 0 done, 1 the run failed, 2 bad usage, config or data, 74 disk full or I/O error, \
+                  75 a rank was lost, to be resumed, 78 wrong world or environment, 85 stopped by a signal or train.stop_after_steps and saved, \
+                  130 interrupted twice, 143 ended by mpirun before saving."
+)]
+pub struct Cli {
+    /// The log.
+    #[command(flatten)]
+    pub log: LogArgs,
+
+    /// The command.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Flags of all commands about notes and warnings.
+#[derive(Debug, Clone, Args)]
+pub struct LogArgs {
+    /// Show more: -v for details (train: also the resolved config, the layers of the model and the exchange of gradients), -vv
+    /// for every step and collective. The environment variable RUST_LOG chooses by module
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+
+    /// Form of the lines on stderr
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
+    pub log_format: LogFormat,
+}
+
+/// Version, commit, features and target of this build.
+fn version(commit: Option<&str>) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let commit = commit.filter(|commit| !commit.is_empty()).unwrap_or("unknown");
+    format!("{version} (commit {commit}; {})", env!("DDP_TRAIN_BUILD"))
+}
+
+/// The name of this build, as all ranks must have it. Called once per process: the text is never freed.
+pub fn program(commit: Option<&str>) -> &'static str {
+    format!("ddp-train {}", version(commit)).leak()
+}
+
+impl Cli {
+    /// The arguments `args`, of which the first is the program's name; `--version` names `commit`, features and target.
+    pub fn parse_arguments(args: Vec<OsString>, commit: Option<&str>) -> Result<Self, clap::Error> {
+        // clap takes a text that lives as long as the program.
+        let mut command = Self::command().version(&*version(commit).leak());
+        let matches = command.try_get_matches_from_mut(&args);
+        let matches = matches.map_err(|error| tips::with_tip(error, &command, &args))?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
+
+    /// Whether the command is a training run, rather than the check of one.
+    pub fn is_run(&self) -> bool {
+        matches!(&self.command, Command::Train(args) if !args.dry_run)
+    }
+
+    /// Log options from the flags; `directives` comes from `RUST_LOG`.
+    pub fn log_options(&self, directives: Option<String>) -> LogOptions {
+        let quiet = matches!(&self.command, Command::Train(args) if args.quiet);
+        LogOptions { verbosity: self.log.verbose, quiet, format: self.log.log_format, directives }
+    }
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train a model
+    Train(TrainArgs),
+    /// Start the ranks of a training run, and start them again when a rank or host is lost
+    Launch(LaunchArgs),
+    /// Evaluate a trained model
+    Eval(EvalArgs),
+    /// Predict rows with a trained model
+    Predict(PredictArgs),
+    /// Show layers, FLOPs and memory of a run, for any number of ranks
+    Describe(DescribeArgs),
+    /// List the keys of a config or print its JSON schema
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Inspect and convert data files
+    #[command(subcommand)]
+    Data(DataCommand),
+    /// List, verify, show, prune, average and export checkpoints
+    #[command(subcommand)]
+    Checkpoint(CheckpointCommand),
+    /// Measure speed
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// List GPUs, the CUDA libraries and the CPU
+    Devices(DevicesArgs),
+    /// Print a completion script for a shell
+    Completions {
+        /// Shell to generate the script for
+        shell: Shell,
+    },
+    /// Write the man pages into a folder
+    Man {
+        /// Folder of the pages, such as ~/.local/share/man/man1
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
+}
+
+/// CPUs that a rank is bound to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Bind {
+    /// Bind to the cores near the GPU, unless the launcher has bound the rank; on a CPU run on all allowed cores.
+    #[default]
+    Auto,
+    /// Run on all allowed cores.
+    None,
+}
+
+/// `ddp-train train`
+#[derive(Debug, Clone, Args)]
+#[command(after_help = train_help())]
+pub struct TrainArgs {
+    /// Config or data of the run.
+    #[command(flatten)]
+    pub run: RunConfigArgs,
+
+    /// Output folder of the run [default: runs/NAME-TIME]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+
+    /// Device to compute on: auto, cpu, cuda (one GPU per rank) or cuda:N
+    #[arg(long, default_value = "auto", value_parser = device)]
+    pub device: String,
+
+    /// Let several ranks share a GPU; slow, for tests only
+    #[arg(long)]
+    pub share_gpu: bool,
+
+    /// Whether to capture a GPU step once and replay it as a CUDA graph
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = library_values::graph_mode())]
+    pub cuda_graph: GraphMode,
+
+    /// Data type of gradients sent between GPUs; overrides `comm.dtype` of the config
+    #[arg(long, value_name = "FORMAT", value_parser = library_values::comm_dtype())]
+    pub comm_dtype: Option<CommDtype>,
+
+    /// Bind each rank to the CPUs near its GPU (auto), unless the launcher has bound it, or bind nothing (none)
+    #[arg(long, value_enum, value_name = "MODE", default_value_t)]
+    pub bind: Bind,
+
+    /// Threads per rank [default: the cores that it may run on, divided by the ranks that share them]
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub threads: Option<usize>,
+
+    /// Initialise the weights from this model instead of randomly: a model file, a run folder or a checkpoint folder
+    #[arg(long, value_name = "PATH")]
+    pub init_from: Option<PathBuf>,
+
+    /// With --init-from: fit normalisation, missing values, vocabularies and target scale to the training rows instead of
+    /// taking them from the model
+    #[arg(long, requires = "init_from")]
+    pub refit_preprocessing: bool,
+
+    /// With --init-from: initialise the output layer randomly, for the labels or targets of the training rows. It may have
+    /// another width than in the model; the target scale is fitted anew
+    #[arg(long, requires = "init_from")]
+    pub new_head: bool,
+
+    /// Resume from a checkpoint: `auto` uses the newest valid one in --out, or starts a new run if there is none yet; PATH
+    /// is a run folder or one checkpoint. Without RUN.toml the saved config of the run is used
+    #[arg(long, value_name = "auto|PATH", value_parser = resume_from, conflicts_with_all = ["overwrite", "init_from"])]
+    pub resume: Option<ResumeFrom>,
+
+    /// With --resume: let batch norm take its statistics of other micro-batches than the checkpoint's run did, which makes it another
+    /// run
+    #[arg(long, requires = "resume")]
+    pub allow_batchnorm_change: bool,
+
+    /// Progress on stderr; auto shows a bar on a terminal and plain lines elsewhere
+    #[arg(long, value_enum, default_value_t)]
+    pub progress: ProgressChoice,
+
+    /// Also write the lines of metrics.jsonl to stdout
+    #[arg(long)]
+    pub json: bool,
+
+    /// Refuse a world of another number of ranks
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub expect_world: Option<usize>,
+
+    /// Id of the job that starts the ranks, repeated in `done.json`, which a complete run writes last
+    #[arg(long, value_name = "ID", value_parser = job_id)]
+    pub job_id: Option<String>,
+
+    /// Check config, data and model, print the resolved config to stdout, and exit
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Delete the run that the output folder holds and start a new one
+    #[arg(long)]
+    pub overwrite: bool,
+
+    /// Print errors only
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub quiet: bool,
+}
+
+fn resume_from(text: &str) -> Result<ResumeFrom, String> {
+    match text {
+        "" => Err("expected auto or a path\nhint: --resume auto --out DIR".to_owned()),
+        "auto" => Ok(ResumeFrom::Auto),
+        path => Ok(ResumeFrom::Path(PathBuf::from(path))),
+    }
+}
+
+fn job_id(text: &str) -> Result<String, String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    match text {
+        _ if !text.is_empty() && text.len() <= 64 && text.chars().all(is_plain) => Ok(text.to_owned()),
+        _ => Err("expected 1 to 64 letters, digits, `.`, `_` or `-`\nhint: for example a date: 2026-01-31"
+            .to_owned()),
+    }
+}
+
+fn train_help() -> String {
+    format!(
+        "Write a config with all defaults: `ddp-train train --dry-run > run.toml`; list the keys: `ddp-train config keys`.\n\
+         On SIGTERM, SIGINT or SIGUSR1 the run finishes the step, saves a checkpoint and exits with 85 (before the first step it saves nothing); a second SIGINT exits at once.\n\
+         With --resume, the number of ranks and these keys may differ from the checkpoint: {}.",
+        resumable_keys().join(", ")
+    )
+}
+
+/// `ddp-train eval`
+#[derive(Debug, Clone, Args)]
+pub struct EvalArgs {
+    /// Run folder, checkpoint folder or model.safetensors
+    #[arg(long, value_name = "PATH")]
+    pub checkpoint: PathBuf,
+
+    /// Rows to evaluate on: a file, folder, glob pattern or builtin:digits [default: the evaluation data of the run]
+    #[arg(long, value_name = "PATH")]
+    pub data: Option<String>,
+
+    /// Labels of those rows, if they are in a separate file (npy, IDX)
+    #[arg(long, value_name = "PATH")]
+    pub labels: Option<String>,
+
+    /// Rows whose label did not occur in training: stop with an error, or leave them out and count them [default: as in training]
+    #[arg(long, value_name = "WHAT", value_parser = unknown_label)]
+    pub unknown_label: Option<UnknownLabel>,
+
+    /// Rows of a table without a target: stop with an error, or leave them out and count them [default: as in training]
+    #[arg(long, value_name = "WHAT", value_parser = missing_target)]
+    pub missing_target: Option<MissingTarget>,
+
+    /// Metrics to measure, such as accuracy,roc_auc,confusion_matrix; `all` for all of docs/metrics.md, `default` for the
+    /// task's four [default: those of the run]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub metrics: Vec<String>,
+
+    /// Measure how much the model relies on each column: how much worse the metric gets when the column's values are permuted over
+    /// the rows. Takes one evaluation per column and repeat. The metric is that of --metrics (one name, or HEAD.NAME), by default the
+    /// one that the run judged by, or accuracy or R² where that is the loss
+    #[arg(long)]
+    pub importance: bool,
+
+    /// With --importance: permutations of each column
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = count, requires = "importance")]
+    pub repeats: usize,
+
+    /// With --importance: seed of the permutations
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "importance")]
+    pub seed: u64,
+
+    /// Device to compute on: auto, cpu, cuda (one GPU per rank) or cuda:N
+    #[arg(long, default_value = "auto", value_parser = device)]
+    pub device: String,
+
+    /// Print the result as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `ddp-train devices`
+#[derive(Debug, Clone, Args)]
+pub struct DevicesArgs {
+    /// Print the list as one JSON object
+    #[arg(long)]
+    pub json: bool,
+
+    /// Compile the kernels of GPUs into the cache, for these architectures (90 for an H100 or H200) or "all"; needs NVRTC and no GPU
+    #[arg(long, value_name = "ARCH,..", value_parser = architectures)]
+    pub compile: Option<Architectures>,
+}
+
+/// Architectures of GPUs, such as 90; none stands for all that the compiler supports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Architectures(pub Vec<i32>);
+
+fn architectures(text: &str) -> Result<Architectures, String> {
+    if text == "all" {
+        return Ok(Architectures(Vec::new()));
+    }
+    let number = |arch: &str| arch.strip_prefix("sm_").unwrap_or(arch).parse().ok().filter(|n| *n > 0);
+    let numbers: Option<_> = text.split(',').map(number).collect();
+    numbers.map(Architectures).ok_or_else(|| "expected architectures such as 80,90, or all".to_owned())
+}
+
+fn device(text: &str) -> Result<String, String> {
+    let is_index = |index: &str| {
+        !index.is_empty() && index.bytes().all(|b| b.is_ascii_digit()) && index.parse::<u32>().is_ok()
+    };
+    match text {
+        "auto" | "cpu" | "cuda" => Ok(text.to_owned()),
+        _ if text.strip_prefix("cuda:").is_some_and(is_index) => Ok(text.to_owned()),
+        _ if OTHER_DEVICES.contains(&text) => {
+            Err("not supported by this build\nhint: use auto, cpu, cuda or cuda:N".to_owned())
+        }
+        _ => Err("expected auto, cpu, cuda or cuda:N\nhint: cuda:0 is the first GPU".to_owned()),
+    }
+}
+
+fn unknown_label(text: &str) -> Result<UnknownLabel, String> {
+    let found = UnknownLabel::ALL.iter().find(|treatment| treatment.name() == text).copied();
+    found.ok_or_else(|| "expected error or skip".to_owned())
+}
+
+fn missing_target(text: &str) -> Result<MissingTarget, String> {
+    let found = MissingTarget::ALL.iter().find(|treatment| treatment.name() == text).copied();
+    found.ok_or_else(|| "expected error or skip".to_owned())
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(number) if (1..=1 << 31).contains(&number) => Ok(number),
+        _ => Err("expected a whole number of 1 or above\nhint: for example 4".to_owned()),
+    }
+}

@@ -1,0 +1,122 @@
+//! Arguments of `ddp-train predict`.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use ddp::config::DataFormat;
+
+/// `ddp-train predict`
+#[derive(Debug, Clone, Args)]
+pub struct PredictArgs {
+    /// Run folder, checkpoint folder or model.safetensors
+    #[arg(long, value_name = "PATH")]
+    pub checkpoint: PathBuf,
+
+    /// Rows to predict: a file, folder, glob pattern, builtin:digits, or `-` for CSV on stdin. A column of labels is not needed
+    /// and not read
+    #[arg(long, value_name = "PATH")]
+    pub data: String,
+
+    /// File of predictions, in the order of the rows; its end determines the format: .csv, .csv.gz, .jsonl, .parquet, .npy or
+    /// .safetensors. `-` prints CSV
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+
+    /// Also write the probability of each class or label
+    #[arg(long)]
+    pub proba: bool,
+
+    /// Columns of the input to write before the predictions, separated by commas. From Parquet or Arrow to Parquet they keep their
+    /// types, else they are text
+    #[arg(long, value_name = "COLUMN,...", value_delimiter = ',')]
+    pub keep: Vec<String>,
+
+    /// Probability from which a label applies, or the second of two classes is predicted [default: 0.5]
+    #[arg(long, value_name = "P", value_parser = probability)]
+    pub threshold: Option<f64>,
+
+    /// Rows to predict, counted from 0, such as 0..1000; either end may be left out
+    #[arg(long, value_name = "A..B", value_parser = row_range)]
+    pub rows: Option<Range<usize>>,
+
+    /// Rows with a value that can't be used: stop with an error, or write them without a prediction
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+    pub bad_rows: BadRows,
+
+    /// Format of the input [default: determined by name or content]
+    #[arg(long, value_name = "FORMAT", value_parser = data_format)]
+    pub format: Option<DataFormat>,
+
+    /// Replace an existing file
+    #[arg(long)]
+    pub overwrite: bool,
+
+    /// Device to compute on: auto, cpu, cuda (one GPU per rank) or cuda:N
+    #[arg(long, default_value = "auto", value_parser = super::device)]
+    pub device: String,
+
+    /// Let several ranks share a GPU; slow, for tests only
+    #[arg(long)]
+    pub share_gpu: bool,
+
+    /// Bind each rank to the CPUs near its GPU (auto), unless the launcher has bound it, or bind nothing (none)
+    #[arg(long, value_enum, value_name = "MODE", default_value_t)]
+    pub bind: super::Bind,
+
+    /// Threads per rank [default: the cores that it may run on, divided by the ranks that share them]
+    #[arg(long, value_name = "N", value_parser = super::count)]
+    pub threads: Option<usize>,
+}
+
+/// Treatment of rows with values that can't be used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum BadRows {
+    /// Stop with an error.
+    #[default]
+    Error,
+    /// Write them without a prediction.
+    Null,
+}
+
+fn data_format(text: &str) -> Result<DataFormat, String> {
+    let found = DataFormat::ALL.iter().find(|format| format.name() == text).copied();
+    let names = || DataFormat::ALL.iter().map(|format| format.name()).collect::<Vec<_>>().join(", ");
+    found.ok_or_else(|| format!("expected one of {}", names()))
+}
+
+fn probability(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if (0.0..=1.0).contains(&number) => Ok(number),
+        _ => Err("expected a number from 0 to 1\nhint: for example 0.3".to_owned()),
+    }
+}
+
+pub(super) fn row_range(text: &str) -> Result<Range<usize>, String> {
+    let wrong = || {
+        "expected two numbers of rows, the first below the second\nhint: 0..1000 are the first thousand rows"
+            .to_owned()
+    };
+    let (start, end) = text.split_once("..").ok_or_else(wrong)?;
+    let number = |text: &str, default: usize| match text.trim() {
+        "" => Ok(default),
+        text => text.parse::<usize>().map_err(|_| wrong()),
+    };
+    let range = number(start, 0)?..number(end, usize::MAX)?;
+    if range.is_empty() { Err(wrong()) } else { Ok(range) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_rows() {
+        assert_eq!(row_range("3..10"), Ok(3..10));
+        assert_eq!(row_range(".."), Ok(0..usize::MAX));
+        assert_eq!(row_range("5.."), Ok(5..usize::MAX));
+        for wrong in ["", "3", "10..3", "3..3", "a..b", "-1..2"] {
+            assert!(row_range(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Arguments that say which run is meant: a config or a table, `--set`, and flags that are short for the usual keys.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use clap::{ArgAction, Args};
+use ddp::config::{DataFormat, Overrides, ShortForm, format_by_name};
+use ddp::data::{BUILTIN_NAMES, foreign, formats};
+use toml::Value;
+
+/// Config of a run, as typed.
+#[derive(Debug, Clone, Default, Args)]
+pub struct RunConfigArgs {
+    /// TOML config of the run, or its training rows: a table (csv, parquet, npy, ...), a folder or a pattern of files [default:
+    /// train on builtin:digits]
+    #[arg(value_name = "RUN.toml|TABLE")]
+    pub run: Option<PathBuf>,
+
+    /// Override one key of the config; may be repeated. For example
+    /// `--set optimizer.lr=0.01 --set model.hidden=[64,32]`
+    #[arg(long, value_name = "SECTION.KEY=VALUE", action = ArgAction::Append)]
+    pub set: Vec<String>,
+
+    /// Short forms of `--set`.
+    #[command(flatten)]
+    pub short: ShortFlags,
+}
+
+/// Heading of the flags in the help.
+const SHORT_FLAGS: &str = "Short for keys of the config, which they override";
+
+/// Flags that are short for keys; the config checks their values.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ShortFlags {
+    /// Training rows: a file, folder, glob pattern or builtin:digits (data.train)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "PATH")]
+    pub data: Option<String>,
+
+    /// Rows to evaluate on (data.eval)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "PATH")]
+    pub eval: Option<String>,
+
+    /// Fraction of the training rows to evaluate on instead (data.eval_fraction)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "FRACTION", allow_hyphen_values = true)]
+    pub eval_fraction: Option<String>,
+
+    /// Column of the target; may be repeated for several (data.target)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "COLUMN", action = ArgAction::Append)]
+    pub target: Vec<String>,
+
+    /// File of the labels of arrays, such as y.npy (data.labels)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "PATH")]
+    pub labels: Option<String>,
+
+    /// Column to leave out; may be repeated (data.drop)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "COLUMN", action = ArgAction::Append)]
+    pub drop: Vec<String>,
+
+    /// Column of categories; may be repeated (data.categorical)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "COLUMN", action = ArgAction::Append)]
+    pub categorical: Vec<String>,
+
+    /// Kind of the targets (data.task)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "TASK")]
+    pub task: Option<String>,
+
+    /// Widths of the hidden layers (model.hidden)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "N,N,...")]
+    pub hidden: Option<String>,
+
+    /// Passes over the training rows (train.epochs)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "N", allow_hyphen_values = true)]
+    pub epochs: Option<String>,
+
+    /// Learning rate (optimizer.lr)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "RATE", allow_hyphen_values = true)]
+    pub lr: Option<String>,
+
+    /// Rows per rank and micro-batch (train.batch_size)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "N", allow_hyphen_values = true)]
+    pub batch_size: Option<String>,
+
+    /// Rows per step over all ranks (train.global_batch_size)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "N", allow_hyphen_values = true)]
+    pub global_batch_size: Option<String>,
+}
+
+impl RunConfigArgs {
+    /// The config file; none if the run is named by its data or by nothing.
+    pub fn file(&self) -> Option<&Path> {
+        self.run.as_deref().filter(|path| !is_data(path))
+    }
+
+    /// Values that override the config file.
+    pub fn overrides(&self) -> Overrides {
+        let table = self.run.as_ref().filter(|path| is_data(path)).map(|path| path.display().to_string());
+        let mut shorts: Vec<_> = table
+            .map(|path| short("data.train", "", path.clone(), Value::String(path)))
+            .into_iter()
+            .collect();
+        let ShortFlags {
+            data,
+            eval,
+            eval_fraction,
+            target,
+            labels,
+            drop,
+            categorical,
+            task,
+            hidden,
+            epochs,
+            lr,
+            batch_size,
+            global_batch_size,
+        } = self.short.clone();
+        let texts = [
+            ("data.train", "--data", data),
+            ("data.eval", "--eval", eval),
+            ("data.labels", "--labels", labels),
+            ("data.task", "--task", task),
+        ];
+        for (key, flag, text) in texts {
+            shorts.extend(text.map(|text| short(key, flag, text.clone(), Value::String(text))));
+        }
+        let numbers = [
+            ("data.eval_fraction", "--eval-fraction", eval_fraction),
+            ("train.epochs", "--epochs", epochs),
+            ("optimizer.lr", "--lr", lr),
+            ("train.batch_size", "--batch-size", batch_size),
+            ("train.global_batch_size", "--global-batch-size", global_batch_size),
+        ];
+        for (key, flag, text) in numbers {
+            shorts.extend(text.map(|text| short(key, flag, text.clone(), number(&text))));
+        }
+        shorts.extend(hidden.map(|text| short("model.hidden", "--hidden", text.clone(), list(&text))));
+        let columns = [
+            ("data.target", "--target", target),
+            ("data.drop", "--drop", drop),
+            ("data.categorical", "--categorical", categorical),
+        ];
+        for (key, flag, names) in columns {
+            let value = match names.as_slice() {
+                [] => continue,
+                [one] => Value::String(one.clone()),
+                several => Value::from(several.to_vec()),
+            };
+            shorts.push(short(key, flag, names.join(&format!(" {flag} ")), value));
+        }
+        Overrides { sets: self.set.clone(), shorts }
+    }
+}
+
+fn short(key: &'static str, flag: &'static str, raw: String, value: Value) -> ShortForm {
+    ShortForm { key, flag, raw, value }
+}
+
+/// A number, or the text that is none, which the config refuses.
+fn number(text: &str) -> Value {
+    let parsed = text.parse().map(Value::Integer).or_else(|_| text.parse().map(Value::Float));
+    parsed.unwrap_or_else(|_| Value::String(text.to_owned()))
+}
+
+/// A list of whole numbers, or the text that is none.
+fn list(text: &str) -> Value {
+    let items = text.trim().trim_start_matches('[').trim_end_matches(']').split(',').map(str::trim);
+    let numbers: Result<Vec<i64>, _> = items.filter(|item| !item.is_empty()).map(str::parse).collect();
+    numbers.map_or_else(|_| Value::String(text.to_owned()), Value::from)
+}
+
+/// Whether a path names data rather than a config: by its name, or because it is a folder.
+fn is_data(path: &Path) -> bool {
+    names_data(path)
+        || path.is_dir()
+        || path.to_str().is_some_and(|name| BUILTIN_NAMES.contains(&name) && !path.exists())
+        || holds_rows(path)
+}
+
+/// Whether a word between flags names a config or data: by its name alone, since it may be the value of any flag.
+pub(super) fn names_run(word: &Path) -> bool {
+    let is_config = word.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("toml"));
+    is_config || names_data(word)
+}
+
+/// Whether a name is one of data.
+fn names_data(path: &Path) -> bool {
+    format_by_name(path).is_some()
+        || foreign::by_name(path).is_some()
+        || path.to_str().is_some_and(|name| name.starts_with("builtin:"))
+}
+
+/// Whether a file that is not called a config holds rows: bytes that no config has, such as a workbook's, the begin of another
+/// known format, which as data is named for what it is, or a first line of cells.
+fn holds_rows(path: &Path) -> bool {
+    let mut begin = Vec::new();
+    // A pipe can be read only once.
+    let is_file = path.metadata().is_ok_and(|data| data.is_file());
+    let is_read =
+        is_file && File::open(path).is_ok_and(|file| file.take(4096).read_to_end(&mut begin).is_ok());
+    if !is_read || begin.contains(&0) {
+        return is_read;
+    }
+    let is_config = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("toml"));
+    let text = String::from_utf8_lossy(&begin);
+    let first = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let has_cells =
+        !first.starts_with(['#', '[']) && !first.contains('=') && first.contains([',', '\t', ';', '|']);
+    let is_known = || foreign::find(&begin).is_some() || formats::by_signature(&begin).id != DataFormat::Csv;
+    !is_config && (has_cells || is_known())
+}
+
+/// Whether a word in place of a subcommand names a run: data, or a path that exists or has an
+/// ending, which no subcommand has.
+pub(super) fn is_run(word: &Path) -> bool {
+    word.exists() || is_data(word) || word.extension().is_some()
+}

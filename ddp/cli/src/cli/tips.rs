@@ -1,0 +1,230 @@
+//! Tips for words that the command line does not know: a flag of another program, a config key written as a flag, a subcommand that
+//! belongs to another.
+
+use std::ffi::OsString;
+
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, Error};
+use ddp::config::key_for_flag;
+
+/// Subcommands by the words that other programs use.
+const COMMANDS: &[(&str, &str)] = &[
+    ("fit", "train"),
+    ("run", "train"),
+    ("evaluate", "eval"),
+    ("test", "eval"),
+    ("score", "eval"),
+    ("infer", "predict"),
+    ("inference", "predict"),
+    ("transform", "predict"),
+    ("gpus", "devices"),
+    ("summary", "describe"),
+    ("benchmark", "bench"),
+];
+
+/// Flags by the words that other programs use.
+const FLAGS: &[(&str, &str)] = &[
+    ("gpu", "--device cuda"),
+    ("cuda", "--device cuda"),
+    ("cpu", "--device cpu"),
+    ("no-cuda", "--device cpu"),
+    ("output", "--out"),
+    ("output-dir", "--out"),
+    ("checkpoint-dir", "--out"),
+    ("save-dir", "--out"),
+    ("log-dir", "--out"),
+    ("run-dir", "--out"),
+    ("force", "--overwrite"),
+    ("model", "--checkpoint"),
+    ("weights", "--checkpoint"),
+    ("input", "--data"),
+    ("dataset", "--data"),
+    ("train-data", "--data"),
+    ("label", "--target"),
+    ("debug", "-vv"),
+    ("amp", "--set train.precision=\"bf16\""),
+    ("mixed-precision", "--set train.precision=\"bf16\""),
+    ("bf16", "--set train.precision=\"bf16\""),
+    ("fp16", "--set train.precision=\"f16\""),
+    ("half", "--set train.precision=\"f16\""),
+    ("fp32", "--set train.precision=\"f32\""),
+];
+
+const ONE_PROCESS_PER_GPU: &str =
+    "each GPU is a rank of its own: 'mpirun -n N ddp-train train ...', or 'ddp-train launch -n auto -- ...'";
+const RANKS_BY_MPI: &str = "ranks find each other through MPI: 'mpirun -n N --hostfile HOSTS ddp-train train ...', or 'ddp-train launch --hosts A:8,B:8 -- ...'";
+const COLUMNS: &str =
+    "all columns but the target are features; '--set data.drop=[\"NAME\"]' leaves columns out";
+const METRICS: &str =
+    "metrics are written to metrics.jsonl in the folder of the run, one JSON object per line";
+
+/// Tips for flags of other training programs that no flag or key stands for.
+const SENTENCES: &[(&str, &str)] = &[
+    ("gpus", ONE_PROCESS_PER_GPU),
+    ("num-gpus", ONE_PROCESS_PER_GPU),
+    ("n-gpus", ONE_PROCESS_PER_GPU),
+    ("devices", ONE_PROCESS_PER_GPU),
+    ("nproc", ONE_PROCESS_PER_GPU),
+    ("nproc-per-node", ONE_PROCESS_PER_GPU),
+    ("num-processes", ONE_PROCESS_PER_GPU),
+    ("np", ONE_PROCESS_PER_GPU),
+    ("ranks", ONE_PROCESS_PER_GPU),
+    ("world-size", ONE_PROCESS_PER_GPU),
+    ("rank", RANKS_BY_MPI),
+    ("local-rank", RANKS_BY_MPI),
+    ("node-rank", RANKS_BY_MPI),
+    ("nnodes", RANKS_BY_MPI),
+    ("hosts", RANKS_BY_MPI),
+    ("hostfile", RANKS_BY_MPI),
+    ("master-addr", RANKS_BY_MPI),
+    ("master-port", RANKS_BY_MPI),
+    ("rdzv-endpoint", RANKS_BY_MPI),
+    ("backend", "GPUs exchange gradients by NCCL and CPUs by MPI; '--device cpu' or '--device cuda' chooses"),
+    ("features", COLUMNS),
+    ("columns", COLUMNS),
+    ("usecols", COLUMNS),
+    ("wandb", METRICS),
+    ("tensorboard", METRICS),
+    ("logger", METRICS),
+];
+
+/// The error with a tip in place of clap's, if it is about a word that is known by another name.
+///
+/// - `args`: the command line, with the program's name
+pub(super) fn with_tip(mut error: Error, program: &Command, args: &[OsString]) -> Error {
+    let tip = match error.kind() {
+        ErrorKind::UnknownArgument => invalid(&error, ContextKind::InvalidArg)
+            .and_then(|word| argument_tip(&word, named_command(program, args), args)),
+        ErrorKind::InvalidSubcommand => {
+            invalid(&error, ContextKind::InvalidSubcommand).and_then(|word| subcommand_tip(&word, program))
+        }
+        _ => None,
+    };
+    // No argument of ours begins with a dash, so "to pass it as a value" never helps.
+    error.remove(ContextKind::TrailingArg);
+    let tip = tip.or_else(|| {
+        let is_unknown =
+            error.kind() == ErrorKind::UnknownArgument && error.get(ContextKind::SuggestedArg).is_none();
+        (is_unknown && has_flag(named_command(program, args), "set")).then(|| {
+            "'ddp-train config keys' lists the settings of a run; '--set KEY=VALUE' sets one".to_owned()
+        })
+    });
+    if let Some(tip) = tip {
+        for kind in [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand] {
+            error.remove(kind);
+        }
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
+    }
+    error
+}
+
+/// The word that an error is about.
+fn invalid(error: &Error, kind: ContextKind) -> Option<String> {
+    match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word.clone()),
+        _ => None,
+    }
+}
+
+/// The innermost subcommand that the command line names.
+fn named_command<'a>(program: &'a Command, args: &[OsString]) -> &'a Command {
+    let words = args.iter().skip(1);
+    words
+        .fold((program, true), |(command, goes_on), word| {
+            match command.find_subcommand(word).filter(|_| goes_on) {
+                Some(inner) => (inner, true),
+                None => (command, command.has_subcommands() && goes_on),
+            }
+        })
+        .0
+}
+
+fn has_flag(command: &Command, long: &str) -> bool {
+    command.get_arguments().any(|arg| arg.get_long() == Some(long))
+}
+
+/// A tip for an argument that `command` does not take.
+fn argument_tip(word: &str, command: &Command, args: &[OsString]) -> Option<String> {
+    if word == "-c" && takes_a_config(command) {
+        return Some(config_tip(command));
+    }
+    let Some(flag) = word.strip_prefix("--") else { return positional_tip(word, command, args) };
+    let flag = &flag.split('=').next().unwrap_or(flag).replace('_', "-");
+    if ["config", "config-file", "cfg"].contains(&&**flag) && takes_a_config(command) {
+        return Some(config_tip(command));
+    }
+    // A flag of this command that is merely mistyped has clap's own tip.
+    if let Some((_, known)) = FLAGS.iter().find(|(name, _)| name == flag) {
+        let long = known.split(' ').next().and_then(|known| known.strip_prefix("--"));
+        if long.is_none_or(|long| has_flag(command, long)) {
+            return Some(format!("use '{known}'"));
+        }
+    }
+    if let Some((_, sentence)) = SENTENCES.iter().find(|(name, _)| name == flag)
+        && takes_a_config(command)
+    {
+        return Some((*sentence).to_owned());
+    }
+    let key = key_for_flag(flag)?;
+    let short = key.short_name().replace('_', "-");
+    if has_flag(command, &short) {
+        return Some(format!("use '--{short}', which sets {}", key.name));
+    }
+    if has_flag(command, "set") {
+        let value = value_of(word, args).and_then(|typed| key.as_toml(typed));
+        let value = value.unwrap_or_else(|| key.example.to_owned());
+        Some(format!("set the config key: '--set {}={value}'", key.name))
+    } else {
+        Some(format!("{} is a key of the run's config, which `train` takes by --set", key.name))
+    }
+}
+
+/// Whether `command` trains by a config, which is an argument without a flag.
+fn takes_a_config(command: &Command) -> bool {
+    has_flag(command, "set") && command.get_positionals().next().is_some()
+}
+
+fn config_tip(command: &Command) -> String {
+    format!("the config needs no flag: 'ddp-train {} RUN.toml'", command.get_name())
+}
+
+/// The value that was typed with the flag `word`: after an equals sign, or as the next word.
+fn value_of<'a>(word: &str, args: &'a [OsString]) -> Option<&'a str> {
+    let name = word.split('=').next()?;
+    let mut words = args.iter().filter_map(|arg| arg.to_str());
+    let typed = words.find(|arg| arg.split('=').next() == Some(name))?;
+    match typed.split_once('=') {
+        Some((_, value)) => Some(value),
+        None => words.next().filter(|next| !next.starts_with('-')),
+    }
+}
+
+/// A tip for a word that is not a flag.
+fn positional_tip(word: &str, command: &Command, args: &[OsString]) -> Option<String> {
+    if word.starts_with('-') {
+        return None;
+    }
+    let before = args.iter().position(|arg| arg == word).and_then(|at| args.get(at.checked_sub(2)?));
+    if word.parse::<f64>().is_ok()
+        && let Some(flag) = before.and_then(|flag| flag.to_str()).filter(|flag| flag.starts_with("--"))
+    {
+        return Some(format!("several values are separated by commas: '{flag} A,B'"));
+    }
+    if command.get_name() == "launch" {
+        return Some(format!("the arguments of the run go after '--': '-- {word}'"));
+    }
+    let named = ["checkpoint", "data"].into_iter().filter(|flag| has_flag(command, flag));
+    let named = Vec::from_iter(named.map(|flag| format!("--{flag} PATH")));
+    (!named.is_empty()).then(|| format!("files are named by flags: '{}'", named.join(" ")))
+}
+
+/// A tip for a word that is not a subcommand.
+fn subcommand_tip(word: &str, program: &Command) -> Option<String> {
+    let known = COMMANDS.iter().find(|(name, _)| *name == word).map(|(_, known)| (*known).to_owned());
+    let below = program.get_subcommands().find_map(|outer| {
+        let inner = outer.find_subcommand(word)?;
+        Some(format!("{} {}", outer.get_name(), inner.get_name()))
+    });
+    Some(format!("use '{} {}'", program.get_name(), below.or(known)?))
+}

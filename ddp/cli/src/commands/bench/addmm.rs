@@ -1,0 +1,207 @@
+//! `ddp-train bench addmm`: matmuls of a model's layers, and square ones.
+
+use ddp_comm::World;
+use ddp_kernels::{DType, KernelError, ops};
+use serde::Serialize;
+
+use super::buffers::{Rotating, n_sets};
+use super::place::Place;
+use super::report::{self, Row, number, percent, spread};
+use super::timing::{Clock, Effort, Times};
+use crate::cli::{BenchAddmmArgs, BenchDtype};
+use crate::error::Error;
+use crate::exit::Stop;
+
+const ALL_DTYPES: [BenchDtype; 3] = [BenchDtype::F32, BenchDtype::Tf32, BenchDtype::Bf16];
+
+/// A matmul `[m, k] · [k, n]`, either operand possibly stored transposed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) struct Product {
+    /// Pass of the layer, or `square`.
+    pub(super) pass: &'static str,
+    pub(super) m: usize,
+    pub(super) n: usize,
+    pub(super) k: usize,
+    pub(super) transpose_a: bool,
+    pub(super) transpose_b: bool,
+    /// Whether the result is f32 even for bf16 operands.
+    #[serde(skip)]
+    pub(super) is_wide: bool,
+}
+
+/// The matmuls of a training step, layer by layer; the input of the first layer needs no gradient.
+pub(super) fn products_of_layers(dims: &[usize], batch: usize) -> Vec<Product> {
+    let mut products = Vec::new();
+    for (layer, widths) in dims.windows(2).enumerate() {
+        let (i, o) = (widths[0], widths[1]);
+        let product = |pass, m, n, k, transpose_a, transpose_b, is_wide| Product {
+            pass,
+            m,
+            n,
+            k,
+            transpose_a,
+            transpose_b,
+            is_wide,
+        };
+        // y = x·Wᵀ, dW = dyᵀ·x, dx = dy·W; the outputs of the last layer and gradients of weights are f32.
+        let is_last = layer + 2 == dims.len();
+        products.push(product("forward", batch, o, i, false, true, is_last));
+        products.push(product("d_weight", o, i, batch, true, false, true));
+        if layer > 0 {
+            products.push(product("d_input", batch, i, o, false, false, false));
+        }
+    }
+    products
+}
+
+pub(super) fn square(side: usize) -> Product {
+    Product {
+        pass: "square",
+        m: side,
+        n: side,
+        k: side,
+        transpose_a: false,
+        transpose_b: false,
+        is_wide: false,
+    }
+}
+
+impl Product {
+    /// The same matmul as a linear layer computes it on the CPU: forward as `yᵀ = W·xᵀ`, with the weight not transposed.
+    pub(super) fn as_on_cpu(self) -> Self {
+        match self.pass {
+            "forward" => Product { m: self.n, n: self.m, transpose_b: false, ..self },
+            _ => self,
+        }
+    }
+
+    pub(super) fn flop(&self) -> f64 {
+        2.0 * self.m as f64 * self.n as f64 * self.k as f64
+    }
+
+    /// Times it on random operands that are not in a cache.
+    pub(super) fn time(
+        &self,
+        place: &Place,
+        dtype: BenchDtype,
+        effort: Effort,
+    ) -> Result<Times, KernelError> {
+        let (inputs, output) = self.dtypes(dtype);
+        let n_factors = (self.m + self.n) * self.k;
+        let bytes = n_factors * inputs.size_bytes() + self.m * self.n * output.size_bytes();
+        self.time_on(place, dtype, effort, n_sets(place, bytes))
+    }
+
+    /// Data types of the operands and of the result.
+    fn dtypes(&self, dtype: BenchDtype) -> (DType, DType) {
+        let inputs = dtype.precision().activations();
+        (inputs, if self.is_wide { DType::F32 } else { inputs })
+    }
+
+    /// Times it on `sets` rotating sets of operands; a single set stays in a large enough cache, as in a step.
+    pub(super) fn time_on(
+        &self,
+        place: &Place,
+        dtype: BenchDtype,
+        effort: Effort,
+        sets: usize,
+    ) -> Result<Times, KernelError> {
+        let (inputs, output) = self.dtypes(dtype);
+        let mode = dtype.precision().matmul_mode();
+        let stored = |rows, cols, transpose| if transpose { [cols, rows] } else { [rows, cols] };
+        let a_dims = stored(self.m, self.k, self.transpose_a);
+        let b_dims = stored(self.k, self.n, self.transpose_b);
+        let a = Rotating::random(place, &a_dims, inputs, sets, 1)?;
+        let b = Rotating::random(place, &b_dims, inputs, sets, 2)?;
+        let mut c = Rotating::random(place, &[self.m, self.n], output, sets, 3)?;
+        Clock::of(place)?.time(effort, |call| {
+            let (a, b) = (a.get(call)?, b.get(call)?);
+            ops::addmm_with(mode, 1.0, a, self.transpose_a, b, self.transpose_b, 0.0, c.get_mut(call)?)
+        })
+    }
+}
+
+/// Result of one matmul.
+#[derive(Debug, Serialize)]
+struct Measured {
+    dtype: &'static str,
+    #[serde(flatten)]
+    product: Product,
+    #[serde(flatten)]
+    times: Times,
+    tflops_per_s: f64,
+    /// Fraction of the fastest matmul of the same data type.
+    fraction_of_best: f64,
+}
+
+impl Row for Measured {
+    const TITLES: &'static [&'static str] =
+        &["<dtype", "<matmul", "m", "n", "k", "ms median (min to max)", "TFLOP/s", "of best"];
+
+    fn cells(&self) -> Vec<String> {
+        let Product { pass, m, n, k, .. } = self.product;
+        vec![
+            self.dtype.to_owned(),
+            pass.to_owned(),
+            m.to_string(),
+            n.to_string(),
+            k.to_string(),
+            spread(&self.times),
+            number(self.tflops_per_s),
+            percent(self.fraction_of_best),
+        ]
+    }
+}
+
+/// Runs the benchmark and prints the results on rank 0; every rank of the world calls it.
+pub(super) fn addmm(world: &World, args: &BenchAddmmArgs) -> Result<(), Stop> {
+    let place = Place::pin(world, &args.place, &args.dtype)?;
+    let sides: &[usize] = match (&args.square[..], place.is_cpu()) {
+        ([], true) => &[512, 1024, 2048],
+        ([], false) => &[1024, 2048, 4096, 8192],
+        (sides, _) => sides,
+    };
+    let mut products = products_of_layers(&args.dims.0, args.batch);
+    products.extend(sides.iter().map(|&side| square(side)));
+    let effort = Effort::new(args.timing);
+    let mut rows = Vec::new();
+    for dtype in place.dtypes(&args.dtype, &ALL_DTYPES) {
+        let times: Result<Vec<Times>, _> = products.iter().map(|p| p.time(&place, dtype, effort)).collect();
+        let times = times.map_err(Error::from)?;
+        let rates =
+            || products.iter().zip(&times).map(|(product, times)| times.giga_per_s(product.flop()) * 1e-3);
+        let best = rates().fold(0.0, f64::max);
+        rows.extend(products.iter().zip(&times).zip(rates()).map(|((&product, &times), tflops_per_s)| {
+            Measured {
+                dtype: dtype.precision().name(),
+                product,
+                times,
+                tflops_per_s,
+                fraction_of_best: tflops_per_s / best,
+            }
+        }));
+    }
+    report::print(world, "addmm", &place, args.place.json, &rows)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp::model::ModelSpec;
+
+    use super::*;
+
+    #[test]
+    fn products_make_up_a_step() {
+        let dims = [64, 128, 32, 10];
+        let products = products_of_layers(&dims, 7);
+        let flop: f64 = products.iter().map(Product::flop).sum();
+        let spec = ModelSpec::plain(&dims, ops::Activation::Relu);
+        assert_eq!(flop, spec.flop_per_row() as f64 * 7.0);
+        let passes: Vec<_> = products.iter().map(|p| (p.pass, p.m, p.n, p.k)).collect();
+        assert_eq!(passes[..3], [("forward", 7, 128, 64), ("d_weight", 128, 64, 7), ("forward", 7, 32, 128)]);
+        assert_eq!(passes[4], ("d_input", 7, 128, 32));
+        let wide: Vec<_> = products.iter().filter(|p| p.is_wide).map(|p| p.pass).collect();
+        assert_eq!(wide, ["d_weight", "d_weight", "forward", "d_weight"]);
+    }
+}

@@ -1,0 +1,241 @@
+//! `ddp-train bench loader`: data loading of a run, without training.
+//!
+//! Rows, order and loader are those of `ddp-train train` with the same config; the result is compared with a memcpy of one thread
+//! of this machine.
+
+use std::time::Instant;
+
+use ddp::config::Config;
+use ddp::data::device_rows::DeviceRows;
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::{self, Dataset, Loaded};
+use ddp::train::TrainError;
+use ddp::train::trainer::StepRows as _;
+use ddp_comm::World;
+use ddp_kernels::KeyedPermutation;
+use serde::Serialize;
+
+use super::place::Place;
+use super::report::{self, Row, number, percent, spread};
+use super::timing::Times;
+use crate::cli::BenchLoaderArgs;
+use crate::error::{Error, Result};
+use crate::exit::Stop;
+
+/// Size of the reference copy; larger than any cache.
+const COPY_BYTES: usize = 128 << 20;
+/// Size of the reference copy of rows: as all buffers of a loader.
+const ROW_COPIES_BYTES: usize = 16 << 20;
+/// Maximum warm-up time; the first pass reads files into the page cache.
+const WARM_UP_S: f64 = 20.0;
+
+#[derive(Debug, Serialize)]
+struct Measured {
+    source: String,
+    rows: usize,
+    features: usize,
+    /// Bytes per row: features, targets and weight.
+    row_bytes: usize,
+    batch: usize,
+    shuffle: String,
+    /// Memory of the rows.
+    placement: &'static str,
+    /// Threads that prepare batches; 0 if the training thread does.
+    loader_threads: usize,
+    /// Times of a pass over some batches.
+    #[serde(flatten)]
+    times: Times,
+    /// Rows per pass.
+    rows_timed: usize,
+    rows_per_s: f64,
+    gb_per_s: f64,
+    /// Memcpy of one thread, in bytes copied.
+    memcpy_gb_per_s: f64,
+    /// Plain copies of the same rows in the same order by one thread; absent if rows are not in memory in their final form.
+    row_memcpy_gb_per_s: Option<f64>,
+    /// `gb_per_s` relative to the same number of threads copying rows (else bytes) at the speed of a single one.
+    of_memcpy: f64,
+    /// Data mapped or held in memory, rather than read piece by piece.
+    resident_mib: usize,
+}
+
+impl Row for Measured {
+    const TITLES: &'static [&'static str] =
+        &["<rows", "bytes/row", "batch", "threads", "ms median (min to max)", "rows/s", "GB/s", "of memcpy"];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            format!("{}, {}, {}", self.source, self.placement, self.shuffle),
+            self.row_bytes.to_string(),
+            self.batch.to_string(),
+            self.loader_threads.to_string(),
+            spread(&self.times),
+            number(self.rows_per_s),
+            number(self.gb_per_s),
+            percent(self.of_memcpy),
+        ]
+    }
+}
+
+/// Runs the benchmark and prints the results on rank 0; every rank of the world calls it.
+pub(super) fn loader(world: &World, args: &BenchLoaderArgs) -> Result<(), Stop> {
+    let config = world
+        .collective_result(Config::load_with(args.run.file(), &args.run.overrides()).map_err(Error::from))?;
+    world.agree(&config.agreement_entries()).map_err(Error::from)?;
+    let place = Place::pin(world, &args.place, &[])?;
+    let data = data::load(&config, world)?;
+    let measured = world.collective_result(measure(world, args, &config, &data, &place))?;
+    report::print(world, "loader", &place, args.place.json, &[measured])?;
+    Ok(())
+}
+
+fn measure(
+    world: &World,
+    args: &BenchLoaderArgs,
+    config: &Config,
+    data: &Loaded,
+    place: &Place,
+) -> Result<Measured> {
+    let rows = &data.train;
+    let global_rows = config.train.global_rows(world.world_size()).ok_or(TrainError::BatchOverflows)?;
+    let shuffle = Shuffle::new(&config.data, &**rows);
+    let plan = BatchPlan::new(world, rows.len(), global_rows, 1, config.train.seed, shuffle);
+    let normalizer = data.preprocessor.normalizer.clone();
+    let options = LoaderOptions::from_config(&config.data, place.device, place.threads, normalizer);
+    let mut consumer = Consumer {
+        loader: Loader::new(rows.clone(), plan, options)?,
+        place: place.clone(),
+        slots: Vec::new(),
+        next: 0,
+    };
+    let started = Instant::now();
+    let mut warm = 0;
+    while warm < rows.len() && started.elapsed().as_secs_f64() < WARM_UP_S {
+        warm += consumer.fetch()?;
+    }
+    consumer.finish()?;
+    let memcpy_gb_per_s = memcpy();
+    let row_memcpy_gb_per_s = row_memcpy(&**rows, config)?;
+    let (mut times, mut rows_timed) = (Vec::new(), 0);
+    // The first pass determines the number of batches per pass.
+    let mut n_batches = usize::MAX;
+    for repeat in 0..=args.repeats {
+        let started = Instant::now();
+        let (mut n, mut taken) = (0, 0);
+        let is_first = repeat == 0;
+        while n < n_batches
+            && !(is_first && started.elapsed().as_secs_f64() * 1e3 > f64::from(args.repeat_ms))
+        {
+            taken += consumer.fetch()?;
+            n += 1;
+        }
+        consumer.finish()?;
+        if is_first {
+            n_batches = n;
+        } else {
+            times.push(started.elapsed().as_secs_f64() * 1e3);
+            rows_timed = taken;
+        }
+    }
+    let times = Times::of(times);
+    let rows_per_s = rows_timed as f64 / times.median * 1e3;
+    let row_bytes = rows.layout().row_bytes();
+    let gb_per_s = rows_per_s * row_bytes as f64 * 1e-9;
+    let loader_threads = consumer.loader.n_threads();
+    Ok(Measured {
+        source: rows.source().to_owned(),
+        rows: rows.len(),
+        features: rows.layout().n_features(),
+        row_bytes,
+        batch: global_rows.min(rows.len()),
+        shuffle: if config.data.shuffle {
+            format!("shuffled {}", config.data.shuffle_mode)
+        } else {
+            "in order".to_owned()
+        },
+        placement: if consumer.loader.is_on_gpu() { "on the GPU" } else { "on the host" },
+        loader_threads,
+        times,
+        rows_timed,
+        rows_per_s,
+        gb_per_s,
+        memcpy_gb_per_s,
+        row_memcpy_gb_per_s,
+        of_memcpy: gb_per_s / (row_memcpy_gb_per_s.unwrap_or(memcpy_gb_per_s) * loader_threads.max(1) as f64),
+        resident_mib: rows.resident_bytes() >> 20,
+    })
+}
+
+/// Fetches batches, to the GPU if there is one, and discards them.
+struct Consumer {
+    loader: Loader,
+    place: Place,
+    slots: Vec<DeviceRows>,
+    next: usize,
+}
+
+impl Consumer {
+    /// Fetches the next batch and returns its number of rows.
+    fn fetch(&mut self) -> Result<usize> {
+        let gpu = self.place.gpu()?;
+        let mut step = self.loader.next_step()?.expect("the plan has no end");
+        let n_rows = step.n_own_rows();
+        let Some(gpu) = gpu else { return Ok(n_rows) };
+        while self.slots.len() < 2 {
+            self.slots.push(DeviceRows::new(gpu, n_rows, step.device_shape())?);
+        }
+        let slot = &mut self.slots[self.next];
+        self.next = (self.next + 1) % 2;
+        if slot.holds(n_rows, step.device_shape()) {
+            step.send(slot, None)?;
+            slot.consumed()?;
+        }
+        Ok(n_rows)
+    }
+
+    /// Waits for the copies.
+    fn finish(&self) -> Result<()> {
+        Ok(self.place.gpu()?.map_or(Ok(()), |gpu| gpu.synchronize())?)
+    }
+}
+
+/// Measures the memcpy of one thread in GB/s.
+fn memcpy() -> f64 {
+    let from = vec![1u8; COPY_BYTES];
+    let mut to = vec![0u8; COPY_BYTES];
+    let mut best = f64::INFINITY;
+    for _ in 0..5 {
+        let started = Instant::now();
+        to.copy_from_slice(&from);
+        best = best.min(started.elapsed().as_secs_f64());
+        std::hint::black_box(&mut to);
+    }
+    COPY_BYTES as f64 / best * 1e-9
+}
+
+/// Measures plain row copies of one thread in GB/s, in the order of an epoch, into buffers like those of the loader.
+fn row_memcpy(rows: &dyn Dataset, config: &Config) -> Result<Option<f64>> {
+    const OP: &str = "bench";
+    let n_rows = rows.len();
+    let order = if config.data.shuffle {
+        KeyedPermutation::new(n_rows, config.train.seed, 1)
+    } else {
+        KeyedPermutation::identity(n_rows)
+    };
+    let n_features = rows.layout().n_features();
+    let Some(all) = rows.in_place(0..n_rows)? else { return Ok(None) };
+    let all = all.x.as_slice::<f32>(OP, "x")?;
+    let mut out = vec![0.0f32; (ROW_COPIES_BYTES / 4).next_multiple_of(n_features)];
+    let n_copies = out.len() / n_features;
+    let mut best = f64::INFINITY;
+    for pass in 0..5 {
+        let places: Vec<_> = (0..n_copies).map(|n| order.index((n + pass * n_copies) % n_rows)).collect();
+        let started = Instant::now();
+        for (out, row) in out.chunks_exact_mut(n_features).zip(places) {
+            out.copy_from_slice(&all[row * n_features..][..n_features]);
+        }
+        best = best.min(started.elapsed().as_secs_f64());
+        std::hint::black_box(&mut out);
+    }
+    Ok(Some(out.len() as f64 * 4.0 / best * 1e-9))
+}

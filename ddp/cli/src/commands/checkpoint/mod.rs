@@ -1,0 +1,69 @@
+//! `ddp-train checkpoint`: commands on existing checkpoints.
+
+mod average;
+mod export;
+mod list;
+mod prune;
+mod show;
+mod verify;
+mod weights;
+
+use std::path::Path;
+
+use ddp::checkpoint::{Checkpoint, CheckpointError, CheckpointStore, Fault, Located, step_name};
+use ddp_comm::World;
+use tracing::info;
+
+use crate::cli::CheckpointCommand;
+use crate::error::Result;
+use crate::exit::Stop;
+use crate::report::stdout::print_result;
+
+/// Runs the command on rank 0; the other ranks wait.
+///
+/// # Errors
+/// [`crate::Error::Checkpoint`], [`crate::Error::Write`], [`crate::Error::Report`].
+pub fn checkpoint(world: &World, command: &CheckpointCommand) -> Result<(), Stop> {
+    let result = match command {
+        _ if world.rank().0 > 0 => Ok(()),
+        CheckpointCommand::Ls(args) => list::list(args),
+        CheckpointCommand::Verify(args) => verify::verify(args),
+        CheckpointCommand::Show(args) => show::show(args),
+        CheckpointCommand::Prune(args) => prune::prune(args),
+        CheckpointCommand::Average(args) => average::average(args),
+        CheckpointCommand::Export(args) => export::export(args),
+    };
+    Ok(world.collective_result(result)?)
+}
+
+/// A checkpoint with its name, or the reason why it can't be used.
+struct Named {
+    name: String,
+    checkpoint: Result<Checkpoint, Fault>,
+}
+
+/// Finds all checkpoints at `path`, in step order, and their folder.
+fn all_at(path: &Path) -> Result<(Vec<Named>, CheckpointStore)> {
+    match Located::new(path)? {
+        Located::One(path) => {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let store = CheckpointStore::at(path.parent().unwrap_or(Path::new(".")));
+            Ok((vec![Named { name, checkpoint: Checkpoint::read(&path) }], store))
+        }
+        Located::Store(store) => {
+            let steps = store.steps()?;
+            if steps.is_empty() {
+                return Err(CheckpointError::NotFound { path: path.to_owned() }.into());
+            }
+            let named = |step| Named { name: step_name(step), checkpoint: store.checkpoint(step) };
+            Ok((steps.into_iter().map(named).collect(), store))
+        }
+    }
+}
+
+/// Finds the one verified checkpoint at `path`; reports skipped ones on stderr.
+fn one_at(path: &Path) -> Result<Checkpoint> {
+    let search = Checkpoint::find(path)?;
+    search.skipped.iter().for_each(|skipped| info!("skipped {skipped}"));
+    search.found.ok_or_else(|| CheckpointError::NotFound { path: path.to_owned() }.into())
+}

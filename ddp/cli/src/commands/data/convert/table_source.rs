@@ -1,0 +1,251 @@
+//! Reads tables from their first to their last row, as typed columns.
+
+use std::path::PathBuf;
+
+use ddp::config::DataConfig;
+use ddp::data::raw::RawType;
+use ddp::data::table::{
+    CellColumns, CellUse, ChunkReader, Destination, Inference, Notation, Partition, TableReaders,
+    TypedColumn, same_columns,
+};
+use ddp::data::write::{Block, Chunk, Group, Kind, Purpose, Schema, common_type, first_not_finite};
+use ddp::data::{CellProblem, CsvError, DataError, SourceSpec};
+
+use super::input::Input;
+use crate::error::Result;
+
+/// Rows of tables.
+pub(super) struct TableSource {
+    files: Vec<PathBuf>,
+    readers: &'static TableReaders,
+    data: DataConfig,
+    to: Destination,
+    keeps_missing: bool,
+    schema: Schema,
+    /// Types of the columns of text files.
+    cells: Option<CellColumns>,
+    /// Types of the columns of folders, of other files.
+    folders: Vec<Inference>,
+    reader: Option<Box<dyn ChunkReader>>,
+    n_opened: usize,
+    /// Rows of the current file so far.
+    n_rows: usize,
+}
+
+impl TableSource {
+    pub(super) fn new(
+        files: Vec<PathBuf>,
+        readers: &'static TableReaders,
+        input: &Input<'_>,
+    ) -> Result<Self> {
+        let (spec, to) = (input.spec(), input.to);
+        let mut source = TableSource {
+            readers,
+            data: input.data.clone(),
+            to,
+            keeps_missing: input.keeps_missing,
+            schema: Schema { source: spec.source.to_owned(), groups: Vec::new() },
+            cells: None,
+            folders: Vec::new(),
+            reader: None,
+            n_opened: 0,
+            n_rows: 0,
+            files,
+        };
+        if readers.open_chunks.is_none() {
+            refuse_pipes(&source.files)?;
+            let cells = CellColumns::scan(&source.files, readers, &spec, to, input.keeps_missing)?;
+            source.schema.groups = cells.groups();
+            source.cells = Some(cells);
+        } else {
+            source.find_types()?;
+        }
+        Ok(source)
+    }
+
+    /// Finds the types of the columns of all files.
+    fn find_types(&mut self) -> Result<()> {
+        for at in 0..self.files.len() {
+            let reader = self.open(at)?;
+            let groups = reader.groups();
+            let partitions = used(reader.partitions());
+            if at == 0 {
+                self.schema.groups = groups;
+                self.folders = vec![Inference::default(); partitions.len()];
+            } else {
+                let names = |groups: &[Group]| {
+                    groups.iter().flat_map(|group| group.names.clone()).collect::<Vec<_>>()
+                };
+                let path = &self.files[at];
+                same_columns(&self.files[0], &names(&self.schema.groups), path, &names(&groups))?;
+                for (first, group) in self.schema.groups.iter_mut().zip(groups) {
+                    match (&first.kind, &group.kind) {
+                        (Kind::Number(a), Kind::Number(b)) => first.kind = Kind::Number(common_type(*a, *b)),
+                        (a, b) if a == b => {}
+                        _ => {
+                            let difference = format!("column \"{}\" has another type", first.names[0]);
+                            let (first, other) = (self.files[0].clone(), path.clone());
+                            return Err(DataError::ShardsDiffer { first, other, difference }.into());
+                        }
+                    }
+                }
+            }
+            for (inference, partition) in self.folders.iter_mut().zip(&partitions) {
+                let place = || format!("data file `{}`", self.files[at].display());
+                let added = inference.add(
+                    partition.value.as_bytes(),
+                    false,
+                    CellUse::Number,
+                    &Notation::of_folders(),
+                    place,
+                );
+                added.map_err(|problem| cell(place(), &partition.name, problem))?;
+            }
+            if at + 1 == self.files.len() {
+                for (inference, partition) in self.folders.iter().zip(partitions) {
+                    let kind = inference.kind(CellUse::Number, self.to);
+                    let kind = kind.map_err(|(place, problem)| cell(place, &partition.name, problem))?;
+                    let purpose = partition.role.purpose().expect("it is used");
+                    let fits_single = Some(inference.fits_single());
+                    self.schema
+                        .groups
+                        .push(Group { fits_single, ..Group::column(purpose, partition.name, kind) });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&self, at: usize) -> Result<Box<dyn ChunkReader>> {
+        let (path, spec) = (&self.files[at], SourceSpec::train(&self.data));
+        Ok(match (&self.cells, self.readers.open_chunks) {
+            (Some(cells), _) => cells.open(path, self.readers, &spec)?,
+            (None, Some(open)) => open(path, &spec, self.to)?,
+            (None, None) => unreachable!("files of text were scanned"),
+        })
+    }
+
+    pub(super) fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    pub(super) fn n_rounded(&self) -> u64 {
+        self.cells.as_ref().map_or(0, |cells| cells.n_rounded)
+    }
+
+    /// Whether columns of integers may lack values that are kept.
+    pub(super) fn may_lack_values(&self) -> bool {
+        self.keeps_missing && self.cells.is_none()
+    }
+
+    /// Makes the columns that lack values floats, whose NaN marks them.
+    pub(super) fn widen(&mut self, lacks_values: &[bool]) {
+        for (group, _) in self.schema.groups.iter_mut().zip(lacks_values).filter(|(_, lacks)| **lacks) {
+            if let Kind::Number(raw) = group.kind {
+                group.kind = Kind::Number(common_type(raw, RawType::F16));
+            }
+        }
+    }
+
+    pub(super) fn next(&mut self, max_rows: usize) -> Result<Option<Chunk>> {
+        loop {
+            if self.reader.is_none() {
+                if self.n_opened == self.files.len() {
+                    return Ok(None);
+                }
+                self.reader = Some(self.open(self.n_opened)?);
+                self.n_opened += 1;
+                self.n_rows = 0;
+            }
+            let reader = self.reader.as_mut().expect("it was opened");
+            if let Some(mut chunk) = reader.next(max_rows)? {
+                let partitions = used(reader.partitions());
+                for (partition, group) in partitions.iter().zip(&self.schema.groups[chunk.blocks.len()..]) {
+                    let mut column = TypedColumn::of_kind(CellUse::Number, &group.kind);
+                    for _ in 0..chunk.n_rows {
+                        column.push(partition.value.as_bytes(), &Notation::of_folders());
+                    }
+                    chunk.blocks.push(column.take());
+                }
+                if self.to == Destination::Arrays {
+                    self.check(&chunk)?;
+                }
+                self.n_rows += chunk.n_rows;
+                return Ok(Some(chunk));
+            }
+            if self.n_rows == 0 {
+                let path = self.files[self.n_opened - 1].clone();
+                return Err(DataError::from(CsvError::NoRows { path }).into());
+            }
+            self.reader = None;
+        }
+    }
+
+    /// Fails for missing values and infinities, which arrays keep only if that was asked for.
+    fn check(&self, chunk: &Chunk) -> Result<()> {
+        for (group, block) in self.schema.groups.iter().zip(&chunk.blocks) {
+            let width = group.names.len();
+            let place = |row: usize| {
+                let path = self.files[self.n_opened - 1].display();
+                format!("data file `{path}`, row {}", self.n_rows + row)
+            };
+            let (missing, not_finite) = match block {
+                Block::Numbers(numbers) => (
+                    numbers.nulls.first(),
+                    first_not_finite(
+                        numbers.raw,
+                        &numbers.bytes,
+                        self.keeps_missing || numbers.nulls.first().is_some(),
+                    ),
+                ),
+                Block::Texts { nulls, .. } if group.purpose == Purpose::Target => (nulls.first(), None),
+                _ => (None, None),
+            };
+            let is_kept = self.keeps_missing && group.purpose == Purpose::Feature;
+            if let Some(row) = missing.filter(|_| !is_kept) {
+                let problem = match group.purpose {
+                    Purpose::Target => CellProblem::TargetEmpty,
+                    _ => CellProblem::MissingInArray,
+                };
+                return Err(cell(place(row), &group.names[0], problem));
+            }
+            if let Some(index) = not_finite {
+                let Block::Numbers(numbers) = block else { unreachable!("only numbers are not finite") };
+                let column = format!("column \"{}\"", group.names[index % width]);
+                let (place, value) = (place(index / width), numbers.double(index));
+                return Err(DataError::NotFinite { place, column, value }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Share of the rows that was read, from 0 to 1, if it is known.
+    pub(super) fn fraction(&self) -> Option<f64> {
+        let of_file = self.reader.as_ref().map_or(Some(1.0), |reader| reader.fraction())?;
+        Some((self.n_opened.saturating_sub(1) as f64 + of_file) / self.files.len() as f64)
+    }
+}
+
+fn cell(place: String, column: &str, problem: CellProblem) -> crate::error::Error {
+    DataError::Cell { place, column: column.to_owned(), problem }.into()
+}
+
+/// The columns of folders that are converted.
+fn used(partitions: &[Partition]) -> Vec<Partition> {
+    partitions.iter().filter(|partition| partition.role.purpose().is_some()).cloned().collect()
+}
+
+/// The types of text files follow from all of their cells, so that they are read twice.
+fn refuse_pipes(files: &[PathBuf]) -> Result<()> {
+    match files.iter().find(|path| path.metadata().is_ok_and(|data| !data.is_file() && !data.is_dir())) {
+        Some(path) => Err(DataError::Malformed {
+            path: path.clone(),
+            format: "table",
+            reason: "it is not a regular file, and it is read twice: first for the types of its columns"
+                .to_owned(),
+            hint: "save it as a file first; CSV to CSV is read once",
+        }
+        .into()),
+        None => Ok(()),
+    }
+}

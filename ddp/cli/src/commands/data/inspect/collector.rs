@@ -1,0 +1,224 @@
+//! Collects properties of columns while rows are read.
+
+use std::collections::BTreeMap;
+
+use ddp::data::ColumnStats;
+use ddp::data::formatted::FormattedTexts;
+
+use super::sentinel::Extremes;
+use super::values::{Values, mixed};
+
+/// Most distinct values that are counted over all columns, about 100 MiB.
+const MAX_VALUES: usize = 1 << 21;
+
+/// File and line, or row, of a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) file: usize,
+    pub(super) number: u64,
+}
+
+/// Consecutive rows as cells.
+pub(super) struct Chunk<'a> {
+    /// `[n, columns]`; NaN for everything but finite numbers.
+    pub(super) numbers: &'a [f64],
+    /// `[n, columns]`: equal for equal values, 0 for missing ones.
+    pub(super) keys: &'a [u64],
+    /// `[n]`
+    pub(super) places: &'a [Place],
+    /// The text of a row and column.
+    pub(super) text: &'a dyn Fn(usize, usize) -> String,
+}
+
+/// Properties of all columns.
+pub(super) struct Collector {
+    pub(super) columns: Vec<Column>,
+    pub(super) stats: ColumnStats,
+    pub(super) n_rows: usize,
+    /// Column that the others are compared with.
+    target: Option<usize>,
+    limit: usize,
+}
+
+/// Properties of one column, without its statistics.
+#[derive(Debug, Default)]
+pub(super) struct Column {
+    pub(super) values: Values,
+    /// Hash of all values in order.
+    pub(super) hash: u64,
+    pub(super) n_missing: u64,
+    pub(super) first_missing: Option<Place>,
+    /// Values that are not numbers.
+    pub(super) texts: Odd,
+    /// Values among them that a person would read as numbers or dates.
+    pub(super) formatted: FormattedTexts,
+    /// Values among them that are few and short, with their rows.
+    pub(super) words: Words,
+    /// Values that are not UTF-8.
+    pub(super) not_utf8: Odd,
+    /// Numbers whose marks may separate thousands or a fraction.
+    pub(super) unclear: Odd,
+    /// Integers that are spelled like codes; see [`is_code`](ddp::data::labels::is_code).
+    pub(super) codes: Odd,
+    /// Integers with zeros before their digits.
+    pub(super) n_padded: u64,
+    /// Truth values.
+    pub(super) n_truths: u64,
+    /// Dates and times.
+    pub(super) n_times: u64,
+    pub(super) has_dates: bool,
+    pub(super) has_times_of_day: bool,
+    /// NaN and infinity, and numbers beyond f32.
+    pub(super) not_finite: Odd,
+    pub(super) has_fractions: bool,
+    /// The outermost numbers.
+    pub(super) extremes: Extremes,
+    /// Whether each number exceeds the one before.
+    pub(super) is_rising: bool,
+    last: f64,
+    pair: Pair,
+}
+
+/// Unusual values.
+#[derive(Debug, Default)]
+pub(super) struct Odd {
+    pub(super) n: u64,
+    pub(super) first: Option<(Place, String)>,
+}
+
+/// Most different texts that may be marks of missing values.
+const MAX_WORDS: usize = 10;
+/// Most bytes of such a text.
+const MAX_WORD_BYTES: usize = 30;
+
+/// Texts with their rows, as long as there are few.
+#[derive(Debug, Default)]
+pub(super) struct Words {
+    counts: BTreeMap<String, u64>,
+    is_full: bool,
+}
+
+impl Words {
+    pub(super) fn add(&mut self, text: &str) {
+        if self.is_full {
+            return;
+        }
+        if let Some(count) = self.counts.get_mut(text) {
+            *count += 1;
+        } else if self.counts.len() == MAX_WORDS || text.len() > MAX_WORD_BYTES {
+            self.is_full = true;
+        } else {
+            self.counts.insert(text.to_owned(), 1);
+        }
+    }
+
+    /// The texts, the most frequent first; none if they are many or long.
+    pub(super) fn by_count(&self) -> Vec<(&str, u64)> {
+        if self.is_full {
+            return Vec::new();
+        }
+        let mut counts: Vec<_> = self.counts.iter().map(|(text, count)| (text.as_str(), *count)).collect();
+        counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        counts
+    }
+}
+
+impl Odd {
+    pub(super) fn add(&mut self, place: Place, text: impl FnOnce() -> String) {
+        self.n += 1;
+        self.first.get_or_insert_with(|| (place, text()));
+    }
+}
+
+/// Sums for the correlation of two columns, over rows with both values.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pair {
+    n: f64,
+    mean: [f64; 2],
+    m2: [f64; 2],
+    product: f64,
+}
+
+impl Pair {
+    /// Source: B. P. Welford, "Note on a method for calculating corrected sums of squares and products", 1962.
+    #[inline]
+    fn add(&mut self, x: f64, y: f64) {
+        self.n += 1.0;
+        let share = 1.0 / self.n;
+        let (dx, dy) = (x - self.mean[0], y - self.mean[1]);
+        self.mean[0] += dx * share;
+        self.mean[1] += dy * share;
+        let new_dy = y - self.mean[1];
+        self.product += dx * new_dy;
+        self.m2[0] += dx * (x - self.mean[0]);
+        self.m2[1] += dy * new_dy;
+    }
+
+    fn correlation(&self) -> Option<f64> {
+        let scale = (self.m2[0] * self.m2[1]).sqrt();
+        (self.n > 2.0 && scale > 0.0).then(|| self.product / scale)
+    }
+}
+
+impl Collector {
+    /// Collects `n_columns` columns and compares them with the column `target`.
+    pub(super) fn new(n_columns: usize, target: Option<usize>) -> Self {
+        let column = || Column { is_rising: true, last: f64::NEG_INFINITY, ..Column::default() };
+        Collector {
+            columns: (0..n_columns).map(|_| column()).collect(),
+            stats: ColumnStats::new(n_columns),
+            n_rows: 0,
+            target,
+            limit: (MAX_VALUES / n_columns.max(1)).clamp(300, 1 << 16),
+        }
+    }
+
+    /// Rows that a chunk should have.
+    pub(super) fn chunk_rows(&self) -> usize {
+        ((1 << 18) / self.columns.len().max(1)).clamp(1, 1024)
+    }
+
+    /// Adds rows.
+    pub(super) fn add(&mut self, chunk: &Chunk<'_>) {
+        let n_columns = self.columns.len();
+        self.stats.add(chunk.numbers);
+        self.n_rows += chunk.places.len();
+        // Column by column, so that the properties of one stay in the cache.
+        for (index, column) in self.columns.iter_mut().enumerate() {
+            for (row, &place) in chunk.places.iter().enumerate() {
+                let at = row * n_columns;
+                let (number, key) = (chunk.numbers[at + index], chunk.keys[at + index]);
+                column.hash = mixed(column.hash.rotate_left(5), key);
+                if key == 0 {
+                    column.n_missing += 1;
+                    column.first_missing.get_or_insert(place);
+                    continue;
+                }
+                let of_target = |target: usize| (chunk.keys[at + target], chunk.numbers[at + target]);
+                let target = self.target.map_or((0, f64::NAN), of_target);
+                column.values.add(key, target.0, self.limit, || (chunk.text)(row, index));
+                column.has_fractions |= number.is_finite() && number.fract() != 0.0;
+                if number.is_finite() {
+                    column.extremes.add(number);
+                }
+                column.is_rising &= number > column.last;
+                column.last = number;
+                if !number.is_nan() && !target.1.is_nan() {
+                    column.pair.add(number, target.1);
+                }
+            }
+        }
+    }
+}
+
+impl Column {
+    /// Values that are words if the column is one of words: in such a column, yes and dates are words too.
+    pub(super) fn n_words(&self) -> u64 {
+        if self.texts.n == 0 { 0 } else { self.texts.n + self.n_truths + self.n_times }
+    }
+
+    /// Pearson's correlation with the target, if both vary.
+    pub(super) fn correlation(&self) -> Option<f64> {
+        self.pair.correlation()
+    }
+}

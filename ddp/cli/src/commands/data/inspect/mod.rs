@@ -1,0 +1,89 @@
+//! `ddp-train data inspect`: describes data files and warns of problems for training.
+//!
+//! Files -> chunks of rows (`scan`) -> properties of each column (`collector`) -> a profile (`profile`) with warnings
+//! (`warnings`) -> text, JSON and a config section (`report`, `section`).
+
+#[cfg(test)]
+mod advice_tests;
+mod collector;
+mod column_profile;
+mod dropped;
+mod inspected;
+mod origin;
+mod profile;
+mod report;
+mod scan;
+mod section;
+mod sentinel;
+mod sentinel_warnings;
+#[cfg(test)]
+mod suggestion_tests;
+mod target_warnings;
+#[cfg(test)]
+mod tests;
+mod values;
+mod warning;
+mod warnings;
+mod words;
+
+use ddp::config::{Config, DataConfig, DataFormat, Task};
+use ddp::data::{ClassLabels, DataError, SourceSpec};
+use ddp::report::metrics::json_line;
+use ddp::storage::atomic_write::write_atomic;
+use tracing::{info, warn};
+
+use self::profile::Profile;
+use crate::cli::InspectArgs;
+use crate::error::Result;
+use crate::report::stdout::print_result;
+
+/// Reads all rows, prints their profile, and writes the config that is suggested for them.
+pub(super) fn inspect(args: &InspectArgs) -> Result<()> {
+    let out = args.write_config.as_deref();
+    if let Some(path) = out.filter(|path| !args.overwrite && path.exists()) {
+        return Err(DataError::OutExists { path: path.to_owned() }.into());
+    }
+    let profile = profile(args)?;
+    let mut text = if args.json { json_line(&profile) } else { report::text(&profile, args.all) };
+    match out {
+        Some(path) => write_atomic(path, profile.data_section.as_bytes())?,
+        None if args.json => {}
+        None => text.extend(report::next_step(&profile, args)),
+    }
+    print_result(&text)?;
+    if let Some(path) = out.filter(|_| profile.stops_training()) {
+        warn!("config saved to `{}`, but it can't train a model: see the warnings", path.display());
+    } else if let Some(path) = out {
+        info!("config saved: `ddp-train {}` trains with it", path.display());
+    }
+    Ok(())
+}
+
+/// The profile of the files that `args` name.
+fn profile(args: &InspectArgs) -> Result<Profile> {
+    let data = config(args)?;
+    let spec = SourceSpec { classes: ClassLabels::AsStored, ..SourceSpec::train(&data) };
+    scan::scan(&spec, &args.target)
+}
+
+/// The config that opens the files, with defaults for everything else.
+fn config(args: &InspectArgs) -> Result<DataConfig> {
+    let delimiter =
+        args.delimiter.iter().map(|delimiter| format!("data.delimiter={}", section::quoted(delimiter)));
+    let decimal = args.decimal.iter().map(|decimal| format!("data.decimal={}", section::quoted(decimal)));
+    let header = args.no_header.then(|| "data.header=false".to_owned());
+    let mut data = Config::load(None, &delimiter.chain(decimal).chain(header).collect::<Vec<_>>())?.data;
+    data.missing_values.clone_from(&args.missing_value);
+    data.train.clone_from(&args.path);
+    data.labels.clone_from(&args.labels);
+    data.format = args.format.unwrap_or(DataFormat::Auto);
+    // Any values are shown; the profile decides on the task.
+    data.auto_task = false;
+    if args.target.len() > 1 {
+        data.task = Task::Regression;
+    }
+    if !args.target.is_empty() {
+        data.target.clone_from(&args.target);
+    }
+    Ok(data)
+}

@@ -1,0 +1,75 @@
+//! Source of inspected rows, and what is known about the columns in advance.
+
+use std::path::PathBuf;
+
+use ddp::data::Compression;
+use serde::Serialize;
+
+use super::collector::Place;
+use super::column_profile::Kind;
+
+/// A file and its size, if it is a regular file.
+#[derive(Debug, Serialize)]
+pub(super) struct FileSize {
+    pub(super) path: String,
+    pub(super) size_bytes: Option<u64>,
+}
+
+/// An array in a file.
+#[derive(Debug, Serialize)]
+pub(super) struct ArrayShape {
+    pub(super) name: String,
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    pub(super) shape: Vec<usize>,
+}
+
+/// Source of rows, and what is known about their columns in advance.
+pub(super) struct Origin {
+    pub(super) format: String,
+    pub(super) files: Vec<FileSize>,
+    pub(super) arrays: Vec<ArrayShape>,
+    pub(super) names: Vec<String>,
+    /// Indices of the targets.
+    pub(super) targets: Vec<usize>,
+    /// Types of the columns; `None` if the values determine them.
+    pub(super) kinds: Vec<Option<Kind>>,
+    /// Types of the columns in the file, if it has them; those of folders have none.
+    pub(super) types: Vec<String>,
+    /// Indices of the columns that are texts by their type in the file.
+    pub(super) texts: Vec<usize>,
+    /// Columns of lists of objects or lists, which are read as text.
+    pub(super) nested_lists: Vec<usize>,
+    /// Columns that are not used unasked, with the reason: ends of sentences.
+    pub(super) left_out: Vec<String>,
+    /// "line" or "row".
+    pub(super) place: &'static str,
+    /// Lines of a config that name arrays.
+    pub(super) keys: Vec<String>,
+}
+
+impl Origin {
+    /// A place for messages.
+    pub(super) fn place(&self, place: Place) -> String {
+        let number = format!("{} {}", self.place, place.number);
+        if self.files.len() > 1 { format!("{number} of {}", self.files[place.file].path) } else { number }
+    }
+}
+
+/// Files with their sizes.
+pub(super) fn sizes(files: &[PathBuf]) -> Vec<FileSize> {
+    let size = |path: &PathBuf| FileSize {
+        path: path.display().to_string(),
+        // Pipes have no size.
+        size_bytes: path.metadata().ok().filter(|data| data.is_file()).map(|data| data.len()),
+    };
+    files.iter().map(size).collect()
+}
+
+/// The name of a format and of its compression.
+pub(super) fn format_name(name: &str, files: &[PathBuf]) -> String {
+    match Compression::of_file(&files[0]) {
+        Compression::None => name.to_owned(),
+        compression => format!("{name}, {}", compression.name()),
+    }
+}

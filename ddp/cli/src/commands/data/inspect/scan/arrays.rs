@@ -1,0 +1,158 @@
+//! Reads files of arrays: the columns of the features, and the labels.
+
+use std::path::PathBuf;
+
+use ddp::data::TargetError;
+use ddp::data::raw::{self, ArrayReader, Listing, RawArray};
+use ddp::data::{DataError, Label, SourceSpec, numbered_columns};
+
+use super::numbers::add_rows;
+use crate::commands::data::inspect::collector::Collector;
+use crate::commands::data::inspect::column_profile::Kind;
+use crate::commands::data::inspect::origin::{ArrayShape, Origin, format_name, sizes};
+use crate::commands::data::inspect::section::quoted;
+use crate::error::Result;
+
+/// Reads all rows of features and labels in files of the format `title`; other arrays are only listed.
+pub(super) fn scan(
+    files: &[PathBuf],
+    title: &str,
+    reader: &ArrayReader,
+    spec: &SourceSpec<'_>,
+) -> Result<(Origin, Collector)> {
+    let Listing { arrays, features, labels, feature_names, target_names } = raw::list(files, reader, spec)?;
+    let shapes = arrays.iter().map(|(name, array)| shape(name, array)).collect();
+    let names: Vec<String> = arrays.iter().map(|(name, _)| name.clone()).collect();
+    let mut arrays: Vec<Option<Result<RawArray, DataError>>> =
+        arrays.into_iter().map(|(_, array)| Some(array)).collect();
+    let mut take = |index: Option<usize>| index.and_then(|index| arrays[index].take()).transpose();
+    // An array of single numbers is a table of one column.
+    let features_index = features.or_else(|| (0..names.len()).find(|index| Some(*index) != labels));
+    let (features, labels_array) = (take(features_index)?, take(labels)?);
+    let Some(features) = features else {
+        return Err(DataError::NoArray {
+            path: files[0].clone(),
+            key: spec.data.features_key.clone(),
+            found: "none".to_owned(),
+            hint: "save the features as an array [rows, features]".to_owned(),
+        }
+        .into());
+    };
+    check(&features, labels_array.as_ref(), spec)?;
+    let n_rows = features.n_rows();
+    let (width, n_targets) = (features.row_len(), labels_array.as_ref().map_or(0, RawArray::n_values));
+    let named = |names: Option<Vec<String>>, n: usize| names.filter(|names| names.len() == n);
+    let mut columns = named(feature_names, width).unwrap_or_else(|| numbered_columns(width));
+    let mut kinds = vec![Some(Kind::Element(features.raw.name())); width];
+    if let Some(labels) = &labels_array {
+        let own = match n_targets {
+            1 => vec!["label".to_owned()],
+            n => (0..n).map(|i| format!("t{i}")).collect(),
+        };
+        columns.extend(named(target_names, n_targets).unwrap_or(own));
+        let kind = if labels.raw.is_text() { Kind::Text } else { Kind::Element(labels.raw.name()) };
+        kinds.resize(width + n_targets, Some(kind));
+    }
+    let mut keys = Vec::new();
+    for (index, key, given) in [
+        (features_index, "features_key", &spec.data.features_key),
+        (labels, "labels_key", &spec.data.labels_key),
+    ] {
+        let name = index.map(|index| &names[index]).filter(|name| *name != given);
+        if let Some(name) = name.filter(|_| matches!(reader, ArrayReader::Named { .. })) {
+            keys.push(format!("{key} = {}", quoted(name)));
+        }
+    }
+    let origin = Origin {
+        format: format_name(title, files),
+        files: sizes(files),
+        arrays: shapes,
+        names: columns,
+        targets: (width..width + n_targets).collect(),
+        kinds,
+        nested_lists: Vec::new(),
+        left_out: Vec::new(),
+        place: "row",
+        types: Vec::new(),
+        texts: Vec::new(),
+        keys,
+    };
+    let total = features.size_bytes() + labels_array.as_ref().map_or(0, RawArray::size_bytes);
+    let place = |array: RawArray| if total > spec.memory_bytes { array.unmapped() } else { Ok(array) };
+    let features = place(features)?;
+    let labels = labels_array.map(place).transpose()?;
+    Ok((origin, collect(&features, labels.as_ref(), n_rows)?))
+}
+
+/// Collects all rows in order.
+fn collect(features: &RawArray, labels: Option<&RawArray>, n_rows: usize) -> Result<Collector> {
+    let (width, n_targets) = (features.row_len(), labels.map_or(0, RawArray::n_values));
+    let n_columns = width + n_targets;
+    let mut collector = Collector::new(n_columns, (n_targets > 0).then_some(width));
+    let chunk_rows = collector.chunk_rows();
+    let (mut numbers, mut x, mut y, mut keys) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut texts: Vec<String> = Vec::new();
+    for start in (0..n_rows).step_by(chunk_rows) {
+        let rows: Vec<usize> = (start..(start + chunk_rows).min(n_rows)).collect();
+        x.resize(rows.len() * width, 0.0);
+        features.rows_to_f64(&rows, &mut x)?;
+        texts.clear();
+        if let Some(labels) = labels.filter(|labels| labels.raw.is_text()) {
+            y.clear();
+            y.resize(rows.len(), f64::NAN);
+            labels.rows_to_text(&rows, |row, text| match Label::parse(text) {
+                Label::Integer(number) => {
+                    y[row] = number as f64;
+                    texts.push(String::new());
+                }
+                Label::Text(text) => texts.push(text),
+            })?;
+        } else if let Some(labels) = labels {
+            y.resize(rows.len() * n_targets, 0.0);
+            labels.rows_to_f64(&rows, &mut y)?;
+        }
+        numbers.clear();
+        for row in 0..rows.len() {
+            numbers.extend_from_slice(&x[row * width..][..width]);
+            numbers.extend_from_slice(&y[row * n_targets..][..n_targets]);
+        }
+        add_rows(&mut collector, &mut numbers, &texts, start, &mut keys);
+    }
+    Ok(collector)
+}
+
+fn check(features: &RawArray, labels: Option<&RawArray>, spec: &SourceSpec<'_>) -> Result<()> {
+    let n_features = features.n_rows();
+    if n_features == 0 || features.row_len() == 0 {
+        return Err(DataError::NoRows { path: features.path().to_owned() }.into());
+    }
+    if features.raw.is_text() || labels.is_some_and(|labels| labels.raw.is_text() && labels.n_values() != 1) {
+        return Err(DataError::from(TargetError::TargetText {
+            place: format!("data file `{}`", features.path().display()),
+            hint: "number the texts of features; labels may be one text per row",
+        })
+        .into());
+    }
+    match labels {
+        Some(labels) if labels.n_rows() != n_features => Err(DataError::RowsDiffer {
+            features: spec.source.to_owned(),
+            n_features,
+            what: "labels",
+            other: labels.path().display().to_string(),
+            n_other: labels.n_rows(),
+        }
+        .into()),
+        _ => Ok(()),
+    }
+}
+
+fn shape(name: &str, array: &Result<RawArray, DataError>) -> ArrayShape {
+    let name = name.to_owned();
+    match array {
+        Ok(array) => {
+            let shape = std::iter::once(array.n_rows()).chain(array.row_dims.iter().copied()).collect();
+            ArrayShape { name, kind: array.raw.name().to_owned(), shape }
+        }
+        Err(_) => ArrayShape { name, kind: "not numbers".to_owned(), shape: Vec::new() },
+    }
+}

@@ -1,0 +1,25 @@
+//! `ddp-train data`: inspects, shows and converts data files.
+
+mod convert;
+mod inspect;
+mod show;
+
+use ddp_comm::World;
+
+use crate::cli::DataCommand;
+use crate::exit::Stop;
+use crate::report::log::Log;
+
+/// Runs the command on rank 0; the other ranks wait for it.
+///
+/// # Errors
+/// [`DataError`](ddp::data::DataError) if a file cannot be read or written, on every rank.
+pub fn data(world: &World, log: &Log, command: &DataCommand) -> Result<(), Stop> {
+    let result = match command {
+        _ if world.rank().0 > 0 => Ok(()),
+        DataCommand::Inspect(args) => inspect::inspect(args),
+        DataCommand::Show(args) => show::show(args),
+        DataCommand::Convert(args) => convert::convert(log, args),
+    };
+    Ok(world.collective_result(result)?)
+}

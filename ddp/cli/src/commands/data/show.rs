@@ -1,0 +1,205 @@
+//! `ddp-train data show`: prints rows by their numbers, as their files hold them.
+//!
+//! Rows are counted from 0 over all files in their order, as in reports of training. Tables are read cell by cell up to the last
+//! row; rows of arrays and built-in sets are read by number.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use ddp::config::{Config, DataConfig, DataFormat};
+use ddp::data::batch::BatchMut;
+use ddp::data::format::Reader;
+use ddp::data::table::{TableReaders, partition_columns};
+use ddp::data::{DataError, Dataset, SourceSpec, TargetLayout, files_and_format};
+use ddp::report::metrics::json_line;
+use ddp_kernels::{DType, Device, Tensor, ops};
+use serde_json::{Map, Value};
+
+use crate::cli::ShowArgs;
+use crate::error::Result;
+use crate::report::stdout::print_result;
+use crate::report::table::table;
+
+/// Columns beyond which the text has a line per column instead of one per row.
+const MAX_COLUMNS_ACROSS: usize = 12;
+/// Most rows that are shown at a time.
+const MAX_ROWS: usize = 10_000;
+
+/// Rows with the names of their columns.
+struct Shown {
+    names: Vec<String>,
+    /// Number and cells of each row, ascending.
+    rows: BTreeMap<usize, Vec<String>>,
+}
+
+/// Prints the rows that `args` name.
+pub(super) fn show(args: &ShowArgs) -> Result<()> {
+    let data = config(args)?;
+    let spec = SourceSpec::train(&data);
+    let shown = if spec.source.starts_with("builtin:") {
+        of_dataset(&*spec.open()?, &data, &args.rows)?
+    } else {
+        let (files, format) = files_and_format(&spec)?;
+        match &format.reader {
+            Reader::Table(readers) => of_table(&files, readers, &spec, &args.rows)?,
+            Reader::Arrays(_) => of_dataset(&*spec.open()?, &data, &args.rows)?,
+        }
+    };
+    Ok(print_result(&if args.json { shown.json() } else { shown.text() })?)
+}
+
+/// The config that opens the files, with defaults for everything that is not set.
+fn config(args: &ShowArgs) -> Result<DataConfig> {
+    let mut data = Config::load(None, &args.set)?.data;
+    data.train.clone_from(&args.path);
+    if args.labels.is_some() {
+        data.labels.clone_from(&args.labels);
+    }
+    if let Some(format) = args.format {
+        data.format = format;
+    } else if !args.set.iter().any(|set| set.trim_start().starts_with("data.format")) {
+        data.format = DataFormat::Auto;
+    }
+    Ok(data)
+}
+
+/// Checks that the last of `rows` exists among `n_rows` and that there are not too many; open ends are those of the rows.
+fn check(rows: &[Range<usize>], source: &str, n_rows: usize) -> Result<Vec<Range<usize>>> {
+    let closed = |range: &Range<usize>| {
+        let end = if range.end == usize::MAX { n_rows } else { range.end };
+        let last = end.saturating_sub(1).max(range.start);
+        if last >= n_rows {
+            let source_name = source.to_owned();
+            return Err(DataError::NoSuchRow { source_name, row: last, n_rows });
+        }
+        Ok(range.start..end)
+    };
+    let rows = rows.iter().map(closed).collect::<Result<Vec<_>, _>>()?;
+    let n: usize = rows.iter().map(ExactSizeIterator::len).sum();
+    if n > MAX_ROWS {
+        return Err(DataError::TooManyRowsToShow { n_rows: n, max: MAX_ROWS }.into());
+    }
+    Ok(rows)
+}
+
+/// Reads the rows of a table.
+fn of_table(
+    files: &[PathBuf],
+    readers: &TableReaders,
+    spec: &SourceSpec<'_>,
+    rows: &[Range<usize>],
+) -> Result<Shown> {
+    let end = rows.iter().map(|range| range.end).max().unwrap_or(0);
+    let mut shown = Shown { names: Vec::new(), rows: BTreeMap::new() };
+    let mut number = 0;
+    'files: for path in files {
+        let mut reader = (readers.open_cells)(path, spec)?;
+        let own_names = reader.names().to_vec();
+        let mut of_folders = partition_columns(path, spec);
+        of_folders.retain(|(name, _)| !own_names.contains(name));
+        if shown.names.is_empty() {
+            shown.names = own_names;
+            shown.names.extend(of_folders.iter().map(|(name, _)| name.clone()));
+        }
+        while number < end {
+            let Some(record) = reader.next()? else { continue 'files };
+            if rows.iter().any(|range| range.contains(&number)) {
+                if shown.rows.len() == MAX_ROWS {
+                    return Err(DataError::TooManyRowsToShow { n_rows: MAX_ROWS + 1, max: MAX_ROWS }.into());
+                }
+                let cells = record.cells().map(|cell| String::from_utf8_lossy(cell).into_owned());
+                shown
+                    .rows
+                    .insert(number, cells.chain(of_folders.iter().map(|(_, value)| value.clone())).collect());
+            }
+            number += 1;
+        }
+        break;
+    }
+    if number < end {
+        check(rows, spec.source, number)?;
+    }
+    Ok(shown)
+}
+
+/// Reads the rows of arrays or of a built-in set; numbers as exactly as they are stored.
+fn of_dataset(dataset: &dyn Dataset, data: &DataConfig, rows: &[Range<usize>]) -> Result<Shown> {
+    let layout = dataset.layout();
+    let width = layout.n_features();
+    let mut names = layout.features.clone();
+    match &layout.targets {
+        TargetLayout::Classes { .. } => names.push(data.target[0].clone()),
+        targets => names.extend(targets.column_names()),
+    }
+    if layout.has_weights {
+        names.push("weight".to_owned());
+    }
+    let mut shown = Shown { names, rows: BTreeMap::new() };
+    let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu);
+    for number in check(rows, dataset.source(), dataset.len())?.into_iter().flatten() {
+        let mut raw = zeros(&[1, width], layout.dtype)?;
+        let mut x = zeros(&[1, width], DType::F32)?;
+        let mut targets = zeros(&layout.targets.dims(1), layout.targets.dtype())?;
+        let mut weight = zeros(&[1], DType::F32)?;
+        let out = BatchMut {
+            x: raw.view_mut(),
+            targets: targets.view_mut(),
+            weights: layout.has_weights.then(|| weight.view_mut()),
+        };
+        dataset.gather(&[number], out)?;
+        ops::load_rows(raw.view(), None, None, x.view_mut())?;
+        let mut doubles = vec![0.0; width];
+        let mut cells: Vec<String> = if dataset.gather_doubles(&[number], &vec![0.0; width], &mut doubles)? {
+            doubles.iter().map(ToString::to_string).collect()
+        } else {
+            x.to_vec::<f32>()?.iter().map(ToString::to_string).collect()
+        };
+        match targets.dtype() {
+            DType::I64 => {
+                cells.extend(targets.to_vec::<i64>()?.into_iter().map(|class| match &layout.labels {
+                    Some(labels) => labels.name(class as usize),
+                    None => class.to_string(),
+                }))
+            }
+            _ => cells.extend(targets.to_vec::<f32>()?.iter().map(ToString::to_string)),
+        }
+        if layout.has_weights {
+            cells.push(weight.to_vec::<f32>()?[0].to_string());
+        }
+        shown.rows.insert(number, cells);
+    }
+    Ok(shown)
+}
+
+impl Shown {
+    /// A table with a line per row, or per column where there are many.
+    fn text(&self) -> String {
+        let headed =
+            |head: String, cells: Vec<String>| std::iter::once(head).chain(cells).collect::<Vec<_>>();
+        if self.names.len() <= MAX_COLUMNS_ACROSS {
+            let titles: Vec<&str> =
+                std::iter::once("row").chain(self.names.iter().map(String::as_str)).collect();
+            let lines = self.rows.iter().map(|(number, cells)| headed(number.to_string(), cells.clone()));
+            return table(&titles, &lines.collect::<Vec<_>>());
+        }
+        let titles: Vec<String> = self.rows.keys().map(|number| format!("row {number}")).collect();
+        let titles: Vec<&str> = std::iter::once("<column").chain(titles.iter().map(String::as_str)).collect();
+        let line = |(column, name): (usize, &String)| {
+            headed(name.clone(), self.rows.values().map(|cells| cells[column].clone()).collect())
+        };
+        table(&titles, &self.names.iter().enumerate().map(line).collect::<Vec<_>>())
+    }
+
+    /// One object per row and line: its number, and its cells as texts by column.
+    fn json(&self) -> String {
+        let object = |(number, cells): (&usize, &Vec<String>)| {
+            let cells = self.names.iter().cloned().zip(cells.iter().cloned().map(Value::String));
+            let mut object = Map::new();
+            object.insert("row".to_owned(), Value::from(*number));
+            object.insert("cells".to_owned(), Value::Object(cells.collect()));
+            json_line(&object)
+        };
+        self.rows.iter().map(object).collect()
+    }
+}

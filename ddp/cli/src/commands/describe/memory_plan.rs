@@ -1,0 +1,344 @@
+//! Memory of a rank by use, computed without allocating any of it.
+//!
+//! The sizes come from the code that allocates: the model's buffers, the layout of its parameters, the optimiser's tensors,
+//! the loader's buffers.
+
+use ddp::config::{CommDtype, Config, Placement, ZeroStage};
+use ddp::data::Loaded;
+use ddp::data::device_rows::DeviceShape;
+use ddp::data::loader::{DeviceOrder, DeviceTable, LoaderOptions, Shuffle, host_buffer_bytes};
+use ddp::data::order::partition::PartitionKind;
+use ddp::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
+use ddp::data_parallel::fixed_tree::TreeSum;
+use ddp::data_parallel::rank_exchange::RankExchange;
+use ddp::data_parallel::whole_parameters::WholeParameters;
+use ddp::data_parallel::zero2::BucketBuffers;
+use ddp::model::{BufferPlan, ModelBytes, ModelSpec, ParamLayout, layers, loss_bytes};
+use ddp::optim::optimizer::Optimizer;
+use ddp::optim::param_groups::ParamGroups;
+use ddp::train::gpu_step::N_SLOTS;
+use ddp::train::setup::BatchPartition;
+use ddp::train::trainer::TrainerOptions;
+use ddp_comm::{NCCL_MEMORY_STEP_BYTES, RegisterBuffers};
+use ddp_kernels::cuda::{FIXED_WORKSPACE_BYTES, Gpu, MemoryUse};
+use ddp_kernels::ops::STEP_SCALARS_LEN;
+use ddp_kernels::{DType, Device};
+
+use crate::error::Result;
+
+/// Use of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryKind {
+    /// The f32 weights that the optimiser updates.
+    Parameters,
+    /// Their copy in the compute precision.
+    ComputeWeights,
+    /// Gradients of the weights, with the buffers of their exchange: a copy in another data type, or partial sums.
+    Gradients,
+    /// Optimiser state: moments or velocity.
+    Optimizer,
+    /// Moving average of the weights.
+    Average,
+    /// Registered buffers of layers: statistics.
+    Statistics,
+    /// Activations of the forward pass and their gradients.
+    Activations,
+    /// Scratch memory of matmuls and kernels.
+    Workspace,
+    /// Rows on the device: those of the current steps, or the whole data set if it is kept there.
+    Rows,
+    /// Rows on the host: data set and loader buffers.
+    Loader,
+    /// Host copy of the state that an asynchronous checkpoint writes; pinned if the rank computes on a GPU.
+    Snapshot,
+}
+
+impl MemoryKind {
+    /// All kinds, in the order of reports.
+    pub const ALL: [MemoryKind; 11] = [
+        MemoryKind::Parameters,
+        MemoryKind::ComputeWeights,
+        MemoryKind::Gradients,
+        MemoryKind::Optimizer,
+        MemoryKind::Average,
+        MemoryKind::Statistics,
+        MemoryKind::Activations,
+        MemoryKind::Workspace,
+        MemoryKind::Rows,
+        MemoryKind::Loader,
+        MemoryKind::Snapshot,
+    ];
+
+    /// Name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            MemoryKind::Parameters => "parameters",
+            MemoryKind::ComputeWeights => "compute weights",
+            MemoryKind::Gradients => "gradients",
+            MemoryKind::Optimizer => "optimiser",
+            MemoryKind::Average => "average",
+            MemoryKind::Statistics => "statistics",
+            MemoryKind::Activations => "activations",
+            MemoryKind::Workspace => "workspace",
+            MemoryKind::Rows => "rows",
+            MemoryKind::Loader => "loader",
+            MemoryKind::Snapshot => "snapshot",
+        }
+    }
+
+    /// The use under which GPU memory is accounted; `None` for memory that is always on the host.
+    pub fn memory_use(self) -> Option<MemoryUse> {
+        Some(match self {
+            MemoryKind::Parameters | MemoryKind::ComputeWeights => MemoryUse::Parameters,
+            MemoryKind::Gradients => MemoryUse::Gradients,
+            MemoryKind::Optimizer => MemoryUse::Optimizer,
+            MemoryKind::Average => MemoryUse::Average,
+            MemoryKind::Statistics => MemoryUse::Other,
+            MemoryKind::Activations => MemoryUse::Activations,
+            MemoryKind::Workspace => MemoryUse::Workspace,
+            MemoryKind::Rows => MemoryUse::Data,
+            MemoryKind::Loader | MemoryKind::Snapshot => return None,
+        })
+    }
+}
+
+/// A run as seen by one rank, which need not exist.
+#[derive(Debug, Clone)]
+pub struct RankPlan<'a> {
+    /// Config of the run.
+    pub config: &'a Config,
+    /// Training and evaluation rows.
+    pub data: &'a Loaded,
+    /// Model of the run.
+    pub spec: &'a ModelSpec,
+    /// Partition of its batches, for rank 0.
+    pub partition: BatchPartition,
+    /// ZeRO stage.
+    pub zero: ZeroStage,
+    /// Device of the rank; it need not exist.
+    pub device: Device,
+    /// Whether all rows are kept on the GPU.
+    pub keeps_rows_on_device: bool,
+    /// Threads of the rank.
+    pub n_threads: usize,
+}
+
+/// Memory of rank 0 in bytes, by use; no rank needs more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MemoryPlan {
+    /// Bytes of each [`MemoryKind`], in the order of [`MemoryKind::ALL`].
+    pub bytes: [usize; MemoryKind::ALL.len()],
+}
+
+impl MemoryPlan {
+    /// Computes the memory of the rank.
+    pub fn new(plan: &RankPlan<'_>) -> Self {
+        let layout = plan.layout();
+        let RankPlan { config, spec, partition, zero, device, .. } = *plan;
+        let (max_rows, world_size) = (partition.max_rows, partition.train.world_size);
+        let precision = config.train.precision;
+        let on_gpu = device != Device::Cpu;
+        let model = ModelBytes::of(BufferPlan { spec, layout: &layout, max_rows, device, precision });
+        let (flat_len, single) = (layout.flat_len(), DType::F32.size_bytes());
+        // A single rank shards nothing.
+        let zero = if world_size == 1 { ZeroStage::Off } else { zero };
+        let state_len = if zero == ZeroStage::Off { flat_len } else { flat_len / world_size };
+        let (gradients, of_buckets) = match zero {
+            ZeroStage::Gradients => {
+                let buckets = BucketPlan::new(&layout, config.comm.bucket_bytes()).without_tail();
+                let (longest, longest_gap) = BucketBuffers::lens(&layout, &buckets);
+                (state_len, 2 * plan.exchanged_bytes(longest * single) + longest_gap * single)
+            }
+            ZeroStage::Off | ZeroStage::Optimizer => (plan.unrounded_gradients_len(), 0),
+        };
+        let gradients_bytes = (gradients + TAIL_ELEMENTS) * single;
+        let is_compressed = on_gpu && world_size > 1 && config.comm.dtype == CommDtype::Bf16;
+        let summed = match (partition.train.kind, zero) {
+            (PartitionKind::MicroShards { .. }, _) => {
+                gradients_bytes + TreeSum::extra_len(&partition.train, gradients + TAIL_ELEMENTS) * single
+            }
+            (_, ZeroStage::Off | ZeroStage::Optimizer) if is_compressed => {
+                plan.exchanged_bytes(gradients_bytes)
+                    + plan.exchanged_bytes(flat_len * DType::BF16.size_bytes())
+            }
+            _ => plan.exchanged_bytes(gradients_bytes),
+        };
+        // Ranks gather the weights that they have updated.
+        let weights = |bytes| if zero == ZeroStage::Off { bytes } else { plan.exchanged_bytes(bytes) };
+        let groups = ParamGroups::new(&config.optimizer, &layout);
+        let optimizer = Optimizer::n_moments(&config.optimizer) * state_len * single
+            + groups.as_ref().map_or(0, Optimizer::second_moments_bytes);
+        let scratch = groups.map_or(0, |groups| scratch_bytes(&groups, config, &layout, zero));
+        let evaluates = plan.data.eval.is_some() || config.train.train_metrics;
+        let average = match (config.optimizer.ema_decay > 0.0, evaluates) {
+            (false, _) => 0,
+            (true, false) => state_len * single,
+            // An evaluation gathers the average and saves the weights that it replaces.
+            (true, true) => (state_len + 2 * flat_len) * single,
+        };
+        let mut bytes = MemoryPlan::default();
+        let mut put = |kind: MemoryKind, n: usize| bytes.bytes[kind as usize] = n;
+        put(MemoryKind::Parameters, weights(model.parameters));
+        put(MemoryKind::ComputeWeights, weights(model.compute_weights));
+        put(MemoryKind::Gradients, summed + of_buckets);
+        put(MemoryKind::Optimizer, optimizer + scratch);
+        put(MemoryKind::Average, average);
+        put(MemoryKind::Statistics, model.registered);
+        put(MemoryKind::Activations, model.activations);
+        let exchanged = layers::of_spec(spec).iter().map(|layer| layer.exchanged_len()).max().unwrap_or(0);
+        let exchanged = RankExchange::len(exchanged, world_size) * DType::F64.size_bytes();
+        let fixed = if on_gpu { FIXED_WORKSPACE_BYTES } else { 0 };
+        let heads = plan.data.train.layout().targets.heads();
+        let of_heads = loss_bytes(&config.loss, heads, max_rows, precision.activations());
+        put(MemoryKind::Workspace, model.workspace + exchanged + of_heads + fixed);
+        put(MemoryKind::Rows, if on_gpu { plan.rows_on_gpu() } else { 0 });
+        put(MemoryKind::Loader, plan.rows_on_host());
+        let snapshot_of_average = if average > 0 { state_len * single } else { 0 };
+        let is_async = config.checkpoint.is_async && config.checkpoint.is_on();
+        put(
+            MemoryKind::Snapshot,
+            if is_async { model.parameters + model.registered + optimizer + snapshot_of_average } else { 0 },
+        );
+        bytes
+    }
+
+    /// Bytes of this kind.
+    pub fn of(&self, kind: MemoryKind) -> usize {
+        self.bytes[kind as usize]
+    }
+
+    /// Bytes on the device.
+    pub fn on_device(&self) -> usize {
+        let kinds = MemoryKind::ALL.into_iter().filter(|kind| kind.memory_use().is_some());
+        kinds.map(|kind| self.of(kind)).sum()
+    }
+
+    /// Bytes of all kinds.
+    pub fn total(&self) -> usize {
+        self.bytes.iter().sum()
+    }
+}
+
+/// Bytes of what updates of whole parameters need next to the state.
+fn scratch_bytes(groups: &ParamGroups, config: &Config, layout: &ParamLayout, zero: ZeroStage) -> usize {
+    let gathers = zero != ZeroStage::Off && groups.has_matrices();
+    let buckets = BucketPlan::new(layout, config.comm.bucket_bytes()).without_tail();
+    let gathered = if gathers { WholeParameters::gathered_len(buckets.ranges()) } else { 0 };
+    Optimizer::scratch_bytes(groups) + gathered * DType::F32.size_bytes()
+}
+
+impl RankPlan<'_> {
+    /// Layout of the parameters, with the padding that sharding needs.
+    pub fn layout(&self) -> ParamLayout {
+        let options = TrainerOptions { zero: self.zero, ..TrainerOptions::default() };
+        options.layout(self.spec, self.partition.train.world_size)
+    }
+
+    /// Bytes that a tensor of `bytes` takes which ranks exchange in every step: NCCL takes whole steps for registered ones. With
+    /// `comm.register_buffers = "auto"` ranks that share a GPU register none, which a plan does not know.
+    fn exchanged_bytes(&self, bytes: usize) -> usize {
+        let RankPlan { config, partition, device, .. } = self;
+        let is_registered = *device != Device::Cpu
+            && partition.train.world_size > 1
+            && config.comm.register_buffers != RegisterBuffers::Off;
+        if is_registered { bytes.next_multiple_of(NCCL_MEMORY_STEP_BYTES) } else { bytes }
+    }
+
+    /// Whether layers write gradients in bf16: those that matmuls in bf16 compute for an exchange in bf16, without an accumulation.
+    pub(super) fn rounds_gradients_in_layers(&self) -> bool {
+        let RankPlan { config, partition, zero, device, .. } = self;
+        *device != Device::Cpu
+            && partition.train.world_size > 1
+            && config.comm.dtype == CommDtype::Bf16
+            && config.train.precision.activations() == DType::BF16
+            && *zero != ZeroStage::Gradients
+            && partition.train.has_one_micro_batch()
+    }
+
+    /// Elements of the gradients that are held in f32, without ZeRO 2.
+    pub(super) fn unrounded_gradients_len(&self) -> usize {
+        let (layout, spec, partition) = (self.layout(), self.spec, self.partition);
+        let (device, precision, max_rows) = (self.device, self.config.train.precision, partition.max_rows);
+        if self.rounds_gradients_in_layers() {
+            BufferPlan { spec, layout: &layout, max_rows, device, precision }.unrounded_gradients_len()
+        } else {
+            layout.flat_len()
+        }
+    }
+
+    /// The format of rows that are gathered on the GPU.
+    pub(super) fn gathered_format(&self) -> DType {
+        let (layout, spec, partition) = (self.layout(), self.spec, self.partition);
+        let (device, precision, max_rows) = (self.device, self.config.train.precision, partition.max_rows);
+        BufferPlan { spec, layout: &layout, max_rows, device, precision }.input_format()
+    }
+
+    /// Rows of this rank in the largest step.
+    pub(super) fn step_rows(&self) -> usize {
+        self.partition.train.n_own_rows(self.partition.global_rows.min(self.data.train.len()))
+    }
+
+    /// Bytes of the double-buffered rows of steps and evaluations, and of the data set if it is kept on the GPU.
+    fn rows_on_gpu(&self) -> usize {
+        let train = self.data.train.layout();
+        let converts = train.dtype != DType::F32 || self.data.preprocessor.normalizer.is_some();
+        let shape = if self.keeps_rows_on_device {
+            DeviceShape::gathered(train).gathered_in(self.gathered_format())
+        } else {
+            DeviceShape::sent(train, converts)
+        };
+        let groups = &self.config.optimizer.groups;
+        let n_schedules = groups.iter().filter(|group| group.schedule.is_some()).count();
+        let scalars = (1 + n_schedules) * STEP_SCALARS_LEN * DType::F64.size_bytes();
+        let steps = N_SLOTS * (shape.size_bytes(self.step_rows()) + scalars);
+        let eval = self.data.eval.as_ref().map_or(0, |eval| {
+            let n_rows = self.partition.eval.max_rows.min(eval.len().div_ceil(self.partition.eval.n_parts));
+            2 * DeviceShape::sent(eval.layout(), converts).size_bytes(n_rows)
+        });
+        let order = if self.numbers_rows_on_device() {
+            DeviceOrder::size_bytes(self.shuffle().n_blocks())
+        } else {
+            0
+        };
+        let table = if self.keeps_rows_on_device { DeviceTable::size_bytes(&*self.data.train) } else { 0 };
+        steps + eval + order + table
+    }
+
+    /// Bytes of the data sets in host memory and of the loader buffers.
+    fn rows_on_host(&self) -> usize {
+        let normalizer = self.data.preprocessor.normalizer.clone();
+        let options = LoaderOptions::from_config(&self.config.data, self.device, self.n_threads, normalizer);
+        let eval = self.data.eval.as_ref().map_or(0, |eval| eval.resident_bytes());
+        let buffers = if self.numbers_rows_on_device() {
+            0
+        } else {
+            host_buffer_bytes(&*self.data.train, self.step_rows(), &options, self.keeps_rows_on_device)
+        };
+        self.data.train.resident_bytes() + eval + buffers
+    }
+
+    /// Whether the GPU keeps all rows and computes their order.
+    fn numbers_rows_on_device(&self) -> bool {
+        self.keeps_rows_on_device && self.shuffle().is_computed_on_gpus()
+    }
+
+    fn shuffle(&self) -> Shuffle {
+        Shuffle::new(&self.config.data, &*self.data.train)
+    }
+}
+
+/// Whether the whole data set is kept on the device; `auto` needs a GPU with enough free memory.
+///
+/// # Errors
+/// [`Error::Kernel`](crate::Error::Kernel) if the GPU can't report its free memory.
+pub fn keeps_rows_on_device(config: &Config, data: &Loaded, device: Device) -> Result<bool> {
+    match (device, config.data.placement) {
+        (Device::Cpu, _) | (_, Placement::Host) => Ok(false),
+        (_, Placement::Device) => Ok(true),
+        (Device::Cuda(index), Placement::Auto) => match Gpu::get(index) {
+            Ok(gpu) => Ok(DeviceTable::fits(&*data.train, gpu)?),
+            // The plan is for a GPU of another machine.
+            Err(_) => Ok(false),
+        },
+    }
+}

@@ -1,0 +1,163 @@
+//! `ddp-train eval`: evaluates a trained model.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ddp::config::{Config, EvalSource, MetricSet};
+use ddp::data::loader::LoaderOptions;
+use ddp::data::order::partition::EvalPartition;
+use ddp::data::{self, ClassLabels, Dataset, Preprocessor, SourceSpec, open_eval};
+use ddp::model::{LossHead, Network};
+use ddp::predict::{SavedModel, is_active};
+use ddp::storage::unfinished::Unfinished;
+use ddp::train::evaluate::evaluate;
+use ddp::train::importance::EvalSetup;
+use ddp::train::metrics::request::MetricRequest;
+use ddp_comm::World;
+use ddp_kernels::Device;
+use ddp_kernels::cpu::threads;
+use tracing::{info, warn};
+
+use crate::cli::EvalArgs;
+use crate::commands::error::CommandError;
+use crate::commands::eval_report::EvalReport;
+use crate::commands::importance::{Subject, measure, metric};
+use crate::commands::predict::unseen_categories;
+use crate::commands::train::{Pinning, pin_device};
+use crate::commands::watchdog::{self, Watched};
+use crate::error::{Error, ModelCommand, Result};
+use crate::exit::Stop;
+use crate::report::log::Log;
+use crate::report::stdout::print_result;
+
+/// Maximum rows per forward pass.
+const MAX_ROWS: usize = 1024;
+
+/// Evaluates the model and prints the metrics, or the importance of the columns, on rank 0; every rank of the world calls it.
+///
+/// # Errors
+/// [`Stop`], which records whether all ranks know of the failure.
+pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
+    let device = pin_device(world, &args.device, Pinning::default())?.device;
+    let is_active = is_active(world, &args.checkpoint).map_err(Error::from)?;
+    let saved = SavedModel::open_of(&args.checkpoint, is_active).map_err(Error::from);
+    let saved = world.collective_result(saved)?;
+    watchdog::start(world, log, &saved.config.watchdog, Watched::Other(Unfinished::default()))?;
+    world.watchdog().set_device(&device.to_string());
+    let Ready { config, request, mut model, path, rows, n_skipped, preprocessor, fingerprint } =
+        world.collective_result(load(args, saved, device))?;
+    let hex = |fingerprint: u64| format!("{fingerprint:016x}");
+    let of_rows = world.collective_result(rows.fingerprint())?;
+    let entries = [
+        ("--checkpoint (fingerprint)", hex(fingerprint)),
+        ("rows and columns of the data (fingerprint)", hex(of_rows)),
+        ("--importance, --repeats, --seed", format!("{}, {}, {}", args.importance, args.repeats, args.seed)),
+    ];
+    let entries = entries.map(|(key, value)| (key.to_owned(), value));
+    world.agree(&entries).map_err(Error::from)?;
+    let loss = LossHead::for_model(&config.loss, &preprocessor.heads, &model).map_err(Error::from)?;
+    let cores = threads::current();
+    let loading = LoaderOptions::from_config(&config.data, device, cores, preprocessor.normalizer.clone());
+    let skipped_rows = (n_skipped > 0).then_some(n_skipped);
+    data::without_target(rows.n_without_target(), "").iter().for_each(|note| info!("{note}"));
+    if args.importance {
+        let metric = world.collective_result(metric(args, &config))?;
+        let setup = EvalSetup {
+            model: &mut model,
+            loss: &loss,
+            request: &request,
+            rows: &rows,
+            preprocessor: &preprocessor,
+            loading: &loading,
+        };
+        let subject = Subject { data: &config.data, skipped_rows, model: &path };
+        return measure(world, log, args, setup, metric, &subject);
+    }
+    let partition = EvalPartition::of_ranks(world.world_size());
+    let unseen = if world.rank().0 == 0 { data::unknown_values(&*rows) } else { Ok(Vec::new()) };
+    let unseen = world.collective_result(unseen)?;
+    if !unseen.is_empty() {
+        warn!("{}", unseen_categories(&unseen));
+    }
+    let rows = preprocessor.encode(rows);
+    let metrics = evaluate(world, &mut model, &loss, &request, &rows, partition, &loading)?;
+    let (n_rows, data) = (rows.len(), rows.source());
+    let report = EvalReport { metrics: &metrics, rows: n_rows, skipped_rows, data, model: &path };
+    let printed = match world.rank().0 {
+        0 => {
+            request
+                .left_out(config.loss.n_targets(model.n_outputs()))
+                .iter()
+                .for_each(|warning| warn!("{warning}"));
+            if let Some((metric, value)) = metrics.not_finite() {
+                warn!("{metric} is {value}\nhint: look for outputs that overflow, and for damaged weights");
+            }
+            print_result(&if args.json { report.to_json() } else { report.to_text() })
+        }
+        _ => Ok(()),
+    };
+    Ok(world.collective_result(printed)?)
+}
+
+/// The metrics that the arguments ask for, or else those of the run's last evaluation; none for an importance, which has one metric.
+fn request(args: &EvalArgs, config: &Config) -> Result<MetricRequest> {
+    let task = config.data.task;
+    let metrics = match &args.metrics[..] {
+        [] => config.metrics()[1],
+        _ if args.importance => MetricSet::default(),
+        names => MetricSet::of_names(names, task)
+            .map_err(|unknown| CommandError::UnknownMetric(Box::new(unknown)))?,
+    };
+    Ok(MetricRequest::new(task, metrics))
+}
+
+/// Model and rows of an evaluation.
+struct Ready {
+    config: Config,
+    request: MetricRequest,
+    model: Network,
+    /// File of the model's weights.
+    path: PathBuf,
+    /// Rows with their columns in the order of the model, to be encoded by `preprocessor`.
+    rows: Arc<dyn Dataset>,
+    /// Rows that were left out because the model does not know their labels.
+    n_skipped: usize,
+    preprocessor: Preprocessor,
+    /// Fingerprint of the model file.
+    fingerprint: u64,
+}
+
+fn load(args: &EvalArgs, saved: SavedModel, device: Device) -> Result<Ready> {
+    let (config, known, labels_of_model) = (&saved.config, saved.known_features(), saved.labels());
+    let request = request(args, config)?;
+    let classes = match &saved.preprocessor.heads[..] {
+        [] => ClassLabels::Known(&labels_of_model),
+        heads => ClassLabels::Heads(heads),
+    };
+    let mut data = config.data.clone();
+    data.unknown_label = args.unknown_label.unwrap_or(data.unknown_label);
+    data.missing_target = args.missing_target.unwrap_or(data.missing_target);
+    let data = &data;
+    let open = |source: &str, labels| {
+        let opened = open_eval(data, source, labels, classes, known);
+        opened.map_err(|error| Error::of_model_data(error, ModelCommand::Eval))
+    };
+    let labels = args.labels.as_deref();
+    let (rows, n_skipped) = match (&args.data, &data.eval) {
+        (Some(source), _) => open(source, labels)?,
+        (None, EvalSource::Source(source)) => open(source, labels.or(data.eval_labels.as_deref()))?,
+        (None, EvalSource::Fraction(_) | EvalSource::Split(_)) => {
+            let spec = SourceSpec { classes, features: Some(known), ..SourceSpec::train(data) };
+            let divided = data::take_eval(data, &spec.open()?, config.train.seed)?;
+            (divided.expect("the config takes evaluation rows out of the training rows").eval, 0)
+        }
+        (None, EvalSource::Unset | EvalSource::None) => return Err(CommandError::NoEvalData.into()),
+    };
+    let rows = saved.preprocessor.scale(rows);
+    let request = MetricRequest { names: Some(saved.output_names()), ..request }
+        .in_units_of(&saved.config.loss, rows.layout());
+    let model = saved.network(MAX_ROWS.min(rows.len()), device)?;
+    let fingerprint = saved.fingerprint();
+    let SavedModel { config, preprocessor, path, .. } = saved;
+    Ok(Ready { config, request, model, path, rows, n_skipped, preprocessor, fingerprint })
+}

@@ -1,0 +1,169 @@
+//! `ddp-train eval --importance`: how much a model relies on each column.
+
+use std::path::Path;
+
+use ddp::config::{
+    Config, DataConfig, Datetime, EvalMetric, HeadConfig, JudgeMetric, MetricSet, MetricTable, Task,
+    UnknownMetric, nearest,
+};
+use ddp::data::UserColumn;
+use ddp::train::importance::{EvalSetup, ImportanceOptions, permutation_importance};
+use ddp_comm::World;
+use tracing::{info, warn};
+
+use crate::cli::EvalArgs;
+use crate::commands::error::CommandError;
+use crate::commands::eval_report::EvalReport;
+use crate::commands::importance_report::ImportanceReport;
+use crate::error::Result;
+use crate::exit::Stop;
+use crate::report::log::Log;
+use crate::report::stdout::print_result;
+
+/// The metric whose drop is measured: that of `--metrics`, or the one that the run judged by, or what people read most where that is
+/// the loss.
+///
+/// # Errors
+/// [`CommandError::ImportanceMetrics`] for several names or a table; [`CommandError::UnknownMetric`].
+pub(super) fn metric(args: &EvalArgs, config: &Config) -> Result<JudgeMetric> {
+    let Config { train, checkpoint, data, .. } = config;
+    let usual = usual_metric(data.task);
+    let stops_by = (train.early_stop_patience > 0).then_some(&train.early_stop_metric);
+    let judge = stops_by.or(checkpoint.keep_best.as_ref());
+    let judge = judge.filter(|judge| **judge != EvalMetric::Loss.into());
+    match &args.metrics[..] {
+        [] => Ok(judge.cloned().unwrap_or(usual.into())),
+        [name] => match name.rsplit_once('.') {
+            Some((_, metric)) if data.heads.is_empty() => {
+                let fitting = EvalMetric::ALL.iter().filter(|metric| metric.fits(data.task));
+                let expected = fitting.map(|metric| short(*metric)).collect::<Vec<_>>().join(", ");
+                let hint = format!("the model has no heads: write {metric} alone");
+                let unknown = UnknownMetric { name: name.clone(), expected, hint };
+                Err(CommandError::UnknownMetric(Box::new(unknown)).into())
+            }
+            Some((head, metric)) => {
+                let head = head_of_name(name, head, &data.heads)?;
+                let metric = one_metric(args, metric, head.task, &format!("{}.", head.name))?;
+                Ok(JudgeMetric { head: Some(head.name.clone()), metric })
+            }
+            None => match (one_metric(args, name, data.task, "")?, &data.heads[..]) {
+                (metric, []) | (metric @ EvalMetric::Loss, _) => Ok(metric.into()),
+                (_, [head, ..]) => {
+                    let usual = short(usual_metric(head.task));
+                    let hint = format!("metrics of a head are written as {}.{usual}", head.name);
+                    Err(no_metric_of_a_head(name, &data.heads, hint).into())
+                }
+            },
+        },
+        _ => Err(not_one(args, short(usual).to_owned()).into()),
+    }
+}
+
+/// The metric that people read most.
+fn usual_metric(task: Task) -> EvalMetric {
+    match task {
+        Task::Regression => EvalMetric::R2,
+        Task::Classification | Task::Multilabel => EvalMetric::Accuracy,
+        Task::Heads => EvalMetric::Loss,
+    }
+}
+
+/// The head that `name`, which is that of a head and a metric, begins with.
+fn head_of_name<'a>(name: &str, head: &str, heads: &'a [HeadConfig]) -> Result<&'a HeadConfig> {
+    heads.iter().find(|of| of.name == head).ok_or_else(|| {
+        let nearest = nearest(head, heads.iter().map(|head| head.name.as_str()));
+        let hint = nearest.map(|name| format!("did you mean the head {name}?"));
+        let hint = hint.unwrap_or_else(|| "write the name of a head, a point and a metric".to_owned());
+        no_metric_of_a_head(name, heads, hint).into()
+    })
+}
+
+fn no_metric_of_a_head(name: &str, heads: &[HeadConfig], hint: String) -> CommandError {
+    let names = heads.iter().map(|head| format!("{}.METRIC", head.name));
+    let expected = std::iter::once("loss".to_owned()).chain(names).collect::<Vec<_>>().join(", ");
+    CommandError::UnknownMetric(Box::new(UnknownMetric { name: name.to_owned(), expected, hint }))
+}
+
+/// The metric with this name, in an evaluation of this task; `place` is the prefix of such metrics.
+fn one_metric(args: &EvalArgs, name: &str, task: Task, place: &str) -> Result<EvalMetric> {
+    let named = MetricSet::of_names(&[name.to_owned()], task)
+        .map_err(|unknown| CommandError::UnknownMetric(Box::new(unknown)))?;
+    let found: Vec<EvalMetric> =
+        EvalMetric::ALL.iter().copied().filter(|metric| named.has(*metric)).collect();
+    let has_table = MetricTable::ALL.iter().any(|table| named.has_table(*table));
+    // The loss is in every set.
+    match found[..] {
+        [metric] | [EvalMetric::Loss, metric] if !has_table => Ok(metric),
+        _ => Err(not_one(args, format!("{place}{}", short(usual_metric(task)))).into()),
+    }
+}
+
+fn not_one(args: &EvalArgs, example: String) -> CommandError {
+    CommandError::ImportanceMetrics { names: args.metrics.join(","), example }
+}
+
+fn short(metric: EvalMetric) -> &'static str {
+    metric.name().trim_start_matches("eval_")
+}
+
+/// Rows and model of a measurement, for its report.
+pub(super) struct Subject<'a> {
+    pub(super) data: &'a DataConfig,
+    pub(super) skipped_rows: Option<usize>,
+    pub(super) model: &'a Path,
+}
+
+/// Measures the importance of all columns and prints it on rank 0; every rank of the world calls it.
+pub(super) fn measure(
+    world: &World,
+    log: &Log,
+    args: &EvalArgs,
+    setup: EvalSetup<'_>,
+    metric: JudgeMetric,
+    subject: &Subject<'_>,
+) -> Result<(), Stop> {
+    let rows = setup.rows.clone();
+    let n_rows = rows.len();
+    let columns = UserColumn::of_layout(rows.layout(), subject.data.datetime == Datetime::Parts);
+    let options = ImportanceOptions { metric, n_repeats: args.repeats, seed: args.seed };
+    let n_evaluations = 1 + columns.len() * options.n_repeats;
+    let mut bar = None;
+    if world.rank().0 == 0 && n_rows > 1 {
+        info!(
+            "{n_evaluations} evaluations of {n_rows} rows: {} per column, and one without a permutation",
+            args.repeats
+        );
+        let terminal = log.terminal();
+        let total = n_evaluations * n_rows;
+        bar = terminal.takes_bar().then(|| terminal.show_bar(total as u64, 0, true, "starting"));
+    }
+    let done = |column: &str| {
+        if let Some(bar) = &bar {
+            bar.set_message(column.to_owned());
+            bar.advance(n_rows as u64);
+        }
+    };
+    let importance = permutation_importance(world, setup, &columns, &options, done)?;
+    drop(bar);
+    let printed = match world.rank().0 {
+        0 => {
+            if let Some((metric, value)) = importance.baseline.not_finite() {
+                warn!("{metric} is {value}\nhint: look for outputs that overflow, and for damaged weights");
+            }
+            let report = ImportanceReport {
+                of: EvalReport {
+                    metrics: &importance.baseline,
+                    rows: n_rows,
+                    skipped_rows: subject.skipped_rows,
+                    data: rows.source(),
+                    model: subject.model,
+                },
+                columns: &importance.columns,
+                options: &options,
+            };
+            print_result(&if args.json { report.to_json() } else { report.to_text() })
+        }
+        _ => Ok(()),
+    };
+    Ok(world.collective_result(printed)?)
+}

@@ -1,0 +1,213 @@
+//! Decides whether a job that ended is complete, ends the command, or starts again: a pure function.
+
+use ddp::exit_code::{DONE, ENVIRONMENT, FAILED, INTERRUPTED, IO, RESTARTABLE, SAVED, USAGE};
+
+/// A shell's status of a process that a signal ended is this plus the signal's number.
+pub(super) const SIGNALLED: i32 = 128;
+const SIGUSR1: i32 = signal_hook::consts::SIGUSR1;
+
+/// End of the launcher's process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// By itself, with this status.
+    Code(i32),
+    /// By a signal, which it was not sent from here.
+    Signal(i32),
+    /// It was ended from here, because its ranks had ended and it had not.
+    Hung,
+    /// It was ended from here, because a process of the job was frozen.
+    Frozen,
+    /// It was ended from here, because the user asked for it a second time.
+    Interrupted,
+}
+
+/// Facts about an attempt that ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Attempt {
+    /// Whether rank 0 wrote that the run is complete.
+    pub(super) is_done: bool,
+    pub(super) ended: Ended,
+    /// Exit status that the run's last event reports: of a failure, or of a stop.
+    pub(super) reported: Option<u8>,
+    /// Whether a signal asked the ranks to stop.
+    pub(super) was_stopped: bool,
+    /// Whether a host no longer answers.
+    pub(super) has_lost_hosts: bool,
+    /// Whether a newer checkpoint exists than at the start of the attempt.
+    pub(super) has_gained: bool,
+    /// Restarts before this attempt.
+    pub(super) n_restarts: usize,
+    pub(super) max_restarts: usize,
+}
+
+/// Next action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// Ends with this status.
+    End(u8, Reason),
+    /// Starts the ranks again.
+    Restart,
+}
+
+/// Why a job is not started again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// The run is complete.
+    Complete,
+    /// It saved and stopped, as it was asked to.
+    Stopped,
+    /// It was asked to stop, and was lost before it had saved.
+    LostWhileStopping,
+    /// The user ended it at once.
+    Interrupted,
+    /// It failed by itself and would fail again.
+    Permanent,
+    /// The last restart brought no new checkpoint.
+    NoProgress,
+    /// All restarts are used up.
+    NoRestartsLeft,
+}
+
+/// Decides what follows an attempt. The launcher's status is trusted least: where the run reports its failure itself, that counts.
+pub(super) fn decide(attempt: &Attempt) -> Decision {
+    if attempt.is_done {
+        return Decision::End(DONE, Reason::Complete);
+    }
+    let status = match (attempt.reported, attempt.ended) {
+        (_, Ended::Interrupted) => return Decision::End(INTERRUPTED, Reason::Interrupted),
+        (Some(code), _) => Some(i32::from(code)),
+        (None, Ended::Code(code)) => Some(code),
+        (None, Ended::Signal(signal)) => Some(SIGNALLED + signal),
+        (None, Ended::Hung | Ended::Frozen) => None,
+    };
+    match status.and_then(|status| u8::try_from(status).ok()) {
+        // A launcher that has lost a host stops the ranks of the others, and these may save before they end.
+        Some(SAVED) if attempt.has_lost_hosts && !attempt.was_stopped => {}
+        Some(SAVED) => return Decision::End(SAVED, Reason::Stopped),
+        Some(INTERRUPTED) => return Decision::End(INTERRUPTED, Reason::Interrupted),
+        // The launcher has the status 1 for the loss of a host, too.
+        Some(FAILED) if attempt.reported.is_none() && attempt.has_lost_hosts => {}
+        Some(code @ (FAILED | USAGE | IO | ENVIRONMENT)) => return Decision::End(code, Reason::Permanent),
+        _ => {}
+    }
+    if attempt.was_stopped {
+        // The signal reached a process before it could be caught: before the first step.
+        let is_unsaved = status == Some(SIGNALLED + SIGUSR1);
+        return if is_unsaved {
+            Decision::End(SAVED, Reason::Stopped)
+        } else {
+            Decision::End(RESTARTABLE, Reason::LostWhileStopping)
+        };
+    }
+    if attempt.n_restarts > 0 && !attempt.has_gained {
+        return Decision::End(FAILED, Reason::NoProgress);
+    }
+    if attempt.n_restarts >= attempt.max_restarts {
+        return Decision::End(RESTARTABLE, Reason::NoRestartsLeft);
+    }
+    Decision::Restart
+}
+
+/// Seconds to wait before restart `number`, from 1 on: 1, 2, 4, ... up to a minute.
+pub(super) fn backoff_s(number: usize) -> u64 {
+    1 << number.saturating_sub(1).min(6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KILLED: Attempt = Attempt {
+        is_done: false,
+        ended: Ended::Code(137),
+        reported: None,
+        was_stopped: false,
+        has_lost_hosts: false,
+        has_gained: true,
+        n_restarts: 0,
+        max_restarts: 3,
+    };
+
+    #[test]
+    fn only_the_runs_own_word_makes_it_complete() {
+        for ended in [Ended::Code(0), Ended::Code(1), Ended::Hung, Ended::Interrupted] {
+            let done = Attempt { is_done: true, ended, ..KILLED };
+            assert_eq!(decide(&done), Decision::End(DONE, Reason::Complete), "{ended:?}");
+        }
+        // Open MPI 5 ends so when its daemon is killed.
+        assert_eq!(decide(&Attempt { ended: Ended::Code(0), ..KILLED }), Decision::Restart);
+    }
+
+    #[test]
+    fn lost_ranks_start_again() {
+        let lost = [75, 137, 139, 143, 9, 255].map(Ended::Code);
+        for ended in lost.into_iter().chain([Ended::Signal(9), Ended::Hung, Ended::Frozen]) {
+            assert_eq!(decide(&Attempt { ended, ..KILLED }), Decision::Restart, "{ended:?}");
+        }
+    }
+
+    #[test]
+    fn what_would_fail_again_ends_with_its_status() {
+        for code in [1, 2, 74, 78] {
+            let permanent = Decision::End(code, Reason::Permanent);
+            assert_eq!(decide(&Attempt { ended: Ended::Code(i32::from(code)), ..KILLED }), permanent);
+            // The launcher's status may be that of a rank which it killed.
+            assert_eq!(decide(&Attempt { reported: Some(code), ..KILLED }), permanent);
+            assert_eq!(decide(&Attempt { reported: Some(code), has_lost_hosts: true, ..KILLED }), permanent);
+        }
+        let reported = Attempt { reported: Some(75), ended: Ended::Code(1), ..KILLED };
+        assert_eq!(decide(&reported), Decision::Restart, "the watchdog knows better than mpirun");
+    }
+
+    #[test]
+    fn the_launchers_own_failure_is_that_of_a_lost_host() {
+        let failed = Attempt { ended: Ended::Code(1), has_lost_hosts: true, ..KILLED };
+        assert_eq!(decide(&failed), Decision::Restart);
+    }
+
+    #[test]
+    fn a_run_that_saved_since_a_host_was_lost_continues() {
+        let lost = Attempt { reported: Some(85), ended: Ended::Code(1), has_lost_hosts: true, ..KILLED };
+        assert_eq!(decide(&lost), Decision::Restart);
+        let ended = Attempt { reported: None, ended: Ended::Code(85), ..lost };
+        assert_eq!(decide(&ended), Decision::Restart);
+        let asked = Attempt { was_stopped: true, ..lost };
+        assert_eq!(decide(&asked), Decision::End(SAVED, Reason::Stopped), "the user asked for it");
+    }
+
+    #[test]
+    fn a_run_that_stopped_is_not_started_again() {
+        let stopped = Attempt { was_stopped: true, ..KILLED };
+        let saved = Attempt { ended: Ended::Code(85), ..stopped };
+        assert_eq!(decide(&saved), Decision::End(SAVED, Reason::Stopped));
+        assert_eq!(decide(&Attempt { was_stopped: false, ..saved }), Decision::End(SAVED, Reason::Stopped));
+        let early = Attempt { ended: Ended::Signal(SIGUSR1), ..stopped };
+        assert_eq!(decide(&early), Decision::End(SAVED, Reason::Stopped));
+        assert_eq!(decide(&stopped), Decision::End(RESTARTABLE, Reason::LostWhileStopping));
+        // mpirun that gets a SIGINT stops its ranks, and ends with 1.
+        let of_launcher = Attempt { reported: Some(85), ended: Ended::Code(1), ..KILLED };
+        assert_eq!(decide(&of_launcher), Decision::End(SAVED, Reason::Stopped));
+        let failed = Attempt { ended: Ended::Code(74), ..stopped };
+        assert_eq!(decide(&failed), Decision::End(IO, Reason::Permanent));
+        let twice = Attempt { ended: Ended::Interrupted, ..stopped };
+        assert_eq!(decide(&twice), Decision::End(INTERRUPTED, Reason::Interrupted));
+    }
+
+    #[test]
+    fn restarts_end_without_progress_and_at_their_limit() {
+        let stuck = Attempt { has_gained: false, ..KILLED };
+        assert_eq!(decide(&stuck), Decision::Restart, "it may have been killed in its first second");
+        let again = Attempt { n_restarts: 1, ..stuck };
+        assert_eq!(decide(&again), Decision::End(FAILED, Reason::NoProgress));
+        let last = Attempt { n_restarts: 3, ..KILLED };
+        assert_eq!(decide(&last), Decision::End(RESTARTABLE, Reason::NoRestartsLeft));
+        assert_eq!(decide(&Attempt { n_restarts: 2, ..KILLED }), Decision::Restart);
+        let none = Attempt { max_restarts: 0, ..KILLED };
+        assert_eq!(decide(&none), Decision::End(RESTARTABLE, Reason::NoRestartsLeft));
+    }
+
+    #[test]
+    fn waits_double() {
+        assert_eq!([1, 2, 3, 4, 7, 100].map(backoff_s), [1, 2, 4, 8, 64, 64]);
+    }
+}

@@ -1,0 +1,126 @@
+//! Messages of the supervisor about an attempt that ended, one line each.
+
+use ddp::exit_code;
+
+use super::decision::{Ended, Reason, SIGNALLED};
+use super::hosts::{Host, names};
+
+/// The highest number of a signal.
+const LAST_SIGNAL: i32 = 64;
+
+/// The job that starts next.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Restart<'a> {
+    pub(super) number: usize,
+    pub(super) max: usize,
+    /// Step of the newest checkpoint.
+    pub(super) step: Option<u64>,
+    pub(super) n_ranks: usize,
+    pub(super) hosts: &'a [Host],
+    pub(super) wait_s: u64,
+}
+
+/// Describes the end of the job: "mpirun ended with status 137 (SIGKILL); the run reported status 75 (a rank was lost)".
+pub(super) fn ended(launcher: &str, ended: Ended, reported: Option<u8>) -> String {
+    let text = match ended {
+        Ended::Code(code) => format!("{launcher} ended with status {code}{}", meaning(code)),
+        Ended::Signal(signal) => format!("{launcher} was ended by {}", signal_name(signal)),
+        Ended::Frozen => format!("{launcher} was killed, since a process of the job was frozen (SIGSTOP)"),
+        Ended::Hung => format!("{launcher} did not end after its ranks and was killed"),
+        Ended::Interrupted => format!("{launcher} was ended at once"),
+    };
+    match reported.map(i32::from) {
+        Some(code) if ended != Ended::Code(code) => {
+            format!("{text}; the run reported status {code}{}", meaning(code))
+        }
+        _ => text,
+    }
+}
+
+/// The one line about a restart.
+pub(super) fn restart(how: &str, next: &Restart<'_>) -> String {
+    let Restart { number, max, n_ranks, wait_s, .. } = *next;
+    let step = next.step.map_or("from the beginning".to_owned(), |step| format!("from step {step}"));
+    let ranks = if n_ranks == 1 { "1 rank".to_owned() } else { format!("{n_ranks} ranks") };
+    let hosts = if next.hosts.is_empty() { "this host".to_owned() } else { names(next.hosts) };
+    format!("{how}; restart {number} of {max} {step} on {ranks} of {hosts} in {wait_s} s")
+}
+
+/// Why there is no restart, for those reasons that the run does not report itself.
+pub(super) fn given_up(how: &str, reason: Reason, n_restarts: usize, step: Option<u64>) -> Option<String> {
+    let step = step.map_or("there is no checkpoint".to_owned(), |step| {
+        format!("the newest checkpoint is of step {step}")
+    });
+    let resume = "hint: the same command with --resume auto continues from the newest checkpoint";
+    match reason {
+        Reason::Complete | Reason::Stopped | Reason::Interrupted | Reason::Permanent => None,
+        Reason::LostWhileStopping => Some(format!("{how} before it had saved; {step}\n{resume}")),
+        Reason::NoProgress => Some(format!(
+            "{how}; gave up after restart {n_restarts}, which saved no new checkpoint; {step}\n\
+             hint: see the messages above; if the run was on its way, save more often with `checkpoint.every_steps`"
+        )),
+        Reason::NoRestartsLeft => {
+            Some(format!("{how}; gave up after {n_restarts} restarts (--max-restarts); {step}\n{resume}"))
+        }
+    }
+}
+
+/// The meaning of an exit status, in parentheses.
+fn meaning(code: i32) -> String {
+    let text = match u8::try_from(code) {
+        Ok(exit_code::DONE) => "but the run is not complete",
+        Ok(exit_code::RESTARTABLE) => "a rank was lost",
+        Ok(exit_code::SAVED) => "it was stopped and saved",
+        _ if (SIGNALLED + 1..=SIGNALLED + LAST_SIGNAL).contains(&code) => {
+            return format!(" ({})", signal_name(code - SIGNALLED));
+        }
+        _ => return String::new(),
+    };
+    format!(" ({text})")
+}
+
+pub(super) fn signal_name(signal: i32) -> String {
+    let name = signal_hook::low_level::signal_name(signal);
+    name.map_or_else(|| format!("signal {signal}"), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_ended_and_what_follows() {
+        let how = ended("mpirun", Ended::Code(137), Some(75));
+        assert_eq!(
+            how,
+            "mpirun ended with status 137 (SIGKILL); the run reported status 75 (a rank was lost)"
+        );
+        assert_eq!(
+            ended("mpirun", Ended::Code(75), Some(75)),
+            "mpirun ended with status 75 (a rank was lost)"
+        );
+        assert_eq!(
+            ended("srun", Ended::Code(0), None),
+            "srun ended with status 0 (but the run is not complete)"
+        );
+        assert_eq!(ended("mpirun", Ended::Code(213), None), "mpirun ended with status 213");
+        assert_eq!(ended("mpirun", Ended::Signal(9), None), "mpirun was ended by SIGKILL");
+        let hosts =
+            [Host { name: "a".to_owned(), slots: Some(2) }, Host { name: "b".to_owned(), slots: None }];
+        let next = Restart { number: 1, max: 3, step: Some(40), n_ranks: 3, hosts: &hosts, wait_s: 1 };
+        assert_eq!(restart("x", &next), "x; restart 1 of 3 from step 40 on 3 ranks of a, b in 1 s");
+        let next = Restart { step: None, n_ranks: 1, hosts: &[], ..next };
+        assert_eq!(restart("x", &next), "x; restart 1 of 3 from the beginning on 1 rank of this host in 1 s");
+    }
+
+    #[test]
+    fn only_the_supervisors_own_reasons_are_said() {
+        assert_eq!(given_up("x", Reason::Permanent, 0, None), None);
+        let text = given_up("x", Reason::NoProgress, 2, Some(7)).unwrap();
+        assert!(
+            text.starts_with("x; gave up after restart 2") && text.contains("of step 7\nhint: "),
+            "{text}"
+        );
+        assert!(given_up("x", Reason::NoRestartsLeft, 3, None).unwrap().contains("there is no checkpoint"));
+    }
+}

@@ -1,0 +1,181 @@
+//! The folder of a run as the supervisor sees it: whether the run is complete, how far it came, and whether it reports a failure.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use ddp::checkpoint::CheckpointStore;
+use ddp::config::Config;
+use ddp::exit_code;
+use ddp::run_folder::done::Done;
+use ddp::run_folder::folder::{CONFIG_FILE, METRICS_FILE};
+use ddp::run_folder::run_id;
+use ddp::storage::user_file::read_regular;
+use serde::Deserialize;
+
+/// Largest config that is read.
+const MAX_CONFIG_BYTES: u64 = 1 << 24;
+/// Length of the end of the metrics that holds the last event for sure.
+const TAIL_BYTES: u64 = 1 << 16;
+
+/// The folder of a run.
+#[derive(Debug)]
+pub(super) struct RunWatch {
+    out: PathBuf,
+    /// Id of this job, which no other has.
+    job_id: String,
+    /// The config that was in the folder before the job.
+    config_before: Option<Stamp>,
+    /// The metrics that were in the folder before this attempt.
+    metrics_before: Option<Stamp>,
+    /// Their last line. A run that resumes rewrites them with the lines of earlier steps, and adds its own after that.
+    event_before: Option<String>,
+}
+
+/// Identity of a file's content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    inode: u64,
+    len: u64,
+    modified: (i64, i64),
+}
+
+impl Stamp {
+    fn of(path: &Path) -> Option<Self> {
+        let data = fs::metadata(path).ok()?;
+        Some(Stamp { inode: data.ino(), len: data.len(), modified: (data.mtime(), data.mtime_nsec()) })
+    }
+}
+
+/// The part of the last event that matters here.
+#[derive(Debug, Deserialize)]
+struct LastEvent {
+    event: String,
+    exit_code: Option<u8>,
+}
+
+impl RunWatch {
+    /// Watches `out` for a new job.
+    pub(super) fn new(out: &Path) -> Self {
+        let config_before = Stamp::of(&out.join(CONFIG_FILE));
+        // Without the device, an id that no other process has at this moment.
+        let job_id = run_id::random().unwrap_or_else(|_| std::process::id().to_string());
+        RunWatch { out: out.to_owned(), job_id, config_before, metrics_before: None, event_before: None }
+    }
+
+    /// The folder.
+    pub(super) fn out(&self) -> &Path {
+        &self.out
+    }
+
+    /// Id of the job in `done.json`.
+    pub(super) fn job_id(&self) -> &str {
+        &self.job_id
+    }
+
+    /// Forgets what earlier attempts have reported.
+    pub(super) fn begin_attempt(&mut self) {
+        let path = self.out.join(METRICS_FILE);
+        self.metrics_before = Stamp::of(&path);
+        self.event_before = last_line(&path);
+    }
+
+    /// Whether rank 0 of this job wrote that the run is complete.
+    pub(super) fn is_done(&self) -> bool {
+        Done::read(&self.out).is_some_and(|done| done.job_id.as_ref() == Some(&self.job_id))
+    }
+
+    /// Whether this job's run has claimed the folder; before that, whatever is there belongs to another run.
+    pub(super) fn is_claimed(&self) -> bool {
+        let config = Stamp::of(&self.out.join(CONFIG_FILE));
+        config.is_some() && config != self.config_before
+    }
+
+    /// The config of the run in the folder.
+    pub(super) fn config(&self) -> Option<Config> {
+        let path = self.out.join(CONFIG_FILE);
+        let text = read_regular(&path, MAX_CONFIG_BYTES).ok()?;
+        Config::from_saved(&String::from_utf8(text).ok()?, &path).ok()
+    }
+
+    /// Step of the newest checkpoint that looks intact.
+    pub(super) fn newest_step(&self) -> Option<u64> {
+        let search = CheckpointStore::of_run(&self.out).newest(u64::MAX, |_| Ok(())).ok()?;
+        search.found.map(|checkpoint| checkpoint.manifest().run.step)
+    }
+
+    /// Whether this attempt has written events.
+    pub(super) fn has_events(&self) -> bool {
+        let now = Stamp::of(&self.out.join(METRICS_FILE));
+        now.is_some_and(|now| now.len > 0) && now != self.metrics_before
+    }
+
+    /// Exit status that the last event of this attempt reports: of a failure, or of a stop, which follows the checkpoint.
+    pub(super) fn reported(&self) -> Option<u8> {
+        if !self.has_events() {
+            return None;
+        }
+        let line = last_line(&self.out.join(METRICS_FILE))?;
+        let event: LastEvent = serde_json::from_str(&line).ok()?;
+        match event.event.as_str() {
+            "failed" => event.exit_code,
+            "stop" if self.event_before.as_ref() != Some(&line) => Some(exit_code::SAVED),
+            _ => None,
+        }
+    }
+}
+
+fn last_line(path: &Path) -> Option<String> {
+    let tail = tail(path).ok()?;
+    String::from_utf8_lossy(&tail).lines().next_back().map(str::to_owned)
+}
+
+fn tail(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let len = file.metadata()?.len();
+    file.seek(SeekFrom::Start(len.saturating_sub(TAIL_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp::run_folder::done::DONE_FILE;
+
+    use super::*;
+
+    #[test]
+    fn an_earlier_run_says_nothing_of_this_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path();
+        let failed = "{\"event\":\"failed\",\"exit_code\":75,\"rank\":1}\n";
+        fs::write(out.join(CONFIG_FILE), "old").unwrap();
+        fs::write(out.join(METRICS_FILE), failed).unwrap();
+        Done { run_id: None, job_id: Some("old".to_owned()), step: 9 }.write(out).unwrap();
+        let mut watch = RunWatch::new(out);
+        watch.begin_attempt();
+        assert!(!watch.is_done() && !watch.is_claimed());
+        assert_eq!((watch.reported(), watch.newest_step()), (None, None));
+
+        fs::remove_file(out.join(DONE_FILE)).unwrap();
+        ddp::storage::atomic_write::write_atomic(&out.join(CONFIG_FILE), b"new").unwrap();
+        assert!(watch.is_claimed());
+        fs::write(out.join(METRICS_FILE), format!("{{\"event\":\"step\"}}\n{failed}")).unwrap();
+        assert_eq!(watch.reported(), Some(75));
+        watch.begin_attempt();
+        assert_eq!(watch.reported(), None, "it was the attempt before");
+        fs::write(out.join(METRICS_FILE), "{\"event\":\"step\",\"step\":1}\n").unwrap();
+        assert_eq!(watch.reported(), None);
+        fs::write(out.join(METRICS_FILE), "{\"event\":\"stop\",\"step\":1,\"reason\":\"SIGTERM\"}\n")
+            .unwrap();
+        assert_eq!(watch.reported(), Some(85));
+        watch.begin_attempt();
+        let stop = fs::read(out.join(METRICS_FILE)).unwrap();
+        ddp::storage::atomic_write::write_atomic(&out.join(METRICS_FILE), &stop).unwrap();
+        assert_eq!(watch.reported(), None, "the attempt has kept the line of the one before");
+        Done { run_id: None, job_id: Some(watch.job_id().to_owned()), step: 9 }.write(out).unwrap();
+        assert!(watch.is_done());
+    }
+}

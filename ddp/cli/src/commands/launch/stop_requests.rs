@@ -1,0 +1,73 @@
+//! Signals to the supervisor: the first asks the ranks to save and stop, a second SIGINT ends the job at once.
+
+use std::io;
+
+use ddp::train::stop_signals::StopSignals;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+
+use super::processes;
+
+/// Request of the user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Request {
+    /// To save a checkpoint and stop.
+    Stop(&'static str),
+    /// To end at once.
+    EndNow,
+}
+
+/// Signals that have arrived, and those to come.
+#[derive(Debug)]
+pub(super) struct StopRequests {
+    signals: Signals,
+    /// Name of the first signal.
+    stop: Option<&'static str>,
+    is_interrupted: bool,
+}
+
+impl StopRequests {
+    /// Takes the signals over from `earlier`, which has received them since the start of the process.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub(super) fn listen(earlier: &StopSignals) -> io::Result<Self> {
+        let signals = Signals::new([SIGTERM, SIGINT, SIGUSR1])?;
+        // The end of the terminal stops the run, unless `nohup` asks for the contrary.
+        if !processes::is_ignored(SIGHUP) {
+            signals.add_signal(SIGHUP)?;
+        }
+        let stop = earlier.received();
+        Ok(StopRequests { signals, stop, is_interrupted: stop == Some("SIGINT") })
+    }
+
+    /// The next request, if a signal has arrived since the last call.
+    pub(super) fn poll(&mut self) -> Option<Request> {
+        let mut request = None;
+        for signal in self.signals.pending() {
+            if signal == SIGINT && std::mem::replace(&mut self.is_interrupted, true) {
+                return Some(Request::EndNow);
+            }
+            if self.stop.is_none() {
+                let name = name(signal);
+                self.stop = Some(name);
+                request = Some(Request::Stop(name));
+            }
+        }
+        request
+    }
+
+    /// The signal that asked to stop, if any did.
+    pub(super) fn stop(&self) -> Option<&'static str> {
+        self.stop
+    }
+}
+
+fn name(signal: i32) -> &'static str {
+    match signal {
+        SIGTERM => "SIGTERM",
+        SIGINT => "SIGINT",
+        SIGHUP => "SIGHUP",
+        _ => "SIGUSR1",
+    }
+}

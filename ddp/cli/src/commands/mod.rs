@@ -1,0 +1,45 @@
+//! The subcommands, a room each: arguments in, a result on stdout or a run's folder out.
+//!
+//! `ddp-train train --epochs 1 --out DIR` on the bundled digits, within a program:
+//!
+//! ```
+//! use ddp_train::cli::{Cli, Command};
+//! use ddp_train::commands::train::train;
+//! use ddp::prelude::*;
+//! use ddp_train::report::log::Log;
+//! use ddp::train::stop_signals::StopSignals;
+//!
+//! let folder = tempfile::tempdir()?;
+//! let out = folder.path().join("digits");
+//! let line = ["ddp-train", "train", "--quiet", "--epochs", "1", "--device", "cpu", "--out"];
+//! let line = line.into_iter().map(Into::into).chain([out.clone().into()]).collect();
+//! let Command::Train(args) = Cli::parse_arguments(line, None)?.command else { unreachable!() };
+//!
+//! let world = World::init()?;
+//! train(&world, &Log::none(&world), &StopSignals::default(), &args)?;
+//!
+//! let mut model = ddp::Predictor::open(&out)?;
+//! let predictions = model.predict(&[0.0_f32; 2 * 64])?;
+//! assert_eq!(predictions.classes().len(), 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod bench;
+pub mod checkpoint;
+pub mod completions;
+pub mod config;
+pub mod data;
+pub mod describe;
+pub mod devices;
+pub mod error;
+pub mod eval;
+mod eval_report;
+mod importance;
+mod importance_report;
+pub mod launch;
+pub mod man;
+pub mod predict;
+mod quick_build;
+pub mod torchrun;
+pub mod train;
+mod watchdog;

@@ -1,0 +1,152 @@
+//! `ddp-train predict`: rows in, predictions out, in the order of the rows.
+
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use ddp::config::DataFormat;
+use ddp::data::loader::LoaderOptions;
+use ddp::predict::input::InputSpec;
+use ddp::predict::observed_rows::ColumnCounts;
+use ddp::predict::run::{OutputPlace, OutputSpec, Summary, run};
+use ddp::predict::{PredictError, SavedModel, is_active};
+use ddp::report::ReportError;
+use ddp::storage::unfinished::Unfinished;
+use ddp_comm::World;
+use ddp_kernels::cpu::threads;
+use tracing::{info, warn};
+
+use crate::cli::{BadRows, PredictArgs};
+use crate::commands::train::{Pinning, pin_device};
+use crate::commands::watchdog::{self, Watched};
+use crate::error::{Error, Result};
+use crate::exit::Stop;
+use crate::report::log::Log;
+
+/// Name of stdin and stdout.
+const STREAM: &str = "-";
+/// Columns that a warning names.
+const SHOWN_COLUMNS: usize = 8;
+
+/// Predicts rows and writes the predictions; every rank of the world calls it.
+///
+/// - `unfinished`: the list of its temporary files, which a signal removes before it ends the process
+///
+/// # Errors
+/// [`Stop`], which records whether all ranks know of the failure.
+pub fn predict(world: &World, log: &Log, args: &PredictArgs, unfinished: Unfinished) -> Result<(), Stop> {
+    world.collective_result(check_streams(world, args))?;
+    let pinning =
+        Pinning { share_gpu: args.share_gpu, n_threads: args.threads, bind: args.bind, ..Pinning::default() };
+    let device = pin_device(world, &args.device, pinning)?.device;
+    let is_active = is_active(world, &args.checkpoint).map_err(Error::from)?;
+    let saved = world.collective_result(open(args, is_active))?;
+    watchdog::start(world, log, &saved.config.watchdog, Watched::Other(unfinished.clone()))?;
+    world.watchdog().set_device(&device.to_string());
+    let entry = ("--checkpoint (fingerprint)".to_owned(), format!("{:016x}", saved.fingerprint()));
+    world.agree(&[entry]).map_err(Error::from)?;
+    let is_stdin = args.data == STREAM;
+    let input = InputSpec {
+        source: if is_stdin { "/dev/stdin".to_owned() } else { args.data.clone() },
+        keep: args.keep.clone(),
+        rows: args.rows.clone().unwrap_or(0..usize::MAX),
+        skips_bad_rows: args.bad_rows == BadRows::Null,
+        keeps_types: false,
+    };
+    let place =
+        if args.out == Path::new(STREAM) { OutputPlace::Stdout } else { OutputPlace::File(args.out.clone()) };
+    let output = OutputSpec {
+        place: place.clone(),
+        with_probabilities: args.proba,
+        threshold: args.threshold,
+        overwrite: args.overwrite,
+        unfinished,
+    };
+    let loading = LoaderOptions::from_config(&saved.config.data, device, threads::current(), None);
+    let summary = run(world, &saved, device, loading, &input, &output, &mut print)?;
+    if world.rank().0 == 0 {
+        report(&summary);
+        let bad = match summary.n_bad_rows {
+            0 => String::new(),
+            n => format!(", {n} without a prediction"),
+        };
+        match place {
+            OutputPlace::Stdout => info!("{} rows{bad}", summary.n_rows),
+            OutputPlace::File(path) => {
+                info!("{} rows{bad} -> {}, by {}", summary.n_rows, path.display(), saved.path.display())
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reports values that differ from those of training.
+fn report(summary: &Summary) {
+    let columns = |count: fn(&ColumnCounts) -> u64| -> Vec<(String, u64)> {
+        let counts = summary.counts.iter().map(|(name, counts)| (name.clone(), count(counts)));
+        counts.filter(|(_, n)| *n > 0).collect()
+    };
+    let (unseen, filled, outside) = (
+        columns(|counts| counts.n_unseen),
+        columns(|counts| counts.n_filled),
+        columns(|counts| counts.n_outside),
+    );
+    if !unseen.is_empty() {
+        warn!("{}", unseen_categories(&unseen));
+    }
+    if !filled.is_empty() {
+        info!("missing values filled in: {}", listed(&filled));
+    }
+    if !outside.is_empty() {
+        warn!("values outside the range of training: {}", listed(&outside));
+    }
+}
+
+/// The warning of categories that training did not see, or that are empty: both have the same code. With the rows per column.
+pub(super) fn unseen_categories(columns: &[(String, u64)]) -> String {
+    format!("categories that are empty or that training did not see: {}", listed(columns))
+}
+
+/// Columns with their counts, at most [`SHOWN_COLUMNS`].
+fn listed(columns: &[(String, u64)]) -> String {
+    let shown = columns.iter().take(SHOWN_COLUMNS).map(|(name, n)| format!("\"{name}\" {n}"));
+    let mut shown = shown.collect::<Vec<_>>().join(", ");
+    if columns.len() > SHOWN_COLUMNS {
+        shown += &format!(", and {} more columns", columns.len() - SHOWN_COLUMNS);
+    }
+    shown
+}
+
+fn check_streams(world: &World, args: &PredictArgs) -> Result<()> {
+    let is_stream = args.data == STREAM || args.out == Path::new(STREAM);
+    if is_stream && world.world_size() > 1 {
+        Err(PredictError::Usage {
+            reason: format!("`-` needs a single rank, and there are {}", world.world_size()),
+            hint: "name files, or run without mpirun".to_owned(),
+        }
+        .into())
+    } else {
+        Ok(())
+    }
+}
+
+fn open(args: &PredictArgs, is_active: bool) -> Result<SavedModel> {
+    let mut saved = SavedModel::open_of(&args.checkpoint, is_active)?;
+    let data = &mut saved.config.data;
+    // The rows may be in another format than those of training.
+    data.format = match args.format {
+        Some(format) => format,
+        None if args.data == STREAM => DataFormat::Csv,
+        None => DataFormat::Auto,
+    };
+    Ok(saved)
+}
+
+fn print(bytes: &[u8]) -> ddp::predict::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(source) if source.kind() != io::ErrorKind::BrokenPipe => {
+            Err(PredictError::Report(ReportError::Stdout { source }))
+        }
+        _ => Ok(()),
+    }
+}

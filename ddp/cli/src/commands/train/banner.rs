@@ -1,0 +1,520 @@
+//! Report at the start of a run: always one line, all of it with `-v` and `--dry-run`.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use ddp::config::{CommDtype, Config, DataConfig, Determinism, EvalSource, Loss, ZeroStage};
+use ddp::data::loader::Loader;
+use ddp::data::order::partition::PartitionKind;
+use ddp::data::{Loaded, Summary};
+use ddp::model::{EmbeddingSpec, ModelSpec, layers};
+use ddp::train::setup::BatchPartition;
+use ddp::train::trainer::{ExchangeBytes, Trainer, TrainerOptions};
+use ddp_comm::{DeviceChoice, World};
+use ddp_kernels::Device;
+use ddp_kernels::cpu::threads;
+use ddp_kernels::cuda::{Gpu, Unavailable};
+
+/// The run to report.
+#[derive(Clone, Copy)]
+pub(crate) struct Banner<'a> {
+    pub(crate) world: &'a World,
+    pub(crate) config: &'a Config,
+    pub(crate) data: &'a Loaded,
+    pub(crate) spec: &'a ModelSpec,
+    pub(crate) partition: &'a BatchPartition,
+    pub(crate) trainer: &'a Trainer<'a>,
+    /// The options that `trainer` was built with.
+    pub(crate) options: &'a TrainerOptions,
+}
+
+impl Banner<'_> {
+    /// The run in one line: rows, widths, ranks, device.
+    pub(crate) fn line(&self, device: &DeviceChoice) -> String {
+        let Banner { world, config, data, spec, trainer, .. } = *self;
+        let widths: Vec<_> = spec.dims.iter().map(ToString::to_string).collect();
+        let embeddings = match spec.embeddings.len() {
+            0 => String::new(),
+            n => format!("{}, ", count(n, "embedding")),
+        };
+        let eval =
+            data.eval.as_ref().map_or(String::new(), |eval| format!(" and {} for evaluation", eval.len()));
+        format!(
+            "{}: {} rows{eval}, {embeddings}{} layers ({} parameters), {} on {}, {} each",
+            config.name,
+            data.train.len(),
+            widths.join("-"),
+            trainer.model().layout().n_params(),
+            count(world.world_size(), "rank"),
+            device_words(device.device),
+            count(threads::current(), "thread"),
+        )
+    }
+
+    /// The data, each embedding and layer, and the exchange of gradients.
+    pub(crate) fn details(&self) -> String {
+        let Banner { world, data, spec, .. } = *self;
+        let mut text = format!("train  {}", Summary(&*data.train));
+        if let Some(eval) = &data.eval {
+            let _ = write!(text, "\neval   {}", Summary(&**eval));
+        }
+        if let Some(labels) = data.labels() {
+            let order = if self.config.loss == Loss::Ordinal { "in order, the lowest first: " } else { "" };
+            let _ = write!(text, "\nclasses {order}{}", labels.summary());
+        }
+        for head in data.head_lines(&self.config.loss) {
+            let _ = write!(text, "\nhead   {head}");
+        }
+        text += &tables(spec);
+        text += &if spec.layers.is_empty() { self.linear_layers() } else { self.all_layers() };
+        let global_rows = self.partition.global_rows.min(data.train.len());
+        let batch = match self.partition.train.kind {
+            PartitionKind::Ranks { n_micro } => format!("{} per rank", count(n_micro, "micro-batch")),
+            PartitionKind::SharedMicroBatches { n_micro } => {
+                format!("{} over all ranks", count(n_micro, "micro-batch"))
+            }
+            PartitionKind::MicroShards { n_shards } => {
+                format!("{} over all ranks", count(n_shards, "micro-shard"))
+            }
+        };
+        let _ = write!(
+            text,
+            "\n{} per step in {batch}\nexchange: {}",
+            count(global_rows, "row"),
+            self.exchange(),
+        );
+        if world.world_size() > 1 {
+            let _ = write!(text, " over \"{}\"", world.tensor_group().transport());
+        }
+        text
+    }
+
+    /// The linear layers of a perceptron, each with the operations after it.
+    fn linear_layers(&self) -> String {
+        let (spec, layout) = (self.spec, self.trainer.model().layout());
+        let mut text = "\n\nlayer    in -> out          parameters  then\n".to_owned();
+        for layer in 0..spec.n_layers() {
+            let (i, o) = spec.in_out(layer);
+            let n_params: usize = [format!("layers.{layer}."), format!("norms.{layer}.")]
+                .iter()
+                .flat_map(|prefix| ["weight", "bias"].map(|name| format!("{prefix}{name}")))
+                .filter_map(|name| layout.find(&name))
+                .map(|slot| slot.numel())
+                .sum();
+            let widths = format!("{i} -> {o}");
+            let then = after(spec, layer);
+            let _ = writeln!(text, "{layer:<8} {widths:<18} {n_params:>10}  {then}");
+        }
+        text
+    }
+
+    /// The layers of a model that lists them.
+    fn all_layers(&self) -> String {
+        let mut text = "\n\nlayer                            parameters\n".to_owned();
+        for layer in layers::of_spec(self.spec) {
+            let n_params: usize = layer.parameters().iter().map(|p| p.dims.iter().product::<usize>()).sum();
+            let _ = writeln!(text, "{:<32} {n_params:>10}", layer.describe());
+        }
+        text
+    }
+
+    /// The collectives of a step, and the bytes that this rank sends in them.
+    fn exchange(&self) -> String {
+        let Banner { world, partition, trainer, options, .. } = *self;
+        let world_size = world.world_size();
+        let (n_passes, tree) = match partition.train.kind {
+            PartitionKind::Ranks { n_micro } | PartitionKind::SharedMicroBatches { n_micro } => {
+                (n_micro, None)
+            }
+            PartitionKind::MicroShards { n_shards } => {
+                (partition.train.own_micro_shards().len(), Some(n_shards))
+            }
+        };
+        if world_size == 1 {
+            return match tree {
+                Some(n) => format!("none, 1 rank adds up {} along a fixed tree", count(n, "micro-shard")),
+                None => "none, 1 rank".to_owned(),
+            };
+        }
+        let model = trainer.model();
+        let buckets = options.buckets(model.layout());
+        let updates = options.shard_plan(world, model.layout(), &buckets);
+        let is_rounded = model.device() != Device::Cpu && options.comm_dtype == CommDtype::Bf16;
+        let gradients = format!(
+            "gradients{} in {}",
+            if is_rounded { " (bf16)" } else { "" },
+            count(buckets.lens().len(), "bucket")
+        );
+        let weights = "all-gather of weights";
+        let collectives = match (tree, options.zero) {
+            (Some(n), zero) => {
+                let sums =
+                    format!("all-gather of partial sums of {} for a fixed tree", count(n, "micro-shard"));
+                if zero == ZeroStage::Off { sums } else { format!("{sums}, {weights}") }
+            }
+            (None, ZeroStage::Off) if updates.is_divided() => format!(
+                "reduce-scatter of gradients and {weights} in {}; each rank updates its shard",
+                count(updates.blocks().len(), "block"),
+            ),
+            (None, ZeroStage::Off) => format!("all-reduce of {gradients}"),
+            (None, ZeroStage::Optimizer) => format!("reduce-scatter of {gradients}, {weights}"),
+            (None, ZeroStage::Gradients) => {
+                format!("reduce-scatter of {gradients} per micro-batch ({n_passes} per step), {weights}")
+            }
+        };
+        format!("{collectives}; {:.3} MiB sent per rank and step", mib(trainer.exchange_bytes(n_passes).sent))
+    }
+}
+
+/// Reports the cost of determinism; nothing where it is free.
+pub(crate) fn determinism(config: &Config, partition: &BatchPartition, trainer: &Trainer<'_>) -> Vec<String> {
+    let mut lines = Vec::new();
+    if config.train.deterministic == Determinism::Off {
+        return lines;
+    }
+    if let PartitionKind::MicroShards { n_shards } = partition.train.kind {
+        let own = partition.train.own_micro_shards().len();
+        let ExchangeBytes { sent, all_reduce } = trainer.exchange_bytes(own);
+        lines.push(format!(
+            "deterministic for any number of ranks: {n_shards} micro-shards per step, {own} of them on this rank; it sends {:.1} MiB per \
+             step, {:.1} MiB with an all-reduce",
+            mib(sent),
+            mib(all_reduce),
+        ));
+    }
+    if trainer.model().device() != Device::Cpu {
+        lines.push(
+            "deterministic on GPUs: matmuls and NCCL avoid algorithms whose order of summation varies; `ddp-train bench step` with and \
+             without --deterministic measures the cost"
+                .to_owned(),
+        );
+    }
+    lines
+}
+
+/// Reports the units of losses where targets are standardised.
+pub(crate) fn target_scale(data: &Loaded) -> Option<String> {
+    let scale = data.preprocessor.target_scale.as_ref()?;
+    let (shift, spread) = match (scale.shift.as_slice(), scale.scale.as_slice()) {
+        ([shift], [spread]) => (significant(*shift), significant(*spread)),
+        _ => ("its mean".to_owned(), "its standard deviation".to_owned()),
+    };
+    Some(format!(
+        "targets are standardised, (target - {shift}) / {spread}: losses are in these units, other metrics and predictions in yours"
+    ))
+}
+
+/// A number with six decimals, or with an exponent where they do not show it.
+fn significant(value: f64) -> String {
+    match value.abs() {
+        0.0 | 1e-2..1e9 => format!("{value:.6}"),
+        _ => format!("{value:.6e}"),
+    }
+}
+
+/// Warns of evaluation rows that are the training rows.
+pub(crate) fn same_rows(data: &DataConfig) -> Option<String> {
+    let EvalSource::Source(eval) = &data.eval else { return None };
+    let file = |source: &str| Path::new(source).canonicalize().ok();
+    let is_same = *eval == data.train || file(eval).is_some_and(|eval| file(&data.train) == Some(eval));
+    // The rows of a built-in set are its test rows; labels of their own make other rows.
+    let is_other =
+        eval.starts_with("builtin:") || data.eval_labels.is_some() && data.eval_labels != data.labels;
+    (is_same && !is_other).then(|| {
+        format!(
+            "data.eval is data.train, `{eval}`: evaluation says nothing about rows that the model has not seen\n\
+             hint: use `data.eval_fraction = 0.2` instead, or name other rows"
+        )
+    })
+}
+
+/// Reports where the rows are kept and how many threads prepare them; nothing where a step reads them directly from memory.
+pub(crate) fn loading(loader: &Loader) -> Option<String> {
+    match (loader.is_on_gpu(), loader.n_threads()) {
+        (true, _) if loader.is_copied_slowly() => Some(
+            "rows: all on the GPU, which gathers the batches; they were copied through plain memory, since the host has no \
+             page-locked memory left"
+                .to_owned(),
+        ),
+        (true, _) => Some("rows: all on the GPU, which gathers the batches".to_owned()),
+        (false, 0) => None,
+        (false, n) => Some(format!("rows: on the host, prepared by {} per rank", count(n, "thread"))),
+    }
+}
+
+/// The device, with the product name of a GPU.
+fn device_words(device: Device) -> String {
+    match device {
+        Device::Cuda(index) => match Gpu::get(index) {
+            Ok(gpu) => format!("{device} ({})", gpu.info().name),
+            Err(_) => device.to_string(),
+        },
+        Device::Cpu => "cpu".to_owned(),
+    }
+}
+
+/// Why `auto` chose the CPU although there is a driver, and the fix, in one line. A machine without a driver is as expected.
+pub(crate) fn unused_gpu(choice: &DeviceChoice) -> Option<String> {
+    let Unavailable { reason, hint, has_driver } = choice.reason.as_ref()?;
+    has_driver.then(|| format!("no GPU is used: {reason}; to use one: {hint}"))
+}
+
+/// The embeddings, one line each.
+fn tables(spec: &ModelSpec) -> String {
+    let embeddings = &spec.embeddings;
+    let mut text = String::new();
+    let width = embeddings.iter().map(|e| e.name.chars().count()).max().unwrap_or(0).max(9);
+    for (index, embedding) in embeddings.iter().enumerate() {
+        if index == 0 {
+            let _ = write!(text, "\n\n{:<width$} {:<17} parameters", "embedding", "codes x width");
+        }
+        let EmbeddingSpec { name, n_codes, dim } = embedding;
+        let _ = write!(text, "\n{name:<width$} {:<17} {:>10}", format!("{n_codes} x {dim}"), n_codes * dim);
+    }
+    text
+}
+
+/// The operations after a linear layer.
+fn after(spec: &ModelSpec, layer: usize) -> String {
+    if !spec.is_hidden(layer) {
+        return "output".to_owned();
+    }
+    let mut parts = Vec::new();
+    if spec.layer_norm {
+        parts.push("layer norm".to_owned());
+    }
+    parts.push(spec.activation.to_string());
+    if spec.dropout > 0.0 {
+        parts.push(format!("dropout {}", spec.dropout));
+    }
+    if spec.has_residual(layer) {
+        parts.push("plus its input".to_owned());
+    }
+    parts.join(", ")
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+pub(super) fn count(n: usize, what: &str) -> String {
+    match (n, what.ends_with("ch")) {
+        (1, _) => format!("1 {what}"),
+        (_, true) => format!("{n} {what}es"),
+        (_, false) => format!("{n} {what}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp::data;
+    use ddp::data_parallel::buckets::TAIL_ELEMENTS;
+    use ddp::model::{LossHead, Network};
+    use ddp::optim::optimizer::Optimizer;
+    use ddp::optim::param_groups::ParamGroups;
+    use ddp::train::setup;
+    use ddp::train::trainer::GraphMode;
+    use ddp_comm::threads::run;
+    use ddp_kernels::ops::Activation;
+
+    use super::*;
+
+    /// Calls `check` with the banner of a run of `sets` on the built-in digits.
+    fn with_banner<R>(
+        world: &World,
+        sets: &[&str],
+        embeddings: Vec<EmbeddingSpec>,
+        check: impl FnOnce(&Banner<'_>) -> R,
+    ) -> R {
+        with_options(world, sets, embeddings, |_| {}, check)
+    }
+
+    fn with_options<R>(
+        world: &World,
+        sets: &[&str],
+        embeddings: Vec<EmbeddingSpec>,
+        change: impl FnOnce(&mut TrainerOptions),
+        check: impl FnOnce(&Banner<'_>) -> R,
+    ) -> R {
+        let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
+        let config = Config::load(None, &sets).unwrap();
+        let data = data::load(&config, world).unwrap();
+        let spec = ModelSpec::new(&config.model, 64, 10).with_embeddings(embeddings);
+        let partition = BatchPartition::new(&config, world, &data, None).unwrap();
+        let mut options = setup::trainer_options(&config, &partition, GraphMode::default());
+        change(&mut options);
+        let layout = options.layout(&spec, world.world_size());
+        let groups = ParamGroups::new(&config.optimizer, &layout).unwrap();
+        let state_len = options.state_len(world, &layout);
+        let precision = config.train.precision;
+        let model =
+            Network::with_layout(spec.clone(), layout, partition.max_rows, Device::Cpu, precision).unwrap();
+        let optimizer = Optimizer::new(&config.optimizer, groups, state_len, Device::Cpu).unwrap();
+        let loss = LossHead::new(&config.loss, Device::Cpu).unwrap();
+        let trainer = Trainer::new(world, model, loss, optimizer, options).unwrap();
+        check(&Banner {
+            world,
+            config: &config,
+            data: &data,
+            spec: &spec,
+            partition: &partition,
+            trainer: &trainer,
+            options: &options,
+        })
+    }
+
+    fn cpu() -> DeviceChoice {
+        DeviceChoice { device: Device::Cpu, reason: None }
+    }
+
+    #[test]
+    fn small_and_large_numbers_keep_their_digits() {
+        let of = [0.0, 12.5, -0.01, 1.25e-7, 2e12].map(significant);
+        assert_eq!(of, ["0.000000", "12.500000", "-0.010000", "1.250000e-7", "2.000000e12"]);
+    }
+
+    #[test]
+    fn only_an_unexpected_cpu_is_explained() {
+        let words = |has_driver| {
+            let why = Unavailable { reason: "no compiler".into(), hint: "install it".into(), has_driver };
+            unused_gpu(&DeviceChoice { device: Device::Cpu, reason: Some(why) })
+        };
+        let told = "no GPU is used: no compiler; to use one: install it";
+        assert_eq!([words(false), words(true)], [None, Some(told.to_owned())]);
+    }
+
+    #[test]
+    fn reports_every_layer() {
+        let sets = ["model.dropout=0.5", "model.norm=layer", "train.batch_size=8"];
+        let (text, line) = with_banner(&World::single(), &sets, Vec::new(), |banner| {
+            (banner.details(), banner.line(&cpu()))
+        });
+        for part in [
+            "train  builtin:digits: 1438 rows x 64 features, 10 classes",
+            "eval   builtin:digits: 359 rows",
+            "0        64 -> 128                8576  layer norm, relu, dropout 0.5\n",
+            "2        64 -> 10                  650  output\n",
+            "8 rows per step in 1 micro-batch per rank\nexchange: none, 1 rank",
+        ] {
+            assert!(text.contains(part), "no {part:?} in\n{text}");
+        }
+        assert!(line.starts_with("digits: 1438 rows and 359 for evaluation, 64-128-64-10 layers"));
+        assert!(line.contains("1 rank on cpu"), "{line}");
+    }
+
+    #[test]
+    fn reports_every_layer_of_a_list() {
+        let sets = ["model.layers=[{kind=\"glu\",out_features=24},{kind=\"rms_norm\",repeat=2}]"];
+        let (text, line) = with_banner(&World::single(), &sets, Vec::new(), |banner| {
+            (banner.details(), banner.line(&cpu()))
+        });
+        let part = "\n\nlayer                            parameters\n\
+            linear 64 -> 48                        3120\n\
+            swiglu                                    0\n\
+            rms norm                                 24\n\
+            rms norm                                 24\n\
+            linear 24 -> 10                         250\n";
+        assert!(text.contains(part), "{text}");
+        assert!(line.contains(", 64-24-10 layers (3418 parameters)"), "{line}");
+    }
+
+    #[test]
+    fn reports_every_embedding() {
+        let embedding = |name: &str, n_codes| EmbeddingSpec { name: name.to_owned(), n_codes, dim: 3 };
+        let embeddings = vec![embedding("zip", 70_001), embedding("day of the week", 8)];
+        let (text, line) =
+            with_banner(&World::single(), &[], embeddings, |banner| (banner.details(), banner.line(&cpu())));
+        for part in [
+            "\n\nembedding       codes x width     parameters\n",
+            "\nzip             70001 x 3             210003\n",
+            "\nday of the week 8 x 3                     24\n\nlayer ",
+            "\n0        68 -> 128                8832  relu\n",
+        ] {
+            assert!(text.contains(part), "no {part:?} in\n{text}");
+        }
+        assert!(line.contains(", 2 embeddings, 68-128-64-10 layers ("), "{line}");
+    }
+
+    /// The exchange of two ranks, as rank 0 reports it, with the elements of the flat buffer and of the tail after it.
+    fn exchange_of_two(sets: &[&str], change: impl Fn(&mut TrainerOptions) + Sync) -> (String, usize) {
+        let of_rank = |world: World| {
+            with_options(&world, sets, Vec::new(), &change, |banner| {
+                assert!(banner.details().contains(&banner.exchange()));
+                (banner.exchange(), banner.trainer.model().layout().flat_len())
+            })
+        };
+        run(2, of_rank).swap_remove(0)
+    }
+
+    /// Bytes of so many elements of f32, as the banner writes them.
+    fn sent(n_elements: usize) -> String {
+        format!("; {:.3} MiB sent per rank and step", mib(4 * n_elements as u64))
+    }
+
+    #[test]
+    fn buckets_are_all_reduced() {
+        let (text, flat_len) = exchange_of_two(&["comm.bucket_mib=0.01"], |_| {});
+        assert!(text.starts_with("all-reduce of gradients in ") && text.contains(" buckets; "), "{text}");
+        // Of two ranks each sends half of the buffer to reduce it, and half to gather it.
+        assert!(text.ends_with(&sent(flat_len + TAIL_ELEMENTS)), "{text}");
+    }
+
+    #[test]
+    fn zero_1_reduces_to_the_owners_and_gathers_weights() {
+        let (text, flat_len) = exchange_of_two(&["comm.zero=1", "train.grad_accum_steps=3"], |_| {});
+        assert!(
+            text.starts_with("reduce-scatter of gradients in 1 bucket, all-gather of weights; "),
+            "{text}"
+        );
+        assert!(text.ends_with(&sent(flat_len + TAIL_ELEMENTS)), "{text}");
+    }
+
+    #[test]
+    fn zero_2_reduces_in_every_micro_batch() {
+        let (text, flat_len) = exchange_of_two(&["comm.zero=2", "train.grad_accum_steps=3"], |_| {});
+        let want =
+            "reduce-scatter of gradients in 1 bucket per micro-batch (3 per step), all-gather of weights; ";
+        assert!(text.starts_with(want), "{text}");
+        assert!(text.ends_with(&sent(2 * flat_len + TAIL_ELEMENTS)), "{text}");
+    }
+
+    #[test]
+    fn micro_shards_are_gathered_for_the_fixed_tree() {
+        let sets = ["train.deterministic=world", "train.micro_shards=8"];
+        let (text, flat_len) = exchange_of_two(&sets, |_| {});
+        let sums = "all-gather of partial sums of 8 micro-shards for a fixed tree";
+        assert!(text.starts_with(&format!("{sums}; ")), "{text}");
+        // Each rank has four leaves, which come to one subtree.
+        assert!(text.ends_with(&sent(flat_len + TAIL_ELEMENTS)), "{text}");
+        let (text, flat_len) = exchange_of_two(&[&sets[..], &["comm.zero=1"]].concat(), |_| {});
+        assert!(text.starts_with(&format!("{sums}, all-gather of weights; ")), "{text}");
+        assert!(text.ends_with(&sent(flat_len + TAIL_ELEMENTS + flat_len / 2)), "{text}");
+        let alone = with_banner(&World::single(), &sets, Vec::new(), |banner| banner.exchange());
+        assert_eq!(alone, "none, 1 rank adds up 8 micro-shards along a fixed tree");
+    }
+
+    #[test]
+    fn ranks_that_share_memory_divide_a_large_update() {
+        let (text, flat_len) = exchange_of_two(&[], |options| options.divide_update_from = 0);
+        let want =
+            "reduce-scatter of gradients and all-gather of weights in 1 block; each rank updates its shard; ";
+        assert!(text.starts_with(want), "{text}");
+        assert!(text.ends_with(&sent(flat_len + TAIL_ELEMENTS)), "{text}");
+    }
+
+    #[test]
+    fn residuals_are_reported_where_they_are() {
+        let spec = ModelSpec {
+            dims: vec![4, 8, 8, 2],
+            activation: Activation::Gelu,
+            layer_norm: false,
+            dropout: 0.0,
+            residual: true,
+            bias: true,
+            embeddings: Vec::new(),
+            layers: Vec::new(),
+        };
+        let after: Vec<_> = (0..3).map(|layer| after(&spec, layer)).collect();
+        assert_eq!(after, ["gelu", "gelu, plus its input", "output"]);
+    }
+}

@@ -1,0 +1,163 @@
+//! Files of a run: claims its folder, opens its events, writes its model file, and names the command that resumes it.
+
+use std::path::{Path, PathBuf};
+
+use ddp::checkpoint::CheckpointStore;
+use ddp::config::Config;
+use ddp::data::Loaded;
+use ddp::model::file::{self, ModelInfo};
+use ddp::report::EventStream;
+use ddp::report::metrics::{Event, MetricsSink, ResumeEvent};
+use ddp::run_folder::done::DONE_FILE;
+use ddp::run_folder::error::FolderError;
+use ddp::run_folder::folder;
+use ddp::run_folder::folder::{Existing, RunDir};
+use ddp::storage::atomic_write::write_atomic;
+use ddp::train::TrainError;
+use ddp::train::resume::Resumed;
+use ddp::train::trainer::Trainer;
+use ddp_comm::{Launcher, World};
+use ddp_kernels::{Device, Tensor};
+
+use crate::cli::{Bind, TrainArgs};
+use crate::error::Result;
+
+pub(super) fn check_out(world: &World, args: &TrainArgs) -> Result<()> {
+    match &args.out {
+        Some(out) if world.rank().0 == 0 && args.resume.is_none() => Ok(folder::check(out, existing(args))?),
+        _ => Ok(()),
+    }
+}
+
+/// Decides what happens to a run that `--out` already holds, unless it is resumed.
+fn existing(args: &TrainArgs) -> Existing {
+    // A run that was killed before its first checkpoint starts over.
+    let is_unfinished = |out: &PathBuf| !out.join(folder::MODEL_FILE).exists();
+    let restarts = args.resume.is_some() && args.out.as_ref().is_some_and(is_unfinished);
+    if args.overwrite || restarts { Existing::Overwrite } else { Existing::Refuse }
+}
+
+/// Claims the run folder on rank 0 and writes the resolved config into it.
+pub(super) fn open_folder(
+    world: &World,
+    args: &TrainArgs,
+    config: &Config,
+    resumed: Option<&Resumed>,
+) -> Result<Option<RunDir>> {
+    if world.rank().0 > 0 {
+        return Ok(None);
+    }
+    let (folder, existing) = match resumed {
+        Some(resumed) => {
+            let folder = resumed.folder(args.out.as_deref());
+            if let Err(TrainError::Folder(error)) = &folder
+                && let FolderError::Behind { run, .. } = &**error
+            {
+                // That another run is active in the folder matters more than how far it has come.
+                folder::check_free(run)?;
+            }
+            let (out, existing) = folder?;
+            (claim_folder(Some(&out), &config.name, existing)?, existing)
+        }
+        None => (claim_folder(args.out.as_deref(), &config.name, existing(args))?, existing(args)),
+    };
+    folder.remove(DONE_FILE)?;
+    write_atomic(&folder.file(folder::CONFIG_FILE), config.to_saved_toml().as_bytes())?;
+    folder.identify(existing, resumed.and_then(|resumed| resumed.manifest().run_id.as_deref()))?;
+    Ok(Some(folder))
+}
+
+/// Claims the run folder and, unless its run continues, removes that run.
+pub(crate) fn claim_folder(out: Option<&Path>, name: &str, existing: Existing) -> Result<RunDir> {
+    let folder = RunDir::open(out, name, existing)?;
+    if existing != Existing::Continue {
+        // First, so that a process killed in between leaves no checkpoints that a later run would resume by mistake.
+        CheckpointStore::of_run(folder.path()).delete_all()?;
+        folder.clear()?;
+    }
+    Ok(folder)
+}
+
+pub(super) fn open_metrics(
+    world: &World,
+    folder: Option<&RunDir>,
+    stdout: Option<EventStream>,
+    resumed: Option<&Resumed>,
+) -> Result<MetricsSink> {
+    let Some(folder) = folder else { return Ok(MetricsSink::none()) };
+    let path = folder.file(folder::METRICS_FILE);
+    let Some(manifest) = resumed.map(Resumed::manifest) else {
+        return Ok(MetricsSink::create(&path, stdout)?);
+    };
+    let step = manifest.run.step;
+    let mut metrics = MetricsSink::resume(&path, stdout, step)?;
+    let (world_size, world_size_before) = (world.world_size(), manifest.world_size);
+    metrics.write(&Event::Resume(ResumeEvent { step, world_size, world_size_before }))?;
+    Ok(metrics)
+}
+
+/// Writes the model file, on the rank that has the folder: the weights of the best evaluation where there is one, and then the
+/// last weights next to it if they differ. Collective.
+pub(super) fn save(
+    folder: Option<&RunDir>,
+    trainer: &mut Trainer<'_>,
+    best: Option<&[f32]>,
+    config: &Config,
+    data: &Loaded,
+) -> Result<()> {
+    let layout = trainer.model().layout().clone();
+    let average = trainer.averaged_weights()?.map(|average| average.to_vec::<f32>()).transpose()?;
+    let Some(folder) = folder else { return Ok(()) };
+    let mut last = match average {
+        Some(average) => average,
+        // Gathered with the average, or for want of one.
+        None => trainer.model().weights().to_vec::<f32>()?,
+    };
+    last.extend(trainer.model().statistics()?);
+    let info = ModelInfo { config: config.to_saved_toml(), preprocessor: data.preprocessor.clone() };
+    let write = |name: &str, weights: &[f32]| -> Result<()> {
+        let weights = Tensor::from_slice(weights, &[weights.len()], Device::Cpu)?;
+        Ok(write_atomic(&folder.file(name), &file::to_bytes(&layout, &weights, &info)?)?)
+    };
+    let bits = |weights: &[f32]| weights.iter().map(|weight| weight.to_bits()).collect::<Vec<_>>();
+    // The model comes last: it marks the run as finished.
+    match best.filter(|best| bits(best) != bits(&last)) {
+        Some(best) => {
+            write(folder::LAST_FILE, &last)?;
+            write(folder::MODEL_FILE, best)
+        }
+        None => {
+            folder.remove(folder::LAST_FILE)?;
+            write(folder::MODEL_FILE, &last)
+        }
+    }
+}
+
+/// The command that resumes the run in `folder`, started as this one was, on as many ranks and with the flags that a checkpoint does not hold.
+pub(super) fn resume_command(world: &World, args: &TrainArgs, folder: &RunDir) -> String {
+    let n = world.world_size();
+    let start = match (&args.job_id, world.launcher()) {
+        (Some(_), _) => format!("ddp-train launch -n {n} --"),
+        _ if n == 1 => "ddp-train train".to_owned(),
+        (None, Some(Launcher::Slurm)) => format!("srun --mpi=pmix -n {n} ddp-train train"),
+        (None, Some(Launcher::Pmi)) => format!("mpiexec -n {n} ddp-train train"),
+        (None, _) => format!("mpirun -n {n} ddp-train train"),
+    };
+    let path = folder.path().display().to_string();
+    let is_plain = path.chars().all(|c| c.is_alphanumeric() || "/._-+=:@%".contains(c));
+    let path = if is_plain { path } else { format!("'{}'", path.replace('\'', r"'\''")) };
+    let mut command = format!("{start} --resume {path}");
+    if args.device != "auto" {
+        command += &format!(" --device {}", args.device);
+    }
+    if args.share_gpu {
+        command += " --share-gpu";
+    }
+    if args.bind == Bind::None {
+        command += " --bind none";
+    }
+    if let Some(n_threads) = args.threads {
+        command += &format!(" --threads {n_threads}");
+    }
+    command
+}

@@ -1,0 +1,98 @@
+//! Starts the watchdog of a command: the death certificate of a lost rank goes to stderr, to each rank's log file and to the
+//! events of a run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp::config::WatchdogConfig;
+use ddp::exit_code;
+use ddp::report::notes::LOG_FILE;
+use ddp::storage::unfinished::Unfinished;
+use ddp_comm::watchdog::{Certificate, LossReport, nccl_status};
+use ddp_comm::{WatchdogOptions, World};
+use tracing::{error, warn};
+
+use crate::error::Result;
+use crate::error_hints::unwatched_message;
+use crate::report::FailedRun;
+use crate::report::log::{Log, Terminal};
+
+/// Time limit of NCCL's report: the process ends a second after the loss was noticed.
+const NCCL_ANSWERS: Duration = Duration::from_millis(700);
+
+/// Response of a command to a lost rank.
+#[derive(Debug, Clone)]
+pub(super) enum Watched {
+    /// A run, which has events and continues from a checkpoint.
+    Run(FailedRun),
+    /// A command that starts over. Its temporary files are removed.
+    Other(Unfinished),
+}
+
+impl Watched {
+    fn hint(&self) -> &'static str {
+        match self {
+            Watched::Run(run) if run.is_complete() => "\nhint: the run is complete, and its model is saved",
+            Watched::Run(_) => {
+                "\nhint: the same command with `--resume auto` continues from the newest checkpoint"
+            }
+            Watched::Other(_) => "\nhint: start the same command again",
+        }
+    }
+}
+
+/// Starts the watchdog unless the config turns it off. Collective.
+///
+/// # Errors
+/// [`Error::Comm`](crate::Error::Comm).
+pub(super) fn start(world: &World, log: &Log, config: &WatchdogConfig, watched: Watched) -> Result<()> {
+    if !config.enabled {
+        return Ok(());
+    }
+    let options = WatchdogOptions {
+        interval: config.interval(),
+        timeout: config.timeout(),
+        exit_code: exit_code::RESTARTABLE.into(),
+    };
+    let report = Report { terminal: log.terminal().clone(), prefix: world.prefix(), watched };
+    if let Some(unwatched) = world.start_watchdog(options, report)? {
+        warn!("{}", unwatched_message(&unwatched));
+    }
+    Ok(())
+}
+
+/// Where this rank reports a lost rank.
+struct Report {
+    terminal: Arc<Terminal>,
+    prefix: String,
+    watched: Watched,
+}
+
+impl LossReport for Report {
+    fn message(&self, certificate: &Certificate) -> String {
+        self.terminal.begin_failure();
+        self.terminal.failure(&self.prefix, &format!("{}{}", certificate.text, self.watched.hint()))
+    }
+
+    fn record(&self, certificate: &Certificate) {
+        let Certificate { text, device, last_operations, reports, step } = certificate;
+        match (&self.watched, *reports) {
+            (Watched::Run(failed), Some(rank)) => {
+                failed.at(*step).write(
+                    exit_code::RESTARTABLE,
+                    rank,
+                    &format!("{text}{}", self.watched.hint()),
+                );
+            }
+            (Watched::Run(_), None) => {}
+            (Watched::Other(unfinished), _) => unfinished.end(),
+        }
+        error!(target: LOG_FILE, "{text}\nlast operations of this rank, oldest first:{last_operations}");
+        if reports.is_some()
+            && device.starts_with("cuda")
+            && let Some(status) = nccl_status(NCCL_ANSWERS)
+        {
+            error!(target: LOG_FILE, "NCCL's own report of the job (RAS):\n{status}");
+        }
+    }
+}

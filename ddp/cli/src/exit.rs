@@ -1,0 +1,151 @@
+//! The end of a command: its exit status, and which rank reports a failure.
+//!
+//! ```
+//! use ddp_train::exit::{Stop, conclude};
+//! use ddp::prelude::World;
+//! use ddp_train::report::log::Log;
+//!
+//! fn main() -> std::process::ExitCode {
+//!     let world = World::init().expect("a world of one rank, or of mpirun's");
+//!     let log = Log::none(&world);
+//!     let result = (|| -> Result<(), Stop> {
+//!         // What the program does.
+//!         Ok(())
+//!     })();
+//!     conclude(world, &log, result)
+//! }
+//! ```
+
+use std::io;
+use std::process::ExitCode;
+
+use ddp::exit_code;
+use ddp::report::ReportError;
+use ddp::report::notes::LOG_FILE;
+use ddp_comm::{Failure, Reporter, World, failure};
+use tracing::error;
+
+use crate::error::Error;
+use crate::report::FailedRun;
+use crate::report::log::{Log, LogOptions, error_line};
+use crate::report::stdout::say;
+
+/// Why a command ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum Stop {
+    /// A rank failed.
+    #[error(transparent)]
+    Failed(ddp_comm::Stop<Error>),
+    /// A rank failed in a training run, whose last event reports it.
+    #[error("{0}")]
+    FailedRun(ddp_comm::Stop<Error>, Box<FailedRun>),
+    /// All ranks stopped as requested; the run saved a checkpoint, if it had begun.
+    #[error("stopped by {0}")]
+    Requested(String),
+    /// The command has said why it ends with this status.
+    #[error("ended with status {0}")]
+    Reported(u8),
+}
+
+impl<E> From<E> for Stop
+where
+    Error: From<E>,
+{
+    fn from(error: E) -> Self {
+        Stop::Failed(ddp_comm::Stop::Alone(error.into()))
+    }
+}
+
+impl<E> From<Failure<E>> for Stop
+where
+    Error: From<E>,
+{
+    fn from(failure: Failure<E>) -> Self {
+        Stop::Failed(ddp_comm::Stop::from(failure).convert())
+    }
+}
+
+impl<E> From<ddp_comm::Stop<E>> for Stop
+where
+    Error: From<E>,
+{
+    fn from(stop: ddp_comm::Stop<E>) -> Self {
+        Stop::Failed(stop.convert())
+    }
+}
+
+/// Leaves the world, or reports why the command failed and aborts the job. Every rank calls it last.
+pub fn conclude(world: World, log: &Log, result: Result<(), Stop>) -> ExitCode {
+    let (stop, run) = match result {
+        Ok(()) => return leave_after(world, log, 0),
+        Err(Stop::Requested(_)) => return leave_after(world, log, exit_code::SAVED),
+        Err(Stop::Reported(status)) => return leave_after(world, log, status),
+        Err(Stop::Failed(stop)) => (stop, None),
+        Err(Stop::FailedRun(stop, run)) => (stop, Some(run)),
+    };
+    log.terminal().flush();
+    let (reporter, code) = match &stop {
+        ddp_comm::Stop::Agreed(failure) => match failure {
+            Failure::Here { error, .. } => (failure.reporter(), error.exit_code()),
+            Failure::Elsewhere { .. } | Failure::Comm(_) => (failure.reporter(), exit_code::FAILED),
+        },
+        ddp_comm::Stop::Alone(error) if error.is_same_on_all_ranks() => {
+            (Reporter::RankZero, error.exit_code())
+        }
+        ddp_comm::Stop::Alone(error @ Error::Library(ddp::Error::Comm(comm))) => {
+            (comm.reporter(), error.exit_code())
+        }
+        ddp_comm::Stop::Alone(error) => (Reporter::ThisRank, error.exit_code()),
+    };
+    log.terminal().begin_failure();
+    error!(target: LOG_FILE, "{stop}");
+    failure::abort_with(&world, code.into(), reporter, |prefix| {
+        let message = stop.to_string();
+        if let Some(run) = run {
+            run.write(code, world.rank().0, &message);
+        }
+        log.terminal().failure(prefix, &message)
+    })
+}
+
+/// Leaves the world, and waits for the last lines without keeping other ranks waiting.
+fn leave_after(world: World, log: &Log, status: u8) -> ExitCode {
+    let code = leave_with(world, status);
+    log.terminal().flush();
+    code
+}
+
+fn leave_with(world: World, status: u8) -> ExitCode {
+    match leave(world) {
+        ExitCode::SUCCESS => ExitCode::from(status),
+        failed => failed,
+    }
+}
+
+fn leave(world: World) -> ExitCode {
+    match world.close() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&error_line(&error.to_string()));
+            ExitCode::from(exit_code::FAILED)
+        }
+    }
+}
+
+/// Ends a command with invalid arguments, or one that only prints its help; rank 0 reports.
+pub fn conclude_usage(world: World, usage: &clap::Error) -> ExitCode {
+    if world.world_size() > 1 && usage.exit_code() != 0 {
+        failure::abort(&world, usage.exit_code(), Reporter::RankZero, usage.render().to_string().trim_end());
+    }
+    if world.rank().0 == 0 {
+        match usage.print() {
+            // Help was requested and cannot be printed. A usage error that stderr refuses cannot be reported anywhere.
+            Err(source) if usage.exit_code() == 0 && source.kind() != io::ErrorKind::BrokenPipe => {
+                let log = Log::install(&world, &LogOptions::default(), false);
+                return conclude(world, &log, Err(ReportError::Stdout { source }.into()));
+            }
+            _ => {}
+        }
+    }
+    leave_with(world, u8::try_from(usage.exit_code()).unwrap_or(exit_code::USAGE))
+}

@@ -1,0 +1,16 @@
+//! `ddp-train`: the command line of the crate `ddp`.
+//!
+//! Start at [`commands::train`]: a training run, from command-line arguments to the model file. The modules, from bottom to top: each
+//! imports only from those above its line.
+
+#![forbid(unsafe_code)]
+
+pub mod report;
+
+pub mod cli;
+pub mod commands;
+pub mod error;
+mod error_hints;
+pub mod exit;
+
+pub use error::{Error, Result};

@@ -1,0 +1,73 @@
+//! `ddp-train`: joins the world, parses the arguments, runs the command, and maps its result to an exit status.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use ddp::exit_code;
+use ddp::storage::unfinished::Unfinished;
+use ddp::train::stop_signals::StopSignals;
+use ddp_comm::{Launcher, World, WorldOptions, failure};
+use ddp_train::cli::{self, Cli, Command, with_implied_command};
+use ddp_train::commands::{
+    bench, checkpoint, completions, config, data, describe, devices, eval, launch, man, predict, torchrun,
+    train,
+};
+use ddp_train::exit::{conclude, conclude_usage};
+use ddp_train::report::log::{Log, error_line};
+use ddp_train::report::stdout::say;
+
+/// The commit that `launch/build` names. It is read in this file alone: a new commit compiles the program again, not the library.
+const COMMIT: Option<&str> = option_env!("DDP_COMMIT");
+
+fn main() -> ExitCode {
+    // First of all, since threads follow.
+    World::before_threads();
+    // A signal that arrives while MPI starts must not kill a run.
+    let signals = match StopSignals::listen(Launcher::detect()) {
+        Ok(signals) => signals,
+        Err(error) => {
+            say(&error_line(&format!("can't listen for signals: {error}")));
+            return ExitCode::from(exit_code::FAILED);
+        }
+    };
+    let args = with_implied_command(std::env::args_os(), Launcher::detect().is_some());
+    let cli = Cli::parse_arguments(args, COMMIT);
+    let unfinished = Unfinished::default();
+    match &cli {
+        Ok(cli) if cli.is_run() => {}
+        Ok(Cli { command: Command::Predict(_) | Command::Eval(_), .. }) => signals.end_without(&unfinished),
+        Ok(Cli { command: Command::Launch(_), .. }) => signals.only_record(),
+        _ => signals.end_at_once(),
+    }
+    // Before errors in the arguments are reported, so that only one of many ranks does.
+    let options = WorldOptions { program: cli::program(COMMIT), ..WorldOptions::default() };
+    let world = match World::init_with(options) {
+        Ok(world) => world,
+        Err(error) => {
+            failure::abort_init(&error, exit_code::ENVIRONMENT.into(), error_line(&error.to_string()));
+        }
+    };
+    failure::install_panic_hook(&world);
+    signals.joined(&world);
+    let cli = match cli {
+        Err(usage) => return conclude_usage(world, &usage),
+        Ok(cli) => cli,
+    };
+    let log = Log::install(&world, &cli.log_options(std::env::var("RUST_LOG").ok()), cli.is_run());
+    let result = torchrun::refuse_torchrun(&world, &cli.command).and_then(|()| match &cli.command {
+        Command::Train(args) => train::train(&world, &log, &signals, args),
+        Command::Launch(args) => launch::launch(&world, &signals, args),
+        Command::Eval(args) => eval::eval(&world, &log, args),
+        Command::Predict(args) => predict::predict(&world, &log, args, unfinished),
+        Command::Describe(args) => describe::describe(&world, args),
+        Command::Config(command) => config::config(&world, command),
+        Command::Data(command) => data::data(&world, &log, command),
+        Command::Checkpoint(command) => checkpoint::checkpoint(&world, command),
+        Command::Bench(command) => bench::bench(&world, command),
+        Command::Devices(args) => devices::devices(&world, args),
+        Command::Completions { shell } => completions::completions(&world, *shell),
+        Command::Man { folder } => man::man(&world, folder),
+    });
+    conclude(world, &log, result)
+}

@@ -1,0 +1,152 @@
+//! The last event of a failed run.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use ddp::report::EventStream;
+use ddp::report::metrics::{Event, FailedEvent, json_line};
+use ddp::run_folder::done::Done;
+
+/// Where a run that fails writes its last event, and how far it came.
+#[derive(Debug, Clone, Default)]
+pub struct FailedRun {
+    /// Where events go as well, with `--json`.
+    pub stdout: Option<EventStream>,
+    /// The event file, once there is one; shared with the watchdog.
+    pub metrics: Arc<OnceLock<PathBuf>>,
+    /// The step that failed, or else the number of completed steps; `None` before training.
+    pub step: Option<u64>,
+    /// Whether this process wrote the event; shared with the watchdog.
+    is_written: Arc<Mutex<bool>>,
+    /// Whether this process wrote that the run is complete.
+    is_complete: Arc<AtomicBool>,
+}
+
+impl FailedRun {
+    /// A run whose events also go to `stdout`.
+    pub fn new(stdout: Option<EventStream>) -> Self {
+        FailedRun { stdout, ..FailedRun::default() }
+    }
+
+    /// The same run, failed at `step`.
+    pub fn at(&self, step: Option<u64>) -> Self {
+        FailedRun { step, ..self.clone() }
+    }
+
+    /// Whether this process has completed the run: a rank that is lost afterwards does not fail the run. Waits for nothing.
+    pub fn is_complete(&self) -> bool {
+        self.is_complete.load(Ordering::Acquire)
+    }
+
+    /// Whether rank 0, which may be another process, has completed the run.
+    fn is_complete_by_folder(&self) -> bool {
+        self.metrics.get().and_then(|path| path.parent()).is_some_and(|run| Done::read(run).is_some())
+    }
+
+    /// Runs `complete`, which writes that the run is complete. If this process has reported the run as failed meanwhile, it waits
+    /// for the end of the process, which is near.
+    pub fn complete<E>(&self, complete: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let is_written = self.lock();
+        if *is_written {
+            loop {
+                std::thread::park();
+            }
+        }
+        complete()?;
+        self.is_complete.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.is_written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes the event of `message`, whose last lines may be a hint, unless the run is complete. Best effort: the failure itself is
+    /// reported on stderr.
+    pub fn write(&self, exit_code: u8, rank: usize, message: &str) {
+        let mut is_written = self.lock();
+        if self.is_complete_by_folder() {
+            return;
+        }
+        *is_written = true;
+        let (error, hint) = match message.split_once("\nhint: ") {
+            Some((error, hint)) => (error, Some(hint.to_owned())),
+            None => (message, None),
+        };
+        let error = error.to_owned();
+        let line = json_line(&Event::Failed(FailedEvent { exit_code, rank, step: self.step, error, hint }));
+        // Not created: a rank of another host may not see the run's folder.
+        if let Some(path) = self.metrics.get()
+            && let Ok(mut file) = OpenOptions::new().append(true).open(path)
+        {
+            let _ = file.write_all(line.as_bytes());
+        }
+        // Last, since nobody may read it.
+        if let Some(stdout) = &self.stdout {
+            stdout.write(&line);
+            stdout.flush();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_event_is_the_last_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let run = FailedRun { metrics: Arc::new(path.clone().into()), step: Some(7), ..FailedRun::default() };
+        run.write(1, 0, "not created");
+        assert!(!path.exists());
+        std::fs::write(&path, "{\"event\":\"step\"}\n").unwrap();
+        run.write(1, 2, "loss is NaN at step 7\nhint: try a smaller `optimizer.lr`");
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(
+            text.lines().last().unwrap(),
+            r#"{"event":"failed","exit_code":1,"rank":2,"step":7,"error":"loss is NaN at step 7","hint":"try a smaller `optimizer.lr`"}"#
+        );
+        run.write(74, 0, "no hint");
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(
+            text.ends_with("\"error\":\"no hint\",\"hint\":null}\n") && text.lines().count() == 3,
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_complete_run_does_not_fail() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        std::fs::write(&path, "{\"event\":\"end\"}\n").unwrap();
+        let run = FailedRun { metrics: Arc::new(path.clone().into()), ..FailedRun::default() };
+        let done = Done { run_id: None, job_id: None, step: 7 };
+        assert!(!run.is_complete());
+        run.complete(|| done.write(folder.path())).unwrap();
+        assert!(run.is_complete());
+        // Also in another process, such as after rank 0 was lost.
+        let elsewhere = FailedRun { metrics: Arc::new(path.clone().into()), ..FailedRun::default() };
+        for run in [run, elsewhere] {
+            run.write(75, 0, "rank 1 died");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"event\":\"end\"}\n");
+        }
+    }
+
+    #[test]
+    fn a_failed_run_does_not_complete() {
+        let run = FailedRun::default();
+        run.write(75, 0, "rank 1 died");
+        let (sender, receiver) = channel();
+        // Left behind: it waits for the end of the process.
+        std::thread::spawn(move || run.complete(|| sender.send(())));
+        let waited = receiver.recv_timeout(Duration::from_millis(100));
+        assert_eq!(waited, Err(RecvTimeoutError::Timeout));
+    }
+}

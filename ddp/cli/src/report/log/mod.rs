@@ -1,0 +1,23 @@
+//! Notes, warnings and spans of a run: from `tracing` to the terminal and to the rank's own log file.
+//!
+//! All rooms emit events; only the binary [installs](Log::install) what shows them. A step has no span unless one was requested.
+//!
+//! ```
+//! use ddp_train::report::log::error_line;
+//!
+//! let line = error_line("the disk is full");
+//! assert!(line.contains("error") && line.contains("the disk is full"), "{line}");
+//! ```
+
+mod fields;
+mod line;
+mod line_queue;
+mod options;
+mod rank_log;
+mod rotating_file;
+mod setup;
+mod terminal;
+
+pub use options::{LogFormat, LogOptions};
+pub use setup::Log;
+pub use terminal::{ShownBar, Terminal, error_line};

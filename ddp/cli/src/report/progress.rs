@@ -1,0 +1,294 @@
+//! Progress of a run on stderr of rank 0: a bar or plain lines.
+
+use std::fmt::Write as _;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use ddp::config::EvalMetric;
+use ddp::report::EvalMetrics;
+use ddp::report::metrics::{BestEvent, EndEvent, EpochEvent, EvalEvent, StepEvent};
+use ddp::report::notes::PROGRESS;
+use ddp::report::units::rate;
+use tracing::info;
+
+use crate::report::log::{ShownBar, Terminal};
+
+/// Form of the progress report on stderr.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum ProgressChoice {
+    /// A bar if stderr is a terminal, else plain lines.
+    #[default]
+    Auto,
+    /// A bar; plain lines without a terminal.
+    Bar,
+    /// Plain lines.
+    Plain,
+    /// Nothing.
+    None,
+}
+
+/// Progress report of a run, on rank 0.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    /// None without a bar.
+    bar: Option<ShownBar>,
+    n_epochs: Option<u64>,
+}
+
+impl Progress {
+    /// Progress over `total_rows` rows of all ranks and epochs, of which `first_row` are done; `n_epochs` if it is known. `quiet`
+    /// shows no bar, and the terminal shows no lines.
+    pub(crate) fn new(
+        terminal: &Arc<Terminal>,
+        choice: ProgressChoice,
+        quiet: bool,
+        rows: Range<u64>,
+        n_epochs: Option<u64>,
+    ) -> Self {
+        let may_have_bar = matches!(choice, ProgressChoice::Bar | ProgressChoice::Auto);
+        let has_bar = may_have_bar && !quiet && terminal.takes_bar();
+        terminal.set_prints_progress(!has_bar && choice != ProgressChoice::None);
+        let bar = has_bar.then(|| terminal.show_bar(rows.end, rows.start, true, "starting"));
+        Self { bar, n_epochs }
+    }
+
+    fn epoch(&self, epoch: u64) -> String {
+        match self.n_epochs {
+            Some(n_epochs) => format!("{epoch}/{n_epochs}"),
+            None => epoch.to_string(),
+        }
+    }
+    fn step_line(&self, event: &StepEvent) -> String {
+        let StepEvent { step, epoch, loss, lr, grad_norm, samples_per_s, .. } = event;
+        format!(
+            "step {step}  epoch {}  loss {}  lr {lr}  grad_norm {}  {} samples/s",
+            self.epoch(*epoch),
+            short(*loss),
+            short(*grad_norm),
+            rate(*samples_per_s),
+        )
+    }
+
+    fn epoch_line(&self, event: &EpochEvent) -> String {
+        let mut text = format!("epoch {}  train_loss {}", self.epoch(event.epoch), short(event.train_loss));
+        for (name, value) in event.train.iter() {
+            let _ = write!(text, "  {name} {}", short(value));
+        }
+        append_eval(&mut text, &event.eval);
+        text
+    }
+}
+
+impl ddp::report::progress::Progress for Progress {
+    fn advance(&self, n_rows: u64) {
+        if let Some(bar) = &self.bar {
+            bar.advance(n_rows);
+        }
+    }
+
+    fn step(&self, event: &StepEvent) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(format!("epoch {}, loss {}", self.epoch(event.epoch), short(event.loss)));
+        }
+        let StepEvent { step, epoch, loss, lr, grad_norm, samples_per_s, .. } = *event;
+        info!(target: PROGRESS, step, epoch, loss, lr, grad_norm, samples_per_s, "{}", self.step_line(event));
+    }
+
+    fn epoch_end(&self, event: &EpochEvent) {
+        let EpochEvent { epoch, step, train_loss, .. } = *event;
+        let text = self.epoch_line(event);
+        match &self.bar {
+            Some(bar) => {
+                bar.set_message(format!("epoch {}, loss {}", self.epoch(epoch), short(train_loss)));
+                info!(epoch, step, train_loss, "{text}");
+            }
+            None => info!(target: PROGRESS, epoch, step, train_loss, "{text}"),
+        }
+    }
+
+    fn eval(&self, event: &EvalEvent) {
+        let (step, epoch) = (event.step, event.epoch);
+        let mut text = format!("step {step}  epoch {}", self.epoch(epoch));
+        append_eval(&mut text, &event.eval);
+        match &self.bar {
+            Some(_) => info!(epoch, step, "{text}"),
+            None => info!(target: PROGRESS, epoch, step, "{text}"),
+        }
+    }
+
+    fn end(&mut self, event: &EndEvent, folder: Option<&Path>) {
+        self.bar = None;
+        let EndEvent { steps, samples, train_loss, elapsed_s, train_s, .. } = *event;
+        info!(steps, samples, train_loss, elapsed_s, train_s, "{}", end_lines(event, folder));
+    }
+}
+
+fn end_lines(event: &EndEvent, folder: Option<&Path>) -> String {
+    let EndEvent { steps, samples, world_size, elapsed_s, train_s, samples_per_s, .. } = event;
+    let ranks = if *world_size == 1 { "rank" } else { "ranks" };
+    let mut text = format!("done  train_loss {}", short(event.train_loss));
+    append_eval(&mut text, &event.eval);
+    let _ = write!(
+        text,
+        "\n      {steps} steps; {samples} samples in {} of training on {world_size} {ranks}, {} samples/s; {} in all",
+        duration(*train_s),
+        rate(*samples_per_s),
+        duration(*elapsed_s)
+    );
+    if let Some(BestEvent { metric, value, step, epoch }) = &event.best {
+        let _ = write!(
+            text,
+            "\n      best {metric} {} after step {step}, epoch {epoch}: its weights are the model",
+            short(*value)
+        );
+    }
+    if let Some(folder) = folder {
+        let _ = write!(text, "\n      files in {}", folder.display());
+    }
+    text
+}
+
+fn append_eval(text: &mut String, eval: &EvalMetrics) {
+    for (metric, value) in eval.iter() {
+        let _ = write!(text, "  {} {}", metric.name(), short(value));
+    }
+    for (name, metrics) in eval.heads() {
+        let of_head = || metrics.iter().filter(|(metric, _)| *metric != EvalMetric::Loss);
+        let shown = of_head().find(|(metric, _)| *metric == EvalMetric::R2).or_else(|| of_head().next());
+        if let Some((metric, value)) = shown {
+            let _ = write!(text, "  {name}.{} {}", metric.name(), short(value));
+        }
+    }
+}
+
+/// Formats a time, with its unit.
+fn duration(seconds: f64) -> String {
+    if seconds < 0.1 { format!("{:.1} ms", seconds * 1e3) } else { format!("{seconds:.2} s") }
+}
+
+/// Formats with four decimals where those are significant, else with an exponent.
+fn short(number: f64) -> String {
+    if number == 0.0 || !number.is_finite() || (1e-3..1e5).contains(&number.abs()) {
+        format!("{number:.4}")
+    } else {
+        format!("{number:.3e}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp::config::EvalMetric;
+    use ddp::report::metrics::TrainMetrics;
+    use ddp::report::progress::Progress as _;
+
+    use super::*;
+
+    fn progress(n_epochs: Option<u64>) -> Progress {
+        Progress { bar: None, n_epochs }
+    }
+
+    #[test]
+    fn lines_tell_names_and_units() {
+        let step = StepEvent {
+            step: 50,
+            epoch: 2,
+            loss: 0.51234,
+            lr: 0.001,
+            grad_norm: 1.5e-7,
+            samples_per_s: 1_234_567.8,
+            data_wait_ms: 0.0,
+            h2d_ms: 0.0,
+        };
+        assert_eq!(
+            progress(Some(30)).step_line(&step),
+            "step 50  epoch 2/30  loss 0.5123  lr 0.001  grad_norm 1.500e-7  1 234 568 samples/s"
+        );
+        let eval = [(EvalMetric::Loss, 0.25), (EvalMetric::Accuracy, 0.97)].into_iter().collect();
+        assert_eq!(
+            progress(None).epoch_line(&EpochEvent {
+                epoch: 3,
+                step: 9,
+                train_loss: 0.5,
+                train: TrainMetrics::default(),
+                eval
+            }),
+            "epoch 3  train_loss 0.5000  eval_loss 0.2500  eval_accuracy 0.9700"
+        );
+    }
+
+    #[test]
+    fn end_tells_accuracy_and_folder() {
+        let event = EndEvent {
+            target_shift: None,
+            target_scale: None,
+            steps: 10,
+            samples: 3200,
+            world_size: 2,
+            train_loss: f64::NAN,
+            eval: EvalMetrics::default().with(EvalMetric::Accuracy, 0.97),
+            best: Some(BestEvent { metric: "eval_loss".to_owned(), value: 0.125, step: 8, epoch: 4 }),
+            elapsed_s: 2.5,
+            train_s: 1.0,
+            samples_per_s: 3200.0,
+            startup_s: 0.1,
+            data_wait_s: 0.0,
+        };
+        let text = end_lines(&event, Some(Path::new("runs/x")));
+        for part in [
+            "train_loss NaN",
+            "eval_accuracy 0.9700",
+            "10 steps; 3200 samples in 1.00 s of training on 2 ranks, 3 200 samples/s; 2.50 s in all",
+            "best eval_loss 0.1250 after step 8, epoch 4",
+            "files in runs/x",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_bar_needs_a_terminal_and_a_listener() {
+        for (choice, quiet, is_terminal, has_bar, prints) in [
+            (ProgressChoice::Auto, false, true, true, false),
+            (ProgressChoice::Bar, false, true, true, false),
+            (ProgressChoice::Bar, false, false, false, true),
+            (ProgressChoice::Bar, true, true, false, true),
+            (ProgressChoice::Plain, false, true, false, true),
+            (ProgressChoice::None, false, true, false, false),
+        ] {
+            let (terminal, _) = Terminal::in_memory(is_terminal);
+            let progress = Progress::new(&terminal, choice, quiet, 0..10, None);
+            let got = (progress.bar.is_some(), terminal.prints_progress());
+            assert_eq!(got, (has_bar, prints), "{choice:?}, quiet {quiet}, terminal {is_terminal}");
+        }
+    }
+
+    #[test]
+    fn the_bar_shows_epoch_and_loss() {
+        let (terminal, text) = Terminal::in_memory(true);
+        let progress = Progress::new(&terminal, ProgressChoice::Auto, false, 0..100, Some(2));
+        assert!(text().ends_with("  0%  starting\r"), "{}", text());
+        progress.advance(10);
+        let event = EpochEvent {
+            epoch: 1,
+            step: 9,
+            train_loss: 1.0,
+            train: TrainMetrics::default(),
+            eval: EvalMetrics::default(),
+        };
+        progress.epoch_end(&event);
+        terminal.redraw();
+        assert!(text().ends_with(" 10%  epoch 1/2, loss 1.0000\r"), "{}", text());
+        drop(progress);
+        assert!(text().ends_with("\r\x1b[J"), "{}", text());
+    }
+
+    #[test]
+    fn numbers_stay_short() {
+        assert_eq!([duration(0.0034), duration(0.1), duration(75.0)], ["3.4 ms", "0.10 s", "75.00 s"]);
+        assert_eq!(
+            [short(0.0), short(123_456.0), short(-0.5), short(f64::INFINITY)],
+            ["0.0000", "1.235e5", "-0.5000", "inf"]
+        );
+    }
+}
