@@ -13,20 +13,20 @@
 
 #![forbid(unsafe_code)]
 
-pub mod checkpoint;
-pub mod config;
-pub mod data;
-pub mod data_parallel;
-pub mod error;
 pub mod exit_code;
-pub mod export;
-pub mod model;
-pub mod optim;
-pub mod predict;
+pub mod storage;
+pub mod config;
 pub mod report;
 pub mod run_folder;
-pub mod storage;
+pub mod data;
+pub mod model;
+pub mod export;
+pub mod optim;
+pub mod data_parallel;
+pub mod checkpoint;
+pub mod predict;
 pub mod train;
+pub mod error;
 
 pub use data::tensor_io as io;
 /// Ranks and collectives: the crate, whole.

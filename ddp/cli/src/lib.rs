@@ -5,12 +5,10 @@
 
 #![forbid(unsafe_code)]
 
-pub mod report;
-
-pub mod cli;
-pub mod commands;
 pub mod error;
-mod error_hints;
+pub mod report;
+pub mod cli;
 pub mod exit;
+pub mod commands;
 
 pub use error::{Error, Result};

@@ -32,25 +32,25 @@
 //! # Ok::<(), ddp::checkpoint::CheckpointError>(())
 //! ```
 
-mod absence;
-mod buffers_file;
-pub mod error;
 mod exact;
-mod fault;
-mod find;
 mod gather;
-mod load;
-pub mod manifest;
 mod names;
-mod opened;
-mod options;
+mod absence;
+mod fault;
+pub mod error;
 pub mod run_state;
-mod saver;
+pub mod manifest;
 mod shard_range;
+mod options;
+mod opened;
+mod buffers_file;
 mod snapshot;
 mod state_reader;
 mod store;
+mod find;
+mod saver;
 mod verify;
+mod load;
 mod writer;
 
 pub use error::CheckpointError;

@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
-use super::dataset::{RowLayout, TargetLayout, numbered_columns};
 use super::labels::LabelVocabulary;
-use super::resident::{ResidentRows, Targets};
 use super::source::{SourceSpec, SplitSide};
 use crate::config::Task;
+use crate::data::datasets::dataset::{RowLayout, TargetLayout, numbered_columns};
+use crate::data::datasets::resident::{ResidentRows, Targets};
 use crate::data::error::{DataError, Result};
 
 /// The names that follow `builtin:`.

@@ -3,8 +3,8 @@
 use super::DataError;
 use crate::config::Task;
 use crate::data::error::Result;
+use crate::data::errors::target_error::TargetError;
 use crate::data::labels::{Label, LabelVocabulary};
-use crate::data::target_error::TargetError;
 
 /// Location of values, for messages.
 pub(crate) struct Columns<'a> {

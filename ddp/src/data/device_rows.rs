@@ -17,7 +17,7 @@ use std::ops::Range;
 use ddp_kernels::cuda::{Gpu, PinnedTensor, Upload};
 use ddp_kernels::{DType, KernelError, MemoryUse, Tensor, TensorMut, TensorRef, ops};
 
-use crate::data::batch::{Batch, BatchMut};
+use crate::data::datasets::batch::{Batch, BatchMut};
 use crate::data::{DeviceNormalizer, RowLayout, TargetLayout};
 
 /// Layout of rows that are sent to a GPU.

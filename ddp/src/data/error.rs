@@ -7,11 +7,11 @@ use ddp_comm::CommError;
 use ddp_kernels::{DType, Device, KernelError};
 
 use crate::data::CellProblem;
-use crate::data::column_error::ColumnError;
-use crate::data::split_error::SplitError;
-use crate::data::table::CsvError;
-use crate::data::target_error::TargetError;
-use crate::data::tensor_rows_error::TensorRowsError;
+use crate::data::errors::column_error::ColumnError;
+use crate::data::errors::csv_error::CsvError;
+use crate::data::errors::split_error::SplitError;
+use crate::data::errors::target_error::TargetError;
+use crate::data::errors::tensor_rows_error::TensorRowsError;
 use crate::exit_code;
 use crate::storage::atomic_write::WriteError;
 use crate::storage::user_file::FileError;

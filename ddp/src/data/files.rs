@@ -3,12 +3,13 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use super::compression::Compression;
 use super::error::{DataError, Result};
 use super::format::{Format, Reader};
 use super::source::SourceSpec;
-use super::{foreign, formats, raw, table};
+use super::{formats, raw, table};
 use crate::config::{DataFormat, Datetime, Decimal, Delimiter, Header};
+use crate::data::errors::foreign;
+use crate::data::values::compression::Compression;
 use crate::run_folder::folder::{CONFIG_FILE, METRICS_FILE};
 use crate::storage::user_file;
 

@@ -1,7 +1,7 @@
 //! Description of a data format: names, signature, reader and writer.
 //!
-//! Each format has a folder in `raw` or `table`, with a row in that module's `FORMATS`. The rest of the program finds a format
-//! through [`formats`](super::formats) and never matches on its name.
+//! Each format has a folder in `raw` or `table`, with a row in the registry [`formats`](super::formats), through which the rest
+//! of the program finds it, and never matches on its name.
 
 use super::raw::ArrayReader;
 use super::table::TableReaders;

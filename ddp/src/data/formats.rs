@@ -2,16 +2,140 @@
 
 use std::path::Path;
 
-use super::format::Format;
-use super::{raw, table};
+use super::format::{Format, Reader};
+use super::raw::{ArrayReader, idx, npy, npz, safetensors};
+use super::table::{TableReaders, csv, ipc, json_lines, parquet};
+use super::write::{ArrayStorage, WriteFormat, Writer};
 use crate::config::{DataFormat, format_by_name};
 
 /// First bytes that [`by_signature`] needs.
 pub(crate) const SIGNATURE_BYTES: usize = 128;
 
+/// All formats: first those of tables, then those of arrays.
+static FORMATS: &[Format] = &[
+    Format {
+        id: DataFormat::Csv,
+        title: "CSV",
+        has_signature: |_| false,
+        is_text: true,
+        has_delimiter: true,
+        reader: Reader::Table(TableReaders {
+            open: csv::open,
+            open_large: None,
+            open_cells: csv::open_cells,
+            open_chunks: None,
+        }),
+        writer: Some(WriteFormat {
+            writer: Writer::Text(csv::create),
+            endings: &["csv", "csv.gz", "csv.zst", "tsv", "tsv.gz", "tsv.zst"],
+        }),
+    },
+    Format {
+        id: DataFormat::Parquet,
+        title: "Parquet",
+        has_signature: |begin| begin.starts_with(b"PAR1"),
+        is_text: false,
+        has_delimiter: false,
+        reader: Reader::Table(TableReaders {
+            open: parquet::open,
+            open_large: Some(parquet::open_large),
+            open_cells: parquet::open_cells,
+            open_chunks: Some(parquet::open_chunks),
+        }),
+        writer: Some(WriteFormat { writer: Writer::Columns(parquet::create), endings: &["parquet"] }),
+    },
+    Format {
+        id: DataFormat::Arrow,
+        title: "Arrow IPC",
+        has_signature: ipc::has_signature,
+        is_text: false,
+        has_delimiter: false,
+        reader: Reader::Table(TableReaders {
+            open: ipc::open,
+            open_large: None,
+            open_cells: ipc::open_cells,
+            open_chunks: Some(ipc::open_chunks),
+        }),
+        writer: Some(WriteFormat { writer: Writer::Columns(ipc::create), endings: &["arrow", "feather"] }),
+    },
+    Format {
+        id: DataFormat::JsonLines,
+        title: "JSON lines",
+        has_signature: json_lines::has_signature,
+        is_text: true,
+        has_delimiter: false,
+        reader: Reader::Table(TableReaders {
+            open: json_lines::open,
+            open_large: None,
+            open_cells: json_lines::open_cells,
+            open_chunks: None,
+        }),
+        writer: Some(WriteFormat {
+            writer: Writer::Text(json_lines::create),
+            endings: &["jsonl", "jsonl.gz", "jsonl.zst"],
+        }),
+    },
+    Format {
+        id: DataFormat::Npy,
+        title: "npy",
+        has_signature: |begin| begin.starts_with(b"\x93NUMPY"),
+        is_text: false,
+        has_delimiter: false,
+        reader: Reader::Arrays(ArrayReader::Single {
+            open: npy::open,
+            labels_name: |_| None,
+            side: |_| None,
+        }),
+        writer: Some(WriteFormat {
+            writer: Writer::Arrays(npy::create, ArrayStorage { has_bf16: false, has_categories: false }),
+            endings: &["npy"],
+        }),
+    },
+    Format {
+        id: DataFormat::Npz,
+        title: "npz",
+        has_signature: npz::has_signature,
+        is_text: false,
+        has_delimiter: false,
+        reader: Reader::Arrays(ArrayReader::Named { open: npz::open, is_archive: true }),
+        writer: Some(WriteFormat {
+            writer: Writer::Arrays(npz::create, ArrayStorage { has_bf16: false, has_categories: false }),
+            endings: &["npz"],
+        }),
+    },
+    Format {
+        id: DataFormat::Safetensors,
+        title: "safetensors",
+        has_signature: safetensors::has_signature,
+        is_text: false,
+        has_delimiter: false,
+        reader: Reader::Arrays(ArrayReader::Named { open: safetensors::open, is_archive: false }),
+        writer: Some(WriteFormat {
+            writer: Writer::Arrays(
+                safetensors::create,
+                ArrayStorage { has_bf16: true, has_categories: true },
+            ),
+            endings: &["safetensors"],
+        }),
+    },
+    Format {
+        id: DataFormat::Idx,
+        title: "IDX",
+        has_signature: |begin| matches!(begin, [0, 0, 8..=14, 1..=8, ..]),
+        is_text: false,
+        has_delimiter: false,
+        reader: Reader::Arrays(ArrayReader::Single {
+            open: idx::open,
+            labels_name: idx::labels_name,
+            side: idx::side,
+        }),
+        writer: None,
+    },
+];
+
 /// All formats, tables first.
 pub fn all() -> impl Iterator<Item = &'static Format> {
-    table::FORMATS.iter().chain(raw::FORMATS)
+    FORMATS.iter()
 }
 
 /// The format `id`; `None` for [`DataFormat::Auto`].
@@ -62,8 +186,8 @@ pub fn listed<'a>(items: impl Iterator<Item = &'a str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::compression::Compression;
     use super::*;
+    use crate::data::values::compression::Compression;
 
     #[test]
     fn names_determine_format_and_compression_in_any_case() {

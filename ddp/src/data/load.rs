@@ -5,30 +5,28 @@ use std::sync::Arc;
 use ddp_comm::World;
 use tracing::info_span;
 
-use super::class_rows::{class_counts, split_by_class, without_unknown};
-use super::column_advice::{self, FittedRows};
-use super::column_split::split_by_column;
 use super::data_fingerprint::DataFingerprint;
-use super::dataset::{Dataset, RowLayout, TargetLayout, has_weight};
-use super::head_outputs::HeadOutputs;
 use super::labels::{LabelSurvey, LabelVocabulary, TaskChoice};
-use super::lost_values;
 use super::open::open;
-use super::preprocess::{Preprocessor, needs_stats};
-use super::quartiles::quartiles;
-use super::scaled_targets;
-use super::scan::{self, Scan};
 use super::source::{ClassLabels, KnownFeatures, SourceSpec, SplitSide};
-use super::subset::split;
 use super::target_columns::{TargetColumn, check_counts, head_gaps, target_columns};
-use super::target_error::TargetError;
-use super::train_categories;
-use super::vocabulary::Vocabulary;
 use crate::config::{
     ClassWeights, Config, DataConfig, EvalSource, FingerprintKind, Loss, MissingTarget, Normalize, Task,
 };
+use crate::data::datasets::dataset::{Dataset, RowLayout, TargetLayout, has_weight};
+use crate::data::datasets::subset::split;
 use crate::data::error::{DataError, Result};
+use crate::data::errors::target_error::TargetError;
+use crate::data::fit::column_advice::FittedRows;
+use crate::data::fit::preprocess::{Preprocessor, needs_stats};
+use crate::data::fit::quartiles::quartiles;
+use crate::data::fit::scan::Scan;
+use crate::data::fit::{column_advice, lost_values, scaled_targets, scan, train_categories};
+use crate::data::heads::head_outputs::HeadOutputs;
 use crate::data::order::partition::rank_range;
+use crate::data::split::class_rows::{class_counts, split_by_class, without_unknown};
+use crate::data::split::column_split::split_by_column;
+use crate::data::values::vocabulary::Vocabulary;
 use crate::storage::fingerprint::Fingerprint;
 use ddp_comm::Stop;
 

@@ -4,15 +4,16 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::dataset::Dataset;
 use super::error::{DataError, Result};
 use super::files::files_and_format;
 use super::format::Reader;
 use super::labels::LabelSurvey;
 use super::source::{SourceSpec, SplitSide};
-use super::target_error::TargetError;
-use super::{builtin, head_rows, raw, table};
+use super::{builtin, raw, table};
 use crate::config::{DEFAULT_FEATURES_KEY, DEFAULT_LABELS_KEY};
+use crate::data::datasets::dataset::Dataset;
+use crate::data::errors::target_error::TargetError;
+use crate::data::heads::head_rows;
 
 impl SourceSpec<'_> {
     /// Opens the rows. Files of arrays are not read, except targets that decide on classes or task; tables are.
@@ -119,7 +120,7 @@ pub(crate) fn open(spec: &SourceSpec<'_>) -> Result<Opened> {
             Err(DataError::from(TargetError::HeadsWithoutTable { source_name: spec.source.to_owned() }))
         }
         Reader::Arrays(reader) => {
-            let rows = raw::open(&files, reader, spec)?;
+            let rows = crate::data::open_arrays::open(&files, reader, spec)?;
             if let Some(known) = spec.features {
                 raw::same_columns(&rows, known)?;
             }

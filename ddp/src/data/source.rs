@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::head_targets::HeadTargets;
 use super::labels::LabelVocabulary;
-use super::vocabulary::Vocabulary;
 use crate::config::{DataConfig, EvalSource, Missing, MissingTarget, UnknownLabel};
+use crate::data::labels::head_targets::HeadTargets;
+use crate::data::values::vocabulary::Vocabulary;
 
 /// Rows of files, or of a built-in set, that hold rows for training and for evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -23,7 +23,7 @@
 use ddp_kernels::Device;
 use ddp_kernels::ops::ScalarsOutput;
 
-use crate::data::batch::Batch;
+use crate::data::datasets::batch::Batch;
 use crate::data::device_rows::{DeviceRows, DeviceShape};
 use crate::data::error::{DataError, Result};
 use crate::data::order::partition::RankPartition;

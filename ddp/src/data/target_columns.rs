@@ -1,11 +1,11 @@
 //! Transformation of each target column, chosen by its loss.
 
-use super::dataset::{Dataset, RowLayout, TargetLayout};
 use super::error::{DataError, Result};
-use super::head_targets::head_columns;
-use super::stats::ColumnStats;
-use super::target_error::TargetError;
 use crate::config::{DataConfig, Loss, NormalizeTarget, Task};
+use crate::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
+use crate::data::errors::target_error::TargetError;
+use crate::data::fit::stats::ColumnStats;
+use crate::data::labels::head_targets::head_columns;
 
 /// Names of the heads that rows lack a target of, and how many rows at least lack one.
 pub(super) fn head_gaps(layout: &RowLayout, targets: &ColumnStats) -> Vec<(String, usize)> {

@@ -12,7 +12,8 @@ use ddp_kernels::{DType, Device, Tensor, TensorMut};
 
 use super::DataError;
 use super::error::Result;
-use super::raw::{Bytes, MemoryBudget, NamedArrays, RawArray, RawType, npy, npz, safetensors};
+use super::raw::{Bytes, MemoryBudget, NamedArrays, RawArray, npy, npz, safetensors};
+use crate::data::values::element::RawType;
 use crate::storage::atomic_write::write_atomic_with;
 use crate::storage::tensor_file::{TensorToWrite, Values, header};
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use ddp_kernels::{DType, Device, Tensor};
 
-use super::dataset::{Dataset, RowLayout, TargetLayout, numbered_columns};
-use super::resident::ResidentRows;
-use crate::data::batch::BatchMut;
+use crate::data::datasets::batch::BatchMut;
+use crate::data::datasets::dataset::{Dataset, RowLayout, TargetLayout, numbered_columns};
+use crate::data::datasets::resident::ResidentRows;
 
 /// Rows whose only feature and label are their number.
 pub(crate) fn numbered(n_rows: usize) -> Arc<dyn Dataset> {

@@ -39,21 +39,21 @@
 //! assert_eq!(held, layout.flat_len());
 //! ```
 
-pub(crate) mod averaged_weights;
-pub mod bucket_reducer;
 pub mod buckets;
 pub mod error;
 pub mod fixed_tree;
-pub mod gradients;
 #[doc(hidden)]
 pub mod rank_exchange;
-pub mod replica_check;
 pub mod shard_plan;
+pub(crate) mod averaged_weights;
+pub mod replica_check;
 #[doc(hidden)]
 pub mod weight_gather;
+pub(crate) mod wire;
+pub mod bucket_reducer;
+pub mod zero2;
+pub mod gradients;
 #[doc(hidden)]
 pub mod whole_parameters;
-pub(crate) mod wire;
-pub mod zero2;
 
 pub use error::ExchangeError;

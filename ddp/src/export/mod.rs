@@ -37,13 +37,13 @@
 //! ```
 
 mod error;
-mod external;
+mod proto;
 mod graph;
 mod inputs;
 mod layers;
-mod onnx;
 mod outputs;
-mod proto;
+mod onnx;
+mod external;
 #[cfg(test)]
 mod tests;
 

@@ -10,13 +10,13 @@
 //! # Ok::<(), ddp::optim::OptimError>(())
 //! ```
 
-pub mod error;
 pub mod loss_scaler;
-pub mod optimizer;
+pub mod error;
 pub mod param_groups;
-pub mod run_schedule;
 pub mod schedule;
+pub mod run_schedule;
 pub(crate) mod second_moments;
+pub mod optimizer;
 
 pub use error::OptimError;
 pub use optimizer::{Optimizer, UpdateScale};

@@ -8,9 +8,9 @@ use super::error::Result;
 use super::output::block::{ColumnKind, OutputColumn};
 use super::saved_model::SavedModel;
 use crate::config::DataConfig;
-use crate::data::batch::BatchMut;
+use crate::data::datasets::batch::BatchMut;
+use crate::data::datasets::remainders::Remainders;
 use crate::data::format::Reader;
-use crate::data::remainders::Remainders;
 use crate::data::table::{ExactRows, KeptValues, TableRows, TableStream};
 use crate::data::{
     CategoryColumn, DataError, Dataset, KnownFeatures, ResidentRows, RowLayout, SourceSpec, TargetLayout,

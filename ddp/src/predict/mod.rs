@@ -17,18 +17,18 @@
 //!
 //! The example of [`commands`](crate::commands) trains a model and predicts with it.
 
-mod columns;
 mod error;
-#[doc(hidden)]
-pub mod input;
 #[doc(hidden)]
 pub mod observed_rows;
 pub(crate) mod output;
 mod predictions;
+mod columns;
+mod saved_model;
+#[doc(hidden)]
+pub mod input;
 mod predictor;
 #[doc(hidden)]
 pub mod run;
-mod saved_model;
 
 pub use error::{PredictError, Result};
 pub use predictions::Predictions;

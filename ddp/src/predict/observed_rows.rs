@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ddp_kernels::{DType, Device, Tensor};
 
-use crate::data::ColumnError;
-use crate::data::batch::{Batch, BatchMut};
+use crate::data::datasets::batch::{Batch, BatchMut};
 use crate::data::error::Result;
-use crate::data::{Changes, ColumnCodes, DataError, Dataset, DatasetWrapper};
+use crate::data::{Changes, ColumnCodes, ColumnError, DataError, Dataset, DatasetWrapper};
 
 /// Values that differ from those of training, per column.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

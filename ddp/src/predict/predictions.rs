@@ -1,7 +1,8 @@
 //! Outputs of a model, and what they say: classes, probabilities, values.
 
 use crate::config::Task;
-use crate::data::{HeadOutputs, OutputUnits, cumulative};
+use crate::data::values::cumulative;
+use crate::data::{HeadOutputs, OutputUnits};
 
 /// Predictions for consecutive rows.
 #[derive(Debug, Clone, PartialEq)]

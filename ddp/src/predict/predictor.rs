@@ -10,9 +10,9 @@ use super::error::{PredictError, Result};
 use super::predictions::Predictions;
 use super::saved_model::SavedModel;
 use crate::config::Task;
+use crate::data::datasets::remainders::Remainders;
 use crate::data::loader::device_feed::DeviceFeed;
 use crate::data::loader::{Loader, LoaderOptions};
-use crate::data::remainders::Remainders;
 use crate::data::table::ExactRows;
 use crate::data::{
     Dataset, HeadOutputs, OutputUnits, Preprocessor, ResidentRows, RowLayout, TargetLayout, Targets,

@@ -18,13 +18,13 @@
 
 pub mod done;
 pub mod error;
-pub mod folder;
-mod lease;
 mod lock_file;
 pub mod logs;
 pub mod run_id;
 #[doc(hidden)]
 pub mod time;
+mod lease;
+pub mod folder;
 
 pub use error::FolderError;
 pub use folder::{Existing, RunDir};

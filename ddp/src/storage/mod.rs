@@ -20,15 +20,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-#[doc(hidden)]
-pub mod atomic_write;
 pub(crate) mod checksum;
-pub mod disk;
 pub mod fault;
 #[doc(hidden)]
 pub mod fingerprint;
-pub mod stream;
-pub mod tensor_file;
 pub mod unfinished;
 #[doc(hidden)]
 pub mod user_file;
+pub mod stream;
+pub mod disk;
+#[doc(hidden)]
+pub mod atomic_write;
+pub mod tensor_file;

@@ -15,7 +15,7 @@ use tracing::debug;
 use crate::checkpoint::RunState;
 use crate::config::Config;
 use crate::data::Loaded;
-use crate::data::batch::Batch;
+use crate::data::datasets::batch::Batch;
 use crate::data::step_rows::StepRows as _;
 use crate::model::{DropoutStep, Layer, LocalGradients, LossHead, Network, ParamLayout};
 use crate::train::error::{Result, TrainError};

@@ -42,7 +42,7 @@ use ddp_kernels::{DType, Device, Tensor};
 
 use crate::config::{Placement, Task};
 use crate::data::Dataset;
-use crate::data::batch::Batch;
+use crate::data::datasets::batch::Batch;
 use crate::data::device_rows::DeviceRows;
 use crate::data::loader::{LoadedStep, Loader, LoaderOptions};
 use crate::data::order::partition::EvalPartition;

@@ -15,7 +15,7 @@ use ddp_kernels::ops::{
 use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef};
 use tracing::warn;
 
-use crate::data::batch::Batch;
+use crate::data::datasets::batch::Batch;
 use crate::data::device_rows::{DeviceRows, DeviceShape};
 use crate::data::step_rows::StepRows;
 use crate::data_parallel::buckets::STEP_VOTE;

@@ -6,39 +6,39 @@
 //! step's limit, stops the update on the device, and the host reads that one step later. Only with a scaled loss (f16) does the host wait for each step, since a step
 //! that overflowed is not counted.
 
-pub mod autosave;
-mod bad_steps;
+pub mod early_stopping;
+pub mod findings;
+pub mod error;
 mod baseline_warning;
 pub mod best_weights;
-pub mod checkpoints;
-mod diagnosis;
-pub mod early_stopping;
-pub mod error;
+pub mod metrics;
 mod eval_readback;
+mod run_clock;
+mod spikes;
+pub mod stop_signals;
 pub mod eval_votes;
 pub mod evaluate;
-pub mod evaluations;
-pub mod findings;
-#[doc(hidden)]
-pub mod gpu_step;
 pub mod importance;
-pub mod loop_plan;
-mod matmul_choices;
-pub mod metrics;
-pub mod options;
-mod rank_save;
-pub mod replica_guard;
-pub mod resume;
-mod run_clock;
-pub mod setup;
-mod spikes;
-mod step;
-pub mod step_info;
-pub mod stop_signals;
 pub mod train_loss;
-pub mod trainer;
-pub mod training_loop;
 mod votes;
 pub mod withheld;
+pub mod options;
+pub mod step_info;
+mod bad_steps;
+#[doc(hidden)]
+pub mod gpu_step;
+mod step;
+mod matmul_choices;
+pub mod trainer;
+pub mod evaluations;
+mod rank_save;
+pub mod autosave;
+pub mod replica_guard;
+pub mod setup;
+mod diagnosis;
+pub mod resume;
+pub mod checkpoints;
+pub mod loop_plan;
+pub mod training_loop;
 
 pub use error::TrainError;

@@ -4,10 +4,9 @@ use ddp_comm::{Rank, ReduceOp, World};
 use ddp_kernels::ops::{self, Input, LossSums, MapOp, StepReport, UpdateInputs};
 use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef, memory};
 
-use crate::data::batch::Batch;
+use crate::data::datasets::batch::Batch;
 use crate::data::step_rows::{MicroBatch, StepRows};
-use crate::data_parallel::buckets::BucketPlan;
-use crate::data_parallel::buckets::STEP_VOTE;
+use crate::data_parallel::buckets::{BucketPlan, STEP_VOTE};
 use crate::data_parallel::gradients::{BackwardInputs, Gradients, MicroStep, Vote};
 use crate::data_parallel::rank_exchange::RankExchange;
 use crate::data_parallel::shard_plan::{Shard, ShardPlan};

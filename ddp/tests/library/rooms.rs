@@ -1,9 +1,10 @@
-//! The structure of `ddp/src`: rooms import only from rooms below them, and no two files import each other; nor do those of
-//! `comm/src`.
+//! The structure of the crates: the `mod` lines of each folder are its floors, from the bottom to the top, and a module imports only
+//! from modules that are declared above it. So no two of them import each other.
 //!
 //! Reads the imports of every source file (`use` items and paths that begin with `crate`, `self` or `super`), tests aside, and
 //! follows re-exports to the file that defines a name. A name that a file neither defines nor re-exports in its source comes from the
-//! child that defines it: a macro made the re-export.
+//! child that defines it: a macro made the re-export. What a folder's `mod.rs` defines itself belongs to no floor: children may use it
+//! unless it uses them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,29 +13,12 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 use syn::{Item, UseTree, Visibility};
 
-/// The rooms from bottom to top.
-const FLOORS: [&str; 14] = [
-    "storage",
-    "config",
-    "run_folder",
-    "report",
-    "data",
-    "model",
-    "export",
-    "optim",
-    "data_parallel",
-    "checkpoint",
-    "predict",
-    "train",
-    "cli",
-    "commands",
-];
+/// The crates and the folders of their sources, from the folder of `ddp`.
+const CRATES: [(&str, &str); 4] =
+    [("kernels", "../kernels/src"), ("comm", "../comm/src"), ("ddp", "src"), ("ddp-train", "cli/src")];
 
-/// Files that only commands and the files above the rooms import.
-const ABOVE: [&str; 3] = ["error", "error_hints", "exit"];
-
-/// The most files that lie beside the rooms.
-const MAX_FILES: usize = 6;
+/// The most files that lie beside the rooms in a crate's `src`.
+const MAX_FILES: usize = 8;
 
 type ModPath = Vec<String>;
 
@@ -44,8 +28,10 @@ struct Source {
     paths: Vec<ModPath>,
     /// Exported name to its path; `*` for a glob.
     exports: BTreeMap<String, ModPath>,
-    /// Public items.
+    /// Items that other files may see.
     defined: BTreeSet<String>,
+    /// Modules with files of their own, in the order of their `mod` lines.
+    modules: Vec<String>,
 }
 
 /// All modules that have a file of their own.
@@ -177,7 +163,7 @@ impl Reader {
 impl<'ast> Visit<'ast> for Reader {
     fn visit_item(&mut self, item: &'ast Item) {
         if self.inner.is_empty() {
-            self.source.defined.extend(public_name(item));
+            self.source.defined.extend(visible_name(item));
         }
         let attributes = match item {
             Item::Mod(item) => &item.attrs,
@@ -194,7 +180,10 @@ impl<'ast> Visit<'ast> for Reader {
             return;
         }
         match item {
-            Item::Mod(module) if module.content.is_some() => {
+            Item::Mod(module) if module.content.is_none() => {
+                self.source.modules.push(module.ident.to_string());
+            }
+            Item::Mod(module) => {
                 self.inner.push(module.ident.to_string());
                 visit::visit_item(self, item);
                 self.inner.pop();
@@ -215,8 +204,8 @@ impl<'ast> Visit<'ast> for Reader {
     }
 }
 
-/// The name of a public item other than a module.
-fn public_name(item: &Item) -> Option<String> {
+/// The name of an item other than a module that other files may see.
+fn visible_name(item: &Item) -> Option<String> {
     let (visibility, name) = match item {
         Item::Const(item) => (&item.vis, &item.ident),
         Item::Enum(item) => (&item.vis, &item.ident),
@@ -226,16 +215,13 @@ fn public_name(item: &Item) -> Option<String> {
         Item::Type(item) => (&item.vis, &item.ident),
         _ => return None,
     };
-    matches!(visibility, Visibility::Public(_)).then(|| name.to_string())
+    (!matches!(visibility, Visibility::Inherited)).then(|| name.to_string())
 }
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
-}
-
-/// The source files of the crate below.
-fn comm_root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../comm/src")
+/// The crates by name.
+fn houses() -> impl Iterator<Item = (&'static str, House)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    CRATES.into_iter().map(move |(name, sources)| (name, House::read(&root.join(sources))))
 }
 
 fn source_files(folder: &Path) -> Vec<PathBuf> {
@@ -257,34 +243,16 @@ fn is_test(module: &[String]) -> bool {
     module.iter().any(is_name)
 }
 
-/// Groups of files that reach each other.
-fn circles(imports: &BTreeSet<(ModPath, ModPath)>) -> Vec<BTreeSet<ModPath>> {
-    let nodes: BTreeSet<&ModPath> = imports.iter().flat_map(|(from, to)| [from, to]).collect();
-    let nodes: Vec<&ModPath> = nodes.into_iter().collect();
-    let index = |of: &ModPath| nodes.binary_search(&of).unwrap();
-    let mut imported = vec![Vec::new(); nodes.len()];
+/// Imports between two modules of one folder: the folder, the importing and the imported module, and the files. The folder's own
+/// `mod.rs` has no name.
+fn imports_by_folder(
+    imports: &BTreeSet<(ModPath, ModPath)>,
+) -> BTreeMap<(&[String], &str, &str), Vec<String>> {
+    let mut found: BTreeMap<_, Vec<String>> = BTreeMap::new();
     for (from, to) in imports {
-        imported[index(from)].push(index(to));
-    }
-    let reach = |start: usize| {
-        let (mut seen, mut open) = (vec![false; nodes.len()], vec![start]);
-        while let Some(node) = open.pop() {
-            for &to in &imported[node] {
-                if !std::mem::replace(&mut seen[to], true) {
-                    open.push(to);
-                }
-            }
-        }
-        seen
-    };
-    let reached: Vec<Vec<bool>> = (0..nodes.len()).map(reach).collect();
-    let mut found: Vec<BTreeSet<ModPath>> = Vec::new();
-    for node in 0..nodes.len() {
-        if !reached[node][node] || found.iter().any(|circle| circle.contains(nodes[node])) {
-            continue;
-        }
-        let circle = (0..nodes.len()).filter(|&other| reached[node][other] && reached[other][node]);
-        found.push(circle.map(|other| nodes[other].clone()).collect());
+        let n = from.iter().zip(to).take_while(|(a, b)| a == b).count();
+        let key = (&from[..n], from.get(n).map_or("", String::as_str), to.get(n).map_or("", String::as_str));
+        found.entry(key).or_default().push(format!("{} imports {}", text(from), text(to)));
     }
     found
 }
@@ -294,45 +262,43 @@ fn text(module: &[String]) -> String {
 }
 
 #[test]
-fn rooms_import_only_from_below() {
-    let imports = House::read(&root()).imports();
-    let floor = |room: &str| FLOORS.iter().position(|known| *known == room);
+fn modules_import_only_from_those_declared_above_them() {
     let mut faults = Vec::new();
-    for (from, to) in &imports {
-        let (Some(room), Some(other)) = (from.first(), to.first()) else { continue };
-        let fault = match (floor(room), floor(other)) {
-            (Some(own), Some(theirs)) => theirs > own,
-            (Some(_), None) => room != "commands" && ABOVE.contains(&other.as_str()),
-            _ => false,
+    for (name, house) in houses() {
+        let imports = house.imports();
+        let by_folder = imports_by_folder(&imports);
+        for ((folder, from, to), files) in &by_folder {
+            let modules = &house.files[*folder].modules;
+            let floor = |module: &str| modules.iter().position(|other| other == module);
+            let is_fault = match (*from, *to) {
+                // The façade stands above its children.
+                ("", _) => false,
+                (_, "") => by_folder.contains_key(&(*folder, "", *from)),
+                (from, to) => floor(to) > floor(from),
+            };
+            if is_fault {
+                faults.push(format!("{name}, {}: {}", text(folder), files.join("; ")));
+            }
+        }
+    }
+    assert!(
+        faults.is_empty(),
+        "imports that run up, by the order of the `mod` lines:\n  {}",
+        faults.join("\n  ")
+    );
+}
+
+#[test]
+fn few_files_lie_beside_the_rooms() {
+    for (name, house) in houses() {
+        let is_file = |module: &&ModPath| {
+            module.len() == 1 && !house.files.keys().any(|other| other.len() > 1 && other[0] == module[0])
         };
-        if fault {
-            faults.push(format!("{} imports {}", text(from), text(to)));
-        }
-    }
-    assert!(faults.is_empty(), "imports that run up:\n  {}", faults.join("\n  "));
-}
-
-#[test]
-fn no_files_import_each_other() {
-    let mut faults = Vec::new();
-    for (name, root) in [("ddp", root()), ("comm", comm_root())] {
-        let imports = House::read(&root).imports();
-        let rooms = imports.iter().filter(|(from, to)| !from.is_empty() && !to.is_empty());
-        for circle in circles(&rooms.cloned().collect()) {
-            let files: Vec<String> = circle.iter().map(|module| text(module)).collect();
-            faults.push(format!("{name}: {}", files.join(", ")));
-        }
-    }
-    assert!(faults.is_empty(), "files that import each other:\n  {}", faults.join("\n  "));
-}
-
-#[test]
-fn only_rooms_lie_in_src() {
-    let entries = fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().path());
-    let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
-    assert!(files.len() <= MAX_FILES, "{} files in ddp/src, at most {MAX_FILES} are wanted", files.len());
-    for folder in folders {
-        let name = folder.file_name().unwrap().to_str().unwrap();
-        assert!(FLOORS.contains(&name), "the folder {name} has no floor in ddp/tests/library/rooms.rs");
+        let files: Vec<String> = house.files.keys().filter(is_file).map(|module| text(module)).collect();
+        assert!(
+            files.len() <= MAX_FILES,
+            "{name}: {} files in src, at most {MAX_FILES} are wanted",
+            files.join(", ")
+        );
     }
 }

@@ -7,7 +7,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, Subcommand, ValueEnum};
 use ddp::config::DataFormat;
 use ddp::data::formats;
-use ddp::data::raw::RawType;
+use ddp::data::values::element::RawType;
 
 use super::count;
 use super::predict::row_range;

@@ -14,19 +14,19 @@
 //! # Ok::<(), clap::Error>(())
 //! ```
 
-mod bench;
 mod checkpoint;
 mod config;
-mod data;
-mod describe;
-mod implied;
 mod launch;
 mod library_values;
 mod predict;
+mod data;
 mod run_config;
+mod bench;
+mod describe;
+mod implied;
+mod tips;
 #[cfg(test)]
 mod tests;
-mod tips;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -11,8 +11,8 @@ use ddp_kernels::cuda::{self, FilledCache, GpuInfo, Link};
 use serde::Serialize;
 
 use crate::cli::{Architectures, DevicesArgs};
-use crate::commands::error::CommandError;
 use crate::error::Result;
+use crate::error::command::CommandError;
 use crate::exit::Stop;
 use crate::report::stdout::print_result;
 use crate::report::table::table;

@@ -19,12 +19,12 @@ use ddp_kernels::cpu::threads;
 use tracing::{info, warn};
 
 use crate::cli::EvalArgs;
-use crate::commands::error::CommandError;
 use crate::commands::eval_report::EvalReport;
 use crate::commands::importance::{Subject, measure, metric};
 use crate::commands::predict::unseen_categories;
 use crate::commands::train::{Pinning, pin_device};
 use crate::commands::watchdog::{self, Watched};
+use crate::error::command::CommandError;
 use crate::error::{Error, ModelCommand, Result};
 use crate::exit::Stop;
 use crate::report::log::Log;

@@ -12,10 +12,10 @@ use ddp_comm::World;
 use tracing::{info, warn};
 
 use crate::cli::EvalArgs;
-use crate::commands::error::CommandError;
 use crate::commands::eval_report::EvalReport;
 use crate::commands::importance_report::ImportanceReport;
 use crate::error::Result;
+use crate::error::command::CommandError;
 use crate::exit::Stop;
 use crate::report::log::Log;
 use crate::report::stdout::print_result;

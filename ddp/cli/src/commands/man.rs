@@ -6,8 +6,8 @@ use clap::CommandFactory as _;
 use ddp_comm::World;
 
 use crate::cli::Cli;
-use crate::commands::error::CommandError;
 use crate::error::Result;
+use crate::error::command::CommandError;
 use crate::exit::Stop;
 
 /// Writes a page per command into `folder`, which is created if it is missing, on rank 0.

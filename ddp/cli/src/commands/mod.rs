@@ -24,22 +24,21 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub mod bench;
 pub mod checkpoint;
 pub mod completions;
 pub mod config;
 pub mod data;
 pub mod describe;
 pub mod devices;
-pub mod error;
-pub mod eval;
 mod eval_report;
-mod importance;
 mod importance_report;
-pub mod launch;
+mod importance;
 pub mod man;
-pub mod predict;
 mod quick_build;
 pub mod torchrun;
-pub mod train;
 mod watchdog;
+pub mod train;
+pub mod bench;
+pub mod launch;
+pub mod predict;
+pub mod eval;

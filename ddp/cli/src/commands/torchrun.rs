@@ -3,7 +3,7 @@
 use ddp_comm::World;
 
 use crate::cli::Command;
-use crate::commands::error::CommandError;
+use crate::error::command::CommandError;
 use crate::exit::Stop;
 
 /// Refuses commands that compute on ranks in a process that `torchrun` started as one of several.

@@ -13,7 +13,7 @@ use ddp_comm::{WatchdogOptions, World};
 use tracing::{error, warn};
 
 use crate::error::Result;
-use crate::error_hints::unwatched_message;
+use crate::error::hints::unwatched_message;
 use crate::report::FailedRun;
 use crate::report::log::{Log, Terminal};
 

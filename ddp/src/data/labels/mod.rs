@@ -7,15 +7,14 @@
 //! Data flow: values of the target -> `survey` (distinct labels, merged over the ranks) -> `task` (classes or quantities) ->
 //! `vocabulary` -> class indices.
 
-mod label;
-mod resolve;
-mod survey;
-mod task;
-mod vocabulary;
+pub(crate) mod label;
+pub(crate) mod task;
+pub(crate) mod vocabulary;
+pub(crate) mod head_targets;
+pub(crate) mod survey;
 
 pub use label::Label;
 pub use label::{bool_text, is_code, is_padded, whole};
-pub(crate) use resolve::{Meaning, resolve};
 pub(crate) use survey::LabelSurvey;
 pub use task::TaskChoice;
 pub use task::{MAX_AUTO_CLASSES, TargetFacts, decide, decide_several};

@@ -4,7 +4,7 @@ use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{Device, KernelError};
 
 use super::LoadedStep;
-use crate::data::batch::Batch;
+use crate::data::datasets::batch::Batch;
 use crate::data::device_rows::DeviceRows;
 use crate::data::error::Result;
 use crate::data::step_rows::{self, StepRows as _};

@@ -3,7 +3,7 @@
 use ddp_kernels::cuda::{Gpu, PinnedTensor};
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef, ops};
 
-use crate::data::batch::BatchMut;
+use crate::data::datasets::batch::BatchMut;
 use crate::data::error::Result;
 use crate::data::{Dataset, RowLayout};
 

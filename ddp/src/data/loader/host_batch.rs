@@ -6,11 +6,11 @@ use ddp_kernels::cuda::{Gpu, PinnedTensor};
 use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef, ops};
 
 use super::plan::Job;
-use crate::data::batch::{Batch, BatchMut};
+use crate::data::datasets::batch::{Batch, BatchMut};
 use crate::data::error::Result;
+use crate::data::errors::tensor_rows_error::TensorRowsError;
 use crate::data::order::epoch_order::RowOrder;
 use crate::data::order::epoch_proof::RowsHash;
-use crate::data::tensor_rows_error::TensorRowsError;
 use crate::data::{Dataset, DeviceNormalizer, RowLayout};
 
 /// Rows of consecutive batches on the host; if the rows are on the GPU, only their numbers, or nothing if the GPU computes those.

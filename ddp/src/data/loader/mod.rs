@@ -5,15 +5,15 @@
 //! computes on are gathered by the step itself, and rows that lie side by side are not copied at all. Where all rows are on
 //! the GPU, it computes their numbers itself, or only these travel if the rows are shuffled in blocks.
 
-mod batches;
-pub mod device_feed;
 mod device_order;
 mod device_table;
-mod filler;
-mod host_batch;
 mod plan;
+mod host_batch;
+mod filler;
 mod ring;
 mod step;
+pub mod device_feed;
+mod batches;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -8,7 +8,7 @@ use super::device_order::DeviceOrder;
 use super::host_batch::{HostBatch, Sending};
 use super::plan::Job;
 use crate::data::DeviceNormalizer;
-use crate::data::batch::Batch;
+use crate::data::datasets::batch::Batch;
 use crate::data::device_rows::{DeviceRows, DeviceShape, PinnedRows};
 use crate::data::error::Result;
 use crate::data::order::epoch_order::RowOrder;

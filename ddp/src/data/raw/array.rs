@@ -7,9 +7,9 @@ use ddp_kernels::Element;
 use ddp_kernels::cpu::row_copy::{self, RowCheck};
 
 use super::bytes::Bytes;
-use super::element::{RawType, differences, numbers_to_i64, to_f32, to_f64, to_i64, to_text};
 use crate::data::DataError;
 use crate::data::error::Result;
+use crate::data::values::element::{RawType, differences, numbers_to_i64, to_f32, to_f64, to_i64, to_text};
 
 /// Bytes of rows that are read at a time where they are converted.
 const READ_BYTES: usize = 1 << 20;

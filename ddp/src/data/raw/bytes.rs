@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::fs::File;
+use std::io::Read as _;
 use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use rustix::fs::Advice;
 
 use crate::data::DataError;
 use crate::data::error::Result;
+use crate::data::values::compression::Compression;
 
 /// Memory for decompressed data: as much for all files together as the config grants.
 #[derive(Debug)]
@@ -164,4 +166,28 @@ impl Bytes {
             _ => 0,
         }
     }
+}
+
+/// The bytes of a file; a compressed one is unpacked into `budget`.
+pub(crate) fn bytes_of(path: &Path, budget: &MemoryBudget) -> Result<Bytes> {
+    let compression = Compression::of_file(path);
+    if compression == Compression::None {
+        return Bytes::map(path);
+    }
+    let mut unpacked = Vec::new();
+    let file = crate::storage::user_file::open("data file", path)?;
+    let read = compression.reader(file, path)?.take(budget.left() + 1).read_to_end(&mut unpacked);
+    read.map_err(|error| DataError::Malformed {
+        path: path.to_owned(),
+        format: compression.name(),
+        reason: error.to_string(),
+        hint: "is the file cut off?",
+    })?;
+    let n_bytes = unpacked.len() as u64;
+    if n_bytes > budget.left() {
+        let hint = "unpack the file on disk, or raise the limit";
+        return Err(budget.too_large(path.display().to_string(), n_bytes, "or more to be unpacked", hint));
+    }
+    budget.take(n_bytes);
+    Ok(Bytes::memory(unpacked, path))
 }

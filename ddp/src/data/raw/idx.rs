@@ -14,10 +14,10 @@
 
 use super::array::{RawArray, checked_size};
 use super::bytes::{Bytes, MemoryBudget};
-use super::element::RawType;
 use crate::data::DataError;
 use crate::data::error::Result;
 use crate::data::source::SplitSide;
+use crate::data::values::element::RawType;
 
 /// Most dimensions of an array of rows.
 const MAX_DIMS: u8 = 8;

@@ -1,7 +1,7 @@
 //! Compares the columns of an array with those of a model. The columns of an array keep their places, so the order matters.
 
 use super::rows::RawRows;
-use crate::data::dataset::numbered_columns;
+use crate::data::datasets::dataset::numbered_columns;
 use crate::data::error::{DataError, Result};
 use crate::data::{Dataset as _, KnownFeatures, Vocabulary};
 

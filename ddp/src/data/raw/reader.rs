@@ -2,7 +2,7 @@
 
 use super::array::RawArray;
 use super::bytes::{Bytes, MemoryBudget};
-use crate::data::dataset::CategoryColumn;
+use crate::data::datasets::dataset::CategoryColumn;
 use crate::data::error::Result;
 use crate::data::source::SplitSide;
 

@@ -8,16 +8,17 @@ use ddp_kernels::cpu::row_copy::{FloatBits, RowCheck};
 use ddp_kernels::{DType, TensorMut, TensorRef};
 
 use super::array::RawArray;
-use super::element::RawType;
 use super::targets::target_layout;
 use crate::config::Task;
-use crate::data::batch::{Batch, BatchMut};
 use crate::data::checks::{self, Columns};
-use crate::data::dataset::{Dataset, RowLayout, TargetLayout};
+use crate::data::datasets::batch::{Batch, BatchMut};
+use crate::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
 use crate::data::error::{DataError, Result};
-use crate::data::labels::{Label, LabelSurvey, bool_text, resolve, whole};
+use crate::data::errors::target_error::TargetError;
+use crate::data::label_classes::resolve;
+use crate::data::labels::{Label, LabelSurvey, bool_text, whole};
 use crate::data::source::SourceSpec;
-use crate::data::target_error::TargetError;
+use crate::data::values::element::RawType;
 use crate::storage::fingerprint::Fingerprint;
 
 /// Rows whose content is part of the fingerprint.

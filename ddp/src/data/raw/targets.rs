@@ -2,14 +2,14 @@
 
 use super::array::RawArray;
 use crate::config::Task;
-use crate::data::dataset::TargetLayout;
+use crate::data::datasets::dataset::TargetLayout;
 use crate::data::error::{DataError, Result};
+use crate::data::errors::target_error::TargetError;
 use crate::data::labels::MAX_CLASSES;
 use crate::data::source::{ClassLabels, SourceSpec};
-use crate::data::target_error::TargetError;
 
 /// The layout of the targets by task; 0 classes if they are still unknown.
-pub(super) fn target_layout(
+pub(crate) fn target_layout(
     targets: &RawArray,
     names: Option<&[String]>,
     task: Task,

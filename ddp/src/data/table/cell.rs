@@ -6,10 +6,10 @@ use super::columns::Role;
 use super::decimal::{DecimalMark, Unclear, is_grouped, with_point};
 use super::label_column::LabelCell;
 use super::rows::{TableRows, TargetCell, TargetCells};
-use super::time;
 use crate::data::CellProblem;
 use crate::data::labels::is_code;
-use crate::data::vocabulary::without_fraction;
+use crate::data::values::time;
+use crate::data::values::vocabulary::without_fraction;
 
 /// Notation of numbers and missing values in a file.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use super::columns::{ColumnPlan, FileColumns, Partition, Role, same_columns};
-use super::csv::CsvError;
 use super::inferred::{CellUse, Destination, Inference};
 use super::reader::{CellReader, ChunkReader, TableReaders};
 use super::typed_column::{Form, TypedColumn};
 use crate::config::Task;
 use crate::data::CellProblem;
 use crate::data::error::{DataError, Result};
-use crate::data::raw::RawType;
+use crate::data::errors::csv_error::CsvError;
 use crate::data::source::SourceSpec;
+use crate::data::values::element::RawType;
 use crate::data::write::{CellKind, Chunk, Group, Kind};
 
 /// Columns of tables of text, with the types that all of their cells have in common.
@@ -114,7 +114,7 @@ impl CellColumns {
             let mut cells = CellKind::Text;
             let mut form = match (role, to) {
                 (Role::Date(first), Destination::Arrays) => {
-                    group.names = plan.features[first..][..super::time::PARTS.len()].to_vec();
+                    group.names = plan.features[first..][..crate::data::values::time::PARTS.len()].to_vec();
                     group.kind = Kind::Number(RawType::F32);
                     group.fits_single = Some(true);
                     Form::DateParts

@@ -3,14 +3,14 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use super::csv::CsvError;
 use super::partition;
-use super::time::{PARTS, date_of_parts};
 use crate::config::{Datetime, nearest};
-use crate::data::column_error::ColumnError;
 use crate::data::error::{DataError, Result};
+use crate::data::errors::column_error::ColumnError;
+use crate::data::errors::csv_error::CsvError;
 use crate::data::source::{SourceSpec, SplitSide, ToPredict};
-use crate::data::vocabulary::Vocabulary;
+use crate::data::values::time::{PARTS, date_of_parts};
+use crate::data::values::vocabulary::Vocabulary;
 use crate::data::write::Purpose;
 
 /// Columns that a table may have, elements of lists included. A longer header is a mistake or an attack: more columns fit an array.

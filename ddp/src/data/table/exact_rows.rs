@@ -1,10 +1,10 @@
 //! Rows of a table in memory, with what f32 rounds away from some columns.
 
-use crate::data::dataset::Dataset;
+use crate::data::datasets::dataset::Dataset;
+use crate::data::datasets::remainders::Remainders;
+use crate::data::datasets::resident::{ResidentRows, Targets};
+use crate::data::datasets::wrapper::{Changes, DatasetWrapper};
 use crate::data::error::Result;
-use crate::data::remainders::Remainders;
-use crate::data::resident::{ResidentRows, Targets};
-use crate::data::wrapper::{Changes, DatasetWrapper};
 
 /// Rows of f32 and the remainders of their features and targets.
 #[derive(Debug)]

@@ -2,11 +2,12 @@
 
 use super::cell::{Notation, truth};
 use super::plain_number::PlainNumber;
-use super::time::{self, MomentType, MomentUnit};
 use crate::data::CellProblem;
+use crate::data::datasets::remainders::is_short;
 use crate::data::labels::{is_code, is_padded};
-use crate::data::raw::RawType;
-use crate::data::remainders::is_short;
+use crate::data::values::element::RawType;
+use crate::data::values::time;
+use crate::data::values::time::{MomentType, MomentUnit};
 use crate::data::write::{CellKind, Kind};
 
 /// Largest integer below which f64 holds all of them.

@@ -3,7 +3,7 @@
 #[cfg(feature = "parquet")]
 use arrow_array::ArrayRef;
 
-use super::texts::Texts;
+use crate::data::values::texts::Texts;
 
 /// Type of a kept column in a file that has types; without Parquet and Arrow there is none.
 #[cfg(feature = "parquet")]

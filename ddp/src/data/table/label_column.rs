@@ -6,8 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::data::CellProblem;
+use crate::data::datasets::remainders::Remainders;
 use crate::data::labels::{Label, LabelSurvey, LabelVocabulary, MAX_CLASSES, whole};
-use crate::data::remainders::Remainders;
 use crate::data::source::SourceSpec;
 
 /// Labels read so far.

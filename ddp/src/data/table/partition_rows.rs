@@ -5,8 +5,8 @@ use std::path::Path;
 use super::cell::{self, Notation};
 use super::columns::ColumnPlan;
 use super::rows::TableRows;
-use crate::data::column_error::ColumnError;
 use crate::data::error::{DataError, Result};
+use crate::data::errors::column_error::ColumnError;
 
 /// Writes the values of `plan`'s partitions to the rows from `first` on.
 ///

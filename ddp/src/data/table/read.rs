@@ -4,17 +4,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::columns::{ColumnPlan, same_columns};
-use super::csv::CsvError;
 use super::exact_rows::ExactRows;
 use super::reader::TableReaders;
 use super::rows::{TableRows, huge_vocabulary};
 use crate::config::Datetime;
-use crate::data::dataset::Dataset;
-use crate::data::error::{DataError, Result};
+use crate::data::datasets::dataset::Dataset;
 #[cfg(test)]
-use crate::data::resident::ResidentRows;
+use crate::data::datasets::resident::ResidentRows;
+use crate::data::datasets::subset::with_targets;
+use crate::data::error::{DataError, Result};
+use crate::data::errors::csv_error::CsvError;
 use crate::data::source::{KnownFeatures, SourceSpec};
-use crate::data::subset::with_targets;
 
 /// Most rows that are read between two checks of the memory limit.
 const CHUNK_ROWS: usize = 4096;

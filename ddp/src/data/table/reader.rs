@@ -8,7 +8,7 @@ use super::columns::{ColumnPlan, Partition};
 use super::inferred::Destination;
 use super::kept::KeptType;
 use super::rows::TableRows;
-use crate::data::dataset::Dataset;
+use crate::data::datasets::dataset::Dataset;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
 use crate::data::write::{CellKind, Chunk, Group};

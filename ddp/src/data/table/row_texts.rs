@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::cell::{self, Notation};
 use super::columns::Role;
-use super::csv::CsvError;
 use crate::data::CellProblem;
+use crate::data::errors::csv_error::CsvError;
 
 /// The error of the cell in `line` and `column`, or of all features of its row that hold text.
 pub(super) fn error_of_cell<'a>(

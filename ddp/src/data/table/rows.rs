@@ -9,15 +9,16 @@ use super::kept::KeptValues;
 use super::label_column::{Fraction, LabelCell, LabelColumn};
 use crate::config::Task;
 use crate::data::CellProblem;
-use crate::data::column_error::ColumnError;
-use crate::data::dataset::{CategoryColumn, RowLayout, TargetLayout};
+use crate::data::datasets::dataset::{CategoryColumn, RowLayout, TargetLayout};
+use crate::data::datasets::remainders::Remainders;
+use crate::data::datasets::resident::{ResidentRows, Targets};
 use crate::data::error::{DataError, Result};
-use crate::data::labels::{LabelSurvey, MAX_CLASSES, Meaning, TaskChoice, decide_several, resolve};
-use crate::data::remainders::Remainders;
-use crate::data::resident::{ResidentRows, Targets};
+use crate::data::errors::column_error::ColumnError;
+use crate::data::errors::target_error::TargetError;
+use crate::data::label_classes::{Meaning, resolve};
+use crate::data::labels::{LabelSurvey, MAX_CLASSES, TaskChoice, decide_several};
 use crate::data::source::{ClassLabels, SourceSpec};
-use crate::data::target_error::TargetError;
-use crate::data::vocabulary::{MAX_VALUES, Vocabulary};
+use crate::data::values::vocabulary::{MAX_VALUES, Vocabulary};
 
 /// Rows read so far. A reader adds a row and then sets its features, targets and weight.
 #[derive(Debug)]

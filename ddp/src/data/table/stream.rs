@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use super::columns::{ColumnPlan, same_columns};
-use super::csv::CsvError;
 use super::kept::KeptType;
 use super::reader::{TableReader, TableReaders};
 use super::rows::TableRows;
 use crate::data::error::{DataError, Result};
+use crate::data::errors::csv_error::CsvError;
 use crate::data::source::SourceSpec;
 
 /// Reads the rows of several files as one table.

@@ -3,9 +3,10 @@
 use super::cell::{Notation, truth};
 use super::inferred::{CellUse, is_missing, number};
 use super::plain_number::PlainNumber;
-use super::texts::Texts;
-use super::time::{self, MomentType};
-use crate::data::raw::RawType;
+use crate::data::values::element::RawType;
+use crate::data::values::texts::Texts;
+use crate::data::values::time;
+use crate::data::values::time::MomentType;
 use crate::data::write::{Block, Kind, Nulls, Numbers};
 
 /// Values of consecutive rows.

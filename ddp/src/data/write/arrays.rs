@@ -7,7 +7,7 @@ use super::encode::{cast, common, largest_code};
 use super::schema::{Group, Kind, Purpose, Schema};
 use crate::data::CategoryColumn;
 use crate::data::error::{DataError, Result};
-use crate::data::raw::RawType;
+use crate::data::values::element::RawType;
 
 /// Arrays of a file, with their types.
 #[derive(Debug, Clone)]

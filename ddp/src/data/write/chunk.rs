@@ -3,8 +3,8 @@
 #[cfg(feature = "parquet")]
 use arrow_array::ArrayRef;
 
-use crate::data::raw::{RawType, raw_to_f64, raw_to_i128};
-use crate::data::table::Texts;
+use crate::data::values::element::{RawType, to_f64 as raw_to_f64, to_i128 as raw_to_i128};
+use crate::data::values::texts::Texts;
 
 /// Consecutive rows.
 #[derive(Debug, Clone)]

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use crate::data::raw::{RawType, raw_to_f64, raw_to_i128};
+use crate::data::values::element::{RawType, to_f64 as raw_to_f64, to_i128 as raw_to_i128};
 
 /// A value that the new type cannot hold at all.
 #[derive(Debug, PartialEq, Eq)]

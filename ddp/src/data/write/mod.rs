@@ -3,10 +3,10 @@
 //! Rows come as a [`Chunk`] of typed blocks, one per group of the [`Schema`]. Files of arrays get them encoded by an
 //! [`ArrayEncoder`]. Files keep temporary names in a [`Staging`] until all of them are complete.
 
-mod arrays;
 mod chunk;
 mod encode;
 mod schema;
+mod arrays;
 mod staging;
 mod text_file;
 mod writer;

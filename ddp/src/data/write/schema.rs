@@ -4,8 +4,8 @@
 use arrow_schema::FieldRef;
 
 use crate::data::CategoryColumn;
-use crate::data::raw::RawType;
-use crate::data::table::MomentType;
+use crate::data::values::element::RawType;
+use crate::data::values::time::MomentType;
 
 /// Columns of rows that are read from a source.
 #[derive(Debug, Clone)]

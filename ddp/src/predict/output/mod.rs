@@ -6,19 +6,19 @@
 
 pub(crate) mod block;
 mod compress;
-mod csv;
 mod encoder;
-pub(crate) mod file;
-pub(crate) mod format;
+mod csv;
 mod index;
 mod jsonl;
 mod matrix;
 mod npy;
+mod safetensors;
+pub(crate) mod format;
+mod temporary;
 #[cfg(feature = "parquet")]
 mod parquet;
 #[cfg(not(feature = "parquet"))]
 #[path = "parquet_absent.rs"]
 mod parquet;
-mod safetensors;
 mod streams;
-mod temporary;
+pub(crate) mod file;

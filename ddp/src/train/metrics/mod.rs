@@ -13,11 +13,11 @@
 //! assert_eq!(request.output_name(1), "dog");
 //! ```
 
+pub mod request;
+pub(crate) mod rows;
 pub(crate) mod class_counts;
 pub(crate) mod class_distances;
 pub(crate) mod probabilities;
-pub mod request;
-pub(crate) mod rows;
 pub(crate) mod scores;
 pub(crate) mod target_sums;
 pub(crate) mod totals;

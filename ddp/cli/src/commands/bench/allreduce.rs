@@ -17,7 +17,7 @@ use super::place::Place;
 use super::report::{self, Row, bytes, number, spread};
 use super::timing::{Effort, Times};
 use crate::cli::{AllreducePath, BenchAllreduceArgs};
-use crate::commands::error::CommandError;
+use crate::error::command::CommandError;
 use crate::error::{Error, Result};
 use crate::exit::Stop;
 

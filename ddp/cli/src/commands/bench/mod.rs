@@ -14,21 +14,21 @@
 //! ranks. Inputs are random, because zeros are faster, and rotate through more memory than the caches hold where a single
 //! operation would otherwise find them there (`buffers`). Work on a GPU is timed by GPU events (`timing`).
 
+mod place;
+mod buffers;
+mod random_rows;
+mod timing;
+mod report;
 mod addmm;
 mod allreduce;
-mod buffers;
 mod checkpoint;
 mod copy;
 mod forward;
 mod kernel_bench;
-mod kernels;
 mod layer_kernels;
+mod kernels;
 mod loader;
-mod place;
-mod random_rows;
-mod report;
 mod step;
-mod timing;
 
 use ddp_comm::World;
 

@@ -1,12 +1,12 @@
 //! `ddp-train checkpoint`: commands on existing checkpoints.
 
+mod prune;
+mod show;
+mod weights;
 mod average;
 mod export;
 mod list;
-mod prune;
-mod show;
 mod verify;
-mod weights;
 
 use std::path::Path;
 

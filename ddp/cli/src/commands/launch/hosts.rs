@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use super::error::LaunchError;
+use crate::error::launch::LaunchError;
 
 /// Largest host file.
 const MAX_HOSTS_BYTES: u64 = 1 << 20;

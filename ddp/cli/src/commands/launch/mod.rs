@@ -7,15 +7,14 @@
 
 mod batches;
 mod decision;
-pub(crate) mod error;
 mod hosts;
-mod job;
 mod messages;
 mod probe;
 mod processes;
 mod run_watch;
 mod starter;
 mod stop_requests;
+mod job;
 mod train_command;
 
 use std::path::PathBuf;
@@ -30,7 +29,6 @@ use tracing::{error, info, warn};
 
 use self::batches::Batches;
 use self::decision::{Attempt, Decision, Ended, Reason, backoff_s, decide};
-use self::error::LaunchError;
 use self::hosts::{Host, n_slots, names};
 use self::job::Job;
 use self::messages::Restart;
@@ -42,6 +40,7 @@ use self::train_command::TrainCommand;
 use crate::cli::{LaunchArgs, RankCount};
 use crate::commands::train::claim_folder;
 use crate::error::Result;
+use crate::error::launch::LaunchError;
 use crate::exit::Stop;
 
 /// Number of times that hosts are probed before a restart, if too few answer: a host may come back.

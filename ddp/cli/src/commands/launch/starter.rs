@@ -5,10 +5,10 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::error::LaunchError;
 use super::hosts::Host;
 use super::messages::signal_name;
 use super::probe::Agent;
+use crate::error::launch::LaunchError;
 
 /// Number of tries to learn a program's version if a signal ends it.
 const N_TRIES: usize = 3;

@@ -10,9 +10,9 @@ use ddp::run_folder::folder;
 use ddp::run_folder::{Existing, FolderError, RunDir};
 use ddp::train::resume::ResumeFrom;
 
-use super::error::LaunchError;
 use crate::cli::{Cli, Command, TrainArgs};
 use crate::error::Result;
+use crate::error::launch::LaunchError;
 use crate::exit::Stop;
 
 /// Flags that decide where a run starts; a restart starts from the newest checkpoint. Whether they take a value.

@@ -13,10 +13,10 @@ mod fields;
 mod line;
 mod line_queue;
 mod options;
-mod rank_log;
 mod rotating_file;
-mod setup;
+mod rank_log;
 mod terminal;
+mod setup;
 
 pub use options::{LogFormat, LogOptions};
 pub use setup::Log;

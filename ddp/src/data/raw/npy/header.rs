@@ -5,7 +5,7 @@
 //!
 //! Source: numpy.lib.format, versions 1 to 3.
 
-use crate::data::raw::RawType;
+use crate::data::values::element::RawType;
 
 /// Longest accepted header; NumPy itself refuses more than 10,000 bytes.
 const MAX_HEADER: usize = 1 << 14;

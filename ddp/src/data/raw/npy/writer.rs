@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::header;
 use crate::data::error::Result;
-use crate::data::raw::RawType;
+use crate::data::values::element::RawType;
 use crate::data::write::{ArrayLayout, ArrayRows, ArrayWriter, OutFiles, Staging};
 use crate::storage::atomic_write::WriteError;
 

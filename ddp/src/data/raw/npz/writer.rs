@@ -10,9 +10,9 @@ use zip::write::{SimpleFileOptions, ZipWriter};
 use zip::{CompressionMethod, DateTime};
 
 use crate::data::error::Result;
-use crate::data::raw::RawType;
 use crate::data::raw::npy::array_header;
 use crate::data::raw::reader::WEIGHTS_KEY;
+use crate::data::values::element::RawType;
 use crate::data::write::{ArrayLayout, ArrayRows, ArrayWriter, OutFiles, Staging};
 use crate::storage::atomic_write::WriteError;
 

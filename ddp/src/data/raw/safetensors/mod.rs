@@ -14,10 +14,10 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use self::texts::{CATEGORIES_TEXT, FEATURES_TEXT, LABELS_TEXT, TARGETS_TEXT};
 use super::array::{RawArray, checked_size};
 use super::bytes::{Bytes, MemoryBudget};
-use super::element::RawType;
 use super::reader::{ColumnTexts, NamedArrays};
 use crate::data::DataError;
 use crate::data::error::Result;
+use crate::data::values::element::RawType;
 pub(crate) use writer::create;
 
 /// Opens a file and checks its header against its length.

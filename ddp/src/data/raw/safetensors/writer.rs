@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::texts::{CATEGORIES_TEXT, FEATURES_TEXT, LABELS_TEXT, TARGETS_TEXT};
 use crate::data::error::Result;
-use crate::data::raw::RawType;
 use crate::data::raw::reader::WEIGHTS_KEY;
+use crate::data::values::element::RawType;
 use crate::data::write::{ArrayLayout, ArrayRows, ArrayWriter, OutFiles, Staging};
 use crate::storage::atomic_write::WriteError;
 

@@ -3,16 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use super::dialect::Dialect;
-use super::error::CsvError;
 use super::header::{self, Header};
 use super::input::Input;
 use super::read_error::unreadable;
 use crate::data::CellProblem;
-use crate::data::compression::Compression;
 use crate::data::error::Result;
+use crate::data::errors::csv_error::CsvError;
 use crate::data::source::SourceSpec;
 use crate::data::table::cell::Notation;
 use crate::data::table::reader::{CellReader, Record};
+use crate::data::values::compression::Compression;
 use crate::storage::user_file;
 
 /// Opens a file to read its cells.

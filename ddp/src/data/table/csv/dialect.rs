@@ -8,7 +8,7 @@ use crate::config::{Decimal, Delimiter, Header};
 use crate::data::source::SourceSpec;
 use crate::data::table::cell::Notation;
 use crate::data::table::decimal::{DecimalMark, Marks};
-use crate::data::table::time;
+use crate::data::values::time;
 
 /// Delimiters that are looked for, in this order.
 const DELIMITERS: [u8; 4] = [b',', b'\t', b';', b'|'];

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use super::error::CsvError;
 use super::input::Input;
 use super::read_error::unreadable;
 use crate::config::Header as Setting;
 use crate::data::CellProblem;
 use crate::data::error::Result;
+use crate::data::errors::csv_error::CsvError;
 
 /// The first row.
 #[derive(Debug)]

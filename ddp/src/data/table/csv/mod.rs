@@ -7,19 +7,17 @@
 //! [`cell`](super::cell)), with the same result or the error of that cell.
 
 mod blanks;
-mod cell_reader;
-mod dialect;
-mod error;
-mod header;
 mod input;
+mod dialect;
 mod number;
 mod plain;
 mod read_error;
+mod header;
+mod cell_reader;
 mod reader;
 mod writer;
 
 pub(crate) use cell_reader::open_cells;
-pub use error::CsvError;
 pub(in crate::data::table) use input::Input;
 pub(in crate::data::table) use read_error::unreadable;
 pub(crate) use reader::open;

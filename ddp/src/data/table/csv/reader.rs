@@ -3,21 +3,20 @@
 use std::path::{Path, PathBuf};
 
 use super::dialect::Dialect;
-use super::error::CsvError;
 use super::header::{self, Header};
 use super::input::Input;
 use super::plain;
 use super::read_error::unreadable;
 use crate::data::CellProblem;
-use crate::data::compression::Compression;
 use crate::data::error::Result;
+use crate::data::errors::csv_error::CsvError;
 use crate::data::source::SourceSpec;
-use crate::data::table::cell;
 use crate::data::table::columns::{ColumnPlan, FileColumns, Role};
-use crate::data::table::partition_rows;
 use crate::data::table::reader::TableReader;
 use crate::data::table::row_texts::error_of_cell;
 use crate::data::table::rows::TableRows;
+use crate::data::table::{cell, partition_rows};
+use crate::data::values::compression::Compression;
 use crate::storage::user_file;
 
 /// Opens a file to read its rows.

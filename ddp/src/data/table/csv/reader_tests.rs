@@ -4,8 +4,8 @@ use std::{fs, io};
 
 use super::*;
 use crate::config::{Config, DataFormat, Task};
+use crate::data::datasets::resident::{ResidentRows, Targets};
 use crate::data::format::Reader;
-use crate::data::resident::{ResidentRows, Targets};
 use crate::data::table::read_all;
 use crate::data::{Dataset as _, Summary, TargetLayout, formats};
 

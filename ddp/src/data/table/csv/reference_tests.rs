@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::config::Config;
 use crate::data::DataError;
-use crate::data::table::CsvError;
+use crate::data::errors::csv_error::CsvError;
 
 /// Rows of the file at `path`, or the message of what is wrong with it, cell by cell.
 fn reference(path: &Path, spec: &SourceSpec<'_>) -> Result<TableRows, String> {

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::lines::{Cells, Fault, Keys, Lines};
-use crate::data::column_error::ColumnError;
 use crate::data::error::{DataError, Result};
+use crate::data::errors::column_error::ColumnError;
 use crate::data::source::SourceSpec;
 use crate::data::table::cell::{self, Notation};
 use crate::data::table::columns::{ColumnPlan, FileColumns};
@@ -13,7 +13,7 @@ use crate::data::table::partition_rows;
 use crate::data::table::reader::{CellReader, Record, TableReader};
 use crate::data::table::row_texts::error_of_cell;
 use crate::data::table::rows::TableRows;
-use crate::data::table::time;
+use crate::data::values::time;
 use crate::storage::user_file;
 
 /// Opens a file to read its rows.

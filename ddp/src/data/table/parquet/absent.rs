@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::data::dataset::Dataset;
+use crate::data::datasets::dataset::Dataset;
 use crate::data::error::{DataError, Result};
 use crate::data::source::SourceSpec;
 use crate::data::table::inferred::Destination;

@@ -11,8 +11,8 @@ use arrow_array::{ArrayRef, ArrowPrimitiveType, BooleanArray, PrimitiveArray, Re
 use arrow_schema::{DataType, Field, FieldRef, Schema as ArrowSchema, SchemaRef, TimeUnit};
 use half::{bf16, f16};
 
-use crate::data::raw::RawType;
-use crate::data::table::time::{MomentType, MomentUnit};
+use crate::data::values::element::RawType;
+use crate::data::values::time::{MomentType, MomentUnit};
 use crate::data::write::{Block, Chunk, Group, Kind, Nulls, Numbers, Schema};
 
 /// Batches with the columns of a schema.

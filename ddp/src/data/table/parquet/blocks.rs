@@ -9,14 +9,14 @@ use super::columns::Columns;
 use super::file::{ParquetFile, malformed};
 use super::reader::ParquetReader;
 use crate::config::{DataConfig, Task};
-use crate::data::batch::BatchMut;
-use crate::data::dataset::{Dataset, RowLayout, TargetLayout};
+use crate::data::datasets::batch::BatchMut;
+use crate::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
 use crate::data::error::Result;
 use crate::data::source::{ClassLabels, KnownFeatures, SourceSpec, SplitSide};
 use crate::data::table::columns::Role;
 use crate::data::table::reader::TableReader as _;
 use crate::data::table::rows::{TableRows, TargetCells};
-use crate::data::vocabulary::Vocabulary;
+use crate::data::values::vocabulary::Vocabulary;
 use crate::storage::fingerprint::Fingerprint;
 
 /// Rows of Parquet files.

@@ -7,7 +7,7 @@ use arrow_array::types::{self, ArrowPrimitiveType, DecimalType};
 use arrow_array::{Array, downcast_primitive_array};
 use arrow_schema::{DataType, TimeUnit};
 
-use crate::data::table::time;
+use crate::data::values::time;
 
 use crate::data::labels::bool_text;
 

@@ -14,18 +14,18 @@ use super::file::{ParquetFile, guarded};
 use super::lists::{self, ListColumn};
 use super::marks::{nullable, without_marked};
 use super::reader::list;
-use crate::data::column_error::ColumnError;
 use crate::data::error::{DataError, Result};
+use crate::data::errors::column_error::ColumnError;
 use crate::data::labels::bool_text;
-use crate::data::raw::RawType;
 use crate::data::source::SourceSpec;
 use crate::data::table::cell::Notation;
 use crate::data::table::columns::{ColumnPlan, FileColumns, Partition, Role};
 use crate::data::table::decimal::DecimalMark;
 use crate::data::table::inferred::Destination;
 use crate::data::table::reader::ChunkReader;
-use crate::data::table::texts::Texts;
-use crate::data::table::time;
+use crate::data::values::element::RawType;
+use crate::data::values::texts::Texts;
+use crate::data::values::time;
 use crate::data::write::{Block, Chunk, Group, Kind, Nulls, Numbers, Purpose};
 
 /// Rows that are decoded at a time.

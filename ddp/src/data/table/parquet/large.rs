@@ -8,18 +8,18 @@ use super::columns::Columns;
 use super::file::ParquetFile;
 use super::reader::{ParquetReader, batch_rows};
 use crate::config::{ShuffleMode, Task};
-use crate::data::dataset::{CategoryColumn, Dataset, RowLayout, TargetLayout};
+use crate::data::datasets::dataset::{CategoryColumn, Dataset, RowLayout, TargetLayout};
+use crate::data::datasets::subset::with_targets;
 use crate::data::error::{DataError, Result};
 use crate::data::labels::{LabelSurvey, decide_several};
 use crate::data::source::{SourceSpec, SplitSide};
-use crate::data::subset::with_targets;
 use crate::data::table::columns::Role;
 use crate::data::table::label_column::Fraction;
 use crate::data::table::reader::TableReader as _;
 use crate::data::table::rows::{
     TableRows, TargetCells, check_fractions, check_targets, huge_vocabulary, is_binary, meaning,
 };
-use crate::data::vocabulary::Vocabulary;
+use crate::data::values::vocabulary::Vocabulary;
 
 /// Bytes of a column's page, compressed and decompressed, and of its dictionary; writers keep them near 1 MiB each.
 const PAGE_BYTES: usize = 3 << 20;

@@ -13,8 +13,8 @@ use parquet::file::serialized_reader::SerializedPageReader;
 
 use super::file::{ParquetFile, guarded};
 use crate::data::DataError;
-use crate::data::column_error::ColumnError;
 use crate::data::error::Result;
+use crate::data::errors::column_error::ColumnError;
 use crate::data::table::columns::MAX_COLUMNS;
 use crate::storage::user_file;
 

@@ -4,23 +4,23 @@
 //! Source: <https://parquet.apache.org/docs/file-format/>; decoded by the crate `parquet`.
 
 mod batches;
-mod blocks;
 mod cache;
-mod cell_reader;
 mod cells;
-mod chunks;
-mod columns;
 mod file;
-mod large;
 mod lists;
+mod columns;
+mod text;
+mod cell_reader;
 mod marks;
 mod reader;
+mod blocks;
+mod chunks;
+mod large;
+mod writer;
 #[cfg(test)]
 mod tests;
-mod text;
 #[cfg(test)]
 mod type_tests;
-mod writer;
 
 pub(in crate::data::table) use batches::Batches;
 pub(in crate::data::table) use cell_reader::ArrowCells;

@@ -14,10 +14,10 @@ use super::columns::Columns;
 use super::file::ParquetFile;
 use super::large::{complete, layout, scratch_bytes};
 use crate::config::{Config, DataFormat};
+use crate::data::datasets::subset::split;
 use crate::data::error::Result;
 use crate::data::format::Reader;
 use crate::data::order::epoch_order::{BlockLayout, BlockOrder, RowOrder};
-use crate::data::subset::split;
 use crate::data::testing::{gathered, try_gather};
 use crate::data::{Dataset, SourceSpec, Summary, formats, table};
 

@@ -8,7 +8,7 @@ use arrow_array::types;
 use arrow_schema::DataType;
 
 use super::cells::{keys, seconds_and_nanoseconds};
-use crate::data::table::time;
+use crate::data::values::time;
 
 /// Appends a value as text: nothing for a missing one, and for NaN, which pandas writes for missing ones.
 pub(super) fn put(array: &dyn Array, row: usize, out: &mut Vec<u8>) {

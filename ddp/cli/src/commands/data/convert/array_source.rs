@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use ddp::data::TargetError;
 use ddp::data::batch::BatchMut;
-use ddp::data::raw::{self, ArrayReader, RawArray, RawRows, RawType};
-use ddp::data::table::Texts;
+use ddp::data::raw::{ArrayReader, RawArray, RawRows};
+use ddp::data::values::element::RawType;
+use ddp::data::values::texts::Texts;
 use ddp::data::write::{Block, Chunk, Group, Kind, Nulls, Numbers, Purpose, Schema, first_not_finite};
 use ddp::data::{Compression, DataError, Dataset, SourceSpec, TargetLayout};
 use ddp_kernels::{Device, Tensor};
@@ -57,7 +58,7 @@ impl ArraySource {
             || files.iter().any(|path| Compression::of_file(path) != Compression::None);
         let memory_bytes = if is_packed { spec.memory_bytes } else { spec.memory_bytes.min(MAPPED_BYTES) };
         let spec = SourceSpec { memory_bytes, unpack_bytes: Some(spec.memory_bytes), ..spec };
-        let rows = raw::open(files, reader, &spec)?;
+        let rows = ddp::data::open_arrays::open(files, reader, &spec)?;
         let layout = rows.layout();
         let mut groups = vec![Group {
             purpose: Purpose::Feature,

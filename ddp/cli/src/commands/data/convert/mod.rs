@@ -4,21 +4,28 @@
 //! names ([`Staging`]). The files are renamed once all of them are on disk. Tables become tables of text cell by cell
 //! ([`text_copy`]).
 
-mod array_source;
 mod input;
+mod array_source;
 mod meter;
 mod output;
-mod source;
 mod table_source;
+mod source;
 mod target;
 mod text_copy;
+#[cfg(feature = "parquet")]
+#[cfg(test)]
+mod batch_tests;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod typed_tests;
 
 use std::path::{Path, PathBuf};
 
 use ddp::config::{Config, DataFormat, Task};
 use ddp::data::format::Reader;
-use ddp::data::raw::RawType;
 use ddp::data::table::Destination;
+use ddp::data::values::element::RawType;
 use ddp::data::write::{ArrayFiles, ArrayLayout, Staging, TextFile, Writer};
 use ddp::data::{DataError, SourceSpec, SplitSide, files_and_format, files_of, holds_eval_rows};
 
@@ -258,12 +265,3 @@ fn sets(args: &ConvertArgs) -> Vec<String> {
     sets.extend(args.set.iter().cloned());
     sets
 }
-
-#[cfg(test)]
-mod tests;
-
-#[cfg(feature = "parquet")]
-#[cfg(test)]
-mod batch_tests;
-#[cfg(test)]
-mod typed_tests;

@@ -1,6 +1,6 @@
 //! Files of converted rows, by the values that their writer takes.
 
-use ddp::data::raw::RawType;
+use ddp::data::values::element::RawType;
 use ddp::data::write::{
     ArrayEncoder, ArrayLayout, ArrayWriter, Block, CellKind, Chunk, Codes, ColumnWriter, Group, Kind,
     OpenArrays, OpenColumns, OpenText, OutFiles, Schema, Staging, TextColumn, TextWriter, cast_features,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ddp::data::ColumnStats;
-use ddp::data::formatted::FormattedTexts;
+use ddp::data::errors::formatted::FormattedTexts;
 
 use super::sentinel::Extremes;
 use super::values::{Values, mixed};

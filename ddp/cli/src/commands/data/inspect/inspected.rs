@@ -1,7 +1,7 @@
 //! The inspected columns together with the task, and the wording that warnings share.
 
 use ddp::config::Task;
-use ddp::data::formatted::{TextType, stored_as_text};
+use ddp::data::errors::formatted::{TextType, stored_as_text};
 
 use super::collector::{Collector, Odd, Place};
 use super::column_profile::{ColumnProfile, Kind};

@@ -3,28 +3,28 @@
 //! Files -> chunks of rows (`scan`) -> properties of each column (`collector`) -> a profile (`profile`) with warnings
 //! (`warnings`) -> text, JSON and a config section (`report`, `section`).
 
-#[cfg(test)]
-mod advice_tests;
-mod collector;
 mod column_profile;
-mod dropped;
-mod inspected;
+mod sentinel;
+mod values;
+mod collector;
 mod origin;
+mod warning;
+mod dropped;
+mod section;
+mod words;
+mod inspected;
+mod sentinel_warnings;
+mod target_warnings;
+mod warnings;
 mod profile;
 mod report;
 mod scan;
-mod section;
-mod sentinel;
-mod sentinel_warnings;
+#[cfg(test)]
+mod advice_tests;
 #[cfg(test)]
 mod suggestion_tests;
-mod target_warnings;
 #[cfg(test)]
 mod tests;
-mod values;
-mod warning;
-mod warnings;
-mod words;
 
 use ddp::config::{Config, DataConfig, DataFormat, Task};
 use ddp::data::{ClassLabels, DataError, SourceSpec};

@@ -1,6 +1,6 @@
 //! Formats a profile as text, at most 100 characters wide.
 
-use ddp::data::table::format_moment;
+use ddp::data::values::time::format_seconds as format_moment;
 use ddp::report::visible::visible_lines;
 
 use super::column_profile::{ColumnProfile, Kind, Range};

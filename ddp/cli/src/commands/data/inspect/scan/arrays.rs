@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use ddp::data::TargetError;
-use ddp::data::raw::{self, ArrayReader, Listing, RawArray};
+use ddp::data::list_arrays::{self, Listing};
+use ddp::data::raw::{ArrayReader, RawArray};
 use ddp::data::{DataError, Label, SourceSpec, numbered_columns};
 
 use super::numbers::add_rows;
@@ -20,7 +21,8 @@ pub(super) fn scan(
     reader: &ArrayReader,
     spec: &SourceSpec<'_>,
 ) -> Result<(Origin, Collector)> {
-    let Listing { arrays, features, labels, feature_names, target_names } = raw::list(files, reader, spec)?;
+    let Listing { arrays, features, labels, feature_names, target_names } =
+        list_arrays::list(files, reader, spec)?;
     let shapes = arrays.iter().map(|(name, array)| shape(name, array)).collect();
     let names: Vec<String> = arrays.iter().map(|(name, _)| name.clone()).collect();
     let mut arrays: Vec<Option<Result<RawArray, DataError>>> =

@@ -1,9 +1,9 @@
 //! Reads files of all formats once and in order, in chunks of rows.
 
+mod numbers;
 mod arrays;
 mod cells;
 mod dataset;
-mod numbers;
 
 use ddp::data::format::Reader;
 use ddp::data::{SourceSpec, files_and_format};

@@ -1,0 +1,152 @@
+//! Hints that name a flag or config key, added to errors of the crates below, which know neither.
+
+use ddp::data::DataError;
+use ddp::data::errors::csv_error::CsvError;
+use ddp_comm::CommError;
+use ddp_comm::watchdog::Unwatched;
+use ddp_kernels::cuda::Gpu;
+use ddp_kernels::{Device, KernelError, MemoryUse};
+
+/// The message of an error of the library, with a hint that names the flag or key to change where it comes from a crate below.
+pub(crate) fn library_message(error: &ddp::Error) -> String {
+    match error {
+        ddp::Error::Kernel(error) => with_hint(error.to_string(), kernel_hint(error)),
+        ddp::Error::Comm(error) => comm_message(error),
+        error => error.to_string(),
+    }
+}
+
+/// The message of a [`CommError`], with a hint that names the flag or key to change.
+fn comm_message(error: &CommError) -> String {
+    let hint = match error {
+        CommError::Kernel(error) => kernel_hint(error),
+        CommError::TooFewGpus { .. } => Some("for tests, --share-gpu lets ranks share a GPU"),
+        CommError::NotJoinedByMpi { .. } => Some("start them by `mpirun -n N ddp-train ...`"),
+        CommError::CountMismatch { .. } => Some("compare `model` in their configs"),
+        CommError::BucketCountMismatch { .. } => Some("compare `model` and `comm` in their configs"),
+        CommError::UnorderedSums { .. } => Some("or leave out `train.deterministic`"),
+        CommError::NoRegistration { .. } => Some("comm.register_buffers = \"auto\" or \"off\""),
+        CommError::LauncherWithoutMpi { .. } => Some("cargo build --features mpi"),
+        CommError::GpuTaken { .. } => Some("--share-gpu lets ranks share a GPU, which is slow"),
+        _ => None,
+    };
+    with_hint(error.to_string(), hint)
+}
+
+/// The warning about ranks that the watchdog does not watch, with the key that turns it off.
+pub(crate) fn unwatched_message(unwatched: &Unwatched) -> String {
+    with_hint(unwatched.to_string(), Some("or set `watchdog.enabled = false`"))
+}
+
+fn kernel_hint(error: &KernelError) -> Option<&'static str> {
+    match error {
+        KernelError::DeviceUnavailable { device: Device::Cuda(_), .. } if Gpu::count() == 0 => {
+            Some("or compute on the CPU: --device cpu")
+        }
+        KernelError::OutOfMemory { in_use: Some(in_use), .. }
+            if !in_use.is_held_by_others()
+                && matches!(in_use.largest(), MemoryUse::Activations | MemoryUse::Workspace) =>
+        {
+            Some("raise `train.grad_accum_steps`, or lower `train.batch_size`")
+        }
+        KernelError::Compile { .. } => Some("`ddp-train devices` shows its version"),
+        KernelError::Cuda { .. } if error.is_driver_mismatch() => {
+            Some("`ddp-train devices` shows both versions")
+        }
+        KernelError::Threads { .. } => Some("lower --threads"),
+        _ => None,
+    }
+}
+
+/// The command that reads rows for a trained model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModelCommand {
+    /// `eval`
+    Eval,
+    /// `predict`
+    Predict,
+    /// `train --init-from`
+    InitFrom,
+}
+
+/// The message of an error of rows that a trained model reads. How columns are read was decided in training, so a hint that names a
+/// key of the config is replaced by what the command can do.
+pub(crate) fn model_data_message(error: &DataError, command: ModelCommand) -> String {
+    let text = error.to_string();
+    let Some((fault, hint)) = text.split_once("\nhint: ") else { return text };
+    if command == ModelCommand::InitFrom {
+        let hint =
+            "correct the label, or train a new output layer for the labels of these rows with --new-head";
+        let fault = fault.replace("of the training rows", "of the model of --init-from");
+        return if error.is_unknown_label() { format!("{fault}\nhint: {hint}") } else { text };
+    }
+    let hint = match (error, command) {
+        (DataError::ColumnsDiffer { .. }, ModelCommand::Predict) => {
+            format!("{hint}; --keep NAME writes a column that the model does not know before the predictions")
+        }
+        (DataError::Csv(CsvError::TargetMissing { .. }), ModelCommand::Eval) => {
+            "evaluating compares with true values in that column; `ddp-train predict` needs none".to_owned()
+        }
+        (error, ModelCommand::Eval) if error.is_unknown_label() => {
+            "correct the label, or leave out such rows with --unknown-label skip".to_owned()
+        }
+        (_, ModelCommand::Eval) if hint.contains("`data.missing_target`") => {
+            "fill in the value, or leave out such rows with --missing-target skip".to_owned()
+        }
+        (_, command) if hint.contains("`data.") => {
+            let other = match command {
+                ModelCommand::Eval => "or remove such rows",
+                _ => "or write such rows without a prediction with --bad-rows null",
+            };
+            format!(
+                "correct the values, {other}; how columns are read was decided in training: train again with other settings of \
+                 `data` to change it"
+            )
+        }
+        _ => return text,
+    };
+    format!("{fault}\nhint: {hint}")
+}
+
+/// Appends a hint to the last line of a message if that is a hint, else on a line of its own.
+fn with_hint(message: String, hint: Option<&str>) -> String {
+    let Some(hint) = hint else { return message };
+    let ends_in_hint = message.rsplit('\n').next().is_some_and(|line| line.starts_with("hint: "));
+    if ends_in_hint { format!("{message}; {hint}") } else { format!("{message}\nhint: {hint}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::error::Error;
+    use crate::error::hints::*;
+
+    #[test]
+    fn the_warning_about_unwatched_ranks_names_the_key() {
+        let problem = "rank 0: connection refused".to_owned();
+        let text = unwatched_message(&Unwatched { n_unwatched: 2, n_ranks: 4, first: 1, problem });
+        let fault = "does not watch 2 of 4 ranks (rank 1 can't connect to rank 0: connection refused): if";
+        assert!(text.contains(fault), "{text}");
+        assert!(text.ends_with("on any TCP port; or set `watchdog.enabled = false`"), "{text}");
+    }
+
+    #[test]
+    fn errors_of_lower_crates_name_the_flag_to_change() {
+        let threads = KernelError::Threads { threads: 9, reason: "no memory".to_owned() };
+        assert!(Error::from(threads.clone()).to_string().ends_with("\nhint: lower --threads"));
+        let through_comm = Error::from(CommError::from(threads)).to_string();
+        assert!(through_comm.ends_with("\nhint: lower --threads"), "{through_comm}");
+        let text = Error::from(CommError::TooFewGpus { n_gpus: 2, n_ranks: 3 }).to_string();
+        assert!(
+            text.contains("2 GPUs and 3 ranks\nhint: ") && text.contains("; for tests, --share-gpu"),
+            "{text}"
+        );
+        assert_eq!(text.matches("hint: ").count(), 1, "{text}");
+        let bucket = CommError::CountMismatch { bucket: 1, rank: 2, got: 7, expected: 8 };
+        let buckets = CommError::BucketCountMismatch { rank: 2, got: 7, expected: 8 };
+        let unordered = CommError::UnorderedSums { variable: "NCCL_ALGO", value: "NVLS".to_owned() };
+        for (error, key) in [(bucket, "`model`"), (buckets, "`comm`"), (unordered, "`train.deterministic`")] {
+            let (plain, text) = (error.to_string(), Error::from(error).to_string());
+            assert!(!plain.contains(key) && text.contains(key), "{text}");
+        }
+    }
+}

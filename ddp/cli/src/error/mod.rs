@@ -1,0 +1,144 @@
+//! The error type of the program: the library's errors with hints that name flags and keys, and those of commands.
+//!
+//! Every message says what happened, where (file, line, column, key), and expected against got; where there is a way out, the last
+//! line is `hint: ...`. [`Error::exit_code`] maps an error to an exit status of [`ddp::exit_code`].
+
+pub mod command;
+pub(crate) mod hints;
+pub(crate) mod launch;
+use ddp::checkpoint::CheckpointError;
+use ddp::config::ConfigError;
+use ddp::data::DataError;
+use ddp::data_parallel::ExchangeError;
+use ddp::export::ExportError;
+use ddp::model::ModelError;
+use ddp::optim::OptimError;
+use ddp::predict::PredictError;
+use ddp::report::ReportError;
+use ddp::run_folder::FolderError;
+use ddp::storage::atomic_write::WriteError;
+use ddp::storage::user_file::FileError;
+use ddp::train::TrainError;
+use ddp_comm::CommError;
+use ddp_kernels::KernelError;
+
+use crate::error::command::CommandError;
+pub use crate::error::hints::ModelCommand;
+use crate::error::hints::{library_message, model_data_message};
+use crate::error::launch::LaunchError;
+
+/// Result of the program's functions.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of a command.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // Fields say what they are.
+pub enum Error {
+    /// The library failed.
+    #[error("{}", library_message(.0))]
+    Library(ddp::Error),
+    /// The rows cannot be used for a trained model.
+    #[error("{}", model_data_message(.0, *.1))]
+    ModelData(Box<DataError>, ModelCommand),
+    /// The command cannot do what its flags ask for.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// The ranks could not be started.
+    #[error(transparent)]
+    Launch(Box<LaunchError>),
+}
+
+impl Error {
+    /// The error of rows that `command` reads for a trained model.
+    pub(crate) fn of_model_data(error: DataError, command: ModelCommand) -> Self {
+        match error.into() {
+            ddp::Error::Data(error) => Error::ModelData(error, command),
+            error => Error::Library(error),
+        }
+    }
+
+    /// Exit status of a process that ends with this error; see [`ddp::exit_code`].
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Library(error) => error.exit_code(),
+            Self::ModelData(error, _) => error.exit_code(),
+            Self::Command(error) => error.exit_code(),
+            Self::Launch(error) => error.exit_code(),
+        }
+    }
+
+    /// Whether every rank fails with this same error at the same point, so that one of them reports it for all.
+    pub fn is_same_on_all_ranks(&self) -> bool {
+        match self {
+            Error::Library(error) => error.is_same_on_all_ranks(),
+            Error::Command(error) => error.is_same_on_all_ranks(),
+            _ => false,
+        }
+    }
+}
+
+impl From<LaunchError> for Error {
+    fn from(error: LaunchError) -> Self {
+        Error::Launch(Box::new(error))
+    }
+}
+
+impl From<PredictError> for Error {
+    fn from(error: PredictError) -> Self {
+        match error {
+            PredictError::Data(error) => Error::of_model_data(*error, ModelCommand::Predict),
+            error => Error::Library(error.into()),
+        }
+    }
+}
+
+/// The rooms of the library and the crates below it.
+macro_rules! of_library {
+    ($($error:ty),* $(,)?) => {
+        $(impl From<$error> for Error {
+            fn from(error: $error) -> Self {
+                Error::Library(error.into())
+            }
+        })*
+    };
+}
+of_library!(
+    ddp::Error,
+    KernelError,
+    CommError,
+    Box<CommError>,
+    FileError,
+    WriteError,
+    ConfigError,
+    Box<ConfigError>,
+    DataError,
+    Box<DataError>,
+    FolderError,
+    CheckpointError,
+    Box<CheckpointError>,
+    ModelError,
+    ExportError,
+    OptimError,
+    ExchangeError,
+    ReportError,
+    TrainError,
+);
+
+#[cfg(test)]
+mod tests {
+    use ddp::exit_code::{ENVIRONMENT, USAGE};
+
+    use super::*;
+
+    #[test]
+    fn exit_codes_follow_the_table() {
+        let errors: [(Error, u8); 3] = [
+            (CommandError::NoEvalData.into(), USAGE),
+            (CommandError::OtherWorldSize { expected: 2, world_size: 1 }.into(), ENVIRONMENT),
+            (KernelError::UnknownDevice { name: "gpu".to_owned() }.into(), USAGE),
+        ];
+        for (error, code) in errors {
+            assert_eq!(error.exit_code(), code, "{error:?}");
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Warns of columns that train but spoil the model or its speed: labels and row numbers that identify rows, columns without values,
+//! categories with very many one-hot features, and features of very different size that are not normalised.
+
+use ddp_kernels::{DType, Device, Tensor, ops};
+
+use crate::config::{DataConfig, Normalize};
+use crate::data::datasets::batch::BatchMut;
+use crate::data::datasets::dataset::{Dataset, TargetLayout};
+use crate::data::error::Result;
+use crate::data::fit::preprocess::{ColumnCodes, Preprocessor};
+use crate::data::fit::stats::ColumnStats;
+
+/// Fewest rows for findings that could arise by chance.
+const MIN_ROWS: usize = 30;
+/// Most rows that are read.
+const MAX_ROWS: usize = 1024;
+/// Most values that are read, unless one row has more.
+const MAX_VALUES: usize = 1 << 20;
+/// Most one-hot features that need no warning.
+const MAX_ONE_HOT: usize = 1000;
+/// Largest ratio of the sizes of features that needs no normalisation.
+const MAX_RATIO: f32 = 100.0;
+/// Most columns that a warning names.
+const MAX_NAMED: usize = 5;
+
+/// The rows of a run on which the preprocessor was fitted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FittedRows<'a> {
+    /// Rows to train on, before preprocessing.
+    pub(crate) train: &'a dyn Dataset,
+    /// Number of rows that were taken out of the training rows.
+    pub(crate) n_held_out: usize,
+    pub(crate) preprocessor: &'a Preprocessor,
+    /// Statistics of the training rows, if they were needed.
+    pub(crate) stats: Option<&'a ColumnStats>,
+}
+
+/// One warning per finding.
+///
+/// # Errors
+/// [`DataError`](crate::data::DataError) if rows cannot be read.
+pub(crate) fn warnings(rows: FittedRows<'_>, data: &DataConfig) -> Result<Vec<String>> {
+    let mut warnings = Vec::new();
+    warnings.extend(labels_of_rows(rows, data));
+    warnings.extend(wide_categories(&rows.preprocessor.plan));
+    warnings.extend(row_numbers(rows)?);
+    warnings.extend(empty_columns(rows));
+    if data.normalize == Normalize::Auto && rows.preprocessor.normalizer.is_none() {
+        warnings.extend(sizes(rows.train)?);
+    }
+    Ok(warnings)
+}
+
+/// Warns of labels that are about as many as the rows.
+fn labels_of_rows(rows: FittedRows<'_>, data: &DataConfig) -> Option<String> {
+    let layout = rows.train.layout();
+    let (TargetLayout::Classes { n_classes }, Some(labels)) = (&layout.targets, &layout.labels) else {
+        return None;
+    };
+    let n_rows = rows.train.len() + rows.n_held_out;
+    (n_rows >= MIN_ROWS && 2 * n_classes > n_rows).then(|| {
+        format!(
+            "\"{}\" has {n_classes} distinct labels in {n_rows} rows, such as \"{}\": a model can't learn classes of so few rows\n\
+             hint: is it an identifier, or a number written as text? `ddp-train data inspect` says more; `data.target` names another column",
+            data.target.join(", "),
+            labels.name(labels.len() - 1),
+        )
+    })
+}
+
+/// Warns of categories that become very many features.
+fn wide_categories(plan: &ColumnCodes) -> Option<String> {
+    let n_features: usize = plan.one_hot().map(|(_, n_codes)| n_codes).sum();
+    let (widest, n_codes) = plan.one_hot().max_by_key(|(_, n_codes)| *n_codes)?;
+    (n_features > MAX_ONE_HOT).then(|| {
+        format!(
+            "categories become {n_features} features, one per value, {n_codes} of them from \"{widest}\": training is slow and \
+             rare values are not learned\n\
+             hint: set `data.encode` to \"embedding\", or list columns in `data.drop`"
+        )
+    })
+}
+
+/// Warns of columns that count the rows: they leak the order of the file to a model.
+fn row_numbers(rows: FittedRows<'_>) -> Result<Option<String>> {
+    let (Some(stats), n_rows) = (rows.stats, rows.train.len()) else { return Ok(None) };
+    let max_span = (n_rows + rows.n_held_out) as f64;
+    // Whole numbers that have room for one another only if each follows the one before it.
+    let is_dense = |column: &usize| {
+        let span = stats.max[*column] - stats.min[*column] + 1.0;
+        stats.count[*column] == n_rows as f64
+            && stats.n_fractional[*column] == 0.0
+            && (n_rows as f64..=max_span).contains(&span)
+    };
+    let mut counting: Vec<usize> = rows.preprocessor.plan.numbers().filter(is_dense).collect();
+    if n_rows < MIN_ROWS || counting.is_empty() {
+        return Ok(None);
+    }
+    let first: Vec<usize> = (0..n_rows.min(max_rows(rows.train))).collect();
+    let values = values_of(rows.train, &first)?;
+    let n_columns = rows.train.layout().n_features();
+    let value = |row: usize, column: usize| values[row * n_columns + column];
+    counting.retain(|&column| (1..first.len()).all(|row| value(row, column) > value(row - 1, column)));
+    Ok((!counting.is_empty()).then(|| {
+        let names = counting.iter().map(|&column| rows.train.layout().features[column].as_str());
+        format!(
+            "{} of {} counts the rows, so that a model learns the order of the file\n\
+             hint: if the numbers mean nothing else, list the column in `data.drop`",
+            listed(names.collect()),
+            rows.train.source(),
+        )
+    }))
+}
+
+/// Warns of columns without a value in any training row.
+fn empty_columns(rows: FittedRows<'_>) -> Option<String> {
+    let stats = rows.stats?;
+    let empty: Vec<usize> =
+        rows.preprocessor.plan.numbers().filter(|&column| stats.count[column] == 0.0).collect();
+    let names = empty.iter().map(|&column| rows.train.layout().features[column].as_str());
+    (!empty.is_empty()).then(|| {
+        format!(
+            "no training row of {} has a value of {}: a model can't learn what its values mean\n\
+             hint: list the column in `data.drop`",
+            rows.train.source(),
+            listed(names.collect()),
+        )
+    })
+}
+
+/// Warns of features that differ much in size, by the largest value of each in a sample of the rows.
+fn sizes(train: &dyn Dataset) -> Result<Option<String>> {
+    let layout = train.layout();
+    // Bytes are pixels, which have one size.
+    if layout.dtype == DType::U8 || train.source().starts_with("builtin:") || !layout.categories.is_empty() {
+        return Ok(None);
+    }
+    let (n_rows, n_columns) = (train.len(), layout.n_features());
+    let n = n_rows.min(max_rows(train));
+    let sample: Vec<usize> = (0..n).map(|i| (i as u128 * n_rows as u128 / n as u128) as usize).collect();
+    let values = values_of(train, &sample)?;
+    let size = |column: usize| {
+        let values = values.iter().skip(column).step_by(n_columns);
+        values.fold(0.0f32, |size, value| size.max(value.abs()))
+    };
+    let mut sizes: Vec<(f32, usize)> = (0..n_columns).map(|column| (size(column), column)).collect();
+    sizes.retain(|(size, _)| *size > 0.0);
+    sizes.sort_by(|a, b| a.0.total_cmp(&b.0));
+    // Not the smallest size: a pixel at the border may be nearly always black.
+    let (Some(small), Some(large)) = (sizes.get(sizes.len() / 4), sizes.last()) else { return Ok(None) };
+    Ok((large.0 > MAX_RATIO * small.0).then(|| {
+        let of = |(size, column): &(f32, usize)| format!("\"{}\" to {size}", layout.features[*column]);
+        format!(
+            "features of {} differ in size, {} and {}, and arrays are not normalised by default\n\
+             hint: set data.normalize=standard, or data.normalize=none to train on the values as they are",
+            train.source(),
+            of(small),
+            of(large),
+        )
+    }))
+}
+
+/// Rows to read.
+fn max_rows(rows: &dyn Dataset) -> usize {
+    MAX_ROWS.min(MAX_VALUES / rows.layout().n_features().max(1)).max(1)
+}
+
+/// The features of the rows with these numbers, `[rows, n_features]`.
+fn values_of(rows: &dyn Dataset, numbers: &[usize]) -> Result<Vec<f32>> {
+    let (layout, n) = (rows.layout(), numbers.len());
+    let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu);
+    let dims = [n, layout.n_features()];
+    let mut raw = zeros(&dims, layout.dtype)?;
+    let mut targets = zeros(&layout.targets.dims(n), layout.targets.dtype())?;
+    let mut weights = zeros(&[n], DType::F32)?;
+    let weights = layout.has_weights.then(|| weights.view_mut());
+    rows.gather(numbers, BatchMut { x: raw.view_mut(), targets: targets.view_mut(), weights })?;
+    let mut x = zeros(&dims, DType::F32)?;
+    ops::load_rows(raw.view(), None, None, x.view_mut())?;
+    Ok(x.to_vec::<f32>()?)
+}
+
+/// Names in a list.
+fn listed(names: Vec<&str>) -> String {
+    let shown: Vec<String> = names.iter().take(MAX_NAMED).map(|name| format!("\"{name}\"")).collect();
+    let more = if names.len() > MAX_NAMED { " and others" } else { "" };
+    format!("{}{more}", shown.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_comm::World;
+
+    use crate::config::Config;
+    use crate::data::load;
+
+    /// The warnings about a file with these bytes, next to which `labels.npy` has labels of 200 rows.
+    fn warnings(name: &str, bytes: &[u8], sets: &[&str]) -> Vec<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        let labels = (0..200u8).map(|row| f32::from(row % 2));
+        std::fs::write(folder.path().join("labels.npy"), npy("(200,)", labels)).unwrap();
+        let in_folder = |set: &&str| set.replace('@', folder.path().to_str().unwrap());
+        let mut sets: Vec<String> = sets.iter().map(in_folder).collect();
+        sets.push(format!("data.train={}", path.display()));
+        let loaded = load(&Config::load(None, &sets).unwrap(), &World::single());
+        loaded.map_err(|stop| stop.to_string()).unwrap().warnings
+    }
+
+    fn npy(shape: &str, values: impl Iterator<Item = f32>) -> Vec<u8> {
+        let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}");
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend(118u16.to_le_bytes());
+        bytes.extend(format!("{header:<117}\n").bytes());
+        values.for_each(|value| bytes.extend(value.to_le_bytes()));
+        bytes
+    }
+
+    fn table(header: &str, row: impl Fn(usize) -> String) -> Vec<u8> {
+        let rows: Vec<String> = (0..200).map(row).collect();
+        format!("{header}\n{}\n", rows.join("\n")).into_bytes()
+    }
+
+    #[test]
+    fn labels_of_single_rows_are_warned_of() {
+        let of = |n: usize| table("x,label", |row| format!("{},\"${},000\"", row * row % 7, row % n));
+        let found = warnings("rows.csv", &of(200), &[]);
+        assert!(
+            found.len() == 1
+                && found[0].starts_with("\"label\" has 200 distinct labels in 200 rows, such as \"$99,000\""),
+            "{found:?}"
+        );
+        assert_eq!(warnings("rows.csv", &of(100), &["data.eval_fraction=0.2"]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn very_many_one_hot_features_are_warned_of() {
+        let of = |n: usize| {
+            let rows: Vec<String> =
+                (0..1400).map(|row| format!("user {},{},{}", row % n, row % 3, row % 2)).collect();
+            format!("user,kind,label\n{}\n", rows.join("\n")).into_bytes()
+        };
+        let one_hot = "data.categorical=[\"user\",\"kind\"]";
+        let found = warnings("rows.csv", &of(1100), &[one_hot]);
+        assert!(
+            found.len() == 1
+                && found[0].starts_with(
+                    "categories become 1105 features, one per value, 1101 of them from \"user\""
+                )
+                && found[0].contains("data.encode` to \"embedding\""),
+            "{found:?}"
+        );
+        assert!(warnings("rows.csv", &of(1100), &[one_hot, "data.encode=embedding"]).is_empty());
+        assert!(warnings("rows.csv", &of(900), &[one_hot]).is_empty());
+    }
+
+    #[test]
+    fn columns_that_count_the_rows_are_warned_of() {
+        let rows =
+            table("id,year,x,label", |row| format!("{},{},{},{}", row + 1, row / 2, row * 37 % 200, row % 2));
+        for sets in [&[][..], &["data.eval_fraction=0.2"]] {
+            let found = warnings("rows.csv", &rows, sets);
+            assert!(found.len() == 1 && found[0].starts_with("\"id\" of "), "{found:?}");
+            assert!(found[0].contains("counts the rows") && found[0].contains("`data.drop`"), "{found:?}");
+        }
+        assert!(warnings("rows.csv", &rows, &["data.drop=id"]).is_empty());
+    }
+
+    #[test]
+    fn columns_without_values_are_warned_of() {
+        let rows = table("x,empty,label", |row| format!("{},,{}", row * 37 % 200, row % 2));
+        let found = warnings("rows.csv", &rows, &["data.missing=mean"]);
+        assert!(found.len() == 1 && found[0].contains("has a value of \"empty\":"), "{found:?}");
+        let some = table("x,few,label", |row| {
+            let few = if row == 70 { "1" } else { "" };
+            format!("{},{few},{}", row * 37 % 200, row % 2)
+        });
+        assert_eq!(warnings("rows.csv", &some, &["data.missing=mean"]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn arrays_of_different_sizes_are_warned_of() {
+        let features = |large: f32| {
+            npy(
+                "(200, 3)",
+                (0..200u8).flat_map(move |row| [0.5, f32::from(row % 3), large * f32::from(row % 7)]),
+            )
+        };
+        let of = |large: f32, sets: &[&str]| {
+            warnings("x.npy", &features(large), &[&["data.labels=@/labels.npy"], sets].concat())
+        };
+        let found = of(300.0, &[]);
+        assert!(
+            found.len() == 1
+                && found[0].contains("\"f0\" to 0.5 and \"f2\" to 1800")
+                && found[0].contains("data.normalize=standard"),
+            "{found:?}"
+        );
+        for set in ["data.normalize=standard", "data.normalize=none"] {
+            assert!(of(300.0, &[set]).is_empty());
+        }
+        assert!(of(5.0, &[]).is_empty());
+    }
+}

@@ -1,0 +1,434 @@
+//! Converts the columns of a dataset to the features of the model: fills missing values, encodes categories, normalizes
+//! numbers. Fitted to the training rows, saved with the model, applied to all rows.
+
+use std::sync::Arc;
+
+use ddp_kernels::{DType, Device, Tensor, ops};
+use serde::{Deserialize, Serialize};
+
+use crate::config::{DataConfig, Encode, Missing, Normalize};
+use crate::data::EmbeddingSpec;
+use crate::data::datasets::batch::BatchMut;
+use crate::data::datasets::dataset::{Dataset, RowLayout};
+use crate::data::datasets::target_scale::TargetScale;
+use crate::data::datasets::wrapper::{Changes, DatasetWrapper};
+use crate::data::error::{DataError, Result};
+use crate::data::fit::normalize::Normalizer;
+use crate::data::fit::stats::ColumnStats;
+use crate::data::fit::{offsets, scaled_targets};
+use crate::data::labels::LabelVocabulary;
+use crate::data::labels::head_targets::{HeadTargets, heads_to_json};
+use crate::data::source::ClassLabels;
+use crate::data::values::vocabulary::Vocabulary;
+use crate::storage::fingerprint::Fingerprint;
+
+/// Conversion of rows between the dataset and the model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Preprocessor {
+    /// Conversion of each column to features.
+    pub plan: ColumnCodes,
+    /// Applied to the features of `plan`; numbers only.
+    pub normalizer: Option<Normalizer>,
+    /// Applied to the targets in regression.
+    pub target_scale: Option<TargetScale>,
+    /// Labels of the classes; `None` without classes, and where they are the numbers of the model's outputs.
+    pub labels: Option<Arc<LabelVocabulary>>,
+    /// Targets of the heads; empty for a model of one head.
+    pub heads: Vec<HeadTargets>,
+}
+
+/// Conversion of columns to features: numbers first, then one indicator per column with missing values, then one-hot
+/// columns, then the numbers of categories with an embedding.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ColumnCodes {
+    /// Names of the columns in the order of the dataset.
+    pub columns: Vec<String>,
+    /// Categorical columns.
+    pub vocabularies: Vec<Vocabulary>,
+    /// Encoding of categories.
+    embed: bool,
+    /// Width of an embedding; `None` for one that grows with the number of values.
+    embedding_dim: Option<usize>,
+    /// Replacement of a missing value, per column, less the column's offset.
+    fill: Option<Vec<f32>>,
+    /// Columns with missing values.
+    indicators: Vec<usize>,
+    /// Smallest and largest value of each column in the training rows, if they were all read; `None` for a column without values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ranges: Option<Vec<[Option<f32>; 2]>>,
+}
+
+impl Preprocessor {
+    /// Columns of numbers that are the features as they are.
+    pub fn identity(columns: Vec<String>) -> Self {
+        let plan = ColumnCodes {
+            columns,
+            vocabularies: Vec::new(),
+            embed: false,
+            embedding_dim: None,
+            fill: None,
+            indicators: Vec::new(),
+            ranges: None,
+        };
+        Preprocessor { plan, normalizer: None, target_scale: None, labels: None, heads: Vec::new() }
+    }
+
+    /// Hash of the conversion, the same in every process: of the text and the bits that a model's file holds of it.
+    pub fn fingerprint(&self) -> u64 {
+        let Preprocessor { plan, normalizer, target_scale, labels, heads } = self;
+        let mut hash = Fingerprint::default();
+        hash.text(&serde_json::to_string(plan).expect("names and numbers are plain text"));
+        hash.text(&labels.as_ref().map_or_else(String::new, |labels| labels.to_json()));
+        hash.text(&heads_to_json(heads));
+        let mut vector = |values: Option<&Vec<f64>>| match values {
+            Some(values) => hash.bytes(bytemuck::cast_slice(values)),
+            None => hash.number(u64::MAX),
+        };
+        vector(normalizer.as_ref().and_then(|of| of.offset.as_ref()));
+        vector(normalizer.as_ref().map(|of| &of.shift));
+        vector(normalizer.as_ref().map(|of| &of.scale));
+        vector(target_scale.as_ref().map(|of| &of.shift));
+        vector(target_scale.as_ref().map(|of| &of.scale));
+        hash.finish()
+    }
+
+    /// The classes that the model knows, for rows to be read for it; `None` without classes.
+    pub fn class_labels(&self) -> Option<ClassLabels<'_>> {
+        match &self.labels {
+            Some(labels) => Some(ClassLabels::Known(labels)),
+            None => (!self.heads.is_empty()).then_some(ClassLabels::Heads(&self.heads)),
+        }
+    }
+
+    /// Fits to rows of `layout`; `stats` of the training rows are needed to normalize (`normalize` is what `data.normalize` means
+    /// for them) and to fill missing values.
+    pub fn new(
+        data: &DataConfig,
+        normalize: Normalize,
+        layout: &RowLayout,
+        stats: Option<&ColumnStats>,
+    ) -> Self {
+        let n_columns = layout.n_features();
+        let of_columns = stats.and_then(|stats| Normalizer::fit(normalize, stats));
+        let numbers = |column: usize| !layout.categories.iter().any(|category| category.column == column);
+        let offsets = of_columns.as_ref().and_then(|normalizer| normalizer.offset.as_ref());
+        let fill = stats.filter(|_| data.missing != Missing::Error).map(|stats| {
+            let value = |column: usize| {
+                let value = match data.missing {
+                    Missing::Mean => (stats.origin[column], stats.mean[column]),
+                    Missing::Error | Missing::Zero => (0.0, 0.0),
+                };
+                (value.0 - offsets.map_or(0.0, |offsets| offsets[column]) + value.1) as f32
+            };
+            (0..n_columns).map(value).collect()
+        });
+        let is_indicated = |column: &usize| {
+            layout.has_missing && numbers(*column) && stats.is_some_and(|stats| stats.n_missing(*column) > 0)
+        };
+        let plan = ColumnCodes {
+            columns: layout.features.clone(),
+            vocabularies: layout.categories.iter().map(|category| category.vocabulary.clone()).collect(),
+            embed: data.encode == Encode::Embedding,
+            embedding_dim: data.embedding_dim,
+            fill,
+            indicators: (0..n_columns).filter(is_indicated).collect(),
+            ranges: stats.map(|stats| {
+                let value = |column: usize, difference: f64| {
+                    Some((stats.origin[column] + difference) as f32).filter(|value| value.is_finite())
+                };
+                let range =
+                    |column: usize| [value(column, stats.min[column]), value(column, stats.max[column])];
+                (0..n_columns).map(range).collect()
+            }),
+        };
+        let normalizer = of_columns.map(|of_columns| {
+            let of_features = |values: &[f64], other: f64| {
+                let mut values: Vec<f64> = plan.numbers().map(|column| values[column]).collect();
+                values.resize(plan.n_features(), other);
+                values
+            };
+            Normalizer {
+                offset: of_columns.offset.map(|offset| of_features(&offset, 0.0)),
+                shift: of_features(&of_columns.shift, 0.0),
+                scale: of_features(&of_columns.scale, 1.0),
+            }
+        });
+        let (labels, heads) = (layout.labels.clone(), layout.targets.heads().to_vec());
+        Preprocessor { plan, normalizer, target_scale: None, labels, heads }
+    }
+
+    /// Whether an offset is subtracted from a column in f64 before it becomes f32, for each column.
+    pub(crate) fn has_offsets(&self) -> Vec<bool> {
+        self.column_offsets().iter().map(|offset| *offset != 0.0).collect()
+    }
+
+    /// Offset subtracted from each column in f64 before it becomes f32; 0 for most.
+    pub(crate) fn column_offsets(&self) -> Vec<f64> {
+        let offsets = self.normalizer.as_ref().and_then(|normalizer| normalizer.offset.as_ref());
+        match offsets {
+            Some(of_features) => self.plan.of_columns(of_features),
+            None => vec![0.0; self.plan.columns.len()],
+        }
+    }
+
+    /// The converted rows, except for the normalization, which the loader applies.
+    pub fn apply(&self, dataset: Arc<dyn Dataset>) -> Arc<dyn Dataset> {
+        self.encode(self.scale(dataset))
+    }
+
+    /// The first half of [`Preprocessor::apply`]: targets are standardised and offsets subtracted; the columns stay.
+    pub fn scale(&self, dataset: Arc<dyn Dataset>) -> Arc<dyn Dataset> {
+        let dataset = match &self.target_scale {
+            Some(scale) => scaled_targets::apply(scale, dataset),
+            None => dataset,
+        };
+        match self.normalizer.as_ref().and_then(|normalizer| normalizer.offset.as_ref()) {
+            Some(of_features) => offsets::apply(self.plan.of_columns(of_features), dataset),
+            None => dataset,
+        }
+    }
+
+    /// The second half of [`Preprocessor::apply`]: missing values are filled in and categories encoded, so that columns become
+    /// features.
+    pub fn encode(&self, dataset: Arc<dyn Dataset>) -> Arc<dyn Dataset> {
+        if self.plan.is_identity() {
+            return dataset;
+        }
+        let mut layout = RowLayout::new(self.plan.feature_names(), dataset.layout().targets.clone());
+        layout.has_weights = dataset.layout().has_weights;
+        layout.target_scale = dataset.layout().target_scale.clone();
+        layout.labels.clone_from(&dataset.layout().labels);
+        layout.task_choice.clone_from(&dataset.layout().task_choice);
+        layout.left_out.clone_from(&dataset.layout().left_out);
+        Arc::new(EncodedRows { of: dataset, plan: self.plan.clone(), layout })
+    }
+}
+
+/// Whether statistics of all training rows are needed, also if only evaluation rows may have missing values.
+pub(crate) fn needs_stats(data: &DataConfig, normalize: Normalize) -> bool {
+    normalize != Normalize::None || data.missing != Missing::Error
+}
+
+impl ColumnCodes {
+    /// Columns of numbers without missing values, which are the features.
+    pub fn plain(columns: Vec<String>) -> Self {
+        let (fill, indicators, vocabularies) = (None, Vec::new(), Vec::new());
+        ColumnCodes {
+            columns,
+            vocabularies,
+            embed: false,
+            embedding_dim: None,
+            fill,
+            indicators,
+            ranges: None,
+        }
+    }
+
+    /// Whether missing values are filled in.
+    pub fn fills_missing(&self) -> bool {
+        self.fill.is_some()
+    }
+
+    /// Smallest and largest value of a column in the training rows, if they are known and there is one.
+    pub(crate) fn training_range(&self, column: usize) -> Option<[f32; 2]> {
+        let [min, max] = self.ranges.as_ref()?[column];
+        min.zip(max).map(<[f32; 2]>::from)
+    }
+
+    /// Whether rows of `layout` have its columns and values of categories.
+    pub(crate) fn is_of(&self, layout: &RowLayout) -> bool {
+        let vocabularies = layout.categories.iter().map(|category| &category.vocabulary);
+        self.columns == layout.features && vocabularies.eq(&self.vocabularies)
+    }
+
+    /// Fails for settings that a new fit would follow, but this one does not.
+    pub(crate) fn check_settings(&self, data: &DataConfig) -> Result<()> {
+        let fills = |yes| {
+            if yes { "values that replace missing ones" } else { "no values that replace missing ones" }
+        };
+        let has_fill = self.fill.is_some();
+        if has_fill != (data.missing != Missing::Error) {
+            let (key, value) = ("data.missing", data.missing.name());
+            return Err(DataError::OtherPreprocessing { key, value, there: fills(has_fill) });
+        }
+        let embeds = |yes| if yes { "embeddings" } else { "a column per value" };
+        if !self.vocabularies.is_empty() && self.embed != (data.encode == Encode::Embedding) {
+            let (key, value) = ("data.encode", data.encode.name());
+            return Err(DataError::OtherPreprocessing { key, value, there: embeds(self.embed) });
+        }
+        Ok(())
+    }
+
+    /// Columns of numbers, in order.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = usize> + '_ {
+        let is_number = |column: &usize| self.vocabulary(*column).is_none();
+        (0..self.columns.len()).filter(is_number)
+    }
+
+    /// Values of the columns from those of the features; 0 for categories.
+    pub(crate) fn of_columns(&self, of_features: &[f64]) -> Vec<f64> {
+        let mut values = vec![0.0; self.columns.len()];
+        self.numbers().zip(of_features).for_each(|(column, value)| values[column] = *value);
+        values
+    }
+
+    fn vocabulary(&self, column: usize) -> Option<&Vocabulary> {
+        self.vocabularies.iter().find(|vocabulary| vocabulary.name() == self.columns[column])
+    }
+
+    /// Categorical columns with their vocabularies, in order.
+    fn categories(&self) -> impl Iterator<Item = (usize, &Vocabulary)> + '_ {
+        (0..self.columns.len()).filter_map(|column| Some((column, self.vocabulary(column)?)))
+    }
+
+    /// Columns with one feature per value, and the numbers of these features; none where categories have embeddings.
+    pub(crate) fn one_hot(&self) -> impl Iterator<Item = (&str, usize)> {
+        let vocabularies = self.categories().filter(|_| !self.embed);
+        vocabularies.map(|(_, vocabulary)| (vocabulary.name(), vocabulary.n_codes()))
+    }
+
+    /// Whether the columns are the features.
+    fn is_identity(&self) -> bool {
+        self.fill.is_none() && self.vocabularies.is_empty()
+    }
+
+    /// Width of the model's input.
+    pub fn n_features(&self) -> usize {
+        let categories =
+            self.categories().map(|(_, vocabulary)| if self.embed { 1 } else { vocabulary.n_codes() });
+        self.numbers().count() + self.indicators.len() + categories.sum::<usize>()
+    }
+
+    /// Names of the model's inputs.
+    pub fn feature_names(&self) -> Vec<String> {
+        let name = |column: usize| &self.columns[column];
+        let mut names: Vec<String> = self.numbers().map(|column| name(column).clone()).collect();
+        names.extend(self.indicators.iter().map(|&column| format!("{} is missing", name(column))));
+        for (column, vocabulary) in self.categories() {
+            if self.embed {
+                names.push(name(column).clone());
+                continue;
+            }
+            names.push(format!("{} is unknown", name(column)));
+            names.extend(vocabulary.values().iter().map(|value| format!("{} = {value}", name(column))));
+        }
+        names
+    }
+
+    /// The embedding tables of the model, in the order of the last columns of its input.
+    pub fn embeddings(&self) -> Vec<EmbeddingSpec> {
+        let columns = self.categories().filter(|_| self.embed).map(|(column, vocabulary)| {
+            let n_codes = vocabulary.n_codes();
+            // A rule of thumb (fastai's): it grows slowly with the number of values.
+            let usual = (1.6 * (n_codes as f64).powf(0.56)).round().clamp(1.0, 256.0) as usize;
+            EmbeddingSpec {
+                name: self.columns[column].clone(),
+                n_codes,
+                dim: self.embedding_dim.unwrap_or(usual),
+            }
+        });
+        columns.collect()
+    }
+
+    /// Features of one row.
+    fn encode(&self, columns: &[Column], row: &[f32], out: &mut [f32]) {
+        let mut at = 0;
+        for column in columns {
+            match *column {
+                Column::Number { column, fill } => {
+                    out[at] = if row[column].is_nan() { fill } else { row[column] };
+                    at += 1;
+                }
+                Column::Indicator { column } => {
+                    out[at] = f32::from(u8::from(row[column].is_nan()));
+                    at += 1;
+                }
+                Column::OneHot { column, n_codes } => {
+                    let place = &mut out[at..at + n_codes];
+                    place.fill(0.0);
+                    place[code(row[column], n_codes)] = 1.0;
+                    at += n_codes;
+                }
+                Column::Code { column, n_codes } => {
+                    out[at] = code(row[column], n_codes) as f32;
+                    at += 1;
+                }
+            }
+        }
+    }
+
+    /// Conversion of the columns, in the order of the features.
+    pub(crate) fn compiled(&self) -> Vec<Column> {
+        let fill = |column: usize| self.fill.as_ref().map_or(0.0, |fill| fill[column]);
+        let mut columns: Vec<_> =
+            self.numbers().map(|column| Column::Number { column, fill: fill(column) }).collect();
+        columns.extend(self.indicators.iter().map(|&column| Column::Indicator { column }));
+        columns.extend(self.categories().map(|(column, vocabulary)| {
+            if self.embed {
+                Column::Code { column, n_codes: vocabulary.n_codes() }
+            } else {
+                Column::OneHot { column, n_codes: vocabulary.n_codes() }
+            }
+        }));
+        columns
+    }
+}
+
+/// One or several features of a column, which is named by its number.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Column {
+    /// The value, less the column's offset, or `fill` where it is missing.
+    Number { column: usize, fill: f32 },
+    /// 1 where the value is missing, else 0.
+    Indicator { column: usize },
+    /// One feature per code.
+    OneHot { column: usize, n_codes: usize },
+    /// The code of a category with an embedding.
+    Code { column: usize, n_codes: usize },
+}
+
+/// The number of a category; 0 (unknown) for other numbers.
+fn code(value: f32, n_codes: usize) -> usize {
+    let code = value as usize;
+    if code < n_codes { code } else { 0 }
+}
+
+/// Rows whose columns are converted to features when they are gathered.
+#[derive(Debug)]
+struct EncodedRows {
+    of: Arc<dyn Dataset>,
+    plan: ColumnCodes,
+    layout: RowLayout,
+}
+
+impl DatasetWrapper for EncodedRows {
+    const CHANGES: Changes = Changes::Features;
+
+    fn inner(&self) -> &dyn Dataset {
+        &*self.of
+    }
+
+    fn layout(&self) -> &RowLayout {
+        &self.layout
+    }
+
+    fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
+        const OP: &str = "gather";
+        let (inner, n) = (self.of.layout(), rows.len());
+        let dims = [n, inner.n_features()];
+        let mut raw = Tensor::zeros(&dims, inner.dtype, Device::Cpu)?;
+        self.of.gather(rows, BatchMut { x: raw.view_mut(), targets: out.targets, weights: out.weights })?;
+        if inner.dtype != DType::F32 {
+            let mut floats = Tensor::zeros(&dims, DType::F32, Device::Cpu)?;
+            ops::load_rows(raw.view(), None, None, floats.view_mut())?;
+            raw = floats;
+        }
+        let columns = self.plan.compiled();
+        let (from, to) = (raw.view().as_slice::<f32>(OP, "columns")?, out.x.into_slice::<f32>(OP, "x")?);
+        let (n_columns, n_features) = (dims[1], self.layout.n_features());
+        for (row, out) in from.chunks_exact(n_columns).zip(to.chunks_exact_mut(n_features)) {
+            self.plan.encode(&columns, row, out);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,201 @@
+//! Mean, spread and range of each column; `scan.rs` reads the rows.
+
+/// Numbers per column: count, mean, sum of squared differences, minimum, maximum, and counts of values that f32 rounds and of
+/// fractions.
+pub(crate) const N_FIELDS: usize = 7;
+
+/// Statistics of each column over the values that are not missing (NaN).
+#[derive(Debug, Clone, PartialEq)]
+pub struct ColumnStats {
+    /// Number of rows, with those that lack values.
+    pub n_rows: usize,
+    /// Subtracted from the values before they are added; 0, or a whole number near large values.
+    pub origin: Vec<f64>,
+    /// Number of values that are not missing.
+    pub count: Vec<f64>,
+    /// Mean of the values less the origin, as all that follows; 0 if there are none.
+    pub mean: Vec<f64>,
+    /// Sum of squared differences from the mean.
+    pub m2: Vec<f64>,
+    /// Smallest value.
+    pub min: Vec<f64>,
+    /// Largest value.
+    pub max: Vec<f64>,
+    /// Number of values that f32 rounds.
+    pub n_inexact: Vec<f64>,
+    /// Number of values that are not whole.
+    pub n_fractional: Vec<f64>,
+    /// First quartile, median and third quartile of each column, if they were computed.
+    pub quartiles: Option<Vec<[f64; 3]>>,
+}
+
+impl ColumnStats {
+    /// Statistics of `n_columns` columns without rows.
+    pub fn new(n_columns: usize) -> Self {
+        Self::from_origin(vec![0.0; n_columns])
+    }
+
+    /// Statistics of values minus `origin`, without rows.
+    pub(crate) fn from_origin(origin: Vec<f64>) -> Self {
+        let n_columns = origin.len();
+        ColumnStats {
+            n_rows: 0,
+            origin,
+            count: vec![0.0; n_columns],
+            mean: vec![0.0; n_columns],
+            m2: vec![0.0; n_columns],
+            min: vec![f64::INFINITY; n_columns],
+            max: vec![f64::NEG_INFINITY; n_columns],
+            n_inexact: vec![0.0; n_columns],
+            n_fractional: vec![0.0; n_columns],
+            quartiles: None,
+        }
+    }
+
+    /// Adds rows, `[n, columns]`, less the origin, in f32 or f64; NaN is a missing value.
+    pub fn add<T: Copy + Into<f64>>(&mut self, values: &[T]) {
+        let n_columns = self.mean.len();
+        let mut chunk = Self::from_origin(self.origin.clone());
+        chunk.n_rows = values.len() / n_columns;
+        for row in values.chunks_exact(n_columns) {
+            for (column, &value) in row.iter().enumerate() {
+                let value: f64 = value.into();
+                chunk.count[column] += f64::from(u8::from(!value.is_nan()));
+                chunk.mean[column] += if value.is_nan() { 0.0 } else { value };
+                chunk.min[column] = chunk.min[column].min(value);
+                chunk.max[column] = chunk.max[column].max(value);
+                let origin = chunk.origin[column];
+                let is_inexact = f64::from((origin + value) as f32) - origin != value;
+                chunk.n_inexact[column] += f64::from(u8::from(is_inexact && !value.is_nan()));
+                // Beyond i64 all values are whole.
+                let is_fraction = (value as i64) as f64 != value && value.abs() < 9e15;
+                chunk.n_fractional[column] += f64::from(u8::from(is_fraction));
+            }
+        }
+        for column in 0..n_columns {
+            chunk.mean[column] /= chunk.count[column].max(1.0);
+            // A mean of equal values is off by their rounding, which is more than their spread.
+            if chunk.min[column] == chunk.max[column] {
+                chunk.mean[column] = chunk.min[column];
+            }
+        }
+        for row in values.chunks_exact(n_columns) {
+            for (column, &value) in row.iter().enumerate() {
+                let value: f64 = value.into();
+                let difference = value - chunk.mean[column];
+                chunk.m2[column] += if value.is_nan() { 0.0 } else { difference * difference };
+            }
+        }
+        self.merge(&chunk);
+    }
+
+    /// Merges the statistics of `other`, whose rows follow.
+    ///
+    /// Source: T. Chan, G. Golub, R. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
+    /// 1979.
+    pub fn merge(&mut self, other: &Self) {
+        self.n_rows += other.n_rows;
+        for column in 0..self.mean.len() {
+            let (n, m) = (self.count[column], other.count[column]);
+            if m == 0.0 {
+                continue;
+            }
+            let delta = other.mean[column] - self.mean[column];
+            self.count[column] = n + m;
+            self.mean[column] += delta * (m / (n + m));
+            self.m2[column] += other.m2[column] + delta * delta * (n * m / (n + m));
+            self.min[column] = self.min[column].min(other.min[column]);
+            self.max[column] = self.max[column].max(other.max[column]);
+            self.n_inexact[column] += other.n_inexact[column];
+            self.n_fractional[column] += other.n_fractional[column];
+        }
+    }
+
+    /// Replaces the statistics of a column by those of `other`.
+    pub(crate) fn copy_column(&mut self, column: usize, other: &Self) {
+        self.origin[column] = other.origin[column];
+        self.count[column] = other.count[column];
+        self.mean[column] = other.mean[column];
+        self.m2[column] = other.m2[column];
+        self.min[column] = other.min[column];
+        self.max[column] = other.max[column];
+        self.n_inexact[column] = other.n_inexact[column];
+        self.n_fractional[column] = other.n_fractional[column];
+    }
+
+    /// Standard deviation of the population (division by n), as in scikit-learn's `StandardScaler`.
+    pub fn standard_deviation(&self, column: usize) -> f64 {
+        (self.m2[column] / self.count[column].max(1.0)).sqrt()
+    }
+
+    /// Whether f32 holds all values of the column.
+    pub fn is_single(&self, column: usize) -> bool {
+        self.n_inexact[column] == 0.0
+    }
+
+    /// Number of rows in which the column's value is missing.
+    pub fn n_missing(&self, column: usize) -> usize {
+        self.n_rows - self.count[column] as usize
+    }
+
+    /// The statistics as numbers that can be added to the zeros of other ranks.
+    pub(crate) fn store(&self, numbers: &mut [f64]) {
+        for (column, fields) in numbers.chunks_exact_mut(N_FIELDS).enumerate() {
+            if self.count[column] > 0.0 {
+                fields.copy_from_slice(&[
+                    self.count[column],
+                    self.mean[column],
+                    self.m2[column],
+                    self.min[column],
+                    self.max[column],
+                    self.n_inexact[column],
+                    self.n_fractional[column],
+                ]);
+            }
+        }
+    }
+
+    /// The statistics that [`ColumnStats::store`] wrote, of values minus `origin`.
+    pub(crate) fn load(numbers: &[f64], origin: &[f64]) -> Self {
+        let mut stats = Self::from_origin(origin.to_vec());
+        for (column, fields) in numbers.chunks_exact(N_FIELDS).enumerate() {
+            let &[count, mean, m2, min, max, n_inexact, n_fractional] = fields else { continue };
+            if count > 0.0 {
+                stats.count[column] = count;
+                stats.mean[column] = mean;
+                stats.m2[column] = m2;
+                stats.min[column] = min;
+                stats.max[column] = max;
+                stats.n_inexact[column] = n_inexact;
+                stats.n_fractional[column] = n_fractional;
+            }
+        }
+        stats
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::data::fit::stats::*;
+
+    #[test]
+    fn a_constant_column_has_no_spread_however_large() {
+        for value in [0.1, 1e30, -3.3e38, 1.7e18 + 256.0] {
+            let mut stats = ColumnStats::new(1);
+            for n in [1000, 1024, 7] {
+                stats.add(&vec![value; n]);
+            }
+            assert_eq!((stats.standard_deviation(0), stats.mean[0]), (0.0, value));
+        }
+    }
+
+    #[test]
+    fn values_that_f32_rounds_and_fractions_are_counted() {
+        let mut stats = ColumnStats::new(2);
+        stats.add(&[0.5, 16_777_217.0, 0.1, 1e300, f64::NAN, 3.0]);
+        assert_eq!((stats.n_inexact.clone(), stats.n_fractional.clone()), (vec![1.0, 2.0], vec![2.0, 0.0]));
+        let mut stats = ColumnStats::from_origin(vec![1_700_000_000_000_000_000.0]);
+        stats.add(&[1.0, 2.0, 3.0]);
+        assert_eq!((stats.n_inexact[0], stats.n_fractional[0], stats.mean[0]), (3.0, 0.0, 2.0));
+    }
+}

@@ -1,0 +1,174 @@
+//! Categories whose known values are those of the training rows: a value that only evaluation rows have is unknown, as it will be
+//! when the model is used.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ddp_kernels::{DType, Device, Tensor, TensorMut};
+
+use crate::data::datasets::batch::BatchMut;
+use crate::data::datasets::dataset::{Dataset, RowLayout};
+use crate::data::error::Result;
+use crate::data::values::vocabulary::Vocabulary;
+
+/// Rows that are read at a time.
+const CHUNK_ROWS: usize = 1024;
+
+/// Training and evaluation rows with the vocabularies of the training rows; the rows themselves where they need no others.
+///
+/// # Errors
+/// [`DataError`](crate::data::DataError) if training rows cannot be read.
+pub(crate) fn by_train_rows(
+    train: Arc<dyn Dataset>,
+    eval: Arc<dyn Dataset>,
+) -> Result<(Arc<dyn Dataset>, Arc<dyn Dataset>)> {
+    let used = used_codes(&*train)?;
+    if used.iter().flatten().all(|is_used| *is_used) {
+        return Ok((train, eval));
+    }
+    let mut layout = train.layout().clone();
+    let mut codes = Vec::with_capacity(used.len());
+    for (category, used) in layout.categories.iter_mut().zip(&used) {
+        let values = category.vocabulary.values();
+        let known = (1..).zip(values).filter(|(code, _)| used[*code]).map(|(_, value)| value.clone());
+        let known = Vocabulary::new(category.vocabulary.name().to_owned(), known.collect());
+        let new = std::iter::once(0).chain(values.iter().map(|value| known.code(value)));
+        codes.push((category.column, new.collect::<Vec<u32>>()));
+        category.vocabulary = known;
+    }
+    let codes = Arc::new(codes);
+    let with_codes = |of: Arc<dyn Dataset>| -> Arc<dyn Dataset> {
+        Arc::new(Recoded { of, layout: layout.clone(), codes: codes.clone() })
+    };
+    Ok((with_codes(train), with_codes(eval)))
+}
+
+/// Whether a row has each code of each categorical column; the code of unknown values counts as used.
+fn used_codes(rows: &dyn Dataset) -> Result<Vec<Vec<bool>>> {
+    let n_codes = rows.layout().categories.iter().map(|category| category.vocabulary.n_codes());
+    let mut used: Vec<Vec<bool>> = n_codes.map(|n_codes| vec![false; n_codes]).collect();
+    for_each_code(rows, |category, code| used[category][code] = true)?;
+    used.iter_mut().for_each(|used| used[0] = true);
+    Ok(used)
+}
+
+/// Categorical columns with the number of rows whose value is unknown, if there are such rows.
+///
+/// # Errors
+/// [`DataError`](crate::data::DataError) if rows cannot be read.
+pub fn unknown_values(rows: &dyn Dataset) -> Result<Vec<(String, u64)>> {
+    let categories = &rows.layout().categories;
+    let mut counts: Vec<(String, u64)> =
+        categories.iter().map(|category| (category.vocabulary.name().to_owned(), 0)).collect();
+    for_each_code(rows, |category, code| counts[category].1 += u64::from(code == 0))?;
+    counts.retain(|(_, n_rows)| *n_rows > 0);
+    Ok(counts)
+}
+
+/// Calls `take` with the number of a categorical column and the code of a row, for all of them.
+fn for_each_code(rows: &dyn Dataset, mut take: impl FnMut(usize, usize)) -> Result<()> {
+    let layout = rows.layout();
+    if layout.categories.is_empty() {
+        return Ok(());
+    }
+    let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu);
+    let mut x = zeros(&[CHUNK_ROWS, layout.n_features()], DType::F32)?;
+    let mut targets = zeros(&layout.targets.dims(CHUNK_ROWS), layout.targets.dtype())?;
+    let mut weights = zeros(&[CHUNK_ROWS], DType::F32)?;
+    for start in (0..rows.len()).step_by(CHUNK_ROWS) {
+        let numbers: Vec<usize> = (start..(start + CHUNK_ROWS).min(rows.len())).collect();
+        let n = numbers.len();
+        let out = BatchMut {
+            x: x.view_mut().rows(0, n)?,
+            targets: targets.view_mut().rows(0, n)?,
+            weights: if layout.has_weights { Some(weights.view_mut().rows(0, n)?) } else { None },
+        };
+        rows.gather(&numbers, out)?;
+        let x = x.view().rows(0, n)?;
+        for row in x.as_slice::<f32>("categories", "x")?.chunks_exact(layout.n_features()) {
+            for (index, category) in layout.categories.iter().enumerate() {
+                take(index, row[category.column] as usize);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Rows whose categories have other numbers.
+#[derive(Debug)]
+struct Recoded {
+    of: Arc<dyn Dataset>,
+    layout: RowLayout,
+    /// Categorical columns, and the new number of each old one.
+    codes: Arc<Vec<(usize, Vec<u32>)>>,
+}
+
+impl Dataset for Recoded {
+    fn len(&self) -> usize {
+        self.of.len()
+    }
+
+    fn layout(&self) -> &RowLayout {
+        &self.layout
+    }
+
+    fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
+        let BatchMut { mut x, targets, weights } = out;
+        self.of.gather(rows, BatchMut { x: x.reborrow(), targets, weights })?;
+        for row in x.into_slice::<f32>("gather", "x")?.chunks_exact_mut(self.layout.n_features()) {
+            for (column, codes) in self.codes.iter() {
+                row[*column] = codes[row[*column] as usize] as f32;
+            }
+        }
+        Ok(())
+    }
+
+    fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
+        self.of.gather_targets(rows, out)
+    }
+
+    fn gather_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
+        if !self.of.gather_doubles(rows, origin, out)? {
+            return Ok(false);
+        }
+        for row in out.chunks_exact_mut(self.layout.n_features()) {
+            for (column, codes) in self.codes.iter() {
+                let code = codes[(row[*column] + origin[*column]) as usize];
+                row[*column] = f64::from(code) - origin[*column];
+            }
+        }
+        Ok(true)
+    }
+
+    fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) -> Result<()> {
+        self.of.class_indices(rows, out)
+    }
+
+    fn block_ends(&self) -> Option<&[usize]> {
+        self.of.block_ends()
+    }
+
+    fn source_row(&self, n: usize) -> usize {
+        self.of.source_row(n)
+    }
+
+    fn prefetch(&self, rows: &[Range<usize>]) {
+        self.of.prefetch(rows);
+    }
+
+    fn advice(&self) -> Option<String> {
+        self.of.advice()
+    }
+
+    fn fingerprint(&self) -> Result<u64> {
+        self.of.fingerprint()
+    }
+
+    fn resident_bytes(&self) -> usize {
+        self.of.resident_bytes()
+    }
+
+    fn source(&self) -> &str {
+        self.of.source()
+    }
+}

@@ -1,0 +1,4 @@
+//! Targets and outputs of models with several heads.
+
+pub(crate) mod head_outputs;
+pub(crate) mod head_rows;

@@ -1,0 +1,432 @@
+//! Dates and times of ISO 8601, and dates as `31.05.2024`, as seconds since 1970-01-01 00:00 UTC.
+//!
+//! Source of the calendar: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", 2013.
+
+/// Ends of the names of the features that a date becomes with `data.datetime = "parts"`.
+pub(crate) const PARTS: [&str; 7] = [".year", ".month", ".day", ".weekday", ".hour", ".minute", ".second"];
+
+/// The name of the date whose parts `names` begins with.
+pub(crate) fn date_of_parts(names: &[String]) -> Option<&str> {
+    let date = names.first()?.strip_suffix(PARTS[0])?;
+    let is_part = |(name, part): (&String, &&str)| name.strip_prefix(date) == Some(*part);
+    (names.len() >= PARTS.len() && names.iter().zip(&PARTS).all(is_part)).then_some(date)
+}
+
+const DAY_S: i64 = 86_400;
+
+/// A date, a time of day, or both.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Moment {
+    /// Seconds since 1970, or since midnight for a time of day.
+    pub(crate) seconds: f64,
+    /// Whether there is a date.
+    pub(crate) has_date: bool,
+}
+
+/// A type of dates and times in files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MomentType {
+    /// Days since 1970.
+    Date,
+    /// Time since 1970.
+    DateTime {
+        /// Unit of the stored integers.
+        unit: MomentUnit,
+        /// Whether the times are in UTC, since the strings have offsets.
+        is_utc: bool,
+    },
+    /// Time since midnight.
+    Time(MomentUnit),
+}
+
+/// Unit of a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MomentUnit {
+    Microseconds,
+    Nanoseconds,
+}
+
+/// A date, a time of day, or both, to the nanosecond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExactMoment {
+    /// Same as [`Moment::seconds`], rounded down.
+    seconds: i64,
+    pub(crate) nanoseconds: u32,
+    pub(crate) has_date: bool,
+    pub(crate) has_time: bool,
+    pub(crate) has_offset: bool,
+}
+
+impl ExactMoment {
+    /// Whole units since 1970 or midnight; `None` if they exceed i64.
+    pub(crate) fn in_unit(&self, unit: MomentUnit) -> Option<i64> {
+        let (per_second, of_fraction) = match unit {
+            MomentUnit::Microseconds => (1_000_000, self.nanoseconds / 1000),
+            MomentUnit::Nanoseconds => (1_000_000_000, self.nanoseconds),
+        };
+        self.seconds.checked_mul(per_second)?.checked_add(i64::from(of_fraction))
+    }
+}
+
+impl MomentType {
+    /// The value of a moment in files; `None` if the type does not hold it.
+    pub(crate) fn value(self, moment: &ExactMoment) -> Option<i64> {
+        match self {
+            MomentType::Date => Some(moment.seconds.div_euclid(DAY_S)),
+            MomentType::DateTime { unit, .. } | MomentType::Time(unit) => moment.in_unit(unit),
+        }
+    }
+}
+
+/// Parses what [`parse`] does, exactly; `None` also for more than nine digits of a second.
+pub(crate) fn parse_exact(text: &str) -> Option<ExactMoment> {
+    let Moment { has_date, .. } = parse(text)?;
+    let text = text.as_bytes();
+    let (date, rest) = if has_date { text.split_at(10) } else { text.split_at(0) };
+    let days = if has_date {
+        let [year, month, day] = Text(date).date()?;
+        days_of_date(year, month, day)
+    } else {
+        0
+    };
+    let mut moment = ExactMoment {
+        seconds: days * DAY_S,
+        nanoseconds: 0,
+        has_date,
+        has_time: !rest.is_empty(),
+        has_offset: false,
+    };
+    if rest.is_empty() {
+        return Some(moment);
+    }
+    // The rest is a time that was parsed before: its fraction is cut out, and what is left has whole seconds.
+    let rest = if has_date { &rest[1..] } else { rest };
+    let start = rest.iter().position(|byte| matches!(byte, b'.' | b','));
+    let (whole, offset) = match start {
+        Some(start) => {
+            let n = rest[start + 1..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+            let digits = std::str::from_utf8(&rest[start + 1..][..n]).ok()?.trim_end_matches('0');
+            if digits.len() > 9 {
+                return None;
+            }
+            moment.nanoseconds = format!("{digits:0<9}").parse().ok()?;
+            (&rest[..start], &rest[start + 1 + n..])
+        }
+        None => {
+            let n = rest.iter().take_while(|byte| byte.is_ascii_digit() || **byte == b':').count();
+            rest.split_at(n)
+        }
+    };
+    let mut offset = Text(offset);
+    moment.has_offset = !offset.0.is_empty();
+    moment.seconds += Text(whole).time()? as i64 - offset.offset()? as i64;
+    Some(moment)
+}
+
+/// Parses `2024-05-31`, `2024-05-31 12:30`, `2024-05-31T12:30:15.5+02:00`, `31.05.2024 12:30`, `12:30:15` and the like. A time
+/// without an offset is UTC.
+pub(crate) fn parse(text: &str) -> Option<Moment> {
+    let mut text = Text(text.as_bytes());
+    // Most texts are neither: decide fast.
+    if !matches!(text.0, [b'0'..=b'9', b'0'..=b'9', b':' | b'.', ..] | [_, _, _, _, b'-', ..]) {
+        return None;
+    }
+    if text.0[2] == b':' {
+        let seconds = text.time()?;
+        return text.0.is_empty().then_some(Moment { seconds, has_date: false });
+    }
+    let [year, month, day] = text.date()?;
+    if !(1..=12).contains(&month) || day < 1 || day > days_of_month(year, month) {
+        return None;
+    }
+    let mut seconds = (days_of_date(year, month, day) * DAY_S) as f64;
+    if let [b'T' | b't' | b' ', rest @ ..] = text.0 {
+        text.0 = rest;
+        seconds += text.time()?;
+        seconds -= text.offset()?;
+    }
+    text.0.is_empty().then_some(Moment { seconds, has_date: true })
+}
+
+/// The seven parts of a moment since 1970, in the order of [`PARTS`]; Monday is weekday 0.
+pub(crate) fn parts(seconds: f64) -> [f32; 7] {
+    let days = (seconds / DAY_S as f64).floor();
+    let of_day = seconds - days * DAY_S as f64;
+    let (year, month, day) = date_of_days(days as i64);
+    let weekday = (days as i64 + 3).rem_euclid(7);
+    let (hour, minute) = ((of_day / 3600.0).floor(), (of_day / 60.0).floor());
+    [
+        year as f32,
+        month as f32,
+        day as f32,
+        weekday as f32,
+        hour as f32,
+        (minute - 60.0 * hour) as f32,
+        (of_day - 60.0 * minute) as f32,
+    ]
+}
+
+/// A moment as text that [`parse`] reads: `2024-05-31`, with a time unless `is_date`.
+pub(crate) fn format(seconds: i64, nanoseconds: u32, is_date: bool) -> String {
+    let (year, month, day) = date_of_days(seconds.div_euclid(DAY_S));
+    let date = format!("{year:04}-{month:02}-{day:02}");
+    if is_date { date } else { format!("{date} {}", format_time(seconds.rem_euclid(DAY_S), nanoseconds)) }
+}
+
+/// A time of day as text that [`parse`] reads.
+pub(crate) fn format_time(seconds: i64, nanoseconds: u32) -> String {
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let time = format!("{hour:02}:{minute:02}:{second:02}");
+    match nanoseconds {
+        0 => time,
+        _ => format!("{time}.{}", format!("{nanoseconds:09}").trim_end_matches('0')),
+    }
+}
+
+/// Seconds since 1970, or since midnight without `has_date`, as text; a moment at midnight is a date.
+pub fn format_seconds(seconds: f64, has_date: bool) -> String {
+    let whole = seconds.floor();
+    let nanoseconds = ((seconds - whole) * 1e9) as u32;
+    if has_date {
+        format(whole as i64, nanoseconds, nanoseconds == 0 && whole as i64 % DAY_S == 0)
+    } else {
+        format_time(whole as i64, nanoseconds)
+    }
+}
+
+/// The rest of a text.
+struct Text<'a>(&'a [u8]);
+
+impl Text<'_> {
+    /// A number of exactly `n` digits.
+    fn digits(&mut self, n: usize) -> Option<i64> {
+        let (digits, rest) = self.0.split_at_checked(n)?;
+        self.0 = rest;
+        digits.iter().try_fold(0, |number, digit| {
+            digit.is_ascii_digit().then(|| 10 * number + i64::from(digit - b'0'))
+        })
+    }
+
+    fn take(&mut self, byte: u8) -> Option<()> {
+        self.0 = self.0.strip_prefix(&[byte])?;
+        Some(())
+    }
+
+    /// Year, month and day of `2024-05-31` or `31.05.2024`, which are equally long. With points the day always comes first; with
+    /// slashes it may be the month, so that no such text is a date.
+    fn date(&mut self) -> Option<[i64; 3]> {
+        if self.0.get(2) == Some(&b'.') {
+            let day = self.digits(2)?;
+            self.take(b'.')?;
+            let month = self.digits(2)?;
+            self.take(b'.')?;
+            return Some([self.digits(4)?, month, day]);
+        }
+        let year = self.digits(4)?;
+        self.take(b'-')?;
+        let month = self.digits(2)?;
+        self.take(b'-')?;
+        Some([year, month, self.digits(2)?])
+    }
+
+    /// Seconds of `12:30`, `12:30:15` or `12:30:15.250`.
+    fn time(&mut self) -> Option<f64> {
+        let hour = self.digits(2)?;
+        self.take(b':')?;
+        let minute = self.digits(2)?;
+        let mut seconds = (3600 * hour + 60 * minute) as f64;
+        // A leap second is a second of the next minute.
+        let mut second = 0;
+        if self.take(b':').is_some() {
+            second = self.digits(2)?;
+            seconds += second as f64;
+            if let [b'.' | b',', rest @ ..] = self.0 {
+                let n = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+                let (digits, rest) = rest.split_at(n);
+                let text = std::str::from_utf8(digits).ok()?;
+                seconds += format!("0.{text}").parse::<f64>().ok().filter(|_| n > 0)?;
+                self.0 = rest;
+            }
+        }
+        (hour < 24 && minute < 60 && second <= 60).then_some(seconds)
+    }
+
+    /// Seconds of `Z`, `+02:00`, `+0200` or `+02`; 0 for none.
+    fn offset(&mut self) -> Option<f64> {
+        let text = match self.0 {
+            [b' ', rest @ ..] if !rest.is_empty() => rest,
+            text => text,
+        };
+        self.0 = text;
+        let sign = match text {
+            [] => return Some(0.0),
+            [b'Z' | b'z'] => {
+                self.0 = &[];
+                return Some(0.0);
+            }
+            [b'+', rest @ ..] => {
+                self.0 = rest;
+                1
+            }
+            [b'-', rest @ ..] => {
+                self.0 = rest;
+                -1
+            }
+            _ => return None,
+        };
+        let hours = self.digits(2)?;
+        if !self.0.is_empty() {
+            let _ = self.take(b':');
+        }
+        let minutes = if self.0.is_empty() { 0 } else { self.digits(2)? };
+        (hours < 24 && minutes < 60).then_some((sign * (3600 * hours + 60 * minutes)) as f64)
+    }
+}
+
+fn days_of_month(year: i64, month: i64) -> i64 {
+    match month {
+        4 | 6 | 9 | 11 => 30,
+        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        2 => 28,
+        _ => 31,
+    }
+}
+
+/// Days since 1970-01-01.
+fn days_of_date(year: i64, month: i64, day: i64) -> i64 {
+    // A year begins in March, so that a leap day is its last one; an era is 400 years.
+    let year = if month <= 2 { year - 1 } else { year };
+    let era = year.div_euclid(400);
+    let year_of_era = year - 400 * era;
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    let day_of_era = 365 * year_of_era + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    146_097 * era + day_of_era - 719_468
+}
+
+fn date_of_days(days: i64) -> (i64, i64, i64) {
+    let days = days + 719_468;
+    let era = days.div_euclid(146_097);
+    let day_of_era = days - 146_097 * era;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let year = year_of_era + 400 * era + i64::from(month <= 2);
+    (year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use crate::data::values::time::*;
+
+    fn seconds(text: &str) -> Option<f64> {
+        parse(text).map(|moment| moment.seconds)
+    }
+
+    #[test]
+    fn usual_notations() {
+        for (text, expected) in [
+            ("1970-01-01", 0.0),
+            ("1969-12-31", -86_400.0),
+            ("2024-02-29", 1_709_164_800.0),
+            ("2024-05-31 12:30", 1_717_158_600.0),
+            ("2024-05-31T12:30:15", 1_717_158_615.0),
+            ("2024-05-31T12:30:15.250", 1_717_158_615.25),
+            ("2024-05-31 12:30:15+00:00", 1_717_158_615.0),
+            ("2024-05-31T14:30:15+02:00", 1_717_158_615.0),
+            ("2024-05-31T14:30:15 +0200", 1_717_158_615.0),
+            ("2024-05-31T07:30:15-05", 1_717_158_615.0),
+            ("2024-05-31T12:30:15Z", 1_717_158_615.0),
+            ("0001-01-01", -62_135_596_800.0),
+            ("9999-12-31", 253_402_214_400.0),
+            ("31.12.9999", 253_402_214_400.0),
+            ("29.02.2024", 1_709_164_800.0),
+            ("31.05.2024 12:30", 1_717_158_600.0),
+        ] {
+            assert_eq!(parse(text), Some(Moment { seconds: expected, has_date: true }), "{text}");
+        }
+        assert_eq!(parse("12:30:15.5"), Some(Moment { seconds: 45_015.5, has_date: false }));
+        assert_eq!(seconds("00:00"), Some(0.0));
+    }
+
+    #[test]
+    fn other_texts_are_none() {
+        for text in [
+            "",
+            "2024",
+            "2024-",
+            "2024-5-31",
+            "2024-13-01",
+            "2023-02-29",
+            "2024-00-10",
+            "2024-01-32",
+            "31.13.2024",
+            "29.02.2023",
+            "31.05.24",
+            "1.5.2024",
+            "05/31/2024",
+            "31.05-2024",
+            "10.20.3000.4",
+            "2024-05-31x",
+            "2024-05-31 ",
+            "2024-05-31T",
+            "2024-05-31 25:00",
+            "2024-05-31 12:60",
+            "12:3",
+            "12:30:",
+            "12:30:15.",
+            "24:00",
+            "12:30 pm",
+            "2024-05-31T12:30+2",
+            "2024-05-31T12:30+25:00",
+            "-2024-05-31",
+            "1234-567",
+            "a:b",
+            "é:30",
+            "20:é",
+        ] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn both_notations_of_a_date_are_the_same_exactly() {
+        for (points, iso) in
+            [("31.05.2024", "2024-05-31"), ("01.12.1969 08:15:00.25", "1969-12-01T08:15:00.25")]
+        {
+            let exact = parse_exact(points);
+            assert!(exact.is_some() && exact == parse_exact(iso), "{points}");
+        }
+    }
+
+    #[test]
+    fn parts_of_a_moment() {
+        let of = |text: &str| parts(seconds(text).unwrap());
+        assert_eq!(of("2024-05-31T12:30:15.5"), [2024.0, 5.0, 31.0, 4.0, 12.0, 30.0, 15.5]);
+        assert_eq!(of("1969-12-31T23:59:59"), [1969.0, 12.0, 31.0, 2.0, 23.0, 59.0, 59.0]);
+    }
+
+    proptest! {
+        #[test]
+        fn days_and_dates_are_inverse(days in -1_000_000i64..4_000_000) {
+            let (year, month, day) = date_of_days(days);
+            prop_assert!((1..=12).contains(&month) && (1..=days_of_month(year, month)).contains(&day));
+            prop_assert_eq!(days_of_date(year, month, day), days);
+        }
+
+        #[test]
+        fn texts_of_moments_are_read_back(seconds in -62_135_596_800i64..253_402_300_800, nanoseconds in 0u32..1_000_000_000) {
+            let moment = parse(&format(seconds, nanoseconds, false)).unwrap();
+            let want = seconds as f64 + f64::from(nanoseconds) / 1e9;
+            prop_assert!((moment.seconds - want).abs() < 1e-4 && moment.has_date);
+        }
+
+        #[test]
+        fn no_text_panics(text in "\\PC{0,30}", date in "[0-9:. TZ+-]{0,30}") {
+            let _ = (parse(&text), parse(&date));
+        }
+    }
+}
