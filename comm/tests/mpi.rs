@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use contract::Sums;
 use ddp_comm::peer::{self, PeerPath};
 use ddp_comm::{CommError, DeviceOptions, Rank, ReduceOp, Reporter, World, WorldOptions, failure};
-use ddp_kernels::cuda::{self, Download, Gpu};
-use ddp_kernels::{DType, Device, Tensor, TensorMut};
+use ddp_kernels::cuda::{self, Gpu};
+use ddp_kernels::{DType, Device, Download, Tensor, TensorMut};
 
 /// Says which case a rank runs.
 const CASE: &str = "DDP_COMM_TEST_CASE";

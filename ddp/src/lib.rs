@@ -57,10 +57,10 @@ struct LibraryGuide;
 pub mod prelude {
     pub use ddp_comm::{DeviceOptions, ReduceOp, World};
     pub use ddp_kernels::cpu::threads::join_pool;
-    pub use ddp_kernels::cuda::{Event, Gpu, PinnedTensor, Stream, StreamKind, Timer, Upload, peer};
+    pub use ddp_kernels::cuda::{Event, Gpu, Stream, StreamKind, Timer, peer};
     pub use ddp_kernels::{
-        DType, Device, Element, HostValue, Input, KernelError, Scalar, Shape, Tensor, TensorMut, TensorRef,
-        memory, timed,
+        DType, Device, Element, HostValue, Input, KernelError, PinnedTensor, Scalar, Shape, Tensor,
+        TensorMut, TensorRef, Upload, memory, timed,
     };
     pub use half::{bf16, f16};
 

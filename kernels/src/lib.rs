@@ -15,29 +15,32 @@
 //! # Ok::<(), ddp_kernels::KernelError>(())
 //! ```
 
-pub mod cpu;
-pub mod cuda;
-mod device;
-mod dtype;
-mod error;
-mod host_buffer;
-pub mod memory;
-pub mod ops;
-mod permutation;
-mod rng;
-pub mod shape;
-mod tensor;
-mod timing;
-mod view;
+mod base;
 
-pub use cuda::{MemoryInUse, MemoryUse};
-pub use device::{Device, DeviceRequest, OTHER_DEVICES};
-pub use dtype::{DType, Element, HostValue};
-pub use error::{KernelError, Operand, Result};
+pub mod cpu;
+
+pub mod cuda;
+
+mod storage;
+
+pub mod ops;
+
+mod tensor;
+
+pub use base::device::{Device, DeviceRequest};
+pub use base::device_names::OTHER_DEVICES;
+pub use base::dtype::{DType, Element, HostValue};
+pub use base::error::{KernelError, Operand, Result};
+pub use base::memory_use::{MemoryInUse, MemoryUse};
+pub use base::permutation::KeyedPermutation;
+pub use base::rng::Philox;
+pub use base::shape::{BadShape, MAX_DIMS, Shape};
+pub use cuda::timed;
 pub use ops::{Input, Scalar};
-pub use permutation::KeyedPermutation;
-pub use rng::Philox;
-pub use shape::Shape;
-pub use tensor::Tensor;
-pub use timing::timed;
-pub use view::{TensorMut, TensorRef};
+pub use storage::download::Download;
+pub use storage::memory;
+pub use storage::pinned_tensor::PinnedTensor;
+pub use storage::shared_buffer::SharedBuffer;
+pub use storage::tensor::Tensor;
+pub use storage::upload::Upload;
+pub use storage::view::{TensorMut, TensorRef};

@@ -7,12 +7,13 @@ use std::collections::VecDeque;
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ddp_kernels::cuda::{Download, Gpu, Graph, Mapped, PinnedTensor, StreamKind, Timer, Upload};
+use ddp_kernels::cuda::{Gpu, Graph, Mapped, StreamKind, Timer};
 use ddp_kernels::ops::{
     LossSums, OptimizerKind, OptimizerParams, OptimizerTensors, STEP_SCALARS_LEN, STEP_SUMS_LEN, StepReport,
     StepScalars, UpdateInputs,
 };
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorRef, ops};
+use ddp_kernels::{Download, PinnedTensor, Upload};
 
 /// The first GPU, for one test at a time: these tests count its memory and capture its stream.
 fn gpu() -> Option<(&'static Gpu, MutexGuard<'static, ()>)> {
@@ -332,7 +333,7 @@ fn a_graph_reports_at_each_replay_and_keeps_the_memory() {
             whole: None,
         };
         ops::optimizer_step(OptimizerKind::Sgd, &OptimizerParams::default(), tensors, Some(&inputs))?;
-        report.complete(&inputs)
+        report.complete(inputs.sums)
     };
     step(&to, &sums).unwrap();
     let mut graph = Graph::capture(gpu, || step(&to, &sums)).unwrap();

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // A report is what it is for.
 
 use ddp_kernels::cuda::library::{self, Library};
-use ddp_kernels::cuda::{compile_all, kernel_sources};
+use ddp_kernels::ops::{compile_all, kernel_sources};
 
 /// Ampere, Hopper, Blackwell for data centres, Blackwell for workstations.
 const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90", "sm_100", "sm_120"];

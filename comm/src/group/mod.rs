@@ -31,7 +31,7 @@ use std::sync::Arc;
 use ddp_kernels::cuda::StreamKind;
 use ddp_kernels::{Device, KernelError, Operand, TensorMut, TensorRef, ops};
 
-use crate::watchdog::progress::Progress;
+use crate::progress::Progress;
 use crate::{Call, CallKind, CommError, Departure, Rank, ReduceOp, Result};
 use buffer::{RawMut, RawRef};
 use pause::Pause;

@@ -3,7 +3,7 @@
 use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 
-use crate::watchdog::progress::Progress;
+use crate::progress::Progress;
 use crate::{Call, CallKind};
 
 /// Number of collectives of one rank, and the bytes that a ring algorithm sends for them.

@@ -11,8 +11,8 @@ mod ipc;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-use ddp_kernels::cuda::{CudaSlice, Gpu, SharedBuffer};
-use ddp_kernels::{DType, Device, KernelError, Shape, TensorMut, TensorRef};
+use ddp_kernels::cuda::{CudaSlice, Gpu};
+use ddp_kernels::{DType, Device, KernelError, Shape, SharedBuffer, TensorMut, TensorRef};
 
 use crate::{Group, Rank, Result};
 use ipc::Mapping;
@@ -106,7 +106,7 @@ impl Peers {
             let hint = "use a tensor in host memory, which `peer::copy` copies too".to_owned();
             return Err(KernelError::DeviceUnavailable { device, reason, hint }.into());
         };
-        let shape = Shape::new(dims)?;
+        let shape = Shape::new(dims).map_err(KernelError::from)?;
         let bytes = shape.numel().saturating_mul(dtype.size_bytes());
         let buffer = SharedBuffer::zeroed(Gpu::get(index)?, bytes)?;
         // A handle is of the whole allocation, so it is created when it is needed.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::monitor::{Cause, Finding, Monitor};
-use super::progress::Standing;
+use crate::progress::Standing;
 
 /// A rank that was heard of since then needs no remark.
 const RECENT: Duration = Duration::from_secs(1);
@@ -150,9 +150,9 @@ fn seconds(time: Duration) -> String {
 mod tests {
     use super::super::frame::{Frame, Kind};
     use super::super::monitor::{Limits, Role};
-    use super::super::progress::Progress;
     use super::*;
     use crate::Call;
+    use crate::progress::Progress;
 
     #[test]
     fn the_paragraph_names_who_where_since_when_and_the_others() {

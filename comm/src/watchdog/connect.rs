@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::certificate::Identity;
 use super::frame::{Frame, HEADER_LEN, Kind, Token};
-use super::progress::Standing;
+use crate::progress::Standing;
 
 /// Time for which a rank tries one address.
 const ADDRESS_WAIT: Duration = Duration::from_secs(1);

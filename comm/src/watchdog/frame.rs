@@ -13,7 +13,7 @@
 //!
 //! Numbers are little-endian. A frame from the network is untrusted: every field is checked.
 
-use super::progress::{Phase, Standing};
+use crate::progress::{Phase, Standing};
 
 /// Bytes of a header.
 pub(super) const HEADER_LEN: usize = 112;
@@ -156,7 +156,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::watchdog::progress::Progress;
+    use crate::progress::Progress;
 
     const TOKEN: Token = *b"0123456789abcdef";
 

@@ -6,7 +6,7 @@
 //! timeout (it is frozen or cut off), or if no rank makes progress (it is stuck). The rank that notices writes a [`Certificate`]
 //! and sends its text to the others.
 //!
-//! The thread that trains writes its progress to atomics (`progress`) and does nothing else. The thread of the watchdog calls
+//! The thread that trains writes its progress to atomics (`progress.rs` of this crate) and does nothing else. The thread of the watchdog calls
 //! neither MPI nor CUDA.
 //!
 //! ```
@@ -47,7 +47,6 @@ mod frame;
 mod link;
 mod monitor;
 mod nccl_status;
-pub(crate) mod progress;
 mod watch;
 
 use std::fmt;
@@ -57,18 +56,17 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use crate::progress::{Phase, Progress};
 use crate::{Group, Result};
 use certificate::Identity;
 use connect::{addresses_from_bytes, addresses_to_bytes};
 use monitor::{Limits, Monitor, Role};
-use progress::Progress;
 use watch::{Command, Watch};
 
 pub use certificate::Certificate;
 #[doc(hidden)]
 pub use frame::frames_in;
 pub use nccl_status::nccl_status;
-pub use progress::Phase;
 
 /// Time for which a failing rank waits until the others know.
 const FAILURE_SENT: Duration = Duration::from_millis(300);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::frame::{Frame, Kind};
-use super::progress::{Phase, Standing};
+use crate::progress::{Phase, Standing};
 
 /// Time for which a rank that is not the hub waits for the verdict of the hub before it ends by itself.
 const VERDICT_WAIT: Duration = Duration::from_secs(1);
@@ -274,7 +274,7 @@ impl StepTimes {
 mod tests {
     use super::*;
     use crate::Call;
-    use crate::watchdog::progress::Progress;
+    use crate::progress::Progress;
 
     const LIMITS: Limits = Limits { interval: Duration::from_millis(500), timeout: Duration::from_secs(1) };
 

@@ -16,8 +16,8 @@ use super::certificate::{Certificate, Identity, paragraph};
 use super::frame::{Frame, Kind, Token};
 use super::link::Link;
 use super::monitor::Monitor;
-use super::progress::Progress;
 use crate::end_job;
+use crate::progress::Progress;
 
 /// Most connections that have not said which rank they are.
 const MAX_STRANGERS: usize = 16;

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use contract::Sums;
 use ddp_comm::peer::{self, PeerPath};
 use ddp_comm::{CommError, DeviceOptions, Failure, Rank, ReduceOp, Reporter, World, threads};
-use ddp_kernels::cuda::{Download, Gpu, Graph};
-use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, ops};
+use ddp_kernels::cuda::{Gpu, Graph};
+use ddp_kernels::{DType, Device, Download, KernelError, Tensor, TensorMut, ops};
 
 /// The GPUs, if there are that many; `REQUIRE_GPUS` makes it a failure if there are not.
 ///

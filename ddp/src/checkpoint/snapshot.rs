@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use ddp_kernels::cuda::{Download, Gpu};
-use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef, ops};
+use ddp_kernels::cuda::Gpu;
+use ddp_kernels::{DType, Device, Download, KernelError, Tensor, TensorMut, TensorRef, ops};
 use rayon::prelude::*;
 
 /// Elements that a thread touches at a time.

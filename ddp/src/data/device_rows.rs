@@ -14,8 +14,9 @@
 
 use std::ops::Range;
 
-use ddp_kernels::cuda::{Gpu, PinnedTensor, Upload};
+use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{DType, KernelError, MemoryUse, Tensor, TensorMut, TensorRef, ops};
+use ddp_kernels::{PinnedTensor, Upload};
 
 use crate::data::datasets::batch::{Batch, BatchMut};
 use crate::data::{DeviceNormalizer, RowLayout, TargetLayout};

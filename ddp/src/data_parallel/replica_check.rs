@@ -17,9 +17,9 @@ use std::fmt;
 use std::ops::Range;
 
 use ddp_comm::{Rank, ReduceOp, World};
-use ddp_kernels::cuda::{Download, Gpu};
+use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::fingerprint;
-use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorMut};
+use ddp_kernels::{DType, Device, Download, MemoryUse, Tensor, TensorMut};
 
 use crate::data_parallel::error::Result;
 use crate::data_parallel::shard_plan::ShardPlan;

@@ -1,8 +1,8 @@
 //! Brings the outputs of evaluation batches to the host: directly on the CPU, and from a GPU two batches late, so that no batch
 //! waits for the copies of the one before it.
 
-use ddp_kernels::cuda::{Download, Gpu};
-use ddp_kernels::{DType, Device, Tensor, TensorRef, ops};
+use ddp_kernels::cuda::Gpu;
+use ddp_kernels::{DType, Device, Download, Tensor, TensorRef, ops};
 
 use crate::train::error::Result;
 use crate::train::metrics::rows::{EvalRows, RowTargets};

@@ -155,7 +155,7 @@ impl<'w> Replica<'w> {
         };
         let scale = UpdateScale::Device(DeviceScale { inputs: &inputs, group_scalars });
         update(world, model, optimizer, grads, sharing, scale)?;
-        Ok(report.complete(&inputs)?)
+        Ok(report.complete(inputs.sums)?)
     }
 
     /// Completes the master weights on all ranks. Collective.

@@ -3,8 +3,8 @@
 use half::{bf16, f16};
 
 use super::simd::vectorize;
-use super::stored::{bf16_of_f32, f16_of_f32, f32_of_bf16, f32_of_f16};
 use crate::Element;
+use crate::base::short_floats::{bf16_of_f32, f16_of_f32, f32_of_bf16, f32_of_f16};
 
 /// An element as it is stored: of bool a byte.
 pub(crate) trait Cell: Element {

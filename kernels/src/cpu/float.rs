@@ -3,7 +3,7 @@
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Div, DivAssign, Mul, MulAssign, Neg, Sub, SubAssign};
 
-use super::gemm::GemmFn;
+use super::gemm_fn::GemmFn;
 use super::math;
 use crate::Element;
 

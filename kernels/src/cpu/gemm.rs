@@ -2,7 +2,7 @@
 
 use gemm_common::Parallelism;
 
-use super::Float;
+use super::float::Float;
 use super::threads::{SharedMut, for_parts};
 
 /// A matrix in a slice: element `(i, j)` is `data[i * row_stride + j * col_stride]`.
@@ -83,32 +83,6 @@ pub(crate) fn gemm<T: Float>(alpha: T, a: Mat<'_, T>, b: Mat<'_, T>, beta: T, c:
         });
     }
 }
-
-/// A kernel of `gemm-f32` or `gemm-f64`: `dst = alpha·dst + beta·lhs·rhs` for matrices given by pointer and strides.
-///
-/// Arguments: rows, columns and inner length; `dst` with its column and row strides and whether it is read; `lhs`, then `rhs`
-/// with their column and row strides; `alpha`, `beta`; three flags for complex conjugation; threads.
-pub(crate) type GemmFn<T> = unsafe fn(
-    usize,
-    usize,
-    usize,
-    *mut T,
-    isize,
-    isize,
-    bool,
-    *const T,
-    isize,
-    isize,
-    *const T,
-    isize,
-    isize,
-    T,
-    T,
-    bool,
-    bool,
-    bool,
-    Parallelism,
-);
 
 /// Computes `alpha·a·b + beta·c` into the row-major matrix at `c` whose rows are `c_stride` apart.
 ///

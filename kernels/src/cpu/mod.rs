@@ -25,6 +25,7 @@ pub(crate) mod copy;
 pub mod cpu_set;
 pub(crate) mod float;
 pub(crate) mod gemm;
+mod gemm_fn;
 pub mod mapped_file;
 mod math;
 pub mod row_copy;

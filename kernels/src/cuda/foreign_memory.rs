@@ -3,36 +3,10 @@
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
-use cudarc::driver::{result, sys};
+use cudarc::driver::sys;
 
-use super::Gpu;
-use super::memory::Pinned;
-
-/// Memory that no tensor or other owner uses any more.
-#[derive(Debug)]
-pub(super) enum Unused {
-    /// An allocation of the pool.
-    OfPool(sys::CUdeviceptr),
-    /// Returned to the other library when dropped.
-    Foreign(ForeignMemory),
-    /// Host memory that kernels wrote to, none of which is still running.
-    Host(Pinned),
-}
-
-impl Unused {
-    /// Frees it after all work enqueued on the compute stream. A failure cannot be reported.
-    pub(super) fn free(self, gpu: &Gpu) {
-        match self {
-            Unused::OfPool(ptr) if gpu.bind().is_ok() => {
-                // SAFETY: the memory is the pool's, and its owner gives it up here, once.
-                let _ = unsafe { result::free_async(ptr, gpu.compute().raw()) };
-            }
-            Unused::OfPool(_) => {}
-            Unused::Foreign(memory) => drop(memory),
-            Unused::Host(memory) => drop(memory),
-        }
-    }
-}
+use super::gpu::Gpu;
+use super::unused::Release;
 
 /// Device memory that another library allocated, for one tensor: [`Tensor::zeros_in`](crate::Tensor::zeros_in).
 pub struct ForeignMemory {
@@ -41,8 +15,7 @@ pub struct ForeignMemory {
     bytes: usize,
     /// Bytes that the other library takes from the device for it.
     held: usize,
-    /// Taken when it is dropped.
-    release: Option<Box<dyn FnOnce() + Send + Sync>>,
+    release: Release,
 }
 
 impl ForeignMemory {
@@ -57,7 +30,7 @@ impl ForeignMemory {
         bytes: usize,
         release: impl FnOnce() + Send + Sync + 'static,
     ) -> Self {
-        ForeignMemory { gpu, ptr, bytes, held: bytes, release: Some(Box::new(release)) }
+        ForeignMemory { gpu, ptr, bytes, held: bytes, release: Release::new(release) }
     }
 
     /// Accounts for `bytes`, those that the other library takes from the device for it; initially its length.
@@ -86,19 +59,16 @@ impl ForeignMemory {
     pub fn len_bytes(&self) -> usize {
         self.bytes
     }
-}
 
-// A panic leaves nothing half-done: only `drop` changes the value.
-impl UnwindSafe for ForeignMemory {}
-impl RefUnwindSafe for ForeignMemory {}
-
-impl Drop for ForeignMemory {
-    fn drop(&mut self) {
-        if let Some(release) = self.release.take() {
-            release();
-        }
+    /// Gives the memory up: it is returned once the result is dropped.
+    pub(super) fn into_release(self) -> Release {
+        self.release
     }
 }
+
+// A panic leaves nothing half-done: only dropping changes the value.
+impl UnwindSafe for ForeignMemory {}
+impl RefUnwindSafe for ForeignMemory {}
 
 impl fmt::Debug for ForeignMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

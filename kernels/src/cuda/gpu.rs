@@ -4,7 +4,6 @@
 //! events order them. Copies to pinned memory follow the work that they read, on the compute stream. Memory is freed in the
 //! order of the compute stream, so a user of another stream makes the compute stream wait first.
 
-use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,11 +11,13 @@ use cudarc::driver::{result, sys};
 
 use super::blas::Blas;
 use super::call::check_driver;
+use super::context::Context;
 use super::driver::driver;
-use super::graph::Graphs;
+use super::graphs::Graphs;
 use super::info::GpuInfo;
-use super::memory::{DeviceBuffer, Memory, MemoryUse};
 use super::module::Modules;
+use super::pool::Pool;
+use super::source::Source;
 use super::stream::Stream;
 use crate::{Device, KernelError, Result};
 
@@ -36,20 +37,21 @@ pub enum StreamKind {
 /// Operations are enqueued on the compute stream, in order; users of another stream order the two by events and make the
 /// compute stream wait before memory is freed.
 pub struct Gpu {
-    index: u32,
-    context: sys::CUcontext,
+    pub(crate) context: Context,
     info: GpuInfo,
     compute: Stream,
     communication: Stream,
     copy: Stream,
-    pub(super) memory: Memory,
-    pub(super) modules: Modules,
+    pub(super) pool: Pool,
+    modules: Modules,
+    /// Made by the first matmul.
     pub(super) blas: OnceLock<Blas>,
     is_deterministic: AtomicBool,
     /// Whether new matmuls choose their algorithm by time.
-    pub(super) is_choosing: AtomicBool,
+    is_choosing: AtomicBool,
     pub(super) graphs: Graphs,
-    scratch: OnceLock<DeviceBuffer>,
+    /// Address of the scratch memory, made by the first reduction.
+    pub(super) scratch: OnceLock<sys::CUdeviceptr>,
 }
 
 // SAFETY: driver functions may be called with these handles from any thread on which the context is current, which `bind`
@@ -60,31 +62,8 @@ unsafe impl Sync for Gpu {}
 
 impl std::fmt::Debug for Gpu {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Gpu({}, {})", self.index, self.info.name)
+        write!(f, "Gpu({}, {})", self.index(), self.info.name)
     }
-}
-
-/// Number of per-block partial sums in [`Gpu::scratch`].
-pub(crate) const PARTIAL_SUMS: usize = 1 << 14;
-/// Number of per-block partial sums in the scratch memory of the communication stream.
-pub(crate) const COMMUNICATION_PARTIAL_SUMS: usize = 512;
-/// Scratch memory of reductions: counters and partial sums, for the compute stream and then for the communication stream.
-const SCRATCH_BYTES: usize = 2 * 256 + (PARTIAL_SUMS + COMMUNICATION_PARTIAL_SUMS) * 8;
-/// Bytes of [`super::MemoryUse::Workspace`] in every program: scratch of matmuls and reductions.
-pub const FIXED_WORKSPACE_BYTES: usize = super::blas::WORKSPACE_BYTES + SCRATCH_BYTES;
-
-/// Addresses of [`Gpu::scratch`].
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Scratch {
-    /// 64 u32 that are 0 between kernels.
-    pub(crate) counter: sys::CUdeviceptr,
-    /// [`PARTIAL_SUMS`] f64.
-    pub(crate) partials: sys::CUdeviceptr,
-}
-
-thread_local! {
-    /// The device whose context this crate made current on this thread.
-    static CURRENT: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
 impl Gpu {
@@ -121,26 +100,18 @@ impl Gpu {
     }
 
     fn open(index: u32) -> Result<Gpu> {
-        let check = |call, result| check_driver(index, call, result);
-        let device = check_driver(index, "cuDeviceGet", result::device::get(index as i32))?;
         let info = GpuInfo::of(index)?;
-        // SAFETY: the device exists; the context is never released, as the `Gpu` is never dropped.
-        let context =
-            check_driver(index, "cuDevicePrimaryCtxRetain", unsafe { result::primary_ctx::retain(device) })?;
-        // SAFETY: it was just retained.
-        check("cuCtxSetCurrent", unsafe { result::ctx::set_current(context) })?;
-        CURRENT.set(Some(index));
+        let context = Context::open(index)?;
         let (least, most) =
             check_driver(index, "cuCtxGetStreamPriorityRange", result::stream::get_priority_range())?;
         Ok(Gpu {
-            index,
             context,
             info,
-            compute: Stream::new(index, least)?,
+            compute: Stream::new(context, least)?,
             // A late exchange delays all peers.
-            communication: Stream::new(index, most)?,
-            copy: Stream::new(index, least)?,
-            memory: Memory::new(index)?,
+            communication: Stream::new(context, most)?,
+            copy: Stream::new(context, least)?,
+            pool: Pool::new(index)?,
             modules: Modules::default(),
             blas: OnceLock::new(),
             is_deterministic: AtomicBool::new(false),
@@ -155,24 +126,17 @@ impl Gpu {
     /// # Errors
     /// [`KernelError::Cuda`].
     pub fn bind(&self) -> Result<()> {
-        if CURRENT.get() == Some(self.index) {
-            return Ok(());
-        }
-        // SAFETY: the context is alive as long as the process.
-        let set = unsafe { result::ctx::set_current(self.context) };
-        check_driver(self.index, "cuCtxSetCurrent", set)?;
-        CURRENT.set(Some(self.index));
-        Ok(())
+        self.context.bind()
     }
 
     /// Index among the devices of the process.
     pub fn index(&self) -> u32 {
-        self.index
+        self.context.index()
     }
 
     /// This GPU as a [`Device`].
     pub fn device(&self) -> Device {
-        Device::Cuda(self.index)
+        Device::Cuda(self.index())
     }
 
     /// Sets whether matmuls use only algorithms that give the same bits in every run: none that accumulate parts of a sum in
@@ -187,6 +151,24 @@ impl Gpu {
         self.is_deterministic.load(Ordering::Relaxed)
     }
 
+    /// Sets whether new matmuls choose their algorithm by time.
+    pub(super) fn set_choosing(&self, is_choosing: bool) {
+        self.is_choosing.store(is_choosing, Ordering::Relaxed);
+    }
+
+    /// The setting of [`Gpu::set_choosing`]; initially false.
+    pub(super) fn is_choosing(&self) -> bool {
+        self.is_choosing.load(Ordering::Relaxed)
+    }
+
+    /// Returns the kernel `name` of `source`; the first use of a source in a format compiles or loads it.
+    ///
+    /// # Errors
+    /// [`KernelError::Compile`]; [`KernelError::DeviceUnavailable`] if the compiler is missing; [`KernelError::Cuda`].
+    pub(super) fn kernel(&self, source: &Source, name: &'static str) -> Result<sys::CUfunction> {
+        self.modules.kernel(self.context, &self.info, source, name)
+    }
+
     /// Its description.
     pub fn info(&self) -> &GpuInfo {
         &self.info
@@ -194,7 +176,7 @@ impl Gpu {
 
     /// The driver's context.
     pub fn context(&self) -> sys::CUcontext {
-        self.context
+        self.context.raw()
     }
 
     /// The stream of this kind.
@@ -211,34 +193,6 @@ impl Gpu {
         &self.compute
     }
 
-    /// Scratch memory of reductions over several blocks: 64 zero u32, which every kernel leaves zero, then [`PARTIAL_SUMS`] f64
-    /// of no meaning between kernels. Kernels on the compute stream share it; those on the communication stream share another one,
-    /// with [`COMMUNICATION_PARTIAL_SUMS`].
-    ///
-    /// # Errors
-    /// [`KernelError::OutOfMemory`] in the first call, which must not be inside a capture.
-    pub(crate) fn scratch(&'static self) -> Result<Scratch> {
-        self.scratch_on(StreamKind::Compute)
-    }
-
-    /// [`Gpu::scratch`] of a stream: the compute stream or the communication stream.
-    pub(crate) fn scratch_on(&'static self, kind: StreamKind) -> Result<Scratch> {
-        let buffer = match self.scratch.get() {
-            Some(buffer) => buffer,
-            None => {
-                let made = DeviceBuffer::zeroed(self, SCRATCH_BYTES, MemoryUse::Workspace)?;
-                // Zeroed on the compute stream, but used on another one, too.
-                self.compute.synchronize()?;
-                self.scratch.get_or_init(|| made)
-            }
-        };
-        let counter = match kind {
-            StreamKind::Communication => buffer.ptr() + 256 + PARTIAL_SUMS as u64 * 8,
-            StreamKind::Compute | StreamKind::Copy => buffer.ptr(),
-        };
-        Ok(Scratch { counter, partials: counter + 256 })
-    }
-
     /// Blocks until all work enqueued on this device is complete: operations, copies and collectives.
     ///
     /// Operations are asynchronous: without this call, a clock measures only the time to enqueue them.
@@ -247,6 +201,6 @@ impl Gpu {
     /// [`KernelError::Cuda`], also for failed earlier work.
     pub fn synchronize(&self) -> Result<()> {
         self.bind()?;
-        check_driver(self.index, "cuCtxSynchronize", result::ctx::synchronize())
+        check_driver(self.index(), "cuCtxSynchronize", result::ctx::synchronize())
     }
 }

@@ -1,13 +1,9 @@
 //! CUDA graphs: work captured once and replayed, with one call instead of one per kernel.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use cudarc::driver::{result, sys};
 
-use super::Gpu;
 use super::call::check_driver;
-use super::foreign_memory::Unused;
+use super::gpu::Gpu;
 use crate::{KernelError, Result};
 
 /// Captured work of a device, ready to be replayed with the same buffers.
@@ -20,64 +16,6 @@ pub struct Graph {
     /// Its number among the captures of the device.
     number: u64,
     n_nodes: usize,
-}
-
-/// Number of graphs of a device, and memory to free when there are none.
-#[derive(Debug, Default)]
-pub(super) struct Graphs {
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    n_alive: usize,
-    /// Captures begun since the start.
-    n_begun: u64,
-    kept: Vec<Unused>,
-    /// Executable graphs by the number of their capture.
-    execs: HashMap<u64, sys::CUgraphExec>,
-}
-
-impl Graphs {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Captures begun so far; memory allocated now remembers the number.
-    pub(super) fn n_begun(&self) -> u64 {
-        self.state().n_begun
-    }
-
-    /// Frees memory: now, or, if a graph captured since its allocation may still use it, when no graph is left.
-    pub(super) fn free_or_keep(&self, gpu: &Gpu, memory: Unused, n_begun_before: u64) {
-        let mut state = self.state();
-        if state.n_alive > 0 && state.n_begun > n_begun_before {
-            state.kept.push(memory);
-        } else {
-            drop(state);
-            memory.free(gpu);
-        }
-    }
-
-    /// Destroys one executable graph, unless it was destroyed before. The driver frees it after the replays in progress.
-    fn destroy(&self, number: u64) {
-        // Taken out before: the call may block, and the lock must not be held meanwhile.
-        let exec = self.state().execs.remove(&number);
-        if let Some(exec) = exec {
-            // SAFETY: created in `instantiate`; taken out of the map, so destroyed once.
-            let _ = unsafe { result::graph::exec_destroy(exec) };
-        }
-    }
-
-    fn one_less(&self, gpu: &Gpu) {
-        let mut state = self.state();
-        state.n_alive -= 1;
-        if state.n_alive == 0 {
-            let kept = std::mem::take(&mut state.kept);
-            drop(state);
-            kept.into_iter().for_each(|memory| memory.free(gpu));
-        }
-    }
 }
 
 impl Graph {
@@ -95,13 +33,7 @@ impl Graph {
         gpu.bind()?;
         let stream = gpu.compute().raw();
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        // From here on, freed memory is kept.
-        let number = {
-            let mut state = gpu.graphs.state();
-            state.n_alive += 1;
-            state.n_begun += 1;
-            state.n_begun
-        };
+        let number = gpu.graphs.begin();
         // SAFETY: the stream lives as long as the process.
         let begun = unsafe { result::stream::begin_capture(stream, mode) };
         let captured =
@@ -113,12 +45,12 @@ impl Graph {
                 body?;
                 Ok(check_driver(gpu.index(), "cuStreamEndCapture", graph)?)
             });
-        let graph = captured.inspect_err(|_| gpu.graphs.one_less(gpu))?;
+        let graph = captured.inspect_err(|_| gpu.graphs.end(gpu.compute()))?;
         let instantiated = instantiate(gpu, graph);
         // SAFETY: the executable graph holds copies; the graph is destroyed once.
         let _ = unsafe { result::graph::destroy(graph) };
-        let (exec, n_nodes) = instantiated.inspect_err(|_| gpu.graphs.one_less(gpu))?;
-        gpu.graphs.state().execs.insert(number, exec);
+        let (exec, n_nodes) = instantiated.inspect_err(|_| gpu.graphs.end(gpu.compute()))?;
+        gpu.graphs.insert(number, exec);
         Ok(Graph { gpu, number, n_nodes })
     }
 
@@ -128,13 +60,7 @@ impl Graph {
     /// [`KernelError::Cuda`], also after [`Gpu::destroy_graphs`].
     pub fn launch(&mut self) -> Result<()> {
         self.gpu.bind()?;
-        // Locked, so that no other thread destroys it meanwhile.
-        let state = self.gpu.graphs.state();
-        let launched = match state.execs.get(&self.number) {
-            // SAFETY: graph and stream are alive, and the memory that it uses is (see `Graphs::free_or_keep`).
-            Some(&exec) => unsafe { result::graph::launch(exec, self.gpu.compute().raw()) },
-            None => Err(result::DriverError(sys::CUresult::CUDA_ERROR_INVALID_HANDLE)),
-        };
+        let launched = self.gpu.graphs.launch(self.number, self.gpu.compute());
         check_driver(self.gpu.index(), "cuGraphLaunch", launched)
     }
 
@@ -150,8 +76,7 @@ impl Gpu {
     ///
     /// For the end of a communicator whose collectives are part of graphs: up to 2.21 NCCL's abort waits until no graph holds any.
     pub fn destroy_graphs(&self) {
-        let numbers: Vec<u64> = self.graphs.state().execs.keys().copied().collect();
-        numbers.into_iter().for_each(|number| self.graphs.destroy(number));
+        self.graphs.destroy_all();
     }
 }
 
@@ -178,6 +103,6 @@ impl Drop for Graph {
         // Replays in progress must end before the memory that they use can be freed.
         let _ = self.gpu.synchronize();
         self.gpu.graphs.destroy(self.number);
-        self.gpu.graphs.one_less(self.gpu);
+        self.gpu.graphs.end(self.gpu.compute());
     }
 }

@@ -5,8 +5,9 @@ use std::ffi::c_void;
 use cudarc::driver::result;
 
 use super::call::check_driver;
-pub(crate) use super::module::Source;
-use super::{CudaSlice, CudaSliceMut, Gpu, StreamKind};
+use super::gpu::{Gpu, StreamKind};
+use super::slice::{CudaSlice, CudaSliceMut};
+pub(crate) use super::source::Source;
 use crate::Result;
 
 /// Default number of threads per block.

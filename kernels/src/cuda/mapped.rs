@@ -7,9 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::sys;
 
-use super::foreign_memory::Unused;
-use super::memory::Pinned;
-use super::{CudaSlice, Event, Gpu, check_driver};
+use super::call::check_driver;
+use super::event::Event;
+use super::gpu::Gpu;
+use super::pinned::Pinned;
+use super::slice::CudaSlice;
+use super::unused::Unused;
 use crate::Result;
 
 /// Page-locked host memory at a device address.
@@ -34,7 +37,7 @@ impl Mapped {
     /// [`crate::KernelError::OutOfMemory`]; [`crate::KernelError::Cuda`].
     pub fn new(gpu: &'static Gpu, bytes: usize) -> Result<Self> {
         let n_captures = gpu.graphs.n_begun();
-        let (host, device_ptr) = Pinned::mapped(gpu, bytes)?;
+        let (host, device_ptr) = Pinned::mapped(gpu.context, bytes)?;
         Ok(Mapped {
             host: Some(host),
             device_ptr,
@@ -130,7 +133,7 @@ impl Drop for Mapped {
         };
         if let Some(host) = self.host.take() {
             // A graph that may be replayed may use the address.
-            self.gpu.graphs.free_or_keep(self.gpu, Unused::Host(host), self.n_captures);
+            self.gpu.graphs.free_or_keep(self.gpu.compute(), Unused::Host(host), self.n_captures);
         }
     }
 }

@@ -2,9 +2,12 @@
 
 use cudarc::driver::{result, sys};
 
+use super::call::check_driver;
+use super::event::Event;
+use super::gpu::Gpu;
 use super::info::{Link, link};
-use super::memory::Pinned;
-use super::{CudaSlice, CudaSliceMut, Event, Gpu, check_driver};
+use super::pinned::Pinned;
+use super::slice::{CudaSlice, CudaSliceMut};
 use crate::{KernelError, Result};
 
 /// The path of a copy between GPUs.
@@ -57,7 +60,7 @@ fn enable(gpu: &'static Gpu, peer: &'static Gpu) -> Result<()> {
     access.location.id = gpu.index() as i32;
     access.flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     // SAFETY: the pool lives as long as the process, and one descriptor is passed.
-    let set = unsafe { sys::cuMemPoolSetAccess(peer.memory.pool(), &access, 1) };
+    let set = unsafe { sys::cuMemPoolSetAccess(peer.pool.raw(), &access, 1) };
     check_driver(gpu.index(), "cuMemPoolSetAccess", set.result())
 }
 
@@ -118,7 +121,7 @@ const STAGE_BYTES: usize = 16 << 20;
 /// Copies through the host in chunks; blocks until done, since the pinned memory lives no longer.
 fn staged(from: CudaSlice<'_>, to: &CudaSliceMut<'_>, bytes: usize) -> Result<()> {
     let (source, target) = (from.gpu(), to.gpu());
-    let host = Pinned::zeroed(source, bytes.min(STAGE_BYTES))?;
+    let host = Pinned::zeroed(source.context, bytes.min(STAGE_BYTES))?;
     for start in (0..bytes).step_by(STAGE_BYTES) {
         let n = (bytes - start).min(STAGE_BYTES);
         let (from, to) = (from.ptr() + start as u64, to.ptr() + start as u64);

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::Gpu;
+use super::gpu::Gpu;
 use crate::DType;
 
 /// Elements in device memory, shared.

@@ -1,11 +1,9 @@
-//! Streams and events: the order of work on a device.
-
-use std::sync::Arc;
+//! Streams: queues of work on a device.
 
 use cudarc::driver::{result, sys};
 
-use super::Gpu;
 use super::call::check_driver;
+use super::context::Context;
 use crate::Result;
 
 /// A queue of work on one device, which runs in order.
@@ -14,7 +12,7 @@ use crate::Result;
 #[derive(Debug)]
 pub struct Stream {
     raw: sys::CUstream,
-    device: u32,
+    context: Context,
 }
 
 // SAFETY: the driver's functions on streams may be called from any thread.
@@ -23,10 +21,10 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// Creates a stream on the device whose context is current; a lower `priority` is more urgent, as in CUDA.
-    pub(super) fn new(device: u32, priority: i32) -> Result<Self> {
+    /// Creates a stream on the device of this context, which is current; a lower `priority` is more urgent, as in CUDA.
+    pub(super) fn new(context: Context, priority: i32) -> Result<Self> {
         let raw = result::stream::create_with_priority(result::stream::StreamKind::NonBlocking, priority);
-        Ok(Stream { raw: check_driver(device, "cuStreamCreateWithPriority", raw)?, device })
+        Ok(Stream { raw: check_driver(context.index(), "cuStreamCreateWithPriority", raw)?, context })
     }
 
     /// The driver's handle.
@@ -34,16 +32,9 @@ impl Stream {
         self.raw
     }
 
-    /// Makes work enqueued on this stream from now on wait for `event`.
-    ///
-    /// # Errors
-    /// [`crate::KernelError::Cuda`].
-    pub fn wait(&self, event: &Event) -> Result<()> {
-        event.gpu.bind()?;
-        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-        // SAFETY: both handles are alive.
-        let waited = unsafe { result::stream::wait_event(self.raw, event.raw, flags) };
-        check_driver(self.device, "cuStreamWaitEvent", waited)
+    /// Makes the stream's context current on the calling thread.
+    pub(super) fn bind(&self) -> Result<()> {
+        self.context.bind()
     }
 
     /// Blocks until all work enqueued on this stream is complete.
@@ -53,152 +44,9 @@ impl Stream {
     /// # Errors
     /// [`crate::KernelError::Cuda`].
     pub fn synchronize(&self) -> Result<()> {
-        Gpu::get(self.device)?.bind()?;
+        self.bind()?;
         // SAFETY: the handle is alive.
         let done = unsafe { result::stream::synchronize(self.raw) };
-        check_driver(self.device, "cuStreamSynchronize", done)
-    }
-}
-
-/// An event: a point in a stream that another stream or the host can wait for.
-#[derive(Debug)]
-pub struct Event {
-    raw: sys::CUevent,
-    gpu: &'static Gpu,
-}
-
-// SAFETY: the driver's functions on events may be called from any thread.
-unsafe impl Send for Event {}
-// SAFETY: as above.
-unsafe impl Sync for Event {}
-
-impl Event {
-    /// Creates an event without timing.
-    ///
-    /// # Errors
-    /// [`crate::KernelError::Cuda`].
-    pub fn new(gpu: &'static Gpu) -> Result<Self> {
-        Self::with_flags(gpu, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
-    }
-
-    /// Creates an event with timing.
-    fn timed(gpu: &'static Gpu) -> Result<Self> {
-        Self::with_flags(gpu, sys::CUevent_flags::CU_EVENT_DEFAULT)
-    }
-
-    fn with_flags(gpu: &'static Gpu, flags: sys::CUevent_flags) -> Result<Self> {
-        gpu.bind()?;
-        let raw = check_driver(gpu.index(), "cuEventCreate", result::event::create(flags))?;
-        Ok(Event { raw, gpu })
-    }
-
-    /// Records the event on `stream`, after all work enqueued there so far.
-    ///
-    /// # Errors
-    /// [`crate::KernelError::Cuda`].
-    pub fn record(&self, stream: &Stream) -> Result<()> {
-        self.gpu.bind()?;
-        // SAFETY: both handles are alive and of one device.
-        let recorded = unsafe { result::event::record(self.raw, stream.raw) };
-        check_driver(self.gpu.index(), "cuEventRecord", recorded)
-    }
-
-    /// Whether all work before the event is complete; true for an event that was never recorded.
-    ///
-    /// # Errors
-    /// [`crate::KernelError::Cuda`], also for failed earlier work of the device.
-    pub fn is_done(&self) -> Result<bool> {
-        self.gpu.bind()?;
-        // SAFETY: the handle is alive.
-        match unsafe { result::event::query(self.raw) } {
-            Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            other => check_driver(self.gpu.index(), "cuEventQuery", other).map(|()| true),
-        }
-    }
-
-    /// Blocks until all work before the event is complete.
-    ///
-    /// # Errors
-    /// [`crate::KernelError::Cuda`], also for failed earlier work of the device.
-    pub fn synchronize(&self) -> Result<()> {
-        self.gpu.bind()?;
-        // SAFETY: the handle is alive.
-        let done = unsafe { result::event::synchronize(self.raw) };
-        check_driver(self.gpu.index(), "cuEventSynchronize", done)
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        // A failure cannot be reported; it leaks a handle at most.
-        if self.gpu.bind().is_ok() {
-            // SAFETY: created in `with_flags`, destroyed once; the driver keeps it as long as streams need it.
-            let _ = unsafe { result::event::destroy(self.raw) };
-        }
-    }
-}
-
-/// Measures time between two points of a stream on the device.
-#[derive(Debug, Clone)]
-pub struct Timer {
-    events: Arc<[Event; 2]>,
-}
-
-impl Timer {
-    /// Creates a timer for streams of this device.
-    ///
-    /// # Errors
-    /// [`crate::KernelError::Cuda`].
-    pub fn new(gpu: &'static Gpu) -> Result<Self> {
-        Ok(Timer { events: Arc::new([Event::timed(gpu)?, Event::timed(gpu)?]) })
-    }
-
-    /// Records the start on `stream`.
-    ///
-    /// # Errors
-    /// [`crate::KernelError::Cuda`].
-    pub fn start(&self, stream: &Stream) -> Result<()> {
-        self.events[0].record(stream)
-    }
-
-    /// Records the end.
-    ///
-    /// # Errors
-    /// [`crate::KernelError::Cuda`].
-    pub fn stop(&self, stream: &Stream) -> Result<()> {
-        self.events[1].record(stream)
-    }
-
-    /// The end.
-    pub(super) fn end(&self) -> &Event {
-        &self.events[1]
-    }
-
-    /// Whether the end has passed, so that [`Timer::elapsed_ms`] would not block; true if no end was recorded.
-    ///
-    /// # Errors
-    /// [`crate::KernelError::Cuda`].
-    pub fn is_over(&self) -> Result<bool> {
-        self.events[1].is_done()
-    }
-
-    /// Blocks until the end has passed.
-    ///
-    /// # Errors
-    /// [`crate::KernelError::Cuda`].
-    pub fn wait(&self) -> Result<()> {
-        self.events[1].synchronize()
-    }
-
-    /// Milliseconds from start to end; blocks until the end has passed.
-    ///
-    /// # Errors
-    /// [`crate::KernelError::Cuda`].
-    pub fn elapsed_ms(&self) -> Result<f64> {
-        let [start, stop] = &*self.events;
-        self.wait()?;
-        // SAFETY: both are alive, timed, recorded and passed.
-        let elapsed = unsafe { result::event::elapsed(start.raw, stop.raw) };
-        Ok(f64::from(check_driver(stop.gpu.index(), "cuEventElapsedTime", elapsed)?))
+        check_driver(self.context.index(), "cuStreamSynchronize", done)
     }
 }

@@ -4,9 +4,8 @@
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-use super::Tensor;
 use crate::ops::{CompareOp, Input, MapOp, Scalar, broadcast_shape, compare, map, select, shapes_differ};
-use crate::{DType, KernelError, Result, Shape};
+use crate::{DType, KernelError, Result, Shape, Tensor};
 
 impl Tensor {
     /// Allocates the result of an elementwise operation of this tensor and `b`.

@@ -1,8 +1,8 @@
 //! Tensors filled on their device, by kernels.
 
-use super::Tensor;
-use crate::ops::{Pattern, UniformStream, check, fill, uniform};
-use crate::{DType, Device, Result, Shape};
+use crate::base::check;
+use crate::ops::{Pattern, UniformStream, fill, uniform};
+use crate::{DType, Device, Result, Shape, Tensor};
 
 impl Tensor {
     /// Creates a tensor whose elements `pattern` defines.
@@ -151,6 +151,6 @@ impl Tensor {
 }
 
 fn check_float(op: &'static str, dims: &[usize], dtype: DType, device: Device) -> Result<()> {
-    let operand = crate::error::Operand { name: "result", shape: Shape::new(dims)?, dtype, device };
+    let operand = crate::base::error::Operand { name: "result", shape: Shape::new(dims)?, dtype, device };
     check::dtype(op, operand, check::FLOATS, check::FLOATS_NAMES)
 }

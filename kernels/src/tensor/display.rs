@@ -2,8 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use super::Tensor;
-use crate::{DType, Result};
+use crate::{DType, Result, Tensor};
 
 /// Number of elements from which only the ends of each dimension are shown.
 const MAX_SHOWN: usize = 1000;

@@ -1,9 +1,9 @@
 //! Matrix products that allocate their result.
 
-use super::Tensor;
-use crate::error::Operand;
-use crate::ops::{addmm, bmm, check};
-use crate::{DType, Device, KernelError, Result, Shape};
+use crate::base::check;
+use crate::base::error::Operand;
+use crate::ops::{addmm, bmm};
+use crate::{DType, Device, KernelError, Result, Shape, Tensor};
 
 impl Tensor {
     /// The matrix product `[M, K]` times `[K, N]`; vectors count as a row on the left and a column on the right, and the result lacks

@@ -1,8 +1,8 @@
 //! Reductions, and what is made of them.
 
-use super::Tensor;
-use crate::ops::{ReduceOp, check, reduce};
-use crate::{DType, KernelError, Result, Shape};
+use crate::base::check;
+use crate::ops::{ReduceOp, reduce};
+use crate::{DType, KernelError, Result, Shape, Tensor};
 
 impl Tensor {
     fn reduce(&self, op: ReduceOp, axis: Option<usize>) -> Result<Self> {

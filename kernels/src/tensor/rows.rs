@@ -1,8 +1,8 @@
 //! Shapes, parts, and tensors made of several.
 
-use super::Tensor;
-use crate::ops::{Walk, check, strided_copy};
-use crate::{DType, KernelError, Result, Shape, TensorRef};
+use crate::base::check;
+use crate::ops::{Walk, strided_copy};
+use crate::{DType, KernelError, Result, Shape, Tensor, TensorRef};
 
 impl Tensor {
     /// A copy under another shape with as many elements. [`Tensor::into_shape`] copies nothing, and [`Tensor::view`] can be reshaped.

@@ -1,11 +1,9 @@
 //! Tensors from and to values of the host, other devices and other dtypes.
 
-use super::{Storage, Tensor};
-use crate::cuda::MemoryUse;
-use crate::host_buffer::Buffer;
+use crate::base::memory_use::MemoryUse;
 use crate::ops::convert;
-use crate::view::{TensorMut, TensorRef};
-use crate::{DType, Device, HostValue, KernelError, Result, Shape};
+use crate::storage::view::{TensorMut, TensorRef};
+use crate::{DType, Device, HostValue, KernelError, Result, Shape, Tensor};
 
 impl Tensor {
     /// Creates a tensor from `values`, which fill `dims` in row-major order.
@@ -150,10 +148,7 @@ impl TensorRef<'_> {
         let (shape, dtype) = (self.shape(), self.dtype());
         let mut tensor = match device {
             // A tensor copied to the host is long-lived: its memory is not a result that is kept for the next one.
-            Device::Cpu => {
-                let buffer = Buffer::zeroed(shape.numel().saturating_mul(dtype.size_bytes()))?;
-                Tensor { storage: Storage::Cpu(buffer), shape, dtype, device }
-            }
+            Device::Cpu => Tensor::zeros_for(kind, shape.dims(), dtype, device)?,
             Device::Cuda(_) => Tensor::for_result(kind, shape, dtype, device)?,
         };
         crate::ops::copy(self, tensor.view_mut())?;

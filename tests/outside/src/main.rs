@@ -6,7 +6,7 @@ use std::error::Error;
 
 use ddp::comm;
 use ddp::comm::threads;
-use ddp::kernels::cuda::Download;
+use ddp::kernels::Download;
 use ddp::prelude::*;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -8,6 +8,7 @@ use ddp_comm::World;
 use ddp_kernels::cpu::cpu_set::CpuSet;
 use ddp_kernels::cuda::library::Library;
 use ddp_kernels::cuda::{self, FilledCache, GpuInfo, Link};
+use ddp_kernels::ops;
 use serde::Serialize;
 
 use crate::cli::{Architectures, DevicesArgs};
@@ -24,7 +25,7 @@ use crate::report::table::table;
 pub fn devices(world: &World, args: &DevicesArgs) -> Result<(), Stop> {
     let print = || -> Result<()> {
         if let Some(Architectures(wanted)) = &args.compile {
-            let filled = cuda::fill_cache(wanted).map_err(|reason| CommandError::KernelCache { reason })?;
+            let filled = ops::fill_cache(wanted).map_err(|reason| CommandError::KernelCache { reason })?;
             return Ok(print_result(&filled_line(&filled, args.json))?);
         }
         let report = Report::new();

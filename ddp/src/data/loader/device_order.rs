@@ -3,9 +3,9 @@
 
 use std::ops::Range;
 
-use ddp_kernels::cuda::{Download, Gpu};
+use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::{self, ROW_SUMS_LEN, RowNumbersOutput, RowPlaces, ScalarsOutput};
-use ddp_kernels::{DType, KernelError, KeyedPermutation, MemoryUse, Tensor, TensorMut, TensorRef};
+use ddp_kernels::{DType, Download, KernelError, KeyedPermutation, MemoryUse, Tensor, TensorMut, TensorRef};
 
 use crate::data::order::epoch_order::{BlockOrder, WindowSlice};
 use crate::data::order::epoch_proof::RowsHash;

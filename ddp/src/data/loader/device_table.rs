@@ -1,7 +1,7 @@
 //! All rows on the GPU: batches are gathered there.
 
-use ddp_kernels::cuda::{Gpu, PinnedTensor};
-use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef, ops};
+use ddp_kernels::cuda::Gpu;
+use ddp_kernels::{DType, Device, KernelError, MemoryUse, PinnedTensor, Tensor, TensorMut, TensorRef, ops};
 
 use crate::data::datasets::batch::BatchMut;
 use crate::data::error::Result;

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use ddp_kernels::cuda::{Gpu, PinnedTensor};
-use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef, ops};
+use ddp_kernels::cuda::Gpu;
+use ddp_kernels::{DType, Device, KernelError, PinnedTensor, Tensor, TensorMut, TensorRef, ops};
 
 use super::plan::Job;
 use crate::data::datasets::batch::{Batch, BatchMut};

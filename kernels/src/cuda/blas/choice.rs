@@ -1,15 +1,17 @@
 //! Fastest choice for each matmul: the algorithm among those that cuBLASLt offers, and the form among the epilogues that could be
-//! fused and the parts one by one. Chosen by [`timing`](super::timing), kept on disk, and exchanged as lines of text.
+//! fused and the parts one by one. Chosen by `timing.rs` of `matmul/`, kept on disk, and exchanged as lines of text.
 //!
 //! A choice is a number among options with a fingerprint of these: where other ones are on offer, by another version of the library
 //! or on another GPU, it does not hold. So nothing that a file says reaches the library.
 
 use std::collections::{HashMap, HashSet};
 
-use super::{AlignedTo, Epilogue, Key, Matmul};
+use super::epilogue::Epilogue;
+use super::key::{AlignedTo, Key};
+use super::problem::Matmul;
 use crate::DType;
+use crate::base::matmul_mode::MatmulMode;
 use crate::cuda::cache;
-use crate::ops::MatmulMode;
 
 /// First part of the name of the choices on disk: changes with the format of a line.
 const FORMAT: &[u8] = b"matmul choices 1";
@@ -18,7 +20,7 @@ const MAX_STORED: usize = 20_000;
 
 /// Subject of a choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Subject {
+pub(in crate::cuda) enum Subject {
     /// The algorithm of a matmul with its epilogue.
     Algorithm,
     /// One of [`Epilogue::forms`], of which the key has the first.
@@ -27,23 +29,23 @@ pub(super) enum Subject {
 
 /// The fastest of several options.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Choice {
-    pub(super) index: usize,
+pub(in crate::cuda) struct Choice {
+    pub(in crate::cuda) index: usize,
     /// Number of options.
-    pub(super) n: usize,
+    pub(in crate::cuda) n: usize,
     /// Fingerprint of the options.
-    pub(super) among: u64,
+    pub(in crate::cuda) among: u64,
     /// Time of the chosen one, µs.
-    pub(super) us: f64,
+    pub(in crate::cuda) us: f64,
     /// Time of the first one, µs.
-    pub(super) first_us: f64,
+    pub(in crate::cuda) first_us: f64,
 }
 
 type About = (Subject, Key);
 
 /// The choices of a device.
 #[derive(Debug, Default)]
-pub(super) struct Choices {
+pub(in crate::cuda) struct Choices {
     in_use: HashMap<About, Choice>,
     /// Keys whose options were examined, with nothing to choose from.
     settled: HashSet<About>,
@@ -52,24 +54,24 @@ pub(super) struct Choices {
     /// Whether some in use are not known to be on disk.
     has_unsaved: bool,
     /// Device time that measurements have taken, µs.
-    pub(super) spent_us: f64,
+    pub(in crate::cuda) spent_us: f64,
 }
 
 impl Choices {
     /// The choice in use.
-    pub(super) fn get(&self, subject: Subject, key: &Key) -> Option<Choice> {
+    pub(in crate::cuda) fn get(&self, subject: Subject, key: &Key) -> Option<Choice> {
         self.in_use.get(&(subject, *key)).copied()
     }
 
     /// Whether the options must be looked at: to compare them with those of a choice that was taken over, or to choose.
-    pub(super) fn is_open(&self, subject: Subject, key: &Key, is_choosing: bool) -> bool {
+    pub(in crate::cuda) fn is_open(&self, subject: Subject, key: &Key, is_choosing: bool) -> bool {
         let about = (subject, *key);
         !self.settled.contains(&about) && (is_choosing || self.in_use.contains_key(&about))
     }
 
     /// Drops a choice among other options than these; while choosing, takes one from the disk, where they have this name. Returns
     /// whether a choice is in use, which then holds.
-    pub(super) fn recall(
+    pub(in crate::cuda) fn recall(
         &mut self,
         subject: Subject,
         key: &Key,
@@ -94,7 +96,7 @@ impl Choices {
     }
 
     /// Takes a choice into use; None if there was nothing to choose.
-    pub(super) fn settle(&mut self, subject: Subject, key: &Key, choice: Option<Choice>) {
+    pub(in crate::cuda) fn settle(&mut self, subject: Subject, key: &Key, choice: Option<Choice>) {
         let about = (subject, *key);
         self.settled.insert(about);
         if let Some(choice) = choice {
@@ -104,7 +106,7 @@ impl Choices {
     }
 
     /// Adds the choices in use to those on disk, unless all of them come from there. A failure only makes the next start slower.
-    pub(super) fn store(&mut self, place: &[String]) {
+    pub(in crate::cuda) fn store(&mut self, place: &[String]) {
         if !std::mem::take(&mut self.has_unsaved) {
             return;
         }
@@ -119,13 +121,13 @@ impl Choices {
     }
 
     /// The choices in use, a line each, sorted.
-    pub(super) fn export(&self) -> String {
+    pub(in crate::cuda) fn export(&self) -> String {
         text(&self.in_use)
     }
 
     /// Takes over the choices of these lines, in place of own ones; of two about the same the first. Returns the keys whose algorithm
     /// changes. Lines of another format are skipped.
-    pub(super) fn import(&mut self, text: &str) -> Vec<Key> {
+    pub(in crate::cuda) fn import(&mut self, text: &str) -> Vec<Key> {
         let (mut seen, mut changed) = (HashSet::new(), Vec::new());
         for (about, choice) in text.lines().filter_map(parse) {
             if !seen.insert(about) {
@@ -147,7 +149,7 @@ impl Choices {
     }
 
     /// The choices in use, in words and times.
-    pub(super) fn all(&self) -> Vec<MatmulChoice> {
+    pub(in crate::cuda) fn all(&self) -> Vec<MatmulChoice> {
         let mut all: Vec<(&About, &Choice)> = self.in_use.iter().collect();
         all.sort_by_cached_key(|(about, choice)| line(about, choice));
         all.into_iter().map(|(about, choice)| MatmulChoice::new(about, choice)).collect()
@@ -200,7 +202,7 @@ fn text(choices: &HashMap<About, Choice>) -> String {
     lines.iter().flat_map(|line| [line, "\n"]).collect()
 }
 
-pub(super) fn transposes(matmul: &Matmul) -> String {
+pub(in crate::cuda) fn transposes(matmul: &Matmul) -> String {
     [matmul.transpose_a, matmul.transpose_b]
         .map(|is_transposed| if is_transposed { 'T' } else { 'N' })
         .iter()
@@ -208,7 +210,7 @@ pub(super) fn transposes(matmul: &Matmul) -> String {
 }
 
 /// The rows of the result, after the number of products where there are several: `8*64`.
-pub(super) fn rows_name(matmul: &Matmul) -> String {
+pub(in crate::cuda) fn rows_name(matmul: &Matmul) -> String {
     match matmul.batch {
         1 => matmul.m.to_string(),
         batch => format!("{batch}*{}", matmul.m),

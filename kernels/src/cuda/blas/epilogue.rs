@@ -36,7 +36,7 @@ pub(crate) enum Epilogue {
 }
 
 impl Epilogue {
-    pub(super) const ALL: [Epilogue; 10] = [
+    pub(in crate::cuda) const ALL: [Epilogue; 10] = [
         Epilogue::None,
         Epilogue::Bias,
         Epilogue::ReluBias,
@@ -68,7 +68,7 @@ impl Epilogue {
         }
     }
 
-    pub(super) fn raw(self) -> sys::cublasLtEpilogue_t {
+    pub(in crate::cuda) fn raw(self) -> sys::cublasLtEpilogue_t {
         use sys::cublasLtEpilogue_t as E;
         match self {
             Epilogue::None => E::CUBLASLT_EPILOGUE_DEFAULT,
@@ -85,16 +85,16 @@ impl Epilogue {
         }
     }
 
-    pub(super) fn takes_bias(self) -> bool {
+    pub(in crate::cuda) fn takes_bias(self) -> bool {
         !matches!(self, Epilogue::None | Epilogue::ReluAux | Epilogue::DRelu | Epilogue::DGelu)
     }
 
-    pub(super) fn writes_aux(self) -> bool {
+    pub(in crate::cuda) fn writes_aux(self) -> bool {
         matches!(self, Epilogue::ReluAuxBias | Epilogue::ReluAux | Epilogue::GeluAuxBias)
     }
 
     /// Bytes of `aux` for a C of `m` rows and `n` columns of this dtype.
-    pub(super) fn aux_bytes(self, m: usize, n: usize, output: DType) -> usize {
+    pub(in crate::cuda) fn aux_bytes(self, m: usize, n: usize, output: DType) -> usize {
         let row = self.aux_row(n).unwrap_or(0);
         match self {
             Epilogue::GeluAuxBias | Epilogue::DGelu => m * row * output.size_bytes(),
@@ -103,7 +103,7 @@ impl Epilogue {
     }
 
     /// Elements of a row of `aux` for a C of `n` columns; None without `aux`.
-    pub(super) fn aux_row(self, n: usize) -> Option<usize> {
+    pub(in crate::cuda) fn aux_row(self, n: usize) -> Option<usize> {
         match self {
             Epilogue::ReluAuxBias | Epilogue::ReluAux | Epilogue::DRelu => Some(relu_mask_row_bits(n)),
             Epilogue::GeluAuxBias | Epilogue::DGelu => Some(n),

@@ -7,8 +7,8 @@ pub(crate) use cuda::SOURCE;
 
 use std::fmt;
 
-use super::addmm::check_output_kind;
-use super::{bias, check};
+use super::bias;
+use crate::base::check;
 use crate::{Result, Shape, TensorMut, TensorRef};
 
 /// Calls `$callback` with `$args` and the table of all activations: variant, name, and the value of the forward pass from which
@@ -118,7 +118,7 @@ pub fn activation_backward(
     let (_, cols) = d.shape().rows_cols();
     if let Some(d_bias) = &d_bias {
         let d_bias_op = d_bias.operand("d_bias");
-        check_output_kind(OP, d_op, d_bias_op)?;
+        check::output_kind(OP, d_op, d_bias_op)?;
         check::shape(OP, d_bias_op, Shape::vector(cols))?;
     }
     if let Some(gpu) = d.gpu() {

@@ -5,7 +5,7 @@ mod cuda;
 
 pub(crate) use cuda::SOURCE;
 
-use super::check;
+use crate::base::check;
 use crate::{DType, KernelError, Result, Shape, TensorMut, TensorRef};
 
 const OP: &str = "argmax";

@@ -11,8 +11,8 @@ mod tests;
 
 pub(crate) use cuda::SOURCE;
 
-use super::check;
-use crate::error::Operand;
+use crate::base::check;
+use crate::base::error::Operand;
 use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
 /// Elements of [`batch_norm_moments`] of `n_columns` columns.

@@ -1,9 +1,9 @@
 //! One launch whose arguments are the scalars and the key of the order.
 
+use crate::base::permutation::N_ROUNDS;
 use crate::cuda::launch::{Argument, Launch, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 use crate::ops::{STEP_SCALARS_LEN, StepScalars};
-use crate::permutation::N_ROUNDS;
 use crate::{KeyedPermutation, Result};
 
 pub(crate) static SOURCE: Source = Source::new("begin_step", include_str!("kernel.cu"));

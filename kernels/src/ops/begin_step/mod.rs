@@ -7,7 +7,9 @@ mod row_mix;
 pub(crate) use cuda::SOURCE;
 pub use row_mix::{ROW_SUMS_LEN, mix_row};
 
-use super::{STEP_SCALARS_LEN, StepScalars, check};
+use super::{STEP_SCALARS_LEN, StepScalars};
+
+use crate::base::check;
 use crate::{DType, KernelError, KeyedPermutation, Result, Shape, TensorMut, TensorRef};
 
 const OP: &str = "begin_step";

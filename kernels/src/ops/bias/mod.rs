@@ -5,8 +5,7 @@ pub(crate) mod cuda;
 
 pub(crate) use cuda::SOURCE;
 
-use super::addmm::check_output_kind;
-use super::check;
+use crate::base::check;
 use crate::{Result, Shape, TensorMut, TensorRef};
 
 /// `y[n, c] += bias[c]` in place.
@@ -45,7 +44,7 @@ pub fn bias_forward(bias: TensorRef<'_>, y: TensorMut<'_>) -> Result<()> {
 pub fn bias_backward(d_y: TensorRef<'_>, d_bias: TensorMut<'_>, accumulate: bool) -> Result<()> {
     const OP: &str = "bias_backward";
     let (d_y_op, d_bias_op) = (d_y.operand("d_y"), d_bias.operand("d_bias"));
-    check_output_kind(OP, d_y_op, d_bias_op)?;
+    check::output_kind(OP, d_y_op, d_bias_op)?;
     let (_, cols) = d_y.shape().rows_cols();
     check::shape(OP, d_bias_op, Shape::vector(cols))?;
     if let Some(gpu) = d_y.gpu() {

@@ -2,8 +2,8 @@
 
 use half::{bf16, f16};
 
+use crate::base::short_floats::to_odd;
 use crate::cpu::cell::Cell;
-use crate::cpu::stored::to_odd;
 use crate::{DType, Result, TensorMut, TensorRef};
 
 /// One loop over `$from`, of any float type, into `$to` of another.

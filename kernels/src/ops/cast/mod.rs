@@ -5,7 +5,9 @@ mod cuda;
 
 pub(crate) use cuda::SOURCE;
 
-use super::{check, copy};
+use super::copy;
+
+use crate::base::check;
 use crate::{Result, TensorMut, TensorRef};
 
 /// `to = from`, rounded to nearest, ties to even, once.

@@ -1,6 +1,8 @@
 //! Concatenation of tensors.
 
-use super::{check, copy};
+use super::copy;
+
+use crate::base::check;
 use crate::cpu::copy::gather;
 use crate::{KernelError, Result, TensorMut, TensorRef};
 

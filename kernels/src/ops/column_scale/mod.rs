@@ -5,8 +5,7 @@ mod cuda;
 
 pub(crate) use cuda::SOURCE;
 
-use super::addmm::check_output_kind;
-use super::check;
+use crate::base::check;
 use crate::{Element, Result, Shape, TensorMut, TensorRef};
 
 /// `y[n,c] = x[n,c] · scale[c]`
@@ -25,7 +24,7 @@ pub fn column_scale_forward(x: TensorRef<'_>, scale: TensorRef<'_>, y: TensorMut
     let (_, cols) = check::matrix(OP, x_op)?;
     check::same_kind(OP, &[x_op, y.operand("y")])?;
     check::shape(OP, y.operand("y"), x.shape())?;
-    check_output_kind(OP, x_op, scale.operand("scale"))?;
+    check::output_kind(OP, x_op, scale.operand("scale"))?;
     check::shape(OP, scale.operand("scale"), Shape::vector(cols))?;
     if let Some(gpu) = x.gpu() {
         check::dtype(OP, x_op, check::FLOATS, check::FLOATS_NAMES)?;
@@ -57,7 +56,7 @@ pub fn column_scale_backward(
     check::same_kind(OP, &[x_op, d.operand("d")])?;
     check::shape(OP, d.operand("d"), x.shape())?;
     for operand in [scale.operand("scale"), d_scale.operand("d_scale")] {
-        check_output_kind(OP, x_op, operand)?;
+        check::output_kind(OP, x_op, operand)?;
         check::shape(OP, operand, Shape::vector(cols))?;
     }
     if let Some(gpu) = x.gpu() {

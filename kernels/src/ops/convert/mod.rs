@@ -5,7 +5,9 @@ mod cuda;
 
 pub(crate) use cuda::SOURCE;
 
-use super::{cast, check, copy};
+use super::{cast, copy};
+
+use crate::base::check;
 use crate::{Result, TensorMut, TensorRef};
 
 /// `to = from`, converted.

@@ -2,7 +2,7 @@
 
 use cudarc::driver::{result, sys};
 
-use super::check;
+use crate::base::check;
 use crate::cpu::copy::gather;
 use crate::cuda::{Gpu, check_driver, peer};
 use crate::{Result, TensorMut, TensorRef};

@@ -5,7 +5,7 @@ mod cuda;
 
 pub(crate) use cuda::{SOURCE, WEIGHTED_SOURCE};
 
-use super::check;
+use crate::base::check;
 use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
 /// `count =` the number of rows whose first largest output is at the label, or `+=` if `accumulate`; with row weights, the sum
@@ -35,7 +35,7 @@ pub fn count_correct(
     let (n_rows, n_classes) = check::matrix(OP, outputs_op)?;
     check::dtype(OP, labels_op, &[DType::I64], "i64")?;
     check::shape(OP, labels_op, Shape::vector(n_rows))?;
-    check::row_weights(OP, row_weights, n_rows, outputs_op)?;
+    check::row_weights(OP, row_weights.map(|w| w.operand("row_weights")), n_rows, outputs_op)?;
     check::dtype(OP, count_op, &[DType::F64], "f64")?;
     check::shape(OP, count_op, Shape::vector(1))?;
     if let Some(gpu) = outputs.gpu() {

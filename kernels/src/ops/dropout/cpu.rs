@@ -2,10 +2,10 @@
 
 use super::{DropoutKey, Rate};
 use crate::Element;
+use crate::base::rng::Philox;
 use crate::cpu::Stored;
 use crate::cpu::simd::vectorize;
 use crate::cpu::threads::{SharedMut, for_parts};
-use crate::rng::Philox;
 
 /// Columns of sixteen blocks.
 const CHUNK: usize = 64;

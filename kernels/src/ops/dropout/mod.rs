@@ -5,8 +5,8 @@ mod cuda;
 
 pub(crate) use cuda::SOURCE;
 
-use super::check;
 use super::step_scalars::{STEP_SCALARS_LEN, StepScalars};
+use crate::base::check;
 use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
 /// Share of the elements that are dropped.

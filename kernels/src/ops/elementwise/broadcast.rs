@@ -1,7 +1,7 @@
 //! Broadcasting of shapes, as far as one division and one remainder per element can follow it.
 
 use crate::Shape;
-use crate::shape::MAX_DIMS;
+use crate::base::shape::MAX_DIMS;
 
 /// Position of a broadcast operand's element: `(i / div) % len` for element `i` of the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

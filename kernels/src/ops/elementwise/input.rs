@@ -1,6 +1,6 @@
 //! Operands of elementwise operations: tensors and scalars.
 
-use crate::error::Operand;
+use crate::base::error::Operand;
 use crate::{DType, KernelError, Result, Tensor, TensorRef};
 
 /// A number next to tensors. It takes on their dtype.

@@ -12,8 +12,8 @@ pub(crate) use cuda::SOURCE;
 pub use input::{Input, Scalar};
 
 use self::broadcast::Cycle;
-use super::check;
-use crate::error::Operand;
+use crate::base::check;
+use crate::base::error::Operand;
 use crate::{DType, KernelError, Result, TensorMut, TensorRef};
 
 /// An operation whose result has the dtype of its operands.
@@ -196,19 +196,21 @@ fn prepare<'a>(
             return Err(shapes_differ(op, a, b));
         }
     }
-    let ready = |input: Input<'a>, name| match input {
-        Input::Tensor(x) => {
-            let operand = x.operand(name);
-            check::same_device(op, &[operand, out])?;
-            check::same_dtype(op, &[operand, Operand { dtype, ..out }])?;
-            let cycle =
-                broadcast::cycle(x.shape(), out.shape).ok_or_else(|| shapes_differ(op, out, operand))?;
-            Ok(Ready::Tensor(x, cycle))
-        }
-        Input::Scalar(scalar) => {
-            let beside = operands.first().copied().unwrap_or(out);
-            scalar.check(op, dtype, beside)?;
-            Ok(Ready::Scalar(scalar))
+    let ready = |input: Input<'a>, name| -> Result<Ready<'a>> {
+        match input {
+            Input::Tensor(x) => {
+                let operand = x.operand(name);
+                check::same_device(op, &[operand, out])?;
+                check::same_dtype(op, &[operand, Operand { dtype, ..out }])?;
+                let cycle =
+                    broadcast::cycle(x.shape(), out.shape).ok_or_else(|| shapes_differ(op, out, operand))?;
+                Ok(Ready::Tensor(x, cycle))
+            }
+            Input::Scalar(scalar) => {
+                let beside = operands.first().copied().unwrap_or(out);
+                scalar.check(op, dtype, beside)?;
+                Ok(Ready::Scalar(scalar))
+            }
         }
     };
     Ok([ready(inputs[0], "a")?, ready(inputs[1], "b")?])

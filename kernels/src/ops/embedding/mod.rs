@@ -7,9 +7,9 @@ pub(crate) use cuda::SOURCE;
 
 use std::ops::Range;
 
-use super::check;
+use crate::base::check;
+use crate::base::error::Operand;
 use crate::cpu::cell::Cell;
-use crate::error::Operand;
 use crate::{DType, Device, KernelError, MemoryUse, Result, Shape, Tensor, TensorMut, TensorRef};
 
 /// One table of embeddings in a flat buffer: `[n_codes, dim]` from element `start` on.

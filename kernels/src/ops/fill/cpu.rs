@@ -3,8 +3,8 @@
 use half::{bf16, f16};
 
 use super::{Pattern, step_between};
+use crate::base::rng::{Philox, normal_pair};
 use crate::cpu::threads::{SharedMut, for_parts};
-use crate::rng::{Philox, normal_pair};
 use crate::{DType, Element, Result, TensorMut};
 
 /// Elements per thread below which a second thread does not pay off.

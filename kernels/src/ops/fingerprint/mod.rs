@@ -5,7 +5,7 @@ mod cuda;
 
 pub(crate) use cuda::SOURCE;
 
-use super::check;
+use crate::base::check;
 use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
 /// `out = Σ mix(bits(x[i]), i)` modulo 2^64, where `mix` is a bijection of the bits for each `i`.

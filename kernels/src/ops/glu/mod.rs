@@ -7,8 +7,10 @@ pub(crate) use cuda::SOURCE;
 
 use std::fmt;
 
-use super::{Activation, check};
-use crate::error::Operand;
+use super::Activation;
+
+use crate::base::check;
+use crate::base::error::Operand;
 use crate::{Result, Shape, TensorMut, TensorRef};
 
 /// Function of the gate of a gated linear unit.

@@ -5,8 +5,8 @@ pub(crate) mod cuda;
 
 pub(crate) use cuda::SOURCE;
 
-use super::check;
-use crate::error::Operand;
+use crate::base::check;
+use crate::base::error::Operand;
 use crate::{Result, Shape, TensorMut, TensorRef};
 
 /// Row statistics, saved by the forward pass for the backward pass.

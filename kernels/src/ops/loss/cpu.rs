@@ -5,7 +5,8 @@
 
 use std::ops::Range;
 
-use super::{ElementLoss, LossSums};
+use super::element_loss::ElementLoss;
+use super::sums::LossSums;
 use crate::Element;
 use crate::cpu::cell;
 use crate::cpu::simd::vectorize;
@@ -41,18 +42,18 @@ pub(super) fn sum_and_gradient<T: Stored, D: Stored<Real = T::Real>>(
 }
 
 /// Predictions, cut into blocks.
-pub(in crate::ops) struct Blocks<'a, T: Stored> {
+pub(super) struct Blocks<'a, T: Stored> {
     /// Rows of `n_cols` predictions.
-    pub(in crate::ops) x: &'a [T],
-    pub(in crate::ops) n_cols: usize,
-    pub(in crate::ops) row_weights: Option<&'a [f32]>,
+    pub(super) x: &'a [T],
+    pub(super) n_cols: usize,
+    pub(super) row_weights: Option<&'a [f32]>,
     /// Factor of the gradient.
-    pub(in crate::ops) scale: T::Real,
+    pub(super) scale: T::Real,
 }
 
 impl<T: Stored> Blocks<'_, T> {
     /// See [`sum_and_gradient`]; `targets` returns those of a range of elements, or writes them to the memory.
-    pub(in crate::ops) fn sum_and_gradient<'t, D: Stored<Real = T::Real>>(
+    pub(super) fn sum_and_gradient<'t, D: Stored<Real = T::Real>>(
         &self,
         loss: &impl ElementLoss,
         d_x: Option<&mut [D]>,

@@ -1,363 +1,49 @@
-//! Loss sums, and losses of one predicted and one true value.
+//! Losses, their gradients and sums, each in one pass.
+
+pub(crate) mod sums;
+
+mod kernels;
+
+mod element_loss;
 
 mod cpu;
-pub(crate) mod cuda;
-#[cfg(test)]
-mod threads;
+mod cuda;
 
-pub(super) use cpu::Blocks;
-pub(crate) use cuda::{SOURCE, WEIGHTED_SOURCE};
+mod elementwise;
 
-use std::ops::AddAssign;
-
-use super::{SumsOutput, check};
-use crate::cpu::Float;
-use crate::error::Operand;
-use crate::{Result, TensorMut, TensorRef};
-
-/// Sum of losses and the divisor of their mean, so that adding the sums of several shards gives the true mean.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct LossSums {
-    /// Sum of the losses, times their weights if there are any.
-    pub loss: f64,
-    /// Sum of the weights; without weights, the number of rows or elements.
-    pub weight: f64,
-}
-
-impl LossSums {
-    /// The mean; 0 if the sum of weights is 0, unless the loss is not finite, which is then returned.
-    pub fn mean(&self) -> f64 {
-        if self.weight == 0.0 { self.loss } else { self.loss / self.weight }
-    }
-
-    /// Factor that turns a gradient divided by `expected_weight` into the gradient of the mean; 1 if `expected_weight` is 0, that is,
-    /// if the gradient was divided by the sum of weights itself; 0 if the sum of weights is 0, as every gradient is then.
-    pub fn mean_scale(&self, expected_weight: f64) -> f64 {
-        if expected_weight > 0.0 {
-            if self.weight == 0.0 { 0.0 } else { expected_weight / self.weight }
-        } else {
-            1.0
-        }
-    }
-}
-
-impl AddAssign for LossSums {
-    fn add_assign(&mut self, other: Self) {
-        self.loss += other.loss;
-        self.weight += other.weight;
-    }
-}
-
-/// A loss of one predicted and one true value.
-pub(super) trait ElementLoss: Sync {
-    /// Kernels of the loss in `kernel.cu`.
-    const KERNELS: cuda::Kernels;
-    /// Parameter of its kernels, if they have one.
-    fn parameter(&self) -> f64 {
-        0.0
-    }
-    /// The loss.
-    fn value<T: Float>(&self, x: T, target: T) -> T;
-    /// Derivative with respect to `x`.
-    fn derivative<T: Float>(&self, x: T, target: T) -> T;
-}
-
-/// Writes the sum of `loss` over all elements to `sums`, and `scale` times its derivative, each times the row's weight.
-#[allow(clippy::too_many_arguments)] // The operands of a loss, and their names.
-pub(super) fn elementwise_loss<L: ElementLoss>(
-    op: &'static str,
-    loss: &L,
-    x_name: &'static str,
-    x: TensorRef<'_>,
-    target: TensorRef<'_>,
-    row_weights: Option<TensorRef<'_>>,
-    scale: f64,
-    d_x: Option<TensorMut<'_>>,
-    sums: SumsOutput<'_>,
-) -> Result<()> {
-    let (x_op, target_op) = (x.operand(x_name), target.operand("target"));
-    check::same_kind(op, &[x_op, target_op])?;
-    check::shape(op, target_op, x.shape())?;
-    if let Some(d_x) = &d_x {
-        check_gradient_kind(op, x_op, d_x.operand("gradient"))?;
-        check::shape(op, d_x.operand("gradient"), x.shape())?;
-    }
-    if row_weights.is_some() {
-        let (n_rows, _) = check::matrix(op, x_op)?;
-        check::row_weights(op, row_weights, n_rows, x_op)?;
-    }
-    sums.check(op, x_op)?;
-    if let Some(gpu) = x.gpu() {
-        check::dtype(op, x_op, check::FLOATS, check::FLOATS_NAMES)?;
-        let d_x = d_x.map(TensorMut::into_cuda).transpose()?;
-        return cuda::sum_and_gradient(gpu, loss, x.cuda()?, target.cuda()?, row_weights, scale, d_x, sums);
-    }
-    let row_weights = row_weights.map(|w| w.as_slice::<f32>(op, "row_weights")).transpose()?;
-    let d_op = d_x.as_ref().map_or(x_op, |d_x| d_x.operand("gradient"));
-    check::gradient_dispatch!(op, x_op, d_op, T, D => {
-        let (x, target) = (x.as_slice::<T>(op, x_name)?, target.as_slice::<T>(op, "target")?);
-        let d_x = d_x.map(|d| d.into_slice::<D>(op, "gradient")).transpose()?;
-        sums.write(op, cpu::sum_and_gradient(loss, x, target, row_weights, scale as _, d_x))
-    })
-}
-
-/// Checks that a gradient is on the device of its operand and of its dtype; the gradient of f32 can be bf16 or f16, the format of
-/// later matmuls.
-pub(super) fn check_gradient_kind(op: &'static str, x: Operand, d_x: Operand) -> Result<()> {
-    check::same_device(op, &[x, d_x])?;
-    let is_narrower = check::narrows(x.dtype, d_x.dtype);
-    if is_narrower { Ok(()) } else { check::same_dtype(op, &[x, d_x]) }
-}
+mod bce_with_logits;
+mod focal_with_logits;
+mod huber;
+mod log_cosh;
+mod mse;
+mod ordinal;
+mod poisson;
+mod quantile;
+mod softmax_cross_entropy;
 
 #[cfg(test)]
-pub(super) mod testing {
-    use half::{bf16, f16};
+mod testing;
+#[cfg(test)]
+mod threads_tests;
 
-    use super::*;
-    use crate::ops::testing::{assert_close, assert_gradient, devices, random, rounded, rounding_of, tensor};
-    use crate::ops::{STEP_SUMS_EXTRA, STEP_SUMS_LEN};
-    use crate::{DType, Device, Element, Tensor};
+pub use bce_with_logits::bce_with_logits;
+pub use focal_with_logits::focal_with_logits;
+pub use huber::huber;
+pub use log_cosh::log_cosh;
+pub use mse::mse;
+pub use ordinal::ordinal;
+pub use poisson::poisson;
+pub use quantile::quantile;
+pub use softmax_cross_entropy::{CrossEntropyConfig, softmax_cross_entropy};
+pub use sums::{LossSums, STEP_SUMS_EXTRA, STEP_SUMS_LEN, SumsOutput};
 
-    /// Calls `op` with a tail on `device` that holds `before`, and returns the sums in it afterwards. Without sums before, the loss
-    /// also copies a number after them.
-    pub(in crate::ops) fn sums_after(
-        device: Device,
-        before: Option<LossSums>,
-        op: impl FnOnce(SumsOutput<'_>) -> Result<()>,
-    ) -> Result<LossSums> {
-        let mut tail = [f32::NAN; STEP_SUMS_LEN];
-        if let Some(before) = before {
-            before.store(&mut tail);
-        }
-        let mut tail = tensor(&tail, &[STEP_SUMS_LEN], device);
-        let extra = tensor(&[1_048_577.0], &[1], device);
-        let extra = before.is_none().then(|| extra.view());
-        op(SumsOutput { tail: tail.view_mut(), accumulate: before.is_some(), extra })?;
-        let mut tail = tail.to_vec::<f32>().unwrap();
-        if extra.is_some() {
-            assert_eq!(std::mem::replace(&mut tail[STEP_SUMS_EXTRA], f32::NAN), 1_048_577.0);
-        }
-        assert!(
-            tail[STEP_SUMS_EXTRA..].iter().all(|v| v.is_nan()),
-            "a loss writes nothing else after its sums"
-        );
-        Ok(LossSums::load(&tail))
-    }
+use crate::cuda::launch::Source;
 
-    /// Signature of an elementwise loss.
-    pub(in crate::ops) trait Op:
-        Fn(
-        TensorRef<'_>,
-        TensorRef<'_>,
-        Option<TensorRef<'_>>,
-        f64,
-        Option<TensorMut<'_>>,
-        SumsOutput<'_>,
-    ) -> Result<()>
-    {
-    }
-    impl<F> Op for F where
-        F: Fn(
-            TensorRef<'_>,
-            TensorRef<'_>,
-            Option<TensorRef<'_>>,
-            f64,
-            Option<TensorMut<'_>>,
-            SumsOutput<'_>,
-        ) -> Result<()>
-    {
-    }
-
-    /// Sums and gradient, times 0.25, of rows of seven.
-    fn run<T: Element>(
-        op: &impl Op,
-        (x, t): (&[T], &[T]),
-        weights: Option<&[f32]>,
-        gradient: Option<DType>,
-        device: Device,
-    ) -> (LossSums, Option<Tensor>) {
-        let dims = [x.len() / 7, 7];
-        let (x, t) = (tensor(x, &dims, device), tensor(t, &dims, device));
-        let weights = weights.map(|w| tensor(w, &dims[..1], device));
-        let mut d = gradient.map(|dtype| Tensor::full(&dims, f64::NAN, dtype, device).unwrap());
-        let sums = sums_after(device, None, |sums| {
-            let weights = weights.as_ref().map(Tensor::view);
-            op(x.view(), t.view(), weights, 0.25, d.as_mut().map(Tensor::view_mut), sums)
-        });
-        (sums.unwrap(), d)
-    }
-
-    /// Row weights, the second 0.
-    fn row_weights(n_rows: usize) -> Vec<f32> {
-        let mut weights: Vec<f32> = random::<f32>(n_rows, 3).iter().map(|v| 2.0 * v + 2.5).collect();
-        weights[1] = 0.0;
-        weights
-    }
-
-    /// Checks a loss at random points in `range` times -1..1 with targets from `target`: its gradient in f64, row weights, then other
-    /// dtypes and devices.
-    pub(in crate::ops) fn assert_loss(op: impl Op, range: f64, target: impl Fn(f64) -> f64) {
-        let points = |n: usize| -> (Vec<f64>, Vec<f64>) {
-            let x = random::<f64>(n, 1).iter().map(|v| range * v).collect();
-            (x, random::<f64>(n, 2).into_iter().map(&target).collect())
-        };
-        let (x, t) = points(35);
-        let weights = row_weights(5);
-        for device in devices() {
-            let (sums, d) = run(&op, (&x, &t), None, Some(DType::F64), device);
-            assert_eq!(sums.weight, 35.0);
-            let d = d.unwrap().to_vec::<f64>().unwrap();
-            // Row by row, since 48 bits of the whole sum in the tail are too few for a difference quotient.
-            let loss_of_row =
-                |(x, t): (&[f64], &[f64])| 0.25 * run(&op, (x, t), None, None, Device::Cpu).0.loss;
-            assert_gradient(&x, &d, |x| x.chunks_exact(7).zip(t.chunks_exact(7)).map(loss_of_row).sum());
-            let (weighted, weighted_d) = run(&op, (&x, &t), Some(&weights), Some(DType::F64), device);
-            let weighted_d = weighted_d.unwrap().to_vec::<f64>().unwrap();
-            assert_gradient(&x, &weighted_d, |x| {
-                let rows = x.chunks_exact(7).zip(t.chunks_exact(7)).zip(&weights);
-                rows.map(|(row, &weight)| f64::from(weight) * loss_of_row(row)).sum()
-            });
-            let total = 7.0 * weights.iter().map(|&w| f64::from(w)).sum::<f64>();
-            assert_close(&[weighted.weight], &[total], 0.0, 1e-13);
-            let before = LossSums { loss: 3.0, weight: 5.0 };
-            let again = sums_after(device, Some(before), |sums| {
-                let (x, t) = (tensor(&x, &[5, 7], device), tensor(&t, &[5, 7], device));
-                op(x.view(), t.view(), None, 0.25, None, sums)
-            });
-            let again = again.unwrap();
-            assert_eq!(again.weight, 40.0);
-            // The tail holds 48 bits.
-            assert_close(&[again.loss], &[sums.loss + 3.0], 0.0, 1e-13);
-            for weights in [None, Some(&[][..])] {
-                let nothing = run::<f64>(&op, (&[], &[]), weights, Some(DType::F64), device).0;
-                assert_eq!(nothing, LossSums::default(), "a batch without rows");
-            }
-        }
-
-        // Enough for several blocks, and not a multiple of a pack.
-        let (x, t) = points(7 * 1501);
-        let (x32, t32) = (rounded::<f64, f32>(&x), rounded::<f64, f32>(&t));
-        let weights = row_weights(1501);
-        for (device, weights) in devices().into_iter().flat_map(|d| [(d, None), (d, Some(&weights[..]))]) {
-            // The unweighted loss in f64, times the weights.
-            let f64_of = |x: &[f64], t: &[f64]| {
-                let (sums, d) = run(&op, (x, t), None, Some(DType::F64), Device::Cpu);
-                let mut d = d.unwrap().to_vec::<f64>().unwrap();
-                let Some(weights) = weights else { return (sums, d) };
-                let mut sums = LossSums::default();
-                for (row, &weight) in weights.iter().enumerate() {
-                    let (elements, weight) = (7 * row..7 * (row + 1), f64::from(weight));
-                    d[elements.clone()].iter_mut().for_each(|d| *d *= weight);
-                    let of_row = run(&op, (&x[elements.clone()], &t[elements]), None, None, Device::Cpu).0;
-                    sums += LossSums { loss: weight * of_row.loss, weight: weight * of_row.weight };
-                }
-                (sums, d)
-            };
-            // Row weights scale the bounds below.
-            let atol = 1e-7 * range.max(1.0) * if weights.is_some() { 4.5 } else { 1.0 };
-            let (want, want_d) = f64_of(&rounded(&x32), &rounded(&t32));
-            let (sums, d) = run(&op, (&x32, &t32), weights, Some(DType::F32), device);
-            // Each term is a few roundings in f32, in random directions; they are summed in f64.
-            assert_close(&[sums.loss, sums.weight], &[want.loss, want.weight], 0.0, 1e-6);
-            // e and sigmoid near 0 are differences of numbers up to `range`.
-            let d = rounded::<f32, f64>(&d.unwrap().to_vec().unwrap());
-            assert_close(&d, &want_d, atol, 1e-6);
-            assert_eq!(run(&op, (&x32, &t32), weights, None, device).0, sums, "the gradient changes nothing");
-            if weights.is_none() {
-                assert_weights_of_one_and_zero(&op, (&x32, &t32), (sums, &d), device);
-            }
-            check_short::<bf16>(
-                &op,
-                (&x, &t),
-                (&x32, &t32),
-                weights,
-                (sums, &want_d),
-                (atol, &f64_of),
-                device,
-            );
-            check_short::<f16>(
-                &op,
-                (&x, &t),
-                (&x32, &t32),
-                weights,
-                (sums, &want_d),
-                (atol, &f64_of),
-                device,
-            );
-        }
-    }
-
-    /// Sums and gradient of these operands in f64.
-    type Reference<'a> = dyn Fn(&[f64], &[f64]) -> (LossSums, Vec<f64>) + 'a;
-
-    /// A gradient in `S` of f32 operands, and operands in `S`; `sums` are those in f32, `want_d` is the gradient in f64.
-    #[allow(clippy::too_many_arguments)] // Results that the caller has already.
-    fn check_short<S: Element>(
-        op: &impl Op,
-        (x, t): (&[f64], &[f64]),
-        (x32, t32): (&[f32], &[f32]),
-        weights: Option<&[f32]>,
-        (sums, want_d): (LossSums, &[f64]),
-        (atol, f64_of): (f64, &Reference<'_>),
-        device: Device,
-    ) {
-        // One rounding of the f32 result.
-        let (same, d) = run(op, (x32, t32), weights, Some(S::DTYPE), device);
-        assert_eq!(same, sums);
-        let d = rounded::<S, f64>(&d.unwrap().to_vec().unwrap());
-        assert_close(&d, want_d, atol, rounding_of::<S>());
-        let (x, t): (Vec<S>, Vec<S>) = (rounded(x), rounded(t));
-        let (want, want_d) = f64_of(&rounded(&x), &rounded(&t));
-        let (sums, d) = run(op, (&x, &t), weights, Some(S::DTYPE), device);
-        assert_close(&[sums.loss, sums.weight], &[want.loss, want.weight], 0.0, 1e-6);
-        let d = rounded::<S, f64>(&d.unwrap().to_vec().unwrap());
-        assert_close(&d, &want_d, atol, rounding_of::<S>());
-    }
-
-    /// Weights of 1 change no bit of `unweighted`, and a row of weight 0 is ignored, whatever it contains.
-    fn assert_weights_of_one_and_zero(
-        op: &impl Op,
-        (x, t): (&[f32], &[f32]),
-        (unweighted, unweighted_d): (LossSums, &[f64]),
-        device: Device,
-    ) {
-        let mut weights = vec![1.0; x.len() / 7];
-        let (sums, d) = run(op, (x, t), Some(&weights), Some(DType::F32), device);
-        let d = rounded::<f32, f64>(&d.unwrap().to_vec().unwrap());
-        assert_eq!((sums.weight, &d[..]), (unweighted.weight, unweighted_d));
-        assert_eq!(sums.loss, unweighted.loss);
-        weights[3] = 0.0;
-        let mut x = x.to_vec();
-        x[21..28].fill(f32::NAN);
-        let (sums, d) = run(op, (&x, t), Some(&weights), Some(DType::F32), device);
-        assert_eq!(sums.weight, unweighted.weight - 7.0);
-        assert!(sums.loss < unweighted.loss);
-        let d = rounded::<f32, f64>(&d.unwrap().to_vec().unwrap());
-        assert_eq!((&d[..21], &d[28..]), (&unweighted_d[..21], &unweighted_d[28..]));
-        assert!(d[21..28].iter().all(|&d| d == 0.0));
-    }
-
-    #[test]
-    fn the_mean_over_no_weight_is_0_and_so_is_its_gradient() {
-        let of = |loss, weight| LossSums { loss, weight };
-        assert_eq!((of(6.0, 4.0).mean(), of(0.0, 0.0).mean()), (1.5, 0.0));
-        assert!(of(f64::NAN, 0.0).mean().is_nan() && of(f64::NAN, 2.0).mean().is_nan());
-        assert_eq!((of(6.0, 4.0).mean_scale(2.0), of(6.0, 4.0).mean_scale(0.0)), (0.5, 1.0));
-        assert_eq!((of(0.0, 0.0).mean_scale(2.0), of(0.0, 0.0).mean_scale(0.0)), (0.0, 1.0));
-    }
-
-    #[test]
-    fn a_wrong_tail_or_gradient_is_named() {
-        let (x, mut d) = ([0.0f32; 4], [0.0f64; 4]);
-        let x = TensorRef::from_slice(&x, &[2, 2]).unwrap();
-        let mse = |d: Option<TensorMut<'_>>| {
-            let mut short = [0.0f32; 4];
-            let tail = TensorMut::from_slice(&mut short, &[4]).unwrap();
-            let sums = SumsOutput { tail, accumulate: false, extra: None };
-            crate::ops::mse(x, x, None, 1.0, d, sums).unwrap_err().to_string()
-        };
-        assert_eq!(mse(None), "mse: sums [4] f32 on cpu should be [16]");
-        let error = mse(Some(TensorMut::from_slice(&mut d, &[2, 2]).unwrap()));
-        assert!(error.contains("gradient [2, 2] f64 on cpu"), "{error}");
-    }
-}
+/// The kernel files of all losses.
+pub(crate) static SOURCES: [&Source; 5] = [
+    &kernels::SOURCE,
+    &kernels::WEIGHTED_SOURCE,
+    &softmax_cross_entropy::SOURCE,
+    &softmax_cross_entropy::WEIGHTED_SOURCE,
+    &softmax_cross_entropy::FOCAL_SOURCE,
+];

@@ -7,9 +7,8 @@ mod tests;
 
 pub(crate) use cuda::SOURCE;
 
-use super::addmm::check_output_kind;
-use super::check;
-use crate::error::Operand;
+use crate::base::check;
+use crate::base::error::Operand;
 use crate::{Element, Result, Shape, TensorMut, TensorRef};
 
 /// Parameters of an embedding of `F` columns by `K` cosines into `1 + E` numbers each; of the dtype of the rows, or f32 if they are bf16
@@ -100,7 +99,7 @@ pub fn numeric_embedding_backward(
         (&weight, params.weight),
         (&bias, params.bias),
     ] {
-        check_output_kind(OP, x_op, grad.operand("gradient"))?;
+        check::output_kind(OP, x_op, grad.operand("gradient"))?;
         check::shape(OP, grad.operand("gradient"), param.shape())?;
     }
     let grads = [frequencies, phases, weight, bias];
@@ -166,7 +165,7 @@ fn check_operands(op: &'static str, x: Operand, params: NumericEmbedding<'_>, y:
         (params.bias.operand("bias"), Shape::matrix(features, outputs)),
         (params.weight.operand("weight"), Shape::new(&[features, frequencies, outputs])?),
     ] {
-        check_output_kind(op, x, param)?;
+        check::output_kind(op, x, param)?;
         check::shape(op, param, shape)?;
     }
     check::same_kind(op, &[x, y])?;

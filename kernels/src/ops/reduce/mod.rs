@@ -7,7 +7,7 @@ mod tests;
 
 pub(crate) use cuda::SOURCE;
 
-use super::check;
+use crate::base::check;
 use crate::{DType, KernelError, Result, Shape, TensorMut, TensorRef};
 
 /// A reduction.

@@ -5,8 +5,8 @@ mod cuda;
 
 pub(crate) use cuda::SOURCE;
 
-use super::check;
-use crate::error::Operand;
+use crate::base::check;
+use crate::base::error::Operand;
 use crate::{Element, Result, Shape, TensorMut, TensorRef};
 
 /// Gradients that [`rms_norm_backward`] writes.

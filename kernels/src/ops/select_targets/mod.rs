@@ -5,7 +5,7 @@ mod cuda;
 
 pub(crate) use cuda::SOURCE;
 
-use super::check;
+use crate::base::check;
 use crate::{DType, KernelError, Result, Shape, TensorMut, TensorRef};
 
 /// Columns of targets for one loss, and their weight.

@@ -5,7 +5,7 @@ mod cuda;
 
 pub(crate) use cuda::SOURCE;
 
-use super::check;
+use crate::base::check;
 use crate::{Result, TensorMut, TensorRef};
 
 /// Replaces each row of `y` by its softmax.

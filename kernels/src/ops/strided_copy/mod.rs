@@ -5,7 +5,7 @@ mod cuda;
 
 pub(crate) use cuda::SOURCE;
 
-use super::check;
+use crate::base::check;
 use crate::{DType, KernelError, Result, Shape, TensorMut, TensorRef};
 
 /// The elements to copy: `to[i0, i1, i2] = from[i0, index[i1], i2]`, `index[i1]` being `i1` if there is none.

@@ -5,7 +5,7 @@ mod cuda;
 
 pub(crate) use cuda::SOURCE;
 
-use super::check;
+use crate::base::check;
 use crate::cuda::StreamKind;
 use crate::{DType, Result, Shape, TensorMut, TensorRef};
 

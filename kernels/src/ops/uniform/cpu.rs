@@ -2,9 +2,9 @@
 
 use super::UniformStream;
 use crate::Element;
+use crate::base::rng::{Philox, to_unit_f32};
 use crate::cpu::simd::vectorize;
 use crate::cpu::threads::{SharedMut, for_parts};
-use crate::rng::{Philox, to_unit_f32};
 
 /// Elements of sixteen blocks.
 const CHUNK: usize = 64;

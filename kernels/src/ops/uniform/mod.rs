@@ -5,7 +5,7 @@ mod cuda;
 
 pub(crate) use cuda::SOURCE;
 
-use super::check;
+use crate::base::check;
 use crate::{Result, TensorMut};
 
 /// A stream of random numbers; equal streams give the same numbers on every device.
@@ -44,8 +44,8 @@ mod tests {
     use half::{bf16, f16};
 
     use super::*;
+    use crate::base::rng::{Philox, to_unit_f32};
     use crate::ops::testing::devices;
-    use crate::rng::{Philox, to_unit_f32};
     use crate::{DType, Device, Element, Tensor};
 
     const STREAM: UniformStream = UniformStream { seed: 9 << 40 | 9, stream: [3, 4] };

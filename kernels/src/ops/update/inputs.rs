@@ -1,7 +1,9 @@
 //! The numbers of a step as an update reads them from device memory, so that a captured graph sees new ones at each replay.
 
-use super::StepReport;
-use crate::ops::{LossSums, STEP_SCALARS_LEN, STEP_SUMS_LEN, StepScalars, check};
+use super::report::StepReport;
+use crate::base::check;
+use crate::ops::loss::sums::{LossSums, check_sums};
+use crate::ops::step_scalars::{STEP_SCALARS_LEN, StepScalars};
 use crate::{DType, Operand, Result, Shape, TensorRef};
 
 /// Numbers of a step that an update reads from device memory instead of from its arguments.
@@ -32,11 +34,10 @@ impl UpdateInputs<'_> {
     /// Checks shapes, dtypes and devices against the documentation.
     pub(super) fn check(&self, op: &'static str, beside: Operand) -> Result<()> {
         let (scalars, sums) = (self.scalars.operand("scalars"), self.sums.operand("sums"));
-        check::same_device(op, &[beside, scalars, sums])?;
+        check::same_device(op, &[beside, scalars])?;
         check::dtype(op, scalars, &[DType::F64], "f64")?;
         check::shape(op, scalars, Shape::vector(STEP_SCALARS_LEN))?;
-        check::dtype(op, sums, &[DType::F32], "f32")?;
-        check::shape(op, sums, Shape::vector(STEP_SUMS_LEN))?;
+        check_sums(op, sums, beside)?;
         if let Some(report) = self.report {
             check::same_device(op, &[beside, report.operand()])?;
         }

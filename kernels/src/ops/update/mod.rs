@@ -25,8 +25,8 @@ pub(crate) use optimizer::SOURCES as OPTIMIZER_SOURCES;
 
 use half::bf16;
 
-use super::check;
 use super::step_scalars::StepScalars;
+use crate::base::check;
 use crate::cpu::Float;
 use crate::cuda::launch::{Argument, Source};
 use crate::{DType, Operand, Result, TensorMut, TensorRef};

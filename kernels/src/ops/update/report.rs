@@ -4,16 +4,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::sys;
 
-use super::UpdateInputs;
+use crate::base::check;
 use crate::cuda::{CudaSlice, Mapped};
-use crate::ops::{STEP_SUMS_LEN, check};
+use crate::ops::loss::sums::{STEP_SUMS_LEN, check_sums};
 use crate::{DType, KernelError, Operand, Result, Shape, TensorRef};
 
 const OP: &str = "step_report";
 /// Bytes of the sums.
 const SUMS_BYTES: usize = STEP_SUMS_LEN * size_of::<f32>();
 
-/// Host memory that receives a step's [`UpdateInputs::sums`] and a sum of squares.
+/// Host memory that receives a step's loss sums and a sum of squares.
 ///
 /// The first kernel of an update that is given it writes them, before it decides whether the update is withheld. Without anything
 /// to update, [`StepReport::complete`] copies them.
@@ -64,17 +64,18 @@ impl<'a> StepReport<'a> {
         Ok((self.to.device_ptr(), self.sum_of_squares.map(|squares| squares.cuda()).transpose()?))
     }
 
-    /// Enqueues a copy of the numbers, unless an update was given this report ([`UpdateInputs::report`]).
+    /// Enqueues a copy of the step's loss sums and of the sum of squares, unless an update was given this report
+    /// ([`UpdateInputs::report`](super::UpdateInputs::report)).
     ///
     /// # Errors
-    /// [`KernelError::Cuda`].
-    pub fn complete(&self, inputs: &UpdateInputs<'_>) -> Result<()> {
+    /// [`KernelError::DeviceMismatch`], [`KernelError::DTypeUnsupported`], [`KernelError::Shape`]; [`KernelError::Cuda`].
+    pub fn complete(&self, sums: TensorRef<'_>) -> Result<()> {
         let (to, squares) = self.claim()?;
         if to == 0 {
             return Ok(());
         }
-        inputs.check(OP, self.operand())?;
-        self.to.copy_from(inputs.sums.cuda()?, 0)?;
+        check_sums(OP, sums.operand("sums"), self.operand())?;
+        self.to.copy_from(sums.cuda()?, 0)?;
         squares.map_or(Ok(()), |squares| self.to.copy_from(squares, SUMS_BYTES))
     }
 }
@@ -85,7 +86,7 @@ mod tests {
     use crate::cuda::Gpu;
     use crate::ops::testing::{devices, tensor};
     use crate::ops::update::testing::Inputs;
-    use crate::ops::{self, LossSums, OptimizerKind, OptimizerParams, OptimizerTensors};
+    use crate::ops::{self, LossSums, OptimizerKind, OptimizerParams, OptimizerTensors, UpdateInputs};
     use crate::{Device, Tensor};
 
     fn gpu() -> Option<&'static Gpu> {
@@ -134,7 +135,7 @@ mod tests {
                 for inputs in [&first, &second] {
                     update(&mut weights, &grads, UpdateInputs { report: Some(&report), ..inputs.view() })
                         .unwrap();
-                    report.complete(&inputs.view()).unwrap();
+                    report.complete(inputs.view().sums).unwrap();
                 }
                 let (got, squares) = reported(&mut to);
                 assert!((got - loss).abs() < 1e-12 || got == loss, "{got}");
@@ -156,7 +157,7 @@ mod tests {
         let inputs = inputs(0.5, gpu);
         let report = StepReport::new(&to, inputs.view().sum_of_squares).unwrap();
         update(&mut none, &grads, UpdateInputs { report: Some(&report), ..inputs.view() }).unwrap();
-        report.complete(&inputs.view()).unwrap();
+        report.complete(inputs.view().sums).unwrap();
         assert_eq!(reported(&mut to), (0.5, 0.5));
     }
 

@@ -2,8 +2,8 @@
 
 use ddp_comm::World;
 use ddp_kernels::cuda::peer::{self, PeerPath};
-use ddp_kernels::cuda::{Download, Gpu, StreamKind, Timer, Upload};
-use ddp_kernels::{DType, Device, KernelError, ops};
+use ddp_kernels::cuda::{Gpu, StreamKind, Timer};
+use ddp_kernels::{DType, Device, Download, KernelError, Upload, ops};
 use serde::Serialize;
 
 use super::buffers::{Rotating, n_sets};

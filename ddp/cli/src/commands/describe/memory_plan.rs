@@ -20,9 +20,9 @@ use ddp::train::gpu_step::N_SLOTS;
 use ddp::train::setup::BatchPartition;
 use ddp::train::trainer::TrainerOptions;
 use ddp_comm::{NCCL_MEMORY_STEP_BYTES, RegisterBuffers};
-use ddp_kernels::cuda::{FIXED_WORKSPACE_BYTES, Gpu, MemoryUse};
+use ddp_kernels::cuda::{FIXED_WORKSPACE_BYTES, Gpu};
 use ddp_kernels::ops::STEP_SCALARS_LEN;
-use ddp_kernels::{DType, Device};
+use ddp_kernels::{DType, Device, MemoryUse};
 
 use crate::error::Result;
 

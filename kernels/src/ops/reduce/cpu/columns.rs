@@ -1,6 +1,6 @@
 //! Reductions of columns.
 
-use super::{BLOCK, Partial, ReduceCell, ReduceNumber, Wide, better, each_of_four, wins};
+use super::number::{BLOCK, Partial, ReduceCell, ReduceNumber, Wide, better, each_of_four, wins};
 use crate::cpu::cell::Block;
 use crate::cpu::copy::{prefetch_at, prefetch_pays};
 use crate::cpu::simd::vectorize;

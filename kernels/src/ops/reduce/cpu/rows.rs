@@ -1,6 +1,6 @@
 //! Reductions of contiguous elements.
 
-use super::{BLOCK, Partial, ReduceCell, ReduceNumber, Wide, each_of_four, wins};
+use super::number::{BLOCK, Partial, ReduceCell, ReduceNumber, Wide, each_of_four, wins};
 use crate::Element;
 use crate::cpu::cell::Block;
 use crate::cpu::copy::{prefetch_at, prefetch_pays};

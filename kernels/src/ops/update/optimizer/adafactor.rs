@@ -12,10 +12,11 @@
 
 use super::super::{StepScalars, Tensors, Update, UpdateInputs, cuda, kernels, run, source};
 use super::{OptimizerDefaults, OptimizerParams, OptimizerTensors, Rule, WholeNeed, WholeNumbers};
+use crate::base::check;
 use crate::cpu::Float;
 use crate::cuda::PARTIAL_SUMS;
 use crate::cuda::launch::{Argument, BLOCK, Launch, Source};
-use crate::ops::{check, sum_of_squares};
+use crate::ops::sum_of_squares;
 use crate::{DType, Operand, Result, Shape, TensorMut, TensorRef};
 
 pub(super) static SOURCE: Source = source("adafactor", include_str!("adafactor.cu"));

@@ -13,11 +13,12 @@ use super::step::update_first;
 use super::{
     FirstPassTensors, OptimizerDefaults, OptimizerParams, OptimizerTensors, Rule, WholeNeed, WholeNumbers,
 };
+use crate::base::check;
 use crate::cpu::Float;
 use crate::cpu::simd::vectorize;
 use crate::cuda::launch::{Argument, BLOCK, Launch, Source};
 use crate::cuda::{Gpu, PARTIAL_SUMS};
-use crate::ops::{check, sum_of_squares};
+use crate::ops::sum_of_squares;
 use crate::{DType, Operand, Result, Shape, TensorMut, TensorRef};
 
 pub(super) static SOURCE: Source = source("lamb", include_str!("lamb.cu"));

@@ -2,7 +2,7 @@
 
 use super::super::{Average, MAX_STATE, Tensors, Update, UpdateInputs, run};
 use super::{AdafactorFactors, OptimizerKind, OptimizerParams};
-use crate::ops::check;
+use crate::base::check;
 use crate::{Result, TensorMut, TensorRef};
 
 /// The tensors of an optimiser's step on a flat range of parameters, all of one shape.

@@ -1,0 +1,377 @@
+//! Progress of this rank: written by the training thread, read by the watchdog's thread.
+//!
+//! Writing takes no lock and no system call. There is one writer, so a counter is a load and a store. A reader may see the fields
+//! of two neighbouring moments, which is good enough to report the place of a rank.
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
+};
+use std::time::{Duration, Instant};
+
+use crate::Call;
+
+/// Operations that are kept for the report of a lost rank.
+const N_OPERATIONS: usize = 200;
+
+/// A part of a job, each with its own limit for the time without progress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Before the first step: data are read and the model is built.
+    Start,
+    /// A training step.
+    Step,
+    /// An evaluation.
+    Evaluation,
+    /// A checkpoint is taken or waited for.
+    Checkpoint,
+    /// After the last step: files are written and the ranks leave.
+    End,
+    /// The ranks compare their replicas of the model.
+    ReplicaCheck,
+    /// Rows are predicted.
+    Prediction,
+}
+
+impl Phase {
+    const ALL: [Phase; 7] = [
+        Phase::Start,
+        Phase::Step,
+        Phase::Evaluation,
+        Phase::Checkpoint,
+        Phase::End,
+        Phase::ReplicaCheck,
+        Phase::Prediction,
+    ];
+
+    pub(crate) fn to_code(self) -> u8 {
+        self as u8
+    }
+
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Phase::Start => "start",
+            Phase::Step => "training",
+            Phase::Evaluation => "evaluation",
+            Phase::Checkpoint => "checkpoint",
+            Phase::End => "end",
+            Phase::ReplicaCheck => "comparison of replicas",
+            Phase::Prediction => "prediction",
+        })
+    }
+}
+
+/// Progress of this rank.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    began: Instant,
+    phase: AtomicU8,
+    step: AtomicU64,
+    /// Whatever else shows that the rank is at work: batches of an evaluation, changes of the phase.
+    ticks: AtomicU64,
+    n_collectives: AtomicU64,
+    /// Asynchronous collectives started in this step.
+    n_buckets: AtomicU64,
+    /// The last collective, and whether the rank is inside a call that runs or awaits it.
+    call: [AtomicU64; 2],
+    is_inside: AtomicBool,
+    device: OnceLock<String>,
+    /// When the watchdog's thread last looked.
+    looked_ns: AtomicU64,
+    /// Whether the watchdog's thread ends the process.
+    is_ending: AtomicBool,
+    n_operations: AtomicU64,
+    operations: Box<[Operation; N_OPERATIONS]>,
+}
+
+#[derive(Debug, Default)]
+struct Operation {
+    at_ns: AtomicU64,
+    step: AtomicU64,
+    words: [AtomicU64; 2],
+}
+
+/// The watchdog's thread looks several times per second. If it did not for this long, the process was frozen.
+const FROZEN: Duration = Duration::from_secs(1);
+/// Time for which a training thread waits for the watchdog's: a bound in case that thread is gone.
+const HELD: Duration = Duration::from_secs(5);
+
+/// Marks the words of an operation that is a change of the phase; no call has it.
+const PHASE_WORD: u64 = 0xff;
+
+/// Place of a rank in the run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub(crate) phase: Phase,
+    /// The step under way, from 1; 0 before the first.
+    pub(crate) step: u64,
+    pub(crate) ticks: u64,
+    pub(crate) n_collectives: u64,
+    pub(crate) n_buckets: u64,
+    /// The last collective in the words of [`Call::to_words`]; zeros for none.
+    pub(crate) call: [u64; 2],
+    pub(crate) is_inside: bool,
+    /// Name of the device; empty until it is chosen.
+    pub(crate) device: String,
+}
+
+impl Progress {
+    pub(crate) fn new() -> Self {
+        Progress {
+            began: Instant::now(),
+            phase: AtomicU8::new(Phase::Start.to_code()),
+            step: AtomicU64::new(0),
+            ticks: AtomicU64::new(0),
+            n_collectives: AtomicU64::new(0),
+            n_buckets: AtomicU64::new(0),
+            call: Default::default(),
+            is_inside: AtomicBool::new(false),
+            device: OnceLock::new(),
+            looked_ns: AtomicU64::new(0),
+            is_ending: AtomicBool::new(false),
+            n_operations: AtomicU64::new(0),
+            operations: Box::new(std::array::from_fn(|_| Operation::default())),
+        }
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        Phase::from_code(self.phase.load(Relaxed)).expect("written from a phase")
+    }
+
+    pub(crate) fn set_phase(&self, phase: Phase) {
+        self.phase.store(phase.to_code(), Relaxed);
+        self.tick();
+        self.note([PHASE_WORD | u64::from(phase.to_code()) << 8, 0]);
+    }
+
+    pub(crate) fn set_step(&self, step: u64) {
+        self.step.store(step, Relaxed);
+        self.n_buckets.store(0, Relaxed);
+        if self.phase() == Phase::Step {
+            self.tick();
+        } else {
+            self.set_phase(Phase::Step);
+        }
+    }
+
+    pub(crate) fn set_device(&self, device: String) {
+        let _ = self.device.set(device);
+    }
+
+    pub(crate) fn tick(&self) {
+        increment(&self.ticks);
+    }
+
+    /// The rank enters a collective and waits for it.
+    pub(crate) fn enter(&self, call: Call) {
+        self.is_inside.store(true, Relaxed);
+        self.count(call);
+    }
+
+    /// The rank starts an asynchronous collective.
+    pub(crate) fn start(&self, call: Call) {
+        increment(&self.n_buckets);
+        self.count(call);
+    }
+
+    /// The rank waits for asynchronous collectives.
+    pub(crate) fn wait(&self) {
+        self.is_inside.store(true, Relaxed);
+    }
+
+    /// The rank waits no longer.
+    pub(crate) fn leave(&self) {
+        self.is_inside.store(false, Relaxed);
+        self.tick();
+        self.hold_now();
+    }
+
+    /// Same as [`Progress::hold`], at this moment.
+    pub(crate) fn hold_now(&self) {
+        self.hold(self.now_ns());
+    }
+
+    /// Holds this thread while the watchdog ends the process, and after the process was frozen until the watchdog has heard what
+    /// happened meanwhile: the others may have reported this rank as lost, and nothing may be written after that.
+    fn hold(&self, now_ns: u64) {
+        let looked_ns = self.looked_ns.load(Relaxed);
+        let is_late = now_ns.saturating_sub(looked_ns) > FROZEN.as_nanos() as u64;
+        if !is_late && !self.is_ending.load(Relaxed) {
+            return;
+        }
+        let since = Instant::now();
+        while since.elapsed() < HELD
+            && (self.is_ending.load(SeqCst) || self.looked_ns.load(SeqCst) == looked_ns)
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// The watchdog's thread looked, and has heard all that the others had sent.
+    pub(crate) fn looked(&self) {
+        self.looked_ns.store(self.now_ns(), SeqCst);
+    }
+
+    /// The watchdog's thread has ended: nobody waits for it any more.
+    pub(crate) fn left(&self) {
+        self.looked_ns.store(u64::MAX, SeqCst);
+    }
+
+    /// The watchdog's thread ends the process.
+    pub(crate) fn end(&self) {
+        self.is_ending.store(true, SeqCst);
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_ending.load(SeqCst)
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    fn count(&self, call: Call) {
+        let words = call.to_words();
+        self.call[0].store(words[0], Relaxed);
+        self.call[1].store(words[1], Relaxed);
+        increment(&self.n_collectives);
+        self.note(words);
+    }
+
+    fn note(&self, words: [u64; 2]) {
+        let (n, now_ns) = (self.n_operations.load(Relaxed), self.now_ns());
+        self.hold(now_ns);
+        let slot = &self.operations[n as usize % N_OPERATIONS];
+        slot.at_ns.store(now_ns, Relaxed);
+        slot.step.store(self.step.load(Relaxed), Relaxed);
+        slot.words[0].store(words[0], Relaxed);
+        slot.words[1].store(words[1], Relaxed);
+        self.n_operations.store(n + 1, Release);
+    }
+
+    pub(crate) fn standing(&self) -> Standing {
+        Standing {
+            phase: self.phase(),
+            step: self.step.load(Relaxed),
+            ticks: self.ticks.load(Relaxed),
+            n_collectives: self.n_collectives.load(Relaxed),
+            n_buckets: self.n_buckets.load(Relaxed),
+            call: [self.call[0].load(Relaxed), self.call[1].load(Relaxed)],
+            is_inside: self.is_inside.load(Relaxed),
+            device: self.device.get().cloned().unwrap_or_default(),
+        }
+    }
+
+    /// The last operations, one per line, oldest first, with the time since each.
+    pub(crate) fn last_operations(&self) -> String {
+        let n = self.n_operations.load(Relaxed);
+        let now = self.began.elapsed();
+        let mut text = String::new();
+        for index in n.saturating_sub(N_OPERATIONS as u64)..n {
+            let slot = &self.operations[index as usize % N_OPERATIONS];
+            let ago = now.saturating_sub(Duration::from_nanos(slot.at_ns.load(Relaxed))).as_secs_f64();
+            let words = [slot.words[0].load(Relaxed), slot.words[1].load(Relaxed)];
+            let what = match (words[0] & 0xff, Phase::from_code((words[0] >> 8) as u8)) {
+                (PHASE_WORD, Some(phase)) => format!("begins: {phase}"),
+                _ => Call::from_words(words).map_or_else(|| "unknown".to_owned(), |call| call.to_string()),
+            };
+            text += &format!("\n{ago:10.3} s ago, step {}: {what}", slot.step.load(Relaxed));
+        }
+        text
+    }
+}
+
+/// Adds one; only one thread writes.
+fn increment(counter: &AtomicU64) {
+    counter.store(counter.load(Relaxed) + 1, Relaxed);
+}
+
+impl fmt::Display for Standing {
+    /// `step 41, training, inside collective 120 (barrier), 3 buckets started`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Standing { phase, step, n_collectives, n_buckets, call, is_inside, .. } = self;
+        match step {
+            // Perhaps of a command that has no steps.
+            0 if matches!(phase, Phase::Prediction | Phase::Evaluation) => write!(f, "in phase {phase}")?,
+            0 => write!(f, "before step 1, in phase {phase}")?,
+            _ => write!(f, "at step {step}, in phase {phase}")?,
+        }
+        if let Some(call) = Call::from_words(*call).filter(|_| *n_collectives > 0) {
+            let place = if *is_inside { "inside" } else { "after" };
+            write!(f, ", {place} collective {n_collectives} ({call})")?;
+        }
+        if *n_buckets > 0 {
+            write!(f, ", bucket {n_buckets}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_standing_names_step_phase_collective_and_bucket() {
+        let progress = Progress::new();
+        assert_eq!(progress.standing().to_string(), "before step 1, in phase start");
+        progress.set_step(41);
+        progress.start(Call::BARRIER);
+        progress.wait();
+        let text = progress.standing().to_string();
+        assert_eq!(text, "at step 41, in phase training, inside collective 1 (barrier), bucket 1");
+        progress.leave();
+        progress.set_step(42);
+        assert_eq!(progress.standing().n_buckets, 0);
+    }
+
+    #[test]
+    fn a_rank_that_was_frozen_waits_for_its_watchdog() {
+        let progress = Progress::new();
+        let n_before = |progress: &Progress| progress.n_operations.load(SeqCst);
+        progress.enter(Call::BARRIER);
+        std::thread::sleep(FROZEN + Duration::from_millis(50));
+        std::thread::scope(|scope| {
+            scope.spawn(|| progress.enter(Call::BARRIER));
+            std::thread::sleep(Duration::from_millis(50));
+            assert_eq!(n_before(&progress), 1);
+            progress.looked();
+        });
+        assert_eq!(n_before(&progress), 2);
+    }
+
+    #[test]
+    fn a_rank_without_a_watchdog_waits_for_none() {
+        let progress = Progress::new();
+        progress.left();
+        let late = 10 * FROZEN.as_nanos() as u64;
+        let since = Instant::now();
+        progress.hold(late);
+        assert!(since.elapsed() < HELD / 2);
+    }
+
+    #[test]
+    fn the_last_200_operations_are_kept() {
+        let progress = Progress::new();
+        for step in 1..=300 {
+            progress.set_step(step);
+            progress.enter(Call::BARRIER);
+            progress.leave();
+        }
+        progress.set_phase(Phase::Evaluation);
+        let text = progress.last_operations();
+        assert_eq!(text.lines().filter(|line| !line.is_empty()).count(), N_OPERATIONS);
+        assert!(
+            text.ends_with("step 300: begins: evaluation") && text.contains("step 102: barrier"),
+            "{text}"
+        );
+        assert!(!text.contains("step 101:"), "{text}");
+    }
+}

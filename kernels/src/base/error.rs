@@ -1,0 +1,271 @@
+//! The error type of this crate: each error names the operation, its operands and a fix.
+
+use super::device::Device;
+use super::dtype::DType;
+use super::memory_use::{MemoryInUse, MemoryUse};
+use super::shape::{BadShape, Shape};
+
+/// Result of every fallible function of this crate.
+pub type Result<T> = std::result::Result<T, KernelError>;
+
+/// One operand as error messages show it: its name in the operation's formula, shape, dtype and device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operand {
+    /// The operand's name in the operation's documentation.
+    pub name: &'static str,
+    /// Dimensions of the view that was passed.
+    pub shape: Shape,
+    /// Element type.
+    pub dtype: DType,
+    /// Device that holds its memory.
+    pub device: Device,
+}
+
+impl std::fmt::Display for Operand {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {} {} on {}", self.name, self.shape, self.dtype, self.device)
+    }
+}
+
+/// Errors of devices, tensors and operations.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs)] // Fields say what they are.
+pub enum KernelError {
+    /// Two operands of one operation live on different devices.
+    #[error(
+        "{op}: {a} and {b} are on different devices; nothing is moved implicitly\n\
+         hint: move one of them first: {}.to({})", b.name, a.device
+    )]
+    DeviceMismatch {
+        op: &'static str,
+        a: Box<Operand>,
+        /// The operand that differs from it.
+        b: Box<Operand>,
+    },
+
+    /// Two operands of one operation have different element types.
+    #[error(
+        "{op}: {a} and {b} have different dtypes; nothing is cast implicitly\n\
+         hint: cast one of them first: {}.to_dtype({})", b.name, a.dtype
+    )]
+    DTypeMismatch {
+        op: &'static str,
+        a: Box<Operand>,
+        /// The operand that differs from it.
+        b: Box<Operand>,
+    },
+
+    /// Two operands of one operation have shapes that do not fit each other.
+    #[error("{op}: {a} and {b} have shapes that do not {rule}; nothing is reshaped implicitly\nhint: {fix}")]
+    ShapeMismatch {
+        op: &'static str,
+        a: Box<Operand>,
+        /// The operand that does not fit it.
+        b: Box<Operand>,
+        /// Relation that the shapes would need: broadcast, multiply, ...
+        rule: &'static str,
+        /// The call that makes them fit.
+        fix: Box<str>,
+    },
+
+    /// A scalar that is not a value of the dtype of the tensor next to it.
+    #[error(
+        "{op}: the scalar {scalar} is not a value of {operand}; nothing is cast implicitly\n\
+         hint: cast the tensor first: {}.to_dtype(f32)", operand.name
+    )]
+    Scalar { op: &'static str, scalar: f64, operand: Box<Operand> },
+
+    /// The operation is not defined for this element type.
+    #[error("{op}: {operand} has an unsupported dtype; supported: {takes}")]
+    DTypeUnsupported { op: &'static str, operand: Box<Operand>, takes: &'static str },
+
+    /// The shape of an operand does not match the other operands.
+    #[error("{op}: {operand} should be {expected}")]
+    Shape {
+        op: &'static str,
+        /// The operand whose shape is wrong.
+        operand: Box<Operand>,
+        /// The shape that the other operands imply.
+        expected: Shape,
+    },
+
+    /// Peers could not exchange the sums of an operation that covers all of their rows; the exchange keeps the cause.
+    #[error("{op}: the exchange failed")]
+    Exchange { op: &'static str },
+
+    /// A write to pinned memory that a copy may still read.
+    #[error(
+        "the pinned tensor {shape} {dtype} may still be in use by a copy to the GPU\n\
+         hint: call `wait_sent`, or wait until `is_sent` returns true"
+    )]
+    StillSending { shape: Shape, dtype: DType },
+
+    /// The largest or smallest element of nothing.
+    #[error("{op}: {operand} has no element along this axis")]
+    EmptyReduction { op: &'static str, operand: Box<Operand> },
+
+    /// Data and shape hold different numbers of elements.
+    #[error("{op}: {got} elements cannot fill the shape {shape}, which holds {}", shape.numel())]
+    ElementCount {
+        op: &'static str,
+        /// Number of elements.
+        got: usize,
+        /// The requested shape.
+        shape: Shape,
+    },
+
+    /// The dimensions of no tensor.
+    #[error(transparent)]
+    BadShape(#[from] BadShape),
+
+    /// A range exceeds the tensor.
+    #[error("{op}: the range {start}..{end} exceeds the length {len}")]
+    OutOfRange {
+        op: &'static str,
+        /// First element of the range.
+        start: usize,
+        /// End of the range, exclusive.
+        end: usize,
+        len: usize,
+    },
+
+    /// A class index outside `0..n_classes` that is not the ignored one.
+    #[error("{op}: the label of row {row} is {label}, outside 0..{n_classes}")]
+    Label {
+        op: &'static str,
+        /// Row of the batch.
+        row: usize,
+        label: i64,
+        n_classes: usize,
+    },
+
+    /// A code of a categorical feature for which its table has no row.
+    #[error("{op}: the code of row {row} in column {column} is {code}, not a whole number in 0..{n_codes}")]
+    Code {
+        op: &'static str,
+        /// Row of the batch.
+        row: usize,
+        /// Column of the input.
+        column: usize,
+        code: f64,
+        n_codes: usize,
+    },
+
+    /// The device cannot be used.
+    #[error("the device {device} cannot be used: {reason}\nhint: {hint}")]
+    DeviceUnavailable { device: Device, reason: String, hint: String },
+
+    /// An unknown device name.
+    #[error("unknown device '{name}'\nhint: cpu, cuda, cuda:N (N from 0), or auto")]
+    UnknownDevice { name: String },
+
+    /// A device of a kind that this crate does not compute on.
+    #[error(
+        "the device '{name}' is not supported by this build, which computes on CPUs and on NVIDIA's GPUs\n\
+         hint: cpu, cuda, cuda:N (N from 0), or auto"
+    )]
+    UnsupportedDevice { name: String },
+
+    /// An allocation failed.
+    #[error(
+        "out of memory on {device}: requested {bytes} bytes ({:.1} GiB){}\nhint: {}",
+        *bytes as f64 / f64::from(1u32 << 30),
+        in_use.as_ref().map_or(String::new(), |in_use| format!("; {in_use}")),
+        memory_hint(in_use.as_deref()),
+    )]
+    OutOfMemory {
+        device: Device,
+        bytes: usize,
+        /// Memory in use by kind, if known.
+        in_use: Option<Box<MemoryInUse>>,
+    },
+
+    /// A CUDA driver call failed.
+    #[error("{device}: {call}: {text} ({code})\nhint: {}", cuda_hint(code))]
+    Cuda {
+        device: Device,
+        call: &'static str,
+        /// The error's name.
+        code: String,
+        /// The driver's description.
+        text: String,
+    },
+
+    /// A cuBLASLt call failed.
+    #[error("{device}: {call}: {code}\nhint: set CUBLASLT_LOG_LEVEL=1 for more detail")]
+    Cublas {
+        device: Device,
+        call: &'static str,
+        /// The error's name.
+        code: String,
+    },
+
+    /// A kernel does not compile with the installed NVRTC.
+    #[error(
+        "{device}: the kernels of {kernel} do not compile: {log}\n\
+         hint: is the CUDA of NVRTC 12.8 or newer?"
+    )]
+    Compile { device: Device, kernel: &'static str, log: String },
+
+    /// An operand is in host memory where GPU memory is required, or the reverse.
+    #[error("{op}: {operand} must be in {takes}\nhint: move it with .to(...)")]
+    WrongMemory {
+        op: &'static str,
+        operand: Box<Operand>,
+        /// The required memory.
+        takes: &'static str,
+    },
+
+    /// The thread pool could not be started.
+    #[error("cannot start {threads} compute threads: {reason}")]
+    Threads {
+        threads: usize,
+        /// The system's message.
+        reason: String,
+    },
+}
+
+/// Advice on saving memory, by its largest use.
+fn memory_hint(in_use: Option<&MemoryInUse>) -> &'static str {
+    match in_use {
+        None => "a smaller model or batch",
+        Some(in_use) if in_use.is_held_by_others() => {
+            "other programs hold most of the device's memory: nvidia-smi lists them"
+        }
+        Some(in_use) => match in_use.largest() {
+            MemoryUse::Activations | MemoryUse::Workspace => "smaller micro-batches",
+            MemoryUse::Data => "fewer rows on the device at a time",
+            MemoryUse::Optimizer => "an optimiser with less state (sgd), or a smaller model",
+            _ => "a smaller model, or a device with more memory",
+        },
+    }
+}
+
+/// Errors of a driver that cannot load what this NVRTC compiles.
+const DRIVER_MISMATCH: [&str; 3] =
+    ["CUDA_ERROR_NO_BINARY_FOR_GPU", "CUDA_ERROR_INVALID_PTX", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"];
+
+impl KernelError {
+    /// Whether the driver cannot load what the installed NVRTC compiles.
+    pub fn is_driver_mismatch(&self) -> bool {
+        matches!(self, KernelError::Cuda { code, .. } if DRIVER_MISMATCH.contains(&code.as_str()))
+    }
+}
+
+fn cuda_hint(code: &str) -> &'static str {
+    match code {
+        "CUDA_ERROR_ILLEGAL_ADDRESS" | "CUDA_ERROR_LAUNCH_FAILED" | "CUDA_ERROR_MISALIGNED_ADDRESS" => {
+            "an earlier kernel on this device failed; CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer shows which one"
+        }
+        "CUDA_ERROR_ECC_UNCORRECTABLE" => {
+            "the device's memory is faulty: nvidia-smi -q -d ECC, then take the device out of service"
+        }
+        "CUDA_ERROR_DEVICE_UNAVAILABLE" => {
+            "another process holds the device in exclusive mode: nvidia-smi lists it; nvidia-smi -c DEFAULT, as root, lets \
+             processes share it"
+        }
+        _ if DRIVER_MISMATCH.contains(&code) => "the driver and NVRTC are of incompatible versions",
+        _ => "dmesg and nvidia-smi may show more",
+    }
+}

@@ -1,0 +1,17 @@
+//! Values that everything else is made of: dtypes, shapes, names of devices, errors, checks of operands, random numbers, host memory.
+
+pub(crate) mod device;
+pub(crate) mod matmul_mode;
+pub(crate) mod memory_use;
+pub(crate) mod permutation;
+pub(crate) mod rng;
+pub(crate) mod shape;
+pub(crate) mod short_floats;
+
+pub(crate) mod dtype;
+
+pub(crate) mod error;
+
+pub(crate) mod check;
+pub(crate) mod device_names;
+pub(crate) mod host_buffer;

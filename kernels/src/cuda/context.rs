@@ -1,0 +1,58 @@
+//! The driver's context of a device, which must be current on a thread that calls the driver.
+
+use std::cell::Cell;
+
+use cudarc::driver::{result, sys};
+
+use super::call::check_driver;
+use crate::Result;
+
+thread_local! {
+    /// The device whose context this crate made current on this thread.
+    static CURRENT: Cell<Option<u32>> = const { Cell::new(None) };
+}
+
+/// The primary context of a device, kept as long as the process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Context {
+    index: u32,
+    raw: sys::CUcontext,
+}
+
+// SAFETY: the driver's functions may be called with the handle from any thread.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// Opens the context of the device of this index and makes it current.
+    pub(super) fn open(index: u32) -> Result<Self> {
+        let device = check_driver(index, "cuDeviceGet", result::device::get(index as i32))?;
+        // SAFETY: the device exists; the context is never released.
+        let raw = unsafe { result::primary_ctx::retain(device) };
+        let context = Context { index, raw: check_driver(index, "cuDevicePrimaryCtxRetain", raw)? };
+        context.bind()?;
+        Ok(context)
+    }
+
+    /// Makes the context current on the calling thread.
+    pub(super) fn bind(self) -> Result<()> {
+        if CURRENT.get() == Some(self.index) {
+            return Ok(());
+        }
+        // SAFETY: the context is alive as long as the process.
+        check_driver(self.index, "cuCtxSetCurrent", unsafe { result::ctx::set_current(self.raw) })?;
+        CURRENT.set(Some(self.index));
+        Ok(())
+    }
+
+    /// Index of the device among those of the process.
+    pub(super) fn index(self) -> u32 {
+        self.index
+    }
+
+    /// The driver's handle.
+    pub(super) fn raw(self) -> sys::CUcontext {
+        self.raw
+    }
+}

@@ -1,0 +1,78 @@
+//! Devices in use: whether one is available, waiting for its work, and the time that work takes.
+
+use std::time::{Duration, Instant};
+
+use super::gpu::Gpu;
+use crate::{Device, Result};
+
+impl Device {
+    /// Number of GPUs that this process can see; 0 without a driver.
+    pub fn count() -> usize {
+        Gpu::count()
+    }
+
+    /// Whether this machine has the device and it works; opens it if it is a GPU.
+    pub fn is_available(self) -> bool {
+        self.ensure_available().is_ok()
+    }
+
+    /// This device if it is available, else the CPU.
+    pub fn available_or_cpu(self) -> Self {
+        if self.is_available() { self } else { Device::Cpu }
+    }
+
+    /// The model name of a GPU as its driver reports it; "cpu" for the CPU.
+    ///
+    /// # Errors
+    /// Same as [`Device::ensure_available`].
+    pub fn current_name(self) -> Result<String> {
+        match self {
+            Device::Cpu => Ok("cpu".to_owned()),
+            Device::Cuda(index) => Ok(Gpu::get(index)?.info().name.clone()),
+        }
+    }
+
+    /// Blocks until all work enqueued on the device is complete; returns at once for the CPU, which computes at the call.
+    ///
+    /// # Errors
+    /// Same as [`Device::ensure_available`]; failures of earlier work.
+    pub fn synchronize(self) -> Result<()> {
+        match self {
+            Device::Cpu => Ok(()),
+            Device::Cuda(index) => Gpu::get(index)?.synchronize(),
+        }
+    }
+
+    /// Checks that this machine has the device and that it works; opens it if it is a GPU.
+    ///
+    /// # Errors
+    /// [`KernelError::DeviceUnavailable`]; [`KernelError::Cuda`] if the device does not start.
+    pub fn ensure_available(self) -> Result<()> {
+        match self {
+            Device::Cpu => Ok(()),
+            Device::Cuda(index) => Gpu::get(index).map(|_| ()),
+        }
+    }
+}
+
+/// Runs `work` and returns its result with the time that it took on `device`: waits for earlier work first, and for this work
+/// before the clock is read. Without that, a clock shows how long it takes to enqueue work on a GPU.
+///
+/// ```
+/// use ddp_kernels::{DType, Device, Tensor, timed};
+/// let x = Tensor::ones(&[64, 64], DType::F32, Device::Cpu)?;
+/// let (product, time) = timed(Device::Cpu, || x.matmul(&x))?;
+/// println!("{:.1} us", time.as_secs_f64() * 1e6);
+/// assert_eq!(product?.row(0)?.to_vec::<f32>()?[0], 64.0);
+/// # Ok::<(), ddp_kernels::KernelError>(())
+/// ```
+///
+/// # Errors
+/// Errors of [`Device::synchronize`], among them failures of earlier work.
+pub fn timed<R>(device: Device, work: impl FnOnce() -> R) -> Result<(R, Duration)> {
+    device.synchronize()?;
+    let start = Instant::now();
+    let result = work();
+    device.synchronize()?;
+    Ok((result, start.elapsed()))
+}

@@ -1,0 +1,167 @@
+//! Events: points in streams that other streams and the host wait for, and the time between two of them.
+
+use std::sync::Arc;
+
+use cudarc::driver::{result, sys};
+
+use super::call::check_driver;
+use super::gpu::Gpu;
+use super::stream::Stream;
+use crate::Result;
+
+/// An event: a point in a stream that another stream or the host can wait for.
+#[derive(Debug)]
+pub struct Event {
+    raw: sys::CUevent,
+    gpu: &'static Gpu,
+}
+
+// SAFETY: the driver's functions on events may be called from any thread.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// Creates an event without timing.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`].
+    pub fn new(gpu: &'static Gpu) -> Result<Self> {
+        Self::with_flags(gpu, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    /// Creates an event with timing.
+    fn timed(gpu: &'static Gpu) -> Result<Self> {
+        Self::with_flags(gpu, sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    fn with_flags(gpu: &'static Gpu, flags: sys::CUevent_flags) -> Result<Self> {
+        gpu.bind()?;
+        let raw = check_driver(gpu.index(), "cuEventCreate", result::event::create(flags))?;
+        Ok(Event { raw, gpu })
+    }
+
+    /// Records the event on `stream`, after all work enqueued there so far.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`].
+    pub fn record(&self, stream: &Stream) -> Result<()> {
+        self.gpu.bind()?;
+        // SAFETY: both handles are alive and of one device.
+        let recorded = unsafe { result::event::record(self.raw, stream.raw()) };
+        check_driver(self.gpu.index(), "cuEventRecord", recorded)
+    }
+
+    /// Whether all work before the event is complete; true for an event that was never recorded.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`], also for failed earlier work of the device.
+    pub fn is_done(&self) -> Result<bool> {
+        self.gpu.bind()?;
+        // SAFETY: the handle is alive.
+        match unsafe { result::event::query(self.raw) } {
+            Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            other => check_driver(self.gpu.index(), "cuEventQuery", other).map(|()| true),
+        }
+    }
+
+    /// Blocks until all work before the event is complete.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`], also for failed earlier work of the device.
+    pub fn synchronize(&self) -> Result<()> {
+        self.gpu.bind()?;
+        // SAFETY: the handle is alive.
+        let done = unsafe { result::event::synchronize(self.raw) };
+        check_driver(self.gpu.index(), "cuEventSynchronize", done)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // A failure cannot be reported; it leaks a handle at most.
+        if self.gpu.bind().is_ok() {
+            // SAFETY: created in `with_flags`, destroyed once; the driver keeps it as long as streams need it.
+            let _ = unsafe { result::event::destroy(self.raw) };
+        }
+    }
+}
+
+impl Stream {
+    /// Makes work enqueued on this stream from now on wait for `event`.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`].
+    pub fn wait(&self, event: &Event) -> Result<()> {
+        event.gpu.bind()?;
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: both handles are alive.
+        let waited = unsafe { result::stream::wait_event(self.raw(), event.raw, flags) };
+        check_driver(event.gpu.index(), "cuStreamWaitEvent", waited)
+    }
+}
+
+/// Measures time between two points of a stream on the device.
+#[derive(Debug, Clone)]
+pub struct Timer {
+    events: Arc<[Event; 2]>,
+}
+
+impl Timer {
+    /// Creates a timer for streams of this device.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`].
+    pub fn new(gpu: &'static Gpu) -> Result<Self> {
+        Ok(Timer { events: Arc::new([Event::timed(gpu)?, Event::timed(gpu)?]) })
+    }
+
+    /// Records the start on `stream`.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`].
+    pub fn start(&self, stream: &Stream) -> Result<()> {
+        self.events[0].record(stream)
+    }
+
+    /// Records the end.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`].
+    pub fn stop(&self, stream: &Stream) -> Result<()> {
+        self.events[1].record(stream)
+    }
+
+    /// The end.
+    pub(crate) fn end(&self) -> &Event {
+        &self.events[1]
+    }
+
+    /// Whether the end has passed, so that [`Timer::elapsed_ms`] would not block; true if no end was recorded.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`].
+    pub fn is_over(&self) -> Result<bool> {
+        self.events[1].is_done()
+    }
+
+    /// Blocks until the end has passed.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`].
+    pub fn wait(&self) -> Result<()> {
+        self.events[1].synchronize()
+    }
+
+    /// Milliseconds from start to end; blocks until the end has passed.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`].
+    pub fn elapsed_ms(&self) -> Result<f64> {
+        let [start, stop] = &*self.events;
+        self.wait()?;
+        // SAFETY: both are alive, timed, recorded and passed.
+        let elapsed = unsafe { result::event::elapsed(start.raw, stop.raw) };
+        Ok(f64::from(check_driver(stop.gpu.index(), "cuEventElapsedTime", elapsed)?))
+    }
+}

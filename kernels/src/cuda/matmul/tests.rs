@@ -1,0 +1,124 @@
+//! Fused forms that are never asked for, and sums that are not split.
+
+use std::ffi::c_void;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cudarc::cublaslt::sys;
+
+use crate::cuda::Gpu;
+use crate::cuda::blas::{Epilogue, Key, Matmul, Plan};
+use crate::cuda::cublas_lt::Status;
+use crate::cuda::library::{self, Library};
+use crate::ops::testing::{devices, random, tensor};
+use crate::ops::{MatmulMode, addmm};
+use crate::{DType, Device, Tensor};
+
+/// Held by a test while it sets [`Gpu::set_deterministic`], which all tests of the process see.
+pub(super) fn lock_determinism() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The reduction scheme of the plan's algorithm.
+pub(super) fn reduction_scheme(plan: &Plan) -> u32 {
+    use sys::cublasLtMatmulAlgoConfigAttributes_t as Attribute;
+    let (mut scheme, mut written) = (u32::MAX, 0);
+    let library = library::open(Library::CublasLt, i32::MAX).unwrap();
+    type Get =
+        unsafe extern "C" fn(*const sys::cublasLtMatmulAlgo_t, i32, *mut c_void, usize, *mut usize) -> Status;
+    // SAFETY: the type is that of cublasLt.h.
+    let get = unsafe { library.symbol::<Get>("cublasLtMatmulAlgoConfigGetAttribute") }.unwrap();
+    let attribute = Attribute::CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME as i32;
+    let algorithm = &raw const plan.algorithm;
+    // SAFETY: the algorithm is the library's own, and the attribute a 32-bit number.
+    let status =
+        unsafe { get(algorithm, attribute, (&raw mut scheme).cast(), size_of::<u32>(), &raw mut written) };
+    assert_eq!((status, written), (Status::SUCCESS, size_of::<u32>()));
+    scheme
+}
+
+#[test]
+fn products_of_vectors_are_not_fused_with_gradients() {
+    let asked = |epilogue, [m, n, k]: [usize; 3]| {
+        let (transpose_a, transpose_b, inputs, output) = (false, false, DType::F32, DType::F32);
+        let mode = MatmulMode::Strict;
+        let matmul = Matmul { batch: 1, m, n, k, transpose_a, transpose_b, inputs, output, mode, epilogue };
+        matmul.may_be_fused()
+    };
+    for epilogue in [Epilogue::DRelu, Epilogue::DGelu] {
+        assert!(!asked(epilogue, [32, 8, 1]), "one output after the layer");
+        assert!(asked(epilogue, [32, 8, 2]) && asked(epilogue, [1, 8, 2]));
+    }
+    for dims in [[8, 16, 1], [1, 16, 32], [8, 1, 32]] {
+        assert!(!asked(Epilogue::BiasGradient, dims));
+    }
+    assert!(asked(Epilogue::BiasGradient, [2, 2, 2]) && asked(Epilogue::ReluAuxBias, [1, 1, 1]));
+    assert!(!asked(Epilogue::GeluAuxBias, [32, 7, 16]), "rows of 7 values");
+}
+
+/// A matmul that is one long sum, which every heuristic tends to split.
+#[test]
+fn deterministic_matmuls_split_no_sum_in_place() {
+    const IN_PLACE: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_INPLACE as u32;
+    let (m, n, k) = (16, 16, 1 << 16);
+    let (a, b) = (random::<f32>(m * k, 1), random::<f32>(k * n, 2));
+    let _alone = lock_determinism();
+    for device in devices() {
+        let Device::Cuda(index) = device else { continue };
+        let gpu = Gpu::get(index).unwrap();
+        let (a, b) = (tensor(&a, &[m, k], device), tensor(&b, &[k, n], device));
+        let mut c = Tensor::zeros(&[m, n], DType::F32, device).unwrap();
+        let mut schemes = Vec::new();
+        for is_deterministic in [true, false] {
+            gpu.set_deterministic(is_deterministic);
+            assert_eq!(gpu.is_deterministic(), is_deterministic);
+            let mut run = || {
+                addmm(1.0, a.view(), false, b.view(), false, 0.0, c.view_mut()).unwrap();
+                c.to_vec::<f32>().unwrap()
+            };
+            let first = run();
+            assert!(!is_deterministic || (0..5).all(|_| run() == first));
+            let plans = gpu.blas().unwrap().plans();
+            let own = |key: &&Key| {
+                (key.matmul.m, key.matmul.k) == (m, k) && key.is_deterministic == is_deterministic
+            };
+            let mut found = plans.iter().filter(|(key, _)| own(key)).flat_map(|(_, plan)| plan);
+            schemes.push(reduction_scheme(found.next().unwrap()));
+            assert!(found.next().is_none());
+        }
+        gpu.set_deterministic(false);
+        assert_ne!(schemes[0], IN_PLACE, "{schemes:?}");
+        if gpu.info().name.contains("irtual") {
+            // The virtual GPU uses that scheme whenever it is allowed.
+            assert_eq!(schemes[1], IN_PLACE);
+        }
+    }
+}
+
+/// A bf16 result whose parts were added up in its own format would lose what f32 sums keep.
+#[test]
+fn short_results_are_split_into_f32_parts() {
+    const IN_SINGLE: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+    let (m, n, k) = (16, 32, 1 << 14);
+    let (a, b) = (random::<half::bf16>(m * k, 1), random::<half::bf16>(k * n, 2));
+    let _alone = lock_determinism();
+    for device in devices() {
+        let Device::Cuda(index) = device else { continue };
+        let gpu = Gpu::get(index).unwrap();
+        let (a, b) = (tensor(&a, &[m, k], device), tensor(&b, &[k, n], device));
+        for is_deterministic in [true, false] {
+            gpu.set_deterministic(is_deterministic);
+            let mut c = Tensor::zeros(&[m, n], DType::BF16, device).unwrap();
+            addmm(1.0, a.view(), false, b.view(), false, 0.0, c.view_mut()).unwrap();
+            let plans = gpu.blas().unwrap().plans();
+            let own = |key: &&Key| {
+                (key.matmul.n, key.matmul.k) == (n, k) && key.is_deterministic == is_deterministic
+            };
+            for plan in plans.iter().filter(|(key, _)| own(key)).filter_map(|(_, plan)| plan.as_ref()) {
+                assert!([0, IN_SINGLE].contains(&reduction_scheme(plan)), "{}", reduction_scheme(plan));
+            }
+            assert!(plans.keys().any(|key| own(&key)));
+        }
+        gpu.set_deterministic(false);
+    }
+}

@@ -1,0 +1,161 @@
+//! Ordinal loss: classes in an order, predicted by cumulative logits.
+
+mod cpu;
+mod cuda;
+
+use crate::base::check;
+use crate::ops::loss::sums::SumsOutput;
+use crate::{DType, KernelError, Result, Shape, TensorMut, TensorRef};
+
+const OP: &str = "ordinal";
+
+/// Writes the sums of the elements' losses and weights to `sums`, and `d_logits = scale · ∂(sum)/∂logits`.
+///
+/// Logit `k` of a row says whether its class is above `k`: the loss is that of [`bce_with_logits`](super::bce_with_logits) with the
+/// target `labels[n] > k`, so that an error counts by the number of classes between.
+///
+/// - `logits`: `[N, C - 1]` of a float dtype, for `C` classes; `labels`: `[N]` i64, from 0 to `C - 1`; `d_logits`: `[N, C - 1]` of the
+///   same, or bf16 or f16 for f32; optional
+/// - `row_weights`: `[N]` f32, finite, not negative, default 1; multiplies the losses and gradients of a row's elements, and
+///   each element adds it to the sum of weights; rows of weight 0 are ignored
+///
+/// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured. On a GPU, a label outside `0..C`
+/// makes the loss NaN and its gradient row 0.
+///
+/// # Errors
+/// On the CPU [`KernelError::Label`] for such a label, before anything is written; [`KernelError::DeviceMismatch`],
+/// [`KernelError::DTypeMismatch`], [`KernelError::DTypeUnsupported`], [`KernelError::Shape`].
+///
+/// Source: Cheng, Wang and Pollastri, A Neural Network Approach to Ordinal Regression, arXiv:0704.1028, with cross-entropy for its
+/// squared error; the cumulative targets are those of CORAL, arXiv:1901.07884, which shares one weight vector between the logits.
+pub fn ordinal(
+    logits: TensorRef<'_>,
+    labels: TensorRef<'_>,
+    row_weights: Option<TensorRef<'_>>,
+    scale: f64,
+    d_logits: Option<TensorMut<'_>>,
+    sums: SumsOutput<'_>,
+) -> Result<()> {
+    let (logits_op, labels_op) = (logits.operand("logits"), labels.operand("labels"));
+    check::same_device(OP, &[logits_op, labels_op])?;
+    let (n_rows, n_cols) = check::matrix(OP, logits_op)?;
+    check::dtype(OP, labels_op, &[DType::I64], "i64")?;
+    check::shape(OP, labels_op, Shape::vector(n_rows))?;
+    if let Some(d_logits) = &d_logits {
+        check::gradient_kind(OP, logits_op, d_logits.operand("d_logits"))?;
+        check::shape(OP, d_logits.operand("d_logits"), logits.shape())?;
+    }
+    check::row_weights(OP, row_weights.map(|w| w.operand("row_weights")), n_rows, logits_op)?;
+    sums.check(OP, logits_op)?;
+    check::dtype(OP, logits_op, check::FLOATS, check::FLOATS_NAMES)?;
+    if let Some(gpu) = logits.gpu() {
+        let d_logits = d_logits.map(TensorMut::into_cuda).transpose()?;
+        return cuda::sum_and_gradient(
+            gpu,
+            logits.cuda()?,
+            labels.cuda()?,
+            row_weights,
+            scale,
+            d_logits,
+            sums,
+        );
+    }
+    let labels = labels.as_slice::<i64>(OP, "labels")?;
+    let row_weights = row_weights.map(|w| w.as_slice::<f32>(OP, "row_weights")).transpose()?;
+    let counts = |row: usize| row_weights.is_none_or(|weights| weights[row] != 0.0);
+    let is_bad = |(row, label): &(usize, i64)| !(0..=n_cols as i64).contains(label) && counts(*row);
+    if let Some((row, label)) = labels.iter().copied().enumerate().find(is_bad) {
+        return Err(KernelError::Label { op: OP, row, label, n_classes: n_cols + 1 });
+    }
+    let d_op = d_logits.as_ref().map_or(logits_op, |d| d.operand("d_logits"));
+    check::gradient_dispatch!(OP, logits_op, d_op, T, D => {
+        let logits = logits.as_slice::<T>(OP, "logits")?;
+        let d_logits = d_logits.map(|d| d.into_slice::<D>(OP, "d_logits")).transpose()?;
+        sums.write(OP, cpu::sum_and_gradient(logits, labels, row_weights, scale as _, d_logits))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use half::{bf16, f16};
+
+    use super::*;
+    use crate::Tensor;
+    use crate::ops::bce_with_logits;
+    use crate::ops::loss::testing::{assert_loss, sums_after};
+    use crate::ops::testing::{devices, tensor};
+
+    /// The ordinal loss with labels that follow from `targets`, `[N, C - 1]`, in 0..=1.
+    fn by_targets(
+        x: TensorRef<'_>,
+        targets: TensorRef<'_>,
+        weights: Option<TensorRef<'_>>,
+        scale: f64,
+        d: Option<TensorMut<'_>>,
+        sums: SumsOutput<'_>,
+    ) -> Result<()> {
+        let n_cols = x.shape().rows_cols().1;
+        let targets: Vec<f64> = match targets.dtype() {
+            DType::F64 => targets.to_vec()?,
+            DType::BF16 => targets.to_vec::<bf16>()?.into_iter().map(f64::from).collect(),
+            DType::F16 => targets.to_vec::<f16>()?.into_iter().map(f64::from).collect(),
+            _ => targets.to_vec::<f32>()?.into_iter().map(f64::from).collect(),
+        };
+        // The first column alone decides, so that each row has some label.
+        let label = |row: &[f64]| (row[0] * (n_cols as f64 + 0.99)) as i64;
+        let labels: Vec<i64> = targets.chunks_exact(n_cols).map(label).collect();
+        let labels = Tensor::from_slice(&labels, &[labels.len()], x.device())?;
+        ordinal(x, labels.view(), weights, scale, d, sums)
+    }
+
+    #[test]
+    fn gradient_matches_central_differences_and_dtypes_agree() {
+        assert_loss(by_targets, 10.0, |v| 0.5 * (v + 1.0));
+    }
+
+    #[test]
+    fn it_is_binary_cross_entropy_on_cumulative_targets() {
+        let (logits, labels) = ([0.5f32, -1.0, 2.0, -3.0, 0.25, 1.5, 4.0, -0.5, 0.0], [0i64, 3, 1]);
+        let cumulative = [0.0f32, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0];
+        for device in devices() {
+            let x = tensor(&logits, &[3, 3], device);
+            let (labels, targets) = (tensor(&labels, &[3], device), tensor(&cumulative, &[3, 3], device));
+            let mut d = [x.zeros_like().unwrap(), x.zeros_like().unwrap()];
+            let [got_d, want_d] = &mut d;
+            let got = sums_after(device, None, |sums| {
+                ordinal(x.view(), labels.view(), None, 0.5, Some(got_d.view_mut()), sums)
+            });
+            let want = sums_after(device, None, |sums| {
+                bce_with_logits(x.view(), targets.view(), None, 0.5, Some(want_d.view_mut()), sums)
+            });
+            assert_eq!(got.unwrap(), want.unwrap());
+            assert_eq!(got_d.to_vec::<f32>().unwrap(), want_d.to_vec::<f32>().unwrap());
+        }
+    }
+
+    #[test]
+    fn a_label_beyond_the_classes_is_refused_or_makes_the_loss_nan() {
+        for device in devices() {
+            let x = tensor(&[0.5f32; 4], &[2, 2], device);
+            for label in [-1i64, 3] {
+                let labels = tensor(&[2, label], &[2], device);
+                let mut d = x.zeros_like().unwrap();
+                let got = sums_after(device, None, |sums| {
+                    ordinal(x.view(), labels.view(), None, 1.0, Some(d.view_mut()), sums)
+                });
+                match device {
+                    crate::Device::Cpu => {
+                        assert_eq!(
+                            got.unwrap_err(),
+                            KernelError::Label { op: OP, row: 1, label, n_classes: 3 }
+                        );
+                    }
+                    crate::Device::Cuda(_) => {
+                        assert!(got.unwrap().loss.is_nan());
+                        assert_eq!(d.to_vec::<f32>().unwrap()[2..], [0.0, 0.0]);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Matrix multiplications and what is built on them.
+
+mod addmm;
+mod bmm;
+mod linear;
+mod orthogonalize;
+
+pub use addmm::{addmm, addmm_with};
+pub use bmm::{bmm, bmm_with};
+pub use linear::{
+    LinearOutput, ThroughActivation, linear_backward_input, linear_backward_weight, linear_forward,
+    linear_workspace_len, relu_mask_len,
+};
+pub use orthogonalize::{NewtonSchulzMemory, orthogonalize};
+
+pub(crate) use addmm::SOURCE;
