@@ -20,29 +20,36 @@
 //! assert!(sums.into_iter().all(|sum| sum.unwrap() == 0.0 + 1.0 + 2.0));
 //! ```
 
-mod agree;
-mod call;
-pub mod cores;
-mod device;
-mod end_job;
-mod error;
-pub mod failure;
+// Names, calls and errors.
 mod fnv1a;
-mod group;
-mod launch;
-mod launcher;
-pub mod peer;
-mod pin;
-mod progress;
 mod rank;
-mod registration;
 mod reporter;
+mod launcher;
+mod call;
+mod error;
+
+// How a job ends, and how far it is.
+mod end_job;
+mod progress;
+
+// Ranks and their tensors.
+mod world_options;
+mod group;
+mod registration;
 mod shared_tensor;
-mod stop;
-pub mod threads;
 pub mod watchdog;
 mod world;
-mod world_options;
+
+// What a world is used for.
+mod agree;
+pub mod cores;
+mod device;
+pub mod failure;
+pub mod peer;
+mod pin;
+mod stop;
+pub mod threads;
+mod launch;
 
 pub use call::{Call, CallKind, ReduceOp};
 pub use device::{DeviceOptions, RegisterBuffers, nccl_version};

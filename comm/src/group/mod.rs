@@ -12,19 +12,20 @@
 //! In a reduce-scatter or all-gather the large buffer consists of one *shard* per rank, in rank order.
 
 mod buffer;
-mod by_mpi;
 #[cfg(all(feature = "mpi", target_os = "linux"))]
 mod host_memory;
+mod pause;
+mod traffic;
+mod by_mpi;
+
 mod lockstep;
 #[cfg(feature = "mpi")]
 pub(crate) mod mpi;
 pub(crate) mod nccl;
-mod pause;
-mod scope;
 mod send;
 mod single;
+mod scope;
 mod threads;
-mod traffic;
 
 use std::sync::Arc;
 

@@ -41,12 +41,12 @@
 //! # Ok::<(), ddp_comm::CommError>(())
 //! ```
 
-mod certificate;
-mod connect;
 mod frame;
+mod nccl_status;
 mod link;
 mod monitor;
-mod nccl_status;
+mod certificate;
+mod connect;
 mod watch;
 
 use std::fmt;

@@ -20,19 +20,24 @@
 //! # Ok::<(), ddp_kernels::KernelError>(())
 //! ```
 
-pub(crate) mod cell;
-pub(crate) mod copy;
+// The processor: vectors, threads, memory.
 pub mod cpu_set;
-pub(crate) mod float;
-pub(crate) mod gemm;
-mod gemm_fn;
 pub mod mapped_file;
-mod math;
 pub mod row_copy;
 pub(crate) mod simd;
-pub(crate) mod stored;
 pub mod threads;
+
+// Numbers.
+mod gemm_fn;
+mod math;
+pub(crate) mod float;
+pub(crate) mod cell;
+pub(crate) mod stored;
+
+// Whole tensors.
+pub(crate) mod copy;
 pub(crate) mod transpose;
+pub(crate) mod gemm;
 
 pub(crate) use float::Float;
 pub(crate) use stored::Stored;

@@ -24,35 +24,46 @@
 //! # Ok::<(), ddp_kernels::KernelError>(())
 //! ```
 
-pub(crate) mod blas;
-mod cache;
-mod call;
-pub(crate) mod context;
-mod cublas_lt;
-mod device;
-mod driver;
-mod event;
-mod foreign_memory;
-mod functions;
-mod gpu;
-mod graph;
-mod graphs;
-mod info;
-pub(crate) mod launch;
+// The libraries and the driver.
 pub mod library;
-mod mapped;
-mod matmul;
-pub(crate) mod memory;
-pub(crate) mod module;
+mod functions;
+mod call;
+mod driver;
+mod cublas_lt;
 mod nvrtc;
-pub mod peer;
-pub(crate) mod pinned;
-mod pool;
-mod scratch;
-mod slice;
-pub(crate) mod source;
+mod info;
+
+// The parts of a device.
+pub(crate) mod context;
 mod stream;
+mod pool;
+pub(crate) mod pinned;
 mod unused;
+mod graphs;
+
+// Kernels and matmuls before they are enqueued.
+mod cache;
+pub(crate) mod source;
+pub(crate) mod module;
+pub(crate) mod blas;
+
+// The device.
+mod gpu;
+mod device;
+
+// What lives on it.
+mod event;
+mod slice;
+mod foreign_memory;
+pub(crate) mod memory;
+mod scratch;
+mod mapped;
+
+// Work that is enqueued on it.
+pub(crate) mod launch;
+mod matmul;
+mod graph;
+pub mod peer;
 
 pub use blas::MatmulChoice;
 pub use call::check_driver;

@@ -19,42 +19,53 @@
 //! # Ok::<(), ddp_kernels::KernelError>(())
 //! ```
 
-mod activation;
-mod add;
-mod argmax;
-mod batch_norm;
-mod begin_step;
-mod bias;
+// Shared by several operations.
+mod row_tiles;
+mod step_scalars;
+
+// Copies and conversions.
+mod copy;
 mod cast;
 mod cat;
-mod column_scale;
 mod convert;
-mod copy;
-mod count_correct;
-mod dropout;
-mod elementwise;
-mod embedding;
 mod fill;
-mod fingerprint;
 mod gather_rows;
-mod glu;
-mod layer_norm;
-mod load_rows;
-mod loss;
-mod matmul;
-mod numeric_embedding;
 mod permute;
-mod reduce;
-mod rms_norm;
-mod row_tiles;
-mod select_targets;
-mod softmax;
-mod step_scalars;
 mod strided_copy;
-mod sources;
-mod sum_of_squares;
 mod uniform;
+
+// Elements and sums.
+mod add;
+mod column_scale;
+mod elementwise;
+mod fingerprint;
+mod reduce;
+mod argmax;
+mod sum_of_squares;
+
+// Layers.
+mod bias;
+mod activation;
+mod glu;
+mod dropout;
+mod embedding;
+mod numeric_embedding;
+mod layer_norm;
+mod rms_norm;
+mod batch_norm;
+mod softmax;
+mod matmul;
+
+// The step of a training run.
+mod load_rows;
+mod begin_step;
+mod select_targets;
+mod loss;
+mod count_correct;
 mod update;
+
+// All kernels.
+pub(crate) mod sources;
 
 pub use crate::base::matmul_mode::MatmulMode;
 pub use activation::{Activation, SavedForBackward, activation_backward, activation_forward};

@@ -1,12 +1,10 @@
 //! Memory of tensors on either device: views, tensors, copies between host and device, and figures of memory in use.
 
 pub(crate) mod view;
-
 pub(crate) mod tensor;
 
 pub(crate) mod download;
 pub mod memory;
 pub(crate) mod pinned_tensor;
 pub(crate) mod shared_buffer;
-
 pub(crate) mod upload;

@@ -15,8 +15,8 @@
 //! Source: NCCL user guide, "Using NCCL with CUDA Graphs" and "CUDA Stream Semantics".
 
 mod api;
-mod communicator;
 mod memory;
+mod communicator;
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};

@@ -11,14 +11,10 @@
 //! Source: cuBLAS documentation, "Using the cuBLASLt API", cublasLtEpilogue_t, cublasLtMatmulDescAttributes_t.
 
 mod epilogue;
-
 mod problem;
-
 pub(super) mod key;
-
 pub(super) mod choice;
 mod plan;
-
 mod handle;
 
 pub use choice::MatmulChoice;

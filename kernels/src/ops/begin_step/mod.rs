@@ -1,8 +1,8 @@
 //! The first kernel of a step: its scalars, and the numbers of the rows that it is computed from.
 
+mod row_mix;
 mod cpu;
 mod cuda;
-mod row_mix;
 
 pub(crate) use cuda::SOURCE;
 pub use row_mix::{ROW_SUMS_LEN, mix_row};

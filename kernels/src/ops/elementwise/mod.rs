@@ -1,9 +1,10 @@
 //! Elementwise operations of one or two operands, each a tensor or a scalar, with broadcasting.
 
 mod broadcast;
+mod input;
 mod cpu;
 mod cuda;
-mod input;
+
 #[cfg(test)]
 mod tests;
 

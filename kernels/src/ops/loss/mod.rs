@@ -1,24 +1,24 @@
 //! Losses, their gradients and sums, each in one pass.
 
+// Shared by all losses.
 pub(crate) mod sums;
-
 mod kernels;
 
+// Losses of one predicted and one true value.
 mod element_loss;
-
 mod cpu;
 mod cuda;
-
 mod elementwise;
-
 mod bce_with_logits;
 mod focal_with_logits;
 mod huber;
 mod log_cosh;
 mod mse;
-mod ordinal;
 mod poisson;
 mod quantile;
+
+// Losses of classes.
+mod ordinal;
 mod softmax_cross_entropy;
 
 #[cfg(test)]

@@ -4,11 +4,12 @@
 //! average of the weights ([`Average`]) while they are at hand.
 
 mod average;
+mod report;
+mod inputs;
 mod cpu;
 mod cuda;
-mod inputs;
 mod optimizer;
-mod report;
+
 #[cfg(test)]
 mod testing;
 

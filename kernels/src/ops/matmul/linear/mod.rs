@@ -2,9 +2,10 @@
 
 mod cpu;
 mod cuda;
+mod short;
+
 #[cfg(test)]
 mod operand_tests;
-mod short;
 #[cfg(test)]
 mod tests;
 

@@ -2,7 +2,6 @@
 //! same bits.
 
 mod number;
-
 mod columns;
 mod rows;
 

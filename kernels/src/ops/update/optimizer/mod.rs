@@ -4,16 +4,17 @@
 //! depends on whole parameters has two passes, and between them their caller completes norms, directions or second moments over the
 //! shards: it asks for [`WholeNeed`], never for the name of an optimiser.
 
-mod adafactor;
-mod adam;
-mod lamb;
-mod lion;
+mod params;
 mod moments;
 mod momentum;
-mod muon;
-mod params;
-mod sgd;
 mod step;
+mod adafactor;
+mod adam;
+mod lion;
+mod sgd;
+mod lamb;
+mod muon;
+
 #[cfg(test)]
 mod tests;
 
