@@ -4,7 +4,8 @@
 //! ([`ops`]) take views, check device, dtype and shape once, and write into memory that the caller owns, so that a training
 //! step allocates nothing. The CPU implementation of an operation defines it.
 //!
-//! Closed sets (device, dtype, activation) are enums.
+//! Closed sets (device, dtype, activation) are enums. A module imports only from modules that are declared above it, here and in
+//! every `mod.rs`.
 //!
 //! ```
 //! use ddp_kernels::{DType, Device, Tensor};

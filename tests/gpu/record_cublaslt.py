@@ -6,7 +6,7 @@ import re
 from session import ROOT, Skipped
 
 # Of the test program ddp-kernels.lib.
-TEST = "cuda::blas::record::record_cublaslt"
+TEST = "cuda::matmul::record_tests::record_cublaslt"
 
 
 def refusals(text):

@@ -2,7 +2,7 @@
 //! sets of CPUs and mapped files.
 //!
 //! The speed of training steps on the CPU has four sources:
-//! - forward reads the weight in its own order (`yᵀ = W·xᵀ`, `ops/linear/cpu.rs`);
+//! - forward reads the weight in its own order (`yᵀ = W·xᵀ`, `ops/matmul/linear/cpu.rs`);
 //! - loops are compiled for the widest vectors and dispatched at run time (`simd.rs`). Code in a closure of `vectorize` must be
 //!   inlined there: plain loops are, iterator adapters over arrays not always;
 //! - elementary functions have no branches (`math.rs`);

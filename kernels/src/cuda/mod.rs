@@ -1,9 +1,9 @@
 //! NVIDIA GPUs: libraries loaded at run time; per device one context, its streams, memory and kernels.
 //!
-//! Building needs no part of CUDA; a missing library, driver or GPU is an error of the function that needs it. Reading order:
-//! `library` (finds and opens libraries), `driver`, `gpu` (one device with its streams), `memory`, `module` and `launch`
-//! (kernels), `blas` (matmuls), `graph` (a step captured once and replayed), `upload`, `pinned_tensor` and `download` (pinned
-//! copies), `peer` (copies between GPUs).
+//! Building needs no part of CUDA; a missing library, driver or GPU is an error of the function that needs it. Read the modules in
+//! the order below: `library` finds and opens libraries, `module` compiles kernels, `blas` plans matmuls, [`Gpu`] is a device with
+//! its streams, and the modules after it allocate its memory and enqueue its work. Copies from and to host memory are a floor
+//! above: [`Upload`](crate::Upload), [`PinnedTensor`](crate::PinnedTensor), [`Download`](crate::Download).
 //!
 //! The driver's primary contexts are global to the process, as is the table of [`Gpu`]s that mirrors them: the only global
 //! state of this crate besides the thread pools and the handler of faults in mapped files.

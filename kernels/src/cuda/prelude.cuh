@@ -240,7 +240,7 @@ __device__ __forceinline__ Words philox(u64 seed, u32 c0, u32 c1, u32 c2, u32 c3
 }
 
 // ---- sums of a step -----------------------------------------------------------------------------------------------
-// A double as two floats, hi and lo, so that a float all-reduce loses little of it (LossSums::store in ops/step_sums.rs).
+// A double as two floats, hi and lo, so that a float all-reduce loses little of it (LossSums::store in ops/loss/sums.rs).
 __device__ __forceinline__ double load_split(const float* p) { return (double)p[0] + (double)p[1]; }
 __device__ __forceinline__ void store_split(float* p, double v) {
     float hi = (float)v;

@@ -1,4 +1,4 @@
-//! Tensors that own their storage, on one device, and the operations that return new ones.
+//! The methods of [`Tensor`](crate::Tensor): creation, arithmetic, reductions, matmuls, rows, copies, and how a tensor prints.
 //!
 //! [`crate::ops`] works on views in memory that the caller owns; the methods here allocate their results and call it. Nothing
 //! is moved, cast or copied implicitly: operands of two devices, dtypes or unsuitable shapes are an error that names both.
