@@ -445,7 +445,7 @@ fn set_environment(variables: &[(&'static str, String)]) {
     for (name, value) in variables {
         if std::env::var_os(name).is_none() {
             // SAFETY: the standard library locks out its own readers. Of the C libraries, MPI and the driver read the
-            // environment when they were initialised, before a device can be joined, and NCCL reads its variables later.
+            // environment when they were initialized, before a device can be joined, and NCCL reads its variables later.
             unsafe { std::env::set_var(name, value) };
         }
     }

@@ -93,7 +93,7 @@ mod by_mpi {
     /// Open MPI's abort without its report.
     type QuietAbort = unsafe extern "C" fn(ffi::MPI_Comm, c_int) -> c_int;
 
-    /// Ends all processes of the job, this one included. Returns only if MPI is not initialised or already finalised.
+    /// Ends all processes of the job, this one included. Returns only if MPI is not initialized or already finalized.
     ///
     /// `MPI_Abort` of Open MPI prints eight lines of its own *after* the rank's message; the function `ompi_mpi_abort`, which
     /// it then calls, prints nothing. Open MPI 4 and 5 export it. It is looked up by name, so that any MPI library works.
@@ -104,10 +104,10 @@ mod by_mpi {
         // SAFETY: a constant of the MPI library.
         let world = unsafe { ffi::RSMPI_COMM_WORLD };
         if let Some(quiet_abort) = quiet_abort() {
-            // SAFETY: MPI is initialised, and the signature is that of ompi/runtime/mpiruntime.h.
+            // SAFETY: MPI is initialized, and the signature is that of ompi/runtime/mpiruntime.h.
             unsafe { quiet_abort(world, exit_code) };
         }
-        // SAFETY: MPI is initialised.
+        // SAFETY: MPI is initialized.
         unsafe { ffi::MPI_Abort(world, exit_code) };
     }
 

@@ -1,6 +1,6 @@
 //! Detects the launcher that started this process, if any.
 //!
-//! Detection uses the environment alone, before MPI is initialised: a program started by hand must not pay for MPI (0.2 to
+//! Detection uses the environment alone, before MPI is initialized: a program started by hand must not pay for MPI (0.2 to
 //! 0.4 s) and must run where MPI's daemons cannot.
 
 use std::fmt;
@@ -19,7 +19,7 @@ pub enum Launcher {
 }
 
 impl Launcher {
-    /// The launcher that started this process, if any; it may have started it alone. MPI is not initialised.
+    /// The launcher that started this process, if any; it may have started it alone. MPI is not initialized.
     pub fn detect() -> Option<Self> {
         detect(|name| std::env::var(name).ok()).map(|found| found.launcher)
     }

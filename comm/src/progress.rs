@@ -1,7 +1,7 @@
 //! Progress of this rank: written by the training thread, read by the watchdog's thread.
 //!
 //! Writing takes no lock and no system call. There is one writer, so a counter is a load and a store. A reader may see the fields
-//! of two neighbouring moments, which is good enough to report the place of a rank.
+//! of two neighboring moments, which is good enough to report the place of a rank.
 
 use std::fmt;
 use std::sync::OnceLock;

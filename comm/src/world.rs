@@ -34,7 +34,7 @@ pub struct World {
 
 impl World {
     /// Joins the ranks that a launcher started, by MPI. Without a launcher, or if it started one rank, the world is this process
-    /// alone and MPI is not initialised.
+    /// alone and MPI is not initialized.
     ///
     /// Call it first in `main`, and call collectives on the same thread. Waits for all ranks.
     ///

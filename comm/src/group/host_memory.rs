@@ -15,7 +15,7 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-/// The place of a shared file, and the identity by which another process recognises it.
+/// The place of a shared file, and the identity by which another process recognizes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) pid: u32,

@@ -127,7 +127,7 @@ fn cut_off<'a>(lost: &[usize], own: usize, identities: &'a [Identity]) -> Option
     (is_alone && has_several).then_some(host)
 }
 
-/// Joins neighbouring ranks at the same place: a job may have thousands.
+/// Joins neighboring ranks at the same place: a job may have thousands.
 fn grouped(places: impl Iterator<Item = (usize, String)>) -> Vec<(String, String)> {
     let mut groups: Vec<(usize, usize, String)> = Vec::new();
     for (rank, place) in places {

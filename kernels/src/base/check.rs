@@ -6,7 +6,7 @@ use super::shape::Shape;
 
 /// The float dtypes that operations compute on.
 pub(crate) const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::BF16, DType::F16];
-/// Their names.
+/// The names of [`FLOATS`] in error messages.
 pub(crate) const FLOATS_NAMES: &str = "f32, f64, bf16 and f16";
 
 /// Checks that all operands are on one device and have one dtype.
@@ -191,7 +191,7 @@ macro_rules! short_dispatch {
 }
 pub(crate) use short_dispatch;
 
-/// Runs `$body` with `$t` as the float type of the operand `$x` and `$d` as that of its gradient `$d_x`, a pair that
+/// Runs `$body` with `$t` as the float type of the operand `$x` and `$d` as the float type of its gradient `$d_x`, a pair that
 /// [`gradient_kind`] allows.
 macro_rules! gradient_dispatch {
     ($op:expr, $x:expr, $d_x:expr, $t:ident, $d:ident => $body:expr) => {

@@ -23,12 +23,12 @@ pub enum DType {
     F16,
     /// Signed 32-bit integers.
     I32,
-    /// Truth values: a byte each, 0 or 1; the result of comparisons.
+    /// Booleans, one byte each, 0 or 1: the result of comparisons.
     Bool,
 }
 
 impl DType {
-    /// All of them.
+    /// All dtypes.
     pub const ALL: [DType; 8] =
         [DType::F32, DType::F64, DType::I64, DType::BF16, DType::U8, DType::F16, DType::I32, DType::Bool];
 
@@ -42,7 +42,7 @@ impl DType {
         }
     }
 
-    /// Its name, as `f32`.
+    /// The name, such as `f32`.
     pub const fn name(self) -> &'static str {
         match self {
             DType::F32 => "f32",
@@ -122,13 +122,13 @@ macro_rules! half_element {
 half_element!(half::bf16, BF16, bf16_of_f32);
 half_element!(half::f16, F16, f16_of_f32);
 
-/// A Rust type of values that tensors are created from and read as: every [`Element`], and `bool`.
+/// A Rust type that tensors are created from and read into: every [`Element`], and `bool`.
 pub trait HostValue: Copy + fmt::Debug {
     /// The [`DType`] of such tensors.
     const DTYPE: DType;
     /// The values as the bytes of a tensor.
     fn as_bytes(values: &[Self]) -> &[u8];
-    /// `n` values whose bytes `fill` writes.
+    /// Reads `n` values; `fill` writes their bytes.
     ///
     /// # Errors
     /// Errors of `fill`.

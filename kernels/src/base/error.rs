@@ -101,7 +101,7 @@ pub enum KernelError {
     )]
     StillSending { shape: Shape, dtype: DType },
 
-    /// The largest or smallest element of nothing.
+    /// A maximum or minimum over zero elements.
     #[error("{op}: {operand} has no element along this axis")]
     EmptyReduction { op: &'static str, operand: Box<Operand> },
 
@@ -115,7 +115,7 @@ pub enum KernelError {
         shape: Shape,
     },
 
-    /// The dimensions of no tensor.
+    /// Dimensions that no tensor can have.
     #[error(transparent)]
     BadShape(#[from] BadShape),
 

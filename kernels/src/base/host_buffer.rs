@@ -1,4 +1,4 @@
-//! Host memory for tensors: aligned to cache lines, initialised; large buffers on huge pages.
+//! Host memory for tensors: aligned to cache lines, initialized; large buffers on huge pages.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -91,7 +91,7 @@ impl Buffer {
         Self::new(bytes, if bytes >= HUGE_PAGE { map(bytes, false) } else { allocate(bytes) })
     }
 
-    /// Allocates bytes of any initialised contents, which the caller overwrites: a large buffer takes over the mapping of an
+    /// Allocates bytes of any initialized contents, which the caller overwrites: a large buffer takes over the mapping of an
     /// earlier one.
     ///
     /// # Errors
@@ -146,7 +146,7 @@ impl std::ops::Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `ptr` points to that many bytes, initialised and owned by `self`.
+        // SAFETY: `ptr` points to that many bytes, initialized and owned by `self`.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.bytes) }
     }
 }

@@ -9,7 +9,7 @@ pub enum MemoryUse {
     Parameters,
     /// Gradients of the weights.
     Gradients,
-    /// The optimiser's state.
+    /// The optimizer's state.
     Optimizer,
     /// Moving average of the weights.
     Average,

@@ -1,4 +1,5 @@
-//! Values that everything else is made of: dtypes, shapes, names of devices, errors, checks of operands, random numbers, host memory.
+//! The ground that all other modules stand on: dtypes, shapes, device names, errors, operand checks, random numbers and host
+//! memory.
 
 pub(crate) mod device;
 pub(crate) mod matmul_mode;

@@ -72,7 +72,7 @@ impl KeyedPermutation {
     pub fn index(&self, i: usize) -> usize {
         assert!((i as u64) < self.n, "position {i} of an order of {} rows", self.n);
         let Some(keys) = &self.keys else { return i };
-        // But for the smallest n the domain is less than 2 n: at most two walks are expected.
+        // Except for the smallest n, the domain is smaller than 2 n: at most two walks are expected.
         let mut x = self.encrypt(i as u64, keys);
         while x >= self.n {
             x = self.encrypt(x, keys);
@@ -104,7 +104,7 @@ fn round(x: u64, key: u64) -> u64 {
     z.wrapping_mul(0x94d0_49bb_1331_11eb) >> 32
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+/// The finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 fn mix(mut z: u64) -> u64 {
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(identity.len(), 5);
     }
 
-    /// Chi-square of counts against equal chances, in standard deviations above its mean.
+    /// Chi-square statistic of counts that should be equal, in standard deviations above its mean.
     fn excess(counts: &[u32]) -> f64 {
         let mean = f64::from(counts.iter().sum::<u32>()) / counts.len() as f64;
         let chi2: f64 = counts.iter().map(|&count| (f64::from(count) - mean).powi(2) / mean).sum();
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn pairs_of_neighbours_are_spread() {
-        // Neighbours in the data must not stay neighbours: the joint place of rows of adjacent
+        // Neighbors in the data must not stay neighbors: the joint place of rows of adjacent
         // positions, in 8 x 8 cells.
         let n = 1000;
         let mut counts = vec![0u32; 64];

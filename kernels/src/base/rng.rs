@@ -40,7 +40,7 @@ impl Philox {
 
     /// The words of sixteen blocks, block by block; `counter` gives the counter of each.
     #[inline(always)]
-    #[allow(clippy::needless_range_loop)] // Loops over lanes by index are what the compiler vectorises.
+    #[allow(clippy::needless_range_loop)] // Loops over lanes by index are what the compiler vectorizes.
     pub(crate) fn blocks_16(&self, counter: impl Fn(usize) -> [u32; 4]) -> [u32; 64] {
         let mut x = [[0u32; 16]; 4];
         for b in 0..16 {
@@ -76,7 +76,7 @@ impl Philox {
     }
 }
 
-/// A random word as a multiple of 2^-24 in `[0, 1)`: each of the 2^24 values is exact in f32.
+/// Converts a random word to a multiple of 2^-24 in `[0, 1)`; each of the 2^24 values is exact in f32.
 #[inline(always)]
 pub(crate) fn to_unit_f32(word: u32) -> f32 {
     (word >> 8) as f32 * (1.0 / (1u32 << 24) as f32)

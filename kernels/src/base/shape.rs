@@ -14,7 +14,7 @@ use std::fmt;
 /// Maximum number of dimensions of a tensor.
 pub const MAX_DIMS: usize = 4;
 
-/// The dimensions of no tensor: more than [`MAX_DIMS`], or more elements than `usize` counts.
+/// Dimensions that no tensor can have: more than [`MAX_DIMS`], or more elements than `usize` counts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "invalid tensor shape {dims:?}: at most {MAX_DIMS} dimensions, and the number of elements must fit in usize"

@@ -7,7 +7,7 @@ pub(crate) fn f32_of_bf16(x: bf16) -> f32 {
     f32::from_bits(u32::from(x.to_bits()) << 16)
 }
 
-/// Without branches, so that loops over it vectorise; the same as [`bf16::from_f32`].
+/// Rounds as [`bf16::from_f32`] does, without branches, so that loops over it vectorize.
 #[inline(always)]
 pub(crate) fn bf16_of_f32(value: f32) -> bf16 {
     let bits = value.to_bits();
@@ -27,7 +27,7 @@ pub(crate) fn f32_of_f16(x: f16) -> f32 {
     f32::from_bits(if magnitude >= 0x7c00 { special } else { finite } | (bits & 0x8000) << 16)
 }
 
-/// Without branches; the same as [`f16::from_f32`].
+/// Rounds as [`half::f16::from_f32`] does, without branches, so that loops over it vectorize.
 #[inline(always)]
 pub(crate) fn f16_of_f32(value: f32) -> f16 {
     let bits = value.to_bits();

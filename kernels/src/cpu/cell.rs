@@ -1,4 +1,4 @@
-//! Elements of any dtype as the numbers that operations compute in, block by block.
+//! Converts elements of any dtype to the type that operations compute in, and back, block by block.
 
 use half::{bf16, f16};
 
@@ -6,21 +6,21 @@ use super::simd::vectorize;
 use crate::Element;
 use crate::base::short_floats::{bf16_of_f32, f16_of_f32, f32_of_bf16, f32_of_f16};
 
-/// An element as it is stored: of bool a byte.
+/// A stored element: the Rust type that has the bytes of a dtype (`u8` for bool).
 pub(crate) trait Cell: Element {
-    /// The type in which it is computed.
+    /// The type that operations compute in.
     type Number: Element;
-    /// The exact value.
+    /// Converts the element to [`Cell::Number`], exactly.
     fn load(self) -> Self::Number;
-    /// The nearest value of this format.
+    /// Rounds a number to the nearest value of this format.
     fn store(number: Self::Number) -> Self;
-    /// The same memory as numbers, if it holds them.
+    /// Views the cells as numbers without a copy, if both are the same type.
     fn as_numbers(cells: &[Self]) -> Option<&[Self::Number]>;
-    /// The same memory as numbers, if it holds them.
+    /// Same as [`Cell::as_numbers`], for writing.
     fn numbers_mut(cells: &mut [Self]) -> Option<&mut [Self::Number]>;
-    /// Numbers as cells, if they are stored as they are.
+    /// Views numbers as cells without a copy, if both are the same type.
     fn of_numbers(numbers: &[Self::Number]) -> Option<&[Self]>;
-    /// The cells as numbers: in place if possible, else in `memory`.
+    /// Returns the cells as numbers: in place if possible, else converted into `memory`.
     fn numbers_in<'a>(cells: &'a [Self], memory: &'a mut Vec<Self::Number>) -> &'a [Self::Number] {
         if let Some(numbers) = Self::as_numbers(cells) {
             return numbers;
@@ -29,7 +29,7 @@ pub(crate) trait Cell: Element {
         Self::load_all(cells, memory);
         memory
     }
-    /// Has `write` write numbers to the cells: in place if possible, else by way of `memory`.
+    /// Calls `write` to write numbers to the cells: in place if possible, else through `memory`.
     fn write_numbers(
         cells: &mut [Self],
         memory: &mut Vec<Self::Number>,
@@ -118,32 +118,32 @@ macro_rules! short {
 }
 short!(bf16: f32_of_bf16, bf16_of_f32; f16: f32_of_f16, f16_of_f32);
 
-/// A few numbers that stay in the L1 cache.
+/// A block of numbers that fits in the L1 cache.
 pub(crate) struct Block<N> {
     numbers: [N; 2048],
     is_filled: bool,
 }
 
 impl<N: Element> Block<N> {
-    /// Its number of elements.
+    /// Number of elements.
     pub(crate) const LEN: usize = 2048;
 
     pub(crate) fn new() -> Self {
         Block { numbers: [N::ZERO; 2048], is_filled: false }
     }
 
-    /// The first `n`.
+    /// The first `n` elements.
     pub(crate) fn first(&mut self, n: usize) -> &mut [N] {
         &mut self.numbers[..n]
     }
 
-    /// The first `n`, after `fill`.
+    /// The first `n` elements, after `fill` has written them.
     pub(crate) fn fill_from(&mut self, n: usize, fill: impl FnOnce(&mut [N])) -> &[N] {
         fill(self.first(n));
         &self.numbers[..n]
     }
 
-    /// The first `n` of a block of `value`, which is the same in each call.
+    /// The first `n` elements, all equal to `value`, which must be the same in each call.
     pub(crate) fn filled(&mut self, value: N, n: usize) -> &[N] {
         if !self.is_filled {
             self.numbers.fill(value);
@@ -161,7 +161,7 @@ impl<N: Element> Block<N> {
     }
 }
 
-/// Runs `$body` with `$c` as the cells of `$dtype`.
+/// Runs `$body` with `$c` as the [`Cell`] type of `$dtype`.
 macro_rules! with_cells {
     ($dtype:expr, $c:ident => $body:expr) => {
         match $dtype {

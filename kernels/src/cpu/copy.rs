@@ -68,7 +68,7 @@ fn stream(to: &mut [u8], from: &[u8]) {
     fence();
 }
 
-/// Asks for these bytes before they are read: so their way from memory overlaps with what comes before.
+/// Prefetches these bytes, so that loading them overlaps with the work before they are read.
 #[inline(always)]
 pub(crate) fn prefetch(bytes: &[u8]) {
     prefetch_at(bytes.as_ptr(), bytes.len());

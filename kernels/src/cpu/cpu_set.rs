@@ -1,4 +1,4 @@
-//! Sets of CPUs: those that a thread may run on, those that are near a device.
+//! Sets of CPUs, such as the CPUs that a thread may run on or the CPUs near a device.
 //!
 //! ```
 //! use ddp_kernels::cpu::cpu_set::CpuSet;
@@ -34,7 +34,7 @@ impl CpuSet {
         Self::parse(&std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?)
     }
 
-    /// Parses the kernel's form of a list, such as `0-3,8`; None if it is not one, or names a CPU above 1023.
+    /// Parses a list in the Linux kernel's format, such as `0-3,8`; None if it is malformed or names a CPU above 1023.
     pub fn parse(list: &str) -> Option<Self> {
         let mut set = CpuSet::default();
         for range in list.trim().split(',').filter(|range| !range.is_empty()) {
@@ -50,7 +50,7 @@ impl CpuSet {
     /// Binds the calling thread, and the threads that it starts from now on, to these CPUs.
     ///
     /// # Errors
-    /// The system's, if it has none of them or does not allow them.
+    /// The system's error, if it has none of these CPUs or does not allow them.
     pub fn bind_thread(&self) -> io::Result<()> {
         // SAFETY: the set is readable for its size.
         let status =
@@ -68,7 +68,7 @@ impl CpuSet {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -89,7 +89,7 @@ impl CpuSet {
     }
 }
 
-/// The kernel's form of a list.
+/// Formats the set as the Linux kernel does, such as `0-3,8`.
 impl fmt::Display for CpuSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";

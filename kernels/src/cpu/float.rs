@@ -35,7 +35,7 @@ pub(crate) trait Float:
     const MAX_ANGLE: Self;
     /// Sine of an angle up to [`Float::MAX_ANGLE`].
     fn sin_near(self) -> Self;
-    /// Cosine of such an angle.
+    /// Cosine of an angle up to [`Float::MAX_ANGLE`].
     fn cos_near(self) -> Self;
     /// Square root.
     fn sqrt(self) -> Self;
@@ -51,7 +51,7 @@ pub(crate) trait Float:
     fn mul_add(self, a: Self, b: Self) -> Self;
     /// The matmul kernel for this type and this processor's vector instructions.
     fn gemm_fn() -> GemmFn<Self>;
-    /// The larger of the two; NaN if `self` is NaN.
+    /// The larger of `self` and `floor`; NaN if `self` is NaN.
     #[inline(always)]
     fn at_least(self, floor: Self) -> Self {
         if self < floor { floor } else { self }

@@ -58,7 +58,7 @@ pub(crate) fn gemm<T: Float>(alpha: T, a: Mat<'_, T>, b: Mat<'_, T>, beta: T, c:
         return;
     }
     if k == 0 {
-        // Without rows nothing is added.
+        // The sum over no terms is 0.
         return c.iter_mut().for_each(|c| *c = if beta == T::ZERO { T::ZERO } else { beta * *c });
     }
     let c = SharedMut::new(c);

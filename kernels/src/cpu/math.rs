@@ -1,4 +1,4 @@
-//! Elementary functions in f32 without branches, so that loops over them vectorise.
+//! Elementary functions in f32 without branches, so that loops over them vectorize.
 //!
 //! Each is a range reduction and a polynomial; the coefficients are our own near-minimax fits (reweighted least
 //! squares at 4,000 Chebyshev nodes in f64). The tests hold every one to its stated error against f64.

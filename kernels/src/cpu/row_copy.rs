@@ -42,7 +42,7 @@ pub enum FloatBits {
 
 /// Prefetch distance in bytes: copying this many takes about as long as fetching a line from memory.
 const AHEAD_BYTES: usize = 8 << 10;
-/// The same in rows, at least and at most.
+/// Minimum and maximum prefetch distance in rows.
 const AHEAD_ROWS: (usize, usize) = (2, 16);
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -136,7 +136,7 @@ impl<'a, F: Fn(usize) -> &'a [u8]> Copy<'_, F> {
     }
 }
 
-/// Whether one of these f32 is not finite, or infinite if NaN is allowed. Branch-free, so that it vectorises.
+/// Whether one of these f32 is not finite, or infinite if NaN is allowed. Branch-free, so that it vectorizes.
 #[inline(always)]
 fn wrong_f32<const NAN: bool>(bytes: &[u8]) -> bool {
     bytes.as_chunks::<4>().0.iter().fold(false, |wrong, &bytes| {

@@ -1,4 +1,4 @@
-//! Run-time dispatch to the widest vector instruction set, for loops that the compiler vectorises.
+//! Run-time dispatch to the widest vector instruction set, for loops that the compiler vectorizes.
 //!
 //! Not by the crate pulp: which instruction sets it chooses from depends on its features, of which gemm-common enables one only.
 
@@ -38,13 +38,13 @@ mod x86 {
         *LEVEL.get_or_init(detect)
     }
 
-    /// Not inlined, and so, as with the others, one copy for all callers that do the same.
+    /// Not inlined, so all callers that do the same share one copy, as with the other levels.
     #[inline(never)]
     pub(super) fn baseline<R>(f: impl FnOnce() -> R) -> R {
         f()
     }
 
-    /// Most of the levels x86-64-v3 and x86-64-v4 of the psABI.
+    /// The instructions of the levels x86-64-v3 and x86-64-v4 of the psABI.
     macro_rules! levels {
         (avx2: $($avx2:tt),+; avx512: $($avx512:tt),+) => {
             fn detect() -> Level {

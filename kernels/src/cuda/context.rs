@@ -46,7 +46,7 @@ impl Context {
         Ok(())
     }
 
-    /// Index of the device among those of the process.
+    /// Index of the device among the devices of the process.
     pub(super) fn index(self) -> u32 {
         self.index
     }

@@ -1,4 +1,4 @@
-//! cuBLASLt's functions, looked up by name in the library that [`library`](super::library) opened.
+//! cuBLASLt's functions, looked up by name in the library that [`library`] opened.
 //!
 //! cudarc's own bindings open the library by themselves, possibly another file, and read results as a Rust `enum`, whose values a
 //! newer library may exceed. So only their handle types and constants are used.

@@ -46,7 +46,7 @@ impl Device {
     /// Checks that this machine has the device and that it works; opens it if it is a GPU.
     ///
     /// # Errors
-    /// [`KernelError::DeviceUnavailable`]; [`KernelError::Cuda`] if the device does not start.
+    /// [`crate::KernelError::DeviceUnavailable`]; [`crate::KernelError::Cuda`] if the device does not start.
     pub fn ensure_available(self) -> Result<()> {
         match self {
             Device::Cpu => Ok(()),

@@ -1,4 +1,4 @@
-//! The CUDA driver: opened and initialised once per process.
+//! The CUDA driver: opened and initialized once per process.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -12,13 +12,13 @@ use super::library::{self, Library};
 pub struct Unavailable {
     /// Cause, such as a missing library.
     pub reason: String,
-    /// Command or setting that mends it.
+    /// Command or setting that fixes it.
     pub hint: String,
     /// Whether NVIDIA's driver is installed: without it, no GPU is expected.
     pub has_driver: bool,
 }
 
-/// An initialised driver.
+/// An initialized driver.
 #[derive(Debug)]
 pub(super) struct Driver {
     /// The newest CUDA that it supports, as `cuDriverGetVersion` returns it: 1000 · major + 10 · minor.
@@ -30,7 +30,7 @@ pub(super) struct Driver {
 /// The oldest supported driver: the first with `cuEventElapsedTime_v2`, the newest function called here.
 const OLDEST_VERSION: i32 = 12080;
 
-/// The driver, initialised at the first call.
+/// The driver, initialized at the first call.
 pub(super) fn driver() -> Result<&'static Driver, &'static Unavailable> {
     static DRIVER: OnceLock<Result<Driver, Unavailable>> = OnceLock::new();
     DRIVER.get_or_init(initialize).as_ref()

@@ -33,14 +33,14 @@ impl ForeignMemory {
         ForeignMemory { gpu, ptr, bytes, held: bytes, release: Release::new(release) }
     }
 
-    /// Accounts for `bytes`, those that the other library takes from the device for it; initially its length.
+    /// Sets the bytes that are accounted for, which the other library takes from the device; initially the length.
     #[must_use]
     pub fn holding(mut self, bytes: usize) -> Self {
         self.held = bytes;
         self
     }
 
-    /// Bytes that it is accounted for with.
+    /// Bytes that are accounted for.
     pub fn held_bytes(&self) -> usize {
         self.held
     }

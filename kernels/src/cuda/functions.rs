@@ -3,7 +3,7 @@
 /// Defines a table of function pointers and `find`, which looks each up by its name in an
 /// [`Open`](crate::cuda::library::Open) library; its error is the name of a missing function.
 ///
-/// Types are those of the library's header; a status is best an integer, since newer libraries may return other values.
+/// Types must match the library's header; use an integer for a status, since newer libraries may return other values.
 #[macro_export]
 macro_rules! library_functions {
     (
@@ -20,7 +20,7 @@ macro_rules! library_functions {
         impl $table {
             fn find(library: &$crate::cuda::library::Open) -> ::std::result::Result<Self, &'static str> {
                 Ok($table {
-                    // SAFETY: for each: the type is that of the library's header.
+                    // SAFETY: for each function: the type matches the library's header.
                     $($field: unsafe { library.symbol($name) }.ok_or($name)?,)*
                 })
             }

@@ -86,7 +86,7 @@ fn instantiate(gpu: &Gpu, graph: sys::CUgraph) -> Result<(sys::CUgraphExec, usiz
     let counted = unsafe { sys::cuGraphGetNodes(graph, std::ptr::null_mut(), &mut n_nodes) };
     check_driver(gpu.index(), "cuGraphGetNodes", counted.result())?;
     let mut exec = std::ptr::null_mut();
-    // Each node keeps the priority of the stream that it was captured from. Otherwise all have that of the launching stream, and
+    // Each node keeps the priority of the stream that it was captured from. Otherwise all run at the priority of the launching stream, and
     // collectives wait for the blocks of matmuls.
     let flags: u64 = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0.into();
     // SAFETY: the graph is alive, the pointer valid for one handle.

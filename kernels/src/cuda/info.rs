@@ -127,11 +127,11 @@ pub fn ensure_libraries() -> std::result::Result<(), Unavailable> {
 /// Versions of driver and libraries, and their paths; None for missing ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Versions {
-    /// The newest CUDA that the driver supports, as `13.0`.
+    /// The newest CUDA that the driver supports, such as `13.0`.
     pub driver_cuda: Option<String>,
-    /// NVRTC version, as `13.0`.
+    /// NVRTC version, such as `13.0`.
     pub nvrtc: Option<String>,
-    /// cuBLASLt version, as `13.1.0`.
+    /// cuBLASLt version, such as `13.1.0`.
     pub cublas_lt: Option<String>,
     /// Each library with its path, or the reason it was not found.
     pub found: Vec<(Library, std::result::Result<String, String>)>,

@@ -126,7 +126,7 @@ fn find(library: Library, driver_version: i32) -> Result<Open, String> {
     let names = library.file_names(driver_version);
     let mut broken = Vec::new();
     let mut try_open = |path: &Path| {
-        // SAFETY: opening runs the initialisers of NVIDIA's library, assumed sound; a file of another origin under that name is as
+        // SAFETY: opening runs the initializers of NVIDIA's library, assumed sound; a file of another origin under that name is as
         // trusted as the loader's path.
         match unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_GLOBAL) } {
             Ok(handle) => Some(Open { handle, path: path.to_owned() }),

@@ -1,7 +1,7 @@
 //! Host memory that kernels write to directly: a few numbers that the host reads a step late.
 //!
-//! A copy to host memory is a call of the driver, or a node of a graph, of its own. A kernel that runs anyway writes a few numbers to
-//! mapped memory on its way, and the host waits for an event after it.
+//! A copy to host memory costs a call of the driver or a node of a graph. Instead, a kernel that runs anyway writes a few numbers
+//! to mapped memory, and the host waits for an event after it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -105,7 +105,7 @@ impl Mapped {
         self.written.synchronize()
     }
 
-    /// Reads `N` elements from byte `start` on: those of the last step whose work [`Mapped::wait`] covered.
+    /// Reads `N` elements from byte `start` on, as written by the last step whose work [`Mapped::wait`] covered.
     ///
     /// # Panics
     /// If they do not lie within the memory, or `start` is not a multiple of the element's size.

@@ -30,7 +30,7 @@ impl Gpu {
         account.peak = account.bytes.iter().sum();
     }
 
-    /// Bytes that the pool has reserved on the device, in use or cached, and those of tensors in memory of another library.
+    /// Bytes that the pool has reserved on the device, in use or cached, plus the bytes of tensors in memory of another library.
     ///
     /// # Errors
     /// [`KernelError::Cuda`].
@@ -81,7 +81,7 @@ pub(crate) struct DeviceBuffer {
 }
 
 impl DeviceBuffer {
-    /// Allocates `bytes` uninitialised bytes.
+    /// Allocates `bytes` uninitialized bytes.
     ///
     /// # Errors
     /// [`KernelError::OutOfMemory`] with the memory in use; [`KernelError::Cuda`].

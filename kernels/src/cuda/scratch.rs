@@ -32,7 +32,7 @@ impl Gpu {
     /// with [`COMMUNICATION_PARTIAL_SUMS`].
     ///
     /// # Errors
-    /// [`KernelError::OutOfMemory`] in the first call, which must not be inside a capture.
+    /// [`crate::KernelError::OutOfMemory`] in the first call, which must not be inside a capture.
     pub(crate) fn scratch(&'static self) -> Result<Scratch> {
         self.scratch_on(StreamKind::Compute)
     }

@@ -54,7 +54,7 @@ impl Source {
     }
 
     /// The text with the kernels of one format only, which compiles in a fraction of the time: a line that consists of a macro call
-    /// instantiates kernels of the format that its arguments name, and a macro for kernels of several formats wraps those of each in
+    /// instantiates kernels of the format that its arguments name, and a macro for kernels of several formats wraps the kernels of each in
     /// `ONLY_F32(...)` and its like.
     pub(super) fn of_format(&self, format: KernelFormat) -> String {
         let mut text = self.head(Some(format));

@@ -8,7 +8,7 @@ use crate::Result;
 
 /// A queue of work on one device, which runs in order.
 ///
-/// It is not synchronised with the legacy default stream.
+/// It is not synchronized with the legacy default stream.
 #[derive(Debug)]
 pub struct Stream {
     raw: sys::CUstream,

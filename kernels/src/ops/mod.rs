@@ -1,7 +1,7 @@
 //! The operations, one folder each: `mod.rs` has the contract and the checks, `cpu.rs` the implementation that defines the
 //! operation, `cuda.rs` and `kernel.cu` the implementation for GPUs. An elementwise loss is one file of `loss/`.
 //!
-//! Every operation writes into memory that the caller owns and allocates nothing ([`reduce`] excepted). Losses return sums, never
+//! Every operation writes into memory that the caller owns and allocates nothing ([`reduce()`] excepted). Losses return sums, never
 //! means: only the caller knows the number of rows of the global batch.
 //!
 //! Each operation that has a gradient is checked by central differences in f64, and compared with PyTorch (`tests/golden`). One

@@ -6,7 +6,7 @@
 pub struct StepScalars {
     /// Learning rate.
     pub lr: f64,
-    /// Number of the optimiser step, from 1.
+    /// Number of the optimizer step, from 1.
     pub step: u64,
     /// Seed of the dropout masks.
     pub seed: u64,

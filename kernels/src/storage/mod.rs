@@ -1,4 +1,4 @@
-//! Memory of tensors on either device: views, tensors, copies between host and device, and figures of memory in use.
+//! Tensors and views on either device, copies between host and device, and figures of memory in use.
 
 pub(crate) mod view;
 pub(crate) mod tensor;

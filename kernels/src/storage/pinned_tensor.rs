@@ -9,7 +9,7 @@ use crate::cuda::pinned::Pinned;
 use crate::cuda::{Event, Gpu, Stream, Timer, check_driver};
 use crate::{DType, KernelError, Result, Shape};
 
-/// Page-locked host memory with shape and dtype, the source of [`Upload::send_from`](super::Upload::send_from).
+/// Page-locked host memory with shape and dtype, the source of [`Upload::send_from`](crate::Upload::send_from).
 ///
 /// One cycle: write to [`PinnedTensor::host`] on any thread, pass the tensor to the thread that sends, and pass it back once
 /// [`PinnedTensor::is_sent`] returned true or [`PinnedTensor::wait_sent`] returned. Only these two and

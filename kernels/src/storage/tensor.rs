@@ -1,4 +1,4 @@
-//! Tensors: elements that they own, on one device. The methods that return new tensors are in `tensor/`.
+//! Tensors, which own their elements on one device. The methods that compute new tensors are in `tensor/`.
 
 use super::view::{TensorMut, TensorRef};
 use crate::base::host_buffer::Buffer;
@@ -26,7 +26,7 @@ pub struct Tensor {
     device: Device,
 }
 
-/// The elements, by kind of memory; both are untyped.
+/// Untyped memory on the host or on a GPU.
 enum Storage {
     Cpu(Buffer),
     Cuda(DeviceBuffer),
@@ -71,7 +71,7 @@ impl Tensor {
         Ok(Tensor { storage, shape, dtype, device })
     }
 
-    /// Creates a tensor of no particular contents, which the caller overwrites.
+    /// Creates a tensor with unspecified contents, which the caller overwrites.
     ///
     /// # Errors
     /// Same as [`Tensor::zeros`].

@@ -72,7 +72,7 @@ macro_rules! binary {
                 ///
                 /// # Errors
                 /// [`KernelError::DeviceMismatch`], [`KernelError::DTypeMismatch`] or [`KernelError::ShapeMismatch`], which name both
-                /// operands and the call that mends it; [`KernelError::DTypeUnsupported`]; [`KernelError::Scalar`].
+                /// operands and the call that fixes it; [`KernelError::DTypeUnsupported`]; [`KernelError::Scalar`].
                 pub fn $name<'a>(&self, b: impl Into<Input<'a>>) -> Result<Self> {
                     self.map(MapOp::$op, b.into())
                 }
@@ -99,7 +99,7 @@ binary! {
 
 /// Comparisons, clamping and selection.
 impl Tensor {
-    /// `a == b`, elementwise, as truth values.
+    /// `a == b`, elementwise, as bool.
     ///
     /// # Errors
     /// Same as [`Tensor::maximum`].
@@ -107,7 +107,7 @@ impl Tensor {
         self.compare(CompareOp::Eq, b.into())
     }
 
-    /// `a < b`, elementwise, as truth values.
+    /// `a < b`, elementwise, as bool.
     ///
     /// # Errors
     /// Same as [`Tensor::maximum`].
@@ -115,7 +115,7 @@ impl Tensor {
         self.compare(CompareOp::Lt, b.into())
     }
 
-    /// `a > b`, elementwise, as truth values.
+    /// `a > b`, elementwise, as bool.
     ///
     /// # Errors
     /// Same as [`Tensor::maximum`].
@@ -131,7 +131,7 @@ impl Tensor {
         self.map(MapOp::Maximum, Input::Scalar(low.into()))?.map(MapOp::Minimum, Input::Scalar(high.into()))
     }
 
-    /// Elements of this tensor where `condition` holds, else those of `b`; all three broadcast.
+    /// Elements of this tensor where `condition` is true, else elements of `b`; all three broadcast.
     ///
     /// # Errors
     /// Same as [`Tensor::maximum`]; [`KernelError::DTypeUnsupported`] if `condition` is not of truth values.
@@ -153,7 +153,7 @@ impl Tensor {
         Ok(out)
     }
 
-    /// This tensor with `value` where `mask` holds.
+    /// This tensor with `value` where `mask` is true.
     ///
     /// # Errors
     /// Same as [`Tensor::where_`]; [`KernelError::ShapeMismatch`] if `mask` does not broadcast to this tensor's shape.

@@ -28,7 +28,7 @@ impl Tensor {
         Self::filled(dims, Pattern::Line { start: value, step: 0.0 }, dtype, device)
     }
 
-    /// Creates the vector `0, 1, ..., n - 1`; of bool, whether the number is not 0.
+    /// Creates the vector `0, 1, ..., n - 1`; for bool, an element is true if the number is not 0.
     ///
     /// ```
     /// use ddp_kernels::{DType, Device, Tensor};
@@ -43,7 +43,7 @@ impl Tensor {
         Self::filled(&[n], Pattern::Line { start: 0.0, step: 1.0 }, dtype, device)
     }
 
-    /// Creates the vector of `n` numbers from `start` to `end`, both included, at equal distances; computed in f64.
+    /// Creates a vector of `n` evenly spaced numbers from `start` to `end`, both included; computed in f64.
     ///
     /// # Errors
     /// Same as [`Tensor::zeros`].

@@ -9,7 +9,7 @@ impl Tensor {
     /// The matrix product `[M, K]` times `[K, N]`; vectors count as a row on the left and a column on the right, and the result lacks
     /// that dimension. [`Tensor::bmm`] multiplies batches of matrices.
     ///
-    /// Of floats. f32 sums are in f32; 16-bit floats are multiplied with sums in f32 and rounded once. Tensors of more dimensions are
+    /// Takes floats. f32 sums are in f32; 16-bit floats are multiplied with sums in f32 and rounded once. Tensors of more dimensions are
     /// refused.
     ///
     /// ```
@@ -22,7 +22,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`KernelError::DeviceMismatch`], [`KernelError::DTypeMismatch`] or [`KernelError::ShapeMismatch`], which name both operands and
-    /// the call that mends it; [`KernelError::DTypeUnsupported`] for integers; on a GPU [`KernelError::Cublas`].
+    /// the call that fixes it; [`KernelError::DTypeUnsupported`] for integers; on a GPU [`KernelError::Cublas`].
     ///
     /// Source: `torch.matmul`.
     pub fn matmul(&self, b: &Tensor) -> Result<Self> {
@@ -41,7 +41,7 @@ impl Tensor {
 
     /// The products of two batches of matrices, `[N, M, K]` times `[N, K, P]`: `[N, M, P]`.
     ///
-    /// Of floats, as [`Tensor::matmul`]; [`crate::ops::bmm`] writes into memory of the caller and transposes.
+    /// Takes floats, as [`Tensor::matmul`] does; [`crate::ops::bmm`] writes into memory of the caller and transposes.
     ///
     /// ```
     /// use ddp_kernels::{DType, Device, Tensor};

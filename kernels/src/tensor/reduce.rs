@@ -1,4 +1,4 @@
-//! Reductions, and what is made of them.
+//! Reductions, softmax and log-softmax.
 
 use crate::base::check;
 use crate::ops::{ReduceOp, reduce};
@@ -22,8 +22,8 @@ impl Tensor {
 
     /// The sum of all elements (`None`), a tensor without dimensions, or along an axis, which the result lacks.
     ///
-    /// Sums of floats are in f64 and rounded once; the order depends on the shape only, not on the number of threads. Of integers and
-    /// truth values the sum is i64, as in PyTorch.
+    /// Sums of floats are in f64 and rounded once; the order depends on the shape only, not on the number of threads. The sum of
+    /// integers and of bool is i64, as in PyTorch.
     ///
     /// ```
     /// use ddp_kernels::{Device, Tensor};

@@ -1,4 +1,4 @@
-//! Shapes, parts, and tensors made of several.
+//! Reshaping, slicing, joining and indexing.
 
 use crate::base::check;
 use crate::ops::{Walk, strided_copy};

@@ -116,7 +116,7 @@ pub(crate) fn rms_norm(case: &Case<'_>) {
     ops::rms_norm_forward(x.view(), gamma.view(), eps, y.view_mut(), rstd.view_mut()).unwrap();
     let grads = RmsNormGrads { d: d.view_mut(), d_gamma: d_gamma.view_mut() };
     ops::rms_norm_backward(x.view(), gamma.view(), rstd.view(), grads, false).unwrap();
-    // Normalised values up to 6, gamma and d_y up to 3, and rstd 1000 in a row of zeros.
+    // Normalized values up to 6, gamma and d_y up to 3, and rstd 1000 in a row of zeros.
     let largest = values(&rstd).iter().fold(1.0, |m: f64, v| m.max(f64::from(*v)));
     case.close("y", &y, 16.0 * EPS, 8.0 * EPS);
     case.close("d_gamma", &d_gamma, 32.0 * EPS, 8.0 * EPS);

@@ -1,4 +1,4 @@
-//! Optimisers and the moving average.
+//! Optimizers and the moving average.
 
 use ddp_kernels::ops::{
     self, AdafactorFactors, Average, FactoredShape, FirstPassTensors, NewtonSchulzMemory, OptimizerKind,
@@ -179,7 +179,7 @@ pub(crate) fn muon(case: &Case<'_>) {
     });
 }
 
-/// Steps of an optimiser with a first pass, in f32 and f64; `between` completes the second tensor of state.
+/// Steps of an optimizer with a first pass, in f32 and f64; `between` completes the second tensor of state.
 ///
 /// - `atol`: of weights in f32 and f64
 pub(crate) fn two_passes(

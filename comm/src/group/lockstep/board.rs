@@ -198,7 +198,7 @@ impl Board {
         // SAFETY: `new` checked that the region holds `world_size` lines and more, and the rank is below that.
         let line = unsafe { self.base.cast::<RankLine>().add(rank) };
         // SAFETY: aligned (the base is, and a line's size is a multiple of its alignment), all of it atomics that
-        // zero bytes initialise, alive for as long as `self` keeps the region.
+        // zero bytes initialize, alive for as long as `self` keeps the region.
         unsafe { line.as_ref() }
     }
 

@@ -1,6 +1,6 @@
 //! Ranks that are processes, joined by MPI.
 //!
-//! MPI is initialised here and nowhere else, at thread level FUNNELED: all calls come from the thread that created the group,
+//! MPI is initialized here and nowhere else, at thread level FUNNELED: all calls come from the thread that created the group,
 //! which is `!Send`. If all ranks are on one host, data go through shared memory ([`lockstep`]), several times
 //! as fast as MPI's own collectives; MPI then only starts and ends the job.
 
@@ -31,7 +31,7 @@ use host::join as join_host;
 
 /// The group of a rank that is an MPI process.
 pub struct MpiGroup {
-    /// Finalises MPI when dropped, so it is dropped by hand.
+    /// Finalizes MPI when dropped, so it is dropped by hand.
     universe: ManuallyDrop<Universe>,
     /// A duplicate of MPI_COMM_WORLD, so that messages of other code in the process cannot match ours.
     comm: ManuallyDrop<SimpleCommunicator>,
@@ -46,13 +46,13 @@ pub struct MpiGroup {
 }
 
 impl MpiGroup {
-    /// Initialises MPI and joins the ranks that the launcher started.
+    /// Initializes MPI and joins the ranks that the launcher started.
     ///
     /// - `hostname`: of this host, for errors
     ///
     /// # Errors
     /// [`CommError::LauncherMismatch`], [`CommError::MpiInUse`] or [`CommError::Mpi`]; [`CommError::DifferentPrograms`], after which
-    /// MPI stays initialised, so that the job can be ended through it.
+    /// MPI stays initialized, so that the job can be ended through it.
     pub(crate) fn init(found: Found, options: WorldOptions, hostname: &str) -> Result<Self> {
         let WorldOptions { shared_memory, timeout, program } = options;
         let (universe, _) =
@@ -197,7 +197,7 @@ impl MpiGroup {
         }
     }
 
-    /// Waits for all ranks and finalises MPI.
+    /// Waits for all ranks and finalizes MPI.
     pub(super) fn close(mut self) -> Result<()> {
         let result = self.finalize();
         // `finalize` did everything that `drop` would do.
@@ -211,10 +211,10 @@ impl MpiGroup {
         }
         // SAFETY: taken once: `finalize` is called by `close`, which forgets `self`, or else by `drop`.
         drop(unsafe { ManuallyDrop::take(&mut self.comm) });
-        // SAFETY: as above. The universe is leaked: its own `drop` would finalise MPI and ignore the return code.
+        // SAFETY: as above. The universe is leaked: its own `drop` would finalize MPI and ignore the return code.
         let universe = unsafe { ManuallyDrop::take(&mut self.universe) };
         std::mem::forget(universe);
-        // SAFETY: MPI is initialised, was not finalised yet, and nothing is in flight: scopes have ended.
+        // SAFETY: MPI is initialized, was not finalized yet, and nothing is in flight: scopes have ended.
         check("MPI_Finalize", unsafe { ffi::MPI_Finalize() })
     }
 }
@@ -278,7 +278,7 @@ fn is_single_threaded() -> bool {
 fn return_errors(comm: &SimpleCommunicator) -> Result<()> {
     // SAFETY: the handle is MPI's constant.
     let handler = unsafe { ffi::RSMPI_ERRORS_RETURN };
-    // SAFETY: MPI is initialised, and the communicator is alive.
+    // SAFETY: MPI is initialized, and the communicator is alive.
     let status = unsafe { ffi::MPI_Comm_set_errhandler(comm.as_raw(), handler) };
     check("MPI_Comm_set_errhandler", status)
 }

@@ -1,6 +1,6 @@
 //! Compares the programs of all ranks, before anything else that their builds must have in common; different builds are refused.
 //!
-//! The exchange itself must stay as it is, so that a later build recognises this one, and the other way round.
+//! The exchange itself must stay as it is, so that a later build recognizes this one, and the other way round.
 
 use super::collectives::MpiCollectives;
 use crate::fnv1a::fnv1a_128;

@@ -276,7 +276,7 @@ impl Communicator {
         bounded(self.gpu, raw, end, print).is_some()
     }
 
-    /// Finalises and destroys the communicator, or aborts it if that fails. Collective.
+    /// Finalizes and destroys the communicator, or aborts it if that fails. Collective.
     pub(super) fn close(&self) -> Result<()> {
         const CALL: &str = "ncclCommFinalize";
         if self.raw.get().is_null() {
@@ -307,7 +307,7 @@ impl Communicator {
         }
         let raw = self.raw.replace(std::ptr::null_mut());
         let destroy = self.api.destroy;
-        // SAFETY: the communicator is finalised, and nothing else has the handle any more.
+        // SAFETY: the communicator is finalized, and nothing else has the handle any more.
         let end = move |raw| unsafe { destroy(raw) };
         match bounded(self.gpu, raw, end, || {}) {
             Some(Status::SUCCESS) => {

@@ -1,8 +1,8 @@
-//! Fastest choice for each matmul: the algorithm among those that cuBLASLt offers, and the form among the epilogues that could be
-//! fused and the parts one by one. Chosen by `timing.rs` of `matmul/`, kept on disk, and exchanged as lines of text.
+//! Fastest choice for each matmul: the algorithm among the candidates of cuBLASLt, and the form, from everything fused to separate
+//! parts. Chosen by `timing.rs` of `matmul/`, kept on disk, and exchanged as lines of text.
 //!
-//! A choice is a number among options with a fingerprint of these: where other ones are on offer, by another version of the library
-//! or on another GPU, it does not hold. So nothing that a file says reaches the library.
+//! A choice is an index into a list of options, with a fingerprint of that list: with another version of the library or on another
+//! GPU the options differ, and the choice is dropped. So nothing that a file says reaches the library.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,7 +15,7 @@ use crate::cuda::cache;
 
 /// First part of the name of the choices on disk: changes with the format of a line.
 const FORMAT: &[u8] = b"matmul choices 1";
-/// Most choices on disk; a run of a deep network has some hundred.
+/// Maximum number of choices on disk; a run of a deep network has a few hundred.
 const MAX_STORED: usize = 20_000;
 
 /// Subject of a choice.
@@ -120,12 +120,12 @@ impl Choices {
         self.stored = Some(all);
     }
 
-    /// The choices in use, a line each, sorted.
+    /// The choices in use, one per line, sorted.
     pub(in crate::cuda) fn export(&self) -> String {
         text(&self.in_use)
     }
 
-    /// Takes over the choices of these lines, in place of own ones; of two about the same the first. Returns the keys whose algorithm
+    /// Takes over the choices of these lines, replacing existing ones; of two for the same key, the first counts. Returns the keys whose algorithm
     /// changes. Lines of another format are skipped.
     pub(in crate::cuda) fn import(&mut self, text: &str) -> Vec<Key> {
         let (mut seen, mut changed) = (HashSet::new(), Vec::new());

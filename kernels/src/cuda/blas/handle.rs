@@ -68,7 +68,7 @@ impl Blas {
     /// Enqueues a planned matmul on the compute stream.
     ///
     /// # Safety
-    /// Same as [`Gpu::matmul`](crate::cuda::Gpu::matmul); the plan is that of the matmul.
+    /// Same as [`Gpu::matmul`](crate::cuda::Gpu::matmul); `plan` belongs to `matmul`.
     pub(in crate::cuda) unsafe fn launch(
         &self,
         compute: &Stream,

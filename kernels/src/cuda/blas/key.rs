@@ -34,7 +34,7 @@ impl Key {
             _ => 1 << address.trailing_zeros().min(MAX_ALIGNMENT.trailing_zeros()),
         };
         let Operands { a, b, c, bias, aux } = operands;
-        // All matrices of a batch have the alignment, which is that of the first one and of their distance.
+        // Every matrix of a batch is aligned to the smaller of the alignments of the first matrix and of the distance between them.
         let Matmul { batch, m, n, k, inputs, output, .. } = matmul;
         let each = |address: CUdeviceptr, numel: usize, dtype: DType| match batch {
             2.. => of(address | (numel * dtype.size_bytes()) as CUdeviceptr),

@@ -33,7 +33,7 @@ pub(in crate::cuda) struct Plan {
     pub(in crate::cuda) algorithm: sys::cublasLtMatmulAlgo_t,
 }
 
-/// Makes a layout that of so many matrices, which are `stride` elements apart.
+/// Makes `layout` describe a batch of `batch` matrices, `stride` elements apart.
 fn set_batch(
     lt: &CublasLt,
     layout: sys::cublasLtMatrixLayout_t,
@@ -41,7 +41,7 @@ fn set_batch(
     stride: i64,
 ) -> cublas_lt::Result<()> {
     use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
-    // The library's limit is that of its type.
+    // The library takes a 32-bit count.
     let batch = i32::try_from(batch).map_err(|_| Status::INVALID_VALUE)?;
     let count = Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT as i32;
     let distance = Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET as i32;

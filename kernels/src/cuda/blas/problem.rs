@@ -17,7 +17,7 @@ pub(crate) struct Matmul {
     pub(crate) k: usize,
     pub(crate) transpose_a: bool,
     pub(crate) transpose_b: bool,
-    /// Of A and B.
+    /// Dtype of A and B.
     pub(crate) inputs: DType,
     pub(crate) output: DType,
     pub(crate) mode: MatmulMode,

@@ -21,7 +21,7 @@ impl Gpu {
     /// The choices in use, for reports.
     ///
     /// # Errors
-    /// [`KernelError::DeviceUnavailable`] if cuBLASLt is missing.
+    /// [`crate::KernelError::DeviceUnavailable`] if cuBLASLt is missing.
     pub fn matmul_choices(&'static self) -> Result<Vec<MatmulChoice>> {
         Ok(self.blas()?.choices().all())
     }
@@ -29,7 +29,7 @@ impl Gpu {
     /// The choices in use as lines of text; the first one names GPU model and library.
     ///
     /// # Errors
-    /// [`KernelError::DeviceUnavailable`] if cuBLASLt is missing.
+    /// [`crate::KernelError::DeviceUnavailable`] if cuBLASLt is missing.
     pub fn export_matmul_choices(&'static self) -> Result<String> {
         let blas = self.blas()?;
         Ok(format!("{}\n{}", blas.name(self), blas.choices().export()))
@@ -40,7 +40,7 @@ impl Gpu {
     /// whether they were taken over.
     ///
     /// # Errors
-    /// [`KernelError::DeviceUnavailable`] if cuBLASLt is missing.
+    /// [`crate::KernelError::DeviceUnavailable`] if cuBLASLt is missing.
     pub fn import_matmul_choices(&'static self, text: &str) -> Result<bool> {
         let blas = self.blas()?;
         let (name, lines) = text.split_once('\n').unwrap_or((text, ""));
@@ -57,7 +57,7 @@ impl Gpu {
     /// Keeps the choices in use on disk, with the compiled kernels. A failure only makes the next start slower.
     ///
     /// # Errors
-    /// [`KernelError::DeviceUnavailable`] if cuBLASLt is missing.
+    /// [`crate::KernelError::DeviceUnavailable`] if cuBLASLt is missing.
     pub fn store_matmul_choices(&'static self) -> Result<()> {
         let blas = self.blas()?;
         let place = blas.place(self);
@@ -70,7 +70,7 @@ impl Gpu {
     /// - `time`: the time in µs of the operation in one form, with its outputs in scratch
     ///
     /// # Errors
-    /// Errors of `time` and [`Gpu::matmul`], except for [`KernelError::OutOfMemory`].
+    /// Errors of `time` and [`Gpu::matmul`], except for [`crate::KernelError::OutOfMemory`].
     ///
     /// # Safety
     /// Same as [`Gpu::matmul`], for each of the forms.
@@ -109,7 +109,7 @@ impl Gpu {
     /// Median time in µs of one call of `work` on the compute stream, after a first call that is not timed. Waits for the device.
     ///
     /// # Errors
-    /// Errors of `work`; [`KernelError::Cuda`].
+    /// Errors of `work`; [`crate::KernelError::Cuda`].
     pub(crate) fn time_us(&'static self, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
         self.blas()?.time_us(self, f64::INFINITY, &mut work)
     }

@@ -26,7 +26,7 @@ const MIN_GAIN: f64 = 0.97;
 /// Device time that all measurements of a process may take, µs; further matmuls take the first answer of the heuristic.
 const BUDGET_US: f64 = 5e6;
 
-/// Index of the fastest option, its time and that of the first option, µs.
+/// Index of the fastest option, its time and the time of the first option, µs.
 type Fastest = (usize, f64, f64);
 
 impl Blas {
@@ -104,7 +104,7 @@ impl Blas {
     /// Chooses the algorithm of a new plan, or recalls the choice.
     ///
     /// # Safety
-    /// Same as [`Gpu::matmul`]; the plan is that of the key.
+    /// Same as [`Gpu::matmul`]; `plan` belongs to `key`.
     pub(super) unsafe fn choose_algorithm(
         &self,
         gpu: &'static Gpu,

@@ -1,4 +1,4 @@
-//! Elementwise, vectorised; the backward pass sums the bias gradient while the row is in cache.
+//! Elementwise, vectorized; the backward pass sums the bias gradient while the row is in cache.
 
 use super::Activation;
 use crate::Element;
@@ -11,7 +11,7 @@ const MIN_PART: usize = 1 << 15;
 /// Elements that are converted at a time.
 const CONVERTED: usize = 2048;
 
-/// A function and its derivative, known at compile time so that loops over it vectorise.
+/// A function and its derivative, known at compile time so that loops over it vectorize.
 pub(crate) trait Function: Copy + Send + Sync {
     /// `f(x)`.
     fn value<T: Float>(x: T) -> T;
@@ -37,7 +37,7 @@ macro_rules! function {
     };
 }
 
-/// `v` as a number of type `T`.
+/// Converts `v` to `T`.
 #[inline(always)]
 fn c<T: Float>(v: f64) -> T {
     T::from_f64(v)
@@ -72,7 +72,7 @@ function!(SmoothClip, x => {
     r * r * r
 });
 
-/// `x / 3`, limited to what has a square.
+/// `x / 3`, limited so that its square does not overflow.
 #[inline(always)]
 fn third<T: Float>(x: T) -> T {
     let (q, limit) = (x / c(3.0), c::<T>(1e9));

@@ -46,7 +46,7 @@ macro_rules! define {
             /// All activations.
             pub const ALL: &'static [Activation] = &[$(Activation::$variant),+];
 
-            /// Their names, in the same order.
+            /// The names of [`Activation::ALL`], in the same order.
             pub const NAMES: &'static [&'static str] = &[$($name),+];
 
             /// The argument `saved` of [`activation_backward`].

@@ -1,4 +1,4 @@
-//! One pass, vectorised.
+//! One pass, vectorized.
 
 use crate::cpu::Stored;
 use crate::cpu::simd::vectorize;

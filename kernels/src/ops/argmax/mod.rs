@@ -1,4 +1,4 @@
-//! Place of each row's largest output: the predicted class.
+//! Index of each row's largest output: the predicted class.
 
 mod cpu;
 mod cuda;
@@ -10,7 +10,7 @@ use crate::{DType, KernelError, Result, Shape, TensorMut, TensorRef};
 
 const OP: &str = "argmax";
 
-/// `index[n] =` the place of the first largest element of row `n`; -1 for a row with NaN.
+/// `index[n] =` the index of the first largest element of row `n`; -1 for a row with NaN.
 ///
 /// - `x`: `[N, C]` of a float dtype, `C` below 2^32; `index`: `[N]` i64
 ///

@@ -10,7 +10,7 @@ pub(super) struct Saved<'a, R> {
     pub(super) rstd: &'a [R],
 }
 
-/// `[n, means, centred sums of squares]`: the means first, so that the squares do not cancel.
+/// `[n, means, centered sums of squares]`: the means first, so that the squares do not cancel.
 pub(super) fn moments<T: Stored>(x: &[T], n_rows: usize, moments: &mut [f64]) {
     let cols = (moments.len() - 1) / 2;
     moments.fill(0.0);
@@ -165,7 +165,7 @@ pub(super) fn parameter_gradients<R: Float>(
     }
 }
 
-/// - `means`: those of `d` and of `d·h` over all rows
+/// - `means`: the means of `d` and of `d·h` over all rows
 pub(super) fn backward<T: Stored>(
     x: &[T],
     gamma: &[T::Real],

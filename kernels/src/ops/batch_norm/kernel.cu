@@ -1,4 +1,4 @@
-// batch_norm.cu: batch normalisation over all groups of rows, and its gradient. The caller exchanges moments and sums in between.
+// batch_norm.cu: batch normalization over all groups of rows, and its gradient. The caller exchanges moments and sums in between.
 // maths   moments  [n, mean[c], sum_n (x[n,c] - mean[c])^2] of this group's rows
 //         stats    merges the groups' moments (Chan et al.): mean, rstd = 1/sqrt(variance + eps), count;
 //                  running <- (1 - momentum)*running + momentum*(mean, variance with n - 1); of a single row as frozen

@@ -1,6 +1,6 @@
-//! Batch normalisation; its statistics may cover several groups of rows, such as shards on several devices.
+//! Batch normalization; its statistics may cover several groups of rows, such as shards on several devices.
 //!
-//! The caller exchanges what the passes sum: forward is [`batch_norm_moments`], an exchange, [`batch_norm_statistics`] and
+//! The caller exchanges the sums of both passes: forward is [`batch_norm_moments`], an exchange, [`batch_norm_statistics`] and
 //! [`batch_norm_forward`]; backward is [`batch_norm_backward_sums`], an exchange, and [`batch_norm_backward`]. Both exchanges gather
 //! f64 vectors of all groups in one order, so that every caller merges the same numbers to the same bits.
 
@@ -47,7 +47,7 @@ pub struct BatchNormSaved<'a> {
 pub struct RunningStats<'a> {
     /// `[C]`.
     pub mean: TensorMut<'a>,
-    /// Of the unbiased variance, `[C]`.
+    /// Moving average of the unbiased variance, `[C]`.
     pub var: TensorMut<'a>,
     /// Weight of the new statistics, from 0 to 1.
     pub momentum: f64,
@@ -146,7 +146,7 @@ pub fn batch_norm_statistics(
     })
 }
 
-/// Takes the running averages as statistics, as after training.
+/// Uses the running averages as statistics, as for evaluation.
 ///
 /// - `running_mean`, `running_var`: `[C]`, f32 or f64
 ///
@@ -179,7 +179,7 @@ pub fn batch_norm_frozen(
     })
 }
 
-/// Normalises each column of `x` by its statistics, then scales and shifts it.
+/// Normalizes each column of `x` by its statistics, then scales and shifts it.
 ///
 /// `y[n,c] = (x[n,c] - mean[c]) · rstd[c] · gamma[c] + beta[c]`
 ///
@@ -256,7 +256,7 @@ pub fn batch_norm_backward_sums(
     })
 }
 
-/// Computes the gradients of [`batch_norm_forward`]; accumulates those of `gamma` and `beta` if `accumulate`.
+/// Computes the gradients of [`batch_norm_forward`]; accumulates the gradients of `gamma` and `beta` if `accumulate`.
 ///
 /// With means over the rows of all groups: `d_x = gamma · rstd · (d_y - mean(d_y) - h·mean(d_y·h))`; over the own group's rows
 /// `d_gamma = Σ d_y·h` and `d_beta = Σ d_y`, which callers add up over the groups.
@@ -321,7 +321,7 @@ pub fn batch_norm_backward(
     })
 }
 
-/// Dtypes of parameters and statistics.
+/// Allowed dtypes of parameters and statistics.
 const WIDE: &[DType] = &[DType::F32, DType::F64];
 const WIDE_NAMES: &str = "f32 and f64";
 

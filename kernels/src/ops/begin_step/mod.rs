@@ -17,13 +17,13 @@ const OP: &str = "begin_step";
 /// Scalars of a step, and the tensor that receives them.
 #[derive(Debug)]
 pub struct ScalarsOutput<'a> {
-    /// The numbers.
+    /// The scalars to write.
     pub scalars: StepScalars,
     /// `[STEP_SCALARS_LEN]` f64, in the layout of [`StepScalars::to_array`].
     pub to: TensorMut<'a>,
 }
 
-/// Runs of neighbouring rows that follow each other in another order: number `n` stands for place `origin + n`, which is in the last
+/// Runs of neighboring rows that follow each other in another order: number `n` stands for place `origin + n`, which is in the last
 /// run `k` with `starts[k] <= origin + n`, and so for row `rows[k] + origin + n - starts[k]`.
 #[derive(Debug, Clone, Copy)]
 pub struct RowPlaces<'a> {
@@ -35,7 +35,7 @@ pub struct RowPlaces<'a> {
     pub origin: usize,
 }
 
-/// Rows of a step, and the tensors that receive their numbers.
+/// Rows of a step, and the tensors that receive their row numbers.
 #[derive(Debug)]
 pub struct RowNumbersOutput<'a> {
     /// Order of all rows.

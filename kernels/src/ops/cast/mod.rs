@@ -76,7 +76,7 @@ mod tests {
                 1.0 + 3.0 / 2048.0,
                 4095.0 / 2048.0,
             ] {
-                // A tie of bf16 or f16, or its neighbours in f64 and f32, on either side.
+                // A tie of bf16 or f16, or its neighbors in f64 and f32, on either side.
                 for beside in [0.0, 2f64.powi(-52), -2f64.powi(-52), 2f64.powi(-23), -2f64.powi(-23)] {
                     values.extend([unit * (mantissa + beside), -unit * (mantissa + beside)]);
                 }

@@ -11,7 +11,7 @@ const OP: &str = "cat";
 /// Writes the elements of `parts`, each in row-major order, to `to`, concatenated.
 ///
 /// - one dtype, any devices; `to` has any shape with as many elements
-/// - within host memory: one copy by all threads, with streaming stores if it is long; else as [`copy`], part by part
+/// - within host memory: one copy by all threads, with streaming stores if it is long; else as [`copy()`], part by part
 ///
 /// # Errors
 /// [`KernelError::DTypeMismatch`]; [`KernelError::ElementCount`] if `to` has a different number of elements;

@@ -1,4 +1,4 @@
-//! Multiplies each column by a number.
+//! Multiplies each column by its own factor.
 
 mod cpu;
 mod cuda;

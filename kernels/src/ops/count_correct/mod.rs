@@ -1,4 +1,4 @@
-//! Counts rows whose largest output is that of the label (top-1 accuracy).
+//! Counts rows whose largest output is at the label (top-1 accuracy).
 
 mod cpu;
 mod cuda;

@@ -23,7 +23,7 @@ struct Rate {
 pub struct DropoutKey {
     /// Seed of the run.
     pub seed: u64,
-    /// Optimiser step, from 0.
+    /// Optimizer step, from 0.
     pub step: u64,
     /// Index of the layer.
     pub layer: u16,
@@ -48,7 +48,7 @@ impl DropoutKey {
 /// - `x`: `[N, C]` of a float dtype; element `(n, c)` is dropped if word `c mod 4` of Philox4x32-10 with key `seed` and counter
 ///   `(c / 4, row, step, layer and row's upper bits)`, `row = first_row + n`, is below `p · 2^32`
 /// - `scalars`: [`StepScalars`], `[STEP_SCALARS_LEN]` f64 on the device of `x`, which a captured graph reads anew at each replay:
-///   seed and step (counted from 1 there) replace those of `key`, and `first_row` is added to that of `key`
+///   seed and step (counted from 1 there) replace the values in `key`, and `first_row` is added to the one in `key`
 /// - the backward pass is the same function with the same key on the gradient
 ///
 /// Asynchronous on the device's compute stream.
@@ -156,7 +156,7 @@ mod tests {
         assert!(run(&x, cols, 0.25, key, device) == want, "{:?} rows of {cols} on {device}", S::DTYPE);
     }
 
-    /// The mask equals that of the CPU, and a kept element is one rounded multiplication: all bits agree.
+    /// The mask equals the CPU's, and a kept element is one rounded multiplication: all bits agree.
     #[test]
     fn every_device_gives_the_same_bits() {
         // The upper bits of the row matter too; the last rows are beyond 2^32.

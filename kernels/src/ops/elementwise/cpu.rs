@@ -1,5 +1,5 @@
-//! Block by block: operands that are not there as numbers in a row (16-bit floats, broadcast ones, scalars) are written to a
-//! block that stays in the L1 cache, so that each operation is one loop over slices.
+//! Block by block: operands that are not contiguous numbers of the compute type (16-bit floats, broadcast operands, scalars) are
+//! written to a block that stays in the L1 cache, so that each operation is one loop over slices.
 
 use std::ops::Range;
 

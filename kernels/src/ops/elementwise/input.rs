@@ -3,12 +3,12 @@
 use crate::base::error::Operand;
 use crate::{DType, KernelError, Result, Tensor, TensorRef};
 
-/// A number next to tensors. It takes on their dtype.
+/// A scalar operand. It takes on the dtype of the tensors next to it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Scalar {
     /// A real number.
     Float(f64),
-    /// A whole number, or a truth value as 0 or 1.
+    /// An integer, or a bool as 0 or 1.
     Int(i64),
 }
 
@@ -29,7 +29,7 @@ impl Scalar {
         }
     }
 
-    /// Checks that it is a value of `dtype`, that of `beside`.
+    /// Checks that it is a value of `dtype`, the dtype of `beside`.
     pub(super) fn check(self, op: &'static str, dtype: DType, beside: Operand) -> Result<()> {
         let fits = match dtype {
             _ if dtype.is_float() => true,
@@ -51,7 +51,7 @@ impl Scalar {
 pub enum Input<'a> {
     /// A tensor, broadcast to the shape of the result.
     Tensor(TensorRef<'a>),
-    /// The same number everywhere.
+    /// The same value everywhere.
     Scalar(Scalar),
 }
 

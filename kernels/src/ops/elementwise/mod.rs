@@ -40,14 +40,14 @@ pub enum MapOp {
     Div,
     /// `a^b`, of floats.
     Pow,
-    /// The larger of the two; NaN if one is NaN. Of truth values their OR.
+    /// The larger of the two; NaN if one is NaN. For bool: OR.
     Maximum,
-    /// The smaller of the two; NaN if one is NaN. Of truth values their AND.
+    /// The smaller of the two; NaN if one is NaN. For bool: AND.
     Minimum,
 }
 
 impl MapOp {
-    /// Its name in messages.
+    /// The name in messages.
     pub fn name(self) -> &'static str {
         match self {
             MapOp::Neg => "neg",
@@ -65,7 +65,7 @@ impl MapOp {
         }
     }
 
-    /// The dtypes that it is defined for, and their names.
+    /// The supported dtypes, and their names in messages.
     fn takes(self) -> (&'static [DType], &'static str) {
         match self {
             MapOp::Exp | MapOp::Log | MapOp::Sqrt | MapOp::Div | MapOp::Pow => {
@@ -93,7 +93,7 @@ pub enum CompareOp {
 }
 
 impl CompareOp {
-    /// Its name in messages.
+    /// The name in messages.
     pub fn name(self) -> &'static str {
         match self {
             CompareOp::Eq => "eq",
@@ -131,7 +131,7 @@ pub fn map(op: MapOp, a: Input<'_>, b: Input<'_>, out: TensorMut<'_>) -> Result<
     }
 }
 
-/// `out = op(a, b)`, elementwise, as truth values.
+/// `out = op(a, b)`, elementwise, as bool.
 ///
 /// - `a`, `b`: as in [`map`], of any dtype; `out`: bool
 ///

@@ -14,10 +14,10 @@ pub enum Pattern {
     Line {
         /// Element 0.
         start: f64,
-        /// Difference of neighbours.
+        /// Difference of adjacent elements.
         step: f64,
     },
-    /// `n` numbers at equal distances, the first of them `start`, the last `end`: exact at both ends.
+    /// `n` evenly spaced numbers from `start` to `end`, exact at both ends.
     Between {
         /// Element 0.
         start: f64,
@@ -53,7 +53,7 @@ pub fn fill(x: TensorMut<'_>, pattern: Pattern) -> Result<()> {
     }
 }
 
-/// Distance of neighbours of [`Pattern::Between`].
+/// Distance between adjacent elements of [`Pattern::Between`].
 fn step_between(start: f64, end: f64, n: usize) -> f64 {
     if n > 1 { (end - start) / (n - 1) as f64 } else { 0.0 }
 }

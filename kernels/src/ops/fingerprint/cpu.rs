@@ -26,7 +26,7 @@ pub(super) fn sum(x: &[f32]) -> u64 {
 
 /// For each `index` a bijection of the bits, so that one changed element always changes the sum.
 ///
-/// Source: the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+/// Source: the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 #[inline(always)]
 pub(super) fn mix(bits: u32, index: u64) -> u64 {
     let z = index.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(bits);

@@ -12,13 +12,13 @@ use crate::{DType, Result, Shape, TensorMut, TensorRef};
 ///
 /// - `x`: any shape, f32; `out`: `[1]` i64
 /// - the same bits on every device and with any number of threads; a buffer of which one element differs always has another
-///   fingerprint, any other difference stays unnoticed once in about 2^64
+///   fingerprint; any other difference goes unnoticed with a probability of about 2^-64
 ///
 /// Asynchronous on the device's compute stream.
 ///
 /// # Errors
-/// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::Shape`]; [`crate::KernelError::DTypeUnsupported`] for another
-/// `x` than f32 and another `out` than i64.
+/// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::Shape`]; [`crate::KernelError::DTypeUnsupported`] unless
+/// `x` is f32 and `out` is i64.
 pub fn fingerprint(x: TensorRef<'_>, out: TensorMut<'_>) -> Result<()> {
     const OP: &str = "fingerprint";
     let (x_op, out_op) = (x.operand("x"), out.operand("out"));

@@ -9,7 +9,7 @@ use crate::base::check;
 use crate::cpu::cell::Cell;
 use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
-/// The rows from which some are gathered.
+/// The matrix whose rows are gathered.
 #[derive(Debug, Clone, Copy)]
 struct Table {
     n_rows: usize,

@@ -30,7 +30,7 @@ impl Gate {
     /// All gates.
     pub const ALL: &'static [Gate] = &[Gate::SwiGlu, Gate::GeGlu, Gate::ReGlu];
 
-    /// Their names, in the same order.
+    /// The names of [`Gate::ALL`], in the same order.
     pub const NAMES: &'static [&'static str] = &["swiglu", "geglu", "reglu"];
 
     /// The gate's function `f`.
@@ -102,7 +102,7 @@ pub fn glu_backward(gate: Gate, x: TensorRef<'_>, d: TensorRef<'_>, d_x: TensorM
     })
 }
 
-/// Checks that `whole` has rows twice as wide as those of `half`; returns rows and columns of `half`.
+/// Checks that the rows of `whole` are twice as wide as the rows of `half`; returns rows and columns of `half`.
 fn check_halves(op: &'static str, whole: Operand, half: Operand) -> Result<(usize, usize)> {
     let (rows, cols) = check::matrix(op, half)?;
     check::shape(op, whole, Shape::matrix(rows, 2 * cols))?;

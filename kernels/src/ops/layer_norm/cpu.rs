@@ -4,7 +4,7 @@ use crate::Element;
 use crate::cpu::simd::vectorize;
 use crate::cpu::{Float, Stored};
 
-/// Number of interleaved partial sums, which vectorise.
+/// Number of interleaved partial sums, which vectorize.
 const LANES: usize = 16;
 
 /// `Σ f(i)` over `0..n`, in [`LANES`] interleaved parts.

@@ -44,7 +44,7 @@ fn chunks(rows: usize, cols: usize) -> usize {
 }
 
 /// Same as `cpu::forward`; the caller checked the operands.
-#[allow(clippy::too_many_arguments)] // Layer normalisation has that many operands.
+#[allow(clippy::too_many_arguments)] // Layer normalization has that many operands.
 pub(super) fn forward(
     gpu: &'static Gpu,
     x: CudaSlice<'_>,

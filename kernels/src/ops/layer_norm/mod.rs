@@ -1,4 +1,4 @@
-//! Layer normalisation.
+//! Layer normalization.
 
 pub(super) mod cpu;
 pub(crate) mod cuda;
@@ -29,7 +29,7 @@ pub struct LayerNormGrads<'a> {
     pub d_beta: TensorMut<'a>,
 }
 
-/// Normalises each row of `x`, then scales and shifts it.
+/// Normalizes each row of `x`, then scales and shifts it.
 ///
 /// `y[n,c] = (x[n,c] - mean[n]) · rstd[n] · gamma[c] + beta[c]`
 ///
@@ -81,13 +81,13 @@ pub fn layer_norm_forward(
     })
 }
 
-/// Computes the gradients of [`layer_norm_forward`]; accumulates those of `gamma` and `beta` if `accumulate`.
+/// Computes the gradients of [`layer_norm_forward`]; accumulates the gradients of `gamma` and `beta` if `accumulate`.
 ///
 /// With `h = (x - mean)·rstd` and `g = d_y·gamma`: `d_x = rstd · (g - mean(g) - h·mean(g·h))`, `d_gamma = Σ_n d_y·h`,
 /// `d_beta = Σ_n d_y`
 ///
 /// - `x`: `[N, C]`; `gamma`: `[C]`; `mean`, `rstd`: `[N]` from the forward pass, dtypes as there; `d` has the dtype of `x`, the
-///   gradients of `gamma` and `beta` that of `gamma`
+///   gradients of `gamma` and `beta` have the dtype of `gamma`
 ///
 /// Asynchronous on a GPU's compute stream: one launch, or two for many rows.
 ///
@@ -146,7 +146,7 @@ pub fn layer_norm_backward(
     })
 }
 
-/// Checks dtypes: parameters and statistics have that of the rows, or f32 if the rows are bf16 or f16.
+/// Checks dtypes: parameters and statistics have the dtype of the rows, or f32 if the rows are bf16 or f16.
 fn check_kinds(op: &'static str, rows: &[Operand], parameters: &[Operand]) -> Result<()> {
     check::same_kind(op, rows)?;
     let x = rows[0];

@@ -1,4 +1,4 @@
-//! Row by row, split over the threads; conversions by hand, so that the loop vectorises.
+//! Row by row, split over the threads; conversions by hand, so that the loop vectorizes.
 
 use crate::cpu::simd::vectorize;
 use crate::cpu::threads::{SharedMut, for_parts};

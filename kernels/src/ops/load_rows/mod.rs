@@ -1,4 +1,4 @@
-//! Gathers stored rows, casts them and normalises them in one pass.
+//! Gathers stored rows, casts them and normalizes them in one pass.
 
 mod cpu;
 mod cuda;
@@ -8,7 +8,7 @@ pub(crate) use cuda::SOURCE;
 use crate::base::check;
 use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
-/// Normalisation of each column: `(x - shift) · scale`.
+/// Normalization of each column: `(x - shift) · scale`.
 #[derive(Debug, Clone, Copy)]
 pub struct RowNormalizer<'a> {
     /// `[C]` f64, usually the means of the columns.
@@ -105,7 +105,7 @@ mod tests {
     use crate::{Device, Element, KernelError, Tensor};
 
     /// Loads rows of `cols` elements, starting at element `start` of a buffer, to the same position of another one; `indices` and
-    /// normalisation start there too.
+    /// normalization start there too.
     fn run<T: Element>(
         values: &[T],
         cols: usize,

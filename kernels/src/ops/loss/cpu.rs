@@ -1,7 +1,7 @@
 //! Blocks of elements over threads, gradient and sum in one pass. Blocks and lanes depend on the shape only, and the sums of blocks are
 //! added in their order: so any number of threads gives the same bits.
 
-#![allow(clippy::needless_range_loop)] // Loops over lanes by index are what the compiler vectorises.
+#![allow(clippy::needless_range_loop)] // Loops over lanes by index are what the compiler vectorizes.
 
 use std::ops::Range;
 
@@ -52,7 +52,7 @@ pub(super) struct Blocks<'a, T: Stored> {
 }
 
 impl<T: Stored> Blocks<'_, T> {
-    /// See [`sum_and_gradient`]; `targets` returns those of a range of elements, or writes them to the memory.
+    /// See [`sum_and_gradient`]; `targets` returns the targets of a range of elements, or writes them to the block and returns None.
     pub(super) fn sum_and_gradient<'t, D: Stored<Real = T::Real>>(
         &self,
         loss: &impl ElementLoss,
@@ -115,9 +115,9 @@ impl<T: Stored> Blocks<'_, T> {
     }
 }
 
-/// The losses, and as many of their derivatives as are asked for.
+/// Computes the losses and the requested derivatives.
 ///
-/// Apart from [`weigh`]: so this is compiled for two types of numbers instead of all formats, and that once for all losses.
+/// Separate from [`weigh`], which so is compiled once for all losses, while this is compiled for two types instead of all formats.
 #[inline(never)]
 fn evaluate<R: Float>(
     loss: &impl ElementLoss,
@@ -129,7 +129,7 @@ fn evaluate<R: Float>(
     vectorize(
         #[inline(always)]
         || {
-            // Each in a loop of its own, without lanes: so the compiler vectorises them, however long the formula is.
+            // Each in a loop of its own, without lanes: so the compiler vectorizes them, however long the formula is.
             for ((value, &x), &t) in values.iter_mut().zip(x).zip(targets) {
                 *value = loss.value(x, t);
             }

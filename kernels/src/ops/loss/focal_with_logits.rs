@@ -1,4 +1,4 @@
-//! Focal loss on logits of labels: cross-entropy that counts labels less the better they are predicted.
+//! Focal loss on logits: binary cross-entropy with less weight on labels that are predicted well.
 
 use super::element_loss::ElementLoss;
 use super::elementwise::elementwise_loss;

@@ -1,4 +1,5 @@
-//! Sum and weight of a loss, and their place in the tail of the flat gradient buffer, where an all-reduce of the gradients sums them too.
+//! Sum and weight of a loss, and their place in the tail of the flat gradient buffer, where an all-reduce of the gradients sums
+//! them too.
 
 use std::ops::AddAssign;
 
@@ -41,8 +42,8 @@ impl AddAssign for LossSums {
 /// Number of f32 elements of a step's sums; a cache line.
 pub const STEP_SUMS_LEN: usize = 16;
 
-/// Index of the first element of the caller: from here on, it may sum numbers of its own with the gradients. Losses leave them
-/// alone, except for [`SumsOutput::extra`].
+/// Index of the first element that belongs to the caller, who may sum values of its own with the gradients from here on. Losses
+/// do not write there, except for [`SumsOutput::extra`].
 pub const STEP_SUMS_EXTRA: usize = 4;
 
 /// Layout in [`STEP_SUMS_LEN`] f32: each f64 as two f32, so that summing over peers in f32 loses little of it.

@@ -1,4 +1,4 @@
-//! Orthogonalisation of a matrix by Newton-Schulz iterations, composed of matmuls.
+//! Orthogonalization of a matrix by Newton-Schulz iterations, composed of matmuls.
 
 use super::addmm::addmm;
 use crate::ops::{Input, MapOp, cast, copy, map, sum_of_squares};
@@ -15,7 +15,7 @@ const _: () = assert!(N_STEPS % 2 == 1);
 /// Smallest norm that a matrix is divided by.
 const EPS: f64 = 1e-7;
 
-/// Memory of [`orthogonalize`], on the matrix's device. Its contents are of no meaning before and after.
+/// Memory of [`orthogonalize`], on the matrix's device. Its contents do not matter before and after the call.
 #[derive(Debug)]
 pub struct NewtonSchulzMemory<'a> {
     /// At least [`NewtonSchulzMemory::len`] elements of the matrix's dtype.

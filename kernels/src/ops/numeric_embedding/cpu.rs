@@ -1,7 +1,7 @@
 //! Sixteen rows in parallel, one lane each. Rows over threads; for the gradients of parameters, columns of the input over threads, so
 //! that their number changes no bit.
 
-#![allow(clippy::needless_range_loop)] // Loops over lanes by index are what the compiler vectorises.
+#![allow(clippy::needless_range_loop)] // Loops over lanes by index are what the compiler vectorizes.
 
 use super::{Dims, NumericEmbedding};
 use crate::cpu::simd::vectorize;
@@ -60,7 +60,7 @@ impl<'a, T: Stored> Params<'a, T> {
 
 /// Angles of one column's cosines for the rows of a block, cosine by cosine, and their sines and cosines.
 ///
-/// In loops of a length that the compiler does not know: it would unroll those over lanes, and vectorise nothing of what is left.
+/// In loops of a length that the compiler does not know: it would unroll those over lanes, and vectorize nothing of what is left.
 struct Angles<R> {
     angles: Vec<R>,
     sin: Vec<R>,

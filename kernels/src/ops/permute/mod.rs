@@ -46,7 +46,7 @@ pub fn permute(x: TensorRef<'_>, dims: &[usize], axes: &[usize], out: TensorMut<
     }
 }
 
-/// Extents of `out`, and the distance in `x` of neighbours along each, both from the outermost dimension on; extents of 1 come first.
+/// Extents of `out`, and the distance in `x` of neighbors along each, both from the outermost dimension on; extents of 1 come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Walk {
     dims: [usize; MAX_DIMS],

@@ -19,7 +19,7 @@ template <class W> struct Partial {
 template <class W> __device__ __forceinline__ bool wins(int op, W later, W best) {
     return (op == MIN ? later < best : later > best) || (later != later && best == best);
 }
-// Both results; of equal ones that of the smaller index.
+// Combines both results; of equal values, the one with the smaller index counts.
 template <class W> __device__ __forceinline__ Partial<W> both(int op, Partial<W> a, Partial<W> b) {
     if (b.index < 0) return a;
     if (a.index < 0) return b;

@@ -1,4 +1,4 @@
-//! Root mean square normalisation.
+//! Root mean square normalization.
 
 mod cpu;
 mod cuda;
@@ -113,7 +113,7 @@ pub fn rms_norm_backward(
     })
 }
 
-/// Checks dtypes: the scale and the statistics have that of the rows, or f32 if the rows are bf16 or f16.
+/// Checks dtypes: the scale and the statistics have the dtype of the rows, or f32 if the rows are bf16 or f16.
 fn check_kinds(op: &'static str, rows: &[Operand], others: &[Operand]) -> Result<()> {
     check::same_kind(op, rows)?;
     let x = rows[0];

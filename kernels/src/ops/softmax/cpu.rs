@@ -7,7 +7,7 @@ use crate::cpu::{Float, Stored};
 
 /// Elements per thread below which a second thread does not pay off.
 const MIN_PART: usize = 1 << 13;
-/// Number of interleaved partial results, which vectorise.
+/// Number of interleaved partial results, which vectorize.
 const LANES: usize = 16;
 
 /// `f` of all `0..n`, combined in [`LANES`] interleaved parts.

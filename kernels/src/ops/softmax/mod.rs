@@ -34,7 +34,7 @@ pub fn softmax_forward(y: TensorMut<'_>) -> Result<()> {
     })
 }
 
-/// Turns `d`, the gradient of the result `y` of [`softmax_forward`], into that of its input.
+/// Turns `d`, the gradient of the result `y` of [`softmax_forward`], into the gradient of its input.
 ///
 /// `d[n,c] <- y[n,c] · (d[n,c] - Σ_c y[n,c]·d[n,c])`
 ///

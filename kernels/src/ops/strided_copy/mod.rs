@@ -15,9 +15,9 @@ use crate::{DType, KernelError, Result, Shape, TensorMut, TensorRef};
 pub(crate) struct Walk {
     /// Number of elements of each dimension.
     pub(crate) dims: [usize; 3],
-    /// Distance of neighbours in `from`.
+    /// Distance of neighbors in `from`.
     pub(crate) from: [usize; 3],
-    /// Distance of neighbours in `to`.
+    /// Distance of neighbors in `to`.
     pub(crate) to: [usize; 3],
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn strided_copy(
     }
 }
 
-/// Copies neighbouring columns: `to[n, to_column + i] = from[n, from_column + i]` for `i` below `n_columns`; other columns stay.
+/// Copies neighboring columns: `to[n, to_column + i] = from[n, from_column + i]` for `i` below `n_columns`; other columns stay.
 ///
 /// - `from`: `[N, A]`, `to`: `[N, B]`, of one device and dtype
 ///

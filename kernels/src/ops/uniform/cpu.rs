@@ -1,4 +1,4 @@
-//! Sixteen Philox blocks in parallel, so that the rounds vectorise.
+//! Sixteen Philox blocks in parallel, so that the rounds vectorize.
 
 use super::UniformStream;
 use crate::Element;

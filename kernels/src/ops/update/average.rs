@@ -3,7 +3,7 @@
 use crate::cpu::Float;
 use crate::{Result, TensorMut};
 
-/// Exponential moving average of the weights: an optimiser's step moves it towards the new weights.
+/// Exponential moving average of the weights: an optimizer's step moves it towards the new weights.
 ///
 /// `ema += (1 - d)·(weights - ema)`; in step 1 `ema = weights`. `d` is `decay`, with a warm-up the smaller one of `decay` and
 /// `step / (step + 9)`.

@@ -1,4 +1,4 @@
-//! Updates of a flat range of parameters: operands, checks, threads or launch, and compute weights, alike for all optimisers.
+//! Updates of a flat range of parameters: operands, checks, threads or launch, and compute weights, alike for all optimizers.
 //!
 //! An update is its formula for the CPU, which implements [`Update`], and for GPUs; [`run`] does the rest, and moves the moving
 //! average of the weights ([`Average`]) while they are at hand.
@@ -50,7 +50,7 @@ trait Update<const N_STATE: usize>: Copy + Sync {
     type Params: Argument;
     fn params(&self) -> Self::Params;
 
-    /// The same update with the numbers of a step that an optimiser step reads from its [`UpdateInputs`].
+    /// The same update with the numbers of a step that an optimizer step reads from its [`UpdateInputs`].
     fn at_step(self, scalars: &StepScalars, grad_scale: f64) -> Self;
 
     /// The formula, element by element, on slices of equal length; state that was not given is empty. `first` is the index of their

@@ -1,4 +1,4 @@
-//! The loss of an element is that of `bce_with_logits`, its target whether the label is above the column.
+//! Binary cross-entropy of each element; its target is 1 if the label is above the column, else 0.
 
 use crate::Element;
 use crate::cpu::{Float, Stored};

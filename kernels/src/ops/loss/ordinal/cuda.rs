@@ -1,4 +1,4 @@
-//! Loss, gradient and sums in one launch, by a kernel next to that of binary cross-entropy.
+//! Loss, gradient and sums in one launch, by a kernel next to binary cross-entropy in `kernel.cu`.
 
 use crate::cuda::launch::{BLOCK, Launch};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};

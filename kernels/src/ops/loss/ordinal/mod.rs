@@ -11,7 +11,7 @@ const OP: &str = "ordinal";
 
 /// Writes the sums of the elements' losses and weights to `sums`, and `d_logits = scale · ∂(sum)/∂logits`.
 ///
-/// Logit `k` of a row says whether its class is above `k`: the loss is that of [`bce_with_logits`](super::bce_with_logits) with the
+/// Logit `k` of a row says whether its class is above `k`: the loss is [`bce_with_logits`](super::bce_with_logits()) with the
 /// target `labels[n] > k`, so that an error counts by the number of classes between.
 ///
 /// - `logits`: `[N, C - 1]` of a float dtype, for `C` classes; `labels`: `[N]` i64, from 0 to `C - 1`; `d_logits`: `[N, C - 1]` of the

@@ -63,7 +63,7 @@ impl<T: Float> Target<T> {
 
     /// The focal loss of a row with loss `loss` and probability `p` of the label, and the target that gives its gradient.
     ///
-    /// With `m = 1 - p` the gradient is `m^γ·∂loss + γ·m^(γ-1)·loss·p·(softmax - label)`: that of a target scaled by the first
+    /// With `m = 1 - p` the gradient is `m^γ·∂loss + γ·m^(γ-1)·loss·p·(softmax - label)`: the gradient of a target scaled by the first
     /// factor, with the second one added at the label.
     #[inline(always)]
     fn focused(self, shared: &Shared<'_, T>, loss: T, p: T) -> (Self, T) {

@@ -44,8 +44,8 @@ impl Default for CrossEntropyConfig<'_> {
 /// `loss[n] = v·w[y]·(-(1 - ε)·ln p[y] - ε/C·Σ_c ln p[c])`, weight `v·w[y]`; with a focal `γ` above 0 times `(1 - p[y])^γ`
 ///
 /// - `logits`: `[N, C]` of a float dtype; `labels`: `[N]` i64; `d_logits`: `[N, C]` of the same, or bf16 or f16 for f32; optional
-/// - the mean is that of PyTorch, the sum of losses divided by the sum of `w[y]`; with row weights that of scikit-learn's
-///   `sample_weight`, divided by the sum of `v·w[y]`
+/// - the mean is the sum of losses divided by the sum of `w[y]`, as in PyTorch; with row weights divided by the sum of `v·w[y]`,
+///   as with scikit-learn's `sample_weight`
 ///
 /// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured. On a GPU, a label outside
 /// `0..C` that is not the ignored one makes the loss NaN and its gradient row 0.
@@ -55,8 +55,8 @@ impl Default for CrossEntropyConfig<'_> {
 /// [`KernelError::DTypeMismatch`], [`KernelError::DTypeUnsupported`], [`KernelError::Shape`].
 ///
 /// Source: `torch.nn.functional.cross_entropy` with class indices, but with smoothing a class weight weighs the rows of its class:
-/// PyTorch's smoothing pulls every row towards the classes of large weight (pytorch#104776); Lin et al., Focal Loss for Dense Object Detection, arXiv:1708.02002,
-/// without its weight `α`.
+/// PyTorch's smoothing pulls every row towards the classes of large weight (pytorch#104776); Lin et al., Focal Loss for Dense Object
+/// Detection, arXiv:1708.02002, without its weight `α`.
 pub fn softmax_cross_entropy(
     logits: TensorRef<'_>,
     labels: TensorRef<'_>,

@@ -54,7 +54,7 @@ struct Sizes {
     out_features: usize,
 }
 
-/// Checks the CPU workspace of a matmul with operand `x`: its dtype, that of the sums, and its length.
+/// Checks the CPU workspace of a matmul with operand `x`: its dtype, which is the dtype of the sums, and its length.
 fn check_workspace(op: &'static str, x: Operand, workspace: Operand, sizes: Sizes) -> Result<()> {
     let Sizes { n_rows, in_features, out_features } = sizes;
     let sums = if check::is_short(x.dtype) { DType::F32 } else { x.dtype };

@@ -1,5 +1,5 @@
 //! Matmuls of bf16 and f16 on the CPU: operands widened to f32 in the workspace, the same matmuls as for f32, results rounded
-//! when stored. The numerics are those of a GPU's tensor cores; the speed is that of f32 at best.
+//! when stored. The numerics match a GPU's tensor cores; it is at best as fast as f32.
 
 use super::{Sizes, cpu};
 use crate::cpu::Stored;

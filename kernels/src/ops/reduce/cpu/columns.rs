@@ -11,7 +11,7 @@ const GROUP: usize = 16;
 /// Bytes from a group of numbers to what is fetched meanwhile: half a page of memory.
 const AHEAD: usize = 2048;
 
-/// Running results of neighbouring columns, in the L1 cache.
+/// Running results of neighboring columns, in the L1 cache.
 ///
 /// Rows shorter than a quarter of a block are taken several at a time, as one longer row whose groups are combined at the end.
 pub(super) struct Columns<C: ReduceCell> {
@@ -26,7 +26,7 @@ impl<C: ReduceCell> Columns<C> {
         Columns { values: Vec::new(), indices: Vec::new(), results: Vec::new(), block: Block::new() }
     }
 
-    /// The results of `n_columns` columns over `rows`; element 0 of `x` is that of the first row and column, and rows are `stride`
+    /// The results of `n_columns` columns over `rows`; element 0 of `x` is at the first row and column, and rows are `stride`
     /// apart.
     pub(super) fn reduce(
         &mut self,

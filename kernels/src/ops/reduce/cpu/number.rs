@@ -8,7 +8,7 @@ use crate::ops::reduce::ReduceOp;
 
 /// Elements of a row that are in the L1 cache at a time.
 pub(super) const BLOCK: usize = Block::<f32>::LEN;
-/// Numbers whose reductions are in f64 (floats) or i64.
+/// Numbers that are reduced in f64 (floats) or i64 (integers).
 ///
 /// The loops are generic over numbers rather than cells, and compiled once for the cells of all formats that are computed in these.
 pub(in crate::ops) trait ReduceNumber: Element {
@@ -34,7 +34,7 @@ pub(in crate::ops) trait Wide: Element + Copy {
     fn integer(self) -> i64;
 }
 
-/// `[T; 4]::map`, whose generic code is some 400 lines of LLVM before optimisation for each use.
+/// `[T; 4]::map`, whose generic code is some 400 lines of LLVM before optimization for each use.
 #[inline(always)]
 pub(super) fn each_of_four<T, R>([a, b, c, d]: [T; 4], f: impl Fn(T) -> R) -> [R; 4] {
     [f(a), f(b), f(c), f(d)]

@@ -94,7 +94,7 @@ fn best_rows<N: ReduceNumber>(
     write: &mut dyn FnMut([usize; 4], [N::Wide; 4]),
 ) {
     let ahead = prefetch_pays();
-    // Two loops, since a test of `op` within would keep them from vectorising.
+    // Two loops, since a test of `op` within would keep them from vectorizing.
     vectorize(
         #[inline(always)]
         || {
@@ -308,7 +308,7 @@ fn of_numbers<N: ReduceNumber>(
     Partial { value, index: 0 }
 }
 
-/// Four neighbouring quarters of whole groups of [`LANES`], and the rest.
+/// Four neighboring quarters of whole groups of [`LANES`], and the rest.
 ///
 /// Read side by side: a processor fetches ahead within a page of memory only, and so from four at a time.
 #[inline(always)]
@@ -406,7 +406,7 @@ fn position_nearby<N: Element>(numbers: &[N], best: N) -> Option<usize> {
 
 /// The largest or smallest of at least one number, or a NaN.
 fn best<N: Element>(op: ReduceOp, numbers: &[N]) -> N {
-    // Two loops, since a test of `op` within would keep them from vectorising.
+    // Two loops, since a test of `op` within would keep them from vectorizing.
     let without_nan = if op == ReduceOp::Min { fold(numbers, smaller) } else { fold(numbers, larger) };
     let first_nan = || numbers.iter().copied().find(is_nan);
     without_nan.or_else(first_nan).expect("a number, or a NaN among them")

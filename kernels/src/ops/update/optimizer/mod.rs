@@ -1,8 +1,8 @@
-//! The optimisers: their names, hyper-parameters and state, and one step of any of them.
+//! The optimizers: their names, hyper-parameters and state, and one step of any of them.
 //!
-//! An optimiser is one file, with its formula for the CPU and for GPUs and its [`Rule`], and its lines in this one: a module, a row of the table, a source. One whose step
+//! An optimizer is one file, with its formula for the CPU and for GPUs and its [`Rule`], and its lines in this one: a module, a row of the table, a source. One whose step
 //! depends on whole parameters has two passes, and between them their caller completes norms, directions or second moments over the
-//! shards: it asks for [`WholeNeed`], never for the name of an optimiser.
+//! shards: it asks for [`WholeNeed`], never for the name of an optimizer.
 
 mod params;
 mod moments;
@@ -31,7 +31,7 @@ use super::UpdateInputs;
 use crate::Result;
 use crate::cuda::launch::Source;
 
-/// The particulars of an optimiser, beside its formula.
+/// The particulars of an optimizer, beside its formula.
 struct Rule {
     /// Its name in configs.
     name: &'static str,
@@ -49,17 +49,17 @@ struct Rule {
 type FirstPass = fn(&OptimizerParams, FirstPassTensors<'_>, Option<&UpdateInputs<'_>>) -> Result<()>;
 type Step = fn(&OptimizerParams, OptimizerTensors<'_>, Option<&UpdateInputs<'_>>) -> Result<()>;
 
-/// The table of optimisers: the enum, and the rule of each.
+/// The table of optimizers: the enum, and the rule of each.
 macro_rules! optimizers {
     ($($(#[$doc:meta])* $kind:ident => $rule:path,)*) => {
-        /// Update rule of an optimiser; semantics of PyTorch where it has the rule.
+        /// Update rule of an optimizer; semantics of PyTorch where it has the rule.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum OptimizerKind {
             $($(#[$doc])* $kind,)*
         }
 
         impl OptimizerKind {
-            /// All optimisers.
+            /// All optimizers.
             pub const ALL: &'static [OptimizerKind] = &[$(OptimizerKind::$kind),*];
 
             /// Their names, in the same order.
@@ -85,13 +85,13 @@ optimizers! {
     Lion => lion::RULE,
     /// Adam's direction in steps of a length relative to each parameter's norm (arXiv:1904.00962).
     Lamb => lamb::RULE,
-    /// Steps by the orthogonalised momentum of a matrix.
+    /// Steps by the orthogonalized momentum of a matrix.
     Muon => muon::RULE,
     /// Second moments of matrices as one number per row and per column, steps relative to each parameter's size (arXiv:1804.04235).
     Adafactor => adafactor::RULE,
 }
 
-/// The kernels of all optimisers.
+/// The kernels of all optimizers.
 pub(crate) static SOURCES: [&Source; 8] = [
     &adafactor::SOURCE,
     &adam::SOURCE,
@@ -103,7 +103,7 @@ pub(crate) static SOURCES: [&Source; 8] = [
     &sgd::SOURCE,
 ];
 
-/// Hyper-parameters that a user who names none gets; an optimiser ignores those that it does not use.
+/// Hyper-parameters that a user who names none gets; an optimizer ignores those that it does not use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OptimizerDefaults {
     /// Learning rate.

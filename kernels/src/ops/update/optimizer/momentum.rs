@@ -8,7 +8,7 @@ use super::super::{StepScalars, Update, cuda, kernels, update_kernels};
 use super::OptimizerParams;
 use crate::cpu::Float;
 
-/// A pass that moves the momentum and writes the direction, which is yet to be orthogonalised; its target is `m`.
+/// A pass that moves the momentum and writes the direction, which is yet to be orthogonalized; its target is `m`.
 #[derive(Clone, Copy)]
 pub(super) struct Momentum(pub(super) OptimizerParams);
 

@@ -1,4 +1,4 @@
-//! Muon: 12 bytes per element in f32, after the pass of [`momentum`](super::momentum) and the orthogonalisation of its direction.
+//! Muon: 12 bytes per element in f32, after the pass of [`momentum`](super::momentum) and the orthogonalization of its direction.
 //!
 //! `lr = lr_scale·lr`; `w = (1 - lr·wd)·w - lr·direction_scale·direction`
 //!

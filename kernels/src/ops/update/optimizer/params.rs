@@ -2,7 +2,7 @@
 
 use super::super::StepScalars;
 
-/// Hyper-parameters of one step; an optimiser ignores those that it does not use.
+/// Hyper-parameters of one step; an optimizer ignores those that it does not use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OptimizerParams {
     /// Learning rate. Unused, like `step` and `grad_scale`, if the step gets [`UpdateInputs`](crate::ops::UpdateInputs).

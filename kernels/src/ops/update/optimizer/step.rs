@@ -1,11 +1,11 @@
-//! One step of any optimiser, in one pass or two.
+//! One step of any optimizer, in one pass or two.
 
 use super::super::{Average, MAX_STATE, Tensors, Update, UpdateInputs, run};
 use super::{AdafactorFactors, OptimizerKind, OptimizerParams};
 use crate::base::check;
 use crate::{Result, TensorMut, TensorRef};
 
-/// The tensors of an optimiser's step on a flat range of parameters, all of one shape.
+/// The tensors of an optimizer's step on a flat range of parameters, all of one shape.
 #[derive(Debug)]
 pub struct OptimizerTensors<'a> {
     /// f32 or f64; updated in place.
@@ -53,7 +53,7 @@ pub struct FirstPassTensors<'a> {
 /// - Muon moves the momentum in `m` and writes the direction to `v`. The caller makes each whole matrix of directions orthogonal
 ///   ([`crate::ops::orthogonalize`]).
 ///
-/// `params` and `inputs` as in [`optimizer_step`]; a step that is withheld moves no moment and no momentum. Other optimisers do nothing.
+/// `params` and `inputs` as in [`optimizer_step`]; a step that is withheld moves no moment and no momentum. Other optimizers do nothing.
 ///
 /// Asynchronous on a GPU's compute stream; allocates nothing and can be captured.
 ///
@@ -71,7 +71,7 @@ pub fn optimizer_first_pass(
     }
 }
 
-/// One step on a flat range of parameters, in place; the formula of each optimiser is in its file. Where there is a first pass
+/// One step on a flat range of parameters, in place; the formula of each optimizer is in its file. Where there is a first pass
 /// ([`OptimizerKind::has_first_pass`]), this is the second, which reads no gradients and changes no state.
 ///
 /// With `inputs`, learning rate and step number (on a GPU [`beta_powers`](crate::ops::StepScalars::beta_powers)) are read from their scalars, and the gradient's
@@ -108,7 +108,7 @@ pub(super) fn update_first<U: Update<1>>(
     run(update, Tensors { target, source: *source, state, average: None, compute_weights: None }, inputs)
 }
 
-/// The step of an update that is driven by the gradients and keeps all state of its optimiser.
+/// The step of an update that is driven by the gradients and keeps all state of its optimizer.
 #[inline(always)]
 pub(super) fn by_gradients<U: Update<N>, const N: usize>(
     update: U,

@@ -1,4 +1,4 @@
-//! Every optimiser on every device.
+//! Every optimizer on every device.
 
 use half::{bf16, f16};
 
@@ -24,7 +24,7 @@ const PARAMS: OptimizerParams = OptimizerParams {
     grad_scale: 1.0,
 };
 
-/// Every optimiser, in the forms that its parameters give it.
+/// Every optimizer, in the forms that its parameters give it.
 fn variants() -> Vec<(OptimizerKind, OptimizerParams)> {
     let mut variants: Vec<_> = OptimizerKind::ALL.iter().map(|kind| (*kind, PARAMS)).collect();
     variants.push((OptimizerKind::Sgd, OptimizerParams { momentum: 0.0, ..PARAMS }));

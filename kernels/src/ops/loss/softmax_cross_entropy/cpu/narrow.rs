@@ -1,11 +1,11 @@
-//! Few classes: sixteen rows in parallel, one lane each, so that ten classes fill the registers as well as sixteen do.
+//! Few classes: sixteen rows in parallel, one per lane, so that the number of classes need not be a multiple of the lanes.
 
-#![allow(clippy::needless_range_loop)] // Loops over lanes by index are what the compiler vectorises.
+#![allow(clippy::needless_range_loop)] // Loops over lanes by index are what the compiler vectorizes.
 
 use super::{LANES, LossSums, Shared, Target};
 use crate::cpu::Float;
 
-/// With more classes, rows are long enough to vectorise along the row.
+/// With more classes, rows are long enough to vectorize along the row.
 pub(super) const MAX_CLASSES: usize = 64;
 
 /// The gradient, and to `of_rows`, which holds zeros, the loss and weight of each row.

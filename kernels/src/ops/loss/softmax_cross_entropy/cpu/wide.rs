@@ -1,7 +1,7 @@
-//! Many classes: one row at a time, in blocks, of which the last is padded with minus infinity. The gradient's memory holds the exponentials until
-//! their sum is known, so each is computed once.
+//! Many classes: one row at a time, in blocks, of which the last is padded with minus infinity. The gradient's memory holds the
+//! exponentials until their sum is known, so each is computed once.
 
-#![allow(clippy::needless_range_loop)] // Loops over lanes by index are what the compiler vectorises.
+#![allow(clippy::needless_range_loop)] // Loops over lanes by index are what the compiler vectorizes.
 
 use super::{LANES, LossSums, Shared, Target};
 use crate::cpu::Float;
