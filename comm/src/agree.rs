@@ -48,7 +48,7 @@ fn first_difference(theirs: &[(String, String)], reference: &[(String, String)])
     }
 }
 
-/// Encodes the lists, each text after its length, so that different lists have different bytes.
+/// Encodes the lists, each string after its length, so that different lists have different bytes.
 fn encode(entries: &[(String, String)]) -> Vec<u8> {
     let texts = entries.iter().flat_map(|(key, value)| [key, value]);
     texts.flat_map(|text| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()).collect()

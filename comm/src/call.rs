@@ -11,11 +11,11 @@ use tracing::{Span, trace_span};
 /// and rounded after each rank; sums of integers wrap. The result of `Max` and `Min` is unspecified if an element is NaN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReduceOp {
-    /// The sum.
+    /// Sum.
     Sum,
-    /// The largest.
+    /// Maximum.
     Max,
-    /// The smallest.
+    /// Minimum.
     Min,
 }
 
@@ -43,7 +43,7 @@ pub enum CallKind {
     ReduceScatter(ReduceOp),
     /// Every rank gets all ranks' buffers, in rank order.
     AllGather,
-    /// No rank continues before all have entered.
+    /// No rank continues before all ranks have entered.
     Barrier,
     /// One rank's buffer goes to another; only these two take part.
     Send {

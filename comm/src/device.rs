@@ -50,7 +50,7 @@ impl Default for DeviceOptions {
     }
 }
 
-/// Why no rank registers its buffers, by the first one that has a reason.
+/// Why no rank registers its buffers: the reason of the first rank that cannot.
 enum Unregistered {
     /// NCCL cannot do it.
     Unsupported(String),
@@ -287,7 +287,7 @@ impl World {
         Ok(first.map(|record| String::from_utf8_lossy(&record[1..]).into_owned()))
     }
 
-    /// The group that exchanges tensors of this rank's device: that of NCCL once [`World::connect_device`] has joined GPUs, else
+    /// The group that exchanges tensors of this rank's device: the NCCL group once [`World::connect_device`] has joined GPUs, else
     /// [`World::group`].
     pub fn tensor_group(&self) -> &Group {
         self.device_group.get().unwrap_or(self.group())

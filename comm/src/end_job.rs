@@ -104,7 +104,7 @@ mod by_mpi {
         // SAFETY: a constant of the MPI library.
         let world = unsafe { ffi::RSMPI_COMM_WORLD };
         if let Some(quiet_abort) = quiet_abort() {
-            // SAFETY: MPI is initialized, and the signature is that of ompi/runtime/mpiruntime.h.
+            // SAFETY: MPI is initialized, and the signature is from ompi/runtime/mpiruntime.h.
             unsafe { quiet_abort(world, exit_code) };
         }
         // SAFETY: MPI is initialized.

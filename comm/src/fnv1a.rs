@@ -13,7 +13,7 @@ mod tests {
 
     #[test]
     fn the_hash_is_fnv1a() {
-        // The published test vector of the empty text and of "a".
+        // The published test vectors of the empty string and of "a".
         assert_eq!(fnv1a_128(b""), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
         assert_eq!(fnv1a_128(b"a"), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
     }

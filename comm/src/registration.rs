@@ -14,7 +14,7 @@ const TOLERANCE: f32 = 1e-3;
 /// Runs each collective that exchanges registered buffers once, with known numbers, and waits for it; returns what was wrong with the
 /// results of this rank. Collective.
 ///
-/// - `group`: that of NCCL, which registers its buffers
+/// - `group`: the NCCL group, which registers its buffers
 ///
 /// # Errors
 /// Same as [`Group::all_reduce`]; [`CommError::DeviceTimeout`](crate::CommError::DeviceTimeout).

@@ -241,7 +241,7 @@ impl Group {
         unsafe { self.run(call, input, output) }
     }
 
-    /// Gathers the ranks' shards in place: shard `r` of `buf` becomes that of rank `r`. Waits as [`Group::all_reduce`] does.
+    /// Gathers the ranks' shards in place: shard `r` of `buf` becomes the shard of rank `r`. Waits as [`Group::all_reduce`] does.
     ///
     /// - `buf`: `world_size * n` elements, this rank's shard at `rank * n`
     ///
@@ -281,7 +281,7 @@ impl Group {
         Ok((buf, RawMut { ptr: buf.ptr.wrapping_add(offset), len, ..buf }))
     }
 
-    /// Gathers the ranks' bytes in rank order; their numbers may differ. Waits for all ranks. For groups of the host only.
+    /// Gathers the ranks' bytes in rank order; their lengths may differ. Waits for all ranks. For groups of the host only.
     ///
     /// # Errors
     /// [`CommError::WrongMemory`] over NCCL; the errors of [`Group::all_gather`].
@@ -442,7 +442,7 @@ impl Group {
 
     /// Runs `calls`, which enters collectives. Between GPUs those are enqueued when it returns, all of them as one piece of work: NCCL
     /// launches one kernel for them, and enqueues them in one thread instead of one each. Nothing may read their results, wait for
-    /// them or exchange anything by another way before that. Groups of the host run each of them as ever.
+    /// them or exchange anything else before that. Host groups run them one by one as usual.
     ///
     /// # Errors
     /// The error of `calls`; else the errors of [`Group::all_reduce`].

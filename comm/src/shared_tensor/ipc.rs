@@ -34,7 +34,7 @@ impl Mapping {
         let handle = sys::CUipcMemHandle { reserved: handle.map(|byte| byte as std::ffi::c_char) };
         let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
         let mut address = 0;
-        // SAFETY: the pointer is valid for one address; the handle is that of another process, which keeps the memory.
+        // SAFETY: the pointer is valid for one address; the handle comes from another process, which keeps the memory.
         let opened = unsafe { sys::cuIpcOpenMemHandle_v2(&raw mut address, handle, flags) };
         check_driver(gpu.index(), "cuIpcOpenMemHandle", opened.result())?;
         Ok(Mapping { gpu, address })

@@ -1,4 +1,4 @@
-//! The watchdog's thread: sends heartbeats, hears those of the others, and ends the process when a rank is lost.
+//! The watchdog's thread: sends heartbeats, receives the others', and ends the process when a rank is lost.
 //!
 //! It calls neither MPI nor CUDA and never blocks on a connection, so it works while the rank's own thread hangs.
 

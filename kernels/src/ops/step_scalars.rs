@@ -18,9 +18,10 @@ pub struct StepScalars {
     pub unscale: f64,
     /// `β^step` for the decay rates of Adam ([`super::OptimizerParams::beta_powers`]): GPUs take them from here.
     pub beta_powers: [f64; 2],
-    /// A number of the caller's, to be summed with the gradients at [`super::STEP_SUMS_EXTRA`].
+    /// A value of the caller, to be summed with the gradients at [`super::STEP_SUMS_EXTRA`].
     pub extra: f64,
-    /// Largest mean loss of a step that updates the weights; infinity for any finite one, negative infinity for none.
+    /// A step whose mean loss is above this limit does not update the weights; infinity lets every finite loss pass, negative
+    /// infinity none.
     pub loss_limit: f64,
 }
 

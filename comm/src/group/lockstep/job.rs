@@ -198,7 +198,7 @@ impl Job {
             DType::F64 => combine::<f64>,
             DType::I64 => combine::<i64>,
             DType::BF16 => combine::<half::bf16>,
-            // Truth values are bytes: Max is OR, Min is AND.
+            // Bools are bytes: Max is OR, Min is AND.
             DType::U8 | DType::Bool => combine::<u8>,
             DType::F16 => combine::<half::f16>,
             DType::I32 => combine::<i32>,

@@ -38,7 +38,7 @@ pub(crate) struct Lockstep {
     n_finished: u64,
     /// One past the last chunk of the last job.
     end_chunk: u64,
-    /// This rank's own counters, from which those of the board are stored.
+    /// This rank's own counters, which are copied to the board.
     posted: u64,
     reduced: u64,
     consumed: u64,
@@ -163,7 +163,7 @@ impl Lockstep {
         let words = job.call.to_words();
         // SAFETY: all ranks have consumed the chunk that was in the slot, as checked above.
         unsafe { self.board.write_call(self.rank, chunk, words) };
-        // SAFETY: as above; the buffers are those of `enter`'s contract.
+        // SAFETY: as above; the buffers satisfy `enter`'s contract.
         unsafe { job.stage(&self.board, self.rank, chunk) };
         self.posted += 1;
         self.board.line(self.rank).posted.store(self.posted, Release);

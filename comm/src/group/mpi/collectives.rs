@@ -87,7 +87,7 @@ impl MpiCollectives {
     /// Starts a collective in place and returns its number.
     ///
     /// # Safety
-    /// `buf` holds the call's elements, in a reduce-scatter or an all-gather those of all ranks. Nothing else accesses it before
+    /// `buf` holds the call's elements; in a reduce-scatter or an all-gather, the elements of all ranks. Nothing else accesses it before
     /// the collective was waited for.
     pub(super) unsafe fn start(&mut self, call: Call, buf: RawMut) -> Result<u64> {
         can_reduce(call)?;

@@ -239,7 +239,7 @@ impl std::fmt::Debug for MpiGroup {
     }
 }
 
-/// Makes settings of Open MPI that a user who made none is better off with, unless the process has other threads already.
+/// Sets variables of Open MPI that the user has not set, to better defaults, unless the process already has other threads.
 pub(crate) fn set_defaults() {
     if !is_single_threaded() {
         return;

@@ -8,13 +8,13 @@ use crate::{CommError, Result};
 
 /// Marks the words of a rank that names its program. In an earlier build the first word is the id of a process, which is smaller.
 const MAGIC: i64 = i64::from_le_bytes(*b"program\0");
-/// Words of the texts that are exchanged where programs differ.
+/// Words of the strings that are exchanged where programs differ.
 const TEXT_WORDS: usize = 48;
 /// Longest name of a program in an error, in bytes; the rest of the words is the host's.
 const NAME_BYTES: usize = 256;
 /// Hosts that an error names per program.
 const MAX_HOSTS: usize = 4;
-/// Of an earlier build, which sends no name.
+/// Name of an earlier build, which sends none.
 const UNNAMED: &str = "an earlier version, without a name";
 
 /// Checks that all ranks run the program `name`. Collective.
@@ -71,7 +71,7 @@ fn by_program(programs: &[(String, String)]) -> String {
     lines.iter().map(line).collect()
 }
 
-/// Ascending ranks as a text, such as `ranks 0 to 3, 5`.
+/// Formats ascending ranks, such as `ranks 0 to 3, 5`.
 fn ranks_text(ranks: &[usize]) -> String {
     let ranges = ranks.chunk_by(|a, b| a + 1 == *b).map(|range| match range {
         [one] => one.to_string(),

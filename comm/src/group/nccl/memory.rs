@@ -58,7 +58,7 @@ struct Buffer {
     bytes: usize,
     /// Null once it is deregistered, or if NCCL has no use for it.
     handle: *mut c_void,
-    /// Whether a tensor, or a graph, has it.
+    /// Whether a tensor or a graph uses it.
     is_used: bool,
 }
 
@@ -125,7 +125,7 @@ impl NcclMemory {
         self.0.deregister_all();
     }
 
-    /// Frees what no tensor has, after the communicator was destroyed; the rest is freed with its tensors.
+    /// Frees unused buffers after the communicator was destroyed; the others are freed with their tensors.
     pub(super) fn close(&self) {
         self.0.state().comm = Comm::Closed;
         self.0.free_unused();

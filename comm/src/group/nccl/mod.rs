@@ -2,7 +2,7 @@
 //!
 //! Nothing here blocks the host except setting up NCCL's connections. A collective is enqueued in the communication stream,
 //! after all work of the compute stream so far, and the compute stream waits for it: at once in the blocking calls, later in
-//! those of a [`Scope`](crate::Scope). So later work on the device sees the results. The host learns of results, and of
+//! the calls of a [`Scope`](crate::Scope). So later work on the device sees the results. The host learns of results, and of
 //! failures, when it reads some: [`Group::wait_until`](crate::Group::wait_until).
 //!
 //! A collective uses streams, events and NCCL's calls only, all created beforehand. So it can be captured in a CUDA graph and
@@ -39,7 +39,7 @@ pub(crate) use memory::NcclMemory;
 
 /// Number of collectives in flight that can be waited for one by one; a wait for an older one waits for a later one instead.
 const MARKS: usize = 128;
-/// Thread blocks of a collective if ranks share a GPU: those of all ranks must fit on it at once.
+/// Thread blocks of a collective if ranks share a GPU: the blocks of all ranks must fit on it at once.
 const SHARED_GPU_MAX_CTAS: i32 = 4;
 
 /// The version of the NCCL library that this process would use, as `10,000 * major + 100 * minor + patch`.
@@ -82,7 +82,7 @@ pub struct NcclGroup {
     world_size: usize,
     /// Marks the work in the compute stream when the last collective was enqueued.
     ready: Event,
-    /// The ends of collectives: the `n`-th event is that of number `n`, `n + MARKS`, ...
+    /// The ends of collectives: the `n`-th event belongs to number `n`, `n + MARKS`, ...
     done: Vec<Event>,
     /// The operand of a barrier.
     barrier_operand: RefCell<Tensor>,
@@ -324,7 +324,7 @@ impl NcclGroup {
         let (n, dtype, stream) = (call.len, datatype(call.dtype), stream.raw());
         let (from, to) = (input.ptr.cast::<c_void>(), output.ptr.cast::<c_void>());
         self.gpu.bind()?;
-        // For each: the communicator is alive; buffers and stream are those of this function's contract.
+        // For each: the communicator is alive; buffers and stream satisfy this function's contract.
         match call.kind {
             CallKind::AllReduce(op) => self.call("ncclAllReduce", |api, comm| {
                 // SAFETY: both hold `n` elements.

@@ -13,9 +13,9 @@ use crate::{DType, KernelError, Result, Shape, TensorMut, TensorRef};
 /// A reduction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReduceOp {
-    /// The sum; 0 of nothing. Of integers and truth values as i64.
+    /// The sum; 0 for zero elements. Integers and bool are summed as i64.
     Sum,
-    /// The mean, of floats; NaN of nothing.
+    /// The mean, of floats; NaN for zero elements.
     Mean,
     /// The largest; NaN if there is one.
     Max,
@@ -28,7 +28,7 @@ pub enum ReduceOp {
 }
 
 impl ReduceOp {
-    /// Its name in messages.
+    /// The name in messages.
     pub fn name(self) -> &'static str {
         match self {
             ReduceOp::Sum => "sum",
@@ -40,7 +40,7 @@ impl ReduceOp {
         }
     }
 
-    /// The dtype of its result.
+    /// The dtype of the result.
     pub fn result_dtype(self, dtype: DType) -> DType {
         match self {
             ReduceOp::ArgMax => DType::I64,

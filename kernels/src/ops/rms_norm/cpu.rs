@@ -31,7 +31,7 @@ pub(super) fn forward<T: Stored>(
     );
 }
 
-/// `d_gamma` is added to.
+/// Adds to `d_gamma`.
 pub(super) fn backward<T: Stored>(
     x: &[T],
     gamma: &[T::Real],

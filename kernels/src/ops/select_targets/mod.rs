@@ -1,4 +1,4 @@
-//! Targets of one of several losses, and the weights of their rows.
+//! Selects the targets of one of several losses, and computes their row weights.
 
 mod cpu;
 mod cuda;
@@ -23,7 +23,7 @@ pub struct TargetColumns {
 /// all of them, and the weight 0.
 ///
 /// - `targets`: `[N, T]` f32
-/// - `selected`: `[N, len]` f32, or `[N]` i64 for class indices, which `targets` holds as whole numbers
+/// - `selected`: `[N, len]` f32, or `[N]` i64 for class indices, which `targets` holds as integers
 /// - `row_weights`: `[N]` f32, default 1
 /// - `weights`: `[N]` f32
 ///

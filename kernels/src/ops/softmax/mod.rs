@@ -12,7 +12,7 @@ use crate::{Result, TensorMut, TensorRef};
 ///
 /// `y[n,c] <- exp(y[n,c] - max) / Σ_c exp(y[n,c] - max)` with the largest of the row
 ///
-/// - `y`: `[.., C]`, of floats; values of minus infinity get the weight 0, and a row of them NaN
+/// - `y`: `[.., C]`, of floats; minus infinity becomes 0, and a row of nothing else becomes NaN
 ///
 /// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured.
 ///

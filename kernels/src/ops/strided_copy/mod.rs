@@ -1,4 +1,4 @@
-//! Copies between places of different layouts: transposition, columns, interleaving, selection by index.
+//! Copies between different layouts: transposition, columns, interleaving, selection by index.
 
 mod cpu;
 mod cuda;
@@ -15,9 +15,9 @@ use crate::{DType, KernelError, Result, Shape, TensorMut, TensorRef};
 pub(crate) struct Walk {
     /// Number of elements of each dimension.
     pub(crate) dims: [usize; 3],
-    /// Distance of neighbors in `from`.
+    /// Stride of each dimension in `from`.
     pub(crate) from: [usize; 3],
-    /// Distance of neighbors in `to`.
+    /// Stride of each dimension in `to`.
     pub(crate) to: [usize; 3],
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn strided_copy(
     }
 }
 
-/// Copies neighboring columns: `to[n, to_column + i] = from[n, from_column + i]` for `i` below `n_columns`; other columns stay.
+/// Copies adjacent columns: `to[n, to_column + i] = from[n, from_column + i]` for `i` below `n_columns`; other columns stay.
 ///
 /// - `from`: `[N, A]`, `to`: `[N, B]`, of one device and dtype
 ///
@@ -81,7 +81,7 @@ pub(crate) fn strided_copy(
 ///
 /// # Errors
 /// [`KernelError::DeviceMismatch`], [`KernelError::DTypeMismatch`], [`KernelError::Shape`]; [`KernelError::OutOfRange`] for columns
-/// beyond those of a matrix.
+/// beyond the columns of a matrix.
 ///
 /// Source: `to[:, b:b + n].copy_(from[:, a:a + n])` of PyTorch.
 pub fn copy_columns(

@@ -255,7 +255,7 @@ fn sum_of_four<N: Copy, W: Wide>(rows: [&[N]; 4], ahead: bool, wide: impl Fn(N) 
 }
 
 /// The result over contiguous elements, at least one, the first of which has this index along the axis. The index of the result is its
-/// own for [`ReduceOp::ArgMax`], and for others that of the first element of the block in which it lies.
+/// own for [`ReduceOp::ArgMax`], for others the index of the first element of the block in which it lies.
 pub(super) fn row<C: ReduceCell>(
     op: ReduceOp,
     x: &[C],
@@ -308,7 +308,7 @@ fn of_numbers<N: ReduceNumber>(
     Partial { value, index: 0 }
 }
 
-/// Four neighboring quarters of whole groups of [`LANES`], and the rest.
+/// Four adjacent quarters of whole groups of [`LANES`], and the rest.
 ///
 /// Read side by side: a processor fetches ahead within a page of memory only, and so from four at a time.
 #[inline(always)]
