@@ -14,7 +14,6 @@ use ddp::config::Placement;
 use ddp::config::precision::Precision;
 use ddp::data::TensorDataset;
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
-use ddp::kernels::cuda::{PinnedTensor, Upload, peer};
 use ddp::model::layer::{Layer, RegisteredBuffer, Result, Sizes};
 use ddp::model::pass::{BackwardPass, ForwardPass};
 use ddp::model::{Network, Sequential};

@@ -3,7 +3,7 @@
 use crate::base::permutation::N_ROUNDS;
 use crate::cuda::launch::{Argument, Launch, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
-use crate::ops::{STEP_SCALARS_LEN, StepScalars};
+use crate::ops::step_scalars::{STEP_SCALARS_LEN, StepScalars};
 use crate::{KeyedPermutation, Result};
 
 pub(crate) static SOURCE: Source = Source::new("begin_step", include_str!("kernel.cu"));

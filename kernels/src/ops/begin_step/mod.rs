@@ -7,7 +7,7 @@ mod cuda;
 pub(crate) use cuda::SOURCE;
 pub use row_mix::{ROW_SUMS_LEN, mix_row};
 
-use super::{STEP_SCALARS_LEN, StepScalars};
+use super::step_scalars::{STEP_SCALARS_LEN, StepScalars};
 
 use crate::base::check;
 use crate::{DType, KernelError, KeyedPermutation, Result, Shape, TensorMut, TensorRef};

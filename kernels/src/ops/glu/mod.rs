@@ -7,7 +7,7 @@ pub(crate) use cuda::SOURCE;
 
 use std::fmt;
 
-use super::Activation;
+use super::activation::Activation;
 
 use crate::base::check;
 use crate::base::error::Operand;

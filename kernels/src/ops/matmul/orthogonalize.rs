@@ -1,7 +1,8 @@
 //! Orthogonalization of a matrix by Newton-Schulz iterations, composed of matmuls.
 
 use super::addmm::addmm;
-use crate::ops::{Input, MapOp, cast, copy, map, sum_of_squares};
+use crate::ops::elementwise::{Input, MapOp, map};
+use crate::ops::{cast, copy, sum_of_squares};
 
 use crate::base::check;
 use crate::{DType, Result, Shape, TensorMut};
