@@ -1,7 +1,7 @@
 //! Training: one step, the loop over steps and epochs, evaluation, stopping and resuming.
 //!
 //! On the CPU a step is complete when it returns. On a GPU it is enqueued: the host waits for nothing and allocates nothing,
-//! which `ddp/tests/program/gpu_program.rs` counts. Numbers that change from step to step (learning rate, step, first row) are
+//! which `ddp/tests/program/gpu/program.rs` counts. Numbers that change from step to step (learning rate, step, first row) are
 //! in device memory, so that a step can be captured once and replayed. A loss that is not finite, or above the
 //! step's limit, stops the update on the device, and the host reads that one step later. Only with a scaled loss (f16) does the host wait for each step, since a step
 //! that overflowed is not counted.

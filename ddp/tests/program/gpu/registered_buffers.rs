@@ -5,8 +5,8 @@
 
 use std::path::Path;
 
+use super::program::{counts, on_gpus};
 use crate::common::{Outcome, read_weights, same_bits, temp_dir};
-use crate::gpu_program::{counts, on_gpus};
 
 const RUN: &str = "train --device cuda --progress plain --set train.steps=12 --set data.eval=none \
                    --set checkpoint.every_epochs=0 --set model.hidden=[48,32] --set train.global_batch_size=96";

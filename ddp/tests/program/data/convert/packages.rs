@@ -45,7 +45,7 @@ fn pandas_reads_the_same_values_with_the_same_types() {
         let args = ["typed.csv", &out, "--keep-missing", "--dtype", "f64"];
         convert(folder.path(), &[&args[..], &columns].concat());
     }
-    let script = crate::common::ddp_folder().join("tests/program/convert/check.py");
+    let script = crate::common::ddp_folder().join("tests/program/data/convert/check.py");
     let mut python = Command::new("python3");
     python.arg(script).arg(folder.path()).arg(fixtures("mixed"));
     python.env("PYTHONDONTWRITEBYTECODE", "1");

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::program::{count_of_rank, counts, on_gpus};
 use crate::common::temp_dir;
-use crate::gpu_program::{count_of_rank, counts, on_gpus};
 use crate::virtual_gpu::under_virtual_gpus;
 
 /// A step of (64, 128, 10) and 32 rows where these options of cuBLASLt are slow, with what earlier runs left in `cache`: the choices

@@ -47,7 +47,7 @@ fn outputs_are_those_of_predict() {
 
     let folder = crate::common::ddp_folder();
     let mut python = Command::new("python3");
-    python.arg(folder.join("tests/program/export/compare.py"));
+    python.arg(folder.join("tests/program/commands/export/compare.py"));
     python.args([&manifest, &folder.parent().unwrap().join("examples")]);
     python.env("PYTHONDONTWRITEBYTECODE", "1");
     let printed = run_ok(python).stdout;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::program::{counts, on_gpus};
 use crate::common::{run_ok, single, temp_dir};
-use crate::gpu_program::{counts, on_gpus};
 
 /// A batch of half the rows, so that all are of one size. Registered memory has the sizes that NCCL grants, by which nothing could be told
 /// from anything else.

@@ -5,8 +5,8 @@
 
 use std::path::Path;
 
+use super::program::{count_of_rank, on_gpus, train_args};
 use crate::common::temp_dir;
-use crate::gpu_program::{count_of_rank, on_gpus, train_args};
 use crate::virtual_gpu::under_virtual_gpus;
 
 #[test]

@@ -1,7 +1,7 @@
 //! A run on a disk that fails at one call after another: it completes, or ends with a status of the disk and names the file; no
 //! checkpoint is ever half there, and the next start reaches the same weights.
 //!
-//! A library made from `disk_faults/failing_calls.c` stands before the system's. Each test takes some of a run's calls;
+//! A library made from `failing_calls.c` stands before the system's. Each test takes some of a run's calls;
 //! `DISK_FAULTS=all` takes all of them.
 
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ const ERRORS: [Errno; 2] = [Errno::IO, Errno::NOSPC];
 fn library() -> Option<&'static Path> {
     static LIBRARY: OnceLock<Option<PathBuf>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
-        let source = crate::common::ddp_folder().join("tests/program/disk_faults/failing_calls.c");
+        let source = crate::common::ddp_folder().join("tests/program/faults/failing_calls.c");
         let library =
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("failing_calls.{}.so", std::process::id()));
         let mut compiler = Command::new("cc");

@@ -1,0 +1,15 @@
+//! Subcommands and how they are typed: arguments, output, logs, and the commands that read a finished run or a table.
+
+mod bench;
+mod command_line;
+mod config_schema;
+mod describe;
+mod devices;
+mod export;
+mod importance;
+mod logging;
+mod other_names;
+mod output;
+mod predict;
+mod predict_ended;
+mod short_commands;

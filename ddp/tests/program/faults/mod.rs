@@ -1,0 +1,8 @@
+//! Runs to which something happens: bad steps, failing disks, lost folders, signals at any moment.
+
+#[cfg(feature = "mpi")]
+mod bad_steps;
+mod disk_faults;
+mod failure;
+mod lost_folder;
+mod signals;

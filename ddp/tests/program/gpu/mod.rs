@@ -1,0 +1,8 @@
+//! The program on virtual GPUs.
+
+mod failures;
+mod matmul_choices;
+mod program;
+mod registered_buffers;
+#[cfg(feature = "mpi")]
+mod traffic;

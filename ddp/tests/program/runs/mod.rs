@@ -1,0 +1,16 @@
+//! Training runs from start to end: the bits and the quality they reach, what they save, and how they stop and resume.
+
+mod batch_norm;
+mod determinism;
+mod heads;
+mod init_from;
+mod metrics;
+mod ordinal;
+mod parity;
+mod precision;
+mod quality;
+mod resume;
+mod saved_runs;
+mod stopping;
+mod targets;
+mod training;

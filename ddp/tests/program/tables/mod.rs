@@ -1,0 +1,10 @@
+//! Tables as other programs write them: types, marks of missing values, spellings, files of pandas and NumPy.
+
+mod digits_kept;
+mod from_pandas;
+#[cfg(all(feature = "mpi", feature = "parquet"))]
+mod kept_types;
+#[cfg(feature = "parquet")]
+mod marks;
+mod missing_targets;
+mod odd;
