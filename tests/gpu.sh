@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tests/gpu.sh: everything that needs a real GPU, by one command that asks nothing.
 #
-#   tests/gpu.sh [--out FILE.json]      about 400 s on an H200, at most 460 (--budget)
+#   tests/gpu.sh [--out FILE.jsonl]     about 400 s on an H200, at most 460 (--budget)
 #   tests/gpu.sh --dry-run              tiny sizes; also on the virtual GPU: tests/vgpu/run -- tests/gpu.sh --dry-run
 #   tests/gpu.sh --only speed           parts whose name holds this; --list names them; --help has the rest
 #
@@ -11,8 +11,8 @@
 # Parts, the most telling first: the machine; the tests that use a GPU, with REQUIRE_GPUS=1; several ranks on one GPU by NCCL;
 # training on the GPU held against the CPU; graphs against eager, bit by bit; PyTorch's goldens; bf16 and tf32 against f32;
 # speed beside PyTorch in the same run; compute-sanitizer. Each part has an expected time, which --list and the run print, and
-# none stops the others. One that runs out of time is "not reached", which is not a failure. One JSON, written anew when a
-# part ends, and a short table as the last lines.
+# none stops the others. One that runs out of time is "not reached", which is not a failure. A file of JSON lines, written anew when
+# a part ends, and a short table as the last lines.
 #
 # Exit 0: all passed. 1: something failed. 2: bad usage. 77: "skipped: needs a GPU"; with REQUIRE_GPUS set that is a 1.
 set -euo pipefail

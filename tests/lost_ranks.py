@@ -13,7 +13,7 @@ Each trial starts a job under mpirun with `watchdog.timeout_s = 1`, waits for a 
 
 Phases: start, step, evaluation, checkpoint. All ranks must have exited 2 s after the report, the survivors with status 75.
 With --hosts the ranks run in network namespaces, each with a link and a hostname of its own; that needs root and iproute2.
-The result is one JSON object; the exit status is 0 only if every trial was right.
+With --out the results are written as JSON lines; the exit status is 0 only if every trial was right.
 """
 
 import argparse
@@ -30,6 +30,9 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "bench"))
+import records  # noqa: E402
+
 # Records process and status of the rank that it runs. In a session of its own, it outlives mpirun's signals to the rank.
 WRAPPER = """#!/usr/bin/env python3
 import os, signal, subprocess, sys
@@ -287,7 +290,7 @@ def main():
     parser.add_argument("--hosts", type=int, default=0)
     parser.add_argument("--faults", help="only these, separated by commas")
     parser.add_argument("--phases", help="only these, separated by commas")
-    parser.add_argument("--out", help="file for the JSON result")
+    parser.add_argument("--out", help="file for the results as JSON lines")
     args = parser.parse_args()
     if args.hosts and (os.geteuid() != 0 or not shutil.which("ip")):
         print("skipped: needs root and iproute2, for network namespaces")
@@ -322,7 +325,7 @@ def main():
     if args.out:
         gone = [result["all_gone_s"] for result in results if "all_gone_s" in result]
         summary = {"trials": len(results), "wrong": len(wrong), "slowest_s": max(gone, default=None)}
-        pathlib.Path(args.out).write_text(json.dumps({**summary, "results": results}, indent=1) + "\n")
+        records.write(args.out, summary, results)
     print(f"{len(results) - len(wrong)} of {len(results)} right")
     sys.exit(1 if wrong else 0)
 

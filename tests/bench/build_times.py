@@ -1,6 +1,6 @@
 """Measures how long building ddp-train takes, and the size of the binary.
 
-  python tests/bench/build_times.py [--commit REV] [--profile release] [--jobs N] [--out FILE.json]
+  python tests/bench/build_times.py [--commit REV] [--profile release] [--jobs N] [--out FILE.jsonl]
 
 Three builds of a commit, in a temporary folder, so that the checkout and its target folder stay as they are:
 
@@ -9,10 +9,9 @@ Three builds of a commit, in a temporary folder, so that the checkout and its ta
   full        what launch/build builds, from nothing: all crates
 
 Each with its seconds of wall and of CPU time, and the size of the binary as cargo leaves it and stripped. Crates must have
-been downloaded (cargo fetch). Run it on an idle machine. With --out the result is appended to the list in FILE.json.
+been downloaded (cargo fetch). Run it on an idle machine. With --out the result is appended to FILE.jsonl.
 """
 import argparse
-import json
 import os
 import pathlib
 import platform
@@ -21,6 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import records
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OPTIONS = {"demo": ["--config", "launch/quick.toml"], "full": ["--features", "parquet"]}
@@ -60,7 +61,7 @@ def main():
     parser.add_argument("--profile", default="release", help="profile of Cargo.toml (default release)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="jobs of cargo (default: number of cores)")
     parser.add_argument("--only", choices=["demo", "full"], help="leave the other builds out")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file to append the result to")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON lines to append the result to")
     options = parser.parse_args()
 
     load_before = os.getloadavg()[0]
@@ -92,10 +93,9 @@ def main():
                 result["one line"] = build(checkout, target, of_build, options)
             subprocess.run(["rm", "-rf", target], check=True)
     result["load_after"] = round(os.getloadavg()[0], 2)
-    print(json.dumps(result, indent=2))
+    print(records.line(result), end="")
     if options.out:
-        found = json.loads(options.out.read_text()) if options.out.exists() else []
-        options.out.write_text(json.dumps([*found, result], indent=2) + "\n")
+        records.append(options.out, result)
 
 
 if __name__ == "__main__":

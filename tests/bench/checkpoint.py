@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares `ddp-train bench checkpoint` with dd on one disk, in one interleaved run.
 
-  python tests/bench/checkpoint.py --binary target/release/ddp-train --folder DIR --out result.json [--repeats 5]
+  python tests/bench/checkpoint.py --binary target/release/ddp-train --folder DIR --out result.jsonl [--repeats 5]
 
 Each repeat writes and reads with dd as many bytes as a checkpoint has, random ones: through the system's cache (a block of 1 MiB,
 `conv=fsync`; before reading the system is asked to forget the file), and around it (8 MiB, `direct`); and has the program take a
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 
+import records
 from compare_torch import ROOT, machine, wait_for_idle
 
 DIMS = {"1 GiB in all": "9459,9459", "1 GiB of weights, 3 GiB in all": "16384,16384"}
@@ -30,7 +31,7 @@ PAUSE_MS, RATE = 150, 0.8
 def options():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--binary", default=str(ROOT / "target" / "release" / "ddp-train"))
-    p.add_argument("--out", default="checkpoint.json", help="the JSON to write")
+    p.add_argument("--out", default="checkpoint.jsonl", help="the JSON lines to write")
     p.add_argument("--folder", default=".", help="a folder on the disk to measure")
     p.add_argument("--repeats", type=int, default=5)
     p.add_argument("--large", action="store_true", help="also 1 GiB of weights")
@@ -106,8 +107,8 @@ def main():
             value = statistics.median(run[what]["gb_per_s"] / run[fastest]["gb_per_s"] for run in of_size)
             bars.append({"bar": f"{name}: {what} over {fastest}", "value": value, "want": RATE, "met": value >= RATE})
     version = subprocess.run([opt.binary, "--version"], capture_output=True, text=True).stdout.strip()
-    result = {"machine": machine(), "versions": {"ddp-train": version}, "repeats": opt.repeats, "summary": summary, "bars": bars, "runs": runs}
-    pathlib.Path(opt.out).write_text(json.dumps(result, indent=1) + "\n")
+    about = {"machine": machine(), "versions": {"ddp-train": version}, "repeats": opt.repeats}
+    records.write(opt.out, about, [*({"summary": name, **rows} for name, rows in summary.items()), *bars, *runs])
     for name, rows in summary.items():
         for what, row in rows.items():
             print(f"{name:32} {what:16} {row['median_gb_per_s']:6.2f} GB/s ({row['min']:.2f} to {row['max']:.2f})")

@@ -14,6 +14,8 @@ import random
 import statistics
 import subprocess
 
+import records
+
 CASES = {
     "64,128,10 batch 32 SGD": ["--dims", "64,128,10", "--batch", "32", "--steps", "30000", "--optim", "sgd"],
     "64,128,10 batch 32 AdamW": ["--dims", "64,128,10", "--batch", "32", "--steps", "20000", "--optim", "adamw"],
@@ -55,7 +57,7 @@ def main():
     parser.add_argument("new")
     parser.add_argument("--cases", default="", help="parts of the names of cases, separated by ';' [default: all]")
     parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--out", help="file for the JSON result")
+    parser.add_argument("--out", help="file for the results as JSON lines")
     args = parser.parse_args()
     wanted = [part for part in args.cases.split(";") if part]
     results = {}
@@ -65,9 +67,8 @@ def main():
         results[name] = compare(args.old, args.new, arguments, args.pairs)
         print(name, json.dumps(results[name]), flush=True)
     if args.out:
-        with open(args.out, "w", encoding="utf-8") as file:
-            json.dump({"machine": platform.processor() or platform.machine(), "results": results}, file, indent=2)
-            file.write("\n")
+        about = {"command": "tests/bench/compare_binaries.py", "machine": platform.processor() or platform.machine()}
+        records.write(args.out, about, ({"case": name, **result} for name, result in results.items()))
 
 
 if __name__ == "__main__":

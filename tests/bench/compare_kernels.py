@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares the CPU kernels of two ddp-train binaries: `bench kernels` of each in turn.
 
-  tests/bench/compare_kernels.py OLD NEW [--runs N] [--rows N] [--cols N] [--out FILE.json]
+  tests/bench/compare_kernels.py OLD NEW [--runs N] [--rows N] [--cols N] [--out FILE.jsonl]
 
 For each operation: the time with OLD over the time with NEW, of the fastest call of all runs and of the median of the runs'
 medians. The fastest calls are robust where other work runs on the machine. The JSON holds every run.
@@ -14,6 +14,8 @@ import platform
 import statistics
 import subprocess
 import sys
+
+import records
 
 
 def processor():
@@ -64,8 +66,8 @@ def main():
     for entry in summary:
         print(f"{entry['old_over_new_fastest']:7.2f} {entry['old_over_new_median']:7.2f}  {entry['op']}")
     if args.out:
-        document = {**processor(), "versions": versions, "rows": args.rows, "cols": args.cols, "runs": args.runs, "ops": summary}
-        pathlib.Path(args.out).write_text(json.dumps(document, indent=1) + "\n")
+        about = {**processor(), "versions": versions, "rows": args.rows, "cols": args.cols, "runs": args.runs}
+        records.write(args.out, about, summary)
 
 
 if __name__ == "__main__":

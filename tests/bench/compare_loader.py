@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares `ddp-train bench loader` with PyTorch's DataLoader on this machine, in one interleaved run.
 
-  python tests/bench/compare_loader.py --binary target/release/ddp-train --out result.json [--repeats 5]
+  python tests/bench/compare_loader.py --binary target/release/ddp-train --out result.jsonl [--repeats 5]
 
 Both read the same npy files, shuffled, in batches of the same size, with nobody to compute on them; the files are in the
 system's cache (each side reads them once first). PyTorch's side is what its tutorials show: a TensorDataset over a memory
@@ -22,6 +22,7 @@ import tempfile
 import time
 
 import compare_torch
+import records
 from compare_torch import machine, versions, wait_for_idle
 
 SHAPES = {64: 2_000_000, 1024: 200_000}
@@ -52,7 +53,7 @@ print(json.dumps({"rows_per_s": n / s, "gb_per_s": n / s * (x.shape[1] * x.items
 def options():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--binary", default=str(compare_torch.ROOT / "target" / "release" / "ddp-train"))
-    p.add_argument("--out", default="compare_loader.json", help="the JSON to write")
+    p.add_argument("--out", default="compare_loader.jsonl", help="the JSON lines to write")
     p.add_argument("--repeats", type=int, default=5)
     p.add_argument("--python", default=sys.executable, help="a Python with torch and numpy")
     p.add_argument("--mpirun", default="mpirun", help=argparse.SUPPRESS)
@@ -161,8 +162,8 @@ def main():
     # Where files lie on this machine is nobody's business.
     for r in runs:
         r.pop("source", None)
-    result = {"machine": machine(), "versions": versions(opt), "batch": BATCH, "shapes": SHAPES, "summary": summary, "bars": found, "runs": runs}
-    pathlib.Path(opt.out).write_text(json.dumps(result, indent=1) + "\n")
+    about = {"machine": machine(), "versions": versions(opt), "batch": BATCH, "shapes": SHAPES}
+    records.write(opt.out, about, [*({"summary": name, **row} for name, row in summary.items()), *found, *runs])
     for name, row in summary.items():
         print(f"{name:50} {row['median']:14,.0f} rows/s ({row['min']:,.0f} to {row['max']:,.0f})")
     for bar in found:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares `ddp-train bench step` with PyTorch on this machine, in one interleaved run.
 
-  python tests/bench/compare_torch.py --binary target/release/ddp-train --out result.json [--repeats 5] [--only SUBSTR]
+  python tests/bench/compare_torch.py --binary target/release/ddp-train --out result.jsonl [--repeats 5] [--only SUBSTR]
 
 Every form runs once, then all run again, so that a slow minute of the machine meets all of them; before each run the
 script waits for an idle machine, though not for ever. A form is `CASE OPTIM NAME`, as in `b adamw torch fused 2t`.
@@ -24,6 +24,8 @@ import subprocess
 import sys
 import time
 
+import records
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CASES = {
@@ -41,7 +43,7 @@ ROOT_ENV = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"
 def options():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--binary", default=str(ROOT / "target" / "release" / "ddp-train"))
-    p.add_argument("--out", default="compare_torch.json", help="the JSON to write")
+    p.add_argument("--out", default="compare_torch.jsonl", help="the JSON lines to write")
     p.add_argument("--repeats", type=int, default=5)
     p.add_argument("--only", default="", help="only forms whose name holds this")
     p.add_argument("--python", default=sys.executable, help="a Python with torch")
@@ -301,7 +303,7 @@ def main():
     head = {"generator": "tests/bench/compare_torch.py", "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "machine": machine(), "versions": versions(opt), "repeats": opt.repeats, "only": opt.only, "cases": CASES}
     print(json.dumps({k: head[k] for k in ("machine", "versions")}, indent=1))
-    out, runs, failed = pathlib.Path(opt.out), [], set()
+    runs, failed = [], set()
     for repeat in range(opt.repeats):
         for label, command, env in todo:
             if label in failed:
@@ -316,9 +318,9 @@ def main():
             # Written after each run: hours of measuring should not hang on the last one.
             table = summarise(runs)
             judged = bars(table)
-            out.write_text(json.dumps({**head, "summary": table, "bars": judged, "runs": runs}, indent=1) + "\n")
+            records.write(opt.out, head, [*({"summary": name, **row} for name, row in table.items()), *judged, *runs])
     show(table, judged)
-    print(f"written: {out}")
+    print(f"written: {opt.out}")
 
 
 if __name__ == "__main__":

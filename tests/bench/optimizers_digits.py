@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 
+import records
 from quality_digits import CONFIG, ROOT
 
 OPTIMIZERS = {
@@ -46,31 +47,33 @@ def main():
     p.add_argument("--binary", default=str(ROOT / "target" / "release" / "ddp-train"))
     p.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     p.add_argument("--timeout", type=float, default=600, metavar="S")
-    p.add_argument("--out", help="a JSON to write")
+    p.add_argument("--out", help="the JSON lines to write")
     opt = p.parse_args()
     opt.binary = str(pathlib.Path(opt.binary).resolve())
     version = subprocess.run([opt.binary, "--version"], capture_output=True, text=True).stdout.strip()
     model = next((line.split(":", 1)[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
                   if line.startswith("model name")), platform.processor())
-    result = {"generator": "tests/bench/optimizers_digits.py", "ddp_train": version, "config": CONFIG, "sets": OPTIMIZERS,
-              "machine": {"cpu": model, "cores": os.cpu_count(), "system": platform.platform()}, "optimizers": {}}
+    about = {"generator": "tests/bench/optimizers_digits.py", "ddp_train": version, "config": CONFIG, "sets": OPTIMIZERS,
+             "machine": {"cpu": model, "cores": os.cpu_count(), "system": platform.platform()}}
+    optimizers, lines = {}, []
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "digits.toml").write_text(CONFIG)
         for kind in OPTIMIZERS:
             runs = {seed: accuracies(opt, folder, kind, seed) for seed in opt.seeds}
             means = [statistics.mean(epoch) for epoch in zip(*runs.values(), strict=True)]
-            result["optimizers"][kind] = {"mean_by_epoch": means, "accuracy_by_epoch": runs}
-    bar = result["bar"] = result["optimizers"]["adamw"]["mean_by_epoch"][-1]
+            optimizers[kind] = {"optimizer": kind, "mean_by_epoch": means}
+            lines += [{"optimizer": kind, "seed": seed, "accuracy_by_epoch": run} for seed, run in runs.items()]
+    bar = about["bar"] = optimizers["adamw"]["mean_by_epoch"][-1]
     epochs = {}
-    for kind, found in result["optimizers"].items():
+    for kind, found in optimizers.items():
         first = next((epoch for epoch, mean in enumerate(found["mean_by_epoch"], 1) if mean >= bar), None)
         epochs[kind] = found["epochs_to_bar"] = first
         print(f"{kind}: mean test accuracy {found['mean_by_epoch'][-1]:.4f} after {len(found['mean_by_epoch'])} epochs, "
               f"best {max(found['mean_by_epoch']):.4f}; {bar:.4f} after {first or 'no'} epochs")
-    result["met"] = met = any(epochs[kind] and epochs[kind] <= epochs["adamw"] for kind in ("muon", "lion"))
+    about["met"] = met = any(epochs[kind] and epochs[kind] <= epochs["adamw"] for kind in ("muon", "lion"))
     if opt.out:
-        pathlib.Path(opt.out).write_text(json.dumps(result, indent=1) + "\n")
+        records.write(opt.out, about, [*optimizers.values(), *lines])
         print(f"written: {opt.out}")
     sys.exit(0 if met else 1)
 

@@ -21,6 +21,8 @@ import time
 
 import numpy as np
 
+import records
+
 
 def timed(command):
     start = time.perf_counter()
@@ -33,7 +35,7 @@ def main():
     parser.add_argument("--binary", default="target/release/ddp-train")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--note", default="idle machine", help="remark on the machine, for the result")
-    parser.add_argument("--out", help="file for the JSON result")
+    parser.add_argument("--out", help="file for the result as a line of JSON")
     args = parser.parse_args()
     threads = str(os.cpu_count())
     draw = np.random.default_rng(0)
@@ -92,11 +94,9 @@ def main():
         "predict_csv_mb_per_s": statistics.median(csv),
         "keep_to_plain_ratio": {kind: statistics.median(of_kind) for kind, of_kind in keep_ratios.items()},
     }
-    print(json.dumps(result))
+    print(records.line(result), end="")
     if args.out:
-        with open(args.out, "w") as file:
-            json.dump(result, file, indent=1)
-            file.write("\n")
+        records.write(args.out, result)
 
 
 if __name__ == "__main__":

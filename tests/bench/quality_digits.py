@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 
+import records
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BAR = 0.965
 CONFIG = """\
@@ -60,12 +62,12 @@ def main():
     p.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     p.add_argument("--mpirun", default="mpirun")
     p.add_argument("--timeout", type=float, default=300, metavar="S")
-    p.add_argument("--out", help="a JSON to write")
+    p.add_argument("--out", help="the JSON lines to write")
     opt = p.parse_args()
     opt.binary = str(pathlib.Path(opt.binary).resolve())
     version = subprocess.run([opt.binary, "--version"], capture_output=True, text=True).stdout.strip()
-    result = {"generator": "tests/bench/quality_digits.py", "ddp_train": version, "config": CONFIG, "bar": BAR, "ranks": {}}
-    met = True
+    about = {"generator": "tests/bench/quality_digits.py", "ddp_train": version, "config": CONFIG, "bar": BAR}
+    met, lines = True, []
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "digits.toml").write_text(CONFIG)
@@ -74,11 +76,12 @@ def main():
             accuracy = [end["eval_accuracy"] for end in ends.values()]
             mean = statistics.mean(accuracy)
             met &= mean >= BAR
-            result["ranks"][ranks] = {"mean": mean, "min": min(accuracy), "max": max(accuracy), "met": mean >= BAR, "end_events": ends}
+            lines.append({"ranks": ranks, "mean": mean, "min": min(accuracy), "max": max(accuracy), "met": mean >= BAR})
+            lines += [{"ranks": ranks, "seed": seed, **end} for seed, end in ends.items()]
             print(f"{ranks} rank(s), {len(accuracy)} seeds: test accuracy mean {mean:.4f}, min {min(accuracy):.4f}, max {max(accuracy):.4f}"
                   f"; {'met' if mean >= BAR else 'NOT MET'} (mean >= {BAR}); training loss {statistics.mean(e['train_loss'] for e in ends.values()):.4f}")
     if opt.out:
-        pathlib.Path(opt.out).write_text(json.dumps(result, indent=1) + "\n")
+        records.write(opt.out, about, lines)
         print(f"written: {opt.out}")
     sys.exit(0 if met else 1)
 

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 
+import records
 from quality_digits import CONFIG, ROOT
 
 MODELS = {"mlp": [], "mlp_robust": ["data.normalize=robust"], "realmlp": ["model.kind=realmlp"]}
@@ -41,14 +42,15 @@ def main():
     p.add_argument("--binary", default=str(ROOT / "target" / "release" / "ddp-train"))
     p.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     p.add_argument("--timeout", type=float, default=600, metavar="S")
-    p.add_argument("--out", help="a JSON to write")
+    p.add_argument("--out", help="the JSON lines to write")
     opt = p.parse_args()
     opt.binary = str(pathlib.Path(opt.binary).resolve())
     version = subprocess.run([opt.binary, "--version"], capture_output=True, text=True).stdout.strip()
     model = next((line.split(":", 1)[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
                   if line.startswith("model name")), platform.processor())
-    result = {"generator": "tests/bench/realmlp_digits.py", "ddp_train": version, "config": CONFIG, "sets": MODELS,
-              "machine": {"cpu": model, "cores": os.cpu_count(), "system": platform.platform()}, "models": {}}
+    about = {"generator": "tests/bench/realmlp_digits.py", "ddp_train": version, "config": CONFIG, "sets": MODELS,
+             "machine": {"cpu": model, "cores": os.cpu_count(), "system": platform.platform()}}
+    means, lines = {}, []
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "digits.toml").write_text(CONFIG)
@@ -56,11 +58,13 @@ def main():
             runs = {seed: accuracies(opt, folder, kind, seed) for seed in opt.seeds}
             last = [of_run[-1] for of_run in runs.values()]
             spread = statistics.stdev(last) if len(last) > 1 else 0.0
-            result["models"][kind] = {"mean": statistics.mean(last), "stdev": spread, "accuracy_by_epoch": runs}
-            print(f"{kind}: mean test accuracy {statistics.mean(last):.4f}, standard deviation {spread:.4f}")
-    met = result["met"] = result["models"]["realmlp"]["mean"] >= result["models"]["mlp"]["mean"]
+            means[kind] = statistics.mean(last)
+            lines.append({"model": kind, "mean": means[kind], "stdev": spread})
+            lines += [{"model": kind, "seed": seed, "accuracy_by_epoch": run} for seed, run in runs.items()]
+            print(f"{kind}: mean test accuracy {means[kind]:.4f}, standard deviation {spread:.4f}")
+    met = about["met"] = means["realmlp"] >= means["mlp"]
     if opt.out:
-        pathlib.Path(opt.out).write_text(json.dumps(result, indent=1) + "\n")
+        records.write(opt.out, about, lines)
         print(f"written: {opt.out}")
     sys.exit(0 if met else 1)
 

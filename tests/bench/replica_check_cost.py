@@ -16,6 +16,8 @@ import shutil
 import statistics
 import subprocess
 
+import records
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # The default of train.replica_check_steps.
 EVERY_STEPS = 1000
@@ -46,31 +48,32 @@ def main():
     parser.add_argument("--binary", default=str(ROOT / "target" / "release" / "ddp-train"))
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--note", default="", help="a remark on the machine, for the result")
-    parser.add_argument("--out", help="file for the JSON result")
+    parser.add_argument("--out", help="file for the results as JSON lines")
     args = parser.parse_args()
-    result = {
+    about = {
         "machine": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "note": args.note,
         "runs": args.runs,
         "every_steps": EVERY_STEPS,
-        "cases": {},
     }
+    cases = []
     for name, (n_ranks, case) in CASES.items():
         runs = [measure(args.binary, n_ranks, case) for _ in range(args.runs)]
         step_ms = statistics.median(run["step_ms_median"] for run in runs)
         check_ms = statistics.median(run["replica_check_ms_median"] for run in runs)
-        result["cases"][name] = {
+        cases.append({
+            "case": name,
             "ranks": n_ranks,
             "params": runs[0]["params"],
             "step_ms": round(step_ms, 5),
             "check_ms": round(check_ms, 5),
             "check_ms_per_million_params": round(check_ms * 1e6 / runs[0]["params"], 3),
             "share_of_training": round(check_ms / (EVERY_STEPS * step_ms), 7),
-        }
-        print(name, json.dumps(result["cases"][name]))
+        })
+        print(json.dumps(cases[-1]))
     if args.out:
-        pathlib.Path(args.out).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        records.write(args.out, about, cases)
 
 
 if __name__ == "__main__":

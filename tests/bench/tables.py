@@ -24,6 +24,8 @@ import time
 
 import numpy as np
 
+import records
+
 
 def timed(command):
     start = time.perf_counter()
@@ -89,7 +91,7 @@ def main():
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--large", type=int, default=0, help="row groups of the large file (default: none)")
     parser.add_argument("--note", default="idle machine", help="remark on the machine, for the result")
-    parser.add_argument("--out", help="file for the JSON result")
+    parser.add_argument("--out", help="file for the result as a line of JSON")
     args = parser.parse_args()
     binary = os.path.abspath(args.binary)
     draw = np.random.default_rng(0)
@@ -153,11 +155,9 @@ def main():
             result["loader_rows_per_s"][name] = of_row["rows_per_s"]
         if args.large > 0:
             result["large_parquet"] = large(binary, args.large, folder)
-    print(json.dumps(result))
+    print(records.line(result), end="")
     if args.out:
-        with open(args.out, "w") as file:
-            json.dump(result, file, indent=1)
-            file.write("\n")
+        records.write(args.out, result)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+import records
+
 warnings.filterwarnings("ignore")  # MLPClassifier warns where 200 epochs do not converge
 MLP = {"hidden_layer_sizes": (100,), "learning_rate_init": 1e-3, "alpha": 1e-4, "batch_size": 32, "max_iter": 200}
 
@@ -149,7 +151,7 @@ def main():
     parser.add_argument("--binary", default="target/release/ddp-train")
     parser.add_argument("--splits", type=int, default=20)
     parser.add_argument("--sets", default=",".join(SETS))
-    parser.add_argument("--out", help="file for the JSON result")
+    parser.add_argument("--out", help="file for the results as JSON lines")
     args = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     results = []
@@ -158,11 +160,8 @@ def main():
         print(json.dumps(results[-1]), flush=True)
     versions = {"python": platform.python_version(), "scikit-learn": sklearn.__version__, "numpy": np.__version__}
     version = subprocess.run([args.binary, "--version"], check=True, capture_output=True, text=True).stdout
-    report = {"ddp-train": version.strip(), "versions": versions, "splits": args.splits, "results": results}
     if args.out:
-        with open(args.out, "w") as file:
-            json.dump(report, file, indent=1)
-            file.write("\n")
+        records.write(args.out, {"ddp-train": version.strip(), "versions": versions, "splits": args.splits}, results)
     sys.exit(0 if all(result["passes"] for result in results) else 1)
 
 

@@ -18,6 +18,8 @@ import shutil
 import statistics
 import subprocess
 
+import records
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 CASE = ["--dims", "64,128,10", "--batch", "32", "--optim", "sgd", "--threads", "1", "--warmup", "500"]
 
@@ -44,7 +46,7 @@ def main():
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--steps", type=int, default=20000)
     parser.add_argument("--note", default="", help="a remark on the machine, for the result")
-    parser.add_argument("--out", help="file for the JSON result")
+    parser.add_argument("--out", help="file for the result as a line of JSON")
     args = parser.parse_args()
     times = {False: [], True: []}
     for pair in range(args.pairs):
@@ -67,7 +69,7 @@ def main():
     }
     print(json.dumps({key: value for key, value in result.items() if key != "ratios"}))
     if args.out:
-        pathlib.Path(args.out).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        records.write(args.out, result)
 
 
 if __name__ == "__main__":

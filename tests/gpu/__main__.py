@@ -57,7 +57,7 @@ PARTS = [
 
 def options():
     p = argparse.ArgumentParser(prog="tests/gpu.sh", description="Everything that needs a real GPU: tests, training quality, speed beside PyTorch.")
-    p.add_argument("--out", metavar="FILE.json", help="the JSON to write [default: none]")
+    p.add_argument("--out", metavar="FILE.jsonl", help="the JSON lines to write, one per part [default: none]")
     p.add_argument("--budget", type=float, metavar="S", help="seconds after which no part is started and the running one is cut [default: 460; of a dry run 1800]")
     p.add_argument("--only", action="append", metavar="TEXT", help="only parts whose name holds TEXT; may be repeated")
     p.add_argument("--list", action="store_true", help="name the parts with their expected seconds and stop")

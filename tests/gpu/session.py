@@ -1,9 +1,9 @@
-"""One run of all parts: its options, its time, its JSON."""
+"""One run of all parts: its options, its time, its record."""
 import json
-import math
 import os
 import pathlib
 import shlex
+import sys
 import time
 import traceback
 
@@ -11,17 +11,11 @@ import command
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "bench"))
+import records  # noqa: E402
+
 # What is still worth starting.
 LEAST_S = 2.0
-
-
-def finite(value):
-    """The same with text for numbers that JSON has no form for."""
-    if isinstance(value, dict):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class OutOfTime(Exception):
@@ -153,10 +147,8 @@ class Session:
         if not self.options.out:
             return
         self.report["seconds"] = round(time.monotonic() - self.started, 1)
-        out = pathlib.Path(self.options.out)
-        beside = out.with_name(out.name + ".new")
-        beside.write_text(json.dumps(finite(self.report), indent=1, allow_nan=False) + "\n")
-        os.replace(beside, out)
+        about = {key: value for key, value in self.report.items() if key != "parts"}
+        records.write(self.options.out, about, self.report["parts"])
 
     def counts(self):
         """(passed, failed, skipped or unreached parts): checks, and parts that failed by themselves."""

@@ -88,7 +88,7 @@ pub(crate) fn prefetch_at<T>(address: *const T, len: usize) {
 }
 
 /// Whether loops that read several places at a time are faster with [`prefetch_at`]. Not on AMD: a Zen read 1.2 to 1.4 times as
-/// fast without it (tests/bench/results/reductions_prefetch_amd_2cores.json). On Xeons it was part of what made them faster.
+/// fast without it (tests/bench/results/reductions_prefetch_amd_2cores.jsonl). On Xeons it was part of what made them faster.
 pub(crate) fn prefetch_pays() -> bool {
     static PAYS: OnceLock<bool> = OnceLock::new();
     *PAYS.get_or_init(|| !is_amd())
