@@ -1,8 +1,8 @@
 //! A virtual GPU for tests: the parts of the CUDA driver, NVRTC, cuBLASLt and NCCL that the trainer calls, on the CPU.
 //!
 //! One library that is loaded under the names `libcuda.so`, `libnvrtc.so`, `libcublasLt.so` and `libnccl.so` by an
-//! unchanged client (`tests/vgpu/run`). It doesn't make anything fast; it makes mistakes visible. README.md says how
-//! it works and what it can't show.
+//! unchanged client (`tests/vgpu/run`). It doesn't make anything fast; it makes mistakes visible. README.md says what
+//! it can't show, MAINTAINING.md how it works.
 //!
 //! In reading order: `stream` (how work runs), `mem` (where it works), `order` (what it may not do),
 //! `capture` and `graph` (how it is recorded and repeated), `driver` (the functions of `libcuda`), `nvrtc`
