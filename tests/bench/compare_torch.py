@@ -175,7 +175,7 @@ def run_once(command, env, timeout_s):
 # ---------------------------------------------------------------- what it says
 
 
-def summarise(runs):
+def summarize(runs):
     """Per form: median, best and spread of its runs."""
     table = {}
     for label in dict.fromkeys(run["form"] for run in runs):
@@ -242,11 +242,11 @@ def bars(table):
         torch_rates = [get("limits 1t", k, "best") for k in ("mm_gflops", "onednn_gflops")]
         rates = {"its own product's rate": get(f"{key} ours 1t", "gemm_gflops_per_s"),
                  "the best product's rate on this machine": max((v for v in torch_rates if v), default=None)}
-        note = "" if optimizer_ms is not None else "the optimiser's time is counted in, since optimizer_ms_median is missing"
+        note = "" if optimizer_ms is not None else "the optimizer's time is counted in, since optimizer_ms_median is missing"
         made = flop_per_row(CASES["c"]["dims"]) * CASES["c"]["batch"] / (step_ms - (optimizer_ms or 0)) / 1e6 if step_ms else None
         for what, rate in rates.items():
             told = f"{made:.1f} of {rate:.1f} GFLOP/s" if made and rate else "" if rate else "no rate given"
-            bar(f"{key}: 1 thread, outside the optimiser, share of {what}", 100 * made / rate if made and rate else None, 92, unit="%",
+            bar(f"{key}: 1 thread, outside the optimizer, share of {what}", 100 * made / rate if made and rate else None, 92, unit="%",
                 note="; ".join(filter(None, (told, note))))
     n_weights = sum((i + 1) * o for i, o in zip(CASES["c"]["dims"], CASES["c"]["dims"][1:]))
     for threads in (1, 2):
@@ -316,7 +316,7 @@ def main():
             said = run.get("error") or f"{run['samples_per_s']:,.0f} samples/s" if "triad_gb_s" not in run else "done"
             print(f"[{repeat + 1}/{opt.repeats}] {label:38} {' '.join(said.split())[-150:]}", file=sys.stderr, flush=True)
             # Written after each run: hours of measuring should not hang on the last one.
-            table = summarise(runs)
+            table = summarize(runs)
             judged = bars(table)
             records.write(opt.out, head, [*({"summary": name, **row} for name, row in table.items()), *judged, *runs])
     show(table, judged)

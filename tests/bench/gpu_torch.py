@@ -4,15 +4,15 @@
   python gpu_torch.py --dims 4096,4096,4096 --batch 8192 --dtype bf16 --form compile+graph --steps 50
   python gpu_torch.py --serve         requests as JSON lines on stdin, an answer to each on stdout
 
-A step is forward, loss, backward and optimiser on resident random rows: what `ddp-train bench step` times. Forms:
+A step is forward, loss, backward and optimizer on resident random rows: what `ddp-train bench step` times. Forms:
 
-  eager          kernel by kernel; foreach and fused optimisers are PyTorch's own choice of best, so: fused
+  eager          kernel by kernel; foreach and fused optimizers are PyTorch's own choice of best, so: fused
   compile        torch.compile of model and loss
   graph          the whole eager step captured as a CUDA graph and replayed
   compile+graph  the compiled step captured
 
 f32 is IEEE single precision, tf32 the same with tf32 products, bf16 autocast over f32 weights. Times are wall time over
-all steps between two synchronisations.
+all steps between two synchronizations.
 
 Requests: {"do": "step", "dims": [..], "batch": N, "dtype": .., "optim": .., "form": .., "steps": N}, of which the first of a
 kind builds, compiles, warms up and captures, and the others only measure; steps 0 is only that. {"do": "addmm", "m", "n",

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Epochs that optimisers take to the accuracy of the plain MLP on the bundled digits.
+"""Epochs that optimizers take to the accuracy of the plain MLP on the bundled digits.
 
   python tests/bench/optimizers_digits.py --binary target/release/ddp-train [--seeds 0 1 2 3 4] [--out FILE]
 
 The model and data of quality_digits.py: 64-128-64-10 with ReLU, 32 rows a global batch, 30 epochs. The bar is the mean test accuracy
-of AdamW after its last epoch; an optimiser reaches it in the first epoch after which its mean over the seeds is at least that. Each
-optimiser runs with its defaults, Lion with a weight decay ten times that of AdamW, as its paper advises. Needs nothing but Python.
+of AdamW after its last epoch; an optimizer reaches it in the first epoch after which its mean over the seeds is at least that. Each
+optimizer runs with its defaults, Lion with a weight decay ten times that of AdamW, as its paper advises. Needs nothing but Python.
 Exit status 1 if neither Muon nor Lion reaches the bar in at most the epochs of AdamW.
 """
 import argparse

@@ -4,8 +4,8 @@
   python tests/bench/realmlp_digits.py --binary target/release/ddp-train [--seeds 0 1 2 3 4] [--out FILE]
 
 The model and data of quality_digits.py: hidden widths 128 and 64 with ReLU, AdamW, 32 rows a global batch, 30 epochs. The preset has its
-clipped, embedded and scaled features in front of them, and robust normalisation by default; the plain MLP takes the features as they
-are, and a second time with the same robust normalisation. Needs nothing but Python. Exit status 1 if the mean accuracy of the preset
+clipped, embedded and scaled features in front of them, and robust normalization by default; the plain MLP takes the features as they
+are, and a second time with the same robust normalization. Needs nothing but Python. Exit status 1 if the mean accuracy of the preset
 after the last epoch is below that of the plain MLP.
 """
 import argparse

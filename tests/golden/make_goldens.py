@@ -90,7 +90,7 @@ def write_csv(path, x, y, targets, integers):
 
 def cross_entropy(logits, labels, weights, smoothing):
     """The mean of cross-entropies weighted by the classes of the labels. PyTorch's weights with smoothing are others: they pull each
-    row towards the classes of large weight (pytorch#104776)."""
+    row toward the classes of large weight (pytorch#104776)."""
     each = F.cross_entropy(logits, labels, label_smoothing=smoothing, ignore_index=-100, reduction="none")
     keep = labels >= 0
     if smoothing == 0 or weights is None:
