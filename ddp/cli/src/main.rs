@@ -63,7 +63,7 @@ fn main() -> ExitCode {
         Command::Describe(args) => describe::describe(&world, args),
         Command::Config(command) => config::config(&world, command),
         Command::Data(command) => data::data(&world, &log, command),
-        Command::Checkpoint(command) => checkpoint::checkpoint(&world, command),
+        Command::Checkpoint(command) => checkpoint::checkpoint(&world, &log, command),
         Command::Bench(command) => bench::bench(&world, command),
         Command::Devices(args) => devices::devices(&world, args),
         Command::Completions { shell } => completions::completions(&world, *shell),

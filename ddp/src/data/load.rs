@@ -100,7 +100,7 @@ pub fn load_with(
     let (whole, is_table) = open_train(&spec, world)?;
     let config = &decided(config, whole.layout());
     let data = &config.data;
-    let _span = info_span!("load", data = data.train).entered();
+    let _span = info_span!("load", data = %data.train).entered();
     let normalize = match data.normalize {
         Normalize::Auto if is_table => Normalize::Standard,
         Normalize::Auto => Normalize::None,

@@ -139,7 +139,7 @@ pub(super) fn measure(
     }
     let done = |column: &str| {
         if let Some(bar) = &bar {
-            bar.set_message(column.to_owned());
+            bar.set_message(column);
             bar.advance(n_rows as u64);
         }
     };

@@ -62,7 +62,10 @@ pub fn predict(world: &World, log: &Log, args: &PredictArgs, unfinished: Unfinis
         unfinished,
     };
     let loading = LoaderOptions::from_config(&saved.config.data, device, threads::current(), None);
+    let predicting = || log.terminal().show_busy(format!("predicting the rows of {}", args.data));
+    let predicting = matches!(place, OutputPlace::File(_)).then(predicting);
     let summary = run(world, &saved, device, loading, &input, &output, &mut print)?;
+    drop(predicting);
     if world.rank().0 == 0 {
         report(&summary);
         let bad = match summary.n_bad_rows {

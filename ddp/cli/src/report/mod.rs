@@ -1,6 +1,5 @@
 //! Output of commands: the log, the progress bar, tables and results on stdout.
 
-mod bar;
 mod failed_run;
 pub mod log;
 pub(crate) mod progress;

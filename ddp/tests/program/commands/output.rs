@@ -157,7 +157,8 @@ fn a_terminal_gets_a_bar_with_colours_unless_unwanted() {
     }
     let folder = tempfile::tempdir().unwrap();
     let on_terminal = |out: &str, no_color: Option<&str>| {
-        let line = format!("stty cols 120; \"$PROGRAM\" train --set train.epochs=2 --threads 1 --out {out}");
+        let line =
+            format!("stty rows 24 cols 120; \"$PROGRAM\" train --set train.epochs=2 --threads 1 --out {out}");
         let mut command = Command::new("script");
         command.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm-256color").env("PROGRAM", ddp_train());
         command.env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE");

@@ -17,17 +17,18 @@ use tracing::info;
 use crate::cli::CheckpointCommand;
 use crate::error::Result;
 use crate::exit::Stop;
+use crate::report::log::Log;
 use crate::report::stdout::print_result;
 
 /// Runs the command on rank 0; the other ranks wait.
 ///
 /// # Errors
 /// [`crate::Error::Checkpoint`], [`crate::Error::Write`], [`crate::Error::Report`].
-pub fn checkpoint(world: &World, command: &CheckpointCommand) -> Result<(), Stop> {
+pub fn checkpoint(world: &World, log: &Log, command: &CheckpointCommand) -> Result<(), Stop> {
     let result = match command {
         _ if world.rank().0 > 0 => Ok(()),
         CheckpointCommand::Ls(args) => list::list(args),
-        CheckpointCommand::Verify(args) => verify::verify(args),
+        CheckpointCommand::Verify(args) => verify::verify(log, args),
         CheckpointCommand::Show(args) => show::show(args),
         CheckpointCommand::Prune(args) => prune::prune(args),
         CheckpointCommand::Average(args) => average::average(args),

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::{Named, all_at, print_result};
 use crate::cli::CheckpointVerifyArgs;
 use crate::error::Result;
+use crate::report::log::Log;
 
 /// Result of verifying one checkpoint.
 #[derive(Debug, Serialize)]
@@ -72,11 +73,13 @@ impl VerifyReport {
 }
 
 /// Verifies the checkpoints.
-pub(super) fn verify(args: &CheckpointVerifyArgs) -> Result<()> {
+pub(super) fn verify(log: &Log, args: &CheckpointVerifyArgs) -> Result<()> {
     let (checkpoints, store) = all_at(&args.path)?;
     let mut n_bad = 0;
     for named in &checkpoints {
+        let reading = log.terminal().show_busy(format!("reading {}", named.name));
         let report = VerifyReport::new(named);
+        drop(reading);
         n_bad += usize::from(!report.ok);
         print_result(&if args.json { json_line(&report) } else { report.lines() })?;
     }

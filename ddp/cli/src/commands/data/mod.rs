@@ -17,7 +17,9 @@ use crate::report::log::Log;
 pub fn data(world: &World, log: &Log, command: &DataCommand) -> Result<(), Stop> {
     let result = match command {
         _ if world.rank().0 > 0 => Ok(()),
-        DataCommand::Inspect(args) => inspect::inspect(args),
+        DataCommand::Inspect(args) => {
+            inspect::inspect(args, log.terminal().show_busy(format!("reading {}", args.path)))
+        }
         DataCommand::Show(args) => show::show(args),
         DataCommand::Convert(args) => convert::convert(log, args),
     };

@@ -136,6 +136,8 @@ impl<'w> Run<'w> {
         let fitted = fitted(args, init_from.as_ref(), resumed.as_ref());
         agree_on_start(world, args, init_from.as_ref(), fitted.as_ref())?;
         let config_of_data = resumed.as_ref().map(|resumed| resumed.config_of_data(&config));
+        let loading = || log.terminal().show_busy(format!("loading {}", config.data.train));
+        let loading = args.progress.may_have_bar().then(loading);
         let data = data::load_with(
             config_of_data.as_ref().unwrap_or(&config),
             world,
@@ -145,6 +147,7 @@ impl<'w> Run<'w> {
                 None => Fitted::Initial(&info.preprocessor),
             }),
         );
+        drop(loading);
         let keeps_labels = fitted.is_some() && resumed.is_none() && !args.new_head;
         let data = data.map_err(|stop| {
             stop.map(|error| {

@@ -9,11 +9,9 @@
 //! assert!(line.contains("error") && line.contains("the disk is full"), "{line}");
 //! ```
 
-mod fields;
 mod line;
 mod line_queue;
 mod options;
-mod rotating_file;
 mod rank_log;
 mod terminal;
 mod setup;

@@ -2,29 +2,27 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
 
-use ddp::report::notes::{LOG_FILE, PROGRESS, STOPPING};
+use ddp::report::notes::LOG_FILE;
 use ddp_comm::World;
-use tracing::span::{Attributes, Id, Record as SpanRecord};
-use tracing::subscriber::Interest;
-use tracing::{Event, Level, Metadata, Subscriber};
-use tracing_subscriber::Registry;
-use tracing_subscriber::filter::Targets;
-use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
-use tracing_subscriber::registry::{LookupSpan, SpanRef};
+use tracing::Subscriber;
+use tracing_subscriber::field::MakeExt as _;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::Layer as Lines;
+use tracing_subscriber::fmt::format::{FmtSpan, JsonFields, debug_fn};
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::registry::Registry;
 
-use super::fields::Fields;
-use super::line::Record;
+use super::line::{Form, LineFormat, text_field};
 use super::options::LogOptions;
 use super::rank_log::RankLog;
-use super::terminal::Terminal;
+use super::terminal::{Shown, Terminal};
 
 /// Shows the events of this rank.
 #[derive(Debug, Clone)]
 pub struct Log {
     terminal: Arc<Terminal>,
-    file: Arc<RankLog>,
+    file: RankLog,
 }
 
 impl Log {
@@ -32,8 +30,7 @@ impl Log {
     ///
     /// Only for the program itself: the events of a process have one destination.
     pub fn install(world: &World, options: &LogOptions, has_file: bool) -> Self {
-        let terminal = Arc::new(Terminal::stderr(world, options));
-        let log = Log { terminal, file: Arc::new(RankLog::new(has_file)) };
+        let log = Log::new(Terminal::stderr(world, options), has_file);
         let rank = world.rank().0;
         let invalid = log.start(options, rank, has_file).err();
         if let Some(error) = invalid {
@@ -51,8 +48,12 @@ impl Log {
 
     /// Shows nothing: for programs with a subscriber of their own.
     pub fn none(world: &World) -> Self {
-        let terminal = Arc::new(Terminal::silent(world));
-        Log { terminal, file: Arc::new(RankLog::new(false)) }
+        Log::new(Terminal::silent(world), false)
+    }
+
+    fn new(terminal: Terminal, has_file: bool) -> Self {
+        let terminal = Arc::new(terminal);
+        Log { file: RankLog::new(&terminal, has_file), terminal }
     }
 
     fn start(&self, options: &LogOptions, rank: usize, has_file: bool) -> Result<(), String> {
@@ -68,17 +69,28 @@ impl Log {
         to_terminal: Targets,
         to_file: Option<Targets>,
     ) -> impl Subscriber + Send + Sync + use<> {
-        let terminal = Lines { log: self.clone(), to: Destination::Terminal };
-        let file =
-            to_file.map(|filter| Lines { log: self.clone(), to: Destination::File }.with_filter(filter));
-        Registry::default().with(terminal.with_filter(to_terminal)).with(file)
+        let lines = |format: &LineFormat| {
+            let fields = debug_fn(text_field).delimited(" ");
+            let lines = Lines::default().with_span_events(FmtSpan::CLOSE).log_internal_errors(false);
+            lines.event_format(format.clone()).fmt_fields(fields)
+        };
+        let terminal = lines(self.terminal.format()).with_writer(Shown(self.terminal.clone()));
+        let terminal = match self.terminal.format().form {
+            Form::Json => terminal.fmt_fields(JsonFields::new()).boxed(),
+            _ => terminal.boxed(),
+        };
+        let mut all = vec![terminal.with_filter(to_terminal.with_target(LOG_FILE, LevelFilter::OFF))];
+        if let Some(to_file) = to_file {
+            let format = LineFormat { form: Form::File, ..self.terminal.format().clone() };
+            let file = self.file.clone();
+            all.push(lines(&format).with_writer(move || file.clone()).boxed().with_filter(to_file));
+        }
+        Registry::default().with(all)
     }
 
     /// Opens the rank's log file, or says that the run continues without it.
     pub fn open_file(&self, path: &Path) {
-        if let Err((path, error)) = self.file.open(path) {
-            tracing::warn!("can't write the log `{}`: {error}; the run continues without it", path.display());
-        }
+        self.file.open(path);
     }
 
     /// Drops the lines that wait for a log file.
@@ -90,126 +102,18 @@ impl Log {
     pub fn terminal(&self) -> &Arc<Terminal> {
         &self.terminal
     }
-
-    fn write_file(&self, record: &Record) {
-        if let Err((path, error)) = self.file.write(&record.to_file(self.terminal.origin())) {
-            let path = path.display();
-            self.terminal
-                .warn(&format!("stopped writing the log `{path}`: {error}; the run continues without it"));
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Destination {
-    Terminal,
-    File,
-}
-
-/// Turns events into lines.
-struct Lines {
-    log: Log,
-    to: Destination,
-}
-
-/// Time at which a span began.
-struct Began(Instant);
-
-impl Lines {
-    fn write(&self, record: &Record) {
-        match self.to {
-            Destination::Terminal => self.log.terminal.print(record),
-            Destination::File => self.log.write_file(record),
-        }
-    }
-
-    fn record<'a, S>(&self, metadata: &Metadata<'_>, fields: Fields, within: Option<SpanRef<'a, S>>) -> Record
-    where
-        S: LookupSpan<'a>,
-    {
-        let fields_of =
-            |span: &SpanRef<'a, S>| span.extensions().get::<Fields>().cloned().unwrap_or_default();
-        let spans = within.into_iter().flat_map(|span| span.scope().from_root());
-        Record {
-            time: SystemTime::now(),
-            level: *metadata.level(),
-            target: metadata.target().to_owned(),
-            fields,
-            spans: spans.map(|span| (span.name(), fields_of(&span))).collect(),
-        }
-    }
-
-    fn takes(&self, target: &str) -> bool {
-        match (self.to, target) {
-            (Destination::Terminal, LOG_FILE) => false,
-            (Destination::Terminal, PROGRESS) => self.log.terminal.prints_progress(),
-            _ => true,
-        }
-    }
-}
-
-impl<S> Layer<S> for Lines
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-{
-    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
-        Interest::always()
-    }
-
-    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-        let Some(span) = context.span(id) else { return };
-        let mut extensions = span.extensions_mut();
-        if extensions.get_mut::<Fields>().is_none() {
-            let mut fields = Fields::default();
-            attributes.record(&mut fields);
-            extensions.insert(fields);
-            extensions.insert(Began(Instant::now()));
-        }
-    }
-
-    fn on_record(&self, id: &Id, values: &SpanRecord<'_>, context: Context<'_, S>) {
-        if let Some(span) = context.span(id)
-            && let Some(fields) = span.extensions_mut().get_mut::<Fields>()
-        {
-            values.record(fields);
-        }
-    }
-
-    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        let metadata = event.metadata();
-        if !self.takes(metadata.target()) {
-            return;
-        }
-        if metadata.target() == STOPPING && self.to == Destination::Terminal {
-            self.log.terminal.end_bar();
-        }
-        let mut fields = Fields::default();
-        event.record(&mut fields);
-        self.write(&self.record(metadata, fields, context.event_span(event)));
-    }
-
-    /// Spans below info are asked for to see how long they take.
-    fn on_close(&self, id: Id, context: Context<'_, S>) {
-        let Some(span) = context.span(&id) else { return };
-        if *span.metadata().level() <= Level::INFO {
-            return;
-        }
-        let began = span.extensions().get::<Began>().map(|began| began.0.elapsed());
-        let Some(took) = began else { return };
-        let fields = Fields::of_message(format!("took {:.3} ms", took.as_secs_f64() * 1e3));
-        self.write(&self.record(span.metadata(), fields, Some(span)));
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use ddp::report::notes::{PROGRESS, STOPPING};
     use tracing::{debug, debug_span, error, field, info, info_span, warn};
 
     use super::*;
 
     fn log(is_terminal: bool) -> (Log, impl Fn() -> String) {
         let (terminal, text) = Terminal::in_memory(is_terminal);
-        (Log { terminal, file: Arc::new(RankLog::new(true)) }, text)
+        (Log { file: RankLog::new(&terminal, true), terminal }, text)
     }
 
     fn filter(directives: &str) -> Targets {
@@ -227,7 +131,7 @@ mod tests {
             run.record("name", "digits");
             info!("early");
             log.open_file(&path);
-            let _load = info_span!("load", path = "a.csv").entered();
+            let _load = info_span!("load", path = %"a.csv").entered();
             debug!(n_rows = 3, "read");
             warn!("odd");
             error!(target: LOG_FILE, "shown in another way");
@@ -251,7 +155,7 @@ mod tests {
             drop(info_span!("epoch", epoch = 1).entered());
             let _step = debug_span!("step", step = 7).entered();
         });
-        assert!(text().starts_with("debug: step{step=7}: took 0."), "{}", text());
+        assert!(text().starts_with("debug: step{step=7}: took "), "{}", text());
         assert_eq!(text().lines().count(), 1);
     }
 
@@ -266,8 +170,7 @@ mod tests {
             info!(target: STOPPING, "stopping");
             info!("saved");
         });
-        assert!(text().starts_with("epoch 1\n\r") && !text().contains("epoch 2"), "{}", text());
-        assert!(text().ends_with("starting\r\r\x1b[Jstopping\nsaved\n"), "{:?}", text());
+        assert_eq!(text(), "epoch 1\nstopping\nsaved\n");
     }
 
     #[test]
@@ -300,12 +203,7 @@ mod tests {
             info!("a");
             info!("b");
         });
-        assert_eq!(
-            text().matches("stopped writing the log `/dev/full`: No space left").count(),
-            1,
-            "{}",
-            text()
-        );
+        assert_eq!(text().matches("can't write the log `/dev/full`: No space left").count(), 1, "{}", text());
         assert_eq!(text().lines().count(), 1);
     }
 }

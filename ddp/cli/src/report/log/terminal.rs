@@ -1,61 +1,56 @@
-//! The terminal: lines on stderr, above a progress bar if there is one.
-//!
-//! The cursor rests on the first column of the bar, so that clearing from there to the end of the screen removes all of the bar
-//! even if the terminal has become narrower and has wrapped it.
+//! The terminal as the log and the commands see it.
 
-use std::fmt::{self, Debug, Formatter};
+use std::fmt;
 use std::io::{self, IsTerminal as _, Write};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use ddp::report::notes::PROGRESS;
+use ddp::report::notes::{PROGRESS, STOPPING};
+use ddp::report::units::rate;
 use ddp_comm::World;
-use tracing::Level;
+use indicatif::{FormattedDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use tracing::{Level, Metadata};
+use tracing_subscriber::fmt::MakeWriter;
 
-use super::line::{Origin, Record};
-use super::line_queue::{Importance, LineQueue};
+use super::line::{Form, LineFormat};
+use super::line_queue::{Item, LineQueue};
 use super::options::{LogFormat, LogOptions};
-use crate::report::bar::Bar;
 
-/// Time between two frames of a bar that advances: it must not slow the run.
-const FRAME: Duration = Duration::from_millis(100);
-/// Time between two frames of a bar that stands still.
-const TICK: Duration = Duration::from_millis(500);
+/// Longest wait for the lines before what others write. A rank that mpirun ends has half a second.
+const BEFORE_OTHERS: Duration = Duration::from_millis(200);
 /// Time for which the end of a process waits for its last lines.
 const LAST_LINES: Duration = Duration::from_secs(2);
+/// Time between two frames of a bar: it must not slow the run.
+const TICK: Duration = Duration::from_millis(100);
 /// Width of a terminal that does not report it.
-const USUAL_WIDTH: usize = 80;
-/// To the first column, and clear to the end of the screen.
-const CLEAR: &str = "\r\x1b[J";
+const USUAL_WIDTH: u16 = 80;
+/// Columns below which a bar shows no speed, and no time left.
+const ROOM_FOR_SPEED: u16 = 80;
+const ROOM_FOR_TIME: u16 = 60;
+/// Columns that a message leaves to a narrow bar and its percentage, or to a time.
+const BESIDE_MESSAGE: usize = 14;
+const BESIDE_TIME: usize = 16;
+/// Time after which work of unknown length is shown.
+const BUSY: Duration = Duration::from_millis(500);
 
 /// Stderr of this process.
+#[derive(Debug)]
 pub struct Terminal {
-    inner: Mutex<Inner>,
-    lines: LineQueue,
-    format: LogFormat,
+    lines: Arc<LineQueue>,
+    format: LineFormat,
+    takes_bar: bool,
     /// Whether warnings are shown.
     shows_warnings: AtomicBool,
-    origin: Origin,
-    is_terminal: bool,
-    has_colours: bool,
     /// Whether lines of progress are printed.
     prints_progress: AtomicBool,
-}
-
-struct Inner {
-    width: fn() -> usize,
-    bar: Option<(Bar, Instant)>,
 }
 
 /// A bar on the terminal, until this value is dropped.
 #[derive(Debug)]
 pub struct ShownBar {
-    terminal: Arc<Terminal>,
-    position: Arc<AtomicU64>,
-    /// Dropped, it ends the thread that redraws.
-    _ticker: Sender<()>,
+    bar: ProgressBar,
+    lines: Arc<LineQueue>,
 }
 
 impl Terminal {
@@ -63,30 +58,42 @@ impl Terminal {
     pub(super) fn stderr(world: &World, options: &LogOptions) -> Self {
         let rank = world.rank().0;
         let prefix = if rank == 0 { String::new() } else { world.prefix() };
-        let origin = Origin { rank, host: world.hostname().to_owned(), prefix };
-        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        let is_terminal = io::stderr().is_terminal() && !is_dumb;
-        Terminal {
-            inner: Mutex::new(Inner { width: stderr_width, bar: None }),
-            lines: queue(Box::new(io::stderr()), options.format, &origin),
-            format: options.format,
-            shows_warnings: AtomicBool::new(!options.quiet),
-            origin,
-            is_terminal,
-            has_colours: is_terminal && colours(),
-            prints_progress: AtomicBool::new(true),
-        }
+        let has_bars = !stderr_bars().is_hidden();
+        let form = match options.format {
+            LogFormat::Text => Form::Terminal { colours: has_bars && colours() },
+            LogFormat::Json => Form::Json,
+        };
+        let format = LineFormat { form, rank, host: world.hostname().to_owned(), prefix };
+        let takes_bar = has_bars && rank == 0 && form != Form::Json && !options.quiet;
+        Self::new(io::stderr(), stderr_bars, format, takes_bar, !options.quiet)
+    }
+
+    fn new(
+        out: impl Write + Send + 'static,
+        target: fn() -> ProgressDrawTarget,
+        format: LineFormat,
+        takes_bar: bool,
+        shows_warnings: bool,
+    ) -> Self {
+        let lines = Arc::new(LineQueue::new(out, target, format.clone()));
+        let (shows_warnings, prints_progress) = (AtomicBool::new(shows_warnings), AtomicBool::new(true));
+        Terminal { lines, format, takes_bar, shows_warnings, prints_progress }
     }
 
     /// Takes no bar and shows no warnings of the log.
     pub(super) fn silent(world: &World) -> Self {
         let options = LogOptions { quiet: true, ..LogOptions::default() };
-        Terminal { is_terminal: false, ..Self::stderr(world, &options) }
+        Terminal { takes_bar: false, ..Self::stderr(world, &options) }
+    }
+
+    /// Form of the lines.
+    pub(super) fn format(&self) -> &LineFormat {
+        &self.format
     }
 
     /// Whether a bar can be shown.
     pub(crate) fn takes_bar(&self) -> bool {
-        self.is_terminal && self.format == LogFormat::Text
+        self.takes_bar
     }
 
     /// Sets whether lines of progress are printed.
@@ -94,70 +101,40 @@ impl Terminal {
         self.prints_progress.store(prints, Ordering::Relaxed);
     }
 
-    pub(crate) fn prints_progress(&self) -> bool {
-        self.prints_progress.load(Ordering::Relaxed)
-    }
-
-    /// The rank that writes here.
-    pub(super) fn origin(&self) -> &Origin {
-        &self.origin
-    }
-
     /// Shows a bar over `total` rows, from `position`; `has_speed` if it shows the speed and the time left. `message` is its text.
     pub(crate) fn show_bar(
-        self: &Arc<Self>,
+        &self,
         total: u64,
         position: u64,
         has_speed: bool,
-        message: &str,
+        message: &'static str,
     ) -> ShownBar {
-        let position = Arc::new(AtomicU64::new(position));
-        let mut bar = Bar::new(total, position.clone(), has_speed);
-        bar.message = message.to_owned();
-        let mut inner = self.inner();
-        inner.bar = Some((bar, Instant::now()));
-        self.draw_in(&mut inner, Importance::Progress);
-        drop(inner);
-        let (ticker, ticks) = mpsc::channel::<()>();
-        let terminal = Arc::downgrade(self);
-        let redraw = move || {
-            while ticks.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
-                let Some(terminal) = terminal.upgrade() else { return };
-                terminal.draw();
+        let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
+        let bar = bar.with_style(bar_style(self.format.form, has_speed)).with_message(message);
+        // The rows before a resumed run are no speed.
+        bar.set_position(position);
+        bar.reset_eta();
+        self.show(bar)
+    }
+
+    /// Shows that work of unknown length is under way, such as reading files, once it has lasted a moment; None without a terminal.
+    pub(crate) fn show_busy(&self, work: String) -> Option<ShownBar> {
+        let text = move |state: &ProgressState, text: &mut dyn fmt::Write| {
+            if state.elapsed() >= BUSY {
+                let work = cut(&work, BESIDE_TIME);
+                let _ = write!(text, "{work}  {}", FormattedDuration(state.elapsed()));
             }
         };
-        // Without the thread, the bar is redrawn when it advances.
-        let _ = std::thread::Builder::new().name("progress".to_owned()).spawn(redraw);
-        ShownBar { terminal: self.clone(), position, _ticker: ticker }
+        let style = template("{busy}").with_key("busy", text);
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden()).with_style(style);
+        self.takes_bar.then(|| self.show(bar))
     }
 
-    /// Removes the bar.
-    pub(super) fn end_bar(&self) {
-        let mut inner = self.inner();
-        if inner.bar.take().is_some() {
-            self.lines.add(CLEAR.to_owned(), Importance::Line);
-        }
-    }
-
-    /// Prints an event.
-    pub(super) fn print(&self, record: &Record) {
-        let line = match self.format {
-            LogFormat::Text => record.to_terminal(&self.origin, self.has_colours),
-            LogFormat::Json => record.to_json(&self.origin),
-        };
-        let is_progress = record.target == PROGRESS || record.level > Level::INFO;
-        let importance = if is_progress { Importance::Progress } else { Importance::Line };
-        // Held, so that the bar is drawn below the line.
-        let mut inner = self.inner();
-        let text = match inner.bar_line(self.has_colours) {
-            Some(bar) => format!("{CLEAR}{line}\n{bar}\r"),
-            None => format!("{line}\n"),
-        };
-        let number = self.lines.add(text, importance);
-        drop(inner);
-        if importance == Importance::Line {
-            self.lines.wait(number);
-        }
+    fn show(&self, bar: ProgressBar) -> ShownBar {
+        // From now on a thread of the bar draws it, never the one that advances it.
+        bar.enable_steady_tick(TICK);
+        self.lines.add(Item::Show(bar.clone()));
+        ShownBar { bar, lines: self.lines.clone() }
     }
 
     /// Waits until all lines are written, but not for ever: the end of a process.
@@ -165,57 +142,65 @@ impl Terminal {
         self.lines.flush(LAST_LINES);
     }
 
-    /// Draws the next frame of the bar, if there is one.
-    fn draw(&self) {
-        self.draw_in(&mut self.inner(), Importance::Frame);
-    }
-
-    fn draw_in(&self, inner: &mut Inner, importance: Importance) {
-        if let Some(bar) = inner.bar_line(self.has_colours) {
-            self.lines.add(format!("{CLEAR}{bar}\r"), importance);
-        }
-    }
-
     /// Prints a warning that cannot be an event.
     pub(super) fn warn(&self, message: &str) {
         if self.shows_warnings.load(Ordering::Relaxed) {
-            self.print(&Record::of_message(Level::WARN, message));
+            self.lines.add(Item::Lines(self.format.of_message(Level::WARN, message)));
         }
     }
 
     /// Keeps the terminal free for the message of a failure, which is its last one: faults of the log are no longer shown.
     pub fn begin_failure(&self) {
         self.shows_warnings.store(false, Ordering::Relaxed);
-        self.lines.wait_for_all();
+        self.lines.flush(BEFORE_OTHERS);
     }
 
     /// The last line of a failed command; `prefix` names the rank, if it is not obvious.
     pub fn failure(&self, prefix: &str, message: &str) -> String {
-        let record = Record::of_message(Level::ERROR, message);
-        let origin = Origin { prefix: prefix.to_owned(), ..self.origin.clone() };
-        match self.format {
-            LogFormat::Text => record.to_terminal(&origin, self.has_colours),
-            LogFormat::Json => record.to_json(&origin),
+        let format = LineFormat { prefix: prefix.to_owned(), ..self.format.clone() };
+        format.of_message(Level::ERROR, message).trim_end().to_owned()
+    }
+}
+
+/// The terminal as the destination of events.
+#[derive(Debug)]
+pub(super) struct Shown(pub(super) Arc<Terminal>);
+
+/// Prints an event as one of its kind; None hides it.
+pub(super) struct ShownLine<'a>(&'a Terminal, Option<fn(String) -> Item>);
+
+impl<'a> MakeWriter<'a> for Shown {
+    type Writer = ShownLine<'a>;
+
+    fn make_writer(&'a self) -> ShownLine<'a> {
+        ShownLine(&self.0, Some(Item::Lines))
+    }
+
+    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> ShownLine<'a> {
+        match metadata.target() {
+            PROGRESS if !self.0.prints_progress.load(Ordering::Relaxed) => ShownLine(&self.0, None),
+            PROGRESS => ShownLine(&self.0, Some(Item::Progress)),
+            _ if *metadata.level() > Level::INFO => ShownLine(&self.0, Some(Item::Progress)),
+            target => {
+                if target == STOPPING {
+                    self.0.lines.add(Item::End);
+                }
+                self.make_writer()
+            }
         }
     }
-
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-impl Debug for Terminal {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Terminal").field("format", &self.format).finish_non_exhaustive()
+impl Write for ShownLine<'_> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if let ShownLine(terminal, Some(item)) = self {
+            terminal.lines.add(item(String::from_utf8_lossy(line).into_owned()));
+        }
+        Ok(line.len())
     }
-}
 
-impl Inner {
-    fn bar_line(&mut self, colours: bool) -> Option<String> {
-        let (width, now) = ((self.width)(), Instant::now());
-        let (bar, drawn) = self.bar.as_mut()?;
-        *drawn = now;
-        Some(bar.line(width, colours, now))
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -223,57 +208,65 @@ impl ShownBar {
     /// Moves the bar by `n` rows. Cheap enough for every step.
     #[inline]
     pub(crate) fn advance(&self, n: u64) {
-        self.position.fetch_add(n, Ordering::Relaxed);
-        self.draw_if_due();
+        self.bar.inc(n);
     }
 
     /// Moves the bar to row `position`.
     pub(crate) fn set_position(&self, position: u64) {
-        self.position.store(position, Ordering::Relaxed);
-        self.draw_if_due();
+        self.bar.set_position(position);
     }
 
-    /// Sets the text after the bar.
-    pub(crate) fn set_message(&self, message: String) {
-        if let Some((bar, _)) = &mut self.terminal.inner().bar {
-            bar.message = message;
-        }
-        self.draw_if_due();
-    }
-
-    fn draw_if_due(&self) {
-        let mut inner = self.terminal.inner();
-        if inner.bar.as_ref().is_some_and(|(_, drawn)| drawn.elapsed() >= FRAME) {
-            self.terminal.draw_in(&mut inner, Importance::Frame);
-        }
+    /// Sets the text after the bar, which is cut where it would leave no room for the bar.
+    pub(crate) fn set_message(&self, message: &str) {
+        self.lines.add(Item::Message(cut(message, BESIDE_MESSAGE)));
     }
 }
 
 impl Drop for ShownBar {
     fn drop(&mut self) {
-        self.terminal.end_bar();
+        self.lines.add(Item::End);
+        // Whatever is printed next may go to stdout.
+        self.lines.flush(BEFORE_OTHERS);
     }
 }
 
-/// The queue before `out`, with lines of `origin`.
-fn queue(out: Box<dyn Write + Send>, format: LogFormat, origin: &Origin) -> LineQueue {
-    let origin = origin.clone();
-    let note = move |n: u64| {
-        let lines = if n == 1 { "line" } else { "lines" };
-        let record = Record::of_message(Level::INFO, &format!("[{n} {lines} left out: nobody read stderr]"));
-        let line = match format {
-            LogFormat::Text => record.to_terminal(&origin, false),
-            LogFormat::Json => record.to_json(&origin),
-        };
-        line + "\n"
-    };
-    LineQueue::new(out, note)
+/// Where `indicatif` draws bars, ten times a second at most; hidden if stderr is no terminal.
+fn stderr_bars() -> ProgressDrawTarget {
+    ProgressDrawTarget::stderr_with_hz(10)
+}
+
+fn bar_style(form: Form, has_speed: bool) -> ProgressStyle {
+    let (on, off) =
+        if form == (Form::Terminal { colours: true }) { ("\x1b[36m", "\x1b[0m") } else { ("", "") };
+    let shows =
+        move |state: &ProgressState, room| has_speed && stderr_width() >= room && state.per_sec() > 0.0;
+    template(&format!("{on}{{wide_bar}}{off} {{percent:>3}}%{{speed}}{{left}}  {{msg}}"))
+        .with_key("speed", move |state: &ProgressState, text: &mut dyn fmt::Write| {
+            if shows(state, ROOM_FOR_SPEED) {
+                let _ = write!(text, "  {} rows/s", rate(state.per_sec()));
+            }
+        })
+        .with_key("left", move |state: &ProgressState, text: &mut dyn fmt::Write| {
+            if shows(state, ROOM_FOR_TIME) {
+                let _ = write!(text, "  {} left", FormattedDuration(state.eta()));
+            }
+        })
+}
+
+fn template(text: &str) -> ProgressStyle {
+    ProgressStyle::with_template(text).expect("the template is constant and valid")
+}
+
+/// The beginning of a text that leaves `rest` columns of the terminal.
+fn cut(text: &str, rest: usize) -> String {
+    text.chars().take(usize::from(stderr_width()).saturating_sub(rest)).collect()
 }
 
 /// The line of an error outside of any run: in colours on a terminal.
 pub fn error_line(message: &str) -> String {
-    let origin = Origin { rank: 0, host: String::new(), prefix: String::new() };
-    Record::of_message(Level::ERROR, message).to_terminal(&origin, io::stderr().is_terminal() && colours())
+    let form = Form::Terminal { colours: io::stderr().is_terminal() && colours() };
+    let format = LineFormat { form, rank: 0, host: String::new(), prefix: String::new() };
+    format.of_message(Level::ERROR, message).trim_end().to_owned()
 }
 
 /// Whether to use colours on a terminal: not if `NO_COLOR` is set and not empty. Source: <https://no-color.org>.
@@ -281,27 +274,26 @@ fn colours() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-fn stderr_width() -> usize {
+fn stderr_width() -> u16 {
     match rustix::termios::tcgetwinsize(io::stderr()) {
-        Ok(size) if size.ws_col > 0 => size.ws_col.into(),
+        Ok(size) if size.ws_col > 0 => size.ws_col,
         _ => USUAL_WIDTH,
     }
 }
 
 #[cfg(test)]
 impl Terminal {
-    /// Draws the next frame of the bar.
-    pub(crate) fn redraw(&self) {
-        self.flush();
-        self.draw();
+    pub(crate) fn prints_progress(&self) -> bool {
+        self.prints_progress.load(Ordering::Relaxed)
     }
 
-    /// A terminal of 60 columns, and what is written to it.
-    pub(crate) fn in_memory(is_terminal: bool) -> (Arc<Self>, impl Fn() -> String) {
+    /// A terminal whose bars are not drawn, and what is written to it.
+    pub(crate) fn in_memory(takes_bar: bool) -> (Arc<Self>, impl Fn() -> String) {
+        use std::sync::Mutex;
         const ALL: Duration = Duration::from_secs(600);
         #[derive(Clone, Default)]
-        struct Shared(Arc<Mutex<Vec<u8>>>);
-        impl Write for Shared {
+        struct Written(Arc<Mutex<Vec<u8>>>);
+        impl Write for Written {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
                 self.0.lock().unwrap().write(bytes)
             }
@@ -309,18 +301,10 @@ impl Terminal {
                 Ok(())
             }
         }
-        let written = Shared::default();
-        let origin = Origin { rank: 0, host: "here".to_owned(), prefix: String::new() };
-        let terminal = Terminal {
-            inner: Mutex::new(Inner { width: || 60, bar: None }),
-            lines: queue(Box::new(written.clone()), LogFormat::Text, &origin),
-            format: LogFormat::Text,
-            shows_warnings: AtomicBool::new(true),
-            origin,
-            is_terminal,
-            has_colours: false,
-            prints_progress: AtomicBool::new(true),
-        };
+        let written = Written::default();
+        let form = Form::Terminal { colours: false };
+        let format = LineFormat { form, rank: 0, host: "here".to_owned(), prefix: String::new() };
+        let terminal = Terminal::new(written.clone(), ProgressDrawTarget::hidden, format, takes_bar, true);
         let terminal = Arc::new(terminal);
         let shown = terminal.clone();
         let text = move || {
@@ -332,35 +316,9 @@ impl Terminal {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_stand_above_the_bar() {
-        let (terminal, text) = Terminal::in_memory(true);
-        terminal.warn("before");
-        assert_eq!(text(), "warning: before\n");
-        let bar = terminal.show_bar(10, 0, true, "starting");
-        let empty = format!("{}   0%  starting\r", "░".repeat(30));
-        assert_eq!(text(), format!("warning: before\n{CLEAR}{empty}"));
-        terminal.warn("during");
-        assert!(text().ends_with(&format!("{CLEAR}warning: during\n{empty}")), "{}", text());
-        bar.advance(5);
-        bar.set_message("epoch 1".to_owned());
-        drop(bar);
-        terminal.warn("after");
-        assert!(text().ends_with(&format!("{CLEAR}warning: after\n")), "{}", text());
-    }
-
-    #[test]
-    fn a_bar_that_has_ended_is_not_drawn_again() {
-        let (terminal, text) = Terminal::in_memory(true);
-        let bar = terminal.show_bar(10, 0, true, "starting");
-        terminal.end_bar();
-        let before = text();
-        bar.set_message("epoch 2".to_owned());
-        bar.advance(1);
-        drop(bar);
-        assert_eq!(text(), before);
+impl ShownBar {
+    /// Position and text.
+    pub(crate) fn state(&self) -> (u64, String) {
+        (self.bar.position(), self.bar.message())
     }
 }

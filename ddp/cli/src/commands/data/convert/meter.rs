@@ -31,7 +31,7 @@ impl Meter {
         let started = Instant::now();
         let view = match choice {
             ProgressChoice::None => View::None,
-            ProgressChoice::Bar | ProgressChoice::Auto if terminal.takes_bar() => {
+            _ if choice.may_have_bar() && terminal.takes_bar() => {
                 View::Bar(terminal.show_bar(LEN, 0, false, "starting"))
             }
             _ => View::Plain { last: started },
@@ -60,7 +60,7 @@ impl Meter {
                 if let Some(part) = fraction {
                     bar.set_position((part * LEN as f64) as u64);
                 }
-                bar.set_message(speed(n_rows, n_bytes, self.started));
+                bar.set_message(&speed(n_rows, n_bytes, self.started));
             }
         }
     }

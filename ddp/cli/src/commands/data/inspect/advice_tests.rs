@@ -178,17 +178,17 @@ fn the_config_is_saved_and_replaced_only_on_request() {
     let path = |name: &str| files.path(name).display().to_string();
     let (table, out) = (path("my rows.csv"), path("run.toml"));
     let of = |more: &[&str]| args(&table, &[&["--target", "y"], more].concat());
-    inspect(&of(&["--write-config", &out])).unwrap();
+    inspect(&of(&["--write-config", &out]), None).unwrap();
     let profile = profile_of(&of(&[])).unwrap();
     assert_eq!(std::fs::read_to_string(&out).unwrap(), profile.data_section);
     std::fs::write(&out, "mine").unwrap();
-    let error = inspect(&of(&["--write-config", &out])).unwrap_err();
+    let error = inspect(&of(&["--write-config", &out]), None).unwrap_err();
     assert!(
         error.to_string().contains("run.toml` exists\nhint: use --overwrite") && error.exit_code() == 2,
         "{error}"
     );
     assert_eq!(std::fs::read_to_string(&out).unwrap(), "mine");
-    inspect(&of(&["--write-config", &out, "--overwrite"])).unwrap();
+    inspect(&of(&["--write-config", &out, "--overwrite"]), None).unwrap();
     assert_eq!(std::fs::read_to_string(&out).unwrap(), profile.data_section);
 
     let line = report::next_step(&profile, &of(&["--missing-value=-9"])).unwrap();

@@ -35,15 +35,17 @@ use tracing::{info, warn};
 use self::profile::Profile;
 use crate::cli::InspectArgs;
 use crate::error::Result;
+use crate::report::log::ShownBar;
 use crate::report::stdout::print_result;
 
-/// Reads all rows, prints their profile, and writes the config that is suggested for them.
-pub(super) fn inspect(args: &InspectArgs) -> Result<()> {
+/// Reads all rows, which `reading` shows, prints their profile, and writes the config that is suggested for them.
+pub(super) fn inspect(args: &InspectArgs, reading: Option<ShownBar>) -> Result<()> {
     let out = args.write_config.as_deref();
     if let Some(path) = out.filter(|path| !args.overwrite && path.exists()) {
         return Err(DataError::OutExists { path: path.to_owned() }.into());
     }
     let profile = profile(args)?;
+    drop(reading);
     let mut text = if args.json { json_line(&profile) } else { report::text(&profile, args.all) };
     match out {
         Some(path) => write_atomic(path, profile.data_section.as_bytes())?,
