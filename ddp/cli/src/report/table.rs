@@ -1,5 +1,7 @@
 //! Text tables.
 
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, Table};
 use ddp::report::visible::visible;
 
 /// Formats rows of cells under their titles; each column is as wide as its widest cell.
@@ -7,28 +9,15 @@ use ddp::report::visible::visible;
 /// - a title that starts with `<` aligns its column left (names); other columns are aligned right (numbers)
 /// - cells may hold texts of strangers: see [`visible`]
 pub(crate) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
-    let bare: Vec<String> = titles.iter().map(|title| title.trim_start_matches('<').to_owned()).collect();
-    let cells = |cells: &Vec<String>| cells.iter().map(|cell| visible(cell).into_owned()).collect::<Vec<_>>();
-    let lines: Vec<Vec<String>> = std::iter::once(&bare).chain(rows).map(cells).collect();
-    let width = |column: usize| {
-        let cells = lines.iter().filter_map(|cells| cells.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..titles.len()).map(width).collect();
-    let mut text = String::new();
-    for cells in &lines {
-        let mut line = String::new();
-        for ((cell, &width), title) in cells.iter().zip(&widths).zip(titles) {
-            if !line.is_empty() {
-                line += "  ";
-            }
-            line +=
-                &if title.starts_with('<') { format!("{cell:<width$}") } else { format!("{cell:>width$}") };
-        }
-        text += line.trim_end();
-        text.push('\n');
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(titles.iter().map(|title| visible(title.trim_start_matches('<'))));
+    table.add_rows(rows.iter().map(|cells| cells.iter().map(|cell| visible(cell))));
+    for (column, title) in table.column_iter_mut().zip(titles) {
+        let is_left = title.starts_with('<');
+        column.set_padding((0, 2));
+        column.set_cell_alignment(if is_left { CellAlignment::Left } else { CellAlignment::Right });
     }
-    text
+    table.trim_fmt() + "\n"
 }
 
 #[cfg(test)]
@@ -39,6 +28,12 @@ mod tests {
     fn names_stand_left_and_numbers_right() {
         let rows = [vec!["a".to_owned(), "10".to_owned()], vec!["long".to_owned(), "7".to_owned()]];
         assert_eq!(table(&["<name", "ms"], &rows), "name  ms\na     10\nlong   7\n");
+    }
+
+    #[test]
+    fn a_wide_character_takes_two_columns() {
+        let rows = [vec!["日本".to_owned(), "1".to_owned()], vec!["name".to_owned(), "20".to_owned()]];
+        assert_eq!(table(&["<label", "n"], &rows), "label   n\n日本    1\nname   20\n");
     }
 
     #[test]

@@ -149,7 +149,7 @@ fn more_is_shown_on_request() {
     let debug = with("v", &["-v"], None);
     for part in [
         "debug: config of the run:\nname = \"digits\"",
-        "layer    in -> out",
+        "layer  in -> out",
         "debug: checkpoint saved step=45",
     ] {
         assert!(debug.contains(part), "no {part:?} in {debug}");

@@ -7,13 +7,15 @@ use ddp::config::{CommDtype, Config, DataConfig, Determinism, EvalSource, Loss, 
 use ddp::data::loader::Loader;
 use ddp::data::order::partition::PartitionKind;
 use ddp::data::{Loaded, Summary};
-use ddp::model::{EmbeddingSpec, ModelSpec, layers};
+use ddp::model::{EmbeddingSpec, Layer, ModelSpec, layers};
 use ddp::train::setup::BatchPartition;
 use ddp::train::trainer::{ExchangeBytes, Trainer, TrainerOptions};
 use ddp_comm::{DeviceChoice, World};
 use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::{Gpu, Unavailable};
+
+use crate::report::table::table;
 
 /// The run to report.
 #[derive(Clone, Copy)]
@@ -92,8 +94,7 @@ impl Banner<'_> {
     /// The linear layers of a perceptron, each with the operations after it.
     fn linear_layers(&self) -> String {
         let (spec, layout) = (self.spec, self.trainer.model().layout());
-        let mut text = "\n\nlayer    in -> out          parameters  then\n".to_owned();
-        for layer in 0..spec.n_layers() {
+        let row = |layer: usize| {
             let (i, o) = spec.in_out(layer);
             let n_params: usize = [format!("layers.{layer}."), format!("norms.{layer}.")]
                 .iter()
@@ -101,21 +102,20 @@ impl Banner<'_> {
                 .filter_map(|name| layout.find(&name))
                 .map(|slot| slot.numel())
                 .sum();
-            let widths = format!("{i} -> {o}");
-            let then = after(spec, layer);
-            let _ = writeln!(text, "{layer:<8} {widths:<18} {n_params:>10}  {then}");
-        }
-        text
+            vec![layer.to_string(), format!("{i} -> {o}"), n_params.to_string(), after(spec, layer)]
+        };
+        let rows: Vec<_> = (0..spec.n_layers()).map(row).collect();
+        format!("\n\n{}", table(&["<layer", "<in -> out", "parameters", "<then"], &rows))
     }
 
     /// The layers of a model that lists them.
     fn all_layers(&self) -> String {
-        let mut text = "\n\nlayer                            parameters\n".to_owned();
-        for layer in layers::of_spec(self.spec) {
+        let row = |layer: &dyn Layer| {
             let n_params: usize = layer.parameters().iter().map(|p| p.dims.iter().product::<usize>()).sum();
-            let _ = writeln!(text, "{:<32} {n_params:>10}", layer.describe());
-        }
-        text
+            vec![layer.describe(), n_params.to_string()]
+        };
+        let rows: Vec<_> = layers::of_spec(self.spec).iter().map(|layer| row(&**layer)).collect();
+        format!("\n\n{}", table(&["<layer", "parameters"], &rows))
     }
 
     /// The collectives of a step, and the bytes that this rank sends in them.
@@ -261,17 +261,14 @@ pub(crate) fn unused_gpu(choice: &DeviceChoice) -> Option<String> {
 
 /// The embeddings, one line each.
 fn tables(spec: &ModelSpec) -> String {
-    let embeddings = &spec.embeddings;
-    let mut text = String::new();
-    let width = embeddings.iter().map(|e| e.name.chars().count()).max().unwrap_or(0).max(9);
-    for (index, embedding) in embeddings.iter().enumerate() {
-        if index == 0 {
-            let _ = write!(text, "\n\n{:<width$} {:<17} parameters", "embedding", "codes x width");
-        }
-        let EmbeddingSpec { name, n_codes, dim } = embedding;
-        let _ = write!(text, "\n{name:<width$} {:<17} {:>10}", format!("{n_codes} x {dim}"), n_codes * dim);
+    if spec.embeddings.is_empty() {
+        return String::new();
     }
-    text
+    let row = |EmbeddingSpec { name, n_codes, dim }: &EmbeddingSpec| {
+        vec![name.clone(), format!("{n_codes} x {dim}"), (n_codes * dim).to_string()]
+    };
+    let rows: Vec<_> = spec.embeddings.iter().map(row).collect();
+    format!("\n\n{}", table(&["<embedding", "<codes x width", "parameters"], &rows).trim_end())
 }
 
 /// The operations after a linear layer.
