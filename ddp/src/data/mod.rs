@@ -23,6 +23,8 @@ pub mod order;
 pub mod values;
 pub(crate) mod datasets;
 mod source;
+#[doc(hidden)]
+pub mod row_values;
 mod builtin;
 pub(crate) mod fit;
 pub mod device_rows;

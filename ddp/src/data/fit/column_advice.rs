@@ -1,10 +1,10 @@
 //! Warns of columns that train but spoil the model or its speed: labels and row numbers that identify rows, columns without values,
 //! categories with very many one-hot features, and features of very different size that are not normalised.
 
-use ddp_kernels::{DType, Device, Tensor, ops};
+use ddp_kernels::DType;
 
 use crate::config::{DataConfig, Normalize};
-use crate::data::datasets::batch::BatchMut;
+use crate::data::row_values::RowValues;
 use crate::data::datasets::dataset::{Dataset, TargetLayout};
 use crate::data::error::Result;
 use crate::data::fit::preprocess::{ColumnCodes, Preprocessor};
@@ -97,7 +97,7 @@ fn row_numbers(rows: FittedRows<'_>) -> Result<Option<String>> {
         return Ok(None);
     }
     let first: Vec<usize> = (0..n_rows.min(max_rows(rows.train))).collect();
-    let values = values_of(rows.train, &first)?;
+    let values = RowValues::read(rows.train, &first)?.x;
     let n_columns = rows.train.layout().n_features();
     let value = |row: usize, column: usize| values[row * n_columns + column];
     counting.retain(|&column| (1..first.len()).all(|row| value(row, column) > value(row - 1, column)));
@@ -138,7 +138,7 @@ fn sizes(train: &dyn Dataset) -> Result<Option<String>> {
     let (n_rows, n_columns) = (train.len(), layout.n_features());
     let n = n_rows.min(max_rows(train));
     let sample: Vec<usize> = (0..n).map(|i| (i as u128 * n_rows as u128 / n as u128) as usize).collect();
-    let values = values_of(train, &sample)?;
+    let values = RowValues::read(train, &sample)?.x;
     let size = |column: usize| {
         let values = values.iter().skip(column).step_by(n_columns);
         values.fold(0.0f32, |size, value| size.max(value.abs()))
@@ -163,21 +163,6 @@ fn sizes(train: &dyn Dataset) -> Result<Option<String>> {
 /// Rows to read.
 fn max_rows(rows: &dyn Dataset) -> usize {
     MAX_ROWS.min(MAX_VALUES / rows.layout().n_features().max(1)).max(1)
-}
-
-/// The features of the rows with these numbers, `[rows, n_features]`.
-fn values_of(rows: &dyn Dataset, numbers: &[usize]) -> Result<Vec<f32>> {
-    let (layout, n) = (rows.layout(), numbers.len());
-    let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu);
-    let dims = [n, layout.n_features()];
-    let mut raw = zeros(&dims, layout.dtype)?;
-    let mut targets = zeros(&layout.targets.dims(n), layout.targets.dtype())?;
-    let mut weights = zeros(&[n], DType::F32)?;
-    let weights = layout.has_weights.then(|| weights.view_mut());
-    rows.gather(numbers, BatchMut { x: raw.view_mut(), targets: targets.view_mut(), weights })?;
-    let mut x = zeros(&dims, DType::F32)?;
-    ops::load_rows(raw.view(), None, None, x.view_mut())?;
-    Ok(x.to_vec::<f32>()?)
 }
 
 /// Names in a list.

@@ -8,12 +8,11 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use ddp::config::{Config, DataConfig, DataFormat};
-use ddp::data::batch::BatchMut;
+use ddp::data::row_values::RowValues;
 use ddp::data::format::Reader;
 use ddp::data::table::{TableReaders, partition_columns};
 use ddp::data::{DataError, Dataset, SourceSpec, TargetLayout, files_and_format};
 use ddp::report::metrics::json_line;
-use ddp_kernels::{DType, Device, Tensor, ops};
 use serde_json::{Map, Value};
 
 use crate::cli::ShowArgs;
@@ -136,37 +135,20 @@ fn of_dataset(dataset: &dyn Dataset, data: &DataConfig, rows: &[Range<usize>]) -
         names.push("weight".to_owned());
     }
     let mut shown = Shown { names, rows: BTreeMap::new() };
-    let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu);
     for number in check(rows, dataset.source(), dataset.len())?.into_iter().flatten() {
-        let mut raw = zeros(&[1, width], layout.dtype)?;
-        let mut x = zeros(&[1, width], DType::F32)?;
-        let mut targets = zeros(&layout.targets.dims(1), layout.targets.dtype())?;
-        let mut weight = zeros(&[1], DType::F32)?;
-        let out = BatchMut {
-            x: raw.view_mut(),
-            targets: targets.view_mut(),
-            weights: layout.has_weights.then(|| weight.view_mut()),
-        };
-        dataset.gather(&[number], out)?;
-        ops::load_rows(raw.view(), None, None, x.view_mut())?;
+        let values = RowValues::read(dataset, &[number])?;
         let mut doubles = vec![0.0; width];
         let mut cells: Vec<String> = if dataset.gather_doubles(&[number], &vec![0.0; width], &mut doubles)? {
             doubles.iter().map(ToString::to_string).collect()
         } else {
-            x.to_vec::<f32>()?.iter().map(ToString::to_string).collect()
+            values.x.iter().map(ToString::to_string).collect()
         };
-        match targets.dtype() {
-            DType::I64 => {
-                cells.extend(targets.to_vec::<i64>()?.into_iter().map(|class| match &layout.labels {
-                    Some(labels) => labels.name(class as usize),
-                    None => class.to_string(),
-                }))
-            }
-            _ => cells.extend(targets.to_vec::<f32>()?.iter().map(ToString::to_string)),
-        }
-        if layout.has_weights {
-            cells.push(weight.to_vec::<f32>()?[0].to_string());
-        }
+        let is_of_classes = matches!(layout.targets, TargetLayout::Classes { .. });
+        cells.extend(values.targets.iter().map(|&target| match &layout.labels {
+            Some(labels) if is_of_classes => labels.name(target as usize),
+            _ => (target as f32).to_string(),
+        }));
+        cells.extend(values.weights.iter().flatten().map(ToString::to_string));
         shown.rows.insert(number, cells);
     }
     Ok(shown)
