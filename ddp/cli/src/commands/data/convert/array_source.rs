@@ -4,13 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ddp::data::TargetError;
-use ddp::data::batch::BatchMut;
+use ddp::data::row_values::RowValues;
 use ddp::data::raw::{ArrayReader, RawArray, RawRows};
 use ddp::data::values::element::RawType;
 use ddp::data::values::texts::Texts;
 use ddp::data::write::{Block, Chunk, Group, Kind, Nulls, Numbers, Purpose, Schema, first_not_finite};
 use ddp::data::{Compression, DataError, Dataset, SourceSpec, TargetLayout};
-use ddp_kernels::{Device, Tensor};
 
 use super::input::Input;
 use crate::error::Result;
@@ -199,15 +198,12 @@ fn block(array: &RawArray, bytes: Vec<u8>) -> Block {
 
 /// Rows of a built-in set.
 fn builtin_blocks(rows: &dyn Dataset, numbers: &[usize]) -> Result<Vec<Block>> {
-    const OP: &str = "convert";
-    let (layout, n) = (rows.layout(), numbers.len());
-    let mut x = Tensor::zeros(&[n, layout.n_features()], layout.dtype, Device::Cpu)?;
-    let mut targets = Tensor::zeros(&layout.targets.dims(n), layout.targets.dtype(), Device::Cpu)?;
-    rows.gather(numbers, BatchMut { x: x.view_mut(), targets: targets.view_mut(), weights: None })?;
+    let RowValues { x, targets, .. } = RowValues::read(rows, numbers)?;
+    let targets: Vec<i64> = targets.into_iter().map(|class| class as i64).collect();
     let block =
         |raw, bytes: &[u8]| Block::Numbers(Numbers { raw, bytes: bytes.to_vec(), nulls: Nulls::default() });
     Ok(vec![
-        block(RawType::F32, bytemuck::cast_slice(x.view().as_slice::<f32>(OP, "x")?)),
-        block(RawType::I64, bytemuck::cast_slice(targets.view().as_slice::<i64>(OP, "targets")?)),
+        block(RawType::F32, bytemuck::cast_slice(&x)),
+        block(RawType::I64, bytemuck::cast_slice(&targets)),
     ])
 }
