@@ -229,8 +229,8 @@ pub enum DataError {
         path: PathBuf,
         /// The format.
         name: &'static str,
-        /// The line that converts it.
-        hint: String,
+        /// A way to convert it.
+        hint: &'static str,
     },
     /// Parquet or Arrow in a build without them.
     #[error(

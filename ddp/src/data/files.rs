@@ -152,8 +152,7 @@ fn format_of(path: &Path) -> Result<&'static Format> {
     let foreign = foreign::find(&begin).or_else(|| foreign::by_name(path).filter(|_| named.is_none()));
     // A damaged archive is reported as what its name says.
     if let Some(foreign) = foreign.filter(|_| !named.is_some_and(|named| is_zip(named, &begin))) {
-        let (path, name, hint) = (path.to_owned(), foreign.name, foreign.hint(&path.display().to_string()));
-        return Err(DataError::Foreign { path, name, hint });
+        return Err(DataError::Foreign { path: path.to_owned(), name: foreign.name, hint: foreign.hint });
     }
     Ok(named.unwrap_or_else(|| formats::by_signature(&begin)))
 }

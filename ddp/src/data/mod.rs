@@ -22,9 +22,9 @@ pub mod order;
 #[doc(hidden)]
 pub mod values;
 pub(crate) mod datasets;
-mod source;
 #[doc(hidden)]
 pub mod row_values;
+mod source;
 mod builtin;
 pub(crate) mod fit;
 pub mod device_rows;

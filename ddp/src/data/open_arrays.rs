@@ -206,6 +206,40 @@ fn arrays_in(
     RawArray::concat(arrays.collect::<Result<Vec<_>>>()?)
 }
 
+/// Fails if `features` are not numbers, or if the array of their `content` has another number of rows.
+pub fn check_rows(
+    features: &RawArray,
+    array: &RawArray,
+    content: &'static str,
+    spec: &SourceSpec<'_>,
+) -> Result<()> {
+    let (n_features, n_other) = (features.n_rows(), array.n_rows());
+    if n_other != n_features {
+        return Err(DataError::RowsDiffer {
+            features: spec.source.to_owned(),
+            n_features,
+            what: content,
+            other: array.path().display().to_string(),
+            n_other,
+        });
+    }
+    if features.row_len() == 0 {
+        return Err(DataError::Malformed {
+            path: features.path().to_owned(),
+            format: "data",
+            reason: format!("its rows have shape {:?}, so they hold no features", features.row_dims),
+            hint: "expected [rows, features]",
+        });
+    }
+    if features.raw.is_text() {
+        return Err(DataError::from(TargetError::TargetText {
+            place: format!("data file `{}`", features.path().display()),
+            hint: "number the texts of each feature, or write a table: CSV and Parquet files take `data.categorical`",
+        }));
+    }
+    Ok(())
+}
+
 fn combine(
     features: RawArray,
     targets: RawArray,
@@ -214,35 +248,12 @@ fn combine(
     spec: &SourceSpec<'_>,
 ) -> Result<RawRows> {
     let n_rows = features.n_rows();
-    for (array, content) in
-        [Some((&targets, "labels")), weights.as_ref().map(|w| (w, "weights"))].into_iter().flatten()
-    {
-        if array.n_rows() != n_rows {
-            return Err(DataError::RowsDiffer {
-                features: spec.source.to_owned(),
-                n_features: n_rows,
-                what: content,
-                other: array.path().display().to_string(),
-                n_other: array.n_rows(),
-            });
-        }
+    check_rows(&features, &targets, "labels", spec)?;
+    if let Some(weights) = &weights {
+        check_rows(&features, weights, "weights", spec)?;
     }
     let n_features = features.row_len();
-    if n_features == 0 {
-        return Err(DataError::Malformed {
-            path: features.path().to_owned(),
-            format: "data",
-            reason: format!("its rows have shape {:?}, so they hold no features", features.row_dims),
-            hint: "expected [rows, features]",
-        });
-    }
     let is_classification = spec.data.task == Task::Classification;
-    if features.raw.is_text() {
-        return Err(DataError::from(TargetError::TargetText {
-            place: format!("data file `{}`", features.path().display()),
-            hint: "number the texts of each feature, or write a table: CSV and Parquet files take `data.categorical`",
-        }));
-    }
     let (target_names, labels) = (texts.targets, texts.labels);
     let layout = RowLayout {
         features: texts

@@ -20,8 +20,8 @@ pub mod done;
 pub mod error;
 mod lock_file;
 pub mod logs;
-mod time;
 pub mod run_id;
+mod time;
 mod lease;
 pub mod folder;
 

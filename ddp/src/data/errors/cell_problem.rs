@@ -1,7 +1,6 @@
 //! Faults of one cell of a table.
 
-use crate::data::errors::foreign::shell_word;
-use crate::data::errors::formatted::of_text;
+use super::formatted::{PLAIN_NOTATION, is_formatted};
 use crate::data::labels::{Label, LabelVocabulary};
 
 /// Fault of one cell of a CSV file, with a remedy.
@@ -173,10 +172,8 @@ pub enum CellProblem {
 
 /// The remedy for a text in a feature.
 fn text_hint(text: &str, column: &str) -> String {
-    if let Some((words, remedy)) = of_text(column, text) {
-        return format!(
-            "the column seems to hold {words}; rewrite it, with pandas: {remedy}; or list it in `data.categorical` or `data.drop`"
-        );
+    if is_formatted(text) {
+        return format!("{PLAIN_NOTATION}, or list the column in `data.categorical` or `data.drop`");
     }
     let category = category_setting(column);
     format!(
@@ -194,6 +191,12 @@ fn category_setting(column: &str) -> String {
     // Escapes of JSON are TOML's too, on one line.
     let value = if is_word { column.to_owned() } else { serde_json::Value::from(column).to_string() };
     shell_word(&format!("data.categorical={value}"))
+}
+
+/// A text as one word of a shell's command.
+fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "._-/+:@%,=".contains(c);
+    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
 impl CellProblem {

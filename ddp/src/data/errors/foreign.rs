@@ -1,124 +1,44 @@
-//! Files of formats that are not read: named as what they are, with the line of Python that converts them.
+//! Names files of formats that are not read, each with a hint to convert it.
+
+use std::path::Path;
 
 /// A format that is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Foreign {
     /// With its article, for a message.
-    pub(crate) name: &'static str,
-    /// The line that converts `IN` to `OUT`, without its ending.
-    line: &'static str,
+    pub name: &'static str,
+    pub hint: &'static str,
 }
 
-impl Foreign {
-    /// The remedy for the file `path`.
-    pub(crate) fn hint(self, path: &str) -> String {
-        let stem = std::path::Path::new(path).with_extension("").display().to_string();
-        // Names in lines of Python are in quotes already.
-        let is_python = self.line.contains("python -c");
-        let word = |name: String| if is_python { name } else { shell_word(&name) };
-        let mut line = self.line.replace("IN", &word(path.to_owned()));
-        for ending in ["-utf8.csv", ".csv", ""] {
-            line = line.replace(&format!("OUT{ending}"), &word(format!("{stem}{ending}")));
-        }
-        let is_command = self.line.contains("IN") && !self.line.contains(" it: ");
-        if is_command { format!("convert it: {line}") } else { line }
-    }
+const fn of(name: &'static str, hint: &'static str) -> Foreign {
+    Foreign { name, hint }
 }
 
-/// A name as one word of a shell's command.
-pub(crate) fn shell_word(name: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "._-/+:@%,=".contains(c);
-    if name.chars().all(is_plain) { name.to_owned() } else { format!("'{}'", name.replace('\'', "'\\''")) }
-}
+const WITH_PYTHON: &str =
+    "read it with Python and save the table as Parquet or CSV, or the array with numpy.save";
+const AS_CSV: &str = "save the table as CSV";
+const UNPACK: &str = "unpack it first";
+const AS_LINES: &str =
+    "write one object per line: `jq -c .`, or in pandas to_json(path, orient='records', lines=True)";
+const AS_UTF_8: &str =
+    "convert it: iconv -f UTF-16 -t UTF-8 OLD.csv > NEW.csv (or -f UTF-16LE, UTF-16BE, UTF-32)";
+const SVMLIGHT: &str = "load it with sklearn.datasets.load_svmlight_file and save x and y with numpy.savez";
+const IMAGES: &str = "save the images as one array [rows, pixels] with numpy.save, and the labels as another";
 
-macro_rules! foreign {
-    ($name:literal, $line:literal) => {
-        Foreign { name: $name, line: $line }
-    };
-}
-
-const PICKLE: Foreign = foreign!(
-    "a Python pickle, which can run any code and is never loaded",
-    "python -c \"import pandas as pd; pd.DataFrame(pd.read_pickle('IN')).to_parquet('OUT.parquet')\""
-);
-const HDF5: Foreign = foreign!(
-    "an HDF5 file",
-    "python -c \"import pandas as pd; pd.read_hdf('IN').to_parquet('OUT.parquet')\", or with h5py: numpy.save('OUT.npy', h5py.File('IN')['NAME'][:])"
-);
-const EXCEL: Foreign = foreign!(
-    "an Excel workbook",
-    "python -c \"import pandas as pd; pd.read_excel('IN').to_csv('OUT.csv', index=False)\""
-);
-const OPEN_DOCUMENT: Foreign = foreign!(
-    "an OpenDocument spreadsheet",
-    "python -c \"import pandas as pd; pd.read_excel('IN', engine='odf').to_csv('OUT.csv', index=False)\""
-);
-const TORCH: Foreign = foreign!(
-    "a file of torch.save",
-    "python -c \"import torch; from safetensors.torch import save_file; save_file(torch.load('IN', weights_only=True), 'OUT.safetensors')\""
-);
-const ZIP: Foreign = foreign!("a zip archive", "unpack it: unzip IN");
-const TAR: Foreign = foreign!("a tar archive", "unpack it: tar xf IN");
-const BZIP2: Foreign = foreign!("compressed by bzip2", "unpack it: bunzip2 IN");
-const XZ: Foreign = foreign!("compressed by xz", "unpack it: unxz IN");
-const LZ4: Foreign = foreign!("compressed by lz4", "unpack it: unlz4 IN");
-const ORC: Foreign =
-    foreign!("an ORC file", "python -c \"import pandas as pd; pd.read_orc('IN').to_parquet('OUT.parquet')\"");
-const AVRO: Foreign = foreign!(
-    "an Avro file",
-    "python -c \"import polars as pl; pl.read_avro('IN').write_parquet('OUT.parquet')\""
-);
-const FEATHER_1: Foreign = foreign!(
-    "a Feather file of version 1",
-    "python -c \"import pandas as pd; pd.read_feather('IN').to_parquet('OUT.parquet')\""
-);
-const MATLAB: Foreign = foreign!(
-    "a MATLAB file",
-    "python -c \"import numpy, scipy.io; numpy.savez('OUT.npz', **{k: v for k, v in scipy.io.loadmat('IN').items() if k[0] != '_'})\""
-);
-const SQLITE: Foreign =
-    foreign!("an SQLite database", "sqlite3 -csv -header IN \"SELECT * FROM NAME\" > OUT.csv");
-const STATA: Foreign = foreign!(
-    "a Stata file",
-    "python -c \"import pandas as pd; pd.read_stata('IN').to_parquet('OUT.parquet')\""
-);
-const SPSS: Foreign = foreign!(
-    "an SPSS file",
-    "python -c \"import pandas as pd; pd.read_spss('IN').to_parquet('OUT.parquet')\""
-);
-const UTF_16: Foreign =
-    foreign!("text in UTF-16, expected UTF-8", "iconv -f UTF-16 -t UTF-8 IN > OUT-utf8.csv");
-const UTF_16_LE: Foreign =
-    foreign!("text in UTF-16, expected UTF-8", "iconv -f UTF-16LE -t UTF-8 IN > OUT-utf8.csv");
-const UTF_16_BE: Foreign =
-    foreign!("text in UTF-16, expected UTF-8", "iconv -f UTF-16BE -t UTF-8 IN > OUT-utf8.csv");
-const UTF_32: Foreign =
-    foreign!("text in UTF-32, expected UTF-8", "iconv -f UTF-32 -t UTF-8 IN > OUT-utf8.csv");
-const JSON_COLUMNS: Foreign = foreign!(
-    "one JSON object with all rows, as pandas writes it by default, expected one JSON object per line",
-    "python -c \"import pandas as pd; pd.read_json('IN').to_json('OUT.jsonl', orient='records', lines=True)\", or write it so at once: df.to_json(path, orient='records', lines=True)"
-);
-const LIBSVM: Foreign = foreign!(
-    "a file of LIBSVM (svmlight), which lists only the values that are not 0",
-    "python -c \"import numpy; from sklearn.datasets import load_svmlight_file as load; X, y = load('IN'); numpy.savez('OUT.npz', X=X.toarray(), y=y)\""
-);
-const ARFF: Foreign = foreign!(
-    "an ARFF file of Weka",
-    "python -c \"import pandas as pd; from scipy.io import arff; t = pd.DataFrame(arff.loadarff('IN')[0]); t.apply(lambda c: c.str.decode('utf-8') if c.dtype == object else c).to_csv('OUT.csv', index=False)\""
-);
-const JSON_OBJECT: Foreign = foreign!(
-    "JSON of objects over several lines, expected one JSON object per line",
-    "jq -c . IN > OUT.jsonl"
-);
-const IMAGE: Foreign = foreign!(
-    "an image",
-    "a row is a vector of numbers: save the images as one array [rows, pixels] with numpy.save, and the labels as another"
-);
-const PDF: Foreign = foreign!("a PDF document", "export the table as CSV");
-const HTML: Foreign = foreign!(
-    "a page of HTML",
-    "was it downloaded from a page instead of from its data link? convert the first table in it: python -c \"import pandas as pd; pd.read_html('IN')[0].to_csv('OUT.csv', index=False)\""
-);
+const PICKLE: Foreign = of("a Python pickle, which can run any code and is never loaded", WITH_PYTHON);
+const HDF5: Foreign = of("an HDF5 file", WITH_PYTHON);
+const EXCEL: Foreign = of("an Excel workbook", AS_CSV);
+const OPEN_DOCUMENT: Foreign = of("an OpenDocument spreadsheet", AS_CSV);
+const TORCH: Foreign = of("a file of torch.save", "save its tensors with safetensors.torch.save_file");
+const TAR: Foreign = of("a tar archive", UNPACK);
+const ARFF: Foreign = of("an ARFF file of Weka", AS_CSV);
+const LIBSVM: Foreign =
+    of("a file of LIBSVM (svmlight), which lists only the values that are not 0", SVMLIGHT);
+const UTF_16: Foreign = of("text in UTF-16, expected UTF-8", AS_UTF_8);
+const UTF_32: Foreign = of("text in UTF-32, expected UTF-8", AS_UTF_8);
+const IMAGE: Foreign = of("an image", IMAGES);
+const HTML: Foreign = of("a page of HTML", "was it downloaded from a page instead of from its data link?");
+const JSON: Foreign = of("JSON that is not one row per line, expected one JSON object per line", AS_LINES);
 
 /// First bytes, and the format that they mean.
 const SIGNATURES: &[(&[u8], Foreign)] = &[
@@ -128,16 +48,16 @@ const SIGNATURES: &[(&[u8], Foreign)] = &[
     (b"\x80\x05\x95", PICKLE),
     (b"\x89HDF\r\n\x1a\n", HDF5),
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", EXCEL),
-    (b"BZh", BZIP2),
-    (b"\xfd7zXZ\0", XZ),
-    (b"\x04\x22\x4d\x18", LZ4),
-    (b"ORC", ORC),
-    (b"Obj\x01", AVRO),
-    (b"FEA1", FEATHER_1),
-    (b"MATLAB 5.0", MATLAB),
-    (b"SQLite format 3\0", SQLITE),
-    (b"<stata_dta>", STATA),
-    (b"$FL2", SPSS),
+    (b"BZh", of("compressed by bzip2", UNPACK)),
+    (b"\xfd7zXZ\0", of("compressed by xz", UNPACK)),
+    (b"\x04\x22\x4d\x18", of("compressed by lz4", UNPACK)),
+    (b"ORC", of("an ORC file", WITH_PYTHON)),
+    (b"Obj\x01", of("an Avro file", WITH_PYTHON)),
+    (b"FEA1", of("a Feather file of version 1", WITH_PYTHON)),
+    (b"MATLAB 5.0", of("a MATLAB file", WITH_PYTHON)),
+    (b"SQLite format 3\0", of("an SQLite database", "export a table: sqlite3 -csv -header")),
+    (b"<stata_dta>", of("a Stata file", WITH_PYTHON)),
+    (b"$FL2", of("an SPSS file", WITH_PYTHON)),
     (b"\xff\xfe\0\0", UTF_32),
     (b"\0\0\xfe\xff", UTF_32),
     (b"\xff\xfe", UTF_16),
@@ -145,113 +65,32 @@ const SIGNATURES: &[(&[u8], Foreign)] = &[
     (b"\x89PNG\r\n", IMAGE),
     (b"\xff\xd8\xff", IMAGE),
     (b"GIF8", IMAGE),
-    (b"%PDF-", PDF),
+    (b"%PDF-", of("a PDF document", AS_CSV)),
     (b"<!DOCTYPE html", HTML),
     (b"<!doctype html", HTML),
     (b"<html", HTML),
     (b"<table", HTML),
+    (b"@relation", ARFF),
+    (b"@RELATION", ARFF),
 ];
 
 /// The format of a file that begins with `begin`, if it is one of those that are not read.
 pub fn find(begin: &[u8]) -> Option<Foreign> {
-    if begin.starts_with(b"PK\x03\x04") {
-        return Some(of_zip(begin));
-    }
     let text = begin.trim_ascii_start();
-    if is_json_of_columns(text) {
-        return Some(JSON_COLUMNS);
-    }
-    if is_json_over_lines(text) {
-        return Some(JSON_OBJECT);
-    }
-    if text.get(..9).is_some_and(|word| word.eq_ignore_ascii_case(b"@relation")) {
-        return Some(ARFF);
-    }
-    if is_libsvm(text) {
-        return Some(LIBSVM);
-    }
-    if let Some(of_words) = utf_16_without_mark(begin) {
-        return Some(of_words);
-    }
-    // The bytes of a name in a header of tar, and the mark far after it, are not all in `begin`.
-    let found = SIGNATURES.iter().find(|(signature, _)| begin.starts_with(signature));
-    found.map(|(_, foreign)| *foreign)
-}
-
-/// Whether a text is one object per column, as `DataFrame.to_json` writes by default: `{"a":{"0":1,"1":2},...`.
-fn is_json_of_columns(text: &[u8]) -> bool {
-    let Some(rest) = text.strip_prefix(b"{") else { return false };
-    let Some(rest) = rest.trim_ascii_start().strip_prefix(b"\"") else { return false };
-    let Some(end) = rest.iter().position(|byte| *byte == b'"') else { return false };
-    let value: Vec<u8> = rest[end + 1..].iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
-    value.starts_with(b":{\"0\":")
-}
-
-/// Whether a text begins with an object whose brace stands alone on its line.
-fn is_json_over_lines(text: &[u8]) -> bool {
-    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    line.len() < text.len() && line.trim_ascii() == b"{" && text[1..].trim_ascii_start().starts_with(b"\"")
-}
-
-/// Whether the first line is a label and pairs of a column and a value: `+1 3:0.5 7:1`.
-fn is_libsvm(text: &[u8]) -> bool {
-    let mut lines = text.split(|byte| *byte == b'\n');
-    let Some(Ok(line)) = lines.next().map(std::str::from_utf8) else { return false };
-    let is_whole = lines.next().is_some();
-    let is_number = |text: &str| text.parse::<f64>().is_ok();
-    let mut words = line.split_ascii_whitespace();
-    if !words.next().is_some_and(|labels| labels.split(',').all(is_number)) {
-        return false;
-    }
-    let mut pairs: Vec<&str> = words.collect();
-    // The line may continue after the bytes that were read.
-    if !is_whole && pairs.len() > 1 {
-        pairs.pop();
-    }
-    let is_pair = |pair: &&str| {
-        let parts = pair.split_once(':');
-        parts.is_some_and(|(column, value)| {
-            (column == "qid" || column.parse::<u64>().is_ok()) && is_number(value)
-        })
-    };
-    !pairs.is_empty() && pairs.iter().all(is_pair)
-}
-
-/// Text in UTF-16 without a byte order mark: every other byte of the first ones is 0.
-fn utf_16_without_mark(begin: &[u8]) -> Option<Foreign> {
-    const LOOKED_AT: usize = 12;
-    let begin = begin.get(..LOOKED_AT)?;
-    let is_text = |byte: &u8| matches!(byte, b'\t' | b'\r' | b'\n' | b' '..=b'~');
-    let (even, odd) = (|| begin.iter().step_by(2), || begin.iter().skip(1).step_by(2));
-    if even().all(is_text) && odd().all(|byte| *byte == 0) {
-        return Some(UTF_16_LE);
-    }
-    (odd().all(is_text) && even().all(|byte| *byte == 0)).then_some(UTF_16_BE)
-}
-
-/// The format of a zip archive that is not an npz, by its first entry.
-fn of_zip(begin: &[u8]) -> Foreign {
-    let name = String::from_utf8_lossy(begin.get(30..).unwrap_or_default());
-    match &*name {
-        name if ["[Content_Types].xml", "_rels/", "xl/", "docProps/"]
-            .iter()
-            .any(|part| name.starts_with(part)) =>
-        {
-            EXCEL
+    match () {
+        () if begin.starts_with(b"PK\x03\x04") => Some(of_zip(begin)),
+        () if is_json_of_all_rows(text) => Some(JSON),
+        () if is_libsvm(text) => Some(LIBSVM),
+        () if is_utf_16(begin) => Some(UTF_16),
+        () => {
+            let found = SIGNATURES.iter().find(|(signature, _)| begin.starts_with(signature));
+            found.map(|(_, foreign)| *foreign)
         }
-        name if name.starts_with("mimetypeapplication/vnd.oasis.opendocument.spreadsheet") => OPEN_DOCUMENT,
-        name if name.contains("/data.pkl")
-            || name.contains("/byteorder")
-            || name.contains("/.format_version") =>
-        {
-            TORCH
-        }
-        _ => ZIP,
     }
 }
 
 /// The format of a file by the ending of its name, for content that could be anything.
-pub fn by_name(path: &std::path::Path) -> Option<Foreign> {
+pub fn by_name(path: &Path) -> Option<Foreign> {
     let ending = path.extension()?.to_str()?.to_ascii_lowercase();
     Some(match &*ending {
         "pkl" | "pickle" | "joblib" => PICKLE,
@@ -264,9 +103,63 @@ pub fn by_name(path: &std::path::Path) -> Option<Foreign> {
     })
 }
 
+/// Whether a text is an object over several lines, or one per column, as `DataFrame.to_json` writes by default:
+/// `{"a":{"0":1,"1":2},...`.
+fn is_json_of_all_rows(text: &[u8]) -> bool {
+    let is_blank = |byte: &u8| byte.is_ascii_whitespace();
+    let Some(rest) = text.strip_prefix(b"{") else { return false };
+    let breaks_line = rest.iter().take_while(|byte| is_blank(byte)).any(|byte| *byte == b'\n');
+    let Some(rest) = rest.trim_ascii_start().strip_prefix(b"\"") else { return false };
+    let value = rest.iter().skip_while(|byte| **byte != b'"').skip(1).copied().filter(|byte| !is_blank(byte));
+    breaks_line || value.take(6).eq(*b":{\"0\":")
+}
+
+/// Whether the first line is a label and pairs of a column and a value: `+1 3:0.5 7:1`.
+fn is_libsvm(text: &[u8]) -> bool {
+    let mut lines = text.split(|byte| *byte == b'\n');
+    let Some(Ok(line)) = lines.next().map(std::str::from_utf8) else { return false };
+    let is_number = |text: &str| text.parse::<f64>().is_ok();
+    let is_pair = |pair: &&str| {
+        let parts = pair.split_once(':');
+        parts.is_some_and(|(column, value)| {
+            (column == "qid" || column.parse::<u64>().is_ok()) && is_number(value)
+        })
+    };
+    let mut words = line.split_ascii_whitespace();
+    let has_label = words.next().is_some_and(|labels| labels.split(',').all(is_number));
+    let mut pairs: Vec<&str> = words.collect();
+    // The line may continue after the bytes that were read.
+    if lines.next().is_none() && pairs.len() > 1 {
+        pairs.pop();
+    }
+    has_label && !pairs.is_empty() && pairs.iter().all(is_pair)
+}
+
+/// Whether a text is UTF-16 without a byte order mark: every other byte of the first ones is 0.
+fn is_utf_16(begin: &[u8]) -> bool {
+    let (pairs, _) = begin[..begin.len().min(12)].as_chunks::<2>();
+    let is_text = |byte: u8| matches!(byte, b'\t' | b'\r' | b'\n' | b' '..=b'~');
+    pairs.len() == 6
+        && (pairs.iter().all(|&[a, b]| is_text(a) && b == 0)
+            || pairs.iter().all(|&[a, b]| a == 0 && is_text(b)))
+}
+
+/// The format of a zip archive that is not an npz, by its first entry.
+fn of_zip(begin: &[u8]) -> Foreign {
+    let name = String::from_utf8_lossy(begin.get(30..).unwrap_or_default());
+    let begins_with = |parts: &[&str]| parts.iter().any(|part| name.starts_with(part));
+    let holds = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
+    match () {
+        () if begins_with(&["[Content_Types].xml", "_rels/", "xl/", "docProps/"]) => EXCEL,
+        () if begins_with(&["mimetypeapplication/vnd.oasis.opendocument.spreadsheet"]) => OPEN_DOCUMENT,
+        () if holds(&["/data.pkl", "/byteorder", "/.format_version"]) => TORCH,
+        () => of("a zip archive", UNPACK),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::data::errors::foreign::*;
+    use super::*;
 
     #[test]
     fn contents_are_named() {
@@ -280,9 +173,9 @@ mod tests {
             (b"\xff\xfe\0\0a\0\0\0", "UTF-32"),
             (b"a\0,\0b\0,\0c\0\n\0", "UTF-16"),
             (b"\0a\0,\0b\0,\0c\0\n", "UTF-16"),
-            (b"{\"sepal length\":{\"0\":5.1,\"1\":4.9", "as pandas writes it"),
-            (b"{\n  \"a\" : {\n    \"0\": 5.1,", "as pandas writes it"),
-            (b"{\r\n  \"a\": 1,\r\n", "over several lines"),
+            (b"{\"sepal length\":{\"0\":5.1,\"1\":4.9", "not one row per line"),
+            (b"{\n  \"a\" : {\n    \"0\": 5.1,", "not one row per line"),
+            (b"{\r\n  \"a\": 1,\r\n", "not one row per line"),
             (b"+1 3:0.5 7:-1e-3\n-1 1:2\n", "LIBSVM"),
             (b"3 qid:1 1:0.5 2:0.2", "LIBSVM"),
             (b"@RELATION iris\n", "ARFF"),
@@ -312,22 +205,12 @@ mod tests {
     }
 
     #[test]
-    fn names_are_quoted_for_the_shell() {
-        let hint = find(b"\xff\xfea\0").unwrap().hint("my data/it's.txt");
-        assert_eq!(
-            hint,
-            "convert it: iconv -f UTF-16 -t UTF-8 'my data/it'\\''s.txt' > 'my data/it'\\''s-utf8.csv'"
-        );
-        let hint = find(b"BZh9").unwrap().hint("rows.csv.bz2");
-        assert_eq!(hint, "unpack it: bunzip2 rows.csv.bz2");
-    }
-
-    #[test]
-    fn hints_name_the_file() {
-        let hint = find(b"\x80\x04\x95").unwrap().hint("data/rows.pkl");
-        assert!(
-            hint.contains("read_pickle('data/rows.pkl')") && hint.contains("'data/rows.parquet'"),
-            "{hint}"
-        );
+    fn names_decide_where_content_does_not() {
+        for (name, part) in
+            [("rows.PKL", "pickle"), ("a.xlsx", "Excel"), ("x.pt", "torch"), ("all.tgz", "tar")]
+        {
+            assert!(by_name(Path::new(name)).is_some_and(|foreign| foreign.name.contains(part)), "{name}");
+        }
+        assert_eq!(by_name(Path::new("rows.csv")), None);
     }
 }

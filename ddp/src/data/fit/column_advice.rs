@@ -4,11 +4,11 @@
 use ddp_kernels::DType;
 
 use crate::config::{DataConfig, Normalize};
-use crate::data::row_values::RowValues;
 use crate::data::datasets::dataset::{Dataset, TargetLayout};
 use crate::data::error::Result;
 use crate::data::fit::preprocess::{ColumnCodes, Preprocessor};
 use crate::data::fit::stats::ColumnStats;
+use crate::data::row_values::RowValues;
 
 /// Fewest rows for findings that could arise by chance.
 const MIN_ROWS: usize = 30;

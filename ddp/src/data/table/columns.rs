@@ -287,7 +287,8 @@ pub fn index_note(at: usize, name: &str) -> String {
     }
 }
 
-fn column_missing(path: &Path, column: &str, key: &'static str, names: &[String]) -> DataError {
+/// The error of a `key` that names a column which the file lacks.
+pub fn column_missing(path: &Path, column: &str, key: &'static str, names: &[String]) -> DataError {
     let hint = match (columns_in(column, names), nearest(column, names.iter().map(String::as_str))) {
         (Some(list), _) => format!("for several columns write the list [{list}], or repeat the flag"),
         (None, Some(name)) => format!("did you mean \"{name}\"?"),

@@ -35,11 +35,10 @@ mod cell_chunks;
 #[cfg(test)]
 mod tests;
 
-pub use crate::data::errors::csv_error::CsvError;
 pub use cell::{Meaning, Notation};
 pub use cell_chunks::{CellColumns, open_planned};
 pub(crate) use column_texts::for_each_text;
-pub use columns::{ColumnPlan, Partition, Role, index_note, same_columns};
+pub use columns::{ColumnPlan, Partition, Role, column_missing, index_note, same_columns};
 pub(crate) use csv::quoted as quoted_cell;
 pub use decimal::{DecimalMark, Unclear};
 pub(crate) use exact_rows::ExactRows;

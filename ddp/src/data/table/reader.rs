@@ -77,11 +77,6 @@ pub trait CellReader {
         &[]
     }
 
-    /// Columns of lists of objects or lists, which are read as text.
-    fn nested_lists(&self) -> Vec<usize> {
-        Vec::new()
-    }
-
     /// Whether the first value of each column is a date, where the file does not have types.
     fn are_dates(&self) -> Vec<bool> {
         vec![false; self.names().len()]

@@ -140,10 +140,10 @@ fn workbooks_and_missing_files_are_named_for_what_they_are() {
     let entries = std::fs::read_dir(fixture).unwrap().map(|entry| entry.unwrap().path());
     let workbook = entries.into_iter().find(|path| path.extension().is_some_and(|e| e == "xlsx")).unwrap();
     std::fs::copy(workbook, folder.path().join("table.xlsx")).unwrap();
-    refused(folder.path(), "table.xlsx --target y", &["an Excel workbook", "read_excel"]);
+    refused(folder.path(), "table.xlsx --target y", &["an Excel workbook", "save the table as CSV"]);
     refused(folder.path(), "missing.xlsx --target y", &["`missing.xlsx` does not exist"]);
     for (name, content, what) in [
-        ("rows.json", "{\n  \"x\": 1,\n  \"y\": 2\n}\n", "JSON of objects over several lines"),
+        ("rows.json", "{\n  \"x\": 1,\n  \"y\": 2\n}\n", "JSON that is not one row per line"),
         ("rows.svm", "1 1:0.5 2:3\n0 2:1\n", "LIBSVM"),
         ("rows.arff", "% A comment.\n@relation rows\n", "ARFF"),
         ("rows.html", "<table border=\"1\">\n<tr><td>1</td></tr>\n</table>\n", "a page of HTML"),

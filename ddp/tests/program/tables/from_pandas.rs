@@ -193,15 +193,15 @@ fn typed_files_are_inspected_like_text() {
 }
 
 #[test]
-fn other_formats_are_named_with_the_line_that_converts_them() {
+fn other_formats_are_named_with_a_hint_to_convert_them() {
     for (name, parts) in [
-        ("rows.pkl", ["Python pickle", "read_pickle('rows.pkl')"]),
-        ("pickle.npy", ["Python pickle", "read_pickle"]),
-        ("rows.xlsx", ["Excel workbook", "read_excel('rows.xlsx').to_csv('rows.csv', index=False)"]),
-        ("signature.xls", ["Excel workbook", "read_excel"]),
-        ("signature.h5", ["HDF5", "read_hdf"]),
-        ("columns.json", ["one JSON object with all rows", "lines=True"]),
-        ("utf16.csv", ["UTF-16", "iconv -f UTF-16 -t UTF-8 utf16.csv"]),
+        ("rows.pkl", ["Python pickle", "read it with Python and save the table as Parquet or CSV"]),
+        ("pickle.npy", ["Python pickle", "numpy.save"]),
+        ("rows.xlsx", ["Excel workbook", "save the table as CSV"]),
+        ("signature.xls", ["Excel workbook", "save the table as CSV"]),
+        ("signature.h5", ["HDF5", "numpy.save"]),
+        ("columns.json", ["JSON that is not one row per line", "lines=True"]),
+        ("utf16.csv", ["UTF-16", "iconv -f UTF-16 -t UTF-8 OLD.csv"]),
         ("objects.npy", ["pickle", "numpy.save"]),
         ("scalar.npy", ["no dimensions", "[rows, features]"]),
     ] {

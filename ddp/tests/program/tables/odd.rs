@@ -127,15 +127,13 @@ fn a_comma_between_thousands_is_no_decimal_comma() {
 }
 
 #[test]
-fn numbers_and_dates_that_are_formatted_for_people_come_with_their_rewriting() {
+fn texts_that_stand_for_numbers_and_dates_come_with_the_plain_notation() {
     let folder = temp_dir();
+    let plain = ["write numbers as 1234.5 and dates as 2024-05-31", "`data.categorical`"];
     for (cell, parts) in [
-        ("\"$1,575.44\"", ["numbers with \"$\" and thousands separators", ".str.replace(\"$\", \"\")"]),
-        ("82.6 %", ["numbers with \"%\"", "df[\"x\"] = pd.to_numeric(df[\"x\"].str.replace(\"%\", \"\"))"]),
-        (
-            "1.01.2024 13:05",
-            ["dates that are not written as 2024-05-31", "pd.to_datetime(df[\"x\"], dayfirst=True)"],
-        ),
+        ("\"$1,575.44\"", plain),
+        ("82.6 %", plain),
+        ("1.01.2024 13:05", plain),
         ("blue", ["such as `--set data.categorical=x`", "list it in `data.missing_values`"]),
     ] {
         write(folder.path(), "table.csv", "x,y", 30, |row| format!("{cell},{}", row % 2));
@@ -256,12 +254,14 @@ fn blanks_separate_cells_and_other_formats_are_named() {
     };
     assert_eq!(figures("blanks.txt"), figures("plain.csv"));
     let inspected = run_line_ok(folder, "data inspect blanks.txt --delimiter whitespace");
-    assert_shows(&inspected, &["2 features and a target", "delimiter = \"whitespace\""]);
+    assert_shows(&inspected, &["x 3 columns", "delimiter = \"whitespace\""]);
     write(folder, "wine.txt", "1 1:14.2 3:2.5", 40, |n| format!("{} 2:{n}.5 4:1", n % 2));
     write(folder, "w.txt", "@RELATION w", 40, |_| "@DATA".to_owned());
-    for (file, name) in [("wine.txt", "LIBSVM"), ("w.txt", "ARFF")] {
+    for (file, name, hint) in
+        [("wine.txt", "LIBSVM", "load_svmlight_file"), ("w.txt", "ARFF", "save the table as CSV")]
+    {
         let message = error(folder, &format!("data inspect {file}"));
-        assert!(message.contains(name) && message.contains("convert it: python -c"), "{message}");
+        assert!(message.contains(name) && message.contains(hint), "{message}");
     }
 }
 
@@ -393,10 +393,7 @@ fn objects_in_json_are_flattened() {
         format!("{{\"visits\": [{{\"day\": {n}}}], \"y\": {n}, \"label\": {}}}", n % 2)
     });
     let inspected = run_line_ok(folder, "data inspect lists.jsonl");
-    assert_shows(
-        &inspected,
-        &["lists of objects or lists in visits are read as text", "pandas.json_normalize"],
-    );
+    assert_shows(&inspected, &["warning: about as many values as rows, like an identifier: visits"]);
 }
 
 #[test]

@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use ddp::config::{Config, DataConfig, DataFormat};
-use ddp::data::row_values::RowValues;
 use ddp::data::format::Reader;
+use ddp::data::row_values::RowValues;
 use ddp::data::table::{TableReaders, partition_columns};
 use ddp::data::{DataError, Dataset, SourceSpec, TargetLayout, files_and_format};
 use ddp::report::metrics::json_line;

@@ -12,8 +12,8 @@
 mod line;
 mod line_queue;
 mod options;
-mod rank_log;
 mod terminal;
+mod rank_log;
 mod setup;
 
 pub use options::{LogFormat, LogOptions};

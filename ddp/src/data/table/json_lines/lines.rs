@@ -43,8 +43,6 @@ struct Key {
     first: usize,
     /// Number of elements of a list; `None` for one value.
     len: Option<usize>,
-    /// Whether some line has a list of objects or of lists here.
-    has_nested_lists: bool,
     /// Whether some line has another value than null.
     has_values: bool,
 }
@@ -166,7 +164,7 @@ fn malformed(path: &Path, number: u64, line: &[u8], error: &serde_json::Error) -
 
 impl Key {
     fn new(name: &str) -> Self {
-        Key { name: name.to_owned(), first: 0, len: None, has_nested_lists: false, has_values: false }
+        Key { name: name.to_owned(), first: 0, len: None, has_values: false }
     }
 }
 
@@ -218,10 +216,8 @@ impl Keys {
             };
             let key = &mut self.keys[at];
             key.has_values |= value.get() != "null";
-            match items(value) {
-                Some(items) if key.len.is_none() => key.len = Some(items.len()).filter(|&len| len > 0),
-                Some(_) => {}
-                None => key.has_nested_lists |= value.get().starts_with('['),
+            if let Some(items) = items(value).filter(|_| key.len.is_none()) {
+                key.len = Some(items.len()).filter(|&len| len > 0);
             }
         }
     }
@@ -232,11 +228,6 @@ impl Keys {
             Some(key) if key.name == name => Some(n),
             _ => self.index.get(name).copied(),
         }
-    }
-
-    /// Columns of lists that hold objects or lists.
-    pub(super) fn nested_lists(&self) -> Vec<usize> {
-        self.keys.iter().filter(|key| key.has_nested_lists).map(|key| key.first).collect()
     }
 
     /// Names of the columns.

@@ -158,10 +158,6 @@ struct JsonCells {
 }
 
 impl CellReader for JsonCells {
-    fn nested_lists(&self) -> Vec<usize> {
-        self.rows.keys.nested_lists()
-    }
-
     fn names(&self) -> &[String] {
         &self.names
     }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ddp::data::TargetError;
-use ddp::data::row_values::RowValues;
 use ddp::data::raw::{ArrayReader, RawArray, RawRows};
+use ddp::data::row_values::RowValues;
 use ddp::data::values::element::RawType;
 use ddp::data::values::texts::Texts;
 use ddp::data::write::{Block, Chunk, Group, Kind, Nulls, Numbers, Purpose, Schema, first_not_finite};

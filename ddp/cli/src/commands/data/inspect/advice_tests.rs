@@ -1,10 +1,10 @@
 //! The advice on dates, formatted numbers, identifiers and constants, and the config that follows it.
 
-use super::column_profile::Kind;
+use super::kind::Kind;
 use super::suggestion_tests::train_a_step;
 use super::tests::{Files, args, inspect_text, kinds, message, noise, rows};
 use super::warning::WarningKind;
-use super::{inspect, profile as profile_of, report};
+use super::{inspect, profile as profile_of};
 
 /// The config that is suggested for a table with a column `y` to predict; it must train.
 #[track_caller]
@@ -47,7 +47,7 @@ fn times_of_day_among_dates_have_no_parts() {
 }
 
 #[test]
-fn formatted_numbers_are_named_with_the_line_that_rewrites_them() {
+fn formatted_numbers_are_named() {
     let text = rows("area,mileage,when,x,y", 60, |n| {
         format!(
             "{n}.5 m\u{b2},\"{},{:03}\",{}/{}/2024,{},{}",
@@ -62,27 +62,16 @@ fn formatted_numbers_are_named_with_the_line_that_rewrites_them() {
     let profile = inspect_text(&text, &["--target", "y"]);
     let found: Vec<&str> = profile.warnings.iter().map(|warning| warning.message.as_str()).collect();
     assert_eq!(kinds(&profile)[..3], [WarningKind::Formatted; 3], "{found:?}");
-    assert!(
-        found[0].starts_with("area holds numbers with \"m\u{b2}\", like \"0.5 m\u{b2}\" in line 2;"),
-        "{found:?}"
+    assert_eq!(
+        found[0],
+        "area seems to hold numbers or dates as text, like \"0.5 m\u{b2}\" in line 2: write numbers as 1234.5 and dates as \
+         2024-05-31"
     );
-    assert!(
-        found[0].ends_with("\ndf[\"area\"] = pd.to_numeric(df[\"area\"].str.replace(\"m\u{b2}\", \"\"))"),
-        "{found:?}"
-    );
-    assert!(found[1].contains("thousands separators, like \"1,000\""), "{found:?}");
-    assert!(found[2].ends_with("\ndf[\"when\"] = pd.to_datetime(df[\"when\"])"), "{found:?}");
+    assert!(found[1].contains("like \"1,000\" in line 2"), "{found:?}");
     let section = section(&text);
     assert!(
         section.contains("drop = [\"area\", \"mileage\", \"when\"]") && !section.contains("categorical"),
         "{section}"
-    );
-    let files = Files::new(&[("rows.csv", &text)]);
-    // The code stays in one line.
-    let shown = files.text("rows.csv", &[]);
-    assert!(
-        shown.contains("\n  df[\"mileage\"] = pd.to_numeric(df[\"mileage\"].str.replace(\",\", \"\"))\n"),
-        "{shown}"
     );
 
     // Few values are names, whatever they look like.
@@ -91,13 +80,25 @@ fn formatted_numbers_are_named_with_the_line_that_rewrites_them() {
     assert_eq!(kinds(&profile), [WarningKind::Formatted, WarningKind::FewRows]);
     assert!(profile.data_section.contains("categorical = [\"size\"]"), "{}", profile.data_section);
 
-    let text = rows("x,y", 60, |n| format!("{},\"${},000\"", noise(n), n + 1));
+    let text = rows("x,y", 120, |n| format!("{},\"${},000\"", noise(n), n % 40 + 1));
     let profile = inspect_text(&text, &["--target", "y"]);
-    assert!(
-        message(&profile, WarningKind::TargetText)
-            .starts_with("y holds numbers with \"$\" and thousands separators")
+    let found = message(&profile, WarningKind::TargetText);
+    assert!(found.starts_with("y seems to hold numbers or dates as text, like \"$1,000\""), "{found}");
+    assert_eq!(kinds(&profile), [WarningKind::TargetText]);
+}
+
+#[test]
+fn numbers_far_outside_may_mark_missing_values() {
+    let text = rows("x,far,score,two,y", 120, |n| {
+        let far = if n % 9 == 0 { -999.0 } else { noise(n) * 40.0 };
+        format!("{},{far},{},{},{}", noise(n + 7), (n * 37) % 100, [-99, 5][n % 2], noise(n + 99))
+    });
+    let profile = inspect_text(&text, &["--target", "y"]);
+    assert_eq!(
+        message(&profile, WarningKind::Sentinel),
+        "far: -999 in 14 rows is far outside the other values: if it marks a missing value, list it in `data.missing_values`"
     );
-    assert_eq!(kinds(&profile), [WarningKind::TargetText, WarningKind::FewRows]);
+    section(&text);
 }
 
 #[test]
@@ -106,9 +107,7 @@ fn texts_with_too_many_values_are_dropped_and_wide_ones_embedded() {
         format!("A/{},user {},{},{}", n - n % 20 / 19, n % 150, ["Bern", "Oslo"][n % 2], noise(n))
     });
     let profile = inspect_text(&text, &["--target", "y"]);
-    assert!(
-        message(&profile, WarningKind::Identifier).contains("ticket (855 values in 900 rows); `data.drop`")
-    );
+    assert!(message(&profile, WarningKind::Identifier).contains("like an identifier: ticket; `data.drop`"));
     let section = section(&text);
     assert!(section.contains("drop = [\"ticket\"]"), "{section}");
     assert!(
@@ -128,15 +127,9 @@ fn single_values_are_told_apart_from_missing_ones() {
         format!("{},{},7,a,{},{}", or("C85"), or("9"), noise(n), noise(n + 60))
     });
     let profile = inspect_text(&text, &["--target", "y"]);
-    let constant = profile.warnings.iter().filter(|warning| warning.kind == WarningKind::Constant);
-    let constant: Vec<&str> = constant.map(|warning| warning.message.as_str()).collect();
     assert_eq!(
-        constant,
-        [
-            "the same value in all rows: same, text; `data.drop` ignores the columns",
-            "the same value wherever there is one: cabin, missing in 20 of 60 rows; a model learns only whether it is missing",
-            "the same value wherever there is one: size, missing in 20 of 60 rows; a model learns only whether it is missing",
-        ]
+        message(&profile, WarningKind::Constant),
+        "the same value in all rows: same, text; `data.drop` ignores the columns"
     );
     let section = section(&text);
     assert!(
@@ -156,9 +149,7 @@ fn a_single_target_value_is_nothing_to_learn() {
         let profile = inspect_text(&text, &["--target", "y"]);
         let expected = format!("y is {value} in all rows: there is nothing to learn{end}");
         assert_eq!(message(&profile, WarningKind::OneClass), expected);
-        let section = &profile.data_section;
-        assert!(section.contains("# y has a single value: there is nothing to learn\n"), "{section}");
-        assert!(!section.contains("classes = "), "{section}");
+        assert!(!profile.data_section.contains("classes = "), "{}", profile.data_section);
     }
 }
 
@@ -190,17 +181,6 @@ fn the_config_is_saved_and_replaced_only_on_request() {
     assert_eq!(std::fs::read_to_string(&out).unwrap(), "mine");
     inspect(&of(&["--write-config", &out, "--overwrite"]), None).unwrap();
     assert_eq!(std::fs::read_to_string(&out).unwrap(), profile.data_section);
-
-    let line = report::next_step(&profile, &of(&["--missing-value=-9"])).unwrap();
-    assert_eq!(
-        line,
-        format!(
-            "\n# to save these lines: ddp-train data inspect '{table}' --target y --missing-value=-9 --write-config run.toml\n"
-        )
-    );
-    // Without a target the config is not whole.
-    let without_target = args(&table, &[]);
-    assert_eq!(report::next_step(&profile_of(&without_target).unwrap(), &without_target), None);
 }
 
 #[test]
@@ -219,8 +199,8 @@ fn dates_and_counts_are_shown_as_such() {
             .collect::<Vec<_>>()
             .join(" ")
     };
-    assert_eq!(line("when"), "when date - 2 2024-05-01 2024-05-31 2024-05-16 15 days");
-    assert_eq!(line("at"), "at time - 2 12:00:00 12:30:30 12:15:15 915 s");
+    assert_eq!(line("when"), "when date - 2 2024-05-01 2024-05-31");
+    assert_eq!(line("at"), "at time - 2 12:00:00 12:30:30");
     assert!(files.text("one.csv", &[]).starts_with("one.csv: CSV, 1 row x 1 column ("));
 }
 
@@ -254,8 +234,8 @@ fn numbers_that_a_file_stores_as_text_are_named() {
     writer.close().unwrap();
     let profile = files.inspect("rows.parquet", &["--target", "y"]).unwrap();
     let found: Vec<&str> = profile.warnings.iter().map(|warning| warning.message.as_str()).collect();
-    assert!(found[0].starts_with("num holds numbers that are stored as text;"), "{found:?}");
-    assert!(found[1].ends_with("\ndf[\"day\"] = pd.to_datetime(df[\"day\"])"), "{found:?}");
+    assert!(found[0].starts_with("num seems to hold numbers or dates as text: write"), "{found:?}");
+    assert!(found[1].starts_with("day seems to hold numbers or dates as text: write"), "{found:?}");
     let section = &profile.data_section;
     assert!(
         section.contains("drop = [\"num\", \"day\"]") && section.contains("categorical = [\"sure\"]"),

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use ddp::data::ColumnStats;
-use ddp::data::errors::formatted::FormattedTexts;
 
-use super::sentinel::Extremes;
 use super::values::{Values, mixed};
 
 /// Most distinct values that are counted over all columns, about 100 MiB.
@@ -51,7 +49,7 @@ pub(super) struct Column {
     /// Values that are not numbers.
     pub(super) texts: Odd,
     /// Values among them that a person would read as numbers or dates.
-    pub(super) formatted: FormattedTexts,
+    pub(super) n_formatted: u64,
     /// Values among them that are few and short, with their rows.
     pub(super) words: Words,
     /// Values that are not UTF-8.
@@ -71,8 +69,7 @@ pub(super) struct Column {
     /// NaN and infinity, and numbers beyond f32.
     pub(super) not_finite: Odd,
     pub(super) has_fractions: bool,
-    /// The outermost numbers.
-    pub(super) extremes: Extremes,
+    pub(super) nines: Nines,
     /// Whether each number exceeds the one before.
     pub(super) is_rising: bool,
     last: f64,
@@ -84,6 +81,44 @@ pub(super) struct Column {
 pub(super) struct Odd {
     pub(super) n: u64,
     pub(super) first: Option<(Place, String)>,
+}
+
+/// Numbers that often mark missing values.
+const NINES: [f64; 8] = [-99_999.0, -9_999.0, -999.0, -99.0, 99.0, 999.0, 9_999.0, 99_999.0];
+
+/// Rows with each of [`NINES`], and the range of all other numbers.
+#[derive(Debug)]
+pub(super) struct Nines {
+    counts: [u64; NINES.len()],
+    min: f64,
+    max: f64,
+}
+
+impl Default for Nines {
+    fn default() -> Self {
+        Nines { counts: [0; NINES.len()], min: f64::INFINITY, max: f64::NEG_INFINITY }
+    }
+}
+
+impl Nines {
+    #[inline]
+    fn add(&mut self, value: f64) {
+        match NINES.iter().position(|nines| *nines == value) {
+            Some(at) => self.counts[at] += 1,
+            None => (self.min, self.max) = (self.min.min(value), self.max.max(value)),
+        }
+    }
+
+    /// The one far outside the other values that most rows hold, and their number.
+    pub(super) fn outside(&self) -> Option<(f64, u64)> {
+        const MIN_ROWS: u64 = 5;
+        let is_far = |value: f64| {
+            let distance = (self.min - value).max(value - self.max);
+            distance >= (self.max - self.min) / 2.0 || value < 0.0 && self.min >= 0.0
+        };
+        let found = NINES.into_iter().zip(self.counts).filter(|(value, n)| *n >= MIN_ROWS && is_far(*value));
+        found.filter(|_| self.min < self.max).max_by_key(|(_, n)| *n)
+    }
 }
 
 /// Most different texts that may be marks of missing values.
@@ -199,7 +234,7 @@ impl Collector {
                 column.values.add(key, target.0, self.limit, || (chunk.text)(row, index));
                 column.has_fractions |= number.is_finite() && number.fract() != 0.0;
                 if number.is_finite() {
-                    column.extremes.add(number);
+                    column.nines.add(number);
                 }
                 column.is_rising &= number > column.last;
                 column.last = number;

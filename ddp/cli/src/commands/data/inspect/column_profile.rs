@@ -2,6 +2,13 @@
 
 use serde::Serialize;
 
+use super::collector::Collector;
+use super::kind::Kind;
+use super::origin::Origin;
+
+/// Most distinct values that are listed individually.
+pub(super) const MAX_SHOWN_VALUES: usize = 20;
+
 /// Properties of one column.
 #[derive(Debug, Serialize)]
 pub(super) struct ColumnProfile {
@@ -25,39 +32,6 @@ pub(super) struct ColumnProfile {
     pub(super) values: Vec<ValueCount>,
 }
 
-impl ColumnProfile {
-    /// Whether the column, of `n_rows` rows, holds no value twice.
-    pub(super) fn has_distinct_values(&self, n_rows: usize) -> bool {
-        self.n_distinct == Some(n_rows - self.n_missing as usize)
-    }
-}
-
-/// Type of a column's values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Kind {
-    Integer,
-    Number,
-    Text,
-    /// True and false, or yes and no.
-    Boolean,
-    /// Dates, with or without a time.
-    Date,
-    /// Times of day.
-    Time,
-    /// Row numbers that pandas wrote, which are not used.
-    Index,
-    /// Values that a model can't use, such as structures and bytes.
-    Other,
-    /// Numbers of categories.
-    Category,
-    /// All values are missing.
-    Empty,
-    /// An element of an array.
-    #[serde(untagged)]
-    Element(&'static str),
-}
-
 /// Range and moments of a column of numbers.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Range {
@@ -76,20 +50,54 @@ pub(super) struct ValueCount {
     pub(super) share: f64,
 }
 
-impl Kind {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Kind::Integer => "integer",
-            Kind::Number => "number",
-            Kind::Text => "text",
-            Kind::Boolean => "boolean",
-            Kind::Date => "date",
-            Kind::Time => "time",
-            Kind::Index => "index",
-            Kind::Other => "other",
-            Kind::Category => "category",
-            Kind::Empty => "empty",
-            Kind::Element(name) => name,
+impl ColumnProfile {
+    /// The properties of the column number `index`.
+    pub(super) fn new(origin: &Origin, collected: &Collector, index: usize) -> Self {
+        let (column, stats) = (&collected.columns[index], &collected.stats);
+        let range = (stats.count[index] > 0.0).then(|| Range {
+            min: stats.min[index],
+            max: stats.max[index],
+            mean: stats.mean[index],
+            standard_deviation: stats.standard_deviation(index),
+        });
+        let is_target = origin.targets.contains(&index);
+        let n_values = collected.n_rows as u64 - column.n_missing;
+        let is_text = origin.texts.contains(&index) && !is_target && range.is_some();
+        let kind = match origin.kinds[index] {
+            Some(kind) => kind,
+            None if is_text => Kind::Text,
+            // Labels that are spelled like codes are texts.
+            None if is_target && column.codes.n > 0 && !column.has_fractions => Kind::Text,
+            None => Kind::of(column, n_values, range.is_some()),
+        };
+        let counts = column.values.by_count();
+        let n: u64 = counts.iter().map(|(_, count)| count).sum();
+        let values = if counts.len() <= MAX_SHOWN_VALUES { counts } else { Vec::new() };
+        let share = |count: u64| count as f64 / n.max(1) as f64;
+        ColumnProfile {
+            name: origin.names[index].clone(),
+            is_target,
+            kind,
+            stored_as: origin.types.get(index).cloned(),
+            has_faults: column.not_finite.n > 0
+                || column.not_utf8.n > 0
+                || column.texts.n > 0 && 2 * column.n_words() <= n_values,
+            n_missing: column.n_missing,
+            n_distinct: column.values.len(),
+            range: range.filter(|_| !matches!(kind, Kind::Text | Kind::Index | Kind::Other)),
+            values: values
+                .into_iter()
+                .map(|(value, n_rows)| ValueCount { value, n_rows, share: share(n_rows) })
+                .collect(),
         }
+    }
+
+    /// Whether the column, of `n_rows` rows, holds no value twice.
+    pub(super) fn has_distinct_values(&self, n_rows: usize) -> bool {
+        self.n_distinct == Some(n_rows - self.n_missing as usize)
+    }
+
+    pub(super) fn is_feature(&self) -> bool {
+        !self.is_target && self.kind != Kind::Index
     }
 }

@@ -1,13 +1,12 @@
-//! The inspected columns together with the task, and the wording that warnings share.
+//! The inspected columns together with the task, and the questions and wording that warnings share.
 
 use ddp::config::Task;
-use ddp::data::errors::formatted::{TextType, stored_as_text};
 
 use super::collector::{Collector, Odd, Place};
-use super::column_profile::{ColumnProfile, Kind};
+use super::column_profile::ColumnProfile;
+use super::kind::Kind;
 use super::origin::Origin;
-use super::warning::{Warning, WarningKind};
-use super::words::{cut, listed};
+use super::warning::{Warning, WarningKind, cut, listed};
 
 /// Fewest rows for findings that could arise by chance.
 pub(super) const MIN_ROWS: usize = 30;
@@ -18,30 +17,31 @@ pub(super) struct Inspected<'a> {
     pub(super) collected: &'a Collector,
     pub(super) columns: &'a [ColumnProfile],
     pub(super) task: Option<Task>,
+    pub(super) warnings: Vec<Warning>,
 }
 
 impl Inspected<'_> {
-    pub(super) fn features(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.columns.len())
-            .filter(|&index| !self.columns[index].is_target && self.columns[index].kind != Kind::Index)
+    pub(super) fn features(&self) -> Vec<usize> {
+        (0..self.columns.len()).filter(|&index| self.columns[index].is_feature()).collect()
     }
 
-    pub(super) fn names(&self, indices: &[usize]) -> Vec<String> {
-        indices.iter().map(|&index| self.columns[index].name.clone()).collect()
+    /// Features that satisfy `is_one`.
+    pub(super) fn features_where(&self, is_one: impl Fn(usize) -> bool) -> Vec<usize> {
+        self.features().into_iter().filter(|&index| is_one(index)).collect()
     }
 
     /// Adds a warning about columns, if there are any.
     pub(super) fn about(
-        &self,
-        all: &mut Vec<Warning>,
+        &mut self,
         kind: WarningKind,
         indices: &[usize],
         message: impl FnOnce(&str) -> String,
     ) {
         if !indices.is_empty() {
-            let columns = self.names(indices);
+            let columns: Vec<String> =
+                indices.iter().map(|&index| self.columns[index].name.clone()).collect();
             let message = message(&listed(&columns));
-            all.push(Warning { kind, columns, message });
+            self.warnings.push(Warning { kind, columns, message });
         }
     }
 
@@ -56,29 +56,23 @@ impl Inspected<'_> {
         })
     }
 
-    /// The words and the remedy for a column whose texts are formatted numbers or dates; a few of them may be typing errors.
-    pub(super) fn formatted(&self, index: usize) -> Option<(String, String)> {
-        const MIN_SHARE: u64 = 20;
-        let (column, profile) = (&self.collected.columns[index], &self.columns[index]);
-        let n = self.collected.n_rows as u64 - column.n_missing;
-        if profile.kind == Kind::Text && column.texts.n == 0 {
-            let type_of_values = match () {
-                () if n == 0 || column.n_truths > 0 => return None,
-                () if column.n_times == 0 => TextType::Numbers,
-                () if column.n_times == n && !column.has_times_of_day => TextType::Dates,
-                () => return None,
-            };
-            return Some(stored_as_text(&profile.name, type_of_values));
-        }
-        let are_many = column.texts.n * MIN_SHARE >= n;
-        column.formatted.of_column(&profile.name, column.texts.n).filter(|_| are_many)
+    pub(super) fn n_values(&self, index: usize) -> u64 {
+        self.collected.n_rows as u64 - self.collected.columns[index].n_missing
     }
 
-    /// An example of a column's texts, as part of a sentence.
-    pub(super) fn like(&self, index: usize) -> String {
-        match self.odd(&self.collected.columns[index].texts) {
-            odd if odd.is_empty() => String::new(),
-            odd => format!(", like {odd}"),
-        }
+    /// Whether a model would read a column as text although most of its values are numbers or dates for people.
+    pub(super) fn is_formatted(&self, index: usize) -> bool {
+        let column = &self.collected.columns[index];
+        // Without other texts, the file stores numbers or dates as text.
+        let is_stored_so = column.texts.n == 0 && column.n_truths == 0 && self.n_values(index) > 0;
+        self.columns[index].kind == Kind::Text
+            && (is_stored_so || column.n_formatted > 0 && 2 * column.n_formatted >= column.texts.n)
+    }
+
+    /// Whether a column is one of words rather than of numbers with a few odd texts.
+    pub(super) fn is_of_words(&self, index: usize) -> bool {
+        let column = &self.collected.columns[index];
+        2 * column.n_words() > self.n_values(index)
+            || self.columns[index].kind == Kind::Text && column.texts.n == 0
     }
 }

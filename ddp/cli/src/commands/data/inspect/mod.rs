@@ -3,17 +3,15 @@
 //! Files -> chunks of rows (`scan`) -> properties of each column (`collector`) -> a profile (`profile`) with warnings
 //! (`warnings`) -> text, JSON and a config section (`report`, `section`).
 
-mod column_profile;
-mod sentinel;
 mod values;
 mod collector;
+mod kind;
 mod origin;
+mod column_profile;
 mod warning;
 mod dropped;
-mod section;
-mod words;
 mod inspected;
-mod sentinel_warnings;
+mod section;
 mod target_warnings;
 mod warnings;
 mod profile;
@@ -49,8 +47,8 @@ pub(super) fn inspect(args: &InspectArgs, reading: Option<ShownBar>) -> Result<(
     let mut text = if args.json { json_line(&profile) } else { report::text(&profile, args.all) };
     match out {
         Some(path) => write_atomic(path, profile.data_section.as_bytes())?,
-        None if args.json => {}
-        None => text.extend(report::next_step(&profile, args)),
+        None if args.json || profile.columns.iter().all(|column| !column.is_target) => {}
+        None => text += "\n# --write-config run.toml saves these lines\n",
     }
     print_result(&text)?;
     if let Some(path) = out.filter(|_| profile.stops_training()) {

@@ -6,7 +6,7 @@ use ddp::data::Compression;
 use serde::Serialize;
 
 use super::collector::Place;
-use super::column_profile::Kind;
+use super::kind::Kind;
 
 /// A file and its size, if it is a regular file.
 #[derive(Debug, Serialize)]
@@ -25,10 +25,13 @@ pub(super) struct ArrayShape {
 }
 
 /// Source of rows, and what is known about their columns in advance.
+#[derive(Default)]
 pub(super) struct Origin {
     pub(super) format: String,
     pub(super) files: Vec<FileSize>,
     pub(super) arrays: Vec<ArrayShape>,
+    /// Whether the rows are those of a table, whose columns have names.
+    pub(super) is_table: bool,
     pub(super) names: Vec<String>,
     /// Indices of the targets.
     pub(super) targets: Vec<usize>,
@@ -38,38 +41,32 @@ pub(super) struct Origin {
     pub(super) types: Vec<String>,
     /// Indices of the columns that are texts by their type in the file.
     pub(super) texts: Vec<usize>,
-    /// Columns of lists of objects or lists, which are read as text.
-    pub(super) nested_lists: Vec<usize>,
     /// Columns that are not used unasked, with the reason: ends of sentences.
     pub(super) left_out: Vec<String>,
-    /// "line" or "row".
-    pub(super) place: &'static str,
+    /// Whether places are lines, from 1, not rows, from 0.
+    pub(super) has_lines: bool,
     /// Lines of a config that name arrays.
     pub(super) keys: Vec<String>,
 }
 
 impl Origin {
+    /// Source of rows in these files.
+    pub(super) fn of_files(title: &str, files: &[PathBuf]) -> Self {
+        let size = |path: &PathBuf| FileSize {
+            path: path.display().to_string(),
+            // Pipes have no size.
+            size_bytes: path.metadata().ok().filter(|data| data.is_file()).map(|data| data.len()),
+        };
+        let format = match Compression::of_file(&files[0]) {
+            Compression::None => title.to_owned(),
+            compression => format!("{title}, {}", compression.name()),
+        };
+        Origin { format, files: files.iter().map(size).collect(), ..Origin::default() }
+    }
+
     /// A place for messages.
     pub(super) fn place(&self, place: Place) -> String {
-        let number = format!("{} {}", self.place, place.number);
+        let number = format!("{} {}", if self.has_lines { "line" } else { "row" }, place.number);
         if self.files.len() > 1 { format!("{number} of {}", self.files[place.file].path) } else { number }
-    }
-}
-
-/// Files with their sizes.
-pub(super) fn sizes(files: &[PathBuf]) -> Vec<FileSize> {
-    let size = |path: &PathBuf| FileSize {
-        path: path.display().to_string(),
-        // Pipes have no size.
-        size_bytes: path.metadata().ok().filter(|data| data.is_file()).map(|data| data.len()),
-    };
-    files.iter().map(size).collect()
-}
-
-/// The name of a format and of its compression.
-pub(super) fn format_name(name: &str, files: &[PathBuf]) -> String {
-    match Compression::of_file(&files[0]) {
-        Compression::None => name.to_owned(),
-        compression => format!("{name}, {}", compression.name()),
     }
 }

@@ -6,11 +6,11 @@ use ddp::data::labels::{TargetFacts, decide};
 use serde::Serialize;
 
 use super::collector::{Collector, Column};
-use super::column_profile::{ColumnProfile, Kind, Range, ValueCount};
+use super::column_profile::{ColumnProfile, ValueCount};
 use super::dropped::{dropped, has_features};
+use super::kind::Kind;
 use super::origin::{ArrayShape, FileSize, Origin};
 use super::section::{self, FittingTask};
-use super::sentinel_warnings::sentinel_warnings;
 use super::warning::Warning;
 use super::warnings;
 
@@ -35,28 +35,16 @@ pub(super) struct Profile {
     pub(super) data_section: String,
 }
 
-/// Most distinct values that are listed individually.
-pub(super) const MAX_SHOWN_VALUES: usize = 20;
-
 impl Profile {
-    /// Whether the suggested config can't train a model until the problems in the warnings are corrected.
-    pub(super) fn stops_training(&self) -> bool {
-        let task = Task::ALL.iter().copied().find(|task| Some(task.name()) == self.task);
-        self.warnings.iter().any(|warning| warning.stops_training(task))
-    }
-
     /// Derives columns, task, warnings and config from the collected values.
     pub(super) fn new(origin: Origin, collected: &Collector, spec: &SourceSpec<'_>) -> Self {
         let columns: Vec<ColumnProfile> =
-            (0..origin.names.len()).map(|index| column(&origin, collected, index)).collect();
+            (0..origin.names.len()).map(|index| ColumnProfile::new(&origin, collected, index)).collect();
         let task = task(&origin, collected, &columns);
-        let decided = task.map(|fitting| fitting.task);
-        let mut warnings = warnings::warnings(&origin, collected, &columns, decided);
-        warnings.extend(sentinel_warnings(&origin, collected, &columns, decided));
-        warnings.sort_by_key(|warning| warning.kind);
+        let mut warnings = warnings::warnings(&origin, collected, &columns, task.map(|fitting| fitting.task));
         let mut dropped_columns = Vec::new();
-        if section::is_table(&origin, spec) {
-            dropped_columns = dropped(&origin, &columns, &warnings);
+        if origin.is_table {
+            dropped_columns = dropped(&columns, &warnings);
             if !has_features(&dropped_columns, &columns) {
                 warnings::no_features_left(&mut warnings, &dropped_columns);
             }
@@ -76,58 +64,11 @@ impl Profile {
             data_section,
         }
     }
-}
 
-fn column(origin: &Origin, collected: &Collector, index: usize) -> ColumnProfile {
-    let column = &collected.columns[index];
-    let stats = &collected.stats;
-    let range = (stats.count[index] > 0.0).then(|| Range {
-        min: stats.min[index],
-        max: stats.max[index],
-        mean: stats.mean[index],
-        standard_deviation: stats.standard_deviation(index),
-    });
-    let is_target = origin.targets.contains(&index);
-    let n_values = collected.n_rows as u64 - column.n_missing;
-    let is_text = origin.texts.contains(&index) && !is_target && range.is_some();
-    let kind = match origin.kinds[index] {
-        Some(kind) => kind,
-        None if is_text => Kind::Text,
-        // Labels that are spelled like codes are texts.
-        None if is_target && column.codes.n > 0 && !column.has_fractions => Kind::Text,
-        None => kind(column, n_values, range.is_some()),
-    };
-    let counts = column.values.by_count();
-    let n: u64 = counts.iter().map(|(_, count)| count).sum();
-    let values = if counts.len() <= MAX_SHOWN_VALUES { counts } else { Vec::new() };
-    let share = |count: u64| count as f64 / n.max(1) as f64;
-    ColumnProfile {
-        name: origin.names[index].clone(),
-        is_target,
-        kind,
-        stored_as: origin.types.get(index).cloned(),
-        has_faults: column.not_finite.n > 0
-            || column.not_utf8.n > 0
-            || column.texts.n > 0 && 2 * column.n_words() <= n_values,
-        n_missing: column.n_missing,
-        n_distinct: column.values.len(),
-        range: range.filter(|_| !matches!(kind, Kind::Text | Kind::Category | Kind::Index | Kind::Other)),
-        values: values
-            .into_iter()
-            .map(|(value, n_rows)| ValueCount { value, n_rows, share: share(n_rows) })
-            .collect(),
-    }
-}
-
-fn kind(column: &Column, n: u64, has_numbers: bool) -> Kind {
-    match () {
-        () if column.texts.n > 0 => Kind::Text,
-        () if column.n_truths > 0 && column.n_truths == n => Kind::Boolean,
-        () if column.n_times > 0 && column.n_times == n && column.has_dates => Kind::Date,
-        () if column.n_times > 0 && column.n_times == n => Kind::Time,
-        () if column.has_fractions || column.not_finite.n > 0 => Kind::Number,
-        () if has_numbers => Kind::Integer,
-        () => Kind::Empty,
+    /// Whether the suggested config can't train a model until the problems in the warnings are corrected.
+    pub(super) fn stops_training(&self) -> bool {
+        let task = Task::ALL.iter().copied().find(|task| Some(task.name()) == self.task);
+        self.warnings.iter().any(|warning| warning.stops_training(task))
     }
 }
 
@@ -137,33 +78,30 @@ fn task(origin: &Origin, collected: &Collector, columns: &[ColumnProfile]) -> Op
     let facts: Vec<TargetFacts> =
         origin.targets.iter().map(|&index| facts(&collected.columns[index], &columns[index])).collect();
     let names: Vec<String> = origin.targets.iter().map(|&index| origin.names[index].clone()).collect();
-    if names.is_empty() {
-        return None;
-    }
+    let n_distinct = facts.first()?.n_distinct;
     // Few integers are taken for classes, but not if every row has a different one.
     let is_of_quantities = |&target: &usize| {
         collected.n_rows >= section::MIN_ROWS_TO_SPLIT
             && columns[target].kind == Kind::Integer
             && columns[target].has_distinct_values(collected.n_rows)
     };
-    match decide(&names, &facts) {
+    Some(match decide(&names, &facts) {
         Ok(choice) if choice.task == Task::Classification && origin.targets.iter().all(is_of_quantities) => {
-            Some(FittingTask { task: Task::Regression, undecided: facts[0].n_distinct })
+            FittingTask { task: Task::Regression, undecided: n_distinct }
         }
-        Ok(choice) => Some(FittingTask { task: choice.task, undecided: None }),
+        Ok(choice) => FittingTask { task: choice.task, undecided: None },
         Err(_) => {
-            let n = facts[0].n_distinct.unwrap_or(collected.n_rows);
+            let n = n_distinct.unwrap_or(collected.n_rows);
             let is_few = n <= MAX_CLASSES && n <= collected.n_rows / 5 + 2;
             let task = if is_few { Task::Classification } else { Task::Regression };
-            Some(FittingTask { task, undecided: Some(n) })
+            FittingTask { task, undecided: Some(n) }
         }
-    }
+    })
 }
 
-/// 2^63
-const END_OF_I64: f64 = 9_223_372_036_854_775_808.0;
-
 fn facts(column: &Column, profile: &ColumnProfile) -> TargetFacts {
+    /// 2^63
+    const END_OF_I64: f64 = 9_223_372_036_854_775_808.0;
     let is_truth = |value: &ValueCount| ["true", "false"].contains(&value.value.to_lowercase().as_str());
     let has_text = matches!(profile.kind, Kind::Text | Kind::Boolean | Kind::Date | Kind::Time);
     TargetFacts {

@@ -1,7 +1,8 @@
-//! One finding about inspected data.
+//! One finding about inspected data, and the words that findings share.
+
+use serde::Serialize;
 
 use ddp::config::Task;
-use serde::Serialize;
 
 /// One finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -24,7 +25,6 @@ pub(super) enum WarningKind {
     OneClass,
     ManyClasses,
     Spelling,
-    OneRow,
     Marks,
     NotFinite,
     Encoding,
@@ -33,7 +33,6 @@ pub(super) enum WarningKind {
     OddText,
     Marked,
     Text,
-    NestedLists,
     Codes,
     Sentinel,
     Missing,
@@ -42,7 +41,6 @@ pub(super) enum WarningKind {
     Constant,
     Duplicate,
     Imbalance,
-    Signs,
     FewRows,
 }
 
@@ -55,4 +53,31 @@ impl Warning {
             _ => false,
         }
     }
+}
+
+/// The columns of the warnings of these kinds.
+pub(super) fn columns_of(warnings: &[Warning], kinds: &[WarningKind]) -> Vec<String> {
+    let of_kinds = warnings.iter().filter(|warning| kinds.contains(&warning.kind));
+    of_kinds.flat_map(|warning| warning.columns.clone()).collect()
+}
+
+/// Names in a list, truncated if there are many.
+pub(super) fn listed(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let shown: Vec<String> = names.iter().take(SHOWN).map(|name| cut(name, 30)).collect();
+    let more = names.len() - shown.len();
+    if more > 0 { format!("{} and {more} more", shown.join(", ")) } else { shown.join(", ") }
+}
+
+/// A text, truncated if it is long.
+pub(super) fn cut(text: &str, n_chars: usize) -> String {
+    match text.char_indices().nth(n_chars) {
+        Some((at, _)) => format!("{}...", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+/// A number with its noun.
+pub(super) fn count(n: u64, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }

@@ -3,14 +3,15 @@
 use std::collections::HashMap;
 
 use ddp::config::Task;
+use ddp::data::errors::formatted::PLAIN_NOTATION;
 
 use super::collector::Collector;
-use super::column_profile::{ColumnProfile, Kind};
+use super::column_profile::ColumnProfile;
 use super::inspected::{Inspected, MIN_ROWS};
+use super::kind::Kind;
 use super::origin::Origin;
 use super::target_warnings::target_warnings;
-use super::warning::{Warning, WarningKind};
-use super::words::{count, cut, joined, listed, rows};
+use super::warning::{Warning, WarningKind, count, listed};
 
 /// Correlation above which a column is a copy of the target.
 const MAX_CORRELATION: f64 = 0.999;
@@ -24,15 +25,15 @@ pub(super) fn warnings(
     columns: &[ColumnProfile],
     task: Option<Task>,
 ) -> Vec<Warning> {
-    let inspected = Inspected { origin, collected, columns, task };
-    let mut all = Vec::new();
-    target_warnings(&inspected, &mut all);
-    inspected.values(&mut all);
-    inspected.leaks(&mut all);
-    inspected.useless(&mut all);
-    inspected.rows(&mut all);
-    all.sort_by_key(|warning| warning.kind);
-    all
+    let mut inspected = Inspected { origin, collected, columns, task, warnings: Vec::new() };
+    target_warnings(&mut inspected);
+    inspected.texts();
+    inspected.numbers();
+    inspected.leaks();
+    inspected.useless();
+    inspected.rows();
+    inspected.warnings.sort_by_key(|warning| warning.kind);
+    inspected.warnings
 }
 
 /// Adds a warning that no column is left as a feature without the `dropped` ones, unless there is none at all.
@@ -46,170 +47,158 @@ pub(super) fn no_features_left(all: &mut Vec<Warning>, dropped: &[String]) {
 }
 
 impl Inspected<'_> {
-    fn values(&self, all: &mut Vec<Warning>) {
+    /// Features with texts.
+    fn texts(&mut self) {
         let mut texts = Vec::new();
-        let mut missing = Vec::new();
         for index in self.features() {
-            let (column, profile) = (&self.collected.columns[index], &self.columns[index]);
-            let n = self.collected.n_rows as u64 - column.n_missing;
-            if let Some((words, remedy)) = self.formatted(index) {
-                let like = self.like(index);
-                self.about(all, WarningKind::Formatted, &[index], |name| {
-                    format!(
-                        "{name} holds {words}{like}; a model reads them as text; rewrite them, with pandas:\n{remedy}"
-                    )
-                });
-                continue;
-            }
-            let is_text = 2 * column.n_words() > n || profile.kind == Kind::Text && column.texts.n == 0;
-            if is_text {
-                texts.push(index);
+            let column = &self.collected.columns[index];
+            if self.is_of_words(index) {
+                if self.is_formatted(index) {
+                    let like = Some(self.odd(&column.texts)).filter(|odd| !odd.is_empty());
+                    let like = like.map_or(String::new(), |odd| format!(", like {odd}"));
+                    self.about(WarningKind::Formatted, &[index], |name| {
+                        format!("{name} seems to hold numbers or dates as text{like}: {PLAIN_NOTATION}")
+                    });
+                } else if !self.is_identifier(index) && self.columns[index].n_distinct != Some(1) {
+                    texts.push(index);
+                }
             } else if column.texts.n > 0 {
-                let odd = self.odd(&column.texts);
-                let words: Vec<String> =
-                    column.words.by_count().iter().map(|(text, n)| format!("\"{text}\" ({n})")).collect();
-                let listed = if words.is_empty() { String::new() } else { format!(", {}", words.join(", ")) };
-                let marks = self.marks_of_missing(index);
-                let kind = if marks.is_empty() { WarningKind::OddText } else { WarningKind::Marked };
-                let remedy = if marks.is_empty() {
-                    "correct them"
+                let words = column.words.by_count();
+                let words: String = words.iter().map(|(text, n)| format!(", \"{text}\" ({n})")).collect();
+                let (kind, remedy) = if self.marks_missing(index) {
+                    let remedy = "if they mark missing values, `data.missing_values` lists them and `data.missing` fills them";
+                    (WarningKind::Marked, remedy)
                 } else {
-                    "if they mark missing values, `data.missing_values` lists them and `data.missing` fills them"
+                    (WarningKind::OddText, "correct them")
                 };
-                self.about(all, kind, &[index], |name| {
+                let (n_odd, n, odd) = (column.texts.n, self.n_values(index), self.odd(&column.texts));
+                self.about(kind, &[index], |name| {
                     format!(
-                        "{name}: {} of {n} values are not numbers{listed}, the first is {odd}: {remedy}",
-                        column.texts.n
+                        "{name}: {n_odd} of {n} values are not numbers{words}, the first is {odd}: {remedy}"
                     )
                 });
             }
-            // A missing text is an unknown category.
-            if column.n_missing > 0 && !is_text && !matches!(profile.kind, Kind::Empty | Kind::Other) {
-                missing.push(index);
+            if column.not_utf8.n > 0 {
+                let (n, first) = (column.not_utf8.n, self.odd(&column.not_utf8));
+                self.about(WarningKind::Encoding, &[index], |name| {
+                    format!(
+                        "{name}: not UTF-8 in {}, the first is {first}: save the file as UTF-8",
+                        count(n, "row")
+                    )
+                });
             }
         }
+        self.about(WarningKind::Text, &texts, |names| {
+            format!("text in {names}: `data.categorical` treats it as categories, `data.drop` ignores it")
+        });
+        let unusable = self.features_where(|index| self.columns[index].kind == Kind::Other);
+        self.about(WarningKind::Unusable, &unusable, |names| {
+            format!("neither numbers nor text: {names}; split them into columns, or `data.drop` ignores them")
+        });
+    }
+
+    /// Whether the texts of a column of numbers may all mark missing values: few words without digits, which no target holds.
+    fn marks_missing(&self, index: usize) -> bool {
+        let column = &self.collected.columns[index];
+        let is_of_target = |text: &str| {
+            self.origin.targets.iter().any(|&target| {
+                let words = self.collected.columns[target].words.by_count();
+                self.collected.columns[target].texts.n > 0
+                    && (words.is_empty() || words.iter().any(|word| word.0 == text))
+            })
+        };
+        let words = column.words.by_count();
+        // Texts of a format with types are not numbers.
+        self.origin.types.is_empty()
+            && !words.is_empty()
+            && words
+                .iter()
+                .all(|(text, _)| !text.contains(|c: char| c.is_ascii_digit()) && !is_of_target(text))
+            && column.n_words() <= column.texts.n
+            && column.not_utf8.n == 0
+            && column.not_finite.n == 0
+    }
+
+    /// Columns with numbers that are ambiguous, beyond f32, missing or marks.
+    fn numbers(&mut self) {
         for index in 0..self.columns.len() {
-            let column = &self.collected.columns[index];
+            let (column, profile) = (&self.collected.columns[index], &self.columns[index]);
             if let Some((_, text)) = &column.unclear.first {
                 let odd = self.odd(&column.unclear);
                 let (large, small) = (text.replace([',', '.'], ""), text.replacen(',', ".", 1));
-                self.about(all, WarningKind::Marks, &[index], |name| {
+                self.about(WarningKind::Marks, &[index], |name| {
                     format!("{name}: {odd} may be {large} or {small}; `data.decimal` = \".\" or \",\" is the mark before the fraction")
                 });
             }
             if column.not_finite.n > 0 {
-                let odd = self.odd(&column.not_finite);
-                self.about(all, WarningKind::NotFinite, &[index], |name| {
-                    let n = column.not_finite.n;
+                let (n, odd) = (column.not_finite.n, self.odd(&column.not_finite));
+                self.about(WarningKind::NotFinite, &[index], |name| {
+                    format!("{name}: not finite in f32 in {}, the first is {odd}", count(n, "row"))
+                });
+            }
+            if profile.is_feature() && column.n_padded > 0 && profile.kind == Kind::Integer {
+                let odd = self.odd(&column.codes);
+                self.about(WarningKind::Codes, &[index], |name| {
                     format!(
-                        "{name}: {} not finite in f32, the first is {odd}",
-                        count(n, "value is", "values are")
+                        "{name} holds numbers with leading zeros, the first is {odd}: if they are codes, `data.categorical` keeps the zeros"
+                    )
+                });
+            }
+            let is_number = matches!(profile.kind, Kind::Integer | Kind::Number | Kind::Element(_));
+            if is_number
+                && (!profile.is_target || self.task == Some(Task::Regression))
+                && let Some((value, n)) = column.nines.outside()
+            {
+                let remedy = if self.origin.is_table {
+                    "list it in `data.missing_values`"
+                } else {
+                    "write NaN in its place"
+                };
+                self.about(WarningKind::Sentinel, &[index], |name| {
+                    format!(
+                        "{name}: {value} in {} is far outside the other values: if it marks a missing value, {remedy}",
+                        count(n, "row")
                     )
                 });
             }
         }
-        for index in self.features() {
-            let odd = &self.collected.columns[index].not_utf8;
-            if odd.n > 0 {
-                let first = self.odd(odd);
-                self.about(all, WarningKind::Encoding, &[index], |name| {
-                    let n = count(odd.n, "value is", "values are");
-                    format!("{name}: {n} not UTF-8, the first is {first}: save the file as UTF-8")
-                });
-            }
-        }
-        let unusable: Vec<usize> =
-            self.features().filter(|&index| self.columns[index].kind == Kind::Other).collect();
-        self.about(all, WarningKind::Unusable, &unusable, |names| {
-            format!("neither numbers nor text: {names}; split them into columns, or `data.drop` ignores them")
-        });
-        texts.retain(|&index| {
-            !self.is_identifier(index)
-                && !self.is_nearly_unique(index)
-                && self.columns[index].n_distinct != Some(1)
-        });
-        self.about(all, WarningKind::Text, &texts, |names| {
-            format!("text in {names}: `data.categorical` treats it as categories, `data.drop` ignores it")
-        });
-        for index in self.features() {
-            let column = &self.collected.columns[index];
-            if column.n_padded == 0 || column.has_fractions || self.columns[index].kind != Kind::Integer {
-                continue;
-            }
-            let odd = self.odd(&column.codes);
-            self.about(all, WarningKind::Codes, &[index], |name| {
-                format!(
-                    "{name} holds numbers with leading zeros, the first is {odd}: if they are codes, `data.categorical` keeps the zeros"
-                )
-            });
-        }
-        let nested: Vec<usize> =
-            self.features().filter(|index| self.origin.nested_lists.contains(index)).collect();
-        self.about(all, WarningKind::NestedLists, &nested, |names| {
-            format!(
-                "lists of objects or lists in {names} are read as text: pandas.DataFrame.explode and pandas.json_normalize make columns of their values"
-            )
+        // A missing text is an unknown category.
+        let missing = self.features_where(|index| {
+            let kind = self.columns[index].kind;
+            self.columns[index].n_missing > 0
+                && !self.is_of_words(index)
+                && !matches!(kind, Kind::Empty | Kind::Other)
         });
         let first = missing.iter().filter_map(|&index| self.collected.columns[index].first_missing);
         let first = self.first(first.min_by_key(|place| (place.file, place.number)));
-        self.about(all, WarningKind::Missing, &missing, |names| {
+        self.about(WarningKind::Missing, &missing, |names| {
             format!("missing values in {names}{first}: `data.missing` = \"mean\" or \"zero\" fills them")
         });
     }
 
-    /// The texts of a column of numbers if they may all mark missing values: few words without digits, which no target holds.
-    fn marks_of_missing(&self, index: usize) -> Vec<String> {
-        let column = &self.collected.columns[index];
-        let words = column.words.by_count();
-        if !self.origin.types.is_empty() {
-            // Texts of a format with types are not numbers.
-            return Vec::new();
-        }
-        let of_targets = |text: &str| {
-            let holds = |target: &usize| {
-                let column = &self.collected.columns[*target];
-                column.texts.n > 0
-                    && (column.words.by_count().is_empty()
-                        || column.words.by_count().iter().any(|word| word.0 == text))
-            };
-            self.origin.targets.iter().any(holds)
-        };
-        let are_marks =
-            words.iter().all(|(text, _)| !text.contains(|c: char| c.is_ascii_digit()) && !of_targets(text));
-        if !are_marks || column.n_words() > column.texts.n || column.not_utf8.n > 0 || column.not_finite.n > 0
-        {
-            return Vec::new();
-        }
-        words.into_iter().map(|(text, _)| text.to_owned()).collect()
-    }
-
     /// Columns that contain the target in another form.
-    fn leaks(&self, all: &mut Vec<Warning>) {
+    fn leaks(&mut self) {
         let Some(&first) = self.origin.targets.first() else { return };
         if self.columns[first].kind == Kind::Empty {
             return;
         }
         let n_rows = self.collected.n_rows;
-        let targets = &self.origin.targets;
-        let counts = &self.columns[first].values;
+        let target = self.columns[first].name.clone();
         // Rows of all classes except the largest.
-        let n_others = counts.first().map_or(n_rows as f64 / 2.0, |most| n_rows as f64 - most.n_rows as f64);
-        for index in self.features().filter(|&index| !self.is_constant(index)) {
+        let most = self.columns[first].values.first();
+        let n_others = most.map_or(n_rows as f64 / 2.0, |most| n_rows as f64 - most.n_rows as f64);
+        for index in self.features_where(|index| !self.is_constant(index)) {
             let column = &self.collected.columns[index];
-            let name = &self.columns[index].name;
-            let target = &self.columns[first].name;
-            let equal = targets.iter().find(|&&target| self.collected.columns[target].hash == column.hash);
+            let is_equal = |target: &&usize| self.collected.columns[**target].hash == column.hash;
             let n_distinct = self.columns[index].n_distinct.unwrap_or(n_rows);
             // By chance, each of those rows would share its value with the average number of others.
             let n_shared = n_others * (n_rows as f64 / n_distinct as f64 - 1.0);
-            let message = if let Some(&target) = equal {
-                format!("{name} equals the target {}", self.columns[target].name)
+            let finding = if let Some(&equal) = self.origin.targets.iter().find(is_equal) {
+                format!("equals the target {}", self.columns[equal].name)
             } else if n_rows >= MIN_ROWS
                 && let Some(correlation) = column.correlation().filter(|c| c.abs() > MAX_CORRELATION)
             {
-                format!(
-                    "{name} is a rescaled copy of the target {target}: their correlation is {correlation:.5}"
-                )
+                format!("is a rescaled copy of the target {target}: their correlation is {correlation:.5}")
             } else if n_rows >= MIN_ROWS
                 && self.task == Some(Task::Classification)
                 && n_distinct >= 2
@@ -218,93 +207,55 @@ impl Inspected<'_> {
                 && column.values.determines_target()
             {
                 format!(
-                    "{name} alone determines {target}: each of its {n_distinct} values occurs with a single class"
+                    "alone determines {target}: each of its {n_distinct} values occurs with a single class"
                 )
             } else {
                 continue;
             };
-            self.about(all, WarningKind::Leak, &[index], |_| {
-                format!("{message}; will it be available when the model is used?")
+            self.about(WarningKind::Leak, &[index], |name| {
+                format!("{name} {finding}; will it be available when the model is used?")
             });
         }
     }
 
     /// Columns without information.
-    fn useless(&self, all: &mut Vec<Warning>) {
-        let constant: Vec<usize> = self.features().filter(|&index| self.is_constant(index)).collect();
-        self.about(all, WarningKind::Constant, &constant, |names| {
+    fn useless(&mut self) {
+        let constant = self.features_where(|index| self.is_constant(index));
+        self.about(WarningKind::Constant, &constant, |names| {
             format!("the same value in all rows: {names}; `data.drop` ignores the columns")
         });
-        for index in self.features() {
-            let (column, profile) = (&self.collected.columns[index], &self.columns[index]);
-            if profile.n_distinct == Some(1) && column.n_missing > 0 {
-                let n = self.collected.n_rows as u64 - column.n_missing;
-                self.about(all, WarningKind::Constant, &[index], |name| {
-                    format!(
-                        "the same value wherever there is one: {name}, missing in {} of {}; a model learns only whether it is missing",
-                        column.n_missing,
-                        rows(n + column.n_missing),
-                    )
-                });
-            }
-        }
-        let identifiers: Vec<usize> = self.features().filter(|&index| self.is_identifier(index)).collect();
-        self.about(all, WarningKind::Identifier, &identifiers, |names| {
+        let identifiers = self.features_where(|index| self.is_identifier(index));
+        self.about(WarningKind::Identifier, &identifiers, |names| {
             format!(
-                "a different value in each row, like an identifier: {names}; `data.drop` ignores the columns"
+                "about as many values as rows, like an identifier: {names}; `data.drop` ignores the columns"
             )
         });
-        let nearly: Vec<usize> = self.features().filter(|&index| self.is_nearly_unique(index)).collect();
-        if !nearly.is_empty() {
-            let counts = nearly.iter().map(|&index| {
-                let profile = &self.columns[index];
-                let n = self.collected.n_rows as u64 - profile.n_missing;
-                let n_distinct = profile.n_distinct.expect("nearly unique values were counted");
-                format!("{} ({n_distinct} values in {})", cut(&profile.name, 30), rows(n))
-            });
-            let names = joined(&counts.collect::<Vec<_>>());
-            self.about(all, WarningKind::Identifier, &nearly, |_| {
-                format!(
-                    "more values than a model can learn from the rows: {names}; `data.drop` ignores the columns"
-                )
-            });
-        }
         let mut groups: HashMap<u64, Vec<usize>> = HashMap::new();
-        for index in self
-            .features()
-            .filter(|&index| !self.is_constant(index) && self.columns[index].kind != Kind::Other)
+        for index in
+            self.features_where(|index| !self.is_constant(index) && self.columns[index].kind != Kind::Other)
         {
             groups.entry(self.collected.columns[index].hash).or_default().push(index);
         }
         let mut groups: Vec<_> = groups.into_values().filter(|group| group.len() > 1).collect();
         groups.sort();
         for group in groups {
-            self.about(all, WarningKind::Duplicate, &group, |names| format!("identical columns: {names}"));
+            self.about(WarningKind::Duplicate, &group, |names| format!("identical columns: {names}"));
         }
     }
 
-    fn rows(&self, all: &mut Vec<Warning>) {
-        let (n_rows, n_features) = (self.collected.n_rows, self.features().count());
-        if n_features == 0 && !self.origin.targets.is_empty() {
+    fn rows(&mut self) {
+        let (n_rows, n_features) = (self.collected.n_rows, self.features().len());
+        let (kind, message) = if n_features == 0 && !self.origin.targets.is_empty() {
             let has_index = self.columns.iter().any(|column| column.kind == Kind::Index);
             let others = if has_index { " besides an index, which is left out" } else { "" };
-            let message = format!("no features: the target is the only column{others}");
-            all.push(Warning { kind: WarningKind::NoFeatures, columns: Vec::new(), message });
-            return;
-        }
-        if n_rows == 1 {
-            let message = "only one row: a model can only memorize it".to_owned();
-            all.push(Warning { kind: WarningKind::OneRow, columns: Vec::new(), message });
-            return;
-        }
-        let message = if n_rows < n_features {
-            format!("fewer rows ({n_rows}) than features ({n_features}): a model can memorize them")
-        } else if n_rows < 100 {
-            format!("only {}: patterns in so few rows may be chance", rows(n_rows as u64))
+            (WarningKind::NoFeatures, format!("no features: the target is the only column{others}"))
+        } else if n_rows < n_features.max(100) {
+            let (n, of) = (count(n_rows as u64, "row"), count(n_features as u64, "feature"));
+            (WarningKind::FewRows, format!("only {n} for {of}: what a model finds in them may be chance"))
         } else {
             return;
         };
-        all.push(Warning { kind: WarningKind::FewRows, columns: Vec::new(), message });
+        self.warnings.push(Warning { kind, columns: Vec::new(), message });
     }
 
     fn is_constant(&self, index: usize) -> bool {
@@ -312,35 +263,29 @@ impl Inspected<'_> {
         column.kind == Kind::Empty || column.n_distinct == Some(1) && column.n_missing == 0
     }
 
+    /// Whether a column holds texts of which most occur once, or integers that number the rows.
     fn is_identifier(&self, index: usize) -> bool {
         let (column, profile) = (&self.collected.columns[index], &self.columns[index]);
-        let n_rows = self.collected.n_rows;
-        if n_rows < MIN_ROWS || column.n_missing > 0 || !column.values.all_differ() || column.not_finite.n > 0
-        {
-            return false;
-        }
+        let (n_rows, n) = (self.collected.n_rows, self.n_values(index) as usize);
+        let are_distinct = column.n_missing == 0 && column.values.all_differ() && column.not_finite.n == 0;
         match profile.kind {
-            Kind::Text => return self.formatted(index).is_none(),
-            Kind::Date | Kind::Time => return false,
-            _ => {}
+            Kind::Text => {
+                n >= MIN_ROWS && (are_distinct || profile.n_distinct.is_some_and(|distinct| 2 * distinct > n))
+            }
+            Kind::Date | Kind::Time => false,
+            _ => {
+                let name = profile.name.to_lowercase();
+                let is_named = name == "index" || name == "key" || name.ends_with("id");
+                let range = profile.range;
+                let is_dense = range.is_some_and(|range| range.max - range.min < 2.0 * n_rows as f64);
+                let is_rising =
+                    column.is_rising && !range.is_some_and(|range| is_epoch(range.min, range.max));
+                n_rows >= MIN_ROWS
+                    && are_distinct
+                    && !column.has_fractions
+                    && (is_rising || is_dense || is_named)
+            }
         }
-        let name = profile.name.to_lowercase();
-        let is_named = name == "index" || name == "key" || name.ends_with("id");
-        let is_dense = profile.range.is_some_and(|range| range.max - range.min < 2.0 * n_rows as f64);
-        let is_rising =
-            column.is_rising && !profile.range.is_some_and(|range| is_epoch(range.min, range.max));
-        !column.has_fractions && (is_rising || is_dense || is_named)
-    }
-
-    /// Whether a text column has more distinct values than half of its rows, not all of them distinct.
-    fn is_nearly_unique(&self, index: usize) -> bool {
-        let profile = &self.columns[index];
-        let n = self.collected.n_rows - profile.n_missing as usize;
-        n >= MIN_ROWS
-            && profile.kind == Kind::Text
-            && profile.n_distinct.is_some_and(|n_distinct| 2 * n_distinct > n)
-            && !self.is_identifier(index)
-            && self.formatted(index).is_none()
     }
 }
 

@@ -1,17 +1,19 @@
-//! Reads files of arrays: the columns of the features, and the labels.
+//! Reads files of arrays, and built-in sets: the columns of the features, and the labels.
 
 use std::path::PathBuf;
 
-use ddp::data::TargetError;
 use ddp::data::list_arrays::{self, Listing};
+use ddp::data::open_arrays::check_rows;
 use ddp::data::raw::{ArrayReader, RawArray};
-use ddp::data::{DataError, Label, SourceSpec, numbered_columns};
+use ddp::data::row_values::RowValues;
+use ddp::data::{DataError, Label, SourceSpec, TargetError, numbered_columns};
 
-use super::numbers::add_rows;
-use crate::commands::data::inspect::collector::Collector;
-use crate::commands::data::inspect::column_profile::Kind;
-use crate::commands::data::inspect::origin::{ArrayShape, Origin, format_name, sizes};
+use super::is_finite_f32;
+use crate::commands::data::inspect::collector::{Chunk, Collector, Place};
+use crate::commands::data::inspect::kind::Kind;
+use crate::commands::data::inspect::origin::{ArrayShape, Origin};
 use crate::commands::data::inspect::section::quoted;
+use crate::commands::data::inspect::values::{key_of_number, key_of_text};
 use crate::error::Result;
 
 /// Reads all rows of features and labels in files of the format `title`; other arrays are only listed.
@@ -40,7 +42,19 @@ pub(super) fn scan(
         }
         .into());
     };
-    check(&features, labels_array.as_ref(), spec)?;
+    if features.n_rows() == 0 {
+        return Err(DataError::NoRows { path: features.path().to_owned() }.into());
+    }
+    check_rows(&features, labels_array.as_ref().unwrap_or(&features), "labels", spec)?;
+    if let Some(labels) =
+        labels_array.as_ref().filter(|labels| labels.raw.is_text() && labels.n_values() != 1)
+    {
+        return Err(DataError::from(TargetError::TargetText {
+            place: format!("data file `{}`", labels.path().display()),
+            hint: "labels may be one text per row",
+        })
+        .into());
+    }
     let n_rows = features.n_rows();
     let (width, n_targets) = (features.row_len(), labels_array.as_ref().map_or(0, RawArray::n_values));
     let named = |names: Option<Vec<String>>, n: usize| names.filter(|names| names.len() == n);
@@ -66,24 +80,36 @@ pub(super) fn scan(
         }
     }
     let origin = Origin {
-        format: format_name(title, files),
-        files: sizes(files),
         arrays: shapes,
         names: columns,
         targets: (width..width + n_targets).collect(),
         kinds,
-        nested_lists: Vec::new(),
-        left_out: Vec::new(),
-        place: "row",
-        types: Vec::new(),
-        texts: Vec::new(),
         keys,
+        ..Origin::of_files(title, files)
     };
     let total = features.size_bytes() + labels_array.as_ref().map_or(0, RawArray::size_bytes);
     let place = |array: RawArray| if total > spec.memory_bytes { array.unmapped() } else { Ok(array) };
     let features = place(features)?;
     let labels = labels_array.map(place).transpose()?;
     Ok((origin, collect(&features, labels.as_ref(), n_rows)?))
+}
+
+/// Reads all rows of a built-in set, whose labels are numbers.
+pub(super) fn scan_builtin(spec: &SourceSpec<'_>) -> Result<(Origin, Collector)> {
+    let dataset = spec.open()?;
+    let width = dataset.layout().n_features();
+    let mut names = dataset.layout().features.clone();
+    names.push(spec.data.target[0].clone());
+    let mut kinds = vec![Some(Kind::Element("f32")); width];
+    kinds.push(None);
+    let mut collector = Collector::new(width + 1, Some(width));
+    for row in 0..dataset.len() {
+        let RowValues { x, targets, .. } = RowValues::read(&*dataset, &[row])?;
+        let mut numbers: Vec<f64> = x.into_iter().map(f64::from).chain(targets).collect();
+        add_rows(&mut collector, &mut numbers, &[], row, &mut Vec::new());
+    }
+    let format = "built in".to_owned();
+    Ok((Origin { format, names, targets: vec![width], kinds, ..Origin::default() }, collector))
 }
 
 /// Collects all rows in order.
@@ -123,31 +149,6 @@ fn collect(features: &RawArray, labels: Option<&RawArray>, n_rows: usize) -> Res
     Ok(collector)
 }
 
-fn check(features: &RawArray, labels: Option<&RawArray>, spec: &SourceSpec<'_>) -> Result<()> {
-    let n_features = features.n_rows();
-    if n_features == 0 || features.row_len() == 0 {
-        return Err(DataError::NoRows { path: features.path().to_owned() }.into());
-    }
-    if features.raw.is_text() || labels.is_some_and(|labels| labels.raw.is_text() && labels.n_values() != 1) {
-        return Err(DataError::from(TargetError::TargetText {
-            place: format!("data file `{}`", features.path().display()),
-            hint: "number the texts of features; labels may be one text per row",
-        })
-        .into());
-    }
-    match labels {
-        Some(labels) if labels.n_rows() != n_features => Err(DataError::RowsDiffer {
-            features: spec.source.to_owned(),
-            n_features,
-            what: "labels",
-            other: labels.path().display().to_string(),
-            n_other: labels.n_rows(),
-        }
-        .into()),
-        _ => Ok(()),
-    }
-}
-
 fn shape(name: &str, array: &Result<RawArray, DataError>) -> ArrayShape {
     let name = name.to_owned();
     match array {
@@ -157,4 +158,38 @@ fn shape(name: &str, array: &Result<RawArray, DataError>) -> ArrayShape {
         }
         Err(_) => ArrayShape { name, kind: "not numbers".to_owned(), shape: Vec::new() },
     }
+}
+
+/// Adds rows of numbers, `[n, columns]`, the first with the number `first`; NaN is a missing value. The last column holds `texts`,
+/// if there are any; an empty text leaves the number.
+fn add_rows(
+    collector: &mut Collector,
+    numbers: &mut [f64],
+    texts: &[String],
+    first: usize,
+    keys: &mut Vec<u64>,
+) {
+    let n_columns = collector.columns.len();
+    let shown = |value: f64| if value.fract() == 0.0 { format!("{value:.0}") } else { value.to_string() };
+    let place = |row: usize| Place { file: 0, number: (first + row) as u64 };
+    keys.clear();
+    for (index, number) in numbers.iter_mut().enumerate() {
+        let key = if number.is_nan() { 0 } else { key_of_number(*number) };
+        keys.push(key);
+        if key != 0 && !is_finite_f32(*number) {
+            let odd = &mut collector.columns[index % n_columns].not_finite;
+            odd.add(place(index / n_columns), || number.to_string());
+            *number = f64::NAN;
+        }
+    }
+    for (row, text) in texts.iter().enumerate().filter(|(_, text)| !text.is_empty()) {
+        collector.columns[n_columns - 1].texts.add(place(row), || text.clone());
+        keys[(row + 1) * n_columns - 1] = key_of_text(text);
+    }
+    let places: Vec<Place> = (0..numbers.len() / n_columns).map(place).collect();
+    let text = |row: usize, column: usize| match texts.get(row).filter(|text| !text.is_empty()) {
+        Some(text) if column + 1 == n_columns => text.clone(),
+        _ => shown(numbers[row * n_columns + column]),
+    };
+    collector.add(&Chunk { numbers, keys, places: &places, text: &text });
 }

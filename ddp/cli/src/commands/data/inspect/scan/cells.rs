@@ -2,19 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
-use ddp::config::nearest;
+use ddp::data::errors::formatted::is_formatted;
 use ddp::data::labels::{is_code, is_padded};
 use ddp::data::table::{
-    CellReader, ColumnType, DecimalMark, Meaning, Notation, Unclear, index_note, partition_columns,
-    same_columns,
+    CellReader, ColumnType, DecimalMark, Meaning, Notation, Unclear, column_missing, index_note,
+    partition_columns, same_columns,
 };
 use ddp::data::write::CellKind;
-use ddp::data::{ColumnError, CsvError, DataError, SourceSpec};
+use ddp::data::{CsvError, DataError, SourceSpec};
 
-use super::numbers::is_finite_f32;
+use super::is_finite_f32;
 use crate::commands::data::inspect::collector::{Chunk, Collector, Place};
-use crate::commands::data::inspect::column_profile::Kind;
-use crate::commands::data::inspect::origin::{Origin, format_name, sizes};
+use crate::commands::data::inspect::kind::Kind;
+use crate::commands::data::inspect::origin::Origin;
 use crate::commands::data::inspect::values::{key_of_number, key_of_text};
 use crate::error::Result;
 
@@ -66,7 +66,6 @@ pub(super) fn scan(
         }
         indices.push(at);
     }
-    let nested_lists = first.nested_lists();
     let types = first.types().map(<[ColumnType]>::to_vec);
     let is_text = |of: &ColumnType| of.cells == Some(CellKind::Text);
     let are_texts: Vec<bool> = types.iter().flatten().map(is_text).collect();
@@ -118,31 +117,22 @@ pub(super) fn scan(
         }
     }
     cells.flush(&mut collector);
+    let kind = |column: usize| match &types {
+        _ if indices.contains(&column) => Some(Kind::Index),
+        Some(types) if types.get(column).is_some_and(|of| !of.is_usable) => Some(Kind::Other),
+        _ => None,
+    };
+    let of_types = types.iter().flatten();
     let origin = Origin {
-        format: format_name(title, files),
-        files: sizes(files),
-        arrays: Vec::new(),
-        kinds: (0..names.len())
-            .map(|column| match &types {
-                _ if indices.contains(&column) => Some(Kind::Index),
-                Some(types) if types.get(column).is_some_and(|of| !of.is_usable) => Some(Kind::Other),
-                _ => None,
-            })
-            .collect(),
-        nested_lists,
+        is_table: true,
+        kinds: (0..names.len()).map(kind).collect(),
         left_out: indices.iter().map(|&column| index_note(column, &names[column])).collect(),
-        place: if types.is_some() { "row" } else { "line" },
-        texts: types
-            .iter()
-            .flatten()
-            .zip(0..)
-            .filter(|(of, _)| of.is_text)
-            .map(|(_, column)| column)
-            .collect(),
-        types: types.into_iter().flatten().map(|of| of.name).collect(),
+        has_lines: types.is_none(),
+        texts: of_types.clone().zip(0..).filter(|(of, _)| of.is_text).map(|(_, column)| column).collect(),
+        types: of_types.map(|of| of.name.clone()).collect(),
         names,
         targets,
-        keys: Vec::new(),
+        ..Origin::of_files(title, files)
     };
     Ok((origin, collector))
 }
@@ -212,7 +202,7 @@ impl Cells {
             }
             Meaning::Text => {
                 column.texts.add(place, || text.to_owned());
-                column.formatted.add(text);
+                column.n_formatted += u64::from(is_formatted(text));
                 column.words.add(text);
                 (f64::NAN, key_of_text(text))
             }
@@ -248,14 +238,8 @@ fn targets_among(names: &[String], targets: &[String], path: &Path) -> Result<Ve
         return Ok(names.iter().position(|name| name == "label").into_iter().collect());
     }
     let find = |target: &String| {
-        names.iter().position(|name| name == target).ok_or_else(|| {
-            let hint = match nearest(target, names.iter().map(String::as_str)) {
-                Some(name) => format!("did you mean \"{name}\"?"),
-                None => "without --target all columns are shown".to_owned(),
-            };
-            let (path, column) = (path.to_owned(), target.clone());
-            DataError::from(ColumnError::Missing { path, column, key: "--target", hint }).into()
-        })
+        let at = names.iter().position(|name| name == target);
+        at.ok_or_else(|| column_missing(path, target, "--target", names).into())
     };
     targets.iter().map(find).collect()
 }

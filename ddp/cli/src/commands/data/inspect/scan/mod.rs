@@ -1,9 +1,7 @@
 //! Reads files of all formats once and in order, in chunks of rows.
 
-mod numbers;
 mod arrays;
 mod cells;
-mod dataset;
 
 use ddp::data::format::Reader;
 use ddp::data::{SourceSpec, files_and_format};
@@ -17,7 +15,7 @@ use crate::error::Result;
 /// Faults of the files, or of the names in `targets`.
 pub(super) fn scan(spec: &SourceSpec<'_>, targets: &[String]) -> Result<Profile> {
     let (origin, collected) = if spec.source.starts_with("builtin:") {
-        dataset::scan(spec, "built in", Vec::new())?
+        arrays::scan_builtin(spec)?
     } else {
         let (files, format) = files_and_format(spec)?;
         match &format.reader {
@@ -26,4 +24,9 @@ pub(super) fn scan(spec: &SourceSpec<'_>, targets: &[String]) -> Result<Profile>
         }
     };
     Ok(Profile::new(origin, &collected, spec))
+}
+
+/// Whether a number is finite in f32, in which models compute.
+fn is_finite_f32(value: f64) -> bool {
+    (value as f32).is_finite()
 }

@@ -1,0 +1,59 @@
+//! Types of columns.
+
+use serde::Serialize;
+
+use super::collector::Column;
+
+/// Type of a column's values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Kind {
+    Integer,
+    Number,
+    Text,
+    /// True and false, or yes and no.
+    Boolean,
+    /// Dates, with or without a time.
+    Date,
+    /// Times of day.
+    Time,
+    /// Row numbers that pandas wrote, which are not used.
+    Index,
+    /// Values that a model can't use, such as structures and bytes.
+    Other,
+    /// All values are missing.
+    Empty,
+    /// An element of an array.
+    #[serde(untagged)]
+    Element(&'static str),
+}
+
+impl Kind {
+    /// The type of a column with `n` values, among which there are numbers or not.
+    pub(super) fn of(column: &Column, n: u64, has_numbers: bool) -> Self {
+        match () {
+            () if column.texts.n > 0 => Kind::Text,
+            () if column.n_truths > 0 && column.n_truths == n => Kind::Boolean,
+            () if column.n_times > 0 && column.n_times == n && column.has_dates => Kind::Date,
+            () if column.n_times > 0 && column.n_times == n => Kind::Time,
+            () if column.has_fractions || column.not_finite.n > 0 => Kind::Number,
+            () if has_numbers => Kind::Integer,
+            () => Kind::Empty,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::Integer => "integer",
+            Kind::Number => "number",
+            Kind::Text => "text",
+            Kind::Boolean => "boolean",
+            Kind::Date => "date",
+            Kind::Time => "time",
+            Kind::Index => "index",
+            Kind::Other => "other",
+            Kind::Empty => "empty",
+            Kind::Element(name) => name,
+        }
+    }
+}
