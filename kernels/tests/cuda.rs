@@ -330,7 +330,7 @@ fn a_graph_reports_at_each_replay_and_keeps_the_memory() {
             state: [None, None],
             average: None,
             compute_weights: None,
-            whole: None,
+            norms: None,
         };
         ops::optimizer_step(OptimizerKind::Sgd, &OptimizerParams::default(), tensors, Some(&inputs))?;
         report.complete(inputs.sums)

@@ -366,7 +366,7 @@ def has_modules(*names):
 HARMLESS = ("loss.", "train.ema_decay", "train.precision", "train.deterministic", "train.init", "train.grad_accum_steps",
             "optimizer.kind", "model.kind", "model.activation", "model.norm", "model.residual", "comm.",
             "data.normalize", "data.shuffle", "data.encode", "data.placement", "data.weight", "data.prefetch")
-EASY_LR = {"sgd": 0.05, "lion": 0.002, "muon": 0.02, "adafactor": 0.05}
+EASY_LR = {"sgd": 0.05, "lion": 0.002, "muon": 0.02}
 
 
 def learns_what_is_easy(trial, base, draw):

@@ -247,7 +247,7 @@ pub static CONFLICTS: &[Conflict] = &[
     conflict(WORLD, ["comm.dtype", "\"bf16\""], "gradients are summed in f32", &[]),
     conflict(
         WORLD,
-        ["optimizer.kind", "\"lamb\" or \"adafactor\", with comm.zero above 0"],
+        ["optimizer.kind", "\"lamb\", with comm.zero above 0"],
         "sums over shards depend on the number of ranks",
         &[],
     ),

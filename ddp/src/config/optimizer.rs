@@ -27,15 +27,9 @@ pub struct OptimizerConfig {
     /// Decay of the first and second moment (Adam, AdamW, LAMB, AdamW next to Muon), or of the momentum as it steps and as it is
     /// kept (Lion), each in [0, 1).
     pub betas: [f64; 2],
-    /// Added to the root of the second moment (Adam, AdamW, LAMB, AdamW next to Muon), or its least value (Adafactor); positive.
+    /// Added to the root of the second moment (Adam, AdamW, LAMB, AdamW next to Muon), positive.
     pub eps: f64,
-    /// Least root mean square of a parameter to which a step is relative (Adafactor), not negative.
-    pub eps2: f64,
-    /// The second moment takes the share `step^beta2_decay` of the new squares (Adafactor), not positive.
-    pub beta2_decay: f64,
-    /// Largest root mean square of a parameter's direction (Adafactor), at least 1.
-    pub clip_threshold: f64,
-    /// L2 for SGD and Adam, decoupled for AdamW, Lion, Adafactor and the matrices of Muon, part of the direction for LAMB; not negative.
+    /// L2 for SGD and Adam, decoupled for AdamW, Lion and the matrices of Muon, part of the direction for LAMB; not negative.
     pub weight_decay: f64,
     /// In [0, 1) (SGD, Muon).
     pub momentum: f64,
@@ -103,24 +97,12 @@ pub(super) const KEYS: &[Key] = &[
     .hint("[0.9, 0.999] is usual")
     .synonyms(&["beta1", "beta2"]),
     number("optimizer.eps", Range::above(0.0, "a number above 0").also(|eps| eps as f32 > 0.0))
-        .help("Added to the root of the second moment (adam, adamw, lamb, adamw of muon), or its least value (adafactor)")
+        .help("Added to the root of the second moment (adam, adamw, lamb, adamw of muon)")
         .default_from_table(|| by_kind(|defaults| defaults.eps))
         .example("1e-8")
         .hint("1e-8 is usual"),
-    number("optimizer.eps2", NOT_NEGATIVE)
-        .help("Least root mean square of a parameter to which a step is relative (adafactor)")
-        .default("0.001")
-        .hint("0.001 is usual"),
-    number("optimizer.beta2_decay", Range::from_to(-10.0, 0.0, "a number from -10 to 0"))
-        .help("The second moment takes the share step^beta2_decay of the new squares (adafactor)")
-        .default("-0.8")
-        .hint("-0.8 is usual"),
-    number("optimizer.clip_threshold", Range::at_least(1.0, "a number of 1 or above"))
-        .help("Largest root mean square of the direction of a parameter (adafactor)")
-        .default("1.0")
-        .hint("1.0 is usual"),
     number("optimizer.weight_decay", NOT_NEGATIVE)
-        .help("Weight decay: L2 for sgd and adam, decoupled for adamw, lion, muon and adafactor, part of the direction for lamb")
+        .help("Weight decay: L2 for sgd and adam, decoupled for adamw, lion and muon, part of the direction for lamb")
         .default_from_table(|| by_kind(|defaults| defaults.weight_decay))
         .example("0.01")
         .hint("0 switches weight decay off")
@@ -199,9 +181,6 @@ impl OptimizerConfig {
             lr,
             betas,
             eps,
-            eps2: 1e-3,
-            beta2_decay: -0.8,
-            clip_threshold: 1.0,
             weight_decay,
             momentum,
             nesterov,
@@ -217,19 +196,7 @@ impl OptimizerConfig {
     /// The hyper-parameters of the first step, on parameters without a group of their own.
     pub fn params(&self) -> OptimizerParams {
         let OptimizerConfig { lr, betas, eps, weight_decay, momentum, nesterov, .. } = *self;
-        let OptimizerConfig { eps2, beta2_decay, clip_threshold, .. } = *self;
-        OptimizerParams {
-            lr,
-            betas,
-            eps,
-            eps2,
-            beta2_decay,
-            clip_threshold,
-            weight_decay,
-            momentum,
-            nesterov,
-            ..OptimizerParams::default()
-        }
+        OptimizerParams { lr, betas, eps, weight_decay, momentum, nesterov, ..OptimizerParams::default() }
     }
 
     pub(super) fn read(raw: &RawConfig) -> Result<Self> {
@@ -240,9 +207,6 @@ impl OptimizerConfig {
             betas: raw.get_or("optimizer.betas", defaults.betas)?,
             lr: raw.get_or("optimizer.lr", defaults.lr)?,
             eps: raw.get_or("optimizer.eps", defaults.eps)?,
-            eps2: raw.get("optimizer.eps2")?,
-            beta2_decay: raw.get("optimizer.beta2_decay")?,
-            clip_threshold: raw.get("optimizer.clip_threshold")?,
             weight_decay: raw.get_or("optimizer.weight_decay", defaults.weight_decay)?,
             momentum: raw.get_or("optimizer.momentum", defaults.momentum)?,
             nesterov: raw.get_or("optimizer.nesterov", defaults.nesterov)?,
@@ -267,9 +231,6 @@ impl OptimizerConfig {
         writer.put("optimizer.lr", lr);
         writer.put("optimizer.betas", betas);
         writer.put("optimizer.eps", eps);
-        writer.put("optimizer.eps2", &self.eps2);
-        writer.put("optimizer.beta2_decay", &self.beta2_decay);
-        writer.put("optimizer.clip_threshold", &self.clip_threshold);
         writer.put("optimizer.weight_decay", weight_decay);
         writer.put("optimizer.momentum", momentum);
         let OptimizerConfig { nesterov, decay_bias_norm, groups, ema_decay, ema_warmup, .. } = self;

@@ -25,7 +25,6 @@ use crate::data_parallel::error::Result;
 use crate::data_parallel::shard_plan::ShardPlan;
 use crate::model::Network;
 use crate::optim::optimizer::Optimizer;
-use crate::optim::second_moments::SecondMoments;
 
 /// Compares the replicas of a run. Memory is allocated once, 8 bytes per parameter and tensor.
 #[derive(Debug)]
@@ -41,7 +40,7 @@ pub struct ReplicaCheck {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Piece {
     of: Held,
-    /// Elements of the tensor; of weights and state those of the flat buffer.
+    /// Elements of the flat buffer.
     range: Range<usize>,
     tensor: &'static str,
     parameter: String,
@@ -53,8 +52,6 @@ enum Held {
     Weights,
     /// By its index in the optimiser's state.
     State(usize),
-    /// By the index of its parameter.
-    SecondMoments(usize),
 }
 
 /// A parameter of which the ranks hold different bits.
@@ -200,12 +197,6 @@ impl ReplicaCheck {
             let tensor = match piece.of {
                 Held::Weights => model.weights_mut().master,
                 Held::State(index) => optimizer.state_mut().swap_remove(index).1.view_mut(),
-                Held::SecondMoments(index) => {
-                    match optimizer.second_moments_mut().and_then(|moments| moments.named_mut().nth(index)) {
-                        Some((_, moments)) => moments.view_mut(),
-                        None => continue,
-                    }
-                }
             };
             let values = tensor.range(piece.range.start, piece.range.end)?;
             world.tensor_group().broadcast(Rank(from), values)?;
@@ -219,12 +210,10 @@ impl ReplicaCheck {
     /// The fingerprints of this rank's pieces, on the host.
     fn fingerprints(&mut self, world: &World, model: &Network, optimizer: &Optimizer) -> Result<Vec<i64>> {
         let state = optimizer.state();
-        let moments: Vec<_> = optimizer.second_moments().into_iter().flat_map(SecondMoments::named).collect();
         for (index, piece) in self.pieces.iter().enumerate() {
             let tensor = match piece.of {
                 Held::Weights => model.weights(),
                 Held::State(index) => state[index].1,
-                Held::SecondMoments(index) => moments[index].1,
             };
             let values = tensor.view().range(piece.range.start, piece.range.end)?;
             fingerprint(values, self.sums.view_mut().range(index, index + 1)?)?;
@@ -256,11 +245,7 @@ fn pieces(model: &Network, optimizer: &Optimizer, plan: &ShardPlan) -> Vec<Piece
             .filter(|(range, _)| !range.is_empty())
             .map(move |(range, entry)| piece((Held::State(state.0), state.1), range, &entry.name))
     });
-    let moments = optimizer.second_moments().into_iter().flat_map(SecondMoments::named);
-    let moments = moments.zip(optimizer.whole()).enumerate().map(|(index, ((_, values), whole))| {
-        piece((Held::SecondMoments(index), "second moments"), 0..values.numel(), &whole.name)
-    });
-    weights.chain(state).chain(moments).collect()
+    weights.chain(state).collect()
 }
 
 /// Groups ranks with equal values: the largest group first, among equal ones that of the lowest rank.

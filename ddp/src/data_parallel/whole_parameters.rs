@@ -1,13 +1,10 @@
-//! Updates that depend on whole parameters, of which ranks may hold shards: LAMB's norms, Muon's directions and Adafactor's second
-//! moments.
+//! Updates that depend on whole parameters, of which ranks may hold shards: LAMB's norms and Muon's directions.
 //!
 //! After the first pass over the ranges that a rank updates, with ZeRO its shards of all buckets:
 //!
 //! - LAMB: the sums of squares of each parameter are added over the ranks;
 //! - Muon: the ranks gather the directions of a bucket, which holds whole layers. Each matrix is orthogonalised by one rank, in
-//!   turn, and broadcast, so that all ranks have the same bits. Each then keeps its shard;
-//! - Adafactor: the sums of squares of rows and columns are added over the ranks, which all move the same second moments by them; then
-//!   the squares of the directions.
+//!   turn, and broadcast, so that all ranks have the same bits. Each then keeps its shard.
 //!
 //! Without ZeRO every rank has moved all moments, and nothing is gathered.
 
@@ -21,7 +18,6 @@ use crate::data_parallel::gradients::Gradients;
 use crate::data_parallel::shard_plan::{Shard, ShardPlan};
 use crate::optim::optimizer::{Optimizer, UpdateScale};
 use crate::optim::param_groups::WholeParameter;
-use crate::optim::second_moments::SecondMoments;
 
 /// The first pass of an optimiser, and the exchange that follows it.
 #[derive(Debug)]
@@ -58,9 +54,7 @@ impl WholeParameters {
         let gathered: usize =
             shards.unwrap_or_default().iter().filter(|at| is_inside(at)).map(ExactSizeIterator::len).sum();
         let broadcast: usize = whole.iter().map(|whole| whole.range.len()).sum();
-        let n_sums = SecondMoments::n_sums(whole);
         let bytes = match (whole.iter().any(|whole| whole.matrix.is_some()), shards) {
-            (false, Some(_)) if n_sums > 0 => 2 * f64_bytes * n_sums,
             (true, _) => f32_bytes * (gathered + broadcast),
             (false, Some(_)) => 2 * f64_bytes * 2 * whole.len(),
             (false, None) => 0,
@@ -73,7 +67,7 @@ impl WholeParameters {
         buckets.iter().map(ExactSizeIterator::len).max().unwrap_or(0)
     }
 
-    /// Takes the first pass of the current step, and completes norms, directions or second moments over the ranks. Collective.
+    /// Takes the first pass of the current step, and completes norms or directions over the ranks. Collective.
     ///
     /// - `weights`: all master weights
     ///
@@ -94,9 +88,6 @@ impl WholeParameters {
             let Shard { flat, state_start } = shard;
             let own_weights = weights.range(flat.start, flat.end)?;
             optimizer.first_pass(own_weights, own_grads, scale, flat, state_start)?;
-        }
-        if optimizer.second_moments().is_some() {
-            return Self::complete_second_moments(world, optimizer, grads, shard_plan, scale);
         }
         if let Some(norms) = optimizer.partial_norms() {
             if shard_plan.is_sharded() {
@@ -123,26 +114,6 @@ impl WholeParameters {
             }
             Ok(())
         })
-    }
-
-    /// Moves the second moments by the sums of all ranks' shards, and completes the norms of the directions.
-    fn complete_second_moments(
-        world: &World,
-        optimizer: &mut Optimizer,
-        grads: &Gradients,
-        shard_plan: &ShardPlan,
-        scale: UpdateScale<'_>,
-    ) -> Result<()> {
-        let add_up = |tensor: Option<&mut Tensor>| match tensor.filter(|_| shard_plan.is_sharded()) {
-            Some(tensor) => world.tensor_group().all_reduce(ReduceOp::Sum, tensor.view_mut()),
-            None => Ok(()),
-        };
-        add_up(optimizer.second_moments_mut().map(SecondMoments::sums))?;
-        optimizer.move_second_moments(scale)?;
-        for shard in shard_plan.own_shards() {
-            optimizer.add_direction_norms(grads.of_shard(&shard)?, shard.flat)?;
-        }
-        Ok(add_up(optimizer.second_moments_mut().map(SecondMoments::norms))?)
     }
 
     /// Gathers the directions bucket by bucket, orthogonalises each matrix on one rank, and keeps this rank's shards.

@@ -15,7 +15,6 @@ pub mod error;
 pub mod param_groups;
 pub mod schedule;
 pub mod run_schedule;
-pub(crate) mod second_moments;
 pub mod optimizer;
 
 pub use error::OptimError;

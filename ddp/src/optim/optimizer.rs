@@ -1,10 +1,10 @@
 //! The optimiser: one fused update of the flat buffers, or of a range of them, followed by the moving average of the weights.
 //!
-//! LAMB, Muon and Adafactor have a first pass, after which norms, directions or second moments of whole parameters are completed (in
-//! data_parallel, `whole_parameters.rs`), by the need that `kernels` states for the optimiser (`WholeNeed`).
+//! LAMB and Muon have a first pass, after which norms or directions of whole parameters are completed (in data_parallel,
+//! `whole_parameters.rs`), by the need that `kernels` states for the optimiser (`WholeNeed`).
 //!
 //! A skipped step changes no weight and no state; the direction that Muon keeps between its passes is not state. ZeRO shards the
-//! state, except Adafactor's second moments of rows and columns, which every rank holds.
+//! state.
 //!
 //! One step of SGD in a training loop without a trainer:
 //!
@@ -31,12 +31,11 @@ use std::ops::Range;
 
 use ddp_kernels::ops::{
     self, Average, FirstPassTensors, NewtonSchulzMemory, OptimizerParams, OptimizerTensors, STEP_SCALARS_LEN,
-    UpdateInputs, WholeNeed, WholeNumbers,
+    UpdateInputs, WholeNeed,
 };
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
 
 use super::param_groups::{ParamGroups, Segment, WholeParameter};
-use super::second_moments::SecondMoments;
 use crate::config::{OptimizerConfig, OptimizerKind};
 use crate::model::{Network, WeightsMut};
 use crate::optim::error::Result;
@@ -58,8 +57,6 @@ pub struct Optimizer {
     norms: Option<Tensor>,
     /// Memory in which matrices are orthogonalised (Muon).
     workspace: Option<Tensor>,
-    /// Settings of Adafactor.
-    second_moments: Option<SecondMoments>,
     /// Steps taken.
     n_steps: u64,
     /// The step of the last [`Optimizer::first_pass`].
@@ -118,7 +115,6 @@ impl Optimizer {
         };
         let norms = memory(groups.norms_len(), DType::F64)?;
         let workspace = memory(groups.workspace_len(), DType::F32)?;
-        let second_moments = SecondMoments::new(groups.whole(), device)?;
         let n_schedules = config.groups.iter().filter(|group| group.schedule.is_some()).count();
         Ok(Optimizer {
             config: config.clone(),
@@ -129,7 +125,6 @@ impl Optimizer {
             group_lrs: vec![config.lr; n_schedules],
             norms,
             workspace,
-            second_moments,
             n_steps: 0,
             first_passed: 0,
         })
@@ -137,13 +132,7 @@ impl Optimizer {
 
     /// Bytes next to state and average for steps over whole parameters with these groups.
     pub fn scratch_bytes(groups: &ParamGroups) -> usize {
-        let sums = groups.norms_len() + SecondMoments::n_sums(groups.whole());
-        sums * DType::F64.size_bytes() + groups.workspace_len() * DType::F32.size_bytes()
-    }
-
-    /// Bytes of the second moments that every rank holds of all parameters (Adafactor).
-    pub fn second_moments_bytes(groups: &ParamGroups) -> usize {
-        SecondMoments::len(groups.whole()) * DType::F32.size_bytes()
+        groups.norms_len() * DType::F64.size_bytes() + groups.workspace_len() * DType::F32.size_bytes()
     }
 
     /// [`OptimizerParams::beta_powers`] in step `step`.
@@ -237,54 +226,14 @@ impl Optimizer {
         ops::orthogonalize(directions.reshape(dims)?, memory)
     }
 
-    /// Adafactor's second moments.
-    pub(crate) fn second_moments(&self) -> Option<&SecondMoments> {
-        self.second_moments.as_ref()
-    }
-
-    /// Mutable [`Optimizer::second_moments`].
-    pub(crate) fn second_moments_mut(&mut self) -> Option<&mut SecondMoments> {
-        self.second_moments.as_mut()
-    }
-
-    /// Adafactor, after the sums of [`Optimizer::first_pass`] were completed over the ranks: moves the second moments of all parameters.
-    pub(crate) fn move_second_moments(&mut self, scale: UpdateScale<'_>) -> Result<(), KernelError> {
-        for whole in 0..self.groups.whole().len() {
-            let range = self.groups.whole()[whole].range.clone();
-            let Some((_, segment)) = self.groups.within(range).next() else { continue };
-            let Numbers { params, inputs, .. } = self.numbers(&segment, scale)?;
-            let Some(moments) = &mut self.second_moments else { continue };
-            moments.move_one(whole, &params, inputs.as_ref())?;
-        }
-        Ok(())
-    }
-
-    /// Adafactor, after the second moments moved: adds the norms of the directions of a range of the flat buffers.
-    pub(crate) fn add_direction_norms(
-        &mut self,
-        grads: TensorRef<'_>,
-        range: Range<usize>,
-    ) -> Result<(), KernelError> {
-        let Some(moments) = &mut self.second_moments else { return Ok(()) };
-        for (part, segment) in self.groups.within(range.clone()) {
-            let Some(whole) = segment.whole else { continue };
-            let part = moments.within(whole, &part);
-            let grads = grads.range(part.start - range.start, part.end - range.start)?;
-            moments.add_norm(whole, &part, self.config.eps, grads)?;
-        }
-        Ok(())
-    }
-
     /// Clears what [`Optimizer::first_pass`] adds to.
     pub(crate) fn begin_first_pass(&mut self) -> Result<(), KernelError> {
         self.first_passed = self.n_steps;
-        self.second_moments.as_mut().map_or(Ok(()), SecondMoments::begin)?;
         let zeros = ops::Pattern::Line { start: 0.0, step: 0.0 };
         self.partial_norms().map_or(Ok(()), |norms| ops::fill(norms.view_mut(), zeros))
     }
 
-    /// The first pass of the current step over a range of the flat buffers: it moves moments or momentum of whole parameters, or adds the
-    /// squares for Adafactor's second moments.
+    /// The first pass of the current step over a range of the flat buffers: it moves moments or momentum of whole parameters.
     ///
     /// - `weights`, `grads`: master weights and gradients of exactly `range`
     /// - `state_start`: start of the state of `range` in the state tensors
@@ -301,13 +250,6 @@ impl Optimizer {
     ) -> Result<(), KernelError> {
         for (part, segment) in self.groups.within(range.clone()) {
             let Some(whole) = segment.whole else { continue };
-            if let Some(moments) = &mut self.second_moments {
-                let part = moments.within(whole, &part);
-                let at = part.start - range.start..part.end - range.start;
-                let (weights, grads) = (weights.range(at.start, at.end)?, grads.range(at.start, at.end)?);
-                moments.add_squares(whole, &part, weights, grads)?;
-                continue;
-            }
             let numbers = self.numbers(&segment, scale)?;
             let at = part.start - range.start..part.end - range.start;
             let state_range = state_start + at.start..state_start + at.end;
@@ -421,10 +363,6 @@ impl Optimizer {
         assert!(is_ready, "{} needs its first pass over all parameters", self.config.kind);
         for (part, segment) in self.groups.within(range.clone()) {
             let Numbers { kind, params, inputs } = self.numbers(&segment, scale)?;
-            let part = match (&self.second_moments, segment.whole) {
-                (Some(moments), Some(whole)) => moments.within(whole, &part),
-                _ => part,
-            };
             let at = part.start - range.start..part.end - range.start;
             // A whole range keeps its gradients as they are: the operation rejects a wrong length.
             let is_whole = at == (0..range.len());
@@ -432,12 +370,9 @@ impl Optimizer {
             let mut state = self.state.iter_mut().map(|(_, tensor)| slice(tensor.view_mut(), &state_range));
             let mut state = || state.next().transpose();
             let (decay, warms_up, step) = (self.config.ema_decay, self.config.ema_warmup, self.n_steps);
-            let whole = match (&self.norms, &self.second_moments, segment.whole) {
-                (Some(norms), _, Some(whole)) if self.config.kind.whole_need() == Some(WholeNeed::Norms) => {
-                    Some(WholeNumbers::Norms(norms.view().range(2 * whole, 2 * whole + 2)?))
-                }
-                (_, Some(moments), Some(whole)) => {
-                    Some(WholeNumbers::Adafactor(moments.factors(whole, &part)?))
+            let norms = match (&self.norms, segment.whole) {
+                (Some(norms), Some(whole)) if self.config.kind.whole_need() == Some(WholeNeed::Norms) => {
+                    Some(norms.view().range(2 * whole, 2 * whole + 2)?)
                 }
                 _ => None,
             };
@@ -452,7 +387,7 @@ impl Optimizer {
                 state: [state()?, state()?],
                 average: average.transpose()?,
                 compute_weights: of_segment.compute,
-                whole,
+                norms,
             };
             ops::optimizer_step(kind, &params, tensors, inputs.as_ref())?;
         }

@@ -20,7 +20,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use ddp_kernels::ops::{FactoredShape, NewtonSchulzMemory, WholeNeed};
+use ddp_kernels::ops::{NewtonSchulzMemory, WholeNeed};
 
 use crate::config::{OptimizerConfig, ParamGroup};
 use crate::model::{ParamEntry, ParamKind, ParamLayout};
@@ -34,17 +34,13 @@ pub struct ParamGroups {
     whole: Vec<WholeParameter>,
 }
 
-/// A parameter whose update depends on all of its elements: every one for LAMB and Adafactor, hidden weight matrices for Muon.
+/// A parameter whose update depends on all of its elements: every one for LAMB, hidden weight matrices for Muon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WholeParameter {
-    /// Name of the parameter, as in model files.
-    pub name: String,
     /// Its elements in the flat buffers.
     pub range: Range<usize>,
     /// Shape of a matrix of Muon.
     pub matrix: Option<[usize; 2]>,
-    /// Shape by which Adafactor factors its second moments.
-    pub factored: Option<FactoredShape>,
 }
 
 /// Adjacent elements with the same settings.
@@ -103,8 +99,7 @@ impl ParamGroups {
             let matrix =
                 (need == Some(WholeNeed::Directions) && is_matrix(entry) && Some(entry.layer) < last_layer)
                     .then(|| [entry.dims[0], entry.dims[1]]);
-            let factored = (need == Some(WholeNeed::SecondMoments)).then(|| FactoredShape::new(&entry.dims));
-            let is_whole = need == Some(WholeNeed::Norms) || matrix.is_some() || factored.is_some();
+            let is_whole = need == Some(WholeNeed::Norms) || matrix.is_some();
             let is_of_adamw = need == Some(WholeNeed::Directions) && matrix.is_none();
             let adamw_scale = if is_of_adamw { config.adamw_lr / config.lr } else { 1.0 };
             let with_schedule = |groups: &[(&ParamGroup, glob::Pattern)]| {
@@ -124,8 +119,7 @@ impl ParamGroups {
                 whole: is_whole.then_some(whole.len()),
             };
             if is_whole {
-                let (name, range) = (entry.name.clone(), entry.range());
-                whole.push(WholeParameter { name, range, matrix, factored });
+                whole.push(WholeParameter { range: entry.range(), matrix });
             }
             match segments.last_mut() {
                 Some(last) if *last == (Segment { end: last.end, ..segment }) => last.end = segment.end,
@@ -137,11 +131,8 @@ impl ParamGroups {
 
     /// One segment over all of a flat buffer, with the settings of `config` for weights. For buffers without names.
     pub fn uniform(config: &OptimizerConfig, flat_len: usize) -> Self {
-        let need = config.kind.whole_need();
-        let factored = (need == Some(WholeNeed::SecondMoments)).then(|| FactoredShape::new(&[flat_len]));
-        let is_whole = need == Some(WholeNeed::Norms) || factored.is_some();
-        let (name, range) = ("weights".to_owned(), 0..flat_len);
-        let whole = is_whole.then_some(WholeParameter { name, range, matrix: None, factored });
+        let is_whole = config.kind.whole_need() == Some(WholeNeed::Norms);
+        let whole = is_whole.then_some(WholeParameter { range: 0..flat_len, matrix: None });
         let segment = Segment {
             end: flat_len,
             lr_scale: 1.0,
@@ -170,8 +161,7 @@ impl ParamGroups {
 
     /// Elements (f64) of the norms of whole parameters: two each (LAMB), or two for all matrices (Muon).
     pub(crate) fn norms_len(&self) -> usize {
-        let n_without = self.whole.iter().filter(|whole| whole.factored.is_none()).count();
-        if self.has_matrices() { 2 } else { 2 * n_without }
+        if self.has_matrices() { 2 } else { 2 * self.whole.len() }
     }
 
     /// The segments in the order of the flat buffers.

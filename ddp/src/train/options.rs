@@ -110,7 +110,7 @@ impl TrainerOptions {
     /// [`ExchangeError::ZeroWire`], [`ExchangeError::TreeOfWhole`] and [`ExchangeError::ShardedNorms`].
     pub fn check(&self, device: Device, optimizer: OptimizerKind) -> Result<(), ExchangeError> {
         let is_sharded = self.zero != ZeroStage::Off;
-        let has_sums = matches!(optimizer.whole_need(), Some(WholeNeed::Norms | WholeNeed::SecondMoments));
+        let has_sums = optimizer.whole_need() == Some(WholeNeed::Norms);
         if has_sums && is_sharded && self.micro_shards.is_some() {
             return Err(ExchangeError::ShardedNorms { optimizer });
         }

@@ -111,11 +111,7 @@ impl RankSave {
     ) -> Result<()> {
         let state: Vec<&Tensor> = trainer.state().into_iter().map(|(_, tensor)| tensor).collect();
         let weights = self.has_weights.then(|| trainer.model().weights());
-        let registered = if self.has_weights {
-            [trainer.model().saved_buffers(), trainer.second_moments()].concat()
-        } else {
-            Vec::new()
-        };
+        let registered = if self.has_weights { trainer.model().saved_buffers() } else { Vec::new() };
         match &mut self.mode {
             SaveMode::Async(writer) => {
                 let (mut buffers, _) = writer.take_buffers();

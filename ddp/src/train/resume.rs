@@ -26,7 +26,6 @@ use crate::checkpoint::{
 use crate::config::{Batch, Config, Overrides, Task};
 use crate::data::{LabelVocabulary, Loaded};
 use crate::model::file::{ModelInfo, labels_of};
-use crate::optim::second_moments::SecondMoments;
 use crate::run_folder::error::FolderError;
 use crate::run_folder::folder::{Existing, MODEL_FILE};
 use crate::storage::fingerprint::fingerprint;
@@ -406,10 +405,7 @@ impl Resumed {
             }
             ops::copy(TensorRef::from_slice(&values, &[values.len()])?, tensor.view_mut())?;
         }
-        let registered = self.checkpoint.registered_buffers()?;
-        let (moments, buffers): (Vec<_>, Vec<_>) =
-            registered.into_iter().partition(|(name, _)| SecondMoments::is_name(name));
-        let differences = [trainer.set_buffers(&buffers)?, trainer.set_second_moments(&moments)?].concat();
+        let differences = trainer.set_buffers(&self.checkpoint.registered_buffers()?)?;
         if !differences.is_empty() {
             let (path, differences) = (self.checkpoint.path().to_owned(), differences.join("\n  "));
             return Err(CheckpointError::OtherModel { path, differences }.into());

@@ -281,21 +281,6 @@ impl<'w> Trainer<'w> {
         self.replica.optimizer.state_mut()
     }
 
-    /// Adafactor's second moments by name, the same on all ranks: of a matrix those of its rows, then those of its columns. Checkpoints hold
-    /// them among the registered buffers.
-    pub fn second_moments(&self) -> Vec<(&str, &Tensor)> {
-        self.replica.optimizer.second_moments().map_or(Vec::new(), |moments| moments.named().collect())
-    }
-
-    /// Sets [`Trainer::second_moments`], from any device. Returns what is missing or differs in its shape; nothing is set then.
-    ///
-    /// # Errors
-    /// `TrainError::Kernel` from the copies.
-    pub fn set_second_moments(&mut self, saved: &[(String, Tensor)]) -> Result<Vec<String>> {
-        let moments = self.replica.optimizer.second_moments_mut();
-        Ok(moments.map_or(Ok(Vec::new()), |moments| moments.set(saved))?)
-    }
-
     /// Shards of the state that this rank stores: each element of the flat buffer belongs to one rank.
     pub fn state_shards(&self) -> Vec<StateShard> {
         self.replica.shard_plan.shards_to_store()

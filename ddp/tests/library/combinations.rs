@@ -222,7 +222,7 @@ impl Program {
             Checkpoints::new(world, &trainer, folder)?.save(&trainer, cursor)?;
         }
         let averaged = trainer.averaged_weights()?.map(bits);
-        let buffers = trainer.model().saved_buffers().into_iter().chain(trainer.second_moments());
+        let buffers = trainer.model().saved_buffers().into_iter();
         Ok(Trained {
             weights: bits(trainer.model().weights()),
             averaged,

@@ -59,7 +59,7 @@ fn updates_of_whole_parameters_and_layers_for_tables_train_heads() {
     let [n_features, n_outputs] = [usual.spec.n_features(), usual.spec.n_outputs()];
     let for_tables = ModelSpec::new(&ModelConfig::of_layers(tabular(), true), n_features, n_outputs);
     for spec in [usual.spec.clone(), for_tables] {
-        for optimizer in [OptimizerKind::Adafactor, OptimizerKind::Muon, OptimizerKind::Lamb] {
+        for optimizer in [OptimizerKind::Muon, OptimizerKind::Lamb] {
             let setup = Setup { spec: spec.clone(), optimizer, n_epochs: 8, ..usual.clone() };
             let long = setup.train_on(1);
             let (first, last) = (long.losses[0], *long.losses.last().unwrap());

@@ -130,7 +130,6 @@ fn layers_for_tables_train_on_any_number_of_ranks_and_resume_to_the_bit() {
     for (optimizer, layers) in [
         (OptimizerKind::AdamW, tabular()),
         (OptimizerKind::Muon, tabular()),
-        (OptimizerKind::Adafactor, tabular()),
         (OptimizerKind::Lion, vec![linear(8, Some(Activation::Tanh)), reglu]),
     ] {
         let spec = ModelSpec::new(&ModelConfig::of_layers(layers, true), 6, usual.spec.n_outputs());

@@ -154,7 +154,7 @@ impl Program {
     /// Whether the library says that it has no such run.
     pub(crate) fn is_refused(&self) -> bool {
         let TrainerOptions { zero, micro_shards, comm_dtype, .. } = self.setup.options;
-        let sums_squares = matches!(self.setup.optimizer, OptimizerKind::Lamb | OptimizerKind::Adafactor);
+        let sums_squares = self.setup.optimizer == OptimizerKind::Lamb;
         let rounds = self.setup.on_gpus && comm_dtype == CommDtype::Bf16;
         let has_shards = zero != ZeroStage::Off;
         let has_second_stage = zero == ZeroStage::Gradients;

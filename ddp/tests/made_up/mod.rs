@@ -120,8 +120,6 @@ pub struct Trained {
     pub grad_norms: Vec<f64>,
     /// Bits of the averaged weights, where there is an average.
     pub averaged: Option<Vec<u32>>,
-    /// Adafactor's second moments, by name.
-    pub second_moments: Vec<(String, Vec<f32>)>,
     /// Steps that came to nothing, since the scaled loss had too large gradients.
     pub n_skipped: u64,
     pub eval: EvalMetrics,
@@ -375,10 +373,6 @@ impl Setup {
             }
             *to = Tensor::from_slice(&values, &[values.len()], to.device()).unwrap();
         }
-        let moments = old.second_moments().into_iter();
-        let moments: Vec<_> =
-            moments.map(|(name, values)| (name.to_owned(), values.cpu().unwrap())).collect();
-        assert_eq!(new.set_second_moments(&moments).unwrap(), [""; 0]);
         new.set_n_steps(old.n_steps());
         new
     }
@@ -441,11 +435,8 @@ impl Setup {
         let averaged = trainer.averaged_weights().unwrap();
         let averaged = averaged.map(|averaged| by_parameter(&layout, &averaged.to_vec::<f32>().unwrap()));
         let weights = by_parameter(&layout, &weights);
-        let second_moments = trainer.second_moments().into_iter();
-        let second_moments =
-            second_moments.map(|(name, values)| (name.to_owned(), values.to_vec().unwrap())).collect();
         let n_graphs = trainer.n_graphs();
-        Trained { weights, averaged, second_moments, losses, grad_norms, eval, n_skipped, n_graphs }
+        Trained { weights, averaged, losses, grad_norms, eval, n_skipped, n_graphs }
     }
 
     /// Bytes that a rank of a step sends.

@@ -119,9 +119,8 @@ pub(crate) use strided_copy::{Walk, strided_copy};
 pub use sum_of_squares::{sum_of_squares, sum_of_squares_on};
 pub use uniform::{UniformStream, uniform};
 pub use update::{
-    AdafactorFactors, Average, FactoredShape, FirstPassTensors, OptimizerDefaults, OptimizerKind,
-    OptimizerParams, OptimizerTensors, StepReport, UpdateInputs, WholeNeed, WholeNumbers, adafactor_factors,
-    adafactor_norm, adafactor_sums, optimizer_first_pass, optimizer_step,
+    Average, FirstPassTensors, OptimizerDefaults, OptimizerKind, OptimizerParams, OptimizerTensors,
+    StepReport, UpdateInputs, WholeNeed, optimizer_first_pass, optimizer_step,
 };
 
 #[cfg(test)]

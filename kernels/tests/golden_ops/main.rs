@@ -24,7 +24,7 @@ use optimizers::*;
 type Check = fn(&Case<'_>);
 
 /// The operations of the file.
-const OPS: [(&str, Check); 36] = [
+const OPS: [(&str, Check); 35] = [
     ("addmm", addmm),
     ("linear", linear),
     ("relu", |case| activation(case, Activation::Relu)),
@@ -93,7 +93,6 @@ const OPS: [(&str, Check); 36] = [
     ("lion", lion),
     ("lamb", lamb),
     ("muon", muon),
-    ("adafactor", adafactor),
     ("smooth_clip", |case| activation(case, Activation::SmoothClip)),
     ("numeric_embedding", numeric_embedding),
     ("column_scale", column_scale),

@@ -1,8 +1,7 @@
 //! Optimizers and the moving average.
 
 use ddp_kernels::ops::{
-    self, AdafactorFactors, Average, FactoredShape, FirstPassTensors, NewtonSchulzMemory, OptimizerKind,
-    OptimizerParams, OptimizerTensors, WholeNumbers,
+    self, Average, FirstPassTensors, NewtonSchulzMemory, OptimizerKind, OptimizerParams, OptimizerTensors,
 };
 use ddp_kernels::{DType, Tensor};
 
@@ -29,7 +28,7 @@ pub(crate) fn sgd(case: &Case<'_>) {
             state: [(params.momentum > 0.0).then(|| velocity.view_mut()), None],
             average: None,
             compute_weights: None,
-            whole: None,
+            norms: None,
         };
         ops::optimizer_step(OptimizerKind::Sgd, &params, tensors, None).unwrap();
         // At most three steps of three roundings each, of numbers below 5.
@@ -62,7 +61,7 @@ pub(crate) fn ema(case: &Case<'_>) {
             state: [None, None],
             average: Some(average),
             compute_weights: None,
-            whole: None,
+            norms: None,
         };
         ops::optimizer_step(OptimizerKind::Sgd, &params, tensors, None).unwrap();
         // At most four updates of two roundings each, of numbers below 4.
@@ -93,7 +92,7 @@ pub(crate) fn adam(case: &Case<'_>, kind: OptimizerKind) {
             state: [Some(m.view_mut()), Some(v.view_mut())],
             average: None,
             compute_weights: None,
-            whole: None,
+            norms: None,
         };
         ops::optimizer_step(kind, &params, tensors, None).unwrap();
         // Three steps of a rounding or two of w, below 4; the steps themselves are a few thousandths of that.
@@ -128,7 +127,7 @@ pub(crate) fn lion(case: &Case<'_>) {
                 state: [Some(m.view_mut()), None],
                 average: None,
                 compute_weights: None,
-                whole: None,
+                norms: None,
             };
             ops::optimizer_step(OptimizerKind::Lion, &params, tensors, None).unwrap();
             case.close_to(
@@ -223,7 +222,7 @@ pub(crate) fn two_passes(
                 state: [Some(m.view_mut()), Some(v.view_mut())],
                 average: None,
                 compute_weights: None,
-                whole: is_lamb.then(|| WholeNumbers::Norms(norms.view())),
+                norms: is_lamb.then(|| norms.view()),
             };
             ops::optimizer_step(kind, &params, tensors, None).unwrap();
             let single = |tensor: &Tensor| values(&tensor.to_dtype(DType::F32).unwrap());
@@ -237,55 +236,6 @@ pub(crate) fn two_passes(
             // Sums of terms below 0.4 that may cancel.
             let m_name = format!("{dtype} m after step {step}");
             case.close_to(&m_name, &single(&m), case.output("m").row(step), 2.0 * EPS, 4.0 * EPS);
-        }
-    }
-}
-
-pub(crate) fn adafactor(case: &Case<'_>) {
-    let mut params = OptimizerParams {
-        lr: case.number("lr"),
-        eps: case.number("eps"),
-        eps2: case.number("eps2"),
-        beta2_decay: case.number("beta2_decay"),
-        clip_threshold: case.number("d"),
-        weight_decay: case.number("weight_decay"),
-        ..OptimizerParams::default()
-    };
-    let shape = FactoredShape::new(case.input("w").shape().dims());
-    let (n, n_moments) = (shape.numel(), shape.n_moments());
-    let singles = |tensor: &Tensor| values(&tensor.to_dtype(DType::F32).unwrap());
-    // Of f64 only the roundings of the file's numbers, below 4; in f32 three steps of a few roundings more.
-    for (dtype, want, atol) in [(DType::F32, "w_f32", 8.0 * EPS), (DType::F64, "w", 4.0 * EPS)] {
-        let [w, g] = ["w", "g"].map(|name| case.input(name).to_dtype(dtype).unwrap());
-        let [mut w, g] = [w.reshape(&[n]).unwrap(), g];
-        let mut moments = Tensor::zeros(&[n_moments], dtype, g.device()).unwrap();
-        for step in 0..g.shape().dims()[0] {
-            params.step = step as u64 + 1;
-            let [mut sums, mut norm] =
-                [1 + n_moments, 1].map(|n| Tensor::zeros(&[n], DType::F64, g.device()).unwrap());
-            let grads = g.view().rows(step, step + 1).unwrap().reshape(&[n]).unwrap();
-            ops::adafactor_sums(shape, 0, w.view(), grads, sums.view_mut()).unwrap();
-            ops::adafactor_factors(shape, &params, moments.view_mut(), sums.view_mut(), None).unwrap();
-            ops::adafactor_norm(shape, 0, params.eps, grads, sums.view(), norm.view_mut()).unwrap();
-            let (factors, norm) = (sums.view(), norm.view());
-            let tensors = OptimizerTensors {
-                grads,
-                master_weights: w.view_mut(),
-                state: [None, None],
-                average: None,
-                compute_weights: None,
-                whole: Some(WholeNumbers::Adafactor(AdafactorFactors { shape, start: 0, factors, norm })),
-            };
-            ops::optimizer_step(OptimizerKind::Adafactor, &params, tensors, None).unwrap();
-            case.close_to(
-                &format!("{dtype} w after step {step}"),
-                &singles(&w),
-                case.output(want).row(step),
-                atol,
-                0.0,
-            );
-            let name = format!("{dtype} moments after step {step}");
-            case.close_to(&name, &singles(&moments), case.output("moments").row(step), 0.0, 8.0 * EPS);
         }
     }
 }

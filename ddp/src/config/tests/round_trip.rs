@@ -226,7 +226,6 @@ prop_compose! {
         lr in 1e-30..1e30f64,
         betas in [0.0..0.999f64, 0.0..0.9999f64],
         eps in 1e-30..1.0f64,
-        (eps2, beta2_decay, clip_threshold) in (0.0..1.0f64, -2.0..0.0f64, 1.0..1e3f64),
         weight_decay in 0.0..1e300f64,
         momentum in 0.1..0.999f64,
         nesterov: bool,
@@ -236,7 +235,7 @@ prop_compose! {
         (ema_decay, ema_warmup) in (0.0..0.9999f64, any::<bool>()),
     ) -> OptimizerConfig {
         OptimizerConfig {
-            kind, lr, betas, eps, eps2, beta2_decay, clip_threshold, weight_decay, momentum, nesterov, adamw_lr, adamw_weight_decay,
+            kind, lr, betas, eps, weight_decay, momentum, nesterov, adamw_lr, adamw_weight_decay,
             decay_bias_norm, groups, ema_decay, ema_warmup,
             ..default().optimizer
         }

@@ -268,7 +268,6 @@ fn operations_on_a_gpu_are_held_against_a_copy() {
     assert_eq!(values(&lines, "dtype"), ["bf16", "f32"]);
     let ops = values(&lines, "op");
     for op in [
-        "adafactor_step",
         "adam_step",
         "batch_norm_backward",
         "copy",

@@ -91,7 +91,7 @@ fn configs(csv: &str) -> Vec<(String, Config)> {
         "{kind=\"linear\",out_features=700},{kind=\"batch_norm\"}]"
     );
     let heads = "heads=[{name='a',task='regression',target='t0'},{name='b',task='regression',target='t1'}]";
-    let cases: [&[&str]; 18] = [
+    let cases: [&[&str]; 17] = [
         &["model.hidden=[256,256]", "optimizer.kind=sgd"],
         // 4 MiB of gradients, not quite a multiple of 2 MiB.
         &["model.hidden=[1000,1000]", "optimizer.kind=sgd", "comm.register_buffers=on"],
@@ -99,11 +99,10 @@ fn configs(csv: &str) -> Vec<(String, Config)> {
         &[wide, "train.deterministic=world", "train.micro_shards=8", "comm.register_buffers=on"],
         &[wide, "optimizer.kind=lamb", "optimizer.groups=[{match=\"*.bias\",schedule={kind=\"cosine\"}}]"],
         &[wide, "optimizer.kind=muon", "model.norm=layer"],
-        &[wide, "optimizer.kind=adafactor", "model.norm=layer"],
         &[wide, "model.kind=realmlp", "model.dropout=0.1"],
         &[batch_norm, "train.batch_size=31", "train.grad_accum_steps=2"],
         &[batch_norm, "train.precision=bf16"],
-        &[wide, heads, "optimizer.kind=adafactor"],
+        &[wide, heads, "optimizer.kind=lamb"],
         &[wide, "model.activation=gelu", "model.norm=layer", "model.dropout=0.1", "train.ema_decay=0.9"],
         &[
             wide,

@@ -85,7 +85,7 @@ mod tests {
             state: [None, None],
             average: Some(Average { ema: ema.view_mut().range(from, n).unwrap(), decay, warms_up, step }),
             compute_weights: None,
-            whole: None,
+            norms: None,
         };
         optimizer_step(OptimizerKind::Sgd, &OptimizerParams::default(), tensors, inputs).unwrap();
         assert_eq!(weights.to_vec::<T>().unwrap(), random::<T>(n, 2));
@@ -177,7 +177,7 @@ mod tests {
                     state: std::array::from_fn(|_| views.next()),
                     average: Some(Average { ema: ema.view_mut(), decay: 0.9, warms_up: false, step: 3 }),
                     compute_weights: None,
-                    whole: None,
+                    norms: None,
                 };
                 optimizer_step(kind, &params, tensors, None).unwrap();
                 drop(views);

@@ -47,7 +47,6 @@ pub(super) fn walk<U: Update<N>, T: Float, S: Stored<Real = f32>, const N: usize
         let mut unrounded = Vec::new();
         while start < part.end {
             let range = start..part.end.min(start.saturating_add(chunk));
-            let first = range.start;
             start = range.end;
             // SAFETY: the range lies within `w` and is this thread's alone.
             let w = unsafe { w.slice(range.clone()) };
@@ -68,7 +67,7 @@ pub(super) fn walk<U: Update<N>, T: Float, S: Stored<Real = f32>, const N: usize
             };
             // SAFETY: likewise.
             let average = average.map(|(rule, ema)| (rule, unsafe { ema.slice(range.clone()) }));
-            apply(update, w, g, state, first, average);
+            apply(update, w, g, state, average);
             if let Some(copy) = compute_weights {
                 // SAFETY: likewise.
                 let copy = unsafe { copy.slice(range) };
@@ -87,13 +86,12 @@ fn apply<U: Update<N>, T: Float, const N: usize>(
     w: &mut [T],
     g: &[T],
     state: [&mut [T]; N],
-    first: usize,
     average: Option<(Rule, &mut [T])>,
 ) {
     vectorize(
         #[inline(always)]
         || {
-            update.apply(w, g, state, first);
+            update.apply(w, g, state);
             if let Some((rule, ema)) = average {
                 rule.apply(ema, w);
             }

@@ -16,8 +16,7 @@ mod testing;
 pub use average::Average;
 pub use inputs::UpdateInputs;
 pub use optimizer::{
-    AdafactorFactors, FactoredShape, FirstPassTensors, OptimizerDefaults, OptimizerKind, OptimizerParams,
-    OptimizerTensors, WholeNeed, WholeNumbers, adafactor_factors, adafactor_norm, adafactor_sums,
+    FirstPassTensors, OptimizerDefaults, OptimizerKind, OptimizerParams, OptimizerTensors, WholeNeed,
     optimizer_first_pass, optimizer_step,
 };
 pub use report::StepReport;
@@ -53,11 +52,10 @@ trait Update<const N_STATE: usize>: Copy + Sync {
     /// The same update with the numbers of a step that an optimizer step reads from its [`UpdateInputs`].
     fn at_step(self, scalars: &StepScalars, grad_scale: f64) -> Self;
 
-    /// The formula, element by element, on slices of equal length; state that was not given is empty. `first` is the index of their
-    /// first element in the update's tensors.
+    /// The formula, element by element, on slices of equal length; state that was not given is empty.
     ///
     /// The caller compiles it for the widest vectors of the processor: it must be `#[inline(always)]`, its loops plain.
-    fn apply<T: Float>(&self, w: &mut [T], g: &[T], state: [&mut [T]; N_STATE], first: usize);
+    fn apply<T: Float>(&self, w: &mut [T], g: &[T], state: [&mut [T]; N_STATE]);
 }
 
 /// The tensors of an update, all of one shape.

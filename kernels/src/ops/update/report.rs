@@ -109,7 +109,7 @@ mod tests {
             state: [None, None],
             average: None,
             compute_weights: None,
-            whole: None,
+            norms: None,
         };
         let params = OptimizerParams::default();
         ops::optimizer_step(OptimizerKind::Sgd, &params, tensors, Some(&inputs))

@@ -2,7 +2,7 @@
 //   struct Params      hyper-parameters, as the host passes them; set(inputs) takes those that a step reads from device memory
 //   Formula<T>         the numbers of one step; n_state: number of state tensors;
 //                      of(params, has_state) computes them, once per block, in double;
-//                      formula(w, g, s, i): the new w; s: the state of the element, in place; i: its index
+//                      formula(w, g, s): the new w; s: the state of the element, in place
 //   UPDATES(op)        its kernels
 // maths   ema <- ema + (1-decay)*(w - ema), or w - (w - ema)*decay if decay <= 0.5 (torch.lerp); ema <- w in step 1; w is the new one;
 //         with a warm-up decay is at most step / (step + 9)
@@ -41,7 +41,7 @@ template <class T> struct Average {
 // N elements per access.
 template <int N, class T, class G, class C>
 __device__ __forceinline__ void walk(const Formula<T>& formula, const Average<T>& average, T* w, const G* g, T* s0, T* s1, T* ema,
-                                     C* copy, size_t n, size_t first) {
+                                     C* copy, size_t n) {
     const int n_state = Formula<T>::n_state;
     for (size_t i = first_element(); i < n / N; i += grid_stride()) {
         Pack<G, N> pg = load_pack<N>(g, i);
@@ -53,7 +53,7 @@ __device__ __forceinline__ void walk(const Formula<T>& formula, const Average<T>
 #pragma unroll
         for (int j = 0; j < N; j++) {
             T s[2] = {p0.v[j], p1.v[j]};
-            pw.v[j] = formula(pw.v[j], to_float(pg.v[j]), s, first + i * N + j);
+            pw.v[j] = formula(pw.v[j], to_float(pg.v[j]), s);
             p0.v[j] = s[0];
             p1.v[j] = s[1];
             pe.v[j] = average(pe.v[j], pw.v[j]);
@@ -98,9 +98,9 @@ __device__ __forceinline__ void update(T* w, const G* g, T* s0, T* s1, T* ema, C
     bool is_packed = are_packed(w, s0, s1, ema) && ((size_t)g & (sizeof(G) * per_pack - 1)) == 0 &&
                      ((size_t)copy & (sizeof(C) * per_pack - 1)) == 0;
     size_t packed = is_packed ? n - n % per_pack : 0;
-    walk<per_pack>(formula, average, w, g, s0, s1, ema, copy, packed, 0);
+    walk<per_pack>(formula, average, w, g, s0, s1, ema, copy, packed);
     walk<1>(formula, average, w + packed, g + packed, s0 ? s0 + packed : s0, s1 ? s1 + packed : s1, ema ? ema + packed : ema,
-            copy ? copy + packed : copy, n - packed, packed);
+            copy ? copy + packed : copy, n - packed);
 }
 
 // Without a copy its type has no effect. The second bound, of blocks per SM, lets the compiler use 64 registers (128 in f64): left to

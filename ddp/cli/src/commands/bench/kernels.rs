@@ -250,7 +250,7 @@ impl Bench<'_> {
                 state,
                 average: None,
                 compute_weights: None,
-                whole: None,
+                norms: None,
             };
             ops::optimizer_step(OptimizerKind::Sgd, &sgd, tensors, None)
         })?;
@@ -266,7 +266,7 @@ impl Bench<'_> {
                     state,
                     average: None,
                     compute_weights,
-                    whole: None,
+                    norms: None,
                 };
                 ops::optimizer_step(OptimizerKind::AdamW, &adam, tensors, None)
             })?;

@@ -1,9 +1,9 @@
 //! Operations of listed layers, of losses beside the usual ones, and of optimisers with two passes.
 
 use ddp_kernels::ops::{
-    self, AdafactorFactors, BatchNormGrads, BatchNormSaved, BatchNormStats, BatchNormSums, FactoredShape,
-    FirstPassTensors, Gate, NumericEmbedding, NumericEmbeddingGrads, OptimizerKind, OptimizerParams,
-    OptimizerTensors, RmsNormGrads, RunningStats, STEP_SUMS_LEN, SumsOutput, TargetColumns, WholeNumbers,
+    self, BatchNormGrads, BatchNormSaved, BatchNormStats, BatchNormSums, FirstPassTensors, Gate,
+    NumericEmbedding, NumericEmbeddingGrads, OptimizerKind, OptimizerParams, OptimizerTensors, RmsNormGrads,
+    RunningStats, STEP_SUMS_LEN, SumsOutput, TargetColumns,
 };
 use ddp_kernels::{DType, TensorMut, TensorRef};
 
@@ -151,9 +151,9 @@ fn sums_in(tail: TensorMut<'_>) -> SumsOutput<'_> {
     SumsOutput { tail, accumulate: false, extra: None }
 }
 
-/// Both passes of LAMB, Muon and Adafactor over one matrix, without what is done between them on a few numbers, or by matmuls.
+/// Both passes of LAMB and Muon over one matrix, without what is done between them on a few numbers, or by matmuls.
 pub(super) fn two_pass_optimizers(bench: &mut Bench<'_>) -> Result<()> {
-    let (n, rows, cols) = (bench.n(), bench.rows, bench.cols);
+    let n = bench.n();
     let (mut w, grads) = (bench.random(&[n], DType::F32, 1)?, bench.random(&[n], DType::F32, 2)?);
     let mut m = bench.random(&[n], DType::F32, 3)?;
     // Second moments are not negative.
@@ -174,8 +174,8 @@ pub(super) fn two_pass_optimizers(bench: &mut Bench<'_>) -> Result<()> {
     })?;
     bench.run("lamb_step", 20 * n, |call| {
         let state = [Some(m.get_mut(call)?), Some(v.get_mut(call)?)];
-        let whole = WholeNumbers::Norms(norms.get(0)?);
-        let tensors = update_of(w.get_mut(call)?, grads.get(call)?, state, Some(whole));
+        let norms = Some(norms.get(0)?);
+        let tensors = update_of(w.get_mut(call)?, grads.get(call)?, state, norms);
         ops::optimizer_step(OptimizerKind::Lamb, &params, tensors, None)
     })?;
     bench.run("muon (first pass)", 16 * n, |call| {
@@ -192,24 +192,6 @@ pub(super) fn two_pass_optimizers(bench: &mut Bench<'_>) -> Result<()> {
         let state = [Some(m.get_mut(call)?), Some(v.get_mut(call)?)];
         let tensors = update_of(w.get_mut(call)?, grads.get(call)?, state, None);
         ops::optimizer_step(OptimizerKind::Muon, &params, tensors, None)
-    })?;
-
-    let shape = FactoredShape::new(&[rows, cols]);
-    let numbers = |n, dtype| Rotating::zeros(bench.place, &[n], dtype, 1);
-    let mut sums = numbers(1 + shape.n_moments(), DType::F64)?;
-    let (mut moments, mut norm) = (numbers(shape.n_moments(), DType::F32)?, numbers(1, DType::F64)?);
-    bench.run("adafactor_sums", 8 * n, |call| {
-        ops::adafactor_sums(shape, 0, w.get(call)?, grads.get(call)?, sums.get_mut(0)?)
-    })?;
-    ops::adafactor_factors(shape, &params, moments.get_mut(0)?, sums.get_mut(0)?, None)?;
-    bench.run("adafactor_norm", 4 * n, |call| {
-        ops::adafactor_norm(shape, 0, 1e-30, grads.get(call)?, sums.get(0)?, norm.get_mut(0)?)
-    })?;
-    bench.run("adafactor_step", 12 * n, |call| {
-        let factors = AdafactorFactors { shape, start: 0, factors: sums.get(0)?, norm: norm.get(0)? };
-        let whole = WholeNumbers::Adafactor(factors);
-        let tensors = update_of(w.get_mut(call)?, grads.get(call)?, [None, None], Some(whole));
-        ops::optimizer_step(OptimizerKind::Adafactor, &params, tensors, None)
     })
 }
 
@@ -217,7 +199,7 @@ fn update_of<'a>(
     master_weights: TensorMut<'a>,
     grads: TensorRef<'a>,
     state: [Option<TensorMut<'a>>; 2],
-    whole: Option<WholeNumbers<'a>>,
+    norms: Option<TensorRef<'a>>,
 ) -> OptimizerTensors<'a> {
-    OptimizerTensors { master_weights, grads, state, average: None, compute_weights: None, whole }
+    OptimizerTensors { master_weights, grads, state, average: None, compute_weights: None, norms }
 }

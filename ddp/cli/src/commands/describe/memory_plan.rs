@@ -166,8 +166,7 @@ impl MemoryPlan {
         // Ranks gather the weights that they have updated.
         let weights = |bytes| if zero == ZeroStage::Off { bytes } else { plan.exchanged_bytes(bytes) };
         let groups = ParamGroups::new(&config.optimizer, &layout);
-        let optimizer = Optimizer::n_moments(&config.optimizer) * state_len * single
-            + groups.as_ref().map_or(0, Optimizer::second_moments_bytes);
+        let optimizer = Optimizer::n_moments(&config.optimizer) * state_len * single;
         let scratch = groups.map_or(0, |groups| scratch_bytes(&groups, config, &layout, zero));
         let evaluates = plan.data.eval.is_some() || config.train.train_metrics;
         let average = match (config.optimizer.ema_decay > 0.0, evaluates) {

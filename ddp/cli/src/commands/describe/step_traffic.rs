@@ -15,7 +15,6 @@ use ddp::data_parallel::whole_parameters::WholeParameters;
 use ddp::model::{BufferPlan, GradientWrites, PassTraffic, layers};
 use ddp::optim::optimizer::Optimizer;
 use ddp::optim::param_groups::{ParamGroups, WholeParameter};
-use ddp_kernels::ops::FactoredShape;
 use ddp_kernels::{DType, Device};
 use serde::Serialize;
 
@@ -119,8 +118,7 @@ impl StepTraffic {
         let of_layers = layers::of_spec(spec);
         let of_layers =
             RankExchange::bytes_sent(of_layers.iter().map(|layer| &**layer), world_size, n_micro_batches);
-        let [norm_reads, grad_reads, state_reads] =
-            two_passes(whole, own_len, flat_len / own_len, world_size);
+        let [norm_reads, state_reads] = two_passes(whole, own_len, flat_len / own_len, world_size);
         let way = match zero {
             _ if is_tree => {
                 let len = flat_len + TAIL_ELEMENTS;
@@ -135,7 +133,7 @@ impl StepTraffic {
         StepTraffic {
             zero: plan.zero.number(),
             weights: passes.weights + (2 * own_len + norm_reads) * single + copy,
-            gradients: passes.gradients + gradients + grad_reads * of_gradient,
+            gradients: passes.gradients + gradients,
             optimizer: (2 * n_states * own_len + state_reads) * single,
             activations: passes.activations - conversion,
             rows: rows_moved(plan),
@@ -158,27 +156,20 @@ impl StepTraffic {
     }
 }
 
-/// Elements of weights, of gradients and of state that an optimiser with several passes reads and writes more than one with a single pass.
-fn two_passes(whole: &[WholeParameter], own_len: usize, n_shards: usize, world_size: usize) -> [usize; 3] {
+/// Elements of weights and of state that an optimiser with two passes reads and writes more than one with a single pass.
+fn two_passes(whole: &[WholeParameter], own_len: usize, n_shards: usize, world_size: usize) -> [usize; 2] {
     let matrices: Vec<_> = whole.iter().filter_map(|whole| whole.matrix).collect();
     if whole.is_empty() {
-        return [0, 0, 0];
-    }
-    if whole.iter().any(|whole| whole.factored.is_some()) {
-        // Adafactor: the squares of the weights; those of gradients by row and by column, and of the directions.
-        let n_passes = |shape: &FactoredShape| if shape.is_matrix() { 3 } else { 2 };
-        let of_grads =
-            whole.iter().filter_map(|whole| whole.factored).map(|shape| n_passes(&shape) * shape.numel());
-        return [own_len, of_grads.sum::<usize>() / n_shards, 0];
+        return [0, 0];
     }
     if matrices.is_empty() {
         // LAMB: the squares of weights and of directions; then the step reads both moments, and writes the second one as it is.
-        return [2 * own_len, 0, 5 * own_len];
+        return [2 * own_len, 5 * own_len];
     }
     let len: usize = matrices.iter().map(|[rows, cols]| rows * cols).sum();
     let squares: usize = matrices.iter().map(|[rows, cols]| rows.min(cols).pow(2)).sum();
     // Muon: norm and scaling, then in each of 5 iterations the operands of 3 matmuls and 2 copies; the step reads the direction.
-    [0, 0, (38 * len + 40 * squares) / world_size + len / n_shards]
+    [0, (38 * len + 40 * squares) / world_size + len / n_shards]
 }
 
 /// Bytes read and written until a step's rows are the model's input.

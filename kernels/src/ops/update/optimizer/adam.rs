@@ -56,7 +56,7 @@ impl Update<2> for Adam {
     }
 
     #[inline(always)]
-    fn apply<T: Float>(&self, w: &mut [T], g: &[T], [m, v]: [&mut [T]; 2], _: usize) {
+    fn apply<T: Float>(&self, w: &mut [T], g: &[T], [m, v]: [&mut [T]; 2]) {
         let p = &self.params;
         let lr = p.lr_scale * p.lr;
         let [c1, c2] = p.beta_powers(p.step).map(|power| 1.0 - power);
@@ -103,7 +103,7 @@ template <class T> struct Formula {
         r.eps = p.eps;
         return r;
     }
-    __device__ __forceinline__ T operator()(T w, T g, T* s, size_t) const {
+    __device__ __forceinline__ T operator()(T w, T g, T* s) const {
         T grad = g * scale + coupled * w;
         s[0] = b1 * s[0] + one_minus_b1 * grad;
         s[1] = b2 * s[1] + one_minus_b2 * grad * grad;

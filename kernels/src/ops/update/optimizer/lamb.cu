@@ -37,7 +37,7 @@ template <class T> struct Formula {
     __device__ __forceinline__ T direction(T w, T m, T v) const {
         return m * m_scale / (root(v) * root_scale + eps) + weight_decay * w;
     }
-    __device__ __forceinline__ T operator()(T w, T m, T* v, size_t) const { return w - step_size * direction(w, m, *v); }
+    __device__ __forceinline__ T operator()(T w, T m, T* v) const { return w - step_size * direction(w, m, *v); }
 };
 
 UPDATES(lamb)

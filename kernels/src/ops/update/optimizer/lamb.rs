@@ -10,9 +10,7 @@ use super::super::{StepScalars, Tensors, Update, UpdateInputs, cuda, kernels, ru
 use super::adam::Adam;
 use super::moments::Moments;
 use super::step::update_first;
-use super::{
-    FirstPassTensors, OptimizerDefaults, OptimizerParams, OptimizerTensors, Rule, WholeNeed, WholeNumbers,
-};
+use super::{FirstPassTensors, OptimizerDefaults, OptimizerParams, OptimizerTensors, Rule, WholeNeed};
 use crate::base::check;
 use crate::cpu::Float;
 use crate::cpu::simd::vectorize;
@@ -58,14 +56,14 @@ fn step(
     tensors: OptimizerTensors<'_>,
     inputs: Option<&UpdateInputs<'_>>,
 ) -> Result<()> {
-    let OptimizerTensors { master_weights: target, grads, state: [m, v], average, compute_weights, whole } =
+    let OptimizerTensors { master_weights: target, grads, state: [m, v], average, compute_weights, norms } =
         tensors;
-    let sums = match whole {
-        Some(WholeNumbers::Norms(norms)) => {
+    let sums = match norms {
+        Some(norms) => {
             check_norms(target.operand("master_weights"), norms.operand("norms"))?;
             Sums::of(norms)?
         }
-        _ => Sums::Host([0.0; 2]),
+        None => Sums::Host([0.0; 2]),
     };
     let source = m.as_ref().map_or(grads, |m| m.as_ref());
     let tensors = Tensors { target, source, state: [v], average, compute_weights };
@@ -166,7 +164,7 @@ impl Update<1> for Lamb {
     }
 
     #[inline(always)]
-    fn apply<T: Float>(&self, w: &mut [T], m: &[T], [v]: [&mut [T]; 1], _: usize) {
+    fn apply<T: Float>(&self, w: &mut [T], m: &[T], [v]: [&mut [T]; 1]) {
         let ratio = match self.sums {
             Sums::Host([w, u]) if w > 0.0 && u > 0.0 => (w / u).sqrt(),
             _ => 1.0,

@@ -42,7 +42,7 @@ impl Update<1> for Lion {
     }
 
     #[inline(always)]
-    fn apply<T: Float>(&self, w: &mut [T], g: &[T], [m]: [&mut [T]; 1], _: usize) {
+    fn apply<T: Float>(&self, w: &mut [T], g: &[T], [m]: [&mut [T]; 1]) {
         let p = &self.0;
         let lr = p.lr_scale * p.lr;
         let [b1, b2] = p.betas.map(T::from_f64);
@@ -82,7 +82,7 @@ template <class T> struct Formula {
         r.step_size = lr;
         return r;
     }
-    __device__ __forceinline__ T operator()(T w, T g, T* m, size_t) const {
+    __device__ __forceinline__ T operator()(T w, T g, T* m) const {
         T grad = g * scale;
         T mixed = b1 * *m + one_minus_b1 * grad;
         T sign = mixed > 0 ? (T)1 : mixed < 0 ? (T)-1 : mixed;

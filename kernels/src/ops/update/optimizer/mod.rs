@@ -1,14 +1,13 @@
 //! The optimizers: their names, hyper-parameters and state, and one step of any of them.
 //!
 //! An optimizer is one file, with its formula for the CPU and for GPUs and its [`Rule`], and its lines in this one: a module, a row of the table, a source. One whose step
-//! depends on whole parameters has two passes, and between them their caller completes norms, directions or second moments over the
-//! shards: it asks for [`WholeNeed`], never for the name of an optimizer.
+//! depends on whole parameters has two passes, and between them their caller completes norms or directions over the shards: it asks for
+//! [`WholeNeed`], never for the name of an optimizer.
 
 mod params;
 mod moments;
 mod momentum;
 mod step;
-mod adafactor;
 mod adam;
 mod lion;
 mod sgd;
@@ -20,13 +19,8 @@ mod tests;
 
 use std::fmt;
 
-pub use self::adafactor::{
-    AdafactorFactors, FactoredShape, adafactor_factors, adafactor_norm, adafactor_sums,
-};
 pub use self::params::OptimizerParams;
-pub use self::step::{
-    FirstPassTensors, OptimizerTensors, WholeNumbers, optimizer_first_pass, optimizer_step,
-};
+pub use self::step::{FirstPassTensors, OptimizerTensors, optimizer_first_pass, optimizer_step};
 use super::UpdateInputs;
 use crate::Result;
 use crate::cuda::launch::Source;
@@ -87,13 +81,10 @@ optimizers! {
     Lamb => lamb::RULE,
     /// Steps by the orthogonalized momentum of a matrix.
     Muon => muon::RULE,
-    /// Second moments of matrices as one number per row and per column, steps relative to each parameter's size (arXiv:1804.04235).
-    Adafactor => adafactor::RULE,
 }
 
 /// The kernels of all optimizers.
-pub(crate) static SOURCES: [&Source; 8] = [
-    &adafactor::SOURCE,
+pub(crate) static SOURCES: [&Source; 7] = [
     &adam::SOURCE,
     &lamb::SOURCE,
     &lion::SOURCE,
@@ -143,8 +134,8 @@ impl OptimizerKind {
         self.rule().defaults
     }
 
-    /// Whether a step has passes before [`optimizer_step`], which then reads what the caller completed over whole parameters: norms for
-    /// LAMB, orthogonal directions for Muon ([`optimizer_first_pass`]), factors of second moments for Adafactor ([`adafactor_sums`]).
+    /// Whether a step has a pass before [`optimizer_step`], which then reads what the caller completed over whole parameters: norms for
+    /// LAMB, orthogonal directions for Muon ([`optimizer_first_pass`]).
     pub fn has_first_pass(self) -> bool {
         self.whole_need().is_some()
     }
@@ -154,7 +145,7 @@ impl OptimizerKind {
         self.rule().whole_need
     }
 
-    /// Names of the state tensors, which have an element per weight; all start as zeros. Adafactor has none of these.
+    /// Names of the state tensors, which have an element per weight; all start as zeros.
     pub fn state_names(self, params: &OptimizerParams) -> &'static [&'static str] {
         (self.rule().state_names)(params)
     }
@@ -167,8 +158,6 @@ pub enum WholeNeed {
     Norms,
     /// Orthogonal directions of hidden matrices ([`crate::ops::orthogonalize`]); AdamW updates the other parameters.
     Directions,
-    /// Second moments by row and column of each parameter ([`adafactor_sums`]).
-    SecondMoments,
 }
 
 impl fmt::Display for OptimizerKind {

@@ -26,7 +26,7 @@ impl Update<1> for Moments {
     }
 
     #[inline(always)]
-    fn apply<T: Float>(&self, m: &mut [T], g: &[T], [v]: [&mut [T]; 1], _: usize) {
+    fn apply<T: Float>(&self, m: &mut [T], g: &[T], [v]: [&mut [T]; 1]) {
         let [b1, b2] = self.0.betas.map(T::from_f64);
         let [one_minus_b1, one_minus_b2] = self.0.betas.map(|beta| T::from_f64(1.0 - beta));
         let scale = T::from_f64(self.0.grad_scale);
@@ -56,7 +56,7 @@ template <class T> struct Formula {
         r.scale = p.scale;
         return r;
     }
-    __device__ __forceinline__ T operator()(T m, T g, T* v, size_t) const {
+    __device__ __forceinline__ T operator()(T m, T g, T* v) const {
         T grad = g * scale;
         *v = b2 * *v + one_minus_b2 * grad * grad;
         return b1 * m + one_minus_b1 * grad;

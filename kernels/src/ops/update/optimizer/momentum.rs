@@ -28,7 +28,7 @@ impl Update<1> for Momentum {
     }
 
     #[inline(always)]
-    fn apply<T: Float>(&self, m: &mut [T], g: &[T], [direction]: [&mut [T]; 1], _: usize) {
+    fn apply<T: Float>(&self, m: &mut [T], g: &[T], [direction]: [&mut [T]; 1]) {
         let OptimizerParams { momentum, grad_scale, nesterov, .. } = self.0;
         let [mu, one_minus_mu, scale] = [momentum, 1.0 - momentum, grad_scale].map(T::from_f64);
         for ((m, direction), &g) in m.iter_mut().zip(direction).zip(g) {
@@ -57,7 +57,7 @@ template <class T> struct Formula {
         r.nesterov = p.nesterov != 0;
         return r;
     }
-    __device__ __forceinline__ T operator()(T m, T g, T* d, size_t) const {
+    __device__ __forceinline__ T operator()(T m, T g, T* d) const {
         T grad = g * scale;
         m = mu * m + one_minus_mu * grad;
         *d = nesterov ? mu * m + one_minus_mu * grad : m;

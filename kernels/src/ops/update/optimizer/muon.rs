@@ -60,7 +60,7 @@ impl Update<0> for Muon {
     }
 
     #[inline(always)]
-    fn apply<T: Float>(&self, w: &mut [T], direction: &[T], []: [&mut [T]; 0], _: usize) {
+    fn apply<T: Float>(&self, w: &mut [T], direction: &[T], []: [&mut [T]; 0]) {
         let lr = self.0.lr_scale * self.0.lr;
         let [keep, step_size] =
             [1.0 - lr * self.0.weight_decay, lr * self.0.direction_scale].map(T::from_f64);
@@ -86,7 +86,7 @@ template <class T> struct Formula {
         r.step_size = lr * p.direction_scale;
         return r;
     }
-    __device__ __forceinline__ T operator()(T w, T d, T*, size_t) const { return keep * w - step_size * d; }
+    __device__ __forceinline__ T operator()(T w, T d, T*) const { return keep * w - step_size * d; }
 };
 "
 }

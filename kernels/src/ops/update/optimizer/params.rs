@@ -11,19 +11,13 @@ pub struct OptimizerParams {
     pub lr_scale: f64,
     /// Decay rates of the first and second moment (Adam, AdamW, LAMB), or of the momentum as it steps and as it is kept (Lion).
     pub betas: [f64; 2],
-    /// Added to the square root of the second moment (Adam, AdamW, LAMB), or its least value (Adafactor).
+    /// Added to the square root of the second moment (Adam, AdamW, LAMB).
     pub eps: f64,
-    /// Least root mean square of a parameter to which a step is relative (Adafactor).
-    pub eps2: f64,
-    /// The second moment takes the share `step^beta2_decay` of the new squares (Adafactor), not positive.
-    pub beta2_decay: f64,
-    /// Largest root mean square of a parameter's direction, at least 1 (Adafactor).
-    pub clip_threshold: f64,
     /// Fraction of the velocity or momentum that is kept; 0: no momentum (SGD, Muon).
     pub momentum: f64,
     /// Nesterov momentum (SGD, Muon).
     pub nesterov: bool,
-    /// Weight decay: L2 for SGD and Adam, decoupled for AdamW, Lion, Muon and Adafactor, part of the direction for LAMB.
+    /// Weight decay: L2 for SGD and Adam, decoupled for AdamW, Lion and Muon, part of the direction for LAMB.
     pub weight_decay: f64,
     /// Factor of the direction next to the learning rate, which does not act on the weight decay (Muon).
     pub direction_scale: f64,
@@ -41,9 +35,6 @@ impl Default for OptimizerParams {
             lr_scale: 1.0,
             betas: [0.9, 0.999],
             eps: 1e-8,
-            eps2: 1e-3,
-            beta2_decay: -0.8,
-            clip_threshold: 1.0,
             momentum: 0.0,
             nesterov: false,
             weight_decay: 0.0,

@@ -38,7 +38,7 @@ impl Update<1> for Sgd {
     }
 
     #[inline(always)]
-    fn apply<T: Float>(&self, w: &mut [T], g: &[T], [velocity]: [&mut [T]; 1], _: usize) {
+    fn apply<T: Float>(&self, w: &mut [T], g: &[T], [velocity]: [&mut [T]; 1]) {
         let p = &self.0;
         let [lr, momentum, decay, scale] =
             [p.lr_scale * p.lr, p.momentum, p.weight_decay, p.grad_scale].map(T::from_f64);
@@ -71,7 +71,7 @@ template <class T> struct Formula {
         Formula r = {(T)(p.lr_scale * p.lr), (T)p.momentum, (T)p.weight_decay, (T)p.scale, p.nesterov != 0, has_state};
         return r;
     }
-    __device__ __forceinline__ T operator()(T w, T g, T* v, size_t) const {
+    __device__ __forceinline__ T operator()(T w, T g, T* v) const {
         T grad = g * scale + decay * w, step = grad;
         if (has_velocity) {
             *v = momentum * *v + grad;

@@ -1,7 +1,7 @@
 //! One step of any optimizer, in one pass or two.
 
 use super::super::{Average, MAX_STATE, Tensors, Update, UpdateInputs, run};
-use super::{AdafactorFactors, OptimizerKind, OptimizerParams};
+use super::{OptimizerKind, OptimizerParams};
 use crate::base::check;
 use crate::{Result, TensorMut, TensorRef};
 
@@ -18,17 +18,8 @@ pub struct OptimizerTensors<'a> {
     pub average: Option<Average<'a>>,
     /// bf16 or f16: receives the new weights rounded to nearest, ties to even.
     pub compute_weights: Option<TensorMut<'a>>,
-    /// Numbers of the whole parameter, from the first pass.
-    pub whole: Option<WholeNumbers<'a>>,
-}
-
-/// Numbers of a whole parameter that the step on a range of it reads.
-#[derive(Debug, Clone, Copy)]
-pub enum WholeNumbers<'a> {
-    /// Norms from [`optimizer_first_pass`], `[2]` f64; without them the trust ratio is 1.
-    Norms(TensorRef<'a>),
-    /// Factors of the second moments and the norm of the direction, without which Adafactor takes no step.
-    Adafactor(AdafactorFactors<'a>),
+    /// LAMB: norms of the whole parameter from [`optimizer_first_pass`], `[2]` f64; without them the trust ratio is 1.
+    pub norms: Option<TensorRef<'a>>,
 }
 
 /// The tensors of the first pass on a flat range of parameters, all of one shape and dtype.
@@ -82,9 +73,6 @@ pub fn optimizer_first_pass(
 /// # Errors
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`],
 /// [`crate::KernelError::DTypeUnsupported`], [`crate::KernelError::Shape`].
-///
-/// # Panics
-/// Adafactor, without [`WholeNumbers::Adafactor`].
 pub fn optimizer_step(
     kind: OptimizerKind,
     params: &OptimizerParams,

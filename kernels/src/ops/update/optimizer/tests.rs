@@ -13,9 +13,6 @@ const PARAMS: OptimizerParams = OptimizerParams {
     lr_scale: 0.5,
     betas: [0.9, 0.999],
     eps: 1e-8,
-    eps2: 1e-3,
-    beta2_decay: -0.8,
-    clip_threshold: 1.5,
     momentum: 0.9,
     nesterov: false,
     weight_decay: 0.1,
@@ -46,61 +43,6 @@ fn state<T: Element>(n: usize, i: usize) -> Vec<T> {
     squares.map(|v| T::from_f64(v)).collect()
 }
 
-/// Numbers of a parameter from the passes before the step.
-enum Passed {
-    Norms(Tensor),
-    /// Shape, factors and norm.
-    Factors(FactoredShape, Tensor, Tensor),
-}
-
-impl Passed {
-    /// Operands of the step on elements `start..`.
-    fn view(&self, start: usize) -> WholeNumbers<'_> {
-        match self {
-            Passed::Norms(norms) => WholeNumbers::Norms(norms.view()),
-            Passed::Factors(shape, factors, norm) => {
-                let (factors, norm) = (factors.view(), norm.view());
-                WholeNumbers::Adafactor(AdafactorFactors { shape: *shape, start, factors, norm })
-            }
-        }
-    }
-}
-
-/// A matrix of `n` elements, if there is one with more than a row and a column.
-fn factored(n: usize) -> FactoredShape {
-    let rows = (2..n).find(|rows| rows * rows <= n && n.is_multiple_of(*rows));
-    rows.map_or(FactoredShape::new(&[n]), |rows| FactoredShape::new(&[rows, n / rows]))
-}
-
-/// Adafactor's passes before the step on elements `from..` of a parameter; `moments` move. Sums are completed by those of the other
-/// elements.
-fn adafactor_passes(
-    params: &OptimizerParams,
-    weights: &Tensor,
-    grads: TensorRef<'_>,
-    moments: &mut Tensor,
-    from: usize,
-    inputs: Option<&UpdateInputs<'_>>,
-) -> Passed {
-    let (n, device) = (weights.numel(), weights.device());
-    let shape = factored(n);
-    let zeros = |n| Tensor::zeros(&[n], DType::F64, device).unwrap();
-    let (mut sums, mut norm) = (zeros(1 + shape.n_moments()), zeros(1));
-    let own = weights.view().range(from, n).unwrap();
-    adafactor_sums(shape, from, own, grads, sums.view_mut()).unwrap();
-    adafactor_factors(shape, params, moments.view_mut(), sums.view_mut(), inputs).unwrap();
-    adafactor_norm(shape, from, params.eps, grads, sums.view(), norm.view_mut()).unwrap();
-    Passed::Factors(shape, sums, norm)
-}
-
-/// Elements of each tensor of state for a parameter of `n`.
-fn state_lens(kind: OptimizerKind, params: &OptimizerParams, n: usize) -> Vec<usize> {
-    match kind {
-        OptimizerKind::Adafactor => vec![factored(n).n_moments()],
-        _ => vec![n; kind.state_names(params).len()],
-    }
-}
-
 /// The first pass, if there is one, on elements `from..`; returns its norms.
 fn first_pass(
     (kind, params): (OptimizerKind, OptimizerParams),
@@ -109,13 +51,10 @@ fn first_pass(
     state: &mut [Tensor],
     from: usize,
     inputs: Option<&UpdateInputs<'_>>,
-) -> Passed {
+) -> Tensor {
     let n = weights.numel();
-    if kind == OptimizerKind::Adafactor {
-        return adafactor_passes(&params, weights, grads, &mut state[0], from, inputs);
-    }
     let mut norms = Tensor::full(&[2], f64::NAN, DType::F64, weights.device()).unwrap();
-    let [m, v] = state else { return Passed::Norms(norms) };
+    let [m, v] = state else { return norms };
     let tensors = FirstPassTensors {
         master_weights: weights.view().range(from, n).unwrap(),
         grads,
@@ -124,7 +63,7 @@ fn first_pass(
         accumulate: false,
     };
     optimizer_first_pass(kind, &params, tensors, inputs).unwrap();
-    Passed::Norms(norms)
+    norms
 }
 
 /// A step on elements `from..` of buffers of `n`: from 1 on, no wide access is aligned.
@@ -135,21 +74,19 @@ fn step<T: Element, C: Element>(
     device: Device,
 ) -> Stepped<T, C> {
     let (mut w, g) = (tensor(&random::<T>(n, 1), &[n], device), tensor(&random::<T>(n, 2), &[n], device));
-    let lens = state_lens(kind, &params, n);
-    let mut buffers: Vec<_> =
-        lens.iter().enumerate().map(|(i, &n)| tensor(&state::<T>(n, i), &[n], device)).collect();
+    let n_state = kind.state_names(&params).len();
+    let mut buffers: Vec<_> = (0..n_state).map(|i| tensor(&state::<T>(n, i), &[n], device)).collect();
     let mut copy = Tensor::full(&[n], 7.0, C::DTYPE, device).unwrap();
     let grads = g.view().range(from, n).unwrap();
-    let passed = first_pass((kind, params), &w, grads, &mut buffers, from, inputs);
-    let per_element = buffers.iter_mut().filter(|_| kind != OptimizerKind::Adafactor);
-    let mut views = per_element.map(|buffer| buffer.view_mut().range(from, n).unwrap());
+    let norms = first_pass((kind, params), &w, grads, &mut buffers, from, inputs);
+    let mut views = buffers.iter_mut().map(|buffer| buffer.view_mut().range(from, n).unwrap());
     let tensors = OptimizerTensors {
         master_weights: w.view_mut().range(from, n).unwrap(),
         grads,
         state: std::array::from_fn(|_| views.next()),
         average: None,
         compute_weights: Some(copy.view_mut().range(from, n).unwrap()),
-        whole: Some(passed.view(from)),
+        norms: Some(norms.view()),
     };
     optimizer_step(kind, &params, tensors, inputs).unwrap();
     Stepped {
@@ -249,22 +186,21 @@ fn gradients_in_bf16_are_read_as_they_are() {
                 let wide: Vec<f32> = short.iter().map(|g| g.to_f32()).collect();
                 let stepped = |grads: Tensor| {
                     let mut w = tensor(&random::<f32>(N, 1), &[N], device);
-                    let lens = state_lens(kind, &params, N).into_iter().enumerate();
+                    let n_state = kind.state_names(&params).len();
                     let mut state: Vec<_> =
-                        lens.map(|(i, n)| tensor(&state::<f32>(n, i), &[n], device)).collect();
+                        (0..n_state).map(|i| tensor(&state::<f32>(N, i), &[N], device)).collect();
                     let mut copy = copy.map(|dtype| Tensor::zeros(&[N], dtype, device).unwrap());
                     let before = traffic(&grads);
                     let own_grads = grads.view().range(from, N).unwrap();
-                    let passed = first_pass((kind, params), &w, own_grads, &mut state, from, None);
-                    let per_element = state.iter_mut().filter(|_| kind != OptimizerKind::Adafactor);
-                    let mut views = per_element.map(|state| state.view_mut().range(from, N).unwrap());
+                    let norms = first_pass((kind, params), &w, own_grads, &mut state, from, None);
+                    let mut views = state.iter_mut().map(|state| state.view_mut().range(from, N).unwrap());
                     let tensors = OptimizerTensors {
                         master_weights: w.view_mut().range(from, N).unwrap(),
                         grads: own_grads,
                         state: std::array::from_fn(|_| views.next()),
                         average: None,
                         compute_weights: copy.as_mut().map(|copy| copy.view_mut().range(from, N).unwrap()),
-                        whole: Some(passed.view(from)),
+                        norms: Some(norms.view()),
                     };
                     optimizer_step(kind, &params, tensors, None).unwrap();
                     let read = before.zip(traffic(&grads)).map(|(before, after)| after[0] - before[0]);
@@ -280,9 +216,7 @@ fn gradients_in_bf16_are_read_as_they_are() {
                 };
                 assert_eq!(bytes(&got.2), bytes(&want.2), "{kind} on {device}");
                 if let Some((short, wide)) = got.3.zip(want.3) {
-                    // Adafactor reads them for the sums, the norm and the step.
-                    let n_reads = if kind == OptimizerKind::Adafactor { 3 } else { 1 };
-                    let n = n_reads * (N - from) as u64;
+                    let n = (N - from) as u64;
                     assert_eq!((short, wide), (2 * n, 4 * n));
                 }
             }
@@ -310,7 +244,7 @@ fn wrong_copies_and_inputs_are_named() {
         state: [Some(view(m)), Some(view(v))],
         average: None,
         compute_weights: Some(view(copy)),
-        whole: None,
+        norms: None,
     };
     let error = optimizer_step(OptimizerKind::AdamW, &PARAMS, tensors, Some(&inputs.view())).unwrap_err();
     let error = error.to_string();
@@ -366,7 +300,7 @@ fn the_trust_ratio_of_a_zero_norm_is_1() {
                 state: [Some(m.view_mut()), Some(v.view_mut())],
                 average: None,
                 compute_weights: None,
-                whole: Some(WholeNumbers::Norms(norms.view())),
+                norms: Some(norms.view()),
             };
             optimizer_step(OptimizerKind::Lamb, &PARAMS, tensors, None).unwrap();
             w.to_vec::<f64>().unwrap()
@@ -375,53 +309,5 @@ fn the_trust_ratio_of_a_zero_norm_is_1() {
         assert_eq!(stepped([0.0, 4.0]), plain);
         assert_eq!(stepped([4.0, 0.0]), plain);
         assert_ne!(stepped([4.0, 1.0]), plain);
-    }
-}
-
-/// A parameter in ranges that end within rows: sums, factors and norm are those of the whole, and so is the step.
-#[test]
-fn ranges_of_a_factored_parameter_add_up() {
-    let (shape, n) = (FactoredShape::new(&[17, 59]), 1003);
-    let params = OptimizerParams { grad_scale: 0.5, ..PARAMS };
-    for device in devices() {
-        let stepped = |cuts: &[usize]| {
-            let (mut w, g) =
-                (tensor(&random::<f64>(n, 1), &[n], device), tensor(&random::<f64>(n, 2), &[n], device));
-            let mut moments = tensor(&state::<f64>(17 + 59, 0), &[17 + 59], device);
-            let [mut sums, mut norm] = [77, 1].map(|n| Tensor::zeros(&[n], DType::F64, device).unwrap());
-            let starts = || std::iter::once(0).chain(cuts.iter().copied()).zip(cuts.iter().copied());
-            for (start, end) in starts() {
-                let [w, g] = [&w, &g].map(|x| x.view().range(start, end).unwrap());
-                adafactor_sums(shape, start, w, g, sums.view_mut()).unwrap();
-            }
-            let of_whole = sums.to_vec::<f64>().unwrap();
-            adafactor_factors(shape, &params, moments.view_mut(), sums.view_mut(), None).unwrap();
-            for (start, end) in starts() {
-                let g = g.view().range(start, end).unwrap();
-                adafactor_norm(shape, start, params.eps, g, sums.view(), norm.view_mut()).unwrap();
-            }
-            for (start, end) in starts() {
-                let (factors, norm) = (sums.view(), norm.view());
-                let tensors = OptimizerTensors {
-                    master_weights: w.view_mut().range(start, end).unwrap(),
-                    grads: g.view().range(start, end).unwrap(),
-                    state: [None, None],
-                    average: None,
-                    compute_weights: None,
-                    whole: Some(WholeNumbers::Adafactor(AdafactorFactors { shape, start, factors, norm })),
-                };
-                optimizer_step(OptimizerKind::Adafactor, &params, tensors, None).unwrap();
-            }
-            [of_whole, moments.to_vec().unwrap(), norm.to_vec().unwrap(), w.to_vec().unwrap()]
-        };
-        let (whole, parts) = (stepped(&[n]), stepped(&[1, 60, 500, 501, n]));
-        for (parts, whole) in parts.iter().zip(&whole) {
-            // Sums of a thousand terms in f64.
-            assert_close(parts, whole, 1e-14, 1e-12);
-        }
-        let g = random::<f64>(n, 2);
-        let row: f64 = g[59..118].iter().map(|g| g * g).sum();
-        let col: f64 = g.iter().skip(3).step_by(59).map(|g| g * g).sum();
-        assert_close(&[whole[0][2], whole[0][1 + 17 + 3]], &[row, col], 0.0, 1e-12);
     }
 }
