@@ -10,7 +10,7 @@ use super::data_values::{
 };
 use super::error::Result;
 use super::heads::{self, HeadConfig};
-use super::loss_kind::task_of_loss;
+use super::loss_names::task_of_loss;
 use super::origin::Origin;
 use super::raw::RawConfig;
 use super::split::Split;

@@ -1,13 +1,14 @@
 //! `[loss]`: the training objective.
 
+use ddp_kernels::ops::ElementLoss;
 use toml::Value;
 
 use super::data_values::{NormalizeTarget, Task};
 use super::error::Result;
 use super::key::{Key, Kind, Lookup, Range, key, number, one_of};
-use super::loss_kind::{LossKind, losses_of};
+use super::loss_names::{AUTO, NAMES, loss_name, losses_of};
 use super::raw::RawConfig;
-use super::value::{ConfigEnum, list};
+use super::value::list;
 use super::writer::Writer;
 
 /// `[loss]`: the training objective; always the mean over the rows of a global batch.
@@ -22,29 +23,8 @@ pub enum Loss {
         /// Exponent of the focal loss of classes, from 0: rows count times the power of the probability that their label lacks.
         focal_gamma: f64,
     },
-    /// Binary cross-entropy with logits.
-    Bce,
-    /// Focal loss of labels: binary cross-entropy times the missing probability to the power `gamma`.
-    Focal {
-        /// From 0.
-        gamma: f64,
-    },
-    /// Mean squared error.
-    Mse,
-    /// Huber loss: quadratic up to `delta`, then linear.
-    Huber {
-        /// Positive.
-        delta: f64,
-    },
-    /// Logarithm of the error's hyperbolic cosine: quadratic, then linear.
-    LogCosh,
-    /// Quantile (pinball) loss.
-    Quantile {
-        /// In (0, 1).
-        quantile: f64,
-    },
-    /// Poisson loss of counts: the model's outputs are logarithms of rates.
-    Poisson,
+    /// A loss of labels or quantities, element by element; the mean of a row's.
+    Element(ElementLoss),
     /// Ordinal loss of classes in an order: an output for each class but the last, which says whether a row's class is above it.
     Ordinal,
     /// The weighted mean of the losses of several heads.
@@ -74,8 +54,8 @@ pub enum ClassWeights {
 /// Keys that only losses of classes use.
 const OF_CLASSES: [&str; 2] = ["loss.label_smoothing", "loss.class_weights"];
 /// Keys that only one kind of loss uses.
-const OWNERS: [(&str, LossKind); 3] =
-    [("loss.gamma", LossKind::Focal), ("loss.delta", LossKind::Huber), ("loss.quantile", LossKind::Quantile)];
+const OWNERS: [(&str, &str); 3] =
+    [("loss.gamma", "focal"), ("loss.delta", "huber"), ("loss.quantile", "quantile")];
 
 const BALANCED: &str = "balanced";
 
@@ -84,7 +64,7 @@ const WEIGHTS: Range = Range::above(0.0, "finite numbers above 0")
     .also(|weight| weight as f32 > 0.0 && (weight as f32).is_finite());
 
 pub(super) const KEYS: &[Key] = &[
-    one_of("loss.kind", LossKind::NAMES)
+    one_of("loss.kind", NAMES)
         .help("Loss; \"auto\" is cross_entropy, bce or mse, by the task; ordinal is for classes in an order, see data.class_order")
         .default_depends("cross_entropy for classification, bce for multilabel, mse for regression")
         .example(r#""auto""#)
@@ -124,9 +104,9 @@ impl Loss {
     /// - `classes`: number of classes, where it is known
     pub(super) fn read(raw: &RawConfig, task: Task, auto_task: bool, classes: Option<usize>) -> Result<Self> {
         let kind = kind(raw, task, auto_task)?;
-        let is_focal = kind == LossKind::Focal;
-        let is_of_classes = matches!(kind, LossKind::Auto | LossKind::CrossEntropy)
-            || (is_focal && task == Task::Classification);
+        let is_focal = kind == "focal";
+        let is_of_classes =
+            matches!(kind, AUTO | "cross_entropy") || (is_focal && task == Task::Classification);
         if !is_of_classes && let Some(setting) = OF_CLASSES.iter().find_map(|key| raw.given(key)) {
             let expected = "absent unless the loss is \"cross_entropy\", or \"focal\" on classes";
             return Err(setting.bad(expected, "remove it, or set `loss.kind` to \"cross_entropy\""));
@@ -135,30 +115,25 @@ impl Loss {
             if kind != owner
                 && let Some(setting) = raw.given(key)
             {
-                let owner = owner.config_name();
                 let expected = format!("absent unless the loss is \"{owner}\"");
                 return Err(setting.bad(expected, format!("remove it, or set `loss.kind` to \"{owner}\"")));
             }
         }
         Ok(match kind {
-            LossKind::Auto | LossKind::CrossEntropy => Loss::CrossEntropy {
+            _ if is_of_classes => Loss::CrossEntropy {
                 label_smoothing: raw.get("loss.label_smoothing")?,
                 class_weights: class_weights(raw, classes)?,
-                focal_gamma: 0.0,
+                focal_gamma: if is_focal { raw.get("loss.gamma")? } else { 0.0 },
             },
-            LossKind::Focal if is_of_classes => Loss::CrossEntropy {
-                label_smoothing: raw.get("loss.label_smoothing")?,
-                class_weights: class_weights(raw, classes)?,
-                focal_gamma: raw.get("loss.gamma")?,
-            },
-            LossKind::Bce => Loss::Bce,
-            LossKind::Focal => Loss::Focal { gamma: raw.get("loss.gamma")? },
-            LossKind::Mse => Loss::Mse,
-            LossKind::Huber => Loss::Huber { delta: raw.get("loss.delta")? },
-            LossKind::LogCosh => Loss::LogCosh,
-            LossKind::Quantile => Loss::Quantile { quantile: raw.get("loss.quantile")? },
-            LossKind::Poisson => Loss::Poisson,
-            LossKind::Ordinal => Loss::Ordinal,
+            "focal" => Loss::Element(ElementLoss::Focal { gamma: raw.get("loss.gamma")? }),
+            "bce" => Loss::Element(ElementLoss::Bce),
+            "mse" => Loss::Element(ElementLoss::Mse),
+            "huber" => Loss::Element(ElementLoss::Huber { delta: raw.get("loss.delta")? }),
+            "log_cosh" => Loss::Element(ElementLoss::LogCosh),
+            "quantile" => Loss::Element(ElementLoss::Quantile { quantile: raw.get("loss.quantile")? }),
+            "poisson" => Loss::Element(ElementLoss::Poisson),
+            "ordinal" => Loss::Ordinal,
+            name => unreachable!("`loss.kind` has no value {name}"),
         })
     }
 
@@ -180,12 +155,11 @@ impl Loss {
                     writer.put_toml("loss.class_weights", weights);
                 }
             }
-            Self::Focal { gamma } => writer.put("loss.gamma", gamma),
-            Self::Huber { delta } => writer.put("loss.delta", delta),
-            Self::Quantile { quantile } => writer.put("loss.quantile", quantile),
-            // Written with the heads.
-            Self::Heads(_) => {}
-            Self::Bce | Self::Mse | Self::LogCosh | Self::Poisson | Self::Ordinal => {}
+            Self::Element(ElementLoss::Focal { gamma }) => writer.put("loss.gamma", gamma),
+            Self::Element(ElementLoss::Huber { delta }) => writer.put("loss.delta", delta),
+            Self::Element(ElementLoss::Quantile { quantile }) => writer.put("loss.quantile", quantile),
+            // Heads are written with their targets.
+            Self::Element(_) | Self::Ordinal | Self::Heads(_) => {}
         }
     }
 
@@ -209,7 +183,7 @@ impl Loss {
 
     /// Whether the model's outputs are logarithms of what they predict.
     pub fn predicts_logarithms(&self) -> bool {
-        *self == Self::Poisson
+        *self == Self::Element(ElementLoss::Poisson)
     }
 
     /// Outputs of a model of this many classes, labels or targets, over all heads.
@@ -260,13 +234,15 @@ impl Loss {
         match self {
             Self::CrossEntropy { focal_gamma, .. } if *focal_gamma > 0.0 => "focal",
             Self::CrossEntropy { .. } => "cross_entropy",
-            Self::Bce => "bce",
-            Self::Focal { .. } => "focal",
-            Self::Mse => "mse",
-            Self::Huber { .. } => "huber",
-            Self::LogCosh => "log_cosh",
-            Self::Quantile { .. } => "quantile",
-            Self::Poisson => "poisson",
+            Self::Element(loss) => match loss {
+                ElementLoss::Bce => "bce",
+                ElementLoss::Focal { .. } => "focal",
+                ElementLoss::Mse => "mse",
+                ElementLoss::Huber { .. } => "huber",
+                ElementLoss::LogCosh => "log_cosh",
+                ElementLoss::Quantile { .. } => "quantile",
+                ElementLoss::Poisson => "poisson",
+            },
             Self::Ordinal => "ordinal",
             Self::Heads(_) => "heads",
         }
@@ -274,21 +250,18 @@ impl Loss {
 }
 
 /// Reads the kind, which must fit the task.
-fn kind(raw: &RawConfig, task: Task, auto_task: bool) -> Result<LossKind> {
+fn kind(raw: &RawConfig, task: Task, auto_task: bool) -> Result<&'static str> {
     // The loss is checked again when the targets have decided on the task.
-    let fitting = if auto_task { &LossKind::VALUES[1..] } else { losses_of(task) };
-    let kind = raw.get_or("loss.kind", LossKind::Auto)?;
-    if kind == LossKind::Auto {
+    let fitting = if auto_task { &NAMES[1..] } else { losses_of(task) };
+    let kind = loss_name(raw)?;
+    if kind == AUTO {
         return Ok(fitting[0]);
     }
     match raw.given("loss.kind") {
-        Some(setting) if !fitting.contains(&kind) => {
-            let names: Vec<_> = fitting.iter().map(|kind| kind.config_name()).collect();
-            Err(setting.bad(
-                format!("\"{}\" for task \"{task}\"", names.join("\" or \"")),
-                "set `data.task` to the task you mean, or leave `loss.kind` out",
-            ))
-        }
+        Some(setting) if !fitting.contains(&kind) => Err(setting.bad(
+            format!("\"{}\" for task \"{task}\"", fitting.join("\" or \"")),
+            "set `data.task` to the task you mean, or leave `loss.kind` out",
+        )),
         _ => Ok(kind),
     }
 }

@@ -35,7 +35,7 @@ mod value;
 mod eval_metric;
 mod raw;
 mod class_order;
-mod loss_kind;
+mod loss_names;
 mod nested;
 mod layer_kinds;
 mod layers;
@@ -106,7 +106,7 @@ pub use self::table::{key_for_flag, keys, keys_with_prefix};
 pub use self::table_text::{Datetime, Decimal, Delimiter, Header};
 pub use self::train::{Batch, Determinism, Length, OnReplicaDifference, TrainConfig, WeightInit};
 pub use self::watchdog::WatchdogConfig;
-pub use ddp_kernels::ops::{Activation, Gate, OptimizerKind};
+pub use ddp_kernels::ops::{Activation, ElementLoss, Gate, OptimizerKind};
 
 /// The whole config of a run, checked. Made by [`Config::load`] and [`Config::from_saved`].
 #[derive(Debug, Clone, PartialEq)]

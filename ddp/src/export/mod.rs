@@ -9,7 +9,7 @@
 //!
 //! ```
 //! use ddp::config::precision::Precision;
-//! use ddp::config::{Activation, Loss, Task};
+//! use ddp::config::{Activation, ElementLoss, Loss, Task};
 //! use ddp::data::Preprocessor;
 //! use ddp::export::{OnnxModel, Trained, TrainedParam, WeightsPlace};
 //! use ddp::model::Sequential;
@@ -24,7 +24,7 @@
 //!     layers: &network.layers().collect::<Vec<_>>(),
 //!     parameters: TrainedParam::of_network(&network)?,
 //!     task: Task::Regression,
-//!     loss: &Loss::Mse,
+//!     loss: &Loss::Element(ElementLoss::Mse),
 //!     targets: &["age".to_owned()],
 //!     config: "",
 //!     origin: "no training",

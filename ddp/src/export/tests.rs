@@ -9,7 +9,7 @@ use super::onnx::{OnnxModel, Trained};
 use super::proto::{DataLocation, GraphProto, ModelProto};
 use super::{ExportError, TrainedParam};
 use crate::config::precision::Precision;
-use crate::config::{Loss, Task};
+use crate::config::{ElementLoss, Loss, Task};
 use crate::data::{ColumnCodes, Label, LabelVocabulary, Preprocessor, Vocabulary};
 use crate::model::layer::Sizes;
 use crate::model::layers::{ActivationLayer, Linear};
@@ -42,7 +42,7 @@ fn exported(network: &Network, preprocessor: &Preprocessor) -> Result<OnnxModel,
         layers: &network.layers().collect::<Vec<_>>(),
         parameters: TrainedParam::of_network(network).unwrap(),
         task: Task::Regression,
-        loss: &Loss::Mse,
+        loss: &Loss::Element(ElementLoss::Mse),
         targets: &["y".to_owned()],
         config: "",
         origin: "weights",
@@ -164,7 +164,7 @@ fn weights_and_columns_of_another_model_are_refused() {
         layers: &layers,
         parameters,
         task: Task::Classification,
-        loss: &Loss::Mse,
+        loss: &Loss::Element(ElementLoss::Mse),
         targets: &[],
         config: "",
         origin: "",

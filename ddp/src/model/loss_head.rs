@@ -2,49 +2,19 @@
 
 use std::fmt;
 
-use ddp_kernels::ops::{self, CrossEntropyConfig, SumsOutput};
+use ddp_kernels::ops::{self, CrossEntropyConfig, ElementLoss, SumsOutput};
 use ddp_kernels::{Device, KernelError, Tensor, TensorMut, TensorRef};
 
 use crate::config::{ClassWeights, Loss};
 
-/// The loss with its constants on the device.
+/// A loss with its constants on the device.
 #[derive(Debug)]
-pub enum LossHead {
-    /// Softmax cross-entropy on class indices, or the focal loss of classes.
-    CrossEntropy {
-        /// Share of the target spread over all classes.
-        label_smoothing: f64,
-        /// One weight per class, `[C]`.
-        class_weights: Option<Tensor>,
-        /// Exponent of the probability that a label lacks; 0 for cross-entropy.
-        focal_gamma: f64,
-    },
-    /// Binary cross-entropy with logits.
-    Bce,
-    /// Focal loss of labels.
-    Focal {
-        /// Exponent of the missing probability.
-        gamma: f64,
-    },
-    /// Mean squared error.
-    Mse,
-    /// Huber's loss.
-    Huber {
-        /// Error at which it turns from squared to linear.
-        delta: f64,
-    },
-    /// Logarithm of the error's hyperbolic cosine.
-    LogCosh,
-    /// Quantile (pinball) loss.
-    Quantile {
-        /// The quantile, in (0, 1).
-        quantile: f64,
-    },
-    /// Poisson loss: the outputs are logarithms of rates.
-    Poisson,
-    /// Ordinal loss of class indices: the outputs are cumulative logits.
-    Ordinal,
-    /// A loss of another kind: that of several heads, or a program's own.
+pub struct LossHead(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    /// A loss of the config, never [`Loss::Heads`], with the weights of its classes, `[C]`.
+    Config(Loss, Option<Tensor>),
     Other(Box<dyn LossFunction>),
 }
 
@@ -74,7 +44,18 @@ pub trait LossFunction: fmt::Debug + Send + Sync {
 impl LossHead {
     /// Cross-entropy without smoothing or class weights.
     pub fn cross_entropy() -> Self {
-        LossHead::CrossEntropy { label_smoothing: 0.0, class_weights: None, focal_gamma: 0.0 }
+        let loss = Loss::CrossEntropy { label_smoothing: 0.0, class_weights: None, focal_gamma: 0.0 };
+        LossHead(Kind::Config(loss, None))
+    }
+
+    /// Mean squared error.
+    pub fn mse() -> Self {
+        LossHead(Kind::Config(Loss::Element(ElementLoss::Mse), None))
+    }
+
+    /// A loss of another kind: that of several heads, or a program's own.
+    pub fn other(loss: impl LossFunction + 'static) -> Self {
+        LossHead(Kind::Other(Box::new(loss)))
     }
 
     /// The loss of `config` on `device`, for targets of one kind.
@@ -85,46 +66,34 @@ impl LossHead {
     /// # Panics
     /// For [`Loss::Heads`], and for balanced class weights before [`Loss::with_class_counts`].
     pub fn new(config: &Loss, device: Device) -> Result<Self, KernelError> {
-        Ok(match config {
-            Loss::CrossEntropy { label_smoothing, class_weights, focal_gamma } => LossHead::CrossEntropy {
-                focal_gamma: *focal_gamma,
-                label_smoothing: *label_smoothing,
-                class_weights: match class_weights {
-                    Some(ClassWeights::PerClass(weights)) => {
-                        Some(Tensor::from_slice(weights, &[weights.len()], device)?)
-                    }
-                    Some(ClassWeights::Balanced) => panic!("balanced class weights need the training rows"),
-                    None => None,
-                },
-            },
-            Loss::Bce => LossHead::Bce,
-            Loss::Focal { gamma } => LossHead::Focal { gamma: *gamma },
-            Loss::Mse => LossHead::Mse,
-            Loss::Huber { delta } => LossHead::Huber { delta: *delta },
-            Loss::LogCosh => LossHead::LogCosh,
-            Loss::Quantile { quantile } => LossHead::Quantile { quantile: *quantile },
-            Loss::Poisson => LossHead::Poisson,
-            Loss::Ordinal => LossHead::Ordinal,
+        let class_weights = match config {
+            Loss::CrossEntropy { class_weights: Some(ClassWeights::PerClass(weights)), .. } => {
+                Some(Tensor::from_slice(weights, &[weights.len()], device)?)
+            }
+            Loss::CrossEntropy { class_weights: Some(ClassWeights::Balanced), .. } => {
+                panic!("balanced class weights need the training rows")
+            }
+            Loss::CrossEntropy { class_weights: None, .. } | Loss::Element(_) | Loss::Ordinal => None,
             Loss::Heads(_) => panic!("several heads need the sizes of a model: `LossHead::for_model`"),
-        })
+        };
+        Ok(LossHead(Kind::Config(config.clone(), class_weights)))
     }
 
     /// Divisor of the sum of losses of `n_rows` rows if neither classes nor rows have weights.
     pub fn expected_weight(&self, n_rows: usize, n_outputs: usize) -> f64 {
-        match self {
-            LossHead::CrossEntropy { .. } => n_rows as f64,
-            LossHead::Other(loss) => loss.expected_weight(n_rows, n_outputs),
-            _ => n_rows as f64 * n_outputs as f64,
+        match &self.0 {
+            Kind::Config(Loss::CrossEntropy { .. }, _) => n_rows as f64,
+            Kind::Config(..) => n_rows as f64 * n_outputs as f64,
+            Kind::Other(loss) => loss.expected_weight(n_rows, n_outputs),
         }
     }
 
     /// Whether the sum of weights differs from [`LossHead::expected_weight`] and is known only after the forward pass: where
     /// rows have weights, and where classes do.
     pub fn is_weighted(&self, has_row_weights: bool) -> bool {
-        match self {
-            LossHead::CrossEntropy { class_weights: Some(_), .. } => true,
-            LossHead::Other(loss) => loss.is_weighted(has_row_weights),
-            _ => has_row_weights,
+        match &self.0 {
+            Kind::Config(_, class_weights) => class_weights.is_some() || has_row_weights,
+            Kind::Other(loss) => loss.is_weighted(has_row_weights),
         }
     }
 
@@ -142,8 +111,12 @@ impl LossHead {
         d_outputs: Option<TensorMut<'_>>,
         sums: SumsOutput<'_>,
     ) -> Result<(), KernelError> {
-        match self {
-            LossHead::CrossEntropy { label_smoothing, class_weights, focal_gamma } => {
+        let (loss, class_weights) = match &self.0 {
+            Kind::Config(loss, class_weights) => (loss, class_weights),
+            Kind::Other(loss) => return loss.apply(outputs, targets, row_weights, scale, d_outputs, sums),
+        };
+        match loss {
+            Loss::CrossEntropy { label_smoothing, focal_gamma, .. } => {
                 let config = CrossEntropyConfig {
                     label_smoothing: *label_smoothing,
                     class_weights: class_weights.as_ref().map(Tensor::view),
@@ -153,21 +126,11 @@ impl LossHead {
                 };
                 ops::softmax_cross_entropy(outputs, targets, &config, scale, d_outputs, sums)
             }
-            LossHead::Bce => ops::bce_with_logits(outputs, targets, row_weights, scale, d_outputs, sums),
-            LossHead::Focal { gamma } => {
-                ops::focal_with_logits(outputs, targets, row_weights, *gamma, scale, d_outputs, sums)
+            Loss::Element(loss) => {
+                ops::element_loss(*loss, outputs, targets, row_weights, scale, d_outputs, sums)
             }
-            LossHead::Mse => ops::mse(outputs, targets, row_weights, scale, d_outputs, sums),
-            LossHead::Huber { delta } => {
-                ops::huber(outputs, targets, row_weights, *delta, scale, d_outputs, sums)
-            }
-            LossHead::LogCosh => ops::log_cosh(outputs, targets, row_weights, scale, d_outputs, sums),
-            LossHead::Quantile { quantile } => {
-                ops::quantile(outputs, targets, row_weights, *quantile, scale, d_outputs, sums)
-            }
-            LossHead::Poisson => ops::poisson(outputs, targets, row_weights, scale, d_outputs, sums),
-            LossHead::Ordinal => ops::ordinal(outputs, targets, row_weights, scale, d_outputs, sums),
-            LossHead::Other(loss) => loss.apply(outputs, targets, row_weights, scale, d_outputs, sums),
+            Loss::Ordinal => ops::ordinal(outputs, targets, row_weights, scale, d_outputs, sums),
+            Loss::Heads(_) => unreachable!("`LossHead::new` refuses several heads"),
         }
     }
 }

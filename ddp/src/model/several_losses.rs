@@ -55,7 +55,7 @@ impl LossHead {
     /// For balanced class weights before [`Loss::with_class_counts`].
     pub fn for_model(config: &Loss, heads: &[HeadTargets], model: &Network) -> Result<Self> {
         match config {
-            Loss::Heads(losses) => Ok(LossHead::Other(Box::new(SeveralLosses::new(losses, heads, model)?))),
+            Loss::Heads(losses) => Ok(LossHead::other(SeveralLosses::new(losses, heads, model)?)),
             _ => Self::new(config, model.device()),
         }
     }

@@ -2,7 +2,7 @@
 
 use ddp_kernels::{DType, Device, Tensor};
 
-use crate::config::{Config, DataConfig, EvalMetric, Loss, Task};
+use crate::config::{Config, DataConfig, ElementLoss, EvalMetric, Loss, Task};
 use crate::data::{Dataset, Loaded, TargetLayout};
 use crate::report::EvalMetrics;
 use crate::train::error::Result;
@@ -22,7 +22,7 @@ pub(super) fn warning(
 ) -> Result<Option<String>> {
     let hint = || hint(&config.data, data.preprocessor.normalizer.is_some(), rows.source());
     // A quantile may lie far from the mean, by which R² judges.
-    if matches!(config.loss, Loss::Quantile { .. }) {
+    if matches!(config.loss, Loss::Element(ElementLoss::Quantile { .. })) {
         return Ok(None);
     }
     if let (Task::Regression, Some(r2)) = (config.data.task, metrics.get(EvalMetric::R2)) {

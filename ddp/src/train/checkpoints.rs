@@ -33,7 +33,7 @@ use crate::train::trainer::Trainer;
 ///     let sizes = Sizes { max_rows: 16, device: Device::Cpu, precision: Precision::F32 };
 ///     let layers = || Sequential::new(4).linear(8).activation(Activation::Relu).linear(2);
 ///     let trainer = || {
-///         Trainer::for_layers(world, layers(), sizes, LossHead::Mse, &adamw, TrainerOptions::default())
+///         Trainer::for_layers(world, layers(), sizes, LossHead::mse(), &adamw, TrainerOptions::default())
 ///     };
 ///     // A loop would train first; `cursor` counts the rows that all ranks have used, as `BatchPlan::starting_at` takes it.
 ///     let (before, cursor) = (trainer()?, 0);

@@ -26,7 +26,7 @@
 //!
 //! let (request, partition) = (MetricRequest::defaults(Task::Regression), EvalPartition::of_ranks(1));
 //! let options = LoaderOptions::new(Device::Cpu);
-//! let metrics = evaluate(&World::single(), &mut model, &LossHead::Mse, &request, &rows, partition, &options)?;
+//! let metrics = evaluate(&World::single(), &mut model, &LossHead::mse(), &request, &rows, partition, &options)?;
 //! let want = y.to_vec::<f32>()?.into_iter().map(|y| f64::from(y * y)).sum::<f64>() / 10.0;
 //! let loss = metrics.get(EvalMetric::Loss).expect("each task has a loss");
 //! assert!((loss - want).abs() < 1e-5 * want, "{loss}, expected {want}");

@@ -57,7 +57,7 @@ pub use crate::train::withheld::{NonFinite, Withheld};
 /// let sizes = Sizes { max_rows: 16, device: Device::Cpu, precision: Precision::F32 };
 /// let (layers, sgd) = (Sequential::new(3).linear(1), OptimizerConfig::new(OptimizerKind::Sgd, 0.1));
 /// let mut trainer =
-///     Trainer::for_layers(&world, layers, sizes, LossHead::Mse, &sgd, TrainerOptions::default())?;
+///     Trainer::for_layers(&world, layers, sizes, LossHead::mse(), &sgd, TrainerOptions::default())?;
 /// let plan = BatchPlan::new(&world, 64, 16, 1, 0, Shuffle::Full).epochs(20);
 /// let mut loader = Loader::new(rows, plan, LoaderOptions::new(Device::Cpu))?;
 /// let mut loss = f64::NAN;

@@ -29,7 +29,7 @@
 //! let sizes = Sizes { max_rows: 8, device: Device::Cpu, precision: Precision::F32 };
 //! let (layers, sgd) = (Sequential::new(3).linear(1), OptimizerConfig::new(OptimizerKind::Sgd, 0.1));
 //! let mut trainer =
-//!     Trainer::for_layers(&world, layers, sizes, LossHead::Mse, &sgd, TrainerOptions::default())?;
+//!     Trainer::for_layers(&world, layers, sizes, LossHead::mse(), &sgd, TrainerOptions::default())?;
 //! let before = trainer.model().weights().to_vec::<f32>()?;
 //! let mut batch = loader.next_step()?.expect("the plan has no last epoch");
 //! // No mean loss is that small.

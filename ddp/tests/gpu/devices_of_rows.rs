@@ -27,7 +27,7 @@ fn rows() -> Arc<dyn Dataset> {
 fn trainer(world: &World, device: Device) -> Trainer<'_> {
     let sizes = Sizes { max_rows: 8, device, precision: Precision::F32 };
     let (layers, sgd) = (Sequential::new(3).linear(1), OptimizerConfig::new(OptimizerKind::Sgd, 0.1));
-    Trainer::for_layers(world, layers, sizes, LossHead::Mse, &sgd, TrainerOptions::default()).unwrap()
+    Trainer::for_layers(world, layers, sizes, LossHead::mse(), &sgd, TrainerOptions::default()).unwrap()
 }
 
 fn loader(world: &World, options: &LoaderOptions) -> Loader {

@@ -83,7 +83,7 @@ impl Run<'_> {
             ..TrainerOptions::default()
         };
         let sizes = Sizes { max_rows: self.global_rows, device, precision: self.precision };
-        Ok(Trainer::for_layers(world, self.layers(), sizes, LossHead::Mse, &sgd, options)?)
+        Ok(Trainer::for_layers(world, self.layers(), sizes, LossHead::mse(), &sgd, options)?)
     }
 
     /// Columns of other scales, one of them 1000 deviations from zero.
@@ -185,7 +185,7 @@ fn statistics_are_those_of_all_rows() {
             let sgd = OptimizerConfig::new(OptimizerKind::Sgd, 0.1);
             let options = TrainerOptions::default();
             let mut trainer =
-                Trainer::for_layers(&world, layers, sizes, LossHead::Mse, &sgd, options).unwrap();
+                Trainer::for_layers(&world, layers, sizes, LossHead::mse(), &sgd, options).unwrap();
             let rows = Run { n_rows: 20, ..Run::usual() }.rows();
             let plan = BatchPlan::new(&world, 20, 20, 1, 3, Shuffle::Full).shared_micro_batches(1).epochs(1);
             let mut loader = Loader::new(rows, plan, LoaderOptions::new(Device::Cpu)).unwrap();
@@ -281,6 +281,6 @@ fn a_fixed_tree_of_micro_shards_is_refused() {
     let options = TrainerOptions { micro_shards: Some(4), ..TrainerOptions::default() };
     let sgd = OptimizerConfig::new(OptimizerKind::Sgd, 0.1);
     let layers = Run::usual().layers();
-    let error = Trainer::for_layers(&world, layers, sizes, LossHead::Mse, &sgd, options).unwrap_err();
+    let error = Trainer::for_layers(&world, layers, sizes, LossHead::mse(), &sgd, options).unwrap_err();
     assert!(error.to_string().contains("batch norm takes its statistics of a whole micro-batch"), "{error}");
 }

@@ -215,7 +215,7 @@ fn rows_for_another_device_are_refused_before_a_step() {
     let sizes = Sizes { max_rows: GLOBAL_ROWS, device: Device::Cpu, precision: Precision::F32 };
     let sgd = OptimizerConfig::new(OptimizerKind::Sgd, 0.1);
     let (layers, options) = (Sequential::new(1).linear(1), TrainerOptions::default());
-    let mut trainer = Trainer::for_layers(&world, layers, sizes, LossHead::Mse, &sgd, options).unwrap();
+    let mut trainer = Trainer::for_layers(&world, layers, sizes, LossHead::mse(), &sgd, options).unwrap();
     let plan = BatchPlan::new(&world, N_ROWS, GLOBAL_ROWS, 1, 7, Shuffle::Off);
     let mut loader = Loader::new(numbered(), plan, LoaderOptions::new(Device::Cpu)).unwrap();
     let mut step = ForGpu(loader.next_step().unwrap().unwrap());

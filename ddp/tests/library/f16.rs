@@ -5,7 +5,7 @@
 
 use crate::made_up::gpus::cpu_and_gpu;
 use ddp::config::precision::Precision;
-use ddp::config::{Loss, OptimizerConfig, OptimizerKind};
+use ddp::config::{ElementLoss, Loss, OptimizerConfig, OptimizerKind};
 use ddp::model::{LocalGradients, LossHead, ModelSpec, Network};
 use ddp::optim::loss_scaler::{LossScaler, LossScalerConfig};
 use ddp::optim::optimizer::{Optimizer, UpdateScale};
@@ -61,7 +61,7 @@ impl Parts {
         Parts {
             grads: zeros(model.layout().flat_len()),
             sums: zeros(STEP_SUMS_LEN),
-            loss: LossHead::new(&Loss::Mse, device).unwrap(),
+            loss: LossHead::new(&Loss::Element(ElementLoss::Mse), device).unwrap(),
             model,
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::listed_layers::tabular;
 use crate::made_up::{N_CLASSES, Setup, assert_close, cross_entropy, row_weights};
 use ddp::config::precision::Precision;
-use ddp::config::{EvalMetric, HeadLoss, Loss, ModelConfig, OptimizerKind, Task, ZeroStage};
+use ddp::config::{ElementLoss, EvalMetric, HeadLoss, Loss, ModelConfig, OptimizerKind, Task, ZeroStage};
 use ddp::data::{Dataset, HeadTargets, LabelVocabulary};
 use ddp::model::{LossHead, ModelSpec, Network};
 use ddp::train::trainer::TrainerOptions;
@@ -130,7 +130,7 @@ fn loss_and_gradient_follow_the_definition() {
         head("grade", Task::Classification, 1, Some(labels)),
     ];
     let weights = [2.0, 3.0, 1.0];
-    let losses = [cross_entropy(None), Loss::Mse, Loss::Ordinal]
+    let losses = [cross_entropy(None), Loss::Element(ElementLoss::Mse), Loss::Ordinal]
         .into_iter()
         .zip(weights)
         .zip(["class", "values", "grade"]);

@@ -114,7 +114,7 @@ fn what_is_not_for_f64_says_so() {
     let (world, adamw) = (World::single(), OptimizerConfig::new(OptimizerKind::AdamW, 1e-2));
     let layers = Sequential::new(3).linear(2);
     let options = TrainerOptions::default();
-    let trainer = Trainer::for_layers(&world, layers, sizes, LossHead::Mse, &adamw, options);
+    let trainer = Trainer::for_layers(&world, layers, sizes, LossHead::mse(), &adamw, options);
     let error = trainer.unwrap_err().to_string();
     assert!(error.contains("the model is in f64\nhint: ") && error.contains("Precision::F32"), "{error}");
     let mut network = Sequential::new(3).linear(2).build(sizes).unwrap();

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ddp::config::precision::Precision;
-use ddp::config::{EvalMetric, HeadLoss, JudgeMetric, Loss, MetricSet, Task};
+use ddp::config::{ElementLoss, EvalMetric, HeadLoss, JudgeMetric, Loss, MetricSet, Task};
 use ddp::data::loader::LoaderOptions;
 use ddp::data::order::partition::EvalPartition;
 use ddp::data::{
@@ -105,8 +105,8 @@ fn loss(task: Task) -> Loss {
         Task::Classification => {
             Loss::CrossEntropy { label_smoothing: 0.0, class_weights: None, focal_gamma: 0.0 }
         }
-        Task::Multilabel => Loss::Bce,
-        Task::Regression => Loss::Mse,
+        Task::Multilabel => Loss::Element(ElementLoss::Bce),
+        Task::Regression => Loss::Element(ElementLoss::Mse),
         Task::Heads => unreachable!("cases have one head"),
     }
 }

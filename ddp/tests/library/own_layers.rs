@@ -218,7 +218,7 @@ impl Run<'_> {
             world,
             layers(center),
             sizes(max_rows, device),
-            LossHead::Mse,
+            LossHead::mse(),
             &adamw,
             options,
         )?)
@@ -354,7 +354,8 @@ fn a_checkpoint_of_other_buffers_is_refused_on_all_ranks() {
         let adamw = OptimizerConfig { ema_decay: 0.8, ..OptimizerConfig::new(OptimizerKind::AdamW, 1e-2) };
         let options = TrainerOptions { seed: 5, ..TrainerOptions::default() };
         let sizes = sizes(6, Device::Cpu);
-        let mut trainer = Trainer::for_layers(&world, layers, sizes, LossHead::Mse, &adamw, options).unwrap();
+        let mut trainer =
+            Trainer::for_layers(&world, layers, sizes, LossHead::mse(), &adamw, options).unwrap();
         let checkpoints = Checkpoints::new(&world, &trainer, folder.path()).unwrap();
         checkpoints.resume(&mut trainer).unwrap_err().to_string()
     });

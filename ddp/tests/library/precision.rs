@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::made_up::{N_CLASSES, Setup, Trained, rows_of};
 use ddp::config::precision::Precision;
-use ddp::config::{EvalMetric, Loss, OptimizerKind};
+use ddp::config::{ElementLoss, EvalMetric, Loss, OptimizerKind};
 use ddp::data::{Dataset, Targets};
 use ddp::model::ModelSpec;
 use ddp_comm::threads;
@@ -35,7 +35,7 @@ fn regression(precision: Precision) -> Trained {
     let usual = Setup::usual();
     let setup = Setup {
         spec,
-        loss: Loss::Mse,
+        loss: Loss::Element(ElementLoss::Mse),
         optimizer: OptimizerKind::AdamW,
         precision,
         n_rows: 1600,

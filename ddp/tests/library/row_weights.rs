@@ -8,7 +8,7 @@ use crate::made_up::{
     N_CLASSES, Setup, Trained, assert_close, by_parameter, cross_entropy, losses, row_weights, rows_of,
 };
 use ddp::config::precision::Precision;
-use ddp::config::{ClassWeights, EvalMetric, Loss, OptimizerKind, Task};
+use ddp::config::{ClassWeights, ElementLoss, EvalMetric, Loss, OptimizerKind, Task};
 use ddp::data::loader::LoaderOptions;
 use ddp::data::order::partition::EvalPartition;
 use ddp::data::{Dataset, ResidentRows, Targets};
@@ -154,16 +154,20 @@ fn plain(setup: &Setup, outputs: &[f32], rows: &ResidentRows) -> EvalMetrics {
             divisor += w;
             right += if (z > 0.0) == (y > 0.5) { w } else { 0.0 };
             loss += w * match setup.loss {
-                Loss::Bce => (1.0 + z.exp()).ln() - z * y,
-                Loss::Focal { gamma } => {
+                Loss::Element(ElementLoss::Bce) => (1.0 + z.exp()).ln() - z * y,
+                Loss::Element(ElementLoss::Focal { gamma }) => {
                     let towards = if y > 0.5 { z } else { -z };
                     (1.0 / (1.0 + towards.exp())).powf(gamma) * (1.0 + (-towards).exp()).ln()
                 }
-                Loss::Poisson => z.exp() - y * z,
-                Loss::Mse => e * e,
-                Loss::Huber { delta } if e.abs() > delta => delta * (e.abs() - delta / 2.0),
-                Loss::LogCosh => e.cosh().ln(),
-                Loss::Quantile { quantile } => (-quantile * e).max((1.0 - quantile) * e),
+                Loss::Element(ElementLoss::Poisson) => z.exp() - y * z,
+                Loss::Element(ElementLoss::Mse) => e * e,
+                Loss::Element(ElementLoss::Huber { delta }) if e.abs() > delta => {
+                    delta * (e.abs() - delta / 2.0)
+                }
+                Loss::Element(ElementLoss::LogCosh) => e.cosh().ln(),
+                Loss::Element(ElementLoss::Quantile { quantile }) => {
+                    (-quantile * e).max((1.0 - quantile) * e)
+                }
                 _ => e * e / 2.0,
             };
         }
@@ -173,7 +177,7 @@ fn plain(setup: &Setup, outputs: &[f32], rows: &ResidentRows) -> EvalMetrics {
             let column = |c: usize, v: &[f64]| -> Vec<f64> { v.iter().skip(c).step_by(k).copied().collect() };
             let r2 = (0..k).map(|c| {
                 let (y, mut z) = (column(c, &y), column(c, &outputs));
-                if setup.loss == Loss::Poisson {
+                if setup.loss == Loss::Element(ElementLoss::Poisson) {
                     z.iter_mut().for_each(|z| *z = z.exp());
                 }
                 let mean = y.iter().zip(&weights).map(|(y, w)| w * y).sum::<f64>() / total;
@@ -234,7 +238,7 @@ fn an_evaluation_counts_each_row_by_its_weight() {
 
 #[test]
 fn r2_of_a_constant_target_is_absent_however_its_mean_is_rounded() {
-    let setup = one_step(Loss::Mse, 3);
+    let setup = one_step(Loss::Element(ElementLoss::Mse), 3);
     let targets = Targets::Values([0.1f32, 0.2, 0.3].repeat(3));
     let rows: Arc<dyn Dataset> = rows_of(vec![0.0; 18], 6, targets, Some(vec![0.1, 0.7, 1.3]));
     let mut model = Network::new(setup.spec.clone(), 3, Device::Cpu, Precision::F32).unwrap();

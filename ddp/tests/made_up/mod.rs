@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use ddp::config::precision::Precision;
 use ddp::config::{
-    ClassWeights, EvalMetric, Gate, HeadLoss, LayerConfig, LayerEntry, Loss, ModelConfig, OptimizerConfig,
-    OptimizerKind, Placement, Task,
+    ClassWeights, ElementLoss, EvalMetric, Gate, HeadLoss, LayerConfig, LayerEntry, Loss, ModelConfig,
+    OptimizerConfig, OptimizerKind, Placement, Task,
 };
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::data::order::partition::{EvalPartition, PartitionKind, RankPartition};
@@ -84,8 +84,11 @@ pub fn cross_entropy(class_weights: Option<[f32; N_CLASSES]>) -> Loss {
 /// All losses.
 pub fn losses() -> [Loss; 11] {
     let weighted = cross_entropy(Some([0.5, 1.0, 2.0]));
-    let [huber, quantile] = [Loss::Huber { delta: 0.7 }, Loss::Quantile { quantile: 0.8 }];
-    let focal = Loss::Focal { gamma: 1.5 };
+    let [huber, quantile] = [
+        Loss::Element(ElementLoss::Huber { delta: 0.7 }),
+        Loss::Element(ElementLoss::Quantile { quantile: 0.8 }),
+    ];
+    let focal = Loss::Element(ElementLoss::Focal { gamma: 1.5 });
     let focal_of_classes = Loss::CrossEntropy {
         label_smoothing: 0.05,
         class_weights: Some(ClassWeights::PerClass(vec![0.5, 1.0, 2.0])),
@@ -95,13 +98,13 @@ pub fn losses() -> [Loss; 11] {
         cross_entropy(None),
         weighted,
         focal_of_classes,
-        Loss::Bce,
+        Loss::Element(ElementLoss::Bce),
         focal,
-        Loss::Mse,
+        Loss::Element(ElementLoss::Mse),
         huber,
-        Loss::LogCosh,
+        Loss::Element(ElementLoss::LogCosh),
         quantile,
-        Loss::Poisson,
+        Loss::Element(ElementLoss::Poisson),
         Loss::Ordinal,
     ]
 }
@@ -203,8 +206,8 @@ impl Setup {
         let head = |name: &str, weight, loss| HeadLoss { name: name.to_owned(), weight, loss };
         let losses = vec![
             head("class", 1.0, cross_entropy(Some([0.5, 1.0, 2.0]))),
-            head("values", 3.0, Loss::Huber { delta: 0.7 }),
-            head("label", 0.5, Loss::Bce),
+            head("values", 3.0, Loss::Element(ElementLoss::Huber { delta: 0.7 })),
+            head("label", 0.5, Loss::Element(ElementLoss::Bce)),
         ];
         let mut usual = Self::usual();
         *usual.spec.dims.last_mut().unwrap() = N_CLASSES + 3;
@@ -223,7 +226,7 @@ impl Setup {
             };
             match loss {
                 Loss::CrossEntropy { .. } | Loss::Ordinal => of(Task::Classification, &["class"]),
-                Loss::Bce => of(Task::Multilabel, &["label"]),
+                Loss::Element(ElementLoss::Bce) => of(Task::Multilabel, &["label"]),
                 _ => of(Task::Regression, &["width", "height"]),
             }
         };
@@ -234,10 +237,8 @@ impl Setup {
     pub fn task(&self) -> Task {
         match self.loss {
             Loss::CrossEntropy { .. } | Loss::Ordinal => Task::Classification,
-            Loss::Bce | Loss::Focal { .. } => Task::Multilabel,
-            Loss::Mse | Loss::Huber { .. } | Loss::LogCosh | Loss::Quantile { .. } | Loss::Poisson => {
-                Task::Regression
-            }
+            Loss::Element(ElementLoss::Bce | ElementLoss::Focal { .. }) => Task::Multilabel,
+            Loss::Element(_) => Task::Regression,
             Loss::Heads(_) => Task::Heads,
         }
     }
@@ -263,7 +264,9 @@ impl Setup {
             Task::Classification => Targets::Labels(features.chunks_exact(dims[1]).map(label).collect()),
             Task::Multilabel => values(|v| f32::from(v > 0.2)),
             // Below 1, so that no loss is negative: losses that cancel have larger relative errors.
-            Task::Regression if self.loss == Loss::Poisson => values(|v| v * v / (1.0 + v * v)),
+            Task::Regression if self.loss == Loss::Element(ElementLoss::Poisson) => {
+                values(|v| v * v / (1.0 + v * v))
+            }
             Task::Regression => values(|v| v * v),
             Task::Heads => {
                 let mut targets = Vec::new();

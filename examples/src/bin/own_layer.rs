@@ -179,7 +179,7 @@ fn train(world: &World) -> ddp::Result<(f64, f64, Vec<f32>)> {
     world.connect_device(device, DeviceOptions::default())?;
     let sizes = sizes(GLOBAL_BATCH.div_ceil(world.world_size()), device);
     let options = TrainerOptions::default();
-    let mut trainer = Trainer::for_layers(world, layers(&x)?, sizes, LossHead::Mse, &adamw, options)?;
+    let mut trainer = Trainer::for_layers(world, layers(&x)?, sizes, LossHead::mse(), &adamw, options)?;
     let plan = BatchPlan::new(world, rows.len(), GLOBAL_BATCH, 1, 0, Shuffle::Full).epochs(20);
     let mut loader = Loader::new(rows, plan, LoaderOptions::new(device))?;
     let (mut first, mut last) = (f64::NAN, f64::NAN);

@@ -1,5 +1,5 @@
 //! The operations, one folder each: `mod.rs` has the contract and the checks, `cpu.rs` the implementation that defines the
-//! operation, `cuda.rs` and `kernel.cu` the implementation for GPUs. An elementwise loss is one file of `loss/`.
+//! operation, `cuda.rs` and `kernel.cu` the implementation for GPUs. The losses of elements are formulas in `loss/`.
 //!
 //! Every operation writes into memory that the caller owns and allocates nothing ([`reduce()`] excepted). Losses return sums, never
 //! means: only the caller knows the number of rows of the global batch.
@@ -95,8 +95,8 @@ pub use glu::{Gate, glu_backward, glu_forward};
 pub use layer_norm::{LayerNormGrads, LayerNormStats, layer_norm_backward, layer_norm_forward};
 pub use load_rows::{RowNormalizer, load_rows};
 pub use loss::{
-    CrossEntropyConfig, LossSums, STEP_SUMS_EXTRA, STEP_SUMS_LEN, SumsOutput, bce_with_logits,
-    focal_with_logits, huber, log_cosh, mse, ordinal, poisson, quantile, softmax_cross_entropy,
+    CrossEntropyConfig, ElementLoss, LossSums, STEP_SUMS_EXTRA, STEP_SUMS_LEN, SumsOutput, element_loss,
+    ordinal, softmax_cross_entropy,
 };
 pub use matmul::{
     LinearOutput, NewtonSchulzMemory, ThroughActivation, addmm, addmm_with, bmm, bmm_with,

@@ -1,7 +1,7 @@
 //! Losses, and their gradients as means over the rows.
 
-use ddp_kernels::ops::{self, CrossEntropyConfig, LossSums, STEP_SUMS_LEN, SumsOutput};
-use ddp_kernels::{Result, Tensor, TensorMut, TensorRef};
+use ddp_kernels::ops::{self, CrossEntropyConfig, ElementLoss, LossSums, STEP_SUMS_LEN, SumsOutput};
+use ddp_kernels::{Result, Tensor, TensorMut};
 
 use crate::case::{Case, EPS, shape_of, values};
 
@@ -30,12 +30,8 @@ pub(crate) fn softmax_cross_entropy(case: &Case<'_>) {
     });
 }
 
-pub(crate) fn element_loss(
-    case: &Case<'_>,
-    [x, target, d_x]: [&str; 3],
-    op: impl Fn(TensorRef<'_>, TensorRef<'_>, f64, Option<TensorMut<'_>>, SumsOutput<'_>) -> Result<()>,
-) {
-    element_loss_within(case, [x, target, d_x], |_, _| 0.0, op);
+pub(crate) fn element_loss(case: &Case<'_>, [x, target, d_x]: [&str; 3], of: ElementLoss) {
+    element_loss_within(case, [x, target, d_x], |_, _| 0.0, of);
 }
 
 /// Same as [`element_loss`], for a loss whose terms cancel: `size` of a prediction and a target, which the errors are proportional to.
@@ -43,13 +39,13 @@ pub(crate) fn element_loss_within(
     case: &Case<'_>,
     [x, target, d_x]: [&str; 3],
     size: impl Fn(f32, f32) -> f32,
-    op: impl Fn(TensorRef<'_>, TensorRef<'_>, f64, Option<TensorMut<'_>>, SumsOutput<'_>) -> Result<()>,
+    of: ElementLoss,
 ) {
     let (x, target) = (case.input(x), case.input(target));
     let sizes: Vec<f32> = values(&x).iter().zip(values(&target)).map(|(&x, t)| size(x, t)).collect();
     let mean_size = sizes.iter().sum::<f32>() / sizes.len() as f32;
     loss(case, d_x, &x, 8.0 * EPS * f64::from(mean_size), |scale, d, sums| {
-        op(x.view(), target.view(), scale, d, sums)
+        ops::element_loss(of, x.view(), target.view(), None, scale, d, sums)
     });
 }
 

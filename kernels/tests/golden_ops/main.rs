@@ -12,7 +12,7 @@ use std::path::Path;
 
 use ddp_kernels::Device;
 use ddp_kernels::cuda::Gpu;
-use ddp_kernels::ops::{self, Activation, Gate, OptimizerKind};
+use ddp_kernels::ops::{self, Activation, ElementLoss, Gate, OptimizerKind};
 use serde_json::Value;
 
 use case::Case;
@@ -36,9 +36,7 @@ const OPS: [(&str, Check); 35] = [
     ("softmax_cross_entropy", softmax_cross_entropy),
     ("focal_softmax", softmax_cross_entropy),
     ("bce_with_logits", |case| {
-        element_loss(case, ["logits", "targets", "d_logits"], |x, t, scale, d, sums| {
-            ops::bce_with_logits(x, t, None, scale, d, sums)
-        });
+        element_loss(case, ["logits", "targets", "d_logits"], ElementLoss::Bce);
     }),
     ("ordinal", |case| {
         let (x, labels) = (case.input("logits"), labels(case));
@@ -47,38 +45,26 @@ const OPS: [(&str, Check); 35] = [
         });
     }),
     ("mse", |case| {
-        element_loss(case, ["pred", "target", "d_pred"], |x, t, scale, d, sums| {
-            ops::mse(x, t, None, scale, d, sums)
-        });
+        element_loss(case, ["pred", "target", "d_pred"], ElementLoss::Mse);
     }),
     ("huber", |case| {
         let delta = case.number("delta");
-        element_loss(case, ["pred", "target", "d_pred"], |x, t, scale, d, sums| {
-            ops::huber(x, t, None, delta, scale, d, sums)
-        });
+        element_loss(case, ["pred", "target", "d_pred"], ElementLoss::Huber { delta });
     }),
     ("log_cosh", |case| {
-        element_loss(case, ["pred", "target", "d_pred"], |x, t, scale, d, sums| {
-            ops::log_cosh(x, t, None, scale, d, sums)
-        });
+        element_loss(case, ["pred", "target", "d_pred"], ElementLoss::LogCosh);
     }),
     ("quantile", |case| {
-        let q = case.number("quantile");
-        element_loss(case, ["pred", "target", "d_pred"], |x, t, scale, d, sums| {
-            ops::quantile(x, t, None, q, scale, d, sums)
-        });
+        let quantile = case.number("quantile");
+        element_loss(case, ["pred", "target", "d_pred"], ElementLoss::Quantile { quantile });
     }),
     ("poisson", |case| {
         let size = |x: f32, t: f32| x.exp() + (t * x).abs();
-        element_loss_within(case, ["pred", "target", "d_pred"], size, |x, t, scale, d, sums| {
-            ops::poisson(x, t, None, scale, d, sums)
-        });
+        element_loss_within(case, ["pred", "target", "d_pred"], size, ElementLoss::Poisson);
     }),
     ("focal_with_logits", |case| {
         let gamma = case.number("gamma");
-        element_loss(case, ["logits", "targets", "d_logits"], |x, t, scale, d, sums| {
-            ops::focal_with_logits(x, t, None, gamma, scale, d, sums)
-        });
+        element_loss(case, ["logits", "targets", "d_logits"], ElementLoss::Focal { gamma });
     }),
     ("layer_norm", layer_norm),
     ("rms_norm", rms_norm),

@@ -134,7 +134,7 @@ fn trainer(device: Device, n_ranks: usize, zero: ZeroStage) -> Result<(), ddp::E
         let adamw = OptimizerConfig { ema_decay: 0.9, ..OptimizerConfig::new(OptimizerKind::AdamW, 1e-2) };
         let options = TrainerOptions { zero, ..TrainerOptions::default() };
         let mut trainer =
-            Trainer::for_layers(world, layers(), sizes(device), LossHead::Mse, &adamw, options)?;
+            Trainer::for_layers(world, layers(), sizes(device), LossHead::mse(), &adamw, options)?;
         let mut checkpoints = Checkpoints::keeping(world, &trainer, folder, 1)?;
         let cursor = checkpoints.resume(&mut trainer)?.unwrap_or(0);
         let plan = BatchPlan::new(world, 24, 8, 1, 0, Shuffle::Full).epochs(n_epochs).starting_at(cursor);

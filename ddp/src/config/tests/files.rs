@@ -77,7 +77,7 @@ fn whole_file_is_read() {
     assert_eq!(config.data.normalize, Normalize::MinMax);
     assert!(config.model.hidden.is_empty());
     assert_eq!((config.model.activation, config.model.norm), (Activation::GeluTanh, Norm::Layer));
-    assert_eq!(config.loss, Loss::Huber { delta: 2.0 });
+    assert_eq!(config.loss, Loss::Element(ElementLoss::Huber { delta: 2.0 }));
     assert_eq!((config.optimizer.lr, config.optimizer.betas), (1.0, [0.0, 0.5]));
     assert_eq!(config.train.length, Length::Steps(1000));
     assert_eq!(config.train.batch, Batch::Global(64));

@@ -163,13 +163,21 @@ fn loss_of_task(task: Task, n_classes: usize) -> BoxedStrategy<Loss> {
             prop_oneof![3 => of_classes, 1 => Just(Loss::Ordinal)].boxed()
         }
         Task::Multilabel => {
-            let focal = (0.0..1e300f64).prop_map(|gamma| Loss::Focal { gamma });
-            prop_oneof![Just(Loss::Bce), focal].boxed()
+            let focal = (0.0..1e300f64).prop_map(|gamma| Loss::Element(ElementLoss::Focal { gamma }));
+            prop_oneof![Just(Loss::Element(ElementLoss::Bce)), focal].boxed()
         }
         Task::Regression => {
-            let huber = (1e-300..1e300f64).prop_map(|delta| Loss::Huber { delta });
-            let quantile = (1e-9..0.999f64).prop_map(|quantile| Loss::Quantile { quantile });
-            prop_oneof![Just(Loss::Mse), huber, Just(Loss::LogCosh), quantile, Just(Loss::Poisson)].boxed()
+            let huber = (1e-300..1e300f64).prop_map(|delta| Loss::Element(ElementLoss::Huber { delta }));
+            let quantile =
+                (1e-9..0.999f64).prop_map(|quantile| Loss::Element(ElementLoss::Quantile { quantile }));
+            prop_oneof![
+                Just(Loss::Element(ElementLoss::Mse)),
+                huber,
+                Just(Loss::Element(ElementLoss::LogCosh)),
+                quantile,
+                Just(Loss::Element(ElementLoss::Poisson))
+            ]
+            .boxed()
         }
         Task::Heads => unreachable!("a head has another task"),
     }
@@ -362,7 +370,7 @@ fn any_config() -> impl Strategy<Value = Config> {
         (any_loss(&data), any_train(has_eval, metric.clone()), any_checkpoint(metric), Just(data))
     });
     let by_data = by_data.prop_map(|(loss, train, checkpoint, mut data)| {
-        if loss == Loss::Poisson {
+        if loss == Loss::Element(ElementLoss::Poisson) {
             data.normalize_target = NormalizeTarget::None;
         }
         (loss, train, checkpoint, data)

@@ -262,7 +262,7 @@ fn targets_may_decide_on_the_task() {
         from_sets(&[csv, focal[1], "data.task=classification", "loss.label_smoothing=0.1"]).unwrap();
     let want = Loss::CrossEntropy { label_smoothing: 0.1, class_weights: None, focal_gamma: 2.0 };
     assert_eq!((&classes.loss, classes.loss.name()), (&want, "focal"));
-    assert_eq!(of_task("multilabel", &[]).unwrap().loss, Loss::Focal { gamma: 2.0 });
+    assert_eq!(of_task("multilabel", &[]).unwrap().loss, Loss::Element(ElementLoss::Focal { gamma: 2.0 }));
     let smoothed = of_task("multilabel", &["loss.label_smoothing=0.1"]);
     assert_refused(smoothed, &["`loss.label_smoothing` must be absent", "\"focal\" on classes"]);
     let poisson = [csv, "loss.kind=poisson"];

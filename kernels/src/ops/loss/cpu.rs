@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::element_loss::ElementLoss;
+use super::formulas::Formula;
 use super::sums::LossSums;
 use crate::Element;
 use crate::cpu::cell;
@@ -23,7 +23,7 @@ const LANES: usize = 8;
 /// The sums of `loss` over all elements, and its derivatives times `scale`; both times the weight of the row, by which a row of weight 0
 /// is ignored.
 pub(super) fn sum_and_gradient<T: Stored, D: Stored<Real = T::Real>>(
-    loss: &impl ElementLoss,
+    loss: &impl Formula,
     x: &[T],
     target: &[T],
     row_weights: Option<&[f32]>,
@@ -55,7 +55,7 @@ impl<T: Stored> Blocks<'_, T> {
     /// See [`sum_and_gradient`]; `targets` returns the targets of a range of elements, or writes them to the block and returns None.
     pub(super) fn sum_and_gradient<'t, D: Stored<Real = T::Real>>(
         &self,
-        loss: &impl ElementLoss,
+        loss: &impl Formula,
         d_x: Option<&mut [D]>,
         targets: impl Fn(Range<usize>, &mut cell::Block<T::Real>) -> Option<&'t [T::Real]> + Sync,
     ) -> LossSums {
@@ -119,13 +119,7 @@ impl<T: Stored> Blocks<'_, T> {
 ///
 /// Separate from [`weigh`], which so is compiled once for all losses, while this is compiled for two types instead of all formats.
 #[inline(never)]
-fn evaluate<R: Float>(
-    loss: &impl ElementLoss,
-    x: &[R],
-    targets: &[R],
-    values: &mut [R],
-    derivatives: &mut [R],
-) {
+fn evaluate<R: Float>(loss: &impl Formula, x: &[R], targets: &[R], values: &mut [R], derivatives: &mut [R]) {
     vectorize(
         #[inline(always)]
         || {

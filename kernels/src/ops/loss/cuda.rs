@@ -1,17 +1,16 @@
 //! Loss, gradient and sums in one launch.
 
-use super::element_loss::ElementLoss;
-use super::kernels::{SOURCE, WEIGHTED_SOURCE, max_blocks};
+use super::kernels::{Kernels, SOURCE, WEIGHTED_SOURCE, max_blocks};
 use super::sums::SumsOutput;
 use crate::cuda::launch::{BLOCK, Launch};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 use crate::{Result, TensorRef};
 
-/// Same as `cpu::sum_and_gradient`; the caller checked the operands.
+/// Same as `cpu::sum_and_gradient`, by the kernels of a loss with their parameter; the caller checked the operands.
 #[allow(clippy::too_many_arguments)] // The operands of the operation.
-pub(super) fn sum_and_gradient<L: ElementLoss>(
+pub(super) fn sum_and_gradient(
     gpu: &'static Gpu,
-    loss: &L,
+    (kernels, parameter): (&Kernels, f64),
     x: CudaSlice<'_>,
     target: CudaSlice<'_>,
     row_weights: Option<TensorRef<'_>>,
@@ -20,7 +19,7 @@ pub(super) fn sum_and_gradient<L: ElementLoss>(
     sums: SumsOutput<'_>,
 ) -> Result<()> {
     let extra = sums.extra.map(TensorRef::cuda).transpose()?;
-    let kernel = L::KERNELS.of(x.dtype(), d.as_ref().map(CudaSliceMut::dtype));
+    let kernel = kernels.of(x.dtype(), d.as_ref().map(CudaSliceMut::dtype));
     let (scratch, n, accumulate) = (gpu.scratch()?, x.len(), i32::from(sums.accumulate));
     let n_blocks = n.div_ceil(BLOCK as usize * 16 / x.dtype().size_bytes());
     let source = if row_weights.is_some() { &WEIGHTED_SOURCE } else { &SOURCE };
@@ -33,7 +32,7 @@ pub(super) fn sum_and_gradient<L: ElementLoss>(
         .write_opt(d.as_mut())
         .arg(n)
         .arg(n_cols)
-        .arg(loss.parameter())
+        .arg(parameter)
         .arg(scale)
         .write(&mut sums.tail.into_cuda()?)
         .arg(accumulate)

@@ -13,7 +13,7 @@
 // launch  grid-stride over n, 16 bytes per access if the pointers allow it, block 256; any n
 // moved   3 values per element (read x and t, write d): memory-bound
 // order   sums in f64, by thread, block and then blocks in order: bit-identical between runs; one atomic per block
-// twin    cpu.rs next to this file, with the formulas in the folders of the operations
+// twin    cpu.rs and formulas.rs next to this file
 
 #ifndef ROW_WEIGHTS
 #define ROW_WEIGHTS 0

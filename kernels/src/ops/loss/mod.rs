@@ -5,17 +5,10 @@ pub(crate) mod sums;
 mod kernels;
 
 // Losses of one predicted and one true value.
-mod element_loss;
+mod formulas;
 mod cpu;
 mod cuda;
-mod elementwise;
-mod bce_with_logits;
-mod focal_with_logits;
-mod huber;
-mod log_cosh;
-mod mse;
-mod poisson;
-mod quantile;
+mod element;
 
 // Losses of classes.
 mod ordinal;
@@ -26,14 +19,8 @@ mod testing;
 #[cfg(test)]
 mod threads_tests;
 
-pub use bce_with_logits::bce_with_logits;
-pub use focal_with_logits::focal_with_logits;
-pub use huber::huber;
-pub use log_cosh::log_cosh;
-pub use mse::mse;
+pub use element::{ElementLoss, element_loss};
 pub use ordinal::ordinal;
-pub use poisson::poisson;
-pub use quantile::quantile;
 pub use softmax_cross_entropy::{CrossEntropyConfig, softmax_cross_entropy};
 pub use sums::{LossSums, STEP_SUMS_EXTRA, STEP_SUMS_LEN, SumsOutput};
 

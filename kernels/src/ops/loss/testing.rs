@@ -1,7 +1,8 @@
-//! Checks that every loss passes.
+//! Checks of losses on every device: gradients by central differences, row weights, dtypes.
 
 use half::{bf16, f16};
 
+use super::element::{ElementLoss, element_loss};
 use super::sums::{LossSums, STEP_SUMS_EXTRA, STEP_SUMS_LEN, SumsOutput};
 use crate::ops::testing::{assert_close, assert_gradient, devices, random, rounded, rounding_of, tensor};
 use crate::{DType, Device, Element, Result, Tensor, TensorMut, TensorRef};
@@ -203,4 +204,58 @@ fn assert_weights_of_one_and_zero(
     let d = rounded::<f32, f64>(&d.unwrap().to_vec().unwrap());
     assert_eq!((&d[..21], &d[28..]), (&unweighted_d[..21], &unweighted_d[28..]));
     assert!(d[21..28].iter().all(|&d| d == 0.0));
+}
+
+#[test]
+fn a_wrong_tail_or_gradient_is_named() {
+    let (x, mut d) = ([0.0f32; 4], [0.0f64; 4]);
+    let x = TensorRef::from_slice(&x, &[2, 2]).unwrap();
+    let mse = |d: Option<TensorMut<'_>>| {
+        let mut short = [0.0f32; 4];
+        let tail = TensorMut::from_slice(&mut short, &[4]).unwrap();
+        let sums = SumsOutput { tail, accumulate: false, extra: None };
+        element_loss(ElementLoss::Mse, x, x, None, 1.0, d, sums).unwrap_err().to_string()
+    };
+    assert_eq!(mse(None), "mse: sums [4] f32 on cpu should be [16]");
+    let error = mse(Some(TensorMut::from_slice(&mut d, &[2, 2]).unwrap()));
+    assert!(error.contains("gradient [2, 2] f64 on cpu"), "{error}");
+}
+
+/// The operation of one loss.
+fn of(loss: ElementLoss) -> impl Op {
+    move |x: TensorRef<'_>,
+          t: TensorRef<'_>,
+          weights: Option<TensorRef<'_>>,
+          scale: f64,
+          d: Option<TensorMut<'_>>,
+          sums: SumsOutput<'_>| element_loss(loss, x, t, weights, scale, d, sums)
+}
+
+#[test]
+fn gradients_match_central_differences_and_dtypes_agree() {
+    assert_loss(of(ElementLoss::Bce), 10.0, |v| 0.5 * (v + 1.0));
+    for gamma in [0.0, 0.5, 2.0] {
+        assert_loss(of(ElementLoss::Focal { gamma }), 4.0, |v| f64::from(v > 0.0));
+    }
+    assert_loss(of(ElementLoss::Mse), 2.0, |v| v);
+    for delta in [0.3, 1.0] {
+        assert_loss(of(ElementLoss::Huber { delta }), 2.0, |v| v);
+    }
+    assert_loss(of(ElementLoss::LogCosh), 2.0, |v| v);
+    for quantile in [0.1, 0.5, 0.9] {
+        assert_loss(of(ElementLoss::Quantile { quantile }), 2.0, |v| v);
+    }
+    // Counts from 0 to 6; the sum stays away from 0.
+    assert_loss(of(ElementLoss::Poisson), 2.0, |v| (3.0 * v + 3.0).floor());
+}
+
+#[test]
+fn large_logits_do_not_overflow() {
+    for device in devices() {
+        let (x, t) = (tensor(&[200.0f32, -200.0], &[1, 2], device), tensor(&[0.0f32; 2], &[1, 2], device));
+        let sums = sums_after(device, None, |sums| {
+            element_loss(ElementLoss::Bce, x.view(), t.view(), None, 1.0, None, sums)
+        });
+        assert_eq!(sums.unwrap().loss, 200.0);
+    }
 }

@@ -3,7 +3,7 @@
 use crate::cpu::threads::join_pool;
 use crate::ops::loss::testing::sums_after;
 use crate::ops::testing::{random, tensor};
-use crate::ops::{self, CrossEntropyConfig};
+use crate::ops::{self, CrossEntropyConfig, ElementLoss};
 use crate::{DType, Device, Tensor};
 
 /// Enough for three threads, and no multiple of a block.
@@ -27,8 +27,24 @@ fn bits(n_threads: usize) -> Vec<u64> {
                 let mut d = Tensor::full(&[ROWS, cols], f64::NAN, DType::F32, cpu).unwrap();
                 let (x, labels) = (x.view(), labels.view());
                 let sums = sums_after(cpu, None, |sums| match loss {
-                    0 => ops::mse(x, t.view(), weights, 0.5, Some(d.view_mut()), sums),
-                    1 => ops::bce_with_logits(x, t.view(), weights, 0.5, Some(d.view_mut()), sums),
+                    0 => ops::element_loss(
+                        ElementLoss::Mse,
+                        x,
+                        t.view(),
+                        weights,
+                        0.5,
+                        Some(d.view_mut()),
+                        sums,
+                    ),
+                    1 => ops::element_loss(
+                        ElementLoss::Bce,
+                        x,
+                        t.view(),
+                        weights,
+                        0.5,
+                        Some(d.view_mut()),
+                        sums,
+                    ),
                     2 => ops::ordinal(x, labels, weights, 0.5, Some(d.view_mut()), sums),
                     _ => ops::softmax_cross_entropy(x, labels, &config, 0.5, Some(d.view_mut()), sums),
                 });

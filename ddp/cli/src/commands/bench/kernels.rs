@@ -8,8 +8,8 @@ use std::hint::black_box;
 
 use ddp_comm::World;
 use ddp_kernels::ops::{
-    self, Activation, CrossEntropyConfig, DropoutKey, LayerNormGrads, LayerNormStats, MapOp, OptimizerKind,
-    OptimizerParams, OptimizerTensors, ReduceOp, STEP_SUMS_LEN, SumsOutput, UniformStream,
+    self, Activation, CrossEntropyConfig, DropoutKey, ElementLoss, LayerNormGrads, LayerNormStats, MapOp,
+    OptimizerKind, OptimizerParams, OptimizerTensors, ReduceOp, STEP_SUMS_LEN, SumsOutput, UniformStream,
 };
 use ddp_kernels::{DType, Device};
 use rayon::prelude::*;
@@ -203,14 +203,14 @@ impl Bench<'_> {
             )
         })?;
         let target = self.tensor(3)?;
-        self.run("mse", 3 * whole, |call| {
-            let sums = SumsOutput { tail: tail.get_mut(0)?, accumulate: false, extra: None };
-            ops::mse(x.get(call)?, target.get(call)?, None, 1.0, Some(d.get_mut(call)?), sums)
-        })?;
-        self.run("bce_with_logits", 3 * whole, |call| {
-            let sums = SumsOutput { tail: tail.get_mut(0)?, accumulate: false, extra: None };
-            ops::bce_with_logits(x.get(call)?, target.get(call)?, None, 1.0, Some(d.get_mut(call)?), sums)
-        })
+        for (name, loss) in [("mse", ElementLoss::Mse), ("bce_with_logits", ElementLoss::Bce)] {
+            self.run(name, 3 * whole, |call| {
+                let (sums, d) =
+                    (SumsOutput { tail: tail.get_mut(0)?, accumulate: false, extra: None }, d.get_mut(call)?);
+                ops::element_loss(loss, x.get(call)?, target.get(call)?, None, 1.0, Some(d), sums)
+            })?;
+        }
+        Ok(())
     }
 
     fn reductions(&mut self) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Operations of listed layers, of losses beside the usual ones, and of optimisers with two passes.
 
 use ddp_kernels::ops::{
-    self, BatchNormGrads, BatchNormSaved, BatchNormStats, BatchNormSums, FirstPassTensors, Gate,
+    self, BatchNormGrads, BatchNormSaved, BatchNormStats, BatchNormSums, ElementLoss, FirstPassTensors, Gate,
     NumericEmbedding, NumericEmbeddingGrads, OptimizerKind, OptimizerParams, OptimizerTensors, RmsNormGrads,
     RunningStats, STEP_SUMS_LEN, SumsOutput, TargetColumns,
 };
@@ -129,14 +129,13 @@ pub(super) fn losses(bench: &mut Bench<'_>) -> Result<()> {
         let sums = sums_in(tail.get_mut(0)?);
         ops::ordinal(x.get(call)?, labels.get(call)?, None, 1.0, Some(d.get_mut(call)?), sums)
     })?;
-    bench.run("focal_with_logits", 3 * whole, |call| {
-        let (sums, d) = (sums_in(tail.get_mut(0)?), Some(d.get_mut(call)?));
-        ops::focal_with_logits(x.get(call)?, target.get(call)?, None, 2.0, 1.0, d, sums)
-    })?;
-    bench.run("quantile", 3 * whole, |call| {
-        let (sums, d) = (sums_in(tail.get_mut(0)?), Some(d.get_mut(call)?));
-        ops::quantile(x.get(call)?, target.get(call)?, None, 0.9, 1.0, d, sums)
-    })?;
+    let [focal, quantile] = [ElementLoss::Focal { gamma: 2.0 }, ElementLoss::Quantile { quantile: 0.9 }];
+    for (name, loss) in [("focal_with_logits", focal), ("quantile", quantile)] {
+        bench.run(name, 3 * whole, |call| {
+            let (sums, d) = (sums_in(tail.get_mut(0)?), Some(d.get_mut(call)?));
+            ops::element_loss(loss, x.get(call)?, target.get(call)?, None, 1.0, d, sums)
+        })?;
+    }
     if bench.dtype != DType::F32 {
         return Ok(());
     }

@@ -2,7 +2,7 @@
 
 use crate::Element;
 use crate::cpu::{Float, Stored};
-use crate::ops::loss::bce_with_logits::Bce;
+use crate::ops::loss::formulas::Bce;
 use crate::ops::loss::cpu::Blocks;
 use crate::ops::loss::sums::LossSums;
 

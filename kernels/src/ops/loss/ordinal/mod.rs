@@ -11,7 +11,7 @@ const OP: &str = "ordinal";
 
 /// Writes the sums of the elements' losses and weights to `sums`, and `d_logits = scale · ∂(sum)/∂logits`.
 ///
-/// Logit `k` of a row says whether its class is above `k`: the loss is [`bce_with_logits`](super::bce_with_logits()) with the
+/// Logit `k` of a row says whether its class is above `k`: the loss is [`ElementLoss::Bce`](super::ElementLoss::Bce) with the
 /// target `labels[n] > k`, so that an error counts by the number of classes between.
 ///
 /// - `logits`: `[N, C - 1]` of a float dtype, for `C` classes; `labels`: `[N]` i64, from 0 to `C - 1`; `d_logits`: `[N, C - 1]` of the
@@ -81,9 +81,9 @@ mod tests {
 
     use super::*;
     use crate::Tensor;
-    use crate::ops::bce_with_logits;
     use crate::ops::loss::testing::{assert_loss, sums_after};
     use crate::ops::testing::{devices, tensor};
+    use crate::ops::{ElementLoss, element_loss};
 
     /// The ordinal loss with labels that follow from `targets`, `[N, C - 1]`, in 0..=1.
     fn by_targets(
@@ -126,7 +126,15 @@ mod tests {
                 ordinal(x.view(), labels.view(), None, 0.5, Some(got_d.view_mut()), sums)
             });
             let want = sums_after(device, None, |sums| {
-                bce_with_logits(x.view(), targets.view(), None, 0.5, Some(want_d.view_mut()), sums)
+                element_loss(
+                    ElementLoss::Bce,
+                    x.view(),
+                    targets.view(),
+                    None,
+                    0.5,
+                    Some(want_d.view_mut()),
+                    sums,
+                )
             });
             assert_eq!(got.unwrap(), want.unwrap());
             assert_eq!(got_d.to_vec::<f32>().unwrap(), want_d.to_vec::<f32>().unwrap());
