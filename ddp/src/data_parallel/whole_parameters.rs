@@ -16,8 +16,9 @@ use ddp_kernels::{DType, KernelError, MemoryUse, Tensor, TensorRef, ops};
 use crate::data_parallel::error::{ExchangeError, Result};
 use crate::data_parallel::gradients::Gradients;
 use crate::data_parallel::shard_plan::{Shard, ShardPlan};
-use crate::optim::optimizer::{Optimizer, UpdateScale};
+use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::WholeParameter;
+use crate::optim::update_scale::UpdateScale;
 
 /// The first pass of an optimiser, and the exchange that follows it.
 #[derive(Debug)]

@@ -15,8 +15,10 @@ pub mod error;
 pub mod param_groups;
 pub mod schedule;
 pub mod run_schedule;
+pub(crate) mod update_scale;
 pub mod optimizer;
 
 pub use error::OptimError;
-pub use optimizer::{Optimizer, UpdateScale};
+pub use optimizer::Optimizer;
 pub use param_groups::ParamGroups;
+pub use update_scale::{DeviceScale, UpdateScale};

@@ -27,15 +27,19 @@
 //! # Ok::<(), ddp::optim::OptimError>(())
 //! ```
 
+mod first_pass;
+#[cfg(test)]
+mod tests;
+
 use std::ops::Range;
 
 use ddp_kernels::ops::{
-    self, Average, FirstPassTensors, NewtonSchulzMemory, OptimizerParams, OptimizerTensors, STEP_SCALARS_LEN,
-    UpdateInputs, WholeNeed,
+    self, Average, OptimizerParams, OptimizerTensors, STEP_SCALARS_LEN, UpdateInputs, WholeNeed,
 };
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
 
 use super::param_groups::{ParamGroups, Segment, WholeParameter};
+use super::update_scale::{DeviceScale, UpdateScale};
 use crate::config::{OptimizerConfig, OptimizerKind};
 use crate::model::{Network, WeightsMut};
 use crate::optim::error::Result;
@@ -61,24 +65,6 @@ pub struct Optimizer {
     n_steps: u64,
     /// The step of the last [`Optimizer::first_pass`].
     first_passed: u64,
-}
-
-/// Source of the factor that a step applies to the gradient.
-#[derive(Debug, Clone, Copy)]
-pub enum UpdateScale<'a> {
-    /// The host knows it.
-    Host(f64),
-    /// The device computes it, and holds learning rate and step too.
-    Device(DeviceScale<'a>),
-}
-
-/// Numbers of a step on the device.
-#[derive(Debug, Clone, Copy)]
-pub struct DeviceScale<'a> {
-    /// Hyperparameters of the run.
-    pub inputs: &'a UpdateInputs<'a>,
-    /// The scalars with the learning rate of each schedule of a group, one after the other, `[n · STEP_SCALARS_LEN]` f64.
-    pub group_scalars: Option<TensorRef<'a>>,
 }
 
 impl Optimizer {
@@ -192,80 +178,6 @@ impl Optimizer {
     /// The parameters whose update depends on all of their elements.
     pub(crate) fn whole(&self) -> &[WholeParameter] {
         self.groups.whole()
-    }
-
-    /// LAMB's sums of squares, two for each whole parameter, to be added over the ranks that hold parts of it.
-    pub(crate) fn partial_norms(&mut self) -> Option<&mut Tensor> {
-        self.norms.as_mut().filter(|_| self.workspace.is_none())
-    }
-
-    /// The directions of Muon's matrices, in the layout of the state.
-    pub(crate) fn directions(&mut self) -> Option<&mut Tensor> {
-        let is_used = self.workspace.is_some();
-        self.state.iter_mut().find(|(name, _)| *name == "v" && is_used).map(|(_, tensor)| tensor)
-    }
-
-    /// Orthogonalises `directions` of the matrix `whole`; all of its elements, or all at their places in the state if None.
-    pub(crate) fn orthogonalize(
-        &mut self,
-        whole: usize,
-        directions: Option<TensorMut<'_>>,
-    ) -> Result<(), KernelError> {
-        let WholeParameter { range, matrix, .. } = &self.groups.whole()[whole];
-        let (Some(dims), Some(workspace), Some(norms)) = (matrix, &mut self.workspace, &mut self.norms)
-        else {
-            return Ok(());
-        };
-        let own = self.state.iter_mut().find(|(name, _)| *name == "v");
-        let directions = match (directions, own) {
-            (Some(directions), _) => directions,
-            (None, Some((_, own))) => slice(own.view_mut(), range)?,
-            (None, None) => return Ok(()),
-        };
-        let memory = NewtonSchulzMemory { workspace: workspace.view_mut(), norm: norms.view_mut() };
-        ops::orthogonalize(directions.reshape(dims)?, memory)
-    }
-
-    /// Clears what [`Optimizer::first_pass`] adds to.
-    pub(crate) fn begin_first_pass(&mut self) -> Result<(), KernelError> {
-        self.first_passed = self.n_steps;
-        let zeros = ops::Pattern::Line { start: 0.0, step: 0.0 };
-        self.partial_norms().map_or(Ok(()), |norms| ops::fill(norms.view_mut(), zeros))
-    }
-
-    /// The first pass of the current step over a range of the flat buffers: it moves moments or momentum of whole parameters.
-    ///
-    /// - `weights`, `grads`: master weights and gradients of exactly `range`
-    /// - `state_start`: start of the state of `range` in the state tensors
-    ///
-    /// # Errors
-    /// Same as [`Optimizer::step_on`].
-    pub(crate) fn first_pass(
-        &mut self,
-        weights: TensorRef<'_>,
-        grads: TensorRef<'_>,
-        scale: UpdateScale<'_>,
-        range: Range<usize>,
-        state_start: usize,
-    ) -> Result<(), KernelError> {
-        for (part, segment) in self.groups.within(range.clone()) {
-            let Some(whole) = segment.whole else { continue };
-            let numbers = self.numbers(&segment, scale)?;
-            let at = part.start - range.start..part.end - range.start;
-            let state_range = state_start + at.start..state_start + at.end;
-            let [(_, m), (_, v)] = &mut self.state[..] else { continue };
-            let norms = self.norms.as_mut().filter(|_| self.workspace.is_none());
-            let norms = norms.map(|norms| slice(norms.view_mut(), &(2 * whole..2 * whole + 2)));
-            let tensors = FirstPassTensors {
-                master_weights: weights.range(at.start, at.end)?,
-                grads: grads.range(at.start, at.end)?,
-                state: [slice(m.view_mut(), &state_range)?, slice(v.view_mut(), &state_range)?],
-                norms: norms.transpose()?,
-                accumulate: true,
-            };
-            ops::optimizer_first_pass(self.config.kind, &numbers.params, tensors, numbers.inputs.as_ref())?;
-        }
-        Ok(())
     }
 
     /// The numbers of the current step for a segment.
@@ -404,133 +316,4 @@ struct Numbers<'a> {
 
 fn slice<'a>(tensor: TensorMut<'a>, range: &Range<usize>) -> Result<TensorMut<'a>, KernelError> {
     tensor.range(range.start, range.end)
-}
-
-#[cfg(test)]
-mod tests {
-    use ddp_kernels::ops::Activation;
-
-    use super::*;
-    use crate::config::precision::Precision;
-    use crate::config::{OptimizerKind, ParamGroup};
-    use crate::model::ModelSpec;
-
-    fn model() -> Network {
-        let spec = ModelSpec { layer_norm: true, ..ModelSpec::plain(&[3, 20, 2], Activation::Relu) };
-        let mut model = Network::new(spec, 1, Device::Cpu, Precision::F32).unwrap();
-        model.initialize(1).unwrap();
-        model
-    }
-
-    fn config(kind: OptimizerKind) -> OptimizerConfig {
-        let group = |pattern: &str, lr_scale, weight_decay| ParamGroup {
-            pattern: pattern.to_owned(),
-            lr_scale,
-            weight_decay,
-            schedule: None,
-        };
-        OptimizerConfig {
-            groups: vec![group("layers.0.*", 0.5, Some(0.3)), group("*.bias", 2.0, None)],
-            decay_bias_norm: false,
-            weight_decay: 0.1,
-            ema_decay: 0.9,
-            ..OptimizerConfig::new(kind, 0.1)
-        }
-    }
-
-    fn bits(tensor: &Tensor) -> Vec<u32> {
-        tensor.to_vec::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
-    }
-
-    /// Weights and the tensors of state after three steps over ranges that end there.
-    fn stepped(config: &OptimizerConfig, ends: &[usize]) -> Vec<Vec<u32>> {
-        let mut model = model();
-        let mut optimizer = Optimizer::for_model(config, &model).unwrap();
-        let grads = Tensor::from_slice(
-            &(0..model.layout().flat_len()).map(|i| (i as f32 * 0.7).sin()).collect::<Vec<_>>(),
-            &[model.layout().flat_len()],
-            Device::Cpu,
-        )
-        .unwrap();
-        for step in 0..3 {
-            optimizer.set_lr(0.1 / f64::from(step + 1));
-            optimizer.begin_step();
-            let mut start = 0;
-            for &end in ends {
-                let own = grads.view().range(start, end).unwrap();
-                let scale = UpdateScale::Host(0.5);
-                let weights = model.weights_mut().range(&(start..end)).unwrap();
-                optimizer.step_on(weights, own, scale, start..end, start).unwrap();
-                start = end;
-            }
-        }
-        let mut all = vec![bits(model.weights())];
-        all.extend(optimizer.state().into_iter().map(|(_, tensor)| bits(tensor)));
-        all
-    }
-
-    #[test]
-    fn updates_by_range_equal_one_update_of_the_whole() {
-        for kind in [OptimizerKind::Sgd, OptimizerKind::Adam, OptimizerKind::AdamW] {
-            let n = model().layout().flat_len();
-            // Cut within segments and at their ends.
-            let cuts = [1, 16, 50, n];
-            assert_eq!(stepped(&config(kind), &cuts), stepped(&config(kind), &[n]), "{kind}");
-        }
-    }
-
-    #[test]
-    fn a_part_of_the_state_serves_a_part_of_the_weights() {
-        for kind in [OptimizerKind::Sgd, OptimizerKind::AdamW] {
-            let config = config(kind);
-            let (mut whole, mut part) = (model(), model());
-            let layout = whole.layout().clone();
-            let own = 17..layout.flat_len() - 5;
-            let grads = Tensor::full(&[layout.flat_len()], 0.25, DType::F32, Device::Cpu).unwrap();
-            let mut all = Optimizer::for_model(&config, &whole).unwrap();
-            // Two elements in front belong to another range.
-            let groups = ParamGroups::new(&config, &layout).unwrap();
-            let mut some = Optimizer::new(&config, groups, own.len() + 2, Device::Cpu).unwrap();
-            for _ in 0..2 {
-                all.begin_step();
-                some.begin_step();
-                let scale = UpdateScale::Host(1.0);
-                all.step_on(whole.weights_mut(), grads.view(), scale, 0..layout.flat_len(), 0).unwrap();
-                let own_grads = grads.view().range(own.start, own.end).unwrap();
-                let own_weights = part.weights_mut().range(&own).unwrap();
-                some.step_on(own_weights, own_grads, scale, own.clone(), 2).unwrap();
-            }
-            assert_eq!(bits(whole.weights())[own.clone()], bits(part.weights())[own.clone()]);
-            assert_eq!(bits(part.weights())[..own.start], bits(model().weights())[..own.start]);
-            for ((name, all), (same, some)) in all.state().into_iter().zip(some.state()) {
-                assert_eq!(name, same);
-                assert_eq!(bits(all)[own.clone()], bits(some)[2..], "{name}");
-            }
-        }
-    }
-
-    #[test]
-    fn state_has_names_and_a_frozen_group_stays() {
-        let names = |config: &OptimizerConfig| -> Vec<_> {
-            let optimizer = Optimizer::for_model(config, &model()).unwrap();
-            assert_eq!(
-                optimizer.state().len(),
-                Optimizer::n_moments(config) + usize::from(config.ema_decay > 0.0)
-            );
-            optimizer.state().into_iter().map(|(name, _)| name).collect()
-        };
-        assert_eq!(names(&config(OptimizerKind::AdamW)), ["m", "v", "ema"]);
-        assert_eq!(names(&OptimizerConfig::new(OptimizerKind::Sgd, 0.1)), ["velocity"]);
-        let still = OptimizerConfig { momentum: 0.0, ..OptimizerConfig::new(OptimizerKind::Sgd, 0.1) };
-        assert_eq!(names(&still), [""; 0]);
-
-        let mut frozen = config(OptimizerKind::AdamW);
-        frozen.groups[0].lr_scale = 0.0;
-        let n = model().layout().flat_len();
-        let (before, after) = (bits(model().weights()), stepped(&frozen, &[n]).swap_remove(0));
-        for entry in model().layout().entries() {
-            let is_same = before[entry.range()] == after[entry.range()];
-            assert_eq!(is_same, entry.name.starts_with("layers.0."), "{}", entry.name);
-        }
-    }
 }

@@ -7,8 +7,9 @@ use crate::made_up::gpus::cpu_and_gpu;
 use ddp::config::precision::Precision;
 use ddp::config::{ElementLoss, Loss, OptimizerConfig, OptimizerKind};
 use ddp::model::{LocalGradients, LossHead, ModelSpec, Network};
+use ddp::optim::UpdateScale;
 use ddp::optim::loss_scaler::{LossScaler, LossScalerConfig};
-use ddp::optim::optimizer::{Optimizer, UpdateScale};
+use ddp::optim::optimizer::Optimizer;
 use ddp_kernels::ops::{self, Activation, STEP_SUMS_LEN, SumsOutput};
 use ddp_kernels::{DType, Device, Tensor};
 

@@ -16,7 +16,8 @@ use ddp::data::TensorDataset;
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle, TensorBatch};
 use ddp::model::layer::Sizes;
 use ddp::model::{LocalGradients, Sequential};
-use ddp::optim::optimizer::{Optimizer, UpdateScale};
+use ddp::optim::UpdateScale;
+use ddp::optim::optimizer::Optimizer;
 use ddp::prelude::*;
 
 const N_ROWS: usize = 2048;

@@ -6,7 +6,8 @@ use ddp::data::{GroupSampler, Sampler};
 use ddp::model::layer::Sizes;
 use ddp::model::{LocalGradients, LossHead, Network};
 use ddp::ops::{LossSums, STEP_SUMS_LEN, SumsOutput};
-use ddp::optim::optimizer::{Optimizer, UpdateScale};
+use ddp::optim::UpdateScale;
+use ddp::optim::optimizer::Optimizer;
 use ddp::prelude::*;
 
 use super::{CONTEXT, GLOBAL_SEQUENCES, transformer};

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use ddp::config::{OptimizerConfig, OptimizerKind, WatchdogConfig};
 use ddp::model::{LossHead, ModelSpec, Network, WeightsMut};
-use ddp::optim::optimizer::{Optimizer, UpdateScale};
+use ddp::optim::UpdateScale;
+use ddp::optim::optimizer::Optimizer;
 use ddp::optim::param_groups::ParamGroups;
 use ddp::report::metrics::json_line;
 use ddp::report::process;

@@ -1,0 +1,22 @@
+//! The factor that a step applies to the gradient, and where its numbers come from.
+
+use ddp_kernels::TensorRef;
+use ddp_kernels::ops::UpdateInputs;
+
+/// Source of the factor that a step applies to the gradient.
+#[derive(Debug, Clone, Copy)]
+pub enum UpdateScale<'a> {
+    /// The host knows it.
+    Host(f64),
+    /// The device computes it, and holds learning rate and step too.
+    Device(DeviceScale<'a>),
+}
+
+/// Numbers of a step on the device.
+#[derive(Debug, Clone, Copy)]
+pub struct DeviceScale<'a> {
+    /// Hyperparameters of the run.
+    pub inputs: &'a UpdateInputs<'a>,
+    /// The scalars with the learning rate of each schedule of a group, one after the other, `[n · STEP_SCALARS_LEN]` f64.
+    pub group_scalars: Option<TensorRef<'a>>,
+}
