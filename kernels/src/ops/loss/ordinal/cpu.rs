@@ -2,8 +2,8 @@
 
 use crate::Element;
 use crate::cpu::{Float, Stored};
-use crate::ops::loss::formulas::Bce;
 use crate::ops::loss::cpu::Blocks;
+use crate::ops::loss::formulas::Bce;
 use crate::ops::loss::sums::LossSums;
 
 /// Labels are at most `n_cols`.
