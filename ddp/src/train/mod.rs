@@ -11,6 +11,8 @@ pub mod findings;
 pub mod error;
 mod baseline_warning;
 pub mod best_weights;
+#[doc(hidden)]
+pub mod claimed_folder;
 pub mod metrics;
 mod eval_readback;
 mod run_clock;

@@ -14,8 +14,13 @@ use syn::visit::{self, Visit};
 use syn::{Item, UseTree, Visibility};
 
 /// The crates and the folders of their sources, from the folder of `ddp`.
-const CRATES: [(&str, &str); 4] =
-    [("kernels", "../kernels/src"), ("comm", "../comm/src"), ("ddp", "src"), ("ddp-train", "cli/src")];
+const CRATES: [(&str, &str); 5] = [
+    ("kernels", "../kernels/src"),
+    ("comm", "../comm/src"),
+    ("ddp", "src"),
+    ("launch", "../launch/src"),
+    ("ddp-train", "cli/src"),
+];
 
 /// The most files that lie beside the rooms in a crate's `src`.
 const MAX_FILES: usize = 8;

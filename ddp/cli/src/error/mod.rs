@@ -5,7 +5,6 @@
 
 pub mod command;
 pub(crate) mod hints;
-pub(crate) mod launch;
 use ddp::checkpoint::CheckpointError;
 use ddp::config::ConfigError;
 use ddp::data::DataError;
@@ -21,11 +20,11 @@ use ddp::storage::user_file::FileError;
 use ddp::train::TrainError;
 use ddp_comm::CommError;
 use ddp_kernels::KernelError;
+use ddp_launch::LaunchError;
 
 use crate::error::command::CommandError;
 pub use crate::error::hints::ModelCommand;
 use crate::error::hints::{library_message, model_data_message};
-use crate::error::launch::LaunchError;
 
 /// Result of the program's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -79,7 +78,10 @@ impl Error {
 
 impl From<LaunchError> for Error {
     fn from(error: LaunchError) -> Self {
-        Error::Launch(Box::new(error))
+        match error {
+            LaunchError::Run(error) => Error::Library(*error),
+            error => Error::Launch(Box::new(error)),
+        }
     }
 }
 

@@ -42,7 +42,6 @@ use tracing::{Level, Span, debug, enabled, field, info, info_span, warn};
 use crate::cli::{Bind, TrainArgs};
 use crate::commands::quick_build::warn_if_quick_build;
 use crate::commands::train::banner::Banner;
-pub(crate) use crate::commands::train::outputs::claim_folder;
 use crate::commands::train::outputs::{check_out, open_folder, open_metrics, resume_command, save};
 use crate::commands::watchdog::{self, Watched};
 use crate::error::command::{CommandError, MAX_THREADS_PER_CORE};

@@ -1,8 +1,7 @@
 //! Files of a run: claims its folder, opens its events, writes its model file, and names the command that resumes it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use ddp::checkpoint::CheckpointStore;
 use ddp::config::Config;
 use ddp::data::Loaded;
 use ddp::model::file::{self, ModelInfo};
@@ -14,6 +13,7 @@ use ddp::run_folder::folder;
 use ddp::run_folder::folder::{Existing, RunDir};
 use ddp::storage::atomic_write::write_atomic;
 use ddp::train::TrainError;
+use ddp::train::claimed_folder::claim_folder;
 use ddp::train::resume::Resumed;
 use ddp::train::trainer::Trainer;
 use ddp_comm::{Launcher, World};
@@ -65,17 +65,6 @@ pub(super) fn open_folder(
     write_atomic(&folder.file(folder::CONFIG_FILE), config.to_saved_toml().as_bytes())?;
     folder.identify(existing, resumed.and_then(|resumed| resumed.manifest().run_id.as_deref()))?;
     Ok(Some(folder))
-}
-
-/// Claims the run folder and, unless its run continues, removes that run.
-pub(crate) fn claim_folder(out: Option<&Path>, name: &str, existing: Existing) -> Result<RunDir> {
-    let folder = RunDir::open(out, name, existing)?;
-    if existing != Existing::Continue {
-        // First, so that a process killed in between leaves no checkpoints that a later run would resume by mistake.
-        CheckpointStore::of_run(folder.path()).delete_all()?;
-        folder.clear()?;
-    }
-    Ok(folder)
 }
 
 pub(super) fn open_metrics(

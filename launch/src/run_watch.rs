@@ -21,7 +21,7 @@ const TAIL_BYTES: u64 = 1 << 16;
 
 /// The folder of a run.
 #[derive(Debug)]
-pub(super) struct RunWatch {
+pub(crate) struct RunWatch {
     out: PathBuf,
     /// Id of this job, which no other has.
     job_id: String,
@@ -57,7 +57,7 @@ struct LastEvent {
 
 impl RunWatch {
     /// Watches `out` for a new job.
-    pub(super) fn new(out: &Path) -> Self {
+    pub(crate) fn new(out: &Path) -> Self {
         let config_before = Stamp::of(&out.join(CONFIG_FILE));
         // Without the device, an id that no other process has at this moment.
         let job_id = run_id::random().unwrap_or_else(|_| std::process::id().to_string());
@@ -65,54 +65,54 @@ impl RunWatch {
     }
 
     /// The folder.
-    pub(super) fn out(&self) -> &Path {
+    pub(crate) fn out(&self) -> &Path {
         &self.out
     }
 
     /// Id of the job in `done.json`.
-    pub(super) fn job_id(&self) -> &str {
+    pub(crate) fn job_id(&self) -> &str {
         &self.job_id
     }
 
     /// Forgets what earlier attempts have reported.
-    pub(super) fn begin_attempt(&mut self) {
+    pub(crate) fn begin_attempt(&mut self) {
         let path = self.out.join(METRICS_FILE);
         self.metrics_before = Stamp::of(&path);
         self.event_before = last_line(&path);
     }
 
     /// Whether rank 0 of this job wrote that the run is complete.
-    pub(super) fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         Done::read(&self.out).is_some_and(|done| done.job_id.as_ref() == Some(&self.job_id))
     }
 
     /// Whether this job's run has claimed the folder; before that, whatever is there belongs to another run.
-    pub(super) fn is_claimed(&self) -> bool {
+    pub(crate) fn is_claimed(&self) -> bool {
         let config = Stamp::of(&self.out.join(CONFIG_FILE));
         config.is_some() && config != self.config_before
     }
 
     /// The config of the run in the folder.
-    pub(super) fn config(&self) -> Option<Config> {
+    pub(crate) fn config(&self) -> Option<Config> {
         let path = self.out.join(CONFIG_FILE);
         let text = read_regular(&path, MAX_CONFIG_BYTES).ok()?;
         Config::from_saved(&String::from_utf8(text).ok()?, &path).ok()
     }
 
     /// Step of the newest checkpoint that looks intact.
-    pub(super) fn newest_step(&self) -> Option<u64> {
+    pub(crate) fn newest_step(&self) -> Option<u64> {
         let search = CheckpointStore::of_run(&self.out).newest(u64::MAX, |_| Ok(())).ok()?;
         search.found.map(|checkpoint| checkpoint.manifest().run.step)
     }
 
     /// Whether this attempt has written events.
-    pub(super) fn has_events(&self) -> bool {
+    pub(crate) fn has_events(&self) -> bool {
         let now = Stamp::of(&self.out.join(METRICS_FILE));
         now.is_some_and(|now| now.len > 0) && now != self.metrics_before
     }
 
     /// Exit status that the last event of this attempt reports: of a failure, or of a stop, which follows the checkpoint.
-    pub(super) fn reported(&self) -> Option<u8> {
+    pub(crate) fn reported(&self) -> Option<u8> {
         if !self.has_events() {
             return None;
         }

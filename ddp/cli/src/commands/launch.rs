@@ -1,4 +1,4 @@
-//! The `train` command of a job: its arguments as typed, the folder of its run, and the arguments of a restart.
+//! `ddp-train launch`: parses the training command of a job and hands it to the supervisor of the crate `ddp-launch`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -6,28 +6,52 @@ use std::path::{Path, PathBuf};
 use clap::CommandFactory as _;
 use ddp::checkpoint::{CheckpointError, Located};
 use ddp::config::Config;
+use ddp::exit_code;
 use ddp::run_folder::folder;
 use ddp::run_folder::{Existing, FolderError, RunDir};
 use ddp::train::resume::ResumeFrom;
+use ddp::train::stop_signals::StopSignals;
+use ddp_comm::World;
+use ddp_launch::{JobOptions, LaunchError, Training, refuse_launcher, supervise};
 
-use crate::cli::{Cli, Command, TrainArgs};
+use crate::cli::{Cli, Command, LaunchArgs, RankCount, TrainArgs};
 use crate::error::Result;
-use crate::error::launch::LaunchError;
 use crate::exit::Stop;
 
-/// Flags that decide where a run starts; a restart starts from the newest checkpoint. Whether they take a value.
-const START_FLAGS: [(&str, bool); 6] = [
-    ("--out", true),
-    ("--resume", true),
-    ("--init-from", true),
-    ("--overwrite", false),
-    ("--refit-preprocessing", false),
-    ("--new-head", false),
-];
+/// Runs a job to its end.
+///
+/// # Errors
+/// [`Stop::Reported`] with the status of the run; errors before the ranks start.
+pub fn launch(world: &World, signals: &StopSignals, args: &LaunchArgs) -> Result<(), Stop> {
+    refuse_launcher(world)?;
+    let train = TrainCommand::parse(&args.train)?;
+    let training = Training {
+        words: &train.words,
+        names_folder: train.args.out.is_some(),
+        names_world: train.args.expect_world.is_some(),
+        may_use_gpus: train.args.device != "cpu",
+        open_folder: &|| train.run_folder(),
+    };
+    let n_ranks = match args.ranks {
+        RankCount::Auto => None,
+        RankCount::Exactly(n_ranks) => Some(n_ranks),
+    };
+    let options = JobOptions {
+        n_ranks,
+        hosts: args.hosts.as_deref(),
+        min_hosts: args.min_hosts,
+        max_restarts: args.max_restarts,
+        training,
+    };
+    match supervise(world, signals, &options)? {
+        exit_code::DONE => Ok(()),
+        status => Err(Stop::Reported(status)),
+    }
+}
 
 /// Arguments of `ddp-train train`.
 #[derive(Debug, Clone)]
-pub(super) struct TrainCommand {
+struct TrainCommand {
     args: TrainArgs,
     /// Arguments as typed, without the word `train`.
     words: Vec<OsString>,
@@ -38,7 +62,7 @@ impl TrainCommand {
     ///
     /// # Errors
     /// [`LaunchError::NoRun`]; [`Stop::Reported`] if clap has printed help or an error.
-    pub(super) fn parse(words: &[OsString]) -> Result<Self, Stop> {
+    fn parse(words: &[OsString]) -> Result<Self, Stop> {
         let is_command = |word: &&OsString| {
             Cli::command().get_subcommands().any(|command| *word == OsStr::new(command.get_name()))
         };
@@ -73,16 +97,11 @@ impl TrainCommand {
         Ok(TrainCommand { args, words: words.to_vec() })
     }
 
-    /// The arguments.
-    pub(super) fn args(&self) -> &TrainArgs {
-        &self.args
-    }
-
     /// The folder of the run: `--out`, that of the checkpoint to resume, or a new one, which is created.
     ///
     /// # Errors
     /// [`FolderError`] if the folder can't be used, errors of the config, from which a new folder gets its name.
-    pub(super) fn run_folder(&self) -> Result<PathBuf> {
+    fn run_folder(&self) -> ddp::Result<PathBuf> {
         match (&self.args.out, &self.args.resume) {
             (Some(out), Some(_)) => Ok(out.clone()),
             (Some(out), None) => {
@@ -98,51 +117,6 @@ impl TrainCommand {
                 Ok(RunDir::open(None, &config.name, Existing::Refuse)?.path().to_owned())
             }
         }
-    }
-
-    /// Arguments of the program for the first start of the run `id` in `out` on `n_ranks` ranks.
-    pub(super) fn first(&self, out: &Path, id: &str, n_ranks: usize) -> Vec<OsString> {
-        let mut line = self.head(id, n_ranks);
-        if self.args.out.is_none() {
-            line.extend(["--out".into(), out.into()]);
-        }
-        line.extend(self.words.iter().cloned());
-        line
-    }
-
-    /// The same for the run's continuation from its newest valid checkpoint, with `n_micro` micro-batches per rank if that is not as
-    /// configured.
-    pub(super) fn resumed(
-        &self,
-        out: &Path,
-        id: &str,
-        n_ranks: usize,
-        n_micro: Option<usize>,
-    ) -> Vec<OsString> {
-        let mut line = self.head(id, n_ranks);
-        line.extend(["--out".into(), out.into(), "--resume".into(), "auto".into()]);
-        let mut words = self.words.iter();
-        while let Some(word) = words.next() {
-            let text = word.to_string_lossy();
-            let (name, has_value) = text.split_once('=').map_or((&*text, false), |(name, _)| (name, true));
-            match START_FLAGS.iter().find(|(flag, _)| *flag == name) {
-                None => line.push(word.clone()),
-                Some((_, takes_value)) if *takes_value && !has_value => drop(words.next()),
-                Some(_) => {}
-            }
-        }
-        // The last one counts.
-        let set = n_micro.map(|n_micro| format!("train.grad_accum_steps={n_micro}"));
-        line.extend(set.into_iter().flat_map(|set| ["--set".into(), set.into()]));
-        line
-    }
-
-    fn head(&self, id: &str, n_ranks: usize) -> Vec<OsString> {
-        let mut line: Vec<OsString> = ["train", "--job-id", id].map(OsString::from).into();
-        if self.args.expect_world.is_none() {
-            line.extend(["--expect-world".into(), n_ranks.to_string().into()]);
-        }
-        line
     }
 }
 
@@ -160,42 +134,6 @@ fn run_of(path: &Path) -> Result<PathBuf, CheckpointError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn command(line: &str) -> TrainCommand {
-        let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-        TrainCommand::parse(&words).unwrap()
-    }
-
-    fn text(words: &[OsString]) -> String {
-        words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
-    }
-
-    #[test]
-    fn the_first_start_is_what_was_typed() {
-        let head = "train --job-id a --expect-world 2";
-        let out = Path::new("o");
-        let first = |line: &str| text(&command(line).first(out, "a", 2));
-        assert_eq!(first("train run.toml --overwrite"), format!("{head} --out o run.toml --overwrite"));
-        assert_eq!(first("run.toml --out x"), format!("{head} run.toml --out x"));
-        assert_eq!(first("--expect-world 4"), "train --job-id a --out o --expect-world 4");
-    }
-
-    #[test]
-    fn a_restart_continues_from_the_newest_checkpoint() {
-        let typed = "run.toml --out x --init-from=w --refit-preprocessing --set a=1 -v";
-        let resumed = text(&command(typed).resumed(Path::new("x"), "a", 2, None));
-        assert_eq!(resumed, "train --job-id a --expect-world 2 --out x --resume auto run.toml --set a=1 -v");
-        let fewer =
-            text(&command("-q --set train.grad_accum_steps=2").resumed(Path::new("x"), "a", 1, Some(4)));
-        assert!(
-            fewer.ends_with(" -q --set train.grad_accum_steps=2 --set train.grad_accum_steps=4"),
-            "{fewer}"
-        );
-        for typed in ["--resume p --json", "--resume=p --json", "--json --overwrite --out=x"] {
-            let resumed = text(&command(typed).resumed(Path::new("x"), "a", 1, None));
-            assert!(resumed.ends_with(" --out x --resume auto --json"), "{typed}: {resumed}");
-        }
-    }
 
     #[test]
     fn only_training_runs_are_started() {

@@ -10,7 +10,7 @@ use super::processes;
 
 /// Request of the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Request {
+pub(crate) enum Request {
     /// To save a checkpoint and stop.
     Stop(&'static str),
     /// To end at once.
@@ -19,7 +19,7 @@ pub(super) enum Request {
 
 /// Signals that have arrived, and those to come.
 #[derive(Debug)]
-pub(super) struct StopRequests {
+pub(crate) struct StopRequests {
     signals: Signals,
     /// Name of the first signal.
     stop: Option<&'static str>,
@@ -31,7 +31,7 @@ impl StopRequests {
     ///
     /// # Errors
     /// Of the system.
-    pub(super) fn listen(earlier: &StopSignals) -> io::Result<Self> {
+    pub(crate) fn listen(earlier: &StopSignals) -> io::Result<Self> {
         let signals = Signals::new([SIGTERM, SIGINT, SIGUSR1])?;
         // The end of the terminal stops the run, unless `nohup` asks for the contrary.
         if !processes::is_ignored(SIGHUP) {
@@ -42,7 +42,7 @@ impl StopRequests {
     }
 
     /// The next request, if a signal has arrived since the last call.
-    pub(super) fn poll(&mut self) -> Option<Request> {
+    pub(crate) fn poll(&mut self) -> Option<Request> {
         let mut request = None;
         for signal in self.signals.pending() {
             if signal == SIGINT && std::mem::replace(&mut self.is_interrupted, true) {
@@ -58,7 +58,7 @@ impl StopRequests {
     }
 
     /// The signal that asked to stop, if any did.
-    pub(super) fn stop(&self) -> Option<&'static str> {
+    pub(crate) fn stop(&self) -> Option<&'static str> {
         self.stop
     }
 }

@@ -22,7 +22,7 @@ struct Process {
 }
 
 /// Path of this program, without the note that its file was replaced.
-pub(super) fn own_program() -> PathBuf {
+pub(crate) fn own_program() -> PathBuf {
     program_of("self").unwrap_or_default()
 }
 
@@ -33,20 +33,20 @@ fn program_of(pid: &str) -> Option<PathBuf> {
 }
 
 /// The processes below this one that run `program`.
-pub(super) fn running(program: &Path) -> Vec<i32> {
+pub(crate) fn running(program: &Path) -> Vec<i32> {
     let runs = |pid: &i32| program_of(&pid.to_string()).is_some_and(|path| path == program);
     let alive = below_this_one().into_iter().filter(|process| !process.is_zombie);
     alive.map(|process| process.pid).filter(runs).collect()
 }
 
 /// The processes below this one that a signal has stopped.
-pub(super) fn frozen() -> Vec<i32> {
+pub(crate) fn frozen() -> Vec<i32> {
     below_this_one().into_iter().filter(|process| process.is_frozen).map(|process| process.pid).collect()
 }
 
 /// Number of processes below this one that ran `program` and have ended, but whose parent has not asked for their status: a launcher
 /// that hangs leaves them so.
-pub(super) fn n_unreaped(program: &Path) -> usize {
+pub(crate) fn n_unreaped(program: &Path) -> usize {
     /// Bytes of a process's name that the system keeps.
     const NAME_LEN: usize = 15;
     let Some(name) = program.file_name().map(|name| name.as_encoded_bytes()) else { return 0 };
@@ -57,7 +57,7 @@ pub(super) fn n_unreaped(program: &Path) -> usize {
 }
 
 /// Sends `signal` to process `pid`, unless it would end by it; returns whether it was sent.
-pub(super) fn notify(pid: i32, signal: Signal) -> bool {
+pub(crate) fn notify(pid: i32, signal: Signal) -> bool {
     let is_safe =
         ["SigCgt:", "SigBlk:"].iter().any(|mask| has_signal(&pid.to_string(), mask, signal.as_raw()));
     is_safe && Pid::from_raw(pid).is_some_and(|pid| kill_process(pid, signal).is_ok())
@@ -65,7 +65,7 @@ pub(super) fn notify(pid: i32, signal: Signal) -> bool {
 
 /// Kills all processes below this one, which must be their subreaper, and waits for their end. Returns how many are left after
 /// `deadline`: those that wait for a device or a file system can't be killed.
-pub(super) fn kill_all(deadline: Duration) -> usize {
+pub(crate) fn kill_all(deadline: Duration) -> usize {
     let started = Instant::now();
     loop {
         let processes = below_this_one();
@@ -88,7 +88,7 @@ pub(super) fn kill_all(deadline: Duration) -> usize {
 }
 
 /// Whether this process ignores `signal`, as under `nohup`.
-pub(super) fn is_ignored(signal: i32) -> bool {
+pub(crate) fn is_ignored(signal: i32) -> bool {
     has_signal("self", "SigIgn:", signal)
 }
 

@@ -3,12 +3,12 @@
 use ddp::exit_code::{DONE, ENVIRONMENT, FAILED, INTERRUPTED, IO, RESTARTABLE, SAVED, USAGE};
 
 /// A shell's status of a process that a signal ended is this plus the signal's number.
-pub(super) const SIGNALLED: i32 = 128;
+pub(crate) const SIGNALLED: i32 = 128;
 const SIGUSR1: i32 = signal_hook::consts::SIGUSR1;
 
 /// End of the launcher's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(crate) enum Ended {
     /// By itself, with this status.
     Code(i32),
     /// By a signal, which it was not sent from here.
@@ -23,26 +23,26 @@ pub(super) enum Ended {
 
 /// Facts about an attempt that ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Attempt {
+pub(crate) struct Attempt {
     /// Whether rank 0 wrote that the run is complete.
-    pub(super) is_done: bool,
-    pub(super) ended: Ended,
+    pub(crate) is_done: bool,
+    pub(crate) ended: Ended,
     /// Exit status that the run's last event reports: of a failure, or of a stop.
-    pub(super) reported: Option<u8>,
+    pub(crate) reported: Option<u8>,
     /// Whether a signal asked the ranks to stop.
-    pub(super) was_stopped: bool,
+    pub(crate) was_stopped: bool,
     /// Whether a host no longer answers.
-    pub(super) has_lost_hosts: bool,
+    pub(crate) has_lost_hosts: bool,
     /// Whether a newer checkpoint exists than at the start of the attempt.
-    pub(super) has_gained: bool,
+    pub(crate) has_gained: bool,
     /// Restarts before this attempt.
-    pub(super) n_restarts: usize,
-    pub(super) max_restarts: usize,
+    pub(crate) n_restarts: usize,
+    pub(crate) max_restarts: usize,
 }
 
 /// Next action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Decision {
+pub(crate) enum Decision {
     /// Ends with this status.
     End(u8, Reason),
     /// Starts the ranks again.
@@ -51,7 +51,7 @@ pub(super) enum Decision {
 
 /// Why a job is not started again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reason {
+pub(crate) enum Reason {
     /// The run is complete.
     Complete,
     /// It saved and stopped, as it was asked to.
@@ -69,7 +69,7 @@ pub(super) enum Reason {
 }
 
 /// Decides what follows an attempt. The launcher's status is trusted least: where the run reports its failure itself, that counts.
-pub(super) fn decide(attempt: &Attempt) -> Decision {
+pub(crate) fn decide(attempt: &Attempt) -> Decision {
     if attempt.is_done {
         return Decision::End(DONE, Reason::Complete);
     }
@@ -109,7 +109,7 @@ pub(super) fn decide(attempt: &Attempt) -> Decision {
 }
 
 /// Seconds to wait before restart `number`, from 1 on: 1, 2, 4, ... up to a minute.
-pub(super) fn backoff_s(number: usize) -> u64 {
+pub(crate) fn backoff_s(number: usize) -> u64 {
     1 << number.saturating_sub(1).min(6)
 }
 

@@ -1,74 +1,68 @@
-//! `ddp-train launch`: starts the ranks of a training run, and starts them again when a rank or a host is lost.
-//!
-//! hosts that answer -> number of ranks -> launcher's command line -> its process group -> how it ended -> decision: the end, or
-//! the same again from the newest valid checkpoint. Whether the run is complete is read from its folder
-//! ([`done.json`](ddp::run_folder::done)), not from the launcher's status. The supervisor is outside the job: it starts mpirun
-//! and this program again.
-
-mod batches;
-mod decision;
-mod hosts;
-mod messages;
-mod probe;
-mod processes;
-mod run_watch;
-mod starter;
-mod stop_requests;
-mod job;
-mod train_command;
+//! The supervisor of a job: starts the ranks, watches the run's folder, and decides what follows when they end.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ddp::exit_code;
 use ddp::run_folder::Existing;
+use ddp::train::claimed_folder::claim_folder;
 use ddp::train::stop_signals::{StopSignals, unsaved};
 use ddp_comm::World;
 use ddp_kernels::cuda::Gpu;
 use tracing::{error, info, warn};
 
-use self::batches::Batches;
-use self::decision::{Attempt, Decision, Ended, Reason, backoff_s, decide};
-use self::hosts::{Host, n_slots, names};
-use self::job::Job;
-use self::messages::Restart;
-use self::probe::Agent;
-use self::run_watch::RunWatch;
-use self::starter::{JobSpec, Machine, Starter};
-use self::stop_requests::{Request, StopRequests};
-use self::train_command::TrainCommand;
-use crate::cli::{LaunchArgs, RankCount};
-use crate::commands::train::claim_folder;
-use crate::error::Result;
-use crate::error::launch::LaunchError;
-use crate::exit::Stop;
+use crate::batches::Batches;
+use crate::decision::{Attempt, Decision, Ended, Reason, backoff_s, decide};
+use crate::error::{LaunchError, Result};
+use crate::hosts::{self, Host, n_slots, names};
+use crate::job::Job;
+use crate::messages::{self, Restart};
+use crate::probe::Agent;
+use crate::run_watch::RunWatch;
+use crate::starter::{JobSpec, Machine, Starter};
+use crate::stop_requests::{Request, StopRequests};
+use crate::training::Training;
 
 /// Number of times that hosts are probed before a restart, if too few answer: a host may come back.
 const N_PROBES: usize = 5;
 const POLL: Duration = Duration::from_millis(20);
 
-/// Runs a job to its end.
+/// A job to supervise.
+#[derive(Debug)]
+pub struct JobOptions<'a> {
+    /// Number of ranks; `None` for one per slot of the hosts, or per GPU of this host.
+    pub n_ranks: Option<usize>,
+    /// A file of hosts or a list of them; `None` for this host, or those of the Slurm job.
+    pub hosts: Option<&'a str>,
+    /// Fewest hosts to start with; `None` for all.
+    pub min_hosts: Option<usize>,
+    /// Restarts after which the job is given up.
+    pub max_restarts: usize,
+    /// The training run.
+    pub training: Training<'a>,
+}
+
+/// Runs a job to its end and returns the exit status of its run.
 ///
 /// # Errors
-/// [`Stop::Reported`] with the status of the run; errors before the ranks start.
-pub fn launch(world: &World, signals: &StopSignals, args: &LaunchArgs) -> Result<(), Stop> {
-    if let Some(launcher) = world.launcher() {
-        return Err(LaunchError::UnderLauncher { launcher }.into());
-    }
+/// [`LaunchError`] before the ranks start.
+pub fn supervise(world: &World, signals: &StopSignals, options: &JobOptions<'_>) -> Result<u8> {
     let failed = |source| LaunchError::Supervision { source };
     let mut requests = StopRequests::listen(signals).map_err(failed)?;
-    let train = TrainCommand::parse(&args.train)?;
-    let mut supervisor = Supervisor::prepare(world, args, train)?;
-    match supervisor.run(&mut requests)? {
-        exit_code::DONE => Ok(()),
-        status => Err(Stop::Reported(status)),
-    }
+    Supervisor::prepare(world, options)?.run(&mut requests)
+}
+
+/// Refuses to supervise as one of several ranks.
+///
+/// # Errors
+/// [`LaunchError::UnderLauncher`]
+pub fn refuse_launcher(world: &World) -> Result<()> {
+    world.launcher().map_or(Ok(()), |launcher| Err(LaunchError::UnderLauncher { launcher }))
 }
 
 /// A job that is started until it is complete or given up.
 struct Supervisor<'a> {
-    args: &'a LaunchArgs,
-    train: TrainCommand,
+    options: &'a JobOptions<'a>,
     watch: RunWatch,
     /// Hosts as named, with slots for each; empty if all ranks run on this host, or on those of the Slurm job.
     hosts: Vec<Host>,
@@ -84,42 +78,42 @@ struct Supervisor<'a> {
 }
 
 impl<'a> Supervisor<'a> {
-    fn prepare(world: &World, args: &'a LaunchArgs, train: TrainCommand) -> Result<Self> {
+    fn prepare(world: &World, options: &'a JobOptions<'a>) -> Result<Self> {
         let agent = Agent::new(|name| std::env::var(name).ok());
         let machine = Machine::new();
         let failed = |source| LaunchError::NotRun { program: "ddp-train".to_owned(), source };
         let binary = std::env::current_exe().map_err(failed)?;
         let own_host = world.hostname().to_owned();
-        let mut hosts = args.hosts.as_deref().map(hosts::read).transpose()?.unwrap_or_default();
-        if let Some(min_hosts) = args.min_hosts.filter(|min| *min > hosts.len()) {
-            return Err(LaunchError::TooManyMinHosts { min_hosts, n_hosts: hosts.len() }.into());
+        let mut hosts = options.hosts.map(hosts::read).transpose()?.unwrap_or_default();
+        if let Some(min_hosts) = options.min_hosts.filter(|min| *min > hosts.len()) {
+            return Err(LaunchError::TooManyMinHosts { min_hosts, n_hosts: hosts.len() });
         }
-        if args.ranks == RankCount::Auto {
+        if options.n_ranks.is_none() {
             for host in hosts.iter_mut().filter(|host| host.slots.is_none()) {
                 let n_gpus =
                     if host.is_local(&own_host) { Some(Gpu::count()) } else { agent.n_gpus(host, &binary) };
                 host.slots = n_gpus.filter(|n| *n > 0);
             }
         }
-        let n_ranks = match args.ranks {
-            RankCount::Exactly(n_ranks) => n_ranks,
-            RankCount::Auto if hosts.is_empty() => ranks_of_this_host(&train, &machine),
-            RankCount::Auto => {
+        let n_ranks = match options.n_ranks {
+            Some(n_ranks) => n_ranks,
+            None if hosts.is_empty() => ranks_of_this_host(options.training.may_use_gpus, &machine),
+            None => {
                 let n_ranks = n_slots(&hosts);
                 info!("-n auto: {n_ranks} ranks on {}", names(&hosts));
                 n_ranks
             }
         };
         if !hosts.is_empty() && n_ranks > n_slots(&hosts) {
-            return Err(LaunchError::TooFewSlots { n_ranks, n_slots: n_slots(&hosts) }.into());
+            return Err(LaunchError::TooFewSlots { n_ranks, n_slots: n_slots(&hosts) });
         }
         if hosts.iter().all(|host| host.is_local(&own_host)) {
             hosts.clear();
         }
         // Before the folder is created, and again before each start.
         Starter::find(n_ranks, hosts.is_empty(), &machine)?;
-        let watch = RunWatch::new(&train.run_folder()?);
-        Ok(Supervisor { args, train, watch, hosts, own_host, agent, machine, binary, n_ranks, batches: None })
+        let watch = RunWatch::new(&(options.training.open_folder)()?);
+        Ok(Supervisor { options, watch, hosts, own_host, agent, machine, binary, n_ranks, batches: None })
     }
 
     /// Starts the job until it is complete or given up; returns the exit status.
@@ -153,7 +147,7 @@ impl<'a> Supervisor<'a> {
                 has_lost_hosts: hosts.len() < self.hosts.len(),
                 has_gained: step > step_before,
                 n_restarts,
-                max_restarts: self.args.max_restarts,
+                max_restarts: self.options.max_restarts,
             };
             if let Decision::End(status, reason) = decide(&attempt) {
                 if reason == Reason::Complete && !matches!(ended, Ended::Code(0)) {
@@ -169,7 +163,7 @@ impl<'a> Supervisor<'a> {
             let n_ranks = self.n_ranks_on(&hosts);
             let next = Restart {
                 number: n_restarts,
-                max: self.args.max_restarts,
+                max: self.options.max_restarts,
                 step,
                 n_ranks,
                 hosts: &hosts,
@@ -196,13 +190,13 @@ impl<'a> Supervisor<'a> {
         let n_micro = self.batches.and_then(|batches| batches.n_micro(self.n_ranks, n_ranks));
         let (out, id) = (self.watch.out(), self.watch.job_id());
         let args = match (is_restart, self.watch.newest_step()) {
-            (true, Some(_)) => self.train.resumed(out, id, n_ranks, n_micro),
+            (true, Some(_)) => self.options.training.resumed(out, id, n_ranks, n_micro),
             (true, None) => {
                 // Killed before its first checkpoint, it starts over.
-                drop(claim_folder(Some(out), "", Existing::Overwrite)?);
-                self.train.first(out, id, n_ranks)
+                drop(claim_folder(Some(out), "", Existing::Overwrite).map_err(ddp::Error::from)?);
+                self.options.training.first(out, id, n_ranks)
             }
-            (false, _) => self.train.first(out, id, n_ranks),
+            (false, _) => self.options.training.first(out, id, n_ranks),
         };
         let job = JobSpec { n_ranks, hosts, binary: &self.binary, args: &args };
         let line = starter.command_line(&job, &self.machine, &self.agent);
@@ -232,7 +226,7 @@ impl<'a> Supervisor<'a> {
     }
 
     fn min_hosts(&self) -> usize {
-        self.args.min_hosts.unwrap_or(self.hosts.len())
+        self.options.min_hosts.unwrap_or(self.hosts.len())
     }
 
     fn check_answering(&self, answering: &[Host]) -> Result<()> {
@@ -246,8 +240,7 @@ impl<'a> Supervisor<'a> {
             min_hosts: self.min_hosts(),
             silent: self.hosts.iter().filter(is_silent).map(|host| host.name.clone()).collect(),
             agent: self.agent.text().to_owned(),
-        }
-        .into())
+        })
     }
 
     /// Probes the hosts again while too few of them answer.
@@ -276,10 +269,10 @@ impl<'a> Supervisor<'a> {
 }
 
 /// The number of ranks for `-n auto` without `--hosts`.
-fn ranks_of_this_host(train: &TrainCommand, machine: &Machine) -> usize {
+fn ranks_of_this_host(may_use_gpus: bool, machine: &Machine) -> usize {
     let tasks = std::env::var("SLURM_NTASKS").ok().and_then(|tasks| tasks.parse().ok());
     let tasks = tasks.filter(|_| machine.is_in_slurm);
-    let n_gpus = if train.args().device == "cpu" { 0 } else { Gpu::count() };
+    let n_gpus = if may_use_gpus { Gpu::count() } else { 0 };
     let (n_ranks, why) = match (tasks, n_gpus) {
         (Some(tasks), _) => (tasks, "the tasks of the Slurm job".to_owned()),
         (None, 0) => (1, "no GPU is used on this host".to_owned()),

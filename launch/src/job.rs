@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, set_child_subreaper};
 use tracing::{info, warn};
 
-use super::decision::Ended;
 use super::processes;
-use super::run_watch::RunWatch;
-use super::starter::CommandLine;
-use super::stop_requests::{Request, StopRequests};
+use crate::decision::Ended;
+use crate::run_watch::RunWatch;
+use crate::starter::CommandLine;
+use crate::stop_requests::{Request, StopRequests};
 
 /// Time between two looks at the launcher and at signals.
 const POLL: Duration = Duration::from_millis(20);
@@ -36,7 +36,7 @@ const RESEND: Duration = Duration::from_secs(1);
 
 /// A launcher with its ranks.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(crate) struct Job {
     launcher: Child,
     /// This program, which the ranks run.
     program: PathBuf,
@@ -48,7 +48,7 @@ impl Job {
     ///
     /// # Errors
     /// Of the system.
-    pub(super) fn start(line: &CommandLine) -> io::Result<Self> {
+    pub(crate) fn start(line: &CommandLine) -> io::Result<Self> {
         // Any process number but 0 switches it on.
         set_child_subreaper(Some(Pid::INIT))?;
         let mut command = Command::new(&line.program);
@@ -62,7 +62,7 @@ impl Job {
 
     /// Waits for the end of the launcher and of all its processes on this host. Signals to this process stop the ranks; returns also
     /// whether one did.
-    pub(super) fn wait(mut self, requests: &mut StopRequests, watch: &RunWatch) -> (Ended, bool) {
+    pub(crate) fn wait(mut self, requests: &mut StopRequests, watch: &RunWatch) -> (Ended, bool) {
         let mut last_sent: Option<Instant> = None;
         let (mut over, mut frozen) = (Over::default(), Frozen::default());
         let mut last_look = self.started;

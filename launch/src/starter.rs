@@ -5,17 +5,17 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::hosts::Host;
-use super::messages::signal_name;
-use super::probe::Agent;
-use crate::error::launch::LaunchError;
+use crate::error::LaunchError;
+use crate::hosts::Host;
+use crate::messages::signal_name;
+use crate::probe::Agent;
 
 /// Number of tries to learn a program's version if a signal ends it.
 const N_TRIES: usize = 3;
 
 /// A program that starts ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Starter {
+pub(crate) enum Starter {
     /// None: one rank on this host is a process of this program.
     Alone,
     /// Open MPI's mpirun, or PRRTE's prterun.
@@ -38,35 +38,35 @@ pub(super) enum Starter {
 
 /// Program to start.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct JobSpec<'a> {
-    pub(super) n_ranks: usize,
+pub(crate) struct JobSpec<'a> {
+    pub(crate) n_ranks: usize,
     /// Other hosts; empty if all ranks run on this one, or on those of the Slurm job.
-    pub(super) hosts: &'a [Host],
+    pub(crate) hosts: &'a [Host],
     /// This program.
-    pub(super) binary: &'a Path,
+    pub(crate) binary: &'a Path,
     /// Its arguments.
-    pub(super) args: &'a [OsString],
+    pub(crate) args: &'a [OsString],
 }
 
 /// Arguments that the launcher needs on this host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Machine {
-    pub(super) is_root: bool,
-    pub(super) has_remote_shell: bool,
+pub(crate) struct Machine {
+    pub(crate) is_root: bool,
+    pub(crate) has_remote_shell: bool,
     /// Whether a seccomp filter keeps ranks from reading each other's memory, as in most containers.
-    pub(super) has_seccomp: bool,
-    pub(super) is_in_slurm: bool,
+    pub(crate) has_seccomp: bool,
+    pub(crate) is_in_slurm: bool,
     /// Names of environment variables that ranks on other hosts need.
-    pub(super) forwarded: Vec<String>,
+    pub(crate) forwarded: Vec<String>,
 }
 
 /// A program with its arguments and additions to its environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct CommandLine {
-    pub(super) program: OsString,
-    pub(super) args: Vec<OsString>,
+pub(crate) struct CommandLine {
+    pub(crate) program: OsString,
+    pub(crate) args: Vec<OsString>,
     /// Variables that are set unless the user has set them.
-    pub(super) env: Vec<(&'static str, String)>,
+    pub(crate) env: Vec<(&'static str, String)>,
 }
 
 impl Starter {
@@ -75,7 +75,7 @@ impl Starter {
     /// # Errors
     /// [`LaunchError::NoLauncher`], [`LaunchError::UnknownLauncher`], [`LaunchError::WithoutMpi`]; [`LaunchError::Killed`] if signals
     /// end the program each time that it is asked.
-    pub(super) fn find(n_ranks: usize, is_local: bool, machine: &Machine) -> Result<Self, LaunchError> {
+    pub(crate) fn find(n_ranks: usize, is_local: bool, machine: &Machine) -> Result<Self, LaunchError> {
         if n_ranks == 1 && is_local {
             return Ok(Starter::Alone);
         }
@@ -117,7 +117,7 @@ impl Starter {
     }
 
     /// Name for messages.
-    pub(super) fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Starter::Alone => "the rank",
             Starter::OpenMpi { program, .. } | Starter::Mpich { program } => program,
@@ -126,7 +126,7 @@ impl Starter {
     }
 
     /// The command line that starts `job`.
-    pub(super) fn command_line(&self, job: &JobSpec<'_>, machine: &Machine, agent: &Agent) -> CommandLine {
+    pub(crate) fn command_line(&self, job: &JobSpec<'_>, machine: &Machine, agent: &Agent) -> CommandLine {
         let n_ranks = job.n_ranks.to_string();
         let list = |separator: &str| {
             let words = job.hosts.iter().map(|host| match host.slots {
@@ -231,7 +231,7 @@ fn output(program: &str, flag: &str) -> Result<Option<String>, LaunchError> {
 }
 
 /// Whether a program of one of these names is on the PATH, and where.
-pub(super) fn on_path(names: &[&str]) -> Option<PathBuf> {
+pub(crate) fn on_path(names: &[&str]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
     folders
@@ -249,7 +249,7 @@ fn prefix(program: &str) -> Option<PathBuf> {
 
 impl Machine {
     /// This host.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let seccomp = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
         let names = ["LD_LIBRARY_PATH", "RUST_BACKTRACE", "RUST_LOG", "NO_COLOR"];

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
-use super::hosts::Host;
+use crate::hosts::Host;
 
 /// Time that a host may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(8);
@@ -19,18 +19,18 @@ const SSH: &str = "ssh -o BatchMode=yes -o ConnectTimeout=5";
 
 /// The program that runs commands on other hosts: ssh, or the one that the launcher uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Agent(String);
+pub(crate) struct Agent(String);
 
 impl Agent {
     /// The agent of Open MPI's settings in the environment; else ssh.
-    pub(super) fn new(lookup: impl Fn(&str) -> Option<String>) -> Self {
+    pub(crate) fn new(lookup: impl Fn(&str) -> Option<String>) -> Self {
         let names = ["OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent"];
         let set = names.iter().find_map(|name| lookup(name).filter(|value| !value.trim().is_empty()));
         Agent(set.unwrap_or_else(|| SSH.to_owned()))
     }
 
     /// Its command line.
-    pub(super) fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         &self.0
     }
 
@@ -43,7 +43,7 @@ impl Agent {
     }
 
     /// Whether each of `hosts` answers; `own`, the host of this process, always does. Takes 8 s at most.
-    pub(super) fn answering(&self, hosts: &[Host], own: &str) -> Vec<bool> {
+    pub(crate) fn answering(&self, hosts: &[Host], own: &str) -> Vec<bool> {
         let answers = |host: &Host| host.is_local(own) || output(self.command(host, &["true"])).is_some();
         std::thread::scope(|scope| {
             let probes: Vec<_> = hosts.iter().map(|host| scope.spawn(move || answers(host))).collect();
@@ -52,7 +52,7 @@ impl Agent {
     }
 
     /// GPUs of `host`, as `binary devices` lists them there; `None` if it does not answer.
-    pub(super) fn n_gpus(&self, host: &Host, binary: &Path) -> Option<usize> {
+    pub(crate) fn n_gpus(&self, host: &Host, binary: &Path) -> Option<usize> {
         n_gpus(&output(self.command(host, &[binary.to_str()?, "devices", "--json"]))?)
     }
 }

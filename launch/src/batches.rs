@@ -4,14 +4,14 @@ use ddp::config::{Batch, Config, Determinism};
 
 /// Batches of a run as it was configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Batches {
+pub(crate) struct Batches {
     /// Rows of a global batch, if the config names them; else a rank's micro-batch has a fixed size anyway.
     global_rows: Option<usize>,
     n_micro: usize,
 }
 
 impl Batches {
-    pub(super) fn of(config: &Config) -> Self {
+    pub(crate) fn of(config: &Config) -> Self {
         let train = &config.train;
         // Micro-shards divide the batch in the same way on any number of ranks.
         let global_rows = match (train.batch, train.deterministic) {
@@ -22,7 +22,7 @@ impl Batches {
     }
 
     /// Micro-batches per rank on `n_ranks` of `n_before` ranks, if that is another number than configured.
-    pub(super) fn n_micro(&self, n_before: usize, n_ranks: usize) -> Option<usize> {
+    pub(crate) fn n_micro(&self, n_before: usize, n_ranks: usize) -> Option<usize> {
         let rows = self.global_rows.filter(|_| n_ranks < n_before)?;
         Some((self.n_micro * n_before).div_ceil(n_ranks).min(rows))
     }

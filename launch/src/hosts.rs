@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::error::launch::LaunchError;
+use crate::error::LaunchError;
 
 /// Largest host file.
 const MAX_HOSTS_BYTES: u64 = 1 << 20;
@@ -12,15 +12,15 @@ type Result<T> = std::result::Result<T, LaunchError>;
 
 /// A host of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Host {
-    pub(super) name: String,
+pub(crate) struct Host {
+    pub(crate) name: String,
     /// Ranks that it takes; `None` where the user names no number.
-    pub(super) slots: Option<usize>,
+    pub(crate) slots: Option<usize>,
 }
 
 impl Host {
     /// Whether it is the host `own`, on which this process runs.
-    pub(super) fn is_local(&self, own: &str) -> bool {
+    pub(crate) fn is_local(&self, own: &str) -> bool {
         let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
         ["localhost", "127.0.0.1", "::1"].contains(&self.name.as_str()) || short(&self.name) == short(own)
     }
@@ -33,12 +33,12 @@ impl fmt::Display for Host {
 }
 
 /// Names of hosts for a message.
-pub(super) fn names(hosts: &[Host]) -> String {
+pub(crate) fn names(hosts: &[Host]) -> String {
     hosts.iter().map(|host| host.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 /// Reads the value of `--hosts`: the name of a file, or the list itself.
-pub(super) fn read(text: &str) -> Result<Vec<Host>> {
+pub(crate) fn read(text: &str) -> Result<Vec<Host>> {
     let path = Path::new(text);
     let is_list = text.contains([',', ':']) || !path.exists();
     let hosts = if is_list && !path.is_file() {
@@ -88,7 +88,7 @@ fn entry(text: &str, place: impl Fn() -> String) -> Result<Host> {
 }
 
 /// Slots of all hosts; one for each that names none.
-pub(super) fn n_slots(hosts: &[Host]) -> usize {
+pub(crate) fn n_slots(hosts: &[Host]) -> usize {
     hosts.iter().map(|host| host.slots.unwrap_or(1)).sum()
 }
 

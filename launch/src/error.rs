@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use ddp::exit_code;
 
+/// Result of this crate's functions.
+pub(crate) type Result<T, E = LaunchError> = std::result::Result<T, E>;
+
 /// A reason why the ranks of a job can't be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -98,6 +101,9 @@ pub enum LaunchError {
         /// The remote shell.
         agent: String,
     },
+    /// The run's folder or config cannot be used.
+    #[error(transparent)]
+    Run(Box<ddp::Error>),
     /// The process can't watch over others.
     #[error("can't supervise processes: {source}\nhint: start the ranks with mpirun instead")]
     Supervision { source: io::Error },
@@ -105,8 +111,9 @@ pub enum LaunchError {
 
 impl LaunchError {
     /// Exit status of a process that ends with this error.
-    pub(crate) fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         match self {
+            LaunchError::Run(error) => error.exit_code(),
             LaunchError::NoRun { .. }
             | LaunchError::HostFile { .. }
             | LaunchError::BadHost { .. }
@@ -120,5 +127,11 @@ impl LaunchError {
             | LaunchError::NotRun { .. }
             | LaunchError::Supervision { .. } => exit_code::ENVIRONMENT,
         }
+    }
+}
+
+impl From<ddp::Error> for LaunchError {
+    fn from(error: ddp::Error) -> Self {
+        LaunchError::Run(Box::new(error))
     }
 }

@@ -2,26 +2,26 @@
 
 use ddp::exit_code;
 
-use super::decision::{Ended, Reason, SIGNALLED};
-use super::hosts::{Host, names};
+use crate::decision::{Ended, Reason, SIGNALLED};
+use crate::hosts::{Host, names};
 
 /// The highest number of a signal.
 const LAST_SIGNAL: i32 = 64;
 
 /// The job that starts next.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Restart<'a> {
-    pub(super) number: usize,
-    pub(super) max: usize,
+pub(crate) struct Restart<'a> {
+    pub(crate) number: usize,
+    pub(crate) max: usize,
     /// Step of the newest checkpoint.
-    pub(super) step: Option<u64>,
-    pub(super) n_ranks: usize,
-    pub(super) hosts: &'a [Host],
-    pub(super) wait_s: u64,
+    pub(crate) step: Option<u64>,
+    pub(crate) n_ranks: usize,
+    pub(crate) hosts: &'a [Host],
+    pub(crate) wait_s: u64,
 }
 
 /// Describes the end of the job: "mpirun ended with status 137 (SIGKILL); the run reported status 75 (a rank was lost)".
-pub(super) fn ended(launcher: &str, ended: Ended, reported: Option<u8>) -> String {
+pub(crate) fn ended(launcher: &str, ended: Ended, reported: Option<u8>) -> String {
     let text = match ended {
         Ended::Code(code) => format!("{launcher} ended with status {code}{}", meaning(code)),
         Ended::Signal(signal) => format!("{launcher} was ended by {}", signal_name(signal)),
@@ -38,7 +38,7 @@ pub(super) fn ended(launcher: &str, ended: Ended, reported: Option<u8>) -> Strin
 }
 
 /// The one line about a restart.
-pub(super) fn restart(how: &str, next: &Restart<'_>) -> String {
+pub(crate) fn restart(how: &str, next: &Restart<'_>) -> String {
     let Restart { number, max, n_ranks, wait_s, .. } = *next;
     let step = next.step.map_or("from the beginning".to_owned(), |step| format!("from step {step}"));
     let ranks = if n_ranks == 1 { "1 rank".to_owned() } else { format!("{n_ranks} ranks") };
@@ -47,7 +47,7 @@ pub(super) fn restart(how: &str, next: &Restart<'_>) -> String {
 }
 
 /// Why there is no restart, for those reasons that the run does not report itself.
-pub(super) fn given_up(how: &str, reason: Reason, n_restarts: usize, step: Option<u64>) -> Option<String> {
+pub(crate) fn given_up(how: &str, reason: Reason, n_restarts: usize, step: Option<u64>) -> Option<String> {
     let step = step.map_or("there is no checkpoint".to_owned(), |step| {
         format!("the newest checkpoint is of step {step}")
     });
@@ -79,7 +79,7 @@ fn meaning(code: i32) -> String {
     format!(" ({text})")
 }
 
-pub(super) fn signal_name(signal: i32) -> String {
+pub(crate) fn signal_name(signal: i32) -> String {
     let name = signal_hook::low_level::signal_name(signal);
     name.map_or_else(|| format!("signal {signal}"), str::to_owned)
 }

@@ -1,0 +1,137 @@
+//! The training run of a job: the arguments of its first start and of a restart.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Flags that decide where a run starts; a restart starts from the newest checkpoint. Whether they take a value.
+const START_FLAGS: [(&str, bool); 6] = [
+    ("--out", true),
+    ("--resume", true),
+    ("--init-from", true),
+    ("--overwrite", false),
+    ("--refit-preprocessing", false),
+    ("--new-head", false),
+];
+
+/// Arguments of `ddp-train train`, as far as a job needs to know them.
+pub struct Training<'a> {
+    /// Arguments as typed, without the word `train`.
+    pub words: &'a [OsString],
+    /// Whether they name the run's folder.
+    pub names_folder: bool,
+    /// Whether they name the number of ranks.
+    pub names_world: bool,
+    /// Whether the ranks may compute on GPUs.
+    pub may_use_gpus: bool,
+    /// Returns the run's folder, which it creates for a new run without a name.
+    pub open_folder: &'a dyn Fn() -> ddp::Result<PathBuf>,
+}
+
+impl fmt::Debug for Training<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Training").field("words", &self.words).finish_non_exhaustive()
+    }
+}
+
+impl Training<'_> {
+    /// Arguments of the program for the first start of the run `id` in `out` on `n_ranks` ranks.
+    pub(crate) fn first(&self, out: &Path, id: &str, n_ranks: usize) -> Vec<OsString> {
+        let mut line = self.head(id, n_ranks);
+        if !self.names_folder {
+            line.extend(["--out".into(), out.into()]);
+        }
+        line.extend(self.words.iter().cloned());
+        line
+    }
+
+    /// The same for the run's continuation from its newest valid checkpoint, with `n_micro` micro-batches per rank if that is not as
+    /// configured.
+    pub(crate) fn resumed(
+        &self,
+        out: &Path,
+        id: &str,
+        n_ranks: usize,
+        n_micro: Option<usize>,
+    ) -> Vec<OsString> {
+        let mut line = self.head(id, n_ranks);
+        line.extend(["--out".into(), out.into(), "--resume".into(), "auto".into()]);
+        let mut words = self.words.iter();
+        while let Some(word) = words.next() {
+            let text = word.to_string_lossy();
+            let (name, has_value) = text.split_once('=').map_or((&*text, false), |(name, _)| (name, true));
+            match START_FLAGS.iter().find(|(flag, _)| *flag == name) {
+                None => line.push(word.clone()),
+                Some((_, takes_value)) if *takes_value && !has_value => drop(words.next()),
+                Some(_) => {}
+            }
+        }
+        // The last one counts.
+        let set = n_micro.map(|n_micro| format!("train.grad_accum_steps={n_micro}"));
+        line.extend(set.into_iter().flat_map(|set| ["--set".into(), set.into()]));
+        line
+    }
+
+    fn head(&self, id: &str, n_ranks: usize) -> Vec<OsString> {
+        let mut line: Vec<OsString> = ["train", "--job-id", id].map(OsString::from).into();
+        if !self.names_world {
+            line.extend(["--expect-world".into(), n_ranks.to_string().into()]);
+        }
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split_whitespace().map(OsString::from).collect()
+    }
+
+    fn training(words: &[OsString]) -> Training<'_> {
+        let has = |flag: &str| words.iter().any(|word| word == flag);
+        Training {
+            words,
+            names_folder: has("--out"),
+            names_world: has("--expect-world"),
+            may_use_gpus: false,
+            open_folder: &|| Ok(PathBuf::new()),
+        }
+    }
+
+    fn text(words: &[OsString]) -> String {
+        words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn the_first_start_is_what_was_typed() {
+        let head = "train --job-id a --expect-world 2";
+        let out = Path::new("o");
+        let first = |line: &str| text(&training(&words(line)).first(out, "a", 2));
+        assert_eq!(first("run.toml --overwrite"), format!("{head} --out o run.toml --overwrite"));
+        assert_eq!(first("run.toml --out x"), format!("{head} run.toml --out x"));
+        assert_eq!(first("--expect-world 4"), "train --job-id a --out o --expect-world 4");
+    }
+
+    #[test]
+    fn a_restart_continues_from_the_newest_checkpoint() {
+        let typed = "run.toml --out x --init-from=w --refit-preprocessing --set a=1 -v";
+        let resumed = text(&training(&words(typed)).resumed(Path::new("x"), "a", 2, None));
+        assert_eq!(resumed, "train --job-id a --expect-world 2 --out x --resume auto run.toml --set a=1 -v");
+        let fewer = text(&training(&words("-q --set train.grad_accum_steps=2")).resumed(
+            Path::new("x"),
+            "a",
+            1,
+            Some(4),
+        ));
+        assert!(
+            fewer.ends_with(" -q --set train.grad_accum_steps=2 --set train.grad_accum_steps=4"),
+            "{fewer}"
+        );
+        for typed in ["--resume p --json", "--resume=p --json", "--json --overwrite --out=x"] {
+            let resumed = text(&training(&words(typed)).resumed(Path::new("x"), "a", 1, None));
+            assert!(resumed.ends_with(" --out x --resume auto --json"), "{typed}: {resumed}");
+        }
+    }
+}
