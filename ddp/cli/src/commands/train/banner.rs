@@ -389,8 +389,8 @@ mod tests {
         for part in [
             "train  builtin:digits: 1438 rows x 64 features, 10 classes",
             "eval   builtin:digits: 359 rows",
-            "0        64 -> 128                8576  layer norm, relu, dropout 0.5\n",
-            "2        64 -> 10                  650  output\n",
+            "0      64 -> 128        8576  layer norm, relu, dropout 0.5\n",
+            "2      64 -> 10          650  output\n",
             "8 rows per step in 1 micro-batch per rank\nexchange: none, 1 rank",
         ] {
             assert!(text.contains(part), "no {part:?} in\n{text}");
@@ -405,12 +405,12 @@ mod tests {
         let (text, line) = with_banner(&World::single(), &sets, Vec::new(), |banner| {
             (banner.details(), banner.line(&cpu()))
         });
-        let part = "\n\nlayer                            parameters\n\
-            linear 64 -> 48                        3120\n\
-            swiglu                                    0\n\
-            rms norm                                 24\n\
-            rms norm                                 24\n\
-            linear 24 -> 10                         250\n";
+        let part = "\n\nlayer            parameters\n\
+            linear 64 -> 48        3120\n\
+            swiglu                    0\n\
+            rms norm                 24\n\
+            rms norm                 24\n\
+            linear 24 -> 10         250\n";
         assert!(text.contains(part), "{text}");
         assert!(line.contains(", 64-24-10 layers (3418 parameters)"), "{line}");
     }
@@ -422,10 +422,10 @@ mod tests {
         let (text, line) =
             with_banner(&World::single(), &[], embeddings, |banner| (banner.details(), banner.line(&cpu())));
         for part in [
-            "\n\nembedding       codes x width     parameters\n",
-            "\nzip             70001 x 3             210003\n",
-            "\nday of the week 8 x 3                     24\n\nlayer ",
-            "\n0        68 -> 128                8832  relu\n",
+            "\n\nembedding        codes x width  parameters\n",
+            "\nzip              70001 x 3          210003\n",
+            "\nday of the week  8 x 3                  24\n\nlayer ",
+            "\n0      68 -> 128        8832  relu\n",
         ] {
             assert!(text.contains(part), "no {part:?} in\n{text}");
         }

@@ -77,7 +77,7 @@ impl LineQueue {
             }
         };
         let writer = std::thread::Builder::new().name("stderr".to_owned()).spawn(write);
-        writer.expect("the first thread of a process can be started");
+        writer.expect("a process that has just begun can start a thread");
         queue
     }
 
