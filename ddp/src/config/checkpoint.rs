@@ -3,93 +3,70 @@
 use super::data::DataConfig;
 use super::error::Result;
 use super::eval_metric::{JudgeMetric, NAMES_OR_NONE};
-use super::key::{Before, Key, Range, count, metric, number, switch};
+use super::key::{Before, Range, count, metric, number, switch};
 use super::limits::{MAX_EPOCHS, MAX_STEPS};
 use super::raw::{RawConfig, Source};
+use super::section::section;
 use super::train::{TrainConfig, check_metric};
 use super::value::ConfigValue as _;
-use super::writer::Writer;
-
-/// `[checkpoint]`
-#[derive(Debug, Clone, PartialEq)]
-pub struct CheckpointConfig {
-    /// Steps between two checkpoints; 0 writes none for that.
-    pub every_steps: u64,
-    /// Minutes between two checkpoints; 0 writes none for that.
-    pub every_minutes: f64,
-    /// Epochs between two checkpoints; 0 writes none for that.
-    pub every_epochs: u64,
-    /// Number of newest checkpoints that are kept; 0 keeps all.
-    pub keep: usize,
-    /// Metric of the best checkpoint, which is kept too; `None` keeps no best one.
-    pub keep_best: Option<JudgeMetric>,
-    /// Whether training continues while a checkpoint is written.
-    pub is_async: bool,
-}
 
 const NEVER: &str = "0 writes none for that";
 
-pub(super) const KEYS: &[Key] = &[
-    count("checkpoint.every_steps", 0, MAX_STEPS)
-        .help("Optimiser steps between two checkpoints; 0 for none")
-        .default("0")
-        .example("1000")
-        .hint(NEVER)
-        .synonyms(&["save_every", "save_steps", "save_every_steps", "checkpoint_every"])
-        .may_change(),
-    number("checkpoint.every_minutes", Range::from_to(0.0, 1e6, "a number of minutes from 0 to 1e6"))
-        .help("Minutes between two checkpoints; 0 for none; the end of the run is saved too")
-        .default("5.0")
-        .before(Before::Value("0.0"))
-        .example("30.0")
-        .hint(NEVER)
-        .may_change(),
-    count("checkpoint.every_epochs", 0, MAX_EPOCHS)
-        .help("Epochs between two checkpoints; 0 for none")
-        .default("0")
-        .before(Before::Value("1"))
-        .example("1")
-        .hint(NEVER)
-        .may_change(),
-    count("checkpoint.keep", 0, 1 << 20)
-        .help("Number of newest checkpoints that are kept; 0 keeps all")
-        .default("3")
-        .hint("0 keeps all")
-        .synonyms(&["save_total_limit", "save_top_k", "keep_last"])
-        .may_change(),
-    metric("checkpoint.keep_best", NAMES_OR_NONE)
-        .help("Metric of the best evaluation: its checkpoint is kept too, and model.safetensors holds its weights; every_steps or every_epochs also save each new best")
-        .default(r#""eval_loss""#)
-        .synonyms(&["metric_for_best_model"])
-        .may_change(),
-    switch("checkpoint.async")
-        .help("Continue training while a checkpoint is written")
-        .default("true")
-        .may_change(),
-];
+section! {
+    /// `[checkpoint]`
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct CheckpointConfig in "checkpoint", read(raw: &RawConfig, data: &DataConfig, train: &TrainConfig) {
+        /// Steps between two checkpoints; 0 writes none for that.
+        every_steps: u64 = count(0, MAX_STEPS)
+            .help("Optimiser steps between two checkpoints; 0 for none")
+            .default("0")
+            .example("1000")
+            .hint(NEVER)
+            .synonyms(&["save_every", "save_steps", "save_every_steps", "checkpoint_every"])
+            .may_change();
+
+        /// Minutes between two checkpoints; 0 writes none for that.
+        every_minutes: f64 = number(Range::from_to(0.0, 1e6, "a number of minutes from 0 to 1e6"))
+            .help("Minutes between two checkpoints; 0 for none; the end of the run is saved too")
+            .default("5.0")
+            .before(Before::Value("0.0"))
+            .example("30.0")
+            .hint(NEVER)
+            .may_change();
+
+        /// Epochs between two checkpoints; 0 writes none for that.
+        every_epochs: u64 = count(0, MAX_EPOCHS)
+            .help("Epochs between two checkpoints; 0 for none")
+            .default("0")
+            .before(Before::Value("1"))
+            .example("1")
+            .hint(NEVER)
+            .may_change();
+
+        /// Number of newest checkpoints that are kept; 0 keeps all.
+        keep: usize = count(0, 1 << 20)
+            .help("Number of newest checkpoints that are kept; 0 keeps all")
+            .default("3")
+            .hint("0 keeps all")
+            .synonyms(&["save_total_limit", "save_top_k", "keep_last"])
+            .may_change();
+
+        /// Metric of the best checkpoint, which is kept too; `None` keeps no best one.
+        keep_best: Option<JudgeMetric> [keep_best(raw, data, train)?] = metric(NAMES_OR_NONE)
+            .help("Metric of the best evaluation: its checkpoint is kept too, and model.safetensors holds its weights; every_steps or every_epochs also save each new best")
+            .default(r#""eval_loss""#)
+            .synonyms(&["metric_for_best_model"])
+            .may_change();
+
+        /// Whether training continues while a checkpoint is written.
+        is_async: bool as "async" = switch()
+            .help("Continue training while a checkpoint is written")
+            .default("true")
+            .may_change();
+    }
+}
 
 impl CheckpointConfig {
-    pub(super) fn read(raw: &RawConfig, data: &DataConfig, train: &TrainConfig) -> Result<Self> {
-        Ok(CheckpointConfig {
-            every_steps: raw.get("checkpoint.every_steps")?,
-            every_minutes: raw.get("checkpoint.every_minutes")?,
-            every_epochs: raw.get("checkpoint.every_epochs")?,
-            keep: raw.get("checkpoint.keep")?,
-            keep_best: keep_best(raw, data, train)?,
-            is_async: raw.get("checkpoint.async")?,
-        })
-    }
-
-    pub(super) fn write(&self, writer: &mut Writer) {
-        let CheckpointConfig { every_steps, every_minutes, every_epochs, keep, keep_best, is_async } = self;
-        writer.put("checkpoint.every_steps", every_steps);
-        writer.put("checkpoint.every_minutes", every_minutes);
-        writer.put("checkpoint.every_epochs", every_epochs);
-        writer.put("checkpoint.keep", keep);
-        writer.put("checkpoint.keep_best", keep_best);
-        writer.put("checkpoint.async", is_async);
-    }
-
     /// Whether any is written before the run ends.
     pub fn is_on(&self) -> bool {
         self.saves_best() || self.every_minutes > 0.0

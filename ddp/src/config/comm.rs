@@ -3,25 +3,11 @@
 use ddp_comm::RegisterBuffers;
 
 use super::error::Result;
-use super::key::{Before, Key, Range, count, number, one_of, switch};
+use super::key::{Before, Range, count, number, one_of, switch};
 use super::raw::RawConfig;
-use super::value::{ConfigEnum, config_enum};
-use super::writer::Writer;
-
-/// `[comm]`
-#[derive(Debug, Clone, PartialEq)]
-pub struct CommConfig {
-    /// Size of a gradient bucket in MiB, positive.
-    pub bucket_mib: f64,
-    /// Whether buckets are reduced while backward still computes.
-    pub overlap: bool,
-    /// Number format in which gradients travel between GPUs.
-    pub dtype: CommDtype,
-    /// Training state that is divided between the ranks.
-    pub zero: ZeroStage,
-    /// Whether NCCL reads and writes the buffers of collectives in place.
-    pub register_buffers: RegisterBuffers,
-}
+use super::section::section;
+use super::setting::Setting;
+use super::value::{ConfigEnum, ConfigValue, config_enum};
 
 config_enum!(impl RegisterBuffers { Off = "off", Auto = "auto", On = "on" });
 
@@ -46,61 +32,62 @@ pub enum ZeroStage {
     Gradients,
 }
 
-pub(super) const KEYS: &[Key] = &[
-    number("comm.bucket_mib", Range::above_to(0.0, 1e6, "a size in MiB above 0 and at most 1e6"))
-        .help("Size of a gradient bucket in MiB")
-        .default("32.0")
-        .hint("32 is a good start")
-        .synonyms(&["bucket_cap_mb"])
-        .may_change(),
-    switch("comm.overlap").help("Reduce buckets while backward still computes").default("true").may_change(),
-    one_of("comm.dtype", CommDtype::NAMES)
-        .help("Number format in which gradients travel between GPUs")
-        .default(r#""f32""#)
-        .may_change(),
-    count("comm.zero", 0, 2)
-        .help("ZeRO stage: 1 shards the optimiser's state over the ranks, 2 also the accumulated gradients")
-        .default("0")
-        .example("1")
-        .hint("0 divides nothing, 1 the optimiser's state, 2 also gradients")
-        .synonyms(&["zero_stage", "zero1"])
-        .may_change(),
-    one_of("comm.register_buffers", RegisterBuffers::NAMES)
-        .help("Keep gradients and gathered weights in memory that NCCL reads and writes in place: never, where a trial succeeds, or fail where it does not")
-        .default(r#""auto""#)
-        .before(Before::Value(r#""off""#))
-        .example(r#""off""#)
-        .synonyms(&["nccl_ub", "use_user_buffers"])
-        .may_change(),
-];
+section! {
+    /// `[comm]`
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct CommConfig in "comm", read(raw: &RawConfig) {
+        /// Size of a gradient bucket in MiB, positive.
+        bucket_mib: f64 = number(Range::above_to(0.0, 1e6, "a size in MiB above 0 and at most 1e6"))
+            .help("Size of a gradient bucket in MiB")
+            .default("32.0")
+            .hint("32 is a good start")
+            .synonyms(&["bucket_cap_mb"])
+            .may_change();
+
+        /// Whether buckets are reduced while backward still computes.
+        overlap: bool = switch().help("Reduce buckets while backward still computes").default("true").may_change();
+
+        /// Number format in which gradients travel between GPUs.
+        dtype: CommDtype = one_of(CommDtype::NAMES)
+            .help("Number format in which gradients travel between GPUs")
+            .default(r#""f32""#)
+            .may_change();
+
+        /// Training state that is divided between the ranks.
+        zero: ZeroStage = count(0, 2)
+            .help("ZeRO stage: 1 shards the optimiser's state over the ranks, 2 also the accumulated gradients")
+            .default("0")
+            .example("1")
+            .hint("0 divides nothing, 1 the optimiser's state, 2 also gradients")
+            .synonyms(&["zero_stage", "zero1"])
+            .may_change();
+
+        /// Whether NCCL reads and writes the buffers of collectives in place.
+        register_buffers: RegisterBuffers = one_of(RegisterBuffers::NAMES)
+            .help("Keep gradients and gathered weights in memory that NCCL reads and writes in place: never, where a trial succeeds, or fail where it does not")
+            .default(r#""auto""#)
+            .before(Before::Value(r#""off""#))
+            .example(r#""off""#)
+            .synonyms(&["nccl_ub", "use_user_buffers"])
+            .may_change();
+    }
+}
 
 impl CommConfig {
-    pub(super) fn read(raw: &RawConfig) -> Result<Self> {
-        Ok(CommConfig {
-            bucket_mib: raw.get("comm.bucket_mib")?,
-            overlap: raw.get("comm.overlap")?,
-            dtype: raw.get("comm.dtype")?,
-            zero: match raw.get::<u64>("comm.zero")? {
-                0 => ZeroStage::Off,
-                1 => ZeroStage::Optimizer,
-                _ => ZeroStage::Gradients,
-            },
-            register_buffers: raw.get("comm.register_buffers")?,
-        })
-    }
-
-    pub(super) fn write(&self, writer: &mut Writer) {
-        let CommConfig { bucket_mib, overlap, dtype, zero, register_buffers } = self;
-        writer.put("comm.bucket_mib", bucket_mib);
-        writer.put("comm.overlap", overlap);
-        writer.put("comm.dtype", dtype);
-        writer.put("comm.zero", &u64::from(zero.number()));
-        writer.put("comm.register_buffers", register_buffers);
-    }
-
     /// Size of a gradient bucket in bytes.
     pub fn bucket_bytes(&self) -> usize {
         ((self.bucket_mib * (1 << 20) as f64) as usize).max(1)
+    }
+}
+
+impl ConfigValue for ZeroStage {
+    fn read(setting: &Setting) -> Result<Self> {
+        let number = setting.count()? as usize;
+        Ok(ZeroStage::ALL[number.min(ZeroStage::ALL.len() - 1)])
+    }
+
+    fn write(&self) -> String {
+        self.number().to_string()
     }
 }
 

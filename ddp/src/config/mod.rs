@@ -43,6 +43,7 @@ mod presets;
 mod split;
 mod table_text;
 mod writer;
+mod section;
 mod bad_steps;
 mod comm;
 mod log;

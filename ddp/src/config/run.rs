@@ -1,39 +1,38 @@
 //! `[run]`: the folder of a run.
 
 use super::error::Result;
-use super::key::{Key, Kind, key};
+use super::key::{Kind, key};
 use super::raw::RawConfig;
-use super::value::ConfigValue as _;
-use super::writer::Writer;
+use super::section::section;
+use super::setting::Setting;
+use super::value::ConfigValue;
 
-/// `[run]`
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RunConfig {
-    /// Permissions of the files that the run creates; `None` for those of the process's umask.
-    pub file_mode: Option<FileMode>,
+section! {
+    /// `[run]`
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct RunConfig in "run", read(raw: &RawConfig) {
+        /// Permissions of the files that the run creates; `None` for those of the process's umask.
+        file_mode: Option<FileMode> [optional] = key(Kind::Text)
+            .help("Permissions of the files that a run creates (weights, configs, checkpoints, logs), as in chmod; folders get x where files have r")
+            .absent("the umask of the process")
+            .example(r#""640""#)
+            .hint("\"600\" is for the owner alone, \"640\" lets the group read, \"644\" lets all read")
+            .may_change();
+    }
 }
 
 /// Permissions of files: read and write of owner, group and others. Folders may be searched by whoever may read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileMode(u32);
 
-pub(super) const KEYS: &[Key] = &[key("run.file_mode", Kind::Text)
-    .help("Permissions of the files that a run creates (weights, configs, checkpoints, logs), as in chmod; folders get x where files have r")
-    .absent("the umask of the process")
-    .example(r#""640""#)
-    .hint("\"600\" is for the owner alone, \"640\" lets the group read, \"644\" lets all read")
-    .may_change()];
-
-impl RunConfig {
-    pub(super) fn read(raw: &RawConfig) -> Result<Self> {
-        let Some(setting) = raw.given("run.file_mode") else { return Ok(RunConfig { file_mode: None }) };
-        let mode = FileMode::parse(&String::read(setting)?);
+impl ConfigValue for FileMode {
+    fn read(setting: &Setting) -> Result<Self> {
         let bad = || setting.bad("three octal digits in quotes: 6, then twice 0, 4 or 6", setting.key.hint);
-        Ok(RunConfig { file_mode: Some(mode.ok_or_else(bad)?) })
+        FileMode::parse(&String::read(setting)?).ok_or_else(bad)
     }
 
-    pub(super) fn write(&self, writer: &mut Writer) {
-        writer.put_optional("run.file_mode", self.file_mode.map(|mode| format!("{:03o}", mode.0)).as_ref());
+    fn write(&self) -> String {
+        format!("{:03o}", self.0).write()
     }
 }
 

@@ -7,13 +7,14 @@ use super::data::{DataConfig, EvalSource};
 use super::data_values::Task;
 use super::error::{ConfigError, Result};
 use super::eval_metric::{self, EvalMetric, JudgeMetric, MetricSet};
-use super::key::{Before, Key, Kind, Range, count, key, metric, number, one_of, switch};
+use super::key::{Before, Kind, Range, count, key, metric, number, one_of, switch};
 use super::limits::{MAX_EPOCHS, MAX_STEPS};
 use super::nearest::nearest;
 use super::precision::Precision;
 use super::raw::{RawConfig, Source};
+use super::section::section;
 use super::setting::Setting;
-use super::value::{ConfigEnum, ConfigValue as _, config_enum};
+use super::value::{ConfigEnum, ConfigValue, config_enum};
 use super::writer::Writer;
 
 const MAX_ROWS: u64 = 1 << 31;
@@ -21,51 +22,6 @@ const MAX_MICRO_SHARDS: u64 = 1 << 12;
 const MAX_LOSS_SCALE: f64 = (1u64 << 30) as f64;
 const ROWS_HINT: &str = "32 is a good start";
 const EVAL_HINT: &str = "give rows in `data.eval`, or take a fraction of the training rows with `data.eval_fraction`, such as 0.1";
-
-/// `[train]`
-#[derive(Debug, Clone, PartialEq)]
-pub struct TrainConfig {
-    /// End of training.
-    pub length: Length,
-    /// Rows per step.
-    pub batch: Batch,
-    /// Micro-batches per step; gradients are summed over them.
-    pub grad_accum_steps: usize,
-    /// Largest 2-norm of the gradient; 0 means no clipping.
-    pub clip_grad_norm: f64,
-    /// Seed of initial weights, order of samples, dropout and split.
-    pub seed: u64,
-    /// Initial values of the weights of linear layers.
-    pub init: WeightInit,
-    /// Number format of matmuls.
-    pub precision: Precision,
-    /// First factor of the loss in f16, a power of two from 1 to 2^30.
-    pub loss_scale_init: f64,
-    /// Runs that give the same bits.
-    pub deterministic: Determinism,
-    /// Shards of each global batch for [`Determinism::World`], a power of two. No world may be larger.
-    pub micro_shards: usize,
-    /// Steps between two evaluations within an epoch; 0 evaluates after epochs only.
-    pub eval_every_steps: u64,
-    /// Names of the metrics that evaluations measure, checked.
-    pub eval_metrics: Vec<String>,
-    /// Whether the training rows are evaluated too after each epoch.
-    pub train_metrics: bool,
-    /// Metric of early stopping.
-    pub early_stop_metric: JudgeMetric,
-    /// Evaluations without improvement after which training stops; 0 for never.
-    pub early_stop_patience: u64,
-    /// Smallest change that counts as an improvement, not negative.
-    pub early_stop_min_delta: f64,
-    /// Steps between two comparisons of the ranks' replicas; 0 for none.
-    pub replica_check_steps: u64,
-    /// Reaction to replicas that differ.
-    pub on_replica_difference: OnReplicaDifference,
-    /// Treatment of steps that go wrong.
-    pub bad_steps: BadSteps,
-    /// Global step after which the run stops as for a signal.
-    pub stop_after_steps: Option<u64>,
-}
 
 /// Initial values of the weights of linear layers. All but the first start with biases of 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,234 +88,223 @@ config_enum!(impl WeightInit {
 
 config_enum!(impl OnReplicaDifference { Stop = "stop", Repair = "repair" });
 
-pub(super) const KEYS: &[Key] = &[
-    count("train.epochs", 1, MAX_EPOCHS)
-        .help("Passes over the training rows")
-        .default("30")
-        .hint("1 passes over the data once")
-        .synonyms(&["num_epochs", "n_epochs", "max_epochs"])
-        .may_change(),
-    count("train.steps", 1, MAX_STEPS)
-        .help("Optimiser steps of the run")
-        .absent("train.epochs applies")
-        .example("1000")
-        .hint("1 takes one optimiser step")
-        .synonyms(&["num_steps", "n_steps", "max_steps"])
-        .instead_of("train.epochs", "`epochs` counts passes over the data, `steps` counts optimiser steps")
-        .may_change(),
-    count("train.batch_size", 1, MAX_ROWS)
-        .help("Rows per rank and micro-batch")
-        .default("32")
-        .hint(ROWS_HINT)
-        .synonyms(&["batch", "bs", "micro_batch_size"])
-        .may_change(),
-    count("train.global_batch_size", 1, MAX_ROWS)
-        .help("Rows per optimiser step, over all ranks and micro-batches")
-        .absent("train.batch_size applies")
-        .example("256")
-        .hint(ROWS_HINT)
-        .synonyms(&["global_batch"])
-        .instead_of(
-            "train.batch_size",
-            "`batch_size` is rows per rank and micro-batch, `global_batch_size` is rows per step over all ranks",
+section! {
+    /// `[train]`
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct TrainConfig in "train", read(raw: &RawConfig, data: &DataConfig) {
+        /// End of training.
+        length: Length { read_length(raw)?, write_length };
+
+        key epochs = count(1, MAX_EPOCHS)
+            .help("Passes over the training rows")
+            .default("30")
+            .hint("1 passes over the data once")
+            .synonyms(&["num_epochs", "n_epochs", "max_epochs"])
+            .may_change();
+
+        key steps = count(1, MAX_STEPS)
+            .help("Optimiser steps of the run")
+            .absent("train.epochs applies")
+            .example("1000")
+            .hint("1 takes one optimiser step")
+            .synonyms(&["num_steps", "n_steps", "max_steps"])
+            .instead_of("train.epochs", "`epochs` counts passes over the data, `steps` counts optimiser steps")
+            .may_change();
+
+        /// Rows per step.
+        batch: Batch { read_batch(raw)?, write_batch };
+
+        key batch_size = count(1, MAX_ROWS)
+            .help("Rows per rank and micro-batch")
+            .default("32")
+            .hint(ROWS_HINT)
+            .synonyms(&["batch", "bs", "micro_batch_size"])
+            .may_change();
+
+        key global_batch_size = count(1, MAX_ROWS)
+            .help("Rows per optimiser step, over all ranks and micro-batches")
+            .absent("train.batch_size applies")
+            .example("256")
+            .hint(ROWS_HINT)
+            .synonyms(&["global_batch"])
+            .instead_of(
+                "train.batch_size",
+                "`batch_size` is rows per rank and micro-batch, `global_batch_size` is rows per step over all ranks",
+            )
+            .may_change();
+
+        /// Micro-batches per step; gradients are summed over them.
+        grad_accum_steps: usize = count(1, 1 << 20)
+            .help("Micro-batches per optimiser step; gradients are summed over them")
+            .default("1")
+            .example("4")
+            .hint("1 switches accumulation off")
+            .synonyms(&["gradient_accumulation_steps", "accumulate_grad_batches", "accumulate", "accumulation_steps"])
+            .may_change();
+
+        /// Largest 2-norm of the gradient; 0 means no clipping.
+        clip_grad_norm: f64 = number(Range::at_least(0.0, "a number of 0 or above"))
+            .help("Largest 2-norm of the gradient; 0 means no clipping")
+            .default("0.0")
+            .example("1.0")
+            .hint("0 switches clipping off")
+            .synonyms(&["grad_clip", "clip_norm", "max_grad_norm", "gradient_clip_val"]);
+
+        /// Seed of initial weights, order of samples, dropout and split.
+        seed: u64 = count(0, i64::MAX as u64)
+            .help("Seed of initial weights, order of samples, dropout and split")
+            .default("0")
+            .example("7")
+            .hint("any number of this range will do; whole numbers in TOML end there");
+
+        /// Initial values of the weights of linear layers.
+        init: WeightInit = one_of(WeightInit::NAMES)
+            .help("Initial weights of linear layers: those of PyTorch's nn.Linear, or others, whose biases start at 0")
+            .default(r#""pytorch""#)
+            .example(r#""kaiming""#)
+            .synonyms(&["weight_init", "initializer", "init_method", "model.init"]);
+
+        /// Number format of matmuls.
+        precision: Precision = one_of(Precision::NAMES)
+            .help("Number format of matmuls and activations")
+            .default(r#""f32""#)
+            .synonyms(&["dtype"]);
+
+        /// First factor of the loss in f16, a power of two from 1 to 2^30.
+        loss_scale_init: f64 = number(// A power of two scales without rounding.
+            Range::from_to(1.0, MAX_LOSS_SCALE, "a power of two from 1 to 2^30")
+                .also(|scale| scale.log2().fract() == 0.0),
         )
-        .may_change(),
-    count("train.grad_accum_steps", 1, 1 << 20)
-        .help("Micro-batches per optimiser step; gradients are summed over them")
-        .default("1")
-        .example("4")
-        .hint("1 switches accumulation off")
-        .synonyms(&["gradient_accumulation_steps", "accumulate_grad_batches", "accumulate", "accumulation_steps"])
-        .may_change(),
-    number("train.clip_grad_norm", Range::at_least(0.0, "a number of 0 or above"))
-        .help("Largest 2-norm of the gradient; 0 means no clipping")
-        .default("0.0")
-        .example("1.0")
-        .hint("0 switches clipping off")
-        .synonyms(&["grad_clip", "clip_norm", "max_grad_norm", "gradient_clip_val"]),
-    count("train.seed", 0, i64::MAX as u64)
-        .help("Seed of initial weights, order of samples, dropout and split")
-        .default("0")
-        .example("7")
-        .hint("any number of this range will do; whole numbers in TOML end there"),
-    one_of("train.init", WeightInit::NAMES)
-        .help("Initial weights of linear layers: those of PyTorch's nn.Linear, or others, whose biases start at 0")
-        .default(r#""pytorch""#)
-        .example(r#""kaiming""#)
-        .synonyms(&["weight_init", "initializer", "init_method", "model.init"]),
-    one_of("train.precision", Precision::NAMES)
-        .help("Number format of matmuls and activations")
-        .default(r#""f32""#)
-        .synonyms(&["dtype"]),
-    number(
-        "train.loss_scale_init",
-        // A power of two scales without rounding.
-        Range::from_to(1.0, MAX_LOSS_SCALE, "a power of two from 1 to 2^30")
-            .also(|scale| scale.log2().fract() == 0.0),
-    )
-    .help("First loss scale in f16")
-    .default("65536.0")
-    .hint("65536 is usual")
-    .synonyms(&["loss_scale", "init_scale"]),
-    number("train.ema_decay", Range::from_below(0.0, 1.0, "a number from 0 to below 1"))
-        .help("Share of the weights' moving average that a step keeps; 0 for no average")
-        .default("0.0")
-        .example("0.999")
-        .hint("0.999 is usual, 0 keeps no average")
-        .synonyms(&["ema"]),
-    switch("train.ema_warmup")
-        .help("Keep at most step / (step + 9) of the average in early steps, so that it forgets the first weights; false for PyTorch's average")
-        .default("true")
-        .before(Before::Value("false")),
-    key("train.deterministic", Kind::BoolOr("world"))
-        .help("Same bits in runs on the same number of ranks (true), or on any number (\"world\")")
-        .default("false")
-        .example("true")
-        .hint("true repeats runs on one number of ranks, \"world\" on any")
-        .synonyms(&["determinism"]),
-    count("train.micro_shards", 1, MAX_MICRO_SHARDS)
-        .help("Shards of each global batch for deterministic = \"world\", a power of two; no more ranks than these")
-        .default("8")
-        .hint("8 trains alike on 1, 2, 4 and 8 ranks"),
-    count("train.eval_every_steps", 0, MAX_STEPS)
-        .help("Optimiser steps between two evaluations within an epoch; 0 evaluates after each epoch only")
-        .default("0")
-        .example("1000")
-        .hint("0 evaluates after each epoch only")
-        .synonyms(&["eval_steps", "eval_every", "val_check_interval"])
-        .may_change(),
-    key("train.eval_metrics", Kind::Texts { may_be_empty: false })
-        .help("Metrics that evaluations measure: names of docs/metrics.md, \"default\" (four of the task), \"all\" (the costly ones at the end only)")
-        .default(r#"["default"]"#)
-        .example(r#"["default", "roc_auc"]"#)
-        .synonyms(&["metrics", "metric"])
-        .may_change(),
-    switch("train.train_metrics")
-        .help("Evaluate the training rows too after each epoch, at the cost of a forward pass over them")
-        .default("false")
-        .may_change(),
-    metric("train.early_stop_metric", EvalMetric::NAMES)
-        .help("Metric of early stopping")
-        .default(r#""eval_loss""#)
-        .synonyms(&["monitor"]),
-    count("train.early_stop_patience", 0, MAX_EPOCHS)
-        .help("Evaluations without improvement after which training stops; 0 for never")
-        .default("0")
-        .example("5")
-        .hint("0 never stops early")
-        .synonyms(&["patience", "early_stopping", "early_stopping_patience"])
-        .may_change(),
-    number("train.early_stop_min_delta", Range::at_least(0.0, "a number of 0 or above"))
-        .help("Smallest change that counts as an improvement")
-        .default("0.0")
-        .example("0.001")
-        .hint("0 takes any improvement for one")
-        .synonyms(&["min_delta"])
-        .may_change(),
-    count("train.replica_check_steps", 0, MAX_STEPS)
-        .help("Optimiser steps between two comparisons of the weights and state that must be equal on all ranks; 0 for none")
-        .default("1000")
-        .hint("0 never compares")
-        .may_change(),
-    one_of("train.on_replica_difference", OnReplicaDifference::NAMES)
-        .help("What ranks that hold different bits do: end the run, or copy them from the majority")
-        .default(r#""stop""#)
-        .may_change(),
-    one_of("train.on_nonfinite", BadStep::NAMES)
-        .help("A step whose loss or gradient is not finite: end the run, leave its update out, or return to the newest checkpoint")
-        .default(r#""stop""#)
-        .example(r#""skip""#)
-        .may_change(),
-    one_of("train.on_spike", Spike::NAMES)
-        .help("A step whose loss is far above the recent ones: no matter, end the run, leave its update out, or return to a checkpoint")
-        .default(r#""off""#)
-        .example(r#""skip""#)
-        .may_change(),
-    count("train.spike_window", 8, 1000)
-        .help("Recent steps whose losses train.on_spike compares; it begins when there are as many")
-        .default("100")
-        .hint("100 is a good start")
-        .may_change(),
-    number("train.spike_threshold", Range::above(0.0, "a number above 0"))
-        .help("Distance of a spike's loss from the median of the recent ones, in robust standard deviations (1.4826 MAD)")
-        .default("10.0")
-        .hint("10 is a good start; less finds smaller spikes")
-        .may_change(),
-    count("train.stop_after_steps", 1, MAX_STEPS)
-        .help("Optimiser step after which the run saves a checkpoint and stops, to be resumed")
-        .absent("the run trains to its end")
-        .example("1000")
-        .hint("leave it out to train to the end")
-        .synonyms(&["stop_after"])
-        .may_change(),
-];
+        .help("First loss scale in f16")
+        .default("65536.0")
+        .hint("65536 is usual")
+        .synonyms(&["loss_scale", "init_scale"]);
+
+        key ema_decay = number(Range::from_below(0.0, 1.0, "a number from 0 to below 1"))
+            .help("Share of the weights' moving average that a step keeps; 0 for no average")
+            .default("0.0")
+            .example("0.999")
+            .hint("0.999 is usual, 0 keeps no average")
+            .synonyms(&["ema"]);
+
+        key ema_warmup = switch()
+            .help("Keep at most step / (step + 9) of the average in early steps, so that it forgets the first weights; false for PyTorch's average")
+            .default("true")
+            .before(Before::Value("false"));
+
+        /// Runs that give the same bits.
+        deterministic: Determinism [determinism(raw)?] = key(Kind::BoolOr("world"))
+            .help("Same bits in runs on the same number of ranks (true), or on any number (\"world\")")
+            .default("false")
+            .example("true")
+            .hint("true repeats runs on one number of ranks, \"world\" on any")
+            .synonyms(&["determinism"]);
+
+        /// Shards of each global batch for [`Determinism::World`], a power of two. No world may be larger.
+        micro_shards: usize [micro_shards(raw)?] = count(1, MAX_MICRO_SHARDS)
+            .help("Shards of each global batch for deterministic = \"world\", a power of two; no more ranks than these")
+            .default("8")
+            .hint("8 trains alike on 1, 2, 4 and 8 ranks");
+
+        /// Steps between two evaluations within an epoch; 0 evaluates after epochs only.
+        eval_every_steps: u64 [eval_every_steps(raw, data)?] = count(0, MAX_STEPS)
+            .help("Optimiser steps between two evaluations within an epoch; 0 evaluates after each epoch only")
+            .default("0")
+            .example("1000")
+            .hint("0 evaluates after each epoch only")
+            .synonyms(&["eval_steps", "eval_every", "val_check_interval"])
+            .may_change();
+
+        /// Names of the metrics that evaluations measure, checked.
+        eval_metrics: Vec<String> [eval_metrics(raw, data)?] = key(Kind::Texts { may_be_empty: false })
+            .help("Metrics that evaluations measure: names of docs/metrics.md, \"default\" (four of the task), \"all\" (the costly ones at the end only)")
+            .default(r#"["default"]"#)
+            .example(r#"["default", "roc_auc"]"#)
+            .synonyms(&["metrics", "metric"])
+            .may_change();
+
+        /// Whether the training rows are evaluated too after each epoch.
+        train_metrics: bool = switch()
+            .help("Evaluate the training rows too after each epoch, at the cost of a forward pass over them")
+            .default("false")
+            .may_change();
+
+        /// Metric of early stopping.
+        early_stop_metric: JudgeMetric [early_stop_metric(raw, data)?] = metric(EvalMetric::NAMES)
+            .help("Metric of early stopping")
+            .default(r#""eval_loss""#)
+            .synonyms(&["monitor"]);
+
+        /// Evaluations without improvement after which training stops; 0 for never.
+        early_stop_patience: u64 [early_stop_patience(raw, data)?] = count(0, MAX_EPOCHS)
+            .help("Evaluations without improvement after which training stops; 0 for never")
+            .default("0")
+            .example("5")
+            .hint("0 never stops early")
+            .synonyms(&["patience", "early_stopping", "early_stopping_patience"])
+            .may_change();
+
+        /// Smallest change that counts as an improvement, not negative.
+        early_stop_min_delta: f64 = number(Range::at_least(0.0, "a number of 0 or above"))
+            .help("Smallest change that counts as an improvement")
+            .default("0.0")
+            .example("0.001")
+            .hint("0 takes any improvement for one")
+            .synonyms(&["min_delta"])
+            .may_change();
+
+        /// Steps between two comparisons of the ranks' replicas; 0 for none.
+        replica_check_steps: u64 = count(0, MAX_STEPS)
+            .help("Optimiser steps between two comparisons of the weights and state that must be equal on all ranks; 0 for none")
+            .default("1000")
+            .hint("0 never compares")
+            .may_change();
+
+        /// Reaction to replicas that differ.
+        on_replica_difference: OnReplicaDifference = one_of(OnReplicaDifference::NAMES)
+            .help("What ranks that hold different bits do: end the run, or copy them from the majority")
+            .default(r#""stop""#)
+            .may_change();
+
+        /// Treatment of steps that go wrong.
+        bad_steps: BadSteps { BadSteps::read(raw)?, BadSteps::write };
+
+        key on_nonfinite = one_of(BadStep::NAMES)
+            .help("A step whose loss or gradient is not finite: end the run, leave its update out, or return to the newest checkpoint")
+            .default(r#""stop""#)
+            .example(r#""skip""#)
+            .may_change();
+
+        key on_spike = one_of(Spike::NAMES)
+            .help("A step whose loss is far above the recent ones: no matter, end the run, leave its update out, or return to a checkpoint")
+            .default(r#""off""#)
+            .example(r#""skip""#)
+            .may_change();
+
+        key spike_window = count(8, 1000)
+            .help("Recent steps whose losses train.on_spike compares; it begins when there are as many")
+            .default("100")
+            .hint("100 is a good start")
+            .may_change();
+
+        key spike_threshold = number(Range::above(0.0, "a number above 0"))
+            .help("Distance of a spike's loss from the median of the recent ones, in robust standard deviations (1.4826 MAD)")
+            .default("10.0")
+            .hint("10 is a good start; less finds smaller spikes")
+            .may_change();
+
+        /// Global step after which the run stops as for a signal.
+        stop_after_steps: Option<u64> [optional] = count(1, MAX_STEPS)
+            .help("Optimiser step after which the run saves a checkpoint and stops, to be resumed")
+            .absent("the run trains to its end")
+            .example("1000")
+            .hint("leave it out to train to the end")
+            .synonyms(&["stop_after"])
+            .may_change();
+    }
+}
 
 impl TrainConfig {
-    pub(super) fn read(raw: &RawConfig, data: &DataConfig) -> Result<Self> {
-        let length = match raw.optional("train.steps")? {
-            Some(steps) => Length::Steps(steps),
-            None => Length::Epochs(raw.get("train.epochs")?),
-        };
-        let grad_accum_steps = raw.get("train.grad_accum_steps")?;
-        Ok(TrainConfig {
-            length,
-            batch: batch(raw, grad_accum_steps)?,
-            grad_accum_steps,
-            deterministic: determinism(raw, grad_accum_steps)?,
-            clip_grad_norm: raw.get("train.clip_grad_norm")?,
-            seed: raw.get("train.seed")?,
-            init: raw.get("train.init")?,
-            precision: raw.get("train.precision")?,
-            loss_scale_init: raw.get("train.loss_scale_init")?,
-            micro_shards: micro_shards(raw)?,
-            eval_every_steps: eval_every_steps(raw, data)?,
-            eval_metrics: eval_metrics(raw, data)?,
-            train_metrics: raw.get("train.train_metrics")?,
-            early_stop_metric: early_stop_metric(raw, data)?,
-            early_stop_patience: early_stop_patience(raw, data)?,
-            early_stop_min_delta: raw.get("train.early_stop_min_delta")?,
-            replica_check_steps: raw.get("train.replica_check_steps")?,
-            on_replica_difference: raw.get("train.on_replica_difference")?,
-            bad_steps: BadSteps::read(raw)?,
-            stop_after_steps: raw.optional("train.stop_after_steps")?,
-        })
-    }
-
-    pub(super) fn write(&self, writer: &mut Writer) {
-        let TrainConfig { length, batch, grad_accum_steps, clip_grad_norm, seed, init, .. } = self;
-        match length {
-            Length::Epochs(epochs) => writer.put("train.epochs", epochs),
-            Length::Steps(steps) => writer.put("train.steps", steps),
-        }
-        match batch {
-            Batch::PerRank(rows) => writer.put("train.batch_size", rows),
-            Batch::Global(rows) => writer.put("train.global_batch_size", rows),
-        }
-        writer.put("train.grad_accum_steps", grad_accum_steps);
-        writer.put("train.clip_grad_norm", clip_grad_norm);
-        writer.put("train.seed", seed);
-        writer.put("train.init", init);
-        writer.put("train.precision", &self.precision);
-        writer.put("train.loss_scale_init", &self.loss_scale_init);
-        let deterministic = match self.deterministic {
-            Determinism::Off => "false",
-            Determinism::On => "true",
-            Determinism::World => "\"world\"",
-        };
-        writer.put_toml("train.deterministic", deterministic.to_owned());
-        writer.put("train.micro_shards", &self.micro_shards);
-        writer.put("train.eval_every_steps", &self.eval_every_steps);
-        writer.put("train.eval_metrics", &self.eval_metrics);
-        writer.put("train.train_metrics", &self.train_metrics);
-        writer.put("train.early_stop_metric", &self.early_stop_metric);
-        writer.put("train.early_stop_patience", &self.early_stop_patience);
-        writer.put("train.early_stop_min_delta", &self.early_stop_min_delta);
-        writer.put("train.replica_check_steps", &self.replica_check_steps);
-        writer.put("train.on_replica_difference", &self.on_replica_difference);
-        self.bad_steps.write(writer);
-        writer.put_optional("train.stop_after_steps", self.stop_after_steps.as_ref());
-    }
-
     /// The metrics of each evaluation, and those of the last one. `"all"` leaves costly ones to the last.
     pub fn metrics(&self, task: Task) -> [MetricSet; 2] {
         // Checked when they were read.
@@ -386,11 +331,32 @@ impl TrainConfig {
     }
 }
 
-fn batch(raw: &RawConfig, grad_accum_steps: usize) -> Result<Batch> {
+fn read_length(raw: &RawConfig) -> Result<Length> {
+    match raw.optional("train.steps")? {
+        Some(steps) => Ok(Length::Steps(steps)),
+        None => raw.get("train.epochs").map(Length::Epochs),
+    }
+}
+
+fn write_length(length: &Length, writer: &mut Writer) {
+    match length {
+        Length::Epochs(epochs) => writer.put("train.epochs", epochs),
+        Length::Steps(steps) => writer.put("train.steps", steps),
+    }
+}
+
+fn write_batch(batch: &Batch, writer: &mut Writer) {
+    match batch {
+        Batch::PerRank(rows) => writer.put("train.batch_size", rows),
+        Batch::Global(rows) => writer.put("train.global_batch_size", rows),
+    }
+}
+
+fn read_batch(raw: &RawConfig) -> Result<Batch> {
     let Some(setting) = raw.setting("train.global_batch_size") else {
         return Ok(Batch::PerRank(raw.get("train.batch_size")?));
     };
-    let rows = usize::read(&setting)?;
+    let (rows, grad_accum_steps) = (usize::read(&setting)?, raw.get("train.grad_accum_steps")?);
     if rows < grad_accum_steps {
         return Err(setting.bad(
             format!("at least `train.grad_accum_steps`, {grad_accum_steps}"),
@@ -400,18 +366,34 @@ fn batch(raw: &RawConfig, grad_accum_steps: usize) -> Result<Batch> {
     Ok(Batch::Global(rows))
 }
 
-fn determinism(raw: &RawConfig, grad_accum_steps: usize) -> Result<Determinism> {
-    let Some(setting) = raw.setting("train.deterministic") else { return Ok(Determinism::Off) };
-    let bad = |hint: &str| setting.bad("false, true or \"world\"", hint);
-    let deterministic = match &setting.value {
-        Value::Boolean(false) => Determinism::Off,
-        Value::Boolean(true) => Determinism::On,
-        Value::String(text) if text == "world" => Determinism::World,
-        Value::String(text) if nearest(text, ["world"].into_iter()).is_some() => {
-            return Err(bad("did you mean \"world\"?"));
+impl ConfigValue for Determinism {
+    fn read(setting: &Setting) -> Result<Self> {
+        let bad = |hint: &str| Err(setting.bad("false, true or \"world\"", hint));
+        match &setting.value {
+            Value::Boolean(false) => Ok(Determinism::Off),
+            Value::Boolean(true) => Ok(Determinism::On),
+            Value::String(text) if text == "world" => Ok(Determinism::World),
+            Value::String(text) if nearest(text, ["world"].into_iter()).is_some() => {
+                bad("did you mean \"world\"?")
+            }
+            _ => bad(setting.key.hint),
         }
-        _ => return Err(bad(setting.key.hint)),
-    };
+    }
+
+    fn write(&self) -> String {
+        match self {
+            Determinism::Off => "false",
+            Determinism::On => "true",
+            Determinism::World => "\"world\"",
+        }
+        .to_owned()
+    }
+}
+
+fn determinism(raw: &RawConfig) -> Result<Determinism> {
+    let Some(setting) = raw.setting("train.deterministic") else { return Ok(Determinism::Off) };
+    let deterministic = Determinism::read(&setting)?;
+    let grad_accum_steps: usize = raw.get("train.grad_accum_steps")?;
     if deterministic == Determinism::World && grad_accum_steps > 1 {
         return Err(setting.bad(
             format!("false or true where `train.grad_accum_steps` is {grad_accum_steps}"),
