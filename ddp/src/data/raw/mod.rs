@@ -12,7 +12,7 @@ pub(crate) mod reader;
 pub(crate) mod npz;
 pub(crate) mod safetensors;
 mod split_side;
-pub mod targets;
+pub(crate) mod targets;
 pub(crate) mod rows;
 mod known;
 
