@@ -15,7 +15,7 @@ const NEVER: &str = "0 writes none for that";
 section! {
     /// `[checkpoint]`
     #[derive(Debug, Clone, PartialEq)]
-    pub struct CheckpointConfig in "checkpoint", read(raw: &RawConfig, data: &DataConfig, train: &TrainConfig) {
+    pub struct CheckpointConfig in "checkpoint", read(raw: &RawConfig, data: &DataConfig, train: &TrainConfig), write {
         /// Steps between two checkpoints; 0 writes none for that.
         every_steps: u64 = count(0, MAX_STEPS)
             .help("Optimiser steps between two checkpoints; 0 for none")

@@ -35,7 +35,7 @@ pub enum ZeroStage {
 section! {
     /// `[comm]`
     #[derive(Debug, Clone, PartialEq)]
-    pub struct CommConfig in "comm", read(raw: &RawConfig) {
+    pub struct CommConfig in "comm", read(raw: &RawConfig), write {
         /// Size of a gradient bucket in MiB, positive.
         bucket_mib: f64 = number(Range::above_to(0.0, 1e6, "a size in MiB above 0 and at most 1e6"))
             .help("Size of a gradient bucket in MiB")

@@ -10,93 +10,293 @@ use super::data_values::{
 };
 use super::error::Result;
 use super::heads::{self, HeadConfig};
+use super::key::{Before, Kind, Lookup, Range, count, key, number, one_of, switch, text};
+use super::limits::MAX_WIDTH;
 use super::loss_names::task_of_loss;
 use super::origin::Origin;
 use super::raw::RawConfig;
+use super::section::section;
+use super::split::SPLIT_KEYS;
 use super::split::Split;
 use super::table_text::{Datetime, Decimal, Delimiter, Header};
 use super::value::{ConfigEnum, ConfigValue as _};
 use super::writer::Writer;
 
-/// `[data]`
-#[derive(Debug, Clone, PartialEq)]
-pub struct DataConfig {
-    /// `builtin:NAME`, a file, a folder, or a pattern of files.
-    pub train: String,
-    /// Labels of `train` in files of their own (npy, IDX): a file or a pattern.
-    pub labels: Option<String>,
-    /// Rows for evaluation.
-    pub eval: EvalSource,
-    /// Labels of `eval`, as `labels`.
-    pub eval_labels: Option<String>,
-    /// Weights of `eval` in files of their own (npy, IDX): a file or a pattern.
-    pub eval_weight: Option<String>,
-    /// Format of the files.
-    pub format: DataFormat,
-    /// Name of the features in npz and safetensors files.
-    pub features_key: String,
-    /// Name of the labels in npz and safetensors files.
-    pub labels_key: String,
-    /// Column names of the targets, over all heads; one for classification.
-    pub target: Vec<String>,
-    /// Groups of targets of several kinds; empty but for [`Task::Heads`].
-    pub heads: Vec<HeadConfig>,
-    /// Kind of the targets.
-    pub task: Task,
-    /// Whether the targets decide on `task`, which is provisional until [`load`](crate::data::load) has read them.
-    pub auto_task: bool,
-    /// Number of classes, whose labels are the numbers from 0; `None` means the labels of the training rows.
-    pub classes: Option<usize>,
-    /// Labels in the order of their classes; empty for numbers by value, then texts by their bytes.
-    pub class_order: Vec<String>,
-    /// Treatment of evaluation rows whose label is not a class.
-    pub unknown_label: UnknownLabel,
-    /// Treatment of rows without a target.
-    pub missing_target: MissingTarget,
-    /// Whether `eval_fraction` takes the same fraction of each class.
-    pub stratify: bool,
-    /// Weight of a row in loss and metrics: a column, an array's name, or an npy file with those of `train`.
-    pub weight: Option<String>,
-    /// Columns that are not features.
-    pub drop: Vec<String>,
-    /// Columns whose values are names rather than quantities.
-    pub categorical: Vec<String>,
-    /// Encoding of a category for the model.
-    pub encode: Encode,
-    /// Width of a category's embedding; `None` means one that grows with the number of values.
-    pub embedding_dim: Option<usize>,
-    /// Replacement of a missing value.
-    pub missing: Missing,
-    /// Texts that mark a missing value, in addition to the usual ones.
-    pub missing_values: Vec<String>,
-    /// Whether the first line of a text file names the columns.
-    pub header: Header,
-    /// Delimiter of the cells of a text file.
-    pub delimiter: Delimiter,
-    /// Mark before the fraction of a number in a text file.
-    pub decimal: Decimal,
-    /// Features that a column of dates becomes.
-    pub datetime: Datetime,
-    /// Normalisation of the features.
-    pub normalize: Normalize,
-    /// Normalisation of the targets in regression.
-    pub normalize_target: NormalizeTarget,
-    /// Values that the fingerprint of the rows covers.
-    pub fingerprint: FingerprintKind,
-    /// Whether each epoch visits the training rows in a new order.
-    pub shuffle: bool,
-    /// Range over which rows move in that order.
-    pub shuffle_mode: ShuffleMode,
-    /// Size of the window within which `shuffle_mode = "blocks"` mixes rows, in MiB.
-    pub shuffle_window_mib: usize,
-    /// Place where rows wait for their step.
-    pub placement: Placement,
-    /// Batches that are prepared ahead of the step, at least 1.
-    pub prefetch: usize,
-    /// Threads that prepare them; 0 means as many as fit.
-    pub loader_threads: usize,
-    /// Host memory for a rank's rows, in MiB.
-    pub loader_memory_mib: usize,
+section! {
+    /// `[data]`
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct DataConfig in "data", read_keys(raw: &RawConfig, sources: &Sources), write_keys {
+        /// `builtin:NAME`, a file, a folder, or a pattern of files.
+        train: String [sources.train.clone()] = text()
+            .help("Training rows: builtin:NAME, a file, a folder, or a pattern of files")
+            .default(r#""builtin:digits""#)
+            .may_change();
+
+        /// Labels of `train` in files of their own (npy, IDX): a file or a pattern.
+        labels: Option<String> [optional] = text()
+            .help("Labels of data.train in files of their own (npy, IDX): a file or a pattern")
+            .absent("labels are next to the features")
+            .example(r#""y.npy""#)
+            .may_change();
+
+        /// Rows for evaluation.
+        eval: EvalSource { sources.eval.clone(), EvalSource::write };
+
+        key eval = text()
+            .help("Rows to evaluate on: builtin:NAME, a file, a folder, a pattern of files, or none")
+            .default_depends("test rows of a built-in data set or next to the training rows (x_test in npz, t10k of MNIST), else none")
+            .example(r#""builtin:digits""#)
+            .synonyms(&["test", "valid", "validation"])
+            .may_change();
+
+        /// Labels of `eval`, as `labels`.
+        eval_labels: Option<String> [optional] = text()
+            .help("Labels of data.eval in files of their own (npy, IDX): a file or a pattern")
+            .absent("labels are next to the features")
+            .example(r#""y_test.npy""#)
+            .may_change();
+
+        /// Weights of `eval` in files of their own (npy, IDX): a file or a pattern.
+        eval_weight: Option<String> [optional] = text()
+            .help("Weights of data.eval in files of their own (npy, IDX): a file or a pattern")
+            .absent("not set")
+            .example(r#""w_test.npy""#)
+            .may_change();
+
+        key eval_fraction = number(Range::between(0.0, 1.0, "a fraction between 0 and 1, both excluded"),
+        )
+        .help("Fraction of the training rows to evaluate on, drawn by the seed and taken out of training")
+        .absent("data.eval applies")
+        .example("0.2")
+        .hint("0.2 evaluates on a fifth of the rows")
+        .synonyms(&["val_fraction", "test_fraction", "test_size", "validation_split", "val_split"])
+        .instead_of(
+            "data.eval",
+            "`eval` names rows to evaluate on, `eval_fraction` takes them out of the training rows",
+        );
+
+        key split = key(Kind::Table(SPLIT_KEYS))
+            .help("Column by which rows are taken out of training to evaluate on: of the values `eval`, or with data.eval_fraction whole groups or the last rows by time; it is not a feature")
+            .absent("data.eval_fraction draws single rows")
+            .example(r#"{ column = "fold", eval = "test" }"#)
+            .synonyms(&["group_by", "split_column"])
+            .instead_of("data.eval", "`eval` names rows to evaluate on, `split` takes them out of the training rows");
+
+        /// Format of the files.
+        format: DataFormat = one_of(DataFormat::NAMES)
+            .help("Format of the files; \"auto\" goes by their first bytes and their names")
+            .default(r#""auto""#);
+
+        /// Name of the features in npz and safetensors files.
+        features_key: String = text().help("Name of the features in npz and safetensors files").default(r#""features""#);
+
+        /// Name of the labels in npz and safetensors files.
+        labels_key: String = text().help("Name of the labels in npz and safetensors files").default(r#""labels""#);
+
+        /// Column names of the targets, over all heads; one for classification.
+        target: Vec<String> { sources.target(raw)?, no_key };
+
+        key target = key(Kind::Texts { may_be_empty: false })
+            .help("Column names of the targets; one for classification")
+            .default(r#""label""#)
+            .synonyms(&["label", "targets"]);
+
+        /// Groups of targets of several kinds; empty but for [`Task::Heads`].
+        heads: Vec<HeadConfig> { sources.heads.clone(), no_key };
+
+        /// Kind of the targets.
+        task: Task { sources.task, no_key };
+
+        /// Whether the targets decide on `task`, which is provisional until [`load`](crate::data::load) has read them.
+        auto_task: bool { sources.auto_task, no_key };
+
+        key task = one_of(TaskSetting::NAMES)
+            .help("Kind of the targets; \"auto\" takes text, truth values and up to 20 distinct integers for classes")
+            .default_depends("auto; classification for built-in sets and where data.classes is set")
+            .example(r#""regression""#)
+            .before(Before::Value(r#""classification""#));
+
+        /// Number of classes, whose labels are the numbers from 0; `None` means the labels of the training rows.
+        classes: Option<usize> { classes(raw, sources.task)?, write_classes };
+
+        key classes = count(2, MAX_WIDTH)
+            .help("Number of classes, whose labels are the numbers from 0")
+            .absent("the labels of the training rows")
+            .example("10")
+            .hint("leave it out to take it from the data")
+            .synonyms(&["num_classes", "n_classes"]);
+
+        /// Labels in the order of their classes; empty for numbers by value, then texts by their bytes.
+        class_order: Vec<String> { class_order::read(raw, sources.task, &sources.train)?, write_class_order };
+
+        key class_order = key(Kind::Texts { may_be_empty: true })
+            .help("Labels in the order of their classes, the lowest first; for loss ordinal, and for reports")
+            .default_depends("numbers by value, then texts in alphabetical order")
+            .example(r#"["low", "mid", "high"]"#)
+            .synonyms(&["label_order", "class_names"]);
+
+        /// Treatment of evaluation rows whose label is not a class.
+        unknown_label: UnknownLabel = one_of(UnknownLabel::NAMES)
+            .help("Treatment of evaluation rows whose label does not occur in training: an error, or leave them out")
+            .default(r#""error""#)
+            .may_change();
+
+        /// Treatment of rows without a target.
+        missing_target: MissingTarget = one_of(MissingTarget::NAMES)
+            .help("Treatment of rows of tables without a target: an error, or leave them out")
+            .default(r#""error""#)
+            .example(r#""skip""#)
+            .synonyms(&["missing_label", "drop_missing_target"]);
+
+        /// Whether `eval_fraction` takes the same fraction of each class.
+        stratify: bool [stratify(raw, &sources.eval)?] = switch()
+            .help("Whether data.eval_fraction takes the same fraction of each class")
+            .default("true")
+            .before(Before::Value("false"));
+
+        /// Weight of a row in loss and metrics: a column, an array's name, or an npy file with those of `train`.
+        weight: Option<String> [optional] = text()
+            .help("Weight of a row in loss and metrics: a column, an array's name, or an npy file next to data.train")
+            .absent("all rows weigh the same")
+            .example(r#""weight""#)
+            .synonyms(&["sample_weight", "weights"])
+            .may_change_if(|ours, theirs| names_weight_files(ours) && names_weight_files(theirs), "if it names files");
+
+        /// Columns that are not features.
+        drop: Vec<String> = key(Kind::Texts { may_be_empty: true })
+            .help("Columns that are not features")
+            .default("[]")
+            .example(r#"["id"]"#)
+            .synonyms(&["drop_columns", "exclude", "ignore", "ignore_columns"]);
+
+        /// Columns whose values are names rather than quantities.
+        categorical: Vec<String> = key(Kind::Texts { may_be_empty: true })
+            .help("Columns whose values are names rather than quantities")
+            .default("[]")
+            .example(r#"["city"]"#)
+            .synonyms(&["categories", "cat_features"]);
+
+        /// Encoding of a category for the model.
+        encode: Encode = one_of(Encode::NAMES)
+            .help("Encoding of categories: a column per value, or a learned table")
+            .default(r#""one_hot""#);
+
+        /// Width of a category's embedding; `None` means one that grows with the number of values.
+        embedding_dim: Option<usize> { Some(raw.get("data.embedding_dim")?).filter(|dim| *dim > 0), write_embedding_dim };
+
+        key embedding_dim = count(0, 1 << 12)
+            .help("Width of a category's embedding; 0 for one that grows with the number of values")
+            .default("0")
+            .example("8")
+            .hint("0 chooses one");
+
+        /// Replacement of a missing value.
+        missing: Missing = one_of(Missing::NAMES)
+            .help("Replacement of missing values; mean and zero also add a column that marks them")
+            .default(r#""error""#)
+            .example(r#""mean""#)
+            .synonyms(&["na"]);
+
+        /// Texts that mark a missing value, in addition to the usual ones.
+        missing_values: Vec<String> = key(Kind::AnyTexts)
+            .help("Texts and numbers that mark a missing value in tables, besides null, an empty cell, NA, N/A, NaN, None, - and ?; with \"\" among them only those listed do")
+            .default("[]")
+            .example(r#"["-999", "unknown"]"#)
+            .synonyms(&["na_values", "null_values"]);
+
+        /// Whether the first line of a text file names the columns.
+        header: Header = key(Kind::BoolOr("auto"))
+            .help("Whether the first line of text files names the columns; else they are column_1, column_2 and so on; \"auto\" refuses a first line that looks like a row")
+            .default(r#""auto""#)
+            .example("false")
+            .hint("false reads the first line as a row, true takes it for the names of the columns")
+            .synonyms(&["has_header", "no_header", "names"])
+            .before(Before::Value("true"));
+
+        /// Delimiter of the cells of a text file.
+        delimiter: Delimiter = one_of(Delimiter::NAMES)
+            .help("Delimiter of the cells in text files, \"whitespace\" for runs of blanks; \"auto\" finds it in the first rows")
+            .default(r#""auto""#)
+            .synonyms(&["sep", "separator"]);
+
+        /// Mark before the fraction of a number in a text file.
+        decimal: Decimal = one_of(Decimal::NAMES)
+            .help("Mark before the fraction of a number in text files, where the other one may separate thousands; \"auto\" finds it in the first rows")
+            .default(r#""auto""#)
+            .synonyms(&["thousands", "decimal_mark"]);
+
+        /// Features that a column of dates becomes.
+        datetime: Datetime = one_of(Datetime::NAMES)
+            .help("Dates as features: seconds since 1970, or year, month, day, weekday, hour, minute and second")
+            .default(r#""seconds""#)
+            .synonyms(&["dates", "parse_dates"]);
+
+        /// Normalisation of the features.
+        normalize: Normalize = one_of(Normalize::NAMES)
+            .help("Normalisation of the features, fitted on the training rows; \"robust\" is by median and quartiles, \"auto\" is robust for model.kind \"realmlp\", else standard for tables, none for arrays and built-in sets")
+            .default(r#""auto""#)
+            .before(Before::Value(r#""none""#))
+            .example(r#""standard""#);
+
+        /// Normalisation of the targets in regression.
+        normalize_target: NormalizeTarget = one_of(NormalizeTarget::NAMES)
+            .help("Normalisation of the targets in regression, fitted on the training rows and undone in predictions; losses are in its units")
+            .default(r#""standard""#)
+            .before(Before::Value(r#""none""#));
+
+        /// Values that the fingerprint of the rows covers.
+        fingerprint: FingerprintKind = one_of(FingerprintKind::NAMES)
+            .help("Values that a resumed run compares: all, or a sample of arrays on disk; \"auto\" is full where statistics read all rows anyway")
+            .default(r#""auto""#)
+            .before(Before::Value(r#""sampled""#))
+            .example(r#""full""#);
+
+        /// Whether each epoch visits the training rows in a new order.
+        shuffle: bool = switch().help("Visit the training rows in a new order each epoch").default("true");
+
+        /// Range over which rows move in that order.
+        shuffle_mode: ShuffleMode = one_of(ShuffleMode::NAMES)
+            .help("Move rows anywhere (full), or in blocks of neighbouring rows, for data on disk (blocks)")
+            .default(r#""full""#);
+
+        /// Size of the window within which `shuffle_mode = "blocks"` mixes rows, in MiB.
+        shuffle_window_mib: usize [shuffle_window_mib(raw)?] = count(1, 1 << 20)
+            .help("Size of the window within which shuffle_mode = \"blocks\" mixes rows, in MiB")
+            .default_depends("64, at most half of data.loader_memory_mib")
+            .example("64")
+            .hint("64 is a good start")
+            .may_change_if(|ours, theirs| shuffles_anywhere(ours) && shuffles_anywhere(theirs), "if shuffle_mode is \"full\"");
+
+        /// Place where rows wait for their step.
+        placement: Placement = one_of(Placement::NAMES)
+            .help("Place where rows wait for their step: host or GPU; auto takes the GPU if there is room")
+            .default(r#""auto""#)
+            .may_change();
+
+        /// Batches that are prepared ahead of the step, at least 1.
+        prefetch: usize = count(1, 1024)
+            .help("Batches that are prepared ahead of the step")
+            .default("4")
+            .hint("4 is a good start")
+            .synonyms(&["prefetch_factor"])
+            .may_change();
+
+        /// Threads that prepare them; 0 means as many as fit.
+        loader_threads: usize = count(0, 256)
+            .help("Threads that prepare batches; 0 for as many as fit")
+            .default("0")
+            .example("2")
+            .hint("0 takes as many as fit")
+            .synonyms(&["num_workers", "workers"])
+            .may_change();
+
+        /// Host memory for a rank's rows, in MiB.
+        loader_memory_mib: usize = count(1, 1 << 30)
+            .help("Host memory for a rank's rows, in MiB")
+            .default("1024")
+            .hint("1024 is 1 GiB per rank")
+            .may_change();
+    }
 }
 
 /// Source of evaluation rows.
@@ -112,6 +312,45 @@ pub enum EvalSource {
     Fraction(f64),
     /// The training rows that a column decides on, taken out of training.
     Split(Split),
+}
+
+impl EvalSource {
+    fn write(&self, writer: &mut Writer) {
+        match self {
+            EvalSource::Unset | EvalSource::None => writer.put("data.eval", &"none".to_owned()),
+            EvalSource::Source(source) => writer.put("data.eval", source),
+            EvalSource::Fraction(fraction) => writer.put("data.eval_fraction", fraction),
+            EvalSource::Split(split) => {
+                writer.put_toml("data.split", split.to_toml());
+                writer.put_optional("data.eval_fraction", split.fraction().as_ref());
+            }
+        }
+    }
+}
+
+/// Rows and targets, which decide how other keys are read.
+pub(super) struct Sources {
+    train: String,
+    eval: EvalSource,
+    heads: Vec<HeadConfig>,
+    task: Task,
+    auto_task: bool,
+}
+
+impl Sources {
+    fn read(raw: &RawConfig) -> Result<Self> {
+        let train: String = raw.get("data.train")?;
+        let heads = heads::read(raw)?;
+        let (task, auto_task) = if heads.is_empty() { task(raw, &train)? } else { (Task::Heads, false) };
+        Ok(Sources { eval: eval(raw, &train)?, train, heads, task, auto_task })
+    }
+
+    fn target(&self, raw: &RawConfig) -> Result<Vec<String>> {
+        match &self.heads[..] {
+            [] => target(raw, self.task, self.auto_task),
+            heads => Ok(heads.iter().flat_map(|head| head.target.clone()).collect()),
+        }
+    }
 }
 
 /// The values of `data.task`.
@@ -140,57 +379,25 @@ pub(crate) const DEFAULT_LABELS_KEY: &str = "labels";
 
 impl DataConfig {
     pub(super) fn read(raw: &RawConfig) -> Result<Self> {
-        let train: String = raw.get("data.train")?;
-        let eval = eval(raw, &train)?;
-        let heads = heads::read(raw)?;
-        let (task, auto_task) = if heads.is_empty() { task(raw, &train)? } else { (Task::Heads, false) };
-        let data = DataConfig {
-            target: match &heads[..] {
-                [] => target(raw, task, auto_task)?,
-                heads => heads.iter().flat_map(|head| head.target.clone()).collect(),
-            },
-            heads,
-            classes: classes(raw, task)?,
-            class_order: class_order::read(raw, task, &train)?,
-            unknown_label: raw.get("data.unknown_label")?,
-            missing_target: raw.get("data.missing_target")?,
-            stratify: stratify(raw, &eval)?,
-            drop: raw.get("data.drop")?,
-            categorical: raw.get("data.categorical")?,
-            weight: raw.optional("data.weight")?,
-            eval_weight: raw.optional("data.eval_weight")?,
-            loader_memory_mib: raw.get("data.loader_memory_mib")?,
-            shuffle_window_mib: shuffle_window_mib(raw)?,
-            labels: raw.optional("data.labels")?,
-            eval_labels: raw.optional("data.eval_labels")?,
-            format: raw.get("data.format")?,
-            features_key: raw.get("data.features_key")?,
-            labels_key: raw.get("data.labels_key")?,
-            encode: raw.get("data.encode")?,
-            embedding_dim: Some(raw.get("data.embedding_dim")?).filter(|dim| *dim > 0),
-            missing: raw.get("data.missing")?,
-            missing_values: raw.get("data.missing_values")?,
-            header: raw.get("data.header")?,
-            delimiter: raw.get("data.delimiter")?,
-            decimal: raw.get("data.decimal")?,
-            datetime: raw.get("data.datetime")?,
-            normalize: raw.get("data.normalize")?,
-            normalize_target: raw.get("data.normalize_target")?,
-            fingerprint: raw.get("data.fingerprint")?,
-            shuffle: raw.get("data.shuffle")?,
-            shuffle_mode: raw.get("data.shuffle_mode")?,
-            placement: raw.get("data.placement")?,
-            prefetch: raw.get("data.prefetch")?,
-            loader_threads: raw.get("data.loader_threads")?,
-            train,
-            eval,
-            task,
-            auto_task,
-        };
+        let data = DataConfig::read_keys(raw, &Sources::read(raw)?)?;
         data.check_weights(raw)?;
         data.check_columns(raw)?;
         data.check_split(raw)?;
         Ok(data)
+    }
+
+    pub(super) fn write(&self, writer: &mut Writer) {
+        self.write_keys(writer);
+        match (self.target.as_slice(), self.task) {
+            (_, Task::Heads) => {}
+            ([one], _) => writer.put("data.target", one),
+            _ => writer.put("data.target", &self.target),
+        }
+        match self.task {
+            Task::Heads => {}
+            _ if self.auto_task => writer.put("data.task", &TaskSetting::Auto),
+            task => writer.put("data.task", &TaskSetting::Task(task)),
+        }
     }
 
     fn check_weights(&self, raw: &RawConfig) -> Result<()> {
@@ -254,78 +461,35 @@ impl DataConfig {
         }
     }
 
-    pub(super) fn write(&self, writer: &mut Writer) {
-        let DataConfig { train, labels, eval, eval_labels, eval_weight, format, .. } = self;
-        writer.put("data.train", train);
-        writer.put_optional("data.labels", labels.as_ref());
-        match eval {
-            EvalSource::Unset | EvalSource::None => writer.put("data.eval", &"none".to_owned()),
-            EvalSource::Source(source) => writer.put("data.eval", source),
-            EvalSource::Fraction(fraction) => writer.put("data.eval_fraction", fraction),
-            EvalSource::Split(split) => {
-                writer.put_toml("data.split", split.to_toml());
-                writer.put_optional("data.eval_fraction", split.fraction().as_ref());
-            }
-        }
-        writer.put_optional("data.eval_labels", eval_labels.as_ref());
-        writer.put_optional("data.eval_weight", eval_weight.as_ref());
-        writer.put("data.format", format);
-        writer.put("data.features_key", &self.features_key);
-        writer.put("data.labels_key", &self.labels_key);
-        match (self.target.as_slice(), self.task) {
-            (_, Task::Heads) => {}
-            ([one], _) => writer.put("data.target", one),
-            _ => writer.put("data.target", &self.target),
-        }
-        match self.task {
-            Task::Heads => {}
-            _ if self.auto_task => writer.put("data.task", &TaskSetting::Auto),
-            task => writer.put("data.task", &TaskSetting::Task(task)),
-        }
-        writer.put_optional("data.classes", self.classes.as_ref());
-        if !self.class_order.is_empty() {
-            writer.put("data.class_order", &self.class_order);
-        }
-        writer.put("data.unknown_label", &self.unknown_label);
-        writer.put("data.missing_target", &self.missing_target);
-        writer.put("data.stratify", &self.stratify);
-        writer.put_optional("data.weight", self.weight.as_ref());
-        writer.put("data.drop", &self.drop);
-        writer.put("data.categorical", &self.categorical);
-        writer.put("data.encode", &self.encode);
-        writer.put("data.embedding_dim", &self.embedding_dim.unwrap_or(0));
-        writer.put("data.missing", &self.missing);
-        writer.put("data.missing_values", &self.missing_values);
-        writer.put("data.header", &self.header);
-        writer.put("data.delimiter", &self.delimiter);
-        writer.put("data.decimal", &self.decimal);
-        writer.put("data.datetime", &self.datetime);
-        writer.put("data.normalize", &self.normalize);
-        writer.put("data.normalize_target", &self.normalize_target);
-        writer.put("data.fingerprint", &self.fingerprint);
-        writer.put("data.shuffle", &self.shuffle);
-        writer.put("data.shuffle_mode", &self.shuffle_mode);
-        writer.put("data.shuffle_window_mib", &self.shuffle_window_mib);
-        writer.put("data.placement", &self.placement);
-        writer.put("data.prefetch", &self.prefetch);
-        writer.put("data.loader_threads", &self.loader_threads);
-        writer.put("data.loader_memory_mib", &self.loader_memory_mib);
-    }
-
     /// Whether `weight` names files, rather than a column or array.
     pub(super) fn is_weight_files(&self) -> bool {
         self.weight.as_deref().is_some_and(|weight| is_files_beside(weight, self.format.name()))
     }
 }
 
-/// Whether `data.weight` names files, rather than a column or array: files may move, as next to npy and IDX; the name of a column or
-/// array is part of the run.
 /// Whether weights next to rows of the format are files.
 pub(super) fn is_files_beside(weight: &str, format: &str) -> bool {
     let is_beside = |name: &str| ["npy", "idx"].contains(&name);
     is_beside(format)
         || weight.contains('/')
         || format_by_name(Path::new(weight)).is_some_and(|format| is_beside(format.name()))
+}
+
+fn write_classes(classes: &Option<usize>, writer: &mut Writer) {
+    writer.put_optional("data.classes", classes.as_ref());
+}
+
+/// The writer of a field that other fields' keys write.
+fn no_key<T>(_: &T, _: &mut Writer) {}
+
+fn write_class_order(order: &[String], writer: &mut Writer) {
+    if !order.is_empty() {
+        writer.put("data.class_order", &order.to_vec());
+    }
+}
+
+fn write_embedding_dim(dim: &Option<usize>, writer: &mut Writer) {
+    writer.put("data.embedding_dim", &dim.unwrap_or(0));
 }
 
 fn eval(raw: &RawConfig, train: &str) -> Result<EvalSource> {
@@ -420,4 +584,15 @@ fn shuffle_window_mib(raw: &RawConfig) -> Result<usize> {
         return Err(setting.bad(expected, "one window is read while another one is used"));
     }
     Ok(window)
+}
+
+fn names_weight_files(value: Lookup<'_>) -> bool {
+    let text = |key: &str| Some(value(key)?.as_str()?.to_owned());
+    let Some(weight) = text("data.weight") else { return false };
+    is_files_beside(&weight, &text("data.format").unwrap_or_default())
+}
+
+/// Whether the window is not used.
+fn shuffles_anywhere(value: Lookup<'_>) -> bool {
+    value("data.shuffle_mode").is_some_and(|mode| mode.as_str() == Some(ShuffleMode::Full.name()))
 }

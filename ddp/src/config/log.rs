@@ -8,7 +8,7 @@ use super::section::section;
 section! {
     /// `[log]`
     #[derive(Debug, Clone, PartialEq)]
-    pub struct LogConfig in "log", read(raw: &RawConfig) {
+    pub struct LogConfig in "log", read(raw: &RawConfig), write {
         /// Optimiser steps between two `step` events.
         every_steps: usize = count(1, MAX_STEPS)
         .help("Optimiser steps between two `step` events in metrics.jsonl")

@@ -10,7 +10,7 @@ use super::value::ConfigValue;
 section! {
     /// `[run]`
     #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct RunConfig in "run", read(raw: &RawConfig) {
+    pub struct RunConfig in "run", read(raw: &RawConfig), write {
         /// Permissions of the files that the run creates; `None` for those of the process's umask.
         file_mode: Option<FileMode> [optional] = key(Kind::Text)
             .help("Permissions of the files that a run creates (weights, configs, checkpoints, logs), as in chmod; folders get x where files have r")

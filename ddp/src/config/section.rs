@@ -1,21 +1,22 @@
 //! A section of the config whose keys are fields: each key is stated once.
 
-/// Defines the struct of a section, its rows ([`Key`](super::key::Key)) as `KEYS`, and the functions `read` and `write`.
+/// Defines the struct of a section, its rows ([`Key`](super::key::Key)) as `KEYS`, and the functions that read and `write` it.
 ///
 /// In the braces, each ends in a semicolon, in the order of the rows:
 /// - `/// Doc. name: Type = kind(arguments).help("...");` a field and its key of the same name; `as "other"` before `=` names the key
 /// - `[expression]` before `=` reads the field in another way; `[optional]` is for a key that may have no value
 /// - `key name = kind(...)...;` a key that fields below read
-/// - `/// Doc. name: Type { reader, writer };` a field of several keys; `reader` is an expression, `writer` a function of the field's
-///   reference and the [`Writer`](super::writer::Writer)
+/// - `/// Doc. name: Type { reader, writer };` a field of several keys, or of none; `reader` is an expression, `writer` a function of
+///   the field's reference and the [`Writer`](super::writer::Writer)
 ///
-/// `read` has the arguments in the brackets; a reader may use them.
+/// The first line names the functions that read and write the section; readers of fields may use the arguments of the first.
 macro_rules! section {
     (
         $(#[$meta:meta])*
-        pub struct $name:ident in $section:literal, read($raw:ident: $raw_of:ty $(, $argument:ident: $of:ty)*) { $($body:tt)* }
+        pub struct $name:ident in $section:literal, $reader:ident($raw:ident: $raw_of:ty $(, $argument:ident: $of:ty)*), $writer:ident
+        { $($body:tt)* }
     ) => {
-        section!(@next { $(#[$meta])* $name $section ($raw: $raw_of $(, $argument: $of)*) } [] [] [] [] $($body)*);
+        section!(@next { $(#[$meta])* $name $section $reader $writer ($raw: $raw_of $(, $argument: $of)*) } [] [] [] [] $($body)*);
     };
     // A key without a field.
     (
@@ -30,7 +31,7 @@ macro_rules! section {
     // A field of several keys.
     (
         @next $head:tt [$($fields:tt)*] [$($keys:tt)*] [$($reads:tt)*] [$($writes:tt)*]
-        $(#[$doc:meta])* $field:ident: $type:ty { $read:expr, $write:path }; $($rest:tt)*
+        $(#[$doc:meta])* $field:ident: $type:ty { $read:expr, $write:expr }; $($rest:tt)*
     ) => {
         section!(
             @next $head [$($fields)* ($(#[$doc])* $field: $type)] [$($keys)*]
@@ -85,7 +86,7 @@ macro_rules! section {
     };
     // All of them.
     (
-        @next { $(#[$meta:meta])* $name:ident $section:literal ($raw:ident: $raw_of:ty $(, $argument:ident: $of:ty)*) }
+        @next { $(#[$meta:meta])* $name:ident $section:literal $reader:ident $writer:ident ($raw:ident: $raw_of:ty $(, $argument:ident: $of:ty)*) }
         [$(($(#[$doc:meta])* $field:ident: $type:ty))*]
         [$((($($key:tt)*), $kind:ident, ($($value:tt)*) $(.$method:ident($($words:tt)*))*))*]
         [$(($read_field:ident, $($read:tt)*))*]
@@ -98,11 +99,11 @@ macro_rules! section {
             &[$($kind(concat!($section, ".", $($key)*), $($value)*) $(.$method($($words)*))*),*];
 
         impl $name {
-            pub(super) fn read($raw: $raw_of $(, $argument: $of)*) -> super::error::Result<Self> {
+            pub(super) fn $reader($raw: $raw_of $(, $argument: $of)*) -> super::error::Result<Self> {
                 Ok($name { $($read_field: section!(@read $section $raw $($read)*)),* })
             }
 
-            pub(super) fn write(&self, writer: &mut super::writer::Writer) {
+            pub(super) fn $writer(&self, writer: &mut super::writer::Writer) {
                 $(section!(@write $form self writer $section $write_field $write);)*
             }
         }
@@ -116,6 +117,6 @@ macro_rules! section {
     (@write optional $self:ident $writer:ident $section:literal $field:ident ($($key:tt)*)) => {
         $writer.put_optional(concat!($section, ".", $($key)*), $self.$field.as_ref())
     };
-    (@write group $self:ident $writer:ident $section:literal $field:ident ($write:path)) => { $write(&$self.$field, $writer) };
+    (@write group $self:ident $writer:ident $section:literal $field:ident ($write:expr)) => { $write(&$self.$field, $writer) };
 }
 pub(super) use section;

@@ -4,14 +4,14 @@ use super::error::ConfigError;
 use super::key::Key;
 use super::key_table::KeyTable;
 use super::{
-    checkpoint, comm, data_keys, heads, log, loss, model, name, optimizer, run, schedule, train, watchdog,
+    checkpoint, comm, data, heads, log, loss, model, name, optimizer, run, schedule, train, watchdog,
 };
 
 /// The rows, a section each, in the order in which configs are written.
 pub(super) static TABLE: KeyTable = KeyTable::new(&[
     name::KEYS,
     heads::KEYS,
-    data_keys::KEYS,
+    data::KEYS,
     model::KEYS,
     loss::KEYS,
     optimizer::KEYS,

@@ -91,7 +91,7 @@ config_enum!(impl OnReplicaDifference { Stop = "stop", Repair = "repair" });
 section! {
     /// `[train]`
     #[derive(Debug, Clone, PartialEq)]
-    pub struct TrainConfig in "train", read(raw: &RawConfig, data: &DataConfig) {
+    pub struct TrainConfig in "train", read(raw: &RawConfig, data: &DataConfig), write {
         /// End of training.
         length: Length { read_length(raw)?, write_length };
 

@@ -9,7 +9,7 @@ use super::section::section;
 section! {
     /// `[watchdog]`
     #[derive(Debug, Clone, PartialEq)]
-    pub struct WatchdogConfig in "watchdog", read(raw: &RawConfig) {
+    pub struct WatchdogConfig in "watchdog", read(raw: &RawConfig), write {
         /// Whether ranks watch each other.
         enabled: bool = switch()
             .help("Whether ranks of a run notice a rank that died, froze or is stuck, and end with status 75")
