@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use ddp::checkpoint::{CheckpointStore, MANIFEST_FILE, Manifest, step_name};
 use ddp::config::Config;
 use ddp::data::{SourceSpec, column_stats};
+use ddp::kernels::hint::with_hint;
 
 /// Token of the frames: mutated streams of zeros keep it.
 const TOKEN: [u8; 16] = [0; 16];
@@ -24,7 +25,7 @@ pub(crate) fn config(bytes: &[u8]) {
             assert_eq!(again.to_saved_toml(), saved);
         }
         Err(error) => {
-            let message = error.to_string();
+            let message = with_hint(&error);
             assert!(message.contains("\nhint: "), "no way out in: {message}");
             assert!(message.len() < 4096 + 4 * bytes.len(), "{} bytes of message", message.len());
         }
@@ -55,7 +56,7 @@ pub(crate) fn csv(bytes: &[u8]) {
     let outcome = read();
     std::fs::remove_file(&path).expect("a file can be removed");
     if let Err(error) = outcome {
-        let message = error.to_string();
+        let message = with_hint(&error);
         assert!(message.contains("\nhint: "), "no way out in: {message}");
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ddp_kernels::cuda::Gpu;
+use ddp_kernels::hint::with_hint;
 use ddp_kernels::{DType, Device, MemoryUse, Tensor};
 
 use tracing::{debug, warn};
@@ -184,7 +185,7 @@ impl World {
         let (memory, own_reason) = match nccl.try_memory() {
             Ok(Ok(memory)) => (Some(memory), None),
             Ok(Err(reason)) => (None, Some(reason)),
-            Err(error) => (None, Some(error.to_string())),
+            Err(error) => (None, Some(with_hint(&error))),
         };
         let unsupported = self.first_cause(own_reason.map(|reason| (reason, Reporter::ThisRank)))?;
         let Some(memory) = memory.filter(|_| unsupported.is_none()) else {
@@ -268,8 +269,8 @@ impl World {
     ///
     /// # Errors
     /// See [`Group::all_gather_bytes`].
-    pub fn first_failure(&self, own: Option<&impl std::error::Error>) -> Result<Option<String>> {
-        self.first_cause(own.map(|error| (error.to_string(), Reporter::ThisRank)))
+    pub fn first_failure(&self, own: Option<&impl miette::Diagnostic>) -> Result<Option<String>> {
+        self.first_cause(own.map(|error| (with_hint(error), Reporter::ThisRank)))
     }
 
     /// Same as [`World::first_failure`]; an error that follows from another rank's counts only if there is no other.
@@ -331,7 +332,7 @@ impl World {
         // The first byte says whether the rank succeeded; then comes its message or the text of its error.
         let record = match &result {
             Ok(value) => [&[1], &message(value)[..]].concat(),
-            Err(error) => [&[0], error.to_string().as_bytes()].concat(),
+            Err(error) => [&[0], with_hint(error).as_bytes()].concat(),
         };
         let all = self.group().all_gather_bytes(&record)?;
         let value = result?;
@@ -352,7 +353,7 @@ fn abandon(group: Group) {
 }
 
 fn cause<T>(result: &Result<T>) -> Option<(String, Reporter)> {
-    result.as_ref().err().map(|error| (error.to_string(), error.reporter()))
+    result.as_ref().err().map(|error| (with_hint(error), error.reporter()))
 }
 
 /// This rank's device, opened.

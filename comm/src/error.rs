@@ -31,12 +31,13 @@ impl fmt::Display for Departure {
 }
 
 /// Errors of worlds and collectives.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum CommError {
     /// A tensor or device cannot be used.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Kernel(#[from] KernelError),
 
     /// A collective that only ranks joined by MPI have.
@@ -44,10 +45,8 @@ pub enum CommError {
     NotJoinedByMpi { op: &'static str },
 
     /// Ranks entered different collectives, or one with different lengths (elements, not bytes).
-    #[error(
-        "rank {rank} entered {got}, rank 0 entered {expected}\n\
-         hint: the ranks run different programs or configs, or one of them skipped a collective"
-    )]
+    #[error("rank {rank} entered {got}, rank 0 entered {expected}")]
+    #[diagnostic(help("the ranks run different programs or configs, or one of them skipped a collective"))]
     CallMismatch {
         /// The first rank that differs from rank 0.
         rank: usize,
@@ -58,10 +57,8 @@ pub enum CommError {
     },
 
     /// Ranks would reduce buckets of different lengths (elements, not bytes).
-    #[error(
-        "bucket {bucket} has {got} elements on rank {rank}, {expected} on rank 0\n\
-         hint: start every rank with the same program and config"
-    )]
+    #[error("bucket {bucket} has {got} elements on rank {rank}, {expected} on rank 0")]
+    #[diagnostic(help("start every rank with the same program and config"))]
     CountMismatch {
         /// Index of the bucket in the step.
         bucket: usize,
@@ -74,10 +71,8 @@ pub enum CommError {
     },
 
     /// Ranks would reduce different numbers of buckets.
-    #[error(
-        "rank {rank} has {got} buckets, rank 0 has {expected}\n\
-         hint: start every rank with the same program and config"
-    )]
+    #[error("rank {rank} has {got} buckets, rank 0 has {expected}")]
+    #[diagnostic(help("start every rank with the same program and config"))]
     BucketCountMismatch {
         /// The first rank that differs from rank 0.
         rank: usize,
@@ -88,10 +83,8 @@ pub enum CommError {
     },
 
     /// Ranks hold different values of something that must be the same everywhere.
-    #[error(
-        "rank {rank} ({host}) disagrees with rank 0 on '{key}': {got} there, {expected} on rank 0\n\
-         hint: start every rank with the same program, config and data"
-    )]
+    #[error("rank {rank} ({host}) disagrees with rank 0 on '{key}': {got} there, {expected} on rank 0")]
+    #[diagnostic(help("start every rank with the same program, config and data"))]
     Disagreement {
         /// The name of the value.
         key: String,
@@ -116,10 +109,10 @@ pub enum CommError {
     },
 
     /// The tensor is in memory that this group does not exchange.
-    #[error(
-        "{op}: {operand} cannot be exchanged by {transport}, expected a tensor on {takes}\n\
-         hint: `World::tensor_group` exchanges tensors of the rank's device, `World::group` those in host memory"
-    )]
+    #[error("{op}: {operand} cannot be exchanged by {transport}, expected a tensor on {takes}")]
+    #[diagnostic(help(
+        "`World::tensor_group` exchanges tensors of the rank's device, `World::group` those in host memory"
+    ))]
     WrongMemory {
         op: &'static str,
         operand: Box<Operand>,
@@ -131,19 +124,19 @@ pub enum CommError {
 
     /// A fixed order of sums was requested, but the user's environment allows NCCL any order.
     #[error(
-        "{variable}={value} allows sums whose order differs from run to run, but a fixed order was requested\n\
-         hint: unset {variable}, or set it to Ring or Tree"
+        "{variable}={value} allows sums whose order differs from run to run, but a fixed order was requested"
     )]
+    #[diagnostic(help("unset {variable}, or set it to Ring or Tree"))]
     UnorderedSums { variable: &'static str, value: String },
 
     /// MPI has no sums, maxima or minima of this type.
-    #[error("{call}: MPI does not reduce {}\nhint: ranks that share memory reduce it, and so does NCCL", call.dtype)]
+    #[error("{call}: MPI does not reduce {}", call.dtype)]
+    #[diagnostic(help("ranks that share memory reduce it, and so does NCCL"))]
     NotReducible { call: Call },
 
     /// This group has no send and receive; see [`Group::send`](crate::Group::send).
-    #[error(
-        "{op}: {transport} has collectives only, expected nccl\nhint: `peer::copy` copies between two ranks"
-    )]
+    #[error("{op}: {transport} has collectives only, expected nccl")]
+    #[diagnostic(help("`peer::copy` copies between two ranks"))]
     NoSends {
         /// `"send"` or `"receive"`.
         op: &'static str,
@@ -152,7 +145,8 @@ pub enum CommError {
     },
 
     /// There is no usable NCCL library.
-    #[error("several GPUs need NCCL: {reason}\nhint: {hint}")]
+    #[error("several GPUs need NCCL: {reason}")]
+    #[diagnostic(help("{hint}"))]
     NcclUnavailable {
         /// The names that were looked for, or the fault of the library that was found.
         reason: String,
@@ -168,10 +162,8 @@ pub enum CommError {
     },
 
     /// NCCL failed, in a call or in the work that a call enqueued.
-    #[error(
-        "rank {rank} on {device}: {call} failed: {text} ({code}){}\n\
-         hint: NCCL_DEBUG=INFO makes NCCL print more{}", abort_note(*.aborted), nccl_hint(code)
-    )]
+    #[error("rank {rank} on {device}: {call} failed: {text} ({code}){}", abort_note(*.aborted))]
+    #[diagnostic(help("NCCL_DEBUG=INFO makes NCCL print more{}", nccl_hint(code)))]
     Nccl {
         /// The function, or the work under way.
         call: &'static str,
@@ -188,10 +180,11 @@ pub enum CommError {
 
     /// Work of a device that depends on other ranks was not done within the time limit.
     #[error(
-        "rank {rank} on {device}: {what}: waited {timeout_s} s and gave up; {}{}\n\
-         hint: another rank is late, stopped or gone; NCCL_DEBUG=INFO makes NCCL print more",
-        last_enqueued(*.n_enqueued, last.as_ref()), abort_note(*.aborted)
+        "rank {rank} on {device}: {what}: waited {timeout_s} s and gave up; {}{}",
+        last_enqueued(*.n_enqueued, last.as_ref()),
+        abort_note(*.aborted)
     )]
+    #[diagnostic(help("another rank is late, stopped or gone; NCCL_DEBUG=INFO makes NCCL print more"))]
     DeviceTimeout {
         /// The work that it waited for.
         what: &'static str,
@@ -209,7 +202,8 @@ pub enum CommError {
     },
 
     /// A host has more ranks than GPUs.
-    #[error("this host has {n_gpus} GPUs and {n_ranks} ranks\nhint: start at most {n_gpus} ranks on it")]
+    #[error("this host has {n_gpus} GPUs and {n_ranks} ranks")]
+    #[diagnostic(help("start at most {n_gpus} ranks on it"))]
     TooFewGpus {
         /// GPUs of the host.
         n_gpus: usize,
@@ -218,10 +212,10 @@ pub enum CommError {
     },
 
     /// Two ranks use the same GPU.
-    #[error(
-        "ranks {} and {} both use the GPU {gpu} of {host}\n\
-         hint: start no more ranks on a host than it has GPUs, and leave out the index of the device", ranks[0], ranks[1]
-    )]
+    #[error("ranks {} and {} both use the GPU {gpu} of {host}", ranks[0], ranks[1])]
+    #[diagnostic(help(
+        "start no more ranks on a host than it has GPUs, and leave out the index of the device"
+    ))]
     GpuTaken {
         host: String,
         /// The device's name and UUID.
@@ -253,7 +247,8 @@ pub enum CommError {
     },
 
     /// The world's devices are already joined.
-    #[error("the devices of this world are already joined\nhint: call `World::connect_device` once")]
+    #[error("the devices of this world are already joined")]
+    #[diagnostic(help("call `World::connect_device` once"))]
     AlreadyConnected,
 
     /// A rank that does not exist.
@@ -266,7 +261,8 @@ pub enum CommError {
     },
 
     /// A rank left that this collective needs.
-    #[error("{call}: rank {rank} {how} and cannot take part\nhint: see the message of that rank")]
+    #[error("{call}: rank {rank} {how} and cannot take part")]
+    #[diagnostic(help("see the message of that rank"))]
     PeerLeft {
         /// The collective that this rank is in.
         call: Call,
@@ -288,9 +284,10 @@ pub enum CommError {
 
     /// A launcher started several ranks, but this build has no MPI to join them.
     #[error(
-        "{launcher} started {} of this program, but it was built without the feature `mpi`: each would run alone\n\
-         hint: rebuild with the feature `mpi`, or start one process without {launcher}", copies(*.n_ranks)
+        "{launcher} started {} of this program, but it was built without the feature `mpi`: each would run alone",
+        copies(*.n_ranks)
     )]
+    #[diagnostic(help("rebuild with the feature `mpi`, or start one process without {launcher}"))]
     LauncherWithoutMpi {
         launcher: Launcher,
         /// Number of ranks, if the environment says.
@@ -298,10 +295,8 @@ pub enum CommError {
     },
 
     /// MPI found another number of ranks than the launcher started: the two do not belong together.
-    #[error(
-        "{launcher} started {expected} ranks, but MPI found {got}: each would run alone\n\
-         hint: {}", launcher.mismatch_hint()
-    )]
+    #[error("{launcher} started {expected} ranks, but MPI found {got}: each would run alone")]
+    #[diagnostic(help("{}", launcher.mismatch_hint()))]
     LauncherMismatch {
         launcher: Launcher,
         /// Ranks that it started.
@@ -311,10 +306,10 @@ pub enum CommError {
     },
 
     /// The ranks run different builds of the program.
-    #[error(
-        "the ranks run different builds of this program:{programs}\n\
-         hint: start every rank from the same build; on several hosts compare `which` and `--version`"
-    )]
+    #[error("the ranks run different builds of this program:{programs}")]
+    #[diagnostic(help(
+        "start every rank from the same build; on several hosts compare `which` and `--version`"
+    ))]
     DifferentPrograms {
         rank: usize,
         /// A line per program, with its ranks and their hosts.
@@ -322,7 +317,8 @@ pub enum CommError {
     },
 
     /// This process already has a world on MPI; there can be only one.
-    #[error("MPI is already initialised in this process\nhint: create one World and pass it by reference")]
+    #[error("MPI is already initialised in this process")]
+    #[diagnostic(help("create one World and pass it by reference"))]
     MpiInUse,
 
     /// A call to MPI failed.
@@ -334,7 +330,8 @@ pub enum CommError {
     },
 
     /// More elements than one call to MPI can count.
-    #[error("{op}: {len} elements, expected at most {max} in one call to MPI\nhint: split the buffer")]
+    #[error("{op}: {len} elements, expected at most {max} in one call to MPI")]
+    #[diagnostic(help("split the buffer"))]
     TooManyElements {
         op: &'static str,
         /// Elements of the buffer.

@@ -81,7 +81,7 @@ mod tests {
             let reason = choice.reason.expect("the reason for the CPU is reported");
             assert!(!reason.has_driver || !reason.reason.starts_with("no NVIDIA driver"), "{reason:?}");
             for request in [DeviceRequest::Cuda, DeviceRequest::CudaIndex(3)] {
-                let message = world.choose_device(request, false).unwrap_err().to_string();
+                let message = ddp_kernels::hint::with_hint(&world.choose_device(request, false).unwrap_err());
                 assert!(message.contains("cuda:") && message.contains("hint: "), "{message}");
             }
         });

@@ -1,7 +1,7 @@
 //! The error type of the crate: the union of the rooms' errors.
 //!
-//! Every message says what happened, where (file, line, column, key), and expected against got; where there is a way out, the last
-//! line is `hint: ...`. [`Error::exit_code`] maps an error to an exit status of [`exit_code`].
+//! Every message says what happened, where (file, line, column, key), and expected against got; where there is a way out,
+//! `help` of `miette::Diagnostic` names it, and [`ddp_kernels::hint::with_hint`] prints both. [`Error::exit_code`] maps an error to an exit status of [`exit_code`].
 //!
 //! ```
 //! use ddp::prelude::*;
@@ -35,54 +35,69 @@ use crate::train::TrainError;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of the library.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum Error {
     /// A device, tensor or operation failed.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Kernel(#[from] KernelError),
     /// A collective failed, or the ranks disagree.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Comm(Box<CommError>),
     /// A file that the user named could not be read.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     File(#[from] FileError),
     /// A file could not be written.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Write(#[from] WriteError),
     /// The config cannot be used.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Config(Box<ConfigError>),
     /// The data cannot be used.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Data(Box<DataError>),
     /// The optimiser's settings are invalid, or its update failed.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Optim(OptimError),
     /// The settings exclude each other in the exchange of gradients.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Exchange(ExchangeError),
     /// A checkpoint could not be written, found or read.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Checkpoint(Box<CheckpointError>),
     /// The run folder, or the checkpoint in it, does not fit this run.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Folder(Box<FolderError>),
     /// Results could not be written to stdout.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Report(ReportError),
     /// A training run failed.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Train(Box<TrainError>),
     /// Predictions could not be made or written.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Predict(Box<PredictError>),
     /// The model file cannot be used.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Model(Box<ModelError>),
     /// The model has no form in the requested format.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Export(Box<ExportError>),
 }
 

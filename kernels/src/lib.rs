@@ -32,6 +32,7 @@ pub use base::device::{Device, DeviceRequest};
 pub use base::device_names::OTHER_DEVICES;
 pub use base::dtype::{DType, Element, HostValue};
 pub use base::error::{KernelError, Operand, Result};
+pub use base::hint;
 pub use base::memory_use::{MemoryInUse, MemoryUse};
 pub use base::permutation::KeyedPermutation;
 pub use base::rng::Philox;

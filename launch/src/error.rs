@@ -9,46 +9,47 @@ use ddp::exit_code;
 pub(crate) type Result<T, E = LaunchError> = std::result::Result<T, E>;
 
 /// A reason why the ranks of a job can't be started.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum LaunchError {
     /// The supervisor itself was started as one of several ranks.
-    #[error(
-        "`ddp-train launch` starts the ranks itself, but {launcher} has started it\n\
-         hint: run `ddp-train launch -n N -- ...` without mpirun and srun, or `mpirun -n N ddp-train train ...`"
-    )]
+    #[error("`ddp-train launch` starts the ranks itself, but {launcher} has started it")]
+    #[diagnostic(help(
+        "run `ddp-train launch -n N -- ...` without mpirun and srun, or `mpirun -n N ddp-train train ...`"
+    ))]
     UnderLauncher { launcher: ddp_comm::Launcher },
     /// The arguments after `--` name another command, or check a run instead of training it.
-    #[error("`ddp-train launch` starts training runs, got `{got}` after --\nhint: {hint}")]
+    #[error("`ddp-train launch` starts training runs, got `{got}` after --")]
+    #[diagnostic(help("{hint}"))]
     NoRun { got: String, hint: String },
     /// Several ranks, and no program that starts them.
-    #[error(
-        "{n_ranks} ranks need mpirun or mpiexec, and neither is on the PATH\n\
-         hint: install Open MPI (Debian and Ubuntu: apt-get install openmpi-bin openssh-client), or leave -n out"
-    )]
+    #[error("{n_ranks} ranks need mpirun or mpiexec, and neither is on the PATH")]
+    #[diagnostic(help(
+        "install Open MPI (Debian and Ubuntu: apt-get install openmpi-bin openssh-client), or leave -n out"
+    ))]
     NoLauncher { n_ranks: usize },
     /// A program of that name which is neither Open MPI's nor MPICH's.
-    #[error(
-        "`{program} --version` names neither Open MPI nor MPICH: {version}\n\
-         hint: put the bin folder of Open MPI 4 or 5, MPICH or Intel MPI first on the PATH"
-    )]
+    #[error("`{program} --version` names neither Open MPI nor MPICH: {version}")]
+    #[diagnostic(help("put the bin folder of Open MPI 4 or 5, MPICH or Intel MPI first on the PATH"))]
     UnknownLauncher {
         program: String,
         /// The first line of its output.
         version: String,
     },
     /// This build can't join several ranks.
-    #[error("this build has no MPI, so it can't train on {n_ranks} ranks\nhint: cargo build --features mpi")]
+    #[error("this build has no MPI, so it can't train on {n_ranks} ranks")]
+    #[diagnostic(help("cargo build --features mpi"))]
     WithoutMpi { n_ranks: usize },
     /// A program could not be run.
-    #[error("can't run `{program}`: {source}\nhint: check that it is installed and may be run")]
+    #[error("can't run `{program}`: {source}")]
+    #[diagnostic(help("check that it is installed and may be run"))]
     NotRun { program: String, source: io::Error },
     /// Signals ended a program that says what it is.
-    #[error(
-        "`{program}` was started {n_tries} times and always ended by {signal}\n\
-         hint: something on this host ends processes, such as a limit of memory; the same command may work later"
-    )]
+    #[error("`{program}` was started {n_tries} times and always ended by {signal}")]
+    #[diagnostic(help(
+        "something on this host ends processes, such as a limit of memory; the same command may work later"
+    ))]
     Killed {
         /// The program with its argument.
         program: String,
@@ -57,28 +58,28 @@ pub enum LaunchError {
         signal: String,
     },
     /// The host file can't be read.
-    #[error("host file `{}`: {source}\nhint: one host per line, such as `node1 slots=8`", path.display())]
+    #[error("host file `{}`: {source}", path.display())]
+    #[diagnostic(help("one host per line, such as `node1 slots=8`"))]
     HostFile { path: PathBuf, source: io::Error },
     /// A host that is not written as one.
-    #[error(
-        "--hosts: {place}: got `{got}`, expected a host with its slots\nhint: node1:8,node2:8, or lines such as `node1 slots=8`"
-    )]
+    #[error("--hosts: {place}: got `{got}`, expected a host with its slots")]
+    #[diagnostic(help("node1:8,node2:8, or lines such as `node1 slots=8`"))]
     BadHost {
         /// The list, or the file and line.
         place: String,
         got: String,
     },
     /// More ranks than slots.
-    #[error(
-        "-n {n_ranks}: the hosts have {n_slots} slots\nhint: raise the slots of hosts, add hosts, or use -n {n_slots}"
-    )]
+    #[error("-n {n_ranks}: the hosts have {n_slots} slots")]
+    #[diagnostic(help("raise the slots of hosts, add hosts, or use -n {n_slots}"))]
     TooFewSlots {
         n_ranks: usize,
         /// Slots of all hosts.
         n_slots: usize,
     },
     /// More hosts needed than named.
-    #[error("--min-hosts {min_hosts}: --hosts names only {n_hosts}\nhint: use --min-hosts {n_hosts} or less")]
+    #[error("--min-hosts {min_hosts}: --hosts names only {n_hosts}")]
+    #[diagnostic(help("use --min-hosts {n_hosts} or less"))]
     TooManyMinHosts {
         /// The flag's value.
         min_hosts: usize,
@@ -86,10 +87,12 @@ pub enum LaunchError {
     },
     /// Too few hosts answer.
     #[error(
-        "{n_answering} of {n_hosts} hosts answer, and {min_hosts} are needed; no answer from {}\n\
-         hint: try `{agent} {} true`, or start on fewer hosts with --min-hosts",
-        silent.join(", "), silent.first().map_or("HOST", String::as_str)
+        "{n_answering} of {n_hosts} hosts answer, and {min_hosts} are needed; no answer from {}", silent.join(", ")
     )]
+    #[diagnostic(help(
+        "try `{agent} {} true`, or start on fewer hosts with --min-hosts",
+        silent.first().map_or("HOST", String::as_str)
+    ))]
     TooFewHosts {
         n_answering: usize,
         /// Hosts named.
@@ -103,9 +106,11 @@ pub enum LaunchError {
     },
     /// The run's folder or config cannot be used.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Run(Box<ddp::Error>),
     /// The process can't watch over others.
-    #[error("can't supervise processes: {source}\nhint: start the ranks with mpirun instead")]
+    #[error("can't supervise processes: {source}")]
+    #[diagnostic(help("start the ranks with mpirun instead"))]
     Supervision { source: io::Error },
 }
 

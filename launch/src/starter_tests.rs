@@ -33,7 +33,7 @@ fn programs_are_told_by_their_version() {
     {
         assert_eq!(of(version).unwrap(), Starter::Mpich { program: "mpirun" });
     }
-    let error = of("some other mpirun\nmore").unwrap_err().to_string();
+    let error = ddp_kernels::hint::with_hint(&of("some other mpirun\nmore").unwrap_err());
     assert!(error.contains("names neither Open MPI nor MPICH: some other mpirun\n"), "{error}");
 }
 

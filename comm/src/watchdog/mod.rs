@@ -118,13 +118,21 @@ impl Unwatched {
     }
 }
 
+impl std::error::Error for Unwatched {}
+
+impl miette::Diagnostic for Unwatched {
+    fn help(&self) -> Option<Box<dyn fmt::Display + '_>> {
+        Some(Box::new("let the hosts connect to each other on any TCP port"))
+    }
+}
+
 impl fmt::Display for Unwatched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Unwatched { n_unwatched, n_ranks, first, problem } = self;
         write!(
             f,
             "the watchdog does not watch {n_unwatched} of {n_ranks} ranks (rank {first} can't connect to {problem}): if one of \
-             them freezes, the job may hang\nhint: let the hosts connect to each other on any TCP port"
+             them freezes, the job may hang"
         )
     }
 }

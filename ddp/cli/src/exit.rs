@@ -23,6 +23,8 @@ use ddp::exit_code;
 use ddp::report::ReportError;
 use ddp::report::notes::LOG_FILE;
 use ddp_comm::{Failure, Reporter, World, failure};
+use ddp_kernels::hint::{joined, with_hint};
+use miette::Diagnostic as _;
 use tracing::error;
 
 use crate::error::Error;
@@ -98,13 +100,22 @@ pub fn conclude(world: World, log: &Log, result: Result<(), Stop>) -> ExitCode {
         ddp_comm::Stop::Alone(error) => (Reporter::ThisRank, error.exit_code()),
     };
     log.terminal().begin_failure();
-    error!(target: LOG_FILE, "{stop}");
-    failure::abort_with(&world, code.into(), reporter, |prefix| {
-        let message = stop.to_string();
-        if let Some(run) = run {
-            run.write(code, world.rank().0, &message);
+    let (message, hint) = match &stop {
+        ddp_comm::Stop::Alone(error) | ddp_comm::Stop::Agreed(Failure::Here { error, .. }) => {
+            (error.message(), error.hint())
         }
-        log.terminal().failure(prefix, &message)
+        ddp_comm::Stop::Agreed(Failure::Comm(error)) => {
+            (error.to_string(), error.help().map(|hint| hint.to_string()))
+        }
+        ddp_comm::Stop::Agreed(elsewhere @ Failure::Elsewhere { .. }) => (elsewhere.to_string(), None),
+    };
+    let text = joined(message.clone(), hint.as_deref());
+    error!(target: LOG_FILE, "{text}");
+    failure::abort_with(&world, code.into(), reporter, |prefix| {
+        if let Some(run) = run {
+            run.write(code, world.rank().0, &message, hint.as_deref());
+        }
+        log.terminal().failure(prefix, &text)
     })
 }
 
@@ -126,7 +137,7 @@ fn leave(world: World) -> ExitCode {
     match world.close() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&error_line(&error.to_string()));
+            say(&error_line(&with_hint(&error)));
             ExitCode::from(exit_code::FAILED)
         }
     }

@@ -8,6 +8,7 @@ use ddp::exit_code;
 use ddp::storage::unfinished::Unfinished;
 use ddp::train::stop_signals::StopSignals;
 use ddp_comm::{Launcher, World, WorldOptions, failure};
+use ddp_kernels::hint::with_hint;
 use ddp_train::cli::{self, Cli, Command, with_implied_command};
 use ddp_train::commands::{
     bench, checkpoint, completions, config, data, describe, devices, eval, launch, man, predict, torchrun,
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
     let world = match World::init_with(options) {
         Ok(world) => world,
         Err(error) => {
-            failure::abort_init(&error, exit_code::ENVIRONMENT.into(), error_line(&error.to_string()));
+            failure::abort_init(&error, exit_code::ENVIRONMENT.into(), error_line(&with_hint(&error)));
         }
     };
     failure::install_panic_hook(&world);

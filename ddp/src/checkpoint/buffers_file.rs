@@ -1,5 +1,6 @@
 //! The file of a model's registered buffers, of any dtype; models without saved buffers have none.
 
+use ddp_kernels::hint::with_hint;
 use ddp_kernels::{Device, Tensor};
 
 use super::error::CheckpointError;
@@ -38,7 +39,7 @@ impl Checkpoint {
             return Ok(Vec::new());
         }
         read_safetensors(self.path().join(BUFFERS_FILE), Device::Cpu).map_err(|error| {
-            self.damaged(FileFault::Malformed { name: BUFFERS_FILE.to_owned(), reason: error.to_string() })
+            self.damaged(FileFault::Malformed { name: BUFFERS_FILE.to_owned(), reason: with_hint(&error) })
         })
     }
 }

@@ -12,15 +12,15 @@ use crate::exit_code;
 use crate::storage::disk::is_out_of_inodes;
 
 /// An error of saving, finding or reading a checkpoint.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum CheckpointError {
     /// Writing a checkpoint failed; older checkpoints are unchanged.
     #[error(
-        "the checkpoint of step {step} was not saved: can't {action} `{}`: {source}{room}\n{newest}\nhint: {}",
-        path.display(), write_hint(path, source)
+        "the checkpoint of step {step} was not saved: can't {action} `{}`: {source}{room}\n{newest}", path.display()
     )]
+    #[diagnostic(help("{}", write_hint(path, source)))]
     Save {
         step: u64,
         /// The failed action, such as "write".
@@ -34,10 +34,8 @@ pub enum CheckpointError {
         newest: Newest,
     },
     /// The weights are not finite, so nothing could resume from them.
-    #[error(
-        "the checkpoint of step {step} was not saved: its weights are not all finite\n{newest}\n\
-         hint: {AGAINST_DIVERGENCE}"
-    )]
+    #[error("the checkpoint of step {step} was not saved: its weights are not all finite\n{newest}")]
+    #[diagnostic(help("{AGAINST_DIVERGENCE}"))]
     NotFinite {
         step: u64,
         /// The newest checkpoint to resume from.
@@ -45,9 +43,10 @@ pub enum CheckpointError {
     },
     /// Some ranks did not write their files in time.
     #[error(
-        "the checkpoint of step {step} was not saved: {ranks} wrote nothing for {:.0} s\n{newest}\n\
-         hint: check that `{}` is a folder that all hosts share", waited.as_secs_f64(), folder.display()
+        "the checkpoint of step {step} was not saved: {ranks} wrote nothing for {:.0} s\n{newest}",
+        waited.as_secs_f64()
     )]
+    #[diagnostic(help("check that `{}` is a folder that all hosts share", folder.display()))]
     RanksMissing {
         step: u64,
         /// "rank 3" or "ranks 1, 3".
@@ -70,17 +69,17 @@ pub enum CheckpointError {
     },
     /// A checkpoint that was just written failed verification.
     #[error(
-        "the checkpoint of step {step} failed verification after it was written: {fault}; older ones were kept\n\
-         hint: check the disk and the memory for faults, and that nothing else writes there"
+        "the checkpoint of step {step} failed verification after it was written: {fault}; older ones were kept"
     )]
+    #[diagnostic(help("check the disk and the memory for faults, and that nothing else writes there"))]
     ReadBack { step: u64, fault: Fault },
     /// The writer thread can't be started, or has ended.
-    #[error(
-        "the thread that writes checkpoints is not running: {reason}\nhint: `checkpoint.async = false` needs no thread"
-    )]
+    #[error("the thread that writes checkpoints is not running: {reason}")]
+    #[diagnostic(help("`checkpoint.async = false` needs no thread"))]
     Thread { reason: String },
     /// The folder of checkpoints can't be prepared.
-    #[error("can't {action} `{}`: {source}\nhint: {}", path.display(), folder_hint(action, path, source))]
+    #[error("can't {action} `{}`: {source}", path.display())]
+    #[diagnostic(help("{}", folder_hint(action, path, source)))]
     Folder {
         action: &'static str,
         /// The file or folder.
@@ -88,25 +87,22 @@ pub enum CheckpointError {
         source: io::Error,
     },
     /// A checkpoint that can't be used.
-    #[error(
-        "checkpoint `{}` can't be used: {fault}\nhint: `ddp-train checkpoint verify {}` lists the usable ones",
-        path.display(), folder_of(path).display()
-    )]
+    #[error("checkpoint `{}` can't be used: {fault}", path.display())]
+    #[diagnostic(help("`ddp-train checkpoint verify {}` lists the usable ones", folder_of(path).display()))]
     Damaged { path: PathBuf, fault: Fault },
     /// No checkpoint at the given path.
-    #[error(
-        "no checkpoint at `{}`: {}\nhint: {}", path.display(), Absence::of(path), Absence::of(path).hint(path)
-    )]
+    #[error("no checkpoint at `{}`: {}", path.display(), Absence::of(path))]
+    #[diagnostic(help("{}", Absence::of(path).hint(path)))]
     NotFound { path: PathBuf },
     /// A single checkpoint where a folder of checkpoints is needed.
-    #[error("`{}` is a single checkpoint, expected a folder of checkpoints\nhint: name the folder that it is in, or the run's folder", path.display())]
+    #[error("`{}` is a single checkpoint, expected a folder of checkpoints", path.display())]
+    #[diagnostic(help("name the folder that it is in, or the run's folder"))]
     OneOnly { path: PathBuf },
     /// None of the checkpoints is usable.
-    #[error(
-        "none of the checkpoints in `{}` can be used:\n  {skipped}\n\
-         hint: fix the problems listed above (permissions, the disk), copy intact checkpoints there, or start a new run with another --out",
-        path.display()
-    )]
+    #[error("none of the checkpoints in `{}` can be used:\n  {skipped}", path.display())]
+    #[diagnostic(help(
+        "fix the problems listed above (permissions, the disk), copy intact checkpoints there, or start a new run with another --out"
+    ))]
     NoneValid {
         path: PathBuf,
         /// Each checkpoint and its fault, one per line.
@@ -124,20 +120,24 @@ pub enum CheckpointError {
         end: usize,
     },
     /// The model's parameters differ from the checkpoint's.
-    #[error("checkpoint `{}` belongs to a different model:\n  {differences}\nhint: compare `model` in the configs", path.display())]
+    #[error("checkpoint `{}` belongs to a different model:\n  {differences}", path.display())]
+    #[diagnostic(help("compare `model` in the configs"))]
     OtherModel {
         path: PathBuf,
         /// Every difference, one per line.
         differences: String,
     },
     /// The checkpoint holds no averaged weights.
-    #[error("checkpoint `{}` holds no EMA of the weights\nhint: `--weights model`", path.display())]
+    #[error("checkpoint `{}` holds no EMA of the weights", path.display())]
+    #[diagnostic(help("`--weights model`"))]
     NoEma { path: PathBuf },
     /// The output file already exists.
-    #[error("`{}` already exists\nhint: name another file, or pass --overwrite", path.display())]
+    #[error("`{}` already exists", path.display())]
+    #[diagnostic(help("name another file, or pass --overwrite"))]
     OutExists { path: PathBuf },
     /// Fewer usable checkpoints than requested.
-    #[error("`{}` holds {got} usable checkpoints, expected {expected}\nhint: {}", path.display(), too_few_hint(*got))]
+    #[error("`{}` holds {got} usable checkpoints, expected {expected}", path.display())]
+    #[diagnostic(help("{}", too_few_hint(*got)))]
     TooFew {
         path: PathBuf,
         /// Usable checkpoints found.
@@ -147,39 +147,40 @@ pub enum CheckpointError {
     },
     /// The run is still in progress and prunes its own checkpoints.
     #[error(
-        "`{}` is the folder of a run in progress: {holder} holds {}/.lock; nothing was deleted\n\
-         hint: prune after the run has ended; it deletes old checkpoints itself, down to `checkpoint.keep`; --dry-run works at any time",
-        path.display(), path.display()
+        "`{}` is the folder of a run in progress: {holder} holds {}/.lock; nothing was deleted",
+        path.display(),
+        path.display()
     )]
+    #[diagnostic(help(
+        "prune after the run has ended; it deletes old checkpoints itself, down to `checkpoint.keep`; --dry-run works at any time"
+    ))]
     RunInProgress {
         path: PathBuf,
         /// "process 1234 on HOST", as that process wrote it.
         holder: String,
     },
     /// `--last` with several paths.
-    #[error(
-        "--last takes the newest checkpoints of one run, got {n} paths\n\
-         hint: pass one run's folder with --last, or each checkpoint's folder without it"
-    )]
+    #[error("--last takes the newest checkpoints of one run, got {n} paths")]
+    #[diagnostic(help("pass one run's folder with --last, or each checkpoint's folder without it"))]
     LastOfSeveral {
         /// Paths given.
         n: usize,
     },
     /// The same checkpoint given twice.
-    #[error("`{}` is named twice\nhint: name each checkpoint once", path.display())]
+    #[error("`{}` is named twice", path.display())]
+    #[diagnostic(help("name each checkpoint once"))]
     Twice { path: PathBuf },
     /// A single checkpoint to average.
-    #[error(
-        "averaging needs at least two checkpoints, got one: `{}`\n\
-         hint: `--last K` averages the K newest of a run, 2 or more; `ddp-train checkpoint export` writes the weights of one",
-        path.display()
-    )]
+    #[error("averaging needs at least two checkpoints, got one: `{}`", path.display())]
+    #[diagnostic(help(
+        "`--last K` averages the K newest of a run, 2 or more; `ddp-train checkpoint export` writes the weights of one"
+    ))]
     TooFewToAverage { path: PathBuf },
     /// `verify` found bad checkpoints.
-    #[error(
-        "{n_bad} of {n} checkpoints failed verification\n\
-         hint: --resume skips BROKEN checkpoints and uses the newest intact one; copy intact ones there if you have some"
-    )]
+    #[error("{n_bad} of {n} checkpoints failed verification")]
+    #[diagnostic(help(
+        "--resume skips BROKEN checkpoints and uses the newest intact one; copy intact ones there if you have some"
+    ))]
     VerifyFailed {
         /// Bad checkpoints.
         n_bad: usize,

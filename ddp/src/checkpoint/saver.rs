@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use ddp_kernels::Tensor;
+use ddp_kernels::hint::with_hint;
 use rayon::prelude::*;
 
 use super::buffers_file::{self, BUFFERS_FILE};
@@ -268,7 +269,7 @@ impl Saver {
             keep => self.store.superfluous(run.step, keep, &spared, looks_intact),
         };
         let due = due.unwrap_or_else(|error| {
-            saved.notes.push(error.to_string());
+            saved.notes.push(with_hint(&error));
             Vec::new()
         });
         if due.is_empty() {
@@ -279,7 +280,7 @@ impl Saver {
         for step in due {
             match self.store.delete(step) {
                 Ok(()) => saved.deleted.push(step),
-                Err(error) => saved.notes.push(error.to_string()),
+                Err(error) => saved.notes.push(with_hint(&error)),
             }
         }
         Ok(())
@@ -293,7 +294,7 @@ impl Saver {
         } else {
             let path = temp.join(self.options.state_file(self.options.rank));
             let _ = self.store.remove(&path);
-            let note = Note::Failed(error.to_string());
+            let note = Note::Failed(with_hint(error));
             // Rank 0 may not have made it yet, and would wait in vain for a note that has no place.
             let _ = self.store.disk().create_dir_all(temp);
             let _ = gather::leave_note(self.store.disk(), temp, self.options.rank, &note);

@@ -9,6 +9,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ddp_kernels::hint::with_hint;
 use tracing::{Span, info_span};
 
 use super::error::CheckpointError;
@@ -95,7 +96,7 @@ impl Writer {
                 let outcome = SaveOutcome::new(run.step, outcome);
                 if let SaveOutcome::Failed { error, .. } = &outcome {
                     // At once: the run may ask for outcomes much later. Rank 0 fails with the error of any rank.
-                    warn_of_all_ranks(saver.options().rank, &error.to_string());
+                    warn_of_all_ranks(saver.options().rank, &with_hint(error));
                 }
                 if finished.send(Done { outcome, buffers }).is_err() {
                     return;

@@ -9,39 +9,36 @@ use crate::storage::user_file::FileError;
 pub(super) type Result<T, E = ConfigError> = std::result::Result<T, E>;
 
 /// A config that can't be used. Messages hold the place, the key, the expected and the given value, and end in a hint.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum ConfigError {
     /// The file can't be opened or read.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     File(#[from] FileError),
     /// The file is far larger than any config.
-    #[error(
-        "config file `{}` has {n_bytes} bytes, expected at most {max_bytes}\n\
-         hint: is it a data file? data go to `data.train` in the config",
-        path.display()
-    )]
+    #[error("config file `{}` has {n_bytes} bytes, expected at most {max_bytes}", path.display())]
+    #[diagnostic(help("is it a data file? data go to `data.train` in the config"))]
     TooLarge { path: PathBuf, n_bytes: u64, max_bytes: u64 },
     /// The file is not UTF-8.
-    #[error("config file {at}: not UTF-8 text\nhint: save the file as UTF-8")]
+    #[error("config file {at}: not UTF-8 text")]
+    #[diagnostic(help("save the file as UTF-8"))]
     NotUtf8 {
         /// Place of the first bad byte.
         at: Box<Origin>,
     },
     /// The file is not TOML.
-    #[error(
-        "config file {at}: not valid TOML: {message}\n\
-         hint: {}",
-        syntax_hint(at)
-    )]
+    #[error("config file {at}: not valid TOML: {message}")]
+    #[diagnostic(help("{}", syntax_hint(at)))]
     Syntax {
         /// Place of the first fault.
         at: Box<Origin>,
         message: String,
     },
     /// No key has this name.
-    #[error("{at}: unknown key `{key}`\nhint: {hint}")]
+    #[error("{at}: unknown key `{key}`")]
+    #[diagnostic(help("{hint}"))]
     UnknownKey {
         /// Where it was given.
         at: Box<Origin>,
@@ -51,7 +48,8 @@ pub enum ConfigError {
         hint: String,
     },
     /// A value of another type than the key's.
-    #[error("{at}: `{key}` must be {expected}, got {got}\nhint: write `{example}`")]
+    #[error("{at}: `{key}` must be {expected}, got {got}")]
+    #[diagnostic(help("write `{example}`"))]
     WrongType {
         /// Where it was given.
         at: Box<Origin>,
@@ -64,7 +62,8 @@ pub enum ConfigError {
         example: String,
     },
     /// A value of the right type that is out of range, or does not fit the other keys.
-    #[error("{at}: `{key}` must be {expected}, got {got}\nhint: {hint}")]
+    #[error("{at}: `{key}` must be {expected}, got {got}")]
+    #[diagnostic(help("{hint}"))]
     BadValue {
         /// Where it was given.
         at: Box<Origin>,
@@ -76,7 +75,8 @@ pub enum ConfigError {
         hint: String,
     },
     /// Two keys of which only one may be given.
-    #[error("{at}: `{key}` and `{other}` are both given\nhint: keep one of them: {hint}")]
+    #[error("{at}: `{key}` and `{other}` are both given")]
+    #[diagnostic(help("keep one of them: {hint}"))]
     Conflict {
         /// Where the second was given.
         at: Box<Origin>,
@@ -86,23 +86,25 @@ pub enum ConfigError {
         hint: &'static str,
     },
     /// A key that the command line gives twice.
-    #[error("`{first}` and `{second}` both give `{key}`\nhint: keep one of them")]
+    #[error("`{first}` and `{second}` both give `{key}`")]
+    #[diagnostic(help("keep one of them"))]
     GivenTwice { key: &'static str, first: String, second: String },
     /// A config file without data.
-    #[error(
-        "config file {}: `data.train` is missing\n\
-         hint: write `train = \"FILE\"` under [data], or add --data FILE; --data builtin:digits trains on the bundled digits",
-        path.display()
-    )]
+    #[error("config file {}: `data.train` is missing", path.display())]
+    #[diagnostic(help(
+        "write `train = \"FILE\"` under [data], or add --data FILE; --data builtin:digits trains on the bundled digits"
+    ))]
     NoData { path: PathBuf },
     /// A `--set` argument that is not an assignment.
-    #[error("`--set {arg}`: expected SECTION.KEY=VALUE\nhint: for example `--set optimizer.lr=0.001`")]
+    #[error("`--set {arg}`: expected SECTION.KEY=VALUE")]
+    #[diagnostic(help("for example `--set optimizer.lr=0.001`"))]
     BadSet {
         /// The argument as given.
         arg: String,
     },
     /// No key's name begins with the prefix that was asked for.
-    #[error("no key begins with `{prefix}`\nhint: {hint}")]
+    #[error("no key begins with `{prefix}`")]
+    #[diagnostic(help("{hint}"))]
     NoSuchPrefix {
         /// The prefix as given.
         prefix: String,

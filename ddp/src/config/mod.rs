@@ -9,10 +9,11 @@
 //!
 //! ```
 //! use ddp::config::Config;
+//! use ddp::kernels::hint::with_hint;
 //!
 //! let config = Config::load(None, &["train.epochs=3".to_owned(), "optimizer.lr=0.01".to_owned()])?;
 //! assert_eq!(config.optimizer.lr, 0.01);
-//! let error = Config::load(None, &["train.epoch=3".to_owned()]).unwrap_err().to_string();
+//! let error = with_hint(&Config::load(None, &["train.epoch=3".to_owned()]).unwrap_err());
 //! assert!(error.contains("did you mean"), "{error}");
 //! # Ok::<(), ddp::config::ConfigError>(())
 //! ```

@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn what_digits_do_not_have_is_refused() {
-        let error = read_with("mnist", &[]).unwrap_err().to_string();
+        let error = ddp_kernels::hint::with_hint(&read_with("mnist", &[]).unwrap_err());
         assert!(
             error.contains("`builtin:mnist`") && error.contains("hint: ") && error.contains("builtin:digits"),
             "{error}"
@@ -107,7 +107,7 @@ mod tests {
             (&["data.task=regression"], "task \"regression\" on label"),
             (&["data.target=digit"], "on digit"),
         ] {
-            let error = read_with("digits", sets).unwrap_err().to_string();
+            let error = ddp_kernels::hint::with_hint(&read_with("digits", sets).unwrap_err());
             assert!(error.contains(part) && error.contains("hint: "), "{error}");
         }
         assert_eq!(read_with("digits", &["data.classes=12"]).unwrap().layout.targets.n_outputs(), 12);

@@ -20,39 +20,47 @@ use crate::storage::user_file::FileError;
 pub type Result<T, E = DataError> = std::result::Result<T, E>;
 
 /// A fault of the user's data (exit status 2), or a failure to read or write it.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum DataError {
     /// An operation on a tensor or device failed.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Kernel(#[from] KernelError),
     /// A collective failed.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Comm(Box<CommError>),
     /// A file could not be opened or read.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     File(#[from] FileError),
     /// A file could not be written.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Write(#[from] WriteError),
     /// A fault of a CSV file.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Csv(#[from] CsvError),
     /// A column that is missing or does not fit its use.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Column(Box<ColumnError>),
     /// A fault of targets or labels.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Target(#[from] TargetError),
     /// Tensors of a program that are not rows.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     TensorRows(#[from] TensorRowsError),
     /// A setting that contradicts the preprocessing that comes with the weights.
-    #[error(
-        "`{key}` is \"{value}\", but the model of --init-from has {there}\n\
-         hint: use the setting of that model, or fit the preprocessing to the training rows with --refit-preprocessing"
-    )]
+    #[error("`{key}` is \"{value}\", but the model of --init-from has {there}")]
+    #[diagnostic(help(
+        "use the setting of that model, or fit the preprocessing to the training rows with --refit-preprocessing"
+    ))]
     OtherPreprocessing {
         /// The config key.
         key: &'static str,
@@ -61,9 +69,11 @@ pub enum DataError {
         there: &'static str,
     },
     /// Rows that exceed the memory of the GPU.
-    #[error(
-        "no room on the GPU for {rows} ({mib} MiB): {source}\nhint: leave `data.placement` at \"auto\", or store the features as f16, bf16 or u8"
-    )]
+    #[error("no room on the GPU for {rows} ({mib} MiB): {source}")]
+    #[diagnostic(help(
+        "{}leave `data.placement` at \"auto\", or store the features as f16, bf16 or u8",
+        source.help().map_or_else(String::new, |of_gpu| format!("{of_gpu}\nhint: "))
+    ))]
     RowsNotOnDevice {
         /// Description of the rows.
         rows: String,
@@ -73,21 +83,18 @@ pub enum DataError {
         source: KernelError,
     },
     /// Rows that were loaded for another device than the model's.
-    #[error(
-        "the model is on {model}, and the rows of this step were loaded for {rows}\n\
-         hint: create the loader for the model's device: `LoaderOptions::new(trainer.model().device())`"
-    )]
+    #[error("the model is on {model}, and the rows of this step were loaded for {rows}")]
+    #[diagnostic(help(
+        "create the loader for the model's device: `LoaderOptions::new(trainer.model().device())`"
+    ))]
     RowsElsewhere { model: Device, rows: Device },
     /// The system refused to start a thread.
-    #[error(
-        "can't start a thread that loads rows: {source}\nhint: set a smaller `data.loader_threads`, or raise the system's limit of threads"
-    )]
+    #[error("can't start a thread that loads rows: {source}")]
+    #[diagnostic(help("set a smaller `data.loader_threads`, or raise the system's limit of threads"))]
     LoaderThread { source: io::Error },
     /// A `builtin:` name that this build does not hold.
-    #[error(
-        "no built-in data set `builtin:{name}`\n\
-         hint: available: builtin:{known}; write `./builtin:{name}` for a file of that name"
-    )]
+    #[error("no built-in data set `builtin:{name}`")]
+    #[diagnostic(help("available: builtin:{known}; write `./builtin:{name}` for a file of that name"))]
     BuiltinUnknown {
         /// Name after `builtin:`.
         name: String,
@@ -95,7 +102,8 @@ pub enum DataError {
         known: String,
     },
     /// The name of a built-in set, without `builtin:`, where no file has that name.
-    #[error("data file `{name}` does not exist\nhint: the bundled data set is `builtin:{name}`")]
+    #[error("data file `{name}` does not exist")]
+    #[diagnostic(help("the bundled data set is `builtin:{name}`"))]
     BuiltinWithoutPrefix {
         /// Name as given.
         name: String,
@@ -103,10 +111,12 @@ pub enum DataError {
     /// Targets that a built-in set does not have.
     #[error(
         "builtin:{name} holds one class index, `label`, of 10 classes; the config requests \
-         {asked}\n\
-         hint: leave out `data.task`, `data.target` and `data.classes`, or name a CSV file in \
-         `data.train`"
+         {asked}"
     )]
+    #[diagnostic(help(
+        "leave out `data.task`, `data.target` and `data.classes`, or name a CSV file in \
+         `data.train`"
+    ))]
     BuiltinTargets {
         /// Name after `builtin:`.
         name: String,
@@ -115,11 +125,10 @@ pub enum DataError {
     },
     /// A split that leaves no rows to train on or to evaluate.
     #[error(
-        "{source_name}: {empty} left when {} split by `data.eval_fraction` = \
-         {fraction}\n\
-         hint: change `data.eval_fraction`, or name a file with test rows in `data.eval`",
+        "{source_name}: {empty} left when {} split by `data.eval_fraction` = {fraction}",
         if *n_rows == 1 { "1 row is".to_owned() } else { format!("{n_rows} rows are") }
     )]
+    #[diagnostic(help("change `data.eval_fraction`, or name a file with test rows in `data.eval`"))]
     EmptySplit {
         source_name: String,
         /// Rows before the split.
@@ -131,6 +140,7 @@ pub enum DataError {
     },
     /// A value by which rows can't be split.
     #[error("{place}, column \"{column}\": {problem}")]
+    #[diagnostic(forward(problem))]
     SplitCell {
         /// File and line, or row.
         place: String,
@@ -140,18 +150,18 @@ pub enum DataError {
     },
     /// A split by a column that can't be made.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Split(Box<SplitError>),
     /// Files that were changed while they were read.
-    #[error(
-        "{source_name}: its number of rows changed while it was read\nhint: start again when nothing writes to it"
-    )]
+    #[error("{source_name}: its number of rows changed while it was read")]
+    #[diagnostic(help("start again when nothing writes to it"))]
     RowsChanged { source_name: String },
     /// Training and evaluation rows with different columns.
     #[error(
         "{source_name}: its {n_columns} feature columns differ from the {n_other} of {other}: \
-         {difference}\n\
-         hint: both need the same columns; in tables their order may differ"
+         {difference}"
     )]
+    #[diagnostic(help("both need the same columns; in tables their order may differ"))]
     ColumnsDiffer {
         /// The data with different columns.
         source_name: String,
@@ -165,10 +175,8 @@ pub enum DataError {
         difference: String,
     },
     /// Fewer rows than ranks.
-    #[error(
-        "{source_name}: {n_rows} training rows, fewer than the {world_size} ranks\n\
-         hint: start at most {n_rows} ranks (`mpirun -n {n_rows}`)"
-    )]
+    #[error("{source_name}: {n_rows} training rows, fewer than the {world_size} ranks")]
+    #[diagnostic(help("start at most {n_rows} ranks (`mpirun -n {n_rows}`)"))]
     FewerRowsThanRanks {
         source_name: String,
         /// Training rows.
@@ -178,15 +186,13 @@ pub enum DataError {
     /// A number of class weights that differs from the number of classes.
     #[error(
         "`loss.class_weights` has {n_weights} numbers, expected {n_classes}: one per class of \
-         {source_name}\n\
-         hint: set one weight per class, or remove the key"
+         {source_name}"
     )]
+    #[diagnostic(help("set one weight per class, or remove the key"))]
     ClassWeightsCount { source_name: String, n_classes: usize, n_weights: usize },
     /// An array of elements that no tensor holds.
-    #[error(
-        "`{}`: {name} is an array of {found}, which no tensor holds\n\
-         hint: save it as f32, f64, f16, i64, i32, u8 or bool", path.display()
-    )]
+    #[error("`{}`: {name} is an array of {found}, which no tensor holds", path.display())]
+    #[diagnostic(help("save it as f32, f64, f16, i64, i32, u8 or bool"))]
     NoTensor {
         path: PathBuf,
         /// The array's name.
@@ -195,7 +201,8 @@ pub enum DataError {
         found: &'static str,
     },
     /// A dtype that a file format lacks.
-    #[error("`{}`: {format} has no type for {dtype}\nhint: convert the tensor first: .to_dtype(f32)", path.display())]
+    #[error("`{}`: {format} has no type for {dtype}", path.display())]
+    #[diagnostic(help("convert the tensor first: .to_dtype(f32)"))]
     NoFileType {
         path: PathBuf,
         /// "npy", ...
@@ -203,7 +210,8 @@ pub enum DataError {
         dtype: DType,
     },
     /// A file that is not valid in its format.
-    #[error("data file `{}` is not a valid {format} file: {reason}\nhint: {hint}", path.display())]
+    #[error("data file `{}` is not a valid {format} file: {reason}", path.display())]
+    #[diagnostic(help("{hint}"))]
     Malformed {
         path: PathBuf,
         /// "npy", "Parquet", ...
@@ -212,9 +220,8 @@ pub enum DataError {
         hint: &'static str,
     },
     /// No row is in the range that the user asked for.
-    #[error(
-        "`{source_name}` has {n_rows} rows, so none is in {start}..{end}\nhint: rows are counted from 0; check --rows"
-    )]
+    #[error("`{source_name}` has {n_rows} rows, so none is in {start}..{end}")]
+    #[diagnostic(help("rows are counted from 0; check --rows"))]
     NoRowsInRange {
         source_name: String,
         n_rows: usize,
@@ -224,7 +231,8 @@ pub enum DataError {
         end: usize,
     },
     /// A file of a format that is not read.
-    #[error("data file `{}` is {name}\nhint: {hint}", path.display())]
+    #[error("data file `{}` is {name}", path.display())]
+    #[diagnostic(help("{hint}"))]
     Foreign {
         path: PathBuf,
         /// The format.
@@ -233,30 +241,29 @@ pub enum DataError {
         hint: &'static str,
     },
     /// Parquet or Arrow in a build without them.
-    #[error(
-        "data file `{}`: this build does not support Parquet and Arrow files\nhint: build with `cargo build --release --features parquet`, or convert the file to npy or safetensors",
-        path.display()
-    )]
+    #[error("data file `{}`: this build does not support Parquet and Arrow files", path.display())]
+    #[diagnostic(help(
+        "build with `cargo build --release --features parquet`, or convert the file to npy or safetensors"
+    ))]
     ParquetNotBuilt { path: PathBuf },
     /// A folder or pattern without files.
-    #[error("no data file for `{pattern}`\nhint: {hint}")]
+    #[error("no data file for `{pattern}`")]
+    #[diagnostic(help("{hint}"))]
     NoFiles {
         /// Value as the user wrote it.
         pattern: String,
         hint: String,
     },
     /// The folder of a run in place of data.
-    #[error(
-        "`{0}` is the folder of a run and holds no data\n\
-         hint: its config is `{0}/config.toml`; `ddp-train checkpoint show {0}` shows its model, `ddp-train train {0}/config.toml --resume auto --out {0}` continues it",
+    #[error("`{}` is the folder of a run and holds no data", path.display())]
+    #[diagnostic(help(
+        "its config is `{0}/config.toml`; `ddp-train checkpoint show {0}` shows its model, `ddp-train train {0}/config.toml --resume auto --out {0}` continues it",
         path.display()
-    )]
+    ))]
     FolderOfRun { path: PathBuf },
     /// A folder with files of several formats.
-    #[error(
-        "`{pattern}` contains files of several formats: `{}` and `{}`\nhint: select one format with a pattern, such as \"part-*.npy\"",
-        first.display(), other.display()
-    )]
+    #[error("`{pattern}` contains files of several formats: `{}` and `{}`", first.display(), other.display())]
+    #[diagnostic(help("select one format with a pattern, such as \"part-*.npy\""))]
     MixedFormats {
         /// The folder or pattern.
         pattern: String,
@@ -266,7 +273,8 @@ pub enum DataError {
         other: PathBuf,
     },
     /// An array that the file does not contain.
-    #[error("data file `{}` has no array \"{key}\"; it has {found}\nhint: {hint}", path.display())]
+    #[error("data file `{}` has no array \"{key}\"; it has {found}", path.display())]
+    #[diagnostic(help("{hint}"))]
     NoArray {
         path: PathBuf,
         /// Name of the array.
@@ -276,9 +284,8 @@ pub enum DataError {
         hint: String,
     },
     /// Features and labels of different lengths.
-    #[error(
-        "`{features}` has {n_features} rows, but its {what} `{other}` have {n_other}\nhint: both must come from the same rows; was one of them truncated or rewritten?"
-    )]
+    #[error("`{features}` has {n_features} rows, but its {what} `{other}` have {n_other}")]
+    #[diagnostic(help("both must come from the same rows; was one of them truncated or rewritten?"))]
     RowsDiffer {
         /// Where the features are.
         features: String,
@@ -292,10 +299,8 @@ pub enum DataError {
         n_other: usize,
     },
     /// Shards that differ in columns or types.
-    #[error(
-        "`{}` and `{}` don't match: {difference}\nhint: all shards must have the same columns and types",
-        first.display(), other.display()
-    )]
+    #[error("`{}` and `{}` don't match: {difference}", first.display(), other.display())]
+    #[diagnostic(help("all shards must have the same columns and types"))]
     ShardsDiffer {
         /// The first shard.
         first: PathBuf,
@@ -304,12 +309,14 @@ pub enum DataError {
         difference: String,
     },
     /// A shard without rows.
-    #[error("data file `{}` has no rows\nhint: remove empty shards", path.display())]
+    #[error("data file `{}` has no rows", path.display())]
+    #[diagnostic(help("remove empty shards"))]
     NoRows { path: PathBuf },
     /// NaN or infinity among the features.
-    #[error(
-        "{place}, {column}: expected a finite number, got {value}\nhint: set `data.missing` to \"mean\" or \"zero\" if NaN marks a missing value, otherwise correct the data"
-    )]
+    #[error("{place}, {column}: expected a finite number, got {value}")]
+    #[diagnostic(help(
+        "set `data.missing` to \"mean\" or \"zero\" if NaN marks a missing value, otherwise correct the data"
+    ))]
     NotFinite {
         /// File and row.
         place: String,
@@ -318,9 +325,8 @@ pub enum DataError {
         value: f64,
     },
     /// A weight that is negative or not finite.
-    #[error(
-        "{place}: expected a weight of 0 or above, got {value}\nhint: correct the weights of `data.weight`"
-    )]
+    #[error("{place}: expected a weight of 0 or above, got {value}")]
+    #[diagnostic(help("correct the weights of `data.weight`"))]
     BadWeight {
         /// File and row.
         place: String,
@@ -328,8 +334,9 @@ pub enum DataError {
     },
     /// Rows that exceed the memory limit.
     #[error(
-        "`{source_name}` needs {needed_mib} MiB of memory {what}, but `data.loader_memory_mib` is {limit_mib}\nhint: {hint}"
+        "`{source_name}` needs {needed_mib} MiB of memory {what}, but `data.loader_memory_mib` is {limit_mib}"
     )]
+    #[diagnostic(help("{hint}"))]
     TooLarge {
         source_name: String,
         /// Purpose of the memory.
@@ -339,16 +346,16 @@ pub enum DataError {
         hint: String,
     },
     /// A file that was truncated while in use, or a failed disk.
-    #[error(
-        "data file `{}` changed while it was read: a part of it is missing\nhint: don't write to data in use; if nothing did, check the disk",
-        path.display()
-    )]
+    #[error("data file `{}` changed while it was read: a part of it is missing", path.display())]
+    #[diagnostic(help("don't write to data in use; if nothing did, check the disk"))]
     Changed { path: PathBuf },
     /// Reading failed.
-    #[error("data file `{}` can't be read: {source}\nhint: check its permissions and the disk", path.display())]
+    #[error("data file `{}` can't be read: {source}", path.display())]
+    #[diagnostic(help("check its permissions and the disk"))]
     Unreadable { path: PathBuf, source: io::Error },
     /// A setting that does not apply to the format.
-    #[error("`{key}` is set, but `{source_name}` {why}\nhint: {hint}")]
+    #[error("`{key}` is set, but `{source_name}` {why}")]
+    #[diagnostic(help("{hint}"))]
     NotForFormat {
         /// The config's key.
         key: &'static str,
@@ -359,6 +366,7 @@ pub enum DataError {
     },
     /// A cell that can't be converted.
     #[error("{place}, column \"{column}\": {problem}")]
+    #[diagnostic(forward(problem))]
     Cell {
         /// File and line or row.
         place: String,
@@ -366,7 +374,8 @@ pub enum DataError {
         problem: CellProblem,
     },
     /// A missing value where one is required.
-    #[error("{place}, {column}: the value is missing\nhint: {hint}")]
+    #[error("{place}, {column}: the value is missing")]
+    #[diagnostic(help("{hint}"))]
     MissingValue {
         /// File and row.
         place: String,
@@ -374,10 +383,10 @@ pub enum DataError {
         hint: &'static str,
     },
     /// A row of text that exceeds the size limit.
-    #[error(
-        "data file `{}`, line {line}: the row that starts here exceeds {max_mib} MiB\nhint: check that the file has line ends and every quote is closed; rows may take a quarter of `data.loader_memory_mib`, at most 256 MiB",
-        path.display()
-    )]
+    #[error("data file `{}`, line {line}: the row that starts here exceeds {max_mib} MiB", path.display())]
+    #[diagnostic(help(
+        "check that the file has line ends and every quote is closed; rows may take a quarter of `data.loader_memory_mib`, at most 256 MiB"
+    ))]
     RecordTooLarge {
         path: PathBuf,
         /// From 1.
@@ -387,11 +396,15 @@ pub enum DataError {
     },
     /// Rows that a full shuffle would decode many times.
     #[error(
-        "`{source_name}` needs {needed_mib} MiB of memory as rows of f32, but `data.loader_memory_mib` is {limit_mib}: a full shuffle would decode a row group for each row\nhint: set `data.shuffle_mode` to \"blocks\", raise the limit, or convert the rows once: `ddp-train data convert {source_name} rows.safetensors`"
+        "`{source_name}` needs {needed_mib} MiB of memory as rows of f32, but `data.loader_memory_mib` is {limit_mib}: a full shuffle would decode a row group for each row"
     )]
+    #[diagnostic(help(
+        "set `data.shuffle_mode` to \"blocks\", raise the limit, or convert the rows once: `ddp-train data convert {source_name} rows.safetensors`"
+    ))]
     ShuffleDecodes { source_name: String, needed_mib: u64, limit_mib: u64 },
     /// Output files that already exist.
-    #[error("`{}` exists\nhint: use --overwrite to replace it, or choose another path", path.display())]
+    #[error("`{}` exists", path.display())]
+    #[diagnostic(help("use --overwrite to replace it, or choose another path"))]
     OutExists {
         /// The file, or one of them.
         path: PathBuf,
@@ -405,16 +418,16 @@ pub enum DataError {
         n_rows: usize,
     },
     /// More rows than a report shows.
-    #[error(
-        "{n_rows} rows or more are too many to show, at most {max}\nhint: `ddp-train data convert` writes all rows to a file"
-    )]
+    #[error("{n_rows} rows or more are too many to show, at most {max}")]
+    #[diagnostic(help("`ddp-train data convert` writes all rows to a file"))]
     TooManyRowsToShow {
         /// Requested rows.
         n_rows: usize,
         max: usize,
     },
     /// A path or format that rows can't be written to.
-    #[error("can't write rows to `{out}`: {reason}\nhint: {hint}")]
+    #[error("can't write rows to `{out}`: {reason}")]
+    #[diagnostic(help("{hint}"))]
     OutFormat {
         /// Value as the user wrote it.
         out: String,
@@ -422,9 +435,8 @@ pub enum DataError {
         hint: String,
     },
     /// A value that the number format can't hold.
-    #[error(
-        "{place}, column \"{column}\": {value} does not fit in {dtype}\nhint: without --dtype no value is lost"
-    )]
+    #[error("{place}, column \"{column}\": {value} does not fit in {dtype}")]
+    #[diagnostic(help("without --dtype no value is lost"))]
     DoesNotFit {
         /// File and row.
         place: String,

@@ -32,7 +32,9 @@ impl Files {
         all.extend(sets.iter().map(|set| (*set).to_owned()));
         let config = Config::load(None, &all).unwrap();
         let ranks = ddp_comm::threads::run(world_size, |world| {
-            load(&config, &world).map_err(|stop| stop.to_string())
+            load(&config, &world).map_err(|stop| {
+                stop.error().map_or_else(|| stop.to_string(), |error| ddp_kernels::hint::with_hint(error))
+            })
         });
         ranks.into_iter().next().unwrap()
     }

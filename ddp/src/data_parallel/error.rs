@@ -9,41 +9,46 @@ use crate::config::OptimizerKind;
 pub type Result<T, E = ExchangeError> = std::result::Result<T, E>;
 
 /// An error of the exchange of gradients and weights.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 pub enum ExchangeError {
     /// An operation on a tensor or device failed.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Kernel(#[from] KernelError),
     /// A collective failed.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Comm(Box<CommError>),
     /// ZeRO-2 with gradients rounded to bf16.
     #[error(
-        "`comm.zero = 2` reduces gradients in every micro-batch, and `comm.dtype = \"bf16\"` would round them each time\nhint: use `comm.dtype = \"f32\"`, or `comm.zero = 1`"
+        "`comm.zero = 2` reduces gradients in every micro-batch, and `comm.dtype = \"bf16\"` would round them each time"
     )]
+    #[diagnostic(help("use `comm.dtype = \"f32\"`, or `comm.zero = 1`"))]
     ZeroWire,
     /// The fixed tree with sharded or rounded gradients.
-    #[error(
-        "`train.deterministic = \"world\"` sums whole gradients in f32 on every rank\nhint: use `comm.zero` 0 or 1, and `comm.dtype = \"f32\"`"
-    )]
+    #[error("`train.deterministic = \"world\"` sums whole gradients in f32 on every rank")]
+    #[diagnostic(help("use `comm.zero` 0 or 1, and `comm.dtype = \"f32\"`"))]
     TreeOfWhole,
     /// Statistics over all ranks with the fixed tree.
     #[error(
         "batch norm takes its statistics of a whole micro-batch, and `train.deterministic = \"world\"` cuts batches into micro-shards that \
-         never meet\nhint: use `layer_norm` or `rms_norm` in `model.layers`, or `train.deterministic = true`"
+         never meet"
     )]
+    #[diagnostic(help("use `layer_norm` or `rms_norm` in `model.layers`, or `train.deterministic = true`"))]
     TreeOfStatistics,
     /// A model in f64.
-    #[error(
-        "ranks exchange gradients in f32, and the model is in f64\nhint: create it with Precision::F32; in f64 train it on one rank with \
+    #[error("ranks exchange gradients in f32, and the model is in f64")]
+    #[diagnostic(help(
+        "create it with Precision::F32; in f64 train it on one rank with \
          `Network::{{forward, backward}}` and `Optimizer::step_on`"
-    )]
+    ))]
     Double,
     /// Sums over whole parameters on sharded state with the fixed tree.
     #[error(
-        "with `comm.zero` above 0, `optimizer.kind = \"{optimizer}\"` sums squares of parameters shard by shard, and the shards depend on the number of ranks; `train.deterministic = \"world\"` allows no such sum\nhint: use `comm.zero = 0`"
+        "with `comm.zero` above 0, `optimizer.kind = \"{optimizer}\"` sums squares of parameters shard by shard, and the shards depend on the number of ranks; `train.deterministic = \"world\"` allows no such sum"
     )]
+    #[diagnostic(help("use `comm.zero = 0`"))]
     ShardedNorms {
         /// Optimiser that sums squares over whole parameters.
         optimizer: OptimizerKind,

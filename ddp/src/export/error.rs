@@ -8,14 +8,15 @@ use crate::storage::atomic_write::WriteError;
 pub(super) type Result<T, E = ExportError> = std::result::Result<T, E>;
 
 /// A model that has no ONNX form, or a file that can't be written.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 pub enum ExportError {
     /// A layer of a user's own kind.
     #[error(
         "layer {index} of the model ({layer}) has no ONNX form; expected linear, activation, layer norm, dropout, embedding or \
-         residual layers\nhint: `--format safetensors` exports the weights of any model"
+         residual layers"
     )]
+    #[diagnostic(help("`--format safetensors` exports the weights of any model"))]
     UnknownLayer {
         /// Position in the model, from 0.
         index: usize,
@@ -23,9 +24,8 @@ pub enum ExportError {
         layer: String,
     },
     /// A layer's parameter is missing among the weights, or has another shape.
-    #[error(
-        "parameter {name} is {got} among the weights, expected {expected:?}\nhint: the file was changed, or belongs to a different model"
-    )]
+    #[error("parameter {name} is {got} among the weights, expected {expected:?}")]
+    #[diagnostic(help("the file was changed, or belongs to a different model"))]
     Parameter {
         /// Name of the parameter, as in the model file.
         name: String,
@@ -35,9 +35,8 @@ pub enum ExportError {
         expected: Vec<usize>,
     },
     /// The layers expect other features than the preprocessing gives.
-    #[error(
-        "the columns give {got}, but the layers expect {expected}\nhint: the file was changed, or belongs to a different model"
-    )]
+    #[error("the columns give {got}, but the layers expect {expected}")]
+    #[diagnostic(help("the file was changed, or belongs to a different model"))]
     Features {
         /// Features that the columns give.
         got: String,
@@ -45,9 +44,8 @@ pub enum ExportError {
         expected: String,
     },
     /// The number of classes differs from that of the outputs.
-    #[error(
-        "the model has {got} labels for {expected} outputs\nhint: the file was changed, or belongs to a different model"
-    )]
+    #[error("the model has {got} labels for {expected} outputs")]
+    #[diagnostic(help("the file was changed, or belongs to a different model"))]
     Labels {
         /// Number of class labels.
         got: usize,
@@ -55,22 +53,21 @@ pub enum ExportError {
         expected: usize,
     },
     /// Only ONNX knows a second file of weights.
-    #[error(
-        "--external-data is for ONNX, and the output is safetensors\nhint: add --format onnx, or leave --external-data out"
-    )]
+    #[error("--external-data is for ONNX, and the output is safetensors")]
+    #[diagnostic(help("add --format onnx, or leave --external-data out"))]
     ExternalDataOfSafetensors,
     /// The name of the output says no format.
-    #[error(
-        "`{}` ends in neither .onnx nor .safetensors\n\
-         hint: choose such a name, or add --format onnx or --format safetensors; for PyTorch, examples/load_in_pytorch.py loads \
-         safetensors",
-        path.display()
-    )]
+    #[error("`{}` ends in neither .onnx nor .safetensors", path.display())]
+    #[diagnostic(help(
+        "choose such a name, or add --format onnx or --format safetensors; for PyTorch, examples/load_in_pytorch.py loads \
+         safetensors"
+    ))]
     UnknownEnding {
         /// Requested output, as the user gave it.
         path: PathBuf,
     },
     /// The file can't be written.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Write(#[from] WriteError),
 }

@@ -115,7 +115,7 @@ fn a_layer_of_an_unknown_kind_is_named() {
     let network = network(vec![Box::new(linear), Box::new(Double(None))], 3);
     let error = exported(&network, &plain(3)).unwrap_err();
     assert!(matches!(error, ExportError::UnknownLayer { index: 1, .. }), "{error}");
-    let message = error.to_string();
+    let message = ddp_kernels::hint::with_hint(&error);
     assert!(message.contains("layer 1 of the model (double) has no ONNX form"), "{message}");
     assert!(message.contains("hint: `--format safetensors`"), "{message}");
 }

@@ -11,21 +11,25 @@ use crate::storage::user_file::FileError;
 pub type Result<T, E = ModelError> = std::result::Result<T, E>;
 
 /// A model file that can't be used, or a failed operation.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum ModelError {
     /// A device, tensor or operation failed.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Kernel(#[from] KernelError),
     /// The file can't be read.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     File(#[from] FileError),
     /// The file is not a model file.
-    #[error("model file `{}` can't be used: {reason}\nhint: expected the model.safetensors of a run, or one with the same names and shapes", path.display())]
+    #[error("model file `{}` can't be used: {reason}", path.display())]
+    #[diagnostic(help("expected the model.safetensors of a run, or one with the same names and shapes"))]
     ModelFile { path: PathBuf, reason: String },
     /// The file holds another model.
-    #[error("model file `{}` belongs to a different model:\n  {differences}\nhint: {}", path.display(), mismatch_hint(*.is_only_head))]
+    #[error("model file `{}` belongs to a different model:\n  {differences}", path.display())]
+    #[diagnostic(help("{}", mismatch_hint(*.is_only_head)))]
     ModelMismatch {
         path: PathBuf,
         /// Every difference, one per line.
@@ -34,17 +38,21 @@ pub enum ModelError {
         is_only_head: bool,
     },
     /// A state dict does not fit the model.
-    #[error(
-        "the state dict does not fit the model:\n  {faults}\nhint: compare the names and shapes with those of `Network::named_parameters`, or load it with strict = false to skip names that only one side has"
-    )]
+    #[error("the state dict does not fit the model:\n  {faults}")]
+    #[diagnostic(help(
+        "compare the names and shapes with those of `Network::named_parameters`, or load it with strict = false to skip names that only one side has"
+    ))]
     StateDict {
         /// Every fault, one per line.
         faults: String,
     },
     /// A gradient differs from its difference quotient.
     #[error(
-        "gradient check: {name}, element {element}: the gradient is {gradient:e}, the difference quotient {quotient:e}\nhint: compare the layer's backward with the derivative of its forward; at kinks, such as ReLU at 0, choose other rows or a smaller step"
+        "gradient check: {name}, element {element}: the gradient is {gradient:e}, the difference quotient {quotient:e}"
     )]
+    #[diagnostic(help(
+        "compare the layer's backward with the derivative of its forward; at kinks, such as ReLU at 0, choose other rows or a smaller step"
+    ))]
     Gradcheck {
         /// The parameter.
         name: String,
@@ -56,7 +64,8 @@ pub enum ModelError {
         quotient: f64,
     },
     /// A gradient check of a model in a short number format.
-    #[error("a gradient check needs a model in f32 or f64, got one in {}\nhint: create the network with Precision::F64", precision.name())]
+    #[error("a gradient check needs a model in f32 or f64, got one in {}", precision.name())]
+    #[diagnostic(help("create the network with Precision::F64"))]
     GradcheckPrecision { precision: Precision },
 }
 

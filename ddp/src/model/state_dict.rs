@@ -197,7 +197,7 @@ mod tests {
         let ones = |dims: &[usize]| Tensor::ones(dims, ddp_kernels::DType::F32, Device::Cpu).unwrap();
         let state = |name: &str, dims: &[usize]| (name.to_owned(), ones(dims));
         let partial = [state("layers.0.bias", &[4]), state("head.weight", &[1])];
-        let error = network.load_state_dict(&partial, true).unwrap_err().to_string();
+        let error = ddp_kernels::hint::with_hint(&network.load_state_dict(&partial, true).unwrap_err());
         for part in [
             "layers.1.bias: missing",
             "head.weight: the model has no such parameter or saved buffer",

@@ -9,31 +9,36 @@ use crate::optim::loss_scaler::LossScalerError;
 pub type Result<T, E = OptimError> = std::result::Result<T, E>;
 
 /// An error of schedules, parameter groups and the update.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum OptimError {
     /// An operation on a tensor or device failed.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Kernel(#[from] KernelError),
     /// The loss scale of f16 left its range.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     LossScaler(#[from] LossScalerError),
     /// The schedule depends on the run's length, which is unknown.
-    #[error(
-        "the schedule \"{kind}\" needs the number of steps of the run\nhint: give `train.steps` or `train.epochs`"
-    )]
+    #[error("the schedule \"{kind}\" needs the number of steps of the run")]
+    #[diagnostic(help("give `train.steps` or `train.epochs`"))]
     ScheduleNeedsLength {
         /// Its name in the config.
         kind: &'static str,
     },
     /// The schedule is longer than the run.
     #[error(
-        "the schedule \"wsd\" takes {warmup_steps} + {decay_steps} steps for warm-up and decay, but the run has {total_steps} steps\nhint: shorten `schedule.warmup_steps` or `schedule.decay_steps`, or give them as fractions; or train longer"
+        "the schedule \"wsd\" takes {warmup_steps} + {decay_steps} steps for warm-up and decay, but the run has {total_steps} steps"
     )]
+    #[diagnostic(help(
+        "shorten `schedule.warmup_steps` or `schedule.decay_steps`, or give them as fractions; or train longer"
+    ))]
     ScheduleTooLong { warmup_steps: u64, decay_steps: u64, total_steps: u64 },
     /// A group's pattern matches no parameter.
-    #[error("`optimizer.groups`: no parameter matches \"{pattern}\"\nhint: the parameters are {names}")]
+    #[error("`optimizer.groups`: no parameter matches \"{pattern}\"")]
+    #[diagnostic(help("the parameters are {names}"))]
     NoSuchParameter {
         /// The group's pattern.
         pattern: String,
@@ -42,9 +47,9 @@ pub enum OptimError {
     },
     /// Earlier groups match all parameters of a group.
     #[error(
-        "`optimizer.groups`: \"{pattern}\" applies to no parameter: the earlier {earlier} matches all of its parameters ({names})\n\
-         hint: the first matching group applies: put the narrower pattern first, or remove one"
+        "`optimizer.groups`: \"{pattern}\" applies to no parameter: the earlier {earlier} matches all of its parameters ({names})"
     )]
+    #[diagnostic(help("the first matching group applies: put the narrower pattern first, or remove one"))]
     HiddenGroup {
         /// The group's pattern.
         pattern: String,

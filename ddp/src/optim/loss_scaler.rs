@@ -73,14 +73,17 @@ pub struct LossScalerState {
 }
 
 /// An error of loss scaling.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 pub enum LossScalerError {
     /// No scale makes the gradients finite.
     #[error(
-        "gradients were not finite for {n_skipped_in_row} steps in a row, although the loss scale is down to {scale}\nhint: \
-         use `train.precision = \"bf16\"`, whose range is that of f32; or {AGAINST_DIVERGENCE}"
+        "gradients were not finite for {n_skipped_in_row} steps in a row, although the loss scale is down to {scale}"
     )]
+    #[diagnostic(help(
+        "\
+         use `train.precision = \"bf16\"`, whose range is that of f32; or {AGAINST_DIVERGENCE}"
+    ))]
     Exhausted {
         /// Steps skipped in a row.
         n_skipped_in_row: u64,
@@ -249,7 +252,7 @@ mod tests {
         // A finite step in between begins the count anew.
         assert_eq!(after(&last, [true]).state(), state(1.0, 1, 0, 65));
         assert_eq!(after(&after(&last, [true]), [false; 49]).state(), state(1.0, 0, 49, 114));
-        let message = last.update(false).unwrap_err().to_string();
+        let message = ddp_kernels::hint::with_hint(&last.update(false).unwrap_err());
         for part in ["50 steps in a row", "loss scale is down to 1\n", "hint:", "bf16", "optimizer.lr"] {
             assert!(message.contains(part), "{message}");
         }

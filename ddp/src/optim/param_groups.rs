@@ -313,7 +313,7 @@ mod tests {
             groups: vec![group("layers.0.*", 1.0, None), group("layer.1.*", 1.0, None)],
             ..OptimizerConfig::new(OptimizerKind::Sgd, 0.1)
         };
-        let message = groups_of(&config).unwrap_err().to_string();
+        let message = ddp_kernels::hint::with_hint(&groups_of(&config).unwrap_err());
         for part in ["\"layer.1.*\"", "layers.0.weight, layers.0.bias, norms.0.weight"] {
             assert!(message.contains(part), "no {part} in: {message}");
         }
@@ -327,7 +327,8 @@ mod tests {
                 ..OptimizerConfig::new(OptimizerKind::Sgd, 0.1)
             })
         };
-        let message = groups(&["layers.*", "norms.*", "layers.0.*"]).unwrap_err().to_string();
+        let message =
+            ddp_kernels::hint::with_hint(&groups(&["layers.*", "norms.*", "layers.0.*"]).unwrap_err());
         let want = "`optimizer.groups`: \"layers.0.*\" applies to no parameter: the earlier \"layers.*\" matches all of its parameters \
                     (layers.0.weight, layers.0.bias)\nhint: ";
         assert!(message.starts_with(want), "{message}");

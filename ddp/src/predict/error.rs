@@ -16,36 +16,45 @@ use crate::storage::atomic_write::WriteError;
 pub type Result<T, E = PredictError> = std::result::Result<T, E>;
 
 /// An error of predicting.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum PredictError {
     /// An operation on a tensor or device failed.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Kernel(#[from] KernelError),
     /// A collective failed.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Comm(Box<CommError>),
     /// The rows cannot be read or used.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Data(Box<DataError>),
     /// The model file cannot be used.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Model(#[from] ModelError),
     /// The checkpoint cannot be found or read.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Checkpoint(Box<CheckpointError>),
     /// The config of the model cannot be read.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Config(Box<ConfigError>),
     /// The predictions could not be written.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Write(#[from] WriteError),
     /// The predictions could not be printed.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Report(#[from] ReportError),
     /// The predictions cannot be written to this place or in this form.
-    #[error("can't write predictions to `{out}`: {reason}\nhint: {hint}")]
+    #[error("can't write predictions to `{out}`: {reason}")]
+    #[diagnostic(help("{hint}"))]
     Output {
         /// The output as the user wrote it.
         out: String,
@@ -53,24 +62,25 @@ pub enum PredictError {
         hint: String,
     },
     /// The arguments do not fit the model.
-    #[error("{reason}\nhint: {hint}")]
+    #[error("{reason}")]
+    #[diagnostic(help("{hint}"))]
     Usage {
         /// The argument and what is wrong with it.
         reason: String,
         hint: String,
     },
     /// The output exists.
-    #[error("`{}` exists\nhint: name another file, or replace it with --overwrite", path.display())]
+    #[error("`{}` exists", path.display())]
+    #[diagnostic(help("name another file, or replace it with --overwrite"))]
     OutExists {
         /// The existing file.
         path: PathBuf,
     },
     /// A rank wrote its shard to a folder that rank 0 does not see.
     #[error(
-        "the shard of rank {rank} is not at `{}`: the ranks do not share the folder of the output\n\
-         hint: write to a shared file system, or run on one host",
-        path.display()
+        "the shard of rank {rank} is not at `{}`: the ranks do not share the folder of the output", path.display()
     )]
+    #[diagnostic(help("write to a shared file system, or run on one host"))]
     NotShared {
         /// Rank that wrote the shard.
         rank: usize,

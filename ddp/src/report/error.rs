@@ -5,17 +5,19 @@ use std::io;
 use crate::storage::atomic_write::WriteError;
 
 /// An error of writing results or events.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 pub enum ReportError {
     /// Stdout can't be written.
-    #[error("can't write to stdout: {source}\nhint: {}", stdout_hint(source))]
+    #[error("can't write to stdout: {source}")]
+    #[diagnostic(help("{}", stdout_hint(source)))]
     Stdout {
         /// Error of the operating system.
         source: io::Error,
     },
     /// The event file can't be written.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Write(#[from] WriteError),
 }
 

@@ -438,14 +438,15 @@ mod tests {
     fn full_disk_is_reported_once() {
         let mut sink = MetricsSink::create(Path::new("/dev/full"), None).unwrap();
         let error = sink.write(&step(1.0)).unwrap_err();
-        let message = error.to_string();
+        let message = ddp_kernels::hint::with_hint(&error);
         assert!(message.contains("`/dev/full`") && message.contains("hint: the disk is full"), "{message}");
         sink.write(&step(1.0)).unwrap();
     }
 
     #[test]
     fn folder_that_is_gone_is_an_error() {
-        let message = MetricsSink::create(Path::new("/nowhere/metrics.jsonl"), None).unwrap_err().to_string();
+        let error = MetricsSink::create(Path::new("/nowhere/metrics.jsonl"), None).unwrap_err();
+        let message = ddp_kernels::hint::with_hint(&error);
         assert!(message.contains("`/nowhere/metrics.jsonl`") && message.contains("hint: "), "{message}");
     }
 }

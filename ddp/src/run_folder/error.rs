@@ -7,63 +7,55 @@ use crate::exit_code;
 use crate::storage::disk::is_out_of_inodes;
 
 /// A reason why a run cannot start or resume in a folder.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum FolderError {
     /// `--out` names a file.
-    #[error(
-        "output folder `{}`: a file of that name exists\n\
-         hint: choose another folder with --out",
-        path.display()
-    )]
+    #[error("output folder `{}`: a file of that name exists", path.display())]
+    #[diagnostic(help("choose another folder with --out"))]
     IsFile { path: PathBuf },
     /// `--out` names a folder that holds a run.
-    #[error(
-        "output folder `{}` already holds a run ({found})\n\
-         hint: choose another folder with --out, resume that run with --resume auto, or delete it with --overwrite",
-        path.display()
-    )]
+    #[error("output folder `{}` already holds a run ({found})", path.display())]
+    #[diagnostic(help(
+        "choose another folder with --out, resume that run with --resume auto, or delete it with --overwrite"
+    ))]
     HoldsRun {
         path: PathBuf,
         /// A file of that run.
         found: &'static str,
     },
     /// `--resume` names a checkpoint of a run with another config or other data.
-    #[error(
-        "checkpoint `{}` belongs to a different run:\n  {differences}\n\
-         hint: use the run's own config (omit RUN.toml), or start a new run with --init-from its model.safetensors; \
-         `ddp-train train --help` lists the keys that may differ",
-        path.display()
-    )]
+    #[error("checkpoint `{}` belongs to a different run:\n  {differences}", path.display())]
+    #[diagnostic(help(
+        "use the run's own config (omit RUN.toml), or start a new run with --init-from its model.safetensors; \
+         `ddp-train train --help` lists the keys that may differ"
+    ))]
     OtherRun {
         path: PathBuf,
         /// The differences, one per line.
         differences: String,
     },
     /// The data changed since the checkpoint was written.
-    #[error(
-        "checkpoint `{}` was trained on other data:\n  {differences}\n\
-         hint: restore the data, or name the run's data with `--set data.train=PATH`; to continue on changed data, start a \
-         new run with --init-from and the model.safetensors of this one",
-        path.display()
-    )]
+    #[error("checkpoint `{}` was trained on other data:\n  {differences}", path.display())]
+    #[diagnostic(help(
+        "restore the data, or name the run's data with `--set data.train=PATH`; to continue on changed data, start a \
+         new run with --init-from and the model.safetensors of this one"
+    ))]
     OtherData {
         path: PathBuf,
         /// The differences, one per line.
         differences: String,
     },
     /// `--resume auto` without an output folder.
-    #[error(
-        "--resume auto needs the output folder of the run to find checkpoints\nhint: add --out DIR, or name a checkpoint with --resume PATH"
-    )]
+    #[error("--resume auto needs the output folder of the run to find checkpoints")]
+    #[diagnostic(help("add --out DIR, or name a checkpoint with --resume PATH"))]
     NoneToResume,
     /// The checkpoint is not the newest one in its run folder.
     #[error(
-        "`{}` holds checkpoints up to step {newest}, but the run would resume there from step {step}\n\
-         hint: choose another folder with --out, or resume from step {newest} with --resume auto",
-        run.display()
+        "`{}` holds checkpoints up to step {newest}, but the run would resume there from step {step}", run.display()
     )]
+    #[diagnostic(help("choose another folder with --out, or resume from step {newest} with --resume auto"))]
     Behind {
         run: PathBuf,
         /// Step of the named checkpoint.
@@ -72,18 +64,18 @@ pub enum FolderError {
         newest: u64,
     },
     /// The run to resume is finished and has no checkpoints.
-    #[error(
-        "output folder `{}` holds a finished run and no checkpoint to resume from\n\
-         hint: choose another folder with --out, or give --overwrite instead of --resume to delete that run",
-        path.display()
-    )]
+    #[error("output folder `{}` holds a finished run and no checkpoint to resume from", path.display())]
+    #[diagnostic(help(
+        "choose another folder with --out, or give --overwrite instead of --resume to delete that run"
+    ))]
     Finished { path: PathBuf },
     /// Another running process owns the folder.
     #[error(
-        "output folder `{}` is in use by {holder}, which is still running (it holds {}/.lock)\n\
-         hint: choose another folder with --out, or wait for that run to end",
-        path.display(), path.display()
+        "output folder `{}` is in use by {holder}, which is still running (it holds {}/.lock)",
+        path.display(),
+        path.display()
     )]
+    #[diagnostic(help("choose another folder with --out, or wait for that run to end"))]
     Busy {
         path: PathBuf,
         /// Owner of the lock, such as "process 1234 on HOST".
@@ -91,20 +83,20 @@ pub enum FolderError {
     },
     /// The folder was deleted or moved while the run wrote into it.
     #[error(
-        "output folder `{}` was deleted or moved during the run: its config, metrics and earlier checkpoints are not there\n\
-         hint: the model was saved as {}/model.safetensors; keep the folder until the run ends",
-        path.display(), path.display()
+        "output folder `{}` was deleted or moved during the run: its config, metrics and earlier checkpoints are not there",
+        path.display()
     )]
+    #[diagnostic(help(
+        "the model was saved as {}/model.safetensors; keep the folder until the run ends", path.display()
+    ))]
     Deleted { path: PathBuf },
     /// The run lost its folder while it trained.
     #[error("output folder `{}`: {loss}", path.display())]
+    #[diagnostic(forward(loss))]
     Lost { path: PathBuf, loss: Loss },
     /// The folder can't be created or written.
-    #[error(
-        "output folder `{}` can't be written: {source}\n\
-         hint: {}, or choose another folder with --out",
-        path.display(), folder_hint(path, source)
-    )]
+    #[error("output folder `{}` can't be written: {source}", path.display())]
+    #[diagnostic(help("{}, or choose another folder with --out", folder_hint(path, source)))]
     Unwritable { path: PathBuf, source: io::Error },
 }
 
@@ -120,19 +112,21 @@ impl FolderError {
 }
 
 /// The way in which a run lost its folder.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, miette::Diagnostic)]
 pub enum Loss {
     /// The folder or its lock was deleted, moved or replaced.
     #[error(
-        "the folder or its file .lock was deleted, moved or replaced during the run, which ends, since its results would be lost\n\
-         hint: keep the folder until the run ends; where it was moved to, --resume auto continues from its newest checkpoint"
+        "the folder or its file .lock was deleted, moved or replaced during the run, which ends, since its results would be lost"
     )]
+    #[diagnostic(help(
+        "keep the folder until the run ends; where it was moved to, --resume auto continues from its newest checkpoint"
+    ))]
     Deleted,
     /// Another process owns the folder.
-    #[error(
-        "{by} took the folder over during this run, which ends, so that no two runs write there\n\
-         hint: this host was suspended, or could not reach the file system for seconds; let the other run end"
-    )]
+    #[error("{by} took the folder over during this run, which ends, so that no two runs write there")]
+    #[diagnostic(help(
+        "this host was suspended, or could not reach the file system for seconds; let the other run end"
+    ))]
     TakenOver {
         /// The owner, such as "process 1234 on HOST".
         by: String,

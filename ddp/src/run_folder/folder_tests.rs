@@ -8,7 +8,7 @@ use super::*;
 #[track_caller]
 fn assert_refused(result: Result<RunDir>, parts: &[&str]) {
     let error = result.expect_err("refused");
-    let message = error.to_string();
+    let message = ddp_kernels::hint::with_hint(&error);
     for part in parts {
         assert!(message.contains(part), "no {part:?} in: {message}");
     }
@@ -161,7 +161,7 @@ fn a_lease_of_another_host_is_judged_before_the_folder_is_taken() {
         assert!(since.elapsed() < Duration::from_secs(20));
         std::thread::sleep(Duration::from_millis(1));
     }
-    let lost = run.check_owned().unwrap_err().to_string();
+    let lost = ddp_kernels::hint::with_hint(&run.check_owned().unwrap_err());
     assert!(
         run.is_gone() && lost.contains("was deleted, moved or replaced") && lost.contains("\nhint: "),
         "{lost}"

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use crate::storage::disk::is_out_of_inodes;
 
 /// An error of writing a file.
-#[derive(Debug, thiserror::Error)]
-#[error("can't write `{}`: {source}\nhint: {}", path.display(), write_hint(path, source))]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
+#[error("can't write `{}`: {source}", path.display())]
+#[diagnostic(help("{}", write_hint(path, source)))]
 pub struct WriteError {
     /// Path of the file.
     pub path: PathBuf,
@@ -127,7 +128,7 @@ mod tests {
         let full = |_: &mut BufWriter<File>| Err(io::Error::from(io::ErrorKind::StorageFull));
         let error =
             write_atomic_with(&path, |file| file.write_all(b"half").and_then(|()| full(file))).unwrap_err();
-        let message = error.to_string();
+        let message = ddp_kernels::hint::with_hint(&error);
         assert!(message.contains("config.toml`") && message.contains("hint: the disk is full"), "{message}");
         assert_eq!(fs::read(&path).unwrap(), b"two");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no half file is left");

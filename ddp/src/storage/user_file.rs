@@ -9,15 +9,12 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 /// An error of opening or reading a file that the user named.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 pub enum FileError {
     /// The named file does not exist.
-    #[error(
-        "{what} `{}` does not exist\n\
-         hint: {}",
-        path.display(), missing_hint(path)
-    )]
+    #[error("{what} `{}` does not exist", path.display())]
+    #[diagnostic(help("{}", missing_hint(path)))]
     Missing {
         /// Purpose of the file, such as "config file".
         what: &'static str,
@@ -25,11 +22,8 @@ pub enum FileError {
         path: PathBuf,
     },
     /// The path names a folder.
-    #[error(
-        "{what} `{}` is a folder, expected a file\n\
-         hint: name the file inside it",
-        path.display()
-    )]
+    #[error("{what} `{}` is a folder, expected a file", path.display())]
+    #[diagnostic(help("name the file inside it"))]
     IsFolder {
         /// Purpose of the file.
         what: &'static str,
@@ -37,11 +31,8 @@ pub enum FileError {
         path: PathBuf,
     },
     /// The path names a device, a socket, or a pipe that another program has yet to open.
-    #[error(
-        "{what} `{}` is {kind}, expected a regular file\n\
-         hint: write what it gives to a file first, and name that",
-        path.display()
-    )]
+    #[error("{what} `{}` is {kind}, expected a regular file", path.display())]
+    #[diagnostic(help("write what it gives to a file first, and name that"))]
     NotRegular {
         /// Purpose of the file.
         what: &'static str,
@@ -51,11 +42,8 @@ pub enum FileError {
         kind: &'static str,
     },
     /// The system refused to open or read the file.
-    #[error(
-        "{what} `{}` can't be read: {source}\n\
-         hint: check its permissions and the disk",
-        path.display()
-    )]
+    #[error("{what} `{}` can't be read: {source}", path.display())]
+    #[diagnostic(help("check its permissions and the disk"))]
     Unreadable {
         /// Purpose of the file.
         what: &'static str,

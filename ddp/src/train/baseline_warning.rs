@@ -105,7 +105,11 @@ mod tests {
         let mut sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
         sets.push(format!("data.train={}", path.display()));
         let config = Config::load(None, &sets).unwrap();
-        let data = crate::data::load(&config, &World::single()).map_err(|stop| stop.to_string()).unwrap();
+        let data = crate::data::load(&config, &World::single())
+            .map_err(|stop| {
+                stop.error().map_or_else(|| stop.to_string(), |error| ddp_kernels::hint::with_hint(error))
+            })
+            .unwrap();
         let metrics = EvalMetrics::default().with(metric, value);
         warning(&config, &data, &metrics, &*data.train.clone()).unwrap()
     }

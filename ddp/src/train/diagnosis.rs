@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use ddp_comm::World;
+use ddp_kernels::hint::with_hint;
 use ddp_kernels::ops::{self, LossSums, STEP_SUMS_LEN, SumsOutput};
 use ddp_kernels::{DType, Device, Tensor, TensorRef};
 use tracing::debug;
@@ -53,7 +54,7 @@ impl FailedStep<'_> {
     /// Searches on every rank and shares the findings. A search that fails finds nothing.
     fn findings(&self, step: u64) -> Result<Findings> {
         let own = self.search(step).unwrap_or_else(|error| {
-            debug!("the step that is not finite could not be repeated: {error}");
+            debug!("the step that is not finite could not be repeated: {}", with_hint(&error));
             None
         });
         let own = own.map_or(Vec::new(), |own| serde_json::to_vec(&own).expect("strings and numbers"));

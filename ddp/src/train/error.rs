@@ -25,42 +25,53 @@ pub type Result<T, E = TrainError> = std::result::Result<T, E>;
 pub type Stop = ddp_comm::Stop<TrainError>;
 
 /// An error of a training run.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum TrainError {
     /// An operation on a tensor or device failed.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Kernel(#[from] KernelError),
     /// A collective failed.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Comm(Box<CommError>),
     /// Rows could not be read or used.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Data(Box<DataError>),
     /// The optimiser's settings or its update failed.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Optim(#[from] OptimError),
     /// A checkpoint could not be written, found or read.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Checkpoint(Box<CheckpointError>),
     /// The run's folder does not fit this run.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Folder(Box<FolderError>),
     /// Events or results could not be written.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Report(#[from] ReportError),
     /// The settings of the gradient exchange exclude each other.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Exchange(ExchangeError),
     /// The saved config cannot be read.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Config(Box<ConfigError>),
     /// A model file cannot be used.
     #[error(transparent)]
+    #[diagnostic(transparent)]
     Model(#[from] ModelError),
     /// The loss is NaN or infinite.
-    #[error("loss is {loss} at step {step}; weights were not updated{findings}\nhint: {AGAINST_DIVERGENCE}")]
+    #[error("loss is {loss} at step {step}; weights were not updated{findings}")]
+    #[diagnostic(help("{AGAINST_DIVERGENCE}"))]
     LossNotFinite {
         /// Number of the step, from 1.
         step: u64,
@@ -70,9 +81,8 @@ pub enum TrainError {
         findings: Findings,
     },
     /// The gradient is NaN or infinite, although the loss is finite.
-    #[error(
-        "gradient is not finite at step {step} (its norm is {norm}){findings}\nhint: {AGAINST_DIVERGENCE}"
-    )]
+    #[error("gradient is not finite at step {step} (its norm is {norm}){findings}")]
+    #[diagnostic(help("{AGAINST_DIVERGENCE}"))]
     GradientNotFinite {
         /// Number of the step, from 1.
         step: u64,
@@ -83,9 +93,12 @@ pub enum TrainError {
     },
     /// The loss is far above the recent ones.
     #[error(
-        "loss is {loss} at step {step}, above {limit}, the limit by the recent losses; weights were not updated\nhint: try a smaller `optimizer.lr`, \
-         `train.clip_grad_norm = 1.0`, or a higher `train.spike_threshold`"
+        "loss is {loss} at step {step}, above {limit}, the limit by the recent losses; weights were not updated"
     )]
+    #[diagnostic(help(
+        "try a smaller `optimizer.lr`, \
+         `train.clip_grad_norm = 1.0`, or a higher `train.spike_threshold`"
+    ))]
     LossSpike {
         /// Number of the step, from 1.
         step: u64,
@@ -96,13 +109,14 @@ pub enum TrainError {
     },
     /// The run ends although its policy for such steps would continue.
     #[error("{reason}: {error}")]
+    #[diagnostic(forward(error))]
     GivenUp { reason: GiveUp, error: Box<TrainError> },
     /// The replicas of the ranks differ.
-    #[error(
-        "the ranks' replicas differ after step {step}:\n  {differences}\n\
-         hint: a rank's memory or device is at fault, or the program: check the host of the ranks that differ, and resume from a \
+    #[error("the ranks' replicas differ after step {step}:\n  {differences}")]
+    #[diagnostic(help(
+        "a rank's memory or device is at fault, or the program: check the host of the ranks that differ, and resume from a \
          checkpoint of step {last_check} or before; with `train.on_replica_difference = \"repair\"` a run continues from the majority"
-    )]
+    ))]
     ReplicasDiffer {
         /// Number of the last step, from 1.
         step: u64,
@@ -111,50 +125,46 @@ pub enum TrainError {
         differences: Box<ReplicaDifferences>,
     },
     /// The ranks hold different bits, and no majority says which are right.
-    #[error(
-        "the ranks' replicas differ after step {step} and cannot be repaired:\n  {differences}\n\
-         hint: the same command with `--resume auto` continues from the newest checkpoint; if it happens again, check the memory and \
+    #[error("the ranks' replicas differ after step {step} and cannot be repaired:\n  {differences}")]
+    #[diagnostic(help(
+        "the same command with `--resume auto` continues from the newest checkpoint; if it happens again, check the memory and \
          devices of these hosts"
-    )]
+    ))]
     NoMajority {
         /// Number of the last step, from 1.
         step: u64,
         differences: Box<ReplicaDifferences>,
     },
     /// A CUDA graph was requested, and none can be captured.
-    #[error(
-        "the step cannot be captured as a CUDA graph: {reason}\nhint: --cuda-graph auto continues without one"
-    )]
+    #[error("the step cannot be captured as a CUDA graph: {reason}")]
+    #[diagnostic(help("--cuda-graph auto continues without one"))]
     NoGraph {
         /// The first rank with a failure, and its error.
         reason: String,
     },
     /// The weights of all evaluation rows are 0.
-    #[error(
-        "the weights of all {n_rows} evaluation rows of {source_name} are 0: no metric is defined\nhint: give rows to evaluate on a weight above 0"
-    )]
+    #[error("the weights of all {n_rows} evaluation rows of {source_name} are 0: no metric is defined")]
+    #[diagnostic(help("give rows to evaluate on a weight above 0"))]
     NoEvalWeight { source_name: String, n_rows: usize },
     /// A permutation of so few rows changes nothing.
-    #[error(
-        "permutation importance needs at least 2 evaluation rows, got {n_rows} of {source_name}\nhint: name more rows with --data"
-    )]
+    #[error("permutation importance needs at least 2 evaluation rows, got {n_rows} of {source_name}")]
+    #[diagnostic(help("name more rows with --data"))]
     TooFewRowsToPermute { source_name: String, n_rows: usize },
     /// The evaluation rows do not define the metric.
-    #[error(
-        "{} is not defined for the rows of {source_name}\nhint: docs/metrics.md says when it is; choose another with --metrics",
-        .metric.title()
-    )]
+    #[error("{} is not defined for the rows of {source_name}", .metric.title())]
+    #[diagnostic(help("docs/metrics.md says when it is; choose another with --metrics"))]
     MetricUndefined { metric: JudgeMetric, source_name: String },
     /// The number of rows of a global batch overflows.
-    #[error(
-        "`train.batch_size` times ranks times `train.grad_accum_steps` overflows the row count\nhint: use a smaller `train.batch_size`"
-    )]
+    #[error("`train.batch_size` times ranks times `train.grad_accum_steps` overflows the row count")]
+    #[diagnostic(help("use a smaller `train.batch_size`"))]
     BatchOverflows,
     /// More ranks than a global batch has micro-shards.
     #[error(
-        "{world_size} ranks, but `train.micro_shards` splits each global batch into {n_shards} micro-shards: some ranks would get none\n\
-         hint: use at most {n_shards} ranks, or more `train.micro_shards`, which makes it a different run"
+        "{world_size} ranks, but `train.micro_shards` splits each global batch into {n_shards} micro-shards: some ranks would get none"
     )]
+    #[diagnostic(help(
+        "use at most {n_shards} ranks, or more `train.micro_shards`, which makes it a different run"
+    ))]
     MoreRanksThanShards {
         /// Ranks of the run.
         world_size: usize,
@@ -162,10 +172,11 @@ pub enum TrainError {
         n_shards: usize,
     },
     /// Statistics of one row.
-    #[error(
-        "batch norm takes its statistics of the rows of a step, and a step takes 1 row over all ranks\nhint: give each step 2 rows or more by \
+    #[error("batch norm takes its statistics of the rows of a step, and a step takes 1 row over all ranks")]
+    #[diagnostic(help(
+        "give each step 2 rows or more by \
          `train.batch_size` or `train.global_batch_size`, or use `layer_norm`"
-    )]
+    ))]
     OneRow,
     /// A step of several micro-batches, whose gradients would add up in bf16.
     #[error(
@@ -180,8 +191,9 @@ pub enum TrainError {
     /// A run with batch norm resumes with other micro-batches.
     #[error(
         "the checkpoint's run took batch norm's statistics of {theirs} micro-batches per step, and this one would take them of {ours}, which makes it \
-         another run\nhint: resume with {theirs}, or allow the change with --allow-batchnorm-change"
+         another run"
     )]
+    #[diagnostic(help("resume with {theirs}, or allow the change with --allow-batchnorm-change"))]
     BatchNormChange {
         /// Micro-batches per step of this run.
         ours: usize,

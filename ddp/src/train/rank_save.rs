@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ddp_comm::World;
+use ddp_kernels::hint::with_hint;
 use ddp_kernels::{Device, Tensor, TensorRef};
 
 use crate::checkpoint::{
@@ -127,7 +128,7 @@ impl RankSave {
                 let outcome = match saver.save_snapshot(run, self.has_weights, buffers) {
                     Ok(saved) => SaveOutcome::Saved(saved),
                     Err(error) => {
-                        warn_of_all_ranks(saver.options().rank, &error.to_string());
+                        warn_of_all_ranks(saver.options().rank, &with_hint(&error));
                         SaveOutcome::Failed { step: run.step, error }
                     }
                 };

@@ -47,7 +47,7 @@ fn train(device: Device, options: &LoaderOptions) -> Result<Vec<f64>, String> {
             Err(error) => {
                 assert_eq!((losses.len(), trainer.n_steps()), (0, 0));
                 assert_eq!(trainer.model().weights().to_vec::<f32>().unwrap(), initial);
-                return Err(error.to_string());
+                return Err(ddp_kernels::hint::with_hint(&error));
             }
         }
     }

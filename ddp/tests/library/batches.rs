@@ -148,7 +148,7 @@ fn batches_know_their_places_and_weights() {
     threads::run(2, |world| {
         let plan = BatchPlan::new(&world, N_ROWS, GLOBAL_ROWS, 1, 0, Shuffle::Off).epochs(1);
         let mut loader = Loader::new(rows.clone(), plan, LoaderOptions::new(Device::Cpu)).unwrap();
-        let error = loader.iter().err().unwrap().to_string();
+        let error = ddp_kernels::hint::with_hint(&loader.iter().err().unwrap());
         assert!(error.contains("Loader::batches"), "{error}");
         let batches = loader.batches().unwrap().map(Result::unwrap).collect::<Vec<TensorBatch>>();
         let places: Vec<_> =
@@ -219,7 +219,7 @@ fn rows_for_another_device_are_refused_before_a_step() {
     let plan = BatchPlan::new(&world, N_ROWS, GLOBAL_ROWS, 1, 7, Shuffle::Off);
     let mut loader = Loader::new(numbered(), plan, LoaderOptions::new(Device::Cpu)).unwrap();
     let mut step = ForGpu(loader.next_step().unwrap().unwrap());
-    let error = trainer.step_and_wait(&mut step, false).unwrap_err().to_string();
+    let error = ddp_kernels::hint::with_hint(&trainer.step_and_wait(&mut step, false).unwrap_err());
     let want = "the model is on cpu, and the rows of this step were loaded for cuda:0\n\
                 hint: create the loader for the model's device: `LoaderOptions::new(trainer.model().device())`";
     assert_eq!(error, want);

@@ -115,7 +115,7 @@ fn what_is_not_for_f64_says_so() {
     let layers = Sequential::new(3).linear(2);
     let options = TrainerOptions::default();
     let trainer = Trainer::for_layers(&world, layers, sizes, LossHead::mse(), &adamw, options);
-    let error = trainer.unwrap_err().to_string();
+    let error = ddp_kernels::hint::with_hint(&trainer.unwrap_err());
     assert!(error.contains("the model is in f64\nhint: ") && error.contains("Precision::F32"), "{error}");
     let mut network = Sequential::new(3).linear(2).build(sizes).unwrap();
     let x = Tensor::zeros(&[4, 3], DType::F32, Device::Cpu).unwrap();

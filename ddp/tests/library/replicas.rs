@@ -191,7 +191,7 @@ fn repairs(setup: &Setup) {
         train(setup, &world, inspect).0
     });
     for error in stopped {
-        let text = error.to_string();
+        let text = ddp_kernels::hint::with_hint(&error);
         assert!(matches!(error, TrainError::ReplicasDiffer { step: 3, last_check: 0, .. }), "{error:?}");
         assert!(text.contains("\n  weights of layers.1.weight on rank 2 (not as on ranks 0, 1)\n"), "{text}");
         assert!(error.is_same_on_all_ranks());
@@ -235,7 +235,7 @@ fn without_a_majority_the_run_is_restarted() {
             train(&setup, &world, inspect).0
         });
         for error in errors {
-            let text = error.to_string();
+            let text = ddp_kernels::hint::with_hint(&error);
             assert!(
                 text.contains("m of norms.1.bias between ranks 0, 1") && text.contains("--resume auto"),
                 "{text}"

@@ -102,7 +102,7 @@ fn micro_shards_give_the_same_bits_on_any_number_of_ranks() {
     }
     let refused =
         TrainerOptions { micro_shards: Some(4), zero: ZeroStage::Optimizer, ..TrainerOptions::default() };
-    let error = refused.check(Device::Cpu, OptimizerKind::Lamb).unwrap_err().to_string();
+    let error = ddp_kernels::hint::with_hint(&refused.check(Device::Cpu, OptimizerKind::Lamb).unwrap_err());
     assert!(error.contains("\"lamb\"") && error.ends_with("hint: use `comm.zero = 0`"), "{error}");
     refused.check(Device::Cpu, OptimizerKind::Muon).unwrap();
 }

@@ -38,6 +38,6 @@ fn main() -> Result<(), KernelError> {
 fn report(operation: &str, result: Result<(), KernelError>) {
     match result {
         Ok(()) => println!("{operation}: no error"),
-        Err(error) => println!("{operation}: {error}"),
+        Err(error) => println!("{operation}: {}", ddp::kernels::hint::with_hint(&error)),
     }
 }

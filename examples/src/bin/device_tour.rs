@@ -14,6 +14,7 @@ use ddp::config::Placement;
 use ddp::config::precision::Precision;
 use ddp::data::TensorDataset;
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::kernels::hint::with_hint;
 use ddp::model::layer::{Layer, RegisteredBuffer, Result, Sizes};
 use ddp::model::pass::{BackwardPass, ForwardPass};
 use ddp::model::{Network, Sequential};
@@ -54,7 +55,7 @@ fn mismatches(device: Device) -> Result<()> {
     let a = Tensor::ones(&[2, 3], DType::F32, device)?;
     let elsewhere = if device == Device::Cpu { DType::F64 } else { DType::F32 };
     let b = Tensor::ones(&[2, 3], elsewhere, Device::Cpu)?;
-    println!("error: {}", a.add(&b).expect_err("two devices, or two dtypes"));
+    println!("error: {}", with_hint(&a.add(&b).expect_err("two devices, or two dtypes")));
     Ok(())
 }
 
@@ -63,7 +64,7 @@ fn two_gpus() -> Result<()> {
     let (first, second) = (Device::cuda(0), Device::cuda(1));
     let a = Tensor::randn(&[64, 64], DType::F32, first, 1)?;
     let b = Tensor::randn(&[64, 64], DType::F32, second, 2)?;
-    println!("error: {}", a.matmul(&b).expect_err("two devices"));
+    println!("error: {}", with_hint(&a.matmul(&b).expect_err("two devices")));
     println!("copies from {first} to {second}: {}", peer::path(Gpu::get(0)?, Gpu::get(1)?)?);
     let c = Tensor::zeros(&[64], DType::F32, second)?;
     let product = Tensor::addmm(1.0, &c, 1.0, &a.to(second)?, &b)?;

@@ -9,6 +9,7 @@
 use std::time::Instant;
 
 use ddp::kernels::cuda::{Gpu, peer};
+use ddp::kernels::hint::with_hint;
 use ddp::kernels::{DType, Device, KernelError, Tensor, ops};
 
 const REPEATS: usize = 5;
@@ -16,7 +17,7 @@ const REPEATS: usize = 5;
 fn main() -> Result<(), KernelError> {
     let n_gpus = Gpu::count();
     if n_gpus == 0 {
-        println!("{}", Device::Cuda(0).ensure_available().expect_err("there is none"));
+        println!("{}", with_hint(&Device::Cuda(0).ensure_available().expect_err("there is none")));
         return Ok(());
     }
     let size = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(4096);
@@ -29,7 +30,7 @@ fn main() -> Result<(), KernelError> {
         let elsewhere = b.to(Device::Cuda(1))?;
         let mut c = Tensor::zeros(&[size, size], DType::F32, first)?;
         let mixed = ops::addmm(1.0, a.view(), false, elsewhere.view(), false, 0.0, c.view_mut());
-        println!("mixed: {}", mixed.expect_err("operands on two GPUs"));
+        println!("mixed: {}", with_hint(&mixed.expect_err("operands on two GPUs")));
         println!("copies from cuda:0 to cuda:1: {}", peer::path(Gpu::get(0)?, Gpu::get(1)?)?);
     }
 

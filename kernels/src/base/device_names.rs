@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn wrong_names_are_refused_with_the_right_ones() {
         for name in ["", "gpu", "cuda:", "cuda:-1", "cuda:+1", "cuda:99999999999", "CPU", "cpu:0"] {
-            let message = name.parse::<DeviceRequest>().unwrap_err().to_string();
+            let message = crate::hint::with_hint(&name.parse::<DeviceRequest>().unwrap_err());
             assert!(message.contains(&format!("'{name}'")) && message.contains("cuda:N"), "{message}");
         }
         for name in ["mps", "xpu:1"] {

@@ -28,15 +28,13 @@ impl std::fmt::Display for Operand {
 }
 
 /// Errors of devices, tensors and operations.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum KernelError {
     /// Two operands of one operation live on different devices.
-    #[error(
-        "{op}: {a} and {b} are on different devices; nothing is moved implicitly\n\
-         hint: move one of them first: {}.to({})", b.name, a.device
-    )]
+    #[error("{op}: {a} and {b} are on different devices; nothing is moved implicitly")]
+    #[diagnostic(help("move one of them first: {}.to({})", b.name, a.device))]
     DeviceMismatch {
         op: &'static str,
         a: Box<Operand>,
@@ -45,10 +43,8 @@ pub enum KernelError {
     },
 
     /// Two operands of one operation have different element types.
-    #[error(
-        "{op}: {a} and {b} have different dtypes; nothing is cast implicitly\n\
-         hint: cast one of them first: {}.to_dtype({})", b.name, a.dtype
-    )]
+    #[error("{op}: {a} and {b} have different dtypes; nothing is cast implicitly")]
+    #[diagnostic(help("cast one of them first: {}.to_dtype({})", b.name, a.dtype))]
     DTypeMismatch {
         op: &'static str,
         a: Box<Operand>,
@@ -57,7 +53,8 @@ pub enum KernelError {
     },
 
     /// Two operands of one operation have shapes that do not fit each other.
-    #[error("{op}: {a} and {b} have shapes that do not {rule}; nothing is reshaped implicitly\nhint: {fix}")]
+    #[error("{op}: {a} and {b} have shapes that do not {rule}; nothing is reshaped implicitly")]
+    #[diagnostic(help("{fix}"))]
     ShapeMismatch {
         op: &'static str,
         a: Box<Operand>,
@@ -70,10 +67,8 @@ pub enum KernelError {
     },
 
     /// A scalar that is not a value of the dtype of the tensor next to it.
-    #[error(
-        "{op}: the scalar {scalar} is not a value of {operand}; nothing is cast implicitly\n\
-         hint: cast the tensor first: {}.to_dtype(f32)", operand.name
-    )]
+    #[error("{op}: the scalar {scalar} is not a value of {operand}; nothing is cast implicitly")]
+    #[diagnostic(help("cast the tensor first: {}.to_dtype(f32)", operand.name))]
     Scalar { op: &'static str, scalar: f64, operand: Box<Operand> },
 
     /// The operation is not defined for this element type.
@@ -95,10 +90,8 @@ pub enum KernelError {
     Exchange { op: &'static str },
 
     /// A write to pinned memory that a copy may still read.
-    #[error(
-        "the pinned tensor {shape} {dtype} may still be in use by a copy to the GPU\n\
-         hint: call `wait_sent`, or wait until `is_sent` returns true"
-    )]
+    #[error("the pinned tensor {shape} {dtype} may still be in use by a copy to the GPU")]
+    #[diagnostic(help("call `wait_sent`, or wait until `is_sent` returns true"))]
     StillSending { shape: Shape, dtype: DType },
 
     /// A maximum or minimum over zero elements.
@@ -153,27 +146,29 @@ pub enum KernelError {
     },
 
     /// The device cannot be used.
-    #[error("the device {device} cannot be used: {reason}\nhint: {hint}")]
+    #[error("the device {device} cannot be used: {reason}")]
+    #[diagnostic(help("{hint}"))]
     DeviceUnavailable { device: Device, reason: String, hint: String },
 
     /// An unknown device name.
-    #[error("unknown device '{name}'\nhint: cpu, cuda, cuda:N (N from 0), or auto")]
+    #[error("unknown device '{name}'")]
+    #[diagnostic(help("cpu, cuda, cuda:N (N from 0), or auto"))]
     UnknownDevice { name: String },
 
     /// A device of a kind that this crate does not compute on.
     #[error(
-        "the device '{name}' is not supported by this build, which computes on CPUs and on NVIDIA's GPUs\n\
-         hint: cpu, cuda, cuda:N (N from 0), or auto"
+        "the device '{name}' is not supported by this build, which computes on CPUs and on NVIDIA's GPUs"
     )]
+    #[diagnostic(help("cpu, cuda, cuda:N (N from 0), or auto"))]
     UnsupportedDevice { name: String },
 
     /// An allocation failed.
     #[error(
-        "out of memory on {device}: requested {bytes} bytes ({:.1} GiB){}\nhint: {}",
+        "out of memory on {device}: requested {bytes} bytes ({:.1} GiB){}",
         *bytes as f64 / f64::from(1u32 << 30),
-        in_use.as_ref().map_or(String::new(), |in_use| format!("; {in_use}")),
-        memory_hint(in_use.as_deref()),
+        in_use.as_ref().map_or(String::new(), |in_use| format!("; {in_use}"))
     )]
+    #[diagnostic(help("{}", memory_hint(in_use.as_deref())))]
     OutOfMemory {
         device: Device,
         bytes: usize,
@@ -182,7 +177,8 @@ pub enum KernelError {
     },
 
     /// A CUDA driver call failed.
-    #[error("{device}: {call}: {text} ({code})\nhint: {}", cuda_hint(code))]
+    #[error("{device}: {call}: {text} ({code})")]
+    #[diagnostic(help("{}", cuda_hint(code)))]
     Cuda {
         device: Device,
         call: &'static str,
@@ -193,7 +189,8 @@ pub enum KernelError {
     },
 
     /// A cuBLASLt call failed.
-    #[error("{device}: {call}: {code}\nhint: set CUBLASLT_LOG_LEVEL=1 for more detail")]
+    #[error("{device}: {call}: {code}")]
+    #[diagnostic(help("set CUBLASLT_LOG_LEVEL=1 for more detail"))]
     Cublas {
         device: Device,
         call: &'static str,
@@ -202,14 +199,13 @@ pub enum KernelError {
     },
 
     /// A kernel does not compile with the installed NVRTC.
-    #[error(
-        "{device}: the kernels of {kernel} do not compile: {log}\n\
-         hint: is the CUDA of NVRTC 12.8 or newer?"
-    )]
+    #[error("{device}: the kernels of {kernel} do not compile: {log}")]
+    #[diagnostic(help("is the CUDA of NVRTC 12.8 or newer?"))]
     Compile { device: Device, kernel: &'static str, log: String },
 
     /// An operand is in host memory where GPU memory is required, or the reverse.
-    #[error("{op}: {operand} must be in {takes}\nhint: move it with .to(...)")]
+    #[error("{op}: {operand} must be in {takes}")]
+    #[diagnostic(help("move it with .to(...)"))]
     WrongMemory {
         op: &'static str,
         operand: Box<Operand>,

@@ -2,6 +2,7 @@
 //! memory.
 
 pub(crate) mod device;
+pub mod hint;
 pub(crate) mod matmul_mode;
 pub(crate) mod memory_use;
 pub(crate) mod permutation;

@@ -100,7 +100,7 @@ fn uuid_text(name: &str, bytes: [u8; 16]) -> String {
 pub fn devices() -> std::result::Result<Vec<GpuInfo>, Unavailable> {
     let driver = driver().map_err(Clone::clone)?;
     let failed = |error: crate::KernelError| Unavailable {
-        reason: error.to_string(),
+        reason: crate::hint::with_hint(&error),
         hint: "does nvidia-smi list it?".to_owned(),
         has_driver: true,
     };

@@ -9,13 +9,14 @@ use crate::{DType, Device, Result, Shape};
 /// A contiguous row-major tensor on one device.
 ///
 /// ```
+/// use ddp_kernels::hint::with_hint;
 /// use ddp_kernels::{DType, Device, Tensor};
 ///
 /// let a = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2], Device::Cpu)?;
 /// let row = Tensor::from_slice(&[10.0f32, 20.0], &[2], Device::Cpu)?;
 /// assert_eq!((&a + &row).to_vec::<f32>()?, [11.0, 22.0, 13.0, 24.0]);
 /// assert_eq!(a.to_string(), "tensor([[1., 2.],\n        [3., 4.]], device=cpu, dtype=f32)");
-/// let error = a.add(&row.to_dtype(DType::F64)?).unwrap_err().to_string();
+/// let error = with_hint(&a.add(&row.to_dtype(DType::F64)?).unwrap_err());
 /// assert!(error.contains("hint: "), "{error}");
 /// # Ok::<(), ddp_kernels::KernelError>(())
 /// ```

@@ -4,6 +4,7 @@
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
+use crate::hint::with_hint;
 use crate::ops::{CompareOp, Input, MapOp, Scalar, broadcast_shape, compare, map, select, shapes_differ};
 use crate::{DType, KernelError, Result, Shape, Tensor};
 
@@ -211,7 +212,7 @@ impl Tensor {
 fn or_panic(result: Result<Tensor>) -> Tensor {
     match result {
         Ok(tensor) => tensor,
-        Err(error) => panic!("{error}"),
+        Err(error) => panic!("{}", with_hint(&error)),
     }
 }
 

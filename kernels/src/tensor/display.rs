@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
+use crate::hint::with_hint;
 use crate::{DType, Result, Tensor};
 
 /// Number of elements from which only the ends of each dimension are shown.
@@ -53,7 +54,7 @@ impl fmt::Display for Tensor {
         let ends = [format!("device={}", self.device()), format!("dtype={}", self.dtype())];
         let Texts { texts, width } = match self.texts() {
             Ok(texts) => texts,
-            Err(error) => return write!(f, "tensor(<{error}>, {})", ends.join(", ")),
+            Err(error) => return write!(f, "tensor(<{}>, {})", with_hint(&error), ends.join(", ")),
         };
         let mut layout = Layout { texts: texts.into_iter(), width, is_short: self.numel() > MAX_SHOWN };
         let mut text = START.to_owned();

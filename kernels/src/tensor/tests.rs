@@ -209,7 +209,7 @@ fn products_of_matrices_and_vectors_in_every_float_dtype() {
             for (left, right, fix) in
                 [(&a, &a, "b.t()"), (&b, &x(&[0.0; 6], &[3, 2]), "b.t()"), (&a, &c, "reshape")]
             {
-                let message = left.matmul(right).unwrap_err().to_string();
+                let message = crate::hint::with_hint(&left.matmul(right).unwrap_err());
                 assert!(message.starts_with("matmul: a [") && message.contains(fix), "{message}");
             }
         }

@@ -7,6 +7,7 @@ use std::error::Error;
 use ddp::comm;
 use ddp::comm::threads;
 use ddp::kernels::Download;
+use ddp::kernels::hint::with_hint;
 use ddp::prelude::*;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -104,7 +105,7 @@ fn arithmetic(device: Device, dtype: DType) -> Result<(), KernelError> {
     assert_eq!(floats(a.where_(&mask, 0.0)?)?, [0.0, 0.0, 3.0, 4.0]);
     assert_eq!(floats(a.masked_fill(&mask, -1)?)?, [1.0, 2.0, -1.0, -1.0]);
     let other = if dtype == DType::F64 { DType::F32 } else { DType::F64 };
-    let message = a.add(&row.to_dtype(other)?).unwrap_err().to_string();
+    let message = with_hint(&a.add(&row.to_dtype(other)?).unwrap_err());
     let (x, y) = (format!("a [2, 2] {dtype} on {device}"), format!("b [2] {other} on {device}"));
     let mend = format!("b.to_dtype({dtype})");
     assert!(message.contains(&x) && message.contains(&y) && message.contains(&mend), "{message}");

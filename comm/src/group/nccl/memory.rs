@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cudarc::nccl::sys;
 use ddp_kernels::KernelError;
 use ddp_kernels::cuda::{ForeignMemory, Gpu};
+use ddp_kernels::hint::with_hint;
 
 use super::api::{Api, MemoryFunctions, Status};
 use crate::{CommError, Result};
@@ -87,7 +88,7 @@ impl NcclMemory {
                 Ok(memory)
             }
             Err(CommError::Nccl { call, code, text, .. }) => Err(format!("{call} failed: {text} ({code})")),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(with_hint(&error)),
         })
     }
 

@@ -23,6 +23,7 @@ use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
 use ddp_kernels::cuda::{Event, Gpu, Graph, Stream, StreamKind};
+use ddp_kernels::hint::with_hint;
 use ddp_kernels::{DType, KernelError, MemoryUse, Tensor};
 
 use super::buffer::{RawMut, RawRef};
@@ -452,7 +453,7 @@ impl NcclGroup {
 
     /// Ends the job because NCCL does not return from the end of the communicator.
     fn end_job(&self, error: &CommError) -> ! {
-        crate::end_job::end_job_because(&format!("[rank {}] {error}", self.rank))
+        crate::end_job::end_job_because(&format!("[rank {}] {}", self.rank, with_hint(error)))
     }
 
     /// Aborts the communicator, because another rank could not join it.

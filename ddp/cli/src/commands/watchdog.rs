@@ -10,10 +10,11 @@ use ddp::report::notes::LOG_FILE;
 use ddp::storage::unfinished::Unfinished;
 use ddp_comm::watchdog::{Certificate, LossReport, nccl_status};
 use ddp_comm::{WatchdogOptions, World};
+use ddp_kernels::hint::joined;
 use tracing::{error, warn};
 
 use crate::error::Result;
-use crate::error::hints::unwatched_message;
+use crate::error::hints::unwatched_warning;
 use crate::report::FailedRun;
 use crate::report::log::{Log, Terminal};
 
@@ -32,11 +33,9 @@ pub(super) enum Watched {
 impl Watched {
     fn hint(&self) -> &'static str {
         match self {
-            Watched::Run(run) if run.is_complete() => "\nhint: the run is complete, and its model is saved",
-            Watched::Run(_) => {
-                "\nhint: the same command with `--resume auto` continues from the newest checkpoint"
-            }
-            Watched::Other(_) => "\nhint: start the same command again",
+            Watched::Run(run) if run.is_complete() => "the run is complete, and its model is saved",
+            Watched::Run(_) => "the same command with `--resume auto` continues from the newest checkpoint",
+            Watched::Other(_) => "start the same command again",
         }
     }
 }
@@ -56,7 +55,7 @@ pub(super) fn start(world: &World, log: &Log, config: &WatchdogConfig, watched: 
     };
     let report = Report { terminal: log.terminal().clone(), prefix: world.prefix(), watched };
     if let Some(unwatched) = world.start_watchdog(options, report)? {
-        warn!("{}", unwatched_message(&unwatched));
+        warn!("{}", unwatched_warning(&unwatched));
     }
     Ok(())
 }
@@ -71,18 +70,14 @@ struct Report {
 impl LossReport for Report {
     fn message(&self, certificate: &Certificate) -> String {
         self.terminal.begin_failure();
-        self.terminal.failure(&self.prefix, &format!("{}{}", certificate.text, self.watched.hint()))
+        self.terminal.failure(&self.prefix, &joined(certificate.text.clone(), Some(self.watched.hint())))
     }
 
     fn record(&self, certificate: &Certificate) {
         let Certificate { text, device, last_operations, reports, step } = certificate;
         match (&self.watched, *reports) {
             (Watched::Run(failed), Some(rank)) => {
-                failed.at(*step).write(
-                    exit_code::RESTARTABLE,
-                    rank,
-                    &format!("{text}{}", self.watched.hint()),
-                );
+                failed.at(*step).write(exit_code::RESTARTABLE, rank, text, Some(self.watched.hint()));
             }
             (Watched::Run(_), None) => {}
             (Watched::Other(unfinished), _) => unfinished.end(),

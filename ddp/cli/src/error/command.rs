@@ -10,15 +10,15 @@ use ddp::exit_code;
 pub(crate) const MAX_THREADS_PER_CORE: usize = 4;
 
 /// A flag, or the way in which the process was started, that a command cannot work with.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum CommandError {
     /// Ranks that are threads, in a process that a launcher started as one of several.
     #[error(
-        "--rank-threads {n_threads} makes ranks of threads, and the launcher has started {world_size} processes\n\
-         hint: start one process, or leave --rank-threads out"
+        "--rank-threads {n_threads} makes ranks of threads, and the launcher has started {world_size} processes"
     )]
+    #[diagnostic(help("start one process, or leave --rank-threads out"))]
     RankThreadsUnderLauncher {
         /// The flag's value.
         n_threads: usize,
@@ -27,35 +27,31 @@ pub enum CommandError {
     },
     /// Far more threads than cores, which only wait for each other.
     #[error(
-        "--threads {n_threads}: expected at most {max}, which is {} per core of this host\n\
-         hint: leave --threads out, and each rank takes its share of the cores",
+        "--threads {n_threads}: expected at most {max}, which is {} per core of this host",
         MAX_THREADS_PER_CORE
     )]
+    #[diagnostic(help("leave --threads out, and each rank takes its share of the cores"))]
     TooManyThreads {
         /// The flag's value.
         n_threads: usize,
         max: usize,
     },
     /// A CUDA graph, requested where there is no GPU.
-    #[error(
-        "--cuda-graph on: this rank computes on the CPU, which has no CUDA graphs\n\
-         hint: add --device cuda to see why there is no GPU, or leave --cuda-graph out"
-    )]
+    #[error("--cuda-graph on: this rank computes on the CPU, which has no CUDA graphs")]
+    #[diagnostic(help("add --device cuda to see why there is no GPU, or leave --cuda-graph out"))]
     NoGraphOnCpu,
     /// Kernels of GPUs that were to be compiled into the cache.
-    #[error(
-        "the kernels cannot be compiled into the cache: {reason}\n\
-         hint: pip install nvidia-cuda-nvrtc; DDP_TRAIN_CACHE names the folder of the cache"
-    )]
+    #[error("the kernels cannot be compiled into the cache: {reason}")]
+    #[diagnostic(help("pip install nvidia-cuda-nvrtc; DDP_TRAIN_CACHE names the folder of the cache"))]
     KernelCache {
         /// Missing part, or the compiler's log.
         reason: String,
     },
     /// Several processes of PyTorch's launcher, which would each train alone.
     #[error(
-        "torchrun started this process as rank {rank} of {world_size}, but the ranks of ddp-train are started by MPI\n\
-         hint: mpirun -n {world_size} ddp-train {arguments}"
+        "torchrun started this process as rank {rank} of {world_size}, but the ranks of ddp-train are started by MPI"
     )]
+    #[diagnostic(help("mpirun -n {world_size} ddp-train {arguments}"))]
     Torchrun {
         /// `RANK`.
         rank: usize,
@@ -66,30 +62,29 @@ pub enum CommandError {
     },
     /// Another number of ranks than `--expect-world`.
     #[error(
-        "--expect-world {expected}: this world has {world_size} {}\n\
-         hint: check how the launcher starts the ranks; under Slurm use srun --mpi=pmix",
-        if *world_size == 1 { "rank" } else { "ranks" }
+        "--expect-world {expected}: this world has {world_size} {}", if *world_size == 1 { "rank" } else { "ranks" }
     )]
+    #[diagnostic(help("check how the launcher starts the ranks; under Slurm use srun --mpi=pmix"))]
     OtherWorldSize {
         /// The flag's value.
         expected: usize,
         world_size: usize,
     },
     /// The man pages could not be written.
-    #[error("can't write the man page `{}`: {source}\nhint: check the folder and its permissions", path.display())]
+    #[error("can't write the man page `{}`: {source}", path.display())]
+    #[diagnostic(help("check the folder and its permissions"))]
     ManPage {
         path: PathBuf,
         /// The error of the operating system.
         source: io::Error,
     },
     /// `--metrics` names a metric that evaluations do not give.
-    #[error("--metrics: `{}` is not a metric here, expected names of: {}\nhint: {}", .0.name, .0.expected, .0.hint)]
+    #[error("--metrics: `{}` is not a metric here, expected names of: {}", .0.name, .0.expected)]
+    #[diagnostic(help("{}", .0.hint))]
     UnknownMetric(Box<UnknownMetric>),
     /// `--importance` with another number of metrics than one, or with a table.
-    #[error(
-        "--importance measures one metric, got --metrics {names}\n\
-         hint: name one that is a number, such as --metrics {example}"
-    )]
+    #[error("--importance measures one metric, got --metrics {names}")]
+    #[diagnostic(help("name one that is a number, such as --metrics {example}"))]
     ImportanceMetrics {
         /// The names, as given.
         names: String,
@@ -97,7 +92,8 @@ pub enum CommandError {
         example: String,
     },
     /// The model was trained without evaluation data, and the command names none.
-    #[error("the run had no evaluation data\nhint: name the rows to evaluate with --data")]
+    #[error("the run had no evaluation data")]
+    #[diagnostic(help("name the rows to evaluate with --data"))]
     NoEvalData,
 }
 

@@ -6,18 +6,21 @@ use ddp_comm::CommError;
 use ddp_comm::watchdog::Unwatched;
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{Device, KernelError, MemoryUse};
+use miette::Diagnostic;
 
-/// The message of an error of the library, with a hint that names the flag or key to change where it comes from a crate below.
-pub(crate) fn library_message(error: &ddp::Error) -> String {
+use ddp_kernels::hint::joined;
+
+/// The hint of an error of the library, with the flag or key to change where it comes from a crate below.
+pub(crate) fn of_library(error: &ddp::Error) -> Option<String> {
     match error {
-        ddp::Error::Kernel(error) => with_hint(error.to_string(), kernel_hint(error)),
-        ddp::Error::Comm(error) => comm_message(error),
-        error => error.to_string(),
+        ddp::Error::Kernel(error) => and(error, kernel_hint(error)),
+        ddp::Error::Comm(error) => of_comm(error),
+        error => error.help().map(|hint| hint.to_string()),
     }
 }
 
-/// The message of a [`CommError`], with a hint that names the flag or key to change.
-fn comm_message(error: &CommError) -> String {
+/// The hint of a [`CommError`], with the flag or key to change.
+fn of_comm(error: &CommError) -> Option<String> {
     let hint = match error {
         CommError::Kernel(error) => kernel_hint(error),
         CommError::TooFewGpus { .. } => Some("for tests, --share-gpu lets ranks share a GPU"),
@@ -30,12 +33,20 @@ fn comm_message(error: &CommError) -> String {
         CommError::GpuTaken { .. } => Some("--share-gpu lets ranks share a GPU, which is slow"),
         _ => None,
     };
-    with_hint(error.to_string(), hint)
+    and(error, hint)
 }
 
 /// The warning about ranks that the watchdog does not watch, with the key that turns it off.
-pub(crate) fn unwatched_message(unwatched: &Unwatched) -> String {
-    with_hint(unwatched.to_string(), Some("or set `watchdog.enabled = false`"))
+pub(crate) fn unwatched_warning(unwatched: &Unwatched) -> String {
+    joined(unwatched.to_string(), and(unwatched, Some("or set `watchdog.enabled = false`")).as_deref())
+}
+
+/// The hint of an error, with one more.
+fn and(error: &dyn Diagnostic, more: Option<&str>) -> Option<String> {
+    match (error.help(), more) {
+        (Some(hint), Some(more)) => Some(format!("{hint}; {more}")),
+        (hint, more) => hint.map(|hint| hint.to_string()).or_else(|| more.map(str::to_owned)),
+    }
 }
 
 fn kernel_hint(error: &KernelError) -> Option<&'static str> {
@@ -69,18 +80,26 @@ pub enum ModelCommand {
     InitFrom,
 }
 
-/// The message of an error of rows that a trained model reads. How columns are read was decided in training, so a hint that names a
-/// key of the config is replaced by what the command can do.
+/// The message of an error of rows that a trained model reads.
 pub(crate) fn model_data_message(error: &DataError, command: ModelCommand) -> String {
-    let text = error.to_string();
-    let Some((fault, hint)) = text.split_once("\nhint: ") else { return text };
-    if command == ModelCommand::InitFrom {
-        let hint =
-            "correct the label, or train a new output layer for the labels of these rows with --new-head";
-        let fault = fault.replace("of the training rows", "of the model of --init-from");
-        return if error.is_unknown_label() { format!("{fault}\nhint: {hint}") } else { text };
+    match command {
+        ModelCommand::InitFrom if error.is_unknown_label() => {
+            error.to_string().replace("of the training rows", "of the model of --init-from")
+        }
+        _ => error.to_string(),
     }
-    let hint = match (error, command) {
+}
+
+/// The hint of an error of rows that a trained model reads. How columns are read was decided in training, so a hint that names a
+/// key of the config is replaced by what the command can do.
+pub(crate) fn of_model_data(error: &DataError, command: ModelCommand) -> Option<String> {
+    let hint = error.help()?.to_string();
+    Some(match (error, command) {
+        (error, ModelCommand::InitFrom) if error.is_unknown_label() => {
+            "correct the label, or train a new output layer for the labels of these rows with --new-head"
+                .to_owned()
+        }
+        (_, ModelCommand::InitFrom) => hint,
         (DataError::ColumnsDiffer { .. }, ModelCommand::Predict) => {
             format!("{hint}; --keep NAME writes a column that the model does not know before the predictions")
         }
@@ -103,16 +122,8 @@ pub(crate) fn model_data_message(error: &DataError, command: ModelCommand) -> St
                  `data` to change it"
             )
         }
-        _ => return text,
-    };
-    format!("{fault}\nhint: {hint}")
-}
-
-/// Appends a hint to the last line of a message if that is a hint, else on a line of its own.
-fn with_hint(message: String, hint: Option<&str>) -> String {
-    let Some(hint) = hint else { return message };
-    let ends_in_hint = message.rsplit('\n').next().is_some_and(|line| line.starts_with("hint: "));
-    if ends_in_hint { format!("{message}; {hint}") } else { format!("{message}\nhint: {hint}") }
+        _ => hint,
+    })
 }
 
 #[cfg(test)]
@@ -123,7 +134,8 @@ mod tests {
     #[test]
     fn the_warning_about_unwatched_ranks_names_the_key() {
         let problem = "rank 0: connection refused".to_owned();
-        let text = unwatched_message(&Unwatched { n_unwatched: 2, n_ranks: 4, first: 1, problem });
+        let unwatched = Unwatched { n_unwatched: 2, n_ranks: 4, first: 1, problem };
+        let text = unwatched_warning(&unwatched);
         let fault = "does not watch 2 of 4 ranks (rank 1 can't connect to rank 0: connection refused): if";
         assert!(text.contains(fault), "{text}");
         assert!(text.ends_with("on any TCP port; or set `watchdog.enabled = false`"), "{text}");

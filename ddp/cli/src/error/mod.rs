@@ -5,6 +5,9 @@
 
 pub mod command;
 pub(crate) mod hints;
+
+use std::fmt;
+
 use ddp::checkpoint::CheckpointError;
 use ddp::config::ConfigError;
 use ddp::data::DataError;
@@ -20,34 +23,60 @@ use ddp::storage::user_file::FileError;
 use ddp::train::TrainError;
 use ddp_comm::CommError;
 use ddp_kernels::KernelError;
+use ddp_kernels::hint::joined;
 use ddp_launch::LaunchError;
+use miette::Diagnostic as _;
 
 use crate::error::command::CommandError;
 pub use crate::error::hints::ModelCommand;
-use crate::error::hints::{library_message, model_data_message};
+use crate::error::hints::{model_data_message, of_library, of_model_data};
 
 /// Result of the program's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of a command.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum Error {
     /// The library failed.
-    #[error("{}", library_message(.0))]
     Library(ddp::Error),
     /// The rows cannot be used for a trained model.
-    #[error("{}", model_data_message(.0, *.1))]
     ModelData(Box<DataError>, ModelCommand),
     /// The command cannot do what its flags ask for.
-    #[error(transparent)]
-    Command(#[from] CommandError),
+    Command(CommandError),
     /// The ranks could not be started.
-    #[error(transparent)]
     Launch(Box<LaunchError>),
 }
 
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&joined(self.message(), self.hint().as_deref()))
+    }
+}
+
+impl std::error::Error for Error {}
+
 impl Error {
+    /// The message, without the hint.
+    pub fn message(&self) -> String {
+        match self {
+            Self::Library(error) => error.to_string(),
+            Self::ModelData(error, command) => model_data_message(error, *command),
+            Self::Command(error) => error.to_string(),
+            Self::Launch(error) => error.to_string(),
+        }
+    }
+
+    /// The way out, if there is one.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Library(error) => of_library(error),
+            Self::ModelData(error, command) => of_model_data(error, *command),
+            Self::Command(error) => error.help().map(|hint| hint.to_string()),
+            Self::Launch(error) => error.help().map(|hint| hint.to_string()),
+        }
+    }
+
     /// The error of rows that `command` reads for a trained model.
     pub(crate) fn of_model_data(error: DataError, command: ModelCommand) -> Self {
         match error.into() {
@@ -73,6 +102,12 @@ impl Error {
             Error::Command(error) => error.is_same_on_all_ranks(),
             _ => false,
         }
+    }
+}
+
+impl From<CommandError> for Error {
+    fn from(error: CommandError) -> Self {
+        Error::Command(error)
     }
 }
 

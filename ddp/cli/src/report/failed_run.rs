@@ -64,19 +64,14 @@ impl FailedRun {
         self.is_written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes the event of `message`, whose last lines may be a hint, unless the run is complete. Best effort: the failure itself is
-    /// reported on stderr.
-    pub fn write(&self, exit_code: u8, rank: usize, message: &str) {
+    /// Writes the event of a failure, unless the run is complete. Best effort: the failure itself is reported on stderr.
+    pub fn write(&self, exit_code: u8, rank: usize, message: &str, hint: Option<&str>) {
         let mut is_written = self.lock();
         if self.is_complete_by_folder() {
             return;
         }
         *is_written = true;
-        let (error, hint) = match message.split_once("\nhint: ") {
-            Some((error, hint)) => (error, Some(hint.to_owned())),
-            None => (message, None),
-        };
-        let error = error.to_owned();
+        let (error, hint) = (message.to_owned(), hint.map(str::to_owned));
         let line = json_line(&Event::Failed(FailedEvent { exit_code, rank, step: self.step, error, hint }));
         // Not created: a rank of another host may not see the run's folder.
         if let Some(path) = self.metrics.get()
@@ -104,16 +99,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
         let run = FailedRun { metrics: Arc::new(path.clone().into()), step: Some(7), ..FailedRun::default() };
-        run.write(1, 0, "not created");
+        run.write(1, 0, "not created", None);
         assert!(!path.exists());
         std::fs::write(&path, "{\"event\":\"step\"}\n").unwrap();
-        run.write(1, 2, "loss is NaN at step 7\nhint: try a smaller `optimizer.lr`");
+        run.write(1, 2, "loss is NaN at step 7", Some("try a smaller `optimizer.lr`"));
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(
             text.lines().last().unwrap(),
             r#"{"event":"failed","exit_code":1,"rank":2,"step":7,"error":"loss is NaN at step 7","hint":"try a smaller `optimizer.lr`"}"#
         );
-        run.write(74, 0, "no hint");
+        run.write(74, 0, "no hint", None);
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(
             text.ends_with("\"error\":\"no hint\",\"hint\":null}\n") && text.lines().count() == 3,
@@ -134,7 +129,7 @@ mod tests {
         // Also in another process, such as after rank 0 was lost.
         let elsewhere = FailedRun { metrics: Arc::new(path.clone().into()), ..FailedRun::default() };
         for run in [run, elsewhere] {
-            run.write(75, 0, "rank 1 died");
+            run.write(75, 0, "rank 1 died", None);
             assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"event\":\"end\"}\n");
         }
     }
@@ -142,7 +137,7 @@ mod tests {
     #[test]
     fn a_failed_run_does_not_complete() {
         let run = FailedRun::default();
-        run.write(75, 0, "rank 1 died");
+        run.write(75, 0, "rank 1 died", None);
         let (sender, receiver) = channel();
         // Left behind: it waits for the end of the process.
         std::thread::spawn(move || run.complete(|| sender.send(())));

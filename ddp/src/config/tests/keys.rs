@@ -84,7 +84,7 @@ fn what_a_wrong_type_proposes_is_right_for_its_key() {
         load(&example).unwrap_or_else(|error| panic!("{example}: {error}"));
         for value in wrong {
             let Err(error) = load(&format!("{name} = {value}")) else { continue };
-            let message = error.to_string();
+            let message = ddp_kernels::hint::with_hint(&error);
             let hint = message.lines().last().unwrap();
             if let ConfigError::WrongType { example: proposed, .. } = &error {
                 assert_eq!(*proposed, example, "{key} = {value}");

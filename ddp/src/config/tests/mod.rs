@@ -31,7 +31,7 @@ fn from_sets(sets: &[&str]) -> Result<Config> {
 #[track_caller]
 fn assert_refused(result: Result<Config>, parts: &[&str]) {
     let error = crate::Error::from(result.expect_err("refused"));
-    let message = error.to_string();
+    let message = ddp_kernels::hint::with_hint(&error);
     assert_eq!(error.exit_code(), 2, "{message}");
     for part in parts {
         assert!(message.contains(part), "no {part:?} in: {message}");

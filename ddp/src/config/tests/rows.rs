@@ -138,7 +138,7 @@ fn the_reference_is_that_of_the_rows() {
         "{every_steps}"
     );
     assert_eq!(keys_with_prefix("optimizer.w").unwrap()[0].name, "optimizer.weight_decay");
-    let error = keys_with_prefix("optimiser").unwrap_err().to_string();
+    let error = ddp_kernels::hint::with_hint(&keys_with_prefix("optimiser").unwrap_err());
     assert!(
         error.contains("no key begins with `optimiser`\nhint: did you mean the section [optimizer]?"),
         "{error}"
@@ -153,7 +153,8 @@ fn declared_conflicts_are_refused_and_name_both_keys() {
             continue;
         }
         let sets: Vec<&str> = ["data.train=rows.csv"].iter().chain(example.iter()).copied().collect();
-        let message = from_sets(&sets).err().unwrap_or_else(|| panic!("{sets:?} is no conflict")).to_string();
+        let error = from_sets(&sets).err().unwrap_or_else(|| panic!("{sets:?} is no conflict"));
+        let message = ddp_kernels::hint::with_hint(&error);
         assert!(message.contains(key) || message.contains(with), "{sets:?}: {message}");
         assert!(message.contains("hint: "), "{message}");
         // Without one of the two keys nothing is wrong.

@@ -238,7 +238,7 @@ mod tests {
         for (n_rows, fraction, empty) in
             [(2, 0.2, "no test rows"), (1, 0.9, "no training rows"), (10, 0.99, "no training rows")]
         {
-            let error = split(&numbered(n_rows), fraction, 0).unwrap_err().to_string();
+            let error = ddp_kernels::hint::with_hint(&split(&numbered(n_rows), fraction, 0).unwrap_err());
             assert!(error.contains("rows in memory") && error.contains(empty), "{error}");
             assert!(error.contains("hint: ") && error.contains("data.eval_fraction"), "{error}");
         }

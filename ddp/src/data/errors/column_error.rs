@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use crate::data::CellProblem;
 
 /// A column that is missing or does not fit its use.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum ColumnError {
     /// A column of the config that the data don't have.
-    #[error("data file `{}`: no column \"{column}\" for `{key}`\nhint: {hint}", path.display())]
+    #[error("data file `{}`: no column \"{column}\" for `{key}`", path.display())]
+    #[diagnostic(help("{hint}"))]
     Missing {
         path: PathBuf,
         column: String,
@@ -19,7 +20,8 @@ pub enum ColumnError {
         hint: String,
     },
     /// A column whose type does not fit its role.
-    #[error("data file `{}`, column \"{column}\": expected {expected}, got {got}\nhint: {hint}", path.display())]
+    #[error("data file `{}`, column \"{column}\": expected {expected}, got {got}", path.display())]
+    #[diagnostic(help("{hint}"))]
     WrongType {
         path: PathBuf,
         column: String,
@@ -30,19 +32,20 @@ pub enum ColumnError {
     },
     /// Features that hold texts.
     #[error(
-        "data file `{0}`: expected numbers, and {n} columns are text: {names}\n\
-         hint: `data.categorical` = [{names}] treats them as categories, `data.drop` leaves columns out; \
-         `ddp-train data inspect {0}` suggests a config",
-        path.display(), n = columns.len(), names = quoted(columns)
+        "data file `{}`: expected numbers, and {} columns are text: {}", path.display(), columns.len(), quoted(columns)
     )]
+    #[diagnostic(help(
+        "`data.categorical` = [{}] treats them as categories, `data.drop` leaves columns out; `ddp-train data inspect {}` suggests a config",
+        quoted(columns), path.display()
+    ))]
     Text { path: PathBuf, columns: Vec<String> },
     /// A value in the name of a folder that does not fit the role of its column.
     #[error("data file `{}`, column \"{column}\" of its folder's name: {problem}", path.display())]
+    #[diagnostic(forward(problem))]
     Partition { path: PathBuf, column: String, problem: CellProblem },
     /// A list whose length differs from that of the first list.
-    #[error(
-        "{place}, {column}: expected a list of {expected} numbers as in the first row, got {got}\nhint: make all lists of a column equally long, or list it in `data.drop`"
-    )]
+    #[error("{place}, {column}: expected a list of {expected} numbers as in the first row, got {got}")]
+    #[diagnostic(help("make all lists of a column equally long, or list it in `data.drop`"))]
     ListLength {
         /// File and row.
         place: String,
@@ -53,10 +56,8 @@ pub enum ColumnError {
         got: usize,
     },
     /// A categorical column with too many values.
-    #[error(
-        "column \"{column}\" of `{}` has more than {limit} distinct values\nhint: is it an identifier? list it in `data.drop`",
-        path.display()
-    )]
+    #[error("column \"{column}\" of `{}` has more than {limit} distinct values", path.display())]
+    #[diagnostic(help("is it an identifier? list it in `data.drop`"))]
     VocabularyHuge { path: PathBuf, column: String, limit: usize },
 }
 

@@ -5,30 +5,21 @@ use std::path::PathBuf;
 use crate::data::CellProblem;
 
 /// A fault of a CSV file.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum CsvError {
     /// A file without text, or with blank lines only.
-    #[error(
-        "data file `{}`: the file is empty\n\
-         hint: the first row holds the column names, each further row one row of data",
-        path.display()
-    )]
+    #[error("data file `{}`: the file is empty", path.display())]
+    #[diagnostic(help("the first row holds the column names, each further row one row of data"))]
     Empty { path: PathBuf },
     /// Column names without rows.
-    #[error(
-        "data file `{}`: no rows after the header\n\
-         hint: each row after the first is one row of data",
-        path.display()
-    )]
+    #[error("data file `{}`: no rows after the header", path.display())]
+    #[diagnostic(help("each row after the first is one row of data"))]
     NoRows { path: PathBuf },
     /// A comment in place of the column names.
-    #[error(
-        "data file `{}`: line 1: expected column names, got what looks like a comment: {text}\n\
-         hint: remove such lines: grep -v '^#' {} > rows.csv",
-        path.display(), path.display()
-    )]
+    #[error("data file `{}`: line 1: expected column names, got what looks like a comment: {text}", path.display())]
+    #[diagnostic(help("remove such lines: grep -v '^#' {} > rows.csv", path.display()))]
     Comment {
         path: PathBuf,
         /// The line.
@@ -36,29 +27,28 @@ pub enum CsvError {
     },
     /// A first row that looks like the others.
     #[error(
-        "data file `{}`: line 1: expected column names, got what looks like a row: {}\n\
-         hint: `data.header` = false reads it as a row and calls the columns column_1, column_2 and so on (--no-header of `data \
-         inspect`); true takes it for the names",
-        path.display(), shown_cells(cells)
+        "data file `{}`: line 1: expected column names, got what looks like a row: {}",
+        path.display(),
+        shown_cells(cells)
     )]
+    #[diagnostic(help(
+        "`data.header` = false reads it as a row and calls the columns column_1, column_2 and so on (--no-header of `data \
+         inspect`); true takes it for the names"
+    ))]
     NoHeader { path: PathBuf, cells: Vec<String> },
     /// An empty cell in the header.
-    #[error(
-        "data file `{}`: line 1: column {position} has no name\n\
-         hint: name it, or leave it out: `data.drop` = [\"Unnamed: {}\"]",
-        path.display(), position - 1
-    )]
+    #[error("data file `{}`: line 1: column {position} has no name", path.display())]
+    #[diagnostic(help("name it, or leave it out: `data.drop` = [\"Unnamed: {}\"]", position - 1))]
     UnnamedColumn {
         path: PathBuf,
         /// From 1.
         position: usize,
     },
     /// Two columns of one name.
-    #[error(
-        "data file `{}`: line 1: columns {first} and {second} are both named \"{column}\"\n\
-         hint: rename one of them; if the first line is a row, set `data.header` = false (--no-header of `data inspect`)",
-        path.display()
-    )]
+    #[error("data file `{}`: line 1: columns {first} and {second} are both named \"{column}\"", path.display())]
+    #[diagnostic(help(
+        "rename one of them; if the first line is a row, set `data.header` = false (--no-header of `data inspect`)"
+    ))]
     DuplicateColumn {
         path: PathBuf,
         column: String,
@@ -68,7 +58,8 @@ pub enum CsvError {
         second: usize,
     },
     /// No column of the target's name.
-    #[error("data file `{}`: line 1: no target column \"{target}\"\nhint: {hint}", path.display())]
+    #[error("data file `{}`: line 1: no target column \"{target}\"", path.display())]
+    #[diagnostic(help("{hint}"))]
     TargetMissing {
         path: PathBuf,
         /// The name in the config.
@@ -77,10 +68,8 @@ pub enum CsvError {
         hint: String,
     },
     /// Only target columns.
-    #[error(
-        "data file `{}`: line 1: no feature columns, only the target {targets}\nhint: {hint}",
-        path.display()
-    )]
+    #[error("data file `{}`: line 1: no feature columns, only the target {targets}", path.display())]
+    #[diagnostic(help("{hint}"))]
     NoFeatures {
         path: PathBuf,
         /// The target columns.
@@ -89,11 +78,8 @@ pub enum CsvError {
         hint: String,
     },
     /// A row with more or fewer cells than the header.
-    #[error(
-        "data file `{}`: line {line}: expected {expected} cells as in the header, got {got}\n\
-         hint: {}",
-        path.display(), ragged_hint(*expected, *got)
-    )]
+    #[error("data file `{}`: line {line}: expected {expected} cells as in the header, got {got}", path.display())]
+    #[diagnostic(help("{}", ragged_hint(*expected, *got)))]
     Ragged {
         path: PathBuf,
         /// Line on which the row starts, from 1.
@@ -105,6 +91,7 @@ pub enum CsvError {
     },
     /// A cell that can't be used.
     #[error("data file `{}`: line {line}, column \"{column}\": {problem}", path.display())]
+    #[diagnostic(forward(problem))]
     Cell {
         path: PathBuf,
         /// Line on which the row starts, from 1.
@@ -114,12 +101,13 @@ pub enum CsvError {
         problem: CellProblem,
     },
     /// Texts in several features of a row.
-    #[error(
-        "data file `{}`: line {line}: expected numbers, got text in {}\n\
-         hint: `data.categorical` = [{}] treats them as categories, `data.drop` leaves columns out; if a text marks a missing value, \
-         list it in `data.missing_values`; `ddp-train data inspect {}` suggests a config",
-        path.display(), shown_texts(texts), quoted_names(texts), path.display()
-    )]
+    #[error("data file `{}`: line {line}: expected numbers, got text in {}", path.display(), shown_texts(texts))]
+    #[diagnostic(help(
+        "`data.categorical` = [{}] treats them as categories, `data.drop` leaves columns out; if a text marks a \
+         missing value, list it in `data.missing_values`; `ddp-train data inspect {}` suggests a config",
+        quoted_names(texts),
+        path.display()
+    ))]
     Texts {
         path: PathBuf,
         /// Line on which the row starts, from 1.
@@ -128,11 +116,8 @@ pub enum CsvError {
         texts: Vec<(String, String)>,
     },
     /// A quote without its end.
-    #[error(
-        "data file `{}`: line {line}: a quote in this row is never closed\n\
-         hint: close it; a quote inside quotes is written twice (\"\")",
-        path.display()
-    )]
+    #[error("data file `{}`: line {line}: a quote in this row is never closed", path.display())]
+    #[diagnostic(help("close it; a quote inside quotes is written twice (\"\")"))]
     QuoteUnclosed {
         path: PathBuf,
         /// Line on which the row starts, from 1.

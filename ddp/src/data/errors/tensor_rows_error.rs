@@ -3,14 +3,13 @@
 use ddp_kernels::{DType, Shape};
 
 /// Tensors that are not rows with targets.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum TensorRowsError {
     /// A tensor of another shape or dtype.
-    #[error(
-        "{name} {shape} {dtype} should be {expected}\nhint: `reshape` and `to_dtype` return a tensor that fits"
-    )]
+    #[error("{name} {shape} {dtype} should be {expected}")]
+    #[diagnostic(help("`reshape` and `to_dtype` return a tensor that fits"))]
     Tensor {
         /// `features` or `targets`.
         name: &'static str,
@@ -34,9 +33,8 @@ pub enum TensorRowsError {
         n_rows: usize,
     },
     /// Rows with weights where a loop takes pairs of features and targets.
-    #[error(
-        "the rows have weights, which pairs of features and targets leave out\nhint: `Loader::batches` returns them, too"
-    )]
+    #[error("the rows have weights, which pairs of features and targets leave out")]
+    #[diagnostic(help("`Loader::batches` returns them, too"))]
     Weighted,
     /// A feature or target that is NaN or infinite.
     #[error("{name}: row {row} holds {value}, and rows must be finite")]

@@ -190,7 +190,12 @@ mod tests {
         let mut sets: Vec<String> = sets.iter().map(in_folder).collect();
         sets.push(format!("data.train={}", path.display()));
         let loaded = load(&Config::load(None, &sets).unwrap(), &World::single());
-        loaded.map_err(|stop| stop.to_string()).unwrap().warnings
+        loaded
+            .map_err(|stop| {
+                stop.error().map_or_else(|| stop.to_string(), |error| ddp_kernels::hint::with_hint(error))
+            })
+            .unwrap()
+            .warnings
     }
 
     fn npy(shape: &str, values: impl Iterator<Item = f32>) -> Vec<u8> {

@@ -106,7 +106,7 @@ mod tests {
             transpose_items(bytes.as_slice().unwrap(), 2, &columns, &mut by_items);
             assert_eq!(rows, by_items);
             let small = MemoryBudget::new(2 * n as u64 - 1);
-            let error = to_rows(&bytes, 0, 2, &dims, &small).unwrap_err().to_string();
+            let error = ddp_kernels::hint::with_hint(&to_rows(&bytes, 0, 2, &dims, &small).unwrap_err());
             assert!(error.contains("Fortran order") && error.contains("ascontiguousarray"), "{error}");
         }
     }

@@ -265,7 +265,7 @@ mod tests {
         let (rows, n) = without_unknown(rows_of(&[0, -1, 1, -1], 2)).unwrap();
         assert_eq!((rows.len(), n), (2, 2));
         assert_eq!(without_unknown(rows_of(&[0, 1], 2)).unwrap().1, 0);
-        let error = without_unknown(rows_of(&[-1], 2)).unwrap_err().to_string();
+        let error = ddp_kernels::hint::with_hint(&without_unknown(rows_of(&[-1], 2)).unwrap_err());
         assert!(error.contains("no row") && error.contains("hint: "), "{error}");
     }
 
@@ -276,7 +276,12 @@ mod tests {
         classes.iter().for_each(|class| want[*class as usize] += 1);
         for n_ranks in 1..=3 {
             for counts in ddp_comm::threads::run(n_ranks, |world| {
-                class_counts(&*rows_of(&classes, 7), &world).map_err(|stop| stop.to_string()).unwrap()
+                class_counts(&*rows_of(&classes, 7), &world)
+                    .map_err(|stop| {
+                        stop.error()
+                            .map_or_else(|| stop.to_string(), |error| ddp_kernels::hint::with_hint(error))
+                    })
+                    .unwrap()
             }) {
                 assert_eq!(counts, want);
             }

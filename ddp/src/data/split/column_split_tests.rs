@@ -47,9 +47,11 @@ fn loaded(text: &str, sets: &[&str], n_ranks: usize) -> Result<Sides, String> {
     if !sets.iter().any(|set| set.starts_with("data.drop")) {
         all.push("data.drop=[\"patient\", \"date\", \"fold\"]".to_owned());
     }
-    let config = Config::load(None, &all).map_err(|error| error.to_string())?;
+    let config = Config::load(None, &all).map_err(|error| ddp_kernels::hint::with_hint(&error))?;
     let of_ranks = ddp_comm::threads::run(n_ranks, |world| {
-        let loaded = load(&config, &world).map_err(|stop| stop.to_string())?;
+        let loaded = load(&config, &world).map_err(|stop| {
+            stop.error().map_or_else(|| stop.to_string(), |error| ddp_kernels::hint::with_hint(error))
+        })?;
         assert_eq!(loaded.train.layout().features, ["row"]);
         let numbers = |rows: &dyn Dataset| features_of(rows).iter().map(|row| *row as usize).collect();
         let eval = loaded.eval.as_ref().expect("the config splits the rows");

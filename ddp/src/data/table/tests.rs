@@ -38,7 +38,9 @@ impl Files {
         }
         let folder = self.0.path().display().to_string();
         all.extend(sets.iter().map(|set| set.replace("FOLDER", &folder)));
-        load(&Config::load(None, &all).unwrap(), &World::single()).map_err(|stop| stop.to_string())
+        load(&Config::load(None, &all).unwrap(), &World::single()).map_err(|stop| {
+            stop.error().map_or_else(|| stop.to_string(), |error| ddp_kernels::hint::with_hint(error))
+        })
     }
 }
 

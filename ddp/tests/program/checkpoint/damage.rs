@@ -152,6 +152,6 @@ fn a_resumed_run_takes_the_newest_good_one_and_says_what_it_passed_over() {
         error.contains("none of the checkpoints") && error.contains("step-1: manifest.json is truncated"),
         "{error}"
     );
-    let error = Checkpoint::find(&dir.path().join("nothing")).unwrap_err().to_string();
+    let error = ddp_kernels::hint::with_hint(&Checkpoint::find(&dir.path().join("nothing")).unwrap_err());
     assert!(error.starts_with("no checkpoint at `") && error.contains("hint: "), "{error}");
 }

@@ -110,7 +110,7 @@ fn each_call(save: Save, rank: usize, fate: Fate, check: impl Fn(&str, &[Result<
 
 /// Message of a rank about a save that failed.
 fn check_message(case: &str, error: &CheckpointError, parts: &[&str]) {
-    let message = error.to_string();
+    let message = ddp_kernels::hint::with_hint(error);
     for part in parts {
         assert!(message.contains(part), "{case}: no {part:?} in {message}");
     }

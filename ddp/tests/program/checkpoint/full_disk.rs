@@ -34,7 +34,7 @@ fn a_disk_without_room_for_another_file_is_not_called_full() {
     let layout = layout(&[3, 5, 2]);
     let store = saved(dir.path(), &layout, 1, [1]);
     let results = save_on_ranks(dir.path(), &layout, &run_state(2), &os_disk(), 1, |_| {});
-    let error = results.into_iter().find_map(Result::err).unwrap().to_string();
+    let error = ddp_kernels::hint::with_hint(&results.into_iter().find_map(Result::err).unwrap());
     for part in [
         "No space left on device",
         " MiB free\n",

@@ -104,7 +104,8 @@ fn a_flipped_bit_is_found_wherever_it_is() {
 fn a_disk_that_is_full_after_some_chunks_is_told() {
     for after in [0, 8 << 20, 16 << 20] {
         let dir = folder_on_disk();
-        let error = saved_on(Arc::new(FullAfter(after)), dir.path()).unwrap_err().to_string();
+        let error =
+            ddp_kernels::hint::with_hint(&saved_on(Arc::new(FullAfter(after)), dir.path()).unwrap_err());
         assert!(
             error.contains("No space left on device") && error.contains("hint: the disk is full"),
             "{error}"

@@ -87,10 +87,10 @@ fn format() -> impl Strategy<Value = Format> {
 
 /// Opens the rows and reads them all; what came of it.
 fn read(set: &Set, memory_bytes: u64) -> Result<ColumnStats, String> {
-    let dataset = set.open(memory_bytes, &[]).map_err(|error| error.to_string())?;
+    let dataset = set.open(memory_bytes, &[]).map_err(|error| ddp_kernels::hint::with_hint(&error))?;
     assert!(dataset.len() <= 10_000, "{} rows of a file of a few kB", dataset.len());
-    dataset.fingerprint().map_err(|error| error.to_string())?;
-    column_stats(&*dataset, 0..dataset.len()).map_err(|error| error.to_string())
+    dataset.fingerprint().map_err(|error| ddp_kernels::hint::with_hint(&error))?;
+    column_stats(&*dataset, 0..dataset.len()).map_err(|error| ddp_kernels::hint::with_hint(&error))
 }
 
 fn damage_one(folder: &Path, which: Index, damages: &[Damage]) {

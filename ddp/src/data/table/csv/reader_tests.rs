@@ -38,7 +38,7 @@ fn classes_of(text: &str) -> Result<ResidentRows> {
 #[track_caller]
 fn assert_refused(result: Result<ResidentRows>, parts: &[&str]) {
     let error = result.expect_err("refused");
-    let message = error.to_string();
+    let message = ddp_kernels::hint::with_hint(&error);
     assert!(!error.is_failure(), "{message}");
     for part in parts.iter().chain(&["rows.csv"]) {
         assert!(message.contains(part), "no {part:?} in: {message}");
@@ -247,12 +247,12 @@ fn multilabel_takes_0_and_1_only() {
 fn files_that_are_none() {
     let folder = tempfile::tempdir().unwrap();
     let read = |path: &Path| read_with(path, &[]);
-    let message = read(&folder.path().join("gone.csv")).unwrap_err().to_string();
+    let message = ddp_kernels::hint::with_hint(&read(&folder.path().join("gone.csv")).unwrap_err());
     assert!(
         message.contains("data file") && message.contains("gone.csv` does not exist\nhint: "),
         "{message}"
     );
-    let message = read(folder.path()).unwrap_err().to_string();
+    let message = ddp_kernels::hint::with_hint(&read(folder.path()).unwrap_err());
     assert!(message.contains("is a folder") && message.contains("hint: "), "{message}");
 }
 

@@ -53,7 +53,7 @@ pub(super) fn open_whole(source: &Path, sets: &[&str]) -> Result<Arc<dyn Dataset
 
 #[track_caller]
 pub(super) fn assert_refused(result: Result<Arc<dyn Dataset>>, parts: &[&str]) {
-    let message = result.expect_err("refused").to_string();
+    let message = ddp_kernels::hint::with_hint(&result.expect_err("refused"));
     for part in parts.iter().chain(&["hint: "]) {
         assert!(message.contains(part), "{part}: {message}");
     }

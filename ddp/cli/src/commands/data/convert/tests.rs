@@ -387,7 +387,8 @@ fn rows_of_any_format_have_the_categories_of_a_converted_file() {
         let mut sets = vec![format!("data.train={:?}", at(train)), format!("data.eval={:?}", at(eval))];
         sets.extend(more.iter().map(|set| (*set).to_owned()));
         let config = Config::load(None, &sets).unwrap();
-        ddp::data::load(&config, &ddp_comm::World::single()).map_err(|stop| stop.to_string())
+        ddp::data::load(&config, &ddp_comm::World::single())
+            .map_err(|stop| crate::exit::Stop::from(stop).to_string())
     };
     let categorical = ["data.categorical=[\"city\"]"];
     let expected = bits(&*load("first.csv", "eval.csv", &categorical).unwrap().eval.unwrap());
