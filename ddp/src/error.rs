@@ -19,7 +19,7 @@ use ddp_kernels::KernelError;
 use crate::checkpoint::CheckpointError;
 use crate::config::ConfigError;
 use crate::data::DataError;
-use crate::data_parallel::ExchangeError;
+use crate::exchange::ExchangeError;
 use crate::exit_code;
 use crate::export::ExportError;
 use crate::model::ModelError;

@@ -3,7 +3,7 @@
 //! The program `ddp-train` is the crate in `ddp/cli`; its `commands::train` is a training run from command-line arguments to the
 //! model file. The modules, from top to bottom (each imports only from modules below it):
 //!
-//! [`train`] -> [`predict`] -> [`checkpoint`] -> [`data_parallel`] -> [`optim`] -> [`export`] -> [`model`] -> [`data`] ->
+//! [`train`] -> [`predict`] -> [`checkpoint`] -> [`exchange`] -> [`optim`] -> [`export`] -> [`model`] -> [`data`] ->
 //! [`report`] -> [`run_folder`] -> [`config`] -> [`storage`]. Above them all: [`error`], the union of the modules' errors; below them
 //! all: [`exit_code`], the table of exit statuses.
 //!
@@ -22,7 +22,7 @@ pub mod data;
 pub mod model;
 pub mod export;
 pub mod optim;
-pub mod data_parallel;
+pub mod exchange;
 pub mod checkpoint;
 pub mod predict;
 pub mod train;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::data_parallel::shard_plan::StateShard;
+use crate::exchange::shard_plan::StateShard;
 use crate::model::{ParamEntry, ParamLayout};
 
 /// A range of a parameter in a file of optimiser state: elements `start..end` of the flattened parameter start at `offset` in

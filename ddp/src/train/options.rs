@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use ddp::config::{Activation, OptimizerKind, ZeroStage};
-//! use ddp::data_parallel::ExchangeError;
+//! use ddp::exchange::ExchangeError;
 //! use ddp::model::ModelSpec;
 //! use ddp::prelude::*;
 //! use ddp::train::options::TrainerOptions;
@@ -23,10 +23,10 @@ use ddp_kernels::Device;
 use ddp_kernels::ops::WholeNeed;
 
 use crate::config::{CommDtype, OptimizerKind, ZeroStage};
-use crate::data_parallel::ExchangeError;
-use crate::data_parallel::buckets::BucketPlan;
-use crate::data_parallel::gradients::ExchangeOptions;
-use crate::data_parallel::shard_plan::ShardPlan;
+use crate::exchange::ExchangeError;
+use crate::exchange::buckets::BucketPlan;
+use crate::exchange::gradients::ExchangeOptions;
+use crate::exchange::shard_plan::ShardPlan;
 use crate::model::{Layer, ModelSpec, ParamLayout};
 use crate::optim::loss_scaler::LossScalerConfig;
 use crate::train::withheld::NonFinite;

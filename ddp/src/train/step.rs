@@ -6,12 +6,12 @@ use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef, memory};
 
 use crate::data::datasets::batch::Batch;
 use crate::data::step_rows::{MicroBatch, StepRows};
-use crate::data_parallel::buckets::{BucketPlan, STEP_VOTE};
-use crate::data_parallel::gradients::{BackwardInputs, Gradients, MicroStep, Vote};
-use crate::data_parallel::rank_exchange::RankExchange;
-use crate::data_parallel::shard_plan::{Shard, ShardPlan};
-use crate::data_parallel::weight_gather::ShortGather;
-use crate::data_parallel::whole_parameters::WholeParameters;
+use crate::exchange::buckets::{BucketPlan, STEP_VOTE};
+use crate::exchange::gradients::{BackwardInputs, Gradients, MicroStep, Vote};
+use crate::exchange::rank_exchange::RankExchange;
+use crate::exchange::shard_plan::{Shard, ShardPlan};
+use crate::exchange::weight_gather::ShortGather;
+use crate::exchange::whole_parameters::WholeParameters;
 use crate::model::{AllRanks, DropoutStep, LossHead, Network, WeightsMut};
 use crate::optim::optimizer::Optimizer;
 use crate::optim::update_scale::{DeviceScale, UpdateScale};

@@ -15,7 +15,7 @@ const ROOMS: [&str; 13] = [
     "ddp/src/data",
     "ddp/src/data/order",
     "ddp/src/data/raw",
-    "ddp/src/data_parallel",
+    "ddp/src/exchange",
     "ddp/src/model",
     "ddp/src/optim",
     "ddp/src/report",

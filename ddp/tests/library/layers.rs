@@ -5,10 +5,10 @@
 
 use crate::made_up::gpus::cpu_and_gpu;
 use ddp::config::precision::Precision;
-use ddp::data_parallel::bucket_reducer::{ReducedGradients, Reduction};
-use ddp::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
-use ddp::data_parallel::zero2::{BucketBuffers, ShardedGradients};
 use ddp::error::Error;
+use ddp::exchange::bucket_reducer::{ReducedGradients, Reduction};
+use ddp::exchange::buckets::{BucketPlan, TAIL_ELEMENTS};
+use ddp::exchange::zero2::{BucketBuffers, ShardedGradients};
 use ddp::model::layer::{Layer, Result, Sizes};
 use ddp::model::layers::{ActivationLayer, Linear, SkipBegin, SkipEnd};
 use ddp::model::linear_spec::LinearSpec;

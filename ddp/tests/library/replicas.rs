@@ -9,7 +9,7 @@ use crate::made_up::{Setup, by_parameter};
 use ddp::config::{Config, OptimizerKind, ZeroStage};
 use ddp::data::Dataset;
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
-use ddp::data_parallel::replica_check::ReplicaDifferences;
+use ddp::exchange::replica_check::ReplicaDifferences;
 use ddp::train::TrainError;
 use ddp::train::replica_guard::ReplicaGuard;
 use ddp::train::trainer::{GraphMode, StepRequest, Trainer, TrainerOptions};

@@ -11,7 +11,7 @@ use std::fmt;
 use ddp::checkpoint::CheckpointError;
 use ddp::config::ConfigError;
 use ddp::data::DataError;
-use ddp::data_parallel::ExchangeError;
+use ddp::exchange::ExchangeError;
 use ddp::export::ExportError;
 use ddp::model::ModelError;
 use ddp::optim::OptimError;

@@ -6,12 +6,12 @@
 use ddp::config::precision::Precision;
 use ddp::config::{BadStep, CommDtype, ZeroStage};
 use ddp::data::order::partition::PartitionKind;
-use ddp::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
-use ddp::data_parallel::fixed_tree::TreeSum;
-use ddp::data_parallel::gradients::{ExchangeBytes, ExchangeWay};
-use ddp::data_parallel::rank_exchange::RankExchange;
-use ddp::data_parallel::weight_gather::ShortGather;
-use ddp::data_parallel::whole_parameters::WholeParameters;
+use ddp::exchange::buckets::{BucketPlan, TAIL_ELEMENTS};
+use ddp::exchange::fixed_tree::TreeSum;
+use ddp::exchange::gradients::{ExchangeBytes, ExchangeWay};
+use ddp::exchange::rank_exchange::RankExchange;
+use ddp::exchange::weight_gather::ShortGather;
+use ddp::exchange::whole_parameters::WholeParameters;
 use ddp::model::{BufferPlan, GradientWrites, PassTraffic, layers};
 use ddp::optim::optimizer::Optimizer;
 use ddp::optim::param_groups::{ParamGroups, WholeParameter};

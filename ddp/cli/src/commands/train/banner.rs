@@ -305,7 +305,7 @@ pub(super) fn count(n: usize, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use ddp::data;
-    use ddp::data_parallel::buckets::TAIL_ELEMENTS;
+    use ddp::exchange::buckets::TAIL_ELEMENTS;
     use ddp::model::{LossHead, Network};
     use ddp::optim::optimizer::Optimizer;
     use ddp::optim::param_groups::ParamGroups;

@@ -8,9 +8,9 @@
 //!
 //! ```
 //! use ddp::config::Activation;
-//! use ddp::data_parallel::ExchangeError;
-//! use ddp::data_parallel::buckets::BucketPlan;
-//! use ddp::data_parallel::zero2::{BucketBuffers, ShardedGradients};
+//! use ddp::exchange::ExchangeError;
+//! use ddp::exchange::buckets::BucketPlan;
+//! use ddp::exchange::zero2::{BucketBuffers, ShardedGradients};
 //! use ddp::model::{GradientSink as _, ModelSpec, ParamLayout};
 //! use ddp::ops;
 //! use ddp::prelude::*;
@@ -39,8 +39,8 @@ use std::ops::Range;
 use ddp_comm::{OnLoan, ReduceOp, Scope, World};
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, ops};
 
-use crate::data_parallel::buckets::BucketPlan;
-use crate::data_parallel::error::{ExchangeError, Result};
+use crate::exchange::buckets::BucketPlan;
+use crate::exchange::error::{ExchangeError, Result};
 use crate::model::{GradientSink, ParamLayout};
 
 /// The two buffers and the layout of the buckets.

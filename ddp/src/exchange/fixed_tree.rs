@@ -9,8 +9,8 @@
 //!
 //! ```
 //! use ddp::data::order::partition::{PartitionKind, RankPartition};
-//! use ddp::data_parallel::ExchangeError;
-//! use ddp::data_parallel::fixed_tree::TreeSum;
+//! use ddp::exchange::ExchangeError;
+//! use ddp::exchange::fixed_tree::TreeSum;
 //! use ddp::prelude::*;
 //!
 //! let leaves: [f32; 4] = [0.1, 0.2, 0.3, 0.4];
@@ -37,7 +37,7 @@ use ddp_comm::World;
 use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorMut, ops};
 
 use crate::data::order::partition::{PartitionKind, RankPartition};
-use crate::data_parallel::error::Result;
+use crate::exchange::error::Result;
 
 /// Elements per exchange: the buffers of all ranks fit a cache.
 const CHUNK_ELEMENTS: usize = 1 << 18;
@@ -129,7 +129,7 @@ impl TreeSum {
     /// Creates a tree for sums of `len` f32 on `device`, over the micro-shards of `partition`.
     ///
     /// # Errors
-    /// [`ExchangeError::Kernel`](crate::data_parallel::ExchangeError::Kernel) if the device is out of memory.
+    /// [`ExchangeError::Kernel`](crate::exchange::ExchangeError::Kernel) if the device is out of memory.
     ///
     /// # Panics
     /// If `partition` has no micro-shards, or their number is not a power of two.

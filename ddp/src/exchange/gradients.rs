@@ -5,7 +5,7 @@
 //! Bytes that a rank of four sends per step:
 //!
 //! ```
-//! use ddp::data_parallel::gradients::{ExchangeBytes, ExchangeWay};
+//! use ddp::exchange::gradients::{ExchangeBytes, ExchangeWay};
 //!
 //! let (world_size, flat_len, weight_bytes) = (4, 1000, 4000);
 //! let bytes = |way| ExchangeBytes::new(way, world_size, flat_len, weight_bytes);
@@ -23,13 +23,13 @@ use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorRef};
 
 use crate::config::{CommDtype, ZeroStage};
 use crate::data::order::partition::{PartitionKind, RankPartition};
-use crate::data_parallel::bucket_reducer::{CompressedGradients, ReducedGradients, Reduction};
-use crate::data_parallel::buckets::{BucketPlan, STEP_VOTE, TAIL_ELEMENTS};
-use crate::data_parallel::error::Result;
-use crate::data_parallel::fixed_tree::TreeSum;
-use crate::data_parallel::shard_plan::{Shard, ShardPlan};
-use crate::data_parallel::wire::{LocalWire, Wire};
-use crate::data_parallel::zero2::{BucketBuffers, ShardedGradients};
+use crate::exchange::bucket_reducer::{CompressedGradients, ReducedGradients, Reduction};
+use crate::exchange::buckets::{BucketPlan, STEP_VOTE, TAIL_ELEMENTS};
+use crate::exchange::error::Result;
+use crate::exchange::fixed_tree::TreeSum;
+use crate::exchange::shard_plan::{Shard, ShardPlan};
+use crate::exchange::wire::{LocalWire, Wire};
+use crate::exchange::zero2::{BucketBuffers, ShardedGradients};
 use crate::model::{AllRanks, DropoutStep, LocalGradients, Network, ParamEntry};
 
 /// Gradients of one rank and their exchange.

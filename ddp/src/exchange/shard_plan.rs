@@ -11,8 +11,8 @@
 //!
 //! ```
 //! use ddp::config::Activation;
-//! use ddp::data_parallel::buckets::BucketPlan;
-//! use ddp::data_parallel::shard_plan::ShardPlan;
+//! use ddp::exchange::buckets::BucketPlan;
+//! use ddp::exchange::shard_plan::ShardPlan;
 //! use ddp::model::{ModelSpec, ParamLayout};
 //!
 //! let layout = ParamLayout::shared_by(&ModelSpec::plain(&[64, 128, 10], Activation::Relu), 2);
@@ -29,8 +29,8 @@ use std::ops::Range;
 use ddp_comm::{ReduceOp, World};
 use ddp_kernels::{Tensor, TensorMut};
 
-use crate::data_parallel::buckets::BucketPlan;
-use crate::data_parallel::error::Result;
+use crate::exchange::buckets::BucketPlan;
+use crate::exchange::error::Result;
 
 /// Elements of a rank's shard of a block: with weights, gradients and optimiser state it fits a second-level cache.
 const SHARD_ELEMENTS: usize = 32 << 10;

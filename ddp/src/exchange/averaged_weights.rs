@@ -3,8 +3,8 @@
 use ddp_comm::World;
 use ddp_kernels::{MemoryUse, Tensor, ops};
 
-use crate::data_parallel::error::Result;
-use crate::data_parallel::shard_plan::ShardPlan;
+use crate::exchange::error::Result;
+use crate::exchange::shard_plan::ShardPlan;
 use crate::model::Network;
 use crate::optim::optimizer::Optimizer;
 

@@ -2,9 +2,9 @@
 //!
 //! ```
 //! use ddp::config::Activation;
-//! use ddp::data_parallel::ExchangeError;
-//! use ddp::data_parallel::bucket_reducer::{ReducedGradients, Reduction};
-//! use ddp::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
+//! use ddp::exchange::ExchangeError;
+//! use ddp::exchange::bucket_reducer::{ReducedGradients, Reduction};
+//! use ddp::exchange::buckets::{BucketPlan, TAIL_ELEMENTS};
 //! use ddp::model::{GradientSink as _, ModelSpec, ParamLayout};
 //! use ddp::prelude::*;
 //!
@@ -27,9 +27,9 @@
 use ddp_comm::{ReduceOp, Scope};
 use ddp_kernels::{KernelError, TensorMut};
 
-use crate::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
-use crate::data_parallel::error::{ExchangeError, Result};
-use crate::data_parallel::wire::{Unrounded, Wire, round};
+use crate::exchange::buckets::{BucketPlan, TAIL_ELEMENTS};
+use crate::exchange::error::{ExchangeError, Result};
+use crate::exchange::wire::{Unrounded, Wire, round};
 use crate::model::GradientSink;
 
 /// Collective that reduces a bucket.

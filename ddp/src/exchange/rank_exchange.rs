@@ -3,7 +3,7 @@
 use ddp_comm::{CommError, Group, World};
 use ddp_kernels::{DType, KernelError, MemoryUse, Tensor, TensorRef};
 
-use crate::data_parallel::error::{ExchangeError, Result};
+use crate::exchange::error::{ExchangeError, Result};
 use crate::model::{AllRanks, Layer, Network};
 
 /// Memory for what a layer gathers of all ranks.

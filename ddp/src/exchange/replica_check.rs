@@ -5,7 +5,7 @@
 //! where ranks that share memory divide the update, of nothing or of the rest of the division.
 //!
 //! ```
-//! use ddp::data_parallel::replica_check::ReplicaDifference;
+//! use ddp::exchange::replica_check::ReplicaDifference;
 //!
 //! let parameter = "layers.0.weight".to_owned();
 //! let difference = ReplicaDifference { tensor: "weights", parameter, groups: vec![vec![0, 2], vec![1]] };
@@ -21,8 +21,8 @@ use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::fingerprint;
 use ddp_kernels::{DType, Device, Download, MemoryUse, Tensor, TensorMut};
 
-use crate::data_parallel::error::Result;
-use crate::data_parallel::shard_plan::ShardPlan;
+use crate::exchange::error::Result;
+use crate::exchange::shard_plan::ShardPlan;
 use crate::model::Network;
 use crate::optim::optimizer::Optimizer;
 

@@ -23,8 +23,8 @@
 //!
 //! ```
 //! use ddp::config::Activation;
-//! use ddp::data_parallel::buckets::BucketPlan;
-//! use ddp::data_parallel::shard_plan::ShardPlan;
+//! use ddp::exchange::buckets::BucketPlan;
+//! use ddp::exchange::shard_plan::ShardPlan;
 //! use ddp::model::{ParamLayout, Sequential};
 //!
 //! let n_ranks = 4;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use ddp_comm::World;
 use ddp_kernels::{DType, KernelError, MemoryUse, Tensor, TensorMut, ops};
 
-use crate::data_parallel::error::Result;
+use crate::exchange::error::Result;
 use crate::model::{GradientSink, Network};
 
 /// The buffer of the exchange, which then holds the reduced gradients.
@@ -26,7 +26,7 @@ impl Wire {
     /// written in f32 and rounded.
     ///
     /// # Errors
-    /// [`ExchangeError::Comm`](crate::data_parallel::ExchangeError::Comm) if the device is out of memory.
+    /// [`ExchangeError::Comm`](crate::exchange::ExchangeError::Comm) if the device is out of memory.
     pub(crate) fn new(world: &World, model: &Network, accumulates: bool) -> Result<Self> {
         let flat_len = model.layout().flat_len();
         let grads = world.exchange_zeros(MemoryUse::Gradients, &[flat_len], DType::BF16, model.device())?;

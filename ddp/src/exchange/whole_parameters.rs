@@ -13,9 +13,9 @@ use std::ops::Range;
 use ddp_comm::{Rank, ReduceOp, World};
 use ddp_kernels::{DType, KernelError, MemoryUse, Tensor, TensorRef, ops};
 
-use crate::data_parallel::error::{ExchangeError, Result};
-use crate::data_parallel::gradients::Gradients;
-use crate::data_parallel::shard_plan::{Shard, ShardPlan};
+use crate::exchange::error::{ExchangeError, Result};
+use crate::exchange::gradients::Gradients;
+use crate::exchange::shard_plan::{Shard, ShardPlan};
 use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::WholeParameter;
 use crate::optim::update_scale::UpdateScale;

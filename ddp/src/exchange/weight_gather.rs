@@ -11,8 +11,8 @@ use std::ops::Range;
 use ddp_comm::{Rank, Scope, World};
 use ddp_kernels::{DType, Device, TensorMut};
 
-use crate::data_parallel::error::{ExchangeError, Result};
-use crate::data_parallel::shard_plan::ShardPlan;
+use crate::exchange::error::{ExchangeError, Result};
+use crate::exchange::shard_plan::ShardPlan;
 use crate::model::{Network, WeightsMut};
 
 /// The gather in a short format.

@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use ddp::config::Activation;
-//! use ddp::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
+//! use ddp::exchange::buckets::{BucketPlan, TAIL_ELEMENTS};
 //! use ddp::model::{ModelSpec, ParamLayout};
 //!
 //! let layout = ParamLayout::new(&ModelSpec::plain(&[64, 128, 10], Activation::Relu));
