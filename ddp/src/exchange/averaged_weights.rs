@@ -17,6 +17,11 @@ pub(crate) struct AveragedWeights {
 }
 
 impl AveragedWeights {
+    /// Elements of its buffers after an evaluation, each as long as the weights.
+    pub(crate) fn len(flat_len: usize) -> usize {
+        2 * flat_len
+    }
+
     /// Gathers the average from all ranks' shards, in the weights' layout; returns the weights before the first step, and None if no
     /// average is kept.
     pub(crate) fn gather(

@@ -1,113 +1,351 @@
-//! Buckets: ranges of the flat gradient buffer that are reduced over the ranks while backward still computes.
+//! Reduction of gradients over the ranks, bucket by bucket while backward computes: an all-reduce, or with ZeRO-1 a reduce-scatter.
 //!
-//! The gradients lie in the order in which backward finishes them, so a bucket is a range, and it is ready when backward
-//! has passed its end. The step's sums of loss and weight ([`STEP_SUMS_LEN`]) follow the last parameter; they are reduced
-//! with the last bucket, so they cost no extra message.
+//! Between GPUs gradients can travel in bf16, in a buffer of their own that then holds the reduced ones. Layers write them there where
+//! they [can](crate::model::Layer::can_round_gradients) and no step accumulates; the others are rounded when their bucket is finished.
+//! The step's sums are reduced in f32.
 //!
 //! ```
 //! use ddp::config::Activation;
-//! use ddp::exchange::buckets::{BucketPlan, TAIL_ELEMENTS};
-//! use ddp::model::{ModelSpec, ParamLayout};
+//! use ddp::exchange::ExchangeError;
+//! use ddp::exchange::bucket_plan::{BucketPlan, TAIL_ELEMENTS};
+//! use ddp::exchange::buckets::{ReducedGradients, Reduction};
+//! use ddp::model::{GradientSink as _, ModelSpec, ParamLayout};
+//! use ddp::prelude::*;
 //!
-//! let layout = ParamLayout::new(&ModelSpec::plain(&[64, 128, 10], Activation::Relu));
-//! let plan = BucketPlan::new(&layout, 4096);
-//! // The last layer, which backward finishes first; then the first layer, and the sums of the step.
-//! assert_eq!(plan.ranges().len(), 2);
-//! assert_eq!(plan.lens().iter().sum::<usize>(), layout.flat_len() + TAIL_ELEMENTS);
+//! ddp::launch(2, |world| -> Result<(), ExchangeError> {
+//!     let layout = ParamLayout::new(&ModelSpec::plain(&[3, 2], Activation::Relu));
+//!     let plan = BucketPlan::new(&layout, 1 << 20);
+//!     let mut gradients = Tensor::ones(&[layout.flat_len() + TAIL_ELEMENTS], DType::F32, Device::Cpu)?;
+//!     world.tensor_group().scope(|scope| {
+//!         let mut sink = ReducedGradients::new(scope, &plan, gradients.view_mut(), true, Reduction::ToAll)?;
+//!         // Backward would write the gradients of each layer first.
+//!         sink.finished(layout.flat_len())?;
+//!         sink.finish()
+//!     })?;
+//!     assert!(gradients.to_vec::<f32>()?.iter().all(|sum| *sum == 2.0));
+//!     Ok(())
+//! })?;
+//! # Ok::<(), ExchangeError>(())
 //! ```
 
 use std::ops::Range;
 
-use ddp_kernels::ops::{STEP_SUMS_EXTRA, STEP_SUMS_LEN};
+use ddp_comm::{ReduceOp, Scope};
+use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef, ops};
 
-use crate::model::ParamLayout;
+use crate::exchange::bucket_plan::{BucketPlan, TAIL_ELEMENTS};
+use crate::exchange::error::{ExchangeError, Result};
+use crate::exchange::shard_plan::Shard;
+use crate::exchange::way::{BufferSize, Exchange, Pass, counted, ring_bytes};
+use crate::model::{GradientSink, GradientWrites, LocalGradients};
 
-/// Elements after the gradients for the sums of a step.
-pub const TAIL_ELEMENTS: usize = STEP_SUMS_LEN;
-/// Index in the tail of the sum of the ranks' votes: small whole numbers, which f32 adds exactly.
-pub const STEP_VOTE: usize = STEP_SUMS_EXTRA;
-/// Largest first bucket: small, so that its reduction starts early in backward.
-const FIRST_BUCKET_BYTES: usize = 1 << 20;
-
-/// Division of the flat gradient buffer into buckets.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BucketPlan {
-    /// Ranges of the buffer, in the order of reduction; they cover it, the tail included.
-    ranges: Vec<Range<usize>>,
+/// Collective that reduces a bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reduction {
+    /// All-reduce: every rank gets the whole bucket.
+    ToAll,
+    /// Reduce-scatter in place: each rank gets its shard of the bucket; the other shards are undefined.
+    ToOwners,
 }
 
-impl BucketPlan {
-    /// Joins whole layers up to `cap_bytes` of f32 per bucket, in the first bucket up to 1 MiB; a larger layer is a bucket of its own.
-    pub fn new(layout: &ParamLayout, cap_bytes: usize) -> Self {
-        let cap = cap_bytes / size_of::<f32>();
-        let first_cap = cap.min(FIRST_BUCKET_BYTES / size_of::<f32>());
-        let mut ranges: Vec<Range<usize>> = Vec::new();
-        let mut start = 0;
-        for &end in layout.layer_ends() {
-            let cap = if ranges.len() <= 1 { first_cap } else { cap };
-            match ranges.last_mut() {
-                Some(last) if end - last.start <= cap => last.end = end,
-                _ => ranges.push(start..end),
+/// Gradients that are reduced in buckets.
+#[derive(Debug)]
+pub(crate) struct Buckets {
+    pub(crate) plan: BucketPlan,
+    pub(crate) reduction: Reduction,
+    /// Where backward writes f32, if gradients travel in bf16.
+    pub(crate) rounded: Option<Unrounded>,
+    pub(crate) overlap: bool,
+    pub(crate) world_size: usize,
+    /// Elements of the gradients.
+    pub(crate) flat_len: usize,
+}
+
+impl Buckets {
+    /// Whether layers write gradients in bf16, so that they can't accumulate.
+    fn is_rounded_by_layers(&self) -> bool {
+        self.rounded.as_ref().is_some_and(|unrounded| unrounded.len() < self.flat_len)
+    }
+}
+
+impl Exchange for Buckets {
+    fn describe(&self, _n_micro_batches: usize) -> String {
+        let collective = match self.reduction {
+            Reduction::ToAll => "all-reduce",
+            Reduction::ToOwners => "reduce-scatter",
+        };
+        let format = if self.rounded.is_some() { " (bf16)" } else { "" };
+        format!("{collective} of gradients{format} in {}", counted(self.plan.ranges().len(), "bucket"))
+    }
+
+    fn bytes_sent(&self, _n_micro_batches: usize) -> u64 {
+        let once = |bytes| ring_bytes(self.world_size, bytes);
+        let [flat, tail] = [self.flat_len, TAIL_ELEMENTS].map(|len| len * DType::F32.size_bytes());
+        match (self.reduction, &self.rounded) {
+            (Reduction::ToAll, None) => 2 * once(flat + tail),
+            // In both, each gradient is sent once in f32 or twice in bf16.
+            (Reduction::ToAll, Some(_)) | (Reduction::ToOwners, None) => once(flat) + 2 * once(tail),
+            (Reduction::ToOwners, Some(_)) => once(flat / 2) + 2 * once(tail),
+        }
+    }
+
+    fn buffers(&self) -> Vec<BufferSize> {
+        let exchanged = |len, dtype| BufferSize { len, dtype, is_exchanged: true };
+        match &self.rounded {
+            None => vec![exchanged(self.flat_len + TAIL_ELEMENTS, DType::F32)],
+            Some(unrounded) => vec![
+                exchanged(unrounded.len() + TAIL_ELEMENTS, DType::F32),
+                exchanged(self.flat_len, DType::BF16),
+            ],
+        }
+    }
+
+    fn writes(&self, index: usize) -> GradientWrites {
+        match (self.is_rounded_by_layers(), index) {
+            (true, _) => GradientWrites::Rounded,
+            (false, 0) => GradientWrites::Singles,
+            (false, _) => GradientWrites::Accumulated,
+        }
+    }
+
+    fn n_rounded(&self) -> Option<usize> {
+        self.rounded.as_ref().map(Unrounded::len)
+    }
+
+    fn backward(&mut self, memory: &mut [Tensor], pass: Pass<'_>) -> Result<()> {
+        let (writes, reduces) = (self.writes(pass.inputs.micro_step.index), pass.completes_step());
+        if !reduces && !self.is_rounded_by_layers() {
+            return pass.run(writes, &mut LocalGradients(memory[0].view_mut()));
+        }
+        let (grads, wire) = memory.split_at_mut(1);
+        let Buckets { plan, reduction, rounded, overlap, .. } = &*self;
+        pass.world.tensor_group().scope(|scope| {
+            let mut pass = pass;
+            if let Some(squares) = pass.squares.take() {
+                scope.sum_squares_into(squares.view_mut());
             }
-            start = end;
-        }
-        if let Some(last) = ranges.last_mut() {
-            last.end += TAIL_ELEMENTS;
-        }
-        BucketPlan { ranges }
+            let wire = rounded.as_ref().map(|unrounded| (wire[0].view_mut(), unrounded));
+            let (grads, overlap) = (grads[0].view_mut(), *overlap && reduces);
+            let mut sink = ReducedGradients::over_wire(scope, plan, grads, wire, overlap, *reduction)?;
+            pass.run(writes, &mut sink)?;
+            if reduces { sink.finish() } else { Ok(()) }
+        })
     }
 
-    /// Ranges of the buckets.
-    pub fn ranges(&self) -> &[Range<usize>] {
-        &self.ranges
+    /// On GPUs; on the CPU one pass over all gradients follows, whose order of summation does not depend on the buckets.
+    fn sums_squares(&self, device: Device) -> bool {
+        device != Device::Cpu
     }
 
-    /// The same buckets for a buffer without the tail.
-    pub fn without_tail(&self) -> Self {
-        let mut plan = self.clone();
-        if let Some(last) = plan.ranges.last_mut() {
-            last.end -= TAIL_ELEMENTS;
+    fn reduced<'a>(&self, memory: &'a [Tensor], shard: &Shard) -> Result<TensorRef<'a>> {
+        let reduced = &memory[usize::from(self.rounded.is_some())];
+        Ok(reduced.view().range(shard.flat.start, shard.flat.end)?)
+    }
+}
+
+/// Ranges of the flat buffer whose gradients a pass writes in f32, in order; their elements are contiguous. Layers write the
+/// others in bf16.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unrounded(pub(crate) Vec<Range<usize>>);
+
+impl Unrounded {
+    /// Elements of all ranges.
+    fn len(&self) -> usize {
+        self.0.iter().map(ExactSizeIterator::len).sum()
+    }
+
+    /// Where a range lies that is within one of these.
+    fn place(&self, flat: &Range<usize>) -> Option<Range<usize>> {
+        self.within(flat).next().filter(|(part, _)| part == flat).map(|(_, place)| place)
+    }
+
+    /// The parts of `flat` that are written in f32, and where they lie.
+    fn within(&self, flat: &Range<usize>) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+        let (flat, mut before) = (flat.clone(), 0);
+        self.0.iter().filter_map(move |range| {
+            let first = before;
+            before += range.len();
+            let part = range.start.max(flat.start)..range.end.min(flat.end);
+            let place = |at: usize| first + at - range.start;
+            (!part.is_empty()).then(|| (part.clone(), place(part.start)..place(part.end)))
+        })
+    }
+}
+
+/// Gradients whose buckets are reduced as backward finishes them.
+#[derive(Debug)]
+pub struct ReducedGradients<'a, 'env> {
+    scope: &'a mut Scope<'env>,
+    /// The sums of a step, where they are reduced for themselves; started together with the first bucket.
+    tail: Option<TensorMut<'env>>,
+    /// Gradients in f32 that are rounded to the buckets, and their ranges; None for buckets in f32.
+    singles: Option<(TensorMut<'env>, &'env Unrounded)>,
+    /// Buckets whose reduction has not started, each with its start, the next one last.
+    waiting: Vec<(usize, TensorMut<'env>)>,
+    overlap: bool,
+    reduction: Reduction,
+    /// Elements of the last bucket after its gradients.
+    tail_len: usize,
+}
+
+impl<'a, 'env> ReducedGradients<'a, 'env> {
+    /// Splits `grads`, the whole flat buffer with its tail, into buckets. Without `overlap` they start when all are finished. The
+    /// sums in the tail, which all ranks need, are reduced with the last bucket, or separately for a reduce-scatter.
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfRange`] if the buffer is shorter than the plan's.
+    pub fn new(
+        scope: &'a mut Scope<'env>,
+        plan: &BucketPlan,
+        grads: TensorMut<'env>,
+        overlap: bool,
+        reduction: Reduction,
+    ) -> Result<Self> {
+        Self::over_wire(scope, plan, grads, None, overlap, reduction)
+    }
+
+    /// Reduces `grads`, or in bf16 the `wire` to which they are rounded.
+    fn over_wire(
+        scope: &'a mut Scope<'env>,
+        plan: &BucketPlan,
+        grads: TensorMut<'env>,
+        wire: Option<(TensorMut<'env>, &'env Unrounded)>,
+        overlap: bool,
+        reduction: Reduction,
+    ) -> Result<Self> {
+        if reduction == Reduction::ToAll && wire.is_none() {
+            let (waiting, tail_len) = (split_buckets(plan, grads)?, TAIL_ELEMENTS);
+            return Ok(Self { scope, tail: None, singles: None, waiting, overlap, reduction, tail_len });
         }
-        plan
+        let flat_len = grads.numel().saturating_sub(TAIL_ELEMENTS);
+        let (grads, tail) = grads.split_at(flat_len)?;
+        let (buckets, singles) = match wire {
+            Some((wire, unrounded)) => (wire, Some((grads, unrounded))),
+            None => (grads, None),
+        };
+        let waiting = split_buckets(&plan.without_tail(), buckets)?;
+        Ok(Self { scope, tail: Some(tail), singles, waiting, overlap, reduction, tail_len: 0 })
     }
 
-    /// Lengths of the buckets, compared between ranks at start.
-    pub fn lens(&self) -> Vec<usize> {
-        self.ranges.iter().map(ExactSizeIterator::len).collect()
+    /// Starts the remaining buckets and waits for all of them.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Comm`] if a collective fails.
+    pub fn finish(mut self) -> Result<()> {
+        self.start(usize::MAX)?;
+        Ok(self.scope.wait_all()?)
     }
+
+    /// Starts the next `n` buckets, or as many as there are, and the sums of a step before them; as one piece of work.
+    fn start(&mut self, n: usize) -> Result<()> {
+        let mut next = self.waiting.split_off(self.waiting.len().saturating_sub(n));
+        if let Some((singles, unrounded)) = &self.singles {
+            for (first, bucket) in next.iter_mut().rev() {
+                round(unrounded, singles, *first, bucket)?;
+            }
+        }
+        let (tail, reduction) = (self.tail.take(), self.reduction);
+        let (mut n_after, tail_len) = (next.len() + self.waiting.len(), self.tail_len);
+        self.scope.together(|scope| -> Result<()> {
+            if let Some(tail) = tail {
+                scope.all_reduce(ReduceOp::Sum, tail)?;
+            }
+            for (_, bucket) in next.into_iter().rev() {
+                n_after -= 1;
+                match reduction {
+                    Reduction::ToAll => {
+                        // The squares of the tail count for no norm.
+                        let n_gradients = bucket.numel() - if n_after == 0 { tail_len } else { 0 };
+                        scope.all_reduce_squared(ReduceOp::Sum, bucket, n_gradients)?
+                    }
+                    Reduction::ToOwners => scope.reduce_scatter_squared(ReduceOp::Sum, bucket)?,
+                };
+            }
+            Ok(())
+        })
+    }
+}
+
+impl GradientSink for ReducedGradients<'_, '_> {
+    type Error = ExchangeError;
+
+    fn gradients(&mut self, start: usize, end: usize) -> Result<TensorMut<'_>> {
+        if let Some((singles, unrounded)) = &mut self.singles
+            && let Some(place) = unrounded.place(&(start..end))
+        {
+            return Ok(singles.reborrow().range(place.start, place.end)?);
+        }
+        // Without overlap a later bucket can be written while earlier ones have not started.
+        let holds = |(first, bucket): &&mut (usize, TensorMut<'_>)| {
+            (*first..*first + bucket.numel()).contains(&start)
+        };
+        let out_of_range = KernelError::OutOfRange { op: "gradients", start, end, len: 0 };
+        let (first, bucket) = self.waiting.iter_mut().rev().find(holds).ok_or(out_of_range)?;
+        Ok(bucket.reborrow().range(start - *first, end - *first)?)
+    }
+
+    fn finished(&mut self, end: usize) -> Result<()> {
+        while self.overlap
+            && let Some((first, bucket)) = self.waiting.last()
+        {
+            // The last bucket ends with the tail, which was written before backward began.
+            let tail_len = if self.waiting.len() == 1 { self.tail_len } else { 0 };
+            if first + bucket.numel() - tail_len > end {
+                break;
+            }
+            self.start(1)?;
+        }
+        Ok(())
+    }
+
+    fn progress(&mut self) -> Result<()> {
+        Ok(self.scope.progress()?)
+    }
+}
+
+/// Splits the buffer into buckets with their start, the last one first.
+fn split_buckets<'env>(
+    plan: &BucketPlan,
+    mut rest: TensorMut<'env>,
+) -> Result<Vec<(usize, TensorMut<'env>)>> {
+    let mut buckets = Vec::with_capacity(plan.ranges().len());
+    for range in plan.ranges() {
+        let (bucket, after) = rest.split_at(range.len())?;
+        buckets.push((range.start, bucket));
+        rest = after;
+    }
+    buckets.reverse();
+    Ok(buckets)
+}
+
+/// Rounds the gradients of `bucket`, which begins at `first`, from `singles`, where they were not written in bf16.
+fn round(
+    unrounded: &Unrounded,
+    singles: &TensorMut<'_>,
+    first: usize,
+    bucket: &mut TensorMut<'_>,
+) -> Result<()> {
+    for (part, place) in unrounded.within(&(first..first + bucket.numel())) {
+        let to = bucket.reborrow().range(part.start - first, part.end - first)?;
+        ops::cast(singles.as_ref().range(place.start, place.end)?, to)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use ddp_kernels::ops::Activation;
-    use proptest::prelude::*;
-
     use super::*;
-    use crate::model::{EmbeddingSpec, ModelSpec};
 
-    proptest! {
-        #[test]
-        fn buckets_cover_each_element_once_and_keep_the_cap(
-            dims in prop::collection::vec(1usize..60, 2..7), cap_bytes in 1usize..20_000, embeds: bool,
-        ) {
-            let embedding = |&dim: &usize| EmbeddingSpec { name: dim.to_string(), n_codes: 30, dim };
-            let spec = ModelSpec { layer_norm: true, ..ModelSpec::plain(&dims, Activation::Relu) };
-            let spec = spec.with_embeddings(dims.first().filter(|_| embeds).iter().copied().map(embedding).collect());
-            let layout = ParamLayout::new(&spec);
-            let plan = BucketPlan::new(&layout, cap_bytes);
-            let mut end = 0;
-            for range in plan.ranges() {
-                prop_assert_eq!(range.start, end);
-                prop_assert!(!range.is_empty());
-                end = range.end;
-            }
-            prop_assert_eq!(end, layout.flat_len() + TAIL_ELEMENTS);
-            let ends = layout.layer_ends();
-            for range in plan.ranges() {
-                let inside = ends.iter().filter(|&&e| e > range.start && e < range.end.min(layout.flat_len())).count();
-                let len = range.end.min(layout.flat_len()) - range.start;
-                prop_assert!(inside == 0 || len * 4 <= cap_bytes, "several layers only within the cap");
-            }
-        }
+    #[test]
+    fn unrounded_gradients_lie_one_behind_the_other() {
+        let unrounded = Unrounded(vec![16..48, 64..80, 80..96]);
+        assert_eq!(unrounded.len(), 64);
+        assert_eq!(unrounded.place(&(64..80)), Some(32..48));
+        assert_eq!(unrounded.place(&(20..30)), Some(4..14));
+        assert_eq!(unrounded.place(&(0..16)), None);
+        assert_eq!(unrounded.place(&(48..64)), None);
+        let within: Vec<_> = unrounded.within(&(32..88)).collect();
+        assert_eq!(within, [(32..48, 16..32), (64..80, 32..48), (80..88, 48..56)]);
+        assert_eq!(unrounded.within(&(48..64)).count(), 0);
     }
 }

@@ -9,22 +9,22 @@
 //!
 //! ```
 //! use ddp::data::order::partition::{PartitionKind, RankPartition};
-//! use ddp::exchange::ExchangeError;
-//! use ddp::exchange::fixed_tree::TreeSum;
+//! use ddp::exchange::fixed_tree::FixedTree;
+//! use ddp::exchange::{BufferSize, Exchange as _, ExchangeError};
 //! use ddp::prelude::*;
 //!
 //! let leaves: [f32; 4] = [0.1, 0.2, 0.3, 0.4];
 //! let sums = ddp::launch(2, |world| -> Result<Vec<f32>, ExchangeError> {
 //!     let kind = PartitionKind::MicroShards { n_shards: leaves.len() };
 //!     let partition = RankPartition { kind, rank: world.rank().0, world_size: world.world_size() };
-//!     let mut gradients = Tensor::zeros(&[1], DType::F32, Device::Cpu)?;
-//!     let mut tree = TreeSum::new(&partition, 1, Device::Cpu)?;
+//!     let mut tree = FixedTree::new(partition, 1, Vec::new());
+//!     let mut memory = BufferSize::allocate(&tree.buffers(), world, Device::Cpu)?;
 //!     for shard in partition.own_micro_shards() {
-//!         tree.leaf(&mut gradients).into_slice::<f32>("leaf", "gradients")?[0] = leaves[shard];
-//!         tree.push(&mut gradients)?;
+//!         tree.leaf(&mut memory).view_mut().into_slice::<f32>("leaf", "gradients")?[0] = leaves[shard];
+//!         tree.push(&mut memory)?;
 //!     }
-//!     tree.exchange(world, &mut gradients)?;
-//!     Ok(gradients.to_vec::<f32>()?)
+//!     tree.exchange(world, &mut memory)?;
+//!     Ok(memory[0].to_vec::<f32>()?)
 //! })?;
 //! // The same bits on any number of ranks.
 //! assert!(sums.iter().all(|sum| *sum == [(0.1 + 0.2) + (0.3 + 0.4)]));
@@ -34,26 +34,30 @@
 use std::ops::Range;
 
 use ddp_comm::World;
-use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorMut, ops};
+use ddp_kernels::{DType, Tensor, ops};
 
 use crate::data::order::partition::{PartitionKind, RankPartition};
 use crate::exchange::error::Result;
+use crate::exchange::shard_plan::ShardPlan;
+use crate::exchange::way::{BufferSize, Exchange, Pass, counted};
+use crate::model::{GradientWrites, LocalGradients};
 
 /// Elements per exchange: the buffers of all ranks fit a cache.
 const CHUNK_ELEMENTS: usize = 1 << 18;
 
-/// Partial sums of a step along the tree.
+/// Partial sums of a step along the tree. Memory: the gradients with their tail, where the first subtree is; buffers as long for the
+/// other subtrees; and in a world of several ranks a buffer for the exchange of one chunk, `n_subtrees` per rank.
 #[derive(Debug)]
-pub struct TreeSum {
+pub struct FixedTree {
+    partition: RankPartition,
     n_shards: usize,
-    own: Range<usize>,
-    world_size: usize,
     len: usize,
-    /// Complete subtrees so far, from left to right. The first one is in the gradients, the others are in `extra`.
+    /// Range of each parameter's gradients.
+    params: Vec<Range<usize>>,
+    /// Complete subtrees so far, from left to right.
     stack: Vec<Subtree>,
-    extra: Vec<Tensor>,
-    /// Exchange buffer of one chunk: `n_subtrees` per rank. None for a world of one.
-    gathered: Option<Tensor>,
+    /// Largest number of subtrees on this rank at any time.
+    n_buffers: usize,
     /// Largest number of subtrees that remain on any rank.
     n_subtrees: usize,
 }
@@ -91,148 +95,84 @@ fn subtrees_of(run: Range<usize>) -> (Vec<Subtree>, usize) {
     (stack, most)
 }
 
-/// Sizes of a tree's buffers in addition to the gradients.
-struct TreeLens {
-    /// Buffers as long as the gradients.
-    n_extra: usize,
-    n_subtrees: usize,
-    /// Elements of the exchange buffer; 0 for a world of one.
-    gathered: usize,
-}
-
-impl TreeLens {
-    fn new(partition: &RankPartition, len: usize) -> Self {
-        let (_, most) = subtrees_of(partition.own_micro_shards());
-        let n_subtrees = (0..partition.world_size)
-            .map(|rank| subtrees_of(RankPartition { rank, ..*partition }.own_micro_shards()).0.len())
-            .max()
-            .unwrap_or(0);
-        let gathered = match partition.world_size {
-            1 => 0,
-            world_size => world_size * n_subtrees * CHUNK_ELEMENTS.min(len),
-        };
-        TreeLens { n_extra: most.saturating_sub(1), n_subtrees, gathered }
-    }
-}
-
-fn bytes_sent(world_size: usize, n_subtrees: usize, len: usize) -> u64 {
-    ((world_size - 1) * n_subtrees * len * size_of::<f32>()) as u64
-}
-
-impl TreeSum {
-    /// Elements (f32) of its buffers, in addition to the `len` of the sums.
-    pub fn extra_len(partition: &RankPartition, len: usize) -> usize {
-        let TreeLens { n_extra, gathered, .. } = TreeLens::new(partition, len);
-        n_extra * len + gathered
-    }
-
-    /// Creates a tree for sums of `len` f32 on `device`, over the micro-shards of `partition`.
-    ///
-    /// # Errors
-    /// [`ExchangeError::Kernel`](crate::exchange::ExchangeError::Kernel) if the device is out of memory.
+impl FixedTree {
+    /// Plans sums of `len` f32 over the micro-shards of `partition`. They hold the gradients of `params`, over whose squares a norm is
+    /// summed.
     ///
     /// # Panics
     /// If `partition` has no micro-shards, or their number is not a power of two.
-    pub fn new(partition: &RankPartition, len: usize, device: Device) -> Result<Self> {
+    pub fn new(partition: RankPartition, len: usize, params: Vec<Range<usize>>) -> Self {
         let PartitionKind::MicroShards { n_shards } = partition.kind else {
             panic!("a tree has micro-shards as its leaves")
         };
         assert!(n_shards.is_power_of_two(), "{n_shards} micro-shards");
-        let world_size = partition.world_size;
-        let zeros = |n| Tensor::zeros_for(MemoryUse::Gradients, &[n], DType::F32, device);
-        let TreeLens { n_extra, n_subtrees, gathered } = TreeLens::new(partition, len);
-        let gathered = (gathered > 0).then(|| zeros(gathered)).transpose()?;
-        Ok(TreeSum {
-            extra: (0..n_extra).map(|_| zeros(len)).collect::<Result<_, _>>()?,
-            stack: Vec::with_capacity(n_extra + 1),
-            n_shards,
-            own: partition.own_micro_shards(),
-            world_size,
-            len,
-            gathered,
-            n_subtrees,
-        })
+        let (_, most) = subtrees_of(partition.own_micro_shards());
+        let n_left = |rank| subtrees_of(RankPartition { rank, ..partition }.own_micro_shards()).0.len();
+        let n_subtrees = (0..partition.world_size).map(n_left).max().unwrap_or(0);
+        let (n_buffers, stack) = (most.max(1), Vec::with_capacity(most));
+        FixedTree { partition, n_shards, len, params, stack, n_buffers, n_subtrees }
     }
 
-    /// Bytes that this rank sends in a step, counted for a ring.
-    pub fn exchange_bytes(&self) -> u64 {
-        bytes_sent(self.world_size, self.n_subtrees, self.len)
+    /// Tensor for the next micro-shard's gradients.
+    pub fn leaf<'a>(&self, memory: &'a mut [Tensor]) -> &'a mut Tensor {
+        &mut memory[self.stack.len()]
     }
 
-    /// [`TreeSum::exchange_bytes`] of the tree for sums of `len` f32.
-    pub fn exchange_bytes_of(partition: &RankPartition, len: usize) -> u64 {
-        bytes_sent(partition.world_size, TreeLens::new(partition, len).n_subtrees, len)
-    }
-
-    /// Buffer for the next micro-shard's gradient, as long as `grads`.
-    pub fn leaf<'a>(&'a mut self, grads: &'a mut Tensor) -> TensorMut<'a> {
-        self.place(grads, self.stack.len()).view_mut()
-    }
-
-    fn place<'a>(&'a mut self, grads: &'a mut Tensor, index: usize) -> &'a mut Tensor {
-        match index {
-            0 => grads,
-            _ => &mut self.extra[index - 1],
-        }
-    }
-
-    /// Adds the finished gradient in [`TreeSum::leaf`] to its sibling's, and so on up the tree.
-    pub fn push(&mut self, grads: &mut Tensor) -> Result<()> {
+    /// Adds the finished gradients in [`FixedTree::leaf`] to their sibling's, and so on up the tree.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Kernel`](crate::exchange::ExchangeError::Kernel) from an addition.
+    pub fn push(&mut self, memory: &mut [Tensor]) -> Result<()> {
         let done: usize = self.stack.iter().map(|subtree| subtree.n_leaves).sum();
-        self.stack.push(Subtree { first: self.own.start + done, n_leaves: 1 });
+        let first = self.partition.own_micro_shards().start + done;
+        self.stack.push(Subtree { first, n_leaves: 1 });
         while let [.., left, right] = self.stack[..]
             && let Some(joined) = left.joined(right)
         {
             self.stack.truncate(self.stack.len() - 2);
-            let place = self.stack.len();
+            let (before, after) = memory.split_at_mut(self.stack.len() + 1);
+            ops::add_assign(before[self.stack.len()].view_mut(), after[0].view())?;
             self.stack.push(joined);
-            match place {
-                0 => ops::add_assign(grads.view_mut(), self.extra[0].view())?,
-                _ => {
-                    let (before, after) = self.extra.split_at_mut(place);
-                    ops::add_assign(before[place - 1].view_mut(), after[0].view())?;
-                }
-            }
         }
         Ok(())
     }
 
-    /// Exchanges the subtrees after this rank's last micro-shard: `grads` then holds the sum over all ranks, the same bits everywhere,
-    /// and the tree is empty again.
-    pub fn exchange(&mut self, world: &World, grads: &mut Tensor) -> Result<()> {
-        if let Some(mut gathered) = self.gathered.take() {
+    /// Exchanges the subtrees after this rank's last micro-shard: the first tensor then holds the sum over all ranks, the same bits
+    /// everywhere, and the tree is empty again.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Comm`](crate::exchange::ExchangeError::Comm) if a collective fails.
+    pub fn exchange(&mut self, world: &World, memory: &mut [Tensor]) -> Result<()> {
+        if let (sums, [gathered]) = memory.split_at_mut(self.n_buffers) {
             let chunk = CHUNK_ELEMENTS.min(self.len);
-            let result = (0..self.len).step_by(chunk.max(1)).try_for_each(|start| {
-                self.exchange_chunk(world, grads, &mut gathered, start..(start + chunk).min(self.len))
-            });
-            self.gathered = Some(gathered);
-            result?;
+            for start in (0..self.len).step_by(chunk.max(1)) {
+                self.exchange_chunk(world, sums, gathered, start..(start + chunk).min(self.len))?;
+            }
         }
         self.stack.clear();
         Ok(())
     }
 
     fn exchange_chunk(
-        &mut self,
+        &self,
         world: &World,
-        grads: &mut Tensor,
+        sums: &mut [Tensor],
         gathered: &mut Tensor,
         chunk: Range<usize>,
     ) -> Result<()> {
         let n = chunk.len();
-        let n_gathered = self.world_size * self.n_subtrees;
-        let first_own = world.rank().0 * self.n_subtrees;
-        for index in 0..self.stack.len() {
-            let from = self.place(grads, index).view().range(chunk.start, chunk.end)?;
+        let n_gathered = self.partition.world_size * self.n_subtrees;
+        let first_own = self.partition.rank * self.n_subtrees;
+        for (index, sum) in sums[..self.stack.len()].iter().enumerate() {
             let start = (first_own + index) * n;
+            let from = sum.view().range(chunk.start, chunk.end)?;
             ops::copy(from, gathered.view_mut().range(start, start + n)?)?;
         }
         world.tensor_group().all_gather_in_place(gathered.view_mut().range(0, n_gathered * n)?)?;
         // The subtrees of all ranks in the order of their leaves, with their offsets.
         let mut stack: Vec<(Subtree, usize)> = Vec::with_capacity(n_gathered);
-        for rank in 0..self.world_size {
-            let kind = PartitionKind::MicroShards { n_shards: self.n_shards };
-            let run = RankPartition { kind, rank, world_size: self.world_size }.own_micro_shards();
+        for rank in 0..self.partition.world_size {
+            let run = RankPartition { rank, ..self.partition }.own_micro_shards();
             for (index, subtree) in subtrees_of(run).0.into_iter().enumerate() {
                 stack.push((subtree, (rank * self.n_subtrees + index) * n));
                 while let [.., (left, to), (right, from)] = stack[..]
@@ -248,13 +188,74 @@ impl TreeSum {
         }
         let [(_, root)] = stack[..] else { unreachable!("all leaves of the tree were there") };
         let root = gathered.view().range(root, root + n)?;
-        Ok(ops::copy(root, grads.view_mut().range(chunk.start, chunk.end)?)?)
+        Ok(ops::copy(root, sums[0].view_mut().range(chunk.start, chunk.end)?)?)
+    }
+}
+
+impl Exchange for FixedTree {
+    fn describe(&self, _n_micro_batches: usize) -> String {
+        let shards = counted(self.n_shards, "micro-shard");
+        match self.partition.world_size {
+            1 => format!("none, 1 rank adds up {shards} along a fixed tree"),
+            _ => format!("all-gather of partial sums of {shards} for a fixed tree"),
+        }
+    }
+
+    fn bytes_sent(&self, _n_micro_batches: usize) -> u64 {
+        let n_others = self.partition.world_size - 1;
+        (n_others * self.n_subtrees * self.len * DType::F32.size_bytes()) as u64
+    }
+
+    fn buffers(&self) -> Vec<BufferSize> {
+        let of = |len| BufferSize { len, dtype: DType::F32, is_exchanged: false };
+        let n_ranks = self.partition.world_size;
+        let gathered = n_ranks * self.n_subtrees * CHUNK_ELEMENTS.min(self.len);
+        let gathered = (n_ranks > 1).then(|| of(gathered));
+        vec![of(self.len); self.n_buffers].into_iter().chain(gathered).collect()
+    }
+
+    fn writes(&self, _index: usize) -> GradientWrites {
+        GradientWrites::Singles
+    }
+
+    fn backward(&mut self, memory: &mut [Tensor], pass: Pass<'_>) -> Result<()> {
+        let (world, is_last, is_rehearsal) = (pass.world, pass.inputs.micro_step.is_last, pass.is_rehearsal);
+        pass.run(GradientWrites::Singles, &mut LocalGradients(self.leaf(memory).view_mut()))?;
+        if is_rehearsal {
+            return Ok(());
+        }
+        self.push(memory)?;
+        if is_last { self.exchange(world, memory) } else { Ok(()) }
+    }
+
+    fn adds_tails(&self) -> bool {
+        true
+    }
+
+    fn with_tail<'a>(&self, memory: &'a mut [Tensor]) -> &'a mut Tensor {
+        self.leaf(memory)
+    }
+
+    /// Sums parameter by parameter, without the gaps between them, which depend on the number of ranks.
+    fn sum_of_squares(
+        &self,
+        memory: &[Tensor],
+        _world: &World,
+        _shard_plan: &ShardPlan,
+        sum: &mut Tensor,
+    ) -> Result<()> {
+        for (index, param) in self.params.iter().enumerate() {
+            let grads = memory[0].view().range(param.start, param.end)?;
+            ops::sum_of_squares(grads, sum.view_mut(), index > 0)?;
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use ddp_comm::threads;
+    use ddp_kernels::Device;
     use proptest::prelude::*;
 
     use super::*;
@@ -277,17 +278,19 @@ mod tests {
         threads::run(world_size, |world| {
             let kind = PartitionKind::MicroShards { n_shards };
             let partition = RankPartition { kind, rank: world.rank().0, world_size };
-            let mut sum = TreeSum::new(&partition, len, Device::Cpu).unwrap();
-            let mut grads = Tensor::full(&[len], 7.0, DType::F32, Device::Cpu).unwrap();
+            let mut tree = FixedTree::new(partition, len, Vec::new());
+            let mut memory = BufferSize::allocate(&tree.buffers(), &world, Device::Cpu).unwrap();
+            memory[0] = Tensor::full(&[len], 7.0, DType::F32, Device::Cpu).unwrap();
             for step in [1000, 0] {
                 for shard in partition.own_micro_shards() {
-                    let place = sum.leaf(&mut grads).into_slice::<f32>("leaf", "grads").unwrap();
+                    let place = tree.leaf(&mut memory).view_mut();
+                    let place = place.into_slice::<f32>("leaf", "grads").unwrap();
                     place.copy_from_slice(&leaf(step + shard, len));
-                    sum.push(&mut grads).unwrap();
+                    tree.push(&mut memory).unwrap();
                 }
-                sum.exchange(&world, &mut grads).unwrap();
+                tree.exchange(&world, &mut memory).unwrap();
             }
-            grads.to_vec::<f32>().unwrap().iter().map(|v| v.to_bits()).collect()
+            memory[0].to_vec::<f32>().unwrap().iter().map(|v| v.to_bits()).collect()
         })
     }
 
@@ -330,7 +333,7 @@ mod tests {
         let bytes = |world_size, rank| {
             let partition =
                 RankPartition { kind: PartitionKind::MicroShards { n_shards: 8 }, rank, world_size };
-            TreeSum::new(&partition, 100, Device::Cpu).unwrap().exchange_bytes()
+            FixedTree::new(partition, 100, Vec::new()).bytes_sent(0)
         };
         assert_eq!([bytes(1, 0), bytes(2, 1), bytes(8, 3)], [0, 400, 7 * 400]);
         assert_eq!(bytes(3, 0), 2 * 2 * 400);

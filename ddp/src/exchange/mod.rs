@@ -1,11 +1,11 @@
 //! Data parallelism: buckets of gradients reduced while backward computes, and the sharding of weights and state over ranks.
 //!
-//! There are five ways to exchange gradients, and all ranks choose the same one (`gradients.rs`): on one rank none; in buckets,
-//! all-reduced or (ZeRO-1) reduce-scattered while backward computes; block by block together with the update, where ranks share
-//! memory and the weights take 32 MiB or more; in every micro-batch (ZeRO-2); along a fixed tree of micro-shards. On the ranks
-//! of one host that compute on the CPU, all-reduced buckets, blocks and ZeRO-1 give the same bits, unless the gradient is
-//! clipped: its norm is summed over other ranges. With micro-shards the norm is summed parameter by parameter, since ranges
-//! depend on the number of ranks.
+//! There are five ways to exchange gradients ([`Exchange`]), a file each, of which all ranks choose the same one ([`plan`]): on one
+//! rank none (`alone.rs`); in buckets, all-reduced or with ZeRO-1 reduce-scattered while backward computes ([`buckets`]); block by block
+//! together with the update, where ranks share memory and the weights take 32 MiB or more (`with_update.rs`); in every micro-batch
+//! ([`zero2`]); along a fixed tree of micro-shards ([`fixed_tree`]). On the ranks of one host that compute on the CPU, all-reduced
+//! buckets, blocks and ZeRO-1 give the same bits, unless the gradient is clipped: its norm is summed over other ranges. With
+//! micro-shards the norm is summed parameter by parameter, since ranges depend on the number of ranks.
 //!
 //! Gradients are scaled by 1/G, G being the rows of the global batch, before they are summed over ranks. The tail of the last
 //! bucket sums losses, weights and votes. With weights of rows or classes, the update multiplies by G over the sum of weights
@@ -23,7 +23,7 @@
 //!
 //! ```
 //! use ddp::config::Activation;
-//! use ddp::exchange::buckets::BucketPlan;
+//! use ddp::exchange::bucket_plan::BucketPlan;
 //! use ddp::exchange::shard_plan::ShardPlan;
 //! use ddp::model::{ParamLayout, Sequential};
 //!
@@ -39,21 +39,23 @@
 //! assert_eq!(held, layout.flat_len());
 //! ```
 
-pub mod buckets;
+pub mod bucket_plan;
 pub mod error;
-pub mod fixed_tree;
 #[doc(hidden)]
 pub mod rank_exchange;
 pub mod shard_plan;
 pub(crate) mod averaged_weights;
 pub mod replica_check;
-#[doc(hidden)]
-pub mod weight_gather;
-pub(crate) mod wire;
-pub mod bucket_reducer;
+pub(crate) mod weight_gather;
+pub(crate) mod whole_parameters;
+mod way;
+mod alone;
+pub mod buckets;
+mod with_update;
 pub mod zero2;
-pub mod gradients;
-#[doc(hidden)]
-pub mod whole_parameters;
+pub mod fixed_tree;
+pub mod plan;
+pub(crate) mod gradients;
 
 pub use error::ExchangeError;
+pub use way::{BackwardInputs, BufferSize, Exchange, MicroStep, Pass};

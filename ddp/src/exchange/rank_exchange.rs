@@ -39,7 +39,7 @@ impl RankExchange {
     }
 
     /// Bytes that a rank sends in the passes of `n_micro_batches` micro-batches, in rings.
-    pub fn bytes_sent<'a>(
+    pub(crate) fn bytes_sent<'a>(
         layers: impl Iterator<Item = &'a dyn Layer>,
         world_size: usize,
         n_micro_batches: usize,

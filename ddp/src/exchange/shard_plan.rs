@@ -11,7 +11,7 @@
 //!
 //! ```
 //! use ddp::config::Activation;
-//! use ddp::exchange::buckets::BucketPlan;
+//! use ddp::exchange::bucket_plan::BucketPlan;
 //! use ddp::exchange::shard_plan::ShardPlan;
 //! use ddp::model::{ModelSpec, ParamLayout};
 //!
@@ -29,13 +29,32 @@ use std::ops::Range;
 use ddp_comm::{ReduceOp, World};
 use ddp_kernels::{Tensor, TensorMut};
 
-use crate::exchange::buckets::BucketPlan;
+use crate::exchange::bucket_plan::BucketPlan;
 use crate::exchange::error::Result;
 
 /// Elements of a rank's shard of a block: with weights, gradients and optimiser state it fits a second-level cache.
 const SHARD_ELEMENTS: usize = 32 << 10;
 /// Alignment of shards in elements: cache lines.
 const ALIGN_ELEMENTS: usize = 16;
+
+/// The ranks of a run as one of them sees them; none needs to be running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ranks {
+    /// This rank.
+    pub rank: usize,
+    /// Number of ranks.
+    pub world_size: usize,
+    /// Whether they share memory: the ranks of one host that compute on the CPU.
+    pub shares_memory: bool,
+}
+
+impl Ranks {
+    /// The ranks of `world`.
+    pub fn of(world: &World) -> Self {
+        let shares_memory = world.tensor_group().shares_memory();
+        Ranks { rank: world.rank().0, world_size: world.world_size(), shares_memory }
+    }
+}
 
 /// Division of the flat buffer of weights over the ranks for the update.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,11 +91,9 @@ pub struct StateShard {
 
 impl ShardPlan {
     /// Plans the update of `flat_len` elements: divided on ranks that share memory, from `divide_from` elements on.
-    pub fn new(world: &World, flat_len: usize, divide_from: usize) -> Self {
-        let divides =
-            world.world_size() > 1 && world.tensor_group().shares_memory() && flat_len >= divide_from;
-        let n_shards = if divides { world.world_size() } else { 1 };
-        Self::divided(flat_len, world.rank().0, n_shards)
+    pub fn new(ranks: Ranks, flat_len: usize, divide_from: usize) -> Self {
+        let Ranks { rank, world_size, shares_memory } = ranks;
+        Self::divided(flat_len, rank, if shares_memory && flat_len >= divide_from { world_size } else { 1 })
     }
 
     /// Plan in which every rank updates the whole flat buffer.
@@ -112,8 +129,8 @@ impl ShardPlan {
         ShardPlan { blocks, rest: start..flat_len, index, n_shards, is_sharded: false }
     }
 
-    /// Whether each rank updates a shard of each block, but holds state for all weights. Then [`ShardPlan::reduce_rest`] and
-    /// [`ShardPlan::reduce`] replace the all-reduce.
+    /// Whether each rank updates a shard of each block, but holds state for all weights. Then [`ShardPlan::reduce`]
+    /// replaces the all-reduce.
     pub fn is_divided(&self) -> bool {
         !self.blocks.is_empty() && !self.is_sharded
     }
@@ -148,6 +165,11 @@ impl ShardPlan {
         self.blocks.iter().map(|block| self.own_shard(block)).chain(rest)
     }
 
+    /// Elements of the flat buffer.
+    pub fn flat_len(&self) -> usize {
+        self.rest.end
+    }
+
     /// Elements of each state tensor.
     pub fn state_len(&self) -> usize {
         if self.is_sharded { self.rest.end / self.n_shards } else { self.rest.end }
@@ -169,12 +191,6 @@ impl ShardPlan {
         } else {
             vec![StateShard { flat: 0..self.rest.end, offset: 0 }]
         }
-    }
-
-    /// All-reduces the range of `grads` after the blocks, including the tail.
-    pub fn reduce_rest(&self, world: &World, grads: &mut Tensor) -> Result<()> {
-        let (_, rest) = grads.view_mut().split_at(self.rest.start)?;
-        Ok(world.group().all_reduce(ReduceOp::Sum, rest)?)
     }
 
     /// Reduce-scatters a block of the gradients in place.
@@ -240,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_world_of_one_updates_all() {
-        let plan = ShardPlan::new(&World::single(), 1 << 22, 0);
+        let plan = ShardPlan::new(Ranks::of(&World::single()), 1 << 22, 0);
         assert_eq!((plan.rest().flat, plan.is_divided()), (0..1 << 22, false));
     }
 }

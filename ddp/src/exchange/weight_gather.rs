@@ -8,33 +8,37 @@
 
 use std::ops::Range;
 
-use ddp_comm::{Rank, Scope, World};
+use ddp_comm::{Rank, Scope};
 use ddp_kernels::{DType, Device, TensorMut};
 
 use crate::exchange::error::{ExchangeError, Result};
 use crate::exchange::shard_plan::ShardPlan;
-use crate::model::{Network, WeightsMut};
+use crate::model::{FlatFormats, WeightsMut};
 
 /// The gather in a short format.
-#[derive(Debug)]
-pub struct ShortGather {
+#[derive(Debug, Clone)]
+pub(crate) struct ShortGather {
     /// For each block: the weights that passes read in f32 and the rank that updates them, in order.
     master_reads: Vec<Vec<(Rank, Range<usize>)>>,
+    /// Bytes of all weights that are gathered.
+    pub(crate) bytes: usize,
 }
 
 impl ShortGather {
-    /// The gather of `model`'s weights; None where they are gathered in f32: on the CPU, in precisions whose matmuls read f32, without
-    /// shards, and where a short format saves nothing.
-    pub(crate) fn new(world: &World, model: &Network, shard_plan: &ShardPlan) -> Option<Self> {
-        let (reads, flat_len) = (model.master_reads(), model.layout().flat_len());
-        let n_reads = reads.iter().map(ExactSizeIterator::len).sum();
-        let format = model.precision().activations();
-        if !shard_plan.is_sharded() || !Self::is_used(model.device(), format, flat_len, n_reads) {
+    /// The gather of weights of these formats by `n_ranks` ranks; None where they are gathered in f32: on the CPU, in precisions whose
+    /// matmuls read f32, without shards, and where a short format saves nothing.
+    pub(crate) fn new(formats: &FlatFormats, shard_plan: &ShardPlan, n_ranks: usize) -> Option<Self> {
+        let FlatFormats { device, activations, master_reads: reads, .. } = formats;
+        let (flat_len, f32_bytes) = (shard_plan.flat_len(), DType::F32.size_bytes());
+        let n_reads: usize = reads.iter().map(ExactSizeIterator::len).sum();
+        let bytes = flat_len * activations.size_bytes() + n_reads * f32_bytes;
+        let is_shorter = *activations != DType::F32 && bytes < flat_len * f32_bytes;
+        if !shard_plan.is_sharded() || *device == Device::Cpu || !is_shorter {
             return None;
         }
         let of_block = |block: &Range<usize>| {
-            let len = block.len() / world.world_size();
-            let shards = (0..world.world_size()).map(|rank| {
+            let len = block.len() / n_ranks;
+            let shards = (0..n_ranks).map(|rank| {
                 let start = block.start + rank * len;
                 (Rank(rank), start..start + len)
             });
@@ -44,25 +48,7 @@ impl ShortGather {
             };
             shards.flat_map(within).collect()
         };
-        Some(ShortGather { master_reads: shard_plan.blocks().iter().map(of_block).collect() })
-    }
-
-    /// Whether ranks with shards gather weights in `format`, of which `n_master_reads` elements are needed in f32 as well.
-    pub fn is_used(device: Device, format: DType, flat_len: usize, n_master_reads: usize) -> bool {
-        device != Device::Cpu
-            && format != DType::F32
-            && Self::bytes(format, flat_len, n_master_reads) < flat_len * DType::F32.size_bytes()
-    }
-
-    /// Bytes of all weights that are gathered.
-    pub fn bytes(format: DType, flat_len: usize, n_master_reads: usize) -> usize {
-        flat_len * format.size_bytes() + n_master_reads * DType::F32.size_bytes()
-    }
-
-    /// Bytes of all weights that are gathered of `model`.
-    pub(crate) fn bytes_of(&self, model: &Network) -> usize {
-        let n_reads = self.master_reads.iter().flatten().map(|(_, range)| range.len()).sum();
-        Self::bytes(model.precision().activations(), model.layout().flat_len(), n_reads)
+        Some(ShortGather { master_reads: shard_plan.blocks().iter().map(of_block).collect(), bytes })
     }
 
     /// Starts to gather block `index`, of which each rank has updated its shard.

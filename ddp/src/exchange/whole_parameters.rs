@@ -14,7 +14,6 @@ use ddp_comm::{Rank, ReduceOp, World};
 use ddp_kernels::{DType, KernelError, MemoryUse, Tensor, TensorRef, ops};
 
 use crate::exchange::error::{ExchangeError, Result};
-use crate::exchange::gradients::Gradients;
 use crate::exchange::shard_plan::{Shard, ShardPlan};
 use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::WholeParameter;
@@ -22,7 +21,7 @@ use crate::optim::update_scale::UpdateScale;
 
 /// The first pass of an optimiser, and the exchange that follows it.
 #[derive(Debug)]
-pub struct WholeParameters {
+pub(crate) struct WholeParameters {
     /// Directions of one bucket, where ranks hold shards of them.
     gathered: Option<Tensor>,
 }
@@ -39,7 +38,7 @@ impl WholeParameters {
         if !optimizer.has_first_pass() {
             return Ok(None);
         }
-        let len = if shard_plan.is_sharded() { Self::gathered_len(shard_plan.blocks()) } else { 0 };
+        let len = Self::gathered_len(shard_plan);
         let gathered = optimizer.directions().filter(|_| len > 0).map(|directions| {
             Tensor::zeros_for(MemoryUse::Optimizer, &[len], DType::F32, directions.device())
         });
@@ -48,8 +47,8 @@ impl WholeParameters {
 
     /// Bytes that a rank sends in a step for these parameters, counted for ring algorithms, besides gradients and weights.
     ///
-    /// - `shards`: the buckets, if ranks hold shards of them
-    pub fn bytes_sent(whole: &[WholeParameter], shards: Option<&[Range<usize>]>, n_ranks: usize) -> u64 {
+    pub(crate) fn bytes_sent(whole: &[WholeParameter], shard_plan: &ShardPlan, n_ranks: usize) -> u64 {
+        let shards = shard_plan.is_sharded().then_some(shard_plan.blocks());
         let (n, f32_bytes, f64_bytes) = (n_ranks as u64, size_of::<f32>(), size_of::<f64>());
         let is_inside = |at: &Range<usize>| whole.iter().any(|whole| at.contains(&whole.range.start));
         let gathered: usize =
@@ -63,29 +62,31 @@ impl WholeParameters {
         (n - 1) * bytes as u64 / n
     }
 
-    /// Elements (f32) of the directions that are gathered at a time, if the ranks hold shards of these buckets.
-    pub fn gathered_len(buckets: &[Range<usize>]) -> usize {
-        buckets.iter().map(ExactSizeIterator::len).max().unwrap_or(0)
+    /// Elements (f32) of the directions that are gathered at a time: those of a bucket, if ranks hold shards of them.
+    pub(crate) fn gathered_len(shard_plan: &ShardPlan) -> usize {
+        let buckets = shard_plan.blocks().iter().filter(|_| shard_plan.is_sharded());
+        buckets.map(ExactSizeIterator::len).max().unwrap_or(0)
     }
 
     /// Takes the first pass of the current step, and completes norms or directions over the ranks. Collective.
     ///
     /// - `weights`: all master weights
+    /// - `reduced`: the reduced gradients of a shard
     ///
     /// # Errors
     /// `ExchangeError::Kernel`; `ExchangeError::Comm` if a collective fails.
-    pub(crate) fn complete(
+    pub(crate) fn complete<'g>(
         &mut self,
         world: &World,
         weights: TensorRef<'_>,
         optimizer: &mut Optimizer,
-        grads: &Gradients,
+        reduced: impl Fn(&Shard) -> Result<TensorRef<'g>>,
         shard_plan: &ShardPlan,
         scale: UpdateScale<'_>,
     ) -> Result<()> {
         optimizer.begin_first_pass()?;
         for shard in shard_plan.own_shards() {
-            let own_grads = grads.of_shard(&shard)?;
+            let own_grads = reduced(&shard)?;
             let Shard { flat, state_start } = shard;
             let own_weights = weights.range(flat.start, flat.end)?;
             optimizer.first_pass(own_weights, own_grads, scale, flat, state_start)?;

@@ -8,9 +8,9 @@
 //!
 //! ```
 //! use ddp::config::Activation;
-//! use ddp::exchange::ExchangeError;
-//! use ddp::exchange::buckets::BucketPlan;
-//! use ddp::exchange::zero2::{BucketBuffers, ShardedGradients};
+//! use ddp::exchange::{BufferSize, Exchange as _, ExchangeError, MicroStep};
+//! use ddp::exchange::bucket_plan::BucketPlan;
+//! use ddp::exchange::zero2::{ShardedGradients, Zero2};
 //! use ddp::model::{GradientSink as _, ModelSpec, ParamLayout};
 //! use ddp::ops;
 //! use ddp::prelude::*;
@@ -18,17 +18,18 @@
 //! ddp::launch(2, |world| -> Result<(), ExchangeError> {
 //!     let layout = ParamLayout::shared_by(&ModelSpec::plain(&[3, 2], Activation::Relu), 2);
 //!     let plan = BucketPlan::new(&layout, 1 << 20);
-//!     let mut buffers = BucketBuffers::new(world, &layout, &plan, Device::Cpu)?;
+//!     let zero2 = Zero2::new(&layout, &plan, world.rank().0, 2, true);
 //!     let ones = Tensor::ones(&[layout.flat_len()], DType::F32, Device::Cpu)?;
-//!     let mut shard = Tensor::zeros(&[layout.flat_len() / 2], DType::F32, Device::Cpu)?;
-//!     let lent = buffers.lend(shard.view_mut());
+//!     let mut memory = BufferSize::allocate(&zero2.buffers(), world, Device::Cpu)?;
 //!     world.tensor_group().scope(|scope| {
-//!         let mut sink = ShardedGradients::new(scope, lent, None, false, true);
+//!         let mut sink = ShardedGradients::new(scope, &zero2, &mut memory, MicroStep { index: 0, is_last: true })?;
 //!         ops::copy(ones.view(), sink.gradients(0, layout.flat_len())?)?;
 //!         sink.finished(layout.flat_len())?;
 //!         sink.finish()
 //!     })?;
-//!     assert!(shard.to_vec::<f32>()?.iter().all(|sum| *sum == 2.0));
+//!     // The tail follows this rank's shard.
+//!     let shard = &memory[0].to_vec::<f32>()?[..layout.flat_len() / 2];
+//!     assert!(shard.iter().all(|sum| *sum == 2.0));
 //!     Ok(())
 //! })?;
 //! # Ok::<(), ExchangeError>(())
@@ -36,22 +37,24 @@
 
 use std::ops::Range;
 
-use ddp_comm::{OnLoan, ReduceOp, Scope, World};
-use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, ops};
+use ddp_comm::{OnLoan, ReduceOp, Scope};
+use ddp_kernels::{DType, KernelError, Tensor, TensorMut, TensorRef, ops};
 
-use crate::exchange::buckets::BucketPlan;
+use crate::exchange::bucket_plan::{BucketPlan, TAIL_ELEMENTS};
 use crate::exchange::error::{ExchangeError, Result};
-use crate::model::{GradientSink, ParamLayout};
+use crate::exchange::shard_plan::Shard;
+use crate::exchange::way::{BufferSize, Exchange, MicroStep, Pass, counted, ring_bytes};
+use crate::model::{GradientSink, GradientWrites, ParamLayout};
 
-/// The two buffers and the layout of the buckets.
+/// Gradients that are reduced in every micro-batch. Memory: this rank's shards of all buckets, one after the other, with the tail; two
+/// buffers for buckets; zeros, as many as the longest gap between parameters.
 #[derive(Debug)]
-pub struct BucketBuffers {
-    buffers: [Tensor; 2],
+pub struct Zero2 {
     buckets: Vec<Bucket>,
-    /// Zeros, as many as the longest gap between parameters.
-    zeros: Tensor,
+    longest_gap: usize,
     rank: usize,
     world_size: usize,
+    overlap: bool,
 }
 
 /// One bucket.
@@ -62,69 +65,86 @@ struct Bucket {
     gaps: Vec<Range<usize>>,
 }
 
-impl BucketBuffers {
-    /// Allocates buffers for the buckets of `layout`, which was made for this world.
-    ///
-    /// # Errors
-    /// [`ExchangeError::Comm`] if the device is out of memory.
-    pub fn new(world: &World, layout: &ParamLayout, plan: &BucketPlan, device: Device) -> Result<Self> {
-        let plan = plan.without_tail();
+impl Zero2 {
+    /// Plans the exchange of the buckets of `layout`, which was made for `world_size` ranks.
+    pub fn new(
+        layout: &ParamLayout,
+        plan: &BucketPlan,
+        rank: usize,
+        world_size: usize,
+        overlap: bool,
+    ) -> Self {
         let gaps: Vec<_> = layout.gaps().collect();
         let bucket = |flat: &Range<usize>| {
             let inside = gaps.iter().filter(|gap| flat.contains(&gap.start));
             let gaps = inside.map(|gap| gap.start - flat.start..gap.end - flat.start).collect();
             Bucket { flat: flat.clone(), gaps }
         };
-        let (longest, longest_gap) = Self::lens(layout, &plan);
-        let buffer = || world.exchange_zeros(MemoryUse::Gradients, &[longest], DType::F32, device);
-        let zeros = Tensor::zeros_for(MemoryUse::Gradients, &[longest_gap], DType::F32, device)?;
-        Ok(BucketBuffers {
-            buffers: [buffer()?, buffer()?],
-            buckets: plan.ranges().iter().map(bucket).collect(),
-            zeros,
-            rank: world.rank().0,
-            world_size: world.world_size(),
-        })
+        let buckets = plan.without_tail().ranges().iter().map(bucket).collect();
+        let longest_gap = gaps.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
+        Zero2 { buckets, longest_gap, rank, world_size, overlap }
     }
 
-    /// Elements of each of the two buffers, and of the zeros; `plan` is without the tail.
-    pub fn lens(layout: &ParamLayout, plan: &BucketPlan) -> (usize, usize) {
-        let longest_gap = layout.gaps().map(|gap| gap.len()).max().unwrap_or(0);
-        (plan.lens().into_iter().max().unwrap_or(0), longest_gap)
-    }
-
-    /// Lends the buffers to one backward pass, with `shards`, this rank's shards of all buckets, one after the other.
-    pub fn lend<'env>(&'env mut self, shards: TensorMut<'env>) -> LentBuffers<'env> {
-        let BucketBuffers { buffers: [a, b], buckets, zeros, rank, world_size } = self;
-        let slots = [BufferState::Free(a.view_mut()), BufferState::Free(b.view_mut())];
-        LentBuffers { slots, buckets, zeros, rank: *rank, world_size: *world_size, shards }
+    fn flat_len(&self) -> usize {
+        self.buckets.last().map_or(0, |last| last.flat.end)
     }
 }
 
-/// Buffers for one backward pass.
-#[derive(Debug)]
-pub struct LentBuffers<'env> {
-    slots: [BufferState<'env>; 2],
-    buckets: &'env [Bucket],
-    zeros: &'env Tensor,
-    rank: usize,
-    world_size: usize,
-    shards: TensorMut<'env>,
+impl Exchange for Zero2 {
+    fn describe(&self, n_micro_batches: usize) -> String {
+        let buckets = counted(self.buckets.len(), "bucket");
+        format!("reduce-scatter of gradients in {buckets} per micro-batch ({n_micro_batches} per step)")
+    }
+
+    fn bytes_sent(&self, n_micro_batches: usize) -> u64 {
+        let once = |len| ring_bytes(self.world_size, len * DType::F32.size_bytes());
+        n_micro_batches as u64 * once(self.flat_len()) + 2 * once(TAIL_ELEMENTS)
+    }
+
+    fn buffers(&self) -> Vec<BufferSize> {
+        let longest = self.buckets.iter().map(|bucket| bucket.flat.len()).max().unwrap_or(0);
+        let of = |len, is_exchanged| BufferSize { len, dtype: DType::F32, is_exchanged };
+        let shards = self.flat_len() / self.world_size + TAIL_ELEMENTS;
+        vec![of(shards, true), of(longest, true), of(longest, true), of(self.longest_gap, false)]
+    }
+
+    /// The buffers hold other buckets, so nothing accumulates in them.
+    fn writes(&self, _index: usize) -> GradientWrites {
+        GradientWrites::Singles
+    }
+
+    fn backward(&mut self, memory: &mut [Tensor], pass: Pass<'_>) -> Result<()> {
+        pass.world.tensor_group().scope(|scope| {
+            let mut sink = ShardedGradients::new(scope, self, memory, pass.inputs.micro_step)?;
+            sink.is_rehearsal = pass.is_rehearsal;
+            pass.run(GradientWrites::Singles, &mut sink)?;
+            sink.finish()
+        })
+    }
+
+    fn reduced<'a>(&self, memory: &'a [Tensor], shard: &Shard) -> Result<TensorRef<'a>> {
+        Ok(memory[0].view().range(shard.state_start, shard.state_start + shard.flat.len())?)
+    }
 }
 
 /// Gradients whose buckets are reduce-scattered as backward finishes them, and then discarded.
 #[derive(Debug)]
 pub struct ShardedGradients<'a, 'env> {
     scope: &'a mut Scope<'env>,
-    /// The sums of a step, until they start together with the first bucket.
+    plan: &'env Zero2,
+    /// This rank's shards of all buckets.
+    shards: TensorMut<'env>,
+    /// The sums of a step, until they start together with the first bucket of its last micro-batch.
     tail: Option<TensorMut<'env>>,
-    lent: LentBuffers<'env>,
+    slots: [BufferState<'env>; 2],
+    zeros: &'env Tensor,
     /// Index of the bucket that backward fills.
     next: usize,
     /// Buckets whose buffers were prepared.
     begun: usize,
     accumulate: bool,
-    overlap: bool,
+    /// Whether nothing is reduced.
+    is_rehearsal: bool,
 }
 
 /// Owner of one buffer.
@@ -138,40 +158,47 @@ enum BufferState<'env> {
 }
 
 impl<'a, 'env> ShardedGradients<'a, 'env> {
-    /// Creates a sink that adds its sums to the lent shards, or overwrites them. Without `overlap` it waits for each bucket.
+    /// Creates a sink that overwrites the shards in `memory`, the tensors of [`Zero2`], and after the first micro-batch adds its sums to
+    /// them. The tail is all-reduced with the first bucket of the last micro-batch.
     ///
-    /// - `tail`: the sums of a step, all-reduced with the first bucket of its last micro-batch
+    /// # Errors
+    /// [`KernelError::OutOfRange`] if the memory is not that of `plan`.
     pub fn new(
         scope: &'a mut Scope<'env>,
-        lent: LentBuffers<'env>,
-        tail: Option<TensorMut<'env>>,
-        accumulate: bool,
-        overlap: bool,
-    ) -> Self {
-        ShardedGradients { scope, tail, lent, next: 0, begun: 0, accumulate, overlap }
+        plan: &'env Zero2,
+        memory: &'env mut [Tensor],
+        micro_step: MicroStep,
+    ) -> Result<Self> {
+        let out_of_range = KernelError::OutOfRange { op: "gradients", start: 0, end: 4, len: memory.len() };
+        let [sums, a, b, zeros] = memory else { return Err(out_of_range.into()) };
+        let (shards, tail) = sums.view_mut().split_at(plan.flat_len() / plan.world_size)?;
+        let slots = [BufferState::Free(a.view_mut()), BufferState::Free(b.view_mut())];
+        let (tail, accumulate) = (micro_step.is_last.then_some(tail), micro_step.index > 0);
+        let (next, begun, is_rehearsal) = (0, 0, false);
+        Ok(Self { scope, plan, shards, tail, slots, zeros, next, begun, accumulate, is_rehearsal })
     }
 
     /// Waits for the bucket in a buffer and collects this rank's shard of its sum.
     fn collect(&mut self, slot: usize) -> Result<()> {
-        let (loan, bucket) = match std::mem::replace(&mut self.lent.slots[slot], BufferState::Lost) {
+        let (loan, bucket) = match std::mem::replace(&mut self.slots[slot], BufferState::Lost) {
             BufferState::Lent(loan, bucket) => (loan, bucket),
             other => {
-                self.lent.slots[slot] = other;
+                self.slots[slot] = other;
                 return Ok(());
             }
         };
         let buffer = self.scope.take_back(loan)?;
-        let LentBuffers { rank, world_size, .. } = self.lent;
-        let Bucket { flat, .. } = &self.lent.buckets[bucket];
+        let Zero2 { rank, world_size, .. } = *self.plan;
+        let Bucket { flat, .. } = &self.plan.buckets[bucket];
         let (len, start) = (flat.len() / world_size, flat.start / world_size);
         let sum = buffer.as_ref().range(rank * len, (rank + 1) * len)?;
-        let shard = self.lent.shards.reborrow().range(start, start + len)?;
+        let shard = self.shards.reborrow().range(start, start + len)?;
         if self.accumulate {
             ops::add_assign(shard, sum)?;
         } else {
             ops::copy(sum, shard)?;
         }
-        self.lent.slots[slot] = BufferState::Free(buffer);
+        self.slots[slot] = BufferState::Free(buffer);
         Ok(())
     }
 
@@ -180,11 +207,11 @@ impl<'a, 'env> ShardedGradients<'a, 'env> {
         let slot = self.next % 2;
         self.collect(slot)?;
         let nothing = KernelError::OutOfRange { op: "gradients", start: 0, end: 0, len: 0 };
-        let BufferState::Free(buffer) = &mut self.lent.slots[slot] else { return Err(nothing.into()) };
+        let BufferState::Free(buffer) = &mut self.slots[slot] else { return Err(nothing.into()) };
         if self.begun == self.next {
             self.begun += 1;
-            for gap in &self.lent.buckets[self.next].gaps {
-                let zeros = self.lent.zeros.view().range(0, gap.len())?;
+            for gap in &self.plan.buckets[self.next].gaps {
+                let zeros = self.zeros.view().range(0, gap.len())?;
                 ops::copy(zeros, buffer.reborrow().range(gap.start, gap.end)?)?;
             }
         }
@@ -192,6 +219,9 @@ impl<'a, 'env> ShardedGradients<'a, 'env> {
     }
 
     /// Waits for all buckets.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Comm`] if a collective fails.
     pub fn finish(mut self) -> Result<()> {
         self.collect(self.next % 2)?;
         self.collect((self.next + 1) % 2)?;
@@ -207,21 +237,23 @@ impl GradientSink for ShardedGradients<'_, '_> {
     type Error = ExchangeError;
 
     fn gradients(&mut self, start: usize, end: usize) -> Result<TensorMut<'_>> {
-        let len = self.lent.buckets.last().map_or(0, |last| last.flat.end);
+        let len = self.plan.flat_len();
         let out_of_range = KernelError::OutOfRange { op: "gradients", start, end, len };
-        let bucket = self.lent.buckets.get(self.next).filter(|bucket| bucket.flat.contains(&start));
+        let bucket = self.plan.buckets.get(self.next).filter(|bucket| bucket.flat.contains(&start));
         let first = bucket.ok_or(out_of_range)?.flat.start;
         Ok(self.buffer()?.reborrow().range(start - first, end - first)?)
     }
 
     fn finished(&mut self, end: usize) -> Result<()> {
-        while self.lent.buckets.get(self.next).is_some_and(|bucket| bucket.flat.end <= end) {
+        while self.plan.buckets.get(self.next).is_some_and(|bucket| bucket.flat.end <= end) {
             self.buffer()?;
+            if self.is_rehearsal {
+                self.next += 1;
+                continue;
+            }
             let (bucket, slot) = (self.next, self.next % 2);
-            let len = self.lent.buckets[bucket].flat.len();
-            if let BufferState::Free(buffer) =
-                std::mem::replace(&mut self.lent.slots[slot], BufferState::Lost)
-            {
+            let len = self.plan.buckets[bucket].flat.len();
+            if let BufferState::Free(buffer) = std::mem::replace(&mut self.slots[slot], BufferState::Lost) {
                 let tail = self.tail.take();
                 let loan = self.scope.together(|scope| -> Result<_> {
                     if let Some(tail) = tail {
@@ -229,9 +261,9 @@ impl GradientSink for ShardedGradients<'_, '_> {
                     }
                     Ok(scope.reduce_scatter_on_loan(ReduceOp::Sum, buffer, len)?)
                 })?;
-                self.lent.slots[slot] = BufferState::Lent(loan, bucket);
+                self.slots[slot] = BufferState::Lent(loan, bucket);
             }
-            if !self.overlap {
+            if !self.plan.overlap {
                 self.collect(slot)?;
             }
             self.next += 1;

@@ -6,7 +6,7 @@ use ddp_kernels::{DType, Device, MemoryUse};
 
 use super::layer::{BufferSpec, Layer, Sizes};
 use super::layers;
-use super::plan::Plan;
+use super::plan::{FlatFormats, Plan};
 use super::{ModelSpec, ParamLayout};
 use crate::config::precision::Precision;
 
@@ -92,34 +92,26 @@ impl<T> Buffers<T> {
 }
 
 impl BufferPlan<'_> {
-    /// Elements of the gradients that layers write in f32 in every precision.
-    pub fn unrounded_gradients_len(&self) -> usize {
+    fn plan(&self) -> Plan {
         let sizes = Sizes { max_rows: self.max_rows, device: self.device, precision: self.precision };
-        let plan = Plan::new(layers::of_spec(self.spec), self.layout, self.spec.n_features(), sizes);
-        plan.unrounded_gradients().iter().map(ExactSizeIterator::len).sum()
+        Plan::new(layers::of_spec(self.spec), self.layout, self.spec.n_features(), sizes)
     }
 
     /// The format of input of [`super::Network::input_format`].
     pub fn input_format(&self) -> DType {
-        let sizes = Sizes { max_rows: self.max_rows, device: self.device, precision: self.precision };
-        let plan = Plan::new(layers::of_spec(self.spec), self.layout, self.spec.n_features(), sizes);
-        plan.short_input().unwrap_or(self.precision.master())
+        self.plan().short_input().unwrap_or(self.precision.master())
     }
 
-    /// Elements of the weights that passes read in f32.
-    pub fn master_reads_len(&self) -> usize {
-        let sizes = Sizes { max_rows: self.max_rows, device: self.device, precision: self.precision };
-        let plan = Plan::new(layers::of_spec(self.spec), self.layout, self.spec.n_features(), sizes);
-        plan.master_reads().iter().map(ExactSizeIterator::len).sum()
+    /// The formats of the flat buffers.
+    pub fn flat_formats(&self) -> FlatFormats {
+        self.plan().flat_formats()
     }
 }
 
 impl ModelBytes {
     /// The bytes of the model that [`super::Network::with_layout`] makes of this plan.
     pub fn of(plan: BufferPlan<'_>) -> Self {
-        let BufferPlan { spec, layout, max_rows, device, precision } = plan;
-        let sizes = Sizes { max_rows, device, precision };
-        let plan = Plan::new(layers::of_spec(spec), layout, spec.n_features(), sizes);
+        let (layout, plan) = (plan.layout, plan.plan());
         let mut bytes = ModelBytes::default();
         let mut count = |buffer: &BufferSpec| {
             let n = buffer.dims.iter().product::<usize>() * buffer.dtype.size_bytes();

@@ -53,6 +53,7 @@ pub use network::Network;
 pub use operator::{Operator, OperatorInput};
 pub use param::{ParamEntry, ParamKind, ParamSpec};
 pub use pass::DropoutStep;
+pub use plan::FlatFormats;
 pub use sequential::Sequential;
 pub use several_losses::loss_bytes;
 pub use spec::ModelSpec;

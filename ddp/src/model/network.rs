@@ -9,7 +9,7 @@ use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef, ops}
 use super::buffers::Buffers;
 use super::layer::{BufferSpec, Layer, Sizes};
 use super::layout::{ParamLayout, Statistic};
-use super::plan::{CONVERTED, Plan, Value};
+use super::plan::{CONVERTED, FlatFormats, Plan, Value};
 use super::registered::Registered;
 use super::weights::WeightsMut;
 use super::{ModelSpec, init, layers};
@@ -218,9 +218,9 @@ impl Network {
         pairs.into_iter().try_for_each(|(to, from)| ops::copy(from.view(), to.view_mut()))
     }
 
-    /// See [`Plan::unrounded_gradients`].
-    pub(crate) fn unrounded_gradients(&self) -> Vec<Range<usize>> {
-        self.plan.unrounded_gradients()
+    /// The formats of the flat buffers.
+    pub fn flat_formats(&self) -> FlatFormats {
+        self.plan.flat_formats()
     }
 
     /// Width of the outputs.
@@ -276,11 +276,6 @@ impl Network {
     /// Records whether all master weights are up to date on this rank.
     pub(crate) fn set_has_whole_weights(&mut self, has_whole_weights: bool) {
         self.has_whole_weights = has_whole_weights;
-    }
-
-    /// See [`Plan::master_reads`].
-    pub(crate) fn master_reads(&self) -> Vec<Range<usize>> {
-        self.plan.master_reads()
     }
 
     /// The flat buffers of weights, writable; what changes one must change the other alike.

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use ddp_kernels::{DType, KernelError};
+use ddp_kernels::{DType, Device, KernelError};
 
 use super::fusion::fuse;
 use super::layer::{BufferSpec, Layer, LayerKind, Sizes};
@@ -13,6 +13,21 @@ use super::layers::Cast;
 use super::layout::ParamLayout;
 use super::param::ParamSpec;
 use super::pass::{GradientPlace, ParamPlace};
+
+/// Formats of a model's flat buffers of weights and gradients.
+#[derive(Debug, Clone)]
+pub struct FlatFormats {
+    /// Where the model computes.
+    pub device: Device,
+    /// Number format of activations.
+    pub activations: DType,
+    /// Ranges whose gradients layers write in f32 in every precision, in their order; elsewhere they
+    /// [can round them](Layer::can_round_gradients). A parameter that several layers share is among them.
+    pub unrounded: Vec<Range<usize>>,
+    /// Ranges of weights that passes read in f32, disjoint and in order; of the others they read the copy in the format of activations
+    /// alone.
+    pub master_reads: Vec<Range<usize>>,
+}
 
 /// The steps of a forward pass in their order; the backward pass goes through them from the last to the first.
 #[derive(Debug)]
@@ -127,9 +142,15 @@ impl Plan {
         self.steps.into_iter().skip(n_inserted).map(|step| step.layer).collect()
     }
 
-    /// Ranges of the flat buffer whose gradients layers write in f32 in every precision, in their order; elsewhere they
-    /// [can round them](Layer::can_round_gradients). A parameter that several layers share is among them.
-    pub(crate) fn unrounded_gradients(&self) -> Vec<Range<usize>> {
+    /// The formats of the flat buffers.
+    pub(crate) fn flat_formats(&self) -> FlatFormats {
+        let (unrounded, master_reads) = (self.unrounded_gradients(), self.master_reads());
+        let Sizes { device, precision, .. } = self.sizes;
+        FlatFormats { device, activations: precision.activations(), unrounded, master_reads }
+    }
+
+    /// See [`FlatFormats::unrounded`].
+    fn unrounded_gradients(&self) -> Vec<Range<usize>> {
         let writes = |step: &Step| {
             let is_flat = step.params.iter().all(|param| param.gradient == GradientPlace::Flat);
             let is_rounded = step.layer.can_round_gradients() && is_flat;
@@ -148,9 +169,8 @@ impl Plan {
             .then_some(precision.activations())
     }
 
-    /// Ranges of the flat buffer of weights that passes read in f32, disjoint and in order; of the others they read the copy in the
-    /// format of activations alone.
-    pub(crate) fn master_reads(&self) -> Vec<Range<usize>> {
+    /// See [`FlatFormats::master_reads`].
+    fn master_reads(&self) -> Vec<Range<usize>> {
         let mut reads: Vec<_> = self.steps.iter().flat_map(|step| self.master_reads_of(step)).collect();
         reads.sort_unstable_by_key(|range| range.start);
         reads.dedup();

@@ -18,7 +18,7 @@ use tracing::warn;
 use crate::data::datasets::batch::Batch;
 use crate::data::device_rows::{DeviceRows, DeviceShape};
 use crate::data::step_rows::StepRows;
-use crate::exchange::buckets::STEP_VOTE;
+use crate::exchange::bucket_plan::STEP_VOTE;
 use crate::model::Network;
 use crate::train::error::{Result, TrainError};
 use crate::train::options::GraphMode;

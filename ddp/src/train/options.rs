@@ -24,9 +24,9 @@ use ddp_kernels::ops::WholeNeed;
 
 use crate::config::{CommDtype, OptimizerKind, ZeroStage};
 use crate::exchange::ExchangeError;
-use crate::exchange::buckets::BucketPlan;
-use crate::exchange::gradients::ExchangeOptions;
-use crate::exchange::shard_plan::ShardPlan;
+use crate::exchange::bucket_plan::BucketPlan;
+use crate::exchange::plan::ExchangeOptions;
+use crate::exchange::shard_plan::Ranks;
 use crate::model::{Layer, ModelSpec, ParamLayout};
 use crate::optim::loss_scaler::LossScalerConfig;
 use crate::train::withheld::NonFinite;
@@ -141,30 +141,23 @@ impl TrainerOptions {
 
     /// Elements of each tensor of optimiser state that a rank of `world` needs for a model of this layout.
     pub fn state_len(&self, world: &World, layout: &ParamLayout) -> usize {
-        self.shard_plan(world, layout, &self.buckets(layout)).state_len()
+        let buckets = BucketPlan::new(layout, self.bucket_bytes);
+        self.exchange().shard_plan(Ranks::of(world), &buckets, layout.flat_len()).state_len()
     }
 
-    /// Options of the gradient exchange.
-    pub(crate) fn exchange(&self) -> ExchangeOptions {
+    /// Options of the exchange.
+    pub fn exchange(&self) -> ExchangeOptions {
         let TrainerOptions { zero, comm_dtype, has_one_micro_batch, micro_shards, overlap, .. } = *self;
-        ExchangeOptions { zero, comm_dtype, has_one_micro_batch, micro_shards, overlap }
-    }
-
-    /// Divides the gradients of a model with `layout` into buckets.
-    pub fn buckets(&self, layout: &ParamLayout) -> BucketPlan {
-        BucketPlan::new(layout, self.bucket_bytes)
-    }
-
-    /// Plan of which rank updates which weights.
-    pub fn shard_plan(&self, world: &World, layout: &ParamLayout, buckets: &BucketPlan) -> ShardPlan {
-        match self.zero {
-            // Every rank that sums along the tree holds all gradients.
-            ZeroStage::Off if self.micro_shards.is_some() => {
-                ShardPlan::whole(layout.flat_len(), world.rank().0)
-            }
-            ZeroStage::Off => ShardPlan::new(world, layout.flat_len(), self.divide_update_from),
-            _ if world.world_size() == 1 => ShardPlan::whole(layout.flat_len(), 0),
-            _ => ShardPlan::sharded(buckets, world.rank().0, world.world_size()),
+        let TrainerOptions { bucket_bytes, divide_update_from, gathers_short_weights, .. } = *self;
+        ExchangeOptions {
+            zero,
+            comm_dtype,
+            has_one_micro_batch,
+            micro_shards,
+            overlap,
+            bucket_bytes,
+            divide_update_from,
+            gathers_short_weights,
         }
     }
 }

@@ -6,12 +6,14 @@ use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef, memory};
 
 use crate::data::datasets::batch::Batch;
 use crate::data::step_rows::{MicroBatch, StepRows};
-use crate::exchange::buckets::{BucketPlan, STEP_VOTE};
-use crate::exchange::gradients::{BackwardInputs, Gradients, MicroStep, Vote};
+use crate::exchange::bucket_plan::STEP_VOTE;
+use crate::exchange::gradients::{Gradients, Vote};
+use crate::exchange::plan::ExchangePlan;
 use crate::exchange::rank_exchange::RankExchange;
 use crate::exchange::shard_plan::{Shard, ShardPlan};
 use crate::exchange::weight_gather::ShortGather;
 use crate::exchange::whole_parameters::WholeParameters;
+use crate::exchange::{BackwardInputs, MicroStep};
 use crate::model::{AllRanks, DropoutStep, LossHead, Network, WeightsMut};
 use crate::optim::optimizer::Optimizer;
 use crate::optim::update_scale::{DeviceScale, UpdateScale};
@@ -49,8 +51,7 @@ impl<'w> Replica<'w> {
         mut model: Network,
         loss: LossHead,
         mut optimizer: Optimizer,
-        buckets: BucketPlan,
-        shard_plan: ShardPlan,
+        exchange: ExchangePlan,
         options: TrainerOptions,
     ) -> Result<Self> {
         if world.world_size() > 1 {
@@ -58,6 +59,7 @@ impl<'w> Replica<'w> {
                 world.tensor_group().broadcast(Rank(0), buffer.view_mut())?;
             }
         }
+        let (shard_plan, short_gather) = (exchange.shard_plan.clone(), exchange.short_gather.clone());
         if shard_plan.is_sharded() && world.registers_buffers() {
             // Ranks gather them after each update.
             let device = model.device();
@@ -67,10 +69,8 @@ impl<'w> Replica<'w> {
             // The pool would keep the memory of the old ones.
             memory::empty_cache(device)?;
         }
-        let grads = Gradients::new(world, &model, buckets, &shard_plan, options.exchange())?;
+        let grads = Gradients::new(world, &model, exchange)?;
         let sum_of_squares = Tensor::zeros_for(MemoryUse::Workspace, &[1], DType::F64, model.device())?;
-        let short_gather =
-            if options.gathers_short_weights { ShortGather::new(world, &model, &shard_plan) } else { None };
         let whole_parameters = WholeParameters::new(&mut optimizer, &shard_plan)?;
         let rank_exchange = RankExchange::new(world, &model)?;
         let shares_of_buffers =
@@ -136,7 +136,7 @@ impl<'w> Replica<'w> {
         }
         self.average_buffers()?;
         if shape.has_norm {
-            self.grads.sum_of_squares(self.world, &self.shard_plan, &mut self.sum_of_squares)?;
+            self.grads.sum_of_squares(self.world, &mut self.sum_of_squares)?;
         }
         let (clip, needs_norm) = (self.options.clip_grad_norm, self.needs_norm(loss_scale));
         let sharing = Sharing {
@@ -196,7 +196,7 @@ impl<'w> Replica<'w> {
             self.model.forward(batch.rows.x, dropout)?;
             self.apply_loss(batch, 1.0, micro_step, Vote::Device(scalars))?;
             let inputs = BackwardInputs { x: batch.rows.x, dropout, micro_step };
-            self.grads.rehearse_backward(&mut self.model, inputs)?;
+            self.grads.rehearse_backward(self.world, &mut self.model, inputs)?;
         }
         Ok(())
     }
@@ -301,12 +301,10 @@ impl<'w> Replica<'w> {
         micro_step: MicroStep,
         has_norm: bool,
     ) -> Result<()> {
-        let Replica { world, model, grads, shard_plan, sum_of_squares, rank_exchange, .. } = self;
+        let Replica { world, model, grads, sum_of_squares, rank_exchange, .. } = self;
         let squares = has_norm.then_some(sum_of_squares);
         let inputs = BackwardInputs { x: batch.rows.x, dropout, micro_step };
-        let pass = |ranks: Option<&mut dyn AllRanks>| {
-            grads.backward(world, model, inputs, shard_plan, squares, ranks)
-        };
+        let pass = |ranks: Option<&mut dyn AllRanks>| grads.backward(world, model, inputs, squares, ranks);
         Ok(rank_exchange.run(world, pass)?)
     }
 
@@ -335,7 +333,7 @@ impl<'w> Replica<'w> {
             ..
         } = self;
         let mut norm = |grads: &Gradients| {
-            grads.sum_of_squares(world, shard_plan, sum_of_squares)?;
+            grads.sum_of_squares(world, sum_of_squares)?;
             Ok::<_, TrainError>(sum_of_squares.view().as_slice::<f64>("step", "norm")?[0].sqrt() * scale)
         };
         let mut grad_norm = None;
@@ -431,7 +429,14 @@ fn update(
     let Sharing { shard_plan, short_gather, whole_parameters } = sharing;
     if let Some(whole_parameters) = whole_parameters {
         let weights = model.own_weights().view();
-        whole_parameters.complete(world, weights, optimizer, grads, shard_plan, scale)?;
+        whole_parameters.complete(
+            world,
+            weights,
+            optimizer,
+            |shard| grads.of_shard(shard),
+            shard_plan,
+            scale,
+        )?;
     }
     if !shard_plan.is_sharded() {
         let rest = shard_plan.rest();

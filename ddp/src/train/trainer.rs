@@ -8,16 +8,16 @@ use std::collections::VecDeque;
 use ddp_comm::World;
 use ddp_kernels::cuda::{Gpu, Graph};
 use ddp_kernels::ops::StepScalars;
-use ddp_kernels::{DType, Device, Tensor, TensorRef};
+use ddp_kernels::{Device, Tensor, TensorRef};
 
 use crate::config::OptimizerConfig;
 use crate::config::precision::Precision;
 use crate::data::step_rows;
 use crate::exchange::ExchangeError;
 use crate::exchange::averaged_weights::AveragedWeights;
-use crate::exchange::rank_exchange::RankExchange;
+use crate::exchange::plan::ExchangePlan;
 use crate::exchange::replica_check::{ReplicaCheck, ReplicaDifferences};
-use crate::exchange::whole_parameters::WholeParameters;
+use crate::exchange::shard_plan::Ranks;
 use crate::model::layer::Sizes;
 use crate::model::{LossHead, Network, Sequential};
 use crate::optim::loss_scaler::{LossScaler, LossScalerState};
@@ -30,7 +30,7 @@ use crate::train::step::Replica;
 use crate::train::step_info::StepShape;
 
 pub use crate::data::step_rows::{MicroBatch, StepRows};
-pub use crate::exchange::gradients::ExchangeBytes;
+pub use crate::exchange::plan::ExchangeBytes;
 pub use crate::exchange::shard_plan::StateShard;
 pub use crate::model::DropoutStep;
 pub use crate::train::options::{GraphMode, TrainerOptions};
@@ -113,10 +113,12 @@ impl<'w> Trainer<'w> {
             // Its second pass needs what all ranks have reduced, so that reducing and updating block by block saves nothing.
             options.divide_update_from = usize::MAX;
         }
-        let buckets = options.buckets(model.layout());
+        let formats = model.flat_formats();
+        let exchange = ExchangePlan::new(&options.exchange(), Ranks::of(world), model.layout(), &formats);
         let buffers = model.named_buffers().into_iter().map(|(_, values)| values.numel());
-        world.group().agree_lengths(&buckets.lens().into_iter().chain(buffers).collect::<Vec<_>>())?;
-        let shard_plan = options.shard_plan(world, model.layout(), &buckets);
+        world
+            .group()
+            .agree_lengths(&exchange.bucket_lens.iter().copied().chain(buffers).collect::<Vec<_>>())?;
         let mut gpu = match model.device() {
             Device::Cpu => None,
             Device::Cuda(index) => Some(GpuStep::new(Gpu::get(index)?, options.graph)?),
@@ -124,7 +126,7 @@ impl<'w> Trainer<'w> {
         if let Some(gpu) = &mut gpu {
             gpu.try_capture(world, &model)?;
         }
-        let replica = Replica::new(world, model, loss, optimizer, buckets, shard_plan, options)?;
+        let replica = Replica::new(world, model, loss, optimizer, exchange, options)?;
         Ok(Trainer {
             replica,
             n_steps: 0,
@@ -233,15 +235,13 @@ impl<'w> Trainer<'w> {
 
     /// Bytes that this rank sends in a step of `n_micro_batches` micro-batches per rank.
     pub fn exchange_bytes(&self, n_micro_batches: usize) -> ExchangeBytes {
-        let Replica { world, model, grads, optimizer, shard_plan, short_gather, .. } = &self.replica;
-        let flat_len = model.layout().flat_len();
-        let in_single = flat_len * DType::F32.size_bytes();
-        let weight_bytes = short_gather.as_ref().map_or(in_single, |gather| gather.bytes_of(model));
-        let bytes = grads.exchange_bytes(world.world_size(), flat_len, n_micro_batches, weight_bytes);
-        let shards = shard_plan.is_sharded().then_some(shard_plan.blocks());
-        let of_optimizer = WholeParameters::bytes_sent(optimizer.whole(), shards, world.world_size());
-        let of_layers = RankExchange::bytes_sent(model.layers(), world.world_size(), n_micro_batches);
-        ExchangeBytes { sent: bytes.sent + of_optimizer + of_layers, ..bytes }
+        let Replica { model, optimizer, .. } = &self.replica;
+        self.exchange().bytes(n_micro_batches, optimizer.whole(), model.layers())
+    }
+
+    /// The plan of the exchange.
+    pub fn exchange(&self) -> &ExchangePlan {
+        self.replica.grads.plan()
     }
 
     /// Steps that were captured as graphs; 0 on the CPU.

@@ -6,9 +6,10 @@
 use crate::made_up::gpus::cpu_and_gpu;
 use ddp::config::precision::Precision;
 use ddp::error::Error;
-use ddp::exchange::bucket_reducer::{ReducedGradients, Reduction};
-use ddp::exchange::buckets::{BucketPlan, TAIL_ELEMENTS};
-use ddp::exchange::zero2::{BucketBuffers, ShardedGradients};
+use ddp::exchange::bucket_plan::{BucketPlan, TAIL_ELEMENTS};
+use ddp::exchange::buckets::{ReducedGradients, Reduction};
+use ddp::exchange::zero2::{ShardedGradients, Zero2};
+use ddp::exchange::{BufferSize, Exchange as _, MicroStep};
 use ddp::model::layer::{Layer, Result, Sizes};
 use ddp::model::layers::{ActivationLayer, Linear, SkipBegin, SkipEnd};
 use ddp::model::linear_spec::LinearSpec;
@@ -423,22 +424,22 @@ fn a_shared_weight_is_reduced_where_no_rank_keeps_all_gradients() {
             let [mut model, _] = twins(2, Device::Cpu);
             let layout = model.layout().clone();
             let plan = BucketPlan::new(&layout, 4);
-            let mut buffers = BucketBuffers::new(&world, &layout, &plan, Device::Cpu).unwrap();
-            let mut parts = Tensor::zeros(&[layout.flat_len() / 2], DType::F32, Device::Cpu).unwrap();
             let rank = world.rank().0;
+            let zero2 = Zero2::new(&layout, &plan, rank, 2, overlap);
+            let mut memory = BufferSize::allocate(&zero2.buffers(), &world, Device::Cpu).unwrap();
             for index in 0..3 {
-                let lent = buffers.lend(parts.view_mut());
+                let micro_step = MicroStep { index, is_last: false };
                 world
                     .tensor_group()
                     .scope(|scope| {
-                        let mut sink = ShardedGradients::new(scope, lent, None, index > 0, overlap);
+                        let mut sink = ShardedGradients::new(scope, &zero2, &mut memory, micro_step)?;
                         backward(&mut model, (rank * 3 + index, rank * 3 + index + 1), false, &mut sink);
                         sink.finish()?;
                         Ok::<_, Error>(())
                     })
                     .unwrap();
             }
-            let parts = parts.to_vec::<f32>().unwrap();
+            let parts = memory[0].to_vec::<f32>().unwrap();
             for bucket in plan.without_tail().ranges() {
                 let half = bucket.len() / 2;
                 for i in 0..half {

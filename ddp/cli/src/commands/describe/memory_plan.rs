@@ -3,22 +3,20 @@
 //! The sizes come from the code that allocates: the model's buffers, the layout of its parameters, the optimiser's tensors,
 //! the loader's buffers.
 
-use ddp::config::{CommDtype, Config, Placement, ZeroStage};
+use ddp::config::{Config, Placement, ZeroStage};
 use ddp::data::Loaded;
 use ddp::data::device_rows::DeviceShape;
 use ddp::data::loader::{DeviceOrder, DeviceTable, LoaderOptions, Shuffle, host_buffer_bytes};
-use ddp::data::order::partition::PartitionKind;
-use ddp::exchange::buckets::{BucketPlan, TAIL_ELEMENTS};
-use ddp::exchange::fixed_tree::TreeSum;
+use ddp::data::order::partition::RankPartition;
+use ddp::exchange::plan::ExchangePlan;
 use ddp::exchange::rank_exchange::RankExchange;
-use ddp::exchange::whole_parameters::WholeParameters;
-use ddp::exchange::zero2::BucketBuffers;
+use ddp::exchange::shard_plan::Ranks;
 use ddp::model::{BufferPlan, ModelBytes, ModelSpec, ParamLayout, layers, loss_bytes};
 use ddp::optim::optimizer::Optimizer;
 use ddp::optim::param_groups::ParamGroups;
 use ddp::train::gpu_step::N_SLOTS;
-use ddp::train::setup::BatchPartition;
-use ddp::train::trainer::TrainerOptions;
+use ddp::train::setup::{self, BatchPartition};
+use ddp::train::trainer::{GraphMode, TrainerOptions};
 use ddp_comm::{NCCL_MEMORY_STEP_BYTES, RegisterBuffers};
 use ddp_kernels::cuda::{FIXED_WORKSPACE_BYTES, Gpu};
 use ddp_kernels::ops::STEP_SCALARS_LEN;
@@ -133,53 +131,29 @@ pub struct MemoryPlan {
 impl MemoryPlan {
     /// Computes the memory of the rank.
     pub fn new(plan: &RankPlan<'_>) -> Self {
-        let layout = plan.layout();
-        let RankPlan { config, spec, partition, zero, device, .. } = *plan;
+        let (layout, exchange) = (plan.layout(), plan.exchange());
+        let RankPlan { config, spec, partition, device, .. } = *plan;
         let (max_rows, world_size) = (partition.max_rows, partition.train.world_size);
         let precision = config.train.precision;
         let on_gpu = device != Device::Cpu;
-        let model = ModelBytes::of(BufferPlan { spec, layout: &layout, max_rows, device, precision });
-        let (flat_len, single) = (layout.flat_len(), DType::F32.size_bytes());
-        // A single rank shards nothing.
-        let zero = if world_size == 1 { ZeroStage::Off } else { zero };
-        let state_len = if zero == ZeroStage::Off { flat_len } else { flat_len / world_size };
-        let (gradients, of_buckets) = match zero {
-            ZeroStage::Gradients => {
-                let buckets = BucketPlan::new(&layout, config.comm.bucket_bytes()).without_tail();
-                let (longest, longest_gap) = BucketBuffers::lens(&layout, &buckets);
-                (state_len, 2 * plan.exchanged_bytes(longest * single) + longest_gap * single)
-            }
-            ZeroStage::Off | ZeroStage::Optimizer => (plan.unrounded_gradients_len(), 0),
-        };
-        let gradients_bytes = (gradients + TAIL_ELEMENTS) * single;
-        let is_compressed = on_gpu && world_size > 1 && config.comm.dtype == CommDtype::Bf16;
-        let summed = match (partition.train.kind, zero) {
-            (PartitionKind::MicroShards { .. }, _) => {
-                gradients_bytes + TreeSum::extra_len(&partition.train, gradients + TAIL_ELEMENTS) * single
-            }
-            (_, ZeroStage::Off | ZeroStage::Optimizer) if is_compressed => {
-                plan.exchanged_bytes(gradients_bytes)
-                    + plan.exchanged_bytes(flat_len * DType::BF16.size_bytes())
-            }
-            _ => plan.exchanged_bytes(gradients_bytes),
-        };
+        let model = ModelBytes::of(plan.buffers(&layout));
+        let (state_len, single) = (exchange.state_len(), DType::F32.size_bytes());
         // Ranks gather the weights that they have updated.
-        let weights = |bytes| if zero == ZeroStage::Off { bytes } else { plan.exchanged_bytes(bytes) };
-        let groups = ParamGroups::new(&config.optimizer, &layout);
+        let weights = |bytes| if exchange.gathers_weights() { plan.exchanged_bytes(bytes) } else { bytes };
         let optimizer = Optimizer::n_moments(&config.optimizer) * state_len * single;
-        let scratch = groups.map_or(0, |groups| scratch_bytes(&groups, config, &layout, zero));
-        let evaluates = plan.data.eval.is_some() || config.train.train_metrics;
-        let average = match (config.optimizer.ema_decay > 0.0, evaluates) {
-            (false, _) => 0,
-            (true, false) => state_len * single,
-            // An evaluation gathers the average and saves the weights that it replaces.
-            (true, true) => (state_len + 2 * flat_len) * single,
+        let scratch = |groups: ParamGroups| {
+            let gathered = if groups.has_matrices() { exchange.gathered_directions_len() } else { 0 };
+            Optimizer::scratch_bytes(&groups) + gathered * single
         };
+        let scratch = ParamGroups::new(&config.optimizer, &layout).map_or(0, scratch);
+        let evaluates = plan.data.eval.is_some() || config.train.train_metrics;
+        let has_average = config.optimizer.ema_decay > 0.0;
+        let average = if has_average { exchange.average_len(evaluates) * single } else { 0 };
         let mut bytes = MemoryPlan::default();
         let mut put = |kind: MemoryKind, n: usize| bytes.bytes[kind as usize] = n;
         put(MemoryKind::Parameters, weights(model.parameters));
         put(MemoryKind::ComputeWeights, weights(model.compute_weights));
-        put(MemoryKind::Gradients, summed + of_buckets);
+        put(MemoryKind::Gradients, exchange.gradient_bytes(|bytes| plan.exchanged_bytes(bytes)));
         put(MemoryKind::Optimizer, optimizer + scratch);
         put(MemoryKind::Average, average);
         put(MemoryKind::Statistics, model.registered);
@@ -192,7 +166,7 @@ impl MemoryPlan {
         put(MemoryKind::Workspace, model.workspace + exchanged + of_heads + fixed);
         put(MemoryKind::Rows, if on_gpu { plan.rows_on_gpu() } else { 0 });
         put(MemoryKind::Loader, plan.rows_on_host());
-        let snapshot_of_average = if average > 0 { state_len * single } else { 0 };
+        let snapshot_of_average = if has_average { state_len * single } else { 0 };
         let is_async = config.checkpoint.is_async && config.checkpoint.is_on();
         put(
             MemoryKind::Snapshot,
@@ -218,19 +192,30 @@ impl MemoryPlan {
     }
 }
 
-/// Bytes of what updates of whole parameters need next to the state.
-fn scratch_bytes(groups: &ParamGroups, config: &Config, layout: &ParamLayout, zero: ZeroStage) -> usize {
-    let gathers = zero != ZeroStage::Off && groups.has_matrices();
-    let buckets = BucketPlan::new(layout, config.comm.bucket_bytes()).without_tail();
-    let gathered = if gathers { WholeParameters::gathered_len(buckets.ranges()) } else { 0 };
-    Optimizer::scratch_bytes(groups) + gathered * DType::F32.size_bytes()
-}
-
 impl RankPlan<'_> {
+    fn options(&self) -> TrainerOptions {
+        let options = setup::trainer_options(self.config, &self.partition, GraphMode::default());
+        TrainerOptions { zero: self.zero, ..options }
+    }
+
     /// Layout of the parameters, with the padding that sharding needs.
     pub fn layout(&self) -> ParamLayout {
-        let options = TrainerOptions { zero: self.zero, ..TrainerOptions::default() };
-        options.layout(self.spec, self.partition.train.world_size)
+        self.options().layout(self.spec, self.partition.train.world_size)
+    }
+
+    /// The exchange of the rank. Where ranks share memory it may divide the update, which a plan does not know; memory and bytes are the
+    /// same.
+    pub(super) fn exchange(&self) -> ExchangePlan {
+        let RankPartition { rank, world_size, .. } = self.partition.train;
+        let ranks = Ranks { rank, world_size, shares_memory: false };
+        let layout = self.layout();
+        ExchangePlan::new(&self.options().exchange(), ranks, &layout, &self.buffers(&layout).flat_formats())
+    }
+
+    /// The buffers of the model with this layout.
+    pub(super) fn buffers<'a>(&'a self, layout: &'a ParamLayout) -> BufferPlan<'a> {
+        let (spec, max_rows, device) = (self.spec, self.partition.max_rows, self.device);
+        BufferPlan { spec, layout, max_rows, device, precision: self.config.train.precision }
     }
 
     /// Bytes that a tensor of `bytes` takes which ranks exchange in every step: NCCL takes whole steps for registered ones. With
@@ -243,33 +228,9 @@ impl RankPlan<'_> {
         if is_registered { bytes.next_multiple_of(NCCL_MEMORY_STEP_BYTES) } else { bytes }
     }
 
-    /// Whether layers write gradients in bf16: those that matmuls in bf16 compute for an exchange in bf16, without an accumulation.
-    pub(super) fn rounds_gradients_in_layers(&self) -> bool {
-        let RankPlan { config, partition, zero, device, .. } = self;
-        *device != Device::Cpu
-            && partition.train.world_size > 1
-            && config.comm.dtype == CommDtype::Bf16
-            && config.train.precision.activations() == DType::BF16
-            && *zero != ZeroStage::Gradients
-            && partition.train.has_one_micro_batch()
-    }
-
-    /// Elements of the gradients that are held in f32, without ZeRO 2.
-    pub(super) fn unrounded_gradients_len(&self) -> usize {
-        let (layout, spec, partition) = (self.layout(), self.spec, self.partition);
-        let (device, precision, max_rows) = (self.device, self.config.train.precision, partition.max_rows);
-        if self.rounds_gradients_in_layers() {
-            BufferPlan { spec, layout: &layout, max_rows, device, precision }.unrounded_gradients_len()
-        } else {
-            layout.flat_len()
-        }
-    }
-
     /// The format of rows that are gathered on the GPU.
     pub(super) fn gathered_format(&self) -> DType {
-        let (layout, spec, partition) = (self.layout(), self.spec, self.partition);
-        let (device, precision, max_rows) = (self.device, self.config.train.precision, partition.max_rows);
-        BufferPlan { spec, layout: &layout, max_rows, device, precision }.input_format()
+        self.buffers(&self.layout()).input_format()
     }
 
     /// Rows of this rank in the largest step.

@@ -3,16 +3,9 @@
 //! Each operand of an operation counts once, as if nothing stayed in a cache, and everything that can be fused is fused. Sums of a
 //! step, labels' weights and the like are left out where they are a few bytes.
 
+use ddp::config::BadStep;
 use ddp::config::precision::Precision;
-use ddp::config::{BadStep, CommDtype, ZeroStage};
-use ddp::data::order::partition::PartitionKind;
-use ddp::exchange::buckets::{BucketPlan, TAIL_ELEMENTS};
-use ddp::exchange::fixed_tree::TreeSum;
-use ddp::exchange::gradients::{ExchangeBytes, ExchangeWay};
-use ddp::exchange::rank_exchange::RankExchange;
-use ddp::exchange::weight_gather::ShortGather;
-use ddp::exchange::whole_parameters::WholeParameters;
-use ddp::model::{BufferPlan, GradientWrites, PassTraffic, layers};
+use ddp::model::{PassTraffic, layers};
 use ddp::optim::optimizer::Optimizer;
 use ddp::optim::param_groups::{ParamGroups, WholeParameter};
 use ddp_kernels::{DType, Device};
@@ -41,46 +34,30 @@ pub struct StepTraffic {
 impl StepTraffic {
     /// Counts the bytes of a step of the rank.
     pub fn new(plan: &RankPlan<'_>) -> Self {
-        let layout = plan.layout();
-        let RankPlan { config, spec, partition, device, .. } = *plan;
+        let (layout, exchange) = (plan.layout(), plan.exchange());
+        let RankPlan { config, spec, partition, .. } = *plan;
         let (train, world_size) = (partition.train, partition.train.world_size);
-        let zero = if world_size == 1 { ZeroStage::Off } else { plan.zero };
         let (precision, single) = (config.train.precision, DType::F32.size_bytes());
         let short = precision.activations().size_bytes();
-        let flat_len = layout.flat_len();
-        let own_len = if zero == ZeroStage::Off { flat_len } else { flat_len / world_size };
+        let (flat_len, own_len) = (layout.flat_len(), exchange.state_len());
 
         let row = plan.data.train.layout();
         let target_bytes = row.row_bytes() - row.n_features() * row.dtype.size_bytes();
-        let buffers = BufferPlan { spec, layout: &layout, max_rows: partition.max_rows, device, precision };
+        let buffers = plan.buffers(&layout);
         let global_rows = partition.global_rows.min(plan.data.train.len());
-        let is_tree = matches!(train.kind, PartitionKind::MicroShards { .. });
         let n_micro_batches = train.n_micro_batches(global_rows);
-        let is_rounded = device != Device::Cpu
-            && world_size > 1
-            && config.comm.dtype == CommDtype::Bf16
-            && !is_tree
-            && zero != ZeroStage::Gradients;
-        let unrounded_len = if is_rounded { plan.unrounded_gradients_len() } else { 0 };
-        let is_rounded_by_layers = is_rounded && plan.rounds_gradients_in_layers();
         let mut passes = PassTraffic::default();
         for index in 0..n_micro_batches {
-            // Micro-shards, and shards of ZeRO 2, are added up elsewhere.
-            let accumulates = index > 0 && !is_tree && zero != ZeroStage::Gradients;
-            let writes = match (accumulates, is_rounded_by_layers) {
-                (true, _) => GradientWrites::Accumulated,
-                (false, true) => GradientWrites::Rounded,
-                (false, false) => GradientWrites::Singles,
-            };
             let n_rows = train.micro_batch(global_rows, index).len();
             let PassTraffic { weights, gradients, activations } =
-                PassTraffic::of(buffers, n_rows, target_bytes, writes);
+                PassTraffic::of(buffers, n_rows, target_bytes, exchange.way().writes(index));
             passes.weights += weights;
             passes.gradients += gradients;
             passes.activations += activations;
         }
 
-        let of_gradient = if is_rounded { DType::BF16.size_bytes() } else { single };
+        let n_rounded = exchange.way().n_rounded();
+        let of_gradient = if n_rounded.is_some() { DType::BF16.size_bytes() } else { single };
         // Rows that are gathered in the format of activations are not converted by the first layer.
         let is_converted = plan.keeps_rows_on_device && plan.gathered_format() != DType::F32;
         let conversion =
@@ -88,48 +65,24 @@ impl StepTraffic {
         let has_norm = config.train.clip_grad_norm > 0.0
             || precision == Precision::F16
             || config.train.bad_steps.on_nonfinite != BadStep::Stop;
-        let rounding = unrounded_len * (single + of_gradient);
+        let rounding = n_rounded.unwrap_or(0) * (single + of_gradient);
         let gradients = rounding + own_len * of_gradient * if has_norm { 2 } else { 1 };
         // The update writes the compute weights, unless ranks gather weights in f32: then they are rounded from those.
         let has_copy = precision.activations() != DType::F32;
-        let gathers_short = zero != ZeroStage::Off && {
-            let n_reads = buffers.master_reads_len();
-            ShortGather::is_used(device, precision.activations(), flat_len, n_reads)
-        };
-        let copy = match (has_copy, zero) {
+        let copy = match (has_copy, exchange.gathers_weights()) {
             (false, _) => 0,
-            (true, ZeroStage::Off) => flat_len * short,
-            (true, _) if gathers_short => own_len * short,
-            (true, _) => flat_len * (single + short),
-        };
-        let weight_bytes = if gathers_short {
-            ShortGather::bytes(precision.activations(), flat_len, buffers.master_reads_len())
-        } else {
-            flat_len * single
+            (true, false) => flat_len * short,
+            (true, true) if exchange.gathers_short_weights() => own_len * short,
+            (true, true) => flat_len * (single + short),
         };
         let n_states =
             Optimizer::n_moments(&config.optimizer) + usize::from(config.optimizer.ema_decay > 0.0);
 
-        let buckets = BucketPlan::new(&layout, config.comm.bucket_bytes()).without_tail();
-        let shards = (zero != ZeroStage::Off).then_some(buckets.ranges());
         let groups = ParamGroups::new(&config.optimizer, &layout);
         let whole = groups.as_ref().map_or(&[][..], ParamGroups::whole);
-        let of_optimizer = WholeParameters::bytes_sent(whole, shards, world_size);
-        let of_layers = layers::of_spec(spec);
-        let of_layers =
-            RankExchange::bytes_sent(of_layers.iter().map(|layer| &**layer), world_size, n_micro_batches);
         let [norm_reads, state_reads] = two_passes(whole, own_len, flat_len / own_len, world_size);
-        let way = match zero {
-            _ if is_tree => {
-                let len = flat_len + TAIL_ELEMENTS;
-                let gathers_weights = zero != ZeroStage::Off;
-                ExchangeWay::Tree { sent: TreeSum::exchange_bytes_of(&train, len), gathers_weights }
-            }
-            _ if world_size == 1 => ExchangeWay::Alone,
-            ZeroStage::Off => ExchangeWay::AllReduce { is_rounded },
-            ZeroStage::Optimizer => ExchangeWay::ReduceScatter { is_rounded },
-            ZeroStage::Gradients => ExchangeWay::EveryMicroBatch { n_micro_batches },
-        };
+        let layers = layers::of_spec(spec);
+        let sent = exchange.bytes(n_micro_batches, whole, layers.iter().map(|layer| &**layer)).sent;
         StepTraffic {
             zero: plan.zero.number(),
             weights: passes.weights + (2 * own_len + norm_reads) * single + copy,
@@ -137,9 +90,7 @@ impl StepTraffic {
             optimizer: (2 * n_states * own_len + state_reads) * single,
             activations: passes.activations - conversion,
             rows: rows_moved(plan),
-            exchange: (ExchangeBytes::new(way, world_size, flat_len, weight_bytes).sent
-                + of_optimizer
-                + of_layers) as usize,
+            exchange: sent as usize,
         }
     }
 

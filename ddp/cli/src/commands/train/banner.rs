@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use ddp::config::{CommDtype, Config, DataConfig, Determinism, EvalSource, Loss, ZeroStage};
+use ddp::config::{Config, DataConfig, Determinism, EvalSource, Loss};
 use ddp::data::loader::Loader;
 use ddp::data::order::partition::PartitionKind;
 use ddp::data::{Loaded, Summary};
 use ddp::model::{EmbeddingSpec, Layer, ModelSpec, layers};
 use ddp::train::setup::BatchPartition;
-use ddp::train::trainer::{ExchangeBytes, Trainer, TrainerOptions};
+use ddp::train::trainer::{ExchangeBytes, Trainer};
 use ddp_comm::{DeviceChoice, World};
 use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
@@ -26,8 +26,6 @@ pub(crate) struct Banner<'a> {
     pub(crate) spec: &'a ModelSpec,
     pub(crate) partition: &'a BatchPartition,
     pub(crate) trainer: &'a Trainer<'a>,
-    /// The options that `trainer` was built with.
-    pub(crate) options: &'a TrainerOptions,
 }
 
 impl Banner<'_> {
@@ -120,49 +118,16 @@ impl Banner<'_> {
 
     /// The collectives of a step, and the bytes that this rank sends in them.
     fn exchange(&self) -> String {
-        let Banner { world, partition, trainer, options, .. } = *self;
-        let world_size = world.world_size();
-        let (n_passes, tree) = match partition.train.kind {
-            PartitionKind::Ranks { n_micro } | PartitionKind::SharedMicroBatches { n_micro } => {
-                (n_micro, None)
-            }
-            PartitionKind::MicroShards { n_shards } => {
-                (partition.train.own_micro_shards().len(), Some(n_shards))
-            }
+        let n_passes = match self.partition.train.kind {
+            PartitionKind::Ranks { n_micro } | PartitionKind::SharedMicroBatches { n_micro } => n_micro,
+            PartitionKind::MicroShards { .. } => self.partition.train.own_micro_shards().len(),
         };
-        if world_size == 1 {
-            return match tree {
-                Some(n) => format!("none, 1 rank adds up {} along a fixed tree", count(n, "micro-shard")),
-                None => "none, 1 rank".to_owned(),
-            };
+        let collectives = self.trainer.exchange().describe(n_passes);
+        if self.world.world_size() == 1 {
+            return collectives;
         }
-        let model = trainer.model();
-        let buckets = options.buckets(model.layout());
-        let updates = options.shard_plan(world, model.layout(), &buckets);
-        let is_rounded = model.device() != Device::Cpu && options.comm_dtype == CommDtype::Bf16;
-        let gradients = format!(
-            "gradients{} in {}",
-            if is_rounded { " (bf16)" } else { "" },
-            count(buckets.lens().len(), "bucket")
-        );
-        let weights = "all-gather of weights";
-        let collectives = match (tree, options.zero) {
-            (Some(n), zero) => {
-                let sums =
-                    format!("all-gather of partial sums of {} for a fixed tree", count(n, "micro-shard"));
-                if zero == ZeroStage::Off { sums } else { format!("{sums}, {weights}") }
-            }
-            (None, ZeroStage::Off) if updates.is_divided() => format!(
-                "reduce-scatter of gradients and {weights} in {}; each rank updates its shard",
-                count(updates.blocks().len(), "block"),
-            ),
-            (None, ZeroStage::Off) => format!("all-reduce of {gradients}"),
-            (None, ZeroStage::Optimizer) => format!("reduce-scatter of {gradients}, {weights}"),
-            (None, ZeroStage::Gradients) => {
-                format!("reduce-scatter of {gradients} per micro-batch ({n_passes} per step), {weights}")
-            }
-        };
-        format!("{collectives}; {:.3} MiB sent per rank and step", mib(trainer.exchange_bytes(n_passes).sent))
+        let sent = mib(self.trainer.exchange_bytes(n_passes).sent);
+        format!("{collectives}; {sent:.3} MiB sent per rank and step")
     }
 }
 
@@ -305,12 +270,12 @@ pub(super) fn count(n: usize, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use ddp::data;
-    use ddp::exchange::buckets::TAIL_ELEMENTS;
+    use ddp::exchange::bucket_plan::TAIL_ELEMENTS;
     use ddp::model::{LossHead, Network};
     use ddp::optim::optimizer::Optimizer;
     use ddp::optim::param_groups::ParamGroups;
     use ddp::train::setup;
-    use ddp::train::trainer::GraphMode;
+    use ddp::train::trainer::{GraphMode, TrainerOptions};
     use ddp_comm::threads::run;
     use ddp_kernels::ops::Activation;
 
@@ -356,7 +321,6 @@ mod tests {
             spec: &spec,
             partition: &partition,
             trainer: &trainer,
-            options: &options,
         })
     }
 

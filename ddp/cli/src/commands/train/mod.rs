@@ -192,7 +192,6 @@ impl<'w> Run<'w> {
             spec: &spec,
             partition: &partition,
             trainer: &trainer,
-            options: &setup::trainer_options(&config, &partition, args.cuda_graph),
         };
         data.notes().iter().for_each(|note| info!("{note}"));
         world.collective_result(announce(&banner, args, &choice))?;
