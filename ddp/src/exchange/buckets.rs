@@ -53,7 +53,7 @@ pub enum Reduction {
 pub(crate) struct Buckets {
     pub(crate) plan: BucketPlan,
     pub(crate) reduction: Reduction,
-    /// Where backward writes f32, if gradients travel in bf16.
+    /// Ranges that backward writes in f32, if gradients travel in bf16.
     pub(crate) rounded: Option<Unrounded>,
     pub(crate) overlap: bool,
     pub(crate) world_size: usize,
@@ -132,7 +132,7 @@ impl Exchange for Buckets {
         })
     }
 
-    /// On GPUs; on the CPU one pass over all gradients follows, whose order of summation does not depend on the buckets.
+    /// True on GPUs; on the CPU one pass over all gradients follows, whose order of summation does not depend on the buckets.
     fn sums_squares(&self, device: Device) -> bool {
         device != Device::Cpu
     }

@@ -11,7 +11,8 @@
 //! use ddp::train::trainer::TrainerOptions;
 //!
 //! // Four ranks on GPUs that need not be there.
-//! let (spec, ranks) = (ModelSpec::plain(&[64, 128, 10], Activation::Relu), Ranks { rank: 0, world_size: 4, shares_memory: false });
+//! let ranks = Ranks { rank: 0, world_size: 4, shares_memory: false };
+//! let spec = ModelSpec::plain(&[64, 128, 10], Activation::Relu);
 //! let (device, precision) = (Device::Cuda(0), Precision::F32);
 //! let options = TrainerOptions { zero: ZeroStage::Optimizer, ..TrainerOptions::default() };
 //! let layout = options.layout(&spec, ranks.world_size);

@@ -22,7 +22,8 @@
 //!     let ones = Tensor::ones(&[layout.flat_len()], DType::F32, Device::Cpu)?;
 //!     let mut memory = BufferSize::allocate(&zero2.buffers(), world, Device::Cpu)?;
 //!     world.tensor_group().scope(|scope| {
-//!         let mut sink = ShardedGradients::new(scope, &zero2, &mut memory, MicroStep { index: 0, is_last: true })?;
+//!         let micro_step = MicroStep { index: 0, is_last: true };
+//!         let mut sink = ShardedGradients::new(scope, &zero2, &mut memory, micro_step)?;
 //!         ops::copy(ones.view(), sink.gradients(0, layout.flat_len())?)?;
 //!         sink.finished(layout.flat_len())?;
 //!         sink.finish()

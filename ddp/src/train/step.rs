@@ -429,14 +429,8 @@ fn update(
     let Sharing { shard_plan, short_gather, whole_parameters } = sharing;
     if let Some(whole_parameters) = whole_parameters {
         let weights = model.own_weights().view();
-        whole_parameters.complete(
-            world,
-            weights,
-            optimizer,
-            |shard| grads.of_shard(shard),
-            shard_plan,
-            scale,
-        )?;
+        let reduced = |shard: &Shard| grads.of_shard(shard);
+        whole_parameters.complete(world, weights, optimizer, reduced, shard_plan, scale)?;
     }
     if !shard_plan.is_sharded() {
         let rest = shard_plan.rest();

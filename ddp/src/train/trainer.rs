@@ -116,9 +116,8 @@ impl<'w> Trainer<'w> {
         let formats = model.flat_formats();
         let exchange = ExchangePlan::new(&options.exchange(), Ranks::of(world), model.layout(), &formats);
         let buffers = model.named_buffers().into_iter().map(|(_, values)| values.numel());
-        world
-            .group()
-            .agree_lengths(&exchange.bucket_lens.iter().copied().chain(buffers).collect::<Vec<_>>())?;
+        let lens: Vec<_> = exchange.bucket_lens.iter().copied().chain(buffers).collect();
+        world.group().agree_lengths(&lens)?;
         let mut gpu = match model.device() {
             Device::Cpu => None,
             Device::Cuda(index) => Some(GpuStep::new(Gpu::get(index)?, options.graph)?),
