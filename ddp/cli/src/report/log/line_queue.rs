@@ -2,7 +2,8 @@
 //! reads does not stop the run: mpirun, for example, reads nothing from its ranks while it answers Ctrl-C.
 //!
 //! Stderr stays blocking: `O_NONBLOCK` would hold for all processes that share it. A line finds room, or waits for it at most
-//! [`PATIENCE`], and not at all while nothing is being read (a stall); else it is left out, and a note says how many were.
+//! [`PATIENCE`], and not at all while nothing is being read (a stall); else it is left out, and a note says how many were. The caller
+//! waits as long for a line to be written, unless it is one of progress.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -95,7 +96,12 @@ impl LineQueue {
             let note = format!("[{n_left_out} {lines} left out: nobody read stderr]");
             self.send(Item::Lines(self.format.of_message(Level::INFO, &note)));
         }
+        let is_awaited = matches!(item, Item::Lines(_));
         self.send(item);
+        if is_awaited {
+            // The process may end with this line, as by a signal.
+            self.has_room(1, PATIENCE);
+        }
     }
 
     /// Waits for at most `limit` until all is written.
