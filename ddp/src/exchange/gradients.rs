@@ -4,7 +4,7 @@ use ddp_comm::World;
 use ddp_kernels::ops::{STEP_SCALARS_EXTRA, SumsOutput};
 use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef};
 
-use crate::exchange::bucket_plan::{STEP_VOTE, TAIL_ELEMENTS};
+use crate::exchange::bucket_plan::TAIL_ELEMENTS;
 use crate::exchange::error::Result;
 use crate::exchange::plan::ExchangePlan;
 use crate::exchange::shard_plan::Shard;
@@ -20,14 +20,6 @@ pub(crate) struct Gradients {
     no_vote: Tensor,
 }
 
-/// A rank's vote in a step.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Vote<'a> {
-    Host(u32),
-    /// Among the scalars on the device.
-    Device(TensorRef<'a>),
-}
-
 impl Gradients {
     /// Allocates zeroed gradients for `model`, to be exchanged as planned.
     pub(crate) fn new(world: &World, model: &Network, plan: ExchangePlan) -> Result<Self> {
@@ -41,34 +33,23 @@ impl Gradients {
         &self.plan
     }
 
-    /// Destination of the sums of a micro-batch, with this rank's vote.
+    /// Destination of the sums of a micro-batch, with this rank's vote, which is among the step's `scalars`.
     pub(crate) fn sums_output<'a>(
         &'a mut self,
-        vote: Vote<'a>,
+        scalars: TensorRef<'a>,
         micro_step: MicroStep,
     ) -> Result<SumsOutput<'a>> {
         let Gradients { plan, memory, no_vote } = self;
-        let (accumulate, votes) = if plan.way.adds_tails() {
+        let vote = scalars.range(STEP_SCALARS_EXTRA, STEP_SCALARS_EXTRA + 1)?;
+        let (accumulate, extra) = if plan.way.adds_tails() {
             // The sum of all tails must hold this rank's vote once.
-            (false, Some(micro_step.index == 0))
+            (false, Some(if micro_step.index == 0 { vote } else { no_vote.view() }))
         } else {
-            (micro_step.index > 0, micro_step.is_last.then_some(true))
+            (micro_step.index > 0, micro_step.is_last.then_some(vote))
         };
         let sums = plan.way.with_tail(memory).view_mut();
         let len = sums.numel();
-        let mut tail = sums.range(len - TAIL_ELEMENTS, len)?;
-        let extra = match (votes, vote) {
-            (None, _) => None,
-            (Some(false), _) => Some(no_vote.view()),
-            (Some(true), Vote::Device(scalars)) => {
-                Some(scalars.range(STEP_SCALARS_EXTRA, STEP_SCALARS_EXTRA + 1)?)
-            }
-            (Some(true), Vote::Host(vote)) => {
-                tail.reborrow().into_slice::<f32>("step", "vote")?[STEP_VOTE] = vote as f32;
-                None
-            }
-        };
-        Ok(SumsOutput { tail, accumulate, extra })
+        Ok(SumsOutput { tail: sums.range(len - TAIL_ELEMENTS, len)?, accumulate, extra })
     }
 
     /// The step's sums.

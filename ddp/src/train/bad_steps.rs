@@ -74,8 +74,7 @@ impl StepPolicy {
             Some(Withheld::Gradient) => (Some(self.config.on_nonfinite), WhyLeftOut::Gradient),
             Some(Withheld::AboveLimit) => (self.config.on_spike.treatment(), WhyLeftOut::Spike),
         };
-        let error = outcome.withheld.and_then(|why| why.error(step, &outcome.sums, outcome.grad_norm));
-        let error = error.unwrap_or(TrainError::LossSpike { step, loss, limit });
+        let error = outcome.error(step).unwrap_or(TrainError::LossSpike { step, loss, limit });
         let treatment = treatment.unwrap_or(BadStep::Stop);
         if treatment == BadStep::Stop {
             return Decision::Fail(error);

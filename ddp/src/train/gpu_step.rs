@@ -1,29 +1,26 @@
-//! Buffers of steps on a GPU: inputs that are copied while the previous step computes, scalars that a replayed graph reads,
-//! captured graphs, and outcomes that are read one step late.
+//! Steps on a GPU around [`Replica::step`]: inputs that are copied while the previous step computes, graphs that are captured once and
+//! replayed, and outcomes that are read one step late.
 //!
 //! The host blocks only on work that is one step old: pinned memory that is reused, and the outcome of the previous step, which the
 //! update writes to mapped host memory.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::ops::Range;
 
 use ddp_comm::World;
-use ddp_kernels::cuda::{Event, Gpu, Graph, Mapped};
-use ddp_kernels::ops::{
-    self, LossSums, STEP_SCALARS_LEN, STEP_SUMS_LEN, ScalarsOutput, StepReport, StepScalars,
-};
-use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef};
+use ddp_kernels::cuda::{Gpu, Graph, Mapped};
+use ddp_kernels::ops::{STEP_SUMS_LEN, StepReport, StepScalars};
 use tracing::warn;
 
-use crate::data::datasets::batch::Batch;
 use crate::data::device_rows::{DeviceRows, DeviceShape};
 use crate::data::step_rows::StepRows;
-use crate::exchange::bucket_plan::STEP_VOTE;
 use crate::model::Network;
 use crate::train::error::{Result, TrainError};
+use crate::train::matmul_choices;
 use crate::train::options::GraphMode;
-use crate::train::step_info::{StepInfo, StepOutcome, StepShape};
-use crate::train::withheld::{self, NonFinite, Withheld};
+use crate::train::step::{Replica, StepPurpose};
+use crate::train::step_info::{PlannedStep, StepInfo, StepOutcome, StepShape};
+use crate::train::step_inputs::{Rows, ScalarsMemory, StepInputs};
+use crate::train::withheld::NonFinite;
 
 /// Input slots: one is copied while the other computes.
 pub const N_SLOTS: usize = 2;
@@ -41,25 +38,15 @@ pub(crate) struct GpuStep {
     graphs: Graphs,
     /// Shapes whose matmuls were chosen by time.
     chosen: HashSet<StepShape>,
-    pending: VecDeque<Pending>,
+    /// Enqueued steps with unread outcomes, and their slots.
+    pending: VecDeque<(PlannedStep, usize)>,
 }
 
 /// Rows and scalars of a step on the device.
 #[derive(Debug)]
-pub(crate) struct InputSlot {
+struct InputSlot {
     rows: DeviceRows,
-    scalars: Tensor,
-    /// The scalars with the learning rate of each schedule of a group.
-    group_scalars: Option<Tensor>,
-}
-
-/// An enqueued step with an unread outcome.
-#[derive(Debug, Clone, Copy)]
-struct Pending {
-    slot: usize,
-    shape: StepShape,
-    scalars: StepScalars,
-    info: StepInfo,
+    scalars: ScalarsMemory,
 }
 
 /// Captured steps.
@@ -104,31 +91,59 @@ impl GpuStep {
         })
     }
 
-    /// Starts the copy of a step's rows to slot `slot` on the device, and writes its scalars there.
+    /// Enqueues a step on the GPU's streams; asynchronous.
     ///
-    /// - `input`: the format of gathered rows
-    /// - `group_lrs`: the learning rate of each schedule of a group
-    pub(crate) fn send(
+    /// The first step of a shape chooses its matmuls; later ones are captured and replayed, where steps are graphs.
+    pub(crate) fn enqueue(
+        &mut self,
+        replica: &mut Replica<'_>,
+        rows: &mut dyn StepRows,
+        step: PlannedStep,
+    ) -> Result<()> {
+        let PlannedStep { info, shape, scalars } = step;
+        let slot = ((info.step - 1) % N_SLOTS as u64) as usize;
+        self.send(slot, rows, scalars, replica)?;
+        // Scales are not part of the matmuls.
+        if self.chosen.insert(StepShape { loss_scale: None, has_norm: false, ..shape }) {
+            matmul_choices::choose(replica, self.gpu, self.inputs(slot), shape)?;
+        }
+        match self.graph_plan(shape, slot) {
+            GraphPlan::Eager => replica.step(self.inputs(slot), shape, StepPurpose::Update)?,
+            GraphPlan::Replay => self.replay(shape, slot)?,
+            GraphPlan::Capture => {
+                let work = || replica.step(self.inputs(slot), shape, StepPurpose::Update);
+                let captured = Graph::capture(self.gpu, work);
+                if self.keep(replica.world, shape, slot, captured)? {
+                    self.replay(shape, slot)?;
+                } else {
+                    replica.step(self.inputs(slot), shape, StepPurpose::Update)?;
+                }
+            }
+        }
+        // The outcome is there after the step, and its inputs may be overwritten after it.
+        self.outcomes[slot].record()?;
+        self.slots[slot].rows.consumed()?;
+        self.pending.push_back((step, slot));
+        Ok(())
+    }
+
+    /// Starts the copy of a step's rows to slot `slot` on the device, and writes its scalars there.
+    fn send(
         &mut self,
         slot: usize,
-        rows: &mut impl StepRows,
-        input: DType,
+        rows: &mut dyn StepRows,
         scalars: StepScalars,
-        group_lrs: &[f64],
+        replica: &Replica<'_>,
     ) -> Result<()> {
         let n_own = rows.n_own_rows();
-        let shape = rows.device_shape().gathered_in(input);
+        let shape = rows.device_shape().gathered_in(replica.model.input_format());
+        let group_lrs = replica.optimizer.group_lrs();
         if self.slots.first().is_none_or(|slot| !slot.rows.holds(n_own, shape)) {
             self.make_slots(n_own, shape, group_lrs.len())?;
         }
-        let slot = &mut self.slots[slot];
-        for (n, &lr) in group_lrs.iter().enumerate() {
-            let Some(group_scalars) = &mut slot.group_scalars else { continue };
-            let to = group_scalars.view_mut().range(n * STEP_SCALARS_LEN, (n + 1) * STEP_SCALARS_LEN)?;
-            ops::begin_step(Some(ScalarsOutput { scalars: StepScalars { lr, ..scalars }, to }), None)?;
-        }
-        let scalars = ScalarsOutput { scalars, to: slot.scalars.view_mut() };
-        Ok(rows.send(&mut slot.rows, Some(scalars))?)
+        let InputSlot { rows: to, scalars: memory } = &mut self.slots[slot];
+        let scalars = memory.begin(scalars, group_lrs)?;
+        Ok(rows.send(to, Some(scalars))?)
     }
 
     fn make_slots(&mut self, n_own: usize, shape: DeviceShape, n_schedules: usize) -> Result<()> {
@@ -136,21 +151,18 @@ impl GpuStep {
         self.graphs.captured.clear();
         self.slots.clear();
         for _ in 0..N_SLOTS {
-            let scalars = |n: usize| {
-                Tensor::zeros_for(MemoryUse::Data, &[n * STEP_SCALARS_LEN], DType::F64, self.gpu.device())
-            };
             self.slots.push(InputSlot {
                 rows: DeviceRows::new(self.gpu, n_own, shape)?,
-                scalars: scalars(1)?,
-                group_scalars: (n_schedules > 0).then(|| scalars(n_schedules)).transpose()?,
+                scalars: ScalarsMemory::new(n_schedules, self.gpu.device())?,
             });
         }
         Ok(())
     }
 
-    /// The inputs in slot `slot`.
-    pub(crate) fn slot(&self, slot: usize) -> &InputSlot {
-        &self.slots[slot]
+    /// The inputs in slot `slot`, and the memory for the outcome of their step.
+    fn inputs(&self, slot: usize) -> StepInputs<'_> {
+        let InputSlot { rows, scalars } = &self.slots[slot];
+        StepInputs { rows: Rows::Device(rows), scalars, outcome: Some(&self.outcomes[slot]) }
     }
 
     /// The device.
@@ -158,24 +170,8 @@ impl GpuStep {
         self.gpu
     }
 
-    /// Whether this is the first step of its shape, so that its matmuls have yet to be chosen.
-    pub(crate) fn is_first_of(&mut self, shape: StepShape) -> bool {
-        // Scales are not part of the matmuls.
-        self.chosen.insert(StepShape { loss_scale: None, has_norm: false, ..shape })
-    }
-
-    /// Waits for all work of the device so far.
-    ///
-    /// # Errors
-    /// `TrainError::Comm`, also if a rank does not join a collective.
-    pub(crate) fn wait(&self, world: &World) -> Result<()> {
-        let done = Event::new(self.gpu)?;
-        done.record(self.gpu.compute())?;
-        Ok(world.tensor_group().wait_until(|| done.is_done())?)
-    }
-
     /// Decides whether a step of this shape runs eagerly, captures a graph or replays one.
-    pub(crate) fn graph_plan(&mut self, shape: StepShape, slot: usize) -> GraphPlan {
+    fn graph_plan(&mut self, shape: StepShape, slot: usize) -> GraphPlan {
         let graphs = &mut self.graphs;
         // The loss scale is a kernel argument, and an old scale rarely returns.
         graphs.captured.retain(|(captured, _), _| captured.loss_scale == shape.loss_scale);
@@ -207,7 +203,7 @@ impl GpuStep {
     ///
     /// # Errors
     /// The error of the capture, if it has ended the communicator.
-    pub(crate) fn keep(
+    fn keep(
         &mut self,
         world: &World,
         shape: StepShape,
@@ -230,7 +226,7 @@ impl GpuStep {
         }
     }
 
-    pub(crate) fn replay(&mut self, shape: StepShape, slot: usize) -> Result<()> {
+    fn replay(&mut self, shape: StepShape, slot: usize) -> Result<()> {
         let graph = self.graphs.captured.get_mut(&(shape, slot));
         Ok(graph.expect("`graph_plan` replays only captured graphs").launch()?)
     }
@@ -238,25 +234,6 @@ impl GpuStep {
     /// Captured graphs.
     pub(crate) fn n_graphs(&self) -> usize {
         self.graphs.captured.len()
-    }
-
-    /// Memory for the outcome of the step in slot `slot`.
-    pub(crate) fn outcome_of(&self, slot: usize) -> &Mapped {
-        &self.outcomes[slot]
-    }
-
-    /// Registers the enqueued step in slot `slot`: its outcome is there after it, and its inputs may be overwritten after it.
-    pub(crate) fn enqueued(
-        &mut self,
-        slot: usize,
-        shape: StepShape,
-        scalars: StepScalars,
-        info: StepInfo,
-    ) -> Result<()> {
-        self.outcomes[slot].record()?;
-        self.slots[slot].rows.consumed()?;
-        self.pending.push_back(Pending { slot, shape, scalars, info });
-        Ok(())
     }
 
     /// Waits for and returns the oldest outcome, if more than `in_flight` are unread.
@@ -269,54 +246,20 @@ impl GpuStep {
         if self.pending.len() <= in_flight {
             return Ok(None);
         }
-        let Some(Pending { slot, shape, scalars, info }) = self.pending.pop_front() else {
-            return Ok(None);
-        };
+        let Some((step, slot)) = self.pending.pop_front() else { return Ok(None) };
         let outcome = &self.outcomes[slot];
         world.tensor_group().wait_until(|| outcome.is_there())?;
         outcome.wait()?;
         let tail: [f32; STEP_SUMS_LEN] = outcome.read(0);
-        let (sums, votes) = (LossSums::load(&tail), tail[STEP_VOTE] as u64);
-        let scale = sums.mean_scale(scalars.expected_weight) * scalars.unscale;
-        let grad_norm = shape.has_norm.then(|| {
-            let [squares] = outcome.read::<f64, 1>(SUMS_BYTES);
-            squares.sqrt() * scale
-        });
-        let limit = scalars.loss_limit;
-        let mut withheld = withheld::by_loss(&sums, limit);
-        let overflows = shape.loss_scale.is_some() && grad_norm.is_some_and(|norm| !norm.is_finite());
-        let skipped = withheld.is_none() && overflows;
-        if !skipped {
-            // A fused ReLU maps NaN to zero, so NaN weights can leave the loss finite: the gradient shows them.
-            withheld = withheld.or_else(|| withheld::by_gradient(&sums, grad_norm, limit));
-        }
-        let check = |withheld: Withheld| withheld.check(nonfinite, info.step, &sums, grad_norm);
-        let withheld = withheld.map(check).transpose()?;
-        Ok(Some((info, StepOutcome { sums, grad_norm, votes, skipped, withheld })))
+        let squares = step.shape.has_norm.then(|| outcome.read::<f64, 1>(SUMS_BYTES)[0]);
+        Ok(Some((step.info, step.outcome(&tail, squares, nonfinite)?)))
     }
 }
 
 /// Execution mode of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum GraphPlan {
+enum GraphPlan {
     Eager,
     Capture,
     Replay,
-}
-
-impl InputSlot {
-    /// Batch of this rank's rows `rows`, on the device.
-    pub(crate) fn batch(&self, rows: Range<usize>) -> Result<Batch<'_>> {
-        Ok(self.rows.batch(rows)?)
-    }
-
-    /// [`StepScalars`] on the device.
-    pub(crate) fn scalars(&self) -> &Tensor {
-        &self.scalars
-    }
-
-    /// The scalars with the learning rate of each schedule of a group, one after the other.
-    pub(crate) fn group_scalars(&self) -> Option<TensorRef<'_>> {
-        self.group_scalars.as_ref().map(Tensor::view)
-    }
 }

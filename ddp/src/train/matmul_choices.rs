@@ -3,32 +3,38 @@
 //! choices, so that a resumed run computes alike.
 
 use ddp_comm::World;
-use ddp_kernels::cuda::Gpu;
+use ddp_kernels::cuda::{Event, Gpu};
 use tracing::debug;
 
 use crate::train::error::Result;
-use crate::train::gpu_step::GpuStep;
-use crate::train::step::Replica;
+use crate::train::step::{Replica, StepPurpose};
 use crate::train::step_info::StepShape;
+use crate::train::step_inputs::StepInputs;
 
-/// Chooses the matmuls of a step whose inputs are in slot `slot`, and agrees on them with the other ranks. Collective, except in the
-/// deterministic mode, in which nothing is chosen.
-pub(crate) fn choose(replica: &mut Replica<'_>, gpu: &GpuStep, slot: usize, shape: StepShape) -> Result<()> {
-    let device = gpu.gpu();
-    if device.is_deterministic() {
+/// Chooses the matmuls of a step with these inputs, and agrees on them with the other ranks. Collective, except in the deterministic
+/// mode, in which nothing is chosen.
+pub(crate) fn choose(
+    replica: &mut Replica<'_>,
+    gpu: &'static Gpu,
+    inputs: StepInputs<'_>,
+    shape: StepShape,
+) -> Result<()> {
+    if gpu.is_deterministic() {
         return Ok(());
     }
     let world = replica.world;
     // What is under way would disturb the times, and may wait for other ranks.
-    gpu.wait(world)?;
+    let done = Event::new(gpu)?;
+    done.record(gpu.compute())?;
+    world.tensor_group().wait_until(|| done.is_done())?;
     let kept = replica.model.copy_of_buffers()?;
-    device.choose_matmuls(|| replica.rehearse(gpu, slot, shape))?;
+    gpu.choose_matmuls(|| replica.step(inputs, shape, StepPurpose::Rehearsal))?;
     replica.model.restore_buffers(&kept)?;
-    share(world, device)?;
+    share(world, gpu)?;
     if world.local_rank().0 == 0 {
-        device.store_matmul_choices()?;
+        gpu.store_matmul_choices()?;
     }
-    debug!("{} choices of matmuls by time are in use", device.matmul_choices()?.len());
+    debug!("{} choices of matmuls by time are in use", gpu.matmul_choices()?.len());
     Ok(())
 }
 

@@ -27,10 +27,11 @@ pub mod withheld;
 pub mod options;
 pub mod step_info;
 mod bad_steps;
-#[doc(hidden)]
-pub mod gpu_step;
+mod step_inputs;
 mod step;
 mod matmul_choices;
+#[doc(hidden)]
+pub mod gpu_step;
 pub mod trainer;
 pub mod evaluations;
 mod rank_save;

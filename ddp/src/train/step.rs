@@ -1,13 +1,12 @@
-//! Forward, backward and update of one step: run on the CPU, enqueued on a GPU.
+//! Forward, backward and update of one step: [`Replica::step`], the same on every device. On the CPU it computes; on a GPU it enqueues.
 
 use ddp_comm::{Rank, ReduceOp, World};
-use ddp_kernels::ops::{self, Input, LossSums, MapOp, StepReport, UpdateInputs};
+use ddp_kernels::ops::{self, Input, MapOp, STEP_SUMS_LEN, StepReport, StepScalars, UpdateInputs};
 use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef, memory};
 
 use crate::data::datasets::batch::Batch;
-use crate::data::step_rows::{MicroBatch, StepRows};
-use crate::exchange::bucket_plan::STEP_VOTE;
-use crate::exchange::gradients::{Gradients, Vote};
+use crate::data::step_rows::StepRows;
+use crate::exchange::gradients::Gradients;
 use crate::exchange::plan::ExchangePlan;
 use crate::exchange::rank_exchange::RankExchange;
 use crate::exchange::shard_plan::{Shard, ShardPlan};
@@ -18,10 +17,20 @@ use crate::model::{AllRanks, DropoutStep, LossHead, Network, WeightsMut};
 use crate::optim::optimizer::Optimizer;
 use crate::optim::update_scale::{DeviceScale, UpdateScale};
 use crate::train::error::{Result, TrainError};
-use crate::train::gpu_step::GpuStep;
 use crate::train::options::TrainerOptions;
-use crate::train::step_info::{StepOutcome, StepRequest, StepShape};
-use crate::train::withheld::{self, NonFinite, Withheld};
+use crate::train::step_info::{PlannedStep, StepInfo, StepRequest, StepShape};
+use crate::train::step_inputs::StepInputs;
+use crate::train::withheld::NonFinite;
+
+/// Purpose of running a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StepPurpose {
+    /// To update the weights. Collective.
+    Update,
+    /// To have computed forward and backward of its shape once: no rank waits for another, and what is written, the next step
+    /// overwrites, except for running statistics of layers.
+    Rehearsal,
+}
 
 /// Model, loss, gradients and optimiser of one rank.
 #[derive(Debug)]
@@ -91,10 +100,51 @@ impl<'w> Replica<'w> {
         })
     }
 
+    /// Plans the step over these rows.
+    pub(crate) fn plan(
+        &self,
+        rows: &dyn StepRows,
+        request: StepRequest,
+        info: StepInfo,
+        loss_scale: Option<f64>,
+    ) -> PlannedStep {
+        let (global_rows, partition) = (rows.global_rows(), rows.partition());
+        let StepRequest { want_grad_norm, vote, loss_limit } = request;
+        let scalars = StepScalars {
+            lr: info.lr,
+            step: info.step,
+            seed: self.options.seed,
+            first_row: partition.first_own_row(global_rows) as u64,
+            // Weights of rows or classes: the true divisor is known only after the reduction.
+            expected_weight: if self.loss.is_weighted(rows.has_weights()) {
+                self.expected_weight(global_rows)
+            } else {
+                0.0
+            },
+            unscale: loss_scale.map_or(1.0, |scale| 1.0 / scale),
+            beta_powers: self.optimizer.beta_powers(info.step),
+            extra: f64::from(vote),
+            loss_limit,
+        };
+        let shape = StepShape {
+            own_rows: rows.n_own_rows(),
+            global_rows,
+            partition,
+            has_norm: want_grad_norm || self.needs_norm(loss_scale.is_some()),
+            loss_scale: loss_scale.map(f64::to_bits),
+        };
+        PlannedStep { info, shape, scalars }
+    }
+
     /// Whether the update needs the norm of the gradient.
-    pub(crate) fn needs_norm(&self, loss_scale: Option<f64>) -> bool {
-        let Self { options, .. } = self;
-        options.clip_grad_norm > 0.0 || loss_scale.is_some() || options.nonfinite == NonFinite::Withhold
+    fn needs_norm(&self, is_scaled: bool) -> bool {
+        let TrainerOptions { clip_grad_norm, nonfinite, .. } = self.options;
+        clip_grad_norm > 0.0 || is_scaled || nonfinite == NonFinite::Withhold
+    }
+
+    /// Expected sum of the weights of the rows of a global batch: the divisor of the gradients.
+    fn expected_weight(&self, global_rows: usize) -> f64 {
+        self.loss.expected_weight(global_rows, self.model.n_outputs())
     }
 
     /// Starts the moving average, if one is kept, at the weights before the first step, which replaces it unless its update is
@@ -109,54 +159,145 @@ impl<'w> Replica<'w> {
         Ok(())
     }
 
-    /// Enqueues a step on the rows in slot `slot` on the GPU's streams; asynchronous.
-    pub(crate) fn enqueue(&mut self, gpu: &mut GpuStep, slot: usize, shape: StepShape) -> Result<()> {
-        let inputs = gpu.slot(slot);
-        let (scalars, group_scalars) = (inputs.scalars().view(), inputs.group_scalars());
-        let expected = self.loss.expected_weight(shape.global_rows, self.model.n_outputs());
-        let loss_scale = shape.loss_scale.map(f64::from_bits);
+    /// Begins step `step`, from 1, which is then computed or replayed.
+    pub(crate) fn begin_step(&mut self, step: u64) {
+        self.optimizer.set_n_steps(step);
+        if self.short_gather.is_some() {
+            self.model.set_has_whole_weights(false);
+        }
+    }
+
+    /// Computes one step; on a GPU asynchronous: enqueues it or adds it to the graph that is being captured, waits for nothing and
+    /// allocates nothing.
+    pub(crate) fn step(
+        &mut self,
+        mut inputs: StepInputs<'_>,
+        shape: StepShape,
+        purpose: StepPurpose,
+    ) -> Result<()> {
+        let scalars = inputs.scalars.view();
+        let loss_scale = shape.loss_scale.map_or(1.0, f64::from_bits);
+        let scale = loss_scale / self.expected_weight(shape.global_rows);
         let n_micro_batches = shape.partition.n_micro_batches(shape.global_rows);
-        let first_own = shape.partition.first_own_row(shape.global_rows);
         for index in 0..n_micro_batches {
-            let positions = shape.partition.micro_batch(shape.global_rows, index);
-            let start = shape.partition.n_own_rows_before(shape.global_rows, index);
-            let rows = inputs.batch(start..start + positions.len())?;
-            // The scalars hold the position of this rank's first row.
-            let batch = MicroBatch { first_row: positions.start - first_own, rows };
-            let dropout = Some(self.dropout(batch.first_row, 0, Some(scalars)));
+            let batch = inputs.micro_batch(shape, index)?;
             let micro_step = MicroStep { index, is_last: index + 1 == n_micro_batches };
-            self.forward(
-                batch,
-                dropout,
-                loss_scale.unwrap_or(1.0) / expected,
-                micro_step,
-                Vote::Device(scalars),
-            )?;
-            self.backward(batch, dropout, micro_step, shape.has_norm)?;
+            // Seed and step are among the scalars.
+            let first_row = batch.first_row as u64;
+            let dropout = Some(DropoutStep { seed: 0, step: 0, first_row, scalars: Some(scalars) });
+            let pass = BackwardInputs { x: batch.rows.x, dropout, micro_step };
+            self.forward(pass, purpose)?;
+            self.loss(batch.rows, scale, scalars, micro_step)?;
+            self.backward(pass, shape.has_norm, purpose)?;
+        }
+        if purpose == StepPurpose::Rehearsal {
+            return Ok(());
         }
         self.average_buffers()?;
         if shape.has_norm {
-            self.grads.sum_of_squares(self.world, &mut self.sum_of_squares)?;
+            self.sum_squares()?;
         }
-        let (clip, needs_norm) = (self.options.clip_grad_norm, self.needs_norm(loss_scale));
+        self.update(&inputs, shape)
+    }
+
+    /// The sums of the last step and its sum of squares, where it has one, in host memory; on the CPU.
+    pub(crate) fn results(&self, shape: StepShape) -> Result<(&[f32], Option<f64>)> {
+        let squares = self.sum_of_squares.view().as_slice::<f64>("step", "sum_of_squares")?[0];
+        Ok((self.grads.tail()?.as_slice("step", "sums")?, shape.has_norm.then_some(squares)))
+    }
+
+    /// Computes the outputs of a micro-batch.
+    fn forward(&mut self, inputs: BackwardInputs<'_>, purpose: StepPurpose) -> Result<()> {
+        let Replica { world, model, rank_exchange, .. } = self;
+        let mut pass = |ranks: Option<&mut dyn AllRanks>| {
+            Ok(model.forward_over_ranks(inputs.x, inputs.dropout, ranks)?)
+        };
+        Ok(match purpose {
+            StepPurpose::Update => rank_exchange.run(world, pass)?,
+            StepPurpose::Rehearsal => pass(None)?,
+        })
+    }
+
+    /// Computes the loss of the outputs; writes their gradient, `scale` times that of the sum of losses, and adds the sums, and this
+    /// rank's vote, to the tail.
+    fn loss(
+        &mut self,
+        rows: Batch<'_>,
+        scale: f64,
+        scalars: TensorRef<'_>,
+        micro_step: MicroStep,
+    ) -> Result<()> {
+        let Batch { x, targets, weights } = rows;
+        let sums = self.grads.sums_output(scalars, micro_step)?;
+        let (outputs, d_outputs) = self.model.outputs_and_gradient(x.shape().rows_cols().0)?;
+        Ok(self.loss.apply(outputs, targets, weights, scale, Some(d_outputs), sums)?)
+    }
+
+    /// Computes the gradients of a micro-batch; after the step's last one they are reduced over the ranks, with their squares summed on
+    /// the way if the step `has_norm`.
+    fn backward(&mut self, inputs: BackwardInputs<'_>, has_norm: bool, purpose: StepPurpose) -> Result<()> {
+        let Replica { world, model, grads, sum_of_squares, rank_exchange, .. } = self;
+        if purpose == StepPurpose::Rehearsal {
+            return Ok(grads.rehearse_backward(world, model, inputs)?);
+        }
+        let squares = has_norm.then_some(sum_of_squares);
+        let pass = |ranks: Option<&mut dyn AllRanks>| {
+            grads.backward(world, model, inputs, squares, ranks)
+        };
+        Ok(rank_exchange.run(world, pass)?)
+    }
+
+    /// Sums the squares of the reduced gradients.
+    fn sum_squares(&mut self) -> Result<()> {
+        let Replica { world, grads, shard_plan, sum_of_squares, .. } = self;
+        if shard_plan.is_divided() {
+            for block in shard_plan.blocks() {
+                shard_plan.reduce(world, grads.flat_mut(), block)?;
+            }
+        }
+        Ok(grads.sum_of_squares(world, sum_of_squares)?)
+    }
+
+    /// Updates the weights, unless the step's sums withhold the update.
+    fn update(&mut self, inputs: &StepInputs<'_>, shape: StepShape) -> Result<()> {
+        let (clip, needs_norm) = (self.options.clip_grad_norm, self.needs_norm(shape.loss_scale.is_some()));
         let sharing = Sharing {
             shard_plan: &self.shard_plan,
             short_gather: self.short_gather.as_ref(),
             whole_parameters: self.whole_parameters.as_mut(),
         };
         let Replica { world, model, optimizer, grads, sum_of_squares, .. } = self;
-        let squares = shape.has_norm.then(|| sum_of_squares.view());
-        let report = StepReport::new(gpu.outcome_of(slot), squares)?;
-        let inputs = UpdateInputs {
-            scalars,
-            sums: grads.tail()?,
-            sum_of_squares: needs_norm.then(|| sum_of_squares.view()),
+        let squares = sum_of_squares.view();
+        let report = |to| StepReport::new(to, shape.has_norm.then_some(squares));
+        let report = inputs.outcome.map(report).transpose()?;
+        let update_inputs = |sums| UpdateInputs {
+            scalars: inputs.scalars.view(),
+            sums,
+            sum_of_squares: needs_norm.then_some(squares),
             max_norm: if clip > 0.0 { clip } else { f64::INFINITY },
-            report: Some(&report),
+            report: report.as_ref(),
         };
-        let scale = UpdateScale::Device(DeviceScale { inputs: &inputs, group_scalars });
+        let group_scalars = inputs.scalars.of_groups();
+        if sharing.shard_plan.is_divided() {
+            // The gradients are written meanwhile.
+            let mut sums = [0.0; STEP_SUMS_LEN];
+            sums.copy_from_slice(grads.tail()?.as_slice("step", "sums")?);
+            let inputs = &update_inputs(TensorRef::from_slice(&sums, &[STEP_SUMS_LEN])?);
+            let scale = UpdateScale::Device(DeviceScale { inputs, group_scalars });
+            return update_by_block(
+                world,
+                model,
+                optimizer,
+                grads,
+                sharing.shard_plan,
+                shape.has_norm,
+                scale,
+            );
+        }
+        let inputs = &update_inputs(grads.tail()?);
+        let scale = UpdateScale::Device(DeviceScale { inputs, group_scalars });
         update(world, model, optimizer, grads, sharing, scale)?;
-        Ok(report.complete(inputs.sums)?)
+        report.as_ref().map_or(Ok(()), |report| Ok(report.complete(inputs.sums)?))
     }
 
     /// Completes the master weights on all ranks. Collective.
@@ -169,35 +310,6 @@ impl<'w> Replica<'w> {
             shard_plan.gather(world, model.weights_mut().master, block)?;
         }
         model.set_has_whole_weights(true);
-        Ok(())
-    }
-
-    /// Computes forward and backward of the micro-batches of a step without any effect on it: no rank waits for another. For work that
-    /// the first step of a shape needs beforehand.
-    pub(crate) fn rehearse(&mut self, gpu: &GpuStep, slot: usize, shape: StepShape) -> Result<()> {
-        let inputs = gpu.slot(slot);
-        let scalars = inputs.scalars().view();
-        let first_own = shape.partition.first_own_row(shape.global_rows);
-        // The others have the same matmuls.
-        let mut seen = Vec::new();
-        for index in 0..shape.partition.n_micro_batches(shape.global_rows) {
-            let positions = shape.partition.micro_batch(shape.global_rows, index);
-            let kind = (positions.len(), index > 0);
-            if seen.contains(&kind) {
-                continue;
-            }
-            seen.push(kind);
-            let start = shape.partition.n_own_rows_before(shape.global_rows, index);
-            let rows = inputs.batch(start..start + positions.len())?;
-            let batch = MicroBatch { first_row: positions.start - first_own, rows };
-            let dropout = Some(self.dropout(batch.first_row, 0, Some(scalars)));
-            // The last one would be exchanged with its vote.
-            let micro_step = MicroStep { index, is_last: false };
-            self.model.forward(batch.rows.x, dropout)?;
-            self.apply_loss(batch, 1.0, micro_step, Vote::Device(scalars))?;
-            let inputs = BackwardInputs { x: batch.rows.x, dropout, micro_step };
-            self.grads.rehearse_backward(self.world, &mut self.model, inputs)?;
-        }
         Ok(())
     }
 
@@ -223,187 +335,6 @@ impl<'w> Replica<'w> {
         }
         Ok(())
     }
-
-    /// Runs one step on this rank's rows; `step` is its number, from 1.
-    pub(crate) fn step_on_cpu(
-        &mut self,
-        rows: &mut impl StepRows,
-        request: StepRequest,
-        step: u64,
-        loss_scale: Option<f64>,
-    ) -> Result<StepOutcome> {
-        let n_outputs = self.model.n_outputs();
-        let expected_weight = self.loss.expected_weight(rows.global_rows(), n_outputs);
-        let n_micro_batches = rows.n_micro_batches();
-        for index in 0..n_micro_batches {
-            let batch = rows.micro_batch(index)?;
-            let dropout = Some(self.dropout(batch.first_row, step - 1, None));
-            let scale = loss_scale.unwrap_or(1.0) / expected_weight;
-            let micro_step = MicroStep { index, is_last: index + 1 == n_micro_batches };
-            self.forward(batch, dropout, scale, micro_step, Vote::Host(request.vote))?;
-            self.backward(batch, dropout, micro_step, false)?;
-        }
-        self.average_buffers()?;
-        let tail = self.grads.tail()?.as_slice::<f32>("step", "sums")?;
-        let (sums, votes) = (LossSums::load(tail), tail[STEP_VOTE] as u64);
-        if let Some(withheld) = withheld::by_loss(&sums, request.loss_limit) {
-            let withheld = Some(withheld.check(self.options.nonfinite, step, &sums, None)?);
-            self.optimizer.begin_step();
-            return Ok(StepOutcome { sums, grad_norm: None, votes, skipped: false, withheld });
-        }
-        // With row weights the true divisor is known only after the reduction.
-        let is_weighted = self.loss.is_weighted(rows.has_weights());
-        let mean_scale = if is_weighted { sums.mean_scale(expected_weight) } else { 1.0 };
-        let scale = mean_scale / loss_scale.unwrap_or(1.0);
-        let Updated { grad_norm, skipped, withheld } =
-            self.update_on_cpu(scale, request, loss_scale, sums)?;
-        Ok(StepOutcome { sums, grad_norm, votes, skipped, withheld })
-    }
-
-    /// Computes outputs and loss of a micro-batch; writes the gradient of the outputs, `scale` times that of the sum of losses,
-    /// and adds the sums, and this rank's vote, to the tail.
-    fn forward(
-        &mut self,
-        batch: MicroBatch<'_>,
-        dropout: Option<DropoutStep<'_>>,
-        scale: f64,
-        micro_step: MicroStep,
-        vote: Vote<'_>,
-    ) -> Result<()> {
-        let Replica { world, model, rank_exchange, .. } = self;
-        let pass =
-            |ranks: Option<&mut dyn AllRanks>| Ok(model.forward_over_ranks(batch.rows.x, dropout, ranks)?);
-        rank_exchange.run(world, pass)?;
-        self.apply_loss(batch, scale, micro_step, vote)
-    }
-
-    /// Computes the loss of the outputs, as [`Replica::forward`] says.
-    fn apply_loss(
-        &mut self,
-        batch: MicroBatch<'_>,
-        scale: f64,
-        micro_step: MicroStep,
-        vote: Vote<'_>,
-    ) -> Result<()> {
-        let n_rows = batch.rows.x.shape().rows_cols().0;
-        let sums = self.grads.sums_output(vote, micro_step)?;
-        let (outputs, d_outputs) = self.model.outputs_and_gradient(n_rows)?;
-        let Batch { targets, weights, .. } = batch.rows;
-        Ok(self.loss.apply(outputs, targets, weights, scale, Some(d_outputs), sums)?)
-    }
-
-    /// Computes the gradients of a micro-batch; after the step's last one they are reduced over the ranks, with their squares summed on
-    /// the way if the step `has_norm`.
-    fn backward(
-        &mut self,
-        batch: MicroBatch<'_>,
-        dropout: Option<DropoutStep<'_>>,
-        micro_step: MicroStep,
-        has_norm: bool,
-    ) -> Result<()> {
-        let Replica { world, model, grads, sum_of_squares, rank_exchange, .. } = self;
-        let squares = has_norm.then_some(sum_of_squares);
-        let inputs = BackwardInputs { x: batch.rows.x, dropout, micro_step };
-        let pass = |ranks: Option<&mut dyn AllRanks>| grads.backward(world, model, inputs, squares, ranks);
-        Ok(rank_exchange.run(world, pass)?)
-    }
-
-    /// Clips and updates, unless the update is withheld or the gradient of a scaled loss is not finite. `scale` turns the
-    /// accumulated gradient into that of the mean.
-    fn update_on_cpu(
-        &mut self,
-        scale: f64,
-        request: StepRequest,
-        loss_scale: Option<f64>,
-        sums: LossSums,
-    ) -> Result<Updated> {
-        let StepRequest { want_grad_norm, loss_limit, .. } = request;
-        let clip = self.options.clip_grad_norm;
-        let needs_norm = self.needs_norm(loss_scale);
-        let Replica {
-            world,
-            model,
-            optimizer,
-            grads,
-            shard_plan,
-            short_gather,
-            whole_parameters,
-            sum_of_squares,
-            options,
-            ..
-        } = self;
-        let mut norm = |grads: &Gradients| {
-            grads.sum_of_squares(world, sum_of_squares)?;
-            Ok::<_, TrainError>(sum_of_squares.view().as_slice::<f64>("step", "norm")?[0].sqrt() * scale)
-        };
-        let mut grad_norm = None;
-        if needs_norm {
-            // The norm is needed before the first weight changes: then all blocks are reduced first.
-            if shard_plan.is_divided() {
-                for block in shard_plan.blocks() {
-                    shard_plan.reduce(world, grads.flat_mut(), block)?;
-                }
-            }
-            grad_norm = Some(norm(grads)?);
-        }
-        if loss_scale.is_some() && grad_norm.is_some_and(|norm| !norm.is_finite()) {
-            return Ok(Updated { grad_norm, skipped: true, withheld: None });
-        }
-        if let Some(withheld) = withheld::by_gradient(&sums, grad_norm, loss_limit) {
-            let step = optimizer.n_steps() + 1;
-            let withheld = Some(withheld.check(options.nonfinite, step, &sums, grad_norm)?);
-            optimizer.begin_step();
-            return Ok(Updated { grad_norm, skipped: false, withheld });
-        }
-        // As torch.nn.utils.clip_grad_norm_.
-        let is_clipped = clip > 0.0;
-        let clip_scale = grad_norm.filter(|_| is_clipped).map_or(1.0, |norm| (clip / (norm + 1e-6)).min(1.0));
-        let scale = UpdateScale::Host(scale * clip_scale);
-        optimizer.begin_step();
-        if shard_plan.is_divided() {
-            for block in shard_plan.blocks() {
-                if grad_norm.is_none() {
-                    shard_plan.reduce(world, grads.flat_mut(), block)?;
-                }
-                let own = shard_plan.own_shard(block);
-                let own_grads = grads.of_shard(&own)?;
-                let weights = model.weights_mut().range(&own.flat)?;
-                optimizer.step_on(weights, own_grads, scale, own.flat, own.state_start)?;
-                shard_plan.gather(world, model.weights_mut().master, block)?;
-                // The other ranks' shards arrive as f32 weights only.
-                model.refresh_compute_weights(block.clone())?;
-            }
-            let rest = shard_plan.rest();
-            let rest_grads = grads.of_shard(&rest)?;
-            let weights = model.weights_mut().range(&rest.flat)?;
-            optimizer.step_on(weights, rest_grads, scale, rest.flat, rest.state_start)?;
-        } else {
-            let (short_gather, whole_parameters) = (short_gather.as_ref(), whole_parameters.as_mut());
-            let sharing = Sharing { shard_plan, short_gather, whole_parameters };
-            update(world, model, optimizer, grads, sharing, scale)?;
-        }
-        if want_grad_norm && grad_norm.is_none() {
-            let norm = norm(grads)?;
-            // As on a GPU: known only after the update, but before a checkpoint can save it.
-            grad_norm = Some(norm);
-            if !norm.is_finite() {
-                Withheld::Gradient.check(NonFinite::Fail, optimizer.n_steps(), &sums, grad_norm)?;
-            }
-        }
-        Ok(Updated { grad_norm, skipped: false, withheld: None })
-    }
-
-    fn dropout<'a>(&self, first_row: usize, step: u64, scalars: Option<TensorRef<'a>>) -> DropoutStep<'a> {
-        let (seed, first_row) = (self.options.seed, first_row as u64);
-        DropoutStep { seed, step, first_row, scalars }
-    }
-}
-
-/// Outcome of the update on the CPU.
-struct Updated {
-    grad_norm: Option<f64>,
-    skipped: bool,
-    withheld: Option<Withheld>,
 }
 
 /// Division of an update among ranks.
@@ -433,10 +364,7 @@ fn update(
         whole_parameters.complete(world, weights, optimizer, reduced, shard_plan, scale)?;
     }
     if !shard_plan.is_sharded() {
-        let rest = shard_plan.rest();
-        let rest_grads = grads.of_shard(&rest)?;
-        let weights = model.weights_mut().range(&rest.flat)?;
-        return Ok(optimizer.step_on(weights, rest_grads, scale, rest.flat, rest.state_start)?);
+        return update_shard(model, optimizer, grads, shard_plan.rest(), scale);
     }
     if let Some(short_gather) = short_gather {
         let mut weights = model.weights_mut();
@@ -472,4 +400,39 @@ fn update(
         Ok::<_, TrainError>(())
     })?;
     Ok(model.refresh_compute_weights(0..flat_len)?)
+}
+
+/// Updates the weights of ranks that share memory block by block: reduces a block, unless all blocks were reduced for their norm,
+/// updates this rank's shard, and gathers the weights, while they are in cache.
+fn update_by_block(
+    world: &World,
+    model: &mut Network,
+    optimizer: &mut Optimizer,
+    grads: &mut Gradients,
+    shard_plan: &ShardPlan,
+    is_reduced: bool,
+    scale: UpdateScale<'_>,
+) -> Result<()> {
+    for block in shard_plan.blocks() {
+        if !is_reduced {
+            shard_plan.reduce(world, grads.flat_mut(), block)?;
+        }
+        update_shard(model, optimizer, grads, shard_plan.own_shard(block), scale)?;
+        shard_plan.gather(world, model.weights_mut().master, block)?;
+        // The other ranks' shards arrive as f32 weights only.
+        model.refresh_compute_weights(block.clone())?;
+    }
+    update_shard(model, optimizer, grads, shard_plan.rest(), scale)
+}
+
+fn update_shard(
+    model: &mut Network,
+    optimizer: &mut Optimizer,
+    grads: &Gradients,
+    shard: Shard,
+    scale: UpdateScale<'_>,
+) -> Result<()> {
+    let own_grads = grads.of_shard(&shard)?;
+    let weights = model.weights_mut().range(&shard.flat)?;
+    Ok(optimizer.step_on(weights, own_grads, scale, shard.flat, shard.state_start)?)
 }

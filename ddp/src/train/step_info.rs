@@ -1,4 +1,4 @@
-//! Data of one step: the request, its info before it runs, the shape that selects its kernels, and its outcome.
+//! Data of one step: the request, what is known before it runs, the shape that selects its kernels, and its outcome.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -31,10 +31,13 @@
 //! # Ok::<(), ddp::Error>(())
 //! ```
 
-use ddp_kernels::ops::LossSums;
+use ddp_kernels::ops::{LossSums, StepNumbers, StepScalars};
 
 use crate::data::order::partition::RankPartition;
-use crate::train::withheld::Withheld;
+use crate::exchange::bucket_plan::STEP_VOTE;
+use crate::train::error::{Result, TrainError};
+use crate::train::findings::Findings;
+use crate::train::withheld::{NonFinite, Withheld};
 
 /// Outcome of a step, the same on every rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -50,6 +53,21 @@ pub struct StepOutcome {
     pub skipped: bool,
     /// Why the step's update was withheld, if it was.
     pub withheld: Option<Withheld>,
+}
+
+impl StepOutcome {
+    /// The error that reports the step, if it is not finite and was not skipped.
+    pub(crate) fn error(&self, step: u64) -> Option<TrainError> {
+        let findings = Findings::default();
+        match self.withheld? {
+            Withheld::Loss => Some(TrainError::LossNotFinite { step, loss: self.sums.mean(), findings }),
+            Withheld::Gradient => {
+                let norm = self.grad_norm.unwrap_or(f64::NAN);
+                Some(TrainError::GradientNotFinite { step, norm, findings })
+            }
+            Withheld::AboveLimit | Withheld::LeftOut => None,
+        }
+    }
 }
 
 /// Options of one step.
@@ -93,4 +111,44 @@ pub(crate) struct StepShape {
     pub(crate) has_norm: bool,
     /// Loss scale as bits, where the loss is scaled.
     pub(crate) loss_scale: Option<u64>,
+}
+
+/// A step before it runs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PlannedStep {
+    pub(crate) info: StepInfo,
+    pub(crate) shape: StepShape,
+    pub(crate) scalars: StepScalars,
+}
+
+impl PlannedStep {
+    /// The outcome of the step, by the rule by which its update was withheld or not.
+    ///
+    /// - `tail`: its sums over all ranks
+    ///
+    /// # Errors
+    /// With [`NonFinite::Fail`] the error of a step that is not finite.
+    pub(crate) fn outcome(
+        &self,
+        tail: &[f32],
+        sum_of_squares: Option<f64>,
+        nonfinite: NonFinite,
+    ) -> Result<StepOutcome> {
+        let PlannedStep { info, shape, scalars } = *self;
+        let numbers = StepNumbers { scalars, sums: LossSums::load(tail), sum_of_squares };
+        let withheld = numbers.withheld();
+        // The loss scale was too large.
+        let skipped = shape.loss_scale.is_some() && withheld == Some(Withheld::Gradient);
+        let outcome = StepOutcome {
+            sums: numbers.sums,
+            grad_norm: numbers.grad_norm(),
+            votes: tail[STEP_VOTE] as u64,
+            skipped,
+            withheld: withheld.filter(|_| !skipped),
+        };
+        match outcome.error(info.step) {
+            Some(error) if nonfinite == NonFinite::Fail => Err(error),
+            _ => Ok(outcome),
+        }
+    }
 }

@@ -6,9 +6,8 @@
 use std::collections::VecDeque;
 
 use ddp_comm::World;
-use ddp_kernels::cuda::{Gpu, Graph};
-use ddp_kernels::ops::StepScalars;
-use ddp_kernels::{Device, Tensor, TensorRef};
+use ddp_kernels::cuda::Gpu;
+use ddp_kernels::{Device, Tensor, TensorRef, ops};
 
 use crate::config::OptimizerConfig;
 use crate::config::precision::Precision;
@@ -24,10 +23,11 @@ use crate::optim::loss_scaler::{LossScaler, LossScalerState};
 use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::ParamGroups;
 use crate::train::error::{Result, TrainError};
-use crate::train::gpu_step::{GpuStep, GraphPlan, N_SLOTS};
+use crate::train::gpu_step::{GpuStep, N_SLOTS};
 use crate::train::matmul_choices;
-use crate::train::step::Replica;
-use crate::train::step_info::StepShape;
+use crate::train::step::{Replica, StepPurpose};
+use crate::train::step_info::PlannedStep;
+use crate::train::step_inputs::{Rows, ScalarsMemory, StepInputs};
 
 pub use crate::data::step_rows::{MicroBatch, StepRows};
 pub use crate::exchange::plan::ExchangeBytes;
@@ -75,6 +75,8 @@ pub struct Trainer<'w> {
     done: VecDeque<(StepInfo, StepOutcome)>,
     /// Inputs, graphs and outcomes of steps on a GPU.
     gpu: Option<GpuStep>,
+    /// Scalars of steps on the CPU.
+    scalars: ScalarsMemory,
     /// Loss scaler of a run in f16.
     scaler: Option<LossScaler>,
     averaged: AveragedWeights,
@@ -125,12 +127,14 @@ impl<'w> Trainer<'w> {
         if let Some(gpu) = &mut gpu {
             gpu.try_capture(world, &model)?;
         }
+        let scalars = ScalarsMemory::new(optimizer.group_lrs().len(), Device::Cpu)?;
         let replica = Replica::new(world, model, loss, optimizer, exchange, options)?;
         Ok(Trainer {
             replica,
             n_steps: 0,
             done: VecDeque::with_capacity(1),
             gpu,
+            scalars,
             scaler: options.loss_scaling.map(LossScaler::new),
             averaged: AveragedWeights::default(),
             replica_check: None,
@@ -375,15 +379,14 @@ impl<'w> Trainer<'w> {
         if self.n_steps == 0 {
             self.replica.start_average()?;
         }
-        if self.gpu.is_some() {
-            if self.replica.short_gather.is_some() {
-                self.replica.model.set_has_whole_weights(false);
+        let planned = self.replica.plan(rows, request, info, self.scaler.as_ref().map(LossScaler::scale));
+        self.replica.begin_step(step);
+        match &mut self.gpu {
+            Some(gpu) => gpu.enqueue(&mut self.replica, rows, planned)?,
+            None => {
+                let outcome = self.run_on_cpu(rows, planned)?;
+                self.done.push_back((info, outcome));
             }
-            self.step_on_gpu(rows, request, info)?;
-        } else {
-            let loss_scale = self.scaler.as_ref().map(LossScaler::scale);
-            let outcome = self.replica.step_on_cpu(rows, request, info.step, loss_scale)?;
-            self.done.push_back((info, outcome));
         }
         self.n_steps += 1;
         let Some(scaler) = &mut self.scaler else { return Ok(()) };
@@ -401,6 +404,16 @@ impl<'w> Trainer<'w> {
             self.replica.optimizer.set_n_steps(self.n_steps);
         }
         Ok(scaler.update(!skipped)?)
+    }
+
+    /// Runs a step and decides on its outcome.
+    fn run_on_cpu(&mut self, rows: &mut dyn StepRows, step: PlannedStep) -> Result<StepOutcome> {
+        let Trainer { replica, scalars, .. } = self;
+        ops::begin_step(Some(scalars.begin(step.scalars, replica.optimizer.group_lrs())?), None)?;
+        let inputs = StepInputs { rows: Rows::Host(rows), scalars, outcome: None };
+        replica.step(inputs, step.shape, StepPurpose::Update)?;
+        let (sums, squares) = replica.results(step.shape)?;
+        step.outcome(sums, squares, replica.options.nonfinite)
     }
 
     /// Runs one step and returns its outcome; on a GPU the host waits for it.
@@ -446,50 +459,5 @@ impl<'w> Trainer<'w> {
                 Ok(Some(_)) | Err(_) => {}
             }
         }
-    }
-
-    fn step_on_gpu(&mut self, rows: &mut impl StepRows, request: StepRequest, info: StepInfo) -> Result<()> {
-        let Trainer { replica, gpu: Some(gpu), scaler, .. } = self else { return Ok(()) };
-        let slot = (self.n_steps % N_SLOTS as u64) as usize;
-        let first_row = rows.partition().first_own_row(rows.global_rows());
-        let loss_scale = scaler.as_ref().map(LossScaler::scale);
-        let shape = StepShape {
-            own_rows: rows.n_own_rows(),
-            global_rows: rows.global_rows(),
-            partition: rows.partition(),
-            has_norm: request.want_grad_norm || replica.needs_norm(loss_scale),
-            loss_scale: loss_scale.map(f64::to_bits),
-        };
-        let expected = replica.loss.expected_weight(shape.global_rows, replica.model.n_outputs());
-        let scalars = StepScalars {
-            lr: info.lr,
-            step: info.step,
-            seed: replica.options.seed,
-            first_row: first_row as u64,
-            expected_weight: if replica.loss.is_weighted(rows.has_weights()) { expected } else { 0.0 },
-            unscale: loss_scale.map_or(1.0, |scale| 1.0 / scale),
-            beta_powers: replica.optimizer.beta_powers(info.step),
-            extra: f64::from(request.vote),
-            loss_limit: request.loss_limit,
-        };
-        let input = replica.model.input_format();
-        gpu.send(slot, rows, input, scalars, replica.optimizer.group_lrs())?;
-        if gpu.is_first_of(shape) {
-            matmul_choices::choose(replica, gpu, slot, shape)?;
-        }
-        replica.optimizer.begin_step();
-        match gpu.graph_plan(shape, slot) {
-            GraphPlan::Eager => replica.enqueue(gpu, slot, shape)?,
-            GraphPlan::Replay => gpu.replay(shape, slot)?,
-            GraphPlan::Capture => {
-                let captured = Graph::capture(gpu.gpu(), || replica.enqueue(gpu, slot, shape));
-                if gpu.keep(replica.world, shape, slot, captured)? {
-                    gpu.replay(shape, slot)?;
-                } else {
-                    replica.enqueue(gpu, slot, shape)?;
-                }
-            }
-        }
-        gpu.enqueued(slot, shape, scalars, info)
     }
 }

@@ -1,8 +1,8 @@
-//! Decides whether a step's update is withheld: on the host with the numbers with which the device decides before it updates
-//! ([`ddp_kernels::ops::UpdateInputs`]).
+//! Steps whose update is withheld.
 //!
-//! The flag is the step's sums of loss and weight, which travel with the last bucket of gradients, and the sum of squares of the
-//! reduced gradients: all ranks have the same and decide alike.
+//! Device and host decide by the same rule ([`ddp_kernels::ops::StepNumbers::withheld`]): the device before it updates, the host when it
+//! reads the outcome. The step's sums of loss and weight, which travel with the last bucket of gradients, and the sum of squares of the
+//! reduced gradients are the same on all ranks, so all decide alike.
 //!
 //! A withheld step updates nothing but running statistics of layers, which stay finite.
 //!
@@ -40,10 +40,7 @@
 //! # Ok::<(), ddp::Error>(())
 //! ```
 
-use ddp_kernels::ops::LossSums;
-
-use crate::train::error::{Result, TrainError};
-use crate::train::findings::Findings;
+pub use ddp_kernels::ops::Withheld;
 
 /// Treatment of a step whose loss or gradient is not finite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -53,82 +50,4 @@ pub enum NonFinite {
     Fail,
     /// The step's update is withheld. Every step computes the norm of its gradient.
     Withhold,
-}
-
-/// Reason for which a step's update was withheld: weights and optimiser state are unchanged, and the step counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Withheld {
-    /// The loss is NaN or infinite.
-    Loss,
-    /// The gradient is NaN or infinite.
-    Gradient,
-    /// The mean loss is above the step's limit.
-    AboveLimit,
-    /// The limit was negative infinity: the caller left the step's update out.
-    LeftOut,
-}
-
-/// Decides by the loss, before the gradient's norm is known.
-pub(crate) fn by_loss(sums: &LossSums, loss_limit: f64) -> Option<Withheld> {
-    if loss_limit == f64::NEG_INFINITY {
-        return Some(Withheld::LeftOut);
-    }
-    (!sums.loss.is_finite()).then_some(Withheld::Loss)
-}
-
-/// Decides by the gradient's norm, where it was computed, and by the limit of a finite loss.
-pub(crate) fn by_gradient(sums: &LossSums, norm: Option<f64>, loss_limit: f64) -> Option<Withheld> {
-    match norm {
-        Some(norm) if !norm.is_finite() => Some(Withheld::Gradient),
-        _ => (sums.mean() > loss_limit).then_some(Withheld::AboveLimit),
-    }
-}
-
-impl Withheld {
-    /// The step's error, if a step that is not finite is one.
-    ///
-    /// # Errors
-    /// [`TrainError::LossNotFinite`], [`TrainError::GradientNotFinite`].
-    pub(crate) fn check(
-        self,
-        policy: NonFinite,
-        step: u64,
-        sums: &LossSums,
-        norm: Option<f64>,
-    ) -> Result<Self> {
-        match policy {
-            NonFinite::Fail => self.error(step, sums, norm).map_or(Ok(self), Err),
-            NonFinite::Withhold => Ok(self),
-        }
-    }
-
-    /// The error that reports a step that is not finite.
-    pub(crate) fn error(self, step: u64, sums: &LossSums, norm: Option<f64>) -> Option<TrainError> {
-        let findings = Findings::default();
-        match self {
-            Withheld::Loss => Some(TrainError::LossNotFinite { step, loss: sums.mean(), findings }),
-            Withheld::Gradient => {
-                Some(TrainError::GradientNotFinite { step, norm: norm.unwrap_or(f64::NAN), findings })
-            }
-            Withheld::AboveLimit | Withheld::LeftOut => None,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_reason_decides() {
-        let sums = |loss| LossSums { loss, weight: 2.0 };
-        let (no_limit, left_out) = (f64::INFINITY, f64::NEG_INFINITY);
-        assert_eq!(by_loss(&sums(f64::NAN), left_out), Some(Withheld::LeftOut));
-        assert_eq!(by_loss(&sums(f64::NAN), no_limit), Some(Withheld::Loss));
-        assert_eq!(by_loss(&sums(3.0), no_limit), None);
-        assert_eq!(by_gradient(&sums(3.0), Some(f64::INFINITY), 1.0), Some(Withheld::Gradient));
-        assert_eq!(by_gradient(&sums(3.0), Some(1.0), 1.0), Some(Withheld::AboveLimit));
-        // The limit itself is allowed.
-        assert_eq!(by_gradient(&sums(3.0), None, 1.5), None);
-    }
 }

@@ -273,22 +273,23 @@ __device__ __forceinline__ void leave_sums(double loss, double weight, u32* coun
     store_split(tail + 2, accumulate ? weight + load_split(tail + 2) : weight);
     if (extra) tail[4] = (float)*extra;
 }
-// The numbers of a step that an update reads from device memory: UpdateInputs::on_host in ops/update/inputs.rs.
+// The numbers of a step that an update reads from device memory, and the decision on it: StepNumbers in ops/update/decision.rs.
 struct UpdateInputs {
     double lr, step, scale, power1, power2;
-    // Whether loss and gradient are finite and the mean loss is within its limit.
     bool applies;
 };
 __device__ __forceinline__ UpdateInputs update_inputs(const double* scalars, const float* sums, const double* sum_of_squares,
                                                       double max_norm) {
-    double loss = load_split(sums), weight = load_split(sums + 2), expected_weight = scalars[5];
+    const double infinity = (double)__uint_as_float(0x7f800000u);
+    double loss = load_split(sums), weight = load_split(sums + 2), expected_weight = scalars[5], loss_limit = scalars[10];
+    double mean = weight == 0 ? loss : loss / weight;
     // If the sum of weights is 0, every gradient is 0 and the scale must be finite: dividing by infinity gives 0.
-    double divisor = weight == 0 ? (double)__uint_as_float(0x7f800000u) : weight;
+    double divisor = weight == 0 ? infinity : weight;
     double unscaled = (expected_weight > 0 ? expected_weight / divisor : 1.0) * scalars[6];
-    double clip_scale = sum_of_squares ? fmin(max_norm / (sqrt(*sum_of_squares) * unscaled + 1e-6), 1.0) : 1.0;
-    // Infinity minus infinity is NaN, and so is NaN minus NaN.
-    bool is_finite = loss - loss == 0.0 && (!sum_of_squares || *sum_of_squares - *sum_of_squares == 0.0);
-    bool applies = is_finite && (weight == 0 ? loss : loss / weight) <= scalars[10];
+    double norm = sum_of_squares ? sqrt(*sum_of_squares) * unscaled : 0.0;
+    double clip_scale = sum_of_squares ? fmin(max_norm / (norm + 1e-6), 1.0) : 1.0;
+    // No comparison with NaN is true.
+    bool applies = fabs(mean) < infinity && norm < infinity && mean <= loss_limit;
     UpdateInputs r = {scalars[0], scalars[1], unscaled * clip_scale, scalars[8], scalars[9], applies};
     return r;
 }

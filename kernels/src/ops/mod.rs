@@ -120,7 +120,7 @@ pub use sum_of_squares::{sum_of_squares, sum_of_squares_on};
 pub use uniform::{UniformStream, uniform};
 pub use update::{
     Average, FirstPassTensors, OptimizerDefaults, OptimizerKind, OptimizerParams, OptimizerTensors,
-    StepReport, UpdateInputs, WholeNeed, optimizer_first_pass, optimizer_step,
+    StepNumbers, StepReport, UpdateInputs, WholeNeed, Withheld, optimizer_first_pass, optimizer_step,
 };
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! average of the weights ([`Average`]) while they are at hand.
 
 mod average;
+mod decision;
 mod report;
 mod inputs;
 mod cpu;
@@ -14,6 +15,7 @@ mod optimizer;
 mod testing;
 
 pub use average::Average;
+pub use decision::{StepNumbers, Withheld};
 pub use inputs::UpdateInputs;
 pub use optimizer::{
     FirstPassTensors, OptimizerDefaults, OptimizerKind, OptimizerParams, OptimizerTensors, WholeNeed,
@@ -103,12 +105,12 @@ fn run<U: Update<N>, const N: usize>(
     }
     let mut update = update;
     if let Some(inputs) = inputs {
-        let (scalars, grads) = inputs.on_host(U::OP)?;
-        if !grads.applies {
+        let numbers = inputs.on_host(U::OP)?;
+        if numbers.withheld().is_some() {
             return Ok(());
         }
-        update = update.at_step(&scalars, grads.scale);
-        average = average.map(|average| Average { step: scalars.step, ..average });
+        update = update.at_step(&numbers.scalars, numbers.grad_scale(inputs.max_norm));
+        average = average.map(|average| Average { step: numbers.scalars.step, ..average });
     }
     check::float_dispatch!(U::OP, target_op, T => {
         let mut named = state.into_iter().zip(U::STATE).map(|(s, name)| {

@@ -192,7 +192,7 @@ fn sum_direction(
     }
     let mut params = *params;
     if let Some(inputs) = inputs {
-        params = params.at_step(&inputs.on_host(Lamb::OP)?.0, 1.0);
+        params = params.at_step(&inputs.on_host(Lamb::OP)?.scalars, 1.0);
     }
     check::float_dispatch!(Lamb::OP, w.operand("master_weights"), T => {
         let w = w.as_slice::<T>(Lamb::OP, "master_weights")?;
