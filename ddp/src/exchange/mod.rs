@@ -9,7 +9,7 @@
 //!
 //! Gradients are scaled by 1/G, G being the rows of the global batch, before they are summed over ranks. The tail of the last
 //! bucket sums losses, weights and votes. With weights of rows or classes, the update multiplies by G over the sum of weights
-//! (`LossSums::mean_scale`; on a GPU in device memory). So neither weights nor votes cost a message. A vote is how ranks agree
+//! (`LossSums::mean_scale`). So neither weights nor votes cost a message. A vote is how ranks agree
 //! on what one of them alone knows, such as a signal.
 //!
 //! Optimisers whose steps depend on whole parameters exchange norms or directions between passes (`whole_parameters.rs`).

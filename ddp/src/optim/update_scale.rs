@@ -6,13 +6,13 @@ use ddp_kernels::ops::UpdateInputs;
 /// Source of the factor that a step applies to the gradient.
 #[derive(Debug, Clone, Copy)]
 pub enum UpdateScale<'a> {
-    /// The host knows it.
+    /// The caller knows it.
     Host(f64),
-    /// The device computes it, and holds learning rate and step too.
+    /// The update computes it from numbers of the step on its device, which hold learning rate and step too.
     Device(DeviceScale<'a>),
 }
 
-/// Numbers of a step on the device.
+/// Numbers of a step on the device of the weights.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceScale<'a> {
     /// Hyperparameters of the run.

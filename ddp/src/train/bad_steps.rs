@@ -6,8 +6,7 @@ use crate::checkpoint::{LeftOut, RunState, WhyLeftOut};
 use crate::config::{BadStep, BadSteps};
 use crate::train::error::{GiveUp, TrainError};
 use crate::train::spikes::SpikeLimit;
-use crate::train::step_info::{StepInfo, StepOutcome};
-use crate::train::withheld::Withheld;
+use crate::train::step_info::{StepInfo, StepOutcome, Withheld};
 
 /// Steps of a run whose updates may be left out.
 const MAX_LEFT_OUT: usize = 10;

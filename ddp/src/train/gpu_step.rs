@@ -16,11 +16,10 @@ use crate::data::step_rows::StepRows;
 use crate::model::Network;
 use crate::train::error::{Result, TrainError};
 use crate::train::matmul_choices;
-use crate::train::options::GraphMode;
+use crate::train::options::{GraphMode, NonFinite};
 use crate::train::step::{Replica, StepPurpose};
 use crate::train::step_info::{PlannedStep, StepInfo, StepOutcome, StepShape};
 use crate::train::step_inputs::{Rows, ScalarsMemory, StepInputs};
-use crate::train::withheld::NonFinite;
 
 /// Input slots: one is copied while the other computes.
 pub const N_SLOTS: usize = 2;

@@ -23,7 +23,6 @@ pub mod evaluate;
 pub mod importance;
 pub mod train_loss;
 mod votes;
-pub mod withheld;
 pub mod options;
 pub mod step_info;
 mod bad_steps;

@@ -29,7 +29,6 @@ use crate::exchange::plan::ExchangeOptions;
 use crate::exchange::shard_plan::Ranks;
 use crate::model::{Layer, ModelSpec, ParamLayout};
 use crate::optim::loss_scaler::LossScalerConfig;
-use crate::train::withheld::NonFinite;
 
 /// Whether steps on a GPU are captured once and replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -41,6 +40,16 @@ pub enum GraphMode {
     On,
     /// Launch kernel by kernel.
     Off,
+}
+
+/// Treatment of a step whose loss or gradient is not finite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NonFinite {
+    /// The step is an error. A gradient is checked where its norm is requested or needed.
+    #[default]
+    Fail,
+    /// The step's update is withheld. Every step computes the norm of its gradient.
+    Withhold,
 }
 
 /// Options of a trainer, resolved from the config.

@@ -13,14 +13,13 @@ use crate::exchange::shard_plan::{Shard, ShardPlan};
 use crate::exchange::weight_gather::ShortGather;
 use crate::exchange::whole_parameters::WholeParameters;
 use crate::exchange::{BackwardInputs, MicroStep};
-use crate::model::{AllRanks, DropoutStep, LossHead, Network, WeightsMut};
+use crate::model::{AllRanks, DropoutStep, LossHead, Network};
 use crate::optim::optimizer::Optimizer;
 use crate::optim::update_scale::{DeviceScale, UpdateScale};
 use crate::train::error::{Result, TrainError};
-use crate::train::options::TrainerOptions;
+use crate::train::options::{NonFinite, TrainerOptions};
 use crate::train::step_info::{PlannedStep, StepInfo, StepRequest, StepShape};
 use crate::train::step_inputs::StepInputs;
-use crate::train::withheld::NonFinite;
 
 /// Purpose of running a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -241,9 +240,7 @@ impl<'w> Replica<'w> {
             return Ok(grads.rehearse_backward(world, model, inputs)?);
         }
         let squares = has_norm.then_some(sum_of_squares);
-        let pass = |ranks: Option<&mut dyn AllRanks>| {
-            grads.backward(world, model, inputs, squares, ranks)
-        };
+        let pass = |ranks: Option<&mut dyn AllRanks>| grads.backward(world, model, inputs, squares, ranks);
         Ok(rank_exchange.run(world, pass)?)
     }
 
@@ -366,40 +363,34 @@ fn update(
     if !shard_plan.is_sharded() {
         return update_shard(model, optimizer, grads, shard_plan.rest(), scale);
     }
-    if let Some(short_gather) = short_gather {
-        let mut weights = model.weights_mut();
-        return world.tensor_group().scope(|scope| {
-            for (index, block) in shard_plan.blocks().iter().enumerate() {
-                let (mut of_block, after) = weights.split_at(block.len())?;
-                weights = after;
-                let own = shard_plan.own_shard(block);
-                let range = own.flat.start - block.start..own.flat.end - block.start;
-                let own_weights = of_block.reborrow().range(&range)?;
-                optimizer.step_on(own_weights, grads.of_shard(&own)?, scale, own.flat, own.state_start)?;
-                short_gather.start(scope, block, index, of_block)?;
-                scope.progress()?;
-            }
-            Ok(())
-        });
-    }
     let flat_len = model.layout().flat_len();
-    let mut weights = model.weights_mut().master;
+    let mut weights = model.weights_mut();
+    if short_gather.is_none() {
+        // They are rounded from the gathered weights below.
+        weights.compute = None;
+    }
     world.tensor_group().scope(|scope| {
-        for block in shard_plan.blocks() {
+        for (index, block) in shard_plan.blocks().iter().enumerate() {
             let (mut of_block, after) = weights.split_at(block.len())?;
             weights = after;
             let own = shard_plan.own_shard(block);
-            let master =
-                of_block.reborrow().range(own.flat.start - block.start, own.flat.end - block.start)?;
-            // The compute weights are rounded from the gathered weights below.
-            let own_weights = WeightsMut { master, compute: None };
+            let range = own.flat.start - block.start..own.flat.end - block.start;
+            let own_weights = of_block.reborrow().range(&range)?;
             optimizer.step_on(own_weights, grads.of_shard(&own)?, scale, own.flat, own.state_start)?;
-            scope.all_gather_in_place(of_block)?;
+            match short_gather {
+                Some(short_gather) => short_gather.start(scope, block, index, of_block)?,
+                None => {
+                    scope.all_gather_in_place(of_block.master)?;
+                }
+            }
             scope.progress()?;
         }
         Ok::<_, TrainError>(())
     })?;
-    Ok(model.refresh_compute_weights(0..flat_len)?)
+    if short_gather.is_none() {
+        model.refresh_compute_weights(0..flat_len)?;
+    }
+    Ok(())
 }
 
 /// Updates the weights of ranks that share memory block by block: reduces a block, unless all blocks were reduced for their norm,

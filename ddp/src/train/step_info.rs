@@ -1,5 +1,10 @@
 //! Data of one step: the request, what is known before it runs, the shape that selects its kernels, and its outcome.
 //!
+//! Device and host decide by one rule whether a step's update is withheld ([`StepNumbers::withheld`]): the device before it updates, the
+//! host when it reads the outcome. The sums of loss and weight, which travel with the last bucket of gradients, and the sum of squares
+//! of the reduced gradients are the same on all ranks, so all decide alike. A withheld step updates nothing but running statistics of
+//! layers, which stay finite.
+//!
 //! ```
 //! use std::sync::Arc;
 //!
@@ -10,7 +15,7 @@
 //! use ddp::model::layer::Sizes;
 //! use ddp::model::{LossHead, Sequential};
 //! use ddp::prelude::*;
-//! use ddp::train::step_info::StepRequest;
+//! use ddp::train::step_info::{StepRequest, Withheld};
 //! use ddp::train::trainer::{Trainer, TrainerOptions};
 //!
 //! let world = World::single();
@@ -28,16 +33,25 @@
 //! let (info, outcome) = trainer.outcome(true)?.expect("one step was enqueued");
 //! assert_eq!((info.step, info.n_rows, info.lr), (1, 8, 0.1));
 //! assert!(outcome.grad_norm.is_some_and(|norm| norm > 0.0));
+//!
+//! let before = trainer.model().weights().to_vec::<f32>()?;
+//! let mut batch = loader.next_step()?.expect("the plan has no last epoch");
+//! // No mean loss is that small.
+//! trainer.step(&mut batch, StepRequest { loss_limit: 0.0, ..StepRequest::default() })?;
+//! let (_, outcome) = trainer.outcome(true)?.expect("one step was enqueued");
+//! assert_eq!(outcome.withheld, Some(Withheld::AboveLimit));
+//! assert_eq!(trainer.model().weights().to_vec::<f32>()?, before);
 //! # Ok::<(), ddp::Error>(())
 //! ```
 
+pub use ddp_kernels::ops::Withheld;
 use ddp_kernels::ops::{LossSums, StepNumbers, StepScalars};
 
 use crate::data::order::partition::RankPartition;
 use crate::exchange::bucket_plan::STEP_VOTE;
 use crate::train::error::{Result, TrainError};
 use crate::train::findings::Findings;
-use crate::train::withheld::{NonFinite, Withheld};
+use crate::train::options::NonFinite;
 
 /// Outcome of a step, the same on every rank.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -33,9 +33,8 @@ pub use crate::data::step_rows::{MicroBatch, StepRows};
 pub use crate::exchange::plan::ExchangeBytes;
 pub use crate::exchange::shard_plan::StateShard;
 pub use crate::model::DropoutStep;
-pub use crate::train::options::{GraphMode, TrainerOptions};
-pub use crate::train::step_info::{StepInfo, StepOutcome, StepRequest};
-pub use crate::train::withheld::{NonFinite, Withheld};
+pub use crate::train::options::{GraphMode, NonFinite, TrainerOptions};
+pub use crate::train::step_info::{StepInfo, StepOutcome, StepRequest, Withheld};
 
 /// Model, optimiser and buffers of a run, allocated once.
 ///

@@ -12,7 +12,7 @@
 // moved   what the formula reads and writes, once, and 8 B/element in f32 for ema
 // launch  grid-stride over n, 16 bytes per access if the pointers allow it, block 256; any n
 // order   elementwise: bit-identical between runs
-// twin    cpu.rs and inputs.rs next to this file
+// twin    cpu.rs and decision.rs next to this file
 
 struct Params;
 template <class T> struct Formula;
