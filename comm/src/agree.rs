@@ -1,7 +1,7 @@
 //! Checks that all ranks hold the same settings, such as config, model layout, data and build.
 
 use crate::fnv1a::fnv1a_128;
-use crate::{CommError, Result, World};
+use crate::{CommError, Failure, Result, World};
 
 impl World {
     /// Checks that all ranks hold the same list of keys and values, in the same order. Collective; waits for all ranks.
@@ -12,14 +12,43 @@ impl World {
     /// [`CommError::Disagreement`] on every rank, with the first rank that differs from rank 0 and the first key that differs;
     /// the errors of [`Group::all_gather`](crate::Group::all_gather).
     pub fn agree(&self, entries: &[(String, String)]) -> Result<()> {
-        let group = self.group();
         let bytes = encode(entries);
-        let hashes = group.all_gather_bytes(&fnv1a_128(&bytes).to_le_bytes())?;
+        let hashes = self.group().all_gather_bytes(&fnv1a_128(&bytes).to_le_bytes())?;
+        self.compare(&bytes, &hashes)
+    }
+
+    /// Returns `result` if it is `Ok` on all ranks and they hold the same `entries` of it: [`World::collective_result`] and
+    /// [`World::agree`] in one exchange. Collective; waits for all ranks.
+    ///
+    /// # Errors
+    /// See [`World::collective_result`]; a disagreement is a failure of all ranks.
+    pub fn agreed_result<T, E: From<CommError>>(
+        &self,
+        result: std::result::Result<T, E>,
+        entries: impl FnOnce(&T) -> Vec<(String, String)>,
+    ) -> std::result::Result<T, Failure<E>> {
+        let bytes = result.as_ref().ok().map(|value| encode(&entries(value)));
+        // A rank that failed has no hash.
+        let hash = bytes.as_ref().map_or(Vec::new(), |bytes| fnv1a_128(bytes).to_le_bytes().to_vec());
+        let hashes = self.group().all_gather_bytes(&hash).map_err(Failure::Comm)?;
+        let value = self.result_of_all(result, |rank| hashes[rank].is_empty())?;
+        match self.compare(&bytes.unwrap_or_default(), &hashes) {
+            Ok(()) => Ok(value),
+            Err(error @ CommError::Disagreement { .. }) => {
+                let reports = self.rank().0 == 0;
+                Err(Failure::Here { error: error.into(), reports, on_all_ranks: true })
+            }
+            Err(error) => Err(Failure::Comm(error)),
+        }
+    }
+
+    /// Compares the entries of all ranks by their hashes; `bytes` are those of this rank. Collective if they differ.
+    fn compare(&self, bytes: &[u8], hashes: &[Vec<u8>]) -> Result<()> {
         let Some(rank) = hashes.iter().position(|hash| *hash != hashes[0]) else {
             return Ok(());
         };
-        let all = group.all_gather_bytes(&bytes)?;
-        let hosts = group.all_gather_bytes(self.hostname().as_bytes())?;
+        let all = self.group().all_gather_bytes(bytes)?;
+        let hosts = self.group().all_gather_bytes(self.hostname().as_bytes())?;
         let (key, got, expected) = first_difference(&decode(&all[rank]), &decode(&all[0]));
         let host = String::from_utf8_lossy(&hosts[rank]).into_owned();
         Err(CommError::Disagreement { key, rank, host, got, expected })
@@ -98,6 +127,33 @@ mod tests {
             message.contains("rank 1") && message.contains("'seed': '8' there, '7' on rank 0"),
             "{message}"
         );
+    }
+
+    #[test]
+    fn a_failure_goes_before_a_difference() {
+        let outcomes = |own: fn(usize) -> Result<usize>| {
+            threads::run(3, |world| {
+                let entries = |value: &usize| entries(&[("seed", &value.to_string())]);
+                world.agreed_result(own(world.rank().0), entries)
+            })
+        };
+        assert_eq!(outcomes(|_| Ok(7)), [Ok(7), Ok(7), Ok(7)]);
+        fn broken() -> CommError {
+            CommError::FailedElsewhere { rank: 9, operation: "test", text: String::new() }
+        }
+        let failed = outcomes(|rank| if rank == 1 { Err(broken()) } else { Ok(rank) });
+        let here = Failure::Here { error: broken(), reports: true, on_all_ranks: false };
+        assert_eq!(
+            failed,
+            [Err(Failure::Elsewhere { rank: 1 }), Err(here), Err(Failure::Elsewhere { rank: 1 })]
+        );
+        for (rank, outcome) in outcomes(Ok).into_iter().enumerate() {
+            let Err(Failure::Here { error, reports, on_all_ranks: true }) = outcome else {
+                panic!("{outcome:?}")
+            };
+            assert!(error.to_string().contains("'seed': '1' there, '0' on rank 0"), "{error}");
+            assert_eq!(reports, rank == 0);
+        }
     }
 
     #[test]

@@ -77,7 +77,17 @@ impl World {
     /// [`Failure::Here`] on the ranks that failed, [`Failure::Elsewhere`] on the others; [`Failure::Comm`] if the collective
     /// itself failed.
     pub fn collective_result<T, E>(&self, result: Result<T, E>) -> Result<T, Failure<E>> {
-        let failing = self.failing_ranks(result.is_err()).map_err(Failure::Comm)?;
+        let flags = self.group().all_gather_bytes(&[u8::from(result.is_err())]).map_err(Failure::Comm)?;
+        self.result_of_all(result, |rank| flags[rank][..] == [1])
+    }
+
+    /// Returns `result` unless it is an error on some rank, as `fails` says of each.
+    pub(crate) fn result_of_all<T, E>(
+        &self,
+        result: Result<T, E>,
+        fails: impl Fn(usize) -> bool,
+    ) -> Result<T, Failure<E>> {
+        let failing: Vec<usize> = (0..self.world_size()).filter(|&rank| fails(rank)).collect();
         match (result, failing.first()) {
             (Ok(value), None) => Ok(value),
             (Ok(_), Some(&rank)) => Err(Failure::Elsewhere { rank }),
@@ -86,12 +96,6 @@ impl World {
                 Err(Failure::Here { error, reports, on_all_ranks: failing.len() == self.world_size() })
             }
         }
-    }
-
-    /// The ranks whose `fails` is true, in order. Collective.
-    fn failing_ranks(&self, fails: bool) -> Result<Vec<usize>, CommError> {
-        let flags = self.group().all_gather_bytes(&[u8::from(fails)])?;
-        Ok((0..flags.len()).filter(|&rank| flags[rank][..] == [1]).collect())
     }
 
     /// The prefix of this rank's messages, such as `[rank 1 node7] `; empty in a world of one.

@@ -41,10 +41,10 @@ pub mod watchdog;
 mod world;
 
 // What a world is used for.
-mod agree;
 pub mod cores;
 mod device;
 pub mod failure;
+mod agree;
 pub mod peer;
 mod pin;
 mod stop;
