@@ -50,8 +50,21 @@ impl Config {
 
 /// Every key that has a value, in the order of the rows.
 pub(super) fn entries(config: &Config) -> Vec<Entry> {
-    let Config { name, data, model, loss, optimizer, schedule, train, comm, checkpoint, log, watchdog, run } =
-        config;
+    let Config {
+        name,
+        data,
+        model,
+        loss,
+        optimizer,
+        schedule,
+        train,
+        comm,
+        checkpoint,
+        log,
+        watchdog,
+        run,
+        given: _,
+    } = config;
     let mut writer = Writer::new(&TABLE);
     writer.put("name", name);
     heads::write(&data.heads, loss, &mut writer);

@@ -136,6 +136,17 @@ pub struct Config {
     pub watchdog: WatchdogConfig,
     /// `[run]`
     pub run: RunConfig,
+    given: Given,
+}
+
+/// The settings that a config was read from. They make no difference between configs with the same values.
+#[derive(Debug, Clone)]
+struct Given(RawConfig);
+
+impl PartialEq for Given {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 impl Config {
@@ -229,13 +240,38 @@ impl Config {
             run: RunConfig::read(raw)?,
             data,
             loss,
+            given: Given(raw.clone()),
         })
     }
 
-    /// Whether a setting makes no sense without rows to evaluate on.
-    pub fn needs_eval(&self) -> bool {
+    /// This config with the task that the targets decided on, which all other keys must fit.
+    ///
+    /// # Errors
+    /// The first key that does not fit the task, with its place.
+    pub fn decided(self, task: Task) -> Result<Self> {
+        let decided = self.with_setting(&format!("data.task={task}"))?;
+        // The source of the evaluation rows was decided before.
+        let data = DataConfig { eval: self.data.eval, ..decided.data };
+        Ok(Config { name: self.name, data, ..decided })
+    }
+
+    /// Checks that no setting needs rows to evaluate on, where `data.eval` is unset and there are none.
+    ///
+    /// # Errors
+    /// The setting that needs them, with its place.
+    pub fn check_unset_eval(&self) -> Result<()> {
         let is_loss = |metric: &JudgeMetric| *metric == EvalMetric::Loss.into();
-        self.train.needs_eval() || !self.checkpoint.keep_best.as_ref().is_none_or(is_loss)
+        let needs_eval = self.train.needs_eval() || !self.checkpoint.keep_best.as_ref().is_none_or(is_loss);
+        if self.data.eval == EvalSource::Unset && needs_eval {
+            self.with_setting("data.eval=\"none\"")?;
+        }
+        Ok(())
+    }
+
+    /// Checks the settings that this config was read from again, with one `--set` argument laid over them.
+    fn with_setting(&self, set: &str) -> Result<Self> {
+        let upper = reader::overrides(&TABLE, &Overrides::of_sets(&[set.to_owned()]))?;
+        Self::resolve(&self.given.0.clone().overlaid(upper)?, None)
     }
 
     /// The metrics of each evaluation, and of the last one; for classes in an order also the metrics of distances.

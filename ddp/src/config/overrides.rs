@@ -30,12 +30,6 @@ impl Overrides {
         Overrides { sets: sets.to_vec(), shorts: Vec::new() }
     }
 
-    /// Replaces what was said of `data.task` by `set`, the decision of the targets.
-    pub fn decide_task(&mut self, set: String) {
-        self.shorts.retain(|short| short.key != "data.task");
-        self.sets.push(set);
-    }
-
     /// Whether nothing is set.
     pub fn is_empty(&self) -> bool {
         self.sets.is_empty() && self.shorts.is_empty()

@@ -40,14 +40,21 @@ impl RawConfig {
         source: Source,
     ) -> Result<Self> {
         check_no_conflict(table, &lower)?;
-        check_no_conflict(table, &upper)?;
-        let mut settings: BTreeMap<_, _> =
-            lower.into_iter().map(|setting| (setting.key.name, setting)).collect();
+        let settings = lower.into_iter().map(|setting| (setting.key.name, setting)).collect();
+        RawConfig { table, settings, source, unknown_to_run: Vec::new() }.overlaid(upper)
+    }
+
+    /// These settings with `upper` laid over them.
+    ///
+    /// # Errors
+    /// [`ConfigError::Conflict`] if `upper` holds both keys of an alternative.
+    pub(super) fn overlaid(mut self, upper: Vec<Setting>) -> Result<Self> {
+        check_no_conflict(self.table, &upper)?;
         for setting in upper {
-            settings.retain(|_, old| !exclude(old.key, setting.key));
-            settings.insert(setting.key.name, setting);
+            self.settings.retain(|_, old| !exclude(old.key, setting.key));
+            self.settings.insert(setting.key.name, setting);
         }
-        Ok(RawConfig { table, settings, source, unknown_to_run: Vec::new() })
+        Ok(self)
     }
 
     /// The same for the continuation of a run with these settings: a key that neither has keeps the meaning of that run.

@@ -11,7 +11,8 @@ use super::open::open;
 use super::source::{ClassLabels, KnownFeatures, SourceSpec, SplitSide};
 use super::target_columns::{TargetColumn, check_counts, head_gaps, target_columns};
 use crate::config::{
-    ClassWeights, Config, DataConfig, EvalSource, FingerprintKind, Loss, MissingTarget, Normalize, Task,
+    ClassWeights, Config, ConfigError, DataConfig, EvalSource, FingerprintKind, Loss, MissingTarget,
+    Normalize, Task,
 };
 use crate::data::datasets::dataset::{Dataset, RowLayout, TargetLayout, has_weight};
 use crate::data::datasets::subset::split;
@@ -300,18 +301,13 @@ fn decided(config: &Config, layout: &RowLayout) -> Config {
 }
 
 impl Loaded {
-    /// The resolved config: the task that the targets decided on is checked against the other keys by `load`, which loads the
-    /// config again with `data.task=TASK`; balanced class weights become numbers.
+    /// The resolved config: with the task that the targets decided on, and numbers as balanced class weights.
     ///
     /// # Errors
-    /// Errors of `load`.
-    pub fn resolve<E>(
-        &self,
-        config: Config,
-        load: impl FnOnce(String) -> Result<Config, E>,
-    ) -> Result<Config, E> {
+    /// Same as [`Config::decided`].
+    pub fn resolve(&self, config: Config) -> Result<Config, ConfigError> {
         let mut config = match &self.task_choice {
-            Some(choice) => load(format!("data.task={}", choice.task))?,
+            Some(choice) => config.decided(choice.task)?,
             None => config,
         };
         if let Some(counts) = &self.class_counts {

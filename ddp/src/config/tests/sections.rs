@@ -278,6 +278,32 @@ fn targets_may_decide_on_the_task() {
 }
 
 #[test]
+fn a_decided_config_is_the_one_that_names_its_task() {
+    let text = "[data]\ntrain = \"a.csv\"\n[loss]\nclass_weights = \"balanced\"\n";
+    let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
+    fs::write(file.path(), text).unwrap();
+    let overrides = ["data.task=auto", "train.eval_every_steps=5"].map(str::to_owned);
+    let mut config = Config::load(Some(file.path()), &overrides).unwrap();
+    let sets = ["data.task=classification", "train.eval_every_steps=5"].map(str::to_owned);
+    let named = Config::load(Some(file.path()), &sets).unwrap();
+    assert_eq!(config.clone().decided(Task::Classification).unwrap(), named);
+    assert_refused(
+        config.clone().decided(Task::Regression),
+        &[&file.path().display().to_string(), "line 4", "`loss.class_weights` must be absent"],
+    );
+    // Rows to evaluate on are looked for where the rows are.
+    assert_refused(
+        config.check_unset_eval().map(|()| config.clone()),
+        &["`--set train.eval_every_steps=5`", "must be 0"],
+    );
+    config.data.eval = EvalSource::Source("a.csv".to_owned());
+    config.check_unset_eval().unwrap();
+    // The file is read once: it may be a pipe.
+    drop(file);
+    assert_eq!(config.clone().decided(Task::Classification).unwrap().data.eval, config.data.eval);
+}
+
+#[test]
 fn the_order_of_classes_is_that_of_the_config() {
     let csv = "data.train=a.csv";
     let order = "data.class_order=[\"low\", \"mid\", \"high\"]";

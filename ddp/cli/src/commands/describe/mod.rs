@@ -37,11 +37,7 @@ pub fn describe(world: &World, args: &DescribeArgs) -> Result<(), Stop> {
     let config = Config::load_with(args.run.file(), &overrides).map_err(Error::from);
     let config = world.collective_result(config)?;
     let data = data::load(&config, world)?;
-    let decided = |task| {
-        overrides.decide_task(task);
-        Config::load_with(args.run.file(), &overrides).map_err(Error::from)
-    };
-    let config = world.collective_result(data.resolve(config, decided))?;
+    let config = world.collective_result(data.resolve(config).map_err(Error::from))?;
     let world_size = args.world_size.unwrap_or(world.world_size());
     let report = world.collective_result(Report::new(&config, &data, world_size, device(&args.device)))?;
     let printed = match world.rank().0 {

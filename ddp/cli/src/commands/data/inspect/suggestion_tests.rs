@@ -1,6 +1,6 @@
 //! The config that is suggested for a table trains, whatever the table; or it was said why not.
 
-use ddp::config::{Config, Overrides};
+use ddp::config::Config;
 use ddp::data;
 use ddp::train::TrainError;
 use ddp::train::setup::{self, BatchPartition};
@@ -11,23 +11,17 @@ use ddp_kernels::Device;
 use super::profile::Profile;
 use super::tests::{Files, noise};
 use super::warning::WarningKind;
-use crate::error::Result;
 
 /// The mean loss of one training step by the suggested config.
-pub(super) fn train_a_step(files: &Files, profile: &Profile) -> std::result::Result<f64, String> {
+pub(super) fn train_a_step(files: &Files, profile: &Profile) -> Result<f64, String> {
     let path = files.path("run.toml");
     files.write("run.toml", profile.data_section.as_bytes());
-    let load = |task: Option<String>| -> Result<Config> {
-        let mut sets = vec!["model.hidden=[3]".to_owned()];
-        sets.extend(task);
-        Ok(Config::load_with(Some(&path), &Overrides::of_sets(&sets))?)
-    };
-    let text = |error: crate::Error| error.to_string();
     let world = World::single();
-    let config = load(None).map_err(text)?;
+    let sets = ["model.hidden=[3]".to_owned()];
+    let config = Config::load(Some(&path), &sets).map_err(|error| error.to_string())?;
     let data = data::load(&config, &world).map_err(|stop| stop.to_string())?;
-    let config = data.resolve(config, |task| load(Some(task))).map_err(text)?;
-    let of_step = || -> std::result::Result<f64, TrainError> {
+    let config = data.resolve(config).map_err(|error| error.to_string())?;
+    let of_step = || -> Result<f64, TrainError> {
         let partition = BatchPartition::new(&config, &world, &data, None)?;
         let mut trainer =
             setup::trainer(&world, GraphMode::default(), &config, &data, &partition, Device::Cpu)?;

@@ -1,0 +1,313 @@
+//! Prepares a run: (checkpoint ->) config -> world -> device -> data -> model.
+//!
+//! Each part is local work that ends in one exchange: the ranks vote whether it succeeded everywhere, and compare what must be the
+//! same on all of them.
+
+use ddp::config::{CommDtype, Config, Determinism, EvalSource, Overrides};
+use ddp::data::{self, EmbeddingSpec, Fitted, Loaded};
+use ddp::model::ModelSpec;
+use ddp::model::file::{ModelFile, ModelInfo};
+use ddp::optim::run_schedule::RunSchedule;
+use ddp::predict::{self, SavedModel};
+use ddp::report::notes::warn_of_all_ranks;
+use ddp::train::resume::Resumed;
+use ddp::train::setup;
+use ddp::train::setup::BatchPartition;
+use ddp::train::trainer::Trainer;
+use ddp_comm::{DeviceChoice, World};
+use ddp_kernels::Device;
+use tracing::{Level, Span, debug, enabled, info, warn};
+
+use super::banner::{self, Banner};
+use super::outputs::check_out;
+use super::pin_device::{Pinning, check_graph, pin_device};
+use crate::cli::TrainArgs;
+use crate::commands::quick_build::warn_if_quick_build;
+use crate::commands::watchdog::{self, Watched};
+use crate::error::{Error, ModelCommand, Result};
+use crate::exit::Stop;
+use crate::report::FailedRun;
+use crate::report::log::Log;
+use crate::report::stdout::print_result;
+
+/// A run that is checked on all ranks and ready to train; nothing is written yet.
+pub(super) struct Run<'w> {
+    pub(super) world: &'w World,
+    pub(super) log: &'w Log,
+    pub(super) args: &'w TrainArgs,
+    pub(super) device: Device,
+    pub(super) data: Loaded,
+    pub(super) plan: Plan,
+}
+
+/// What config and data come to on this world.
+pub(super) struct Plan {
+    pub(super) config: Config,
+    pub(super) spec: ModelSpec,
+    pub(super) partition: BatchPartition,
+    pub(super) schedule: RunSchedule,
+}
+
+/// Where the weights come from, if not from the seed or a checkpoint, and the preprocessing that comes with them.
+struct Start {
+    /// The model of `--init-from`.
+    init_from: Option<ModelFile>,
+    /// Config and preprocessor of the checkpoint to resume from, or of `--init-from`.
+    fitted: Option<ModelInfo>,
+}
+
+impl<'w> Run<'w> {
+    /// Loads config and data, agrees on them with the other ranks, builds the model, and announces the run. Returns also the
+    /// trainer, and the checkpoint that it was restored from.
+    pub(super) fn prepare(
+        world: &'w World,
+        log: &'w Log,
+        args: &'w TrainArgs,
+        failed: &FailedRun,
+    ) -> Result<(Self, Trainer<'w>, Option<Resumed>), Stop> {
+        let resumed = Resumed::find(world, args.resume.as_ref(), args.out.as_deref())?;
+        let config = load_config(world, args, resumed.as_ref());
+        let config = world.agreed_result(config, |config| config_entries(args, config))?;
+        watchdog::start(world, log, &config.watchdog, Watched::Run(failed.clone()))?;
+        Span::current().record("run_name", &config.name);
+
+        let choice = pin_device(world, &args.device, pinning(args, &config))?;
+        world.watchdog().set_device(&choice.device.to_string());
+        let start = Start::new(world, args, choice.device, resumed.as_ref())?;
+        let data = start.load_data(world, log, args, &config, resumed.as_ref())?;
+        let plan = Plan::new(world, args, config, &data, resumed.as_ref());
+        let plan = world.agreed_result(plan, Plan::entries)?;
+
+        let trainer = plan.trainer(world, args, &data, choice.device, start.init_from.as_ref());
+        let mut trainer = world.collective_result(trainer)?;
+        let resumed = match resumed {
+            Some(resumed) => Some(resumed.restore(world, &plan.config, &data, &mut trainer)?),
+            None => None,
+        };
+        let run = Run { world, log, args, device: choice.device, data, plan };
+        world.collective_result(run.announce(&trainer, &choice))?;
+        run.note_start(&start, resumed.is_some());
+        Ok((run, trainer, resumed))
+    }
+
+    /// Reports the run: one line, or all of it at level debug. A dry run prints its config to stdout, and the rest on stderr.
+    fn announce(&self, trainer: &Trainer<'_>, choice: &DeviceChoice) -> Result<()> {
+        let Run { world, args, data, plan, .. } = self;
+        let Plan { config, spec, partition, .. } = plan;
+        if args.dry_run {
+            check_out(world, args)?;
+        }
+        data.notes().iter().for_each(|note| info!("{note}"));
+        let banner = Banner { world, config, data, spec, partition, trainer };
+        info!("{}", banner.line(choice));
+        let rows = &data.train;
+        rows.layout().left_out.iter().for_each(|note| info!("{}: {note}", rows.source()));
+        if let Some(why) = &choice.reason {
+            debug!("--device auto chose the CPU: {}", why.reason);
+        }
+        if args.dry_run {
+            let toml = config.to_toml();
+            if args.json {
+                info!("{toml}");
+            } else if world.rank().0 == 0 && !args.quiet {
+                print_result(&toml)?;
+            }
+            info!("{}", banner.details());
+        } else if enabled!(Level::DEBUG) {
+            debug!("config of the run:\n{}", config.to_toml().trim_end());
+            debug!("data, model and exchange of the run:\n{}", banner.details());
+        }
+        Ok(())
+    }
+
+    /// Reports what a user may not expect of the run's start.
+    fn note_start(&self, start: &Start, is_resumed: bool) {
+        let Run { world, args, device, data, plan: Plan { config, .. }, .. } = self;
+        data.warnings.iter().for_each(|warning| warn!("{warning}"));
+        if !data.train.source().starts_with("builtin:") {
+            warn_if_quick_build(world);
+        }
+        banner::target_scale(data).iter().for_each(|line| info!("{line}"));
+        if let (Some(file), Some(named)) = (&start.init_from, &args.init_from) {
+            if file.path() != named {
+                info!("initial weights: {}", file.path().display());
+            }
+            if start.fitted.is_some() && !is_resumed {
+                info!(
+                    "preprocessing of the rows is that of {}; --refit-preprocessing fits it to the training rows",
+                    named.display()
+                );
+            }
+        }
+        if *device == Device::Cpu && config.comm.dtype != CommDtype::F32 {
+            let message = format!(
+                "comm.dtype = \"{}\" applies to gradients between GPUs; on the CPU they travel as f32",
+                config.comm.dtype
+            );
+            warn_of_all_ranks(world.rank().0, &message);
+        }
+        if config.data.eval == EvalSource::Unset && !is_resumed {
+            info!("no rows are held out for evaluation: --eval-fraction 0.2 evaluates on a fifth of them");
+        }
+    }
+}
+
+/// Loads the config of the file, or of the resumed run, and applies the flags to it.
+fn load_config(world: &World, args: &TrainArgs, resumed: Option<&Resumed>) -> Result<Config> {
+    let mut overrides = args.run.overrides();
+    overrides.sets.extend(args.comm_dtype.map(|dtype| format!("comm.dtype={}", dtype.name())));
+    let mut config = match (resumed, args.run.file()) {
+        (None, file) => Config::load_with(file, &overrides)?,
+        (Some(resumed), Some(file)) => match resumed.config_of_file(file, &overrides)? {
+            // The targets have decided when the run began.
+            config if config.data.auto_task => {
+                config.decided(resumed.config(&Overrides::default())?.data.task)?
+            }
+            config => config,
+        },
+        (Some(resumed), None) => resumed.config(&overrides)?,
+    };
+    data::resolve_eval(&mut config.data)?;
+    config.check_unset_eval()?;
+    if let Some(resumed) = resumed {
+        resumed.check_config(&config, world.world_size())?;
+    }
+    Ok(config)
+}
+
+/// Settings on which the ranks agree.
+fn config_entries(args: &TrainArgs, config: &Config) -> Vec<(String, String)> {
+    let mut entries = config.agreement_entries();
+    entries.push(("--dry-run".to_owned(), args.dry_run.to_string()));
+    entries
+}
+
+fn pinning(args: &TrainArgs, config: &Config) -> Pinning {
+    Pinning {
+        share_gpu: args.share_gpu,
+        deterministic: config.train.deterministic != Determinism::Off,
+        n_threads: args.threads,
+        bind: args.bind,
+        register_buffers: config.comm.register_buffers,
+    }
+}
+
+impl Start {
+    /// Reads the model of `--init-from`: a file, or the one of a run or checkpoint folder. The ranks agree on it, and on the
+    /// preprocessing, which decides how rows are read. Collective.
+    fn new(world: &World, args: &TrainArgs, device: Device, resumed: Option<&Resumed>) -> Result<Self, Stop> {
+        let path = args.init_from.as_deref();
+        let is_active = path.map(|path| predict::is_active(world, path)).transpose();
+        let is_active = is_active.map_err(Error::from)?.unwrap_or(false);
+        let start = || -> Result<Self> {
+            check_graph(args.cuda_graph, device)?;
+            let init_from = path.map(|path| SavedModel::initial(path, is_active)).transpose()?;
+            let fitted = match (resumed, &init_from) {
+                // Damage is found when the checkpoint is restored.
+                (Some(resumed), _) => resumed.model_info().ok(),
+                // A file of another program has none.
+                (None, Some(file)) if !args.refit_preprocessing => file.info().ok(),
+                (None, _) => None,
+            };
+            Ok(Start { init_from, fitted })
+        };
+        Ok(world.agreed_result(start(), |start| start.entries(args))?)
+    }
+
+    fn entries(&self, args: &TrainArgs) -> Vec<(String, String)> {
+        let hex = |fingerprint: Option<u64>| fingerprint.map_or("none".to_owned(), |of| format!("{of:016x}"));
+        let fitted = self.fitted.as_ref().map(|info| info.preprocessor.fingerprint());
+        let entries = [
+            ("--init-from (fingerprint)", hex(self.init_from.as_ref().map(ModelFile::fingerprint))),
+            ("--new-head", args.new_head.to_string()),
+            ("preprocessing that is kept (fingerprint)", hex(fitted)),
+        ];
+        entries.map(|(key, value)| (key.to_owned(), value)).to_vec()
+    }
+
+    /// Loads the rows, as the model expects them where it is known. Collective.
+    fn load_data(
+        &self,
+        world: &World,
+        log: &Log,
+        args: &TrainArgs,
+        config: &Config,
+        resumed: Option<&Resumed>,
+    ) -> Result<Loaded, Stop> {
+        let of_resumed = resumed.map(|resumed| resumed.config_of_data(config));
+        let loading = || log.terminal().show_busy(format!("loading {}", config.data.train));
+        let _loading = args.progress.may_have_bar().then(loading);
+        let fitted = self.fitted.as_ref().map(|info| match resumed {
+            Some(_) => Fitted::Resumed(&info.preprocessor),
+            None if args.new_head => Fitted::InitialFeatures(&info.preprocessor),
+            None => Fitted::Initial(&info.preprocessor),
+        });
+        let keeps_labels = matches!(fitted, Some(Fitted::Initial(_)));
+        let data = data::load_with(of_resumed.as_ref().unwrap_or(config), world, fitted);
+        Ok(data.map_err(|stop| {
+            stop.map(|error| {
+                if keeps_labels { Error::of_model_data(error, ModelCommand::InitFrom) } else { error.into() }
+            })
+        })?)
+    }
+}
+
+impl Plan {
+    /// Checks that config and data continue the resumed run, and that they fit each other and the world.
+    fn new(
+        world: &World,
+        args: &TrainArgs,
+        config: Config,
+        data: &Loaded,
+        resumed: Option<&Resumed>,
+    ) -> Result<Self> {
+        if let Some(resumed) = resumed {
+            resumed.check_data(data)?;
+            if !args.allow_batchnorm_change {
+                resumed.check_batch_norm(&config, world.world_size())?;
+            }
+        }
+        let is_open = config.loss.is_balanced() || data.task_choice.is_some();
+        let config = data.resolve(config)?;
+        if let Some(resumed) = resumed.filter(|_| is_open) {
+            resumed.check_config(&config, world.world_size())?;
+        }
+        let global_rows = resumed.map(|resumed| resumed.state().global_rows as usize);
+        let partition = BatchPartition::new(&config, world, data, global_rows)?;
+        let schedule = setup::schedule(&config, data.train.len(), partition.global_rows)?;
+        Ok(Plan { spec: setup::model_spec(&config, data), config, partition, schedule })
+    }
+
+    /// The model, of which the layers come from the config, on which the ranks agree already.
+    fn entries(&self) -> Vec<(String, String)> {
+        let ModelSpec { dims, embeddings, .. } = &self.spec;
+        let entries = [
+            (
+                "widths of the model's layers",
+                dims.iter().map(usize::to_string).collect::<Vec<_>>().join(", "),
+            ),
+            (
+                "embeddings of the model",
+                embeddings.iter().map(EmbeddingSpec::words).collect::<Vec<_>>().join(", "),
+            ),
+        ];
+        entries.map(|(key, value)| (key.to_owned(), value)).to_vec()
+    }
+
+    /// Builds model and trainer, with the weights of the seed or of `init_from`. Collective.
+    fn trainer<'w>(
+        &self,
+        world: &'w World,
+        args: &TrainArgs,
+        data: &Loaded,
+        device: Device,
+        init_from: Option<&ModelFile>,
+    ) -> Result<Trainer<'w>> {
+        let mut trainer =
+            setup::trainer(world, args.cuda_graph, &self.config, data, &self.partition, device)?;
+        if let Some(file) = init_from {
+            setup::init_from(&mut trainer, file, args.new_head)?;
+        }
+        Ok(trainer)
+    }
+}
