@@ -10,6 +10,7 @@
 //! assert_eq!((run.epoch(), run.epoch_under_way()), (3, 2));
 //! ```
 
+use ddp_kernels::ops::LossSums;
 use serde::{Deserialize, Serialize};
 
 use super::exact;
@@ -17,7 +18,8 @@ use crate::data::order::epoch_proof::EpochProof;
 pub use crate::optim::loss_scaler::LossScalerState;
 use crate::report::EvalMetrics;
 
-/// State of a run after a step. Floats round-trip through the file bit for bit, also non-finite ones.
+/// State of a run after a step, the only place of each of its numbers but for those that [`Trainer::take`](crate::train::trainer::Trainer::take)
+/// fills in. Floats round-trip through the file bit for bit, also non-finite ones.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunState {
@@ -80,6 +82,16 @@ impl RunState {
 }
 
 /// Sums over the rows of the epoch under way, of all ranks.
+///
+/// ```
+/// use ddp::checkpoint::EpochLossState;
+/// use ddp::ops::LossSums;
+///
+/// let mut loss = EpochLossState::default();
+/// loss.add(LossSums { loss: 6.0, weight: 4.0 }, 4);
+/// loss.add(LossSums { loss: 1.5, weight: 2.0 }, 2);
+/// assert_eq!((loss.mean(), loss.n_rows), (1.25, 6));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EpochLossState {
@@ -91,6 +103,20 @@ pub struct EpochLossState {
     pub weight: f64,
     /// Rows used in this epoch so far.
     pub n_rows: u64,
+}
+
+impl EpochLossState {
+    /// Adds a step's sums over its `n_rows` rows.
+    pub fn add(&mut self, sums: LossSums, n_rows: usize) {
+        self.loss += sums.loss;
+        self.weight += sums.weight;
+        self.n_rows += n_rows as u64;
+    }
+
+    /// Mean loss.
+    pub fn mean(&self) -> f64 {
+        LossSums { loss: self.loss, weight: self.weight }.mean()
+    }
 }
 
 /// A step whose update was left out: it has its number, and its rows count as used.

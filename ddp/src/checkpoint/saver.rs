@@ -156,19 +156,24 @@ impl Saver {
         Ok(saved)
     }
 
-    /// [`Saver::save_all`] of a snapshot; `has_weights` on rank 0.
+    /// [`Saver::save_all`] of a snapshot.
     ///
     /// # Errors
     /// See [`Saver::save`].
     pub fn save_snapshot(
         &mut self,
         run: &RunState,
-        has_weights: bool,
         snapshot: &SnapshotBuffers,
     ) -> Result<Saved, CheckpointError> {
-        let weights = has_weights.then(|| snapshot.weights());
-        let (best, registered) = (snapshot.best(), snapshot.registered());
-        self.save_all(run, Contents { weights, best, registered, state: &snapshot.state() })
+        self.save_all(
+            run,
+            Contents {
+                weights: Some(snapshot.weights()).filter(|weights| !weights.is_empty()),
+                best: snapshot.best(),
+                registered: snapshot.registered(),
+                state: &snapshot.state(),
+            },
+        )
     }
 
     /// Writes this rank's files.

@@ -50,8 +50,6 @@ pub enum SaveOutcome {
 #[derive(Debug)]
 struct Job {
     run: RunState,
-    /// Whether this rank saves the weights.
-    has_weights: bool,
     buffers: SnapshotBuffers,
 }
 
@@ -90,9 +88,9 @@ impl Writer {
         let abandoned = saver.abandoned();
         let parent = Span::current();
         let work = move || {
-            for Job { run, has_weights, buffers } in to_do {
+            for Job { run, buffers } in to_do {
                 let _span = info_span!(parent: &parent, "checkpoint", step = run.step).entered();
-                let outcome = saver.save_snapshot(&run, has_weights, &buffers);
+                let outcome = saver.save_snapshot(&run, &buffers);
                 let outcome = SaveOutcome::new(run.step, outcome);
                 if let SaveOutcome::Failed { error, .. } = &outcome {
                     // At once: the run may ask for outcomes much later. Rank 0 fails with the error of any rank.
@@ -123,20 +121,15 @@ impl Writer {
         (std::mem::take(&mut self.buffers), waited)
     }
 
-    /// Hands over a snapshot; `has_weights` on rank 0. The time is that of waiting for the save before, if it is under way:
+    /// Hands over a snapshot. The time is that of waiting for the save before, if it is under way:
     /// none after [`take_buffers`](Self::take_buffers).
     ///
     /// # Errors
     /// [`CheckpointError::Thread`] if the thread has died.
-    pub fn save(
-        &mut self,
-        run: RunState,
-        has_weights: bool,
-        buffers: SnapshotBuffers,
-    ) -> Result<Duration, CheckpointError> {
+    pub fn save(&mut self, run: RunState, buffers: SnapshotBuffers) -> Result<Duration, CheckpointError> {
         let waited = self.wait();
         let step = run.step;
-        let job = Job { run, has_weights, buffers };
+        let job = Job { run, buffers };
         let is_sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
         if !is_sent {
             return Err(dead());

@@ -105,7 +105,7 @@ impl<'a> Autosave<'a> {
         minutes > 0.0 && self.world.rank().0 == 0 && self.last.1.elapsed().as_secs_f64() >= minutes * 60.0
     }
 
-    /// Saves the run after step `run.step`, or starts to; does nothing if that step is saved already. `best` holds the weights of
+    /// Saves the run after the trainer's last step, or starts to; does nothing if that step is saved already. `best` holds the weights of
     /// the best evaluation on rank 0, if they are kept and not those of this step. `started` is the start of
     /// training's pause.
     ///
@@ -114,16 +114,17 @@ impl<'a> Autosave<'a> {
     pub fn save(
         &mut self,
         trainer: &Trainer<'_>,
-        run: &RunState,
+        run: &mut RunState,
         best: Option<Arc<Vec<f32>>>,
         started: Instant,
     ) -> Result<()> {
-        let place = Some((run.step, run.cursor));
+        let place = Some((trainer.n_steps(), run.cursor));
         if self.last.0 == place {
             return Ok(());
         }
-        if let Some(rank_save) = &mut self.rank_save {
-            rank_save.save(trainer, run, best)?;
+        match &mut self.rank_save {
+            Some(rank_save) => rank_save.save(trainer, run, best)?,
+            None => trainer.take(run, None)?,
         }
         self.last = (place, Instant::now());
         self.pauses.push((run.step, started.elapsed()));

@@ -2,7 +2,7 @@
 //!
 //! All ranks have the same outcomes, so they decide alike.
 
-use crate::checkpoint::{LeftOut, RunState, WhyLeftOut};
+use crate::checkpoint::{LeftOut, RecentLosses, RunState, WhyLeftOut};
 use crate::config::{BadStep, BadSteps};
 use crate::train::error::{GiveUp, TrainError};
 use crate::train::spikes::SpikeLimit;
@@ -11,14 +11,13 @@ use crate::train::step_info::{StepInfo, StepOutcome, Withheld};
 /// Steps of a run whose updates may be left out.
 const MAX_LEFT_OUT: usize = 10;
 
-/// Decides on the steps of a run.
+/// Decides on the steps of a run. The run's state has the losses that it compares, and the steps whose updates were left out or will be
+/// when a replay meets them.
 #[derive(Debug)]
 pub(crate) struct StepPolicy {
     config: BadSteps,
     /// Where losses are compared.
     spikes: Option<SpikeLimit>,
-    /// Steps whose updates were left out, or will be when a replay meets them.
-    left_out: Vec<LeftOut>,
 }
 
 /// An enqueued step.
@@ -44,28 +43,38 @@ pub(crate) enum Decision {
 }
 
 impl StepPolicy {
-    /// Continues after `state`.
-    pub(crate) fn new(config: &BadSteps, state: &RunState) -> Self {
-        let window = |_| SpikeLimit::new(config.spike_window, config.spike_threshold, &state.recent_losses);
-        let spikes = config.on_spike.treatment().map(window);
-        StepPolicy { config: *config, spikes, left_out: state.left_out.clone() }
+    /// Continues after `state`, which keeps losses only where they are compared.
+    pub(crate) fn new(config: &BadSteps, state: &mut RunState) -> Self {
+        let limit = |_| SpikeLimit::new(config.spike_window, config.spike_threshold);
+        let spikes = config.on_spike.treatment().map(limit);
+        if spikes.is_none() {
+            state.recent_losses = RecentLosses::default();
+        }
+        StepPolicy { config: *config, spikes }
     }
 
     /// Limit of the loss of step `step`; negative infinity if its update was left out before. `n_unknown` (0 or 1) is the number
     /// of enqueued steps whose outcome is unknown.
-    pub(crate) fn loss_limit(&mut self, step: u64, n_unknown: usize) -> f64 {
-        if self.left_out.iter().any(|left_out| left_out.step == step) {
+    pub(crate) fn loss_limit(&mut self, state: &RunState, step: u64, n_unknown: usize) -> f64 {
+        if state.left_out.iter().any(|left_out| left_out.step == step) {
             return f64::NEG_INFINITY;
         }
-        self.spikes.as_mut().map_or(f64::INFINITY, |spikes| spikes.limit(n_unknown))
+        let limit = |spikes: &mut SpikeLimit| spikes.limit(&state.recent_losses, n_unknown);
+        self.spikes.as_mut().map_or(f64::INFINITY, limit)
     }
 
     /// Decides on a step's outcome; `limit` was its limit.
-    pub(crate) fn decide(&mut self, info: &StepInfo, outcome: &StepOutcome, limit: f64) -> Decision {
+    pub(crate) fn decide(
+        &self,
+        state: &mut RunState,
+        info: &StepInfo,
+        outcome: &StepOutcome,
+        limit: f64,
+    ) -> Decision {
         let StepInfo { step, .. } = *info;
         let loss = outcome.sums.mean();
-        if let Some(spikes) = &mut self.spikes {
-            spikes.record(loss);
+        if let Some(spikes) = &self.spikes {
+            spikes.record(&mut state.recent_losses, loss);
         }
         let (treatment, why) = match outcome.withheld {
             None | Some(Withheld::LeftOut) => return Decision::Continue,
@@ -78,32 +87,21 @@ impl StepPolicy {
         if treatment == BadStep::Stop {
             return Decision::Fail(error);
         }
-        if self.left_out.len() >= MAX_LEFT_OUT {
+        if state.left_out.len() >= MAX_LEFT_OUT {
             return Decision::Fail(error.given_up(GiveUp::TooMany { n: MAX_LEFT_OUT }));
         }
-        self.left_out.push(LeftOut { step, why });
+        state.left_out.push(LeftOut { step, why });
         match treatment {
             BadStep::Rollback => Decision::Rollback(error),
             BadStep::Stop | BadStep::Skip => Decision::Skip(error),
         }
     }
+}
 
-    /// Steps whose updates were left out.
-    pub(crate) fn left_out(&self) -> &[LeftOut] {
-        &self.left_out
-    }
-
-    /// The steps whose updates were left out, in one line, if there are any.
-    pub(crate) fn summary(&self) -> Option<String> {
-        let steps: Vec<_> = self.left_out.iter().map(|left_out| left_out.step.to_string()).collect();
-        (!steps.is_empty()).then(|| format!("trained without the updates of steps {}", steps.join(", ")))
-    }
-
-    /// Writes the state for a checkpoint, when the outcomes of all steps are known.
-    pub(crate) fn note(&self, state: &mut RunState) {
-        state.left_out.clone_from(&self.left_out);
-        state.recent_losses = self.spikes.as_ref().map(SpikeLimit::state).unwrap_or_default();
-    }
+/// The steps whose updates were left out, in one line, if there are any.
+pub(crate) fn left_out_summary(left_out: &[LeftOut]) -> Option<String> {
+    let steps: Vec<_> = left_out.iter().map(|left_out| left_out.step.to_string()).collect();
+    (!steps.is_empty()).then(|| format!("trained without the updates of steps {}", steps.join(", ")))
 }
 
 #[cfg(test)]
@@ -113,9 +111,10 @@ mod tests {
     use super::*;
     use crate::config::Spike;
 
-    fn policy(on_nonfinite: BadStep, on_spike: Spike) -> StepPolicy {
+    fn policy(on_nonfinite: BadStep, on_spike: Spike) -> (StepPolicy, RunState) {
         let config = BadSteps { on_nonfinite, on_spike, spike_window: 8, spike_threshold: 10.0 };
-        StepPolicy::new(&config, &RunState::default())
+        let mut state = RunState::default();
+        (StepPolicy::new(&config, &mut state), state)
     }
 
     fn outcome(loss: f64, withheld: Option<Withheld>) -> StepOutcome {
@@ -130,17 +129,20 @@ mod tests {
     #[test]
     fn the_eleventh_step_ends_the_run() {
         for on_nonfinite in [BadStep::Skip, BadStep::Rollback] {
-            let mut policy = policy(on_nonfinite, Spike::Off);
+            let (mut policy, mut state) = policy(on_nonfinite, Spike::Off);
             let bad = outcome(f64::NAN, Some(Withheld::Loss));
             for step in 1..=10 {
-                let decision = policy.decide(&info(step), &bad, f64::INFINITY);
+                let decision = policy.decide(&mut state, &info(step), &bad, f64::INFINITY);
                 assert!(!matches!(decision, Decision::Fail(_)), "{step}");
-                assert_eq!(policy.loss_limit(step, 0), f64::NEG_INFINITY);
+                assert_eq!(policy.loss_limit(&state, step, 0), f64::NEG_INFINITY);
             }
             // A replay counts nothing.
             let again = outcome(f64::NAN, Some(Withheld::LeftOut));
-            assert!(matches!(policy.decide(&info(3), &again, f64::NEG_INFINITY), Decision::Continue));
-            let Decision::Fail(error) = policy.decide(&info(11), &bad, f64::INFINITY) else {
+            assert!(matches!(
+                policy.decide(&mut state, &info(3), &again, f64::NEG_INFINITY),
+                Decision::Continue
+            ));
+            let Decision::Fail(error) = policy.decide(&mut state, &info(11), &bad, f64::INFINITY) else {
                 panic!("ten are allowed")
             };
             let text = error.to_string();
@@ -148,24 +150,25 @@ mod tests {
                 text.starts_with("the updates of 10 steps were left out before: loss is NaN at step 11"),
                 "{text}"
             );
-            assert_eq!(policy.left_out().len(), 10);
+            assert_eq!(state.left_out.len(), 10);
         }
     }
 
     #[test]
     fn spikes_have_a_policy_of_their_own() {
-        let mut policy = policy(BadStep::Stop, Spike::Skip);
+        let (policy, mut state) = policy(BadStep::Stop, Spike::Skip);
         let spike = outcome(9.0, Some(Withheld::AboveLimit));
-        assert!(matches!(policy.decide(&info(1), &spike, 2.0), Decision::Skip(TrainError::LossSpike { .. })));
-        assert_eq!(policy.left_out(), [LeftOut { step: 1, why: WhyLeftOut::Spike }]);
+        assert!(matches!(
+            policy.decide(&mut state, &info(1), &spike, 2.0),
+            Decision::Skip(TrainError::LossSpike { .. })
+        ));
+        assert_eq!(state.left_out, [LeftOut { step: 1, why: WhyLeftOut::Spike }]);
         let bad = outcome(f64::NAN, Some(Withheld::Gradient));
         assert!(matches!(
-            policy.decide(&info(2), &bad, 2.0),
+            policy.decide(&mut state, &info(2), &bad, 2.0),
             Decision::Fail(TrainError::GradientNotFinite { .. })
         ));
-        let mut state = RunState::default();
-        policy.note(&mut state);
         let json = serde_json::to_string(&state).unwrap();
-        assert_eq!(serde_json::from_str::<RunState>(&json).unwrap().left_out, policy.left_out());
+        assert_eq!(serde_json::from_str::<RunState>(&json).unwrap().left_out, state.left_out);
     }
 }

@@ -102,18 +102,15 @@ impl<'w> Checkpoints<'w> {
     /// # Errors
     /// `TrainError::Checkpoint` on all ranks if it could not be saved on one; older checkpoints are intact then.
     pub fn save(&mut self, trainer: &Trainer<'_>, cursor: u64) -> Result<()> {
-        let run = RunState {
-            step: trainer.n_steps(),
+        let mut run = RunState {
             cursor,
             // The loop knows its epochs; the file says that the first one is under way.
             n_rows: cursor.saturating_add(1),
             global_rows: 1,
-            loss_scaler: trainer.loss_scaler_state(),
-            matmul_choices: trainer.matmul_choices()?.lines().map(str::to_owned).collect(),
             ..RunState::default()
         };
         let saved = match &mut self.rank_save {
-            Some(rank_save) => rank_save.save(trainer, &run, None).and_then(|()| {
+            Some(rank_save) => rank_save.save(trainer, &mut run, None).and_then(|()| {
                 let failed = |outcome| match outcome {
                     SaveOutcome::Failed { error, .. } => Some(TrainError::from(error)),
                     SaveOutcome::Saved(_) => None,

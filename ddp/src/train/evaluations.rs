@@ -82,7 +82,7 @@ impl<'a> Evaluations<'a> {
             train.early_stop_min_delta,
         );
         Evaluations {
-            stopping: stopping.resumed(state.early_stopping),
+            stopping,
             best: BestWeights::new(checkpoint.keep_best.clone(), best_weights),
             metric_sets: plan.config.metrics().map(|set| set.union(judge)),
             // An epoch that has ended was evaluated before it was saved, unless a signal stopped that; its tables were not saved.
@@ -101,9 +101,9 @@ impl<'a> Evaluations<'a> {
         every > 0 && step > 0 && step.is_multiple_of(every) && !is_done && self.plan.data.eval.is_some()
     }
 
-    /// Early stopping, by the evaluations so far.
-    pub fn stopping(&self) -> &EarlyStopping {
-        &self.stopping
+    /// Whether the evaluations so far stop the run early.
+    pub fn stops(&self, state: &RunState) -> bool {
+        self.stopping.is_over(&state.early_stopping)
     }
 
     /// The best evaluation, if the run keeps its weights.
@@ -134,7 +134,7 @@ impl<'a> Evaluations<'a> {
     pub fn judge(&mut self, state: &mut RunState, measured: Option<Measured>) -> bool {
         let Some(Measured { set, metrics, weights }) = measured else { return false };
         self.evaluated = Some((state.step, set));
-        self.stopping.record(metrics.of_judge(self.stopping.metric()));
+        self.stopping.record(&mut state.early_stopping, metrics.of_judge(self.stopping.metric()));
         let is_best = self.best.is_better(state, &metrics);
         if is_best {
             let epoch = state.epoch_under_way();
@@ -184,9 +184,9 @@ impl<'a> Evaluations<'a> {
     }
 
     /// Reports that the run stops early, where it does.
-    pub fn note_early_stop(&self) {
-        if self.stopping.is_over() {
-            let (metric, progress) = (self.stopping.metric(), self.stopping.progress());
+    pub fn note_early_stop(&self, state: &RunState) {
+        if self.stops(state) {
+            let (metric, progress) = (self.stopping.metric(), &state.early_stopping);
             info!(
                 "early stopping: {metric} has not improved on {:.6} in {} evaluations",
                 progress.best.unwrap_or(f64::NAN),

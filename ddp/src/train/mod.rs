@@ -21,7 +21,6 @@ pub mod stop_signals;
 pub mod eval_votes;
 pub mod evaluate;
 pub mod importance;
-pub mod train_loss;
 mod votes;
 pub mod options;
 pub mod step_info;

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ddp_comm::World;
+use ddp_kernels::Device;
 use ddp_kernels::hint::with_hint;
-use ddp_kernels::{Device, Tensor, TensorRef};
 
 use crate::checkpoint::{
     CheckpointStore, RunState, SaveOptions, SaveOutcome, Saver, ShardRange, SnapshotBuffers, Writer,
@@ -33,9 +33,6 @@ pub(crate) struct SaveSettings {
 /// This rank's share of each checkpoint, and the way it is saved.
 pub(crate) struct RankSave {
     mode: SaveMode,
-    /// Ranges of the state's tensors, which follow each other in the file.
-    ranges: Vec<Range<usize>>,
-    has_weights: bool,
     /// Whether the system had no page-locked memory left for copies from the GPU.
     lacks_pinned: bool,
 }
@@ -44,7 +41,7 @@ enum SaveMode {
     /// In the background while training continues, from snapshots in memory that is kept for them.
     Async(Writer),
     /// While training waits, from snapshots that are allocated for each save.
-    Blocking(Box<Saver>, SnapshotBuffers, Vec<SaveOutcome>),
+    Blocking(Box<Saver>, Vec<SaveOutcome>),
 }
 
 impl RankSave {
@@ -61,9 +58,8 @@ impl RankSave {
         let layout = trainer.model().layout();
         let state_names: Vec<String> = trainer.state().iter().map(|(name, _)| (*name).to_owned()).collect();
         let SaveSettings { info, data_fingerprint, keep, keep_best, is_async } = settings;
-        let ranges = ranges_of(own);
         let owned: Vec<Range<usize>> = own.iter().map(|shard| shard.flat.clone()).collect();
-        let n_state = ranges.iter().map(ExactSizeIterator::len).sum();
+        let n_state = owned.iter().map(ExactSizeIterator::len).sum();
         let n_weights = if rank == 0 { layout.flat_len() } else { 0 };
         let n_tensors = state_names.len();
         let mut lacks_pinned = false;
@@ -88,11 +84,9 @@ impl RankSave {
             lacks_pinned = device != Device::Cpu && !buffers.is_pinned();
             SaveMode::Async(Writer::start(saver, buffers)?)
         } else {
-            // Training waits for the disk here, so pageable memory suffices; a run that is saved only when it stops needs no
-            // memory until then.
-            SaveMode::Blocking(Box::new(saver), SnapshotBuffers::default(), Vec::new())
+            SaveMode::Blocking(Box::new(saver), Vec::new())
         };
-        Ok(RankSave { mode, ranges, has_weights: rank == 0, lacks_pinned })
+        Ok(RankSave { mode, lacks_pinned })
     }
 
     /// Whether the system had no page-locked memory left for copies from the GPU.
@@ -100,32 +94,30 @@ impl RankSave {
         self.lacks_pinned
     }
 
-    /// Saves, or starts to; `best` are the weights of the best evaluation, if they are saved.
+    /// Takes the trainer's state into `run` and a snapshot, and saves them, or starts to; `best` are the weights of the best evaluation, if they are saved.
     ///
     /// # Errors
     /// `TrainError::Kernel` if the snapshot fails. An outcome reports a failed write.
     pub(crate) fn save(
         &mut self,
         trainer: &Trainer<'_>,
-        run: &RunState,
+        run: &mut RunState,
         best: Option<Arc<Vec<f32>>>,
     ) -> Result<()> {
-        let state: Vec<&Tensor> = trainer.state().into_iter().map(|(_, tensor)| tensor).collect();
-        let weights = self.has_weights.then(|| trainer.model().weights());
-        let registered = if self.has_weights { trainer.model().saved_buffers() } else { Vec::new() };
         match &mut self.mode {
             SaveMode::Async(writer) => {
                 let (mut buffers, _) = writer.take_buffers();
-                snapshot(&mut buffers, weights, &state, &self.ranges)?;
-                buffers.take_registered(&registered)?;
+                trainer.take(run, Some(&mut buffers))?;
                 buffers.set_best(best);
-                writer.save(run.clone(), self.has_weights, buffers)?;
+                writer.save(run.clone(), buffers)?;
             }
-            SaveMode::Blocking(saver, buffers, outcomes) => {
-                snapshot(buffers, weights, &state, &self.ranges)?;
-                buffers.take_registered(&registered)?;
+            SaveMode::Blocking(saver, outcomes) => {
+                // Training waits for the disk here, so pageable memory suffices; a run that is saved only when it stops needs no
+                // memory until then.
+                let mut buffers = SnapshotBuffers::default();
+                trainer.take(run, Some(&mut buffers))?;
                 buffers.set_best(best);
-                let outcome = match saver.save_snapshot(run, self.has_weights, buffers) {
+                let outcome = match saver.save_snapshot(run, &buffers) {
                     Ok(saved) => SaveOutcome::Saved(saved),
                     Err(error) => {
                         warn_of_all_ranks(saver.options().rank, &with_hint(&error));
@@ -133,7 +125,6 @@ impl RankSave {
                     }
                 };
                 *outcomes = vec![outcome];
-                *buffers = SnapshotBuffers::default();
             }
         }
         Ok(())
@@ -143,7 +134,7 @@ impl RankSave {
     pub(crate) fn poll(&mut self) -> Vec<SaveOutcome> {
         match &mut self.mode {
             SaveMode::Async(writer) => writer.poll(),
-            SaveMode::Blocking(_, _, outcomes) => std::mem::take(outcomes),
+            SaveMode::Blocking(_, outcomes) => std::mem::take(outcomes),
         }
     }
 
@@ -151,37 +142,9 @@ impl RankSave {
     pub(crate) fn finish(self) -> Vec<SaveOutcome> {
         match self.mode {
             SaveMode::Async(writer) => writer.finish(),
-            SaveMode::Blocking(_, _, outcomes) => outcomes,
+            SaveMode::Blocking(_, outcomes) => outcomes,
         }
     }
-}
-
-/// Takes a snapshot of this rank's weights and state.
-fn snapshot(
-    buffers: &mut SnapshotBuffers,
-    weights: Option<&Tensor>,
-    state: &[&Tensor],
-    ranges: &[Range<usize>],
-) -> Result<()> {
-    let weights: Vec<TensorRef<'_>> = weights.map(Tensor::view).into_iter().collect();
-    let state: Vec<_> = state.iter().map(|tensor| slices_of(tensor, ranges)).collect::<Result<_>>()?;
-    Ok(buffers.take(&weights, &state)?)
-}
-
-fn slices_of<'a>(tensor: &'a Tensor, ranges: &[Range<usize>]) -> Result<Vec<TensorRef<'a>>> {
-    ranges.iter().map(|range| Ok(tensor.view().range(range.start, range.end)?)).collect()
-}
-
-/// Merges adjacent shards into ranges of the state's tensors.
-fn ranges_of(own: &[StateShard]) -> Vec<Range<usize>> {
-    let mut ranges: Vec<Range<usize>> = Vec::new();
-    for StateShard { flat, offset } in own {
-        match ranges.last_mut() {
-            Some(last) if last.end == *offset => last.end += flat.len(),
-            _ => ranges.push(*offset..offset + flat.len()),
-        }
-    }
-    ranges
 }
 
 /// Counts the ranks that save: all up to the last rank that holds state, at least rank 0.

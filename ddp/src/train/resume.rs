@@ -11,29 +11,26 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod checks;
+
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use ddp_comm::World;
-use ddp_kernels::{Device, TensorRef, ops};
 use tracing::{info, warn};
 
 use crate::checkpoint::{
-    Checkpoint, CheckpointError, CheckpointStore, Fault, Load, Located, Manifest, RunState, Search,
-    ShardRange, Skipped, StateReader, step_name,
+    Checkpoint, CheckpointError, CheckpointStore, Fault, Located, Manifest, RunState, Search, Skipped,
+    step_name,
 };
-use crate::config::{Batch, Config, Overrides, Task};
-use crate::data::{LabelVocabulary, Loaded};
-use crate::model::file::{ModelInfo, labels_of};
+use crate::config::{Config, Overrides};
+use crate::data::Loaded;
 use crate::run_folder::error::FolderError;
 use crate::run_folder::folder::{Existing, MODEL_FILE};
 use crate::storage::fingerprint::fingerprint;
-use crate::storage::stream::Caching;
-use crate::storage::tensor_file::TensorFile;
 use crate::train::error::Stop;
 use crate::train::error::{Result, TrainError};
-use crate::train::setup;
 use crate::train::trainer::Trainer;
 
 /// The checkpoint to resume from, as the user named it.
@@ -143,135 +140,6 @@ impl Resumed {
         Ok(Config::load_to_resume(file, overrides, &self.manifest().config, self.checkpoint.path())?)
     }
 
-    /// Checks that `config` on `world_size` ranks continues the checkpoint's run.
-    ///
-    /// # Errors
-    /// [`FolderError::OtherRun`], with every difference.
-    pub fn check_config(&self, config: &Config, world_size: usize) -> Result<()> {
-        let saved = Config::from_saved(&self.manifest().config, self.checkpoint.path())?;
-        let mut differences: Vec<String> = Vec::new();
-        for difference in config.differences(&saved) {
-            let (key, ours, theirs) = (difference.key, difference.ours, difference.theirs);
-            differences.push(format!("{key} is {ours}, but {theirs} in the checkpoint"));
-        }
-        // The per-rank batch is as configured; with another number of ranks the global batch must stay the same.
-        let (train, rows) = (&config.train, self.manifest().run.global_rows);
-        let keeps_batch = match train.batch {
-            Batch::PerRank(_) => {
-                (train.batch, train.grad_accum_steps) == (saved.train.batch, saved.train.grad_accum_steps)
-                    || train.global_rows(world_size) == Some(rows as usize)
-            }
-            Batch::Global(global_rows) => global_rows as u64 == rows,
-        };
-        if !keeps_batch {
-            let ours = train.global_rows(world_size).unwrap_or(usize::MAX);
-            differences
-                .push(format!("a step takes {ours} rows over all ranks, but {rows} in the checkpoint"));
-        }
-        self.refuse(differences)
-    }
-
-    /// Checks that a model with batch norm takes its statistics of as many rows as the checkpoint's run.
-    ///
-    /// # Errors
-    /// [`TrainError::BatchNormChange`].
-    pub fn check_batch_norm(&self, config: &Config, world_size: usize) -> Result<()> {
-        if !config.model.mixes_rows() {
-            return Ok(());
-        }
-        let saved = Config::from_saved(&self.manifest().config, self.checkpoint.path())?;
-        let n_micro = |config: &Config, world_size| {
-            setup::n_micro_batches(&config.train, world_size, Some(self.state().global_rows as usize))
-        };
-        let (ours, theirs) = (n_micro(config, world_size), n_micro(&saved, self.manifest().world_size));
-        if ours == theirs { Ok(()) } else { Err(TrainError::BatchNormChange { ours, theirs }) }
-    }
-
-    /// Checks that the data is that of the checkpoint's run.
-    ///
-    /// # Errors
-    /// [`FolderError::OtherData`].
-    pub fn check_data(&self, data: &Loaded) -> Result<()> {
-        let (theirs, ours) = (&self.manifest().data_fingerprint, data.fingerprint_hex());
-        if *theirs == ours {
-            return Ok(());
-        }
-        let mut differences = Vec::new();
-        let (n_rows, n_before) = (data.train.len() as u64, self.state().n_rows);
-        if n_rows != n_before {
-            differences.push(format!("{n_rows} training rows, but {n_before} in the checkpoint"));
-        }
-        if let (Ok(Some(theirs)), Some(ours)) = (self.labels(), data.labels())
-            && theirs != *ours
-        {
-            let (ours, theirs) = (ours.summary(), theirs.summary());
-            differences.push(format!("the classes are {ours}, but {theirs} in the checkpoint"));
-        }
-        differences.push(format!("the fingerprint of the data is {ours}, but {theirs} in the checkpoint"));
-        let (path, differences) = (self.checkpoint.path().to_owned(), differences.join("\n  "));
-        Err(FolderError::OtherData { path, differences }.into())
-    }
-
-    /// The config with which the data of the run is loaded: runs of earlier versions number their classes from 0, also where
-    /// some have no rows.
-    #[must_use]
-    pub fn config_of_data(&self, config: &Config) -> Config {
-        let mut config = config.clone();
-        let last = format!("layers.{}.weight", config.model.n_hidden_linear());
-        let last = self.manifest().parameters.iter().find(|parameter| parameter.name == last);
-        if config.data.task == Task::Classification
-            && config.data.classes.is_none()
-            && let (Ok(None), Some(last)) = (self.labels(), last)
-        {
-            config.data.classes = last.shape.first().map(|n_outputs| config.loss.n_targets(*n_outputs));
-        }
-        config
-    }
-
-    /// The labels of the checkpoint's classes; `None` if it lists none.
-    fn labels(&self) -> Result<Option<LabelVocabulary>, String> {
-        let file = TensorFile::open(&self.checkpoint.model_path()).map_err(|fault| fault.to_string())?;
-        labels_of(&file.metadata())
-    }
-
-    /// Config and preprocessor of the checkpoint's model.
-    ///
-    /// # Errors
-    /// See [`ModelInfo::read`].
-    pub fn model_info(&self) -> Result<ModelInfo> {
-        Ok(ModelInfo::read(&self.checkpoint.model_path())?)
-    }
-
-    /// Checks that the rows are converted as the checkpoint's model expects, once its bytes are verified.
-    fn check_preprocessor(&self, data: &Loaded) -> Result<()> {
-        let mut theirs = self.model_info()?.preprocessor;
-        // Files of earlier versions list no labels.
-        theirs.labels = theirs.labels.or_else(|| data.preprocessor.labels.clone());
-        let is_same = theirs == data.preprocessor;
-        let difference = "the normalisation of the rows was read from a newer, damaged checkpoint: \
-                          resume from this one with --resume and its path";
-        self.refuse((!is_same).then(|| difference.to_owned()).into_iter().collect())
-    }
-
-    /// Checks the rows per step of an older checkpoint.
-    fn check_rows(&self, global_rows: u64) -> Result<()> {
-        let theirs = self.state().global_rows;
-        let difference = || {
-            format!(
-                "a step took {theirs} rows over all ranks, but {global_rows} in the newer, damaged checkpoint"
-            )
-        };
-        self.refuse((theirs != global_rows).then(difference).into_iter().collect())
-    }
-
-    fn refuse(&self, differences: Vec<String>) -> Result<()> {
-        if differences.is_empty() {
-            return Ok(());
-        }
-        let (path, differences) = (self.checkpoint.path().to_owned(), differences.join("\n  "));
-        Err(FolderError::OtherRun { path, differences }.into())
-    }
-
     /// Returns the folder in which the run continues, and how to treat its contents.
     ///
     /// # Errors
@@ -331,7 +199,7 @@ impl Resumed {
         check: impl Fn(&Self) -> Result<()>,
     ) -> Result<Self, Stop> {
         loop {
-            let read = self.read(world, trainer).map(|best_weights| self.best_weights = best_weights);
+            let read = trainer.restore(&self.checkpoint).map(|best_weights| self.best_weights = best_weights);
             let (damage, rest) = match read {
                 Err(TrainError::Checkpoint(error)) => match *error {
                     CheckpointError::Damaged { fault, .. } => (Some(fault), Ok(())),
@@ -365,73 +233,6 @@ impl Resumed {
         let Search { found, skipped } = Search { skipped, ..search }.found_in(&store, store.folder())?;
         let checkpoint = found.expect("something was found");
         Ok(Resumed { checkpoint, store: Some(store), skipped, best_weights: None })
-    }
-
-    /// Reads the checkpoint into the trainer; returns the weights of the best evaluation.
-    fn read(&self, world: &World, trainer: &mut Trainer<'_>) -> Result<Option<Vec<f32>>> {
-        let layout = trainer.model().layout().clone();
-        let shard_ranges = ShardRange::of_state(&layout, &trainer.state_shards_to_restore());
-        let mut weights = vec![0.0f32; layout.flat_len()];
-        // Ranks of one host read the same bytes, and the page cache holds them for all. A rank alone on its host reads all tensors at
-        // once; several ranks hold one tensor of GPU state at a time.
-        let is_alone = world.local_size() == 1;
-        let (mut state, mut on_gpu) = (Vec::new(), Vec::new());
-        for (name, tensor) in trainer.state_mut() {
-            match tensor.device() {
-                Device::Cpu => state.push((name, tensor.view_mut().into_slice::<f32>("resume", name)?)),
-                Device::Cuda(_) => {
-                    let values = vec![0.0f32; if is_alone { tensor.numel() } else { 0 }];
-                    on_gpu.push((name, values, tensor));
-                }
-            }
-        }
-        if is_alone {
-            state.extend(on_gpu.iter_mut().map(|(name, values, _)| (*name, values.as_mut_slice())));
-        }
-        self.checkpoint.load(Load {
-            layout: &layout,
-            weights: &mut weights,
-            shard_ranges: &shard_ranges,
-            state,
-            rank: world.rank().0,
-            world_size: world.world_size(),
-            caching: if is_alone { Caching::Bypass } else { Caching::Keep },
-        })?;
-        let reader = StateReader::open(&self.checkpoint).map_err(|fault| self.checkpoint.damaged(fault))?;
-        for (name, mut values, tensor) in on_gpu {
-            if !is_alone {
-                values.resize(tensor.numel(), 0.0);
-                reader.read(&shard_ranges, name, &mut values)?;
-            }
-            ops::copy(TensorRef::from_slice(&values, &[values.len()])?, tensor.view_mut())?;
-        }
-        let differences = trainer.set_buffers(&self.checkpoint.registered_buffers()?)?;
-        if !differences.is_empty() {
-            let (path, differences) = (self.checkpoint.path().to_owned(), differences.join("\n  "));
-            return Err(CheckpointError::OtherModel { path, differences }.into());
-        }
-        trainer.set_weights(TensorRef::from_slice(&weights, &[weights.len()])?)?;
-        trainer.set_n_steps(self.state().step);
-        if let Some(state) = self.state().loss_scaler {
-            trainer.set_loss_scaler_state(state)?;
-        }
-        trainer.use_matmul_choices(&self.state().matmul_choices.join("\n"))?;
-        let best = self.state().best.as_ref().filter(|_| self.state().keeps_best_weights);
-        match best {
-            Some(best) if world.rank().0 == 0 => {
-                let in_own_file = self.checkpoint.best_weights(&layout)?;
-                // Without a file of their own they are the checkpoint's.
-                let of_checkpoint = || {
-                    weights.extend(trainer.model().statistics()?);
-                    Ok::<_, TrainError>(weights)
-                };
-                match in_own_file {
-                    Some(weights) => Ok(Some(weights)),
-                    None => (best.step == self.state().step).then(of_checkpoint).transpose(),
-                }
-            }
-            _ => Ok(None),
-        }
     }
 
     /// Reports the checkpoint that the run resumes from, and the skipped ones.

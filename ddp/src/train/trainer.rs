@@ -3,6 +3,8 @@
 //! On the CPU a step is complete when [`Trainer::step`] returns. On a GPU it is enqueued by then, and its outcome is read
 //! while the next one computes: [`Trainer::outcome`] returns outcomes in order, on both.
 
+mod state;
+
 use std::collections::VecDeque;
 
 use ddp_comm::World;
@@ -19,7 +21,7 @@ use crate::exchange::replica_check::{ReplicaCheck, ReplicaDifferences};
 use crate::exchange::shard_plan::Ranks;
 use crate::model::layer::Sizes;
 use crate::model::{LossHead, Network, Sequential};
-use crate::optim::loss_scaler::{LossScaler, LossScalerState};
+use crate::optim::loss_scaler::LossScaler;
 use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::ParamGroups;
 use crate::train::error::{Result, TrainError};
@@ -251,27 +253,6 @@ impl<'w> Trainer<'w> {
         self.gpu.as_ref().map_or(0, GpuStep::n_graphs)
     }
 
-    /// The algorithms and forms of matmuls that were chosen by time on this rank's GPU, as text for [`Trainer::use_matmul_choices`];
-    /// empty on the CPU and where there are none.
-    ///
-    /// # Errors
-    /// `TrainError::Kernel`.
-    pub fn matmul_choices(&self) -> Result<String> {
-        let Some(gpu) = &self.gpu else { return Ok(String::new()) };
-        matmul_choices::export(gpu.gpu())
-    }
-
-    /// Takes over choices of [`Trainer::matmul_choices`], where they are of the same GPU model and library.
-    ///
-    /// # Errors
-    /// `TrainError::Kernel`.
-    pub fn use_matmul_choices(&mut self, text: &str) -> Result<()> {
-        if let Some(gpu) = &self.gpu {
-            gpu.gpu().import_matmul_choices(text)?;
-        }
-        Ok(())
-    }
-
     /// The optimiser's state tensors on this rank by name, including the averaged weights if kept. [`Trainer::state_shards`] of all
     /// ranks says which elements are valid.
     pub fn state(&self) -> Vec<(&'static str, &Tensor)> {
@@ -291,22 +272,6 @@ impl<'w> Trainer<'w> {
     /// Shards of the state that this rank restores: all that it holds.
     pub fn state_shards_to_restore(&self) -> Vec<StateShard> {
         self.replica.shard_plan.shards_to_restore()
-    }
-
-    /// State of the loss scaler, if the loss is scaled.
-    pub fn loss_scaler_state(&self) -> Option<LossScalerState> {
-        self.scaler.as_ref().map(LossScaler::state)
-    }
-
-    /// Restores the loss scaler, if the loss is scaled.
-    ///
-    /// # Errors
-    /// See [`LossScaler::from_state`].
-    pub fn set_loss_scaler_state(&mut self, state: LossScalerState) -> Result<()> {
-        if let (Some(scaler), Some(config)) = (&mut self.scaler, self.replica.options.loss_scaling) {
-            *scaler = LossScaler::from_state(config, state)?;
-        }
-        Ok(())
     }
 
     /// Gathers the moving average of the weights in their layout; returns the weights themselves before the first step, and None if

@@ -10,7 +10,7 @@ use std::time::Instant;
 use ddp_comm::Phase;
 use tracing::{Span, debug_span, info, info_span, trace_span, warn};
 
-use crate::checkpoint::RunState;
+use crate::checkpoint::{EpochLossState, RunState};
 use crate::config::Length;
 use crate::data::loader::{LoadedStep, Loader};
 use crate::data::order::epoch_proof::RowsHash;
@@ -22,7 +22,7 @@ use crate::report::process;
 use crate::report::progress::Progress;
 use crate::run_folder::RunDir;
 use crate::train::autosave::Autosave;
-use crate::train::bad_steps::{Decision, InFlight, StepPolicy};
+use crate::train::bad_steps::{Decision, InFlight, StepPolicy, left_out_summary};
 use crate::train::baseline_warning;
 use crate::train::diagnosis::FailedStep;
 use crate::train::error::{GiveUp, Result, Stop, TrainError};
@@ -31,7 +31,6 @@ use crate::train::loop_plan::Due;
 use crate::train::replica_guard::ReplicaGuard;
 use crate::train::resume::{ResumeFrom, Resumed};
 use crate::train::run_clock::{RecentRates, RunClock};
-use crate::train::train_loss::TrainLoss;
 use crate::train::trainer::{StepInfo, StepRequest, StepRows as _, Trainer};
 use crate::train::votes::Votes;
 
@@ -47,7 +46,6 @@ pub struct TrainingLoop<'a> {
     evaluations: Evaluations<'a>,
     /// State of the run after the last enqueued step; the losses are those of the steps whose outcome was read.
     state: RunState,
-    train_loss: TrainLoss,
     /// Whether the weights after the last step were judged by an evaluation.
     is_judged: bool,
     /// Whether a signal stopped the last evaluation.
@@ -81,16 +79,15 @@ impl<'a> TrainingLoop<'a> {
         autosave: Autosave<'a>,
         metrics: MetricsSink,
         progress: Box<dyn Progress>,
-        state: RunState,
+        mut state: RunState,
     ) -> Self {
         TrainingLoop {
             evaluations,
             is_judged: false,
             is_evaluation_stopped: false,
-            train_loss: TrainLoss::from_state(&state.epoch_loss),
             votes: Votes::default(),
             replica_guard: ReplicaGuard::new(plan.world, &plan.config.train),
-            policy: StepPolicy::new(&plan.config.train.bad_steps, &state),
+            policy: StepPolicy::new(&plan.config.train.bad_steps, &mut state),
             in_flight: VecDeque::with_capacity(2),
             rollback: None,
             clock: RunClock::default(),
@@ -187,7 +184,6 @@ impl<'a> TrainingLoop<'a> {
     /// Runs the evaluations that are due; returns whether a checkpoint is due.
     fn evaluate_due(&mut self, trainer: &mut Trainer<'_>, due: Due) -> Result<bool> {
         let mut saves = false;
-        self.state.step = trainer.n_steps();
         if due.ends_epoch {
             saves |= self.end_epoch(trainer)?;
         } else if due.eval {
@@ -212,7 +208,7 @@ impl<'a> TrainingLoop<'a> {
             steps: self.state.step,
             samples,
             world_size: self.plan.world.world_size(),
-            train_loss: self.train_loss.mean(),
+            train_loss: self.state.epoch_loss.mean(),
             eval: self.state.eval.clone(),
             best: self.evaluations.best(&self.state).map(|best| BestEvent {
                 metric: best.metric.clone(),
@@ -235,7 +231,7 @@ impl<'a> TrainingLoop<'a> {
         if let Some(n_skipped) = self.state.loss_scaler.map(|scaler| scaler.n_skipped).filter(|n| *n > 0) {
             info!("skipped {n_skipped} steps: gradients overflowed in f16");
         }
-        self.policy.summary().iter().for_each(|line| info!("{line}"));
+        left_out_summary(&self.state.left_out).iter().for_each(|line| info!("{line}"));
         self.progress.end(&event, folder);
         let LoopPlan { world, config, data, .. } = &self.plan;
         if let (0, Some(rows)) = (world.rank().0, &data.eval)
@@ -264,7 +260,7 @@ impl<'a> TrainingLoop<'a> {
 
     /// Waits for the last checkpoints of a run whose final model was evaluated.
     fn complete(&mut self, trainer: &mut Trainer<'_>) -> Result<(), Stop> {
-        self.note_state(trainer);
+        trainer.take(&mut self.state, None)?;
         let _phase = self.plan.world.watchdog().during(Phase::Checkpoint);
         // The caller still saves the run's model.
         if self.autosave.finish(&mut self.metrics)?.is_some() {
@@ -310,7 +306,7 @@ impl<'a> TrainingLoop<'a> {
             world.rank().0,
             &format!("{}; {consequence} and leaves this update out", error.fact()),
         );
-        Ok(Ending::RolledBack { to: Box::new(to), left_out: self.policy.left_out().to_vec() })
+        Ok(Ending::RolledBack { to: Box::new(to), left_out: self.state.left_out.clone() })
     }
 
     /// Adds what is found about the step to the error of one that is not finite. Collective.
@@ -329,7 +325,7 @@ impl<'a> TrainingLoop<'a> {
             Length::Epochs(n) => self.state.cursor >= n as u64 * self.state.n_rows,
             Length::Steps(n) => trainer.n_steps() >= n as u64,
         };
-        is_long_enough || self.evaluations.stopping().is_over()
+        is_long_enough || self.evaluations.stops(&self.state)
     }
 
     /// Reason to stop, if any: the same on all ranks.
@@ -352,7 +348,7 @@ impl<'a> TrainingLoop<'a> {
         let vote = Votes::of_rank(self.plan.signals.received().is_some(), self.autosave.is_due_by_clock());
         trainer.set_lr(self.plan.schedule.lr(trainer.n_steps()));
         trainer.set_group_lrs(&self.plan.schedule.group_lrs(trainer.n_steps()));
-        let loss_limit = self.policy.loss_limit(step, self.in_flight.len());
+        let loss_limit = self.policy.loss_limit(&self.state, step, self.in_flight.len());
         let in_flight = InFlight { cursor: self.state.cursor, loss_limit };
         // The first ones too, so that the first event knows one.
         self.loader.time_copies(want_grad_norm || self.clock.samples == 0);
@@ -360,12 +356,13 @@ impl<'a> TrainingLoop<'a> {
         let mut rows: LoadedStep<'_> = self.loader.next_step()?.expect("the plan of a run has no end");
         let (n_rows, ends_epoch) = (rows.global_rows() as u64, rows.ends_epoch());
         if self.state.rows_of_epoch() == 0 {
-            self.train_loss = TrainLoss::default();
+            self.state.epoch_loss = EpochLossState::default();
         }
         let request = StepRequest { want_grad_norm, vote, loss_limit };
         trainer.step(&mut rows, request).map_err(|error| self.diagnosed(trainer, error, in_flight))?;
         self.in_flight.push_back(in_flight);
         self.state.cursor += n_rows;
+        self.state.step = trainer.n_steps();
         self.clock.train_s += started.elapsed().as_secs_f64();
         Ok(ends_epoch)
     }
@@ -390,7 +387,7 @@ impl<'a> TrainingLoop<'a> {
             self.votes = self.votes.and(Votes::from_sum(outcome.votes));
             self.clock.samples += n_rows as u64;
             self.progress.advance(n_rows as u64);
-            match self.policy.decide(&info, &outcome, in_flight.loss_limit) {
+            match self.policy.decide(&mut self.state, &info, &outcome, in_flight.loss_limit) {
                 Decision::Continue => {}
                 Decision::Skip(error) => warn_of_all_ranks(
                     self.plan.world.rank().0,
@@ -404,7 +401,7 @@ impl<'a> TrainingLoop<'a> {
             }
             if outcome.withheld.is_none() {
                 // The mean covers the steps that trained: one loss that is not finite would hide the others.
-                self.train_loss.add(outcome.sums, n_rows);
+                self.state.epoch_loss.add(outcome.sums, n_rows);
             }
             if self.clock.startup_s.is_none() {
                 self.clock.startup_s = Some(self.seconds_since_start());
@@ -457,13 +454,13 @@ impl<'a> TrainingLoop<'a> {
         let event = EpochEvent {
             epoch,
             step: trainer.n_steps(),
-            train_loss: self.train_loss.mean(),
+            train_loss: self.state.epoch_loss.mean(),
             train,
             eval: self.state.eval.clone(),
         };
         self.progress.epoch_end(&event);
         self.write_event(&Event::Epoch(event))?;
-        self.evaluations.note_early_stop();
+        self.evaluations.note_early_stop(&self.state);
         Ok(self.autosave.is_due_after_epoch(epoch) || (is_best && self.autosave.saves_best()))
     }
 
@@ -484,7 +481,7 @@ impl<'a> TrainingLoop<'a> {
         };
         self.progress.eval(&event);
         self.write_event(&Event::Eval(event))?;
-        self.evaluations.note_early_stop();
+        self.evaluations.note_early_stop(&self.state);
         Ok(is_best && self.autosave.saves_best())
     }
 
@@ -504,20 +501,10 @@ impl<'a> TrainingLoop<'a> {
         let _phase = self.plan.world.watchdog().during(Phase::Checkpoint);
         let started = Instant::now();
         self.gather_rows()?;
-        self.note_state(trainer);
-        self.state.matmul_choices = trainer.matmul_choices()?.lines().map(str::to_owned).collect();
         let is_averaged = self.plan.config.optimizer.ema_decay > 0.0;
         let best = self.evaluations.best_weights().for_checkpoint(&self.state, is_averaged);
         trainer.gather_weights()?;
-        self.autosave.save(trainer, &self.state, best, started)
-    }
-
-    fn note_state(&mut self, trainer: &Trainer<'_>) {
-        self.state.step = trainer.n_steps();
-        self.state.epoch_loss = self.train_loss.to_state();
-        self.state.early_stopping = self.evaluations.stopping().progress();
-        self.state.loss_scaler = trainer.loss_scaler_state();
-        self.policy.note(&mut self.state);
+        self.autosave.save(trainer, &mut self.state, best, started)
     }
 
     fn seconds_since_start(&self) -> f64 {

@@ -32,6 +32,7 @@ mod random_program;
 mod replicas;
 mod rooms;
 mod row_weights;
+mod saved_state;
 mod whole_parameters;
 mod withheld;
 mod zero;

@@ -70,7 +70,7 @@ fn saves_until_it_is_killed() {
                     let state: Vec<&[f32]> = state.iter().map(Vec::as_slice).collect();
                     let weights = values("weights", step, 0..layout.flat_len());
                     buffers.fill((rank == 0).then_some(&weights), &state).unwrap();
-                    writer.save(run_state_with_best(step, step - step % 5), rank == 0, buffers).unwrap();
+                    writer.save(run_state_with_best(step, step - step % 5), buffers).unwrap();
                 }
             });
         }

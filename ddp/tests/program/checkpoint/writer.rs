@@ -65,7 +65,7 @@ fn training_goes_on_while_a_snapshot_is_written() {
     let (mut buffers, waited) = writer.take_buffers();
     assert_eq!(waited, Duration::ZERO);
     fill(&mut buffers, &layout, 1);
-    assert_eq!(writer.save(run_state(1), true, buffers).unwrap(), Duration::ZERO);
+    assert_eq!(writer.save(run_state(1), buffers).unwrap(), Duration::ZERO);
     assert_eq!((writer.poll().len(), writer.saving()), (0, Some(1)), "the gate is closed");
     assert!(store.steps().unwrap().is_empty());
 
@@ -81,7 +81,7 @@ fn training_goes_on_while_a_snapshot_is_written() {
     assert_eq!(steps(writer.poll()), [1]);
     check_content(&store.newest_valid().unwrap().found.unwrap(), &layout, 2);
     fill(&mut buffers, &layout, 2);
-    writer.save(run_state(2), true, buffers).unwrap();
+    writer.save(run_state(2), buffers).unwrap();
     assert_eq!(steps(writer.finish()), [2]);
     check_content(&store.newest_valid().unwrap().found.unwrap(), &layout, 2);
     assert_eq!(store.steps().unwrap(), [1, 2]);
@@ -99,7 +99,7 @@ fn a_failed_save_is_told_and_the_next_one_goes_on() {
     for step in [1, 2] {
         let (mut buffers, _) = writer.take_buffers();
         fill(&mut buffers, &layout, step);
-        writer.save(run_state(step), true, buffers).unwrap();
+        writer.save(run_state(step), buffers).unwrap();
     }
     let outcomes = writer.finish();
     assert_eq!(outcomes.iter().map(SaveOutcome::step).collect::<Vec<_>>(), [1, 2]);
@@ -120,7 +120,7 @@ fn a_run_that_fails_waits_for_no_other_rank() {
     let mut writer = Writer::start(Saver::new(store.clone(), options), SnapshotBuffers::default()).unwrap();
     let (mut buffers, _) = writer.take_buffers();
     fill(&mut buffers, &layout, 1);
-    writer.save(run_state(1), true, buffers).unwrap();
+    writer.save(run_state(1), buffers).unwrap();
     let started = Instant::now();
     drop(writer);
     assert!(started.elapsed() < Duration::from_secs(20));
@@ -152,7 +152,7 @@ fn a_save_that_is_given_up_is_reported_at_once() {
     let mut writer = Writer::start(Saver::new(store, options), SnapshotBuffers::default()).unwrap();
     let (mut buffers, _) = writer.take_buffers();
     fill(&mut buffers, &layout, 77);
-    writer.save(run_state(77), true, buffers).unwrap();
+    writer.save(run_state(77), buffers).unwrap();
     let started = Instant::now();
     let is_reported = || {
         let log = lines.0.lock().unwrap();
