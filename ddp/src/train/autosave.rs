@@ -16,7 +16,7 @@ use crate::report::metrics::{CheckpointEvent, Event, MetricsSink};
 use crate::report::notes::warn_of_all_ranks;
 use crate::train::error::Stop;
 use crate::train::error::{Result, TrainError};
-use crate::train::rank_save::{RankSave, SaveSettings, count_savers};
+use crate::train::rank_save::{RankSave, SaveSettings};
 use crate::train::trainer::Trainer;
 
 /// Automatic checkpoints of one run on one rank.
@@ -45,16 +45,6 @@ impl<'a> Autosave<'a> {
         trainer: &Trainer<'_>,
         folder: &Path,
     ) -> Result<Self, Stop> {
-        let store = CheckpointStore::of_run(folder);
-        // Before any rank writes there.
-        let prepared = match world.rank().0 {
-            0 => store.prepare().map(|_| ()),
-            _ => Ok(()),
-        };
-        world.collective_result(prepared.map_err(TrainError::from))?;
-        let own = trainer.state_shards();
-        let n_savers = count_savers(world, !own.is_empty())?;
-        let saves = world.rank().0 < n_savers;
         let checkpoint = &config.checkpoint;
         let settings = SaveSettings {
             // `train.stop_after_steps` applies to this leg of the run only.
@@ -67,13 +57,10 @@ impl<'a> Autosave<'a> {
             keep_best: checkpoint.keep_best.is_some(),
             is_async: checkpoint.is_async && checkpoint.is_on(),
         };
-        let rank_save =
-            saves.then(|| RankSave::new(world, settings, trainer, store, n_savers, &own)).transpose();
-        let rank_save = world.collective_result(rank_save)?;
+        let rank_save = RankSave::prepare(world, settings, trainer, CheckpointStore::of_run(folder))?;
         let last = (None, Instant::now());
         warn_of_pageable_memory(world, rank_save.as_ref().is_some_and(RankSave::lacks_pinned))?;
-        let config = &config.checkpoint;
-        Ok(Autosave { world, config, rank_save, last, pauses: Vec::new(), failed: None })
+        Ok(Autosave { world, config: checkpoint, rank_save, last, pauses: Vec::new(), failed: None })
     }
 
     /// Whether the config enables automatic checkpoints.

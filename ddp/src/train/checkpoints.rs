@@ -8,7 +8,7 @@ use crate::checkpoint::{CheckpointStore, RunState, SaveOutcome};
 use crate::data::{Preprocessor, numbered_columns};
 use crate::model::file::ModelInfo;
 use crate::train::error::{Result, Stop, TrainError};
-use crate::train::rank_save::{RankSave, SaveSettings, count_savers};
+use crate::train::rank_save::{RankSave, SaveSettings};
 use crate::train::resume::{Resumed, shared_folder};
 use crate::train::trainer::Trainer;
 
@@ -69,16 +69,8 @@ impl<'w> Checkpoints<'w> {
     /// Same as [`Checkpoints::new`].
     pub fn keeping(world: &'w World, trainer: &Trainer<'_>, folder: &Path, keep: usize) -> Result<Self> {
         let folder = shared_folder(world, Some(folder)).map_err(on_this_rank)?;
-        let store = CheckpointStore::of_run(&folder);
-        let prepared = match world.rank().0 {
-            0 => store.prepare().map(|_| ()),
-            _ => Ok(()),
-        };
-        collective(world, prepared.map_err(TrainError::from))?;
-        let own = trainer.state_shards();
-        let n_savers = count_savers(world, !own.is_empty())?;
         let n_features = trainer.model().n_features();
-        let settings = || SaveSettings {
+        let settings = SaveSettings {
             info: ModelInfo {
                 config: String::new(),
                 preprocessor: Preprocessor::identity(numbered_columns(n_features)),
@@ -88,10 +80,8 @@ impl<'w> Checkpoints<'w> {
             keep_best: false,
             is_async: false,
         };
-        let saves = world.rank().0 < n_savers;
-        let rank_save =
-            saves.then(|| RankSave::new(world, settings(), trainer, store, n_savers, &own)).transpose();
-        let rank_save = collective(world, rank_save)?;
+        let store = CheckpointStore::of_run(&folder);
+        let rank_save = RankSave::prepare(world, settings, trainer, store).map_err(on_this_rank)?;
         Ok(Checkpoints { world, folder, rank_save })
     }
 
@@ -119,7 +109,7 @@ impl<'w> Checkpoints<'w> {
             }),
             None => Ok(()),
         };
-        collective(self.world, saved)
+        self.world.collective_result(saved).map_err(|failure| on_this_rank(Stop::Agreed(failure)))
     }
 
     /// Restores the newest intact checkpoint into the trainer, before its first step, and returns its cursor; None without a
@@ -134,10 +124,6 @@ impl<'w> Checkpoints<'w> {
         let restored = newest.restore_any(self.world, trainer, |_| Ok(())).map_err(on_this_rank)?;
         Ok(Some(restored.state().cursor))
     }
-}
-
-fn collective<T>(world: &World, result: Result<T>) -> Result<T> {
-    world.collective_result(result).map_err(|failure| on_this_rank(Stop::Agreed(failure)))
 }
 
 /// The error that this rank returns of one that all ranks know.

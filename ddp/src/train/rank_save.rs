@@ -13,7 +13,7 @@ use crate::checkpoint::{
 use crate::model::file::ModelInfo;
 use crate::report::notes::warn_of_all_ranks;
 use crate::run_folder::run_id;
-use crate::train::error::{Result, TrainError};
+use crate::train::error::{Result, Stop, TrainError};
 use crate::train::trainer::{StateShard, Trainer};
 
 /// Metadata that a run's checkpoints carry, and how they are saved.
@@ -45,8 +45,33 @@ enum SaveMode {
 }
 
 impl RankSave {
-    /// Prepares to save; `own` are the rank's shards of the state.
-    pub(crate) fn new(
+    /// Prepares to save `trainer` in `store`, which is created; `None` on ranks that save nothing. Collective.
+    ///
+    /// # Errors
+    /// `TrainError::Checkpoint` if the folder can't be created; `TrainError::Kernel` without memory for snapshots.
+    pub(crate) fn prepare(
+        world: &World,
+        settings: SaveSettings,
+        trainer: &Trainer<'_>,
+        store: CheckpointStore,
+    ) -> Result<Option<Self>, Stop> {
+        // Before any rank writes there.
+        let prepared = match world.rank().0 {
+            0 => store.prepare().map(|_| ()),
+            _ => Ok(()),
+        };
+        world.collective_result(prepared.map_err(TrainError::from))?;
+        let own = trainer.state_shards();
+        // All save up to the last rank that holds state, at least rank 0.
+        let have_state = world.group().all_gather_bytes(&[u8::from(!own.is_empty())]);
+        let have_state = have_state.map_err(TrainError::from)?;
+        let n_savers = have_state.iter().rposition(|of_rank| of_rank[0] == 1).map_or(1, |last| last + 1);
+        let saves = world.rank().0 < n_savers;
+        let rank_save = saves.then(|| Self::new(world, settings, trainer, store, n_savers, &own));
+        Ok(world.collective_result(rank_save.transpose())?)
+    }
+
+    fn new(
         world: &World,
         settings: SaveSettings,
         trainer: &Trainer<'_>,
@@ -145,10 +170,4 @@ impl RankSave {
             SaveMode::Blocking(_, outcomes) => outcomes,
         }
     }
-}
-
-/// Counts the ranks that save: all up to the last rank that holds state, at least rank 0.
-pub(crate) fn count_savers(world: &World, has_state: bool) -> Result<usize> {
-    let all = world.group().all_gather_bytes(&[u8::from(has_state)]).map_err(TrainError::from)?;
-    Ok(all.iter().rposition(|of_rank| of_rank[0] == 1).map_or(1, |last| last + 1))
 }
