@@ -84,29 +84,23 @@ impl Resumed {
 
     /// Shares rank 0's result with all ranks.
     fn on_all_ranks(world: &World, found: Result<Option<Self>>) -> Result<Option<Self>, Stop> {
-        let found = world.collective_result(found)?;
-        let path = found.as_ref().map(|found| std::path::absolute(found.checkpoint.path()));
-        let failed = |source| TrainError::from(FolderError::Unwritable { path: PathBuf::from("."), source });
-        let path = world.collective_result(path.transpose().map_err(failed))?;
+        let with_path = |found: Self| {
+            let path = std::path::absolute(found.checkpoint.path())
+                .map_err(|source| FolderError::Unwritable { path: PathBuf::from("."), source })?;
+            Ok((found, path))
+        };
+        let found = found.and_then(|found| found.map(with_path).transpose());
+        let (found, path) = world.collective_result(found)?.unzip();
         let path = shared_path(world, path.as_deref().unwrap_or(Path::new("")))?;
         if path.as_os_str().is_empty() {
             return Ok(None);
         }
-        let resumed = match found {
-            Some(found) => Ok(found),
-            None => open(&path).map(|checkpoint| Resumed {
-                checkpoint,
-                store: None,
-                skipped: Vec::new(),
-                best_weights: None,
-            }),
+        let resumed = found.map_or_else(|| open(&path), Ok);
+        let manifest = |resumed: &Self| {
+            let fingerprint = format!("{:016x}", fingerprint(&resumed.manifest().to_bytes()));
+            vec![("--resume (fingerprint of the manifest)".to_owned(), fingerprint)]
         };
-        let resumed = world.collective_result(resumed)?;
-        let manifest = format!("{:016x}", fingerprint(&resumed.manifest().to_bytes()));
-        world
-            .agree(&[("--resume (fingerprint of the manifest)".to_owned(), manifest)])
-            .map_err(TrainError::from)?;
-        Ok(Some(resumed))
+        Ok(Some(world.agreed_result(resumed, manifest)?))
     }
 
     /// State of the run at the checkpoint.
@@ -254,15 +248,7 @@ impl Resumed {
 fn find_checkpoint(from: &ResumeFrom, out: Option<&Path>) -> Result<Option<Resumed>> {
     let (named, store) = match from {
         ResumeFrom::Path(path) => match Located::new(path)? {
-            Located::One(path) => {
-                let checkpoint = open(&path)?;
-                return Ok(Some(Resumed {
-                    checkpoint,
-                    store: None,
-                    skipped: Vec::new(),
-                    best_weights: None,
-                }));
-            }
+            Located::One(path) => return open(&path).map(Some),
             Located::Store(store) => (path.as_path(), store),
         },
         ResumeFrom::Auto => {
@@ -296,9 +282,10 @@ fn newest_of_store(store: CheckpointStore, named: &Path) -> Result<Option<Resume
 }
 
 /// Opens the checkpoint in a folder, if it looks intact.
-fn open(path: &Path) -> Result<Checkpoint> {
+fn open(path: &Path) -> Result<Resumed> {
     let damaged = |fault| CheckpointError::Damaged { path: path.to_owned(), fault };
-    Ok(Checkpoint::read(path).map_err(damaged)?)
+    let checkpoint = Checkpoint::read(path).map_err(damaged)?;
+    Ok(Resumed { checkpoint, store: None, skipped: Vec::new(), best_weights: None })
 }
 
 /// Shares the first fault that any rank found with all ranks; rank 0 keeps its own.
