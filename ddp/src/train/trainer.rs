@@ -26,7 +26,6 @@ use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::ParamGroups;
 use crate::train::error::{Result, TrainError};
 use crate::train::gpu_step::{GpuStep, N_SLOTS};
-use crate::train::matmul_choices;
 use crate::train::step::{Replica, StepPurpose};
 use crate::train::step_info::PlannedStep;
 use crate::train::step_inputs::{Rows, ScalarsMemory, StepInputs};

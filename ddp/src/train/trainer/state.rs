@@ -24,7 +24,8 @@ impl Trainer<'_> {
     /// # Errors
     /// `TrainError::Kernel`, also for failed work of these steps.
     pub fn take(&self, run: &mut RunState, snapshot: Option<&mut SnapshotBuffers>) -> Result<()> {
-        let Trainer { replica, n_steps, gpu, scaler, done: _, averaged: _, replica_check: _ } = self;
+        let Trainer { replica, n_steps, gpu, scaler, done: _, averaged: _, replica_check: _, scalars: _ } =
+            self;
         let Replica { world, model, optimizer, shard_plan, .. } = replica;
         run.step = *n_steps;
         run.loss_scaler = scaler.as_ref().map(LossScaler::state);
@@ -48,7 +49,8 @@ impl Trainer<'_> {
     /// # Errors
     /// [`CheckpointError::OtherModel`], [`CheckpointError::Gap`], [`CheckpointError::Damaged`]; `TrainError::Kernel`.
     pub(crate) fn restore(&mut self, checkpoint: &Checkpoint) -> Result<Option<Vec<f32>>> {
-        let Trainer { replica, n_steps, gpu, scaler, done: _, averaged: _, replica_check: _ } = self;
+        let Trainer { replica, n_steps, gpu, scaler, done: _, averaged: _, replica_check: _, scalars: _ } =
+            self;
         let Replica { world, model, optimizer, shard_plan, options, .. } = replica;
         let run = &checkpoint.manifest().run;
         let layout = model.layout().clone();
