@@ -9,7 +9,7 @@ use super::output::block::{ColumnKind, OutputColumn};
 use super::saved_model::SavedModel;
 use crate::config::DataConfig;
 use crate::data::datasets::batch::BatchMut;
-use crate::data::datasets::remainders::Remainders;
+use crate::data::datasets::exact_columns::ExactColumns;
 use crate::data::format::Reader;
 use crate::data::table::{ExactRows, KeptValues, TableRows, TableStream};
 use crate::data::{
@@ -130,7 +130,7 @@ impl Input {
         });
         let kept = kept_columns(&stream, spec);
         let mut block_of_rows = TableRows::new(stream.plan(), &known.spec());
-        block_of_rows.remainders = Remainders::of_features(&saved.preprocessor.has_offsets());
+        block_of_rows.exact = ExactColumns::of_columns(&saved.preprocessor.has_offsets());
         let blocks = BlockReader {
             block_of_rows,
             stream,
@@ -318,8 +318,8 @@ impl StreamedRows {
                     layout: self.layout.clone(),
                     source: self.source.clone(),
                 },
-                remainders: rows.remainders.take(),
-                target_remainders: Remainders::new(0, false),
+                exact: rows.exact.take(),
+                exact_targets: ExactColumns::new(0, false),
             },
             kept: rows.kept.iter_mut().map(KeptValues::take).collect(),
             bad_rows: rows.bad_rows.as_mut().map(std::mem::take).unwrap_or_default(),

@@ -10,7 +10,7 @@ use super::error::{PredictError, Result};
 use super::predictions::Predictions;
 use super::saved_model::SavedModel;
 use crate::config::Task;
-use crate::data::datasets::remainders::Remainders;
+use crate::data::datasets::exact_columns::{Exact, ExactColumns};
 use crate::data::loader::device_feed::DeviceFeed;
 use crate::data::loader::{Loader, LoaderOptions};
 use crate::data::table::ExactRows;
@@ -96,25 +96,22 @@ impl Predictor {
         Ok(predictions.with_heads(&self.heads))
     }
 
-    /// Rows as f32, with what that rounds away where the model subtracts an offset.
+    /// Rows as f32, with their f64 where the model subtracts an offset.
     fn exact_rows<T: Copy + Into<f64>>(&self, rows: &[T]) -> ExactRows {
         let n_columns = self.columns().len();
-        let mut remainders = Remainders::of_features(&self.preprocessor.has_offsets());
+        let mut exact = ExactColumns::of_columns(&self.preprocessor.has_offsets());
         let mut features = Vec::with_capacity(rows.len());
         for (index, &value) in rows.iter().enumerate() {
             let value: f64 = value.into();
-            let single = value as f32;
-            if single.is_finite() {
-                remainders.set(index % n_columns, index / n_columns, value - f64::from(single));
-            }
-            features.push(single);
+            features.push(value as f32);
+            exact.set(index % n_columns, index / n_columns, Exact::Double(value), &features);
         }
         let mut layout = RowLayout::new(self.columns().to_vec(), TargetLayout::Values { names: Vec::new() });
         layout.has_missing = true;
         let source = "rows in memory".to_owned();
         let targets = Targets::Values(Vec::new());
         let rows = ResidentRows { features, targets, weights: None, layout, source };
-        ExactRows { rows, remainders, target_remainders: Remainders::new(0, false) }
+        ExactRows { rows, exact, exact_targets: ExactColumns::new(0, false) }
     }
 
     /// Predicts ranges of the rows of `dataset`, whose columns are those of the model, in order. `take` gets the number of the

@@ -1,7 +1,7 @@
 //! Datasets: the contract of rows by number, rows held in memory, selections, and layers that change the values of another dataset.
 
 pub mod batch;
-pub(crate) mod remainders;
+pub(crate) mod exact_columns;
 pub(crate) mod target_scale;
 pub(crate) mod dataset;
 pub(crate) mod resident;

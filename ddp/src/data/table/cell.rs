@@ -7,6 +7,7 @@ use super::decimal::{DecimalMark, Unclear, is_grouped, with_point};
 use super::label_column::LabelCell;
 use super::rows::{TableRows, TargetCell, TargetCells};
 use crate::data::CellProblem;
+use crate::data::datasets::exact_columns::Exact;
 use crate::data::labels::is_code;
 use crate::data::values::time;
 use crate::data::values::vocabulary::without_fraction;
@@ -169,11 +170,16 @@ pub(crate) fn put(
             match number(cell, notation)? {
                 Number::Single(value) => {
                     rows.set_feature(row, feature, value);
-                    if rows.remainders.keeps(feature) {
-                        rows.remainders.set(feature, row, remainder(cell, value, notation)?);
+                    if rows.exact.keeps(feature)
+                        && let Some(value) = exact(cell, notation)?
+                    {
+                        rows.set_exact(row, feature, value);
                     }
                 }
-                Number::Seconds { seconds, .. } => rows.set_feature_f64(row, feature, seconds),
+                Number::Seconds { seconds, .. } => {
+                    rows.set_feature(row, feature, seconds as f32);
+                    rows.set_exact(row, feature, Exact::Double(seconds));
+                }
             }
         }
         Role::Date(first) => {
@@ -206,9 +212,8 @@ pub(crate) fn put(
             let target = match &rows.targets {
                 TargetCells::Classes(_) => TargetCell::Label(label(cell, notation)?),
                 TargetCells::Values { .. } => {
-                    let (value, remainder) = exact_value(cell, notation)?;
-                    rows.target_remainders.set(index, row, remainder);
-                    TargetCell::Value(value)
+                    let (value, exact) = exact_value(cell, notation)?;
+                    TargetCell::Value(value, exact)
                 }
             };
             rows.set_target(row, index, target)?;
@@ -302,14 +307,11 @@ fn plain<'a>(text: &'a str, notation: &Notation) -> Result<Cow<'a, str>, CellPro
     notation.decimal.normalized(text).map_err(|Unclear| CellProblem::UnclearMark { text: text.to_owned() })
 }
 
-/// The number of a target or weight as f32, and what f32 rounds away from it.
-fn exact_value(cell: &[u8], notation: &Notation) -> Result<(f32, f64), CellProblem> {
+/// The number of a target or weight as f32, and its exact value.
+fn exact_value(cell: &[u8], notation: &Notation) -> Result<(f32, Option<Exact>), CellProblem> {
     match number(cell, notation) {
-        Ok(Number::Single(value)) => Ok((value, remainder(cell, value, notation)?)),
-        Ok(Number::Seconds { seconds, .. }) => {
-            let value = seconds as f32;
-            Ok((value, seconds - f64::from(value)))
-        }
+        Ok(Number::Single(value)) => Ok((value, exact(cell, notation)?)),
+        Ok(Number::Seconds { seconds, .. }) => Ok((seconds as f32, Some(Exact::Double(seconds)))),
         Err(CellProblem::NotANumber { text, .. }) => Err(CellProblem::TargetNotANumber { text }),
         Err(problem) => Err(problem),
     }
@@ -329,14 +331,11 @@ pub(super) fn truth(text: &str) -> Option<bool> {
     }
 }
 
-/// The number in `cell` minus `single`, its nearest f32.
-fn remainder(cell: &[u8], single: f32, notation: &Notation) -> Result<f64, CellProblem> {
+/// The exact value of a cell that is a number; `None` for a truth value.
+fn exact(cell: &[u8], notation: &Notation) -> Result<Option<Exact>, CellProblem> {
     let text = plain(text_of(cell)?, notation)?;
-    if let Ok(whole) = text.parse::<i128>() {
-        return Ok((whole - single as i128) as f64);
-    }
-    // Truth values have none.
-    Ok(text.parse::<f64>().ok().map_or(0.0, |number| number - f64::from(single)))
+    let whole = text.parse().ok().map(Exact::of_whole);
+    Ok(whole.or_else(|| text.parse().ok().map(Exact::Double)))
 }
 
 /// Whether the cell of a target holds a mark of a missing value.

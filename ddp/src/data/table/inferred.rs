@@ -3,7 +3,7 @@
 use super::cell::{Notation, truth};
 use super::plain_number::PlainNumber;
 use crate::data::CellProblem;
-use crate::data::datasets::remainders::is_short;
+use crate::data::datasets::exact_columns::is_short;
 use crate::data::labels::{is_code, is_padded};
 use crate::data::values::element::RawType;
 use crate::data::values::time;
@@ -286,8 +286,7 @@ pub(super) fn number(text: &str, notation: &Notation) -> Option<f64> {
 /// Whether the shortest decimal notation of the nearest f32 is `number`.
 fn has_digits_of_single(number: f64) -> bool {
     let single = number as f32;
-    let remainder = number - f64::from(single);
-    remainder == 0.0 || (single.is_normal() && is_short(single, remainder))
+    f64::from(single) == number || (single.is_normal() && is_short(single, number))
 }
 
 fn is_integer(text: &[u8]) -> bool {

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::data::CellProblem;
-use crate::data::datasets::remainders::Remainders;
+use crate::data::datasets::exact_columns::{Exact, ExactColumns};
 use crate::data::labels::{Label, LabelSurvey, LabelVocabulary, MAX_CLASSES, whole};
 use crate::data::source::SourceSpec;
 
@@ -349,28 +349,23 @@ impl Collected {
 }
 
 impl Collected {
-    /// The numbers of the rows, and what f32 rounds away from them as the remainders of column 0.
-    pub(crate) fn into_values(self, remainders: &mut Remainders) -> Vec<f32> {
-        let mut rest = |row, remainder: f64| remainders.set(0, row, remainder);
+    /// The numbers of the rows as f32; their exact values become column 0 of `exact`.
+    pub(crate) fn into_values(self, exact: &mut ExactColumns) -> Vec<f32> {
+        let mut singles = Vec::new();
+        let mut add = |value: Exact, single: f32| {
+            singles.push(single);
+            exact.set(0, singles.len() - 1, value, &singles);
+        };
         match self {
             Collected::Integers(values) => {
-                let single = |(row, value): (usize, i64)| {
-                    let single = value as f32;
-                    rest(row, (i128::from(value) - single as i128) as f64);
-                    single
-                };
-                values.into_iter().enumerate().map(single).collect()
+                values.into_iter().for_each(|value| add(Exact::Whole(value), value as f32));
             }
             Collected::Numbers(values) => {
-                let single = |(row, value): (usize, f64)| {
-                    let single = value as f32;
-                    rest(row, value - f64::from(single));
-                    single
-                };
-                values.into_iter().enumerate().map(single).collect()
+                values.into_iter().for_each(|value| add(Exact::Double(value), value as f32));
             }
             Collected::Classes(..) | Collected::Texts(..) => unreachable!("texts are classes"),
         }
+        singles
     }
 }
 
@@ -514,7 +509,7 @@ mod tests {
         let spellings: Vec<String> = (0..MAX_CLASSES + 10).map(|i| format!("{i}.50")).collect();
         let cells: Vec<_> = spellings.iter().map(|text| Code(text)).collect();
         assert_eq!(
-            column(&cells).into_collected().into_values(&mut Remainders::new(1, false)).len(),
+            column(&cells).into_collected().into_values(&mut ExactColumns::new(1, false)).len(),
             cells.len()
         );
     }

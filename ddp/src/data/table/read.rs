@@ -85,9 +85,9 @@ fn read_tables(files: &[PathBuf], readers: &TableReaders, spec: &SourceSpec<'_>)
             if let Some(vocabulary) = rows.huge_vocabulary() {
                 return Err(huge_vocabulary(path, vocabulary.name()));
             }
-            rows.prune_remainders_sometimes();
+            rows.prune_exact_sometimes();
             if rows.size_bytes() > spec.memory_bytes {
-                rows.shrink_remainders();
+                rows.shrink_exact();
             }
             if rows.size_bytes() > spec.memory_bytes {
                 return Err(too_large(spec, rows.size_bytes()));

@@ -10,7 +10,7 @@ use super::label_column::{Fraction, LabelCell, LabelColumn};
 use crate::config::Task;
 use crate::data::CellProblem;
 use crate::data::datasets::dataset::{CategoryColumn, RowLayout, TargetLayout};
-use crate::data::datasets::remainders::Remainders;
+use crate::data::datasets::exact_columns::{Exact, ExactColumns};
 use crate::data::datasets::resident::{ResidentRows, Targets};
 use crate::data::error::{DataError, Result};
 use crate::data::errors::column_error::ColumnError;
@@ -27,11 +27,11 @@ pub(crate) struct TableRows {
     pub(crate) n_features: usize,
     /// `[n_rows, n_features]`; NaN where a value is missing.
     pub(crate) features: Vec<f32>,
-    /// Remainders that f32 rounds away from the features.
-    pub(crate) remainders: Remainders,
+    /// Features whose digits f32 does not hold.
+    pub(crate) exact: ExactColumns,
     pub(crate) targets: TargetCells,
-    /// Remainders that f32 rounds away from targets that are values.
-    pub(crate) target_remainders: Remainders,
+    /// Targets that are values whose digits f32 does not hold.
+    pub(crate) exact_targets: ExactColumns,
     pub(crate) weights: Option<Vec<f32>>,
     /// One per categorical column.
     pub(crate) vocabularies: Vec<Vocabulary>,
@@ -73,7 +73,7 @@ impl TableRows {
             n_rows: 0,
             n_features: plan.features.len(),
             features: Vec::new(),
-            remainders: Remainders::new(plan.features.len(), prunes),
+            exact: ExactColumns::new(plan.features.len(), prunes),
             targets: match spec.data.task {
                 _ if to_predict.is_some() => {
                     TargetCells::Values { values: Vec::new(), n_targets: 0, is_binary: false }
@@ -84,7 +84,7 @@ impl TableRows {
                 }
             },
             // As in training, so that an evaluation of the same rows gives the same figures.
-            target_remainders: Remainders::new(n_targets, true),
+            exact_targets: ExactColumns::new(n_targets, true),
             weights: spec.data.weight.as_ref().filter(|_| to_predict.is_none()).map(|_| Vec::new()),
             vocabularies: plan.categorical.iter().map(vocabulary).collect(),
             is_closed: known.is_some(),
@@ -113,11 +113,10 @@ impl TableRows {
         self.features[row * self.n_features + feature] = value;
     }
 
-    /// Sets a feature of row `row` that f32 may not hold exactly.
-    pub(crate) fn set_feature_f64(&mut self, row: usize, feature: usize, value: f64) {
-        let single = value as f32;
-        self.set_feature(row, feature, single);
-        self.remainders.set(feature, row, value - f64::from(single));
+    /// Sets the exact value of a feature of the last row, whose f32 is set.
+    #[inline]
+    pub(crate) fn set_exact(&mut self, row: usize, feature: usize, value: Exact) {
+        self.exact.set(feature, row, value, &self.features);
     }
 
     /// Marks a row with a value that can't be used; false if such a value is an error.
@@ -154,8 +153,8 @@ impl TableRows {
     pub(crate) fn drop_rows_from(&mut self, first: usize) {
         self.n_rows = first;
         self.features.truncate(first * self.n_features);
-        self.remainders.truncate(first);
-        self.target_remainders.truncate(first);
+        self.exact.truncate(first);
+        self.exact_targets.truncate(first);
         match &mut self.targets {
             TargetCells::Classes(labels) => labels.resize(first),
             TargetCells::Values { values, n_targets, .. } => values.truncate(first * *n_targets),
@@ -213,13 +212,16 @@ impl TableRows {
     ) -> Result<(), CellProblem> {
         match (&mut self.targets, cell) {
             (TargetCells::Classes(labels), TargetCell::Label(label)) => labels.set(row, label)?,
-            (TargetCells::Values { values, n_targets, is_binary }, TargetCell::Value(value)) => {
+            (TargetCells::Values { values, n_targets, is_binary }, TargetCell::Value(value, exact)) => {
                 if *is_binary && value != 0.0 && value != 1.0 {
                     return Err(CellProblem::NotBinary { text: value.to_string() });
                 }
                 values[row * *n_targets + index] = value;
+                if let Some(exact) = exact {
+                    self.exact_targets.set(index, row, exact, values);
+                }
             }
-            (TargetCells::Classes(_), TargetCell::Value(_))
+            (TargetCells::Classes(_), TargetCell::Value(..))
             | (TargetCells::Values { .. }, TargetCell::Label(_)) => {
                 unreachable!("readers parse targets by the kind of `targets`")
             }
@@ -246,23 +248,23 @@ impl TableRows {
             TargetCells::Values { values, .. } => values.len() * 4,
         };
         let weights = self.weights.as_ref().map_or(0, |weights| weights.len() * 4);
-        let remainders = self.remainders.size_bytes() + self.target_remainders.size_bytes();
-        (self.features.len() * 4 + remainders + targets + weights) as u64
+        let exact = self.exact.size_bytes() + self.exact_targets.size_bytes();
+        (self.features.len() * 4 + exact + targets + weights) as u64
     }
 
-    /// Drops remainders that are not worth their memory, whenever the number of rows has doubled.
-    pub(crate) fn prune_remainders_sometimes(&mut self) {
-        self.remainders.prune_sometimes(&self.features);
+    /// Drops exact values that are not worth their memory, whenever the number of rows has doubled.
+    pub(crate) fn prune_exact_sometimes(&mut self) {
+        self.exact.prune_sometimes(&self.features);
         if let TargetCells::Values { values, .. } = &self.targets {
-            self.target_remainders.prune_sometimes(values);
+            self.exact_targets.prune_sometimes(values);
         }
     }
 
-    /// Drops remainders that are not worth their memory, which is short.
-    pub(crate) fn shrink_remainders(&mut self) {
-        self.remainders.shrink(&self.features);
+    /// Drops exact values that are not worth their memory, which is short.
+    pub(crate) fn shrink_exact(&mut self) {
+        self.exact.shrink(&self.features);
         if let TargetCells::Values { values, .. } = &self.targets {
-            self.target_remainders.shrink(values);
+            self.exact_targets.shrink(values);
         }
     }
 
@@ -270,8 +272,8 @@ impl TableRows {
     pub(crate) fn clear(&mut self) {
         self.n_rows = 0;
         self.features.clear();
-        self.remainders.truncate(0);
-        self.target_remainders.truncate(0);
+        self.exact.truncate(0);
+        self.exact_targets.truncate(0);
         match &mut self.targets {
             TargetCells::Classes(labels) => labels.clear(),
             TargetCells::Values { values, .. } => values.clear(),
@@ -293,7 +295,7 @@ impl TableRows {
     ) -> Result<(ExactRows, Vec<usize>)> {
         let without_target = self.take_without_target();
         check_targets(self.n_rows, &without_target, spec)?;
-        self.remainders.finish(&self.features);
+        self.exact.finish(&self.features);
         self.sort_vocabularies(plan);
         let categories = self.vocabularies.into_iter().map(|vocabulary| {
             let column = plan.features.iter().position(|name| name == vocabulary.name());
@@ -306,7 +308,7 @@ impl TableRows {
         layout.left_out.clone_from(&plan.left_out);
         let targets = match self.targets {
             TargetCells::Classes(labels) => {
-                single_target(labels, &without_target, &mut layout, &mut self.target_remainders, path, spec)?
+                single_target(labels, &without_target, &mut layout, &mut self.exact_targets, path, spec)?
             }
             TargetCells::Values { values, .. } => {
                 layout.targets = TargetLayout::Values { names: spec.data.target.clone() };
@@ -315,12 +317,12 @@ impl TableRows {
             }
         };
         if let Targets::Values(values) = &targets {
-            self.target_remainders.finish(values);
+            self.exact_targets.finish(values);
         }
         let source = spec.source.to_owned();
         let rows = ResidentRows { features: self.features, targets, weights: self.weights, layout, source };
-        let target_remainders = self.target_remainders;
-        Ok((ExactRows { rows, remainders: self.remainders, target_remainders }, without_target))
+        let (exact, exact_targets) = (self.exact, self.exact_targets);
+        Ok((ExactRows { rows, exact, exact_targets }, without_target))
     }
 
     /// Numbers the values of categories in alphabetical order, so that the order of the rows does not matter.
@@ -343,7 +345,8 @@ impl TableRows {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum TargetCell<'a> {
     Label(LabelCell<'a>),
-    Value(f32),
+    /// A number as f32, and its exact value unless f32 holds it or the column is not kept exactly.
+    Value(f32, Option<Exact>),
 }
 
 /// The rows of one target: class indices, or the values if they decide so; completes `layout`.
@@ -351,7 +354,7 @@ fn single_target(
     mut labels: LabelColumn,
     without_target: &[usize],
     layout: &mut RowLayout,
-    remainders: &mut Remainders,
+    exact: &mut ExactColumns,
     path: &Path,
     spec: &SourceSpec<'_>,
 ) -> Result<Targets> {
@@ -376,7 +379,7 @@ fn single_target(
     let targets = match &meaning.vocabulary {
         Some(vocabulary) => Targets::Labels(collected.into_classes(vocabulary)),
         None => {
-            let values = collected.into_values(remainders);
+            let values = collected.into_values(exact);
             check_finite(&values, path, spec)?;
             Targets::Values(values)
         }

@@ -2,6 +2,8 @@
 //!
 //! Source of the eight digits: D. Lemire, "Quickly parsing eight digits", 2018.
 
+use crate::data::datasets::exact_columns::Exact;
+
 /// Powers of ten from the smallest exponent on, each the nearest f64.
 const POWERS: [f64; 81] = [
     1e-40, 1e-39, 1e-38, 1e-37, 1e-36, 1e-35, 1e-34, 1e-33, 1e-32, 1e-31, 1e-30, 1e-29, 1e-28, 1e-27, 1e-26,
@@ -93,19 +95,14 @@ impl Decimal {
         Some(if self.is_negative { -value as f32 } else { value as f32 })
     }
 
-    /// The number minus `single`, its nearest f32; `None` if that needs more precision.
+    /// The number as an integer, or the nearest f64; `None` if that needs more precision.
     #[inline(always)]
-    pub(super) fn remainder(self, single: f32) -> Option<f64> {
+    pub(super) fn exact(self) -> Option<Exact> {
         /// Largest power of ten that f64 holds exactly.
         const MAX_EXACT: i32 = 22;
-        if self.is_whole && self.mantissa <= 1 << 53 {
-            // Exact, as is the difference from its nearest f32.
-            let whole = self.mantissa as f64;
-            return Some(if self.is_negative { -whole } else { whole } - f64::from(single));
-        }
         if self.is_whole {
-            let whole = if self.is_negative { -i128::from(self.mantissa) } else { i128::from(self.mantissa) };
-            return Some((whole - single as i128) as f64);
+            let whole = i128::from(self.mantissa);
+            return Some(Exact::of_whole(if self.is_negative { -whole } else { whole }));
         }
         if self.mantissa > 1 << 53 || self.exponent.abs() > MAX_EXACT {
             return None;
@@ -114,7 +111,7 @@ impl Decimal {
         let power = POWERS[(self.exponent.abs() - MIN_EXPONENT) as usize];
         let mantissa = self.mantissa as f64;
         let value = if self.exponent < 0 { mantissa / power } else { mantissa * power };
-        Some(if self.is_negative { -value } else { value } - f64::from(single))
+        Some(Exact::Double(if self.is_negative { -value } else { value }))
     }
 
     /// The number as an integer if it was written as one.
@@ -172,18 +169,14 @@ mod tests {
         (len == text.len()).then(|| (number.to_f32(), number.to_i64()))
     }
 
-    /// The remainder is that of the standard library's f64, or of the whole number.
-    fn check_remainder(text: &str) {
+    /// The exact value is the standard library's i64 or f64.
+    fn check_exact(text: &str) {
         let padded = format!("{text},\0\0\0\0\0\0\0\0");
         let Some((number, _)) = Decimal::read(padded.as_bytes(), b'.') else { return };
-        let single: f32 = text.parse().unwrap();
-        if !single.is_finite() {
-            return;
-        }
-        if let Some(got) = number.remainder(single) {
-            let want = match text.parse::<i128>() {
-                Ok(whole) => (whole - single as i128) as f64,
-                Err(_) => text.parse::<f64>().unwrap() - f64::from(single),
+        if let Some(got) = number.exact() {
+            let want = match text.parse() {
+                Ok(whole) => Exact::Whole(whole),
+                Err(_) => Exact::Double(text.parse().unwrap()),
             };
             assert_eq!(got, want, "{text}");
         }
@@ -191,7 +184,7 @@ mod tests {
 
     /// The fast path agrees with the standard library.
     fn check(text: &str) {
-        check_remainder(text);
+        check_exact(text);
         let Some((single, whole)) = read(text) else { return };
         let want: f32 = text.parse().unwrap();
         if let Some(got) = single {

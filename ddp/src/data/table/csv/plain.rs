@@ -101,19 +101,16 @@ fn put(rows: &mut TableRows, row: usize, first_feature: usize, role: Role, numbe
         Role::Feature(index) => {
             let value = number.to_f32()?;
             rows.features[first_feature + index] = value;
-            if rows.remainders.keeps(index) {
-                rows.remainders.set(index, row, number.remainder(value)?);
+            if rows.exact.keeps(index) {
+                rows.set_exact(row, index, number.exact()?);
             }
         }
         Role::Target(index) => {
             let target = match &rows.targets {
                 TargetCells::Classes(_) => TargetCell::Label(LabelCell::Integer(number.to_i64()?)),
                 TargetCells::Values { .. } => {
-                    let value = number.to_f32()?;
-                    if rows.target_remainders.keeps(index) {
-                        rows.target_remainders.set(index, row, number.remainder(value)?);
-                    }
-                    TargetCell::Value(value)
+                    let exact = if rows.exact_targets.keeps(index) { Some(number.exact()?) } else { None };
+                    TargetCell::Value(number.to_f32()?, exact)
                 }
             };
             rows.set_target(row, index, target).ok()?;

@@ -58,7 +58,7 @@ pub(super) fn groups_of(files: &[(ParquetFile, Columns)]) -> Vec<Group> {
     groups.filter(|group| group.n_rows > 0).collect()
 }
 
-/// Bytes of a decoded row: with what f32 rounds away from its values.
+/// Bytes of a decoded row, with the exact values that f32 rounds.
 pub(super) fn decoded_row_bytes(columns: &Columns, layout: &RowLayout) -> usize {
     let n_wide_targets = match layout.targets {
         TargetLayout::Classes { .. } => 0,
@@ -204,7 +204,7 @@ impl Dataset for ParquetRows {
         let width = self.shared.layout.n_features();
         self.shared.for_each(rows, |place, of_group, row| {
             let out = &mut out[place * width..][..width];
-            of_group.remainders.differences(&of_group.features, &[row], origin, out);
+            of_group.exact.differences(&of_group.features, &[row], origin, out);
         })?;
         Ok(true)
     }
@@ -219,7 +219,7 @@ impl Dataset for ParquetRows {
                 unreachable!("rows are decoded for the targets of the layout")
             };
             let out = &mut out[place * width..][..width];
-            of_group.target_remainders.differences(values, &[row], origin, out);
+            of_group.exact_targets.differences(values, &[row], origin, out);
         })?;
         Ok(true)
     }

@@ -7,9 +7,9 @@ use arrow_array::types::{self, ArrowPrimitiveType, DecimalType};
 use arrow_array::{Array, downcast_primitive_array};
 use arrow_schema::{DataType, TimeUnit};
 
-use crate::data::values::time;
-
+use crate::data::datasets::exact_columns::ExactColumn;
 use crate::data::labels::bool_text;
+use crate::data::values::time;
 
 /// The row of the first missing value.
 pub(super) fn first_null(array: &dyn Array) -> Option<usize> {
@@ -86,69 +86,65 @@ pub(super) fn to_f32(array: &dyn Array, out: &mut [f32]) {
     }
 }
 
-/// The values minus `singles`, which [`to_f32`] gave; `None` if f32 holds all values of the type. Missing values have 0.
-pub(super) fn remainders(array: &dyn Array, singles: &[f32]) -> Option<Vec<f64>> {
-    macro_rules! numbers {
-        ($t:ident, |$v:ident, $single:ident| $value:expr) => {{
-            let values = array.as_primitive::<types::$t>().values().iter().zip(singles);
-            values
-                .enumerate()
-                .map(|(row, (&$v, &$single))| if array.is_null(row) { 0.0 } else { $value })
-                .collect()
-        }};
-    }
-    macro_rules! integers {
-        ($t:ident) => {
-            numbers!($t, |v, single| (i128::from(v) - single as i128) as f64)
+/// The values in a type that holds them; `None` for a type whose values f32 holds. Missing ones have no meaning.
+pub(super) fn exact(array: &dyn Array) -> Option<ExactColumn> {
+    macro_rules! values {
+        ($t:ident, |$v:ident| $value:expr) => {
+            array.as_primitive::<types::$t>().values().iter().map(|&$v| $value).collect()
         };
     }
     macro_rules! decimals {
         ($t:ident, $scale:expr, |$v:ident| $value:expr) => {{
             let unit = 10f64.powi(i32::from($scale));
-            numbers!($t, |$v, single| $value / unit - f64::from(single))
+            ExactColumn::Doubles(values!($t, |$v| $value / unit))
         }};
     }
+    let integers = |values| ExactColumn::Integers { values, per_unit: 1 };
     Some(match array.data_type() {
-        DataType::Int32 => integers!(Int32Type),
-        DataType::Int64 => integers!(Int64Type),
-        DataType::UInt32 => integers!(UInt32Type),
-        DataType::UInt64 => integers!(UInt64Type),
-        DataType::Float64 => {
-            numbers!(Float64Type, |v, single| if v.is_nan() { 0.0 } else { v - f64::from(single) })
+        DataType::Int32 => integers(values!(Int32Type, |v| i64::from(v))),
+        DataType::Int64 => integers(values!(Int64Type, |v| v)),
+        DataType::UInt32 => integers(values!(UInt32Type, |v| i64::from(v))),
+        DataType::UInt64 => {
+            let all: Result<Vec<i64>, _> = values!(UInt64Type, |v| i64::try_from(v));
+            all.map_or_else(|_| ExactColumn::Doubles(values!(UInt64Type, |v| v as f64)), integers)
         }
+        DataType::Float64 => ExactColumn::Doubles(values!(Float64Type, |v| v)),
         DataType::Decimal32(_, scale) => decimals!(Decimal32Type, *scale, |v| f64::from(v)),
         DataType::Decimal64(_, scale) => decimals!(Decimal64Type, *scale, |v| v as f64),
         DataType::Decimal128(_, scale) => decimals!(Decimal128Type, *scale, |v| v as f64),
-        DataType::Decimal256(precision, scale) => numbers!(Decimal256Type, |v, single| {
+        DataType::Decimal256(precision, scale) => ExactColumn::Doubles(values!(Decimal256Type, |v| {
             let text = types::Decimal256Type::format_decimal(v, *precision, *scale);
-            text.parse::<f64>().expect("a decimal number") - f64::from(single)
-        }),
+            text.parse().expect("a decimal number")
+        })),
         DataType::Date32
         | DataType::Date64
         | DataType::Timestamp(..)
         | DataType::Time32(_)
         | DataType::Time64(_)
         | DataType::Duration(_) => {
-            let remainder = |(row, &single): (usize, &f32)| {
-                if array.is_null(row) {
-                    0.0
-                } else {
-                    // The difference of whole seconds is exact.
-                    let (seconds, nanoseconds) = seconds_and_nanoseconds(array, row);
-                    (f64::from(nanoseconds) / 1e9 - f64::from(single.fract()))
-                        + (i128::from(seconds) - single.trunc() as i128) as f64
-                }
-            };
-            singles.iter().enumerate().map(remainder).collect()
+            let values = (0..array.len()).map(|row| ticks(array, row)).collect();
+            ExactColumn::Integers { values, per_unit: ticks_per_second(array.data_type()) }
         }
-        DataType::Dictionary(..) => {
-            let dictionary = array.as_any_dictionary();
-            let mut values = vec![f32::NAN; dictionary.values().len()];
-            to_f32(dictionary.values(), &mut values);
-            spread(array, &remainders(dictionary.values(), &values)?)
-        }
+        DataType::Dictionary(..) => match exact(array.as_any_dictionary().values())? {
+            ExactColumn::Doubles(values) => ExactColumn::Doubles(spread(array, &values)),
+            ExactColumn::Integers { values, per_unit } => {
+                ExactColumn::Integers { values: spread(array, &values), per_unit }
+            }
+        },
         _ => return None,
     })
+}
+
+/// The values as f64. Missing ones have no meaning.
+pub(super) fn to_f64(array: &dyn Array) -> Vec<f64> {
+    exact(array).map_or_else(
+        || {
+            let mut singles = vec![0.0; array.len()];
+            to_f32(array, &mut singles);
+            singles.into_iter().map(f64::from).collect()
+        },
+        ExactColumn::into_doubles,
+    )
 }
 
 /// Seconds of a date, time or duration; since 1970 for a date. Missing ones have no meaning.
@@ -159,46 +155,46 @@ fn seconds(array: &dyn Array, row: usize) -> f64 {
 
 /// Whole seconds and the nanoseconds after them of a date, time or duration.
 pub(super) fn seconds_and_nanoseconds(array: &dyn Array, row: usize) -> (i64, u32) {
+    let (value, per_second) = (ticks(array, row), ticks_per_second(array.data_type()));
+    let rest = value.rem_euclid(per_second) * (1_000_000_000 / per_second);
+    (value.div_euclid(per_second), rest as u32)
+}
+
+/// A date, time or duration in the unit of its type; days in seconds.
+fn ticks(array: &dyn Array, row: usize) -> i64 {
     macro_rules! value {
         ($t:ident) => {
             i64::from(array.as_primitive::<types::$t>().value(row))
         };
     }
-    let (value, unit) = match array.data_type() {
-        DataType::Date32 => (86_400 * value!(Date32Type), TimeUnit::Second),
-        DataType::Date64 => (value!(Date64Type), TimeUnit::Millisecond),
-        DataType::Time32(TimeUnit::Second) => (value!(Time32SecondType), TimeUnit::Second),
-        DataType::Time32(_) => (value!(Time32MillisecondType), TimeUnit::Millisecond),
-        DataType::Time64(TimeUnit::Microsecond) => (value!(Time64MicrosecondType), TimeUnit::Microsecond),
-        DataType::Time64(_) => (value!(Time64NanosecondType), TimeUnit::Nanosecond),
-        DataType::Timestamp(unit, _) => {
-            let value = match unit {
-                TimeUnit::Second => value!(TimestampSecondType),
-                TimeUnit::Millisecond => value!(TimestampMillisecondType),
-                TimeUnit::Microsecond => value!(TimestampMicrosecondType),
-                TimeUnit::Nanosecond => value!(TimestampNanosecondType),
-            };
-            (value, *unit)
-        }
-        DataType::Duration(unit) => {
-            let value = match unit {
-                TimeUnit::Second => value!(DurationSecondType),
-                TimeUnit::Millisecond => value!(DurationMillisecondType),
-                TimeUnit::Microsecond => value!(DurationMicrosecondType),
-                TimeUnit::Nanosecond => value!(DurationNanosecondType),
-            };
-            (value, *unit)
-        }
+    match array.data_type() {
+        DataType::Date32 => 86_400 * value!(Date32Type),
+        DataType::Date64 => value!(Date64Type),
+        DataType::Time32(TimeUnit::Second) => value!(Time32SecondType),
+        DataType::Time32(_) => value!(Time32MillisecondType),
+        DataType::Time64(TimeUnit::Microsecond) => value!(Time64MicrosecondType),
+        DataType::Time64(_) => value!(Time64NanosecondType),
+        DataType::Timestamp(TimeUnit::Second, _) => value!(TimestampSecondType),
+        DataType::Timestamp(TimeUnit::Millisecond, _) => value!(TimestampMillisecondType),
+        DataType::Timestamp(TimeUnit::Microsecond, _) => value!(TimestampMicrosecondType),
+        DataType::Timestamp(TimeUnit::Nanosecond, _) => value!(TimestampNanosecondType),
+        DataType::Duration(TimeUnit::Second) => value!(DurationSecondType),
+        DataType::Duration(TimeUnit::Millisecond) => value!(DurationMillisecondType),
+        DataType::Duration(TimeUnit::Microsecond) => value!(DurationMicrosecondType),
+        DataType::Duration(TimeUnit::Nanosecond) => value!(DurationNanosecondType),
         other => unreachable!("{other} is not a time"),
-    };
-    let per_second = match unit {
-        TimeUnit::Second => 1,
-        TimeUnit::Millisecond => 1_000,
-        TimeUnit::Microsecond => 1_000_000,
-        TimeUnit::Nanosecond => 1_000_000_000,
-    };
-    let rest = value.rem_euclid(per_second) * (1_000_000_000 / per_second);
-    (value.div_euclid(per_second), rest as u32)
+    }
+}
+
+fn ticks_per_second(of: &DataType) -> i64 {
+    use DataType::{Date64, Duration, Time32, Time64, Timestamp};
+    use TimeUnit::{Microsecond, Millisecond, Nanosecond};
+    match of {
+        Date64 | Time32(Millisecond) | Timestamp(Millisecond, _) | Duration(Millisecond) => 1_000,
+        Time64(Microsecond) | Timestamp(Microsecond, _) | Duration(Microsecond) => 1_000_000,
+        Time64(_) | Timestamp(Nanosecond, _) | Duration(Nanosecond) => 1_000_000_000,
+        _ => 1,
+    }
 }
 
 /// The parts of dates, seven per row; NaN for a missing date.

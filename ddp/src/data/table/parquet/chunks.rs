@@ -8,7 +8,7 @@ use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, SchemaRef};
 use half::f16;
 
-use super::cells::{distinct_texts, remainders, to_date_parts, to_f32};
+use super::cells::{distinct_texts, to_date_parts, to_f64};
 use super::columns::{Column, Columns, Kind as ArrowKind, first_list_len, kind as kind_of, pandas_indices};
 use super::file::{ParquetFile, guarded};
 use super::lists::{self, ListColumn};
@@ -325,13 +325,7 @@ fn numbers(array: &dyn Array) -> Numbers {
         DataType::Float16 => native!(Float16Type),
         DataType::Float32 => native!(Float32Type),
         DataType::Float64 => native!(Float64Type),
-        _ => {
-            let mut singles = vec![0.0; array.len()];
-            to_f32(array, &mut singles);
-            let rest = remainders(array, &singles).unwrap_or_else(|| vec![0.0; array.len()]);
-            let values = singles.iter().zip(rest).map(|(single, rest)| f64::from(*single) + rest);
-            values.flat_map(f64::to_le_bytes).collect()
-        }
+        _ => to_f64(array).into_iter().flat_map(f64::to_le_bytes).collect(),
     };
     let nulls = nulls(array);
     if nulls.first().is_some() && !raw.is_integer() {

@@ -8,7 +8,7 @@ use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::DataType;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 
-use super::cells::{LabelValues, categories, first_null, label_values, remainders, to_date_parts, to_f32};
+use super::cells::{LabelValues, categories, exact, first_null, label_values, to_date_parts, to_f32};
 use super::columns::{Column, Columns, Kept};
 use super::file::{ParquetFile, guarded, malformed};
 use super::marks::without_marked;
@@ -121,6 +121,7 @@ impl BatchRows {
         let mut at = 0;
         // Feature and offset in `scratch` of each column of numbers.
         let mut places = Vec::new();
+        let mut exact_columns = Vec::new();
         let roots = self.columns.roots();
         let array_of = |root: usize| batch.column(roots.binary_search(&root).expect("the column is read"));
         let mut bad_rows = rows.bad_rows.as_ref().map(|_| Vec::new());
@@ -138,12 +139,10 @@ impl BatchRows {
                     let out = &mut self.scratch[at..][..n * width];
                     cells.features(width, rows.may_miss, out, bad_rows.as_mut())?;
                     if width == 1 {
-                        if rows.remainders.keeps(feature)
-                            && let Some(remainders) = remainders(cells.array, out)
+                        if rows.exact.keeps(feature)
+                            && let Some(values) = exact(cells.array)
                         {
-                            for (row, remainder) in remainders.into_iter().enumerate() {
-                                rows.remainders.set(feature, first + row, remainder);
-                            }
+                            exact_columns.push((feature, values));
                         }
                         places.push((feature, at));
                         at += n;
@@ -180,6 +179,9 @@ impl BatchRows {
                     features[row * n_features + feature] = self.scratch[at + row];
                 }
             }
+        }
+        for (feature, values) in exact_columns {
+            rows.exact.append(feature, first, values, &rows.features);
         }
         for row in bad_rows.into_iter().flatten() {
             rows.mark_bad(first + row);
@@ -414,15 +416,13 @@ impl Cells<'_> {
                 }
                 let task = if *is_binary { Task::Multilabel } else { Task::Regression };
                 checks::values(&column, task, std::slice::from_ref(&self.column.name), &columns)?;
-                if rows.target_remainders.keeps(index)
-                    && let Some(remainders) = remainders(self.array, &column)
-                {
-                    for (row, remainder) in remainders.into_iter().enumerate() {
-                        rows.target_remainders.set(index, first + row, remainder);
-                    }
-                }
                 for (row, value) in column.into_iter().enumerate() {
                     values[(first + row) * *n_targets + index] = value;
+                }
+                if rows.exact_targets.keeps(index)
+                    && let Some(exact) = exact(self.array)
+                {
+                    rows.exact_targets.append(index, first, exact, values);
                 }
             }
         }

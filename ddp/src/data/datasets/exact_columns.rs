@@ -1,0 +1,420 @@
+//! Columns of a table in f64 or integers, next to their f32, where f32 rounds digits that count.
+//!
+//! Kept for columns far from 0 relative to their spread, such as times: their mean is subtracted from the exact values. Kept, too,
+//! where distinct values have the same f32, so that the user can be warned. In other columns the rounding is small next to the
+//! spread, and exact values would only take memory.
+
+use crate::data::values::element::whole_less;
+
+/// Columns whose mean is fewer standard deviations from 0 lose their exact values. Half of what an offset needs (`offsets.rs`),
+/// which is decided later and on other rows.
+const MIN_DEVIATIONS: f64 = 4.0;
+/// Values and rows from which columns are pruned while a table is read.
+const FIRST_PRUNE_VALUES: usize = 1 << 20;
+const FIRST_PRUNE_ROWS: std::ops::RangeInclusive<usize> = 64..=4096;
+/// Share of the distinct values that share an f32 with another one: of random numbers some always do.
+const MAX_LOST_SHARE: f64 = 0.01;
+
+/// Exact values by column and row; a column is empty up to the first value that f32 rounds.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ExactColumns {
+    /// `None` for a column that has only its f32.
+    columns: Vec<Option<ExactColumn>>,
+    /// Rows with which columns are pruned next; `None` if all columns are kept, because a model decides which have offsets.
+    prune_at: Option<usize>,
+}
+
+/// Exact values of the first rows of a column; those of later rows are their f32.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum ExactColumn {
+    Doubles(Vec<f64>),
+    /// Of a missing value 0. `per_unit` of them are 1: times may count nanoseconds.
+    Integers {
+        values: Vec<i64>,
+        per_unit: i64,
+    },
+}
+
+/// An exact value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Exact {
+    Whole(i64),
+    Double(f64),
+}
+
+impl ExactColumns {
+    /// Without rows; `prunes` if the rows decide which columns are worth their memory.
+    pub(crate) fn new(n_columns: usize, prunes: bool) -> Self {
+        let rows = FIRST_PRUNE_VALUES / n_columns.max(1);
+        let prune_at = rows.clamp(*FIRST_PRUNE_ROWS.start(), *FIRST_PRUNE_ROWS.end());
+        ExactColumns {
+            columns: vec![Some(ExactColumn::default()); n_columns],
+            prune_at: prunes.then_some(prune_at),
+        }
+    }
+
+    /// Keeps the columns for which `keep` is true, however many rows there are.
+    pub(crate) fn of_columns(keep: &[bool]) -> Self {
+        let columns = keep.iter().map(|keep| keep.then(ExactColumn::default)).collect();
+        ExactColumns { columns, prune_at: None }
+    }
+
+    /// The values so far; those of the next rows start empty.
+    pub(crate) fn take(&mut self) -> Self {
+        let empty =
+            self.columns.iter().map(|column| column.as_ref().map(|_| ExactColumn::default())).collect();
+        ExactColumns { columns: std::mem::replace(&mut self.columns, empty), prune_at: self.prune_at }
+    }
+
+    /// Whether the column is kept.
+    #[inline(always)]
+    pub(crate) fn keeps(&self, column: usize) -> bool {
+        self.columns[column].is_some()
+    }
+
+    /// Sets the value of a row after those that are set; `singles` are the f32 of all rows up to this one.
+    #[inline]
+    pub(crate) fn set(&mut self, column: usize, row: usize, value: Exact, singles: &[f32]) {
+        let n_columns = self.columns.len();
+        let single = |row: usize| singles[row * n_columns + column];
+        if let Some(exact) = &mut self.columns[column]
+            && !value.is(single(row))
+        {
+            exact.fill(row, single);
+            exact.push(value);
+        }
+    }
+
+    /// Sets the values of rows after those that are set; `singles` are the f32 of all rows.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn append(&mut self, column: usize, first: usize, values: ExactColumn, singles: &[f32]) {
+        let n_columns = self.columns.len();
+        let single = |row: usize| singles[row * n_columns + column];
+        let is_rounded = |row: usize| values.rest(row, single(first + row)) != 0.0;
+        if let Some(exact) = &mut self.columns[column]
+            && (0..values.len()).any(is_rounded)
+        {
+            exact.append(first, values, single);
+        }
+    }
+
+    /// Removes the rows from `n_rows` on.
+    pub(crate) fn truncate(&mut self, n_rows: usize) {
+        for column in self.columns.iter_mut().flatten() {
+            match column {
+                ExactColumn::Doubles(values) => values.truncate(n_rows),
+                ExactColumn::Integers { values, .. } => values.truncate(n_rows),
+            }
+        }
+    }
+
+    /// Whether f32 holds all values.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.columns.iter().flatten().all(|column| column.len() == 0)
+    }
+
+    pub(crate) fn size_bytes(&self) -> usize {
+        self.columns.iter().flatten().map(|column| column.len() * size_of::<f64>()).sum()
+    }
+
+    /// Drops the columns that are not worth their memory, whenever the number of rows has doubled. `singles` are the f32 of all
+    /// rows.
+    pub(crate) fn prune_sometimes(&mut self, singles: &[f32]) {
+        let n_rows = singles.len() / self.columns.len().max(1);
+        if let Some(prune_at) = self.prune_at
+            && n_rows >= prune_at
+        {
+            self.prune_at = Some(2 * n_rows);
+            self.prune(singles, |_, _| false);
+        }
+    }
+
+    /// Drops the columns that are not worth their memory once all rows are read, among them those of decimal numbers that f32
+    /// reproduces to the digit.
+    pub(crate) fn finish(&mut self, singles: &[f32]) {
+        if self.prune_at.is_some() {
+            self.prune(singles, is_short);
+        }
+    }
+
+    /// Drops the columns that are not worth their memory, also those of a model: memory is short.
+    pub(crate) fn shrink(&mut self, singles: &[f32]) {
+        self.prune(singles, |_, _| false);
+    }
+
+    /// Drops columns; `is_short` marks values whose f32 is as good.
+    fn prune(&mut self, singles: &[f32], is_short: impl Fn(f32, f64) -> bool) {
+        let n_columns = self.columns.len();
+        for column in 0..n_columns {
+            let Some(exact) = self.columns[column].as_ref().filter(|exact| exact.len() > 0) else {
+                continue;
+            };
+            let singles = singles.iter().copied().skip(column).step_by(n_columns);
+            let mut values =
+                singles.clone().enumerate().map(|(row, single)| (single, exact.rest(row, single)));
+            let is_needed = is_far(singles.clone())
+                && !values.clone().all(|(single, rest)| is_short(single, f64::from(single) + rest));
+            if !is_needed && !has_lost(&mut values) {
+                self.columns[column] = None;
+            }
+        }
+    }
+
+    /// Writes the values of rows minus `origin`, one per column, to `out`; `singles` are the f32 of all rows.
+    pub(crate) fn differences(&self, singles: &[f32], rows: &[usize], origin: &[f64], out: &mut [f64]) {
+        let n_columns = self.columns.len().max(1);
+        for (&row, out) in rows.iter().zip(out.chunks_exact_mut(n_columns)) {
+            let singles = &singles[row * n_columns..][..n_columns];
+            for (((exact, &single), &origin), out) in self.columns.iter().zip(singles).zip(origin).zip(out) {
+                let exact = exact.as_ref();
+                let difference = exact.map(|exact| exact.less(row, single, origin));
+                // No zero is negative: the values are hashed.
+                *out = difference.unwrap_or_else(|| f64::from(single) - origin) + 0.0;
+            }
+        }
+    }
+}
+
+impl Default for ExactColumn {
+    /// A column whose values are whole so far.
+    fn default() -> Self {
+        ExactColumn::Integers { values: Vec::new(), per_unit: 1 }
+    }
+}
+
+impl ExactColumn {
+    fn len(&self) -> usize {
+        match self {
+            ExactColumn::Doubles(values) => values.len(),
+            ExactColumn::Integers { values, .. } => values.len(),
+        }
+    }
+
+    /// The value of a row, whose f32 is `single`, minus `origin`.
+    fn less(&self, row: usize, single: f32, origin: f64) -> f64 {
+        match self {
+            _ if single.is_nan() || row >= self.len() => f64::from(single) - origin,
+            ExactColumn::Doubles(values) => values[row] - origin,
+            ExactColumn::Integers { values, per_unit: 1 } => whole_less(values[row].into(), origin),
+            ExactColumn::Integers { values, per_unit } => {
+                let (whole, part) = (values[row].div_euclid(*per_unit), values[row].rem_euclid(*per_unit));
+                whole_less(whole.into(), origin) + part as f64 / *per_unit as f64
+            }
+        }
+    }
+
+    /// What f32 rounds away from the value of a row.
+    fn rest(&self, row: usize, single: f32) -> f64 {
+        if single.is_nan() { 0.0 } else { self.less(row, single, f64::from(single)) }
+    }
+
+    /// Appends the f32 of rows up to `row`.
+    fn fill(&mut self, row: usize, single: impl Fn(usize) -> f32) {
+        (self.len()..row).for_each(|row| self.push(Exact::Double(f64::from(single(row)))));
+    }
+
+    /// Appends a value; the first one that is not whole makes the column one of f64.
+    fn push(&mut self, value: Exact) {
+        match (&mut *self, value) {
+            (ExactColumn::Doubles(values), Exact::Whole(whole)) => values.push(whole as f64),
+            (ExactColumn::Doubles(values), Exact::Double(double)) => values.push(double),
+            (ExactColumn::Integers { values, per_unit }, value) => {
+                match value.whole().and_then(|whole| whole.checked_mul(*per_unit)) {
+                    Some(whole) => values.push(whole),
+                    None => {
+                        self.become_doubles();
+                        self.push(value);
+                    }
+                }
+            }
+        }
+    }
+
+    #[cfg(feature = "parquet")]
+    fn append(&mut self, first: usize, more: Self, single: impl Fn(usize) -> f32) {
+        if self.len() == 0
+            && let ExactColumn::Integers { per_unit, .. } = &more
+        {
+            *self = ExactColumn::Integers { values: Vec::new(), per_unit: *per_unit };
+        }
+        self.fill(first, single);
+        match (&mut *self, more) {
+            (ExactColumn::Doubles(values), ExactColumn::Doubles(more)) => values.extend(more),
+            (
+                ExactColumn::Integers { values, per_unit },
+                ExactColumn::Integers { values: more, per_unit: of_more },
+            ) if *per_unit == of_more => values.extend(more),
+            (_, more) => {
+                self.become_doubles();
+                (0..more.len()).for_each(|row| self.push(Exact::Double(more.less(row, 0.0, 0.0))));
+            }
+        }
+    }
+
+    fn become_doubles(&mut self) {
+        *self = ExactColumn::Doubles((0..self.len()).map(|row| self.less(row, 0.0, 0.0)).collect());
+    }
+
+    /// The values as f64.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn into_doubles(mut self) -> Vec<f64> {
+        self.become_doubles();
+        match self {
+            ExactColumn::Doubles(values) => values,
+            ExactColumn::Integers { .. } => unreachable!("the column became one of f64"),
+        }
+    }
+}
+
+impl Exact {
+    /// A whole number; one beyond i64 is rounded.
+    pub(crate) fn of_whole(whole: i128) -> Self {
+        i64::try_from(whole).map_or(Exact::Double(whole as f64), Exact::Whole)
+    }
+
+    /// Whether the value is that of its f32, or missing.
+    #[inline]
+    fn is(self, single: f32) -> bool {
+        match self {
+            Exact::Whole(whole) => i128::from(whole) == single as i128,
+            Exact::Double(double) => double == f64::from(single) || double.is_nan(),
+        }
+    }
+
+    /// The value as an integer; 0 for a missing one.
+    fn whole(self) -> Option<i64> {
+        const MAX: f64 = (1u64 << 63) as f64;
+        match self {
+            Exact::Whole(whole) => Some(whole),
+            Exact::Double(double) if double.is_nan() => Some(0),
+            Exact::Double(double) => {
+                (double.fract() == 0.0 && (-MAX..MAX).contains(&double)).then_some(double as i64)
+            }
+        }
+    }
+}
+
+/// Whether values lie far from 0 relative to their spread.
+fn is_far(values: impl Iterator<Item = f32> + Clone) -> bool {
+    let numbers = values.map(f64::from).filter(|value| !value.is_nan());
+    let (n, sum) = numbers.clone().fold((0.0, 0.0), |(n, sum), value| (n + 1.0, sum + value));
+    let mean: f64 = sum / f64::max(n, 1.0);
+    let squares: f64 = numbers.map(|value| (value - mean) * (value - mean)).sum();
+    mean.abs() >= MIN_DEVIATIONS * (squares / f64::max(n, 1.0)).sqrt()
+}
+
+/// Whether `value` is what the shortest decimal notation of its f32 says.
+pub(crate) fn is_short(single: f32, value: f64) -> bool {
+    single.is_nan() || f64::from(single) == value || single.to_string().parse() == Ok(value)
+}
+
+/// Whether distinct values, each an f32 and what it rounds away, have the same f32.
+fn has_lost(values: &mut dyn Iterator<Item = (f32, f64)>) -> bool {
+    let mut values: Vec<(u32, u64)> =
+        values.map(|(single, rest)| (single.to_bits(), rest.to_bits())).collect();
+    values.sort_unstable();
+    values.dedup();
+    let n_exact = values.len();
+    values.dedup_by_key(|value| value.0);
+    (n_exact - values.len()) as f64 > MAX_LOST_SHARE * n_exact as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::data::datasets::exact_columns::*;
+
+    #[test]
+    fn columns_with_values_that_fall_together_are_kept() {
+        let mut columns = ExactColumns::new(1, true);
+        // Times with zeros in place of missing ones: no offset keeps both.
+        let singles: Vec<f32> = (0..100).map(|row| if row % 5 == 0 { 0.0 } else { 1.7e18 }).collect();
+        for row in (0..100).filter(|row| row % 5 > 0) {
+            columns.set(0, row, Exact::Whole(1_700_000_000_000_000_000 + row as i64), &singles);
+        }
+        assert!(!is_far(singles.iter().copied()));
+        columns.finish(&singles);
+        assert!(columns.keeps(0));
+    }
+
+    #[test]
+    fn values_come_back_exactly_and_integers_beyond_f64_too() {
+        let values = [7.0, 0.1 + 1e6, -3e5 + 1.0 / 3.0];
+        let singles = values.map(|value| value as f32);
+        let mut columns = ExactColumns::new(1, true);
+        for (row, value) in values.into_iter().enumerate() {
+            columns.set(0, row, Exact::Double(value), &singles);
+        }
+        let mut out = [0.0; 3];
+        columns.differences(&singles, &[2, 0, 1], &[0.0], &mut out);
+        assert_eq!(out, [values[2], values[0], values[1]]);
+        columns.truncate(0);
+        assert!(columns.is_empty());
+
+        let mut columns = ExactColumns::new(1, true);
+        let singles = [5.0, f32::NAN, 1.7e18, -7.0];
+        columns.set(0, 2, Exact::Whole(1_700_000_000_000_000_123), &singles);
+        columns.differences(&singles, &[2, 0, 3], &[1.7e18], &mut out);
+        assert_eq!(out, [123.0, 5.0 - 1.7e18, -7.0 - 1.7e18]);
+        columns.differences(&singles, &[1], &[0.0], &mut out[..1]);
+        assert!(out[0].is_nan());
+        // A fraction turns the column into f64, which round such integers.
+        columns.set(0, 3, Exact::Double(-7.1), &[5.0, f32::NAN, 1.7e18, -7.1]);
+        columns.differences(&singles, &[2, 3, 0], &[0.0], &mut out);
+        assert_eq!(out, [1_700_000_000_000_000_123_i64 as f64, -7.1, 5.0]);
+    }
+
+    #[cfg(feature = "parquet")]
+    #[test]
+    fn times_keep_their_nanoseconds() {
+        let mut columns = ExactColumns::new(1, false);
+        let singles = [3.0, 1.7e9, 1.7e9, 0.25];
+        let nanoseconds = vec![1_700_000_000_000_000_001, 1_700_000_000_500_000_000];
+        columns.append(
+            0,
+            1,
+            ExactColumn::Integers { values: nanoseconds, per_unit: 1_000_000_000 },
+            &singles,
+        );
+        let mut out = [0.0; 4];
+        columns.differences(&singles, &[0, 1, 2, 3], &[1.7e9], &mut out);
+        assert_eq!(out, [3.0 - 1.7e9, 1e-9, 0.5, 0.25 - 1.7e9]);
+        columns.append(0, 3, ExactColumn::Integers { values: vec![250_001], per_unit: 1_000_000 }, &singles);
+        columns.differences(&singles, &[2, 3], &[0.0], &mut out[..2]);
+        assert_eq!(out[..2], [1_700_000_000.5, 0.250_001]);
+    }
+
+    #[test]
+    fn only_columns_far_from_0_are_kept() {
+        let mut columns = ExactColumns::new(3, true);
+        let singles: Vec<f32> =
+            (0..100).flat_map(|row| [1.7e9 + row as f32, row as f32 - 50.0, 3.0]).collect();
+        for row in 0..100 {
+            columns.set(0, row, Exact::Double(f64::from(singles[3 * row]) + 0.25), &singles);
+            columns.set(1, row, Exact::Double(f64::from(singles[3 * row + 1]) + 1e-9), &singles);
+        }
+        let mut of_model = ExactColumns { prune_at: None, ..columns.clone() };
+        columns.finish(&singles);
+        assert!(columns.keeps(0) && !columns.keeps(1) && columns.keeps(2));
+        assert_eq!(columns.size_bytes(), 800);
+        of_model.finish(&singles);
+        assert!((0..3).all(|column| of_model.keeps(column)));
+        of_model.shrink(&singles);
+        assert!(!of_model.keeps(1));
+    }
+
+    #[test]
+    fn short_decimals_are_what_f32_holds() {
+        let fill = |values: [f64; 3]| {
+            let singles = values.map(|value| value as f32);
+            let mut columns = ExactColumns::new(1, true);
+            for (row, value) in values.into_iter().enumerate() {
+                columns.set(0, row, Exact::Double(value), &singles);
+            }
+            columns.finish(&singles);
+            columns.keeps(0)
+        };
+        assert!(!fill([3.01, 3.02, 3.03]));
+        assert!(fill([3.01, 3.02, 3.030_000_001]));
+        assert!(fill([123_456_789.0, 123_456_790.0, 123_456_791.0]));
+    }
+}
