@@ -8,8 +8,8 @@ use super::format::{Format, Reader};
 use super::source::SourceSpec;
 use super::{formats, raw, table};
 use crate::config::{DataFormat, Datetime, Decimal, Delimiter, Header};
+use crate::data::compression::Compression;
 use crate::data::errors::foreign;
-use crate::data::values::compression::Compression;
 use crate::run_folder::folder::{CONFIG_FILE, METRICS_FILE};
 use crate::storage::user_file;
 

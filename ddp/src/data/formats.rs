@@ -187,7 +187,7 @@ pub fn listed<'a>(items: impl Iterator<Item = &'a str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::values::compression::Compression;
+    use crate::data::compression::Compression;
 
     #[test]
     fn names_determine_format_and_compression_in_any_case() {

@@ -13,14 +13,15 @@
 //! place of the rows. Small batches are handed over together, since a handover takes as long as their step.
 
 mod data_fingerprint;
+#[doc(hidden)]
+pub mod values;
 pub mod labels;
 #[doc(hidden)]
 pub mod errors;
 pub mod error;
+pub(crate) mod compression;
 mod checks;
 pub mod order;
-#[doc(hidden)]
-pub mod values;
 pub(crate) mod datasets;
 #[doc(hidden)]
 pub mod row_values;
@@ -55,6 +56,7 @@ pub mod tensor_io;
 pub(crate) mod testing;
 
 pub use self::builtin::{NAMES as BUILTIN_NAMES, digits};
+pub use self::compression::Compression;
 pub use self::datasets::batch;
 pub use self::datasets::dataset::{
     CategoryColumn, Dataset, RowLayout, Summary, TargetLayout, numbered_columns,
@@ -91,5 +93,4 @@ pub use self::source::{ClassLabels, KnownFeatures, SourceSpec, SplitSide, ToPred
 pub use self::split::class_rows::split_by_class;
 pub use self::split::own_eval::{holds_eval_rows, resolve_eval};
 pub(crate) use self::table::quoted_cell;
-pub use self::values::compression::Compression;
 pub use self::values::vocabulary::{MAX_VALUES, Vocabulary};

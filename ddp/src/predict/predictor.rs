@@ -10,10 +10,11 @@ use super::error::{PredictError, Result};
 use super::predictions::Predictions;
 use super::saved_model::SavedModel;
 use crate::config::Task;
-use crate::data::datasets::exact_columns::{Exact, ExactColumns};
+use crate::data::datasets::exact_columns::ExactColumns;
 use crate::data::loader::device_feed::DeviceFeed;
 use crate::data::loader::{Loader, LoaderOptions};
 use crate::data::table::ExactRows;
+use crate::data::values::number::Exact;
 use crate::data::{
     Dataset, HeadOutputs, OutputUnits, Preprocessor, ResidentRows, RowLayout, TargetLayout, Targets,
 };

@@ -5,6 +5,7 @@
 //! spread, and exact values would only take memory.
 
 use crate::data::values::element::whole_less;
+use crate::data::values::number::Exact;
 
 /// Columns whose mean is fewer standard deviations from 0 lose their exact values. Half of what an offset needs (`offsets.rs`),
 /// which is decided later and on other rows.
@@ -33,13 +34,6 @@ pub(crate) enum ExactColumn {
         values: Vec<i64>,
         per_unit: i64,
     },
-}
-
-/// An exact value.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Exact {
-    Whole(i64),
-    Double(f64),
 }
 
 impl ExactColumns {
@@ -262,34 +256,6 @@ impl ExactColumn {
         match self {
             ExactColumn::Doubles(values) => values,
             ExactColumn::Integers { .. } => unreachable!("the column became one of f64"),
-        }
-    }
-}
-
-impl Exact {
-    /// A whole number; one beyond i64 is rounded.
-    pub(crate) fn of_whole(whole: i128) -> Self {
-        i64::try_from(whole).map_or(Exact::Double(whole as f64), Exact::Whole)
-    }
-
-    /// Whether the value is that of its f32, or missing.
-    #[inline]
-    fn is(self, single: f32) -> bool {
-        match self {
-            Exact::Whole(whole) => i128::from(whole) == single as i128,
-            Exact::Double(double) => double == f64::from(single) || double.is_nan(),
-        }
-    }
-
-    /// The value as an integer; 0 for a missing one.
-    fn whole(self) -> Option<i64> {
-        const MAX: f64 = (1u64 << 63) as f64;
-        match self {
-            Exact::Whole(whole) => Some(whole),
-            Exact::Double(double) if double.is_nan() => Some(0),
-            Exact::Double(double) => {
-                (double.fract() == 0.0 && (-MAX..MAX).contains(&double)).then_some(double as i64)
-            }
         }
     }
 }

@@ -14,7 +14,7 @@ pub(crate) mod head_targets;
 pub(crate) mod survey;
 
 pub use label::Label;
-pub use label::{bool_text, is_code, is_padded, whole};
+pub use label::bool_text;
 pub(crate) use survey::LabelSurvey;
 pub use task::TaskChoice;
 pub use task::{MAX_AUTO_CLASSES, TargetFacts, decide, decide_several};

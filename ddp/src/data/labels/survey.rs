@@ -4,9 +4,10 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::label::{Label, is_code, truth_word, whole};
+use super::label::Label;
 use super::task::TargetFacts;
 use super::vocabulary::{LabelVocabulary, MAX_CLASSES};
+use crate::data::values::number::spelling::{is_code, truth, truth_word, whole};
 
 /// Words of the bitmap of integers from 0.
 const N_WORDS: usize = MAX_CLASSES / 64;
@@ -191,7 +192,7 @@ impl LabelSurvey {
     /// Evidence that decides on the task.
     pub(crate) fn facts(&self) -> TargetFacts {
         let has_text = !self.texts.is_empty();
-        let is_truth = |text: &String| super::label::truth(text).is_some();
+        let is_truth = |text: &String| truth(text).is_some();
         TargetFacts {
             n_distinct: self.n_distinct(),
             has_text,

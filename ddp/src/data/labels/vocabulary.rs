@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
-use super::label::{Label, bool_text, integer, is_code, truth, truth_word};
+use super::label::{Label, bool_text};
+use crate::data::values::number::spelling::{integer, is_code, truth, truth_word};
 use crate::report::visible::{is_invisible, visible};
 
 /// Most classes that the data alone may imply; a model has an output per class.

@@ -12,8 +12,8 @@ use ddp_kernels::cpu::mapped_file::MappedFile;
 use rustix::fs::Advice;
 
 use crate::data::DataError;
+use crate::data::compression::Compression;
 use crate::data::error::Result;
-use crate::data::values::compression::Compression;
 
 /// Memory for decompressed data: as much for all files together as the config grants.
 #[derive(Debug)]

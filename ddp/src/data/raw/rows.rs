@@ -16,9 +16,10 @@ use crate::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
 use crate::data::error::{DataError, Result};
 use crate::data::errors::target_error::TargetError;
 use crate::data::label_classes::resolve;
-use crate::data::labels::{Label, LabelSurvey, bool_text, whole};
+use crate::data::labels::{Label, LabelSurvey, bool_text};
 use crate::data::source::SourceSpec;
 use crate::data::values::element::RawType;
+use crate::data::values::number::spelling::whole;
 use crate::storage::fingerprint::Fingerprint;
 
 /// Rows whose content is part of the fingerprint.

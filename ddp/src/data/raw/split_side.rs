@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use super::bytes::{MemoryBudget, bytes_of};
 use super::keys::{FEATURE_KEYS, LABEL_KEYS, test_key};
 use super::reader::ArrayReader;
+use crate::data::compression::Compression;
 use crate::data::error::Result;
 use crate::data::source::SplitSide;
-use crate::data::values::compression::Compression;
 
 /// The files with rows for this side of the split, among the files of a folder or pattern; files of labels are left out.
 pub(crate) fn of_side(files: Vec<PathBuf>, reader: &ArrayReader, side: SplitSide) -> Vec<PathBuf> {

@@ -11,7 +11,9 @@ use crate::data::files::files_and_format;
 use crate::data::format::Reader;
 use crate::data::labels::Label;
 use crate::data::source::SourceSpec;
-use crate::data::table::{Meaning, Notation, TableReaders, for_each_text};
+use crate::data::table::{TableReaders, for_each_text};
+use crate::data::values::notation::{Meaning, Notation};
+use crate::data::values::number::truth;
 use crate::data::values::time::format_seconds as format_moment;
 
 /// Values that a message lists.
@@ -132,9 +134,7 @@ impl Values {
 /// A value in the form in which values are compared: `1` for `1.0`, `true` for `True`.
 pub(crate) fn plain(text: &str) -> String {
     match Label::parse(text) {
-        Label::Text(text) if text.eq_ignore_ascii_case("true") || text.eq_ignore_ascii_case("false") => {
-            text.to_lowercase()
-        }
+        Label::Text(text) if truth(&text).is_some() => text.to_lowercase(),
         label => label.to_string(),
     }
 }

@@ -1,29 +1,14 @@
 //! Parses one cell of text by the role of its column.
 
-use std::borrow::Cow;
-
 use super::columns::Role;
-use super::decimal::{DecimalMark, Unclear, is_grouped, with_point};
 use super::label_column::LabelCell;
 use super::rows::{TableRows, TargetCell, TargetCells};
 use crate::data::CellProblem;
-use crate::data::datasets::exact_columns::Exact;
-use crate::data::labels::is_code;
+use crate::data::values::notation::Notation;
+use crate::data::values::number::marks::{is_grouped, with_point};
+use crate::data::values::number::spelling::without_fraction;
+use crate::data::values::number::{Exact, NumberText, Unclear, is_code, truth_word};
 use crate::data::values::time;
-use crate::data::values::vocabulary::without_fraction;
-
-/// Notation of numbers and missing values in a file.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Notation {
-    /// Mark between the integer part and decimals.
-    pub decimal: DecimalMark,
-    /// Texts that mark a missing value, in addition to the usual ones.
-    missing: Vec<String>,
-    /// Cells among them that are numbers.
-    missing_numbers: Vec<f64>,
-    /// Whether no other text than these marks a missing value: the list holds the empty text.
-    is_complete: bool,
-}
 
 /// A cell as a number.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,124 +17,6 @@ pub(crate) enum Number {
     Single(f32),
     /// Seconds of a date or time.
     Seconds { seconds: f64, has_date: bool },
-}
-
-impl Notation {
-    /// The notation of values in names of folders.
-    pub fn of_folders() -> Self {
-        Self::new(DecimalMark::Point, &[])
-    }
-
-    pub(crate) fn new(decimal: DecimalMark, missing: &[String]) -> Self {
-        let missing: Vec<String> = missing.iter().map(|text| text.trim().to_owned()).collect();
-        let missing_numbers = missing.iter().filter_map(|text| text.parse().ok()).collect();
-        let is_complete = missing.iter().any(String::is_empty);
-        Notation { decimal, missing, missing_numbers, is_complete }
-    }
-
-    /// The notation of numbers with a point or a comma.
-    pub(crate) fn of_any_decimal(missing: &[String]) -> Self {
-        Self::new(DecimalMark::Either, missing)
-    }
-
-    /// Whether the config names marks of missing values.
-    #[cfg(feature = "parquet")]
-    pub(super) fn has_marks(&self) -> bool {
-        !self.missing.is_empty()
-    }
-
-    /// The numbers that mark a missing value, rounded.
-    #[cfg(feature = "parquet")]
-    pub(super) fn missing_singles(&self) -> Vec<f32> {
-        self.missing_numbers.iter().map(|number| *number as f32).collect()
-    }
-
-    /// Whether a number may mark a missing value.
-    pub(crate) fn has_missing_numbers(&self) -> bool {
-        !self.missing_numbers.is_empty()
-    }
-
-    /// Whether a cell is a missing value, by the rules of pandas or by the config.
-    pub(crate) fn is_missing(&self, cell: &[u8]) -> bool {
-        let cell = cell.trim_ascii();
-        (!self.is_complete && is_usual_mark(cell)) || self.is_marked(cell)
-    }
-
-    /// Whether the trimmed text of a label marks a missing one; a sign alone may be a label.
-    pub fn is_missing_label(&self, text: &str) -> bool {
-        if text == "-" { self.is_marked(b"-") } else { self.is_missing(text.as_bytes()) }
-    }
-
-    /// Whether a trimmed cell is one of the config's marks.
-    pub(super) fn is_marked(&self, cell: &[u8]) -> bool {
-        if self.missing.is_empty() {
-            return false;
-        }
-        let is_number =
-            |text: &str| text.parse::<f64>().is_ok_and(|number| self.missing_numbers.contains(&number));
-        self.missing.iter().any(|mark| mark.as_bytes() == cell)
-            || self.has_missing_numbers() && std::str::from_utf8(cell).is_ok_and(is_number)
-    }
-}
-
-/// Whether a trimmed cell marks a missing value in most programs.
-fn is_usual_mark(cell: &[u8]) -> bool {
-    matches!(
-        cell,
-        b"" | b"NA"
-            | b"N/A"
-            | b"n/a"
-            | b"<NA>"
-            | b"#N/A"
-            | b"NaN"
-            | b"nan"
-            | b"null"
-            | b"NULL"
-            | b"None"
-            | b"NaT"
-            | b"-"
-            | b"?"
-    )
-}
-
-/// Meaning of a text without regard to the role of its column.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Meaning {
-    /// A missing value.
-    Missing,
-    /// A number.
-    Number(f64),
-    /// A truth value.
-    Truth(bool),
-    /// Seconds of a date or time.
-    Seconds {
-        /// Seconds since 1970, or since midnight.
-        seconds: f64,
-        /// Whether the text has a date.
-        has_date: bool,
-    },
-    /// Any other text.
-    Text,
-}
-
-impl Notation {
-    /// The meaning of a cell's trimmed text.
-    pub fn meaning(&self, text: &str) -> Meaning {
-        if self.is_missing(text.as_bytes()) {
-            return Meaning::Missing;
-        }
-        let number = self.decimal.normalized(text);
-        if let Ok(Ok(number)) = number.as_deref().map(str::parse) {
-            return Meaning::Number(number);
-        }
-        if let Some(truth) = truth(text) {
-            return Meaning::Truth(truth);
-        }
-        if let Some(time::Moment { seconds, has_date }) = time::parse(text) {
-            return Meaning::Seconds { seconds, has_date };
-        }
-        Meaning::Text
-    }
 }
 
 /// Writes the value of one cell to `row`.
@@ -280,12 +147,12 @@ pub(super) fn shown(cell: &[u8]) -> String {
 /// The number of a cell; 1 and 0 for truth values, seconds for dates and times.
 fn number(cell: &[u8], notation: &Notation) -> Result<Number, CellProblem> {
     let text = text_of(cell)?;
-    match plain(text, notation)?.parse::<f32>() {
-        Ok(value) if value.is_finite() => return Ok(Number::Single(value)),
-        Ok(_) => return Err(CellProblem::NotFinite { text: shown(cell) }),
-        Err(_) => {}
+    match plain(text, notation)?.single() {
+        Some(value) if value.is_finite() => return Ok(Number::Single(value)),
+        Some(_) => return Err(CellProblem::NotFinite { text: shown(cell) }),
+        None => {}
     }
-    if let Some(truth) = truth(text) {
+    if let Some(truth) = truth_word(text) {
         return Ok(Number::Single(f32::from(u8::from(truth))));
     }
     if let Some(time::Moment { seconds, has_date }) = time::parse(text) {
@@ -303,7 +170,7 @@ fn number(cell: &[u8], notation: &Notation) -> Result<Number, CellProblem> {
 }
 
 /// The text of a cell with a number's marks as Rust writes them.
-fn plain<'a>(text: &'a str, notation: &Notation) -> Result<Cow<'a, str>, CellProblem> {
+fn plain<'a>(text: &'a str, notation: &Notation) -> Result<NumberText<'a>, CellProblem> {
     notation.decimal.normalized(text).map_err(|Unclear| CellProblem::UnclearMark { text: text.to_owned() })
 }
 
@@ -322,20 +189,9 @@ pub(super) fn is_text(cell: &[u8], notation: &Notation) -> bool {
     !notation.is_missing(cell) && matches!(number(cell, notation), Err(CellProblem::NotANumber { .. }))
 }
 
-/// The truth value of a text.
-pub(super) fn truth(text: &str) -> Option<bool> {
-    match () {
-        () if text.eq_ignore_ascii_case("true") || text.eq_ignore_ascii_case("yes") => Some(true),
-        () if text.eq_ignore_ascii_case("false") || text.eq_ignore_ascii_case("no") => Some(false),
-        () => None,
-    }
-}
-
 /// The exact value of a cell that is a number; `None` for a truth value.
 fn exact(cell: &[u8], notation: &Notation) -> Result<Option<Exact>, CellProblem> {
-    let text = plain(text_of(cell)?, notation)?;
-    let whole = text.parse().ok().map(Exact::of_whole);
-    Ok(whole.or_else(|| text.parse().ok().map(Exact::Double)))
+    Ok(plain(text_of(cell)?, notation)?.exact())
 }
 
 /// Whether the cell of a target holds a mark of a missing value.
@@ -363,7 +219,7 @@ fn label<'a>(cell: &'a [u8], notation: &Notation) -> Result<LabelCell<'a>, CellP
     if let Ok(label) = text.parse::<i64>() {
         return Ok(LabelCell::Integer(label));
     }
-    match plain(text, notation)?.parse::<f64>().ok() {
+    match plain(text, notation)?.double() {
         Some(value) if value.is_finite() => Ok(LabelCell::of_number(value)),
         Some(_) => Err(CellProblem::NotFinite { text: shown(cell) }),
         None => Ok(LabelCell::Text(text)),

@@ -1,11 +1,12 @@
 //! Types of the columns of a text file, from all of its cells.
 
-use super::cell::{Notation, truth};
-use super::plain_number::PlainNumber;
 use crate::data::CellProblem;
 use crate::data::datasets::exact_columns::is_short;
-use crate::data::labels::{is_code, is_padded};
 use crate::data::values::element::RawType;
+use crate::data::values::notation::Notation;
+use crate::data::values::number::digits::Decimal;
+use crate::data::values::number::spelling::is_integer;
+use crate::data::values::number::{is_code, is_padded, truth, truth_word};
 use crate::data::values::time;
 use crate::data::values::time::{MomentType, MomentUnit};
 use crate::data::write::{CellKind, Kind};
@@ -86,8 +87,8 @@ impl Inference {
             && !is_string
             && !notation.has_missing_numbers()
             && !matches!(cell, [b'0', b'0'..=b'9', ..] | [b'-', b'0', b'0'..=b'9', ..])
-            && let Some(number) = PlainNumber::read(cell)
-            && (notation.decimal.has_points() || number.whole().is_some())
+            && let Some(number) = Decimal::of_cell(cell)
+            && (notation.decimal.has_points() || number.to_i64().is_some())
         {
             self.add_plain(number);
             return Ok(());
@@ -106,7 +107,7 @@ impl Inference {
             self.has_codes = true;
             self.has_padding |= is_padded(text);
         }
-        if is_integer(text.as_bytes()) {
+        if is_integer(text) {
             if is_string {
                 self.add_text(text, place);
             } else {
@@ -114,7 +115,7 @@ impl Inference {
             }
             return Ok(());
         }
-        match number(text, notation) {
+        match notation.number(text) {
             Some(_) if is_string => self.add_text(text, place),
             Some(number) if number.is_finite() => {
                 self.has_decimals = true;
@@ -125,10 +126,8 @@ impl Inference {
             Some(_) => {
                 self.not_finite.get_or_insert_with(|| (place(), text.to_owned()));
             }
-            None if truth(text).is_some() => {
-                let is_word = text.eq_ignore_ascii_case("yes") || text.eq_ignore_ascii_case("no");
-                *(if is_word { &mut self.has_yes_or_no } else { &mut self.has_truths }) = true;
-            }
+            None if truth(text).is_some() => self.has_truths = true,
+            None if truth_word(text).is_some() => self.has_yes_or_no = true,
             None => match time::parse_exact(text) {
                 Some(moment) => {
                     match (moment.has_date, moment.has_time) {
@@ -147,15 +146,16 @@ impl Inference {
     }
 
     #[inline]
-    fn add_plain(&mut self, number: PlainNumber) {
-        match number.whole() {
+    fn add_plain(&mut self, number: Decimal) {
+        match number.to_i64() {
             Some(whole) => {
                 self.has_integers = true;
                 self.has_negative |= whole < 0;
             }
             None => {
                 self.has_decimals = true;
-                self.has_fractions = self.has_fractions || number.double().fract() != 0.0;
+                self.has_fractions =
+                    self.has_fractions || number.to_f64().is_some_and(|value| value.fract() != 0.0);
             }
         }
         self.loses_digits = self.loses_digits || !number.fits_single();
@@ -278,26 +278,16 @@ pub(super) fn is_missing(text: &str, use_: CellUse, notation: &Notation) -> bool
     }
 }
 
-/// The number of a text that is one in the file's notation.
-pub(super) fn number(text: &str, notation: &Notation) -> Option<f64> {
-    notation.decimal.normalized(text).ok()?.parse().ok()
-}
-
 /// Whether the shortest decimal notation of the nearest f32 is `number`.
 fn has_digits_of_single(number: f64) -> bool {
     let single = number as f32;
     f64::from(single) == number || (single.is_normal() && is_short(single, number))
 }
 
-fn is_integer(text: &[u8]) -> bool {
-    let digits = text.strip_prefix(b"-").or(text.strip_prefix(b"+")).unwrap_or(text);
-    !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::table::DecimalMark;
+    use crate::data::values::number::DecimalMark;
 
     fn inferred(cells: &[&str]) -> Inference {
         let notation = Notation::new(DecimalMark::Point, &[]);

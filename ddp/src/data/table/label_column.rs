@@ -6,9 +6,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::data::CellProblem;
-use crate::data::datasets::exact_columns::{Exact, ExactColumns};
-use crate::data::labels::{Label, LabelSurvey, LabelVocabulary, MAX_CLASSES, whole};
+use crate::data::datasets::exact_columns::ExactColumns;
+use crate::data::labels::{Label, LabelSurvey, LabelVocabulary, MAX_CLASSES};
 use crate::data::source::SourceSpec;
+use crate::data::values::number::Exact;
+use crate::data::values::number::spelling::whole;
 
 /// Labels read so far.
 #[derive(Debug)]
@@ -60,7 +62,7 @@ pub(crate) enum LabelCell<'a> {
     /// A finite number that is not whole.
     Fraction(f64),
     /// A number that is spelled in an unusual way, in a file that does not distinguish texts from numbers; see
-    /// [`is_code`](crate::data::labels::is_code).
+    /// [`is_code`](crate::data::values::number::is_code).
     Code(&'a str),
     Text(&'a str),
     /// A text that the file marks as one.

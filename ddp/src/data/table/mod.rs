@@ -2,13 +2,11 @@
 //!
 //! A format is a folder with its reader and writer, and a row in the registry `formats`.
 
-mod decimal;
 mod exact_rows;
 mod kept;
 mod label_column;
 mod partition;
 mod columns;
-mod plain_number;
 mod rows;
 mod cell;
 mod inferred;
@@ -35,12 +33,10 @@ mod cell_chunks;
 #[cfg(test)]
 mod tests;
 
-pub use cell::{Meaning, Notation};
 pub use cell_chunks::{CellColumns, open_planned};
 pub(crate) use column_texts::for_each_text;
 pub use columns::{ColumnPlan, Partition, Role, column_missing, index_note, same_columns};
 pub(crate) use csv::quoted as quoted_cell;
-pub use decimal::{DecimalMark, Unclear};
 pub(crate) use exact_rows::ExactRows;
 pub use inferred::{CellUse, Destination, Inference};
 pub(crate) use kept::KeptValues;

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use super::cell::{self, Notation};
+use super::cell;
 use super::columns::ColumnPlan;
 use super::rows::TableRows;
 use crate::data::error::{DataError, Result};
 use crate::data::errors::column_error::ColumnError;
+use crate::data::values::notation::Notation;
 
 /// Writes the values of `plan`'s partitions to the rows from `first` on.
 ///

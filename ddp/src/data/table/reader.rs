@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::cell::Notation;
 use super::columns::{ColumnPlan, Partition};
 use super::inferred::Destination;
 use super::kept::KeptType;
@@ -11,6 +10,7 @@ use super::rows::TableRows;
 use crate::data::datasets::dataset::Dataset;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
+use crate::data::values::notation::Notation;
 use crate::data::write::{CellKind, Chunk, Group};
 
 /// The reading half of a format of tables.

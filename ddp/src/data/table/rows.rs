@@ -10,7 +10,7 @@ use super::label_column::{Fraction, LabelCell, LabelColumn};
 use crate::config::Task;
 use crate::data::CellProblem;
 use crate::data::datasets::dataset::{CategoryColumn, RowLayout, TargetLayout};
-use crate::data::datasets::exact_columns::{Exact, ExactColumns};
+use crate::data::datasets::exact_columns::ExactColumns;
 use crate::data::datasets::resident::{ResidentRows, Targets};
 use crate::data::error::{DataError, Result};
 use crate::data::errors::column_error::ColumnError;
@@ -18,6 +18,7 @@ use crate::data::errors::target_error::TargetError;
 use crate::data::label_classes::{Meaning, resolve};
 use crate::data::labels::{LabelSurvey, MAX_CLASSES, TaskChoice, decide_several};
 use crate::data::source::{ClassLabels, SourceSpec};
+use crate::data::values::number::Exact;
 use crate::data::values::vocabulary::{MAX_VALUES, Vocabulary};
 
 /// Rows read so far. A reader adds a row and then sets its features, targets and weight.

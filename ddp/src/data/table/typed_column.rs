@@ -1,9 +1,10 @@
 //! Cells of text collected as values of the type of their column.
 
-use super::cell::{Notation, truth};
-use super::inferred::{CellUse, is_missing, number};
-use super::plain_number::PlainNumber;
+use super::inferred::{CellUse, is_missing};
 use crate::data::values::element::RawType;
+use crate::data::values::notation::Notation;
+use crate::data::values::number::digits::Decimal;
+use crate::data::values::number::truth_word;
 use crate::data::values::texts::Texts;
 use crate::data::values::time;
 use crate::data::values::time::MomentType;
@@ -63,12 +64,12 @@ impl TypedColumn {
     pub fn push(&mut self, cell: &[u8], notation: &Notation) -> bool {
         if let Form::Number(raw @ (RawType::F64 | RawType::I64)) = self.form
             && !notation.has_missing_numbers()
-            && let Some(number) = PlainNumber::read(cell)
-            && (notation.decimal.has_points() || number.whole().is_some())
+            && let Some(number) = Decimal::of_cell(cell)
+            && (notation.decimal.has_points() || number.to_i64().is_some())
         {
             let bytes = match raw {
-                RawType::F64 => Some(number.double().to_le_bytes()),
-                _ => number.whole().map(i64::to_le_bytes),
+                RawType::F64 => number.to_f64().map(f64::to_le_bytes),
+                _ => number.to_i64().map(i64::to_le_bytes),
             };
             self.n_rows += usize::from(bytes.is_some());
             return self.extend(bytes);
@@ -103,10 +104,11 @@ impl TypedColumn {
             }
             Form::Number(RawType::I64) => self.extend(text.parse::<i64>().ok().map(i64::to_le_bytes)),
             Form::Number(RawType::U64) => self.extend(text.parse::<u64>().ok().map(u64::to_le_bytes)),
-            Form::Number(RawType::Bool) => self.extend(truth(text).map(|truth| [u8::from(truth)])),
+            Form::Number(RawType::Bool) => self.extend(truth_word(text).map(|truth| [u8::from(truth)])),
             Form::Number(_) => {
-                let value = number(text, notation)
-                    .or_else(|| truth(text).map(|truth| f64::from(u8::from(truth))))
+                let value = notation
+                    .number(text)
+                    .or_else(|| truth_word(text).map(|truth| f64::from(u8::from(truth))))
                     .or_else(|| time::parse(text).map(|moment| moment.seconds));
                 self.extend(value.map(f64::to_le_bytes))
             }

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::number::spelling::without_fraction;
+
 /// Most distinct values of a category; columns with more are identifiers.
 pub const MAX_VALUES: usize = 1 << 20;
 
@@ -90,17 +92,6 @@ impl Vocabulary {
         *self = Vocabulary::new(std::mem::take(&mut self.name), sorted);
         std::iter::once(0).chain(old.iter().map(|value| self.code(value))).collect()
     }
-}
-
-/// A whole number that is written with zeros after the point, without them; another text unchanged.
-///
-/// Programs write whole numbers so in columns that lack values: `1.0` next to an empty cell.
-pub(crate) fn without_fraction(value: &str) -> &str {
-    let Some((whole, zeros)) = value.split_once('.') else { return value };
-    let digits = whole.strip_prefix('-').unwrap_or(whole);
-    let are_digits = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    let are_zeros = !zeros.is_empty() && zeros.bytes().all(|byte| byte == b'0');
-    if are_digits && are_zeros { whole } else { value }
 }
 
 #[cfg(test)]

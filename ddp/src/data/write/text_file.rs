@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use flate2::write::GzEncoder;
 
 use super::Staging;
+use crate::data::compression::Compression;
 use crate::data::error::Result;
-use crate::data::values::compression::Compression;
 use crate::storage::atomic_write::WriteError;
 
 /// A file of text.

@@ -7,12 +7,12 @@ use super::header::{self, Header};
 use super::input::Input;
 use super::read_error::unreadable;
 use crate::data::CellProblem;
+use crate::data::compression::Compression;
 use crate::data::error::Result;
 use crate::data::errors::csv_error::CsvError;
 use crate::data::source::SourceSpec;
-use crate::data::table::cell::Notation;
 use crate::data::table::reader::{CellReader, Record};
-use crate::data::values::compression::Compression;
+use crate::data::values::notation::Notation;
 use crate::storage::user_file;
 
 /// Opens a file to read its cells.

@@ -6,8 +6,8 @@ use super::blanks;
 use super::input::Input;
 use crate::config::{Decimal, Delimiter, Header};
 use crate::data::source::SourceSpec;
-use crate::data::table::cell::Notation;
-use crate::data::table::decimal::{DecimalMark, Marks};
+use crate::data::values::notation::Notation;
+use crate::data::values::number::marks::{DecimalMark, Marks};
 use crate::data::values::time;
 
 /// Delimiters that are looked for, in this order.

@@ -9,7 +9,6 @@
 mod blanks;
 mod input;
 mod dialect;
-mod number;
 mod plain;
 mod read_error;
 mod header;

@@ -3,13 +3,14 @@
 use memchr::{memchr, memchr2};
 
 use super::dialect::Dialect;
-use super::number::Decimal;
-use crate::data::table::cell::{self, Notation};
+use crate::data::table::cell;
 use crate::data::table::columns::Role;
-use crate::data::table::decimal::DecimalMark;
 use crate::data::table::kept::KeptValues;
 use crate::data::table::label_column::LabelCell;
 use crate::data::table::rows::{TableRows, TargetCell, TargetCells};
+use crate::data::values::notation::Notation;
+use crate::data::values::number::DecimalMark;
+use crate::data::values::number::digits::Decimal;
 
 /// Appends the row in the first line of `bytes` and returns the length of the line with its end.
 ///

@@ -4,9 +4,9 @@ use std::io;
 use std::path::Path;
 
 use super::input::{QuoteUnclosed, RecordTooLarge};
+use crate::data::compression::Compression;
 use crate::data::error::DataError;
 use crate::data::errors::csv_error::CsvError;
-use crate::data::values::compression::Compression;
 use crate::storage::user_file::FileError;
 
 /// The error of a file whose text can't be read.

@@ -8,6 +8,7 @@ use super::input::Input;
 use super::plain;
 use super::read_error::unreadable;
 use crate::data::CellProblem;
+use crate::data::compression::Compression;
 use crate::data::error::Result;
 use crate::data::errors::csv_error::CsvError;
 use crate::data::source::SourceSpec;
@@ -16,7 +17,6 @@ use crate::data::table::reader::TableReader;
 use crate::data::table::row_texts::error_of_cell;
 use crate::data::table::rows::TableRows;
 use crate::data::table::{cell, partition_rows};
-use crate::data::values::compression::Compression;
 use crate::storage::user_file;
 
 /// Opens a file to read its rows.

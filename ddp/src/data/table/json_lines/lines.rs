@@ -12,9 +12,9 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::array::{self, ArrayFault};
+use crate::data::compression::Compression;
 use crate::data::error::{DataError, Result};
 use crate::data::table::csv::{Input, unreadable};
-use crate::data::values::compression::Compression;
 use crate::storage::user_file;
 
 /// The lines of a file.

@@ -6,13 +6,14 @@ use super::lines::{Cells, Fault, Keys, Lines};
 use crate::data::error::{DataError, Result};
 use crate::data::errors::column_error::ColumnError;
 use crate::data::source::SourceSpec;
-use crate::data::table::cell::{self, Notation};
+use crate::data::table::cell;
 use crate::data::table::columns::{ColumnPlan, FileColumns};
-use crate::data::table::decimal::DecimalMark;
 use crate::data::table::partition_rows;
 use crate::data::table::reader::{CellReader, Record, TableReader};
 use crate::data::table::row_texts::error_of_cell;
 use crate::data::table::rows::TableRows;
+use crate::data::values::notation::Notation;
+use crate::data::values::number::DecimalMark;
 use crate::data::values::time;
 use crate::storage::user_file;
 

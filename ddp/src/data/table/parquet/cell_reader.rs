@@ -13,9 +13,9 @@ use super::text;
 use crate::data::error::{DataError, Result};
 use crate::data::errors::column_error::ColumnError;
 use crate::data::source::SourceSpec;
-use crate::data::table::cell::Notation;
-use crate::data::table::decimal::DecimalMark;
 use crate::data::table::reader::{CellReader, ColumnType, Record};
+use crate::data::values::notation::Notation;
+use crate::data::values::number::DecimalMark;
 use crate::data::write::CellKind;
 
 /// Rows that are decoded at a time.

@@ -15,9 +15,9 @@ use crate::data::DataError;
 use crate::data::error::Result;
 use crate::data::errors::column_error::ColumnError;
 use crate::data::source::{SourceSpec, ToPredict};
-use crate::data::table::cell::Notation;
 use crate::data::table::columns::{ColumnPlan, FileColumns, MAX_COLUMNS, Role, categories, same_columns};
-use crate::data::table::decimal::DecimalMark;
+use crate::data::values::notation::Notation;
+use crate::data::values::number::DecimalMark;
 
 /// The columns of a file.
 #[derive(Debug, Clone, PartialEq)]

@@ -11,7 +11,7 @@ use arrow_schema::{DataType, FieldRef};
 use super::cells::{keys, to_f32};
 use super::columns::{Kind, kind};
 use super::text;
-use crate::data::table::cell::Notation;
+use crate::data::values::notation::Notation;
 
 /// The array with nulls in place of marked values, which are compared as in a file of text: as numbers or as texts. Elements of lists
 /// are values.
@@ -92,8 +92,8 @@ mod tests {
     };
 
     use super::*;
-    use crate::data::table::cell::Notation;
-    use crate::data::table::decimal::DecimalMark;
+    use crate::data::values::notation::Notation;
+    use crate::data::values::number::DecimalMark;
 
     /// The rows that are null once -999, -99.9, "none" and 9999-12-31 are marks.
     fn nulls(array: impl Array + 'static) -> Vec<usize> {

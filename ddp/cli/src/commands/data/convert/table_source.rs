@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use ddp::config::DataConfig;
 use ddp::data::table::{
-    CellColumns, CellUse, ChunkReader, Destination, Inference, Notation, Partition, TableReaders,
-    TypedColumn, same_columns,
+    CellColumns, CellUse, ChunkReader, Destination, Inference, Partition, TableReaders, TypedColumn,
+    same_columns,
 };
 use ddp::data::values::element::RawType;
+use ddp::data::values::notation::Notation;
 use ddp::data::write::{Block, Chunk, Group, Kind, Purpose, Schema, common_type, first_not_finite};
 use ddp::data::{CellProblem, CsvError, DataError, SourceSpec};
 

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use ddp::data::format::Reader;
 use ddp::data::table::{
-    CellColumns, CellReader, ColumnPlan, Destination, Meaning, Notation, Role, TableReaders, open_planned,
-    same_columns,
+    CellColumns, CellReader, ColumnPlan, Destination, Role, TableReaders, open_planned, same_columns,
 };
+use ddp::data::values::notation::{Meaning, Notation};
 use ddp::data::write::{CellKind, OpenText, Staging, TextColumn, TextWriter};
 use ddp::data::{CellProblem, ColumnError, CsvError, DataError, SourceSpec, files_and_format};
 
@@ -191,7 +191,7 @@ impl<'a> Rows<'a> {
                 }
                 // Numbers get the decimal mark of the output.
                 Meaning::Number(_) => match self.notation.decimal.normalized(text) {
-                    Ok(number) => out.push_str(&number),
+                    Ok(number) => out.push_str(number.as_str()),
                     Err(_) => out.push_str(text),
                 },
                 _ => out.push_str(text),

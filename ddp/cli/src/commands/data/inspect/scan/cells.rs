@@ -3,11 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use ddp::data::errors::formatted::is_formatted;
-use ddp::data::labels::{is_code, is_padded};
-use ddp::data::table::{
-    CellReader, ColumnType, DecimalMark, Meaning, Notation, Unclear, column_missing, index_note,
-    partition_columns, same_columns,
-};
+use ddp::data::table::{CellReader, ColumnType, column_missing, index_note, partition_columns, same_columns};
+use ddp::data::values::notation::{Meaning, Notation};
+use ddp::data::values::number::{DecimalMark, Unclear, is_code, is_padded};
 use ddp::data::write::CellKind;
 use ddp::data::{CsvError, DataError, SourceSpec};
 
@@ -162,7 +160,7 @@ impl Cells {
         // A guess, which the suggested config names.
         let guessed = match notation.decimal.normalized(text) {
             Err(Unclear) if use_ != Use::StringTarget => {
-                DecimalMark::PointAfterCommas.normalized(text).ok().and_then(|text| text.parse().ok())
+                DecimalMark::PointAfterCommas.normalized(text).ok().and_then(|text| text.double())
             }
             _ => None,
         };

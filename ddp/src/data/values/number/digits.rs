@@ -1,8 +1,8 @@
 //! Parses decimal numbers, eight digits at a time, with the same rounding as the standard library.
 //!
-//! Source of the eight digits: D. Lemire, "Quickly parsing eight digits", 2018.
+//! Source of eight digits at a time: D. Lemire, "Quickly parsing eight digits", 2018.
 
-use crate::data::datasets::exact_columns::Exact;
+use super::exact::Exact;
 
 /// Powers of ten from the smallest exponent on, each the nearest f64.
 const POWERS: [f64; 81] = [
@@ -15,15 +15,19 @@ const POWERS: [f64; 81] = [
 const MIN_EXPONENT: i32 = -40;
 /// Digits that a u64 holds.
 const MAX_DIGITS: usize = 19;
+/// Digits of numbers that f64 holds exactly, as it does the power of ten by which they are divided.
+const MAX_PLAIN_DIGITS: usize = 15;
 
 /// The number `mantissa * 10^exponent`, or its negative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Decimal {
+pub(crate) struct Decimal {
     is_negative: bool,
     mantissa: u64,
     exponent: i32,
     /// Whether it was written without point and exponent.
     is_whole: bool,
+    has_exponent: bool,
+    n_digits: usize,
 }
 
 impl Decimal {
@@ -31,7 +35,7 @@ impl Decimal {
     ///
     /// `None` if it has too many digits or is not a number.
     #[inline(always)]
-    pub(super) fn read(bytes: &[u8], point: u8) -> Option<(Self, usize)> {
+    pub(crate) fn read(bytes: &[u8], point: u8) -> Option<(Self, usize)> {
         let sign = *bytes.first()?;
         let mut at = usize::from(sign == b'-' || sign == b'+');
         let mut mantissa = 0;
@@ -60,7 +64,8 @@ impl Decimal {
         if n_digits == 0 || n_significant > MAX_DIGITS {
             return None;
         }
-        if *bytes.get(at)? | 0x20 == b'e' {
+        let has_exponent = *bytes.get(at)? | 0x20 == b'e';
+        if has_exponent {
             is_whole = false;
             at += 1;
             let sign = *bytes.get(at)?;
@@ -73,13 +78,25 @@ impl Decimal {
             at += n;
             exponent += if sign == b'-' { -(power as i32) } else { power as i32 };
         }
-        (at < bytes.len())
-            .then_some((Decimal { is_negative: sign == b'-', mantissa, exponent, is_whole }, at))
+        let is_negative = sign == b'-';
+        let number = Decimal { is_negative, mantissa, exponent, is_whole, has_exponent, n_digits };
+        (at < bytes.len()).then_some((number, at))
+    }
+
+    /// The number of a whole cell as most files write it: at most 15 digits and a point, without plus sign and exponent. `None` if it
+    /// is written differently, or is none.
+    pub(crate) fn of_cell(cell: &[u8]) -> Option<Self> {
+        const MAX_LEN: usize = MAX_PLAIN_DIGITS + 2;
+        let mut padded = [0; MAX_LEN + 2 * size_of::<u64>()];
+        padded.get_mut(..cell.len()).filter(|_| cell.len() <= MAX_LEN)?.copy_from_slice(cell);
+        let (number, len) = Self::read(&padded, b'.')?;
+        let is_plain = cell[0] != b'+' && !number.has_exponent && number.n_digits <= MAX_PLAIN_DIGITS;
+        (is_plain && len == cell.len()).then_some(number)
     }
 
     /// The nearest f32; `None` if that needs more precision.
     #[inline(always)]
-    pub(super) fn to_f32(self) -> Option<f32> {
+    pub(crate) fn to_f32(self) -> Option<f32> {
         if self.mantissa == 0 {
             return Some(if self.is_negative { -0.0 } else { 0.0 });
         }
@@ -97,13 +114,19 @@ impl Decimal {
 
     /// The number as an integer, or the nearest f64; `None` if that needs more precision.
     #[inline(always)]
-    pub(super) fn exact(self) -> Option<Exact> {
-        /// Largest power of ten that f64 holds exactly.
-        const MAX_EXACT: i32 = 22;
+    pub(crate) fn exact(self) -> Option<Exact> {
         if self.is_whole {
             let whole = i128::from(self.mantissa);
             return Some(Exact::of_whole(if self.is_negative { -whole } else { whole }));
         }
+        self.to_f64().map(Exact::Double)
+    }
+
+    /// The nearest f64; `None` if that needs more precision.
+    #[inline(always)]
+    pub(crate) fn to_f64(self) -> Option<f64> {
+        /// Largest power of ten that f64 holds exactly.
+        const MAX_EXACT: i32 = 22;
         if self.mantissa > 1 << 53 || self.exponent.abs() > MAX_EXACT {
             return None;
         }
@@ -111,12 +134,20 @@ impl Decimal {
         let power = POWERS[(self.exponent.abs() - MIN_EXPONENT) as usize];
         let mantissa = self.mantissa as f64;
         let value = if self.exponent < 0 { mantissa / power } else { mantissa * power };
-        Some(Exact::Double(if self.is_negative { -value } else { value }))
+        Some(if self.is_negative { -value } else { value })
+    }
+
+    /// Whether the nearest f32 of a number of [`Decimal::of_cell`], rounded to as many decimals, is the number again.
+    pub(crate) fn fits_single(self) -> bool {
+        let (mantissa, power) = (self.mantissa as f64, POWERS[(-self.exponent - MIN_EXPONENT) as usize]);
+        let size = mantissa / power;
+        let single = f64::from(size as f32);
+        single == size || (!self.is_whole && (single * power - mantissa).abs() <= 0.5)
     }
 
     /// The number as an integer if it was written as one.
     #[inline(always)]
-    pub(super) fn to_i64(self) -> Option<i64> {
+    pub(crate) fn to_i64(self) -> Option<i64> {
         let value = i64::try_from(self.mantissa).ok().filter(|_| self.is_whole)?;
         Some(if self.is_negative { -value } else { value })
     }
@@ -227,12 +258,57 @@ mod tests {
         }
     }
 
+    #[test]
+    fn shortest_decimals_of_singles_fit_and_others_do_not() {
+        let fits = |text: &str| Decimal::of_cell(text.as_bytes()).unwrap().fits_single();
+        for text in [
+            "0.1",
+            "-123456.7",
+            "0.12573022",
+            "16777216",
+            "33554436",
+            "1.1132812",
+            "1.1132813",
+            "123456.789",
+            "0.0",
+        ] {
+            assert!(fits(text), "{text}");
+        }
+        for text in ["0.123456789", "16777217", "1.11328123", "1700000000.5", "123456.787"] {
+            assert!(!fits(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn usual_cells_are_plain() {
+        for text in ["0", "-12", "3.25", "-0.000001", "123456789012345", "-12345678.9012345", ".5", "5."] {
+            assert!(Decimal::of_cell(text.as_bytes()).is_some(), "{text}");
+        }
+        for text in ["", "-", ".", "1e5", "+1", "1,5", " 1", "1 ", "1234567890123456", "1.2.3", "nan", "1\0"]
+        {
+            assert!(Decimal::of_cell(text.as_bytes()).is_none(), "{text}");
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
         #[test]
         fn numbers_are_those_of_the_standard_library(text in "[+-]?[0-9]{0,12}(\\.[0-9]{0,20})?([eE][+-]?[0-9]{1,2})?") {
             if text.parse::<f32>().is_ok() { check(&text) } else { prop_assert_eq!(read(&text), None) }
+        }
+
+        #[test]
+        fn cells_are_those_of_the_standard_library(text in "-?[0-9]{0,17}\\.?[0-9]{0,17}|[-+.e0-9x]{0,8}") {
+            if let Some(number) = Decimal::of_cell(text.as_bytes()) {
+                let double = number.to_f64().unwrap();
+                let shortest = (double as f32).to_string();
+                if let Some(of_single) = Decimal::of_cell(shortest.as_bytes()).filter(|_| shortest.contains('.')) {
+                    prop_assert!(of_single.fits_single(), "{}", shortest);
+                }
+                prop_assert_eq!(double.to_bits(), text.parse::<f64>().unwrap().to_bits());
+                prop_assert_eq!(number.to_i64(), text.parse::<i64>().ok());
+            }
         }
 
         #[test]

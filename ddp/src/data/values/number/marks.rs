@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use super::exact::Exact;
+
 /// Mark between the whole part of a number and its fraction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DecimalMark {
@@ -23,15 +25,15 @@ pub struct Unclear;
 
 impl DecimalMark {
     /// Whether a point is always the mark of a fraction.
-    pub(super) fn has_points(self) -> bool {
+    pub(crate) fn has_points(self) -> bool {
         !matches!(self, DecimalMark::Comma | DecimalMark::Unclear)
     }
 
     /// The text with a point before the fraction and without other marks, if it is a number in this notation; otherwise unchanged.
-    pub fn normalized(self, text: &str) -> Result<Cow<'_, str>, Unclear> {
+    pub fn normalized(self, text: &str) -> Result<NumberText<'_>, Unclear> {
         let (has_comma, has_point) = (text.contains(','), text.contains('.'));
         if !has_comma && (!has_point || self.has_points()) {
-            return Ok(Cow::Borrowed(text));
+            return Ok(NumberText(Cow::Borrowed(text)));
         }
         let normalized = match self {
             DecimalMark::Point => None,
@@ -43,7 +45,34 @@ impl DecimalMark {
             DecimalMark::Unclear if is_grouped(text, ',') || is_grouped(text, '.') => return Err(Unclear),
             DecimalMark::Either | DecimalMark::Unclear => with_point(text),
         };
-        Ok(normalized.map_or(Cow::Borrowed(text), Cow::Owned))
+        Ok(NumberText(normalized.map_or(Cow::Borrowed(text), Cow::Owned)))
+    }
+}
+
+/// A text in the notation of Rust, if it is a number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NumberText<'a>(Cow<'a, str>);
+
+impl NumberText<'_> {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The nearest f32; `None` if the text is no number.
+    pub(crate) fn single(&self) -> Option<f32> {
+        self.0.parse().ok()
+    }
+
+    /// The nearest f64; `None` if the text is no number.
+    pub fn double(&self) -> Option<f64> {
+        self.0.parse().ok()
+    }
+
+    /// The number as an integer if it is written as one, else the nearest f64; `None` if the text is no number.
+    pub(crate) fn exact(&self) -> Option<Exact> {
+        let whole = self.0.parse().ok().map(Exact::of_whole);
+        whole.or_else(|| self.double().map(Exact::Double))
     }
 }
 
@@ -57,7 +86,7 @@ pub(crate) fn with_point(text: &str) -> Option<String> {
 }
 
 /// Whether a text is a whole number in groups of thousands: `38,054` or `1,234,567`. A zero in front is one before a fraction.
-pub(super) fn is_grouped(text: &str, mark: char) -> bool {
+pub(crate) fn is_grouped(text: &str, mark: char) -> bool {
     n_groups(text.strip_prefix(['+', '-']).unwrap_or(text), mark).is_some_and(|n| n > 0)
 }
 
@@ -78,7 +107,7 @@ fn n_groups(digits: &str, mark: char) -> Option<usize> {
 }
 
 /// A number without the marks of its thousands; its fraction follows `point`. `None` for a number without such marks.
-pub(super) fn without_groups(text: &str, mark: char, point: char) -> Option<String> {
+pub(crate) fn without_groups(text: &str, mark: char, point: char) -> Option<String> {
     let (whole, fraction) = text.split_once(point).map_or((text, None), |(whole, rest)| (whole, Some(rest)));
     let is_fraction = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     (is_grouped(whole, mark) && fraction.is_none_or(is_fraction)).then(|| text.replace(mark, ""))
@@ -86,7 +115,7 @@ pub(super) fn without_groups(text: &str, mark: char, point: char) -> Option<Stri
 
 /// Evidence for the marks of a file, from some of its cells.
 #[derive(Debug, Default)]
-pub(super) struct Marks {
+pub(crate) struct Marks {
     has_decimal_point: bool,
     has_decimal_comma: bool,
     has_grouping_points: bool,
@@ -99,7 +128,7 @@ pub(super) struct Marks {
 
 impl Marks {
     /// Adds a cell of column number `column`.
-    pub(super) fn add(&mut self, column: usize, cell: &str) {
+    pub(crate) fn add(&mut self, column: usize, cell: &str) {
         let cell = cell.trim();
         if self.wholes.len() <= column {
             self.wholes.resize(column + 1, false);
@@ -125,7 +154,7 @@ impl Marks {
     ///
     /// Without evidence a point is the mark of a fraction; but where a semicolon separates cells and whole numbers stand next to ones
     /// like `38.054`, it may as well be one of thousands.
-    pub(super) fn decimal(&self, has_semicolons: bool) -> DecimalMark {
+    pub(crate) fn decimal(&self, has_semicolons: bool) -> DecimalMark {
         let has_points = self.has_decimal_point || self.has_grouping_commas;
         let has_commas = self.has_decimal_comma || self.has_grouping_points;
         let has_unclear_points = self.unclear_points.contains(&true);
@@ -151,7 +180,7 @@ mod tests {
     fn numbers_are_read_by_the_marks_of_the_file() {
         use DecimalMark::{Comma, Either, Point, PointAfterCommas, Unclear as Any};
         let read = |mark: DecimalMark, text: &str| match mark.normalized(text) {
-            Ok(text) => text.parse::<f64>().ok(),
+            Ok(text) => text.double(),
             Err(Unclear) => Some(f64::NAN),
         };
         for (text, point, after_commas, comma, either, any) in [
