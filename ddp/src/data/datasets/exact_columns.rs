@@ -4,7 +4,6 @@
 //! where distinct values have the same f32, so that the user can be warned. In other columns the rounding is small next to the
 //! spread, and exact values would only take memory.
 
-use crate::data::values::element::whole_less;
 use crate::data::values::number::Exact;
 
 /// Columns whose mean is fewer standard deviations from 0 lose their exact values. Half of what an offset needs (`offsets.rs`),
@@ -27,9 +26,9 @@ pub(crate) struct ExactColumns {
 
 /// Exact values of the first rows of a column; those of later rows are their f32.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum ExactColumn {
+enum ExactColumn {
     Doubles(Vec<f64>),
-    /// Of a missing value 0. `per_unit` of them are 1: times may count nanoseconds.
+    /// Of a missing value 0. `per_unit` of them are 1.
     Integers {
         values: Vec<i64>,
         per_unit: i64,
@@ -66,29 +65,19 @@ impl ExactColumns {
         self.columns[column].is_some()
     }
 
-    /// Sets the value of a row after those that are set; `singles` are the f32 of all rows up to this one.
+    /// Sets the value of a row after those that are set, unless it is its f32 or missing; `singles` are the f32 of all rows.
     #[inline]
     pub(crate) fn set(&mut self, column: usize, row: usize, value: Exact, singles: &[f32]) {
         let n_columns = self.columns.len();
-        let single = |row: usize| singles[row * n_columns + column];
+        let single = |row: usize| f64::from(singles[row * n_columns + column]);
         if let Some(exact) = &mut self.columns[column]
-            && !value.is(single(row))
+            && value.less(single(row)).abs() > 0.0
         {
-            exact.fill(row, single);
+            if let (0, Exact::Whole { per_unit, .. }) = (exact.len(), value) {
+                *exact = ExactColumn::Integers { values: Vec::new(), per_unit };
+            }
+            (exact.len()..row).for_each(|row| exact.push(Exact::Double(single(row))));
             exact.push(value);
-        }
-    }
-
-    /// Sets the values of rows after those that are set; `singles` are the f32 of all rows.
-    #[cfg(feature = "parquet")]
-    pub(crate) fn append(&mut self, column: usize, first: usize, values: ExactColumn, singles: &[f32]) {
-        let n_columns = self.columns.len();
-        let single = |row: usize| singles[row * n_columns + column];
-        let is_rounded = |row: usize| values.rest(row, single(first + row)) != 0.0;
-        if let Some(exact) = &mut self.columns[column]
-            && (0..values.len()).any(is_rounded)
-        {
-            exact.append(first, values, single);
         }
     }
 
@@ -161,7 +150,7 @@ impl ExactColumns {
             let singles = &singles[row * n_columns..][..n_columns];
             for (((exact, &single), &origin), out) in self.columns.iter().zip(singles).zip(origin).zip(out) {
                 let exact = exact.as_ref();
-                let difference = exact.map(|exact| exact.less(row, single, origin));
+                let difference = exact.map(|exact| exact.get(row, single).less(origin));
                 // No zero is negative: the values are hashed.
                 *out = difference.unwrap_or_else(|| f64::from(single) - origin) + 0.0;
             }
@@ -184,78 +173,32 @@ impl ExactColumn {
         }
     }
 
-    /// The value of a row, whose f32 is `single`, minus `origin`.
-    fn less(&self, row: usize, single: f32, origin: f64) -> f64 {
+    /// The value of a row whose f32 is `single`.
+    fn get(&self, row: usize, single: f32) -> Exact {
         match self {
-            _ if single.is_nan() || row >= self.len() => f64::from(single) - origin,
-            ExactColumn::Doubles(values) => values[row] - origin,
-            ExactColumn::Integers { values, per_unit: 1 } => whole_less(values[row].into(), origin),
+            _ if single.is_nan() || row >= self.len() => Exact::Double(f64::from(single)),
+            ExactColumn::Doubles(values) => Exact::Double(values[row]),
             ExactColumn::Integers { values, per_unit } => {
-                let (whole, part) = (values[row].div_euclid(*per_unit), values[row].rem_euclid(*per_unit));
-                whole_less(whole.into(), origin) + part as f64 / *per_unit as f64
+                Exact::Whole { value: values[row], per_unit: *per_unit }
             }
         }
     }
 
     /// What f32 rounds away from the value of a row.
     fn rest(&self, row: usize, single: f32) -> f64 {
-        if single.is_nan() { 0.0 } else { self.less(row, single, f64::from(single)) }
+        if single.is_nan() { 0.0 } else { self.get(row, single).less(f64::from(single)) }
     }
 
-    /// Appends the f32 of rows up to `row`.
-    fn fill(&mut self, row: usize, single: impl Fn(usize) -> f32) {
-        (self.len()..row).for_each(|row| self.push(Exact::Double(f64::from(single(row)))));
-    }
-
-    /// Appends a value; the first one that is not whole makes the column one of f64.
+    /// Appends a value; the first one that is no such integer makes the column one of f64.
     fn push(&mut self, value: Exact) {
-        match (&mut *self, value) {
-            (ExactColumn::Doubles(values), Exact::Whole(whole)) => values.push(whole as f64),
-            (ExactColumn::Doubles(values), Exact::Double(double)) => values.push(double),
-            (ExactColumn::Integers { values, per_unit }, value) => {
-                match value.whole().and_then(|whole| whole.checked_mul(*per_unit)) {
-                    Some(whole) => values.push(whole),
-                    None => {
-                        self.become_doubles();
-                        self.push(value);
-                    }
-                }
+        if let ExactColumn::Integers { values, per_unit } = self {
+            if let Some(whole) = value.whole(*per_unit) {
+                return values.push(whole);
             }
+            *self = ExactColumn::Doubles((0..self.len()).map(|row| self.get(row, 0.0).less(0.0)).collect());
         }
-    }
-
-    #[cfg(feature = "parquet")]
-    fn append(&mut self, first: usize, more: Self, single: impl Fn(usize) -> f32) {
-        if self.len() == 0
-            && let ExactColumn::Integers { per_unit, .. } = &more
-        {
-            *self = ExactColumn::Integers { values: Vec::new(), per_unit: *per_unit };
-        }
-        self.fill(first, single);
-        match (&mut *self, more) {
-            (ExactColumn::Doubles(values), ExactColumn::Doubles(more)) => values.extend(more),
-            (
-                ExactColumn::Integers { values, per_unit },
-                ExactColumn::Integers { values: more, per_unit: of_more },
-            ) if *per_unit == of_more => values.extend(more),
-            (_, more) => {
-                self.become_doubles();
-                (0..more.len()).for_each(|row| self.push(Exact::Double(more.less(row, 0.0, 0.0))));
-            }
-        }
-    }
-
-    fn become_doubles(&mut self) {
-        *self = ExactColumn::Doubles((0..self.len()).map(|row| self.less(row, 0.0, 0.0)).collect());
-    }
-
-    /// The values as f64.
-    #[cfg(feature = "parquet")]
-    pub(crate) fn into_doubles(mut self) -> Vec<f64> {
-        self.become_doubles();
-        match self {
-            ExactColumn::Doubles(values) => values,
-            ExactColumn::Integers { .. } => unreachable!("the column became one of f64"),
+        if let ExactColumn::Doubles(values) = self {
+            values.push(value.less(0.0));
         }
     }
 }
@@ -295,7 +238,7 @@ mod tests {
         // Times with zeros in place of missing ones: no offset keeps both.
         let singles: Vec<f32> = (0..100).map(|row| if row % 5 == 0 { 0.0 } else { 1.7e18 }).collect();
         for row in (0..100).filter(|row| row % 5 > 0) {
-            columns.set(0, row, Exact::Whole(1_700_000_000_000_000_000 + row as i64), &singles);
+            columns.set(0, row, Exact::of_whole(1_700_000_000_000_000_000 + row as i128), &singles);
         }
         assert!(!is_far(singles.iter().copied()));
         columns.finish(&singles);
@@ -318,7 +261,7 @@ mod tests {
 
         let mut columns = ExactColumns::new(1, true);
         let singles = [5.0, f32::NAN, 1.7e18, -7.0];
-        columns.set(0, 2, Exact::Whole(1_700_000_000_000_000_123), &singles);
+        columns.set(0, 2, Exact::of_whole(1_700_000_000_000_000_123), &singles);
         columns.differences(&singles, &[2, 0, 3], &[1.7e18], &mut out);
         assert_eq!(out, [123.0, 5.0 - 1.7e18, -7.0 - 1.7e18]);
         columns.differences(&singles, &[1], &[0.0], &mut out[..1]);
@@ -329,22 +272,17 @@ mod tests {
         assert_eq!(out, [1_700_000_000_000_000_123_i64 as f64, -7.1, 5.0]);
     }
 
-    #[cfg(feature = "parquet")]
     #[test]
     fn times_keep_their_nanoseconds() {
         let mut columns = ExactColumns::new(1, false);
         let singles = [3.0, 1.7e9, 1.7e9, 0.25];
-        let nanoseconds = vec![1_700_000_000_000_000_001, 1_700_000_000_500_000_000];
-        columns.append(
-            0,
-            1,
-            ExactColumn::Integers { values: nanoseconds, per_unit: 1_000_000_000 },
-            &singles,
-        );
+        let time = |value, per_unit| Exact::Whole { value, per_unit };
+        columns.set(0, 1, time(1_700_000_000_000_000_001, 1_000_000_000), &singles);
+        columns.set(0, 2, time(1_700_000_000_500_000_000, 1_000_000_000), &singles);
         let mut out = [0.0; 4];
         columns.differences(&singles, &[0, 1, 2, 3], &[1.7e9], &mut out);
         assert_eq!(out, [3.0 - 1.7e9, 1e-9, 0.5, 0.25 - 1.7e9]);
-        columns.append(0, 3, ExactColumn::Integers { values: vec![250_001], per_unit: 1_000_000 }, &singles);
+        columns.set(0, 3, time(250_001, 1_000_000), &singles);
         columns.differences(&singles, &[2, 3], &[0.0], &mut out[..2]);
         assert_eq!(out[..2], [1_700_000_000.5, 0.250_001]);
     }

@@ -13,7 +13,7 @@ use crate::data::labels::Label;
 use crate::data::source::SourceSpec;
 use crate::data::table::{TableReaders, for_each_text};
 use crate::data::values::notation::{Meaning, Notation};
-use crate::data::values::number::truth;
+use crate::data::values::number::{DecimalMark, truth};
 use crate::data::values::time::format_seconds as format_moment;
 
 /// Values that a message lists.
@@ -56,7 +56,7 @@ impl Table {
         column: &str,
         mut take: impl FnMut(&str) -> Result<(), CellProblem>,
     ) -> Result<()> {
-        let notation = Notation::of_any_decimal(&spec.data.missing_values);
+        let notation = Notation::new(DecimalMark::Either, &spec.data.missing_values);
         for_each_text(&self.files, self.readers, spec, column, |text| {
             if notation.is_missing_label(text) { Err(CellProblem::SplitMissing) } else { take(text) }
         })
@@ -155,7 +155,7 @@ enum TimeKind {
 
 impl Times {
     pub(crate) fn read(table: &Table, spec: &SourceSpec<'_>, column: &str) -> Result<Self> {
-        let notation = Notation::of_any_decimal(&spec.data.missing_values);
+        let notation = Notation::new(DecimalMark::Either, &spec.data.missing_values);
         let mut kind = None;
         let mut of_rows = Vec::new();
         table.for_each(spec, column, |text| {

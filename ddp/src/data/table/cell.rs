@@ -159,14 +159,12 @@ fn number(cell: &[u8], notation: &Notation) -> Result<Number, CellProblem> {
         return Ok(Number::Seconds { seconds, has_date });
     }
     let has_comma = with_point(text).is_some() || is_grouped(text, ',');
-    let problem = |text| {
-        if has_comma {
-            CellProblem::CommaInNumber { text }
-        } else {
-            CellProblem::NotANumber { text, column: None }
-        }
-    };
-    Err(problem(shown(cell)))
+    let text = shown(cell);
+    Err(if has_comma {
+        CellProblem::CommaInNumber { text }
+    } else {
+        CellProblem::NotANumber { text, column: None }
+    })
 }
 
 /// The text of a cell with a number's marks as Rust writes them.

@@ -85,10 +85,8 @@ impl Inference {
     ) -> Result<(), CellProblem> {
         if use_ != CellUse::Category
             && !is_string
-            && !notation.has_missing_numbers()
             && !matches!(cell, [b'0', b'0'..=b'9', ..] | [b'-', b'0', b'0'..=b'9', ..])
-            && let Some(number) = Decimal::of_cell(cell)
-            && (notation.decimal.has_points() || number.to_i64().is_some())
+            && let Some(number) = notation.plain(cell)
         {
             self.add_plain(number);
             return Ok(());

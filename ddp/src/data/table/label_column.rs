@@ -360,7 +360,7 @@ impl Collected {
         };
         match self {
             Collected::Integers(values) => {
-                values.into_iter().for_each(|value| add(Exact::Whole(value), value as f32));
+                values.into_iter().for_each(|value| add(Exact::of_whole(value.into()), value as f32));
             }
             Collected::Numbers(values) => {
                 values.into_iter().for_each(|value| add(Exact::Double(value), value as f32));

@@ -9,6 +9,7 @@ use super::reader::TableReaders;
 use super::rows::{TableRows, huge_vocabulary};
 use crate::config::Datetime;
 use crate::data::datasets::dataset::Dataset;
+use crate::data::datasets::exact_columns::ExactColumns;
 #[cfg(test)]
 use crate::data::datasets::resident::ResidentRows;
 use crate::data::datasets::subset::with_targets;
@@ -85,9 +86,9 @@ fn read_tables(files: &[PathBuf], readers: &TableReaders, spec: &SourceSpec<'_>)
             if let Some(vocabulary) = rows.huge_vocabulary() {
                 return Err(huge_vocabulary(path, vocabulary.name()));
             }
-            rows.prune_exact_sometimes();
+            rows.drop_exact(ExactColumns::prune_sometimes);
             if rows.size_bytes() > spec.memory_bytes {
-                rows.shrink_exact();
+                rows.drop_exact(ExactColumns::shrink);
             }
             if rows.size_bytes() > spec.memory_bytes {
                 return Err(too_large(spec, rows.size_bytes()));

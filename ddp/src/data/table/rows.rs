@@ -98,14 +98,7 @@ impl TableRows {
 
     /// Adds a row whose values are still to be set and returns its number.
     pub(crate) fn begin_row(&mut self) -> usize {
-        self.features.resize(self.features.len() + self.n_features, 0.0);
-        match &mut self.targets {
-            TargetCells::Classes(labels) => labels.resize(self.n_rows + 1),
-            TargetCells::Values { values, n_targets, .. } => values.resize(values.len() + *n_targets, 0.0),
-        }
-        self.weights.iter_mut().for_each(|weights| weights.push(1.0));
-        self.n_rows += 1;
-        self.n_rows - 1
+        self.add_rows(1)
     }
 
     /// Sets a feature of row `row`.
@@ -168,7 +161,6 @@ impl TableRows {
     }
 
     /// Adds rows whose values are still to be set and returns the number of the first.
-    #[cfg(feature = "parquet")]
     pub(crate) fn add_rows(&mut self, n: usize) -> usize {
         self.features.resize(self.features.len() + n * self.n_features, 0.0);
         match &mut self.targets {
@@ -253,19 +245,11 @@ impl TableRows {
         (self.features.len() * 4 + exact + targets + weights) as u64
     }
 
-    /// Drops exact values that are not worth their memory, whenever the number of rows has doubled.
-    pub(crate) fn prune_exact_sometimes(&mut self) {
-        self.exact.prune_sometimes(&self.features);
+    /// Calls `drop` with the exact features and targets, and their f32.
+    pub(crate) fn drop_exact(&mut self, drop: impl Fn(&mut ExactColumns, &[f32])) {
+        drop(&mut self.exact, &self.features);
         if let TargetCells::Values { values, .. } = &self.targets {
-            self.exact_targets.prune_sometimes(values);
-        }
-    }
-
-    /// Drops exact values that are not worth their memory, which is short.
-    pub(crate) fn shrink_exact(&mut self) {
-        self.exact.shrink(&self.features);
-        if let TargetCells::Values { values, .. } = &self.targets {
-            self.exact_targets.shrink(values);
+            drop(&mut self.exact_targets, values);
         }
     }
 

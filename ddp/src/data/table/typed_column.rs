@@ -3,7 +3,6 @@
 use super::inferred::{CellUse, is_missing};
 use crate::data::values::element::RawType;
 use crate::data::values::notation::Notation;
-use crate::data::values::number::digits::Decimal;
 use crate::data::values::number::truth_word;
 use crate::data::values::texts::Texts;
 use crate::data::values::time;
@@ -63,9 +62,7 @@ impl TypedColumn {
     /// Appends a cell; false if it is not of the column's type.
     pub fn push(&mut self, cell: &[u8], notation: &Notation) -> bool {
         if let Form::Number(raw @ (RawType::F64 | RawType::I64)) = self.form
-            && !notation.has_missing_numbers()
-            && let Some(number) = Decimal::of_cell(cell)
-            && (notation.decimal.has_points() || number.to_i64().is_some())
+            && let Some(number) = notation.plain(cell)
         {
             let bytes = match raw {
                 RawType::F64 => number.to_f64().map(f64::to_le_bytes),

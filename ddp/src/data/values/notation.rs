@@ -1,7 +1,14 @@
 //! Notation of values in a file of text: numbers, missing values, truth values, dates and times.
 
+use super::number::digits::Decimal;
 use super::number::{DecimalMark, truth_word};
 use super::time;
+
+/// Cells that mark a missing value in most programs.
+const MISSING: [&[u8]; 14] = [
+    b"", b"NA", b"N/A", b"n/a", b"<NA>", b"#N/A", b"NaN", b"nan", b"null", b"NULL", b"None", b"NaT", b"-",
+    b"?",
+];
 
 /// Notation of numbers and missing values in a file.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,11 +36,6 @@ impl Notation {
         Notation { decimal, missing, missing_numbers, is_complete }
     }
 
-    /// The notation of numbers with a point or a comma.
-    pub(crate) fn of_any_decimal(missing: &[String]) -> Self {
-        Self::new(DecimalMark::Either, missing)
-    }
-
     /// Whether the config names marks of missing values.
     #[cfg(feature = "parquet")]
     pub(crate) fn has_marks(&self) -> bool {
@@ -54,7 +56,7 @@ impl Notation {
     /// Whether a cell is a missing value, by the rules of pandas or by the config.
     pub(crate) fn is_missing(&self, cell: &[u8]) -> bool {
         let cell = cell.trim_ascii();
-        (!self.is_complete && is_usual_mark(cell)) || self.is_marked(cell)
+        (!self.is_complete && MISSING.contains(&cell)) || self.is_marked(cell)
     }
 
     /// Whether the trimmed text of a label marks a missing one; a sign alone may be a label.
@@ -72,26 +74,6 @@ impl Notation {
         self.missing.iter().any(|mark| mark.as_bytes() == cell)
             || self.has_missing_numbers() && std::str::from_utf8(cell).is_ok_and(is_number)
     }
-}
-
-/// Whether a trimmed cell marks a missing value in most programs.
-fn is_usual_mark(cell: &[u8]) -> bool {
-    matches!(
-        cell,
-        b"" | b"NA"
-            | b"N/A"
-            | b"n/a"
-            | b"<NA>"
-            | b"#N/A"
-            | b"NaN"
-            | b"nan"
-            | b"null"
-            | b"NULL"
-            | b"None"
-            | b"NaT"
-            | b"-"
-            | b"?"
-    )
 }
 
 /// Meaning of a text without regard to the role of its column.
@@ -115,6 +97,12 @@ pub enum Meaning {
 }
 
 impl Notation {
+    /// The number of a cell in its usual form; `None` if it is written differently, is none, or may mark a missing value.
+    pub(crate) fn plain(&self, cell: &[u8]) -> Option<Decimal> {
+        let number = Decimal::of_cell(cell).filter(|_| !self.has_missing_numbers())?;
+        (self.decimal.has_points() || number.to_i64().is_some()).then_some(number)
+    }
+
     /// The number of a trimmed text; `None` if it is none, or may be two.
     pub(crate) fn number(&self, text: &str) -> Option<f64> {
         self.decimal.normalized(text).ok()?.double()

@@ -7,8 +7,8 @@ use arrow_array::types::{self, ArrowPrimitiveType, DecimalType};
 use arrow_array::{Array, downcast_primitive_array};
 use arrow_schema::{DataType, TimeUnit};
 
-use crate::data::datasets::exact_columns::ExactColumn;
 use crate::data::labels::bool_text;
+use crate::data::values::number::Exact;
 use crate::data::values::time;
 
 /// The row of the first missing value.
@@ -86,9 +86,9 @@ pub(super) fn to_f32(array: &dyn Array, out: &mut [f32]) {
     }
 }
 
-/// The values in a type that holds them; `None` for a type whose values f32 holds. Missing ones have no meaning.
-pub(super) fn exact(array: &dyn Array) -> Option<ExactColumn> {
-    macro_rules! values {
+/// The exact values; `None` for a type whose values f32 holds. Missing ones have no meaning.
+pub(super) fn exact(array: &dyn Array) -> Option<Vec<Exact>> {
+    macro_rules! numbers {
         ($t:ident, |$v:ident| $value:expr) => {
             array.as_primitive::<types::$t>().values().iter().map(|&$v| $value).collect()
         };
@@ -96,55 +96,53 @@ pub(super) fn exact(array: &dyn Array) -> Option<ExactColumn> {
     macro_rules! decimals {
         ($t:ident, $scale:expr, |$v:ident| $value:expr) => {{
             let unit = 10f64.powi(i32::from($scale));
-            ExactColumn::Doubles(values!($t, |$v| $value / unit))
+            numbers!($t, |$v| Exact::Double($value / unit))
         }};
     }
-    let integers = |values| ExactColumn::Integers { values, per_unit: 1 };
     Some(match array.data_type() {
-        DataType::Int32 => integers(values!(Int32Type, |v| i64::from(v))),
-        DataType::Int64 => integers(values!(Int64Type, |v| v)),
-        DataType::UInt32 => integers(values!(UInt32Type, |v| i64::from(v))),
-        DataType::UInt64 => {
-            let all: Result<Vec<i64>, _> = values!(UInt64Type, |v| i64::try_from(v));
-            all.map_or_else(|_| ExactColumn::Doubles(values!(UInt64Type, |v| v as f64)), integers)
-        }
-        DataType::Float64 => ExactColumn::Doubles(values!(Float64Type, |v| v)),
+        DataType::Int32 => numbers!(Int32Type, |v| Exact::of_whole(v.into())),
+        DataType::Int64 => numbers!(Int64Type, |v| Exact::of_whole(v.into())),
+        DataType::UInt32 => numbers!(UInt32Type, |v| Exact::of_whole(v.into())),
+        DataType::UInt64 => numbers!(UInt64Type, |v| Exact::of_whole(v.into())),
+        DataType::Float64 => numbers!(Float64Type, |v| Exact::Double(v)),
         DataType::Decimal32(_, scale) => decimals!(Decimal32Type, *scale, |v| f64::from(v)),
         DataType::Decimal64(_, scale) => decimals!(Decimal64Type, *scale, |v| v as f64),
         DataType::Decimal128(_, scale) => decimals!(Decimal128Type, *scale, |v| v as f64),
-        DataType::Decimal256(precision, scale) => ExactColumn::Doubles(values!(Decimal256Type, |v| {
+        DataType::Decimal256(precision, scale) => numbers!(Decimal256Type, |v| {
             let text = types::Decimal256Type::format_decimal(v, *precision, *scale);
-            text.parse().expect("a decimal number")
-        })),
+            Exact::Double(text.parse().expect("a decimal number"))
+        }),
         DataType::Date32
         | DataType::Date64
         | DataType::Timestamp(..)
         | DataType::Time32(_)
         | DataType::Time64(_)
         | DataType::Duration(_) => {
-            let values = (0..array.len()).map(|row| ticks(array, row)).collect();
-            ExactColumn::Integers { values, per_unit: ticks_per_second(array.data_type()) }
+            let ticks = (0..array.len()).map(|row| ticks(array, row));
+            ticks.map(|(value, per_unit)| Exact::Whole { value, per_unit }).collect()
         }
-        DataType::Dictionary(..) => match exact(array.as_any_dictionary().values())? {
-            ExactColumn::Doubles(values) => ExactColumn::Doubles(spread(array, &values)),
-            ExactColumn::Integers { values, per_unit } => {
-                ExactColumn::Integers { values: spread(array, &values), per_unit }
-            }
-        },
+        DataType::Dictionary(..) => {
+            let values = exact(array.as_any_dictionary().values())?;
+            let mut out = vec![Exact::Double(f64::NAN); array.len()];
+            keys(array, |row, key| {
+                if let Some(value) = key.and_then(|key| values.get(key)) {
+                    out[row] = *value;
+                }
+            });
+            out
+        }
         _ => return None,
     })
 }
 
 /// The values as f64. Missing ones have no meaning.
 pub(super) fn to_f64(array: &dyn Array) -> Vec<f64> {
-    exact(array).map_or_else(
-        || {
-            let mut singles = vec![0.0; array.len()];
-            to_f32(array, &mut singles);
-            singles.into_iter().map(f64::from).collect()
-        },
-        ExactColumn::into_doubles,
-    )
+    if let Some(values) = exact(array) {
+        return values.into_iter().map(|value| value.less(0.0)).collect();
+    }
+    let mut singles = vec![0.0; array.len()];
+    to_f32(array, &mut singles);
+    singles.into_iter().map(f64::from).collect()
 }
 
 /// Seconds of a date, time or duration; since 1970 for a date. Missing ones have no meaning.
@@ -155,45 +153,35 @@ fn seconds(array: &dyn Array, row: usize) -> f64 {
 
 /// Whole seconds and the nanoseconds after them of a date, time or duration.
 pub(super) fn seconds_and_nanoseconds(array: &dyn Array, row: usize) -> (i64, u32) {
-    let (value, per_second) = (ticks(array, row), ticks_per_second(array.data_type()));
+    let (value, per_second) = ticks(array, row);
     let rest = value.rem_euclid(per_second) * (1_000_000_000 / per_second);
     (value.div_euclid(per_second), rest as u32)
 }
 
-/// A date, time or duration in the unit of its type; days in seconds.
-fn ticks(array: &dyn Array, row: usize) -> i64 {
+/// A date, time or duration in a unit of its type, and the number of units per second.
+fn ticks(array: &dyn Array, row: usize) -> (i64, i64) {
+    use TimeUnit::{Microsecond, Millisecond, Nanosecond, Second};
     macro_rules! value {
         ($t:ident) => {
             i64::from(array.as_primitive::<types::$t>().value(row))
         };
     }
     match array.data_type() {
-        DataType::Date32 => 86_400 * value!(Date32Type),
-        DataType::Date64 => value!(Date64Type),
-        DataType::Time32(TimeUnit::Second) => value!(Time32SecondType),
-        DataType::Time32(_) => value!(Time32MillisecondType),
-        DataType::Time64(TimeUnit::Microsecond) => value!(Time64MicrosecondType),
-        DataType::Time64(_) => value!(Time64NanosecondType),
-        DataType::Timestamp(TimeUnit::Second, _) => value!(TimestampSecondType),
-        DataType::Timestamp(TimeUnit::Millisecond, _) => value!(TimestampMillisecondType),
-        DataType::Timestamp(TimeUnit::Microsecond, _) => value!(TimestampMicrosecondType),
-        DataType::Timestamp(TimeUnit::Nanosecond, _) => value!(TimestampNanosecondType),
-        DataType::Duration(TimeUnit::Second) => value!(DurationSecondType),
-        DataType::Duration(TimeUnit::Millisecond) => value!(DurationMillisecondType),
-        DataType::Duration(TimeUnit::Microsecond) => value!(DurationMicrosecondType),
-        DataType::Duration(TimeUnit::Nanosecond) => value!(DurationNanosecondType),
+        DataType::Date32 => (86_400 * value!(Date32Type), 1),
+        DataType::Date64 => (value!(Date64Type), 1_000),
+        DataType::Time32(Second) => (value!(Time32SecondType), 1),
+        DataType::Time32(_) => (value!(Time32MillisecondType), 1_000),
+        DataType::Time64(Microsecond) => (value!(Time64MicrosecondType), 1_000_000),
+        DataType::Time64(_) => (value!(Time64NanosecondType), 1_000_000_000),
+        DataType::Timestamp(Second, _) => (value!(TimestampSecondType), 1),
+        DataType::Timestamp(Millisecond, _) => (value!(TimestampMillisecondType), 1_000),
+        DataType::Timestamp(Microsecond, _) => (value!(TimestampMicrosecondType), 1_000_000),
+        DataType::Timestamp(Nanosecond, _) => (value!(TimestampNanosecondType), 1_000_000_000),
+        DataType::Duration(Second) => (value!(DurationSecondType), 1),
+        DataType::Duration(Millisecond) => (value!(DurationMillisecondType), 1_000),
+        DataType::Duration(Microsecond) => (value!(DurationMicrosecondType), 1_000_000),
+        DataType::Duration(Nanosecond) => (value!(DurationNanosecondType), 1_000_000_000),
         other => unreachable!("{other} is not a time"),
-    }
-}
-
-fn ticks_per_second(of: &DataType) -> i64 {
-    use DataType::{Date64, Duration, Time32, Time64, Timestamp};
-    use TimeUnit::{Microsecond, Millisecond, Nanosecond};
-    match of {
-        Date64 | Time32(Millisecond) | Timestamp(Millisecond, _) | Duration(Millisecond) => 1_000,
-        Time64(Microsecond) | Timestamp(Microsecond, _) | Duration(Microsecond) => 1_000_000,
-        Time64(_) | Timestamp(Nanosecond, _) | Duration(Nanosecond) => 1_000_000_000,
-        _ => 1,
     }
 }
 

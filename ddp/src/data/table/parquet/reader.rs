@@ -181,7 +181,9 @@ impl BatchRows {
             }
         }
         for (feature, values) in exact_columns {
-            rows.exact.append(feature, first, values, &rows.features);
+            for (row, value) in values.into_iter().enumerate() {
+                rows.set_exact(first + row, feature, value);
+            }
         }
         for row in bad_rows.into_iter().flatten() {
             rows.mark_bad(first + row);
@@ -422,7 +424,9 @@ impl Cells<'_> {
                 if rows.exact_targets.keeps(index)
                     && let Some(exact) = exact(self.array)
                 {
-                    rows.exact_targets.append(index, first, exact, values);
+                    for (row, value) in exact.into_iter().enumerate() {
+                        rows.exact_targets.set(index, first + row, value, values);
+                    }
                 }
             }
         }

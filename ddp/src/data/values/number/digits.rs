@@ -206,7 +206,7 @@ mod tests {
         let Some((number, _)) = Decimal::read(padded.as_bytes(), b'.') else { return };
         if let Some(got) = number.exact() {
             let want = match text.parse() {
-                Ok(whole) => Exact::Whole(whole),
+                Ok(whole) => Exact::of_whole(whole),
                 Err(_) => Exact::Double(text.parse().unwrap()),
             };
             assert_eq!(got, want, "{text}");

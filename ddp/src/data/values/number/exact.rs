@@ -1,36 +1,47 @@
 //! Exact values of numbers, of which a model sees the nearest f32.
 
+use crate::data::values::element::whole_less;
+
 /// The exact value of a number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Exact {
-    Whole(i64),
+    /// An integer of which `per_unit` are 1: times may count nanoseconds.
+    Whole {
+        value: i64,
+        per_unit: i64,
+    },
     Double(f64),
 }
 
 impl Exact {
     /// A whole number; one beyond i64 is rounded.
     pub(crate) fn of_whole(whole: i128) -> Self {
-        i64::try_from(whole).map_or(Exact::Double(whole as f64), Exact::Whole)
+        i64::try_from(whole).map_or(Exact::Double(whole as f64), |value| Exact::Whole { value, per_unit: 1 })
     }
 
-    /// Whether the value is that of its f32, or missing.
+    /// The value minus `origin`: integers minus a whole number are not rounded on the way.
     #[inline]
-    pub(crate) fn is(self, single: f32) -> bool {
+    pub(crate) fn less(self, origin: f64) -> f64 {
         match self {
-            Exact::Whole(whole) => i128::from(whole) == single as i128,
-            Exact::Double(double) => double == f64::from(single) || double.is_nan(),
-        }
-    }
-
-    /// The value as an integer; 0 for a missing one.
-    pub(crate) fn whole(self) -> Option<i64> {
-        const MAX: f64 = (1u64 << 63) as f64;
-        match self {
-            Exact::Whole(whole) => Some(whole),
-            Exact::Double(double) if double.is_nan() => Some(0),
-            Exact::Double(double) => {
-                (double.fract() == 0.0 && (-MAX..MAX).contains(&double)).then_some(double as i64)
+            Exact::Double(value) => value - origin,
+            Exact::Whole { value, per_unit } => {
+                let part = value.rem_euclid(per_unit) as f64 / per_unit as f64;
+                whole_less(value.div_euclid(per_unit).into(), origin) + part
             }
         }
+    }
+
+    /// The value as an integer of which `per_unit` are 1, if it is one; 0 for NaN.
+    pub(crate) fn whole(self, per_unit: i64) -> Option<i64> {
+        const MAX: f64 = (1u64 << 63) as f64;
+        let units = match self {
+            Exact::Whole { value, per_unit: of_value } if of_value == per_unit => return Some(value),
+            Exact::Whole { value, per_unit: 1 } => value,
+            Exact::Whole { .. } => return None,
+            Exact::Double(value) if value.is_nan() => 0,
+            Exact::Double(value) if value.fract() == 0.0 && (-MAX..MAX).contains(&value) => value as i64,
+            Exact::Double(_) => return None,
+        };
+        units.checked_mul(per_unit)
     }
 }

@@ -4,8 +4,7 @@
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// Words for truth values, in any case.
-const TRUTHS: [(&str, bool); 2] = [("true", true), ("false", false)];
-const OTHER_TRUTHS: [(&str, bool); 2] = [("yes", true), ("no", false)];
+const TRUTHS: [(&str, bool); 4] = [("true", true), ("false", false), ("yes", true), ("no", false)];
 
 /// The integer that a text stands for, also written as `1.0` or `1e3`.
 pub(crate) fn integer(text: &str) -> Option<i64> {
@@ -68,14 +67,10 @@ pub(crate) fn without_fraction(value: &str) -> &str {
 
 /// The truth value of `true`, `false`, `yes` or `no`, in any case.
 pub(crate) fn truth_word(text: &str) -> Option<bool> {
-    truth(text).or_else(|| truth_in(&OTHER_TRUTHS, text))
+    TRUTHS.iter().find(|(word, _)| text.eq_ignore_ascii_case(word)).map(|(_, value)| *value)
 }
 
 /// The truth value of `true` or `false`, in any case.
 pub(crate) fn truth(text: &str) -> Option<bool> {
-    truth_in(&TRUTHS, text)
-}
-
-fn truth_in(words: &[(&str, bool)], text: &str) -> Option<bool> {
-    words.iter().find(|(word, _)| text.eq_ignore_ascii_case(word)).map(|(_, value)| *value)
+    truth_word(text).filter(|_| text.len() > "yes".len())
 }
