@@ -67,10 +67,14 @@ pub(crate) fn without_fraction(value: &str) -> &str {
 
 /// The truth value of `true`, `false`, `yes` or `no`, in any case.
 pub(crate) fn truth_word(text: &str) -> Option<bool> {
-    TRUTHS.iter().find(|(word, _)| text.eq_ignore_ascii_case(word)).map(|(_, value)| *value)
+    truth_in(&TRUTHS, text)
 }
 
 /// The truth value of `true` or `false`, in any case.
 pub(crate) fn truth(text: &str) -> Option<bool> {
-    truth_word(text).filter(|_| text.len() > "yes".len())
+    truth_in(&TRUTHS[..2], text)
+}
+
+fn truth_in(words: &[(&str, bool)], text: &str) -> Option<bool> {
+    words.iter().find(|(word, _)| text.eq_ignore_ascii_case(word)).map(|(_, value)| *value)
 }
