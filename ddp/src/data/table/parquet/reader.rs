@@ -121,7 +121,7 @@ impl BatchRows {
         let mut at = 0;
         // Feature and offset in `scratch` of each column of numbers.
         let mut places = Vec::new();
-        let mut exact_columns = Vec::new();
+        let mut kept_exactly = Vec::new();
         let roots = self.columns.roots();
         let array_of = |root: usize| batch.column(roots.binary_search(&root).expect("the column is read"));
         let mut bad_rows = rows.bad_rows.as_ref().map(|_| Vec::new());
@@ -139,10 +139,8 @@ impl BatchRows {
                     let out = &mut self.scratch[at..][..n * width];
                     cells.features(width, rows.may_miss, out, bad_rows.as_mut())?;
                     if width == 1 {
-                        if rows.exact.keeps(feature)
-                            && let Some(values) = exact(cells.array)
-                        {
-                            exact_columns.push((feature, values));
+                        if rows.exact.keeps(feature) {
+                            kept_exactly.push((feature, array.clone()));
                         }
                         places.push((feature, at));
                         at += n;
@@ -180,8 +178,8 @@ impl BatchRows {
                 }
             }
         }
-        for (feature, values) in exact_columns {
-            for (row, value) in values.into_iter().enumerate() {
+        for (feature, array) in kept_exactly {
+            for (row, value) in exact(&array).into_iter().flatten().enumerate() {
                 rows.set_exact(first + row, feature, value);
             }
         }
@@ -421,10 +419,8 @@ impl Cells<'_> {
                 for (row, value) in column.into_iter().enumerate() {
                     values[(first + row) * *n_targets + index] = value;
                 }
-                if rows.exact_targets.keeps(index)
-                    && let Some(exact) = exact(self.array)
-                {
-                    for (row, value) in exact.into_iter().enumerate() {
+                if rows.exact_targets.keeps(index) {
+                    for (row, value) in exact(self.array).into_iter().flatten().enumerate() {
                         rows.exact_targets.set(index, first + row, value, values);
                     }
                 }
