@@ -10,13 +10,13 @@ use crate::data::values::number::spelling::without_fraction;
 use crate::data::values::number::{Exact, NumberText, Unclear, is_code, truth_word};
 use crate::data::values::time;
 
-/// A cell as a number.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Number {
-    /// A number of the file, or a truth value.
-    Single(f32),
-    /// Seconds of a date or time.
-    Seconds { seconds: f64, has_date: bool },
+/// A cell as a number; seconds of a date or time.
+struct Number {
+    single: f32,
+    /// `None` for a truth value.
+    exact: Option<Exact>,
+    /// The seconds of a date.
+    date: Option<f64>,
 }
 
 /// Writes the value of one cell to `row`.
@@ -34,19 +34,10 @@ pub(crate) fn put(
                 rows.set_feature(row, feature, value);
                 return Ok(());
             }
-            match number(cell, notation)? {
-                Number::Single(value) => {
-                    rows.set_feature(row, feature, value);
-                    if rows.exact.keeps(feature)
-                        && let Some(value) = exact(cell, notation)?
-                    {
-                        rows.set_exact(row, feature, value);
-                    }
-                }
-                Number::Seconds { seconds, .. } => {
-                    rows.set_feature(row, feature, seconds as f32);
-                    rows.set_exact(row, feature, Exact::Double(seconds));
-                }
+            let number = number(cell, notation)?;
+            rows.set_feature(row, feature, number.single);
+            if let Some(exact) = number.exact {
+                rows.set_exact(row, feature, exact);
             }
         }
         Role::Date(first) => {
@@ -54,7 +45,7 @@ pub(crate) fn put(
                 [missing(rows.may_miss, cell)?; time::PARTS.len()]
             } else {
                 match number(cell, notation) {
-                    Ok(Number::Seconds { seconds, has_date: true }) => time::parts(seconds),
+                    Ok(Number { date: Some(seconds), .. }) => time::parts(seconds),
                     _ => return Err(CellProblem::NotADate { text: shown(cell) }),
                 }
             };
@@ -79,14 +70,14 @@ pub(crate) fn put(
             let target = match &rows.targets {
                 TargetCells::Classes(_) => TargetCell::Label(label(cell, notation)?),
                 TargetCells::Values { .. } => {
-                    let (value, exact) = exact_value(cell, notation)?;
-                    TargetCell::Value(value, exact)
+                    let Number { single, exact, .. } = number_of_use(cell, notation)?;
+                    TargetCell::Value(single, exact)
                 }
             };
             rows.set_target(row, index, target)?;
         }
         Role::Weight => {
-            let (weight, _) = exact_value(cell, notation)?;
+            let weight = number_of_use(cell, notation)?.single;
             if weight < 0.0 {
                 return Err(CellProblem::WeightNegative { text: shown(cell) });
             }
@@ -147,16 +138,20 @@ pub(super) fn shown(cell: &[u8]) -> String {
 /// The number of a cell; 1 and 0 for truth values, seconds for dates and times.
 fn number(cell: &[u8], notation: &Notation) -> Result<Number, CellProblem> {
     let text = text_of(cell)?;
-    match plain(text, notation)?.single() {
-        Some(value) if value.is_finite() => return Ok(Number::Single(value)),
+    let plain = plain(text, notation)?;
+    match plain.single() {
+        Some(single) if single.is_finite() => {
+            return Ok(Number { single, exact: plain.exact(), date: None });
+        }
         Some(_) => return Err(CellProblem::NotFinite { text: shown(cell) }),
         None => {}
     }
     if let Some(truth) = truth_word(text) {
-        return Ok(Number::Single(f32::from(u8::from(truth))));
+        return Ok(Number { single: f32::from(u8::from(truth)), exact: None, date: None });
     }
     if let Some(time::Moment { seconds, has_date }) = time::parse(text) {
-        return Ok(Number::Seconds { seconds, has_date });
+        let exact = Some(Exact::Double(seconds));
+        return Ok(Number { single: seconds as f32, exact, date: has_date.then_some(seconds) });
     }
     let has_comma = with_point(text).is_some() || is_grouped(text, ',');
     let text = shown(cell);
@@ -172,24 +167,17 @@ fn plain<'a>(text: &'a str, notation: &Notation) -> Result<NumberText<'a>, CellP
     notation.decimal.normalized(text).map_err(|Unclear| CellProblem::UnclearMark { text: text.to_owned() })
 }
 
-/// The number of a target or weight as f32, and its exact value.
-fn exact_value(cell: &[u8], notation: &Notation) -> Result<(f32, Option<Exact>), CellProblem> {
-    match number(cell, notation) {
-        Ok(Number::Single(value)) => Ok((value, exact(cell, notation)?)),
-        Ok(Number::Seconds { seconds, .. }) => Ok((seconds as f32, Some(Exact::Double(seconds)))),
-        Err(CellProblem::NotANumber { text, .. }) => Err(CellProblem::TargetNotANumber { text }),
-        Err(problem) => Err(problem),
-    }
+/// The number of a target or weight.
+fn number_of_use(cell: &[u8], notation: &Notation) -> Result<Number, CellProblem> {
+    number(cell, notation).map_err(|problem| match problem {
+        CellProblem::NotANumber { text, .. } => CellProblem::TargetNotANumber { text },
+        problem => problem,
+    })
 }
 
 /// Whether a cell is neither missing nor a number of any notation.
 pub(super) fn is_text(cell: &[u8], notation: &Notation) -> bool {
     !notation.is_missing(cell) && matches!(number(cell, notation), Err(CellProblem::NotANumber { .. }))
-}
-
-/// The exact value of a cell that is a number; `None` for a truth value.
-fn exact(cell: &[u8], notation: &Notation) -> Result<Option<Exact>, CellProblem> {
-    Ok(plain(text_of(cell)?, notation)?.exact())
 }
 
 /// Whether the cell of a target holds a mark of a missing value.
