@@ -9,11 +9,11 @@ use super::writer::Writer;
 config_enum! {
     /// Treatment of a step whose update is withheld.
     pub enum BadStep {
-        /// The run ends with a report of the ranks, layers and rows.
+        /// The run ends and reports the ranks, layers and rows.
         Stop = "stop",
         /// The run continues without the step's update.
         Skip = "skip",
-        /// The run continues from its newest checkpoint and leaves the step's update out.
+        /// The run continues from its newest checkpoint, without this step's update.
         Rollback = "rollback",
     }
 }
@@ -21,7 +21,7 @@ config_enum! {
 config_enum! {
     /// Treatment of a step whose loss is far above the recent ones.
     pub enum Spike {
-        /// No step's loss is compared.
+        /// Losses are not compared.
         Off = "off",
         /// Same as [`BadStep::Stop`].
         Stop = "stop",

@@ -25,7 +25,7 @@ section! {
             .synonyms(&["save_every", "save_steps", "save_every_steps", "checkpoint_every"])
             .may_change();
 
-        /// Minutes between two checkpoints; 0 writes none for that.
+        /// Minutes between two checkpoints; 0 disables saving by time.
         every_minutes: f64 = number(Range::from_to(0.0, 1e6, "a number of minutes from 0 to 1e6"))
             .help("Minutes between two checkpoints; 0 for none; the end of the run is saved too")
             .default("5.0")
@@ -34,7 +34,7 @@ section! {
             .hint(NEVER)
             .may_change();
 
-        /// Epochs between two checkpoints; 0 writes none for that.
+        /// Epochs between two checkpoints; 0 disables saving by epochs.
         every_epochs: u64 = count(0, MAX_EPOCHS)
             .help("Epochs between two checkpoints; 0 for none")
             .default("0")
@@ -43,7 +43,7 @@ section! {
             .hint(NEVER)
             .may_change();
 
-        /// Number of newest checkpoints that are kept; 0 keeps all.
+        /// Number of most recent checkpoints to keep; 0 keeps all.
         keep: usize = count(0, 1 << 20)
             .help("Number of newest checkpoints that are kept; 0 keeps all")
             .default("3")
@@ -51,7 +51,7 @@ section! {
             .synonyms(&["save_total_limit", "save_top_k", "keep_last"])
             .may_change();
 
-        /// Metric of the best checkpoint, which is kept too; `None` keeps no best one.
+        /// Metric that decides on the best checkpoint, which is also kept; `None` keeps only recent ones.
         keep_best: Option<JudgeMetric> [keep_best(raw, data, train)?] = metric(NAMES_OR_NONE)
             .help("Metric of the best evaluation: its checkpoint is kept too, and model.safetensors holds its weights; every_steps or every_epochs also save each new best")
             .default(r#""eval_loss""#)
@@ -67,19 +67,19 @@ section! {
 }
 
 impl CheckpointConfig {
-    /// Whether any is written before the run ends.
+    /// Whether any checkpoint is written before the run ends.
     pub fn is_on(&self) -> bool {
         self.saves_best() || self.every_minutes > 0.0
     }
 
-    /// Whether each new best evaluation is saved at once: not where only the clock says when, for early epochs are each the best
-    /// so far, and saving them all can take longer than training.
+    /// Whether each new best evaluation is saved at once. It is not if checkpoints are due by time only: each early epoch is the
+    /// best so far, and saving all of them can take longer than training.
     pub fn saves_best(&self) -> bool {
         self.every_steps > 0 || self.every_epochs > 0
     }
 }
 
-/// The metric of the best checkpoint; that of early stopping, where that is on.
+/// The metric that decides on the best checkpoint: the metric of early stopping if early stopping is on.
 fn keep_best(raw: &RawConfig, data: &DataConfig, train: &TrainConfig) -> Result<Option<JudgeMetric>> {
     let stops_by = (train.early_stop_patience > 0).then(|| train.early_stop_metric.clone());
     let Some(setting) = raw.given("checkpoint.keep_best") else {
@@ -88,7 +88,7 @@ fn keep_best(raw: &RawConfig, data: &DataConfig, train: &TrainConfig) -> Result<
     let metric = Option::<JudgeMetric>::read(setting)?;
     let metric = metric.map(|metric| check_metric(setting, metric, data)).transpose()?;
     match (&metric, stops_by) {
-        // Saved configs of earlier versions may have two.
+        // Configs saved by earlier versions may have two metrics.
         (Some(metric), Some(stops_by)) if *metric != stops_by && raw.source() == Source::Typed => {
             Err(setting.bad(
                 format!("\"{stops_by}\", the metric of early stopping"),

@@ -5,13 +5,13 @@ use super::error::Result;
 use super::raw::RawConfig;
 use super::setting::Setting;
 
-/// Whether the config lists labels.
+/// Whether the config lists the labels.
 pub(super) fn is_given(raw: &RawConfig) -> bool {
     let is_list = |setting: &Setting| setting.value.as_array().is_none_or(|labels| !labels.is_empty());
     raw.given("data.class_order").is_some_and(is_list)
 }
 
-/// The labels in the order of their classes, where the config lists them.
+/// The labels in the order of their classes; empty if the config does not list them.
 pub(super) fn read(raw: &RawConfig, task: Task, train: &str) -> Result<Vec<String>> {
     let Some(setting) = raw.given("data.class_order") else { return Ok(Vec::new()) };
     let order: Vec<String> = raw.get("data.class_order")?;

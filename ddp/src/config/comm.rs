@@ -1,4 +1,4 @@
-//! `[comm]`: how gradients travel between ranks, and what ranks divide between them.
+//! `[comm]`: how ranks exchange gradients, and which training state is sharded over the ranks.
 
 use ddp_comm::RegisterBuffers;
 
@@ -12,7 +12,7 @@ use super::value::{ConfigEnum, ConfigValue, config_enum};
 config_enum!(impl RegisterBuffers { Off = "off", Auto = "auto", On = "on" });
 
 config_enum! {
-    /// Number format in which gradients travel between GPUs.
+    /// Number format in which GPUs exchange gradients.
     pub enum CommDtype {
         /// Single precision.
         F32 = "f32",
@@ -21,14 +21,14 @@ config_enum! {
     }
 }
 
-/// Training state of which each rank holds only its shard (ZeRO, arXiv:1910.02054).
+/// Training state that is sharded over the ranks (ZeRO, arXiv:1910.02054).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ZeroStage {
-    /// None: every rank holds all of it.
+    /// Nothing is sharded: every rank holds the whole state.
     Off,
-    /// The optimiser's state and the weights' average.
+    /// The optimizer state and the moving average of the weights.
     Optimizer,
-    /// Also the gradients that micro-batches accumulate.
+    /// The optimizer state, the average, and the gradients accumulated over micro-batches.
     Gradients,
 }
 
@@ -47,13 +47,13 @@ section! {
         /// Whether buckets are reduced while backward still computes.
         overlap: bool = switch().help("Reduce buckets while backward still computes").default("true").may_change();
 
-        /// Number format in which gradients travel between GPUs.
+        /// Number format in which GPUs exchange gradients.
         dtype: CommDtype = one_of(CommDtype::NAMES)
             .help("Number format in which gradients travel between GPUs")
             .default(r#""f32""#)
             .may_change();
 
-        /// Training state that is divided between the ranks.
+        /// Training state that is sharded over the ranks.
         zero: ZeroStage = count(0, 2)
             .help("ZeRO stage: 1 shards the optimiser's state over the ranks, 2 also the accumulated gradients")
             .default("0")
@@ -95,7 +95,7 @@ impl ZeroStage {
     /// All of them.
     pub const ALL: [ZeroStage; 3] = [ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients];
 
-    /// Its number in the config and in the literature.
+    /// The number of the stage in the config and in the literature.
     pub fn number(self) -> u8 {
         self as u8
     }

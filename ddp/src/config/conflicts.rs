@@ -1,7 +1,8 @@
-//! Conflicts between keys: settings that exclude each other by nature, or of which one leaves the other without effect.
+//! Conflicts between keys: settings that exclude each other, or that leave one of the keys without effect.
 //!
-//! Each is refused before the first step, by the section of the key or, where the rows or the layers decide, once these are known.
-//! `config keys`, docs/config.md and the JSON schema show them; `tests/combinations` finds what is refused and not listed here.
+//! Each conflict is refused before the first step: by the section of the key, or, if it depends on the rows or the layers, once
+//! these are known. `config keys`, docs/config.md and the JSON schema list the conflicts; `tests/combinations` finds combinations
+//! that are refused but not listed here.
 //!
 //! ```
 //! use ddp::config::conflicts::CONFLICTS;
@@ -12,20 +13,20 @@
 
 use serde_json::{Value, json};
 
-/// A setting of `key` that is refused next to one of `with`.
+/// A setting of `key` that is refused together with a setting of `with`.
 #[derive(Debug, Clone, Copy)]
 pub struct Conflict {
     /// The key that is refused.
     pub key: &'static str,
-    /// Its values, in words; "" for any.
+    /// The values of `key` that are refused, in words; "" for any value.
     pub value: &'static str,
     /// The other key.
     pub with: &'static str,
-    /// Its values, in words; "" for any.
+    /// The values of `with` that exclude them, in words; "" for any value.
     pub when: &'static str,
-    /// Why they exclude each other.
+    /// Why the two settings exclude each other.
     pub reason: &'static str,
-    /// Settings that are refused for it; empty where the rows or the layers decide.
+    /// Settings that trigger the conflict; empty if it depends on the rows or the layers.
     pub example: &'static [&'static str],
 }
 
@@ -312,11 +313,12 @@ pub static CONFLICTS: &[Conflict] = &[
     ),
 ];
 
-/// A list of layers, for the examples.
+/// A list of layers for the examples.
 const LINEAR: &str = r#"model.layers=[{kind="linear",out_features=4}]"#;
 
 impl Conflict {
-    /// The conflict in words, for the reference of the key: "not "world" with `comm.zero` 2: whole gradients are summed on every rank".
+    /// The conflict in words, for the reference of the key: "not "world" with `comm.zero` 2: whole gradients are summed on every
+    /// rank".
     pub fn words(&self) -> String {
         let spaced = |text: &str| if text.is_empty() { String::new() } else { format!(" {text}") };
         format!("not{} with `{}`{}: {}", spaced(self.value), self.with, spaced(self.when), self.reason)
@@ -328,7 +330,7 @@ impl Conflict {
     }
 }
 
-/// The conflicts by which this key is refused.
+/// The conflicts in which this key is the one that is refused.
 pub fn of_key(name: &str) -> impl Iterator<Item = &'static Conflict> {
     CONFLICTS.iter().filter(move |conflict| conflict.key == name)
 }

@@ -302,7 +302,7 @@ section! {
 /// Source of evaluation rows.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EvalSource {
-    /// Not given: test rows that lie next to the training rows, if there are any.
+    /// Not given: uses the test rows next to the training rows, if there are any.
     Unset,
     /// No evaluation.
     None,
@@ -310,7 +310,7 @@ pub enum EvalSource {
     Source(String),
     /// This fraction of the training rows, in (0, 1), drawn by the seed and taken out of training.
     Fraction(f64),
-    /// The training rows that a column decides on, taken out of training.
+    /// Training rows selected by the values of a column, and taken out of training.
     Split(Split),
 }
 
@@ -370,7 +370,7 @@ impl ConfigEnum for TaskSetting {
     ];
 }
 
-/// Hint of a name that is not a column for its use.
+/// Hint for a name that can't be used as a column.
 pub(super) const COLUMN_HINT: &str = "a column is a feature, a target, the weight, or left out";
 /// Default of `data.features_key`.
 pub(crate) const DEFAULT_FEATURES_KEY: &str = "features";
@@ -417,7 +417,7 @@ impl DataConfig {
         }
     }
 
-    /// Each column has one use.
+    /// Checks that each column has only one use.
     fn check_columns(&self, raw: &RawConfig) -> Result<()> {
         let both = [
             ("data.drop", &self.drop, &self.categorical),
@@ -435,7 +435,7 @@ impl DataConfig {
         Ok(())
     }
 
-    /// The column of `data.split` has no other use.
+    /// Checks that the column of `data.split` has no other use.
     fn check_split(&self, raw: &RawConfig) -> Result<()> {
         let (Some(split), Some(setting)) = (self.split(), raw.given("data.split")) else { return Ok(()) };
         let column = split.column().to_owned();
@@ -507,7 +507,7 @@ fn eval(raw: &RawConfig, train: &str) -> Result<EvalSource> {
     })
 }
 
-/// Whether single rows are drawn class by class; the column of a split decides alone.
+/// Whether rows are drawn separately from each class; if a column defines the split, it alone decides.
 fn stratify(raw: &RawConfig, eval: &EvalSource) -> Result<bool> {
     let stratify = raw.get("data.stratify")?;
     match (eval, raw.given("data.stratify")) {
@@ -518,11 +518,11 @@ fn stratify(raw: &RawConfig, eval: &EvalSource) -> Result<bool> {
     }
 }
 
-/// The task, and whether the targets decide on it.
+/// The task, and whether the target values determine it.
 fn task(raw: &RawConfig, train: &str) -> Result<(Task, bool)> {
     Ok(match raw.get_or("data.task", TaskSetting::Auto)? {
         TaskSetting::Task(task) => (task, false),
-        // Only classes are counted, and the built-in sets hold classes.
+        // Only classes have a count, and the targets of the built-in sets are classes.
         TaskSetting::Auto
             if raw.given("data.classes").is_some()
                 || class_order::is_given(raw)
@@ -568,11 +568,11 @@ fn shuffle_window_mib(raw: &RawConfig) -> Result<usize> {
     let window = usize::read(&setting)?;
     let is_typed = matches!(setting.origin, Origin::Set(_));
     if window > max_window && !is_typed && raw.get::<ShuffleMode>("data.shuffle_mode")? == ShuffleMode::Full {
-        // Not used. A saved config holds the window that fitted the memory of that time.
+        // The value is not used. A saved config holds the window that fitted the memory at that time.
         return Ok(max_window);
     }
     if window > max_window {
-        // The setting of the command line is the one that the user can take back.
+        // The setting of the command line is the one that the user can remove.
         if let Some(memory) = raw.given("data.loader_memory_mib")
             && matches!(memory.origin, Origin::Set(_))
             && !is_typed

@@ -1,4 +1,4 @@
-//! Formats of data files, and the file names that mean them.
+//! Formats of data files, and the file name endings that select them.
 
 use std::path::Path;
 
@@ -7,23 +7,23 @@ use super::value::config_enum;
 config_enum! {
     /// Format of data files.
     pub enum DataFormat {
-        /// By the file's name.
+        /// Chosen by the file's name.
         Auto = "auto",
-        /// Values separated by commas, tabs, semicolons or vertical bars.
+        /// Rows of text whose values are separated by commas, tabs, semicolons or vertical bars.
         Csv = "csv",
-        /// NumPy's file of one array.
+        /// NumPy file with one array.
         Npy = "npy",
-        /// NumPy's archive of arrays.
+        /// NumPy archive of arrays.
         Npz = "npz",
         /// Named tensors.
         Safetensors = "safetensors",
         /// Apache Parquet.
         Parquet = "parquet",
-        /// Arrow IPC: Feather, and what Polars writes.
+        /// Arrow IPC: Feather, and the files that Polars writes.
         Arrow = "arrow",
         /// One JSON object per line.
         JsonLines = "jsonl",
-        /// MNIST's format.
+        /// IDX, the format of MNIST.
         Idx = "idx",
     }
 }
@@ -45,7 +45,7 @@ impl DataFormat {
     }
 }
 
-/// Returns the format that a file's name means, in any case and without the ending of a compression.
+/// Returns the format that a file's name implies, ignoring case and the ending of a compression.
 pub fn format_by_name(path: &Path) -> Option<DataFormat> {
     let name = path.file_name()?.to_str()?.to_ascii_lowercase();
     let name = name.strip_suffix(".gz").or(name.strip_suffix(".zst")).unwrap_or(&name);

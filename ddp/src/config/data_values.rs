@@ -5,7 +5,7 @@ use super::value::config_enum;
 config_enum! {
     /// Encoding of a category for the model.
     pub enum Encode {
-        /// One column per value: 1 where the row has it, else 0.
+        /// One column per value: 1 in the rows that have this value, else 0.
         OneHot = "one_hot",
         /// A row of a learned table.
         Embedding = "embedding",
@@ -15,19 +15,19 @@ config_enum! {
 config_enum! {
     /// Treatment of evaluation rows whose label does not occur in training.
     pub enum UnknownLabel {
-        /// An error that names the first one.
+        /// Fails with an error that names the first unknown label.
         Error = "error",
-        /// They are left out, and their number is reported.
+        /// Skips these rows and reports their number.
         Skip = "skip",
     }
 }
 
 config_enum! {
-    /// Treatment of rows of tables without a target.
+    /// Treatment of table rows without a target.
     pub enum MissingTarget {
-        /// An error that names the first one.
+        /// Fails with an error that names the first such row.
         Error = "error",
-        /// They are left out, and their number is reported.
+        /// Skips these rows and reports their number.
         Skip = "skip",
     }
 }
@@ -35,33 +35,34 @@ config_enum! {
 config_enum! {
     /// Replacement of a missing value.
     pub enum Missing {
-        /// None: an error that names the value's place.
+        /// No replacement: fails with an error that names the place of the value.
         Error = "error",
-        /// The column's mean over the training rows, and a 1 in a column of its own.
+        /// The mean of the column over the training rows, plus an indicator column that is 1 for missing values.
         Mean = "mean",
-        /// 0, and a 1 in a column of its own.
+        /// The value 0, plus an indicator column that is 1 for missing values.
         Zero = "zero",
     }
 }
 
 config_enum! {
-    /// Range over which rows move in a new order.
+    /// Distance over which the shuffle moves rows.
     pub enum ShuffleMode {
-        /// Any row to any place.
+        /// Any row can move to any position.
         Full = "full",
-        /// Blocks of neighbouring rows to any place, rows within a window of such blocks: for disks, and for Parquet.
+        /// Blocks of neighboring rows can move to any position, single rows only within a window of such blocks; for disks and
+        /// Parquet.
         Blocks = "blocks",
     }
 }
 
 config_enum! {
-    /// Place where rows wait for their step.
+    /// Where rows are kept until their step.
     pub enum Placement {
-        /// On the GPU if there is room, else on the host.
+        /// On the GPU if they fit, else on the host.
         Auto = "auto",
-        /// On the host: batches are copied to the GPU.
+        /// On the host; batches are copied to the GPU.
         Host = "host",
-        /// On the GPU, where batches are gathered; an error if there is no room.
+        /// On the GPU, where batches are gathered; an error if the rows do not fit.
         Device = "device",
     }
 }
@@ -91,7 +92,7 @@ config_enum! {
         Standard = "standard",
         /// Smallest value 0, largest 1.
         MinMax = "minmax",
-        /// Median 0, distance of the quartiles 1.
+        /// Median 0, interquartile range 1.
         Robust = "robust",
     }
 }
@@ -107,13 +108,13 @@ config_enum! {
 }
 
 config_enum! {
-    /// Values that the fingerprint of the rows covers.
+    /// Values that are included in the fingerprint of the rows.
     pub enum FingerprintKind {
-        /// All values where statistics of the training rows read them anyway, else a sample.
+        /// All values if computing the statistics of the training rows reads them anyway, else a sample.
         Auto = "auto",
         /// All values of all rows.
         Full = "full",
-        /// All rows in memory; of arrays on disk 1,024 rows.
+        /// All rows in memory; for arrays on disk 1,024 rows.
         Sampled = "sampled",
     }
 }

@@ -1,4 +1,4 @@
-//! A config as text: as TOML with every key, and as the flat list that ranks and resumed runs compare.
+//! The config as text: TOML with every key, and the flat list that ranks and resumed runs compare.
 
 use super::Config;
 use super::heads;
@@ -11,12 +11,12 @@ use super::value::parse;
 use super::writer::{Entry, Writer};
 
 impl Config {
-    /// The resolved config as TOML, with every key: loading it gives this config again. Values that equal the default are marked
+    /// The resolved config as TOML, with every key; loading it returns this config. Values equal to the default are marked
     /// `# default`; keys without a value are comments.
     pub fn to_toml(&self) -> String {
         let entries = entries(self);
         let raw = as_settings(&entries);
-        // Both are in the order of the rows.
+        // Both lists are in the order of the rows.
         let mut left = entries.iter().peekable();
         let mut document = String::new();
         let mut open_section = "";
@@ -41,7 +41,7 @@ impl Config {
         document
     }
 
-    /// Each key with its value as TOML text, in fixed order: the list that ranks compare at start.
+    /// Each key with its value as TOML, in a fixed order: the list that ranks compare at start.
     pub fn agreement_entries(&self) -> Vec<(String, String)> {
         let entries = entries(self).into_iter().filter(|entry| entry.key.is_compared);
         entries.map(|entry| (entry.key.name.to_owned(), entry.value)).collect()
@@ -82,7 +82,7 @@ pub(super) fn entries(config: &Config) -> Vec<Entry> {
     writer.finish()
 }
 
-/// The settings that a user would write for these entries; none where no config has all of them.
+/// The settings that a user would write for these entries; `None` if no config can have all of them.
 fn as_settings(entries: &[Entry]) -> Option<RawConfig> {
     let setting = |Entry { key, value, .. }: &Entry| Setting {
         key,
@@ -93,7 +93,7 @@ fn as_settings(entries: &[Entry]) -> Option<RawConfig> {
     RawConfig::layered(&TABLE, entries.iter().map(setting).collect(), Vec::new(), Source::Typed).ok()
 }
 
-/// Whether the config of the settings `all` would be the same if a user left this key out.
+/// Whether the config made from the settings `all` would be the same without this key.
 fn is_default(entry: &Entry, all: Option<&RawConfig>) -> bool {
     match entry.key.default {
         KeyDefault::Value(value) => value == entry.value,

@@ -1,4 +1,4 @@
-//! Errors of reading and checking a config: all are the user's to fix (exit status 2).
+//! Errors of reading and checking a config. The user can fix all of them (exit status 2).
 
 use std::path::PathBuf;
 
@@ -40,7 +40,7 @@ pub enum ConfigError {
     #[error("{at}: unknown key `{key}`")]
     #[diagnostic(help("{hint}"))]
     UnknownKey {
-        /// Where it was given.
+        /// Where the key was given.
         at: Box<Origin>,
         /// The key, with its section.
         key: String,
@@ -51,7 +51,7 @@ pub enum ConfigError {
     #[error("{at}: `{key}` must be {expected}, got {got}")]
     #[diagnostic(help("write `{example}`"))]
     WrongType {
-        /// Where it was given.
+        /// Where the value was given.
         at: Box<Origin>,
         /// The key, with its section.
         key: String,
@@ -65,11 +65,11 @@ pub enum ConfigError {
     #[error("{at}: `{key}` must be {expected}, got {got}")]
     #[diagnostic(help("{hint}"))]
     BadValue {
-        /// Where it was given.
+        /// Where the value was given.
         at: Box<Origin>,
         /// The key, with its section.
         key: &'static str,
-        /// Values that can be used.
+        /// Values that are valid.
         expected: String,
         got: String,
         hint: String,
@@ -82,7 +82,7 @@ pub enum ConfigError {
         at: Box<Origin>,
         key: &'static str,
         other: &'static str,
-        /// The meaning of each.
+        /// The meaning of both keys.
         hint: &'static str,
     },
     /// A key that the command line gives twice.

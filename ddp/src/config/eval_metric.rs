@@ -9,13 +9,13 @@ use super::setting::Setting;
 use super::value::{ConfigEnum, ConfigValue, config_enum};
 
 config_enum! {
-    /// A metric of an evaluation: one number over all evaluation rows.
+    /// A metric of an evaluation: one value over all evaluation rows.
     pub enum EvalMetric {
-        /// Mean of the training loss, in its units; less is better.
+        /// Mean of the training loss, in the loss's units; lower is better.
         Loss = "eval_loss",
-        /// Share of right answers (classification: of rows; multilabel: of labels).
+        /// Fraction of correct predictions (classification: rows; multilabel: labels).
         Accuracy = "eval_accuracy",
-        /// Share of rows whose labels are all right (multilabel).
+        /// Fraction of rows whose labels are all correct (multilabel).
         SubsetAccuracy = "eval_subset_accuracy",
         /// Mean recall over the classes that occur (classification).
         BalancedAccuracy = "eval_balanced_accuracy",
@@ -29,25 +29,26 @@ config_enum! {
         F1Weighted = "eval_f1_weighted",
         /// F1 of the counts of all classes together.
         F1Micro = "eval_f1_micro",
-        /// Share of rows whose label is among the five largest outputs (classification with more than five classes).
+        /// Fraction of rows whose label is among the five largest outputs (classification with more than five classes).
         Top5Accuracy = "eval_top_5_accuracy",
-        /// Mean of `-ln p(label)`, without smoothing and class weights (classification); less is better.
+        /// Mean of `-ln p(label)`, without smoothing and class weights (classification); lower is better.
         LogLoss = "eval_log_loss",
-        /// Area under the ROC curve: of class 1 for two classes, else the mean over classes or labels, one against the rest.
+        /// Area under the ROC curve: for class 1 if there are two classes, else the mean over classes or labels, one against the
+        /// rest.
         RocAuc = "eval_roc_auc",
-        /// Average precision: of class 1 for two classes, else the mean over classes or labels, one against the rest.
+        /// Average precision: for class 1 if there are two classes, else the mean over classes or labels, one against the rest.
         AveragePrecision = "eval_average_precision",
-        /// Expected calibration error in 15 equal-width bins of the largest probability (classification); less is better.
+        /// Expected calibration error in 15 equal-width bins of the largest probability (classification); lower is better.
         Ece = "eval_ece",
-        /// Mean number of classes between label and prediction, of classes in an order (classification); less is better.
+        /// Mean distance between label and prediction in classes, for ordered classes (classification); lower is better.
         ClassMae = "eval_class_mae",
-        /// Cohen's kappa with quadratic weights, of classes in an order (classification).
+        /// Cohen's kappa with quadratic weights, for ordered classes (classification).
         QuadraticKappa = "eval_quadratic_kappa",
-        /// Mean absolute error (regression); less is better.
+        /// Mean absolute error (regression); lower is better.
         Mae = "eval_mae",
-        /// Root of the mean squared error (regression); less is better.
+        /// Root mean squared error (regression); lower is better.
         Rmse = "eval_rmse",
-        /// Share of the targets' variance that is explained (regression).
+        /// Fraction of the targets' variance that is explained (regression).
         R2 = "eval_r2",
     }
 }
@@ -55,7 +56,7 @@ config_enum! {
 use EvalMetric as M;
 
 impl EvalMetric {
-    /// Whether evaluations of this task give it; of several heads, whether those of one of them may.
+    /// Whether evaluations of this task can measure the metric; for several heads, whether those of at least one head can.
     pub fn fits(self, task: Task) -> bool {
         match self {
             M::Loss => true,
@@ -71,7 +72,7 @@ impl EvalMetric {
         }
     }
 
-    /// Returns its name in tables and sentences.
+    /// Returns the metric's name in tables and sentences.
     pub fn title(self) -> &'static str {
         match self {
             M::Loss => "loss",
@@ -96,28 +97,28 @@ impl EvalMetric {
         }
     }
 
-    /// Whether more of it is better.
+    /// Whether higher values are better.
     pub fn grows(self) -> bool {
         !matches!(self, M::Loss | M::LogLoss | M::Ece | M::ClassMae | M::Mae | M::Rmse)
     }
 }
 
-/// Results of an evaluation that are more than one number.
+/// Results of an evaluation that are more than a single value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricTable {
-    /// Precision, recall, F1 and rows of each class or label; with their areas, where those are asked for.
+    /// Precision, recall, F1 and number of rows of each class or label, and the areas under its curves if these are requested.
     PerClass,
-    /// Rows by true and predicted class.
+    /// Counts of rows by true and predicted class.
     ConfusionMatrix,
     /// MAE, RMSE and R² of each target.
     PerTarget,
 }
 
 impl MetricTable {
-    /// All of them.
+    /// All tables.
     pub const ALL: [Self; 3] = [Self::PerClass, Self::ConfusionMatrix, Self::PerTarget];
 
-    /// Key in JSON.
+    /// Key of the table in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::PerClass => "eval_per_class",
@@ -126,7 +127,7 @@ impl MetricTable {
         }
     }
 
-    /// Whether evaluations of this task give it.
+    /// Whether evaluations of this task can measure the table.
     pub fn fits(self, task: Task) -> bool {
         match self {
             Self::PerClass => task != Task::Regression,
@@ -144,7 +145,7 @@ pub struct MetricSet {
 }
 
 impl MetricSet {
-    /// The metrics of this task that matter to most: those that an evaluation measures unless asked for others.
+    /// The most important metrics of this task: evaluations measure them unless others are requested.
     pub fn defaults(task: Task) -> Self {
         let metrics: &[M] = match task {
             Task::Classification => &[M::Loss, M::Accuracy, M::BalancedAccuracy, M::F1Macro],
@@ -182,7 +183,7 @@ impl MetricSet {
         self
     }
 
-    /// Removes what needs all scores in memory or a row of numbers per class.
+    /// Removes the metrics that need all scores in memory, and the tables with a row per class.
     #[must_use]
     pub fn without_costly(mut self) -> Self {
         (self.metrics[M::RocAuc as usize], self.metrics[M::AveragePrecision as usize]) = (false, false);
@@ -190,7 +191,7 @@ impl MetricSet {
         self
     }
 
-    /// Adds those of `other`.
+    /// Adds the metrics and tables of `other`.
     #[must_use]
     pub fn union(mut self, other: Self) -> Self {
         self.metrics.iter_mut().zip(other.metrics).for_each(|(mine, theirs)| *mine |= theirs);
@@ -198,7 +199,7 @@ impl MetricSet {
         self
     }
 
-    /// Metrics that evaluations of this task give.
+    /// The metrics of the set that evaluations of this task can measure.
     #[must_use]
     pub fn of_task(mut self, task: Task) -> Self {
         M::ALL.iter().for_each(|metric| self.metrics[*metric as usize] &= metric.fits(task));
@@ -206,26 +207,26 @@ impl MetricSet {
         self
     }
 
-    /// Whether it has this metric.
+    /// Whether the set contains this metric.
     pub fn has(&self, metric: EvalMetric) -> bool {
         self.metrics[metric as usize]
     }
 
-    /// Whether it has one of these metrics.
+    /// Whether the set contains any of these metrics.
     pub fn has_any(&self, metrics: &[EvalMetric]) -> bool {
         metrics.iter().any(|metric| self.has(*metric))
     }
 
-    /// Whether it has this table.
+    /// Whether the set contains this table.
     pub fn has_table(&self, table: MetricTable) -> bool {
         self.tables[table as usize]
     }
 
-    /// The set that these names stand for: `all`, `default`, and metrics and tables with or without `eval_`. The loss is always
-    /// in it.
+    /// Returns the set for a list of names: `all`, `default`, and metrics and tables with or without `eval_`. The loss is always
+    /// included.
     ///
     /// # Errors
-    /// The first name that evaluations of this task do not give, and what to write instead.
+    /// The first name that evaluations of this task do not measure, and what to write instead.
     pub fn of_names(names: &[String], task: Task) -> Result<Self, UnknownMetric> {
         let mut set = MetricSet::default().with(M::Loss);
         for name in names {
@@ -244,14 +245,14 @@ impl MetricSet {
     }
 }
 
-/// A name that stands for no metric of a task.
+/// A name that is not a metric of the task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownMetric {
-    /// The unknown name, without that of a known head.
+    /// The unknown name, without the name of a known head in front.
     pub name: String,
     /// The names that can be used.
     pub expected: String,
-    /// The likeliest of them, or why there is none.
+    /// The most similar valid name, or the reason why there is none.
     pub hint: String,
 }
 
@@ -276,19 +277,19 @@ fn short_of(name: &str) -> &str {
     name.trim_start_matches("eval_")
 }
 
-/// The metric by which a run is judged: of all rows, or of one of several heads.
+/// The metric that a run is judged by: a metric of all rows, or of one of several heads.
 ///
 /// Written as `eval_accuracy`, or with the name of the head in front as `species.eval_accuracy`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JudgeMetric {
-    /// Name of the head; None for the metric of all rows.
+    /// Name of the head; `None` if the metric covers all rows.
     pub head: Option<String>,
-    /// Metric of the head's rows, or of all rows.
+    /// Metric of the head, or of all rows.
     pub metric: EvalMetric,
 }
 
 impl JudgeMetric {
-    /// The name in texts: "accuracy", or "accuracy of species".
+    /// The name used in sentences: "accuracy", or "accuracy of species".
     pub fn title(&self) -> String {
         let title = self.metric.title();
         self.head.as_ref().map_or_else(|| title.to_owned(), |head| format!("{title} of {head}"))
@@ -332,7 +333,7 @@ pub(super) const NAMES_OR_NONE: &[&str] = &{
     }
     names
 };
-/// Stands for no metric.
+/// Name that selects no metric.
 const NONE: &str = "none";
 
 impl ConfigValue for Option<JudgeMetric> {

@@ -1,4 +1,4 @@
-//! `[[heads]]`: several groups of outputs of one model, each with targets, task and loss of its own.
+//! `[[heads]]`: several groups of outputs of one model, each with its own targets, task and loss.
 
 use toml::Value;
 
@@ -13,17 +13,17 @@ use super::setting::Setting;
 use super::value::{ConfigEnum, ConfigValue, list, parse};
 use super::writer::Writer;
 
-/// Most heads of a model.
+/// Maximum number of heads of a model.
 const MAX_HEADS: usize = 256;
 
 /// A group of outputs with targets of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeadConfig {
-    /// Its name; no two heads have the same.
+    /// Name of the head, unique in the model.
     pub name: String,
-    /// Kind of its targets; never [`Task::Heads`].
+    /// Kind of the head's targets; never [`Task::Heads`].
     pub task: Task,
-    /// Columns of its targets, which no other head has; one for classification.
+    /// Columns of the head's targets, which no other head uses; exactly one for classification.
     pub target: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ pub(super) const KEYS: &[Key] = &[key("heads", Kind::Tables(HEAD_KEYS))
     .absent("one group of outputs, as data.target, data.task and [loss] say")
     .example(r#"[{ name = "size", task = "regression", target = ["width", "length"], weight = 0.5, loss = { kind = "mse" } }]"#)];
 
-/// Advice that holds two heads.
+/// Hint that shows an example with two heads.
 const EXAMPLE: &str =
     r#"for example [{ name = "species", task = "classification" }, { name = "size", task = "regression" }]"#;
 
@@ -54,10 +54,10 @@ const HEAD_KEYS: &[Key] = &[
         .example(r#"{ kind = "huber", delta = 2.0 }"#),
 ];
 
-/// The keys of `[loss]`, of which a head has its own values.
+/// The keys of `[loss]`, which each head sets for itself.
 static LOSS: KeyTable = KeyTable::new(&[loss::KEYS]);
 
-/// Keys that the heads replace.
+/// Keys that `[[heads]]` replaces.
 const REPLACED: [&str; 10] = [
     "data.target",
     "data.task",
@@ -81,7 +81,7 @@ impl ConfigEnum for HeadTask {
         &[HeadTask(Task::Classification), HeadTask(Task::Regression), HeadTask(Task::Multilabel)];
 }
 
-/// The heads; none where the config lists none.
+/// The heads in the config; empty if it lists none.
 pub(super) fn read(raw: &RawConfig) -> Result<Vec<HeadConfig>> {
     let heads: Vec<HeadConfig> = entries(raw)?.into_iter().map(|(head, _)| head).collect();
     let Some(setting) = raw.given("heads").filter(|_| !heads.is_empty()) else { return Ok(heads) };
@@ -130,7 +130,7 @@ fn entries(raw: &RawConfig) -> Result<Vec<(HeadConfig, HeadLoss)>> {
     items.iter().enumerate().map(read).collect()
 }
 
-/// One head as given.
+/// A head as it is written in the config.
 struct Table<'a> {
     values: &'a toml::Table,
     setting: &'a Setting,
@@ -146,7 +146,7 @@ impl Table<'_> {
         self.place().wrong(expected, got, hint)
     }
 
-    /// The value of this key, or its default.
+    /// The value of this key, or the key's default.
     fn get<T: ConfigValue>(&self, name: &str) -> Result<Option<T>> {
         let key = HEAD_KEYS.iter().find(|key| key.short_name() == name).expect("a key of heads");
         let default = || match key.default {
@@ -163,7 +163,7 @@ impl Table<'_> {
         self.get(name)?.ok_or_else(missing)
     }
 
-    /// The error with the place of the head.
+    /// Adds the place of the head to the error.
     fn within(&self, mut error: ConfigError) -> ConfigError {
         if let ConfigError::BadValue { got, .. } | ConfigError::WrongType { got, .. } = &mut error {
             *got += &format!(" in {}", self.place);

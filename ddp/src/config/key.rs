@@ -1,4 +1,4 @@
-//! A config key is one row: name, type, range, default, example, synonyms, resume rule and a line of help.
+//! A config key is one row: name, type, range, default, example, synonyms, resume rule and help line.
 //!
 //! Rows are constants in the file of their section. Reading, `--set`, errors, writing, the comparison of ranks, the resume rules,
 //! `config keys` and `config schema` all come from them.
@@ -16,26 +16,26 @@ use std::fmt;
 
 use toml::Value;
 
-/// Everything that is known about one key.
+/// The properties of a config key.
 #[derive(Debug, Clone, Copy)]
 pub struct Key {
     /// Name with its section: `optimizer.lr`.
     pub name: &'static str,
-    /// One line for the reference and for editors.
+    /// One line of help for the reference and for editors.
     pub help: &'static str,
     /// Type and range.
     pub kind: Kind,
-    /// Value of a key that a typed config leaves out.
+    /// Value of the key if a typed config omits it.
     pub default: KeyDefault,
-    /// Value of a key that a saved config lacks.
+    /// Value of the key if a saved config lacks it.
     pub before: Before,
     /// A valid value, written as TOML.
     pub example: &'static str,
-    /// Advice after a value that is out of range.
+    /// Hint for a value that is out of range.
     pub hint: &'static str,
     /// Names of this key in other programs.
     pub synonyms: &'static [&'static str],
-    /// Another key that means the same thing in another unit: only one of the two may be given.
+    /// Another key for the same quantity in a different unit; only one of the two may be given.
     pub alternative: Option<Alternative>,
     /// Whether a resumed run may change it.
     pub on_resume: OnResume,
@@ -48,14 +48,14 @@ pub struct Key {
 pub enum Kind {
     /// `true` or `false`.
     Bool,
-    /// A whole number in `min..=max`.
+    /// An integer in `min..=max`.
     Count {
         /// Smallest value.
         min: u64,
         /// Largest value.
         max: u64,
     },
-    /// A list of whole numbers in `min..=max`.
+    /// A list of integers in `min..=max`.
     Counts {
         /// Smallest value of an item.
         min: u64,
@@ -73,18 +73,18 @@ pub enum Kind {
     },
     /// A list of finite numbers in this range, or this name.
     NumbersOr(Range, &'static str),
-    /// A text that is not blank.
+    /// A string that is not blank.
     Text,
-    /// A text or a list of texts.
+    /// A string or a list of strings.
     Texts {
         /// Whether the list may be empty.
         may_be_empty: bool,
     },
-    /// A text or a list of texts, which may be empty, and so may be each of them.
+    /// A string or a list of strings; the list and each of the strings may be empty.
     AnyTexts,
     /// One of these names.
     OneOf(&'static [&'static str]),
-    /// A name of a metric, or a head and a metric: `species.eval_loss`.
+    /// The name of a metric, or a head and a metric: `species.eval_loss`.
     Metric(&'static [&'static str]),
     /// `true`, `false` or this name.
     BoolOr(&'static str),
@@ -114,20 +114,20 @@ pub struct Range {
 /// Value of a key that is not given.
 #[derive(Debug, Clone, Copy)]
 pub enum KeyDefault {
-    /// This value, written as TOML in the form in which configs are saved.
+    /// A fixed value, written as TOML in the same form as saved configs.
     Value(&'static str),
     /// A value that depends on other keys.
     Depends(DefaultRule),
-    /// None; the meaning in words.
+    /// No value; holds the meaning of its absence in words.
     Absent(&'static str),
 }
 
 /// The rule by which other keys determine a default.
 #[derive(Debug, Clone, Copy)]
 pub enum DefaultRule {
-    /// In words.
+    /// The rule in words.
     Words(&'static str),
-    /// The words are made from a table.
+    /// A function that makes the words from a table.
     Table(fn() -> String),
 }
 
@@ -140,12 +140,12 @@ impl fmt::Display for DefaultRule {
     }
 }
 
-/// Value meant by a saved config that lacks the key, because it was saved before the key existed.
+/// Value that is assumed for a key that a saved config lacks because it was saved before the key existed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Before {
-    /// The default.
+    /// The default of the key.
     Default,
-    /// This value, written as TOML.
+    /// A fixed value, written as TOML.
     Value(&'static str),
     /// No value.
     Absent,
@@ -156,25 +156,25 @@ pub enum Before {
 pub struct Alternative {
     /// Name with its section, such as `train.steps`.
     pub name: &'static str,
-    /// The meaning of both.
+    /// The meaning of both keys.
     pub hint: &'static str,
 }
 
-/// Whether a resumed run may change a key.
+/// Whether a resumed run may change the key.
 #[derive(Debug, Clone, Copy)]
 pub enum OnResume {
-    /// No: another value is another run.
+    /// It may not: a different value makes it a different run.
     Fixed,
-    /// Yes.
+    /// It may.
     MayChange,
-    /// If this holds for the values of the new and of the saved config; the condition in words.
+    /// It may if the function returns true for the values of the new and of the saved config; the string states the condition.
     MayChangeIf(fn(Lookup<'_>, Lookup<'_>) -> bool, &'static str),
 }
 
 /// Looks up the value of a key by its name; `None` if it has none.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<Value>;
 
-/// A row for a key of this name and kind, with no value by default.
+/// Makes a row for a key of this name and kind, with no value by default.
 pub(super) const fn key(name: &'static str, kind: Kind) -> Key {
     Key {
         name,
@@ -191,44 +191,44 @@ pub(super) const fn key(name: &'static str, kind: Kind) -> Key {
     }
 }
 
-/// A row for a whole number in `min..=max`.
+/// Makes a row for an integer in `min..=max`.
 pub(super) const fn count(name: &'static str, min: u64, max: u64) -> Key {
     key(name, Kind::Count { min, max })
 }
 
-/// A row for a finite number in `range`.
+/// Makes a row for a finite number in `range`.
 pub(super) const fn number(name: &'static str, range: Range) -> Key {
     key(name, Kind::Number(range))
 }
 
-/// A row for `true` or `false`.
+/// Makes a row for `true` or `false`.
 pub(super) const fn switch(name: &'static str) -> Key {
     key(name, Kind::Bool)
 }
 
-/// A row for a text.
+/// Makes a row for a string.
 pub(super) const fn text(name: &'static str) -> Key {
     key(name, Kind::Text)
 }
 
-/// A row for one of the names of an enum.
+/// Makes a row for one of the names of an enum.
 pub(super) const fn one_of(name: &'static str, names: &'static [&'static str]) -> Key {
     key(name, Kind::OneOf(names))
 }
 
-/// A row for the metric of all rows or of a head.
+/// Makes a row for the metric of all rows or of a head.
 pub(super) const fn metric(name: &'static str, names: &'static [&'static str]) -> Key {
     key(name, Kind::Metric(names))
 }
 
 impl Key {
-    /// Sets the line of help.
+    /// Sets the help line.
     pub(super) const fn help(mut self, help: &'static str) -> Self {
         self.help = help;
         self
     }
 
-    /// Sets the default, which is also the example if there is no other one.
+    /// Sets the default, which is also the example unless one is set.
     pub(super) const fn default(mut self, value: &'static str) -> Self {
         self.default = KeyDefault::Value(value);
         if self.example.is_empty() {
@@ -243,19 +243,19 @@ impl Key {
         self
     }
 
-    /// Sets the same, where the words are made from a table.
+    /// Sets a rule whose words are made from a table.
     pub(super) const fn default_from_table(mut self, words: fn() -> String) -> Self {
         self.default = KeyDefault::Depends(DefaultRule::Table(words));
         self
     }
 
-    /// Sets what it means that there is no value.
+    /// Sets the meaning of an absent value.
     pub(super) const fn absent(mut self, meaning: &'static str) -> Self {
         self.default = KeyDefault::Absent(meaning);
         self
     }
 
-    /// Sets the value of saved configs that lack the key, where that is not the default.
+    /// Sets the value that is assumed for saved configs that lack the key, if it is not the default.
     pub(super) const fn before(mut self, before: Before) -> Self {
         self.before = before;
         self
@@ -267,7 +267,7 @@ impl Key {
         self
     }
 
-    /// Sets the advice for a value out of range.
+    /// Sets the hint for a value out of range.
     pub(super) const fn hint(mut self, hint: &'static str) -> Self {
         self.hint = hint;
         self
@@ -301,23 +301,23 @@ impl Key {
         self
     }
 
-    /// Leaves the key out of what ranks compare at start.
+    /// Excludes the key from the comparison of ranks at start.
     pub(super) const fn not_compared(mut self) -> Self {
         self.is_compared = false;
         self
     }
 
-    /// Section; "" for a key at the top.
+    /// Section of the key; "" for a key at the top level.
     pub fn section(&self) -> &'static str {
         self.name.split_once('.').map_or("", |(section, _)| section)
     }
 
-    /// Name without the section.
+    /// Name of the key without its section.
     pub fn short_name(&self) -> &'static str {
         self.name.rsplit('.').next().unwrap_or(self.name)
     }
 
-    /// `typed` as a TOML value of this key; None if its type is another one.
+    /// Converts `typed` to a TOML value of this key; `None` if its type does not fit.
     pub fn as_toml(&self, typed: &str) -> Option<String> {
         let text = || Value::String(typed.to_owned()).to_string();
         match self.kind {
@@ -335,7 +335,7 @@ impl Key {
 }
 
 impl Kind {
-    /// The type, for messages about another one.
+    /// The type in words, for messages about a value of a different type.
     pub(super) fn type_words(self) -> &'static str {
         match self {
             Kind::Bool => "true or false",
@@ -352,12 +352,12 @@ impl Kind {
         }
     }
 
-    /// Whether values are numbers, or lists of them.
+    /// Whether values are numbers or lists of numbers.
     pub(super) fn is_number(self) -> bool {
         matches!(self, Kind::Count { .. } | Kind::Counts { .. } | Kind::Number(_) | Kind::Numbers { .. })
     }
 
-    /// Type and range, for the reference.
+    /// Type and range in words, for the reference.
     pub fn words(self) -> String {
         let quoted = |names: &[&str]| format!("\"{}\"", names.join("\", \""));
         match self {
@@ -395,7 +395,7 @@ impl Range {
         Range { is_min_excluded: true, ..Range::new(min, f64::INFINITY, words) }
     }
 
-    /// Numbers from `min` on.
+    /// Numbers of at least `min`.
     pub(super) const fn at_least(min: f64, words: &'static str) -> Self {
         Range::new(min, f64::INFINITY, words)
     }

@@ -1,4 +1,4 @@
-//! A table of keys: its rows in order, and look-ups by name. Reading and writing take the table as an argument.
+//! Table of keys: its rows in order, and look-ups by name. The reader and the writer take the table as an argument.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use super::key::Key;
 use super::nearest::nearest;
 
-/// Flags of the command line that people write into configs.
+/// Flags of the command line that users may mistake for config keys.
 const FLAGS: &[&str] = &[
     "device",
     "share_gpu",
@@ -24,17 +24,17 @@ const FLAGS: &[&str] = &[
 #[derive(Debug)]
 pub(super) struct KeyTable {
     sections: &'static [&'static [Key]],
-    /// Place in that order and row, by name; made by the first look-up.
+    /// Index in this order and row of each key, by name; built by the first look-up.
     by_name: OnceLock<BTreeMap<&'static str, (usize, &'static Key)>>,
 }
 
 impl KeyTable {
-    /// A table of these sections, none of which is empty.
+    /// Makes a table of these sections; no section may be empty.
     pub(super) const fn new(sections: &'static [&'static [Key]]) -> Self {
         KeyTable { sections, by_name: OnceLock::new() }
     }
 
-    /// Every key, in order.
+    /// All keys, in order.
     pub(super) fn keys(&self) -> impl Iterator<Item = &'static Key> + Clone + use<> {
         self.sections.iter().copied().flatten()
     }
@@ -44,17 +44,17 @@ impl KeyTable {
         self.by_name.get_or_init(numbered).get(name).copied()
     }
 
-    /// The key of this name.
+    /// Finds the key of this name.
     pub(super) fn find(&self, name: &str) -> Option<&'static Key> {
         self.numbered(name).map(|(_, key)| key)
     }
 
-    /// The key of this name, which is one of the rows, after its place in their order.
+    /// The index and the row of the key of this name, which must exist.
     pub(super) fn numbered_row(&self, name: &str) -> (usize, &'static Key) {
         self.numbered(name).unwrap_or_else(|| panic!("the config has no row `{name}`"))
     }
 
-    /// The key of this name, which is one of the rows.
+    /// The row of the key of this name, which must exist.
     pub(super) fn row(&self, name: &str) -> &'static Key {
         self.numbered_row(name).1
     }
@@ -69,14 +69,14 @@ impl KeyTable {
         self.sections().contains(&name)
     }
 
-    /// The key that a flag of this name means: by its name without the section, or by one of another program.
+    /// Finds the key for a flag: by the key's name without its section, or by its synonyms from other programs.
     pub(super) fn for_flag(&self, flag: &str) -> Option<&'static Key> {
         let name = flag.replace('-', "_");
         let by_name = self.keys().find(|key| !key.section().is_empty() && key.short_name() == name);
         by_name.or_else(|| self.keys().find(|key| key.synonyms.contains(&name.as_str())))
     }
 
-    /// Advice for the unknown key `name`: the nearest known one, or the list that it is missing from.
+    /// Hint for the unknown key `name`: the nearest known key, or the list of valid keys.
     pub(super) fn hint(&self, name: &str) -> String {
         let last = name.rsplit('.').next().unwrap_or(name);
         let (section, _) = name.split_once('.').unwrap_or((name, ""));
@@ -84,11 +84,11 @@ impl KeyTable {
         if let Some(key) = self.keys().find(is_inside) {
             return format!("did you mean `{0}`? for example {0} = {1}", key.name, key.example);
         }
-        // A synonym with its section stands for nothing elsewhere.
+        // A synonym that contains a section matches only as a whole.
         if let Some(key) = self.keys().find(|key| key.synonyms.contains(&name)) {
             return format!("did you mean `{}`?", key.name);
         }
-        // The right name in the wrong section is nearer than a similar name in the right one.
+        // The right name in the wrong section is a better match than a similar name in the right section.
         let elsewhere = self.keys().find(|key| key.short_name() == last);
         if let Some(key) = elsewhere.or_else(|| self.keys().find(|key| key.synonyms.contains(&last))) {
             return format!("did you mean `{}`?", key.name);

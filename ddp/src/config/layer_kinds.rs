@@ -12,8 +12,8 @@ use super::value::{ConfigEnum, ConfigValue, parse};
 
 /// Defines `LayerConfig`, the reading and writing of its settings, and `for_each_layer_kind!` from a list of kinds.
 ///
-/// A row is `name: Variant { setting: type, .. }`, or `name: Variant(setting: type)` for a variant whose field has no name. The name is
-/// that of the config and of the file in `model/layers/`; a setting has the name of its key.
+/// A row is `name: Variant { setting: type, .. }`, or `name: Variant(setting: type)` for a variant with an unnamed field. The
+/// name is used in the config and for the file in `model/layers/`; each setting has the name of its key.
 macro_rules! layer_kinds {
     ($(
         $(#[$doc:meta])*
@@ -30,7 +30,7 @@ macro_rules! layer_kinds {
         /// Names of the kinds, in the order of the list.
         const NAMES: &[&str] = &[$(stringify!($name)),+];
 
-        /// Each kind with the keys that it has besides `kind` and `repeat`.
+        /// Each kind with its keys, besides `kind` and `repeat`.
         const KINDS: &[(&str, &[&str])] =
             &[$((stringify!($name), &[$($(stringify!($setting)),+)? $(stringify!($only))?])),+];
 
@@ -45,7 +45,7 @@ macro_rules! layer_kinds {
                 })
             }
 
-            /// The kind, and the other keys with their values as TOML.
+            /// The kind, and its other keys with their values as TOML.
             fn settings(&self) -> (&'static str, Vec<(&'static str, Option<String>)>) {
                 match self {
                     $(LayerConfig::$variant $({ $($setting),+ })? $(($only))? => (
@@ -68,7 +68,7 @@ macro_rules! layer_kinds {
 }
 pub(super) use layer_kinds;
 
-/// The keys that one layer gives.
+/// The keys of one layer as they are given in the config.
 pub(super) struct LayerTable<'a> {
     pub(super) values: &'a toml::Table,
     pub(super) keys: &'static [Key],
@@ -78,12 +78,12 @@ pub(super) struct LayerTable<'a> {
 }
 
 impl LayerTable<'_> {
-    /// The value of this key, or its default.
+    /// The value of this key, or the key's default.
     pub(super) fn setting(&self, name: &str) -> Option<Setting> {
         let key = self.keys.iter().find(|key| key.short_name() == name).expect("a key of layers");
         let default = || match key.default {
             KeyDefault::Value(text) => Some(parse(text)),
-            // The only default that depends on another key is that of `bias`.
+            // `bias` is the only key whose default depends on another key.
             KeyDefault::Depends(_) => Some(Value::Boolean(self.bias)),
             KeyDefault::Absent(_) => None,
         };
@@ -91,22 +91,22 @@ impl LayerTable<'_> {
         Some(Setting { key, value, raw: None, origin: self.here.setting.origin.clone() })
     }
 
-    /// The same of a key that the layer must have unless it has a default.
+    /// The value of a key that the layer must have unless the key has a default.
     pub(super) fn require(&self, name: &str) -> Result<Setting> {
         self.setting(name).ok_or_else(|| self.lacks(format!("{} with `{name}`", self.here.tables)))
     }
 
-    /// The error for a layer that is not as `expected`, because it lacks a key.
+    /// The error for a layer that lacks a key, and so is not as `expected`.
     pub(super) fn lacks(&self, expected: String) -> ConfigError {
         self.here.wrong(expected, "none", self.here.setting.for_example())
     }
 
-    /// The error of one of the layer's keys, with the place of the layer.
+    /// Adds the place of the layer to the error of one of its keys.
     pub(super) fn within(&self, mut error: ConfigError) -> ConfigError {
         if let ConfigError::BadValue { got, .. } | ConfigError::WrongType { got, .. } = &mut error {
             *got += &format!(" in {}", self.here.table);
         }
-        // `--set` sets the whole list only.
+        // `--set` can only set the whole list.
         if let ConfigError::WrongType { key, example, .. } = &mut error
             && let Some(row) = self.keys.iter().find(|row| row.name == key)
         {
@@ -125,7 +125,7 @@ pub(super) trait LayerSetting: Sized {
     fn write(&self) -> Option<String>;
 }
 
-/// A key that a layer must have unless it has a default.
+/// A key that the layer must have unless the key has a default.
 impl<T: ConfigValue> LayerSetting for T {
     fn read(table: &LayerTable<'_>, name: &str) -> Result<Self> {
         ConfigValue::read(&table.require(name)?).map_err(|error| table.within(error))
@@ -136,7 +136,7 @@ impl<T: ConfigValue> LayerSetting for T {
     }
 }
 
-/// A name that a layer may lack.
+/// A name that the layer may omit.
 impl<T: ConfigEnum> LayerSetting for Option<T> {
     fn read(table: &LayerTable<'_>, name: &str) -> Result<Self> {
         table.setting(name).as_ref().map(ConfigValue::read).transpose().map_err(|error| table.within(error))

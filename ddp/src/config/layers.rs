@@ -15,15 +15,15 @@ use super::nested::Place;
 use super::setting::Setting;
 use super::value::{ConfigEnum, list};
 
-/// Most layers of a model, repeats counted.
+/// Maximum number of layers of a model, including repeats.
 pub(super) const MAX_LAYERS: usize = 1024;
 
-/// A layer of the list, or a block of layers, with the number of times that it is repeated.
+/// A layer or a block of layers, and its number of repeats.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerEntry {
     /// Kind and settings of the layer, or the block.
     pub layer: LayerConfig,
-    /// Number of such layers in a row, each with parameters of its own; at least 1.
+    /// Number of copies in a row, each with its own parameters; at least 1.
     pub repeat: usize,
 }
 
@@ -32,9 +32,9 @@ layer_kinds! {
     linear: Linear {
         /// Width of the output.
         out_features: usize,
-        /// The function `f`, if there is one.
+        /// The function `f`, if any.
         activation: Option<Activation>,
-        /// Whether there is a `b`.
+        /// Whether `b` is added.
         bias: bool,
     },
     /// Gated linear unit: `y = f(a) · b`, where `a` and `b` are the halves of a linear layer's output.
@@ -52,9 +52,9 @@ layer_kinds! {
     layer_norm: LayerNorm,
     /// Root mean square norm.
     rms_norm: RmsNorm,
-    /// Batch norm with statistics over a micro-batch of all ranks.
+    /// Batch norm with statistics over a micro-batch across all ranks.
     batch_norm: BatchNorm {
-        /// Added to the variance.
+        /// Constant added to the variance.
         eps: f64,
         /// Weight of a micro-batch's statistics in the running averages.
         momentum: f64,
@@ -66,18 +66,18 @@ layer_kinds! {
     },
     /// A learned factor for each column.
     scale: Scale,
-    /// Periodic embeddings of each column, in front of which there is no block.
+    /// Periodic embeddings of each column; no block may precede them.
     numeric_embedding: NumericEmbedding {
-        /// Columns that each column becomes: itself and others; at least 2.
+        /// Number of output columns per input column, including the column itself; at least 2.
         dim: usize,
-        /// Cosines of each column.
+        /// Number of cosines per column.
         n_frequencies: usize,
         /// Standard deviation of the initial frequencies.
         sigma: f64,
     },
     /// A block with a skip connection: `y = x + layers(x)`.
     residual: Residual {
-        /// The layers of the block, none of them a block.
+        /// The layers of the block; they can't be blocks themselves.
         layers: Vec<LayerEntry>,
     },
 }
@@ -88,12 +88,12 @@ const fn fits_block(kind: &str) -> bool {
 }
 
 impl LayerConfig {
-    /// This layer once.
+    /// Makes an entry of this layer without repeats.
     pub fn once(self) -> LayerEntry {
         LayerEntry { layer: self, repeat: 1 }
     }
 
-    /// Width that the layer gives its rows; `None` if it keeps their width or makes a multiple of it.
+    /// Output width of the layer; `None` if it keeps its input width or multiplies it.
     pub fn out_features(&self) -> Option<usize> {
         match self {
             LayerConfig::Linear { out_features, .. } | LayerConfig::Glu { out_features, .. } => {
@@ -103,7 +103,7 @@ impl LayerConfig {
         }
     }
 
-    /// Width of the rows after this layer if they are `width` wide before it; `None` if it is not known.
+    /// Width of the rows after this layer if their width before it is `width`; `None` if it is not known.
     fn width_after(&self, width: Option<usize>) -> Option<usize> {
         match self {
             LayerConfig::NumericEmbedding { dim, .. } => width.map(|width| width.saturating_mul(*dim)),
@@ -111,7 +111,7 @@ impl LayerConfig {
         }
     }
 
-    /// Whether the layer, or one of its block, takes statistics over the rows of a micro-batch.
+    /// Whether the layer, or a layer of its block, computes statistics over the rows of a micro-batch.
     fn mixes_rows(&self) -> bool {
         match self {
             LayerConfig::BatchNorm { .. } => true,
@@ -124,7 +124,7 @@ impl LayerConfig {
         usize::from(self.out_features().is_some()) + n_linear(self.block())
     }
 
-    /// The layers of the block; none if the layer is not a block.
+    /// The layers of the block; empty if the layer is not a block.
     fn block(&self) -> &[LayerEntry] {
         match self {
             LayerConfig::Residual { layers } => layers,
@@ -133,17 +133,17 @@ impl LayerConfig {
     }
 }
 
-/// Number of linear layers of this list, repeats counted.
+/// Number of linear layers of this list, including repeats.
 pub(super) fn n_linear(layers: &[LayerEntry]) -> usize {
     layers.iter().map(|entry| entry.repeat * entry.layer.n_linear()).sum()
 }
 
-/// Whether a layer of this list takes statistics over the rows of a micro-batch.
+/// Whether a layer of this list computes statistics over the rows of a micro-batch.
 pub(super) fn mixes_rows(layers: &[LayerEntry]) -> bool {
     layers.iter().any(|entry| entry.layer.mixes_rows())
 }
 
-/// Number of layers, repeats counted.
+/// Number of layers, including repeats.
 fn n_layers(layers: &[LayerEntry]) -> usize {
     let of_entry =
         |entry: &LayerEntry| n_layers(entry.layer.block()).saturating_add(1).saturating_mul(entry.repeat);
@@ -224,10 +224,10 @@ pub(super) const LAYER_KEYS: &[Key] = &join::<{ SETTINGS.len() + OUTER_SETTINGS.
     &[REPEAT, LAYERS],
 ]);
 
-/// Names of the kinds that fit a block.
+/// Names of the kinds that a block may hold.
 const INNER_NAMES: &[&str] = FITTING.0.split_at(FITTING.1).0;
 
-/// The same at the front of an array, and their number.
+/// The kinds that fit a block, at the front of an array, and their number.
 const FITTING: ([&str; NAMES.len()], usize) = {
     let (mut names, mut n, mut index) = ([""; NAMES.len()], 0, 0);
     while index < NAMES.len() {
@@ -240,7 +240,7 @@ const FITTING: ([&str; NAMES.len()], usize) = {
     (names, n)
 };
 
-/// The `N` keys of all `lists`.
+/// Concatenates `lists`, which hold `N` keys in total.
 const fn join<const N: usize>(lists: &[&[Key]]) -> [Key; N] {
     let (mut keys, mut n, mut list) = ([REPEAT; N], 0, 0);
     while list < lists.len() {
@@ -267,7 +267,7 @@ impl LayerSetting for Vec<LayerEntry> {
     }
 }
 
-/// Reads the list of layers; linear layers have a bias as `bias` says, unless they say otherwise.
+/// Reads the list of layers; `bias` decides whether linear layers have a bias, unless they set it themselves.
 pub(super) fn read(setting: &Setting, bias: bool) -> Result<Vec<LayerEntry>> {
     let layers = read_list(setting, &setting.value, LAYER_KEYS, bias, "model.layers")?;
     if layers.is_empty() {
@@ -280,7 +280,7 @@ pub(super) fn read(setting: &Setting, bias: bool) -> Result<Vec<LayerEntry>> {
     Ok(layers)
 }
 
-/// Reads a list of layers; `list` is what an error calls it.
+/// Reads a list of layers; errors refer to it as `list`.
 fn read_list(
     setting: &Setting,
     value: &Value,
@@ -315,7 +315,7 @@ fn read_entry(table: LayerTable<'_>) -> Result<LayerEntry> {
     Ok(LayerEntry { layer, repeat: LayerSetting::read(&table, "repeat")? })
 }
 
-/// Embeddings of categories are not a layer of the list, for they take columns of their own.
+/// Embeddings of categories are not a layer of the list, because they have input columns of their own.
 fn embedding_hint(mut error: ConfigError, kind: &Setting) -> ConfigError {
     if let ConfigError::BadValue { hint, .. } = &mut error
         && kind.value.as_str() == Some("embedding")
@@ -327,7 +327,7 @@ fn embedding_hint(mut error: ConfigError, kind: &Setting) -> ConfigError {
     error
 }
 
-/// Checks that each block gives rows of the width that it takes.
+/// Checks that the output width of each block equals its input width.
 fn check_widths(setting: &Setting, layers: &[LayerEntry]) -> Result<()> {
     let mut width = None;
     for (index, LayerEntry { layer, .. }) in layers.iter().enumerate() {
@@ -361,7 +361,7 @@ fn check_widths(setting: &Setting, layers: &[LayerEntry]) -> Result<()> {
 }
 
 impl LayerEntry {
-    /// The layer as a table of TOML.
+    /// The layer as a TOML table.
     pub(super) fn to_toml(&self) -> String {
         let (kind, settings) = self.layer.settings();
         let mut text = format!("{{ kind = \"{kind}\"");

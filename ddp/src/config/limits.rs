@@ -1,8 +1,8 @@
-//! Bounds of widths and counts: values beyond them are typing errors, and below them nothing overflows.
+//! Upper bounds of widths and counts: larger values are typing errors, and values within the bounds can't overflow.
 
-/// Most features, units or classes.
+/// Maximum number of features, units or classes.
 pub(super) const MAX_WIDTH: u64 = 1 << 24;
-/// Most optimiser steps.
+/// Maximum number of optimizer steps.
 pub(super) const MAX_STEPS: u64 = 1_000_000_000_000;
-/// Most epochs.
+/// Maximum number of epochs.
 pub(super) const MAX_EPOCHS: u64 = 1_000_000_000;

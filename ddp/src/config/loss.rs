@@ -18,25 +18,26 @@ pub enum Loss {
     CrossEntropy {
         /// In [0, 1), as in PyTorch.
         label_smoothing: f64,
-        /// Weights of the classes; the mean is then weighted, as in PyTorch.
+        /// Weights of the classes; with them the mean is a weighted mean, as in PyTorch.
         class_weights: Option<ClassWeights>,
-        /// Exponent of the focal loss of classes, from 0: rows count times the power of the probability that their label lacks.
+        /// Exponent of the focal loss for classes, at least 0: a row is weighted by `(1 - p)^focal_gamma` for the probability `p`
+        /// of its label.
         focal_gamma: f64,
     },
-    /// A loss of labels or quantities, element by element; the mean of a row's.
+    /// A loss of labels or quantities, computed element by element and averaged over a row.
     Element(ElementLoss),
-    /// Ordinal loss of classes in an order: an output for each class but the last, which says whether a row's class is above it.
+    /// Ordinal loss for ordered classes: each class but the last has an output that says whether a row's class is above it.
     Ordinal,
     /// The weighted mean of the losses of several heads.
     Heads(Vec<HeadLoss>),
 }
 
-/// The loss of a head and its share of the whole.
+/// The loss of a head and its weight in the total loss.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeadLoss {
     /// Name of the head.
     pub name: String,
-    /// Above 0; only the ratio to the weights of other heads matters.
+    /// Positive; only the ratio to the weights of the other heads matters.
     pub weight: f64,
     /// Never [`Loss::Heads`].
     pub loss: Loss,
@@ -45,21 +46,21 @@ pub struct HeadLoss {
 /// Weights of the classes in the loss.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ClassWeights {
-    /// Weights that the training rows determine, so that each class has the same total; see [`Loss::with_class_counts`].
+    /// Weights computed from the training rows, so that each class has the same total weight; see [`Loss::with_class_counts`].
     Balanced,
     /// One positive weight per class.
     PerClass(Vec<f32>),
 }
 
-/// Keys that only losses of classes use.
+/// Keys that are valid only for losses of classes.
 const OF_CLASSES: [&str; 2] = ["loss.label_smoothing", "loss.class_weights"];
-/// Keys that only one kind of loss uses.
+/// Keys that are valid for only one kind of loss.
 const OWNERS: [(&str, &str); 3] =
     [("loss.gamma", "focal"), ("loss.delta", "huber"), ("loss.quantile", "quantile")];
 
 const BALANCED: &str = "balanced";
 
-/// In single precision too: that is how losses are weighted.
+/// Positive in single precision too, because losses are weighted in single precision.
 const WEIGHTS: Range = Range::above(0.0, "finite numbers above 0")
     .also(|weight| weight as f32 > 0.0 && (weight as f32).is_finite());
 
@@ -101,7 +102,7 @@ impl Loss {
     /// Reads the keys of `[loss]` for targets of one kind.
     ///
     /// - `auto_task`: whether `task` is provisional
-    /// - `classes`: number of classes, where it is known
+    /// - `classes`: number of classes, if known
     pub(super) fn read(raw: &RawConfig, task: Task, auto_task: bool, classes: Option<usize>) -> Result<Self> {
         let kind = kind(raw, task, auto_task)?;
         let is_focal = kind == "focal";
@@ -158,12 +159,12 @@ impl Loss {
             Self::Element(ElementLoss::Focal { gamma }) => writer.put("loss.gamma", gamma),
             Self::Element(ElementLoss::Huber { delta }) => writer.put("loss.delta", delta),
             Self::Element(ElementLoss::Quantile { quantile }) => writer.put("loss.quantile", quantile),
-            // Heads are written with their targets.
+            // Heads are written together with their targets.
             Self::Element(_) | Self::Ordinal | Self::Heads(_) => {}
         }
     }
 
-    /// The normalisation of the targets: none for a loss that takes them as they are.
+    /// The normalization of the targets: none for a loss that uses the targets as they are.
     pub(super) fn normalize_target(
         &self,
         raw: &RawConfig,
@@ -181,22 +182,22 @@ impl Loss {
         }
     }
 
-    /// Whether the model's outputs are logarithms of what they predict.
+    /// Whether the model's outputs are logarithms of the predicted quantities.
     pub fn predicts_logarithms(&self) -> bool {
         *self == Self::Element(ElementLoss::Poisson)
     }
 
-    /// Outputs of a model of this many classes, labels or targets, over all heads.
+    /// Number of outputs of a model with this many classes, labels or targets, over all heads.
     pub fn n_outputs(&self, n_targets: usize) -> usize {
         n_targets - self.n_without_output()
     }
 
-    /// Classes, labels or targets of a model with this many outputs, over all heads.
+    /// Number of classes, labels or targets of a model with this many outputs, over all heads.
     pub fn n_targets(&self, n_outputs: usize) -> usize {
         n_outputs + self.n_without_output()
     }
 
-    /// Classes that have no output of their own.
+    /// Number of classes without an output of their own.
     fn n_without_output(&self) -> usize {
         match self {
             Self::Ordinal => 1,
@@ -205,13 +206,13 @@ impl Loss {
         }
     }
 
-    /// Whether the training rows determine the weights of the classes.
+    /// Whether the class weights are computed from the training rows.
     pub fn is_balanced(&self) -> bool {
         matches!(self, Self::CrossEntropy { class_weights: Some(ClassWeights::Balanced), .. })
     }
 
-    /// This loss, with balanced class weights replaced by their numbers: `n / (k * n_c)` for a class of `n_c` of the `n` training
-    /// rows, with `k` classes that have rows; 1 for a class without rows. Weights of rows do not count.
+    /// Replaces balanced class weights by their values: `n / (k * n_c)` for a class with `n_c` of the `n` training rows, where
+    /// `k` is the number of classes that have rows; 1 for a class without rows. Row weights are ignored.
     ///
     /// Source: `sklearn.utils.class_weight.compute_class_weight`.
     #[must_use]
@@ -251,7 +252,7 @@ impl Loss {
 
 /// Reads the kind, which must fit the task.
 fn kind(raw: &RawConfig, task: Task, auto_task: bool) -> Result<&'static str> {
-    // The loss is checked again when the targets have decided on the task.
+    // The loss is checked again once the targets have determined the task.
     let fitting = if auto_task { &NAMES[1..] } else { losses_of(task) };
     let kind = loss_name(raw)?;
     if kind == AUTO {
@@ -266,7 +267,7 @@ fn kind(raw: &RawConfig, task: Task, auto_task: bool) -> Result<&'static str> {
     }
 }
 
-/// A saved config holds the numbers; those of a new one follow from the same rows.
+/// A saved config holds the values of the weights; a new config derives the same values from the same rows.
 fn are_balanced(ours: Lookup<'_>, _: Lookup<'_>) -> bool {
     ours("loss.class_weights").is_some_and(|value| value.as_str() == Some(BALANCED))
 }
@@ -290,7 +291,7 @@ fn class_weights(raw: &RawConfig, classes: Option<usize>) -> Result<Option<Class
     Ok(Some(ClassWeights::PerClass(weights.into_iter().map(|weight| weight as f32).collect())))
 }
 
-/// Writes an f32 in its short form where that reads back as the same f32 through f64, which is nearly always.
+/// Writes an f32 in its short form if that reads back as the same f32 through f64, which it nearly always does.
 fn single(number: f32) -> String {
     let short = format!("{number:?}");
     if short.parse::<f64>().is_ok_and(|wide| wide as f32 == number) {

@@ -1,11 +1,11 @@
-//! The names of losses, and the tasks that they fit.
+//! The names of the losses, and the tasks that each loss fits.
 
 use super::data_values::Task;
 use super::error::Result;
 use super::raw::RawConfig;
 use super::setting::Setting;
 
-/// The default loss of the task.
+/// Selects the default loss of the task.
 pub(super) const AUTO: &str = "auto";
 
 /// The values of `loss.kind`.
@@ -17,7 +17,8 @@ pub(super) fn loss_name(raw: &RawConfig) -> Result<&'static str> {
     raw.setting("loss.kind").as_ref().map_or(Ok(AUTO), Setting::name)
 }
 
-/// The task that the loss implies, if only one fits it. A task's default loss implies none: it follows from the task.
+/// The task that the loss implies, if it fits only one task. A task's default loss implies none, because it follows from the
+/// task.
 pub(super) fn task_of_loss(raw: &RawConfig) -> Result<Option<Task>> {
     let name = loss_name(raw)?;
     let mut tasks = Task::ALL.iter().filter(|task| losses_of(**task)[1..].contains(&name));
@@ -25,7 +26,7 @@ pub(super) fn task_of_loss(raw: &RawConfig) -> Result<Option<Task>> {
     Ok(task.filter(|_| tasks.next().is_none()))
 }
 
-/// The losses of a task, the default first.
+/// The losses of a task; the first is the default.
 pub(super) fn losses_of(task: Task) -> &'static [&'static str] {
     match task {
         Task::Classification => &["cross_entropy", "focal", "ordinal"],

@@ -1,11 +1,11 @@
 //! The run's config: a TOML file and `--set` arguments become one checked [`Config`], once.
 //!
-//! First in the data flow: everything after it takes these types as they are and checks nothing again. A section is a file: its
-//! struct, the rows of its keys ([`key`]), reading with checks, writing. `reader` turns text into settings, `raw` adds the defaults,
-//! `document` writes; `reference` and `schema` describe the keys. `table` has the rows of all sections; the files that sections
-//! import know no section and take the table as an argument.
+//! First in the data flow: all later code relies on these types and does not validate again. Each section is a file with its
+//! struct, the rows of its keys ([`key`]), reading with checks, and writing. `reader` parses text into settings, `raw` adds the
+//! defaults, `document` writes; `reference` and `schema` describe the keys. `table` holds the rows of all sections; the files
+//! that sections import know no section and take the table as an argument.
 //!
-//! To add a key, edit its section's file: the field, the row, and a line each in `read` and `write`.
+//! To add a key, edit the file of its section: the field, the row, and one line each in `read` and `write`.
 //!
 //! ```
 //! use ddp::config::Config;
@@ -112,7 +112,7 @@ pub use ddp_kernels::ops::{Activation, ElementLoss, Gate, OptimizerKind};
 /// The whole config of a run, checked. Made by [`Config::load`] and [`Config::from_saved`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Name of the run, used in its folder's name. Default: stem of the config file, else of the data.
+    /// Name of the run, used in the name of its folder. Default: the stem of the config file, else of the data.
     pub name: String,
     /// `[data]`
     pub data: DataConfig,
@@ -150,12 +150,14 @@ impl PartialEq for Given {
 }
 
 impl Config {
-    /// Reads `file` (none: all defaults, on `builtin:digits`), lays the settings of the command line over it, and checks everything.
+    /// Reads `file` (if none, all defaults on `builtin:digits`), applies the settings of the command line on top, and checks
+    /// everything.
     ///
-    /// A key given there also replaces its alternative in the file: `--set train.steps=5` over `epochs = 30` is no conflict.
+    /// A key on the command line also replaces its alternative in the file: `--set train.steps=5` over `epochs = 30` is no
+    /// conflict.
     ///
     /// # Errors
-    /// The first key that can't be used, with its place; [`ConfigError::NoData`] for a file without `data.train`.
+    /// The first key that can't be used, and where it was given; [`ConfigError::NoData`] for a file without `data.train`.
     pub fn load_with(file: Option<&Path>, overrides: &Overrides) -> Result<Self> {
         let settings = match file {
             Some(path) => reader::file(&TABLE, path)?,
@@ -180,8 +182,8 @@ impl Config {
         Self::load_with(file, &Overrides::of_sets(sets))
     }
 
-    /// Same as [`Config::load_with`] for the continuation of a run whose `saved` config is in `path`: a key that `file`, `overrides` and
-    /// `saved` lack has the value that was meant before the key existed.
+    /// Same as [`Config::load_with`], but resumes a run whose `saved` config is in `path`: a key that `file`, `overrides` and
+    /// `saved` all lack has the value that was implied before the key existed.
     ///
     /// # Errors
     /// Same as [`Config::load_with`] and [`Config::from_saved`].
@@ -197,15 +199,16 @@ impl Config {
 
     /// Reads a config that [`Config::to_toml`] wrote, from a checkpoint or model; `path` is its origin in messages.
     ///
-    /// A key that it lacks has the value that was meant before the key existed, which need not be today's default.
+    /// A key that the text lacks has the value that was implied before the key existed, which may differ from the current
+    /// default.
     ///
     /// # Errors
-    /// Same as [`Config::load`]: keys of later versions may be unknown to this one.
+    /// Same as [`Config::load`]; keys of later versions may be unknown to this version.
     pub fn from_saved(text: &str, path: &Path) -> Result<Self> {
         Self::from_saved_with(text, path, &Overrides::default())
     }
 
-    /// Same as [`Config::from_saved`], with the settings of the command line laid over it as by [`Config::load_with`].
+    /// Same as [`Config::from_saved`], with the settings of the command line applied on top as in [`Config::load_with`].
     ///
     /// # Errors
     /// Same as [`Config::load`].
@@ -215,7 +218,7 @@ impl Config {
         Self::resolve(&RawConfig::layered(&TABLE, settings, upper, Source::Saved)?, None)
     }
 
-    /// Checks the settings; `file` gives the name of a run that has none.
+    /// Checks the settings; a run without a name is named after `file`.
     fn resolve(raw: &RawConfig, file: Option<&Path>) -> Result<Self> {
         let mut data = DataConfig::read(raw)?;
         if data.normalize == Normalize::Auto && model::is_realmlp(raw)? {
@@ -274,7 +277,8 @@ impl Config {
         Self::resolve(&self.given.0.clone().overlaid(upper)?, None)
     }
 
-    /// The metrics of each evaluation, and of the last one; for classes in an order also the metrics of distances.
+    /// The metrics of each evaluation, and those of the last one; for ordered classes they include the metrics of class
+    /// distances.
     pub fn metrics(&self) -> [MetricSet; 2] {
         let sets = self.train.metrics(self.data.task);
         if self.loss == Loss::Ordinal && self.train.eval_metrics.iter().any(|name| name == "default") {
@@ -284,14 +288,14 @@ impl Config {
         }
     }
 
-    /// Names of the model's outputs as far as the config knows them: the target columns of multilabel and regression.
+    /// Names of the model's outputs if the config determines them: the target columns of multilabel and regression.
     pub fn output_names(&self) -> Option<Vec<String>> {
         let is_named =
             !matches!(self.data.task, Task::Classification | Task::Heads) && !self.data.target.is_empty();
         is_named.then(|| self.data.target.clone())
     }
 
-    /// This config without a limit that was set for one leg of the run.
+    /// Returns this config without the limit that was set for one leg of the run.
     #[must_use]
     pub fn without_stop(&self) -> Self {
         let mut config = self.clone();

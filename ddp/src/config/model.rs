@@ -13,7 +13,7 @@ use super::setting::Setting;
 use super::value::{ConfigEnum, config_enum, list};
 use super::writer::Writer;
 
-/// `[model]`. With a list of layers, all other fields but `bias` have their defaults and are not used.
+/// `[model]`. If `layers` is not empty, all other fields except `bias` have their defaults and are ignored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
     /// Widths of the hidden layers; empty means a linear model.
@@ -26,16 +26,16 @@ pub struct ModelConfig {
     pub norm: Norm,
     /// Adds a hidden layer's input to its output where the widths are equal.
     pub residual: bool,
-    /// Whether linear layers have a bias; of a list, the output layer.
+    /// Whether linear layers have a bias; with a list of layers, whether the output layer has one.
     pub bias: bool,
-    /// Layers in front of the output layer; empty for a multilayer perceptron, which the other fields describe.
+    /// Layers before the output layer; empty for a multilayer perceptron, which the other fields describe.
     pub layers: Vec<LayerEntry>,
 }
 
 config_enum! {
     /// Normalisation between layers.
     pub enum Norm {
-        /// None.
+        /// No normalization.
         None = "none",
         /// Layer norm (arXiv:1607.06450) after each hidden linear layer.
         Layer = "layer",
@@ -130,7 +130,7 @@ impl ModelConfig {
         }
     }
 
-    /// A model of these layers and the output layer after them, which has a bias or not.
+    /// Makes a model of these layers followed by the output layer, with or without a bias.
     pub fn of_layers(layers: Vec<LayerEntry>, bias: bool) -> Self {
         ModelConfig {
             hidden: Vec::new(),
@@ -143,12 +143,12 @@ impl ModelConfig {
         }
     }
 
-    /// Whether a layer takes statistics over the rows of a micro-batch, as batch norm does.
+    /// Whether a layer computes statistics over the rows of a micro-batch, like batch norm.
     pub fn mixes_rows(&self) -> bool {
         layers::mixes_rows(&self.layers)
     }
 
-    /// Number of linear layers in front of the output layer, whose weight is `layers.{n}.weight`.
+    /// Number of linear layers before the output layer, whose weight is `layers.{n}.weight`.
     pub fn n_hidden_linear(&self) -> usize {
         self.hidden.len() + layers::n_linear(&self.layers)
     }
@@ -169,14 +169,14 @@ impl ModelConfig {
     }
 }
 
-/// Whether `model.kind` is the preset for tables, and is in force.
+/// Whether `model.kind` is the preset for tables and takes effect.
 pub(super) fn is_realmlp(raw: &RawConfig) -> Result<bool> {
     let kind: ModelKind = raw.get("model.kind")?;
     Ok(kind == ModelKind::RealMlp && raw.given("model.layers").is_none())
 }
 
-/// Refuses keys that `setting`, which messages call `words`, leaves without effect; one in the config file makes way for a setting of
-/// the command line.
+/// Refuses keys that have no effect because of `setting`, which messages call `words`. A key in the config file is ignored
+/// instead if `setting` is given on the command line.
 fn refuse(raw: &RawConfig, keys: &[&str], setting: &Setting, words: &str) -> Result<()> {
     let mut given = keys.iter().filter_map(|key| raw.given(key));
     match given.find(|other| !overrides(setting, other)) {

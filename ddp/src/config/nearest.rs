@@ -1,7 +1,7 @@
-//! The nearest known name to one that was probably mistyped.
+//! Finds the known name nearest to one that was probably mistyped.
 
-/// The candidate nearest to `word`: at most a third of the word's length in edits away, where parts of the name that both begin
-/// with do not count: `eval_f1` is not near to `eval_r2`. Else one whose first parts are the word: `eval_f1_macro`.
+/// The candidate nearest to `word`, at most a third of the word's length in edits away. Leading parts that both names share do
+/// not count: `eval_f1` is not near `eval_r2`. If there is none, a candidate whose first parts equal the word: `eval_f1_macro`.
 pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_lowercase();
     let n_chars = lower.chars().count();
@@ -25,7 +25,7 @@ pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Opt
     best.map(|(_, candidate)| candidate).or(longer)
 }
 
-/// The name among `names` that a user most likely meant: one that continues or ends with the word, else the nearest one.
+/// The name that a user most likely meant: one that begins or ends with the word, else the nearest one.
 pub(super) fn similar<'a>(word: &str, names: &[&'a str]) -> Option<&'a str> {
     let continues =
         |name: &str| word.len() > 1 && name.strip_prefix(word).is_some_and(|rest| rest.starts_with('_'));
@@ -34,10 +34,10 @@ pub(super) fn similar<'a>(word: &str, names: &[&'a str]) -> Option<&'a str> {
     find(&continues).or_else(|| find(&ends)).or_else(|| nearest(word, names.iter().copied()))
 }
 
-/// The characters between the parts of a name.
+/// Characters that separate the parts of a name.
 const SEPARATORS: [char; 3] = ['.', '_', '-'];
 
-/// Both names without the parts that they begin with alike.
+/// Both names without the leading parts that they share.
 fn without_shared_parts<'a>(a: &'a str, b: &'a str) -> (&'a str, &'a str) {
     let shared = a.char_indices().zip(b.chars()).take_while(|((_, a), b)| a == b);
     let end = shared

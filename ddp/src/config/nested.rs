@@ -1,4 +1,4 @@
-//! Tables within the value of a key: the names that they may hold, and tables that hold the keys of a section.
+//! Tables within the value of a key: checks their names, and reads tables that hold the keys of a section.
 
 use super::error::{ConfigError, Result};
 use super::key_table::KeyTable;
@@ -11,9 +11,9 @@ use super::setting::Setting;
 pub(super) struct Place<'a> {
     /// The key and its value.
     pub(super) setting: &'a Setting,
-    /// All tables of its kind: "heads".
+    /// Name for all tables of this kind: "heads".
     pub(super) tables: &'a str,
-    /// The table among several: "head 2"; empty if there is one.
+    /// Name of this table if there are several: "head 2"; else empty.
     pub(super) table: &'a str,
 }
 
@@ -27,7 +27,7 @@ impl Place<'_> {
         ConfigError::BadValue { at: self.setting.at(), key: self.setting.key.name, expected, got, hint }
     }
 
-    /// Refuses a name in `table` that is none of `names`.
+    /// Refuses a name in `table` that is not in `names`.
     pub(super) fn check_names(self, table: &toml::Table, names: &[&str]) -> Result<()> {
         let Some(unknown) = table.keys().find(|name| !names.contains(&name.as_str())) else { return Ok(()) };
         let hint = match nearest(unknown, names.iter().copied()) {
@@ -38,7 +38,7 @@ impl Place<'_> {
         Err(self.wrong(expected, &format!("the key `{unknown}`"), hint))
     }
 
-    /// Takes `table`, the value of `section` in this table, as that section of a config with the keys `rows`.
+    /// Reads `table`, the value of `section` in this table, like that section of a config with the keys `rows`.
     pub(super) fn section(
         self,
         section: &str,

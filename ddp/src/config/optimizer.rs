@@ -1,4 +1,4 @@
-//! `[optimizer]`: the update rule, and parameters with settings of their own.
+//! `[optimizer]`: the update rule, and groups of parameters with their own settings.
 
 use ddp_kernels::ops::{OptimizerDefaults, OptimizerKind, OptimizerParams};
 use toml::Value;
@@ -13,46 +13,47 @@ use super::setting::{Setting, as_number};
 use super::value::{ConfigEnum, ConfigValue, list};
 use super::writer::Writer;
 
-/// Advice for a run whose loss, gradients or weights are not finite.
+/// Hint for a run whose loss, gradients or weights are not finite.
 pub(crate) const AGAINST_DIVERGENCE: &str = "try a smaller `optimizer.lr` or `train.clip_grad_norm = 1.0`; features that are not normalized \
     need `data.normalize = \"standard\"`";
 
-/// `[optimizer]`. Keys that the kind does not use are kept and ignored.
+/// `[optimizer]`. Keys that the kind does not use are stored and ignored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OptimizerConfig {
     /// Update rule.
     pub kind: OptimizerKind,
     /// Learning rate, positive.
     pub lr: f64,
-    /// Decay of the first and second moment (Adam, AdamW, LAMB, AdamW next to Muon), or of the momentum as it steps and as it is
-    /// kept (Lion), each in [0, 1).
+    /// Decay of the first and second moment (Adam, AdamW, LAMB, AdamW next to Muon), or of the momentum as used in the step and
+    /// as stored (Lion), each in [0, 1).
     pub betas: [f64; 2],
-    /// Added to the root of the second moment (Adam, AdamW, LAMB, AdamW next to Muon), positive.
+    /// Constant added to the root of the second moment (Adam, AdamW, LAMB, AdamW next to Muon), positive.
     pub eps: f64,
-    /// L2 for SGD and Adam, decoupled for AdamW, Lion and the matrices of Muon, part of the direction for LAMB; not negative.
+    /// L2 penalty for SGD and Adam; decoupled for AdamW, Lion and the matrices of Muon; part of the direction for LAMB; not
+    /// negative.
     pub weight_decay: f64,
-    /// In [0, 1) (SGD, Muon).
+    /// Momentum in [0, 1) (SGD, Muon).
     pub momentum: f64,
     /// Nesterov momentum (SGD, Muon).
     pub nesterov: bool,
-    /// Learning rate of AdamW for the parameters that Muon leaves to it, positive; the schedule scales both rates alike.
+    /// Learning rate of AdamW for the parameters that Muon does not update, positive; the schedule scales both rates alike.
     pub adamw_lr: f64,
     /// Weight decay of AdamW for these parameters, not negative.
     pub adamw_weight_decay: f64,
     /// Whether `weight_decay` also applies to biases and to the scales and shifts of norms.
     pub decay_bias_norm: bool,
-    /// Parameters with settings of their own; the first group that matches a name applies.
+    /// Groups of parameters with their own settings; the first group that matches a parameter's name applies.
     pub groups: Vec<ParamGroup>,
-    /// `train.ema_decay`: share of the weights' moving average that a step keeps, in [0, 1); 0 for no average.
+    /// `train.ema_decay`: fraction of the weights' moving average that a step keeps, in [0, 1); 0 disables the average.
     pub ema_decay: f64,
-    /// Whether early steps keep less of the average.
+    /// Whether the decay is smaller in early steps.
     pub ema_warmup: bool,
 }
 
 /// Parameters with a learning rate, weight decay or schedule of their own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParamGroup {
-    /// Names of parameters, as `layers.0.*`: `*` and `?` match anything, `[ab]` one of these.
+    /// Names of parameters, as in `layers.0.*`: `*` and `?` match anything, `[ab]` one of these.
     pub pattern: String,
     /// Factor of the learning rate, not negative; 0 freezes the parameters.
     pub lr_scale: f64,
@@ -76,7 +77,7 @@ pub(super) const KEYS: &[Key] = &[
         .synonyms(&["optim", "optimizer", "optimizer.name", "optimizer.type"]),
     number(
         "optimizer.lr",
-        // In single precision too: that is how steps are taken.
+        // Positive in single precision too, because the update is computed in single precision.
         Range::above(0.0, "a finite number above 0").also(|lr| lr as f32 > 0.0 && (lr as f32).is_finite()),
     )
     .help("Learning rate")
@@ -138,7 +139,8 @@ pub(super) const KEYS: &[Key] = &[
         .synonyms(&["param_groups"]),
 ];
 
-/// A default of each optimiser in words: "0.0001 for lion, 0.1 for sgd and adam, else 0.001", where "else" are the most.
+/// Defaults of all optimizers in words: "0.0001 for lion, 0.1 for sgd and adam, else 0.001", where "else" covers the largest
+/// group.
 fn by_kind<V: PartialEq + ConfigValue>(value: impl Fn(OptimizerDefaults) -> V) -> String {
     let mut groups: Vec<(V, Vec<&str>)> = Vec::new();
     for kind in OptimizerKind::ALL {
@@ -169,11 +171,12 @@ const GROUP_KEYS: &[Key] = &[
         .example(r#"{ kind = "linear", warmup_steps = 100 }"#),
 ];
 
-/// The keys of `[schedule]`, of which a group's schedule has its own values.
+/// The keys of `[schedule]`, which a group's schedule sets for itself.
 static SCHEDULE: KeyTable = KeyTable::new(&[schedule::KEYS]);
 
 impl OptimizerConfig {
-    /// This kind with its usual defaults: PyTorch's, but a momentum of 0.9 for SGD, and for Muon a learning rate of 0.02.
+    /// Makes a config of this kind with its usual defaults: PyTorch's, except a momentum of 0.9 for SGD, and a learning rate of
+    /// 0.02 for Muon.
     pub fn new(kind: OptimizerKind, lr: f64) -> Self {
         let OptimizerDefaults { betas, eps, weight_decay, momentum, nesterov, .. } = kind.defaults();
         OptimizerConfig {
@@ -244,7 +247,7 @@ impl OptimizerConfig {
     }
 }
 
-/// Reads the list of tables in `optimizer.groups`.
+/// Reads the tables of `optimizer.groups`.
 fn groups(setting: &Setting) -> Result<Vec<ParamGroup>> {
     match setting.value.as_array() {
         Some(items) => {
@@ -255,7 +258,7 @@ fn groups(setting: &Setting) -> Result<Vec<ParamGroup>> {
     }
 }
 
-/// Reads a group; `name` is its place in the list.
+/// Reads a group; `name` is its position in the list.
 fn group(setting: &Setting, item: &Value, name: &str) -> Result<ParamGroup> {
     let example = || setting.for_example();
     let Some(table) = item.as_table() else {
@@ -287,7 +290,7 @@ fn group(setting: &Setting, item: &Value, name: &str) -> Result<ParamGroup> {
     })
 }
 
-/// Reads the schedule of a group as `[schedule]` is read.
+/// Reads the schedule of a group in the same way as `[schedule]`.
 fn group_schedule(place: Place<'_>, item: &Value) -> Result<ScheduleConfig> {
     let Some(table) = item.as_table() else {
         let hint = format!("for example schedule = {}", GROUP_KEYS[3].example);

@@ -15,16 +15,16 @@ pub enum Origin {
         /// From 1, in characters.
         column: usize,
     },
-    /// By `--set`, with the argument as given.
+    /// In a `--set` argument, held as given.
     Set(String),
-    /// By a flag or argument that is short for the key.
+    /// In a flag or argument that is a short form of the key.
     Short {
         /// The flag; "" for an argument without one.
         flag: &'static str,
         /// Flag and value as typed.
         shown: String,
     },
-    /// Nowhere: the value is a default.
+    /// Not given: the value is a default.
     Default,
 }
 
@@ -34,7 +34,7 @@ impl Origin {
         Self::in_bytes(path, text.as_bytes(), offset)
     }
 
-    /// The same for bytes that are UTF-8 up to `offset` only.
+    /// Line and column in bytes that are UTF-8 only up to `offset`.
     pub(super) fn in_bytes(path: &Path, bytes: &[u8], offset: usize) -> Self {
         let before = &bytes[..offset.min(bytes.len())];
         let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);

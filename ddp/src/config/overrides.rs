@@ -1,17 +1,17 @@
-//! Config values of the command line: `--set` arguments, and the flags and arguments that are short for them.
+//! Config values from the command line: `--set` arguments, and the flags and arguments that are short forms of keys.
 
 use toml::Value;
 
-/// Settings of the command line, which win over those of a file.
+/// Settings of the command line, which override those of a file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Overrides {
     /// `--set` arguments, as typed; a later one replaces an earlier one.
     pub sets: Vec<String>,
-    /// Short forms; each excludes a `--set` of its key.
+    /// Short forms; each excludes a `--set` of the same key.
     pub shorts: Vec<ShortForm>,
 }
 
-/// A flag or argument that is short for one key.
+/// A flag or argument that is the short form of a key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShortForm {
     /// Key that it sets, with its section.
@@ -25,7 +25,7 @@ pub struct ShortForm {
 }
 
 impl Overrides {
-    /// `--set` arguments only.
+    /// Makes overrides of `--set` arguments only.
     pub fn of_sets(sets: &[String]) -> Self {
         Overrides { sets: sets.to_vec(), shorts: Vec::new() }
     }
@@ -37,7 +37,7 @@ impl Overrides {
 }
 
 impl ShortForm {
-    /// The form as messages show it.
+    /// The short form as messages show it.
     pub(super) fn shown(&self) -> String {
         format!("{} {}", self.flag, self.raw).trim_start().to_owned()
     }

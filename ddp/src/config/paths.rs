@@ -1,4 +1,4 @@
-//! Paths of data in a saved config: absolute, so that a run is evaluated and resumed from any folder.
+//! Paths of data in a saved config: absolute, so that a run can be evaluated and resumed from any folder.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ impl DataConfig {
     }
 }
 
-/// Makes a file, folder or pattern absolute. Without a current folder it stays as it is.
+/// Makes a file, folder or pattern absolute. If there is no current folder, it stays as it is.
 fn make_absolute(source: &mut String) {
     let path = Path::new(source.as_str());
     if source.starts_with("builtin:") || path.is_absolute() {

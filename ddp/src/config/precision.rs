@@ -4,7 +4,7 @@
 //! |---|---|---|---|---|
 //! | weights that are updated, optimiser state, averages of weights | f32 | f32 | f32 | f32 |
 //! | gradients of weights | f32 | f32 | f32 | f32 |
-//! | gradients of weights that travel in bf16 between GPUs | bf16 | bf16 | bf16 | bf16 |
+//! | gradients of weights as sent between GPUs in bf16 | bf16 | bf16 | bf16 | bf16 |
 //! | weights in matmuls, activations, gradients of activations | f32 | f32 | bf16 | f16 |
 //! | scale and shift of norms, tables of embeddings, bias of the last layer | f32 | f32 | f32 | f32 |
 //! | factors of matmuls | f32 | 11 bits of f32 | bf16 | f16 |
@@ -22,8 +22,8 @@
 //! 6e-5. So f16 alone needs scaled gradients (the room `optim`, `loss_scaler.rs`). The CPU widens and multiplies in f32: there, short
 //! formats serve tests and save no time, and `tf32` is f32.
 //!
-//! A network of one's own can also be in f64, throughout, on one rank: a reference for gradient checks and for training loops of one's
-//! own. Runs and trainers have no such format.
+//! A network built through the library can also use f64 throughout, on one rank: as a reference for gradient checks, and for
+//! custom training loops. Runs and trainers do not support this format.
 //!
 //! ```
 //! use ddp::config::precision::Precision;
@@ -42,13 +42,13 @@ pub enum Precision {
     /// IEEE single precision throughout.
     #[default]
     F32,
-    /// Single precision whose matmuls read 11 bits of their factors, on the matrix units of GPUs.
+    /// Single precision; matmuls read 11 bits of their factors and run on the matrix units of GPUs.
     Tf32,
     /// Matmuls, activations and their gradients in bf16; weights, their gradients and the update in single precision.
     Bf16,
-    /// The same in IEEE half precision, with the loss scaled so that gradients stay within its range.
+    /// Same as `Bf16` in IEEE half precision, with the loss scaled so that gradients stay within its range.
     F16,
-    /// IEEE double precision throughout, for a [`Network`](crate::model::Network) that no trainer trains; not in configs.
+    /// IEEE double precision throughout, for a [`Network`](crate::model::Network) without a trainer; not available in configs.
     F64,
 }
 
@@ -56,7 +56,7 @@ impl Precision {
     /// Number formats of runs.
     pub const ALL: [Precision; 4] = [Precision::F32, Precision::Tf32, Precision::Bf16, Precision::F16];
 
-    /// Its name in configs and reports.
+    /// Name of the format in configs and reports.
     pub fn name(self) -> &'static str {
         match self {
             Precision::F32 => "f32",
@@ -72,7 +72,7 @@ impl Precision {
         if self == Precision::F64 { DType::F64 } else { DType::F32 }
     }
 
-    /// Whether activations are shorter than the weights that are updated.
+    /// Whether activations have fewer bits than the weights that are updated.
     pub fn is_short(self) -> bool {
         self.activations() != self.master()
     }
@@ -87,7 +87,7 @@ impl Precision {
         }
     }
 
-    /// Whether the gradient of the loss must be scaled: its format's range is not that of f32.
+    /// Whether the gradient of the loss must be scaled because the format has a smaller range than f32.
     pub fn scales_loss(self) -> bool {
         self == Precision::F16
     }

@@ -10,18 +10,18 @@ config_enum! {
     pub enum ModelKind {
         /// Multilayer perceptron.
         Mlp = "mlp",
-        /// Residual blocks of two linear layers with layer norm in front.
+        /// Residual blocks of two linear layers, preceded by layer norm.
         ResMlp = "resmlp",
-        /// Residual blocks of a SwiGLU and a linear layer with RMS norm in front.
+        /// Residual blocks of a SwiGLU and a linear layer, preceded by RMS norm.
         SwiGlu = "swiglu",
-        /// Layers for tables: clipped, embedded and scaled features in front of a perceptron.
+        /// Layers for tables: features are clipped, embedded and scaled before a perceptron.
         RealMlp = "realmlp",
     }
 }
 
-/// Widening within a residual block of two linear layers.
+/// Factor by which a residual block of two linear layers widens its rows.
 const EXPANSION: usize = 2;
-/// Widths of gated units are multiples of this: 16 bytes of a 16-bit format, as matmuls on GPUs want them.
+/// Widths of gated units are multiples of this: 16 bytes of a 16-bit format, which matmuls on GPUs prefer.
 const WIDTH_MULTIPLE: usize = 8;
 
 /// Settings of a preset.
@@ -34,8 +34,8 @@ pub(super) struct Preset<'a> {
 }
 
 impl Preset<'_> {
-    /// Residual blocks `x + dropout(linear(dropout(f(linear(norm(x))))))`; in front of blocks of another width, a linear layer; at
-    /// the end a norm and `f`.
+    /// Residual blocks `x + dropout(linear(dropout(f(linear(norm(x))))))`; a linear layer before each change of width; a norm and
+    /// `f` at the end.
     ///
     /// Source: the ResNet of arXiv:2106.11959, with layer norm in place of batch norm.
     pub(super) fn res_mlp(&self) -> Vec<LayerEntry> {
@@ -48,8 +48,8 @@ impl Preset<'_> {
         self.blocks(block, &end)
     }
 
-    /// Residual blocks `x + dropout(linear(dropout(swiglu(norm(x)))))`; in front of blocks of another width, a linear layer; at the
-    /// end a norm.
+    /// Residual blocks `x + dropout(linear(dropout(swiglu(norm(x)))))`; a linear layer before each change of width; a norm at the
+    /// end.
     ///
     /// Source: arXiv:2002.05202; its gated units are 2/3 as wide as the layer that they replace, so that they have as many parameters.
     pub(super) fn swi_glu(&self) -> Vec<LayerEntry> {
@@ -62,10 +62,10 @@ impl Preset<'_> {
         self.blocks(block, &[LayerConfig::RmsNorm])
     }
 
-    /// The features, clipped smoothly, embedded by cosines and scaled, then a multilayer perceptron.
+    /// Clips the features smoothly, embeds them by cosines, scales them, and applies a multilayer perceptron.
     ///
-    /// Source: RealMLP, arXiv:2407.04491. Its weights in neural tangent parametrisation, its schedules of learning rate and dropout and
-    /// its rates for each parameter are not part of this.
+    /// Source: RealMLP, arXiv:2407.04491. Its neural tangent parametrization of the weights, its schedules of learning rate and
+    /// dropout and its learning rates for single parameters are not implemented.
     pub(super) fn real_mlp(&self) -> Vec<LayerEntry> {
         let mut layers = vec![
             LayerConfig::Activation(Activation::SmoothClip),

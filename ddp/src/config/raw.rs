@@ -9,27 +9,27 @@ use super::origin::Origin;
 use super::setting::Setting;
 use super::value::{ConfigValue, parse};
 
-/// Settings, each key at most once, and the rule for keys that are not among them.
+/// Settings, each key at most once, and the rule for keys that are not given.
 #[derive(Debug, Clone)]
 pub(super) struct RawConfig {
     table: &'static KeyTable,
     settings: BTreeMap<&'static str, Setting>,
     source: Source,
-    /// Keys that a run to be resumed did not know: leaving them out means [`Key::before`].
+    /// Keys that did not exist when the run to be resumed was started: omitting them means [`Key::before`].
     unknown_to_run: Vec<&'static str>,
 }
 
-/// The kind of text that a config comes from: it decides the value of a key that the text lacks.
+/// Origin of a config: decides the value of a key that the text omits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
-    /// Typed by a user, who means the default.
+    /// Typed by a user: an omitted key has its default.
     Typed,
-    /// Saved by a run, which meant [`Key::before`].
+    /// Saved by a run: an omitted key means [`Key::before`].
     Saved,
 }
 
 impl RawConfig {
-    /// Lays `upper` over `lower`: a later value replaces an earlier one, and those of its key's alternatives.
+    /// Merges `upper` over `lower`: a later value replaces an earlier value of the same key and of its alternatives.
     ///
     /// # Errors
     /// [`ConfigError::Conflict`] if one layer holds both keys of an alternative.
@@ -57,7 +57,7 @@ impl RawConfig {
         Ok(self)
     }
 
-    /// The same for the continuation of a run with these settings: a key that neither has keeps the meaning of that run.
+    /// Adds the settings of the run to be resumed: a key that neither has keeps the meaning that it had for that run.
     pub(super) fn resuming(self, saved: &[Setting]) -> Self {
         let is_unknown = |key: &&'static Key| saved.iter().all(|setting| setting.key.name != key.name);
         let unknown_to_run = self.table.keys().filter(is_unknown).map(|key| key.name).collect();
@@ -71,19 +71,19 @@ impl RawConfig {
         RawConfig { settings, source: Source::Typed, ..self.clone() }
     }
 
-    /// The kind of text that it comes from.
+    /// The origin of the config.
     pub(super) fn source(&self) -> Source {
         self.source
     }
 
-    /// The setting that was given for this key.
+    /// The setting that was given for this key, if any.
     pub(super) fn given(&self, name: &str) -> Option<&Setting> {
         let setting = self.settings.get(name);
         debug_assert!(setting.is_some() || self.table.find(name).is_some(), "the config has no row `{name}`");
         setting
     }
 
-    /// The setting that counts for this key: the given one, else the row's default if that is a value.
+    /// The effective setting of this key: the given one, else the row's default if it is a value.
     pub(super) fn setting(&self, name: &str) -> Option<Setting> {
         if let Some(setting) = self.settings.get(name) {
             return Some(setting.clone());
@@ -109,7 +109,7 @@ impl RawConfig {
     }
 }
 
-/// The value that a text of this source means by leaving the key out, if the row knows it.
+/// The value that a text of this origin implies by omitting the key, if the row defines it.
 pub(super) fn missing_value(key: &Key, source: Source) -> Option<&'static str> {
     match (source, key.before, key.default) {
         (Source::Saved, Before::Value(text), _) => Some(text),

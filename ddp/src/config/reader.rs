@@ -1,4 +1,4 @@
-//! Reads config text into settings with their place: the TOML file and the `--set` arguments.
+//! Parses config text into settings with their origin: the TOML file and the `--set` arguments.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,7 +15,7 @@ use super::overrides::Overrides;
 use super::setting::Setting;
 use crate::storage::user_file::{self, FileError};
 
-/// Far above any config that a person writes.
+/// Far above the size of any config that a person writes.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Keys of Adafactor, which was removed: configs that earlier versions saved hold them, and they have no effect on other optimisers.
@@ -56,7 +56,7 @@ pub(super) fn document(table: &'static KeyTable, text: &str, path: &Path) -> Res
         };
         match Value::deserialize(ValueDeserializer::from(value.clone())) {
             Ok(value) => found.push((key_at, Setting { key, value, raw: None, origin: at })),
-            // TOML's integers have 64 bits with a sign.
+            // Integers in TOML are signed 64-bit.
             Err(_) if matches!(value.get_ref(), DeValue::Integer(_)) => {
                 let raw = text[value.span()].to_owned();
                 fail(key_at, Setting { key, value: Value::String(raw), raw: None, origin: at }.out_of_i64());
@@ -115,7 +115,7 @@ pub(super) fn overrides(table: &'static KeyTable, overrides: &Overrides) -> Resu
     Ok(settings)
 }
 
-/// Reads one `--set KEY=VALUE`. The value is TOML; a word that is not valid TOML is a text.
+/// Reads one `--set KEY=VALUE`. The value is TOML; a word that is not valid TOML is read as a string.
 fn set_argument(table: &'static KeyTable, arg: &str) -> Result<Setting> {
     let Some((name, raw)) = arg.split_once('=') else {
         return Err(ConfigError::BadSet { arg: arg.to_owned() });
@@ -136,7 +136,7 @@ fn set_argument(table: &'static KeyTable, arg: &str) -> Result<Setting> {
     let setting = Setting { key, value, raw: Some(raw.to_owned()), origin };
     let digits = raw.trim_start_matches(['+', '-']);
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    // A number that is not a TOML value: its integers have 64 bits with a sign.
+    // A number that TOML can't represent: its integers are signed 64-bit.
     if is_number && setting.value.is_str() && !digits.starts_with('0') && setting.key.kind.is_number() {
         return Err(setting.out_of_i64());
     }

@@ -1,4 +1,4 @@
-//! The reference of the keys, from their rows: as text for a terminal, as Markdown for the manual, as JSON for programs.
+//! Reference of the keys, generated from their rows: as text for a terminal, Markdown for the manual, and JSON for programs.
 //!
 //! ```
 //! use ddp::config::{keys_with_prefix, reference};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::conflicts::{self, CONFLICTS, Conflict};
 use super::key::{Before, Key, KeyDefault, Kind, OnResume};
 
-/// The keys for a terminal: three lines each.
+/// The keys for a terminal, three lines per key.
 pub fn text(keys: &[&Key]) -> String {
     let mut text = String::new();
     for key in keys {
@@ -35,7 +35,7 @@ pub fn text(keys: &[&Key]) -> String {
     text
 }
 
-/// The keys as a Markdown page, a table per section.
+/// The keys as a Markdown page, one table per section.
 pub fn markdown(keys: &[&Key]) -> String {
     let mut page = "# Keys of the config\n\n\
         Written by `ddp-train config keys --markdown`; do not edit. A key belongs to the section in its name: `optimizer.lr` is \

@@ -12,16 +12,16 @@ use super::writer::Entry;
 pub struct Difference {
     /// Key with its section, such as `optimizer.lr`.
     pub key: String,
-    /// Its value in this config, as TOML; "absent" where it has none.
+    /// Value of the key in this config, as TOML; "absent" if it has none.
     pub ours: String,
-    /// Its value in the other one.
+    /// Value of the key in the other config.
     pub theirs: String,
 }
 
-/// Keys that a resumed run may change, for help: `SECTION.*` where it may change all of a section.
+/// Keys that a resumed run may change, for help; `SECTION.*` if it may change all keys of a section.
 ///
-/// Data may have moved: their fingerprint is compared instead. Batch sizes and `train.grad_accum_steps` follow the number of
-/// ranks: the rows of a global batch are compared instead.
+/// Data may have moved, so their fingerprint is compared instead of their path. Batch sizes and `train.grad_accum_steps` depend
+/// on the number of ranks, so the rows of a global batch are compared instead.
 pub fn resumable_keys() -> Vec<String> {
     let may_change = |key: &Key| !matches!(key.on_resume, OnResume::Fixed);
     let mut names = Vec::new();
@@ -42,8 +42,7 @@ pub fn resumable_keys() -> Vec<String> {
 }
 
 impl Config {
-    /// The differences from the `saved` config in keys that a resumed run may not change. Keys that only
-    /// `saved` has come last.
+    /// The differences from the `saved` config in keys that a resumed run may not change. Keys that only `saved` has come last.
     pub fn differences(&self, saved: &Config) -> Vec<Difference> {
         let (ours, theirs) = (entries(self), entries(saved));
         let value = |entries: &[Entry], key: &str| {

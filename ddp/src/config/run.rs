@@ -21,7 +21,7 @@ section! {
     }
 }
 
-/// Permissions of files: read and write of owner, group and others. Folders may be searched by whoever may read.
+/// Permissions of files: read and write for owner, group and others. Everyone who may read may also search folders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileMode(u32);
 
@@ -37,14 +37,14 @@ impl ConfigValue for FileMode {
 }
 
 impl FileMode {
-    /// The owner reads and writes, else the run could not continue.
+    /// The owner must be able to read and write, else the run could not continue.
     fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix('0').filter(|rest| rest.len() == 3).unwrap_or(text);
         let is_mode = matches!(digits.as_bytes(), [b'6', group, others] if [group, others].iter().all(|digit| b"046".contains(digit)));
         u32::from_str_radix(digits, 8).ok().filter(|_| is_mode).map(FileMode)
     }
 
-    /// The umask under which files get these permissions, and folders also x where files have r.
+    /// The umask that gives files these permissions, and folders also x wherever files have r.
     pub fn umask(self) -> u32 {
         0o777 & !(self.0 | (self.0 & 0o444) >> 2)
     }

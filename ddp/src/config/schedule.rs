@@ -10,26 +10,26 @@ use super::writer::Writer;
 /// `[schedule]`
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScheduleConfig {
-    /// First steps of the run.
+    /// Warm-up over the first steps of the run.
     pub warmup: Warmup,
-    /// Steps after the warm-up.
+    /// Shape of the schedule after the warm-up.
     pub shape: ScheduleShape,
 }
 
 /// Rise of the learning rate to `optimizer.lr`: linear, or along a cosine for [`ScheduleShape::OneCycle`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Warmup {
-    /// Its steps; 0 for none.
+    /// Length of the warm-up; 0 for none.
     pub length: Span,
-    /// The first step's learning rate over `optimizer.lr`, in [0, 1]; `None` is `1 / (steps + 1)`, for equal increments without a
-    /// step at 0.
+    /// Ratio of the first step's learning rate to `optimizer.lr`, in [0, 1]; `None` is `1 / (steps + 1)`, for equal increments
+    /// without a step at 0.
     pub start: Option<f64>,
 }
 
 /// Course of the learning rate after the warm-up.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ScheduleShape {
-    /// `optimizer.lr` to the end.
+    /// Stays at `optimizer.lr` to the end.
     Constant,
     /// Linear decay to `final_fraction` of `optimizer.lr` at the end of the run.
     Linear {
@@ -41,7 +41,7 @@ pub enum ScheduleShape {
         /// In [0, 1].
         final_fraction: f64,
     },
-    /// Rise along a cosine in the warm-up, decay along another one.
+    /// Rises along a cosine in the warm-up, then decays along another one.
     OneCycle {
         /// In [0, 1].
         final_fraction: f64,
@@ -71,7 +71,7 @@ pub enum Span {
     Fraction(f64),
 }
 
-/// The values of `schedule.kind`.
+/// The possible values of `schedule.kind`.
 #[derive(Clone, Copy, PartialEq)]
 enum ScheduleKind {
     Constant,
@@ -91,7 +91,7 @@ config_enum!(impl ScheduleKind {
     Wsd = "wsd",
 });
 
-/// Keys that only some schedules use.
+/// Keys that are valid only for some schedules.
 const OWNERS: [(&str, &[ScheduleKind]); 6] = [
     (
         "schedule.final_fraction",
@@ -181,7 +181,7 @@ impl ScheduleConfig {
     pub(super) fn read(raw: &RawConfig) -> Result<Self> {
         let kind = raw.get("schedule.kind")?;
         check_owners(raw, kind)?;
-        // Those of torch.optim.lr_scheduler.OneCycleLR: pct_start, 1 / div_factor, and that over final_div_factor.
+        // The defaults of torch.optim.lr_scheduler.OneCycleLR: pct_start, 1 / div_factor, and 1 / div_factor / final_div_factor.
         let (length, start, end) = match kind {
             ScheduleKind::OneCycle => (Span::Fraction(0.3), Some(1.0 / 25.0), 1.0 / 25.0 / 1e4),
             _ => (Span::Steps(0), None, 0.0),
@@ -210,7 +210,7 @@ impl ScheduleConfig {
         Ok(schedule)
     }
 
-    /// The warm-up and decay of "wsd" must fit into the run together.
+    /// Checks that the warm-up and the decay of "wsd" fit into the run together.
     fn check_fractions(&self, raw: &RawConfig) -> Result<()> {
         if let (Span::Fraction(up), ScheduleShape::Wsd { decay: Span::Fraction(down), .. }) =
             (self.warmup.length, self.shape)

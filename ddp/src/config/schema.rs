@@ -1,4 +1,4 @@
-//! The JSON schema of the config (draft 4), from the rows: TOML language servers complete and check configs with it.
+//! The JSON schema of the config (draft 4), generated from the rows: TOML language servers use it to complete and check configs.
 //!
 //! ```
 //! use ddp::config::schema::schema;
@@ -35,7 +35,7 @@ pub fn schema() -> Value {
     })
 }
 
-/// A table with these keys, and no others.
+/// Schema of a table with exactly these keys.
 fn object(keys: &[&Key]) -> Value {
     let properties: Map<_, _> = keys.iter().map(|key| (key.short_name().to_owned(), property(key))).collect();
     let mut object = json!({ "type": "object", "additionalProperties": false, "properties": properties });
@@ -124,7 +124,7 @@ fn number(range: Range) -> Value {
     number
 }
 
-/// The TOML value of a default as JSON: the types of defaults are those that both formats have.
+/// Converts the TOML value of a default to JSON; defaults use only types that both formats have.
 fn to_json(value: toml::Value) -> Value {
     serde_json::to_value(value).expect("defaults are texts, numbers, truth values and lists")
 }

@@ -1,8 +1,8 @@
-//! A section of the config whose keys are fields: each key is stated once.
+//! Defines a section of the config from its fields, so that each key is stated once.
 
 /// Defines the struct of a section, its rows ([`Key`](super::key::Key)) as `KEYS`, and the functions that read and `write` it.
 ///
-/// In the braces, each ends in a semicolon, in the order of the rows:
+/// Each entry in the braces ends with a semicolon; entries are in the order of the rows:
 /// - `/// Doc. name: Type = kind(arguments).help("...");` a field and its key of the same name; `as "other"` before `=` names the key
 /// - `[expression]` before `=` reads the field in another way; `[optional]` is for a key that may have no value
 /// - `key name = kind(...)...;` a key that fields below read
@@ -84,7 +84,7 @@ macro_rules! section {
             [$($reads)* ($field, of (stringify!($field)))] [$($writes)* (of $field, (stringify!($field)))] $($rest)*
         );
     };
-    // All of them.
+    // All entries.
     (
         @next { $(#[$meta:meta])* $name:ident $section:literal $reader:ident $writer:ident ($raw:ident: $raw_of:ty $(, $argument:ident: $of:ty)*) }
         [$(($(#[$doc:meta])* $field:ident: $type:ty))*]

@@ -1,4 +1,4 @@
-//! A setting: a key, its value as given, and where it was given. Its typed reading checks type and range of the key's row.
+//! A setting: a key, its value as given, and its origin. The typed getters check type and range of the key's row.
 
 use toml::Value;
 
@@ -12,7 +12,7 @@ use super::origin::Origin;
 pub(super) struct Setting {
     pub(super) key: &'static Key,
     pub(super) value: Value,
-    /// For `--set`: the value as typed, so that `--set name=2024` can be a text.
+    /// The value of `--set` as typed, so that `--set name=2024` can be read as a string.
     pub(super) raw: Option<String>,
     pub(super) origin: Origin,
 }
@@ -22,7 +22,7 @@ impl Setting {
         Box::new(self.origin.clone())
     }
 
-    /// The value for messages, cut where it is long.
+    /// The value for messages, truncated if it is long.
     fn shown(&self) -> String {
         let text = self.value.to_string();
         match text.char_indices().nth(60) {
@@ -42,7 +42,7 @@ impl Setting {
         }
     }
 
-    /// The error for a whole number beyond 64 bits.
+    /// The error for an integer that does not fit 64 bits.
     pub(super) fn out_of_i64(&self) -> ConfigError {
         let expected = match self.key.kind {
             Kind::Count { min, max } => format!("a whole number from {min} to {max}"),
@@ -53,7 +53,7 @@ impl Setting {
         ConfigError::BadValue { at, key, expected, got, hint }
     }
 
-    /// Advice that holds the key's example.
+    /// Hint that shows the key's example.
     pub(super) fn for_example(&self) -> String {
         format!("for example {}", self.key.example)
     }
@@ -80,13 +80,13 @@ impl Setting {
         self.value.as_bool().ok_or_else(|| self.wrong_type())
     }
 
-    /// A whole number in the row's range.
+    /// The value as an integer in the row's range.
     pub(super) fn count(&self) -> Result<u64> {
         let Kind::Count { min, max } = self.key.kind else { return self.no_such_kind("whole number") };
         self.count_in(&self.value, min, max)
     }
 
-    /// A list of whole numbers in the row's range.
+    /// The value as a list of integers in the row's range.
     pub(super) fn counts(&self) -> Result<Vec<u64>> {
         let Kind::Counts { min, max } = self.key.kind else { return self.no_such_kind("list") };
         let items = self.value.as_array().ok_or_else(|| self.wrong_type())?;
@@ -101,14 +101,14 @@ impl Setting {
         }
     }
 
-    /// A finite number in the row's range.
+    /// The value as a finite number in the row's range.
     pub(super) fn number(&self) -> Result<f64> {
         let Kind::Number(range) = self.key.kind else { return self.no_such_kind("number") };
         let number = as_number(&self.value).ok_or_else(|| self.wrong_type())?;
         if range.contains(number) { Ok(number) } else { Err(self.out_of(range)) }
     }
 
-    /// A list of finite numbers in the row's range, as many as the row says.
+    /// The value as a list of finite numbers in the row's range and of the row's length.
     pub(super) fn numbers(&self) -> Result<Vec<f64>> {
         let (range, len) = match self.key.kind {
             Kind::Numbers { range, len } => (range, len),
@@ -128,7 +128,7 @@ impl Setting {
         self.bad(range.words, self.key.hint)
     }
 
-    /// A text that is not blank.
+    /// The value as a string that is not blank.
     pub(super) fn text(&self) -> Result<String> {
         let text = match (&self.value, &self.raw) {
             (Value::String(text), _) => text.clone(),
@@ -143,7 +143,7 @@ impl Setting {
         Ok(text)
     }
 
-    /// A text, or a list of texts; the list may be empty where the row says so.
+    /// The value as a list of strings, given as a string or a list; the list may be empty if the row allows it.
     pub(super) fn texts(&self) -> Result<Vec<String>> {
         let (may_be_empty, may_hold_empty) = match self.key.kind {
             Kind::Texts { may_be_empty } => (may_be_empty, false),
@@ -162,13 +162,13 @@ impl Setting {
         Ok(texts)
     }
 
-    /// One of the row's names.
+    /// The value as one of the row's names.
     pub(super) fn name(&self) -> Result<&'static str> {
         let Kind::OneOf(names) = self.key.kind else { return self.no_such_kind("name") };
         self.among(&self.text()?, names)
     }
 
-    /// The name of a head, if one is in front, and one of the row's metrics; that of a head may lack its `eval_`.
+    /// The value as an optional name of a head and one of the row's metrics; after a head's name the `eval_` may be omitted.
     pub(super) fn head_and_name(&self) -> Result<(Option<String>, &'static str)> {
         let Kind::Metric(names) = self.key.kind else { return self.no_such_kind("metric") };
         let text = self.text()?;
@@ -203,7 +203,7 @@ impl Setting {
         Err(self.bad(expected, hint))
     }
 
-    /// A section's file reads one of its keys as another type than the row's.
+    /// A section's file reads one of its keys with a different type than the row's.
     fn no_such_kind<T>(&self, kind: &str) -> T {
         panic!("`{}` is not a {kind}: {:?}", self.key.name, self.key.kind)
     }
@@ -213,7 +213,7 @@ pub(super) fn as_number(value: &Value) -> Option<f64> {
     value.as_float().or_else(|| value.as_integer().map(|number| number as f64))
 }
 
-/// The type of a TOML value in plain words.
+/// The type of a TOML value in words.
 fn type_name(value: &Value) -> &'static str {
     match value {
         Value::String(_) => "the text",

@@ -1,4 +1,4 @@
-//! `data.split`: the training rows to evaluate on, by one of their columns.
+//! `data.split`: selects the evaluation rows among the training rows by a column.
 
 use toml::Value;
 
@@ -8,30 +8,30 @@ use super::nested::Place;
 use super::setting::Setting;
 use super::value::ConfigValue as _;
 
-/// Rows to evaluate on, taken out of the training rows by the values of a column, which is not a feature.
+/// Evaluation rows, taken out of the training rows by the values of a column, which is then not a feature.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Split {
     /// By the values of a column.
     Column {
         /// Name of the column in the training data.
         column: String,
-        /// Values of the rows to evaluate on; empty for the one that the data name so, such as `test`.
+        /// Values that select evaluation rows; if empty, the value in the data that is named for it, such as `test`.
         eval: Vec<String>,
-        /// Values of the rows to train on; empty for all others.
+        /// Values that select training rows; if empty, all other values.
         train: Vec<String>,
     },
     /// Whole groups of rows, drawn by the seed.
     Group {
         /// The column that names a row's group.
         column: String,
-        /// The fraction of the rows to evaluate on, in (0, 1).
+        /// Fraction of the rows to evaluate on, in (0, 1).
         fraction: f64,
     },
     /// The last rows by time.
     Time {
         /// The column of dates, times or numbers.
         column: String,
-        /// The fraction of the rows to evaluate on, in (0, 1).
+        /// Fraction of the rows to evaluate on, in (0, 1).
         fraction: f64,
     },
 }
@@ -98,7 +98,7 @@ impl Split {
         })
     }
 
-    /// Writes the table; [`Split::read`] gives it back.
+    /// Writes the table; [`Split::read`] reads it back.
     pub(super) fn to_toml(&self) -> String {
         match self {
             Split::Column { column, eval, train } => {
@@ -117,14 +117,14 @@ impl Split {
         }
     }
 
-    /// The column that decides.
+    /// The column that defines the split.
     pub fn column(&self) -> &str {
         match self {
             Split::Column { column, .. } | Split::Group { column, .. } | Split::Time { column, .. } => column,
         }
     }
 
-    /// `data.eval_fraction`, where it counts.
+    /// `data.eval_fraction`, if the split uses it.
     pub(super) fn fraction(&self) -> Option<f64> {
         match self {
             Split::Column { .. } => None,
@@ -133,7 +133,7 @@ impl Split {
     }
 }
 
-/// One text, or a list of them; empty if the table has no such key.
+/// Reads a string or a list of strings; empty if the table has no such key.
 fn values(setting: &Setting, table: &toml::Table, key: &str) -> Result<Vec<String>> {
     let text = |value: &Value| value.as_str().filter(|text| !text.trim().is_empty()).map(str::to_owned);
     let texts = match table.get(key) {
@@ -147,7 +147,7 @@ fn values(setting: &Setting, table: &toml::Table, key: &str) -> Result<Vec<Strin
     })
 }
 
-/// In quotes, because a shell would take the braces and the inner quotes away.
+/// In quotes, because a shell would remove the braces and the inner quotes.
 fn example() -> String {
     "write split = { group = \"patient\" } in a config, --set 'data.split={group=\"patient\"}' on the command line"
         .to_owned()

@@ -7,7 +7,7 @@ use super::{
     checkpoint, comm, data, heads, log, loss, model, name, optimizer, run, schedule, train, watchdog,
 };
 
-/// The rows, a section each, in the order in which configs are written.
+/// The rows, one section each, in the order in which configs are written.
 pub(super) static TABLE: KeyTable = KeyTable::new(&[
     name::KEYS,
     heads::KEYS,
@@ -24,17 +24,17 @@ pub(super) static TABLE: KeyTable = KeyTable::new(&[
     run::KEYS,
 ]);
 
-/// Every key, in the order in which configs are written.
+/// All keys, in the order in which configs are written.
 pub fn keys() -> impl Iterator<Item = &'static Key> + Clone {
     TABLE.keys()
 }
 
-/// The key that a flag of this name, such as `seed` or `num-classes`, means.
+/// The key for a flag of this name, such as `seed` or `num-classes`.
 pub fn key_for_flag(flag: &str) -> Option<&'static Key> {
     TABLE.for_flag(flag)
 }
 
-/// The keys whose names begin with `prefix`, a section or part of a name; all keys for "".
+/// The keys whose names begin with `prefix`, which is a section or a part of a name; all keys for "".
 ///
 /// # Errors
 /// [`ConfigError::NoSuchPrefix`].

@@ -1,4 +1,4 @@
-//! Reading the text of a table: first line, delimiter, decimal mark and dates.
+//! Options for reading the text of a table: first line, delimiter, decimal mark and dates.
 
 use toml::Value;
 
@@ -9,11 +9,11 @@ use super::value::{ConfigValue, config_enum};
 /// Whether the first line of a text file names the columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Header {
-    /// It does; a line that looks like a row is refused.
+    /// It names the columns; a line that looks like a row of data is refused.
     Auto,
-    /// It does.
+    /// It names the columns.
     Present,
-    /// It is a row, and the columns are called `column_1`, `column_2` and so on.
+    /// It is a row of data, and the columns are called `column_1`, `column_2` and so on.
     Absent,
 }
 
@@ -40,11 +40,11 @@ impl ConfigValue for Header {
 config_enum! {
     /// Delimiter of the cells of a text file.
     pub enum Delimiter {
-        /// The one that splits the first rows into equally many cells.
+        /// The delimiter that splits the first rows into the same number of cells.
         Auto = "auto",
         /// A comma.
         Comma = ",",
-        /// A semicolon, as spreadsheets write where the comma is the decimal mark.
+        /// A semicolon, used by spreadsheets if the comma is the decimal mark.
         Semicolon = ";",
         /// A tab.
         Tab = "tab",
@@ -56,9 +56,9 @@ config_enum! {
 }
 
 config_enum! {
-    /// Mark between the whole part of a number and its fraction; the other one separates thousands.
+    /// Decimal mark of numbers; the other mark separates thousands.
     pub enum Decimal {
-        /// A point in comma-separated files, otherwise by the numbers of the first rows.
+        /// A point in comma-separated files, else inferred from the numbers of the first rows.
         Auto = "auto",
         /// A point.
         Point = ".",
@@ -68,11 +68,11 @@ config_enum! {
 }
 
 config_enum! {
-    /// Features that a column of dates becomes.
+    /// Features that a column of dates is converted to.
     pub enum Datetime {
-        /// One: the seconds since 1970-01-01 00:00 UTC.
+        /// One feature: the seconds since 1970-01-01 00:00 UTC.
         Seconds = "seconds",
-        /// Seven: year, month, day, weekday (Monday is 0), hour, minute, second.
+        /// Seven features: year, month, day, weekday (Monday is 0), hour, minute, second.
         Parts = "parts",
     }
 }

@@ -23,7 +23,7 @@ const MAX_LOSS_SCALE: f64 = (1u64 << 30) as f64;
 const ROWS_HINT: &str = "32 is a good start";
 const EVAL_HINT: &str = "give rows in `data.eval`, or take a fraction of the training rows with `data.eval_fraction`, such as 0.1";
 
-/// Initial values of the weights of linear layers. All but the first start with biases of 0.
+/// Initialization of the weights of linear layers. All but the first initialize biases to 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightInit {
     /// Weights and biases uniform in `±1/sqrt(in_features)`, as in PyTorch's `nn.Linear`.
@@ -38,41 +38,41 @@ pub enum WeightInit {
     Orthogonal,
 }
 
-/// Runs that give the same bits.
+/// Which runs produce identical bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Determinism {
-    /// On the CPU, runs on the same number of ranks; on GPUs, none.
+    /// On the CPU, runs with the same number of ranks; on GPUs, none.
     Off,
-    /// Runs on the same number of ranks, on GPUs too.
+    /// Runs with the same number of ranks, also on GPUs.
     On,
-    /// Runs on any number of ranks.
+    /// Runs with any number of ranks.
     World,
 }
 
-/// Reaction to ranks whose replicas differ in any bit.
+/// Reaction if the replicas of the ranks differ in any bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnReplicaDifference {
     /// The run fails.
     Stop,
-    /// The ranks copy it from the majority; without one the run ends, to be restarted from its newest checkpoint.
+    /// The ranks copy the replica of the majority; without a majority the run ends, to be restarted from its newest checkpoint.
     Repair,
 }
 
-/// End of training.
+/// When training ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
-    /// After this many passes over the training rows.
+    /// After this many epochs.
     Epochs(usize),
-    /// After this many optimiser steps.
+    /// After this many optimizer steps.
     Steps(usize),
 }
 
-/// Rows per step.
+/// Batch size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Batch {
-    /// Rows of each rank and micro-batch.
+    /// Rows per rank and micro-batch.
     PerRank(usize),
-    /// Rows of all ranks and micro-batches together.
+    /// Rows over all ranks and micro-batches.
     Global(usize),
 }
 
@@ -150,14 +150,14 @@ section! {
             .hint("0 switches clipping off")
             .synonyms(&["grad_clip", "clip_norm", "max_grad_norm", "gradient_clip_val"]);
 
-        /// Seed of initial weights, order of samples, dropout and split.
+        /// Seed of the initial weights, the order of samples, dropout and the split.
         seed: u64 = count(0, i64::MAX as u64)
             .help("Seed of initial weights, order of samples, dropout and split")
             .default("0")
             .example("7")
             .hint("any number of this range will do; whole numbers in TOML end there");
 
-        /// Initial values of the weights of linear layers.
+        /// Initialization of the weights of linear layers.
         init: WeightInit = one_of(WeightInit::NAMES)
             .help("Initial weights of linear layers: those of PyTorch's nn.Linear, or others, whose biases start at 0")
             .default(r#""pytorch""#)
@@ -170,7 +170,7 @@ section! {
             .default(r#""f32""#)
             .synonyms(&["dtype"]);
 
-        /// First factor of the loss in f16, a power of two from 1 to 2^30.
+        /// Initial loss scale in f16, a power of two from 1 to 2^30.
         loss_scale_init: f64 = number(// A power of two scales without rounding.
             Range::from_to(1.0, MAX_LOSS_SCALE, "a power of two from 1 to 2^30")
                 .also(|scale| scale.log2().fract() == 0.0),
@@ -192,7 +192,7 @@ section! {
             .default("true")
             .before(Before::Value("false"));
 
-        /// Runs that give the same bits.
+        /// Which runs produce identical bits.
         deterministic: Determinism [determinism(raw)?] = key(Kind::BoolOr("world"))
             .help("Same bits in runs on the same number of ranks (true), or on any number (\"world\")")
             .default("false")
@@ -200,13 +200,13 @@ section! {
             .hint("true repeats runs on one number of ranks, \"world\" on any")
             .synonyms(&["determinism"]);
 
-        /// Shards of each global batch for [`Determinism::World`], a power of two. No world may be larger.
+        /// Number of shards of each global batch for [`Determinism::World`], a power of two; the maximum world size.
         micro_shards: usize [micro_shards(raw)?] = count(1, MAX_MICRO_SHARDS)
             .help("Shards of each global batch for deterministic = \"world\", a power of two; no more ranks than these")
             .default("8")
             .hint("8 trains alike on 1, 2, 4 and 8 ranks");
 
-        /// Steps between two evaluations within an epoch; 0 evaluates after epochs only.
+        /// Steps between two evaluations within an epoch; 0 evaluates only after epochs.
         eval_every_steps: u64 [eval_every_steps(raw, data)?] = count(0, MAX_STEPS)
             .help("Optimiser steps between two evaluations within an epoch; 0 evaluates after each epoch only")
             .default("0")
@@ -215,7 +215,7 @@ section! {
             .synonyms(&["eval_steps", "eval_every", "val_check_interval"])
             .may_change();
 
-        /// Names of the metrics that evaluations measure, checked.
+        /// Names of the metrics that evaluations measure; already checked.
         eval_metrics: Vec<String> [eval_metrics(raw, data)?] = key(Kind::Texts { may_be_empty: false })
             .help("Metrics that evaluations measure: names of docs/metrics.md, \"default\" (four of the task), \"all\" (the costly ones at the end only)")
             .default(r#"["default"]"#)
@@ -223,7 +223,7 @@ section! {
             .synonyms(&["metrics", "metric"])
             .may_change();
 
-        /// Whether the training rows are evaluated too after each epoch.
+        /// Whether the training rows are also evaluated after each epoch.
         train_metrics: bool = switch()
             .help("Evaluate the training rows too after each epoch, at the cost of a forward pass over them")
             .default("false")
@@ -235,7 +235,7 @@ section! {
             .default(r#""eval_loss""#)
             .synonyms(&["monitor"]);
 
-        /// Evaluations without improvement after which training stops; 0 for never.
+        /// Number of evaluations without improvement after which training stops; 0 disables early stopping.
         early_stop_patience: u64 [early_stop_patience(raw, data)?] = count(0, MAX_EPOCHS)
             .help("Evaluations without improvement after which training stops; 0 for never")
             .default("0")
@@ -253,7 +253,7 @@ section! {
             .synonyms(&["min_delta"])
             .may_change();
 
-        /// Steps between two comparisons of the ranks' replicas; 0 for none.
+        /// Steps between two comparisons of the ranks' replicas; 0 disables them.
         replica_check_steps: u64 = count(0, MAX_STEPS)
             .help("Optimiser steps between two comparisons of the weights and state that must be equal on all ranks; 0 for none")
             .default("1000")
@@ -293,7 +293,7 @@ section! {
             .hint("10 is a good start; less finds smaller spikes")
             .may_change();
 
-        /// Global step after which the run stops as for a signal.
+        /// Global step after which the run stops as if it had received a signal.
         stop_after_steps: Option<u64> [optional] = count(1, MAX_STEPS)
             .help("Optimiser step after which the run saves a checkpoint and stops, to be resumed")
             .absent("the run trains to its end")
@@ -305,9 +305,9 @@ section! {
 }
 
 impl TrainConfig {
-    /// The metrics of each evaluation, and those of the last one. `"all"` leaves costly ones to the last.
+    /// The metrics of each evaluation, and those of the last one. `"all"` measures costly metrics only in the last one.
     pub fn metrics(&self, task: Task) -> [MetricSet; 2] {
-        // Checked when they were read.
+        // The names were checked when they were read.
         let of = |names: &[String]| MetricSet::of_names(names, task).unwrap_or_default();
         let (all, named): (Vec<String>, Vec<String>) =
             self.eval_metrics.iter().cloned().partition(|name| name == "all");
@@ -315,14 +315,14 @@ impl TrainConfig {
         [of(&named).union(of_all.without_costly()), of(&named).union(of_all)]
     }
 
-    /// Whether a setting makes no sense without rows to evaluate on. The loss is the default metric, which saved configs hold.
+    /// Whether a setting requires evaluation rows. The loss does not count: it is the default metric, which saved configs hold.
     pub(super) fn needs_eval(&self) -> bool {
         self.eval_every_steps > 0
             || self.early_stop_patience > 0
             || self.early_stop_metric != EvalMetric::Loss.into()
     }
 
-    /// Rows of one optimiser step over all ranks and micro-batches, `G`; `None` if it overflows.
+    /// Rows of one optimizer step over all ranks and micro-batches, `G`; `None` if the product overflows.
     pub fn global_rows(&self, world_size: usize) -> Option<usize> {
         match self.batch {
             Batch::PerRank(rows) => rows.checked_mul(world_size)?.checked_mul(self.grad_accum_steps),
@@ -416,7 +416,7 @@ fn micro_shards(raw: &RawConfig) -> Result<usize> {
 fn eval_every_steps(raw: &RawConfig, data: &DataConfig) -> Result<u64> {
     let every = raw.get("train.eval_every_steps")?;
     match raw.given("train.eval_every_steps") {
-        // Runs of earlier versions saved it so.
+        // Earlier versions saved runs with this value.
         Some(setting) if every > 0 && !has_eval(data) && raw.source() == Source::Typed => {
             Err(setting.bad("0 without rows to evaluate on", EVAL_HINT))
         }
@@ -449,7 +449,7 @@ fn early_stop_patience(raw: &RawConfig, data: &DataConfig) -> Result<u64> {
     }
 }
 
-/// Returns `metric` if evaluations of the run give it.
+/// Returns `metric` if evaluations of the run measure it.
 pub(super) fn check_metric(setting: &Setting, judge: JudgeMetric, data: &DataConfig) -> Result<JudgeMetric> {
     let JudgeMetric { head, metric } = &judge;
     let (task, place) = match head {
@@ -459,14 +459,14 @@ pub(super) fn check_metric(setting: &Setting, judge: JudgeMetric, data: &DataCon
             None => return Err(no_such_head(setting, name, data)),
         },
     };
-    // Other metrics are those of single heads.
+    // All other metrics belong to single heads.
     let fits = |metric: EvalMetric| match task {
         Task::Heads => metric == EvalMetric::Loss,
         task => metric.fits(task),
     };
-    // The metric is checked again when the targets have decided on the task.
+    // The metric is checked again once the targets have determined the task.
     if data.auto_task || fits(*metric) {
-        // The loss is the default, which saved configs hold: it needs no evaluation.
+        // The loss is the default, which saved configs hold; it needs no evaluation.
         return if judge == EvalMetric::Loss.into() || has_eval(data) {
             Ok(judge)
         } else {
@@ -496,7 +496,7 @@ fn no_such_head(setting: &Setting, name: &str, data: &DataConfig) -> ConfigError
     setting.bad(format!("a metric of one of the heads {}", names.join(", ")), hint)
 }
 
-/// Whether there may be rows to evaluate on: the training source brings its own in some formats.
+/// Whether there may be evaluation rows: in some formats the training source contains them.
 fn has_eval(data: &DataConfig) -> bool {
     data.eval != EvalSource::None
 }

@@ -8,12 +8,12 @@ use super::error::Result;
 use super::key::Kind;
 use super::setting::Setting;
 
-/// A type that a key's value has in the checked config.
+/// Type of a key's value in the checked config.
 pub(super) trait ConfigValue: Sized {
     /// Reads and checks the value by the key's row.
     fn read(setting: &Setting) -> Result<Self>;
 
-    /// Writes the value as TOML; [`ConfigValue::read`] gives it back.
+    /// Writes the value as TOML; [`ConfigValue::read`] reads it back.
     fn write(&self) -> String;
 }
 
@@ -31,8 +31,8 @@ pub(super) trait ConfigEnum: Copy + PartialEq + 'static {
     }
 }
 
-/// Defines an enum with its names in the config (`ALL`, `NAMES`, `name()`, `Display`), or, with `impl`, only [`ConfigEnum`] for one
-/// that is defined elsewhere.
+/// Defines an enum with its names in the config (`ALL`, `NAMES`, `name()`, `Display`), or, with `impl`, implements only
+/// [`ConfigEnum`] for an enum that is defined elsewhere.
 macro_rules! config_enum {
     (
         $(#[$attribute:meta])*
@@ -104,7 +104,7 @@ impl ConfigValue for f64 {
         setting.number()
     }
 
-    /// Writes the shortest text that reads back as the same number; with a point or exponent, as TOML requires.
+    /// Writes the shortest string that reads back as the same number, with a point or exponent, as TOML requires.
     fn write(&self) -> String {
         format!("{self:?}")
     }
@@ -163,7 +163,7 @@ impl<T: ConfigEnum> ConfigValue for T {
     }
 }
 
-/// The value of a row's TOML text, or of one that this crate wrote.
+/// Parses TOML text of a row, or text that this crate wrote.
 pub(super) fn parse(text: &str) -> Value {
     ValueDeserializer::parse(text).and_then(Value::deserialize).expect("rows and saved values are TOML")
 }

@@ -1,4 +1,4 @@
-//! `[watchdog]`: how soon a lost rank is noticed.
+//! `[watchdog]`: time until a lost rank is detected.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ section! {
             .hint("0.5 is a good start")
             .may_change();
 
-        /// Silence after which a rank is lost, in s, in addition to two intervals.
+        /// Silence after which a rank counts as lost, in s, in addition to two intervals.
         timeout_s: f64 = number(Range::from_to(0.1, 86_400.0, "a number from 0.1 to 86400"))
             .help("Seconds of silence after which a rank is lost, in addition to two intervals")
             .default("10.0")
@@ -38,7 +38,7 @@ impl WatchdogConfig {
         Duration::from_secs_f64(self.interval_s)
     }
 
-    /// Silence after which a rank is lost, in addition to two intervals.
+    /// Silence after which a rank counts as lost, in addition to two intervals.
     pub fn timeout(&self) -> Duration {
         Duration::from_secs_f64(self.timeout_s)
     }

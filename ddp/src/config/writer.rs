@@ -14,7 +14,7 @@ pub(super) struct Writer {
 /// A key with its value as TOML.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
-    /// Place of the key in the order of the rows.
+    /// Index of the key in the order of the rows.
     place: usize,
     pub(super) key: &'static Key,
     pub(super) value: String,
@@ -37,7 +37,7 @@ impl Writer {
         }
     }
 
-    /// Adds a value that is written as TOML already.
+    /// Adds a value that is already written as TOML.
     pub(super) fn put_toml(&mut self, name: &str, value: String) {
         let (place, key) = self.table.numbered_row(name);
         self.values.push(Entry { place, key, value });

@@ -40,7 +40,7 @@ fn a_list_is_read_from_either_form_of_toml_and_written_whole() {
         config.model
     );
     assert_eq!(Config::from_saved(&toml, Path::new("run")).unwrap(), config);
-    // Without a bias in the output layer, the layers have none either unless they say so.
+    // If the output layer has no bias, the other layers have none either unless they set one.
     let config = from_text(&format!("[model]\nbias = false\n{tables}")).unwrap();
     assert_eq!(
         (&config.model.layers[0].layer, config.model.bias),
@@ -135,7 +135,7 @@ fn a_list_and_the_keys_that_it_replaces_exclude_each_other() {
         &["`model.activation` must be absent next to `model.kind = \"swiglu\"`"],
     );
     assert_refused(from_sets(&["model.kind=resmlp", "model.hidden=[]"]), &["the widths of blocks"]);
-    // What the command line says replaces what the file says.
+    // Settings of the command line replace those of the file.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.toml");
     let over = |text: &str, set: &str| {
@@ -174,7 +174,7 @@ fn presets_stand_for_lists() {
          { kind = \"linear\", out_features = 8, bias = true }, { kind = \"dropout\", p = 0.1 }] }, \
          { kind = \"layer_norm\" }, { kind = \"activation\", activation = \"gelu\" }"
     );
-    // 2/3 of the 2 · 96 of a layer without a gate.
+    // 2/3 of the 2 · 96 units of a layer without a gate.
     assert_eq!(
         written(&["model.kind=swiglu", "model.hidden=[96]", "model.bias=false"]),
         "{ kind = \"linear\", out_features = 96, bias = false }, \

@@ -1,4 +1,4 @@
-//! Every key that cannot be used names its place and the expected value; every good config survives writing.
+//! Errors name the place of each invalid key and the expected value; every valid config survives writing.
 
 mod files;
 mod keys;
@@ -27,7 +27,7 @@ fn from_sets(sets: &[&str]) -> Result<Config> {
     Config::load(None, &sets)
 }
 
-/// The message holds each part, ends in a hint, and has exit status 2.
+/// Asserts that the message contains each part, ends with a hint, and has exit status 2.
 #[track_caller]
 fn assert_refused(result: Result<Config>, parts: &[&str]) {
     let error = crate::Error::from(result.expect_err("refused"));
@@ -40,7 +40,7 @@ fn assert_refused(result: Result<Config>, parts: &[&str]) {
     assert!(last.starts_with("hint: ") && last.len() > "hint: ".len(), "{message}");
 }
 
-/// Settings that a key needs next to it to have a value.
+/// Settings that must be given with a key for the key to have a value.
 fn beside(key: &str) -> &'static [&'static str] {
     match key {
         "data.eval_weight" => &["data.eval=x.npy"],

@@ -20,7 +20,7 @@ fn files_of_weights_may_lie_elsewhere() {
         assert_eq!(differences(theirs, ours, &[]), 0, "{theirs} {ours}");
     }
     assert_eq!(differences("w", "v", &["data.format=npy"]), 0);
-    // A column is another one under another name.
+    // A column under another name is a different column.
     for (theirs, ours) in [("w", "v"), ("w", "v.npy"), ("w.npy", "w")] {
         assert_eq!(differences(theirs, ours, &["data.train=x.csv"]), 1, "{theirs} {ours}");
     }
@@ -32,7 +32,7 @@ fn differences_leave_out_what_may_change() {
     let may_change = [
         "name=other",
         "data.train=elsewhere.csv",
-        // As resuming sets it: the targets have decided when the run began.
+        // Resuming sets the task: the targets determined it when the run began.
         "data.task=classification",
         "data.eval_fraction=0.2",
         "optimizer.groups=[{match=\"a\"}]",
@@ -95,7 +95,7 @@ fn a_saved_config_means_the_value_before_the_key_existed() {
     assert_eq!(missing_value(&text("data.new").before(Before::Value("\"x\"")), Source::Saved), Some("\"x\""));
 }
 
-/// Configs that earlier versions saved have neither comments nor marks.
+/// Configs saved by earlier versions have neither comments nor marks.
 #[test]
 fn saved_configs_without_comments_read_the_same() {
     let config =
@@ -106,7 +106,7 @@ fn saved_configs_without_comments_read_the_same() {
     let plain: String = lines.map(|line| format!("{}\n", line.trim_end_matches("  # default"))).collect();
     assert!(!plain.contains('#'), "{plain}");
     let path = Path::new("step-7");
-    // Keys of an optimiser that was removed.
+    // Keys of an optimizer that was removed.
     let older = plain
         .replace("[optimizer]\n", "[optimizer]\neps2 = 0.001\nbeta2_decay = -0.8\nclip_threshold = 1.0\n");
     assert_ne!(older, plain);

@@ -1,4 +1,4 @@
-//! Every config survives writing, and its entries are those of the rows.
+//! Every config survives writing, and its entries match the rows.
 
 // A new key needs no line here: its value is the default, and `rows.rs` tries its example.
 #![allow(clippy::needless_update)]
@@ -187,7 +187,7 @@ fn any_model() -> impl Strategy<Value = ModelConfig> {
     prop_oneof![any_perceptron(), any_list()]
 }
 
-/// A linear layer, and blocks and layers after it that keep its width.
+/// A linear layer, followed by blocks and layers that keep its width.
 fn any_list() -> impl Strategy<Value = ModelConfig> {
     let of_width =
         (1usize..1 << 24, pick(Gate::ALL), proptest::option::of(pick(Activation::ALL)), any::<bool>());
@@ -264,7 +264,7 @@ prop_compose! {
 fn any_span(min: u64) -> impl Strategy<Value = Span> {
     prop_oneof![
         (min..1_000_000).prop_map(Span::Steps),
-        // Two of them fit into a run.
+        // Two such fractions fit into a run.
         (1e-9..0.5f64).prop_map(Span::Fraction),
     ]
 }
@@ -280,7 +280,7 @@ fn any_schedule() -> impl Strategy<Value = ScheduleConfig> {
     ];
     let warmup = (any_span(0), proptest::option::of(end()));
     let usual = (warmup, shape).prop_map(|((length, start), shape)| (length, start, shape));
-    // This one has a default of its own for where it starts.
+    // One-cycle has its own default for the start.
     let one_cycle = (any_span(0), end(), end()).prop_map(|(length, start, final_fraction)| {
         (length, Some(start), ScheduleShape::OneCycle { final_fraction })
     });
@@ -392,7 +392,7 @@ fn any_config() -> impl Strategy<Value = Config> {
     let name = "[a-zA-Z0-9_-]{1,40}";
     (name, by_data, any_model(), any_optimizer(), any_schedule(), comm, log, watchdog).prop_map(
         |(name, (loss, train, checkpoint, data), model, optimizer, schedule, comm, log, watchdog)| {
-            // Early stopping keeps the best by its own metric.
+            // Early stopping keeps the best checkpoint by its own metric.
             let stops_by = (train.early_stop_patience > 0).then_some(&train.early_stop_metric);
             let keep_best = checkpoint.keep_best.map(|metric| stops_by.cloned().unwrap_or(metric));
             let checkpoint = CheckpointConfig { keep_best, ..checkpoint };
@@ -420,7 +420,7 @@ proptest! {
         let fail = |error: ConfigError| TestCaseError::fail(format!("{error}\n{}", config.to_toml()));
         prop_assert_eq!(&from_text(&config.to_toml()).map_err(fail)?, &config);
 
-        // The ranks' comparison says the same as the file, but for the name: as `--set` arguments it gives the config.
+        // The list that ranks compare equals the file, except for the name: used as `--set` arguments it gives the config.
         let name = ("name".to_owned(), toml::Value::from(config.name.as_str()).to_string());
         let entries = config.agreement_entries().into_iter().chain([name]);
         let sets: Vec<_> = entries.map(|(key, value)| format!("{key}={value}")).collect();

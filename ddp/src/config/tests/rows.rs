@@ -1,4 +1,4 @@
-//! Each row is complete, and is the one source of its key's default, example and documentation.
+//! Each row is complete and is the only source of its key's default, example and documentation.
 
 use super::super::conflicts::{CONFLICTS, Conflict};
 use super::super::document::entries;
@@ -42,7 +42,7 @@ fn rows_are_complete_and_sections_together() {
     }
 }
 
-/// A default is written as configs are saved: comparing texts finds it.
+/// Defaults are written in the same form as saved configs, so that they can be compared as strings.
 #[test]
 fn defaults_are_valid_and_in_the_form_of_saved_configs() {
     let config = Config::load(None, &[]).unwrap();
@@ -157,7 +157,7 @@ fn declared_conflicts_are_refused_and_name_both_keys() {
         let message = ddp_kernels::hint::with_hint(&error);
         assert!(message.contains(key) || message.contains(with), "{sets:?}: {message}");
         assert!(message.contains("hint: "), "{message}");
-        // Without one of the two keys nothing is wrong.
+        // Nothing is wrong without one of the two keys.
         let without = |name: &str| {
             let rest: Vec<&str> =
                 sets.iter().copied().filter(|set| !set.starts_with(&format!("{name}="))).collect();

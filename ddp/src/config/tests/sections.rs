@@ -131,7 +131,7 @@ fn what_stops_a_run_and_what_is_kept() {
             ],
         );
         from_sets(&[&regression[..], &["data.eval_fraction=0.1"]].concat()).unwrap();
-        // The default, as a resolved config holds it.
+        // The default, which a resolved config holds.
         from_sets(&["data.train=x.csv", &format!("{key}=eval_loss")]).unwrap();
     }
     assert_refused(
@@ -241,17 +241,17 @@ fn targets_may_decide_on_the_task() {
         let data = from_sets(sets).unwrap().data;
         assert_eq!((data.task, data.auto_task), (Task::Classification, false), "{sets:?}");
     }
-    // Keys that one task alone uses are checked when it is known.
+    // Keys that only one task uses are checked once the task is known.
     for set in ["loss.class_weights=balanced", "data.target=[\"a\", \"b\"]"] {
         assert!(from_sets(&[csv, set]).is_ok(), "{set}");
     }
     assert_refused(from_sets(&[csv, "loss.kind=huber", "data.task=classification"]), &["cross_entropy"]);
-    // A loss of one task decides on it.
+    // A loss that fits one task determines it.
     for (loss, task) in [("huber", Task::Regression), ("poisson", Task::Regression)] {
         let data = from_sets(&[csv, &format!("loss.kind={loss}")]).unwrap().data;
         assert_eq!((data.task, data.auto_task), (task, false), "{loss}");
     }
-    // The focal loss has two.
+    // The focal loss fits two tasks.
     let focal = [csv, "loss.kind=focal"];
     assert!(from_sets(&focal).unwrap().data.auto_task);
     let of_task = |task: &str, more: &[&str]| {
@@ -271,7 +271,7 @@ fn targets_may_decide_on_the_task() {
         from_sets(&[poisson[0], poisson[1], "data.normalize_target=standard"]),
         &["`data.normalize_target` must be \"none\" or absent for the loss \"poisson\""],
     );
-    // A saved config without the key is of a time without the choice.
+    // A saved config without the key comes from a version without the choice.
     let saved = Config::from_saved("[data]\ntrain = \"a.csv\"\n", Path::new("saved")).unwrap();
     assert_eq!((saved.data.task, saved.data.auto_task), (Task::Classification, false));
     assert!(!saved.data.stratify);
@@ -343,7 +343,7 @@ fn balanced_weights_follow_from_the_counts() {
     };
     assert_eq!(weights(&[6, 3, 1]), [0.555_555_6, 1.111_111_2, 3.333_333_3]);
     assert_eq!(weights(&[6, 0, 3]), [0.75, 1.0, 1.5], "a class without rows does not count");
-    // A new run of "balanced" continues one that was saved with the numbers.
+    // A new run with "balanced" resumes a run that was saved with the values.
     let mut saved = config.clone();
     saved.loss = config.loss.with_class_counts(&[6, 3, 1]);
     assert_eq!(config.differences(&saved), []);
