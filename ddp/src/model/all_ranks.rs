@@ -1,4 +1,4 @@
-//! The ranks that train together, as far as a layer needs them.
+//! The exchange between the ranks that a layer can use.
 
 use std::fmt::Debug;
 
@@ -6,15 +6,15 @@ use ddp_kernels::{KernelError, TensorRef};
 
 /// Exchange between the ranks within a pass, for layers whose rows depend on the rows of all ranks.
 ///
-/// Every rank calls it equally often and in the same order, also a rank without rows. On a GPU it is asynchronous and ordered like an
-/// operation, so that it can be captured.
+/// Every rank calls it the same number of times and in the same order, including ranks without rows. On a GPU it is asynchronous
+/// and ordered like an operation, so that it can be captured.
 pub trait AllRanks: Debug {
-    /// Gathers `own`, `[L]` f64, of all ranks: returns `[N, L]` in rank order, the same on every rank.
+    /// Gathers `own`, `[L]` f64, from all ranks: returns `[N, L]` in rank order, the same on every rank.
     ///
     /// - `L`: at most [`Layer::exchanged_len`](super::Layer::exchanged_len)
     ///
     /// # Errors
-    /// [`KernelError::Exchange`] if the ranks could not exchange it.
+    /// [`KernelError::Exchange`] if the exchange between the ranks failed.
     fn gather(&mut self, own: TensorRef<'_>) -> Result<TensorRef<'_>, KernelError>;
 }
 

@@ -1,4 +1,4 @@
-//! The backward pass: walks the plan from the last layer to the first and hands over the gradients of each layer as they are
+//! The backward pass: walks the plan from the last layer to the first and reports the gradients of each layer as soon as they are
 //! finished.
 
 use std::ops::Range;
@@ -15,11 +15,11 @@ use super::plan::{BackwardStep, Step};
 
 /// Where the backward pass writes the gradients of parameters and reports them as finished.
 ///
-/// Each range is asked for once per pass, in the order of the flat buffer. The earlier micro-batches of a step and its last one
-/// differ in their sink alone. Gradients are f32; those of layers that [can round them](super::Layer::can_round_gradients) may be in
-/// the format of activations, if no layer shares the parameter and nothing accumulates.
+/// Each range is requested once per pass, in the order of the flat buffer. The last micro-batch of a step and the earlier ones
+/// differ only in their sink. Gradients are f32; a layer that [can round them](super::Layer::can_round_gradients) may write the
+/// format of activations, unless layers share the parameter or gradients accumulate.
 pub trait GradientSink {
-    /// Error of the exchange.
+    /// Error of the sink, such as a failed collective.
     type Error: From<KernelError>;
 
     /// The gradients of the flat range `start..end`, which lies in one unit of layers.
@@ -28,20 +28,20 @@ pub trait GradientSink {
     /// [`KernelError::OutOfRange`] for a range that was finished already or reaches into another bucket.
     fn gradients(&mut self, start: usize, end: usize) -> Result<TensorMut<'_>, Self::Error>;
 
-    /// All gradients before `end` are finished.
+    /// Reports that all gradients before `end` are finished.
     ///
     /// # Errors
-    /// A failed collective that this starts.
+    /// A failure of a collective that this call starts.
     fn finished(&mut self, end: usize) -> Result<(), Self::Error>;
 
-    /// Called between operations, for collectives that need a push now and then.
+    /// Called between operations, for collectives that must be polled to advance.
     ///
     /// # Errors
-    /// A failed collective under way.
+    /// A failure of a collective in flight.
     fn progress(&mut self) -> Result<(), Self::Error>;
 }
 
-/// Gradients that are not reduced: those of all micro-batches but the last, or of a world of one. `[flat_len]`.
+/// A sink for gradients that are not reduced: of all micro-batches but the last, or on a single rank. `[flat_len]`.
 #[derive(Debug)]
 pub struct LocalGradients<'a>(pub TensorMut<'a>);
 
@@ -62,10 +62,10 @@ impl GradientSink for LocalGradients<'_> {
 }
 
 impl Network {
-    /// Writes the gradients of all parameters to `sink`, from that of the outputs in [`Network::outputs_and_gradient`].
+    /// Writes the gradients of all parameters to `sink`, starting from the gradient in [`Network::outputs_and_gradient`].
     ///
     /// - `x`: the same rows as in [`Network::forward`], with the same `dropout`
-    /// - `accumulate`: add to what the sink's gradients hold
+    /// - `accumulate`: whether to add to the values that the sink's gradients already hold
     ///
     /// # Errors
     /// [`KernelError`] from an operation, or the sink's error.
@@ -79,7 +79,7 @@ impl Network {
         self.backward_over_ranks(x, dropout, accumulate, None, sink)
     }
 
-    /// [`Network::backward`] of one of several ranks that train together, after [`Network::forward_over_ranks`].
+    /// Same as [`Network::backward`] for one of several ranks that train together, after [`Network::forward_over_ranks`].
     ///
     /// # Errors
     /// See [`Network::backward`]; [`KernelError::Exchange`].
@@ -154,7 +154,7 @@ impl Network {
     }
 }
 
-/// The layer's gradients, those of shared parameters on top of what the layers after it have left.
+/// The gradients of the layer; for shared parameters they are added to the shares of the later layers.
 fn with_shares<'a>(
     places: &'a [ParamPlace],
     mut flat: Option<(usize, TensorMut<'a>)>,
@@ -179,7 +179,7 @@ fn with_shares<'a>(
     Ok(ParamGradients { places, flat, shares: &mut shares[own_shares], accumulate })
 }
 
-/// Buffer `first`, and `second` if there is one, which is another.
+/// Returns buffer `first`, and buffer `second` if it is given, which must be a different one.
 fn one_or_two(
     buffers: &mut [Tensor],
     first: usize,

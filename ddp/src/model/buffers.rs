@@ -1,4 +1,4 @@
-//! All memory of a model in one list: the model makes tensors of it, and reports add up its sizes.
+//! All memory of a model in one list: the model allocates tensors from it, and reports add up its sizes.
 
 use std::convert::Infallible;
 
@@ -10,35 +10,35 @@ use super::plan::{FlatFormats, Plan};
 use super::{ModelSpec, ParamLayout};
 use crate::config::precision::Precision;
 
-/// Settings that decide how large the buffers are.
+/// Settings that determine the sizes of the buffers.
 #[derive(Debug, Clone, Copy)]
 pub struct BufferPlan<'a> {
     /// Sizes and kinds of the layers.
     pub spec: &'a ModelSpec,
-    /// Where the parameters lie.
+    /// Positions of the parameters.
     pub layout: &'a ParamLayout,
-    /// Most rows of one pass.
+    /// Maximum number of rows of one pass.
     pub max_rows: usize,
-    /// Where the model computes.
+    /// Device of the model.
     pub device: Device,
     /// Number formats.
     pub precision: Precision,
 }
 
-/// The buffers of a model, each a `T`.
+/// The buffers of a model, each of type `T`: a tensor, or only its size.
 #[derive(Debug)]
 pub(crate) struct Buffers<T> {
-    /// Parameters as the optimiser updates them: f32, or f64 in f64.
+    /// Parameters that the optimizer updates: f32, or f64 if the model is in f64.
     pub(crate) master_weights: T,
-    /// Parameters as matmuls read them, where that is another format.
+    /// Parameters in the format of matmuls, if it differs.
     pub(crate) compute_weights: Option<T>,
     /// Outputs of the layers.
     pub(crate) values: Vec<T>,
-    /// Each layer's own buffers.
+    /// Buffers that each layer declares for itself.
     pub(crate) own: Vec<Vec<T>>,
-    /// Gradients of values, which take turns; the first begins as that of the outputs.
+    /// Gradients of values, which share these buffers in turn; the first one initially holds the gradient of the outputs.
     pub(crate) gradients: Vec<T>,
-    /// Shares of gradients of shared parameters.
+    /// Partial gradients of shared parameters.
     pub(crate) shares: Vec<T>,
     /// Scratch of all layers.
     pub(crate) workspace: T,
@@ -49,18 +49,18 @@ pub(crate) struct Buffers<T> {
 pub struct ModelBytes {
     /// Parameters in f32, as the optimiser updates them.
     pub parameters: usize,
-    /// Their copy in a shorter format.
+    /// Copy of the parameters in a shorter format.
     pub compute_weights: usize,
-    /// Results that a forward pass keeps, and their gradients.
+    /// Results that a forward pass keeps for the backward pass, and their gradients.
     pub activations: usize,
-    /// Scratch.
+    /// Scratch memory.
     pub workspace: usize,
     /// Registered buffers, such as the statistics of batch norms.
     pub registered: usize,
 }
 
 impl<T> Buffers<T> {
-    /// All buffers, each made by `make` from its specification; fails where `make` fails.
+    /// Makes all buffers by calling `make` with the specification of each; returns the first error of `make`.
     pub(crate) fn make<E>(
         plan: &Plan,
         flat_len: usize,
@@ -97,7 +97,7 @@ impl BufferPlan<'_> {
         Plan::new(layers::of_spec(self.spec), self.layout, self.spec.n_features(), sizes)
     }
 
-    /// The format of input of [`super::Network::input_format`].
+    /// Format of the input; see [`super::Network::input_format`].
     pub fn input_format(&self) -> DType {
         self.plan().short_input().unwrap_or(self.precision.master())
     }
@@ -109,7 +109,7 @@ impl BufferPlan<'_> {
 }
 
 impl ModelBytes {
-    /// The bytes of the model that [`super::Network::with_layout`] makes of this plan.
+    /// Bytes of the model that [`super::Network::with_layout`] builds from this plan.
     pub fn of(plan: BufferPlan<'_>) -> Self {
         let (layout, plan) = (plan.layout, plan.plan());
         let mut bytes = ModelBytes::default();

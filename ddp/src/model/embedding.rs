@@ -1,8 +1,8 @@
 //! Embeddings of categorical features: names, sizes and keys of their tables.
 //!
-//! The input's last columns hold codes, whole numbers in `0..n_codes`, one column per feature: 0 stands for a value that was not
-//! seen in training. Each code is replaced by its row of a learned table, so that the first linear layer sees the numbers and
-//! after them the rows.
+//! The last columns of the input hold codes, integers in `0..n_codes`, one column per feature; code 0 stands for a value that was
+//! not seen in training. Each code is replaced by its row of a learned table, so that the input of the first linear layer is the
+//! numeric features followed by these rows.
 //!
 //! ```
 //! use ddp::model::EmbeddingSpec;
@@ -17,7 +17,7 @@ use ddp_kernels::ops::EmbeddingTable;
 
 use crate::data::EmbeddingSpec;
 
-/// Attributes of `torch.nn.ModuleDict`, which it accepts as no key.
+/// Attributes of `torch.nn.ModuleDict`, which it rejects as keys.
 const PYTORCH_ATTRIBUTES: &[&str] = &[
     "T_destination",
     "add_module",
@@ -82,10 +82,10 @@ const PYTORCH_ATTRIBUTES: &[&str] = &[
 ];
 
 impl EmbeddingSpec {
-    /// The feature's name as a part of its parameter's, `embeddings.{key}.weight`, and as a key of PyTorch's `ModuleDict`:
-    /// letters, digits, `_` and `-` as they are, any other character as `%` and two hexadecimal digits for each byte of it. A
-    /// `%` at the end marks a name that `ModuleDict` takes for no key: none at all, its own attributes, a `_` in front. So
-    /// `zip.code` becomes `zip%2Ecode`, and `type` becomes `type%`. Other names have other keys.
+    /// The feature's name within its parameter's name, `embeddings.{key}.weight`, and as a key of PyTorch's `ModuleDict`.
+    /// Letters, digits, `_` and `-` are kept; any other character becomes `%` and two hexadecimal digits for each of its bytes. A
+    /// `%` at the end marks names that `ModuleDict` rejects as keys: the empty name, its own attributes, and names that begin
+    /// with `_`. So `zip.code` becomes `zip%2Ecode`, and `type` becomes `type%`. Different names have different keys.
     pub fn key(&self) -> String {
         let mut key = String::new();
         for c in self.name.chars() {
@@ -99,7 +99,7 @@ impl EmbeddingSpec {
         if is_refused { key + "%" } else { key }
     }
 
-    /// Checks that a model whose input has `n_features` columns can have these embeddings; the error is the reason.
+    /// Checks that a model whose input has `n_features` columns can have these embeddings; returns the reason if it can't.
     pub(crate) fn check(embeddings: &[EmbeddingSpec], n_features: usize) -> Result<(), String> {
         if embeddings.len() > n_features {
             return Err(format!("{} embeddings of {n_features} columns", embeddings.len()));

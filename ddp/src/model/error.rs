@@ -34,7 +34,7 @@ pub enum ModelError {
         path: PathBuf,
         /// Every difference, one per line.
         differences: String,
-        /// Whether only the output layer has other shapes.
+        /// Whether only the output layer has different shapes.
         is_only_head: bool,
     },
     /// A state dict does not fit the model.
@@ -43,7 +43,7 @@ pub enum ModelError {
         "compare the names and shapes with those of `Network::named_parameters`, or load it with strict = false to skip names that only one side has"
     ))]
     StateDict {
-        /// Every fault, one per line.
+        /// All mismatches, one per line.
         faults: String,
     },
     /// A gradient differs from its difference quotient.

@@ -35,22 +35,22 @@ use crate::storage::{tensor_file, user_file};
 
 /// Metadata key of the resolved config, as TOML.
 const CONFIG_KEY: &str = "ddp_train.config";
-/// Metadata key of what becomes of the data's columns, as JSON.
+/// Metadata key of the preprocessing of the data's columns, as JSON.
 const COLUMNS_KEY: &str = "ddp_train.columns";
 /// Metadata key of the names of the model's inputs, as JSON.
 const FEATURES_KEY: &str = "ddp_train.features";
 /// Metadata key of the embeddings in the order of the last columns, as JSON: name, key ([`EmbeddingSpec::key`]), n_codes, dim.
-/// Missing where there are none.
+/// Missing if there are none.
 const EMBEDDINGS_KEY: &str = "ddp_train.embeddings";
-/// Metadata key of the labels of the classes in the order of the outputs, as JSON. Missing without classes, in files of earlier
-/// versions, and where classes are more than [`MAX_CLASSES`]: they are numbered then.
+/// Metadata key of the labels of the classes in the order of the outputs, as JSON. Missing if there are no classes, in files of
+/// earlier versions, and if there are more than [`MAX_CLASSES`] classes, which are then numbered.
 const LABELS_KEY: &str = "ddp_train.labels";
-/// Metadata key of the targets of several heads in the order of the outputs, as JSON: name, task, columns, labels. Missing for a model
-/// of one head.
+/// Metadata key of the targets of several heads in the order of the outputs, as JSON: name, task, columns, labels. Missing if the
+/// model has one head.
 const HEADS_KEY: &str = "ddp_train.heads";
 /// Metadata key of the version that wrote the file.
 const VERSION_KEY: &str = "ddp_train.version";
-/// Normalisation of the features: `x' = ((x - offset) - shift) · scale`; without the offset if it is 0 in all columns.
+/// Normalization of the features: `x' = ((x - offset) - shift) · scale`; the offset is omitted if it is 0 in all columns.
 const OFFSET: &str = "normalize.offset";
 const SHIFT: &str = "normalize.shift";
 const SCALE: &str = "normalize.scale";
@@ -60,7 +60,7 @@ const TARGET_SCALE: &str = "target.scale";
 /// Tensors next to the weights. They are f64, in files of earlier versions f32.
 const EXTRAS: [&str; 5] = [OFFSET, SHIFT, SCALE, TARGET_SHIFT, TARGET_SCALE];
 
-/// Contents of the file next to the weights.
+/// Contents of the file besides the weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelInfo {
     /// The resolved config, as TOML.
@@ -85,7 +85,7 @@ impl ModelInfo {
     }
 }
 
-/// Config and preprocessor from the metadata of the file at `path` and from its vectors.
+/// Reads config and preprocessor from the metadata and the tensors of the file at `path`.
 fn info(
     path: &Path,
     metadata: &HashMap<String, String>,
@@ -122,13 +122,13 @@ fn info(
 pub fn to_bytes(layout: &ParamLayout, weights: &Tensor, info: &ModelInfo) -> Result<Vec<u8>> {
     let flat = weights.to_vec::<f32>()?;
     let tensors = tensors(layout, &flat, info);
-    // Not by the format's library, which writes the metadata in another order each time.
+    // The header is not written by the format's library, which orders the metadata differently each time.
     let mut bytes = tensor_file::header(&tensors, &metadata(layout, info));
     tensors.iter().for_each(|tensor| bytes.extend_from_slice(tensor.values.bytes()));
     Ok(bytes)
 }
 
-/// The tensors of a model's file, the weights taken from the flat buffer, and the statistics that follow it, if there are any.
+/// The tensors of a model's file: the weights as views of the flat buffer, and the statistics that follow them, if any.
 pub(crate) fn tensors<'a>(
     layout: &ParamLayout,
     flat: &'a [f32],
@@ -201,14 +201,14 @@ impl ModelFile {
     /// Reads the file and checks its header against its length.
     ///
     /// # Errors
-    /// [`ModelError::File`] for a missing or unreadable file, [`ModelError::ModelFile`] for anything but a whole safetensors file.
+    /// [`ModelError::File`] for a missing or unreadable file, [`ModelError::ModelFile`] if it is not a complete safetensors file.
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = user_file::read("model file", path)?;
         SafeTensors::deserialize(&bytes).map_err(|e| bad_file(path, reason(&e)))?;
         Ok(ModelFile { path: path.to_owned(), bytes })
     }
 
-    /// The same model with other weights, in the order of `layout`.
+    /// Replaces the weights by `weights`, in the order of `layout`.
     ///
     /// # Errors
     /// [`ModelError::ModelFile`] if this program did not write the file.
@@ -224,7 +224,7 @@ impl ModelFile {
         &self.path
     }
 
-    /// A hash of the file, for the comparison between ranks at start.
+    /// Hash of the file, which ranks compare at start.
     pub fn fingerprint(&self) -> u64 {
         fingerprint(&self.bytes)
     }
@@ -238,11 +238,11 @@ impl ModelFile {
         header.metadata().clone().unwrap_or_default()
     }
 
-    /// The embeddings in the order of the columns of codes, which are the last ones of the features; empty if the file lists
+    /// The embeddings in the order of the columns of codes, which are the last columns of the features; empty if the file lists
     /// none.
     ///
     /// # Errors
-    /// [`ModelError::ModelFile`] for what can be no embeddings of the file's features.
+    /// [`ModelError::ModelFile`] if the embeddings do not fit the features of the file.
     pub fn embeddings(&self) -> Result<Vec<EmbeddingSpec>> {
         let metadata = self.metadata();
         let Some(text) = metadata.get(EMBEDDINGS_KEY) else { return Ok(Vec::new()) };
@@ -271,12 +271,12 @@ impl ModelFile {
     /// The labels of the classes; `None` if the file lists none.
     ///
     /// # Errors
-    /// [`ModelError::ModelFile`] for labels that are damaged.
+    /// [`ModelError::ModelFile`] if the labels are damaged.
     pub fn labels(&self) -> Result<Option<LabelVocabulary>> {
         labels_of(&self.metadata()).map_err(|reason| bad_file(&self.path, reason))
     }
 
-    /// Width of the last layer of a model like `config`'s.
+    /// Width of the last layer of a model with this `config`.
     ///
     /// # Errors
     /// [`ModelError::ModelFile`] if the file has no such layer.
@@ -288,24 +288,24 @@ impl ModelFile {
         }
     }
 
-    /// The flat buffer of weights, on the CPU, from the tensors of the layout's names.
+    /// Reads the tensors with the layout's names into a flat buffer of weights, on the CPU.
     ///
     /// # Errors
-    /// [`ModelError::ModelMismatch`], with every difference, if names or shapes are others than the layout's.
+    /// [`ModelError::ModelMismatch`], with every difference, if names or shapes differ from those of the layout.
     pub fn weights(&self, layout: &ParamLayout) -> Result<Tensor> {
         self.weights_below(usize::MAX, layout, vec![0.0; layout.flat_len()])
     }
 
-    /// Same as [`ModelFile::weights`], but with the output layer of `flat`, whose names and shapes in the file do not matter.
+    /// Same as [`ModelFile::weights`], but takes the output layer from `flat` and ignores its names and shapes in the file.
     ///
     /// # Errors
-    /// [`ModelError::ModelMismatch`] for differences of other layers.
+    /// [`ModelError::ModelMismatch`] for differences in other layers.
     pub fn weights_without_head(&self, layout: &ParamLayout, flat: Vec<f32>) -> Result<Tensor> {
         let head = layout.entries().iter().map(|entry| entry.layer).max().unwrap_or_default();
         self.weights_below(head, layout, flat)
     }
 
-    /// `flat` with the file's weights of the layers before `end`.
+    /// Overwrites `flat` with the file's weights of the layers before `end`.
     fn weights_below(&self, end: usize, layout: &ParamLayout, mut flat: Vec<f32>) -> Result<Tensor> {
         let tensors = self.tensors();
         let mut differences = Vec::new();
@@ -387,7 +387,7 @@ impl ModelFile {
         Err(ModelError::ModelMismatch { path, differences, is_only_head: false })
     }
 
-    /// A vector of f64, or of f32 as earlier versions wrote it.
+    /// Reads a vector of f64, or of f32 as earlier versions wrote it.
     fn doubles(&self, name: &str, view: &TensorView<'_>) -> Result<Vec<f64>> {
         if view.dtype() == Dtype::F64 {
             return Ok(view
@@ -412,7 +412,7 @@ impl ModelFile {
 /// The labels in the metadata of a model's file; `None` if there are none.
 ///
 /// # Errors
-/// The fault, for labels that are damaged.
+/// A description of the damage if the labels are damaged.
 pub fn labels_of(metadata: &HashMap<String, String>) -> Result<Option<LabelVocabulary>, String> {
     let Some(text) = metadata.get(LABELS_KEY) else { return Ok(None) };
     LabelVocabulary::from_json(text).map(Some).map_err(|reason| format!("its {LABELS_KEY}: {reason}"))
@@ -422,7 +422,7 @@ fn bad_file(path: &Path, reason: String) -> ModelError {
     ModelError::ModelFile { path: path.to_owned(), reason }
 }
 
-/// The library's error in a user's words.
+/// Describes the library's error in terms of the user.
 fn reason(error: &safetensors::SafeTensorError) -> String {
     use safetensors::SafeTensorError as E;
     match error {

@@ -15,10 +15,10 @@ impl ModelSpec {
 /// Floating-point operations of matmuls, a multiply-add being 2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flop {
-    /// Of a forward pass: 2 per weight.
+    /// Operations of a forward pass: 2 per weight.
     pub forward: usize,
-    /// Of a backward pass: 2 per weight for its gradient, and 2 for the gradient of the layer's input where a parameter in
-    /// front of it needs that.
+    /// Operations of a backward pass: 2 per weight for its gradient, and 2 for the gradient of the layer's input if a parameter
+    /// before the layer requires it.
     pub backward: usize,
 }
 

@@ -12,17 +12,17 @@ use crate::config::precision::Precision;
 
 impl Network {
     /// Computes the outputs of `x: [B, features]`, whose last columns are the codes of the embeddings; with `dropout`, as in
-    /// training. `x` is f32 or of [`Network::input_format`].
+    /// training. `x` is f32 or has the format [`Network::input_format`].
     ///
     /// # Errors
-    /// [`KernelError::DTypeUnsupported`] for other formats; [`KernelError::OutOfRange`] for more rows than [`Network::max_rows`],
-    /// [`KernelError::Shape`] for other features; on the
-    /// CPU [`KernelError::Code`] for a code that an embedding does not have, which on a GPU makes the row's outputs NaN.
+    /// [`KernelError::DTypeUnsupported`] for other formats; [`KernelError::OutOfRange`] for more rows than [`Network::max_rows`];
+    /// [`KernelError::Shape`] for a different number of features; on the CPU [`KernelError::Code`] for a code that an embedding
+    /// does not have (on a GPU such a code makes the row's outputs NaN).
     pub fn forward(&mut self, x: TensorRef<'_>, dropout: Option<DropoutStep<'_>>) -> Result<(), KernelError> {
         self.forward_observed(x, dropout, |_, _| Ok(()))
     }
 
-    /// [`Network::forward`] of one of several ranks that train together.
+    /// Same as [`Network::forward`] for one of several ranks that train together.
     ///
     /// # Errors
     /// See [`Network::forward`]; [`KernelError::Exchange`].
@@ -35,7 +35,8 @@ impl Network {
         self.forward_steps(x, dropout, all_ranks, |_, _| Ok(()))
     }
 
-    /// [`Network::forward`] that shows the output of each layer, after fusion, to `observe` before the next layer computes.
+    /// Same as [`Network::forward`], and passes the output of each layer, after fusion, to `observe` before the next layer
+    /// computes.
     ///
     /// # Errors
     /// See [`Network::forward`]; the errors of `observe`.
@@ -71,7 +72,7 @@ impl Network {
         let compute = compute_weights.as_ref().unwrap_or(master);
         let steps = self.plan.steps.iter_mut().zip(own).zip(&mut self.registered.of_layers);
         for ((Step { layer, params, x: from, y: to, skip, .. }, buffers), registered) in steps {
-            // Only a skip connection that begins at the model's input writes nowhere, and it computes nothing.
+            // Only a skip connection that begins at the model's input has no output buffer, and it computes nothing.
             let Value::Buffer(index) = *to else { continue };
             if is_converted && *from == Value::Input {
                 continue;

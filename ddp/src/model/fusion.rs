@@ -1,5 +1,5 @@
-//! Passes over the layers that fuse neighbours for which the kernels have one call. They match on [`Layer::kind`], so a layer
-//! of an unknown kind stays as it is.
+//! Passes over the layers that fuse neighbors for which the kernels have a single call. They match on [`Layer::kind`], so a layer
+//! of an unknown kind is left unchanged.
 
 use ddp_kernels::Device;
 
@@ -7,7 +7,7 @@ use super::layer::{Layer, LayerKind};
 use super::layers::Linear;
 use super::linear_spec::LinearSpec;
 
-/// The same function in fewer calls on `device`.
+/// Fuses layers where `device` has fused kernels; the model computes the same function in fewer calls.
 pub(crate) fn fuse(layers: Vec<Box<dyn Layer>>, device: Device) -> Vec<Box<dyn Layer>> {
     let mut layers = activations_into_linear(layers);
     derivatives_to_themselves(&mut layers);
@@ -17,7 +17,7 @@ pub(crate) fn fuse(layers: Vec<Box<dyn Layer>>, device: Device) -> Vec<Box<dyn L
     layers
 }
 
-/// Bias and activation are applied while the product is in cache: `linear` and the activation after it become one layer.
+/// Fuses each activation into the linear layer before it: bias and activation are then applied while the product is in cache.
 fn activations_into_linear(layers: Vec<Box<dyn Layer>>) -> Vec<Box<dyn Layer>> {
     let mut fused: Vec<Box<dyn Layer>> = Vec::with_capacity(layers.len());
     for layer in layers {
@@ -46,7 +46,8 @@ fn derivatives_to_themselves(layers: &mut [Box<dyn Layer>]) {
     }
 }
 
-/// The matmul that gives the gradient of a layer's input multiplies it with the derivative of the activation that gave this input.
+/// Lets the matmul that computes the gradient of a layer's input multiply it by the derivative of the activation before that
+/// layer.
 fn derivatives_into_next(layers: &mut [Box<dyn Layer>]) {
     for index in 1..layers.len() {
         let both = (layers[index - 1].kind(), layers[index].kind());

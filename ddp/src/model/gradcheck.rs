@@ -1,4 +1,4 @@
-//! Compares a model's gradients with difference quotients: a test for layers of one's own.
+//! Compares a model's gradients with difference quotients: a test for custom layers.
 
 use ddp_kernels::{DType, Device, KernelError, Tensor, TensorRef, ops};
 
@@ -8,14 +8,14 @@ use crate::config::precision::Precision;
 /// Options of [`gradcheck`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GradcheckOptions {
-    /// Step of a weight to both sides.
+    /// Distance by which a weight is changed in both directions.
     pub step: f64,
     /// Largest difference between gradient and difference quotient, in units of `1 + |quotient|`.
     ///
-    /// A quotient has an error of about `ε · |loss| / step + step² · |third derivative| / 6`, where ε is 6e-8 of a model in f32 and
-    /// 1e-16 of one in f64.
+    /// A quotient has an error of about `ε · |loss| / step + step² · |third derivative| / 6`, where ε is 6e-8 for a model in f32
+    /// and 1e-16 for a model in f64.
     pub tolerance: f64,
-    /// Most elements checked of each parameter, evenly spread over it.
+    /// Maximum number of elements checked per parameter, spread evenly over it.
     pub max_elements: usize,
     /// Seed of the gradient of the outputs.
     pub seed: u64,
@@ -28,17 +28,17 @@ impl Default for GradcheckOptions {
 }
 
 impl GradcheckOptions {
-    /// For models in f64: a step of 2⁻¹⁵ and a tolerance of 1e-6.
+    /// Options for models in f64: a step of 2⁻¹⁵ and a tolerance of 1e-6.
     pub fn f64() -> Self {
         GradcheckOptions { step: 1.0 / 32768.0, tolerance: 1e-6, ..GradcheckOptions::default() }
     }
 }
 
-/// Compares the gradient of each parameter with central differences, on rows `x`, `[B, n_features]`, without dropout, in f32 or, much
-/// closer, in f64.
+/// Compares the gradient of each parameter with central differences on rows `x`, `[B, n_features]`, without dropout, in f32 or,
+/// with a much smaller tolerance, in f64.
 ///
-/// The loss is the sum of the outputs times random numbers in ±1. The gradient that a layer passes on to its input shows in the
-/// parameters of the layers before it, so put a linear layer in front of the layer to check. The weights are unchanged afterwards.
+/// The loss is the sum of the outputs times random numbers in ±1. The gradient of a layer's input is checked only through the
+/// parameters of earlier layers, so put a linear layer before the layer to check. The weights are unchanged afterwards.
 ///
 /// # Errors
 /// [`ModelError::Gradcheck`] with the first element that differs; [`ModelError::GradcheckPrecision`] for a model that does not
@@ -145,7 +145,7 @@ fn loss(
     Ok(outputs.iter().zip(d_outputs).map(|(y, d)| y * d).sum())
 }
 
-/// At most `max` of the numbers below `n`, evenly spread.
+/// At most `max` of the indices below `n`, evenly spread.
 fn spread(n: usize, max: usize) -> impl Iterator<Item = usize> {
     let count = n.min(max);
     (0..count).map(move |i| i * n / count)
@@ -161,7 +161,7 @@ mod tests {
     use crate::model::linear_spec::LinearSpec;
     use crate::model::pass::{BackwardPass, ForwardPass};
 
-    /// `y = x³`, whose backward is right for `factor` 3.
+    /// `y = x³`, whose backward pass is correct only if `factor` is 3.
     #[derive(Debug)]
     struct Cube {
         features: usize,

@@ -25,9 +25,9 @@ use super::orthogonal::orthonormalize;
 use super::param::{Init, ParamEntry, ParamKind};
 use crate::config::WeightInit;
 
-/// Separates this use of the seed from the others.
+/// Separates this use of the seed from other uses.
 const STREAM: u32 = 0x494e_4954;
-/// The same for the tables of embeddings.
+/// Separates the tables of embeddings from other uses of the seed.
 const EMBEDDING_STREAM: u32 = 0x454d_4244;
 /// Standard deviation of [`WeightInit::Normal`].
 const NORMAL_STD: f32 = 0.02;
@@ -44,10 +44,10 @@ enum Distribution {
     Orthogonal(u64),
 }
 
-/// Fills the flat buffer of weights with each parameter's [`Init`]; `weight_init` replaces that of linear layers.
+/// Fills the flat buffer of weights by each parameter's [`Init`]; `weight_init` replaces the init of linear layers.
 ///
 /// # Errors
-/// [`KernelError::DTypeUnsupported`] if `weights` is not of floats.
+/// [`KernelError::DTypeUnsupported`] if the elements of `weights` are not floats.
 pub fn initialize(
     layout: &ParamLayout,
     weights: &mut Tensor,
@@ -57,7 +57,7 @@ pub fn initialize(
     for entry in layout.entries() {
         let values = weights.view_mut().range(entry.start, entry.range().end)?;
         match distribution(entry, weight_init, seed) {
-            // The stream of a constant does not matter.
+            // A constant does not use the stream.
             Distribution::Constant(value) => {
                 ops::uniform(values, value, value, UniformStream { seed, stream: [0, STREAM] })?;
             }
@@ -108,7 +108,7 @@ fn distribution(entry: &ParamEntry, weight_init: WeightInit, seed: u64) -> Distr
     }
 }
 
-/// Standard normal numbers, on the host whatever the device: logarithms and cosines are not the same everywhere.
+/// Standard normal numbers, computed on the host for every device, because logarithms and cosines differ between devices.
 fn normal(entry: &ParamEntry, seed: u64) -> Result<Vec<f32>, KernelError> {
     Tensor::randn(&[entry.numel()], DType::F32, Device::Cpu, seed)?.to_vec()
 }

@@ -1,9 +1,9 @@
-//! A layer: what the model needs to know of it before a step, and its forward and backward pass.
+//! A layer: its properties that the model must know before a step, and its forward and backward pass.
 //!
-//! Layers own no tensors. They declare parameters and buffers; the model makes them once and lends them to each pass
+//! Layers own no tensors. They declare parameters and buffers; the model allocates them once and lends them to each pass
 //! ([`super::pass`]), so that a step allocates nothing.
 //!
-//! A layer of a program's own, without parameters:
+//! A custom layer without parameters:
 //!
 //! ```
 //! use ddp::config::precision::Precision;
@@ -65,15 +65,15 @@ use crate::config::precision::Precision;
 /// Result of the operations of a layer.
 pub type Result<T> = std::result::Result<T, KernelError>;
 
-/// One step of a model: maps rows `[B, in_features]` to rows `[B, out_features]`.
+/// One stage of a model: maps rows `[B, in_features]` to rows `[B, out_features]`.
 ///
-/// On a GPU, the trainer may run a forward and a backward pass whose gradients are thrown away before the first step of each batch
-/// size, to choose matmuls by time. A pass must not change what later passes compute, but for the buffers.
+/// On a GPU, the trainer may run a forward and a backward pass and discard the gradients before the first step of each batch
+/// size, to choose the fastest matmuls. A pass must not change the results of later passes, except through buffers.
 ///
 /// A layer of an unknown kind needs [`Layer::describe`], [`Layer::out_features`], [`Layer::forward`] and
 /// [`Layer::backward`]; a layer without parameters that keeps the width of its rows needs nothing else.
 pub trait Layer: Debug + Send {
-    /// Kind and settings, for the passes over the plan that fuse neighbours. A layer that answers `Opaque` is never fused.
+    /// Kind and settings, for the passes over the plan that fuse neighbors. A layer that returns `Opaque` is never fused.
     fn kind(&self) -> LayerKind<'_> {
         LayerKind::Opaque
     }
@@ -81,7 +81,7 @@ pub trait Layer: Debug + Send {
     /// One line for reports.
     fn describe(&self) -> String;
 
-    /// Width of the rows that it gives.
+    /// Width of the output rows.
     fn out_features(&self) -> usize;
 
     /// Parameters in the order in which [`Layer::backward`] takes their gradients.
@@ -89,7 +89,7 @@ pub trait Layer: Debug + Send {
         &[]
     }
 
-    /// Buffers of the layer's own, kept from forward to backward.
+    /// Buffers that the layer needs for itself, kept from forward to backward.
     fn buffers(&self, _sizes: Sizes) -> Vec<BufferSpec> {
         Vec::new()
     }
@@ -102,19 +102,19 @@ pub trait Layer: Debug + Send {
         Ok(Vec::new())
     }
 
-    /// Names and lengths of those registered buffers that model files hold next to the weights, f32 vectors: without them the layer
-    /// does not compute what it computed in training.
+    /// Names and lengths of the registered buffers, f32 vectors, that model files store next to the weights, because the layer's
+    /// output after training depends on them.
     fn statistics(&self) -> Vec<(String, usize)> {
         Vec::new()
     }
 
-    /// Most elements (f64) that a training pass gathers of each rank at a time ([`ForwardPass::all_ranks`]); 0 for a layer whose rows
-    /// do not depend on each other.
+    /// Maximum number of elements (f64) that a training pass gathers from each rank at a time ([`ForwardPass::all_ranks`]); 0 for
+    /// a layer whose rows do not depend on each other.
     fn exchanged_len(&self) -> usize {
         0
     }
 
-    /// Elements (f64) that the forward and the backward pass of a micro-batch gather of each rank, for reports.
+    /// Number of elements (f64) that the forward and the backward pass of a micro-batch gather from each rank, for reports.
     fn exchanged_per_pass(&self) -> usize {
         2 * self.exchanged_len()
     }
@@ -125,41 +125,41 @@ pub trait Layer: Debug + Send {
         self.kind() != LayerKind::Opaque
     }
 
-    /// Elements (f32) of [`ForwardPass::workspace`] and its counterparts, scratch that all layers share.
+    /// Number of elements (f32) of [`ForwardPass::workspace`] and its counterparts, scratch memory that all layers share.
     fn workspace_len(&self, _sizes: Sizes) -> usize {
         0
     }
 
-    /// Multiply-adds per row of the layer's matmul; the forward pass computes one such product, the backward pass one for the
-    /// weight and one for the input.
+    /// Multiply-adds per row of the layer's matmul; the forward pass computes one such matmul, the backward pass one for the
+    /// gradient of the weight and one for the gradient of the input.
     fn matmul_size(&self) -> usize {
         0
     }
 
-    /// Values per row that [`Layer::backward`] reads and writes, for reports: those of the input, the output and their gradients.
+    /// Values per row that [`Layer::backward`] reads and writes, for reports: the input, the output and their gradients.
     fn backward_values(&self) -> usize {
         3 * self.out_features()
     }
 
-    /// The layer after training as operators of ONNX, the last of which gives the output; `None` for a layer that can't be
-    /// exported. Asked of layers of unknown kind.
+    /// The layer after training as ONNX operators, the last of which computes the output; `None` if the layer can't be exported.
+    /// Called only for layers of unknown kind.
     fn operators(&self) -> Option<Vec<Operator>> {
         None
     }
 
-    /// Whether [`Layer::backward`] can write the gradients of all its parameters in the format of activations, each rounded once from
-    /// a sum in f32. Then the gradients that the pass lends are f32 or of that format; else always f32.
+    /// Whether [`Layer::backward`] can write the gradients of all its parameters in the format of activations, each rounded once
+    /// from a sum in f32. If so, the gradients passed to it are f32 or of that format; otherwise they are always f32.
     fn can_round_gradients(&self) -> bool {
         false
     }
 
-    /// Whether the passes read parameter `index` in f32 ([`super::pass::ParamViews::master`]), where the layer's outputs are of the
-    /// format `outputs`; not only in the format of activations ([`super::pass::ParamViews::compute`]).
+    /// Whether the passes read parameter `index` in f32 ([`super::pass::ParamViews::master`]) if the layer's outputs have the
+    /// format `outputs`, rather than only in the format of activations ([`super::pass::ParamViews::compute`]).
     fn reads_master(&self, _index: usize, _outputs: DType) -> bool {
         true
     }
 
-    /// Makes what the layer keeps on `device`; `entries` are its parameters.
+    /// Prepares the constants that the layer needs on `device`; `entries` are its parameters.
     ///
     /// # Errors
     /// [`KernelError::DeviceUnavailable`], or out of memory.
@@ -172,7 +172,7 @@ pub trait Layer: Debug + Send {
         false
     }
 
-    /// Whether the backward pass reads the output, which then nothing may overwrite.
+    /// Whether the backward pass reads the output, which must then not be overwritten.
     fn keeps_output(&self) -> bool {
         true
     }
@@ -197,15 +197,15 @@ pub trait Layer: Debug + Send {
         unreachable!("a layer that can overwrite its input implements it")
     }
 
-    /// Writes the gradients of the parameters from `d`, the gradient of the output; if [`Layer::backward_is_in_place`], `d` is
-    /// the gradient of the input afterwards.
+    /// Writes the gradients of the parameters from `d`, the gradient of the output; if [`Layer::backward_is_in_place`], it also
+    /// turns `d` into the gradient of the input.
     ///
     /// # Errors
     /// [`KernelError`] from the operations.
     fn backward(&mut self, d: TensorMut<'_>, pass: BackwardPass<'_>) -> Result<()>;
 
-    /// Writes the gradient of the input, `d_x`, from `d` as [`Layer::backward`] left it; called only if not
-    /// [`Layer::backward_is_in_place`], once the gradients of the parameters are on their way to the other ranks.
+    /// Writes the gradient of the input, `d_x`, from `d` as [`Layer::backward`] left it; called only if
+    /// [`Layer::backward_is_in_place`] is false, after the exchange of the parameters' gradients has started.
     ///
     /// # Errors
     /// [`KernelError`] from the operations.
@@ -218,11 +218,11 @@ pub trait Layer: Debug + Send {
         unreachable!("a layer whose backward pass is not in place implements it")
     }
 
-    /// The activation that gave the output `y` of the last forward pass, if the next layer computes its derivative
+    /// The activation that computed the output `y` of the last forward pass, if the next layer computes its derivative
     /// ([`LinearSpec::derivative_in_next`]).
     ///
     /// # Errors
-    /// [`KernelError::OutOfRange`] for more rows than the buffers hold.
+    /// [`KernelError::OutOfRange`] for more rows than the buffers can hold.
     fn activation_of<'a>(
         &self,
         _y: TensorRef<'a>,
@@ -236,13 +236,13 @@ pub trait Layer: Debug + Send {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum LayerKind<'a> {
-    /// Unknown to the model: never fused.
+    /// Any other layer, which is never fused.
     Opaque,
-    /// Linear, with the activation that was fused in.
+    /// Linear layer, with the activation that was fused into it.
     Linear(&'a LinearSpec),
     /// Elementwise activation.
     Activation(Activation),
-    /// Tables of embeddings, in front of all other layers.
+    /// Tables of embeddings, before all other layers.
     Embedding(&'a [EmbeddingSpec]),
     /// Start of a skip connection: its input is added to the output of the matching end.
     SkipBegin,
@@ -250,15 +250,15 @@ pub enum LayerKind<'a> {
     SkipEnd,
     /// Layer norm: its parameters are the scale and the shift.
     LayerNorm {
-        /// Added to the variance.
+        /// Constant added to the variance.
         eps: f64,
     },
     /// Batch norm: its parameters are the scale and the shift, its statistics the running mean and variance.
     BatchNorm {
-        /// Added to the variance.
+        /// Constant added to the variance.
         eps: f64,
     },
-    /// Dropout: does nothing after training.
+    /// Dropout, which has no effect after training.
     Dropout,
     /// Conversion between number formats.
     Cast,
@@ -267,18 +267,18 @@ pub enum LayerKind<'a> {
 /// Quantities that decide the sizes of buffers.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
-    /// Most rows of one pass.
+    /// Maximum number of rows of one pass.
     pub max_rows: usize,
-    /// Where the model computes.
+    /// Device of the model.
     pub device: Device,
     /// Number formats.
     pub precision: Precision,
 }
 
-/// Shape, format and account of one buffer.
+/// Shape, format and memory category of one buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BufferSpec {
-    /// Account of the device's memory.
+    /// Category in the memory report of the device.
     pub kind: MemoryUse,
     /// Shape.
     pub dims: Vec<usize>,
@@ -292,7 +292,7 @@ impl BufferSpec {
         BufferSpec { kind: MemoryUse::Activations, dims: dims.to_vec(), dtype }
     }
 
-    /// Scratch.
+    /// A scratch buffer.
     pub fn workspace(len: usize, dtype: DType) -> Self {
         BufferSpec { kind: MemoryUse::Workspace, dims: vec![len], dtype }
     }

@@ -1,4 +1,4 @@
-//! Where each parameter lies in the flat buffers of weights, gradients and optimiser state.
+//! Position of each parameter in the flat buffers of weights, gradients and optimizer state.
 //!
 //! Parameters are in the order in which the backward pass finishes their gradients, the last layer first, so that a
 //! bucket of finished gradients is a range of the buffer and needs no copy. Embeddings come last.
@@ -32,13 +32,13 @@ const ALIGN_ELEMENTS: usize = 16;
 pub struct ParamLayout {
     entries: Vec<ParamEntry>,
     flat_len: usize,
-    /// Where the gradients of each unit end: layers whose gradients are finished together.
+    /// End of the gradients of each unit: a group of layers whose gradients are finished together.
     unit_ends: Vec<usize>,
     embeddings: Vec<EmbeddingSpec>,
     statistics: Vec<Statistic>,
 }
 
-/// A vector that model files hold next to the parameters, and that nothing trains.
+/// A vector that model files store next to the parameters, and that is not trained.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statistic {
     /// Name in model files.
@@ -53,8 +53,8 @@ impl ParamLayout {
         Self::shared_by(spec, 1)
     }
 
-    /// The layout of this model, in which each unit of layers takes a number of elements that so many ranks divide evenly, at
-    /// cache lines. The padding is a gap like those between parameters.
+    /// The layout of this model, padded so that `n_ranks` ranks divide the elements of each unit evenly, at cache lines. The
+    /// padding is treated like the gaps between parameters.
     ///
     /// # Panics
     /// If `n_ranks` is 0.
@@ -62,13 +62,13 @@ impl ParamLayout {
         Self::of_layers(&layers::of_spec(spec), n_ranks)
     }
 
-    /// The layout of these layers, in forward order; as [`ParamLayout::shared_by`].
+    /// The layout of these layers, in forward order; see [`ParamLayout::shared_by`].
     ///
-    /// Layers that turn the gradient around in place share a unit with the next layer of the backward pass that does not: a norm
-    /// with the linear layer before it. A shared parameter lies with the last layer of the backward pass that uses it.
+    /// Layers that compute the gradient in place share a unit with the next layer of the backward pass that does not: a norm with
+    /// the linear layer before it. A shared parameter is placed with the last layer of the backward pass that uses it.
     ///
     /// # Panics
-    /// If `n_ranks` is 0, or two layers declare parameters of the same name that are not one shared parameter.
+    /// If `n_ranks` is 0, or if two layers declare parameters of the same name that are not marked as shared.
     pub fn of_layers(layers: &[Box<dyn Layer>], n_ranks: usize) -> Self {
         let (mut entries, mut unit_ends, mut start) = (Vec::<ParamEntry>::new(), Vec::new(), 0);
         let mut embeddings = Vec::new();
@@ -106,7 +106,7 @@ impl ParamLayout {
         &self.entries
     }
 
-    /// The ranges between the parameters and after the last one, in order: in gradients and weights they hold zeros.
+    /// The ranges between the parameters and after the last one, in order; gradients and weights are zero there.
     pub fn gaps(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let next = |index: usize| self.entries.get(index + 1).map_or(self.flat_len, |next| next.start);
         let gaps = self.entries.iter().enumerate().map(move |(index, entry)| entry.range().end..next(index));
@@ -125,12 +125,12 @@ impl ParamLayout {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
-    /// Elements of the flat buffer, gaps for alignment included.
+    /// Number of elements of the flat buffer, including gaps for alignment.
     pub fn flat_len(&self) -> usize {
         self.flat_len
     }
 
-    /// The statistics of all layers, in forward order. In host copies of a model's values they follow the flat buffer.
+    /// The statistics of all layers, in forward order. Host copies of a model's values store them after the flat buffer.
     pub fn statistics(&self) -> &[Statistic] {
         &self.statistics
     }
@@ -140,14 +140,14 @@ impl ParamLayout {
         self.entries.iter().map(ParamEntry::numel).sum()
     }
 
-    /// Where the gradients of each unit of layers end in the flat buffer, in the order in which the backward pass finishes them;
-    /// those of the embeddings end together.
+    /// End of the gradients of each unit of layers in the flat buffer, in the order in which the backward pass finishes them; the
+    /// embeddings end together.
     pub fn layer_ends(&self) -> &[usize] {
         &self.unit_ends
     }
 }
 
-/// Whether a layer closer to the input declares this parameter, too.
+/// Whether a layer closer to the input declares this parameter too.
 fn is_used_before(before: &[Box<dyn Layer>], param: &ParamSpec) -> bool {
     let mut declared = before.iter().flat_map(|layer| layer.parameters());
     let other = declared.find(|other| other.name == param.name);

@@ -13,7 +13,7 @@ use ddp_kernels::ops::{Activation, SavedForBackward};
 
 use crate::model::param::{Init, ParamKind, ParamSpec};
 
-/// Shape and parameters of a linear layer, and what is fused into it.
+/// Shape and parameters of a linear layer, and the operations fused into it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LinearSpec {
     /// Width of the input, I.
@@ -41,7 +41,7 @@ impl LinearSpec {
         Self::of_params(weight, bias)
     }
 
-    /// A linear layer of these parameters, which it may share with others.
+    /// A linear layer with these parameters, which other layers may share.
     ///
     /// # Panics
     /// If the weight is not a matrix.

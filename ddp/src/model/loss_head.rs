@@ -1,4 +1,4 @@
-//! The loss at the model's end, with its constants on the device.
+//! The loss on the model's outputs, with its constants on the device.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub struct LossHead(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    /// A loss of the config, never [`Loss::Heads`], with the weights of its classes, `[C]`.
+    /// A loss of the config, never [`Loss::Heads`], and the weights of its classes, `[C]`.
     Config(Loss, Option<Tensor>),
     Other(Box<dyn LossFunction>),
 }
@@ -53,12 +53,12 @@ impl LossHead {
         LossHead(Kind::Config(Loss::Element(ElementLoss::Mse), None))
     }
 
-    /// A loss of another kind: that of several heads, or a program's own.
+    /// A loss of another kind: the loss of several heads, or a custom loss of a program.
     pub fn other(loss: impl LossFunction + 'static) -> Self {
         LossHead(Kind::Other(Box::new(loss)))
     }
 
-    /// The loss of `config` on `device`, for targets of one kind.
+    /// Creates the loss of `config` on `device`, for targets of one kind.
     ///
     /// # Errors
     /// Out of memory, or no such device.
@@ -79,7 +79,7 @@ impl LossHead {
         Ok(LossHead(Kind::Config(config.clone(), class_weights)))
     }
 
-    /// Divisor of the sum of losses of `n_rows` rows if neither classes nor rows have weights.
+    /// Divisor of the sum of the losses of `n_rows` rows if neither classes nor rows have weights.
     pub fn expected_weight(&self, n_rows: usize, n_outputs: usize) -> f64 {
         match &self.0 {
             Kind::Config(Loss::CrossEntropy { .. }, _) => n_rows as f64,
@@ -88,8 +88,8 @@ impl LossHead {
         }
     }
 
-    /// Whether the sum of weights differs from [`LossHead::expected_weight`] and is known only after the forward pass: where
-    /// rows have weights, and where classes do.
+    /// Whether the sum of weights differs from [`LossHead::expected_weight`] and is known only after the forward pass: true if
+    /// rows or classes have weights.
     pub fn is_weighted(&self, has_row_weights: bool) -> bool {
         match &self.0 {
             Kind::Config(_, class_weights) => class_weights.is_some() || has_row_weights,
@@ -97,8 +97,8 @@ impl LossHead {
         }
     }
 
-    /// Sums over the rows into `sums`, and `d_outputs = scale` times the gradient of the sum. `row_weights`, `[N]` f32, multiply
-    /// the rows' losses and gradients, and the sum of weights is theirs.
+    /// Adds up the losses of the rows in `sums`, and sets `d_outputs` to `scale` times the gradient of the sum. `row_weights`,
+    /// `[N]` f32, multiply the rows' losses and gradients; the sum of weights is then theirs.
     ///
     /// # Errors
     /// [`KernelError`] from the loss's operation.

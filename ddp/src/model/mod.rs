@@ -1,8 +1,8 @@
-//! The model: a plan of layers ([`layers`], [`layer`]), where its parameters lie ([`layout`]), how they start ([`init`]), and its
-//! passes ([`Network`]).
+//! The model: a plan of layers ([`layers`], [`layer`]), the positions of its parameters ([`layout`]), their initial values
+//! ([`init`]), and its passes ([`Network`]).
 //!
-//! A parameter that several layers share is placed with the last of them in the order of backward. The others write their gradients
-//! to buffers of their own, so that each range of the flat gradients is written and reported once, in order.
+//! A parameter that several layers share is placed with the layer among them that backward reaches last. The others write their
+//! gradients to separate buffers, so that each range of the flat gradients is written and reported once, in order.
 //!
 //! Tables of embeddings are the last parameters of the flat buffer. Their gradients are dense: a step updates every row of
 //! every table.

@@ -1,4 +1,4 @@
-//! A model: a plan of layers, its parameters and all buffers. They are made once; a step allocates nothing.
+//! A model: a plan of layers, its parameters and all buffers, allocated once; a step allocates nothing.
 //!
 //! The passes are in [`super::forward`] and [`super::backward`].
 
@@ -25,7 +25,7 @@ pub struct Network {
     pub(super) layout: ParamLayout,
     pub(super) buffers: Buffers<Tensor>,
     pub(super) registered: Registered,
-    /// Whether all master weights are those of the last update, not only the shards that this rank updates.
+    /// Whether all master weights are up to date, not only the shards that this rank updates.
     has_whole_weights: bool,
 }
 
@@ -54,14 +54,14 @@ impl Network {
         Self::of_layers(layers::of_spec(&spec), layout, spec.n_features(), sizes)
     }
 
-    /// A model of these layers in forward order, on rows of `n_features`; `layout` is of the same layers
+    /// A model of these layers in forward order, on rows of `n_features`; `layout` must be made of the same layers
     /// ([`ParamLayout::of_layers`]).
     ///
     /// # Errors
     /// [`KernelError::DeviceUnavailable`], or out of memory.
     ///
     /// # Panics
-    /// If there is no layer, skip connections do not end where they should, or two registered buffers have one name.
+    /// If there is no layer, skip connections do not end correctly, or two registered buffers have the same name.
     pub fn of_layers(
         layers: Vec<Box<dyn Layer>>,
         layout: ParamLayout,
@@ -84,13 +84,13 @@ impl Network {
     /// [`KernelError::DeviceUnavailable`], or out of memory.
     ///
     /// # Panics
-    /// In the cases of [`Network::of_layers`], and for two parameters of one name that are not one shared parameter.
+    /// In the cases of [`Network::of_layers`], and if two parameters have the same name but are not marked as shared.
     pub fn from_layers(layers: Vec<Box<dyn Layer>>, n_features: usize, sizes: Sizes) -> Result<Self> {
         let layout = ParamLayout::of_layers(&layers, 1);
         Self::of_layers(layers, layout, n_features, sizes)
     }
 
-    /// The same model on another device: parameters and registered buffers move, all other memory is made anew.
+    /// Moves the model to another device: parameters and registered buffers are copied, all other memory is allocated anew.
     ///
     /// # Errors
     /// [`KernelError::DeviceUnavailable`], or out of memory.
@@ -105,7 +105,7 @@ impl Network {
         Ok(moved)
     }
 
-    /// Draws the initial weights as PyTorch does, which depend on `seed` and on nothing else: see [`init`].
+    /// Initializes the weights as PyTorch does, depending only on `seed`: see [`init`].
     ///
     /// # Errors
     /// None for the weights that a model makes itself.
@@ -113,7 +113,7 @@ impl Network {
         self.initialize_as(WeightInit::Pytorch, seed)
     }
 
-    /// Draws the initial weights; as [`Network::initialize`], but for the weights and biases of linear layers.
+    /// Same as [`Network::initialize`], but with `weight_init` for the weights and biases of linear layers.
     ///
     /// # Errors
     /// None for the weights that a model makes itself.
@@ -121,7 +121,7 @@ impl Network {
         let weights = &mut self.buffers.master_weights;
         match weights.dtype() {
             DType::F32 => init::initialize(&self.layout, weights, weight_init, seed)?,
-            // The same numbers in every precision.
+            // The drawn values are the same in every precision.
             _ => {
                 let mut drawn = Tensor::zeros(weights.dims(), DType::F32, weights.device())?;
                 init::initialize(&self.layout, &mut drawn, weight_init, seed)?;
@@ -134,15 +134,15 @@ impl Network {
     /// Copies these weights, flat in the layout's order, from any device.
     ///
     /// # Errors
-    /// [`KernelError::Shape`] for another number of elements; else same as [`ops::copy`].
+    /// [`KernelError::Shape`] for a different number of elements; otherwise same as [`ops::copy`].
     pub fn set_weights(&mut self, weights: TensorRef<'_>) -> Result<()> {
         ops::copy(weights, self.buffers.master_weights.view_mut())?;
         self.has_whole_weights = true;
         self.refresh_compute_weights(0..self.layout.flat_len())
     }
 
-    /// Rounds a flat range of the master weights to the compute weights, after anything but this rank's optimiser step wrote
-    /// them.
+    /// Rounds a flat range of the master weights to the compute weights. Required after anything but this rank's optimizer step
+    /// has written them.
     ///
     /// # Errors
     /// [`KernelError::OutOfRange`] beyond the weights.
@@ -184,8 +184,8 @@ impl Network {
         self.registered.averaged_mut()
     }
 
-    /// Most elements (f64) that a layer gathers of each rank at a time, [`Layer::exchanged_len`]; above 0 the rows of a batch depend on
-    /// each other.
+    /// Maximum number of elements (f64) that a layer gathers from each rank at a time, [`Layer::exchanged_len`]; if above 0, the
+    /// rows of a batch depend on each other.
     pub fn exchanged_len(&self) -> usize {
         self.layers().map(Layer::exchanged_len).max().unwrap_or(0)
     }
@@ -212,7 +212,7 @@ impl Network {
         self.registered.iter().map(|(_, values)| values.try_clone()).collect()
     }
 
-    /// Undoes what passes did to the registered buffers since [`Network::copy_of_buffers`].
+    /// Undoes the changes of the passes to the registered buffers since [`Network::copy_of_buffers`].
     pub(crate) fn restore_buffers(&mut self, copies: &[Tensor]) -> Result<()> {
         let pairs = self.registered.iter_mut().zip(copies);
         pairs.into_iter().try_for_each(|(to, from)| ops::copy(from.view(), to.view_mut()))
@@ -233,7 +233,7 @@ impl Network {
         self.plan.n_features
     }
 
-    /// The format in which passes read their input without converting it; f32 input they take in any case, except in f64.
+    /// Format of input that passes read without conversion; f32 input is always accepted, except by a model in f64.
     pub fn input_format(&self) -> DType {
         self.plan.short_input().unwrap_or(self.precision().master())
     }
@@ -243,12 +243,12 @@ impl Network {
         self.plan.sizes.precision
     }
 
-    /// Where the parameters lie.
+    /// Positions of the parameters.
     pub fn layout(&self) -> &ParamLayout {
         &self.layout
     }
 
-    /// Where the model computes.
+    /// Device of the model.
     pub fn device(&self) -> Device {
         self.plan.sizes.device
     }
@@ -263,7 +263,7 @@ impl Network {
         &self.buffers.master_weights
     }
 
-    /// The flat buffer of master weights, of which this rank's shards may be all that is up to date.
+    /// The flat buffer of master weights, of which possibly only this rank's shards are up to date.
     pub(crate) fn own_weights(&self) -> &Tensor {
         &self.buffers.master_weights
     }
@@ -286,8 +286,8 @@ impl Network {
         }
     }
 
-    /// Moves the flat buffers of weights into tensors of `make`, which creates one of a length and type; once nothing reads the old
-    /// ones.
+    /// Moves the flat buffers of weights into tensors made by `make` from a length and a type, once nothing reads the old
+    /// buffers.
     ///
     /// # Errors
     /// Errors of `make` and of the copies.
@@ -304,7 +304,7 @@ impl Network {
         Ok(())
     }
 
-    /// Most rows of one pass.
+    /// Maximum number of rows of one pass.
     pub fn max_rows(&self) -> usize {
         self.plan.sizes.max_rows
     }
@@ -333,7 +333,7 @@ impl Network {
     }
 }
 
-/// The value of this place in the pass over `x`. Input that is not f32 is converted already.
+/// The value at this place in the pass over `x`. Input that is not f32 is already converted.
 pub(super) fn view<'a>(values: &'a [Tensor], value: Value, x: TensorRef<'a>) -> Result<TensorRef<'a>> {
     let (n_rows, _) = x.shape().rows_cols();
     match value {

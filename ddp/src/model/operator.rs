@@ -1,6 +1,6 @@
-//! Operators of ONNX, as which a layer describes itself for export.
+//! ONNX operators, which a layer uses to describe itself for export.
 
-/// One operator of the computation of a layer after training.
+/// One operator of a layer's computation after training.
 ///
 /// ```
 /// use ddp::model::{Operator, OperatorInput};
@@ -17,9 +17,9 @@
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Operator {
-    /// Its type in opset 20.
+    /// Type of the operator in opset 20.
     pub op_type: &'static str,
-    /// Its inputs, in order.
+    /// Inputs in order.
     pub inputs: Vec<OperatorInput>,
 }
 
@@ -28,18 +28,18 @@ pub struct Operator {
 pub enum OperatorInput {
     /// The input of the layer, `[N, in_features]`.
     X,
-    /// The result of an operator of the layer, by its place in the list.
+    /// The result of an earlier operator of the layer, by its index in the list.
     Result(usize),
-    /// A parameter of the layer, by its place in [`super::Layer::parameters`].
+    /// A parameter of the layer, by its index in [`super::Layer::parameters`].
     Param(usize),
-    /// A number.
+    /// A scalar.
     Float(f32),
-    /// A vector of whole numbers, such as axes.
+    /// A vector of integers, such as axes.
     Ints(Vec<i64>),
 }
 
 impl Operator {
-    /// An operator of this type with one output.
+    /// Makes an operator of this type with one output.
     pub fn new(op_type: &'static str, inputs: Vec<OperatorInput>) -> Self {
         Operator { op_type, inputs }
     }

@@ -1,9 +1,9 @@
 //! Matrices with orthonormal rows or columns, for initial weights.
 
-/// Lanes of a dot product, summed in a fixed order so that all processors give the same bits.
+/// Number of partial sums of a dot product, added in a fixed order so that all processors give the same bits.
 const LANES: usize = 8;
 
-/// Makes the `rows` rows of `values`, or its columns where they are fewer, orthonormal by the modified Gram-Schmidt process in f64,
+/// Makes the `rows` rows of `values`, or its columns if they are fewer, orthonormal by the modified Gram-Schmidt process in f64,
 /// which takes `2 · rows · columns · min(rows, columns)` operations.
 ///
 /// The result is the factor Q of the QR decomposition with a positive diagonal of R, as in `torch.nn.init.orthogonal_`.
@@ -14,7 +14,7 @@ pub(super) fn orthonormalize(values: &[f32], rows: usize) -> Vec<f32> {
     let columns = values.len() / rows;
     assert_eq!(rows * columns, values.len(), "a matrix");
     let (n_vectors, len) = (rows.min(columns), rows.max(columns));
-    // Element `k` of vector `i`, wherever the matrix has it.
+    // Index of element `k` of vector `i`; vectors are rows or columns of the matrix.
     let position = |i: usize, k: usize| if rows <= columns { i * columns + k } else { k * columns + i };
     let mut vectors: Vec<Vec<f64>> =
         (0..n_vectors).map(|i| (0..len).map(|k| f64::from(values[position(i, k)])).collect()).collect();

@@ -1,6 +1,6 @@
 //! Parameters as layers declare them: name, shape, kind and initial values.
 //!
-//! Two layers with one weight:
+//! Two layers that share one weight:
 //!
 //! ```
 //! use ddp::model::layers::Linear;
@@ -24,9 +24,9 @@ pub enum ParamKind {
     Weight,
     /// Offset after a matmul, `[O]`.
     Bias,
-    /// Scale of a normalisation, `[O]`.
+    /// Scale of a normalization, `[O]`.
     NormWeight,
-    /// Shift of a normalisation, `[O]`.
+    /// Shift of a normalization, `[O]`.
     NormBias,
     /// Table of an embedding, `[n_codes, dim]`.
     Embedding,
@@ -34,14 +34,14 @@ pub enum ParamKind {
 
 /// Initial values of a parameter, a function of the run's seed.
 ///
-/// Parameters with different streams get independent numbers.
+/// Parameters with different streams get independent random numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Init {
     /// Every element is this value.
     Constant(f32),
     /// Uniform in `±1/sqrt(in_features)`: Kaiming uniform with `a = sqrt(5)`, as in PyTorch's `nn.Linear`.
     KaimingUniform {
-        /// Inputs that each output sums over.
+        /// Number of inputs that each output sums over.
         in_features: usize,
         /// Counter of the random stream.
         stream: u32,
@@ -78,7 +78,7 @@ pub struct ParamSpec {
     pub dims: Vec<usize>,
     /// Initial values.
     pub init: Init,
-    /// Whether several layers use it (tied weights): each of them declares the same spec.
+    /// Whether several layers use it (tied weights); each of them declares the same spec.
     pub is_shared: bool,
 }
 
@@ -88,7 +88,7 @@ impl ParamSpec {
         ParamSpec { name: name.into(), kind, dims: dims.to_vec(), init, is_shared: false }
     }
 
-    /// The same parameter, open to several layers.
+    /// Allows several layers to use the parameter.
     #[must_use]
     pub fn shared(self) -> Self {
         ParamSpec { is_shared: true, ..self }
@@ -107,7 +107,7 @@ pub struct ParamEntry {
     pub dims: Vec<usize>,
     /// Initial values.
     pub init: Init,
-    /// Position of its layer in the forward pass; of a shared parameter, that of the first layer.
+    /// Index of its layer in the forward pass; for a shared parameter, of the first layer.
     pub layer: usize,
     /// First element in the flat buffer.
     pub start: usize,
@@ -119,7 +119,7 @@ impl ParamEntry {
         self.dims.iter().product()
     }
 
-    /// Its elements in the flat buffer.
+    /// Range of its elements in the flat buffer.
     pub fn range(&self) -> Range<usize> {
         self.start..self.start + self.numel()
     }

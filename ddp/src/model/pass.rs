@@ -1,6 +1,6 @@
 //! Memory that the model lends to a layer for one pass: views of parameters, buffers and gradients.
 //!
-//! Masks of dropout depend on the pass's key alone:
+//! The masks of dropout depend only on the pass's key:
 //!
 //! ```
 //! use ddp::config::precision::Precision;
@@ -36,11 +36,11 @@ use super::all_ranks::AllRanks;
 pub struct DropoutStep<'a> {
     /// Seed of the run.
     pub seed: u64,
-    /// Optimiser step, from 0.
+    /// Optimizer step, from 0.
     pub step: u64,
-    /// Index of the first row in the global batch; with `scalars`, relative to the first row that they name.
+    /// Index of the first row in the global batch; with `scalars`, relative to the first row given there.
     pub first_row: u64,
-    /// [`ops::StepScalars`] on the device, which then hold seed, step and first row.
+    /// [`ops::StepScalars`] on the device; they then hold seed, step and first row.
     pub scalars: Option<TensorRef<'a>>,
 }
 
@@ -56,7 +56,7 @@ impl DropoutStep<'_> {
 pub struct ForwardPass<'a> {
     /// Values of the layer's parameters.
     pub params: ParamViews<'a>,
-    /// The layer's own buffers, each for the most rows of a pass.
+    /// Buffers of the layer, each large enough for the maximum number of rows.
     pub buffers: &'a mut [Tensor],
     /// The tensors of [`super::Layer::registered_buffers`]. Training passes may write them; others must not.
     pub registered: &'a mut [Tensor],
@@ -64,12 +64,11 @@ pub struct ForwardPass<'a> {
     pub workspace: TensorMut<'a>,
     /// Arithmetic of f32 matmuls.
     pub matmul_mode: MatmulMode,
-    /// Key of the random masks; none in evaluation.
+    /// Key of the random masks; `None` in evaluation.
     pub dropout: Option<DropoutStep<'a>>,
     /// For the end of a skip connection: the value at its start.
     pub skip: Option<TensorRef<'a>>,
-    /// The ranks that train together, in a pass of several. None in evaluation, on one rank, and in a pass whose results are thrown
-    /// away.
+    /// The ranks that train together. `None` in evaluation, on a single rank, and in a pass whose results are discarded.
     pub all_ranks: Option<&'a mut dyn AllRanks>,
 }
 
@@ -101,8 +100,7 @@ pub struct BackwardPass<'a> {
     pub matmul_mode: MatmulMode,
     /// Dropout of the forward pass.
     pub dropout: Option<DropoutStep<'a>>,
-    /// For both ends of a skip connection: the gradient that takes the shortcut. None where another layer adds it, or nothing
-    /// needs it.
+    /// For both ends of a skip connection: the gradient along the shortcut. `None` if another layer adds it, or nothing needs it.
     pub skip: Option<TensorMut<'a>>,
     /// Exchange of the forward pass.
     pub all_ranks: Option<&'a mut dyn AllRanks>,
@@ -125,7 +123,7 @@ pub struct InputGradientPass<'a> {
     pub matmul_mode: MatmulMode,
     /// Activation that gave the input, if its derivative is part of this layer's matmul.
     pub through: Option<ThroughActivation<'a>>,
-    /// Whether to add to what the buffer holds: the gradient that took the shortcut around this layer.
+    /// Whether to add to the values in the buffer: the gradient along the shortcut around this layer.
     pub accumulate: bool,
 }
 
@@ -140,11 +138,11 @@ pub(crate) struct ParamPlace {
 /// Where a layer writes the gradient of a parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum GradientPlace {
-    /// To its place in the flat buffer: this layer is the last of the backward pass that uses it.
+    /// To its position in the flat buffer: this layer is the last one in the backward pass that uses the parameter.
     Flat,
-    /// To its place in the flat buffer, on top of these shares, those of the other layers that use the parameter.
+    /// To its position in the flat buffer, added to these shares of the other layers that use the parameter.
     FlatOnShares(Vec<usize>),
-    /// To a buffer of its own: the share of a layer that is not the last to use it.
+    /// To a separate buffer: the share of a layer that is not the last to use the parameter.
     Share,
 }
 
@@ -160,7 +158,7 @@ impl<'a> ParamViews<'a> {
     /// Parameter `index` of the layer in f32, as the optimiser updates it.
     ///
     /// # Errors
-    /// None for an index of the layer's parameters.
+    /// None if `index` is a parameter of the layer.
     ///
     /// # Panics
     /// If the layer has no such parameter.
@@ -171,7 +169,7 @@ impl<'a> ParamViews<'a> {
     /// Parameter `index` of the layer in the format of activations, for matmuls.
     ///
     /// # Errors
-    /// None for an index of the layer's parameters.
+    /// None if `index` is a parameter of the layer.
     ///
     /// # Panics
     /// If the layer has no such parameter.
@@ -197,7 +195,7 @@ pub struct ParamGradient<'a> {
     /// The gradient, of the parameter's shape, in f32; or in the format of activations, if the layer
     /// [can round it](super::Layer::can_round_gradients).
     pub d: TensorMut<'a>,
-    /// Whether to add to what it holds.
+    /// Whether to add to the values in `d`.
     pub accumulate: bool,
 }
 
@@ -207,7 +205,7 @@ pub struct ParamGradients<'a> {
     pub(super) places: &'a [ParamPlace],
     /// The rest of the layer's range of the flat buffer, and its first element.
     pub(super) flat: Option<(usize, TensorMut<'a>)>,
-    /// The rest of the layer's buffers for shares.
+    /// The rest of the layer's buffers for shares of shared parameters.
     pub(super) shares: &'a mut [Tensor],
     pub(super) accumulate: bool,
 }
@@ -216,7 +214,7 @@ impl<'a> ParamGradients<'a> {
     /// The gradient of the next parameter, in the order of [`super::Layer::parameters`].
     ///
     /// # Errors
-    /// None for as many parameters as the layer has.
+    /// None if the layer has another parameter.
     ///
     /// # Panics
     /// If the layer has no more parameters.
@@ -234,12 +232,12 @@ impl<'a> ParamGradients<'a> {
         let (_, flat) = flat.split_at(range.start - start)?;
         let (d, flat) = flat.split_at(range.len())?;
         self.flat = Some((range.end, flat));
-        // The shares of other layers were added before.
+        // The shares of other layers have already been added.
         let accumulate = self.accumulate || *gradient != GradientPlace::Flat;
         Ok(ParamGradient { d: d.reshape(dims)?, accumulate })
     }
 
-    /// The gradients of all parameters as the one range in which the parameters lie.
+    /// The gradients of all parameters as one contiguous range.
     pub(crate) fn whole_range(self) -> Option<ParamGradient<'a>> {
         let ParamGradients { flat, accumulate, .. } = self;
         flat.map(|(_, d)| ParamGradient { d, accumulate })

@@ -1,7 +1,7 @@
-//! The plan of a model: its layers after fusion, and for each the values that it reads and writes, forward and backward.
+//! The plan of a model: its layers after fusion, and the values that each of them reads and writes, forward and backward.
 //!
-//! A value is the output of a layer. A layer that can works in place, unless another one still reads what it would overwrite.
-//! Gradients of values take turns in as few buffers as the skip connections allow, mostly two.
+//! A value is the output of a layer. A layer works in place if it can, unless another layer still reads the value that it would
+//! overwrite. Gradients of values share as few buffers as the skip connections allow, mostly two.
 
 use std::ops::Range;
 
@@ -40,7 +40,7 @@ pub(crate) struct Plan {
     pub(crate) output: usize,
     pub(crate) n_outputs: usize,
     pub(crate) values: Vec<BufferSpec>,
-    /// Number of buffers for gradients of values, and elements of each.
+    /// Number of buffers for gradients of values, and the number of elements of each.
     pub(crate) n_gradients: usize,
     pub(crate) gradient_len: usize,
     /// Elements of the buffers for gradients of shared parameters.
@@ -48,16 +48,16 @@ pub(crate) struct Plan {
     pub(crate) workspace_len: usize,
 }
 
-/// One layer in its place.
+/// One layer with its inputs and outputs.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) layer: Box<dyn Layer>,
     pub(crate) params: Vec<ParamPlace>,
     pub(crate) x: Value,
     pub(crate) y: Value,
-    /// The value where the skip connection began that ends here.
+    /// The value at the start of the skip connection that ends here.
     pub(crate) skip: Option<Value>,
-    /// None where no parameter needs it.
+    /// `None` if no parameter needs it.
     pub(crate) backward: Option<BackwardStep>,
 }
 
@@ -66,11 +66,11 @@ pub(crate) struct Step {
 pub(crate) enum Value {
     /// The model's input.
     Input,
-    /// The value of this number.
+    /// The value with this index.
     Buffer(usize),
 }
 
-/// The converted input, where the first layer converts it.
+/// The converted input, if the first layer converts it.
 pub(crate) const CONVERTED: Value = Value::Buffer(0);
 
 /// The backward pass of one layer.
@@ -78,17 +78,17 @@ pub(crate) const CONVERTED: Value = Value::Buffer(0);
 pub(crate) struct BackwardStep {
     /// Buffer with the gradient of the layer's output.
     pub(crate) d: usize,
-    /// Buffer for the gradient of its input, where that is another one and is needed.
+    /// Buffer for the gradient of its input, if it is needed and is a different buffer.
     pub(crate) d_x: Option<usize>,
-    /// Whether to add to what that buffer holds: the gradient of a skip connection that begins in front of the layer.
+    /// Whether to add to the values in that buffer: the gradient of a skip connection that begins before the layer.
     pub(crate) accumulate: bool,
     /// Buffer with the gradient of the skip connection that begins or ends here.
     pub(crate) skip: Option<usize>,
     /// Elements of the flat buffer whose gradients the layer writes.
     pub(crate) flat: Range<usize>,
-    /// Buffers for the layer's shares of gradients that other layers finish.
+    /// Buffers for the layer's shares of gradients that other layers complete.
     pub(crate) shares: Range<usize>,
-    /// All gradients before this element are finished after the layer.
+    /// After the layer, all gradients before this element are finished.
     pub(crate) finishes: Option<usize>,
 }
 
@@ -96,7 +96,7 @@ impl Plan {
     /// The plan of these layers, of which `layout` was made, on rows of `n_features`.
     ///
     /// # Panics
-    /// If there is no layer, or skip connections do not end where they should.
+    /// If there is no layer, or if skip connections do not end correctly.
     pub(crate) fn new(
         mut layers: Vec<Box<dyn Layer>>,
         layout: &ParamLayout,
@@ -135,7 +135,7 @@ impl Plan {
         }
     }
 
-    /// The layers of which the plan was made, but for activations that were fused: a plan of them is the same one.
+    /// The layers from which the plan was made, with activations fused; a plan made of them is the same.
     pub(crate) fn into_layers(self) -> Vec<Box<dyn Layer>> {
         let begins_with_cast = self.steps.first().is_some_and(|first| first.layer.kind() == LayerKind::Cast);
         let n_inserted = usize::from(begins_with_cast && self.sizes.precision.is_short());
@@ -159,7 +159,8 @@ impl Plan {
         self.steps.iter().rev().filter_map(writes).filter(|range| !range.is_empty()).collect()
     }
 
-    /// The format of input that needs no conversion, next to f32: that of activations, if the conversion is all that writes its place.
+    /// Format, besides f32, of input that needs no conversion: the format of activations, if only the conversion writes its
+    /// buffer.
     pub(crate) fn short_input(&self) -> Option<DType> {
         let [cast, rest @ ..] = &self.steps[..] else { return None };
         let is_overwritten = |step: &Step| step.y == cast.y && step.layer.kind() != LayerKind::SkipBegin;
@@ -188,7 +189,7 @@ impl Plan {
             .map(|(_, param)| param.range.clone())
     }
 
-    /// Makes what the layers keep on the device.
+    /// Prepares the constants that the layers need on the device.
     ///
     /// # Errors
     /// Out of memory, or no such device.
@@ -207,7 +208,7 @@ fn forward_steps(layers: Vec<Box<dyn Layer>>, sizes: Sizes) -> (Vec<Step>, Vec<B
     let (mut steps, mut values) = (Vec::with_capacity(layers.len()), Vec::new());
     let mut open_skips = Vec::new();
     let mut x = Value::Input;
-    // Whether something still reads the value after the next layer.
+    // Whether a later layer than the next one still reads the value.
     let mut is_kept = true;
     for layer in layers {
         let kind = layer.kind();
@@ -232,7 +233,7 @@ fn forward_steps(layers: Vec<Box<dyn Layer>>, sizes: Sizes) -> (Vec<Step>, Vec<B
     (steps, values)
 }
 
-/// Finds each layer's parameters; returns the sizes of the shares of shared ones.
+/// Finds the parameters of each layer; returns the sizes of the buffers for shares of shared parameters.
 fn place_parameters(steps: &mut [Step], layout: &ParamLayout) -> Vec<usize> {
     let mut shares = Vec::new();
     let mut shares_of: Vec<(String, Vec<usize>)> = Vec::new();
@@ -272,7 +273,7 @@ fn declares(step: &Step, param: &ParamSpec) -> bool {
     step.layer.parameters().iter().any(|other| other.name == param.name)
 }
 
-/// Gives each layer the buffers of its backward pass; returns how many there are.
+/// Assigns buffers to the backward pass of each layer; returns their number.
 fn plan_backward(steps: &mut [Step], layout: &ParamLayout) -> usize {
     let mut open_skips: Vec<Option<usize>> = Vec::new();
     let mut n_gradients = 2;
@@ -302,7 +303,7 @@ fn plan_backward(steps: &mut [Step], layout: &ParamLayout) -> usize {
                 open_skips.push(backward.skip);
             }
             LayerKind::SkipBegin => backward.skip = open_skips.pop().expect("every skip ends"),
-            // The matmul adds to the gradient that took the shortcut, and nothing is left to do where the skip begins.
+            // The matmul adds to the gradient along the shortcut, so the start of the skip has nothing to do.
             LayerKind::Linear(_) if begins_in_front && has_params_before => {
                 let skip = open_skips.last_mut().expect("every skip ends");
                 (backward.d_x, backward.accumulate) = (skip.take(), true);
@@ -326,7 +327,7 @@ fn has_params(steps: &[Step]) -> bool {
     steps.iter().any(|step| !step.params.is_empty())
 }
 
-/// Where the skip connection begins that ends at `end`, if one does.
+/// Start of the skip connection that ends at `end`, if one does.
 fn begin_of_skip(steps: &[Step], end: usize) -> Option<usize> {
     let mut n_open = 0;
     (0..=end).rev().find(|&index| {
@@ -414,7 +415,7 @@ mod tests {
         for (spec, want) in [
             (ModelSpec { layer_norm: true, ..plain.clone() }, 0),
             (ModelSpec { dropout: 0.1, ..plain.clone() }, 0),
-            // The second and third layer have one: only the first two meet.
+            // Only the second and third layer have one, so only the first two meet.
             (ModelSpec { residual: true, ..plain.clone() }, 0),
             (ModelSpec { residual: true, ..ModelSpec::plain(&[4, 5, 6, 6, 2], Activation::Relu) }, 1),
         ] {
@@ -445,7 +446,7 @@ mod tests {
         let plan = plan(&ModelSpec::plain(&[4, 2], Activation::Relu), Device::Cpu, Precision::Bf16);
         let has_backward: Vec<_> = plan.steps.iter().map(|step| step.backward.is_some()).collect();
         assert_eq!(has_backward, [false, true]);
-        // Nor has the shortcut around the first layer.
+        // A shortcut around the first layer needs no gradient either.
         let spec = ModelSpec { residual: true, ..ModelSpec::plain(&[4, 4, 4, 2], Activation::Relu) };
         let plan = self::plan(&spec, Device::Cpu, Precision::F32);
         let ends = plan.steps.iter().filter(|step| step.skip.is_some());

@@ -1,12 +1,12 @@
-//! A tensor that a layer registers: it belongs to the model as a parameter does, but nothing trains it. It outlives a pass, moves
-//! with the model, and is saved unless it is `not_saved`.
+//! A tensor that a layer registers: it belongs to the model like a parameter but is not trained. It persists between passes,
+//! moves with the model, and is saved unless it is `not_saved`.
 
 use ddp_kernels::{DType, Tensor};
 
-/// A tensor of a layer that is not a parameter: a mask, the statistics of a normaliser. Any shape and dtype.
+/// A tensor of a layer that is not a parameter, such as a mask or running statistics. It can have any shape and dtype.
 ///
-/// The model keeps it on its device ([`super::Network::to`] moves it) and lends it to the layer's passes. A trainer copies rank 0's
-/// values to all ranks when it is created. A layer that writes it on one rank otherwise than on the others asks for
+/// The model keeps it on its device ([`super::Network::to`] moves it) and lends it to the layer's passes. A trainer copies rank
+/// 0's values to all ranks when it is created. A layer that writes different values on different ranks must use
 /// [`RegisteredBuffer::averaged`].
 ///
 /// Source: `torch.nn.Module.register_buffer`.
@@ -28,20 +28,20 @@ pub struct RegisteredBuffer {
 }
 
 impl RegisteredBuffer {
-    /// A buffer of these initial values, saved with the parameters.
+    /// A buffer with these initial values, saved with the parameters.
     ///
     /// - `name`: unique in the model, also among the parameters
     pub fn new(name: impl Into<String>, values: Tensor) -> Self {
         RegisteredBuffer { name: name.into(), values, is_saved: true, is_averaged: false }
     }
 
-    /// The same buffer, in no state dict and no checkpoint: its initial values are right for every run.
+    /// Excludes the buffer from state dicts and checkpoints, because its initial values are right for every run.
     #[must_use]
     pub fn not_saved(self) -> Self {
         RegisteredBuffer { is_saved: false, ..self }
     }
 
-    /// The same buffer, replaced by its mean over all ranks after each step: for statistics that forward updates.
+    /// Replaces the buffer by its mean over all ranks after each step: for statistics that the forward pass updates.
     ///
     /// # Panics
     /// If the values are not f32.

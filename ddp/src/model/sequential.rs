@@ -1,7 +1,7 @@
 //! A list of layers that is built one layer at a time, with skip connections and blocks.
 //!
-//! Blocks are functions that add their layers to the list: nothing is nested, so neighbours are fused and gradients are exchanged
-//! layer by layer, whatever the blocks.
+//! Blocks are functions that add their layers to the list. The list stays flat, so neighbors are fused and gradients are
+//! exchanged layer by layer across blocks.
 
 use ddp_kernels::KernelError;
 use ddp_kernels::ops::{Activation, Gate};
@@ -12,7 +12,7 @@ use super::layers::{BatchNorm1d, SkipBegin, SkipEnd};
 use super::network::Network;
 use crate::config::LayerConfig;
 
-/// Layers in forward order. Each call adds a layer that fits the width of the rows so far.
+/// Layers in forward order. Each method adds a layer that fits the current width of the rows.
 ///
 /// Parameters are named by their kind and number: `layers.0.weight`, `norms.0.weight`.
 ///
@@ -44,12 +44,12 @@ pub struct Sequential {
 }
 
 impl Sequential {
-    /// No layers yet, for rows of `n_features`.
+    /// An empty list for rows of `n_features`.
     pub fn new(n_features: usize) -> Self {
         Sequential { list: LayerList::new(n_features), n_features }
     }
 
-    /// Adds any layer, such as one of a program's own.
+    /// Adds any layer, such as a custom one.
     #[must_use]
     pub fn layer(mut self, layer: impl Layer + 'static) -> Self {
         self.list.push(layer);
@@ -73,7 +73,7 @@ impl Sequential {
         self.add(LayerConfig::Linear { out_features, activation: None, bias: false })
     }
 
-    /// Adds a gated linear unit with `out_features` outputs: the linear layer `layers.{i}` of twice as many, and its gate.
+    /// Adds a gated linear unit with `out_features` outputs: the linear layer `layers.{i}`, twice as wide, and its gate.
     #[must_use]
     pub fn glu(self, gate: Gate, out_features: usize) -> Self {
         self.add(LayerConfig::Glu { out_features, gate, bias: true })
@@ -97,7 +97,7 @@ impl Sequential {
         self.add(LayerConfig::RmsNorm)
     }
 
-    /// Adds a batch norm, whose statistics are those of all ranks' rows of a micro-batch: `norms.{i}.weight`, `norms.{i}.bias`, and the
+    /// Adds a batch norm with statistics over a micro-batch across all ranks: `norms.{i}.weight`, `norms.{i}.bias`, and the
     /// buffers `norms.{i}.running_mean` and `norms.{i}.running_var`.
     #[must_use]
     pub fn batch_norm(self) -> Self {

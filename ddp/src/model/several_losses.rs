@@ -1,4 +1,4 @@
-//! The losses of several heads on one model's outputs.
+//! The losses of several heads on the outputs of one model.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -13,11 +13,11 @@ use crate::data::{HeadTargets, head_columns};
 
 type Result<T> = std::result::Result<T, KernelError>;
 
-/// The weighted mean of several losses: of a row, `Σ w[h] · loss[h] / Σ w[h]` over the heads whose targets it has, where the loss of a
-/// head is the mean over its outputs.
+/// The weighted mean of several losses: for a row, `Σ w[h] · loss[h] / Σ w[h]` over the heads whose targets it has, where the
+/// loss of a head is the mean over its outputs.
 ///
-/// Each loss runs on a copy of its outputs. The weights of heads and rows without targets become weights of rows, so that sums and
-/// gradients of all losses add up to those of the mean.
+/// Each loss runs on a copy of its outputs. The weights of the heads, and 0 for rows without targets, become row weights, so that
+/// the sums and gradients of all losses add up to the sums and gradients of the mean.
 #[derive(Debug)]
 pub(crate) struct SeveralLosses {
     heads: Vec<Head>,
@@ -33,7 +33,7 @@ struct Head {
     has_classes: bool,
 }
 
-/// Operands of one head at a time, used by all heads in turn.
+/// Operands of one head, reused for all heads in turn.
 #[derive(Debug)]
 struct HeadMemory {
     outputs: Tensor,
@@ -46,7 +46,7 @@ struct HeadMemory {
 impl LossHead {
     /// The loss of `config` for the outputs of `model`.
     ///
-    /// - `heads`: those of the rows, for [`Loss::Heads`]; else empty
+    /// - `heads`: the heads of the rows, for [`Loss::Heads`]; otherwise empty
     ///
     /// # Errors
     /// Out of memory.
@@ -117,7 +117,7 @@ fn memory(
     ]
 }
 
-/// Bytes that the loss of several heads needs beside the model; 0 for another loss.
+/// Bytes that the loss of several heads needs besides the model; 0 for any other loss.
 ///
 /// - `gradient`: number format of the outputs' gradient
 pub fn loss_bytes(loss: &Loss, heads: &[HeadTargets], max_rows: usize, gradient: DType) -> usize {
@@ -126,7 +126,7 @@ pub fn loss_bytes(loss: &Loss, heads: &[HeadTargets], max_rows: usize, gradient:
 }
 
 impl LossFunction for SeveralLosses {
-    /// `targets`: `[N, columns of all heads]` f32, NaN where a row lacks one.
+    /// `targets`: `[N, columns of all heads]` f32, NaN if a row lacks a target.
     fn apply(
         &self,
         outputs: TensorRef<'_>,
@@ -174,7 +174,7 @@ impl LossFunction for SeveralLosses {
         n_rows as f64
     }
 
-    /// Rows may lack the targets of a head.
+    /// Rows may lack the targets of a head, so the sum of weights is not known in advance.
     fn is_weighted(&self, _has_row_weights: bool) -> bool {
         true
     }

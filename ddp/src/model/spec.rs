@@ -1,4 +1,4 @@
-//! Sizes and kinds of a model's layers and of the embeddings in front of them.
+//! Sizes and kinds of a model's layers and of the embeddings before them.
 //!
 //! ```
 //! use ddp::config::Activation;
@@ -15,30 +15,30 @@ use ddp_kernels::ops::Activation;
 use super::EmbeddingSpec;
 use crate::config::{LayerEntry, ModelConfig, Norm};
 
-/// A multilayer perceptron, that is linear layers with an activation after each but the last; or a list of layers and an output
-/// layer.
+/// A multilayer perceptron: linear layers with an activation after each but the last. Alternatively a list of layers and an
+/// output layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelSpec {
-    /// Widths from the first linear layer's input to the outputs: one more than there are linear layers outside of blocks.
+    /// Widths from the first linear layer's input to the outputs; one more than the number of linear layers outside of blocks.
     pub dims: Vec<usize>,
-    /// After each hidden layer.
+    /// Activation after each hidden layer.
     pub activation: Activation,
     /// Whether a layer norm is between each hidden linear layer and its activation.
     pub layer_norm: bool,
     /// Probability with which a hidden value is dropped in training.
     pub dropout: f64,
-    /// Whether a hidden layer's input is added to its output where the widths are equal.
+    /// Whether a hidden layer's input is added to its output if the widths are equal.
     pub residual: bool,
     /// Whether linear layers have a bias.
     pub bias: bool,
     /// Tables for the codes in the last columns of the input, in their order.
     pub embeddings: Vec<EmbeddingSpec>,
-    /// The layers in front of the output layer, in place of those of a perceptron; empty for a perceptron.
+    /// The layers before the output layer, in place of those of a perceptron; empty for a perceptron.
     pub layers: Vec<LayerEntry>,
 }
 
 impl ModelSpec {
-    /// The model of `config` between these features and outputs.
+    /// The spec of `config` with this number of features and outputs.
     pub fn new(config: &ModelConfig, n_features: usize, n_outputs: usize) -> Self {
         let of_entry = |entry: &LayerEntry| {
             let width = entry.layer.out_features();
@@ -58,11 +58,11 @@ impl ModelSpec {
         }
     }
 
-    /// The same model with these embeddings in front: the last columns of its input, as many as there are embeddings, hold
-    /// codes, and the first linear layer takes the rows of the tables in their place.
+    /// Adds these embeddings before the model: the last columns of its input, one per embedding, hold codes, and the first linear
+    /// layer reads rows of the tables in their place.
     ///
     /// # Panics
-    /// If there are more embeddings than columns, two of one name, or a table of no width or of other than 1 to 2^24 codes.
+    /// If there are more embeddings than columns, if two have the same name, or if a table has width 0 or not 1 to 2^24 codes.
     #[must_use]
     pub fn with_embeddings(mut self, embeddings: Vec<EmbeddingSpec>) -> Self {
         let n_features = self.n_features();

@@ -1,4 +1,4 @@
-//! The weights and saved buffers of a model by name, as PyTorch's `state_dict` has them.
+//! The weights and saved buffers of a model by name, as in PyTorch's `state_dict`.
 
 use ddp_kernels::{Device, KernelError, Tensor, TensorRef, ops};
 
@@ -43,8 +43,8 @@ impl Network {
         self.named_tensors()?.into_iter().map(copy).collect()
     }
 
-    /// Copies the saved buffers of a checkpoint. Returns what differs between their names, shapes and dtypes and the model's; nothing
-    /// is copied then.
+    /// Copies the saved buffers of a checkpoint. If their names, shapes or dtypes differ from the model's, returns the
+    /// differences and copies nothing.
     ///
     /// # Errors
     /// [`KernelError`] from the copies.
@@ -85,8 +85,8 @@ impl Network {
         Ok(tensors)
     }
 
-    /// Copies the tensors of `state_dict`, on any device, to the parameters, f32, and saved buffers of these names. Nothing is written if there is an
-    /// error.
+    /// Copies the tensors of `state_dict`, on any device, to the f32 parameters and saved buffers of the same names. Nothing is
+    /// written if there is an error.
     ///
     /// - `strict`: names that only one side has are an error; otherwise they are reported
     ///
@@ -181,7 +181,7 @@ mod tests {
         ];
         assert_eq!(names, want);
         state.reverse();
-        // The compute weights follow.
+        // The compute weights are updated too.
         let mut other = network(Precision::Bf16);
         other.initialize(9).unwrap();
         assert_eq!(other.load_state_dict(&state, true).unwrap(), StateDictReport::default());

@@ -12,26 +12,26 @@ use super::plan::{BackwardStep, Plan, Step, Value};
 /// Bytes that a forward and a backward pass read and write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PassTraffic {
-    /// Of weights, as matmuls and norms read them.
+    /// Bytes of weights, in the formats that matmuls and norms read.
     pub weights: usize,
-    /// Of the weights' gradients.
+    /// Bytes of the weights' gradients.
     pub gradients: usize,
-    /// Of inputs, outputs of layers, and their gradients.
+    /// Bytes of inputs, outputs of layers, and their gradients.
     pub activations: usize,
 }
 
-/// Way in which a backward pass writes the gradients of parameters.
+/// Modes in which a backward pass writes the gradients of parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GradientWrites {
-    /// In f32, over what is there.
+    /// In f32, overwriting the old values.
     Singles,
-    /// In f32, added to those of an earlier micro-batch.
+    /// In f32, added to the gradients of an earlier micro-batch.
     Accumulated,
     /// In the format of activations, by layers that [can](super::Layer::can_round_gradients); else in f32.
     Rounded,
 }
 
-/// Counts the bytes of one step after the other.
+/// Counts the bytes of one step after another.
 struct Count<'a> {
     plan: &'a Plan,
     n_features: usize,
@@ -44,9 +44,9 @@ struct Count<'a> {
 const SINGLE: usize = size_of::<f32>();
 
 impl PassTraffic {
-    /// The passes of the model that [`super::Network::with_layout`] makes of this plan, over `n_rows` rows.
+    /// The traffic over `n_rows` rows of the model that [`super::Network::with_layout`] builds from this plan.
     ///
-    /// - `target_bytes`: targets and weight of a row
+    /// - `target_bytes`: bytes of the targets and the weight of a row
     pub fn of(plan: BufferPlan<'_>, n_rows: usize, target_bytes: usize, writes: GradientWrites) -> Self {
         let BufferPlan { spec, layout, max_rows, device, precision } = plan;
         let sizes = Sizes { max_rows, device, precision };
@@ -140,15 +140,15 @@ impl Count<'_> {
                     if spec.activation.is_some() && !spec.derivative_in_next { 3 * d } else { 0 };
                 let is_on_gpu = self.plan.sizes.device != ddp_kernels::Device::Cpu;
                 let has_bias = step.params.len() > 1;
-                // Where no other pass over the gradient gives that of the bias.
+                // If no other pass over the gradient computes the gradient of the bias.
                 let bias = if has_bias && !is_on_gpu && spec.activation.is_none() { d } else { 0 };
                 (0, derivative + bias + d + x)
             }
             LayerKind::LayerNorm { .. } => {
-                // The columns' sums and the rows' gradients are two passes.
+                // The sums of columns and the gradients of rows need two passes.
                 (step.params[0].range.len() * SINGLE, 2 * x + 3 * d + 4 * self.n_rows * SINGLE)
             }
-            // The sums of the columns and the gradients of the rows are two passes.
+            // The sums of columns and the gradients of rows need two passes.
             LayerKind::BatchNorm { .. } => (3 * step.params[0].range.len() * SINGLE, 2 * x + 3 * d),
             LayerKind::Activation(_) | LayerKind::Opaque => (0, self.rows(step.layer.backward_values())),
             LayerKind::Dropout => (0, 2 * d),
@@ -162,7 +162,7 @@ impl Count<'_> {
         if backward.d_x.is_none() {
             return;
         }
-        // The matmul that gives the gradient of the input, through the derivative of the activation in front of it.
+        // The matmul that computes the gradient of the input, including the derivative of the activation before it.
         let through = match before.map(|before| before.layer.kind()) {
             Some(LayerKind::Linear(before)) if before.keeps_relu_mask() => self.relu_mask(in_features),
             Some(LayerKind::Linear(before)) if before.derivative_in_next => self.rows(in_features),
@@ -203,7 +203,7 @@ mod tests {
         let activations = 4 * ((12 + 8) + (8 + 8 + 8) + 8 + (8 + 12));
         assert_eq!(got, PassTraffic { weights: 32, gradients: 32, activations });
         let on_gpu = traffic(&spec, Device::Cuda(0), Precision::F32, GradientWrites::Accumulated);
-        // There the matmul gives the gradient of the bias, too.
+        // On a GPU the matmul also computes the gradient of the bias.
         assert_eq!(on_gpu, PassTraffic { weights: 32, gradients: 64, activations: activations - 4 * 8 });
     }
 

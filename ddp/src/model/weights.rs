@@ -1,4 +1,4 @@
-//! A range of the flat buffers of weights, lent to an update.
+//! A range of the flat buffers of weights, borrowed by an update.
 
 use std::ops::Range;
 
@@ -9,12 +9,12 @@ use ddp_kernels::{KernelError, TensorMut};
 pub struct WeightsMut<'a> {
     /// Master weights, `[n]` f32.
     pub master: TensorMut<'a>,
-    /// Their copies in the format of activations, `[n]`, if that isn't f32.
+    /// Copies of the master weights in the format of activations, `[n]`, if it isn't f32.
     pub compute: Option<TensorMut<'a>>,
 }
 
 impl<'a> WeightsMut<'a> {
-    /// The elements of `range`, counted from the start of these.
+    /// The elements of `range`, relative to the start of these weights.
     ///
     /// # Errors
     /// [`KernelError::OutOfRange`] beyond their end.
@@ -42,7 +42,7 @@ impl<'a> WeightsMut<'a> {
         Ok((WeightsMut { master, compute }, after))
     }
 
-    /// The same weights for a shorter time.
+    /// The same weights with a shorter borrow.
     pub fn reborrow(&mut self) -> WeightsMut<'_> {
         WeightsMut { master: self.master.reborrow(), compute: self.compute.as_mut().map(TensorMut::reborrow) }
     }

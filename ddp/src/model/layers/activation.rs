@@ -1,4 +1,4 @@
-//! Elementwise activation on its own: after a norm, or after any layer that it is not fused with.
+//! Elementwise activation that is not fused: after a norm, or after any other layer that can't compute it.
 
 use ddp_kernels::ops::{self, Activation, SavedForBackward};
 use ddp_kernels::{TensorMut, TensorRef};
@@ -19,7 +19,7 @@ pub struct ActivationLayer {
 }
 
 impl ActivationLayer {
-    /// `activation` on rows of this width.
+    /// Makes an `activation` layer for rows of this width.
     pub fn new(activation: Activation, features: usize) -> Self {
         ActivationLayer { activation, features }
     }

@@ -1,4 +1,4 @@
-//! Batch normalisation, synchronous over the ranks.
+//! Batch normalization, synchronized over the ranks.
 
 use ddp_kernels::ops::{self, BatchNormGrads, BatchNormSaved, BatchNormStats, BatchNormSums, RunningStats};
 use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorMut, TensorRef};
@@ -13,11 +13,12 @@ pub(super) fn add(list: &mut LayerList, eps: f64, momentum: f64) {
     list.push(BatchNorm1d::with(index, list.width, eps, momentum));
 }
 
-/// Normalises each feature over the rows of a micro-batch of all ranks, then scales and shifts it; all of its own values are f32 in
-/// every precision.
+/// Normalizes each feature over the rows of a micro-batch across all ranks, then scales and shifts it. Its parameters and
+/// statistics are f32 in every precision.
 ///
-/// After training, and in an evaluation or a gradient check, the running averages of the statistics take their place. Each training
-/// pass moves these averages, whatever becomes of the step; a feature whose new averages would not be finite keeps its old ones.
+/// After training, and in evaluations and gradient checks, the running averages replace the statistics of the micro-batch. Each
+/// training pass updates these averages, even if the step is skipped; a feature whose new averages would not be finite keeps the
+/// old ones.
 ///
 /// Source: arXiv:1502.03167; the same as `torch.nn.SyncBatchNorm`, and as `torch.nn.BatchNorm1d` on one rank.
 #[derive(Debug)]
@@ -75,7 +76,7 @@ impl Layer for BatchNorm1d {
         &self.params
     }
 
-    /// Mean, `1 / deviation` and number of rows of the statistics, and what ranks exchange.
+    /// Mean, `1 / deviation` and number of rows of the statistics, and the buffers of the exchange between ranks.
     fn buffers(&self, sizes: Sizes) -> Vec<BufferSpec> {
         let per_feature = BufferSpec::activations(&[self.features], sizes.precision.master());
         let count = BufferSpec::activations(&[1], DType::F64);
@@ -98,7 +99,7 @@ impl Layer for BatchNorm1d {
         ops::batch_norm_moments_len(self.features)
     }
 
-    /// Moments, and two sums of gradients per feature.
+    /// The moments, and two sums of gradients per feature.
     fn exchanged_per_pass(&self) -> usize {
         self.exchanged_len() + 2 * self.features
     }
@@ -137,7 +138,7 @@ impl Layer for BatchNorm1d {
         let saved = BatchNormSaved { mean: mean.view(), rstd: rstd.view(), count: count.view() };
         let n_sums = 2 * self.features;
         ops::batch_norm_backward_sums(pass.x, d.as_ref(), saved, exchanged.view_mut().range(0, n_sums)?)?;
-        // The own sums are changed only after they were gathered.
+        // A rank's own sums are changed only after they have been gathered.
         let all = match pass.all_ranks {
             Some(ranks) => Some(ranks.gather(exchanged.view().range(0, n_sums)?)?),
             None => None,

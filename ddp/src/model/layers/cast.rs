@@ -1,18 +1,18 @@
-//! Conversion of the model's f32 input to the format of activations, in front of all other layers.
+//! Conversion of the model's f32 input to the format of activations, before all other layers.
 
 use ddp_kernels::{TensorMut, TensorRef, ops};
 
 use crate::model::layer::{Layer, LayerKind, Result};
 use crate::model::pass::{BackwardPass, ForwardPass};
 
-/// `y = x` in the format of activations. Nothing is in front of it, so it has no backward pass.
+/// `y = x` in the format of activations. It is the first layer, so it has no backward pass.
 #[derive(Debug)]
 pub struct Cast {
     features: usize,
 }
 
 impl Cast {
-    /// For rows of this width.
+    /// Makes the conversion for rows of this width.
     pub fn new(features: usize) -> Self {
         Cast { features }
     }

@@ -1,4 +1,4 @@
-//! Dropout in place, with masks that depend on seed, step, layer and global row alone.
+//! Dropout in place, with masks that depend only on seed, step, layer and global row.
 
 use ddp_kernels::{TensorMut, TensorRef, ops};
 
@@ -20,7 +20,7 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// After linear layer `layer`, whose index is part of the masks' key.
+    /// Makes dropout after linear layer `layer`, whose index is part of the masks' key.
     pub fn new(layer: usize, p: f64, features: usize) -> Self {
         Dropout { layer: layer as u16, p, features }
     }

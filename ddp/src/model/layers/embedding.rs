@@ -1,4 +1,4 @@
-//! Tables of embeddings in front of the other layers: rows of tables replace the codes in the last columns of the input.
+//! Tables of embeddings before the other layers: rows of tables replace the codes in the last columns of the input.
 
 use ddp_kernels::ops::{self, EmbeddingTable, EmbeddingTables};
 use ddp_kernels::{DType, Device, TensorMut, TensorRef};
@@ -14,12 +14,13 @@ pub struct EmbeddingLayer {
     embeddings: Vec<EmbeddingSpec>,
     out_features: usize,
     params: Vec<ParamSpec>,
-    /// None before [`Layer::prepare`].
+    /// `None` before [`Layer::prepare`].
     tables: Option<EmbeddingTables>,
 }
 
 impl EmbeddingLayer {
-    /// Tables for the last columns of the input, in their order; `out_features` counts numbers and rows of tables.
+    /// Makes tables for the last columns of the input, in order; `out_features` counts numeric features and the rows of the
+    /// tables.
     pub fn new(embeddings: Vec<EmbeddingSpec>, out_features: usize) -> Self {
         let param = |(index, embedding): (usize, &EmbeddingSpec)| {
             let name = format!("embeddings.{}.weight", embedding.key());

@@ -23,7 +23,7 @@ pub struct Gated {
 }
 
 impl Gated {
-    /// From rows of `2 · features` to rows of `features`.
+    /// Maps rows of `2 · features` to rows of `features`.
     pub fn new(gate: Gate, features: usize) -> Self {
         Gated { gate, features }
     }
@@ -50,7 +50,7 @@ impl Layer for Gated {
         false
     }
 
-    /// The input; the gradients are those of [`Layer::backward_input`].
+    /// The input; [`Layer::backward_input`] reads and writes the gradients.
     fn backward_values(&self) -> usize {
         2 * self.features
     }

@@ -1,4 +1,4 @@
-//! Layer normalisation.
+//! Layer normalization.
 
 use ddp_kernels::ops::{self, LayerNormGrads, LayerNormStats};
 use ddp_kernels::{TensorMut, TensorRef};
@@ -16,7 +16,7 @@ pub(super) fn add(list: &mut LayerList) {
     list.push(LayerNorm::new(index, list.width));
 }
 
-/// Normalises each row, then scales and shifts it; scale and shift are f32 in every precision.
+/// Normalizes each row, then scales and shifts it; scale and shift are f32 in every precision.
 ///
 /// Source: arXiv:1607.06450; the same as `torch.nn.LayerNorm`.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// After linear layer `layer`: `norms.{layer}.weight` and `norms.{layer}.bias`.
+    /// Makes the norm after linear layer `layer`: `norms.{layer}.weight` and `norms.{layer}.bias`.
     pub fn new(layer: usize, features: usize) -> Self {
         let param = |name: &str, kind, value| {
             ParamSpec::new(format!("norms.{layer}.{name}"), kind, &[features], Init::Constant(value))

@@ -1,9 +1,9 @@
-//! Linear layer, with the activation after it where the plan fuses them.
+//! Linear layer, including the activation after it if the plan fuses them.
 //!
-//! On a GPU the gradient of the bias comes from the matmul that gives the gradient of the weight, and where nothing but an
-//! activation is between two linear layers, its derivative is part of the matmul that gives the gradient of the second one's
-//! input. On the CPU, and for ReLU where no matmul computes its derivative, the gradient of the bias comes from the pass that
-//! computes the activation's derivative.
+//! On a GPU, the matmul that computes the gradient of the weight also computes the gradient of the bias. If only an activation
+//! separates two linear layers, its derivative is part of the matmul that computes the gradient of the second layer's input. On
+//! the CPU, and for ReLU if no matmul computes its derivative, the pass that computes the activation's derivative also computes
+//! the gradient of the bias.
 
 use ddp_kernels::ops::{self, Activation, LinearOutput, ThroughActivation};
 use ddp_kernels::{DType, Device, Tensor, TensorMut, TensorRef};
@@ -41,7 +41,7 @@ impl Linear {
     }
 
     /// Whether the next layer's matmul computes the derivative of the activation. For ReLU it needs the mask; without one, the
-    /// derivative goes with the gradient of the bias.
+    /// derivative is computed together with the gradient of the bias.
     fn derivative_is_in_next(&self) -> bool {
         self.spec.derivative_in_next && (self.is_masked || !self.spec.keeps_relu_mask())
     }
@@ -98,12 +98,12 @@ impl Layer for Linear {
         self.spec.in_features * self.spec.out_features
     }
 
-    /// The bias, where it is added to f32 sums.
+    /// Only the bias, if it is added to f32 sums.
     fn reads_master(&self, index: usize, outputs: DType) -> bool {
         index != self.weight() && outputs == DType::F32
     }
 
-    /// Where the device's matmuls can.
+    /// True if the device's matmuls can.
     fn can_round_gradients(&self) -> bool {
         true
     }
@@ -119,7 +119,7 @@ impl Layer for Linear {
     fn forward(&mut self, x: TensorRef<'_>, y: TensorMut<'_>, pass: ForwardPass<'_>) -> Result<()> {
         let ForwardPass { params, buffers, workspace, matmul_mode, .. } = pass;
         let (n_rows, _) = x.shape().rows_cols();
-        // The bias is added to sums that become the format of y.
+        // The bias is added to sums that are then converted to the format of y.
         let bias = match (self.has_bias(), y.dtype()) {
             (false, _) => None,
             (true, DType::F32 | DType::F64) => Some(params.master(0)?),

@@ -36,7 +36,7 @@ macro_rules! layer_files {
         )+
 
         impl LayerList {
-            /// Adds the layers that this layer of a config stands for.
+            /// Adds the layers that this layer of a config expands to.
             pub(super) fn add(&mut self, layer: LayerConfig) {
                 match layer {
                     $(LayerConfig::$variant $({ $($setting),+ })? $(($only))? => {
@@ -50,7 +50,7 @@ macro_rules! layer_files {
 for_each_layer_kind!(layer_files);
 
 impl LayerList {
-    /// Adds the layers of a list, repeats as often as it says.
+    /// Adds the layers of a list, each as often as its `repeat` says.
     fn add_entries(&mut self, entries: &[LayerEntry]) {
         for LayerEntry { layer, repeat } in entries {
             for _ in 0..*repeat {
@@ -62,8 +62,8 @@ impl LayerList {
 
 /// The layers of `spec` in forward order, before any fusion.
 ///
-/// In a multilayer perceptron, a hidden layer is `y = dropout(f(norm(x·Wᵀ + b)))`, plus `x` where it has a residual connection; the last layer
-/// is linear. In front of them, rows of tables replace the codes of categorical features.
+/// In a multilayer perceptron, a hidden layer is `y = dropout(f(norm(x·Wᵀ + b)))`, plus `x` if it has a residual connection; the
+/// last layer is linear. Before them, rows of tables replace the codes of categorical features.
 pub fn of_spec(spec: &ModelSpec) -> Vec<Box<dyn Layer>> {
     if !spec.layers.is_empty() {
         return of_list(spec);
@@ -97,7 +97,7 @@ pub fn of_spec(spec: &ModelSpec) -> Vec<Box<dyn Layer>> {
     layers
 }
 
-/// The layers of a spec that lists them, and the output layer.
+/// The layers of a spec with a list of layers, and the output layer.
 fn of_list(spec: &ModelSpec) -> Vec<Box<dyn Layer>> {
     let mut list = LayerList::new(spec.n_features());
     if !spec.embeddings.is_empty() {

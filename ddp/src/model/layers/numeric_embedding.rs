@@ -11,7 +11,7 @@ use crate::model::operator::{Operator, OperatorInput};
 use crate::model::param::{Init, ParamKind, ParamSpec};
 use crate::model::pass::{BackwardPass, ForwardPass, InputGradientPass, ParamViews};
 
-/// Random streams of these layers: those of linear layers count from 0.
+/// First random stream of these layers; the streams of linear layers count from 0.
 const STREAM: u32 = 0x4e45_0000;
 
 pub(super) fn add(list: &mut LayerList, dim: usize, n_frequencies: usize, sigma: f64) {
@@ -22,8 +22,8 @@ pub(super) fn add(list: &mut LayerList, dim: usize, n_frequencies: usize, sigma:
 /// Each column `x` becomes `dim` columns: `x`, and `W·cos(2π·w·x + b) + c` with frequencies `w`, phases `b` and a matrix of its own.
 /// The parameters are f32 in every precision.
 ///
-/// Source: PBLD ("periodic bias linear DenseNet") embeddings of arXiv:2407.04491, with their initial values: normal frequencies of standard
-/// deviation `sigma`, phases uniform in ±π, `W` and `c` as of a linear layer.
+/// Source: PBLD ("periodic bias linear DenseNet") embeddings of arXiv:2407.04491, with their initial values: normal frequencies
+/// with standard deviation `sigma`, phases uniform in ±π, `W` and `c` initialized like a linear layer.
 #[derive(Debug)]
 pub struct NumericEmbeddingLayer {
     in_features: usize,

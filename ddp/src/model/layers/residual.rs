@@ -1,8 +1,8 @@
 //! Both ends of a residual (skip) connection, which adds the input of some layers to their output.
 //!
-//! The gradient takes the same two ways back: the end copies it to the shortcut's buffer, and the start adds that to the gradient
-//! of the layers in between. Where the first of these is linear, its matmul adds to the shortcut's buffer instead, and nothing
-//! is left to do at the start.
+//! The gradient flows back along both paths: the end copies it to the shortcut's buffer, and the start adds that buffer to the
+//! gradient of the layers in between. If the first of these is linear, its matmul adds to the shortcut's buffer directly, and the
+//! start does nothing.
 
 use ddp_kernels::{TensorMut, TensorRef, ops};
 
@@ -17,7 +17,7 @@ pub(super) fn add(list: &mut LayerList, layers: Vec<LayerEntry>) {
     list.push(SkipEnd::new(list.width));
 }
 
-/// Start of a skip connection: passes its input on unchanged.
+/// Start of a skip connection: passes its input through unchanged.
 #[derive(Debug)]
 pub struct SkipBegin {
     features: usize,
@@ -30,14 +30,14 @@ pub struct SkipEnd {
 }
 
 impl SkipBegin {
-    /// For rows of this width.
+    /// Makes the start for rows of this width.
     pub fn new(features: usize) -> Self {
         SkipBegin { features }
     }
 }
 
 impl SkipEnd {
-    /// For rows of this width, that of the start.
+    /// Makes the end for rows of this width, which must equal the width at the start.
     pub fn new(features: usize) -> Self {
         SkipEnd { features }
     }

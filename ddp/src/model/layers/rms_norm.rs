@@ -1,4 +1,4 @@
-//! Root mean square normalisation.
+//! Root mean square normalization.
 
 use ddp_kernels::ops::{self, RmsNormGrads};
 use ddp_kernels::{TensorMut, TensorRef};
@@ -9,7 +9,7 @@ use crate::model::operator::{Operator, OperatorInput};
 use crate::model::param::{Init, ParamKind, ParamSpec};
 use crate::model::pass::{BackwardPass, ForwardPass};
 
-/// Added to the mean of the squares.
+/// Constant added to the mean of the squares.
 const EPS: f64 = 1e-6;
 
 pub(super) fn add(list: &mut LayerList) {
@@ -61,7 +61,7 @@ impl Layer for RmsNorm {
         false
     }
 
-    /// The sums over columns and the gradients of rows are two passes.
+    /// The sums over columns and the gradients of rows need two passes.
     fn backward_values(&self) -> usize {
         5 * self.features
     }

@@ -52,7 +52,7 @@ impl Layer for Scale {
         false
     }
 
-    /// The sums over columns and the gradients of rows are two passes on a GPU.
+    /// The sums over columns and the gradients of rows need two passes on a GPU.
     fn backward_values(&self) -> usize {
         4 * self.features
     }
