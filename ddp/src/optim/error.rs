@@ -1,4 +1,4 @@
-//! Errors of the optimiser's settings and of the update.
+//! Errors of the optimizer's settings and of the update.
 
 use ddp_kernels::KernelError;
 
@@ -25,7 +25,7 @@ pub enum OptimError {
     #[error("the schedule \"{kind}\" needs the number of steps of the run")]
     #[diagnostic(help("give `train.steps` or `train.epochs`"))]
     ScheduleNeedsLength {
-        /// Its name in the config.
+        /// Name of the schedule in the config.
         kind: &'static str,
     },
     /// The schedule is longer than the run.
@@ -45,7 +45,7 @@ pub enum OptimError {
         /// Names of all parameters.
         names: String,
     },
-    /// Earlier groups match all parameters of a group.
+    /// Earlier groups match all parameters of this group.
     #[error(
         "`optimizer.groups`: \"{pattern}\" applies to no parameter: the earlier {earlier} matches all of its parameters ({names})"
     )]

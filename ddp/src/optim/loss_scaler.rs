@@ -1,14 +1,14 @@
 //! Dynamic loss scaling for f16: large enough that small gradients do not underflow, small enough that large ones stay finite.
 //!
-//! The loss's gradient is multiplied by the scale before backward, and the gradients of the weights, in f32, by its reciprocal in
-//! the update. A step whose gradients are not finite is skipped: it changes no weight and no optimiser state and does not
-//! count. The scale is halved then, and doubled after [`LossScalerConfig::growth_interval`] finite steps in a row. With
-//! factors that are powers of two the scale stays one, so scaling rounds nothing.
+//! The gradient of the loss is multiplied by the scale before backward, and the gradients of the weights, in f32, by its
+//! reciprocal in the update. A step whose gradients are not finite is skipped: it changes neither weights nor optimizer state and
+//! is not counted. The scale is then halved; after [`LossScalerConfig::growth_interval`] finite steps in a row it is doubled. If
+//! the factors are powers of two, the scale stays a power of two, so scaling causes no rounding.
 //!
 //! All ranks see the same reduced gradients, so their scalers stay equal without communication.
 //!
-//! Source: `torch.amp.GradScaler`, with two differences: the scale never falls below [`LossScalerConfig::min_scale`], and steps
-//! that are skipped in a row at that scale end in an error, since a smaller scale can't help.
+//! Source: `torch.amp.GradScaler`, with two differences: the scale never falls below [`LossScalerConfig::min_scale`], and too
+//! many skipped steps in a row at that scale are an error, because a smaller scale can't help.
 //!
 //! ```
 //! use ddp::optim::loss_scaler::{LossScaler, LossScalerConfig};
@@ -30,7 +30,7 @@ use crate::config::AGAINST_DIVERGENCE;
 /// Settings of the loss scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LossScalerConfig {
-    /// The first scale.
+    /// The initial scale.
     pub init_scale: f64,
     /// Factor after `growth_interval` finite steps in a row, above 1.
     pub growth_factor: f64,
@@ -40,12 +40,12 @@ pub struct LossScalerConfig {
     pub growth_interval: u64,
     /// The smallest scale.
     pub min_scale: f64,
-    /// Skipped steps in a row at the smallest scale that end in an error.
+    /// Number of skipped steps in a row at the smallest scale after which the run fails.
     pub max_skips: u64,
 }
 
 impl Default for LossScalerConfig {
-    /// Defaults of `torch.amp.GradScaler`, with a smallest scale of 1 and 50 skips there.
+    /// Defaults of `torch.amp.GradScaler`, with a minimum scale of 1 and at most 50 skips in a row at that scale.
     fn default() -> Self {
         LossScalerConfig {
             init_scale: 65536.0,
@@ -66,9 +66,9 @@ pub struct LossScalerState {
     pub scale: f64,
     /// Finite steps since the scale last changed.
     pub n_good_in_row: u64,
-    /// Most recent steps skipped in a row at the smallest scale.
+    /// Number of most recent steps that were skipped in a row at the smallest scale.
     pub n_skipped_in_row: u64,
-    /// Skipped steps since the start.
+    /// Number of skipped steps since the start.
     pub n_skipped: u64,
 }
 
@@ -76,7 +76,7 @@ pub struct LossScalerState {
 #[derive(Debug, Clone, PartialEq, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 pub enum LossScalerError {
-    /// No scale makes the gradients finite.
+    /// Gradients are not finite even at the smallest scale.
     #[error(
         "gradients were not finite for {n_skipped_in_row} steps in a row, although the loss scale is down to {scale}"
     )]
@@ -122,7 +122,7 @@ impl LossScaler {
     /// Creates a scaler that resumes from `state`.
     ///
     /// # Errors
-    /// [`LossScalerError::State`] for a scale that is not finite or below the smallest.
+    /// [`LossScalerError::State`] if the scale is not finite or is below the smallest scale.
     pub fn from_state(config: LossScalerConfig, state: LossScalerState) -> Result<Self, LossScalerError> {
         let (scale, min_scale) = (state.scale, config.min_scale);
         if !(scale.is_finite() && scale >= min_scale) {
@@ -141,7 +141,7 @@ impl LossScaler {
         self.state
     }
 
-    /// Skipped steps since the start.
+    /// Number of skipped steps since the start.
     pub fn n_skipped(&self) -> u64 {
         self.state.n_skipped
     }
@@ -158,7 +158,7 @@ impl LossScaler {
             if state.n_good_in_row >= config.growth_interval {
                 state.n_good_in_row = 0;
                 let grown = state.scale * config.growth_factor;
-                // The factor travels as f32.
+                // The device receives the factor as f32.
                 if (grown as f32).is_finite() {
                     state.scale = grown;
                 }
@@ -203,13 +203,13 @@ mod tests {
         assert_eq!(after(&new, [true; 1999]).state(), state(65536.0, 1999, 0, 0));
         assert_eq!(after(&new, [true; 2000]).state(), state(131_072.0, 0, 0, 0));
         assert_eq!(after(&new, [true; 4001]).state(), state(262_144.0, 1, 0, 0));
-        // A skip begins the count anew.
+        // A skip restarts the count.
         let steps = [true; 1999].into_iter().chain([false]).chain([true; 1999]);
         assert_eq!(after(&new, steps.clone()).state(), state(32768.0, 1999, 0, 1));
         assert_eq!(after(&new, steps.chain([true])).state(), state(65536.0, 0, 0, 1));
     }
 
-    /// Gradients that are finite up to `largest_scale`, and a weight that each step moves by one.
+    /// Simulates gradients that are finite up to `largest_scale`, and a weight that each step moves by one.
     #[test]
     fn recovers_from_overflows_and_a_skipped_step_is_not_done() {
         let mut scaler = LossScaler::new(LossScalerConfig { growth_interval: 10, ..Default::default() });
@@ -229,7 +229,7 @@ mod tests {
         }
         assert_eq!((weight, n_tried - n_done), (100.0, scaler.n_skipped()));
         assert!((256.0..=2048.0).contains(&scaler.scale()), "{}", scaler.scale());
-        // Six halvings to 1024, the spike, and one for each attempt to grow beyond.
+        // Six halvings to 1024, the spike, and one halving for each attempt to grow beyond.
         assert!((7..=20).contains(&scaler.n_skipped()), "{}", scaler.n_skipped());
     }
 
@@ -249,7 +249,7 @@ mod tests {
     fn too_many_skips_at_the_smallest_scale_say_what_to_do() {
         let new = LossScaler::new(LossScalerConfig::default());
         let mut last = after(&new, [false; 16 + 49]);
-        // A finite step in between begins the count anew.
+        // A finite step in between restarts the count.
         assert_eq!(after(&last, [true]).state(), state(1.0, 1, 0, 65));
         assert_eq!(after(&after(&last, [true]), [false; 49]).state(), state(1.0, 0, 49, 114));
         let message = ddp_kernels::hint::with_hint(&last.update(false).unwrap_err());

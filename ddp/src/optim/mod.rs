@@ -1,4 +1,4 @@
-//! The update: optimiser and its state, parameter groups, learning-rate schedules, the loss scale of f16.
+//! The update: optimizer and its state, parameter groups, learning-rate schedules, and the loss scale of f16.
 //!
 //! ```
 //! use ddp::config::{ScheduleConfig, ScheduleShape, Span, Warmup};

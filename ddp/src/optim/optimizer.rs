@@ -1,10 +1,10 @@
-//! The optimiser: one fused update of the flat buffers, or of a range of them, followed by the moving average of the weights.
+//! The optimizer: one fused update of the flat buffers, or of a range of them, followed by the moving average of the weights.
 //!
 //! LAMB and Muon have a first pass, after which norms or directions of whole parameters are completed (in exchange,
 //! `whole_parameters.rs`), by the need that `kernels` states for the optimiser (`WholeNeed`).
 //!
-//! A skipped step changes no weight and no state; the direction that Muon keeps between its passes is not state. ZeRO shards the
-//! state.
+//! A skipped step changes neither weights nor state; the direction that Muon keeps between its passes is not state. ZeRO shards
+//! the state.
 //!
 //! One step of SGD in a training loop without a trainer:
 //!
@@ -44,34 +44,34 @@ use crate::config::{OptimizerConfig, OptimizerKind};
 use crate::model::{Network, WeightsMut};
 use crate::optim::error::Result;
 
-/// The optimiser with its state, for all weights or for the shards that this rank updates.
+/// The optimizer with its state, for all weights or for the shards that this rank updates.
 #[derive(Debug)]
 pub struct Optimizer {
     config: OptimizerConfig,
     groups: ParamGroups,
     /// State tensors, by name.
     state: Vec<(&'static str, Tensor)>,
-    /// Moving average of the weights, where one is kept.
+    /// Moving average of the weights, if one is kept.
     ema: Option<Tensor>,
     /// The learning rate of the next step.
     lr: f64,
-    /// That of each schedule of a group.
+    /// The learning rate of each group's schedule.
     group_lrs: Vec<f64>,
-    /// Norms of whole parameters, f64 (LAMB: two sums each; Muon: two numbers for the work on a matrix).
+    /// Norms of whole parameters, f64 (LAMB: two sums for each; Muon: two scalars for the work on a matrix).
     norms: Option<Tensor>,
-    /// Memory in which matrices are orthogonalised (Muon).
+    /// Workspace in which matrices are orthogonalized (Muon).
     workspace: Option<Tensor>,
-    /// Steps taken.
+    /// Number of steps taken.
     n_steps: u64,
-    /// The step of the last [`Optimizer::first_pass`].
+    /// Number of the step of the last [`Optimizer::first_pass`].
     first_passed: u64,
 }
 
 impl Optimizer {
-    /// Creates the optimiser of `config` before its first step.
+    /// Creates the optimizer of `config` before its first step.
     ///
     /// - `groups`: the settings of each range of the flat buffers
-    /// - `state_len`: elements (f32) of each tensor of state: as many as all weights, or as this rank's shards
+    /// - `state_len`: elements (f32) of each state tensor: the number of all weights, or of the weights in this rank's shards
     ///
     /// # Errors
     /// [`KernelError::OutOfMemory`], [`KernelError::DeviceUnavailable`].
@@ -116,7 +116,7 @@ impl Optimizer {
         })
     }
 
-    /// Bytes next to state and average for steps over whole parameters with these groups.
+    /// Bytes, besides the state and the average, that steps over whole parameters with these groups need.
     pub fn scratch_bytes(groups: &ParamGroups) -> usize {
         groups.norms_len() * DType::F64.size_bytes() + groups.workspace_len() * DType::F32.size_bytes()
     }
@@ -126,12 +126,12 @@ impl Optimizer {
         self.config.params().beta_powers(step)
     }
 
-    /// State tensors of the optimiser of `config`, without the averaged weights.
+    /// Number of state tensors of the optimizer of `config`, without the averaged weights.
     pub fn n_moments(config: &OptimizerConfig) -> usize {
         config.kind.state_names(&config.params()).len()
     }
 
-    /// Creates the optimiser of `config` for all weights of `model`, before its first step; its state is f64 for a model in f64.
+    /// Creates the optimizer of `config` for all weights of `model`, before its first step; its state is f64 for a model in f64.
     ///
     /// # Errors
     /// See [`ParamGroups::new`] and [`Optimizer::new`].
@@ -156,8 +156,8 @@ impl Optimizer {
         self.lr = lr;
     }
 
-    /// The learning rate of the next step by the schedule of each group that has one, in the order of the groups, without the groups'
-    /// factors.
+    /// The learning rate of the next step for the schedule of each group that has one, in the order of the groups, without the
+    /// groups' factors.
     pub fn group_lrs(&self) -> &[f64] {
         &self.group_lrs
     }
@@ -165,12 +165,13 @@ impl Optimizer {
     /// Sets [`Optimizer::group_lrs`]; initially each is `optimizer.lr`.
     ///
     /// # Panics
-    /// If they are not as many as groups have a schedule.
+    /// If their number differs from the number of groups with a schedule.
     pub fn set_group_lrs(&mut self, lrs: &[f64]) {
         self.group_lrs.copy_from_slice(lrs);
     }
 
-    /// Whether a step has a first pass over all ranges, and then, once the norms or directions of whole parameters are known, the update.
+    /// Whether a step has a first pass over all ranges, followed by the update once the norms or directions of whole parameters
+    /// are known.
     pub fn has_first_pass(&self) -> bool {
         !self.groups.whole().is_empty()
     }
@@ -180,7 +181,7 @@ impl Optimizer {
         self.groups.whole()
     }
 
-    /// The numbers of the current step for a segment.
+    /// The scalars of the current step for a segment.
     fn numbers<'a>(&self, segment: &Segment, scale: UpdateScale<'a>) -> Result<Numbers<'a>, KernelError> {
         let Segment { lr_scale, weight_decay, schedule, whole, .. } = *segment;
         let (grad_scale, inputs) = match scale {
@@ -203,7 +204,7 @@ impl Optimizer {
             lr: schedule.map_or(self.lr, |schedule| self.group_lrs[schedule]),
             lr_scale,
             weight_decay,
-            // As torch.optim.Muon with its "original" adjustment.
+            // Same as torch.optim.Muon with its "original" adjustment.
             direction_scale: matrix.map_or(1.0, |[rows, cols]| (rows as f64 / cols as f64).max(1.0).sqrt()),
             step: self.n_steps,
             grad_scale,
@@ -212,7 +213,7 @@ impl Optimizer {
         Ok(Numbers { kind, params, inputs })
     }
 
-    /// Steps begun so far.
+    /// Number of steps begun so far.
     pub fn n_steps(&self) -> u64 {
         self.n_steps
     }
@@ -241,7 +242,7 @@ impl Optimizer {
         state
     }
 
-    /// The moving average of the weights, where one is kept: of `state_len` elements, zeros before the first step.
+    /// The moving average of the weights, if one is kept: `state_len` elements, zeros before the first step.
     pub fn ema(&self) -> Option<&Tensor> {
         self.ema.as_ref()
     }
@@ -256,13 +257,13 @@ impl Optimizer {
     /// - `weights`, `grads`: weights and gradients of exactly `range`
     /// - `state_start`: start of the state of `range` in the state tensors
     ///
-    /// On a GPU one launch per segment of the groups within the range, which moves the average too.
+    /// On a GPU, one launch per segment of the groups within the range, which also updates the average.
     ///
     /// # Errors
-    /// [`KernelError::Shape`] if `grads` is not as long as `range`.
+    /// [`KernelError::Shape`] if `grads` and `range` differ in length.
     ///
     /// # Panics
-    /// If the optimiser has a first pass that this step has not had: only a trainer takes such steps.
+    /// If the optimizer has a first pass that this step has not run: only a trainer takes such steps.
     pub fn step_on(
         &mut self,
         mut weights: WeightsMut<'_>,
@@ -276,7 +277,7 @@ impl Optimizer {
         for (part, segment) in self.groups.within(range.clone()) {
             let Numbers { kind, params, inputs } = self.numbers(&segment, scale)?;
             let at = part.start - range.start..part.end - range.start;
-            // A whole range keeps its gradients as they are: the operation rejects a wrong length.
+            // For a whole range the gradients are passed unchanged, so that the operation rejects a wrong length.
             let is_whole = at == (0..range.len());
             let state_range = state_start + at.start..state_start + at.end;
             let mut state = self.state.iter_mut().map(|(_, tensor)| slice(tensor.view_mut(), &state_range));

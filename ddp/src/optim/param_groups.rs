@@ -37,24 +37,24 @@ pub struct ParamGroups {
 /// A parameter whose update depends on all of its elements: every one for LAMB, hidden weight matrices for Muon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WholeParameter {
-    /// Its elements in the flat buffers.
+    /// Range of its elements in the flat buffers.
     pub range: Range<usize>,
-    /// Shape of a matrix of Muon.
+    /// Shape of the matrix, if Muon updates it as one.
     pub matrix: Option<[usize; 2]>,
 }
 
 /// Adjacent elements with the same settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Segment {
-    /// End in the flat buffers; it starts at the end of the previous one.
+    /// End in the flat buffers; the segment starts at the end of the previous one.
     pub end: usize,
     /// Factor of the learning rate.
     pub lr_scale: f64,
     /// Weight decay of the group, or the config's default.
     pub weight_decay: f64,
-    /// Schedule of the learning rate: its place among the groups that have one; `None` for that of the run.
+    /// Schedule of the learning rate as an index among the groups with a schedule; `None` for the schedule of the run.
     pub schedule: Option<usize>,
-    /// Place among [`ParamGroups::whole`] of the parameter that it is, if its update depends on all of its elements.
+    /// Index in [`ParamGroups::whole`], if the segment is a parameter whose update depends on all of its elements.
     pub whole: Option<usize>,
 }
 
@@ -129,7 +129,7 @@ impl ParamGroups {
         Ok(ParamGroups { segments, whole })
     }
 
-    /// One segment over all of a flat buffer, with the settings of `config` for weights. For buffers without names.
+    /// One segment over a whole flat buffer, with the settings that `config` gives to weights; for buffers without names.
     pub fn uniform(config: &OptimizerConfig, flat_len: usize) -> Self {
         let is_whole = config.kind.whole_need() == Some(WholeNeed::Norms);
         let whole = is_whole.then_some(WholeParameter { range: 0..flat_len, matrix: None });
@@ -148,18 +148,18 @@ impl ParamGroups {
         &self.whole
     }
 
-    /// Whether there are matrices to orthogonalise.
+    /// Whether any matrix is orthogonalized.
     pub fn has_matrices(&self) -> bool {
         self.whole.iter().any(|whole| whole.matrix.is_some())
     }
 
-    /// Elements (f32) of the memory in which the largest matrix is orthogonalised; 0 if there is none.
+    /// Number of elements (f32) of the workspace that orthogonalizing the largest matrix needs; 0 if there is none.
     pub(crate) fn workspace_len(&self) -> usize {
         let matrices = self.whole.iter().filter_map(|whole| whole.matrix);
         matrices.map(|[rows, cols]| NewtonSchulzMemory::len(rows, cols)).max().unwrap_or(0)
     }
 
-    /// Elements (f64) of the norms of whole parameters: two each (LAMB), or two for all matrices (Muon).
+    /// Number of elements (f64) of the norms of whole parameters: two for each (LAMB), or two for all matrices together (Muon).
     pub(crate) fn norms_len(&self) -> usize {
         if self.has_matrices() { 2 } else { 2 * self.whole.len() }
     }
@@ -190,7 +190,7 @@ fn is_matrix(entry: &ParamEntry) -> bool {
     entry.kind == ParamKind::Weight && entry.dims.len() == 2
 }
 
-/// Weight decay of a parameter without one from a group.
+/// Weight decay of a parameter whose group sets none.
 fn default_decay(config: &OptimizerConfig, entry: &ParamEntry, is_of_adamw: bool) -> f64 {
     match entry.kind {
         ParamKind::Bias | ParamKind::NormWeight | ParamKind::NormBias if !config.decay_bias_norm => 0.0,
@@ -221,7 +221,7 @@ mod tests {
         ParamGroups::new(config, &layout())
     }
 
-    /// Learning rate's factor and weight decay of each parameter, by name.
+    /// Factor of the learning rate and weight decay of each parameter, by name.
     fn settings(groups: &ParamGroups) -> Vec<(String, f64, f64)> {
         let of = |entry: &ParamEntry| {
             let parts: Vec<_> = groups.within(entry.range()).collect();
@@ -277,7 +277,7 @@ mod tests {
         };
         let groups = groups_of(&config).unwrap();
         let matrices: Vec<_> = groups.whole().iter().map(|whole| whole.matrix.unwrap()).collect();
-        // In the order of backward.
+        // In the order of the backward pass.
         assert_eq!(matrices, [[4, 20], [20, 3]]);
         for whole in groups.whole() {
             let parts: Vec<_> = groups.within(whole.range.clone()).collect();
@@ -332,7 +332,7 @@ mod tests {
         let want = "`optimizer.groups`: \"layers.0.*\" applies to no parameter: the earlier \"layers.*\" matches all of its parameters \
                     (layers.0.weight, layers.0.bias)\nhint: ";
         assert!(message.starts_with(want), "{message}");
-        // No single one hides it.
+        // No single earlier group hides it.
         let message = groups(&["layers.?.bias", "layers.*", "*.1.*", "layers.1.*"]).unwrap_err().to_string();
         assert!(
             message.contains(
@@ -340,7 +340,7 @@ mod tests {
             ),
             "{message}"
         );
-        // One that is left something is none of these.
+        // A group that still gets a parameter is not hidden.
         groups(&["layers.0.*", "layers.*", "*"]).unwrap();
     }
 

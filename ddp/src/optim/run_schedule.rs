@@ -1,4 +1,4 @@
-//! The schedules of a run: that of all parameters, and those of groups.
+//! The learning-rate schedules of a run: one for all parameters, and those of groups.
 //!
 //! ```
 //! use ddp::config::{OptimizerConfig, OptimizerKind, ParamGroup, ScheduleConfig, ScheduleShape};
@@ -27,7 +27,8 @@ pub struct RunSchedule {
 }
 
 impl RunSchedule {
-    /// Creates the schedules of a run of `total_steps` optimiser steps: that of `config`, and those of the groups of `optimizer`.
+    /// Creates the schedules of a run of `total_steps` optimizer steps: the one in `config`, and those of the groups of
+    /// `optimizer`.
     ///
     /// # Errors
     /// See [`Schedule::new`].
@@ -50,12 +51,12 @@ impl RunSchedule {
         self.all.lr(step)
     }
 
-    /// The same by the schedule of each group that has one, in the order of the groups, without the groups' factors.
+    /// Learning rates by the schedules of the groups that have one, in the order of the groups, without the groups' factors.
     pub fn group_lrs(&self, step: u64) -> Vec<f64> {
         self.groups.iter().map(|schedule| schedule.lr(step)).collect()
     }
 
-    /// Whether the run ends before a warm-up does.
+    /// Whether the run ends before the warm-up does.
     pub fn ends_in_warmup(&self) -> bool {
         self.all.ends_in_warmup() || self.groups.iter().any(Schedule::ends_in_warmup)
     }

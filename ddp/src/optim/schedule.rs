@@ -1,7 +1,7 @@
 //! Learning-rate schedules: the rate is a pure function of the step, so a resumed run needs no state for it.
 //!
-//! `t` counts updates from 0, `T` is their number in the run, `W` that of the warm-up, `lr` is `optimizer.lr`. The formulas
-//! are those of `torch.optim.lr_scheduler`, whose schedulers are stepped once after each update:
+//! `t` counts updates from 0, `T` is the number of updates in the run, `W` the number in the warm-up, `lr` is `optimizer.lr`. The
+//! formulas are those of `torch.optim.lr_scheduler`, whose schedulers are stepped once after each update:
 //!
 //! | | in the warm-up, `t < W` | after it, with `u = t - W`, `U = T - W` | PyTorch |
 //! |---|---|---|---|
@@ -12,10 +12,10 @@
 //! | `wsd` | likewise | `lr`, and over the last `D` steps `lr·(1 + (f-1)·(t-T+D)/D)` | `ConstantLR(1)`, `LinearLR(1, f, D)` |
 //! | `one_cycle` | `lr·(1 + (s-1)·(1 + cos(π·t/(W-1)))/2)` | `lr·(f + (1-f)·(1 + cos(π·(u+1)/U))/2)` | `OneCycleLR(lr, T, W/T, "cos")` |
 //!
-//! `s` is `schedule.warmup_start`, by default `1/(W+1)` so that the rise is even and no step has a learning rate of 0; `f` is
-//! `schedule.final_fraction`. The warm-up is `LinearLR(s, 1, W)`, joined to what follows by `SequentialLR`. As in PyTorch, all
-//! but `one_cycle` reach `f·lr` with the step that would come after the last one; `one_cycle` reaches it in the last one. A
-//! fraction of `T` is rounded to whole steps, but for the warm-up of `one_cycle`, as in PyTorch.
+//! `s` is `schedule.warmup_start`, by default `1/(W+1)`, so that the rise is even and no step has a learning rate of 0; `f` is
+//! `schedule.final_fraction`. The warm-up is `LinearLR(s, 1, W)`, joined to the rest by `SequentialLR`. As in PyTorch, all
+//! schedules except `one_cycle` would reach `f·lr` one step after the last one; `one_cycle` reaches it in the last step. A
+//! fraction of `T` is rounded to whole steps, except for the warm-up of `one_cycle`, as in PyTorch.
 //!
 //! ```
 //! use ddp::config::{ScheduleConfig, ScheduleShape, Span, Warmup};
@@ -44,7 +44,7 @@ pub struct Schedule {
     /// `s`.
     warmup_start: f64,
     decay: Decay,
-    /// `T`; infinity where it is unknown and nothing depends on it.
+    /// `T`; infinity if it is unknown and nothing depends on it.
     total_steps: f64,
 }
 
@@ -62,11 +62,11 @@ enum Decay {
 impl Schedule {
     /// Creates the schedule of `config` for a run of `total_steps` optimiser steps.
     ///
-    /// - `total_steps`: `None` where it isn't known; then only `constant` and `step` in steps are possible
+    /// - `total_steps`: `None` if it isn't known; then only `constant` and `step` in steps are possible
     ///
     /// # Errors
-    /// [`OptimError::ScheduleNeedsLength`] if it must be known and isn't; [`OptimError::ScheduleTooLong`] if warm-up and decay of
-    /// `wsd` don't both fit into the run.
+    /// [`OptimError::ScheduleNeedsLength`] if the schedule requires it and it isn't known; [`OptimError::ScheduleTooLong`] if
+    /// warm-up and decay of `wsd` don't both fit into the run.
     pub fn new(config: &ScheduleConfig, base_lr: f64, total_steps: Option<u64>) -> Result<Self> {
         let needs_length = || OptimError::ScheduleNeedsLength { kind: config.shape.name() };
         let total = || total_steps.map(|steps| steps as f64).ok_or_else(needs_length);
@@ -121,7 +121,7 @@ impl Schedule {
             return self.base_lr * (self.warmup_start + (1.0 - self.warmup_start) * t / warmup);
         }
         let u = t - warmup;
-        // Not used where the run ends within the warm-up.
+        // The value is not used if the run ends within the warm-up.
         let progress = if total > warmup { u / (total - warmup) } else { 1.0 };
         let factor = match self.decay {
             Decay::Constant | Decay::OneCycle { .. } => 1.0,
@@ -136,7 +136,7 @@ impl Schedule {
         self.base_lr * factor
     }
 
-    /// Two cosines that meet at step `W - 1`, which need not be whole.
+    /// Two cosines that meet at step `W - 1`, which need not be an integer.
     fn one_cycle(&self, t: f64, end: f64) -> f64 {
         let (peak, last) = (self.warmup_steps - 1.0, self.total_steps - 1.0);
         if t <= peak {
@@ -147,7 +147,7 @@ impl Schedule {
     }
 }
 
-/// Half a cosine from `start` to `end`; `progress` from 0 to 1.
+/// Half a cosine from `start` to `end`, for `progress` from 0 to 1.
 fn cosine(start: f64, end: f64, progress: f64) -> f64 {
     end + (start - end) / 2.0 * (1.0 + (PI * progress).cos())
 }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     proptest! {
-        /// Also where the run ends within the warm-up, and after it has ended.
+        /// Holds also if the run ends within the warm-up, and after the run has ended.
         #[test]
         fn rates_rise_to_the_base_and_then_fall(
             shape in any_shape(),

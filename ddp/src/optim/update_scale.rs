@@ -1,4 +1,4 @@
-//! The factor that a step applies to the gradient, and where its numbers come from.
+//! The factor that a step applies to the gradient, and the source of the step's scalars.
 
 use ddp_kernels::TensorRef;
 use ddp_kernels::ops::UpdateInputs;
@@ -17,6 +17,6 @@ pub enum UpdateScale<'a> {
 pub struct DeviceScale<'a> {
     /// Hyperparameters of the run.
     pub inputs: &'a UpdateInputs<'a>,
-    /// The scalars with the learning rate of each schedule of a group, one after the other, `[n · STEP_SCALARS_LEN]` f64.
+    /// The scalars with the learning rate of each group's schedule, concatenated, `[n · STEP_SCALARS_LEN]` f64.
     pub group_scalars: Option<TensorRef<'a>>,
 }

@@ -1,4 +1,4 @@
-//! The first of two passes, and what its caller then completes over whole parameters.
+//! The first of two passes, and the results that its caller then completes over whole parameters.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::optim::param_groups::WholeParameter;
 use crate::optim::update_scale::UpdateScale;
 
 impl Optimizer {
-    /// LAMB's sums of squares, two for each whole parameter, to be added over the ranks that hold parts of it.
+    /// LAMB's sums of squares, two for each whole parameter, to be added up over the ranks that hold shards of it.
     pub(crate) fn partial_norms(&mut self) -> Option<&mut Tensor> {
         self.norms.as_mut().filter(|_| self.workspace.is_none())
     }
@@ -21,7 +21,8 @@ impl Optimizer {
         self.state.iter_mut().find(|(name, _)| *name == "v" && is_used).map(|(_, tensor)| tensor)
     }
 
-    /// Orthogonalises `directions` of the matrix `whole`; all of its elements, or all at their places in the state if None.
+    /// Orthogonalizes `directions` of the matrix `whole`. If `directions` is `None`, uses all of the matrix's elements in the
+    /// state.
     pub(crate) fn orthogonalize(
         &mut self,
         whole: usize,
@@ -42,14 +43,15 @@ impl Optimizer {
         ops::orthogonalize(directions.reshape(dims)?, memory)
     }
 
-    /// Clears what [`Optimizer::first_pass`] adds to.
+    /// Clears the sums that [`Optimizer::first_pass`] adds to.
     pub(crate) fn begin_first_pass(&mut self) -> Result<(), KernelError> {
         self.first_passed = self.n_steps;
         let zeros = ops::Pattern::Line { start: 0.0, step: 0.0 };
         self.partial_norms().map_or(Ok(()), |norms| ops::fill(norms.view_mut(), zeros))
     }
 
-    /// The first pass of the current step over a range of the flat buffers: it moves moments or momentum of whole parameters.
+    /// Runs the first pass of the current step over a range of the flat buffers: updates the moments or the momentum of whole
+    /// parameters.
     ///
     /// - `weights`, `grads`: master weights and gradients of exactly `range`
     /// - `state_start`: start of the state of `range` in the state tensors

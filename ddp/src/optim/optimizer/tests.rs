@@ -34,7 +34,7 @@ fn bits(tensor: &Tensor) -> Vec<u32> {
     tensor.to_vec::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
 }
 
-/// Weights and the tensors of state after three steps over ranges that end there.
+/// Weights and state tensors after three steps, each split into ranges with these ends.
 fn stepped(config: &OptimizerConfig, ends: &[usize]) -> Vec<Vec<u32>> {
     let mut model = model();
     let mut optimizer = Optimizer::for_model(config, &model).unwrap();
@@ -65,7 +65,7 @@ fn stepped(config: &OptimizerConfig, ends: &[usize]) -> Vec<Vec<u32>> {
 fn updates_by_range_equal_one_update_of_the_whole() {
     for kind in [OptimizerKind::Sgd, OptimizerKind::Adam, OptimizerKind::AdamW] {
         let n = model().layout().flat_len();
-        // Cut within segments and at their ends.
+        // Ranges end within segments and at their ends.
         let cuts = [1, 16, 50, n];
         assert_eq!(stepped(&config(kind), &cuts), stepped(&config(kind), &[n]), "{kind}");
     }
@@ -80,7 +80,7 @@ fn a_part_of_the_state_serves_a_part_of_the_weights() {
         let own = 17..layout.flat_len() - 5;
         let grads = Tensor::full(&[layout.flat_len()], 0.25, DType::F32, Device::Cpu).unwrap();
         let mut all = Optimizer::for_model(&config, &whole).unwrap();
-        // Two elements in front belong to another range.
+        // The first two elements belong to another range.
         let groups = ParamGroups::new(&config, &layout).unwrap();
         let mut some = Optimizer::new(&config, groups, own.len() + 2, Device::Cpu).unwrap();
         for _ in 0..2 {
