@@ -56,7 +56,7 @@ config_enum! {
 }
 
 config_enum! {
-    /// Where rows are kept until their step.
+    /// Location of rows until their step.
     pub enum Placement {
         /// On the GPU if they fit, else on the host.
         Auto = "auto",

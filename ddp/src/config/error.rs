@@ -40,7 +40,7 @@ pub enum ConfigError {
     #[error("{at}: unknown key `{key}`")]
     #[diagnostic(help("{hint}"))]
     UnknownKey {
-        /// Where the key was given.
+        /// Place of the key.
         at: Box<Origin>,
         /// The key, with its section.
         key: String,
@@ -51,7 +51,7 @@ pub enum ConfigError {
     #[error("{at}: `{key}` must be {expected}, got {got}")]
     #[diagnostic(help("write `{example}`"))]
     WrongType {
-        /// Where the value was given.
+        /// Place of the value.
         at: Box<Origin>,
         /// The key, with its section.
         key: String,
@@ -65,7 +65,7 @@ pub enum ConfigError {
     #[error("{at}: `{key}` must be {expected}, got {got}")]
     #[diagnostic(help("{hint}"))]
     BadValue {
-        /// Where the value was given.
+        /// Place of the value.
         at: Box<Origin>,
         /// The key, with its section.
         key: &'static str,
@@ -78,7 +78,7 @@ pub enum ConfigError {
     #[error("{at}: `{key}` and `{other}` are both given")]
     #[diagnostic(help("keep one of them: {hint}"))]
     Conflict {
-        /// Where the second was given.
+        /// Place of the second key.
         at: Box<Origin>,
         key: &'static str,
         other: &'static str,

@@ -1,12 +1,12 @@
-//! Where a setting was given, for messages.
+//! Origin of a setting, for messages.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Where a setting was given.
+/// Origin of a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// In a config file.
+    /// A place in a config file.
     File {
         /// Path as messages show it.
         path: PathBuf,
@@ -15,16 +15,16 @@ pub enum Origin {
         /// From 1, in characters.
         column: usize,
     },
-    /// In a `--set` argument, held as given.
+    /// A `--set` argument, held as given.
     Set(String),
-    /// In a flag or argument that is a short form of the key.
+    /// A flag or argument that is a short form of the key.
     Short {
         /// The flag; "" for an argument without one.
         flag: &'static str,
         /// Flag and value as typed.
         shown: String,
     },
-    /// Not given: the value is a default.
+    /// No origin: the value is a default.
     Default,
 }
 

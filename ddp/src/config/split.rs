@@ -147,7 +147,7 @@ fn values(setting: &Setting, table: &toml::Table, key: &str) -> Result<Vec<Strin
     })
 }
 
-/// In quotes, because a shell would remove the braces and the inner quotes.
+/// Quoted, because a shell would remove the braces and the inner quotes.
 fn example() -> String {
     "write split = { group = \"patient\" } in a config, --set 'data.split={group=\"patient\"}' on the command line"
         .to_owned()

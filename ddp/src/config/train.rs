@@ -38,7 +38,7 @@ pub enum WeightInit {
     Orthogonal,
 }
 
-/// Which runs produce identical bits.
+/// Runs that produce identical bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Determinism {
     /// On the CPU, runs with the same number of ranks; on GPUs, none.
@@ -58,7 +58,7 @@ pub enum OnReplicaDifference {
     Repair,
 }
 
-/// When training ends.
+/// End of training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
     /// After this many epochs.
@@ -192,7 +192,7 @@ section! {
             .default("true")
             .before(Before::Value("false"));
 
-        /// Which runs produce identical bits.
+        /// Runs that produce identical bits.
         deterministic: Determinism [determinism(raw)?] = key(Kind::BoolOr("world"))
             .help("Same bits in runs on the same number of ranks (true), or on any number (\"world\")")
             .default("false")

@@ -13,7 +13,7 @@ use super::pass::{
 };
 use super::plan::{BackwardStep, Step};
 
-/// Where the backward pass writes the gradients of parameters and reports them as finished.
+/// Destination of the gradients of parameters; the backward pass reports them to it as finished.
 ///
 /// Each range is requested once per pass, in the order of the flat buffer. The last micro-batch of a step and the earlier ones
 /// differ only in their sink. Gradients are f32; a layer that [can round them](super::Layer::can_round_gradients) may write the

@@ -135,7 +135,7 @@ pub(crate) struct ParamPlace {
     pub(crate) gradient: GradientPlace,
 }
 
-/// Where a layer writes the gradient of a parameter.
+/// Destination of the gradient of a parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum GradientPlace {
     /// To its position in the flat buffer: this layer is the last one in the backward pass that uses the parameter.
@@ -189,7 +189,7 @@ impl<'a> ParamViews<'a> {
     }
 }
 
-/// Where a layer writes the gradient of one parameter.
+/// Destination of the gradient of one parameter.
 #[derive(Debug)]
 pub struct ParamGradient<'a> {
     /// The gradient, of the parameter's shape, in f32; or in the format of activations, if the layer

@@ -61,7 +61,7 @@ pub(crate) struct Step {
     pub(crate) backward: Option<BackwardStep>,
 }
 
-/// Where a layer finds its input.
+/// Location of a layer's input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Value {
     /// The model's input.
