@@ -11,7 +11,7 @@ pub(super) type Result<T, E = ExportError> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 pub enum ExportError {
-    /// A layer of a user's own kind.
+    /// A layer of a custom kind, for which no ONNX form is known.
     #[error(
         "layer {index} of the model ({layer}) has no ONNX form; expected linear, activation, layer norm, dropout, embedding or \
          residual layers"
@@ -29,7 +29,7 @@ pub enum ExportError {
     Parameter {
         /// Name of the parameter, as in the model file.
         name: String,
-        /// Its shape, or "missing".
+        /// Shape of the parameter, or "missing".
         got: String,
         /// The shape that the layer declares.
         expected: Vec<usize>,
@@ -38,9 +38,9 @@ pub enum ExportError {
     #[error("the columns give {got}, but the layers expect {expected}")]
     #[diagnostic(help("the file was changed, or belongs to a different model"))]
     Features {
-        /// Features that the columns give.
+        /// Number of features from the columns.
         got: String,
-        /// Features that the layers expect.
+        /// Number of features that the layers expect.
         expected: String,
     },
     /// The number of classes differs from that of the outputs.

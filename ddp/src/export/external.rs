@@ -1,4 +1,4 @@
-//! Writes a model as one file, or its weights to a second file next to it: a file of messages holds less than 2 GiB.
+//! Writes a model to one file, or its weights to a second file, because an ONNX file must be smaller than 2 GiB.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -12,25 +12,25 @@ use super::onnx::OnnxModel;
 use super::proto::{DataLocation, StringStringEntryProto, TensorProto};
 use crate::storage::atomic_write::write_atomic_with;
 
-/// Longest message that every reader takes.
+/// Maximum message size that every reader accepts.
 const MAX_MESSAGE_BYTES: usize = i32::MAX as usize;
 /// Constants below this size stay in the model, since readers need their values to infer shapes.
 const MIN_EXTERNAL_BYTES: usize = 1024;
-/// Places of constants in the second file are multiples of a page, so that readers can map them.
+/// Offsets of constants in the second file are multiples of a page, so that readers can map them.
 const ALIGNMENT: u64 = 4096;
 
-/// Place of the weights.
+/// File that holds the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WeightsPlace {
-    /// In the model's file if it stays below 2 GiB, else in a second file.
+    /// The model's file if it stays below 2 GiB, else a second file.
     #[default]
     Auto,
-    /// In a second file, whatever their size.
+    /// A second file, regardless of size.
     SecondFile,
 }
 
 impl OnnxModel {
-    /// The file of weights that [`OnnxModel::write`] writes next to `path`, if it does: `path` with `.data` added.
+    /// The second file that [`OnnxModel::write`] writes next to `path`, if any: `path` with `.data` appended.
     pub fn second_file(&self, path: &Path, place: WeightsPlace) -> Option<PathBuf> {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(".data");
@@ -38,8 +38,8 @@ impl OnnxModel {
         is_needed.then(|| path.with_file_name(&name))
     }
 
-    /// Writes the model to `path`, and its weights to a second file if they are to lie there. Existing files are replaced; at no
-    /// time does `path` name a file that is not whole, or that refers to weights of another model.
+    /// Writes the model to `path`, and its weights to a second file if they belong there. Existing files are replaced; `path`
+    /// never names a file that is incomplete or refers to the weights of another model.
     ///
     /// # Errors
     /// [`super::ExportError::Write`].
@@ -57,7 +57,7 @@ impl OnnxModel {
                 n_written = start + bytes.len() as u64;
             }
             file.flush()?;
-            // A model that is replaced must not find the new weights.
+            // The old model is removed first, so that it never refers to the new weights.
             match fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
                 _ => Ok(()),
@@ -66,8 +66,8 @@ impl OnnxModel {
         Ok(write_atomic_with(path, |file| file.write_all(&self.to_bytes()))?)
     }
 
-    /// Takes the values of large constants out of the graph, which refers to the file `name` instead; returns them with their
-    /// places in that file, in order.
+    /// Moves the values of large constants out of the graph and makes it refer to the file `name`; returns the values and their
+    /// offsets in that file, in order.
     fn move_weights(&mut self, name: &str) -> Vec<(u64, Bytes)> {
         let (mut moved, mut end) = (Vec::new(), 0u64);
         let graph = self.proto.graph.iter_mut();
@@ -85,7 +85,7 @@ impl OnnxModel {
     }
 }
 
-/// Makes `tensor` refer to `len` bytes of the file `name`.
+/// Replaces the values of `tensor` by a reference to `len` bytes of the file `name`.
 fn refer(tensor: &mut TensorProto, name: &str, start: u64, len: usize) {
     tensor.set_data_location(DataLocation::External);
     tensor.external_data = vec![

@@ -11,7 +11,7 @@ use super::proto::{
 
 /// Domain of the operators for categories.
 pub(super) const ML_DOMAIN: &str = "ai.onnx.ml";
-/// Name of the number of rows, the first dimension of each input and output.
+/// Name of the number of rows, which is the first dimension of each input and output.
 const N_ROWS: &str = "N";
 
 /// A value within a graph: an input, a constant or the output of an operator.
@@ -27,14 +27,14 @@ pub(super) enum Attribute<'a> {
     Texts(Vec<String>),
 }
 
-/// A graph under construction. Names are given as wished for and become unique.
+/// A graph under construction. Requested names are made unique.
 #[derive(Debug, Default)]
 pub(super) struct Graph {
     proto: GraphProto,
     taken: HashSet<String>,
 }
 
-/// Values in memory as the bytes of a constant, without a copy.
+/// Values in memory, used as the bytes of a constant without a copy.
 struct Owned<T>(Vec<T>);
 
 impl<T: bytemuck::NoUninit> AsRef<[u8]> for Owned<T> {
@@ -48,7 +48,7 @@ fn bytes_of<T: bytemuck::NoUninit + Send + Sync + 'static>(values: Vec<T>) -> By
 }
 
 impl Graph {
-    /// A graph whose outputs will have these names.
+    /// An empty graph whose outputs will have these names.
     pub(super) fn new(name: &str, outputs: &[String]) -> Self {
         let mut graph = Graph::default();
         graph.proto.name = name.to_owned();
@@ -56,7 +56,7 @@ impl Graph {
         graph
     }
 
-    /// The graph's message.
+    /// Converts the graph to its protobuf message.
     pub(super) fn into_proto(self) -> GraphProto {
         self.proto
     }
@@ -71,24 +71,24 @@ impl Graph {
         free
     }
 
-    /// An input of `[N, width]`; `about` is its description.
+    /// Adds an input of shape `[N, width]`; `about` is its description.
     pub(super) fn input(&mut self, name: &str, element: ElementType, width: usize, about: &str) -> Value {
         let name = self.unique(name);
         self.proto.input.push(value_info(&name, element, Some(width), about));
         Value(name)
     }
 
-    /// Declares the output `name`, which an operator gives; `[N, width]`, or `[N]` without a width.
+    /// Declares the output `name` of an operator; its shape is `[N, width]`, or `[N]` without a width.
     pub(super) fn output(&mut self, name: &str, element: ElementType, width: Option<usize>, about: &str) {
         self.proto.output.push(value_info(name, element, width, about));
     }
 
-    /// An operator of ONNX with one output, which is called as the operator unless it is one of the graph.
+    /// Adds an ONNX operator with one output. The output has the operator's name unless it is an output of the graph.
     pub(super) fn op(&mut self, op_type: &str, inputs: &[&Value], name: &str) -> Value {
         self.op_with(op_type, inputs, &[], name)
     }
 
-    /// [`Graph::op`] with settings.
+    /// Same as [`Graph::op`] with attributes.
     pub(super) fn op_with(
         &mut self,
         op_type: &str,
@@ -100,7 +100,7 @@ impl Graph {
         self.add(op_type, "", inputs, attributes, output)
     }
 
-    /// [`Graph::op_with`] for an operator of [`ML_DOMAIN`].
+    /// Same as [`Graph::op_with`] for an operator of [`ML_DOMAIN`].
     pub(super) fn ml_op(
         &mut self,
         op_type: &str,
@@ -112,7 +112,7 @@ impl Graph {
         self.add(op_type, ML_DOMAIN, inputs, attributes, output)
     }
 
-    /// An operator that gives the output `name` of the graph.
+    /// Adds an operator that computes the output `name` of the graph.
     pub(super) fn output_op(
         &mut self,
         op_type: &str,
@@ -142,12 +142,12 @@ impl Graph {
         Value(output)
     }
 
-    /// The value with its elements converted.
+    /// Converts the elements of the value.
     pub(super) fn cast(&mut self, value: &Value, to: ElementType, name: &str) -> Value {
         self.op_with("Cast", &[value], &[("to", Attribute::Int(to as i64))], name)
     }
 
-    /// The columns of several values side by side; one value stays as it is.
+    /// Concatenates the columns of several values; a single value is returned as it is.
     ///
     /// # Panics
     /// If there are no values.
@@ -162,22 +162,22 @@ impl Graph {
         }
     }
 
-    /// A constant of f32.
+    /// Adds a constant of f32.
     pub(super) fn floats(&mut self, name: &str, dims: &[usize], values: Vec<f32>) -> Value {
         self.constant(name, ElementType::Float, dims, bytes_of(values), Vec::new())
     }
 
-    /// A vector of f64.
+    /// Adds a vector of f64.
     pub(super) fn doubles(&mut self, name: &str, values: Vec<f64>) -> Value {
         self.constant(name, ElementType::Double, &[values.len()], bytes_of(values), Vec::new())
     }
 
-    /// A vector of i64.
+    /// Adds a vector of i64.
     pub(super) fn integers(&mut self, name: &str, values: Vec<i64>) -> Value {
         self.constant(name, ElementType::Int64, &[values.len()], bytes_of(values), Vec::new())
     }
 
-    /// A vector of texts.
+    /// Adds a vector of strings.
     pub(super) fn texts(&mut self, name: &str, values: Vec<String>) -> Value {
         let dims = [values.len()];
         let texts = values.into_iter().map(Bytes::from).collect();

@@ -1,8 +1,8 @@
-//! The inputs of a graph and the preprocessing of their values, as [`crate::data::Preprocessor`] does it.
+//! The inputs of a graph and the preprocessing of their values, the same as in [`crate::data::Preprocessor`].
 //!
-//! Numbers: an offset is subtracted from columns that need more digits than f32 has, missing values are filled, then
-//! `(x - shift) · scale` is computed in f64 and rounded once, as for training. Categories become codes by their texts, 0 for unknown
-//! ones, and codes one-hot columns or rows of tables.
+//! Numbers: an offset is subtracted from columns that need more digits than f32 has, missing values are filled, then `(x - shift)
+//! · scale` is computed in f64 and rounded once, as in training. Category strings become codes, 0 for unknown strings; codes
+//! become one-hot columns or rows of tables.
 
 use super::graph::{Attribute, Graph, Value};
 use super::proto::ElementType;
@@ -10,18 +10,18 @@ use crate::data::{ColumnCodes, EncodedColumn, Normalizer, Preprocessor, Vocabula
 
 /// Name of the input of models with one input for all columns.
 const X: &str = "x";
-/// Missing value of an integer input, as NaT in numpy and pandas.
+/// Missing value of an integer input, the same as NaT in numpy and pandas.
 const MISSING_INTEGER: i64 = i64::MIN;
-/// Beyond this size not all integers are exact in f64.
+/// Largest magnitude up to which f64 represents all integers exactly.
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// Features of the model, computed from the inputs.
 pub(super) struct Features {
     /// `[N, n_values]`: numbers, indicators and one-hot columns; `None` if there are none.
     pub(super) values: Option<Value>,
-    /// Columns of `values`.
+    /// Number of columns of `values`.
     pub(super) n_values: usize,
-    /// `[N]` i64 each: codes of the categories that have embeddings.
+    /// Codes of the categories that have embeddings, each `[N]` i64.
     pub(super) codes: Vec<Value>,
     /// The inputs.
     pub(super) inputs: Vec<Input>,
@@ -30,9 +30,9 @@ pub(super) struct Features {
 /// An input of the graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Input {
-    /// Its name.
+    /// Name of the input.
     pub(super) name: String,
-    /// Columns of the data that it takes, in order.
+    /// Columns of the data that the input holds, in order.
     pub(super) columns: Vec<String>,
 }
 
@@ -81,11 +81,11 @@ pub(super) fn add(graph: &mut Graph, preprocessor: &Preprocessor) -> Features {
 enum Columns {
     /// `[N, columns]` f32.
     Matrix(Value),
-    /// `[N, 1]` each: f32 numbers, less the column's offset, or texts.
+    /// Each column as `[N, 1]`: f32 numbers minus the column's offset, or strings.
     Each(Vec<Value>),
 }
 
-/// Declares one input for all columns if all are numbers that f32 holds, or one per column.
+/// Declares one input for all columns if f32 can hold all of them, else one input per column.
 fn declare(graph: &mut Graph, preprocessor: &Preprocessor) -> (Vec<Input>, Columns) {
     let plan = &preprocessor.plan;
     let offsets = preprocessor.column_offsets();
@@ -125,14 +125,14 @@ fn declare(graph: &mut Graph, preprocessor: &Preprocessor) -> (Vec<Input>, Colum
     (inputs, Columns::Each(values))
 }
 
-/// The values less their offset, as f32.
+/// Subtracts the offset from the values and converts them to f32.
 fn add_offset(graph: &mut Graph, column: &str, value: Value, offset: f64) -> Value {
     let offset = graph.doubles(&format!("{column}.offset"), vec![offset]);
     let less = graph.op("Sub", &[&value, &offset], &format!("{column}.less_offset"));
     graph.cast(&less, ElementType::Float, &format!("{column}.f32"))
 }
 
-/// [`add_offset`] for integers; NaN for [`MISSING_INTEGER`] where missing values are filled.
+/// Same as [`add_offset`] for integers; [`MISSING_INTEGER`] becomes NaN if missing values are filled.
 fn add_integer_offset(graph: &mut Graph, column: &str, value: Value, offset: f64, may_miss: bool) -> Value {
     let offset = graph.integers(&format!("{column}.offset"), vec![offset as i64]);
     let less = graph.op("Sub", &[&value, &offset], &format!("{column}.less_offset"));
@@ -146,7 +146,7 @@ fn add_integer_offset(graph: &mut Graph, column: &str, value: Value, offset: f64
     graph.op("Where", &[&is_missing, &nan, &number], &format!("{column}.or_nan"))
 }
 
-/// Fills and normalises the columns of numbers, `[N, n]`; returns them and the indicators of missing values.
+/// Fills and normalizes the numeric columns, `[N, n]`; returns them and the indicators of missing values.
 fn add_numbers(
     graph: &mut Graph,
     mut numbers: Value,
@@ -178,8 +178,8 @@ fn add_numbers(
     std::iter::once(numbers).chain(indicators).collect()
 }
 
-/// `(x - shift) · scale` in f64, rounded to f32. The features after the first `n_numbers` keep their values: their shift is 0 and
-/// their scale 1.
+/// Computes `(x - shift) · scale` in f64 and rounds to f32. The features after the first `n_numbers` keep their values: their
+/// shift is 0 and their scale 1.
 fn add_normalizer(graph: &mut Graph, x: &Value, normalizer: &Normalizer, n_numbers: usize) -> Value {
     let shift = graph.doubles("normalize.shift", normalizer.shift[..n_numbers].to_vec());
     let scale = graph.doubles("normalize.scale", normalizer.scale[..n_numbers].to_vec());
@@ -195,12 +195,12 @@ fn vocabulary(plan: &ColumnCodes, column: usize) -> &Vocabulary {
     known.expect("a column that is encoded as a category has a vocabulary")
 }
 
-/// The code of each text, `[N, 1]` i64.
+/// The code of each string, `[N, 1]` i64.
 fn add_code(graph: &mut Graph, plan: &ColumnCodes, column: usize, texts: &Value) -> Value {
     let values = vocabulary(plan, column).values();
     let name = format!("{}.codes", plan.columns[column]);
     if values.is_empty() {
-        // The encoder needs at least one text; every text is unknown here, the empty one included.
+        // The encoder needs at least one string; here every string is unknown, including the empty one.
         let encoder = encoder(vec![String::new()], vec![0]);
         return graph.ml_op("LabelEncoder", &[texts], &encoder, &name);
     }
@@ -208,7 +208,7 @@ fn add_code(graph: &mut Graph, plan: &ColumnCodes, column: usize, texts: &Value)
     graph.ml_op("LabelEncoder", &[texts], &encoder, &name)
 }
 
-/// Settings of an encoder of texts; other texts become 0.
+/// Attributes of an encoder of strings; all other strings become 0.
 fn encoder(texts: Vec<String>, codes: Vec<i64>) -> [(&'static str, Attribute<'static>); 3] {
     [
         ("keys_strings", Attribute::Texts(texts)),
@@ -217,7 +217,7 @@ fn encoder(texts: Vec<String>, codes: Vec<i64>) -> [(&'static str, Attribute<'st
     ]
 }
 
-/// One column per code, `[N, n_codes]`: 1 in that of the row's code, else 0.
+/// One column per code, `[N, n_codes]`: 1 in the column of the row's code, else 0.
 fn add_one_hot(graph: &mut Graph, plan: &ColumnCodes, column: usize, code: &Value) -> Value {
     let name = &plan.columns[column];
     let n_codes = vocabulary(plan, column).n_codes() as i64;

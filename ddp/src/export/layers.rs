@@ -1,4 +1,4 @@
-//! The layers of a model as operators. Dropout is none: it does nothing after training.
+//! The layers of a model as operators. Dropout adds none, because it has no effect after training.
 
 use std::collections::HashMap;
 
@@ -19,12 +19,12 @@ pub struct TrainedParam {
     pub name: String,
     /// Dimensions, outermost first.
     pub dims: Vec<usize>,
-    /// Its values in row-major order.
+    /// Values in row-major order.
     pub values: Vec<f32>,
 }
 
 impl TrainedParam {
-    /// The parameters of a network, and its saved buffers of f32.
+    /// The parameters of a network, and its saved f32 buffers.
     ///
     /// # Errors
     /// [`KernelError`] if the weights can't be read from their device.
@@ -44,7 +44,7 @@ impl TrainedParam {
     }
 }
 
-/// The trained parameters, and which of them the graph holds already.
+/// The trained parameters, and those of them that the graph already holds.
 pub(super) struct Parameters {
     trained: HashMap<String, TrainedParam>,
     placed: HashMap<String, Value>,
@@ -56,12 +56,12 @@ impl Parameters {
         Parameters { trained, placed: HashMap::new() }
     }
 
-    /// The parameter as a constant of the graph, made at its first use.
+    /// The parameter as a constant of the graph, added at its first use.
     fn place(&mut self, graph: &mut Graph, spec: &ParamSpec) -> Result<Value> {
         self.place_named(graph, &spec.name, &spec.dims)
     }
 
-    /// The tensor of this name and shape as a constant of the graph, made at its first use.
+    /// The tensor of this name and shape as a constant of the graph, added at its first use.
     fn place_named(&mut self, graph: &mut Graph, name: &str, expected: &[usize]) -> Result<Value> {
         if let Some(value) = self.placed.get(name) {
             return Ok(value.clone());
@@ -81,7 +81,7 @@ impl Parameters {
     }
 }
 
-/// Adds the layers, in order, to the features; returns the outputs of the last one.
+/// Applies the layers, in order, to the features; returns the outputs of the last one.
 ///
 /// # Errors
 /// [`ExportError::UnknownLayer`], [`ExportError::Parameter`], [`ExportError::Features`].
@@ -94,7 +94,7 @@ pub(super) fn add(
     let is_embedding = |layer: &&dyn Layer| matches!(layer.kind(), LayerKind::Embedding(_));
     let mut x = match (&features.values, features.codes.as_slice()) {
         (Some(values), []) => values.clone(),
-        // The tables come first and take values and codes.
+        // The embedding layer comes first and reads values and codes.
         (_, codes) if layers.first().is_some_and(is_embedding) => {
             let LayerKind::Embedding(specs) = layers[0].kind() else { unreachable!("as just checked") };
             add_embeddings(graph, features, codes, specs, layers[0].parameters(), parameters)?
@@ -160,7 +160,7 @@ pub(super) fn add(
     Ok(x)
 }
 
-/// Adds the operators of a layer with these parameters; returns the result of the last one, if all inputs are there.
+/// Adds the operators of a layer with these parameters; returns the result of the last one, or nothing if an input is missing.
 fn add_operators(
     graph: &mut Graph,
     x: &Value,
@@ -197,7 +197,7 @@ fn output_of(weight: &str) -> String {
     format!("{}.output", weight.strip_suffix(".weight").unwrap_or(weight))
 }
 
-/// The values, followed by the rows of the tables for the codes.
+/// Concatenates the values and the rows of the tables for the codes.
 fn add_embeddings(
     graph: &mut Graph,
     features: &Features,

@@ -1,4 +1,4 @@
-//! A whole model as an ONNX graph.
+//! A complete model as an ONNX graph.
 
 use prost::Message as _;
 use serde_json::json;
@@ -15,14 +15,14 @@ use crate::config::{Loss, Task};
 use crate::data::{Preprocessor, heads_to_json};
 use crate::model::{Layer, LayerKind};
 
-/// Version of the file format: that of ONNX 1.15, the first with [`OPSET`].
+/// Version of the file format, from ONNX 1.15, the first release with [`OPSET`].
 const IR_VERSION: i64 = 9;
 /// Version of the operators.
 const OPSET: i64 = 20;
 /// Version of the operators for categories.
 const ML_OPSET: i64 = 2;
 
-/// Metadata key of the columns of each input, as JSON: name of the input to names of columns.
+/// Metadata key of the columns of each input, as JSON: a map from input names to column names.
 const INPUTS_KEY: &str = "ddp_train.inputs";
 /// Metadata key of the labels of the classes in the order of the outputs, as JSON; missing without classes.
 const LABELS_KEY: &str = "ddp_train.labels";
@@ -34,7 +34,7 @@ const TARGETS_KEY: &str = "ddp_train.targets";
 const TASK_KEY: &str = "ddp_train.task";
 /// Metadata key of the resolved config, as TOML.
 const CONFIG_KEY: &str = "ddp_train.config";
-/// Metadata key for the origin of the weights.
+/// Metadata key of the origin of the weights.
 const WEIGHTS_KEY: &str = "ddp_train.weights";
 /// Metadata key of the version that wrote the file.
 const VERSION_KEY: &str = "ddp_train.version";
@@ -50,7 +50,7 @@ pub struct Trained<'a> {
     pub parameters: Vec<TrainedParam>,
     /// Meaning of the outputs.
     pub task: Task,
-    /// The loss that it was trained with.
+    /// The loss that the model was trained with.
     pub loss: &'a Loss,
     /// Names of the target columns.
     pub targets: &'a [String],
@@ -70,8 +70,8 @@ impl OnnxModel {
     /// Builds the graph: inputs, preprocessing, layers, outputs.
     ///
     /// # Errors
-    /// [`ExportError::UnknownLayer`] for a layer of a user's own kind; [`ExportError::Parameter`] and [`ExportError::Features`]
-    /// for weights and columns of another model.
+    /// [`ExportError::UnknownLayer`] for a layer of a custom kind; [`ExportError::Parameter`] and [`ExportError::Features`] for
+    /// weights and columns of another model.
     pub fn new(trained: Trained<'_>) -> Result<Self> {
         let Trained { preprocessor, layers, parameters, task, loss, targets, config, origin } = trained;
         let n_outputs = layers.last().map_or(0, |layer| layer.out_features());
@@ -118,7 +118,7 @@ impl OnnxModel {
         Ok(OnnxModel { proto })
     }
 
-    /// The file's bytes, weights included.
+    /// The bytes of the file, including the weights.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.proto.encode_to_vec()
     }
@@ -138,7 +138,7 @@ impl OnnxModel {
     }
 }
 
-/// Checks that the first layer takes the features.
+/// Checks that the features have the width that the first layer expects.
 fn check_width(features: &inputs::Features, layers: &[&dyn Layer]) -> Result<()> {
     let expected = match layers.first().map(|layer| layer.kind()) {
         Some(LayerKind::Linear(linear)) => linear.in_features,

@@ -1,4 +1,4 @@
-//! The outputs of a graph, by the task: probabilities and labels, or predictions.
+//! The outputs of a graph, which depend on the task: probabilities and labels, or predictions.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,21 +15,21 @@ const PROBABILITIES: &str = "probabilities";
 const LABEL: &str = "label";
 /// Name of the output of quantities.
 const PREDICTION: &str = "prediction";
-/// All of them.
+/// All output names.
 const NAMES: [&str; 3] = [PROBABILITIES, LABEL, PREDICTION];
 
 /// Meaning of the last layer's outputs.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Head {
-    /// One class, with these labels.
+    /// One class with one of these labels.
     Classes(Arc<LabelVocabulary>),
-    /// One class of those in this order, by cumulative logits.
+    /// One of these ordered classes, by cumulative logits.
     Ordered(Arc<LabelVocabulary>),
-    /// One yes or no per output.
+    /// Yes or no for each output.
     Labels,
     /// Quantities in these units.
     Values(OutputUnits),
-    /// Several heads, each on some of the outputs; the names of a head's outputs begin with its own and a point.
+    /// Several heads, each with some of the outputs; the names of a head's outputs begin with the head's name and a dot.
     Several(Vec<(String, Range<usize>, Head)>),
 }
 
@@ -110,7 +110,7 @@ impl Head {
     }
 }
 
-/// A graph whose outputs have a prefix in front of their names.
+/// A graph that adds a prefix to the names of its outputs.
 struct Named<'a> {
     graph: &'a mut Graph,
     prefix: String,
@@ -132,7 +132,7 @@ impl Named<'_> {
     }
 }
 
-/// The outputs in the user's units in f64, as [`OutputUnits::to_user_units`].
+/// The outputs in the user's units in f64; see [`OutputUnits::to_user_units`].
 fn add_values(graph: &mut Named<'_>, outputs: &Value, n_outputs: usize, units: &OutputUnits) {
     graph.output(PREDICTION, ElementType::Double, Some(n_outputs), "predicted quantities");
     let TargetScale { shift, scale } = match units {
@@ -168,11 +168,11 @@ fn add_classes(graph: &mut Named<'_>, outputs: &Value, n_outputs: usize, labels:
     add_label(graph, &class, labels, "label of the most probable class");
 }
 
-/// The class is the number of logits above 0; probabilities are those of [`cumulative::probabilities`], in f32.
+/// The class is the number of logits above 0; the probabilities are computed as in [`cumulative::probabilities`], in f32.
 fn add_ordered(graph: &mut Named<'_>, outputs: &Value, n_outputs: usize, labels: &LabelVocabulary) {
     const ABOUT: &str = "the class, by the number of outputs above 0";
     let n_classes = n_outputs + 1;
-    // Class k: minus the probability to be above k, plus that to be above k - 1, which is 1 for class 0.
+    // Class k: minus the probability of being above k, plus the probability of being above k - 1, which is 1 for class 0.
     let differences = (0..n_outputs * n_classes).map(|at| match (at / n_classes, at % n_classes) {
         (logit, class) if class == logit => -1.0,
         (logit, class) if class == logit + 1 => 1.0,
@@ -203,13 +203,13 @@ fn add_ordered(graph: &mut Named<'_>, outputs: &Value, n_outputs: usize, labels:
     add_label(graph, &class, labels, ABOUT);
 }
 
-/// The output of labels, from the classes of the rows.
+/// Adds the output of labels for the classes of the rows.
 fn add_label(graph: &mut Named<'_>, class: &Value, labels: &LabelVocabulary, about: &str) {
     let integer = |label: Label| match label {
         Label::Integer(number) => Some(number),
         Label::Text(_) => None,
     };
-    // One output has one type: integers next to texts are texts.
+    // An output has a single type: integers mixed with strings become strings.
     let (all, element) = match labels.labels().map(integer).collect::<Option<Vec<i64>>>() {
         Some(integers) => (graph.graph.integers("label.all", integers), ElementType::Int64),
         None => {
@@ -221,7 +221,7 @@ fn add_label(graph: &mut Named<'_>, class: &Value, labels: &LabelVocabulary, abo
     graph.output(LABEL, element, None, about);
 }
 
-/// A label applies where its output is at least 0, that is its probability at least 1/2, as in `predict` without a threshold.
+/// A label applies if its output is at least 0, that is, its probability at least 1/2, as in `predict` without a threshold.
 fn add_labels(graph: &mut Named<'_>, outputs: &Value, n_outputs: usize) {
     graph.output_op("Sigmoid", &[outputs], &[], PROBABILITIES);
     graph.output(PROBABILITIES, ElementType::Float, Some(n_outputs), "probability of each label");

@@ -1,6 +1,6 @@
-//! The messages of an ONNX file, as far as they are used here.
+//! The protobuf messages of an ONNX file, limited to those used here.
 //!
-//! Source: `onnx/onnx.proto` of ONNX 1.15 (IR version 9). Fields that a reader looks for even if they are 0 are optional here, so
+//! Source: `onnx/onnx.proto` of ONNX 1.15 (IR version 9). Fields that readers require even if they are 0 are optional here, so
 //! that they are always written.
 
 use bytes::Bytes;
@@ -25,7 +25,7 @@ pub(super) struct ModelProto {
     pub(super) metadata_props: Vec<StringStringEntryProto>,
 }
 
-/// A set of operators; the empty domain is that of ONNX itself.
+/// A set of operators; the empty domain is ONNX itself.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct OperatorSetIdProto {
     #[prost(string, optional, tag = "1")]
@@ -34,7 +34,7 @@ pub(super) struct OperatorSetIdProto {
     pub(super) version: i64,
 }
 
-/// A pair of texts.
+/// A key and a value, both strings.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct StringStringEntryProto {
     #[prost(string, tag = "1")]
@@ -49,7 +49,7 @@ impl StringStringEntryProto {
     }
 }
 
-/// Operators in order, their constants, and what goes in and out.
+/// Operators in order, their constants, and the inputs and outputs.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct GraphProto {
     #[prost(message, repeated, tag = "1")]
@@ -81,7 +81,7 @@ pub(super) struct NodeProto {
     pub(super) domain: String,
 }
 
-/// A setting of an operator.
+/// An attribute of an operator.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct AttributeProto {
     #[prost(string, tag = "1")]
@@ -100,7 +100,7 @@ pub(super) struct AttributeProto {
     pub(super) r#type: i32,
 }
 
-/// The field of an [`AttributeProto`] that counts.
+/// The field of an [`AttributeProto`] that is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
 #[repr(i32)]
 pub(super) enum AttributeType {
@@ -143,7 +143,7 @@ pub(super) struct TensorProto {
     pub(super) data_location: i32,
 }
 
-/// The place of a constant's values.
+/// Location of a constant's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
 #[repr(i32)]
 pub(super) enum DataLocation {
@@ -162,7 +162,7 @@ pub(super) struct ValueInfoProto {
     pub(super) doc_string: String,
 }
 
-/// A type; only tensors occur here.
+/// A type; only tensor types are used here.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct TypeProto {
     #[prost(message, optional, tag = "1")]
@@ -192,7 +192,7 @@ pub(super) struct DimensionProto {
     pub(super) value: Option<Dimension>,
 }
 
-/// A known length, or the name of one that is known when the model runs.
+/// A known length, or the name of a length that is known when the model runs.
 #[derive(Clone, PartialEq, Oneof)]
 pub(super) enum Dimension {
     #[prost(int64, tag = "1")]

@@ -1,4 +1,4 @@
-//! Graphs that no config makes: layers of a user's own, shared weights, weights that don't fit, names that clash.
+//! Graphs that no config produces: custom layers, shared weights, weights that don't fit, names that clash.
 
 use ddp_kernels::ops::Activation;
 use ddp_kernels::{Device, TensorMut, TensorRef, ops};
@@ -57,7 +57,7 @@ fn operators(graph: &GraphProto) -> Vec<&str> {
     graph.node.iter().map(|node| node.op_type.as_str()).collect()
 }
 
-/// Twice the input.
+/// Doubles its input.
 #[derive(Debug)]
 struct Double(Option<Vec<Operator>>);
 
@@ -89,7 +89,7 @@ impl Layer for Double {
     }
 }
 
-/// A layer of one's own is exported as it describes itself; what it does not have is an error.
+/// A custom layer is exported through its own description; a layer without one is an error.
 #[test]
 fn operators_of_a_layer_become_those_of_the_graph() {
     let exported_as = |operators: Vec<Operator>| {

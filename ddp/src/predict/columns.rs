@@ -1,4 +1,4 @@
-//! Columns of the output, and their values from the outputs of a model.
+//! Columns of the output, and the conversion of a model's outputs to their values.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,21 +9,21 @@ use super::predictions::{class_of, probabilities, sigmoid};
 use crate::config::Task;
 use crate::data::{HeadOutputs, HeadTargets, OutputUnits};
 
-/// Predicted columns: what is written for each row.
+/// Predicted columns: the values that are written for each row.
 #[derive(Debug, Clone)]
 pub(crate) struct PredictedColumns {
     task: Task,
     labels: Arc<Labels>,
-    /// Columns of the model's outputs.
+    /// Number of columns of the model's outputs.
     n_outputs: usize,
     /// Whether probabilities are written.
     with_probabilities: bool,
-    /// Probability from which a label applies, or the second of two classes is predicted.
+    /// Probability at which a label applies, or at which the second of two classes is predicted.
     threshold: Option<f64>,
     units: OutputUnits,
-    /// The heads of [`Task::Heads`], with their columns of the model's outputs.
+    /// The heads of [`Task::Heads`], with the columns of their outputs.
     heads: Vec<(Range<usize>, PredictedColumns)>,
-    /// The columns, without those of the input.
+    /// The columns, not including those copied from the input.
     pub(crate) columns: Vec<OutputColumn>,
 }
 
@@ -31,7 +31,7 @@ impl PredictedColumns {
     /// - `names`: the classes' labels in classification, else the names of the targets
     ///
     /// # Errors
-    /// [`PredictError::Usage`] for probabilities or a threshold where there are none.
+    /// [`PredictError::Usage`] if probabilities or a threshold are requested but the task has none.
     pub(crate) fn new(
         task: Task,
         names: &[String],
@@ -91,10 +91,10 @@ impl PredictedColumns {
         })
     }
 
-    /// The columns of several heads, named by their targets.
+    /// The columns of several heads, which are named after their targets.
     ///
     /// # Errors
-    /// [`PredictError::Usage`] for a threshold, and for probabilities where no head has some.
+    /// [`PredictError::Usage`] for a threshold, and for probabilities if no head has any.
     pub(crate) fn of_heads(
         heads: &[HeadOutputs],
         with_probabilities: bool,
@@ -186,8 +186,8 @@ impl PredictedColumns {
         }
     }
 
-    /// Names that an npy array of these predictions needs next to it: one per column of probabilities, else those of the
-    /// classes, unless they are integers, which arrays hold.
+    /// Names that an npy array of these predictions needs in a second file: one per column of probabilities, or the class labels,
+    /// unless they are integers, which the array itself holds.
     pub(crate) fn labels_of_array(&self) -> Option<Arc<Labels>> {
         let is_text = self.task == Task::Classification && self.labels.integers.is_none();
         (self.with_probabilities || is_text).then(|| self.labels.clone())

@@ -1,4 +1,4 @@
-//! Errors of predicting: the sum of the lower rooms' errors and those of the output.
+//! Errors of predicting: errors of the lower rooms, and errors of the output.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Rows to predict: blocks of arrays, or blocks read from tables.
+//! Rows to predict: blocks of an array, or blocks read from a table.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,10 +19,10 @@ use crate::data::{
 
 /// Bytes of a block's features as f32.
 const BLOCK_BYTES: usize = 32 << 20;
-/// Most rows of a block.
+/// Maximum number of rows of a block.
 const BLOCK_ROWS: usize = 1 << 16;
 
-/// Names of the rows that the user asked for.
+/// Selection of the rows that the user requested.
 #[derive(Debug, Clone)]
 pub struct InputSpec {
     /// A file, a folder, a file name pattern or `builtin:NAME`.
@@ -31,9 +31,9 @@ pub struct InputSpec {
     pub keep: Vec<String>,
     /// Rows to predict, from 0.
     pub rows: Range<usize>,
-    /// Whether rows that cannot be read have no prediction instead of ending the command.
+    /// Whether rows that cannot be read get no prediction instead of ending the command.
     pub skips_bad_rows: bool,
-    /// Whether the columns to pass through keep the types of files that have some.
+    /// Whether the columns to pass through keep their types, if the file has types.
     pub keeps_types: bool,
 }
 
@@ -44,7 +44,7 @@ impl InputSpec {
     }
 }
 
-/// This rank's blocks: every `world_size`-th one.
+/// This rank's blocks: every `world_size`-th block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Share {
     pub(crate) rank: usize,
@@ -59,7 +59,7 @@ impl Share {
 
 /// Blocks of rows, with the columns of the model.
 pub(crate) struct Input {
-    /// The rows by number; of a table only those of blocks that are in use.
+    /// The rows by their index; for a table only the rows of blocks that are in use.
     pub(crate) rows: Arc<dyn Dataset>,
     /// Ranges of this rank's blocks, in order.
     pub(crate) blocks: Box<dyn Iterator<Item = Range<usize>> + Send>,
@@ -69,7 +69,7 @@ pub(crate) struct Input {
     pub(crate) table: Option<Arc<StreamedRows>>,
     /// Columns to pass through, with the types that they keep.
     pub(crate) kept: Vec<OutputColumn>,
-    /// Number of the first row.
+    /// Index of the first row.
     pub(crate) first_row: usize,
 }
 
@@ -147,7 +147,7 @@ impl Input {
         Input { rows: rows.clone(), blocks: Box::new(blocks), block_rows, table: Some(rows), kept, first_row }
     }
 
-    /// Number over all ranks of the block that starts at row `start`.
+    /// Index, over all ranks, of the block that starts at row `start`.
     pub(crate) fn block_number(&self, start: usize) -> u64 {
         ((start - self.first_row) / self.block_rows) as u64
     }
@@ -215,7 +215,7 @@ impl OwnedColumns {
     }
 }
 
-/// Reads a table block by block, drops the blocks of other ranks, and publishes its own in [`StreamedRows`].
+/// Reads a table block by block, drops the blocks of other ranks, and publishes this rank's blocks in [`StreamedRows`].
 struct BlockReader {
     stream: TableStream,
     /// The block that is being read.
@@ -225,9 +225,9 @@ struct BlockReader {
     share: Share,
     block_rows: usize,
     range: Range<usize>,
-    /// Number of the next row of the table.
+    /// Index of the next row of the table.
     next_row: usize,
-    /// Number of the next block.
+    /// Index of the next block.
     block: usize,
     is_over: bool,
 }
@@ -239,7 +239,7 @@ impl BlockReader {
             let spec = self.columns.spec();
             let rows = &mut self.block_of_rows;
             rows.clear();
-            // Rows before the first one that the user asked for are a block that nobody owns.
+            // Rows before the first requested row form a block that belongs to no rank.
             let is_before = self.next_row < self.range.start;
             let wanted = if is_before {
                 (self.range.start - self.next_row).min(self.block_rows)
@@ -287,12 +287,12 @@ impl Iterator for BlockReader {
     }
 }
 
-/// Rows of the blocks of a table that were read and are not done yet.
+/// Rows of the table's blocks that have been read and are still in use.
 #[derive(Debug)]
 pub(crate) struct StreamedRows {
     layout: RowLayout,
     source: String,
-    /// By number of the first row.
+    /// Blocks by the index of their first row.
     in_use: Mutex<BTreeMap<usize, Arc<StreamedBlock>>>,
     /// The error that ended the reading.
     end: Mutex<Option<DataError>>,
@@ -327,8 +327,8 @@ impl StreamedRows {
         lock(&self.in_use).insert(first, Arc::new(block));
     }
 
-    /// Calls `read` for each run of `rows` that lies in one block, with its positions in `rows`, the block, and the numbers of the
-    /// rows in it.
+    /// Calls `read` for each run of `rows` that lies in one block, with its positions in `rows`, the block, and the indices of
+    /// its rows within the block.
     fn by_block(
         &self,
         rows: &[usize],
@@ -367,7 +367,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Dataset for StreamedRows {
-    /// No row has a larger number; the number of rows is unknown until the last was read.
+    /// Upper bound of the row indices; the number of rows is unknown until the last row has been read.
     fn len(&self) -> usize {
         isize::MAX as usize
     }

@@ -1,8 +1,8 @@
 //! Predicting with a trained model.
 //!
 //! Data flow: model file -> [`SavedModel`] -> [`Predictor`]; rows -> blocks -> forward -> [`Predictions`] -> output. Rows keep
-//! their order, and memory does not grow with their number: a block of rows is read, predicted and written at a time. Each rank
-//! takes every N-th block and writes its own shard.
+//! their order, and memory does not grow with the number of rows, because blocks of rows are read, predicted and written one at a
+//! time. Each rank processes every N-th block and writes its own shard.
 //!
 //! ```
 //! let run = "tests/fixtures/saved_runs/regression/finished"; // a run's folder

@@ -1,4 +1,5 @@
-//! Watches rows on their way to the model: values that differ from those of training, and rows that can't be predicted.
+//! Observes rows on their way to the model: counts values that differ from those of training, and finds rows that can't be
+//! predicted.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -10,18 +11,18 @@ use crate::data::datasets::batch::{Batch, BatchMut};
 use crate::data::error::Result;
 use crate::data::{Changes, ColumnCodes, ColumnError, DataError, Dataset, DatasetWrapper};
 
-/// Values that differ from those of training, per column.
+/// Counts of values in a column that differ from those of training.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ColumnCounts {
-    /// Categories that are empty or that training did not see.
+    /// Number of categories that are empty or were not seen in training.
     pub n_unseen: u64,
-    /// Missing values that were filled in.
+    /// Number of missing values that were filled in.
     pub n_filled: u64,
-    /// Numbers outside the range of the training rows.
+    /// Number of values outside the range of the training rows.
     pub n_outside: u64,
 }
 
-/// Rows of a dataset, watched while they are gathered.
+/// Rows of a dataset, observed while they are gathered.
 #[derive(Debug)]
 pub(crate) struct ObservedRows {
     of: Arc<dyn Dataset>,
@@ -38,7 +39,7 @@ struct Seen {
     counts: Vec<ColumnCounts>,
     /// Rows that can't be predicted.
     bad_rows: BTreeSet<usize>,
-    /// End of the rows that were watched in place.
+    /// End of the rows that were observed in place.
     in_place_end: usize,
 }
 
@@ -46,7 +47,7 @@ struct Seen {
 #[derive(Debug, Clone, Copy)]
 enum Watch {
     Category,
-    /// Numbers from the smallest to the largest of training, if they are known.
+    /// Numbers in the range of the training rows, if it is known.
     Number(Option<[f32; 2]>),
 }
 
@@ -67,7 +68,7 @@ impl ObservedRows {
         self.lock().counts.clone()
     }
 
-    /// Takes the rows of `range` that can't be predicted.
+    /// Removes and returns the rows of `range` that can't be predicted.
     pub(crate) fn take_bad_rows(&self, range: &Range<usize>) -> Vec<usize> {
         let mut seen = self.lock();
         let found: Vec<usize> = seen.bad_rows.range(range.clone()).copied().collect();
@@ -79,7 +80,7 @@ impl ObservedRows {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts the values of rows, `[n_rows, columns]`; `number(n)` is the number of the n-th row.
+    /// Counts the values of rows, `[n_rows, columns]`; `number(n)` is the index of the n-th row in the dataset.
     fn watch(&self, values: &[f32], number: impl Fn(usize) -> usize) {
         let mut counts = vec![ColumnCounts::default(); self.columns.len()];
         let mut bad_rows = Vec::new();
@@ -105,7 +106,7 @@ impl ObservedRows {
         seen.bad_rows.extend(bad_rows);
     }
 
-    /// Gathers row by row; rows with an error become zeros and are remembered.
+    /// Gathers row by row; rows with an error become zeros and are recorded.
     fn gather_each(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
         const OP: &str = "gather";
         let layout = self.of.layout();
@@ -127,7 +128,7 @@ impl ObservedRows {
     }
 }
 
-/// Whether an error is about a value of a row.
+/// Whether the error concerns a value of a row.
 fn is_bad_value(error: &DataError) -> bool {
     match error {
         DataError::NotFinite { .. } | DataError::MissingValue { .. } => true,
@@ -161,12 +162,12 @@ impl DatasetWrapper for ObservedRows {
 
     fn in_place(&self, rows: Range<usize>) -> Result<Option<Batch<'_>>> {
         let batch = match self.of.in_place(rows.clone()) {
-            // Gathered instead.
+            // These rows are gathered instead.
             Err(error) if self.skips_bad_rows && is_bad_value(&error) => None,
             batch => batch?,
         };
         let Some(batch) = batch else { return Ok(None) };
-        // A loader asks twice for the same rows, always in ascending order.
+        // A loader requests the same rows twice, always in ascending order.
         let first_new = {
             let mut seen = self.lock();
             let end = seen.in_place_end.max(rows.end);

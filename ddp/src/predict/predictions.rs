@@ -1,4 +1,4 @@
-//! Outputs of a model, and what they say: classes, probabilities, values.
+//! Outputs of a model, and their interpretation as classes, probabilities or values.
 
 use crate::config::Task;
 use crate::data::values::cumulative;
@@ -21,7 +21,7 @@ impl Predictions {
         Predictions { task, outputs, n_outputs, units, heads: Vec::new() }
     }
 
-    /// Adds the heads that the outputs belong to.
+    /// Assigns the outputs to their heads.
     pub(super) fn with_heads(mut self, heads: &[HeadOutputs]) -> Self {
         self.heads = heads.to_vec();
         self
@@ -40,8 +40,8 @@ impl Predictions {
         self.outputs.len() / self.n_outputs
     }
 
-    /// The network's outputs, `[n_rows, n_outputs]`: logits of classes or labels, standardised values, or logarithms
-    /// of rates.
+    /// The outputs of the network, `[n_rows, n_outputs]`: logits of classes or labels, standardized values, or logarithms of
+    /// rates.
     pub fn outputs(&self) -> &[f32] {
         &self.outputs
     }
@@ -51,15 +51,16 @@ impl Predictions {
         self.units.values(&self.outputs, self.n_outputs)
     }
 
-    /// Classification: the class of each row, that of the largest logit, the first of equal ones; for the ordinal loss the number of
-    /// logits above 0.
+    /// Classification: the class with the largest logit of each row, the first one if several are equal; for the ordinal loss,
+    /// the number of logits above 0.
     pub fn classes(&self) -> Vec<usize> {
         let class = |row| class_of(row, &self.units);
         self.outputs.chunks_exact(self.n_outputs).map(class).collect()
     }
 
     /// Probabilities, `[n_rows, n_outputs]`: softmax in classification, sigmoid of each label in multilabel tasks. Empty in
-    /// regression, and for several heads, see [`Predictions::head`]. For the ordinal loss `[n_rows, n_outputs + 1]`: differences of the sigmoids of neighbouring logits.
+    /// regression and for several heads (see [`Predictions::head`]). For the ordinal loss `[n_rows, n_outputs + 1]`: differences
+    /// of the sigmoids of neighboring logits.
     pub fn probabilities(&self) -> Vec<f32> {
         match self.task {
             Task::Classification => {
@@ -90,7 +91,7 @@ pub(super) fn probabilities(logits: &[f32], units: &OutputUnits) -> Vec<f32> {
     }
 }
 
-/// Index of the largest value; the first of equal ones.
+/// Index of the largest value, the first one if several are equal.
 fn argmax(values: &[f32]) -> usize {
     let mut best = 0;
     for (index, value) in values.iter().enumerate() {

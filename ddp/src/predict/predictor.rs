@@ -20,9 +20,9 @@ use crate::data::{
 };
 use crate::model::Network;
 
-/// Rows of a forward pass on the CPU, where they stay in its caches.
+/// Rows per forward pass on the CPU, so that they stay in its caches.
 const CPU_ROWS: usize = 1024;
-/// Rows of a forward pass on a GPU.
+/// Rows per forward pass on a GPU.
 const GPU_ROWS: usize = 8192;
 
 /// A trained model, ready to predict rows: `Predictor::open("runs/digits")?.predict(&rows)?`.
@@ -40,8 +40,8 @@ impl Predictor {
     /// Opens a run folder, a checkpoint folder or a model file, to compute on the CPU.
     ///
     /// # Errors
-    /// [`PredictError::Model`] for a file that is not a model of this program, [`PredictError::Checkpoint`] for a damaged
-    /// checkpoint.
+    /// [`PredictError::Model`] if the file is not a model of this program, [`PredictError::Checkpoint`] if the checkpoint is
+    /// damaged.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::of_model(&SavedModel::open(path.as_ref())?, Device::Cpu)
     }
@@ -63,20 +63,20 @@ impl Predictor {
         })
     }
 
-    /// Columns of a row, in the order of [`Predictor::predict`].
+    /// Names of the columns of a row, in the order that [`Predictor::predict`] expects.
     pub fn columns(&self) -> &[String] {
         &self.preprocessor.plan.columns
     }
 
-    /// Outputs per row.
+    /// Number of outputs per row.
     pub fn n_outputs(&self) -> usize {
         self.network.n_outputs()
     }
 
-    /// Predicts rows in memory, of f32, f64 or smaller numbers.
+    /// Predicts rows in memory, given as f32, f64 or a smaller numeric type.
     ///
-    /// - `rows`: `[n_rows, columns]`, row-major, before normalization; NaN where a value is missing; a category is its number
-    ///   in the vocabulary, from 1, and 0 if it is unknown
+    /// - `rows`: `[n_rows, columns]`, row-major, before normalization; NaN if a value is missing; a category is its index in the
+    /// vocabulary, from 1, or 0 if it is unknown
     ///
     /// # Errors
     /// [`PredictError::RowWidth`], [`PredictError::Kernel`].
@@ -115,8 +115,8 @@ impl Predictor {
         ExactRows { rows, exact, exact_targets: ExactColumns::new(0, false) }
     }
 
-    /// Predicts ranges of the rows of `dataset`, whose columns are those of the model, in order. `take` gets the number of the
-    /// range, the rows of a batch and their outputs `[rows, n_outputs]`.
+    /// Predicts ranges of the rows of `dataset`, whose columns are those of the model, in order. Passes the index of the range,
+    /// the rows of a batch and their outputs `[rows, n_outputs]` to `take`.
     pub(crate) fn predict_ranges(
         &mut self,
         dataset: Arc<dyn Dataset>,

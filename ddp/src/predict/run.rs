@@ -1,4 +1,4 @@
-//! Predicts all rows of an input and writes them to an output.
+//! Predicts all rows of an input and writes the predictions to an output.
 
 use std::mem;
 use std::path::{Path, PathBuf};
@@ -24,44 +24,44 @@ use crate::data::table::KeptValues;
 use crate::storage::atomic_write::write_atomic;
 use crate::storage::unfinished::Unfinished;
 
-/// Place and form of the predictions.
+/// Destination and contents of the predictions.
 #[derive(Debug, Clone)]
 pub struct OutputSpec {
     /// File or stdout.
     pub place: OutputPlace,
-    /// Whether the probability of each class is written.
+    /// Whether to write the probability of each class.
     pub with_probabilities: bool,
-    /// Probability from which a row is of the second of two classes.
+    /// Probability at which the second of two classes is predicted.
     pub threshold: Option<f64>,
-    /// Whether an existing file is replaced.
+    /// Whether to replace an existing file.
     pub overwrite: bool,
-    /// Removes the temporary files if a signal ends the process.
+    /// Temporary files to remove if a signal ends the process.
     pub unfinished: Unfinished,
 }
 
-/// Place of the predictions.
+/// Destination of the predictions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OutputPlace {
     /// CSV on stdout.
     Stdout,
-    /// A file, in the format that its name determines.
+    /// A file, whose name determines the format.
     File(PathBuf),
 }
 
-/// Result of a command.
+/// Summary of a prediction run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Number of rows.
     pub n_rows: u64,
-    /// Bytes of the file, on rank 0.
+    /// Size of the file in bytes, on rank 0.
     pub(crate) n_bytes: u64,
     /// Rows without a prediction.
     pub n_bad_rows: u64,
-    /// Values that differ from those of training, by column.
+    /// Counts of values that differ from those of training, by column.
     pub counts: Vec<(String, ColumnCounts)>,
 }
 
-/// Refuses arrays for columns of several types.
+/// Refuses array formats for columns of different types.
 fn check_table(format: OutputFormat) -> Result<()> {
     match format {
         OutputFormat::Npy | OutputFormat::Safetensors => Err(PredictError::Usage {
@@ -140,7 +140,7 @@ pub fn run(
     let n_bad_rows = world.collective_result(done)?;
     let n_bad_rows = sums(world, &[n_bad_rows]).map_err(Stop::from)?[0];
     let counts = counts(world).map_err(Stop::from)?;
-    // Before the predictions get their name, which must not be without their meaning.
+    // Written before the predictions get their name, so that they never exist without their labels.
     let labels = if format == OutputFormat::Npy && world.rank().0 == 0 {
         labels.map_or(Ok(()), |labels| write_labels(path, &labels))
     } else {
@@ -151,7 +151,7 @@ pub fn run(
     Ok(Summary { n_rows, n_bytes, n_bad_rows, counts })
 }
 
-/// Fails for columns that can't be kept.
+/// Returns an error for columns that can't be kept.
 fn check_kept(
     keep: &[String],
     predicted: &PredictedColumns,
@@ -178,7 +178,7 @@ fn check_kept(
     Ok(())
 }
 
-/// Sums of the ranks' numbers, one by one.
+/// Element-wise sums over the ranks.
 fn sums(world: &World, own: &[u64]) -> Result<Vec<u64>> {
     let bytes: Vec<u8> = own.iter().flat_map(|number| number.to_le_bytes()).collect();
     let of_ranks = world.group().all_gather_bytes(&bytes)?;
@@ -218,14 +218,14 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Predicts this rank's blocks, passes them to `write` with their numbers, and returns the number of rows without a
+    /// Predicts this rank's blocks and passes them with their indices to `write`; returns the number of rows without a
     /// prediction.
     fn predict(self, mut write: impl FnMut(u64, &Block) -> Result<()>) -> Result<u64> {
         let Job { predicted, mut rows, observed, mut predictor, loading, watchdog } = self;
         let blocks = mem::replace(&mut rows.blocks, Box::new(std::iter::empty()));
         let (table, n_outputs) = (rows.table.clone(), predictor.n_outputs());
         let mut n_bad_rows = 0;
-        // Outputs of the block under way and its first row.
+        // Outputs of the current block, and its first row.
         let mut outputs: Vec<f32> = Vec::new();
         let mut current: Option<usize> = None;
         let mut end_block = |first: usize, outputs: &mut Vec<f32>| -> Result<()> {
@@ -270,8 +270,8 @@ impl Job<'_> {
     }
 }
 
-/// Writes the labels of the class numbers, or of the columns of probabilities, to `OUT.labels.json`, for arrays, which can't
-/// hold text.
+/// Writes the labels of the class indices, or of the columns of probabilities, to `OUT.labels.json`, because arrays can't hold
+/// strings.
 fn write_labels(out: &Path, labels: &Labels) -> Result<()> {
     let mut name = out.as_os_str().to_owned();
     name.push(".labels.json");

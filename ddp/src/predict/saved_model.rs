@@ -14,7 +14,7 @@ use crate::model::file::ModelFile;
 use crate::model::{ModelSpec, Network, ParamLayout};
 use crate::run_folder::folder::{self, MODEL_FILE};
 
-/// A model file with what is stored next to its weights.
+/// A model file and the data stored next to its weights.
 #[derive(Debug)]
 pub struct SavedModel {
     /// Config of the run that trained the model.
@@ -31,17 +31,17 @@ pub struct SavedModel {
 }
 
 impl SavedModel {
-    /// Reads the model that `path` names: a run folder, a checkpoint folder or a model file. A run folder stands for its model
-    /// file if there is one, else for its newest checkpoint.
+    /// Reads the model at `path`: a run folder, a checkpoint folder or a model file. A run folder resolves to its model file if
+    /// it exists, else to its newest checkpoint.
     ///
     /// # Errors
-    /// [`PredictError::Model`](super::PredictError::Model) for a file that is not a model of this program,
-    /// [`PredictError::Checkpoint`](super::PredictError::Checkpoint) for a damaged checkpoint.
+    /// [`PredictError::Model`](super::PredictError::Model) if the file is not a model of this program,
+    /// [`PredictError::Checkpoint`](super::PredictError::Checkpoint) if the checkpoint is damaged.
     pub fn open(path: &Path) -> Result<Self> {
         Self::open_of(path, false)
     }
 
-    /// [`SavedModel::open`] for a run that may be in progress (`is_active`): its newest checkpoint then stands for its folder.
+    /// Same as [`SavedModel::open`], but if a run is in progress (`is_active`), its folder resolves to its newest checkpoint.
     ///
     /// # Errors
     /// See [`SavedModel::open`].
@@ -61,8 +61,8 @@ impl SavedModel {
         })
     }
 
-    /// Reads the weights that a new run starts from: of a model file, which may be that of another program, or of the model that
-    /// [`SavedModel::open`] finds in a folder, with the average of the weights where the run kept one.
+    /// Reads the initial weights of a new run: from a model file, which another program may have written, or from the model that
+    /// [`SavedModel::open`] finds in a folder, using the average of the weights if the run kept one.
     ///
     /// # Errors
     /// See [`SavedModel::open`].
@@ -81,12 +81,12 @@ impl SavedModel {
         Ok(saved.file.with_weights(&layout, &values)?)
     }
 
-    /// A hash of the model file, for the comparison between ranks.
+    /// Hash of the model file, which ranks compare.
     pub fn fingerprint(&self) -> u64 {
         self.file.fingerprint()
     }
 
-    /// Labels of the classes; files of earlier versions list none: they are the numbers of the outputs.
+    /// Labels of the classes; for files of earlier versions, which list none, the indices of the outputs.
     pub fn labels(&self) -> Arc<LabelVocabulary> {
         let numbers = || Arc::new(LabelVocabulary::numbers(self.config.loss.n_targets(self.n_outputs)));
         self.preprocessor.labels.clone().unwrap_or_else(numbers)
@@ -137,9 +137,9 @@ impl SavedModel {
         Ok(spec.with_embeddings(self.file.embeddings()?))
     }
 
-    /// The network with its weights, or with their average where the run kept one, in the precision of training.
+    /// The network with its weights, or with their average if the run kept one, in the precision of training.
     ///
-    /// - `max_rows`: rows of the largest batch
+    /// - `max_rows`: number of rows of the largest batch
     ///
     /// # Errors
     /// [`PredictError::Model`](super::PredictError::Model) if the file does not fit its config,
@@ -157,7 +157,8 @@ impl SavedModel {
     }
 }
 
-/// Whether a run is in progress in the folder `path`. Collective: rank 0 looks, since looking takes the folder's lock for a moment.
+/// Whether a run is in progress in the folder `path`. Collective: only rank 0 checks, because the check briefly takes the
+/// folder's lock.
 pub fn is_active(world: &World, path: &Path) -> Result<bool> {
     let is_active = world.rank().0 == 0 && path.is_dir() && folder::check_free(path).is_err();
     Ok(world.group().all_gather_bytes(&[u8::from(is_active)])?[0] == [1])

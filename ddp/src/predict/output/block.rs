@@ -14,14 +14,14 @@ pub(crate) struct OutputColumn {
 /// Values of a column.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum ColumnKind {
-    /// Copied from the input as text.
+    /// Copied from the input as a string.
     Kept,
-    /// Copied from the input in its type there.
+    /// Copied from the input with its type.
     #[cfg(feature = "parquet")]
     KeptAs(arrow_schema::DataType),
-    /// A class, shown as its label.
+    /// A class, written as its label.
     Label(Arc<Labels>),
-    /// 0 or 1: whether a label applies.
+    /// 0 or 1, for whether a label applies.
     Binary,
     /// A predicted value.
     Value,
@@ -29,7 +29,7 @@ pub(crate) enum ColumnKind {
     Probability,
 }
 
-/// Labels of the classes, as the user wrote them.
+/// Labels of the classes as they appear in the data.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Labels {
     pub(crate) names: Vec<String>,
@@ -39,7 +39,7 @@ pub(crate) struct Labels {
 
 impl Labels {
     pub(crate) fn new(names: Vec<String>) -> Self {
-        // "007" and "+1" are texts: as numbers they would be written differently.
+        // "007" and "+1" stay strings: as integers they would be written differently.
         let integer = |name: &String| name.parse::<i64>().ok().filter(|number| number.to_string() == *name);
         let integers = names.iter().map(integer).collect();
         Labels { names, integers }
@@ -52,7 +52,7 @@ pub(crate) struct Block {
     pub(crate) n_rows: usize,
     /// One per [`OutputColumn`], of the same kind.
     pub(crate) columns: Vec<Values>,
-    /// Whether a row has predictions; empty if all rows have. Kept columns are never null.
+    /// Whether each row has predictions; empty if all rows have. Kept columns are never null.
     pub(crate) is_valid: Vec<bool>,
 }
 
@@ -63,7 +63,7 @@ pub(crate) enum Values {
     /// Values of [`ColumnKind::KeptAs`] in pieces of consecutive rows, the same for all such columns.
     #[cfg(feature = "parquet")]
     Arrays(Vec<arrow_array::ArrayRef>),
-    /// Class numbers.
+    /// Class indices.
     Labels(Vec<u32>),
     Binary(Vec<u8>),
     Numbers(Vec<f64>),

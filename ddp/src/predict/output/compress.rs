@@ -1,4 +1,4 @@
-//! Compresses blocks of a text file. Compressed blocks, one after the other, are a compressed file.
+//! Compresses blocks of a text file. Concatenated, the compressed blocks are a valid compressed file.
 
 use std::io::Write as _;
 

@@ -1,4 +1,4 @@
-//! Predictions as CSV: a row of names, then a row per prediction.
+//! Predictions as CSV: a header row, then one row per prediction.
 
 use std::io::Write as _;
 
@@ -7,10 +7,10 @@ use super::compress::compressed;
 use super::encoder::Encoder;
 use crate::data::{Compression, quoted_cell};
 
-/// Encodes rows as lines. A compressed file is a sequence of compressed blocks, which every reader of the format joins.
+/// Encodes rows as lines. A compressed file is a sequence of compressed blocks, which every reader of the format concatenates.
 pub(crate) struct CsvEncoder {
     names: Vec<String>,
-    /// The labels of each column as cells.
+    /// The labels of each column, encoded as cells.
     cells: Vec<Vec<String>>,
     compression: Compression,
 }

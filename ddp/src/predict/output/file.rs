@@ -1,4 +1,4 @@
-//! The output of `predict`: every rank writes blocks to its shard, rank 0 joins them and gives the file its name.
+//! The output of `predict`: every rank writes blocks to its shard; rank 0 joins the shards and renames the file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use crate::predict::error::{PredictError, Result};
 use crate::storage::atomic_write::WriteError;
 use crate::storage::unfinished::Unfinished;
 
-/// The end of a function that every rank calls.
+/// The error of a collective function: every rank returns.
 pub(crate) type Stop = ddp_comm::Stop<PredictError>;
 
-/// Predictions on the way to a file. Dropping it before [`OutputFile::finish`] removes what was written.
+/// Predictions that are being written to a file. Dropping it before [`OutputFile::finish`] removes the temporary files.
 pub(crate) struct OutputFile {
     path: PathBuf,
     names: Temporary,
@@ -33,7 +33,7 @@ pub(crate) struct OutputFile {
 enum RankOutput {
     Streams(RankStreams),
     Parquet(Box<RankRowGroups>),
-    /// The shard was joined.
+    /// The shards were joined.
     Joined,
 }
 
@@ -81,7 +81,7 @@ impl OutputFile {
         Ok(world.collective_result(create())?)
     }
 
-    /// Writes the block with the number `number`, counted over all ranks.
+    /// Writes the block with the index `number`, counted over all ranks.
     ///
     /// # Errors
     /// [`PredictError::Write`].
@@ -98,7 +98,8 @@ impl OutputFile {
         Ok(())
     }
 
-    /// Joins the shards under the output's name; every rank calls it. Returns the number of rows and, on rank 0, of bytes.
+    /// Joins the shards under the output's name; every rank calls it. Returns the number of rows and, on rank 0, the number of
+    /// bytes.
     ///
     /// # Errors
     /// [`PredictError::Write`], [`PredictError::NotShared`].

@@ -1,4 +1,4 @@
-//! Formats of predictions, and the names of files that mean them.
+//! Formats of predictions, and the file names that select them.
 
 use std::path::Path;
 
@@ -22,13 +22,13 @@ pub(crate) enum OutputFormat {
 }
 
 impl OutputFormat {
-    /// Endings of names, for messages.
+    /// File name endings, for messages.
     pub(crate) const ENDINGS: &str = ".csv, .csv.gz, .jsonl, .parquet, .npy or .safetensors";
 
-    /// The format that the end of a file's name determines.
+    /// The format that the ending of a file's name selects.
     ///
     /// # Errors
-    /// [`PredictError::Output`] for other names.
+    /// [`PredictError::Output`] for a name with another ending.
     pub(crate) fn of(path: &Path) -> Result<Self> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
         let compression = Compression::of(path);
@@ -48,12 +48,12 @@ impl OutputFormat {
         }
     }
 
-    /// Whether the format has columns with names, so that columns of the input can be kept.
+    /// Whether the format has named columns, so that columns of the input can be kept.
     pub(crate) fn has_columns(self) -> bool {
         !matches!(self, OutputFormat::Npy | OutputFormat::Safetensors)
     }
 
-    /// The encoder of a format of streams; `None` for Parquet.
+    /// The encoder of a format that consists of streams; `None` for Parquet.
     pub(crate) fn encoder(self, columns: &[OutputColumn]) -> Option<Box<dyn Encoder>> {
         Some(match self {
             OutputFormat::Csv(compression) => Box::new(CsvEncoder::new(columns, compression)),

@@ -1,16 +1,16 @@
-//! Order of the blocks that a rank wrote to its shard.
+//! Index of the blocks that a rank wrote to its shard.
 
 /// A block in a rank's shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct IndexEntry {
-    /// Number of the block in the output.
+    /// Index of the block in the output.
     pub(super) block: u64,
     pub(super) n_rows: u64,
-    /// Bytes in each stream.
+    /// Number of bytes in each stream.
     pub(super) stream_bytes: Vec<u64>,
 }
 
-/// The entries of a shard as bytes: u64, little-endian.
+/// Encodes the entries of a shard as u64, little-endian.
 pub(super) fn to_bytes(entries: &[IndexEntry]) -> Vec<u8> {
     let numbers = entries
         .iter()
@@ -18,7 +18,7 @@ pub(super) fn to_bytes(entries: &[IndexEntry]) -> Vec<u8> {
     numbers.flat_map(u64::to_le_bytes).collect()
 }
 
-/// The entries from [`to_bytes`], of a shard with `n_streams` streams.
+/// Decodes the result of [`to_bytes`] for a shard with `n_streams` streams.
 pub(super) fn from_bytes(bytes: &[u8], n_streams: usize) -> Vec<IndexEntry> {
     let numbers: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
     let entry = |numbers: &[u64]| IndexEntry {

@@ -1,4 +1,4 @@
-//! Predictions as JSON lines: an object per row.
+//! Predictions as JSON lines: one object per row.
 
 use std::io::Write as _;
 
@@ -7,8 +7,8 @@ use super::compress::compressed;
 use super::encoder::Encoder;
 use crate::data::Compression;
 
-/// Encodes rows as objects whose keys are the names of the columns. Labels that are integers are numbers; rows without a
-/// prediction hold null.
+/// Encodes rows as objects whose keys are the names of the columns. Integer labels are written as numbers; rows without a
+/// prediction contain null.
 pub(crate) struct JsonlEncoder {
     /// The names, quoted.
     keys: Vec<String>,

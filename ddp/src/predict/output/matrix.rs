@@ -1,4 +1,4 @@
-//! Columns of a block as the rows of an array.
+//! Converts the columns of a block to the rows of an array.
 
 use super::block::{Block, ColumnKind, OutputColumn, Values};
 
@@ -10,7 +10,7 @@ pub(super) enum Element {
     F32,
 }
 
-/// Element type of the predicted columns that are not probabilities, and their number.
+/// Element type and number of the predicted columns that are not probabilities.
 pub(super) fn predictions(columns: &[OutputColumn]) -> (Element, u64) {
     let predicted = columns.iter().filter(|column| !is_aside(&column.kind));
     let is_value = predicted.clone().any(|column| column.kind == ColumnKind::Value);
@@ -26,8 +26,8 @@ fn is_aside(kind: &ColumnKind) -> bool {
     matches!(kind, ColumnKind::Probability | ColumnKind::Kept)
 }
 
-/// Appends the predictions row by row. A label is its integer, or the number of its class; rows without a prediction are the smallest i64 or
-/// NaN.
+/// Appends the predictions row by row. A label is written as its integer, or as the index of its class; rows without a prediction
+/// are the smallest i64 or NaN.
 pub(super) fn append_predictions(columns: &[OutputColumn], block: &Block, out: &mut Vec<u8>) {
     for row in 0..block.n_rows {
         let is_valid = block.is_valid(row);
@@ -51,7 +51,7 @@ pub(super) fn append_predictions(columns: &[OutputColumn], block: &Block, out: &
     }
 }
 
-/// Label of a row without a prediction.
+/// Value for the label of a row without a prediction.
 const MISSING_LABEL: i64 = i64::MIN;
 
 /// Appends the probabilities row by row; NaN for rows without a prediction.

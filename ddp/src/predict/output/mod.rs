@@ -1,5 +1,5 @@
-//! Writes predictions: blocks of rows, encoded by every rank on its own, joined in order by rank 0. The output appears
-//! under its name when it is complete.
+//! Writes predictions: each rank encodes its blocks of rows, and rank 0 joins them in order. The output gets its name when it is
+//! complete.
 //!
 //! [`file`] names the files and joins the shards. A format is an [`encoder::Encoder`], except for Parquet, whose row groups are
 //! appended without decoding them.

@@ -86,7 +86,7 @@ impl RankRowGroups {
         Ok(synced.map_err(|source| WriteError { path: self.path.clone(), source })?)
     }
 
-    /// Completes the output on rank 0, after all ranks have finished their shards, and returns its size in bytes.
+    /// Completes the output on rank 0 after all ranks have finished their shards; returns its size in bytes.
     pub(super) fn join(self, names: &Temporary, blocks: &[Located], tick: &dyn Fn()) -> Result<u64> {
         let whole = names.whole();
         if !self.is_single {
@@ -105,7 +105,7 @@ fn properties() -> WriterProperties {
 /// The values of a column in a block.
 enum Column<'a> {
     Whole(ArrayRef),
-    /// Consecutive rows, piece by piece.
+    /// Arrays of consecutive rows.
     Pieces(&'a [ArrayRef]),
 }
 

@@ -1,4 +1,4 @@
-//! Stands in for Parquet in a build without it.
+//! Stand-in for Parquet in builds without it.
 
 use super::block::{Block, OutputColumn};
 use super::index::Located;
@@ -6,7 +6,7 @@ use super::temporary::Temporary;
 use crate::data::DataError;
 use crate::predict::error::Result;
 
-/// Never made.
+/// An empty type, which can't be constructed.
 pub(super) enum RankRowGroups {}
 
 impl RankRowGroups {

@@ -1,4 +1,4 @@
-//! Predictions as safetensors: a tensor `prediction` and, if asked for, a tensor `probabilities`.
+//! Predictions as safetensors: a tensor `prediction` and, if requested, a tensor `probabilities`.
 
 use serde_json::json;
 

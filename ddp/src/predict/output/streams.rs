@@ -1,4 +1,4 @@
-//! A rank's blocks in files of bytes, one per stream, and their join.
+//! A rank's blocks as one file of bytes per stream, and how the files are joined.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read as _, Seek as _, SeekFrom, Write as _};
@@ -36,7 +36,7 @@ impl RankStreams {
         let mut files = (0..n).map(|stream| create(path(stream))).collect::<Result<Vec<_>, WriteError>>()?;
         if is_single {
             let (path, file) = &mut files[0];
-            // Written again when the number of rows is known.
+            // The head is overwritten once the number of rows is known.
             let head = encoder.head(u64::MAX);
             file.write_all(&head).map_err(|source| WriteError { path: path.clone(), source })?;
         }
@@ -60,7 +60,7 @@ impl RankStreams {
         self.files.iter_mut().try_for_each(flush)
     }
 
-    /// Completes the output on rank 0, after all ranks have flushed their shards, and returns its size in bytes.
+    /// Completes the output on rank 0 after all ranks have flushed their shards; returns its size in bytes.
     pub(super) fn join(
         mut self,
         names: &Temporary,
@@ -89,7 +89,7 @@ impl RankStreams {
     }
 }
 
-/// Appends the blocks of a stream in order. The kernel copies the bytes.
+/// Appends the blocks of a stream in order. The operating system copies the bytes.
 fn append_stream(
     out: &mut File,
     names: &Temporary,

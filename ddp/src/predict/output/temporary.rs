@@ -1,4 +1,4 @@
-//! Names of unfinished output, and its removal.
+//! Names and removal of unfinished output files.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,7 +12,7 @@ const ENDING: &str = ".predict";
 #[derive(Debug, Clone)]
 pub(super) struct Temporary {
     out: PathBuf,
-    /// Process of rank 0.
+    /// Process id of rank 0.
     process: u32,
     unfinished: Unfinished,
 }
@@ -22,12 +22,12 @@ impl Temporary {
         Temporary { out: out.to_owned(), process, unfinished: unfinished.clone() }
     }
 
-    /// Creates one of these files.
+    /// Creates one of the temporary files.
     pub(super) fn create(&self, path: &Path) -> io::Result<File> {
         self.unfinished.create(path)
     }
 
-    /// Gives the complete output its name.
+    /// Renames the complete output to its final name.
     pub(super) fn complete(&self) -> io::Result<()> {
         self.unfinished.complete(&self.whole(), &self.out)
     }
@@ -52,7 +52,7 @@ impl Temporary {
         self.file(&format!("rank-{rank}-{stream}"))
     }
 
-    /// Removes files that killed processes left next to the output.
+    /// Removes files that killed processes left behind next to the output.
     pub(super) fn remove_left_over(&self) {
         let folder = self.out.parent().filter(|folder| !folder.as_os_str().is_empty());
         let Ok(entries) = fs::read_dir(folder.unwrap_or(Path::new("."))) else { return };
@@ -68,12 +68,12 @@ impl Temporary {
         }
     }
 
-    /// Removes the files of this rank, and those of all ranks on rank 0.
+    /// Removes the files of this rank; rank 0 removes those of all ranks.
     pub(super) fn remove_all(&self, rank: usize, world_size: usize, n_streams: usize) {
         let ranks = if rank == 0 { 0..world_size } else { rank..rank + 1 };
         for rank in ranks {
             for stream in 0..n_streams {
-                // It may never have been made.
+                // The file may not have been created.
                 self.unfinished.remove(&self.stream(rank, stream));
             }
         }
