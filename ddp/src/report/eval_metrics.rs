@@ -5,22 +5,22 @@ use serde::{Serialize, Serializer};
 
 use crate::config::{EvalMetric, JudgeMetric, MetricTable};
 
-/// Name of the figure that counts a class's rows.
+/// Name of the figure for the number of rows of a class.
 pub const ROWS: &str = "rows";
 /// Key of the metrics of heads.
 const HEADS: &str = "eval_heads";
 
-/// Exact values over all evaluation rows, in the order of [`EvalMetric::ALL`], and tables. A metric that was not measured, or is
-/// not defined for these rows, is absent.
+/// Exact values over all evaluation rows, in the order of [`EvalMetric::ALL`], and tables. A metric that was not measured or is
+/// not defined for these rows is absent.
 ///
-/// Serialised as a map from names such as `eval_loss`; a value that is not finite becomes `null`.
+/// Serialized as a map from names such as `eval_loss`; a value that is not finite becomes `null`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct EvalMetrics {
     values: [Option<f64>; EvalMetric::ALL.len()],
     tables: Option<Box<EvalTables>>,
 }
 
-/// Results that are more than one number.
+/// Results that are more than a single value.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct EvalTables {
     /// Figures of each class that occurs, or of each label.
@@ -40,16 +40,16 @@ pub struct EvalTables {
 pub struct NamedFigures {
     /// Label of the class, or name of the target.
     pub name: String,
-    /// Name and value; without those that are not defined.
+    /// Name and value of each figure that is defined.
     pub figures: Vec<(&'static str, f64)>,
 }
 
-/// Rows, or their weights, by true class (outer) and predicted class (inner).
+/// Number of rows, or sum of their weights, by true class (outer) and predicted class (inner).
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConfusionMatrix {
     /// Names of the classes, in order.
     pub classes: Vec<String>,
-    /// A row per true class, with a number per predicted class.
+    /// One row per true class, one entry per predicted class.
     pub counts: Vec<Vec<f64>>,
 }
 
@@ -79,7 +79,7 @@ impl EvalMetrics {
         self
     }
 
-    /// Marks that areas were computed from bins of scores.
+    /// Records that areas were computed from bins of scores.
     #[must_use]
     pub fn approximate(mut self, is_approximate: bool) -> Self {
         let has_areas =
@@ -90,7 +90,7 @@ impl EvalMetrics {
         self
     }
 
-    /// The tables, where some were asked for.
+    /// The tables, if any were requested.
     pub fn tables(&self) -> Option<&EvalTables> {
         self.tables.as_deref()
     }
@@ -189,7 +189,7 @@ impl Serialize for ConfusionMatrix {
     }
 }
 
-/// A number of rows: whole where no weights make it a fraction.
+/// A number of rows, which is an integer unless row weights make it a fraction.
 #[derive(Debug, Clone, Copy)]
 struct Count(f64);
 

@@ -1,7 +1,7 @@
-//! Events on their way to stdout. A thread of their own writes them, so that a pipe that nobody reads does not stop the run.
+//! Writes events to stdout from a separate thread, so that a pipe that nobody reads does not block the run.
 //!
-//! A reader that is only slow gets all of them: above [`MAX_BYTES`] the run waits for it, as for any pipe. If it reads nothing for
-//! [`PATIENCE`] meanwhile, the stream ends with a warning; the file of the events has all of them.
+//! A slow reader still receives all events: if more than [`MAX_BYTES`] are waiting, the run waits for it, as for any pipe. If it
+//! reads nothing for [`PATIENCE`] meanwhile, the stream ends with a warning; the event file contains all events.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 
 use tracing::warn;
 
-/// Bytes of waiting events above which the run waits for the reader.
+/// Number of bytes of waiting events above which the run waits for the reader.
 const MAX_BYTES: usize = 256 << 10;
-/// Time limit of a wait for a reader that reads nothing.
+/// Maximum time to wait for a reader that reads nothing.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Longest wait for the last events.
+/// Maximum time to wait for the last events.
 const LAST_EVENTS: Duration = Duration::from_secs(5);
 
-/// Lines for stdout, in the order of [`EventStream::write`]. Clones share them.
+/// Queue of lines for stdout, in the order of [`EventStream::write`]. Clones share it.
 #[derive(Debug, Clone)]
 pub struct EventStream(Arc<Handle>);
 
@@ -37,21 +37,21 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<String>,
-    /// Bytes of lines that are not written yet.
+    /// Number of bytes that are not yet written.
     n_bytes: usize,
     n_written: u64,
-    /// Whether lines are no longer taken.
+    /// Whether the stream has ended and ignores further lines.
     has_ended: bool,
-    /// Why, until it is reported.
+    /// The error that ended the stream, until it is reported.
     fault: Option<io::Error>,
     is_closed: bool,
 }
 
 impl EventStream {
-    /// The stream to stdout. Not through the standard library's buffer, whose lock a blocked write would hold.
+    /// The stream to stdout. It bypasses the buffer of the standard library, whose lock a blocked write would hold.
     ///
     /// # Errors
-    /// The system's error.
+    /// The error of the operating system.
     pub fn stdout() -> io::Result<Self> {
         let stdout = io::stdout().as_fd().try_clone_to_owned()?;
         Self::new(File::from(stdout))
@@ -64,8 +64,8 @@ impl EventStream {
         Ok(EventStream(Arc::new(Handle(shared))))
     }
 
-    /// Adds a line, which is written whole. An error of stdout, or a reader that has stopped, ends the stream: that is reported
-    /// once, and not at all for a closed pipe.
+    /// Adds a line, which is written as a whole. An error of stdout, or a reader that has stopped, ends the stream. This is
+    /// reported once; a closed pipe is not reported.
     pub fn write(&self, line: &str) {
         let shared = &self.0.0;
         let mut state =
@@ -78,14 +78,14 @@ impl EventStream {
         report(state);
     }
 
-    /// Waits until all lines are written, but not for a reader that has stopped.
+    /// Waits until all lines are written, unless the reader has stopped.
     pub fn flush(&self) {
         let deadline = Instant::now() + LAST_EVENTS;
         report(self.0.0.wait(PATIENCE, Some(deadline), |state| state.n_bytes > 0));
     }
 }
 
-/// Reports why the stream has ended, once.
+/// Reports the error that ended the stream, at most once.
 fn report(mut state: MutexGuard<'_, State>) {
     let fault = state.fault.take();
     drop(state);
@@ -99,7 +99,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits while `is_early`. Ends the stream if nothing is written for `patience`, or at the deadline.
+    /// Waits while `is_early` holds. Ends the stream if nothing is written for `patience`, or at the deadline.
     fn wait(
         &self,
         patience: Duration,

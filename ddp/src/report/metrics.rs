@@ -1,6 +1,6 @@
 //! Events of a run, as JSON lines in `metrics.jsonl` and on stdout.
 //!
-//! A run that resumes from a checkpoint drops the events after it:
+//! A run that resumes from a checkpoint removes the events after it:
 //!
 //! ```
 //! use ddp::report::metrics::{CheckpointEvent, Event, MetricsSink};
@@ -40,7 +40,7 @@ pub enum Event {
     Epoch(EpochEvent),
     /// After an evaluation within an epoch.
     Eval(EvalEvent),
-    /// A checkpoint is safe on disk.
+    /// A checkpoint is durable on disk.
     Checkpoint(CheckpointEvent),
     /// A run resumes from a checkpoint.
     Resume(ResumeEvent),
@@ -61,7 +61,7 @@ pub struct CheckpointEvent {
     pub bytes: u64,
     /// Pause of training for the snapshot, in ms.
     pub pause_ms: f64,
-    /// Time from the snapshot until it is safe on disk, in s; training continues meanwhile.
+    /// Time from the snapshot until the checkpoint is durable on disk, in s; training continues meanwhile.
     pub write_s: f64,
 }
 
@@ -70,9 +70,9 @@ pub struct CheckpointEvent {
 pub struct ResumeEvent {
     /// Steps completed.
     pub step: u64,
-    /// Ranks now.
+    /// Current number of ranks.
     pub world_size: usize,
-    /// Ranks when the checkpoint was written.
+    /// Number of ranks when the checkpoint was written.
     pub world_size_before: usize,
 }
 
@@ -98,11 +98,11 @@ pub struct StepEvent {
     pub lr: f64,
     /// 2-norm of the gradient before clipping.
     pub grad_norm: f64,
-    /// Rows of all ranks per second since the last step event.
+    /// Rows per second over all ranks since the last step event.
     pub samples_per_s: f64,
-    /// Mean time that a step of rank 0 waited for its rows since the last step event, in ms.
+    /// Mean time per step that rank 0 waited for rows since the last step event, in ms.
     pub data_wait_ms: f64,
-    /// Mean time of copying a step's rows to the GPU since the last step event, in ms; 0 without a GPU.
+    /// Mean time per step to copy rows to the GPU since the last step event, in ms; 0 without a GPU.
     pub h2d_ms: f64,
 }
 
@@ -115,7 +115,7 @@ pub struct EpochEvent {
     pub step: u64,
     /// Mean training loss over the rows of the epoch.
     pub train_loss: f64,
-    /// Metrics of the training rows, where they are evaluated.
+    /// Metrics of the training rows, if they are evaluated.
     #[serde(flatten)]
     pub train: TrainMetrics,
     /// Metrics of the evaluation rows.
@@ -128,15 +128,15 @@ pub struct EpochEvent {
 pub struct EvalEvent {
     /// Steps completed.
     pub step: u64,
-    /// Epoch under way, from 1.
+    /// Current epoch, from 1.
     pub epoch: u64,
     /// Metrics of the evaluation rows.
     #[serde(flatten)]
     pub eval: EvalMetrics,
 }
 
-/// Metrics of the training rows, under names such as `train_accuracy`. Their loss is left out: `train_loss` is that of the
-/// steps.
+/// Metrics of the training rows, with names such as `train_accuracy`. The loss is not among them, because `train_loss` is the
+/// mean over the training steps.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TrainMetrics(pub EvalMetrics);
 
@@ -161,7 +161,7 @@ pub struct BestEvent {
     pub metric: String,
     /// Value of the metric at the best evaluation.
     pub value: f64,
-    /// Steps completed then.
+    /// Number of steps completed at the best evaluation.
     pub step: u64,
     /// Epoch of that step, from 1.
     pub epoch: u64,
@@ -184,7 +184,7 @@ pub struct EndEvent {
     /// The best evaluation, whose weights are the run's model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best: Option<BestEvent>,
-    /// Mean of each target over the training rows, if targets are standardised: losses are then those of
+    /// Mean of each target over the training rows if targets are standardized; losses are then those of
     /// `(target - target_shift) / target_scale`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_shift: Option<Vec<f64>>,
@@ -199,7 +199,7 @@ pub struct EndEvent {
     pub samples_per_s: f64,
     /// Time from the start of the process to the end of the first step, in s.
     pub startup_s: f64,
-    /// Time that steps of rank 0 waited for their rows, in s; included in `train_s`.
+    /// Time that rank 0 waited for rows, in s; included in `train_s`.
     pub data_wait_s: f64,
 }
 
@@ -210,11 +210,11 @@ pub struct FailedEvent {
     pub exit_code: u8,
     /// Rank that reports the failure.
     pub rank: usize,
-    /// The step that failed, as `error` names it, or else the number of completed steps; absent before training.
+    /// Step that failed, if `error` names one, else the number of completed steps; absent before training.
     pub step: Option<u64>,
     /// Message of the failure.
     pub error: String,
-    /// Remedy, if one is known.
+    /// Suggested fix, if one is known.
     pub hint: Option<String>,
 }
 
@@ -226,19 +226,20 @@ pub struct MetricsSink {
 }
 
 impl MetricsSink {
-    /// Writes to the new file `path`, and to `stdout`.
+    /// Writes to the new file `path` and to `stdout`.
     ///
     /// # Errors
     /// [`ReportError::Write`] if the file can't be created.
     pub fn create(path: &Path, stdout: Option<EventStream>) -> Result<Self> {
         let failed = |source| WriteError { path: path.to_owned(), source };
-        // To append, since a rank that fails may write the last line.
+        // Opened for appending, because a failed rank may write the last line.
         let file = OpenOptions::new().append(true).create(true).open(path).map_err(failed)?;
         file.set_len(0).or_else(allow_device).map_err(failed)?;
         Ok(Self { file: Some((path.to_owned(), file)), stdout })
     }
 
-    /// Appends to the file of a run that is resumed after step `step`, without the lines of later steps: those steps run again.
+    /// Appends to the file of a run that resumes after step `step`, and removes the lines of later steps, because these steps run
+    /// again.
     ///
     /// # Errors
     /// [`ReportError::Write`] if the file can't be read or written.
@@ -255,12 +256,12 @@ impl MetricsSink {
         Ok(Self { file: Some((path.to_owned(), file)), stdout })
     }
 
-    /// Writes nothing.
+    /// A sink that writes nothing.
     pub fn none() -> Self {
         Self { file: None, stdout: None }
     }
 
-    /// Writes one line, whole, so that a reader never sees half of one.
+    /// Writes one line in a single call, so that a reader never sees half a line.
     ///
     /// # Errors
     /// [`ReportError::Write`] the first time that the file can't be written; later events skip the file. An error of stdout does
@@ -289,7 +290,7 @@ impl Drop for MetricsSink {
     }
 }
 
-/// Whether the line is complete and not after step `step`.
+/// Whether the line is complete and belongs to step `step` or an earlier one.
 fn is_until(line: &str, step: u64) -> bool {
     #[derive(Deserialize)]
     struct Line {
@@ -306,7 +307,7 @@ pub fn json_line(value: &impl Serialize) -> String {
     line
 }
 
-/// Ignores that a device, such as `/dev/full`, cannot be truncated.
+/// Ignores the error that a device, such as `/dev/full`, cannot be truncated.
 fn allow_device(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::InvalidInput { Ok(()) } else { Err(error) }
 }

@@ -1,4 +1,4 @@
-//! Reports of a run: its events and metrics, and the targets of its log.
+//! Reports of a run: events, metrics, and targets of log events.
 //!
 //! ```
 //! use ddp::report::metrics::{Event, MetricsSink, StopEvent};

@@ -1,13 +1,13 @@
-//! Targets of events that a program shows in another way than a line of its log, and warnings of what all ranks see.
+//! Targets of log events that a program shows in a special way, and warnings about conditions that all ranks detect.
 
-/// Lines of progress, which a terminal with a bar does not show.
+/// Target of progress lines, which a terminal with a bar does not show.
 pub const PROGRESS: &str = "ddp::progress";
-/// Events for the rank's log file alone: the terminal shows them in another way.
+/// Target of events that only go to the rank's log file, because the terminal shows them in a different way.
 pub const LOG_FILE: &str = "ddp::log_file";
-/// The answer to a stop signal, after which a bar is no longer drawn.
+/// Target of the response to a stop signal, after which no bar is drawn.
 pub const STOPPING: &str = "ddp::stopping";
 
-/// Warns of what all ranks see: rank 0 on the terminal, the others in their log files only.
+/// Warns about a condition that all ranks detect: rank 0 on the terminal, the others only in their log files.
 pub fn warn_of_all_ranks(rank: usize, message: &str) {
     if rank == 0 {
         tracing::warn!("{message}");

@@ -1,19 +1,19 @@
-//! Texts of strangers, such as labels and names of columns, made safe to show: no character that a terminal obeys, none that hides.
+//! Makes untrusted strings, such as labels and column names, safe to print: no control characters and no invisible ones.
 
 use std::borrow::Cow;
 
-/// The text of one cell, with characters that a terminal obeys or does not show written out, such as `\n`, `\u{1b}` or `\u{200b}`.
+/// The string of one cell, with control characters and invisible characters escaped, such as `\n`, `\u{1b}` or `\u{200b}`.
 pub fn visible(text: &str) -> Cow<'_, str> {
     written_out(text, |c| c.is_control() || is_invisible(c))
 }
 
-/// Same as [`visible`], for a message: its line breaks and tabs stay.
+/// Same as [`visible`], for messages: line breaks and tabs are kept.
 pub fn visible_lines(text: &str) -> Cow<'_, str> {
     written_out(text, |c| (c.is_control() && c != '\n' && c != '\t') || is_invisible(c))
 }
 
-/// Whether a character has no width and, unlike joiners, no part in spelling: two texts that differ by it look alike. Those that change
-/// the direction of what follows are among them.
+/// Whether a character has no width and, unlike joiners, no role in spelling, so that two strings that differ only in it look
+/// alike. Includes characters that change the direction of the following text.
 pub(crate) fn is_invisible(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }

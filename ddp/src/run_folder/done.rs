@@ -1,7 +1,7 @@
-//! `done.json`: shows that the run in a folder is complete. Rank 0 of a run writes it last, atomically:
+//! `done.json` marks the run in a folder as complete. Rank 0 of a run writes it last, atomically:
 //! `{"run_id":"...","job_id":"...","step":N}`. A run that starts or resumes in the folder deletes it first.
 //!
-//! Whether a job succeeded can't be seen from its launcher's exit status: mpirun's is 0 for some jobs that were killed, and it may
+//! The launcher's exit status does not show whether a job succeeded: mpirun returns 0 for some jobs that were killed, and it may
 //! hang after a complete run.
 //!
 //! ```
@@ -25,7 +25,7 @@ use crate::storage::user_file::read_regular;
 /// Name of the file.
 pub const DONE_FILE: &str = "done.json";
 
-/// Largest file that is read.
+/// Maximum size of the file when it is read.
 const MAX_BYTES: u64 = 4096;
 
 /// Content of the file.
@@ -33,7 +33,7 @@ const MAX_BYTES: u64 = 4096;
 pub struct Done {
     /// [Id](super::run_id) of the run.
     pub run_id: Option<String>,
-    /// Id of the job that completed it, by which a supervisor distinguishes the file from that of an earlier job.
+    /// Id of the job that completed the run; a supervisor uses it to recognize the file of an earlier job.
     pub job_id: Option<String>,
     /// Steps of the run.
     pub step: u64,
@@ -43,14 +43,14 @@ impl Done {
     /// Writes the file into the folder of the run.
     ///
     /// # Errors
-    /// `WriteError`, as for any file that is replaced.
+    /// `WriteError` if the file can't be replaced.
     pub fn write(&self, run: &Path) -> Result<(), WriteError> {
         let mut text = serde_json::to_string(self).expect("a text and a number");
         text.push('\n');
         write_atomic(&run.join(DONE_FILE), text.as_bytes())
     }
 
-    /// Reads the file in the folder of a run; `None` if there is none that can be read.
+    /// Reads the file in the folder of a run; `None` if it is missing or can't be read.
     pub fn read(run: &Path) -> Option<Self> {
         serde_json::from_slice(&read_regular(&run.join(DONE_FILE), MAX_BYTES).ok()?).ok()
     }

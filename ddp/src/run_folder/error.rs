@@ -90,7 +90,7 @@ pub enum FolderError {
         "the model was saved as {}/model.safetensors; keep the folder until the run ends", path.display()
     ))]
     Deleted { path: PathBuf },
-    /// The run lost its folder while it trained.
+    /// The run lost its folder during training.
     #[error("output folder `{}`: {loss}", path.display())]
     #[diagnostic(forward(loss))]
     Lost { path: PathBuf, loss: Loss },

@@ -1,8 +1,8 @@
-//! Run folder: owned by one process, never overwritten by accident.
+//! Run folder: owned by one process, and never overwritten by accident.
 //!
-//! Holds `config.toml`, `metrics.jsonl`, `checkpoints/`, [`logs/`](super::logs) and, at the end, `model.safetensors` and
-//! [`done.json`](super::done). A file lock on `.lock` inside it shows that a live process owns it; the operating system releases the
-//! lock of a killed process. The lease in that file shows it to other hosts.
+//! Contains `config.toml`, `metrics.jsonl`, `checkpoints/`, [`logs/`](super::logs) and, at the end, `model.safetensors` and
+//! [`done.json`](super::done). A file lock on `.lock` in the folder shows that a live process owns it; the operating system
+//! releases the lock of a killed process. The lease in that file shows the owner to other hosts.
 //!
 //! ```
 //! use ddp::run_folder::FolderError;
@@ -37,19 +37,19 @@ use crate::storage::user_file::open_unlinked;
 
 type Result<T, E = FolderError> = std::result::Result<T, E>;
 
-/// The resolved config.
+/// File name of the resolved config.
 pub const CONFIG_FILE: &str = "config.toml";
-/// Events, one JSON object per line.
+/// File name of the events, one JSON object per line.
 pub const METRICS_FILE: &str = "metrics.jsonl";
-/// The trained model.
+/// File name of the trained model.
 pub const MODEL_FILE: &str = "model.safetensors";
-/// Weights after the last step, where the model file holds those of the best evaluation.
+/// File name of the weights after the last step, written if the model file holds those of the best evaluation.
 pub const LAST_FILE: &str = "last.safetensors";
 
 /// Folder of the checkpoints.
 pub const CHECKPOINTS: &str = "checkpoints";
 
-/// Entries that show that a folder holds a run.
+/// Names of files and folders that identify a run folder.
 const RUN_FILES: [&str; 7] =
     [CONFIG_FILE, METRICS_FILE, MODEL_FILE, LAST_FILE, DONE_FILE, CHECKPOINTS, logs::RANK_0];
 
@@ -68,14 +68,14 @@ pub enum Existing {
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
-    /// Open for as long as this process owns the folder: closing it releases the lock.
+    /// Kept open while this process owns the folder, because closing it releases the lock.
     lock: File,
     lease: Lease,
 }
 
 impl RunDir {
-    /// Claims the folder `out`, or a new `runs/<name>-<time>`, and creates it if it is missing. [`Existing::Refuse`] refuses a folder
-    /// that holds a run; nothing is deleted before [`RunDir::clear`].
+    /// Claims the folder `out`, or a new `runs/<name>-<time>`, and creates it if it is missing. [`Existing::Refuse`] refuses a
+    /// folder that contains a run; nothing is deleted before [`RunDir::clear`].
     ///
     /// Call it on one rank only, after config and data are checked.
     ///
@@ -97,7 +97,7 @@ impl RunDir {
         }
         let mut watched = None;
         if path.is_dir() {
-            // A live owner matters more than the run that it writes.
+            // Report a live owner before the run that it writes.
             if let Ok(Some(lock)) = open_lock(&path) {
                 let is_locked = try_lock(&lock, &path)?;
                 watched = check_lease(&path, is_locked, None, pace)?;
@@ -113,7 +113,7 @@ impl RunDir {
             is_writable: true,
         };
         let is_locked = try_lock(&lock, &path)?;
-        // Again, now that no other process can write here.
+        // Check again, now that no other process can write here.
         let stale = check_lease(&path, is_locked, watched.as_ref(), pace)?;
         refuse_run(&path, existing)?;
         if let Some(StaleLease { holder, .. }) = stale {
@@ -128,7 +128,7 @@ impl RunDir {
         Ok(run)
     }
 
-    /// Removes temporary files of this folder's earlier owners, which were killed while they wrote.
+    /// Removes temporary files that earlier owners of this folder left when they were killed.
     fn remove_leftovers(&self) {
         let names = RUN_FILES.into_iter().chain([RUN_ID_FILE]);
         let removed = names.flat_map(|name| atomic_write::remove_leftovers(&self.file(name)));
@@ -138,8 +138,8 @@ impl RunDir {
         }
     }
 
-    /// Fails if the run has lost its folder since it was claimed: another process owns it, or it was deleted. Notices that within
-    /// about a second; neither waits nor calls the file system.
+    /// Fails if the run has lost its folder since it was claimed: another process owns it, or it was deleted. Detects this within
+    /// about a second; neither blocks nor calls the file system.
     ///
     /// # Errors
     /// [`FolderError::Lost`].
@@ -150,7 +150,7 @@ impl RunDir {
         }
     }
 
-    /// Gives the run its id, unless it continues the one in the folder: that of the checkpoint `resumed`, or a new one.
+    /// Assigns the run its id, unless it continues the run in the folder: the id of the checkpoint `resumed`, or a new one.
     ///
     /// # Errors
     /// [`FolderError::Unwritable`].
@@ -168,7 +168,7 @@ impl RunDir {
         write_atomic(&path, format!("{id}\n").as_bytes()).map_err(|error| unwritable(error.source))
     }
 
-    /// Deletes the files of an earlier run that this run replaces, except its checkpoints, which the caller deletes first.
+    /// Deletes the files of the earlier run that this run replaces, except its checkpoints, which the caller deletes first.
     ///
     /// # Errors
     /// [`FolderError::Unwritable`].
@@ -194,7 +194,7 @@ impl RunDir {
         }
     }
 
-    /// Whether the folder is no longer the one that was claimed: deleted, moved, or replaced.
+    /// Whether the claimed folder is gone: deleted, moved, or replaced.
     pub fn is_gone(&self) -> bool {
         let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
         let now = fs::metadata(self.path.join(LOCK_FILE)).map(id).ok();
@@ -202,12 +202,12 @@ impl RunDir {
         now != claimed
     }
 
-    /// The folder.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Path of a file inside.
+    /// Path of a file in the folder.
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
@@ -235,14 +235,15 @@ pub fn check_free(run: &Path) -> Result<(), FolderError> {
     try_lock(&lock, run).map(|_| ())
 }
 
-/// A lease of another host whose owner is gone.
+/// The lease of another host whose owner no longer renews it.
 struct StaleLease {
-    /// Its owner, such as "process 1234 on HOST".
+    /// Owner of the lease, such as "process 1234 on HOST".
     holder: String,
     text: String,
 }
 
-/// Refuses a folder whose lease another host renews; waits until that is decided. `watched` is a lease that was found stale before.
+/// Refuses a folder whose lease another host renews; waits until this is known. `watched` is a lease that was already found
+/// stale.
 fn check_lease(
     run: &Path,
     is_locked: bool,
@@ -276,13 +277,13 @@ pub enum Held {
         #[doc(hidden)]
         _lock: File,
     },
-    /// No run has used the folder, as in a copy of checkpoints.
+    /// No run has used the folder, for example a copy of checkpoints.
     NoRun,
     /// The file system has no locks, so an active run can't be detected.
     Unknown,
 }
 
-/// Locks the folder `run` against runs, if none is active there.
+/// Locks the folder `run` so that no run can claim it, unless a run is active there.
 ///
 /// # Errors
 /// [`FolderError::Busy`]; [`FolderError::Unwritable`] if the lock file can't be opened.
@@ -294,12 +295,12 @@ pub fn hold(run: &Path) -> Result<Held, FolderError> {
     if !is_locked {
         return Ok(Held::Unknown);
     }
-    // A folder that can't be written is not claimed by a run that starts meanwhile either.
+    // If the folder can't be written, no run can claim it meanwhile either.
     let lease = lock.is_writable.then(|| Lease::take(run.join(LOCK_FILE), &lock.file, PACE));
     Ok(Held::Yes { _lease: lease.transpose().map_err(unwritable)?, _lock: lock.file })
 }
 
-/// Creates `runs/<name>-<time>`; a run of the same second gets a number appended.
+/// Creates `runs/<name>-<time>`; if another run started in the same second, a number is appended.
 fn make_default(runs: &Path, name: &str, now: SystemTime) -> Result<PathBuf> {
     let unwritable = |path: &Path, source| FolderError::Unwritable { path: path.to_owned(), source };
     fs::create_dir_all(runs).map_err(|source| unwritable(runs, source))?;

@@ -1,4 +1,4 @@
-//! A folder is claimed whole or left as it was.
+//! A folder is either claimed completely or left unchanged.
 
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, UNIX_EPOCH};
@@ -112,7 +112,7 @@ fn who_deletes_in_a_folder_holds_it() {
     let run = RunDir::open(Some(folder.path()), "a", Existing::Refuse).unwrap();
     assert!(matches!(hold(folder.path()), Err(FolderError::Busy { .. })));
     drop(run);
-    // Also over NFS, where a file that can only be read takes a shared lock alone.
+    // Works over NFS too, where a file opened only for reading can only take a shared lock.
     let read_only = Lock { file: File::open(folder.path().join(LOCK_FILE)).unwrap(), is_writable: false };
     assert!(try_lock(&read_only, folder.path()).unwrap());
     assert!(matches!(hold(folder.path()), Err(FolderError::Busy { .. })));
@@ -125,7 +125,7 @@ fn who_deletes_in_a_folder_holds_it() {
     RunDir::open(Some(folder.path()), "a", Existing::Continue).unwrap();
 }
 
-/// A live owner matters more than the run that it writes.
+/// A live owner is reported before the run that it writes.
 #[test]
 fn a_lease_of_another_host_is_judged_before_the_folder_is_taken() {
     let folder = tempfile::tempdir().unwrap();
@@ -142,7 +142,7 @@ fn a_lease_of_another_host_is_judged_before_the_folder_is_taken() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_millis(100));
-                // In place, as a renewal: an empty lock file is one that was released.
+                // Written in place, like a renewal; an empty lock file counts as released.
                 let file = File::options().write(true).open(&lock).unwrap();
                 file.write_all_at(lease(2).as_bytes(), 0).unwrap();
             });

@@ -1,8 +1,9 @@
-//! The lease in `.lock`: host, process and time of the owner, renewed each second, for file systems on which a lock of one host
-//! is unknown to the others.
+//! The lease in `.lock`: host, process and time of the owner, renewed every second, for file systems on which hosts do not see
+//! each other's locks.
 //!
-//! A host judges the lease of another by watching whether it is renewed, on its own monotonic clock: clocks of hosts differ. The
-//! thread that renews the lease also notices that the folder was deleted, or taken over while this host was suspended.
+//! A host decides whether the lease of another host is alive by watching for renewals on its own monotonic clock, because the
+//! clocks of hosts differ. The thread that renews the lease also detects that the folder was deleted, or taken over while this
+//! host was suspended.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
@@ -17,46 +18,46 @@ use crate::run_folder::error::Loss;
 use crate::run_folder::time::utc;
 use crate::storage::user_file::open_unlinked;
 
-/// Times of leases; tests take shorter ones.
+/// Intervals of leases; tests use shorter ones.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
     /// Time between two renewals.
     pub(super) interval: Duration,
-    /// Time without a renewal after which the owner counts as gone.
+    /// Time without a renewal after which the owner is considered gone.
     pub(super) stale_after: Duration,
 }
 
-/// Between hosts whose views of a file can be seconds apart.
+/// Intervals for hosts whose views of a file may differ by seconds.
 pub(super) const PACE: Pace = Pace { interval: Duration::from_secs(1), stale_after: Duration::from_secs(6) };
-/// Largest lease that is read.
+/// Maximum size of a lease when it is read.
 const MAX_BYTES: u64 = 1024;
 
-/// Contents of another host's lease.
+/// State of another host's lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Foreign {
-    /// There is none.
+    /// No lease exists.
     None,
-    /// Its owner is alive.
+    /// The owner is alive.
     Live { holder: String },
-    /// Its owner has not renewed it.
+    /// The owner has not renewed the lease.
     Stale { holder: String },
 }
 
 /// The lease of this process on one folder, renewed until it is dropped.
 #[derive(Debug)]
 pub struct Lease {
-    /// Ends the thread when it is dropped.
+    /// Ends the thread when dropped.
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
     loss: Arc<OnceLock<Loss>>,
 }
 
-/// The text of a lease, apart from the renewals.
+/// The text of a lease, except the number of renewals.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Owner {
-    /// Such as "process 1234 on HOST".
+    /// Process and host, such as "process 1234 on HOST".
     holder: String,
-    /// Identifies the start of the host's kernel; two containers on one host share it, and the host's locks.
+    /// Identifies the boot of the host's kernel; two containers on one host share it, as well as the host's locks.
     boot: String,
 }
 
@@ -73,14 +74,14 @@ impl Owner {
         Some(Owner { holder, boot })
     }
 
-    /// Always of one length, so that a renewal replaces the text in one write.
+    /// Text of constant length, so that a renewal replaces it in a single write.
     fn text(&self, n_renewals: u64) -> String {
         let Owner { holder, boot } = self;
         format!("{holder}\nboot {boot}\nrenewed {} ({n_renewals:010})\n", utc(SystemTime::now()))
     }
 }
 
-/// This process and its host.
+/// Describes this process and its host.
 pub(super) fn holder() -> String {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     match host.trim() {
@@ -89,8 +90,8 @@ pub(super) fn holder() -> String {
     }
 }
 
-/// Reads the lease and watches it if it is another host's, or if `is_locked` is false because the file system has no locks. A
-/// lease whose text is `known` was watched before.
+/// Reads the lease, and watches it if it belongs to another host, or if `is_locked` is false because the file system has no
+/// locks. A lease whose text equals `known` was already watched.
 pub(super) fn foreign(path: &Path, is_locked: bool, known: Option<&str>, pace: Pace) -> (Foreign, String) {
     let first = read(path);
     let this = Owner::this_process();
@@ -114,11 +115,12 @@ pub(super) fn foreign(path: &Path, is_locked: bool, known: Option<&str>, pace: P
     (Foreign::Stale { holder }, first)
 }
 
-/// The text of the lease at `path`; empty if there is none. Opened anew each time: a network file system then asks its server.
+/// The text of the lease at `path`; empty if there is none. The file is reopened each time, so that a network file system asks
+/// its server.
 pub(super) fn read(path: &Path) -> String {
     let mut text = Vec::new();
     let opened = open_unlinked(OpenOptions::new().read(true), path);
-    // A lease that can't be read is treated like none: the lock decides.
+    // A lease that can't be read is treated as missing: the lock decides.
     let _ = opened.and_then(|file| file.take(MAX_BYTES).read_to_end(&mut text));
     String::from_utf8_lossy(&text).into_owned()
 }
@@ -149,7 +151,7 @@ impl Lease {
         Ok(Lease { end: Some(end), thread: Some(thread), loss })
     }
 
-    /// Reason why the folder was lost, if it was.
+    /// The reason why the folder was lost, if it was.
     pub(super) fn loss(&self) -> Option<&Loss> {
         self.loss.get()
     }
@@ -159,7 +161,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         self.end = None;
         if let Some(thread) = self.thread.take() {
-            // If it panicked, the panic hook has reported it.
+            // If the thread panicked, the panic hook has reported it.
             let _ = thread.join();
         }
     }
@@ -172,7 +174,8 @@ pub(super) fn identity(file: &File) -> io::Result<Identity> {
     file.metadata().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// Renews the lease unless the folder is lost. Another failure, such as a server that does not answer, is tried again later.
+/// Renews the lease unless the folder is lost. After any other failure, such as a server that does not respond, it tries again
+/// later.
 fn renewed(path: &Path, claimed: Identity, owner: &Owner, n_renewals: u64) -> Option<Loss> {
     let file = match open_unlinked(OpenOptions::new().read(true).write(true), path) {
         Ok(file) => file,
@@ -193,7 +196,7 @@ fn renewed(path: &Path, claimed: Identity, owner: &Owner, n_renewals: u64) -> Op
     }
 }
 
-/// Whether the file is no longer there, or another one, such as a link, which is not opened.
+/// Whether the file is missing or was replaced by another one, such as a link, which is not opened.
 fn is_replaced(path: &Path, claimed: Identity) -> bool {
     match fs::symlink_metadata(path) {
         Ok(now) => (now.dev(), now.ino()) != claimed,
@@ -206,7 +209,7 @@ fn release(path: &Path, claimed: Identity, owner: &Owner) {
     let Ok(file) = open_unlinked(OpenOptions::new().read(true).write(true), path) else { return };
     let is_own = Owner::parse(&read(path)).is_some_and(|now| now == *owner);
     if is_own && identity(&file).is_ok_and(|now| now == claimed) {
-        // A lease that stays is found stale.
+        // If emptying fails, the lease expires.
         let _ = file.set_len(0);
     }
 }
@@ -223,7 +226,7 @@ mod tests {
         Owner { holder: "process 7 on node2".to_owned(), boot: "other".to_owned() }.text(n_renewals)
     }
 
-    /// In place, as a renewal: an empty lock file is one that was released.
+    /// Written in place, like a renewal; an empty lock file counts as released.
     fn renew(path: &Path, n_renewals: u64) {
         let file = File::options().write(true).open(path).unwrap();
         file.write_all_at(other_host(n_renewals).as_bytes(), 0).unwrap();
@@ -255,7 +258,7 @@ mod tests {
         let holder = "process 7 on node2".to_owned();
         let (stale, text) = foreign(&path, true, None, FAST);
         assert_eq!(stale, Foreign::Stale { holder: holder.clone() });
-        // What was watched once is not watched again.
+        // A lease that was watched once is not watched again.
         let patient = Pace { stale_after: Duration::from_secs(600), ..FAST };
         assert_eq!(foreign(&path, true, Some(&text), patient).0, Foreign::Stale { holder: holder.clone() });
         let renewing = path.clone();
@@ -267,7 +270,7 @@ mod tests {
         renewer.join().unwrap();
     }
 
-    /// Clocks of hosts differ, and are set by hours: what counts is that the text changes.
+    /// Clocks of hosts differ, and may be set by hours, so only changes of the text count.
     #[test]
     fn times_in_a_lease_decide_nothing() {
         let folder = tempfile::tempdir().unwrap();

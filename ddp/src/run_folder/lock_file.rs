@@ -1,4 +1,4 @@
-//! The lock file of a run's folder: opened without following links and only as a regular file, and locked.
+//! The lock file of a run folder: it is opened without following links and only as a regular file, and then locked.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _};
@@ -35,15 +35,15 @@ pub(super) fn open_lock(run: &Path) -> io::Result<Option<Lock>> {
     }
 }
 
-/// Takes the lock; `false` if the file system has no locks.
+/// Acquires the lock; returns `false` if the file system has no locks.
 pub(super) fn try_lock(lock: &Lock, folder: &Path) -> Result<bool, FolderError> {
-    // An exclusive lock over NFS needs a file that is open for writing. A shared lock keeps an owner out as well.
+    // An exclusive lock over NFS requires a file opened for writing. A shared lock also keeps an owner out.
     let locked = if lock.is_writable { lock.file.try_lock() } else { lock.file.try_lock_shared() };
     match locked {
         Ok(()) => Ok(true),
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();
-            // Only for the message; the owner may not have written it yet.
+            // Used only for the message; the owner may not have written it yet.
             let _ = (&lock.file).take(200).read_to_string(&mut holder);
             let holder = holder.lines().next().unwrap_or_default().to_owned();
             let holder = if holder.is_empty() { "another process".to_owned() } else { holder };
@@ -54,7 +54,7 @@ pub(super) fn try_lock(lock: &Lock, folder: &Path) -> Result<bool, FolderError> 
     }
 }
 
-/// Whether the file system has no locks, as NFS without its lock daemon: then two runs in one folder are not detected.
+/// Whether the file system has no locks, like NFS without its lock daemon; two runs in one folder are then not detected.
 fn is_without_locks(error: &io::Error) -> bool {
     [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS].contains(&Errno::from_io_error(error).unwrap_or(Errno::IO))
 }

@@ -1,4 +1,4 @@
-//! `logs/` in the folder of a run: `rank-<r>.log` of each rank that sees the folder, and `rank-<r>.log.1`, the older lines.
+//! `logs/` in a run folder: `rank-<r>.log` of each rank that sees the folder, and `rank-<r>.log.1` with the older lines.
 //!
 //! ```
 //! use ddp::run_folder::logs::{Probe, file};
@@ -27,7 +27,8 @@ pub fn file(run: &Path, rank: usize) -> PathBuf {
     run.join(LOGS).join(format!("rank-{rank}.log"))
 }
 
-/// A file of rank 0 by which other ranks know that they see the same folder, and not another one of that name on their host.
+/// A file that rank 0 creates so that other ranks can tell whether they see the same folder, or a different one with the same
+/// path.
 #[derive(Debug)]
 pub struct Probe(PathBuf);
 
@@ -44,7 +45,7 @@ impl Probe {
         Ok(Probe(path))
     }
 
-    /// Its name.
+    /// Name of the file.
     pub fn name(&self) -> String {
         self.0.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
@@ -61,7 +62,7 @@ impl Drop for Probe {
     }
 }
 
-/// Removes probes that ended processes left in the folder `run`, which this process owns; returns their names.
+/// Removes probes that ended processes left behind in the folder `run`, which this process owns; returns their names.
 pub(super) fn remove_leftovers(run: &Path) -> Vec<String> {
     let entries = fs::read_dir(run.join(LOGS)).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -69,13 +70,13 @@ pub(super) fn remove_leftovers(run: &Path) -> Vec<String> {
     names.filter(is_removed).map(|name| format!("{LOGS}/{name}")).collect()
 }
 
-/// Deletes the log files in the folder `run`, and `logs/` if nothing else is in it.
+/// Deletes the log files in the folder `run`, and `logs/` if it is then empty.
 ///
 /// # Errors
 /// [`FolderError::Unwritable`].
 pub(super) fn delete(run: &Path) -> Result<(), FolderError> {
     let folder = run.join(LOGS);
-    // No folder, or one of the user's own: log files in it are reported when they are opened.
+    // No folder, or a folder of the user's: problems with log files in it are reported when they are opened.
     let Ok(entries) = fs::read_dir(&folder) else { return Ok(()) };
     for entry in entries.flatten().filter(|entry| is_log(&entry.file_name().to_string_lossy())) {
         if entry.file_type().is_ok_and(|kind| kind.is_file()) {
@@ -83,7 +84,7 @@ pub(super) fn delete(run: &Path) -> Result<(), FolderError> {
             fs::remove_file(entry.path()).map_err(unwritable)?;
         }
     }
-    // Fails if other files are in it.
+    // Fails if the folder contains other files.
     let _ = fs::remove_dir(&folder);
     Ok(())
 }

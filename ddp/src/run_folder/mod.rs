@@ -1,6 +1,6 @@
-//! Run folder: owned by one process, never overwritten by accident.
+//! Run folder: owned by one process, and never overwritten by accident.
 //!
-//! A lock decides on one host, a lease between hosts (`lease.rs`).
+//! Processes on one host are excluded by a lock, processes on other hosts by a lease (`lease.rs`).
 //!
 //! ```
 //! use ddp::run_folder::{Existing, FolderError, RunDir};

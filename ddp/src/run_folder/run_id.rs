@@ -1,5 +1,5 @@
-//! The id of a run: random, in a file of its folder and in each of its checkpoints, so that a checkpoint of another run that was
-//! put into the folder is not resumed by mistake.
+//! The id of a run: a random number, stored in a file of the run folder and in each of its checkpoints, so that a checkpoint of
+//! another run that was copied into the folder is not resumed by mistake.
 //!
 //! ```
 //! use ddp::run_folder::run_id::{RUN_ID_FILE, is_valid, random, read};
@@ -21,10 +21,10 @@ use crate::storage::user_file::open_regular;
 
 /// The file in a run's folder.
 pub const RUN_ID_FILE: &str = ".run-id";
-/// Digits of an id, 128 bits.
+/// Number of hexadecimal digits of an id, 128 bits.
 const N_DIGITS: usize = 32;
 
-/// The id of the run in the folder `run`; `None` if it has none, as runs of earlier versions.
+/// The id of the run in the folder `run`; `None` if it has none, like runs of earlier versions.
 pub fn read(run: &Path) -> Option<String> {
     let mut text = String::new();
     open_regular(&run.join(RUN_ID_FILE)).ok()?.take(N_DIGITS as u64 + 1).read_to_string(&mut text).ok()?;
@@ -32,7 +32,7 @@ pub fn read(run: &Path) -> Option<String> {
     is_valid(id).then(|| id.to_owned())
 }
 
-/// Whether a text can be an id: 32 hexadecimal digits.
+/// Whether a string can be an id: 32 hexadecimal digits.
 pub fn is_valid(id: &str) -> bool {
     id.len() == N_DIGITS && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

@@ -1,4 +1,4 @@
-//! Dates and times for names and messages. Nothing is decided by them: clocks differ between hosts, and are set.
+//! Dates and times for names and messages. No decision depends on them, because clocks differ between hosts and may be changed.
 
 use std::time::SystemTime;
 

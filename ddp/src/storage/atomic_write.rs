@@ -1,4 +1,4 @@
-//! Atomic replacement of a file: readers see the old content or the new content, never a part.
+//! Atomic replacement of a file: readers see either the old or the new content, never a mixture.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write as _};
@@ -25,7 +25,8 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
     write_atomic_with(path, |file| file.write_all(bytes))
 }
 
-/// [`write_atomic`] for content that `write` produces piece by piece: a temporary file next to `path` is written, synced and
+/// Same as [`write_atomic`] for content that `write` produces in pieces: writes, syncs and renames a temporary file next to
+/// `path`, then syncs the folder.
 /// renamed, then the folder is synced.
 ///
 /// # Errors
@@ -55,7 +56,7 @@ pub fn write_atomic_with(
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
 }
 
-/// Removes temporary files of `path` that ended processes of this host left; returns their names.
+/// Removes temporary files of `path` that ended processes of this host left behind; returns their names.
 pub(crate) fn remove_leftovers(path: &Path) -> Vec<String> {
     let (folder, name) = (path.parent().unwrap_or(Path::new(".")), path.file_name().unwrap_or_default());
     let prefix = format!(".{}.", name.to_string_lossy());
@@ -65,7 +66,7 @@ pub(crate) fn remove_leftovers(path: &Path) -> Vec<String> {
     };
     let names = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
-    // One that can't be removed is only in the way.
+    // A file that can't be removed does no harm.
     names.filter(|name| is_leftover(name) && fs::remove_file(folder.join(name)).is_ok()).collect()
 }
 
@@ -102,7 +103,7 @@ mod tests {
     #[test]
     fn only_what_an_ended_process_left_is_removed() {
         let folder = tempfile::tempdir().unwrap();
-        // No process has that number: the largest that Linux gives is 2^22.
+        // No process has this id: the maximum on Linux is 2^22.
         let (ended, alive) = (u32::MAX, 1);
         let left = format!(".config.toml.{ended}.tmp");
         let kept = [

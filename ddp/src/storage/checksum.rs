@@ -9,7 +9,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Digits of a [`Checksum`] in text.
+/// Number of digits of a [`Checksum`] in text form.
 pub(crate) const N_DIGITS: usize = 32;
 
 /// XXH3-128 digest as 32 lower-case hexadecimal digits.
@@ -47,7 +47,7 @@ pub(crate) struct Hasher {
 }
 
 impl Hasher {
-    /// Creates a hasher of no bytes.
+    /// Creates a hasher.
     pub(crate) fn new() -> Self {
         Hasher { hash: Box::new(Xxh3::new()), n_bytes: 0 }
     }
@@ -58,12 +58,12 @@ impl Hasher {
         self.n_bytes += bytes.len() as u64;
     }
 
-    /// Bytes so far.
+    /// Number of bytes hashed so far.
     pub(crate) fn n_bytes(&self) -> u64 {
         self.n_bytes
     }
 
-    /// The checksum of the bytes so far.
+    /// Checksum of the bytes hashed so far.
     pub(crate) fn checksum(&self) -> Checksum {
         Checksum::from_u128(self.hash.digest128())
     }
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn is_that_of_xxhash_also_piece_by_piece() {
-        // `xxhsum -H2` of the reference implementation for no bytes at all.
+        // `xxhsum -H2` of the reference implementation for empty input.
         assert_eq!(Checksum::of(b"").as_str(), "99aa06d3014798d86001c324468d497f");
         let bytes: Vec<u8> = (0..100_000u32).map(|i| (i * 7 + i / 251) as u8).collect();
         let mut hasher = Hasher::new();

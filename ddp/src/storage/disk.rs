@@ -1,6 +1,6 @@
-//! File-system calls of saving a checkpoint, behind a trait so that tests can make each of them fail.
+//! File-system calls for saving a checkpoint, behind a trait so that tests can make each of them fail.
 //!
-//! A file that has its name once it is on disk:
+//! A file that gets its name only after its content is on disk:
 //!
 //! ```
 //! use ddp::storage::disk::{Disk as _, OsDisk};
@@ -38,7 +38,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
         Ok(OpenFile { path: path.to_owned(), file: File::create(path)?, is_direct: false })
     }
 
-    /// Requests direct I/O for whole blocks. Only for speed: without support, writes go through the page cache.
+    /// Requests direct I/O for whole blocks. This is only an optimization: without support, writes go through the page cache.
     fn bypass_cache(&self, file: &mut OpenFile) {
         file.is_direct = stream::bypass_cache(&file.file);
     }
@@ -48,13 +48,13 @@ pub trait Disk: fmt::Debug + Send + Sync {
         file.append(bytes)
     }
 
-    /// Starts writing these bytes of the file back to disk without waiting, so that [`sync`](Self::sync) has less to do. Only for
-    /// speed: an implementation may do nothing.
+    /// Starts writing these bytes of the file back to disk without waiting, so that [`sync`](Self::sync) has less to do. This is
+    /// only an optimization: an implementation may do nothing.
     fn begin_to_sync(&self, file: &OpenFile, bytes: Range<u64>) {
         if file.is_direct {
             return;
         }
-        // Linux starts writeback of dirty pages that it is asked to drop, and keeps them until then.
+        // If asked to drop dirty pages, Linux starts writing them back and keeps them until then.
         let _ = fadvise(&file.file, bytes.start, NonZeroU64::new(bytes.end - bytes.start), Advice::DontNeed);
     }
 
@@ -73,7 +73,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
         fs::rename(from, to)
     }
 
-    /// Exchanges two names atomically; fails where the file system does not support it.
+    /// Exchanges two names atomically; fails if the file system does not support it.
     fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
         Ok(renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?)
     }
@@ -98,7 +98,7 @@ impl Disk for OsDisk {}
 /// A file that is being written.
 #[derive(Debug)]
 pub struct OpenFile {
-    /// Path under which it is written.
+    /// Current path of the file.
     pub path: PathBuf,
     /// Handle open for writing.
     pub file: File,
@@ -149,7 +149,7 @@ pub(crate) fn at(action: &'static str, path: &Path) -> impl FnOnce(io::Error) ->
     move |source| DiskError { action, path, source }
 }
 
-/// Replaces `path` by a small file that is written next to it and synced; the directory entry is not synced yet.
+/// Replaces `path` by a small file, which is written next to it and synced; the directory entry is not yet synced.
 pub(crate) fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<(), DiskError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = path.with_file_name(format!(".{name}.new"));

@@ -1,4 +1,4 @@
-//! Files with known length and checksum, and their faults.
+//! Files with known length and checksum, and the ways in which they can be damaged.
 //!
 //! ```
 //! use ddp::storage::fault::FileFault;
@@ -56,7 +56,7 @@ pub enum FileFault {
         /// Value in the manifest.
         expected: u64,
     },
-    /// The content differs from what was written.
+    /// The content differs from the content that was written.
     #[error("{name} was changed: its checksum is {got}, expected {expected}")]
     Changed {
         /// Name of the file.
@@ -66,7 +66,7 @@ pub enum FileFault {
         /// Value in the manifest.
         expected: String,
     },
-    /// The content is as written but invalid.
+    /// The content is unchanged but invalid.
     #[error("{name}: {reason}")]
     Malformed {
         /// Name of the file.

@@ -1,4 +1,4 @@
-//! Hashes with which ranks compare their input files. They detect differences, but are not cryptographic.
+//! Hashes that ranks use to compare their input files. They detect differences but are not cryptographic.
 
 /// FNV-1a on 64-bit words, with a rotation that moves high bits to low ones.
 pub(crate) struct Fingerprint(u64);

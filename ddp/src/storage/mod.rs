@@ -1,6 +1,6 @@
 //! Files on disk: reading files that the user named, atomic writes, checksums.
 //!
-//! The lowest module: it knows no config, no model and no checkpoint.
+//! The lowest room: it does not know configs, models or checkpoints.
 //!
 //! ```
 //! use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! Chunked transfer of large files: one thread writes or reads a chunk while another hashes and copies the next, so that the disk
-//! is the bottleneck.
+//! Chunked transfer of large files: one thread writes or reads a chunk while another hashes and copies the next one, so that the
+//! disk is the bottleneck.
 //!
 //! Chunks start and end at multiples of the disk block, as direct I/O ([`Caching::Bypass`]) requires. Direct I/O avoids the cost of
 //! the page cache and leaves the cache to the training data.
@@ -19,19 +19,19 @@ use super::user_file::open_regular;
 pub(crate) const BLOCK_BYTES: usize = 4096;
 /// Bytes per transfer.
 pub(crate) const CHUNK_BYTES: usize = 8 << 20;
-/// Bytes that are hashed and then copied while they are in the core's cache.
+/// Number of bytes that are hashed and then copied while they are in the core's cache.
 pub(crate) const SEEN_BYTES: usize = 256 << 10;
 
 /// Use of the page cache for a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Caching {
-    /// Read through the page cache, for other processes of the host or a second read.
+    /// Goes through the page cache, for other processes of the host or a second read.
     Keep,
-    /// Use direct I/O.
+    /// Uses direct I/O.
     Bypass,
 }
 
-/// Buffer aligned to [`BLOCK_BYTES`], of which the first `len` bytes are in use.
+/// Buffer aligned to [`BLOCK_BYTES`]; its first `len` bytes are in use.
 #[derive(Debug)]
 struct Chunk {
     memory: Vec<u8>,
@@ -57,7 +57,8 @@ impl Chunk {
     }
 }
 
-/// Passes the concatenation of `parts` to `write` in chunks, while the next chunk is filled. `see` gets the same bytes in order.
+/// Passes the concatenation of `parts` to `write` in chunks, while the next chunk is filled. `see` receives the same bytes in
+/// order.
 ///
 /// # Errors
 /// The first error of `write`; `failed` converts an error of starting the thread.
@@ -114,15 +115,15 @@ pub(crate) fn write<E: Send>(
     })
 }
 
-/// Reads a file from start to end; `see` gets the offset and bytes of each chunk while the next is read. Returns the number of
-/// bytes.
+/// Reads a file from start to end; `see` receives the offset and the bytes of each chunk while the next one is read. Returns the
+/// number of bytes.
 pub(crate) fn read(path: &Path, caching: Caching, mut see: impl FnMut(u64, &[u8])) -> io::Result<u64> {
     let file = open_regular(path)?;
     let n_bytes = file.metadata()?.len();
     let is_large = n_bytes > CHUNK_BYTES as u64;
     let mut is_direct = caching == Caching::Bypass && is_large && bypass_cache(&file);
     if !is_direct {
-        // Only for speed: the system may ignore the advice.
+        // This is only an optimization: the system may ignore the advice.
         let _ = fadvise(&file, 0, None, Advice::Sequential);
     }
     let mut fill = move |chunk: &mut Chunk| -> io::Result<bool> {
@@ -174,7 +175,7 @@ pub(crate) fn read(path: &Path, caching: Caching, mut see: impl FnMut(u64, &[u8]
     Ok(at)
 }
 
-/// Fills `chunk` and a second one in turn, sends them and receives them back, until `fill` has no more data or the receiver is
+/// Fills `chunk` and a second chunk in turn, sends them and receives them back, until `fill` has no more data or the receiver is
 /// gone.
 fn produce<E>(
     mut chunk: Chunk,
@@ -200,12 +201,12 @@ pub(crate) fn bypass_cache(file: impl AsFd) -> bool {
     fcntl_getfl(&file).is_ok_and(|flags| fcntl_setfl(&file, flags | OFlags::DIRECT).is_ok())
 }
 
-/// Has later transfers go through the cache.
+/// Switches later transfers back to the page cache.
 pub(crate) fn use_cache(file: impl AsFd) -> io::Result<()> {
     Ok(fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::DIRECT)?)
 }
 
-/// Error of a file system that can't bypass the cache after all, or needs larger blocks than [`BLOCK_BYTES`].
+/// Whether the error means that the file system can't bypass the cache after all, or needs larger blocks than [`BLOCK_BYTES`].
 pub(crate) fn wants_cache(error: &io::Error) -> bool {
     [Errno::INVAL, Errno::OPNOTSUPP].map(|errno| Some(errno.raw_os_error())).contains(&error.raw_os_error())
 }
@@ -221,7 +222,7 @@ mod tests {
     }
 
     fn file(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
-        // Beside the test's program, since a temporary folder may lie in memory, which has no disk to go to.
+        // Next to the test program, because a temporary folder may be in memory, without a disk.
         let program = std::env::current_exe().unwrap();
         let dir = tempfile::tempdir_in(program.parent().unwrap()).unwrap();
         let path = dir.path().join("file");
@@ -229,7 +230,7 @@ mod tests {
         (dir, path)
     }
 
-    /// Around one block, one chunk, and several.
+    /// Lengths around one block, one chunk, and several chunks.
     fn lengths() -> [usize; 11] {
         let (block, chunk) = (BLOCK_BYTES, CHUNK_BYTES);
         [

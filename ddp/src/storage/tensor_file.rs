@@ -1,4 +1,4 @@
-//! Safetensors files of f32 and f64 tensors, written and read piece by piece without a second copy in memory.
+//! Safetensors files of f32 and f64 tensors, written and read in pieces without a second copy in memory.
 //!
 //! Format: the header's length as u64, the header as JSON (name -> dtype, shape, offsets), the values; little-endian.
 //! Source: <https://github.com/huggingface/safetensors>, "Format".
@@ -60,7 +60,7 @@ pub enum Values<'a> {
     F32(&'a [f32]),
     /// Double precision.
     F64(&'a [f64]),
-    /// Elements of the dtype that the format calls so, little-endian.
+    /// Elements of the format's dtype with this name, little-endian.
     Bytes(&'static str, &'a [u8]),
 }
 
@@ -105,13 +105,13 @@ pub fn header(tensors: &[TensorToWrite<'_>], metadata: &HashMap<String, String>)
     bytes
 }
 
-/// Length in bytes of a file that holds `tensors`.
+/// Size in bytes of a file with these `tensors`.
 pub fn file_bytes(tensors: &[TensorToWrite<'_>], metadata: &HashMap<String, String>) -> u64 {
     let values: usize = tensors.iter().map(|tensor| tensor.values.bytes().len()).sum();
     (header(tensors, metadata).len() + values) as u64
 }
 
-/// Writes a file of `tensors`, which the caller syncs. The checksum is computed from memory, not read back.
+/// Writes a file of `tensors`; the caller syncs it. The checksum is computed from memory, not read back.
 pub fn write(
     disk: &dyn Disk,
     path: &Path,
@@ -206,12 +206,12 @@ impl TensorFile {
         &self.name
     }
 
-    /// Text metadata of the header.
+    /// String metadata of the header.
     pub fn metadata(&self) -> HashMap<String, String> {
         self.header.metadata().clone().unwrap_or_default()
     }
 
-    /// Names of its tensors, in the order of their values.
+    /// Names of the tensors, in the order of their values.
     pub fn names(&self) -> Vec<String> {
         self.header.offset_keys()
     }
@@ -253,7 +253,7 @@ impl TensorFile {
     /// [`FileFault::Malformed`] if there is no such tensor or it has fewer elements; [`FileFault::Unreadable`].
     ///
     /// # Panics
-    /// If `out` is not of the range's length.
+    /// If the length of `out` differs from that of the range.
     pub fn read(&self, name: &str, range: Range<usize>, out: &mut [f32]) -> Result<(), FileFault> {
         assert_eq!(range.len(), out.len(), "elements to read, and room for them");
         self.read_at(self.place(name, range)?, bytemuck::cast_slice_mut(out))
@@ -268,7 +268,7 @@ impl TensorFile {
         self.file.read_exact_at(out, place).map_err(unreadable)
     }
 
-    /// Reads a whole tensor; errors as [`read`](Self::read).
+    /// Reads a whole f32 tensor; same errors as [`read`](Self::read).
     pub fn tensor(&self, name: &str) -> Result<Vec<f32>, FileFault> {
         let numel = self.dims(name).map_or(0, |dims| dims.iter().product());
         let mut values = vec![0.0; numel];
@@ -276,7 +276,7 @@ impl TensorFile {
         Ok(values)
     }
 
-    /// Reads a whole f64 tensor; errors as [`read`](Self::read).
+    /// Reads a whole f64 tensor; same errors as [`read`](Self::read).
     pub fn tensor_f64(&self, name: &str) -> Result<Vec<f64>, FileFault> {
         let numel = self.dims(name).map_or(0, |dims| dims.iter().product());
         let mut values = vec![0.0; numel];
@@ -310,7 +310,7 @@ mod tests {
     fn is_read_by_the_formats_library_and_by_itself() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.safetensors");
-        // More than a chunk, and floats that are none.
+        // More than a chunk; includes bit patterns that are NaN.
         let a: Vec<f32> = (0..400_000).map(|i| f32::from_bits(i * 10_007)).collect();
         let b = [f32::NAN, -0.0, 1.5, f32::INFINITY, 0.0, -1.0];
         let metadata = HashMap::from([("k".to_owned(), "v \"quoted\" ü".to_owned())]);

@@ -1,4 +1,4 @@
-//! Files under temporary names, which a signal must not leave behind.
+//! Files under temporary names, which must be removed if a signal ends the process.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Age from which a file counts as left over on file systems without locks.
+/// Age after which a file counts as left over on file systems without locks.
 const LEFT_OVER_AGE: Duration = Duration::from_secs(600);
 
-/// Files that this process writes under temporary names. Clones share one list.
+/// Files that this process writes under temporary names. Clones share the list.
 ///
-/// Each file is locked as long as it is written to, so that another process knows whether its writer is alive.
+/// Each file is locked while it is written, so that other processes can tell whether its writer is alive.
 #[derive(Debug, Clone, Default)]
 pub struct Unfinished(Arc<Mutex<BTreeSet<PathBuf>>>);
 
@@ -26,7 +26,7 @@ impl Unfinished {
     /// Creates an empty file to read and write, or empties it.
     ///
     /// # Errors
-    /// The system's error.
+    /// The error of the operating system.
     pub(crate) fn create(&self, path: &Path) -> io::Result<File> {
         let mut paths = self.lock();
         loop {
@@ -34,17 +34,17 @@ impl Unfinished {
             // Not every file system has locks.
             let is_locked = file.lock().is_ok();
             paths.insert(path.to_owned());
-            // Another process may have removed it as left over before it was locked.
+            // Another process may have removed the file as left over before it was locked.
             if !is_locked || file.metadata()?.nlink() > 0 {
                 return Ok(file);
             }
         }
     }
 
-    /// Gives a complete file its name.
+    /// Renames a complete file to its final name.
     ///
     /// # Errors
-    /// The system's error.
+    /// The error of the operating system.
     pub(crate) fn complete(&self, path: &Path, name: &Path) -> io::Result<()> {
         let mut paths = self.lock();
         fs::rename(path, name)?;
@@ -59,7 +59,7 @@ impl Unfinished {
         paths.remove(path);
     }
 
-    /// Removes all files, before the process ends. Other threads that create a file or complete one wait forever.
+    /// Removes all files before the process ends. Other threads that then create or complete a file block forever.
     pub fn end(&self) {
         let paths = self.lock();
         for path in &*paths {
@@ -69,8 +69,8 @@ impl Unfinished {
     }
 }
 
-/// Removes a file of this kind if the process that wrote it has ended: its lock is free. On file systems without locks, `is_alive`
-/// says whether a process with the writer's number exists, and the file must be old.
+/// Removes a temporary file if the process that wrote it has ended, that is, if its lock is free. On file systems without locks,
+/// `is_alive` returns whether a process with the writer's id exists, and the file must be old.
 pub(crate) fn remove_left_over(path: &Path, is_alive: impl FnOnce() -> bool) {
     let Ok(file) = File::options().write(true).open(path) else { return };
     let is_old = || {

@@ -78,7 +78,7 @@ pub(crate) fn open(what: &'static str, path: &Path) -> Result<File, FileError> {
     Ok(file)
 }
 
-/// Reads a regular file, of a longer one the first `max_bytes` bytes.
+/// Reads a regular file, but at most its first `max_bytes` bytes.
 pub fn read_regular(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_regular(path)?.take(max_bytes).read_to_end(&mut bytes)?;
@@ -93,35 +93,35 @@ pub(crate) fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, FileError
     Ok(bytes)
 }
 
-/// Opens a regular file or a folder. Anything else is not opened: opening a named pipe waits for a writer, and reading a device may
-/// never end.
+/// Opens a regular file or a folder. Anything else is not opened, because opening a named pipe waits for a writer, and reading a
+/// device may never end.
 ///
 /// # Errors
-/// I/O errors, and one that names the kind of a path that is not a regular file.
+/// I/O errors, and an error that names the kind of file if it is neither a regular file nor a folder.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     check_regular(path.metadata()?.file_type())?;
-    // Another program may replace the file meanwhile. The flag changes nothing for regular files.
+    // Another program may replace the file in the meantime. The flag has no effect on regular files.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     check_regular(file.metadata()?.file_type())?;
     Ok(file)
 }
 
-/// Opens a regular file as [`open_no_link`] does.
+/// Opens a regular file in the same way as [`open_no_link`].
 ///
 /// # Errors
-/// I/O errors, and one that names the kind of a path that is not a regular file.
+/// I/O errors, and an error that names the kind of file if it is not a regular file.
 pub(crate) fn open_unlinked(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let file = open_no_link(options, path)?;
     check_regular(file.metadata()?.file_type())?;
     Ok(file)
 }
 
-/// Opens a file of a run's folder. A link in its place is refused: it would let a run write into any file of the user. A named pipe
-/// that nobody reads is an error at once.
+/// Opens a file of a run folder. A link in its place is refused, because through it a run could write to any file of the user. A
+/// named pipe that nobody reads is an error at once.
 ///
 /// # Errors
-/// I/O errors, and one that names the kind of a path that is not a regular file.
+/// I/O errors, and an error that names the kind of file if it is not a regular file.
 pub fn open_no_link(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     options.custom_flags(flags.bits().cast_signed()).open(path).map_err(|error| {
@@ -133,12 +133,12 @@ pub fn open_no_link(options: &mut OpenOptions, path: &Path) -> io::Result<File> 
     })
 }
 
-/// Kind of the thing that a path names in place of a regular file.
+/// Kind of file that a path names instead of a regular file.
 #[derive(Debug, thiserror::Error)]
 #[error("it is {0}, expected a regular file")]
 struct NotRegular(&'static str);
 
-/// Fails for what is neither a file nor a folder.
+/// Returns an error if it is neither a file nor a folder.
 pub(crate) fn check_regular(kind: FileType) -> io::Result<()> {
     match kind {
         kind if kind.is_file() || kind.is_dir() => Ok(()),
@@ -172,9 +172,9 @@ pub(crate) fn missing_hint(path: &Path) -> String {
     }
 }
 
-/// The entry of the same folder whose name differs by a few letters at most.
+/// The entry of the same folder whose name differs by at most a few letters.
 fn near_entry(path: &Path) -> Option<PathBuf> {
-    /// Names that are compared; a folder may hold millions.
+    /// Maximum number of names that are compared; a folder may contain millions.
     const MAX_ENTRIES: usize = 10_000;
     let name = path.file_name()?.to_str()?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
