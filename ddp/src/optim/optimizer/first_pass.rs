@@ -21,8 +21,8 @@ impl Optimizer {
         self.state.iter_mut().find(|(name, _)| *name == "v" && is_used).map(|(_, tensor)| tensor)
     }
 
-    /// Orthogonalizes `directions` of the matrix `whole`. If `directions` is `None`, uses all of the matrix's elements in the
-    /// state.
+    /// Orthogonalizes the direction of the matrix `whole`: in `directions`, which holds all of its elements, or in the state if
+    /// `directions` is `None`.
     pub(crate) fn orthogonalize(
         &mut self,
         whole: usize,

@@ -16,7 +16,7 @@ use crate::predict::error::{PredictError, Result};
 use crate::storage::atomic_write::WriteError;
 use crate::storage::unfinished::Unfinished;
 
-/// The error of a collective function: every rank returns.
+/// An error of a function that every rank calls.
 pub(crate) type Stop = ddp_comm::Stop<PredictError>;
 
 /// Predictions that are being written to a file. Dropping it before [`OutputFile::finish`] removes the temporary files.
