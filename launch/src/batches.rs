@@ -1,11 +1,12 @@
-//! Keeps the size of micro-batches on fewer ranks: each has more rows of the global batch then, and memory for as many at a time.
+//! Keeps the size of micro-batches if fewer ranks remain: each rank then processes more rows of the global batch, but has memory
+//! for only as many rows at a time as before.
 
 use ddp::config::{Batch, Config, Determinism};
 
-/// Batches of a run as it was configured.
+/// Batch settings of a run as it was configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Batches {
-    /// Rows of a global batch, if the config names them; else a rank's micro-batch has a fixed size anyway.
+    /// Rows of a global batch if the config sets them; otherwise a rank's micro-batch has a fixed size anyway.
     global_rows: Option<usize>,
     n_micro: usize,
 }
@@ -13,7 +14,7 @@ pub(crate) struct Batches {
 impl Batches {
     pub(crate) fn of(config: &Config) -> Self {
         let train = &config.train;
-        // Micro-shards divide the batch in the same way on any number of ranks.
+        // Micro-shards divide the batch in the same way for any number of ranks.
         let global_rows = match (train.batch, train.deterministic) {
             (Batch::Global(rows), Determinism::Off | Determinism::On) => Some(rows),
             _ => None,
@@ -21,7 +22,7 @@ impl Batches {
         Batches { global_rows, n_micro: train.grad_accum_steps }
     }
 
-    /// Micro-batches per rank on `n_ranks` of `n_before` ranks, if that is another number than configured.
+    /// Micro-batches per rank on `n_ranks` of `n_before` ranks, if the number differs from the configured one.
     pub(crate) fn n_micro(&self, n_before: usize, n_ranks: usize) -> Option<usize> {
         let rows = self.global_rows.filter(|_| n_ranks < n_before)?;
         Some((self.n_micro * n_before).div_ceil(n_ranks).min(rows))

@@ -1,74 +1,75 @@
-//! Decides whether a job that ended is complete, ends the command, or starts again: a pure function.
+//! Decides whether a job that ended is complete, ends the command, or is restarted: a pure function.
 
 use ddp::exit_code::{DONE, ENVIRONMENT, FAILED, INTERRUPTED, IO, RESTARTABLE, SAVED, USAGE};
 
-/// A shell's status of a process that a signal ended is this plus the signal's number.
+/// A shell reports a process that was ended by a signal with this status plus the signal's number.
 pub(crate) const SIGNALLED: i32 = 128;
 const SIGUSR1: i32 = signal_hook::consts::SIGUSR1;
 
-/// End of the launcher's process.
+/// Way in which the launcher's process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// By itself, with this status.
+    /// It exited with this status.
     Code(i32),
-    /// By a signal, which it was not sent from here.
+    /// It was ended by a signal that the supervisor did not send.
     Signal(i32),
-    /// It was ended from here, because its ranks had ended and it had not.
+    /// The supervisor ended it, because the ranks had ended and it had not.
     Hung,
-    /// It was ended from here, because a process of the job was frozen.
+    /// The supervisor ended it, because a process of the job was frozen.
     Frozen,
-    /// It was ended from here, because the user asked for it a second time.
+    /// The supervisor ended it, because the user requested a stop for the second time.
     Interrupted,
 }
 
-/// Facts about an attempt that ended.
+/// Facts about an attempt that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Attempt {
     /// Whether rank 0 wrote that the run is complete.
     pub(crate) is_done: bool,
     pub(crate) ended: Ended,
-    /// Exit status that the run's last event reports: of a failure, or of a stop.
+    /// Exit status in the run's last event, which reports a failure or a stop.
     pub(crate) reported: Option<u8>,
-    /// Whether a signal asked the ranks to stop.
+    /// Whether a signal requested the ranks to stop.
     pub(crate) was_stopped: bool,
-    /// Whether a host no longer answers.
+    /// Whether a host no longer responds.
     pub(crate) has_lost_hosts: bool,
     /// Whether a newer checkpoint exists than at the start of the attempt.
     pub(crate) has_gained: bool,
-    /// Restarts before this attempt.
+    /// Number of restarts before this attempt.
     pub(crate) n_restarts: usize,
     pub(crate) max_restarts: usize,
 }
 
-/// Next action.
+/// The next action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Ends with this status.
+    /// End with this status.
     End(u8, Reason),
-    /// Starts the ranks again.
+    /// Restart the ranks.
     Restart,
 }
 
-/// Why a job is not started again.
+/// Reason not to restart a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// The run is complete.
     Complete,
-    /// It saved and stopped, as it was asked to.
+    /// The run saved a checkpoint and stopped, as requested.
     Stopped,
-    /// It was asked to stop, and was lost before it had saved.
+    /// The run was requested to stop, and was lost before it had saved.
     LostWhileStopping,
-    /// The user ended it at once.
+    /// The user ended the run immediately.
     Interrupted,
-    /// It failed by itself and would fail again.
+    /// The run failed by itself and would fail again.
     Permanent,
-    /// The last restart brought no new checkpoint.
+    /// The last restart produced no new checkpoint.
     NoProgress,
     /// All restarts are used up.
     NoRestartsLeft,
 }
 
-/// Decides what follows an attempt. The launcher's status is trusted least: where the run reports its failure itself, that counts.
+/// Decides what follows an attempt. The launcher's status is trusted least: if the run itself reports its failure, that report
+/// counts.
 pub(crate) fn decide(attempt: &Attempt) -> Decision {
     if attempt.is_done {
         return Decision::End(DONE, Reason::Complete);
@@ -81,17 +82,17 @@ pub(crate) fn decide(attempt: &Attempt) -> Decision {
         (None, Ended::Hung | Ended::Frozen) => None,
     };
     match status.and_then(|status| u8::try_from(status).ok()) {
-        // A launcher that has lost a host stops the ranks of the others, and these may save before they end.
+        // A launcher that has lost a host stops the ranks on the other hosts, and these may save before they end.
         Some(SAVED) if attempt.has_lost_hosts && !attempt.was_stopped => {}
         Some(SAVED) => return Decision::End(SAVED, Reason::Stopped),
         Some(INTERRUPTED) => return Decision::End(INTERRUPTED, Reason::Interrupted),
-        // The launcher has the status 1 for the loss of a host, too.
+        // The launcher also returns status 1 if it loses a host.
         Some(FAILED) if attempt.reported.is_none() && attempt.has_lost_hosts => {}
         Some(code @ (FAILED | USAGE | IO | ENVIRONMENT)) => return Decision::End(code, Reason::Permanent),
         _ => {}
     }
     if attempt.was_stopped {
-        // The signal reached a process before it could be caught: before the first step.
+        // The signal arrived before the process could catch it, that is, before the first step.
         let is_unsaved = status == Some(SIGNALLED + SIGUSR1);
         return if is_unsaved {
             Decision::End(SAVED, Reason::Stopped)
@@ -108,7 +109,7 @@ pub(crate) fn decide(attempt: &Attempt) -> Decision {
     Decision::Restart
 }
 
-/// Seconds to wait before restart `number`, from 1 on: 1, 2, 4, ... up to a minute.
+/// Seconds to wait before restart `number`, counted from 1: 1, 2, 4, ... up to a minute.
 pub(crate) fn backoff_s(number: usize) -> u64 {
     1 << number.saturating_sub(1).min(6)
 }
@@ -134,7 +135,7 @@ mod tests {
             let done = Attempt { is_done: true, ended, ..KILLED };
             assert_eq!(decide(&done), Decision::End(DONE, Reason::Complete), "{ended:?}");
         }
-        // Open MPI 5 ends so when its daemon is killed.
+        // Open MPI 5 exits with this status when its daemon is killed.
         assert_eq!(decide(&Attempt { ended: Ended::Code(0), ..KILLED }), Decision::Restart);
     }
 
@@ -151,7 +152,7 @@ mod tests {
         for code in [1, 2, 74, 78] {
             let permanent = Decision::End(code, Reason::Permanent);
             assert_eq!(decide(&Attempt { ended: Ended::Code(i32::from(code)), ..KILLED }), permanent);
-            // The launcher's status may be that of a rank which it killed.
+            // The launcher may return the status of a rank that it killed.
             assert_eq!(decide(&Attempt { reported: Some(code), ..KILLED }), permanent);
             assert_eq!(decide(&Attempt { reported: Some(code), has_lost_hosts: true, ..KILLED }), permanent);
         }
@@ -184,7 +185,7 @@ mod tests {
         let early = Attempt { ended: Ended::Signal(SIGUSR1), ..stopped };
         assert_eq!(decide(&early), Decision::End(SAVED, Reason::Stopped));
         assert_eq!(decide(&stopped), Decision::End(RESTARTABLE, Reason::LostWhileStopping));
-        // mpirun that gets a SIGINT stops its ranks, and ends with 1.
+        // On SIGINT, mpirun stops its ranks and exits with 1.
         let of_launcher = Attempt { reported: Some(85), ended: Ended::Code(1), ..KILLED };
         assert_eq!(decide(&of_launcher), Decision::End(SAVED, Reason::Stopped));
         let failed = Attempt { ended: Ended::Code(74), ..stopped };

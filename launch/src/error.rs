@@ -51,7 +51,7 @@ pub enum LaunchError {
         "something on this host ends processes, such as a limit of memory; the same command may work later"
     ))]
     Killed {
-        /// The program with its argument.
+        /// The program and its argument.
         program: String,
         n_tries: usize,
         /// The last signal.
@@ -74,7 +74,7 @@ pub enum LaunchError {
     #[diagnostic(help("raise the slots of hosts, add hosts, or use -n {n_slots}"))]
     TooFewSlots {
         n_ranks: usize,
-        /// Slots of all hosts.
+        /// Number of slots of all hosts.
         n_slots: usize,
     },
     /// More hosts needed than named.
@@ -85,7 +85,7 @@ pub enum LaunchError {
         min_hosts: usize,
         n_hosts: usize,
     },
-    /// Too few hosts answer.
+    /// Too few hosts respond.
     #[error(
         "{n_answering} of {n_hosts} hosts answer, and {min_hosts} are needed; no answer from {}", silent.join(", ")
     )]
@@ -95,11 +95,11 @@ pub enum LaunchError {
     ))]
     TooFewHosts {
         n_answering: usize,
-        /// Hosts named.
+        /// Number of hosts that are named.
         n_hosts: usize,
-        /// Hosts needed.
+        /// Number of hosts that are required.
         min_hosts: usize,
-        /// Hosts that do not answer.
+        /// Hosts that do not respond.
         silent: Vec<String>,
         /// The remote shell.
         agent: String,

@@ -1,11 +1,11 @@
-//! Hosts of a job, as the user lists them, and how many ranks they take.
+//! Hosts of a job, as the user lists them, and the number of ranks that each accepts.
 
 use std::fmt;
 use std::path::Path;
 
 use crate::error::LaunchError;
 
-/// Largest host file.
+/// Maximum size of a host file.
 const MAX_HOSTS_BYTES: u64 = 1 << 20;
 
 type Result<T> = std::result::Result<T, LaunchError>;
@@ -14,12 +14,12 @@ type Result<T> = std::result::Result<T, LaunchError>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Host {
     pub(crate) name: String,
-    /// Ranks that it takes; `None` where the user names no number.
+    /// Number of ranks that the host accepts; `None` if the user gives no number.
     pub(crate) slots: Option<usize>,
 }
 
 impl Host {
-    /// Whether it is the host `own`, on which this process runs.
+    /// Whether it is the host `own`, where this process runs.
     pub(crate) fn is_local(&self, own: &str) -> bool {
         let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
         ["localhost", "127.0.0.1", "::1"].contains(&self.name.as_str()) || short(&self.name) == short(own)
@@ -55,7 +55,7 @@ pub(crate) fn read(text: &str) -> Result<Vec<Host>> {
     }
 }
 
-/// Hosts of a file: `node1 slots=8` (Open MPI), `node1:8` (MPICH) or `node1`, and comments from `#` on.
+/// Reads the hosts of a file: `node1 slots=8` (Open MPI), `node1:8` (MPICH) or `node1`; comments start with `#`.
 fn lines(text: &str, path: &Path) -> Result<Vec<Host>> {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
     let numbered = lines.enumerate().filter(|(_, line)| !line.is_empty());
@@ -73,13 +73,13 @@ fn entry(text: &str, place: impl Fn() -> String) -> Result<Host> {
     for word in words {
         match word.split_once('=') {
             Some(("slots", number)) if slots.is_none() => slots = Some(number),
-            // Of Open MPI's other words only this one is common, and --bind-to none makes it irrelevant.
+            // Of Open MPI's other keywords only this one is common, and --bind-to none makes it irrelevant.
             Some(("max_slots" | "max-slots", _)) => {}
             _ => return Err(bad()),
         }
     }
     let slots = slots.map(|slots| slots.parse().ok().filter(|n| (1..=1 << 20).contains(n)).ok_or_else(bad));
-    // A name that begins with a dash would be an option of the remote shell.
+    // The remote shell would read a name that begins with a dash as an option.
     let is_plain = |c: char| c.is_alphanumeric() || "._-@".contains(c);
     if name.is_empty() || name.starts_with('-') || !name.chars().all(is_plain) {
         return Err(bad());
@@ -87,7 +87,7 @@ fn entry(text: &str, place: impl Fn() -> String) -> Result<Host> {
     Ok(Host { name: name.to_owned(), slots: slots.transpose()? })
 }
 
-/// Slots of all hosts; one for each that names none.
+/// Number of slots of all hosts; a host without a number counts as one.
 pub(crate) fn n_slots(hosts: &[Host]) -> usize {
     hosts.iter().map(|host| host.slots.unwrap_or(1)).sum()
 }

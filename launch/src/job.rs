@@ -1,7 +1,7 @@
-//! One attempt: the launcher in a process group of its own, watched until nothing of it is left.
+//! One attempt: the launcher in its own process group, watched until all of its processes have ended.
 //!
-//! The launcher's end is not waited for without a bound: mpirun may hang after its ranks have ended. Nor is it enough: a launcher
-//! that was killed leaves ranks behind, in process groups of their own. So this process is their subreaper, to which they come.
+//! Waiting for the launcher is bounded, because mpirun may hang after its ranks have ended. Its end is not sufficient either: a
+//! launcher that was killed leaves ranks behind, in their own process groups. So this process is their subreaper and adopts them.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,37 +19,38 @@ use crate::run_watch::RunWatch;
 use crate::starter::CommandLine;
 use crate::stop_requests::{Request, StopRequests};
 
-/// Time between two looks at the launcher and at signals.
+/// Interval at which the launcher and signals are polled.
 const POLL: Duration = Duration::from_millis(20);
-/// Time between two looks at the ranks and the folder of the run.
+/// Interval at which the ranks and the run folder are checked.
 const LOOK: Duration = Duration::from_secs(1);
-/// Time that the launcher may take to end once its ranks have ended, or reported a failure or the end of the run.
+/// Time limit for the launcher to exit once its ranks have ended, or have reported a failure or the end of the run.
 const GRACE: Duration = Duration::from_secs(5);
-/// Looks in a row after which a process that a signal has stopped counts as lost. Where the whole job is suspended, nobody looks.
+/// Number of consecutive checks after which a process that a signal has stopped counts as lost. If the whole job is suspended, no
+/// checks take place.
 const FROZEN_LOOKS: usize = 10;
-/// Time that it may take to end after SIGTERM.
+/// Time limit for the launcher to exit after SIGTERM.
 const TERM_DEADLINE: Duration = Duration::from_secs(3);
-/// Time that processes may take to end after SIGKILL.
+/// Time limit for processes to end after SIGKILL.
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
-/// Time between two signals to stop: the first may arrive before there are ranks that it could be forwarded to.
+/// Interval at which a stop signal is repeated: the first may arrive before any ranks exist to forward it to.
 const RESEND: Duration = Duration::from_secs(1);
 
-/// A launcher with its ranks.
+/// A launcher and its ranks.
 #[derive(Debug)]
 pub(crate) struct Job {
     launcher: Child,
-    /// This program, which the ranks run.
+    /// Path of this program, which the ranks run.
     program: PathBuf,
     started: Instant,
 }
 
 impl Job {
-    /// Starts `line`. Stdout and stderr are those of this process.
+    /// Starts `line`, which inherits stdout and stderr of this process.
     ///
     /// # Errors
-    /// Of the system.
+    /// Errors of the operating system.
     pub(crate) fn start(line: &CommandLine) -> io::Result<Self> {
-        // Any process number but 0 switches it on.
+        // Any process id but 0 makes this process a subreaper.
         set_child_subreaper(Some(Pid::INIT))?;
         let mut command = Command::new(&line.program);
         command.args(&line.args).stdin(Stdio::null()).process_group(0);
@@ -60,8 +61,8 @@ impl Job {
         Ok(Job { launcher, program: processes::own_program(), started: Instant::now() })
     }
 
-    /// Waits for the end of the launcher and of all its processes on this host. Signals to this process stop the ranks; returns also
-    /// whether one did.
+    /// Waits until the launcher and all its processes on this host have ended. Signals to this process stop the ranks; also
+    /// returns whether one did.
     pub(crate) fn wait(mut self, requests: &mut StopRequests, watch: &RunWatch) -> (Ended, bool) {
         let mut last_sent: Option<Instant> = None;
         let (mut over, mut frozen) = (Over::default(), Frozen::default());
@@ -70,7 +71,7 @@ impl Job {
             match self.launcher.try_wait() {
                 Ok(Some(status)) => break of_status(status),
                 Ok(None) => {}
-                // Another part of the process has taken the status.
+                // Another part of the process has already collected the status.
                 Err(_) => break Ended::Hung,
             }
             match requests.poll() {
@@ -95,7 +96,8 @@ impl Job {
                     self.end();
                     break Ended::Hung;
                 }
-                // Ranks that train have a watchdog; one that is alone, or still starts, has none. Ranks that train need no launcher.
+                // Ranks that train have a watchdog; a single rank, or one that is still starting, has none. Ranks that train need
+                // no launcher.
                 let is_needed = |pid: &i32| ranks.contains(pid) || !watch.has_events();
                 if frozen.is_lost(processes::frozen().into_iter().filter(is_needed).collect()) {
                     self.end();
@@ -111,15 +113,15 @@ impl Job {
         (ended, requests.stop().is_some())
     }
 
-    /// Sends the launcher SIGUSR1, which it forwards to the ranks, or the ranks of this host themselves if it would end by it, as a
-    /// script would; one rank suffices. False if there is no process yet that handles the signal.
+    /// Sends SIGUSR1 to the launcher, which forwards it to the ranks; or directly to the ranks of this host if the signal would
+    /// end the launcher, as it would a script. One rank suffices. Returns false if no process handles the signal yet.
     fn ask_to_stop(&self) -> bool {
         let notify = |pid| processes::notify(pid, Signal::USR1);
         let ranks = || processes::running(&self.program).into_iter().filter(|pid| notify(*pid)).count();
         notify(self.launcher.id().cast_signed()) || ranks() > 0
     }
 
-    /// Ends the launcher: SIGTERM, with which it ends the ranks of all hosts, then SIGKILL to its group.
+    /// Ends the launcher with SIGTERM, on which it ends the ranks of all hosts, then with SIGKILL to its group.
     fn end(&mut self) {
         let Some(pid) = self.pid() else { return };
         let _ = kill_process(pid, Signal::TERM);
@@ -139,16 +141,16 @@ impl Job {
     }
 }
 
-/// Since when there are signs that the job is over although its launcher runs.
+/// Time since which the job appears to be over although its launcher still runs.
 #[derive(Debug, Default)]
 struct Over {
-    /// Whether ranks were seen on this host.
+    /// Whether any ranks were seen on this host.
     had_ranks: bool,
     since: Option<Instant>,
 }
 
 impl Over {
-    /// `n_ranks` are alive on this host, and `n_ended` have ended unnoticed by the launcher.
+    /// Updates the state: `n_ranks` are alive on this host, and `n_ended` have ended unnoticed by the launcher.
     fn since(&mut self, n_ranks: usize, n_ended: usize, watch: &RunWatch) -> Option<Instant> {
         self.had_ranks |= n_ranks + n_ended > 0;
         let is_over = (self.had_ranks && n_ranks == 0) || watch.is_done() || watch.reported().is_some();
@@ -157,7 +159,7 @@ impl Over {
     }
 }
 
-/// Processes that a signal has stopped, as they were seen in a row of looks.
+/// Processes that a signal has stopped, with the number of consecutive checks.
 #[derive(Debug, Default)]
 struct Frozen {
     pids: BTreeSet<i32>,
@@ -165,7 +167,7 @@ struct Frozen {
 }
 
 impl Frozen {
-    /// Whether one of `pids`, those that are frozen now, was so at each look for too long.
+    /// Whether one of `pids`, the processes that are frozen now, has been frozen in too many consecutive checks.
     fn is_lost(&mut self, pids: BTreeSet<i32>) -> bool {
         self.pids = match self.n_looks {
             0 => pids,

@@ -1,9 +1,9 @@
-//! The supervisor of `ddp-train launch`: starts the ranks of a training run, and starts them again when a rank or a host is lost.
+//! The supervisor of `ddp-train launch`: starts the ranks of a training run, and restarts them if a rank or a host is lost.
 //!
-//! hosts that answer -> number of ranks -> launcher's command line -> its process group -> how it ended -> decision: the end, or
-//! the same again from the newest valid checkpoint. Whether the run is complete is read from its folder
-//! ([`done.json`](ddp::run_folder::done)), not from the launcher's status. The supervisor is outside the job: it starts mpirun
-//! and this program again, and knows the run by its folder only.
+//! Data flow: hosts that respond -> number of ranks -> the launcher's command line -> its process group -> how it ended ->
+//! decision: end, or restart from the newest valid checkpoint. The run folder shows whether the run is complete
+//! ([`done.json`](ddp::run_folder::done)), not the launcher's status. The supervisor is outside the job: it starts mpirun and,
+//! through it, this program, and knows the run only by its folder.
 
 #![forbid(unsafe_code)]
 

@@ -1,14 +1,14 @@
-//! Messages of the supervisor about an attempt that ended, one line each.
+//! Messages of the supervisor about an attempt that has ended, one line each.
 
 use ddp::exit_code;
 
 use crate::decision::{Ended, Reason, SIGNALLED};
 use crate::hosts::{Host, names};
 
-/// The highest number of a signal.
+/// The highest signal number.
 const LAST_SIGNAL: i32 = 64;
 
-/// The job that starts next.
+/// The restart that follows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Restart<'a> {
     pub(crate) number: usize,
@@ -37,7 +37,7 @@ pub(crate) fn ended(launcher: &str, ended: Ended, reported: Option<u8>) -> Strin
     }
 }
 
-/// The one line about a restart.
+/// The line that announces a restart.
 pub(crate) fn restart(how: &str, next: &Restart<'_>) -> String {
     let Restart { number, max, n_ranks, wait_s, .. } = *next;
     let step = next.step.map_or("from the beginning".to_owned(), |step| format!("from step {step}"));
@@ -46,7 +46,7 @@ pub(crate) fn restart(how: &str, next: &Restart<'_>) -> String {
     format!("{how}; restart {number} of {max} {step} on {ranks} of {hosts} in {wait_s} s")
 }
 
-/// Why there is no restart, for those reasons that the run does not report itself.
+/// Explains why there is no restart, for the reasons that the run does not report itself.
 pub(crate) fn given_up(how: &str, reason: Reason, n_restarts: usize, step: Option<u64>) -> Option<String> {
     let step = step.map_or("there is no checkpoint".to_owned(), |step| {
         format!("the newest checkpoint is of step {step}")
@@ -65,7 +65,7 @@ pub(crate) fn given_up(how: &str, reason: Reason, n_restarts: usize, step: Optio
     }
 }
 
-/// The meaning of an exit status, in parentheses.
+/// Meaning of an exit status, in parentheses.
 fn meaning(code: i32) -> String {
     let text = match u8::try_from(code) {
         Ok(exit_code::DONE) => "but the run is not complete",

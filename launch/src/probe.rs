@@ -1,4 +1,4 @@
-//! The remote shell: whether hosts answer, and how many GPUs they have.
+//! The remote shell: checks whether hosts respond, and counts their GPUs.
 
 use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
@@ -11,25 +11,25 @@ use serde_json::Value;
 
 use crate::hosts::Host;
 
-/// Time that a host may take to answer.
+/// Time limit for a host to respond.
 const TIMEOUT: Duration = Duration::from_secs(8);
 const POLL: Duration = Duration::from_millis(20);
-/// No host may ask for a password, which nobody would see.
+/// BatchMode prevents hosts from asking for a password, because nobody would see the question.
 const SSH: &str = "ssh -o BatchMode=yes -o ConnectTimeout=5";
 
-/// The program that runs commands on other hosts: ssh, or the one that the launcher uses.
+/// The program that runs commands on other hosts: ssh, or the one that the launcher is configured to use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Agent(String);
 
 impl Agent {
-    /// The agent of Open MPI's settings in the environment; else ssh.
+    /// The agent in Open MPI's environment variables; otherwise ssh.
     pub(crate) fn new(lookup: impl Fn(&str) -> Option<String>) -> Self {
         let names = ["OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent"];
         let set = names.iter().find_map(|name| lookup(name).filter(|value| !value.trim().is_empty()));
         Agent(set.unwrap_or_else(|| SSH.to_owned()))
     }
 
-    /// Its command line.
+    /// Command line of the agent.
     pub(crate) fn text(&self) -> &str {
         &self.0
     }
@@ -42,7 +42,7 @@ impl Agent {
         command
     }
 
-    /// Whether each of `hosts` answers; `own`, the host of this process, always does. Takes 8 s at most.
+    /// Whether each of `hosts` responds; `own`, the host of this process, always does. Takes at most 8 s.
     pub(crate) fn answering(&self, hosts: &[Host], own: &str) -> Vec<bool> {
         let answers = |host: &Host| host.is_local(own) || output(self.command(host, &["true"])).is_some();
         std::thread::scope(|scope| {
@@ -51,7 +51,7 @@ impl Agent {
         })
     }
 
-    /// GPUs of `host`, as `binary devices` lists them there; `None` if it does not answer.
+    /// Number of GPUs of `host`, as listed by `binary devices` there; `None` if it does not respond.
     pub(crate) fn n_gpus(&self, host: &Host, binary: &Path) -> Option<usize> {
         n_gpus(&output(self.command(host, &[binary.to_str()?, "devices", "--json"]))?)
     }
@@ -63,7 +63,7 @@ fn n_gpus(output: &str) -> Option<usize> {
     Some(report.get("gpus")?.as_array()?.len())
 }
 
-/// Output of the command, if it succeeds in time.
+/// Output of the command if it succeeds within the time limit.
 fn output(mut command: Command) -> Option<String> {
     let mut child = command.spawn().ok()?;
     let mut stdout = child.stdout.take()?;
@@ -72,7 +72,7 @@ fn output(mut command: Command) -> Option<String> {
         stdout.read_to_string(&mut text).ok().map(|_| text)
     });
     let is_ok = succeeds(&mut child);
-    // Whatever it has started holds the pipe open.
+    // Processes that it has started keep the pipe open.
     if let (false, Some(group)) = (is_ok, Pid::from_raw(child.id().cast_signed())) {
         let _ = kill_process_group(group, Signal::KILL);
     }

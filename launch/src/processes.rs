@@ -1,4 +1,4 @@
-//! Processes below this one, from `/proc`: which of them are ranks, and ending those that outlive their launcher.
+//! Descendants of this process, from `/proc`: finds the ranks among them, and ends those that outlive their launcher.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-/// Time between two looks at processes that are to end.
+/// Interval at which processes that should end are checked.
 const POLL: Duration = Duration::from_millis(20);
 
 /// A process of this host.
@@ -15,7 +15,7 @@ const POLL: Duration = Duration::from_millis(20);
 struct Process {
     pid: i32,
     parent: i32,
-    /// Whether it has ended and its parent has not asked for its status.
+    /// Whether it has ended but its parent has not yet collected its status.
     is_zombie: bool,
     /// Whether a signal has stopped it (SIGSTOP); a debugger's stop does not count.
     is_frozen: bool,
@@ -32,22 +32,22 @@ fn program_of(pid: &str) -> Option<PathBuf> {
     Some(text.map_or_else(|| path.clone(), PathBuf::from))
 }
 
-/// The processes below this one that run `program`.
+/// The descendants of this process that run `program`.
 pub(crate) fn running(program: &Path) -> Vec<i32> {
     let runs = |pid: &i32| program_of(&pid.to_string()).is_some_and(|path| path == program);
     let alive = below_this_one().into_iter().filter(|process| !process.is_zombie);
     alive.map(|process| process.pid).filter(runs).collect()
 }
 
-/// The processes below this one that a signal has stopped.
+/// The descendants of this process that a signal has stopped.
 pub(crate) fn frozen() -> Vec<i32> {
     below_this_one().into_iter().filter(|process| process.is_frozen).map(|process| process.pid).collect()
 }
 
-/// Number of processes below this one that ran `program` and have ended, but whose parent has not asked for their status: a launcher
-/// that hangs leaves them so.
+/// Number of descendants that ran `program` and have ended, but whose status their parent has not collected: a launcher that
+/// hangs leaves such processes.
 pub(crate) fn n_unreaped(program: &Path) -> usize {
-    /// Bytes of a process's name that the system keeps.
+    /// Number of bytes of a process name that the system keeps.
     const NAME_LEN: usize = 15;
     let Some(name) = program.file_name().map(|name| name.as_encoded_bytes()) else { return 0 };
     let name = &name[..name.len().min(NAME_LEN)];
@@ -56,15 +56,15 @@ pub(crate) fn n_unreaped(program: &Path) -> usize {
     below_this_one().into_iter().filter(|process| process.is_zombie && is_one(process.pid)).count()
 }
 
-/// Sends `signal` to process `pid`, unless it would end by it; returns whether it was sent.
+/// Sends `signal` to process `pid`, unless the signal would end it; returns whether it was sent.
 pub(crate) fn notify(pid: i32, signal: Signal) -> bool {
     let is_safe =
         ["SigCgt:", "SigBlk:"].iter().any(|mask| has_signal(&pid.to_string(), mask, signal.as_raw()));
     is_safe && Pid::from_raw(pid).is_some_and(|pid| kill_process(pid, signal).is_ok())
 }
 
-/// Kills all processes below this one, which must be their subreaper, and waits for their end. Returns how many are left after
-/// `deadline`: those that wait for a device or a file system can't be killed.
+/// Kills all descendants of this process, which must be their subreaper, and waits for their end. Returns the number that are
+/// left after `deadline`: processes that wait for a device or a file system can't be killed.
 pub(crate) fn kill_all(deadline: Duration) -> usize {
     let started = Instant::now();
     loop {
@@ -72,10 +72,10 @@ pub(crate) fn kill_all(deadline: Duration) -> usize {
         for process in &processes {
             let Some(pid) = Pid::from_raw(process.pid) else { continue };
             if process.is_zombie {
-                // Another's child is reaped by its parent, or comes to this process once that has ended.
+                // A process whose parent is alive is reaped by it, or adopted by this process once the parent has ended.
                 let _ = waitpid(Some(pid), WaitOptions::NOHANG);
             } else {
-                // It may have ended since.
+                // The process may have ended in the meantime.
                 let _ = kill_process(pid, Signal::KILL);
             }
         }
@@ -87,7 +87,7 @@ pub(crate) fn kill_all(deadline: Duration) -> usize {
     }
 }
 
-/// Whether this process ignores `signal`, as under `nohup`.
+/// Whether this process ignores `signal`, for example under `nohup`.
 pub(crate) fn is_ignored(signal: i32) -> bool {
     has_signal("self", "SigIgn:", signal)
 }
@@ -106,7 +106,7 @@ fn below_this_one() -> Vec<Process> {
     below(std::process::id().cast_signed(), &all)
 }
 
-/// The processes below `root`, in any depth.
+/// The descendants of `root`, at any depth.
 fn below(root: i32, all: &[Process]) -> Vec<Process> {
     let mut found: Vec<Process> = Vec::new();
     let mut parents = BTreeSet::from([root]);
@@ -121,7 +121,7 @@ fn below(root: i32, all: &[Process]) -> Vec<Process> {
 
 fn read(pid: i32) -> Option<Process> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // After the name, which may hold anything: state, parent.
+    // State and parent follow the name, which may contain anything.
     let mut words = stat.rsplit_once(')')?.1.split_whitespace();
     let state = words.next()?;
     let (is_zombie, is_frozen) = (matches!(state, "Z" | "X"), state == "T");

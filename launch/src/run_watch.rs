@@ -1,4 +1,4 @@
-//! The folder of a run as the supervisor sees it: whether the run is complete, how far it came, and whether it reports a failure.
+//! The run folder as seen by the supervisor: whether the run is complete, how far it has come, and whether it reports a failure.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -14,22 +14,22 @@ use ddp::run_folder::run_id;
 use ddp::storage::user_file::read_regular;
 use serde::Deserialize;
 
-/// Largest config that is read.
+/// Maximum size of a config when it is read.
 const MAX_CONFIG_BYTES: u64 = 1 << 24;
-/// Length of the end of the metrics that holds the last event for sure.
+/// Number of bytes at the end of the metrics file that always contain the last event.
 const TAIL_BYTES: u64 = 1 << 16;
 
 /// The folder of a run.
 #[derive(Debug)]
 pub(crate) struct RunWatch {
     out: PathBuf,
-    /// Id of this job, which no other has.
+    /// Unique id of this job.
     job_id: String,
-    /// The config that was in the folder before the job.
+    /// The config file that was in the folder before the job.
     config_before: Option<Stamp>,
-    /// The metrics that were in the folder before this attempt.
+    /// The metrics file that was in the folder before this attempt.
     metrics_before: Option<Stamp>,
-    /// Their last line. A run that resumes rewrites them with the lines of earlier steps, and adds its own after that.
+    /// Last line of that metrics file. A resumed run rewrites the lines of earlier steps, and appends its own after them.
     event_before: Option<String>,
 }
 
@@ -48,7 +48,7 @@ impl Stamp {
     }
 }
 
-/// The part of the last event that matters here.
+/// The fields of the last event that are used here.
 #[derive(Debug, Deserialize)]
 struct LastEvent {
     event: String,
@@ -59,12 +59,12 @@ impl RunWatch {
     /// Watches `out` for a new job.
     pub(crate) fn new(out: &Path) -> Self {
         let config_before = Stamp::of(&out.join(CONFIG_FILE));
-        // Without the device, an id that no other process has at this moment.
+        // If there is no random device, a process id, which is unique at this moment.
         let job_id = run_id::random().unwrap_or_else(|_| std::process::id().to_string());
         RunWatch { out: out.to_owned(), job_id, config_before, metrics_before: None, event_before: None }
     }
 
-    /// The folder.
+    /// Path of the folder.
     pub(crate) fn out(&self) -> &Path {
         &self.out
     }
@@ -74,7 +74,7 @@ impl RunWatch {
         &self.job_id
     }
 
-    /// Forgets what earlier attempts have reported.
+    /// Discards the reports of earlier attempts.
     pub(crate) fn begin_attempt(&mut self) {
         let path = self.out.join(METRICS_FILE);
         self.metrics_before = Stamp::of(&path);
@@ -86,7 +86,7 @@ impl RunWatch {
         Done::read(&self.out).is_some_and(|done| done.job_id.as_ref() == Some(&self.job_id))
     }
 
-    /// Whether this job's run has claimed the folder; before that, whatever is there belongs to another run.
+    /// Whether this job's run has claimed the folder; until then, its contents belong to another run.
     pub(crate) fn is_claimed(&self) -> bool {
         let config = Stamp::of(&self.out.join(CONFIG_FILE));
         config.is_some() && config != self.config_before
@@ -111,7 +111,7 @@ impl RunWatch {
         now.is_some_and(|now| now.len > 0) && now != self.metrics_before
     }
 
-    /// Exit status that the last event of this attempt reports: of a failure, or of a stop, which follows the checkpoint.
+    /// Exit status in the last event of this attempt, which reports a failure, or a stop after its checkpoint.
     pub(crate) fn reported(&self) -> Option<u8> {
         if !self.has_events() {
             return None;

@@ -10,21 +10,21 @@ use crate::hosts::Host;
 use crate::messages::signal_name;
 use crate::probe::Agent;
 
-/// Number of tries to learn a program's version if a signal ends it.
+/// Number of attempts to get a program's version if a signal ends it.
 const N_TRIES: usize = 3;
 
 /// A program that starts ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Starter {
-    /// None: one rank on this host is a process of this program.
+    /// No launcher: a single rank on this host is a process of this program.
     Alone,
     /// Open MPI's mpirun, or PRRTE's prterun.
     OpenMpi {
         /// Name of the program.
         program: &'static str,
-        /// Major version: from 5 on PRRTE starts the ranks, and has settings of its own.
+        /// Major version: since version 5 PRRTE starts the ranks, and it has its own settings.
         major: u32,
-        /// Its installation, where other hosts would not find it by themselves.
+        /// Installation prefix, if other hosts would not find it by themselves.
         prefix: Option<PathBuf>,
     },
     /// MPICH's or Intel MPI's mpiexec (Hydra).
@@ -36,19 +36,19 @@ pub(crate) enum Starter {
     Srun,
 }
 
-/// Program to start.
+/// The job to start.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct JobSpec<'a> {
     pub(crate) n_ranks: usize,
     /// Other hosts; empty if all ranks run on this one, or on those of the Slurm job.
     pub(crate) hosts: &'a [Host],
-    /// This program.
+    /// Path of this program.
     pub(crate) binary: &'a Path,
-    /// Its arguments.
+    /// Arguments of this program.
     pub(crate) args: &'a [OsString],
 }
 
-/// Arguments that the launcher needs on this host.
+/// Properties of this host that determine the launcher's arguments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Machine {
     pub(crate) is_root: bool,
@@ -60,12 +60,12 @@ pub(crate) struct Machine {
     pub(crate) forwarded: Vec<String>,
 }
 
-/// A program with its arguments and additions to its environment.
+/// A program with its arguments and additional environment variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CommandLine {
     pub(crate) program: OsString,
     pub(crate) args: Vec<OsString>,
-    /// Variables that are set unless the user has set them.
+    /// Variables to set unless the user has set them.
     pub(crate) env: Vec<(&'static str, String)>,
 }
 
@@ -73,8 +73,8 @@ impl Starter {
     /// Finds the program that can start `n_ranks` ranks.
     ///
     /// # Errors
-    /// [`LaunchError::NoLauncher`], [`LaunchError::UnknownLauncher`], [`LaunchError::WithoutMpi`]; [`LaunchError::Killed`] if signals
-    /// end the program each time that it is asked.
+    /// [`LaunchError::NoLauncher`], [`LaunchError::UnknownLauncher`], [`LaunchError::WithoutMpi`]; [`LaunchError::Killed`] if
+    /// signals end the program in each attempt.
     pub(crate) fn find(n_ranks: usize, is_local: bool, machine: &Machine) -> Result<Self, LaunchError> {
         if n_ranks == 1 && is_local {
             return Ok(Starter::Alone);
@@ -82,7 +82,7 @@ impl Starter {
         if cfg!(not(feature = "mpi")) {
             return Err(LaunchError::WithoutMpi { n_ranks });
         }
-        // Without the plugin every task would be a world of its own.
+        // Without the plugin every task would start its own world.
         if machine.is_in_slurm && output("srun", "--mpi=list")?.is_some_and(|list| list.contains("pmix")) {
             return Ok(Starter::Srun);
         }
@@ -94,7 +94,7 @@ impl Starter {
         Err(LaunchError::NoLauncher { n_ranks })
     }
 
-    /// Tells the program by what it says of itself.
+    /// Identifies the program by its version output.
     fn of_version(
         program: &'static str,
         version: &str,
@@ -104,7 +104,7 @@ impl Starter {
         if is_named(&["Open MPI", "OpenRTE", "PRRTE", "OpenPMIx"]) {
             let number = version.split_once(") ").map_or("", |(_, rest)| rest);
             let major = number.split('.').next().and_then(|major| major.trim().parse().ok());
-            // prterun counts from 1 on.
+            // The versions of prterun start from 1.
             let is_prrte = is_named(&["PRRTE", "OpenPMIx"]) && !is_named(&["Open MPI"]);
             let major = if is_prrte { 5 } else { major.unwrap_or(4) };
             return Ok(Starter::OpenMpi { program, major, prefix });
@@ -116,7 +116,7 @@ impl Starter {
         Err(LaunchError::UnknownLauncher { program: program.to_owned(), version })
     }
 
-    /// Name for messages.
+    /// Name of the program, for messages.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Starter::Alone => "the rank",
@@ -143,14 +143,14 @@ impl Starter {
                 return CommandLine { program, args, env };
             }
             Starter::OpenMpi { major, prefix, .. } => {
-                // A rank's threads share the host's cores by this program's own count.
+                // This program counts the host's cores itself when it divides them among the ranks' threads.
                 args.extend(["-n", &n_ranks, "--bind-to", "none"].map(str::to_owned));
                 if *major < 5 {
-                    // The ranks report a loss themselves. Open MPI 5 has no such option.
+                    // The ranks report a loss themselves. Open MPI 5 does not have this option.
                     args.push("--quiet".to_owned());
                 }
                 if job.hosts.is_empty() {
-                    // Two ranks on one core are no reason to refuse.
+                    // Allow two ranks on one core.
                     args.push("--oversubscribe".to_owned());
                 } else {
                     args.extend(["--host", &list(":"), "--map-by", "slot"].map(str::to_owned));
@@ -182,12 +182,12 @@ impl Starter {
     }
 }
 
-/// Settings of Open MPI; the same as in `launch/mpi-env`, and no network for ranks of one host.
+/// Settings of Open MPI, the same as in `launch/mpi-env`; without network transports if all ranks are on one host.
 fn open_mpi_env(major: u32, is_local: bool, machine: &Machine, agent: &Agent) -> Vec<(&'static str, String)> {
     let mut env = Vec::new();
     let mut set = |name, value: &str| env.push((name, value.to_owned()));
     if machine.is_root {
-        // Open MPI refuses to run as root unless told twice; a container often has no other user.
+        // Open MPI refuses to run as root unless allowed by two variables; a container often has no other user.
         set("OMPI_ALLOW_RUN_AS_ROOT", "1");
         set("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     }
@@ -200,7 +200,7 @@ fn open_mpi_env(major: u32, is_local: bool, machine: &Machine, agent: &Agent) ->
             // changes which addresses are announced, not those that are listened on, and Open MPI 5 does not start with it.)
             set("OMPI_MCA_btl", if major < 5 { "self,vader" } else { "self,sm" });
             set("OMPI_MCA_pml", "ob1");
-            // Even on one host Open MPI 4 stops where it finds no remote shell.
+            // Even on a single host, Open MPI 4 fails if it finds no remote shell.
             if major < 5 && !machine.has_remote_shell && !machine.is_in_slurm {
                 set("OMPI_MCA_plm", "isolated");
             }
@@ -211,7 +211,7 @@ fn open_mpi_env(major: u32, is_local: bool, machine: &Machine, agent: &Agent) ->
     env
 }
 
-/// Output of `program` with `flag`; `None` if it is not installed. Output before a signal ended it does not count.
+/// Output of `program` with `flag`; `None` if it is not installed. Output is ignored if a signal ended the program.
 fn output(program: &str, flag: &str) -> Result<Option<String>, LaunchError> {
     let mut last = 0;
     for _ in 0..N_TRIES {
@@ -230,7 +230,7 @@ fn output(program: &str, flag: &str) -> Result<Option<String>, LaunchError> {
     Err(LaunchError::Killed { program, n_tries: N_TRIES, signal: signal_name(last) })
 }
 
-/// Whether a program of one of these names is on the PATH, and where.
+/// Path of the first program with one of these names on the PATH, if any.
 pub(crate) fn on_path(names: &[&str]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -240,7 +240,7 @@ pub(crate) fn on_path(names: &[&str]) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// The installation of `program`, unless it lies where the system keeps its own.
+/// Installation prefix of `program`, unless it is a system directory.
 fn prefix(program: &str) -> Option<PathBuf> {
     let folder = on_path(&[program])?.parent()?.to_owned();
     let is_system = [Path::new("/usr/bin"), Path::new("/bin")].contains(&folder.as_path());
@@ -248,7 +248,7 @@ fn prefix(program: &str) -> Option<PathBuf> {
 }
 
 impl Machine {
-    /// This host.
+    /// Detects the properties of this host.
     pub(crate) fn new() -> Self {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let seccomp = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));

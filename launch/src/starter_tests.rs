@@ -10,7 +10,7 @@ fn open_mpi(major: u32) -> Starter {
     Starter::OpenMpi { program: "mpirun", major, prefix: None }
 }
 
-/// The command line as one text, and the environment.
+/// The command line as one string, and the environment.
 fn line(starter: &Starter, n_ranks: usize, hosts: &[Host], machine: &Machine) -> (String, Vec<String>) {
     let args = ["train", "run.toml"].map(OsString::from);
     let job = JobSpec { n_ranks, hosts, binary: Path::new("/bin/ddp-train"), args: &args };

@@ -1,4 +1,4 @@
-//! Signals to the supervisor: the first asks the ranks to save and stop, a second SIGINT ends the job at once.
+//! Signals to the supervisor: the first requests the ranks to save and stop, a second SIGINT ends the job immediately.
 
 use std::io;
 
@@ -8,16 +8,16 @@ use signal_hook::iterator::Signals;
 
 use super::processes;
 
-/// Request of the user.
+/// A request of the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// To save a checkpoint and stop.
+    /// Save a checkpoint and stop.
     Stop(&'static str),
-    /// To end at once.
+    /// End immediately.
     EndNow,
 }
 
-/// Signals that have arrived, and those to come.
+/// Signals that have arrived, and the receiver of further ones.
 #[derive(Debug)]
 pub(crate) struct StopRequests {
     signals: Signals,
@@ -27,13 +27,13 @@ pub(crate) struct StopRequests {
 }
 
 impl StopRequests {
-    /// Takes the signals over from `earlier`, which has received them since the start of the process.
+    /// Takes over from `earlier`, which has received the signals since the start of the process.
     ///
     /// # Errors
-    /// Of the system.
+    /// Errors of the operating system.
     pub(crate) fn listen(earlier: &StopSignals) -> io::Result<Self> {
         let signals = Signals::new([SIGTERM, SIGINT, SIGUSR1])?;
-        // The end of the terminal stops the run, unless `nohup` asks for the contrary.
+        // Closing the terminal stops the run, unless `nohup` prevents it.
         if !processes::is_ignored(SIGHUP) {
             signals.add_signal(SIGHUP)?;
         }
@@ -57,7 +57,7 @@ impl StopRequests {
         request
     }
 
-    /// The signal that asked to stop, if any did.
+    /// The signal that requested the stop, if any.
     pub(crate) fn stop(&self) -> Option<&'static str> {
         self.stop
     }

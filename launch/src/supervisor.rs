@@ -23,7 +23,7 @@ use crate::starter::{JobSpec, Machine, Starter};
 use crate::stop_requests::{Request, StopRequests};
 use crate::training::Training;
 
-/// Number of times that hosts are probed before a restart, if too few answer: a host may come back.
+/// Number of times that hosts are probed before a restart while too few respond, because a host may come back.
 const N_PROBES: usize = 5;
 const POLL: Duration = Duration::from_millis(20);
 
@@ -34,9 +34,9 @@ pub struct JobOptions<'a> {
     pub n_ranks: Option<usize>,
     /// A file of hosts or a list of them; `None` for this host, or those of the Slurm job.
     pub hosts: Option<&'a str>,
-    /// Fewest hosts to start with; `None` for all.
+    /// Minimum number of hosts to start with; `None` for all.
     pub min_hosts: Option<usize>,
-    /// Restarts after which the job is given up.
+    /// Maximum number of restarts.
     pub max_restarts: usize,
     /// The training run.
     pub training: Training<'a>,
@@ -60,20 +60,20 @@ pub fn refuse_launcher(world: &World) -> Result<()> {
     world.launcher().map_or(Ok(()), |launcher| Err(LaunchError::UnderLauncher { launcher }))
 }
 
-/// A job that is started until it is complete or given up.
+/// A job that is restarted until it is complete or given up.
 struct Supervisor<'a> {
     options: &'a JobOptions<'a>,
     watch: RunWatch,
-    /// Hosts as named, with slots for each; empty if all ranks run on this host, or on those of the Slurm job.
+    /// Hosts as named by the user, with their slots; empty if all ranks run on this host, or on those of the Slurm job.
     hosts: Vec<Host>,
     /// Name of this host.
     own_host: String,
     agent: Agent,
     machine: Machine,
     binary: PathBuf,
-    /// Ranks on all hosts.
+    /// Number of ranks on all hosts.
     n_ranks: usize,
-    /// Batches of the run as it was configured, read before its first restart.
+    /// Batch settings of the run as configured, read before its first restart.
     batches: Option<Batches>,
 }
 
@@ -110,13 +110,13 @@ impl<'a> Supervisor<'a> {
         if hosts.iter().all(|host| host.is_local(&own_host)) {
             hosts.clear();
         }
-        // Before the folder is created, and again before each start.
+        // Checked before the folder is created, and again before each start.
         Starter::find(n_ranks, hosts.is_empty(), &machine)?;
         let watch = RunWatch::new(&(options.training.open_folder)()?);
         Ok(Supervisor { options, watch, hosts, own_host, agent, machine, binary, n_ranks, batches: None })
     }
 
-    /// Starts the job until it is complete or given up; returns the exit status.
+    /// Starts the job repeatedly until it is complete or given up; returns the exit status.
     fn run(&mut self, requests: &mut StopRequests) -> Result<u8> {
         let mut n_restarts = 0;
         let mut hosts = self.hosts.clone();
@@ -175,7 +175,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Starts the ranks once and waits for their end; returns the launcher's name, how it ended, and whether a signal stopped it.
+    /// Starts the ranks once and waits until they end; returns the launcher's name, how it ended, and whether a signal stopped
+    /// it.
     fn attempt(
         &mut self,
         hosts: &[Host],
@@ -192,7 +193,7 @@ impl<'a> Supervisor<'a> {
         let args = match (is_restart, self.watch.newest_step()) {
             (true, Some(_)) => self.options.training.resumed(out, id, n_ranks, n_micro),
             (true, None) => {
-                // Killed before its first checkpoint, it starts over.
+                // A run that was killed before its first checkpoint starts over.
                 drop(claim_folder(Some(out), "", Existing::Overwrite).map_err(ddp::Error::from)?);
                 self.options.training.first(out, id, n_ranks)
             }
@@ -207,12 +208,12 @@ impl<'a> Supervisor<'a> {
         Ok((starter.name(), ended, was_stopped))
     }
 
-    /// Ranks of a job on `hosts`: all of them, as far as the slots of these hosts go.
+    /// Number of ranks of a job on `hosts`: all ranks, limited by the slots of these hosts.
     fn n_ranks_on(&self, hosts: &[Host]) -> usize {
         if hosts.is_empty() { self.n_ranks } else { self.n_ranks.min(n_slots(hosts)) }
     }
 
-    /// The hosts that answer.
+    /// The hosts that respond.
     fn answering(&self) -> Vec<Host> {
         let answers = self.agent.answering(&self.hosts, &self.own_host);
         let (answering, silent): (Vec<_>, Vec<_>) =
@@ -243,7 +244,7 @@ impl<'a> Supervisor<'a> {
         })
     }
 
-    /// Probes the hosts again while too few of them answer.
+    /// Probes the hosts again while too few of them respond.
     fn wait_for_hosts(&self, mut answering: Vec<Host>, requests: &mut StopRequests) -> Result<Vec<Host>> {
         for number in 1..N_PROBES {
             if answering.len() >= self.min_hosts() || requests.stop().is_some() {
@@ -256,7 +257,7 @@ impl<'a> Supervisor<'a> {
         Ok(answering)
     }
 
-    /// Reports a stop while no ranks run; returns the exit status.
+    /// Reports a stop that was requested while no ranks run; returns the exit status.
     fn stopped_between_attempts(&self, signal: &str) -> u8 {
         match self.watch.newest_step() {
             Some(step) if self.watch.is_claimed() => {
@@ -282,7 +283,7 @@ fn ranks_of_this_host(may_use_gpus: bool, machine: &Machine) -> usize {
     n_ranks
 }
 
-/// Waits, or until a signal asks to stop.
+/// Waits for this time, or until a signal requests to stop.
 fn wait(time: Duration, requests: &mut StopRequests) {
     let started = Instant::now();
     while started.elapsed() < time {

@@ -1,10 +1,10 @@
-//! The training run of a job: the arguments of its first start and of a restart.
+//! The training run of a job: the arguments of its first start and of its restarts.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Flags that decide where a run starts; a restart starts from the newest checkpoint. Whether they take a value.
+/// Flags that determine where a run starts, and whether they take a value. A restart replaces them by the newest checkpoint.
 const START_FLAGS: [(&str, bool); 6] = [
     ("--out", true),
     ("--resume", true),
@@ -14,17 +14,17 @@ const START_FLAGS: [(&str, bool); 6] = [
     ("--new-head", false),
 ];
 
-/// Arguments of `ddp-train train`, as far as a job needs to know them.
+/// Arguments of `ddp-train train`, and the facts about them that a job needs.
 pub struct Training<'a> {
     /// Arguments as typed, without the word `train`.
     pub words: &'a [OsString],
-    /// Whether they name the run's folder.
+    /// Whether the arguments name the run folder.
     pub names_folder: bool,
-    /// Whether they name the number of ranks.
+    /// Whether the arguments give the number of ranks.
     pub names_world: bool,
     /// Whether the ranks may compute on GPUs.
     pub may_use_gpus: bool,
-    /// Returns the run's folder, which it creates for a new run without a name.
+    /// Returns the run folder; creates it for a new run without a given name.
     pub open_folder: &'a dyn Fn() -> ddp::Result<PathBuf>,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Debug for Training<'_> {
 }
 
 impl Training<'_> {
-    /// Arguments of the program for the first start of the run `id` in `out` on `n_ranks` ranks.
+    /// Arguments of the program to start the run `id` in `out` for the first time, on `n_ranks` ranks.
     pub(crate) fn first(&self, out: &Path, id: &str, n_ranks: usize) -> Vec<OsString> {
         let mut line = self.head(id, n_ranks);
         if !self.names_folder {
@@ -45,8 +45,8 @@ impl Training<'_> {
         line
     }
 
-    /// The same for the run's continuation from its newest valid checkpoint, with `n_micro` micro-batches per rank if that is not as
-    /// configured.
+    /// Arguments to resume the run from its newest valid checkpoint, with `n_micro` micro-batches per rank if the number differs
+    /// from the configured one.
     pub(crate) fn resumed(
         &self,
         out: &Path,
@@ -66,7 +66,7 @@ impl Training<'_> {
                 Some(_) => {}
             }
         }
-        // The last one counts.
+        // If a flag is repeated, the last one counts.
         let set = n_micro.map(|n_micro| format!("train.grad_accum_steps={n_micro}"));
         line.extend(set.into_iter().flat_map(|set| ["--set".into(), set.into()]));
         line
