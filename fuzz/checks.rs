@@ -1,5 +1,5 @@
-//! Bodies of the fuzz targets `config`, `csv`, `manifest` and `frames`. Each takes any bytes and panics only at a fault of the program.
-//! `ddp/tests/library/mutated_inputs.rs` calls them with a fixed number of mutated `seeds`, on any compiler.
+//! Bodies of the fuzz targets `config`, `csv`, `manifest` and `frames`. Each accepts any bytes and panics only if the program is
+//! faulty. `ddp/tests/library/mutated_inputs.rs` calls them with a fixed number of mutated `seeds`, with any compiler.
 
 use std::path::{Path, PathBuf};
 
@@ -8,10 +8,10 @@ use ddp::config::Config;
 use ddp::data::{SourceSpec, column_stats};
 use ddp::kernels::hint::with_hint;
 
-/// Token of the frames: mutated streams of zeros keep it.
+/// Token of the frames; mutated streams of zeros keep it.
 const TOKEN: [u8; 16] = [0; 16];
 
-/// A config file: it is refused with its place and a way out, or it means the same after it was saved.
+/// A config file: it is refused with its place and a hint, or it keeps its meaning when it is saved and read again.
 pub(crate) fn config(bytes: &[u8]) {
     let path = scratch("run.toml");
     std::fs::write(&path, bytes).expect("a file can be written");
@@ -32,7 +32,7 @@ pub(crate) fn config(bytes: &[u8]) {
     }
 }
 
-/// A table of text; the first byte chooses how it is read.
+/// A text table; the first byte selects how it is read.
 pub(crate) fn csv(bytes: &[u8]) {
     let Some((&options, content)) = bytes.split_first() else { return };
     let path = scratch("rows.csv");
@@ -61,7 +61,7 @@ pub(crate) fn csv(bytes: &[u8]) {
     }
 }
 
-/// The manifest of a checkpoint, also with the checksum that a forger computes.
+/// The manifest of a checkpoint, also with a forged checksum that fits.
 pub(crate) fn manifest(bytes: &[u8]) {
     if let Err(fault) = Manifest::from_bytes(bytes) {
         assert!(!fault.to_string().is_empty());
@@ -76,7 +76,7 @@ pub(crate) fn manifest(bytes: &[u8]) {
     let folder = store.folder().join(step_name(step));
     std::fs::create_dir_all(&folder).expect("a folder can be made");
     std::fs::write(folder.join(MANIFEST_FILE), &signed).expect("a file can be written");
-    // Of the files that it names there is none; what it claims of the run is computed with.
+    // None of the files that it names exists; its claims about the run are used in computations.
     if let Ok(checkpoint) = store.checkpoint(step) {
         let _ = (checkpoint.verify(), checkpoint.verify_epochs());
         let run = &checkpoint.manifest().run;
@@ -86,7 +86,7 @@ pub(crate) fn manifest(bytes: &[u8]) {
     std::fs::remove_dir_all(&run).expect("a folder can be removed");
 }
 
-/// Bytes from the network on a watchdog's connection.
+/// Bytes received from the network on a watchdog's connection.
 pub(crate) fn frames(bytes: &[u8]) {
     for world_size in [1, 2, 1000] {
         let (n_frames, n_bytes) = ddp_comm::watchdog::frames_in(bytes, &TOKEN, world_size);
@@ -94,7 +94,7 @@ pub(crate) fn frames(bytes: &[u8]) {
     }
 }
 
-/// A path for this thread, in memory where there is such a folder.
+/// A path for this thread, in a memory file system if there is one.
 fn scratch(name: &str) -> PathBuf {
     let memory = Path::new("/dev/shm");
     let folder = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };

@@ -1,4 +1,4 @@
-//! Writes good files for the fuzzer to begin with: `cargo run --example seeds -- CORPUS`.
+//! Writes valid files as a starting point for the fuzzer: `cargo run --example seeds -- CORPUS`.
 
 #[path = "../ddp/tests/program/data/files.rs"]
 mod files;

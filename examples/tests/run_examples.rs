@@ -1,6 +1,6 @@
-//! Every example does what it says.
+//! Every example does what it claims.
 
-// A test that cannot continue panics, and one that is skipped says so.
+// A test that cannot continue panics, and a test that is skipped prints that it is.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ fn own_layer() {
     }
 }
 
-/// Runs the program on the CPU and, where virtual GPUs can be built, on two of them.
+/// Runs the program on the CPU and, if virtual GPUs can be built, on two of them.
 #[track_caller]
 fn on_cpu_and_virtual_gpus(program: &str, args: &[&str]) -> Vec<String> {
     let mut texts = vec![output(Command::new(program).args(args))];
@@ -122,14 +122,14 @@ fn tensor_dataset() {
     assert!(own.iter().all(|part| text.contains(&format!("own order, {part}"))), "{text}");
 }
 
-/// The losses of the first steps equal PyTorch's, whatever the number of ranks, and whether they are threads on CPUs or GPUs.
+/// The losses of the first steps equal PyTorch's for any number of ranks, on CPU threads and on GPUs.
 #[test]
 fn char_gpt() {
     let golden = std::fs::read_to_string(root().join("tests/golden/char_gpt.json")).unwrap();
     let golden: Value = serde_json::from_str(&golden).unwrap();
     let want: Vec<f64> =
         golden["losses"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect();
-    // Some tens of f32's rounding errors; PyTorch's own f32 is 1.3e-7 from its f64.
+    // A few tens of f32 rounding errors; PyTorch's own f32 differs from its f64 by 1.3e-7.
     let tolerance = 5e-6;
     assert!(golden["float64_loss_gap"].as_f64().unwrap() < tolerance);
     let program = env!("CARGO_BIN_EXE_char_gpt");
@@ -146,7 +146,7 @@ fn char_gpt() {
     }
 }
 
-/// In f64, by a loop on one rank. A rounding error of 1e-16 grows over 20 steps of AdamW; f32 would be 1e-7 away.
+/// Compares in f64, with a loop on one rank. A rounding error of 1e-16 grows over 20 steps of AdamW; f32 would be 1e-7 away.
 #[test]
 fn char_gpt_in_f64() {
     let golden = std::fs::read_to_string(root().join("tests/golden/char_gpt.json")).unwrap();
@@ -199,9 +199,9 @@ fn addmm() {
     assert!(devices.contains("cuda:0") && devices.contains("hint: "), "{text}");
 }
 
-/// Trains with a config of the examples, as `ddp-train` does; the run's last event.
+/// Trains with a config of the examples, like `ddp-train`; returns the run's last event.
 fn train(config: &str, out: &Path) -> Value {
-    // Configs name data files from the root.
+    // Configs contain paths of data files relative to the root.
     std::env::set_current_dir(root()).unwrap();
     let out_arg = out.to_str().unwrap();
     let args = ["ddp-train", "train", config, "--out", out_arg, "--threads", "1", "-q"];
@@ -229,7 +229,7 @@ fn digits_toml() {
 fn diabetes_toml() {
     let out = tempfile::tempdir().unwrap();
     let end = train("examples/diabetes.toml", out.path());
-    // Least squares come to 0.33 on this split.
+    // Least squares reach 0.33 on this split.
     assert!(end["eval_r2"].as_f64().unwrap() > 0.3, "{end}");
 }
 
@@ -248,15 +248,15 @@ fn csv_toml_and_its_model_in_pytorch() {
     let mut command = Command::new("python3");
     command.arg("examples/load_in_pytorch.py").arg(out.path().join("model.safetensors"));
     let text = output(command.arg("examples/data/digits_test.csv"));
-    // One row of 359 may stand between two classes.
+    // One row of 359 may lie on the border between two classes.
     assert!((number(&text, "accuracy ") - accuracy).abs() < 1.5 / 359.0, "{text}{end}");
 }
 
-/// On two virtual GPUs: operands are moved, the parts come back, and both ways give the same product.
+/// On two virtual GPUs, operands are copied, the results are collected, and both ways give the same matrix.
 #[test]
 fn multi_gpu_addmm() {
     let program = env!("CARGO_BIN_EXE_multi_gpu_addmm");
-    // Alone it says what is missing, or uses what is there.
+    // Alone it reports what is missing, or uses what is there.
     output(Command::new(program).arg("64"));
     if Command::new("g++").arg("--version").output().is_err() || !cfg!(target_arch = "x86_64") {
         eprintln!("skipped: the virtual GPU needs x86-64 and g++");

@@ -1,4 +1,4 @@
-//! Config files: any bytes.
+//! Parses arbitrary bytes as a config file.
 #![no_main]
 
 #[path = "../checks.rs"]

@@ -1,4 +1,4 @@
-//! Tables of text: any bytes.
+//! Parses arbitrary bytes as a text table.
 #![no_main]
 
 #[path = "../checks.rs"]

@@ -1,4 +1,4 @@
-//! Frames that a watchdog receives: any bytes.
+//! Parses arbitrary bytes as frames that a watchdog receives.
 #![no_main]
 
 #[path = "../checks.rs"]

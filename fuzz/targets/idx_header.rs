@@ -1,4 +1,4 @@
-//! Headers of IDX files: any bytes give a type and a shape, or an error.
+//! Parses arbitrary bytes as the header of an IDX file: they give a type and a shape, or an error.
 #![no_main]
 
 use ddp::data::raw::idx;

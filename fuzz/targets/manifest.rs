@@ -1,4 +1,4 @@
-//! Manifests of checkpoints: any bytes.
+//! Parses arbitrary bytes as the manifest of a checkpoint.
 #![no_main]
 
 #[path = "../checks.rs"]

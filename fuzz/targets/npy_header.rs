@@ -1,4 +1,4 @@
-//! Headers of `.npy` files: any bytes give a header or an error, and a header lies within them.
+//! Parses arbitrary bytes as the header of a `.npy` file: they give a header within their bounds, or an error.
 #![no_main]
 
 use ddp::data::raw::npy::header;
@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     check(bytes);
-    // The same bytes as the dictionary of a well-formed frame.
+    // The same bytes are used as the dictionary in a well-formed frame.
     let text = &bytes[..bytes.len().min(1000)];
     let mut framed = b"\x93NUMPY\x01\x00".to_vec();
     framed.extend((text.len() as u16).to_le_bytes());

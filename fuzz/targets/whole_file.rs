@@ -1,5 +1,5 @@
-//! Whole files: the first byte chooses the format, the rest is the file. It is opened and all its rows are read, mapped and
-//! piece by piece; both must give the same, and an error must have a way out.
+//! Whole files: the first byte selects the format, the rest is the file. It is opened and all its rows are read, both mapped and
+//! in pieces; both must give the same rows, and an error must contain a hint.
 #![no_main]
 
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use ddp::config::Config;
 use ddp::data::{ColumnStats, SourceSpec, column_stats};
 use libfuzzer_sys::fuzz_target;
 
-/// Endings of names; `tests/nightly` and `seeds.rs` count them from 0.
+/// File name endings; `tests/nightly` and `seeds.rs` refer to them by index, from 0.
 const NAMES: [&str; 10] =
     ["npy", "npz", "safetensors", "idx", "csv", "csv.gz", "csv.zst", "npy.gz", "jsonl", "json"];
-/// More rows can't come out of a small file, for each takes a byte.
+/// A small file can't contain more rows, because each row takes at least one byte.
 const MAX_ROWS: usize = 1 << 24;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -28,13 +28,13 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// In memory, where there is such a folder.
+/// In a memory file system if there is one.
 fn folder() -> PathBuf {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
 }
 
-/// Reads all rows; a file of one array is its own labels.
+/// Reads all rows; in a file with a single array, the array is used as its own labels.
 fn read(path: &Path, name: &str, memory_bytes: u64) -> Result<ColumnStats, String> {
     let mut sets = vec![format!("data.train={}", path.display())];
     if ["npy", "idx", "npy.gz"].contains(&name) {

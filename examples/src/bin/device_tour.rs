@@ -1,5 +1,5 @@
-//! A tour of devices, tensors and time: where a tensor lives, what moves it, what an operation on two devices says, and when work is
-//! done. Every line works on the CPU alone; a second GPU adds copies between them.
+//! A tour of devices, tensors and timing: where a tensor is stored, what moves it, the error of an operation across two devices,
+//! and when work is finished. Every line works on the CPU alone; a second GPU adds copies between GPUs.
 //!
 //!     cargo run --release -p ddp-examples --bin device_tour
 
@@ -39,7 +39,7 @@ fn main() -> ddp::Result<()> {
     Ok(())
 }
 
-/// Tensors are made on their device and stay there; `to` copies, always.
+/// Tensors are created on a device and stay there; `to` always copies.
 fn creation_and_moves(device: Device) -> Result<()> {
     let x = Tensor::linspace(0.0, 1.0, 4, DType::F32, device)?;
     println!("{x}");
@@ -50,7 +50,7 @@ fn creation_and_moves(device: Device) -> Result<()> {
     Ok(())
 }
 
-/// Nothing moves by itself: an error names both operands and the call that mends it.
+/// Nothing moves implicitly: an error names both operands and the call that fixes it.
 fn mismatches(device: Device) -> Result<()> {
     let a = Tensor::ones(&[2, 3], DType::F32, device)?;
     let elsewhere = if device == Device::Cpu { DType::F64 } else { DType::F32 };
@@ -59,7 +59,7 @@ fn mismatches(device: Device) -> Result<()> {
     Ok(())
 }
 
-/// `c + a·b` on the second GPU of operands on the first: they are copied by a peer copy, explicitly.
+/// Computes `c + a·b` on the second GPU from operands on the first, which are copied explicitly from GPU to GPU.
 fn two_gpus() -> Result<()> {
     let (first, second) = (Device::cuda(0), Device::cuda(1));
     let a = Tensor::randn(&[64, 64], DType::F32, first, 1)?;
@@ -72,7 +72,7 @@ fn two_gpus() -> Result<()> {
     Ok(())
 }
 
-/// `y = x - shift`, by a buffer of the layer's: no parameter, but part of the model.
+/// `y = x - shift`, where the shift is a buffer of the layer: not a parameter, but part of the model.
 #[derive(Debug)]
 struct Shift;
 
@@ -98,7 +98,7 @@ impl Layer for Shift {
     }
 }
 
-/// A model moves with all that belongs to it.
+/// A model moves together with everything that belongs to it.
 fn buffers(device: Device) -> Result<()> {
     let sizes = Sizes { max_rows: 4, device: Device::cpu(), precision: Precision::F32 };
     let mut on_cpu = Sequential::new(3).layer(Shift).linear(2).build(sizes)?;
@@ -113,7 +113,7 @@ fn buffers(device: Device) -> Result<()> {
     Ok(())
 }
 
-/// A copy from page-locked memory is enqueued, and the host continues; work on the compute stream waits for it.
+/// A copy from page-locked memory is enqueued while the host continues; work on the compute stream waits for it.
 fn pinned_copies(gpu: &'static Gpu) -> Result<()> {
     let mut pinned = PinnedTensor::new(gpu, &[1 << 16], DType::F32)?;
     pinned.host()?.into_slice::<f32>("tour", "host")?.fill(0.5);
@@ -121,7 +121,7 @@ fn pinned_copies(gpu: &'static Gpu) -> Result<()> {
     upload.send_from(&mut pinned, 1 << 16)?;
     let sum = upload.device().sum(None)?;
     upload.consumed()?;
-    // The host may write again only once the copy is over.
+    // The host may write again only after the copy has finished.
     pinned.wait_sent()?;
     println!("pinned copy: the sum is {}", sum.item::<f32>()?);
     Ok(())
@@ -146,10 +146,10 @@ fn resident_rows(device: Device) -> ddp::Result<()> {
     Ok(())
 }
 
-/// A call on a GPU returns when the work is enqueued: a clock that does not wait measures the host.
+/// A call on a GPU returns once the work is enqueued: a clock that does not wait measures only the host.
 fn time(device: Device) -> Result<()> {
     let x = Tensor::randn(&[256, 256], DType::F32, device, 4)?;
-    // The first product compiles and plans.
+    // The first matmul compiles and plans.
     x.matmul(&x)?;
     device.synchronize()?;
     let started = Instant::now();

@@ -1,11 +1,11 @@
-//! Ranks meet, make sure that they run the same thing, and add up their tensors. Without a launcher the world is this
-//! process alone, and MPI is not touched.
+//! Ranks join a world, verify that they run the same program, and sum their tensors. Without a launcher the world is only this
+//! process, and MPI is not used.
 //!
 //!     cargo build --release -p ddp-examples
 //!     mpirun -n 4 target/release/mpi_all_reduce
 //!     target/release/mpi_all_reduce
 
-// An example's output is what it is for.
+// The output of an example is its purpose.
 #![allow(clippy::print_stdout)]
 
 use ddp::comm::{CommError, ReduceOp, World, failure};
@@ -13,10 +13,10 @@ use ddp::kernels::{DType, Device, Tensor};
 
 fn main() -> Result<(), CommError> {
     let world = World::init()?;
-    // From here on a panic on one rank ends all of them, with a message that names the rank.
+    // From here on, a panic on one rank ends all ranks with a message that names the rank.
     failure::install_panic_hook(&world);
 
-    // Every rank brings what must be the same everywhere; a difference is an error that names rank and key.
+    // Every rank passes the values that must be equal everywhere; a difference is an error that names rank and key.
     let length = 1_000_000;
     world.agree(&[("length".to_owned(), length.to_string())])?;
 
@@ -25,7 +25,7 @@ fn main() -> Result<(), CommError> {
     world.group().all_reduce(ReduceOp::Sum, x.view_mut())?;
     let sum = x.to_vec::<f32>()?[length - 1];
 
-    // The same while the rank computes: buffers are lent until the scope ends.
+    // The same while the rank computes: buffers are borrowed until the scope ends.
     let mut largest = Tensor::full(&[length], rank as f64, DType::F32, Device::Cpu)?;
     world.group().scope(|scope| {
         scope.all_reduce(ReduceOp::Max, largest.view_mut())?;

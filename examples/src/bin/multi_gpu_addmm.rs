@@ -1,9 +1,9 @@
-//! One matrix product on several GPUs of this process: operands are moved explicitly, each GPU computes its rows, and the
-//! parts come back; beside it the same product on one GPU. Both are timed.
+//! One matmul on several GPUs of this process: operands are copied explicitly, each GPU computes its rows, and the results are
+//! collected. For comparison, the same matmul runs on one GPU. Both are timed.
 //!
 //!     cargo run --release -p ddp-examples --bin multi_gpu_addmm [SIZE]
 
-// An example's output is what it is for.
+// The output of an example is its purpose.
 #![allow(clippy::print_stdout)]
 
 use std::time::Instant;
@@ -26,7 +26,7 @@ fn main() -> Result<(), KernelError> {
     let b = Tensor::randn(&[size, size], DType::F32, first, 2)?;
 
     if n_gpus > 1 {
-        // Devices never mix: a product of operands on different GPUs is an error that names them.
+        // Devices never mix: a matmul with operands on different GPUs is an error that names them.
         let elsewhere = b.to(Device::Cuda(1))?;
         let mut c = Tensor::zeros(&[size, size], DType::F32, first)?;
         let mixed = ops::addmm(1.0, a.view(), false, elsewhere.view(), false, 0.0, c.view_mut());
@@ -36,7 +36,7 @@ fn main() -> Result<(), KernelError> {
 
     let (one_ms, whole) = time(|| on_one(&a, &b))?;
     println!("1 GPU:  {one_ms:.3} ms");
-    // The second operand is wanted everywhere; that copy is made once, as a model's weights would be.
+    // The second operand is needed on every GPU; like a model's weights, it is copied once.
     let copies: Vec<_> = (0..n_gpus).map(|g| b.to(Device::Cuda(g as u32))).collect::<Result<_, _>>()?;
     let (all_ms, parts) = time(|| on_all(&a, &copies))?;
     println!(
@@ -56,7 +56,7 @@ fn on_one(a: &Tensor, b: &Tensor) -> Result<Tensor, KernelError> {
     Ok(c)
 }
 
-/// GPU g computes its share of the rows; nothing waits until all of it was asked for.
+/// GPU g computes its shard of the rows; the host waits only after all work is enqueued.
 fn on_all(a: &Tensor, b: &[Tensor]) -> Result<Tensor, KernelError> {
     let (rows, cols) = (a.shape().dims()[0], b[0].shape().dims()[1]);
     let mut c = Tensor::zeros(&[rows, cols], DType::F32, a.device())?;
@@ -73,7 +73,7 @@ fn on_all(a: &Tensor, b: &[Tensor]) -> Result<Tensor, KernelError> {
     Ok(c)
 }
 
-/// The median of some runs in milliseconds, each to its end on all GPUs, and the last result.
+/// The median of several runs in milliseconds, each until all GPUs have finished, and the last result.
 fn time(run: impl Fn() -> Result<Tensor, KernelError>) -> Result<(f64, Tensor), KernelError> {
     let synchronize = || (0..Gpu::count()).try_for_each(|g| Gpu::get(g as u32)?.synchronize());
     // The first run compiles and plans.

@@ -1,11 +1,11 @@
-//! Rows that no file holds: a `Dataset` of one's own, which the loader's threads ask for the rows of each batch.
+//! Rows that are not in any file: a custom `Dataset`, from which the loader's threads request the rows of each batch.
 //!
-//! Whatever can be asked for row 17 can be trained on: a database, a file format of one's own, a simulation. Here a row is
-//! a sine wave with noise and its class the wave's frequency; a billion of them take no memory.
+//! Any source that can return row 17 can be trained on: a database, a custom file format, a simulation. Here a row is a noisy
+//! sine wave and its class is the wave's frequency; a billion rows take no memory.
 //!
 //!     cargo run --release -p ddp-examples --bin own_dataset
 
-// An example's output is what it is for.
+// The output of an example is its purpose.
 #![allow(clippy::print_stdout)]
 
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl Dataset for Waves {
         let x = out.x.into_slice::<f32>("waves", "x")?;
         let labels = out.targets.into_slice::<i64>("waves", "labels")?;
         for ((row, wave), label) in rows.iter().zip(x.chunks_exact_mut(N_FEATURES)).zip(labels) {
-            // The same row is the same wave, whoever asks and however often.
+            // The same index always gives the same wave.
             let mut random = noise((self.first + row) as u64);
             let (class, phase) = (random() % N_CLASSES as u64, random() % 1000);
             *label = class as i64;
@@ -100,7 +100,7 @@ fn main() -> ddp::Result<()> {
     let (loss, options) = (LossHead::cross_entropy(), TrainerOptions::default());
     let mut trainer = Trainer::new(&world, model, loss, optimizer, options)?;
 
-    // Two threads make rows while the model computes.
+    // Two threads generate rows while the model computes.
     let loading = LoaderOptions { threads: Some(2), ..LoaderOptions::new(device) };
     let plan = BatchPlan::new(&world, train.len(), BATCH, 1, 0, Shuffle::Full);
     let mut loader = Loader::new(train, plan, loading.clone())?;

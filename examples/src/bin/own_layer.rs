@@ -1,6 +1,6 @@
-//! Two layers that the library does not have, in a model that ranks train together: one with a trained parameter, one with buffers
-//! that belong to the model but are not trained. Gradients are checked first; parameters are exchanged, updated and saved as those
-//! of all other layers.
+//! Two custom layers in a model that ranks train together: one with a trained parameter, one with buffers that belong to the
+//! model but are not trained. Gradients are checked first; parameters are exchanged, updated and saved like those of all other
+//! layers.
 //!
 //!     cargo run --release -p ddp-examples --bin own_layer
 //!     mpirun -n 2 target/release/own_layer
@@ -27,7 +27,8 @@ const N_FEATURES: usize = 8;
 const HIDDEN: usize = 32;
 const GLOBAL_BATCH: usize = 64;
 
-/// `y = x · sigmoid(b · x)` with a trained `b`, `[features]`: Swish (arXiv:1710.05941). By operations, so on any device.
+/// `y = x · sigmoid(b · x)` with a trained `b`, `[features]`: Swish (arXiv:1710.05941). It uses tensor operations, so it runs on
+/// any device.
 #[derive(Debug)]
 struct Swish {
     params: [ParamSpec; 1],
@@ -53,7 +54,7 @@ impl Layer for Swish {
         &self.params
     }
 
-    /// The sigmoid, which backward needs, and two for what is in between.
+    /// The sigmoid, which backward needs, and two buffers for intermediate results.
     fn buffers(&self, sizes: Sizes) -> Vec<BufferSpec> {
         vec![BufferSpec::activations(&[sizes.max_rows, self.out_features()], DType::F32); 3]
     }
@@ -67,7 +68,7 @@ impl Layer for Swish {
         ops::map(MapOp::Mul, x.into(), sigmoid.as_ref().into(), y)
     }
 
-    /// Turns `d`, the gradient of the output, into that of the input, and adds up the gradient of `b`.
+    /// Turns `d`, the gradient of the output, into the gradient of the input, and accumulates the gradient of `b`.
     fn backward(&mut self, mut d: TensorMut<'_>, mut pass: BackwardPass<'_>) -> Result<()> {
         let (x, b) = (pass.x, pass.params.master(0)?);
         let n = x.shape().dims()[0];
@@ -75,12 +76,12 @@ impl Layer for Swish {
         let sigmoid = sigmoid.view_mut().rows(0, n)?;
         let (mut direct, mut other) = (direct.view_mut().rows(0, n)?, other.view_mut().rows(0, n)?);
         ops::map(MapOp::Mul, d.as_ref().into(), sigmoid.as_ref().into(), direct.reborrow())?;
-        // Through the sigmoid: d · x · s · (1 - s).
+        // Gradient through the sigmoid: d · x · s · (1 - s).
         ops::map(MapOp::Mul, direct.as_ref().into(), x.into(), other.reborrow())?;
         ops::map(MapOp::Sub, 1.0.into(), sigmoid.as_ref().into(), d.reborrow())?;
         let mut through = sigmoid;
         ops::map(MapOp::Mul, other.as_ref().into(), d.as_ref().into(), through.reborrow())?;
-        // Of b: the sum over the rows of that times x.
+        // Gradient of b: the sum over the rows of that gradient times x.
         ops::map(MapOp::Mul, through.as_ref().into(), x.into(), other.reborrow())?;
         let mut d_b = Tensor::zeros(b.shape().dims(), DType::F32, b.device())?;
         ops::reduce(ReduceOp::Sum, other.as_ref(), Some(0), d_b.view_mut())?;
@@ -91,8 +92,8 @@ impl Layer for Swish {
     }
 }
 
-/// `y = (x - mean) / deviation` of each column, both constants of the training rows: saved with the weights, and moved with the model.
-/// By operations, so on any device.
+/// `y = (x - mean) / deviation` for each column, with constants from the training rows, which are saved with the weights and
+/// moved with the model. It uses tensor operations, so it runs on any device.
 #[derive(Debug)]
 struct Standardize {
     mean: Vec<f32>,
@@ -136,7 +137,7 @@ impl Layer for Standardize {
         ops::map(MapOp::Div, Input::Tensor(centered.as_ref()), deviation, y)
     }
 
-    /// In front of all parameters, so that nothing needs the gradient of its input.
+    /// The layer is before all parameters, so nothing needs the gradient of its input.
     fn backward(&mut self, _d: TensorMut<'_>, _pass: BackwardPass<'_>) -> Result<()> {
         Ok(())
     }
@@ -151,7 +152,7 @@ fn layers(x: &Tensor) -> Result<Sequential> {
     Ok(layers.activation(Activation::Tanh).linear(1))
 }
 
-/// The device of this rank: a GPU of its own if every rank has one.
+/// The device of this rank: its own GPU if there are enough for all ranks.
 fn device_of(world: &World) -> Device {
     let has_own = Device::count() >= world.local_size();
     if has_own { Device::cuda(world.local_rank().0 as u32) } else { Device::cpu() }
@@ -166,9 +167,9 @@ fn inputs(n_rows: usize, seed: u64) -> Result<Tensor> {
     Ok(Tensor::randn(&[n_rows, N_FEATURES], DType::F32, Device::Cpu, seed)? * 2.0 + 3.0)
 }
 
-/// Trains on this rank's share of each batch; returns the first and the last loss and all weights.
+/// Trains on this rank's shard of each batch; returns the first and the last loss and all weights.
 fn train(world: &World) -> ddp::Result<(f64, f64, Vec<f32>)> {
-    // A quantity that no linear model predicts: half the squared distance from the middle.
+    // A quantity that no linear model can predict: half the squared distance from the mean.
     let x = inputs(N_ROWS, 1)?;
     let centered = (&x - 3.0) / 2.0;
     let y = (&centered * &centered).sum(1)? * 0.5;

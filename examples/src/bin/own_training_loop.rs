@@ -1,5 +1,5 @@
-//! A training loop by hand, on ranks that share each batch: forward, loss, backward, a sum over the ranks, update. No trainer: every
-//! step that one takes is a line here.
+//! A hand-written training loop on ranks that share each batch: forward, loss, backward, sum over the ranks, update. There is no
+//! trainer; every part of a step is written out here.
 //!
 //!     cargo run --release -p ddp-examples --bin own_training_loop
 //!     mpirun -n 2 target/release/own_training_loop
@@ -24,13 +24,13 @@ const N_ROWS: usize = 2048;
 const GLOBAL_BATCH: usize = 64;
 const N_EPOCHS: u64 = 8;
 
-/// The device of this rank: a GPU of its own if every rank has one.
+/// The device of this rank: its own GPU if there are enough for all ranks.
 fn device_of(world: &World) -> Device {
     let has_own = Device::count() >= world.local_size();
     if has_own { Device::cuda(world.local_rank().0 as u32) } else { Device::cpu() }
 }
 
-/// Trains as this rank; returns the mean loss of each epoch.
+/// Trains on this rank; returns the mean loss of each epoch.
 fn train(world: &World) -> ddp::Result<Vec<f64>> {
     let device = device_of(world);
     world.connect_device(device, DeviceOptions::default())?;
@@ -41,7 +41,7 @@ fn train(world: &World) -> ddp::Result<Vec<f64>> {
     let max_rows = GLOBAL_BATCH.div_ceil(world.world_size());
     let layers = Sequential::new(4).linear(32).activation(Activation::Tanh).linear(1);
     let mut model = layers.build(Sizes { max_rows, device, precision: Precision::F32 })?;
-    // The same seed on all ranks: the same weights.
+    // The same seed on all ranks gives the same weights.
     model.initialize(0)?;
     let adamw = OptimizerConfig::new(OptimizerKind::AdamW, 1e-2);
     let mut optimizer = Optimizer::for_model(&adamw, &model)?;
@@ -57,7 +57,7 @@ fn train(world: &World) -> ddp::Result<Vec<f64>> {
             let TensorBatch { x, y, global_rows, .. } = batch?;
             let n_rows = x.dims()[0];
             model.forward(x.view(), None)?;
-            // The squared error, and its gradient: a mean over the rows of all ranks.
+            // The squared error and its gradient, averaged over the rows of all ranks.
             let (outputs, d_outputs) = model.outputs_and_gradient(n_rows)?;
             let error = &outputs.to_tensor()? - &y;
             ddp::ops::copy((&error * (2.0 / global_rows as f64)).view(), d_outputs)?;

@@ -1,8 +1,9 @@
-//! Trains a network on handwritten digits in this process: tensors, model and loop by hand, no config and no files.
+//! Trains a network on handwritten digits in this process, with tensors, model and loop written by hand, without config and
+//! files.
 //!
 //!     cargo run --release -p ddp-examples --bin single_process
 
-// An example's output is what it is for.
+// The output of an example is its purpose.
 #![allow(clippy::print_stdout)]
 
 use std::sync::Arc;
@@ -27,11 +28,11 @@ const SEED: u64 = 0;
 fn main() -> ddp::Result<()> {
     let (world, device) = (World::single(), Device::Cpu);
 
-    // Anything that implements `Dataset` will do: here rows in memory.
+    // Anything that implements `Dataset` can be used; here it is rows in memory.
     let (train, test) = ddp::data::digits();
     let (train, test): (Arc<dyn Dataset>, Arc<dyn Dataset>) = (Arc::new(train), Arc::new(test));
 
-    // The model, with buffers for passes over up to BATCH rows, its weights drawn as in PyTorch.
+    // The model, with buffers for passes over up to BATCH rows and weights initialized as in PyTorch.
     let spec = ModelSpec::plain(&[64, 128, 64, 10], Activation::Relu);
     let mut model = Network::new(spec, BATCH, device, Precision::F32)?;
     model.initialize(SEED)?;
@@ -42,7 +43,7 @@ fn main() -> ddp::Result<()> {
     let options = TrainerOptions::default();
     let mut trainer = Trainer::new(&world, model, loss, optimizer, options)?;
 
-    // The order of an epoch is a function of (rows, seed, epoch); nothing is shuffled in memory.
+    // The order of an epoch is a function of (rows, seed, epoch); no rows are moved in memory.
     let plan = BatchPlan::new(&world, train.len(), BATCH, 1, SEED, Shuffle::Full).epochs(EPOCHS);
     let loading = LoaderOptions::new(device);
     let mut loader = Loader::new(train.clone(), plan, loading.clone())?;

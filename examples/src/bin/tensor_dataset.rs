@@ -1,4 +1,4 @@
-//! Rows from tensors, in an order of one's own: batches arrive as tensors on the rank's device, each rank with its part of them.
+//! Rows from tensors, in a custom order: batches arrive as tensors on the rank's device, each rank with its shard of them.
 //!
 //!     cargo run --release -p ddp-examples --bin tensor_dataset
 
@@ -14,7 +14,7 @@ use ddp::prelude::*;
 const N_ROWS: usize = 12;
 const GLOBAL_BATCH: usize = 6;
 
-/// Rows with positive targets twice as often as the others: a sampler for classes of different size.
+/// Visits rows with positive targets twice as often as the others: a sampler for classes of different size.
 #[derive(Debug)]
 struct TwiceAsOften {
     positive: Vec<bool>,
@@ -24,7 +24,7 @@ impl Sampler for TwiceAsOften {
     fn rows(&self, epoch: u64) -> Vec<usize> {
         let times = |row: usize| if self.positive[row] { 2 } else { 1 };
         let mut rows: Vec<usize> = (0..N_ROWS).flat_map(|row| vec![row; times(row)]).collect();
-        // Another start each epoch; all ranks compute the same.
+        // The start differs in each epoch; all ranks compute the same one.
         let n = rows.len();
         rows.rotate_left(5 * epoch as usize % n);
         rows

@@ -1,9 +1,9 @@
-//! Four ranks as threads of this process train one model together: each computes a quarter of every batch, gradients
+//! Four ranks, which are threads of this process, train one model together: each computes a quarter of every batch, gradients
 //! are summed over the ranks, and all of them end with the same weights, bit for bit.
 //!
 //!     cargo run --release -p ddp-examples --bin threads
 
-// An example's output is what it is for.
+// The output of an example is its purpose.
 #![allow(clippy::print_stdout)]
 
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use ddp::train::trainer::{Trainer, TrainerOptions};
 const RANKS: usize = 4;
 const GLOBAL_BATCH: usize = 32;
 
-/// Result of a rank: its weights, and the accuracy over all test rows, of which it evaluated its shard.
+/// Result of a rank: its weights, and the accuracy over all test rows, each rank having evaluated its shard.
 type Ended = (Vec<f32>, f64);
 
-/// The same code for every rank and every kind of world: threads, MPI processes, or a single one.
+/// The same code for every rank and every kind of world: threads, MPI processes, or a single process.
 fn train(world: &World, train: &Arc<dyn Dataset>, test: &Arc<dyn Dataset>) -> ddp::Result<Ended> {
     let device = Device::Cpu;
     let rows_a_rank = GLOBAL_BATCH.div_ceil(world.world_size());
@@ -39,7 +39,7 @@ fn train(world: &World, train: &Arc<dyn Dataset>, test: &Arc<dyn Dataset>) -> dd
     let (loss, options) = (LossHead::cross_entropy(), TrainerOptions::default());
     let mut trainer = Trainer::new(world, model, loss, optimizer, options)?;
 
-    // Gives this rank its part of each global batch.
+    // Gives this rank its shard of each global batch.
     let plan = BatchPlan::new(world, train.len(), GLOBAL_BATCH, 1, 0, Shuffle::Full).epochs(5);
     let loading = LoaderOptions::new(device);
     let mut loader = Loader::new(train.clone(), plan, loading.clone())?;
@@ -63,7 +63,7 @@ fn main() -> ddp::Result<()> {
     println!("test accuracy {:.4}", ended[0].1);
     println!("{same} of {RANKS} ranks hold the same {} weights", ended[0].0.len());
 
-    // The law of data parallelism: one rank with the whole batch reaches the same weights, up to rounding.
+    // The data-parallel law: one rank with the whole batch reaches the same weights, up to rounding.
     let (alone, _) = train(&World::single(), &rows, &test_rows)?;
     let differences = alone.iter().zip(&ended[0].0).map(|(a, b)| (a - b).abs());
     println!("one rank alone: largest difference {:.1e}", differences.fold(0.0, f32::max));

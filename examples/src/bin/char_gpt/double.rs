@@ -1,4 +1,4 @@
-//! The same model in f64 on one device, by a loop of its own: the reference next to which the trainer's f32 can be judged.
+//! The same model in f64 on one device, with its own loop: the reference for judging the trainer's f32.
 
 use ddp::config::OptimizerConfig;
 use ddp::config::precision::Precision;
@@ -12,7 +12,7 @@ use ddp::prelude::*;
 
 use super::{CONTEXT, GLOBAL_SEQUENCES, transformer};
 
-/// Loss of each of the first `n_steps` steps, from the weights of `initial` and on rows in the order of the trainer's run.
+/// Losses of the first `n_steps` steps, starting from the weights of `initial`, on rows in the order of the trainer's run.
 pub(crate) fn losses(
     initial: &Network,
     codes: &[usize],

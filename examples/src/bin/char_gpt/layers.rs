@@ -1,7 +1,7 @@
-//! The two layers of the transformer that the library does not have. A row is one character: a sequence is a run of `context` rows, so
-//! that linear layers, norms and the loss see rows as in any model, and only these two layers know of sequences.
+//! Two custom layers of the transformer. Each row is one character, and a sequence is `context` consecutive rows. Linear layers,
+//! norms and the loss therefore see ordinary rows, and only these two layers know about sequences.
 //!
-//! Both are made of operations on memory that the model lends them: they run on CPU and GPU, and can be part of a graph.
+//! Both use operations on memory that the model lends them, so they run on CPU and GPU, and can be part of a graph.
 
 use ddp::model::layer::{BufferSpec, Layer, RegisteredBuffer, Result, Sizes};
 use ddp::model::param::{Init, ParamKind, ParamSpec};
@@ -9,7 +9,7 @@ use ddp::model::pass::{BackwardPass, ForwardPass, InputGradientPass};
 use ddp::ops::{self, MapOp};
 use ddp::prelude::*;
 
-/// The table of characters, `[vocab, width]`, which the embedding shares with the head.
+/// The table of characters, `[vocab, width]`, which the embedding and the head share.
 pub(crate) fn character_table(vocab: usize, width: usize) -> ParamSpec {
     let init = Init::Normal { stream: 0 };
     ParamSpec::new("embedding.characters", ParamKind::Weight, &[vocab, width], init).shared()
@@ -47,7 +47,7 @@ impl Layer for CharacterEmbedding {
         &self.params
     }
 
-    /// The rows of the unit matrix, which are the codes one-hot, and a row of ones that sums over sequences.
+    /// The rows of the identity matrix, used to one-hot encode the codes, and a row of ones that sums over sequences.
     fn registered_buffers(&self) -> Result<Vec<RegisteredBuffer>> {
         let unit = Tensor::eye(self.vocab, DType::F32, Device::cpu())?;
         let ones = Tensor::ones(&[1, self.max_rows.div_ceil(self.context)], DType::F32, Device::cpu())?;
@@ -61,7 +61,7 @@ impl Layer for CharacterEmbedding {
         true
     }
 
-    /// Codes, codes one-hot, and rows of the table.
+    /// Codes, one-hot codes, and rows of the table.
     fn buffers(&self, Sizes { max_rows, precision, .. }: Sizes) -> Vec<BufferSpec> {
         let format = precision.activations();
         vec![
@@ -83,7 +83,7 @@ impl Layer for CharacterEmbedding {
         let mut rows = rows.view_mut().rows(0, n)?;
         let (one_hot, table) = (one_hot.view().rows(0, n)?, pass.params.master(1)?);
         ops::addmm(1.0, one_hot, false, table, false, 0.0, rows.reborrow())?;
-        // An error if a sequence is not whole.
+        // This is an error if a sequence is incomplete.
         let of_sequences = [n / self.context, self.context * self.width];
         let rows = Input::Tensor(rows.as_ref().reshape(&of_sequences)?);
         let positions = Input::Tensor(pass.params.master(0)?.reshape(&of_sequences[1..])?);
@@ -133,7 +133,7 @@ impl CausalAttention {
         1.0 / (self.head_width() as f64).sqrt()
     }
 
-    /// Part `index` of queries, keys and values as a batch of matrices.
+    /// The queries (`index` 0), keys (1) or values (2) as a batch of matrices.
     fn part<'a>(&self, all: TensorRef<'a>, index: usize, n: usize) -> Result<TensorRef<'a>> {
         let len = n * self.width;
         all.range(index * len, (index + 1) * len)?.reshape(&self.batch(n, self.head_width()))
@@ -170,14 +170,15 @@ impl Layer for CausalAttention {
         true
     }
 
-    /// Queries, keys and values by head, the weights, and what has their shapes: gradients, and products before they are rows again.
+    /// Queries, keys and values by head, the attention weights, and buffers of the same shapes: gradients, and matmul results
+    /// before they become rows again.
     fn buffers(&self, Sizes { max_rows, precision, .. }: Sizes) -> Vec<BufferSpec> {
         let of_len = |len: usize| BufferSpec::activations(&[len], precision.activations());
         let (columns, weights) = (max_rows * self.width, max_rows * self.heads * self.context);
         vec![of_len(3 * columns), of_len(weights), of_len(3 * columns), of_len(weights), of_len(columns)]
     }
 
-    /// Another buffer: the input is wider than the output.
+    /// The gradient needs another buffer, because the input is wider than the output.
     fn backward_is_in_place(&self) -> bool {
         false
     }

@@ -1,12 +1,12 @@
 //! A small decoder transformer that learns five sonnets character by character: embeddings of characters and positions, causal
-//! attention, a head that shares its weights with the embedding. Its layers are a program's own or the library's; the trainer, the
-//! loader and the ranks are those of any model.
+//! attention, and a head that shares its weights with the embedding. Some layers are custom, the others come from the library;
+//! the trainer, the loader and the ranks are the same as for any model.
 //!
 //!     cargo run --release -p ddp-examples --bin char_gpt [STEPS] [RANKS] [--initial FILE] [--double]
 //!     mpirun -n 4 target/release/char_gpt
 //!
-//! `--initial` writes the initial weights, for `tests/golden/char_gpt.py`, which trains the same model in PyTorch. `--double` trains the
-//! first steps also in f64, on one device.
+//! `--initial` writes the initial weights, for `tests/golden/char_gpt.py`, which trains the same model in PyTorch. `--double`
+//! also trains the first steps in f64, on one device.
 
 // The output of an example is its purpose.
 #![allow(clippy::print_stdout)]
@@ -32,7 +32,7 @@ use layers::{CausalAttention, CharacterEmbedding, character_table};
 
 /// Five of Shakespeare's sonnets (18, 29, 73, 116, 130), in the public domain.
 const TEXT: &str = include_str!("sonnets.txt");
-/// Characters of a sequence, and sequences of a step over all ranks.
+/// Characters per sequence, and sequences per step over all ranks.
 const CONTEXT: usize = 32;
 const GLOBAL_SEQUENCES: usize = 8;
 const WIDTH: usize = 32;
@@ -41,7 +41,7 @@ const N_BLOCKS: usize = 2;
 const LEARNING_RATE: f64 = 3e-3;
 const SEED: u64 = 0;
 
-/// The characters of the text, sorted; a code is a place here.
+/// The characters of the text, sorted; the code of a character is its index.
 fn vocabulary() -> Vec<char> {
     let mut characters: Vec<char> = TEXT.chars().collect();
     characters.sort_unstable();
@@ -49,7 +49,7 @@ fn vocabulary() -> Vec<char> {
     characters
 }
 
-/// Codes of the text, as many sequences as fill whole steps, and one more character.
+/// Codes of the text: as many sequences as fill whole steps, plus one more character.
 fn codes(vocabulary: &[char]) -> Vec<usize> {
     let code = |character| vocabulary.binary_search(&character).unwrap_or(0);
     let mut codes: Vec<usize> = TEXT.chars().map(code).collect();
@@ -58,7 +58,7 @@ fn codes(vocabulary: &[char]) -> Vec<usize> {
     codes
 }
 
-/// A row per character, whose target is the next one.
+/// One row per character; its target is the next character.
 fn rows(codes: &[usize]) -> ddp::Result<TensorDataset> {
     let n = codes.len() - 1;
     let x = Tensor::from_vec(codes[..n].iter().map(|&code| code as f32).collect(), &[n, 1], Device::cpu())?;
@@ -66,7 +66,7 @@ fn rows(codes: &[usize]) -> ddp::Result<TensorDataset> {
     Ok(TensorDataset::new(&x, &y)?)
 }
 
-/// A block: attention and a perceptron, each after a norm and around a skip connection.
+/// A block: attention and a perceptron, each with a norm before it and a skip connection around it.
 fn block(layers: Sequential, index: usize) -> Sequential {
     let attention = CausalAttention::new(&format!("attention.{index}"), CONTEXT, HEADS, WIDTH);
     let layers = layers.residual(|body| body.layer_norm().linear(3 * WIDTH).layer(attention).linear(WIDTH));
@@ -85,7 +85,7 @@ fn adamw() -> OptimizerConfig {
     OptimizerConfig { weight_decay: 0.0, ..OptimizerConfig::new(OptimizerKind::AdamW, LEARNING_RATE) }
 }
 
-/// Embeddings begin at 0.02 times standard normal numbers, as in GPT-2.
+/// Initializes embeddings with 0.02 times standard normal numbers, as in GPT-2.
 fn shrink_embeddings(model: &mut Network) -> ddp::Result<()> {
     let mut state = model.state_dict(Device::cpu())?;
     state.retain(|(name, _)| name.starts_with("embedding."));
@@ -96,13 +96,13 @@ fn shrink_embeddings(model: &mut Network) -> ddp::Result<()> {
     Ok(())
 }
 
-/// The device of this rank: a GPU of its own if every rank has one.
+/// The device of this rank: its own GPU if there are enough for all ranks.
 fn device_of(world: &World) -> Device {
     let has_own = Device::count() >= world.local_size();
     if has_own { Device::cuda(world.local_rank().0 as u32) } else { Device::cpu() }
 }
 
-/// Losses of the rank, a continued text, and with `--double` the losses in f64.
+/// The losses of the rank, a generated text, and with `--double` the losses in f64.
 type Trained = (Vec<f64>, String, Vec<f64>);
 
 fn train(world: &World, args: &Args) -> ddp::Result<Trained> {
@@ -120,7 +120,7 @@ fn train(world: &World, args: &Args) -> ddp::Result<Trained> {
     let layers = transformer(vocabulary.len(), max_rows);
     let mut trainer = Trainer::for_layers(world, layers, sizes, LossHead::cross_entropy(), &adamw, options)?;
     shrink_embeddings(trainer.model_and_loss().0)?;
-    // The order of sequences, whose characters stay together.
+    // The order of the sequences; the characters of a sequence stay together.
     let order = GroupSampler::new(n_rows, CONTEXT, SEED);
     if let (Some(path), 0) = (&args.initial, world.rank().0) {
         write_initial(Path::new(path), trainer.model(), &order)?;
@@ -143,7 +143,7 @@ fn train(world: &World, args: &Args) -> ddp::Result<Trained> {
     Ok((losses, text, in_f64))
 }
 
-/// Writes the weights, and next to them the order of the sequences of two epochs.
+/// Writes the weights, and in a second file the order of the sequences of two epochs.
 fn write_initial(path: &Path, model: &Network, order: &GroupSampler) -> ddp::Result<()> {
     let state = model.state_dict(Device::cpu())?;
     io::write_safetensors(path, &state.iter().map(|(name, t)| (&name[..], t)).collect::<Vec<_>>())?;
@@ -154,7 +154,7 @@ fn write_initial(path: &Path, model: &Network, order: &GroupSampler) -> ddp::Res
     Ok(())
 }
 
-/// The most likely next characters after `start`, which is as long as the context.
+/// Generates the most likely next characters after `start`, which has the length of the context.
 fn continued(model: &mut Network, start: &[usize], vocabulary: &[char]) -> ddp::Result<String> {
     let mut codes = start.to_vec();
     for _ in 0..80 {
@@ -193,7 +193,7 @@ impl Args {
 fn main() -> ddp::Result<()> {
     let args = Args::read();
     let vocabulary = vocabulary();
-    // The gradients of one sequence, by difference quotients.
+    // Checks the gradients of one sequence with difference quotients.
     let sizes = Sizes { max_rows: CONTEXT, device: Device::cpu(), precision: Precision::F64 };
     let mut model = transformer(vocabulary.len(), CONTEXT).build(sizes)?;
     model.initialize(SEED)?;
