@@ -1,6 +1,6 @@
 //! Helpers of the whole-program tests: running the binary alone or under mpirun, and reading what it wrote.
 
-// Each test program is a crate of its own and uses its own part of this.
+// Each test program is its own crate and uses only part of this file.
 #![allow(dead_code, unreachable_pub)]
 
 use std::collections::BTreeMap;
@@ -16,10 +16,11 @@ use safetensors::SafeTensors;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Longer than any run here takes, even on a busy machine: what is not done by then hangs.
+/// Longer than any run here takes, even on a busy machine: a run that is not done by then hangs.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Path of the program under test: the environment variable `DDP_TRAIN`, as in launch/build, or what cargo built with the tests.
+/// Path of the program under test: the environment variable `DDP_TRAIN`, as in launch/build, or the program that cargo built with
+/// the tests.
 pub fn ddp_train() -> &'static str {
     static GIVEN: LazyLock<Option<String>> = LazyLock::new(|| {
         let path = std::env::var("DDP_TRAIN").ok()?;
@@ -39,7 +40,7 @@ pub fn ddp_folder() -> &'static Path {
     if folder.ends_with("cli") { folder.parent().unwrap() } else { folder }
 }
 
-/// A folder that is gone when the test ends.
+/// A folder that is deleted when the test ends.
 pub fn temp_dir() -> TempDir {
     tempfile::Builder::new().prefix("ddp-test-").tempdir().unwrap()
 }
@@ -51,7 +52,7 @@ pub fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// `path` as a text in TOML; JSON's escapes are TOML's too.
+/// `path` as a TOML string; the escapes of JSON are valid in TOML too.
 pub fn quoted(path: &Path) -> String {
     Value::from(path.to_str().unwrap()).to_string()
 }
@@ -75,7 +76,7 @@ pub fn ranks(ranks: usize, args: &[&str]) -> Command {
 pub fn mpirun(groups: &[(usize, &[&str])]) -> Command {
     let mut command = Command::new("mpirun");
     if is_open_mpi() {
-        // Two ranks on one core are no reason to refuse, and a rank's threads share all cores.
+        // Allow two ranks on one core; a rank's threads share all cores.
         command.args(["--oversubscribe", "--bind-to", "none"]);
         let mut set = |name: &str, value: &str| {
             if std::env::var_os(name).is_none() {
@@ -84,8 +85,8 @@ pub fn mpirun(groups: &[(usize, &[&str])]) -> Command {
         };
         set("OMPI_ALLOW_RUN_AS_ROOT", "1");
         set("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-        // Without a remote shell Open MPI stops even on one host; under seccomp it fills stderr with its attempts
-        // to read another rank's memory. The same as launch/mpi-env.
+        // Without a remote shell Open MPI fails even on one host; under seccomp it fills stderr with its attempts to read another
+        // rank's memory. Same settings as in launch/mpi-env.
         if !["ssh", "rsh"].iter().any(|name| is_on_path(name)) {
             set("OMPI_MCA_plm", "isolated");
         }
@@ -103,7 +104,7 @@ pub fn mpirun(groups: &[(usize, &[&str])]) -> Command {
 /// Whether mpirun is Open MPI's.
 ///
 /// # Panics
-/// Where there is no mpirun: these tests are what says that it works.
+/// If there is no mpirun, because these tests are the only check that it works.
 fn is_open_mpi() -> bool {
     static OPEN_MPI: OnceLock<Option<bool>> = OnceLock::new();
     let found = OPEN_MPI.get_or_init(|| {
@@ -119,7 +120,7 @@ fn is_on_path(name: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
 }
 
-/// A job that was started, killed with all its ranks if the test drops it.
+/// A running job, killed with all its ranks if the test drops it.
 pub struct Job {
     child: Child,
     stdout: Option<JoinHandle<String>>,
@@ -128,7 +129,7 @@ pub struct Job {
     pub started: Instant,
 }
 
-/// End of a job.
+/// Result of a job.
 #[derive(Debug)]
 pub struct Outcome {
     pub status: ExitStatus,
@@ -162,10 +163,10 @@ impl Job {
         self.child.id()
     }
 
-    /// Waits for the job's end.
+    /// Waits until the job ends.
     ///
     /// # Panics
-    /// If it takes longer than any run here does; the job is killed then.
+    /// If it takes longer than any run here does; then the job is killed.
     pub fn wait(mut self) -> Outcome {
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -204,7 +205,7 @@ impl Drop for Job {
 
 /// Kills a process that this test started.
 pub fn kill_9(pid: u32) {
-    // The shell's own `kill`: the program of that name may not be installed.
+    // The shell's built-in `kill`, because the program of that name may not be installed.
     let _ = Command::new("sh").args(["-c", &format!("kill -9 {pid} 2>/dev/null")]).status();
 }
 
@@ -212,7 +213,7 @@ pub fn kill_9(pid: u32) {
 pub fn children(pid: u32) -> Vec<u32> {
     let parent_of = |pid: u32| -> Option<u32> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // Behind the name, which may hold anything: state, parent.
+        // State and parent follow the name, which may contain anything.
         stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
     };
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -242,7 +243,7 @@ pub fn run_line(folder: &Path, line: &str) -> Outcome {
     run(command)
 }
 
-/// Same as [`run_line`], for what must succeed.
+/// Same as [`run_line`], for a command that must succeed.
 #[track_caller]
 pub fn run_line_ok(folder: &Path, line: &str) -> Outcome {
     let outcome = run_line(folder, line);
@@ -250,7 +251,7 @@ pub fn run_line_ok(folder: &Path, line: &str) -> Outcome {
     outcome
 }
 
-/// Runs the program in `folder` with the words of `line`, which it refuses with status 2 and a message that has these parts.
+/// Runs the program in `folder` with the words of `line`; it must fail with status 2 and a message that contains these parts.
 #[track_caller]
 pub fn refused(folder: &Path, line: &str, parts: &[&str]) {
     let outcome = run_line(folder, line);
@@ -260,7 +261,7 @@ pub fn refused(folder: &Path, line: &str, parts: &[&str]) {
     }
 }
 
-/// One training run in a folder of its own.
+/// One training run in its own folder.
 pub struct Run {
     folder: TempDir,
 }
@@ -284,14 +285,14 @@ impl Run {
         self.folder.path().join("out")
     }
 
-    /// The lines of `metrics.jsonl` of one event.
+    /// The lines of `metrics.jsonl` for one event.
     pub fn events(&self, event: &str) -> Vec<Value> {
         let text = std::fs::read_to_string(self.out().join("metrics.jsonl")).unwrap();
         let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         lines.filter(|line| line["event"] == event).collect()
     }
 
-    /// One number of each line of an event.
+    /// The value of one field in each line of an event.
     #[track_caller]
     pub fn numbers(&self, event: &str, key: &str) -> Vec<f64> {
         let number =
@@ -299,7 +300,7 @@ impl Run {
         self.events(event).iter().map(number).collect()
     }
 
-    /// One number of the last line.
+    /// The value of one field in the last line.
     #[track_caller]
     pub fn end(&self, key: &str) -> f64 {
         let ends = self.numbers("end", key);
@@ -323,7 +324,7 @@ pub struct Tensor {
     pub values: Vec<f32>,
 }
 
-/// The tensors of a safetensors file; those of f64, next to the weights, are rounded to f32.
+/// The tensors of a safetensors file; f64 tensors next to the weights are rounded to f32.
 pub fn read_weights(path: &Path) -> Weights {
     let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let file = SafeTensors::deserialize(&bytes).unwrap();
@@ -348,10 +349,10 @@ pub fn same_bits(a: &Weights, b: &Weights) -> bool {
     a.keys().eq(b.keys()) && a.values().zip(b.values()).all(|(a, b)| a.shape == b.shape && bits(a) == bits(b))
 }
 
-/// The largest difference between two models' weights, and where it is.
+/// The largest difference between two models' weights, and its position.
 ///
 /// # Panics
-/// If they have other tensors, or a difference is NaN.
+/// If their tensors have different names or shapes, or a difference is NaN.
 #[track_caller]
 pub fn largest_gap(got: &Weights, want: &Weights) -> (f64, String) {
     assert!(got.keys().eq(want.keys()), "{:?} against {:?}", got.keys(), want.keys());
@@ -384,7 +385,7 @@ pub fn assert_all_close(what: &str, got: &[f64], want: &[f64], rtol: f64) {
     }
 }
 
-/// Rows of made-up but learnable data as CSV: features `f0`.. and the target columns, a function of the row alone.
+/// Synthetic but learnable rows as CSV: features `f0`.. and the target columns, computed from the row number alone.
 pub fn made_up_csv(n_rows: usize, n_features: usize, task: &str, first_row: usize) -> String {
     let mut csv = (0..n_features).map(|i| format!("f{i},")).collect::<String>();
     csv += match task {

@@ -1,5 +1,5 @@
-//! A trainer and a loader on each pair of devices: equal devices train as the CPU does, others are an error that says which call to
-//! change.
+//! A trainer and a loader on each pair of devices: on equal devices they train as on the CPU; on different devices they fail with
+//! an error that names the call to change.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn loader(world: &World, options: &LoaderOptions) -> Loader {
     Loader::new(rows(), plan, options.clone()).unwrap()
 }
 
-/// Losses of two epochs, or the error of the first step, before which nothing has changed.
+/// Losses of two epochs, or the error of the first step, which must not have changed anything.
 fn train(device: Device, options: &LoaderOptions) -> Result<Vec<f64>, String> {
     let world = World::single();
     let (mut trainer, mut loader) = (trainer(&world, device), loader(&world, options));
@@ -68,7 +68,7 @@ fn each_pair_of_devices_trains_or_says_which_call_to_change() {
                 match train(model, &options) {
                     Ok(losses) => {
                         assert_eq!(model, of_rows, "{what}: trained");
-                        // A few roundings of f32 per step.
+                        // A few f32 rounding errors per step.
                         let is_close = |(got, want): (&f64, &f64)| (got - want).abs() <= 1e-5 * want.abs();
                         assert!(losses.iter().zip(&want).all(is_close), "{what}: {losses:?}, {want:?}");
                         assert_eq!(losses.len(), want.len(), "{what}");
@@ -87,7 +87,7 @@ fn each_pair_of_devices_trains_or_says_which_call_to_change() {
     }
 }
 
-/// Passes without training: an evaluation loads rows for the model's device, and a feed takes no others.
+/// Passes without training: an evaluation loads rows for the model's device, and a feed refuses rows on other devices.
 #[test]
 fn passes_over_rows_of_another_device_are_right_or_refused() {
     let Some(_gpus) = gpus(2) else { return };

@@ -1,4 +1,4 @@
-//! Embeddings against another way to compute the same: a table is a linear layer without bias on one-hot columns.
+//! Compares embeddings with an equivalent computation: a table is a linear layer without bias on one-hot columns.
 
 #![allow(clippy::unwrap_used)]
 
@@ -33,7 +33,7 @@ fn one_hot() -> ModelSpec {
     ModelSpec::plain(&[N_NUMBERS + n_codes, 9, N_OUTPUTS], Activation::Tanh)
 }
 
-/// Two numbers and two codes; not every code is met.
+/// Two numbers and two codes; some codes never occur.
 fn row(n: usize) -> [f32; N_NUMBERS + TABLES.len()] {
     [(n as f32 * 0.7).sin(), (n as f32 * 1.3).cos(), (n * n % 5) as f32, (n * 7 % 11) as f32]
 }
@@ -51,7 +51,7 @@ fn d_outputs() -> Vec<f32> {
     (0..N_ROWS * N_OUTPUTS).map(|i| ((i * i) as f32 * 0.37).sin()).collect()
 }
 
-/// Outputs and flat gradients of a model of these weights, the gradient taken in passes over parts of the rows.
+/// Outputs and flat gradients of a model with these weights; the gradient is accumulated in passes over parts of the rows.
 fn run(
     spec: &ModelSpec,
     weights: &[f32],
@@ -96,12 +96,12 @@ impl Matrix {
     }
 }
 
-/// The weights of the model on one-hot columns that computes the same: `W_t · table_tᵀ` stands where its codes do.
+/// The weights of the equivalent model on one-hot columns: `W_t · table_tᵀ` takes the place of the codes.
 fn weights_on_one_hot(weights: &[f32]) -> Vec<f32> {
     let (embedded, one_hot) = (embedded(), one_hot());
     let layout = ddp::model::ParamLayout::new(&one_hot);
     let mut flat = vec![0.0f32; layout.flat_len()];
-    // All but the first weight are the same, at the same places.
+    // All weights except the first are the same, at the same positions.
     let entry = layout.find("layers.0.weight").unwrap();
     flat[..entry.start].copy_from_slice(&weights[..entry.start]);
     let w = Matrix::of(&embedded, weights, "layers.0.weight");
@@ -126,7 +126,7 @@ fn weights_on_one_hot(weights: &[f32]) -> Vec<f32> {
 fn assert_close(what: &str, got: &[f32], want: impl IntoIterator<Item = f64>) {
     let mut n = 0;
     for (i, want) in want.into_iter().enumerate() {
-        // Sums of up to 50 terms below 4 in f32, on weights that were rounded once more: some tens of units of 2^-24.
+        // Sums of up to 50 terms below 4 in f32, with weights that were rounded once more: a few tens of units of 2^-24.
         let within = (f64::from(got[i]) - want).abs() <= 1e-5 + 1e-5 * want.abs();
         assert!(within, "{what}: element {i}: {} against {want}", got[i]);
         n += 1;
@@ -185,7 +185,7 @@ fn an_embedding_is_a_linear_layer_on_one_hot_columns() {
     }
 }
 
-/// Gradients, and the calls that a sink receives.
+/// Records gradients and the calls that a sink receives.
 struct Recorder {
     grads: Tensor,
     finished: usize,
@@ -210,7 +210,7 @@ impl GradientSink for Recorder {
     }
 }
 
-/// A bucket that is reported too late waits until the end; the weights would be the same.
+/// A bucket that is reported too late waits until the end, which the weights would not show.
 #[test]
 fn tables_are_finished_last_and_layers_before_them() {
     for (spec, n_told) in [(embedded(), 3), (one_hot(), 2)] {
@@ -226,7 +226,7 @@ fn tables_are_finished_last_and_layers_before_them() {
     }
 }
 
-/// No pass leaves anything of a code that it did not meet.
+/// A pass leaves no gradients for codes that do not occur in it.
 #[test]
 fn rows_that_no_code_names_have_no_gradient() {
     let spec = embedded();

@@ -1,5 +1,5 @@
-//! Rows on their way to a GPU: in the format in which they are stored, from pinned memory or gathered there, normalised on the
-//! way, they train as on the CPU.
+//! Rows on their way to a GPU, in their stored format, from pinned memory or gathered on the GPU, and normalized on the way: they
+//! train as on the CPU.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
@@ -54,7 +54,7 @@ impl DatasetWrapper for Stored {
         let floats = floats.into_iter();
         match out.x.dtype() {
             DType::U8 => {
-                // Whole numbers of about the same spread.
+                // Integers with about the same spread.
                 let x = out.x.into_slice::<u8>("test", "x")?;
                 x.iter_mut().zip(floats).for_each(|(x, v)| *x = (v * 40.0 + 128.0).clamp(0.0, 255.0) as u8);
             }
@@ -81,14 +81,14 @@ fn stored_rows_train_on_a_gpu_as_on_the_cpu_wherever_they_wait() {
     let Some(_alone) = gpus(1) else { return };
     for dtype in [DType::F32, DType::U8, DType::F16, DType::BF16] {
         for normalize in [false, true] {
-            // Few steps: rounding grows from one to the next.
+            // Only a few steps, because rounding errors grow from step to step.
             let usual = Setup { row_weights: Some(row_weights(29)), n_epochs: 2, ..Setup::usual() };
             let n_features = usual.spec.n_features();
             let normalizer = || match dtype {
                 DType::U8 => Normalizer::new(vec![128.0; n_features], vec![0.02; n_features]),
                 _ => Normalizer::new(vec![0.25; n_features], vec![0.5; n_features]),
             };
-            // Bytes as they are would drive the weights far away.
+            // Without normalization, raw bytes would drive the weights far away.
             let normalizer = (normalize || dtype == DType::U8).then(normalizer);
             let cpu = Setup { normalizer, ..usual };
             let rows = Stored::rows(cpu.rows(), dtype);
@@ -114,8 +114,8 @@ fn rows_on_each_of_two_gpus_train_as_one() {
     }
 }
 
-/// Rows that are gathered in the format of activations have the bits of rows that the first layer converts; where the first layer
-/// overwrites them, it converts them still.
+/// Rows gathered in the format of activations have the same bits as rows that the first layer converts. If the first layer
+/// overwrites its input, it still converts them.
 #[test]
 fn rows_gathered_in_the_format_of_activations_train_as_converted_ones() {
     let Some(_alone) = gpus(2) else { return };
@@ -150,7 +150,7 @@ fn input_of_another_format_is_refused() {
     assert!(matches!(model.forward(x(DType::F16).view(), None), Err(KernelError::DTypeUnsupported { .. })));
 }
 
-/// The rows of each step, and every few steps the hash of those used.
+/// The rows of each step, and at intervals the hash of the rows used.
 fn loaded(loader: &mut Loader, device: Device) -> Vec<(Vec<f32>, Vec<i64>, Option<RowsHash>)> {
     let mut feed = DeviceFeed::new(device).unwrap();
     let mut steps = Vec::new();
@@ -175,7 +175,7 @@ fn rows_on_a_gpu_come_in_the_order_of_the_host_and_are_counted_alike() {
     let blocks = || Shuffle::Blocks(Arc::new(BlockLayout::new(n_rows, 300_000, None, 8 * 300_000)));
     for shuffle in [Shuffle::Off, Shuffle::Full, blocks()] {
         for world_size in [1, 3] {
-            // Whole batches, then one in which a rank may have no row.
+            // Full batches, followed by one in which a rank may have no rows.
             let plan = |world: &World| {
                 BatchPlan::new(world, n_rows, n_rows / 2 - 1, 2, 42, shuffle.clone()).epochs(3)
             };

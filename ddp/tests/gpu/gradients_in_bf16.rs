@@ -1,4 +1,4 @@
-//! Gradients that matmuls write in bf16 and ranks exchange so, on three and four GPUs.
+//! Gradients that matmuls write in bf16 and ranks exchange in bf16, on three and four GPUs.
 
 use ddp::config::precision::Precision;
 use ddp::config::{CommDtype, ZeroStage};
@@ -9,7 +9,7 @@ use ddp_kernels::ops::Activation;
 use crate::made_up::gpus::{gpus, on_gpus};
 use crate::made_up::{N_CLASSES, Setup, cross_entropy};
 
-/// 32 steps without dropout, in bf16, whose gradients travel in `comm_dtype`.
+/// 32 steps without dropout, in bf16, with gradients exchanged in `comm_dtype`.
 fn setup(comm_dtype: CommDtype, zero: ZeroStage) -> Setup {
     let spec = ModelSpec { layer_norm: true, ..ModelSpec::plain(&[8, 32, 32, N_CLASSES], Activation::Relu) };
     let options = TrainerOptions {
@@ -25,7 +25,7 @@ fn setup(comm_dtype: CommDtype, zero: ZeroStage) -> Setup {
         spec,
         options,
         precision: Precision::Bf16,
-        // Graphs and single kernels then sum alike on four GPUs.
+        // Makes graphs and single kernels sum in the same order on four GPUs.
         deterministic: true,
         n_rows: 240,
         global_rows: 60,
@@ -48,7 +48,7 @@ fn they_train_as_f32_gradients_do_on_three_and_four_gpus() {
             let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
             for (epoch, (got, want)) in short.losses.chunks(4).zip(single.losses.chunks(4)).enumerate() {
                 let (got, want) = (mean(got), mean(want));
-                // A gradient rounded by 2^-9 of itself on each rank, with errors of either sign.
+                // Each rank rounds its gradient by a relative 2^-9, with errors of either sign.
                 assert!(
                     (got - want).abs() <= 0.02 * want,
                     "{n_ranks} GPUs, epoch {epoch}: {got} against {want}"
@@ -63,7 +63,7 @@ fn they_train_as_f32_gradients_do_on_three_and_four_gpus() {
     }
 }
 
-/// A new trainer that takes over the state after some steps ends with the same bits.
+/// A new trainer that continues from the state after some steps ends with the same bits.
 #[test]
 fn a_resumed_run_has_the_bits_of_one_that_was_not_interrupted() {
     for (n_ranks, zero) in [(3, ZeroStage::Off), (4, ZeroStage::Optimizer)] {

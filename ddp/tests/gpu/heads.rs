@@ -1,4 +1,4 @@
-//! Several heads on GPUs: the losses of the CPU, also in bf16, with captured steps.
+//! Several heads on GPUs reach the losses of the CPU, also in bf16, with captured steps.
 
 use ddp::config::precision::Precision;
 use ddp::train::trainer::GraphMode;

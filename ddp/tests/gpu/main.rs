@@ -1,6 +1,6 @@
 //! Tests of the trainer on GPUs, real or virtual, against the CPU. `launch/pack` packs this binary for machines with GPUs.
 
-// Test code panics where it cannot proceed; a skipped test prints its reason.
+// Test code panics if it cannot proceed; a skipped test prints its reason.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 #[path = "../made_up/mod.rs"]

@@ -1,4 +1,4 @@
-//! Gradients and weights in memory that NCCL reads and writes in place: a run has the bits of one in other memory.
+//! Gradients and weights in memory that NCCL reads and writes in place: a run ends with the same bits as one in ordinary memory.
 
 use ddp::config::precision::Precision;
 use ddp::config::{CommDtype, ZeroStage};
@@ -14,7 +14,7 @@ fn registered_buffers_change_no_bit() {
         let options = TrainerOptions { zero, ..Setup::usual().options };
         Setup { options, ..Setup::usual() }
     };
-    // Each stage and each kind of buffer: flat gradients, those in bf16, the two of ZeRO 2, weights in f32 and in bf16.
+    // Each stage and each kind of buffer: flat gradients, bf16 gradients, the two buffers of ZeRO 2, weights in f32 and in bf16.
     let mut setups: Vec<_> = [ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients].map(usual).into();
     for zero in [ZeroStage::Off, ZeroStage::Optimizer] {
         let mut setup = usual(zero);

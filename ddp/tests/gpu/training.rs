@@ -1,8 +1,8 @@
-//! The trainer on GPUs, real or virtual: the same runs as on the CPU come to the same, alone and on several GPUs, kernel
-//! by kernel and as graphs.
+//! The trainer on GPUs, real or virtual: runs reach the same results as on the CPU, on one and on several GPUs, kernel by kernel
+//! and as graphs.
 //!
-//! Where there are too few GPUs, a test says `skipped: needs 2 GPUs, found 0` and passes; with `REQUIRE_GPUS=N` fewer than N
-//! fail it.
+//! If there are too few GPUs, a test prints `skipped: needs 2 GPUs, found 0` and passes; with `REQUIRE_GPUS=N` it fails if there
+//! are fewer than N.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ use ddp::model::ModelSpec;
 use ddp::train::trainer::{GraphMode, TrainerOptions};
 use ddp_kernels::ops::Activation;
 
-/// Nothing but layers and activations: on a GPU their derivatives are part of the products.
+/// Only linear layers and activations: on a GPU the derivatives are part of the matmuls.
 fn plain(activation: Activation) -> Setup {
     let spec = ModelSpec::plain(&[6, 16, 24, 9, N_CLASSES], activation);
     Setup { spec, loss: cross_entropy(None), ..Setup::usual() }
@@ -63,7 +63,7 @@ fn a_replayed_graph_gives_the_same_bits_as_kernel_by_kernel() {
     for (name, setup) in setups() {
         let eager = on_gpus(&setup, GraphMode::Off).train_on(1);
         let mut graph = on_gpus(&setup, GraphMode::On).train_on(1);
-        // One for each of the two inputs in turn; the odd last batch of an epoch is not a graph.
+        // One graph for each of the two inputs in turn; the smaller last batch of an epoch is not captured.
         assert_eq!((eager.n_graphs, std::mem::take(&mut graph.n_graphs)), (0, 2), "{name}");
         assert!(graph == eager, "{name}: a graph gives another result");
     }
@@ -79,7 +79,7 @@ fn several_gpus_train_as_one_cpu_rank_does() {
             assert_close(&format!("{name}, {world_size} GPUs"), &eager, &cpu);
             let mut graph = on_gpus(&setup, GraphMode::On).train_on(world_size);
             graph.n_graphs = 0;
-            // From four GPUs on, NCCL may choose an order of the sums for a graph that differs from the one without.
+            // With four or more GPUs, NCCL may sum in a different order in a graph than without one.
             match world_size {
                 2 | 3 => {
                     assert!(graph == eager, "{name}, {world_size} GPUs: a graph gives another result")
@@ -90,7 +90,8 @@ fn several_gpus_train_as_one_cpu_rank_does() {
     }
 }
 
-/// From four GPUs on, only the deterministic mode gives a graph the bits of single kernels. It restricts NCCL in the whole process.
+/// With four or more GPUs, a graph has the bits of single kernels only in deterministic mode, which restricts NCCL in the whole
+/// process.
 #[test]
 fn deterministic_mode_gives_graphs_the_same_bits_on_four_gpus() {
     let Some(_gpus) = gpus(4) else { return };
@@ -101,7 +102,7 @@ fn deterministic_mode_gives_graphs_the_same_bits_on_four_gpus() {
     assert!(graph == eager, "a graph gives another result");
 }
 
-/// Without any weight the gradient is 0, and the step does no harm: also where it is one of many that are alike as graphs.
+/// If all weights are 0, the gradient is 0 and the step does no harm, even if it is replayed as a graph.
 #[test]
 fn a_step_without_weight_does_the_same_on_a_gpu() {
     let Some(_gpus) = gpus(1) else { return };
@@ -131,7 +132,7 @@ fn long(precision: Precision) -> Setup {
         n_micro: 1,
         n_epochs: 25,
         loss: cross_entropy(None),
-        // Small steps: large ones would enlarge every rounding.
+        // Small steps, because large ones would amplify every rounding error.
         lr: Some(0.02),
         ..Setup::usual()
     }
@@ -158,7 +159,7 @@ fn follows_f32(setup: impl Fn(Precision) -> Setup) {
     for precision in [Precision::Tf32, Precision::Bf16] {
         let short = epoch_losses(&on_gpus(&setup(precision), GraphMode::Auto).train_on(1));
         for (epoch, (got, want)) in short.iter().zip(&f32).enumerate() {
-            // Factors rounded by 2^-11 of themselves in tf32, by 2^-9 in bf16, over 100 steps.
+            // Factors are rounded by a relative 2^-11 in tf32 and 2^-9 in bf16, over 100 steps.
             assert!((got - want).abs() <= 0.02 * want, "{precision:?}, epoch {epoch}: {got} against {want}");
         }
     }
@@ -173,7 +174,7 @@ fn gradients_that_travel_in_bf16_train_alike() {
     let trained = setup.train_on(2);
     assert_eq!(trained.n_graphs, 2);
     for (epoch, (got, want)) in epoch_losses(&trained).iter().zip(&f32).enumerate() {
-        // A gradient rounded by 2^-9 of itself, with errors of either sign.
+        // Gradients are rounded by a relative 2^-9, with errors of either sign.
         assert!((got - want).abs() <= 0.02 * want, "epoch {epoch}: {got} against {want}");
     }
 }
@@ -181,7 +182,7 @@ fn gradients_that_travel_in_bf16_train_alike() {
 #[test]
 fn a_loss_that_is_not_finite_is_told_a_step_late() {
     let Some(_gpus) = gpus(1) else { return };
-    // A step so large that the next loss is none.
+    // A step so large that the next loss is not finite.
     let setup = Setup { lr: Some(1e38), ..plain(Activation::Relu) };
     let result = std::panic::catch_unwind(|| on_gpus(&setup, GraphMode::Off).train_on(1));
     let panic = result.expect_err("the run ends in an error");

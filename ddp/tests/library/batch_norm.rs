@@ -1,4 +1,5 @@
-//! Batch norm: one rank's statistics at any number of ranks, with ZeRO, on GPUs and after a resume; models that can't have it.
+//! Batch norm: any number of ranks has the statistics of one rank, with ZeRO, on GPUs and after a resume; some models can't have
+//! it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +21,7 @@ use ddp_kernels::{DType, Device, Tensor};
 
 const N_FEATURES: usize = 5;
 
-/// A run, and where it is saved.
+/// A run, and the folder where it is saved.
 #[derive(Clone, Copy)]
 struct Run<'a> {
     n_rows: usize,
@@ -44,7 +45,7 @@ struct Trained {
 }
 
 impl Run<'_> {
-    /// 53 rows in steps of 17, the last one of 2.
+    /// 53 rows in steps of 17; the last step has 2 rows.
     fn usual() -> Self {
         Run {
             n_rows: 53,
@@ -71,7 +72,8 @@ impl Run<'_> {
     fn trainer<'w>(&self, world: &'w World) -> ddp::Result<Trainer<'w>> {
         let device = if self.on_gpus { Device::Cuda(world.rank().0 as u32) } else { Device::Cpu };
         world.connect_device(device, DeviceOptions::default()).unwrap();
-        // Not AdamW: a shift in front of a norm has a gradient of 0 but for rounding, of which AdamW would make steps.
+        // SGD instead of AdamW: the gradient of a shift before a norm is 0 except for rounding, which AdamW would scale up to
+        // full steps.
         let sgd = OptimizerConfig { momentum: 0.9, ..OptimizerConfig::new(OptimizerKind::Sgd, 0.02) };
         let options = TrainerOptions {
             zero: self.zero,
@@ -86,7 +88,7 @@ impl Run<'_> {
         Ok(Trainer::for_layers(world, self.layers(), sizes, LossHead::mse(), &sgd, options)?)
     }
 
-    /// Columns of other scales, one of them 1000 deviations from zero.
+    /// Columns of different scales, one of them 1000 standard deviations from zero.
     fn rows(&self) -> Arc<dyn Dataset> {
         let x = Tensor::randn(&[self.n_rows, N_FEATURES], DType::F32, Device::Cpu, 1).unwrap();
         let y = (&x * &x).sum(1).unwrap();
@@ -95,7 +97,7 @@ impl Run<'_> {
         Arc::new(TensorDataset::new(&(&(&x * &scale) + &shift), &y).unwrap())
     }
 
-    /// Trains as this rank, from the newest checkpoint if there is one, and saves at the end if there is a folder.
+    /// Trains on this rank, from the newest checkpoint if there is one; saves at the end if there is a folder.
     fn train(&self, world: &World) -> ddp::Result<Trained> {
         let mut trainer = self.trainer(world)?;
         let mut checkpoints =
@@ -152,7 +154,7 @@ fn assert_near(what: &str, got: &Trained, want: &Trained, tolerance: f64) {
 
 #[test]
 fn any_number_of_ranks_trains_with_the_statistics_of_one() {
-    // Steps of 17 and 2 rows on up to 4 ranks: some have no rows.
+    // Steps of 17 and 2 rows on up to 4 ranks, so some ranks have no rows.
     for n_micro in [1, 3] {
         let alone = Run { n_micro, ..Run::usual() }.on(1).remove(0);
         let epoch = |epoch: usize| alone.losses[4 * epoch..4 * epoch + 4].iter().sum::<f64>();
@@ -176,7 +178,7 @@ fn any_number_of_ranks_trains_with_the_statistics_of_one() {
 
 #[test]
 fn statistics_are_those_of_all_rows() {
-    // Momentum 1: the running averages are the last batch's, which is all rows.
+    // With momentum 1 the running averages are those of the last batch, which contains all rows.
     for n_ranks in [1, 3] {
         let trained = threads::run(n_ranks, |world| {
             let layers =
@@ -263,7 +265,7 @@ fn gradients_with_running_statistics_are_right_on_cpu_and_gpu() {
     }
 }
 
-/// A single row, left over at the end of an epoch, has no statistics: the running averages take their place, on any number of ranks.
+/// A single row left over at the end of an epoch has no statistics: the running averages replace them, on any number of ranks.
 #[test]
 fn a_single_row_left_over_takes_the_running_averages() {
     // 18 rows in steps of 17.

@@ -1,4 +1,4 @@
-//! Batches as tensors, in the order of a plan, shared by ranks.
+//! Batches as tensors, in the order of a plan, sharded over the ranks.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,13 +24,13 @@ use ddp_kernels::{DType, Device, Tensor};
 const N_ROWS: usize = 23;
 const GLOBAL_ROWS: usize = 6;
 
-/// Rows whose feature and target are their number and its negative.
+/// Rows whose feature is their index and whose target is its negative.
 fn numbered() -> Arc<dyn Dataset> {
     let x = Tensor::arange(N_ROWS, DType::F32, Device::Cpu).unwrap().into_shape(&[N_ROWS, 1]).unwrap();
     Arc::new(TensorDataset::new(&x, &-&x).unwrap())
 }
 
-/// The row numbers of each epoch, from all ranks, batch by batch.
+/// The row indices of each epoch, from all ranks, batch by batch.
 fn visited(n_ranks: usize, shuffle: &Shuffle, options: &LoaderOptions) -> Vec<Vec<usize>> {
     let of_ranks = threads::run(n_ranks, |world| {
         let plan = BatchPlan::new(&world, N_ROWS, GLOBAL_ROWS, 1, 7, shuffle.clone()).epochs(2);
@@ -91,7 +91,7 @@ fn each_row_comes_once_an_epoch_in_one_order_for_any_number_of_ranks_on_cpu_and_
     }
 }
 
-/// The rows below `n` in turn, some of them twice, and another one first in each epoch.
+/// The rows below `n` in order, some of them twice, starting with a different row in each epoch.
 #[derive(Debug)]
 struct Own {
     n: usize,
@@ -175,7 +175,7 @@ fn an_epoch_that_is_left_early_continues() {
     });
 }
 
-/// Rows that say that they were loaded for the first GPU.
+/// Rows that claim to be loaded for the first GPU.
 struct ForGpu<'a>(LoadedStep<'a>);
 
 impl StepRows for ForGpu<'_> {
@@ -208,7 +208,7 @@ impl StepRows for ForGpu<'_> {
     }
 }
 
-/// On machines without a GPU, too. `ddp/tests/gpu/devices_of_rows.rs` has all pairs of devices.
+/// Also runs on machines without a GPU. `ddp/tests/gpu/devices_of_rows.rs` tests all pairs of devices.
 #[test]
 fn rows_for_another_device_are_refused_before_a_step() {
     let world = World::single();
@@ -224,6 +224,6 @@ fn rows_for_another_device_are_refused_before_a_step() {
                 hint: create the loader for the model's device: `LoaderOptions::new(trainer.model().device())`";
     assert_eq!(error, want);
     assert_eq!(trainer.n_steps(), 0);
-    // The loader itself returns the rows of a step.
+    // Rows of a step that the loader itself returns are accepted.
     trainer.step_and_wait(&mut step.0, false).unwrap();
 }

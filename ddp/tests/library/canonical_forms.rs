@@ -1,16 +1,16 @@
-//! Values that ranks compare, hash or write have one form in every process: no Debug text, order of a hash map, pointer or time reaches
-//! them.
+//! Values that ranks compare, hash or write have the same form in every process: they contain no Debug text, hash map order,
+//! pointer or time.
 //!
-//! Reads the source: functions that hash or compare are those that name `Fingerprint`, `fingerprint`, `agree` or `Sha256`.
+//! Reads the source: a function hashes or compares if it mentions `Fingerprint`, `fingerprint`, `agree` or `Sha256`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// Names by which a function hashes, or compares values between ranks.
+/// Names that mark a function as one that hashes, or compares values between ranks.
 const MARKS: [&str; 5] = ["Fingerprint", "fingerprint", "agree", "Sha256", "agreement_entries"];
-/// Types whose values differ from process to process.
+/// Types whose values differ between processes.
 const OF_A_PROCESS: [&str; 6] =
     ["HashMap", "HashSet", "SystemTime", "Instant", "RandomState", "DefaultHasher"];
 
@@ -36,13 +36,13 @@ fn is_word(token: Option<&TokenTree>, word: &str) -> bool {
     matches!(token, Some(TokenTree::Ident(ident)) if ident == word)
 }
 
-/// Functions and types that break the rule in a piece of source, tests aside.
+/// Functions and types that break the rule in a piece of source, except tests.
 fn found_in(source: TokenStream) -> Vec<String> {
     let tokens: Vec<TokenTree> = source.into_iter().collect();
     let (mut found, mut attributes) = (Vec::new(), Vec::new());
     let mut at = 0;
     while at < tokens.len() {
-        // An item ends with its body, or without one at a semicolon.
+        // An item ends with its body, or at a semicolon if it has none.
         let rest = &tokens[at..];
         let end = rest
             .iter()
@@ -66,7 +66,7 @@ fn found_in(source: TokenStream) -> Vec<String> {
                 found.extend(process_word(&words(item)).map(|word| format!("fn {name}: {word}")));
                 at += end;
             }
-            // Written as another type where serde says so.
+            // Serde may write the type as another type.
             token if is_word(Some(token), "struct") => {
                 let has = |part: &str| attributes.iter().any(|of| of.contains(part));
                 let is_hashed = words(item).iter().any(|word| word == "HashMap" || word == "HashSet");
@@ -79,7 +79,7 @@ fn found_in(source: TokenStream) -> Vec<String> {
                 found.extend(found_in(group.stream()));
                 at += 1;
             }
-            // A visibility or a keyword before the item.
+            // A visibility or keyword before the item.
             _ => {
                 at += 1;
                 continue;
@@ -90,7 +90,7 @@ fn found_in(source: TokenStream) -> Vec<String> {
     found
 }
 
-/// The first word of a function that hashes or compares which differs in every process.
+/// The first word, in a function that hashes or compares, that differs between processes.
 fn process_word(words: &[String]) -> Option<&String> {
     let is_debug = |word: &String| {
         word.starts_with(['"', 'r']) && (word.contains(":?") || word.contains(":p}") || word.contains("x?}"))

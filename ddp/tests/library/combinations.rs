@@ -1,12 +1,13 @@
-//! Random programs on the library: layers, losses, optimisers, number formats, ZeRO, accumulation and numbers of rows and ranks, drawn
-//! together. Of each program:
+//! Random programs on the library: layers, losses, optimizers, number formats, ZeRO, accumulation and numbers of rows and ranks
+//! are drawn together. Checked for each program:
 //!
-//! - several ranks train as one, with micro-shards to the bit;
-//! - a run that is saved and resumed has the bits of the whole run, and on other numbers of ranks its numbers;
+//! - several ranks train the same model as one rank, bit for bit with micro-shards;
+//! - a run that is saved and resumed has the same bits as an uninterrupted run, or the same values if the number of ranks
+//! changes;
 //! - gradients agree with difference quotients in f64;
-//! - what is refused is refused by an error, before the first step.
+//! - invalid programs are refused with an error before the first step.
 //!
-//! `COMBINATIONS=1000` runs so many programs, and `COMBINATIONS_SEED` sets the seed of the first one.
+//! `COMBINATIONS=1000` runs that many programs, and `COMBINATIONS_SEED` sets the seed of the first one.
 
 #![allow(clippy::unwrap_used)]
 
@@ -33,7 +34,7 @@ use ddp::train::trainer::{StepRequest, StepRows as _};
 use ddp_comm::{DeviceOptions, World, threads};
 use ddp_kernels::{DType, Device, Tensor};
 
-/// Programs of a usual run of the tests, some seconds long.
+/// Number of programs in a regular test run, which take a few seconds.
 const N_PROGRAMS: u64 = 60;
 
 #[test]
@@ -47,7 +48,7 @@ fn gpus_keep_the_laws_of_random_programs() {
     check_programs(true, N_PROGRAMS / 6);
 }
 
-/// Checks `n_usual` programs and one of a random seed, or those that the environment asks for.
+/// Checks `n_usual` programs and one with a random seed, or the programs that the environment requests.
 fn check_programs(on_gpus: bool, n_usual: u64) {
     let setting = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().unwrap());
     let (count, first) = (setting("COMBINATIONS"), setting("COMBINATIONS_SEED"));
@@ -69,14 +70,14 @@ fn check_programs(on_gpus: bool, n_usual: u64) {
     }
 }
 
-/// The panic that ends the checks of a program.
+/// The panic message with which the checks of a program fail.
 fn failure(program: &Program) -> Option<String> {
     let panic = catch_unwind(AssertUnwindSafe(|| program.check())).err()?;
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).or(Some(String::new()))
 }
 
-/// A smaller program with the same failure, numbers aside.
+/// A smaller program that fails with the same message, ignoring numbers.
 fn shrunk(mut program: Program, mut text: String) -> (Program, String) {
     let kind = |text: &str| text.split(|c: char| c.is_ascii_digit()).next().map(str::to_owned);
     while let Some(smaller) = program
@@ -90,20 +91,20 @@ fn shrunk(mut program: Program, mut text: String) -> (Program, String) {
     (program, text)
 }
 
-/// The end of a run, the same on all ranks.
+/// Final state of a run, the same on all ranks.
 #[derive(Debug, PartialEq)]
 struct Trained {
-    /// Bits, parameter by parameter.
+    /// Bits of the weights, parameter by parameter.
     weights: Vec<u32>,
     averaged: Option<Vec<u32>>,
-    /// Loss of all rows; NaN is absent.
+    /// Loss over all rows; absent if NaN.
     eval_loss: Option<f64>,
-    /// Of the optimiser and of layers.
+    /// Statistics of the optimizer and of layers.
     statistics: Vec<(String, Vec<u32>)>,
     losses: Vec<f64>,
-    /// Bits: an overflow can be a NaN.
+    /// Bits of the gradient norms, because an overflow can be a NaN.
     grad_norms: Vec<Option<u64>>,
-    /// Weights at the start.
+    /// Initial weights.
     initial: Vec<u32>,
 }
 
@@ -156,7 +157,7 @@ impl Program {
         }
     }
 
-    /// Runs these steps on threads, from the checkpoint in `folder` unless from the start, and saves there if steps are left.
+    /// Runs these steps on threads, starting from the checkpoint in `folder` unless at step 0; saves there if steps are left.
     fn run(&self, n_ranks: usize, steps: Range<usize>, folder: &Path) -> Result<Trained, TrainError> {
         let rows: Arc<dyn Dataset> = self.setup.rows();
         let of_rank = |world: World| self.run_rank(&world, &rows, steps.clone(), folder);
@@ -201,7 +202,7 @@ impl Program {
             trainer.step(&mut step, StepRequest { want_grad_norm: true, ..StepRequest::default() })?;
             outcomes.extend(trainer.outcome(false)?);
             if steps.start > 0 {
-                // Looks between steps change no bit.
+                // Comparisons between steps change no bit.
                 assert!(trainer.compare_replicas()?.is_none(), "replicas differ");
                 trainer.with_averaged(|_, _| Ok(()))?;
             }
@@ -234,14 +235,14 @@ impl Program {
         })
     }
 
-    /// Asserts that two runs differ by rounding alone: losses relative to the largest one, and weights relative to the way from the
-    /// initial ones. A mean over other rows, or another dropout mask, is off by 0.1.
+    /// Asserts that two runs differ only by rounding: losses relative to the largest one, and weights relative to their distance
+    /// from the initial ones. A mean over different rows, or a different dropout mask, would differ by 0.1.
     fn assert_close(&self, what: &str, got: &Trained, want: &Trained) {
         let Setup { precision, on_gpus, options, optimizer, .. } = &self.setup;
-        // Their steps are as long where a gradient is only rounding: that of a shift in front of a norm, for example.
+        // Their steps have full length even if a gradient is only rounding noise, such as that of a shift before a norm.
         let follows_rounding =
             matches!(optimizer, OptimizerKind::Lion | OptimizerKind::Lamb | OptimizerKind::Muon);
-        // Roundings of 2^-24, 2^-9 and 2^-11 of activations, some ten times per pass.
+        // Roundings of activations by 2^-24, 2^-9 and 2^-11, about ten times per pass.
         let share = match precision {
             Precision::Bf16 => 0.1,
             _ if *on_gpus && options.comm_dtype == CommDtype::Bf16 => 0.1,
@@ -252,7 +253,7 @@ impl Program {
         };
         let largest = want.losses.iter().fold(0.0, |largest: f64, loss| largest.max(loss.abs()));
         assert_eq!(got.losses.len(), want.losses.len(), "{what}: steps");
-        // The averages of batch norm, which evaluation and a single row take, lag behind these shifts.
+        // The averages of batch norm, which an evaluation and a single row use, lag behind these shifts.
         let n_compared = if follows_rounding && self.mixes_rows() { 1 } else { usize::MAX };
         let of_rows = got.losses.iter().zip(&want.losses).chain(got.eval_loss.iter().zip(&want.eval_loss));
         for (index, (got, want)) in of_rows.enumerate().take(n_compared) {
@@ -283,18 +284,18 @@ impl Program {
         let x = Tensor::from_slice(&setup.rows().features, &[5, n_features], device).unwrap();
         let x = x.to_dtype(DType::F64).unwrap();
         let mut network = Network::new(spec.clone(), 5, device, Precision::F64).unwrap();
-        // A norm of values near 0 is curved within the root of its eps: a short step. Few values are so close to a kink that one spans
-        // it, not in two models.
+        // A norm of values near 0 is curved within the root of its eps, so the step is short. Few values are so close to a kink
+        // that a step crosses it, and not in two models.
         let mut check = |seed| {
             network.initialize_as(WeightInit::Xavier, seed).unwrap();
-            // Biases of 0 would put values of rows of zeros on a kink.
+            // Biases of 0 would place rows of zeros exactly on a kink.
             let noise = Tensor::randn(&[network.weights().numel()], DType::F64, device, seed).unwrap();
             let weights = network.weights() + &(&noise * 0.1);
             network.set_weights(weights.view()).unwrap();
             network.forward(x.view(), None).unwrap();
             let outputs = network.outputs(5).unwrap().to_tensor().unwrap().to_vec::<f64>().unwrap();
             if outputs.iter().any(|y| y.abs() > 1e3) {
-                // Of large outputs a difference quotient is rounding: products of gates.
+                // For large outputs, such as products of gates, a difference quotient is only rounding noise.
                 return Ok(());
             }
             let options =

@@ -1,5 +1,5 @@
-//! A runnable example in the documentation of each public module: at the root of a crate somewhere in it, one level deeper in the
-//! module's own files.
+//! Checks that the documentation of each public module has a runnable example: for modules at the root of a crate anywhere in the
+//! module, one level deeper in the module's own files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,8 @@ const ROOMS: [&str; 13] = [
     "ddp/src/train",
 ];
 
-/// Modules below [`ROOMS`] without an example, and why. So are all that are named `error`: others show their errors.
+/// Modules in [`ROOMS`] without an example, with the reason. Modules named `error` need none either, because others show their
+/// errors.
 const WITHOUT: [(&str, &str); 8] = [
     ("ddp/src/storage/stream", "public for one option of loading a checkpoint"),
     ("ddp/src/storage/unfinished", "only the crate adds files, which end with the process"),
@@ -101,14 +102,15 @@ fn examples_of(sources: &Path, file: &str) -> Vec<(String, bool)> {
     modules.map(|module| (module.to_owned(), files_of(sources, module).iter().any(is_shown))).collect()
 }
 
-/// The modules that a file declares `pub`, but for those that the documentation hides: they are public for the program alone.
+/// The modules that a file declares `pub`, except those that are hidden from the documentation because only the program uses
+/// them.
 fn public_modules(text: &str) -> impl Iterator<Item = &str> {
     let lines = text.lines().zip(std::iter::once("").chain(text.lines()));
     let shown = lines.filter(|(_, above)| *above != "#[doc(hidden)]");
     shown.filter_map(|(line, _)| line.strip_prefix("pub mod ")?.strip_suffix(';'))
 }
 
-/// The file of a module, and all below its folder.
+/// The file of a module, and all files in its folder.
 fn files_of(sources: &Path, module: &str) -> Vec<PathBuf> {
     let (file, folder) = (sources.join(module).with_extension("rs"), sources.join(module));
     let mut found = Vec::from_iter(file.is_file().then_some(file));
@@ -127,7 +129,7 @@ fn files_of(sources: &Path, module: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Whether a doc comment holds an example that `cargo test --doc` runs.
+/// Whether a doc comment contains an example that `cargo test --doc` runs.
 fn has_example(text: &str) -> bool {
     let mut is_inside = false;
     let mut found = false;

@@ -1,5 +1,5 @@
-//! Training in f16, step by step by the library's parts: a scaled loss, gradients that are unscaled in the update, and steps that
-//! are skipped where they are not finite.
+//! Training in f16 step by step with parts of the library: a scaled loss, gradients that the update unscales, and steps that are
+//! skipped if they are not finite.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +18,7 @@ const N_OUTPUTS: usize = 3;
 const N_ROWS: usize = 1600;
 const BATCH: usize = 64;
 
-/// Made-up rows: values that are smooth in eight features but for noise of deviation 0.3.
+/// Synthetic rows: values that are a smooth function of eight features plus noise with standard deviation 0.3.
 struct Rows {
     x: Vec<f32>,
     y: Vec<f32>,
@@ -67,7 +67,7 @@ impl Parts {
         }
     }
 
-    /// The mean loss of rows `first..first + n`, and into `grads` its gradient times `loss_scale`.
+    /// Returns the mean loss of rows `first..first + n`, and writes its gradient times `loss_scale` to `grads`.
     fn gradient(&mut self, rows: &Rows, first: usize, n: usize, loss_scale: f64) -> f64 {
         let part = |values: &[f32], cols: usize| {
             let part = &values[first * cols..(first + n) * cols];
@@ -99,12 +99,12 @@ fn relative_error(got: &Tensor, scale: f64, want: &Tensor) -> f64 {
     gap / norm(&mut want.iter().map(|w| f64::from(*w)))
 }
 
-/// Gradients so small that f16 holds a few bits of them, or none: the scale brings them back.
+/// Gradients so small that f16 keeps few or none of their bits: scaling restores them.
 #[test]
 fn a_scaled_loss_keeps_gradients_that_f16_alone_would_lose_on_cpu_and_gpu() {
     let rows = Rows::new();
     let mut exact = Parts::new(Precision::F32, Device::Cpu);
-    // A loss of a 10,000th of its size over 1600 rows: the outputs' gradients are some 1e-8, and f16 ends at 6e-8.
+    // A loss at 1/10,000 of its size over 1600 rows: the gradients of the outputs are about 1e-8, and the smallest f16 is 6e-8.
     let unit = 1e-4;
     exact.gradient(&rows, 0, N_ROWS, unit);
     let (devices, _lock) = cpu_and_gpu();
@@ -115,12 +115,13 @@ fn a_scaled_loss_keeps_gradients_that_f16_alone_would_lose_on_cpu_and_gpu() {
         short.gradient(&rows, 0, N_ROWS, unit * 65536.0);
         let with = relative_error(&short.grads, 65536.0, &exact.grads);
         assert!(without > 0.1, "{without}: f16 needs no scale here, on {device}");
-        // Roundings by 2^-12 of their size, some ten of them in sequence.
+        // About ten successive roundings by a relative 2^-12.
         assert!(with < 0.005, "{with} on {device}");
     }
 }
 
-/// 500 steps of AdamW; in f16 scaled, with one step whose gradients overflow. Loss over all rows, steps that were skipped.
+/// 500 steps of AdamW, in f16 with scaling and one step whose gradients overflow. Returns the loss over all rows and the skipped
+/// steps.
 fn trained(precision: Precision, device: Device) -> (f64, u64) {
     let rows = Rows::new();
     let mut parts = Parts::new(precision, device);
@@ -160,7 +161,7 @@ fn a_regression_in_f16_ends_within_2_percent_of_f32_and_survives_an_overflow_on_
     for device in devices {
         let (got, n_skipped) = trained(Precision::F16, device);
         assert!((got - want).abs() <= 0.02 * want, "{got} against {want} on {device}");
-        // At 65,536 the first gradients may be too large; the one that was made so is.
+        // At a scale of 65,536 the first gradients may overflow; the deliberately enlarged one does.
         assert!((1..=8).contains(&n_skipped), "{n_skipped} steps were skipped on {device}");
     }
 }

@@ -1,4 +1,4 @@
-//! Micro-shards that are added up along one fixed tree: any number of ranks trains to the same bits, on CPUs and on GPUs.
+//! Micro-shards that are summed along a fixed tree: any number of ranks trains to the same bits, on CPUs and on GPUs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,8 +14,8 @@ fn sharded(setup: &Setup) -> Setup {
     Setup { options, ..setup.clone() }
 }
 
-/// Steps of more rows than shards, of a last batch with fewer, of fewer throughout, and of numbers that nothing divides; dropout,
-/// clipping, weights of classes and rows, embeddings, averages.
+/// Steps with more rows than shards, with fewer rows in the last batch, with fewer throughout, and with indivisible numbers;
+/// dropout, clipping, weights of classes and rows, embeddings, averages.
 fn setups() -> Vec<(String, Setup)> {
     let mut setups = Vec::new();
     for optimizer in [OptimizerKind::Sgd, OptimizerKind::AdamW] {
@@ -32,7 +32,7 @@ fn setups() -> Vec<(String, Setup)> {
     setups
 }
 
-/// All that training and evaluation come to; graphs are a matter of the device.
+/// Compares all results of training and evaluation; the number of graphs may differ between devices.
 fn same(got: &Trained, want: &Trained) -> bool {
     let numbers = |t: &Trained| {
         (t.weights.clone(), t.averaged.clone(), t.losses.clone(), t.grad_norms.clone(), t.eval.clone())
@@ -44,7 +44,7 @@ fn same(got: &Trained, want: &Trained) -> bool {
 fn any_number_of_ranks_trains_to_the_same_bits() {
     for (name, setup) in setups() {
         let alone = sharded(&setup).train_on(1);
-        // It is the same training, up to rounding.
+        // The training is the same as without the tree, up to rounding.
         assert_close(&name, &alone, &setup.train_on(1));
         for world_size in [2, 3, 4, 5, 8] {
             for zero in [ZeroStage::Off, ZeroStage::Optimizer] {
@@ -57,7 +57,7 @@ fn any_number_of_ranks_trains_to_the_same_bits() {
     }
 }
 
-/// Plain runs do differ between numbers of ranks: the test above sees what it looks for.
+/// Runs without the tree do differ between numbers of ranks, so the test above can detect a difference.
 #[test]
 fn without_the_tree_the_number_of_ranks_shows() {
     let setup = Setup::usual();

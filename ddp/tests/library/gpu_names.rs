@@ -1,4 +1,4 @@
-//! The names of these tests: `tests/vgpu/all` runs those with "gpu" in their names on virtual GPUs, and no others.
+//! Checks the names of these tests: `tests/vgpu/all` runs exactly those with "gpu" in their names on virtual GPUs.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use syn::visit::{self, Visit};
 use syn::{Expr, ExprCall, Item, ItemFn};
 
-/// Functions that take GPUs for a test.
+/// Functions that provide GPUs for a test.
 const TAKE_GPUS: [&str; 2] = ["gpus", "cpu_and_gpu"];
 
 #[test]
@@ -36,7 +36,7 @@ fn test(item: Item) -> Option<ItemFn> {
     }
 }
 
-/// Whether one of [`TAKE_GPUS`] is called.
+/// Records whether one of [`TAKE_GPUS`] is called.
 struct Calls {
     takes_gpus: bool,
 }

@@ -1,5 +1,5 @@
-//! Several heads: one rank's results at any number of ranks, with ZeRO, accumulation and micro-shards; a single head is the
-//! loss of its kind.
+//! Several heads: any number of ranks reaches the results of one rank, with ZeRO, accumulation and micro-shards; a single head
+//! equals the loss of its kind.
 
 #![allow(clippy::unwrap_used)]
 
@@ -52,7 +52,7 @@ fn any_number_of_ranks_trains_the_same_model() {
     }
 }
 
-/// Steps that depend on whole parameters, of perceptrons and of the layers of `realmlp`; resumed to the bit.
+/// Optimizers that update whole parameters, on perceptrons and on the layers of `realmlp`; resumed bit for bit.
 #[test]
 fn updates_of_whole_parameters_and_layers_for_tables_train_heads() {
     let usual = Setup::several_heads();
@@ -64,7 +64,7 @@ fn updates_of_whole_parameters_and_layers_for_tables_train_heads() {
             let long = setup.train_on(1);
             let (first, last) = (long.losses[0], *long.losses.last().unwrap());
             assert!(last < 0.9 * first, "{optimizer}: {:?}", long.losses);
-            // A dozen steps, for which the bounds of rounding are.
+            // The tolerances for rounding hold for a dozen steps.
             let setup = Setup { n_epochs: 4, ..setup };
             let alone = setup.train_on(1);
             for (n_ranks, zero) in [(2, ZeroStage::Off), (3, ZeroStage::Optimizer), (3, ZeroStage::Gradients)]
@@ -91,13 +91,13 @@ fn micro_shards_give_the_same_bits() {
     }
 }
 
-/// One head of classes weighs its loss by 1, whatever its weight.
+/// A single head of classes has weight 1 regardless of its configured weight.
 #[test]
 fn a_single_head_is_the_loss_of_its_kind() {
     let plain = Setup { loss: cross_entropy(Some([0.5, 1.0, 2.0])), ..Setup::usual() };
     let head = HeadLoss { name: "class".to_owned(), weight: 7.0, loss: plain.loss.clone() };
     let single = Setup { loss: Loss::Heads(vec![head]), ..plain.clone() };
-    // Rows that lack the label take no part in the plain run either.
+    // Rows without a label are ignored in the plain run too.
     let rows: Vec<f32> = (0..plain.n_rows).map(|row| f32::from(u8::from(row % 4 != 1))).collect();
     let plain = Setup { row_weights: Some(rows), ..plain };
     for n in [1, 3] {
@@ -113,7 +113,7 @@ fn a_single_head_is_the_loss_of_its_kind() {
     }
 }
 
-/// The definition: of a row, the mean over the heads that it has targets of, weighted by the heads; over rows the mean of sums.
+/// By definition, the loss of a row is the weighted mean over the heads whose targets it has; over rows, the sums are averaged.
 #[test]
 fn loss_and_gradient_follow_the_definition() {
     const NAN: f32 = f32::NAN;
@@ -152,10 +152,10 @@ fn loss_and_gradient_follow_the_definition() {
         (LossSums::load(&tail.to_vec::<f32>().unwrap()), gradient.to_vec::<f32>().unwrap())
     };
     let (sums, gradient) = apply(&outputs);
-    // Rows 1 lacks the class, row 2 the values, row 3 the grade.
+    // Row 1 lacks the class, row 2 the values, row 3 the grade.
     let want_weight = (6.0 + 4.0 + 3.0 + 5.0) / 6.0;
     assert!((sums.weight - want_weight).abs() < 1e-6, "{}", sums.weight);
-    // Each head alone.
+    // Losses of the heads, computed one at a time.
     let mut want = 0.0;
     let x = outputs.to_vec::<f32>().unwrap();
     let y = targets.to_vec::<f32>().unwrap();
@@ -164,7 +164,7 @@ fn loss_and_gradient_follow_the_definition() {
         if !y[0].is_nan() {
             let log_sum = x[..3].iter().map(|v| f64::from(*v).exp()).sum::<f64>().ln();
             let of = |class: usize| log_sum - f64::from(x[class]);
-            // The smoothing of `cross_entropy`.
+            // Label smoothing as in `cross_entropy`.
             want += 2.0 * (0.95 * of(y[0] as usize) + 0.05 / 3.0 * (of(0) + of(1) + of(2)));
         }
         if !y[2].is_nan() && !y[1].is_nan() {

@@ -1,5 +1,5 @@
-//! The data-parallel law on the library's trainer, with ranks that are threads: all ranks hold the same bits, any number
-//! of them trains as one does, and every row is used once per epoch.
+//! The data-parallel law for the library's trainer, with ranks as threads: all ranks hold the same bits, any number of ranks
+//! trains the same model as one, and every row is used once per epoch.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,7 +28,7 @@ fn any_number_of_ranks_trains_as_one_and_all_hold_the_same_bits() {
     }
 }
 
-/// Each rank meets other codes, and so adds to other rows of the tables.
+/// Each rank sees different codes, and so updates different rows of the tables.
 #[test]
 fn embeddings_train_on_any_number_of_ranks_as_on_one() {
     for optimizer in [OptimizerKind::Sgd, OptimizerKind::AdamW] {
@@ -76,7 +76,7 @@ fn any_number_of_micro_batches_trains_as_one() {
     }
 }
 
-/// Sums are taken in rank order element by element, so where buckets end and when they start changes no bit.
+/// Sums are taken in rank order element by element, so the boundaries and start times of buckets change no bit.
 #[test]
 fn buckets_and_overlap_change_no_bit() {
     for world_size in [2, 3, 5] {
@@ -95,8 +95,8 @@ fn buckets_and_overlap_change_no_bit() {
     }
 }
 
-/// Sums are taken in rank order and an element's update is the same whoever computes it, so dividing them over the ranks
-/// changes no bit; but clipping follows the norm, whose sum is then taken in parts.
+/// Sums are taken in rank order, and the update of an element is the same on every rank, so dividing them over the ranks changes
+/// no bit. Clipping is an exception: it depends on the norm, which is then summed in parts.
 #[test]
 fn dividing_the_update_changes_no_bit() {
     for world_size in [2, 3, 5] {
@@ -111,7 +111,7 @@ fn dividing_the_update_changes_no_bit() {
     }
 }
 
-/// Rows whose one feature, whose label and whose weight are their own number.
+/// Rows whose only feature, label and weight equal their index.
 fn numbered(n_rows: usize) -> Arc<dyn Dataset> {
     let numbers: Vec<f32> = (0..n_rows).map(|row| row as f32).collect();
     let mut layout = RowLayout::new(numbered_columns(1), TargetLayout::Classes { n_classes: n_rows.max(2) });
@@ -127,10 +127,10 @@ fn numbered(n_rows: usize) -> Arc<dyn Dataset> {
     })
 }
 
-/// One row as a rank was given it: the row's number, and its place in the epoch.
+/// One row that a rank received: its index, and its position in the epoch.
 type Given = (usize, usize);
 
-/// The rows that this rank is given in two epochs, and into how many micro-batches each step is cut.
+/// The rows that this rank receives in two epochs, and the number of micro-batches of each step.
 fn rows_of_rank(
     world: &World,
     rows: &Arc<dyn Dataset>,
@@ -168,8 +168,8 @@ fn rows_of_rank(
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(128) })]
 
-    /// All ranks' micro-batches together hold every row once per epoch, each at the place that the order gives it:
-    /// what dropout is keyed by.
+    /// The micro-batches of all ranks together contain every row once per epoch, each at its position in the order, which is the
+    /// key of its dropout mask.
     #[test]
     fn every_row_is_used_once_an_epoch(
         n_rows in 1usize..160,
@@ -186,7 +186,8 @@ proptest! {
         });
         let mut places = vec![None; 2 * n_rows];
         for (given, n_micro_batches) in &ranks {
-            // A step's last pass ends in collectives, to which all ranks must come: none has fewer passes, or no pass.
+            // A step's last micro-batch ends in collectives that all ranks must enter, so every rank has the same number of them,
+            // and at least one.
             prop_assert_eq!(n_micro_batches, &ranks[0].1);
             prop_assert!(n_micro_batches.iter().all(|n| (1..=n_micro).contains(n)), "{:?}", n_micro_batches);
             for &(row, place) in given {

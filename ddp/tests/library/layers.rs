@@ -1,4 +1,4 @@
-//! Plans of layers that no config makes: a layer of one's own, skip connections of any length, a weight that two layers share.
+//! Plans of layers that no config produces: a custom layer, skip connections of any length, a weight that two layers share.
 //! Gradients are compared with central differences.
 
 #![allow(clippy::unwrap_used)]
@@ -42,7 +42,7 @@ fn skip_end() -> Box<dyn Layer> {
     Box::new(SkipEnd::new(N_FEATURES))
 }
 
-/// A layer as a user would write it, on the CPU: a learned factor per column.
+/// A layer as a user would write it, on the CPU: a learned factor for each column.
 #[derive(Debug)]
 struct Scale {
     params: [ParamSpec; 1],
@@ -95,7 +95,7 @@ impl Layer for Scale {
     }
 }
 
-/// The model of these layers, with weights that depend on nothing but their places.
+/// The model of these layers, with weights that depend only on their positions.
 fn network(layers: Layers, n_ranks: usize, device: Device) -> Network {
     let layout = ParamLayout::of_layers(&layers, n_ranks);
     let mut weights = vec![0.0; layout.flat_len()];
@@ -120,7 +120,7 @@ fn rows(start: usize, end: usize, cols: usize, device: Device) -> Tensor {
     Tensor::from_slice(&values, &[end - start, cols], device).unwrap()
 }
 
-/// The gradients of rows `start..end` into `sink`.
+/// Writes the gradients of rows `start..end` to `sink`.
 fn backward<S: GradientSink>(
     network: &mut Network,
     (start, end): (usize, usize),
@@ -137,7 +137,7 @@ fn backward<S: GradientSink>(
     network.backward(x.view(), None, accumulate, sink).unwrap();
 }
 
-/// The flat gradients, in passes over parts of the rows.
+/// The flat gradients, accumulated in passes over parts of the rows.
 fn gradients(network: &mut Network, n_passes: usize) -> Vec<f32> {
     let flat_len = network.layout().flat_len();
     let mut grads = Tensor::full(&[flat_len], f64::NAN, DType::F32, network.device()).unwrap();
@@ -163,7 +163,7 @@ fn assert_close(what: &str, got: f64, want: f64, tolerance: f64) {
     assert!((got - want).abs() <= tolerance * (1.0 + want.abs()), "{what}: {got} against {want}");
 }
 
-/// Every parameter's gradient against central differences, and passes over parts of the rows against one pass.
+/// Compares every parameter's gradient with central differences, and passes over parts of the rows with one pass.
 #[track_caller]
 fn check_gradients(what: &str, network: &mut Network) {
     const STEP: f32 = 1.0 / 64.0;
@@ -179,9 +179,9 @@ fn check_gradients(what: &str, network: &mut Network) {
             let below = loss(network, &moved);
             let want = (above - below) / f64::from(2.0 * STEP);
             let what = format!("{what}, {}: {}, element {}", network.device(), entry.name, i - entry.start);
-            // Losses up to 100, in f32, over a difference of 1/32, and a third derivative of some hundreds times STEP²/6.
+            // Losses up to 100, in f32, over a difference of 1/32, and a third derivative of a few hundred times STEP²/6.
             assert_close(&what, f64::from(grads[i]), want, 5e-3);
-            // Other orders of some ten summands.
+            // Sums of about ten terms in different orders.
             assert_close(&what, f64::from(in_parts[i]), f64::from(grads[i]), 1e-5);
         }
     }
@@ -201,7 +201,7 @@ fn a_layer_of_ones_own_is_trained_and_not_fused() {
     assert_eq!(described(&own), ["linear 4 -> 5", "scale", "tanh", "linear 5 -> 3"]);
     assert_eq!(own.layout().find("scales.0").unwrap().numel(), 5);
     check_gradients("own layer", &mut own);
-    // In front of all others, and at the end.
+    // Skip connections before all other layers, and at the end.
     let mut ends = network(
         vec![
             Scale::boxed("first", N_FEATURES),
@@ -253,7 +253,7 @@ fn skip_connections_of_any_length_have_the_right_gradients_on_cpu_and_gpu() {
     check_gradients("around a layer of one's own", &mut network(own, 1, Device::Cpu));
 }
 
-/// Two linear layers of one weight, or of two equal ones, with biases of their own, and a third layer.
+/// Two linear layers that share one weight, or have two equal weights, with separate biases, and a third layer.
 fn tied(is_tied: bool) -> Layers {
     let f = N_FEATURES;
     let linear_of = |index: usize| -> Box<dyn Layer> {
@@ -269,7 +269,7 @@ fn tied(is_tied: bool) -> Layers {
     vec![linear_of(0), tanh(), linear_of(1), tanh(), linear(2, f, N_OUTPUTS)]
 }
 
-/// The tied model and its twin of two weights, both of the same values.
+/// The model with the shared weight and its twin with two weights, all with the same values.
 fn twins(n_ranks: usize, device: Device) -> [Network; 2] {
     let tied_model = network(tied(true), n_ranks, device);
     let mut twin = network(tied(false), n_ranks, device);
@@ -284,7 +284,8 @@ fn twins(n_ranks: usize, device: Device) -> [Network; 2] {
     [tied_model, twin]
 }
 
-/// The gradients of the tied model from those of its twin: the shared weight's is the sum of both.
+/// The expected gradients of the model with the shared weight, from those of its twin: the shared weight's gradient is the sum of
+/// both.
 fn expected([tied_model, twin]: &mut [Network; 2]) -> Vec<f64> {
     let grads = gradients(twin, 1);
     let of = |name: &str| &grads[twin.layout().find(name).unwrap().range()];
@@ -305,7 +306,7 @@ fn expected([tied_model, twin]: &mut [Network; 2]) -> Vec<f64> {
 fn assert_gradients(what: &str, layout: &ParamLayout, got: &[f32], want: &[f64]) {
     for entry in layout.entries() {
         for i in entry.range() {
-            // Sums of some ten products below 4 in another order.
+            // Sums of about ten products below 4 in different orders.
             assert_close(&format!("{what}: {}", entry.name), f64::from(got[i]), want[i], 1e-5);
         }
     }
@@ -327,7 +328,7 @@ fn a_shared_weight_has_the_sum_of_the_gradients_of_its_uses_on_cpu_and_gpu() {
     }
 }
 
-/// Gradients, and the ranges that were asked for and finished, in order.
+/// Records gradients, and the ranges that were requested and finished, in order.
 struct Recorder {
     grads: Tensor,
     asked: Vec<(usize, usize)>,
@@ -363,7 +364,7 @@ fn a_shared_weight_is_finished_after_its_last_use() {
     backward(&mut model, (0, N_ROWS), false, &mut sink);
     assert_eq!(sink.finished, layout.layer_ends());
     let range = |name: &str| layout.find(name).unwrap().range();
-    // The middle layer asks for its bias alone.
+    // The middle layer requests only its bias.
     let (middle, first) = (range("layers.1.bias"), (range("layers.0.bias").start, range("tied.weight").end));
     assert_eq!(sink.asked[1..], [(middle.start, middle.end), first]);
     assert!(sink.finished[1] <= range("tied.weight").start);
@@ -378,7 +379,7 @@ fn a_shared_weight_is_reduced_over_ranks() {
             threads::run(2, |world| {
                 let [mut model, _] = twins(2, Device::Cpu);
                 let layout = model.layout().clone();
-                // Each layer is a bucket.
+                // Each layer is its own bucket.
                 let plan = BucketPlan::new(&layout, 4);
                 assert_eq!(plan.ranges().len(), 3);
                 let len = layout.flat_len() + TAIL_ELEMENTS;
@@ -400,7 +401,7 @@ fn a_shared_weight_is_reduced_over_ranks() {
                     .unwrap();
                 let mut got = grads.to_vec::<f32>().unwrap();
                 if reduction == Reduction::ToOwners {
-                    // Of the other rank's half of each bucket nothing is known.
+                    // The other rank's half of each bucket is not checked.
                     for bucket in plan.without_tail().ranges() {
                         let half = bucket.len() / 2;
                         let other = bucket.start + (1 - rank) * half;
@@ -444,7 +445,7 @@ fn a_shared_weight_is_reduced_where_no_rank_keeps_all_gradients() {
                 let half = bucket.len() / 2;
                 for i in 0..half {
                     let (got, place) = (parts[bucket.start / 2 + i], bucket.start + rank * half + i);
-                    // As above; gaps are zeros on both sides.
+                    // Same tolerance as above; gaps are zero on both sides.
                     assert_close(&format!("element {place}"), f64::from(got), want[place], 1e-5);
                 }
             }

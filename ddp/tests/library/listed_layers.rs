@@ -1,5 +1,5 @@
-//! Models that a config gives as a list of layers: gradients, the data-parallel law, and the same bits as a perceptron of the same
-//! layers.
+//! Models that a config defines as a list of layers: gradients, the data-parallel law, and the same bits as a perceptron with the
+//! same layers.
 
 #![allow(clippy::unwrap_used)]
 
@@ -53,7 +53,7 @@ fn gradients_of_every_kind_agree_with_difference_quotients_on_cpu_and_gpu() {
             let mut network = Network::new(spec(layers.clone()), 8, device, Precision::F32).unwrap();
             network.initialize_as(WeightInit::Xavier, 1).unwrap();
             let x = Tensor::randn(&[8, 5], DType::F32, device, 2).unwrap();
-            // Behind two gates the third derivative is large: a shorter step than for a layer or two.
+            // After two gates the third derivative is large, so the step is shorter than for one or two layers.
             let options = GradcheckOptions { step: 1.0 / 256.0, ..GradcheckOptions::default() };
             let checked = gradcheck(&mut network, x.view(), &options);
             checked.unwrap_or_else(|error| panic!("{name} on {device}: {error}"));
@@ -66,7 +66,7 @@ fn gradients_of_every_kind_agree_with_difference_quotients_on_cpu_and_gpu() {
     }
 }
 
-/// Frequencies so low that difference quotients of two embeddings on end are smooth.
+/// Frequencies low enough that difference quotients of two consecutive embeddings are smooth.
 fn numeric_embedding() -> LayerEntry {
     LayerConfig::NumericEmbedding { dim: 3, n_frequencies: 5, sigma: 0.1 }.once()
 }
@@ -77,7 +77,7 @@ pub(crate) fn tabular() -> Vec<LayerEntry> {
     vec![clip.once(), numeric_embedding(), LayerConfig::Scale.once(), linear(9, Some(Activation::Silu))]
 }
 
-/// The same weights in both formats, and outputs that differ by the rounding of f32 alone: sums of tens of products near 1.
+/// With the same weights in both formats, outputs differ only by f32 rounding: sums of tens of products near 1.
 #[test]
 fn a_model_in_f64_is_the_one_in_f32_without_its_rounding_on_cpu_and_gpu() {
     let (devices, _lock) = cpu_and_gpu();
@@ -107,7 +107,7 @@ fn a_model_in_f64_is_the_one_in_f32_without_its_rounding_on_cpu_and_gpu() {
     }
 }
 
-/// Trainers exchange f32, and a pass over a model in f64 takes f64.
+/// Trainers exchange f32, and a pass over a model in f64 requires f64 input.
 #[test]
 fn what_is_not_for_f64_says_so() {
     let sizes = Sizes { max_rows: 4, device: Device::Cpu, precision: Precision::F64 };
@@ -231,7 +231,7 @@ fn blocks_of_a_program_are_those_of_a_list() {
     assert_eq!(names, want);
 }
 
-/// The reports count what the operations of a norm and of a gate move.
+/// The reports count the bytes that the operations of a norm and of a gate move.
 #[test]
 fn traffic_counts_norms_and_gates() {
     let moved = |layers: Vec<LayerEntry>| {
@@ -244,13 +244,13 @@ fn traffic_counts_norms_and_gates() {
     let plain = moved(vec![linear(6, None)]);
     // Forward x and y; backward twice x and d for the two passes, and d once more.
     assert_eq!(moved(vec![linear(6, None), LayerConfig::RmsNorm.once()]) - plain, values(2 * 6 + 5 * 6));
-    // A linear layer of 12 in place of 6 writes 6 more, and reads 6 more of d twice, for its bias and its weight; the gate reads 12
-    // and writes 6 forward, and reads 12 and 6 and writes 12 backward.
+    // A linear layer with 12 instead of 6 outputs writes 6 more values, and reads 6 more of d twice, for its bias and its weight.
+    // The gate reads 12 and writes 6 forward, and reads 12 and 6 and writes 12 backward.
     let gated = moved(vec![LayerConfig::Glu { out_features: 6, gate: Gate::SwiGlu, bias: true }.once()]);
     assert_eq!(gated - plain, values(6 + 2 * 6 + 18 + 30));
 }
 
-/// In 16-bit formats gradients agree with f32 within their rounding.
+/// In 16-bit formats gradients agree with f32 up to rounding.
 #[test]
 fn short_formats_compute_the_same_gradients_on_cpu_and_gpu() {
     let spec = Setup::listed().spec;

@@ -1,8 +1,8 @@
-//! Tests of the library: trainers whose ranks are threads of this process, on the CPU and on the GPUs that are found.
+//! Tests of the library: trainers whose ranks are threads of this process, on the CPU and on the available GPUs.
 //!
-//! One binary, since every further one would link all crates again. `tests/vgpu/all` chooses modules by name.
+//! They are one binary, because each additional one would link all crates again. `tests/vgpu/all` selects modules by name.
 
-// Test code panics where it cannot proceed; a skipped test prints its reason.
+// Test code panics if it cannot proceed; a skipped test prints its reason.
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
 #[path = "../common/mod.rs"]

@@ -1,7 +1,7 @@
-//! Metrics of an evaluation against scikit-learn's, on 1, 2 and 3 ranks.
+//! Compares the metrics of an evaluation with scikit-learn's, on 1, 2 and 3 ranks.
 //!
-//! The cases are those of `tests/golden/metrics.json` (layout in the README next to it). The model is the identity, so the
-//! features are its outputs.
+//! The cases come from `tests/golden/metrics.json` (layout in the README next to it). The model is the identity, so the features
+//! are its outputs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -177,7 +177,8 @@ fn all_metrics_are_scikit_learns_on_1_2_and_3_ranks() {
     }
 }
 
-/// The cases without weights as heads of one model. A case of fewer rows than another is a head whose last rows lack targets.
+/// Uses the cases without weights as heads of one model. A case with fewer rows than another is a head whose last rows lack
+/// targets.
 #[test]
 fn heads_have_scikit_learns_metrics_on_1_2_and_3_ranks() {
     let cases: Vec<Case> = cases().into_iter().filter(|case| case.expected["weights"].is_null()).collect();

@@ -1,5 +1,5 @@
-//! Fuzz targets without a fuzzer: a fixed number of mutations of each seed, the same in every run. `MUTATIONS=100` takes a hundred
-//! times as many.
+//! Runs the fuzz targets without a fuzzer: a fixed number of mutations of each seed, the same in every run. `MUTATIONS=100`
+//! multiplies their number by a hundred.
 
 #[path = "../../../fuzz/checks.rs"]
 #[allow(dead_code)]
@@ -7,7 +7,7 @@ mod checks;
 
 use std::path::Path;
 
-/// Texts that are put into an input: what readers treat apart.
+/// Strings that are inserted into an input, because readers treat them specially.
 const PIECES: [&[u8]; 24] = [
     b"\"",
     b"'",
@@ -35,7 +35,7 @@ const PIECES: [&[u8]; 24] = [
     b"[[a]]\n",
 ];
 
-/// A generator of numbers (SplitMix64).
+/// A random number generator (SplitMix64).
 struct Draw(u64);
 
 impl Draw {
@@ -51,7 +51,7 @@ impl Draw {
         (self.next() % n.max(1) as u64) as usize
     }
 
-    /// Changes the input in one way.
+    /// Applies one random change to the input.
     fn mutate(&mut self, bytes: &mut Vec<u8>) {
         let at = self.below(bytes.len());
         match self.below(8) {
@@ -72,7 +72,7 @@ impl Draw {
                 ),
             ),
             6 => {
-                // A digit becomes many.
+                // Replaces a digit by many.
                 let digits = bytes
                     .iter()
                     .enumerate()
@@ -93,7 +93,7 @@ impl Draw {
     }
 }
 
-/// Calls `check` with each seed of a target, and with `n` mutations of it.
+/// Calls `check` with each seed of a target, and with `n` mutations of each.
 fn check_mutations(target: &str, n: usize, check: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds").join(target);
     let mut seeds: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();

@@ -1,5 +1,5 @@
-//! Compares the surroundings of a step with PyTorch: schedules, parameter groups, clipping, accumulation, averages of weights. The
-//! cases are those of `tests/golden/schedules.json` and `long_training.json` (layout in the README beside them).
+//! Compares everything around a step with PyTorch: schedules, parameter groups, clipping, accumulation, averages of weights. The
+//! cases come from `tests/golden/schedules.json` and `long_training.json` (layout in the README next to them).
 
 #![allow(clippy::unwrap_used)]
 
@@ -37,7 +37,7 @@ fn numbers(list: &Value) -> Vec<f64> {
     list.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
 }
 
-/// The keys of a section as TOML. Numbers, texts and lists of these are written alike in JSON.
+/// The keys of a section as TOML. Numbers, strings and lists of these have the same form in JSON.
 fn section(name: &str, keys: &Value) -> String {
     let mut toml = format!("[{name}]\n");
     for (key, value) in keys.as_object().unwrap() {
@@ -77,7 +77,7 @@ fn schedules_are_those_of_pytorch() {
         kinds.push(config.shape.name());
         for (step, want) in numbers(&case["lr"]).into_iter().enumerate() {
             let got = schedule.lr(step as u64);
-            // PyTorch computes most rates from the one before, which adds a rounding of the base rate a step.
+            // PyTorch computes most rates from the previous one, which adds a rounding error of the base rate per step.
             let bound = 1e-12 * want + 1e-15 * base_lr;
             assert!((got - want).abs() <= bound, "{name}, step {step}: {got:e} against {want:e}");
         }
@@ -94,7 +94,7 @@ struct Trained {
     ema: Option<Weights>,
 }
 
-/// Flat values by name.
+/// The values of a flat buffer by parameter name.
 fn named(layout: &ParamLayout, flat: &Tensor) -> Weights {
     let flat = flat.to_vec::<f32>().unwrap();
     let values = |range: std::ops::Range<usize>| flat[range].to_vec();
@@ -106,7 +106,7 @@ fn named(layout: &ParamLayout, flat: &Tensor) -> Weights {
         .collect()
 }
 
-/// Trains as the config says, from `init` on, as this rank of the world.
+/// Trains with `config` on this rank of the world, starting from `init`.
 fn train(world: &World, config: &Config, init: &Path, device: Device) -> Trained {
     world.connect_device(device, DeviceOptions::default()).unwrap();
     let data = data::load(config, world).unwrap();
@@ -142,7 +142,7 @@ fn train(world: &World, config: &Config, init: &Path, device: Device) -> Trained
     }
 }
 
-/// Trains every case on this many ranks and compares everything that it holds.
+/// Trains every case on this many ranks and compares all values in the case.
 fn check_all(n_ranks: usize, device: impl Fn(usize) -> Device + Sync) {
     let file = golden_file("long_training.json");
     let cases = file["cases"].as_array().unwrap();
@@ -166,10 +166,10 @@ fn check_all(n_ranks: usize, device: impl Fn(usize) -> Device + Sync) {
             let what = |of: &str| format!("{name} on {n_ranks} ranks: {of}");
             assert_eq!(run.losses.len(), 10);
             assert_all_close(&what("loss"), &run.losses, &numbers(&case["losses"]), 1e-6);
-            // A norm over parameters whose gradients are off by some 1e-6 each, about all in one direction at worst.
+            // A norm over parameters whose gradients differ by about 1e-6 each, in the worst case all in the same direction.
             assert_all_close(&what("grad_norm"), &run.grad_norms, &numbers(&case["grad_norms"]), 1e-5);
-            // Rounding alone costs up to 4.4e-7 of a weight on PyTorch's side (`float64_weight_gap`), and about as much on
-            // this one: AdamW with steps of 2e-3 turns a relative error of a small gradient into that part of a step.
+            // Rounding alone changes a weight by up to 4.4e-7 in PyTorch (`float64_weight_gap`), and by about as much here: AdamW
+            // with steps of 2e-3 turns a relative error of a small gradient into the same fraction of a step.
             let gap = |of: &str, got: &Weights, file: &Value| {
                 let (gap, place) = largest_gap(got, &read_weights(&golden(file.as_str().unwrap())));
                 assert!(gap <= 2e-6, "{}: {place}: {gap:e} apart", what(of));
@@ -188,7 +188,7 @@ fn groups_clipping_accumulation_and_averages_are_those_of_pytorch() {
     check_all(1, |_| Device::Cpu);
 }
 
-/// Where there are too few GPUs it says so and passes; with `REQUIRE_GPUS=N` fewer than N fail it.
+/// If there are too few GPUs, it prints that and passes; with `REQUIRE_GPUS=N` it fails if there are fewer than N.
 #[test]
 fn and_so_they_are_on_gpus() {
     for n_ranks in [1, 2] {

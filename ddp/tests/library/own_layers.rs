@@ -1,4 +1,4 @@
-//! Layers of a program's own through everything that a trainer has: ZeRO, moving averages, registered buffers, checkpoints, graphs.
+//! Custom layers with every feature of a trainer: ZeRO, moving averages, registered buffers, checkpoints, graphs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -27,11 +27,12 @@ const WIDTH: usize = 6;
 const GLOBAL_ROWS: usize = 12;
 const MOMENTUM: f64 = 0.9;
 
-/// `y = (x - mean) · gain` with a trained gain and a running mean of the rows, `[features]` each; by operations, so on any device.
+/// `y = (x - mean) · gain` with a trained gain and a running mean of the rows, `[features]` each; it uses tensor operations, so
+/// it runs on any device.
 #[derive(Debug)]
 struct Center {
     params: [ParamSpec; 1],
-    /// First value of the mean: a rank's own, to see whose counts.
+    /// Initial value of the mean; it differs between ranks to show whose value is used.
     start: f64,
     max_rows: usize,
     device: Device,
@@ -71,7 +72,7 @@ impl Layer for Center {
         self.is_capturable
     }
 
-    /// The centered rows, and scratch.
+    /// The centered rows, and scratch memory.
     fn buffers(&self, sizes: Sizes) -> Vec<BufferSpec> {
         let rows = BufferSpec::activations(&[sizes.max_rows, WIDTH], DType::F32);
         vec![rows.clone(), rows]
@@ -89,7 +90,7 @@ impl Layer for Center {
             Input::Tensor(mean.view()),
             buffers[0].view_mut().rows(0, n)?,
         )?;
-        // The rows of this step count from the next one on, so that ranks need each other's only then.
+        // The rows of this step affect the mean only from the next step on, so that ranks need each other's rows only then.
         if is_training {
             let ones = ones.view().range(0, n)?.reshape(&[1, n])?;
             ops::addmm((1.0 - MOMENTUM) / n as f64, ones, false, x, false, MOMENTUM, mean.view_mut())?;
@@ -119,8 +120,8 @@ impl Layer for Center {
     }
 }
 
-/// `y = u · v` of the halves of each row, `[B, 2 n]` to `[B, n]`: the gradient of the input is another buffer than that of the output,
-/// and needs the input. On the CPU.
+/// `y = u · v` of the halves of each row, `[B, 2 n]` to `[B, n]`, on the CPU. The gradient of the input needs a separate buffer,
+/// and its computation needs the input.
 #[derive(Debug)]
 struct ProductOfHalves;
 
@@ -177,7 +178,7 @@ fn layers(center: Center) -> Sequential {
     Sequential::new(N_FEATURES).linear(WIDTH).layer(center).activation(Activation::Tanh).linear(1)
 }
 
-/// A run, and where it is saved.
+/// A run, and the folder where it is saved.
 #[derive(Clone, Copy)]
 struct Run<'a> {
     zero: ZeroStage,
@@ -224,7 +225,7 @@ impl Run<'_> {
         )?)
     }
 
-    /// Trains as this rank, from the newest checkpoint if there is one, and saves at the end if there is a folder.
+    /// Trains on this rank, from the newest checkpoint if there is one; saves at the end if there is a folder.
     fn train(&self, world: &World) -> ddp::Result<Trained> {
         let mut trainer = self.trainer(world)?;
         let mut checkpoints =
@@ -281,7 +282,7 @@ fn assert_near(what: &str, got: &Trained, want: &Trained) {
     let close = |name: &str, got: &[f32], want: &[f32]| {
         assert_eq!(got.len(), want.len(), "{what}: {name}");
         for (got, want) in got.iter().zip(want) {
-            // 15 steps of AdamW, whose first ones turn rounding of gradients near 0 into some share of the rate.
+            // 15 steps of AdamW; the first ones turn rounding errors of gradients near 0 into a fraction of the rate.
             assert!((got - want).abs() <= 2e-5 * (1.0 + want.abs()), "{what}: {name}: {got} against {want}");
         }
     };
@@ -301,7 +302,7 @@ fn zero_and_averages_hold_for_any_number_of_ranks() {
             let trained = Run { zero, ..Run::usual() }.on(n_ranks);
             for of_rank in &trained {
                 assert_near(&format!("{zero:?}, {n_ranks} ranks"), of_rank, &alone);
-                // The mean of a batch is the mean of its equal parts' means, and every rank starts from rank 0's.
+                // The mean of a batch is the mean of the means of its equal parts, and every rank starts with rank 0's values.
                 assert_eq!(of_rank.mean, trained[0].mean, "the same bits on all ranks");
             }
             let bits = |trained: &[Trained]| trained.iter().map(|t| t.weights.clone()).collect::<Vec<_>>();
@@ -347,7 +348,7 @@ fn a_checkpoint_of_other_buffers_is_refused_on_all_ranks() {
     let run = Run { n_epochs: 1, folder: Some(folder.path()), ..Run::usual() };
     run.on(2);
     let errors = threads::run(2, |world| {
-        // The same parameters without the buffer: another layer of this name.
+        // The same parameters without the buffer: a different layer of this name.
         let plain =
             Sequential::new(N_FEATURES).linear(WIDTH).layer(Gain(Center::new(6, 0.0, Device::Cpu).params));
         let layers = plain.activation(Activation::Tanh).linear(1);
@@ -364,7 +365,7 @@ fn a_checkpoint_of_other_buffers_is_refused_on_all_ranks() {
     }
 }
 
-/// The parameter of [`Center`] alone.
+/// Only the parameter of [`Center`].
 #[derive(Debug)]
 struct Gain([ParamSpec; 1]);
 
@@ -409,7 +410,7 @@ fn buffers_move_to_a_gpu_and_are_part_of_the_state_dict() {
         assert_eq!(moved.weights().to_vec::<f32>().unwrap(), weights);
         moved.forward(x.to(device).unwrap().view(), None).unwrap();
         let got = moved.outputs(4).unwrap().to_vec::<f32>().unwrap();
-        // Sums of six products in another order.
+        // Sums of six products in different orders.
         assert!(got.iter().zip(&want).all(|(a, b)| (a - b).abs() < 1e-5), "{device}: {got:?} {want:?}");
 
         let names = |buffers: Vec<(&str, &Tensor)>| {

@@ -19,7 +19,8 @@ fn assert_within(what: &str, got: f64, want: f64, share: f64) {
     assert!((got - want).abs() <= share * want.abs(), "{what}: {got} against {want}");
 }
 
-/// 500 steps on made-up values of eight features, smooth but for noise of deviation 0.3, which is what remains.
+/// 500 steps on synthetic values that are a smooth function of eight features plus noise with standard deviation 0.3, which
+/// remains.
 fn regression(precision: Precision) -> Trained {
     const N_FEATURES: usize = 8;
     let spec = ModelSpec {
@@ -69,7 +70,7 @@ fn a_regression_in_bf16_ends_within_2_percent_of_f32() {
     assert_within("loss", loss(&got), loss(&want), 0.02);
 }
 
-/// Embeddings, norms, residuals, dropout, weights of classes and rows, all losses, one rank and more.
+/// Embeddings, norms, residuals, dropout, weights of classes and rows, all losses, on one and on several ranks.
 #[test]
 fn everything_a_model_can_have_trains_in_bf16() {
     let usual = Setup::usual();
@@ -85,7 +86,7 @@ fn everything_a_model_can_have_trains_in_bf16() {
             assert_ne!(got.weights, want.weights, "bf16 rounds");
             assert_eq!(got.losses.len(), want.losses.len());
             for (got, want) in got.losses.iter().zip(&want.losses) {
-                // Activations are rounded by 2^-9 of themselves some ten times per pass, over a dozen steps.
+                // Activations are rounded by a relative 2^-9 about ten times per pass, over a dozen steps.
                 assert_within(&format!("{:?} on {world_size} ranks", setup.loss), *got, *want, 0.01);
             }
         }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Words with which no paragraph begins: they introduce a clause in place of a name for the thing.
+/// Words that must not begin a paragraph, because they introduce a clause instead of naming the thing.
 const CLAUSES: [&str; 7] = ["What", "Who", "Whose", "Which", "How", "Those", "As"];
 
 /// Folders of sources, from the root of the project.
@@ -50,7 +50,7 @@ fn clauses(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// Rust files below a folder, build outputs aside.
+/// Rust files in a folder, except build outputs.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {

@@ -1,4 +1,4 @@
-//! A random program: its draws, what is refused of them, and simpler programs.
+//! A random program: how it is drawn, which draws the library refuses, and simpler programs.
 
 use crate::made_up::gpus::most_gpus;
 use crate::made_up::{N_CLASSES, Setup, cross_entropy, embeddings, losses, row_weights};
@@ -11,7 +11,7 @@ use ddp::model::ModelSpec;
 use ddp::optim::loss_scaler::LossScalerConfig;
 use ddp::train::trainer::{GraphMode, NonFinite, TrainerOptions};
 
-/// Most steps of a program.
+/// Maximum number of steps of a program.
 pub(crate) const MAX_STEPS: usize = 6;
 
 /// A training run, and how it is stopped and resumed.
@@ -19,14 +19,14 @@ pub(crate) const MAX_STEPS: usize = 6;
 pub(crate) struct Program {
     pub(crate) setup: Setup,
     pub(crate) n_ranks: usize,
-    /// Steps after which the run is saved.
+    /// Number of steps after which the run is saved.
     pub(crate) saved_after: usize,
-    /// Ranks that resume it.
+    /// Number of ranks that resume the run.
     pub(crate) resumed_on: usize,
 }
 
 impl Program {
-    /// The program of a seed.
+    /// Draws the program of a seed.
     pub(crate) fn draw(seed: u64, on_gpus: bool) -> Self {
         let draws = &mut Draws(seed);
         let max_ranks = if on_gpus { most_gpus() } else { 4 };
@@ -78,7 +78,8 @@ impl Program {
             spec,
             optimizer: draws.of(OptimizerKind::ALL),
             lr: Some(0.003),
-            // So large that steps do not follow the rounding of gradients that are 0, such as those of a shift in front of a norm.
+            // Large enough that steps do not follow the rounding noise of gradients that are 0, such as that of a shift before a
+            // norm.
             eps: 1e-3,
             weight_decay: draws.of(&[0.0, 0.1]),
             loss,
@@ -99,7 +100,7 @@ impl Program {
         Program { setup, n_ranks, saved_after, resumed_on }
     }
 
-    /// The same with one part less, for each part.
+    /// Simpler variants of the program, each without one of its parts.
     pub(crate) fn simpler(&self) -> Vec<Self> {
         let spec = &self.setup.spec;
         let mut lists = Vec::new();
@@ -146,12 +147,12 @@ impl Program {
         lists.into_iter().map(of_list).chain(changed).filter(differs).collect()
     }
 
-    /// Whether a layer takes statistics over the rows of a micro-batch.
+    /// Whether a layer computes statistics over the rows of a micro-batch.
     pub(crate) fn mixes_rows(&self) -> bool {
         mixes_rows(&self.setup.spec.layers)
     }
 
-    /// Whether the library says that it has no such run.
+    /// Whether the library refuses such a run.
     pub(crate) fn is_refused(&self) -> bool {
         let TrainerOptions { zero, micro_shards, comm_dtype, .. } = self.setup.options;
         let sums_squares = self.setup.optimizer == OptimizerKind::Lamb;
@@ -180,12 +181,12 @@ impl Draws {
         values[self.below(values.len())].clone()
     }
 
-    /// True once in `n` times.
+    /// Returns true with probability `1/n`.
     fn once_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
-    /// A layer that keeps rows `width` wide, or one that does not if `may_widen`.
+    /// Draws a layer that keeps the width `width`, or, if `may_widen`, possibly one that changes it.
     fn layer(&mut self, width: usize, may_widen: bool) -> LayerConfig {
         let (activation, gate) = (self.of(Activation::ALL), self.of(Gate::ALL));
         let out_features = if may_widen { 1 + self.below(9) } else { width };
@@ -202,7 +203,7 @@ impl Draws {
         }
     }
 
-    /// A list of layers, or none, for rows of this width.
+    /// Draws a list of layers, possibly empty, for rows of this width.
     fn layers(&mut self, mut width: usize) -> Vec<LayerEntry> {
         let mut layers = Vec::new();
         for _ in 0..self.below(6) {
@@ -223,7 +224,7 @@ impl Draws {
     }
 }
 
-/// The model of a list of layers.
+/// The model with this list of layers.
 fn with_layers(layers: Vec<LayerEntry>, n_features: usize, n_outputs: usize) -> ModelSpec {
     ModelSpec::new(&ModelConfig::of_layers(layers, true), n_features, n_outputs)
 }

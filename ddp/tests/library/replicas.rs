@@ -1,4 +1,4 @@
-//! Replicas that differ are found, named and repaired: a flipped bit of one rank, on the CPU and on GPUs.
+//! Replicas that differ are detected, named and repaired: one bit of one rank is flipped, on the CPU and on GPUs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,7 +17,7 @@ use ddp_comm::{DeviceOptions, World, threads};
 use ddp_kernels::{Device, Tensor, ops};
 
 const STAGES: [ZeroStage; 3] = [ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients];
-/// Ranks, the tensor and parameter whose bit is flipped, and the rank.
+/// Tensor and parameter whose bit is flipped, and the rank.
 type Flip = (&'static str, &'static str, usize);
 
 fn setup(zero: ZeroStage) -> Setup {
@@ -49,12 +49,12 @@ fn flip(trainer: &mut Trainer<'_>, tensor: &str, parameter: &str) {
     } else {
         let (_, state) = trainer.state_mut().into_iter().find(|(name, _)| *name == tensor).unwrap();
         let values = flipped(state);
-        // In place, for a captured step holds the address.
+        // Copied in place, because a captured step holds the address.
         ops::copy(values.view(), state.view_mut()).unwrap();
     }
 }
 
-/// Trains for some steps, calls `inspect`, and trains on; returns what it returned and the bits at the end.
+/// Trains for some steps, calls `inspect`, and continues training; returns the result of `inspect` and the final bits.
 fn train<R>(setup: &Setup, world: &World, inspect: impl FnOnce(&mut Trainer<'_>) -> R) -> (R, Vec<u32>) {
     let device = if setup.on_gpus { Device::Cuda(world.rank().0 as u32) } else { Device::Cpu };
     world.connect_device(device, DeviceOptions { deterministic: true, ..DeviceOptions::default() }).unwrap();
@@ -92,7 +92,7 @@ fn differences(setup: &Setup, world_size: usize, flips: &[Flip]) -> Vec<Option<R
     })
 }
 
-/// Every rank names the same parameters, tensors and ranks, in the order of the flat buffer.
+/// Every rank reports the same parameters, tensors and ranks, in the order of the flat buffer.
 fn finds_flipped_bits(setup_of: impl Fn(ZeroStage) -> Setup, max_world_size: usize) {
     for zero in STAGES {
         for world_size in 2..=max_world_size {
@@ -117,7 +117,7 @@ fn finds_flipped_bits(setup_of: impl Fn(ZeroStage) -> Setup, max_world_size: usi
                 .iter()
                 .map(|&(tensor, parameter, rank)| {
                     let others: Vec<usize> = (0..world_size).filter(|other| *other != rank).collect();
-                    // On two ranks nobody knows whose bit it was.
+                    // With two ranks it is unknown whose bit was flipped.
                     let groups =
                         if world_size == 2 { vec![vec![0], vec![1]] } else { vec![others, vec![rank]] };
                     (tensor, parameter, groups)
@@ -140,7 +140,7 @@ fn a_flipped_bit_on_a_gpu_is_named_too() {
     finds_flipped_bits(|zero| on_gpus(&setup(zero), GraphMode::Auto), 3);
 }
 
-/// Other ranks hold no copy of state that only one rank updates: nothing to compare, and no false alarm.
+/// Other ranks hold no copy of state that only one rank updates: there is nothing to compare, and no false alarm.
 #[test]
 fn state_of_a_divided_update_is_not_compared() {
     let mut setup = setup(ZeroStage::Off);
@@ -152,7 +152,7 @@ fn state_of_a_divided_update_is_not_compared() {
     }
 }
 
-/// After a repair the run ends with the bits of an undisturbed one.
+/// After a repair the run ends with the same bits as an undisturbed one.
 fn repairs(setup: &Setup) {
     let config = |on_difference: &str| {
         let sets = ["data.train=\"builtin:digits\"", "train.replica_check_steps=3", on_difference];
@@ -214,7 +214,7 @@ fn a_majority_of_gpus_repairs_as_well() {
     }
 }
 
-/// Two ranks, or a tie: the run ends with the status on which a supervisor restarts it.
+/// With two ranks or a tie, the run ends with the status on which a supervisor restarts it.
 #[test]
 fn without_a_majority_the_run_is_restarted() {
     let sets = [

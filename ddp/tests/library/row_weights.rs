@@ -1,4 +1,4 @@
-//! Weights of rows, on ranks that are threads: what they mean for a step and for an evaluation.
+//! Row weights on ranks that are threads: their effect on a step and on an evaluation.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +21,7 @@ use ddp_comm::threads;
 use ddp_kernels::Device;
 use ddp_kernels::ops::Activation;
 
-/// One step on all rows, without dropout, whose masks depend on a row's place.
+/// One step on all rows, without dropout, because its masks depend on a row's position.
 fn one_step(loss: Loss, n_rows: usize) -> Setup {
     let spec = ModelSpec { layer_norm: true, ..ModelSpec::plain(&[6, 16, 9, N_CLASSES], Activation::Gelu) };
     Setup { spec, loss, n_rows, global_rows: n_rows, n_epochs: 1, ..Setup::usual() }
@@ -45,7 +45,7 @@ fn a_row_of_weight_2_is_the_row_twice_and_one_of_weight_0_is_none() {
     let (once, counts): (Vec<usize>, _) = ((0..12).collect(), [2, 1, 0, 1, 3, 1, 1, 0, 1, 2, 1, 1]);
     let often: Vec<usize> = once.iter().flat_map(|&row| vec![row; counts[row]]).collect();
     for loss in losses() {
-        // Clipped and not: the norm is that of the true mean.
+        // With and without clipping: the norm is that of the true mean.
         for clip_grad_norm in [0.0, 0.1] {
             let weighted = one_step(loss.clone(), once.len());
             let options = TrainerOptions { clip_grad_norm, ..weighted.options };
@@ -110,7 +110,7 @@ fn a_step_without_weight_leaves_the_weights_alone() {
     }
 }
 
-/// Metrics that an evaluation should find, by the formulas, from the outputs of all rows.
+/// Expected metrics of an evaluation, computed by their formulas from the outputs of all rows.
 fn plain(setup: &Setup, outputs: &[f32], rows: &ResidentRows) -> EvalMetrics {
     let weights: Vec<f64> = rows.weights.iter().flatten().copied().map(f64::from).collect();
     let outputs: Vec<f64> = outputs.iter().map(|&v| f64::from(v)).collect();
@@ -138,7 +138,7 @@ fn plain(setup: &Setup, outputs: &[f32], rows: &ResidentRows) -> EvalMetrics {
     } else if setup.loss == Loss::Ordinal {
         let Targets::Labels(labels) = &rows.targets else { panic!() };
         for ((z, &label), &w) in outputs.chunks_exact(k).zip(labels).zip(&weights) {
-            // Logit i says whether the class is above i.
+            // Logit i predicts whether the class is above i.
             let sign = |i: usize| if label > i as i64 { -1.0 } else { 1.0 };
             loss += w * z.iter().enumerate().map(|(i, z)| (1.0 + (sign(i) * z).exp()).ln()).sum::<f64>();
             divisor += w * k as f64;
@@ -209,7 +209,7 @@ fn an_evaluation_counts_each_row_by_its_weight() {
         let want = plain(&setup, &whole.outputs(29).unwrap().to_vec::<f32>().unwrap(), &rows);
         let rows: Arc<dyn Dataset> = rows;
         for world_size in [1, 3] {
-            // In several batches per rank.
+            // Evaluated in several batches per rank.
             let got = threads::run(world_size, |world| {
                 let head = LossHead::new(&setup.loss, Device::Cpu).unwrap();
                 let loading = LoaderOptions::new(Device::Cpu);

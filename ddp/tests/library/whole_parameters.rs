@@ -1,5 +1,4 @@
-//! Optimisers whose steps depend on whole parameters, of which ranks may hold parts: LAMB by norms, Muon by orthogonal
-//! directions.
+//! Optimizers that update whole parameters, of which ranks may hold only shards: LAMB by norms, Muon by orthogonal directions.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +12,7 @@ use ddp_kernels::Device;
 const KINDS: [OptimizerKind; 2] = [OptimizerKind::Lamb, OptimizerKind::Muon];
 const STAGES: [ZeroStage; 3] = [ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients];
 
-/// Embeddings, norms, biases and matrices of both forms; buckets of single layers.
+/// Embeddings, norms, biases and matrices of both shapes; each layer is its own bucket.
 fn setup(optimizer: OptimizerKind) -> Setup {
     Setup { optimizer, ema_decay: 0.9, ..Setup::embedded() }
 }
@@ -44,8 +43,8 @@ fn any_number_of_ranks_trains_as_one_in_every_stage() {
     }
 }
 
-/// Muon's matrices are gathered whole before they are orthogonalised, so where the shards and buckets end changes no bit. LAMB's norms
-/// are sums of shards.
+/// Muon's matrices are gathered before they are orthogonalized, so the boundaries of shards and buckets change no bit. LAMB's
+/// norms are sums over shards.
 #[test]
 fn shards_of_matrices_change_no_bit() {
     let setup = with_options(&setup(OptimizerKind::Muon), |options| options.clip_grad_norm = 0.0);
@@ -77,7 +76,7 @@ fn a_resumed_run_is_the_same_run() {
     }
 }
 
-/// Ranks that share memory divide the updates of other optimisers into blocks.
+/// For other optimizers, ranks that share memory divide the update into blocks.
 #[test]
 fn the_update_is_not_divided() {
     for optimizer in KINDS {
@@ -107,7 +106,7 @@ fn micro_shards_give_the_same_bits_on_any_number_of_ranks() {
     refused.check(Device::Cpu, OptimizerKind::Muon).unwrap();
 }
 
-/// In every stage the trainer counts what a step sends for norms or directions, too ([`one_step`] compares the two).
+/// The trainer also counts the bytes that a step sends for norms or directions, in every stage ([`one_step`] compares the two).
 #[test]
 fn ranks_hold_shards_of_the_state_and_the_bytes_sent_are_counted() {
     for optimizer in KINDS {
@@ -130,7 +129,7 @@ fn gpus_train_as_one_cpu_rank_does() {
         let setup = setup(optimizer);
         let cpu = setup.train_on(1);
         for (stage, zero) in STAGES.into_iter().enumerate() {
-            // Over all cases each stage meets each number of GPUs.
+            // Across all cases, each stage is tested with each number of GPUs.
             for world_size in world_sizes(index + stage, 1) {
                 let setup = with_options(&setup, |options| options.zero = zero);
                 let what = format!("{optimizer}, {zero:?}, {world_size} GPUs");

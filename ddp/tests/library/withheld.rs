@@ -1,5 +1,5 @@
-//! A step whose update is withheld leaves weights and state of the optimiser as they are, bit for bit, and counts: the run
-//! continues as one that never took it, on all ranks and devices alike.
+//! A step whose update is withheld leaves the weights and the optimizer state unchanged, bit for bit, but is counted: the run
+//! continues as if it had not taken the step, on all ranks and devices.
 
 #![allow(clippy::unwrap_used)]
 
@@ -22,13 +22,13 @@ const BAD_STEP: u64 = 3;
 /// Fault in the step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
-    /// A value that overflows in the first layer.
+    /// A value overflows in the first layer.
     Overflow,
-    /// A limit below every loss.
+    /// The limit is below every loss.
     Limit,
-    /// The caller leaves the update out.
+    /// The caller skips the update.
     LeftOut,
-    /// Nothing; the step is not even taken.
+    /// No fault; the step is not taken at all.
     Absent,
 }
 
@@ -108,7 +108,7 @@ fn check(setup: &Setup, world_size: usize) {
     }
 }
 
-/// Ways in which ranks exchange gradients and divide the update.
+/// Ways to exchange gradients and to divide the update between ranks.
 fn exchanges() -> [TrainerOptions; 5] {
     let usual = Setup::usual().options;
     [

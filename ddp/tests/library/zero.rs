@@ -1,5 +1,5 @@
-//! ZeRO: ranks that hold their parts of the training state alone train as ranks that hold all of it, in less memory and with as
-//! many bytes between them as an all-reduce takes.
+//! ZeRO: ranks that hold only their shards of the training state train like ranks that hold all of it, in less memory, and send
+//! no more bytes than an all-reduce.
 
 #![allow(clippy::unwrap_used)]
 
@@ -42,7 +42,7 @@ fn ranks_with_parts_of_the_state_train_as_one_rank_with_all_of_it() {
                     assert_eq!(got.len(), want.len());
                     for (got, want) in got.into_iter().zip(want) {
                         let (got, want) = (f32::from_bits(got), f32::from_bits(*want));
-                        // As the weights that it is an average of.
+                        // Same tolerance as for the weights that it averages.
                         assert!((got - want).abs() <= 1e-5, "{got} against {want}");
                     }
                 }
@@ -51,8 +51,8 @@ fn ranks_with_parts_of_the_state_train_as_one_rank_with_all_of_it() {
     }
 }
 
-/// Sums are taken in rank order, whoever takes them, and an element's update is the same on every rank: without clipping, whose
-/// norm is summed in parts, ZeRO-1 gives the very bits of a plain run, wherever buckets end.
+/// Sums are taken in rank order on any rank, and an element's update is the same on every rank. So without clipping, whose norm
+/// is summed in parts, ZeRO-1 gives the same bits as a plain run for any bucket boundaries.
 #[test]
 fn the_first_stage_changes_no_bit() {
     for world_size in [2, 3, 5] {
@@ -77,8 +77,8 @@ fn the_first_stage_changes_no_bit() {
     }
 }
 
-/// With one micro-batch there is nothing to add up, so both stages come to the same bits; with several they add up in another
-/// order, whatever the buckets.
+/// With one micro-batch there is nothing to accumulate, so both stages give the same bits. With several, they add up in different
+/// orders, for any buckets.
 #[test]
 fn the_second_stage_depends_on_no_bucket() {
     for world_size in [2, 3] {
@@ -100,7 +100,7 @@ fn the_second_stage_depends_on_no_bucket() {
     }
 }
 
-/// In all ways of dividing the state: what ranks store of it is all of it, and a run that resumes from there is the same run.
+/// For every way of dividing the state, the shards that ranks store cover all of it, and a run resumed from them is the same run.
 #[test]
 fn state_is_stored_and_restored_piece_by_piece() {
     for world_size in [1, 3] {
@@ -124,7 +124,7 @@ fn state_is_stored_and_restored_piece_by_piece() {
     }
 }
 
-/// Elements of each tensor of state, and what a step sends, on each rank.
+/// Number of elements of each state tensor, and the bytes that a step sends, on each rank.
 pub(crate) fn one_step(setup: &Setup, world_size: usize) -> Vec<(usize, usize, Traffic)> {
     let rows: Arc<dyn Dataset> = setup.rows();
     threads::run(world_size, |world| {
@@ -141,7 +141,7 @@ pub(crate) fn one_step(setup: &Setup, world_size: usize) -> Vec<(usize, usize, T
         trainer.step(&mut loader.next_step().unwrap().unwrap(), StepRequest::default()).unwrap();
         trainer.outcome(true).unwrap().unwrap();
         let traffic = world.tensor_group().traffic().since(&before);
-        // What the trainer says that it sends: the group rounds once, all buckets together.
+        // The bytes that the trainer reports as sent; the group rounds once for all buckets together.
         let told = trainer.exchange_bytes(setup.n_micro).sent;
         assert!(told.abs_diff(traffic.bytes_sent()) <= 2, "{told} against {traffic:?}");
         let lens: Vec<_> = trainer.state().into_iter().map(|(_, tensor)| tensor.numel()).collect();
@@ -155,7 +155,7 @@ fn a_rank_holds_its_share_of_the_state_and_sends_what_a_ring_does() {
     holds_its_share_and_sends_what_a_ring_does(&unclipped(Setup::embedded()), 4);
 }
 
-/// Batch norms gather moments in each forward pass and sums in each backward pass, next to the gradients.
+/// Batch norms gather moments in each forward pass and sums in each backward pass, besides the gradients.
 #[test]
 fn what_batch_norms_gather_is_counted() {
     let usual = Setup::usual();
@@ -167,7 +167,7 @@ fn what_batch_norms_gather_is_counted() {
     for world_size in [2, 3] {
         for n_micro in [1, 3] {
             let setup = Setup { spec: spec.clone(), n_micro, ..unclipped(usual.clone()) };
-            // Compares what the trainer says with the traffic.
+            // Compares the trainer's report with the measured traffic.
             let [(_, _, traffic), ..] = one_step(&setup, world_size)[..] else { unreachable!() };
             assert_eq!(traffic.n_all_gathers as usize, 4 * n_micro, "{traffic:?}");
         }
@@ -190,7 +190,7 @@ fn holds_its_share_and_sends_what_a_ring_does(setup: &Setup, max_world_size: usi
                 assert_eq!(traffic.n_all_reduces, 1, "that of the step's sums");
                 let padding = flat_len - plain_len;
                 assert!(padding <= traffic.n_all_gathers as usize * world_size * 16, "{padding} elements");
-                // 16 elements of sums: in both.
+                // The 16 elements of sums are in both.
                 assert_eq!(traffic.bytes_sent(), ring(flat_len + 16));
                 assert_eq!(plain.bytes_sent(), ring(plain_len + 16));
             }
@@ -203,7 +203,7 @@ fn holds_its_share_and_sends_what_a_ring_does(setup: &Setup, max_world_size: usi
     }
 }
 
-/// The tree's exchange costs more than a ring's all-reduce, and says how much.
+/// The exchange along the tree costs more than a ring all-reduce, and the trainer reports how much.
 #[test]
 fn the_fixed_tree_sends_what_it_says() {
     for zero in [ZeroStage::Off, ZeroStage::Optimizer] {
@@ -215,10 +215,11 @@ fn the_fixed_tree_sends_what_it_says() {
     }
 }
 
-/// A scale so large that the gradients overflow: steps are skipped until it is small enough, and none of them counts.
+/// A scale so large that gradients overflow: steps are skipped until it is small enough, and none of the skipped steps is
+/// counted.
 #[test]
 fn a_loss_scale_recovers_from_an_overflow() {
-    // Squares are added up in f32, which holds numbers up to 2^128.
+    // Squares are summed in f32, whose range ends at 2^128.
     let scaling = LossScalerConfig { init_scale: 2f64.powi(70), ..LossScalerConfig::default() };
     for zero in [ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients] {
         for (world_size, divide_update_from, clip_grad_norm) in
@@ -229,10 +230,10 @@ fn a_loss_scale_recovers_from_an_overflow() {
             let plain = setup.train_on(world_size);
             setup.options.loss_scaling = Some(LossScalerConfig { init_scale: 1024.0, ..scaling });
             let scaled = setup.train_on(world_size);
-            // A power of two rounds nothing.
+            // Scaling by a power of two causes no rounding.
             assert!(scaled == plain, "{zero:?}, {world_size} ranks: a scale of 1024 changes the run");
             setup.options.loss_scaling = Some(scaling);
-            // The rows that a skipped step met are not met again.
+            // The rows of a skipped step are not visited again.
             let overflowed = Setup { n_epochs: 8, ..setup }.train_on(world_size);
             assert!((1..20).contains(&overflowed.n_skipped), "{}", overflowed.n_skipped);
             let n_skipped = overflowed.n_skipped as usize;
@@ -243,7 +244,7 @@ fn a_loss_scale_recovers_from_an_overflow() {
     }
 }
 
-/// Also of the copy that products take in bf16: looking at the average changes no bit of what follows.
+/// Holds also for the bf16 copy that matmuls read: evaluating the average changes no later bit.
 #[test]
 fn evaluating_the_average_between_steps_changes_no_bit() {
     for precision in [Precision::F32, Precision::Bf16] {
@@ -298,7 +299,7 @@ fn a_gpu_holds_its_share_of_the_state_and_sends_what_a_ring_does() {
     holds_its_share_and_sends_what_a_ring_does(&setup, most_gpus());
 }
 
-/// In bf16 the copy for products is rounded from what the ranks gather: all ranks hold the same, which `train_on` sees.
+/// In bf16 the copy for matmuls is rounded from the gathered weights: all ranks hold the same copy, which `train_on` checks.
 #[test]
 fn gpus_take_short_formats_with_the_first_stage() {
     let Some(_gpus) = gpus(2) else { return };
@@ -312,7 +313,8 @@ fn gpus_take_short_formats_with_the_first_stage() {
     assert!(rounded.weights == plain.train_on(2).weights, "buckets in bf16");
 }
 
-/// Matmuls round gradients as the pass over those in f32 does, and what they do not compute is still rounded by that pass.
+/// Matmuls round gradients in the same way as the pass over f32 gradients, which still rounds the gradients that no matmul
+/// computes.
 #[test]
 fn gpu_matmuls_that_write_gradients_in_bf16_give_the_bits_of_rounded_ones() {
     let Some(_gpus) = gpus(2) else { return };
@@ -332,7 +334,7 @@ fn gpu_matmuls_that_write_gradients_in_bf16_give_the_bits_of_rounded_ones() {
     }
 }
 
-/// The evaluation at the end of a run reads what was gathered in the short format, and a restart the masters.
+/// The evaluation at the end of a run reads the weights gathered in the short format, and a restart reads the master weights.
 #[test]
 fn gpus_that_gather_weights_in_short_formats_train_to_the_bits_of_a_gather_in_f32() {
     let Some(_gpus) = gpus(3) else { return };
@@ -341,7 +343,7 @@ fn gpus_that_gather_weights_in_short_formats_train_to_the_bits_of_a_gather_in_f3
         (Precision::Bf16, ZeroStage::Gradients, 3),
         (Precision::F16, ZeroStage::Optimizer, 3),
     ];
-    // Each form with the usual layers, and each kind of layers with one form.
+    // Each form with the usual layers, and each kind of layer with one form.
     let cases =
         [(Setup::usual(), &forms[..]), (Setup::listed(), &forms[1..2]), (Setup::embedded(), &forms[..1])];
     for (setup, forms) in cases {
@@ -361,7 +363,7 @@ fn gpus_that_gather_weights_in_short_formats_train_to_the_bits_of_a_gather_in_f3
     }
 }
 
-/// Weights of which a rank has shards alone are not the weights of a model.
+/// Weights of which a rank holds only shards can't be read as the weights of a model.
 #[test]
 fn gpus_read_no_weights_before_they_are_gathered() {
     let Some(_gpus) = gpus(2) else { return };
@@ -429,7 +431,7 @@ fn a_gpu_skips_steps_that_overflow() {
     }
 }
 
-/// The average stands in for the weights during an evaluation, and nothing of it stays.
+/// The average replaces the weights during an evaluation, and is removed completely afterwards.
 #[test]
 fn evaluating_the_average_leaves_the_weights_as_they_were() {
     for zero in [ZeroStage::Off, ZeroStage::Optimizer] {
@@ -454,7 +456,7 @@ fn evaluating_the_average_leaves_the_weights_as_they_were() {
             assert!(averaged != weights && averaged != initial);
             let seen = trainer.with_averaged(|model, _| Ok(bits(model.weights()))).unwrap();
             assert!(seen == averaged && bits(trainer.model().weights()) == weights);
-            // Also where it fails.
+            // Also if the evaluation fails.
             let failed = trainer.with_averaged(|_, _| Err::<(), _>(TrainError::BatchOverflows));
             assert!(failed.is_err() && bits(trainer.model().weights()) == weights);
         });

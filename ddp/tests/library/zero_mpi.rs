@@ -1,5 +1,5 @@
-//! ZeRO on ranks that are processes: this program starts itself under `mpirun`, once through memory that the ranks share and
-//! once by MPI alone, as between hosts.
+//! ZeRO on ranks that are processes: this program starts itself under `mpirun`, once with memory that the ranks share and once
+//! with MPI only, as between hosts.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 #![cfg(feature = "mpi")]
@@ -11,7 +11,7 @@ use ddp::config::{OptimizerKind, ZeroStage};
 use ddp::train::trainer::TrainerOptions;
 use ddp_comm::{World, WorldOptions};
 
-/// Says how a rank reaches the others.
+/// Environment variable that selects how a rank reaches the others.
 const TRANSPORT: &str = "DDP_TEST_TRANSPORT";
 
 #[test]
@@ -27,7 +27,7 @@ fn processes_train_as_threads_do() {
             command.arg(std::env::current_exe().unwrap());
             command.args(["--exact", "zero_mpi::rank_of_a_job", "--test-threads=1", "--nocapture"]);
             command.env(TRANSPORT, transport).stdin(Stdio::null());
-            // Without these, Open MPI refuses root, and, where there is no ssh, to start at all.
+            // Without these, Open MPI refuses to run as root, and, without ssh, to start at all.
             command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
             command.env("OMPI_MCA_plm", "isolated").env("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
             let output = command.output().unwrap();
@@ -43,7 +43,7 @@ fn processes_train_as_threads_do() {
     }
 }
 
-/// One rank of the jobs above; nothing where nobody started it so.
+/// One rank of the jobs above; does nothing unless it was started as such.
 #[test]
 fn rank_of_a_job() {
     let Ok(transport) = std::env::var(TRANSPORT) else { return };
@@ -58,10 +58,10 @@ fn rank_of_a_job() {
         let traffic = world.group().traffic().since(&before);
         assert_eq!(traffic.n_reduce_scatters > 0, zero != ZeroStage::Off, "{traffic:?}");
         let threads = setup.train_on(world.world_size());
-        // MPI adds up in an order of its own.
+        // MPI sums in a different order.
         assert!(!shared_memory || trained == threads, "{zero:?}");
         assert_close(&format!("{zero:?} by {transport}"), &trained, &threads);
-        // The fixed tree does not care who carries its sums.
+        // The fixed tree gives the same sums over any transport.
         if zero != ZeroStage::Gradients {
             setup.options.micro_shards = Some(4);
             let (trained, alone) = (setup.train(&world), setup.train_on(1));

@@ -8,8 +8,8 @@ use ddp_kernels::cuda::Gpu;
 
 use super::Setup;
 
-/// The GPUs for one test alone: what is captured on one of them must not meet another test's work. None, and a line that
-/// says so, where there are not `n`.
+/// Reserves the GPUs for one test, because a graph that is being captured on one of them must not meet another test's work. If
+/// there are fewer than `n`, prints that and returns `None`.
 #[allow(clippy::print_stdout)]
 pub fn gpus(n: usize) -> Option<MutexGuard<'static, ()>> {
     let found = Gpu::count();
@@ -21,15 +21,16 @@ pub fn gpus(n: usize) -> Option<MutexGuard<'static, ()>> {
     (found >= n).then(lock)
 }
 
-/// The most GPUs on which a test trains: four as far as there are so many; in the checked mode of the virtual GPU, which is slow, three.
-/// It looks for wrong bounds in kernels and a wrong order of streams, for which a fourth one makes no difference.
+/// Maximum number of GPUs on which a test trains: four if there are that many; three in the checked mode of the virtual GPU,
+/// which is slow. That mode looks for wrong bounds in kernels and a wrong order of streams, for which a fourth GPU makes no
+/// difference.
 pub fn most_gpus() -> usize {
     let is_checked = std::env::var("VGPU_CHECK").is_ok_and(|value| value != "0");
     Gpu::count().min(if is_checked { 3 } else { 4 })
 }
 
-/// Numbers of GPUs on which case `index` of a test trains, from `least` to [`most_gpus`]: all of them in the first case, and one of them
-/// in each other case, in turn.
+/// Numbers of GPUs on which case `index` of a test trains, from `least` to [`most_gpus`]: all of them for the first case, and one
+/// of them in turn for each other case.
 ///
 /// With `ALL_COMBINATIONS`, which tests/nightly sets, each case trains on all of them.
 pub fn world_sizes(index: usize, least: usize) -> Vec<usize> {
@@ -40,7 +41,7 @@ pub fn world_sizes(index: usize, least: usize) -> Vec<usize> {
     vec![all[index % all.len()]]
 }
 
-/// The CPU and, where there is one, the first GPU, locked for one test.
+/// The CPU and, if there is one, the first GPU, locked for one test.
 pub fn cpu_and_gpu() -> (Vec<Device>, Option<MutexGuard<'static, ()>>) {
     let lock = (Gpu::count() > 0).then(lock);
     (std::iter::once(Device::Cpu).chain(lock.is_some().then_some(Device::Cuda(0))).collect(), lock)
@@ -48,7 +49,7 @@ pub fn cpu_and_gpu() -> (Vec<Device>, Option<MutexGuard<'static, ()>>) {
 
 fn lock() -> MutexGuard<'static, ()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    // A failed test leaves nothing behind that affects the next one.
+    // A failed test leaves nothing that affects the next one.
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

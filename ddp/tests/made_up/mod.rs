@@ -1,4 +1,4 @@
-//! A training run of made-up rows by the library's trainer, on ranks that are threads.
+//! A training run on synthetic rows by the library's trainer, on ranks that are threads.
 
 #![allow(clippy::unwrap_used, unreachable_pub, dead_code)]
 
@@ -32,7 +32,7 @@ use ddp_kernels::{DType, Device, Tensor, TensorMut};
 
 pub const N_CLASSES: usize = 3;
 
-/// A training run of made-up rows.
+/// A training run on synthetic rows.
 #[derive(Debug, Clone)]
 pub struct Setup {
     pub spec: ModelSpec,
@@ -53,22 +53,21 @@ pub struct Setup {
     pub precision: Precision,
     /// Whether rank r computes on `cuda:r`.
     pub on_gpus: bool,
-    /// Whether GPUs and NCCL sum in one order only.
+    /// Whether GPUs and NCCL always sum in the same order.
     pub deterministic: bool,
     /// Whether NCCL reads and writes gradients and gathered weights in place.
     pub register_buffers: RegisterBuffers,
-    /// Where rows wait.
+    /// Location of rows until their step.
     pub placement: Placement,
     /// Transformation of features on the way to the model.
     pub normalizer: Option<Normalizer>,
-    /// Share of the weights' average that a step keeps; 0 for no average.
+    /// Fraction of the weights' average that a step keeps; 0 for no average.
     pub ema_decay: f64,
-    /// Step after which the optimiser's state is stored from all ranks' pieces and restored into a new trainer.
+    /// Step after which the optimizer state is stored from the shards of all ranks and restored into a new trainer.
     pub restart_after: Option<u64>,
 }
 
-/// With label smoothing.
-/// Bits of the parameters, concatenated, whatever gaps the layout has.
+/// Bits of the parameters, concatenated without the gaps of the layout.
 pub fn by_parameter(layout: &ParamLayout, flat: &[f32]) -> Vec<u32> {
     layout.entries().iter().flat_map(|entry| &flat[entry.range()]).map(|v| v.to_bits()).collect()
 }
@@ -109,29 +108,29 @@ pub fn losses() -> [Loss; 11] {
     ]
 }
 
-/// Weights of rows, of very different size; one in five is 0. Their sums are exact.
+/// Row weights of very different sizes; one in five is 0. Their sums are exact.
 pub fn row_weights(n_rows: usize) -> Vec<f32> {
     (0..n_rows).map(|row| [0.25, 3.0, 0.0, 1.5, 8.0][row % 5]).collect()
 }
 
-/// State of one rank at the end.
+/// Final state of one rank.
 #[derive(Debug, PartialEq)]
 pub struct Trained {
-    /// Parameter by parameter, as bits: zeros of both signs differ.
+    /// Weights parameter by parameter, as bits: zeros of different sign differ.
     pub weights: Vec<u32>,
     pub losses: Vec<f64>,
     pub grad_norms: Vec<f64>,
-    /// Bits of the averaged weights, where there is an average.
+    /// Bits of the averaged weights, if there is an average.
     pub averaged: Option<Vec<u32>>,
-    /// Steps that came to nothing, since the scaled loss had too large gradients.
+    /// Number of skipped steps, in which gradients of the scaled loss overflowed.
     pub n_skipped: u64,
     pub eval: EvalMetrics,
-    /// Steps that were captured.
+    /// Number of captured steps.
     pub n_graphs: usize,
 }
 
 impl Setup {
-    /// 29 rows in steps of 12: the last step has 5 rows, cut into two micro-batches on each rank.
+    /// 29 rows in steps of 12: the last step has 5 rows, divided into two micro-batches on each rank.
     pub fn usual() -> Self {
         Setup {
             spec: ModelSpec {
@@ -172,13 +171,13 @@ impl Setup {
         }
     }
 
-    /// The usual one with two of its six columns as codes, of tables so wide that the first layer has a residual too.
+    /// The usual run with two of its six columns as codes, with tables wide enough that the first layer also has a residual.
     pub fn embedded() -> Self {
         let usual = Self::usual();
         Setup { spec: usual.spec.clone().with_embeddings(embeddings([7, 5])), ..usual }
     }
 
-    /// The usual one with every kind of layer: a block with a gated unit and dropout twice, norms, activations, a narrower end.
+    /// The usual run with every kind of layer: a block with a gated unit and dropout twice, norms, activations, a narrower end.
     pub fn listed() -> Self {
         let linear = |out_features, activation| LayerConfig::Linear { out_features, activation, bias: true };
         let block = [
@@ -201,7 +200,7 @@ impl Setup {
         Setup { spec, ..usual }
     }
 
-    /// The usual one with three heads: classes, two quantities and a label, of which some rows lack some.
+    /// The usual run with three heads: classes, two quantities and a label; some rows lack some of them.
     pub fn several_heads() -> Self {
         let head = |name: &str, weight, loss| HeadLoss { name: name.to_owned(), weight, loss };
         let losses = vec![
@@ -214,7 +213,7 @@ impl Setup {
         Setup { loss: Loss::Heads(losses), ..usual }
     }
 
-    /// Targets of the heads; none for another loss.
+    /// Targets of the heads; empty for any other loss.
     pub fn heads(&self) -> Vec<HeadTargets> {
         let Loss::Heads(losses) = &self.loss else { return Vec::new() };
         let head = |HeadLoss { name, loss, .. }: &HeadLoss| {
@@ -243,7 +242,7 @@ impl Setup {
         }
     }
 
-    /// The rows: with one label, or with as many values as there are classes.
+    /// The rows, with one label each, or with as many values as there are classes.
     pub fn rows(&self) -> Arc<ResidentRows> {
         let dims = [self.n_rows, self.spec.n_features()];
         let x = Tensor::randn(&dims, DType::F32, Device::Cpu, 11).unwrap();
@@ -263,7 +262,7 @@ impl Setup {
         let targets = match self.task() {
             Task::Classification => Targets::Labels(features.chunks_exact(dims[1]).map(label).collect()),
             Task::Multilabel => values(|v| f32::from(v > 0.2)),
-            // Below 1, so that no loss is negative: losses that cancel have larger relative errors.
+            // Values below 1, so that no loss is negative: losses that cancel have larger relative errors.
             Task::Regression if self.loss == Loss::Element(ElementLoss::Poisson) => {
                 values(|v| v * v / (1.0 + v * v))
             }
@@ -288,7 +287,7 @@ impl Setup {
         rows_of(features, dims[1], targets, self.row_weights.clone())
     }
 
-    /// Trains as this rank of the world.
+    /// Trains on this rank of the world.
     pub fn train(&self, world: &World) -> Trained {
         let rows: Arc<dyn Dataset> = self.rows();
         self.train_rows(world, &rows)
@@ -316,12 +315,12 @@ impl Setup {
         plan.epochs(self.n_epochs)
     }
 
-    /// A trainer before its first step, on the device of this rank.
+    /// A trainer before its first step, on this rank's device.
     pub fn trainer<'w>(&self, world: &'w World, device: Device) -> Trainer<'w> {
         self.try_trainer(world, device).unwrap()
     }
 
-    /// Same as [`Setup::trainer`], or the error that refuses the combination.
+    /// Same as [`Setup::trainer`], or the error if the combination is refused.
     pub fn try_trainer<'w>(&self, world: &'w World, device: Device) -> Result<Trainer<'w>, TrainError> {
         let (options, layout) = (self.options, self.options.layout(&self.spec, world.world_size()));
         let max_rows = self.partition(world).max_micro_batch_rows(self.global_rows.min(self.n_rows));
@@ -347,14 +346,14 @@ impl Setup {
         Trainer::new(world, model, loss, optimizer, options)
     }
 
-    /// A new trainer that continues from the state of `old`, by way of what the ranks store of its state.
+    /// A new trainer that continues from the state of `old`, restored from the shards that the ranks store.
     pub fn restart<'w>(&self, world: &'w World, old: &Trainer<'w>) -> Trainer<'w> {
         let mut new = self.trainer(world, old.model().device());
         new.set_weights(old.model().weights().view()).unwrap();
         let flat_len = old.model().layout().flat_len();
         for ((name, from), (to_name, to)) in old.state().into_iter().zip(new.state_mut()) {
             assert_eq!(name, to_name);
-            // Each element is one rank's: sums of bits are its bits.
+            // Each element belongs to one rank, so the sum of the bits gives its bits.
             let (from, mut bits) = (from.to_vec::<f32>().unwrap(), vec![0i64; flat_len]);
             let mut n_owners = vec![0i64; flat_len];
             for StateShard { flat, offset } in old.state_shards() {
@@ -442,7 +441,7 @@ impl Setup {
         Trained { weights, averaged, losses, grad_norms, eval, n_skipped, n_graphs }
     }
 
-    /// Bytes that a rank of a step sends.
+    /// Number of bytes that a rank sends per step.
     pub fn bytes_sent(&self, world_size: usize) -> u64 {
         let of_rank = |world: World| {
             let device = if self.on_gpus { Device::Cuda(world.rank().0 as u32) } else { Device::Cpu };
@@ -452,7 +451,7 @@ impl Setup {
         threads::run(world_size, of_rank)[0]
     }
 
-    /// Trains on this many ranks, which must all come to the same, bit for bit.
+    /// Trains on this many ranks; the results of all ranks must be equal, bit for bit.
     pub fn train_on(&self, world_size: usize) -> Trained {
         let mut ranks = threads::run(world_size, |world| self.train(&world)).into_iter();
         let first = ranks.next().unwrap();
@@ -463,7 +462,7 @@ impl Setup {
     }
 }
 
-/// Rows of these columns.
+/// Rows with these columns.
 pub fn rows_of(
     features: Vec<f32>,
     n_features: usize,
@@ -490,17 +489,17 @@ fn rows_with_layout(
     Arc::new(ResidentRows { features, targets, weights, layout, source: "made-up rows".to_owned() })
 }
 
-/// Tables of 40 and 3 codes, of these widths.
+/// Tables with 40 and 3 codes and these widths.
 pub fn embeddings([a, b]: [usize; 2]) -> Vec<EmbeddingSpec> {
     let embedding = |name: &str, n_codes, dim| EmbeddingSpec { name: name.to_owned(), n_codes, dim };
     vec![embedding("zip.code", 40, a), embedding("type", 3, b)]
 }
 
-/// Asserts that two runs differ by rounding alone.
+/// Asserts that two runs differ only by rounding.
 ///
-/// Rows are cut into other matrices, whose products add up in another order: outputs and gradients are off by a few
-/// EPS = 2^-24 = 6e-8 of their size. A dozen steps round each weight, below 2, as often: 1e-6 is 16 EPS, about five
-/// times what is seen. A mean over other rows, or another dropout mask, is off by 1e-3 and more.
+/// Rows are divided into different matrices, whose matmuls sum in a different order: outputs and gradients differ by a few
+/// EPS = 2^-24 = 6e-8 of their size. A dozen steps round each weight, below 2, just as often: 1e-6 is 16 EPS, about five
+/// times the observed difference. A mean over different rows, or a different dropout mask, would differ by 1e-3 and more.
 #[track_caller]
 pub fn assert_close(what: &str, got: &Trained, want: &Trained) {
     let close = |name: &str, got: &[f64], want: &[f64], atol: f64, rtol: f64| {
@@ -514,11 +513,11 @@ pub fn assert_close(what: &str, got: &Trained, want: &Trained) {
         |t: &Trained| -> Vec<f64> { t.weights.iter().map(|&bits| f64::from(f32::from_bits(bits))).collect() };
     close("weights", &weights(got), &weights(want), 1e-6, 0.0);
     close("losses", &got.losses, &want.losses, 0.0, 1e-6);
-    // All of its parts may be off in the same direction. Near an optimum they cancel, and their rounding stays.
+    // All parts of the norm may err in the same direction. Near an optimum they cancel, and their rounding errors remain.
     let largest = want.grad_norms.iter().copied().fold(0.0, f64::max);
     close("grad_norms", &got.grad_norms, &want.grad_norms, 2e-6 * largest, 0.0);
     assert_eq!(got.eval.get(EvalMetric::Accuracy), want.eval.get(EvalMetric::Accuracy), "{what}");
-    // An error of the outputs is larger beside the targets' spread than beside the targets.
+    // An error of the outputs is larger relative to the targets' spread than relative to the targets.
     let means = [
         ("eval_loss", got.eval.get(EvalMetric::Loss), want.eval.get(EvalMetric::Loss), (0.0, 1e-6)),
         ("eval_r2", got.eval.get(EvalMetric::R2), want.eval.get(EvalMetric::R2), (2e-6, 2e-6)),

@@ -10,7 +10,7 @@ use super::file_sets::{
 use super::harness::{GOOD_CSV, Place, is_root};
 use crate::data::files::{self, Element};
 
-/// A header of such a type for the twelve rows, and zeros after it.
+/// A header with this type for the twelve rows, followed by zeros.
 fn of_type(descr: &str, order: &str, item_bytes: usize) -> Vec<u8> {
     let shape = format!("'fortran_order': {order}, 'shape': ({N_ROWS}, {N_FEATURES}), }}");
     let mut file = files::npy_with(&format!("{{'descr': {descr}, {shape}"));
@@ -33,7 +33,7 @@ fn types_that_are_no_numbers() {
         pair_refused(&file, &y_npy(), &[], &parts);
         pair_refused(&x_npy(), &file, &[], &["`y.npy` is not a valid npy file", part]);
     }
-    // Texts may be labels, one per row.
+    // Strings can be labels, one per row.
     for (descr, item_bytes) in [("'<U5'", 20), ("'|S3'", 3)] {
         let file = of_type(descr, "False", item_bytes);
         pair_refused(&file, &y_npy(), &[], &["data file `x.npy`: expected numbers, got text", "hint: "]);
@@ -98,7 +98,7 @@ fn labels_that_are_no_classes() {
         let more: Vec<&str> = [more].into_iter().filter(|set| !set.is_empty()).collect();
         pair_refused(&x_npy(), &y, &more, &parts);
     }
-    // Where the number of classes is given nobody looks at all labels beforehand, unless the features are looked at.
+    // If the number of classes is given, labels are not scanned in advance unless the features are.
     let out_of_range =
         ["data file `y.npy`, row 7: label 3 is out of range, expected 0 to 2", "`data.classes` to 4"];
     for (y, classes, parts) in [
@@ -193,7 +193,7 @@ fn values_that_are_not_finite() {
             ["data file `x/1.npy`, row 2, column \"f1\": expected a finite number", &shown, "`data.missing`"];
         let sets = ["data.train=x", "data.labels=y.npy", "data.normalize=standard"];
         place.refuses(&train(&sets), &parts);
-        // Else the sample by which scales are compared sees it, or the loader, when the run has begun.
+        // Otherwise the sample that compares scales finds it, or the loader, after the run has begun.
         for shuffle in ["data.shuffle=true", "data.shuffle=false", "data.shuffle_mode=blocks"] {
             let ended = place.run(&train(&["data.train=x", "data.labels=y.npy", shuffle]));
             ended.is_error(2, &parts);
@@ -201,7 +201,7 @@ fn values_that_are_not_finite() {
         }
         place.write("x/1.npy", &good);
     }
-    // Bytes can't be NaN, and NaN may stand for a missing value; infinity never does.
+    // Bytes can't be NaN, and NaN may stand for a missing value, but infinity never does.
     let missing =
         |value| pair(&npy_f32(&[N_ROWS, N_FEATURES], &[&[value], &features()[1..]].concat()), &y_npy());
     missing(f64::NAN).run(&train(&[&PAIR[..], &["data.missing=mean"]].concat())).is_good();
@@ -232,7 +232,7 @@ fn shards_that_differ() {
     place.refuses(&train(&sets), &["don't match"]);
     pair_refused(&npy_f32(&[N_ROWS, 0], &[]), &y_npy(), &[], &["`x.npy`", "no features"]);
     pair_refused(&npy_f32(&[], &[1.0]), &y_npy(), &[], &["`x.npy`", "no dimensions"]);
-    // Another byte order is no difference.
+    // The byte order makes no difference.
     place.write("x/1.npy", &files::npy(Element::F32, true, &[6, 3], &half(3)));
     place.run(&train(&sets)).is_good();
 }
@@ -261,7 +261,7 @@ fn folders_and_patterns() {
     ] {
         place.refuses(&train(&[&format!("data.train={source}"), "data.labels=y.npy"]), &parts);
     }
-    // What the mixed folder has of one format.
+    // The files of one format in the mixed folder are valid.
     place.run(&train(&["data.train=mixed/*.csv"])).is_good();
 }
 

@@ -1,4 +1,4 @@
-//! Files that claim to be huge, or unpack to more than there is room for: refused at once, with little memory.
+//! Files that claim to be huge, or decompress to more than fits: refused at once, with little memory.
 
 use std::process::Command;
 
@@ -7,12 +7,12 @@ use super::harness::Place;
 use crate::common::ddp_train;
 use crate::data::files;
 
-/// Addresses that the program may have in all, in KiB: less than any of these files claims.
+/// Limit of the program's address space in KiB; each of these files claims more.
 const ADDRESSES_KIB: &str = "400000";
-/// glibc reserves 64 MiB of addresses for each thread that allocates while another one does: how many depends on chance.
+/// glibc reserves 64 MiB of addresses for each thread that allocates at the same time as another one; their number varies.
 const ONE_ARENA: (&str, &str) = ("MALLOC_ARENA_MAX", "1");
 
-/// Runs in little memory.
+/// Runs the program with little memory.
 fn run(place: &Place, sets: &[&str]) -> super::harness::Ended {
     let script = format!("ulimit -v {ADDRESSES_KIB} && exec \"$0\" \"$@\"");
     let mut command = Command::new("sh");
@@ -54,7 +54,7 @@ fn npy_headers() {
         refused(&pair(&file, &y_npy()), &PAIR, &["`x.npy` is not a valid npy file", "hint: "]);
         refused(&pair(&x_npy(), &file), &PAIR, &["`y.npy` is not a valid npy file", "hint: "]);
     }
-    // Rows without end that take no bytes.
+    // Endless rows that take no bytes.
     let nothing = &rows("(1152921504606846976, 0)")[..128];
     refused(&pair(nothing, &y_npy()), &PAIR, &["`x.npy`", "hint: "]);
     refused(&pair(&x_npy(), nothing), &PAIR, &["`y.npy`", "hint: "]);
@@ -122,14 +122,14 @@ fn safetensors_headers() {
         [tensor("features", "F32", "[4611686018427387904, 4]", 0, 8), labels.clone()],
         [tensor("features", "F32", "[9223372036854775808, 2]", 0, 0), labels.clone()],
         [tensor("features", "F32", "[18446744073709551615]", 0, u64::MAX), labels.clone()],
-        // Of another size than their shape.
+        // The size contradicts the shape.
         [tensor("features", "F32", "[2, 3]", 0, 8), labels.clone()],
         [tensor("features", "F32", "[2, 1]", 8, 0), labels.clone()],
-        // One over the other, and a hole.
+        // Overlapping tensors, and a hole.
         [tensor("features", "F32", "[2, 2]", 0, 16), labels.clone()],
         [tensor("features", "F32", "[2, 1]", 8, 16), labels.clone()],
         [tensor("features", "F32", "[1, 1]", 0, 4), labels.clone()],
-        // Twice.
+        // The same tensor twice.
         [tensor("labels", "F32", "[2, 1]", 0, 8), labels.clone()],
         [tensor("features", "F7", "[2, 1]", 0, 8), labels.clone()],
     ] {
@@ -142,7 +142,7 @@ fn safetensors_headers() {
     refuse(&files::safetensors_with(&header(&twice.each_ref().map(String::as_str)), &[0; 24]));
 }
 
-/// The archive with another word for the unpacked size of all its entries.
+/// Changes the uncompressed size that all entries of the archive claim.
 fn claiming(mut archive: Vec<u8>, size: u32) -> Vec<u8> {
     for (signature, offset) in [(b"PK\x03\x04", 22), (b"PK\x01\x02", 24)] {
         let places: Vec<usize> =
@@ -166,7 +166,7 @@ fn npz_entries() {
             }
         }
     }
-    // An honest one, and one that says less than it unpacks to: a thousand times as much as it is long.
+    // One with the correct size, and one that decompresses to more than it claims: a thousand times its own length.
     let n_rows = 3 << 20;
     let x = [npy_f32(&[n_rows, 4], &[]), vec![0; n_rows * 16]].concat();
     let y = files::npy(files::Element::U8, false, &[n_rows], &vec![1.0; n_rows]);
@@ -183,7 +183,7 @@ fn npz_entries() {
     refused(&place, &small, &["`a.npz` is not a valid npz file", "`features`", "hint: "]);
 }
 
-/// Each fits by itself, all of them don't.
+/// Each file fits on its own, but not all of them together.
 #[test]
 fn many_packed_shards() {
     let n_rows = 1 << 16;
@@ -213,7 +213,7 @@ fn packed_files() {
         let sets = [&format!("data.train={name}"), "data.labels=y.npy", "data.loader_memory_mib=16"];
         refused(&place, &sets, &[&format!("`{name}` needs"), "or more to be unpacked", "is 16", "hint: "]);
     }
-    // Tables are rows of f32 in memory, whatever they were in the file.
+    // Tables become rows of f32 in memory, whatever their format in the file.
     let row = "0,".repeat(1000);
     let names: String = (0..1000).map(|i| format!("f{i},")).collect();
     let table = format!("{names}label\n{}", format!("{row}1\n").repeat(2000));
@@ -226,7 +226,7 @@ fn packed_files() {
     }
 }
 
-/// One cell that is longer than the memory: as it is (zeros that take no room on the disk), in quotes, and as JSON.
+/// One cell that is larger than the memory: as it is (zeros that take no room on the disk), in quotes, and as JSON.
 #[test]
 fn cells_of_a_gibibyte() {
     let place = Place::new();
@@ -259,7 +259,7 @@ fn lists_without_end() {
     );
 }
 
-/// A list of 50 million zeros among 9,999 of 3: the decoded values would exceed the memory.
+/// A list of 50 million zeros among 9,999 lists of 3: the decoded values would exceed the memory.
 #[cfg(feature = "parquet")]
 #[test]
 fn a_long_list_among_short_ones() {
@@ -306,13 +306,13 @@ fn archives_of_many_arrays_take_linear_time() {
     in_time(&place, "train many.npz --epochs 1 --out out");
 }
 
-/// The program succeeds within a time that is long for what it has to do, also on a busy machine, and in little memory.
+/// The program succeeds within a generous time limit, also on a busy machine, and with little memory.
 #[track_caller]
 fn in_time(place: &Place, line: &str) {
     let script = format!("ulimit -v {ADDRESSES_KIB} && exec timeout -s KILL 60 \"$0\" \"$@\"");
     let mut command = Command::new("sh");
     command.args(["-c", &script, ddp_train()]).args(line.split_whitespace());
-    // Of many cores, each thread would take addresses.
+    // On a machine with many cores, each thread would reserve addresses.
     if line.starts_with("train ") {
         command.args(["--threads", "1", "--device", "cpu"]);
     }

@@ -1,4 +1,4 @@
-//! Columns that the config names and the table does not have, or whose values are not what they are for.
+//! Columns that the config names but the table lacks, or whose values do not fit their use.
 
 use super::file_sets::{self, train};
 use super::harness::Place;
@@ -124,7 +124,7 @@ fn shards_of_other_columns() {
     place.refuses(&args, &["data file `t/1.csv`: line 2, column \"b\": expected a number, got \"x\""]);
 }
 
-/// A `.safetensors` file of three columns with names, the last of them of categories if it has `cities`.
+/// A `.safetensors` file with three named columns, the last of them categorical if there are `cities`.
 fn converted(names: &str, cities: Option<&str>) -> Vec<u8> {
     let file = file_sets::safetensors();
     let len = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
@@ -141,7 +141,7 @@ fn converted(names: &str, cities: Option<&str>) -> Vec<u8> {
     )
 }
 
-/// Text read without trimming would be taken for another column, or another city.
+/// Without trimming, the text would be read as another column, or another city.
 #[test]
 fn arrays_whose_columns_have_other_names() {
     let place = Place::new();

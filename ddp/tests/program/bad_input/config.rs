@@ -1,8 +1,8 @@
-//! Configs that can't be: the message has the place, the key, what was expected and what was found.
+//! Invalid configs: the message contains the place, the key, the expected and the given value.
 
 use super::harness::{GOOD_CSV, Place};
 
-/// Trains with `text` as the config, which is refused.
+/// Trains with `text` as the config, which must be refused.
 #[track_caller]
 fn refuses(text: &str, parts: &[&str]) {
     let place = Place::with(&[("run.toml", text), ("rows.csv", GOOD_CSV)]);
@@ -44,7 +44,7 @@ fn wrong_types() {
             "`lr = 0.001`",
         ],
     );
-    // As one text it would be refused when the run resumes.
+    // If it were read as one string, it would be refused when the run resumes.
     refuses(
         "[data]\ntarget = [\"\\t\"]\n",
         &["line 2", "`data.target` must be at least one name, none of them empty"],
@@ -78,7 +78,7 @@ fn no_config_file() {
         &["train", "missing.toml", "--out", "out"],
         &["config file `missing.toml` does not exist", "hint: relative paths start at the current folder"],
     );
-    // A folder, like a table, is data.
+    // A folder, like a table, is read as data.
     place.refuses(&["train", "folder"], &["`folder`", "hint: "]);
     place.write("latin1.toml", b"[data]\ntrain = \"caf\xe9.csv\"\n");
     place.refuses(
@@ -157,7 +157,7 @@ fn keys_that_exclude_each_other() {
     );
 }
 
-/// Rows that can't fill the micro-batches asked for are no fault, and cost no empty passes.
+/// Too few rows for the requested micro-batches are not an error, and cost no empty passes.
 #[test]
 fn far_more_micro_batches_than_rows() {
     let place = Place::with(&[("rows.csv", GOOD_CSV)]);
@@ -167,7 +167,7 @@ fn far_more_micro_batches_than_rows() {
     place.run(&args).is_good();
 }
 
-/// Rows to evaluate on may come with the training rows, so whether there are any is known once the files are found.
+/// Evaluation rows may come with the training rows, so their existence is known only once the files are found.
 #[test]
 fn keys_that_need_rows_to_evaluate_on() {
     let keys = [

@@ -1,16 +1,16 @@
-//! Files that are cut off, garbage, or something else than their name says.
+//! Files that are truncated, garbage, or of a different format than their name says.
 
 use super::file_sets::{self, PAIR, pair, train};
 use super::harness::{GOOD_CSV, Place};
 use crate::data::files;
 
-/// A file that the settings name, its content, and the word for its format in messages.
+/// A file that the settings name, its content, and the name of its format in messages.
 struct Case {
     name: &'static str,
     content: Vec<u8>,
     sets: &'static [&'static str],
     format: &'static str,
-    /// Bytes of its header.
+    /// Length of its header in bytes.
     header: usize,
 }
 
@@ -32,7 +32,7 @@ fn cases() -> Vec<Case> {
 }
 
 impl Case {
-    /// A place with all files, this one with `content`.
+    /// A place with all files; this one has `content`.
     fn place(&self, content: &[u8]) -> Place {
         let place = pair(&file_sets::x_npy(), &file_sets::y_npy());
         place.write("a-images-idx3-ubyte", &file_sets::x_idx());
@@ -80,7 +80,7 @@ fn garbage_and_other_formats() {
         case.refused(&vec![0; 500], &[case.format]);
     }
     let [npy, npz, .., safetensors] = [file_sets::x_npy(), file_sets::npz(false), file_sets::safetensors()];
-    // The content counts, not the name.
+    // The content decides, not the name.
     for (case, other) in [(0, &npz), (0, &safetensors), (2, &safetensors)] {
         let case = &cases()[case];
         case.place(other).run(&train(case.sets)).is_good();

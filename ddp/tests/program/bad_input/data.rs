@@ -1,4 +1,4 @@
-//! Data files that can't be trained on: the message has the file, the line, the column and the cell.
+//! Data files that can't be trained on: the message contains the file, the line, the column and the cell.
 
 use super::harness::{GOOD_CSV, Place};
 
@@ -131,7 +131,7 @@ fn labels() {
         &["data.task=multilabel"],
         &["expected 0 or 1 for task \"multilabel\", got 2"],
     );
-    // A label that only the evaluation rows have.
+    // A label that occurs only in the evaluation rows.
     let place = Place::with(&[("train.csv", GOOD_CSV), ("eval.csv", "x,y,label\n0,1,2\n")]);
     place.refuses(
         &["train", "--set", "data.train=train.csv", "--set", "data.eval=eval.csv"],

@@ -1,4 +1,4 @@
-//! Good rows as files of arrays, for tests that spoil them.
+//! Valid rows as files of arrays, for tests that corrupt them.
 
 use super::harness::Place;
 use crate::data::files::{self, Element};
@@ -41,7 +41,7 @@ pub(crate) fn y_idx() -> Vec<u8> {
     files::idx(Element::U8, &[N_ROWS], &labels())
 }
 
-/// With `x.npy` and `y.npy` of such content.
+/// A place with `x.npy` and `y.npy` of this content.
 pub(crate) fn pair(x: &[u8], y: &[u8]) -> Place {
     let place = Place::new();
     place.write("x.npy", x);
@@ -49,7 +49,7 @@ pub(crate) fn pair(x: &[u8], y: &[u8]) -> Place {
     place
 }
 
-/// The arguments that train with these settings.
+/// The arguments for training with these settings.
 pub(crate) fn train<'a>(sets: &[&'a str]) -> Vec<&'a str> {
     let mut args = vec!["train", "--out", "out", "--set", "train.epochs=1", "-q"];
     sets.iter().for_each(|set| args.extend(["--set", set]));
@@ -59,7 +59,7 @@ pub(crate) fn train<'a>(sets: &[&'a str]) -> Vec<&'a str> {
 /// Settings for `x.npy` and `y.npy`.
 pub(crate) const PAIR: [&str; 2] = ["data.train=x.npy", "data.labels=y.npy"];
 
-/// Trains on `x.npy` and `y.npy` with these settings too, which is refused.
+/// Trains on `x.npy` and `y.npy` with these additional settings, which must be refused.
 #[track_caller]
 pub(crate) fn pair_refused(x: &[u8], y: &[u8], more: &[&str], parts: &[&str]) {
     pair(x, y).refuses(&train(&[&PAIR[..], more].concat()), parts);

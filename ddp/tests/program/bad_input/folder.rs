@@ -1,4 +1,4 @@
-//! Output folders that are taken, can't be written, or fill up.
+//! Output folders that are in use, can't be written, or fill up.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::harness::{Ended, GOOD_CSV, Place, is_root, with_mount};
 use crate::common::ddp_train;
 
-/// One short run on digits, into `out`.
+/// A short run on digits, into `out`.
 const SHORT: [&str; 8] = ["train", "--set", "train.steps=1", "--out", "out", "--threads", "1", "-q"];
 
 #[test]
@@ -59,7 +59,7 @@ fn a_run_is_kept_unless_told_otherwise() {
         ],
     );
     place.refuses(&[&SHORT[..], &["--dry-run"]].concat(), &["already holds a run"]);
-    // A run that is refused for another reason loses nothing either.
+    // A run that is refused for another reason destroys nothing either.
     place.refuses(
         &["train", "--out", "out", "--overwrite", "--set", "train.epochs=0"],
         &["`train.epochs` must be a whole number from 1"],
@@ -74,7 +74,7 @@ fn a_run_is_kept_unless_told_otherwise() {
     assert_ne!(place.files()[&model], before[&model]);
 }
 
-/// Ends the run when the test does.
+/// Ends the run when the test ends.
 struct Running(Child);
 
 impl Drop for Running {
@@ -122,7 +122,7 @@ fn two_jobs_want_one_folder() {
     assert_eq!(fs::read(place.file("out/config.toml")).unwrap(), before);
     assert!(!place.file("out/model.safetensors").exists());
 
-    // A run that was killed holds nothing any more, but its files are still not lost by accident.
+    // A killed run holds no lock any more, but its files are still protected from accidental deletion.
     drop(first);
     place.refuses(&SHORT, &["already holds a run"]);
     place.run(&[&prune[..], &["out"]].concat()).is_good();
@@ -159,14 +159,14 @@ fn a_folder_that_cannot_be_written() {
     );
 }
 
-/// Files left on a disk of `size` that fills up, and the messages of the run.
+/// Files that a run leaves on a disk of `size` that fills up, and the messages of the run.
 fn full_disk(size: &str, more_args: &[&str], file: &str) -> Option<Ended> {
     let args = [ddp_train(), "train", "--out", "disk/out", "--threads", "1", "-q"];
     let ended = with_mount(&Place::new(), &format!("-osize={size}"), &[&args, more_args].concat())?;
     assert_eq!(ended.status, Some(74), "{ended:#?}");
     let what = format!("can't write `disk/out/{file}`: No space left on device");
     ended.says_once(&[&what, "hint: the disk is full: free some space and run again"]);
-    // No half of a file under its own name, nor beside it.
+    // No partial file exists, neither under its final name nor next to it.
     assert!(!ended.stdout.contains("tmp") && !ended.stdout.contains("safetensors"), "{ended:#?}");
     Some(ended)
 }

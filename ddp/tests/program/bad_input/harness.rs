@@ -1,4 +1,4 @@
-//! Runs the program in a folder of its own and looks at what it says and what it leaves behind.
+//! Runs the program in its own folder and checks its messages and the files that it leaves.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::common::ddp_train;
 
-/// Eight rows, two features, labels 0 and 1: the least that trains.
+/// Eight rows, two features, labels 0 and 1: the minimum that trains.
 pub(crate) const GOOD_CSV: &str = "x,y,label\n0,1,0\n1,0,1\n0,2,0\n2,0,1\n0,3,0\n3,0,1\n0,4,0\n4,0,1\n";
 
 /// A folder in which the program runs.
@@ -30,7 +30,7 @@ impl Place {
         Self { folder: tempfile::tempdir().unwrap() }
     }
 
-    /// With `files`, each a name and its content.
+    /// Makes a place with `files`, each a name and its content.
     pub(crate) fn with(files: &[(&str, &str)]) -> Self {
         let place = Self::new();
         for (name, content) in files {
@@ -64,7 +64,7 @@ impl Place {
             .current_dir(self.path())
             .stdin(Stdio::null())
             .env("RAYON_NUM_THREADS", "1")
-            // A GPU that happens to be there changes nothing.
+            // A GPU of the machine must not affect the tests.
             .env("CUDA_VISIBLE_DEVICES", "")
             .output()
             .unwrap();
@@ -75,13 +75,13 @@ impl Place {
         }
     }
 
-    /// Runs the program, which refuses: status 2, one message with all `parts`, and no file made, changed or removed.
+    /// Runs the program, which must refuse: status 2, one message with all `parts`, and no file created, changed or removed.
     #[track_caller]
     pub(crate) fn refuses(&self, args: &[&str], parts: &[&str]) {
         self.refuses_with(2, args, parts);
     }
 
-    /// Same as [`Place::refuses`], with another exit status.
+    /// Same as [`Place::refuses`], with a different exit status.
     #[track_caller]
     pub(crate) fn refuses_with(&self, status: i32, args: &[&str], parts: &[&str]) {
         let before = self.files();
@@ -91,7 +91,7 @@ impl Place {
         assert!(after == before, "files changed by a refused run: {:?} -> {:?}", before.keys(), after.keys());
     }
 
-    /// Every file and folder below, with the files' contents.
+    /// Every file and folder in the place, with the files' contents.
     pub(crate) fn files(&self) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
         let mut found = BTreeMap::new();
         let mut folders = vec![self.path().to_owned()];
@@ -99,7 +99,7 @@ impl Place {
             for entry in fs::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();
                 let is_folder = path.is_dir();
-                // A link that leads nowhere has no content.
+                // A broken link has no content.
                 found.insert(path.clone(), (!is_folder).then(|| fs::read(&path).unwrap_or_default()));
                 if is_folder {
                     folders.push(path);
@@ -111,7 +111,8 @@ impl Place {
 }
 
 impl Ended {
-    /// The program ended with `status` and one message on stderr that has all `parts` and a way out; stdout is empty.
+    /// Asserts that the program ended with `status`, one message on stderr that contains all `parts` and a hint, and empty
+    /// stdout.
     #[track_caller]
     pub(crate) fn is_error(&self, status: i32, parts: &[&str]) {
         assert_eq!(self.status, Some(status), "{self:#?}");
@@ -119,14 +120,14 @@ impl Ended {
         self.says_once(parts);
         assert!(self.stderr.ends_with('\n'), "{self:#?}");
         let last = self.stderr.lines().rfind(|line| !line.is_empty()).unwrap();
-        // clap's own messages end in one of its two forms.
+        // clap's own messages end in one of two forms.
         let is_way_out = last.starts_with("hint: ")
             || last.starts_with("For more information, try '--help'")
             || last.contains("[possible values: ");
         assert!(is_way_out, "no way out at the end: {self:#?}");
     }
 
-    /// Among what is on stderr, which may hold a launcher's words too, there is one message, with all `parts`.
+    /// Asserts that stderr, which may contain a launcher's messages too, contains one message, with all `parts`.
     #[track_caller]
     pub(crate) fn says_once(&self, parts: &[&str]) {
         for part in parts {
@@ -143,18 +144,18 @@ impl Ended {
     }
 }
 
-/// Runs `command` where `mount`, options of `mount -t tmpfs` that nobody else sees, lies over the folder `disk`; at the
-/// end, names what `disk` holds on stdout. Nothing if this machine lets no one mount.
+/// Runs `command` with a private tmpfs, mounted with the options `mount`, over the folder `disk`; at the end, prints the names of
+/// the files in `disk` on stdout. Returns `None` if this machine does not allow mounting.
 pub(crate) fn with_mount(place: &Place, mount: &str, command: &[&str]) -> Option<Ended> {
     const MOUNT: &str = "mount -t tmpfs \"$0\" tmpfs disk";
-    // A user is root in a namespace of users, but not the owner of what mpirun has left in /tmp for root.
+    // A user is root in a user namespace, but does not own the files that mpirun has left in /tmp for root.
     const LIST: &str = "TMPDIR=$(mktemp -d) && export TMPDIR && \
                         { \"$@\"; status=$?; rm -rf \"$TMPDIR\"; ls -A disk disk/*; exit $status; }";
     fs::create_dir_all(place.file("disk")).unwrap();
     let is_root = is_root();
     let namespace = |script: &str| {
         let mut command = Command::new("unshare");
-        // A user needs a namespace of users too, where the system allows it.
+        // A regular user also needs a user namespace, if the system allows it.
         command.args(if is_root { ["-m"].as_slice() } else { &["-m", "-U", "-r"] });
         command.args(["sh", "-c", script, mount]).current_dir(place.path());
         command
@@ -166,7 +167,7 @@ pub(crate) fn with_mount(place: &Place, mount: &str, command: &[&str]) -> Option
     Some(place.end(namespace(&format!("{MOUNT} && {LIST}")).args(command)))
 }
 
-/// Whether file modes bind nobody here.
+/// Whether file modes are ignored, because this is root.
 pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
 }

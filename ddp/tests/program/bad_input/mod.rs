@@ -1,5 +1,5 @@
-//! Every bad input gets a clear answer from the real program: what is wrong, where, and a way out; the right exit status;
-//! and nothing on disk is touched.
+//! Every invalid input gets a clear answer from the real program: the problem, its place, and a hint; the right exit status; and
+//! no changes on disk.
 
 mod arrays;
 mod bombs;

@@ -1,4 +1,4 @@
-//! Models' files that can't be used, to start from or to evaluate.
+//! Model files that can't be used, neither for training nor for evaluation.
 
 use std::collections::HashMap;
 use std::fs;
@@ -22,14 +22,14 @@ const TRAIN: [&str; 11] = [
     "--out",
 ];
 
-/// A place with rows and, in `run`, a model 2-3-2 that was trained on them.
+/// A place with rows and, in `run`, a 2-3-2 model that was trained on them.
 fn trained() -> Place {
     let place = Place::with(&[("rows.csv", GOOD_CSV)]);
     place.run(&[&TRAIN[..], &["run"]].concat()).is_good();
     place
 }
 
-/// Zeros under these names, in these shapes.
+/// Zero tensors with these names and shapes.
 fn safetensors(tensors: &[(&str, &[usize])], dtype: Dtype) -> Vec<u8> {
     let zeros = [0u8; 1024];
     let views = tensors.iter().map(|(name, dims)| {
@@ -103,7 +103,7 @@ fn weights_to_start_from() {
         &["model file `no.safetensors` does not exist"],
     );
 
-    // The right one is taken, so that the above were refused for what they are.
+    // The valid file is accepted, so the ones above were refused for their faults.
     place.write("right.safetensors", &safetensors(&right, Dtype::F32));
     place.run(&[&TRAIN[..], &["out", "--init-from", "right.safetensors"]].concat()).is_good();
 }

@@ -1,4 +1,4 @@
-//! Bad inputs to several ranks: all of them end with one status, and one rank reports.
+//! Invalid inputs to several ranks: all of them end with one status, and one rank reports.
 #![cfg(feature = "mpi")]
 
 use std::process::Command;
@@ -7,11 +7,11 @@ use super::file_sets;
 use super::harness::{GOOD_CSV, Place, with_mount};
 use crate::common::ddp_train;
 
-/// Ranks that are started alike.
+/// Ranks that are started in the same way.
 #[derive(Clone, Copy)]
 struct Ranks<'a> {
     n: usize,
-    /// Where they run, seen from the place.
+    /// Working directory, relative to the place.
     folder: &'a str,
     args: &'a [&'a str],
 }
@@ -45,7 +45,7 @@ const USAGE: i32 = 2;
 /// Exit status of a world or environment that does not fit.
 const ENVIRONMENT: i32 = 78;
 
-/// All ranks end with `status` and one message with all `parts`, and no file is made, changed or removed.
+/// Asserts that all ranks end with `status` and one message with all `parts`, and that no file is created, changed or removed.
 #[track_caller]
 fn refuse(place: &Place, status: i32, all: &[Ranks<'_>], parts: &[&str]) {
     if !has_mpirun() {
@@ -75,7 +75,7 @@ fn one_rank_tells_what_is_wrong_for_all() {
         &[ranks(4, &["train", "--set", "data.train=three.csv", "--out", "out"])],
         &["error: three.csv: 3 training rows, fewer than the 4 ranks", "hint: start at most 3 ranks"],
     );
-    // The ranks would take cuda:0 and cuda:1; what is wrong is the same.
+    // Without the flag, the ranks would use cuda:0 and cuda:1; the error is the same.
     refuse(
         &place,
         ENVIRONMENT,
@@ -144,7 +144,7 @@ fn arrays_on_several_ranks() {
     place.write("few.npy", &three(&x));
     place.write("few_labels.npy", &file_sets::npy_i64(&[3], &[0.0, 1.0, 0.0]));
     place.write("y.npy", &file_sets::y_npy());
-    // In the part of the rows that only the last rank looks at.
+    // In the shard of rows that only the last rank reads.
     x[11 * 3 + 2] = f64::NAN;
     place.write("x.npy", &file_sets::npy_f32(&[12, 3], &x));
     let few = ["data.train=few.npy", "data.labels=few_labels.npy"];
@@ -161,17 +161,17 @@ fn arrays_on_several_ranks() {
         &[ranks(2, &file_sets::train(&nan))],
         &["data file `x.npy`, row 11, column \"f2\": expected a finite number, got NaN", "hint: "],
     );
-    // Else a loader meets it in the middle of the run.
+    // Otherwise a loader finds it in the middle of the run.
     if has_mpirun() {
         let args = file_sets::train(&file_sets::PAIR);
         let ended = place.end(&mut mpirun(&place, &[ranks(2, &args)]));
         assert_eq!(ended.status, Some(2), "{ended:#?}");
-        // Of so few rows all ranks may meet it before one of them has ended the job.
+        // With so few rows, all ranks may find it before one of them has ended the job.
         assert!(ended.stderr.contains("error: data file `x.npy`, row 11, column \"f2\""), "{ended:#?}");
     }
 }
 
-/// Rank 0 alone writes, so it alone finds out; all ranks end with its status.
+/// Only rank 0 writes, so only it notices; all ranks end with its status.
 #[test]
 fn a_full_disk_ends_all_ranks() {
     let args = ["train", "--out", "disk/out", "--threads", "1", "-q"];

@@ -1,4 +1,4 @@
-//! Pipes, devices and links where a file belongs: refused before they are opened.
+//! Pipes, devices and links in place of regular files: refused before they are opened.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -7,7 +7,7 @@ use std::process::Command;
 use super::harness::{Ended, GOOD_CSV, Place};
 use crate::common::ddp_train;
 
-/// Runs the program, which must not wait for what nobody writes.
+/// Runs the program, which must not wait for a pipe without a writer.
 fn run(place: &Place, line: &str) -> Ended {
     place.end(Command::new("timeout").args(["-s", "KILL", "60", ddp_train()]).args(line.split_whitespace()))
 }
@@ -36,7 +36,7 @@ fn pipes_and_devices_are_refused() {
     for (what, pipe, line) in lines {
         let ended = run(&place, &line.replace('@', pipe));
         ended.is_error(2, &[&format!("{what} file `{pipe}` is a named pipe, expected a regular file")]);
-        // A positional path is taken for a table by its name alone.
+        // A positional path is identified as a table only by its name.
         if line.contains('@') && !line.starts_with("train @") {
             let ended = run(&place, &line.replace('@', "/dev/zero"));
             ended.is_error(2, &[&format!("{what} file `/dev/zero` is a device, expected a regular file")]);
@@ -52,7 +52,7 @@ fn a_pipe_of_the_shell_is_read() {
     place.end(Command::new("bash").args(["-c", &line])).is_good();
 }
 
-/// A lock that is a link would have the file behind it overwritten.
+/// If the lock were opened through a link, the file behind it would be overwritten.
 #[test]
 fn a_lock_that_is_no_file_is_refused() {
     let place = Place::with(&[("good.csv", GOOD_CSV), ("precious", "my thesis")]);
@@ -73,7 +73,8 @@ fn a_lock_that_is_no_file_is_refused() {
     assert_eq!(fs::read_to_string(place.file("precious")).unwrap(), "my thesis");
 }
 
-/// Folders of runs travel too: whatever stands in place of their files, a run that resumes there ends, and writes into no other file.
+/// Run folders are copied between machines too: if their files are replaced by anything else, a run that resumes there fails
+/// without writing to any other file.
 #[test]
 fn files_of_a_run_that_are_pipes_or_links() {
     let stopped = Place::with(&[("good.csv", GOOD_CSV), ("precious", "my thesis")]);

@@ -1,4 +1,4 @@
-//! Command lines that can't be.
+//! Invalid command lines.
 
 use super::harness::Place;
 
@@ -34,7 +34,7 @@ fn devices() {
     refuses("train --device gpu", &["'gpu' for '--device", "expected auto, cpu, cuda or cuda:N"]);
     refuses("train --device cuda:x", &["'cuda:x' for '--device"]);
     refuses("train --device mps", &["'mps' for '--device", "not supported by this build"]);
-    // A GPU that was asked for and isn't there is never silently the CPU.
+    // If a requested GPU is missing, the program never falls back to the CPU silently.
     for (device, named) in [("cuda", "cuda:0"), ("cuda:3", "cuda:3")] {
         let line = format!("train --device {device} --out out --set train.steps=1");
         let args: Vec<_> = line.split(' ').collect();

@@ -1,4 +1,4 @@
-//! `ddp-train checkpoint`, as a user meets it.
+//! `ddp-train checkpoint` from a user's point of view.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -90,7 +90,7 @@ fn verify_says_what_it_proved_and_ends_with_1_if_anything_is_wrong() {
     let one = stdout(&["verify", text(&store.step_folder(10))]);
     assert!(told.contains(&one) && one.lines().count() == 2, "{one}");
 
-    // A run that used a row twice in its second epoch, in place of another.
+    // A run that used a row twice in its second epoch, instead of another row.
     let mut wrong = run_state(20);
     let mut rows: RowsHash = (0..10).filter(|&row| row != 3).collect();
     rows.add(8);
@@ -189,7 +189,7 @@ fn prune_keeps_the_newest_and_the_best() {
         2,
         &["is a single checkpoint, expected a folder of checkpoints", "hint: name the folder"],
     );
-    // The newest is broken in a way that only its checksum shows: the older one stays.
+    // The newest one is damaged in a way that only its checksum shows, so the older one is kept.
     let path = store.step_folder(15).join("model.safetensors");
     let good = fs::read(&path).unwrap();
     let mut bad = good.clone();
@@ -297,7 +297,7 @@ fn a_file_that_cannot_be_written_is_told_before_the_work() {
     let (dir, store) = a_run(&layout(&[3, 5, 2]));
     let (run, a, b) = (text(dir.path()), store.step_folder(5), store.step_folder(10));
     let manifest = a.join("manifest.json");
-    // What is wrong with the checkpoints would be told later.
+    // Faults of the checkpoints would be reported later.
     fs::write(b.join("model.safetensors"), "cut").unwrap();
     for (out, hint) in [
         (
@@ -356,7 +356,7 @@ fn where_there_is_none_it_says_what_there_is() {
         fails(&["show", text(&path)], 2, &[&want, hint]);
         fails(&["ls", text(&path)], 2, &[&want, hint]);
     }
-    // What is there, and no one can use.
+    // A folder that exists but can't be used.
     fs::write(store.step_folder(10).join("manifest.json"), "").unwrap();
     let step = store.step_folder(10);
     let list =

@@ -1,4 +1,4 @@
-//! Every flipped bit, every cut and every lost file of a checkpoint is found, and an older one is used instead.
+//! Every flipped bit, every truncation and every lost file of a checkpoint is detected, and an older checkpoint is used instead.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use ddp::storage::fault::FileFault;
 
 use super::fixture::*;
 
-/// Whether a look at all bytes finds nothing, nor ranks that load it, as many as there were or not.
+/// Whether neither reading all bytes nor loading on the same or a different number of ranks finds a fault.
 fn is_good(store: &CheckpointStore, layout: &ParamLayout, step: u64) -> bool {
     let Ok(checkpoint) = store.checkpoint(step) else { return false };
     let is_good = checkpoint.verify().is_ok();
@@ -116,7 +116,7 @@ fn a_resumed_run_takes_the_newest_good_one_and_says_what_it_passed_over() {
     let layout = layout(&[3, 5, 2]);
     let store = saved(dir.path(), &layout, 2, 1..=5);
     let file = |step: u64, name: &str| store.step_folder(step).join(name);
-    // Of 5 the manifest is cut, of 4 a file is missing, of 3 a bit is wrong; the last two were whole once.
+    // The manifest of 5 is truncated, a file of 4 is missing, a bit of 3 is wrong; the last two were complete once.
     let manifest = fs::read(file(5, "manifest.json")).unwrap();
     fs::write(file(5, "manifest.json"), &manifest[..manifest.len() / 2]).unwrap();
     fs::remove_file(file(4, "optimizer-00001-of-00002.safetensors")).unwrap();

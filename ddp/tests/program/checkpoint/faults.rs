@@ -1,5 +1,5 @@
-//! Whatever call of a save fails, or is the last of the process or the machine, a whole checkpoint is there, none that was
-//! acknowledged is lost, and the next start continues as if nothing had been.
+//! If any call of a save fails, or is the last one before the process or the machine dies, a complete checkpoint exists, no
+//! acknowledged checkpoint is lost, and the next start continues normally.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use super::faulty_disk::{Fate, FaultyDisk};
 use super::fixture::*;
 
 const FULL: [Errno; 2] = [Errno::NOSPC, Errno::DQUOT];
-/// Time for which rank 0 waits for a healthy rank, on a busy machine.
+/// Time limit for rank 0 to wait for a healthy rank, on a busy machine.
 const PATIENT: Duration = Duration::from_secs(60);
 
-/// Checkpoint that is saved over the good checkpoints of steps 1 to 3.
+/// The checkpoint that is saved while valid checkpoints of steps 1 to 3 exist.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Save {
-    /// Step 4, after which 2 goes; 1 is the best and stays.
+    /// Step 4, after which 2 is deleted; 1 is the best and is kept.
     Next,
     /// Step 3 again.
     Again,
@@ -31,7 +31,7 @@ impl Save {
         if self == Save::Next { 4 } else { 3 }
     }
 
-    /// The save on these disks, by rank.
+    /// Runs the save on these disks, by rank.
     fn run(
         self,
         out: &Path,
@@ -47,14 +47,14 @@ impl Save {
     }
 }
 
-/// Rank 0's disk, or rank 1's, with a fate; the other one good.
+/// A faulty disk for rank 0 or rank 1; the other disk is healthy.
 fn disks(faulty_rank: usize, faulty: &Arc<FaultyDisk>) -> Vec<Arc<dyn Disk>> {
     let mut disks: Vec<Arc<dyn Disk>> = vec![Arc::new(OsDisk), Arc::new(OsDisk)];
     disks[faulty_rank] = faulty.clone();
     disks
 }
 
-/// Calls that a rank makes in a save to which nothing happens.
+/// Number of calls that a rank makes in a save without faults.
 fn n_calls(save: Save, rank: usize) -> usize {
     let dir = temp_dir();
     let layout = layout(&[3, 5, 2]);
@@ -68,7 +68,8 @@ fn n_calls(save: Save, rank: usize) -> usize {
     disk.n_calls()
 }
 
-/// Has call after call of a save meet `fate`; `check` sees what each rank said, after what is on the disk was found good.
+/// Repeats the save with `fate` at each call in turn; `check` receives the result of each rank after the disk's content was
+/// checked.
 fn each_call(save: Save, rank: usize, fate: Fate, check: impl Fn(&str, &[Result<Saved, CheckpointError>])) {
     let layout = layout(&[3, 5, 2]);
     let n_calls = n_calls(save, rank);
@@ -86,7 +87,7 @@ fn each_call(save: Save, rank: usize, fate: Fate, check: impl Fn(&str, &[Result<
         let step = found.manifest().run.step;
         let is_acknowledged = results[0].is_ok();
         assert!(step == save.step() || (step == 3 && !is_acknowledged), "{case}: {results:?}, found {step}");
-        // A folder of a step's name is whole, always; only `latest` may lag behind.
+        // A folder with a step's name is always complete; only `latest` may lag behind.
         assert!(search.skipped.is_empty(), "{case}: {:?}", search.skipped);
         for step in store.steps().unwrap() {
             let checked = store.checkpoint(step).and_then(|checkpoint| checkpoint.verify());
@@ -95,7 +96,7 @@ fn each_call(save: Save, rank: usize, fate: Fate, check: impl Fn(&str, &[Result<
         check_content(&found, &layout, 3);
         check(&case, &results);
 
-        // The next start removes what lies about, and saves.
+        // The next start removes leftovers, and saves.
         store.prepare().unwrap();
         let results = save_on_ranks(dir.path(), &layout, &run_state(5), &os_disk(), 2, |_| {});
         results.into_iter().for_each(|result| assert_eq!(result.unwrap().notes, [""; 0], "{case}"));
@@ -108,7 +109,7 @@ fn each_call(save: Save, rank: usize, fate: Fate, check: impl Fn(&str, &[Result<
     }
 }
 
-/// Message of a rank about a save that failed.
+/// Checks the message of a rank about a failed save.
 fn check_message(case: &str, error: &CheckpointError, parts: &[&str]) {
     let message = ddp_kernels::hint::with_hint(error);
     for part in parts {
@@ -121,7 +122,8 @@ fn a_full_disk_at_every_call_of_rank_0() {
     for errno in FULL {
         for fate in [Fate::FailOnce(errno), Fate::StaysFull(errno)] {
             each_call(Save::Next, 0, fate, |case, results| match &results[0] {
-                // After the checkpoint was safe: reported, but no failure. Removing the old one may need no room.
+                // A fault after the checkpoint was safe is reported, but is not a failure. Removing the old one may need no disk
+                // space.
                 Ok(saved) => assert!(!saved.notes.is_empty() || saved.deleted == [2], "{case}: {saved:?}"),
                 Err(error) => {
                     let system = std::io::Error::from(errno).to_string();
@@ -145,7 +147,7 @@ fn a_full_disk_at_every_call_of_another_rank() {
                 own,
                 &["can't ", "No space left on device", "step-3\nhint: the disk is full"],
             );
-            // Rank 0 hears what happened if rank 1 could still leave a note, and else that nothing came.
+            // Rank 0 learns the reason if rank 1 could still leave a note, and otherwise that nothing arrived.
             let error = results[0].as_ref().unwrap_err();
             match error {
                 CheckpointError::RankFailed { .. } => {
@@ -192,7 +194,7 @@ fn a_power_cut_at_every_call() {
     }
 }
 
-/// A disk that can't exchange names, as over NFS, and meets its fate.
+/// A faulty disk that can't exchange names, like NFS.
 #[derive(Debug)]
 struct NoExchange(FaultyDisk);
 
@@ -234,7 +236,7 @@ fn the_same_step_again_where_names_cannot_be_exchanged() {
         let store = saved(dir.path(), &layout, 2, 1..=3);
         let disk: Arc<dyn Disk> = Arc::new(NoExchange(FaultyDisk::new(at, Fate::Killed)));
         let results = Save::Again.run(dir.path(), &layout, &[disk, Arc::new(OsDisk)], PATIENT);
-        // In the moment between two renames only the next start finds it.
+        // Between two renames, only the next start can find it.
         store.prepare().unwrap();
         let found = store.newest_valid().unwrap().found.unwrap();
         assert_eq!(found.manifest().run.step, 3, "call {at}: {results:?}");

@@ -1,4 +1,4 @@
-//! A disk that fails, or is cut off, at a call that the test chooses.
+//! A disk that fails, or is cut off, at a call chosen by the test.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,17 +10,17 @@ use ddp::storage::disk::{Disk, OpenFile, OsDisk};
 /// Fault at the chosen call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It fails with this error, and later ones go well.
+    /// The call fails with this error, and later calls succeed.
     FailOnce(rustix::io::Errno),
-    /// It and all later calls that need room fail with this error; removing goes well.
+    /// This call and all later calls that need disk space fail with this error; removing succeeds.
     StaysFull(rustix::io::Errno),
-    /// The process is gone: nothing reaches the disk any more; of a write, half of it.
+    /// The process dies: nothing reaches the disk any more, and a write is only half done.
     Killed,
-    /// So is the machine: what was not synced is lost.
+    /// The machine dies too: everything that was not synced is lost.
     PowerCut,
 }
 
-/// A disk with a fate, on top of the operating system's.
+/// A disk with a fault, on top of the operating system's.
 #[derive(Debug)]
 pub(crate) struct FaultyDisk {
     at: usize,
@@ -33,7 +33,7 @@ struct State {
     n_calls: usize,
     /// Files whose bytes are not synced.
     unsynced: Vec<(PathBuf, File)>,
-    /// Changes of names that are not synced, in their order.
+    /// Renames and other name changes that are not synced, in order.
     names: Vec<NameChange>,
 }
 
@@ -51,9 +51,9 @@ impl NameChange {
         path.parent().unwrap()
     }
 
-    /// Undoes the change as far as it can be; returns which name became which.
+    /// Undoes the change as far as possible; returns the old and the new name.
     fn undo(self) -> Option<(PathBuf, PathBuf)> {
-        // What it was about may have been removed since.
+        // The file may have been removed since.
         let _ = match &self {
             NameChange::Made(path) if path.is_dir() => fs::remove_dir_all(path),
             NameChange::Made(path) => fs::remove_file(path),
@@ -81,7 +81,7 @@ impl NameChange {
         };
         match self {
             NameChange::Made(path) => move_one(path),
-            // Those of the folder's own name are undone in the reverse order, so their paths hold then.
+            // Changes of the folder's own name are undone in reverse order, so that their paths are valid.
             NameChange::Renamed { from: f, to: t, .. } if f != from && t != from => {
                 move_one(f);
                 move_one(t);
@@ -92,22 +92,22 @@ impl NameChange {
 }
 
 impl FaultyDisk {
-    /// Call `at`, from 0, meets its fate.
+    /// A disk whose call number `at`, counted from 0, has this fault.
     pub(crate) fn new(at: usize, fate: Fate) -> Self {
         FaultyDisk { at, fate, state: Mutex::default() }
     }
 
-    /// One that nothing happens to, to count the calls.
+    /// A disk without faults, to count the calls.
     pub(crate) fn good() -> Self {
         FaultyDisk::new(usize::MAX, Fate::Killed)
     }
 
-    /// Calls so far.
+    /// Number of calls so far.
     pub(crate) fn n_calls(&self) -> usize {
         self.state.lock().unwrap().n_calls
     }
 
-    /// Counts a call; false if it is the one at which a write is cut in half.
+    /// Counts a call; returns false if it is a write that must stop halfway.
     fn call(&self, needs_room: bool) -> io::Result<bool> {
         let mut state = self.state.lock().unwrap();
         let n = state.n_calls;
@@ -123,7 +123,7 @@ impl FaultyDisk {
         }
     }
 
-    /// The end of a call at which the process ended.
+    /// The error of the call at which the process died.
     fn end(&self) -> io::Error {
         let mut state = self.state.lock().unwrap();
         if self.fate == Fate::PowerCut {
@@ -218,7 +218,7 @@ impl Disk for FaultyDisk {
         if self.call(false)? {
             return OsDisk.remove_dir_all(path);
         }
-        // Half of what is in it is gone.
+        // Half of its content is gone.
         let entries: Vec<_> = fs::read_dir(path)?.collect::<io::Result<_>>()?;
         for entry in &entries[..entries.len().div_ceil(2)] {
             fs::remove_file(entry.path())?;

@@ -1,4 +1,4 @@
-//! Small checkpoints whose every number follows from the step.
+//! Small checkpoints whose values all follow from the step.
 
 use std::ops::Range;
 use std::path::Path;
@@ -20,11 +20,11 @@ use tempfile::TempDir;
 
 /// Names of the state tensors.
 pub(crate) const STATES: [&str; 3] = ["m", "v", "ema"];
-/// Rows of an epoch, and of a step.
+/// Number of rows of an epoch, and of a step.
 const N_ROWS: u64 = 10;
 const GLOBAL_ROWS: u64 = 4;
 
-/// A folder in memory where there is such a file system: what is tried there a thousand times is not the disk.
+/// A folder in a memory file system if there is one, because these tests try thousands of operations and do not test the disk.
 pub(crate) fn temp_dir() -> TempDir {
     let in_memory = Path::new("/dev/shm");
     if in_memory.is_dir() { TempDir::new_in(in_memory).unwrap() } else { TempDir::new().unwrap() }
@@ -35,7 +35,7 @@ pub(crate) fn layout(dims: &[usize]) -> ParamLayout {
     ParamLayout::new(&ModelSpec { layer_norm: true, ..ModelSpec::plain(dims, Activation::Relu) })
 }
 
-/// Equal parts of the flat buffer, as ranks own them.
+/// Equal shards of the flat buffer, one per rank.
 pub(crate) fn shards(layout: &ParamLayout, n_savers: usize) -> Vec<Range<usize>> {
     let len = layout.flat_len().div_ceil(n_savers);
     (0..n_savers).map(|i| (i * len).min(layout.flat_len())..((i + 1) * len).min(layout.flat_len())).collect()
@@ -78,13 +78,13 @@ pub(crate) fn run_state(step: u64) -> RunState {
     RunState { step, cursor, n_rows: N_ROWS, global_rows: GLOBAL_ROWS, seed: 7, proof, ..RunState::default() }
 }
 
-/// The same, with the best evaluation so far after step `best`.
+/// Same as [`run_state`], with the best evaluation so far after step `best`.
 pub(crate) fn run_state_with_best(step: u64, best: u64) -> RunState {
     let best = Best { metric: "eval_loss".to_owned(), value: 0.25, step: best, epoch: 1 };
     RunState { best: Some(best), ..run_state(step) }
 }
 
-/// Element `at` of the flat buffer of `what` after `step`: any bits, but for NaN.
+/// Element `at` of the flat buffer of `what` after `step`: any bits except NaN.
 pub(crate) fn value(what: &str, step: u64, at: usize) -> f32 {
     let key = what.bytes().fold(step, |key, byte| key.wrapping_mul(31).wrapping_add(u64::from(byte)));
     let bits = (key ^ (at as u64) << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -96,7 +96,7 @@ pub(crate) fn values(what: &str, step: u64, range: Range<usize>) -> Vec<f32> {
     range.map(|at| value(what, step, at)).collect()
 }
 
-/// Saves this rank's part.
+/// Saves this rank's shard.
 pub(crate) fn save(saver: &mut Saver, run: &RunState) -> Result<Saved, CheckpointError> {
     let options = saver.options();
     let layout = &options.layout;
@@ -107,7 +107,7 @@ pub(crate) fn save(saver: &mut Saver, run: &RunState) -> Result<Saved, Checkpoin
     saver.save(run, weights.as_deref(), &state)
 }
 
-/// Saves with `n_savers` ranks, each a thread, on `disks` in turn; what each says, by rank.
+/// Saves with `n_savers` ranks, each a thread, on `disks` in turn; returns the result of each rank.
 pub(crate) fn save_on_ranks(
     out: &Path,
     layout: &ParamLayout,
@@ -134,7 +134,7 @@ pub(crate) fn os_disk() -> Vec<Arc<dyn Disk>> {
     vec![Arc::new(OsDisk)]
 }
 
-/// Makes the folder ready and saves these steps with `n_savers` ranks.
+/// Prepares the folder and saves these steps with `n_savers` ranks.
 pub(crate) fn saved(
     out: &Path,
     layout: &ParamLayout,
@@ -151,10 +151,10 @@ pub(crate) fn saved(
     store
 }
 
-/// Checks that a checkpoint is that of its step to the last bit, read by `n_ranks`.
+/// Checks that a checkpoint has the content of its step, bit for bit, as read by `n_ranks`.
 pub(crate) fn check_content(checkpoint: &Checkpoint, layout: &ParamLayout, n_ranks: usize) {
     load(checkpoint, layout, n_ranks).unwrap();
-    // The same by name, as commands read it.
+    // Check again by name, as commands read it.
     let step = checkpoint.manifest().run.step;
     let reader = StateReader::open(checkpoint).unwrap();
     for shard in shards(layout, n_ranks) {
@@ -172,7 +172,7 @@ pub(crate) fn check_content(checkpoint: &Checkpoint, layout: &ParamLayout, n_ran
     }
 }
 
-/// Has each of `n_ranks` load its part, and checks what it gets to the last bit; the first error of any of them.
+/// Loads the shards of `n_ranks` and checks them bit for bit; returns the first error of any rank.
 pub(crate) fn load(
     checkpoint: &Checkpoint,
     layout: &ParamLayout,

@@ -5,18 +5,18 @@ use std::process::Command;
 
 use super::fixture::*;
 
-/// A small file system in memory, until it is dropped.
+/// A small memory file system, unmounted when dropped.
 struct Mount<'a>(&'a Path);
 
 impl Drop for Mount<'_> {
     fn drop(&mut self) {
-        // Lazily, for the error that led here may hold a file open.
+        // Unmounted lazily, because the error that led here may keep a file open.
         let status = Command::new("umount").arg("-l").arg(self.0).status();
         assert!(status.is_ok_and(|status| status.success()) || std::thread::panicking());
     }
 }
 
-/// A file system in memory with these options; None where nobody may mount one.
+/// Mounts a memory file system with these options; returns `None` if mounting is not allowed.
 fn mount<'a>(at: &'a Path, options: &str) -> Option<Mount<'a>> {
     let mount = Command::new("mount").args(["-t", "tmpfs", "-o", options, "none"]).arg(at).output();
     if !mount.is_ok_and(|output| output.status.success()) {
@@ -29,7 +29,8 @@ fn mount<'a>(at: &'a Path, options: &str) -> Option<Mount<'a>> {
 #[test]
 fn a_disk_without_room_for_another_file_is_not_called_full() {
     let dir = tempfile::tempdir().unwrap();
-    // The root, the folder, a checkpoint of three files, and `latest`; the next one has no room for its files.
+    // Inodes for the root, the folder, a checkpoint of three files, and `latest`; the next checkpoint has none left for its
+    // files.
     let Some(_mount) = mount(dir.path(), "size=100m,nr_inodes=9") else { return };
     let layout = layout(&[3, 5, 2]);
     let store = saved(dir.path(), &layout, 1, [1]);

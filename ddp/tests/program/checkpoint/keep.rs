@@ -1,4 +1,4 @@
-//! Checkpoints that are kept.
+//! Selection of the checkpoints that are kept.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ fn the_newest_and_the_best_stay() {
     let dir = temp_dir();
     let store = saved(dir.path(), &layout(&[3, 5, 2]), 1, []);
     let mut saver = saver(&store, 2, true);
-    // The best is that of step 2 until step 6.
+    // The checkpoint of step 2 is the best until step 6.
     for (step, best, left, deleted) in [
         (1, 1, &[1][..], &[][..]),
         (2, 2, &[1, 2], &[]),
@@ -53,14 +53,14 @@ fn broken_ones_do_not_count() {
         fs::remove_file(store.step_folder(step).join("model.safetensors")).unwrap();
     }
     let mut saver = saver(&store, 3, false);
-    // Of the good ones 3, 2 and the new one stay; what is broken among them, too.
+    // Of the valid ones, 3, 2 and the new one are kept; the damaged ones are kept too.
     assert_eq!(save(&mut saver, &run_state(6)).unwrap().deleted, [1]);
     assert_eq!(store.steps().unwrap(), [2, 3, 4, 5, 6]);
     assert_eq!(save(&mut saver, &run_state(7)).unwrap().deleted, [2]);
     assert_eq!(save(&mut saver, &run_state(8)).unwrap().deleted, [3, 4, 5]);
 }
 
-/// A disk that loses a bit of each file of weights.
+/// A disk that flips a bit in each file of weights.
 #[derive(Debug)]
 struct Forgetful;
 
@@ -88,7 +88,7 @@ fn none_goes_for_one_that_does_not_read_back() {
     assert_eq!((search.found.unwrap().manifest().run.step, search.skipped.len()), (2, 1));
 }
 
-/// A run that resumed before a damaged one: its own saves are those that count until it has come past it.
+/// A run that resumed before a damaged checkpoint: its own saves count until it has passed that checkpoint.
 #[test]
 fn a_damaged_one_ahead_takes_no_place() {
     let dir = temp_dir();
@@ -103,7 +103,7 @@ fn a_damaged_one_ahead_takes_no_place() {
         save(&mut saver, &run_state(step)).unwrap();
         assert_eq!(store.steps().unwrap(), left, "after step {step}");
         assert_eq!(store.newest_valid().unwrap().found.unwrap().manifest().run.step, step);
-        // Nor is it the one to resume from when a save fails.
+        // It is not the one to resume from either if a save fails.
         let (none, state) = (vec![f32::NAN; layout.flat_len()], [&[][..]; STATES.len()]);
         let error =
             ddp_kernels::hint::with_hint(&saver.save(&run_state(step), Some(&none), &state).unwrap_err());

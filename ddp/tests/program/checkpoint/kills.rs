@@ -1,6 +1,6 @@
-//! A process that is killed at a random moment of saving: no checkpoint that it had acknowledged is lost, and none is torn.
+//! A process is killed at a random moment of saving: no acknowledged checkpoint is lost, and none is incomplete.
 //!
-//! `KILLS=1000 cargo test -p ddp-train --test program checkpoint::kills` kills more than the usual 20.
+//! `KILLS=1000 cargo test -p ddp-train --test program checkpoint::kills` kills 1000 times instead of the usual 20.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
@@ -14,16 +14,16 @@ use tempfile::TempDir;
 
 use super::fixture::*;
 
-/// Tells [`saves_until_it_is_killed`] where to save.
+/// Environment variable with the folder for [`saves_until_it_is_killed`].
 const FOLDER: &str = "DDP_TEST_SAVES_IN";
-/// Tells it of which model.
+/// Environment variable with the widths of its model.
 const WIDTHS: &str = "DDP_TEST_SAVES_WIDTHS";
-/// Files of some kB.
+/// Files of a few kB.
 const SMALL: [usize; 3] = [20, 60, 10];
-/// Some 9 MiB of weights.
+/// About 9 MiB of weights.
 const LARGE: [usize; 3] = [1501, 1567, 3];
 const N_KILLS: &str = "KILLS";
-/// Until the process has saved at least once; it starts in a few ms.
+/// Time limit until the process has saved at least once; it starts in a few ms.
 const START: Duration = Duration::from_secs(60);
 
 /// The process that is killed: resumes from the newest checkpoint, saves one step after another with two ranks as threads,
@@ -51,7 +51,7 @@ fn saves_until_it_is_killed() {
                     let (mut buffers, _) = writer.take_buffers();
                     for outcome in writer.poll() {
                         let SaveOutcome::Saved(saved) = outcome else {
-                            // At once: the other rank would wait for this one.
+                            // Exit immediately, because the other rank would wait for this one.
                             eprintln!("{outcome:?}");
                             std::process::exit(1);
                         };
@@ -95,7 +95,7 @@ fn nothing_of_large_files_either() {
     kill_again_and_again(dir, LARGE, n_kills().div_ceil(20), Duration::from_millis(400));
 }
 
-/// Has a process save a model of these widths until it is killed, so often, each `within` such a time; the last step.
+/// Repeatedly starts a process that saves a model of these widths and kills it within a random time; returns the last step.
 fn kill_again_and_again(dir: TempDir, widths: [usize; 3], n_kills: usize, within: Duration) -> u64 {
     let layout = layout(&widths);
     let store = CheckpointStore::of_run(dir.path());
@@ -166,7 +166,7 @@ fn save_and_kill(out: &Path, widths: [usize; 3], after: Duration) -> Option<u64>
     child.kill().unwrap();
     child.wait().unwrap();
     stdout.read_to_string(&mut text).unwrap();
-    // The last line may be cut; what it would have said was not acknowledged yet.
+    // The last line may be truncated; the step in it was not acknowledged yet.
     let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
     whole.lines().rev().find_map(|line| line.strip_prefix("saved ")?.parse().ok())
 }

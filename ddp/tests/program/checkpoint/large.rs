@@ -1,4 +1,4 @@
-//! Files of several chunks, which go around the system's cache where the disk allows it: the same bytes as through the cache.
+//! Files of several chunks, which bypass the system's cache if the disk allows it: the bytes are the same as through the cache.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -15,17 +15,17 @@ use tempfile::TempDir;
 
 use super::fixture::*;
 
-/// A folder on the disk that holds the sources: a folder in memory has no cache to go around.
+/// A folder on the disk that holds the sources, because a memory file system has no cache to bypass.
 fn folder_on_disk() -> TempDir {
     TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// Some 9 MiB of weights, and three times that of state; no file's length is a multiple of a block.
+/// About 9 MiB of weights, and three times as much state; no file's length is a multiple of a block.
 fn large_layout() -> ParamLayout {
     layout(&[1501, 1567, 3])
 }
 
-/// A disk that never goes around the cache.
+/// A disk that never bypasses the cache.
 #[derive(Debug)]
 struct CacheOnly;
 
@@ -33,7 +33,7 @@ impl Disk for CacheOnly {
     fn bypass_cache(&self, _: &mut OpenFile) {}
 }
 
-/// A disk whose writes fail after so many bytes.
+/// A disk whose writes fail after this many bytes.
 #[derive(Debug)]
 struct FullAfter(u64);
 
@@ -74,7 +74,7 @@ fn around_the_cache_and_through_it_are_the_same_bytes() {
     }
 }
 
-/// The end of each chunk, of the whole blocks and of the file, and a place in the middle.
+/// Faults at the end of each chunk, of the whole blocks and of the file, and in the middle.
 #[test]
 fn a_flipped_bit_is_found_wherever_it_is() {
     let dir = folder_on_disk();
@@ -114,7 +114,7 @@ fn a_disk_that_is_full_after_some_chunks_is_told() {
     }
 }
 
-/// Whatever the caller hands over, aligned or not, and however the file system answers.
+/// Any buffer of the caller, aligned or not, with any answer of the file system.
 #[test]
 fn bytes_of_any_length_and_place_are_appended() {
     let dir = folder_on_disk();
@@ -134,7 +134,7 @@ fn bytes_of_any_length_and_place_are_appended() {
         }
     }
     assert!(!is_direct(&file.file), "the rest can't");
-    // The file's end is at no block now: the system refuses to go around the cache, and the bytes come all the same.
+    // The file's end is no longer at a block: the system refuses to bypass the cache, and the bytes are written all the same.
     OsDisk.bypass_cache(&mut file);
     assert_eq!(is_direct(&file.file), could);
     OsDisk.write(&mut file, &memory[aligned..aligned + 8192]).unwrap();

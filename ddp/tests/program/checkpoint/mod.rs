@@ -1,5 +1,5 @@
-//! Checkpoints on disk: what is written comes back on any number of ranks, every damage is found, and whatever fails at
-//! whatever moment, a whole checkpoint is there.
+//! Checkpoints on disk: written values are restored on any number of ranks, every damage is detected, and a complete checkpoint
+//! exists after any failure at any moment.
 
 mod command;
 mod damage;

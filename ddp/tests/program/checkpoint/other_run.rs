@@ -21,7 +21,7 @@ fn copy(from: &Path, to: &Path) {
 fn a_step_of_another_run_is_refused_by_its_run_id() {
     let folder = temp_dir();
     let path = folder.path();
-    // The same config and data: nothing but the id tells them apart.
+    // The same config and data; only the id distinguishes them.
     run_line_ok(path, "train --set train.steps=20 --out a --set checkpoint.every_steps=10 --quiet");
     run_line_ok(path, "train --set train.steps=40 --out b --set checkpoint.every_steps=10 --quiet");
     copy(&path.join("b/checkpoints/step-40"), &path.join("a/checkpoints/step-40"));
@@ -35,7 +35,7 @@ fn a_step_of_another_run_is_refused_by_its_run_id() {
     assert_ne!(named.status.code(), Some(0), "{named:?}");
     assert!(named.stderr.contains("it belongs to another run"), "{}", named.stderr);
 
-    // A branch is a run of its own, which resumes from its own checkpoints.
+    // A branch is a separate run, which resumes from its own checkpoints.
     let id = |run: &str| fs::read_to_string(path.join(run).join(".run-id")).unwrap();
     let before = [id("a"), id("b")];
     run_line_ok(path, "train --resume b/checkpoints/step-30 --out c --set train.steps=40 --quiet");
@@ -43,7 +43,7 @@ fn a_step_of_another_run_is_refused_by_its_run_id() {
     run_line_ok(path, "train --resume auto --out b --set train.steps=50 --quiet");
     assert_eq!([id("a"), id("b")], before, "a resumed run keeps its id");
     assert!(!before.contains(&id("c")) && before[0] != before[1]);
-    // Another run in the folder is another run.
+    // A new run in the same folder is a different run.
     run_line_ok(path, "train --set train.steps=10 --out a --overwrite --quiet");
     assert_ne!(id("a"), before[0]);
 }
@@ -53,7 +53,7 @@ fn checkpoints_without_their_run_are_resumed() {
     let folder = temp_dir();
     let path = folder.path();
     run_line_ok(path, "train --set train.steps=20 --out a --set checkpoint.every_steps=10 --quiet");
-    // A copy of the checkpoints alone takes the id of the one that it continues.
+    // A copy of only the checkpoints gets the id of the run that it continues.
     for step in ["step-10", "step-20"] {
         copy(&path.join("a/checkpoints").join(step), &path.join("b/checkpoints").join(step));
     }
@@ -63,7 +63,7 @@ fn checkpoints_without_their_run_are_resumed() {
     run_line_ok(path, "checkpoint verify b");
 }
 
-/// A marker of a terabyte is not read, nor is a file that is not as long as its manifest says.
+/// A marker file of a terabyte is not read, nor is a file whose length differs from its manifest.
 #[test]
 fn sizes_are_checked_before_anything_is_read() {
     let folder = temp_dir();
@@ -82,7 +82,7 @@ fn sizes_are_checked_before_anything_is_read() {
     assert!(outcome.stderr.contains("manifest.json is truncated or not a manifest"), "{}", outcome.stderr);
 }
 
-/// A range of the state that begins where no address does is refused before anything is computed from it.
+/// A range of the state that begins beyond all addresses is refused before anything is computed from it.
 #[test]
 fn forged_places_of_the_state_are_refused() {
     let folder = temp_dir();

@@ -13,7 +13,7 @@ use ddp_kernels::{Device, Tensor};
 use super::fixture::{layout, options};
 use crate::common::{run_ok, single};
 
-/// Of the outputs, absolute and relative; they are sums of some hundred products in f32.
+/// Absolute and relative tolerance of the outputs, which are sums of a few hundred products in f32.
 const TOLERANCE: f32 = 1e-5;
 
 #[test]
@@ -52,13 +52,13 @@ fn check(name: &str, sets: &[&str]) {
     let out_text = out.to_str().unwrap();
     let mut args =
         vec!["train", "examples/csv.toml", "--set", "train.epochs=2", "--quiet", "--out", out_text];
-    // The example gives the widths of its layers, which a list replaces.
+    // The example sets the widths of its layers, which a list replaces.
     sets.iter().for_each(|set| args.extend(["--set", set]));
     let mut train = single(&args);
     train.current_dir(root);
     run_ok(train);
 
-    // A checkpoint of that model after those of the run, whose moving average is some other weights.
+    // A checkpoint of that model after those of the run, with a moving average of different weights.
     let file = ModelFile::read(&out.join("model.safetensors")).unwrap();
     let info = file.info().unwrap();
     let config = Config::from_saved(&info.config, &out).unwrap();
@@ -120,7 +120,7 @@ fn check(name: &str, sets: &[&str]) {
     }
 }
 
-/// The features of a CSV file, in this order, normalised as the model's rows are.
+/// The features of a CSV file, in this order, normalized like the model's rows.
 fn features(path: &Path, names: &[String], normalizer: Option<&ddp::data::Normalizer>) -> Vec<f32> {
     let mut reader = csv::Reader::from_path(path).unwrap();
     let header = reader.headers().unwrap().clone();

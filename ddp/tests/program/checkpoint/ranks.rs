@@ -1,4 +1,4 @@
-//! Ranks that save together, and some that do not come.
+//! Ranks that save together, and ranks that do not arrive.
 
 use std::time::{Duration, Instant};
 
@@ -65,7 +65,7 @@ fn a_rank_whose_file_still_grows_is_not_silent() {
     std::thread::scope(|scope| {
         let (store, layout) = (&store, &layout);
         scope.spawn(move || {
-            // As much as a rank on a slow disk: some bytes more, again and again, for longer than the limit.
+            // Imitates a rank on a slow disk: a few more bytes again and again, for longer than the limit.
             let temp = store.folder().join(".step-2-0.tmp");
             std::fs::create_dir_all(&temp).unwrap();
             for n in 1..=30 {

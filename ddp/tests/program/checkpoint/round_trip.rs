@@ -1,4 +1,4 @@
-//! Tests that a checkpoint comes back bit for bit, whoever reads it.
+//! A checkpoint is restored bit for bit by any number of ranks.
 
 use ddp::checkpoint::{CheckpointError, ShardRange, StateReader};
 use ddp::model::file::ModelFile;
@@ -30,7 +30,7 @@ proptest! {
         let store = saved(dir.path(), &layout, writers, [3]);
         let found = store.newest_valid().unwrap().found.unwrap();
         let reader = StateReader::open(&found).unwrap();
-        // Every other range between the cuts, as a rank with a part of each bucket owns them.
+        // Every other range between the cuts, like a rank that owns a part of each bucket.
         let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(layout.flat_len())).collect();
         cuts.sort_unstable();
         let ranges: Vec<_> = cuts.windows(2).step_by(2).map(|pair| pair[0]..pair[1]).collect();

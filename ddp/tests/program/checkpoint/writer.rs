@@ -69,7 +69,7 @@ fn training_goes_on_while_a_snapshot_is_written() {
     assert_eq!((writer.poll().len(), writer.saving()), (0, Some(1)), "the gate is closed");
     assert!(store.steps().unwrap().is_empty());
 
-    // The next one waits for the first, and says how long; its memory is the same.
+    // The next save waits for the first, and reports how long; it uses the same memory.
     let opener = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(80));
         gate.open();
@@ -127,7 +127,7 @@ fn a_run_that_fails_waits_for_no_other_rank() {
     assert!(store.steps().unwrap().is_empty());
 }
 
-/// Log of the process.
+/// Captured log of the process.
 #[derive(Debug, Clone, Default)]
 struct Lines(Arc<Mutex<String>>);
 
@@ -138,11 +138,11 @@ impl<S: Subscriber> Layer<S> for Lines {
     }
 }
 
-/// A run may ask for the outcomes of saves only at its end, hours later.
+/// A run may collect the outcomes of saves only at its end, hours later.
 #[test]
 fn a_save_that_is_given_up_is_reported_at_once() {
     let lines = Lines::default();
-    // Of the whole process, for the writer's thread.
+    // Installed for the whole process, because the writer has its own thread.
     tracing::subscriber::set_global_default(Registry::default().with(lines.clone())).unwrap();
     let dir = temp_dir();
     let layout = layout(&[3, 5, 2]);
