@@ -1,8 +1,8 @@
 //! Whole-program tests: each starts the real `ddp-train`, also under `mpirun`, and checks its output, files and exit status.
 //!
-//! One binary, since every further one would link all crates again. `tests/vgpu/all` chooses modules by name.
+//! They are one binary, because each additional one would link all crates again. `tests/vgpu/all` selects modules by name.
 
-// Test code panics where it cannot proceed; a skipped test prints its reason.
+// Test code panics if it cannot proceed; a skipped test prints its reason.
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
 #[path = "../common/mod.rs"]

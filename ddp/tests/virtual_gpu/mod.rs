@@ -1,20 +1,20 @@
-//! Runs the program on virtual GPUs, where they can be had.
+//! Runs the program on virtual GPUs, if they are available.
 
-// Each test program is a crate of its own and uses its own part of this.
+// Each test program is its own crate and uses only part of this file.
 #![allow(dead_code, unreachable_pub)]
 
 use std::process::Command;
 
 use crate::common::{Outcome, ddp_train, run, temp_dir};
 
-/// The program under `tests/vgpu/run`, with `n` devices; None, and a line that says so, where that cannot be.
+/// Runs the program under `tests/vgpu/run` with `n` devices; prints a line and returns `None` if that is not possible.
 pub fn under_virtual_gpus(n: usize, args: &[&str], env: &[(&str, &str)]) -> Option<Outcome> {
     let mut program = Command::new(ddp_train());
     program.args(args).envs(env.iter().copied());
     command_under_virtual_gpus(n, &program)
 }
 
-/// Any command, with its own environment, likewise.
+/// Same as [`under_virtual_gpus`] for any command, with its own environment.
 #[allow(clippy::print_stdout)]
 pub fn command_under_virtual_gpus(n: usize, inner: &Command) -> Option<Outcome> {
     let script = crate::common::ddp_folder().join("../tests/vgpu/run");
@@ -26,7 +26,7 @@ pub fn command_under_virtual_gpus(n: usize, inner: &Command) -> Option<Outcome> 
     let mut command = Command::new(script);
     command.args(["-n", &n.to_string(), "--"]).arg(inner.get_program()).args(inner.get_args());
     command.env_remove("CUDA_VISIBLE_DEVICES").env("VGPU_QUIET", "1");
-    // What earlier runs have left there would change what this one does.
+    // Results that earlier runs cached would change the behavior of this one.
     let cache = temp_dir();
     command.env("DDP_TRAIN_CACHE", cache.path());
     if let Some(folder) = inner.get_current_dir() {
@@ -42,7 +42,7 @@ pub fn command_under_virtual_gpus(n: usize, inner: &Command) -> Option<Outcome> 
 }
 
 impl Outcome {
-    /// Its stdout, having ended well.
+    /// Stdout of the outcome, which must be a success.
     #[track_caller]
     pub fn ok(&self) -> &str {
         assert!(self.status.success(), "{self:#?}");

@@ -1,5 +1,5 @@
-//! `ddp-train bench`: every benchmark measures something and says so in JSON, on the CPU and, allowed to, on a virtual
-//! GPU, whose times it otherwise refuses to tell. What is measured here means nothing; that it is measured at all does.
+//! `ddp-train bench`: every benchmark measures something and reports it as JSON, on the CPU and, if allowed, on a virtual GPU,
+//! whose times it otherwise refuses to report. These tests check that something is measured, not the values.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ use crate::virtual_gpu::{command_under_virtual_gpus, under_virtual_gpus};
 const QUICK_BUILD: &str = "warning: this program is a quick build, which reads tables and trains small networks slowly\n\
                            hint: ./launch/build optimises it\n";
 
-/// A benchmark, its smallest form, and keys of numbers above 0 that each line has.
+/// A benchmark, its smallest form, and the keys whose values must be above 0 in each line.
 const BENCHMARKS: [(&str, &[&str], &[&str]); 7] = [
     (
         "step",
@@ -74,7 +74,7 @@ fn command_line<'a>(name: &'a str, args: &[&'a str], more: &[&'a str]) -> Vec<&'
     [&["bench", name, "--threads", "1"], args, more].concat()
 }
 
-/// The objects of stdout, each with these numbers above 0.
+/// The objects of stdout, in each of which these values are above 0.
 #[track_caller]
 fn lines(stdout: &str, keys: &[&str]) -> Vec<Value> {
     let lines: Vec<Value> = stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -91,7 +91,7 @@ fn lines(stdout: &str, keys: &[&str]) -> Vec<Value> {
     lines
 }
 
-/// The different values of a key.
+/// The distinct values of a key.
 fn values(lines: &[Value], key: &str) -> Vec<String> {
     let mut values: Vec<_> = lines.iter().map(|line| line[key].as_str().unwrap_or("?").to_owned()).collect();
     values.sort();
@@ -104,7 +104,7 @@ fn each_measures_on_the_cpu() {
     for (name, args, keys) in BENCHMARKS {
         let place = ["--device", "cpu", "--json"];
         let outcome = run_ok(single(&command_line(name, args, &place)));
-        // Without DDP_TRAIN, the program is compiled as the tests are, and says so.
+        // Without DDP_TRAIN, the program is compiled like the tests, and prints a note about it.
         let notes = outcome.stderr.replace(QUICK_BUILD, "");
         assert_eq!(notes, "", "{name}");
         for line in lines(&outcome.stdout, keys) {
@@ -136,7 +136,7 @@ fn sums_over_two_ranks_are_counted_as_nccl_tests_does() {
         "--json",
     ];
     let lines = lines(&run_ok(mpirun(&[(2, &args)])).stdout, &["busbw_gb_per_s"]);
-    // One rank speaks; two ranks: 2(n - 1)/n = 1.
+    // One rank reports; with two ranks 2(n - 1)/n = 1.
     assert_eq!(lines.len(), 1);
     assert_eq!(lines[0]["busbw_gb_per_s"], lines[0]["algbw_gb_per_s"]);
     assert_eq!((lines[0]["world_size"].as_u64(), lines[0]["wrong_elements"].as_u64()), (Some(2), Some(0)));
@@ -203,7 +203,7 @@ fn a_virtual_gpu_is_refused() {
     }
 }
 
-/// The lines of a benchmark on virtual GPUs, which say that they are virtual.
+/// The lines of a benchmark on virtual GPUs, which are marked as virtual.
 fn on_virtual_gpus(n: usize, name: &str, more: &[&str]) -> Option<Vec<Value>> {
     let (name, args, keys) = BENCHMARKS.into_iter().find(|(other, ..)| *other == name).unwrap();
     let more = [&["--device", "cuda", "--json"], more].concat();
@@ -242,7 +242,7 @@ fn products_on_a_gpu_come_in_all_formats() {
     let Some(lines) = on_virtual_gpus(1, "addmm", &[]) else { return };
     assert_eq!(values(&lines, "dtype"), ["bf16", "f32", "tf32"]);
     assert_eq!(values(&lines, "pass"), ["d_input", "d_weight", "forward", "square"]);
-    // Two layers forward, two gradients of weights, one of an input, one square; each in three formats.
+    // Two layers forward, two gradients of weights, one of an input, one square matmul; each in three formats.
     assert_eq!(lines.len(), 18);
     let best = lines.iter().filter(|line| line["fraction_of_best"].as_f64() == Some(1.0)).count();
     assert!(best >= 3, "each format has its best");

@@ -1,4 +1,4 @@
-//! Tests of the command line: version, man pages, flags that can't apply, and the resume command after a stop.
+//! The command line: version, man pages, flags that do not apply, and the resume command after a stop.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use crate::common::{
     Outcome, ddp_train, mpirun, run, run_line, run_line_ok, run_ok, single, start, temp_dir, write,
 };
 
-/// The last line of stderr that names the command that continues, without the words around it.
+/// The resume command in the last line of stderr that contains one.
 #[track_caller]
 fn hinted_command(outcome: &Outcome) -> String {
     assert_eq!(outcome.status.code(), Some(85), "{outcome:?}");
@@ -16,7 +16,7 @@ fn hinted_command(outcome: &Outcome) -> String {
     command.unwrap_or_else(|| panic!("no command in {}", outcome.stderr)).to_owned()
 }
 
-/// The hint is a command that a shell runs and that ends the run, however the run was started.
+/// The hint is a command that works in a shell and completes the run, for every way of starting it.
 #[test]
 fn the_hint_after_a_stop_resumes_the_run() {
     let folder = temp_dir();
@@ -124,7 +124,7 @@ fn memory_of_the_loader_may_change_on_resume() {
     );
     run_line_ok(folder.path(), "train --resume r --epochs 2 --set data.loader_memory_mib=50");
     run_line_ok(folder.path(), "small.toml --resume r");
-    // Where the window is used, the key that was typed is the one to blame.
+    // If the window is used, the error refers to the key that was typed.
     run_line_ok(folder.path(), "train --epochs 1 --out b --set data.shuffle_mode=blocks");
     let outcome = run_line(folder.path(), "train --resume b --epochs 2 --set data.loader_memory_mib=50");
     assert_eq!(outcome.status.code(), Some(2), "{outcome:?}");
@@ -145,14 +145,14 @@ fn a_folder_that_is_deleted_under_a_run_is_an_error() {
         assert!(job.started.elapsed().as_secs() < 60, "the run did not start");
         std::thread::yield_now();
     }
-    // A checkpoint may be written meanwhile.
+    // A checkpoint may be written at the same time.
     while out.join(".lock").exists() {
         let _ = std::fs::remove_dir_all(&out);
     }
     let outcome = job.wait();
     assert_eq!(outcome.status.code(), Some(1), "{outcome:?}");
     assert!(!outcome.stderr.contains("files in"), "{}", outcome.stderr);
-    // Noticed within a second, or at the end.
+    // The loss is noticed within a second, or at the end.
     if outcome.stderr.contains("error: output folder `out`: the folder or its file .lock was deleted") {
         assert!(!out.join("model.safetensors").exists());
         return;

@@ -1,9 +1,9 @@
-//! The JSON schema of configs (draft 4) accepts what the program accepts, and refuses what it refuses.
+//! The JSON schema of configs (draft 4) accepts and refuses the same configs as the program.
 //!
-//! Two validators look at each config: a small one in this file, which is always there, and Python's `jsonschema` where it is
+//! Two validators check each config: a small one in this file, which is always available, and Python's `jsonschema` if it is
 //! installed.
 
-// A test that cannot continue panics, and one that is skipped says so.
+// A test that cannot continue panics, and a test that is skipped prints that it is.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::io::Write as _;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::common::{ddp_folder, ddp_train};
 
-/// Configs that are refused, each for a reason of its own.
+/// Configs that are refused, each for a different reason.
 const WRONG: [(&str, &str); 17] = [
     ("a text for a number", "[optimizer]\nlr = \"0.1\""),
     ("a fraction for a whole number", "[train]\nepochs = 2.5"),
@@ -45,7 +45,7 @@ fn to_json(toml: &str) -> Value {
     serde_json::to_value(toml::from_str::<toml::Value>(toml).unwrap()).unwrap()
 }
 
-/// Configs that are right: the examples, a saved one, and one per key.
+/// Valid configs: the examples, a saved one, and one for each key.
 fn right() -> Vec<(String, String)> {
     let mut right = Vec::new();
     let folder = ddp_folder().join("../examples");
@@ -117,7 +117,7 @@ print(json.dumps([validator.is_valid(config) for config in given['configs']]))
     }
 }
 
-/// The faults of `value` at `place` under a schema of the keywords that the program writes.
+/// The faults of `value` at `place` under a schema that uses only the keywords that the program writes.
 fn faults(schema: &Value, value: &Value, place: &str) -> Vec<String> {
     let mut all = Vec::new();
     for (keyword, rule) in schema.as_object().unwrap() {
@@ -127,7 +127,7 @@ fn faults(schema: &Value, value: &Value, place: &str) -> Vec<String> {
         let list = || rule.as_array().unwrap();
         let fits = match keyword.as_str() {
             "$schema" | "title" | "description" | "default" => true,
-            // In draft 4 these two are flags of a bound, which must be next to them.
+            // In draft 4 these two are flags of a bound, which must be given next to them.
             "exclusiveMinimum" => schema.get("minimum").is_some(),
             "exclusiveMaximum" => schema.get("maximum").is_some(),
             "type" => has_type(value, rule.as_str().unwrap()),

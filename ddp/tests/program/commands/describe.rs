@@ -1,4 +1,4 @@
-//! `ddp-train describe`: what it says of a rank's memory is what the GPU's account says of a run, by kind.
+//! `ddp-train describe`: its memory of a rank equals the GPU's accounting of a run, by kind.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +18,7 @@ use ddp_kernels::{Device, MemoryUse};
 use ddp_train::commands::describe::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_on_device};
 use serde_json::Value;
 
-/// Bytes that the GPU's account has of each use after two steps, and those that the plan says.
+/// Bytes of each use after two steps according to the GPU's accounting, and according to the plan.
 fn account_and_plan(world: &World, config: &Config) -> [Vec<usize>; 2] {
     let index = world.rank().0 as u32;
     let (gpu, device) = (Gpu::get(index).unwrap(), Device::Cuda(index));
@@ -49,7 +49,7 @@ fn account_and_plan(world: &World, config: &Config) -> [Vec<usize>; 2] {
         trainer.step_and_wait(&mut step, true).unwrap();
     }
     let after = gpu.memory_in_use().unwrap().bytes;
-    // Scratch stays with the GPU from one run to the next.
+    // Scratch memory is kept by the GPU between runs.
     let begun = |of: MemoryUse| if of == MemoryUse::Workspace { 0 } else { before[of as usize] };
     let account = MemoryUse::ALL.into_iter().map(|of| after[of as usize] - begun(of)).collect();
     let of_use = |of: MemoryUse| {
@@ -59,7 +59,7 @@ fn account_and_plan(world: &World, config: &Config) -> [Vec<usize>; 2] {
     [account, MemoryUse::ALL.into_iter().map(of_use).collect()]
 }
 
-/// Compares them on GPUs, as many as there are ranks, with nothing else on them.
+/// Compares both on as many GPUs as ranks, without other work on them.
 #[track_caller]
 fn check(what: &str, config: &Config, world_size: usize) {
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -73,7 +73,7 @@ fn check(what: &str, config: &Config, world_size: usize) {
     for (rank, [account, plan]) in compared.into_iter().enumerate() {
         for ((of, account), plan) in MemoryUse::ALL.into_iter().zip(account).zip(plan) {
             let of = of.name();
-            // Means and deviations for normalisation, 8 bytes per feature, and where the tables of embeddings are.
+            // Means and deviations for normalization, 8 bytes per feature, and the addresses of the embedding tables.
             let slack = if of == "other" { 1024 } else { 0 };
             assert!(
                 account.abs_diff(plan) <= plan / 20 + slack,
@@ -83,7 +83,7 @@ fn check(what: &str, config: &Config, world_size: usize) {
     }
 }
 
-/// Runs of different kinds of buffers; the last one has embeddings.
+/// Runs with different kinds of buffers; the last one has embeddings.
 fn configs(csv: &str) -> Vec<(String, Config)> {
     let wide = "model.hidden=[300,200,200]";
     let batch_norm = concat!(
@@ -146,13 +146,13 @@ fn memory_is_as_described() {
             continue;
         }
         for (index, (what, config)) in configs(csv.to_str().unwrap()).into_iter().enumerate() {
-            // Gradients that are divided travel as they are, and along no tree.
+            // Gradients that are sharded are sent unchanged, and not along a tree.
             let is_plain =
                 config.comm.dtype == CommDtype::F32 && config.train.deterministic == Determinism::Off;
             let mut stages = ZeroStage::ALL.to_vec();
             stages.retain(|zero| is_plain || *zero != ZeroStage::Gradients);
             if world_size == 1 {
-                // One rank divides nothing.
+                // A single rank shards nothing.
                 stages.truncate(1);
             } else if index > 0 && std::env::var_os("ALL_COMBINATIONS").is_none() {
                 stages = vec![stages[index % stages.len()]];

@@ -1,4 +1,4 @@
-//! `ddp-train devices`: lists what there is, on machines with and without GPUs.
+//! `ddp-train devices`: lists the available devices, on machines with and without GPUs.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::common::{Outcome, ddp_train, run_ok, single, temp_dir};
 use crate::virtual_gpu::{command_under_virtual_gpus, under_virtual_gpus};
 
-/// The program with arguments that it must take, and no GPU to see.
+/// Runs the program with valid arguments, and without visible GPUs.
 fn without_gpu(args: &[&str]) -> String {
     let mut command = single(args);
     command.env("CUDA_VISIBLE_DEVICES", "").env_remove("VGPU_DEVICES").env_remove("VGPU");
@@ -62,11 +62,11 @@ fn virtual_gpus_are_listed_and_warned_of() {
     }
 }
 
-/// Kernels that cannot be compiled into the cache are an error with a way out; nothing is listed.
+/// If kernels cannot be compiled into the cache, the error has a hint, and nothing is listed.
 #[test]
 fn a_cache_of_kernels_that_cannot_be_filled_is_an_error() {
     let open = temp_dir();
-    // Others could change what runs on the device.
+    // Other users could change the code that runs on the device.
     std::fs::create_dir(open.path().join("kernels")).unwrap();
     std::fs::set_permissions(open.path().join("kernels"), Permissions::from_mode(0o755)).unwrap();
     for (env, reason) in [
@@ -83,15 +83,15 @@ fn a_cache_of_kernels_that_cannot_be_filled_is_an_error() {
         );
         assert!(stderr.contains("\nhint: "), "{stderr}");
     }
-    // An architecture that no compiler knows is left out.
+    // An architecture that the compiler does not know is skipped.
     let Some(outcome) = under_virtual_gpus(1, &["devices", "--compile", "7"], &[]) else { return };
     assert!(outcome.ok().contains("compiled 0 files of kernels (0.0 MiB) for none"), "{outcome:#?}");
     let wrong = crate::common::run(single(&["devices", "--compile", "hopper"]));
     assert_eq!(wrong.status.code(), Some(2), "{wrong:#?}");
 }
 
-/// Runs `ddp-train ARGS` on a virtual GPU, with a folder in front of the libraries' that holds `name`, a library without any
-/// function but `cuInit`. None where there can be no virtual GPU.
+/// Runs `ddp-train ARGS` on a virtual GPU, with a folder before those of the libraries that contains `name`, a library whose only
+/// function is `cuInit`. Returns `None` if no virtual GPU is available.
 fn behind_a_decoy(name: &str, args: &str) -> Option<Outcome> {
     let folder = tempfile::tempdir().unwrap();
     let decoy = folder.path().join(name);

@@ -1,4 +1,4 @@
-//! `eval --importance`, as a user of the program sees it.
+//! `eval --importance` from a user's point of view.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,13 +11,13 @@ use crate::common::ranks;
 use crate::common::{made_up_csv, quoted, run, run_ok, single, temp_dir, write};
 use crate::data::files::{Element, npy};
 
-/// A trained model in a folder of its own.
+/// A trained model in its own folder.
 struct Model {
     folder: TempDir,
 }
 
 impl Model {
-    /// Trains on `table` with the other lines of a config.
+    /// Trains on `table` with these additional lines of a config.
     fn of_table(table: &str, config: &str) -> Self {
         let folder = temp_dir();
         let path = write(folder.path(), "table.csv", table);
@@ -44,7 +44,7 @@ impl Model {
             .unwrap()
     }
 
-    /// Checks that 2 and 3 ranks print what one prints.
+    /// Checks that 2 and 3 ranks print the same as one.
     #[cfg(feature = "mpi")]
     fn assert_same_on_all_numbers_of_ranks(&self) {
         let args = self.args(&["--json", "--repeats", "3"]);
@@ -81,14 +81,14 @@ fn mean_of(report: &Value, name: &str) -> f64 {
     columns(report).iter().find(|(column, ..)| *column == name).unwrap().1
 }
 
-/// A pseudo-random number in -1..1 of a row and column.
+/// A pseudo-random number in -1..1, determined by row and column.
 fn noise(row: usize, column: usize) -> f64 {
     let mut z = (row as u64 * 64 + column as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ z >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     (z >> 40) as f64 / f64::from(1 << 23) - 1.0
 }
 
-/// A label that depends on a text and on a number with missing values; a date and another number are unrelated to it.
+/// A label that depends on a string and on a number with missing values; a date and another number are unrelated to it.
 fn pets() -> String {
     let mut csv = "kind,size,noise,born,weight,label\n".to_owned();
     for row in 0..300 {
@@ -112,7 +112,7 @@ fn columns_have_the_importance_and_the_names_of_the_table() {
         let model = Model::of_table(&pets(), &format!("{encode}{PETS}"));
         let report = model.importance(&[]);
         let found = columns(&report);
-        // Which of the two that matter comes first depends on the training.
+        // The order of the two relevant columns depends on the training.
         let mut names: Vec<&str> = found.iter().map(|(name, ..)| *name).collect();
         names[..2].sort_unstable();
         names[2..].sort_unstable();
@@ -176,7 +176,7 @@ fn importance_has_the_expectation_of_scikit_learn() {
         for column in 0..4 {
             let got = mean_of(&report, &format!("f{column}"));
             let (want, deviation) = (means[column], deviations[column]);
-            // Four standard errors of the difference of two means, and what the fit leaves.
+            // Four standard errors of the difference of two means, plus the residual of the fit.
             let error = deviation * (1.0 / REPEATS + 1.0 / golden["n_repeats"].as_f64().unwrap()).sqrt();
             assert!((got - want).abs() <= 4.0 * error + 1e-3, "{key} f{column}: {got}, expected {want}");
         }

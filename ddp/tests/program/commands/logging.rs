@@ -59,16 +59,16 @@ fn rank_0_logs_what_it_shows() {
     for part in ["digits: 1438 rows", "epoch 1/1  train_loss", "done  train_loss", "files in "] {
         assert!(shown.contains(part) && log.contains(part), "no {part:?} in {shown} or {log}");
     }
-    // Resuming appends.
+    // A resumed run appends to the file.
     run_ok(single(&train(&out, &["--resume", "auto", "--set", "train.epochs=2"])));
     let both = log_of(&out, 0);
     assert!(both.starts_with(&log) && both.contains("resuming after step 45"), "{both}");
-    // A new run begins anew, and keeps what is not its own.
+    // A new run starts a new file, and keeps files that do not belong to a run.
     fs::write(out.join("logs/notes.txt"), "mine").unwrap();
     run_ok(single(&train(&out, &["--overwrite"])));
     assert!(!log_of(&out, 0).contains("resuming"));
     assert_eq!(read(&out.join("logs/notes.txt")), "mine");
-    // A file of the log shows that a folder holds a run.
+    // A log file shows that a folder contains a run.
     let old = folder.path().join("old");
     fs::create_dir_all(old.join("logs")).unwrap();
     fs::write(old.join("logs/rank-0.log"), "old").unwrap();
@@ -124,7 +124,7 @@ fn a_run_does_not_need_its_logs() {
     assert_eq!(shown.matches("warning: can't write logs in `").count(), 1, "{shown}");
     assert!(shown.contains("the run continues without them") && shown.contains("done  "), "{shown}");
     assert!(out.join("model.safetensors").exists());
-    // A link in its place would have any file of the user grow.
+    // Through a link in its place, any file of the user would grow.
     let (linked, precious) = (folder.path().join("linked"), folder.path().join("precious"));
     fs::create_dir_all(linked.join("logs")).unwrap();
     fs::write(&precious, "my thesis").unwrap();
@@ -207,7 +207,7 @@ fn lines_can_be_json() {
     let epoch = lines.iter().find(|line| line["target"] == "ddp::progress").unwrap();
     assert_eq!((&epoch["spans"][1]["epoch"], &epoch["fields"]["step"]), (&1.into(), &45.into()));
     assert!(lines.iter().any(|line| line["level"] == "debug"));
-    // A failure is a line too; the file stays text.
+    // A failure is also a JSON line on the terminal; the file stays text.
     let failed = run(single(&train(&out, &["--log-format", "json"])));
     let last = json_lines(&failed.stderr).pop().unwrap();
     assert_eq!(last["level"], "error");
@@ -235,7 +235,7 @@ fn a_failed_run_says_so_in_its_last_event() {
     assert!(last["hint"].as_str().unwrap().starts_with("try a smaller `optimizer.lr`"), "{last}");
     let log = log_of(&out, 0);
     assert_eq!(levels(&log).last(), Some(&"ERROR"), "{log}");
-    // Also before there is a run.
+    // Also before a run exists.
     let failed = run(single(&["train", "nowhere.toml", "--json"]));
     let event = json_lines(&failed.stdout).pop().unwrap();
     assert_eq!((&event["event"], &event["exit_code"]), (&"failed".into(), &2.into()), "{event}");
@@ -253,7 +253,7 @@ fn one_rank_writes_the_event_of_a_failure() {
     let events = json_lines(&read(&out.join("metrics.jsonl")));
     assert_eq!(events.iter().filter(|event| event["event"] == "failed").count(), 1);
     assert_eq!(events.last().unwrap()["event"], "failed");
-    // Rank 1 alone fails: it has the error, and writes it.
+    // Only rank 1 fails: it has the error, and reports it.
     let bad = folder.path().join("bad");
     let good = train(&bad, &["--json"]);
     let alone = [&good[..], &["--init-from", "nowhere.safetensors"]].concat();
@@ -264,7 +264,7 @@ fn one_rank_writes_the_event_of_a_failure() {
     assert!(events[0]["error"].as_str().unwrap().contains("nowhere.safetensors"), "{events:?}");
 }
 
-/// The program on a terminal of `columns`, and what it writes there; None where util-linux's `script` is missing.
+/// Runs the program on a terminal with `columns` columns and captures its output; `None` if util-linux's `script` is missing.
 fn on_terminal(columns: usize, args: &[&str], no_color: bool) -> Option<Command> {
     if Command::new("script").arg("--version").output().is_err() {
         eprintln!("skipped: needs script (util-linux)");
@@ -321,7 +321,7 @@ fn errors_have_colours_on_a_terminal_only() {
 fn ctrl_c_is_answered_at_once() {
     let folder = temp_dir();
     let out = folder.path().join("out");
-    // More epochs than a test waits for.
+    // Enough epochs that the run does not end during the test.
     let args = train(&out, &["--set", "train.epochs=1000000", "--set", "log.every_steps=1"]);
     let Some(command) = on_terminal(80, &args, true) else { return };
     let job = start(command);

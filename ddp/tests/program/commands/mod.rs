@@ -1,4 +1,4 @@
-//! Subcommands and how they are typed: arguments, output, logs, and the commands that read a finished run or a table.
+//! Subcommands and their command lines: arguments, output, logs, and the commands that read a finished run or a table.
 
 mod bench;
 mod command_line;

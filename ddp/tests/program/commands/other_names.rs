@@ -1,4 +1,4 @@
-//! Words that a newcomer guesses: flags and subcommands of other programs, files under other names, and what is said of them.
+//! Names that a newcomer may guess: flags and subcommands of other programs, files under other names, and the program's answers.
 
 use crate::common::{made_up_csv, refused, run_line, run_line_ok, temp_dir, write};
 
@@ -6,7 +6,7 @@ use crate::common::{made_up_csv, refused, run_line, run_line_ok, temp_dir, write
 fn flags_and_subcommands_of_other_programs_get_a_tip() {
     let folder = temp_dir();
     for (line, tip) in [
-        // With the value that was typed, if the key takes it; else with an example.
+        // The tip contains the typed value if the key accepts it, else an example.
         ("train --seed 12", "tip: set the config key: '--set train.seed=12'"),
         ("train --weight=w.npy", "tip: set the config key: '--set data.weight=\"w.npy\"'"),
         ("train --class-order low", "--set data.class_order=[\"low\"]'"),
@@ -50,7 +50,7 @@ fn flags_and_subcommands_of_other_programs_get_a_tip() {
         assert!(outcome.stderr.contains(tip), "{line}: no {tip:?} in {}", outcome.stderr);
         assert!(!outcome.stderr.contains("as a value, use '--"), "{line}: {}", outcome.stderr);
     }
-    // clap's own tip stays for a flag that is mistyped.
+    // clap's own tip is kept for a mistyped flag.
     refused(folder.path(), "train --epoch 3", &["a similar argument exists: '--epochs'"]);
 }
 
@@ -112,7 +112,7 @@ fn tables_with_other_endings_are_trained() {
         run_line_ok(folder.path(), &format!("{name} --target label --epochs 1 --out run-{name}"));
     }
     run_line_ok(folder.path(), "--data rows.txt --target label --epochs 1 --out flag");
-    // A config under another name is still one.
+    // A config file is recognized under any name.
     write(
         folder.path(),
         "config.txt",

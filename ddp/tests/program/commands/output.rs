@@ -1,6 +1,6 @@
-//! Tests of the output of successful runs: results on stdout, progress on stderr, nothing else.
+//! Output of successful runs: results on stdout, progress on stderr, nothing else.
 
-// A test that cannot continue panics, and one that is skipped says so.
+// A test that cannot continue panics, and a test that is skipped prints that it is.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::path::Path;
@@ -25,10 +25,10 @@ fn train<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&["train", "--set", "train.epochs=2", "--threads", "1"], more].concat()
 }
 
-/// Events that nobody reads do not hold the run, however many they are.
+/// Events that nobody reads do not block the run, however many there are.
 #[test]
 fn events_that_nobody_reads_do_not_hold_the_run() {
-    // Within the pipe and the run's own queue, and far more.
+    // First less than the pipe and the run's own queue can hold, then far more.
     for (epochs, is_lost) in [("20", false), ("500", true)] {
         let folder = tempfile::tempdir().unwrap();
         let rows = "x,label\n1,0\n2,1\n3,0\n4,1\n";
@@ -83,7 +83,7 @@ fn json_is_all_there_is_on_stdout() {
     assert_eq!(output.stdout, metrics);
     let events: Vec<serde_json::Value> =
         text(metrics).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    // Checkpoints are reported when they are on disk, between other lines.
+    // Checkpoints are reported once they are on disk, between other lines.
     let (saved, events): (Vec<_>, Vec<_>) =
         events.into_iter().partition(|event| event["event"] == "checkpoint");
     assert_eq!(saved.len(), 1, "one at the end");
@@ -120,7 +120,7 @@ fn progress_is_lines_where_no_one_watches() {
         assert!(!stderr.contains('\x1b') && !stderr.contains('\r'), "{stderr}");
         let starts =
             ["digits: 1438 rows", "epoch 1/2  ", "step 50  ", "epoch 2/2  ", "done  ", "  ", "  ", "  "];
-        // Whether the run has waited for its data is up to the machine.
+        // Whether the run had to wait for its data depends on the machine.
         let lines: Vec<_> = stderr.lines().filter(|line| !line.starts_with("data-bound: ")).collect();
         assert_eq!(lines.len(), starts.len(), "{stderr}");
         for (line, start) in lines.into_iter().zip(starts) {
@@ -142,7 +142,7 @@ fn a_dry_run_gives_a_config_and_writes_nothing() {
     for part in ["64-128-64-10 layers", "128 -> 64", "32 rows per step", "dry run: "] {
         assert!(stderr.contains(part), "no {part:?} in {stderr}");
     }
-    // The config is whole: training with it writes the same one.
+    // The printed config is complete: training with it writes the same one.
     std::fs::write(folder.path().join("run.toml"), &dry.stdout).unwrap();
     run(folder.path(), &["train", "run.toml", "--out", "out", "--threads", "1"]);
     assert_eq!(std::fs::read(folder.path().join("out/config.toml")).unwrap(), dry.stdout);
@@ -184,7 +184,7 @@ fn completions_name_the_flags() {
     }
 }
 
-/// Commands whose results are what they are for, in a folder with a run in `out`.
+/// Commands whose results go to stdout, in a folder with a run in `out`.
 const RESULTS: [&[&str]; 20] = [
     &["config", "keys"],
     &["config", "keys", "--json"],
@@ -244,7 +244,7 @@ fn results_that_cannot_be_written_are_an_error() {
                     hint: the disk it is redirected to is full: free some space, or redirect it elsewhere\n";
         assert!(stderr.ends_with(want), "{args:?}: {stderr}");
     }
-    // The run itself matters more than its report.
+    // The run is more important than its report.
     let mut command = Command::new(ddp_train());
     command.args(train(&["--json", "--out", "json"])).current_dir(folder.path()).stdout(full());
     let output = command.output().unwrap();

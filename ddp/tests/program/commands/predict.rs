@@ -1,4 +1,4 @@
-//! `ddp-train predict`: the same predictions from every format, in every format, on any number of ranks.
+//! `ddp-train predict`: predictions are the same for every input format, every output format and any number of ranks.
 
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
@@ -119,7 +119,7 @@ fn predictions_are_those_that_eval_counts() {
 fn columns_are_found_by_name_and_labels_are_not_needed() {
     let model = Model::new();
     let all = lines(&model.predict(1, &model.path("train.csv"), "all.csv", &[]));
-    // Other order, no id, no label.
+    // Different column order, no id, no label.
     let rows = lines(table(600).as_bytes());
     let text: String = rows.iter().map(|row| format!("{},{}\n", row[2], row[1])).collect();
     let data = write(model.folder.path(), "bare.csv", &text);
@@ -196,7 +196,7 @@ fn every_format_holds_the_same_predictions() {
 #[test]
 fn any_number_of_ranks_writes_the_same_bytes() {
     let model = Model::new();
-    // Four blocks, the last one short.
+    // Four blocks; the last one is short.
     let mut text = "a,b,id\n".to_owned();
     (0..200_000).for_each(|row| writeln!(text, "{},{},{row}", row % 7, row % 5).unwrap());
     let data = write(model.folder.path(), "large.csv", &text);
@@ -217,7 +217,7 @@ fn any_number_of_ranks_writes_the_same_bytes() {
 #[test]
 fn batches_may_end_within_a_block_of_a_table() {
     let folder = temp_dir();
-    // So many columns that several batches, but not a whole number of blocks, are handed over together.
+    // Enough columns that several batches, but not a whole number of blocks, are passed on together.
     let header: String = (0..20).map(|column| format!("f{column},")).collect();
     let rows = |n: usize, label: bool| {
         let mut text = format!("{}{}\n", header.trim_end_matches(','), if label { ",label" } else { "" });
@@ -407,7 +407,7 @@ fn thresholds_and_probabilities_fit_the_task() {
 #[test]
 fn targets_and_times_keep_their_units_and_digits() {
     let folder = temp_dir();
-    // The price depends on the second within a minute, which f32 can't tell apart.
+    // The price depends on the second within a minute, which f32 can't resolve.
     let mut text = "time,price\n".to_owned();
     for row in 0..200_u64 {
         writeln!(text, "{},{}", 1_700_000_000_000_000_000 + row * 1_000, 250_000 + 40 * row).unwrap();
@@ -431,7 +431,7 @@ fn targets_and_times_keep_their_units_and_digits() {
         let numbers =
             rows[1..].iter().map(|row| (row[0].parse::<f64>().unwrap(), row[1].parse::<f64>().unwrap()));
         let worst = numbers.map(|(price, predicted)| (price - predicted).abs()).fold(0.0, f64::max);
-        // The prices span 8,000.
+        // The prices span a range of 8,000.
         assert!(worst < 400.0, "{worst}");
     }
     let mut predictor = ddp::Predictor::open(trained.out()).unwrap();
@@ -439,7 +439,7 @@ fn targets_and_times_keep_their_units_and_digits() {
     let values = predictor.predict(&times).unwrap().values();
     let from_file = lines(&std::fs::read(&out).unwrap());
     for (value, row) in values.iter().zip(&from_file[1..]) {
-        // f64 holds these times to 256 ns.
+        // f64 represents these times with a spacing of 256 ns.
         assert!((value - row[1].parse::<f64>().unwrap()).abs() < 50.0, "{value} {row:?}");
     }
 }
@@ -484,7 +484,7 @@ fn virtual_gpus_predict_like_the_cpu() {
     }
 }
 
-/// The rows of `csv` in each format of tables that this build has, without quotes around numbers.
+/// The rows of `csv` in each table format of this build, without quotes around numbers.
 fn in_every_table(model: &Model, csv: &str, more: &[&str]) -> Vec<PathBuf> {
     let comma = write(model.folder.path(), "rows.csv", csv);
     let mut endings = vec!["jsonl"];
@@ -497,7 +497,7 @@ fn in_every_table(model: &Model, csv: &str, more: &[&str]) -> Vec<PathBuf> {
         path
     });
     let converted: Vec<PathBuf> = converted.collect();
-    // Ids have a comma, and are in quotes.
+    // Ids contain a comma and are quoted.
     let semicolon = csv.replace("\"row, ", "\"row\u{0} ").replace(',', ";").replace('\u{0}', ",");
     let semicolon = write(model.folder.path(), "semicolon.csv", &semicolon);
     [comma, semicolon].into_iter().chain(converted).collect()
@@ -513,7 +513,7 @@ fn every_table_gives_the_same_predictions_and_kept_columns() {
     for path in &tables[1..] {
         let got = lines(&model.predict(1, path, "got.csv", &[&more[..], &["--overwrite"]].concat()));
         for (row, (got, want)) in got.iter().zip(lines(&expected)).enumerate() {
-            // Not all formats keep the zeros at the end of a number.
+            // Some formats drop trailing zeros of a number.
             let number = |row: &[String]| row[1].parse::<f32>().ok();
             assert_eq!(number(got), number(&want), "{} row {row}", path.display());
             assert_eq!((&got[0], &got[2..]), (&want[0], &want[2..]), "{} row {row}", path.display());

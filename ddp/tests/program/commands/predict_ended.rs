@@ -1,4 +1,4 @@
-//! `ddp-train predict` that is ended by a signal leaves no temporary file, and what SIGKILL left is removed by the next one.
+//! `ddp-train predict` that a signal ends leaves no temporary file; files that SIGKILL leaves behind are removed by the next run.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::common::children;
 use crate::common::{Job, Outcome, kill_9, made_up_csv, ranks, run_ok, single, start, temp_dir, write};
 
-/// A model that takes minutes for the rows of `rows.csv`.
+/// A model that needs minutes for the rows of `rows.csv`.
 struct Slow {
     folder: TempDir,
 }
@@ -47,10 +47,10 @@ impl Slow {
         paths.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with('.')).collect()
     }
 
-    /// Starts to predict, and waits until each rank has a temporary file.
+    /// Starts predicting, and waits until each rank has a temporary file.
     fn start(&self, n_ranks: usize, out: &str) -> Job {
         let mut command = self.command(n_ranks, out, &[]);
-        // mpirun kills ranks that do not end in this time, on a machine however busy.
+        // mpirun kills ranks that do not end within this time, which is enough for a busy machine.
         command.env("OMPI_MCA_odls_base_sigkill_timeout", "5");
         let job = start(command);
         let is_own =
@@ -93,7 +93,7 @@ fn a_signal_to_mpirun_leaves_no_temporary_file_of_any_rank() {
     assert!(slow.temporary().is_empty(), "{}", outcome.stderr);
 }
 
-/// A rank that is killed or frozen is named, and the others end and remove their files.
+/// If a rank is killed or frozen, the others name it, remove their files and end.
 #[cfg(feature = "mpi")]
 #[test]
 fn a_lost_rank_is_named() {
@@ -111,7 +111,7 @@ fn a_lost_rank_is_named() {
                 assert!(job.started.elapsed() < Duration::from_secs(60), "no ranks within a minute");
                 std::thread::sleep(Duration::from_millis(2));
             }
-            // It connects at once when it has a watchdog; what takes time comes later.
+            // The watchdog's connection is made at its start; slower work follows later.
             let victim = *children(job.pid()).iter().max().unwrap();
             let mut begun = None;
             while begun.is_none_or(|ticks| cpu_ticks(victim) < ticks + 20) {
@@ -129,7 +129,7 @@ fn a_lost_rank_is_named() {
         let command = format!("kill -{signal} {victim}");
         assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
         let outcome = job.wait();
-        // mpirun may notice a death first, and has its own status for it.
+        // mpirun may notice a death first, and then returns its own status.
         let status = outcome.status.code();
         assert!(status == Some(75) || (signal == "KILL" && status == Some(137)), "{outcome:?}");
         for part in
@@ -144,7 +144,7 @@ fn a_lost_rank_is_named() {
     }
 }
 
-/// Time of the processor that a process has taken, in 1/100 s.
+/// CPU time of a process, in 1/100 s.
 #[cfg(feature = "mpi")]
 fn cpu_ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
@@ -152,7 +152,7 @@ fn cpu_ticks(pid: u32) -> u64 {
     fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
 }
 
-/// Whether the process has a thread of this name.
+/// Whether the process has a thread with this name.
 #[cfg(feature = "mpi")]
 fn has_thread(pid: u32, name: &str) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -169,7 +169,8 @@ fn the_next_command_removes_what_a_kill_left_and_nothing_else() {
     kill_9(killed.pid());
     killed.wait();
     assert_eq!(slow.temporary(), left, "nobody can catch SIGKILL");
-    // Of a living process with another output, of a living one with the same, and no file of this program.
+    // A file of a live process with a different output, one of a live process with the same output, and a file of another
+    // program.
     let other = slow.start(1, "other.csv");
     let same = slow.start(1, "out.csv");
     let mut expected = slow.temporary();

@@ -74,7 +74,7 @@ fn a_config_alone_is_trained_and_flags_win_over_it() {
     let toml = run_line_ok(folder.path(), line).stdout;
     has_lines(&toml, &["epochs = 3", "hidden = [6, 6]", "eval_fraction = 0.5", "train = \"test.csv\""]);
     assert!(!toml.contains("\neval = "), "{toml}");
-    // The name of a file that is not there is still no mistyped subcommand.
+    // The name of a missing file is not mistaken for a mistyped subcommand.
     refused(folder.path(), "missing.toml", &["config file `missing.toml`", "hint: "]);
     refused(folder.path(), "missing.csv", &["missing.csv", "hint: "]);
     refused(folder.path(), "trian", &["unrecognized subcommand 'trian'"]);
@@ -229,7 +229,7 @@ fn processes_of_torchrun_are_refused() {
     for (line, world_size) in [("run.toml --dry-run", "1"), ("describe run.toml", "2"), ("--version", "2")] {
         assert!(torchrun(line, world_size).status.success(), "{line}");
     }
-    // Under MPI the variables mean nothing: some sites set them for every job.
+    // Under MPI the variables have no meaning, because some sites set them for every job.
     let mut job: Command = mpirun(&[(2, &["run.toml", "--dry-run"])]);
     job.current_dir(folder.path()).env("WORLD_SIZE", "2").env("RANK", "1").env("MASTER_ADDR", "localhost");
     run_ok(job);

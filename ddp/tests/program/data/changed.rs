@@ -1,4 +1,4 @@
-//! Rows that changed between two legs of a run are found, whichever value it was.
+//! Rows that were changed between two legs of a run are detected, for any changed value.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ fn train(folder: &Path, more: &[&str]) -> Outcome {
     run(command)
 }
 
-/// Stops a run, changes the value `at`, resumes it; returns the outcome.
+/// Stops a run, changes the value at index `at`, resumes the run, and returns the outcome.
 fn resumed_after_a_change(at: usize, by: f64, more: &[&str]) -> Outcome {
     let folder = temp_dir();
     let mut features = features();
@@ -54,7 +54,7 @@ fn every_changed_value_is_found_where_statistics_read_all_rows() {
 
 #[test]
 fn arrays_that_no_statistics_read_are_sampled() {
-    // Of 4,000 rows 1,024 are compared: row 0 and not row 1.
+    // 1,024 of 4,000 rows are compared: row 0 is, row 1 is not.
     let outcome = resumed_after_a_change(0, 1.0, &[]);
     assert!(outcome.stderr.contains("the fingerprint of the data is "), "{}", outcome.stderr);
     assert!(!outcome.stderr.contains("full-1:"), "{}", outcome.stderr);

@@ -1,5 +1,5 @@
-//! Whatever the format, the shards, the order and the number of ranks and threads: every row comes once per epoch, with its
-//! own label and weight, and in the same order.
+//! For any format, shards, order and number of ranks and threads, every row is visited once per epoch, with its own label and
+//! weight, and in the same order.
 
 use std::sync::Arc;
 
@@ -25,14 +25,14 @@ struct Visit {
     global_rows: usize,
     n_threads: usize,
     seed: u64,
-    /// No shuffle, rows anywhere, or blocks.
+    /// 0: no shuffle; 1: full shuffle; else blocks.
     shuffle: u8,
-    /// Rows that all ranks have taken before.
+    /// Number of rows that all ranks have already visited.
     cursor: u64,
 }
 
-/// The labels (so: the numbers) of the rows of each step, all ranks' parts one after another; each row's features and
-/// weight are looked at.
+/// The labels (equal to the row indices) of the rows of each step, with the shards of all ranks concatenated; also checks each
+/// row's features and weight.
 fn visited(dataset: &Arc<dyn Dataset>, visit: Visit) -> Vec<Vec<usize>> {
     let Visit { world_size, global_rows, n_threads, seed, shuffle, cursor } = visit;
     let n_rows = dataset.len();
@@ -66,7 +66,7 @@ fn visited(dataset: &Arc<dyn Dataset>, visit: Visit) -> Vec<Vec<usize>> {
     (0..n_steps).map(|step| of_ranks.iter().flat_map(|steps| steps[step].clone()).collect()).collect()
 }
 
-/// Features and weights are those of these rows.
+/// Asserts that features and weights belong to these rows.
 fn assert_rows(dataset: &Arc<dyn Dataset>, rows: &[usize], x: &[f32], weights: Option<&[f32]>) {
     let n_features = dataset.layout().n_features();
     assert_eq!(x.len(), rows.len() * n_features);
@@ -80,7 +80,7 @@ fn assert_rows(dataset: &Arc<dyn Dataset>, rows: &[usize], x: &[f32], weights: O
     }
 }
 
-/// Each epoch visits the rows `want`, which ascend, once.
+/// Asserts that each epoch visits the rows `want`, which are in ascending order, once.
 fn assert_once_an_epoch(steps: &[Vec<usize>], want: &[usize]) {
     let steps_an_epoch = steps.len() / N_EPOCHS as usize;
     for epoch in steps.chunks(steps_an_epoch) {
@@ -94,7 +94,7 @@ fn cuts() -> impl Strategy<Value = Vec<f64>> {
     prop::collection::vec(0.0..1.0, 0..5)
 }
 
-/// Rows before which the files are cut.
+/// Indices of the rows at which the files are split.
 fn places(cuts: &[f64], n_rows: usize) -> Vec<usize> {
     let mut places: Vec<usize> = cuts.iter().map(|cut| (cut * n_rows as f64) as usize).collect();
     places.sort_unstable();
@@ -137,7 +137,7 @@ proptest! {
             prop_assert_eq!(alone.concat()[..n].to_vec(), (0..n).collect::<Vec<_>>());
         }
 
-        // Mapped by some ranks and threads, read by others.
+        // Some ranks and threads map the file, others read it.
         let read = if set.stays_in_file { set.open(1, &more).unwrap() } else { dataset.clone() };
         prop_assert_eq!(dataset.fingerprint().unwrap(), read.fingerprint().unwrap());
         let visit = Visit { world_size, n_threads, ..visit };
@@ -162,7 +162,7 @@ proptest! {
     }
 }
 
-/// The passes of an evaluation, on each rank its own part.
+/// The passes of an evaluation, each rank with its own shard.
 #[test]
 fn evaluation_sees_every_row_once() {
     for (format, is_weighted) in formats().into_iter().flat_map(|format| [(format, true), (format, false)]) {
@@ -197,12 +197,12 @@ fn evaluation_sees_every_row_once() {
     }
 }
 
-/// The loader follows the config's blocks: it visits all rows, far from their old order.
+/// The loader uses the config's blocks: it visits all rows, far from their original order.
 #[test]
 fn windows_as_the_config_says() {
     let folder = tempfile::tempdir().unwrap();
     let format = Format::Npy { features: Element::F32, labels: Element::I64, is_big_endian: false };
-    // Rows of 40 kB: about 26 of them are a block.
+    // Rows of 40 kB, so a block has about 26 of them.
     let set = Set::write(folder.path(), format, Rows { n: 200, n_features: 10_000 }, &[50], &[], false);
     let dataset = set.open(1, &[]).unwrap();
     let sets = ["data.shuffle_mode=blocks".to_owned(), "data.shuffle_window_mib=2".to_owned()];

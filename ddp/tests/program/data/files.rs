@@ -1,6 +1,6 @@
-//! Writes arrays in all formats, in code of its own: what the program reads is not what the program wrote.
+//! Writes arrays in all formats with separate code, so that the program does not read files that it wrote itself.
 
-// Each test program uses its own part of this.
+// Each test program uses only part of this file.
 #![allow(dead_code, unreachable_pub)]
 
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use half::{bf16, f16};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-/// Type of an element.
+/// Element type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Element {
     U8,
@@ -34,7 +34,7 @@ impl Element {
         }
     }
 
-    /// NumPy's name.
+    /// Name of the type in NumPy.
     pub fn descr(self, is_big_endian: bool) -> String {
         let kind = match self {
             Element::U8 => "u1",
@@ -55,7 +55,7 @@ impl Element {
         format!("{order}{kind}")
     }
 
-    /// Safetensors' name.
+    /// Name of the type in safetensors.
     pub fn dtype(self) -> &'static str {
         match self {
             Element::U8 => "U8",
@@ -70,7 +70,7 @@ impl Element {
         }
     }
 
-    /// IDX's number.
+    /// Code of the type in IDX.
     pub fn code(self) -> u8 {
         match self {
             Element::U8 => 0x08,
@@ -123,7 +123,7 @@ pub fn npy(element: Element, is_big_endian: bool, shape: &[usize], values: &[f64
     file
 }
 
-/// The header of a `.npy` file that says `text`.
+/// A `.npy` file with the header `text`.
 pub fn npy_with(text: &str) -> Vec<u8> {
     let len = (10 + text.len() + 1).next_multiple_of(64) - 10;
     let mut file = b"\x93NUMPY\x01\x00".to_vec();
@@ -142,7 +142,7 @@ pub fn idx(element: Element, shape: &[usize], values: &[f64]) -> Vec<u8> {
     file
 }
 
-/// A `.npz` file of these arrays, each a whole `.npy` file.
+/// A `.npz` file of these arrays, each given as a complete `.npy` file.
 pub fn npz(arrays: &[(&str, &[u8])], is_deflated: bool) -> Vec<u8> {
     let method = if is_deflated { CompressionMethod::Deflated } else { CompressionMethod::Stored };
     let options = SimpleFileOptions::default().compression_method(method);
@@ -172,7 +172,7 @@ pub fn safetensors(tensors: &[(&str, Element, &[usize], &[f64])]) -> Vec<u8> {
     safetensors_with(&header, &data)
 }
 
-/// A `.safetensors` file whose header says `header`.
+/// A `.safetensors` file with the header `header`.
 pub fn safetensors_with(header: &str, data: &[u8]) -> Vec<u8> {
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
     file.extend(header.as_bytes());
@@ -180,14 +180,14 @@ pub fn safetensors_with(header: &str, data: &[u8]) -> Vec<u8> {
     file
 }
 
-/// Output of `gzip`.
+/// Compresses with `gzip`.
 pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(bytes).unwrap();
     encoder.finish().unwrap()
 }
 
-/// Output of `zstd`.
+/// Compresses with `zstd`.
 pub fn zstd(bytes: &[u8]) -> Vec<u8> {
     zstd::encode_all(bytes, 1).unwrap()
 }

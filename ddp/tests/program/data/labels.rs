@@ -1,4 +1,4 @@
-//! Class labels of all kinds, from all formats: the same classes train to the same bits, and go with the model.
+//! Class labels of all kinds, from all formats: the same classes train to the same bits, and are stored with the model.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,14 +14,14 @@ use crate::common::{
 
 const N_ROWS: usize = 60;
 
-/// The class of a row, one of three, or of two.
+/// The class of a row, one of three or two.
 fn class(row: usize, n_classes: usize) -> usize {
     (row * row + row / 3) % n_classes
 }
 
 fn feature(row: usize, column: usize, n_classes: usize) -> f64 {
     let noise = ((row * 31 + column * 17) as f64 * 0.37).sin();
-    // In f32, which all formats hold.
+    // Rounded to f32, which all formats can hold.
     f64::from((noise + (class(row, n_classes) + column) as f64) as f32)
 }
 
@@ -45,7 +45,7 @@ fn numbers(labels: &[f64]) -> Vec<f64> {
     (0..N_ROWS).map(|row| labels[class(row, labels.len())]).collect()
 }
 
-/// A `.npy` file of texts.
+/// A `.npy` file of strings.
 fn npy_text(labels: &[&str], is_ascii: bool) -> Vec<u8> {
     let width = labels.iter().map(|label| label.chars().count()).max().unwrap();
     let descr = if is_ascii { format!("|S{width}") } else { format!("<U{width}") };
@@ -65,7 +65,7 @@ fn npy_text(labels: &[&str], is_ascii: bool) -> Vec<u8> {
     file
 }
 
-/// A `.npy` file of truth values.
+/// A `.npy` file of Booleans.
 fn npy_bool(labels: &[f64]) -> Vec<u8> {
     let mut file =
         files::npy_with(&format!("{{'descr': '|b1', 'fortran_order': False, 'shape': ({N_ROWS},), }}"));
@@ -73,7 +73,7 @@ fn npy_bool(labels: &[f64]) -> Vec<u8> {
     file
 }
 
-/// Tables are normalised by default, and arrays are not.
+/// Tables are normalized by default, arrays are not.
 const SETS: [&str; 5] = [
     "data.normalize=none",
     "model.hidden=[4]",
@@ -82,7 +82,7 @@ const SETS: [&str; 5] = [
     "checkpoint.every_epochs=0",
 ];
 
-/// Trains in `folder` on `data`, `--set` arguments for the section; returns weights, labels and config of the model.
+/// Trains in `folder` on `data`, which are `--set` arguments for the section; returns weights, labels and config of the model.
 #[track_caller]
 fn trained(folder: &Path, n_ranks: usize, data: &[String]) -> (Weights, String, String) {
     let out = tempfile::tempdir_in(folder).unwrap();
@@ -102,7 +102,7 @@ fn trained(folder: &Path, n_ranks: usize, data: &[String]) -> (Weights, String, 
     (read_weights(&model), labels_of(&model), config)
 }
 
-/// The labels in the metadata of a model's file.
+/// The labels in the metadata of a model file.
 fn labels_of(model: &Path) -> String {
     let bytes = fs::read(model).unwrap();
     let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
@@ -122,7 +122,7 @@ fn the_same_classes_train_alike_whatever_their_labels() {
         write(place, "plain.csv", &csv(&plain[..n_classes]));
         let (want, labels, _) = trained(place, 1, &data("plain.csv", &[]));
         assert_eq!(labels, ["[0,1]", "[0,1,2]"][n_classes - 2]);
-        // In sorted order, so that class n is class n.
+        // In sorted order, so that label n is class n.
         let kinds: &[(&[&str], &str)] = match n_classes {
             2 => &[
                 (&["-1", "+1"], "[-1,1]"),
@@ -170,7 +170,7 @@ fn the_same_classes_train_alike_whatever_their_labels() {
             assert!(same_bits(&got, &want) && labels == saved, "npz of {saved}");
         }
     }
-    // Three classes in the other formats of arrays.
+    // Three classes in the other array formats.
     let (x, y) = (features(3), numbers(&[1.0, 2.0, 30.0]));
     let want = trained(place, 1, &data("plain.csv", &[])).0;
     let tensors: [(&str, Element, &[usize], &[f64]); 2] =
@@ -322,7 +322,7 @@ fn labels_that_training_never_saw() {
     let known: Value = serde_json::from_str(&eval(&["--data", "known.csv"])).unwrap();
     assert_eq!((&whole["eval_loss"], &known["skipped_rows"]), (&known["eval_loss"], &Value::Null));
 
-    // Arrays name the row.
+    // For arrays the error names the row.
     fs::write(place.join("x.npy"), files::npy(Element::F32, false, &[N_ROWS, 2], &features(3))).unwrap();
     fs::write(place.join("y.npy"), npy_text(&["ant", "bee", "cat"], false)).unwrap();
     fs::write(place.join("y2.npy"), npy_text(&["ant", "fly", "cat"], false)).unwrap();
@@ -381,7 +381,7 @@ fn targets_decide_on_the_task() {
         let ended = dry(&["--set", &format!("data.task={task}")]);
         assert!(ended.status.success() && !ended.stderr.contains("task: "), "{}", ended.stderr);
     }
-    // A key of the other task is an error, once the targets have decided.
+    // A key of the other task is an error once the targets have determined the task.
     write(place, "rows.csv", &table(&|row| ["ham", "spam"][row % 2].to_owned()));
     let ended = dry(&["--set", "loss.kind=mse"]);
     assert_eq!(ended.status.code(), Some(2));
@@ -390,7 +390,7 @@ fn targets_decide_on_the_task() {
         "{}",
         ended.stderr
     );
-    // A loss that no task has by default decides before they do.
+    // A loss that is no task's default determines the task before the targets do.
     let ended = dry(&["--set", "loss.kind=huber"]);
     assert_eq!(ended.status.code(), Some(2));
     assert!(ended.stderr.contains("column \"label\": expected a number, got \"ham\""), "{}", ended.stderr);
@@ -479,14 +479,14 @@ fn resuming_on_other_data_names_the_difference() {
     ] {
         assert!(ended.stderr.contains(part), "no {part:?} in {}", ended.stderr);
     }
-    // The same file and the typed config, whose task the targets decided on.
+    // The same file and the typed config, whose task was determined by the targets.
     write(place, "rows.csv", &csv(&["ant", "bee"]));
     let ended = train(&["--resume", "auto", "--set", "train.stop_after_steps=1000"]);
     assert!(ended.status.success(), "{}", ended.stderr);
     assert_eq!(labels_of(&place.join("run/model.safetensors")), r#"["ant","bee"]"#);
 }
 
-/// Rows of one number each are an array of one axis in NumPy.
+/// Rows of one number each are a one-dimensional array in NumPy.
 #[test]
 fn an_array_of_one_axis_is_one_feature() {
     let folder = temp_dir();
@@ -502,7 +502,7 @@ fn an_array_of_one_axis_is_one_feature() {
     assert_eq!(fs::read_to_string(folder.path().join("p.csv")).unwrap(), format!("prediction\n{expected}"));
 }
 
-/// The new rows know fewer classes, and the output layer is the model's.
+/// The new rows contain fewer classes; the output layer is the model's.
 #[test]
 fn a_run_that_starts_from_a_model_keeps_its_classes() {
     let folder = temp_dir();
@@ -525,7 +525,7 @@ fn a_run_that_starts_from_a_model_keeps_its_classes() {
     assert!(ended.stderr.contains(message), "{}", ended.stderr);
 }
 
-/// The hidden layer and the normalisation are the file's, classes and output layer those of the new rows.
+/// The hidden layer and the normalization come from the file, classes and output layer from the new rows.
 #[test]
 fn a_new_head_learns_the_labels_of_its_rows() {
     let folder = temp_dir();
@@ -533,7 +533,7 @@ fn a_new_head_learns_the_labels_of_its_rows() {
     write(folder.path(), "birds.csv", "x,label\n10,dog\n20,bird\n30,ant\n40,dog\n");
     write(folder.path(), "sizes.csv", "x,size\n10,300.5\n20,500.5\n30,100.5\n");
     run_line_ok(folder.path(), "train both.csv --epochs 1 --hidden 4 --out first");
-    // Steps this small change no weight.
+    // Steps this small change no weights.
     let head = "--hidden 4 --epochs 1 --lr 1e-30 --init-from first/model.safetensors --new-head";
     run_line_ok(folder.path(), &format!("train birds.csv {head} --out second"));
     run_line_ok(folder.path(), &format!("train sizes.csv --target size {head} --out third"));
@@ -555,7 +555,7 @@ fn a_new_head_learns_the_labels_of_its_rows() {
     let shift = f64::from_le_bytes(tensor("third", "target.shift").try_into().unwrap());
     assert!((shift - 300.5).abs() < 1e-9, "{shift}");
     run_line_ok(folder.path(), "predict --checkpoint second --data birds.csv --out p.csv");
-    // Another width of a layer below the head is still an error.
+    // A different width of a layer before the head is still an error.
     let other = head.replace("--hidden 4", "--hidden 5");
     let ended = run_line(folder.path(), &format!("train birds.csv {other} --out fourth"));
     assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);

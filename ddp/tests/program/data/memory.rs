@@ -1,4 +1,4 @@
-//! A file of several times the memory that the config grants is trained on within it, wherever the next rows are.
+//! Training on a file several times as large as the configured memory stays within it, in any order of the rows.
 #![cfg(target_os = "linux")]
 
 use std::fs::{self, File};
@@ -11,12 +11,12 @@ use crate::common::{single, start, temp_dir};
 
 const N_FEATURES: usize = 1024;
 const LIMIT_MIB: usize = 16;
-/// Rows of a step.
+/// Number of rows of a step.
 const BATCH: usize = 64;
-/// Rows in four times as much as the limit.
+/// Number of rows that take four times the limit.
 const N_ROWS: usize = 4 * (LIMIT_MIB << 20) / (4 * N_FEATURES);
 
-/// Writes `n_rows` rows to `x.npy`, all 0 but a few, which take no room on the disk, and `y.npy`.
+/// Writes `n_rows` rows to `x.npy`, almost all 0 so that they take no room on the disk, and `y.npy`.
 fn write(folder: &Path, n_rows: usize) {
     let header = npy(Element::F32, false, &[n_rows, N_FEATURES], &[]);
     let mut x = File::create(folder.join("x.npy")).unwrap();
@@ -30,7 +30,7 @@ fn write(folder: &Path, n_rows: usize) {
     fs::write(folder.join("y.npy"), npy(Element::U8, false, &[n_rows], &labels)).unwrap();
 }
 
-/// The most memory that a run on `n_rows` rows had at a time, in KiB, the pages of mapped files among it.
+/// Peak memory of a run on `n_rows` rows in KiB, including pages of mapped files.
 fn peak_kib(n_rows: usize, limit_mib: usize, sets: &[&str]) -> u64 {
     let folder = temp_dir();
     write(folder.path(), n_rows);
@@ -50,7 +50,7 @@ fn peak_kib(n_rows: usize, limit_mib: usize, sets: &[&str]) -> u64 {
     let job = start(single(&args));
     let status = format!("/proc/{}/status", job.pid());
     let waiting = std::thread::spawn(move || job.wait());
-    // It never falls, so what is read last is at most what a few more steps would add.
+    // The peak never falls, so the last value lacks at most the growth of a few more steps.
     let mut peak = 0;
     while !waiting.is_finished() {
         let text = fs::read_to_string(&status).unwrap_or_default();
@@ -83,7 +83,7 @@ fn rows_beyond_the_limit_take_less_memory_than_it() {
             5 * BATCH * N_FEATURES / 256
         );
     }
-    // What is mapped is seen by this measure.
+    // Shows that this measure includes mapped pages.
     let sets = ["data.shuffle_mode=full"];
     let mapped = peak_kib(N_ROWS, 1024, &sets).saturating_sub(peak_kib(BATCH, 1024, &sets));
     assert!(mapped > (LIMIT_MIB << 10) as u64, "{mapped} KiB");

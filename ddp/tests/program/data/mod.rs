@@ -1,5 +1,5 @@
-//! Rows from files of all formats: each arrives once per epoch with its own label and weight, damaged files never take the
-//! program down, and what it holds in memory stays below what the config grants.
+//! Rows from files of all formats: each is visited once per epoch with its own label and weight, damaged files never crash the
+//! program, and its memory stays below the configured limit.
 
 mod changed;
 mod convert;

@@ -1,5 +1,5 @@
-//! Files of all formats with bits flipped, cut off, and spliced: rows or an error comes out of them, never a panic, nor
-//! memory by the terabyte.
+//! Files of all formats with flipped bits, truncated, or spliced: reading them gives rows or an error, never a panic, and never
+//! takes terabytes of memory.
 
 use std::path::{Path, PathBuf};
 
@@ -40,7 +40,7 @@ impl Damage {
         if len == 0 {
             return;
         }
-        // Most of what can be misread is at a file's beginning or end.
+        // Most misreadable bytes are at the start or end of a file.
         let place = |at: &Index| match at.index(3 * len) {
             near if near < len => near.min(200) % len,
             near if near < 2 * len => len - 1 - (near - len).min(200) % len,
@@ -85,7 +85,7 @@ fn format() -> impl Strategy<Value = Format> {
     ])
 }
 
-/// Opens the rows and reads them all; what came of it.
+/// Opens and reads all rows; returns the statistics or the error.
 fn read(set: &Set, memory_bytes: u64) -> Result<ColumnStats, String> {
     let dataset = set.open(memory_bytes, &[]).map_err(|error| ddp_kernels::hint::with_hint(&error))?;
     assert!(dataset.len() <= 10_000, "{} rows of a file of a few kB", dataset.len());
@@ -101,7 +101,7 @@ fn damage_one(folder: &Path, which: Index, damages: &[Damage]) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// The files of a folder, in the order of their names.
+/// The files of a folder, sorted by name.
 fn files_in(folder: &Path) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();

@@ -1,4 +1,4 @@
-//! Whole runs on files of arrays and tables: the format changes nothing, and what was learned goes with the model.
+//! Whole runs on files of arrays and tables: the format makes no difference, and fitted values are stored with the model.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::common::{Run, quoted, read_weights, run, run_ok, same_bits, single, t
 const N_ROWS: usize = 90;
 const N_FEATURES: usize = 5;
 
-/// Numbers that f32 holds, none of them short in decimal.
+/// Numbers that f32 holds exactly, none of them short in decimal.
 fn feature(row: usize, column: usize) -> f32 {
     ((row * 31 + column * 17 + row * column * 7) as f32 * 0.37).sin() * 10f32.powi(column as i32 - 2) + 3.0
 }
@@ -50,7 +50,7 @@ fn config(data: &str) -> String {
     )
 }
 
-/// Every format, with what the config says of it.
+/// Every format, with its config lines.
 fn same_rows(folder: &Path) -> Vec<(&'static str, String)> {
     let rows = 0..N_ROWS;
     let folder_of = |name: &str| {
@@ -92,7 +92,7 @@ fn all_formats_train_the_same_model() {
         let folder = temp_dir();
         let mut first: Option<Run> = None;
         for (name, data) in same_rows(folder.path()) {
-            // The names of the runs' folders count as little as those of the files.
+            // The names of run folders matter as little as those of files.
             let trained = train(1, &config(&(data + more)), &["--threads", "1"]);
             match &first {
                 None => {
@@ -122,7 +122,7 @@ fn any_number_of_ranks_finds_the_same_statistics() {
     }
 }
 
-/// Output of `eval --json`, without the name of the rows' file.
+/// Output of `eval --json`, without the file name of the rows.
 fn eval(args: &[&str]) -> Value {
     let outcome = run_ok(single(&[&["eval", "--json", "--device", "cpu"], args].concat()));
     let mut printed: Value = serde_json::from_str(&outcome.stdout).unwrap();
@@ -155,7 +155,7 @@ fn a_model_of_arrays_is_evaluated_on_arrays_and_tables() {
     }
 }
 
-/// The weights are those of the training rows; other rows count alike, unless they have some of their own.
+/// The weights belong to the training rows; other rows count equally unless they have their own weights.
 #[test]
 fn weights_in_a_file_of_their_own_leave_evaluation_alone() {
     let folder = temp_dir();
@@ -180,7 +180,7 @@ fn weights_in_a_file_of_their_own_leave_evaluation_alone() {
         y.to_str().unwrap(),
     ]);
     assert_eq!(named, evaluated);
-    // Unless they have a file of weights too: rows of weight 0 are as good as not there.
+    // If they have a file of weights too, rows of weight 0 are ignored.
     let of_ten = temp_dir();
     npy_pair(of_ten.path(), 100..110, Element::F32, false);
     let weights: Vec<f64> = (0..30).map(|row| if row < 10 { 2.0 } else { 0.0 }).collect();
@@ -196,7 +196,7 @@ fn weights_in_a_file_of_their_own_leave_evaluation_alone() {
     let loss = |metrics: &Value| metrics["eval_loss"].as_f64().unwrap();
     assert!((loss(&of_weighted) - loss(&of_ten)).abs() < 1e-6 * loss(&of_ten), "{of_weighted} {of_ten}");
     assert_ne!(of_weighted["eval_loss"], evaluated["eval_loss"]);
-    // Where the evaluation rows are taken out of the training rows, their weights go with them.
+    // If the evaluation rows are taken from the training rows, their weights go with them.
     let data = data
         .replace(&format!("eval = {}\neval_labels = {}\n", quoted(&x), quoted(&y)), "eval_fraction = 0.3\n");
     let unweighted = data.replace(&format!("weight = {w}\n"), "");
@@ -239,7 +239,7 @@ fn bytes_are_trained_on_with_minmax() {
 
 const CITIES: [&str; 3] = ["Bern", "Oslo", "Rome"];
 
-/// A table with names, gaps, weights, and a number that says nothing.
+/// A table with strings, gaps, weights, and a number without information.
 fn table(rows: std::ops::Range<usize>, cities: &[&str]) -> String {
     let mut text = String::from("id,city,x,z,w,label\n");
     for row in rows {

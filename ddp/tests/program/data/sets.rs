@@ -1,4 +1,4 @@
-//! Made-up rows, each with values of its own, written to a folder in some format.
+//! Synthetic rows, each with different values, written to a folder in some format.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use ddp::data::{Dataset, SourceSpec};
 
 use super::files::{self, Element};
 
-/// Rows whose values all formats hold exactly: whole numbers below 256.
+/// Rows whose values all formats hold exactly: integers below 256.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rows {
     pub(crate) n: usize,
@@ -24,7 +24,7 @@ impl Rows {
         (row % 97) as f64 * 0.5
     }
 
-    /// The label says which row it is.
+    /// The label identifies the row.
     fn label(row: usize) -> f64 {
         row as f64
     }
@@ -34,7 +34,7 @@ impl Rows {
     }
 }
 
-/// A format, and what there is to choose in it.
+/// A format and its options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     Npy { features: Element, labels: Element, is_big_endian: bool },
@@ -44,7 +44,7 @@ pub(crate) enum Format {
     Csv { compression: &'static str },
 }
 
-/// Of each format, all that is read by another way.
+/// All variants of each format that are read in different ways.
 pub(crate) fn formats() -> Vec<Format> {
     use Element::*;
     let mut all = Vec::new();
@@ -73,13 +73,13 @@ pub(crate) fn formats() -> Vec<Format> {
 /// Rows in files.
 pub(crate) struct Set {
     sets: Vec<String>,
-    /// Whether the rows stay in the file, and can be read piece by piece.
+    /// Whether the rows stay in the file and can be read in pieces.
     pub(crate) stays_in_file: bool,
 }
 
 impl Set {
-    /// Writes `rows` to `folder`, features cut into shards at `cuts`, labels at `label_cuts` where they have files of their
-    /// own.
+    /// Writes `rows` to `folder`, with features split into shards at `cuts`, and labels at `label_cuts` if they are in separate
+    /// files.
     pub(crate) fn write(
         folder: &Path,
         format: Format,
@@ -96,7 +96,7 @@ impl Set {
         let pattern = |name: &str| folder.join(name).display().to_string();
         let labels = |rows: &std::ops::Range<usize>| rows.clone().map(Rows::label).collect::<Vec<_>>();
         let weights = |rows: &std::ops::Range<usize>| rows.clone().map(Rows::weight).collect::<Vec<_>>();
-        // More labels than are classes by themselves.
+        // More distinct labels than are taken for classes by default.
         let mut sets = vec!["data.task=classification".to_owned()];
         let mut set = |key: &str, value: String| sets.push(format!("{key}={value}"));
         match format {
@@ -158,7 +158,7 @@ impl Set {
                 for (n, part) in shards(cuts).iter().enumerate() {
                     let (x, y, w) = (rows.features(part.clone()), labels(part), weights(part));
                     let n_rows = part.len();
-                    // Labels first, so that features begin at any address.
+                    // Labels come first, so that features begin at any address.
                     let file = files::safetensors(&[
                         ("labels", label, &[n_rows], &y),
                         ("features", features, &[n_rows, rows.n_features], &x),

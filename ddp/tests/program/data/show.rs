@@ -1,4 +1,4 @@
-//! `ddp-train data show`: rows by their numbers, from every format.
+//! `ddp-train data show`: prints rows by index, from every format.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ use crate::common::{run_line, run_line_ok, temp_dir, write};
 
 const ROWS: &str = "a,b,label\n0.5,-1.25,0\n1.5,2,1\n-3,0.125,0\n8,1e20,1\n0,7,1\n";
 
-/// Rows of `stdout`, whose cells are the numbers that they are in every format.
+/// Rows of `stdout`, with their cells as numbers, which are the same in every format.
 fn objects(stdout: &str) -> Vec<(u64, Vec<(String, f64)>)> {
     let object = |line: &str| {
         let object: Value = serde_json::from_str(line).unwrap();
@@ -37,7 +37,7 @@ fn every_format_shows_the_same_rows() {
         run_line_ok(folder, &format!("data convert rows.csv out.{ending} --task classification"));
         let shown = run_line_ok(folder, &format!("data show out.{ending} --rows 3..,1 --json"));
         let mut rows = objects(&shown.stdout);
-        // Arrays hold the labels under their own name.
+        // Arrays store the labels under a different name.
         rows.iter_mut().for_each(|(_, cells)| cells.sort_by(|a, b| a.0.cmp(&b.0)));
         let numbers = |rows: &[(u64, Vec<(String, f64)>)]| {
             rows.iter()

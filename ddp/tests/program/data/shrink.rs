@@ -1,4 +1,4 @@
-//! A file that becomes shorter while it is trained on ends the run with a message, never a signal.
+//! If a file becomes shorter during training, the run ends with a message, never by a signal.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::common::{Outcome, single, start, temp_dir};
 
 const N_FEATURES: usize = 256;
 
-/// Starts a run without end on `n_rows` rows, cuts `name` off at `len` once steps are taken, and waits.
+/// Starts an endless run on `n_rows` rows, truncates `name` to `len` bytes once steps are taken, and waits.
 fn shrunk(
     command: impl Fn(&[&str]) -> Command,
     n_rows: usize,
@@ -63,7 +63,7 @@ const LARGE: usize = 3000;
 #[test]
 fn mapped_features() {
     for sets in [
-        // Copied row by row, block by block, from threads; taken in place.
+        // Copied row by row or block by block from threads, or read in place.
         ["data.shuffle_mode=full", "data.loader_threads=2"],
         ["data.shuffle_mode=blocks", "data.shuffle_window_mib=1"],
         ["data.shuffle=false", "data.loader_threads=1"],
@@ -85,7 +85,7 @@ fn mapped_labels() {
     }
 }
 
-/// Less than a page: its rest reads as zeros, and only the file's length shows it.
+/// Cut by less than a page, whose rest reads as zeros, so that only the file's length shows it.
 #[test]
 fn the_last_bytes_of_mapped_rows() {
     let n_rows = 64;
@@ -103,7 +103,7 @@ fn rows_that_are_read_piece_by_piece() {
         ["data.loader_memory_mib=1", "data.shuffle_mode=blocks"],
         ["data.loader_memory_mib=1", "data.shuffle=false"],
     ] {
-        // 200 bytes are a part of the last row: what is read needs no page to be gone.
+        // 200 bytes are part of the last row, so reading the remaining rows needs no lost page.
         let len = (npy(Element::F32, false, &[LARGE, N_FEATURES], &[]).len() + LARGE * N_FEATURES * 4) as u64;
         for len in [1 << 20, len - 200] {
             assert_changed(&shrunk(single, LARGE, Element::I64, ("x.npy", len), &sets), "x.npy");
@@ -112,7 +112,7 @@ fn rows_that_are_read_piece_by_piece() {
     }
 }
 
-/// Whoever meets it speaks, and all end.
+/// Any rank that finds it reports it, and all ranks end.
 #[cfg(feature = "mpi")]
 #[test]
 fn of_several_ranks() {

@@ -1,4 +1,4 @@
-//! `data.split`: the run, `eval` and a resumed run evaluate the same rows, on any number of ranks.
+//! `data.split`: the run, `eval` and a resumed run evaluate the same rows on any number of ranks.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::data::files::{Element, npy};
 
 const N_ROWS: usize = 120;
 
-/// A table of patients of 5 rows each.
+/// A table of patients with 5 rows each.
 fn table(folder: &Path) -> String {
     let mut text = "patient,when,x,y\n".to_owned();
     for row in 0..N_ROWS {
@@ -47,7 +47,7 @@ fn a_run_and_its_evaluation_have_the_same_rows() {
         assert_eq!(figures["eval_mae"].as_f64(), Some(run.end("eval_mae")), "{split}");
         let saved = std::fs::read_to_string(run.out().join("config.toml")).unwrap();
         assert!(saved.contains(&format!("split = {{ {split} }}\n")), "{saved}");
-        // Other rows need no such column.
+        // Rows for other purposes do not need this column.
         let other = write(folder.path(), "other.csv", &format!("x,y,{other}\n0.5,2,a\n0.1,1,b\n"));
         let out = run.out();
         let args =
@@ -95,7 +95,7 @@ fn a_resumed_run_evaluates_the_same_rows() {
     );
     run_ok(single(&[&args[..], &["--resume", "auto"]].concat()));
     assert_eq!(evaluated(1, &out)["eval_mae"].as_f64(), Some(whole.end("eval_mae")));
-    // One row that moves to another group makes another split.
+    // Moving one row to another group changes the split.
     let rows = folder.path().join("rows.csv");
     let text = std::fs::read_to_string(&rows).unwrap().replacen("no 3,", "no 4,", 1);
     std::fs::write(&rows, text).unwrap();

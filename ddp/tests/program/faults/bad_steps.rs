@@ -1,5 +1,5 @@
-//! Steps that are not finite, and loss spikes: the run ends with a report of rank, layer and rows, leaves the update out, or returns to
-//! its checkpoint; all ranks alike.
+//! Steps that are not finite, and loss spikes: the run ends with a report of rank, layer and rows, skips the update, or returns
+//! to its checkpoint; all ranks do the same.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,12 +12,12 @@ use crate::common::{Outcome, ranks, read_weights, run, run_line, same_bits, temp
 use crate::virtual_gpu::command_under_virtual_gpus;
 
 const N_ROWS: usize = 400;
-/// The row with the value that goes wrong.
+/// Index of the row with the bad value.
 const BAD_ROW: usize = 137;
-/// Epochs of 25 steps, and the steps that take the bad row, in the order of seed 0.
+/// Steps that contain the bad row, in the order of seed 0; epochs have 25 steps.
 const BAD_STEPS: [u64; 3] = [25, 30, 75];
 
-/// Writes rows `a,b,y`; the bad one has the value `bad` in `a` and `b`.
+/// Writes rows `a,b,y`; the bad row has the value `bad` in `a` and `b`.
 fn write_rows(folder: &Path, bad: f64) {
     let mut text = "a,b,y\n".to_owned();
     for row in 0..N_ROWS {
@@ -52,7 +52,7 @@ fn train_ok(folder: &Path, n_ranks: usize, line: &str) -> Outcome {
     outcome
 }
 
-/// The steps that the newest checkpoint in `out` lists as left out.
+/// The steps that the newest checkpoint in `out` lists as skipped.
 fn left_out(out: &Path) -> Vec<(u64, String)> {
     let mut steps: Vec<_> = std::fs::read_dir(out.join("checkpoints"))
         .unwrap()
@@ -97,7 +97,7 @@ fn the_report_names_rank_layer_and_row_and_the_command_prints_it() {
     let shown = run_line(folder, "data show rows.csv --rows 137");
     assert_eq!(shown.stdout.split_whitespace().take(7).collect::<Vec<_>>()[..4], ["row", "a", "b", "y"]);
     assert!(shown.stdout.lines().nth(1).unwrap().starts_with("137  3e38  3e38  "), "{}", shown.stdout);
-    // Numbers are those of the file, though some rows are evaluated on.
+    // Row indices are those of the file, although some rows are used for evaluation.
     let split = train(folder, 1, "--out split --set data.eval_fraction=0.3 --set train.seed=1");
     let evaluated = train(folder, 1, "--out split2 --set data.eval_fraction=0.3 --set train.seed=3");
     assert!(
@@ -114,7 +114,7 @@ fn a_gradient_that_is_not_finite_is_reported_though_the_loss_is() {
     for row in 0..40 {
         let cells = (0..64)
             .map(|i| if row == 29 && i == 5 { "1e37,".to_owned() } else { format!("{}e-3,", row * i % 7) });
-        // The model takes this row for the other class.
+        // The model predicts the other class for this row.
         let (weight, label) = if row == 29 { (100, 0) } else { (1, row % 2) };
         writeln!(text, "{}{weight},{label}", cells.collect::<String>()).unwrap();
     }
@@ -228,7 +228,7 @@ fn a_spike_is_withheld_or_ends_the_run() {
         assert_eq!(stop.status.code(), Some(1), "{}", stop.stderr);
         assert!(stop.stderr.contains(" at step 25, above "), "{}", stop.stderr);
     }
-    // Without it the step trains: the loss is finite.
+    // Without the check the step trains, because its loss is finite.
     let off = train_ok(folder, 1, "--out off");
     assert!(!off.stderr.contains("at step 25"), "{}", off.stderr);
 }
@@ -280,7 +280,7 @@ fn virtual_gpus_find_the_spikes_of_the_cpu() {
         let Some(outcome) = command_under_virtual_gpus(n, &gpu) else { return };
         outcome.ok();
         assert_eq!(left_out(&folder.join("gpu")), BAD_STEPS.map(|step| (step, "spike".to_owned())));
-        // A checkpoint reads all outcomes at its step; that changes no limit.
+        // A checkpoint reads all outcomes at its step, which changes no limit.
         let gpu =
             command(folder, n, &format!("--device cuda --out saved {spikes} --set checkpoint.every_steps=1"));
         command_under_virtual_gpus(n, &gpu).unwrap().ok();

@@ -1,7 +1,7 @@
-//! A run on a disk that fails at one call after another: it completes, or ends with a status of the disk and names the file; no
-//! checkpoint is ever half there, and the next start reaches the same weights.
+//! A run on a disk that fails at one call after another: it completes, or ends with a disk error status and names the file; no
+//! checkpoint is ever incomplete, and the next start reaches the same weights.
 //!
-//! A library made from `failing_calls.c` stands before the system's. Each test takes some of a run's calls;
+//! A library made from `failing_calls.c` is loaded before the system's. Each test makes some of a run's calls fail;
 //! `DISK_FAULTS=all` takes all of them.
 
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::common::{
     Outcome, Weights, made_up_csv, ranks, read_weights, run, run_ok, same_bits, single, temp_dir, write,
 };
 
-/// Calls that are tried of each run with each error, unless all are; of runs under mpirun, which start slowly, a third.
+/// Number of calls that fail per run and error, unless all do; a third for runs under mpirun, which start slowly.
 const N_TRIED: usize = 12;
 const ERRORS: [Errno; 2] = [Errno::IO, Errno::NOSPC];
 
@@ -44,7 +44,7 @@ fn library() -> Option<&'static Path> {
     library.as_deref()
 }
 
-/// Saves that block training and saves beside it, evaluations, a best model, and checkpoints that are deleted.
+/// Synchronous and asynchronous saves, evaluations, a best model, and checkpoints that are deleted.
 fn config(folder: &Path, is_async: bool) -> PathBuf {
     let csv = write(folder, "rows.csv", &made_up_csv(48, 4, "classification", 0));
     let text = format!(
@@ -56,7 +56,7 @@ fn config(folder: &Path, is_async: bool) -> PathBuf {
     write(folder, "run.toml", &text)
 }
 
-/// `train` into `out`, with more arguments.
+/// Runs `train` into `out` with additional arguments.
 fn train(n_ranks: usize, config: &Path, out: &Path, more: &[&str]) -> Command {
     let own =
         ["train", config.to_str().unwrap(), "--out", out.to_str().unwrap(), "--quiet", "--threads", "1"];
@@ -66,12 +66,12 @@ fn train(n_ranks: usize, config: &Path, out: &Path, more: &[&str]) -> Command {
 /// One fault of a disk.
 #[derive(Debug, Clone, Copy)]
 struct DiskFault {
-    /// Number of the call, from 1 on; 0 for none.
+    /// Number of the call, from 1; 0 for no fault.
     at: usize,
     errno: Errno,
     /// Whether all further calls fail too.
     stays: bool,
-    /// Rank whose disk it is.
+    /// Rank whose disk fails.
     rank: usize,
 }
 
@@ -79,7 +79,7 @@ impl DiskFault {
     const NONE: DiskFault = DiskFault { at: 0, errno: Errno::IO, stays: false, rank: 0 };
 
     fn apply(self, mut command: Command, library: &Path, out: &Path, log: &Path) -> Command {
-        // mpirun passes its environment on to ranks of its own host.
+        // mpirun passes its environment to ranks on its own host.
         command.env("LD_PRELOAD", library).env("FAIL_FOLDER", out).env("FAIL_LOG", log);
         command.env("FAIL_AT", self.at.to_string()).env("FAIL_WITH", self.errno.raw_os_error().to_string());
         command.env("FAIL_STAYS", if self.stays { "1" } else { "0" }).env("FAIL_RANK", self.rank.to_string());
@@ -87,7 +87,7 @@ impl DiskFault {
     }
 }
 
-/// Checks a run on each call that is tried.
+/// Checks a run for each call that fails.
 fn check(n_ranks: usize, rank: usize, is_async: bool, stays: bool) {
     let Some(library) = library() else { return };
     let folder = temp_dir();
@@ -101,7 +101,7 @@ fn check(n_ranks: usize, rank: usize, is_async: bool, stays: bool) {
     let is_all = std::env::var_os("DISK_FAULTS").is_some_and(|value| value == "all");
     let every = if is_all { 1 } else { n_calls.div_ceil(if n_ranks == 1 { N_TRIED } else { N_TRIED / 3 }) };
     for errno in ERRORS {
-        // Other calls with the other error.
+        // The other error is tried at other calls.
         let first = if errno == Errno::IO { 1 } else { 1 + every / 2 };
         for at in (first..=n_calls).step_by(every) {
             let fault = DiskFault { at, errno, stays, rank };
@@ -115,7 +115,7 @@ fn check(n_ranks: usize, rank: usize, is_async: bool, stays: bool) {
     }
 }
 
-/// Checks what a faulty disk has left, and that the next start on a good one completes the run.
+/// Checks the files that a faulty disk has left, and that the next start on a healthy disk completes the run.
 #[track_caller]
 fn check_one(n_ranks: usize, config: &Path, out: &Path, outcome: &Outcome, case: &str, want: &Weights) {
     let stderr = &outcome.stderr;

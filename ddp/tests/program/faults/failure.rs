@@ -1,6 +1,7 @@
-//! A run that cannot continue ends as a whole, soon, with one message that says why: real faults, on the real program.
+//! A run that cannot continue ends quickly on all ranks, with one message that states the reason: real faults in the real
+//! program.
 
-// A test that cannot continue panics, and one that is skipped says so.
+// A test that cannot continue panics, and a test that is skipped prints that it is.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::path::Path;
@@ -8,9 +9,9 @@ use std::process::Command;
 
 use crate::common::{Outcome, run, single, temp_dir};
 
-/// Asserts how a job ended: its exit status, and that the last on stderr is this error, said once, with a hint.
+/// Asserts how a job ended: its exit status, and that stderr ends with this error, printed once, with a hint.
 ///
-/// - `speaker`: how the error's line begins
+/// - `speaker`: the start of the error's line
 #[track_caller]
 fn assert_ended(outcome: &Outcome, code: i32, speaker: &str, error: &[&str]) {
     let stderr = &outcome.stderr;
@@ -26,10 +27,10 @@ fn assert_ended(outcome: &Outcome, code: i32, speaker: &str, error: &[&str]) {
     assert!(last.starts_with("hint: "), "the hint is not the last line:\n{stderr}");
 }
 
-/// Beginning of an error that all ranks share, or that the only rank has.
+/// Start of the line for an error that all ranks share, or that the only rank has.
 const ALL: &str = "error: ";
 
-/// The arguments of descent with a step beyond all bounds.
+/// Arguments for gradient descent with far too large steps.
 fn too_large_steps(out: &str) -> Vec<&str> {
     let sets = ["--set", "optimizer.kind=\"sgd\"", "--set", "optimizer.lr=1e30"];
     [&["train", "--quiet", "--out", out], &sets[..]].concat()
@@ -46,11 +47,11 @@ fn a_loss_that_is_not_finite_ends_the_run() {
     assert!(!out.join("model.safetensors").exists(), "a model that is not trained");
 }
 
-/// A file system of 24 KiB, gone when the test ends.
+/// A file system of 24 KiB, unmounted when the test ends.
 struct TinyDisk<'a>(&'a Path);
 
 impl<'a> TinyDisk<'a> {
-    /// Prints why the test is skipped where the system does not let us mount.
+    /// Mounts the file system; prints why the test is skipped if the system does not allow it.
     fn mount(folder: &'a Path) -> Option<Self> {
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", "size=24k", "tmpfs"]).arg(folder);
@@ -71,12 +72,12 @@ impl<'a> TinyDisk<'a> {
 
 impl Drop for TinyDisk<'_> {
     fn drop(&mut self) {
-        // Lazily: a rank that is about to end may still have a file open.
+        // Unmounted lazily, because a rank that is about to end may still have a file open.
         let _ = Command::new("umount").arg("-l").arg(self.0).status();
     }
 }
 
-/// The arguments of a run that fills the disk with its metrics and would not end otherwise.
+/// Arguments of a run that fills the disk with its metrics and would otherwise never end.
 fn endless(out: &str) -> Vec<&str> {
     let sets = ["--set", "train.epochs=1000000", "--set", "log.every_steps=1"];
     [&["train", "--quiet", "--out", out], &sets[..]].concat()
@@ -101,15 +102,15 @@ mod mpi {
     use super::*;
     use crate::common::{children, kill_9, mpirun, ranks, run_ok, start, write};
 
-    /// Time within which the job ends after one rank has failed.
+    /// Time limit for the job to end after one rank has failed.
     const SOON: Duration = Duration::from_secs(2);
 
-    /// Time limit for a job without a failure, from its start to its end; the machine may be busy.
+    /// Time limit for a whole job without a failure, on a possibly busy machine.
     fn usual_time() -> Duration {
         run_ok(ranks(2, &["train", "--dry-run", "--quiet"])).elapsed
     }
 
-    /// A job whose ranks 0 and 1 have each their own config, of one name, and one output folder.
+    /// Runs a job in which ranks 0 and 1 have different configs with the same name, and one output folder.
     fn two_configs(folder: &Path, configs: [&str; 2]) -> Outcome {
         let path = |rank: usize| {
             let own = folder.join(rank.to_string());
@@ -135,7 +136,7 @@ mod mpi {
     fn a_data_file_that_one_rank_lacks_ends_the_job() {
         let folder = temp_dir();
         let usual = usual_time();
-        // The same path on each rank, as on hosts with local disks, one of which has no such file.
+        // The path is the same on each rank, as on hosts with local disks, but one of them lacks the file.
         let hosts = [0, 1].map(|rank| folder.path().join(format!("host{rank}")));
         for own in &hosts {
             std::fs::create_dir(own).unwrap();
@@ -151,7 +152,7 @@ mod mpi {
     fn data_that_differ_between_ranks_end_the_job() {
         let folder = temp_dir();
         let usual = usual_time();
-        // The same path on each rank, as on hosts with local disks, but other rows there.
+        // The path is the same on each rank, as on hosts with local disks, but the rows differ.
         let config = "[data]\ntrain = \"rows.csv\"\n";
         let outcome = {
             let job = |rank: usize, rows: &str| {
@@ -168,7 +169,7 @@ mod mpi {
         assert!(outcome.elapsed < usual + SOON, "{:?}, usually {usual:?}", outcome.elapsed);
     }
 
-    /// One rank in each folder.
+    /// Starts one rank in each folder.
     fn mpirun_in_folders(folders: &[std::path::PathBuf], args: &[&str]) -> Command {
         let mut command = mpirun(&[]);
         for (index, folder) in folders.iter().enumerate() {
@@ -180,7 +181,7 @@ mod mpi {
         command
     }
 
-    /// A copy of the program that presents itself as a build with another name of a feature.
+    /// A copy of the program that claims to be built with a differently named feature.
     fn other_build(folder: &Path) -> std::path::PathBuf {
         let (name, other) = (b"features: mpi", b"features: MPI");
         let mut program = std::fs::read(crate::common::ddp_train()).unwrap();
@@ -201,7 +202,7 @@ mod mpi {
         let folder = temp_dir();
         let usual = usual_time();
         let out = folder.path().join("out");
-        // The config does not exist: nobody comes as far as reading it.
+        // The config does not exist, so the ranks fail before they read it.
         let args = ["train", "absent.toml", "--out", out.to_str().unwrap()];
         let mut command = mpirun(&[(2, &args)]);
         command.args([":", "-n", "1"]).arg(other_build(folder.path())).args(args);
@@ -236,7 +237,7 @@ mod mpi {
         assert!(!out.join("model.safetensors").exists(), "a model that is not trained");
     }
 
-    /// Time that mpirun itself may take to end when the ranks of its job are gone, counted from the death of the first.
+    /// Time that mpirun may take to end after all ranks of its job have died, counted from the first death.
     const MPIRUN_ENDS: Duration = Duration::from_millis(3500);
 
     #[test]
@@ -264,7 +265,7 @@ mod mpi {
                 );
                 std::thread::sleep(Duration::from_millis(5));
             }
-            // mpirun itself may stay for another second when all ranks are gone: 2.01 s where they had ended after 1.01.
+            // mpirun may take another second to end after all ranks: 2.01 s was observed when they had ended after 1.01 s.
             let outcome = job.wait();
             let took = outcome.ended - killed;
             assert!(took < MPIRUN_ENDS, "mpirun took {took:?} to end");
@@ -280,7 +281,7 @@ mod mpi {
         };
         let usual = usual_time();
         let out = folder.path().join("run");
-        // Some 150 steps fit, which are done within a fraction of a second.
+        // About 150 steps fit on the disk, which take a fraction of a second.
         let outcome = run(ranks(2, &endless(out.to_str().unwrap())));
         assert_ended(&outcome, 74, "[rank 0 ", &["metrics.jsonl`", "No space left", "the disk is full"]);
         assert!(outcome.elapsed < usual + SOON, "{:?}, usually {usual:?}", outcome.elapsed);

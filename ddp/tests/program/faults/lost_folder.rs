@@ -1,4 +1,4 @@
-//! The folder of a run: lost while it trains, leased by another host, left by a killed process, and its permissions.
+//! The run folder: lost during training, leased by another host, left behind by a killed process, and its permissions.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -14,7 +14,7 @@ use crate::common::{Job, run_line, run_line_ok, single, start, temp_dir};
 #[cfg(feature = "mpi")]
 use crate::common::{children, ranks, write};
 
-/// A run in the folder `out` that only ends when it is stopped.
+/// A run in the folder `out` that ends only when it is stopped.
 fn endless(folder: &Path, more: &str) -> Job {
     let line = format!("train --out out --epochs 1000000 --device cpu --threads 1 --quiet {more}");
     let mut command = single(&line.split_whitespace().collect::<Vec<_>>());
@@ -99,7 +99,7 @@ fn a_folder_with_a_fresh_lease_of_another_host_is_refused() {
                 {
                     return;
                 }
-                // In place: an empty lock file is one that was released.
+                // Written in place; an empty lock file counts as released.
                 fs::File::options()
                     .write(true)
                     .open(&lock)
@@ -114,7 +114,7 @@ fn a_folder_with_a_fresh_lease_of_another_host_is_refused() {
     renewer.join().unwrap();
     assert_eq!(outcome.status.code(), Some(2), "{outcome:?}");
     assert!(outcome.stderr.contains("`out` is in use by process 7 on node2"), "{}", outcome.stderr);
-    // Once it is no longer renewed, the folder is taken over after some seconds.
+    // Once the lease is no longer renewed, another run takes over the folder after a few seconds.
     let since = Instant::now();
     let outcome = run_line_ok(folder.path(), "train --epochs 2 --out out --resume auto");
     assert!(since.elapsed() > Duration::from_secs(5));
@@ -156,7 +156,7 @@ int gettimeofday(struct timeval *time, void *zone) {
 }
 "#;
 
-/// The clock of a host is set by more than a year while ranks train, watch each other and hold their folder.
+/// A host's clock is set forward by more than a year while ranks train, watch each other and hold their folder.
 #[cfg(feature = "mpi")]
 #[test]
 fn a_clock_that_is_set_ends_nothing() {
@@ -178,11 +178,11 @@ fn a_clock_that_is_set_ends_nothing() {
     let year = |lease: &str| lease.split_once("renewed ").map(|(_, time)| time[..4].to_owned());
     let mut years = Vec::new();
     for days in [0, 800, -800] {
-        // Replaced at once: a reader sees one number or the other.
+        // Replaced atomically, so that a reader sees either the old or the new number.
         fs::write(folder.path().join("next"), (days * 86_400).to_string()).unwrap();
         fs::rename(folder.path().join("next"), &offset).unwrap();
         let before = n_bytes();
-        // Longer than the watchdog waits, and until a renewed lease has the new year.
+        // Longer than the watchdog's timeout, and until a renewed lease contains the new year.
         let since = Instant::now();
         let own = loop {
             let own = year(&fs::read_to_string(&lock).unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Runs to which something happens: bad steps, failing disks, lost folders, signals at any moment.
+//! Runs with faults: bad steps, failing disks, lost folders, signals at any moment.
 
 #[cfg(feature = "mpi")]
 mod bad_steps;

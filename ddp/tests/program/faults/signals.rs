@@ -1,6 +1,7 @@
-//! Signals at any moment: while the process starts, while data loads, in an evaluation, and to commands that are not runs.
+//! Signals at any moment: during startup, data loading and evaluation, and to commands that are not runs.
 //!
-//! `SIGNAL_EVERY_MS=10 cargo test -p ddp-train --test program signals::sweep` sends one at each 10 ms of the first 2 s, alone and to ranks.
+//! `SIGNAL_EVERY_MS=10 cargo test -p ddp-train --test program signals::sweep` sends one every 10 ms during the first 2 s, alone
+//! and to ranks.
 
 use std::io::{BufRead as _, Read as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -16,7 +17,7 @@ use crate::common::{
     single, start, temp_dir, write,
 };
 
-/// Exit status of a run that was asked to stop.
+/// Exit status of a run that stopped on request.
 const STOPPED: i32 = 85;
 const SIGTERM: i32 = 15;
 const SIGINT: i32 = 2;
@@ -28,11 +29,11 @@ fn signal(name: &str, pid: u32) {
     let _ = Command::new("sh").args(["-c", &format!("kill -{name} {pid} 2>/dev/null")]).status().unwrap();
 }
 
-/// Whether the program of process `pid` handles the three signals. Before that, in the first milliseconds of a process, a signal ends
-/// it like any other.
+/// Whether process `pid` handles the three signals. Earlier, in the first milliseconds of a process, a signal ends it like any
+/// other process.
 ///
 /// # Panics
-/// If the program starts threads first, as MPI does: then it installs its handlers too late.
+/// If the program starts threads (as MPI does) before it installs its handlers.
 fn handles_signals(pid: u32) -> bool {
     const HANDLED: u64 = 1 << (SIGUSR1 - 1) | 1 << (SIGTERM - 1) | 1 << (SIGINT - 1);
     let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
@@ -51,7 +52,7 @@ fn handles_signals(pid: u32) -> bool {
     is_program && handles
 }
 
-/// Waits until `condition` holds; false if the job has ended before.
+/// Waits until `condition` holds; returns false if the job ends first.
 #[track_caller]
 fn wait_for(job: &Job, what: &str, condition: impl Fn() -> bool) -> bool {
     let started = Instant::now();
@@ -65,7 +66,7 @@ fn wait_for(job: &Job, what: &str, condition: impl Fn() -> bool) -> bool {
     true
 }
 
-/// A run in a folder of its own.
+/// A run in its own folder.
 struct Run {
     folder: TempDir,
     config: PathBuf,
@@ -83,7 +84,7 @@ impl Run {
         self.folder.path().join("out")
     }
 
-    /// The run from wherever it is.
+    /// The command that starts the run, or resumes it.
     fn command(&self) -> Command {
         let (config, out) = (self.config.to_str().unwrap(), self.out());
         let args =
@@ -91,7 +92,7 @@ impl Run {
         ranks(self.n_ranks, &[&args[..], &["--threads", "1"]].concat())
     }
 
-    /// The processes of the ranks.
+    /// Process ids of the ranks.
     fn pids(&self, job: &Job) -> Vec<u32> {
         if self.n_ranks == 1 {
             return vec![job.pid()];
@@ -105,7 +106,7 @@ impl Run {
         read_weights(&self.out().join("model.safetensors"))
     }
 
-    /// Events, without times.
+    /// Events without their times.
     fn events(&self, kinds: &[&str]) -> Vec<Value> {
         let text = std::fs::read_to_string(self.out().join("metrics.jsonl")).unwrap_or_default();
         let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -113,14 +114,14 @@ impl Run {
     }
 }
 
-/// About a second of training, and evaluations.
+/// Config for about a second of training, with evaluations.
 const SECOND: &str = "[data]\ntrain = \"builtin:digits\"\neval_fraction = 0.2\n\
     [model]\nhidden = [128, 128]\ndropout = 0.1\n\
     [checkpoint]\nevery_minutes = 0\nevery_epochs = 0\n\
     [train]\nepochs = 40\nglobal_batch_size = 64\neval_every_steps = 5\n\
     [log]\nevery_steps = 100\n";
 
-/// A signal to the ranks some time after they handle signals; then the same command again, to the end.
+/// Sends a signal to the ranks some time after they handle signals, then runs the same command again to the end.
 #[track_caller]
 fn signal_and_resume(n_ranks: usize, name: &str, after: Duration, whole: &Weights) {
     let at = format!("SIG{name} after {after:?} with {n_ranks} ranks");
@@ -134,7 +135,7 @@ fn signal_and_resume(n_ranks: usize, name: &str, after: Duration, whole: &Weight
         panic!("{at}: ended at once: {:?}", job.wait());
     }
     std::thread::sleep(after);
-    // To all ranks, or to the last one only.
+    // To all ranks, or only to the last one.
     let to_all = (after.as_millis() / 10).is_multiple_of(2);
     let pids = run_of.pids(&job);
     pids.iter()
@@ -152,7 +153,7 @@ fn signal_and_resume(n_ranks: usize, name: &str, after: Duration, whole: &Weight
     assert!(same_bits(&run_of.weights(), whole), "{at}: other weights than those of a run without a signal");
 }
 
-/// The times of the sweep: every so many ms up to 2 s, or some of them.
+/// The delays of the sweep: regular intervals up to 2 s, or only some of them.
 fn times(some: &[u64]) -> Vec<Duration> {
     let every = std::env::var("SIGNAL_EVERY_MS").ok().map(|every| every.parse::<usize>().unwrap());
     let all = every.map(|every| (0..=2000).step_by(every).collect());
@@ -180,7 +181,7 @@ fn sweep_of_ranks() {
     sweep(2, &[2, 50, 170, 610]);
 }
 
-/// Data from a pipe that nobody writes.
+/// Reads data from a pipe without a writer.
 #[track_caller]
 fn waiting_for_data(command: &str, name: &str) -> Outcome {
     let out = temp_dir();
@@ -190,7 +191,7 @@ fn waiting_for_data(command: &str, name: &str) -> Outcome {
     let job = start(bash);
     wait_for(&job, "process", || handles_signals(job.pid()));
     std::thread::sleep(Duration::from_millis(300));
-    // The pipe's other end, whose process holds stderr.
+    // The process at the pipe's other end, which holds stderr open.
     let sleepers = children(job.pid());
     signal(name, job.pid());
     let sent = Instant::now();
@@ -225,7 +226,7 @@ fn signals_end_other_commands_as_any_program() {
     }
 }
 
-/// One step per epoch, and a long evaluation after it.
+/// A config with one step per epoch, followed by a long evaluation.
 fn long_evaluations(folder: &Path) -> String {
     let row = |i: usize| format!("{},{},{}\n", i % 17, i % 5, i % 2);
     let rows = |n: usize| format!("a,b,y\n{}", (0..n).map(row).collect::<String>());
@@ -239,7 +240,7 @@ fn long_evaluations(folder: &Path) -> String {
     )
 }
 
-/// The run stops within a moment, and the resumed run repeats the evaluation.
+/// The run stops quickly, and the resumed run repeats the evaluation.
 #[track_caller]
 fn stop_in_evaluation(n_ranks: usize) {
     const JUDGED: [&str; 2] = ["epoch", "end"];
@@ -253,18 +254,18 @@ fn stop_in_evaluation(n_ranks: usize) {
     let whole = Run::new(&config, n_ranks);
     run_ok(whole.command());
     let stopped = Run::new(&config, n_ranks);
-    // In the first evaluation, then in the last one.
+    // First during the first evaluation, then during the last one.
     for step in 1..=2 {
         let job = start(stopped.command());
         assert!(wait_for(&job, "step", || stopped.events(&["step"]).len() == step));
-        // Into the evaluation.
+        // Wait until the evaluation is in progress.
         std::thread::sleep(Duration::from_millis(30));
         let last = *stopped.pids(&job).last().unwrap();
         signal("TERM", last);
         let sent = Instant::now();
         let outcome = job.wait();
         assert_eq!(outcome.status.code(), Some(STOPPED), "{}", outcome.stderr);
-        // mpirun may take 2.5 s of it.
+        // mpirun may take 2.5 s of this time.
         assert!(
             outcome.ended - sent < Duration::from_secs(5),
             "{:?}: {}",
@@ -296,10 +297,10 @@ fn a_signal_to_one_rank_stops_the_evaluation_of_all() {
     stop_in_evaluation(2);
 }
 
-/// A run that logs each step, while nobody reads its stderr, stops and saves.
+/// A run that logs each step while nobody reads its stderr still stops and saves.
 #[track_caller]
 fn stop_unread(n_ranks: usize, name: &str) {
-    // Several times the lines that the pipe and the run's own queue take.
+    // Several times the number of lines that the pipe and the run's own queue can hold.
     const STEPS: usize = 4000;
     let config = "[data]\ntrain = \"builtin:digits\"\n[model]\nhidden = [4]\n[checkpoint]\nevery_minutes = 0\n\
         [train]\nepochs = 1000000\nglobal_batch_size = 16\n[log]\nevery_steps = 1\n";

@@ -1,4 +1,4 @@
-//! Failures of virtual GPUs and of NCCL under the program: each is named, with a way out, and ends all ranks.
+//! Failures of virtual GPUs and of NCCL under the program: each is named, with a hint, and ends all ranks.
 
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "mpi")]
@@ -14,7 +14,7 @@ fn memory_that_is_short_is_told_with_who_holds_how_much() {
     let folder = temp_dir();
     let out = folder.path().join("out").to_str().unwrap().to_owned();
     let args = ["train", "-q", "--device", "cuda", "--out", &out, "--set", "model.hidden=[2048,2048]"];
-    // 16 MiB of weights, as much again of gradients, and twice that for AdamW do not fit in 48 MiB, of which products take 32.
+    // 16 MiB of weights, 16 MiB of gradients, and 32 MiB for AdamW exceed 48 MiB, of which matmuls take 32.
     let Some(outcome) = under_virtual_gpus(1, &args, &[("VGPU_MEMORY", "50331648")]) else { return };
     assert_eq!(outcome.status.code(), Some(1), "{outcome:#?}");
     for part in ["out of memory on cuda:0", "parameters 16", "MiB free on the device", "hint: "] {
@@ -22,7 +22,7 @@ fn memory_that_is_short_is_told_with_who_holds_how_much() {
     }
 }
 
-/// A device that fails in the middle of a step ends the run with the driver's word and what to do.
+/// If a device fails in the middle of a step, the run ends with the driver's message and a hint.
 #[test]
 fn a_failing_device_is_named() {
     let folder = temp_dir();
@@ -34,8 +34,8 @@ fn a_failing_device_is_named() {
     assert!(outcome.stderr.contains("hint: the device's memory is faulty"), "{outcome:#?}");
 }
 
-/// A collective that fails on one rank ends all of them; what is said names NCCL and the way to know more. So it is with graphs that
-/// hold collectives, for which NCCL's abort waits up to 2.21, and with an abort that returns before its work is over.
+/// A collective that fails on one rank ends all of them; the message names NCCL and how to get more information. The same holds
+/// for graphs with collectives, for which NCCL's abort waits up to 2.21, and for an abort that returns before its work is over.
 #[test]
 fn a_failing_collective_ends_the_job() {
     let folder = temp_dir();
@@ -56,7 +56,7 @@ fn a_failing_collective_ends_the_job() {
     }
 }
 
-/// Rank 0 never enters a collective of a step, and rank 1 fails by itself in the step after it: it says so before anything waits
+/// Rank 0 never enters a collective of a step, and rank 1 fails by itself in the next step: it reports that before anything waits
 /// for its device, whose work never ends.
 #[test]
 fn an_error_of_one_rank_is_told_though_its_device_waits_for_another() {
@@ -90,8 +90,8 @@ fn an_error_of_one_rank_is_told_though_its_device_waits_for_another() {
     assert!(!outcome.stderr.contains("no progress"), "{fail}: {}", outcome.stderr);
 }
 
-/// Graphs are destroyed before the communicator is aborted. A driver that never returns from that hides no reason. The first graph is
-/// that of the trial before the first step.
+/// Graphs are destroyed before the communicator is aborted. A driver call that never returns from this hides no error message.
+/// The first graph is that of the trial before the first step.
 #[test]
 fn an_error_of_a_replayed_step_is_told_though_its_graph_can_not_be_destroyed() {
     let folder = temp_dir();
@@ -106,7 +106,7 @@ fn an_error_of_a_replayed_step_is_told_though_its_graph_can_not_be_destroyed() {
     assert!(outcome.stderr.lines().any(is_told), "{}", outcome.stderr);
 }
 
-/// The usual first errors on a new machine come with a remedy, and an instance of a GPU has a UUID of its own.
+/// The usual first errors on a new machine come with a hint, and a GPU instance has its own UUID.
 #[test]
 fn errors_of_a_new_machine_are_told_with_a_way_out() {
     let folder = temp_dir();

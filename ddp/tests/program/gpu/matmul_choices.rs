@@ -1,4 +1,4 @@
-//! Algorithms and forms of matmuls on a GPU are chosen by time: the virtual GPU says which of them are slow.
+//! Algorithms and forms of matmuls on a GPU are chosen by time; a setting of the virtual GPU makes some of them slow.
 
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "mpi")]
@@ -11,8 +11,8 @@ use super::program::{count_of_rank, counts, on_gpus};
 use crate::common::temp_dir;
 use crate::virtual_gpu::under_virtual_gpus;
 
-/// A step of (64, 128, 10) and 32 rows where these options of cuBLASLt are slow, with what earlier runs left in `cache`: the choices
-/// that it prints.
+/// Runs a step of (64, 128, 10) and 32 rows in which these options of cuBLASLt are slow, with the results of earlier runs in
+/// `cache`; returns the choices that it prints.
 fn bench(slow: &str, cache: &Path, more: &[&str]) -> Option<Vec<Value>> {
     let args = ["bench", "step", "--dims", "64,128,10", "--batch", "32", "--steps", "2", "--warmup", "1"];
     let args = [&args[..], &["--device", "cuda", "--json"], more].concat();
@@ -47,7 +47,7 @@ fn the_fastest_algorithm_is_taken_and_kept_on_disk() {
         let us = |name: &str| choice[name].as_f64().unwrap();
         assert!((us("first_us") - us("us") - 500.0).abs() < 1.0, "{choice}");
     }
-    // Nothing is slow any more, but nothing is timed again.
+    // No option is slow any more, but nothing is timed again.
     let again = bench("", kept.path(), &[]).unwrap();
     let key = |choice: &Value| {
         let first_us = choice["first_us"].as_f64().unwrap().round();
@@ -107,12 +107,12 @@ fn the_deterministic_mode_times_nothing() {
     }
 }
 
-/// Each rank alone would take another algorithm; all take that of rank 0.
+/// Each rank alone would choose a different algorithm; all use the choice of rank 0.
 #[test]
 fn ranks_take_the_choices_of_the_first() {
     let folder = temp_dir();
     for (slow, taken, left) in [("0=500@1", 0, 1), ("0=500@0", 1, 0)] {
-        // Within an epoch: its last batch is of another size, whose matmuls are timed too.
+        // Within an epoch, because its last batch has a different size, whose matmuls are timed too.
         let of_steps: Option<Vec<_>> = [4, 12]
             .into_iter()
             .map(|steps| {
@@ -159,7 +159,7 @@ fn a_resumed_run_takes_over_the_choices_of_its_checkpoint() {
     outcome.ok();
     let saved = choices(&first, 4);
     assert!(saved.as_array().unwrap().len() > 5, "{saved:#}");
-    // Here the first algorithm is as fast, and nothing is known of the earlier run but its checkpoint.
+    // The first algorithm is fast again, and only the checkpoint of the earlier run is left.
     let (second, counted) = (path("second"), path("counts"));
     std::fs::create_dir(&counted).unwrap();
     let checkpoint = Path::new(&first).join("checkpoints/step-4");

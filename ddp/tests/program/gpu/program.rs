@@ -1,4 +1,4 @@
-//! The program on virtual GPUs, as a user would start it: it trains as on the CPU, and a step waits for nothing and allocates nothing.
+//! The program on virtual GPUs as a user would start it: it trains as on the CPU, and steps neither wait nor allocate.
 
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "mpi")]
@@ -12,7 +12,7 @@ use ddp_kernels::cpu::cpu_set::CpuSet;
 use crate::common::{Outcome, largest_gap, mpirun, read_weights, run_ok, single, temp_dir};
 use crate::virtual_gpu::{command_under_virtual_gpus, under_virtual_gpus};
 
-/// A short run of a model with everything in it that a GPU does another way than the CPU.
+/// A short run of a model with everything that a GPU computes differently from the CPU.
 const RUN: [&str; 10] = [
     "--set",
     "train.epochs=2",
@@ -33,7 +33,7 @@ pub(crate) fn train_args<'a>(out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     args
 }
 
-/// Runs `n_ranks` ranks on `n_gpus` virtual GPUs; None where there are none to be had.
+/// Runs `n_ranks` ranks on `n_gpus` virtual GPUs; returns `None` if they are not available.
 pub(crate) fn on_gpus(n_gpus: usize, n_ranks: usize, args: &[&str], env: &[(&str, &str)]) -> Option<Outcome> {
     let mut command: Command = if n_ranks == 1 { single(args) } else { mpirun(&[(n_ranks, args)]) };
     command.envs(env.iter().copied());
@@ -55,13 +55,13 @@ fn four_gpus_train_as_one_cpu_rank() {
         outcome.ok();
         let got = read_weights(&Path::new(&out).join("model.safetensors"));
         let (gap, place) = largest_gap(&got, &want);
-        // 30 steps, in each of which sums are taken in another order: a few units of 6e-8 a step. Another dropout mask or a
-        // mean over other rows is off by 1e-3 and more.
+        // 30 steps with sums in a different order: a few units of 6e-8 per step. A different dropout mask or a mean over
+        // different rows would differ by 1e-3 and more.
         assert!(gap <= 2e-5, "{n} ranks, {more:?}: {place}: {gap:e} apart");
     }
 }
 
-/// All counts of the processes that wrote into `folder`.
+/// All counts of the processes that wrote to `folder`.
 pub(crate) fn counts(folder: &Path) -> BTreeMap<String, f64> {
     let mut sums = BTreeMap::new();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -75,7 +75,7 @@ pub(crate) fn counts(folder: &Path) -> BTreeMap<String, f64> {
     sums
 }
 
-/// Two runs that differ in their number of steps alone differ in what a step calls.
+/// Two runs with different numbers of steps differ only by the calls of the additional steps.
 fn check_calls_of_a_step(n_gpus: usize, graph: &str, replays: bool) {
     const MORE_STEPS: f64 = 40.0;
     let folder = temp_dir();
@@ -105,7 +105,7 @@ fn check_calls_of_a_step(n_gpus: usize, graph: &str, replays: bool) {
             "log.every_steps=1000",
             "--set",
             "train.global_batch_size=80",
-            // 1440 rows: each epoch is 18 whole batches less two rows, so the last one of an epoch is odd.
+            // 1440 rows: each epoch has 18 whole batches less two rows, so its last batch is smaller.
         ];
         let counted_path = counted.to_str().unwrap().to_owned();
         let Some(outcome) = on_gpus(n_gpus, n_gpus, &args, &[("VGPU_COUNTS", &counted_path)]) else { return };
@@ -132,10 +132,10 @@ fn check_calls_of_a_step(n_gpus: usize, graph: &str, replays: bool) {
     for name in none {
         assert_eq!(more(name), 0.0, "{name} is called in steps, on {n_gpus} GPUs with --cuda-graph {graph}");
     }
-    // What the host waits for is a step old: the outcome, and three pinned buffers that are written again.
+    // The host waits only for results that are a step old: the outcome, and three pinned buffers before they are rewritten.
     assert!(more("cuEventSynchronize") <= 5.0 * MORE_STEPS, "{} waits", more("cuEventSynchronize"));
     if replays {
-        // Two or three odd batches are among these steps.
+        // Two or three smaller batches are among these steps.
         assert!(more("cuGraphLaunch") >= MORE_STEPS - 4.0, "{} replays", more("cuGraphLaunch"));
         assert!(more("cuLaunchKernel") <= 4.0 * 40.0, "{} single kernels", more("cuLaunchKernel"));
     } else {
@@ -150,8 +150,8 @@ fn a_step_neither_waits_nor_allocates() {
     check_calls_of_a_step(2, "on", true);
 }
 
-/// Counts what a small step of (64, 128, 10) and 32 rows costs on the host: calls of the driver, polls of the last outcome aside, and the
-/// nodes of its graph.
+/// Counts the host calls of a small step of (64, 128, 10) and 32 rows: calls of the driver, except polls of the last outcome, and
+/// the nodes of its graph.
 #[test]
 fn a_small_step_makes_few_calls_and_its_graph_is_small() {
     const MORE_STEPS: f64 = 40.0;
@@ -160,7 +160,7 @@ fn a_small_step_makes_few_calls_and_its_graph_is_small() {
     for (refused, clip, max_calls, max_nodes) in cases {
         let clipped = format!("train.clip_grad_norm={clip}");
         let mut of_runs = Vec::new();
-        // More than an epoch each: its last batch is of another size, whose matmuls are timed once.
+        // More than an epoch each, because its last batch has a different size, whose matmuls are timed once.
         for steps in [60, 100] {
             let path = folder.path().join(format!("{refused}{}{steps}", &clip[..1]));
             let counted = path.with_extension("counts");
@@ -196,16 +196,16 @@ fn a_small_step_makes_few_calls_and_its_graph_is_small() {
             "{refused}, clipped to {clip}: {calls} calls of the driver in a step"
         );
         assert!(nodes <= max_nodes, "{refused}, clipped to {clip}: a graph of {nodes} nodes");
-        // The update writes the outcome to host memory itself.
+        // The update writes the outcome to host memory directly.
         assert!(more("cuMemcpyDtoHAsync_v2") <= 2.0, "{} copies", more("cuMemcpyDtoHAsync_v2"));
     }
 }
 
-/// Copies of rows from the host are timed in logged steps alone.
+/// Copies of rows from the host are timed only in logged steps.
 #[test]
 fn a_step_that_is_not_logged_times_no_copies() {
     let folder = temp_dir();
-    // More than an epoch each: the matmuls of its last batch, which is smaller, are timed too.
+    // More than an epoch each: the matmuls of its last, smaller batch are timed too.
     let n_timed = [(60, 1000), (100, 1000), (60, 2)].map(|(steps, every)| {
         let path = folder.path().join(format!("{steps}-{every}"));
         let counted = path.with_extension("counts");
@@ -222,17 +222,17 @@ fn a_step_that_is_not_logged_times_no_copies() {
     });
     let [Some(few), Some(more), Some(logged)] = n_timed else { return };
     assert!(few > 0.0 && more == few, "{few} copies timed in 60 steps, {more} in 100");
-    // Features and targets of about thirty steps; those of the last ones are not asked for.
+    // Features and targets of about thirty steps; those of the last ones are not read.
     assert!(logged > more + 40.0, "{logged} copies timed where 30 steps are logged");
 }
 
-/// Runs of as many steps that are saved twice and ten times differ in what a checkpoint calls.
+/// Runs of the same length that are saved twice and ten times differ only by the calls of a checkpoint.
 #[test]
 fn a_snapshot_goes_through_pinned_memory_and_is_waited_for_once() {
     const MORE_CHECKPOINTS: f64 = 8.0;
-    // Weights and biases of 64, 48, 32 and 10, each at a multiple of 16; with two moments of AdamW.
+    // Weights and biases of 64, 48, 32 and 10, each padded to a multiple of 16, and the two moments of AdamW.
     const SNAPSHOT_BYTES: f64 = ((3072 + 48 + 1536 + 32 + 320 + 16) * 3 * 4) as f64;
-    // Sums over the rows used since the last one, which the GPU numbered.
+    // Sums over the rows used since the last checkpoint, which the GPU numbered.
     const ROW_SUMS_BYTES: f64 = (5 * 8) as f64;
     let folder = temp_dir();
     let mut of_runs = Vec::new();
@@ -261,7 +261,7 @@ fn a_snapshot_goes_through_pinned_memory_and_is_waited_for_once() {
         assert_eq!(more(name), 0.0, "{name} is called for a checkpoint");
     }
     assert_eq!(more("bytes:dtoh_pinned"), MORE_CHECKPOINTS * (SNAPSHOT_BYTES + ROW_SUMS_BYTES));
-    // For these sums, after steps that are over, and for the snapshot.
+    // One wait for these sums, after their steps are over, and one for the snapshot.
     let waits = more("cuEventSynchronize") / MORE_CHECKPOINTS;
     assert!(waits <= 2.0, "{waits} waits for a checkpoint");
 }
@@ -272,7 +272,7 @@ fn checkpoints_do_without_pinned_memory_and_say_so() {
     let run = |name: &str, more: &[&str], env: &[(&str, &str)]| {
         let out = folder.path().join(name);
         let args = ["train", "--device", "cuda", "--progress", "plain", "--out", out.to_str().unwrap()];
-        // Rows that need not be on the GPU would stay in host memory.
+        // Otherwise the rows would stay in host memory.
         let run = ["train.steps=4", "data.eval=none", "data.placement=device", "checkpoint.every_steps=2"];
         let run = run.map(|setting| ["--set", setting]).concat();
         let outcome = under_virtual_gpus(1, &[&args[..], &run, more].concat(), env)?;
@@ -286,7 +286,7 @@ fn checkpoints_do_without_pinned_memory_and_say_so() {
     let all = read_weights(&out.join("model.safetensors"));
     const SAID: &str = "1 of 1 ranks could not allocate page-locked host memory";
     assert!(!outcome.stderr.contains(SAID), "{outcome:#?}");
-    // Which of them is the snapshot's is not known; without any of the others there is no run.
+    // It is unknown which of them belongs to the snapshot, but no run works without any of the others.
     let n_pinned = counts(&counted)["cuMemHostAlloc"] as usize;
     let (mut n_without, mut n_rows_without) = (0, 0);
     const ROWS_SAID: &str =
@@ -336,7 +336,8 @@ fn auto_takes_the_gpu_and_says_so_else_it_says_why_not() {
     assert!(without.stderr.contains("no GPU is used: the driver does not start: "), "{without:#?}");
 }
 
-/// A driver without the libraries that compute: `auto` takes the CPU and says what to install; a GPU by name is an error.
+/// With a driver but without the compute libraries, `auto` uses the CPU and names the packages to install; a named GPU is an
+/// error.
 #[test]
 fn missing_libraries_leave_the_cpu_only_where_no_gpu_was_asked_for() {
     let folder = temp_dir();
@@ -358,7 +359,7 @@ fn missing_libraries_leave_the_cpu_only_where_no_gpu_was_asked_for() {
     }
 }
 
-/// Of one rank, by what its processes counted.
+/// A count of one rank, from what its processes counted.
 pub(crate) fn count_of_rank(folder: &Path, rank: usize, name: &str) -> f64 {
     let is_of_rank =
         |path: &Path| path.file_name().unwrap().to_str().unwrap().starts_with(&format!("{rank}-"));
@@ -369,8 +370,8 @@ pub(crate) fn count_of_rank(folder: &Path, rank: usize, name: &str) -> f64 {
     counts.get(name).copied().unwrap_or(0.0)
 }
 
-/// A rank that no launcher has bound runs on the CPUs near its GPU, with as many threads, or on all with `--bind none`. Where a test
-/// may mount, the system says that one CPU is near the first virtual GPU.
+/// A rank that no launcher has bound runs on the CPUs near its GPU, with as many threads, or on all CPUs with `--bind none`. If
+/// the test may mount, the system reports a single CPU near the first virtual GPU.
 #[test]
 #[allow(clippy::print_stdout)]
 fn a_rank_runs_on_the_cpus_near_its_gpu() {
@@ -405,8 +406,8 @@ fn a_rank_runs_on_the_cpus_near_its_gpu() {
     assert!(free.contains(&format!("{} threads on CPUs {all}", all.len())), "{free}");
 }
 
-/// A capture that fails on one rank, in NCCL or at its end, before the first step or later, or the communicator of the trial that
-/// can't be joined or left: all ranks continue without graphs, come to the same, and say why.
+/// A capture fails on one rank (in NCCL or at its end, before the first step or later), or the communicator of the trial can't be
+/// joined or left: all ranks continue without graphs, reach the same results, and report the reason.
 #[test]
 fn a_failed_capture_on_one_rank_turns_graphs_off_on_all() {
     let folder = temp_dir();
@@ -424,7 +425,7 @@ fn a_failed_capture_on_one_rank_turns_graphs_off_on_all() {
         ("nccl:capture,rank=1", "ncclUnhandledCudaError"),
         ("capture:1,rank=1", "INVALIDATED"),
         ("capture:2,rank=1", "INVALIDATED"),
-        // The other rank may report first that it can't join.
+        // The other rank may be the first to report that it can't join.
         ("nccl:init=2,rank=1", "ncclCommInitRankConfig failed"),
         ("nccl:finalize=1,rank=1", "ncclSystemError"),
     ];
@@ -446,7 +447,8 @@ fn a_failed_capture_on_one_rank_turns_graphs_off_on_all() {
     assert!(is_of_all, "the error of all ranks names one: {}", outcome.stderr);
 }
 
-/// Whatever reads whole weights gathers those that ranks hold in parts: evaluations, checkpoints, the comparison of replicas, the model.
+/// Everything that reads whole weights gathers the ranks' shards first: evaluations, checkpoints, the replica comparison, the
+/// model file.
 #[test]
 fn a_run_with_weights_in_parts_evaluates_saves_and_resumes() {
     let folder = temp_dir();

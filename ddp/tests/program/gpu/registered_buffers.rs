@@ -1,4 +1,5 @@
-//! `comm.register_buffers` on virtual GPUs: what is registered, who says why not, and runs that stop and resume with gradients in bf16.
+//! `comm.register_buffers` on virtual GPUs: which buffers are registered, which rank reports a failure, and stopping and resuming
+//! with gradients in bf16.
 
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "mpi")]
@@ -17,7 +18,7 @@ fn train(n_gpus: usize, n_ranks: usize, out: &Path, line: &str, env: &[(&str, &s
     on_gpus(n_gpus, n_ranks, &args, env)
 }
 
-/// Collectives in registered buffers, their sizes alike, of a run that ends well; and its stderr.
+/// Collectives in registered buffers (all of similar size) of a successful run, and its stderr.
 fn registered(n_gpus: usize, n_ranks: usize, line: &str, env: &[(&str, &str)]) -> Option<(f64, String)> {
     let folder = temp_dir();
     let counted = folder.path().join("counts");
@@ -34,7 +35,7 @@ fn gradients_and_gathered_weights_are_registered() {
     for (zero, least) in [(0, 2.0), (1, 4.0), (2, 4.0)] {
         let line = format!("--cuda-graph off --set comm.zero={zero}");
         let Some((n, stderr)) = registered(2, 2, &line, &[]) else { return };
-        // Gradients, and with shards also weights, of each step.
+        // Gradients of each step, and with sharding also weights.
         assert!(n >= least * 12.0, "{n} with ZeRO {zero}");
         assert!(!stderr.contains("registered"), "{stderr}");
         let off = format!("{line} --set comm.register_buffers=off");
@@ -49,7 +50,7 @@ fn ranks_on_one_gpu_register_on_request_alone() {
     assert!(registered(1, 2, "--share-gpu --set comm.register_buffers=on", &[]).unwrap().0 > 0.0);
 }
 
-/// One rank that cannot keeps all from it; on request that is an error, which one rank reports.
+/// If one rank cannot register, no rank does; if registration was requested explicitly, one rank reports an error.
 #[test]
 fn a_rank_that_cannot_register_keeps_all_from_it() {
     let older = [("VGPU_NCCL_VERSION", "21805")];
@@ -74,8 +75,8 @@ fn a_rank_that_cannot_register_keeps_all_from_it() {
     }
 }
 
-/// Before the first step each kind of collective is tried in registered buffers. If one fails or gives wrong numbers on any rank, all of
-/// them join anew and do without, and the run has the weights of one that never registered.
+/// Before the first step each kind of collective is tried in registered buffers. If one fails or gives wrong values on any rank,
+/// all ranks create new communicators without registration, and the run has the same weights as one that never registered.
 #[test]
 fn registered_buffers_that_give_wrong_sums_are_not_used() {
     let weights = |name: &str, line: &str, fault: &str| {
@@ -106,7 +107,7 @@ fn registered_buffers_that_give_wrong_sums_are_not_used() {
     }
 }
 
-/// Matmuls write gradients in bf16; a run that stops and resumes has the bits of one that does not.
+/// Matmuls write gradients in bf16; a run that stops and resumes has the same bits as an uninterrupted one.
 #[test]
 fn a_run_with_gradients_in_bf16_resumes_with_the_same_bits() {
     const BF16: &str = "--set train.precision=bf16 --set comm.dtype=bf16 --set train.deterministic=true \

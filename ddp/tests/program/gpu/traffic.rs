@@ -1,12 +1,13 @@
-//! Bytes that a step moves: what `describe` counts against what kernels, matmuls and copies touch on a virtual GPU with checks.
+//! Bytes that a step moves: compares `describe` with the bytes that kernels, matmuls and copies access on a virtual GPU with
+//! checks.
 
 use std::collections::BTreeMap;
 
 use super::program::{counts, on_gpus};
 use crate::common::{run_ok, single, temp_dir};
 
-/// A batch of half the rows, so that all are of one size. Registered memory has the sizes that NCCL grants, by which nothing could be told
-/// from anything else.
+/// A batch of half the rows, so that all batches have one size. Registered memory is rounded up to NCCL's sizes, which would make
+/// the buffers indistinguishable.
 const RUN: [&str; 8] = [
     "data.train=builtin:digits",
     "data.eval=none",
@@ -27,7 +28,7 @@ fn set<'a>(settings: &[&'a str]) -> Vec<&'a str> {
     RUN.iter().chain(settings).flat_map(|setting| ["--set", *setting]).collect()
 }
 
-/// Counts of one step, by rank on average.
+/// Counts of one step, averaged over the ranks.
 struct Counted {
     of_runs: Vec<BTreeMap<String, f64>>,
     n_gpus: usize,
@@ -55,7 +56,7 @@ impl Counted {
     }
 }
 
-/// Runs that differ in their number of steps; None where there are no virtual GPUs.
+/// Runs that differ only in their number of steps; returns `None` if there are no virtual GPUs.
 fn counts_of_a_step(n_gpus: usize, settings: &[&str]) -> Option<Counted> {
     counts_of_a_step_with(n_gpus, &[("VGPU_CHECK", "1"), ("VGPU_LT_REFUSE", "")], &[], settings)
 }
@@ -85,7 +86,7 @@ fn counts_of_a_step_with(
     Some(Counted { of_runs, n_gpus })
 }
 
-/// Bytes of a step by kind, and of the memory of each kind, as `describe` counts them.
+/// Bytes of a step and bytes of memory, each by kind, as reported by `describe`.
 fn described(n_ranks: usize, settings: &[&str]) -> (BTreeMap<String, f64>, BTreeMap<String, f64>) {
     let world_size = n_ranks.to_string();
     let mut args = vec!["describe", "--json", "--device", "cuda", "--world-size", &world_size];
@@ -106,7 +107,7 @@ fn assert_near(what: &str, got: f64, want: f64, tolerance: f64) {
 
 #[test]
 fn a_step_moves_as_many_bytes_as_described() {
-    // Norms and dropout read a few numbers again for each row or thread, which a cache holds; the virtual GPU has none.
+    // Norms and dropout read a few values again for each row or thread. A cache would hold them, but the virtual GPU has none.
     for settings in [
         &["model.hidden=[128]", "train.ema_decay=0.9"] as &[&str],
         &[
@@ -121,7 +122,7 @@ fn a_step_moves_as_many_bytes_as_described() {
     ] {
         let Some(step) = counts_of_a_step(1, settings) else { return };
         let (want, memory) = described(1, settings);
-        // Weights and state are of one size, the compute weights half of it.
+        // Weights and state have the same size, the compute weights half of it.
         let mut weights = step.of_size(memory["parameters"]);
         if memory["compute weights"] > 0.0 {
             weights += step.of_size(memory["compute weights"]);
@@ -135,23 +136,23 @@ fn a_step_moves_as_many_bytes_as_described() {
         );
         let gradients = step.of_size(memory["gradients"]);
         assert_near(&format!("{what}: gradients"), gradients, want["gradients"], 0.02);
-        // Each thread that gathers a part of a row reads its number.
+        // Each thread that gathers a part of a row reads the row's index.
         let again = step.of_all("read:load_rows") - N_ROWS * (N_FEATURES * 4.0 + 8.0);
         let all = step.of_all("read:") + step.of_all("written:") - again;
         let rest = want["activations"] + want["rows"];
-        // The norms of LAMB take two reductions per parameter, whose partial sums count next to so small a model.
+        // The norms of LAMB need two reductions per parameter, whose partial sums are noticeable next to such a small model.
         let tolerance = if what.contains("lamb") { 0.1 } else { 0.05 };
         assert_near(&format!("{what}: activations and rows"), all - weights - gradients, rest, tolerance);
     }
 }
 
-/// Gradients that travel in bf16 are read as they arrive, and the norm of each bucket is summed after its reduction.
+/// Gradients exchanged in bf16 are read directly, and the norm of each bucket is computed after its reduction.
 #[test]
 fn gradients_in_bf16_are_neither_converted_back_nor_read_for_the_norm_at_the_end() {
     let settings = ["model.hidden=[128]", "comm.dtype=bf16", "comm.bucket_mib=0.001"];
     let Some(step) = counts_of_a_step(2, &settings) else { return };
     let (want, memory) = described(2, &settings);
-    // The gradients are followed by the sums of a step; the other part of their memory is in bf16.
+    // The sums of a step follow the gradients; the other part of their memory is in bf16.
     let wire = memory["parameters"] / 2.0;
     let touched = step.of_size(memory["gradients"] - wire) + step.of_size(wire);
     // The all-reduce itself reads and writes each element once.
@@ -166,16 +167,17 @@ fn gradients_in_bf16_are_neither_converted_back_nor_read_for_the_norm_at_the_end
     );
 }
 
-/// Matmuls write what travels in bf16: no gradient of a linear layer is stored in f32.
+/// Matmuls write gradients directly in bf16: no gradient of a linear layer is stored in f32.
 #[test]
 fn matmuls_in_bf16_write_the_gradients_that_travel() {
     let settings = ["model.hidden=[128]", "train.precision=bf16", "comm.dtype=bf16", "comm.bucket_mib=0.001"];
     let Some(step) = counts_of_a_step(2, &settings) else { return };
     let (want, memory) = described(2, &settings);
     let wire = memory["parameters"] / 2.0;
-    // The sums of a step are all that is left in f32.
+    // Only the sums of a step remain in f32.
     assert!(memory["gradients"] <= wire + 64.0, "{} bytes of gradients", memory["gradients"]);
-    // Compute weights are as large as the gradients, and weights as the optimiser's state; the all-reduce touches each gradient twice.
+    // Compute weights are as large as the gradients, and weights as the optimizer state; the all-reduce accesses each gradient
+    // twice.
     let touched = step.of_size(wire) + step.of_size(memory["parameters"]) - 2.0 * wire;
     let described = want["weights"] + want["gradients"] + want["optimizer"];
     assert_near("weights, gradients and state", touched, described, 0.02);
@@ -183,22 +185,22 @@ fn matmuls_in_bf16_write_the_gradients_that_travel() {
     assert_eq!(step.of("kernel:sum_of_squares_bf16"), 2.0, "one per bucket");
 }
 
-/// With sharded weights ranks gather what matmuls read, in bf16, and the bias of the last layer in f32.
+/// With sharded weights, ranks gather the weights that matmuls read in bf16, and the bias of the last layer in f32.
 #[test]
 fn sharded_weights_are_gathered_in_the_format_of_matmuls() {
     let settings = ["model.hidden=[128]", "comm.zero=1", "train.precision=bf16"];
     let Some(step) = counts_of_a_step(2, &settings) else { return };
     let (want, memory) = described(2, &settings);
     let (single, short) = (memory["parameters"], memory["compute weights"]);
-    // The count includes the ten values of that bias, on one rank of two.
+    // The count includes the ten values of that bias, on one of two ranks.
     assert_near("gathered", step.of("written:ncclAllGather"), short + 40.0, 0.005);
-    // The master weights of a rank's own half alone are read and written. Its state is as large as the compute weights.
+    // A rank reads and writes master weights only of its own half. Its state is as large as the compute weights.
     assert_near("master weights", step.of_size(single), single, 0.02);
     let gathered = step.of("read:ncclAllGather") + step.of("written:ncclAllGather");
     let touched = step.of_size(single) + step.of_size(short) - gathered;
     assert_near("weights and state", touched, want["weights"] + want["optimizer"], 0.02);
     assert_eq!(step.of_all("kernel:cast_f32_bf16"), 0.0, "rows are gathered in bf16");
-    // Half of the weights are sent, in bf16, after half of the gradients, in f32.
+    // Half of the gradients are sent in f32, and then half of the weights in bf16.
     let flat_sent = single / 2.0 + short / 2.0;
     assert_near("sent", want["exchange"], flat_sent, 0.005);
 }
@@ -209,15 +211,15 @@ fn a_step_without_a_graph_makes_few_calls_of_nccl() {
     let two_buckets = ["model.hidden=[128]", "comm.bucket_mib=0.001"];
     for (settings, calls, n_collectives) in [
         (&[] as &[&str], 2.0, 2.0),
-        // All buckets at once.
+        // All buckets in one group.
         (&["comm.overlap=false"], 1.0, 2.0),
-        // The sums of a step go with the first bucket.
+        // The sums of a step are reduced with the first bucket.
         (&["comm.dtype=bf16"], 2.0, 3.0),
         // The norm, and two gathers of weights.
         (&["comm.zero=1"], 5.0, 6.0),
-        // The sums of a step go with the first bucket.
+        // The sums of a step are reduced with the first bucket.
         (&["comm.zero=2"], 5.0, 6.0),
-        // All directions at once.
+        // All directions in one group.
         (&["optimizer.kind=muon", "model.hidden=[128,64,64]"], 4.0 + 1.0, 4.0 + 3.0),
     ] {
         let settings = [&two_buckets[..], &["train.global_batch_size=64"], settings].concat();
@@ -228,14 +230,14 @@ fn a_step_without_a_graph_makes_few_calls_of_nccl() {
     }
 }
 
-/// The order of blocks of rows is computed on the GPU, as any other: only an epoch's blocks are copied there.
+/// The GPU computes the order of blocks of rows like any other order: only an epoch's blocks are copied to it.
 #[test]
 fn no_row_numbers_are_sent_of_blocks_on_the_gpu() {
     for mode in ["full", "blocks"] {
         let mode = format!("data.shuffle_mode={mode}");
         let Some(step) = counts_of_a_step_with(1, &[], &[], &["model.hidden=[16]", &mode]) else { return };
         assert_eq!(step.of("bytes:htod_pinned"), 0.0, "{mode}");
-        // Two steps are an epoch; its blocks are two numbers each, and here there is one.
+        // Two steps are an epoch; each of its blocks is two numbers, and here there is only one block.
         assert!(step.of("bytes:htod_pageable") <= 8.0, "{mode}: {} bytes", step.of("bytes:htod_pageable"));
     }
 }

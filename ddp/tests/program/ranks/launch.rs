@@ -1,5 +1,5 @@
-//! `ddp-train launch`: ranks that are lost start again and end with the same weights, a run that fails by itself does not, and no
-//! process is left.
+//! `ddp-train launch`: lost ranks are restarted and end with the same weights, a run that fails by itself is not restarted, and
+//! no process is left.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,15 +15,15 @@ use crate::common::{
     temp_dir, write,
 };
 
-/// A second or two of training, a checkpoint every 10 of 230 steps.
+/// About two seconds of training, with a checkpoint every 10 of 230 steps.
 const RUN: &str = "[data]\ntrain = \"builtin:digits\"\n[model]\nhidden = [128, 64]\ndropout = 0.1\n\
     [checkpoint]\nevery_steps = 10\nevery_minutes = 0\nevery_epochs = 0\n\
     [train]\nepochs = 10\nglobal_batch_size = 64\n[log]\nevery_steps = 1\n[watchdog]\ntimeout_s = 1\n";
 
-/// More than a test waits for.
+/// A run that does not end during a test.
 const ENDLESS: &[&str] = &["--set", "train.epochs=1000000", "--set", "checkpoint.keep=2"];
 
-/// A run in a folder of its own, under the supervisor.
+/// A run in its own folder, under the supervisor.
 struct Launched {
     folder: TempDir,
     config: PathBuf,
@@ -47,7 +47,7 @@ impl Launched {
         single(&[&["launch"], flags, &["--"], &own[..], train].concat())
     }
 
-    /// The step of the newest checkpoint.
+    /// Step of the newest checkpoint.
     fn newest_step(&self) -> u64 {
         let name = std::fs::read_to_string(self.out().join("checkpoints/latest")).unwrap_or_default();
         name.trim().strip_prefix("step-").map_or(0, |step| step.parse().unwrap())
@@ -64,7 +64,7 @@ impl Launched {
     }
 }
 
-/// Asks until there is an answer.
+/// Polls until there is an answer.
 #[track_caller]
 fn until<T>(job: &Job, what: &str, ask: impl Fn() -> Option<T>) -> T {
     loop {
@@ -76,7 +76,7 @@ fn until<T>(job: &Job, what: &str, ask: impl Fn() -> Option<T>) -> T {
     }
 }
 
-/// The launcher's process, and its ranks.
+/// Process ids of the launcher and its ranks.
 #[track_caller]
 fn processes(job: &Job, n_ranks: usize) -> (u32, Vec<u32>) {
     until(job, "ranks", || {
@@ -107,7 +107,7 @@ fn assert_has(outcome: &Outcome, status: i32, parts: &[&str]) {
     }
 }
 
-/// Addresses on which the processes listen for TCP, other than loopback.
+/// Addresses, other than loopback, on which the processes listen for TCP connections.
 fn open_listeners(pids: &[u32]) -> Vec<String> {
     let mut sockets = BTreeSet::new();
     for pid in pids {
@@ -162,7 +162,7 @@ fn lost_ranks_and_a_lost_launcher_start_again_and_end_with_the_same_bits() {
             of_rank,
             "restart 1 of 3 from step ",
             " on 2 ranks of this host in 1 s",
-            // A rank may report that it lost the other one before it ends.
+            // A rank may report the loss of the other one before it ends.
             "mpirun was ended by SIGKILL; ",
             "; restart 2 of 3 from step ",
         ],
@@ -249,7 +249,7 @@ fn a_run_that_fails_by_itself_is_not_repeated() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was written");
 }
 
-/// A folder with an `mpirun` that kills itself the first `n_kills` times that it is started.
+/// A folder with an `mpirun` that kills itself the first `n_kills` times it is started.
 fn dying_mpirun(folder: &Path, n_kills: usize) -> PathBuf {
     let bin = folder.join("bin");
     std::fs::create_dir(&bin).unwrap();
@@ -305,7 +305,7 @@ fn a_rank_alone_needs_no_launcher() {
     assert_eq!(out.parent().unwrap().read_dir().unwrap().count(), 1, "one folder for both attempts");
 }
 
-/// A rank that is alone has no watchdog, and neither have ranks that still start.
+/// A single rank has no watchdog, and neither have ranks that are still starting.
 #[test]
 fn a_frozen_rank_is_ended() {
     let launched = Launched::new();
@@ -360,8 +360,8 @@ fn a_second_interrupt_ends_all_at_once() {
     assert_gone(&[&ranks[..], &[launcher]].concat());
 }
 
-/// Two hosts that are this one, behind an agent that no longer reaches one of them. Each has a folder of its own for temporary files:
-/// in one folder, the daemons of Open MPI get in each other's way as they create theirs.
+/// Two hosts that are both this machine, behind an agent that later fails to reach one of them. Each has its own folder for
+/// temporary files, because Open MPI's daemons disturb each other if they create theirs in the same folder.
 #[test]
 fn the_hosts_that_are_left_continue() {
     let launched = Launched::new();
@@ -372,7 +372,7 @@ fn the_hosts_that_are_left_continue() {
     let agent = write(folder, "agent.sh", agent);
     std::fs::set_permissions(&agent, std::fs::Permissions::from_mode(0o755)).unwrap();
     let flags = ["-n", "auto", "--hosts", "hosta:1,hostb:1", "--min-hosts", "1"];
-    // Long enough not to be complete before the daemon is found.
+    // Long enough that the run is not complete before the daemon is found.
     let mut command = launched.command(&flags, &["-v", "--set", "train.epochs=100"]);
     for (name, value) in [("OMPI_MCA_plm_rsh_agent", agent.to_str().unwrap()), ("OMPI_MCA_plm", "rsh")] {
         command.env(name, value);
@@ -380,12 +380,12 @@ fn the_hosts_that_are_left_continue() {
     let job = start(command);
     launched.wait_for_step(&job, 0);
     write(folder, "lost", "");
-    // The daemon of the host, and so all ranks there.
+    // The daemon of the host, and with it all ranks there.
     let below = |pids: Vec<u32>| pids.into_iter().flat_map(children).collect::<Vec<_>>();
     let mut level = children(job.pid());
     let is_of_b = |pid: &u32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        // The number of a daemon: mpirun's own is 0, and that of the first host 1.
+        // The number of a daemon: mpirun itself is 0, and the first host is 1.
         String::from_utf8_lossy(&line).replace('\0', " ").contains("ess_base_vpid 2 ")
     };
     let mut of_b = Vec::new();

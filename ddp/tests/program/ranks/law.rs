@@ -1,4 +1,4 @@
-//! The data-parallel law on whole programs: as many ranks as you like train the same model, step by step, as one.
+//! The data-parallel law for whole programs: any number of ranks trains the same model as one rank, step by step.
 
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "mpi")]
@@ -7,9 +7,9 @@ use crate::common::{assert_all_close, largest_gap, made_up_csv, quoted, temp_dir
 
 /// Trains on 1 to 4 ranks and compares every step, every evaluation and the final weights with those of one rank.
 ///
-/// - `rest`: the config's sections but `[data]`, with a global batch that is equal for all
-/// - `data`: more keys of `[data]`
-/// - `metric`: what an evaluation gives beside its loss
+/// - `rest`: the sections of the config except `[data]`, with a global batch size that is the same for all
+/// - `data`: additional keys of `[data]`
+/// - `metric`: a metric that evaluations measure besides the loss
 fn check(task: &str, data: &str, rest: &str, metric: &str, n_rows: usize, n_eval_rows: usize) {
     let folder = temp_dir();
     let file = |name: &str, csv: String| quoted(&write(folder.path(), name, &csv));
@@ -30,7 +30,7 @@ fn check(task: &str, data: &str, rest: &str, metric: &str, n_rows: usize, n_eval
         assert_all_close(&what("loss"), &run.numbers("step", "loss"), &losses, LOSS_RTOL);
         assert_all_close(&what("grad_norm"), &run.numbers("step", "grad_norm"), &norms, NORM_RTOL);
         for key in ["train_loss", "eval_loss", metric] {
-            // An accuracy is a count over a count: the same number, unless an output is at a tie to 6 digits.
+            // An accuracy is a ratio of counts, so it is equal unless outputs are tied to 6 digits.
             let rtol = if key == "eval_accuracy" { 0.0 } else { LOSS_RTOL };
             let (got, want) = (run.numbers("epoch", key), alone.numbers("epoch", key));
             assert_all_close(&what(key), &got, &want, rtol);
@@ -40,16 +40,16 @@ fn check(task: &str, data: &str, rest: &str, metric: &str, n_rows: usize, n_eval
     }
 }
 
-// Rows are cut into other matrices, whose products add up in another order: outputs and gradients are off by a few
-// EPS = 2^-24 = 6e-8 of their size. A dozen steps round each weight, below 2, as often: 1e-6 is 16 EPS, about five times
-// what is seen. A mean over other rows, or another dropout mask, is off by 1e-3 and more.
+// Rows are divided into different matrices, whose matmuls sum in a different order: outputs and gradients differ by a few
+// EPS = 2^-24 = 6e-8 of their size. A dozen steps round each weight, below 2, just as often: 1e-6 is 16 EPS, about five times the
+// observed difference. A mean over different rows, or a different dropout mask, would differ by 1e-3 and more.
 const LOSS_RTOL: f64 = 1e-6;
 const WEIGHT_ATOL: f64 = 1e-6;
-/// All parts of the norm may be off in the same direction.
+/// All parts of the norm may err in the same direction.
 const NORM_RTOL: f64 = 2e-6;
 
-/// 53 rows in steps of 17: the last step of an epoch has 2 rows, so of 3 or 4 ranks some have none, and of two
-/// micro-batches most are empty. Everything on that treats rows apart: dropout, norm, residual, class weights, clipping.
+/// 53 rows in steps of 17: the last step of an epoch has 2 rows, so some of 3 or 4 ranks have none, and most of two micro-batches
+/// are empty. Everything that depends on the row is on: dropout, norm, residual, class weights, clipping.
 #[test]
 fn classification_with_everything_on() {
     check(
@@ -66,7 +66,7 @@ fn classification_with_everything_on() {
     );
 }
 
-/// Three evaluation rows for four ranks; adaptive steps; features normalised by the statistics of all rows.
+/// Three evaluation rows for four ranks; an adaptive optimizer; features normalized by the statistics of all rows.
 #[test]
 fn regression_with_adamw() {
     check(
@@ -98,8 +98,8 @@ fn lists_of_layers() {
     check("regression", "target = [\"t0\", \"t1\"]", &format!("{list}\n{rest}"), "eval_r2", 41, 3);
 }
 
-/// Batch norm: statistics of micro-batches over all ranks. The last step of an epoch has 9 rows, three per micro-batch, so that one of 4
-/// ranks has none.
+/// Batch norm: statistics of micro-batches across all ranks. The last step of an epoch has 9 rows, three per micro-batch, so one
+/// of 4 ranks has none.
 #[test]
 fn batch_norm() {
     check(
@@ -119,7 +119,7 @@ fn batch_norm() {
     );
 }
 
-/// Steps that end within an epoch; micro-batches of one row and of none.
+/// Runs that end within an epoch; micro-batches with one row or none.
 #[test]
 fn multilabel_without_bias() {
     check(

@@ -1,5 +1,5 @@
-//! A rank that dies or freezes is named within seconds, and the others end; a pause is no loss. `tests/lost_ranks.py` does the same
-//! in every phase and on several hosts.
+//! A rank that dies or freezes is named within seconds, and the others end; a pause does not count as a loss.
+//! `tests/lost_ranks.py` tests the same in every phase and on several hosts.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -13,15 +13,15 @@ use serde_json::Value;
 
 use crate::common::{Job, children, ranks, run, start, temp_dir, write};
 
-/// Time within which a loss is reported with a timeout of 1 s.
+/// Time limit for reporting a loss with a timeout of 1 s.
 const DETECTED: Duration = Duration::from_secs(3);
-/// Time within which all ranks have ended after that.
+/// Time limit after that for all ranks to end.
 const ENDED: Duration = Duration::from_secs(2);
 
 /// Imitates NCCL's own report of the job.
 const NCCL_REPORT: &str = "Job summary: 3 processes, 1 of them does not answer";
 
-/// Serves [`NCCL_REPORT`] as NCCL's RAS service does, and gives its address.
+/// Serves [`NCCL_REPORT`] like NCCL's RAS service, and returns the address.
 fn nccl_service() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -30,7 +30,7 @@ fn nccl_service() -> String {
             let mut lines = BufReader::new(&stream);
             for answer in ["SERVER PROTOCOL 2", "OK", NCCL_REPORT] {
                 let mut line = String::new();
-                // A client that is ended meanwhile is not a failure of the test.
+                // A client that is ended in the meantime is not a failure of the test.
                 let _ = lines.read_line(&mut line);
                 let _ = writeln!(&stream, "{answer}");
             }
@@ -39,7 +39,7 @@ fn nccl_service() -> String {
     address
 }
 
-/// More epochs than a test waits for.
+/// Starts a run that does not end during a test.
 fn endless(out: &Path, n_ranks: usize) -> Job {
     let mut args = vec!["train", "--out", out.to_str().unwrap(), "--quiet", "--threads", "1"];
     let sets = [
@@ -72,7 +72,7 @@ fn pids(job: &Job) -> Vec<u32> {
     pids
 }
 
-/// Sends `name` to rank `victim`, and expects that the job ends and blames it with these words.
+/// Sends the signal `name` to rank `victim`, and expects the job to end and report that rank with these words.
 #[track_caller]
 fn assert_named(name: &str, n_ranks: usize, victim: usize, words: &str) {
     let folder = temp_dir();
@@ -89,7 +89,7 @@ fn assert_named(name: &str, n_ranks: usize, victim: usize, words: &str) {
     }
     let stderr = job.wait();
     let (status, stderr) = (stderr.status, stderr.stderr);
-    // mpirun may notice a death first, and has its own status for it.
+    // mpirun may notice a death first, and then returns its own status.
     assert!(
         status.code() == Some(75) || (name == "KILL" && status.code() == Some(137)),
         "{status}\n{stderr}"
@@ -121,7 +121,7 @@ fn assert_named(name: &str, n_ranks: usize, victim: usize, words: &str) {
         let log = std::fs::read_to_string(out.join(format!("logs/rank-{survivor}.log"))).unwrap();
         assert!(log.contains(words) && log.contains("last operations of this rank"), "{log}");
         assert!(log.contains(": all_reduce(sum) of "), "{log}");
-        // mpirun may end the survivors of a death before NCCL is asked.
+        // mpirun may end the surviving ranks before NCCL is asked.
         if name == "STOP" {
             let is_asked = survivor == reporter && uses_gpus;
             assert_eq!(log.contains(NCCL_REPORT), is_asked, "rank {survivor}:\n{log}");
@@ -135,7 +135,8 @@ fn a_rank_that_died_is_named() {
     assert_named("KILL", 3, 0, "died: its connection closed without a goodbye");
 }
 
-/// Kills `victim` once the run is complete, before it has left the others; returns its stderr and last event, or None if it had left.
+/// Kills `victim` after the run is complete but before it has left the world; returns its stderr and last event, or `None` if it
+/// had left.
 fn killed_after_the_end(victim: usize) -> Option<(String, Value)> {
     let folder = temp_dir();
     let out = folder.path().join("out");
@@ -159,13 +160,13 @@ fn killed_after_the_end(victim: usize) -> Option<(String, Value)> {
     (kill.status.success() && !outcome.status.success()).then_some((outcome.stderr, last))
 }
 
-/// Nothing is missing from such a run, so its last event does not report a failure.
+/// Such a run is complete, so its last event reports no failure.
 #[test]
 fn a_rank_that_dies_after_the_run_is_complete_fails_nothing() {
     for victim in [0, 1] {
         let (stderr, last) = (0..20).find_map(|_| killed_after_the_end(victim)).expect("killed in time");
         assert_eq!(last["event"], "end", "{last}\n{stderr}");
-        // Rank 0, which completed the run, knows so without a look at its folder.
+        // Rank 0, which completed the run, knows this without reading its folder.
         if victim == 1 && stderr.contains("error: rank 1 ") {
             let hint = stderr.split_once("\nhint: ").unwrap().1;
             assert!(hint.starts_with("the run is complete, and its model is saved"), "{stderr}");
@@ -201,7 +202,8 @@ fn a_pause_of_a_second_ends_nothing() {
     assert!(!outcome.stderr.contains("error: "), "{}", outcome.stderr);
 }
 
-/// Replaces MPI's end: rank 0 is killed in it, and the others stay in it, as after a Ctrl-C, when mpirun kills one after the other.
+/// Replaces MPI's finalization: rank 0 is killed in it, and the others stay in it, as after a Ctrl-C, when mpirun kills ranks one
+/// by one.
 const KILLED_IN_FINALIZE: &str = r#"
 #include <signal.h>
 #include <stdlib.h>

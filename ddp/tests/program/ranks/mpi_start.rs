@@ -2,7 +2,7 @@
 
 use crate::common::{ranks, run_ok};
 
-/// A choice that is made too late, when threads run already, is none.
+/// A choice made after threads have started has no effect.
 #[test]
 fn ranks_of_one_host_look_for_no_fabric() {
     let opened = |choice: Option<&str>| {
@@ -12,7 +12,7 @@ fn ranks_of_one_host_look_for_no_fabric() {
         run_ok(command).stderr
     };
     let by_default = opened(None);
-    // Only Open MPI says so.
+    // Only Open MPI prints this.
     if by_default.contains("selected ob1") {
         assert!(!by_default.contains("select: component monitoring"), "{by_default}");
         let of_user = opened(Some("^cm"));

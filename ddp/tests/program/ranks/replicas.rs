@@ -1,4 +1,4 @@
-//! Whole runs that compare their replicas after every step: no false alarm, and not one bit differs.
+//! Whole runs that compare their replicas after every step: no false alarm, and not a single bit differs.
 
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "mpi")]

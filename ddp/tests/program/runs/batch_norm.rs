@@ -1,4 +1,5 @@
-//! Running statistics go with the weights: to the model file, to checkpoints and their best weights, and to a new run.
+//! Running statistics are stored with the weights: in the model file, in checkpoints and their best weights, and loaded by a new
+//! run.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +16,7 @@ const RUN: &str = "[data]\ntrain = \"builtin:digits\"\neval_fraction = 0.2\n\
     [train]\nepochs = 3\nglobal_batch_size = 128\ngrad_accum_steps = 2\nema_decay = 0.5\n\
     [checkpoint]\nevery_epochs = 1\n";
 
-/// The loss of a saved model on the rows that the run held out.
+/// The loss of a saved model on the evaluation rows of the run.
 fn eval_loss(model: &Path) -> f64 {
     let outcome = run_ok(single(&["eval", "--checkpoint", model.to_str().unwrap(), "--json"]));
     serde_json::from_str::<Value>(outcome.stdout.lines().last().unwrap()).unwrap()["eval_loss"]
@@ -53,7 +54,7 @@ fn statistics_go_with_the_weights() {
     let (from, to) = (run.out().display().to_string(), out.display().to_string());
     run_ok(single(&["checkpoint", "average", &from, "--last", "2", "--out", &to]));
     assert!(eval_loss(&out) < losses[0]);
-    // One step of no length from the saved model: its loss is the model's, with a step's worth of new statistics.
+    // One step of length zero from the saved model: its loss is the model's, and the statistics have advanced by one step.
     let again = train(
         1,
         &RUN.replace("epochs = 3", "steps = 1").replace("lr = 0.1", "lr = 1e-12"),

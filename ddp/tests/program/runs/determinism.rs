@@ -1,10 +1,10 @@
-//! The same run twice gives the same bits; another seed gives others; the number of threads changes nothing.
+//! Repeating a run gives the same bits; a different seed gives different bits; the number of threads makes no difference.
 
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{largest_gap, same_bits, train};
 
-/// Digits with shuffling and dropout, so that everything random takes part.
+/// Digits with shuffling and dropout, so that all randomness is involved.
 fn digits(seed: u64) -> String {
     format!(
         "[data]\ntrain = \"builtin:digits\"\n[model]\nhidden = [32, 32]\ndropout = 0.2\nnorm = \"layer\"\nresidual = true\n\
@@ -37,12 +37,12 @@ fn two_and_three_ranks_repeat_bit_for_bit() {
 fn another_seed_is_another_run() {
     let (one, two) = (train(1, &digits(1), &[]), train(1, &digits(2), &[]));
     let (gap, _) = largest_gap(&one.weights(), &two.weights());
-    // Initial weights alone are uniform in ±1/8 and wider.
+    // The initial weights alone are uniform in ±1/8 or a wider range.
     assert!(gap > 0.05, "only {gap:e} apart");
     assert_ne!(one.numbers("step", "loss"), two.numbers("step", "loss"));
 }
 
-/// Wide enough that products, activations, dropout and the optimiser are each split over the threads.
+/// Wide enough that matmuls, activations, dropout and the optimizer are each divided over the threads.
 #[test]
 fn threads_change_no_bit() {
     for optimizer in ["adamw", "sgd"] {

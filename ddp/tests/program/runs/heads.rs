@@ -12,8 +12,8 @@ use crate::common::{
 
 const KINDS: [&str; 3] = ["pear", "apple", "fig"];
 
-/// Rows of two features that decide on a kind, a weight in grams, and whether the fruit is ripe. Every tenth row lacks the kind and
-/// every seventh the weight where `has_gaps`.
+/// Rows of two features that determine a kind, a weight in grams, and whether the fruit is ripe. If `has_gaps`, every tenth row
+/// lacks the kind and every seventh the weight.
 fn fruits(n_rows: usize, first: usize, has_gaps: bool) -> String {
     let mut csv = "a,b,kind,grams,ripe,b2\n".to_owned();
     for row in first..first + n_rows {
@@ -59,7 +59,7 @@ fn each_head_learns_its_targets() {
     assert!(figure(&eval, "kind", "eval_accuracy") > 0.9, "{eval}");
     assert!(figure(&eval, "size", "eval_r2") > 0.98, "{eval}");
     assert!(figure(&eval, "ripe", "eval_accuracy") > 0.9, "{eval}");
-    // Errors are in grams, of a standard deviation of 240.
+    // Errors are in grams; the standard deviation is 240.
     assert!((1.0..60.0).contains(&figure(&eval, "size", "eval_mae")), "{eval}");
     let of_heads = |weights: [f64; 3]| {
         let heads = ["kind", "size", "ripe"].into_iter().zip(weights);
@@ -94,7 +94,7 @@ fn each_head_learns_its_targets() {
     assert!((figure(&eval, "kind", "eval_accuracy") - n_right as f64 / n_rows).abs() < 1e-12);
     assert!((figure(&eval, "size", "eval_mae") - error / n_rows).abs() < 1e-3);
 
-    // The library gives the same, head by head.
+    // The library gives the same predictions, head by head.
     let mut predictor = ddp::predict::Predictor::open(&model).unwrap();
     assert_eq!(predictor.columns(), ["a", "b", "b2"]);
     let given = std::fs::read_to_string(folder.path().join("test.csv")).unwrap();
@@ -123,7 +123,7 @@ fn each_head_learns_its_targets() {
     }
 }
 
-/// The loader of the examples gives what `predict` does.
+/// The loader of the examples gives the same predictions as `predict`.
 #[test]
 fn pytorch_gives_the_same_outputs() {
     let has_torch = Command::new("python3").args(["-c", "import torch, safetensors, tomllib"]).output();
@@ -166,7 +166,7 @@ fn pytorch_gives_the_same_outputs() {
     }
 }
 
-/// Seconds since 1970 have more digits than f32: their differences of some seconds are learned.
+/// Seconds since 1970 have more digits than f32; differences of a few seconds are still learned.
 #[test]
 fn quantities_far_from_zero_keep_their_digits() {
     let folder = temp_dir();
@@ -236,7 +236,7 @@ fn a_resumed_run_has_the_same_bits_and_a_new_run_starts_from_a_model() {
     run_ok(args("--resume=auto"));
     let resumed = read_weights(&out.join("model.safetensors"));
     assert!(same_bits(&whole.weights(), &resumed));
-    // Rows without one of the labels keep the classes of the model.
+    // If rows lack one of the labels, the classes of the model are kept.
     let pears: String = fruits(100, 0, false)
         .lines()
         .filter(|line| !line.contains("fig"))
@@ -252,7 +252,7 @@ fn a_resumed_run_has_the_same_bits_and_a_new_run_starts_from_a_model() {
     assert_eq!((outputs(&resumed), outputs(&next)), (5, 5));
 }
 
-/// Resumed under mpirun, with an optimiser whose steps need whole parameters.
+/// Resumed under mpirun, with an optimizer that updates whole parameters.
 #[test]
 fn realmlp_with_heads_resumes_on_ranks_to_the_bit() {
     for optimizer in ["adamw", "lamb", "muon"] {
@@ -277,7 +277,7 @@ fn realmlp_with_heads_resumes_on_ranks_to_the_bit() {
     }
 }
 
-/// Area under the ROC curve by its definition, over all pairs.
+/// Area under the ROC curve by definition, over all pairs.
 fn roc_auc(scores: &[f64], is_positive: &[bool]) -> f64 {
     let (mut ordered, mut pairs) = (0.0, 0.0);
     for (a, _) in scores.iter().zip(is_positive).filter(|(_, positive)| **positive) {
@@ -308,7 +308,7 @@ fn a_run_stops_and_keeps_its_best_by_the_metric_of_a_head() {
         let saved = std::fs::read_to_string(stopped.out().join("config.toml")).unwrap();
         assert!(saved.contains("early_stop_metric = \"ripe.eval_roc_auc\""), "{saved}");
 
-        // The model is the best one, and its area is that of what it predicts.
+        // The model is the best one, and its area equals that of its predictions.
         let model = stopped.out();
         let line =
             format!("eval --checkpoint {} --metrics roc_auc,average_precision --json", model.display());
@@ -327,7 +327,7 @@ fn a_run_stops_and_keeps_its_best_by_the_metric_of_a_head() {
         let ripe: Vec<bool> =
             given.lines().skip(1).map(|line| line.split(',').nth(4).unwrap() == "1").collect();
         let want = roc_auc(&scores, &ripe);
-        // Probabilities are written with as many digits as f32 has; equal ones may differ before.
+        // Probabilities are written with the digits of f32; values that are equal there may have differed before.
         assert!((best - want).abs() < 1e-4, "{best}, {want}");
     }
 }
@@ -352,7 +352,7 @@ fn the_importance_of_columns_is_measured_by_the_metric_of_a_head() {
         let columns = size["importance"].as_array().unwrap();
         columns.iter().find(|column| column["column"] == name).unwrap()["mean"].as_f64().unwrap()
     };
-    // The grams are 300 a - 150 b: without one of them R² loses twice its share of the variance, 4 to 1.
+    // The weight in grams is 300 a - 150 b: without one of them R² drops by twice its share of the variance, 4 to 1.
     let (a, b) = (of_column("a"), of_column("b"));
     assert!((1.2..2.0).contains(&a) && (0.2..0.8).contains(&b) && of_column("b2") < 0.2, "{size}");
     let text_of_it = run_line_ok(

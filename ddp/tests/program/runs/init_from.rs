@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::common::{Weights, read_weights, refused, run_line, run_line_ok, same_bits, temp_dir, write};
 
 const ROWS: &str = "x,y,label\n1,2,0\n3,4,1\n5,6,0\n7,8,1\n2,9,0\n4,1,1\n";
-/// Steps this small change no weight.
+/// Steps this small change no weights.
 const AS_IT_IS: &str = "train rows.csv --hidden 4 --epochs 1 --lr 1e-30 --quiet";
 
 fn weights(folder: &Path, run: &str) -> Weights {

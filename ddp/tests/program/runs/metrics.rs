@@ -1,4 +1,4 @@
-//! Metrics and the best evaluation, as a user of the program sees them.
+//! Metrics and the best evaluation from a user's point of view.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::common::{
     Outcome, Run, assert_all_close, made_up_csv, run, run_ok, single, start, temp_dir, train, write,
 };
 
-/// Few rows and a large step: the evaluation loss falls, and then rises for the rest of the run.
+/// Few rows and a large learning rate: the evaluation loss first falls, and then rises for the rest of the run.
 const OVERFITS: &str = "[data]\ntrain = \"builtin:digits\"\n[model]\nhidden = [32]\n[optimizer]\nlr = 0.03\n\
                         [train]\nepochs = 9\nglobal_batch_size = 24\n";
 
@@ -76,7 +76,7 @@ fn a_resumed_run_ends_with_the_same_model_and_last_weights() {
         let ema = format!("train.ema_decay={ema}");
         let whole = train(1, OVERFITS, &["--set", &ema, "--set", "checkpoint.async=false"]);
         let best = whole.events("end").remove(0)["best"]["step"].as_u64().unwrap();
-        // Stopped long after the best evaluation, and within an epoch.
+        // Stopped long after the best evaluation, within an epoch.
         let stop = format!("train.stop_after_steps={}", best + 30);
         let folder = temp_dir();
         let config = write(folder.path(), "run.toml", OVERFITS);
@@ -85,14 +85,14 @@ fn a_resumed_run_ends_with_the_same_model_and_last_weights() {
         let stopped =
             run(single(&[&args[..], &["--set", &stop, "--set", "checkpoint.async=false"]].concat()));
         assert_eq!(stopped.status.code(), Some(85), "{}", stopped.stderr);
-        // A run that has not ended is evaluated by its newest checkpoint.
+        // A run that has not ended is evaluated with its newest checkpoint.
         let newest = eval(&["--checkpoint", text(&out)]);
         let model = newest["model"].as_str().unwrap();
         assert!(model.contains(&format!("step-{}", best + 30)), "{model}");
         run_ok(single(&["checkpoint", "verify", text(&out)]));
         run_ok(single(&["train", "--out", text(&out), "--quiet", "--resume", "auto"]));
         for name in ["model.safetensors", "last.safetensors"] {
-            // The whole file: the weights and the config next to them.
+            // Compare whole files, that is, the weights and the config next to them.
             assert!(std::fs::read(out.join(name)).unwrap() == file(&whole, name), "{ema}: {name} differs");
         }
     }
@@ -112,7 +112,7 @@ fn a_run_in_progress_is_evaluated_by_its_newest_checkpoint() {
         assert!(started.elapsed() < Duration::from_secs(100), "no checkpoint");
         std::thread::sleep(Duration::from_millis(20));
     }
-    // As after a run that was resumed: the file of the earlier end is not that of the run.
+    // As after a resumed run, where the model file of an earlier end does not belong to the run.
     std::fs::write(out.join("model.safetensors"), "an earlier end").unwrap();
     let report = eval(&["--checkpoint", text(&out)]);
     let model = report["model"].as_str().unwrap();
@@ -163,7 +163,7 @@ fn metrics_that_are_asked_for_are_in_the_events() {
         );
         assert_eq!(epoch["eval_per_class"].as_object().unwrap().len(), 10);
     }
-    // Costly ones that are not named come with the last evaluation.
+    // Costly metrics that are not named are measured in the last evaluation.
     assert!(
         epochs[0].get("eval_average_precision").is_none() && epochs[0].get("eval_confusion_matrix").is_none()
     );

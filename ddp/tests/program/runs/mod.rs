@@ -1,4 +1,4 @@
-//! Training runs from start to end: the bits and the quality they reach, what they save, and how they stop and resume.
+//! Training runs from start to end: their bits and quality, the files that they save, and how they stop and resume.
 
 mod batch_norm;
 mod determinism;

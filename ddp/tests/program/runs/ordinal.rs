@@ -1,4 +1,4 @@
-//! Classes in an order, learned by the ordinal loss.
+//! Ordered classes, learned with the ordinal loss.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::common::{quoted, refused, run, run_line_ok, run_ok, same_bits, single
 
 const ORDER: [&str; 4] = ["poor", "fair", "good", "excellent"];
 
-/// Rows of two features whose sum, with some noise, decides on the class; in alphabetical order the classes would be "excellent",
+/// Rows of two features whose sum, with some noise, determines the class; in alphabetical order the classes would be "excellent",
 /// "fair", "good", "poor".
 fn grades(n_rows: usize, first: usize) -> String {
     let mut csv = "a,b,grade\n".to_owned();
@@ -73,7 +73,7 @@ fn grades_are_learned_in_their_order() {
         assert!(
             (probabilities.iter().sum::<f64>() - 1.0).abs() < 1e-5 && probabilities.iter().all(|p| *p > 0.0)
         );
-        // Where no probability was raised, the class is the median.
+        // If no probability was clipped, the class is the median.
         let below: f64 = probabilities[..predicted].iter().sum();
         assert!(below < 0.5 + 1e-4 && below + probabilities[predicted] > 0.5 - 1e-4, "{row:?}");
     }
@@ -124,7 +124,7 @@ fn labels_must_stand_in_the_order() {
         "hint: ",
     ];
     refused(folder.path(), &line, &parts);
-    // Labels in the order that no row has are classes too.
+    // Labels that are listed in the order but occur in no row are classes too.
     let text = config(folder.path(), "[train]\nsteps = 2\n").replace("[\"poor\"", "[\"awful\", \"poor\"");
     let run = train(1, &text, &[]);
     let bytes = std::fs::read(run.out().join("model.safetensors")).unwrap();

@@ -1,4 +1,4 @@
-//! Five steps of whole runs against PyTorch: the cases of `tests/golden/training.json` (layout in the README beside it).
+//! Five steps of whole runs compared with PyTorch: the cases of `tests/golden/training.json` (layout in the README next to it).
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +18,7 @@ fn golden_file() -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// The config of a case; `batch` is the key under `[train]` that gives the rows of a step.
+/// The config of a case; `batch` is the key in `[train]` that sets the batch size.
 fn config(file: &Value, case: &Value, batch: &str, grad_accum_steps: usize) -> String {
     let csv = golden_folder().join(case["csv"].as_str().unwrap());
     let mut toml = format!(
@@ -35,7 +35,7 @@ fn config(file: &Value, case: &Value, batch: &str, grad_accum_steps: usize) -> S
         file["steps"],
         file["batch_size"],
     );
-    // Numbers, texts and lists are written alike in JSON and TOML.
+    // Numbers, strings and lists have the same form in JSON and TOML.
     for section in ["loss", "optimizer"] {
         writeln!(toml, "[{section}]").unwrap();
         for (key, value) in case[section].as_object().unwrap() {
@@ -45,7 +45,7 @@ fn config(file: &Value, case: &Value, batch: &str, grad_accum_steps: usize) -> S
     toml
 }
 
-/// Trains as the case says and compares everything that it holds.
+/// Trains according to the case and compares all values in it.
 #[track_caller]
 fn check(file: &Value, case: &Value, n_ranks: usize, grad_accum_steps: usize) {
     let name = case["name"].as_str().unwrap();
@@ -59,13 +59,13 @@ fn check(file: &Value, case: &Value, n_ranks: usize, grad_accum_steps: usize) {
         assert_eq!(list.len(), 5, "{name} {key}");
         list.iter().map(|v| v.as_f64().unwrap()).collect()
     };
-    // The bounds that the goldens were made for: rounding alone costs up to 1.9e-7 of a loss and 1e-7 of a weight, on
-    // PyTorch's side (`float64_*_gap`) and about as much on this one.
+    // The tolerances that the goldens were made for: rounding alone changes a loss by up to 1.9e-7 and a weight by up to 1e-7 in
+    // PyTorch (`float64_*_gap`), and by about as much here.
     assert_all_close(&format!("{name} loss"), &run.numbers("step", "loss"), &golden("losses"), 1e-6);
     let weights = read_weights(&golden_folder().join(case["final"].as_str().unwrap()));
     let (gap, place) = largest_gap(&run.weights(), &weights);
     assert!(gap <= 2e-6, "{name}: {place}: {gap:e} apart");
-    // A norm over parameters whose gradients are off by some 1e-6 each, about all in one direction at worst.
+    // A norm over parameters whose gradients differ by about 1e-6 each, in the worst case all in the same direction.
     let norms = run.numbers("step", "grad_norm");
     assert_all_close(&format!("{name} grad_norm"), &norms, &golden("grad_norms"), 1e-5);
 }
@@ -93,7 +93,7 @@ fn every_case_trains_as_in_pytorch() {
 #[test]
 fn micro_batches_of_unequal_size_train_as_in_pytorch() {
     let file = golden_file();
-    // 16 rows in 3 micro-batches; the weighted one has a divisor that is known only after the last of them.
+    // 16 rows in 3 micro-batches; the divisor of the weighted case is known only after the last of them.
     for name in ["relu_ce_sgd", "sigmoid_ce_weighted_sgd"] {
         check(&file, case(&file, name), 1, 3);
     }

@@ -1,4 +1,4 @@
-//! Training in bf16 reaches the results of f32 on the digits, alone and on two ranks.
+//! Training in bf16 reaches the results of f32 on the digits, on one and on two ranks.
 
 use crate::common::train;
 
@@ -8,7 +8,7 @@ fn assert_within(what: &str, got: f64, want: f64, share: f64) {
     assert!((got - want).abs() <= share * want.abs(), "{what}: {got} against {want}");
 }
 
-/// Mean accuracy and loss on the test rows of three seeds of 64-128-64-10 on digits.
+/// Mean accuracy and loss on the test rows over three seeds of 64-128-64-10 on digits.
 fn digits(n_ranks: usize, precision: &str) -> (f64, f64) {
     let of_seed = |seed: u64| {
         let config = format!(
@@ -24,7 +24,7 @@ fn digits(n_ranks: usize, precision: &str) -> (f64, f64) {
     (mean(|run| run.0), mean(|run| run.1))
 }
 
-/// Within 2% of f32's result: that is what a short format may cost.
+/// Within 2% of f32's result, which is the accepted cost of a short format.
 fn check_digits(n_ranks: usize) {
     let (want_accuracy, want_loss) = digits(n_ranks, "f32");
     let (accuracy, loss) = digits(n_ranks, "bf16");

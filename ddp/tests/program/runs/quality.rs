@@ -1,4 +1,4 @@
-//! Quality reached on the bundled data sets: digits as well as PyTorch does, and diabetes.
+//! Quality reached on the bundled data sets: digits (as good as PyTorch) and diabetes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,7 +19,7 @@ fn check_digits(n_ranks: usize) {
     assert!(mean >= DIGITS_ACCURACY, "mean test accuracy {mean} of {all:?}");
 }
 
-/// PyTorch reaches 0.9705, with 0.967 at worst. One of the 359 test rows is 0.0028; the mean of five seeds varies by
+/// PyTorch reaches 0.9705, and 0.967 in the worst case. One of the 359 test rows is 0.0028; the mean over five seeds varies by
 /// about 0.0015.
 const DIGITS_ACCURACY: f64 = 0.965;
 
@@ -34,7 +34,7 @@ fn digits_are_learned_by_two_ranks() {
     check_digits(2);
 }
 
-/// Ten features explain about half of the spread at best.
+/// Ten features explain about half of the variance at best.
 #[test]
 fn diabetes_is_learned() {
     let file = |part: &str| {
@@ -55,8 +55,8 @@ fn diabetes_is_learned() {
     assert!(mean >= 0.25, "mean R² {mean} of {all:?}");
 }
 
-/// Keys that do good or no harm alone do so together: classes weighted and smoothed, the weights averaged, a single row left over for batch
-/// norm. Each class has a feature of its own, and one is rare.
+/// Keys that are harmless alone are also harmless together: weighted and smoothed classes, averaged weights, a single row left
+/// over for batch norm. Each class has its own feature, and one class is rare.
 #[test]
 fn keys_that_do_no_harm_alone_do_none_together() {
     let folder = temp_dir();
@@ -83,7 +83,7 @@ fn keys_that_do_no_harm_alone_do_none_together() {
             );
             let run = train(1, &text, &[]);
             let (accuracy, log_loss) = (run.end("eval_accuracy"), run.end("eval_log_loss"));
-            // With the largest smoothing a perfect model has 0.16.
+            // With the largest smoothing, a perfect model has a loss of 0.16.
             assert!(
                 accuracy == 1.0 && log_loss < 0.25,
                 "{ema}, {smoothing}, {weights}: {accuracy}, {log_loss}"

@@ -1,4 +1,4 @@
-//! Runs that stop and resume: after any step, by signals, on another number of ranks. They end as the run that never stopped.
+//! Runs that stop and resume, after any step, by signals, on a different number of ranks: they end like an uninterrupted run.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,11 +11,11 @@ use ddp::run_folder::folder::{Existing, RunDir};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Exit status of a run that has stopped and saved itself.
+/// Exit status of a run that has saved and stopped.
 const SAVED: i32 = 85;
 
-/// 2 epochs of 8 steps, the last of them smaller, with everything that keeps something from step to step, or goes by the
-/// number of the step or the row.
+/// 2 epochs of 8 steps, the last of them smaller, with everything that keeps state between steps, or depends on the index of the
+/// step or the row.
 const RUN: &str = "[data]\ntrain = \"builtin:digits\"\n\
     [checkpoint]\nevery_minutes = 0\nevery_epochs = 1\n\
     [model]\nhidden = [24, 24]\ndropout = 0.1\nnorm = \"layer\"\n\
@@ -25,7 +25,7 @@ const RUN: &str = "[data]\ntrain = \"builtin:digits\"\n\
     [log]\nevery_steps = 1\n";
 const N_STEPS: usize = 16;
 
-/// A run that may take several legs.
+/// A run that may have several legs.
 struct Run {
     folder: TempDir,
     config: PathBuf,
@@ -42,17 +42,17 @@ impl Run {
         self.folder.path().join("out")
     }
 
-    /// Goes on on so many ranks, from wherever it is.
+    /// Resumes the run on this many ranks from its current state.
     fn leg(&self, n_ranks: usize, sets: &[&str]) -> Outcome {
         let out = self.out();
         let mut args = vec!["train", self.config.to_str().unwrap(), "--out", out.to_str().unwrap()];
-        // On GPUs, of which there are fewer than ranks in some tests.
+        // On GPUs, some tests have fewer GPUs than ranks.
         args.extend(["--resume", "auto", "--progress", "none", "--threads", "1", "--share-gpu"]);
         sets.iter().for_each(|set| args.extend(["--set", set]));
         run(ranks(n_ranks, &args))
     }
 
-    /// A leg that ends after global step `step`.
+    /// Runs a leg that ends after global step `step`.
     #[track_caller]
     fn until(&self, n_ranks: usize, step: usize, sets: &[&str]) {
         let stop = format!("train.stop_after_steps={step}");
@@ -60,7 +60,7 @@ impl Run {
         assert_eq!(outcome.status.code(), Some(SAVED), "{}", outcome.stderr);
     }
 
-    /// The last leg.
+    /// Runs the last leg.
     #[track_caller]
     fn to_the_end(&self, n_ranks: usize, sets: &[&str]) -> Ended {
         let outcome = self.leg(n_ranks, sets);
@@ -109,7 +109,7 @@ fn assert_same_bits(what: &str, got: &Ended, want: &Ended) {
     assert!(same_bits(&got.weights, &want.weights), "{what}: weights");
 }
 
-/// `ddp-train checkpoint verify` has proved that each epoch used each row once.
+/// Asserts that `ddp-train checkpoint verify` proves that each epoch used each row once.
 #[track_caller]
 fn assert_every_row_once(out: &Path) {
     let outcome = run(single(&["checkpoint", "verify", out.to_str().unwrap()]));
@@ -132,7 +132,7 @@ fn stopped_after_any_step_it_ends_with_the_same_bits() {
 
 #[test]
 fn stopped_after_every_step_it_ends_with_the_same_bits() {
-    // In f16 with a scale that costs some steps at the start, which a resumed run does not meet again.
+    // In f16 with a scale that causes skipped steps at the start, which a resumed run does not repeat.
     let f16 = "train.precision=\"f16\"";
     for (order, more) in [
         ("data.shuffle=false", ["train.precision=\"bf16\"", "optimizer.kind=\"sgd\"", "train.epochs=2"]),
@@ -150,7 +150,7 @@ fn stopped_after_every_step_it_ends_with_the_same_bits() {
     }
 }
 
-/// The config of a run as it is saved lists the layers of a preset, and describes the same run.
+/// The saved config of a run lists the layers of a preset, and describes the same run.
 #[test]
 fn a_list_of_layers_goes_on_with_the_same_bits() {
     let model = "[model]\nkind = \"swiglu\"\nhidden = [24, 24]\ndropout = 0.1\n";
@@ -167,7 +167,7 @@ fn a_list_of_layers_goes_on_with_the_same_bits() {
     let saved = std::fs::read_to_string(run.out().join("config.toml")).unwrap();
     assert!(saved.contains("\nlayers = [{ kind = \"linear\", out_features = 24, bias = true }, "), "{saved}");
 
-    // A run of the saved config is the same run; other layers are another one.
+    // A run with the saved config is the same run; different layers make it a different run.
     let run = Run::new(&config);
     run.until(1, 5, &[]);
     let saved = std::fs::read_to_string(run.out().join("config.toml")).unwrap();
@@ -186,7 +186,7 @@ fn two_ranks_go_on_with_the_same_bits() {
         let sets = [zero, "train.grad_accum_steps=2"];
         let whole = Run::new(RUN).to_the_end(2, &sets);
         let run = Run::new(RUN);
-        // In an epoch, at its end, and again.
+        // Within an epoch, at its end, and again.
         for step in [3, 8, 9] {
             run.until(2, step, &sets);
         }
@@ -195,7 +195,7 @@ fn two_ranks_go_on_with_the_same_bits() {
     }
 }
 
-/// Each process orders its hash maps in its own way, so ranks must not compare them as they print.
+/// Each process orders its hash maps differently, so ranks must not compare them as they are printed.
 #[cfg(feature = "mpi")]
 #[test]
 fn two_ranks_resume_a_table_with_categories_with_the_same_bits() {
@@ -224,8 +224,8 @@ fn two_ranks_resume_a_table_with_categories_with_the_same_bits() {
     }
 }
 
-/// Optimisers whose steps depend on whole parameters, and a group with a schedule of its own: on two ranks to the bit, and on other
-/// numbers of ranks up to rounding.
+/// Optimizers that update whole parameters, and a group with its own schedule: on two ranks bit for bit, and on other numbers of
+/// ranks up to rounding.
 #[cfg(feature = "mpi")]
 #[test]
 fn whole_parameters_and_schedules_of_groups_go_on() {
@@ -244,16 +244,16 @@ fn whole_parameters_and_schedules_of_groups_go_on() {
         run.until(3, 4, &[&kind, groups, &other_zero]);
         run.until(1, 9, &[&kind, groups]);
         let ended = run.to_the_end(2, &sets);
-        // As above; Muon multiplies roundings of small singular values.
+        // Same as above; Muon amplifies rounding errors of small singular values.
         assert_all_close(&kind, &ended.losses, &whole.losses, 1e-4);
         assert_eq!(ended.rates, whole.rates);
-        // The schedule of the group counts.
+        // The schedule of the group has an effect.
         let without = Run::new(RUN).to_the_end(2, &[&kind, &zero]);
         assert!(!same_bits(&without.weights, &whole.weights), "{kind}");
     }
 }
 
-/// 2, then 3 ranks, then 1, with ZeRO and without.
+/// On 2, then 3 ranks, then 1, with and without ZeRO.
 #[cfg(feature = "mpi")]
 #[test]
 fn any_number_of_ranks_goes_on_where_another_stopped() {
@@ -264,8 +264,8 @@ fn any_number_of_ranks_goes_on_where_another_stopped() {
         run.until(3, 11, &[second]);
         let ended = run.to_the_end(1, &[first]);
         let what = format!("{first}, then {second}");
-        // Sums over ranks are taken in another order: units of 6e-8, which Adam's first steps enlarge. Rows that are lost or
-        // seen twice, or a moment that is not the right one, are off by 1e-3 and more.
+        // Sums over ranks are taken in a different order: units of 6e-8, which Adam's first steps amplify. Rows that are lost or
+        // visited twice, or a wrong moment, would cause differences of 1e-3 and more.
         assert_all_close(&what, &ended.losses, &whole.losses, 1e-5);
         assert_all_close(&what, &ended.epochs, &whole.epochs, 1e-5);
         assert_eq!(ended.rates, whole.rates);
@@ -291,7 +291,7 @@ fn in_world_mode_the_number_of_ranks_changes_no_bit_even_on_the_way() {
     }
 }
 
-/// A batch size given per rank: with another number of ranks the global batch stays as it was.
+/// If the batch size is given per rank, the global batch stays the same on a different number of ranks.
 #[cfg(feature = "mpi")]
 #[test]
 fn the_global_batch_stays_when_ranks_come_or_go() {
@@ -325,12 +325,12 @@ fn without_a_config_the_runs_own_counts() {
     let outcome = crate::common::run(single(&args));
     assert!(outcome.status.success(), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("resuming after step 5 from"), "{}", outcome.stderr);
-    // stop_after_steps was the first leg's, not the run's.
+    // stop_after_steps belonged to the first leg, not to the run.
     let whole = Run::new(RUN).to_the_end(1, &[]);
     assert_same_bits("without a config", &run.to_the_end(1, &[]), &whole);
 }
 
-/// Obstacles are reported with exit status 2, and nothing is changed.
+/// Asserts that a problem is reported with exit status 2, and that nothing is changed.
 #[track_caller]
 fn assert_refused(outcome: &Outcome, parts: &[&str]) {
     assert_eq!(outcome.status.code(), Some(2), "{outcome:?}");
@@ -403,7 +403,7 @@ fn a_damaged_checkpoint_is_passed_over_and_named() {
     assert_same_bits("after a damaged one", &run.to_the_end(1, &[]), &whole);
 }
 
-/// Each file of state is looked at by one rank only, and all go back together, also past several.
+/// Each file of state is checked by only one rank, and all ranks fall back together, over several checkpoints if necessary.
 #[cfg(feature = "mpi")]
 #[test]
 fn what_one_rank_finds_damaged_no_rank_uses() {
@@ -443,7 +443,7 @@ fn where_none_can_be_used_nothing_starts_afresh() {
     std::fs::write(&manifest, &text[..text.len() / 2]).unwrap();
     assert_refused(&run.leg(1, &[]), &["none of the checkpoints", "step-5", "manifest"]);
 
-    // Also where that shows only as its bytes are read.
+    // Also if the damage shows only when the bytes are read.
     std::fs::write(&manifest, text).unwrap();
     let model = run.out().join("checkpoints/step-5/model.safetensors");
     let mut bytes = std::fs::read(&model).unwrap();
@@ -483,12 +483,12 @@ fn a_run_without_checkpoints_is_not_gone_on_with() {
     let run = Run::new(RUN);
     run.to_the_end(1, &["checkpoint.every_epochs=0"]);
     assert_refused(&run.leg(1, &[]), &["no checkpoint to resume from", "--overwrite instead of --resume"]);
-    // One that was killed before its first checkpoint starts afresh.
+    // A run that was killed before its first checkpoint starts over.
     std::fs::remove_file(run.out().join("model.safetensors")).unwrap();
     run.to_the_end(1, &[]);
 }
 
-/// A link to a disk that is not mounted, and files of somebody else.
+/// A link to a disk that is not mounted, and files that belong to someone else.
 #[test]
 fn the_folder_of_checkpoints_is_touched_with_care() {
     let run = Run::new(RUN);
@@ -509,7 +509,7 @@ fn the_folder_of_checkpoints_is_touched_with_care() {
     assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 1, "the old run's are gone");
 }
 
-/// An earlier checkpoint resumes elsewhere, not over what came after it.
+/// An earlier checkpoint resumes in a different folder, so that later checkpoints are not overwritten.
 #[test]
 fn an_earlier_checkpoint_begins_a_branch() {
     let run = Run::new(RUN);
@@ -518,7 +518,7 @@ fn an_earlier_checkpoint_begins_a_branch() {
     let earlier = run.out().join("checkpoints/step-5");
     let args = ["train", "--progress", "none", "--threads", "1", "--resume", earlier.to_str().unwrap()];
     assert_refused(&crate::common::run(single(&args)), &["up to step 7", "from step 5", "--out"]);
-    // Where another process resumes in that folder, that is why it is ahead.
+    // If another process resumes in that folder, that is the reason why it is ahead.
     let held = RunDir::open(Some(&run.out()), "held", Existing::Continue).unwrap();
     assert_refused(&crate::common::run(single(&args)), &["in use by process", "wait for that run to end"]);
     drop(held);
@@ -527,7 +527,7 @@ fn an_earlier_checkpoint_begins_a_branch() {
     assert!(outcome.status.success(), "{}", outcome.stderr);
     let whole = Run::new(RUN).to_the_end(1, &[]);
     assert!(same_bits(&read_weights(&branch.join("model.safetensors")), &whole.weights));
-    // A run that stops before its first step can be resumed, too.
+    // A run that stops before its first step can be resumed too.
     let still = run.folder.path().join("still");
     let more = ["--out", still.to_str().unwrap(), "--set", "train.stop_after_steps=3"];
     let outcome = crate::common::run(single(&[&args[..], &more].concat()));
@@ -561,7 +561,7 @@ fn the_newest_and_the_best_are_kept() {
     assert_eq!(saved, 6, "each is reported");
 }
 
-/// A model with batch norm: resumed with other micro-batches it is another run, which must be allowed.
+/// A model with batch norm: resuming with different micro-batches makes it a different run, which must be allowed explicitly.
 #[test]
 fn batch_norm_resumes_with_the_same_micro_batches_only() {
     let layers = "[[model.layers]]\nkind = \"linear\"\nout_features = 12\n[[model.layers]]\nkind = \"batch_norm\"\n\

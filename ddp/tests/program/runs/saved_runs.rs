@@ -1,7 +1,7 @@
-//! Runs that an earlier build saved: they evaluate to the same figures and resume to the same bits.
+//! Runs that an earlier build saved: they evaluate to the same metrics and resume to the same bits.
 //!
-//! The runs lie in `fixtures/saved_runs`, whose README says how they were written. They are never regenerated. Only the program and
-//! its public files are used here.
+//! The runs are in `fixtures/saved_runs`, whose README explains how they were written. They are never regenerated. Only the
+//! program and its public files are used here.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,16 +12,17 @@ use tempfile::TempDir;
 
 const NAMES: [&str; 4] = ["categorical", "classification", "regression", "resumed"];
 
-/// Allowed relative difference of a stored model's figures. The f32 dot products of one forward pass round differently on other
-/// vector units, by some 2^-24 each.
+/// Tolerance for the metrics of a stored model. The f32 dot products of one forward pass round differently on other vector units,
+/// by about 2^-24 each.
 const EVAL_RTOL: f64 = 1e-5;
 
-/// Allowed differences after a run was resumed on a CPU with other vector instructions. The rounding of each step is carried into the
-/// next; the same legs on 2 ranks, which round differently too, end up to 3.3e-5 away, relatively, and 1.2e-7 where weights are small.
+/// Tolerance after a run was resumed on a CPU with different vector instructions. The rounding errors of each step propagate to
+/// the next; the same legs on 2 ranks, which also round differently, differ by up to 3.3e-5 relatively, and by 1.2e-7 for small
+/// weights.
 const RESUME_RTOL: f64 = 1e-4;
 const RESUME_ATOL: f64 = 1e-6;
 
-/// A saved run's folder, copied: commands write into it.
+/// A copy of a saved run's folder, because commands write to it.
 struct SavedRun {
     name: &'static str,
     folder: TempDir,
@@ -54,8 +55,8 @@ impl SavedRun {
         lines.filter(|line| line["event"] == "epoch").collect()
     }
 
-    /// Whether this CPU computes with the vector instructions of the one that wrote the run. The width of a vector decides the
-    /// order in which a dot product is added up.
+    /// Whether this CPU uses the same vector instructions as the one that wrote the run. The width of a vector determines the
+    /// order in which a dot product is summed.
     fn has_same_simd(&self) -> bool {
         let same = self.expected["simd"] == simd();
         if !same {
@@ -87,7 +88,7 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// The widest vector instructions of this CPU that matrix multiplication and element-wise operations choose from at run time.
+/// The widest vector instructions of this CPU that matmuls and element-wise operations select at run time.
 #[cfg(target_arch = "x86_64")]
 fn simd() -> &'static str {
     use std::arch::is_x86_feature_detected as has;
@@ -123,7 +124,7 @@ fn saved_runs_evaluate_to_the_same_figures() {
     for name in NAMES {
         let run = SavedRun::copy(name);
         let places = run.expected["eval"].as_object().unwrap();
-        // The stopped run, two checkpoints of it, the finished run.
+        // The stopped run, two of its checkpoints, and the finished run.
         assert!(places.len() >= 4, "{name}: {places:?}");
         for (place, want) in places {
             let args = ["eval", "--checkpoint", place, "--json", "--device", "cpu"];
@@ -152,7 +153,7 @@ fn saved_checkpoints_verify() {
 #[test]
 fn stopped_runs_resume_to_the_same_bits() {
     for name in NAMES {
-        // With the config that the checkpoint holds.
+        // With the config in the checkpoint.
         assert_resumes(name, &["train"]);
     }
 }
@@ -160,13 +161,13 @@ fn stopped_runs_resume_to_the_same_bits() {
 #[test]
 fn saved_configs_keep_their_meaning() {
     for name in NAMES {
-        // The run's config.toml names each key; it must agree with the checkpoint's config, or resuming is refused. That of the
-        // finished run is the one without `train.stop_after_steps`.
+        // The run's config.toml contains each key and must agree with the checkpoint's config, or resuming is refused. The config
+        // of the finished run is the one without `train.stop_after_steps`.
         assert_resumes(name, &["train", "finished/config.toml"]);
     }
 }
 
-/// Resumes the stopped run by this command and compares it with the finished one.
+/// Resumes the stopped run with this command and compares it with the finished run.
 #[track_caller]
 fn assert_resumes(name: &'static str, command: &[&str]) {
     let run = SavedRun::copy(name);

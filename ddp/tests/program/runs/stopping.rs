@@ -1,4 +1,4 @@
-//! Signals: any of them, on any rank, lets the step end, saves the run, and all ranks leave with one status.
+//! Signals: for any of them, on any rank, the step completes, the run is saved, and all ranks exit with the same status.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,11 +10,11 @@ use crate::common::{Job, run, single, start, temp_dir};
 #[cfg(feature = "mpi")]
 use crate::common::{children, ranks};
 
-/// Exit status of a run that has stopped and saved itself.
+/// Exit status of a run that has saved and stopped.
 const SAVED: i32 = 85;
 const INTERRUPTED: i32 = 130;
 
-/// More epochs than a test waits for.
+/// Arguments of a run that does not end during a test.
 fn endless<'a>(out: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
     let mut args = vec!["train", "--out", out.to_str().unwrap(), "--progress", "plain", "--threads", "1"];
     for set in ["train.epochs=1000000", "model.hidden=[16]", "log.every_steps=1", "checkpoint.every_epochs=0"]
@@ -40,7 +40,7 @@ fn wait_for_steps(out: &Path) {
     }
 }
 
-/// The run in `out` has stopped for `reason`, has saved itself, and resumes from there.
+/// Asserts that the run in `out` has stopped for `reason`, has saved a checkpoint, and resumes from it.
 #[track_caller]
 fn assert_saved(job: Job, out: &Path, reason: &str) {
     let outcome = job.wait();
@@ -72,7 +72,7 @@ fn repeated_signals_change_nothing() {
     let out = folder.path().join("out");
     let job = start(single(&endless(&out, &[])));
     wait_for_steps(&out);
-    // In one shell, so that they come before the end.
+    // Sent from one shell, so that they arrive before the end.
     let pid = job.pid();
     let signals =
         format!("kill -TERM {pid}; kill -USR1 {pid}; kill -TERM {pid}; kill -USR1 {pid}; kill -TERM {pid}");
@@ -92,17 +92,17 @@ fn a_signal_to_one_rank_stops_them_all() {
         pids.sort_unstable();
         assert_eq!(pids.len(), 3);
         signal("USR1", if last { pids[2] } else { pids[0] });
-        // Rank 0 reports what it knows.
+        // Rank 0 reports the reason that it knows.
         assert_saved(job, &out, if last { "a signal to another rank" } else { "SIGUSR1" });
     }
 }
 
-/// Ctrl-C, and once more by somebody who does not want to wait.
+/// Ctrl-C, pressed a second time by a user who does not want to wait.
 #[test]
 fn a_second_interrupt_ends_the_run_at_once() {
     let folder = temp_dir();
     let out = folder.path().join("out");
-    // One step takes far longer than the time between the two.
+    // One step takes far longer than the time between the two signals.
     let wide = ["--set", "model.hidden=[1500,1500,1500]", "--set", "train.global_batch_size=1438"];
     let job = start(single(&endless(&out, &wide)));
     wait_for_steps(&out);

@@ -1,4 +1,4 @@
-//! Targets of regression in any units: standardised for training, in the user's units everywhere else.
+//! Regression targets in any units: standardized for training, in the user's units everywhere else.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -17,7 +17,7 @@ impl Random {
     }
 }
 
-/// Friedman's first function of five of ten features, in large units: times 1e5, plus 3e5.
+/// Friedman's first function, of five out of ten features, in large units: multiplied by 1e5, plus 3e5.
 fn friedman(n_rows: usize, seed: u64) -> String {
     let mut random = Random(seed);
     let mut csv = (0..10).map(|i| format!("x{i},")).collect::<String>() + "y\n";
@@ -49,7 +49,7 @@ fn folder() -> tempfile::TempDir {
     folder
 }
 
-/// Vectors of f64 of a model file.
+/// Vectors of f64 in a model file.
 fn doubles(path: &Path, name: &str) -> Option<Vec<f64>> {
     let bytes = std::fs::read(path).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
@@ -73,7 +73,7 @@ fn check_large_units(n_ranks: usize) {
     let model = run.out().join("model.safetensors");
     assert_eq!(doubles(&model, "target.shift").unwrap(), [shift]);
     assert_eq!(doubles(&model, "target.scale").unwrap(), [scale]);
-    // The model that was saved is the one that was evaluated.
+    // The saved model is the one that was evaluated.
     let mut eval = ranks(n_ranks, &["eval", "--checkpoint", run.out().to_str().unwrap(), "--json"]);
     eval.current_dir(folder.path());
     let evaluated: serde_json::Value = serde_json::from_str(&run_ok(eval).stdout).unwrap();
@@ -124,14 +124,14 @@ fn a_resumed_run_keeps_the_scale() {
     assert!(of(&whole.out()) == of(&out), "the same model to the bit");
 }
 
-/// Counts whose rate is `exp(2 + x)`, with its expectation.
+/// Counts with rate `exp(2 + x)`, and their expectations.
 fn counts(n_rows: usize, seed: u64) -> (String, Vec<f64>) {
     let mut random = Random(seed);
     let (mut csv, mut rates) = ("x,n\n".to_owned(), Vec::new());
     for _ in 0..n_rows {
         let x = 2.0 * random.next() - 1.0;
         let rate = (2.0 + x).exp();
-        // Arrivals within one unit of time.
+        // Number of arrivals within one unit of time.
         let (mut n, mut time) = (0, 0.0);
         loop {
             time -= (1.0 - random.next()).ln() / rate;
@@ -163,7 +163,7 @@ fn counts_are_learned_as_rates() {
     let run = train(1, &config(&rows), &[]);
     let model = run.out().join("model.safetensors");
     assert_eq!(doubles(&model, "target.shift"), None, "counts are not standardised");
-    // The best model's R² on such rows, which the noise of the counts limits.
+    // The best possible R² on such rows, which the noise of the counts limits.
     assert!(run.end("eval_r2") > 0.45, "R² {}", run.end("eval_r2"));
     let out = folder.path().join("rates.csv");
     let line = format!(
@@ -183,7 +183,7 @@ fn counts_are_learned_as_rates() {
     let toml = write(folder.path(), "negative.toml", &config(&negative));
     let expected = "negative.csv`, target \"n\": the smallest value is -2, but the loss \"poisson\" takes counts from 0\nhint: ";
     refused(folder.path(), &format!("train {}", toml.display()), &[expected]);
-    // Weights of a model of standardised targets give other units.
+    // Initial weights from a model of standardized targets have different units.
     let squares = config(&rows)
         .replace("[loss]\nkind = \"poisson\"", "task = \"regression\"")
         .replace("epochs = 40", "epochs = 1");
@@ -231,7 +231,7 @@ fn a_model_worse_than_the_most_frequent_class_is_warned_of() {
     let folder = temp_dir();
     let rows: String = (0..100).map(|i| format!("{},{}\n", i * 37 % 100, u8::from(i % 10 == 0))).collect();
     let rows = write(folder.path(), "rows.csv", &format!("a,label\n{rows}"));
-    // Without training, one of two mirrored models is on the wrong side for most rows.
+    // Without training, one of two mirrored models is wrong for most rows.
     let warned: Vec<bool> = (0..8)
         .map(|seed| {
             let seed = format!("train.seed={seed}");
@@ -306,7 +306,7 @@ fn averaged_and_exported_weights_keep_the_scale() {
     }
 }
 
-/// Rows whose targets are `target` of a sum of sines.
+/// Rows whose targets are the function `target` of a sum of sines.
 fn sines(target: impl Fn(f64) -> String) -> String {
     let mut random = Random(7);
     let mut csv = "a,b,y\n".to_owned();
@@ -318,7 +318,7 @@ fn sines(target: impl Fn(f64) -> String) -> String {
     csv
 }
 
-/// Coefficient of determination of a model trained on `data`, in TOML.
+/// Coefficient of determination of a model trained on `data`, given as TOML.
 fn r2(data: &str) -> f64 {
     let config = format!(
         "[data]\n{data}\ntask = \"regression\"\nnormalize = \"none\"\n[model]\nhidden = [16]\n\
@@ -336,7 +336,7 @@ fn targets_far_from_zero_keep_their_digits_in_every_format() {
     };
     write(folder.path(), "near.csv", &sines(|y| format!("{y:.9}")));
     write(folder.path(), "far.csv", &sines(|y| format!("{:.6}", 1.7e9 + y)));
-    // Nanoseconds, within a fraction of a millisecond.
+    // Nanoseconds within a fraction of a millisecond.
     write(folder.path(), "time.csv", &sines(|y| (1_700_000_000_000_000_000 + (y * 1e5) as i64).to_string()));
     let near = of_table("near.csv");
     assert!(near > 0.98, "{near}");
@@ -365,7 +365,7 @@ fn targets_far_from_zero_keep_their_digits_in_every_format() {
     }
 }
 
-/// Counts are rates as they are, also beside a quantity that is standardised.
+/// Counts are used as rates without standardization, even next to a standardized quantity.
 #[test]
 fn a_head_of_counts_is_not_standardised() {
     let folder = temp_dir();
@@ -383,7 +383,7 @@ fn a_head_of_counts_is_not_standardised() {
     assert_eq!((shift[1], scale[1]), (0.0, 1.0));
 }
 
-/// Large targets whose decimals f32 reproduces are read alike for training and by `eval`.
+/// Large targets whose decimals f32 preserves are read in the same way for training and by `eval`.
 #[test]
 fn eval_gives_the_figures_of_training_for_large_targets() {
     let folder = temp_dir();

@@ -1,4 +1,4 @@
-//! Tests of the training loop between two steps, by whole runs of the program: evaluation, early stopping, saving, loss scaling.
+//! The training loop between two steps, in whole runs of the program: evaluation, early stopping, saving, loss scaling.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +14,7 @@ fn set(text: &str) -> [&str; 2] {
 
 #[test]
 fn training_stops_when_evaluations_stop_getting_better() {
-    // A learning rate at which nothing gets better for long.
+    // A learning rate at which the loss does not improve for a long time.
     let args = [set("train.early_stop_patience=2"), set("train.epochs=40"), set("optimizer.lr=0.3")].concat();
     let run = train(1, DIGITS, &args);
     let losses = run.numbers("epoch", "eval_loss");
@@ -22,7 +22,7 @@ fn training_stops_when_evaluations_stop_getting_better() {
     assert_eq!(losses.len(), best + 3, "two evaluations after the best: {losses:?}");
     assert!(losses.len() < 40);
     assert_eq!(run.end("eval_loss"), losses[losses.len() - 1]);
-    // A run that has stopped early is complete: resuming it does nothing.
+    // A run that stopped early is complete: resuming it does nothing.
     let out = run.out();
     let again = run_ok(single(&["train", "--resume", out.to_str().unwrap(), "--progress", "plain"]));
     assert!(again.stderr.contains("resuming after step"), "{}", again.stderr);
@@ -33,7 +33,7 @@ fn training_stops_when_evaluations_stop_getting_better() {
 fn the_average_of_the_weights_is_what_is_evaluated_and_saved() {
     let plain = train(1, DIGITS, &[]);
     let averaged = train(1, DIGITS, &set("train.ema_decay=0.99"));
-    // The average changes nothing of the training itself.
+    // The average does not affect the training itself.
     assert_eq!(averaged.numbers("step", "loss"), plain.numbers("step", "loss"));
     assert_ne!(averaged.numbers("epoch", "eval_loss"), plain.numbers("epoch", "eval_loss"));
     assert!(!same_bits(&averaged.weights(), &plain.weights()));
@@ -41,7 +41,7 @@ fn the_average_of_the_weights_is_what_is_evaluated_and_saved() {
     let eval = run_ok(single(&["eval", "--checkpoint", out.to_str().unwrap(), "--json"]));
     let eval: Value = serde_json::from_str(&eval.stdout).unwrap();
     assert_eq!(eval["eval_loss"].as_f64().unwrap(), averaged.end("eval_loss"));
-    // A checkpoint holds the weights that are trained, and the average beside them.
+    // A checkpoint contains the trained weights and, separately, the average.
     let checkpoint = out.join("checkpoints/latest");
     let name = std::fs::read_to_string(&checkpoint).unwrap();
     let folder = out.join("checkpoints").join(name.trim());
@@ -66,19 +66,19 @@ fn checkpoints_come_by_steps_by_minutes_and_at_once() {
     };
     let off = "checkpoint.every_minutes=0";
     assert_eq!(saved(&[off]), [0.0; 0]);
-    // The default: every five minutes, and at the end.
+    // By default, every five minutes and at the end.
     assert_eq!(saved(&[]), [92.0]);
-    // 23 steps per epoch; the last step of the run is saved too.
+    // 23 steps per epoch; the last step of the run is also saved.
     let none = "checkpoint.keep_best=\"none\"";
     assert_eq!(saved(&[off, none, "checkpoint.every_steps=40"]), [40.0, 80.0, 92.0]);
-    // An evaluation that is the best so far is a reason to save, too.
+    // An evaluation that is the best so far also triggers a save.
     assert_eq!(saved(&[off, "checkpoint.every_steps=40"]), [23.0, 40.0, 46.0, 69.0, 80.0, 92.0]);
     assert_eq!(saved(&[off, "checkpoint.every_epochs=3", none, "checkpoint.async=false"]), [69.0, 92.0]);
     let by_minutes = saved(&["checkpoint.every_minutes=1e-9"]);
     assert!(by_minutes.len() > 20 && by_minutes.is_sorted(), "{by_minutes:?}");
 }
 
-/// The gradients of the first steps are beyond f16 at this scale.
+/// At this scale the gradients of the first steps overflow f16.
 #[test]
 fn a_loss_that_is_scaled_too_far_costs_steps_of_the_data_but_none_of_the_run() {
     let config = DIGITS.replace("epochs = 4", "steps = 60");
@@ -93,7 +93,7 @@ fn a_loss_that_is_scaled_too_far_costs_steps_of_the_data_but_none_of_the_run() {
     assert!(recovered.end("samples") > usual.end("samples"), "steps were skipped, and their rows were used");
     assert_eq!(recovered.end("steps"), 60.0);
     let f32 = train(1, &config, &[]);
-    // f16 keeps 11 bits; 60 steps are few.
+    // f16 has 11 bits; 60 steps are few.
     assert_all_close("f16 against f32", &usual.numbers("step", "loss"), &f32.numbers("step", "loss"), 0.02);
 }
 
@@ -107,7 +107,7 @@ fn another_order_of_the_gradient_is_told_with_its_price() {
     assert!(outcome.stderr.contains("4 micro-shards per step, 4 of them on this rank"), "{}", outcome.stderr);
 }
 
-/// The step that blows up has a finite loss: only the next one shows it. Nothing may resume from such weights.
+/// The step that diverges has a finite loss; only the next one shows it. No run may resume from such weights.
 #[test]
 fn weights_that_are_not_finite_are_not_saved() {
     let folder = crate::common::temp_dir();

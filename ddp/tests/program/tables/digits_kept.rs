@@ -8,7 +8,7 @@ use crate::data::files;
 const N_ROWS: usize = 600;
 const N_TIMES: usize = 60;
 
-/// Times as nanoseconds since 1970, a nanosecond apart: f64 holds multiples of 256.
+/// Times in nanoseconds since 1970, one nanosecond apart; f64 holds only multiples of 256.
 fn nanoseconds() -> Vec<i64> {
     (0..N_ROWS).map(|row| 1_700_000_000_000_000_123 + (row * 7 % N_TIMES) as i64).collect()
 }
@@ -18,7 +18,7 @@ fn labels() -> Vec<i64> {
     (0..N_ROWS).map(|row| i64::from(row * 7 % N_TIMES >= N_TIMES / 2)).collect()
 }
 
-/// Seconds since 1970, a microsecond apart.
+/// Seconds since 1970, one microsecond apart.
 fn seconds() -> Vec<f64> {
     (0..N_ROWS).map(|row| 1_700_000_000.0 + (row * 7 % N_TIMES) as f64 * 1e-6).collect()
 }
@@ -41,7 +41,7 @@ fn csv<T: std::fmt::Display>(times: &[T]) -> String {
     format!("t,label\n{}", rows.collect::<String>())
 }
 
-/// Trains on the file; its accuracy on a part that was kept out.
+/// Trains on the file and evaluates on a held-out part.
 fn trained(data: &Path, more: &str, n_ranks: usize) -> Run {
     let config = format!(
         "[data]\ntrain = \"{}\"\neval_fraction = 0.3\n{more}[model]\nhidden = [32]\n\
@@ -56,7 +56,7 @@ fn check(data: &Path, more: &str) {
     let run = trained(data, more, 1);
     let accuracy = run.end("eval_accuracy");
     assert!(accuracy >= 0.99, "{}: accuracy {accuracy}", data.display());
-    // The saved model reads the rows as the run did.
+    // The saved model reads the rows in the same way as the run.
     let evaluated = run_ok(single(&["eval", "--checkpoint", run.out().to_str().unwrap(), "--json"])).stdout;
     let evaluated: serde_json::Value = serde_json::from_str(&evaluated).unwrap();
     assert_eq!(evaluated["eval_loss"].as_f64(), Some(run.end("eval_loss")));
@@ -150,7 +150,7 @@ fn values_that_fall_together_all_the_same_are_warned_of() {
     assert!(!stderr.contains("of which f32 keeps"), "{stderr}");
 }
 
-/// The offset is subtracted on the host, shift and scale are applied on the GPU, wherever the rows wait.
+/// The offset is subtracted on the host, shift and scale are applied on the GPU, for any location of the rows.
 #[cfg(feature = "mpi")]
 #[test]
 fn gpus_normalise_times_as_the_cpu_does() {
@@ -180,7 +180,7 @@ fn gpus_normalise_times_as_the_cpu_does() {
         outcome.ok();
         let got = read_weights(&out(placement).join("model.safetensors"));
         let (gap, place) = largest_gap(&got, &want);
-        // 20 steps whose sums are taken in another order; without the offset the inputs would all be the same.
+        // 20 steps with sums in a different order; without the offset all inputs would be equal.
         assert!(gap <= 2e-5, "{placement}: {place}: {gap:e} apart");
         for name in ["normalize.offset", "normalize.shift", "normalize.scale"] {
             assert_eq!(got[name], want[name], "{placement} {name}");

@@ -1,4 +1,4 @@
-//! Tables as people have them: files that pandas, pyarrow and NumPy wrote (`tests/fixtures/tables/make.py`), in all formats.
+//! Real-world tables: files written by pandas, pyarrow and NumPy (`tests/fixtures/tables/make.py`), in all formats.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ fn fixtures(name: &str) -> PathBuf {
     crate::common::ddp_folder().join("tests/fixtures/tables").join(name)
 }
 
-/// The program in `folder` on the CPU.
+/// Runs the program in `folder` on the CPU.
 fn in_folder(folder: &Path, args: &[&str]) -> Command {
     let mut command = single(args);
     command.current_dir(folder).env("RAYON_NUM_THREADS", "1").env("CUDA_VISIBLE_DEVICES", "");
@@ -33,20 +33,20 @@ fn train(folder: &Path, source: &str, sets: &[&str]) -> (TempDir, Outcome) {
     (out, outcome)
 }
 
-/// The evaluation of a run on `more` arguments.
+/// The evaluation of a run with additional arguments.
 fn evaluate(folder: &Path, out: &TempDir, more: &[&str]) -> Value {
     let run_folder = out.path().join("run");
     let args = ["eval", "--device", "cpu", "--json", "--checkpoint", run_folder.to_str().unwrap()];
     let outcome = run_ok(in_folder(folder, &[&args[..], more].concat()));
     let mut figures: Value = serde_json::from_str(&outcome.stdout).unwrap();
-    // Names of files are not figures.
+    // File names are not metrics.
     for key in ["data", "model"] {
         figures.as_object_mut().unwrap().remove(key);
     }
     figures
 }
 
-/// Files of a fixture that this build reads and that are named like tables or files of several arrays.
+/// Files of a fixture that this build reads and whose names end like tables or files of several arrays.
 fn files(name: &str) -> Vec<String> {
     let entries = fs::read_dir(fixtures(name)).unwrap();
     let mut names: Vec<String> =
@@ -85,7 +85,7 @@ fn texts_dates_and_gaps_give_the_same_figures_in_every_table() {
         let (out, _) = train(&folder, "comma.csv", &sets);
         let first = evaluate(&folder, &out, &["--data", "comma.csv"]);
         for name in files("mixed") {
-            // Trained on one format, evaluated on another one.
+            // Trained on one format, evaluated on another.
             assert_eq!(evaluate(&folder, &out, &["--data", &name]), first, "{name}");
         }
         let (of_last, _) = train(&folder, files("mixed").last().unwrap(), &sets);
@@ -132,7 +132,7 @@ fn test_rows_next_to_the_training_rows_are_evaluated_on() {
     let (out, outcome) = train(&fixtures("plain"), "split.npz", &[]);
     assert!(outcome.stderr.contains("30 rows and 10 for evaluation"), "{}", outcome.stderr);
     assert!(evaluate(&fixtures("plain"), &out, &[])["eval_loss"].is_number());
-    // So no rows are taken out of the training rows for that.
+    // So no rows are taken from the training rows for evaluation.
     let inspected = run_ok(in_folder(&fixtures("plain"), &["data", "inspect", "split.npz"]));
     assert!(
         inspected.stdout.contains("x_train") && !inspected.stdout.contains("eval_fraction"),
@@ -151,7 +151,7 @@ fn test_rows_next_to_the_training_rows_are_evaluated_on() {
 #[cfg(feature = "parquet")]
 fn folders_named_like_columns_are_columns() {
     let (_, outcome) = train(&fixtures("hive"), "rows", &["data.categorical=[\"kind\"]"]);
-    // a, b, c, year, and kind: unknown or one of two.
+    // a, b, c, year, and kind, which is unknown or one of two values.
     assert!(outcome.stderr.contains("40 rows, 7-8-3"), "{}", outcome.stderr);
     let outcome = run_ok(in_folder(&fixtures("hive"), &["data", "inspect", "rows", "--json"]));
     let profile: Value = serde_json::from_str(&outcome.stdout).unwrap();
@@ -232,7 +232,7 @@ fn settings_of_another_format_are_refused() {
     }
 }
 
-/// The folder of the data is that of training; evaluation and resuming start elsewhere.
+/// The path of the data is relative to the folder of training; evaluation and resuming start in a different folder.
 #[test]
 fn a_run_is_evaluated_and_resumed_from_any_folder() {
     let elsewhere = temp_dir();

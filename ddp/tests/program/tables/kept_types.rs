@@ -1,4 +1,4 @@
-//! `predict --keep` from Parquet or Arrow to Parquet keeps the types of the columns, nulls too.
+//! `predict --keep` from Parquet or Arrow to Parquet keeps the types of the columns, including nulls.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -14,7 +14,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use crate::common::{ranks, refused, run_line_ok, run_ok, temp_dir, write};
 
-/// A table of all kinds of columns, with gaps in some.
+/// A table with columns of all kinds, some with gaps.
 fn table(n_rows: usize) -> String {
     let mut text = "id,amount,day,at,member,city,x,label\n".to_owned();
     for n in 0..n_rows {
@@ -32,7 +32,7 @@ fn batches(path: &Path) -> Vec<RecordBatch> {
     reader.with_batch_size(1 << 20).build().unwrap().map(Result::unwrap).collect()
 }
 
-/// The values of a column as text, piece by piece.
+/// The values of a column as strings, batch by batch.
 fn values(batches: &[RecordBatch], name: &str) -> (DataType, Vec<String>) {
     let mut all = Vec::new();
     for batch in batches {
@@ -77,7 +77,7 @@ fn kept_columns_have_the_types_of_the_input() {
     assert_eq!(values(&batches(&folder.join("text.parquet")), "id").0, DataType::Utf8);
 }
 
-/// A table of lists of two numbers, and of one to three.
+/// Writes a table of lists with two numbers, and of lists with one to three.
 fn write_lists(path: &Path) {
     let number = |n: i32| Some((n as f32 * 0.7).sin());
     let pairs = (0..900).map(|n| Some(vec![number(n), number(n + 1)]));

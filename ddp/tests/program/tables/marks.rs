@@ -1,4 +1,4 @@
-//! Marks of missing values, `data.missing_values`, in tables of all formats.
+//! Strings that mark missing values, `data.missing_values`, in tables of all formats.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::common::{refused, run_line, run_line_ok, temp_dir, write};
 
-/// Rows with -999 among temperatures, NA among cities, and labels that lack in some rows.
+/// Rows with -999 among temperatures, NA among cities, and labels missing in some rows.
 fn table() -> String {
     let mut text = "temperature,count,city,label\n".to_owned();
     for n in 0..240 {
@@ -20,7 +20,7 @@ fn table() -> String {
     text
 }
 
-/// Figures of the last event, and predictions.
+/// Metrics of the last event, and predictions.
 fn figures(folder: &Path, name: &str, more: &str) -> (Vec<Value>, String) {
     let run = format!("run-{}", name.replace('.', "-"));
     let keys = "--set data.categorical=city --set data.missing=mean --set data.missing_target=skip";
@@ -51,7 +51,7 @@ fn marks_mean_the_same_in_all_formats() {
         run_line_ok(folder, &format!("data convert rows.csv {name} --target count --task regression"));
         assert_eq!(figures(folder, name, ""), expected, "{name}");
     }
-    // In the column of the target, missing labels are nulls.
+    // In the target column, missing labels are nulls.
     for name in ["target.parquet", "target.jsonl"] {
         run_line_ok(folder, &format!("data convert rows.csv {name} --target label"));
         assert_eq!(figures(folder, name, ""), expected, "{name}");
@@ -72,7 +72,7 @@ fn missing_labels_of_parquet_are_errors_or_classes_as_in_csv() {
     let folder = temp_dir();
     let folder = folder.path();
     write(folder, "rows.csv", &table());
-    // Another target, so that the labels stay the texts that they are.
+    // A different target, so that the labels stay strings.
     run_line_ok(folder, "data convert rows.csv rows.parquet --target count --task regression");
     let keys = "--set data.drop=[\"city\",\"temperature\"] --epochs 1 --hidden 4 --device cpu";
     for name in ["rows.csv", "rows.parquet"] {

@@ -1,4 +1,4 @@
-//! Rows of tables without a target: an error that names the key, or left out and counted, as if they were not in the table.
+//! Table rows without a target: an error that names the key, or skipped and counted, as if they were not in the table.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::common::{ranks, run_ok};
 const QUICK: &str = "--device cpu --epochs 3 --batch-size 8 --hidden 4";
 const SKIP: &str = "--set data.missing_target=skip";
 
-/// Rows of two features, a group, and a target of row `n`; empty rows are left out.
+/// A table of two features, a group, and the target of row `n`; rows without a target value are omitted.
 fn table(target: impl Fn(usize) -> Option<String>) -> String {
     let mut text = "a,b,group,target\n".to_owned();
     for n in 0..90 {
@@ -24,7 +24,7 @@ fn table(target: impl Fn(usize) -> Option<String>) -> String {
     text
 }
 
-/// A target of row `n` by task.
+/// A target for row `n`, by task.
 fn target_of(task: &str, n: usize) -> String {
     match task {
         "classification" => ["cat", "dog", "owl"][n % 3].to_owned(),
@@ -32,7 +32,8 @@ fn target_of(task: &str, n: usize) -> String {
     }
 }
 
-/// `gaps.csv`, of which each fifth row lacks its target, one of them by a mark that is not a label in any format, and `whole.csv` without these rows.
+/// Writes `gaps.csv`, in which every fifth row lacks its target, one of them by a mark that is never a label, and `whole.csv`
+/// without these rows.
 fn write_tables(folder: &Path, task: &str) -> usize {
     let is_missing = |n: usize| n.is_multiple_of(5);
     let is_marked = |n: usize| n == 30 && task == "regression";
@@ -85,7 +86,7 @@ fn rows_without_a_target_are_left_out_in_every_format() {
             let note = format!("left out {n_missing} rows without a target");
             assert!(trained.stderr.contains(&note), "{data}: {}", trained.stderr);
             assert!(same_bits(&weights(format), &whole), "{task}, {data}");
-            // As in training, and by the flag of a model whose training had no such rows.
+            // As in training, and by the flag for a model whose training had no such rows.
             for (out, more) in [(format, ""), ("whole", "--missing-target skip")] {
                 let evaluated = eval(out, &data, more);
                 assert_eq!(figures(&evaluated), of_whole, "{task}, {data}");
@@ -168,7 +169,7 @@ fn a_label_that_is_spelled_like_a_missing_value_can_be_kept() {
     assert!(kept.stderr.contains("classification of 3 classes"), "{}", kept.stderr);
     let described = run_line_ok(folder, "checkpoint show kept");
     assert!(described.stdout.contains("NA"), "{}", described.stdout);
-    // An empty cell is missing all the same.
+    // An empty cell still counts as missing.
     write(folder, "na.csv", &table(|n| Some(["NA", "EU", ""][n % 3].to_owned())));
     let outcome = run_line(folder, &format!("{train} --set data.missing_values=[\"\"]"));
     assert!(outcome.stderr.contains("the cell is empty"), "{}", outcome.stderr);

@@ -1,4 +1,4 @@
-//! Tables that are easily misread: codes, thousands, spellings of one value, missing names, other delimiters.
+//! Tables that are easily misread: codes, thousands separators, spellings of one value, missing names, other delimiters.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -73,7 +73,7 @@ fn labels_that_look_like_integers_keep_their_spelling() {
         let figures: Value = serde_json::from_str(&eval.stdout).unwrap();
         assert_eq!(figures["eval_accuracy"], 1.0, "{file}");
     }
-    // Next to fractions a plus sign is one of a number.
+    // Among fractions, a plus sign is part of a number.
     write(folder, "signed.csv", "x,label", 40, |n| format!("{n},{}", ["+7", "-1.5", "2e3"][n % 3]));
     assert_shows(&run_line_ok(folder, &format!("train signed.csv {QUICK}")), &["regression"]);
 }
@@ -118,7 +118,7 @@ fn a_comma_between_thousands_is_no_decimal_comma() {
         );
         run_line_ok(folder, &train);
     }
-    // A German table: the comma is the decimal mark, so that points separate thousands.
+    // A German table: the comma is the decimal mark, so points separate thousands.
     write(folder, "de.csv", "flaeche;umsatz", 40, |n| format!("{},5;{}.982,02", n, 20 + n));
     let profile = run_line_ok(folder, "data inspect de.csv --target umsatz --json");
     let profile: Value = serde_json::from_str(&profile.stdout).unwrap();
@@ -184,7 +184,7 @@ fn spellings_of_a_label_are_one_class_or_pointed_out() {
     assert_shows(&run_line_ok(folder, &format!("train city.csv {QUICK}")), &[warning]);
 }
 
-/// Names and labels that a terminal would obey, or that look like others, are written out.
+/// Names and labels with control characters, or that look like others, are printed escaped.
 #[test]
 fn what_a_table_says_neither_moves_the_cursor_nor_hides() {
     let folder = temp_dir();
@@ -350,7 +350,7 @@ fn an_array_of_objects_is_a_table() {
     run_line_ok(folder, "predict --checkpoint run-rows.json --data indented.json --out out.csv");
     assert_eq!(predictions(folder, "out.csv").len(), 40);
     run_line_ok(folder, "data convert rows.json rows.csv");
-    // Messages lead to the line on which the object begins.
+    // Messages name the line on which the object begins.
     text(
         "odd.json",
         "[\n  {\n    \"x\": 1,\n    \"label\": 0\n  },\n  {\n    \"x\": \"?!\",\n    \"label\": 1\n  }\n]",
@@ -369,7 +369,7 @@ fn objects_in_json_are_flattened() {
     let lines = |name: &str, line: &dyn Fn(usize) -> String| {
         fs::write(folder.join(name), (0..40).map(|n| line(n) + "\n").collect::<String>()).unwrap();
     };
-    // Also null in place of the whole object, which is not a column.
+    // Also null instead of the whole object, which is not a column.
     lines("nested.jsonl", &|n| match n {
         7 => "{\"sepal\": null, \"y\": 7, \"label\": 1}".to_owned(),
         _ => {
@@ -438,7 +438,7 @@ fn the_config_that_inspect_writes_trains() {
     run_line_ok(folder, "eval --checkpoint run --data odd.csv --device cpu");
     run_line_ok(folder, "predict --checkpoint run --data odd.csv --out out.csv --device cpu");
     assert_eq!(predictions(folder, "out.csv").len(), 60);
-    // An existing file stays, unless it may be replaced.
+    // An existing file is kept unless it may be replaced.
     assert!(error(folder, inspect).contains("--overwrite"));
     run_line_ok(folder, &format!("{inspect} --overwrite"));
     write(folder, "target.csv", "label", 20, |n| format!("{}", n % 2));
@@ -478,7 +478,7 @@ fn a_date_that_is_missing_is_named_as_in_the_table() {
         refusal.contains("its 1 feature columns differ from the 2 of the model: \"when\" is missing"),
         "{refusal}"
     );
-    // Empty in training, too: not "unseen".
+    // Empty in training too, so it is not "unseen".
     let eval = run_line_ok(folder, "eval --checkpoint o --data x.csv --device cpu");
     assert_shows(&eval, &["categories that are empty or that training did not see: \"city\" 13"]);
 }

@@ -18,7 +18,7 @@ pub(super) struct Case {
     pub(super) run: PathBuf,
     /// The exported file.
     pub(super) onnx: PathBuf,
-    /// Rows to predict, in training or not.
+    /// Rows to predict, some of which differ from those of training.
     pub(super) rows: PathBuf,
     /// Whether the task has probabilities.
     pub(super) has_probabilities: bool,
@@ -46,7 +46,7 @@ fn root() -> &'static Path {
 
 fn make(dir: &Path) -> Vec<Case> {
     let train = write(dir, "train.csv", &table(0, 160));
-    // Categories that training never saw, empty cells, and missing values where training had none.
+    // Categories that training did not see, empty cells, and missing values in columns that had none in training.
     let odd = "12.5,,0.5,\"Oslo, \"\"N\"\"\",x,0,1,1.0,1\n,99,,,,1,0,-4.5,2\n-3,7,2,Köln , 3,1,1,nan,0\n";
     let rows = write(dir, "rows.csv", &(table(160, 40) + odd));
     let config = |name: &str, text: &str| {
@@ -54,7 +54,7 @@ fn make(dir: &Path) -> Vec<Case> {
             format!("[data]\ntrain = {}\n{text}\n[train]\nepochs = 2\nbatch_size = 16\n", quoted(&train));
         write(dir, &format!("{name}.toml"), &text)
     };
-    // Both targets of a case leave the others' columns out.
+    // The columns of the other targets are dropped in both cases.
     let one_hot = config(
         "one-hot",
         "target = \"kind\"\ndrop = [\"yes\", \"no\", \"price\"]\ncategorical = [\"city\", \"code\"]\n\
@@ -205,7 +205,7 @@ fn make(dir: &Path) -> Vec<Case> {
     all.into_iter().map(make).collect()
 }
 
-/// A table of numbers with missing ones, texts, and targets of each kind.
+/// A table of numbers with missing values, strings, and targets of each kind.
 fn table(first: usize, n_rows: usize) -> String {
     const CITIES: [&str; 5] = ["Bern", "Köln", "\"New York, NY\"", "São Paulo", "a\u{1F600}b"];
     let mut text = "age,label,height,city,code,yes,no,price,kind\n".to_owned();
@@ -222,8 +222,8 @@ fn table(first: usize, n_rows: usize) -> String {
     text
 }
 
-/// A table as a spreadsheet in German writes it, with a mark of the encoding at its begin: semicolons, decimal commas, points between
-/// thousands, dates, and truth values.
+/// A table as written by a German spreadsheet, with a byte order mark: semicolons, decimal commas, points as thousands
+/// separators, dates, and Boolean values.
 fn european() -> String {
     let mut text = "\u{feff}day;price;member;city;kind\r\n".to_owned();
     for row in 0..60 {
@@ -235,7 +235,7 @@ fn european() -> String {
     text
 }
 
-/// Writes a file compressed by gzip.
+/// Writes a file compressed with gzip.
 fn packed(dir: &Path, name: &str, text: &str) -> PathBuf {
     let path = dir.join(name);
     let mut file = GzEncoder::new(File::create(&path).unwrap(), Compression::fast());

@@ -1,4 +1,4 @@
-//! The command's arguments, and what it leaves where it fails.
+//! Arguments of the command, and the files that it leaves if it fails.
 
 use std::fs;
 use std::path::Path;

@@ -17,7 +17,7 @@ fn outputs(graph: &Graph) -> Vec<String> {
     graph.output.iter().map(|output| output.describe()).collect()
 }
 
-/// The operators of a model whose numbers are filled, indicated and normalised; one column has an offset.
+/// The operators of a model whose numbers are filled, flagged if missing, and normalized; one column has an offset.
 const NUMBERS: [&str; 11] =
     ["Sub", "Cast", "Concat", "IsNaN", "Where", "Gather", "Cast", "Cast", "Sub", "Mul", "Cast"];
 
@@ -101,7 +101,7 @@ fn columns_of_numbers_are_one_input() {
 fn categories_become_one_hot_columns() {
     let model = model("one-hot");
     let graph = model.graph();
-    // A column is called as an output is.
+    // A column has the same name as an output.
     let want =
         ["age f32 [N, 1]", "label_2 f32 [N, 1]", "height f64 [N, 1]", "city text [N, 1]", "code text [N, 1]"];
     assert_eq!(inputs(graph), want);
@@ -115,7 +115,7 @@ fn categories_become_one_hot_columns() {
         &one_hot,
         &["Concat"],
         &hidden,
-        // Only the second layer has inputs of its own width.
+        // Only the second layer has equal input and output widths.
         &hidden,
         &["Add", "Gemm", "Softmax", "ArgMax"],
     ];
@@ -137,7 +137,7 @@ fn categories_become_rows_of_tables() {
         &NUMBERS[..],
         &code,
         &code,
-        // Numbers and indicators, then the tables.
+        // Numbers and indicators, followed by the tables.
         &["Concat", "Gather", "Gather", "Concat"],
         &["Gemm", "LayerNormalization", "Gelu", "Gemm", "LayerNormalization", "Gelu", "Add"],
         &["Gemm", "Softmax", "ArgMax"],
@@ -174,7 +174,7 @@ fn outputs_follow_the_task() {
     let model = self::model("regression");
     assert_eq!(outputs(model.graph()), ["prediction f64 [N, 2]"]);
     let want = ["IsNaN", "Where", "Gather", "Cast", "Cast", "Sub", "Mul", "Cast", "Concat", "Gemm"];
-    // Back to the units of the targets.
+    // Converts back to the units of the targets.
     assert_eq!(model.graph().operators(), [&want[..], &["Cast", "Mul", "Add"]].concat());
     assert_eq!(model.graph().constant("target.shift").dims, [2]);
 }
@@ -188,7 +188,7 @@ fn columns_with_many_digits_are_inputs_of_many_digits() {
     let offset = graph.constant("ns.offset");
     let bytes: [u8; 8] = offset.raw_data.as_slice().try_into().unwrap();
     assert!((i64::from_le_bytes(bytes) - 1_700_000_000_000_000_200).abs() < 1000);
-    // The smallest integer is a missing one.
+    // The smallest integer marks a missing value.
     let model = self::model("filled-times");
     let want = ["ns i64 [N, 1]", "s f64 [N, 1]", "small f32 [N, 1]", "gaps i64 [N, 1]"];
     assert_eq!(inputs(model.graph()), want);

@@ -1,6 +1,6 @@
-//! The fields of an ONNX file that the tests look at.
+//! The fields of an ONNX file that the tests read.
 //!
-//! Source: `onnx/onnx.proto` of ONNX 1.15; not the library's messages, so that a wrong field number is found.
+//! Source: `onnx/onnx.proto` of ONNX 1.15. The library's messages are not used, so that a wrong field number is detected.
 
 use std::path::Path;
 
@@ -145,7 +145,7 @@ impl Graph {
 }
 
 impl ValueInfo {
-    /// Such as `x f32 [N, 4]`.
+    /// Name, type and shape, such as `x f32 [N, 4]`.
     pub(super) fn describe(&self) -> String {
         let tensor = self.r#type.as_ref().unwrap().tensor.as_ref().unwrap();
         let element = match tensor.element {

@@ -1,4 +1,4 @@
-//! Exported models give in onnxruntime what `predict` gives, and pass the checker of the package `onnx`.
+//! Exported models give the same outputs in onnxruntime as `predict`, and pass the checker of the package `onnx`.
 
 use std::path::Path;
 use std::process::Command;
@@ -55,7 +55,7 @@ fn outputs_are_those_of_predict() {
     println!("{printed}");
 }
 
-/// The example's own output, as a user sees it.
+/// Runs the example as a user would, and checks its output.
 #[test]
 fn the_example_prints_labels_and_accuracy() {
     if !has_packages() {

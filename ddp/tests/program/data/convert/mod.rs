@@ -1,4 +1,4 @@
-//! `data convert` keeps what it reads: training from the new files gives the same bits.
+//! `data convert` preserves the rows: training from the new files gives the same bits.
 
 mod packages;
 
@@ -11,7 +11,7 @@ fn fixtures(name: &str) -> PathBuf {
     crate::common::ddp_folder().join("tests/fixtures/tables").join(name)
 }
 
-/// Converts in `folder` and returns what was printed.
+/// Converts in `folder` and returns the output.
 #[track_caller]
 fn convert(folder: &Path, args: &[&str]) -> String {
     let mut command = single(&["data", "convert"]);
@@ -19,14 +19,14 @@ fn convert(folder: &Path, args: &[&str]) -> String {
     run_ok(command).stdout
 }
 
-/// Names of the formats that hold tables, and of those that hold arrays.
+/// Endings of the formats for tables, and of those for arrays.
 fn endings() -> Vec<&'static str> {
     let mut endings = vec!["csv.gz", "tsv", "jsonl", "npy", "npz", "safetensors"];
     endings.extend(["parquet", "feather"].into_iter().filter(|_| cfg!(feature = "parquet")));
     endings
 }
 
-/// Rows of a label, short decimals and integers; `last` is the last cell of a row.
+/// Rows of a label, short decimals and integers; `last` returns the last cell of a row.
 fn table(last: impl Fn(u32) -> String) -> String {
     let mut csv = "short,whole,kind,last\n".to_owned();
     for row in 0..60u32 {
@@ -135,7 +135,7 @@ fn names_of_folders_become_columns_with_types() {
         convert(folder.path(), &["rows", "out.parquet"]);
         convert(folder.path(), &["out.parquet", "back.csv"]);
         assert_eq!(rows("back.csv"), rows("out.csv"));
-        // Folders of typed files are typed, too.
+        // Folders of typed files also have types.
         for (day, is_new) in [("2024-02-28", "true"), ("2024-02-29", "false")] {
             let part = format!("typed/day={day}/new={is_new}");
             fs::create_dir_all(folder.path().join(&part)).unwrap();

@@ -1,4 +1,4 @@
-//! Converted files are what pandas and NumPy read.
+//! pandas and NumPy read converted files as intended.
 #![cfg(feature = "parquet")]
 
 use std::process::Command;
