@@ -1,9 +1,8 @@
-//! The border to C: the `api!` macro that makes exported functions, and how their pointer arguments are read and
-//! written.
+//! The C interface: the `api!` macro, which makes exported functions, and functions that read and write their pointer arguments.
 //!
-//! The functions below are not marked `unsafe`, although they follow pointers, because whether a pointer is good
-//! is decided by nobody in this crate: it comes from the C caller, whose contract is that of the CUDA function.
-//! A null pointer, the one fault that can be seen, is `CUDA_ERROR_INVALID_VALUE`, as in the real libraries.
+//! The functions below are not marked `unsafe`, although they dereference pointers, because this crate can't decide whether a
+//! pointer is valid: it comes from the C caller, who must follow the contract of the CUDA function. A null pointer, the only
+//! fault that can be detected, is `CUDA_ERROR_INVALID_VALUE`, as in the real libraries.
 
 use crate::code::INVALID_VALUE;
 use std::ffi::{CStr, c_char};
@@ -30,7 +29,7 @@ macro_rules! api {
 }
 pub(crate) use api;
 
-/// Writes the result of a call to where the caller asked for it.
+/// Writes the result of a call to the caller's pointer.
 pub(crate) fn put<T>(to: *mut T, value: T) -> Result<(), i32> {
     if to.is_null() {
         return Err(INVALID_VALUE);
@@ -42,7 +41,7 @@ pub(crate) fn put<T>(to: *mut T, value: T) -> Result<(), i32> {
 
 /// Same as [`put`], for results that the caller may decline with a null pointer.
 pub(crate) fn put_if_wanted<T>(to: *mut T, value: T) {
-    // Null is the caller's "no, thank you".
+    // A null pointer means that the caller does not want the result.
     let _ = put(to, value);
 }
 
@@ -76,7 +75,7 @@ pub(crate) fn text<'a>(from: *const c_char) -> Result<&'a CStr, i32> {
     Ok(unsafe { CStr::from_ptr(from) })
 }
 
-/// Copies `value` and its terminator to the caller's buffer of `room` bytes; what doesn't fit is cut off.
+/// Copies `value` and its terminator to the caller's buffer of `room` bytes, truncating it if necessary.
 pub(crate) fn put_text(to: *mut c_char, room: usize, value: &str) -> Result<(), i32> {
     if to.is_null() || room == 0 {
         return Err(INVALID_VALUE);
@@ -89,7 +88,7 @@ pub(crate) fn put_text(to: *mut c_char, room: usize, value: &str) -> Result<(), 
     Ok(())
 }
 
-/// Locks, also after a thread has panicked with the lock: findings of the others are still wanted then.
+/// Locks the mutex even if a thread has panicked while holding it, because the findings of other threads are still needed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

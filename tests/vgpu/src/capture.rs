@@ -1,11 +1,11 @@
-//! Stream capture: work that is recorded into a graph instead of being run.
+//! Stream capture: work is recorded into a graph instead of being run.
 //!
 //! A capture begins on one stream. Another stream joins it by waiting for an event that was recorded in it (a fork),
 //! and must be joined back, through an event, before the capture ends on the first stream. The *frontier* of a stream
-//! is what its next piece of work will depend on.
+//! is the set of nodes that its next piece of work will depend on.
 //!
-//! A call that CUDA forbids meanwhile breaks the capture: the call fails, every later call on its streams returns
-//! `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`, and no graph comes out. Each such call is a finding.
+//! A call that CUDA forbids during a capture breaks it: the call fails, every later call on its streams returns
+//! `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`, and no graph is made. Each such call is a finding.
 //!
 //! Source: CUDA Driver API, `cuStreamBeginCapture_v2`, `cuThreadExchangeStreamCaptureMode`; CUDA C++ Programming
 //! Guide, "Creating a Graph Using Stream Capture".
@@ -47,7 +47,7 @@ impl Mode {
     }
 }
 
-/// One capture, from its begin to its end.
+/// One capture, from its beginning to its end.
 pub(crate) struct Capture {
     pub(crate) id: u64,
     origin: u64,
@@ -63,7 +63,7 @@ struct State {
     broken: bool,
 }
 
-/// A stream's part in a capture.
+/// State of a stream that takes part in a capture.
 pub(crate) struct Branch {
     pub(crate) capture: Arc<Capture>,
     frontier: Vec<usize>,
@@ -74,7 +74,7 @@ thread_local! {
     static THREAD_MODE: Cell<Mode> = const { Cell::new(Mode::Global) };
 }
 
-/// Sets how this thread's unsafe calls are treated; returns what was set before.
+/// Sets how unsafe calls of this thread are treated; returns the previous mode.
 pub(crate) fn exchange_mode(mode: Mode) -> Mode {
     THREAD_MODE.replace(mode)
 }
@@ -88,7 +88,7 @@ impl Branch {
         self.frontier = vec![state.nodes.len() - 1];
     }
 
-    /// Point in the work that an event recorded now stands for.
+    /// Nodes that an event recorded now would represent.
     pub(crate) fn frontier(&self) -> Vec<usize> {
         self.frontier.clone()
     }
@@ -99,7 +99,7 @@ impl Branch {
 }
 
 impl Capture {
-    /// Breaks the capture and says why.
+    /// Breaks the capture and reports the reason.
     pub(crate) fn fail(&self, why: &str) {
         lock(&self.state).broken = true;
         report(&format!("while a graph is being captured: {why}"));
@@ -134,7 +134,7 @@ pub(crate) fn begin(stream: &Arc<Stream>, mode: Mode) -> Result<(), i32> {
 ///
 /// # Errors
 /// `..._INVALIDATED` if it was broken, `..._UNJOINED` if work of a forked stream was not joined back, `..._UNMATCHED`
-/// if it began on another stream, `..._WRONG_THREAD` if on another thread.
+/// if it began on another stream, `..._WRONG_THREAD` if it began on another thread.
 pub(crate) fn end(stream: &Arc<Stream>) -> Result<Graph, i32> {
     let (capture, frontier) = match &*lock(&stream.branch) {
         Some(branch) => (branch.capture.clone(), branch.frontier()),
@@ -172,7 +172,7 @@ pub(crate) fn end(stream: &Arc<Stream>) -> Result<Graph, i32> {
     Ok(Graph { nodes: std::mem::take(&mut state.nodes) })
 }
 
-/// `stream` waits for an event that was recorded in `capture`: it joins the capture, or depends on more of it.
+/// Makes `stream` wait for an event that was recorded in `capture`: it joins the capture, or depends on more of it.
 pub(crate) fn wait_for_captured(
     stream: &Arc<Stream>,
     capture: &Arc<Capture>,
@@ -205,7 +205,7 @@ pub(crate) fn wait_for_captured(
     Ok(())
 }
 
-/// A capturing stream waits for an event that was recorded outside of the capture: forbidden.
+/// Refuses that a capturing stream waits for an event that was recorded outside of the capture.
 pub(crate) fn wait_for_uncaptured(stream: &Stream) -> Result<(), i32> {
     match &*lock(&stream.branch) {
         Some(branch) => {
@@ -219,7 +219,7 @@ pub(crate) fn wait_for_uncaptured(stream: &Stream) -> Result<(), i32> {
     }
 }
 
-/// `call` synchronises with `stream`, asks for its state, or can't be recorded: forbidden while it captures.
+/// Refuses `call` while `stream` captures: it synchronizes with the stream, queries its state, or can't be recorded.
 pub(crate) fn refuse_on(stream: &Stream, call: &str) -> Result<(), i32> {
     match &*lock(&stream.branch) {
         Some(branch) if branch.is_broken() => Err(CAPTURE_INVALIDATED),
@@ -231,8 +231,8 @@ pub(crate) fn refuse_on(stream: &Stream, call: &str) -> Result<(), i32> {
     }
 }
 
-/// `call` is potentially unsafe (it allocates, synchronises or copies at once): forbidden to this thread while it
-/// captures, and to all threads while another captures in global mode.
+/// Refuses `call`, which is potentially unsafe because it allocates, synchronizes or copies immediately: on a thread that
+/// captures, and on all threads while another one captures in global mode.
 pub(crate) fn refuse_unsafe(call: &str) -> Result<(), i32> {
     let mode = THREAD_MODE.get();
     if mode == Mode::Relaxed {
@@ -254,7 +254,7 @@ pub(crate) fn refuse_unsafe(call: &str) -> Result<(), i32> {
     if hit.is_empty() { Ok(()) } else { Err(CAPTURE_UNSUPPORTED) }
 }
 
-/// Work on the legacy stream of `device` while a stream captures that is ordered with it: forbidden.
+/// Refuses work on the legacy stream of `device` while a stream that is ordered with it captures.
 pub(crate) fn refuse_legacy(device: usize) -> Result<(), i32> {
     let active = lock(&ACTIVE).clone();
     let mut result = Ok(());

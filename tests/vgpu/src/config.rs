@@ -2,47 +2,45 @@
 
 use std::sync::LazyLock;
 
-/// The most devices: the device address range and `device.h` are laid out for this many.
+/// Maximum number of devices: the device address range and `device.h` are laid out for this number.
 pub(crate) const MAX_DEVICES: usize = 16;
 
-/// Pairs of devices that reach each other's memory (`VGPU_PEERS`).
+/// Pairs of devices that can access each other's memory (`VGPU_PEERS`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Peers {
     /// Every pair, as with NVLink.
     All,
-    /// None, as with most consumer cards.
+    /// No pair, as with most consumer cards.
     None,
-    /// 0 and 1, 2 and 3, ...: as two sockets with a switch each.
+    /// 0 and 1, 2 and 3, ...: as with two sockets that have one switch each.
     Pairs,
 }
 
-/// The settings of this process. All of them come from environment variables, since the client is started
-/// unchanged.
+/// The settings of this process. All of them come from environment variables, because the client is started unchanged.
 #[derive(Debug)]
 pub(crate) struct Config {
-    /// Somebody asked for virtual devices (`VGPU_DEVICES` or `VGPU=1`); else `cuInit` refuses.
+    /// Whether virtual devices are requested (`VGPU_DEVICES` or `VGPU=1`); otherwise `cuInit` refuses.
     pub(crate) wanted: bool,
-    /// The physical numbers of the devices that this process sees: all, or `CUDA_VISIBLE_DEVICES`.
+    /// The physical numbers of the devices that are visible to this process: all, or `CUDA_VISIBLE_DEVICES`.
     pub(crate) visible: Vec<usize>,
-    /// The devices are MIG instances of one GPU (`VGPU_MIG=1`): each has its own UUID.
+    /// Whether the devices are MIG instances of one GPU (`VGPU_MIG=1`): each has its own UUID.
     pub(crate) mig: bool,
-    /// The version that NCCL reports, and behaves as (`VGPU_NCCL_VERSION`, default 2.30.3), in the library's encoding.
+    /// The version that NCCL reports and imitates (`VGPU_NCCL_VERSION`, default 2.30.3), in the library's encoding.
     pub(crate) nccl_version: i32,
     /// Memory of each device, bytes (`VGPU_MEMORY`, default 16 GiB).
     pub(crate) memory: u64,
     /// Compute capability (`VGPU_ARCH`, default 9.0).
     pub(crate) arch: (i32, i32),
     pub(crate) peers: Peers,
-    /// Registers of a thread of a kernel without `__launch_bounds__` (`VGPU_REGISTERS`, default 32): a compiler may use up to 255.
+    /// Registers per thread of a kernel without `__launch_bounds__` (`VGPU_REGISTERS`, default 32); a compiler may use up to 255.
     pub(crate) registers: u32,
-    /// 0: streams run as fast as they can, in order; else the seed of adversarial timing and thread order
-    /// (`VGPU_FUZZ`).
+    /// Seed of adversarial timing and thread order (`VGPU_FUZZ`); 0: streams run in order and as fast as they can.
     pub(crate) fuzz: u64,
-    /// Kernels are compiled with bounds and race checks, and the order between streams is checked (`VGPU_CHECK`).
+    /// Whether kernels are compiled with bounds and race checks, and the order between streams is checked (`VGPU_CHECK`).
     pub(crate) check: bool,
     /// Seconds without progress after which a waiting caller gets a report and the process is aborted (`VGPU_TIMEOUT`).
     pub(crate) timeout_s: u64,
-    /// Names each function at its first call (`VGPU_TRACE`).
+    /// Whether to print the name of each function at its first call (`VGPU_TRACE`).
     pub(crate) trace: bool,
     /// The rank that the launcher gave this process; 0 without a launcher.
     pub(crate) rank: u64,
@@ -96,12 +94,12 @@ impl Config {
         self.visible.len()
     }
 
-    /// The number that all processes know device `ordinal` of this one by.
+    /// The number by which all processes know device `ordinal` of this process.
     pub(crate) fn physical(&self, ordinal: usize) -> usize {
         self.visible[ordinal]
     }
 
-    /// May `a` reach the memory of `b` (ordinals of this process)?
+    /// Whether `a` can access the memory of `b` (ordinals of this process).
     pub(crate) fn peers(&self, a: usize, b: usize) -> bool {
         let (a, b) = (self.physical(a), self.physical(b));
         a != b
@@ -113,8 +111,8 @@ impl Config {
     }
 }
 
-/// The devices that `CUDA_VISIBLE_DEVICES` leaves, in its order. As in CUDA the list ends at the first entry that
-/// names no device. An entry is a number, or a UUID as nvidia-smi prints it.
+/// The devices that `CUDA_VISIBLE_DEVICES` selects, in its order. As in CUDA, the list ends at the first entry that
+/// names no device. An entry is a number, or a UUID in the format of nvidia-smi.
 fn visible(devices: usize, list: Option<&str>) -> Vec<usize> {
     match list {
         None => (0..devices).collect(),
@@ -134,10 +132,10 @@ fn visible(devices: usize, list: Option<&str>) -> Vec<usize> {
     }
 }
 
-/// The UUIDs of all devices without the last two characters, as nvidia-smi prints them.
+/// The common part of the UUIDs of all devices, without the last two characters, in the format of nvidia-smi.
 const UUID_HEAD: &str = "76697274-7561-6c20-4750-55202020";
 
-/// A setting that nobody can have meant: the process ends, because no default would be what was asked for.
+/// Ends the process because of an invalid setting: no default could be what the user intended.
 #[allow(clippy::print_stderr)]
 fn bad(key: &str, got: &str, expected: &str) -> ! {
     eprintln!("vgpu: {key}={got}: expected {expected}");

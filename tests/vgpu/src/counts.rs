@@ -1,10 +1,10 @@
-//! Exact counts of calls, launches and copies, for tests that say "a step makes no allocation".
+//! Exact counts of calls, launches and copies, for tests with claims such as "a step makes no allocation".
 //!
-//! With `VGPU_COUNTS=FOLDER` each process writes `FOLDER/<rank>-<pid>.json` when it ends, also when it aborts:
-//! one flat object of numbers. Calls go by the function's name, launches by `kernel:NAME` (replays of a graph
-//! included), copies by `bytes:htod_pageable`, `bytes:htod_pinned`, `bytes:dtoh_pageable`,
-//! `bytes:dtoh_pinned`, `bytes:dtod`, `bytes:peer`. With `VGPU_CHECK` also the bytes of device memory that each kind of work
-//! accessed, `read:NAME` and `written:NAME`, and all of it by the size of the allocation, `read_of:BYTES` and `written_of:BYTES`.
+//! With `VGPU_COUNTS=FOLDER` each process writes `FOLDER/<rank>-<pid>.json` when it ends, even if it aborts: a flat object of
+//! numbers. Calls are counted by the function's name, launches as `kernel:NAME` (including replays of a graph), copies as
+//! `bytes:htod_pageable`, `bytes:htod_pinned`, `bytes:dtoh_pageable`, `bytes:dtoh_pinned`, `bytes:dtod`, `bytes:peer`. With
+//! `VGPU_CHECK` also the bytes of device memory that each kind of work accessed, `read:NAME` and `written:NAME`, and the totals
+//! by size of the allocation, `read_of:BYTES` and `written_of:BYTES`.
 
 use crate::abi::lock;
 use crate::config::CONFIG;
@@ -46,7 +46,7 @@ pub(crate) fn add(name: &str, n: u64) {
     *lock(&TALLIES).entry(name.to_owned()).or_default() += n;
 }
 
-/// Adds an access of `bytes` to an allocation of `size` by the work `name`.
+/// Adds an access by the work `name` to `bytes` of an allocation of `size`.
 pub(crate) fn moved(name: &str, size: u64, bytes: u64, write: bool) {
     if bytes > 0 {
         let verb = if write { "written" } else { "read" };
@@ -66,7 +66,7 @@ pub(crate) enum Way {
     Peer,
 }
 
-/// Addition of a piece of work to the counts each time it is put on a stream.
+/// Counts that a piece of work adds each time it is enqueued on a stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tally {
     Nothing,
@@ -113,7 +113,7 @@ fn write_at_exit() {
     });
 }
 
-/// Writes the file, once: at exit, or right before an abort.
+/// Writes the file once: at exit, or immediately before an abort.
 pub(crate) fn write() {
     static DONE: AtomicBool = AtomicBool::new(false);
     let Some(folder) = folder() else { return };
@@ -124,7 +124,7 @@ pub(crate) fn write() {
     for counter in lock(&CALLED).iter() {
         all.insert(counter.name.into(), counter.calls.load(Relaxed));
     }
-    // A process that aborts may hold this lock; the counts of calls are worth having without it.
+    // A process that aborts may hold this lock; the counts of calls are useful without it.
     if let Ok(memory) = MEMORY.try_lock() {
         for (device, usage) in memory.usage().iter().enumerate() {
             all.insert(format!("live_bytes:{device}"), usage.live_bytes);

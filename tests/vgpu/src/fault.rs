@@ -2,7 +2,7 @@
 //!
 //! A rule is a name, optionally a colon and a number, word or `key=value`, and further `key=value` pairs:
 //! `malloc:3`, `nodevice`, `ecc:7,rank=1`, `nccl:step=5,rank=1`. A piece that has `=` but no colon belongs to the
-//! rule before it. A rule with `rank=N` is for the process of that rank alone. README.md lists the names.
+//! rule before it. A rule with `rank=N` applies only to the process of that rank. README.md lists the names.
 
 use crate::abi::lock;
 use crate::config::CONFIG;
@@ -10,13 +10,13 @@ use crate::report::note;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{LazyLock, Mutex};
 
-/// One rule that is meant for this process.
+/// One rule that applies to this process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Rule {
     pub(crate) name: String,
-    /// The number after the colon: "the third".
+    /// The number after the colon, as in "the third".
     pub(crate) at: Option<u64>,
-    /// The word after the colon, where it is neither a number nor `key=value`.
+    /// The word after the colon, if it is neither a number nor `key=value`.
     pub(crate) word: Option<String>,
     pub(crate) values: BTreeMap<String, String>,
 }
@@ -33,12 +33,12 @@ static RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| {
     parse(&std::env::var("VGPU_FAIL").unwrap_or_default()).into_iter().filter(mine).collect()
 });
 
-/// The first rule of that name for this process.
+/// The first rule with this name for this process.
 pub(crate) fn rule(name: &str) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.name == name)
 }
 
-/// Counts one occurrence of the event `name`; true if this is the one that must fail.
+/// Counts one occurrence of the event `name`; returns true if this is the occurrence that must fail.
 pub(crate) fn due(name: &'static str) -> bool {
     if !RULES.iter().any(|rule| rule.name == name) {
         return false;
@@ -57,7 +57,7 @@ pub(crate) fn due(name: &'static str) -> bool {
     due
 }
 
-/// All rules of `text`, of whatever rank.
+/// All rules in `text`, for any rank.
 pub(crate) fn parse(text: &str) -> Vec<Rule> {
     let mut rules: Vec<Rule> = Vec::new();
     for piece in text.split(',').map(str::trim).filter(|piece| !piece.is_empty()) {

@@ -1,9 +1,9 @@
-//! Graphs: captured work with its dependencies, and how it is launched.
+//! Graphs: captured work with its dependencies, and how graphs are launched.
 //!
-//! An executable graph has lanes. A piece of work goes to the lane of the one it follows, so a graph that was captured
-//! from two streams has two lanes. The first lane is the stream of the launch, each other one is a stream of the
-//! graph's own, and where an edge crosses lanes there is an event. So a launch is work on streams like any other: it is
-//! fuzzed, counted and checked in the same way, and each launch has stamps of its own.
+//! An executable graph has lanes. A piece of work is assigned to the lane of the work that it follows, so a graph that was
+//! captured from two streams has two lanes. The first lane is the stream of the launch, each other lane is a stream of the graph
+//! itself, and edges that cross lanes are events. So a launch is work on streams like any other: it is fuzzed, counted and
+//! checked in the same way, and each launch has its own stamps.
 
 use crate::abi::lock;
 use crate::counts;
@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex};
 pub(crate) struct Node {
     pub(crate) task: Arc<Task>,
     pub(crate) device: usize,
-    /// Of the stream that it was captured from.
+    /// Priority of the stream that it was captured from.
     pub(crate) priority: i32,
-    /// The nodes that must be done before, its own stream's first.
+    /// The nodes that must be done before it; the predecessor in its own stream comes first.
     pub(crate) after: Vec<usize>,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Graph {
 }
 
 impl Graph {
-    /// For each node: is it one of `from` or before one of them?
+    /// Whether each node is in `from` or precedes a node in `from`.
     pub(crate) fn ancestors(nodes: &[Node], from: &[usize]) -> Vec<bool> {
         let mut marked = vec![false; nodes.len()];
         for &node in from {
@@ -43,7 +43,7 @@ impl Graph {
         marked
     }
 
-    /// Makes it executable. The graph itself may be destroyed afterwards.
+    /// Makes an executable graph. The graph itself may be destroyed afterwards.
     ///
     /// - `keeps_priorities`: whether nodes keep the priorities of their streams; otherwise they lose them, which is a
     ///   finding where they differ
@@ -92,9 +92,9 @@ struct Lane {
 struct Step {
     task: Arc<Task>,
     lane: usize,
-    /// Steps of other lanes that must be done before.
+    /// Steps of other lanes that must be done first.
     waits: Vec<usize>,
-    /// A step of another lane waits for this one.
+    /// Whether a step of another lane waits for this one.
     signals: bool,
 }
 
@@ -102,12 +102,12 @@ struct Step {
 pub(crate) struct Exec {
     lanes: Vec<Lane>,
     steps: Vec<Step>,
-    /// The end of the latest launch: launches of one executable graph don't overlap.
+    /// End of the latest launch: launches of one executable graph don't overlap.
     last: Mutex<Option<Arc<Flag>>>,
 }
 
 impl Exec {
-    /// Puts one run of the graph on `stream`. Asynchronous.
+    /// Enqueues one run of the graph on `stream`. Asynchronous.
     pub(crate) fn launch(&self, stream: &Arc<Stream>) {
         counts::add("graph_nodes", self.steps.len() as u64);
         let mut last = lock(&self.last);

@@ -1,11 +1,11 @@
-//! Is every access to device memory ordered with those it conflicts with? (`VGPU_CHECK`)
+//! Checks that every access to device memory is ordered with the accesses it conflicts with (`VGPU_CHECK`).
 //!
-//! Vector clocks over the streams: an event carries the clock of the stream that records it to whoever waits for it.
-//! The host is one more party, all its threads together. Two accesses, one of which writes, that no clock orders are
-//! a finding, in whatever order they happened to run.
+//! Uses vector clocks over the streams: an event carries the clock of the stream that records it to every waiter. The host, with
+//! all its threads, is one more party. Two accesses that no clock orders, one of which is a write, are a finding, in whatever
+//! order they happened to run.
 //!
-//! A kernel's access is the range from the first to the last byte that it touched in an allocation, so two kernels
-//! that interleave their elements look as if they met.
+//! A kernel's access is the range from the first to the last byte that it accessed in an allocation, so two kernels
+//! that interleave their elements appear to conflict.
 //!
 //! Source: C. Flanagan, S. Freund, "FastTrack", PLDI 2009, without its compression.
 
@@ -18,7 +18,7 @@ use crate::stream::Outcome;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{LazyLock, Mutex};
 
-/// Progress of each stream, as its owner knows it. A few entries, and one clock is copied for each piece of work.
+/// Progress of each stream as its owner knows it. It has few entries, and one clock is copied for each piece of work.
 pub(crate) type Clock = BTreeMap<u64, u64>;
 
 struct Access {
@@ -34,9 +34,9 @@ struct Access {
 struct Order {
     host: Clock,
     streams: HashMap<u64, Clock>,
-    /// By number of the allocation.
+    /// Accesses by the number of the allocation.
     accesses: HashMap<u64, Vec<Access>>,
-    /// Number of reports for each pair of works: the same mistake in a loop is one finding, not a thousand.
+    /// Number of reports for each pair of works: a mistake that repeats in a loop is one finding, not a thousand.
     reported: HashMap<(&'static str, &'static str), u32>,
 }
 
@@ -49,7 +49,7 @@ fn join(a: &mut Clock, b: &Clock) {
     }
 }
 
-/// The place of one piece of work in the order: its stream and everything that is before it.
+/// Position of one piece of work in the order: its stream and everything before it.
 pub(crate) struct Stamp {
     stream: u64,
     name: &'static str,
@@ -57,7 +57,7 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    /// The next place on `stream`, after everything that the host knows.
+    /// The next position on `stream`, after everything that the host knows.
     pub(crate) fn new(stream: u64, name: &'static str) -> Stamp {
         if !CONFIG.check {
             return Stamp { stream, name, clock: Clock::new() };
@@ -78,15 +78,15 @@ impl Stamp {
         &self.clock
     }
 
-    /// This work reads or writes `n` bytes at device address `p`. A conflict is reported, and the work continues.
+    /// Records that this work reads or writes `n` bytes at device address `p`. A conflict is reported, and the work continues.
     ///
     /// # Errors
-    /// None today; the result lets callers use `?` among checks that do fail.
+    /// None at present; the result lets callers use `?` next to checks that can fail.
     pub(crate) fn access(&self, p: u64, n: u64, write: bool) -> Outcome {
         self.access_within(p, n, n, write)
     }
 
-    /// Same as [`Stamp::access`], where `moved` bytes count, with repetitions and without gaps.
+    /// Same as [`Stamp::access`], where `moved` bytes count as moved, including repetitions and excluding gaps.
     pub(crate) fn access_within(&self, p: u64, n: u64, moved: u64, write: bool) -> Outcome {
         if !CONFIG.check || n == 0 {
             return Ok(());
@@ -122,26 +122,26 @@ impl Stamp {
                 a.hi - base
             ));
         }
-        // What is before this access and within it can't conflict with anything that this one doesn't.
+        // An earlier access within this one can't conflict with anything that this one doesn't conflict with.
         list.retain(|a| !(lo <= a.lo && a.hi <= hi && (write || !a.write) && before(a)));
         list.push(Access { lo, hi, write, stream: self.stream, time: self.time(), name: self.name });
         Ok(())
     }
 }
 
-/// Clock that a waiter for the present end of `stream` will have.
+/// Clock that a waiter for the current end of `stream` will have.
 pub(crate) fn now(stream: u64) -> Clock {
     if CONFIG.check { Stamp::new(stream, "event").clock } else { Clock::new() }
 }
 
-/// `stream` continues only after `clock`.
+/// Orders `stream` after `clock`.
 pub(crate) fn after(stream: u64, clock: &Clock) {
     if CONFIG.check {
         join(lock(&ORDER).streams.entry(stream).or_default(), clock);
     }
 }
 
-/// The host continues only after `clock`.
+/// Orders the host after `clock`.
 pub(crate) fn host_after(clock: &Clock) {
     if !CONFIG.check {
         return;
@@ -154,7 +154,7 @@ pub(crate) fn host_after(clock: &Clock) {
     host::release(&known);
 }
 
-/// Allocation `id` is gone, and its addresses don't come back.
+/// Forgets allocation `id`, which was freed; its addresses are never reused.
 pub(crate) fn forget(id: u64) {
     if CONFIG.check {
         lock(&ORDER).accesses.remove(&id);

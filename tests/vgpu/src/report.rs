@@ -1,8 +1,8 @@
 //! Output of the virtual GPU: findings, notes and the banner.
 //!
-//! A *finding* is a mistake that a real GPU would punish by wrong data, a crash or a hang. It goes to stderr and, one
-//! line each, to a file of this process in the folder `VGPU_FINDINGS`, in one write, so that it survives a crash
-//! right after. A *note* is everything else that is worth a line: a refused feature, a fault on request.
+//! A *finding* is a mistake that would cause wrong data, a crash or a hang on a real GPU. It is written to stderr and, as one
+//! line, to a file of this process in the folder `VGPU_FINDINGS`, in a single write, so that it survives a crash
+//! right after. A *note* is everything else that is worth a line, such as a refused feature or a requested fault.
 
 use crate::abi::lock;
 use crate::config::CONFIG;
@@ -12,15 +12,15 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 
-/// After this many different findings a process is silent: the rest follows from the first ones.
+/// After this many different findings a process reports no more, because later ones follow from the first.
 const MOST_FINDINGS: usize = 50;
 
 static SAID: Mutex<Option<HashSet<String>>> = Mutex::new(None);
 
-/// Tells of a mistake of the client. The same words are said once a process.
+/// Reports a mistake of the client. The same text is reported only once per process.
 pub(crate) fn report(what: &str) {
     let what = what.replace('\n', " ");
-    // Held until the line is written: a second thread with the same words may abort the process right after.
+    // Held until the line is written, because a second thread with the same text may abort the process right after.
     let mut said = lock(&SAID);
     let said = said.get_or_insert_default();
     if said.len() >= MOST_FINDINGS || !said.insert(what.clone()) {
@@ -41,7 +41,7 @@ pub(crate) fn note(what: &str) {
     say(&format!("note: {what}"));
 }
 
-/// One line at the first `cuInit` of the first rank, so that no measurement is taken for one of hardware.
+/// Prints one line at the first `cuInit` of the first rank, so that no measurement is mistaken for one on hardware.
 pub(crate) fn banner() {
     if CONFIG.rank == 0 && std::env::var_os("VGPU_QUIET").is_none() {
         let mode = match (CONFIG.fuzz, CONFIG.check) {
@@ -56,9 +56,9 @@ pub(crate) fn banner() {
     }
 }
 
-/// One line on stderr, in one write, so that lines of several ranks don't mix.
+/// Prints one line on stderr in a single write, so that lines of several ranks don't mix.
 pub(crate) fn say(what: &str) {
     let line = format!("vgpu[rank {}]: {what}\n", CONFIG.rank);
-    // Nobody can be informed that stderr is closed.
+    // If stderr is closed, nobody can be informed.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }

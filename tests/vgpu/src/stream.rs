@@ -1,13 +1,13 @@
-//! Streams: a queue and a thread each.
+//! Streams: each has a queue and a thread.
 //!
-//! [`Stream::run`] is how all work gets onto a device: kernels, copies, matrix products, collectives. While the stream
+//! All work is enqueued on a device by [`Stream::run`]: kernels, copies, matmuls, collectives. While the stream
 //! captures (see [`crate::capture`]) the work is recorded instead, so it must be repeatable: `Fn`, not `FnOnce`.
 //!
-//! Events report a nominal time: each piece of work takes [`TASK_US`], and longer where it says so ([`takes_longer`]). Real times
-//! of work on a CPU would mean nothing, and what a program chooses by them would be chance.
+//! Events report a nominal time: each piece of work takes [`TASK_US`], or longer if it requests that ([`takes_longer`]). Real
+//! times of work on a CPU would be meaningless, and choices that a program makes by them would be random.
 //!
-//! With `VGPU_FUZZ` a stream sometimes holds its work back until somebody waits for it or a short time is over, and
-//! sometimes runs at once, so that what an event should have ordered happens in another order.
+//! With `VGPU_FUZZ` a stream sometimes holds its work back until somebody waits for it or a short time has passed, and
+//! sometimes runs it at once, so that work that an event should have ordered happens in a different order.
 
 use crate::abi::lock;
 use crate::capture::Branch;
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 /// Nominal time of a piece of work, microseconds.
 const TASK_US: u64 = 100;
-/// Nominal time between two events with nothing between them.
+/// Nominal time between two consecutive events.
 const EVENT_US: u64 = 1;
 
 thread_local! {
@@ -35,22 +35,22 @@ thread_local! {
     static LONGER_US: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Called by a piece of work: it takes so much longer than [`TASK_US`] in nominal time.
+/// Called by a piece of work that takes this much longer than [`TASK_US`] in nominal time.
 pub(crate) fn takes_longer(us: u64) {
     LONGER_US.set(LONGER_US.get() + us);
 }
 
-/// End of a piece of work: the sticky code that the device gets, and the message.
+/// Result of a piece of work: the sticky error code for the device, and the message.
 pub(crate) type Outcome = Result<(), (i32, String)>;
 
 /// A piece of work, which a graph may repeat.
 pub(crate) struct Task {
     pub(crate) name: &'static str,
-    /// Addition of each run to the counts.
+    /// Counts that each run adds.
     pub(crate) tally: Tally,
     /// Host memory that is read or written when the work runs.
     pub(crate) touches: Vec<Touch>,
-    /// It calls back into the client.
+    /// Whether it calls back into the client.
     pub(crate) host_function: bool,
     pub(crate) work: Box<dyn Fn(&Stamp) -> Outcome + Send + Sync>,
 }
@@ -60,9 +60,9 @@ pub(crate) struct Task {
 pub(crate) enum Kind {
     /// The legacy stream itself.
     Legacy,
-    /// Waits for it, and it waits for this one.
+    /// Waits for the legacy stream, which waits for this one too.
     Blocking,
-    /// Has nothing to do with it.
+    /// Independent of the legacy stream.
     NonBlocking,
     /// A branch of a graph that is being launched.
     Graph,
@@ -78,9 +78,9 @@ enum Op {
 #[derive(Default)]
 struct Queue {
     ops: VecDeque<Op>,
-    /// Operations that are queued or running.
+    /// Number of operations that are queued or running.
     unfinished: usize,
-    /// Somebody waits: nothing is held back.
+    /// Whether somebody waits, so that nothing is held back.
     demanded: bool,
     doing: Option<(String, Instant)>,
 }
@@ -89,7 +89,7 @@ struct Queue {
 pub(crate) struct Stream {
     /// Ordinal of the device.
     pub(crate) device: usize,
-    /// A number that findings name it by.
+    /// Number used in findings.
     pub(crate) id: u64,
     pub(crate) kind: Kind,
     pub(crate) priority: i32,
@@ -104,7 +104,7 @@ pub(crate) struct Stream {
 
 static STREAMS: Mutex<Vec<Weak<Stream>>> = Mutex::new(Vec::new());
 static STICKY: [AtomicI32; MAX_DEVICES] = [const { AtomicI32::new(0) }; MAX_DEVICES];
-/// Raised with every operation that ends, for the watchdog.
+/// Incremented when any operation ends, for the watchdog.
 pub(crate) static PROGRESS: AtomicU64 = AtomicU64::new(0);
 
 /// The error that every call for `device` returns from now on; 0 for none.
@@ -112,7 +112,7 @@ pub(crate) fn sticky_error(device: usize) -> i32 {
     STICKY[device].load(SeqCst)
 }
 
-/// Breaks a device for good: the first error stays.
+/// Breaks a device permanently; the first error is kept.
 pub(crate) fn break_device(device: usize, code: i32) {
     let _ = STICKY[device].compare_exchange(0, code, SeqCst, SeqCst);
 }
@@ -142,7 +142,7 @@ impl Stream {
         stream
     }
 
-    /// Puts work on the stream. Asynchronous.
+    /// Enqueues work on the stream. Asynchronous.
     ///
     /// An error of `work` becomes the sticky error of the device. `work` may run many times if it is captured.
     pub(crate) fn run(
@@ -154,7 +154,7 @@ impl Stream {
         self.submit(Task { name, tally: Tally::Nothing, touches: Vec::new(), host_function: false, work });
     }
 
-    /// Same as [`Stream::run`], with what the counts and the checks of host memory want to know.
+    /// Same as [`Stream::run`], with information for the counts and for the checks of host memory.
     pub(crate) fn submit(self: &Arc<Self>, task: Task) {
         if let Some(branch) = &mut *lock(&self.branch) {
             branch.record(self.device, self.priority, task);
@@ -163,7 +163,7 @@ impl Stream {
         self.enqueue(Arc::new(task));
     }
 
-    /// Puts work on the stream, captured or not.
+    /// Enqueues work on the stream, whether or not it captures.
     pub(crate) fn enqueue(self: &Arc<Self>, task: Arc<Task>) {
         self.order_with_legacy();
         task.tally.count();
@@ -180,7 +180,7 @@ impl Stream {
         });
     }
 
-    /// Later work waits until `flag` is raised.
+    /// Makes later work wait until `flag` is raised.
     pub(crate) fn wait_for(self: &Arc<Self>, flag: &Arc<Flag>) {
         if flag.from.id == self.id {
             return;
@@ -191,13 +191,13 @@ impl Stream {
         });
     }
 
-    /// A flag that is raised when the stream gets here.
+    /// A flag that is raised when the stream reaches this point.
     pub(crate) fn mark(self: &Arc<Self>) -> Arc<Flag> {
         self.order_with_legacy();
         self.raw_mark()
     }
 
-    /// The host waits until all work of the stream is done.
+    /// Makes the host wait until all work of the stream is done.
     pub(crate) fn sync(self: &Arc<Self>) {
         if self.is_idle() {
             order::host_after(&order::now(self.id));
@@ -206,7 +206,7 @@ impl Stream {
         }
     }
 
-    /// Is all work of the stream done? If so the host knows from now on.
+    /// Whether all work of the stream is done. If so, the host counts as synchronized with it.
     pub(crate) fn query(self: &Arc<Self>) -> bool {
         let idle = self.is_idle();
         if idle {
@@ -217,14 +217,14 @@ impl Stream {
         idle
     }
 
-    /// The stream ends after what is queued.
+    /// Ends the stream after its queued work.
     pub(crate) fn close(self: &Arc<Self>) {
         if self.thread.get().is_some() {
             self.push(|| Op::Exit);
         }
     }
 
-    /// Description of the work, for the watchdog.
+    /// Description of the current work, for the watchdog.
     pub(crate) fn state(&self) -> Option<String> {
         let queue = lock(&self.queue);
         if queue.unfinished == 0 {
@@ -268,7 +268,7 @@ impl Stream {
         }
     }
 
-    /// Queues what `make` gives; the stamp is taken under the lock, so that stamps and queue agree.
+    /// Queues the result of `make`; the stamp is taken under the lock, so that stamps and queue agree.
     fn push(self: &Arc<Self>, make: impl FnOnce() -> Op) {
         self.thread.get_or_init(|| {
             let stream = self.clone();
@@ -302,7 +302,7 @@ impl Stream {
                     if sticky_error(self.device) == 0 {
                         let outcome = fails.unwrap_or_else(|| run(&task, &stamp, &flights));
                         if let Err((code, what)) = outcome {
-                            // First the words: whoever sees the error may end the process.
+                            // The message comes first, because a caller that sees the error may end the process.
                             if !what.is_empty() {
                                 report(&what);
                             }
@@ -357,7 +357,7 @@ impl Stream {
         }
     }
 
-    /// An operation is over; a flag is raised after the stream is known to have finished it.
+    /// Ends an operation; a flag is raised after the stream is known to have finished it.
     fn finish(&self, flag: Option<&Flag>) {
         let mut queue = lock(&self.queue);
         queue.unfinished -= 1;
@@ -382,7 +382,7 @@ fn run(task: &Task, stamp: &Stamp, flights: &[u64]) -> Outcome {
     (task.work)(stamp)
 }
 
-/// Faults that were asked for with `VGPU_FAIL` and hit this piece of work.
+/// Faults requested with `VGPU_FAIL` that apply to this piece of work.
 fn requested_failure(task: &Task) -> Option<Outcome> {
     let kernel = matches!(task.tally, Tally::Kernel(_));
     let code = match () {
@@ -394,7 +394,7 @@ fn requested_failure(task: &Task) -> Option<Outcome> {
     Some(Err((code, String::new())))
 }
 
-/// When work is held back, with a fuzz seed.
+/// Decides when work is held back, with a fuzz seed.
 struct Holding {
     random: u64,
 }
@@ -406,7 +406,7 @@ impl Holding {
         Holding { random: random | 1 }
     }
 
-    /// Until when the next operation is held back, unless somebody waits for it: one in four, for 5 ms.
+    /// Time until which the next operation is held back unless somebody waits for it: one in four, for 5 ms.
     fn decide(&mut self) -> Option<Instant> {
         if CONFIG.fuzz == 0 {
             return None;
@@ -419,15 +419,15 @@ impl Holding {
     }
 }
 
-/// When a point of a stream was reached.
+/// Time at which a point of a stream was reached.
 #[derive(Clone, Copy)]
 pub(crate) struct Reached {
     pub(crate) at: Instant,
-    /// In nominal time of the stream.
+    /// Nominal time of the stream.
     pub(crate) clock_us: u64,
 }
 
-/// A point of a stream: reached or not.
+/// A point in a stream, which is reached or not.
 pub(crate) struct Flag {
     reached: Mutex<Option<Reached>>,
     cond: Condvar,
@@ -447,12 +447,12 @@ impl Flag {
         self.cond.notify_all();
     }
 
-    /// When it was reached, if it was.
+    /// Time at which it was reached, if it was.
     pub(crate) fn reached(&self) -> Option<Reached> {
         *lock(&self.reached)
     }
 
-    /// Reached? If so the host knows from now on.
+    /// Whether it was reached. If so, the host counts as synchronized with it.
     pub(crate) fn query(&self) -> bool {
         let reached = self.reached().is_some();
         if reached {
@@ -463,7 +463,7 @@ impl Flag {
         reached
     }
 
-    /// The host waits for it.
+    /// Makes the host wait for it.
     pub(crate) fn host_wait(&self) {
         self.from.demand();
         let mut patience = Patience::new();
@@ -478,7 +478,7 @@ impl Flag {
         order::host_after(&self.clock);
     }
 
-    /// Another stream waits for it.
+    /// Makes another stream wait for it.
     fn wait(&self) {
         self.from.demand();
         let mut reached = lock(&self.reached);

@@ -1,5 +1,5 @@
-//! The watchdog: a caller that waits while nothing moves gets a report of what each stream waits for, and the process is aborted,
-//! where hardware would hang for ever.
+//! The watchdog: if a caller waits while nothing moves, it prints what each stream waits for and aborts the process, in a
+//! situation in which hardware would hang for ever.
 
 use crate::abi::lock;
 use crate::config::CONFIG;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Interval at which a waiter polls.
 pub(crate) const TICK: Duration = Duration::from_millis(200);
 
-/// Since when nothing has moved, as one waiter sees it.
+/// Time since which nothing has moved, as observed by one waiter.
 pub(crate) struct Patience {
     progress: u64,
     since: Instant,
@@ -23,7 +23,7 @@ impl Patience {
         Patience { progress: PROGRESS.load(Relaxed), since: Instant::now() }
     }
 
-    /// Ends the process where no operation of any stream has ended for `VGPU_TIMEOUT` seconds.
+    /// Ends the process if no operation of any stream has ended for `VGPU_TIMEOUT` seconds.
     pub(crate) fn check(&mut self, who: &str) {
         let progress = PROGRESS.load(Relaxed);
         if progress != self.progress {
@@ -34,7 +34,7 @@ impl Patience {
     }
 }
 
-/// A caller asked whether something is done, and it is not. Asking without a pause is waiting, too.
+/// Records that a caller polled for work that is not done. Polling without a pause counts as waiting.
 pub(crate) fn poll() {
     static POLLING: Mutex<Option<(Patience, Instant)>> = Mutex::new(None);
     let mut polling = lock(&POLLING);
@@ -54,7 +54,7 @@ fn state() -> String {
     if states.is_empty() { "no stream has work".into() } else { states.join("; ") }
 }
 
-/// Prints what each stream does.
+/// Prints the current work of each stream.
 pub(crate) fn say_state() {
     say(&state());
 }

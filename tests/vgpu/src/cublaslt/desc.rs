@@ -1,5 +1,6 @@
 //! Descriptors: operation, matrix layout and search preference. Each is a set of attributes with a fixed size and a
-//! default, as listed in cublasLt.h. `tests/cublaslt/descriptors.rs` compares them with a real library's; those that not every
+//! default, as listed in cublasLt.h. `tests/cublaslt/descriptors.rs` compares them with a real library's; attributes that are not
+//! in every release since 12.4 are left out.
 //! release since 12.4 knows are left out.
 use super::{INVALID_VALUE, Status};
 use crate::abi::{self, lock};
@@ -7,7 +8,7 @@ use crate::driver::handle::Registry;
 use crate::report;
 use std::sync::{Arc, Mutex};
 
-/// One attribute: its number, its size in bytes, its default value.
+/// An attribute: its number, its size in bytes, its default value.
 type Attribute = (u32, usize, u64);
 
 pub(crate) mod operation {
@@ -24,7 +25,7 @@ pub(crate) mod operation {
     pub(crate) const AUX_LD: u32 = 12;
     pub(crate) const AUX_TYPE: u32 = 22;
     pub(crate) const BIAS_TYPE: u32 = 26;
-    /// The value of [`AUX_TYPE`] and [`BIAS_TYPE`] that stands for "the type of D".
+    /// The value of [`AUX_TYPE`] and [`BIAS_TYPE`] that means "the type of D".
     pub(crate) const TYPE_OF_D: u32 = u32::MAX;
 }
 
@@ -36,14 +37,14 @@ pub(crate) mod layout {
     pub(crate) const COLS: u32 = 3;
     pub(crate) const LD: u32 = 4;
     pub(crate) const BATCH_COUNT: u32 = 5;
-    /// In elements.
+    /// Stride in elements.
     pub(crate) const BATCH_STRIDE: u32 = 6;
 }
 
 pub(crate) mod preference {
     //! Attributes of `cublasLtMatmulPreferenceAttributes_t`.
     pub(crate) const MAX_WORKSPACE_BYTES: u32 = 1;
-    /// Allowed ways to add up the parts of a split sum (`cublasLtReductionScheme_t`).
+    /// Allowed orders of adding the parts of a split sum (`cublasLtReductionScheme_t`).
     pub(crate) const REDUCTION_SCHEMES: u32 = 3;
     /// The first of four, in the order A, B, C, D.
     pub(crate) const MIN_ALIGNMENT_A: u32 = 5;
@@ -100,7 +101,7 @@ const PREFERENCE: [Attribute; 9] = [
     (12, 8, u64::MAX), // implementations
 ];
 
-/// One of the three descriptors.
+/// Kind of descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Operation,
@@ -126,7 +127,7 @@ impl Kind {
     }
 }
 
-/// The attributes of one descriptor at one moment.
+/// A snapshot of the attributes of one descriptor.
 #[derive(Clone)]
 pub(crate) struct Values {
     kind: Kind,
@@ -169,7 +170,7 @@ pub(crate) fn create(kind: Kind, given: &[(u32, u64)]) -> usize {
     DESCRIPTORS.insert(Arc::new(Descriptor { values: Mutex::new(values) }))
 }
 
-/// Ends a descriptor; null is none and ends well, as in the real library.
+/// Destroys a descriptor; null is accepted, as in the real library.
 pub(crate) fn destroy(kind: Kind, handle: usize) -> Result<(), Status> {
     if handle == 0 {
         return Ok(());
@@ -188,7 +189,7 @@ fn find(kind: Kind, handle: usize) -> Result<Arc<Descriptor>, Status> {
     Ok(descriptor)
 }
 
-/// A copy of the attributes of a descriptor, which must be of this kind.
+/// Copies the attributes of a descriptor, which must be of this kind.
 pub(crate) fn values(kind: Kind, handle: usize) -> Result<Values, Status> {
     Ok(lock(&find(kind, handle)?.values).clone())
 }

@@ -39,32 +39,32 @@ const COMPUTE_TYPE: u64 = 2;
 /// The operands whose alignment a search depends on. The preference names the first four
 /// (`CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_*_BYTES`), and reads the addresses of the other two in the descriptor.
 const ALIGNED: [&str; 6] = ["A", "B", "C", "D", "the bias vector", "the auxiliary buffer"];
-/// The default of the preference; a larger alignment makes no difference.
+/// The default of the preference; larger alignments make no difference.
 const MOST_ALIGNED: u64 = 256;
 
-/// Promises of a search, as stored in an [`Algo`].
+/// The properties that a search promises, as stored in an [`Algo`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Choice {
     key: u64,
-    /// Bytes of workspace that the algorithm writes.
+    /// Number of bytes of workspace that the algorithm writes.
     pub(crate) workspace: u64,
-    /// The alignments, in bytes, on which it relies: those of [`ALIGNED`].
+    /// The alignments in bytes that it relies on, in the order of [`ALIGNED`].
     alignments: [u64; 6],
     /// Order in which partial sums over k are added.
     scheme: u64,
-    /// Its place in the answer of the search, from 0.
+    /// Index in the result of the search, from 0.
     index: u64,
 }
 
 impl Choice {
     fn encode(self) -> Algo {
-        // A byte for the exponent of each alignment.
+        // One byte for the exponent of each alignment.
         let packed =
             self.alignments.iter().rev().fold(0, |packed, a| packed << 8 | u64::from(a.trailing_zeros()));
         [MARK, self.key, self.workspace, packed, self.index, 0, 0, self.scheme]
     }
 
-    /// Reads an algorithm that the caller brings to a multiplication.
+    /// Reads an algorithm that the caller passes to a multiplication.
     ///
     /// # Errors
     /// `INVALID_VALUE` and a finding if it did not come from a search, or from one for another kind of problem.
@@ -89,13 +89,13 @@ impl Choice {
         Ok(Choice { key, workspace, alignments, scheme, index })
     }
 
-    /// Its place in the answer of the search, from 0.
+    /// Index in the result of the search, from 0.
     pub(crate) fn index(&self) -> u64 {
         self.index
     }
 
-    /// Microseconds that it takes longer than the fastest one: `VGPU_LT_SLOW`, such as `0=500,DRELU=200@1` for the first algorithm of
-    /// each search, and in the process of rank 1 for all of an epilogue.
+    /// Number of microseconds by which it is slower than the fastest algorithm: `VGPU_LT_SLOW`, such as `0=500,DRELU=200@1` for
+    /// the first algorithm of each search, and in the process of rank 1 for all algorithms of an epilogue.
     pub(crate) fn slower_us(&self, problem: &Problem) -> u64 {
         static SLOW: LazyLock<String> = LazyLock::new(|| std::env::var("VGPU_LT_SLOW").unwrap_or_default());
         let rules = SLOW.split(',').filter_map(|rule| rule.trim().split_once('='));
@@ -116,8 +116,8 @@ impl Choice {
         Ok(Choice { key: problem.key(), workspace: 0, alignments, scheme: NOT_SPLIT, index: 0 })
     }
 
-    /// Compares the addresses of the operands in [`ALIGNED`], 0 for those that are not used, with the alignments that
-    /// the search was told of. Returns the first that is aligned to less, in words.
+    /// Compares the addresses of the operands in [`ALIGNED`], 0 for unused ones, with the alignments given to the search.
+    /// Describes the first operand with a smaller alignment.
     pub(crate) fn misaligned(&self, addresses: [u64; 6]) -> Option<String> {
         let each = addresses.into_iter().zip(self.alignments).zip(ALIGNED);
         each.into_iter().find(|((address, alignment), _)| !address.is_multiple_of(*alignment)).map(
@@ -151,8 +151,8 @@ pub(crate) fn reduction_scheme(algo: &Algo) -> Result<u32, Status> {
     }
 }
 
-/// `VGPU_LT_REFUSE`: names of epilogues (`RELU_AUX_BIAS,BGRADB`) for which no algorithm is found, as it can happen on
-/// a device. `ALL` stands for each one but `DEFAULT`, which a caller's other way needs, `likely` for those of [`is_unlikely`].
+/// `VGPU_LT_REFUSE`: names of epilogues (`RELU_AUX_BIAS,BGRADB`) for which no algorithm is found, as can happen on a device.
+/// `ALL` refuses every epilogue except `DEFAULT`, which a caller's fallback needs; `likely` refuses those of [`is_unlikely`].
 fn refused(problem: &Problem) -> bool {
     let Ok(list) = std::env::var("VGPU_LT_REFUSE") else { return false };
     let epilogue = problem.epilogue;
@@ -163,8 +163,8 @@ fn refused(problem: &Problem) -> bool {
     })
 }
 
-/// Epilogues that real devices probably lack, by what users report: in f32 those that write or read an auxiliary buffer or
-/// write the gradient of a bias, in f64 all.
+/// Epilogues that real devices probably lack, according to reports of users: in f32 those that write or read an auxiliary buffer
+/// or write the gradient of a bias, in f64 all.
 fn is_unlikely(problem: &Problem) -> bool {
     match problem.a.dtype {
         Type::F64 => !problem.epilogue.is_default(),
@@ -173,8 +173,8 @@ fn is_unlikely(problem: &Problem) -> bool {
     }
 }
 
-/// Products of vectors for which cuBLASLt has no DRELU, DGELU or BGRADB, or none to rely on: nvmath-python, whose matmul
-/// is a thin layer over the library, excludes them too.
+/// Products of vectors, for which cuBLASLt has no reliable DRELU, DGELU or BGRADB: nvmath-python, whose matmul is a thin layer
+/// over the library, excludes them too.
 fn is_vector_product(problem: &Problem) -> bool {
     match problem.epilogue.name() {
         "DRELU" | "DGELU" => problem.k == 1,
@@ -185,9 +185,9 @@ fn is_vector_product(problem: &Problem) -> bool {
 
 /// Whether any algorithm can run this problem.
 ///
-/// The addresses of the bias and of the auxiliary buffer are part of the question: cublasLt.h says of both that the
-/// search depends on their alignment. The virtual library is strict and wants the 16 bytes of the widest access. What a
-/// record of a real device refuses is refused too.
+/// The addresses of the bias and of the auxiliary buffer are part of the problem: according to cublasLt.h the search depends on
+/// the alignment of both. The virtual library is strict and requires the 16 bytes of the widest access. Problems that a record of
+/// a real device refuses are refused too.
 fn check(problem: &Problem) -> Result<(), Status> {
     let unaligned = |address: u64| !address.is_multiple_of(WIDEST_ACCESS);
     if let Some(status) = record::answer(problem).filter(|status| *status != 0) {
@@ -215,7 +215,7 @@ pub(crate) fn search(handles: Descriptors, preference: usize) -> Result<Vec<Heur
             return Err(INVALID_VALUE);
         }
     }
-    // A pointer that is less aligned than its elements can't be used by any algorithm.
+    // If a pointer is less aligned than its elements, no algorithm can use it.
     let layouts = [problem.a, problem.b, problem.c, problem.d];
     if layouts.iter().zip(alignments).any(|(layout, alignment)| alignment < layout.dtype.size()) {
         return Err(NOT_SUPPORTED);

@@ -1,4 +1,4 @@
-//! One multiplication on a stream: its accesses are checked, then it is computed.
+//! A multiplication on a stream: its accesses are checked before it is computed.
 use super::heuristic::Choice;
 use super::problem::{Layout, Problem, misuse};
 use super::types::{BiasGradient, Compute, Type, d_gelu, round_to_tf32};
@@ -11,12 +11,12 @@ use crate::order::Stamp;
 use crate::stream::{Outcome, Stream, takes_longer};
 use std::sync::Arc;
 
-/// The workspace is written with this before each multiplication: a NaN in every type.
+/// Value that the workspace is filled with before each multiplication: a NaN in every type.
 const POISON: u8 = 0xFF;
-/// cublasLtMatmul(): the pointer to the workspace is aligned to 16 bytes.
+/// Required alignment of the workspace pointer of cublasLtMatmul(), 16 bytes.
 const WORKSPACE_ALIGNMENT: u64 = 16;
 
-/// A checked call of cublasLtMatmul(), which owns all that it needs: it may run later, or many times from a graph.
+/// A checked call of cublasLtMatmul(), which owns everything it needs: it may run later, or many times from a graph.
 pub(crate) struct Matmul {
     pub(crate) problem: Problem,
     pub(crate) alpha: f64,
@@ -29,20 +29,20 @@ pub(crate) struct Matmul {
     pub(crate) choice: Choice,
 }
 
-/// A range of device memory that the multiplication touches.
+/// A range of device memory that the multiplication accesses.
 struct Operand {
     name: &'static str,
     address: u64,
     bytes: u64,
-    /// Bytes that count as moved: not those of the workspace, whose use depends on the algorithm.
+    /// Number of bytes that count as moved; 0 for the workspace, whose use depends on the algorithm.
     moved: u64,
     writes: bool,
-    /// Without gaps, so that an overlap of ranges is one of elements.
+    /// Whether the range has no gaps, so that overlapping ranges have common elements.
     dense: bool,
 }
 
 impl Matmul {
-    /// Checks what the library sees at the call: the workspace, missing pointers, overlaps.
+    /// Checks everything that the library can see at the call: the workspace, missing pointers, overlaps.
     ///
     /// # Errors
     /// `INVALID_VALUE` and a finding.
@@ -189,7 +189,7 @@ impl Matmul {
         Ok(())
     }
 
-    /// The products of a batch, each as one of its own.
+    /// The matrices of a batch as separate multiplications.
     fn products(&self) -> impl Iterator<Item = Matmul> + '_ {
         let Problem { a, b, c, d, .. } = self.problem;
         let of_one = |layout: Layout| Layout { batch: 1, ..layout };
@@ -209,7 +209,7 @@ impl Matmul {
         })
     }
 
-    /// Multiplies by `dot`, then applies scalars, C and the epilogue in f64 and rounds once to the type of D.
+    /// Multiplies with `dot`, then applies scalars, C and the epilogue in f64 and rounds once to the type of D.
     fn compute(&self, device: usize, dot: fn(&Matmul, usize) -> Vec<f64>) {
         let p = &self.problem;
         let sums = dot(self, device);
@@ -253,7 +253,7 @@ impl Matmul {
         let gradient = match p.epilogue.bias_gradient() {
             None => return,
             Some(BiasGradient::OfResult) => row_sums,
-            // The sum over k of op(A)[i, k] for each row i, without alpha: the gradient concerns the input alone.
+            // The sum over k of op(A)[i, k] for each row i, without alpha, because the gradient depends only on the input.
             Some(BiasGradient::OfA) => line_sums(device, self.a, &p.a, !p.trans_a),
             // The sum over k of op(B)[k, j] for each column j.
             Some(BiasGradient::OfB) => line_sums(device, self.b, &p.b, p.trans_b),
@@ -265,13 +265,13 @@ impl Matmul {
     }
 }
 
-/// The address at which the bytes of device memory lie, after its range was checked.
+/// The real address of the bytes at a device address whose range was checked.
 fn real(device: usize, address: u64) -> *mut u8 {
     let memory = lock(&MEMORY);
     memory.real(device, address, 0).unwrap_or(std::ptr::null_mut())
 }
 
-/// The sums of a stored matrix along its rows (one sum a row) or along its columns.
+/// The sums of a stored matrix along its rows (one sum per row) or along its columns.
 fn line_sums(device: usize, address: u64, layout: &Layout, of_rows: bool) -> Vec<f64> {
     let base = real(device, address);
     let mut sums = vec![0.0; if of_rows { layout.rows } else { layout.cols }];
@@ -285,7 +285,7 @@ fn line_sums(device: usize, address: u64, layout: &Layout, of_rows: bool) -> Vec
     sums
 }
 
-/// The columns of a stored matrix, without gaps, as another type.
+/// The columns of a stored matrix, without gaps, converted to another type.
 fn load<T>(device: usize, address: u64, layout: &Layout, convert: impl Fn(f64) -> T) -> Vec<T> {
     let base = real(device, address);
     let mut all = Vec::with_capacity(layout.rows * layout.cols);
@@ -333,7 +333,7 @@ fn dot_f64(matmul: &Matmul, device: usize) -> Vec<f64> {
 /// The auxiliary buffer, column-major.
 enum Aux {
     None,
-    /// One bit an element, the lowest bit first: whether the ReLU let it pass. `ld` is in bits.
+    /// One bit per element, lowest bit first: whether the ReLU was active. `ld` is in bits.
     Mask {
         base: *mut u8,
         ld: usize,
@@ -363,7 +363,7 @@ impl Aux {
         Aux::Mask { base, ld }
     }
 
-    /// Keeps what the backward pass needs of the input `x` of the activation.
+    /// Stores the information about the input `x` of the activation that the backward pass needs.
     fn store(&mut self, row: usize, col: usize, x: f64) {
         match *self {
             Aux::None => (),
@@ -379,7 +379,7 @@ impl Aux {
         }
     }
 
-    /// The derivative of the activation, from what the forward pass kept.
+    /// The derivative of the activation, computed from the stored information.
     fn derivative(&self, row: usize, col: usize) -> f64 {
         match *self {
             Aux::None => 1.0,

@@ -1,7 +1,8 @@
 //! libcublasLt: handles, descriptors, the search for an algorithm, and the multiplication with the epilogues of a
 //! dense layer. It follows the cuBLAS documentation ("Using the cuBLASLt API") and the comments of cublasLt.h.
 //!
-//! Not here: batches with an epilogue, orders other than column-major, FP8 and its scales, scalars in device memory, transforms.
+//! Not implemented: batches with an epilogue, orders other than column-major, FP8 and its scales, scalars in device memory,
+//! transforms.
 mod desc;
 mod heuristic;
 mod matmul;
@@ -41,7 +42,7 @@ fn library(handle: usize) -> Result<Arc<Library>, Status> {
     LIBRARIES.get(handle).map_err(|_| NOT_INITIALIZED)
 }
 
-/// Writes the result of a call to where the caller asked for it.
+/// Writes the result of a call to the caller's pointer.
 fn put<T>(to: *mut T, value: T) -> Result<(), Status> {
     abi::put(to, value).map_err(|_| INVALID_VALUE)
 }

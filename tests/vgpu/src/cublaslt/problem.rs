@@ -1,4 +1,5 @@
-//! One multiplication, checked: what the descriptors say, what cuBLASLt supports of it, and where its operands are.
+//! One checked multiplication: the contents of the descriptors, which of them cuBLASLt supports, and the locations of its
+//! operands.
 //!
 //! `D = epilogue(alpha * op(A) * op(B) + beta * C)`, all matrices column-major.
 use super::desc::{self, Kind, Values};
@@ -13,7 +14,7 @@ pub(crate) struct Layout {
     pub(crate) rows: usize,
     pub(crate) cols: usize,
     pub(crate) ld: usize,
-    /// Number of matrices, and elements from one to the next.
+    /// Number of matrices, and distance from one to the next in elements.
     pub(crate) batch: usize,
     pub(crate) batch_stride: usize,
 }
@@ -23,7 +24,7 @@ impl Layout {
         let values = desc::values(Kind::Layout, handle)?;
         let get = |attribute| values.get(attribute);
         let dtype = Type::from_code(get(desc::layout::TYPE)).ok_or(NOT_SUPPORTED)?;
-        // Rows of another order are not part of the virtual library.
+        // Orders other than column-major are not implemented.
         if get(desc::layout::ORDER) != 0 {
             return Err(NOT_SUPPORTED);
         }
@@ -50,7 +51,7 @@ impl Layout {
         (self.batch * self.cols * self.rows) as u64 * self.dtype.size()
     }
 
-    /// No gaps between its columns, or between matrices.
+    /// Whether there are no gaps between its columns and between its matrices.
     pub(crate) fn is_dense(&self) -> bool {
         let is_batch_dense = self.batch == 1 || self.batch_stride == self.rows * self.cols;
         (self.ld == self.rows || self.cols == 1) && is_batch_dense
@@ -73,16 +74,16 @@ pub(crate) struct Problem {
     pub(crate) b: Layout,
     pub(crate) c: Layout,
     pub(crate) d: Layout,
-    /// The sum over the products runs over this many.
+    /// Number of terms in the sum of products.
     pub(crate) k: usize,
     pub(crate) bias: u64,
     pub(crate) aux: u64,
-    /// In elements of the auxiliary buffer: bits for a ReLU.
+    /// Leading dimension in elements of the auxiliary buffer: bits for a ReLU.
     pub(crate) aux_ld: usize,
     pub(crate) aux_type: Type,
 }
 
-/// The handles that name a problem.
+/// The handles that define a problem.
 #[derive(Clone, Copy)]
 pub(crate) struct Descriptors {
     pub(crate) operation: usize,
@@ -96,16 +97,16 @@ impl Problem {
     /// Reads the descriptors.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where the descriptors contradict each other, `NOT_SUPPORTED` for what cuBLASLt or the
-    /// virtual library does not offer. A mistake of the caller (a shape that does not fit, a missing pointer, a
-    /// leading dimension against the rules) is also reported as a finding.
+    /// `INVALID_VALUE` if the descriptors contradict each other, `NOT_SUPPORTED` for features that cuBLASLt or the
+    /// virtual library does not have. A mistake of the caller (a shape that does not fit, a missing pointer, an invalid
+    /// leading dimension) is also reported as a finding.
     pub(crate) fn read(handles: Descriptors) -> Result<Problem, Status> {
         let operation = desc::values(Kind::Operation, handles.operation)?;
         let get = |attribute| operation.get(attribute);
         let compute = Compute::from_code(get(desc::operation::COMPUTE_TYPE)).ok_or(NOT_SUPPORTED)?;
         let scale = Type::from_code(get(desc::operation::SCALE_TYPE)).ok_or(NOT_SUPPORTED)?;
         let epilogue = Epilogue::from_code(get(desc::operation::EPILOGUE)).ok_or(INVALID_VALUE)?;
-        // Scalars on the device and a transposed C are not part of the virtual library.
+        // Scalars on the device and a transposed C are not implemented.
         if get(desc::operation::POINTER_MODE) != 0 || get(desc::operation::TRANS_C) != 0 {
             return Err(NOT_SUPPORTED);
         }
@@ -146,7 +147,7 @@ impl Problem {
             let what = format!("the matrices of D are {} elements apart, and overlap", d.batch_stride);
             return Err(misuse(INVALID_VALUE, what));
         }
-        // Vectors and auxiliary buffers of batches are not part of the virtual library.
+        // Vectors and auxiliary buffers of batches are not implemented.
         if d.batch > 1 && !epilogue.is_default() {
             return Err(NOT_SUPPORTED);
         }
@@ -187,7 +188,7 @@ impl Problem {
         }
         let ld = operation.get(desc::operation::AUX_LD) as i64;
         // CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: divisible by 128 (bits of a ReLU's mask) or by 8 (elements of a
-        // GELU's input), and no less than the rows of the output.
+        // GELU's input), and at least the number of rows of the output.
         let (step, unit) = if self.epilogue.aux_is_mask() { (128, "bits") } else { (8, "elements") };
         if ld < self.d.rows as i64 || ld % step != 0 {
             return Err(misuse(
@@ -213,7 +214,7 @@ impl Problem {
         self.d.cols
     }
 
-    /// Bytes of the auxiliary buffer: whole columns for a mask, as hardware stores words of it.
+    /// Bytes of the auxiliary buffer: whole columns for a mask, because hardware stores words of it.
     pub(crate) fn aux_bytes(&self) -> u64 {
         if self.epilogue.aux_is_mask() {
             (self.n() * self.aux_ld / 8) as u64
@@ -233,7 +234,7 @@ impl Problem {
         }
     }
 
-    /// Properties that an algorithm is tied to: everything but sizes and addresses.
+    /// Hash of everything that an algorithm depends on, except sizes and addresses.
     pub(crate) fn key(&self) -> u64 {
         let types = [self.a.dtype, self.b.dtype, self.c.dtype, self.d.dtype];
         let mut key = u64::from(self.epilogue.code());
@@ -243,7 +244,7 @@ impl Problem {
         key << 2 | u64::from(self.trans_a) << 1 | u64::from(self.trans_b)
     }
 
-    /// Its sizes and kind, for messages.
+    /// Sizes and kind of the problem, for messages.
     pub(crate) fn describe(&self) -> String {
         let op = |t| if t { 'T' } else { 'N' };
         format!(

@@ -1,16 +1,17 @@
-//! Answers of a real cuBLASLt (`VGPU_LT_RECORD`, a table that `tests/gpu.sh` writes): the virtual one refuses the same.
+//! Answers of a real cuBLASLt (`VGPU_LT_RECORD`, a table that `tests/gpu.sh` writes): the virtual library refuses the same
+//! problems.
 use super::Status;
 use super::problem::Problem;
 use super::types::{Compute, Type};
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// Format and epilogue, as the record names them.
+/// Format and epilogue by their names in the record.
 type Kind = (String, String);
-/// Number of products, `m`, `n`, `k`, and what is transposed, row-major.
+/// Number of matrices, `m`, `n`, `k`, and which operands are transposed, row-major.
 type Shape = ([usize; 4], String);
 
-/// Answers by kind and shape: the status, 0 for a search that finds something.
+/// Answers by kind and shape: the status, 0 if a search finds an algorithm.
 #[derive(Default)]
 struct Record {
     answers: HashMap<Kind, HashMap<Shape, Status>>,
@@ -27,7 +28,7 @@ static RECORD: LazyLock<Option<Record>> = LazyLock::new(|| {
 /// Entry of the record for this problem; `None` without a record or an entry.
 pub(crate) fn answer(problem: &Problem) -> Option<Status> {
     let letter = |is_transposed: bool| if is_transposed { 'T' } else { 'N' };
-    // The record is row-major: operands have swapped places.
+    // The record is row-major, so the operands are swapped.
     let transposed = [problem.trans_b, problem.trans_a].map(letter).iter().collect();
     let shape = ([problem.d.batch, problem.n(), problem.m(), problem.k], transposed);
     let kind = (format_name(problem)?.to_owned(), epilogue_name(problem.epilogue.name())?.to_owned());
@@ -47,7 +48,7 @@ fn format_name(problem: &Problem) -> Option<&'static str> {
     })
 }
 
-/// The record's name of an epilogue of cublasLt.h.
+/// Name of an epilogue of cublasLt.h in the record.
 fn epilogue_name(name: &str) -> Option<&'static str> {
     Some(match name {
         "DEFAULT" => "None",
@@ -83,7 +84,7 @@ impl Record {
         record
     }
 
-    /// The answer for this shape; for one that was not asked, a refusal if all shapes of the kind were refused.
+    /// The answer for this shape; for a shape that is not in the record, a refusal if all shapes of the kind were refused.
     fn answer(&self, kind: &Kind, shape: &Shape) -> Option<Status> {
         let of_kind = self.answers.get(kind)?;
         if let Some(status) = of_kind.get(shape) {

@@ -112,8 +112,8 @@ impl Compute {
     }
 }
 
-/// Operation on `alpha*op(A)*op(B) + beta*C` before it is stored (`cublasLtEpilogue_t`). The numbers of the
-/// header are sums of these bits.
+/// Epilogue: the operation on `alpha*op(A)*op(B) + beta*C` before it is stored (`cublasLtEpilogue_t`). The values in the header
+/// are sums of these bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(crate) struct Epilogue(u32);
 
@@ -149,11 +149,11 @@ const EPILOGUES: [(u32, &str); 16] = [
 /// One of the two gradients of a bias that come from the inputs, not from the result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BiasGradient {
-    /// BGRADA: sums of the rows of op(A) over k; as long as D has rows.
+    /// BGRADA: sums of the rows of op(A) over k; its length is the number of rows of D.
     OfA,
-    /// BGRADB: sums of the columns of op(B) over k; as long as D has columns.
+    /// BGRADB: sums of the columns of op(B) over k; its length is the number of columns of D.
     OfB,
-    /// DRELU_BGRAD, DGELU_BGRAD: sums of the rows of D; as long as D has rows.
+    /// DRELU_BGRAD, DGELU_BGRAD: sums of the rows of D; its length is the number of rows of D.
     OfResult,
 }
 
@@ -177,17 +177,17 @@ impl Epilogue {
         self.0 & bit != 0
     }
 
-    /// Neither a vector nor a function is applied.
+    /// Whether neither a vector nor a function is applied.
     pub(crate) fn is_default(self) -> bool {
         self.0 == 1
     }
 
-    /// A bias vector, one element per row of D, is added.
+    /// Whether a bias vector, one element per row of D, is added.
     pub(crate) fn adds_bias(self) -> bool {
         self.has(BIAS)
     }
 
-    /// A vector is stored at the bias pointer.
+    /// The gradient that is stored at the bias pointer, if any.
     pub(crate) fn bias_gradient(self) -> Option<BiasGradient> {
         match () {
             () if self.has(SUM_A) => Some(BiasGradient::OfA),
@@ -197,27 +197,27 @@ impl Epilogue {
         }
     }
 
-    /// The bias pointer is used.
+    /// Whether the bias pointer is used.
     pub(crate) fn uses_bias_pointer(self) -> bool {
         self.adds_bias() || self.bias_gradient().is_some()
     }
 
-    /// The auxiliary buffer is used.
+    /// Whether the auxiliary buffer is used.
     pub(crate) fn uses_aux(self) -> bool {
         self.has(AUX)
     }
 
-    /// The auxiliary buffer is written (forward); otherwise it is read (backward).
+    /// Whether the auxiliary buffer is written (forward) rather than read (backward).
     pub(crate) fn writes_aux(self) -> bool {
         self.has(AUX) && !self.has(D_RELU | D_GELU)
     }
 
-    /// The auxiliary buffer is the bit mask of a ReLU; otherwise it holds the inputs of a GELU.
+    /// Whether the auxiliary buffer is the bit mask of a ReLU rather than the inputs of a GELU.
     pub(crate) fn aux_is_mask(self) -> bool {
         self.has(RELU | D_RELU)
     }
 
-    /// The forward function of one element. A NaN becomes zero under ReLU, as hardware's `max(x, 0)` does it.
+    /// The forward function of one element. ReLU maps NaN to zero, like `max(x, 0)` on hardware.
     pub(crate) fn apply(self, x: f64) -> f64 {
         match () {
             () if self.has(RELU) => {

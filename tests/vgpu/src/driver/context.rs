@@ -1,4 +1,4 @@
-//! Contexts: the primary one of each device, and which of them a thread works in.
+//! Contexts: the primary context of each device, and the current context of a thread.
 
 use super::ordinal;
 use super::stream::STREAMS;
@@ -42,10 +42,10 @@ pub(crate) fn of_device(device: usize) -> &'static Ctx {
     &CONTEXTS[device]
 }
 
-/// The context that this thread works in.
+/// The current context of this thread.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_CONTEXT` without one; the sticky error of a device that is broken.
+/// `CUDA_ERROR_INVALID_CONTEXT` if there is none; the sticky error of a broken device.
 pub(crate) fn current() -> Result<&'static Ctx, i32> {
     let current = STACK.with_borrow(|stack| stack.last().copied()).ok_or(INVALID_CONTEXT)?;
     match stream::sticky_error(current.device) {
@@ -59,7 +59,7 @@ pub(crate) fn context(handle: Handle) -> Result<&'static Ctx, i32> {
     CONTEXTS.iter().find(|ctx| std::ptr::eq(*ctx, handle)).ok_or(INVALID_CONTEXT)
 }
 
-/// Waits for all work of a device, and lets its pools give back what they don't need.
+/// Waits for all work of a device, and lets its pools release unused memory.
 pub(crate) fn synchronize(device: usize) {
     of_device(device).legacy.sync();
     for stream in STREAMS.all().iter().filter(|stream| stream.device == device) {
@@ -68,7 +68,7 @@ pub(crate) fn synchronize(device: usize) {
     pool_sync_point(device);
 }
 
-/// A synchronisation: pools shrink to their thresholds.
+/// Handles a synchronization: pools shrink to their thresholds.
 pub(crate) fn pool_sync_point(device: usize) {
     let mut memory = crate::abi::lock(&MEMORY);
     let shrink = |pool: &mut pool::Pool| pool.trim(pool.threshold);
@@ -159,7 +159,7 @@ api! {
         put(value, 0)?;
     }
 
-    /// Limits (stack, printf buffer, heap) are not modelled.
+    /// Limits (stack, printf buffer, heap) are not modeled.
     fn cuCtxSetLimit(_limit: c_uint, _value: usize) {
         current()?;
     }
@@ -179,7 +179,7 @@ api! {
         current()?;
     }
 
-    /// Kernels and plain copies of the current context may use plain memory of `peer`.
+    /// Lets kernels and plain copies of the current context use plain memory of `peer`.
     fn cuCtxEnablePeerAccess(peer: Handle, flags: c_uint) {
         let (from, to) = (current()?.device, context(peer)?.device);
         if flags != 0 {

@@ -1,8 +1,8 @@
 //! Copies and fills.
 //!
-//! Pageable host memory is read at the call and written before the call returns, as the driver does by staging; only
+//! Pageable host memory is read at the call and written before the call returns, as the driver does by staging. Only
 //! pinned memory is read and written when the copy runs. A range that no allocation covers is refused at the call;
-//! whether the device may reach it is known when the copy runs.
+//! whether the device can access it is checked when the copy runs.
 
 use super::context::current;
 use super::stream::stream;
@@ -87,7 +87,7 @@ api! {
     }
 }
 
-/// The synchronous forms: on the legacy stream, until it is done.
+/// The synchronous functions: run on the legacy stream and wait until it is done.
 fn at_once(
     call: &'static str,
     put: impl FnOnce(&'static str, &Arc<Stream>) -> Result<(), i32>,
@@ -99,7 +99,7 @@ fn at_once(
     current().map(|_| ())
 }
 
-/// Refuses a range that is in no allocation, or in one that was freed.
+/// Refuses a range that is in no allocation or in a freed one.
 fn check(call: &str, p: u64, n: usize) -> Result<(), i32> {
     lock(&MEMORY).usable(p, n as u64).map_err(|e| wrong(call, &e))
 }
@@ -190,7 +190,7 @@ fn on_device(call: &'static str, to: u64, from: u64, n: usize, stream: &Arc<Stre
     Ok(())
 }
 
-/// Needs no peer access: without it the driver stages the bytes through the host.
+/// Requires no peer access: without it the driver stages the bytes through the host.
 fn between_devices(
     call: &'static str,
     to: u64,
@@ -220,7 +220,7 @@ fn between_devices(
     Ok(())
 }
 
-/// The unified form: the pointers decide the direction.
+/// The unified function: the pointers determine the direction.
 fn anywhere(call: &'static str, to: u64, from: u64, n: usize, stream: &Arc<Stream>) -> Result<(), i32> {
     match (is_device(to), is_device(from)) {
         (true, true) => on_device(call, to, from, n, stream),

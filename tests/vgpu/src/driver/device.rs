@@ -1,4 +1,4 @@
-//! Devices: what they are and what they can do.
+//! Devices: their properties and capabilities.
 
 use super::ordinal;
 use crate::abi::{api, put, put_text, text};
@@ -11,7 +11,7 @@ use std::ffi::{c_char, c_int, c_uint};
 use std::sync::{LazyLock, Once};
 
 api! {
-    /// Refuses unless virtual devices were asked for, so that nothing runs on them by accident.
+    /// Refuses unless virtual devices are requested, so that nothing runs on them by accident.
     fn cuInit(_flags: c_uint) {
         if !CONFIG.wanted {
             say("this is the virtual GPU, which computes on the CPU; set VGPU_DEVICES to use it (see tests/vgpu/run)");
@@ -43,12 +43,12 @@ api! {
 
     fn cuDeviceGetName(name: *mut c_char, room: c_int, device: c_int) {
         ordinal(device)?;
-        // All are of one model, as the devices of a machine usually are: names tell models apart, not devices.
+        // All devices have the same model name, as usual in one machine: names distinguish models, not devices.
         let instance = if CONFIG.mig { " MIG 1g.10gb" } else { "" };
         put_text(name, room.max(0) as usize, &format!("Virtual GPU{instance}"))?;
     }
 
-    /// Of a MIG instance: the UUID of the whole GPU.
+    /// For a MIG instance, the UUID of the whole GPU.
     fn cuDeviceGetUuid(uuid: *mut [u8; 16], device: c_int) {
         let number = CONFIG.physical(ordinal(device)?);
         put(uuid, uuid_of(if CONFIG.mig { 0 } else { number }))?;
@@ -95,7 +95,7 @@ api! {
     }
 }
 
-/// Different for each device, the same in every process, and readable as what it is.
+/// Different for each device, the same in every process, and readable as text.
 fn uuid_of(number: usize) -> [u8; 16] {
     let mut uuid = *b"virtual GPU   00";
     uuid[14] += number as u8 / 10;
@@ -107,12 +107,12 @@ fn uuid_of(number: usize) -> [u8; 16] {
 pub(crate) struct Arch {
     pub(crate) multiprocessors: c_int,
     pub(crate) threads: c_int,
-    /// Bytes of shared memory: of a multiprocessor, and of a block that asked for more than 48 KiB.
+    /// Bytes of shared memory: of a multiprocessor, and of a block that requests more than 48 KiB.
     pub(crate) shared: c_int,
     pub(crate) shared_block: c_int,
 }
 
-/// The limits of `VGPU_ARCH`, those of the data-centre part where there is one.
+/// The limits of `VGPU_ARCH`, of the data-center model if there is one.
 ///
 /// Source: CUDA C++ Programming Guide, "Compute Capabilities"; numbers of multiprocessors of A100, H100 and B200.
 pub(crate) fn arch() -> Arch {
@@ -162,7 +162,8 @@ fn attribute_of(attribute: c_uint, device: usize) -> c_int {
         34 | 50 => 0,
         75 => CONFIG.arch.0,
         76 => CONFIG.arch.1,
-        // What is not modelled is not there: cooperative launch, managed memory, clusters, virtual memory management.
+        // Features that are not modeled are reported as absent: cooperative launch, managed memory, clusters, virtual memory
+        // management.
         _ => 0,
     }
 }

@@ -25,7 +25,7 @@ fn texts(error: c_int) -> (*const c_char, *const c_char) {
     match code::describe(error) {
         Some((name, what)) => (name.as_ptr(), what.as_ptr()),
         None => {
-            // Leaked, since the client may keep it; there are few such codes.
+            // Leaked, because the client may keep it; there are few such codes.
             let name = CString::new(format!("CUDA_ERROR_{error}")).unwrap_or_default();
             (name.into_raw(), c"see the number".as_ptr())
         }

@@ -1,4 +1,4 @@
-//! Events: points of streams that the host and other streams wait for.
+//! Events: points in streams that the host and other streams can wait for.
 
 use super::context::{current, pool_sync_point};
 use super::handle::Registry;
@@ -12,7 +12,7 @@ use crate::stream::{Flag, Reached, Stream, sticky_error};
 use std::ffi::c_uint;
 use std::sync::{Arc, Mutex};
 
-/// An event and where it was last recorded.
+/// An event and the point at which it was last recorded.
 pub(crate) struct Event {
     device: usize,
     timed: bool,
@@ -30,7 +30,7 @@ static EVENTS: Registry<Event> = Registry::new("an event");
 
 const DISABLE_TIMING: c_uint = 2;
 
-/// `stream` continues only after the event.
+/// Makes `stream` wait for the event.
 pub(crate) fn wait(stream: &Arc<Stream>, event: usize) -> Result<(), i32> {
     let state = lock(&EVENTS.get(event)?.state).clone();
     match state {
@@ -60,7 +60,7 @@ api! {
         record(event, handle)?;
     }
 
-    /// Events that stay events inside of a graph (`CU_EVENT_RECORD_EXTERNAL`) are not modelled.
+    /// Events that remain events inside a graph (`CU_EVENT_RECORD_EXTERNAL`) are not modeled.
     fn cuEventRecordWithFlags(event: usize, handle: *mut Void, flags: c_uint) {
         if flags != 0 {
             return Err(NOT_SUPPORTED);
@@ -120,7 +120,7 @@ fn record(event: usize, handle: *mut Void) -> Result<(), i32> {
     Ok(())
 }
 
-/// The flag of an event, if it was recorded; an event in a capture can't be asked.
+/// The flag of an event, if it was recorded; an event in a capture can't be queried.
 fn flag(event: &Event, call: &str) -> Result<Option<Arc<Flag>>, i32> {
     match &*lock(&event.state) {
         State::Fresh => Ok(None),
@@ -132,7 +132,7 @@ fn flag(event: &Event, call: &str) -> Result<Option<Arc<Flag>>, i32> {
     }
 }
 
-/// In nominal time between points of one stream; streams have no clock in common, so between two of them in real time.
+/// Elapsed time: nominal time between points of one stream; real time between two streams, because they have no common clock.
 fn elapsed_ms(from: usize, to: usize) -> Result<f32, i32> {
     let time = |event: usize| -> Result<(u64, Reached), i32> {
         let event = EVENTS.get(event)?;

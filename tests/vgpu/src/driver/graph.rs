@@ -1,4 +1,4 @@
-//! Graphs. They come from stream capture; building them node by node is not modelled.
+//! Graphs. They are made by stream capture; building them node by node is not modeled.
 
 use super::handle::Registry;
 use super::stream::stream;
@@ -18,7 +18,7 @@ api! {
         put(exec, instantiate(graph, flags)?)?;
     }
 
-    /// Of the parameters only the result is written: success.
+    /// Only the result field of the parameters is written: success.
     fn cuGraphInstantiateWithParams(exec: *mut usize, graph: usize, params: *mut [u64; 4]) {
         let [flags, upload, _, _] = get(params)?;
         put(exec, instantiate(graph, flags)?)?;
@@ -39,7 +39,7 @@ api! {
         exec.launch(&stream);
     }
 
-    /// Launches that are queued still run.
+    /// Queued launches still run.
     fn cuGraphExecDestroy(exec: usize) {
         if fault::due("graph-destroy") {
             loop {
@@ -53,7 +53,7 @@ api! {
         GRAPHS.remove(graph)?;
     }
 
-    /// Only their number; the nodes themselves are not given out.
+    /// Returns only the number of nodes; the nodes themselves are not returned.
     fn cuGraphGetNodes(graph: usize, nodes: *mut Void, n: *mut usize) {
         let graph = GRAPHS.get(graph)?;
         if !nodes.is_null() {

@@ -1,4 +1,4 @@
-//! Handles: numbers that look like pointers, each for one object and never for a second one.
+//! Handles: numbers that look like pointers, each for one object and never reused.
 
 use crate::abi::lock;
 use crate::code::INVALID_HANDLE;
@@ -13,7 +13,7 @@ pub(crate) struct Registry<T> {
     live: Mutex<BTreeMap<usize, Arc<T>>>,
 }
 
-/// Below any mapping, so that a client that follows a handle faults.
+/// Below any mapping, so that a client that dereferences a handle faults.
 static NEXT: AtomicUsize = AtomicUsize::new(0x1000);
 
 impl<T> Registry<T> {
@@ -28,19 +28,19 @@ impl<T> Registry<T> {
         handle
     }
 
-    /// The object behind a handle; one that was never made or is destroyed is a finding.
+    /// The object behind a handle; an invalid or destroyed handle is a finding.
     pub(crate) fn get(&self, handle: usize) -> Result<Arc<T>, i32> {
         let found = lock(&self.live).get(&handle).cloned();
         found.ok_or_else(|| self.unknown(handle))
     }
 
-    /// Ends a handle.
+    /// Destroys a handle.
     pub(crate) fn remove(&self, handle: usize) -> Result<Arc<T>, i32> {
         let found = lock(&self.live).remove(&handle);
         found.ok_or_else(|| self.unknown(handle))
     }
 
-    /// The handle of the first object that `is` accepts.
+    /// The handle of the first object for which `is` returns true.
     pub(crate) fn handle_of(&self, is: impl Fn(&T) -> bool) -> Option<usize> {
         lock(&self.live).iter().find(|(_, object)| is(object)).map(|(&handle, _)| handle)
     }

@@ -1,4 +1,4 @@
-//! Memory that another process maps. Events between processes are not modelled.
+//! Memory that another process maps. Events between processes are not modeled.
 
 use super::context::{current, synchronize};
 use super::wrong;
@@ -15,7 +15,7 @@ api! {
     fn cuIpcGetMemHandle(handle: *mut Handle, p: u64) {
         let device = current()?.device;
         capture::refuse_unsafe("cuIpcGetMemHandle")?;
-        // The bytes move to where they can be shared, so nothing may be in flight on them.
+        // The bytes move to shareable memory, so no work on them may be in flight.
         let owner = lock(&MEMORY).find(p).map_or(device, |(_, a)| a.device);
         synchronize(owner);
         put(handle, lock(&MEMORY).export(p)?)?;

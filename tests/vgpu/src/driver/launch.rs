@@ -53,7 +53,7 @@ api! {
         launch(function, Shape { grid, block, shared }, stream, params)?;
     }
 
-    /// Blocks run one after the other here, so they can't wait for each other.
+    /// Blocks run one after another, so they can't wait for each other.
     fn cuLaunchCooperativeKernel(
         _function: usize, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint,
         _shared: c_uint, _s: *mut Void, _params: *const *const u8,
@@ -71,7 +71,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Refuses what the real launch would refuse.
+    /// Refuses launches that a real GPU would refuse.
     fn check(&self, kernel: &Kernel) -> Result<(), String> {
         let threads: u64 = self.block.iter().map(|&n| u64::from(n)).product();
         let own = kernel.static_shared;
@@ -97,7 +97,8 @@ impl Shape {
         Ok(())
     }
 
-    /// Refuses what the real launch would refuse for lack of registers: they go to whole warps, eight at a time.
+    /// Refuses launches for which a real GPU would lack registers; registers are allocated to whole warps, eight per thread at a
+    /// time.
     fn check_registers(&self, kernel: &Kernel) -> Result<(), String> {
         let threads: u32 = self.block.iter().product();
         let (threads, each) = (threads.next_multiple_of(32), kernel.registers().next_multiple_of(8));
@@ -135,11 +136,11 @@ struct Args {
     /// All values, each at a multiple of 16 bytes.
     bytes: Vec<u128>,
     at: Vec<usize>,
-    /// The device pointers among them, also those inside of structures.
+    /// The device pointers among the arguments, including those inside structures.
     pointers: Vec<u64>,
-    /// The pointers to pinned host memory, as the host knows them.
+    /// The pointers to pinned host memory, as host addresses.
     host_pointers: Vec<u64>,
-    /// The parts of that memory that the kernel may access.
+    /// The ranges of that memory that the kernel may access.
     touches: Vec<Touch>,
     device: usize,
 }
@@ -162,7 +163,7 @@ impl Args {
             args.bytes.resize(begin + size.div_ceil(16), 0);
             let value: &mut [u8] = as_bytes(&mut args.bytes[begin..]);
             value[..size].copy_from_slice(slice(from, size)?);
-            // Every aligned word that is a device pointer becomes the address of its bytes.
+            // Replaces every aligned word that is a device pointer by the real address of its bytes.
             for word in value[..size].chunks_exact_mut(8) {
                 let p = u64::from_ne_bytes(word.try_into().map_err(|_| INVALID_VALUE)?);
                 if mem::is_device(p) {

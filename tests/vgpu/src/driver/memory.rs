@@ -1,4 +1,4 @@
-//! Device memory, pinned memory, and what a pointer is. Stream-ordered allocation is in [`super::pool`].
+//! Device memory, pinned memory, and attributes of pointers. Stream-ordered allocation is in [`super::pool`].
 
 use super::context::{self, current, synchronize};
 use super::wrong;
@@ -17,7 +17,7 @@ api! {
         put(p, alloc_in_steps("cuMemAlloc", bytes, 1)?)?;
     }
 
-    /// Waits for all work of the device that holds the memory, as the real one does.
+    /// Waits for all work of the device that holds the memory, like the real function.
     fn cuMemFree_v2(p: u64) {
         current()?;
         capture::refuse_unsafe("cuMemFree")?;
@@ -51,7 +51,8 @@ api! {
         crate::abi::put_if_wanted(bytes, found.1 as usize);
     }
 
-    /// No function of the driver: bytes that work on streams has read and written so far in the allocation that holds `p`.
+    /// Not a function of the driver: returns the bytes that streams have read and written so far in the allocation that holds
+    /// `p`.
     fn vgpuTraffic(p: u64, read: *mut u64, written: *mut u64) {
         let moved = lock(&MEMORY).find(p).map(|(_, a)| a.moved).filter(|_| CONFIG.check).ok_or(NOT_SUPPORTED)?;
         put(read, moved[0])?;
@@ -97,7 +98,7 @@ api! {
         put(flags, host::flags(p).ok_or(INVALID_VALUE)?)?;
     }
 
-    /// Pinned memory is at the same address for the devices, and mapped whatever its flags: addressing is unified.
+    /// Pinned memory has the same address on the devices and is always mapped, because addressing is unified.
     fn cuMemHostGetDevicePointer_v2(p: *mut u64, from: u64, flags: c_uint) {
         current()?;
         if flags != 0 {
@@ -118,7 +119,7 @@ api! {
         }
     }
 
-    /// Like cuPointerGetAttribute, but an attribute that a pointer doesn't have becomes zero and no error.
+    /// Same as cuPointerGetAttribute, but an attribute that a pointer doesn't have becomes zero instead of an error.
     fn cuPointerGetAttributes(n: c_uint, attributes: *const c_int, data: *const *mut Void, p: u64) {
         let (attributes, data) = (slice(attributes, n as usize)?, slice(data, n as usize)?);
         for (&attribute, &to) in attributes.iter().zip(data) {
@@ -126,7 +127,7 @@ api! {
                 Ok(Attribute::Word(v)) => put(to.cast(), v)?,
                 Ok(Attribute::Int(v)) => put(to.cast(), v)?,
                 Ok(Attribute::Flag(v)) => put(to.cast(), v)?,
-                // An ordinal that isn't there is -2; of the others an int is the least that the caller has room for.
+                // A missing ordinal is -2; for the others an int is the smallest type that the caller provides room for.
                 Err(_) if attribute == ORDINAL => put(to.cast(), -2i32)?,
                 Err(_) if WORDS.contains(&attribute) => put(to.cast(), 0u64)?,
                 Err(_) if FLAGS.contains(&attribute) => put(to.cast(), 0u8)?,

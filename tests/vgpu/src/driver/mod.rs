@@ -1,7 +1,6 @@
 //! `libcuda`, by subject. Every function is exported by [`crate::abi::api`]; its body returns a `CUresult`.
 //!
-//! Handles other than contexts are numbers that are never given out twice, so that a handle that was destroyed is
-//! known as such.
+//! Handles other than contexts are numbers that are never reused, so that a destroyed handle is recognized.
 
 pub(crate) mod context;
 pub(crate) mod copy;
@@ -30,7 +29,7 @@ fn ordinal(device: c_int) -> Result<usize, i32> {
     usize::try_from(device).ok().filter(|&d| d < CONFIG.devices()).ok_or(INVALID_DEVICE)
 }
 
-/// A mistake that is seen at the call already.
+/// Reports a mistake that is visible at the call.
 fn wrong(call: &str, what: &str) -> i32 {
     report(&format!("{call}: {what}"));
     INVALID_VALUE

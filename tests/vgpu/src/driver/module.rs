@@ -1,4 +1,4 @@
-//! Modules and the functions in them. What is behind them is in [`crate::nvrtc::module`].
+//! Modules and the functions in them. Their implementation is in [`crate::nvrtc::module`].
 
 use super::context::current;
 use super::device::arch;
@@ -20,7 +20,7 @@ static MODULES: Registry<Module> = Registry::new("a module");
 /// Functions that the client looked up.
 pub(crate) static KERNELS: Registry<Kernel> = Registry::new("a function");
 
-/// Shared memory that a block may have, static and dynamic, unless its kernel asked for more.
+/// Shared memory that a block may have, static and dynamic, unless its kernel requests more.
 pub(crate) const BLOCK_SHARED: u32 = 48 << 10;
 
 api! {
@@ -38,7 +38,7 @@ api! {
         put(module, load(image.as_ptr())?)?;
     }
 
-    /// The handle ends; the code stays, since launches that are queued still need it.
+    /// Destroys the handle but keeps the code, because queued launches still need it.
     fn cuModuleUnload(module: usize) {
         MODULES.remove(module)?;
     }
@@ -56,7 +56,7 @@ api! {
     }
 
     fn cuModuleGetLoadingMode(mode: *mut c_uint) {
-        // Eager: a function that is missing is seen when the module is loaded.
+        // Eager loading: a missing function is detected when the module is loaded.
         put(mode, 1)?;
     }
 
@@ -76,7 +76,7 @@ api! {
         })?;
     }
 
-    /// Of the attributes only 8, the limit of dynamic shared memory, has an effect.
+    /// Only attribute 8, the limit of dynamic shared memory, has an effect.
     fn cuFuncSetAttribute(function: usize, attribute: c_int, value: c_int) {
         let kernel = KERNELS.get(function)?;
         if attribute == 8 {
@@ -128,7 +128,7 @@ fn load(image: *const c_char) -> Result<usize, i32> {
     Ok(MODULES.insert(Arc::new(Module::load(text(image)?)?)))
 }
 
-/// By threads and shared memory alone; registers are not modelled.
+/// Computed from threads and shared memory only; registers are not modeled.
 fn blocks_per_multiprocessor(function: usize, block: c_int, shared: usize) -> Result<c_int, i32> {
     let own = KERNELS.get(function)?.static_shared;
     if block <= 0 {

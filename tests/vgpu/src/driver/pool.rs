@@ -1,7 +1,7 @@
 //! Stream-ordered allocation and memory pools.
 //!
-//! Memory from a pool may be used only by work that is ordered after the allocation and before the free. Both are
-//! therefore work on the stream: a write of the whole allocation, as far as [`crate::order`] is concerned.
+//! Memory from a pool may be used only by work that is ordered after the allocation and before the free. Therefore both are
+//! work on the stream: for [`crate::order`] they are writes of the whole allocation.
 
 use super::context::current;
 use super::handle::Registry;
@@ -19,7 +19,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 /// Handles of pools; the object is the pool's number in [`crate::mem::Memory::pools`].
 static POOLS: Registry<u64> = Registry::new("a memory pool");
 
-/// For each device its default pool and the pool that cuMemAllocAsync takes from.
+/// The default pool of each device, and the pool from which cuMemAllocAsync allocates.
 static OF_DEVICE: LazyLock<Mutex<Vec<[usize; 2]>>> = LazyLock::new(|| {
     let make = |device| [POOLS.insert(Arc::new(device as u64)); 2];
     Mutex::new((0..CONFIG.devices()).map(make).collect())
@@ -70,7 +70,7 @@ api! {
         put(p, alloc("cuMemAllocFromPoolAsync", bytes, pool, s)?)?;
     }
 
-    /// From the call on the host must not use the memory; the stream frees it when it gets there.
+    /// After the call the host must not use the memory; the stream frees it when it reaches this point.
     fn cuMemFreeAsync(p: u64, s: *mut Void) {
         let stream = stream(s)?;
         capture::refuse_on(&stream, "cuMemFreeAsync")?;
@@ -96,7 +96,7 @@ api! {
         put(pool, POOLS.insert(Arc::new(number)))?;
     }
 
-    /// Memory that is still allocated stays until it is freed.
+    /// Memory that is still allocated remains until it is freed.
     fn cuMemPoolDestroy(pool: usize) {
         if lock(&OF_DEVICE).iter().any(|pools| pools[DEFAULT] == pool) {
             return Err(wrong("cuMemPoolDestroy", "the default pool of a device can't be destroyed"));
@@ -143,7 +143,7 @@ api! {
         }
     }
 
-    /// High-water marks can only be set to zero, which means: to what is now.
+    /// High-water marks can only be set to zero, which resets them to the current value.
     fn cuMemPoolSetAttribute(pool: usize, attribute: c_uint, value: *const Void) {
         let reset = |level: &mut Level| level.high = level.now;
         match attribute {
@@ -162,7 +162,7 @@ api! {
         }
     }
 
-    /// Sets the other devices that reach the pool's memory; cuCtxEnablePeerAccess doesn't matter to pools.
+    /// Sets which other devices can access the pool's memory; cuCtxEnablePeerAccess does not affect pools.
     fn cuMemPoolSetAccess(pool: usize, list: *const Access, n: usize) {
         let owner = with(pool, |p| p.device)?;
         for access in slice(list, n)? {
@@ -213,7 +213,7 @@ fn alloc(call: &'static str, bytes: usize, pool: usize, s: *mut Void) -> Result<
     let p = lock(&MEMORY).alloc(device, bytes as u64, Some(number))?;
     if CONFIG.check || CONFIG.fuzz != 0 {
         let len = bytes as u64;
-        // What another stream wrote before the allocation is done is lost here, as the order allows.
+        // Values that another stream wrote before the allocation is done are lost here, as the order allows.
         stream.run(call, move |stamp| {
             lock(&MEMORY).poison(p);
             stamp.access_within(p, len, 0, true)

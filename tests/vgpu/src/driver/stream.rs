@@ -13,18 +13,18 @@ use crate::stream::{Kind, Stream, Task};
 use std::ffi::{c_int, c_uint, c_ulonglong};
 use std::sync::Arc;
 
-/// The streams that the client made.
+/// The streams that the client created.
 pub(crate) static STREAMS: Registry<Stream> = Registry::new("a stream");
 
 const NON_BLOCKING: c_uint = 1;
-/// The greatest priority is the least number.
+/// The highest priority is the smallest number.
 const PRIORITIES: (c_int, c_int) = (-5, 0);
 
-/// The stream behind a handle, to put work on: null and 1 are the legacy default stream of the current context.
+/// The stream for a handle to enqueue work on: null and 1 are the legacy default stream of the current context.
 ///
 /// # Errors
 /// The sticky error of a broken device, `CUDA_ERROR_INVALID_HANDLE`, and `..._STREAM_CAPTURE_INVALIDATED` or
-/// `..._IMPLICIT` where a capture forbids work on it.
+/// `..._IMPLICIT` if a capture forbids work on it.
 pub(crate) fn stream(handle: *mut Void) -> Result<Arc<Stream>, i32> {
     let stream = any_stream(handle)?;
     match &*lock(&stream.branch) {
@@ -37,7 +37,7 @@ pub(crate) fn stream(handle: *mut Void) -> Result<Arc<Stream>, i32> {
     Ok(stream)
 }
 
-/// Same as [`stream`], also while its capture is broken.
+/// Same as [`stream`], but also valid while its capture is broken.
 fn any_stream(handle: *mut Void) -> Result<Arc<Stream>, i32> {
     let context = current()?;
     let stream = match handle as usize {
@@ -54,7 +54,7 @@ fn any_stream(handle: *mut Void) -> Result<Arc<Stream>, i32> {
     }
 }
 
-/// The streams that work on `stream` is implicitly ordered with; none for most.
+/// The streams that work on `stream` is implicitly ordered with; `None` for most streams.
 pub(crate) fn streams_to_order_with(stream: &Stream) -> Option<Vec<Arc<Stream>>> {
     match stream.kind {
         Kind::NonBlocking | Kind::Graph => None,
@@ -75,7 +75,7 @@ api! {
         create(handle, flags, priority.clamp(PRIORITIES.0, PRIORITIES.1))?;
     }
 
-    /// Work that is queued still runs.
+    /// Queued work still runs.
     fn cuStreamDestroy_v2(handle: *mut Void) {
         let stream = STREAMS.remove(handle as usize)?;
         if let Some(branch) = lock(&stream.branch).take() {
@@ -109,7 +109,7 @@ api! {
         capture::refuse_on(&stream, "cuStreamSynchronize")?;
         if stream.kind == Kind::Legacy {
             capture::refuse_legacy(stream.device)?;
-            // The legacy stream's end is that of the blocking streams, too.
+            // The end of the legacy stream is also the end of the blocking streams.
             for other in streams_to_order_with(&stream).into_iter().flatten() {
                 other.sync();
             }
@@ -153,12 +153,12 @@ api! {
         put(graph, graph::GRAPHS.insert(Arc::new(captured)))?;
     }
 
-    /// 0 not capturing, 1 capturing, 2 its capture is broken.
+    /// 0 if not capturing, 1 if capturing, 2 if its capture is broken.
     fn cuStreamIsCapturing(handle: *mut Void, status: *mut c_uint) {
         put(status, capture_status(&*any_stream(handle)?).0)?;
     }
 
-    /// The graph under construction and its edges are not given out.
+    /// The graph under construction and its edges are not returned.
     fn cuStreamGetCaptureInfo_v2(
         handle: *mut Void, status: *mut c_uint, id: *mut u64, graph: *mut usize, _dependencies: *mut Void, n: *mut usize,
     ) {

@@ -1,7 +1,7 @@
 //! Pinned host memory, and the copies and kernels in flight that read or write it.
 //!
 //! An asynchronous copy reads or writes a pinned buffer at some time between the call and the host's next
-//! synchronisation with it; a host that touches the buffer in between has a race. It is made visible in two ways:
+//! synchronization with it; a host that accesses the buffer in between has a race. Races are made visible in two ways:
 //!
 //! - With `VGPU_CHECK` the pages of the buffer are protected from the call until the host has synchronised with the
 //!   copy (by the clocks of [`crate::order`], so it doesn't matter whether the copy ran meanwhile): a host-to-device
@@ -11,10 +11,10 @@
 //! - With `VGPU_CHECK` or `VGPU_FUZZ` the source of a host-to-device copy is compared, when the copy runs, with what
 //!   it was at the call, and the destination of a device-to-host copy is filled with NaN at the call.
 //!
-//! Both are left out where another copy that is not done yet, or a host function, has to do with the same bytes.
+//! Both are skipped if another unfinished copy, or a host function, uses the same bytes.
 //!
-//! A kernel that was given a pointer to such memory counts as a copy to it, or from it if it points to constants, from that address to
-//! the end of the buffer. What it really writes is unknown, so there is only the protection.
+//! A kernel that receives a pointer to such memory counts as a copy to it, or as a copy from it if it points to constants, from
+//! that address to the end of the buffer. Which bytes it really writes is unknown, so only the protection applies.
 
 use super::pages::{self, PAGE};
 use super::trap;
@@ -31,20 +31,20 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 pub(crate) struct Touch {
     pub(crate) at: u64,
     pub(crate) len: u64,
-    /// The device writes it.
+    /// Whether the device writes it.
     pub(crate) write: bool,
-    /// It accesses all of these bytes, as a copy does.
+    /// Whether it accesses all of these bytes, as a copy does.
     pub(crate) whole: bool,
 }
 
 struct Pinned {
     len: u64,
-    /// The second view; none for memory that was only registered.
+    /// The second view; `None` for memory that was only registered.
     alias: Option<u64>,
     flags: u32,
 }
 
-/// A copy that the host has not synchronised with.
+/// A copy that the host has not yet synchronized with.
 struct Flight {
     id: u64,
     touch: Touch,
@@ -69,7 +69,7 @@ pub(crate) struct Host {
 pub(crate) static HOST: Mutex<Host> =
     Mutex::new(Host { pinned: BTreeMap::new(), flights: Vec::new(), ids: 0 });
 
-/// Host functions that are queued and have not run: what they touch is unknown.
+/// Number of queued host functions that have not run; which memory they access is unknown.
 pub(crate) static HOST_FUNCTIONS: AtomicU64 = AtomicU64::new(0);
 
 /// Allocates pinned memory.
@@ -81,7 +81,7 @@ pub(crate) fn alloc(len: u64, flags: u32) -> Option<u64> {
     Some(at)
 }
 
-/// Frees pinned memory; false where `at` isn't the begin of any.
+/// Frees pinned memory; returns false if `at` is not the start of any.
 pub(crate) fn free(at: u64) -> bool {
     let mut host = lock(&HOST);
     let Some(alias) = host.pinned.get(&at).and_then(|pinned| pinned.alias) else { return false };
@@ -93,7 +93,7 @@ pub(crate) fn free(at: u64) -> bool {
     true
 }
 
-/// Pins memory of the client; false where it is pinned already.
+/// Pins memory of the client; returns false if it is already pinned.
 pub(crate) fn register(at: u64, len: u64, flags: u32) -> bool {
     let mut host = lock(&HOST);
     if host.find(at, 1).is_some() || host.find(at + len.max(1) - 1, 1).is_some() {
@@ -115,29 +115,29 @@ pub(crate) fn unregister(at: u64) -> bool {
     }
 }
 
-/// Are all of these bytes pinned?
+/// Whether all of these bytes are pinned.
 pub(crate) fn is_pinned(at: u64, len: u64) -> bool {
     lock(&HOST).find(at, len).is_some()
 }
 
-/// The flags that the pinned memory around `at` was made with.
+/// The flags with which the pinned memory around `at` was allocated.
 pub(crate) fn flags(at: u64) -> Option<u32> {
     lock(&HOST).find(at, 1).map(|(_, pinned)| pinned.flags)
 }
 
-/// The begin of the pinned memory around `at`, and its length.
+/// The start and length of the pinned memory around `at`.
 pub(crate) fn range_of(at: u64) -> Option<(u64, u64)> {
     lock(&HOST).find(at, 1).map(|(base, pinned)| (base, pinned.len))
 }
 
-/// Where a device reads or writes host memory: the second view of pinned memory, else the address itself.
+/// Address at which a device accesses host memory: the second view of pinned memory, else the address itself.
 pub(crate) fn device_view(at: u64, len: u64) -> u64 {
     let host = lock(&HOST);
     let view = host.find(at, len).and_then(|(base, pinned)| Some(pinned.alias? + (at - base)));
     view.unwrap_or(at)
 }
 
-/// A copy was put on a stream. Returns its number where it is watched.
+/// Records a copy that was enqueued on a stream. Returns its number if it is watched.
 pub(crate) fn begin(touch: Touch, name: &'static str, stream: u64, time: u64) -> Option<u64> {
     if (CONFIG.fuzz == 0 && !CONFIG.check) || touch.len == 0 {
         return None;
@@ -165,7 +165,7 @@ pub(crate) fn begin(touch: Touch, name: &'static str, stream: u64, time: u64) ->
     Some(id)
 }
 
-/// The copy is about to run.
+/// Checks a copy that is about to run.
 pub(crate) fn check(id: u64) {
     let mut host = lock(&HOST);
     let Some(flight) = host.flights.iter_mut().find(|flight| flight.id == id) else { return };
@@ -183,7 +183,7 @@ pub(crate) fn check(id: u64) {
     }
 }
 
-/// The copy has run.
+/// Records that the copy has run.
 pub(crate) fn done(id: u64) {
     let mut host = lock(&HOST);
     if CONFIG.check {
@@ -195,7 +195,7 @@ pub(crate) fn done(id: u64) {
     }
 }
 
-/// The host, or a host function, has synchronised with everything before `clock`.
+/// Records that the host, or a host function, has synchronized with everything before `clock`.
 pub(crate) fn release(clock: &Clock) {
     let mut host = lock(&HOST);
     let covered = |flight: &Flight| clock.get(&flight.stream).is_some_and(|&t| flight.time <= t);
@@ -206,8 +206,8 @@ pub(crate) fn release(clock: &Clock) {
     }
 }
 
-/// Answers a fault at a protected page: takes the protection away and says what the access raced with. `None` where
-/// the page isn't one of ours.
+/// Handles a fault at a protected page: removes the protection and describes the race. `None` if the page does not belong to
+/// this crate.
 pub(crate) fn on_fault(at: u64) -> Option<String> {
     let mut host = trap::lock_in_handler(&HOST)?;
     let hit =
@@ -244,7 +244,7 @@ impl Host {
         (at + len <= base + pinned.len).then_some((base, pinned))
     }
 
-    /// Sets the protection of a range of pages to the strictest that a flight wants for each.
+    /// Sets the protection of each page of a range to the strictest that any copy in flight requires.
     fn guard(&self, from: u64, to: u64) {
         let mut at = from;
         while at < to {
@@ -261,7 +261,7 @@ impl Host {
     }
 }
 
-/// The pages that hold nothing but what the copy touches. The last page of an allocation is its own.
+/// The pages that contain only bytes of the copy. The last page of an allocation belongs to it alone.
 fn guarded_pages(touch: Touch, base: u64, pinned: &Pinned) -> Option<(u64, u64)> {
     pinned.alias?;
     let from = touch.at.next_multiple_of(PAGE);

@@ -1,9 +1,9 @@
 //! Device memory that another process maps (`cuIpc*`).
 //!
-//! Export moves the bytes of a plain allocation, at the same address, into an anonymous file; the handle names
-//! process, descriptor and inode. Import opens `/proc/PID/fd/N`, compares the inode (a descriptor may have been
-//! reused) and maps the file into its own device range. Both must be processes of one user on one host, as with the
-//! real thing. The order between two processes is not checked, only that within each.
+//! Exporting moves the bytes of a plain allocation, at the same address, into an anonymous file; the handle contains
+//! process, descriptor and inode. Importing opens `/proc/PID/fd/N`, compares the inode (a descriptor may have been
+//! reused) and maps the file into its own device range. Both processes must belong to one user on one host, as on real
+//! hardware. The order between two processes is not checked, only the order within each.
 
 use super::{Memory, SHIFT, pages};
 use crate::code::{INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY, PEER_ACCESS_UNSUPPORTED};
@@ -14,17 +14,17 @@ use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
 
-/// The file behind an exported allocation. It stays open for as long as the allocation lives.
+/// The file behind an exported allocation. It stays open while the allocation lives.
 pub(crate) struct Shared {
     file: File,
 }
 
-/// Where an imported allocation is from.
+/// Origin of an imported allocation.
 pub(crate) struct Import {
     handle: Handle,
     /// The device in whose context the handle was opened.
     pub(crate) device: usize,
-    /// Number of times it was opened; it is unmapped when it was closed as often.
+    /// Number of times it was opened; it is unmapped after it was closed the same number of times.
     opened: u32,
 }
 
@@ -83,8 +83,7 @@ impl Memory {
         })
     }
 
-    /// Maps the memory behind a handle for the context of `device`; the same pointer again where it is mapped
-    /// already.
+    /// Maps the memory behind a handle for the context of `device`; returns the same pointer if it is already mapped.
     pub(crate) fn import(&mut self, handle: Handle, device: usize) -> Result<u64, i32> {
         if handle.magic != MAGIC {
             report("cuIpcOpenMemHandle: the handle is not one of cuIpcGetMemHandle");
@@ -158,7 +157,7 @@ impl Memory {
     }
 }
 
-/// Moves pages into an anonymous file that is mapped in their place.
+/// Moves pages into an anonymous file and maps the file in their place.
 fn move_into_file(at: u64, len: u64) -> std::io::Result<File> {
     // SAFETY: a new descriptor that nobody else knows.
     let descriptor = unsafe { libc::memfd_create(c"vgpu-memory".as_ptr(), libc::MFD_CLOEXEC) };

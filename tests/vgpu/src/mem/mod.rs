@@ -5,11 +5,11 @@
 //! `pointer + SHIFT`; only the virtual devices add `SHIFT`. Every allocation ends at an inaccessible page, is filled
 //! with NaN, carries a canary up to its alignment, and its addresses are never used again.
 //!
-//! - [`pool`]: what stream-ordered pools hold
+//! - [`pool`]: accounting of stream-ordered pools
 //! - [`host`]: pinned host memory, and copies that are in flight to and from it
 //! - [`ipc`]: memory that another process maps
 //! - [`pages`]: the system calls
-//! - [`trap`]: what a fault means
+//! - [`trap`]: interpretation of faults
 
 pub(crate) mod host;
 pub(crate) mod ipc;
@@ -27,9 +27,9 @@ use std::sync::{LazyLock, Mutex};
 
 /// The lowest device pointer.
 pub(crate) const TAG: u64 = 0x1000_0000_0000;
-/// Addresses of one device.
+/// Size of the address range of one device.
 pub(crate) const SPAN: u64 = 1 << 40;
-/// From a device pointer to its bytes. `device.h` knows the same number.
+/// Distance from a device pointer to its bytes. `device.h` contains the same number.
 pub(crate) const SHIFT: u64 = 0x2000_0000_0000;
 /// Poison and canary: NaN as f32, f64 and bf16, -1 as an integer.
 const POISON: u8 = 0xFF;
@@ -38,30 +38,30 @@ const _: () = assert!(TAG + MAX_DEVICES as u64 * SPAN <= TAG + SHIFT);
 
 /// One allocation.
 pub(crate) struct Alloc {
-    /// Bytes, as asked for.
+    /// Requested size in bytes.
     pub(crate) size: u64,
     /// Ordinal of the device that holds it.
     pub(crate) device: usize,
-    /// A number that findings name it by: the how-manieth allocation of the process.
+    /// Number used in findings: the index of the allocation in the process.
     pub(crate) id: u64,
-    /// The pool it is from; `None` for plain `cuMemAlloc`.
+    /// The pool that it comes from; `None` for plain `cuMemAlloc`.
     pub(crate) pool: Option<u64>,
-    /// Set where the bytes are in a file that other processes may map.
+    /// Set if the bytes are in a file that other processes may map.
     pub(crate) shared: Option<ipc::Shared>,
-    /// Set where the bytes belong to another process.
+    /// Set if the bytes belong to another process.
     pub(crate) import: Option<ipc::Import>,
-    /// `cuMemFreeAsync` was called; the stream frees it when it gets there.
+    /// Whether `cuMemFreeAsync` was called; the stream frees it when it reaches that point.
     pub(crate) freeing: bool,
-    /// Bytes that work on streams has read and written so far, known with `VGPU_CHECK` only.
+    /// Bytes that streams have read and written so far, known only with `VGPU_CHECK`.
     pub(crate) moved: [u64; 2],
-    /// First device address of its pages, and their bytes.
+    /// First device address of its pages, and their size in bytes.
     block: u64,
     pages: u64,
-    /// Bytes that the device gives for it.
+    /// Bytes that it occupies on the device.
     taken: u64,
 }
 
-/// Bytes that a device holds now and held at most.
+/// Current and peak number of bytes that a device holds.
 #[derive(Clone, Default)]
 pub(crate) struct Usage {
     pub(crate) live_bytes: u64,
@@ -96,14 +96,14 @@ pub(crate) static MEMORY: LazyLock<Mutex<Memory>> = LazyLock::new(|| {
         next: (0..n as u64).map(|d| TAG + d * SPAN).collect(),
         usage: vec![Usage::default(); n],
         peers: vec![vec![false; n]; n],
-        // The default pool of a device has the device's number; those made later are numbered from there.
+        // The default pool of a device has the device's number; later pools continue the numbering.
         pools: (0..n).map(|d| (d as u64, Pool::new(d, 0))).collect(),
         ..Memory::default()
     };
     Mutex::new(memory)
 });
 
-/// Is `p` in the range of device pointers?
+/// Whether `p` is in the range of device pointers.
 pub(crate) fn is_device(p: u64) -> bool {
     (TAG..TAG + SPAN * CONFIG.devices() as u64).contains(&p)
 }
@@ -117,7 +117,8 @@ impl Memory {
         self.alloc_in_steps(device, size, pool, PAGE)
     }
 
-    /// Same as [`Memory::alloc`] with memory that the device gives in multiples of `step` bytes. The end of the allocation is still `size`.
+    /// Same as [`Memory::alloc`] for memory that is allocated in multiples of `step` bytes. The end of the allocation is still
+    /// `size`.
     pub(crate) fn alloc_in_steps(
         &mut self,
         device: usize,
@@ -157,10 +158,10 @@ impl Memory {
         Ok(p)
     }
 
-    /// Ends an allocation.
+    /// Frees an allocation.
     ///
     /// # Errors
-    /// Describes the fault: `p` is not an allocation (any more), or something wrote past its end.
+    /// Describes the fault: `p` is not a live allocation, or its end was overwritten.
     pub(crate) fn free(&mut self, p: u64) -> Result<(), String> {
         let Some(mut a) = self.live.remove(&p) else {
             return Err(format!("free of {}", self.describe(p)));
@@ -177,7 +178,7 @@ impl Memory {
         overrun.map_or(Ok(()), |n| Err(format!("allocation #{id} was written {n} bytes past its end")))
     }
 
-    /// `cuMemFreeAsync` was called for `p`: from here on the host may neither free nor use it again.
+    /// Records a call of `cuMemFreeAsync` for `p`: from now on the host may neither free nor use it.
     pub(crate) fn announce_free(&mut self, p: u64) -> Result<(), String> {
         match self.live.get_mut(&p) {
             Some(a) if !a.freeing => {
@@ -189,14 +190,14 @@ impl Memory {
         }
     }
 
-    /// Fills an allocation with NaN again: its first moment in the order of its stream.
+    /// Fills an allocation with NaN again, as at its first moment in the order of its stream.
     pub(crate) fn poison(&self, p: u64) {
         if let Some(a) = self.live.get(&p) {
             pages::fill(p + SHIFT, a.size, POISON);
         }
     }
 
-    /// An allocation of which `p` is part was written past its end: looked at after each kernel that got `p`.
+    /// Checks whether the allocation that contains `p` was written past its end; called after each kernel that received `p`.
     pub(crate) fn check_canary(&self, p: u64) -> Result<(), String> {
         match self.find(p).or_else(|| self.live.range(..=p).next_back().map(|(&b, a)| (b, a))) {
             Some((base, a)) => match overrun(base, a) {
@@ -210,7 +211,7 @@ impl Memory {
         }
     }
 
-    /// The live allocation that `p` is in, with its base.
+    /// The live allocation that contains `p`, and its base.
     pub(crate) fn find(&self, p: u64) -> Option<(u64, &Alloc)> {
         let (&base, a) = self.live.range(..=p).next_back()?;
         (p < base + a.size.max(1)).then_some((base, a))
@@ -230,7 +231,7 @@ impl Memory {
     /// The real address of `len` bytes at `p`, for work on `device`.
     ///
     /// # Errors
-    /// In words: no device pointer, no allocation, beyond its end, or memory of a device that `device` may not reach.
+    /// A description: no device pointer, no allocation, beyond its end, or memory of a device that `device` can't access.
     pub(crate) fn real(&self, device: usize, p: u64, len: u64) -> Result<*mut u8, String> {
         let (base, a) = self.range(p, len)?;
         if a.device != device && !self.reaches(device, a) {
@@ -249,15 +250,15 @@ impl Memory {
         Ok((p + SHIFT) as *mut u8)
     }
 
-    /// Same as [`Memory::real`] for `cuMemcpyPeerAsync`, which needs no access: without it the driver stages the bytes.
+    /// Same as [`Memory::real`] for `cuMemcpyPeerAsync`, which requires no access: without it the driver stages the bytes.
     pub(crate) fn real_anywhere(&self, p: u64, len: u64) -> Result<*mut u8, String> {
         self.range(p, len).map(|_| (p + SHIFT) as *mut u8)
     }
 
-    /// May the host still ask for work on these bytes?
+    /// Checks that the host may still enqueue work on these bytes.
     ///
     /// # Errors
-    /// In words: no device pointer, no allocation, beyond its end, or freed by cuMemFreeAsync.
+    /// A description: no device pointer, no allocation, beyond its end, or freed by cuMemFreeAsync.
     pub(crate) fn usable(&self, p: u64, len: u64) -> Result<(), String> {
         match self.range(p, len)? {
             (_, a) if a.freeing => Err(format!("allocation #{} is used after cuMemFreeAsync", a.id)),
@@ -285,7 +286,7 @@ impl Memory {
         }
     }
 
-    /// Describes what `p` is or was.
+    /// Describes the current or former allocation at `p`.
     pub(crate) fn describe(&self, p: u64) -> String {
         let near = |map: &BTreeMap<u64, Alloc>, what: &str| {
             let (&base, a) = map.range(..=p).next_back()?;
@@ -313,7 +314,7 @@ impl Memory {
         }
     }
 
-    /// Takes that back.
+    /// Revokes that permission.
     pub(crate) fn disable_peer(&mut self, from: usize, to: usize) -> Result<(), i32> {
         if std::mem::replace(&mut self.peers[from][to], false) {
             Ok(())
@@ -322,12 +323,12 @@ impl Memory {
         }
     }
 
-    /// Free and total bytes of a device. What pools have reserved is not free.
+    /// Free and total bytes of a device. Memory reserved by pools is not free.
     pub(crate) fn info(&self, device: usize) -> (u64, u64) {
         (CONFIG.memory.saturating_sub(self.taken(device)), CONFIG.memory)
     }
 
-    /// Bytes that each device holds, for the counts.
+    /// Number of bytes that each device holds, for the counts.
     pub(crate) fn usage(&self) -> &[Usage] {
         &self.usage
     }
@@ -337,7 +338,7 @@ impl Memory {
         self.usage[device].plain + pools.map(|pool| pool.reserved.now).sum::<u64>()
     }
 
-    /// Makes sure that `pages` bytes more fit; pools let go of what they don't use before the answer is no.
+    /// Makes room for `pages` more bytes; before it refuses, pools release their unused memory.
     fn make_room(&mut self, device: usize, pages: u64, pool: Option<u64>) -> Result<(), i32> {
         let needed = match pool {
             Some(id) => self.pools.get(&id).ok_or(OUT_OF_MEMORY)?.growth_for(pages)?,
@@ -358,7 +359,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Addresses for `pages` bytes and an inaccessible page after them.
+    /// Reserves addresses for `pages` bytes and an inaccessible page after them.
     fn take_addresses(&mut self, device: usize, pages: u64) -> Result<u64, i32> {
         let block = self.next[device];
         if block + pages + PAGE > TAG + (device as u64 + 1) * SPAN {

@@ -1,15 +1,15 @@
-//! The system calls and raw accesses behind device and pinned memory. Addresses here are real ones, of ranges that
+//! The system calls and raw accesses behind device and pinned memory. Addresses here are real addresses in ranges that
 //! this crate has reserved or mapped itself.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-/// The page of the host.
+/// Page size of the host.
 pub(crate) const PAGE: u64 = 4096;
 
 const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
-/// Reserves `[at, at + len)` without access. False where something else is there.
+/// Reserves `[at, at + len)` without access. Returns false if the range is in use.
 pub(crate) fn reserve(at: u64, len: u64) -> bool {
     // SAFETY: MAP_FIXED_NOREPLACE maps nothing over an existing mapping.
     let got = unsafe {
@@ -23,19 +23,19 @@ pub(crate) fn open(at: u64, len: u64) -> bool {
     protect(at, len, libc::PROT_READ | libc::PROT_WRITE)
 }
 
-/// Changes what the host may do with pages of ours.
+/// Changes the host's access rights to pages of this crate.
 pub(crate) fn protect(at: u64, len: u64, protection: i32) -> bool {
     // SAFETY: the range is within a mapping of this crate; an access that it forbids is answered by `trap`.
     unsafe { libc::mprotect(at as _, len as usize, protection) == 0 }
 }
 
-/// Gives the pages back and leaves the reservation.
+/// Releases the pages and keeps the reservation.
 pub(crate) fn close(at: u64, len: u64) {
     // SAFETY: replaces pages of the device range, to which nobody holds a reference, by inaccessible ones.
     unsafe { libc::mmap(at as _, len as usize, libc::PROT_NONE, ANONYMOUS | libc::MAP_FIXED, -1, 0) };
 }
 
-/// Puts `len` bytes of a file in the place of reserved pages.
+/// Maps `len` bytes of a file in place of reserved pages.
 pub(crate) fn map_file(at: u64, len: u64, file: &File) -> bool {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: replaces pages of the device range, to which nobody holds a reference.
@@ -54,7 +54,7 @@ pub(crate) fn map_anywhere(len: u64) -> Option<u64> {
     (got != libc::MAP_FAILED).then_some(got as u64)
 }
 
-/// A second view of memory from [`map_anywhere`], whose protection is its own.
+/// A second view, with separate protection, of memory from [`map_anywhere`].
 pub(crate) fn alias(at: u64, len: u64) -> Option<u64> {
     // SAFETY: an old length of zero makes mremap(2) leave the old mapping and map its pages again elsewhere.
     let got = unsafe { libc::mremap(at as _, 0, len as usize, libc::MREMAP_MAYMOVE) };
@@ -73,12 +73,12 @@ pub(crate) fn fill(at: u64, len: u64, byte: u8) {
     unsafe { std::ptr::write_bytes(at as *mut u8, byte, len as usize) };
 }
 
-/// Where accessible memory is first not `byte`.
+/// Position of the first byte in accessible memory that differs from `byte`.
 pub(crate) fn first_other_than(at: u64, len: u64, byte: u8) -> Option<u64> {
     bytes(at, len).iter().position(|&b| b != byte).map(|i| i as u64)
 }
 
-/// Accessible memory as bytes, for as long as the caller keeps it mapped.
+/// Accessible memory as bytes, valid while the caller keeps it mapped.
 pub(crate) fn bytes<'a>(at: u64, len: u64) -> &'a [u8] {
     if len == 0 {
         return &[];

@@ -1,8 +1,8 @@
-//! Stream-ordered memory pools: what they hold, reserve and give back. The functions of the API are in
+//! Stream-ordered memory pools: the memory that they hold, reserve and release. The functions of the API are in
 //! [`crate::driver::pool`].
 //!
-//! A pool reserves memory of its device in large steps and keeps it for later allocations. At a synchronisation it
-//! gives back what it doesn't use, down to the release threshold (default 0).
+//! A pool reserves memory of its device in large steps and keeps it for later allocations. At a synchronization it
+//! releases unused memory, down to the release threshold (default 0).
 //!
 //! Source: CUDA Driver API, "Stream Ordered Memory Allocator"; the size of the steps is not documented.
 
@@ -12,7 +12,7 @@ use crate::config::CONFIG;
 /// Memory is reserved in multiples of this.
 const STEP: u64 = 2 << 20;
 
-/// A quantity and the highest value it had since the mark was reset.
+/// A quantity and its maximum since the mark was reset.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Level {
     pub(crate) now: u64,
@@ -30,15 +30,15 @@ impl Level {
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) device: usize,
-    /// The most it may reserve, bytes; 0 for no limit of its own.
+    /// Maximum number of bytes that it may reserve; 0 for no limit.
     most: u64,
     /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`, bytes.
     pub(crate) threshold: u64,
-    /// The three `CU_MEMPOOL_ATTR_REUSE_*` switches. Addresses are never reused here, so they change nothing.
+    /// The three `CU_MEMPOOL_ATTR_REUSE_*` switches. They have no effect, because addresses are never reused here.
     pub(crate) reuse: [i32; 3],
     pub(crate) reserved: Level,
     pub(crate) used: Level,
-    /// The devices that reach its memory.
+    /// The devices that can access its memory.
     pub(crate) access: Vec<bool>,
 }
 
@@ -55,7 +55,7 @@ impl Pool {
         }
     }
 
-    /// Bytes that the pool must reserve in addition to hand out `bytes` more.
+    /// Number of bytes that the pool must reserve additionally to allocate `bytes` more.
     pub(crate) fn growth_for(&self, bytes: u64) -> Result<u64, i32> {
         let needed = (self.used.now + bytes).next_multiple_of(STEP);
         if self.most > 0 && needed > self.most.next_multiple_of(STEP) {
@@ -64,13 +64,13 @@ impl Pool {
         Ok(needed.saturating_sub(self.reserved.now))
     }
 
-    /// `bytes` were handed out (negative: came back).
+    /// Records that `bytes` were allocated (negative: freed).
     pub(crate) fn account(&mut self, bytes: i64) {
         self.used.set(self.used.now.wrapping_add_signed(bytes));
         self.reserved.set(self.reserved.now.max(self.used.now.next_multiple_of(STEP)));
     }
 
-    /// Gives back what isn't used, down to `keep` bytes.
+    /// Releases unused memory, down to `keep` bytes.
     pub(crate) fn trim(&mut self, keep: u64) {
         let needed = self.used.now.next_multiple_of(STEP);
         self.reserved

@@ -1,5 +1,5 @@
-//! Meaning of a memory fault: a kernel that left its memory, a host that dereferenced a device pointer, or one that used
-//! a pinned buffer too early. Other faults go to whoever handled them before.
+//! Interpretation of memory faults: a kernel that left its memory, a host that dereferenced a device pointer, or one that used a
+//! pinned buffer too early. Other faults are passed to the previous handler.
 
 use super::{MEMORY, SHIFT, host, is_device};
 use crate::config::CONFIG;
@@ -20,7 +20,7 @@ thread_local! {
     static HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While `run` runs, a fault on this thread is a fault of the kernel, and `escape` ends it.
+/// While `run` runs, a fault on this thread counts as a fault of the kernel, and `escape` ends the kernel.
 pub(crate) fn in_kernel<T>(escape: Escape, run: impl FnOnce() -> T) -> T {
     KERNEL.set(Some(escape));
     let result = run();
@@ -28,18 +28,18 @@ pub(crate) fn in_kernel<T>(escape: Escape, run: impl FnOnce() -> T) -> T {
     result
 }
 
-/// While `run` runs, this thread may use pinned buffers: what stands after it in its stream has not begun.
+/// While `run` runs, this thread may use pinned buffers, because later work in its stream has not begun.
 pub(crate) fn in_host_function(run: impl FnOnce()) {
     HOST_FUNCTION.set(true);
     run();
     HOST_FUNCTION.set(false);
 }
 
-/// Signals whose former handlers are called when a fault isn't ours.
+/// Signals whose previous handlers are called for other faults.
 const SIGNALS: [i32; 3] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGABRT];
 static FORMER: OnceLock<[libc::sigaction; 3]> = OnceLock::new();
 
-/// Takes over the signals of faults, once.
+/// Installs handlers for the fault signals, once.
 pub(crate) fn catch_faults() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -47,7 +47,7 @@ pub(crate) fn catch_faults() {
             // SAFETY: an all-zero sigaction is a valid value: no handler, no flags, empty mask.
             let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
             action.sa_sigaction = on_signal as *const () as usize;
-            // A kernel leaves the handler by a jump, so the signal must not stay blocked.
+            // A kernel leaves the handler with a jump, so the signal must not stay blocked.
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
             let mut old = action;
             // SAFETY: both point to valid structures; the handler lives as long as the library, which is never
@@ -59,7 +59,7 @@ pub(crate) fn catch_faults() {
     });
 }
 
-/// Gives this thread a stack for signals: the fault may be an overflow of the stack.
+/// Gives this thread a stack for signal handlers, because the fault may be a stack overflow.
 pub(crate) fn alternate_stack() {
     const SIZE: usize = 64 << 10;
     let stack = Box::leak(vec![0u8; SIZE].into_boxed_slice());
@@ -68,7 +68,7 @@ pub(crate) fn alternate_stack() {
     unsafe { libc::sigaltstack(&stack, null_mut()) };
 }
 
-/// Locks in a signal handler: waits for other threads, but gives up where this one may hold the lock itself.
+/// Locks in a signal handler: waits for other threads, but gives up if this thread may hold the lock itself.
 pub(super) fn lock_in_handler<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     for _ in 0..200 {
         if let Ok(guard) = mutex.try_lock() {
@@ -120,7 +120,7 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, _context: *mut 
     restore(signal);
 }
 
-/// Puts the former handler back; the fault happens again and is its affair.
+/// Restores the previous handler; the fault then happens again and is handled there.
 fn restore(signal: i32) {
     let former = SIGNALS.iter().position(|&s| s == signal).and_then(|i| FORMER.get().map(|all| &all[i]));
     if let Some(former) = former {

@@ -1,4 +1,4 @@
-//! One call of an operation: checked, grouped, put on its stream, and run there against the hub.
+//! One call of an operation: it is checked, grouped, enqueued on its stream, and executed there through the hub.
 use super::comm::{Comm, Reply, misuse};
 use super::fault::{Fault, is_due};
 use super::reduce::{Reduction, dtype_name, element_bytes};
@@ -15,7 +15,7 @@ use crate::stream::{Outcome, Stream};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-/// Value that an aborted operation leaves behind: a NaN in each floating type.
+/// Value that an aborted operation leaves behind: a NaN in each floating-point type.
 const POISON: u8 = 0xFF;
 
 /// The operations of a communicator.
@@ -63,33 +63,33 @@ impl Operation {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Header {
     pub(crate) operation: Operation,
-    /// Elements, as given to the call.
+    /// Number of elements, as passed to the call.
     pub(crate) count: u64,
     /// `ncclDataType_t`
     pub(crate) dtype: u64,
-    /// `ncclRedOp_t`, zero where nothing is reduced.
+    /// `ncclRedOp_t`, zero if nothing is reduced.
     pub(crate) op: u64,
-    /// The root, or the peer of a send or receive, else zero.
+    /// The root, or the peer of a send or receive; zero for other operations.
     pub(crate) root: u64,
-    /// The place among the collectives of the communicator, from one; zero for a send or receive.
+    /// Index among the collectives of the communicator, from one; zero for a send or receive.
     pub(crate) number: u64,
-    /// The sum begins with the last rank.
+    /// Whether the sum begins with the last rank.
     pub(crate) is_reversed: bool,
-    /// Where its long buffer lies in a registered one, if all its buffers are registered.
+    /// Offset of its long buffer in a registered one, if all its buffers are registered.
     pub(crate) registered_at: Option<u64>,
 }
 
-/// Marks [`Header::registered_at`] in the word of the reduction, with that offset above it.
+/// Flag for [`Header::registered_at`] in the word of the reduction, with that offset above it.
 const REGISTERED: u64 = 1 << 33;
 const OFFSET_SHIFT: u32 = 34;
-/// Offsets that differ in less count as equal; all are multiples of it in practice.
+/// Offsets that differ by less count as equal; in practice all are multiples of it.
 const OFFSET_UNIT: u64 = 4;
 
-/// Marks [`Header::is_reversed`] in the word of the reduction.
+/// Flag for [`Header::is_reversed`] in the word of the reduction.
 const REVERSED: u64 = 1 << 32;
 
 impl Header {
-    /// Encodes it as numbers for the hub.
+    /// Encodes the header as words for the hub.
     pub(crate) fn to_words(self) -> Words {
         let mut op = if self.is_reversed { self.op | REVERSED } else { self.op };
         if let Some(offset) = self.registered_at {
@@ -108,7 +108,7 @@ impl Header {
         Header { operation, count, dtype, op, root, number, is_reversed, registered_at }
     }
 
-    /// The call in words.
+    /// Describes the call.
     pub(crate) fn describe(&self) -> String {
         let mut text = format!("{} of {} {}", self.operation.name(), self.count, dtype_name(self.dtype));
         if self.operation.reduces() {
@@ -163,13 +163,13 @@ pub(crate) fn in_group() -> bool {
     DEPTH.get() > 0
 }
 
-/// ncclGroupStart
+/// ncclGroupStart: opens a group.
 pub(crate) fn group_start() {
     DEPTH.set(DEPTH.get() + 1);
 }
 
-/// ncclGroupEnd: the outermost one starts all calls of the group, or none if one of them was wrong. `true` if it was
-/// the outermost.
+/// ncclGroupEnd: the outermost call starts all calls of the group, or none if one of them was invalid. Returns `true` for the
+/// outermost.
 pub(crate) fn group_end() -> Result<bool, i32> {
     match DEPTH.get() {
         0 => return Err(misuse(INVALID_USAGE, "ncclGroupEnd: not in a group call.")),
@@ -185,7 +185,7 @@ pub(crate) fn group_end() -> Result<bool, i32> {
     }
 }
 
-/// Checks a call and puts it on its stream, at once or at the end of the group.
+/// Checks a call and enqueues it on its stream, immediately or at the end of the group.
 pub(crate) fn post(comm: Arc<Comm>, stream: Arc<Stream>, arguments: &Arguments) -> Result<(), i32> {
     let checked = Call::new(comm, stream, arguments);
     if !in_group() {
@@ -255,19 +255,19 @@ impl Call {
         Ok(call)
     }
 
-    /// See [`Header::registered_at`]; none of a send or receive, nor of a call without elements.
+    /// Offset for [`Header::registered_at`]; `None` for a send or receive, and for a call without elements.
     fn registered_at(&self) -> Option<u64> {
         if !self.header.operation.is_collective() || self.header.count == 0 {
             return None;
         }
         let at = |address, bytes| register::offset_of(&self.comm, address, bytes);
-        // A broadcast reads the root's input alone, and the output is the same buffer elsewhere.
+        // A broadcast reads only the root's input; on other ranks the output is the same buffer.
         let (send, recv) = (at(self.send, self.send_bytes)?, at(self.recv, self.recv_bytes)?);
         Some(if self.header.operation == Operation::ReduceScatter { send } else { recv })
     }
 
-    /// Null pointers, and the rules for operations in place: the same buffer for those that keep the length, the
-    /// own part of the long buffer for all-gather and reduce-scatter; nothing else may overlap.
+    /// Checks for null pointers, and the rules for in-place operations: the same buffer for operations that keep the length, the
+    /// rank's own part of the long buffer for all-gather and reduce-scatter; no other overlap is allowed.
     fn check_buffers(&self, size: u64) -> Result<(), String> {
         for (name, address, bytes) in
             [("sendbuff", self.send, self.send_bytes), ("recvbuff", self.recv, self.recv_bytes)]
@@ -293,9 +293,9 @@ impl Call {
     }
 }
 
-/// Puts calls on their streams: those of one communicator on one stream become one piece of work, so that sends and
-/// receives of a group make progress together. For a non-blocking communicator a thread does so later, as with NCCL: what the
-/// program puts on the stream meanwhile comes before it.
+/// Enqueues calls on their streams: the calls of one communicator on one stream become one piece of work, so that sends and
+/// receives of a group progress together. For a non-blocking communicator a thread does so later, as in NCCL: work that the
+/// program enqueues on the stream in the meantime comes first.
 fn launch(calls: Vec<Call>) -> Result<(), i32> {
     let mut batches: Vec<Vec<Call>> = Vec::new();
     for mut call in calls {
@@ -317,7 +317,7 @@ fn launch(calls: Vec<Call>) -> Result<(), i32> {
         note("nccl: a collective in a capture fails on request (VGPU_FAIL)");
         return Err(UNHANDLED_CUDA_ERROR);
     }
-    // For a non-blocking communicator each of them takes a thread.
+    // Each of them needs a thread if the communicator is non-blocking.
     counts::add("nccl_launches", batches.len() as u64);
     let (blocking, late): (Vec<_>, Vec<_>) =
         batches.into_iter().map(Batch::new).partition(|batch| batch.comm.is_blocking);
@@ -325,7 +325,7 @@ fn launch(calls: Vec<Call>) -> Result<(), i32> {
     if late.is_empty() { Ok(()) } else { enqueue_later(late) }
 }
 
-/// Starts the thread that puts work of non-blocking communicators on its streams, in the order of the calls.
+/// Starts the thread that enqueues work of non-blocking communicators on its streams, in the order of the calls.
 fn enqueue_later(batches: Vec<Batch>) -> Result<(), i32> {
     batches.iter().for_each(|batch| batch.comm.begin_late());
     let work = move || {
@@ -340,7 +340,7 @@ fn enqueue_later(batches: Vec<Batch>) -> Result<(), i32> {
     Err(if thread.is_ok() { IN_PROGRESS } else { SYSTEM_ERROR })
 }
 
-/// The calls of one communicator on one stream. It owns all it needs and may run many times from a graph.
+/// The calls of one communicator on one stream. It owns everything it needs and may run many times from a graph.
 struct Batch {
     comm: Arc<Comm>,
     calls: Vec<Call>,
@@ -354,7 +354,7 @@ impl Batch {
         Batch { queued: comm.queued.clone(), comm, calls }
     }
 
-    /// Puts the work on its stream.
+    /// Enqueues the work on its stream.
     fn enqueue(self) {
         let stream = self.calls[0].stream.clone();
         if let Some(before) = self.comm.swap_stream(&stream)
@@ -362,8 +362,8 @@ impl Batch {
             && lock(&stream.branch).is_none()
             && lock(&before.branch).is_none()
         {
-            // NCCL runs the operations of a communicator in the order of the calls, whatever their streams. In a
-            // capture that order is the graph's.
+            // NCCL runs the operations of a communicator in the order of the calls, on any streams. In a capture, that is the
+            // order of the graph.
             stream.wait_for(&before.mark());
         }
         stream.run(self.calls[0].header.operation.name(), move |stamp: &Stamp| self.run(stamp));
@@ -418,7 +418,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Whether a fault was asked for at this collective.
+    /// Whether a fault was requested for this collective.
     fn is_stuck(&self, header: &Header) -> bool {
         let rank = self.comm.rank;
         let is_registered = header.registered_at.is_some() && is_due(Fault::Registered, rank);
@@ -430,7 +430,7 @@ impl Batch {
         is_due(Fault::Hang(header.number), rank)
     }
 
-    /// The communicator was aborted: the work is over, and nothing can be said of what it should have written.
+    /// Handles an aborted communicator: the work is over, and the contents of its output are undefined.
     fn give_up(&self) -> Outcome {
         for call in &self.calls {
             if let Some(to) = call.real(call.recv, call.recv_bytes)? {
@@ -443,7 +443,7 @@ impl Batch {
 }
 
 impl Call {
-    /// Where the bytes of a buffer lie; `None` for an empty one.
+    /// Real address of a buffer; `None` for an empty one.
     fn real(&self, address: u64, bytes: u64) -> Result<Option<*mut u8>, (i32, String)> {
         if bytes == 0 {
             return Ok(None);
@@ -456,7 +456,7 @@ impl Call {
             .map_err(|fault| (ILLEGAL_ADDRESS, format!("{name} on rank {}: {fault}", self.comm.rank)))
     }
 
-    /// Whether a fault was asked for that keeps sums from its registered buffer.
+    /// Whether a requested fault keeps sums from reaching its registered buffer.
     fn loses_its_sums(&self) -> bool {
         let Header { operation, registered_at, .. } = self.header;
         operation.reduces() && registered_at.is_some() && is_due(Fault::RegisteredSums, self.comm.rank)

@@ -1,4 +1,4 @@
-//! A communicator as one rank sees it: its connection to the hub, its state, and how it ends.
+//! A communicator on one rank: its connection to the hub, its state, and its shutdown.
 use super::fault::{Fault, is_due, is_due_now};
 use super::wire::{self, Frame, Hello, UniqueId, Words, kind};
 use super::{
@@ -15,17 +15,17 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A result code and what it is about.
+/// A result code and its message.
 pub(crate) type Failure = (i32, String);
 
-/// Time that the last frame of a rank may take; the hub may be frozen.
+/// Time limit for sending the last frame of a rank, because the hub may be frozen.
 const FAREWELL: Duration = Duration::from_millis(200);
-/// Time for which ncclCommAbort waits for running work to let go.
+/// Time limit for running work to end in ncclCommAbort.
 const RELEASE: Duration = Duration::from_secs(5);
-/// Time for which the thread of a non-blocking call waits to be polled before it puts the work on its streams. Long, so that work that
-/// a program puts there without asking surely comes first, as it may with NCCL.
+/// Time that the thread of a non-blocking call waits to be polled before it enqueues the work on its streams. It is long, so that
+/// work that a program enqueues there without polling reliably comes first, as may happen with NCCL.
 const LATENESS: Duration = Duration::from_secs(1);
-/// Time for which work continues after an ncclCommAbort that returns before it is over.
+/// Time for which work continues after an ncclCommAbort that returns early.
 const EARLY_RETURN: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,17 +41,17 @@ struct State {
     /// The first asynchronous error.
     error: Option<Failure>,
     aborted: bool,
-    /// Pieces of work that are on a stream's thread right now.
+    /// Number of pieces of work that currently run on a stream's thread.
     running: usize,
     next_id: u64,
-    /// Collectives entered so far: the ranks compare what they do under the same number.
+    /// Number of collectives entered so far; ranks compare the collectives with the same number.
     n_collectives: u64,
     replies: HashMap<u64, Frame>,
-    /// The connection has ended.
+    /// Whether the connection has ended.
     is_cut: bool,
-    /// A call of a non-blocking communicator was answered with ncclInProgress, and nobody has asked since.
+    /// Whether a call of a non-blocking communicator returned ncclInProgress and has not been polled since.
     unasked: bool,
-    /// Calls whose work a thread has yet to put on its streams.
+    /// Number of calls whose work a thread has yet to enqueue on its streams.
     n_late: usize,
 }
 
@@ -71,21 +71,21 @@ pub(crate) struct Comm {
     state: Mutex<State>,
     changed: Condvar,
     writer: Mutex<Option<UnixStream>>,
-    /// The same connection, to end it while the writer is blocked.
+    /// The same connection, used to end it while the writer is blocked.
     control: Mutex<Option<UnixStream>>,
-    /// Each piece of work that is queued, or captured in a graph that still exists, holds one more reference.
+    /// Each piece of work that is queued, or captured in an existing graph, holds one more reference.
     pub(crate) queued: Arc<()>,
     /// The stream of the last operation.
     last_stream: Mutex<Option<Arc<Stream>>>,
 }
 
-/// `VGPU_TIMEOUT`: how long something may make no progress before it is reported.
+/// `VGPU_TIMEOUT`: time without progress after which it is reported.
 fn timeout() -> Duration {
     Duration::from_secs(CONFIG.timeout_s)
 }
 
 impl Comm {
-    /// A communicator that has yet to join.
+    /// Creates a communicator that has not joined yet.
     pub(crate) fn new(rank: u64, n_ranks: u64, device: usize, is_blocking: bool) -> Arc<Comm> {
         let state = State {
             phase: Phase::Joining,
@@ -121,7 +121,7 @@ impl Comm {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until all ranks are there. A failure is also the communicator's asynchronous error.
+    /// Waits until all ranks have joined. A failure also becomes the communicator's asynchronous error.
     pub(crate) fn join(self: &Arc<Self>, id: &UniqueId) -> Result<(), i32> {
         match self.try_join(id) {
             Ok(()) => {
@@ -162,7 +162,7 @@ impl Comm {
         let lost = |error| (SYSTEM_ERROR, format!("rank {rank}: the hub is gone: {error}"));
         *lock(&self.control) = Some(socket.try_clone().map_err(lost)?);
         if self.is_blocking {
-            // The program waits in the call; where it only asks now and then, waiting long is its own affair.
+            // The program waits in the call; if it only polls now and then, a long wait is its own responsibility.
             socket.set_read_timeout(Some(timeout())).map_err(lost)?;
         }
         let answer = wire::read(&mut socket);
@@ -192,7 +192,7 @@ impl Comm {
         Ok(())
     }
 
-    /// Takes in what the hub says, until the connection ends.
+    /// Processes the messages of the hub until the connection ends.
     fn listen(&self, mut socket: UnixStream) {
         loop {
             match wire::read(&mut socket) {
@@ -219,8 +219,8 @@ impl Comm {
         }
     }
 
-    /// Sets the asynchronous error, unless there is one, or all work of the communicator is done: what another rank does
-    /// after that is nothing to one that only gives its memory back.
+    /// Sets the asynchronous error, unless there is already one, or all work of the communicator is done: later actions of other
+    /// ranks do not affect a rank that only frees its memory.
     pub(crate) fn fail(&self, code: i32, why: String) {
         remember(&why);
         let mut state = self.state();
@@ -232,8 +232,8 @@ impl Comm {
 
     /// ncclCommGetAsyncError: ncclInProgress while a non-blocking call isn't done, else the first error.
     ///
-    /// A call on a non-blocking communicator is done when a thread has put its work on the streams, after it was asked for once. So
-    /// a program that doesn't ask, or asks once and takes ncclInProgress for an error, is found.
+    /// A call on a non-blocking communicator is done when a thread has enqueued its work on the streams, after it was polled
+    /// once. So a program is caught if it doesn't poll, or polls once and treats ncclInProgress as an error.
     pub(crate) fn status(&self) -> i32 {
         let mut state = self.state();
         let was_unasked = std::mem::take(&mut state.unasked);
@@ -248,7 +248,7 @@ impl Comm {
         }
     }
 
-    /// Whether a call may use the communicator now (ncclCommEnsureReady of NCCL).
+    /// Checks whether a call may use the communicator now (ncclCommEnsureReady of NCCL).
     ///
     /// # Errors
     /// The asynchronous error; ncclInvalidArgument and a finding while an earlier call is in progress;
@@ -272,14 +272,14 @@ impl Comm {
         Ok(())
     }
 
-    /// A call of a non-blocking communicator begins: its work will be put on its streams by a thread.
+    /// Begins a call of a non-blocking communicator, whose work a thread will enqueue on its streams.
     pub(crate) fn begin_late(&self) {
         let mut state = self.state();
         state.unasked = true;
         state.n_late += 1;
     }
 
-    /// Waits on that thread until the program has asked for the call, or [`LATENESS`] has passed.
+    /// Waits on that thread until the program has polled the call, or [`LATENESS`] has passed.
     pub(crate) fn wait_until_asked(&self) {
         let deadline = Instant::now() + LATENESS;
         let mut state = self.state();
@@ -289,18 +289,18 @@ impl Comm {
         }
     }
 
-    /// The work of the call is on its streams.
+    /// Records that the work of the call is on its streams.
     pub(crate) fn end_late(&self) {
         self.state().n_late -= 1;
         self.changed.notify_all();
     }
 
-    /// The stream of this operation; returns that of the one before.
+    /// Sets the stream of this operation; returns the previous one.
     pub(crate) fn swap_stream(&self, stream: &Arc<Stream>) -> Option<Arc<Stream>> {
         lock(&self.last_stream).replace(stream.clone())
     }
 
-    /// A piece of work begins on a stream; `None` if the communicator was aborted before.
+    /// Begins a piece of work on a stream; returns `None` if the communicator has been aborted.
     pub(crate) fn enter(&self) -> Option<Running<'_>> {
         let mut state = self.state();
         if state.aborted {
@@ -317,8 +317,8 @@ impl Comm {
         state.n_collectives
     }
 
-    /// Sends a request to the hub and returns its id. If the connection is gone, no reply comes, and the listener
-    /// has set the error.
+    /// Sends a request to the hub and returns its id. If the connection is gone, there is no reply, and the listener has set
+    /// the error.
     pub(crate) fn request(&self, kind: u64, words: &Words, data: &[u8]) -> u64 {
         let id = {
             let mut state = self.state();
@@ -331,7 +331,7 @@ impl Comm {
         id
     }
 
-    /// Waits for the reply to a request. A rank that is lost doesn't end this: as a kernel of NCCL, the work stays
+    /// Waits for the reply to a request. The loss of a rank doesn't end the wait: like a kernel of NCCL, the work stays
     /// on the stream until ncclCommAbort.
     pub(crate) fn wait(&self, id: u64) -> Reply {
         let mut state = self.state();
@@ -358,7 +358,7 @@ impl Comm {
         }
     }
 
-    /// Leaves the hub in order, and waits a little until it knows.
+    /// Leaves the hub in an orderly way, and waits briefly until the hub has received it.
     fn leave(&self) {
         if let Some(socket) = &*lock(&self.writer) {
             let _ = socket.set_write_timeout(Some(FAREWELL));
@@ -380,7 +380,7 @@ impl Comm {
         }
     }
 
-    /// Tells the hub of an abort, if that is possible at once: another thread may be blocked in the connection.
+    /// Informs the hub of an abort if that is possible immediately, because another thread may be blocked in the connection.
     fn cut(&self) {
         if let Ok(mut writer) = self.writer.try_lock()
             && let Some(socket) = &mut *writer
@@ -391,9 +391,10 @@ impl Comm {
         self.hang_up();
     }
 
-    /// ncclCommAbort: work on the streams ends without a result, within a bound.
+    /// ncclCommAbort: work on the streams ends without a result, within a time limit.
     ///
-    /// Up to 2.21 it then waits until no graph holds operations, for ever; from 2.26 on it returns before the work is over.
+    /// Up to 2.21 it then waits, possibly for ever, until no graph holds operations; since 2.26 it returns before the work is
+    /// over.
     pub(crate) fn abort(self: &Arc<Self>) {
         if is_due(Fault::AbortHang, self.rank) {
             loop {
@@ -417,7 +418,7 @@ impl Comm {
         }
     }
 
-    /// Waits until no thread has work to put on a stream.
+    /// Waits until no thread has work left to enqueue on a stream.
     fn finish_late(&self) {
         let deadline = Instant::now() + RELEASE;
         let mut state = self.state();
@@ -429,7 +430,7 @@ impl Comm {
         }
     }
 
-    /// Tells the work on the streams to end, and waits for it.
+    /// Requests the work on the streams to end, and waits for it.
     fn end_work(&self) {
         self.state().aborted = true;
         self.changed.notify_all();
@@ -444,7 +445,7 @@ impl Comm {
 
     /// ncclCommFinalize: waits until all queued work is done.
     ///
-    /// Work that was captured counts as long as its graph exists, as with NCCL, which would wait for ever.
+    /// Captured work counts as queued while its graph exists; NCCL too would wait for it for ever.
     pub(crate) fn finalize(&self) -> Result<(), i32> {
         self.begin_finalize();
         if is_due_now(Fault::FinalizeNumber, self.rank) {
@@ -480,12 +481,12 @@ impl Comm {
         Ok(())
     }
 
-    /// From here on the communicator takes no calls.
+    /// After this call the communicator accepts no calls.
     pub(crate) fn begin_finalize(&self) {
         self.state().phase = Phase::Finalizing;
     }
 
-    /// ncclCommDestroy: finalises if that wasn't done, and leaves the hub.
+    /// ncclCommDestroy: finalizes the communicator if necessary, and leaves the hub.
     pub(crate) fn destroy(self: &Arc<Self>) -> Result<(), i32> {
         let phase = {
             let mut state = self.state();
@@ -520,7 +521,7 @@ impl Comm {
     }
 }
 
-/// Work of a communicator on a stream's thread, as long as it lives.
+/// Marks work of a communicator as running on a stream's thread while it lives.
 pub(crate) struct Running<'a>(&'a Comm);
 
 impl Drop for Running<'_> {

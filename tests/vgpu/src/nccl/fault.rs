@@ -18,8 +18,8 @@ use crate::report::note;
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// Kind of fault. The numbers of `Step` and `Hang` count the collectives of a rank in one communicator, the others calls of a rank in this
-/// process; from one.
+/// Kind of fault, with a number that counts from one: for `Step` and `Hang` the collectives of a rank in one communicator, for
+/// the others the calls of a rank in this process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Fault {
     Step(u64),
@@ -41,7 +41,8 @@ struct Rule {
     rank: Option<u64>,
 }
 
-// Not `fault::rules`, which keeps those for the rank of this process: here the ranks can be threads of one.
+// `fault::rules` is not used, because it keeps only the rules for the rank of this process; here ranks can be threads of one
+// process.
 static RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| {
     let all = fault::parse(&std::env::var("VGPU_FAIL").unwrap_or_default());
     all.into_iter().filter(|rule| rule.name == "nccl").filter_map(|rule| Rule::new(&rule)).collect()
@@ -74,12 +75,12 @@ impl Rule {
     }
 }
 
-/// Whether a rank meets this fault.
+/// Whether this fault applies to a rank.
 pub(crate) fn is_due(fault: Fault, rank: u64) -> bool {
     RULES.iter().any(|rule| rule.fault == fault && rule.rank.is_none_or(|only| only == rank))
 }
 
-/// Counts a call of a rank, and whether it is the one that meets the fault.
+/// Counts a call of a rank; returns whether this call fails.
 pub(crate) fn is_due_now(fault: fn(u64) -> Fault, rank: u64) -> bool {
     static CALLS: LazyLock<Mutex<HashMap<(Fault, u64), u64>>> = LazyLock::new(Mutex::default);
     let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);

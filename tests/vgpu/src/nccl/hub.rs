@@ -1,6 +1,6 @@
-//! The hub of a communicator: it lives in the process that made the unique id, takes in what each rank brings to an
-//! operation, compares, computes and answers. A thread reads and a thread writes for each rank, so that a slow rank
-//! holds up nobody's requests.
+//! The hub of a communicator: it lives in the process that made the unique id, receives the contribution of each rank to an
+//! operation, compares, computes and answers. Each rank has a reader thread and a writer thread, so that a slow rank delays
+//! nobody else's requests.
 use super::REMOTE_ERROR;
 use super::call::{Header, Operation};
 use super::reduce::{Reduction, reduce};
@@ -15,10 +15,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, Once};
 use std::time::{Duration, Instant};
 
-/// Time for which a process that ends after its own ranks have left waits for the ranks of others.
+/// Time that a process waits for the ranks of other processes when it ends after its own ranks have left.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// A message to a rank. Ranks that get the same bytes share them.
+/// A message to a rank. Ranks that receive the same bytes share them.
 struct Out {
     kind: u64,
     id: u64,
@@ -45,13 +45,13 @@ enum Gone {
 
 #[derive(Default)]
 struct State {
-    /// The collectives that wait for a rank, by their number.
+    /// The collectives that are still waiting for a rank, by number.
     rounds: HashMap<u64, BTreeMap<usize, Part>>,
-    /// Messages sent and not yet received, and the other way round, by (from, to).
+    /// Messages sent and not yet received, and receives without a message, by (from, to).
     sent: HashMap<(usize, usize), VecDeque<Part>>,
     awaited: HashMap<(usize, usize), VecDeque<Part>>,
     gone: Vec<Option<Gone>>,
-    /// After a mistake no later collective makes sense.
+    /// After a mistake no later collective is meaningful.
     broken: Option<String>,
 }
 
@@ -64,12 +64,12 @@ struct Hub {
     changed: Condvar,
 }
 
-/// The hubs of this process, for its end.
+/// The hubs of this process, used when it ends.
 static HUBS: Mutex<Vec<Arc<Hub>>> = Mutex::new(Vec::new());
-/// The sockets on which this process still listens, for its end.
+/// The sockets on which this process still listens, used when it ends.
 static PATHS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Starts a hub that waits for its ranks, and returns the id that leads to it.
+/// Starts a hub that waits for its ranks, and returns its id.
 pub(crate) fn start() -> std::io::Result<UniqueId> {
     static AT_EXIT: Once = Once::new();
     AT_EXIT.call_once(|| {
@@ -101,8 +101,8 @@ fn forget(path: &PathBuf) {
     lock(&PATHS).retain(|known| known != path);
 }
 
-/// Waits for all ranks; a connection that doesn't know the token is dropped. Returns the ranks in order with the
-/// reason why they make no communicator, if there is one.
+/// Waits for all ranks; a connection without the token is dropped. Returns the ranks in order, and the reason if they can't form
+/// a communicator.
 #[expect(clippy::type_complexity, reason = "used once")]
 fn gather(
     listener: &UnixListener,
@@ -111,7 +111,7 @@ fn gather(
     let mut ranks: Vec<(Hello, UnixStream)> = Vec::new();
     while ranks.first().is_none_or(|(first, _)| (ranks.len() as u64) < first.n_ranks) {
         let (mut socket, _) = listener.accept().ok()?;
-        // Whoever connects and says nothing must not keep the ranks waiting.
+        // A client that connects but sends nothing must not block the ranks.
         let _ = socket.set_read_timeout(Some(LINGER));
         if let Some(hello) = Hello::read(&mut socket, token) {
             let _ = socket.set_read_timeout(None);
@@ -128,7 +128,7 @@ fn gather(
     Some((ranks, verdict))
 }
 
-/// Whether these ranks make a communicator.
+/// Checks whether these ranks can form a communicator.
 fn judge(ranks: &[&Hello]) -> Result<(), (i32, String)> {
     for (i, rank) in (0..).zip(ranks) {
         if rank.rank != i || rank.n_ranks != ranks.len() as u64 {
@@ -153,7 +153,7 @@ fn judge(ranks: &[&Hello]) -> Result<(), (i32, String)> {
                     "Duplicate GPU detected : rank {} and rank {} both on CUDA device {:x}",
                     rank.rank,
                     twin.rank,
-                    // The bus id as NCCL prints it: domain 0, one bus a device.
+                    // The bus id in NCCL's format: domain 0, one bus per device.
                     (rank.device + 1) << 12
                 ),
             ));
@@ -217,7 +217,7 @@ impl Hub {
     }
 
     fn share(&self, rank: usize, kind: u64, id: u64, words: Words, data: Arc<Vec<u8>>, range: Range<usize>) {
-        // A writer that is gone has a rank that is gone.
+        // If the writer is gone, so is its rank.
         let _ = self.outs[rank].send(Out { kind, id, words, data, range });
     }
 
@@ -247,7 +247,8 @@ impl Hub {
         match how {
             Ok(id) => {
                 self.leave(rank);
-                // The rank may go now: this process knows that it left in order, also if it is about to end.
+                // The rank may end now, because this process knows that it left in an orderly way, even if this process is about
+                // to end.
                 self.answer(rank, kind::BYE, id, [0; 6], Vec::new());
             }
             Err(how) => self.bury(rank, how),
@@ -257,7 +258,7 @@ impl Hub {
         }
     }
 
-    /// The rank has destroyed its communicator: who waits for it waits for ever.
+    /// Records that the rank has destroyed its communicator; a rank that waits for it waits for ever.
     fn leave(&self, rank: usize) {
         let mut state = lock(&self.state);
         state.gone[rank] = Some(Gone::Left);
@@ -268,7 +269,7 @@ impl Hub {
         self.changed.notify_all();
     }
 
-    /// The rank is lost: the others get an error, and their work stops.
+    /// Records that the rank is lost: the others get an error, and their work stops.
     fn bury(&self, rank: usize, how: &str) {
         let mut state = lock(&self.state);
         state.gone[rank] = Some(Gone::Lost);
@@ -327,7 +328,7 @@ impl Hub {
         self.combine(ours, parts);
     }
 
-    /// Computes a collective to which every rank has come, and answers each.
+    /// Computes a collective that every rank has entered, and answers each rank.
     fn combine(&self, header: Header, parts: BTreeMap<usize, Part>) {
         let data: Vec<&[u8]> = parts.values().map(|part| &part.data[..]).collect();
         let reduced = || {
@@ -359,8 +360,8 @@ impl Hub {
         }
     }
 
-    /// Brings a send and a receive together, in the order in which each side came. A send is done when it was
-    /// received, as that of NCCL: nothing is buffered that a program could rely on.
+    /// Matches sends with receives in the order in which each arrived. A send is done once it is received, as in NCCL: a program
+    /// can't rely on any buffering.
     fn pair(&self, from: usize, to: usize, is_send: bool, part: Part) {
         let mut state = lock(&self.state);
         let other = if is_send { &mut state.awaited } else { &mut state.sent };
@@ -386,7 +387,7 @@ impl Hub {
         self.answer(to, kind::RESULT, receive.id, [0; 6], send.data);
     }
 
-    /// Whether other processes still need this hub although the ranks of this one have left in order.
+    /// Whether other processes still need this hub although the ranks of this process have left in an orderly way.
     fn is_needed(&self) -> bool {
         let own = u64::from(std::process::id());
         let gone = &lock(&self.state).gone;
@@ -396,8 +397,8 @@ impl Hub {
     }
 }
 
-/// At the normal end of the process: the ranks of other processes may still wait for results that the hub has not
-/// yet sent, while the ranks of this one are done. A process that ends in the middle of its work doesn't wait.
+/// Called at the normal end of the process: ranks of other processes may still wait for results that the hub has not sent,
+/// although the ranks of this process are done. A process that ends in the middle of its work doesn't wait.
 extern "C" fn at_exit() {
     let deadline = Instant::now() + LINGER;
     let hubs = HUBS.try_lock().map(|hubs| hubs.clone()).unwrap_or_default();
@@ -414,7 +415,7 @@ extern "C" fn at_exit() {
     }
 }
 
-/// A rank connects to the hub of an id. The answer of the hub comes when all ranks are there.
+/// Connects a rank to the hub of an id. The hub answers when all ranks are there.
 pub(crate) fn connect(id: &UniqueId, hello: &Hello) -> Result<UnixStream, (i32, String)> {
     let (token, path) = id
         .open()

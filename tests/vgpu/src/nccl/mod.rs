@@ -1,7 +1,7 @@
-//! libnccl: communicators over threads and processes of one machine. See the files: `call` (an operation on its
-//! stream), `comm` (a rank), `hub` (where the ranks meet), `wire` (what they say), `reduce`, `fault`.
+//! libnccl: communicators over threads and processes of one machine. The files are: `call` (an operation on its
+//! stream), `comm` (a rank), `hub` (where the ranks meet), `wire` (their messages), `reduce`, `fault`.
 //!
-//! Not here: ncclCommSplit and its relatives, windows and one-sided operations, reductions made by the user, FP8.
+//! Not implemented: ncclCommSplit and its relatives, windows and one-sided operations, user-defined reductions, FP8.
 mod call;
 mod comm;
 mod fault;
@@ -35,9 +35,9 @@ const INVALID_USAGE: i32 = 5;
 const REMOTE_ERROR: i32 = 6;
 const IN_PROGRESS: i32 = 7;
 
-/// Granularity of ncclMemAlloc: that of cuMemCreate.
+/// Granularity of ncclMemAlloc, the same as that of cuMemCreate.
 const MEMORY_STEP: u64 = 2 << 20;
-/// From this version on ncclCommAbort returns before its work is over.
+/// Since this version ncclCommAbort returns before its work is over.
 const ABORT_RETURNS_EARLY: c_int = 22_600;
 /// The last version in which ncclCommAbort waits until no graph holds operations of the communicator.
 const ABORT_WAITS_FOR_GRAPHS: c_int = 22_199;
@@ -45,7 +45,7 @@ const ABORT_WAITS_FOR_GRAPHS: c_int = 22_199;
 static COMMS: Registry<Comm> = Registry::new("a communicator");
 static LAST_ERROR: Mutex<String> = Mutex::new(String::new());
 
-/// Keeps the text of ncclGetLastError.
+/// Stores the message for ncclGetLastError.
 fn remember(what: &str) {
     what.clone_into(&mut lock(&LAST_ERROR));
 }
@@ -54,17 +54,17 @@ fn find(handle: usize) -> Result<Arc<Comm>, i32> {
     COMMS.get(handle).map_err(|_| INVALID_ARGUMENT)
 }
 
-/// Writes the result of a call to where the caller asked for it.
+/// Writes the result of a call to the caller's pointer.
 fn put<T>(to: *mut T, value: T) -> Result<(), i32> {
     abi::put(to, value).map_err(|_| misuse(INVALID_ARGUMENT, "an argument for a result is NULL"))
 }
 
 thread_local! {
-    /// Ranks that this thread initialises in one group.
+    /// Ranks that this thread initializes in one group.
     static JOINING: RefCell<Vec<JoinHandle<Result<(), i32>>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The start of `ncclConfig_t`, the same in each version of it.
+/// The start of `ncclConfig_t`, which is the same in all of its versions.
 #[repr(C)]
 pub(crate) struct Config {
     size: usize,
@@ -73,12 +73,12 @@ pub(crate) struct Config {
     blocking: c_int,
 }
 
-/// `NCCL_CONFIG_INITIALIZER` writes this.
+/// Value that `NCCL_CONFIG_INITIALIZER` writes.
 const CONFIG_MAGIC: c_uint = 0xcafe_beef;
 /// `NCCL_CONFIG_UNDEF_INT`
 const UNDEFINED: c_int = c_int::MIN;
 
-/// Whether calls on a communicator with this configuration wait; they do by default.
+/// Whether calls on a communicator with this configuration block, which is the default.
 fn is_blocking(config: Option<&Config>) -> Result<bool, i32> {
     let Some(config) = config else { return Ok(true) };
     if config.magic != CONFIG_MAGIC || config.size < size_of::<Config>() {
@@ -94,7 +94,7 @@ fn is_blocking(config: Option<&Config>) -> Result<bool, i32> {
     }
 }
 
-/// A thread joins for a call that doesn't wait.
+/// Starts a thread that joins, for a call that doesn't block.
 fn join_later(comm: &Arc<Comm>, id: UniqueId) -> Result<JoinHandle<Result<(), i32>>, i32> {
     let comm = comm.clone();
     std::thread::Builder::new()
@@ -103,9 +103,9 @@ fn join_later(comm: &Arc<Comm>, id: UniqueId) -> Result<JoinHandle<Result<(), i3
         .map_err(|_| SYSTEM_ERROR)
 }
 
-/// Makes one rank of a communicator and returns its handle.
+/// Creates one rank of a communicator and returns its handle.
 ///
-/// A non-blocking one, and any in a group, joins on a thread of its own.
+/// A non-blocking communicator, and any communicator in a group, joins on a separate thread.
 fn init(
     out: *mut usize,
     n_ranks: c_int,
@@ -152,7 +152,7 @@ fn operate(comm: usize, stream: *mut Void, arguments: &Arguments) -> Result<(), 
     post(comm, stream, arguments)
 }
 
-// Memory of NCCL is plain memory here; the functions are those of the driver side of this library.
+// Memory of NCCL is plain memory here; the functions come from the driver side of this library.
 unsafe extern "C" {
     fn cuMemFree_v2(address: u64) -> i32;
 }
@@ -310,7 +310,7 @@ api! {
     }
 }
 
-/// Description of the last error. The text stays valid for ever; the communicator doesn't matter, as with NCCL.
+/// Description of the last error. The string stays valid for ever; the communicator is ignored, as in NCCL.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn ncclGetLastError(_comm: usize) -> *const c_char {
     static CALLS: Counter = Counter::new("ncclGetLastError");

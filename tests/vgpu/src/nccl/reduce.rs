@@ -1,5 +1,5 @@
-//! Element types and reductions. Contributions are combined in the order of the ranks, halves in f32 with one
-//! rounding at the end, so that a result depends on nothing but its inputs.
+//! Element types and reductions. Contributions are combined in the order of the ranks, 16-bit floats in f32 with a single
+//! rounding at the end, so that a result depends only on its inputs.
 use half::{bf16, f16};
 
 /// `ncclDataType_t`: the bytes of an element, if the type is supported.
@@ -27,7 +27,7 @@ pub(crate) enum Reduction {
     Prod,
     Max,
     Min,
-    /// The sum of `x * (1/n)` for floating point, the sum divided by n for integers, as NCCL does it.
+    /// The sum of `x * (1/n)` for floating point, the sum divided by n for integers, as in NCCL.
     Avg,
 }
 
@@ -48,10 +48,10 @@ trait Element: Copy {
     fn write(wide: Self::Wide, to: &mut Vec<u8>);
 }
 
-/// A type that contributions are combined in.
+/// A type in which contributions are combined.
 trait Number: Copy {
     fn combine(self, other: Self, op: Reduction) -> Self;
-    /// Scaling of each contribution, and of the result, of `n` ranks.
+    /// Scaling of each contribution, and of the result, for `n` ranks.
     fn before(self, op: Reduction, n: usize) -> Self;
     fn after(self, op: Reduction, n: usize) -> Self;
 }
@@ -68,7 +68,7 @@ macro_rules! integers {
             }
             #[inline]
             fn write(wide: $wide, to: &mut Vec<u8>) {
-                // Wraps as the sum on a device does.
+                // Wraps around, like the sum on a device.
                 to.extend((wide as $element).to_le_bytes());
             }
         }

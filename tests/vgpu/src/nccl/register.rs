@@ -1,4 +1,4 @@
-//! Memory of NCCL and registered buffers: who has which, and what is wrong about their end.
+//! Memory of NCCL and registered buffers: their owners, and faults in freeing them.
 use super::comm::{Comm, misuse};
 use super::{ABORT_RETURNS_EARLY, INVALID_ARGUMENT, INVALID_USAGE};
 use crate::abi::lock;
@@ -24,18 +24,18 @@ impl Registered {
 }
 
 static REGISTRATIONS: Registry<Registered> = Registry::new("a registered buffer");
-/// Addresses from ncclMemAlloc that were not freed.
+/// Addresses from ncclMemAlloc that have not been freed.
 static OWN: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 
 /// Registered buffers of aborted communicators whose work may still run, with the rank.
 static ABANDONED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
 
-/// ncclMemAlloc has returned this address.
+/// Records an address that ncclMemAlloc has returned.
 pub(super) fn allocated(address: u64) {
     lock(&OWN).insert(address);
 }
 
-/// ncclMemFree gives this address up.
+/// Removes an address that is passed to ncclMemFree.
 pub(super) fn give_up(address: u64) -> Result<(), i32> {
     if !lock(&OWN).remove(&address) {
         let what =
@@ -78,8 +78,8 @@ pub(super) fn deregister(comm: &Arc<Comm>, handle: usize) -> Result<(), i32> {
     Err(misuse(INVALID_USAGE, &what))
 }
 
-/// The communicator ends, and NCCL forgets its buffers: by ncclCommDestroy (`is_planned`) that is a leak of the program. After an abort
-/// that returns early they may never be freed.
+/// Forgets the buffers of a communicator that ends. If it ends by ncclCommDestroy (`is_planned`), buffers that are still
+/// registered are a leak of the program. After an abort that returns early they may never be freed.
 pub(super) fn end(comm: &Arc<Comm>, is_planned: bool) {
     let is_own = |registered: &Registered| Arc::ptr_eq(&registered.comm, comm);
     let mut n = 0;
@@ -97,15 +97,15 @@ pub(super) fn end(comm: &Arc<Comm>, is_planned: bool) {
     }
 }
 
-/// Where in a registered buffer these bytes lie; `None` if they are not registered with the communicator.
+/// Offset of these bytes in a registered buffer; `None` if they are not registered with the communicator.
 pub(super) fn offset_of(comm: &Arc<Comm>, address: u64, bytes: u64) -> Option<u64> {
     let all = REGISTRATIONS.all();
     let holds = |r: &&Arc<Registered>| Arc::ptr_eq(&r.comm, comm) && r.holds(address, bytes);
     all.iter().find(holds).map(|registered| address - registered.address)
 }
 
-/// Whether other devices and network cards can be given this memory: one allocation of `cuMemAlloc` or ncclMemAlloc. Memory of a
-/// pool has neither a handle of CUDA IPC nor one of the allocations that NCCL shares.
+/// Checks whether other devices and network cards can access this memory: it must be one allocation of `cuMemAlloc` or
+/// ncclMemAlloc. Memory of a pool has neither a CUDA IPC handle nor a handle of the kind that NCCL shares.
 fn check(buffer: u64, bytes: u64) -> Result<(), String> {
     let memory = lock(&MEMORY);
     let known = memory.describe(buffer);

@@ -1,7 +1,7 @@
 //! Messages between ranks and hub over a Unix socket, and the unique id that leads a rank to its hub.
 //!
-//! A socket with a path, and not a port of the loopback device, so that ranks in different network namespaces of one
-//! machine find each other as hosts do.
+//! The socket has a path instead of a port of the loopback device, so that ranks in different network namespaces of one machine
+//! can connect, as different hosts can.
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -11,18 +11,18 @@ pub(crate) mod kind {
     /// The first frame of a rank: words are rank, number of ranks, process id, device; data is the token of the
     /// id, the name of the host and whether the rank shares its GPU, see [`super::Hello`].
     pub(crate) const HELLO: u64 = 1;
-    /// A part of a collective; words are those of [`super::super::call::Header`].
+    /// A contribution to a collective; words are those of [`super::super::call::Header`].
     pub(crate) const COLLECTIVE: u64 = 2;
     pub(crate) const SEND: u64 = 3;
     pub(crate) const RECEIVE: u64 = 4;
-    /// The rank leaves, all of its operations are done; the hub answers with the same.
+    /// The rank leaves after all of its operations are done; the hub answers with the same kind.
     pub(crate) const BYE: u64 = 5;
     /// The rank leaves in the middle of its operations.
     pub(crate) const ABORT: u64 = 6;
 
-    /// All ranks are there.
+    /// All ranks have joined.
     pub(crate) const WELCOME: u64 = 16;
-    /// The communicator can't be made: words[0] is the `ncclResult_t`, data the reason.
+    /// The communicator can't be created: words[0] is the `ncclResult_t`, data the reason.
     pub(crate) const REFUSED: u64 = 17;
     /// The result of the request with this id.
     pub(crate) const RESULT: u64 = 18;
@@ -32,7 +32,7 @@ pub(crate) mod kind {
     pub(crate) const LOST: u64 = 20;
 }
 
-/// Numbers that travel with each frame.
+/// Numbers that are sent with each frame.
 pub(crate) type Words = [u64; 6];
 const HEADER_BYTES: usize = 9 * 8;
 
@@ -80,14 +80,14 @@ pub(crate) struct Hello {
     pub(crate) process: u64,
     pub(crate) device: u64,
     pub(crate) host: String,
-    /// The rank may share its GPU with another one (`NCCL_MULTI_RANK_GPU_ENABLE`).
+    /// Whether the rank may share its GPU with another one (`NCCL_MULTI_RANK_GPU_ENABLE`).
     pub(crate) shares_gpu: bool,
-    /// The reason if the rank can't take part: the others get it instead of waiting.
+    /// Whether the rank can't take part; the others then get an error instead of waiting.
     pub(crate) failed: bool,
 }
 
 impl Hello {
-    /// Introduces the rank.
+    /// Sends the first message of the rank.
     pub(crate) fn write(&self, to: &mut UnixStream, token: &Token) -> Result<()> {
         let flags = u64::from(self.shares_gpu) | u64::from(self.failed) << 1;
         let words = [self.rank, self.n_ranks, self.process, self.device, flags, 0];
@@ -95,7 +95,7 @@ impl Hello {
         write(to, kind::HELLO, 0, &words, &data)
     }
 
-    /// Reads an introduction; `None` if it is none, or has another token.
+    /// Reads a first message; `None` if it is invalid or has a different token.
     pub(crate) fn read(from: &mut UnixStream, token: &Token) -> Option<Hello> {
         let frame = read(from).ok()?;
         let (theirs, host) = frame.data.split_at_checked(token.len())?;
@@ -116,7 +116,7 @@ impl Hello {
     }
 }
 
-/// Random bytes by which the hub knows that a rank has the id.
+/// Random bytes that prove to the hub that a rank has the id.
 pub(crate) type Token = [u8; 16];
 
 /// `ncclUniqueId`: a token and the path of a socket, padded with zeros.
@@ -131,7 +131,7 @@ impl UniqueId {
     pub(crate) fn new(token: &Token, path: &std::path::Path) -> Option<UniqueId> {
         let path = path.as_os_str().as_encoded_bytes();
         let mut bytes = [0; 128];
-        // A socket's path ends with a zero byte at most 108 bytes after its start.
+        // The path of a socket is terminated by a zero byte and has at most 108 bytes in total.
         if path.len() > 107 {
             return None;
         }
@@ -140,7 +140,7 @@ impl UniqueId {
         Some(UniqueId { bytes })
     }
 
-    /// Takes an id apart; `None` if it doesn't come from [`UniqueId::new`].
+    /// Unpacks an id; `None` if it wasn't made by [`UniqueId::new`].
     pub(crate) fn open(&self) -> Option<(Token, PathBuf)> {
         let (token, path) = self.bytes.split_first_chunk::<16>()?;
         let end = path.iter().position(|byte| *byte == 0).unwrap_or(path.len());
@@ -149,7 +149,7 @@ impl UniqueId {
     }
 }
 
-/// Random bytes of the system.
+/// Random bytes from the operating system.
 pub(crate) fn random_token() -> Result<Token> {
     let mut token = [0; 16];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut token)?;

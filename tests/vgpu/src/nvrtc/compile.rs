@@ -1,8 +1,8 @@
-//! The compiler, and the cache of what it made.
+//! The compiler, and the cache of its results.
 //!
-//! The cache is a folder that only its owner may read or write (what is in it gets loaded), addressed by content:
-//! source, options, compiler flags and headers. Objects appear by renaming, so ranks may compile at the same time.
-//! The headers that make CUDA C of C++ are compiled before all else, once for each set of flags.
+//! The cache is a folder that only its owner may read or write, because its contents get loaded. It is addressed by content:
+//! source, options, compiler flags and headers. Objects are renamed into place, so ranks may compile at the same time.
+//! The headers that translate CUDA C to C++ are compiled first, once for each set of flags.
 
 use super::options::Options;
 use super::source::{HEADER, translate};
@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Compiles `source` unless that was done before. Returns the shared object.
+/// Compiles `source` unless it is in the cache. Returns the shared object.
 ///
 /// # Errors
-/// The compiler's words.
+/// The compiler's messages.
 pub(crate) fn compile(source: &str, name: &str, options: &Options) -> Result<PathBuf, String> {
     let folder = cache()?;
     let flags = flags(options);
@@ -47,7 +47,7 @@ pub(crate) fn compile(source: &str, name: &str, options: &Options) -> Result<Pat
     let assembly = static_shared::to_section(&assembly);
     let sizes = clean(clean(static_shared::sizes(&assembly, &kernels), &out), &unit)?;
     write(&(assembly + &sizes))?;
-    // The callbacks of the sanitizer are in check.h; its own library must not come in.
+    // check.h contains the callbacks of the sanitizer; the compiler's own library must not be linked.
     let libraries = ["-nodefaultlibs", "-lc", "-lm"];
     run_on(Command::new(compiler()).args(["-x", "assembler", "-shared"]).args(libraries), &out)?;
     let _ = fs::remove_file(&unit);
@@ -55,11 +55,11 @@ pub(crate) fn compile(source: &str, name: &str, options: &Options) -> Result<Pat
     Ok(object)
 }
 
-/// The file of `HEADER`, with its precompiled form beside it. The compiler uses that if it was made by the same compiler with the same
-/// flags, and otherwise reads the file.
+/// The file of `HEADER`, with its precompiled form next to it. The compiler uses the precompiled form if it was made by the same
+/// compiler with the same flags, and otherwise reads the file.
 ///
 /// # Errors
-/// The compiler's words.
+/// The compiler's messages.
 fn header(folder: &Path, flags: &[String]) -> Result<PathBuf, String> {
     let mut hash = DefaultHasher::new();
     (HEADER, flags).hash(&mut hash);
@@ -81,17 +81,17 @@ fn header(folder: &Path, flags: &[String]) -> Result<PathBuf, String> {
     Ok(header)
 }
 
-/// A name of its own for what becomes `key`: threads and processes may compile the same text at once.
+/// A unique name for a file that will become `key`, because threads and processes may compile the same text at the same time.
 fn fresh(folder: &Path, key: &str, extension: &str) -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     folder.join(format!("{key}.{}.{number}.{extension}", std::process::id()))
 }
 
-/// The folder of the cache: `VGPU_CACHE`, else one of this user's below the temporary folder.
+/// The folder of the cache: `VGPU_CACHE`, else a folder of this user in the temporary folder.
 ///
 /// # Errors
-/// Where it can't be made, or others could write to it.
+/// A message if the folder can't be created, or others could write to it.
 pub(crate) fn cache() -> Result<PathBuf, String> {
     // SAFETY: getuid(2) has no preconditions and can't fail.
     let me = unsafe { libc::getuid() };
@@ -118,7 +118,7 @@ fn compiler() -> String {
     std::env::var("CXX").unwrap_or_else(|_| "g++".into())
 }
 
-/// Like NVRTC, it finds no headers but those of `--include-path`.
+/// Like NVRTC, it finds only headers in `--include-path`.
 fn preprocessor(options: &Options) -> Vec<String> {
     let mut flags: Vec<String> =
         ["-E", "-x", "c++", "-w", "-nostdinc", "-nostdinc++"].map(String::from).into();
@@ -132,12 +132,12 @@ fn preprocessor(options: &Options) -> Vec<String> {
 }
 
 fn flags(options: &Options) -> Vec<String> {
-    // Without -fno-gnu-unique the shared memory of templates would be one for all modules of the process.
+    // Without -fno-gnu-unique all modules of the process would share the shared memory of templates.
     let mut flags: Vec<String> =
         ["-O1", "-fno-strict-aliasing", "-fPIC", "-fno-gnu-unique", "-w"].map(String::from).into();
-    // At -O2 the compiler takes 1.6 times as long. Without this flag it would form no fused multiply-adds, which NVRTC does.
+    // At -O2 the compiler takes 1.6 times as long. Without this flag it would form no fused multiply-adds, as NVRTC does.
     flags.push("-fexpensive-optimizations".into());
-    // The generation with AVX2 and FMA, where the CPU has it.
+    // The generation with AVX2 and FMA, if the CPU supports it.
     let wide = std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma");
     flags.push(if wide { "-march=x86-64-v3" } else { "-march=x86-64-v2" }.into());
     flags.push("-fno-exceptions".into());
@@ -157,7 +157,7 @@ fn run(command: &mut Command) -> Result<Vec<u8>, String> {
     Err(String::from_utf8_lossy(&got.stderr).into_owned())
 }
 
-/// Leaves nothing behind where the compiler failed.
+/// Removes the intermediate file if the compiler failed.
 fn clean<T>(result: Result<T, String>, unit: &Path) -> Result<T, String> {
     if result.is_err() {
         let _ = fs::remove_file(unit);

@@ -1,8 +1,8 @@
 //! Stand-in for PTX and cubins: a few lines of text that name a shared object in the cache.
 //!
-//! A client may keep images on disk and bring them back in another run. One whose object is gone, that was made by
-//! another version of this library or without the checks that are wanted now, is invalid (`CUDA_ERROR_INVALID_IMAGE`),
-//! as one for another architecture is on hardware, so that the client compiles anew.
+//! A client may store images on disk and load them in another run. An image is invalid (`CUDA_ERROR_INVALID_IMAGE`) if its object
+//! is gone, or if it was made by another version of this library or without the requested checks, just like an image for another
+//! architecture on hardware, so that the client compiles again.
 
 use super::compile::cache;
 use super::source::HEADER;
@@ -36,7 +36,7 @@ impl Image {
         if image.mode != mode() {
             return Err(INVALID_IMAGE);
         }
-        // Only what this library has compiled into its own cache is ever loaded.
+        // Only objects that this library has compiled into its own cache are ever loaded.
         let home = cache().map_err(|_| INVALID_IMAGE)?;
         if image.path.parent() != Some(&home) || !image.path.is_file() {
             return Err(INVALID_IMAGE);
@@ -64,7 +64,7 @@ impl fmt::Display for Image {
     }
 }
 
-/// Changes with everything but the client's source that changes what is compiled.
+/// Hash of everything, besides the client's source, that affects the compiled code.
 fn mode() -> u64 {
     let mut hash = DefaultHasher::new();
     (HEADER, CONFIG.check).hash(&mut hash);

@@ -1,10 +1,10 @@
-//! `libnvrtc`: kernels are compiled by the host's C++ compiler.
+//! `libnvrtc`: the host's C++ compiler compiles the kernels.
 //!
-//! - [`source`]: from CUDA C to C++
-//! - [`compile`]: the compiler, and the cache of what it made
+//! - [`source`]: translation of CUDA C to C++
+//! - [`compile`]: the compiler, and the cache of its results
 //! - [`static_shared`]: static shared memory of each kernel
-//! - [`image`]: what stands in for PTX and cubins
-//! - [`module`]: loading that, and running a kernel
+//! - [`image`]: stand-in for PTX and cubins
+//! - [`module`]: loading an image, and running a kernel
 //! - [`stacks`]: the stacks of the threads of a kernel
 
 pub(crate) mod compile;
@@ -41,7 +41,7 @@ struct Program {
 struct Compiled {
     log: CString,
     ptx: CString,
-    /// Empty unless a real architecture was asked for.
+    /// Empty unless a real architecture was requested.
     cubin: CString,
 }
 
@@ -52,7 +52,7 @@ fn program(handle: usize) -> Result<Arc<Program>, i32> {
 }
 
 api! {
-    /// 13.0, as [`crate::driver::error`] says of the driver.
+    /// 13.0, the same as the version in [`crate::driver::error`].
     fn nvrtcVersion(major: *mut c_int, minor: *mut c_int) {
         put(major, 13)?;
         put(minor, 0)?;
@@ -66,7 +66,7 @@ api! {
         put(list, ARCHITECTURES)?;
     }
 
-    /// Headers from memory are not modelled.
+    /// Headers in memory are not modeled.
     fn nvrtcCreateProgram(
         handle: *mut usize, source: *const c_char, name: *const c_char, n_headers: c_int,
         _headers: *const *const c_char, _names: *const *const c_char,
@@ -165,7 +165,7 @@ fn cstring(text: String) -> CString {
     CString::new(text.replace('\0', "?")).unwrap_or_default()
 }
 
-/// Copies a string to the caller, who asked for its size before.
+/// Copies a string to the caller, who has queried its size before.
 fn give(text: &CStr, to: *mut c_char) -> Result<(), i32> {
     crate::abi::put_text(to, text.to_bytes_with_nul().len(), &text.to_string_lossy())
 }

@@ -1,8 +1,8 @@
-//! Modules: a private copy of a shared object each, and the kernels in it.
+//! Modules: each is a private copy of a shared object with its kernels.
 //!
-//! The copy goes through an anonymous file, since the dynamic loader gives the same object, with the same statics, for
-//! the same path. Statics are the state of a running block, so kernels of one module run one after the other. A module
-//! is never unmapped: a launch that is queued may still need it.
+//! The copy is an anonymous file, because the dynamic loader returns the same object, with the same statics, for
+//! the same path. Statics are the state of a running block, so kernels of one module run one after another. A module
+//! is never unmapped, because a queued launch may still need it.
 
 use super::image::Image;
 use super::stacks::with_stacks;
@@ -20,7 +20,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 
-/// `VgpuRange` of `device/fibers.h`: an allocation that a kernel was given, the first and the end of what it read
+/// `VgpuRange` of `device/fibers.h`: an allocation that a kernel received, the first and the end address that it read
 /// and wrote, and the bytes of its accesses. Real addresses.
 #[repr(C)]
 pub(crate) struct Range {
@@ -72,11 +72,11 @@ unsafe impl Sync for Info {}
 /// Kind of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Pointer {
-    /// No pointer.
+    /// Not a pointer.
     None,
-    /// Elements that the kernel may write.
+    /// A pointer to elements that the kernel may write.
     Mutable,
-    /// Constants.
+    /// A pointer to constants.
     Const,
 }
 
@@ -92,9 +92,9 @@ pub(crate) struct Module {
 /// A kernel of a loaded module.
 pub(crate) struct Kernel {
     pub(crate) name: &'static str,
-    /// Static shared memory, bytes.
+    /// Static shared memory in bytes.
     pub(crate) static_shared: u32,
-    /// Dynamic shared memory that it may have, bytes.
+    /// Maximum dynamic shared memory in bytes.
     pub(crate) dynamic_limit: AtomicU32,
     info: &'static Info,
     escape: Escape,
@@ -128,8 +128,8 @@ impl Module {
             say(&format!("a compiled module can't be loaded: {}", why.to_string_lossy()));
             return Err(INVALID_IMAGE);
         }
-        // The descriptor stays open: the loader knows a library by its path, and under a number that is used again it would
-        // give back this one.
+        // The descriptor stays open: the loader identifies a library by its path, and would return this one if the number of the
+        // descriptor were reused.
         std::mem::forget(file);
         Ok(Module { library: library as usize, running: Arc::default() })
     }
@@ -174,13 +174,13 @@ impl Kernel {
         self.info.n_params as usize
     }
 
-    /// Value of `__launch_bounds__`, or 1024.
+    /// Value of `__launch_bounds__`, or 1024 without it.
     pub(crate) fn most_threads(&self) -> u32 {
         if self.info.most_threads > 0 { self.info.most_threads } else { 1024 }
     }
 
-    /// Registers of a thread: nominal ones, as nothing here has any. For a kernel with `__launch_bounds__` a compiler uses no more
-    /// than such a block may have.
+    /// Nominal number of registers per thread, because nothing here has registers. For a kernel with `__launch_bounds__` a
+    /// compiler uses no more than a block of that size may have.
     pub(crate) fn registers(&self) -> u32 {
         match self.info.most_threads {
             0 => CONFIG.registers,
@@ -188,7 +188,7 @@ impl Kernel {
         }
     }
 
-    /// Size of a parameter, bytes, and its kind.
+    /// Size in bytes and kind of a parameter.
     pub(crate) fn param(&self, i: usize) -> (usize, Pointer) {
         let n = self.n_params();
         // SAFETY: the array is constant data of the module, one element for each parameter.
@@ -203,10 +203,10 @@ impl Kernel {
         (sizes[i] as usize, pointer)
     }
 
-    /// Runs all blocks. With `VGPU_CHECK` fills in what was touched of `ranges`.
+    /// Runs all blocks. With `VGPU_CHECK` records in `ranges` which bytes were accessed.
     ///
     /// # Errors
-    /// The thread, its block, and its fault.
+    /// A description of the thread, its block, and its fault.
     pub(crate) fn run(&self, shape: Shape, args: &[*const u8], ranges: &mut [Range]) -> Result<(), String> {
         let mut launch = Launch {
             grid: shape.grid,

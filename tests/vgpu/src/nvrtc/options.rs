@@ -1,19 +1,19 @@
-//! The options of NVRTC: which there are, and what they mean to a C++ compiler.
+//! The options of NVRTC, and their translation for a C++ compiler.
 
 /// Checked options.
 #[derive(Debug, PartialEq, Hash)]
 pub(crate) struct Options {
     /// The architecture, e.g. 90.
     pub(crate) arch: i32,
-    /// `sm_90` rather than `compute_90`: there is a cubin.
+    /// Whether it is `sm_90` rather than `compute_90`, so that there is a cubin.
     pub(crate) is_real: bool,
-    /// For the preprocessor.
+    /// Options for the preprocessor.
     pub(crate) preprocessor: Vec<String>,
-    /// For the compiler.
+    /// Options for the compiler.
     pub(crate) compiler: Vec<String>,
 }
 
-/// Options that mean nothing here, by their begin. From the NVRTC documentation, "Supported Compile Options".
+/// Options that have no effect here, by their prefix. From the NVRTC documentation, "Supported Compile Options".
 const IGNORED: [&str; 25] = [
     "--use_fast_math",
     "-use_fast_math",
@@ -44,15 +44,15 @@ const IGNORED: [&str; 25] = [
 
 impl Options {
     /// # Errors
-    /// The option that NVRTC would not know.
+    /// The first option that NVRTC would not know.
     pub(crate) fn parse(options: &[String]) -> Result<Options, String> {
-        // CUDA 13 compiles for compute_75 where nothing is said, and contracts to FMA.
+        // By default, CUDA 13 compiles for compute_75 and contracts to FMA.
         let mut parsed = Options { arch: 75, is_real: false, preprocessor: Vec::new(), compiler: Vec::new() };
         let mut contract = "-ffp-contract=fast";
         let mut standard = "-std=gnu++17";
         let mut options = options.iter().map(|option| option.trim());
         while let Some(option) = options.next() {
-            // A value follows "=", or, for the short names, as the next option.
+            // A value follows "=", or, for short names, is the next option.
             let (name, mut value) = match option.split_once('=') {
                 Some((name, value)) => (name, value),
                 None => (option, ""),
@@ -63,7 +63,7 @@ impl Options {
             match name {
                 "--gpu-architecture" | "-arch" => {
                     let (kind, number) = value.rsplit_once('_').ok_or(option)?;
-                    // sm_90a: features of one architecture alone, which change nothing here.
+                    // sm_90a: features of a single architecture, which have no effect here.
                     parsed.arch = number.trim_end_matches(['a', 'f']).parse().map_err(|_| option)?;
                     parsed.is_real = match kind {
                         "sm" => true,
@@ -98,7 +98,7 @@ impl Options {
     }
 }
 
-/// `--define-macro=A=1` and `-D A=1` are `A=1`.
+/// Normalizes `--define-macro=A=1` and `-D A=1` to `A=1`.
 fn definition<'a>(option: &'a str, value: &'a str) -> &'a str {
     option.strip_prefix("--define-macro=").unwrap_or(value)
 }

@@ -1,10 +1,11 @@
-//! From preprocessed CUDA C to C++ that a host compiler takes.
+//! Translates preprocessed CUDA C to C++ for a host compiler.
 //!
-//! Nearly all of CUDA C is C++ with the macros of `device/language.h`. Two things are not: `extern __shared__ T x[]`,
-//! and that the launcher must know the kernels and their types. Both are found in the text. It has been through the
-//! preprocessor, so there are no comments, and kernels that a macro makes are seen as well.
+//! Almost all of CUDA C is C++ with the macros of `device/language.h`. Two things are not: `extern __shared__ T x[]`, and the
+//! list of kernels and their types, which the launcher needs. Both are found in the text. The text has been preprocessed, so it
+//! has no comments, and kernels that a macro makes are found too.
 
-/// The translation unit for `preprocessed` text, without [`HEADER`], which it needs before it, and the names of its kernels.
+/// Returns the translation unit for `preprocessed` text, without the [`HEADER`] that must precede it, and the names of its
+/// kernels.
 ///
 /// # Errors
 /// Reports source that could not be parsed, for the compilation log.
@@ -18,7 +19,7 @@ pub(crate) fn translate(preprocessed: &str) -> Result<(String, Vec<String>), Str
     Ok((format!("{text}\n{kernels}"), names))
 }
 
-/// The four headers that make CUDA C of C++.
+/// The four headers that translate CUDA C to C++.
 pub(crate) const HEADER: &str = concat!(
     include_str!("../device/fibers.h"),
     include_str!("../device/check.h"),
@@ -43,7 +44,7 @@ fn dynamic_shared(text: &str) -> Result<String, String> {
     Ok(out + rest)
 }
 
-/// Without `__align__(16)` or `alignas(16)`: the buffer is aligned for everything.
+/// Removes `__align__(16)` or `alignas(16)`, because the buffer is aligned for every type.
 fn without_alignment(declarator: &str) -> String {
     for word in ["__align__", "alignas"] {
         if let Some((before, after)) = declarator.split_once(word) {
@@ -54,7 +55,7 @@ fn without_alignment(declarator: &str) -> String {
     declarator.to_string()
 }
 
-/// Names of the kernels with C linkage, and the threads of their `__launch_bounds__` as an expression, 0 without any.
+/// Names of the kernels with C linkage, and the number of threads in their `__launch_bounds__` as an expression, 0 without it.
 fn find_kernels(text: &str) -> Vec<(String, String)> {
     let in_block = text.contains("extern \"C\" {") || text.contains("extern \"C\"{");
     let mut kernels: Vec<(String, String)> = Vec::new();

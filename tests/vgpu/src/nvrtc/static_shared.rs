@@ -1,19 +1,20 @@
 //! Static shared memory of each kernel, from the compiler's assembly.
 //!
-//! The section of `__shared__` variables holds those of all kernels of a module. A kernel has those that its code, and what it calls,
-//! refers to once the compiler has removed what is dead: in assembly each function names them.
+//! The section of `__shared__` variables contains those of all kernels of a module. A kernel uses the variables that its code,
+//! and the functions that it calls, refer to after the compiler has removed dead code: in assembly each function names them.
 //!
-//! g++ ignores the section of a static variable in a template (GCC bug 41091): [`to_section`] puts it there.
+//! g++ ignores the section of a static variable in a template (GCC bug 41091), so [`to_section`] moves it there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Static shared memory of a kernel on all architectures, bytes.
+/// Maximum static shared memory of a kernel on all architectures, in bytes.
 const MOST: u64 = 48 << 10;
 
 /// The name of the section of shared variables.
 const SECTION: &str = "vgpu_shared";
 
-/// `assembly` with the shared variables of templates in their section: they are local variables of functions outside of the headers.
+/// Moves the shared variables of templates in `assembly` to their section: they are local variables of functions outside the
+/// headers.
 pub(crate) fn to_section(assembly: &str) -> String {
     let mut out = String::with_capacity(assembly.len());
     for line in assembly.lines() {
@@ -35,10 +36,11 @@ pub(crate) fn to_section(assembly: &str) -> String {
     out
 }
 
-/// Assembly that defines `vgpu_static_NAME`, a word with the static shared memory in bytes, for each kernel of `assembly`.
+/// Assembly that defines a word `vgpu_static_NAME` with the size of the static shared memory in bytes, for each kernel of
+/// `assembly`.
 ///
 /// # Errors
-/// The words of ptxas about a kernel that has more than a kernel may have.
+/// A message like that of ptxas, if a kernel exceeds the limit.
 pub(crate) fn sizes(assembly: &str, kernels: &[String]) -> Result<String, String> {
     let program = Program::parse(assembly);
     let mut out = String::from("\t.section .rodata\n\t.align 4\n");
@@ -57,9 +59,9 @@ pub(crate) fn sizes(assembly: &str, kernels: &[String]) -> Result<String, String
 /// Functions and shared variables of a translation unit.
 #[derive(Default)]
 struct Program<'a> {
-    /// Symbols that each function names.
+    /// Symbols that each function refers to.
     functions: BTreeMap<&'a str, BTreeSet<&'a str>>,
-    /// Bytes of each shared variable.
+    /// Size in bytes of each shared variable.
     variables: BTreeMap<&'a str, u64>,
 }
 
@@ -91,7 +93,7 @@ impl<'a> Program<'a> {
                         sizes.insert(name, bytes);
                     }
                 }
-                // Another name of a function.
+                // An alias of a function.
                 ".set" => {
                     if let (Some(name), Some(target)) = (operands.next(), operands.next()) {
                         program.functions.entry(name).or_default().insert(target);
@@ -114,7 +116,7 @@ impl<'a> Program<'a> {
         program
     }
 
-    /// Bytes of the variables that the kernel and the functions that it calls name, each at a multiple of its alignment.
+    /// Total bytes of the variables that the kernel and its callees refer to, each aligned to its size.
     fn shared_of(&self, kernel: &str) -> u64 {
         let mut reached: BTreeSet<&str> = BTreeSet::new();
         let mut left = vec![kernel];
@@ -122,7 +124,7 @@ impl<'a> Program<'a> {
             let Some((&name, named)) = self.functions.get_key_value(name) else { continue };
             if reached.insert(name) {
                 left.extend(named.iter().copied());
-                // Rarely executed blocks of a function are one of their own, reached by local labels.
+                // Rarely executed blocks of a function are a separate function, reached by local labels.
                 let cold = self.functions.keys().filter(|part| part.strip_prefix(name) == Some(".cold"));
                 left.extend(cold.copied());
             }
@@ -131,7 +133,7 @@ impl<'a> Program<'a> {
         let mut end = 0u64;
         for variable in self.variables.keys().copied().filter(is_named) {
             let bytes = self.variables[variable];
-            // An alignment divides its size; the host's, 16 for all, is not that of the device.
+            // An alignment divides the size; the host's alignment, 16 for all, differs from the device's.
             let alignment = (bytes & bytes.wrapping_neg()).clamp(1, 16);
             end = end.next_multiple_of(alignment) + bytes;
         }
