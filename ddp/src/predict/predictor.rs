@@ -76,7 +76,7 @@ impl Predictor {
     /// Predicts rows in memory, given as f32, f64 or a smaller numeric type.
     ///
     /// - `rows`: `[n_rows, columns]`, row-major, before normalization; NaN if a value is missing; a category is its index in the
-    /// vocabulary, from 1, or 0 if it is unknown
+    ///   vocabulary, from 1, or 0 if it is unknown
     ///
     /// # Errors
     /// [`PredictError::RowWidth`], [`PredictError::Kernel`].

@@ -3,7 +3,7 @@
 //!
 //! - several ranks train the same model as one rank, bit for bit with micro-shards;
 //! - a run that is saved and resumed has the same bits as an uninterrupted run, or the same values if the number of ranks
-//! changes;
+//!   changes;
 //! - gradients agree with difference quotients in f64;
 //! - invalid programs are refused with an error before the first step.
 //!
