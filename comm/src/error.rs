@@ -317,7 +317,7 @@ pub enum CommError {
     },
 
     /// This process already has a world on MPI; there can be only one.
-    #[error("MPI is already initialised in this process")]
+    #[error("MPI is already initialized in this process")]
     #[diagnostic(help("create one World and pass it by reference"))]
     MpiInUse,
 

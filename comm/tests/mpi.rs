@@ -60,7 +60,7 @@ type Test = (&'static str, fn());
 const TESTS: &[Test] = &[
     ("contract_in_shared_memory", || contract_holds("contract")),
     ("contract_by_mpi", || contract_holds("contract_by_mpi")),
-    ("without_launcher_mpi_is_not_initialised", || {
+    ("without_launcher_mpi_is_not_initialized", || {
         let output = Command::new(std::env::current_exe().unwrap()).env(CASE, "alone").output().unwrap();
         assert!(output.status.success(), "{output:?}");
     }),

@@ -64,7 +64,7 @@ fn different_lengths_and_calls_are_errors_on_every_rank() {
             "{error}"
         );
     }
-    // Nothing works afterwards, and it says why.
+    // Nothing works afterward, and it says why.
     threads::run(2, |world| {
         sum(&world, 1 + world.rank().0).unwrap_err();
         assert!(matches!(sum(&world, 1), Err(CommError::CallMismatch { .. })));

@@ -63,7 +63,7 @@ pub enum Error {
     #[error(transparent)]
     #[diagnostic(transparent)]
     Data(Box<DataError>),
-    /// The optimiser's settings are invalid, or its update failed.
+    /// The optimizer's settings are invalid, or its update failed.
     #[error(transparent)]
     #[diagnostic(transparent)]
     Optim(OptimError),

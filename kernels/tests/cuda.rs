@@ -172,7 +172,7 @@ fn a_ring_of_pinned_tensors_is_filled_by_another_thread() {
         });
         // Dropped here, so that a failure ends the thread too.
         let (give_empty, filled) = (give_empty, filled);
-        let mut travelling = VecDeque::new();
+        let mut traveling = VecDeque::new();
         for round in 0..ROUNDS {
             let mut pinned = filled.recv().unwrap();
             let slot = &mut slots[round % 2];
@@ -183,14 +183,14 @@ fn a_ring_of_pinned_tensors_is_filled_by_another_thread() {
             ops::copy(slot.device().view(), row.reshape(&[N]).unwrap()).unwrap();
             slot.consumed().unwrap();
             assert!(matches!(pinned.host().unwrap_err(), KernelError::StillSending { .. }));
-            travelling.push_back(pinned);
+            traveling.push_back(pinned);
             // In some rounds as early as possible, in others only when no other buffer is left.
             let may_ask = round % 3 == 0;
-            while travelling.front().is_some_and(|first| may_ask && first.is_sent().unwrap()) {
-                let _ = give_empty.send(travelling.pop_front().unwrap());
+            while traveling.front().is_some_and(|first| may_ask && first.is_sent().unwrap()) {
+                let _ = give_empty.send(traveling.pop_front().unwrap());
             }
-            if travelling.len() == 4 {
-                let first = travelling.pop_front().unwrap();
+            if traveling.len() == 4 {
+                let first = traveling.pop_front().unwrap();
                 first.wait_sent().unwrap();
                 let _ = give_empty.send(first);
             }

@@ -5,7 +5,7 @@
 use ddp_kernels::cuda::library::{self, Library};
 use ddp_kernels::ops::{compile_all, kernel_sources};
 
-/// Ampere, Hopper, Blackwell for data centres, Blackwell for workstations.
+/// Ampere, Hopper, Blackwell for data centers, Blackwell for workstations.
 const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90", "sm_100", "sm_120"];
 /// With more, an SM of 65,536 registers holds fewer than two blocks of 256 threads, which none of our kernels needs.
 const MAX_REGISTERS: u32 = 128;

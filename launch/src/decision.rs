@@ -3,7 +3,7 @@
 use ddp::exit_code::{DONE, ENVIRONMENT, FAILED, INTERRUPTED, IO, RESTARTABLE, SAVED, USAGE};
 
 /// A shell reports a process that was ended by a signal with this status plus the signal's number.
-pub(crate) const SIGNALLED: i32 = 128;
+pub(crate) const SIGNALED: i32 = 128;
 const SIGUSR1: i32 = signal_hook::consts::SIGUSR1;
 
 /// Way in which the launcher's process ended.
@@ -78,7 +78,7 @@ pub(crate) fn decide(attempt: &Attempt) -> Decision {
         (_, Ended::Interrupted) => return Decision::End(INTERRUPTED, Reason::Interrupted),
         (Some(code), _) => Some(i32::from(code)),
         (None, Ended::Code(code)) => Some(code),
-        (None, Ended::Signal(signal)) => Some(SIGNALLED + signal),
+        (None, Ended::Signal(signal)) => Some(SIGNALED + signal),
         (None, Ended::Hung | Ended::Frozen) => None,
     };
     match status.and_then(|status| u8::try_from(status).ok()) {
@@ -93,7 +93,7 @@ pub(crate) fn decide(attempt: &Attempt) -> Decision {
     }
     if attempt.was_stopped {
         // The signal arrived before the process could catch it, that is, before the first step.
-        let is_unsaved = status == Some(SIGNALLED + SIGUSR1);
+        let is_unsaved = status == Some(SIGNALED + SIGUSR1);
         return if is_unsaved {
             Decision::End(SAVED, Reason::Stopped)
         } else {

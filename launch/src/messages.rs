@@ -2,7 +2,7 @@
 
 use ddp::exit_code;
 
-use crate::decision::{Ended, Reason, SIGNALLED};
+use crate::decision::{Ended, Reason, SIGNALED};
 use crate::hosts::{Host, names};
 
 /// The highest signal number.
@@ -71,8 +71,8 @@ fn meaning(code: i32) -> String {
         Ok(exit_code::DONE) => "but the run is not complete",
         Ok(exit_code::RESTARTABLE) => "a rank was lost",
         Ok(exit_code::SAVED) => "it was stopped and saved",
-        _ if (SIGNALLED + 1..=SIGNALLED + LAST_SIGNAL).contains(&code) => {
-            return format!(" ({})", signal_name(code - SIGNALLED));
+        _ if (SIGNALED + 1..=SIGNALED + LAST_SIGNAL).contains(&code) => {
+            return format!(" ({})", signal_name(code - SIGNALED));
         }
         _ => return String::new(),
     };

@@ -332,7 +332,7 @@ def loads_in_pytorch(trial, base, draw):
 
 
 # Uses of memory in the GPU's account, and the kinds of `describe` that make them.
-USES = {"parameters": ["parameters", "compute weights"], "gradients": ["gradients"], "optimiser": ["optimiser"], "average": ["average"],
+USES = {"parameters": ["parameters", "compute weights"], "gradients": ["gradients"], "optimizer": ["optimizer"], "average": ["average"],
         "activations": ["activations"]}
 
 

@@ -2,7 +2,7 @@
 //!
 //! Every rank of a group calls the same collectives in the same order. Results have the same bits on every rank. If ranks enter
 //! different collectives, types or lengths, all of them get the same error, which names the rank that differs, and the group
-//! cannot be used afterwards. (On several hosts the buffers of a [`Scope`] are not compared, since that would cost a message
+//! cannot be used afterward. (On several hosts the buffers of a [`Scope`] are not compared, since that would cost a message
 //! each: [`Group::agree_lengths`] compares them once.)
 //!
 //! On a GPU a collective is asynchronous and ordered like any operation: after all work enqueued before it, and before all work

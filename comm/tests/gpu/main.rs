@@ -426,7 +426,7 @@ fn a_rank_that_never_comes_is_a_timeout_and_no_hang() {
         // The first three tried registered buffers.
         assert!(text.contains("number 5, is all_reduce(sum) of 1000 f32"), "{text}");
         assert_eq!(error.reporter(), Reporter::ThisRank);
-        // Nothing works afterwards, and it says why.
+        // Nothing works afterward, and it says why.
         assert_eq!(read_sum(&world, device), Err(error));
         world.group().barrier().unwrap();
     });

@@ -108,7 +108,7 @@ pub enum CheckpointError {
         /// Each checkpoint and its fault, one per line.
         skipped: String,
     },
-    /// Optimiser state that is missing from all files.
+    /// Optimizer state that is missing from all files.
     #[error("checkpoint `{}` lacks \"{state}\" for elements {start} to {end} of {param}", path.display())]
     Gap {
         path: PathBuf,

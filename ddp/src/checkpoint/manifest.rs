@@ -71,7 +71,7 @@ pub struct Manifest {
     pub run: RunState,
     /// The model's parameters in the order of PyTorch's `state_dict`.
     pub parameters: Vec<Parameter>,
-    /// Names of the state tensors of the optimiser, such as `m`, `v` and `ema`.
+    /// Names of the state tensors of the optimizer, such as `m`, `v` and `ema`.
     pub state: Vec<String>,
     /// All other files of the checkpoint.
     pub files: Vec<FileEntry>,

@@ -6,7 +6,7 @@
 //!     model.safetensors                     the weights, as in a run's model file; by rank 0
 //!     best.safetensors                      the weights of the best evaluation, if they are not those above; by rank 0
 //!     buffers.safetensors                   buffers that layers registered, if some are saved; by rank 0
-//!     optimizer-00000-of-00002.safetensors  optimiser state of a rank's shards; one per rank with state
+//!     optimizer-00000-of-00002.safetensors  optimizer state of a rank's shards; one per rank with state
 //! <out>/checkpoints/latest                  name of the newest; `best` likewise
 //! <out>/checkpoints/.step-<N>-<k>.tmp/      being written by the k-th save of the process
 //! ```

@@ -23,7 +23,7 @@ use crate::report::EvalMetrics;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunState {
-    /// Optimiser steps done.
+    /// Optimizer steps done.
     pub step: u64,
     /// Rows of all ranks used since the start of the run.
     pub cursor: u64,

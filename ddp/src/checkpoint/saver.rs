@@ -64,7 +64,7 @@ impl<'a> Contents<'a> {
 /// A saved checkpoint; on ranks other than 0, this rank's files.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Saved {
-    /// Optimiser steps completed, as in its folder's name.
+    /// Optimizer steps completed, as in its folder's name.
     pub step: u64,
     /// Time from the call to the last sync, in s.
     pub seconds: f64,

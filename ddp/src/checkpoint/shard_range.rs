@@ -1,4 +1,4 @@
-//! Ranges of parameters in a file of optimiser state.
+//! Ranges of parameters in a file of optimizer state.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::exchange::shard_plan::StateShard;
 use crate::model::{ParamEntry, ParamLayout};
 
-/// A range of a parameter in a file of optimiser state: elements `start..end` of the flattened parameter start at `offset` in
+/// A range of a parameter in a file of optimizer state: elements `start..end` of the flattened parameter start at `offset` in
 /// each state tensor of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,4 +1,4 @@
-//! Reads optimiser state from a checkpoint for the shards that a rank holds now.
+//! Reads optimizer state from a checkpoint for the shards that a rank holds now.
 //!
 //! The state files record which elements of which parameters they hold, so a run can resume with another number of ranks, or
 //! another sharding, than it was saved with.
@@ -180,7 +180,7 @@ impl StateReader {
         if self.names.is_empty() {
             return Ok(());
         }
-        let malformed = |reason: String| FileFault::Malformed { name: "optimiser state".to_owned(), reason };
+        let malformed = |reason: String| FileFault::Malformed { name: "optimizer state".to_owned(), reason };
         for (param, &numel) in &self.numels {
             let mut at = 0;
             for part in self.stored.get(param).into_iter().flatten().filter(|part| part.start < part.end) {

@@ -15,7 +15,7 @@ use crate::storage::tensor_file::{self, TensorFile};
 
 impl Checkpoint {
     /// Reads all files, bypassing the page cache, and compares their checksums; then checks that they hold what the manifest
-    /// lists: each parameter with its shape, and each element of the optimiser state exactly once.
+    /// lists: each parameter with its shape, and each element of the optimizer state exactly once.
     ///
     /// # Errors
     /// The first [`Fault`] found.

@@ -40,7 +40,7 @@ pub enum SaveOutcome {
     Saved(Saved),
     /// The save failed; the run can continue.
     Failed {
-        /// Optimiser steps completed when its snapshot was taken.
+        /// Optimizer steps completed when its snapshot was taken.
         step: u64,
         /// Error of this rank or of another.
         error: CheckpointError,

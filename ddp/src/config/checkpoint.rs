@@ -18,7 +18,7 @@ section! {
     pub struct CheckpointConfig in "checkpoint", read(raw: &RawConfig, data: &DataConfig, train: &TrainConfig), write {
         /// Steps between two checkpoints; 0 writes none for that.
         every_steps: u64 = count(0, MAX_STEPS)
-            .help("Optimiser steps between two checkpoints; 0 for none")
+            .help("Optimizer steps between two checkpoints; 0 for none")
             .default("0")
             .example("1000")
             .hint(NEVER)

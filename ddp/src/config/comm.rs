@@ -55,10 +55,10 @@ section! {
 
         /// Training state that is sharded over the ranks.
         zero: ZeroStage = count(0, 2)
-            .help("ZeRO stage: 1 shards the optimiser's state over the ranks, 2 also the accumulated gradients")
+            .help("ZeRO stage: 1 shards the optimizer's state over the ranks, 2 also the accumulated gradients")
             .default("0")
             .example("1")
-            .hint("0 divides nothing, 1 the optimiser's state, 2 also gradients")
+            .hint("0 divides nothing, 1 the optimizer's state, 2 also gradients")
             .synonyms(&["zero_stage", "zero1"])
             .may_change();
 

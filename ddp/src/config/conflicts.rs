@@ -109,7 +109,7 @@ pub static CONFLICTS: &[Conflict] = &[
     conflict(
         ["data.normalize_target", "\"standard\""],
         ["loss.kind", "\"poisson\""],
-        "counts are not standardised",
+        "counts are not standardized",
         &["data.task=regression", "loss.kind=poisson", "data.normalize_target=standard"],
     ),
     conflict(

@@ -231,16 +231,16 @@ section! {
             .default(r#""seconds""#)
             .synonyms(&["dates", "parse_dates"]);
 
-        /// Normalisation of the features.
+        /// Normalization of the features.
         normalize: Normalize = one_of(Normalize::NAMES)
-            .help("Normalisation of the features, fitted on the training rows; \"robust\" is by median and quartiles, \"auto\" is robust for model.kind \"realmlp\", else standard for tables, none for arrays and built-in sets")
+            .help("Normalization of the features, fitted on the training rows; \"robust\" is by median and quartiles, \"auto\" is robust for model.kind \"realmlp\", else standard for tables, none for arrays and built-in sets")
             .default(r#""auto""#)
             .before(Before::Value(r#""none""#))
             .example(r#""standard""#);
 
-        /// Normalisation of the targets in regression.
+        /// Normalization of the targets in regression.
         normalize_target: NormalizeTarget = one_of(NormalizeTarget::NAMES)
-            .help("Normalisation of the targets in regression, fitted on the training rows and undone in predictions; losses are in its units")
+            .help("Normalization of the targets in regression, fitted on the training rows and undone in predictions; losses are in its units")
             .default(r#""standard""#)
             .before(Before::Value(r#""none""#));
 
@@ -256,7 +256,7 @@ section! {
 
         /// Range over which rows move in that order.
         shuffle_mode: ShuffleMode = one_of(ShuffleMode::NAMES)
-            .help("Move rows anywhere (full), or in blocks of neighbouring rows, for data on disk (blocks)")
+            .help("Move rows anywhere (full), or in blocks of neighboring rows, for data on disk (blocks)")
             .default(r#""full""#);
 
         /// Size of the window within which `shuffle_mode = "blocks"` mixes rows, in MiB.

@@ -82,7 +82,7 @@ config_enum! {
 }
 
 config_enum! {
-    /// Normalisation of features, fitted on the training rows.
+    /// Normalization of features, fitted on the training rows.
     pub enum Normalize {
         /// [`Normalize::Standard`] for tables, [`Normalize::None`] for arrays and built-in sets.
         Auto = "auto",
@@ -98,7 +98,7 @@ config_enum! {
 }
 
 config_enum! {
-    /// Normalisation of the targets in regression, fitted on the training rows and undone in predictions.
+    /// Normalization of the targets in regression, fitted on the training rows and undone in predictions.
     pub enum NormalizeTarget {
         /// Mean 0, standard deviation 1 (population).
         Standard = "standard",

@@ -9,9 +9,9 @@ section! {
     /// `[log]`
     #[derive(Debug, Clone, PartialEq)]
     pub struct LogConfig in "log", read(raw: &RawConfig), write {
-        /// Optimiser steps between two `step` events.
+        /// Optimizer steps between two `step` events.
         every_steps: usize = count(1, MAX_STEPS)
-        .help("Optimiser steps between two `step` events in metrics.jsonl")
+        .help("Optimizer steps between two `step` events in metrics.jsonl")
         .default("50")
         .hint("1 logs each step")
         .synonyms(&["log_every", "log_interval", "logging_steps", "log_every_n_steps"])

@@ -176,7 +176,7 @@ impl Loss {
         match raw.given("data.normalize_target") {
             Some(setting) if given == NormalizeTarget::Standard => Err(setting.bad(
                 format!("\"none\" or absent for the loss \"{}\"", self.name()),
-                "counts are not standardised: the model predicts the logarithm of their rate",
+                "counts are not standardized: the model predicts the logarithm of their rate",
             )),
             _ => Ok(NormalizeTarget::None),
         }

@@ -22,7 +22,7 @@ pub struct ModelConfig {
     pub activation: Activation,
     /// Probability in [0, 1) with which a hidden value is dropped in training.
     pub dropout: f64,
-    /// Normalisation between layers.
+    /// Normalization between layers.
     pub norm: Norm,
     /// Adds a hidden layer's input to its output where the widths are equal.
     pub residual: bool,
@@ -33,7 +33,7 @@ pub struct ModelConfig {
 }
 
 config_enum! {
-    /// Normalisation between layers.
+    /// Normalization between layers.
     pub enum Norm {
         /// No normalization.
         None = "none",
@@ -71,7 +71,7 @@ pub(super) const KEYS: &[Key] = &[
         .example("0.1")
         .hint("0 switches dropout off"),
     one_of("model.norm", Norm::NAMES)
-        .help("Normalisation after each hidden linear layer")
+        .help("Normalization after each hidden linear layer")
         .default(r#""none""#)
         .example(r#""layer""#),
     switch("model.residual")

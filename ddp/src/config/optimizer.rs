@@ -150,7 +150,7 @@ fn by_kind<V: PartialEq + ConfigValue>(value: impl Fn(OptimizerDefaults) -> V) -
             None => groups.push((value, vec![kind.name()])),
         }
     }
-    let most = (0..groups.len()).max_by_key(|&i| groups[i].1.len()).expect("there are optimisers");
+    let most = (0..groups.len()).max_by_key(|&i| groups[i].1.len()).expect("there are optimizers");
     let (usual, _) = groups.remove(most);
     let rules =
         groups.iter().map(|(value, names)| format!("{} for {}, ", value.write(), names.join(" and ")));

@@ -2,7 +2,7 @@
 //!
 //! | | f32 | tf32 | bf16 | f16 |
 //! |---|---|---|---|---|
-//! | weights that are updated, optimiser state, averages of weights | f32 | f32 | f32 | f32 |
+//! | weights that are updated, optimizer state, averages of weights | f32 | f32 | f32 | f32 |
 //! | gradients of weights | f32 | f32 | f32 | f32 |
 //! | gradients of weights as sent between GPUs in bf16 | bf16 | bf16 | bf16 | bf16 |
 //! | weights in matmuls, activations, gradients of activations | f32 | f32 | bf16 | f16 |

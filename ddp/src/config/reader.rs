@@ -18,7 +18,7 @@ use crate::storage::user_file::{self, FileError};
 /// Far above the size of any config that a person writes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Keys of Adafactor, which was removed: configs that earlier versions saved hold them, and they have no effect on other optimisers.
+/// Keys of Adafactor, which was removed: configs that earlier versions saved hold them, and they have no effect on other optimizers.
 const REMOVED: &[&str] = &["optimizer.eps2", "optimizer.beta2_decay", "optimizer.clip_threshold"];
 
 /// Reads the settings of a config file, in the file's order.

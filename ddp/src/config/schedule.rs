@@ -105,9 +105,9 @@ const OWNERS: [(&str, &[ScheduleKind]); 6] = [
 ];
 
 const FRACTION: Range = Range::from_to(0.0, 1.0, "a fraction from 0 to 1");
-const STEPS_HINT: &str = "steps of the optimiser";
+const STEPS_HINT: &str = "steps of the optimizer";
 const FRACTION_HINT: &str = "0.1 is a tenth of the run's steps";
-const STEPS_OR_FRACTION: &str = "one counts optimiser steps, the other is a fraction of the run's steps";
+const STEPS_OR_FRACTION: &str = "one counts optimizer steps, the other is a fraction of the run's steps";
 
 pub(super) const KEYS: &[Key] = &[
     one_of("schedule.kind", ScheduleKind::NAMES)
@@ -116,7 +116,7 @@ pub(super) const KEYS: &[Key] = &[
         .example(r#""cosine""#)
         .synonyms(&["lr_scheduler", "lr_scheduler_type", "scheduler", "lr_schedule"]),
     count("schedule.warmup_steps", 0, MAX_STEPS)
-        .help("Optimiser steps of the warm-up")
+        .help("Optimizer steps of the warm-up")
         .default_depends("0; not used with one_cycle or schedule.warmup_fraction")
         .example("100")
         .hint(STEPS_HINT)
@@ -141,7 +141,7 @@ pub(super) const KEYS: &[Key] = &[
         .hint("0.1 ends with a tenth of `optimizer.lr`")
         .synonyms(&["min_lr", "eta_min", "min_lr_ratio", "end_factor", "final_div_factor"]),
     count("schedule.decay_steps", 0, MAX_STEPS)
-        .help("Optimiser steps of the decay at the end of the run (wsd)")
+        .help("Optimizer steps of the decay at the end of the run (wsd)")
         .absent("schedule.decay_fraction applies")
         .example("100")
         .hint(STEPS_HINT),
@@ -151,7 +151,7 @@ pub(super) const KEYS: &[Key] = &[
         .hint(FRACTION_HINT)
         .instead_of("schedule.decay_steps", STEPS_OR_FRACTION),
     count("schedule.step_every_steps", 1, MAX_STEPS)
-        .help("Optimiser steps between two reductions of the learning rate (step)")
+        .help("Optimizer steps between two reductions of the learning rate (step)")
         .absent("schedule.step_every_fraction applies")
         .example("1000")
         .hint(STEPS_HINT),

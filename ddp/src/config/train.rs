@@ -103,12 +103,12 @@ section! {
             .may_change();
 
         key steps = count(1, MAX_STEPS)
-            .help("Optimiser steps of the run")
+            .help("Optimizer steps of the run")
             .absent("train.epochs applies")
             .example("1000")
-            .hint("1 takes one optimiser step")
+            .hint("1 takes one optimizer step")
             .synonyms(&["num_steps", "n_steps", "max_steps"])
-            .instead_of("train.epochs", "`epochs` counts passes over the data, `steps` counts optimiser steps")
+            .instead_of("train.epochs", "`epochs` counts passes over the data, `steps` counts optimizer steps")
             .may_change();
 
         /// Rows per step.
@@ -122,7 +122,7 @@ section! {
             .may_change();
 
         key global_batch_size = count(1, MAX_ROWS)
-            .help("Rows per optimiser step, over all ranks and micro-batches")
+            .help("Rows per optimizer step, over all ranks and micro-batches")
             .absent("train.batch_size applies")
             .example("256")
             .hint(ROWS_HINT)
@@ -135,7 +135,7 @@ section! {
 
         /// Micro-batches per step; gradients are summed over them.
         grad_accum_steps: usize = count(1, 1 << 20)
-            .help("Micro-batches per optimiser step; gradients are summed over them")
+            .help("Micro-batches per optimizer step; gradients are summed over them")
             .default("1")
             .example("4")
             .hint("1 switches accumulation off")
@@ -208,7 +208,7 @@ section! {
 
         /// Steps between two evaluations within an epoch; 0 evaluates only after epochs.
         eval_every_steps: u64 [eval_every_steps(raw, data)?] = count(0, MAX_STEPS)
-            .help("Optimiser steps between two evaluations within an epoch; 0 evaluates after each epoch only")
+            .help("Optimizer steps between two evaluations within an epoch; 0 evaluates after each epoch only")
             .default("0")
             .example("1000")
             .hint("0 evaluates after each epoch only")
@@ -255,7 +255,7 @@ section! {
 
         /// Steps between two comparisons of the ranks' replicas; 0 disables them.
         replica_check_steps: u64 = count(0, MAX_STEPS)
-            .help("Optimiser steps between two comparisons of the weights and state that must be equal on all ranks; 0 for none")
+            .help("Optimizer steps between two comparisons of the weights and state that must be equal on all ranks; 0 for none")
             .default("1000")
             .hint("0 never compares")
             .may_change();
@@ -295,7 +295,7 @@ section! {
 
         /// Global step after which the run stops as if it had received a signal.
         stop_after_steps: Option<u64> [optional] = count(1, MAX_STEPS)
-            .help("Optimiser step after which the run saves a checkpoint and stops, to be resumed")
+            .help("Optimizer step after which the run saves a checkpoint and stops, to be resumed")
             .absent("the run trains to its end")
             .example("1000")
             .hint("leave it out to train to the end")

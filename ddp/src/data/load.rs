@@ -278,7 +278,7 @@ fn open_train(spec: &SourceSpec<'_>, world: &World) -> Result<(Arc<dyn Dataset>,
     Ok((world.collective_result(opened.with_survey(spec, survey.as_ref()))?, is_table))
 }
 
-/// Checks that a loss that takes counts does not get the standardised targets of another model.
+/// Checks that a loss that takes counts does not get the standardized targets of another model.
 fn check_units(config: &Config, known: &Preprocessor) -> Result<()> {
     if !config.loss.predicts_logarithms() || known.target_scale.is_none() {
         return Ok(());
@@ -286,7 +286,7 @@ fn check_units(config: &Config, known: &Preprocessor) -> Result<()> {
     Err(DataError::OtherPreprocessing {
         key: "loss.kind",
         value: config.loss.name(),
-        there: "standardised targets",
+        there: "standardized targets",
     })
 }
 

@@ -78,10 +78,10 @@ fn eval_takes_classes_and_columns_of_training() {
 }
 
 #[test]
-fn both_are_normalised_by_training_rows() {
+fn both_are_normalized_by_training_rows() {
     let files = Files::new(TRAIN, "a,b,label\n5,10,0\n");
     let loaded = files.load(&["data.normalize=minmax"], 1).unwrap();
-    assert_eq!(features_of(&*loaded.eval.unwrap()), [5.0, 10.0], "normalised on the way to the model");
+    assert_eq!(features_of(&*loaded.eval.unwrap()), [5.0, 10.0], "normalized on the way to the model");
     let normalizer = loaded.preprocessor.normalizer.unwrap();
     assert_eq!((normalizer.shift, normalizer.scale), (vec![1.0, 10.0], vec![0.5, f64::from(0.05f32)]));
 }

@@ -6,7 +6,7 @@
 //! formats' writers share.
 //!
 //! Transformations are layered on top of a dataset: a selection of rows (`subset.rs`), then missing values and categories
-//! (`preprocess.rs`). Each layer is a [`DatasetWrapper`], which states only what it changes. Normalisation comes last, on the device and in f64, so that all devices give the same bits. Statistics
+//! (`preprocess.rs`). Each layer is a [`DatasetWrapper`], which states only what it changes. Normalization comes last, on the device and in f64, so that all devices give the same bits. Statistics
 //! are merged over a fixed number of parts of the rows, in order, so that the number of ranks changes no bit.
 //!
 //! The loader changes only the time: batches come in the order of the plan, whatever the number of threads and buffers and the

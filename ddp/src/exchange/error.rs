@@ -50,7 +50,7 @@ pub enum ExchangeError {
     )]
     #[diagnostic(help("use `comm.zero = 0`"))]
     ShardedNorms {
-        /// Optimiser that sums squares over whole parameters.
+        /// Optimizer that sums squares over whole parameters.
         optimizer: OptimizerKind,
     },
 }

@@ -12,7 +12,7 @@
 //! (`LossSums::mean_scale`). So neither weights nor votes cost a message. A vote is how ranks agree
 //! on what one of them alone knows, such as a signal.
 //!
-//! Optimisers whose steps depend on whole parameters exchange norms or directions between passes (`whole_parameters.rs`).
+//! Optimizers whose steps depend on whole parameters exchange norms or directions between passes (`whole_parameters.rs`).
 //!
 //! Layers whose rows depend on the rows of all ranks gather what they need within a pass (`rank_exchange.rs`), between the buckets that
 //! backward starts: layers and buckets come in the same order on every rank.

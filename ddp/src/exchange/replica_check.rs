@@ -1,7 +1,7 @@
 //! Comparison of the replicas: weights and state that must be equal on all ranks are compared by fingerprints, one per parameter
 //! and tensor, and repaired from a majority, every `train.replica_check_steps` steps.
 //!
-//! All ranks hold the weights. They hold the same optimiser state of what each of them updates: of all weights, or with ZeRO, and
+//! All ranks hold the weights. They hold the same optimizer state of what each of them updates: of all weights, or with ZeRO, and
 //! where ranks that share memory divide the update, of nothing or of the rest of the division.
 //!
 //! ```
@@ -50,14 +50,14 @@ struct Piece {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Held {
     Weights,
-    /// By its index in the optimiser's state.
+    /// By its index in the optimizer's state.
     State(usize),
 }
 
 /// A parameter of which the ranks hold different bits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaDifference {
-    /// The tensor: `weights`, or the name of a tensor of the optimiser's state.
+    /// The tensor: `weights`, or the name of a tensor of the optimizer's state.
     pub tensor: &'static str,
     /// Name of the parameter.
     pub parameter: String,

@@ -1,11 +1,11 @@
-//! Assignment of weights and optimiser state to ranks: which rank reduces, updates and stores which shard.
+//! Assignment of weights and optimizer state to ranks: which rank reduces, updates and stores which shard.
 //!
 //! After an all-reduce every rank holds every gradient and updates all weights by itself. Two plans divide the update:
 //!
 //! - ranks that share memory share its bandwidth too, and reduction and update of a large model are bound by memory traffic:
 //!   the ranks go through the flat buffer block by block, each reduces and updates its shard of a block, and they gather
 //!   the block's weights while it is in cache. The weights get the same bits either way;
-//! - with ZeRO each rank holds the optimiser state of its own shard of every bucket only.
+//! - with ZeRO each rank holds the optimizer state of its own shard of every bucket only.
 //!
 //! Source: ZeRO, arXiv:1910.02054.
 //!
@@ -32,7 +32,7 @@ use ddp_kernels::{Tensor, TensorMut};
 use crate::exchange::bucket_plan::BucketPlan;
 use crate::exchange::error::Result;
 
-/// Elements of a rank's shard of a block: with weights, gradients and optimiser state it fits a second-level cache.
+/// Elements of a rank's shard of a block: with weights, gradients and optimizer state it fits a second-level cache.
 const SHARD_ELEMENTS: usize = 32 << 10;
 /// Alignment of shards in elements: cache lines.
 const ALIGN_ELEMENTS: usize = 16;

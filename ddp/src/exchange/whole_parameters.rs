@@ -3,7 +3,7 @@
 //! After the first pass over the ranges that a rank updates, with ZeRO its shards of all buckets:
 //!
 //! - LAMB: the sums of squares of each parameter are added over the ranks;
-//! - Muon: the ranks gather the directions of a bucket, which holds whole layers. Each matrix is orthogonalised by one rank, in
+//! - Muon: the ranks gather the directions of a bucket, which holds whole layers. Each matrix is orthogonalized by one rank, in
 //!   turn, and broadcast, so that all ranks have the same bits. Each then keeps its shard.
 //!
 //! Without ZeRO every rank has moved all moments, and nothing is gathered.
@@ -19,7 +19,7 @@ use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::WholeParameter;
 use crate::optim::update_scale::UpdateScale;
 
-/// The first pass of an optimiser, and the exchange that follows it.
+/// The first pass of an optimizer, and the exchange that follows it.
 #[derive(Debug)]
 pub(crate) struct WholeParameters {
     /// Directions of one bucket, where ranks hold shards of them.
@@ -118,7 +118,7 @@ impl WholeParameters {
         })
     }
 
-    /// Gathers the directions bucket by bucket, orthogonalises each matrix on one rank, and keeps this rank's shards.
+    /// Gathers the directions bucket by bucket, orthogonalizes each matrix on one rank, and keeps this rank's shards.
     fn orthogonalize_shards(
         &mut self,
         world: &World,

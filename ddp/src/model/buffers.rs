@@ -47,7 +47,7 @@ pub(crate) struct Buffers<T> {
 /// Bytes of a model's buffers by use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ModelBytes {
-    /// Parameters in f32, as the optimiser updates them.
+    /// Parameters in f32, as the optimizer updates them.
     pub parameters: usize,
     /// Copy of the parameters in a shorter format.
     pub compute_weights: usize,

@@ -38,7 +38,7 @@ impl GradcheckOptions {
 /// with a much smaller tolerance, in f64.
 ///
 /// The loss is the sum of the outputs times random numbers in ±1. The gradient of a layer's input is checked only through the
-/// parameters of earlier layers, so put a linear layer before the layer to check. The weights are unchanged afterwards.
+/// parameters of earlier layers, so put a linear layer before the layer to check. The weights are unchanged afterward.
 ///
 /// # Errors
 /// [`ModelError::Gradcheck`] with the first element that differs; [`ModelError::GradcheckPrecision`] for a model that does not

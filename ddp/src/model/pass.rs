@@ -155,7 +155,7 @@ pub struct ParamViews<'a> {
 }
 
 impl<'a> ParamViews<'a> {
-    /// Parameter `index` of the layer in f32, as the optimiser updates it.
+    /// Parameter `index` of the layer in f32, as the optimizer updates it.
     ///
     /// # Errors
     /// None if `index` is a parameter of the layer.

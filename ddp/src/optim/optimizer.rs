@@ -1,7 +1,7 @@
 //! The optimizer: one fused update of the flat buffers, or of a range of them, followed by the moving average of the weights.
 //!
 //! LAMB and Muon have a first pass, after which norms or directions of whole parameters are completed (in exchange,
-//! `whole_parameters.rs`), by the need that `kernels` states for the optimiser (`WholeNeed`).
+//! `whole_parameters.rs`), by the need that `kernels` states for the optimizer (`WholeNeed`).
 //!
 //! A skipped step changes neither weights nor state; the direction that Muon keeps between its passes is not state. ZeRO shards
 //! the state.

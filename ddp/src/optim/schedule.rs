@@ -60,7 +60,7 @@ enum Decay {
 }
 
 impl Schedule {
-    /// Creates the schedule of `config` for a run of `total_steps` optimiser steps.
+    /// Creates the schedule of `config` for a run of `total_steps` optimizer steps.
     ///
     /// - `total_steps`: `None` if it isn't known; then only `constant` and `step` in steps are possible
     ///

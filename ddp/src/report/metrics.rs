@@ -85,7 +85,7 @@ pub struct StopEvent {
     pub reason: String,
 }
 
-/// One optimiser step.
+/// One optimizer step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StepEvent {
     /// Steps completed, from 1.
@@ -170,7 +170,7 @@ pub struct BestEvent {
 /// Summary of a complete run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EndEvent {
-    /// Number of optimiser steps.
+    /// Number of optimizer steps.
     pub steps: u64,
     /// Rows that all ranks trained on since the start of the process, which may have resumed the run; a row counts once per epoch.
     pub samples: u64,

@@ -130,7 +130,7 @@ mod tests {
         let of = |sets: &[&str]| warning_of(EvalMetric::Accuracy, 0.1, sets).unwrap();
         let found = of(&["data.normalize=none"]);
         assert!(found.contains("data inspect") && found.contains("data.normalize=standard"), "{found}");
-        // Tables are normalised by default.
+        // Tables are normalized by default.
         assert!(!of(&[]).contains("data.normalize"));
         let found = of(&["data.drop=b"]);
         assert!(

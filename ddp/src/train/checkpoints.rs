@@ -12,7 +12,7 @@ use crate::train::rank_save::{RankSave, SaveSettings};
 use crate::train::resume::{Resumed, shared_folder};
 use crate::train::trainer::Trainer;
 
-/// Saves a trainer after any step and resumes it to the bit: weights, registered buffers, optimiser state with the moving average,
+/// Saves a trainer after any step and resumes it to the bit: weights, registered buffers, optimizer state with the moving average,
 /// loss scale, number of steps, and the rows used so far.
 ///
 /// All ranks see the same folder. A checkpoint appears under its name when it is complete and on disk. A run may resume on another

@@ -41,7 +41,7 @@ pub enum TrainError {
     #[error(transparent)]
     #[diagnostic(transparent)]
     Data(Box<DataError>),
-    /// The optimiser's settings or its update failed.
+    /// The optimizer's settings or its update failed.
     #[error(transparent)]
     #[diagnostic(transparent)]
     Optim(#[from] OptimError),

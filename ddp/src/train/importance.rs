@@ -1,6 +1,6 @@
 //! Permutation importance: how much worse a model becomes when a column holds no information about its row.
 //!
-//! A column's values are permuted over the evaluation rows, as they are before missing values, categories and normalisation, and
+//! A column's values are permuted over the evaluation rows, as they are before missing values, categories and normalization, and
 //! the model is evaluated again. Source: L. Breiman, "Random Forests", 2001; scikit-learn's `permutation_importance`.
 //!
 //! ```

@@ -113,7 +113,7 @@ impl Default for TrainerOptions {
 }
 
 impl TrainerOptions {
-    /// Checks that a model on `device` can be trained by this optimiser with these options.
+    /// Checks that a model on `device` can be trained by this optimizer with these options.
     ///
     /// # Errors
     /// [`ExchangeError::ZeroWire`], [`ExchangeError::TreeOfWhole`] and [`ExchangeError::ShardedNorms`].
@@ -148,7 +148,7 @@ impl TrainerOptions {
         if self.zero == ZeroStage::Off { 1 } else { world_size }
     }
 
-    /// Elements of each tensor of optimiser state that a rank of `world` needs for a model of this layout.
+    /// Elements of each tensor of optimizer state that a rank of `world` needs for a model of this layout.
     pub fn state_len(&self, world: &World, layout: &ParamLayout) -> usize {
         let buckets = BucketPlan::new(layout, self.bucket_bytes);
         self.exchange().shard_plan(Ranks::of(world), &buckets, layout.flat_len()).state_len()

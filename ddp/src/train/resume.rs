@@ -161,7 +161,7 @@ impl Resumed {
         Ok((run, Existing::Continue))
     }
 
-    /// Restores weights, optimiser state and step count of the trainer. Collective. If the checkpoint turns out to be damaged, the next
+    /// Restores weights, optimizer state and step count of the trainer. Collective. If the checkpoint turns out to be damaged, the next
     /// older intact one of the same run is used; returns the one that was used.
     ///
     /// # Errors

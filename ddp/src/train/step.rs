@@ -31,7 +31,7 @@ pub(crate) enum StepPurpose {
     Rehearsal,
 }
 
-/// Model, loss, gradients and optimiser of one rank.
+/// Model, loss, gradients and optimizer of one rank.
 #[derive(Debug)]
 pub(crate) struct Replica<'w> {
     pub(crate) world: &'w World,
@@ -42,7 +42,7 @@ pub(crate) struct Replica<'w> {
     pub(crate) shard_plan: ShardPlan,
     /// Gather of updated weights in a short format, where they are not gathered in f32.
     pub(crate) short_gather: Option<ShortGather>,
-    /// First pass of the optimiser, if it has two.
+    /// First pass of the optimizer, if it has two.
     whole_parameters: Option<WholeParameters>,
     /// `Σ grads²`, `[1]` f64, on the model's device.
     sum_of_squares: Tensor,

@@ -1,4 +1,4 @@
-//! Runs optimiser steps: forward and backward of the micro-batches, gradient reduction over the ranks, clipping, update.
+//! Runs optimizer steps: forward and backward of the micro-batches, gradient reduction over the ranks, clipping, update.
 //!
 //! On the CPU a step is complete when [`Trainer::step`] returns. On a GPU it is enqueued by then, and its outcome is read
 //! while the next one computes: [`Trainer::outcome`] returns outcomes in order, on both.
@@ -37,7 +37,7 @@ pub use crate::model::DropoutStep;
 pub use crate::train::options::{GraphMode, NonFinite, TrainerOptions};
 pub use crate::train::step_info::{StepInfo, StepOutcome, StepRequest, Withheld};
 
-/// Model, optimiser and buffers of a run, allocated once.
+/// Model, optimizer and buffers of a run, allocated once.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -190,7 +190,7 @@ impl<'w> Trainer<'w> {
         self.replica.gather_weights()
     }
 
-    /// Sets the weights, flat in the layout's order, from any device. The optimiser's state is unchanged.
+    /// Sets the weights, flat in the layout's order, from any device. The optimizer's state is unchanged.
     ///
     /// # Errors
     /// See [`Network::set_weights`].
@@ -252,7 +252,7 @@ impl<'w> Trainer<'w> {
         self.gpu.as_ref().map_or(0, GpuStep::n_graphs)
     }
 
-    /// The optimiser's state tensors on this rank by name, including the averaged weights if kept. [`Trainer::state_shards`] of all
+    /// The optimizer's state tensors on this rank by name, including the averaged weights if kept. [`Trainer::state_shards`] of all
     /// ranks says which elements are valid.
     pub fn state(&self) -> Vec<(&'static str, &Tensor)> {
         self.replica.optimizer.state()
@@ -299,7 +299,7 @@ impl<'w> Trainer<'w> {
         result
     }
 
-    /// Compares what all ranks hold alike, weights and optimiser state, by fingerprints; returns the differences, the same on all
+    /// Compares what all ranks hold alike, weights and optimizer state, by fingerprints; returns the differences, the same on all
     /// ranks. Collective; on a GPU the host waits for the steps in flight.
     ///
     /// # Errors

@@ -96,7 +96,7 @@ fn stored_rows_train_on_a_gpu_as_on_the_cpu_wherever_they_wait() {
             for placement in [Placement::Host, Placement::Device, Placement::Auto] {
                 let gpu = Setup { on_gpus: true, placement, ..cpu.clone() };
                 let got = train(&gpu, &rows, 1);
-                assert_close(&format!("{dtype}, normalised {normalize}, {placement}"), &got, &want);
+                assert_close(&format!("{dtype}, normalized {normalize}, {placement}"), &got, &want);
             }
         }
     }

@@ -156,8 +156,8 @@ fn plain(setup: &Setup, outputs: &[f32], rows: &ResidentRows) -> EvalMetrics {
             loss += w * match setup.loss {
                 Loss::Element(ElementLoss::Bce) => (1.0 + z.exp()).ln() - z * y,
                 Loss::Element(ElementLoss::Focal { gamma }) => {
-                    let towards = if y > 0.5 { z } else { -z };
-                    (1.0 / (1.0 + towards.exp())).powf(gamma) * (1.0 + (-towards).exp()).ln()
+                    let toward = if y > 0.5 { z } else { -z };
+                    (1.0 / (1.0 + toward.exp())).powf(gamma) * (1.0 + (-toward).exp()).ln()
                 }
                 Loss::Element(ElementLoss::Poisson) => z.exp() - y * z,
                 Loss::Element(ElementLoss::Mse) => e * e,

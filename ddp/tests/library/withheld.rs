@@ -44,7 +44,7 @@ fn rows(fault: Fault) -> Arc<dyn Dataset> {
     rows_of(features, n_features, Targets::Labels(labels), None)
 }
 
-/// Bits of the weights and of the state of the optimiser on this rank.
+/// Bits of the weights and of the state of the optimizer on this rank.
 fn bits(trainer: &Trainer<'_>) -> Vec<u32> {
     let state = trainer.state().into_iter().map(|(_, tensor)| tensor);
     let tensors = std::iter::once(trainer.model().weights()).chain(state);

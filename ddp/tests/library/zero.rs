@@ -431,7 +431,7 @@ fn a_gpu_skips_steps_that_overflow() {
     }
 }
 
-/// The average replaces the weights during an evaluation, and is removed completely afterwards.
+/// The average replaces the weights during an evaluation, and is removed completely afterward.
 #[test]
 fn evaluating_the_average_leaves_the_weights_as_they_were() {
     for zero in [ZeroStage::Off, ZeroStage::Optimizer] {

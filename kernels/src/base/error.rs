@@ -232,7 +232,7 @@ fn memory_hint(in_use: Option<&MemoryInUse>) -> &'static str {
         Some(in_use) => match in_use.largest() {
             MemoryUse::Activations | MemoryUse::Workspace => "smaller micro-batches",
             MemoryUse::Data => "fewer rows on the device at a time",
-            MemoryUse::Optimizer => "an optimiser with less state (sgd), or a smaller model",
+            MemoryUse::Optimizer => "an optimizer with less state (sgd), or a smaller model",
             _ => "a smaller model, or a device with more memory",
         },
     }

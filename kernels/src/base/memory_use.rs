@@ -41,7 +41,7 @@ impl MemoryUse {
         match self {
             MemoryUse::Parameters => "parameters",
             MemoryUse::Gradients => "gradients",
-            MemoryUse::Optimizer => "optimiser",
+            MemoryUse::Optimizer => "optimizer",
             MemoryUse::Average => "average",
             MemoryUse::Activations => "activations",
             MemoryUse::Workspace => "workspace",

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_of_neighbours_are_spread() {
+    fn pairs_of_neighbors_are_spread() {
         // Neighbors in the data must not stay neighbors: the joint place of rows of adjacent
         // positions, in 8 x 8 cells.
         let n = 1000;

@@ -27,7 +27,7 @@ pub struct PinnedTensor {
     /// Whether the last copy was.
     was_timed: bool,
     /// A copy was enqueued and is not yet known to be complete.
-    is_travelling: AtomicBool,
+    is_traveling: AtomicBool,
 }
 
 impl PinnedTensor {
@@ -45,7 +45,7 @@ impl PinnedTensor {
             timer: Timer::new(gpu)?,
             is_timed: true,
             was_timed: false,
-            is_travelling: AtomicBool::new(false),
+            is_traveling: AtomicBool::new(false),
         })
     }
 
@@ -54,7 +54,7 @@ impl PinnedTensor {
     /// # Errors
     /// [`KernelError::StillSending`] while a copy is not known to be complete.
     pub fn host(&mut self) -> Result<TensorMut<'_>> {
-        if *self.is_travelling.get_mut() {
+        if *self.is_traveling.get_mut() {
             return Err(KernelError::StillSending { shape: self.shape, dtype: self.dtype });
         }
         Ok(TensorMut::from_bytes(self.host.as_mut_slice(), self.dtype, self.shape))
@@ -85,10 +85,10 @@ impl PinnedTensor {
     /// # Errors
     /// [`KernelError::Cuda`], also for failed earlier work of the device.
     pub fn is_sent(&self) -> Result<bool> {
-        if self.is_travelling.load(Ordering::Acquire) && self.timer.is_over()? {
-            self.is_travelling.store(false, Ordering::Release);
+        if self.is_traveling.load(Ordering::Acquire) && self.timer.is_over()? {
+            self.is_traveling.store(false, Ordering::Release);
         }
-        Ok(!self.is_travelling.load(Ordering::Acquire))
+        Ok(!self.is_traveling.load(Ordering::Acquire))
     }
 
     /// Blocks until no copy is in progress.
@@ -96,9 +96,9 @@ impl PinnedTensor {
     /// # Errors
     /// Same as [`PinnedTensor::is_sent`].
     pub fn wait_sent(&self) -> Result<()> {
-        if self.is_travelling.load(Ordering::Acquire) {
+        if self.is_traveling.load(Ordering::Acquire) {
             self.timer.wait()?;
-            self.is_travelling.store(false, Ordering::Release);
+            self.is_traveling.store(false, Ordering::Release);
         }
         Ok(())
     }
@@ -156,7 +156,7 @@ impl PinnedTensor {
             self.timer.start(stream)?;
         }
         // Set before any call that can fail after the copy was enqueued.
-        *self.is_travelling.get_mut() = true;
+        *self.is_traveling.get_mut() = true;
         copy(self.host.as_ptr())?;
         self.timer.stop(stream)?;
         self.was_timed = self.is_timed;

@@ -87,7 +87,7 @@ impl Tensor {
 
     /// Converts the elements to `dtype`, on this tensor's device.
     ///
-    /// Between float dtypes rounded once, to nearest, ties to even. Floats to integers are truncated towards zero; unlike in
+    /// Between float dtypes rounded once, to nearest, ties to even. Floats to integers are truncated toward zero; unlike in
     /// PyTorch, values out of range become the nearest integer of the dtype and NaN becomes 0. Integers to integers wrap. To bool:
     /// whether the value is not 0.
     ///

@@ -43,7 +43,7 @@ impl Graph {
         marked
     }
 
-    /// Makes an executable graph. The graph itself may be destroyed afterwards.
+    /// Makes an executable graph. The graph itself may be destroyed afterward.
     ///
     /// - `keeps_priorities`: whether nodes keep the priorities of their streams; otherwise they lose them, which is a
     ///   finding where they differ

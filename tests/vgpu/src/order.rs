@@ -109,7 +109,7 @@ impl Stamp {
             let verb = |write| if write { "writes" } else { "reads" };
             report(&format!(
                 "race between streams: {} on stream {} {} bytes {}..{} of allocation #{id}, {} on stream {} {} bytes \
-                 {}..{}; no event or synchronisation orders them",
+                 {}..{}; no event or synchronization orders them",
                 self.name,
                 self.stream,
                 verb(write),

@@ -119,7 +119,7 @@ impl Lockstep {
         Ok(())
     }
 
-    /// Drops the collectives in progress and so releases their buffers. The group cannot be used afterwards.
+    /// Drops the collectives in progress and so releases their buffers. The group cannot be used afterward.
     pub(crate) fn give_up(&mut self, how: Departure) {
         let rank = self.rank;
         let call = self.jobs.front().map_or(Call::BARRIER, |job| job.call);

@@ -191,7 +191,7 @@ impl MpiGroup {
     fn end_job_if_in_flight(&self, reason: &dyn std::fmt::Display) {
         if self.messages.borrow().is_in_flight() {
             end_job_because(&format!(
-                "[rank {}] {reason}; a collective in flight cannot be cancelled, so the job ends",
+                "[rank {}] {reason}; a collective in flight cannot be canceled, so the job ends",
                 self.rank
             ));
         }

@@ -93,7 +93,7 @@ pub struct BenchStepArgs {
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub warmup: usize,
 
-    /// Optimiser
+    /// Optimizer
     #[arg(long, value_enum, default_value_t)]
     pub optim: BenchOptim,
 
@@ -170,7 +170,7 @@ pub struct BenchCheckpointArgs {
     #[arg(long, value_name = "I,H,...,O", default_value = "9459,9459", value_parser = dims)]
     pub dims: Dims,
 
-    /// Optimiser state tensors per weight
+    /// Optimizer state tensors per weight
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub states: usize,
 
@@ -268,7 +268,7 @@ pub struct BenchLoaderArgs {
     pub place: BenchPlaceArgs,
 }
 
-/// Optimiser of a benchmark.
+/// Optimizer of a benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum BenchOptim {
     /// SGD with momentum 0.9.

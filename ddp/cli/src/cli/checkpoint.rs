@@ -66,7 +66,7 @@ pub struct CheckpointShowArgs {
 /// `ddp-train checkpoint prune`
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "Only checkpoints that verify byte for byte count towards --keep; any newer than the last of those are kept."
+    after_help = "Only checkpoints that verify byte for byte count toward --keep; any newer than the last of those are kept."
 )]
 pub struct CheckpointPruneArgs {
     /// Run folder, or its checkpoints folder

@@ -20,7 +20,7 @@ pub struct DescribeArgs {
     #[arg(long, value_name = "N", value_parser = count)]
     pub world_size: Option<usize>,
 
-    /// ZeRO stage, overrides `comm.zero`: 0 off, 1 shards the optimiser state, 2 also the gradients
+    /// ZeRO stage, overrides `comm.zero`: 0 off, 1 shards the optimizer state, 2 also the gradients
     #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u8).range(0..=2))]
     pub zero: Option<u8>,
 

@@ -213,16 +213,16 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", value_parser = count)]
     pub threads: Option<usize>,
 
-    /// Initialise the weights from this model instead of randomly: a model file, a run folder or a checkpoint folder
+    /// Initialize the weights from this model instead of randomly: a model file, a run folder or a checkpoint folder
     #[arg(long, value_name = "PATH")]
     pub init_from: Option<PathBuf>,
 
-    /// With --init-from: fit normalisation, missing values, vocabularies and target scale to the training rows instead of
+    /// With --init-from: fit normalization, missing values, vocabularies and target scale to the training rows instead of
     /// taking them from the model
     #[arg(long, requires = "init_from")]
     pub refit_preprocessing: bool,
 
-    /// With --init-from: initialise the output layer randomly, for the labels or targets of the training rows. It may have
+    /// With --init-from: initialize the output layer randomly, for the labels or targets of the training rows. It may have
     /// another width than in the model; the target scale is fitted anew
     #[arg(long, requires = "init_from")]
     pub new_head: bool,

@@ -8,7 +8,7 @@ pub(super) fn warn_if_quick_build(world: &World) {
     if env!("DDP_TRAIN_IS_QUICK") == "true" && world.rank().0 == 0 {
         warn!(
             "this program is a quick build, which reads tables and trains small networks slowly\n\
-             hint: ./launch/build optimises it"
+             hint: ./launch/build optimizes it"
         );
     }
 }

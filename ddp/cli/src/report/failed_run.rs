@@ -36,7 +36,7 @@ impl FailedRun {
         FailedRun { step, ..self.clone() }
     }
 
-    /// Whether this process has completed the run: a rank that is lost afterwards does not fail the run. Waits for nothing.
+    /// Whether this process has completed the run: a rank that is lost afterward does not fail the run. Waits for nothing.
     pub fn is_complete(&self) -> bool {
         self.is_complete.load(Ordering::Acquire)
     }

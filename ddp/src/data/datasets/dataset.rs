@@ -205,7 +205,7 @@ pub struct RowLayout {
     pub categories: Vec<CategoryColumn>,
     /// Whether NaN marks a missing value.
     pub has_missing: bool,
-    /// Scale of the targets, if gathered targets are standardised; a prediction is in the user's units after
+    /// Scale of the targets, if gathered targets are standardized; a prediction is in the user's units after
     /// [`TargetScale::to_user_units`].
     pub target_scale: Option<TargetScale>,
     /// Columns of the files that are not used although no setting excludes them, with the reason: ends of sentences.

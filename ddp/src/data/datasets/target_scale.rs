@@ -18,7 +18,7 @@ impl TargetScale {
         self.shift.len()
     }
 
-    /// Target `target` in standardised units.
+    /// Target `target` in standardized units.
     pub fn standardized(&self, target: usize, value: f64) -> f64 {
         (value - self.shift[target]) / self.scale[target]
     }
@@ -28,7 +28,7 @@ impl TargetScale {
         output * self.scale[target] + self.shift[target]
     }
 
-    /// Standardises rows of targets in place, `[N, K]`.
+    /// Standardizes rows of targets in place, `[N, K]`.
     pub fn standardize(&self, values: &mut [f32]) {
         for row in values.chunks_exact_mut(self.n_targets().max(1)) {
             for (target, value) in row.iter_mut().enumerate() {
@@ -44,7 +44,7 @@ pub enum OutputUnits {
     /// They are the targets.
     #[default]
     Targets,
-    /// They are standardised targets.
+    /// They are standardized targets.
     Standardized(TargetScale),
     /// They are logarithms of the targets' rates.
     Logarithms,
@@ -55,7 +55,7 @@ pub enum OutputUnits {
 impl OutputUnits {
     /// The units of a model's outputs.
     ///
-    /// - `scale`: of the targets of its training rows, if they were standardised
+    /// - `scale`: of the targets of its training rows, if they were standardized
     pub fn new(loss: &Loss, scale: Option<&TargetScale>) -> Self {
         match scale {
             _ if loss.predicts_logarithms() => Self::Logarithms,

@@ -1,4 +1,4 @@
-//! Recognises texts that stand for numbers or dates as people write them: `$40,551`, `12 %`, `80 m²`, `5/31/2024`.
+//! Recognizes texts that stand for numbers or dates as people write them: `$40,551`, `12 %`, `80 m²`, `5/31/2024`.
 
 /// Longer texts are sentences.
 const MAX_BYTES: usize = 30;

@@ -1,5 +1,5 @@
 //! Warns of columns that train but spoil the model or its speed: labels and row numbers that identify rows, columns without values,
-//! categories with very many one-hot features, and features of very different size that are not normalised.
+//! categories with very many one-hot features, and features of very different size that are not normalized.
 
 use ddp_kernels::DType;
 
@@ -18,7 +18,7 @@ const MAX_ROWS: usize = 1024;
 const MAX_VALUES: usize = 1 << 20;
 /// Most one-hot features that need no warning.
 const MAX_ONE_HOT: usize = 1000;
-/// Largest ratio of the sizes of features that needs no normalisation.
+/// Largest ratio of the sizes of features that needs no normalization.
 const MAX_RATIO: f32 = 100.0;
 /// Most columns that a warning names.
 const MAX_NAMED: usize = 5;
@@ -151,7 +151,7 @@ fn sizes(train: &dyn Dataset) -> Result<Option<String>> {
     Ok((large.0 > MAX_RATIO * small.0).then(|| {
         let of = |(size, column): &(f32, usize)| format!("\"{}\" to {size}", layout.features[*column]);
         format!(
-            "features of {} differ in size, {} and {}, and arrays are not normalised by default\n\
+            "features of {} differ in size, {} and {}, and arrays are not normalized by default\n\
              hint: set data.normalize=standard, or data.normalize=none to train on the values as they are",
             train.source(),
             of(small),

@@ -56,7 +56,7 @@ impl Normalizer {
             let inverse = (1.0 / spread) as f32;
             let is_constant = min >= max;
             let less = offsets::of_column(stats, column);
-            // Values that f32 holds are normalised with the numbers that f32 holds, as in earlier versions.
+            // Values that f32 holds are normalized with the numbers that f32 holds, as in earlier versions.
             let rounded = |value: f64| if stats.is_single(column) { f64::from(value as f32) } else { value };
             let middle = if stats.count[column] > 0.0 { stats.origin[column] - less + middle } else { 0.0 };
             offset.push(less);

@@ -176,7 +176,7 @@ impl Preprocessor {
         self.encode(self.scale(dataset))
     }
 
-    /// The first half of [`Preprocessor::apply`]: targets are standardised and offsets subtracted; the columns stay.
+    /// The first half of [`Preprocessor::apply`]: targets are standardized and offsets subtracted; the columns stay.
     pub fn scale(&self, dataset: Arc<dyn Dataset>) -> Arc<dyn Dataset> {
         let dataset = match &self.target_scale {
             Some(scale) => scaled_targets::apply(scale, dataset),

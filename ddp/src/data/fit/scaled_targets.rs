@@ -1,4 +1,4 @@
-//! Standardises the targets of a dataset, and fits the scale to its statistics.
+//! Standardizes the targets of a dataset, and fits the scale to its statistics.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::data::fit::stats::ColumnStats;
 
 /// Fits the scale to the statistics of the targets of the training rows.
 ///
-/// - `are_scaled`: whether a target is standardised, `[n_targets]`; others keep their values
+/// - `are_scaled`: whether a target is standardized, `[n_targets]`; others keep their values
 ///
 /// Source: scikit-learn's `TransformedTargetRegressor` with a `StandardScaler`.
 pub(crate) fn fit(stats: &ColumnStats, are_scaled: &[bool]) -> TargetScale {
@@ -30,7 +30,7 @@ pub(crate) fn fit(stats: &ColumnStats, are_scaled: &[bool]) -> TargetScale {
     TargetScale { shift: targets.clone().map(shift).collect(), scale: targets.map(scale).collect() }
 }
 
-/// `dataset` with standardised targets.
+/// `dataset` with standardized targets.
 pub(crate) fn apply(scale: &TargetScale, dataset: Arc<dyn Dataset>) -> Arc<dyn Dataset> {
     let mut layout = dataset.layout().clone();
     layout.target_scale = Some(scale.clone());
@@ -38,7 +38,7 @@ pub(crate) fn apply(scale: &TargetScale, dataset: Arc<dyn Dataset>) -> Arc<dyn D
     Arc::new(ScaledTargets { of: dataset, are_far: are_far.collect(), layout })
 }
 
-/// Rows whose targets are standardised when they are gathered; its layout holds the scale.
+/// Rows whose targets are standardized when they are gathered; its layout holds the scale.
 ///
 /// The shift is subtracted from the f32 of a target, so that the format in which it is stored does not matter. Targets far from 0
 /// relative to their spread, such as times, have more digits than f32: it is subtracted from their exact values.
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn gathered_targets_are_standardised_and_features_are_not() {
+    fn gathered_targets_are_standardized_and_features_are_not() {
         let mut layout =
             RowLayout::new(numbered_columns(1), TargetLayout::Values { names: numbered_columns(1) });
         layout.has_weights = true;

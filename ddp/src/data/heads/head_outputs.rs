@@ -24,7 +24,7 @@ pub struct HeadOutputs {
 impl HeadOutputs {
     /// The outputs of each head, in their order; none for a loss of targets of one kind.
     ///
-    /// - `scale`: of the targets of the training rows, over all heads, if some were standardised
+    /// - `scale`: of the targets of the training rows, over all heads, if some were standardized
     pub fn of_loss(loss: &Loss, heads: &[HeadTargets], scale: Option<&TargetScale>) -> Vec<Self> {
         let Loss::Heads(losses) = loss else { return Vec::new() };
         let mut end = 0;

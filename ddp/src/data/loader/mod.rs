@@ -255,7 +255,7 @@ impl Loader {
             (Rows::Gpu(..), Some(gpu)) => HostBatch::indices(max_rows, gpu),
             _ => HostBatch::new(dataset.layout(), max_rows * jobs_a_batch, gpu),
         };
-        // On the CPU whoever fills batches normalises too; on a GPU the GPU does.
+        // On the CPU whoever fills batches normalizes too; on a GPU the GPU does.
         let on_host = normalizer.clone().filter(|_| gpu.is_none());
         let filler = Filler::new(dataset.clone(), on_host, max_rows, jobs_a_batch);
         let buffers = (0..n_buffers).map(|_| buffer()).collect::<Result<Vec<_>>>()?;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use ddp_kernels::KeyedPermutation;
 
-/// Bytes of neighbouring rows that move together where the data have no row groups.
+/// Bytes of neighboring rows that move together where the data have no row groups.
 const BLOCK_BYTES: usize = 1 << 20;
 /// Keeps the order of blocks apart from that of rows under the same seed.
 const BLOCKS_KEY: u64 = 0x626c_6f63_6b73;
@@ -259,9 +259,9 @@ mod tests {
         let mean = moved as f64 / 1e8;
         // 1/3 for a random order of rows; of about a hundred blocks the deviation is larger.
         assert!((mean - 1.0 / 3.0).abs() < 0.08, "{mean}");
-        // Neighbours don't stay neighbours.
-        let neighbours = base.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count();
-        assert!(neighbours < 100, "{neighbours}");
+        // Neighbors don't stay neighbors.
+        let neighbors = base.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count();
+        assert!(neighbors < 100, "{neighbors}");
     }
 
     #[test]

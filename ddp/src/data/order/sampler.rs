@@ -31,7 +31,7 @@ pub trait Sampler: Debug + Send + Sync {
     fn rows(&self, epoch: u64) -> Vec<usize>;
 }
 
-/// Groups of neighbouring rows in a new order each epoch, the rows of a group in their own order: sequences whose steps are rows.
+/// Groups of neighboring rows in a new order each epoch, the rows of a group in their own order: sequences whose steps are rows.
 ///
 /// If the rows per rank and micro-batch are a multiple of the group, no group is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -137,7 +137,7 @@ fn by_value(
     }
     if eval.is_empty() {
         let named =
-            recognised(values, column).filter(|&value| train.is_empty() || sides[value] == Side::LeftOut);
+            recognized(values, column).filter(|&value| train.is_empty() || sides[value] == Side::LeftOut);
         let Some(value) = named else {
             let example = values.texts.iter().min_by_key(|text| (!is_eval_name(text), *text));
             let example = example.map_or("test", String::as_str);
@@ -188,7 +188,7 @@ fn is_eval_name(text: &str) -> bool {
 
 /// The one value that names rows for evaluation: a name such as `test`, or 1 of 0 and 1 (true of false and true) in a column that
 /// is not named like training rows. `None` if there is none, or several.
-fn recognised(values: &Values, column: &str) -> Option<usize> {
+fn recognized(values: &Values, column: &str) -> Option<usize> {
     let named: Vec<usize> =
         (0..values.texts.len()).filter(|&value| is_eval_name(&values.texts[value])).collect();
     match named[..] {

@@ -180,7 +180,7 @@ fn values(column: &str, values: &[&str]) -> String {
 }
 
 #[test]
-fn usual_names_are_recognised_where_they_are_clear() {
+fn usual_names_are_recognized_where_they_are_clear() {
     let eval = |column: &str, of_rows: &[&str]| {
         let set = format!("data.split={{column=\"{column}\"}}");
         loaded(&values(column, of_rows), &[&set, "data.drop=[]"], 1).map(|(_, eval, _)| eval)

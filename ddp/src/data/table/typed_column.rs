@@ -132,7 +132,7 @@ impl TypedColumn {
         }
     }
 
-    /// The values so far; the column is empty afterwards.
+    /// The values so far; the column is empty afterward.
     pub fn take(&mut self) -> Block {
         let nulls = std::mem::take(&mut self.nulls);
         self.n_rows = 0;

@@ -1,6 +1,6 @@
 //! Classes in an order and their probabilities, from cumulative logits: logit `k` of a row says whether its class is above `k`.
 
-/// Smallest probability of a class before they are normalised, so that the logarithm of each is finite; 2^-23, the spacing of f32 at 1.
+/// Smallest probability of a class before they are normalized, so that the logarithm of each is finite; 2^-23, the spacing of f32 at 1.
 pub(crate) const MIN_PROBABILITY: f64 = 1.0 / 8_388_608.0;
 
 /// The class of a row: the number of logits above 0, which are the questions answered with yes; `None` for a row with NaN.
@@ -11,7 +11,7 @@ pub(crate) fn class_of(logits: &[f32]) -> Option<usize> {
     is_number.then(|| logits.iter().filter(|logit| **logit > 0.0).count())
 }
 
-/// Probabilities of the classes, one more than there are logits: differences of neighbouring `P(class > k) = sigmoid(logit k)`, at
+/// Probabilities of the classes, one more than there are logits: differences of neighboring `P(class > k) = sigmoid(logit k)`, at
 /// least [`MIN_PROBABILITY`] where the logits do not fall, divided by their sum.
 pub(crate) fn probabilities(logits: &[f32]) -> Vec<f64> {
     let above = |k: usize| logits.get(k).map_or(0.0, |&logit| 1.0 / (1.0 + (-f64::from(logit)).exp()));

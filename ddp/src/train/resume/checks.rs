@@ -115,7 +115,7 @@ impl Resumed {
         // Files of earlier versions list no labels.
         theirs.labels = theirs.labels.or_else(|| data.preprocessor.labels.clone());
         let is_same = theirs == data.preprocessor;
-        let difference = "the normalisation of the rows was read from a newer, damaged checkpoint: \
+        let difference = "the normalization of the rows was read from a newer, damaged checkpoint: \
                           resume from this one with --resume and its path";
         self.refuse((!is_same).then(|| difference.to_owned()).into_iter().collect())
     }

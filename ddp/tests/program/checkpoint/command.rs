@@ -157,7 +157,7 @@ fn show_tells_how_rows_become_input_and_output() {
     };
     let (told, json) = train("pets", "kind,x,label\ncat,1,yes\ndog,2.5,no\ncat,,yes\n", "label");
     for part in [
-        "columns     2, 1 of them with categories, numbers normalised, missing values filled in\n",
+        "columns     2, 1 of them with categories, numbers normalized, missing values filled in\n",
         "classes     2: no, yes\n",
     ] {
         assert!(told.contains(part), "no {part:?} in {told}");
@@ -170,7 +170,7 @@ fn show_tells_how_rows_become_input_and_output() {
     assert!(json["epochs"].as_str().unwrap().starts_with("each of 3 rows was used"), "{json}");
     assert_eq!(json["run"]["step"], 1);
     let (told, json) = train("prices", "kind,x,price\na,1,10.5\nb,2,30.5\na,3,10.5\nb,4,30.5\n", "price");
-    assert!(told.contains("targets     1, standardised\n"), "{told}");
+    assert!(told.contains("targets     1, standardized\n"), "{told}");
     assert_eq!(json["preprocessing"]["target_scale"], json!({"shift": [20.5], "scale": [10.0]}));
 }
 

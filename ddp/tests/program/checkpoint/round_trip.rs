@@ -57,7 +57,7 @@ fn weights_are_a_models_file_as_a_run_writes_it() {
 }
 
 #[test]
-fn a_run_without_optimiser_state_has_no_state_files() {
+fn a_run_without_optimizer_state_has_no_state_files() {
     let dir = temp_dir();
     let layout = layout(&[3, 5, 2]);
     let none = |options: &mut ddp::checkpoint::SaveOptions| {

@@ -9,7 +9,7 @@ use crate::common::{mpirun, run, run_ok, single};
 use crate::virtual_gpu::{command_under_virtual_gpus, under_virtual_gpus};
 
 const QUICK_BUILD: &str = "warning: this program is a quick build, which reads tables and trains small networks slowly\n\
-                           hint: ./launch/build optimises it\n";
+                           hint: ./launch/build optimizes it\n";
 
 /// A benchmark, its smallest form, and the keys whose values must be above 0 in each line.
 const BENCHMARKS: [(&str, &[&str], &[&str]); 7] = [
@@ -231,7 +231,7 @@ fn steps_on_a_gpu_tell_of_graphs_memory_and_the_best_product() {
         for key in ["tflops_per_s", "best_gemm_tflops_per_s", "mfu", "peak_gpu_memory_mib"] {
             assert!(line[key].as_f64().is_some_and(|v| v > 0.0), "{key} of {line}");
         }
-        for kind in ["parameters", "gradients", "optimiser", "activations", "data"] {
+        for kind in ["parameters", "gradients", "optimizer", "activations", "data"] {
             assert!(line["gpu_memory_mib"][kind].as_f64().is_some_and(|v| v > 0.0), "{kind} of {line}");
         }
     }

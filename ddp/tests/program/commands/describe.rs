@@ -178,7 +178,7 @@ fn a_run_on_gpus_that_are_not_there_is_described() {
     let stages = report["memory"].as_array().unwrap();
     let optimizer = |stage: &Value| {
         let kinds = stage["bytes"].as_array().unwrap();
-        kinds.iter().find(|kind| kind["what"] == "optimiser").unwrap()["bytes"].as_u64().unwrap()
+        kinds.iter().find(|kind| kind["what"] == "optimizer").unwrap()["bytes"].as_u64().unwrap()
     };
     assert_eq!(stages.len(), 3);
     assert!(optimizer(&stages[0]) > 7 * optimizer(&stages[1]), "{report}");

@@ -302,12 +302,12 @@ fn the_bar_fits_40_columns() {
 }
 
 #[test]
-fn errors_have_colours_on_a_terminal_only() {
+fn errors_have_colors_on_a_terminal_only() {
     let args = ["train", "nowhere.toml"];
-    let (Some(colours), Some(plain)) = (on_terminal(80, &args, false), on_terminal(80, &args, true)) else {
+    let (Some(colors), Some(plain)) = (on_terminal(80, &args, false), on_terminal(80, &args, true)) else {
         return;
     };
-    let shown = run(colours).stdout;
+    let shown = run(colors).stdout;
     assert!(
         shown.contains("\x1b[1;31merror:\x1b[0m ") && shown.contains("\x1b[1;32mhint:\x1b[0m "),
         "{shown}"

@@ -83,7 +83,7 @@ fn columns_and_labels_are_named_by_short_flags() {
 }
 
 #[test]
-fn missing_files_are_named_by_their_neighbours() {
+fn missing_files_are_named_by_their_neighbors() {
     let folder = temp_dir();
     write(folder.path(), "iris_train.csv", &made_up_csv(8, 2, "classification", 0));
     refused(
@@ -132,7 +132,7 @@ fn a_trained_model_is_told_what_its_commands_can_do() {
     write(folder.path(), "empty.csv", &rows("1,,1,red"));
     write(folder.path(), "green.csv", &rows("1,1,1,green"));
     write(folder.path(), "extra.csv", "f0,f1,f2,extra\n1,1,1,1\n");
-    write(folder.path(), "unlabelled.csv", "f0,f1,f2\n1,1,1\n");
+    write(folder.path(), "unlabeled.csv", "f0,f1,f2\n1,1,1\n");
 
     let predict = |data: &str| format!("predict --checkpoint run --data {data} --out out.csv");
     refused(
@@ -145,7 +145,7 @@ fn a_trained_model_is_told_what_its_commands_can_do() {
     let eval = |data: &str| format!("eval --checkpoint run --data {data}");
     refused(
         folder.path(),
-        &eval("unlabelled.csv"),
+        &eval("unlabeled.csv"),
         &["no target column \"label\"", "`ddp-train predict` needs none"],
     );
     refused(folder.path(), &eval("green.csv"), &["label \"green\" is none of", "--unknown-label skip"]);

@@ -150,7 +150,7 @@ fn a_dry_run_gives_a_config_and_writes_nothing() {
 
 /// `script` from util-linux gives the program a terminal.
 #[test]
-fn a_terminal_gets_a_bar_with_colours_unless_unwanted() {
+fn a_terminal_gets_a_bar_with_colors_unless_unwanted() {
     if Command::new("script").arg("--version").output().is_err() {
         eprintln!("skipped: needs script (util-linux)");
         return;
@@ -167,12 +167,12 @@ fn a_terminal_gets_a_bar_with_colours_unless_unwanted() {
         assert!(output.status.success(), "{output:#?}");
         text(output.stdout)
     };
-    let (colours, none) = (on_terminal("a", None), on_terminal("b", Some("1")));
-    for shown in [&colours, &none] {
+    let (colors, none) = (on_terminal("a", None), on_terminal("b", Some("1")));
+    for shown in [&colors, &none] {
         assert!(shown.contains('█') && shown.contains("rows/s"), "{shown}");
         assert!(shown.contains("epoch 2/2  train_loss") && shown.contains("files in "), "{shown}");
     }
-    assert!(colours.contains("\x1b[36m") && !none.contains("\x1b[36m") && !none.contains("\x1b[34m"));
+    assert!(colors.contains("\x1b[36m") && !none.contains("\x1b[36m") && !none.contains("\x1b[34m"));
 }
 
 #[test]

@@ -215,8 +215,8 @@ fn windows_as_the_config_says() {
     while let Some(step) = loader.next_step().unwrap() {
         rows.extend_from_slice(step.batch().unwrap().targets.as_slice::<i64>("test", "targets").unwrap());
     }
-    let n_neighbours = rows.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count();
-    assert!(n_neighbours < 40, "{rows:?}");
+    let n_neighbors = rows.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count();
+    assert!(n_neighbors < 40, "{rows:?}");
     rows.sort_unstable();
     assert_eq!(rows, (0..200).collect::<Vec<_>>());
 }

@@ -66,7 +66,7 @@ fn check_large_units(n_ranks: usize) {
     );
     let run = train(n_ranks, &config, &[]);
     assert!(run.end("eval_r2") > 0.9, "R² {}", run.end("eval_r2"));
-    assert!(run.end("train_loss") < 0.2 && run.end("eval_loss") < 0.2, "in standardised units");
+    assert!(run.end("train_loss") < 0.2 && run.end("eval_loss") < 0.2, "in standardized units");
     let end = &run.events("end")[0];
     let (shift, scale) = (end["target_shift"][0].as_f64().unwrap(), end["target_scale"][0].as_f64().unwrap());
     assert!((1.5e6..2e6).contains(&shift) && (4e5..6e5).contains(&scale), "{shift} {scale}");
@@ -162,7 +162,7 @@ fn counts_are_learned_as_rates() {
     };
     let run = train(1, &config(&rows), &[]);
     let model = run.out().join("model.safetensors");
-    assert_eq!(doubles(&model, "target.shift"), None, "counts are not standardised");
+    assert_eq!(doubles(&model, "target.shift"), None, "counts are not standardized");
     // The best possible R² on such rows, which the noise of the counts limits.
     assert!(run.end("eval_r2") > 0.45, "R² {}", run.end("eval_r2"));
     let out = folder.path().join("rates.csv");
@@ -194,7 +194,7 @@ fn counts_are_learned_as_rates() {
         squares.out().join("model.safetensors").display()
     );
     let expected =
-        "`loss.kind` is \"poisson\", but the model of --init-from has standardised targets\nhint: ";
+        "`loss.kind` is \"poisson\", but the model of --init-from has standardized targets\nhint: ";
     refused(folder.path(), &line, &[expected]);
 }
 
@@ -367,7 +367,7 @@ fn targets_far_from_zero_keep_their_digits_in_every_format() {
 
 /// Counts are used as rates without standardization, even next to a standardized quantity.
 #[test]
-fn a_head_of_counts_is_not_standardised() {
+fn a_head_of_counts_is_not_standardized() {
     let folder = temp_dir();
     let rows: String = (0..60).map(|i| format!("{},{},{}\n", i % 7, 100 + 3 * (i % 7), i % 7 / 2)).collect();
     write(folder.path(), "rows.csv", &format!("x,size,visits\n{rows}"));

@@ -153,7 +153,7 @@ fn values_that_fall_together_all_the_same_are_warned_of() {
 /// The offset is subtracted on the host, shift and scale are applied on the GPU, for any location of the rows.
 #[cfg(feature = "mpi")]
 #[test]
-fn gpus_normalise_times_as_the_cpu_does() {
+fn gpus_normalize_times_as_the_cpu_does() {
     use crate::common::{largest_gap, read_weights};
     use crate::virtual_gpu::under_virtual_gpus;
 

@@ -1,5 +1,5 @@
 // activation.cu: activation functions and their derivatives; the functions are in functions.cuh.
-// maths   forward y <- f(x); backward d <- d * f'(saved), where saved is f's input or output, see cpu.rs
+// math   forward y <- f(x); backward d <- d * f'(saved), where saved is f's input or output, see cpu.rs
 // shapes  x, y, d, saved: T[n]
 // launch  grid-stride over n, 16 bytes per access if the pointers allow it, block 256; any n
 // moved   forward 2 values per element (read x, write y), backward 3 (read saved, read and write d): memory-bound

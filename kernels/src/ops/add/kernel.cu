@@ -1,5 +1,5 @@
 // add.cu: elementwise addition in place.
-// maths   y <- y + x; bf16 and f16 in f32, rounded once
+// math   y <- y + x; bf16 and f16 in f32, rounded once
 // shapes  x, y: T[n]
 // launch  grid-stride over n, 16 bytes per access if the pointers allow it, block 256; any n
 // moved   3 values per element (read x, read and write y): memory-bound

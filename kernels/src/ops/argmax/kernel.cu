@@ -1,5 +1,5 @@
 // argmax.cu: place of the first largest element of each row.
-// maths   index[n] <- the smallest c with x[n, c] >= x[n, k] for all k; -1 for a row with NaN or without elements
+// math   index[n] <- the smallest c with x[n, c] >= x[n, k] for all k; -1 for a row with NaN or without elements
 // shapes  x: T[rows, cols]; index: i64[rows]; cols below 2^32
 // launch  one-dimensional grid, block 256, a warp per row; any shape
 // moved   1 value per element

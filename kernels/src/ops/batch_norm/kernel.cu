@@ -1,5 +1,5 @@
 // batch_norm.cu: batch normalization over all groups of rows, and its gradient. The caller exchanges moments and sums in between.
-// maths   moments  [n, mean[c], sum_n (x[n,c] - mean[c])^2] of this group's rows
+// math   moments  [n, mean[c], sum_n (x[n,c] - mean[c])^2] of this group's rows
 //         stats    merges the groups' moments (Chan et al.): mean, rstd = 1/sqrt(variance + eps), count;
 //                  running <- (1 - momentum)*running + momentum*(mean, variance with n - 1); of a single row as frozen
 //         frozen   mean, rstd from the running values, count = infinity
@@ -51,8 +51,8 @@ __device__ __forceinline__ void moments_of(const T* x, double* moments, size_t r
         if (c < n) {
 #pragma unroll 8
             for (size_t r = begin + row_lane; r < end; r += ROW_LANES) {
-                double centred = to_float(x[r * n + c]) - mean;
-                squares += centred * centred;
+                double centerd = to_float(x[r * n + c]) - mean;
+                squares += centerd * centerd;
             }
         }
         squares = column_sum(squares, part);

@@ -94,7 +94,7 @@ pub fn batch_norm_moments(x: TensorRef<'_>, moments: TensorMut<'_>) -> Result<()
     })
 }
 
-/// Merges the moments of all groups to the statistics of their rows, and moves the running averages towards them.
+/// Merges the moments of all groups to the statistics of their rows, and moves the running averages toward them.
 ///
 /// `running <- (1 - momentum)·running + momentum·new`, the new variance being unbiased; left as it is for fewer than two rows, and for a
 /// column whose new averages would not be finite. A single row gets the statistics of [`batch_norm_frozen`].

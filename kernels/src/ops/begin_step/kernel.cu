@@ -1,5 +1,5 @@
 // begin_step.cu: the scalars of a step, the numbers of its rows and the sums of their mixes.
-// maths   to[k] <- scalars[k]; numbers[i] <- order(first + i), a Feistel network over 2^(high_bits + low_bits) with cycle walking;
+// math   to[k] <- scalars[k]; numbers[i] <- order(first + i), a Feistel network over 2^(high_bits + low_bits) with cycle walking;
 //         the identity if both are 0; with runs, the row at place origin + that number: of the last run k with starts[k] <= place,
 //         run_rows[k] + place - starts[k]; sums[0] += rows, sums[1 + k] += word k of the mix of each row
 // shapes  to: f64[11] or null; numbers: i64[rows]; starts, run_rows: i64[runs]; sums: u64[5], unused without rows

@@ -1,5 +1,5 @@
 // bias.cu: the bias of a linear layer, and its gradient.
-// maths   forward y[n, c] <- y[n, c] + bias[c]; backward d_bias[c] <- sum_n d_y[n, c] (+ d_bias[c] if accumulate);
+// math   forward y[n, c] <- y[n, c] + bias[c]; backward d_bias[c] <- sum_n d_y[n, c] (+ d_bias[c] if accumulate);
 //         relu_bias_bwd first d_y[n, c] <- d_y[n, c] * (saved[n, c] > 0), as relu_bwd in activation.cu
 // shapes  y, d_y, saved: T[rows, cols]; bias: T[cols]; d_bias: D[cols], D = T or float
 // launch  forward row_walk over 16 bytes per access if rows and pointers allow it, else over elements; block 256.

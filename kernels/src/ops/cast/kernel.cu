@@ -1,5 +1,5 @@
 // cast.cu: conversion between float formats.
-// maths   to <- from, rounded to nearest, ties to even, once; NaN stays NaN
+// math   to <- from, rounded to nearest, ties to even, once; NaN stays NaN
 // shapes  from: A[n], to: B[n]
 // launch  grid-stride over n, 16 bytes of the wider type per access if the pointers allow it (so that a warp's accesses
 //         are contiguous on both sides), block 256; any n

@@ -1,5 +1,5 @@
 // column_scale.cu: multiplies columns by numbers, and the gradient of these.
-// maths   forward  y[n, c] <- x[n, c]*scale[c]; x and y may be the same
+// math   forward  y[n, c] <- x[n, c]*scale[c]; x and y may be the same
 //         columns  d_scale[c] <- sum_n d[n, c]*x[n, c] (+ d_scale[c] if accumulate)
 // shapes  x, y, d: T[rows, cols]; scale, d_scale: M[cols]
 // launch  forward: grid-stride; columns: a block per 32 columns, 8 threads per column; block 256; any shape

@@ -1,5 +1,5 @@
 // convert.cu: conversion between integers, truth values and floats.
-// maths   to <- from: Number<T>::of in prelude.cuh
+// math   to <- from: Number<T>::of in prelude.cuh
 // shapes  from: A[n], to: T[n]; kind names A
 // launch  grid-stride over n, block 256; any n
 // moved   1 value read, 1 written per element: memory-bound

@@ -13,7 +13,7 @@ use crate::{Result, TensorMut, TensorRef};
 /// `to = from`, converted.
 ///
 /// - `from`, `to`: one shape and device, any dtypes
-/// - between floats as [`cast()`]; floats to integers truncated towards zero, out of range to the nearest integer of the dtype, NaN
+/// - between floats as [`cast()`]; floats to integers truncated toward zero, out of range to the nearest integer of the dtype, NaN
 ///   to 0; integers to integers wrap; integers to floats by way of f64; to bool: whether the value is not 0
 ///
 /// Asynchronous on the device's compute stream.

@@ -1,5 +1,5 @@
 // count_correct.cu: number of rows whose first largest logit is at the label.
-// maths   count[0] <- |{n : x[n, c] < x[n, l] for c < l, x[n, c] <= x[n, l] for all c; l = labels[n]}| (+ count[0] if
+// math   count[0] <- |{n : x[n, c] < x[n, l] for c < l, x[n, c] <= x[n, l] for all c; l = labels[n]}| (+ count[0] if
 //         accumulate); a row with NaN or with a label outside 0..cols is wrong; with row_weights their sum over those rows
 // shapes  logits x: T[rows, cols]; labels: i64[rows]; row_weights: f32[rows], used if ROW_WEIGHTS is 1; count: f64[1]
 // launch  one-dimensional grid, block 256; 2^log2_width threads per row: 1 to 32, or the whole block; any shape

@@ -1,5 +1,5 @@
 // dropout.cu: dropout whose mask is a function of seed, step, layer and global row.
-// maths   x[n, c] <- 0 if word c mod 4 of philox(seed; c / 4, row, step, layer and row's upper bits) < threshold,
+// math   x[n, c] <- 0 if word c mod 4 of philox(seed; c / 4, row, step, layer and row's upper bits) < threshold,
 //         row = first_row + n; else x[n, c] * keep
 // shapes  x: T[rows, cols]; scalars: StepScalars as f64[8] (ops/step_scalars.rs) or null; null: seed, step and first_row are the
 //         arguments; else seed and step - 1 come from scalars, and its first_row is added to the argument

@@ -1,5 +1,5 @@
 // elementwise.cu: elementwise operations, comparisons and selection.
-// maths   out[i] <- op(a[i], b[i]); the numbers of op are the variants of MapOp and CompareOp in mod.rs
+// math   out[i] <- op(a[i], b[i]); the numbers of op are the variants of MapOp and CompareOp in mod.rs
 // shapes  out: T[n]; a, b: element (i / div) % len of T[len], or one value; computed in float, double or i64
 // launch  grid-stride over n, block 256; any n
 // moved   1 or 2 values read, 1 written per element: memory-bound

@@ -1,5 +1,5 @@
 // embedding.cu: concatenation of numbers and table rows, and the gradient of the tables.
-// maths   forward  out[n, :] <- numbers of x[n, :], then row x[n, N + t] of each table t; NaN for an invalid code
+// math   forward  out[n, :] <- numbers of x[n, :], then row x[n, N + t] of each table t; NaN for an invalid code
 //         backward d_table[code, :] += sum of d_out[n, columns of t] over the rows n of that code
 // shapes  x: T[rows, N + E], its last E columns codes; out, d_out: [rows, cols], cols = N + sum of dims; weights, d_weights:
 //         the buffer of all tables; tables: i64[E][4], see Table, followed by the table of each column of out

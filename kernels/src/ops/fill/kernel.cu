@@ -1,5 +1,5 @@
 // fill.cu: elements as functions of their index.
-// maths   kind 0: start + i * step; 1: from start to end, word numbers; 2: identity matrix of size word; 3: standard normal
+// math   kind 0: start + i * step; 1: from start to end, word numbers; 2: identity matrix of size word; 3: standard normal
 //         numbers under the key word (Box-Muller on philox, pair by pair); in double
 // shapes  x: T[n]
 // launch  grid-stride over n, block 256; any n

@@ -1,5 +1,5 @@
 // fingerprint.cu: an integer hash of the bits of a buffer.
-// maths   out[0] <- sum_i mix(bits(x[i]), i) mod 2^64; mix is the finalizer of SplitMix64, a bijection of the bits for each i
+// math   out[0] <- sum_i mix(bits(x[i]), i) mod 2^64; mix is the finalizer of SplitMix64, a bijection of the bits for each i
 // shapes  x: f32[n], read as u32; out: u64[1]
 // launch  one-dimensional grid of at most 512 blocks, block 256; any n
 // moved   4 B/element; two 64-bit multiplications per element

@@ -1,5 +1,5 @@
 // gather_rows.cu: gathers rows of a matrix by index.
-// maths   out[n, :] <- x[indices[n], :]; for an index outside 0..n_rows `missing` (NaN, or 0 for integers)
+// math   out[n, :] <- x[indices[n], :]; for an index outside 0..n_rows `missing` (NaN, or 0 for integers)
 // shapes  x: W[n_rows, items], out: W[rows, items], indices: i64[rows]; W is a word of 1, 2, 4, 8 or 16 bytes, or f32
 //         that becomes bf16 or f16, one or four at a time
 // launch  row_walk: rows over blocks in x, a row's items over 2^log2_width threads and over blocks in y; block 256; any shape

@@ -1,5 +1,5 @@
 // glu.cu: gated linear units without their matmul, and the gradient; the functions are in activation/functions.cuh.
-// maths   a = x[n, c], b = x[n, cols + c]
+// math   a = x[n, c], b = x[n, cols + c]
 //         forward  y[n, c] <- f(a)*b
 //         backward d_x[n, c] <- d[n, c]*b*f'(a), d_x[n, cols + c] <- d[n, c]*f(a)
 // shapes  x, d_x: T[rows, 2*cols]; y, d: T[rows, cols]

@@ -1,5 +1,5 @@
 // layer_norm.cu: layer normalization and its gradients.
-// maths   forward  y[n,c] <- h[n,c]*gamma[c] + beta[c], h = (x - mean[n])*rstd[n], rstd = 1/sqrt(variance + eps)
+// math   forward  y[n,c] <- h[n,c]*gamma[c] + beta[c], h = (x - mean[n])*rstd[n], rstd = 1/sqrt(variance + eps)
 //         backward, with g = d*gamma: d <- rstd*(g - mean_c(g) - h*mean_c(g*h))
 //                  d_gamma <- sum_n d*h, d_beta <- sum_n d, of the incoming d (+= if accumulate)
 // shapes  x, y, d: T[rows, n]; gamma, beta, d_gamma, d_beta: M[n]; mean, rstd: M[rows]; M is double for double, else float

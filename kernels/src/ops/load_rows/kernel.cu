@@ -1,5 +1,5 @@
 // load_rows.cu: gathers stored rows, casts them to f32 and normalizes them; the result is f32 or rounded to bf16 or f16.
-// maths   out[n, c] <- (x[indices[n], c] - shift[c]) * scale[c] in f64, rounded to f32; without shift and scale the
+// math   out[n, c] <- (x[indices[n], c] - shift[c]) * scale[c] in f64, rounded to f32; without shift and scale the
 //         exact value; without indices row n; for an index outside 0..n_rows NaN
 // shapes  x: T[n_rows, items * N], out: O[rows, items * N], indices: i64[rows], shift, scale: f64[items * N]; T is u8, f16,
 //         bf16 or f32, O is f32, bf16 or f16, N is 1 or 4

@@ -1,5 +1,5 @@
 // loss.cu: losses of one predicted and one true value, their sum and their gradient.
-// maths   tail <- (sum w*value(x, t), sum w), and extra if given; d <- scale * w * derivative(x, t) if d is given; w is the row's weight, default 1;
+// math   tail <- (sum w*value(x, t), sum w), and extra if given; d <- scale * w * derivative(x, t) if d is given; w is the row's weight, default 1;
 //         an element of weight 0 is ignored, whatever it holds
 //         bce    max(x, 0) - x*t + ln(1 + e^-|x|);             sigmoid(x) - t
 //         mse    (x - t)^2;                                    2*(x - t)

@@ -7,7 +7,7 @@ use super::sums::{LossSums, STEP_SUMS_EXTRA, STEP_SUMS_LEN, SumsOutput};
 use crate::ops::testing::{assert_close, assert_gradient, devices, random, rounded, rounding_of, tensor};
 use crate::{DType, Device, Element, Result, Tensor, TensorMut, TensorRef};
 
-/// Calls `op` with a tail on `device` that holds `before`, and returns the sums in it afterwards. Without sums before, the loss
+/// Calls `op` with a tail on `device` that holds `before`, and returns the sums in it afterward. Without sums before, the loss
 /// also copies a number after them.
 pub(super) fn sums_after(
     device: Device,

@@ -1,5 +1,5 @@
 // numeric_embedding.cu: periodic embeddings of columns, and their gradients.
-// maths   angle[n,f,k] = 2*pi*w[f,k]*x[n,f] + b[f,k]
+// math   angle[n,f,k] = 2*pi*w[f,k]*x[n,f] + b[f,k]
 //         fwd        y[n,f,0] <- x[n,f];  y[n,f,1+e] <- sum_k W[f,k,e]*cos(angle) + B[f,e]
 //         bwd        a = -sin(angle) * sum_e d[n,f,1+e]*W[f,k,e];  d_w <- sum_n 2*pi*x*a, d_b <- sum_n a,
 //                    d_W <- sum_n d[n,f,1+e]*cos(angle), d_B <- sum_n d[n,f,1+e]   (+ what is there if accumulate)

@@ -1,5 +1,5 @@
 // reduce.cu: sums, extremes and norms along an axis.
-// maths   out[o, i] <- op over l of x[o, l, i]; the numbers of op are the variants of ReduceOp in mod.rs; in double or i64
+// math   out[o, i] <- op over l of x[o, l, i]; the numbers of op are the variants of ReduceOp in mod.rs; in double or i64
 // shapes  x: T[outer, len, inner]; values, indices: [outer, n_chunks, inner], the results of chunks; out: [outer, inner]
 // launch  reduce: a block per chunk of a row (by_block), or a thread per chunk of a column; finish: grid-stride over the results,
 //         a thread each; block 256; any shape

@@ -1,5 +1,5 @@
 // rms_norm.cu: root mean square normalization and its gradients.
-// maths   forward  y[n,c] <- x[n,c]*rstd[n]*gamma[c], rstd = 1/sqrt(mean_c(x^2) + eps)
+// math   forward  y[n,c] <- x[n,c]*rstd[n]*gamma[c], rstd = 1/sqrt(mean_c(x^2) + eps)
 //         backward, with g = d*gamma and h = x*rstd: d <- rstd*(g - h*mean_c(g*h)); d_gamma <- sum_n d*h, of the incoming d
 //         (+= if accumulate)
 // shapes  x, y, d: T[rows, n]; gamma, d_gamma: M[n]; rstd: M[rows]; M is double for double, else float

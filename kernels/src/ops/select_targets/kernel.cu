@@ -1,5 +1,5 @@
 // select_targets.cu: targets of one of several losses, and the weights of their rows.
-// maths   selected[n, k] <- targets[n, first + k]; weights[n] <- factor * row_weights[n]; both 0 for a row with NaN among them
+// math   selected[n, k] <- targets[n, first + k]; weights[n] <- factor * row_weights[n]; both 0 for a row with NaN among them
 // shapes  targets: f32[rows, n_targets]; row_weights: f32[rows] or null; selected: S[rows, len]; weights: f32[rows]
 // launch  grid-stride over rows, block 256; any shape
 // moved   each selected target read twice and written once, each weight read and written once

@@ -1,5 +1,5 @@
 // softmax.cu: softmax of rows in place, and its gradient in place.
-// maths   forward   y[n,c] <- exp(y[n,c] - max_c y[n,c]) / sum_c exp(y[n,c] - max_c y[n,c])
+// math   forward   y[n,c] <- exp(y[n,c] - max_c y[n,c]) / sum_c exp(y[n,c] - max_c y[n,c])
 //         backward  d[n,c] <- y[n,c]*(d[n,c] - sum_c y[n,c]*d[n,c])
 // shapes  y, d: T[rows, cols]
 // launch  a warp per row, block 256 = 8 rows, grid rows / 8; any rows and cols

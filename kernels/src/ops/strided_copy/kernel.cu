@@ -1,5 +1,5 @@
 // strided_copy.cu: copies between places of different layouts.
-// maths   to[i, j, k] <- from[i, index[j], k]; index null: j
+// math   to[i, j, k] <- from[i, index[j], k]; index null: j
 // shapes  n = n0 * n1 * n2 elements; f and t are the strides of from and to
 // launch  grid-stride over n in the order of to's dimensions, block 256; any n
 // moved   1 value read, 1 written per element; a transposition reads whole lines for single values

@@ -1,5 +1,5 @@
 // sum_of_squares.cu: the sum of squares of a buffer, for norms.
-// maths   out[0] <- sum_i x[i]^2 (+ out[0] if accumulate)
+// math   out[0] <- sum_i x[i]^2 (+ out[0] if accumulate)
 // shapes  x: T[n]; out: f64[1]
 // launch  one-dimensional grid of at most 512 blocks, block 256, 16 bytes per access if the pointer allows it; any n
 // moved   1 value per element: memory-bound

@@ -1,5 +1,5 @@
 // uniform.cu: uniform random numbers as a function of key, stream and element index.
-// maths   x[i] <- u * range + low, u = (word i mod 4 of philox(seed; i / 4, stream) >> 8) * 2^-24; in f32, each operation
+// math   x[i] <- u * range + low, u = (word i mod 4 of philox(seed; i / 4, stream) >> 8) * 2^-24; in f32, each operation
 //         rounded separately, as in the twin
 // shapes  x: T[n]
 // launch  grid-stride over blocks of four elements, block 256; any n

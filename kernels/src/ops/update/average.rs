@@ -3,7 +3,7 @@
 use crate::cpu::Float;
 use crate::{Result, TensorMut};
 
-/// Exponential moving average of the weights: an optimizer's step moves it towards the new weights.
+/// Exponential moving average of the weights: an optimizer's step moves it toward the new weights.
 ///
 /// `ema += (1 - d)·(weights - ema)`; in step 1 `ema = weights`. `d` is `decay`, with a warm-up the smaller one of `decay` and
 /// `step / (step + 9)`.
@@ -159,7 +159,7 @@ mod tests {
 
     /// The average follows the weights that the same pass has written, in every bit, and no buffer is read or written twice.
     #[test]
-    fn an_optimiser_and_its_average_take_one_pass() {
+    fn an_optimizer_and_its_average_take_one_pass() {
         const N: usize = 5003;
         for device in devices() {
             for kind in OptimizerKind::ALL.iter().copied().filter(|kind| !kind.has_first_pass()) {

@@ -23,7 +23,7 @@ const fn no_state<'a, T>() -> &'a mut [T] {
     &mut []
 }
 
-/// Applies `update` to buffers of one length, then moves the average towards the new `w` and rounds it into `compute_weights`.
+/// Applies `update` to buffers of one length, then moves the average toward the new `w` and rounds it into `compute_weights`.
 pub(super) fn walk<U: Update<N>, T: Float, S: Stored<Real = f32>, const N: usize>(
     update: &U,
     w: &mut [T],

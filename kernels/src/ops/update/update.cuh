@@ -4,7 +4,7 @@
 //                      of(params, has_state) computes them, once per block, in double;
 //                      formula(w, g, s): the new w; s: the state of the element, in place
 //   UPDATES(op)        its kernels
-// maths   ema <- ema + (1-decay)*(w - ema), or w - (w - ema)*decay if decay <= 0.5 (torch.lerp); ema <- w in step 1; w is the new one;
+// math   ema <- ema + (1-decay)*(w - ema), or w - (w - ema)*decay if decay <= 0.5 (torch.lerp); ema <- w in step 1; w is the new one;
 //         with a warm-up decay is at most step / (step + 9)
 // shapes  w, s0, s1, ema: T[n], state and ema may be null; g: G[n]; copy: C[n] or null, w rounded: bf16 or f16; scalars: f64[10] or null;
 //         sums: f32[16]; sum_of_squares: f64[1] or null; report: null, or mapped host memory of f32[16], which receives sums, and f64,

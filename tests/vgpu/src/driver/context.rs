@@ -101,12 +101,12 @@ api! {
 
     fn cuDevicePrimaryCtxReset_v2(device: c_int) {
         ordinal(device)?;
-        note("cuDevicePrimaryCtxReset is not modelled");
+        note("cuDevicePrimaryCtxReset is not modeled");
         return Err(NOT_SUPPORTED);
     }
 
     fn cuCtxCreate_v4(_context: *mut Handle, _params: *mut Void, _flags: c_uint, _device: c_int) {
-        note("contexts other than the primary ones are not modelled");
+        note("contexts other than the primary ones are not modeled");
         return Err(NOT_SUPPORTED);
     }
 

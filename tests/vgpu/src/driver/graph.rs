@@ -33,7 +33,7 @@ api! {
     fn cuGraphLaunch(exec: usize, s: *mut Void) {
         let (exec, stream) = (EXECS.get(exec)?, stream(s)?);
         if let Some(branch) = &*lock(&stream.branch) {
-            branch.capture.fail("cuGraphLaunch: graphs within graphs are not modelled");
+            branch.capture.fail("cuGraphLaunch: graphs within graphs are not modeled");
             return Err(NOT_SUPPORTED);
         }
         exec.launch(&stream);

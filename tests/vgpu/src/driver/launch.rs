@@ -46,7 +46,7 @@ api! {
     fn cuLaunchKernelEx(config: *const Config, function: usize, params: *const *const u8, extra: *const Void) {
         let config = get(config)?;
         if !extra.is_null() || config.n_attributes != 0 {
-            note("cuLaunchKernelEx: attributes of a launch (clusters, ...) are not modelled");
+            note("cuLaunchKernelEx: attributes of a launch (clusters, ...) are not modeled");
             return Err(NOT_SUPPORTED);
         }
         let Config { grid, block, shared, stream, .. } = config;

@@ -51,7 +51,7 @@ api! {
 
     fn cuModuleGetGlobal_v2(_p: *mut u64, _bytes: *mut usize, module: usize, name: *const c_char) {
         MODULES.get(module)?;
-        note(&format!("cuModuleGetGlobal({}): globals of a module are not modelled", text(name)?.to_string_lossy()));
+        note(&format!("cuModuleGetGlobal({}): globals of a module are not modeled", text(name)?.to_string_lossy()));
         return Err(NOT_SUPPORTED);
     }
 

@@ -87,7 +87,7 @@ api! {
             return Err(wrong("cuMemPoolCreate", "only pinned allocations on a device are known"));
         }
         if props.handles != 0 {
-            return Err(wrong("cuMemPoolCreate", "pools that can be exported are not modelled"));
+            return Err(wrong("cuMemPoolCreate", "pools that can be exported are not modeled"));
         }
         let device = ordinal(props.location.id)?;
         let mut memory = lock(&MEMORY);

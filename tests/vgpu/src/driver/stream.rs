@@ -43,7 +43,7 @@ fn any_stream(handle: *mut Void) -> Result<Arc<Stream>, i32> {
     let stream = match handle as usize {
         0 | 1 => return Ok(context.legacy.clone()),
         2 => {
-            note("the per-thread default stream is not modelled");
+            note("the per-thread default stream is not modeled");
             return Err(NOT_SUPPORTED);
         }
         handle => STREAMS.get(handle)?,

@@ -3,7 +3,7 @@
 //! An asynchronous copy reads or writes a pinned buffer at some time between the call and the host's next
 //! synchronization with it; a host that accesses the buffer in between has a race. Races are made visible in two ways:
 //!
-//! - With `VGPU_CHECK` the pages of the buffer are protected from the call until the host has synchronised with the
+//! - With `VGPU_CHECK` the pages of the buffer are protected from the call until the host has synchronized with the
 //!   copy (by the clocks of [`crate::order`], so it doesn't matter whether the copy ran meanwhile): a host-to-device
 //!   copy leaves them readable, a device-to-host copy not even that. [`super::trap`] reports the access and lets it
 //!   pass. The devices themselves work through a second view of the pages. A page that the copy shares with other
@@ -216,7 +216,7 @@ pub(crate) fn on_fault(at: u64) -> Option<String> {
     let verb = if flight.touch.write { "used" } else { "changed" };
     let what = if flight.touch.whole { "a copy" } else { "a kernel" };
     let what = format!(
-        "the host {verb} a pinned buffer at offset {} while {what} was in flight: {}, {} bytes; no synchronisation \
+        "the host {verb} a pinned buffer at offset {} while {what} was in flight: {}, {} bytes; no synchronization \
          orders them",
         at as i64 - flight.touch.at as i64,
         flight.name,

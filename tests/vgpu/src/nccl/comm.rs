@@ -140,7 +140,7 @@ impl Comm {
         let rank = self.rank;
         if is_due(Fault::InitHang, rank) {
             self.wait_for_abort();
-            return Err((SYSTEM_ERROR, format!("rank {rank}: aborted while it was initialised")));
+            return Err((SYSTEM_ERROR, format!("rank {rank}: aborted while it was initialized")));
         }
         let failed = is_due(Fault::Init, rank) | is_due_now(Fault::InitNumber, rank);
         let hello = Hello {
@@ -156,7 +156,7 @@ impl Comm {
         if failed {
             return Err((
                 SYSTEM_ERROR,
-                format!("rank {rank}: the initialisation failed on request (VGPU_FAIL)"),
+                format!("rank {rank}: the initialization failed on request (VGPU_FAIL)"),
             ));
         }
         let lost = |error| (SYSTEM_ERROR, format!("rank {rank}: the hub is gone: {error}"));
@@ -167,7 +167,7 @@ impl Comm {
         }
         let answer = wire::read(&mut socket);
         if self.state().aborted {
-            return Err((SYSTEM_ERROR, format!("rank {rank}: aborted while it was initialised")));
+            return Err((SYSTEM_ERROR, format!("rank {rank}: aborted while it was initialized")));
         }
         let answer = answer.map_err(|error| {
             if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) {
@@ -508,7 +508,7 @@ impl Comm {
         if phase == Phase::Joining {
             misuse(
                 INVALID_USAGE,
-                &format!("rank {}: ncclCommDestroy before the initialisation is done", self.rank),
+                &format!("rank {}: ncclCommDestroy before the initialization is done", self.rank),
             );
             self.abort();
             return Ok(());

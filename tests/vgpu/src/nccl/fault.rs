@@ -2,9 +2,9 @@
 //!
 //! - `nccl:step=5,rank=1`: the fifth collective of rank 1 fails with the asynchronous error ncclSystemError
 //! - `nccl:hang=5,rank=1`: rank 1 never enters its fifth collective
-//! - `nccl:init,rank=1`: rank 1 can't be initialised; `nccl:init=2,rank=1`: only in the second communicator that its process joins
+//! - `nccl:init,rank=1`: rank 1 can't be initialized; `nccl:init=2,rank=1`: only in the second communicator that its process joins
 //! - `nccl:finalize=1,rank=1`: the first ncclCommFinalize of rank 1 fails
-//! - `nccl:init-hang,rank=1`: the initialisation of rank 1 never ends
+//! - `nccl:init-hang,rank=1`: the initialization of rank 1 never ends
 //! - `nccl:capture,rank=1`: rank 1 does what a capture forbids, so that a collective fails within one
 //! - `nccl:register,rank=1`: rank 1 can register no buffers
 //! - `nccl:registered,rank=1`: each collective of rank 1 in registered buffers fails; `nccl:registered-sums,rank=1`: such sums do not

@@ -119,7 +119,7 @@ fn gather(
             ranks.push((hello, socket));
             if failed {
                 let rank = ranks[ranks.len() - 1].0.rank;
-                return Some((ranks, Err((REMOTE_ERROR, format!("rank {rank} failed to initialise")))));
+                return Some((ranks, Err((REMOTE_ERROR, format!("rank {rank} failed to initialize")))));
             }
         }
     }

@@ -118,7 +118,7 @@ impl Module {
         let mut file = unsafe { File::from_raw_fd(descriptor) };
         file.write_all(&bytes).map_err(|_| INVALID_IMAGE)?;
         let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(|_| INVALID_IMAGE)?;
-        // SAFETY: the path is terminated. The object is from our own compiler: its initialisers set statics.
+        // SAFETY: the path is terminated. The object is from our own compiler: its initializers set statics.
         let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() {
             // SAFETY: dlopen() of this thread has failed, so there is a message.

@@ -71,7 +71,7 @@ fn find_kernels(text: &str) -> Vec<(String, String)> {
             if let Some(after) = rest.strip_prefix("void") {
                 rest = after.trim_start();
             } else if let Some(after) = rest.strip_prefix("__launch_bounds__") {
-                let Some((bounds, after)) = parenthesised(after) else { break };
+                let Some((bounds, after)) = parenthesized(after) else { break };
                 most_threads = first_argument(bounds).to_string();
                 rest = after.trim_start();
             } else {
@@ -87,7 +87,7 @@ fn find_kernels(text: &str) -> Vec<(String, String)> {
 }
 
 /// Text between the parentheses at the beginning of `text`, and the rest.
-fn parenthesised(text: &str) -> Option<(&str, &str)> {
+fn parenthesized(text: &str) -> Option<(&str, &str)> {
     let inner = text.trim_start().strip_prefix('(')?;
     let mut depth = 1;
     for (i, c) in inner.char_indices() {

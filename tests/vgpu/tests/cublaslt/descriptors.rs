@@ -93,7 +93,7 @@ struct Library(*mut c_void);
 impl Library {
     fn open(path: &Path) -> Library {
         let name = CString::new(path.to_str().unwrap()).unwrap();
-        // SAFETY: opening runs the initialisers of NVIDIA's library or of the virtual one.
+        // SAFETY: opening runs the initializers of NVIDIA's library or of the virtual one.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
         assert!(!handle.is_null(), "{} can't be opened", path.display());
         Library(handle)

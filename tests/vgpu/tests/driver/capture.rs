@@ -161,7 +161,7 @@ fn broken_by(forbidden: impl FnOnce(&Gpu)) {
 }
 
 #[test]
-fn a_synchronisation_breaks_a_capture() {
+fn a_synchronization_breaks_a_capture() {
     let client = || {
         broken_by(|gpu| {
             let result = unsafe { sys::cuStreamSynchronize(gpu.stream.cu_stream()) };

@@ -19,7 +19,7 @@ fn the_language_means_what_it_means() {
         launch.arg(&mut out).arg(&mut counter).arg(&mut wide).arg(&mut total).arg(&bf16);
         unsafe { launch.launch(threads(64)) }.unwrap();
         let out = s.clone_dtoh(&out).unwrap();
-        // The second warp's lanes 32..64 sum to 1520; lane 33's neighbour below is 32.
+        // The second warp's lanes 32..64 sum to 1520; lane 33's neighbor below is 32.
         let want = [
             64.0, 1520.0, 1520.0, 1520.0, 126.0, 1.0, 32.0, 11.0, 6.5, 21.0, 47.0, 11.0, 0.982617, 1.0, 97.0,
             26.0,

@@ -110,7 +110,7 @@ fn a_dead_process_is_seen() {
                 rank.stream.synchronize().unwrap();
                 die();
             }
-            // The hub may die before it has sent the result, so this rank can't just synchronise.
+            // The hub may die before it has sent the result, so this rank can't just synchronize.
             while rank.is_busy() && rank.status() == OK {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -291,7 +291,7 @@ fn memory_of_a_pool_cannot_be_registered() {
 }
 
 #[test]
-fn an_initialisation_can_be_given_up() {
+fn an_initialization_can_be_given_up() {
     let body = || {
         let begin = Instant::now();
         let rank = begin_join(unique_id(), 2, 0);

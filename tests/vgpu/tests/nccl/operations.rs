@@ -156,7 +156,7 @@ fn one_thread_runs_many_ranks() {
         // SAFETY: the pointers are good.
         assert_eq!(unsafe { sys::ncclCommInitAll(comms.as_mut_ptr(), 2, std::ptr::null()) }, OK);
         run_both(&streams, comms);
-        // The same by single initialisations in a group.
+        // The same by single initializations in a group.
         let id = unique_id();
         let code = group(|| {
             for (rank, comm) in (0..).zip(&mut comms) {

@@ -121,7 +121,7 @@ impl Rank {
         assert_eq!(unsafe { sys::ncclCommAbort(self.comm) }, Code::ncclSuccess);
     }
 
-    /// Finalises a communicator whose calls wait.
+    /// Finalizes a communicator whose calls wait.
     pub(crate) fn finalize(&self) {
         // SAFETY: the communicator lives.
         assert_eq!(unsafe { sys::ncclCommFinalize(self.comm) }, Code::ncclSuccess, "{}", last_error());

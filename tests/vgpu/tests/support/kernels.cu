@@ -50,12 +50,12 @@ KERNEL static_none(float *p) {
   else p[threadIdx.x] += 1;
 }
 
-template <class T> static __device__ T neighbour(T v) {
+template <class T> static __device__ T neighbor(T v) {
   __shared__ T part[64];
   part[threadIdx.x] = v;
   return part[threadIdx.x ^ 32];
 }
-KERNEL template_race(float *p) { p[threadIdx.x] = neighbour(p[threadIdx.x]); }
+KERNEL template_race(float *p) { p[threadIdx.x] = neighbor(p[threadIdx.x]); }
 
 KERNEL misaligned(float *p) { *(double *)(p + 1) = 1; }
 

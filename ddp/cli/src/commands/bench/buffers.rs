@@ -40,7 +40,7 @@ impl Rotating {
         Self::uniform(place, dims, dtype, n_sets, UniformValues { seed, range: -1.0..1.0 })
     }
 
-    /// Uniform numbers in a range. Outputs are initialised too, so that no page fault is timed.
+    /// Uniform numbers in a range. Outputs are initialized too, so that no page fault is timed.
     pub(super) fn uniform(
         place: &Place,
         dims: &[usize],

@@ -1,4 +1,4 @@
-//! Operations of listed layers, of losses beside the usual ones, and of optimisers with two passes.
+//! Operations of listed layers, of losses beside the usual ones, and of optimizers with two passes.
 
 use ddp_kernels::ops::{
     self, BatchNormGrads, BatchNormSaved, BatchNormStats, BatchNormSums, ElementLoss, FirstPassTensors, Gate,

@@ -57,7 +57,7 @@ struct Report {
     repeat_step_ms: Vec<f64>,
     step_ms_min: f64,
     step_ms_max: f64,
-    /// Optimiser update alone.
+    /// Optimizer update alone.
     optimizer_ms_median: f64,
     /// One comparison of the ranks' replicas, on this rank.
     replica_check_ms_median: f64,
@@ -230,7 +230,7 @@ fn optimizer_config(optim: BenchOptim) -> OptimizerConfig {
     }
 }
 
-/// Median time of an optimiser update on buffers like those of the model.
+/// Median time of an optimizer update on buffers like those of the model.
 fn time_optimizer(place: &Place, args: &BenchStepArgs, model: &Network) -> Result<f64, KernelError> {
     let weights = model.weights();
     let config = optimizer_config(args.optim);
@@ -313,7 +313,7 @@ fn print(report: &Report, json: bool) -> Result<()> {
     }
     let Report { place, gpu, .. } = report;
     let mut text = format!(
-        "{}: {:.0} samples/s, {} ms per step (median), {:.0} GFLOP/s; optimiser {} ms; startup {:.2} s; peak memory {:.0} MiB \
+        "{}: {:.0} samples/s, {} ms per step (median), {:.0} GFLOP/s; optimizer {} ms; startup {:.2} s; peak memory {:.0} MiB \
          per rank\n",
         heading(place),
         report.samples_per_s,

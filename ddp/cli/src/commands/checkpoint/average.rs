@@ -68,7 +68,7 @@ fn check_several(checkpoints: &[Checkpoint]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that both checkpoints have the same parameters, normalisation of the features and scale of the targets.
+/// Checks that both checkpoints have the same parameters, normalization of the features and scale of the targets.
 fn check_same(checkpoint: &Checkpoint, first: &Weights, other: &Weights) -> Result<()> {
     let mut differences = Vec::new();
     let find =
@@ -86,7 +86,7 @@ fn check_same(checkpoint: &Checkpoint, first: &Weights, other: &Weights) -> Resu
         differences.push("its classes have other labels".to_owned());
     }
     if first.others != other.others {
-        differences.push("its normalisation of the features or scale of the targets differs".to_owned());
+        differences.push("its normalization of the features or scale of the targets differs".to_owned());
     }
     if differences.is_empty() {
         return Ok(());

@@ -45,7 +45,7 @@ struct Preprocessing<'a> {
     columns: &'a [String],
     /// Values of the categorical ones.
     vocabularies: &'a [Vocabulary],
-    /// Whether numbers are normalised.
+    /// Whether numbers are normalized.
     is_normalized: bool,
     /// Whether missing values are filled in.
     fills_missing: bool,
@@ -88,7 +88,7 @@ impl<'a> Preprocessing<'a> {
             text += &format!(", {} of them with categories", self.vocabularies.len());
         }
         if self.is_normalized {
-            text += ", numbers normalised";
+            text += ", numbers normalized";
         }
         if self.fills_missing {
             text += ", missing values filled in";
@@ -132,7 +132,7 @@ fn to_text(checkpoint: &Checkpoint) -> String {
             line("classes", format!("{}: {}", labels.len(), labels.summary()));
         }
         if let Some(scale) = &preprocessor.target_scale {
-            line("targets", format!("{}, standardised", scale.n_targets()));
+            line("targets", format!("{}, standardized", scale.n_targets()));
         }
     }
     let state = if manifest.state.is_empty() { "none".to_owned() } else { manifest.state.join(", ") };

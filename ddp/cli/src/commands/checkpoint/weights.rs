@@ -28,7 +28,7 @@ pub(super) struct Named {
     pub(super) values: Vec<f32>,
 }
 
-/// A tensor next to the parameters: normalisation of the features, scale of the targets.
+/// A tensor next to the parameters: normalization of the features, scale of the targets.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Extra {
     /// Format of this version.

@@ -1,6 +1,6 @@
 //! Memory of a rank by use, computed without allocating any of it.
 //!
-//! The sizes come from the code that allocates: the model's buffers, the layout of its parameters, the optimiser's tensors,
+//! The sizes come from the code that allocates: the model's buffers, the layout of its parameters, the optimizer's tensors,
 //! the loader's buffers.
 
 use ddp::config::{Config, Placement, ZeroStage};
@@ -27,13 +27,13 @@ use crate::error::Result;
 /// Use of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryKind {
-    /// The f32 weights that the optimiser updates.
+    /// The f32 weights that the optimizer updates.
     Parameters,
     /// Their copy in the compute precision.
     ComputeWeights,
     /// Gradients of the weights, with the buffers of their exchange: a copy in another data type, or partial sums.
     Gradients,
-    /// Optimiser state: moments or velocity.
+    /// Optimizer state: moments or velocity.
     Optimizer,
     /// Moving average of the weights.
     Average,
@@ -73,7 +73,7 @@ impl MemoryKind {
             MemoryKind::Parameters => "parameters",
             MemoryKind::ComputeWeights => "compute weights",
             MemoryKind::Gradients => "gradients",
-            MemoryKind::Optimizer => "optimiser",
+            MemoryKind::Optimizer => "optimizer",
             MemoryKind::Average => "average",
             MemoryKind::Statistics => "statistics",
             MemoryKind::Activations => "activations",

@@ -105,7 +105,7 @@ pub(crate) struct Flop {
     forward_a_row: usize,
     /// Backward, per row: 4 per weight, 2 in the first layer if its input needs no gradient.
     backward_a_row: usize,
-    /// Forward and backward, per optimiser step over all ranks.
+    /// Forward and backward, per optimizer step over all ranks.
     a_step: usize,
 }
 
@@ -309,7 +309,7 @@ mod tests {
             "\nFLOPs per row: 34,048 forward, 51,712 backward; per step of 32 rows: 2,744,320\n",
             "\nMiB on rank 0 of 4, on cpu in f32, up to 90 rows per batch; the config sets comm.zero = 0\n",
             "\nmemory           where   zero 0  zero 1  zero 2\n",
-            "\noptimiser        device   0.131   0.033   0.033\n",
+            "\noptimizer        device   0.131   0.033   0.033\n",
         ] {
             assert!(text.contains(part), "no {part:?} in\n{text}");
         }
@@ -369,7 +369,7 @@ mod tests {
             let of = |zero: usize, what: &str| {
                 small.memory[zero].bytes.iter().find(|bytes| bytes.what == what).unwrap().bytes
             };
-            for what in ["optimiser", "average"] {
+            for what in ["optimizer", "average"] {
                 // The ranks' shards are padded to cache lines of each layer.
                 let (whole, part) = (of(0, what), of(1, what));
                 assert!(part * 4 >= whole && part * 4 <= whole + whole / 20, "{what}: {part} of {whole}");

@@ -21,7 +21,7 @@ pub struct StepTraffic {
     pub weights: usize,
     /// Gradients of weights: written by the backward pass, rounded for the exchange, read for their norm and by the update.
     pub gradients: usize,
-    /// Optimiser state and the moving average, read and written by the update.
+    /// Optimizer state and the moving average, read and written by the update.
     pub optimizer: usize,
     /// Inputs, outputs of layers, and their gradients.
     pub activations: usize,
@@ -99,7 +99,7 @@ impl StepTraffic {
         [
             ("weights", "device", self.weights),
             ("gradients", "device", self.gradients),
-            ("optimiser", "device", self.optimizer),
+            ("optimizer", "device", self.optimizer),
             ("activations", "device", self.activations),
             ("rows", "device", self.rows),
             ("exchange", "sent", self.exchange),
@@ -107,7 +107,7 @@ impl StepTraffic {
     }
 }
 
-/// Elements of weights and of state that an optimiser with two passes reads and writes more than one with a single pass.
+/// Elements of weights and of state that an optimizer with two passes reads and writes more than one with a single pass.
 fn two_passes(whole: &[WholeParameter], own_len: usize, n_shards: usize, world_size: usize) -> [usize; 2] {
     let matrices: Vec<_> = whole.iter().filter_map(|whole| whole.matrix).collect();
     if whole.is_empty() {

@@ -157,7 +157,7 @@ pub(crate) fn determinism(config: &Config, partition: &BatchPartition, trainer: 
     lines
 }
 
-/// Reports the units of losses where targets are standardised.
+/// Reports the units of losses where targets are standardized.
 pub(crate) fn target_scale(data: &Loaded) -> Option<String> {
     let scale = data.preprocessor.target_scale.as_ref()?;
     let (shift, spread) = match (scale.shift.as_slice(), scale.scale.as_slice()) {
@@ -165,7 +165,7 @@ pub(crate) fn target_scale(data: &Loaded) -> Option<String> {
         _ => ("its mean".to_owned(), "its standard deviation".to_owned()),
     };
     Some(format!(
-        "targets are standardised, (target - {shift}) / {spread}: losses are in these units, other metrics and predictions in yours"
+        "targets are standardized, (target - {shift}) / {spread}: losses are in these units, other metrics and predictions in yours"
     ))
 }
 

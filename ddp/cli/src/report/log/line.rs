@@ -17,7 +17,7 @@ use tracing_subscriber::registry::LookupSpan;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     /// Only the message, where it is for users; the rest for those who asked for more.
-    Terminal { colours: bool },
+    Terminal { colors: bool },
     /// With time, level, rank and host; later lines of a message are indented.
     File,
     /// One JSON object.
@@ -61,7 +61,7 @@ impl LineFormat {
 
     fn text(&self, level: Level, text: &str) -> String {
         let text = visible_lines(text);
-        let Form::Terminal { colours } = self.form else {
+        let Form::Terminal { colors } = self.form else {
             let LineFormat { rank, host, .. } = self;
             return format!(
                 "{} {level:<5} rank={rank} host={host} {}\n",
@@ -70,7 +70,7 @@ impl LineFormat {
             );
         };
         let paint = |codes: &str, word: &str| {
-            if colours { format!("\x1b[{codes}m{word}\x1b[0m") } else { word.to_owned() }
+            if colors { format!("\x1b[{codes}m{word}\x1b[0m") } else { word.to_owned() }
         };
         let label = match level {
             Level::ERROR => paint("1;31", "error:") + " ",
@@ -197,8 +197,8 @@ mod tests {
 
     #[test]
     fn people_see_the_message() {
-        let shown = |level, rank, colours| {
-            lines(Form::Terminal { colours }, rank)
+        let shown = |level, rank, colors| {
+            lines(Form::Terminal { colors }, rank)
                 .of_message(level, "the disk is full\nhint: free some space")
         };
         assert_eq!(shown(Level::INFO, 0, false), "the disk is full\nhint: free some space\n");

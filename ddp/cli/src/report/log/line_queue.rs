@@ -186,7 +186,7 @@ mod tests {
 
     fn pipe() -> (LineQueue, Sender<()>, Receiver<String>) {
         let ((give_turn, turns), (texts, got)) = (mpsc::channel(), mpsc::channel());
-        let form = Form::Terminal { colours: false };
+        let form = Form::Terminal { colors: false };
         let format = LineFormat { form, rank: 0, host: String::new(), prefix: String::new() };
         (LineQueue::new(Pipe { texts, turns }, ProgressDrawTarget::hidden, format), give_turn, got)
     }

@@ -60,7 +60,7 @@ impl Terminal {
         let prefix = if rank == 0 { String::new() } else { world.prefix() };
         let has_bars = !stderr_bars().is_hidden();
         let form = match options.format {
-            LogFormat::Text => Form::Terminal { colours: has_bars && colours() },
+            LogFormat::Text => Form::Terminal { colors: has_bars && colors() },
             LogFormat::Json => Form::Json,
         };
         let format = LineFormat { form, rank, host: world.hostname().to_owned(), prefix };
@@ -237,7 +237,7 @@ fn stderr_bars() -> ProgressDrawTarget {
 
 fn bar_style(form: Form, has_speed: bool) -> ProgressStyle {
     let (on, off) =
-        if form == (Form::Terminal { colours: true }) { ("\x1b[36m", "\x1b[0m") } else { ("", "") };
+        if form == (Form::Terminal { colors: true }) { ("\x1b[36m", "\x1b[0m") } else { ("", "") };
     let shows =
         move |state: &ProgressState, room| has_speed && stderr_width() >= room && state.per_sec() > 0.0;
     template(&format!("{on}{{wide_bar}}{off} {{percent:>3}}%{{speed}}{{left}}  {{msg}}"))
@@ -262,15 +262,15 @@ fn cut(text: &str, rest: usize) -> String {
     text.chars().take(usize::from(stderr_width()).saturating_sub(rest)).collect()
 }
 
-/// The line of an error outside of any run: in colours on a terminal.
+/// The line of an error outside of any run: in colors on a terminal.
 pub fn error_line(message: &str) -> String {
-    let form = Form::Terminal { colours: io::stderr().is_terminal() && colours() };
+    let form = Form::Terminal { colors: io::stderr().is_terminal() && colors() };
     let format = LineFormat { form, rank: 0, host: String::new(), prefix: String::new() };
     format.of_message(Level::ERROR, message).trim_end().to_owned()
 }
 
-/// Whether to use colours on a terminal: not if `NO_COLOR` is set and not empty. Source: <https://no-color.org>.
-fn colours() -> bool {
+/// Whether to use colors on a terminal: not if `NO_COLOR` is set and not empty. Source: <https://no-color.org>.
+fn colors() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
@@ -302,7 +302,7 @@ impl Terminal {
             }
         }
         let written = Written::default();
-        let form = Form::Terminal { colours: false };
+        let form = Form::Terminal { colors: false };
         let format = LineFormat { form, rank: 0, host: "here".to_owned(), prefix: String::new() };
         let terminal = Terminal::new(written.clone(), ProgressDrawTarget::hidden, format, takes_bar, true);
         let terminal = Arc::new(terminal);

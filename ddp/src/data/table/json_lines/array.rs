@@ -24,7 +24,7 @@ pub(super) struct ArrayFault {
 pub(super) fn lines(mut text: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
     const MARK: &[u8] = b"\xef\xbb\xbf";
     let mut begin = Vec::new();
-    // An array that begins after more blanks than this is not recognised.
+    // An array that begins after more blanks than this is not recognized.
     text.by_ref().take(BLOCK_BYTES as u64).read_to_end(&mut begin)?;
     let n_marked = if begin.starts_with(MARK) { MARK.len() } else { 0 };
     let is_array = begin[n_marked..].trim_ascii_start().starts_with(b"[");

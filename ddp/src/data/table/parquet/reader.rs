@@ -191,7 +191,7 @@ impl BatchRows {
             match (kept, of_file) {
                 (Some(kept), Some(_)) => values.arrays.push(array_of(kept.root).clone()),
                 (Some(kept), None) => put_kept(array_of(kept.root), *kept, &mut values.texts),
-                // Columns of folders are written afterwards.
+                // Columns of folders are written afterward.
                 (None, _) => {}
             }
         }

@@ -103,7 +103,7 @@ impl Decimal {
         let power = POWERS.get(usize::try_from(self.exponent - MIN_EXPONENT).ok()?)?;
         let value = self.mantissa as f64 * power;
         // Mantissa, power and product are each off by half a unit in their last place at most: `value` by less than 4. If the
-        // point between two neighbouring f32 is no nearer than that, both it and the true number round to the same one.
+        // point between two neighboring f32 is no nearer than that, both it and the true number round to the same one.
         let from_middle = (value.to_bits() & 0x1fff_ffff).abs_diff(0x1000_0000);
         let is_normal = (1.2e-38..3.4e38).contains(&value);
         if from_middle <= 4 || !is_normal {
@@ -330,7 +330,7 @@ mod tests {
         }
 
         #[test]
-        fn neighbours_of_midpoints_are_rounded_right(bits in 0u32..0x7f7f_ffff, nudge in -3i64..4, places in 1usize..18) {
+        fn neighbors_of_midpoints_are_rounded_right(bits in 0u32..0x7f7f_ffff, nudge in -3i64..4, places in 1usize..18) {
             let middle = (f64::from(f32::from_bits(bits)) + f64::from(f32::from_bits(bits + 1))) / 2.0;
             let near = f64::from_bits(middle.to_bits().wrapping_add_signed(nudge));
             check(&format!("{near:.places$e}"));

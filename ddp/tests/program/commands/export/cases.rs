@@ -134,7 +134,7 @@ fn make(dir: &Path) -> Vec<Case> {
          [[heads]]\nname = \"kind\"\ntask = \"classification\"\nloss = { kind = \"ordinal\" }",
     );
     let labels = |name: &str, texts: [&str; 3]| {
-        let rows = write(dir, &format!("{name}.csv"), &labelled(texts));
+        let rows = write(dir, &format!("{name}.csv"), &labeled(texts));
         let data = format!("[data]\ntrain = {}\ntarget = \"class\"\n[model]\nhidden = [6]\n", quoted(&rows));
         let config = write(dir, &format!("{name}.toml"), &(data + "[train]\nepochs = 2\nbatch_size = 8\n"));
         (config, rows)
@@ -245,7 +245,7 @@ fn packed(dir: &Path, name: &str, text: &str) -> PathBuf {
 }
 
 /// Rows of three classes with these labels.
-fn labelled(labels: [&str; 3]) -> String {
+fn labeled(labels: [&str; 3]) -> String {
     let mut text = "a,b,class\n".to_owned();
     for row in 0..60 {
         let angle = row as f64 * 2.4;

@@ -1,5 +1,5 @@
 // softmax_cross_entropy.cu: softmax, cross-entropy, its gradient and its sums in one launch.
-// maths   p = softmax(x[row]); y the row's label; v its weight, w class weights (1 without); e the smoothing
+// math   p = softmax(x[row]); y the row's label; v its weight, w class weights (1 without); e the smoothing
 //         loss <- v*w[y] * (-(1 - e)*ln p[y] - e/C * sum_c ln p[c]), weight v*w[y];   tail <- their sums over the rows
 //         d[c] <- scale * v*w[y] * (p[c] - (c == y)*(1 - e) - e/C)
 //         if FOCAL is 1, the loss times (1 - p[y])^gamma, and its gradient

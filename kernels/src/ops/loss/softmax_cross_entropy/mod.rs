@@ -55,7 +55,7 @@ impl Default for CrossEntropyConfig<'_> {
 /// [`KernelError::DTypeMismatch`], [`KernelError::DTypeUnsupported`], [`KernelError::Shape`].
 ///
 /// Source: `torch.nn.functional.cross_entropy` with class indices, but with smoothing a class weight weighs the rows of its class:
-/// PyTorch's smoothing pulls every row towards the classes of large weight (pytorch#104776); Lin et al., Focal Loss for Dense Object
+/// PyTorch's smoothing pulls every row toward the classes of large weight (pytorch#104776); Lin et al., Focal Loss for Dense Object
 /// Detection, arXiv:1708.02002, without its weight `α`.
 pub fn softmax_cross_entropy(
     logits: TensorRef<'_>,

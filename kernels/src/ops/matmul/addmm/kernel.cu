@@ -1,5 +1,5 @@
 // addmm.cu: a matmul whose inner dimension is empty.
-// maths   c <- beta * c; with beta = 0, zero
+// math   c <- beta * c; with beta = 0, zero
 // shapes  c: T[n]
 // launch  grid-stride over n, block 256; any n
 // order   elementwise: bit-identical between runs

@@ -1,5 +1,5 @@
 // lamb.cu: the norm of LAMB's direction, and its step; walk, launch and copy of the step are those of update.cuh.
-// maths   u = m/c1 / (sqrt(v)/sqrt(c2) + eps) + wd*w,  ci = 1 - poweri, poweri = bi^step
+// math   u = m/c1 / (sqrt(v)/sqrt(c2) + eps) + wd*w,  ci = 1 - poweri, poweri = bi^step
 //         lamb_norm: sum[0] <- sum_i u_i^2 (+ sum[0] if accumulate)
 //         lamb:      w <- w - lr_scale*lr * r*u,  r = sqrt(sums[0]/sums[1]), or 1 if one of these sums is 0   (arXiv:1904.00962)
 // state   g: m; s0: v

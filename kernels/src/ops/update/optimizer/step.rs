@@ -14,7 +14,7 @@ pub struct OptimizerTensors<'a> {
     pub grads: TensorRef<'a>,
     /// Of the same dtype: as many as [`OptimizerKind::state_names`], then `None`; updated in place.
     pub state: [Option<TensorMut<'a>>; MAX_STATE],
-    /// Moving average of the weights, moved towards the new ones.
+    /// Moving average of the weights, moved toward the new ones.
     pub average: Option<Average<'a>>,
     /// bf16 or f16: receives the new weights rounded to nearest, ties to even.
     pub compute_weights: Option<TensorMut<'a>>,

@@ -82,7 +82,7 @@ impl Source {
     }
 
     /// Numbers the texts of all rows, for arrays: categories in alphabetical order from 1, labels as classes are sorted from 0. Also
-    /// finds the columns that lack values. The rows are read once if there are any such columns, and start again afterwards.
+    /// finds the columns that lack values. The rows are read once if there are any such columns, and start again afterward.
     ///
     /// # Errors
     /// [`ColumnError::VocabularyHuge`], [`DataError::OutFormat`] for too many labels.

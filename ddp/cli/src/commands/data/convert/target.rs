@@ -181,7 +181,7 @@ impl Target {
             Some(read) => Err(DataError::OutFormat {
                 out: self.folder().display().to_string(),
                 reason: format!("the new files would replace `{}`, which is an input", read.display()),
-                hint: "write to another path, and remove the old files afterwards".to_owned(),
+                hint: "write to another path, and remove the old files afterward".to_owned(),
             }
             .into()),
             None => Ok(found),
@@ -209,7 +209,7 @@ impl Target {
                 data_files(folder, is_one)
             }
             Place::Folder(folder) => {
-                // Parts of any format, so that the folder holds a single format afterwards.
+                // Parts of any format, so that the folder holds a single format afterward.
                 let is_part = |name: &str| {
                     let ending = ending_of(Path::new(name));
                     ending.is_some() && ending.as_deref() == ending_of_part(name, "part")
