@@ -108,9 +108,10 @@ impl BufferSize {
     /// [`ExchangeError::Kernel`] or [`ExchangeError::Comm`] if the device is out of memory.
     pub fn allocate(buffers: &[BufferSize], world: &World, device: Device) -> Result<Vec<Tensor>> {
         let zeros = |&BufferSize { len, dtype, is_exchanged }: &BufferSize| -> Result<Tensor> {
-            match is_exchanged {
-                true => Ok(world.exchange_zeros(MemoryUse::Gradients, &[len], dtype, device)?),
-                false => Ok(Tensor::zeros_for(MemoryUse::Gradients, &[len], dtype, device)?),
+            if is_exchanged {
+                Ok(world.exchange_zeros(MemoryUse::Gradients, &[len], dtype, device)?)
+            } else {
+                Ok(Tensor::zeros_for(MemoryUse::Gradients, &[len], dtype, device)?)
             }
         };
         buffers.iter().map(zeros).collect()

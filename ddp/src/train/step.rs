@@ -211,10 +211,10 @@ impl<'w> Replica<'w> {
         let mut pass = |ranks: Option<&mut dyn AllRanks>| {
             Ok(model.forward_over_ranks(inputs.x, inputs.dropout, ranks)?)
         };
-        Ok(match purpose {
-            StepPurpose::Update => rank_exchange.run(world, pass)?,
-            StepPurpose::Rehearsal => pass(None)?,
-        })
+        match purpose {
+            StepPurpose::Update => Ok(rank_exchange.run(world, pass)?),
+            StepPurpose::Rehearsal => pass(None),
+        }
     }
 
     /// Computes the loss of the outputs; writes their gradient, `scale` times that of the sum of losses, and adds the sums, and this
