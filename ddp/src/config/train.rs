@@ -58,7 +58,7 @@ pub enum OnReplicaDifference {
     Repair,
 }
 
-/// End of training.
+/// When training ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
     /// After this many epochs.
