@@ -1,4 +1,4 @@
-//! The end of a command: its exit status, and which rank reports a failure.
+//! The end of a command: its exit status, and the rank that reports a failure.
 //!
 //! ```
 //! use ddp_train::exit::{Stop, conclude};
@@ -32,19 +32,19 @@ use crate::report::FailedRun;
 use crate::report::log::{Log, LogOptions, error_line};
 use crate::report::stdout::say;
 
-/// Why a command ended early.
+/// The reason why a command ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
     /// A rank failed.
     #[error(transparent)]
     Failed(ddp_comm::Stop<Error>),
-    /// A rank failed in a training run, whose last event reports it.
+    /// A rank failed in a training run, whose last event reports the failure.
     #[error("{0}")]
     FailedRun(ddp_comm::Stop<Error>, Box<FailedRun>),
     /// All ranks stopped as requested; the run saved a checkpoint, if it had begun.
     #[error("stopped by {0}")]
     Requested(String),
-    /// The command has said why it ends with this status.
+    /// The command has already reported why it ends with this status.
     #[error("ended with status {0}")]
     Reported(u8),
 }
@@ -76,7 +76,7 @@ where
     }
 }
 
-/// Leaves the world, or reports why the command failed and aborts the job. Every rank calls it last.
+/// Leaves the world, or reports the failure of the command and aborts the job. Every rank calls it last.
 pub fn conclude(world: World, log: &Log, result: Result<(), Stop>) -> ExitCode {
     let (stop, run) = match result {
         Ok(()) => return leave_after(world, log, 0),
@@ -119,7 +119,7 @@ pub fn conclude(world: World, log: &Log, result: Result<(), Stop>) -> ExitCode {
     })
 }
 
-/// Leaves the world, and waits for the last lines without keeping other ranks waiting.
+/// Leaves the world, and then waits until the last lines are written, so that other ranks do not wait.
 fn leave_after(world: World, log: &Log, status: u8) -> ExitCode {
     let code = leave_with(world, status);
     log.terminal().flush();
@@ -143,7 +143,7 @@ fn leave(world: World) -> ExitCode {
     }
 }
 
-/// Ends a command with invalid arguments, or one that only prints its help; rank 0 reports.
+/// Ends a command with invalid arguments, or a command that only prints its help; rank 0 reports.
 pub fn conclude_usage(world: World, usage: &clap::Error) -> ExitCode {
     if world.world_size() > 1 && usage.exit_code() != 0 {
         failure::abort(&world, usage.exit_code(), Reporter::RankZero, usage.render().to_string().trim_end());

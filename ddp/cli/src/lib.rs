@@ -1,7 +1,7 @@
 //! `ddp-train`: the command line of the crate `ddp`.
 //!
-//! Start at [`commands::train`]: a training run, from command-line arguments to the model file. The modules, from bottom to top: each
-//! imports only from those above its line.
+//! Start at [`commands::train`]: a training run, from command-line arguments to the model file. The modules are listed from
+//! bottom to top: each imports only from modules above its line.
 
 #![forbid(unsafe_code)]
 

@@ -18,11 +18,12 @@ use ddp_train::exit::{conclude, conclude_usage};
 use ddp_train::report::log::{Log, error_line};
 use ddp_train::report::stdout::say;
 
-/// The commit that `launch/build` names. It is read in this file alone: a new commit compiles the program again, not the library.
+/// The commit given by `launch/build`. It is read only in this file, so that a new commit recompiles the program but not the
+/// library.
 const COMMIT: Option<&str> = option_env!("DDP_COMMIT");
 
 fn main() -> ExitCode {
-    // First of all, since threads follow.
+    // Called first, because threads are started later.
     World::before_threads();
     // A signal that arrives while MPI starts must not kill a run.
     let signals = match StopSignals::listen(Launcher::detect()) {
@@ -41,7 +42,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Launch(_), .. }) => signals.only_record(),
         _ => signals.end_at_once(),
     }
-    // Before errors in the arguments are reported, so that only one of many ranks does.
+    // Called before errors in the arguments are reported, so that only one of many ranks reports them.
     let options = WorldOptions { program: cli::program(COMMIT), ..WorldOptions::default() };
     let world = match World::init_with(options) {
         Ok(world) => world,

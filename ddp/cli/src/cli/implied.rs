@@ -1,4 +1,4 @@
-//! The subcommand that a command line leaves out: `ddp-train run.toml` means `ddp-train train run.toml`.
+//! Adds the subcommand that a command line omits: `ddp-train run.toml` means `ddp-train train run.toml`.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -8,9 +8,9 @@ use clap::CommandFactory as _;
 use super::Cli;
 use super::run_config::{is_run, names_run};
 
-/// The arguments, with `train` where it is implied: before a config, a table or another path in place of a subcommand, before
-/// `--data`, before other flags if a config or table follows, and under a launcher where there is no argument at all. (Alone, the
-/// program then prints its help.)
+/// Returns the arguments, with `train` added if it is implied: before a config, a table or another path in place of a subcommand,
+/// before `--data`, before other flags if a config or table follows, and under a launcher if there are no arguments at all.
+/// (Without a launcher the program then prints its help.)
 pub fn with_implied_command(args: impl IntoIterator<Item = OsString>, has_launcher: bool) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.into_iter().collect();
     let implies = match args.get(1..) {
@@ -44,7 +44,7 @@ fn is_flag(word: &OsString) -> bool {
     word.to_string_lossy().starts_with('-')
 }
 
-/// Whether a word is the flag of the rows.
+/// Whether a word is the flag for the rows.
 fn names_data(word: &OsString) -> bool {
     let word = word.to_string_lossy();
     word == "--data" || word.starts_with("--data=")

@@ -1,4 +1,4 @@
-//! Values of flags that are types of the library, which knows no command line.
+//! Values of flags whose types are in the library, which does not depend on the command line.
 
 use clap::ValueEnum;
 use clap::builder::{EnumValueParser, TypedValueParser, ValueParser};

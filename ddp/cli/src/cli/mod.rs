@@ -1,4 +1,4 @@
-//! The command line: raw arguments, parsed by clap. [`Config`](ddp::config::Config) checks what they say of a run.
+//! The command line: raw arguments, parsed by clap. [`Config`](ddp::config::Config) checks the settings of a run.
 //!
 //! ```
 //! use ddp_train::cli::{Cli, Command};
@@ -100,22 +100,22 @@ fn version(commit: Option<&str>) -> String {
     format!("{version} (commit {commit}; {})", env!("DDP_TRAIN_BUILD"))
 }
 
-/// The name of this build, as all ranks must have it. Called once per process: the text is never freed.
+/// The name of this build, which must be the same on all ranks. Called once per process: the string is never freed.
 pub fn program(commit: Option<&str>) -> &'static str {
     format!("ddp-train {}", version(commit)).leak()
 }
 
 impl Cli {
-    /// The arguments `args`, of which the first is the program's name; `--version` names `commit`, features and target.
+    /// Parses `args`, the first of which is the program's name; `--version` prints `commit`, features and target.
     pub fn parse_arguments(args: Vec<OsString>, commit: Option<&str>) -> Result<Self, clap::Error> {
-        // clap takes a text that lives as long as the program.
+        // clap requires a string that lives as long as the program.
         let mut command = Self::command().version(&*version(commit).leak());
         let matches = command.try_get_matches_from_mut(&args);
         let matches = matches.map_err(|error| tips::with_tip(error, &command, &args))?;
         Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
     }
 
-    /// Whether the command is a training run, rather than the check of one.
+    /// Whether the command is a training run, rather than only the check of one.
     pub fn is_run(&self) -> bool {
         matches!(&self.command, Command::Train(args) if !args.dry_run)
     }

@@ -1,4 +1,4 @@
-//! Arguments that say which run is meant: a config or a table, `--set`, and flags that are short for the usual keys.
+//! Arguments that select a run: a config or a table, `--set`, and flags that are short forms of common keys.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -88,7 +88,7 @@ pub struct ShortFlags {
 }
 
 impl RunConfigArgs {
-    /// The config file; none if the run is named by its data or by nothing.
+    /// The config file; `None` if the run is given by its data, or not at all.
     pub fn file(&self) -> Option<&Path> {
         self.run.as_deref().filter(|path| !is_data(path))
     }
@@ -156,20 +156,20 @@ fn short(key: &'static str, flag: &'static str, raw: String, value: Value) -> Sh
     ShortForm { key, flag, raw, value }
 }
 
-/// A number, or the text that is none, which the config refuses.
+/// Parses a number; if the text is not a number, keeps it as a string, which the config refuses.
 fn number(text: &str) -> Value {
     let parsed = text.parse().map(Value::Integer).or_else(|_| text.parse().map(Value::Float));
     parsed.unwrap_or_else(|_| Value::String(text.to_owned()))
 }
 
-/// A list of whole numbers, or the text that is none.
+/// Parses a list of integers; if the text is not such a list, keeps it as a string.
 fn list(text: &str) -> Value {
     let items = text.trim().trim_start_matches('[').trim_end_matches(']').split(',').map(str::trim);
     let numbers: Result<Vec<i64>, _> = items.filter(|item| !item.is_empty()).map(str::parse).collect();
     numbers.map_or_else(|_| Value::String(text.to_owned()), Value::from)
 }
 
-/// Whether a path names data rather than a config: by its name, or because it is a folder.
+/// Whether a path refers to data rather than a config: by its name, or because it is a folder.
 fn is_data(path: &Path) -> bool {
     names_data(path)
         || path.is_dir()
@@ -177,21 +177,21 @@ fn is_data(path: &Path) -> bool {
         || holds_rows(path)
 }
 
-/// Whether a word between flags names a config or data: by its name alone, since it may be the value of any flag.
+/// Whether a word between flags refers to a config or data. Only its name counts, because it may be the value of any flag.
 pub(super) fn names_run(word: &Path) -> bool {
     let is_config = word.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("toml"));
     is_config || names_data(word)
 }
 
-/// Whether a name is one of data.
+/// Whether the file name has an ending of a data format.
 fn names_data(path: &Path) -> bool {
     format_by_name(path).is_some()
         || foreign::by_name(path).is_some()
         || path.to_str().is_some_and(|name| name.starts_with("builtin:"))
 }
 
-/// Whether a file that is not called a config holds rows: bytes that no config has, such as a workbook's, the begin of another
-/// known format, which as data is named for what it is, or a first line of cells.
+/// Whether a file without a config's name contains rows. It does if it has bytes that no config has (such as a workbook's),
+/// starts like another known format (which is then named in the message), or if its first line is a line of cells.
 fn holds_rows(path: &Path) -> bool {
     let mut begin = Vec::new();
     // A pipe can be read only once.
@@ -210,8 +210,8 @@ fn holds_rows(path: &Path) -> bool {
     !is_config && (has_cells || is_known())
 }
 
-/// Whether a word in place of a subcommand names a run: data, or a path that exists or has an
-/// ending, which no subcommand has.
+/// Whether a word in place of a subcommand refers to a run: data, or a path that exists or has an ending, because no subcommand
+/// has one.
 pub(super) fn is_run(word: &Path) -> bool {
     word.exists() || is_data(word) || word.extension().is_some()
 }

@@ -1,4 +1,4 @@
-//! The command line takes what it is specified to take, and refuses the rest with status 2.
+//! The command line accepts its documented arguments, and refuses everything else with status 2.
 
 use clap::CommandFactory as _;
 use ddp::config::DataFormat;

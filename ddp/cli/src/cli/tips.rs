@@ -1,5 +1,5 @@
-//! Tips for words that the command line does not know: a flag of another program, a config key written as a flag, a subcommand that
-//! belongs to another.
+//! Tips for words that the command line does not know: a flag of another program, a config key written as a flag, a subcommand of
+//! another command.
 
 use std::ffi::OsString;
 
@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 use ddp::config::key_for_flag;
 
-/// Subcommands by the words that other programs use.
+/// Subcommands by their names in other programs.
 const COMMANDS: &[(&str, &str)] = &[
     ("fit", "train"),
     ("run", "train"),
@@ -23,7 +23,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("benchmark", "bench"),
 ];
 
-/// Flags by the words that other programs use.
+/// Flags by their names in other programs.
 const FLAGS: &[(&str, &str)] = &[
     ("gpu", "--device cuda"),
     ("cuda", "--device cuda"),
@@ -59,7 +59,7 @@ const COLUMNS: &str =
 const METRICS: &str =
     "metrics are written to metrics.jsonl in the folder of the run, one JSON object per line";
 
-/// Tips for flags of other training programs that no flag or key stands for.
+/// Tips for flags of other training programs that correspond to no flag or key.
 const SENTENCES: &[(&str, &str)] = &[
     ("gpus", ONE_PROCESS_PER_GPU),
     ("num-gpus", ONE_PROCESS_PER_GPU),
@@ -89,9 +89,9 @@ const SENTENCES: &[(&str, &str)] = &[
     ("logger", METRICS),
 ];
 
-/// The error with a tip in place of clap's, if it is about a word that is known by another name.
+/// Replaces clap's tip in an error about a word that has a different name here.
 ///
-/// - `args`: the command line, with the program's name
+/// - `args`: the command line, including the program's name
 pub(super) fn with_tip(mut error: Error, program: &Command, args: &[OsString]) -> Error {
     let tip = match error.kind() {
         ErrorKind::UnknownArgument => invalid(&error, ContextKind::InvalidArg)
@@ -101,7 +101,7 @@ pub(super) fn with_tip(mut error: Error, program: &Command, args: &[OsString]) -
         }
         _ => None,
     };
-    // No argument of ours begins with a dash, so "to pass it as a value" never helps.
+    // None of our arguments begins with a dash, so clap's tip "to pass it as a value" never helps.
     error.remove(ContextKind::TrailingArg);
     let tip = tip.or_else(|| {
         let is_unknown =
@@ -127,7 +127,7 @@ fn invalid(error: &Error, kind: ContextKind) -> Option<String> {
     }
 }
 
-/// The innermost subcommand that the command line names.
+/// The innermost subcommand on the command line.
 fn named_command<'a>(program: &'a Command, args: &[OsString]) -> &'a Command {
     let words = args.iter().skip(1);
     words
@@ -144,7 +144,7 @@ fn has_flag(command: &Command, long: &str) -> bool {
     command.get_arguments().any(|arg| arg.get_long() == Some(long))
 }
 
-/// A tip for an argument that `command` does not take.
+/// A tip for an argument that `command` does not accept.
 fn argument_tip(word: &str, command: &Command, args: &[OsString]) -> Option<String> {
     if word == "-c" && takes_a_config(command) {
         return Some(config_tip(command));
@@ -154,7 +154,7 @@ fn argument_tip(word: &str, command: &Command, args: &[OsString]) -> Option<Stri
     if ["config", "config-file", "cfg"].contains(&&**flag) && takes_a_config(command) {
         return Some(config_tip(command));
     }
-    // A flag of this command that is merely mistyped has clap's own tip.
+    // For a mistyped flag of this command, clap's own tip is better.
     if let Some((_, known)) = FLAGS.iter().find(|(name, _)| name == flag) {
         let long = known.split(' ').next().and_then(|known| known.strip_prefix("--"));
         if long.is_none_or(|long| has_flag(command, long)) {
@@ -180,7 +180,7 @@ fn argument_tip(word: &str, command: &Command, args: &[OsString]) -> Option<Stri
     }
 }
 
-/// Whether `command` trains by a config, which is an argument without a flag.
+/// Whether `command` is configured by a config, which is a positional argument.
 fn takes_a_config(command: &Command) -> bool {
     has_flag(command, "set") && command.get_positionals().next().is_some()
 }
@@ -189,7 +189,7 @@ fn config_tip(command: &Command) -> String {
     format!("the config needs no flag: 'ddp-train {} RUN.toml'", command.get_name())
 }
 
-/// The value that was typed with the flag `word`: after an equals sign, or as the next word.
+/// The value typed with the flag `word`: after an equals sign, or as the next word.
 fn value_of<'a>(word: &str, args: &'a [OsString]) -> Option<&'a str> {
     let name = word.split('=').next()?;
     let mut words = args.iter().filter_map(|arg| arg.to_str());

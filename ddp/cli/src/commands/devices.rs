@@ -1,4 +1,4 @@
-//! `ddp-train devices`: available devices and libraries, and what is missing.
+//! `ddp-train devices`: available devices and libraries, and reasons for missing ones.
 
 use std::collections::HashSet;
 use std::fs;
@@ -18,7 +18,8 @@ use crate::exit::Stop;
 use crate::report::stdout::print_result;
 use crate::report::table::table;
 
-/// Prints the list on rank 0, or fills the cache of kernels there. A missing GPU or library is not an error, unless it is to compile.
+/// Prints the list on rank 0, or fills the kernel cache there. A missing GPU or library is an error only if kernels are to be
+/// compiled.
 ///
 /// # Errors
 /// [`ReportError::Stdout`](ddp::report::ReportError::Stdout); [`CommandError::KernelCache`].
@@ -34,7 +35,7 @@ pub fn devices(world: &World, args: &DevicesArgs) -> Result<(), Stop> {
     Ok(world.collective_result(if world.rank().0 == 0 { print() } else { Ok(()) })?)
 }
 
-/// The result of filling the cache of kernels.
+/// Formats the result of filling the kernel cache.
 fn filled_line(filled: &FilledCache, json: bool) -> String {
     /// One JSON object.
     #[derive(Serialize)]
@@ -64,7 +65,7 @@ struct Report {
     /// Newest CUDA version that the driver supports.
     driver_cuda_version: Option<String>,
     libraries: Vec<Found>,
-    /// Link from each GPU to each, in the order of `gpus`.
+    /// Link between each pair of GPUs, in the order of `gpus`.
     peer_links: Vec<Vec<&'static str>>,
     cpu: Cpu,
 }
@@ -79,7 +80,7 @@ struct Gpu {
     multiprocessors: u32,
     pci_bus_id: String,
     uuid: String,
-    /// CPUs near it, such as `0-31,64-95`.
+    /// CPUs near the GPU, such as `0-31,64-95`.
     #[serde(skip_serializing_if = "Option::is_none")]
     local_cpus: Option<String>,
     #[serde(rename = "virtual")]
@@ -111,7 +112,7 @@ pub(crate) struct Cpu {
     cores: Option<usize>,
     /// Threads that this process may use.
     threads: usize,
-    /// CPUs that it may run on, such as `0-7`.
+    /// CPUs that this process may run on, such as `0-7`.
     allowed: String,
 }
 
@@ -151,7 +152,7 @@ impl Report {
         let rows: Vec<_> = self.libraries.iter().map(Found::cells).collect();
         text += "\n";
         text += &table(&["<library", "<version", "<found"], &rows);
-        // Without a GPU the libraries are not needed.
+        // Without a GPU these libraries are not needed.
         let missing = self.libraries.iter().filter(|_| self.no_gpu.is_none());
         for (name, missing) in missing.filter_map(|found| Some((found.name, found.missing.as_ref()?))) {
             text += &format!("hint: {name}: {}\n", missing.hint);

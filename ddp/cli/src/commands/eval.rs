@@ -99,7 +99,7 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
     Ok(world.collective_result(printed)?)
 }
 
-/// The metrics that the arguments ask for, or else those of the run's last evaluation; none for an importance, which has one metric.
+/// The requested metrics, or by default those of the run's last evaluation; none for importance, which uses a single metric.
 fn request(args: &EvalArgs, config: &Config) -> Result<MetricRequest> {
     let task = config.data.task;
     let metrics = match &args.metrics[..] {
@@ -118,9 +118,9 @@ struct Ready {
     model: Network,
     /// File of the model's weights.
     path: PathBuf,
-    /// Rows with their columns in the order of the model, to be encoded by `preprocessor`.
+    /// Rows whose columns are in the order of the model, to be encoded by `preprocessor`.
     rows: Arc<dyn Dataset>,
-    /// Rows that were left out because the model does not know their labels.
+    /// Number of rows that were skipped because the model does not know their labels.
     n_skipped: usize,
     preprocessor: Preprocessor,
     /// Fingerprint of the model file.

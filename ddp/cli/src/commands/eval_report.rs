@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::report::table::table;
 
-/// An evaluation and the model and rows it is of.
+/// An evaluation with its model and its rows.
 #[derive(Debug, Serialize)]
 pub(super) struct EvalReport<'a> {
     /// Metrics and tables by name.
@@ -16,7 +16,7 @@ pub(super) struct EvalReport<'a> {
     pub(super) metrics: &'a EvalMetrics,
     /// Number of rows.
     pub(super) rows: usize,
-    /// Rows that were left out because the model does not know their labels.
+    /// Number of rows that were skipped because the model does not know their labels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) skipped_rows: Option<usize>,
     /// Source of the rows.
@@ -30,7 +30,7 @@ impl EvalReport<'_> {
         json_line(self)
     }
 
-    /// The rows and the model, in one line.
+    /// Describes the rows and the model in one line.
     pub(super) fn headline(&self) -> String {
         let EvalReport { rows, skipped_rows, data, model, .. } = self;
         let skipped = skipped_rows.map(|n| format!(" (left out {n} whose labels the model does not know)"));
@@ -89,7 +89,7 @@ fn figures_table(title: &str, of: &[NamedFigures]) -> String {
     table(&titles, &of.iter().map(line).collect::<Vec<Vec<String>>>())
 }
 
-/// Six significant decimals, fewer for whole numbers and more for small ones.
+/// Formats with six significant decimals, fewer for integers and more for small numbers.
 pub(super) fn number(value: f64) -> String {
     match value.abs() {
         _ if value.fract() == 0.0 && value.abs() < 1e15 => format!("{value:.0}"),

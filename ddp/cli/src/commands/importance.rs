@@ -20,8 +20,8 @@ use crate::exit::Stop;
 use crate::report::log::Log;
 use crate::report::stdout::print_result;
 
-/// The metric whose drop is measured: that of `--metrics`, or the one that the run judged by, or what people read most where that is
-/// the loss.
+/// The metric whose drop is measured: the metric in `--metrics`, or the one that the run is judged by, or, if that is the loss,
+/// the most commonly used metric of the task.
 ///
 /// # Errors
 /// [`CommandError::ImportanceMetrics`] for several names or a table; [`CommandError::UnknownMetric`].
@@ -59,7 +59,7 @@ pub(super) fn metric(args: &EvalArgs, config: &Config) -> Result<JudgeMetric> {
     }
 }
 
-/// The metric that people read most.
+/// The most commonly used metric of the task.
 fn usual_metric(task: Task) -> EvalMetric {
     match task {
         Task::Regression => EvalMetric::R2,
@@ -68,7 +68,7 @@ fn usual_metric(task: Task) -> EvalMetric {
     }
 }
 
-/// The head that `name`, which is that of a head and a metric, begins with.
+/// The head in `name`, which consists of a head and a metric.
 fn head_of_name<'a>(name: &str, head: &str, heads: &'a [HeadConfig]) -> Result<&'a HeadConfig> {
     heads.iter().find(|of| of.name == head).ok_or_else(|| {
         let nearest = nearest(head, heads.iter().map(|head| head.name.as_str()));
@@ -84,14 +84,14 @@ fn no_metric_of_a_head(name: &str, heads: &[HeadConfig], hint: String) -> Comman
     CommandError::UnknownMetric(Box::new(UnknownMetric { name: name.to_owned(), expected, hint }))
 }
 
-/// The metric with this name, in an evaluation of this task; `place` is the prefix of such metrics.
+/// The metric with this name in an evaluation of this task; `place` is the prefix of its name.
 fn one_metric(args: &EvalArgs, name: &str, task: Task, place: &str) -> Result<EvalMetric> {
     let named = MetricSet::of_names(&[name.to_owned()], task)
         .map_err(|unknown| CommandError::UnknownMetric(Box::new(unknown)))?;
     let found: Vec<EvalMetric> =
         EvalMetric::ALL.iter().copied().filter(|metric| named.has(*metric)).collect();
     let has_table = MetricTable::ALL.iter().any(|table| named.has_table(*table));
-    // The loss is in every set.
+    // Every set contains the loss.
     match found[..] {
         [metric] | [EvalMetric::Loss, metric] if !has_table => Ok(metric),
         _ => Err(not_one(args, format!("{place}{}", short(usual_metric(task)))).into()),

@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 use crate::commands::eval_report::{EvalReport, number};
 use crate::report::table::table;
 
-/// The importance of the columns, and the evaluation that it is measured against.
+/// The importance of the columns, and the evaluation that it is relative to.
 #[derive(Debug)]
 pub(super) struct ImportanceReport<'a> {
     /// The evaluation without a permutation.

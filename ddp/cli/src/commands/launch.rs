@@ -97,15 +97,15 @@ impl TrainCommand {
         Ok(TrainCommand { args, words: words.to_vec() })
     }
 
-    /// The folder of the run: `--out`, that of the checkpoint to resume, or a new one, which is created.
+    /// The run folder: `--out`, the folder of the checkpoint to resume, or a new one, which is created.
     ///
     /// # Errors
-    /// [`FolderError`] if the folder can't be used, errors of the config, from which a new folder gets its name.
+    /// [`FolderError`] if the folder can't be used, errors of the config, which provides the name of a new folder.
     fn run_folder(&self) -> ddp::Result<PathBuf> {
         match (&self.args.out, &self.args.resume) {
             (Some(out), Some(_)) => Ok(out.clone()),
             (Some(out), None) => {
-                // So that any run which is there later is this one.
+                // This ensures that any run that is there later is this run.
                 let existing = if self.args.overwrite { Existing::Overwrite } else { Existing::Refuse };
                 folder::check(out, existing)?;
                 Ok(out.clone())
@@ -120,7 +120,7 @@ impl TrainCommand {
     }
 }
 
-/// The folder of the run whose checkpoint or folder `path` is.
+/// The run folder that contains the checkpoint or folder `path`.
 fn run_of(path: &Path) -> Result<PathBuf, CheckpointError> {
     // <run>/checkpoints/step-<N>
     let (folder, n_levels) = match Located::new(path)? {

@@ -1,6 +1,6 @@
-//! The subcommands, a room each: arguments in, a result on stdout or a run's folder out.
+//! The subcommands, one room each: they map arguments to a result on stdout or to a run folder.
 //!
-//! `ddp-train train --epochs 1 --out DIR` on the bundled digits, within a program:
+//! Runs `ddp-train train --epochs 1 --out DIR` on the bundled digits from within a program:
 //!
 //! ```
 //! use ddp_train::cli::{Cli, Command};

@@ -1,4 +1,4 @@
-//! `ddp-train predict`: rows in, predictions out, in the order of the rows.
+//! `ddp-train predict`: reads rows and writes their predictions in the same order.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -24,12 +24,12 @@ use crate::report::log::Log;
 
 /// Name of stdin and stdout.
 const STREAM: &str = "-";
-/// Columns that a warning names.
+/// Maximum number of columns that a warning names.
 const SHOWN_COLUMNS: usize = 8;
 
 /// Predicts rows and writes the predictions; every rank of the world calls it.
 ///
-/// - `unfinished`: the list of its temporary files, which a signal removes before it ends the process
+/// - `unfinished`: the list of temporary files, which are removed if a signal ends the process
 ///
 /// # Errors
 /// [`Stop`], which records whether all ranks know of the failure.
@@ -104,12 +104,13 @@ fn report(summary: &Summary) {
     }
 }
 
-/// The warning of categories that training did not see, or that are empty: both have the same code. With the rows per column.
+/// The warning about categories that are empty or were not seen in training, which have the same code, with the number of rows
+/// per column.
 pub(super) fn unseen_categories(columns: &[(String, u64)]) -> String {
     format!("categories that are empty or that training did not see: {}", listed(columns))
 }
 
-/// Columns with their counts, at most [`SHOWN_COLUMNS`].
+/// Columns with their counts, at most [`SHOWN_COLUMNS`] of them.
 fn listed(columns: &[(String, u64)]) -> String {
     let shown = columns.iter().take(SHOWN_COLUMNS).map(|(name, n)| format!("\"{name}\" {n}"));
     let mut shown = shown.collect::<Vec<_>>().join(", ");
@@ -135,7 +136,7 @@ fn check_streams(world: &World, args: &PredictArgs) -> Result<()> {
 fn open(args: &PredictArgs, is_active: bool) -> Result<SavedModel> {
     let mut saved = SavedModel::open_of(&args.checkpoint, is_active)?;
     let data = &mut saved.config.data;
-    // The rows may be in another format than those of training.
+    // The rows may have a different format than those of training.
     data.format = match args.format {
         Some(format) => format,
         None if args.data == STREAM => DataFormat::Csv,

@@ -1,4 +1,4 @@
-//! The warning of a quick build (launch/build --quick).
+//! Warning about a quick build (launch/build --quick).
 
 use ddp_comm::World;
 use tracing::warn;

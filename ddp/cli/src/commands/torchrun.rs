@@ -1,4 +1,4 @@
-//! Processes of PyTorch's launcher: without MPI each of them would train alone, on the same data, into the same folder.
+//! Detects processes of PyTorch's launcher: without MPI each of them would train alone, on the same data, into the same folder.
 
 use ddp_comm::World;
 
@@ -6,7 +6,7 @@ use crate::cli::Command;
 use crate::error::command::CommandError;
 use crate::exit::Stop;
 
-/// Refuses commands that compute on ranks in a process that `torchrun` started as one of several.
+/// Refuses commands that compute on ranks if `torchrun` started this process as one of several.
 ///
 /// # Errors
 /// [`CommandError::Torchrun`].

@@ -1,5 +1,5 @@
-//! Starts the watchdog of a command: the death certificate of a lost rank goes to stderr, to each rank's log file and to the
-//! events of a run.
+//! Starts the watchdog of a command: the report of a lost rank is written to stderr, to each rank's log file and to the events of
+//! a run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,15 +18,15 @@ use crate::error::hints::unwatched_warning;
 use crate::report::FailedRun;
 use crate::report::log::{Log, Terminal};
 
-/// Time limit of NCCL's report: the process ends a second after the loss was noticed.
+/// Time limit for NCCL's report, because the process ends one second after the loss was noticed.
 const NCCL_ANSWERS: Duration = Duration::from_millis(700);
 
-/// Response of a command to a lost rank.
+/// Reaction of a command to a lost rank.
 #[derive(Debug, Clone)]
 pub(super) enum Watched {
-    /// A run, which has events and continues from a checkpoint.
+    /// A run, which has events and can resume from a checkpoint.
     Run(FailedRun),
-    /// A command that starts over. Its temporary files are removed.
+    /// A command that must be repeated. Its temporary files are removed.
     Other(Unfinished),
 }
 
@@ -60,7 +60,7 @@ pub(super) fn start(world: &World, log: &Log, config: &WatchdogConfig, watched: 
     Ok(())
 }
 
-/// Where this rank reports a lost rank.
+/// Destinations of this rank's report of a lost rank.
 struct Report {
     terminal: Arc<Terminal>,
     prefix: String,

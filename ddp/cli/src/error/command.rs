@@ -1,4 +1,4 @@
-//! Errors of what the command line asks for.
+//! Errors in the use of the command line.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use ddp::config::UnknownMetric;
 use ddp::exit_code;
 
-/// The most threads of a rank per core of its host.
+/// Maximum number of threads of a rank per core of its host.
 pub(crate) const MAX_THREADS_PER_CORE: usize = 4;
 
 /// A flag, or the way in which the process was started, that a command cannot work with.
@@ -14,7 +14,7 @@ pub(crate) const MAX_THREADS_PER_CORE: usize = 4;
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum CommandError {
-    /// Ranks that are threads, in a process that a launcher started as one of several.
+    /// Ranks are requested as threads, but a launcher started this process as one of several.
     #[error(
         "--rank-threads {n_threads} makes ranks of threads, and the launcher has started {world_size} processes"
     )]
@@ -22,10 +22,10 @@ pub enum CommandError {
     RankThreadsUnderLauncher {
         /// The flag's value.
         n_threads: usize,
-        /// Processes.
+        /// Number of processes.
         world_size: usize,
     },
-    /// Far more threads than cores, which only wait for each other.
+    /// There are far more threads than cores, so that threads would only wait for each other.
     #[error(
         "--threads {n_threads}: expected at most {max}, which is {} per core of this host",
         MAX_THREADS_PER_CORE
@@ -44,10 +44,10 @@ pub enum CommandError {
     #[error("the kernels cannot be compiled into the cache: {reason}")]
     #[diagnostic(help("pip install nvidia-cuda-nvrtc; DDP_TRAIN_CACHE names the folder of the cache"))]
     KernelCache {
-        /// Missing part, or the compiler's log.
+        /// The missing component, or the compiler's log.
         reason: String,
     },
-    /// Several processes of PyTorch's launcher, which would each train alone.
+    /// PyTorch's launcher started several processes, each of which would train alone.
     #[error(
         "torchrun started this process as rank {rank} of {world_size}, but the ranks of ddp-train are started by MPI"
     )]
@@ -60,7 +60,7 @@ pub enum CommandError {
         /// The arguments of this process.
         arguments: String,
     },
-    /// Another number of ranks than `--expect-world`.
+    /// The number of ranks differs from `--expect-world`.
     #[error(
         "--expect-world {expected}: this world has {world_size} {}", if *world_size == 1 { "rank" } else { "ranks" }
     )]

@@ -1,4 +1,4 @@
-//! Hints that name a flag or config key, added to errors of the crates below, which know neither.
+//! Hints that name a flag or config key, added to errors of the crates below, which know neither of them.
 
 use ddp::data::DataError;
 use ddp::data::errors::csv_error::CsvError;

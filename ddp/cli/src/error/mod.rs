@@ -1,7 +1,7 @@
-//! The error type of the program: the library's errors with hints that name flags and keys, and those of commands.
+//! The error type of the program: the library's errors with hints that name flags and keys, and errors of commands.
 //!
-//! Every message says what happened, where (file, line, column, key), and expected against got; where there is a way out, the last
-//! line is `hint: ...`. [`Error::exit_code`] maps an error to an exit status of [`ddp::exit_code`].
+//! Every message states what happened, where (file, line, column, key), and the expected and the given value; if there is a fix,
+//! the last line is `hint: ...`. [`Error::exit_code`] maps an error to an exit status of [`ddp::exit_code`].
 
 pub mod command;
 pub(crate) mod hints;
@@ -129,7 +129,7 @@ impl From<PredictError> for Error {
     }
 }
 
-/// The rooms of the library and the crates below it.
+/// Rooms of the library and of the crates below it.
 macro_rules! of_library {
     ($($error:ty),* $(,)?) => {
         $(impl From<$error> for Error {

@@ -10,18 +10,18 @@ use ddp::report::EventStream;
 use ddp::report::metrics::{Event, FailedEvent, json_line};
 use ddp::run_folder::done::Done;
 
-/// Where a run that fails writes its last event, and how far it came.
+/// Destination of the last event of a failed run, and the run's progress.
 #[derive(Debug, Clone, Default)]
 pub struct FailedRun {
-    /// Where events go as well, with `--json`.
+    /// Additional destination of events, with `--json`.
     pub stdout: Option<EventStream>,
     /// The event file, once there is one; shared with the watchdog.
     pub metrics: Arc<OnceLock<PathBuf>>,
-    /// The step that failed, or else the number of completed steps; `None` before training.
+    /// Step that failed, or else the number of completed steps; `None` before training.
     pub step: Option<u64>,
-    /// Whether this process wrote the event; shared with the watchdog.
+    /// Whether this process has written the event; shared with the watchdog.
     is_written: Arc<Mutex<bool>>,
-    /// Whether this process wrote that the run is complete.
+    /// Whether this process has recorded that the run is complete.
     is_complete: Arc<AtomicBool>,
 }
 
@@ -31,12 +31,12 @@ impl FailedRun {
         FailedRun { stdout, ..FailedRun::default() }
     }
 
-    /// The same run, failed at `step`.
+    /// The same run with failure at `step`.
     pub fn at(&self, step: Option<u64>) -> Self {
         FailedRun { step, ..self.clone() }
     }
 
-    /// Whether this process has completed the run: a rank that is lost afterward does not fail the run. Waits for nothing.
+    /// Whether this process has completed the run: the loss of a rank after that does not fail the run. Never blocks.
     pub fn is_complete(&self) -> bool {
         self.is_complete.load(Ordering::Acquire)
     }
@@ -46,8 +46,8 @@ impl FailedRun {
         self.metrics.get().and_then(|path| path.parent()).is_some_and(|run| Done::read(run).is_some())
     }
 
-    /// Runs `complete`, which writes that the run is complete. If this process has reported the run as failed meanwhile, it waits
-    /// for the end of the process, which is near.
+    /// Runs `complete`, which records that the run is complete. If this process has already reported the run as failed, it waits
+    /// for the end of the process, which is imminent.
     pub fn complete<E>(&self, complete: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let is_written = self.lock();
         if *is_written {
@@ -73,13 +73,13 @@ impl FailedRun {
         *is_written = true;
         let (error, hint) = (message.to_owned(), hint.map(str::to_owned));
         let line = json_line(&Event::Failed(FailedEvent { exit_code, rank, step: self.step, error, hint }));
-        // Not created: a rank of another host may not see the run's folder.
+        // The file is not created, because a rank on another host may not see the run folder.
         if let Some(path) = self.metrics.get()
             && let Ok(mut file) = OpenOptions::new().append(true).open(path)
         {
             let _ = file.write_all(line.as_bytes());
         }
-        // Last, since nobody may read it.
+        // Written last, because possibly nobody reads it.
         if let Some(stdout) = &self.stdout {
             stdout.write(&line);
             stdout.flush();
@@ -126,7 +126,7 @@ mod tests {
         assert!(!run.is_complete());
         run.complete(|| done.write(folder.path())).unwrap();
         assert!(run.is_complete());
-        // Also in another process, such as after rank 0 was lost.
+        // Holds also in another process, for example after rank 0 was lost.
         let elsewhere = FailedRun { metrics: Arc::new(path.clone().into()), ..FailedRun::default() };
         for run in [run, elsewhere] {
             run.write(75, 0, "rank 1 died", None);
@@ -139,7 +139,7 @@ mod tests {
         let run = FailedRun::default();
         run.write(75, 0, "rank 1 died", None);
         let (sender, receiver) = channel();
-        // Left behind: it waits for the end of the process.
+        // Not joined, because it waits for the end of the process.
         std::thread::spawn(move || run.complete(|| sender.send(())));
         let waited = receiver.recv_timeout(Duration::from_millis(100));
         assert_eq!(waited, Err(RecvTimeoutError::Timeout));

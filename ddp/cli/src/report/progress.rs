@@ -29,7 +29,7 @@ pub enum ProgressChoice {
 }
 
 impl ProgressChoice {
-    /// Whether a bar is shown where there is a terminal.
+    /// Whether a bar is shown if there is a terminal.
     pub(crate) fn may_have_bar(self) -> bool {
         matches!(self, ProgressChoice::Bar | ProgressChoice::Auto)
     }
@@ -38,14 +38,14 @@ impl ProgressChoice {
 /// Progress report of a run, on rank 0.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    /// None without a bar.
+    /// `None` if no bar is shown.
     bar: Option<ShownBar>,
     n_epochs: Option<u64>,
 }
 
 impl Progress {
-    /// Progress over `total_rows` rows of all ranks and epochs, of which `first_row` are done; `n_epochs` if it is known. `quiet`
-    /// shows no bar, and the terminal shows no lines.
+    /// Progress over `total_rows` rows of all ranks and epochs, of which `first_row` are already done; `n_epochs` if it is known.
+    /// With `quiet` no bar is shown; the terminal then shows no lines either.
     pub(crate) fn new(
         terminal: &Arc<Terminal>,
         choice: ProgressChoice,
@@ -173,7 +173,7 @@ fn duration(seconds: f64) -> String {
     if seconds < 0.1 { format!("{:.1} ms", seconds * 1e3) } else { format!("{seconds:.2} s") }
 }
 
-/// Formats with four decimals where those are significant, else with an exponent.
+/// Formats a number with four decimals if these are significant, else with an exponent.
 fn short(number: f64) -> String {
     if number == 0.0 || !number.is_finite() || (1e-3..1e5).contains(&number.abs()) {
         format!("{number:.4}")

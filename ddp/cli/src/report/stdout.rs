@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 
 use ddp::report::ReportError;
 
-/// Writes all of `text` to stdout. A closed pipe is not an error: the reader has seen enough.
+/// Writes all of `text` to stdout. A closed pipe is not an error, because the reader has stopped on purpose.
 ///
 /// # Errors
 /// [`ReportError::Stdout`] if it can't be written.

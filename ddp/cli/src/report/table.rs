@@ -7,7 +7,7 @@ use ddp::report::visible::visible;
 /// Formats rows of cells under their titles; each column is as wide as its widest cell.
 ///
 /// - a title that starts with `<` aligns its column left (names); other columns are aligned right (numbers)
-/// - cells may hold texts of strangers: see [`visible`]
+/// - cells may contain untrusted strings: see [`visible`]
 pub(crate) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(titles.iter().map(|title| visible(title.trim_start_matches('<'))));

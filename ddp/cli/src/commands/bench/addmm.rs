@@ -79,7 +79,7 @@ impl Product {
         2.0 * self.m as f64 * self.n as f64 * self.k as f64
     }
 
-    /// Times it on random operands that are not in a cache.
+    /// Measures the time on random operands that are not in a cache.
     pub(super) fn time(
         &self,
         place: &Place,
@@ -98,7 +98,7 @@ impl Product {
         (inputs, if self.is_wide { DType::F32 } else { inputs })
     }
 
-    /// Times it on `sets` rotating sets of operands; a single set stays in a large enough cache, as in a step.
+    /// Measures the time on `sets` rotating sets of operands; a single set stays in a large enough cache, as in a step.
     pub(super) fn time_on(
         &self,
         place: &Place,

@@ -1,7 +1,7 @@
 //! `ddp-train bench allreduce`: all-reduce over all ranks, on the host and through NCCL, in several ways.
 //!
-//! Bandwidths as in nccl-tests: `algbw = bytes / time`, `busbw = algbw · 2(n - 1)/n`, which is the traffic of the slowest link
-//! for any algorithm and can be compared with the link speed. The time is that of the slowest rank.
+//! Bandwidths are defined as in nccl-tests: `algbw = bytes / time`, `busbw = algbw · 2(n - 1)/n`, which is the traffic of the
+//! slowest link for any algorithm and can be compared with the link speed. The time is that of the slowest rank.
 //!
 //! Source: `doc/PERFORMANCE.md` of NVIDIA's nccl-tests.
 
@@ -21,10 +21,10 @@ use crate::error::command::CommandError;
 use crate::error::{Error, Result};
 use crate::exit::Stop;
 
-/// Buckets of [`AllreducePath::Scope`].
+/// Number of buckets in [`AllreducePath::Scope`].
 const N_BUCKETS: usize = 4;
 
-/// Elements of the first result that are checked.
+/// Number of elements of the first result that are checked.
 const N_CHECKED: usize = 1024;
 
 /// Result of one size on one group.
@@ -92,7 +92,7 @@ pub(super) fn allreduce(world: &World, args: &BenchAllreduceArgs) -> Result<(), 
     Ok(())
 }
 
-/// Measures each path and size in host memory, then, on a GPU, the paths that it has.
+/// Measures each path and size in host memory, then, on a GPU, the paths that are available there.
 fn measure_all(world: &World, gpu: Option<&'static Gpu>, args: &BenchAllreduceArgs) -> Result<Vec<Measured>> {
     let effort = Effort::new(args.timing);
     let mut rows = Vec::new();
@@ -126,7 +126,7 @@ fn measure(
     let wrong_elements = n_wrong(world, &buf)?;
 
     let mut time = |n_calls: usize| -> Result<f64> {
-        // Repeated in-place sums grow by the number of ranks each time.
+        // Repeated in-place sums grow by a factor of the number of ranks each time.
         ops::copy(source.view(), buf.view_mut())?;
         gpu.map_or(Ok(()), Gpu::synchronize)?;
         world.group().barrier()?;
@@ -194,7 +194,7 @@ impl AllreducePath {
     }
 }
 
-/// Random numbers in `-1..1` that depend on rank and index only.
+/// Random numbers in `-1..1` that depend only on rank and index.
 fn random(rank: usize, n: usize, device: Device) -> Result<Tensor, KernelError> {
     let mut tensor = Tensor::zeros(&[n], DType::F32, device)?;
     uniform(tensor.view_mut(), -1.0, 1.0, UniformStream { seed: 11, stream: [rank as u32, 0] })?;
@@ -210,7 +210,7 @@ fn n_wrong(world: &World, sum: &Tensor) -> Result<usize> {
         let brought = random(rank, n, Device::Cpu)?.to_vec::<f32>()?;
         want.iter_mut().zip(brought).for_each(|(sum, v)| *sum += f64::from(v));
     }
-    // Each addition rounds by at most 2^-24 of a partial sum, none of which is larger than the number of ranks.
+    // Each addition rounds by at most 2^-24 of a partial sum, which is at most the number of ranks.
     let bound = (world.world_size() as f64).powi(2) * 2f64.powi(-24);
     // NaN counts as wrong.
     let is_right = |(got, want): &(&f32, &f64)| (f64::from(**got) - **want).abs() <= bound;
@@ -221,7 +221,7 @@ fn n_wrong(world: &World, sum: &Tensor) -> Result<usize> {
 fn max_calls(world_size: usize) -> usize {
     match world_size {
         1 => usize::MAX,
-        // f32 holds up to 2^127, and each sum adds this many bits.
+        // f32 holds values up to 2^127, and each sum adds this many bits.
         n => 120 / n.next_power_of_two().trailing_zeros() as usize,
     }
 }
@@ -262,7 +262,7 @@ mod tests {
     fn sums_are_right_and_bandwidths_those_of_nccl_tests() {
         let effort = Effort { repeats: 2, repeat_ms: 0.0 };
         for path in [AllreducePath::Group, AllreducePath::Scope] {
-            // Not a multiple of the number of buckets; fewer elements than buckets.
+            // One length that is not a multiple of the number of buckets, and one with fewer elements than buckets.
             for n in [257, 2] {
                 for row in threads::run(4, |world| measure(&world, path, None, n, effort).unwrap()) {
                     assert_eq!((row.size_bytes, row.memory, row.wrong_elements), (4 * n, "host", 0));

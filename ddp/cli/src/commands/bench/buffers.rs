@@ -12,7 +12,7 @@ type Result<T> = std::result::Result<T, KernelError>;
 /// Alignment of the sets in elements: vector accesses of any width stay aligned.
 const ALIGN: usize = 128;
 
-/// Tensors of one shape, used in turn.
+/// Tensors of one shape, used in rotation.
 #[derive(Debug)]
 pub(super) struct Rotating {
     all: Tensor,
@@ -29,7 +29,7 @@ pub(super) struct UniformValues {
 }
 
 impl Rotating {
-    /// Uniform numbers in `-1..1`: similar to training data in their effect on the power of a GPU.
+    /// Uniform numbers in `-1..1`, which affect the power draw of a GPU similarly to training data.
     pub(super) fn random(
         place: &Place,
         dims: &[usize],
@@ -64,7 +64,7 @@ impl Rotating {
     /// Shuffled i64 indices in `0..bound`.
     pub(super) fn indices(place: &Place, n: usize, bound: usize, n_sets: usize) -> Result<Self> {
         let stride = n.next_multiple_of(ALIGN);
-        // A multiplicative hash: spread out, and never twice the same where `bound` is a power of two.
+        // A multiplicative hash: evenly spread, and without duplicates if `bound` is a power of two.
         let scatter = |i: usize| ((i as u64).wrapping_mul(0x9e37_79b1) % bound as u64) as i64;
         let values: Vec<i64> = (0..stride * n_sets).map(scatter).collect();
         let all = Tensor::from_slice(&values, &[values.len()], place.device)?;
@@ -88,7 +88,7 @@ impl Rotating {
     }
 }
 
-/// Number of sets so that a call that touches `bytes_per_call` finds none of its operands in a cache.
+/// Number of sets with which a call that accesses `bytes_per_call` finds none of its operands in a cache.
 pub(super) fn n_sets(place: &Place, bytes_per_call: usize) -> usize {
     let cache_bytes: usize = match place.device {
         _ if place.is_virtual => 1 << 16,

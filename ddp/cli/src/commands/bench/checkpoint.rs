@@ -62,7 +62,7 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Measured>> {
     let state: Vec<&[f32]> = state.iter().map(Vec::as_slice).collect();
     let mut buffers = SnapshotBuffers::touched(n, &vec![n; args.states]);
 
-    // A folder of its own, so that other files in the named folder are kept.
+    // A separate folder, so that other files in the given folder are kept.
     let store = CheckpointStore::at(&args.out.join(format!("checkpoint-bench-{}", std::process::id())));
     store.prepare()?;
     let options = SaveOptions {

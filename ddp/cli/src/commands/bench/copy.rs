@@ -22,7 +22,7 @@ struct Measured {
     /// Path, such as `host to gpu, pinned`.
     way: String,
     size_bytes: usize,
-    /// Bytes read plus written within one memory; bytes transferred between two.
+    /// Bytes read plus bytes written within one memory; bytes transferred between two memories.
     counted_bytes: usize,
     #[serde(flatten)]
     times: Times,
@@ -74,7 +74,7 @@ fn on_gpu(place: &Place, gpu: &'static Gpu, n: usize, effort: Effort) -> Result<
         pinned_down(place, gpu, n, effort)?,
         within(place, "gpu to itself", n, effort)?,
     ];
-    // With several ranks the other GPUs belong to other ranks.
+    // With several ranks the other GPUs are used by other ranks.
     let others = if place.world_size == 1 { Gpu::count() as u32 } else { 0 };
     for other in (0..others).filter(|&index| index != gpu.index()) {
         rows.push(to_peer(place, gpu, Gpu::get(other)?, n, effort)?);
@@ -131,7 +131,7 @@ fn pinned_down(place: &Place, gpu: &'static Gpu, n: usize, effort: Effort) -> Re
     Ok(Measured::new("gpu to host, pinned", 4 * n, 1, repeat(effort, &mut time)?))
 }
 
-/// Times one call, where `time` measures the ms of several.
+/// Returns the time of one call; `time` measures the ms of several calls.
 fn repeat(effort: Effort, time: &mut impl FnMut(usize) -> Result<f64>) -> Result<Times> {
     time(1)?;
     let n_calls = effort.n_calls(time(1)?);

@@ -1,4 +1,5 @@
-//! `ddp-train bench step --forward`: time of forward passes on random rows in memory, the limit of `ddp-train predict`.
+//! `ddp-train bench step --forward`: time of forward passes on random rows in memory, an upper limit for the speed of `ddp-train
+//! predict`.
 
 use std::time::Instant;
 

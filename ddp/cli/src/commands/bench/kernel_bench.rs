@@ -1,4 +1,4 @@
-//! Operations on `[rows, cols]` in one data type: their operands, times, and the bytes that they must move.
+//! Operations on `[rows, cols]` in one data type: their operands, times, and the minimum number of bytes that they move.
 
 use ddp_kernels::{DType, KernelError, ops};
 use serde::Serialize;
@@ -48,7 +48,7 @@ pub(super) struct Bench<'a> {
     pub(super) rows: usize,
     pub(super) cols: usize,
     pub(super) dtype: DType,
-    /// Bandwidth of a plain copy of as many elements.
+    /// Bandwidth of a plain copy of the same number of elements.
     pub(super) copy_gb_per_s: f64,
     pub(super) done: Vec<Measured>,
 }
@@ -58,7 +58,7 @@ impl Bench<'_> {
         self.rows * self.cols
     }
 
-    /// Bytes of a tensor of all elements.
+    /// Bytes of a tensor with all elements.
     pub(super) fn whole(&self) -> usize {
         self.n() * self.dtype.size_bytes()
     }
@@ -68,7 +68,7 @@ impl Bench<'_> {
         Rotating::random(self.place, dims, dtype, n_sets(self.place, self.whole()), seed)
     }
 
-    /// A tensor of all elements.
+    /// A tensor with all elements.
     pub(super) fn tensor(&self, seed: u64) -> Result<Rotating> {
         self.random(&[self.rows, self.cols], self.dtype, seed)
     }

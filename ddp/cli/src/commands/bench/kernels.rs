@@ -1,8 +1,8 @@
 //! `ddp-train bench kernels`: memory-bound operations.
 //!
-//! Reports the bytes that each must move (every input read once, every output written once) per time, and the fraction of the
-//! bandwidth of a plain copy on the same device: a value far below 1 means extra traffic or stalls. Reductions only read, so on the
-//! CPU they compare with `read`, a plain loop over the same memory.
+//! Reports the bytes that each operation must move (every input read once, every output written once) per time, and the fraction
+//! of the bandwidth of a plain copy on the same device: a value far below 1 indicates extra traffic or stalls. Reductions only
+//! read, so on the CPU they are compared with `read`, a plain loop over the same memory.
 
 use std::hint::black_box;
 
@@ -113,7 +113,7 @@ impl Bench<'_> {
             ops::map(MapOp::Exp, x.get(call)?.into(), x.get(call)?.into(), y.get_mut(call)?)
         })?;
         if self.place.device != Device::Cpu {
-            // Reductions take their scratch memory during the call, which the graph that is timed on a GPU can't hold.
+            // Reductions allocate their scratch memory during the call, which the graph that is timed on a GPU does not allow.
             return Ok(());
         }
         self.run("read", whole, |call| {
@@ -275,7 +275,7 @@ impl Bench<'_> {
     }
 }
 
-/// Reads memory as fast as a plain loop does, on all compute threads.
+/// Reads memory with a plain loop on all compute threads.
 fn sum_of_words(bytes: &[u8]) -> u64 {
     let words = bytes.as_chunks::<8>().0;
     let of_part =

@@ -1,4 +1,4 @@
-//! Operations of listed layers, of losses beside the usual ones, and of optimizers with two passes.
+//! Operations of listed layers, of less common losses, and of optimizers with two passes.
 
 use ddp_kernels::ops::{
     self, BatchNormGrads, BatchNormSaved, BatchNormStats, BatchNormSums, ElementLoss, FirstPassTensors, Gate,
@@ -10,7 +10,7 @@ use ddp_kernels::{DType, TensorMut, TensorRef};
 use super::buffers::{Rotating, UniformValues, n_sets};
 use super::kernel_bench::{Bench, Result};
 
-/// Frequencies of a column, and columns that it becomes.
+/// Number of frequencies of a column, and number of columns that it expands to.
 const N_FREQUENCIES: usize = 8;
 const DIM: usize = 4;
 
@@ -61,7 +61,7 @@ pub(super) fn norms(bench: &mut Bench<'_>) -> Result<()> {
     })
 }
 
-/// Gates and periodic embeddings: both compute more than they move.
+/// Gates and periodic embeddings, which are limited by computation rather than memory.
 pub(super) fn gates_and_embeddings(bench: &mut Bench<'_>) -> Result<()> {
     let (whole, rows, cols) = (bench.whole(), bench.rows, bench.cols);
     let (x, d) = (bench.random(&[rows, 2 * cols], bench.dtype, 1)?, bench.tensor(2)?);
@@ -119,7 +119,7 @@ pub(super) fn gates_and_embeddings(bench: &mut Bench<'_>) -> Result<()> {
 pub(super) fn losses(bench: &mut Bench<'_>) -> Result<()> {
     let (whole, rows, cols) = (bench.whole(), bench.rows, bench.cols);
     let (x, mut d) = (bench.tensor(1)?, bench.tensor(3)?);
-    // Labels, and quantities as good as any.
+    // Labels and quantities; the choice of values does not matter.
     let values = UniformValues { seed: 2, range: 0.0..1.0 };
     let sets = n_sets(bench.place, whole);
     let target = Rotating::uniform(bench.place, &[rows, cols], bench.dtype, sets, values)?;
@@ -150,7 +150,7 @@ fn sums_in(tail: TensorMut<'_>) -> SumsOutput<'_> {
     SumsOutput { tail, accumulate: false, extra: None }
 }
 
-/// Both passes of LAMB and Muon over one matrix, without what is done between them on a few numbers, or by matmuls.
+/// Both passes of LAMB and Muon over one matrix, without the work on a few numbers, or in matmuls, between them.
 pub(super) fn two_pass_optimizers(bench: &mut Bench<'_>) -> Result<()> {
     let n = bench.n();
     let (mut w, grads) = (bench.random(&[n], DType::F32, 1)?, bench.random(&[n], DType::F32, 2)?);

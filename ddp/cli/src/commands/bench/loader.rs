@@ -1,7 +1,7 @@
 //! `ddp-train bench loader`: data loading of a run, without training.
 //!
-//! Rows, order and loader are those of `ddp-train train` with the same config; the result is compared with a memcpy of one thread
-//! of this machine.
+//! Rows, order and loader are the same as for `ddp-train train` with the same config; the result is compared with the memcpy
+//! speed of one thread on this machine.
 
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ use crate::exit::Stop;
 
 /// Size of the reference copy; larger than any cache.
 const COPY_BYTES: usize = 128 << 20;
-/// Size of the reference copy of rows: as all buffers of a loader.
+/// Size of the reference copy of rows: the total size of a loader's buffers.
 const ROW_COPIES_BYTES: usize = 16 << 20;
 /// Maximum warm-up time; the first pass reads files into the page cache.
 const WARM_UP_S: f64 = 20.0;
@@ -51,11 +51,12 @@ struct Measured {
     gb_per_s: f64,
     /// Memcpy of one thread, in bytes copied.
     memcpy_gb_per_s: f64,
-    /// Plain copies of the same rows in the same order by one thread; absent if rows are not in memory in their final form.
+    /// Plain copies of the same rows in the same order by one thread; absent if memory does not hold the rows in their final
+    /// form.
     row_memcpy_gb_per_s: Option<f64>,
-    /// `gb_per_s` relative to the same number of threads copying rows (else bytes) at the speed of a single one.
+    /// `gb_per_s` relative to the same number of threads that each copy rows (or bytes) at the speed of one thread.
     of_memcpy: f64,
-    /// Data mapped or held in memory, rather than read piece by piece.
+    /// Data that is mapped or held in memory, rather than read in pieces.
     resident_mib: usize,
 }
 

@@ -10,9 +10,9 @@
 //! | `loader` | data loading without training |
 //! | `checkpoint` | pause of the snapshot, checkpoint write and read |
 //!
-//! Ranks measure at the same time, each on its own device; rank 0 reports its own results, in `allreduce` and `step` those of all
-//! ranks. Inputs are random, because zeros are faster, and rotate through more memory than the caches hold where a single
-//! operation would otherwise find them there (`buffers`). Work on a GPU is timed by GPU events (`timing`).
+//! Ranks measure at the same time, each on its own device. Rank 0 reports its own results, and for `allreduce` and `step` those
+//! of all ranks. Inputs are random, because zeros are faster, and rotate through more memory than the caches hold if a single
+//! operation would otherwise find them there (`buffers`). Work on a GPU is timed with GPU events (`timing`).
 
 mod place;
 mod buffers;

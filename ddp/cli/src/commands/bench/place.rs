@@ -13,7 +13,7 @@ use crate::commands::train::{Pinning, pin_device};
 use crate::error::Result;
 use crate::exit::Stop;
 
-/// Environment variable with which the project's tests run benchmarks on their virtual GPU.
+/// Environment variable that lets the project's tests run benchmarks on their virtual GPU.
 const ALLOW_VIRTUAL: &str = "DDP_TRAIN_BENCH_VIRTUAL";
 
 /// Device of the rank and size of the world.
@@ -22,7 +22,7 @@ pub(super) struct Place {
     #[serde(serialize_with = "as_text")]
     pub(super) device: Device,
     pub(super) device_name: String,
-    /// Written only if true: then the timings are meaningless.
+    /// Written only if true; the timings are then meaningless.
     #[serde(rename = "virtual", skip_serializing_if = "std::ops::Not::not")]
     pub(super) is_virtual: bool,
     pub(super) world_size: usize,

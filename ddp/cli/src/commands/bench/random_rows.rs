@@ -11,17 +11,18 @@ use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor};
 
 use crate::cli::BenchStepArgs;
 
-/// Number of random batches that steps use in turn.
+/// Number of random batches that steps use in rotation.
 const POOL: usize = 8;
 
-/// Random rows with labels from a linear teacher, so that there is something to learn.
+/// Random rows with labels from a linear teacher, so that a model can learn something.
 pub(super) fn random_rows(world: &World, args: &BenchStepArgs, device: Device) -> Result<Pool, KernelError> {
     let (n_rows, dims) = (POOL * args.batch, &args.dims.0);
     let (n_features, n_classes) = (dims[0], dims[dims.len() - 1]);
     let seed = 1000 + world.rank().0 as u64;
     let x = match device {
         Device::Cpu => Tensor::randn(&[n_rows, n_features], DType::F32, device, seed)?,
-        // Made where it stays: normal numbers are made on the host, one by one. The variance is that of normal ones, 1.
+        // Generated on the device, because normal numbers are generated on the host, one by one. The variance is 1, as for normal
+        // numbers.
         Device::Cuda(_) => {
             let mut x = Tensor::zeros_for(MemoryUse::Data, &[n_rows, n_features], DType::F32, device)?;
             let bound = 3f32.sqrt();
@@ -53,7 +54,7 @@ pub(super) fn random_rows(world: &World, args: &BenchStepArgs, device: Device) -
     })
 }
 
-/// Resident rows whose batches are used in turn.
+/// Resident rows whose batches are used in rotation.
 pub(super) struct Pool {
     /// `[POOL * batch, features]`.
     x: Tensor,

@@ -50,18 +50,18 @@ struct Report {
     dtype: &'static str,
     transport: &'static str,
     params: usize,
-    /// Rows of all ranks per second over all timed steps.
+    /// Rows per second over all ranks and all timed steps.
     samples_per_s: f64,
     step_ms_median: f64,
     /// Mean time of a step in each repeat, on this rank.
     repeat_step_ms: Vec<f64>,
     step_ms_min: f64,
     step_ms_max: f64,
-    /// Optimizer update alone.
+    /// The optimizer update alone.
     optimizer_ms_median: f64,
-    /// One comparison of the ranks' replicas, on this rank.
+    /// A comparison of the ranks' replicas, on this rank.
     replica_check_ms_median: f64,
-    /// Matmuls of a step alone, at their median times.
+    /// The matmuls of a step alone, at their median times.
     gemm_gflops_per_s: f64,
     /// FLOPs of all matmuls of a step over the time of a step.
     gflops_per_s: f64,
@@ -79,7 +79,7 @@ struct Report {
 struct GpuReport {
     /// Whether steps were replayed as CUDA graphs.
     cuda_graph: bool,
-    /// Over all ranks.
+    /// Sum over all ranks.
     tflops_per_s: f64,
     /// The fastest square matmul of the same data type on this GPU.
     best_gemm_tflops_per_s: f64,
@@ -91,17 +91,17 @@ struct GpuReport {
     gpu_memory_mib: BTreeMap<&'static str, f64>,
     /// Memory reserved by the pool, in use or cached.
     gpu_memory_reserved_mib: f64,
-    /// Algorithms and forms of this rank's matmuls that were chosen by time.
+    /// Algorithms and forms of this rank's matmuls that were chosen by timing.
     matmul_choices: Vec<ChoiceReport>,
 }
 
-/// A choice by time.
+/// A choice made by timing.
 #[derive(Debug, Serialize)]
 struct ChoiceReport {
     matmul: String,
     chosen: String,
     us: f64,
-    /// Time of the first answer of cuBLASLt's heuristic, or of the form with everything fused.
+    /// Time of the first algorithm of cuBLASLt's heuristic, or of the form with everything fused.
     first_us: f64,
 }
 
@@ -140,7 +140,7 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
         for n_enqueued in 1..=args.steps {
             world.watchdog().step(n_enqueued as u64);
             trainer.step(&mut batches, StepRequest::default())?;
-            // On a GPU the next step is enqueued while one computes; a step lasts from outcome to outcome.
+            // On a GPU the next step is enqueued while one computes, so a step lasts from one outcome to the next.
             while let Some((_, outcome)) = trainer.outcome(n_enqueued == args.steps)? {
                 final_loss = outcome.sums.mean();
                 let now = Instant::now();
@@ -161,7 +161,7 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
     let gflop_per_step = ModelSpec::plain(&args.dims.0, Activation::Relu).flop_per_row() as f64 * rows * 1e-9;
     let n_steps = (args.repeats * args.steps) as f64;
     let gflops_per_s = gflop_per_step * n_steps / wall_s;
-    // Before the parts are timed separately, which allocates memory.
+    // Measured before the parts are timed separately, because that allocates memory.
     let gpu = gpu.map(|gpu| gpu_report(gpu, &trainer, gflops_per_s)).transpose()?;
     let replica_check = time_replica_check(&mut trainer)?;
     let times = Times::of(step_ms);
@@ -202,7 +202,7 @@ fn synchronize(gpu: Option<&'static Gpu>) -> Result<()> {
     Ok(gpu.map_or(Ok(()), Gpu::synchronize)?)
 }
 
-/// Times of a comparison of the ranks' replicas; the first one, which allocates, is not timed. Collective.
+/// Times of a comparison of the ranks' replicas; the first one allocates and is not timed. Collective.
 fn time_replica_check(trainer: &mut Trainer<'_>) -> Result<Times> {
     trainer.compare_replicas()?;
     let time = |_| {
@@ -230,7 +230,7 @@ fn optimizer_config(optim: BenchOptim) -> OptimizerConfig {
     }
 }
 
-/// Median time of an optimizer update on buffers like those of the model.
+/// Median time of an optimizer update on buffers with the sizes of the model's.
 fn time_optimizer(place: &Place, args: &BenchStepArgs, model: &Network) -> Result<f64, KernelError> {
     let weights = model.weights();
     let config = optimizer_config(args.optim);
@@ -240,7 +240,7 @@ fn time_optimizer(place: &Place, args: &BenchStepArgs, model: &Network) -> Resul
         DType::F32 => None,
         _ => Some(Tensor::zeros(&[n], format, place.device)?),
     };
-    // Zeros on the CPU, for comparison with earlier results; random numbers where memory speed depends on the content.
+    // Zeros on the CPU, for comparison with earlier results; random numbers where the speed of memory depends on the content.
     let like = |seed| {
         if place.is_cpu() {
             weights.zeros_like()
@@ -268,7 +268,7 @@ fn gemm_rate(place: &Place, args: &BenchStepArgs) -> Result<f64, KernelError> {
     Ok(flop / ms * 1e-6)
 }
 
-/// Reports the GPU memory now; [`GpuReport::compare`] adds the comparison with the fastest matmul.
+/// Reports the current GPU memory; [`GpuReport::compare`] adds the comparison with the fastest matmul.
 fn gpu_report(gpu: &'static Gpu, trainer: &Trainer<'_>, gflops_per_s: f64) -> Result<GpuReport> {
     let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
     let in_use = gpu.memory_in_use()?;
@@ -292,7 +292,7 @@ impl From<MatmulChoice> for ChoiceReport {
 }
 
 impl GpuReport {
-    /// Measures the fastest square matmul and compares.
+    /// Measures the fastest square matmul and compares the step with it.
     fn compare(&mut self, place: &Place, dtype: BenchDtype) -> Result<(), KernelError> {
         let sides: &[usize] = if place.is_virtual { &[64] } else { &[4096, 8192] };
         let effort = Effort { repeats: 5, repeat_ms: if place.is_virtual { 0.0 } else { 20.0 } };

@@ -14,7 +14,7 @@ use crate::cli::BenchTimingArgs;
 
 type Result<T> = std::result::Result<T, KernelError>;
 
-/// A call of what is timed. Not generic: there are fifty of them, and a copy of the clock for each takes long to compile.
+/// A call of the timed work. Not generic, because compiling a copy of the clock for each of the fifty benchmarks takes long.
 type Work<'a> = dyn FnMut(usize) -> Result<()> + 'a;
 
 /// Calls per graph: enough to hide the launch of a graph of tiny kernels.
@@ -64,7 +64,7 @@ impl Times {
         }
     }
 
-    /// `amount` per median time, in 10^9 per second.
+    /// `amount` divided by the median time, in 10^9 per second.
     pub(super) fn giga_per_s(&self, amount: f64) -> f64 {
         amount / self.median * 1e-6
     }
@@ -85,7 +85,7 @@ impl Clock {
         }
     }
 
-    /// Times of one call of `work`, which gets the number of the call; on a GPU, calls are replayed as a graph.
+    /// Times of one call of `work`, which receives the index of the call; on a GPU, calls are replayed as a graph.
     pub(super) fn time(&self, effort: Effort, mut work: impl FnMut(usize) -> Result<()>) -> Result<Times> {
         match self {
             Clock::Host => self.time_calls(effort, &mut work),

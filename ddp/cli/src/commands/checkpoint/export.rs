@@ -56,7 +56,7 @@ pub(super) fn export(args: &CheckpointExportArgs) -> Result<()> {
     Ok(print_result(&format!("wrote the {weights} to {written}\n{signature}"))?)
 }
 
-/// The format that was asked for, or that of the output file's name.
+/// The requested format, or the format of the output file's name.
 ///
 /// # Errors
 /// [`ExportError::UnknownEnding`].
@@ -79,8 +79,8 @@ struct Source {
 }
 
 impl Source {
-    /// Resolves `path`. A run folder resolves to its model file if it exists, as in `eval`, unless a choice of weights asks for a
-    /// checkpoint.
+    /// Resolves `path`. A run folder resolves to its model file if it exists, as in `eval`, unless the choice of weights requires
+    /// a checkpoint.
     fn find(path: &Path, choice: WeightsChoice) -> Result<Self> {
         let of_run = path.join(MODEL_FILE);
         let is_run = of_run.exists() && !path.join(MANIFEST_FILE).exists();

@@ -12,7 +12,7 @@ use crate::cli::CheckpointLsArgs;
 use crate::error::Result;
 use crate::report::table::table;
 
-/// Titles of the columns, with the metrics that some checkpoint has; `<` aligns to the left.
+/// Titles of the columns, including the metrics that any checkpoint has; `<` aligns to the left.
 fn titles(metrics: &[EvalMetric]) -> Vec<&'static str> {
     let mut titles = vec!["<checkpoint", "step", "epochs", "<written (UTC)", "size", "ranks"];
     titles.extend(metrics.iter().map(|metric| metric.title()));
@@ -36,7 +36,7 @@ struct Line<'a> {
 #[derive(Debug, Serialize)]
 struct Good<'a> {
     step: u64,
-    /// Epochs completed, with the fraction of the current one.
+    /// Number of completed epochs, including the fraction of the current one.
     epochs: f64,
     time: &'a str,
     size_bytes: u64,

@@ -18,13 +18,13 @@ pub(super) fn prune(args: &CheckpointPruneArgs) -> Result<()> {
     let Located::Store(store) = Located::new(&args.path)? else {
         return Err(CheckpointError::OneOnly { path: args.path.clone() }.into());
     };
-    // Held until all is deleted.
+    // Held until everything is deleted.
     let held = if args.dry_run { Vec::new() } else { hold(&store)? };
     if held.iter().any(|held| matches!(held, Held::Unknown)) {
         print_result("this file system has no locks: cannot tell whether a run is active here\n")?;
     }
     let best = store.marked_step(Marker::Best).filter(|_| !args.also_best);
-    // Verified once only, because that reads every byte.
+    // Verified only once, because verifying reads every byte.
     let known = RefCell::new(HashMap::new());
     let is_valid = |step| {
         let verify = || store.checkpoint(step).is_ok_and(|checkpoint| checkpoint.verify().is_ok());
@@ -43,7 +43,7 @@ pub(super) fn prune(args: &CheckpointPruneArgs) -> Result<()> {
         print_result(&format!("{what} {} ({size})\n", step_name(step)))?;
     }
     if superfluous.is_empty() {
-        // A user who keeps fewer expects deletions, so explain why there are none.
+        // A user who lowers the number expects deletions, so explain why there are none.
         let broken: Vec<_> =
             store.steps()?.into_iter().filter(|&step| !is_valid(step)).map(step_name).collect();
         print_result(&match broken.as_slice() {
@@ -54,10 +54,10 @@ pub(super) fn prune(args: &CheckpointPruneArgs) -> Result<()> {
     Ok(())
 }
 
-/// Locks the run folder of the checkpoints against runs, if none is active.
+/// Locks the run folder of the checkpoints so that no run can claim it, if none is active.
 fn hold(store: &CheckpointStore) -> Result<Vec<Held>> {
     let folder = store.folder();
-    // For a symbolic link its own parent counts, and for names such as `.` the folder they resolve to.
+    // For a symbolic link, the parent of the link counts; for a name such as `.`, the parent of the folder that it resolves to.
     let by_name = folder.file_name().and(folder.parent()).and_then(|run| {
         if run.as_os_str().is_empty() { std::env::current_dir().ok() } else { Some(run.to_owned()) }
     });

@@ -27,7 +27,7 @@ pub(super) fn show(args: &CheckpointShowArgs) -> Result<()> {
     })?)
 }
 
-/// A checkpoint in JSON: the fields of its manifest, and what its model file says of the data.
+/// A checkpoint as JSON: the fields of its manifest, and the properties of the data in its model file.
 #[derive(Serialize)]
 struct Shown<'a> {
     #[serde(flatten)]
@@ -43,7 +43,7 @@ struct Shown<'a> {
 struct Preprocessing<'a> {
     /// Columns of the data, in order.
     columns: &'a [String],
-    /// Values of the categorical ones.
+    /// Values of the categorical columns.
     vocabularies: &'a [Vocabulary],
     /// Whether numbers are normalized.
     is_normalized: bool,
@@ -55,7 +55,7 @@ struct Preprocessing<'a> {
     /// Per target, a prediction is `output * scale + shift`.
     #[serde(skip_serializing_if = "Option::is_none")]
     target_scale: Option<Scale<'a>>,
-    /// Classes, labels or targets of each head, for a model of several.
+    /// Classes, labels or targets of each head, if the model has several.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     heads: BTreeMap<&'a str, Vec<String>>,
 }

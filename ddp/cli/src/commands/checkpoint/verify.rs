@@ -1,4 +1,4 @@
-//! `ddp-train checkpoint verify`: reads every byte and reports what is proved.
+//! `ddp-train checkpoint verify`: reads every byte and reports the proven properties.
 
 use ddp::checkpoint::{CheckpointError, Fault, Marker, step_name};
 use ddp::data::order::epoch_proof::Proved;
@@ -18,13 +18,13 @@ struct VerifyReport {
     ok: bool,
     n_files: usize,
     size_bytes: u64,
-    /// Fault of its files.
+    /// Fault of the checkpoint's files.
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<String>,
-    /// Proof of the rows that its epochs used.
+    /// Proof of the rows that the epochs used.
     #[serde(skip_serializing_if = "Option::is_none")]
     proved: Option<Proved>,
-    /// Faults of its epochs, one per line.
+    /// Faults of the epochs, one per line.
     #[serde(skip_serializing_if = "Option::is_none")]
     epochs_fault: Option<String>,
 }

@@ -17,7 +17,7 @@ use ddp::storage::tensor_file::{TensorFile, TensorToWrite, Values, header};
 use crate::cli::WeightsChoice;
 use crate::error::Result;
 
-/// Metadata key for the origin of the weights.
+/// Metadata key of the origin of the weights.
 const WEIGHTS_KEY: &str = "ddp_train.weights";
 
 /// A tensor with its values.
@@ -38,7 +38,7 @@ pub(super) enum Extra {
 }
 
 impl Extra {
-    /// The tensor in a model file.
+    /// Reads the tensor from a model file.
     fn read(model: &TensorFile, name: &str) -> Result<Self, FileFault> {
         let (name, dims) = (name.to_owned(), model.dims(name).unwrap_or_default().to_vec());
         Ok(if model.is_f64(&name) {
@@ -109,12 +109,12 @@ impl Weights {
         Ok(Weights { parameters, others, metadata: model.metadata(), origin })
     }
 
-    /// The labels of the classes as the file lists them.
+    /// The labels of the classes in the file.
     pub(super) fn labels(&self) -> Option<LabelVocabulary> {
         labels_of(&self.metadata).ok()?
     }
 
-    /// Loads the weights of a model file; `layout` is that of its model.
+    /// Loads the weights of a model file; `layout` must belong to its model.
     pub(super) fn of_file(path: &Path, layout: &ParamLayout, choice: WeightsChoice) -> Result<Self> {
         if choice == WeightsChoice::Ema {
             return Err(CheckpointError::NoEma { path: path.to_owned() }.into());
@@ -137,9 +137,9 @@ impl Weights {
         Ok(Weights { parameters, others, metadata: file.metadata(), origin })
     }
 
-    /// Writes them to `path`, replacing an existing file; see [`check_out`].
+    /// Writes the tensors to `path`, replacing an existing file; see [`check_out`].
     pub(super) fn write(&self, path: &Path) -> Result<()> {
-        // Doubles first, so that all values are aligned.
+        // f64 tensors come first, so that all values are aligned.
         let doubles = self.others.iter().filter(|extra| matches!(extra, Extra::F64(..)));
         let singles = self.others.iter().filter(|extra| matches!(extra, Extra::F32(..)));
         let parameters = self.parameters.iter().map(|Named { name, dims, values }| TensorToWrite {
@@ -158,7 +158,7 @@ impl Weights {
     }
 }
 
-/// Checks before the work that a file can be written at `path`; an existing file needs `overwrite`.
+/// Checks in advance that a file can be written at `path`; replacing an existing file requires `overwrite`.
 pub(super) fn check_out(path: &Path, overwrite: bool) -> Result<()> {
     let refuse = |kind: io::ErrorKind| Err(WriteError { path: path.to_owned(), source: kind.into() });
     if path.is_dir() {
@@ -174,7 +174,7 @@ pub(super) fn check_out(path: &Path, overwrite: bool) -> Result<()> {
     }
 }
 
-/// Reads the moving average of a parameter from the pieces of all ranks.
+/// Reads the moving average of a parameter from the shards of all ranks.
 fn ema(reader: &StateReader, name: &str, numel: usize) -> Result<Vec<f32>> {
     let mut values = vec![0.0; numel];
     let whole = ShardRange { param: name.to_owned(), start: 0, end: numel, offset: 0 };

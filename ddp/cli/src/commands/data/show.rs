@@ -1,7 +1,7 @@
-//! `ddp-train data show`: prints rows by their numbers, as their files hold them.
+//! `ddp-train data show`: prints rows by index, with the content of their files.
 //!
-//! Rows are counted from 0 over all files in their order, as in reports of training. Tables are read cell by cell up to the last
-//! row; rows of arrays and built-in sets are read by number.
+//! Rows are counted from 0 over all files in order, as in reports of training. Tables are read cell by cell up to the last
+//! requested row; rows of arrays and built-in sets are read by index.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,19 +20,19 @@ use crate::error::Result;
 use crate::report::stdout::print_result;
 use crate::report::table::table;
 
-/// Columns beyond which the text has a line per column instead of one per row.
+/// Number of columns above which the text has one line per column instead of one per row.
 const MAX_COLUMNS_ACROSS: usize = 12;
-/// Most rows that are shown at a time.
+/// Maximum number of rows that are shown at a time.
 const MAX_ROWS: usize = 10_000;
 
 /// Rows with the names of their columns.
 struct Shown {
     names: Vec<String>,
-    /// Number and cells of each row, ascending.
+    /// Index and cells of each row, in ascending order.
     rows: BTreeMap<usize, Vec<String>>,
 }
 
-/// Prints the rows that `args` name.
+/// Prints the rows selected by `args`.
 pub(super) fn show(args: &ShowArgs) -> Result<()> {
     let data = config(args)?;
     let spec = SourceSpec::train(&data);
@@ -63,7 +63,7 @@ fn config(args: &ShowArgs) -> Result<DataConfig> {
     Ok(data)
 }
 
-/// Checks that the last of `rows` exists among `n_rows` and that there are not too many; open ends are those of the rows.
+/// Checks that the last of `rows` is below `n_rows` and that there are not too many; open ranges end at the first or last row.
 fn check(rows: &[Range<usize>], source: &str, n_rows: usize) -> Result<Vec<Range<usize>>> {
     let closed = |range: &Range<usize>| {
         let end = if range.end == usize::MAX { n_rows } else { range.end };
@@ -122,7 +122,7 @@ fn of_table(
     Ok(shown)
 }
 
-/// Reads the rows of arrays or of a built-in set; numbers as exactly as they are stored.
+/// Reads the rows of arrays or of a built-in set; numbers are exactly as stored.
 fn of_dataset(dataset: &dyn Dataset, data: &DataConfig, rows: &[Range<usize>]) -> Result<Shown> {
     let layout = dataset.layout();
     let width = layout.n_features();
@@ -155,7 +155,7 @@ fn of_dataset(dataset: &dyn Dataset, data: &DataConfig, rows: &[Range<usize>]) -
 }
 
 impl Shown {
-    /// A table with a line per row, or per column where there are many.
+    /// A table with one line per row, or one per column if there are many columns.
     fn text(&self) -> String {
         let headed =
             |head: String, cells: Vec<String>| std::iter::once(head).chain(cells).collect::<Vec<_>>();
@@ -173,7 +173,7 @@ impl Shown {
         table(&titles, &self.names.iter().enumerate().map(line).collect::<Vec<_>>())
     }
 
-    /// One object per row and line: its number, and its cells as texts by column.
+    /// One object per row and line: the row's index, and its cells as strings by column.
     fn json(&self) -> String {
         let object = |(number, cells): (&usize, &Vec<String>)| {
             let cells = self.names.iter().cloned().zip(cells.iter().cloned().map(Value::String));

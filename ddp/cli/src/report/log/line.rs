@@ -1,4 +1,4 @@
-//! An event as a line: for people, for programs, and for the log file.
+//! Formats an event as a line: for people, for programs, and for the log file.
 
 use std::fmt::{self, Write as _};
 
@@ -16,8 +16,8 @@ use tracing_subscriber::registry::LookupSpan;
 /// Form of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Only the message, where it is for users; the rest for those who asked for more.
-    Terminal { colors: bool },
+    /// Only the message of events for users; all fields of events that were requested with -v.
+    Terminal { colours: bool },
     /// With time, level, rank and host; later lines of a message are indented.
     File,
     /// One JSON object.
@@ -48,7 +48,7 @@ struct JsonLine<'a> {
 }
 
 impl LineFormat {
-    /// The line of a message that is no event.
+    /// The line of a message that is not an event.
     pub(super) fn of_message(&self, level: Level, message: &str) -> String {
         match self.form {
             Form::Json => {
@@ -103,7 +103,7 @@ where
     ) -> fmt::Result {
         let metadata = event.metadata();
         let level = *metadata.level();
-        // The end of a span: those below info are asked for to see how long they take.
+        // The end of a span: spans below info are requested to see how long they take.
         if metadata.is_span() && level <= Level::INFO {
             return Ok(());
         }
@@ -133,7 +133,7 @@ where
             return writer.write_str(&self.text(level, &formatted(only("message"), event)));
         }
         let mut text = String::new();
-        // Everything is in the span of the run.
+        // Everything is inside the span of the run.
         for (name, fields) in spans.filter(|(name, _)| *name != "run") {
             let _ = if fields.is_empty() {
                 write!(text, "{name}: ")

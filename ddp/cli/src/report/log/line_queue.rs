@@ -1,5 +1,5 @@
-//! Stderr: lines, above a progress bar if there is one. A thread of its own writes all of it, so that a terminal or a pipe that nobody
-//! reads does not stop the run: mpirun, for example, reads nothing from its ranks while it answers Ctrl-C.
+//! Stderr: lines, and below them a progress bar if there is one. A separate thread writes everything, so that a terminal or pipe
+//! that nobody reads does not block the run. For example, mpirun reads nothing from its ranks while it handles Ctrl-C.
 //!
 //! Stderr stays blocking: `O_NONBLOCK` would hold for all processes that share it. A line finds room, or waits for it at most
 //! [`PATIENCE`], and not at all while nothing is being read (a stall); else it is left out, and a note says how many were. The caller
@@ -17,23 +17,23 @@ use tracing::Level;
 
 use super::line::LineFormat;
 
-/// Longest wait of a single line. A rank that mpirun ends has half a second for its step.
+/// Maximum time that a single line waits. A rank that mpirun ends has half a second for its step.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// Time between two looks of a caller that waits.
+/// Polling interval of a caller that waits.
 const POLL: Duration = Duration::from_micros(100);
-/// Number of waiting items above which a line of progress has no room.
+/// Number of waiting items above which progress lines are dropped.
 const MAX_PROGRESS: usize = 1_000;
-/// Number of waiting items above which nothing has room.
+/// Number of waiting items above which all items are dropped.
 const MAX_ITEMS: usize = 10_000;
 
-/// Work of the thread that writes.
+/// Items for the writing thread.
 #[derive(Debug)]
 pub(super) enum Item {
     /// Whole lines, written with a single call so that lines of several ranks don't mix.
     Lines(String),
-    /// Lines that may be left out.
+    /// Lines that may be dropped.
     Progress(String),
-    /// Shows a bar, which takes the place of another.
+    /// Shows a bar, which replaces the previous one.
     Show(ProgressBar),
     /// Changes the text of the bar.
     Message(String),
@@ -41,7 +41,7 @@ pub(super) enum Item {
     End,
 }
 
-/// The way to the thread that writes.
+/// Queue of the writing thread.
 #[derive(Debug)]
 pub(super) struct LineQueue {
     items: Sender<Item>,
@@ -51,16 +51,16 @@ pub(super) struct LineQueue {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Items that are not written yet.
+    /// Number of items that are not written yet.
     n_waiting: AtomicUsize,
-    /// Whether a wait has ended in vain since the last item was written.
+    /// Whether a wait has timed out since the last item was written.
     is_stalled: AtomicBool,
-    /// Lines left out since the last note.
+    /// Number of lines dropped since the last note.
     n_left_out: AtomicU64,
 }
 
 impl LineQueue {
-    /// The queue before `out`, and before `target` for bars; `format` is that of the note.
+    /// Creates the queue that writes lines to `out` and bars to `target`; `format` is the format of the note.
     pub(super) fn new(
         mut out: impl Write + Send + 'static,
         target: fn() -> ProgressDrawTarget,
@@ -104,20 +104,20 @@ impl LineQueue {
         }
     }
 
-    /// Waits for at most `limit` until all is written.
+    /// Waits for at most `limit` until everything is written.
     pub(super) fn flush(&self, limit: Duration) {
-        // The last chance of these lines.
+        // This is the last chance to write these lines.
         self.state.is_stalled.store(false, Relaxed);
         self.has_room(1, limit);
     }
 
     fn send(&self, item: Item) {
         self.state.n_waiting.fetch_add(1, Relaxed);
-        // The writer ends after this queue.
+        // The writer ends after processing this queue.
         let _ = self.items.send(item);
     }
 
-    /// Waits for at most `patience` until fewer than `limit` items wait, and not during a stall.
+    /// Waits for at most `patience` until fewer than `limit` items wait; does not wait during a stall.
     fn has_room(&self, limit: usize, patience: Duration) -> bool {
         let began = Instant::now();
         while self.state.n_waiting.load(Acquire) >= limit {
@@ -132,7 +132,7 @@ impl LineQueue {
 }
 
 impl Item {
-    /// Writes this item above or to the bar that is shown. A closed stderr does not stop a run.
+    /// Writes this item above the bar, or to the bar itself. A closed stderr does not stop a run.
     fn write(
         self,
         out: &mut impl Write,
@@ -165,7 +165,7 @@ mod tests {
 
     const NEVER: Duration = Duration::from_secs(600);
 
-    /// A pipe whose reader takes a text on request.
+    /// A pipe whose reader reads one text at a time on request.
     struct Pipe {
         texts: Sender<String>,
         turns: Receiver<()>,
@@ -173,7 +173,7 @@ mod tests {
 
     impl Write for Pipe {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            // A reader that is gone takes everything.
+            // A reader that is gone accepts everything.
             let _ = self.turns.recv();
             let _ = self.texts.send(String::from_utf8(bytes.to_vec()).unwrap());
             Ok(bytes.len())
@@ -206,13 +206,13 @@ mod tests {
     fn nobody_reads_and_no_caller_waits_for_ever() {
         let (queue, turn, got) = pipe();
         queue.add(Item::Lines("begin\n".to_owned()));
-        // More than has room, and more than could wait one by one.
+        // More lines than there is room for, and more than could wait one by one.
         for _ in 0..100_000 {
             queue.add(Item::Progress("step\n".to_owned()));
         }
         queue.add(Item::Lines("warning\n".to_owned()));
         assert_eq!(got.try_recv().ok(), None);
-        // Somebody reads again.
+        // The reader continues to read.
         (0..1100).for_each(|_| turn.send(()).unwrap());
         queue.flush(NEVER);
         queue.add(Item::Lines("end\n".to_owned()));

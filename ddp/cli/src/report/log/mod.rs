@@ -1,6 +1,6 @@
-//! Notes, warnings and spans of a run: from `tracing` to the terminal and to the rank's own log file.
+//! Notes, warnings and spans of a run: from `tracing` to the terminal and to the log file of the rank.
 //!
-//! All rooms emit events; only the binary [installs](Log::install) what shows them. A step has no span unless one was requested.
+//! All rooms emit events; only the binary [installs](Log::install) their output. A step has no span unless one is requested.
 //!
 //! ```
 //! use ddp_train::report::log::error_line;

@@ -27,7 +27,7 @@ pub struct LogOptions {
 }
 
 impl LogOptions {
-    /// Events that the terminal shows: of rank 0 all from info, of other ranks warnings.
+    /// Events that the terminal shows: for rank 0 all from level info, for other ranks warnings.
     ///
     /// # Errors
     /// The reason if the directives are invalid.
@@ -39,7 +39,8 @@ impl LogOptions {
         }
     }
 
-    /// Events that the rank's log file holds: of rank 0 all from info, of other ranks warnings, unless more was asked for.
+    /// Events that the rank's log file contains: for rank 0 all from level info, for other ranks warnings, unless more are
+    /// requested.
     ///
     /// # Errors
     /// The reason if the directives are invalid.
@@ -58,7 +59,7 @@ impl LogOptions {
             return Err("spans and fields can't be chosen, only modules and levels".to_owned());
         }
         let directives = directives.split(',').map(str::trim);
-        // A later directive wins over an earlier one of the same target.
+        // A later directive overrides an earlier one for the same target.
         let all = std::iter::once(level).chain(directives.filter(|directive| !directive.is_empty()));
         all.collect::<Vec<_>>().join(",").parse().map_err(|error: ParseError| error.to_string())
     }
@@ -101,7 +102,7 @@ mod tests {
             assert_eq!(levels(&options, rank), [Some(terminal), Some(file)], "{options:?}, rank {rank}");
         }
         assert!(of(0, false, Some("ddp=loud")).terminal_filter(0).is_err());
-        // Read as the name of a module, it would choose nothing.
+        // Read as the name of a module, it would select nothing.
         let error = of(0, false, Some("ddp[step]=trace")).file_filter(1).unwrap_err();
         assert!(error.contains("only modules and levels"), "{error}");
     }

@@ -1,5 +1,5 @@
-//! The log file of this rank, `logs/rank-<r>.log` in the run's folder. It has a bounded size: full, it is renamed to `<name>.1`, and
-//! a new one begins.
+//! The log file of this rank, `logs/rank-<r>.log` in the run folder. Its size is bounded: when it is full, it is renamed to
+//! `<name>.1`, and a new one is started.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -10,12 +10,12 @@ use ddp::storage::user_file::open_no_link;
 
 use super::terminal::Terminal;
 
-/// Size at which a log file is renamed and a new one begins.
+/// Size at which a log file is renamed and a new one is started.
 const MAX_BYTES: u64 = 10 << 20;
-/// Most bytes that wait for the file to be opened.
+/// Maximum number of bytes that wait for the file to be opened.
 const MAX_WAITING_BYTES: usize = 256 << 10;
 
-/// The log file, before and after it is open. It is written line by line; a failure is reported on the terminal, once.
+/// The log file, before and after it is opened. It is written line by line; a failure is reported once, on the terminal.
 #[derive(Debug, Clone)]
 pub(super) struct RankLog {
     state: Arc<Mutex<State>>,
@@ -24,10 +24,10 @@ pub(super) struct RankLog {
 
 #[derive(Debug)]
 enum State {
-    /// The run's folder is not known yet: lines wait.
+    /// The run folder is not known yet, so lines wait.
     Waiting(Vec<u8>),
     Open(RotatingFile),
-    /// Nothing is written any more.
+    /// Nothing more is written.
     Closed,
 }
 
@@ -40,13 +40,13 @@ struct RotatingFile {
 }
 
 impl RankLog {
-    /// Keeps lines until the file is opened, if `waits`; else writes nothing.
+    /// Creates the log; if `waits`, it keeps lines until the file is opened, otherwise it writes nothing.
     pub(super) fn new(terminal: &Arc<Terminal>, waits: bool) -> Self {
         let state = if waits { State::Waiting(Vec::new()) } else { State::Closed };
         RankLog { state: Arc::new(Mutex::new(state)), terminal: terminal.clone() }
     }
 
-    /// Opens the file and writes the lines that waited.
+    /// Opens the file and writes the lines that are waiting.
     pub(super) fn open(&self, path: &Path) {
         let mut state = self.state();
         let waiting = match &mut *state {
@@ -60,7 +60,7 @@ impl RankLog {
         };
     }
 
-    /// Forgets the lines that wait for a file.
+    /// Discards the lines that are waiting for a file.
     pub(super) fn close(&self) {
         *self.state() = State::Closed;
     }
@@ -77,7 +77,7 @@ impl RankLog {
 }
 
 impl Write for RankLog {
-    /// Writes a line whole.
+    /// Writes a line as a whole.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut state = self.state();
         match &mut *state {
@@ -106,7 +106,7 @@ impl RotatingFile {
         Ok(RotatingFile { path: path.to_owned(), file, n_bytes, max_bytes })
     }
 
-    /// Writes lines to a new file if this one would grow beyond its limit.
+    /// Writes lines, to a new file if the current one would exceed its limit.
     fn write(&mut self, lines: &[u8]) -> io::Result<()> {
         let n_bytes = lines.len() as u64;
         if self.n_bytes > 0 && self.n_bytes + n_bytes > self.max_bytes {
@@ -187,7 +187,7 @@ mod tests {
         file.write(b"a line above the limit\n").unwrap();
         assert_eq!(text("rank-0.log.1"), "four\n");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
-        // A resumed run counts what is there.
+        // A resumed run counts the existing bytes.
         drop(file);
         let mut file = RotatingFile::open(&path, 10).unwrap();
         file.write(b"five\n").unwrap();

@@ -1,4 +1,4 @@
-//! Collects the events of this process: installed once, by the binary.
+//! Collects the events of this process; installed once by the binary.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,9 +26,9 @@ pub struct Log {
 }
 
 impl Log {
-    /// Shows events of this process from now on, on stderr; `has_file` if a run's folder will hold a log file too.
+    /// Shows events of this process on stderr from now on; `has_file` if they will also go to a log file in a run folder.
     ///
-    /// Only for the program itself: the events of a process have one destination.
+    /// Only for the program itself, because the events of a process have one destination.
     pub fn install(world: &World, options: &LogOptions, has_file: bool) -> Self {
         let log = Log::new(Terminal::stderr(world, options), has_file);
         let rank = world.rank().0;
@@ -46,7 +46,7 @@ impl Log {
         log
     }
 
-    /// Shows nothing: for programs with a subscriber of their own.
+    /// Shows nothing: for programs that install their own subscriber.
     pub fn none(world: &World) -> Self {
         Log::new(Terminal::silent(world), false)
     }
@@ -59,7 +59,7 @@ impl Log {
     fn start(&self, options: &LogOptions, rank: usize, has_file: bool) -> Result<(), String> {
         let to_file = has_file.then(|| options.file_filter(rank)).transpose()?;
         let subscriber = self.subscriber(options.terminal_filter(rank)?, to_file);
-        // Fails only if the process has a subscriber, which then gets the events.
+        // Fails only if the process already has a subscriber, which then receives the events.
         let _ = tracing::subscriber::set_global_default(subscriber);
         Ok(())
     }
@@ -88,12 +88,12 @@ impl Log {
         Registry::default().with(all)
     }
 
-    /// Opens the rank's log file, or says that the run continues without it.
+    /// Opens the rank's log file, or reports that the run continues without it.
     pub fn open_file(&self, path: &Path) {
         self.file.open(path);
     }
 
-    /// Drops the lines that wait for a log file.
+    /// Drops the lines that are waiting for a log file.
     pub fn close_file(&self) {
         self.file.close();
     }
@@ -184,7 +184,8 @@ mod tests {
         assert_eq!(text(), "error: shown\n");
     }
 
-    /// The subscriber itself is asked: whether spans are made is also up to other subscribers of the process, which other tests have.
+    /// Queries the subscriber itself, because whether spans are created also depends on other subscribers of the process, which
+    /// other tests have.
     #[test]
     fn disabled_spans_are_nothing() {
         let spans = || [debug_span!("step", step = 1), info_span!("epoch")];

@@ -1,4 +1,4 @@
-//! The terminal as the log and the commands see it.
+//! The terminal, as used by the log and the commands.
 
 use std::fmt;
 use std::io::{self, IsTerminal as _, Write};
@@ -17,18 +17,18 @@ use super::line::{Form, LineFormat};
 use super::line_queue::{Item, LineQueue};
 use super::options::{LogFormat, LogOptions};
 
-/// Longest wait for the lines before what others write. A rank that mpirun ends has half a second.
+/// Maximum time to wait until lines are written before other output follows. A rank that mpirun ends has half a second.
 const BEFORE_OTHERS: Duration = Duration::from_millis(200);
-/// Time for which the end of a process waits for its last lines.
+/// Maximum time to wait for the last lines at the end of the process.
 const LAST_LINES: Duration = Duration::from_secs(2);
-/// Time between two frames of a bar: it must not slow the run.
+/// Time between two frames of a bar, long enough not to slow down the run.
 const TICK: Duration = Duration::from_millis(100);
 /// Width of a terminal that does not report it.
 const USUAL_WIDTH: u16 = 80;
-/// Columns below which a bar shows no speed, and no time left.
+/// Number of columns below which a bar shows neither speed nor time left.
 const ROOM_FOR_SPEED: u16 = 80;
 const ROOM_FOR_TIME: u16 = 60;
-/// Columns that a message leaves to a narrow bar and its percentage, or to a time.
+/// Number of columns reserved next to a message for a narrow bar and its percentage, or for a time.
 const BESIDE_MESSAGE: usize = 14;
 const BESIDE_TIME: usize = 16;
 /// Time after which work of unknown length is shown.
@@ -54,7 +54,7 @@ pub struct ShownBar {
 }
 
 impl Terminal {
-    /// Stderr of this rank.
+    /// The stderr of this rank.
     pub(super) fn stderr(world: &World, options: &LogOptions) -> Self {
         let rank = world.rank().0;
         let prefix = if rank == 0 { String::new() } else { world.prefix() };
@@ -80,7 +80,7 @@ impl Terminal {
         Terminal { lines, format, takes_bar, shows_warnings, prints_progress }
     }
 
-    /// Takes no bar and shows no warnings of the log.
+    /// A terminal that shows neither bars nor warnings of the log.
     pub(super) fn silent(world: &World) -> Self {
         let options = LogOptions { quiet: true, ..LogOptions::default() };
         Terminal { takes_bar: false, ..Self::stderr(world, &options) }
@@ -101,7 +101,8 @@ impl Terminal {
         self.prints_progress.store(prints, Ordering::Relaxed);
     }
 
-    /// Shows a bar over `total` rows, from `position`; `has_speed` if it shows the speed and the time left. `message` is its text.
+    /// Shows a bar over `total` rows, starting at `position`; `has_speed` adds the speed and the time left. `message` is its
+    /// text.
     pub(crate) fn show_bar(
         &self,
         total: u64,
@@ -111,13 +112,14 @@ impl Terminal {
     ) -> ShownBar {
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
         let bar = bar.with_style(bar_style(self.format.form, has_speed)).with_message(message);
-        // The rows before a resumed run are no speed.
+        // Rows before a resumed run do not count for the speed.
         bar.set_position(position);
         bar.reset_eta();
         self.show(bar)
     }
 
-    /// Shows that work of unknown length is under way, such as reading files, once it has lasted a moment; None without a terminal.
+    /// Shows the name and duration of work of unknown length, such as reading files, once it has lasted a moment; `None` without a
+    /// terminal.
     pub(crate) fn show_busy(&self, work: String) -> Option<ShownBar> {
         let text = move |state: &ProgressState, text: &mut dyn fmt::Write| {
             if state.elapsed() >= BUSY {
@@ -131,13 +133,13 @@ impl Terminal {
     }
 
     fn show(&self, bar: ProgressBar) -> ShownBar {
-        // From now on a thread of the bar draws it, never the one that advances it.
+        // From now on a thread of the bar draws it, never the thread that advances it.
         bar.enable_steady_tick(TICK);
         self.lines.add(Item::Show(bar.clone()));
         ShownBar { bar, lines: self.lines.clone() }
     }
 
-    /// Waits until all lines are written, but not for ever: the end of a process.
+    /// Waits for a limited time until all lines are written, at the end of a process.
     pub fn flush(&self) {
         self.lines.flush(LAST_LINES);
     }
@@ -149,13 +151,13 @@ impl Terminal {
         }
     }
 
-    /// Keeps the terminal free for the message of a failure, which is its last one: faults of the log are no longer shown.
+    /// Reserves the terminal for the message of a failure, which comes last: faults of the log are no longer shown.
     pub fn begin_failure(&self) {
         self.shows_warnings.store(false, Ordering::Relaxed);
         self.lines.flush(BEFORE_OTHERS);
     }
 
-    /// The last line of a failed command; `prefix` names the rank, if it is not obvious.
+    /// Formats the last line of a failed command; `prefix` names the rank if it is not obvious.
     pub fn failure(&self, prefix: &str, message: &str) -> String {
         let format = LineFormat { prefix: prefix.to_owned(), ..self.format.clone() };
         format.of_message(Level::ERROR, message).trim_end().to_owned()
@@ -166,7 +168,7 @@ impl Terminal {
 #[derive(Debug)]
 pub(super) struct Shown(pub(super) Arc<Terminal>);
 
-/// Prints an event as one of its kind; None hides it.
+/// Prints an event as an item of this kind; `None` hides it.
 pub(super) struct ShownLine<'a>(&'a Terminal, Option<fn(String) -> Item>);
 
 impl<'a> MakeWriter<'a> for Shown {
@@ -216,7 +218,7 @@ impl ShownBar {
         self.bar.set_position(position);
     }
 
-    /// Sets the text after the bar, which is cut where it would leave no room for the bar.
+    /// Sets the text next to the bar, which is truncated if it would leave no room for the bar.
     pub(crate) fn set_message(&self, message: &str) {
         self.lines.add(Item::Message(cut(message, BESIDE_MESSAGE)));
     }
@@ -225,12 +227,12 @@ impl ShownBar {
 impl Drop for ShownBar {
     fn drop(&mut self) {
         self.lines.add(Item::End);
-        // Whatever is printed next may go to stdout.
+        // The next output may go to stdout.
         self.lines.flush(BEFORE_OTHERS);
     }
 }
 
-/// Where `indicatif` draws bars, ten times a second at most; hidden if stderr is no terminal.
+/// Target on which `indicatif` draws bars, at most ten times per second; hidden if stderr is not a terminal.
 fn stderr_bars() -> ProgressDrawTarget {
     ProgressDrawTarget::stderr_with_hz(10)
 }
@@ -257,12 +259,12 @@ fn template(text: &str) -> ProgressStyle {
     ProgressStyle::with_template(text).expect("the template is constant and valid")
 }
 
-/// The beginning of a text that leaves `rest` columns of the terminal.
+/// The beginning of a text, truncated so that `rest` columns of the terminal remain.
 fn cut(text: &str, rest: usize) -> String {
     text.chars().take(usize::from(stderr_width()).saturating_sub(rest)).collect()
 }
 
-/// The line of an error outside of any run: in colors on a terminal.
+/// The line of an error outside of any run, in color on a terminal.
 pub fn error_line(message: &str) -> String {
     let form = Form::Terminal { colors: io::stderr().is_terminal() && colors() };
     let format = LineFormat { form, rank: 0, host: String::new(), prefix: String::new() };
@@ -270,7 +272,7 @@ pub fn error_line(message: &str) -> String {
 }
 
 /// Whether to use colors on a terminal: not if `NO_COLOR` is set and not empty. Source: <https://no-color.org>.
-fn colors() -> bool {
+fn colours() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
@@ -287,7 +289,7 @@ impl Terminal {
         self.prints_progress.load(Ordering::Relaxed)
     }
 
-    /// A terminal whose bars are not drawn, and what is written to it.
+    /// A terminal that draws no bars, and a function that returns its output.
     pub(crate) fn in_memory(takes_bar: bool) -> (Arc<Self>, impl Fn() -> String) {
         use std::sync::Mutex;
         const ALL: Duration = Duration::from_secs(600);

@@ -1,4 +1,4 @@
-//! Reads rows of arrays in files, with their types, and of built-in sets.
+//! Reads rows from arrays in files, with their types, and from built-in sets.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const MAPPED_BYTES: u64 = 16 << 20;
 pub(super) struct ArraySource {
     rows: Rows,
     schema: Schema,
-    /// Labels of the class numbers in the file.
+    /// Labels of the class indices in the file.
     labels: Option<Vec<String>>,
     keeps_missing: bool,
     at: usize,
@@ -51,7 +51,7 @@ impl ArraySource {
 
     /// The arrays of `files`.
     pub(super) fn open(files: &[PathBuf], reader: &ArrayReader, input: &Input<'_>) -> Result<Self> {
-        // Decompressed rows may take the memory that the config grants.
+        // Decompressed rows may take as much memory as the config allows.
         let spec = input.spec();
         let is_packed = matches!(reader, ArrayReader::Named { is_archive: true, .. })
             || files.iter().any(|path| Compression::of_file(path) != Compression::None);
@@ -83,7 +83,7 @@ impl ArraySource {
             kind: match rows.targets.raw {
                 _ if labels.is_some() => Kind::Text,
                 raw if raw.is_text() => Kind::Text,
-                // Class numbers are i64 in files that training maps.
+                // Class indices are i64 in files that training maps.
                 raw if raw.is_integer() && !matches!(raw, RawType::U64 | RawType::Bool) => {
                     Kind::Number(RawType::I64)
                 }

@@ -61,7 +61,7 @@ fn elements_of_lists_may_be_missing_and_rows_may_lack_a_list() {
     let csv = path_of(&folder, "back.csv");
     convert(&[&npz, &csv, "--keep-missing"]);
     assert_eq!(fs::read_to_string(&csv).unwrap(), "f0,f1,label\n0.1,,0\n,,1\n3,1e300,0\n");
-    // Tables of typed columns keep the lists.
+    // Tables with typed columns keep the lists.
     let (copy, again) = (path_of(&folder, "copy.feather"), path_of(&folder, "again.npz"));
     convert(&[&from, &copy]);
     convert(&[&copy, &again, "--keep-missing"]);
@@ -74,7 +74,7 @@ fn categories_that_arrays_cannot_store_are_refused_before_rows_are_read() {
     let from = path_of(&folder, "in.parquet");
     let city: ArrayRef = Arc::new(StringArray::from(vec!["Rome", "Bern", "Rome"]));
     write(&from, vec![("size", Arc::new(Float32Array::from(vec![0.5, 1.5, 2.5]))), ("city", city), labels()]);
-    // Only the description of the columns at the end of the file is whole.
+    // Only the description of the columns at the end of the file is intact.
     let mut bytes = fs::read(&from).unwrap();
     bytes[4..100].fill(0xff);
     fs::write(&from, bytes).unwrap();

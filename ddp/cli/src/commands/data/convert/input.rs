@@ -1,4 +1,4 @@
-//! Rows to convert, as the arguments name them.
+//! Rows to convert, as selected by the arguments.
 
 use ddp::config::DataConfig;
 use ddp::data::table::Destination;

@@ -9,7 +9,7 @@ use tracing::info;
 use crate::report::log::{ShownBar, Terminal};
 use crate::report::progress::ProgressChoice;
 
-/// Interval between two plain lines.
+/// Interval between two progress lines.
 const BETWEEN_LINES: Duration = Duration::from_secs(5);
 /// Length of the bar.
 const LEN: u64 = 1000;
@@ -45,7 +45,7 @@ impl Meter {
         Meter { view: View::None, started: Instant::now() }
     }
 
-    /// Reports that `n_rows` rows of `n_bytes` bytes are written; `fraction` is their share, if it is known.
+    /// Reports that `n_rows` rows of `n_bytes` bytes were written; `fraction` is the progress, if known.
     pub(super) fn advance(&mut self, n_rows: usize, n_bytes: usize, fraction: Option<f64>) {
         match &mut self.view {
             View::None => {}

@@ -1,7 +1,7 @@
 //! `ddp-train data convert`: converts rows from any format to any other, in chunks.
 //!
 //! [`source`] reads rows with their types, [`target`] names the files, and the writer of the format writes them under temporary
-//! names ([`Staging`]). The files are renamed once all of them are on disk. Tables become tables of text cell by cell
+//! names ([`Staging`]). The files are renamed once all of them are on disk. Tables are converted to text tables cell by cell
 //! ([`text_copy`]).
 
 mod input;
@@ -43,7 +43,7 @@ use crate::report::stdout::print_result;
 /// Converts rows and prints a summary on stdout.
 ///
 /// # Errors
-/// Faults of the arguments, the rows or the output path; no new files are left then.
+/// Errors in the arguments, the rows or the output path; no new files remain then.
 pub(super) fn convert(log: &Log, args: &ConvertArgs) -> Result<()> {
     let summary = run(args, Meter::new(args.progress, log.terminal()))?;
     Ok(print_result(&format!("{summary}\n"))?)
@@ -54,9 +54,9 @@ pub(super) fn convert(log: &Log, args: &ConvertArgs) -> Result<()> {
 struct Outcome {
     n_rows: usize,
     n_files: usize,
-    /// Values that their new type rounds.
+    /// Number of values that are rounded to their new type.
     n_rounded: u64,
-    /// The type that rounds them.
+    /// The type that they are rounded to.
     rounded_to: &'static str,
     /// Type of the features in arrays and the reason for it, unless the user chose it.
     feature_type: Option<String>,
@@ -71,7 +71,7 @@ fn run(args: &ConvertArgs, mut meter: Meter) -> Result<String> {
         // Tables need no target.
         config.data.target.clear();
     }
-    // Types are kept, whatever the task that the values would decide on.
+    // Types are kept, regardless of the task that the values would determine.
     if config.data.auto_task && config.data.target.len() > 1 {
         config.data.task = Task::Regression;
     }
@@ -106,12 +106,12 @@ fn run(args: &ConvertArgs, mut meter: Meter) -> Result<String> {
     Ok(summary)
 }
 
-/// Whether the user left the target to the default.
+/// Whether the user did not name a target.
 fn is_default_target(args: &ConvertArgs) -> bool {
     args.target.is_empty() && !args.set.iter().any(|set| set.trim_start().starts_with("data.target"))
 }
 
-/// Whether the first file of a table has the column of the target; other rows have one in any case.
+/// Whether the first file of a table has the target column; other formats always have one.
 fn has_target(config: &Config) -> Result<bool> {
     let spec = SourceSpec::train(&config.data);
     if spec.source.starts_with("builtin:") {
@@ -127,7 +127,7 @@ fn has_target(config: &Config) -> Result<bool> {
     Ok(config.data.target.iter().all(|target| names.contains(target)))
 }
 
-/// The rows that `--subset` names; without it both kinds, where the files hold training and test rows.
+/// The rows selected by `--subset`; by default both kinds, if the files contain training and test rows.
 fn sides(args: &ConvertArgs, config: &Config) -> Result<Vec<SplitSide>> {
     let is_builtin = config.data.train.starts_with("builtin:");
     let has_eval = is_builtin || holds_eval_rows(&config.data, args.labels.as_deref())?;
@@ -231,7 +231,7 @@ fn convert_rows(
     Ok(Outcome { n_rows, n_files, n_rounded, rounded_to, feature_type })
 }
 
-/// Writes the labels of the class numbers, as `predict` does, for arrays, which can't hold text.
+/// Writes the labels of the class indices, in the same way as `predict`, because arrays can't hold strings.
 fn write_labels(path: &Path, labels: &[String], staging: &mut Staging) -> Result<()> {
     let mut file = TextFile::create(path, staging)?;
     file.write(&(serde_json::Value::from(labels).to_string() + "\n"))?;
@@ -242,7 +242,7 @@ fn write_labels(path: &Path, labels: &[String], staging: &mut Staging) -> Result
 fn inputs(args: &ConvertArgs, config: &Config) -> Vec<PathBuf> {
     let data = &config.data;
     let named = [Some(&data.train), args.labels.as_ref(), data.labels.as_ref(), data.weight.as_ref()];
-    // Faults of a name are reported when it is opened; the name of a column is not a file.
+    // Errors in a file name are reported when the file is opened; the name of a column is not a file.
     named.into_iter().flatten().filter_map(|source| files_of(source).ok()).flatten().collect()
 }
 

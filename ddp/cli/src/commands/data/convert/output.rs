@@ -1,4 +1,4 @@
-//! Files of converted rows, by the values that their writer takes.
+//! Files of converted rows, by the kind of values that their writer accepts.
 
 use ddp::data::values::element::RawType;
 use ddp::data::write::{
@@ -8,7 +8,7 @@ use ddp::data::write::{
 
 use crate::error::Result;
 
-/// The file that is written, and how to open the next one.
+/// The current file, and how to open the next one.
 pub(super) enum Output {
     Text {
         open: OpenText,
@@ -19,7 +19,7 @@ pub(super) enum Output {
     Columns {
         open: OpenColumns,
         schema: Schema,
-        /// Type of the features, if they are to be of one.
+        /// Type of the features, if they have a common type.
         dtype: Option<RawType>,
         n_rounded: u64,
         writer: Option<Box<dyn ColumnWriter>>,
@@ -86,7 +86,7 @@ impl Output {
         Ok(())
     }
 
-    /// Appends rows to the open file; the first has the number `first` among all rows.
+    /// Appends rows to the open file; `first` is the index of the first row among all rows.
     pub(super) fn write(&mut self, mut chunk: Chunk, first: usize) -> Result<()> {
         const OPEN: &str = "a file is open";
         match self {
@@ -121,7 +121,7 @@ impl Output {
         Ok(())
     }
 
-    /// Completes the open file, if there is one; it keeps its temporary name.
+    /// Completes the open file, if any; it keeps its temporary name.
     pub(super) fn finish(&mut self) -> Result<()> {
         Ok(match self {
             Output::Text { writer, .. } => writer.take().map_or(Ok(()), |writer| writer.finish()),
@@ -130,7 +130,7 @@ impl Output {
         }?)
     }
 
-    /// Values that were rounded.
+    /// Number of values that were rounded.
     pub(super) fn n_rounded(&self) -> u64 {
         match self {
             Output::Text { .. } => 0,
@@ -145,7 +145,7 @@ impl Output {
         layout.reason.map(|reason| format!("{}, {reason}", layout.dtype.name()))
     }
 
-    /// The type that rounded them.
+    /// The type that they were rounded to.
     pub(super) fn rounded_to(&self) -> &'static str {
         match self {
             Output::Arrays { layout, .. } => layout.dtype.name(),
@@ -155,14 +155,14 @@ impl Output {
     }
 }
 
-/// Writes a value of rows of arrays as text.
+/// Writes a value from an array as text.
 fn put_cell(group: &Group, block: &Block, row: usize, column: usize, out: &mut String) {
     match block {
         Block::Texts { texts, nulls } if !nulls.is_null(row) => out.push_str(texts.get(row)),
         Block::Numbers(numbers) => {
             let index = row * group.names.len() + column;
             match group.categories.iter().find(|category| category.column == column) {
-                // 0 and numbers without a value are unknown values.
+                // 0 and indices without a value are unknown values.
                 Some(category) => {
                     let place = (numbers.double(index) as usize).checked_sub(1);
                     let value = place.and_then(|place| category.vocabulary.values().get(place));

@@ -13,7 +13,7 @@ use super::input::Input;
 use super::table_source::TableSource;
 use crate::error::Result;
 
-/// Bytes of rows per chunk.
+/// Number of bytes of rows per chunk.
 pub(super) const CHUNK_BYTES: usize = 2 << 20;
 
 /// Source of rows.
@@ -22,13 +22,13 @@ pub(super) enum Source {
     Arrays(Box<ArraySource>),
 }
 
-/// Values of texts, for arrays.
+/// Codes of strings, for arrays.
 #[derive(Debug, Default)]
 pub(super) struct ArrayTexts {
-    /// Labels of the class numbers.
+    /// Labels of the class indices.
     pub(super) labels: Option<Vec<String>>,
     pub(super) categories: Vec<CategoryColumn>,
-    /// Number of each text, per group of the schema.
+    /// Code of each string, per group of the schema.
     pub(super) codes: Vec<Codes>,
 }
 
@@ -56,7 +56,7 @@ impl Source {
         }
     }
 
-    /// Up to `max_rows` next rows; `None` at the end.
+    /// Reads up to `max_rows` rows; `None` at the end.
     pub(super) fn next(&mut self, max_rows: usize) -> Result<Option<Chunk>> {
         let max_rows = max_rows.min((CHUNK_BYTES / self.schema().row_bytes()).clamp(1, 1 << 16));
         match self {
@@ -65,7 +65,7 @@ impl Source {
         }
     }
 
-    /// Share of the rows that was read, from 0 to 1, if it is known.
+    /// Fraction of the rows that has been read, from 0 to 1, if known.
     pub(super) fn fraction(&self) -> Option<f64> {
         match self {
             Source::Table(table) => table.fraction(),
@@ -73,7 +73,7 @@ impl Source {
         }
     }
 
-    /// Values that the types of the columns round.
+    /// Number of values that are rounded to the types of their columns.
     pub(super) fn n_rounded(&self) -> u64 {
         match self {
             Source::Table(table) => table.n_rounded(),
@@ -81,8 +81,9 @@ impl Source {
         }
     }
 
-    /// Numbers the texts of all rows, for arrays: categories in alphabetical order from 1, labels as classes are sorted from 0. Also
-    /// finds the columns that lack values. The rows are read once if there are any such columns, and start again afterward.
+    /// Assigns codes to the strings of all rows, for arrays: categories in alphabetical order from 1, labels in the order of
+    /// classes from 0. Also finds the columns that lack values. If there are any such columns, the rows are read once, and then
+    /// restarted.
     ///
     /// # Errors
     /// [`ColumnError::VocabularyHuge`], [`DataError::OutFormat`] for too many labels.

@@ -1,4 +1,4 @@
-//! Reads tables from their first to their last row, as typed columns.
+//! Reads tables from the first to the last row, as typed columns.
 
 use std::path::PathBuf;
 
@@ -25,11 +25,11 @@ pub(super) struct TableSource {
     schema: Schema,
     /// Types of the columns of text files.
     cells: Option<CellColumns>,
-    /// Types of the columns of folders, of other files.
+    /// Types of the columns that come from folder names, for other files.
     folders: Vec<Inference>,
     reader: Option<Box<dyn ChunkReader>>,
     n_opened: usize,
-    /// Rows of the current file so far.
+    /// Number of rows read from the current file.
     n_rows: usize,
 }
 
@@ -64,7 +64,7 @@ impl TableSource {
         Ok(source)
     }
 
-    /// Finds the types of the columns of all files.
+    /// Determines the types of the columns over all files.
     fn find_types(&mut self) -> Result<()> {
         for at in 0..self.files.len() {
             let reader = self.open(at)?;
@@ -134,12 +134,12 @@ impl TableSource {
         self.cells.as_ref().map_or(0, |cells| cells.n_rounded)
     }
 
-    /// Whether columns of integers may lack values that are kept.
+    /// Whether integer columns may lack values that are kept.
     pub(super) fn may_lack_values(&self) -> bool {
         self.keeps_missing && self.cells.is_none()
     }
 
-    /// Makes the columns that lack values floats, whose NaN marks them.
+    /// Converts the columns that lack values to floats, in which NaN marks a missing value.
     pub(super) fn widen(&mut self, lacks_values: &[bool]) {
         for (group, _) in self.schema.groups.iter_mut().zip(lacks_values).filter(|(_, lacks)| **lacks) {
             if let Kind::Number(raw) = group.kind {
@@ -182,7 +182,7 @@ impl TableSource {
         }
     }
 
-    /// Fails for missing values and infinities, which arrays keep only if that was asked for.
+    /// Returns an error for missing values and infinities, which arrays keep only on request.
     fn check(&self, chunk: &Chunk) -> Result<()> {
         for (group, block) in self.schema.groups.iter().zip(&chunk.blocks) {
             let width = group.names.len();
@@ -220,7 +220,7 @@ impl TableSource {
         Ok(())
     }
 
-    /// Share of the rows that was read, from 0 to 1, if it is known.
+    /// Fraction of the rows that has been read, from 0 to 1, if known.
     pub(super) fn fraction(&self) -> Option<f64> {
         let of_file = self.reader.as_ref().map_or(Some(1.0), |reader| reader.fraction())?;
         Some((self.n_opened.saturating_sub(1) as f64 + of_file) / self.files.len() as f64)
@@ -231,12 +231,12 @@ fn cell(place: String, column: &str, problem: CellProblem) -> crate::error::Erro
     DataError::Cell { place, column: column.to_owned(), problem }.into()
 }
 
-/// The columns of folders that are converted.
+/// The folder-name columns that are converted.
 fn used(partitions: &[Partition]) -> Vec<Partition> {
     partitions.iter().filter(|partition| partition.role.purpose().is_some()).cloned().collect()
 }
 
-/// The types of text files follow from all of their cells, so that they are read twice.
+/// The types of text files depend on all of their cells, so text files are read twice.
 fn refuse_pipes(files: &[PathBuf]) -> Result<()> {
     match files.iter().find(|path| path.metadata().is_ok_and(|data| !data.is_file() && !data.is_dir())) {
         Some(path) => Err(DataError::Malformed {

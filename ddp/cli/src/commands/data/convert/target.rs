@@ -15,7 +15,7 @@ pub(super) struct Target {
     pub(super) format: &'static Format,
     pub(super) writer: &'static WriteFormat,
     place: Place,
-    /// Ending of the names.
+    /// Ending of the file names.
     ending: String,
 }
 
@@ -29,7 +29,7 @@ enum Place {
 }
 
 impl Target {
-    /// The files that `OUT` and `--to` name.
+    /// The files given by `OUT` and `--to`.
     ///
     /// # Errors
     /// [`DataError::OutFormat`]
@@ -40,7 +40,7 @@ impl Target {
             reason,
             hint: hint.to_owned(),
         };
-        // With --to, a name without the ending of a format is that of a folder, whether or not it exists.
+        // With --to, a name without the ending of a format is a folder, whether or not it exists.
         let is_named_folder = args.to.is_some() && ending_of(path).is_none() && !path.is_file();
         let is_folder = args.out.ends_with('/') || path.is_dir() || is_named_folder;
         let ending = match (&args.to, is_folder) {
@@ -97,7 +97,8 @@ impl Target {
         }
     }
 
-    /// The files for rows of this side of the split, next to those for training if there are `n_parts` of two: `rows.eval.npz`, `DIR/eval/`.
+    /// The files for rows of this side of the split; with `n_parts` of two they are next to the training files: `rows.eval.npz`,
+    /// `DIR/eval/`.
     pub(super) fn for_side(&self, side: SplitSide, n_parts: usize) -> Target {
         let mut target = self.clone();
         if side == SplitSide::Train || n_parts < 2 {
@@ -127,7 +128,7 @@ impl Target {
         }
     }
 
-    /// The file with the labels of class numbers.
+    /// The file with the labels of the class indices.
     pub(super) fn labels_file(&self) -> PathBuf {
         match &self.place {
             Place::File(path) => path.with_file_name(format!(
@@ -139,7 +140,7 @@ impl Target {
         }
     }
 
-    /// The files of writer number `index`.
+    /// The files with the index `index`.
     pub(super) fn files(&self, index: usize) -> OutFiles {
         OutFiles {
             rows: self.file(index),
@@ -156,7 +157,7 @@ impl Target {
         }
     }
 
-    /// The file of "labels" or "weights" next to file number `index`, for formats whose files hold one array.
+    /// The file of "labels" or "weights" for file number `index`, for formats whose files hold a single array.
     fn adjacent(&self, index: usize, content: &str) -> PathBuf {
         let file = self.file(index);
         match &self.place {
@@ -168,7 +169,7 @@ impl Target {
     /// Existing files that this command replaces.
     ///
     /// # Errors
-    /// [`DataError::OutExists`] unless `overwrite`; [`DataError::OutFormat`] if one of them is among the `inputs`.
+    /// [`DataError::OutExists`] unless `overwrite`; [`DataError::OutFormat`] if one of the files is among the `inputs`.
     pub(super) fn existing(&self, overwrite: bool, inputs: &[PathBuf]) -> Result<Vec<PathBuf>> {
         let found = self.found();
         match found.first() {
@@ -188,7 +189,7 @@ impl Target {
         }
     }
 
-    /// Existing files with names of this command's output, sorted.
+    /// Existing files whose names match this command's output, sorted.
     fn found(&self) -> Vec<PathBuf> {
         let mut found: Vec<PathBuf> = match &self.place {
             Place::File(path) => {
@@ -209,7 +210,7 @@ impl Target {
                 data_files(folder, is_one)
             }
             Place::Folder(folder) => {
-                // Parts of any format, so that the folder holds a single format afterward.
+                // Parts in any format, so that the folder contains a single format afterwards.
                 let is_part = |name: &str| {
                     let ending = ending_of(Path::new(name));
                     ending.is_some() && ending.as_deref() == ending_of_part(name, "part")
@@ -228,7 +229,7 @@ impl Target {
                 found
             }
         };
-        // The ending of the file's name is that of arrays only.
+        // The ending of this file name is used only for arrays.
         if matches!(self.writer.writer, Writer::Arrays(..)) {
             found.extend(Some(self.labels_file()).filter(|path| path.exists()));
         }
@@ -237,7 +238,7 @@ impl Target {
     }
 }
 
-/// The ending of a format, with that of a compression.
+/// The ending of a format, including the ending of a compression.
 fn ending_of(path: &Path) -> Option<String> {
     formats::by_name(path)?;
     let name = path.file_name()?.to_str()?.to_ascii_lowercase();
@@ -246,7 +247,7 @@ fn ending_of(path: &Path) -> Option<String> {
     Some(name[stem.len() + 1..].to_owned())
 }
 
-/// "csv.gz" for `rows-00012.csv.gz` and "rows".
+/// Returns "csv.gz" for `rows-00012.csv.gz` and "rows".
 fn ending_of_part<'a>(name: &'a str, stem: &str) -> Option<&'a str> {
     let (number, ending) = name.strip_prefix(stem)?.strip_prefix('-')?.split_once('.')?;
     (number.len() >= 5 && number.bytes().all(|byte| byte.is_ascii_digit())).then_some(ending)

@@ -1,4 +1,4 @@
-//! Rows are the same in every format and however they are split; a conversion that fails leaves nothing.
+//! Rows are the same in every format and for any division into files; a failed conversion leaves no files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ fn names_in(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Arguments that describe rows of a task in a format: keys of the config, or arguments of the command.
+/// Arguments that describe rows of a task in a format, as config keys or as command arguments.
 fn keys(path: &Path, task: &str, is_weighted: bool) -> Vec<(&'static str, String)> {
     let name = path.to_string_lossy();
     let targets = if task == "classification" { "kind" } else { "a b" };
@@ -109,7 +109,7 @@ fn gathered(dataset: &dyn Dataset, rows: &[usize]) -> (Vec<f32>, Vec<f32>, Optio
 
 type Rows = (Vec<u32>, Vec<u32>, Option<Vec<u32>>);
 
-/// The bits of all rows.
+/// The bits of the values of all rows.
 fn bits(dataset: &dyn Dataset) -> Rows {
     let (x, targets, weights) = gathered(dataset, &(0..dataset.len()).collect::<Vec<_>>());
     let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
@@ -127,7 +127,7 @@ fn convert_rows(words: &[String]) -> Result<String> {
     run(&args(&words.iter().map(String::as_str).collect::<Vec<_>>()))
 }
 
-/// A table of `n_rows` rows of floats of all sizes.
+/// A table of `n_rows` rows with floats of all magnitudes.
 fn table(path: &Path, task: &str, is_weighted: bool, n_rows: usize) {
     let mut state = 1u32;
     let mut random = move || {
@@ -214,7 +214,7 @@ fn parts_hold_the_same_rows() {
         table(&first, "classification", true, 1000);
         let keys_from = keys(&first, "classification", true);
         let expected = bits(&*open(&first, &keys_from));
-        // A folder that is not there yet.
+        // A folder that does not exist yet.
         let parts = folder.path().join("parts/");
         let mut in_parts = words(&first, &parts, &keys_from);
         in_parts.extend(["--to", ending, "--rows-per-file", "300"].map(str::to_owned));
@@ -227,7 +227,7 @@ fn parts_hold_the_same_rows() {
         }
         assert!(bits(&*open(&parts, &keys_to)) == expected, "{ending}");
 
-        // Fewer parts take the place of them all, and only when asked to.
+        // Fewer parts replace all existing ones, but only on request.
         let last = in_parts.len() - 1;
         in_parts[last] = "600".to_owned();
         let message = convert_rows(&in_parts).unwrap_err().to_string();
@@ -265,14 +265,14 @@ fn a_conversion_that_fails_leaves_nothing() {
     }
     assert_eq!(names_in(folder.path()), ["bad.csv"]);
 
-    // What is there stays as it is.
+    // Existing files are left unchanged.
     let out = folder.path().join("out.npy");
     fs::write(&out, b"precious").unwrap();
     assert_refused(&[text(&bad), text(&out), "--target", "kind"], &["out.npy` exists", "--overwrite"]);
     assert!(run(&args(&[text(&bad), text(&out), "--target", "kind", "--overwrite"])).is_err());
     assert_eq!(fs::read(&out).unwrap(), b"precious");
 
-    // A process that was killed left a file; that of a live one stays.
+    // A killed process left a file behind; the file of a live process is kept.
     fs::write(folder.path().join(".out.npy.4294967294.convert"), b"half").unwrap();
     let live = format!(".out.npy.{}.convert", 1);
     fs::write(folder.path().join(&live), b"half").unwrap();
@@ -376,7 +376,7 @@ fn categories_keep_their_texts() {
 fn rows_of_any_format_have_the_categories_of_a_converted_file() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    // Values that could be numbers of categories.
+    // Values that could be mistaken for codes of categories.
     fs::write(at("first.csv"), "size,city,label\n1,30,0\n2,1,1\n3,2,1\n4,30,0\n").unwrap();
     fs::write(at("eval.csv"), "size,city,label\n5,30,0\n6,7,1\n").unwrap();
     let keys = [("categorical", "city".to_owned())];
@@ -402,7 +402,7 @@ fn rows_of_any_format_have_the_categories_of_a_converted_file() {
         assert!(bits(&*eval) == expected, "{table}");
     }
 
-    // An array says nothing of its columns, but it has no categories.
+    // An array does not describe its columns, but it has no categories.
     let labels = format!("data.eval_labels={:?}", at("plain.labels.npy"));
     let message = load("rows.safetensors", "plain.npy", &[&labels]).unwrap_err();
     assert!(message.contains("\"city\" holds categories in") && message.contains("hint: "), "{message}");
@@ -429,7 +429,7 @@ fn short_formats_hold_what_fits() {
     }
     fs::write(&first, "x,y,label\n1,255,0\n0,7,1\n").unwrap();
     run(&args(&[text(&first), text(&out), "--dtype", "u8", "--overwrite"])).unwrap();
-    // Without another word the format stays.
+    // Without another argument the format is kept.
     let npy = folder.path().join("rows.npz");
     run(&args(&[text(&out), text(&npy)])).unwrap();
     assert_eq!(open(&npy, &[]).layout().dtype.to_string(), "u8");
@@ -498,7 +498,7 @@ fn only_former_parts_are_replaced_and_never_what_is_read() {
     }
     convert("rows.csv", &out, &["--to", "csv"]).unwrap();
 
-    // Numbered files end as those of this command do.
+    // Numbered files whose names end like those of this command.
     let numbered = ["out-00007.x.csv", "out-00007.csv", "out-007.csv"];
     for name in numbered {
         fs::write(at(name), b"precious").unwrap();

@@ -1,4 +1,4 @@
-//! Copies tables to files of text cell by cell, so that every digit and every text stays.
+//! Copies tables to text files cell by cell, so that every digit and every string is kept.
 
 use std::path::{Path, PathBuf};
 
@@ -37,8 +37,8 @@ impl<'a> TextCopy<'a> {
         Ok(Some(TextCopy { spec, files, readers }))
     }
 
-    /// Copies all rows to the files of `target` and returns the numbers of rows and files. With `needs_kinds` the file
-    /// distinguishes numbers from texts, so that all cells are read before.
+    /// Copies all rows to the files of `target` and returns the numbers of rows and files. With `needs_kinds` the output
+    /// distinguishes numbers from strings, so all cells are read first.
     pub(super) fn run(
         self,
         target: &Target,
@@ -128,11 +128,11 @@ struct Rows<'a> {
     place: &'static str,
     path: &'a Path,
     plan: ColumnPlan,
-    /// Whether each column holds texts, in which nothing is a number.
+    /// Whether each column contains strings, so that none of its cells is a number.
     are_texts: Vec<bool>,
     /// Columns that are copied.
     order: Vec<usize>,
-    /// The cells of the current row; those of folders stay.
+    /// The cells of the current row; cells from folder names stay the same.
     cells: Vec<String>,
 }
 

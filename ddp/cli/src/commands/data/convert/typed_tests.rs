@@ -1,4 +1,4 @@
-//! Types and values survive each format that can carry them.
+//! Types and values survive each format that can represent them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub(super) fn try_convert(words: &[&str]) -> Result<String> {
     run(&ConvertArgs { progress: ProgressChoice::None, ..*args }, Meter::none())
 }
 
-/// Numbers that follow from a seed.
+/// Random numbers determined by a seed.
 struct Random(u64);
 
 impl Random {
@@ -77,7 +77,7 @@ fn typed_tables_keep_their_values_in_every_table_format() {
                 format!("0{}:30:00", random.next() % 10),
                 random.of(&["cat", "dog", "True", "3"]).to_owned(),
             ];
-            // The last row makes the text column one of texts; the second one lacks values.
+            // The last row turns the text column into strings; the second row lacks values.
             let cells: Vec<String> = cells
                 .into_iter()
                 .enumerate()
@@ -151,7 +151,7 @@ fn numbers_keep_their_values_in_every_array_format() {
                     assert_eq!(bits(&want[column]), bits(&got[column]), "{ending}");
                 }
                 let place = labels.iter().position(|label| *label == want[2]).unwrap().to_string();
-                // Only safetensors holds the labels.
+                // Only safetensors stores the labels.
                 assert_eq!(got[2], if ending == "safetensors" { want[2].clone() } else { place }, "{ending}");
             }
         }
