@@ -8,7 +8,7 @@ use ddp::exit_code;
 /// Result of this crate's functions.
 pub(crate) type Result<T, E = LaunchError> = std::result::Result<T, E>;
 
-/// A reason why the ranks of a job can't be started.
+/// The reason why the ranks of a job can't be started.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
@@ -19,17 +19,17 @@ pub enum LaunchError {
         "run `ddp-train launch -n N -- ...` without mpirun and srun, or `mpirun -n N ddp-train train ...`"
     ))]
     UnderLauncher { launcher: ddp_comm::Launcher },
-    /// The arguments after `--` name another command, or check a run instead of training it.
+    /// The arguments after `--` name another command, or only check a run instead of training it.
     #[error("`ddp-train launch` starts training runs, got `{got}` after --")]
     #[diagnostic(help("{hint}"))]
     NoRun { got: String, hint: String },
-    /// Several ranks, and no program that starts them.
+    /// Several ranks are requested, but no program can start them.
     #[error("{n_ranks} ranks need mpirun or mpiexec, and neither is on the PATH")]
     #[diagnostic(help(
         "install Open MPI (Debian and Ubuntu: apt-get install openmpi-bin openssh-client), or leave -n out"
     ))]
     NoLauncher { n_ranks: usize },
-    /// A program of that name which is neither Open MPI's nor MPICH's.
+    /// A program with the launcher's name is neither Open MPI's nor MPICH's.
     #[error("`{program} --version` names neither Open MPI nor MPICH: {version}")]
     #[diagnostic(help("put the bin folder of Open MPI 4 or 5, MPICH or Intel MPI first on the PATH"))]
     UnknownLauncher {
@@ -45,7 +45,7 @@ pub enum LaunchError {
     #[error("can't run `{program}`: {source}")]
     #[diagnostic(help("check that it is installed and may be run"))]
     NotRun { program: String, source: io::Error },
-    /// Signals ended a program that says what it is.
+    /// Signals ended a program that was asked for its version.
     #[error("`{program}` was started {n_tries} times and always ended by {signal}")]
     #[diagnostic(help(
         "something on this host ends processes, such as a limit of memory; the same command may work later"
@@ -61,7 +61,7 @@ pub enum LaunchError {
     #[error("host file `{}`: {source}", path.display())]
     #[diagnostic(help("one host per line, such as `node1 slots=8`"))]
     HostFile { path: PathBuf, source: io::Error },
-    /// A host that is not written as one.
+    /// A host is not in the expected form.
     #[error("--hosts: {place}: got `{got}`, expected a host with its slots")]
     #[diagnostic(help("node1:8,node2:8, or lines such as `node1 slots=8`"))]
     BadHost {
@@ -69,7 +69,7 @@ pub enum LaunchError {
         place: String,
         got: String,
     },
-    /// More ranks than slots.
+    /// There are more ranks than slots.
     #[error("-n {n_ranks}: the hosts have {n_slots} slots")]
     #[diagnostic(help("raise the slots of hosts, add hosts, or use -n {n_slots}"))]
     TooFewSlots {
@@ -77,7 +77,7 @@ pub enum LaunchError {
         /// Number of slots of all hosts.
         n_slots: usize,
     },
-    /// More hosts needed than named.
+    /// More hosts are required than named.
     #[error("--min-hosts {min_hosts}: --hosts names only {n_hosts}")]
     #[diagnostic(help("use --min-hosts {n_hosts} or less"))]
     TooManyMinHosts {
@@ -108,7 +108,7 @@ pub enum LaunchError {
     #[error(transparent)]
     #[diagnostic(transparent)]
     Run(Box<ddp::Error>),
-    /// The process can't watch over others.
+    /// The process can't supervise others.
     #[error("can't supervise processes: {source}")]
     #[diagnostic(help("start the ranks with mpirun instead"))]
     Supervision { source: io::Error },

@@ -16,7 +16,7 @@ section! {
     /// `[checkpoint]`
     #[derive(Debug, Clone, PartialEq)]
     pub struct CheckpointConfig in "checkpoint", read(raw: &RawConfig, data: &DataConfig, train: &TrainConfig), write {
-        /// Steps between two checkpoints; 0 writes none for that.
+        /// Steps between two checkpoints; 0 disables saving by steps.
         every_steps: u64 = count(0, MAX_STEPS)
             .help("Optimizer steps between two checkpoints; 0 for none")
             .default("0")

@@ -32,7 +32,7 @@ section! {
             .default(r#""builtin:digits""#)
             .may_change();
 
-        /// Labels of `train` in files of their own (npy, IDX): a file or a pattern.
+        /// Labels of `train` if they are in separate files (npy, IDX): a file or a pattern.
         labels: Option<String> [optional] = text()
             .help("Labels of data.train in files of their own (npy, IDX): a file or a pattern")
             .absent("labels are next to the features")
@@ -49,14 +49,14 @@ section! {
             .synonyms(&["test", "valid", "validation"])
             .may_change();
 
-        /// Labels of `eval`, as `labels`.
+        /// Labels of `eval`, given in the same way as `labels`.
         eval_labels: Option<String> [optional] = text()
             .help("Labels of data.eval in files of their own (npy, IDX): a file or a pattern")
             .absent("labels are next to the features")
             .example(r#""y_test.npy""#)
             .may_change();
 
-        /// Weights of `eval` in files of their own (npy, IDX): a file or a pattern.
+        /// Row weights of `eval` if they are in separate files (npy, IDX): a file or a pattern.
         eval_weight: Option<String> [optional] = text()
             .help("Weights of data.eval in files of their own (npy, IDX): a file or a pattern")
             .absent("not set")
@@ -101,13 +101,13 @@ section! {
             .default(r#""label""#)
             .synonyms(&["label", "targets"]);
 
-        /// Groups of targets of several kinds; empty but for [`Task::Heads`].
+        /// Groups of targets of different kinds; empty unless the task is [`Task::Heads`].
         heads: Vec<HeadConfig> { sources.heads.clone(), no_key };
 
         /// Kind of the targets.
         task: Task { sources.task, no_key };
 
-        /// Whether the targets decide on `task`, which is provisional until [`load`](crate::data::load) has read them.
+        /// Whether the target values determine `task`; it is provisional until [`load`](crate::data::load) has read them.
         auto_task: bool { sources.auto_task, no_key };
 
         key task = one_of(TaskSetting::NAMES)
@@ -116,7 +116,8 @@ section! {
             .example(r#""regression""#)
             .before(Before::Value(r#""classification""#));
 
-        /// Number of classes, whose labels are the numbers from 0; `None` means the labels of the training rows.
+        /// Number of classes if the labels are the integers from 0; `None` derives the classes from the labels of the training
+        /// rows.
         classes: Option<usize> { classes(raw, sources.task)?, write_classes };
 
         key classes = count(2, MAX_WIDTH)
@@ -126,7 +127,8 @@ section! {
             .hint("leave it out to take it from the data")
             .synonyms(&["num_classes", "n_classes"]);
 
-        /// Labels in the order of their classes; empty for numbers by value, then texts by their bytes.
+        /// Labels in the order of their classes; if empty, numbers are sorted by value, followed by strings sorted by their
+        /// bytes.
         class_order: Vec<String> { class_order::read(raw, sources.task, &sources.train)?, write_class_order };
 
         key class_order = key(Kind::Texts { may_be_empty: true })
@@ -154,7 +156,8 @@ section! {
             .default("true")
             .before(Before::Value("false"));
 
-        /// Weight of a row in loss and metrics: a column, an array's name, or an npy file with those of `train`.
+        /// Weight of a row in the loss and the metrics: a column, the name of an array, or an npy file with the weights of
+        /// `train`.
         weight: Option<String> [optional] = text()
             .help("Weight of a row in loss and metrics: a column, an array's name, or an npy file next to data.train")
             .absent("all rows weigh the same")
@@ -181,7 +184,7 @@ section! {
             .help("Encoding of categories: a column per value, or a learned table")
             .default(r#""one_hot""#);
 
-        /// Width of a category's embedding; `None` means one that grows with the number of values.
+        /// Width of a category's embedding; `None` chooses a width that grows with the number of values.
         embedding_dim: Option<usize> { Some(raw.get("data.embedding_dim")?).filter(|dim| *dim > 0), write_embedding_dim };
 
         key embedding_dim = count(0, 1 << 12)
@@ -197,7 +200,7 @@ section! {
             .example(r#""mean""#)
             .synonyms(&["na"]);
 
-        /// Texts that mark a missing value, in addition to the usual ones.
+        /// Strings that mark a missing value, in addition to the usual ones.
         missing_values: Vec<String> = key(Kind::AnyTexts)
             .help("Texts and numbers that mark a missing value in tables, besides null, an empty cell, NA, N/A, NaN, None, - and ?; with \"\" among them only those listed do")
             .default("[]")
@@ -219,13 +222,13 @@ section! {
             .default(r#""auto""#)
             .synonyms(&["sep", "separator"]);
 
-        /// Mark before the fraction of a number in a text file.
+        /// Decimal mark of numbers in a text file.
         decimal: Decimal = one_of(Decimal::NAMES)
             .help("Mark before the fraction of a number in text files, where the other one may separate thousands; \"auto\" finds it in the first rows")
             .default(r#""auto""#)
             .synonyms(&["thousands", "decimal_mark"]);
 
-        /// Features that a column of dates becomes.
+        /// Features that a column of dates is converted to.
         datetime: Datetime = one_of(Datetime::NAMES)
             .help("Dates as features: seconds since 1970, or year, month, day, weekday, hour, minute and second")
             .default(r#""seconds""#)
@@ -244,7 +247,7 @@ section! {
             .default(r#""standard""#)
             .before(Before::Value(r#""none""#));
 
-        /// Values that the fingerprint of the rows covers.
+        /// Values that are included in the fingerprint of the rows.
         fingerprint: FingerprintKind = one_of(FingerprintKind::NAMES)
             .help("Values that a resumed run compares: all, or a sample of arrays on disk; \"auto\" is full where statistics read all rows anyway")
             .default(r#""auto""#)
@@ -254,12 +257,12 @@ section! {
         /// Whether each epoch visits the training rows in a new order.
         shuffle: bool = switch().help("Visit the training rows in a new order each epoch").default("true");
 
-        /// Range over which rows move in that order.
+        /// Distance over which the shuffle moves rows.
         shuffle_mode: ShuffleMode = one_of(ShuffleMode::NAMES)
             .help("Move rows anywhere (full), or in blocks of neighboring rows, for data on disk (blocks)")
             .default(r#""full""#);
 
-        /// Size of the window within which `shuffle_mode = "blocks"` mixes rows, in MiB.
+        /// Size in MiB of the window within which `shuffle_mode = "blocks"` mixes rows.
         shuffle_window_mib: usize [shuffle_window_mib(raw)?] = count(1, 1 << 20)
             .help("Size of the window within which shuffle_mode = \"blocks\" mixes rows, in MiB")
             .default_depends("64, at most half of data.loader_memory_mib")
@@ -267,13 +270,13 @@ section! {
             .hint("64 is a good start")
             .may_change_if(|ours, theirs| shuffles_anywhere(ours) && shuffles_anywhere(theirs), "if shuffle_mode is \"full\"");
 
-        /// Place where rows wait for their step.
+        /// Location of rows until their step.
         placement: Placement = one_of(Placement::NAMES)
             .help("Place where rows wait for their step: host or GPU; auto takes the GPU if there is room")
             .default(r#""auto""#)
             .may_change();
 
-        /// Batches that are prepared ahead of the step, at least 1.
+        /// Number of batches that are prepared ahead of the step, at least 1.
         prefetch: usize = count(1, 1024)
             .help("Batches that are prepared ahead of the step")
             .default("4")
@@ -281,7 +284,7 @@ section! {
             .synonyms(&["prefetch_factor"])
             .may_change();
 
-        /// Threads that prepare them; 0 means as many as fit.
+        /// Number of threads that prepare batches; 0 uses as many as fit.
         loader_threads: usize = count(0, 256)
             .help("Threads that prepare batches; 0 for as many as fit")
             .default("0")
@@ -467,7 +470,7 @@ impl DataConfig {
     }
 }
 
-/// Whether weights next to rows of the format are files.
+/// Whether `data.weight`, next to rows of this `format`, names files rather than a column or array.
 pub(super) fn is_files_beside(weight: &str, format: &str) -> bool {
     let is_beside = |name: &str| ["npy", "idx"].contains(&name);
     is_beside(format)
@@ -479,7 +482,7 @@ fn write_classes(classes: &Option<usize>, writer: &mut Writer) {
     writer.put_optional("data.classes", classes.as_ref());
 }
 
-/// The writer of a field that other fields' keys write.
+/// Writer of a field whose value other fields write.
 fn no_key<T>(_: &T, _: &mut Writer) {}
 
 fn write_class_order(order: &[String], writer: &mut Writer) {
@@ -592,7 +595,7 @@ fn names_weight_files(value: Lookup<'_>) -> bool {
     is_files_beside(&weight, &text("data.format").unwrap_or_default())
 }
 
-/// Whether the window is not used.
+/// Whether the shuffle moves rows over the whole data, so that the window is not used.
 fn shuffles_anywhere(value: Lookup<'_>) -> bool {
     value("data.shuffle_mode").is_some_and(|mode| mode.as_str() == Some(ShuffleMode::Full.name()))
 }

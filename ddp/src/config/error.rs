@@ -8,7 +8,7 @@ use crate::storage::user_file::FileError;
 /// Result of this room's functions.
 pub(super) type Result<T, E = ConfigError> = std::result::Result<T, E>;
 
-/// A config that can't be used. Messages hold the place, the key, the expected and the given value, and end in a hint.
+/// A config that can't be used. Messages name the place, the key, the expected and the given value, and end with a hint.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
@@ -47,7 +47,7 @@ pub enum ConfigError {
         /// The nearest known key, or the list of keys.
         hint: String,
     },
-    /// A value of another type than the key's.
+    /// The value has a different type than the key.
     #[error("{at}: `{key}` must be {expected}, got {got}")]
     #[diagnostic(help("write `{example}`"))]
     WrongType {
@@ -61,7 +61,7 @@ pub enum ConfigError {
         /// A valid assignment for this key.
         example: String,
     },
-    /// A value of the right type that is out of range, or does not fit the other keys.
+    /// The value has the right type but is out of range, or does not fit the other keys.
     #[error("{at}: `{key}` must be {expected}, got {got}")]
     #[diagnostic(help("{hint}"))]
     BadValue {
@@ -85,24 +85,24 @@ pub enum ConfigError {
         /// The meaning of both keys.
         hint: &'static str,
     },
-    /// A key that the command line gives twice.
+    /// The command line gives the same key twice.
     #[error("`{first}` and `{second}` both give `{key}`")]
     #[diagnostic(help("keep one of them"))]
     GivenTwice { key: &'static str, first: String, second: String },
-    /// A config file without data.
+    /// The config file names no data.
     #[error("config file {}: `data.train` is missing", path.display())]
     #[diagnostic(help(
         "write `train = \"FILE\"` under [data], or add --data FILE; --data builtin:digits trains on the bundled digits"
     ))]
     NoData { path: PathBuf },
-    /// A `--set` argument that is not an assignment.
+    /// A `--set` argument is not an assignment.
     #[error("`--set {arg}`: expected SECTION.KEY=VALUE")]
     #[diagnostic(help("for example `--set optimizer.lr=0.001`"))]
     BadSet {
         /// The argument as given.
         arg: String,
     },
-    /// No key's name begins with the prefix that was asked for.
+    /// No key's name begins with the given prefix.
     #[error("no key begins with `{prefix}`")]
     #[diagnostic(help("{hint}"))]
     NoSuchPrefix {

@@ -11,7 +11,7 @@ section! {
     /// `[run]`
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct RunConfig in "run", read(raw: &RawConfig), write {
-        /// Permissions of the files that the run creates; `None` for those of the process's umask.
+        /// Permissions of the files that the run creates; `None` uses the umask of the process.
         file_mode: Option<FileMode> [optional] = key(Kind::Text)
             .help("Permissions of the files that a run creates (weights, configs, checkpoints, logs), as in chmod; folders get x where files have r")
             .absent("the umask of the process")

@@ -111,7 +111,7 @@ section! {
             .instead_of("train.epochs", "`epochs` counts passes over the data, `steps` counts optimizer steps")
             .may_change();
 
-        /// Rows per step.
+        /// Batch size.
         batch: Batch { read_batch(raw)?, write_batch };
 
         key batch_size = count(1, MAX_ROWS)

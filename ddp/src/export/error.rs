@@ -23,7 +23,7 @@ pub enum ExportError {
         /// The layer's description of itself.
         layer: String,
     },
-    /// A layer's parameter is missing among the weights, or has another shape.
+    /// A layer's parameter is missing among the weights, or has a different shape.
     #[error("parameter {name} is {got} among the weights, expected {expected:?}")]
     #[diagnostic(help("the file was changed, or belongs to a different model"))]
     Parameter {
@@ -34,7 +34,7 @@ pub enum ExportError {
         /// The shape that the layer declares.
         expected: Vec<usize>,
     },
-    /// The layers expect other features than the preprocessing gives.
+    /// The layers expect different features than the preprocessing produces.
     #[error("the columns give {got}, but the layers expect {expected}")]
     #[diagnostic(help("the file was changed, or belongs to a different model"))]
     Features {
@@ -43,7 +43,7 @@ pub enum ExportError {
         /// Number of features that the layers expect.
         expected: String,
     },
-    /// The number of classes differs from that of the outputs.
+    /// The number of classes differs from the number of outputs.
     #[error("the model has {got} labels for {expected} outputs")]
     #[diagnostic(help("the file was changed, or belongs to a different model"))]
     Labels {
@@ -52,11 +52,11 @@ pub enum ExportError {
         /// Number of outputs of the last layer.
         expected: usize,
     },
-    /// Only ONNX knows a second file of weights.
+    /// A second file for the weights is possible only in ONNX.
     #[error("--external-data is for ONNX, and the output is safetensors")]
     #[diagnostic(help("add --format onnx, or leave --external-data out"))]
     ExternalDataOfSafetensors,
-    /// The name of the output says no format.
+    /// The name of the output does not select a format.
     #[error("`{}` ends in neither .onnx nor .safetensors", path.display())]
     #[diagnostic(help(
         "choose such a name, or add --format onnx or --format safetensors; for PyTorch, examples/load_in_pytorch.py loads \

@@ -21,7 +21,7 @@ pub enum OptimError {
     #[error(transparent)]
     #[diagnostic(transparent)]
     LossScaler(#[from] LossScalerError),
-    /// The schedule depends on the run's length, which is unknown.
+    /// The schedule depends on the run's length, which is not known.
     #[error("the schedule \"{kind}\" needs the number of steps of the run")]
     #[diagnostic(help("give `train.steps` or `train.epochs`"))]
     ScheduleNeedsLength {

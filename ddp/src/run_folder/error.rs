@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::exit_code;
 use crate::storage::disk::is_out_of_inodes;
 
-/// A reason why a run cannot start or resume in a folder.
+/// The reason why a run cannot start or resume in a folder.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
@@ -25,7 +25,7 @@ pub enum FolderError {
         /// A file of that run.
         found: &'static str,
     },
-    /// `--resume` names a checkpoint of a run with another config or other data.
+    /// `--resume` names a checkpoint of a run with a different config or different data.
     #[error("checkpoint `{}` belongs to a different run:\n  {differences}", path.display())]
     #[diagnostic(help(
         "use the run's own config (omit RUN.toml), or start a new run with --init-from its model.safetensors; \
@@ -47,7 +47,7 @@ pub enum FolderError {
         /// The differences, one per line.
         differences: String,
     },
-    /// `--resume auto` without an output folder.
+    /// `--resume auto` was given without an output folder.
     #[error("--resume auto needs the output folder of the run to find checkpoints")]
     #[diagnostic(help("add --out DIR, or name a checkpoint with --resume PATH"))]
     NoneToResume,
@@ -111,7 +111,7 @@ impl FolderError {
     }
 }
 
-/// The way in which a run lost its folder.
+/// Way in which a run lost its folder.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, miette::Diagnostic)]
 pub enum Loss {
     /// The folder or its lock was deleted, moved or replaced.

@@ -9,7 +9,7 @@ use ddp::exit_code;
 /// Maximum number of threads of a rank per core of its host.
 pub(crate) const MAX_THREADS_PER_CORE: usize = 4;
 
-/// A flag, or the way in which the process was started, that a command cannot work with.
+/// A command cannot work with a flag, or with the way in which the process was started.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
@@ -36,11 +36,11 @@ pub enum CommandError {
         n_threads: usize,
         max: usize,
     },
-    /// A CUDA graph, requested where there is no GPU.
+    /// A CUDA graph is requested, but there is no GPU.
     #[error("--cuda-graph on: this rank computes on the CPU, which has no CUDA graphs")]
     #[diagnostic(help("add --device cuda to see why there is no GPU, or leave --cuda-graph out"))]
     NoGraphOnCpu,
-    /// Kernels of GPUs that were to be compiled into the cache.
+    /// Kernels could not be compiled into the cache.
     #[error("the kernels cannot be compiled into the cache: {reason}")]
     #[diagnostic(help("pip install nvidia-cuda-nvrtc; DDP_TRAIN_CACHE names the folder of the cache"))]
     KernelCache {
@@ -78,11 +78,11 @@ pub enum CommandError {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// `--metrics` names a metric that evaluations do not give.
+    /// `--metrics` names a metric that evaluations do not measure.
     #[error("--metrics: `{}` is not a metric here, expected names of: {}", .0.name, .0.expected)]
     #[diagnostic(help("{}", .0.hint))]
     UnknownMetric(Box<UnknownMetric>),
-    /// `--importance` with another number of metrics than one, or with a table.
+    /// `--importance` is used with more than one metric, with none, or with a table.
     #[error("--importance measures one metric, got --metrics {names}")]
     #[diagnostic(help("name one that is a number, such as --metrics {example}"))]
     ImportanceMetrics {
@@ -91,7 +91,7 @@ pub enum CommandError {
         /// A metric of the model's task.
         example: String,
     },
-    /// The model was trained without evaluation data, and the command names none.
+    /// The model was trained without evaluation data, and the command names no data.
     #[error("the run had no evaluation data")]
     #[diagnostic(help("name the rows to evaluate with --data"))]
     NoEvalData,

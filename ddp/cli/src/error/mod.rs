@@ -42,7 +42,7 @@ pub enum Error {
     Library(ddp::Error),
     /// The rows cannot be used for a trained model.
     ModelData(Box<DataError>, ModelCommand),
-    /// The command cannot do what its flags ask for.
+    /// The command cannot do what its flags request.
     Command(CommandError),
     /// The ranks could not be started.
     Launch(Box<LaunchError>),
@@ -77,7 +77,7 @@ impl Error {
         }
     }
 
-    /// The error of rows that `command` reads for a trained model.
+    /// Makes the error for rows that `command` reads for a trained model.
     pub(crate) fn of_model_data(error: DataError, command: ModelCommand) -> Self {
         match error.into() {
             ddp::Error::Data(error) => Error::ModelData(error, command),
