@@ -212,9 +212,10 @@ impl<'w> Replica<'w> {
             Ok(model.forward_over_ranks(inputs.x, inputs.dropout, ranks)?)
         };
         match purpose {
-            StepPurpose::Update => Ok(rank_exchange.run(world, pass)?),
-            StepPurpose::Rehearsal => pass(None),
+            StepPurpose::Update => rank_exchange.run(world, pass)?,
+            StepPurpose::Rehearsal => pass(None)?,
         }
+        Ok(())
     }
 
     /// Computes the loss of the outputs; writes their gradient, `scale` times that of the sum of losses, and adds the sums, and this

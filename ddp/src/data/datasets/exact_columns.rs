@@ -184,7 +184,7 @@ impl ExactColumn {
         }
     }
 
-    /// What f32 rounds away from the value of a row.
+    /// Returns the difference between the value of a row and its f32.
     fn rest(&self, row: usize, single: f32) -> f64 {
         if single.is_nan() { 0.0 } else { self.get(row, single).less(f64::from(single)) }
     }

@@ -40,7 +40,7 @@ pub(super) struct Run<'w> {
     pub(super) plan: Plan,
 }
 
-/// What config and data come to on this world.
+/// A run as config and data determine it on this world.
 pub(super) struct Plan {
     pub(super) config: Config,
     pub(super) spec: ModelSpec,

@@ -17,7 +17,7 @@ use tracing_subscriber::registry::LookupSpan;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     /// Only the message of events for users; all fields of events that were requested with -v.
-    Terminal { colours: bool },
+    Terminal { colors: bool },
     /// With time, level, rank and host; later lines of a message are indented.
     File,
     /// One JSON object.

@@ -272,7 +272,7 @@ pub fn error_line(message: &str) -> String {
 }
 
 /// Whether to use colors on a terminal: not if `NO_COLOR` is set and not empty. Source: <https://no-color.org>.
-fn colours() -> bool {
+fn colors() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 

@@ -210,7 +210,7 @@ impl Target {
                 data_files(folder, is_one)
             }
             Place::Folder(folder) => {
-                // Parts in any format, so that the folder contains a single format afterwards.
+                // Parts in any format, so that the folder contains a single format afterward.
                 let is_part = |name: &str| {
                     let ending = ending_of(Path::new(name));
                     ending.is_some() && ending.as_deref() == ending_of_part(name, "part")
