@@ -25,14 +25,12 @@ pub(crate) struct ExactColumns {
 }
 
 /// Exact values of the first rows of a column; those of later rows are their f32.
-#[derive(Debug, Clone, PartialEq)]
-enum ExactColumn {
-    Doubles(Vec<f64>),
-    /// Of a missing value 0. `per_unit` of them are 1.
-    Integers {
-        values: Vec<i64>,
-        per_unit: i64,
-    },
+#[derive(Debug, Clone, PartialEq, Default)]
+struct ExactColumn {
+    /// Integers of which this many are 1, 0 where a value is missing; `None` for f64.
+    per_unit: Option<i64>,
+    /// The integers, or the bits of f64.
+    words: Vec<u64>,
 }
 
 impl ExactColumns {
@@ -73,31 +71,26 @@ impl ExactColumns {
         if let Some(exact) = &mut self.columns[column]
             && value.less(single(row)).abs() > 0.0
         {
-            if let (0, Exact::Whole { per_unit, .. }) = (exact.len(), value) {
-                *exact = ExactColumn::Integers { values: Vec::new(), per_unit };
+            if exact.words.is_empty() {
+                exact.per_unit = value.per_unit();
             }
-            (exact.len()..row).for_each(|row| exact.push(Exact::Double(single(row))));
+            (exact.words.len()..row).for_each(|row| exact.push(Exact::Double(single(row))));
             exact.push(value);
         }
     }
 
     /// Removes the rows from `n_rows` on.
     pub(crate) fn truncate(&mut self, n_rows: usize) {
-        for column in self.columns.iter_mut().flatten() {
-            match column {
-                ExactColumn::Doubles(values) => values.truncate(n_rows),
-                ExactColumn::Integers { values, .. } => values.truncate(n_rows),
-            }
-        }
+        self.columns.iter_mut().flatten().for_each(|column| column.words.truncate(n_rows));
     }
 
     /// Whether f32 holds all values.
     pub(crate) fn is_empty(&self) -> bool {
-        self.columns.iter().flatten().all(|column| column.len() == 0)
+        self.columns.iter().flatten().all(|column| column.words.is_empty())
     }
 
     pub(crate) fn size_bytes(&self) -> usize {
-        self.columns.iter().flatten().map(|column| column.len() * size_of::<f64>()).sum()
+        self.columns.iter().flatten().map(|column| column.words.len() * size_of::<u64>()).sum()
     }
 
     /// Drops the columns that are not worth their memory, whenever the number of rows has doubled. `singles` are the f32 of all
@@ -108,7 +101,7 @@ impl ExactColumns {
             && n_rows >= prune_at
         {
             self.prune_at = Some(2 * n_rows);
-            self.prune(singles, |_, _| false);
+            self.prune(singles, false);
         }
     }
 
@@ -116,27 +109,23 @@ impl ExactColumns {
     /// reproduces to the digit.
     pub(crate) fn finish(&mut self, singles: &[f32]) {
         if self.prune_at.is_some() {
-            self.prune(singles, is_short);
+            self.prune(singles, true);
         }
     }
 
-    /// Drops the columns that are not worth their memory, also those of a model: memory is short.
-    pub(crate) fn shrink(&mut self, singles: &[f32]) {
-        self.prune(singles, |_, _| false);
-    }
-
-    /// Drops columns; `is_short` marks values whose f32 is as good.
-    fn prune(&mut self, singles: &[f32], is_short: impl Fn(f32, f64) -> bool) {
+    /// Drops the columns that are not worth their memory, also those of a model; columns of short decimals on request.
+    pub(crate) fn prune(&mut self, singles: &[f32], drops_short: bool) {
         let n_columns = self.columns.len();
         for column in 0..n_columns {
-            let Some(exact) = self.columns[column].as_ref().filter(|exact| exact.len() > 0) else {
+            let Some(exact) = self.columns[column].as_ref().filter(|exact| !exact.words.is_empty()) else {
                 continue;
             };
             let singles = singles.iter().copied().skip(column).step_by(n_columns);
             let mut values =
                 singles.clone().enumerate().map(|(row, single)| (single, exact.rest(row, single)));
             let is_needed = is_far(singles.clone())
-                && !values.clone().all(|(single, rest)| is_short(single, f64::from(single) + rest));
+                && !(drops_short
+                    && values.clone().all(|(single, rest)| is_short(single, f64::from(single) + rest)));
             if !is_needed && !has_lost(&mut values) {
                 self.columns[column] = None;
             }
@@ -158,29 +147,13 @@ impl ExactColumns {
     }
 }
 
-impl Default for ExactColumn {
-    /// A column whose values are whole so far.
-    fn default() -> Self {
-        ExactColumn::Integers { values: Vec::new(), per_unit: 1 }
-    }
-}
-
 impl ExactColumn {
-    fn len(&self) -> usize {
-        match self {
-            ExactColumn::Doubles(values) => values.len(),
-            ExactColumn::Integers { values, .. } => values.len(),
-        }
-    }
-
     /// The value of a row whose f32 is `single`.
     fn get(&self, row: usize, single: f32) -> Exact {
-        match self {
-            _ if single.is_nan() || row >= self.len() => Exact::Double(f64::from(single)),
-            ExactColumn::Doubles(values) => Exact::Double(values[row]),
-            ExactColumn::Integers { values, per_unit } => {
-                Exact::Whole { value: values[row], per_unit: *per_unit }
-            }
+        match (self.words.get(row).filter(|_| !single.is_nan()), self.per_unit) {
+            (None, _) => Exact::Double(f64::from(single)),
+            (Some(&word), None) => Exact::Double(f64::from_bits(word)),
+            (Some(&word), Some(per_unit)) => Exact::Whole { value: word as i64, per_unit },
         }
     }
 
@@ -191,15 +164,13 @@ impl ExactColumn {
 
     /// Appends a value; the first one that is no such integer makes the column one of f64.
     fn push(&mut self, value: Exact) {
-        if let ExactColumn::Integers { values, per_unit } = self {
-            if let Some(whole) = value.whole(*per_unit) {
-                return values.push(whole);
-            }
-            *self = ExactColumn::Doubles((0..self.len()).map(|row| self.get(row, 0.0).less(0.0)).collect());
+        let integer = self.per_unit.map(|per_unit| value.whole(per_unit));
+        if integer == Some(None) {
+            let doubles = (0..self.words.len()).map(|row| self.get(row, 0.0).less(0.0).to_bits());
+            (self.words, self.per_unit) = (doubles.collect(), None);
         }
-        if let ExactColumn::Doubles(values) = self {
-            values.push(value.less(0.0));
-        }
+        let double = || value.less(0.0).to_bits();
+        self.words.push(integer.flatten().map_or_else(double, |integer| integer as u64));
     }
 }
 
@@ -302,7 +273,7 @@ mod tests {
         assert_eq!(columns.size_bytes(), 800);
         of_model.finish(&singles);
         assert!((0..3).all(|column| of_model.keeps(column)));
-        of_model.shrink(&singles);
+        of_model.prune(&singles, false);
         assert!(!of_model.keeps(1));
     }
 

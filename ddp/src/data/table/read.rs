@@ -88,7 +88,7 @@ fn read_tables(files: &[PathBuf], readers: &TableReaders, spec: &SourceSpec<'_>)
             }
             rows.drop_exact(ExactColumns::prune_sometimes);
             if rows.size_bytes() > spec.memory_bytes {
-                rows.drop_exact(ExactColumns::shrink);
+                rows.drop_exact(|exact, singles| exact.prune(singles, false));
             }
             if rows.size_bytes() > spec.memory_bytes {
                 return Err(too_large(spec, rows.size_bytes()));

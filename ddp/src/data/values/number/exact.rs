@@ -31,6 +31,11 @@ impl Exact {
         }
     }
 
+    /// Integers per 1; `None` for f64.
+    pub(crate) fn per_unit(self) -> Option<i64> {
+        if let Exact::Whole { per_unit, .. } = self { Some(per_unit) } else { None }
+    }
+
     /// The value as an integer of which `per_unit` are 1, if it is one; 0 for NaN.
     pub(crate) fn whole(self, per_unit: i64) -> Option<i64> {
         const MAX: f64 = (1u64 << 63) as f64;
