@@ -278,7 +278,7 @@ impl<'w> Replica<'w> {
         let group_scalars = inputs.scalars.of_groups();
         if sharing.shard_plan.is_divided() {
             // The gradients are written meanwhile.
-            let mut sums = [0.0; STEP_SUMS_LEN];
+            let mut sums = [0f32; STEP_SUMS_LEN];
             sums.copy_from_slice(grads.tail()?.as_slice("step", "sums")?);
             let inputs = &update_inputs(TensorRef::from_slice(&sums, &[STEP_SUMS_LEN])?);
             let scale = UpdateScale::Device(DeviceScale { inputs, group_scalars });
