@@ -52,7 +52,7 @@ fn what_is_taken_and_restored_is_taken_again() {
     let random = time.as_nanos() as u64 % 1_000_000_000;
     println!("random seed: {random}");
     let mut n_checked = 0;
-    for seed in (0..80).chain([random]) {
+    for seed in (0..40).chain([random]) {
         let Program { setup, n_ranks, saved_after, resumed_on } = Program::draw(seed, false);
         let folders = [(); 3].map(|()| tempfile::tempdir().unwrap());
         let [first, other, again] = folders.each_ref().map(tempfile::TempDir::path);
@@ -68,7 +68,7 @@ fn what_is_taken_and_restored_is_taken_again() {
         assert_eq!((again.run, again.files), (first.run, first.files), "seed {seed}");
         n_checked += 1;
     }
-    assert!(n_checked > 40, "{n_checked} programs");
+    assert!(n_checked > 20, "{n_checked} programs");
 }
 
 #[test]

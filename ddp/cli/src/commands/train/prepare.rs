@@ -40,7 +40,7 @@ pub(super) struct Run<'w> {
     pub(super) plan: Plan,
 }
 
-/// A run as config and data determine it on this world.
+/// Config, model, partition and schedule of the run on this world.
 pub(super) struct Plan {
     pub(super) config: Config,
     pub(super) spec: ModelSpec,
