@@ -420,7 +420,9 @@ impl Cells<'_> {
                     values[(first + row) * *n_targets + index] = value;
                 }
                 if rows.exact_targets.keeps(index) {
-                    for (row, value) in exact(self.array).into_iter().flatten().enumerate() {
+                    let exact = exact(self.array).into_iter().flatten().enumerate();
+                    // A missing value has any number in its place.
+                    for (row, value) in exact.filter(|(row, _)| self.array.is_valid(*row)) {
                         rows.exact_targets.set(index, first + row, value, values);
                     }
                 }
