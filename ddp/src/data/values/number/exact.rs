@@ -24,6 +24,8 @@ impl Exact {
     pub(crate) fn less(self, origin: f64) -> f64 {
         match self {
             Exact::Double(value) => value - origin,
+            // Without divisions, which take longer than the rest.
+            Exact::Whole { value, per_unit: 1 } => whole_less(value.into(), origin),
             Exact::Whole { value, per_unit } => {
                 let part = value.rem_euclid(per_unit) as f64 / per_unit as f64;
                 whole_less(value.div_euclid(per_unit).into(), origin) + part
