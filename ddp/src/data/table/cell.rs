@@ -34,7 +34,7 @@ pub(crate) fn put(
                 rows.set_feature(row, feature, value);
                 return Ok(());
             }
-            let number = number(cell, notation)?;
+            let number = number(cell, notation, rows.exact.keeps(feature))?;
             rows.set_feature(row, feature, number.single);
             if let Some(exact) = number.exact {
                 rows.set_exact(row, feature, exact);
@@ -44,7 +44,7 @@ pub(crate) fn put(
             let parts = if notation.is_missing(cell) {
                 [missing(rows.may_miss, cell)?; time::PARTS.len()]
             } else {
-                match number(cell, notation) {
+                match number(cell, notation, false) {
                     Ok(Number { date: Some(seconds), .. }) => time::parts(seconds),
                     _ => return Err(CellProblem::NotADate { text: shown(cell) }),
                 }
@@ -70,14 +70,15 @@ pub(crate) fn put(
             let target = match &rows.targets {
                 TargetCells::Classes(_) => TargetCell::Label(label(cell, notation)?),
                 TargetCells::Values { .. } => {
-                    let Number { single, exact, .. } = number_of_use(cell, notation)?;
+                    let Number { single, exact, .. } =
+                        number_of_use(cell, notation, rows.exact_targets.keeps(index))?;
                     TargetCell::Value(single, exact)
                 }
             };
             rows.set_target(row, index, target)?;
         }
         Role::Weight => {
-            let weight = number_of_use(cell, notation)?.single;
+            let weight = number_of_use(cell, notation, false)?.single;
             if weight < 0.0 {
                 return Err(CellProblem::WeightNegative { text: shown(cell) });
             }
@@ -135,13 +136,14 @@ pub(super) fn shown(cell: &[u8]) -> String {
     }
 }
 
-/// The number of a cell; 1 and 0 for truth values, seconds for dates and times.
-fn number(cell: &[u8], notation: &Notation) -> Result<Number, CellProblem> {
+/// The number of a cell, exact on request; 1 and 0 for truth values, seconds for dates and times.
+fn number(cell: &[u8], notation: &Notation, is_exact: bool) -> Result<Number, CellProblem> {
     let text = text_of(cell)?;
     let plain = plain(text, notation)?;
     match plain.single() {
         Some(single) if single.is_finite() => {
-            return Ok(Number { single, exact: plain.exact(), date: None });
+            let exact = if is_exact { plain.exact() } else { None };
+            return Ok(Number { single, exact, date: None });
         }
         Some(_) => return Err(CellProblem::NotFinite { text: shown(cell) }),
         None => {}
@@ -168,8 +170,8 @@ fn plain<'a>(text: &'a str, notation: &Notation) -> Result<NumberText<'a>, CellP
 }
 
 /// The number of a target or weight.
-fn number_of_use(cell: &[u8], notation: &Notation) -> Result<Number, CellProblem> {
-    number(cell, notation).map_err(|problem| match problem {
+fn number_of_use(cell: &[u8], notation: &Notation, is_exact: bool) -> Result<Number, CellProblem> {
+    number(cell, notation, is_exact).map_err(|problem| match problem {
         CellProblem::NotANumber { text, .. } => CellProblem::TargetNotANumber { text },
         problem => problem,
     })
@@ -177,7 +179,7 @@ fn number_of_use(cell: &[u8], notation: &Notation) -> Result<Number, CellProblem
 
 /// Whether a cell is neither missing nor a number of any notation.
 pub(super) fn is_text(cell: &[u8], notation: &Notation) -> bool {
-    !notation.is_missing(cell) && matches!(number(cell, notation), Err(CellProblem::NotANumber { .. }))
+    !notation.is_missing(cell) && matches!(number(cell, notation, false), Err(CellProblem::NotANumber { .. }))
 }
 
 /// Whether the cell of a target holds a mark of a missing value.
