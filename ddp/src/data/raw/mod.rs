@@ -16,6 +16,7 @@ pub(crate) mod targets;
 pub(crate) mod rows;
 mod known;
 
+pub use crate::data::values::element::RawType;
 pub use array::RawArray;
 pub(crate) use bytes::{Bytes, MemoryBudget};
 pub use known::same_columns;
