@@ -26,8 +26,6 @@ pub(crate) struct Decimal {
     exponent: i32,
     /// Whether it was written without point and exponent.
     is_whole: bool,
-    has_exponent: bool,
-    n_digits: usize,
 }
 
 impl Decimal {
@@ -64,8 +62,7 @@ impl Decimal {
         if n_digits == 0 || n_significant > MAX_DIGITS {
             return None;
         }
-        let has_exponent = *bytes.get(at)? | 0x20 == b'e';
-        if has_exponent {
+        if *bytes.get(at)? | 0x20 == b'e' {
             is_whole = false;
             at += 1;
             let sign = *bytes.get(at)?;
@@ -79,19 +76,35 @@ impl Decimal {
             exponent += if sign == b'-' { -(power as i32) } else { power as i32 };
         }
         let is_negative = sign == b'-';
-        let number = Decimal { is_negative, mantissa, exponent, is_whole, has_exponent, n_digits };
+        let number = Decimal { is_negative, mantissa, exponent, is_whole };
         (at < bytes.len()).then_some((number, at))
     }
 
     /// The number of a whole cell as most files write it: at most 15 digits and a point, without plus sign and exponent. `None` if it
     /// is written differently, or is none.
+    #[inline]
     pub(crate) fn of_cell(cell: &[u8]) -> Option<Self> {
-        const MAX_LEN: usize = MAX_PLAIN_DIGITS + 2;
-        let mut padded = [0; MAX_LEN + 2 * size_of::<u64>()];
-        padded.get_mut(..cell.len()).filter(|_| cell.len() <= MAX_LEN)?.copy_from_slice(cell);
-        let (number, len) = Self::read(&padded, b'.')?;
-        let is_plain = cell[0] != b'+' && !number.has_exponent && number.n_digits <= MAX_PLAIN_DIGITS;
-        (is_plain && len == cell.len()).then_some(number)
+        // Byte by byte: cells are short, and a copy with room for eight digits after them takes longer.
+        let (is_negative, digits) = match cell {
+            [b'-', digits @ ..] => (true, digits),
+            digits => (false, digits),
+        };
+        let (mut mantissa, mut n_digits, mut n_decimals) = (0u64, 0, None);
+        for &byte in digits {
+            let digit = byte.wrapping_sub(b'0');
+            if digit < 10 {
+                mantissa = mantissa.wrapping_mul(10).wrapping_add(u64::from(digit));
+                n_digits += 1;
+                n_decimals = n_decimals.map(|n| n + 1);
+            } else if byte == b'.' && n_decimals.is_none() {
+                n_decimals = Some(0);
+            } else {
+                return None;
+            }
+        }
+        let (exponent, is_whole) = (-n_decimals.unwrap_or(0), n_decimals.is_none());
+        let number = Decimal { is_negative, mantissa, exponent, is_whole };
+        (1..=MAX_PLAIN_DIGITS).contains(&n_digits).then_some(number)
     }
 
     /// The nearest f32; `None` if that needs more precision.
@@ -138,6 +151,7 @@ impl Decimal {
     }
 
     /// Whether the nearest f32 of a number of [`Decimal::of_cell`], rounded to as many decimals, is the number again.
+    #[inline]
     pub(crate) fn fits_single(self) -> bool {
         let (mantissa, power) = (self.mantissa as f64, POWERS[(-self.exponent - MIN_EXPONENT) as usize]);
         let size = mantissa / power;
