@@ -224,6 +224,9 @@ impl<'a, 'env> ShardedGradients<'a, 'env> {
     /// # Errors
     /// [`ExchangeError::Comm`] if a collective fails.
     pub fn finish(mut self) -> Result<()> {
+        if self.is_rehearsal {
+            return Ok(());
+        }
         self.collect(self.next % 2)?;
         self.collect((self.next + 1) % 2)?;
         if let Some(tail) = self.tail.take() {

@@ -238,9 +238,7 @@ impl<'w> Replica<'w> {
     fn backward(&mut self, inputs: BackwardInputs<'_>, has_norm: bool, purpose: StepPurpose) -> Result<()> {
         let Replica { world, model, grads, sum_of_squares, rank_exchange, .. } = self;
         if purpose == StepPurpose::Rehearsal {
-            // The last one would exchange the step's sums.
-            let micro_step = MicroStep { is_last: false, ..inputs.micro_step };
-            return Ok(grads.rehearse_backward(world, model, BackwardInputs { micro_step, ..inputs })?);
+            return Ok(grads.rehearse_backward(world, model, inputs)?);
         }
         let squares = has_norm.then_some(sum_of_squares);
         let pass = |ranks: Option<&mut dyn AllRanks>| grads.backward(world, model, inputs, squares, ranks);
