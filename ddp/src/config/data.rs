@@ -4,20 +4,19 @@ use std::path::Path;
 
 use super::class_order;
 use super::data_format::{DataFormat, format_by_name};
+use super::data_sources::{EvalSource, Sources, TaskSetting};
 use super::data_values::{
     Encode, FingerprintKind, Missing, MissingTarget, Normalize, NormalizeTarget, Placement, ShuffleMode,
     Task, UnknownLabel,
 };
 use super::error::Result;
-use super::heads::{self, HeadConfig};
+use super::heads::HeadConfig;
 use super::key::{Before, Kind, Lookup, Range, count, key, number, one_of, switch, text};
 use super::limits::MAX_WIDTH;
-use super::loss_names::task_of_loss;
 use super::origin::Origin;
 use super::raw::RawConfig;
 use super::section::section;
-use super::split::SPLIT_KEYS;
-use super::split::Split;
+use super::split::{SPLIT_KEYS, Split};
 use super::table_text::{Datetime, Decimal, Delimiter, Header};
 use super::value::{ConfigEnum, ConfigValue as _};
 use super::writer::Writer;
@@ -302,77 +301,6 @@ section! {
     }
 }
 
-/// Source of evaluation rows.
-#[derive(Debug, Clone, PartialEq)]
-pub enum EvalSource {
-    /// Not given: uses the test rows next to the training rows, if there are any.
-    Unset,
-    /// No evaluation.
-    None,
-    /// `builtin:NAME` (its test rows), a file, a folder, or a pattern of files.
-    Source(String),
-    /// This fraction of the training rows, in (0, 1), drawn by the seed and taken out of training.
-    Fraction(f64),
-    /// Training rows selected by the values of a column, and taken out of training.
-    Split(Split),
-}
-
-impl EvalSource {
-    fn write(&self, writer: &mut Writer) {
-        match self {
-            EvalSource::Unset | EvalSource::None => writer.put("data.eval", &"none".to_owned()),
-            EvalSource::Source(source) => writer.put("data.eval", source),
-            EvalSource::Fraction(fraction) => writer.put("data.eval_fraction", fraction),
-            EvalSource::Split(split) => {
-                writer.put_toml("data.split", split.to_toml());
-                writer.put_optional("data.eval_fraction", split.fraction().as_ref());
-            }
-        }
-    }
-}
-
-/// Rows and targets, which decide how other keys are read.
-pub(super) struct Sources {
-    train: String,
-    eval: EvalSource,
-    heads: Vec<HeadConfig>,
-    task: Task,
-    auto_task: bool,
-}
-
-impl Sources {
-    fn read(raw: &RawConfig) -> Result<Self> {
-        let train: String = raw.get("data.train")?;
-        let heads = heads::read(raw)?;
-        let (task, auto_task) = if heads.is_empty() { task(raw, &train)? } else { (Task::Heads, false) };
-        Ok(Sources { eval: eval(raw, &train)?, train, heads, task, auto_task })
-    }
-
-    fn target(&self, raw: &RawConfig) -> Result<Vec<String>> {
-        match &self.heads[..] {
-            [] => target(raw, self.task, self.auto_task),
-            heads => Ok(heads.iter().flat_map(|head| head.target.clone()).collect()),
-        }
-    }
-}
-
-/// The values of `data.task`.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum TaskSetting {
-    Auto,
-    Task(Task),
-}
-
-impl ConfigEnum for TaskSetting {
-    const NAMES: &'static [&'static str] = &["auto", "classification", "regression", "multilabel"];
-    const VALUES: &'static [Self] = &[
-        TaskSetting::Auto,
-        TaskSetting::Task(Task::Classification),
-        TaskSetting::Task(Task::Regression),
-        TaskSetting::Task(Task::Multilabel),
-    ];
-}
-
 /// Hint for a name that can't be used as a column.
 pub(super) const COLUMN_HINT: &str = "a column is a feature, a target, the weight, or left out";
 /// Default of `data.features_key`.
@@ -495,21 +423,6 @@ fn write_embedding_dim(dim: &Option<usize>, writer: &mut Writer) {
     writer.put("data.embedding_dim", &dim.unwrap_or(0));
 }
 
-fn eval(raw: &RawConfig, train: &str) -> Result<EvalSource> {
-    if let Some(split) = raw.given("data.split") {
-        return Ok(EvalSource::Split(Split::read(split, raw.given("data.eval_fraction"))?));
-    }
-    let fraction = raw.optional("data.eval_fraction")?;
-    Ok(match (raw.optional::<String>("data.eval")?, fraction) {
-        (_, Some(fraction)) => EvalSource::Fraction(fraction),
-        (Some(source), _) if source == "none" => EvalSource::None,
-        (Some(source), _) => EvalSource::Source(source),
-        // A built-in set brings its own test rows.
-        (None, None) if train.starts_with("builtin:") => EvalSource::Source(train.to_owned()),
-        (None, None) => EvalSource::Unset,
-    })
-}
-
 /// Whether rows are drawn separately from each class; if a column defines the split, it alone decides.
 fn stratify(raw: &RawConfig, eval: &EvalSource) -> Result<bool> {
     let stratify = raw.get("data.stratify")?;
@@ -519,39 +432,6 @@ fn stratify(raw: &RawConfig, eval: &EvalSource) -> Result<bool> {
         (EvalSource::Split(_), _) => Ok(false),
         _ => Ok(stratify),
     }
-}
-
-/// The task, and whether the target values determine it.
-fn task(raw: &RawConfig, train: &str) -> Result<(Task, bool)> {
-    Ok(match raw.get_or("data.task", TaskSetting::Auto)? {
-        TaskSetting::Task(task) => (task, false),
-        // Only classes have a count, and the targets of the built-in sets are classes.
-        TaskSetting::Auto
-            if raw.given("data.classes").is_some()
-                || class_order::is_given(raw)
-                || train.starts_with("builtin:") =>
-        {
-            (Task::Classification, false)
-        }
-        TaskSetting::Auto => task_of_loss(raw)?.map_or((Task::Classification, true), |task| (task, false)),
-    })
-}
-
-fn target(raw: &RawConfig, task: Task, auto_task: bool) -> Result<Vec<String>> {
-    let target: Vec<String> = raw.get("data.target")?;
-    let Some(setting) = raw.given("data.target") else { return Ok(target) };
-    for (i, name) in target.iter().enumerate() {
-        if target[..i].contains(name) {
-            return Err(setting.bad("each column once", format!("remove one `{name}`")));
-        }
-    }
-    if task == Task::Classification && !auto_task && target.len() > 1 {
-        return Err(setting.bad(
-            "one column for task \"classification\"",
-            "set `data.task` to \"regression\" or \"multilabel\" for several targets",
-        ));
-    }
-    Ok(target)
 }
 
 fn classes(raw: &RawConfig, task: Task) -> Result<Option<usize>> {

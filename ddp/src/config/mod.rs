@@ -52,6 +52,7 @@ mod writer;
 mod bad_steps;
 mod loss;
 mod heads;
+mod data_sources;
 mod data;
 mod model;
 mod name;
@@ -76,10 +77,11 @@ use self::table::TABLE;
 pub use self::bad_steps::{BadStep, BadSteps, Spike};
 pub use self::checkpoint::CheckpointConfig;
 pub use self::comm::{CommConfig, CommDtype, ZeroStage};
+pub use self::data::DataConfig;
 pub(crate) use self::data::{DEFAULT_FEATURES_KEY, DEFAULT_LABELS_KEY};
-pub use self::data::{DataConfig, EvalSource};
 pub use self::data_format::DataFormat;
 pub use self::data_format::format_by_name;
+pub use self::data_sources::EvalSource;
 pub use self::data_values::{
     Encode, FingerprintKind, Missing, MissingTarget, Normalize, NormalizeTarget, Placement, ShuffleMode,
     Task, UnknownLabel,

@@ -3,7 +3,8 @@
 use toml::Value;
 
 use super::bad_steps::{BadStep, BadSteps, Spike};
-use super::data::{DataConfig, EvalSource};
+use super::data::DataConfig;
+use super::data_sources::EvalSource;
 use super::data_values::Task;
 use super::error::{ConfigError, Result};
 use super::eval_metric::{self, EvalMetric, JudgeMetric, MetricSet};
