@@ -6,8 +6,8 @@ use super::class_order;
 use super::data_format::{DataFormat, format_by_name};
 use super::data_sources::{EvalSource, Sources, TaskSetting};
 use super::data_values::{
-    Encode, FingerprintKind, Missing, MissingTarget, Normalize, NormalizeTarget, Placement, ShuffleMode,
-    Task, UnknownLabel,
+    Encode, ExtraColumns, FingerprintKind, Missing, MissingTarget, Normalize, NormalizeTarget, Placement,
+    ShuffleMode, Task, UnknownLabel,
 };
 use super::error::Result;
 use super::heads::HeadConfig;
@@ -148,6 +148,13 @@ section! {
             .default(r#""error""#)
             .example(r#""skip""#)
             .synonyms(&["missing_label", "drop_missing_target"]);
+
+        /// Treatment of columns of evaluation rows that the training rows lack.
+        extra_columns: ExtraColumns = one_of(ExtraColumns::NAMES)
+            .help("Treatment of columns that the training rows lack, in tables to evaluate or predict: leave them out with a note, or an error")
+            .default(r#""ignore""#)
+            .example(r#""error""#)
+            .may_change();
 
         /// Whether `eval_fraction` takes the same fraction of each class.
         stratify: bool [stratify(raw, &sources.eval)?] = switch()

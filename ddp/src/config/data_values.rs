@@ -33,6 +33,16 @@ config_enum! {
 }
 
 config_enum! {
+    /// Treatment of columns that the rows to evaluate or predict have and a model does not know.
+    pub enum ExtraColumns {
+        /// Leaves them out and reports their names.
+        Ignore = "ignore",
+        /// Fails with an error that names the first such column.
+        Error = "error",
+    }
+}
+
+config_enum! {
     /// Replacement of a missing value.
     pub enum Missing {
         /// No replacement: fails with an error that names the place of the value.

@@ -83,8 +83,8 @@ pub use self::data_format::DataFormat;
 pub use self::data_format::format_by_name;
 pub use self::data_sources::EvalSource;
 pub use self::data_values::{
-    Encode, FingerprintKind, Missing, MissingTarget, Normalize, NormalizeTarget, Placement, ShuffleMode,
-    Task, UnknownLabel,
+    Encode, ExtraColumns, FingerprintKind, Missing, MissingTarget, Normalize, NormalizeTarget, Placement,
+    ShuffleMode, Task, UnknownLabel,
 };
 pub use self::error::ConfigError;
 pub use self::eval_metric::{EvalMetric, JudgeMetric, MetricSet, MetricTable, UnknownMetric};

@@ -240,6 +240,17 @@ pub enum DataError {
         /// A way to convert it.
         hint: &'static str,
     },
+    /// Files of a lake table, some of whose rows its log has deleted or replaced.
+    #[error(
+        "folder `{}` is a {name} table: its log decides which rows of its files are valid, and is not read", path.display()
+    )]
+    #[diagnostic(help("export its current rows: {export}"))]
+    LakeTable {
+        path: PathBuf,
+        name: &'static str,
+        /// Command that exports the rows.
+        export: String,
+    },
     /// Parquet or Arrow in a build without them.
     #[error("data file `{}`: this build does not support Parquet and Arrow files", path.display())]
     #[diagnostic(help(

@@ -6,24 +6,22 @@ use std::path::{Path, PathBuf};
 use super::error::{DataError, Result};
 use super::format::{Format, Reader};
 use super::source::SourceSpec;
-use super::{formats, raw, table};
+use super::{folder, formats, raw, table};
 use crate::config::{DataFormat, Datetime, Decimal, Delimiter, Header};
 use crate::data::compression::Compression;
 use crate::data::errors::foreign;
 use crate::run_folder::folder::{CONFIG_FILE, METRICS_FILE};
 use crate::storage::user_file;
 
-/// The files that `source` names, sorted by name.
+/// The files that `source` names, sorted by name; those of a folder include its sub-folders.
 ///
 /// # Errors
-/// [`DataError::NoFiles`] for a folder or pattern without data files; [`DataError::Unreadable`].
+/// [`DataError::NoFiles`] for a folder or pattern without data files; [`DataError::Unreadable`], [`DataError::LakeTable`].
 pub fn files_of(source: &str) -> Result<Vec<PathBuf>> {
     let path = Path::new(source);
     let no_files = |hint: &str| DataError::NoFiles { pattern: source.to_owned(), hint: hint.to_owned() };
     if path.is_dir() {
-        let mut files = Vec::new();
-        add_files(path, &mut files)?;
-        files.sort();
+        let files = folder::files_in(path)?;
         if files.is_empty() {
             let endings = formats::usual_endings();
             return Err(no_files(&format!("the folder contains no file whose name ends in {endings}")));
@@ -43,27 +41,15 @@ pub fn files_of(source: &str) -> Result<Vec<PathBuf>> {
         })?);
     }
     files.sort();
+    let mut folders: Vec<&Path> = files.iter().filter_map(|file| table_folder(file)).collect();
+    folders.dedup();
+    folders.into_iter().try_for_each(folder::check_table)?;
     if files.is_empty() { Err(no_files("no file name matches the pattern")) } else { Ok(files) }
 }
 
-/// Adds the data files of a folder, and of its folders that are named like a column and its value.
-fn add_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
-    let unreadable = |error| DataError::Unreadable { path: folder.to_owned(), source: error };
-    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
-        let entry = entry.map_err(unreadable)?.path();
-        let name = entry.file_name().unwrap_or_default().as_encoded_bytes();
-        if name.starts_with(b".") {
-            continue;
-        }
-        if entry.is_dir() {
-            if table::is_partition(&entry) {
-                add_files(&entry, files)?;
-            }
-        } else if formats::by_name(&entry).is_some() {
-            files.push(entry);
-        }
-    }
-    Ok(())
+/// The folder of the table to which a file belongs: the nearest one that is not named like a column and its value.
+fn table_folder(file: &Path) -> Option<&Path> {
+    file.ancestors().skip(1).find(|folder| !table::is_partition(folder))
 }
 
 /// The files of `spec` and their format. A folder with files for training and for tests gives those of `spec.side`.

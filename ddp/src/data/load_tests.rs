@@ -96,7 +96,17 @@ fn other_columns_are_named() {
         Files::new(TRAIN, "a,label\n1,0\n").load(&[], 1),
         &["1 feature columns differ from the 2", "\"b\" is missing"],
     );
-    assert_refused(Files::new(TRAIN, "a,b,c,label\n1,1,1,0\n").load(&[], 1), &["\"c\" is extra"]);
+    assert_refused(
+        Files::new(TRAIN, "bb,a,zz,label\n1,1,1,0\n").load(&[], 1),
+        &["\"b\" is missing, \"bb\" is extra"],
+    );
+    // Columns that training does not have are left out.
+    let files = Files::new(TRAIN, "c,b,a,label\nx,10,5,0\n");
+    let eval = files.load(&[], 1).unwrap().eval.unwrap();
+    assert_eq!(features_of(&*eval), [5.0, 10.0]);
+    let [note] = &eval.layout().left_out[..] else { panic!("one note: {:?}", eval.layout().left_out) };
+    assert!(note.contains("\"c\" is left out"), "{note}");
+    assert_refused(files.load(&["data.extra_columns=error"], 1), &["eval.csv", "\"c\" is extra"]);
 }
 
 #[test]

@@ -43,6 +43,7 @@ pub mod table;
 pub mod format;
 #[doc(hidden)]
 pub mod formats;
+mod folder;
 mod files;
 #[doc(hidden)]
 pub mod open_arrays;
@@ -82,6 +83,7 @@ pub use self::fit::preprocess::{ColumnCodes, Preprocessor};
 pub use self::fit::scan::column_stats;
 pub use self::fit::stats::ColumnStats;
 pub use self::fit::train_categories::unknown_values;
+pub use self::folder::notes_on_folders;
 pub use self::heads::head_outputs::HeadOutputs;
 pub use self::labels::head_targets::{HeadTargets, head_columns, heads_from_json, heads_to_json};
 pub use self::labels::{Label, LabelVocabulary};

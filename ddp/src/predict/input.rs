@@ -71,6 +71,8 @@ pub(crate) struct Input {
     pub(crate) kept: Vec<OutputColumn>,
     /// Index of the first row.
     pub(crate) first_row: usize,
+    /// Columns that are not used, with the reason.
+    pub(crate) left_out: Vec<String>,
 }
 
 impl Input {
@@ -107,7 +109,16 @@ impl Input {
             .filter(move |(block, _)| share.owns(*block))
             .map(move |(_, start)| start..(start + block_rows).min(range.end));
         // Arrays have no columns to pass through.
-        Ok(Input { rows, blocks: Box::new(blocks), block_rows, table: None, kept: Vec::new(), first_row })
+        let left_out = rows.layout().left_out.clone();
+        Ok(Input {
+            rows,
+            blocks: Box::new(blocks),
+            block_rows,
+            table: None,
+            kept: Vec::new(),
+            first_row,
+            left_out,
+        })
     }
 
     fn of_table(
@@ -129,6 +140,7 @@ impl Input {
             end: Mutex::default(),
         });
         let kept = kept_columns(&stream, spec);
+        let left_out = stream.plan().left_out.clone();
         let mut block_of_rows = TableRows::new(stream.plan(), &known.spec());
         block_of_rows.exact = ExactColumns::of_columns(&saved.preprocessor.has_offsets());
         let blocks = BlockReader {
@@ -144,7 +156,15 @@ impl Input {
             is_over: false,
         };
         let first_row = spec.rows.start;
-        Input { rows: rows.clone(), blocks: Box::new(blocks), block_rows, table: Some(rows), kept, first_row }
+        Input {
+            rows: rows.clone(),
+            blocks: Box::new(blocks),
+            block_rows,
+            table: Some(rows),
+            kept,
+            first_row,
+            left_out,
+        }
     }
 
     /// Index, over all ranks, of the block that starts at row `start`.

@@ -59,6 +59,8 @@ pub struct Summary {
     pub n_bad_rows: u64,
     /// Counts of values that differ from those of training, by column.
     pub counts: Vec<(String, ColumnCounts)>,
+    /// Columns that are not used, with the reason: ends of sentences.
+    pub left_out: Vec<String>,
 }
 
 /// Refuses array formats for columns of different types.
@@ -110,6 +112,7 @@ pub fn run(
     };
     let (format, columns, predicted, rows, predictor) = world.collective_result(prepare())?;
     let labels = predicted.labels_of_array();
+    let left_out = rows.left_out.clone();
     let plan = &saved.preprocessor.plan;
     let observed = Arc::new(ObservedRows::new(rows.rows.clone(), plan, input.skips_bad_rows));
     let watchdog = world.watchdog();
@@ -131,7 +134,7 @@ pub fn run(
             });
             let n_bad_rows = world.collective_result(done)?;
             let counts = counts(world).map_err(Stop::from)?;
-            return Ok(Summary { n_rows, n_bytes: 0, n_bad_rows, counts });
+            return Ok(Summary { n_rows, n_bytes: 0, n_bad_rows, counts, left_out });
         }
         OutputPlace::File(path) => path,
     };
@@ -148,7 +151,7 @@ pub fn run(
     };
     world.collective_result(labels)?;
     let (n_rows, n_bytes) = file.finish(world)?;
-    Ok(Summary { n_rows, n_bytes, n_bad_rows, counts })
+    Ok(Summary { n_rows, n_bytes, n_bad_rows, counts, left_out })
 }
 
 /// Returns an error for columns that can't be kept.

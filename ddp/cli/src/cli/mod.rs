@@ -311,6 +311,10 @@ pub struct EvalArgs {
     #[arg(long, value_name = "WHAT", value_parser = unknown_label)]
     pub unknown_label: Option<UnknownLabel>,
 
+    /// Stop at a column that the model does not know, instead of leaving it out with a note (data.extra_columns = "error")
+    #[arg(long)]
+    pub strict_columns: bool,
+
     /// Rows of a table without a target: stop with an error, or leave them out and count them [default: as in training]
     #[arg(long, value_name = "WHAT", value_parser = missing_target)]
     pub missing_target: Option<MissingTarget>,

@@ -40,6 +40,10 @@ pub struct PredictArgs {
     #[arg(long, value_name = "A..B", value_parser = row_range)]
     pub rows: Option<Range<usize>>,
 
+    /// Stop at a column that the model does not know, instead of leaving it out with a note
+    #[arg(long)]
+    pub strict_columns: bool,
+
     /// Rows with a value that can't be used: stop with an error, or write them without a prediction
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub bad_rows: BadRows,

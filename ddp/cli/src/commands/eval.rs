@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ddp::config::{Config, EvalSource, MetricSet};
+use ddp::config::{Config, EvalSource, ExtraColumns, MetricSet};
 use ddp::data::loader::LoaderOptions;
 use ddp::data::order::partition::EvalPartition;
 use ddp::data::{self, ClassLabels, Dataset, Preprocessor, SourceSpec, open_eval};
@@ -59,6 +59,7 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
     let cores = threads::current();
     let loading = LoaderOptions::from_config(&config.data, device, cores, preprocessor.normalizer.clone());
     let skipped_rows = (n_skipped > 0).then_some(n_skipped);
+    rows.layout().left_out.iter().for_each(|note| info!("{}: {note}", rows.source()));
     data::without_target(rows.n_without_target(), "").iter().for_each(|note| info!("{note}"));
     if args.importance {
         let metric = world.collective_result(metric(args, &config))?;
@@ -137,6 +138,9 @@ fn load(args: &EvalArgs, saved: SavedModel, device: Device) -> Result<Ready> {
     let mut data = config.data.clone();
     data.unknown_label = args.unknown_label.unwrap_or(data.unknown_label);
     data.missing_target = args.missing_target.unwrap_or(data.missing_target);
+    if args.strict_columns {
+        data.extra_columns = ExtraColumns::Error;
+    }
     let data = &data;
     let open = |source: &str, labels| {
         let opened = open_eval(data, source, labels, classes, known);

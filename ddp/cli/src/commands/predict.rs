@@ -3,7 +3,7 @@
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use ddp::config::DataFormat;
+use ddp::config::{DataFormat, ExtraColumns};
 use ddp::data::loader::LoaderOptions;
 use ddp::predict::input::InputSpec;
 use ddp::predict::observed_rows::ColumnCounts;
@@ -39,7 +39,10 @@ pub fn predict(world: &World, log: &Log, args: &PredictArgs, unfinished: Unfinis
         Pinning { share_gpu: args.share_gpu, n_threads: args.threads, bind: args.bind, ..Pinning::default() };
     let device = pin_device(world, &args.device, pinning)?.device;
     let is_active = is_active(world, &args.checkpoint).map_err(Error::from)?;
-    let saved = world.collective_result(open(args, is_active))?;
+    let mut saved = world.collective_result(open(args, is_active))?;
+    if args.strict_columns {
+        saved.config.data.extra_columns = ExtraColumns::Error;
+    }
     watchdog::start(world, log, &saved.config.watchdog, Watched::Other(unfinished.clone()))?;
     world.watchdog().set_device(&device.to_string());
     let entry = ("--checkpoint (fingerprint)".to_owned(), format!("{:016x}", saved.fingerprint()));
@@ -67,6 +70,7 @@ pub fn predict(world: &World, log: &Log, args: &PredictArgs, unfinished: Unfinis
     let summary = run(world, &saved, device, loading, &input, &output, &mut print)?;
     drop(predicting);
     if world.rank().0 == 0 {
+        summary.left_out.iter().for_each(|note| info!("{}: {note}", args.data));
         report(&summary);
         let bad = match summary.n_bad_rows {
             0 => String::new(),

@@ -4,17 +4,19 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use super::partition;
-use crate::config::{Datetime, nearest};
+use crate::config::{Datetime, ExtraColumns, nearest};
 use crate::data::error::{DataError, Result};
 use crate::data::errors::column_error::ColumnError;
 use crate::data::errors::csv_error::CsvError;
-use crate::data::source::{SourceSpec, SplitSide, ToPredict};
+use crate::data::source::{KnownFeatures, SourceSpec, SplitSide, ToPredict};
 use crate::data::values::time::{PARTS, date_of_parts};
 use crate::data::values::vocabulary::Vocabulary;
 use crate::data::write::Purpose;
 
 /// Columns that a table may have, elements of lists included. A longer header is a mistake or an attack: more columns fit an array.
 pub(crate) const MAX_COLUMNS: usize = 1 << 20;
+/// Most names that a message lists.
+const SHOWN: usize = 8;
 
 /// Role of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,8 +118,10 @@ impl ColumnPlan {
             });
         }
         let partitions = partition::columns_of(path, spec);
-        // A file may repeat the column of its folder.
-        let partitions: Vec<_> = partitions.into_iter().filter(|(name, _)| !names.contains(name)).collect();
+        // A file may repeat the column of its folder, whose value applies, as in Spark.
+        let is_of_folder = |name: &String| partitions.iter().any(|(of_folder, _)| of_folder == name);
+        let repeated: HashSet<usize> =
+            (0..n_own).filter(|&at| !partitions.is_empty() && is_of_folder(&names[at])).collect();
         names.extend(partitions.iter().map(|(name, _)| name.clone()));
         are_dates.resize(names.len(), false);
         let kept = match spec.to_predict {
@@ -155,6 +159,9 @@ impl ColumnPlan {
             None => data.datetime == Datetime::Parts && are_dates[at] && !is_categorical(&names[at]),
         };
         let is_feature = |at: usize| {
+            if repeated.contains(&at) {
+                return false;
+            }
             let is_aside = has_use(&names[at]) || dropped.contains(&*names[at]) || is_index(at);
             match spec.to_predict {
                 None => !is_aside,
@@ -164,8 +171,12 @@ impl ColumnPlan {
             }
         };
         let left_out = |&at: &usize| is_index(at) && !has_use(&names[at]) && !dropped.contains(&*names[at]);
-        let left_out: Vec<String> =
+        let mut left_out: Vec<String> =
             (0..names.len()).filter(left_out).map(|at| index_note(at, &names[at])).collect();
+        let is_used = |at: usize| !dropped.contains(&*names[at]);
+        left_out.extend(
+            (0..n_own).filter(|at| repeated.contains(at) && is_used(*at)).map(|at| repeated_note(&names[at])),
+        );
         let features_of =
             |at: usize| if is_divided(at) { part_names(&names[at]) } else { vec![names[at].clone()] };
         let present: Vec<String> =
@@ -181,7 +192,11 @@ impl ColumnPlan {
         }
         let features = match spec.features {
             Some(known) => {
-                same_features(path, &present, known.names, known.of)?;
+                let extra = extra_features(path, &present, known.names, known.of)?;
+                if !extra.is_empty() {
+                    check_extra(path, &extra, &present, known, data.extra_columns)?;
+                    left_out.push(extra_note(&extra, known.of));
+                }
                 known.names.to_vec()
             }
             None => present,
@@ -194,6 +209,9 @@ impl ColumnPlan {
             let name = &names[at];
             if is_blank(at) {
                 return Role::Blank;
+            }
+            if repeated.contains(&at) {
+                return Role::Dropped;
             }
             if let Some(index) = data.target.iter().position(|target| target == name).filter(|_| reads_uses) {
                 return Role::Target(index);
@@ -287,6 +305,13 @@ pub fn index_note(at: usize, name: &str) -> String {
     }
 }
 
+/// The note on a column of the files that has the name of a column of their folders.
+pub fn repeated_note(name: &str) -> String {
+    format!(
+        "column \"{name}\" of the files is left out: the names of their folders (`{name}=...`) have its value"
+    )
+}
+
 /// The error of a `key` that names a column which the file lacks.
 pub fn column_missing(path: &Path, column: &str, key: &'static str, names: &[String]) -> DataError {
     let hint = match (columns_in(column, names), nearest(column, names.iter().map(String::as_str))) {
@@ -315,31 +340,58 @@ fn set(names: &[String]) -> HashSet<&str> {
     names.iter().map(String::as_str).collect()
 }
 
-/// Place of each name, the first where a name is repeated.
+/// Place of each name, the last where a name is repeated: the column of a folder.
 fn places(names: &[String]) -> HashMap<&str, usize> {
-    names.iter().enumerate().rev().map(|(at, name)| (name.as_str(), at)).collect()
+    names.iter().enumerate().map(|(at, name)| (name.as_str(), at)).collect()
 }
 
-/// Checks that the feature columns are those expected, in any order.
-fn same_features(path: &Path, there: &[String], expected: &[String], of: &str) -> Result<()> {
-    let without = |names: &[String], others: &[String]| -> Option<String> {
+/// The feature columns that are not among those `expected`, all of which must be there, in any order.
+fn extra_features(path: &Path, there: &[String], expected: &[String], of: &str) -> Result<Vec<String>> {
+    let without = |names: &[String], others: &[String]| -> Vec<String> {
         let others = set(others);
-        names.iter().find(|name| !others.contains(name.as_str())).cloned()
+        names.iter().filter(|name| !others.contains(name.as_str())).cloned().collect()
     };
     let (there, expected) = (&users_columns(there), &users_columns(expected));
-    let difference = match (without(expected, there), without(there, expected)) {
-        (None, None) => return Ok(()),
-        (Some(missing), Some(extra)) => format!("\"{missing}\" is missing, \"{extra}\" is extra"),
-        (Some(missing), None) => format!("\"{missing}\" is missing"),
-        (None, Some(extra)) => format!("\"{extra}\" is extra"),
+    let extra = without(there, expected);
+    let Some(missing) = without(expected, there).into_iter().next() else { return Ok(extra) };
+    let near = nearest(&missing, extra.iter().map(String::as_str)).or(extra.first().map(String::as_str));
+    let difference = match near {
+        Some(extra) => format!("\"{missing}\" is missing, \"{extra}\" is extra"),
+        None => format!("\"{missing}\" is missing"),
     };
-    Err(DataError::ColumnsDiffer {
-        source_name: path.display().to_string(),
-        n_columns: there.len(),
-        other: of.to_owned(),
-        n_other: expected.len(),
-        difference,
-    })
+    Err(columns_differ(path, there.len(), expected.len(), of, difference))
+}
+
+/// Fails for columns that the model `known` does not know, unless they are left out.
+fn check_extra(
+    path: &Path,
+    extra: &[String],
+    there: &[String],
+    known: KnownFeatures<'_>,
+    treatment: ExtraColumns,
+) -> Result<()> {
+    match treatment {
+        ExtraColumns::Ignore => Ok(()),
+        ExtraColumns::Error => {
+            let (n_there, n_known) = (users_columns(there).len(), users_columns(known.names).len());
+            Err(columns_differ(path, n_there, n_known, known.of, format!("\"{}\" is extra", extra[0])))
+        }
+    }
+}
+
+fn columns_differ(path: &Path, n_columns: usize, n_other: usize, of: &str, difference: String) -> DataError {
+    let source_name = path.display().to_string();
+    DataError::ColumnsDiffer { source_name, n_columns, other: of.to_owned(), n_other, difference }
+}
+
+/// The note on columns that `of` does not know.
+fn extra_note(extra: &[String], of: &str) -> String {
+    let names = extra.iter().take(SHOWN).map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+    match extra.len() {
+        1 => format!("column {names} is left out: {of} does not have it"),
+        n if n > SHOWN => format!("{n} columns are left out, which {of} does not have: {names}, ..."),
+        _ => format!("columns {names} are left out: {of} does not have them"),
+    }
 }
 
 /// The user's columns that features come from: a date is one column and seven features.
@@ -389,7 +441,6 @@ fn target_missing(path: &Path, target: &str, names: &[String]) -> DataError {
 
 /// The columns that have a name.
 fn shown(names: &[String]) -> String {
-    const SHOWN: usize = 8;
     let names: Vec<&str> = names.iter().map(String::as_str).filter(|name| !name.is_empty()).collect();
     match names.len().checked_sub(SHOWN) {
         None | Some(0) => names.join(", "),

@@ -35,7 +35,7 @@ mod tests;
 
 pub use cell_chunks::{CellColumns, open_planned};
 pub(crate) use column_texts::for_each_text;
-pub use columns::{ColumnPlan, Partition, Role, column_missing, index_note, same_columns};
+pub use columns::{ColumnPlan, Partition, Role, column_missing, index_note, repeated_note, same_columns};
 pub(crate) use csv::quoted as quoted_cell;
 pub(crate) use exact_rows::ExactRows;
 pub use inferred::{CellUse, Destination, Inference};

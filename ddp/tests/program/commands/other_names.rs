@@ -141,7 +141,10 @@ fn a_trained_model_is_told_what_its_commands_can_do() {
         &["the cell is empty", "--bad-rows null", "was decided in training"],
     );
     run_line_ok(folder.path(), &format!("{} --bad-rows null", predict("empty.csv")));
-    refused(folder.path(), &predict("extra.csv"), &["\"extra\" is extra", "--keep NAME"]);
+    let strict = format!("{} --strict-columns", predict("extra.csv"));
+    refused(folder.path(), &strict, &["\"extra\" is extra", "--keep NAME"]);
+    let predicted = run_line_ok(folder.path(), &format!("{} --overwrite", predict("extra.csv")));
+    assert!(predicted.stderr.contains("extra.csv: column \"extra\" is left out"), "{}", predicted.stderr);
     let eval = |data: &str| format!("eval --checkpoint run --data {data}");
     refused(
         folder.path(),

@@ -128,7 +128,9 @@ fn columns_are_found_by_name_and_labels_are_not_needed() {
     let missing = write(model.folder.path(), "missing.csv", "a,label\n1,0\n");
     model.refused(&missing, "x.csv", &[], &["\"b\" is missing", "the model"]);
     let extra = write(model.folder.path(), "extra.csv", "a,b,c\n1,0,3\n");
-    model.refused(&extra, "x.csv", &[], &["\"c\" is extra"]);
+    let bare = write(model.folder.path(), "one.csv", "a,b\n1,0\n");
+    model.refused(&extra, "x.csv", &["--strict-columns"], &["\"c\" is extra"]);
+    assert_eq!(model.predict(1, &extra, "extra-out.csv", &[]), model.predict(1, &bare, "one-out.csv", &[]));
     let kept = lines(&model.predict(1, &extra, "kept.csv", &["--keep", "c"]));
     assert_eq!((kept[0].join(","), kept[1][0].as_str()), ("c,prediction".to_owned(), "3"));
     model.refused(&extra, "x.csv", &["--keep", "d"], &["--keep", "\"d\"", "hint: the columns are a, b, c"]);

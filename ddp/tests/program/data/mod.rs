@@ -5,6 +5,7 @@ mod changed;
 mod convert;
 mod every_row;
 pub(crate) mod files;
+mod folders;
 mod labels;
 mod memory;
 mod mutated;

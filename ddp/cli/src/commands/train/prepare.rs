@@ -100,8 +100,12 @@ impl<'w> Run<'w> {
         data.notes().iter().for_each(|note| info!("{note}"));
         let banner = Banner { world, config, data, spec, partition, trainer };
         info!("{}", banner.line(choice));
-        let rows = &data.train;
-        rows.layout().left_out.iter().for_each(|note| info!("{}: {note}", rows.source()));
+        data::notes_on_folders(&config.data.train, &config.data.eval).iter().for_each(|note| info!("{note}"));
+        // Evaluation rows of the same source have the same columns.
+        let of_eval = data.eval.as_ref().filter(|eval| eval.source() != data.train.source());
+        for rows in std::iter::once(&data.train).chain(of_eval) {
+            rows.layout().left_out.iter().for_each(|note| info!("{}: {note}", rows.source()));
+        }
         if let Some(why) = &choice.reason {
             debug!("--device auto chose the CPU: {}", why.reason);
         }

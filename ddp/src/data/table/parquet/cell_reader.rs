@@ -6,7 +6,7 @@ use arrow_array::cast::AsArray as _;
 use arrow_array::{Array, RecordBatch};
 use arrow_schema::{DataType, Schema};
 
-use super::columns::{Kind, first_list_len, kind, list_len, pandas_indices};
+use super::columns::{Kind, check_names, first_list_len, kind, list_len, pandas_indices};
 use super::file::{ParquetFile, guarded};
 use super::lists::{self, ListColumn, Probe};
 use super::text;
@@ -75,6 +75,7 @@ impl ArrowCells {
         next: NextBatch,
         spec: &SourceSpec<'_>,
     ) -> Result<Self> {
+        check_names(path, schema)?;
         let of_pandas = pandas_indices(schema);
         let (mut names, mut types, mut widths, mut indices) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());

@@ -85,16 +85,12 @@ impl Columns {
         let (mut names, mut are_dates, mut indices) = (Vec::<String>::new(), Vec::new(), Vec::new());
         // Number of names that each column stands for.
         let mut widths = Vec::new();
-        let (categories, mut seen) = (categories(spec), HashSet::new());
+        check_names(path, schema)?;
+        let categories = categories(spec);
         let mut whole = WholeLists::of(spec);
         let dropped: HashSet<&String> = spec.data.drop.iter().collect();
         for (root, field) in schema.fields().iter().enumerate() {
             let name = field.name();
-            if !seen.insert(name) {
-                let reason = format!("two of its columns are named \"{name}\"");
-                let hint = "rename one of them";
-                return Err(DataError::Malformed { path: path.to_owned(), format: "table", reason, hint });
-            }
             let is_feature = !spec.data.target.contains(name)
                 && !dropped.contains(name)
                 && spec.data.weight.as_ref() != Some(name)
@@ -218,6 +214,20 @@ impl Columns {
                 ),
             }),
         }
+    }
+}
+
+/// Fails for two columns of the same name.
+pub(super) fn check_names(path: &Path, schema: &Schema) -> Result<()> {
+    let mut seen = HashSet::new();
+    match schema.fields().iter().find(|field| !seen.insert(field.name())) {
+        Some(field) => Err(DataError::Malformed {
+            path: path.to_owned(),
+            format: "table",
+            reason: format!("two of its columns are named \"{}\"", field.name()),
+            hint: "rename one of them",
+        }),
+        None => Ok(()),
     }
 }
 

@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use ddp::data::errors::formatted::is_formatted;
-use ddp::data::table::{CellReader, ColumnType, column_missing, index_note, partition_columns, same_columns};
+use ddp::data::table::{
+    CellReader, ColumnType, column_missing, index_note, partition_columns, repeated_note, same_columns,
+};
 use ddp::data::values::notation::{Meaning, Notation};
 use ddp::data::values::number::{DecimalMark, Unclear, is_code, is_padded};
 use ddp::data::write::CellKind;
-use ddp::data::{CsvError, DataError, SourceSpec};
+use ddp::data::{CsvError, DataError, SourceSpec, notes_on_folders};
 
 use super::is_finite_f32;
 use crate::commands::data::inspect::collector::{Chunk, Collector, Place};
@@ -68,12 +70,11 @@ pub(super) fn scan(
     let is_text = |of: &ColumnType| of.cells == Some(CellKind::Text);
     let are_texts: Vec<bool> = types.iter().flatten().map(is_text).collect();
     let mut names = own_names.clone();
-    let partitions = |path: &Path| {
-        let mut columns = partition_columns(path, spec);
-        columns.retain(|(name, _)| !own_names.contains(name));
-        columns
-    };
-    names.extend(partitions(&files[0]).into_iter().map(|(name, _)| name));
+    let of_folders: Vec<String> =
+        partition_columns(&files[0], spec).into_iter().map(|(name, _)| name).collect();
+    let is_repeated = |column: &usize| of_folders.contains(&own_names[*column]);
+    let repeated: Vec<usize> = (0..own_names.len()).filter(is_repeated).collect();
+    names.extend(of_folders);
     let mut first = Some(first);
     let targets = targets_among(&names, targets, &files[0])?;
     let mut collector = Collector::new(names.len(), targets.first().copied());
@@ -84,7 +85,7 @@ pub(super) fn scan(
             Some(first) => first,
             None => open(path, spec)?,
         };
-        let of_folders = partitions(path);
+        let of_folders = partition_columns(path, spec);
         let all_names: Vec<String> =
             reader.names().iter().chain(of_folders.iter().map(|(name, _)| name)).cloned().collect();
         same_columns(&files[0], &names, path, &all_names)?;
@@ -116,7 +117,7 @@ pub(super) fn scan(
     }
     cells.flush(&mut collector);
     let kind = |column: usize| match &types {
-        _ if indices.contains(&column) => Some(Kind::Index),
+        _ if indices.contains(&column) || repeated.contains(&column) => Some(Kind::Index),
         Some(types) if types.get(column).is_some_and(|of| !of.is_usable) => Some(Kind::Other),
         _ => None,
     };
@@ -124,7 +125,10 @@ pub(super) fn scan(
     let origin = Origin {
         is_table: true,
         kinds: (0..names.len()).map(kind).collect(),
-        left_out: indices.iter().map(|&column| index_note(column, &names[column])).collect(),
+        left_out: (indices.iter().map(|&column| index_note(column, &names[column])))
+            .chain(repeated.iter().map(|&column| repeated_note(&names[column])))
+            .chain(notes_on_folders(spec.source, &spec.data.eval))
+            .collect(),
         has_lines: types.is_none(),
         texts: of_types.clone().zip(0..).filter(|(of, _)| of.is_text).map(|(_, column)| column).collect(),
         types: of_types.map(|of| of.name.clone()).collect(),
@@ -233,10 +237,11 @@ impl Cells {
 /// Indices of the columns `targets`, or of `label` if none is named and the column exists.
 fn targets_among(names: &[String], targets: &[String], path: &Path) -> Result<Vec<usize>> {
     if targets.is_empty() {
-        return Ok(names.iter().position(|name| name == "label").into_iter().collect());
+        return Ok(names.iter().rposition(|name| name == "label").into_iter().collect());
     }
     let find = |target: &String| {
-        let at = names.iter().position(|name| name == target);
+        // The column of a folder follows one of the file that has its name.
+        let at = names.iter().rposition(|name| name == target);
         at.ok_or_else(|| column_missing(path, target, "--target", names).into())
     };
     targets.iter().map(find).collect()
