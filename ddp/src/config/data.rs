@@ -110,7 +110,7 @@ section! {
         auto_task: bool { sources.auto_task, no_key };
 
         key task = one_of(TaskSetting::NAMES)
-            .help("Kind of the targets; \"auto\" takes text, truth values and up to 20 distinct integers for classes")
+            .help("Kind of the targets; \"auto\" takes text, truth values and up to 20 distinct integers for classes, and more integers with gaps between them for quantities")
             .default_depends("auto; classification for built-in sets and where data.classes is set")
             .example(r#""regression""#)
             .before(Before::Value(r#""classification""#));

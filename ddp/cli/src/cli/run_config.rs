@@ -54,12 +54,12 @@ pub struct ShortFlags {
     #[arg(long, help_heading = SHORT_FLAGS, value_name = "PATH")]
     pub labels: Option<String>,
 
-    /// Column to leave out; may be repeated (data.drop)
-    #[arg(long, help_heading = SHORT_FLAGS, value_name = "COLUMN", action = ArgAction::Append)]
+    /// Columns to leave out, separated by commas; may be repeated (data.drop)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "COLUMN", value_delimiter = ',', action = ArgAction::Append)]
     pub drop: Vec<String>,
 
-    /// Column of categories; may be repeated (data.categorical)
-    #[arg(long, help_heading = SHORT_FLAGS, value_name = "COLUMN", action = ArgAction::Append)]
+    /// Columns of categories, separated by commas; may be repeated (data.categorical)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "COLUMN", value_delimiter = ',', action = ArgAction::Append)]
     pub categorical: Vec<String>,
 
     /// Kind of the targets (data.task)

@@ -193,6 +193,7 @@ impl LabelSurvey {
     pub(crate) fn facts(&self) -> TargetFacts {
         let has_text = !self.texts.is_empty();
         let is_truth = |text: &String| truth(text).is_some();
+        let integers = if has_text || self.has_fractions { Vec::new() } else { self.sorted_integers() };
         TargetFacts {
             n_distinct: self.n_distinct(),
             has_text,
@@ -206,6 +207,7 @@ impl LabelSurvey {
                 && self.integers.is_empty()
                 && self.bits[0] & !3 == 0
                 && self.bits[1..].iter().all(|word| *word == 0),
+            range: integers.first().zip(integers.last()).map(|(&min, &max)| [min, max]),
         }
     }
 

@@ -18,6 +18,8 @@ pub struct TargetFacts {
     pub has_fractions: bool,
     /// Whether all values are 0 or 1.
     pub is_binary: bool,
+    /// Least and largest value, if all are integers.
+    pub range: Option<[i64; 2]>,
 }
 
 /// The task of `data.task = "auto"`, and the reason.
@@ -29,7 +31,7 @@ pub struct TaskChoice {
     pub reason: String,
 }
 
-/// A target that may be classes or quantities.
+/// A target that may be classes or quantities: more than 20 integers without a gap, from 0 or 1 on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Undecided {
     /// The values in words.
@@ -38,11 +40,12 @@ pub struct Undecided {
 
 /// Decides on the task by the values of the targets `names`.
 ///
-/// One target: texts, truth values and integers with at most 20 distinct values are classes, numbers with fractions are
-/// quantities. Several targets: multilabel if all values are 0 or 1, else quantities.
+/// One target: texts, truth values and integers with at most 20 distinct values are classes; numbers with fractions, and more
+/// integers than that with gaps between them, as counts and amounts have, are quantities. Several targets: multilabel if all values
+/// are 0 or 1, else quantities.
 ///
 /// # Errors
-/// [`Undecided`] for more than 20 distinct integers in a single target.
+/// [`Undecided`] for more than 20 distinct integers from 0 or 1 on without a gap, as numbered classes have.
 pub fn decide(names: &[String], facts: &[TargetFacts]) -> Result<TaskChoice, Undecided> {
     let choice = |task, reason: String| Ok(TaskChoice { task, reason });
     let ([name], [facts]) = (names, facts) else {
@@ -60,8 +63,19 @@ pub fn decide(names: &[String], facts: &[TargetFacts]) -> Result<TaskChoice, Und
             let integers = if n == 1 { "distinct integer" } else { "distinct integers" };
             choice(Task::Classification, format!("because \"{name}\" holds {n} {integers}"))
         }
-        Some(n) => Err(Undecided { values: format!("{n} distinct integers") }),
-        None => Err(Undecided { values: "too many distinct integers to count".to_owned() }),
+        Some(n) => match facts.range {
+            Some([min, max]) if !(matches!(min, 0 | 1) && max.abs_diff(min) + 1 == n as u64) => choice(
+                Task::Regression,
+                format!(
+                    "because \"{name}\" holds {n} distinct integers from {min} to {max} with gaps between them"
+                ),
+            ),
+            _ => Err(Undecided { values: format!("{n} distinct integers") }),
+        },
+        None => choice(
+            Task::Regression,
+            format!("because \"{name}\" holds too many distinct integers to be classes"),
+        ),
     }
 }
 
@@ -87,13 +101,18 @@ mod tests {
             is_boolean: false,
             has_fractions: false,
             is_binary: n <= 2,
+            range: Some([0, n as i64 - 1]),
         };
         let names = ["price".to_owned(), "rent".to_owned()];
         let of = |facts: TargetFacts| decide(&names[..1], &[facts]);
         let task = |facts| of(facts).map(|choice| choice.task);
         assert_eq!(task(integers(20)), Ok(Task::Classification));
         assert_eq!(of(integers(21)).unwrap_err().values, "21 distinct integers");
-        assert!(task(TargetFacts { n_distinct: None, ..integers(0) }).is_err());
+        assert!(task(TargetFacts { range: Some([1, 21]), ..integers(21) }).is_err());
+        assert_eq!(task(TargetFacts { n_distinct: None, ..integers(0) }), Ok(Task::Regression));
+        for range in [[0, 21], [2, 22], [-10, 10], [17, 90]] {
+            assert_eq!(task(TargetFacts { range: Some(range), ..integers(21) }), Ok(Task::Regression));
+        }
         let fractions = TargetFacts { has_fractions: true, ..integers(5) };
         assert_eq!(task(fractions), Ok(Task::Regression));
         let text = TargetFacts { has_text: true, n_distinct: Some(500), ..integers(0) };

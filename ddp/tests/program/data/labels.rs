@@ -358,6 +358,11 @@ fn targets_decide_on_the_task() {
         (&|row| (row % 20).to_string(), "classification", "holds 20 distinct integers"),
         (&|row| format!("{}.0", row % 3), "classification", "holds 3 distinct integers"),
         (&|row| format!("{}", row as f64 * 0.5), "regression", "holds numbers with fractions"),
+        (
+            &|row| (row % 21 * 3).to_string(),
+            "regression",
+            "holds 21 distinct integers from 0 to 60 with gaps",
+        ),
     ] {
         write(place, "rows.csv", &table(label));
         let ended = dry(&[]);

@@ -414,6 +414,28 @@ fn labels_with_trailing_zeros_keep_their_spelling_next_to_texts() {
 }
 
 #[test]
+fn flags_take_several_columns() {
+    let folder = temp_dir();
+    write(folder.path(), "rows.csv", "id,a,b,x,label", 60, |n| {
+        format!("r{n},{},{},{},{}", ["u", "v"][n % 2], ["p", "q", "r"][n % 3], n * 7 % 11, n % 2)
+    });
+    let shown = run_line_ok(folder.path(), "data inspect rows.csv --drop id,x --write-config run.toml");
+    assert_shows(&shown, &["drop = [\"id\", \"x\"]", "categorical = [\"a\", \"b\"]", "dropped"]);
+    run_line_ok(folder.path(), &format!("train run.toml {QUICK} --out of-config"));
+    run_line_ok(
+        folder.path(),
+        &format!("train rows.csv {QUICK} --drop id,x --categorical a,b --out of-flags --eval-fraction 0.2"),
+    );
+    let weights = |run: &str| read_weights(&folder.path().join(run).join("model.safetensors"));
+    assert!(same_bits(&weights("of-config"), &weights("of-flags")));
+    let refused = error(folder.path(), "data inspect rows.csv --drop idd");
+    assert!(
+        refused.contains("no column \"idd\" for `--drop`") && refused.contains("did you mean \"id\""),
+        "{refused}"
+    );
+}
+
+#[test]
 fn the_config_that_inspect_writes_trains() {
     let folder = temp_dir();
     let folder = folder.path();

@@ -50,7 +50,7 @@ pub(super) struct Column {
     pub(super) texts: Odd,
     /// Values among them that a person would read as numbers or dates.
     pub(super) n_formatted: u64,
-    /// Values among them that are few and short, with their rows.
+    /// Texts, and numbers that are not finite, with their rows, as long as they are few and short.
     pub(super) words: Words,
     /// Values that are not UTF-8.
     pub(super) not_utf8: Odd,
@@ -247,6 +247,22 @@ impl Collector {
 }
 
 impl Column {
+    /// Values that are neither finite numbers nor dates.
+    pub(super) fn n_odd(&self) -> u64 {
+        self.texts.n + self.not_finite.n
+    }
+
+    /// Whether such values are so few, of `n_values`, that they are mistakes or marks of missing values: at most one in a hundred.
+    pub(super) fn has_strays(&self, n_values: u64) -> bool {
+        const MIN_VALUES: u64 = 10;
+        let is_few = n_values >= MIN_VALUES && 100 * self.n_odd() <= n_values.max(100);
+        self.n_odd() > 0
+            && is_few
+            && self.n_truths == 0
+            && self.not_utf8.n == 0
+            && !self.words.by_count().is_empty()
+    }
+
     /// Values that are words if the column is one of words: in such a column, yes and dates are words too.
     pub(super) fn n_words(&self) -> u64 {
         if self.texts.n == 0 { 0 } else { self.texts.n + self.n_truths + self.n_times }

@@ -19,6 +19,9 @@ pub(super) struct ColumnProfile {
     /// Type in the file, if the file has types.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) stored_as: Option<String>,
+    /// Whether a few values are of another kind than the column.
+    #[serde(skip)]
+    pub(super) has_strays: bool,
     /// Whether some values can't be read for the kind of the column.
     #[serde(skip)]
     pub(super) has_faults: bool,
@@ -63,12 +66,15 @@ impl ColumnProfile {
         let is_target = origin.targets.contains(&index);
         let n_values = collected.n_rows as u64 - column.n_missing;
         let is_text = origin.texts.contains(&index) && !is_target && range.is_some();
+        // Any text may be a label, and in a file with types a column of numbers has no texts.
+        let has_strays =
+            origin.is_table && origin.types.is_empty() && !is_target && column.has_strays(n_values);
         let kind = match origin.kinds[index] {
             Some(kind) => kind,
             None if is_text => Kind::Text,
             // Labels that are spelled like codes are texts.
             None if is_target && column.codes.n > 0 && !column.has_fractions => Kind::Text,
-            None => Kind::of(column, n_values, range.is_some()),
+            None => Kind::of(column, n_values, range.is_some(), has_strays),
         };
         let counts = column.values.by_count();
         let n: u64 = counts.iter().map(|(_, count)| count).sum();
@@ -79,12 +85,14 @@ impl ColumnProfile {
             is_target,
             kind,
             stored_as: origin.types.get(index).cloned(),
-            has_faults: column.not_finite.n > 0
-                || column.not_utf8.n > 0
-                || column.texts.n > 0 && 2 * column.n_words() <= n_values,
+            has_strays,
+            has_faults: !has_strays
+                && (column.not_finite.n > 0
+                    || column.not_utf8.n > 0
+                    || column.texts.n > 0 && 2 * column.n_words() <= n_values),
             n_missing: column.n_missing,
             n_distinct: column.values.len(),
-            range: range.filter(|_| !matches!(kind, Kind::Text | Kind::Index | Kind::Other)),
+            range: range.filter(|_| !matches!(kind, Kind::Text | Kind::Index | Kind::Dropped | Kind::Other)),
             values: values
                 .into_iter()
                 .map(|(value, n_rows)| ValueCount { value, n_rows, share: share(n_rows) })
@@ -98,6 +106,6 @@ impl ColumnProfile {
     }
 
     pub(super) fn is_feature(&self) -> bool {
-        !self.is_target && self.kind != Kind::Index
+        !self.is_target && !matches!(self.kind, Kind::Index | Kind::Dropped)
     }
 }

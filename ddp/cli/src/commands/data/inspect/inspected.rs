@@ -72,7 +72,8 @@ impl Inspected<'_> {
     /// Whether a column is one of words rather than of numbers with a few odd texts.
     pub(super) fn is_of_words(&self, index: usize) -> bool {
         let column = &self.collected.columns[index];
-        2 * column.n_words() > self.n_values(index)
-            || self.columns[index].kind == Kind::Text && column.texts.n == 0
+        !self.columns[index].has_strays
+            && (2 * column.n_words() > self.n_values(index)
+                || self.columns[index].kind == Kind::Text && column.texts.n == 0)
     }
 }

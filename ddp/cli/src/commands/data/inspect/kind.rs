@@ -21,6 +21,8 @@ pub(super) enum Kind {
     Index,
     /// Values that a model can't use, such as structures and bytes.
     Other,
+    /// Left out by the user.
+    Dropped,
     /// All values are missing.
     Empty,
     /// An element of an array.
@@ -29,10 +31,11 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The type of a column with `n` values, among which there are numbers or not.
-    pub(super) fn of(column: &Column, n: u64, has_numbers: bool) -> Self {
+    /// The type of a column with `n` values, among which there are numbers or not; a few stray values don't decide on it.
+    pub(super) fn of(column: &Column, n: u64, has_numbers: bool, has_strays: bool) -> Self {
+        let n = if has_strays { n - column.n_odd() } else { n };
         match () {
-            () if column.texts.n > 0 => Kind::Text,
+            () if column.texts.n > 0 && !has_strays => Kind::Text,
             () if column.n_truths > 0 && column.n_truths == n => Kind::Boolean,
             () if column.n_times > 0 && column.n_times == n && column.has_dates => Kind::Date,
             () if column.n_times > 0 && column.n_times == n => Kind::Time,
@@ -52,6 +55,7 @@ impl Kind {
             Kind::Time => "time",
             Kind::Index => "index",
             Kind::Other => "other",
+            Kind::Dropped => "dropped",
             Kind::Empty => "empty",
             Kind::Element(name) => name,
         }

@@ -72,8 +72,10 @@ fn config(args: &InspectArgs) -> Result<DataConfig> {
         args.delimiter.iter().map(|delimiter| format!("data.delimiter={}", section::quoted(delimiter)));
     let decimal = args.decimal.iter().map(|decimal| format!("data.decimal={}", section::quoted(decimal)));
     let header = args.no_header.then(|| "data.header=false".to_owned());
-    let mut data = Config::load(None, &delimiter.chain(decimal).chain(header).collect::<Vec<_>>())?.data;
-    data.missing_values.clone_from(&args.missing_value);
+    let sets = delimiter.chain(decimal).chain(header).chain(args.set.iter().cloned());
+    let mut data = Config::load(None, &sets.collect::<Vec<_>>())?.data;
+    data.missing_values.extend(args.missing_value.iter().cloned());
+    data.drop.extend(args.drop.iter().cloned());
     data.train.clone_from(&args.path);
     data.labels.clone_from(&args.labels);
     data.format = args.format.unwrap_or(DataFormat::Auto);

@@ -74,7 +74,6 @@ impl Profile {
 
 /// The task that fits the targets' values; `None` without a target.
 fn task(origin: &Origin, collected: &Collector, columns: &[ColumnProfile]) -> Option<FittingTask> {
-    const MAX_CLASSES: usize = 1000;
     let facts: Vec<TargetFacts> =
         origin.targets.iter().map(|&index| facts(&collected.columns[index], &columns[index])).collect();
     let names: Vec<String> = origin.targets.iter().map(|&index| origin.names[index].clone()).collect();
@@ -89,14 +88,29 @@ fn task(origin: &Origin, collected: &Collector, columns: &[ColumnProfile]) -> Op
         Ok(choice) if choice.task == Task::Classification && origin.targets.iter().all(is_of_quantities) => {
             FittingTask { task: Task::Regression, undecided: n_distinct }
         }
-        Ok(choice) => FittingTask { task: choice.task, undecided: None },
-        Err(_) => {
+        Ok(choice) => {
+            let is_guess =
+                choice.task == Task::Regression && columns[origin.targets[0]].kind == Kind::Integer;
             let n = n_distinct.unwrap_or(collected.n_rows);
-            let is_few = n <= MAX_CLASSES && n <= collected.n_rows / 5 + 2;
-            let task = if is_few { Task::Classification } else { Task::Regression };
-            FittingTask { task, undecided: Some(n) }
+            FittingTask { task: choice.task, undecided: (is_guess && origin.targets.len() == 1).then_some(n) }
+        }
+        Err(_) => {
+            let task = if are_even(&collected.columns[origin.targets[0]]) {
+                Task::Classification
+            } else {
+                Task::Regression
+            };
+            FittingTask { task, undecided: n_distinct }
         }
     })
+}
+
+/// Whether each value of a column occurs often enough to be a class, and none much less often than the others: counts and amounts
+/// have rare values.
+fn are_even(column: &Column) -> bool {
+    const MIN_ROWS: u64 = 5;
+    let (least, mean) = column.values.least_and_mean();
+    least >= MIN_ROWS && 4.0 * least as f64 >= mean
 }
 
 fn facts(column: &Column, profile: &ColumnProfile) -> TargetFacts {
@@ -113,5 +127,9 @@ fn facts(column: &Column, profile: &ColumnProfile) -> TargetFacts {
             || profile.range.is_some_and(|range| range.max >= END_OF_I64 || range.min < -END_OF_I64),
         is_binary: !column.has_fractions
             && profile.range.is_some_and(|range| range.min >= 0.0 && range.max <= 1.0),
+        range: profile
+            .range
+            .filter(|_| profile.kind == Kind::Integer)
+            .map(|range| [range.min as i64, range.max as i64]),
     }
 }

@@ -38,6 +38,7 @@ pub(super) fn lines(
     dropped: &[String],
     spec: &SourceSpec<'_>,
 ) -> String {
+    let of_user = &spec.data.drop;
     let has = |kind: WarningKind| warnings.iter().any(|warning| warning.kind == kind);
     let mut lines = vec!["[data]".to_owned(), format!("train = {}", quoted(spec.source))];
     lines.extend(source_lines(origin, spec, has(WarningKind::Marks)));
@@ -61,8 +62,12 @@ pub(super) fn lines(
     lines.extend(origin.keys.iter().cloned());
     lines.extend(target_lines(origin, columns, warnings));
     lines.extend(task.and_then(|fitting| task_line(fitting, origin, columns)));
-    if !dropped.is_empty() {
-        lines.push(format!("drop = {}  # see the warnings", list(dropped)));
+    match (&of_user[..], dropped) {
+        ([], []) => {}
+        (of_user, []) => lines.push(format!("drop = {}", list(of_user))),
+        (of_user, dropped) => {
+            lines.push(format!("drop = {}  # see the warnings", list(&[of_user, dropped].concat())));
+        }
     }
     let kept: Vec<usize> = (0..columns.len())
         .filter(|&at| columns[at].is_feature() && !among_dropped.contains(&columns[at].name))

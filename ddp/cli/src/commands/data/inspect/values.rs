@@ -86,6 +86,15 @@ impl Values {
         !self.is_full && !self.is_mixed
     }
 
+    /// Rows of the rarest value, and rows per value; 0 if there are too many values to count.
+    pub(super) fn least_and_mean(&self) -> (u64, f64) {
+        let counts = || self.counts.values().map(|entry| entry.count);
+        match (self.len(), counts().min()) {
+            (Some(n), Some(least)) => (least, counts().sum::<u64>() as f64 / n as f64),
+            _ => (0, 0.0),
+        }
+    }
+
     /// Values with their counts, the most frequent first; none if there are too many to show.
     pub(super) fn by_count(&self) -> Vec<(String, u64)> {
         if self.len().is_none_or(|n| n > MAX_EXAMPLES) {

@@ -37,6 +37,7 @@ pub(super) enum WarningKind {
     Sentinel,
     Missing,
     Leak,
+    Determines,
     Identifier,
     Constant,
     Duplicate,

@@ -62,16 +62,18 @@ impl Inspected<'_> {
                 } else if !self.is_identifier(index) && self.columns[index].n_distinct != Some(1) {
                     texts.push(index);
                 }
-            } else if column.texts.n > 0 {
+            } else if column.texts.n > 0 || self.columns[index].has_strays {
                 let words = column.words.by_count();
                 let words: String = words.iter().map(|(text, n)| format!(", \"{text}\" ({n})")).collect();
-                let (kind, remedy) = if self.marks_missing(index) {
-                    let remedy = "if they mark missing values, `data.missing_values` lists them and `data.missing` fills them";
+                let (kind, remedy) = if self.columns[index].has_strays || self.marks_missing(index) {
+                    let remedy = "correct them, or, if they mark missing values, `data.missing_values` lists them and `data.missing` fills them";
                     (WarningKind::Marked, remedy)
                 } else {
                     (WarningKind::OddText, "correct them")
                 };
-                let (n_odd, n, odd) = (column.texts.n, self.n_values(index), self.odd(&column.texts));
+                let first = if column.texts.n > 0 { &column.texts } else { &column.not_finite };
+                let n_odd = if self.columns[index].has_strays { column.n_odd() } else { column.texts.n };
+                let (n, odd) = (self.n_values(index), self.odd(first));
                 self.about(kind, &[index], |name| {
                     format!(
                         "{name}: {n_odd} of {n} values are not numbers{words}, the first is {odd}: {remedy}"
@@ -130,7 +132,7 @@ impl Inspected<'_> {
                     format!("{name}: {odd} may be {large} or {small}; `data.decimal` = \".\" or \",\" is the mark before the fraction")
                 });
             }
-            if column.not_finite.n > 0 {
+            if column.not_finite.n > 0 && !profile.has_strays {
                 let (n, odd) = (column.not_finite.n, self.odd(&column.not_finite));
                 self.about(WarningKind::NotFinite, &[index], |name| {
                     format!("{name}: not finite in f32 in {}, the first is {odd}", count(n, "row"))
@@ -193,6 +195,7 @@ impl Inspected<'_> {
             let n_distinct = self.columns[index].n_distinct.unwrap_or(n_rows);
             // By chance, each of those rows would share its value with the average number of others.
             let n_shared = n_others * (n_rows as f64 / n_distinct as f64 - 1.0);
+            let mut kind = WarningKind::Leak;
             let finding = if let Some(&equal) = self.origin.targets.iter().find(is_equal) {
                 format!("equals the target {}", self.columns[equal].name)
             } else if n_rows >= MIN_ROWS
@@ -206,13 +209,15 @@ impl Inspected<'_> {
                 && n_shared >= MIN_ROWS as f64
                 && column.values.determines_target()
             {
+                // The best column there is, or one that is known only after the target: the user knows.
+                kind = WarningKind::Determines;
                 format!(
                     "alone determines {target}: each of its {n_distinct} values occurs with a single class"
                 )
             } else {
                 continue;
             };
-            self.about(WarningKind::Leak, &[index], |name| {
+            self.about(kind, &[index], |name| {
                 format!("{name} {finding}; will it be available when the model is used?")
             });
         }

@@ -57,7 +57,7 @@ pub(super) fn scan(
     let own_names = first.names().to_vec();
     let mut indices = first.indices().to_vec();
     for &at in first.unnamed() {
-        if at + 1 < own_names.len() {
+        if at + 1 < own_names.len() && !spec.data.drop.contains(&own_names[at]) {
             return Err(DataError::from(CsvError::UnnamedColumn {
                 path: files[0].clone(),
                 position: at + 1,
@@ -116,7 +116,13 @@ pub(super) fn scan(
         }
     }
     cells.flush(&mut collector);
+    for name in &spec.data.drop {
+        if !names.contains(name) {
+            return Err(column_missing(&files[0], name, "--drop", &names).into());
+        }
+    }
     let kind = |column: usize| match &types {
+        _ if spec.data.drop.contains(&names[column]) => Some(Kind::Dropped),
         _ if indices.contains(&column) || repeated.contains(&column) => Some(Kind::Index),
         Some(types) if types.get(column).is_some_and(|of| !of.is_usable) => Some(Kind::Other),
         _ => None,
@@ -189,6 +195,7 @@ impl Cells {
             Meaning::Number(value) if is_finite_f32(value) => (value, key_of_text(text)),
             Meaning::Number(_) => {
                 column.not_finite.add(place, || text.to_owned());
+                column.words.add(text);
                 (f64::NAN, key_of_text(text))
             }
             Meaning::Truth(truth) => {
