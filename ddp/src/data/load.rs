@@ -8,6 +8,7 @@ use tracing::info_span;
 use super::data_fingerprint::DataFingerprint;
 use super::labels::{LabelSurvey, LabelVocabulary, TaskChoice};
 use super::open::open;
+use super::row_values::RowValues;
 use super::source::{ClassLabels, KnownFeatures, SourceSpec, SplitSide};
 use super::target_columns::{TargetColumn, check_counts, head_gaps, target_columns};
 use crate::config::{
@@ -300,6 +301,15 @@ fn decided(config: &Config, layout: &RowLayout) -> Config {
     config
 }
 
+/// Whether each row has exactly one label, in as many rows spread over `rows` as convince.
+fn are_one_hot(rows: &dyn Dataset) -> bool {
+    const N_ROWS: usize = 1000;
+    let (n_rows, n_labels) = (rows.len(), rows.layout().targets.n_outputs());
+    let numbers: Vec<usize> = (0..n_rows).step_by(n_rows.div_ceil(N_ROWS).max(1)).collect();
+    let has_one = |of_row: &[f64]| of_row.iter().sum::<f64>() == 1.0;
+    RowValues::read(rows, &numbers).is_ok_and(|values| values.targets.chunks_exact(n_labels).all(has_one))
+}
+
 impl Loaded {
     /// The resolved config: with the task that the targets decided on, and numbers as balanced class weights.
     ///
@@ -322,6 +332,12 @@ impl Loaded {
         if let Some(TaskChoice { task, reason }) = &self.task_choice {
             let classes = self.labels().map(|labels| format!(" of {} classes", labels.len()));
             notes.push(format!("task: {task}{}, {reason}", classes.unwrap_or_default()));
+            if *task == Task::Multilabel && are_one_hot(&*self.train) {
+                let save = "numpy.save(\"labels.npy\", y.argmax(1))";
+                notes.push(format!(
+                    "each row has exactly one label: if they are classes, save their numbers, {save}"
+                ));
+            }
         }
         notes.extend(self.split.clone());
         let n_rows = self.train.len();

@@ -24,6 +24,8 @@ pub(crate) struct LabelColumn {
     are_texts: bool,
     /// The first number with a fraction, which is not a label unless another row holds text.
     fraction: Option<Fraction>,
+    /// The first label that was taken for a class with a point at its end.
+    pointed: Option<String>,
 }
 
 #[derive(Debug)]
@@ -89,7 +91,21 @@ impl LabelColumn {
             }
             None => Cells::Integers(Vec::new()),
         };
-        LabelColumn { cells, codes: Vec::new(), spellings: Box::default(), are_texts: false, fraction: None }
+        LabelColumn {
+            cells,
+            codes: Vec::new(),
+            spellings: Box::default(),
+            are_texts: false,
+            fraction: None,
+            pointed: None,
+        }
+    }
+
+    /// The note on labels that differ from their class.
+    pub(crate) fn note(&self, column: &str) -> Option<String> {
+        let text = self.pointed.as_deref()?;
+        let class = text.strip_suffix('.').expect("it ends with a point");
+        Some(format!("labels of \"{column}\" like \"{text}\" are taken for \"{class}\""))
     }
 
     /// Appends rows whose labels are still to be set, or removes rows at the end.
@@ -154,6 +170,15 @@ impl LabelColumn {
                     // A text among other texts, if at all.
                     LabelCell::Fraction(number) => vocabulary.class_of_text(&number.to_string()),
                 };
+                let mut pointed = |text: &str| {
+                    let class = vocabulary.class_of_pointed(text)?;
+                    self.pointed.get_or_insert_with(|| text.trim().to_owned());
+                    Some(class)
+                };
+                let class = class.or_else(|| match cell {
+                    LabelCell::Text(text) | LabelCell::String(text) => pointed(text),
+                    _ => None,
+                });
                 classes[row] = match class {
                     Some(class) => class as i64,
                     None if *skips_unknown => -1,

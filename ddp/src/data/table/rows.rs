@@ -293,6 +293,7 @@ impl TableRows {
         layout.left_out.clone_from(&plan.left_out);
         let targets = match self.targets {
             TargetCells::Classes(labels) => {
+                layout.left_out.extend(labels.note(&spec.data.target[0]));
                 single_target(labels, &without_target, &mut layout, &mut self.exact_targets, path, spec)?
             }
             TargetCells::Values { values, .. } => {

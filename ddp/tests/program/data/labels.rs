@@ -566,3 +566,40 @@ fn a_new_head_learns_the_labels_of_its_rows() {
     assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
     assert!(ended.stderr.contains("layers.0.weight is [4, 1] in the file, [5, 1]"), "{}", ended.stderr);
 }
+
+#[test]
+fn a_point_after_a_label_is_no_other_class() {
+    let folder = temp_dir();
+    let table = |end: &str| -> String {
+        let rows = (0..40).map(|row| format!("{},{}{end}\n", row % 2, ["<=50K", ">50K"][row % 2]));
+        format!("x,income\n{}", rows.collect::<String>())
+    };
+    write(folder.path(), "train.csv", &table(""));
+    write(folder.path(), "test.csv", &table("."));
+    let line =
+        "train train.csv --target income --eval test.csv --epochs 20 --hidden 4 --device cpu --out run";
+    let trained = run_line_ok(folder.path(), line);
+    let note = "test.csv: labels of \"income\" like \"<=50K.\" are taken for \"<=50K\"";
+    assert_eq!(trained.stderr.matches(note).count(), 1, "{}", trained.stderr);
+    assert!(trained.stderr.contains("eval_accuracy 1.0000"), "{}", trained.stderr);
+    write(folder.path(), "other.csv", "x,income\n0,<=50K!\n");
+    let refused = run_line(folder.path(), "eval --checkpoint run --data other.csv");
+    assert!(refused.stderr.contains("label \"<=50K!\" is none of the 2 classes"), "{}", refused.stderr);
+}
+
+#[test]
+fn one_hot_labels_are_pointed_out() {
+    let folder = temp_dir();
+    let table = |labels: [&str; 2]| {
+        (0..40).map(|row| format!("{},{}\n", row % 2, labels[row % 2])).collect::<String>()
+    };
+    let train = |labels: [&str; 2]| {
+        write(folder.path(), "rows.csv", &format!("x,a,b\n{}", table(labels)));
+        let line =
+            "train rows.csv --target a --target b --epochs 1 --hidden 2 --device cpu --out run --overwrite";
+        run_line_ok(folder.path(), line).stderr
+    };
+    let note = "each row has exactly one label: if they are classes, save their numbers, numpy.save";
+    assert!(train(["1,0", "0,1"]).contains(note));
+    assert!(!train(["1,0", "1,1"]).contains(note));
+}
