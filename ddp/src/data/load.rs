@@ -200,6 +200,7 @@ pub fn load_with(
         n_held_out: eval.as_ref().filter(|_| is_held_out).map_or(0, |eval| eval.len()),
         preprocessor: &preprocessor,
         stats: scan.as_ref().map(|scan| &scan.features),
+        target_stats: scan.as_ref().map(|scan| &scan.targets).filter(|_| data.task == Task::Regression),
     };
     let warnings = match world.rank().0 {
         0 => warnings_of(rows, data, fitted.is_some()),

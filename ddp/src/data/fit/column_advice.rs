@@ -1,5 +1,6 @@
 //! Warns of columns that train but spoil the model or its speed: labels and row numbers that identify rows, columns without values,
-//! categories with very many one-hot features, and features of very different size that are not normalized.
+//! categories with very many one-hot features, values far outside all others, and features of very different size that are not
+//! normalized.
 
 use ddp_kernels::DType;
 
@@ -33,6 +34,8 @@ pub(crate) struct FittedRows<'a> {
     pub(crate) preprocessor: &'a Preprocessor,
     /// Statistics of the training rows, if they were needed.
     pub(crate) stats: Option<&'a ColumnStats>,
+    /// Statistics of their targets, if these are quantities.
+    pub(crate) target_stats: Option<&'a ColumnStats>,
 }
 
 /// One warning per finding.
@@ -45,6 +48,7 @@ pub(crate) fn warnings(rows: FittedRows<'_>, data: &DataConfig) -> Result<Vec<St
     warnings.extend(wide_categories(&rows.preprocessor.plan));
     warnings.extend(row_numbers(rows)?);
     warnings.extend(empty_columns(rows));
+    warnings.extend(far_values(rows, data)?);
     if data.normalize == Normalize::Auto && rows.preprocessor.normalizer.is_none() {
         warnings.extend(sizes(rows.train)?);
     }
@@ -128,6 +132,58 @@ fn empty_columns(rows: FittedRows<'_>) -> Option<String> {
     })
 }
 
+/// Warns of a few values far outside the range of nearly all rows, by the range of each column in a sample of the rows.
+fn far_values(rows: FittedRows<'_>, data: &DataConfig) -> Result<Vec<String>> {
+    /// Width of the range of 9 in 10 rows, as many times as far values lie outside it. Amounts and incomes stay within it.
+    const MAX_DISTANCE: f64 = 50.0;
+    let layout = rows.train.layout();
+    if rows.train.len() < MIN_ROWS || rows.stats.is_none() && rows.target_stats.is_none() {
+        return Ok(Vec::new());
+    }
+    let sample = RowValues::read(rows.train, &sample_rows(rows.train))?;
+    // The value farthest outside, and the range of the others.
+    let far = |stats: &ColumnStats, column: usize, values: &mut Vec<f64>| {
+        values.retain(|value| value.is_finite());
+        values.sort_unstable_by(f64::total_cmp);
+        let (low, high) =
+            (*values.get(values.len() / 20)?, *values.get(values.len() - 1 - values.len() / 20)?);
+        let (min, max) = (stats.origin[column] + stats.min[column], stats.origin[column] + stats.max[column]);
+        let (value, distance) = if max - high > low - min { (max, max - high) } else { (min, low - min) };
+        let text = || format!("reaches {value}, and 9 in 10 rows lie between {low} and {high}");
+        (high > low && distance > MAX_DISTANCE * (high - low)).then(text)
+    };
+    let mut warnings = Vec::new();
+    if let Some(stats) = rows.target_stats {
+        let names = layout.targets.column_names();
+        for (target, name) in names.iter().enumerate() {
+            let mut values = sample.targets.iter().skip(target).step_by(names.len()).copied().collect();
+            warnings.extend(far(stats, target, &mut values).map(|range| {
+                format!(
+                    "the target \"{name}\" {range}: the few rows outside decide the loss\n\
+                     hint: correct them or leave them out, or set loss.kind = \"huber\""
+                )
+            }));
+        }
+    }
+    let n_columns = layout.n_features();
+    let is_squeezed = rows.preprocessor.normalizer.is_some() && data.normalize != Normalize::Robust;
+    if let Some(stats) = rows.stats.filter(|_| is_squeezed) {
+        for column in rows.preprocessor.plan.numbers() {
+            let of_column = sample.x.iter().skip(column).step_by(n_columns);
+            let mut values = of_column.map(|value| f64::from(*value)).collect();
+            warnings.extend(far(stats, column, &mut values).map(|range| {
+                format!(
+                    "\"{}\" {range}: normalization squeezes those together\n\
+                     hint: correct the others, or set data.normalize = \"robust\"",
+                    layout.features[column],
+                )
+            }));
+        }
+    }
+    warnings.truncate(MAX_NAMED);
+    Ok(warnings)
+}
+
 /// Warns of features that differ much in size, by the largest value of each in a sample of the rows.
 fn sizes(train: &dyn Dataset) -> Result<Option<String>> {
     let layout = train.layout();
@@ -135,10 +191,8 @@ fn sizes(train: &dyn Dataset) -> Result<Option<String>> {
     if layout.dtype == DType::U8 || train.source().starts_with("builtin:") || !layout.categories.is_empty() {
         return Ok(None);
     }
-    let (n_rows, n_columns) = (train.len(), layout.n_features());
-    let n = n_rows.min(max_rows(train));
-    let sample: Vec<usize> = (0..n).map(|i| (i as u128 * n_rows as u128 / n as u128) as usize).collect();
-    let values = RowValues::read(train, &sample)?.x;
+    let n_columns = layout.n_features();
+    let values = RowValues::read(train, &sample_rows(train))?.x;
     let size = |column: usize| {
         let values = values.iter().skip(column).step_by(n_columns);
         values.fold(0.0f32, |size, value| size.max(value.abs()))
@@ -160,7 +214,14 @@ fn sizes(train: &dyn Dataset) -> Result<Option<String>> {
     }))
 }
 
-/// Rows to read.
+/// Numbers of rows spread over all.
+fn sample_rows(rows: &dyn Dataset) -> Vec<usize> {
+    let n_rows = rows.len();
+    let n = n_rows.min(max_rows(rows));
+    (0..n).map(|i| (i as u128 * n_rows as u128 / n as u128) as usize).collect()
+}
+
+/// Most rows to read.
 fn max_rows(rows: &dyn Dataset) -> usize {
     MAX_ROWS.min(MAX_VALUES / rows.layout().n_features().max(1)).max(1)
 }
@@ -210,6 +271,29 @@ mod tests {
     fn table(header: &str, row: impl Fn(usize) -> String) -> Vec<u8> {
         let rows: Vec<String> = (0..200).map(row).collect();
         format!("{header}\n{}\n", rows.join("\n")).into_bytes()
+    }
+
+    #[test]
+    fn values_far_outside_are_warned_of() {
+        let of = |x: &dyn Fn(usize) -> f64, y: &dyn Fn(usize) -> f64| {
+            let bytes = table("x,z,y", |row| format!("{},{},{}", x(row), row % 7, y(row)));
+            warnings("rows.csv", &bytes, &["data.target=y", "data.task=regression"])
+        };
+        let usual = |row: usize| 300.0 + (row * 37 % 101) as f64;
+        let found = of(&usual, &|row| if row == 70 { 1e7 } else { usual(row) });
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0]
+                .starts_with("the target \"y\" reaches 10000000, and 9 in 10 rows lie between 305 and 396"),
+            "{found:?}"
+        );
+        assert!(found[0].contains("huber"));
+        let found = of(&|row| if row == 3 { -1e6 } else { usual(row) }, &usual);
+        assert!(found.len() == 1 && found[0].starts_with("\"x\" reaches -1000000"), "{found:?}");
+        assert!(found[0].contains("robust"));
+        // The tail of incomes, and a column that is nearly always 0.
+        let income = |row: usize| ((row * 37 % 199) as f64 / 30.0).exp();
+        assert_eq!(of(&income, &|row| f64::from(u8::from(row == 9)) * 1e5), [""; 0]);
     }
 
     #[test]
