@@ -118,7 +118,11 @@ pub(crate) fn parts(seconds: f64) -> [f32; 7] {
 /// A moment as text that [`parse`] reads: `2024-05-31`, with a time unless `is_date`.
 pub(crate) fn format(seconds: i64, nanoseconds: u32, is_date: bool) -> String {
     let date = date_of_days(seconds.div_euclid(DAY_S));
-    let date = format!("{:04}-{:02}-{:02}", date.year(), date.month(), date.day());
+    let year = match date.year() {
+        year @ 0..=9999 => format!("{year:04}"),
+        year => format!("{year:+07}"),
+    };
+    let date = format!("{year}-{:02}-{:02}", date.month(), date.day());
     if is_date { date } else { format!("{date} {}", format_time(seconds.rem_euclid(DAY_S), nanoseconds)) }
 }
 
@@ -166,7 +170,12 @@ impl<'a> Text<'a> {
     fn parsed(text: &'a str) -> Option<Parsed<'a>> {
         let mut text = Text(text.as_bytes());
         // Most texts are neither: decide fast.
-        if !matches!(text.0, [b'0'..=b'9', b'0'..=b'9', b':' | b'.', ..] | [_, _, _, _, b'-', ..]) {
+        if !matches!(
+            text.0,
+            [b'0'..=b'9', b'0'..=b'9', b':' | b'.', ..]
+                | [_, _, _, _, b'-', ..]
+                | [b'+' | b'-', _, _, _, _, _, _, b'-', ..]
+        ) {
             return None;
         }
         let mut parsed = Parsed::default();
@@ -199,16 +208,25 @@ impl<'a> Text<'a> {
         Some(())
     }
 
-    /// Days since 1970 of `2024-05-31` or `31.05.2024`, which are equally long. With points the day always comes first; with slashes
+    /// Days since 1970 of `2024-05-31` or `31.05.2024`, which are equally long, or of `+012024-05-31`. With points the day always comes first; with slashes
     /// it may be the month, so that no such text is a date.
     fn date(&mut self) -> Option<i64> {
         let is_german = self.0.get(2) == Some(&b'.');
-        let (separator, n_digits) = if is_german { (b'.', [2, 2, 4]) } else { (b'-', [4, 2, 2]) };
+        let sign = self.0.first().copied().filter(|sign| matches!(sign, b'+' | b'-'));
+        let (separator, n_digits) = match sign {
+            Some(sign) => {
+                self.take(sign)?;
+                (b'-', [6, 2, 2])
+            }
+            None if is_german => (b'.', [2, 2, 4]),
+            None => (b'-', [4, 2, 2]),
+        };
         let first = self.digits(n_digits[0])?;
         self.take(separator)?;
         let month = self.digits(n_digits[1])?;
         self.take(separator)?;
         let last = self.digits(n_digits[2])?;
+        let first = if sign == Some(b'-') { -first } else { first };
         let (year, day) = if is_german { (last, first) } else { (first, last) };
         let date = NaiveDate::from_ymd_opt(year as i32, month as u32, day as u32)?;
         Some(date.to_epoch_days().into())
@@ -296,6 +314,8 @@ mod tests {
             ("31.12.9999", 253_402_214_400.0),
             ("29.02.2024", 1_709_164_800.0),
             ("31.05.2024 12:30", 1_717_158_600.0),
+            ("+010000-01-01", 253_402_300_800.0),
+            ("-000044-03-15 12:00", -63_549_316_800.0),
         ] {
             assert_eq!(parse(text), Some(Moment { seconds: expected, has_date: true }), "{text}");
         }
@@ -334,6 +354,8 @@ mod tests {
             "2024-05-31T12:30+2",
             "2024-05-31T12:30+25:00",
             "-2024-05-31",
+            "+2024-05-31",
+            "+0a2024-05-31",
             "1234-567",
             "a:b",
             "é:30",
@@ -362,10 +384,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn texts_of_moments_are_read_back(seconds in -62_135_596_800i64..253_402_300_800, nanoseconds in 0u32..1_000_000_000) {
+        fn texts_of_moments_are_read_back(seconds in -8_000_000_000_000i64..8_000_000_000_000, nanoseconds in 0u32..1_000_000_000) {
             let moment = parse(&format(seconds, nanoseconds, false)).unwrap();
             let want = seconds as f64 + f64::from(nanoseconds) / 1e9;
-            prop_assert!((moment.seconds - want).abs() < 1e-4 && moment.has_date);
+            prop_assert!((moment.seconds - want).abs() < 2e-3 && moment.has_date);
         }
 
         #[test]

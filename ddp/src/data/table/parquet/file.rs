@@ -2,12 +2,16 @@
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use arrow_schema::{DataType, FieldRef, Schema, TimeUnit};
 use ddp_comm::failure::catch_panic;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
+use parquet::basic::Type as PhysicalType;
+use parquet::errors::ParquetError;
 
 use crate::data::DataError;
 use crate::data::error::Result;
@@ -32,7 +36,7 @@ impl ParquetFile {
     pub(super) fn open(path: &Path) -> Result<Self> {
         let file = user_file::open("data file", path)?;
         let n_bytes = length(&file, path)?;
-        let metadata = guarded(path, || ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()))?;
+        let metadata = guarded(path, || footer(&file))?;
         let group_rows = guarded(path, || group_rows(&metadata, n_bytes))?;
         Ok(ParquetFile { path: path.to_owned(), metadata, group_rows, n_bytes })
     }
@@ -83,6 +87,34 @@ impl ParquetFile {
             }
         }
     }
+}
+
+/// Reads the footer. An Arrow schema that a writer added is ignored if it contradicts the columns. Spark's INT96 times are read as
+/// microseconds, since nanoseconds end in 2262 and later ones would wrap around.
+fn footer(file: &std::fs::File) -> Result<ArrowReaderMetadata, ParquetError> {
+    let options = ArrowReaderOptions::new();
+    let plain = options.clone().with_skip_arrow_metadata(true);
+    let metadata = ArrowReaderMetadata::load(file, options.clone())
+        .or_else(|error| ArrowReaderMetadata::load(file, plain).map_err(|_| error))?;
+    let of_file = metadata.parquet_schema();
+    let leaves = of_file.columns().iter().enumerate();
+    let old_times: Vec<usize> = leaves
+        .filter(|(_, leaf)| leaf.physical_type() == PhysicalType::INT96 && leaf.path().parts().len() == 1)
+        .map(|(leaf, _)| of_file.get_column_root_idx(leaf))
+        .collect();
+    if old_times.is_empty() {
+        return Ok(metadata);
+    }
+    let as_microseconds = |(root, field): (usize, &FieldRef)| {
+        if !old_times.contains(&root) {
+            return field.clone();
+        }
+        let microseconds = DataType::Timestamp(TimeUnit::Microsecond, None);
+        Arc::new(field.as_ref().clone().with_data_type(microseconds))
+    };
+    let fields: Vec<FieldRef> = metadata.schema().fields().iter().enumerate().map(as_microseconds).collect();
+    let schema = Schema::new_with_metadata(fields, metadata.schema().metadata().clone());
+    ArrowReaderMetadata::try_new(metadata.metadata().clone(), options.with_schema(Arc::new(schema)))
 }
 
 fn length(file: &std::fs::File, path: &Path) -> Result<u64> {

@@ -6,6 +6,13 @@ use std::sync::Arc;
 use arrow_array::builder::{FixedSizeListBuilder, Float16Builder, Float32Builder, ListBuilder};
 use arrow_array::{types, *};
 use half::f16;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_writer::ArrowWriterOptions;
+use parquet::data_type::{Int32Type, Int96, Int96Type};
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
 
 use super::tests::{all, assert_refused, open_whole, write};
 
@@ -238,4 +245,49 @@ fn columns_that_cant_be_used_are_named() {
     assert_refused(open_whole(&path, &["data.target=label"]), &["has no rows"]);
     write(&path, vec![("x", numbers()), ("label", Arc::new(Int8Array::from(vec![0, 0])))], 5);
     assert_refused(open_whole(&path, &["data.target=label"]), &["all 2 rows have label 0"]);
+}
+
+#[test]
+fn an_arrow_schema_that_contradicts_the_file_is_ignored() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.parquet");
+    let column = |values: [i32; 2]| Arc::new(Int32Array::from(values.to_vec())) as ArrayRef;
+    let batch = RecordBatch::try_from_iter([("x", column([7, 8])), ("label", column([0, 1]))]).unwrap();
+    let schema = KeyValue::new("ARROW:schema".to_owned(), "bm90IGEgc2NoZW1h".to_owned());
+    let properties = WriterProperties::builder().set_key_value_metadata(Some(vec![schema])).build();
+    let options = ArrowWriterOptions::new().with_properties(properties).with_skip_arrow_metadata(true);
+    let file = fs::File::create(&path).unwrap();
+    let mut writer = ArrowWriter::try_new_with_options(file, batch.schema(), options).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    let rows = open_whole(&path, &["data.target=label"]).unwrap();
+    assert_eq!(all(&*rows).0, [7.0, 8.0]);
+}
+
+#[test]
+fn times_of_spark_do_not_wrap_after_2262() {
+    /// Julian day of 1970-01-01, and days until 9999-12-31.
+    const EPOCH_DAY: i64 = 2_440_588;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("old.parquet");
+    let schema = parse_message_type("message rows { required int96 when; required int32 label; }").unwrap();
+    let file = fs::File::create(&path).unwrap();
+    let mut writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let times = [(1, 0u64), (2_932_896, 86_399_999_999_000)].map(|(days, nanoseconds)| {
+        let mut time = Int96::new();
+        time.set_data(nanoseconds as u32, (nanoseconds >> 32) as u32, (EPOCH_DAY + days) as u32);
+        time
+    });
+    let mut column = group.next_column().unwrap().unwrap();
+    column.typed::<Int96Type>().write_batch(&times, None, None).unwrap();
+    column.close().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    column.typed::<Int32Type>().write_batch(&[0, 1], None, None).unwrap();
+    column.close().unwrap();
+    group.close().unwrap();
+    writer.close().unwrap();
+    let rows = open_whole(&path, &["data.target=label"]).unwrap();
+    // 9999-12-31T23:59:59.999999
+    assert_eq!(all(&*rows).0, [86_400.0, 253_402_300_800.0]);
 }
