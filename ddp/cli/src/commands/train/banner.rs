@@ -6,7 +6,7 @@ use std::path::Path;
 use ddp::config::{Config, DataConfig, Determinism, EvalSource, Loss};
 use ddp::data::loader::Loader;
 use ddp::data::order::partition::PartitionKind;
-use ddp::data::{Loaded, Summary};
+use ddp::data::{Loaded, Summary, holds_eval_rows};
 use ddp::model::{EmbeddingSpec, Layer, ModelSpec, layers};
 use ddp::train::setup::BatchPartition;
 use ddp::train::trainer::{ExchangeBytes, Trainer};
@@ -182,9 +182,10 @@ pub(crate) fn same_rows(data: &DataConfig) -> Option<String> {
     let EvalSource::Source(eval) = &data.eval else { return None };
     let file = |source: &str| Path::new(source).canonicalize().ok();
     let is_same = *eval == data.train || file(eval).is_some_and(|eval| file(&data.train) == Some(eval));
-    // The rows of a built-in set are its test rows; labels of their own make other rows.
-    let is_other =
-        eval.starts_with("builtin:") || data.eval_labels.is_some() && data.eval_labels != data.labels;
+    // The rows of a built-in set are its test rows, as are those next to the training rows; labels of their own make other rows.
+    let is_other = eval.starts_with("builtin:")
+        || data.eval_labels.is_some() && data.eval_labels != data.labels
+        || is_same && holds_eval_rows(data, None).unwrap_or(false);
     (is_same && !is_other).then(|| {
         format!(
             "data.eval is data.train, `{eval}`: evaluation says nothing about rows that the model has not seen\n\
