@@ -4,7 +4,7 @@
 //! of the program finds it, and never matches on its name.
 
 use super::raw::ArrayReader;
-use super::table::TableReaders;
+use super::table::TableFormat;
 use super::write::WriteFormat;
 use crate::config::DataFormat;
 
@@ -33,7 +33,7 @@ pub enum Reader {
     /// Files of arrays, mapped or read in pieces.
     Arrays(ArrayReader),
     /// Files of rows with named columns.
-    Table(TableReaders),
+    Table(TableFormat),
 }
 
 impl Format {

@@ -4,7 +4,11 @@ use std::path::Path;
 
 use super::format::{Format, Reader};
 use super::raw::{ArrayReader, idx, npy, npz, safetensors};
-use super::table::{TableReaders, csv, ipc, json_lines, parquet};
+use super::table::{TableFormat, csv, json_lines};
+#[cfg(not(feature = "parquet"))]
+use super::table::{absent as ipc, absent as parquet};
+#[cfg(feature = "parquet")]
+use super::table::{ipc, parquet};
 use super::write::{ArrayStorage, WriteFormat, Writer};
 use crate::config::{DataFormat, format_by_name};
 
@@ -19,12 +23,7 @@ static FORMATS: &[Format] = &[
         has_signature: |_| false,
         is_text: true,
         has_delimiter: true,
-        reader: Reader::Table(TableReaders {
-            open: csv::open,
-            open_large: None,
-            open_cells: csv::open_cells,
-            open_chunks: None,
-        }),
+        reader: Reader::Table(TableFormat { is_text: true, has_row_groups: false, open: csv::open }),
         writer: Some(WriteFormat {
             writer: Writer::Text(csv::create),
             endings: &["csv", "csv.gz", "csv.zst", "tsv", "tsv.gz", "tsv.zst"],
@@ -36,26 +35,19 @@ static FORMATS: &[Format] = &[
         has_signature: |begin| begin.starts_with(b"PAR1"),
         is_text: false,
         has_delimiter: false,
-        reader: Reader::Table(TableReaders {
-            open: parquet::open,
-            open_large: Some(parquet::open_large),
-            open_cells: parquet::open_cells,
-            open_chunks: Some(parquet::open_chunks),
-        }),
+        reader: Reader::Table(TableFormat { is_text: false, has_row_groups: true, open: parquet::open }),
         writer: Some(WriteFormat { writer: Writer::Columns(parquet::create), endings: &["parquet"] }),
     },
     Format {
         id: DataFormat::Arrow,
         title: "Arrow IPC",
-        has_signature: ipc::has_signature,
+        // A stream has no name of its format, only the mark of its first message.
+        has_signature: |begin| {
+            begin.starts_with(b"ARROW1") || begin.starts_with(b"\xff\xff\xff\xff") && begin.get(7) == Some(&0)
+        },
         is_text: false,
         has_delimiter: false,
-        reader: Reader::Table(TableReaders {
-            open: ipc::open,
-            open_large: None,
-            open_cells: ipc::open_cells,
-            open_chunks: Some(ipc::open_chunks),
-        }),
+        reader: Reader::Table(TableFormat { is_text: false, has_row_groups: false, open: ipc::open }),
         writer: Some(WriteFormat { writer: Writer::Columns(ipc::create), endings: &["arrow", "feather"] }),
     },
     Format {
@@ -64,12 +56,7 @@ static FORMATS: &[Format] = &[
         has_signature: json_lines::has_signature,
         is_text: true,
         has_delimiter: false,
-        reader: Reader::Table(TableReaders {
-            open: json_lines::open,
-            open_large: None,
-            open_cells: json_lines::open_cells,
-            open_chunks: None,
-        }),
+        reader: Reader::Table(TableFormat { is_text: true, has_row_groups: false, open: json_lines::open }),
         writer: Some(WriteFormat {
             writer: Writer::Text(json_lines::create),
             endings: &["jsonl", "jsonl.gz", "jsonl.zst"],

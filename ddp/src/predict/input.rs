@@ -93,8 +93,8 @@ impl Input {
         let block_rows = (BLOCK_BYTES / (4 * columns.max(1))).clamp(1, BLOCK_ROWS);
         if !spec.source.starts_with("builtin:") {
             let (files, format) = files_and_format(&source)?;
-            if let Reader::Table(readers) = &format.reader {
-                let stream = TableStream::open(files, readers, &source)?;
+            if let Reader::Table(table) = &format.reader {
+                let stream = TableStream::open(files, table, &source)?;
                 return Ok(Self::of_table(stream, saved, spec, share, block_rows));
             }
         }

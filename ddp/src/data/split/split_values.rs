@@ -11,7 +11,7 @@ use crate::data::files::files_and_format;
 use crate::data::format::Reader;
 use crate::data::labels::Label;
 use crate::data::source::SourceSpec;
-use crate::data::table::{TableReaders, for_each_text};
+use crate::data::table::{TableFormat, for_each_text};
 use crate::data::values::notation::{Meaning, Notation};
 use crate::data::values::number::{DecimalMark, truth};
 use crate::data::values::time::format_seconds as format_moment;
@@ -22,7 +22,7 @@ const SHOWN_VALUES: usize = 10;
 /// The files of a table.
 pub(crate) struct Table {
     files: Vec<PathBuf>,
-    readers: &'static TableReaders,
+    format: &'static TableFormat,
 }
 
 impl Table {
@@ -40,14 +40,14 @@ impl Table {
             return Err(no_columns("is a built-in set, which has test rows and no such column"));
         }
         let (files, format) = files_and_format(spec)?;
-        let Reader::Table(readers) = &format.reader else {
+        let Reader::Table(table) = &format.reader else {
             return Err(no_columns("holds arrays, which have no such column"));
         };
         // The column is read before the rows, and a pipe only once.
         if files.iter().any(|file| std::fs::metadata(file).is_ok_and(|data| !data.is_file())) {
             return Err(no_columns("is a pipe, which can't be read twice"));
         }
-        Ok(Table { files, readers })
+        Ok(Table { files, format: table })
     }
 
     fn for_each(
@@ -57,7 +57,7 @@ impl Table {
         mut take: impl FnMut(&str) -> Result<(), CellProblem>,
     ) -> Result<()> {
         let notation = Notation::new(DecimalMark::Either, &spec.data.missing_values);
-        for_each_text(&self.files, self.readers, spec, column, |text| {
+        for_each_text(&self.files, self.format, spec, column, |text| {
             if notation.is_missing_label(text) { Err(CellProblem::SplitMissing) } else { take(text) }
         })
     }

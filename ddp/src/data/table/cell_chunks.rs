@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use super::columns::{ColumnPlan, FileColumns, Partition, Role, same_columns};
-use super::inferred::{CellUse, Destination, Inference};
-use super::reader::{CellReader, ChunkReader, TableReaders};
-use super::typed_column::{Form, TypedColumn};
 use crate::config::Task;
 use crate::data::CellProblem;
 use crate::data::error::{DataError, Result};
 use crate::data::errors::csv_error::CsvError;
 use crate::data::source::SourceSpec;
+use crate::data::table::cell_reader::CellReader;
+use crate::data::table::columns::{ColumnPlan, Role, same_columns};
+use crate::data::table::source::TableFormat;
+use crate::data::table::types::{CellUse, Destination, Form, Inference, TypedColumn};
 use crate::data::values::element::RawType;
 use crate::data::write::{CellKind, Chunk, Group, Kind};
 
@@ -34,19 +34,6 @@ struct CellColumn {
     cells: CellKind,
 }
 
-/// Opens the cells of a file with the roles of its columns.
-pub fn open_planned(
-    path: &Path,
-    readers: &TableReaders,
-    spec: &SourceSpec<'_>,
-) -> Result<(Box<dyn CellReader>, ColumnPlan)> {
-    let reader = (readers.open_cells)(path, spec)?;
-    let (names, indices) = (reader.names().to_vec(), reader.indices().to_vec());
-    let (are_dates, unnamed) = (reader.are_dates(), reader.unnamed().to_vec());
-    let plan = ColumnPlan::new(path, FileColumns { names, are_dates, indices, unnamed }, spec)?;
-    Ok((reader, plan))
-}
-
 impl CellColumns {
     /// Reads all cells of `files`.
     ///
@@ -54,14 +41,14 @@ impl CellColumns {
     /// Cells that no type of the destination holds, by place.
     pub fn scan(
         files: &[PathBuf],
-        readers: &TableReaders,
+        format: &TableFormat,
         spec: &SourceSpec<'_>,
         to: Destination,
         keeps_missing: bool,
     ) -> Result<Self> {
         let mut first: Option<(ColumnPlan, Vec<Inference>)> = None;
         for path in files {
-            let (mut reader, plan) = open_planned(path, readers, spec)?;
+            let (mut reader, plan) = CellReader::open_planned(path, format, spec)?;
             let names = plan.all_names();
             let (first_plan, columns) =
                 first.get_or_insert_with(|| (plan.clone(), vec![Inference::default(); names.len()]));
@@ -72,7 +59,7 @@ impl CellColumns {
             let of_folders: Vec<String> =
                 plan.partitions.iter().map(|partition| partition.value.clone()).collect();
             let mut n_rows = 0;
-            while let Some(record) = reader.next()? {
+            while let Some(record) = reader.record()? {
                 let cells = record.cells().chain(of_folders.iter().map(String::as_bytes));
                 for (column, cell) in cells.enumerate() {
                     if roles[column].purpose().is_none() {
@@ -146,23 +133,23 @@ impl CellColumns {
     }
 
     /// Opens a file of these columns.
-    pub fn open(
+    pub(in crate::data::table) fn open(
         &self,
         path: &Path,
-        readers: &TableReaders,
+        format: &TableFormat,
         spec: &SourceSpec<'_>,
-    ) -> Result<Box<dyn ChunkReader>> {
-        let (reader, plan) = open_planned(path, readers, spec)?;
+    ) -> Result<CellChunks> {
+        let (reader, plan) = CellReader::open_planned(path, format, spec)?;
         if plan.all_names() != self.names {
             return Err(DataError::Changed { path: path.to_owned() });
         }
-        Ok(Box::new(CellChunks {
+        Ok(CellChunks {
             path: path.to_owned(),
             typed: self.columns.iter().map(|column| TypedColumn::new(column.use_, column.form)).collect(),
             columns: self.clone(),
             plan,
             reader,
-        }))
+        })
     }
 }
 
@@ -205,33 +192,32 @@ fn cell_use(role: Role, spec: &SourceSpec<'_>) -> CellUse {
 }
 
 /// Reads the rows of one file.
-struct CellChunks {
+pub(in crate::data::table) struct CellChunks {
     path: PathBuf,
-    reader: Box<dyn CellReader>,
+    reader: CellReader,
     plan: ColumnPlan,
     columns: CellColumns,
     typed: Vec<TypedColumn>,
 }
 
-impl ChunkReader for CellChunks {
-    fn groups(&self) -> Vec<Group> {
+impl CellChunks {
+    /// The columns that are converted.
+    pub(in crate::data::table) fn groups(&self) -> Vec<Group> {
         self.columns.groups()
     }
 
-    fn partitions(&self) -> &[Partition] {
-        &[]
-    }
-
-    fn fraction(&self) -> Option<f64> {
+    /// Share of the file that was read, from 0 to 1; `None` if its length is unknown.
+    pub(in crate::data::table) fn fraction(&self) -> Option<f64> {
         self.reader.fraction()
     }
 
-    fn next(&mut self, max_rows: usize) -> Result<Option<Chunk>> {
+    /// Up to `max_rows` next rows; `None` at the end.
+    pub(in crate::data::table) fn next(&mut self, max_rows: usize) -> Result<Option<Chunk>> {
         let notation = self.reader.notation().clone();
         let n_own = self.plan.names.len();
         let mut n_rows = 0;
         while n_rows < max_rows
-            && let Some(record) = self.reader.next()?
+            && let Some(record) = self.reader.record()?
         {
             for (column, typed) in self.columns.columns.iter().zip(&mut self.typed) {
                 let cell = match column.index.checked_sub(n_own) {

@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::reader::TableReaders;
+use super::cell_reader::CellReader;
+use super::row_reader::RowReader;
 use super::rows::TableRows;
+use super::source::TableFormat;
 use crate::data::CellProblem;
 use crate::data::error::{DataError, Result};
 use crate::data::source::{KnownFeatures, SourceSpec, ToPredict};
@@ -17,7 +19,7 @@ const BLOCK_ROWS: usize = 4096;
 /// [`DataError`] if a file cannot be read; [`DataError::SplitCell`], with file and line, for a problem that `take` returns.
 pub(crate) fn for_each_text(
     files: &[PathBuf],
-    readers: &TableReaders,
+    format: &TableFormat,
     spec: &SourceSpec<'_>,
     column: &str,
     mut take: impl FnMut(&str) -> Result<(), CellProblem>,
@@ -34,13 +36,13 @@ pub(crate) fn for_each_text(
         ..*spec
     };
     for path in files {
-        let mut reader = (readers.open)(path, &spec)?;
+        let mut reader = RowReader::open(path, format, &spec)?;
         let mut rows = TableRows::new(reader.plan(), &spec);
         let mut first = 0;
         while reader.read(&mut rows, BLOCK_ROWS)? > 0 {
             for row in 0..rows.n_rows {
                 if let Err(problem) = take(rows.kept[0].texts.get(row).trim()) {
-                    let place = place(path, readers, &spec, first + row)?;
+                    let place = place(path, format, &spec, first + row)?;
                     return Err(DataError::SplitCell { place, column: column.to_owned(), problem });
                 }
             }
@@ -52,12 +54,12 @@ pub(crate) fn for_each_text(
 }
 
 /// The place of row `row` of a file, from 0: its line in a text.
-fn place(path: &Path, readers: &TableReaders, spec: &SourceSpec<'_>, row: usize) -> Result<String> {
-    let mut cells = (readers.open_cells)(path, spec)?;
+fn place(path: &Path, format: &TableFormat, spec: &SourceSpec<'_>, row: usize) -> Result<String> {
+    let mut cells = CellReader::open(path, format, spec)?;
     for _ in 0..row {
-        cells.next()?;
+        cells.record()?;
     }
     let unit = if cells.types().is_some() { "row" } else { "line" };
-    let line = cells.next()?.map_or(row as u64, |record| record.line);
+    let line = cells.record()?.map_or(row as u64, |record| record.line);
     Ok(format!("data file `{}`, {unit} {line}", path.display()))
 }

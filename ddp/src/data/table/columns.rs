@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use super::partition;
+use super::source::{FileColumns, MAX_COLUMNS};
 use crate::config::{Datetime, ExtraColumns, nearest};
 use crate::data::error::{DataError, Result};
 use crate::data::errors::column_error::ColumnError;
@@ -13,8 +14,6 @@ use crate::data::values::time::{PARTS, date_of_parts};
 use crate::data::values::vocabulary::Vocabulary;
 use crate::data::write::Purpose;
 
-/// Columns that a table may have, elements of lists included. A longer header is a mistake or an attack: more columns fit an array.
-pub(crate) const MAX_COLUMNS: usize = 1 << 20;
 /// Most names that a message lists.
 const SHOWN: usize = 8;
 
@@ -70,18 +69,6 @@ pub struct Partition {
     pub value: String,
     /// Use of the value.
     pub role: Role,
-}
-
-/// Columns of a file.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct FileColumns {
-    pub(crate) names: Vec<String>,
-    /// Whether a column holds dates.
-    pub(crate) are_dates: Vec<bool>,
-    /// Columns of row numbers, which pandas writes unasked.
-    pub(crate) indices: Vec<usize>,
-    /// Columns after the first that have no name in the file.
-    pub(crate) unnamed: Vec<usize>,
 }
 
 impl Role {

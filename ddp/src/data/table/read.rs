@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use super::columns::{ColumnPlan, same_columns};
 use super::exact_rows::ExactRows;
-use super::reader::TableReaders;
+#[cfg(feature = "parquet")]
+use super::large;
+use super::row_reader::RowReader;
 use super::rows::{TableRows, huge_vocabulary};
+use super::source::TableFormat;
 use crate::config::Datetime;
 use crate::data::datasets::dataset::Dataset;
 use crate::data::datasets::exact_columns::ExactColumns;
@@ -25,15 +28,16 @@ const CHUNK_NUMBERS: usize = 1 << 20;
 /// Opens the rows of `files`: reads them into memory, or decodes them on demand if they exceed it and the format can.
 pub(crate) fn open(
     files: &[PathBuf],
-    readers: &TableReaders,
+    format: &TableFormat,
     spec: &SourceSpec<'_>,
 ) -> Result<Arc<dyn Dataset>> {
-    if let Some(open_large) = readers.open_large
-        && let Some(rows) = open_large(files, spec)?
+    #[cfg(feature = "parquet")]
+    if format.has_row_groups
+        && let Some(rows) = large::open(files, spec)?
     {
         return Ok(rows);
     }
-    let (rows, without_target) = read_tables(files, readers, spec)?.finish(files, spec)?;
+    let (rows, without_target) = read_tables(files, format, spec)?.finish(files, spec)?;
     let rows: Arc<dyn Dataset> = if rows.is_single() { Arc::new(rows.rows) } else { Arc::new(rows) };
     Ok(with_targets(rows, &without_target))
 }
@@ -57,13 +61,13 @@ impl Read {
 #[cfg(test)]
 pub(crate) fn read_all(
     files: &[PathBuf],
-    readers: &TableReaders,
+    format: &TableFormat,
     spec: &SourceSpec<'_>,
 ) -> Result<ResidentRows> {
-    Ok(read_tables(files, readers, spec)?.finish(files, spec)?.0.rows)
+    Ok(read_tables(files, format, spec)?.finish(files, spec)?.0.rows)
 }
 
-fn read_tables(files: &[PathBuf], readers: &TableReaders, spec: &SourceSpec<'_>) -> Result<Read> {
+fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -> Result<Read> {
     let mut first: Option<(ColumnPlan, TableRows)> = None;
     for path in files {
         // Each file shows its dates in rows of its own: those of the first file decide.
@@ -71,7 +75,7 @@ fn read_tables(files: &[PathBuf], readers: &TableReaders, spec: &SourceSpec<'_>)
         let columns = columns.filter(|_| spec.features.is_none() && spec.data.datetime == Datetime::Parts);
         let known = columns.as_ref().map(|names| KnownFeatures { names, vocabularies: &[], of: spec.source });
         let of_file = SourceSpec { features: known.or(spec.features), ..*spec };
-        let mut reader = (readers.open)(path, &of_file)?;
+        let mut reader = RowReader::open(path, format, &of_file)?;
         let (plan, rows) = match &mut first {
             None => {
                 let rows = TableRows::new(reader.plan(), spec);

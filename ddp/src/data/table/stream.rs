@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use super::columns::{ColumnPlan, same_columns};
 use super::kept::KeptType;
-use super::reader::{TableReader, TableReaders};
+use super::row_reader::RowReader;
 use super::rows::TableRows;
+use super::source::TableFormat;
 use crate::data::error::{DataError, Result};
 use crate::data::errors::csv_error::CsvError;
 use crate::data::source::SourceSpec;
@@ -15,9 +16,9 @@ pub(crate) struct TableStream {
     files: Vec<PathBuf>,
     plan: ColumnPlan,
     kept_types: Vec<Option<KeptType>>,
-    readers: &'static TableReaders,
+    format: &'static TableFormat,
     /// Reader of the current file.
-    reader: Option<Box<dyn TableReader>>,
+    reader: Option<RowReader>,
     n_opened: usize,
     /// Whether the current file has yielded a row.
     has_rows: bool,
@@ -30,16 +31,16 @@ impl TableStream {
     /// A [`DataError`](crate::data::DataError) that names the file or the column.
     pub(crate) fn open(
         files: Vec<PathBuf>,
-        readers: &'static TableReaders,
+        format: &'static TableFormat,
         spec: &SourceSpec<'_>,
     ) -> Result<Self> {
-        let reader = (readers.open)(&files[0], spec)?;
+        let reader = RowReader::open(&files[0], format, spec)?;
         let (plan, kept_types) = (reader.plan().clone(), reader.kept_types());
         Ok(TableStream {
             files,
             plan,
             kept_types,
-            readers,
+            format,
             reader: Some(reader),
             n_opened: 1,
             has_rows: false,
@@ -88,7 +89,7 @@ impl TableStream {
         while n_read < max_rows {
             let Some(reader) = &mut self.reader else {
                 let Some(path) = self.files.get(self.n_opened) else { break };
-                let reader = (self.readers.open)(path, spec)?;
+                let reader = RowReader::open(path, self.format, spec)?;
                 same_columns(&self.files[0], &self.plan.names, path, &reader.plan().names)?;
                 self.check_kept_types(path, &reader.kept_types())?;
                 (self.reader, self.has_rows) = (Some(reader), false);

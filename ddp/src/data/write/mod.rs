@@ -10,10 +10,14 @@ mod arrays;
 mod staging;
 mod text_file;
 mod writer;
+#[cfg(feature = "parquet")]
+mod record_batches;
 
 pub use arrays::{ArrayEncoder, ArrayFiles, ArrayLayout, ArrayRows, ArrayStorage, Codes, cast_features};
 pub use chunk::{Block, Chunk, Nulls, Numbers};
 pub use encode::{common as common_type, first_not_finite};
+#[cfg(feature = "parquet")]
+pub(crate) use record_batches::RecordBatches;
 pub use schema::{Group, Kind, Purpose, Schema};
 pub use staging::Staging;
 pub use text_file::TextFile;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use ddp::config::{Config, DataConfig, DataFormat};
 use ddp::data::format::Reader;
 use ddp::data::row_values::RowValues;
-use ddp::data::table::{TableReaders, partition_columns};
+use ddp::data::table::{CellReader, TableFormat, partition_columns};
 use ddp::data::{DataError, Dataset, SourceSpec, TargetLayout, files_and_format};
 use ddp::report::metrics::json_line;
 use serde_json::{Map, Value};
@@ -41,7 +41,7 @@ pub(super) fn show(args: &ShowArgs) -> Result<()> {
     } else {
         let (files, format) = files_and_format(&spec)?;
         match &format.reader {
-            Reader::Table(readers) => of_table(&files, readers, &spec, &args.rows)?,
+            Reader::Table(table) => of_table(&files, table, &spec, &args.rows)?,
             Reader::Arrays(_) => of_dataset(&*spec.open()?, &data, &args.rows)?,
         }
     };
@@ -85,7 +85,7 @@ fn check(rows: &[Range<usize>], source: &str, n_rows: usize) -> Result<Vec<Range
 /// Reads the rows of a table.
 fn of_table(
     files: &[PathBuf],
-    readers: &TableReaders,
+    format: &TableFormat,
     spec: &SourceSpec<'_>,
     rows: &[Range<usize>],
 ) -> Result<Shown> {
@@ -93,8 +93,8 @@ fn of_table(
     let mut shown = Shown { names: Vec::new(), rows: BTreeMap::new() };
     let mut number = 0;
     'files: for path in files {
-        let mut reader = (readers.open_cells)(path, spec)?;
-        let own_names = reader.names().to_vec();
+        let mut reader = CellReader::open(path, format, spec)?;
+        let own_names = reader.columns().names.clone();
         let mut of_folders = partition_columns(path, spec);
         of_folders.retain(|(name, _)| !own_names.contains(name));
         if shown.names.is_empty() {
@@ -102,7 +102,7 @@ fn of_table(
             shown.names.extend(of_folders.iter().map(|(name, _)| name.clone()));
         }
         while number < end {
-            let Some(record) = reader.next()? else { continue 'files };
+            let Some(record) = reader.record()? else { continue 'files };
             if rows.iter().any(|range| range.contains(&number)) {
                 if shown.rows.len() == MAX_ROWS {
                     return Err(DataError::TooManyRowsToShow { n_rows: MAX_ROWS + 1, max: MAX_ROWS }.into());

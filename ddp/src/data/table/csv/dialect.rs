@@ -5,7 +5,7 @@ use std::io;
 use super::blanks;
 use super::input::Input;
 use crate::config::{Decimal, Delimiter, Header};
-use crate::data::source::SourceSpec;
+use crate::data::table::source::ReadOptions;
 use crate::data::values::notation::Notation;
 use crate::data::values::number::marks::{DecimalMark, Marks};
 use crate::data::values::time;
@@ -30,9 +30,9 @@ impl Dialect {
     /// Looks at the first rows of `input`, which stay to be read, and sets its delimiter.
     ///
     /// The delimiter is the one that splits all these rows into equally many cells, and into the most.
-    pub(super) fn find(input: &mut Input, spec: &SourceSpec<'_>) -> io::Result<Self> {
+    pub(super) fn find(input: &mut Input, options: &ReadOptions<'_>) -> io::Result<Self> {
         let mut is_whole = input.fill_buffer()?;
-        let given = match spec.data.delimiter {
+        let given = match options.delimiter {
             Delimiter::Auto => delimiter_line(input.rest_of_text()),
             Delimiter::Comma => Some(b','),
             Delimiter::Semicolon => Some(b';'),
@@ -46,7 +46,7 @@ impl Dialect {
             let len = input.rest_of_text().iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
             input.skip_line(len);
         }
-        let has_blanks = match spec.data.delimiter {
+        let has_blanks = match options.delimiter {
             Delimiter::Auto if given.is_none() => has_blanks(input.rest_of_text(), is_whole),
             delimiter => delimiter == Delimiter::Whitespace,
         };
@@ -58,14 +58,14 @@ impl Dialect {
         let text = input.rest_of_text();
         let found = given.unwrap_or_else(|| delimiter_of(text, is_whole));
         let rows = first_rows(text, found, is_whole);
-        let n_names = usize::from(spec.data.header != Header::Absent).min(rows.len());
-        let decimal = match (spec.data.decimal, found) {
+        let n_names = usize::from(options.header != Header::Absent).min(rows.len());
+        let decimal = match (options.decimal, found) {
             (Decimal::Point, _) => DecimalMark::PointAfterCommas,
             (Decimal::Comma, _) => DecimalMark::Comma,
             (Decimal::Auto, b',') => DecimalMark::Point,
             (Decimal::Auto, _) => decimal_mark(&rows[n_names..], found),
         };
-        let notation = Notation::new(decimal, &spec.data.missing_values);
+        let notation = Notation::new(decimal, options.missing_values);
         let n_cells = rows.first().map_or(0, Vec::len);
         let is_date = |column: usize| {
             let mut cells = rows.iter().skip(n_names).filter_map(|row| row.get(column));
@@ -183,12 +183,13 @@ fn cell_at(text: &[u8], at: usize, delimiter: u8) -> (&[u8], usize) {
 mod tests {
     use super::*;
     use crate::config::Config;
+    use crate::data::SourceSpec;
 
     fn found(text: &str, sets: &[&str]) -> (char, DecimalMark, Vec<bool>) {
         let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
         let config = Config::load(None, &sets).unwrap();
         let mut input = Input::new(Box::new(io::Cursor::new(text.to_owned()))).unwrap();
-        let dialect = Dialect::find(&mut input, &SourceSpec::train(&config.data)).unwrap();
+        let dialect = Dialect::find(&mut input, &SourceSpec::train(&config.data).read_options()).unwrap();
         (dialect.delimiter as char, dialect.notation.decimal, dialect.are_dates)
     }
 

@@ -4,30 +4,24 @@ use std::path::Path;
 
 use super::input::Input;
 use super::read_error::unreadable;
-use crate::config::Header as Setting;
+use crate::config::Header;
 use crate::data::CellProblem;
 use crate::data::error::Result;
 use crate::data::errors::csv_error::CsvError;
-
-/// The first row.
-#[derive(Debug)]
-pub(super) struct Header {
-    /// Names of the columns; the first one may be empty.
-    pub(super) names: Vec<String>,
-    /// Other columns without a name, which are called by their place as in pandas: `Unnamed: 2` is the third.
-    pub(super) unnamed: Vec<usize>,
-}
+use crate::data::table::source::FileColumns;
 
 /// Reads the column names, which must be unique; without any, the first row stays to be read.
+///
+/// The first name may be empty. Other columns without a name are called by their place as in pandas: `Unnamed: 2` is the third.
 ///
 /// - `n_cells`: cells of the first row
 ///
 /// # Errors
 /// [`CsvError::Empty`], [`CsvError::Comment`], [`CsvError::NoHeader`], [`CsvError::DuplicateColumn`].
-pub(super) fn read(input: &mut Input, path: &Path, setting: Setting, n_cells: usize) -> Result<Header> {
-    if setting == Setting::Absent && n_cells > 0 {
+pub(super) fn read(input: &mut Input, path: &Path, header: Header, n_cells: usize) -> Result<FileColumns> {
+    if header == Header::Absent && n_cells > 0 {
         let names = (1..=n_cells).map(|number| format!("column_{number}")).collect();
-        return Ok(Header { names, unnamed: Vec::new() });
+        return Ok(FileColumns { names, ..FileColumns::default() });
     }
     let Some(record) = input.record().map_err(|error| unreadable(path, error))? else {
         return Err(CsvError::Empty { path: path.to_owned() }.into());
@@ -44,10 +38,10 @@ pub(super) fn read(input: &mut Input, path: &Path, setting: Setting, n_cells: us
     }
     let unnamed: Vec<usize> = (1..names.len()).filter(|&index| names[index].is_empty()).collect();
     unnamed.iter().for_each(|&index| names[index] = format!("Unnamed: {index}"));
-    if setting == Setting::Auto && n_cells == 1 && names[0].starts_with('#') {
+    if header == Header::Auto && n_cells == 1 && names[0].starts_with('#') {
         return Err(CsvError::Comment { path: path.to_owned(), text: names.swap_remove(0) }.into());
     }
-    if setting == Setting::Auto && looks_like_row(&names) {
+    if header == Header::Auto && looks_like_row(&names) {
         return Err(CsvError::NoHeader { path: path.to_owned(), cells: names }.into());
     }
     let mut sorted: Vec<_> = names.iter().enumerate().map(|(index, name)| (name, index + 1)).collect();
@@ -65,7 +59,8 @@ pub(super) fn read(input: &mut Input, path: &Path, setting: Setting, n_cells: us
         // The rows may end without the delimiter of the header.
         input.pad_to(names.len());
     }
-    Ok(Header { names, unnamed })
+    let indices = if names[0].is_empty() { vec![0] } else { Vec::new() };
+    Ok(FileColumns { names, unnamed, indices, ..FileColumns::default() })
 }
 
 /// Whether the first row is one of data: all of its cells are numbers, or some are that do not ascend. Numbers that name columns, such

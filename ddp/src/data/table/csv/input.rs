@@ -6,7 +6,7 @@ use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
 use memchr::{memchr_iter, memrchr};
 
 use super::blanks::Blanks;
-use crate::data::table::reader::Record;
+use crate::data::table::source::Record;
 
 /// Bytes per read.
 const BLOCK_BYTES: usize = 1 << 18;
@@ -209,7 +209,13 @@ impl Input {
             self.ends[n_cells] = n_bytes;
             n_cells += 1;
         }
-        Ok(Some(Record { line, cells: &self.cells[..n_bytes], ends: &self.ends[..n_cells], strings: &[] }))
+        Ok(Some(Record {
+            line,
+            cells: &self.cells[..n_bytes],
+            ends: &self.ends[..n_cells],
+            strings: &[],
+            is_bad: false,
+        }))
     }
 
     /// Fails if a row that starts on `line` exceeds the size limit.

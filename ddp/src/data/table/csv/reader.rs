@@ -1,131 +1,100 @@
-//! Reads the rows of a CSV file into a table.
+//! Opens a CSV file: finds its notation, reads its header, then its records.
 
+#[cfg(test)]
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::dialect::Dialect;
-use super::header::{self, Header};
+use super::header;
 use super::input::Input;
-use super::plain;
 use super::read_error::unreadable;
-use crate::data::CellProblem;
 use crate::data::compression::Compression;
 use crate::data::error::Result;
 use crate::data::errors::csv_error::CsvError;
-use crate::data::source::SourceSpec;
-use crate::data::table::columns::{ColumnPlan, FileColumns, Role};
-use crate::data::table::reader::TableReader;
-use crate::data::table::row_texts::error_of_cell;
-use crate::data::table::rows::TableRows;
-use crate::data::table::{cell, partition_rows};
+use crate::data::table::source::{FileColumns, ReadOptions, Record, Source, TextSource};
+use crate::data::values::notation::Notation;
 use crate::storage::user_file;
 
-/// Opens a file to read its rows.
-pub(crate) fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Box<dyn TableReader>> {
-    Ok(Box::new(CsvReader::open(path, spec)?))
+/// Opens a file and reads its first row.
+///
+/// # Errors
+/// A file that can't be read, or a first row that does not hold names.
+pub(crate) fn open(path: &Path, options: &ReadOptions<'_>) -> Result<Source> {
+    let file = user_file::open("data file", path)?;
+    let compression = Compression::of_file(path);
+    let length = file.metadata().ok().filter(|data| data.is_file() && compression == Compression::None);
+    let n_bytes = length.map(|data| data.len());
+    let input = Input::new(compression.reader(file, path)?).map_err(|error| unreadable(path, error))?;
+    Ok(Source::Text(Box::new(CsvSource::new(input.within(options.memory_bytes), path, options, n_bytes)?)))
 }
 
-/// Reads the rows of one file.
-struct CsvReader {
+/// A CSV file.
+struct CsvSource {
     path: PathBuf,
     input: Input,
-    plan: ColumnPlan,
+    columns: FileColumns,
     dialect: Dialect,
-    /// Columns of the file that are kept, ascending, each with its place among the kept ones.
-    kept: Vec<(usize, usize)>,
+    /// Length of an uncompressed file.
+    n_bytes: Option<u64>,
 }
 
-impl CsvReader {
-    /// Opens the file and reads its first row.
-    fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
-        let file = user_file::open("data file", path)?;
-        let content = Compression::of_file(path).reader(file, path)?;
-        let input = Input::new(content).map_err(|error| unreadable(path, error))?;
-        Self::from_input(input.within(spec.memory_bytes), path, spec)
-    }
-
-    fn from_input(mut input: Input, path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
-        let dialect = Dialect::find(&mut input, spec).map_err(|error| unreadable(path, error))?;
-        let Header { names, unnamed } = header::read(&mut input, path, spec.data.header, dialect.n_cells)?;
-        let mut are_dates = dialect.are_dates.clone();
-        are_dates.resize(names.len(), false);
-        let indices = if names[0].is_empty() { vec![0] } else { Vec::new() };
-        let plan = ColumnPlan::new(path, FileColumns { names, are_dates, indices, unnamed }, spec)?;
-        let n_columns = plan.names.len();
-        let kept = plan.kept.iter().copied().enumerate().map(|(place, column)| (column, place));
-        let mut kept: Vec<_> = kept.filter(|(column, _)| *column < n_columns).collect();
-        kept.sort_unstable();
-        Ok(CsvReader { path: path.to_owned(), input, plan, dialect, kept })
-    }
-
-    /// Appends the next row, whatever its cells hold.
-    fn exact_row(&mut self, rows: &mut TableRows) -> Result<()> {
-        let record = self.input.record().map_err(|error| unreadable(&self.path, error))?;
-        let record = record.expect("the input is at a line that is not empty");
-        if record.len() != self.plan.names.len() {
-            return Err(CsvError::Ragged {
-                path: self.path.clone(),
-                line: record.line,
-                expected: self.plan.names.len(),
-                got: record.len(),
-            }
-            .into());
-        }
-        let row = rows.begin_row();
-        for ((cell, role), name) in record.cells().zip(&self.plan.roles).zip(&self.plan.names) {
-            let Err(problem) = cell::put(rows, row, *role, cell, &self.dialect.notation) else { continue };
-            let problem = if *role == Role::Blank { CellProblem::unnamed(cell, name) } else { problem };
-            if !rows.mark_bad(row) {
-                let (line, notation) = (record.line, &self.dialect.notation);
-                let cells = record.cells().zip(&self.plan.roles).zip(&self.plan.names);
-                let cells = cells.map(|((cell, role), name)| (name.as_str(), *role, cell));
-                return Err(error_of_cell(&self.path, line, name, problem, cells, notation).into());
-            }
-        }
-        // Columns of folders follow those of the file.
-        for (&column, texts) in self.plan.kept.iter().zip(&mut rows.kept) {
-            if column < record.len() {
-                texts.push(&String::from_utf8_lossy(record.cell(column)));
-            }
-        }
-        if rows.lacks_place() {
-            let (path, line, column) = (self.path.display(), record.line, self.plan.target_name());
-            rows.set_place(|| format!("data file `{path}`: line {line}, column \"{column}\""));
-        }
-        Ok(())
-    }
-}
-
-impl TableReader for CsvReader {
-    fn plan(&self) -> &ColumnPlan {
-        &self.plan
-    }
-
-    fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize> {
-        let first = rows.n_rows;
-        while rows.n_rows < first + max_rows
-            && self.input.next_line().map_err(|error| unreadable(&self.path, error))?
-        {
-            match plain::row(self.input.rest(), &self.plan.roles, &self.dialect, rows) {
-                Some(len) => {
-                    let line = &self.input.rest()[..len];
-                    plain::keep(line, self.dialect.delimiter, &self.kept, &mut rows.kept);
-                    self.input.skip_line(len);
-                }
-                None => {
-                    rows.drop_rows_from(rows.n_rows - 1);
-                    self.exact_row(rows)?;
-                }
-            }
-        }
-        partition_rows::fill(&self.plan, rows, first, &self.path)?;
-        Ok(rows.n_rows - first)
-    }
-}
-
+/// Reads `text`, the content of the file `path`, in blocks of `block_bytes`.
 #[cfg(test)]
-#[path = "reader_tests.rs"]
-mod tests;
+pub(crate) fn of_text(
+    text: Box<dyn Read + Send>,
+    block_bytes: usize,
+    path: &Path,
+    options: &ReadOptions<'_>,
+) -> Result<Box<dyn TextSource>> {
+    let input = Input::with_block(text, block_bytes).map_err(|error| unreadable(path, error))?;
+    Ok(Box::new(CsvSource::new(input, path, options, None)?))
+}
 
-#[cfg(test)]
-#[path = "reference_tests.rs"]
-mod reference_tests;
+impl CsvSource {
+    fn new(mut input: Input, path: &Path, options: &ReadOptions<'_>, n_bytes: Option<u64>) -> Result<Self> {
+        let dialect = Dialect::find(&mut input, options).map_err(|error| unreadable(path, error))?;
+        let mut columns = header::read(&mut input, path, options.header, dialect.n_cells)?;
+        columns.are_dates.clone_from(&dialect.are_dates);
+        columns.are_dates.resize(columns.names.len(), false);
+        Ok(CsvSource { path: path.to_owned(), input, columns, dialect, n_bytes })
+    }
+}
+
+impl TextSource for CsvSource {
+    fn columns(&self) -> &FileColumns {
+        &self.columns
+    }
+
+    fn notation(&self) -> &Notation {
+        &self.dialect.notation
+    }
+
+    fn fraction(&self) -> Option<f64> {
+        self.n_bytes.map(|n_bytes| self.input.n_read() as f64 / n_bytes.max(1) as f64)
+    }
+
+    fn next(&mut self, _: bool) -> Result<Option<Record<'_>>> {
+        let Some(record) = self.input.record().map_err(|error| unreadable(&self.path, error))? else {
+            return Ok(None);
+        };
+        let expected = self.columns.names.len();
+        if record.len() != expected {
+            let (path, line, got) = (self.path.clone(), record.line, record.len());
+            return Err(CsvError::Ragged { path, line, expected, got }.into());
+        }
+        Ok(Some(record))
+    }
+
+    fn delimiter(&self) -> Option<u8> {
+        Some(self.dialect.delimiter)
+    }
+
+    fn lines(&mut self) -> Result<Option<&[u8]>> {
+        let is_there = self.input.next_line().map_err(|error| unreadable(&self.path, error))?;
+        Ok(is_there.then(|| self.input.rest()))
+    }
+
+    fn skip_line(&mut self, len: usize) {
+        self.input.skip_line(len);
+    }
+}

@@ -1,26 +1,61 @@
-//! Opens one file or stream of record batches.
+//! Opens a file or a stream of record batches.
 
-use std::fs::File;
 use std::io::{BufReader, Read as _, Seek as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use arrow_array::RecordBatch;
+use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_ipc::reader::{FileReader, StreamReader};
 use arrow_schema::{ArrowError, SchemaRef};
 use ddp_comm::failure::catch_panic;
 
 use crate::data::DataError;
 use crate::data::error::Result;
+use crate::data::table::batch_source::{BatchSource, Batches, Selection, list_len_in};
+use crate::data::table::source::{ReadOptions, Source};
 use crate::storage::user_file;
 
-/// The record batches of a file, in order.
-pub(in crate::data::table) enum Batches {
-    File(FileReader<BufReader<File>>),
-    Stream(StreamReader<BufReader<File>>),
+type Reader = Box<dyn RecordBatchReader<Item = Result<RecordBatch, ArrowError>> + Send>;
+
+/// Opens a file and reads its schema.
+pub(crate) fn open(path: &Path, _: &ReadOptions<'_>) -> Result<Source> {
+    let schema = reader(path, None)?.schema();
+    Ok(Source::Batches(Box::new(IpcFile { path: path.to_owned(), schema })))
 }
 
-/// Opens a file; `columns` are the indices of those that are read, `None` for all.
-pub(in crate::data::table) fn batches(path: &Path, columns: Option<Vec<usize>>) -> Result<Batches> {
+/// A file or stream whose schema was read.
+struct IpcFile {
+    path: PathBuf,
+    schema: SchemaRef,
+}
+
+impl BatchSource for IpcFile {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn first_list_len(&self, root: usize) -> Result<Option<usize>> {
+        for batch in batches(&self.path, vec![root])? {
+            if let Some(len) = list_len_in(batch?.column(0)) {
+                return Ok(Some(len));
+            }
+        }
+        Ok(None)
+    }
+
+    fn read(&self, selection: &Selection) -> Result<Batches> {
+        batches(&self.path, selection.roots.clone())
+    }
+}
+
+/// The rows of a file with some columns.
+fn batches(path: &Path, columns: Vec<usize>) -> Result<Batches> {
+    let (path, mut reader) = (path.to_owned(), reader(path, Some(columns))?);
+    let batches = std::iter::from_fn(move || guarded(&path, || reader.next().transpose()).transpose());
+    Ok(Box::new(batches.filter(|batch| !matches!(batch, Ok(batch) if batch.num_rows() == 0))))
+}
+
+/// The decoder of a file; `columns` are the indices of those that are read, `None` for all.
+fn reader(path: &Path, columns: Option<Vec<usize>>) -> Result<Reader> {
     let unreadable = |source| DataError::Unreadable { path: path.to_owned(), source };
     let mut file = user_file::open("data file", path)?;
     let mut begin = [0; 6];
@@ -29,29 +64,11 @@ pub(in crate::data::table) fn batches(path: &Path, columns: Option<Vec<usize>>) 
     let file = BufReader::with_capacity(1 << 18, file);
     guarded(path, || {
         Ok(if is_file {
-            Batches::File(FileReader::try_new(file, columns)?)
+            Box::new(FileReader::try_new(file, columns)?) as Reader
         } else {
-            Batches::Stream(StreamReader::try_new(file, columns)?)
+            Box::new(StreamReader::try_new(file, columns)?)
         })
     })
-}
-
-impl Batches {
-    /// Columns of the batches.
-    pub(in crate::data::table) fn schema(&self) -> SchemaRef {
-        match self {
-            Batches::File(reader) => reader.schema(),
-            Batches::Stream(reader) => reader.schema(),
-        }
-    }
-
-    /// The next batch; `None` at the end.
-    pub(in crate::data::table) fn next(&mut self, path: &Path) -> Result<Option<RecordBatch>> {
-        guarded(path, || match self {
-            Batches::File(reader) => reader.next().transpose(),
-            Batches::Stream(reader) => reader.next().transpose(),
-        })
-    }
 }
 
 /// Runs `call` and converts errors and panics of the library, which damaged content causes, to errors for the user.

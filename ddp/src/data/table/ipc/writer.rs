@@ -9,8 +9,7 @@ use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
 use arrow_schema::ArrowError;
 
 use crate::data::error::{DataError, Result};
-use crate::data::table::parquet::Batches;
-use crate::data::write::{Chunk, ColumnWriter, OutFiles, Schema, Staging};
+use crate::data::write::{Chunk, ColumnWriter, OutFiles, RecordBatches, Schema, Staging};
 use crate::storage::atomic_write::WriteError;
 
 /// Opens the file of a writer.
@@ -20,7 +19,7 @@ pub(crate) fn create(
     staging: &mut Staging,
 ) -> Result<Box<dyn ColumnWriter>> {
     let path = files.rows.clone();
-    let batches = Batches::new(schema);
+    let batches = RecordBatches::new(schema);
     let file = BufWriter::with_capacity(1 << 18, staging.create(&path)?);
     let options = IpcWriteOptions::default().try_with_compression(Some(CompressionType::LZ4_FRAME));
     let writer =
@@ -32,7 +31,7 @@ pub(crate) fn create(
 /// Writes record batches.
 struct IpcWriter {
     path: PathBuf,
-    batches: Batches,
+    batches: RecordBatches,
     writer: FileWriter<BufWriter<File>>,
 }
 

@@ -15,6 +15,7 @@ use super::array::{self, ArrayFault};
 use crate::data::compression::Compression;
 use crate::data::error::{DataError, Result};
 use crate::data::table::csv::{Input, unreadable};
+use crate::data::table::source::Record;
 use crate::storage::user_file;
 
 /// The lines of a file.
@@ -50,11 +51,14 @@ struct Key {
 /// The cells of one line, as text; empty where a value is missing.
 #[derive(Debug, Default)]
 pub(super) struct Cells {
-    pub(super) text: Vec<u8>,
+    text: Vec<u8>,
     /// Range of each cell in `text`.
-    pub(super) ranges: Vec<(usize, usize)>,
+    ranges: Vec<(usize, usize)>,
     /// Whether each cell is a string.
-    pub(super) strings: Vec<bool>,
+    strings: Vec<bool>,
+    /// The cells in the order of the columns, joined, and the end of each.
+    joined: Vec<u8>,
+    ends: Vec<usize>,
 }
 
 impl Lines {
@@ -304,9 +308,15 @@ impl Cells {
         self.strings[column] = raw.starts_with('"');
     }
 
-    pub(super) fn cell(&self, column: usize) -> &[u8] {
-        let (start, end) = self.ranges[column];
-        &self.text[start..end]
+    /// The cells as a record. Keys may come in any order, and cells come in that of the columns.
+    pub(super) fn record(&mut self, line: u64, is_bad: bool) -> Record<'_> {
+        self.joined.clear();
+        self.ends.clear();
+        for &(start, end) in &self.ranges {
+            self.joined.extend_from_slice(&self.text[start..end]);
+            self.ends.push(self.joined.len());
+        }
+        Record { line, cells: &self.joined, ends: &self.ends, strings: &self.strings, is_bad }
     }
 }
 

@@ -14,5 +14,5 @@ pub(crate) fn has_signature(begin: &[u8]) -> bool {
     objects.strip_prefix(b"{").is_some_and(|rest| is_array || rest.trim_ascii_start().starts_with(b"\""))
 }
 
-pub(crate) use reader::{open, open_cells};
+pub(crate) use reader::open;
 pub(crate) use writer::create;

@@ -1,6 +1,7 @@
-//! Opens one Parquet file: checks its footer and reads its rows in batches.
+//! Opens a Parquet file: checks its footer and reads its rows in batches.
 
 use std::fmt::Display;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,11 +21,11 @@ use crate::storage::user_file;
 
 /// A file whose footer was read.
 #[derive(Debug, Clone)]
-pub(super) struct ParquetFile {
-    pub(super) path: PathBuf,
+pub(in crate::data::table) struct ParquetFile {
+    pub(in crate::data::table) path: PathBuf,
     pub(super) metadata: ArrowReaderMetadata,
     /// Rows of each row group.
-    pub(super) group_rows: Vec<usize>,
+    pub(in crate::data::table) group_rows: Vec<usize>,
     n_bytes: u64,
 }
 
@@ -33,7 +34,7 @@ impl ParquetFile {
     ///
     /// # Errors
     /// [`DataError::Malformed`] for one that contradicts itself or the file's length.
-    pub(super) fn open(path: &Path) -> Result<Self> {
+    pub(in crate::data::table) fn open(path: &Path) -> Result<Self> {
         let file = user_file::open("data file", path)?;
         let n_bytes = length(&file, path)?;
         let metadata = guarded(path, || footer(&file))?;
@@ -41,14 +42,14 @@ impl ParquetFile {
         Ok(ParquetFile { path: path.to_owned(), metadata, group_rows, n_bytes })
     }
 
-    pub(super) fn n_rows(&self) -> usize {
+    pub(in crate::data::table) fn n_rows(&self) -> usize {
         self.group_rows.iter().sum()
     }
 
     /// The columns with these indices of the row groups `groups`, `batch_rows` rows at a time.
     pub(super) fn batches(
         &self,
-        groups: Vec<usize>,
+        groups: Range<usize>,
         roots: &[usize],
         batch_rows: usize,
     ) -> Result<ParquetRecordBatchReader> {
@@ -59,15 +60,42 @@ impl ParquetFile {
         let mask = ProjectionMask::roots(self.metadata.parquet_schema(), roots.iter().copied());
         guarded(&self.path, || {
             ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone())
-                .with_row_groups(groups)
+                .with_row_groups(groups.collect())
                 .with_projection(mask)
                 .with_batch_size(batch_rows)
                 .build()
         })
     }
 
+    /// Number of the first row of a row group.
+    pub(in crate::data::table) fn first_row(&self, group: usize) -> usize {
+        self.group_rows[..group].iter().sum()
+    }
+
+    /// Bytes that decoding a row group with the columns `roots` takes in addition to its rows, if a column's pages take up to
+    /// `page_bytes` and its reader `column_bytes`.
+    pub(in crate::data::table) fn decode_bytes(
+        &self,
+        roots: &[usize],
+        page_bytes: usize,
+        column_bytes: usize,
+    ) -> usize {
+        let schema = self.metadata.parquet_schema();
+        let is_needed = |leaf: &usize| roots.contains(&schema.get_column_root_idx(*leaf));
+        let leaves: Vec<usize> = (0..schema.num_columns()).filter(is_needed).collect();
+        let of_groups = self.metadata.metadata().row_groups().iter().map(|group| {
+            let of_leaf = |&leaf: &usize| {
+                let column = group.column(leaf);
+                let both = column.uncompressed_size().saturating_add(column.compressed_size());
+                usize::try_from(both).unwrap_or(0).min(page_bytes) + column_bytes
+            };
+            leaves.iter().map(of_leaf).sum::<usize>()
+        });
+        of_groups.max().unwrap_or(0)
+    }
+
     /// Hashes the footer's facts about rows: counts, types, sizes, and the range of each column's values.
-    pub(super) fn hash(&self, hash: &mut Fingerprint) {
+    pub(in crate::data::table) fn hash(&self, hash: &mut Fingerprint) {
         // Not the schema's metadata: its order differs in each process.
         for field in self.metadata.schema().fields() {
             hash.text(field.name());
@@ -155,7 +183,7 @@ pub(super) fn guarded<T, E: Display>(path: &Path, call: impl FnOnce() -> Result<
     }
 }
 
-pub(super) fn malformed(path: &Path, reason: String) -> DataError {
+pub(in crate::data::table) fn malformed(path: &Path, reason: String) -> DataError {
     // The library prefixes its messages with its name.
     let reason = ["Parquet error: ", "Parquet argument error: ", "EOF: ", "External: "]
         .iter()

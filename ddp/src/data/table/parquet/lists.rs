@@ -15,20 +15,14 @@ use super::file::{ParquetFile, guarded};
 use crate::data::DataError;
 use crate::data::error::Result;
 use crate::data::errors::column_error::ColumnError;
-use crate::data::table::columns::MAX_COLUMNS;
+use crate::data::table::batch_source::ListColumn;
+use crate::data::table::source::MAX_COLUMNS;
 use crate::storage::user_file;
 
 /// Rows that are searched for a list.
 const PROBED_ROWS: usize = 1024;
-/// Bytes of an element while it is decoded: its value and its levels, twice while a buffer grows.
-const ELEMENT_BYTES: u64 = 24;
 /// Elements of lists that are decoded to find one.
 const PROBED_LEVELS: usize = 2 * MAX_COLUMNS;
-
-/// Elements of a list that take `memory_bytes` while they are decoded.
-pub(super) fn most_elements(memory_bytes: u64) -> usize {
-    usize::try_from(memory_bytes / ELEMENT_BYTES).unwrap_or(usize::MAX)
-}
 
 /// Pages that can be decoded to find the length of a column's lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,16 +51,6 @@ pub(super) fn probe(file: &ParquetFile, root: usize) -> Result<Probe> {
     })
 }
 
-/// A column of lists.
-#[derive(Debug, Clone)]
-pub(in crate::data::table) struct ListColumn {
-    pub(super) name: String,
-    /// Index among the file's columns.
-    pub(super) root: usize,
-    /// Length of its lists.
-    pub(super) len: usize,
-}
-
 /// Fails if a list in the row groups `groups` is longer than its column's lists, and than `allowed`. Reads the headers of the
 /// columns' pages, and their levels only where a group has too many.
 ///
@@ -90,7 +74,7 @@ pub(super) fn check(
                 if may_be_longer { first_longer(file, group, *root, limit) } else { Ok(None) }
             })?;
             if let Some((row, got)) = longer {
-                let row = row + file.group_rows[..group].iter().sum::<usize>();
+                let row = row + file.first_row(group);
                 let place = format!("data file `{}`, row {row}", file.path.display());
                 let column = format!("column \"{name}\"");
                 return Err(DataError::from(ColumnError::ListLength { place, column, expected: *len, got }));

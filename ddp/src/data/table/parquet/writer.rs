@@ -10,9 +10,8 @@ use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::schema::types::ColumnPath;
 
-use super::batches::Batches;
 use crate::data::error::{DataError, Result};
-use crate::data::write::{Chunk, ColumnWriter, OutFiles, Schema, Staging};
+use crate::data::write::{Chunk, ColumnWriter, OutFiles, RecordBatches, Schema, Staging};
 use crate::storage::atomic_write::WriteError;
 
 /// Bytes of rows in a row group, which readers decode as a unit.
@@ -32,13 +31,13 @@ pub(crate) fn create(
 /// Writes columns.
 struct ParquetWriter {
     path: PathBuf,
-    batches: Batches,
+    batches: RecordBatches,
     writer: ArrowWriter<File>,
 }
 
 impl ParquetWriter {
     fn new(schema: &Schema, path: &Path, staging: &mut Staging) -> Result<Self> {
-        let batches = Batches::new(schema);
+        let batches = RecordBatches::new(schema);
         // Fast to decompress: rows that exceed the memory are decoded in every epoch.
         let mut properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 
 use ddp::config::{Config, DataFormat, Task};
 use ddp::data::format::Reader;
-use ddp::data::table::Destination;
+use ddp::data::table::{CellReader, Destination};
 use ddp::data::values::element::RawType;
 use ddp::data::write::{ArrayFiles, ArrayLayout, Staging, TextFile, Writer};
 use ddp::data::{DataError, SourceSpec, SplitSide, files_and_format, files_of, holds_eval_rows};
@@ -118,13 +118,13 @@ fn has_target(config: &Config) -> Result<bool> {
         return Ok(true);
     }
     let (files, format) = files_and_format(&spec)?;
-    let Reader::Table(readers) = &format.reader else { return Ok(true) };
+    let Reader::Table(format) = &format.reader else { return Ok(true) };
     // A pipe can be opened only once.
     if !files[0].metadata().is_ok_and(|data| data.is_file()) {
         return Ok(true);
     }
-    let names = (readers.open_cells)(&files[0], &spec)?.names().to_vec();
-    Ok(config.data.target.iter().all(|target| names.contains(target)))
+    let reader = CellReader::open(&files[0], format, &spec)?;
+    Ok(config.data.target.iter().all(|target| reader.columns().names.contains(target)))
 }
 
 /// The rows selected by `--subset`; by default both kinds, if the files contain training and test rows.

@@ -44,7 +44,7 @@ impl Source {
         }
         let (files, format) = files_and_format(&spec)?;
         match &format.reader {
-            Reader::Table(readers) => Ok(Source::Table(Box::new(TableSource::new(files, readers, input)?))),
+            Reader::Table(format) => Ok(Source::Table(Box::new(TableSource::new(files, format, input)?))),
             Reader::Arrays(reader) => Ok(Source::Arrays(Box::new(ArraySource::open(&files, reader, input)?))),
         }
     }

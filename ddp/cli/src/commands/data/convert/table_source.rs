@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use ddp::config::DataConfig;
 use ddp::data::table::{
-    CellColumns, CellUse, ChunkReader, Destination, Inference, Partition, TableReaders, TypedColumn,
+    CellColumns, CellUse, ChunkReader, Destination, Inference, Partition, TableFormat, TypedColumn,
     same_columns,
 };
 use ddp::data::values::element::RawType;
@@ -18,7 +18,7 @@ use crate::error::Result;
 /// Rows of tables.
 pub(super) struct TableSource {
     files: Vec<PathBuf>,
-    readers: &'static TableReaders,
+    format: &'static TableFormat,
     data: DataConfig,
     to: Destination,
     keeps_missing: bool,
@@ -27,21 +27,17 @@ pub(super) struct TableSource {
     cells: Option<CellColumns>,
     /// Types of the columns that come from folder names, for other files.
     folders: Vec<Inference>,
-    reader: Option<Box<dyn ChunkReader>>,
+    reader: Option<ChunkReader>,
     n_opened: usize,
     /// Number of rows read from the current file.
     n_rows: usize,
 }
 
 impl TableSource {
-    pub(super) fn new(
-        files: Vec<PathBuf>,
-        readers: &'static TableReaders,
-        input: &Input<'_>,
-    ) -> Result<Self> {
+    pub(super) fn new(files: Vec<PathBuf>, format: &'static TableFormat, input: &Input<'_>) -> Result<Self> {
         let (spec, to) = (input.spec(), input.to);
         let mut source = TableSource {
-            readers,
+            format,
             data: input.data.clone(),
             to,
             keeps_missing: input.keeps_missing,
@@ -53,9 +49,9 @@ impl TableSource {
             n_rows: 0,
             files,
         };
-        if readers.open_chunks.is_none() {
+        if format.is_text {
             refuse_pipes(&source.files)?;
-            let cells = CellColumns::scan(&source.files, readers, &spec, to, input.keeps_missing)?;
+            let cells = CellColumns::scan(&source.files, format, &spec, to, input.keeps_missing)?;
             source.schema.groups = cells.groups();
             source.cells = Some(cells);
         } else {
@@ -117,12 +113,11 @@ impl TableSource {
         Ok(())
     }
 
-    fn open(&self, at: usize) -> Result<Box<dyn ChunkReader>> {
+    fn open(&self, at: usize) -> Result<ChunkReader> {
         let (path, spec) = (&self.files[at], SourceSpec::train(&self.data));
-        Ok(match (&self.cells, self.readers.open_chunks) {
-            (Some(cells), _) => cells.open(path, self.readers, &spec)?,
-            (None, Some(open)) => open(path, &spec, self.to)?,
-            (None, None) => unreachable!("files of text were scanned"),
+        Ok(match &self.cells {
+            Some(cells) => ChunkReader::of_text(path, self.format, &spec, cells)?,
+            None => ChunkReader::of_types(path, self.format, &spec, self.to)?,
         })
     }
 

@@ -3,9 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ddp::data::format::Reader;
-use ddp::data::table::{
-    CellColumns, CellReader, ColumnPlan, Destination, Role, TableReaders, open_planned, same_columns,
-};
+use ddp::data::table::{CellColumns, CellReader, ColumnPlan, Destination, Role, TableFormat, same_columns};
 use ddp::data::values::notation::{Meaning, Notation};
 use ddp::data::write::{CellKind, OpenText, Staging, TextColumn, TextWriter};
 use ddp::data::{CellProblem, ColumnError, CsvError, DataError, SourceSpec, files_and_format};
@@ -22,7 +20,7 @@ const METER_ROWS: usize = 4096;
 pub(super) struct TextCopy<'a> {
     spec: SourceSpec<'a>,
     files: Vec<PathBuf>,
-    readers: &'static TableReaders,
+    format: &'static TableFormat,
 }
 
 impl<'a> TextCopy<'a> {
@@ -33,8 +31,8 @@ impl<'a> TextCopy<'a> {
             return Ok(None);
         }
         let (files, format) = files_and_format(&spec)?;
-        let Reader::Table(readers) = &format.reader else { return Ok(None) };
-        Ok(Some(TextCopy { spec, files, readers }))
+        let Reader::Table(format) = &format.reader else { return Ok(None) };
+        Ok(Some(TextCopy { spec, files, format }))
     }
 
     /// Copies all rows to the files of `target` and returns the numbers of rows and files. With `needs_kinds` the output
@@ -53,18 +51,18 @@ impl<'a> TextCopy<'a> {
         let mut columns: Vec<TextColumn> = Vec::new();
         let mut current: Option<(Box<dyn TextWriter>, usize)> = None;
         for path in &self.files {
-            let (mut reader, plan) = open_planned(path, self.readers, &self.spec)?;
+            let (mut reader, plan) = CellReader::open_planned(path, self.format, &self.spec)?;
             let all_names = plan.all_names();
             if let Some(first_names) = &first_names {
                 same_columns(&self.files[0], first_names, path, &all_names)?;
             }
-            let mut rows = Rows::new(&*reader, plan, path)?;
+            let mut rows = Rows::new(&reader, plan, path)?;
             if first_names.is_none() {
-                columns = self.columns(&*reader, &rows, &all_names, needs_kinds)?;
+                columns = self.columns(&reader, &rows, &all_names, needs_kinds)?;
                 first_names = Some(all_names);
             }
             let before = n_rows;
-            while rows.read(&mut *reader)? {
+            while rows.read(&mut reader)? {
                 let (writer, rows_left) = match &mut current {
                     Some(current) => current,
                     None => {
@@ -98,7 +96,7 @@ impl<'a> TextCopy<'a> {
     /// Names of the columns, and the meaning of their cells.
     fn columns(
         &self,
-        reader: &dyn CellReader,
+        reader: &CellReader,
         rows: &Rows<'_>,
         names: &[String],
         needs_kinds: bool,
@@ -112,7 +110,7 @@ impl<'a> TextCopy<'a> {
             }
             None if needs_kinds => {
                 let scanned =
-                    CellColumns::scan(&self.files, self.readers, &self.spec, Destination::Columns, true)?;
+                    CellColumns::scan(&self.files, self.format, &self.spec, Destination::Columns, true)?;
                 scanned.cells().for_each(|(column, kind)| kinds[column] = kind);
             }
             None => {}
@@ -137,7 +135,7 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    fn new(reader: &dyn CellReader, plan: ColumnPlan, path: &'a Path) -> Result<Self> {
+    fn new(reader: &CellReader, plan: ColumnPlan, path: &'a Path) -> Result<Self> {
         let roles = plan.all_roles();
         let order: Vec<usize> = (0..roles.len()).filter(|&at| roles[at].purpose().is_some()).collect();
         let types = reader.types().unwrap_or_default();
@@ -166,8 +164,8 @@ impl<'a> Rows<'a> {
     }
 
     /// Reads the next row; false at the end.
-    fn read(&mut self, reader: &mut dyn CellReader) -> Result<bool> {
-        let Some(record) = reader.next()? else { return Ok(false) };
+    fn read(&mut self, reader: &mut CellReader) -> Result<bool> {
+        let Some(record) = reader.record()? else { return Ok(false) };
         for (column, cell) in record.cells().enumerate() {
             let role = self.plan.roles[column];
             if role.purpose().is_none() {

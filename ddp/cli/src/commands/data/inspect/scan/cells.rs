@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use ddp::data::errors::formatted::is_formatted;
 use ddp::data::table::{
-    CellReader, ColumnType, column_missing, index_note, partition_columns, repeated_note, same_columns,
+    CellReader, ColumnType, TableFormat, column_missing, index_note, partition_columns, repeated_note,
+    same_columns,
 };
 use ddp::data::values::notation::{Meaning, Notation};
 use ddp::data::values::number::{DecimalMark, Unclear, is_code, is_padded};
@@ -41,22 +42,19 @@ enum Use {
     StringTarget,
 }
 
-/// Opens the cells of a file.
-type OpenCells = fn(&Path, &SourceSpec<'_>) -> ddp::data::error::Result<Box<dyn CellReader>>;
-
 /// Reads all rows of all files of the format `title`.
 pub(super) fn scan(
     files: &[PathBuf],
     title: &str,
-    open: OpenCells,
+    format: &TableFormat,
     targets: &[String],
     spec: &SourceSpec<'_>,
 ) -> Result<(Origin, Collector)> {
     // A pipe can be opened only once.
-    let first = open(&files[0], spec)?;
-    let own_names = first.names().to_vec();
-    let mut indices = first.indices().to_vec();
-    for &at in first.unnamed() {
+    let first = CellReader::open(&files[0], format, spec)?;
+    let own_names = first.columns().names.clone();
+    let mut indices = first.columns().indices.clone();
+    for &at in &first.columns().unnamed {
         if at + 1 < own_names.len() && !spec.data.drop.contains(&own_names[at]) {
             return Err(DataError::from(CsvError::UnnamedColumn {
                 path: files[0].clone(),
@@ -83,15 +81,15 @@ pub(super) fn scan(
     for (file, path) in files.iter().enumerate() {
         let mut reader = match first.take() {
             Some(first) => first,
-            None => open(path, spec)?,
+            None => CellReader::open(path, format, spec)?,
         };
         let of_folders = partition_columns(path, spec);
         let all_names: Vec<String> =
-            reader.names().iter().chain(of_folders.iter().map(|(name, _)| name)).cloned().collect();
+            reader.columns().names.iter().chain(of_folders.iter().map(|(name, _)| name)).cloned().collect();
         same_columns(&files[0], &names, path, &all_names)?;
         let notation = reader.notation().clone();
         let mut n_rows = 0;
-        while let Some(record) = reader.next()? {
+        while let Some(record) = reader.record()? {
             let place = Place { file, number: record.line };
             let of_folders = of_folders.iter().map(|(_, value)| value.as_bytes());
             for (column, cell) in record.cells().chain(of_folders).enumerate() {

@@ -20,7 +20,7 @@ pub(super) fn scan(spec: &SourceSpec<'_>, targets: &[String]) -> Result<Profile>
         let (files, format) = files_and_format(spec)?;
         match &format.reader {
             Reader::Arrays(reader) => arrays::scan(&files, format.title, reader, spec)?,
-            Reader::Table(readers) => cells::scan(&files, format.title, readers.open_cells, targets, spec)?,
+            Reader::Table(table) => cells::scan(&files, format.title, table, targets, spec)?,
         }
     };
     Ok(Profile::new(origin, &collected, spec))

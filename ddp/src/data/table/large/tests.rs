@@ -10,19 +10,19 @@ use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 
 use super::blocks::ParquetRows;
-use super::columns::Columns;
-use super::file::ParquetFile;
-use super::large::{complete, layout, scratch_bytes};
+use super::open::{complete, layout, scratch_bytes};
 use crate::config::{Config, DataFormat};
 use crate::data::datasets::subset::split;
 use crate::data::error::Result;
 use crate::data::format::Reader;
 use crate::data::order::epoch_order::{BlockLayout, BlockOrder, RowOrder};
+use crate::data::table::batches::Columns;
+use crate::data::table::parquet::ParquetFile;
 use crate::data::testing::{gathered, try_gather};
 use crate::data::{Dataset, SourceSpec, Summary, formats, table};
 
 /// Columns in the order of their names.
-pub(super) fn write(path: &Path, columns: Vec<(&str, ArrayRef)>, group_rows: usize) {
+pub(in crate::data::table) fn write(path: &Path, columns: Vec<(&str, ArrayRef)>, group_rows: usize) {
     let batch = RecordBatch::try_from_iter_with_nullable(
         columns.into_iter().map(|(name, array)| (name, array, true)),
     );
@@ -47,19 +47,19 @@ fn open_with(source: &Path, sets: &[&str], memory_bytes: u64) -> Result<Arc<dyn 
 }
 
 /// Same as [`open_with`], with room for all rows.
-pub(super) fn open_whole(source: &Path, sets: &[&str]) -> Result<Arc<dyn Dataset>> {
+pub(in crate::data::table) fn open_whole(source: &Path, sets: &[&str]) -> Result<Arc<dyn Dataset>> {
     open_with(source, sets, 1 << 30)
 }
 
 #[track_caller]
-pub(super) fn assert_refused(result: Result<Arc<dyn Dataset>>, parts: &[&str]) {
+pub(in crate::data::table) fn assert_refused(result: Result<Arc<dyn Dataset>>, parts: &[&str]) {
     let message = ddp_kernels::hint::with_hint(&result.expect_err("refused"));
     for part in parts.iter().chain(&["hint: "]) {
         assert!(message.contains(part), "{part}: {message}");
     }
 }
 
-pub(super) fn all(dataset: &dyn Dataset) -> (Vec<f32>, Vec<f32>, Option<Vec<f32>>) {
+pub(in crate::data::table) fn all(dataset: &dyn Dataset) -> (Vec<f32>, Vec<f32>, Option<Vec<f32>>) {
     gathered(dataset, &(0..dataset.len()).collect::<Vec<_>>())
 }
 
@@ -114,8 +114,10 @@ fn rows_are_the_same_whole_and_by_row_groups_and_within_the_budget() {
     let config = Config::load(None, &needs.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>()).unwrap();
     let source = folder.path().display().to_string();
     let spec = SourceSpec { source: &source, ..SourceSpec::train(&config.data) };
-    let opened: Vec<_> =
-        spec_files.into_iter().map(|file| (file.clone(), Columns::of_file(&file, &spec).unwrap())).collect();
+    let opened: Vec<_> = spec_files
+        .into_iter()
+        .map(|file| (file.clone(), Columns::new(&file.path, &file, &spec).unwrap()))
+        .collect();
     let scratch = scratch_bytes(&opened);
     let budget = scratch + 3 * 96 * 40;
     let (layout, _) = complete(layout(&opened[0].1, &spec), &opened, &spec).unwrap();

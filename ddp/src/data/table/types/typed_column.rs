@@ -23,7 +23,7 @@ pub struct TypedColumn {
 
 /// Form of the values.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Form {
+pub(in crate::data::table) enum Form {
     Number(RawType),
     Moment(MomentType),
     Text,
@@ -32,7 +32,7 @@ pub(super) enum Form {
 }
 
 impl Form {
-    pub(super) fn of(kind: &Kind) -> Self {
+    pub(in crate::data::table) fn of(kind: &Kind) -> Self {
         match kind {
             Kind::Number(raw) => Form::Number(*raw),
             Kind::Moment(moment) => Form::Moment(*moment),
@@ -47,7 +47,7 @@ impl TypedColumn {
         Self::new(use_, Form::of(kind))
     }
 
-    pub(super) fn new(use_: CellUse, form: Form) -> Self {
+    pub(in crate::data::table) fn new(use_: CellUse, form: Form) -> Self {
         TypedColumn {
             use_,
             form,

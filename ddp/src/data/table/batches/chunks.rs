@@ -5,22 +5,20 @@ use std::path::{Path, PathBuf};
 use arrow_array::cast::AsArray as _;
 use arrow_array::types;
 use arrow_array::{Array, ArrayRef, RecordBatch};
-use arrow_schema::{DataType, SchemaRef};
+use arrow_schema::DataType;
 use half::f16;
 
-use super::cells::{distinct_texts, to_date_parts, to_f64};
-use super::columns::{Column, Columns, Kind as ArrowKind, first_list_len, kind as kind_of, pandas_indices};
-use super::file::{ParquetFile, guarded};
-use super::lists::{self, ListColumn};
+use super::arrays::{distinct_texts, list, to_date_parts, to_f64};
+use super::columns::{Column, Columns, Kind as ArrowKind, kind as kind_of, pandas_indices};
 use super::marks::{nullable, without_marked};
-use super::reader::list;
 use crate::data::error::{DataError, Result};
 use crate::data::errors::column_error::ColumnError;
 use crate::data::labels::bool_text;
 use crate::data::source::SourceSpec;
-use crate::data::table::columns::{ColumnPlan, FileColumns, Partition, Role};
-use crate::data::table::inferred::Destination;
-use crate::data::table::reader::ChunkReader;
+use crate::data::table::batch_source::{BatchSource, Batches, Selection};
+use crate::data::table::columns::{ColumnPlan, Partition, Role};
+use crate::data::table::source::FileColumns;
+use crate::data::table::types::Destination;
 use crate::data::values::element::RawType;
 use crate::data::values::notation::Notation;
 use crate::data::values::number::DecimalMark;
@@ -33,35 +31,13 @@ const BATCH_ROWS: usize = 4096;
 /// Values that are decoded at a time.
 const BATCH_VALUES: usize = 1 << 18;
 
-type NextBatch = Box<dyn FnMut() -> Result<Option<RecordBatch>>>;
-
-/// Opens a Parquet file.
-pub(crate) fn open_chunks(
-    path: &Path,
-    spec: &SourceSpec<'_>,
-    to: Destination,
-) -> Result<Box<dyn ChunkReader>> {
-    let file = ParquetFile::open(path)?;
-    let schema = file.metadata.schema().clone();
-    let of_file = |root: usize| first_list_len(&file, root);
-    let owned = path.to_owned();
-    let open = |roots: &[usize], lists: &[ListColumn]| -> Result<NextBatch> {
-        lists::check(&file, lists, 0..file.group_rows.len(), 0)?;
-        let groups = (0..file.group_rows.len()).collect();
-        let batch_rows = (BATCH_VALUES / roots.len().max(1)).clamp(1, BATCH_ROWS);
-        let mut batches = file.batches(groups, roots, batch_rows)?;
-        Ok(Box::new(move || guarded(&owned, || batches.next().transpose())))
-    };
-    Ok(Box::new(BatchChunks::open(path, &schema, &of_file, open, spec, to)?))
-}
-
 /// Reads the rows of one file.
 pub(in crate::data::table) struct BatchChunks {
     path: PathBuf,
     groups: Vec<Group>,
     parts: Vec<ReadColumn>,
     partitions: Vec<Partition>,
-    next: NextBatch,
+    batches: Batches,
     notation: Notation,
     pending: Option<RecordBatch>,
     /// Number of the next row.
@@ -88,20 +64,19 @@ enum Use {
 }
 
 impl BatchChunks {
+    /// Starts to read `source`, the file `path`.
     pub(in crate::data::table) fn open(
         path: &Path,
-        schema: &SchemaRef,
-        first_list_len: &dyn Fn(usize) -> Result<Option<usize>>,
-        open: impl FnOnce(&[usize], &[ListColumn]) -> Result<NextBatch>,
+        source: &dyn BatchSource,
         spec: &SourceSpec<'_>,
         to: Destination,
     ) -> Result<Self> {
         let (mut groups, mut roots, mut uses) = (Vec::new(), Vec::new(), Vec::new());
-        let mut lists = Vec::new();
+        let (schema, mut lists) = (source.schema(), Vec::new());
         let notation = Notation::new(DecimalMark::Point, &spec.data.missing_values);
         let plan = if to == Destination::Arrays {
-            let columns = Columns::new(path, schema, first_list_len, spec)?;
-            lists = columns.lists();
+            let columns = Columns::new(path, source, spec)?;
+            lists = columns.selection(0).lists;
             for column in &columns.needed {
                 let (group, use_) = for_array(column, &columns.plan);
                 groups.push(group);
@@ -131,13 +106,14 @@ impl BatchChunks {
         };
         let parts = uses.into_iter().enumerate().map(|(column, use_)| ReadColumn { column, use_ }).collect();
         let partitions = plan.partitions;
-        let next = open(&roots, &lists)?;
+        let batch_rows = (BATCH_VALUES / roots.len().max(1)).clamp(1, BATCH_ROWS);
+        let batches = source.read(&Selection { roots, lists, max_len: 0, batch_rows })?;
         Ok(BatchChunks {
             path: path.to_owned(),
             groups,
             parts,
             partitions,
-            next,
+            batches,
             notation,
             pending: None,
             row: 0,
@@ -203,29 +179,21 @@ fn raw_type(of: &DataType) -> RawType {
     }
 }
 
-impl ChunkReader for BatchChunks {
-    fn groups(&self) -> Vec<Group> {
-        self.groups.clone()
+impl BatchChunks {
+    /// The columns of the file that are converted.
+    pub(in crate::data::table) fn groups(&self) -> &[Group] {
+        &self.groups
     }
 
-    fn partitions(&self) -> &[Partition] {
+    /// Columns with one value for the whole file, which the groups lack.
+    pub(in crate::data::table) fn partitions(&self) -> &[Partition] {
         &self.partitions
     }
 
-    fn fraction(&self) -> Option<f64> {
-        None
-    }
-
-    fn next(&mut self, max_rows: usize) -> Result<Option<Chunk>> {
-        let batch = loop {
-            match self.pending.take() {
-                Some(batch) if batch.num_rows() > 0 => break batch,
-                _ => match (self.next)()? {
-                    Some(batch) => self.pending = Some(batch),
-                    None => return Ok(None),
-                },
-            }
-        };
+    /// Up to `max_rows` next rows; `None` at the end.
+    pub(in crate::data::table) fn next(&mut self, max_rows: usize) -> Result<Option<Chunk>> {
+        let next = self.pending.take().map(Ok).or_else(|| self.batches.next());
+        let Some(batch) = next.transpose()? else { return Ok(None) };
         let n_rows = batch.num_rows().min(max_rows);
         if n_rows < batch.num_rows() {
             self.pending = Some(batch.slice(n_rows, batch.num_rows() - n_rows));

@@ -3,27 +3,39 @@
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek as _, SeekFrom, Write as _};
 
-use csv::{ByteRecord, Position, ReaderBuilder};
+use ::csv::{ByteRecord, Position, ReaderBuilder};
 use proptest::prelude::*;
 
 use super::*;
 use crate::config::Config;
 use crate::data::DataError;
 use crate::data::errors::csv_error::CsvError;
+use crate::data::table::csv;
+use crate::data::table::source::Source;
+
+fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<TextRows> {
+    match csv::open(path, &spec.read_options())? {
+        Source::Text(source) => TextRows::open(path, source, spec),
+        #[cfg(feature = "parquet")]
+        Source::Batches(_) => unreachable!("CSV is text"),
+    }
+}
 
 /// Rows of the file at `path`, or the message of what is wrong with it, cell by cell.
 fn reference(path: &Path, spec: &SourceSpec<'_>) -> Result<TableRows, String> {
-    let CsvReader { plan, dialect, .. } = CsvReader::open(path, spec).map_err(|error| error.to_string())?;
+    let opened = open(path, spec).map_err(|error| error.to_string())?;
+    let (plan, notation) = (opened.plan().clone(), opened.notation.clone());
+    let delimiter = opened.source.delimiter().unwrap();
     let file = File::open(path).unwrap();
     let mut builder = ReaderBuilder::new();
-    builder.flexible(true).buffer_capacity(1 << 20).delimiter(dialect.delimiter);
+    builder.flexible(true).buffer_capacity(1 << 20).delimiter(delimiter);
     let mut reader = builder.from_reader(file);
     reader.byte_headers().unwrap();
     let mut rows = TableRows::new(&plan, spec);
     let mut record = ByteRecord::new();
     while reader.read_byte_record(&mut record).unwrap() {
         let line = || line_of(path, record.position());
-        if is_unclosed(path, record.position().unwrap(), dialect.delimiter) {
+        if is_unclosed(path, record.position().unwrap(), delimiter) {
             return Err(CsvError::QuoteUnclosed { path: path.to_owned(), line: line() }.to_string());
         }
         if record.len() != plan.names.len() {
@@ -32,10 +44,10 @@ fn reference(path: &Path, spec: &SourceSpec<'_>) -> Result<TableRows, String> {
         }
         let row = rows.begin_row();
         for ((bytes, role), name) in record.iter().zip(&plan.roles).zip(&plan.names) {
-            cell::put(&mut rows, row, *role, bytes, &dialect.notation).map_err(|problem| {
+            cell::put(&mut rows, row, *role, bytes, &notation).map_err(|problem| {
                 let cells = record.iter().zip(&plan.roles).zip(&plan.names);
                 let cells = cells.map(|((cell, role), name)| (name.as_str(), *role, cell));
-                error_of_cell(path, line(), name, problem, cells, &dialect.notation).to_string()
+                error_of_cell(path, line(), name, problem, cells, &notation).to_string()
             })?;
         }
         let column = if plan.names.iter().any(|name| name == "label") { "label" } else { "" };
@@ -98,8 +110,8 @@ fn read_blocks(path: &Path, spec: &SourceSpec<'_>, block_bytes: usize) -> Result
         source = Box::new(Drops(source, 0));
     }
     let read = || {
-        let input = Input::with_block(source, block_bytes).map_err(|error| unreadable(path, error))?;
-        let mut reader = CsvReader::from_input(input, path, spec)?;
+        let source = csv::of_text(source, block_bytes, path, &spec.read_options())?;
+        let mut reader = TextRows::open(path, source, spec)?;
         let mut rows = TableRows::new(reader.plan(), spec);
         while reader.read(&mut rows, 3)? > 0 {}
         Ok(rows)
@@ -229,7 +241,7 @@ fn csv_speed() {
             let n_want = reference(&path, &spec).unwrap().n_rows;
             speeds[0].push(size_mb / (cpu_seconds() - start));
             let start = cpu_seconds();
-            let mut reader = CsvReader::open(&path, &spec).unwrap();
+            let mut reader = open(&path, &spec).unwrap();
             let mut rows = TableRows::new(reader.plan(), &spec);
             while reader.read(&mut rows, 4096).unwrap() > 0 {}
             speeds[1].push(size_mb / (cpu_seconds() - start));

@@ -7,7 +7,7 @@ use arrow_array::cast::AsArray as _;
 use arrow_array::types;
 use arrow_schema::DataType;
 
-use super::cells::{keys, seconds_and_nanoseconds};
+use super::arrays::{keys, seconds_and_nanoseconds};
 use crate::data::values::time;
 
 /// Appends a value as text: nothing for a missing one, and for NaN, which pandas writes for missing ones.

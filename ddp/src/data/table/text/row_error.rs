@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::cell;
-use super::columns::Role;
 use crate::data::CellProblem;
 use crate::data::errors::csv_error::CsvError;
+use crate::data::table::cell;
+use crate::data::table::columns::Role;
 use crate::data::values::notation::Notation;
 
 /// The error of the cell in `line` and `column`, or of all features of its row that hold text.

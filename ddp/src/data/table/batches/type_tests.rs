@@ -14,7 +14,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
-use super::tests::{all, assert_refused, open_whole, write};
+use crate::data::table::large::tests::{all, assert_refused, open_whole, write};
 
 #[test]
 fn all_types_are_read() {

@@ -5,16 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use super::cache::Cache;
-use super::columns::Columns;
-use super::file::{ParquetFile, malformed};
-use super::reader::ParquetReader;
 use crate::config::{DataConfig, Task};
 use crate::data::datasets::batch::BatchMut;
 use crate::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
 use crate::data::error::Result;
 use crate::data::source::{ClassLabels, KnownFeatures, SourceSpec, SplitSide};
+use crate::data::table::batches::{BatchRows, Columns, batch_rows};
 use crate::data::table::columns::Role;
-use crate::data::table::reader::TableReader as _;
+use crate::data::table::parquet::{ParquetFile, malformed};
 use crate::data::table::rows::{TableRows, TargetCells};
 use crate::data::values::vocabulary::Vocabulary;
 use crate::storage::fingerprint::Fingerprint;
@@ -151,7 +149,8 @@ impl Shared {
             columns.plan.partitions.retain(|partition| matches!(partition.role, Role::Target(_)));
         }
         rows.reserve(n_rows);
-        let mut reader = ParquetReader::new(file.clone(), columns, index..index + 1)?;
+        let batches = file.read_groups(&columns.selection(batch_rows(&columns)), index..index + 1)?;
+        let mut reader = BatchRows::new(&file.path, columns, batches, file.first_row(index));
         let mut left = n_rows;
         while left > 0 {
             match reader.read(&mut rows, left)? {

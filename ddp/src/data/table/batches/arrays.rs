@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::{self, ArrowPrimitiveType, DecimalType};
-use arrow_array::{Array, downcast_primitive_array};
+use arrow_array::{Array, ArrayRef, downcast_primitive_array};
 use arrow_schema::{DataType, TimeUnit};
 
 use crate::data::labels::bool_text;
@@ -15,6 +15,16 @@ use crate::data::values::time;
 pub(super) fn first_null(array: &dyn Array) -> Option<usize> {
     let nulls = array.logical_nulls()?;
     (nulls.null_count() > 0).then(|| (0..array.len()).find(|&row| nulls.is_null(row)))?
+}
+
+/// The list in a row; `None` for a missing one.
+pub(super) fn list(array: &dyn Array, row: usize) -> Option<ArrayRef> {
+    match array.data_type() {
+        _ if array.is_null(row) => None,
+        DataType::List(_) => Some(array.as_list::<i32>().value(row)),
+        DataType::LargeList(_) => Some(array.as_list::<i64>().value(row)),
+        _ => Some(array.as_fixed_size_list().value(row)),
+    }
 }
 
 /// The values as f32, rounded to nearest; NaN for missing ones.

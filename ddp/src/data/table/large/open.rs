@@ -4,18 +4,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::blocks::{ParquetRows, decoded_row_bytes, groups_of};
-use super::columns::Columns;
-use super::file::ParquetFile;
-use super::reader::{ParquetReader, batch_rows};
 use crate::config::{ShuffleMode, Task};
 use crate::data::datasets::dataset::{CategoryColumn, Dataset, RowLayout, TargetLayout};
 use crate::data::datasets::subset::with_targets;
 use crate::data::error::{DataError, Result};
 use crate::data::labels::{LabelSurvey, decide_several};
 use crate::data::source::{SourceSpec, SplitSide};
+use crate::data::table::batch_source::BatchSource as _;
+use crate::data::table::batches::{BatchRows, Columns, batch_rows};
 use crate::data::table::columns::Role;
 use crate::data::table::label_column::Fraction;
-use crate::data::table::reader::TableReader as _;
+use crate::data::table::parquet::ParquetFile;
 use crate::data::table::rows::{
     TableRows, TargetCells, check_fractions, check_targets, huge_vocabulary, is_binary, meaning,
 };
@@ -35,19 +34,22 @@ const SCAN_ROWS: usize = 4096;
 /// # Errors
 /// [`DataError::Malformed`], [`DataError::NoRows`], [`DataError::ShardsDiffer`]; [`DataError::ShuffleDecodes`] and
 /// [`DataError::TooLarge`] if row groups can't be decoded on demand.
-pub(crate) fn open_large(paths: &[PathBuf], spec: &SourceSpec<'_>) -> Result<Option<Arc<dyn Dataset>>> {
+pub(in crate::data::table) fn open(
+    paths: &[PathBuf],
+    spec: &SourceSpec<'_>,
+) -> Result<Option<Arc<dyn Dataset>>> {
     let mut files = Vec::with_capacity(paths.len());
     for path in paths {
         let file = ParquetFile::open(path)?;
         if file.n_rows() == 0 {
             return Err(DataError::NoRows { path: path.clone() });
         }
-        let columns = Columns::of_file(&file, spec)?;
+        let columns = Columns::new(path, &file, spec)?;
         files.push((file, columns));
     }
     let (first, columns) = &files[0];
     for (file, other) in &files[1..] {
-        columns.check_same(first, other, file)?;
+        columns.check_same(&first.path, other, &file.path)?;
     }
     let layout = layout(columns, spec);
     let n_rows = files.iter().map(|(file, _)| file.n_rows() as u64).sum::<u64>();
@@ -100,24 +102,10 @@ pub(super) fn layout(columns: &Columns, spec: &SourceSpec<'_>) -> RowLayout {
 /// Bytes that a decode needs in addition to its rows.
 pub(super) fn scratch_bytes(files: &[(ParquetFile, Columns)]) -> usize {
     let of_file = |(file, columns): &(ParquetFile, Columns)| {
-        let metadata = file.metadata.metadata();
-        let schema = file.metadata.parquet_schema();
-        let is_needed = |leaf: usize| {
-            let root = schema.get_column_root_idx(leaf);
-            columns.needed.iter().any(|column| column.root == root)
-        };
-        let leaves: Vec<usize> = (0..schema.num_columns()).filter(|&leaf| is_needed(leaf)).collect();
-        let of_group = metadata.row_groups().iter().map(|group| {
-            let of_leaf = |&leaf: &usize| {
-                let column = group.column(leaf);
-                let both = column.uncompressed_size().saturating_add(column.compressed_size());
-                usize::try_from(both).unwrap_or(0).min(PAGE_BYTES) + COLUMN_BYTES
-            };
-            leaves.iter().map(of_leaf).sum::<usize>()
-        });
+        let roots: Vec<usize> = columns.needed.iter().map(|column| column.root).collect();
         let largest = file.group_rows.iter().copied().max().unwrap_or(0);
         let batch = batch_rows(columns).min(largest) * columns.plan.names.len().max(1) * size_of::<f32>();
-        of_group.max().unwrap_or(0) + BATCH_COPIES * batch
+        file.decode_bytes(&roots, PAGE_BYTES, COLUMN_BYTES) + BATCH_COPIES * batch
     };
     files.iter().map(of_file).max().unwrap_or(0)
 }
@@ -147,7 +135,8 @@ pub(super) fn complete(
         for (file, columns) in files {
             let mut columns = columns.clone();
             columns.needed.retain(|column| is_looked_at(&column.roles[0]));
-            let mut reader = ParquetReader::new(file.clone(), columns, 0..file.group_rows.len())?;
+            let batches = file.read(&columns.selection(batch_rows(&columns)))?;
+            let mut reader = BatchRows::new(&file.path, columns, batches, 0);
             while reader.read(&mut rows, SCAN_ROWS)? > 0 {
                 let without = rows.take_without_target();
                 match &rows.targets {

@@ -8,7 +8,7 @@ use arrow_array::{
 };
 use arrow_schema::{DataType, FieldRef};
 
-use super::cells::{keys, to_f32};
+use super::arrays::{keys, to_f32};
 use super::columns::{Kind, kind};
 use super::text;
 use crate::data::values::notation::Notation;

@@ -11,29 +11,30 @@ use arrow_array::{ArrayRef, ArrowPrimitiveType, BooleanArray, PrimitiveArray, Re
 use arrow_schema::{DataType, Field, FieldRef, Schema as ArrowSchema, SchemaRef, TimeUnit};
 use half::{bf16, f16};
 
+use super::chunk::{Block, Chunk, Nulls, Numbers};
+use super::schema::{Group, Kind, Schema};
 use crate::data::values::element::RawType;
 use crate::data::values::time::{MomentType, MomentUnit};
-use crate::data::write::{Block, Chunk, Group, Kind, Nulls, Numbers, Schema};
 
 /// Batches with the columns of a schema.
-pub(in crate::data::table) struct Batches {
+pub(crate) struct RecordBatches {
     groups: Vec<Group>,
     columns: SchemaRef,
 }
 
-impl Batches {
-    pub(in crate::data::table) fn new(schema: &Schema) -> Self {
+impl RecordBatches {
+    pub(crate) fn new(schema: &Schema) -> Self {
         let fields: Vec<FieldRef> = schema.groups.iter().flat_map(fields).collect();
-        Batches { groups: schema.groups.clone(), columns: Arc::new(ArrowSchema::new(fields)) }
+        RecordBatches { groups: schema.groups.clone(), columns: Arc::new(ArrowSchema::new(fields)) }
     }
 
     /// Columns of the batches.
-    pub(in crate::data::table) fn columns(&self) -> &SchemaRef {
+    pub(crate) fn columns(&self) -> &SchemaRef {
         &self.columns
     }
 
     /// Rows as a batch.
-    pub(in crate::data::table) fn batch(&self, rows: Chunk) -> RecordBatch {
+    pub(crate) fn batch(&self, rows: Chunk) -> RecordBatch {
         let n_rows = rows.n_rows;
         let mut arrays: Vec<ArrayRef> = Vec::with_capacity(self.columns.fields().len());
         for (group, block) in self.groups.iter().zip(rows.blocks) {

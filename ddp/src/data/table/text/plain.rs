@@ -2,9 +2,8 @@
 
 use memchr::{memchr, memchr2};
 
-use super::dialect::Dialect;
 use crate::data::table::cell;
-use crate::data::table::columns::Role;
+use crate::data::table::columns::{ColumnPlan, Role};
 use crate::data::table::kept::KeptValues;
 use crate::data::table::label_column::LabelCell;
 use crate::data::table::rows::{TableRows, TargetCell, TargetCells};
@@ -12,29 +11,71 @@ use crate::data::values::notation::Notation;
 use crate::data::values::number::DecimalMark;
 use crate::data::values::number::digits::Decimal;
 
-/// Appends the row in the first line of `bytes` and returns the length of the line with its end.
-///
-/// Returns `None` for a row that is not plain; the appended row is then undefined.
-#[inline]
-pub(super) fn row(bytes: &[u8], roles: &[Role], dialect: &Dialect, rows: &mut TableRows) -> Option<usize> {
-    let notation = &dialect.notation;
-    if notation.has_missing_numbers() {
-        rows.begin_row();
-        return None;
+/// Reads plain rows of a file whose lines are records.
+pub(super) struct PlainRows {
+    delimiter: u8,
+    /// Decimal mark.
+    point: u8,
+    /// Columns of the file that are kept, ascending, each with its place among the kept ones.
+    kept: Vec<(usize, usize)>,
+}
+
+impl PlainRows {
+    /// `None` for a file that has no plain rows, by its notation.
+    pub(super) fn new(delimiter: u8, notation: &Notation, plan: &ColumnPlan) -> Option<Self> {
+        let point = match notation.decimal {
+            _ if notation.has_missing_numbers() => return None,
+            DecimalMark::Comma if delimiter == b',' => return None,
+            DecimalMark::Unclear => return None,
+            DecimalMark::Comma => b',',
+            _ => b'.',
+        };
+        let kept = plan.kept.iter().copied().enumerate().map(|(place, column)| (column, place));
+        let mut kept: Vec<_> = kept.filter(|(column, _)| *column < plan.names.len()).collect();
+        kept.sort_unstable();
+        Some(PlainRows { delimiter, point, kept })
     }
-    // The usual characters as constants, so that the compiler knows them.
-    match (dialect.delimiter, notation.decimal) {
-        (b',', DecimalMark::Comma) | (_, DecimalMark::Unclear) => {
-            rows.begin_row();
-            None
+
+    /// Appends the row in the first line of `text` and returns the length of the line with its end; `None`, and no row, if it is
+    /// not plain.
+    #[inline]
+    pub(super) fn read(
+        &self,
+        text: &[u8],
+        roles: &[Role],
+        notation: &Notation,
+        rows: &mut TableRows,
+    ) -> Option<usize> {
+        // The usual characters as constants, so that the compiler knows them.
+        let read = match (self.delimiter, self.point) {
+            (b',', _) => row_of(text, roles, b',', b'.', notation, rows),
+            (delimiter, b',') => row_of(text, roles, delimiter, b',', notation, rows),
+            (delimiter, _) => row_of(text, roles, delimiter, b'.', notation, rows),
+        };
+        match read {
+            Some(len) => self.keep(&text[..len], &mut rows.kept),
+            None => rows.drop_rows_from(rows.n_rows - 1),
         }
-        (b',', _) => row_of(bytes, roles, b',', b'.', notation, rows),
-        (delimiter, DecimalMark::Comma) => row_of(bytes, roles, delimiter, b',', notation, rows),
-        (delimiter, _) => row_of(bytes, roles, delimiter, b'.', notation, rows),
+        read
+    }
+
+    /// Appends the kept cells of a plain row, which has no quotes.
+    fn keep(&self, line: &[u8], kept: &mut [KeptValues]) {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let (mut rest, mut next) = (line, 0);
+        for &(column, place) in &self.kept {
+            while next < column {
+                rest = memchr(self.delimiter, rest).map_or(&[][..], |end| &rest[end + 1..]);
+                next += 1;
+            }
+            let cell = &rest[..memchr(self.delimiter, rest).unwrap_or(rest.len())];
+            kept[place].push(&String::from_utf8_lossy(cell));
+        }
     }
 }
 
-/// [`row`] with cells that end at `delimiter` and numbers with the mark `point`.
+/// Appends a row with cells that end at `delimiter` and numbers with the mark `point`; one that is not plain is undefined.
 #[inline(always)]
 fn row_of(
     bytes: &[u8],
@@ -69,21 +110,6 @@ fn row_of(
         return Some(at + len + end);
     }
     Some(at + any_cell(cell, delimiter, b'\n', notation, rows, row, *last)? + 1)
-}
-
-/// Appends the kept cells of a plain row, which has no quotes; `columns` are their columns, ascending, and their places in `kept`.
-pub(super) fn keep(line: &[u8], delimiter: u8, columns: &[(usize, usize)], kept: &mut [KeptValues]) {
-    let line = line.strip_suffix(b"\n").unwrap_or(line);
-    let line = line.strip_suffix(b"\r").unwrap_or(line);
-    let (mut rest, mut next) = (line, 0);
-    for &(column, place) in columns {
-        while next < column {
-            rest = memchr(delimiter, rest).map_or(&[][..], |end| &rest[end + 1..]);
-            next += 1;
-        }
-        let cell = &rest[..memchr(delimiter, rest).unwrap_or(rest.len())];
-        kept[place].push(&String::from_utf8_lossy(cell));
-    }
 }
 
 #[inline]
@@ -168,11 +194,12 @@ mod tests {
     fn kept_cells_are_those_of_the_line() {
         for (line, delimiter) in [("a, b ,,d\r\n", b','), ("a; b ;;d\n", b';'), ("a\t b \t\td", b'\t')] {
             let mut kept = vec![KeptValues::default(); 4];
-            keep(line.as_bytes(), delimiter, &[(0, 2), (1, 0), (2, 3), (3, 1)], &mut kept);
+            PlainRows { delimiter, point: b'.', kept: vec![(0, 2), (1, 0), (2, 3), (3, 1)] }
+                .keep(line.as_bytes(), &mut kept);
             let texts: Vec<_> = kept.iter().map(|kept| kept.texts.get(0)).collect();
             assert_eq!(texts, [" b ", "d", "a", ""], "{line:?}");
             let mut last = vec![KeptValues::default()];
-            keep(line.as_bytes(), delimiter, &[(3, 0)], &mut last);
+            PlainRows { delimiter, point: b'.', kept: vec![(3, 0)] }.keep(line.as_bytes(), &mut last);
             assert_eq!(last[0].texts.get(0), "d");
         }
     }

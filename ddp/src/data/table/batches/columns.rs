@@ -1,21 +1,19 @@
-//! Needed columns of a Parquet file, and checks of their types against their roles.
+//! Needed columns of a file, and checks of their types against their roles.
 
 use std::collections::HashSet;
 use std::path::Path;
 
-use arrow_array::Array;
-use arrow_array::cast::AsArray as _;
 use arrow_schema::{DataType, Field, Schema};
 use serde_json::Value;
 
-use super::file::{ParquetFile, guarded};
-use super::lists::{self, ListColumn, Probe};
 use crate::config::Task;
 use crate::data::DataError;
 use crate::data::error::Result;
 use crate::data::errors::column_error::ColumnError;
 use crate::data::source::{SourceSpec, ToPredict};
-use crate::data::table::columns::{ColumnPlan, FileColumns, MAX_COLUMNS, Role, categories, same_columns};
+use crate::data::table::batch_source::{BatchSource, ListColumn, Selection};
+use crate::data::table::columns::{ColumnPlan, Role, categories, same_columns};
+use crate::data::table::source::{FileColumns, MAX_COLUMNS};
 use crate::data::values::notation::Notation;
 use crate::data::values::number::DecimalMark;
 
@@ -50,11 +48,11 @@ pub(in crate::data::table) struct Column {
     pub(in crate::data::table) root: usize,
     pub(super) data_type: DataType,
     /// Its roles; a list has one per element.
-    pub(super) roles: Vec<Role>,
+    pub(in crate::data::table) roles: Vec<Role>,
 }
 
 /// Kind of a type.
-pub(in crate::data::table) enum Kind {
+pub(super) enum Kind {
     Number,
     Text,
     List,
@@ -62,25 +60,16 @@ pub(in crate::data::table) enum Kind {
 }
 
 impl Columns {
-    /// The columns of a Parquet file with their roles.
-    ///
-    /// # Errors
-    /// The errors of [`Columns::new`].
-    pub(super) fn of_file(file: &ParquetFile, spec: &SourceSpec<'_>) -> Result<Self> {
-        let of_file = |root: usize| first_list_len(file, root);
-        Self::new(&file.path, file.metadata.schema(), &of_file, spec)
-    }
-
-    /// The columns of the file `path` with their roles; `first_list_len` is the length of the first list of a column.
+    /// The columns of `source`, the file `path`, with their roles.
     ///
     /// # Errors
     /// [`ColumnError::WrongType`], [`ColumnError::Text`], and the errors of [`ColumnPlan::new`].
     pub(in crate::data::table) fn new(
         path: &Path,
-        schema: &Schema,
-        first_list_len: &dyn Fn(usize) -> Result<Option<usize>>,
+        source: &dyn BatchSource,
         spec: &SourceSpec<'_>,
     ) -> Result<Self> {
+        let schema = source.schema();
         let of_pandas = pandas_indices(schema);
         let (mut names, mut are_dates, mut indices) = (Vec::<String>::new(), Vec::new(), Vec::new());
         // Number of names that each column stands for.
@@ -98,7 +87,8 @@ impl Columns {
             match kind(field.data_type()) {
                 Kind::List if is_feature && !whole.is_only_kept(name, spec) => {
                     whole.add(name, root);
-                    let len = list_len(path, name, field.data_type(), &|| first_list_len(root))?;
+                    let len = first_list_len(source, root)?;
+                    let len = checked_len(path, field, len)?;
                     names.extend((0..len).map(|i| format!("{name}[{i}]")));
                     widths.push(len);
                 }
@@ -161,6 +151,11 @@ impl Columns {
         Ok(Columns { plan, needed, kept, kept_types, notation })
     }
 
+    /// The columns to read, `batch_rows` rows at a time.
+    pub(in crate::data::table) fn selection(&self, batch_rows: usize) -> Selection {
+        Selection { roots: self.roots(), lists: self.lists(), max_len: 0, batch_rows }
+    }
+
     /// Indices of the file's columns that are read, ascending.
     pub(in crate::data::table) fn roots(&self) -> Vec<usize> {
         let of_kept = self.kept.iter().flatten().map(|kept| kept.root);
@@ -171,19 +166,19 @@ impl Columns {
     }
 
     /// The needed columns that are lists.
-    pub(super) fn lists(&self) -> Vec<ListColumn> {
+    fn lists(&self) -> Vec<ListColumn> {
         let lists = self.needed.iter().filter(|column| matches!(kind(&column.data_type), Kind::List));
         let list = |of: &Column| ListColumn { name: of.name.clone(), root: of.root, len: of.roles.len() };
         lists.map(list).collect()
     }
 
     /// Features of numbers that f32 rounds.
-    pub(super) fn n_wide_features(&self) -> usize {
+    pub(in crate::data::table) fn n_wide_features(&self) -> usize {
         self.n_wide(|role| matches!(role, Role::Feature(_)))
     }
 
     /// Targets of numbers that f32 rounds.
-    pub(super) fn n_wide_targets(&self) -> usize {
+    pub(in crate::data::table) fn n_wide_targets(&self) -> usize {
         self.n_wide(|role| matches!(role, Role::Target(_)))
     }
 
@@ -195,19 +190,19 @@ impl Columns {
     }
 
     /// Fails unless `other`, of another file, has the same columns and types.
-    pub(super) fn check_same(
+    pub(in crate::data::table) fn check_same(
         &self,
-        file: &ParquetFile,
+        path: &Path,
         other: &Self,
-        other_file: &ParquetFile,
+        other_path: &Path,
     ) -> Result<()> {
-        same_columns(&file.path, &self.plan.all_names(), &other_file.path, &other.plan.all_names())?;
+        same_columns(path, &self.plan.all_names(), other_path, &other.plan.all_names())?;
         let differs = |(a, b): &(&Column, &Column)| a.data_type != b.data_type;
         match self.needed.iter().zip(&other.needed).find(differs) {
             None => Ok(()),
             Some((a, b)) => Err(DataError::ShardsDiffer {
-                first: file.path.clone(),
-                other: other_file.path.clone(),
+                first: path.to_owned(),
+                other: other_path.to_owned(),
                 difference: format!(
                     "column \"{}\" is {} in one and {} in the other",
                     a.name, a.data_type, b.data_type
@@ -350,7 +345,7 @@ fn is_storable(data_type: &DataType) -> bool {
 }
 
 /// Names of the columns that pandas wrote for an index: `__index_level_0__`, and those that its metadata lists.
-pub(in crate::data::table) fn pandas_indices(schema: &Schema) -> Vec<String> {
+pub(super) fn pandas_indices(schema: &Schema) -> Vec<String> {
     let is_unnamed = |name: &&String| {
         let number = name.strip_prefix("__index_level_").and_then(|rest| rest.strip_suffix("__"));
         number.is_some_and(|number| number.parse::<u32>().is_ok())
@@ -371,7 +366,7 @@ fn is_date(data_type: &DataType) -> bool {
     }
 }
 
-pub(in crate::data::table) fn kind(data_type: &DataType) -> Kind {
+pub(super) fn kind(data_type: &DataType) -> Kind {
     use DataType as T;
     const FLATTEN: &str = "split it into columns, or list it in `data.drop`";
     match data_type {
@@ -411,25 +406,19 @@ fn is_wide(data_type: &DataType) -> bool {
     }
 }
 
-/// The length of a column's lists: that of the first one.
-pub(in crate::data::table) fn list_len(
-    path: &Path,
-    name: &str,
-    data_type: &DataType,
-    first: &dyn Fn() -> Result<Option<usize>>,
-) -> Result<usize> {
-    let len = match data_type {
-        DataType::FixedSizeList(_, len) => usize::try_from(*len).ok(),
-        _ => first()?,
-    };
+/// The length of the first list of a column, which those of a type of fixed lengths have.
+pub(super) fn first_list_len(source: &dyn BatchSource, root: usize) -> Result<Option<usize>> {
+    match source.schema().field(root).data_type() {
+        DataType::FixedSizeList(_, len) => Ok(usize::try_from(*len).ok()),
+        _ => source.first_list_len(root),
+    }
+}
+
+/// The length of a column's lists, if a table can have a column for each element.
+pub(super) fn checked_len(path: &Path, field: &Field, len: Option<usize>) -> Result<usize> {
     let column_type = |expected, got, hint| {
-        DataError::from(ColumnError::WrongType {
-            path: path.to_owned(),
-            column: name.to_owned(),
-            expected,
-            got,
-            hint,
-        })
+        let (path, column) = (path.to_owned(), field.name().clone());
+        DataError::from(ColumnError::WrongType { path, column, expected, got, hint })
     };
     match len {
         Some(len @ 1..=MAX_COLUMNS) => Ok(len),
@@ -441,29 +430,5 @@ pub(in crate::data::table) fn list_len(
             format!("lists of {len} or more"),
             "write them as an array (npy), or list it in `data.drop`",
         )),
-    }
-}
-
-/// The length of the first list of a column of a Parquet file.
-pub(super) fn first_list_len(file: &ParquetFile, root: usize) -> Result<Option<usize>> {
-    let n_rows = match lists::probe(file, root)? {
-        Probe::TooLong(len) => return Ok(Some(len)),
-        Probe::Rows(n_rows) => n_rows,
-    };
-    let groups = (0..file.group_rows.len()).collect();
-    let mut batches = file.batches(groups, &[root], n_rows)?;
-    match guarded(&file.path, || batches.next().transpose())? {
-        None => Err(DataError::NoRows { path: file.path.clone() }),
-        Some(batch) => Ok(list_len_in(batch.column(0))),
-    }
-}
-
-/// The length of the first list of an array.
-pub(in crate::data::table) fn list_len_in(lists: &dyn Array) -> Option<usize> {
-    let first = (0..lists.len()).find(|&row| lists.is_valid(row))?;
-    match lists.data_type() {
-        DataType::List(_) => Some(lists.as_list::<i32>().value_length(first) as usize),
-        DataType::LargeList(_) => Some(lists.as_list::<i64>().value_length(first) as usize),
-        _ => None,
     }
 }

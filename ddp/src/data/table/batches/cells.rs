@@ -2,18 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-use arrow_array::cast::AsArray as _;
 use arrow_array::{Array, RecordBatch};
-use arrow_schema::{DataType, Schema};
+use arrow_schema::DataType;
 
-use super::columns::{Kind, check_names, first_list_len, kind, list_len, pandas_indices};
-use super::file::{ParquetFile, guarded};
-use super::lists::{self, ListColumn, Probe};
+use super::arrays::list;
+use super::columns::{Kind, check_names, checked_len, first_list_len, kind, pandas_indices};
 use super::text;
 use crate::data::error::{DataError, Result};
 use crate::data::errors::column_error::ColumnError;
 use crate::data::source::SourceSpec;
-use crate::data::table::reader::{CellReader, ColumnType, Record};
+use crate::data::table::batch_source::{BatchSource, Batches, ListColumn, Selection, most_elements};
+use crate::data::table::source::{ColumnType, FileColumns, MAX_COLUMNS, Record};
 use crate::data::values::notation::Notation;
 use crate::data::values::number::DecimalMark;
 use crate::data::write::CellKind;
@@ -21,42 +20,14 @@ use crate::data::write::CellKind;
 /// Rows that are decoded at a time.
 const BATCH_ROWS: usize = 1024;
 
-type NextBatch = Box<dyn FnMut() -> Result<Option<RecordBatch>>>;
-
-/// Opens a Parquet file to read its cells.
-pub(crate) fn open_cells(path: &Path, spec: &SourceSpec<'_>) -> Result<Box<dyn CellReader>> {
-    let file = ParquetFile::open(path)?;
-    let schema = file.metadata.schema().clone();
-    let roots: Vec<usize> = (0..schema.fields().len()).collect();
-    let mut batches = file.batches((0..file.group_rows.len()).collect(), &roots, BATCH_ROWS)?;
-    let owned = path.to_owned();
-    let next = Box::new(move || guarded(&owned, || batches.next().transpose()));
-    // Lists of several lengths may be passed on as they are.
-    let allowed = lists::most_elements(spec.memory_bytes);
-    for (root, field) in schema.fields().iter().enumerate() {
-        if let (Kind::List, Ok(Probe::TooLong(len))) = (kind(field.data_type()), lists::probe(&file, root))
-            && len > allowed
-        {
-            list_len(path, field.name(), field.data_type(), &|| Ok(Some(len)))?;
-        }
-    }
-    let cells = ArrowCells::new(path, &schema, &|root| first_list_len(&file, root), next, spec)?;
-    let lists = cells.widths.iter().enumerate().filter(|(_, len)| **len > 0);
-    let list =
-        |(root, &len): (usize, &usize)| ListColumn { name: schema.field(root).name().clone(), root, len };
-    lists::check(&file, &lists.map(list).collect::<Vec<_>>(), 0..file.group_rows.len(), allowed)?;
-    Ok(Box::new(cells))
-}
-
-/// Reads the cells of one file.
-pub(in crate::data::table) struct ArrowCells {
+/// Reads the cells of one file; a list of numbers has a cell per element.
+pub(in crate::data::table) struct BatchCells {
     path: PathBuf,
-    names: Vec<String>,
+    columns: FileColumns,
     types: Vec<ColumnType>,
-    indices: Vec<usize>,
     /// Number of names that each column of the file stands for.
     widths: Vec<usize>,
-    next: NextBatch,
+    batches: Batches,
     batch: Option<RecordBatch>,
     /// The next row of the batch, and its number in the file.
     row: usize,
@@ -66,38 +37,49 @@ pub(in crate::data::table) struct ArrowCells {
     ends: Vec<usize>,
 }
 
-impl ArrowCells {
-    /// Cells of batches with the columns `schema`; a list of numbers has a name per element.
-    pub(in crate::data::table) fn new(
+impl BatchCells {
+    /// Starts to read `source`, the file `path`.
+    pub(in crate::data::table) fn open(
         path: &Path,
-        schema: &Schema,
-        first_list_len: &dyn Fn(usize) -> Result<Option<usize>>,
-        next: NextBatch,
+        source: &dyn BatchSource,
         spec: &SourceSpec<'_>,
     ) -> Result<Self> {
+        let schema = source.schema();
         check_names(path, schema)?;
         let of_pandas = pandas_indices(schema);
-        let (mut names, mut types, mut widths, mut indices) =
-            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut columns, mut types, mut widths) = (FileColumns::default(), Vec::new(), Vec::new());
+        let mut lists = Vec::new();
+        // Lists of several lengths may be passed on as they are.
+        let max_len = most_elements(spec.memory_bytes);
         for (root, field) in schema.fields().iter().enumerate() {
             let (name, of) = (field.name(), field.data_type());
-            let len = match kind(of) {
-                Kind::List => list_len(path, name, of, &|| first_list_len(root)).ok(),
-                _ => None,
-            };
-            if of_pandas.contains(name) {
-                indices.push(names.len());
+            let names = &mut columns.names;
+            let mut width = None;
+            if let (Kind::List, Ok(len)) = (kind(of), first_list_len(source, root)) {
+                width = match checked_len(path, field, len) {
+                    Err(error) if len.is_some_and(|len| len > max_len.max(MAX_COLUMNS)) => return Err(error),
+                    checked => checked.ok(),
+                };
             }
-            match len {
-                Some(len) => names.extend((0..len).map(|i| format!("{name}[{i}]"))),
+            if of_pandas.contains(name) {
+                columns.indices.push(names.len());
+            }
+            match width {
+                Some(len) => {
+                    lists.push(ListColumn { name: name.clone(), root, len });
+                    names.extend((0..len).map(|i| format!("{name}[{i}]")));
+                }
                 None => names.push(name.clone()),
             }
-            let is_usable = len.is_some() || matches!(kind(of), Kind::Number | Kind::Text);
+            let is_usable = width.is_some() || matches!(kind(of), Kind::Number | Kind::Text);
             let (name, is_text, cells) = (type_name(of), matches!(kind(of), Kind::Text), cell_kind(of));
             types.resize(names.len(), ColumnType { name, is_usable, is_text, cells });
-            widths.push(len.unwrap_or(0));
+            widths.push(width.unwrap_or(0));
         }
-        Ok(ArrowCells {
+        columns.are_dates = vec![false; columns.names.len()];
+        let roots = (0..schema.fields().len()).collect();
+        let batches = source.read(&Selection { roots, lists, max_len, batch_rows: BATCH_ROWS })?;
+        Ok(BatchCells {
             path: path.to_owned(),
             notation: Notation::new(DecimalMark::Point, &spec.data.missing_values),
             batch: None,
@@ -105,26 +87,19 @@ impl ArrowCells {
             number: 0,
             text: Vec::new(),
             ends: Vec::new(),
-            names,
+            columns,
             types,
-            indices,
             widths,
-            next,
+            batches,
         })
     }
 
     /// Appends the elements of a list as cells.
     fn put_list(&mut self, array: &dyn Array, width: usize) -> Result<()> {
-        let row = self.row;
-        let list = match array.data_type() {
-            _ if array.is_null(row) => None,
-            DataType::List(_) => Some(array.as_list::<i32>().value(row)),
-            DataType::LargeList(_) => Some(array.as_list::<i64>().value(row)),
-            _ => Some(array.as_fixed_size_list().value(row)),
-        };
+        let list = list(array, self.row);
         if let Some(list) = list.as_ref().filter(|list| list.len() != width) {
             let place = format!("data file `{}`, row {}", self.path.display(), self.number);
-            let column = format!("column \"{}\"", self.names[self.ends.len()]);
+            let column = format!("column \"{}\"", self.columns.names[self.ends.len()]);
             return Err(DataError::from(ColumnError::ListLength {
                 place,
                 column,
@@ -179,30 +154,30 @@ fn type_name(of: &DataType) -> String {
     }
 }
 
-impl CellReader for ArrowCells {
-    fn names(&self) -> &[String] {
-        &self.names
+impl BatchCells {
+    /// The columns, with a name per element of lists.
+    pub(in crate::data::table) fn columns(&self) -> &FileColumns {
+        &self.columns
     }
 
-    fn notation(&self) -> &Notation {
+    /// Notation of missing values.
+    pub(in crate::data::table) fn notation(&self) -> &Notation {
         &self.notation
     }
 
-    fn indices(&self) -> &[usize] {
-        &self.indices
+    /// Types of the columns.
+    pub(in crate::data::table) fn types(&self) -> &[ColumnType] {
+        &self.types
     }
 
-    fn types(&self) -> Option<&[ColumnType]> {
-        Some(&self.types)
-    }
-
-    fn next(&mut self) -> Result<Option<Record<'_>>> {
+    /// The next row; `None` at the end.
+    pub(in crate::data::table) fn next(&mut self) -> Result<Option<Record<'_>>> {
         let batch = loop {
             if let Some(batch) = self.batch.clone().filter(|batch| self.row < batch.num_rows()) {
                 break batch;
             }
             self.row = 0;
-            self.batch = (self.next)()?;
+            self.batch = self.batches.next().transpose()?;
             if self.batch.is_none() {
                 return Ok(None);
             }
@@ -221,6 +196,6 @@ impl CellReader for ArrowCells {
         let line = self.number;
         self.row += 1;
         self.number += 1;
-        Ok(Some(Record { line, cells: &self.text, ends: &self.ends, strings: &[] }))
+        Ok(Some(Record { line, cells: &self.text, ends: &self.ends, strings: &[], is_bad: false }))
     }
 }

@@ -1,0 +1,16 @@
+//! Columns with types, of any format: as rows to train on, as cells of text, and as chunks to convert.
+
+mod arrays;
+mod text;
+mod columns;
+mod marks;
+mod rows;
+mod cells;
+mod chunks;
+#[cfg(test)]
+mod type_tests;
+
+pub(super) use cells::BatchCells;
+pub(super) use chunks::BatchChunks;
+pub(super) use columns::Columns;
+pub(super) use rows::{BatchRows, batch_rows};

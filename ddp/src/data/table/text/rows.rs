@@ -1,0 +1,111 @@
+//! Reads the records of a file of text into a table.
+//!
+//! Lines of plain numbers are parsed in place ([`plain`](super::plain)). A row with anything else is read cell by cell, with the same
+//! result or the error of that cell.
+
+use std::path::{Path, PathBuf};
+
+use super::plain::PlainRows;
+use super::row_error::error_of_cell;
+use crate::data::CellProblem;
+use crate::data::error::Result;
+use crate::data::source::SourceSpec;
+use crate::data::table::columns::{ColumnPlan, Role};
+use crate::data::table::rows::TableRows;
+use crate::data::table::source::TextSource;
+use crate::data::table::{cell, partition_rows};
+use crate::data::values::notation::Notation;
+
+/// Reads the rows of one file.
+pub(in crate::data::table) struct TextRows {
+    path: PathBuf,
+    source: Box<dyn TextSource>,
+    plan: ColumnPlan,
+    notation: Notation,
+    plain: Option<PlainRows>,
+}
+
+impl TextRows {
+    /// Starts to read `source`, the file `path`.
+    pub(in crate::data::table) fn open(
+        path: &Path,
+        source: Box<dyn TextSource>,
+        spec: &SourceSpec<'_>,
+    ) -> Result<Self> {
+        let plan = ColumnPlan::new(path, source.columns().clone(), spec)?;
+        let notation = source.notation().clone();
+        let plain = source.delimiter().and_then(|delimiter| PlainRows::new(delimiter, &notation, &plan));
+        Ok(TextRows { path: path.to_owned(), source, plan, notation, plain })
+    }
+
+    /// Columns of the file and their roles.
+    pub(in crate::data::table) fn plan(&self) -> &ColumnPlan {
+        &self.plan
+    }
+
+    /// Appends up to `max_rows` rows to `rows` and returns their number, 0 only at the end.
+    pub(in crate::data::table) fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize> {
+        let first = rows.n_rows;
+        while rows.n_rows < first + max_rows && self.row(rows)? {}
+        partition_rows::fill(&self.plan, rows, first, &self.path)?;
+        Ok(rows.n_rows - first)
+    }
+
+    /// Appends the next row; false at the end.
+    #[inline]
+    fn row(&mut self, rows: &mut TableRows) -> Result<bool> {
+        if let Some(plain) = &self.plain {
+            let Some(text) = self.source.lines()? else { return Ok(false) };
+            if let Some(len) = plain.read(text, &self.plan.roles, &self.notation, rows) {
+                self.source.skip_line(len);
+                return Ok(true);
+            }
+        }
+        self.exact_row(rows)
+    }
+
+    /// Appends the next row, whatever its cells hold; false at the end.
+    fn exact_row(&mut self, rows: &mut TableRows) -> Result<bool> {
+        let Some(record) = self.source.next(rows.bad_rows.is_some())? else { return Ok(false) };
+        let row = rows.begin_row();
+        for (column, (cell, role)) in record.cells().zip(&self.plan.roles).enumerate() {
+            let put = if record.is_string(column) {
+                cell::put_string(rows, row, *role, cell, &self.notation)
+            } else {
+                cell::put(rows, row, *role, cell, &self.notation)
+            };
+            let Err(problem) = put else { continue };
+            let name = &self.plan.names[column];
+            let problem = if *role == Role::Blank { CellProblem::unnamed(cell, name) } else { problem };
+            if !rows.mark_bad(row) {
+                let cells = record.cells().zip(&self.plan.roles).zip(&self.plan.names);
+                let cells = cells.map(|((cell, role), name)| (name.as_str(), *role, cell));
+                return Err(
+                    error_of_cell(&self.path, record.line, name, problem, cells, &self.notation).into()
+                );
+            }
+        }
+        if record.is_bad {
+            rows.mark_bad(row);
+        }
+        // Columns of folders follow those of the file.
+        for (&column, texts) in self.plan.kept.iter().zip(&mut rows.kept) {
+            if column < record.len() {
+                texts.push(&String::from_utf8_lossy(record.cell(column)));
+            }
+        }
+        if rows.lacks_place() {
+            let (path, line, column) = (self.path.display(), record.line, self.plan.target_name());
+            rows.set_place(|| format!("data file `{path}`: line {line}, column \"{column}\""));
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+#[path = "rows_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "reference_tests.rs"]
+mod reference_tests;
