@@ -14,11 +14,11 @@
 //! assert!(matches!(failures[1], Failure::Here { error: "no such file", .. }));
 //! ```
 
-use std::cell::Cell;
 use std::fmt::Display;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use ddp_kernels::cpu::caught_panic::is_caught;
 
 pub use crate::end_job::end_job;
 use crate::end_job::write_stderr;
@@ -28,11 +28,6 @@ use crate::{CommError, Reporter, World};
 const PANIC_EXIT_CODE: i32 = 101;
 /// Time for which a rank that does not report the failure waits for the reporting rank to end the job.
 const REPORTER_GRACE: Duration = Duration::from_secs(10);
-
-thread_local! {
-    /// Whether a panic of this thread is expected, and caught by [`catch_panic`].
-    static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
-}
 
 /// A failure on some rank, as [`World::collective_result`] returns it on this one.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -154,14 +149,14 @@ pub fn abort_init(error: &CommError, exit_code: i32, message: impl Display) -> !
 
 /// Installs a panic hook: a panic on any thread of this process ends the whole job, with a message that names rank and host.
 ///
-/// A world of one keeps the usual hook. Panics under [`catch_panic`] are ignored. The hook belongs to the process, so use it
+/// A world of one keeps the usual hook. Panics under [`catch_panic`](ddp_kernels::cpu::caught_panic::catch_panic) are ignored. The hook belongs to the process, so use it
 /// only where ranks are processes.
 pub fn install_panic_hook(world: &World) {
     static PANICKED: AtomicBool = AtomicBool::new(false);
     if world.world_size() == 1 {
         let usual = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            if !IS_CAUGHT.get() {
+            if !is_caught() {
                 usual(panic);
             }
         }));
@@ -169,7 +164,7 @@ pub fn install_panic_hook(world: &World) {
     }
     let (prefix, watchdog) = (world.prefix(), world.watchdog().clone());
     std::panic::set_hook(Box::new(move |panic| {
-        if IS_CAUGHT.get() {
+        if is_caught() {
             return;
         }
         watchdog.yield_to_end();
@@ -188,20 +183,10 @@ pub fn install_panic_hook(world: &World) {
     }));
 }
 
-/// Calls `call` and returns its panic as an error; the panic is not printed and does not end the job. For third-party code
-/// that panics at bad input.
-///
-/// # Errors
-/// The payload of the panic.
-pub fn catch_panic<T>(call: impl FnOnce() -> T) -> std::thread::Result<T> {
-    let before = IS_CAUGHT.replace(true);
-    let result = catch_unwind(AssertUnwindSafe(call));
-    IS_CAUGHT.set(before);
-    result
-}
-
 #[cfg(test)]
 mod tests {
+    use ddp_kernels::cpu::caught_panic::catch_panic;
+
     use super::*;
     use crate::threads;
 
@@ -242,7 +227,7 @@ mod tests {
         install_panic_hook(&World::single());
         assert!(catch_panic(|| -> i32 { panic!("not to be seen") }).is_err());
         assert_eq!(catch_panic(|| catch_panic(|| 1).unwrap() + 1).unwrap(), 2);
-        assert!(!IS_CAUGHT.get());
+        assert!(!is_caught());
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Building blocks of the operations on the CPU: vector dispatch, elementary functions, GEMM, transposition, copies, threads,
-//! sets of CPUs and mapped files.
+//! sets of CPUs, mapped files and caught panics.
 //!
 //! The speed of training steps on the CPU has four sources:
 //! - forward reads the weight in its own order (`yᵀ = W·xᵀ`, `ops/matmul/linear/cpu.rs`);
@@ -21,6 +21,7 @@
 //! ```
 
 // The processor: vectors, threads, memory.
+pub mod caught_panic;
 pub mod cpu_set;
 pub mod mapped_file;
 pub mod row_copy;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-use ddp_comm::failure::catch_panic;
+use ddp_kernels::cpu::caught_panic::catch_panic;
 
 use super::filler::Filler;
 use super::host_batch::HostBatch;

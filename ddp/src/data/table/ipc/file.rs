@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_ipc::reader::{FileReader, StreamReader};
 use arrow_schema::{ArrowError, SchemaRef};
-use ddp_comm::failure::catch_panic;
+use ddp_kernels::cpu::caught_panic::catch_panic;
 
 use crate::data::DataError;
 use crate::data::error::Result;
