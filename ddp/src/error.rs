@@ -15,6 +15,8 @@
 
 use ddp_comm::CommError;
 use ddp_kernels::KernelError;
+use ddp_rows::error::{RowsError, WriteError};
+use ddp_rows::user_file::FileError;
 
 use crate::checkpoint::CheckpointError;
 use crate::config::ConfigError;
@@ -27,8 +29,6 @@ use crate::optim::OptimError;
 use crate::predict::PredictError;
 use crate::report::ReportError;
 use crate::run_folder::FolderError;
-use crate::storage::atomic_write::WriteError;
-use crate::storage::user_file::FileError;
 use crate::train::TrainError;
 
 /// Result of this crate's functions.
@@ -167,7 +167,7 @@ macro_rules! of_rooms {
     };
 }
 of_rooms!(
-    DataError { Kernel, Comm, File, Write } => Data;
+    DataError { Kernel, Comm, Rows } => Data;
     ModelError { Kernel, File } => Model;
     ExportError { Write } => Export;
     OptimError { Kernel } => Optim;
@@ -176,6 +176,16 @@ of_rooms!(
     TrainError { Kernel, Comm, Config, Data, Optim, Exchange, Checkpoint, Folder, Report, Model } => Train;
     PredictError { Kernel, Comm, Config, Data, Checkpoint, Write, Report, Model } => Predict;
 );
+
+impl From<RowsError> for Error {
+    fn from(error: RowsError) -> Self {
+        match error {
+            RowsError::File(error) => error.into(),
+            RowsError::Write(error) => error.into(),
+            error => Error::Data(Box::new(DataError::Rows(error))),
+        }
+    }
+}
 
 impl From<Box<DataError>> for Error {
     fn from(error: Box<DataError>) -> Self {

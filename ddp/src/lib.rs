@@ -35,6 +35,8 @@ pub use ddp_comm::launch;
 /// Devices, tensors and operations: the crate, whole.
 pub use ddp_kernels as kernels;
 pub use ddp_kernels::{memory, ops};
+/// Files of rows: the crate, whole.
+pub use ddp_rows as rows;
 pub use error::{Error, Result};
 pub use predict::Predictor;
 

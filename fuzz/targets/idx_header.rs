@@ -1,8 +1,8 @@
 //! Parses arbitrary bytes as the header of an IDX file: they give a type and a shape, or an error.
 #![no_main]
 
-use ddp::data::raw::idx;
 use libfuzzer_sys::fuzz_target;
+use ddp_rows::arrays::idx;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok((_, shape)) = idx::header(bytes) {

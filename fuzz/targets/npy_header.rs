@@ -1,8 +1,8 @@
 //! Parses arbitrary bytes as the header of a `.npy` file: they give a header within their bounds, or an error.
 #![no_main]
 
-use ddp::data::raw::npy::header;
 use libfuzzer_sys::fuzz_target;
+use ddp_rows::arrays::npy::header;
 
 fuzz_target!(|bytes: &[u8]| {
     check(bytes);

@@ -4,12 +4,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ddp_rows::error::is_out_of_inodes;
+
 use super::absence::Absence;
 use super::fault::{Fault, Newest, Room};
 use super::names::folder_of;
 use crate::config::AGAINST_DIVERGENCE;
 use crate::exit_code;
-use crate::storage::disk::is_out_of_inodes;
 
 /// An error of saving, finding or reading a checkpoint.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]

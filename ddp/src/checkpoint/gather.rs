@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ddp_rows::user_file::read_regular;
 use serde::{Deserialize, Serialize};
 
 use crate::storage::disk::{Disk, DiskError, replace};
 use crate::storage::fault::FileEntry;
-use crate::storage::user_file::read_regular;
 
 /// Polling interval, at first and later.
 const POLL: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use ddp_rows::options::{DataFormat, Decimal, Delimiter, Header, format_by_name};
+
 use super::class_order;
-use super::data_format::{DataFormat, format_by_name};
 use super::data_sources::{EvalSource, Sources, TaskSetting};
 use super::data_values::{
     Encode, ExtraColumns, FingerprintKind, Missing, MissingTarget, Normalize, NormalizeTarget, Placement,
@@ -17,7 +18,7 @@ use super::origin::Origin;
 use super::raw::RawConfig;
 use super::section::section;
 use super::split::{SPLIT_KEYS, Split};
-use super::table_text::{Datetime, Decimal, Delimiter, Header};
+use super::table_text::Datetime;
 use super::value::{ConfigEnum, ConfigValue as _};
 use super::writer::Writer;
 

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use ddp_rows::user_file::FileError;
+
 use super::origin::Origin;
-use crate::storage::user_file::FileError;
 
 /// Result of this room's functions.
 pub(super) type Result<T, E = ConfigError> = std::result::Result<T, E>;

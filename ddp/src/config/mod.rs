@@ -19,7 +19,6 @@
 //! ```
 
 pub mod conflicts;
-mod data_format;
 mod data_values;
 pub mod key;
 mod limits;
@@ -79,8 +78,6 @@ pub use self::checkpoint::CheckpointConfig;
 pub use self::comm::{CommConfig, CommDtype, ZeroStage};
 pub use self::data::DataConfig;
 pub(crate) use self::data::{DEFAULT_FEATURES_KEY, DEFAULT_LABELS_KEY};
-pub use self::data_format::DataFormat;
-pub use self::data_format::format_by_name;
 pub use self::data_sources::EvalSource;
 pub use self::data_values::{
     Encode, ExtraColumns, FingerprintKind, Missing, MissingTarget, Normalize, NormalizeTarget, Placement,
@@ -106,10 +103,11 @@ pub use self::run::{FileMode, RunConfig};
 pub use self::schedule::{ScheduleConfig, ScheduleShape, Span, Warmup};
 pub use self::split::Split;
 pub use self::table::{key_for_flag, keys, keys_with_prefix};
-pub use self::table_text::{Datetime, Decimal, Delimiter, Header};
+pub use self::table_text::Datetime;
 pub use self::train::{Batch, Determinism, Length, OnReplicaDifference, TrainConfig, WeightInit};
 pub use self::watchdog::WatchdogConfig;
 pub use ddp_kernels::ops::{Activation, ElementLoss, Gate, OptimizerKind};
+pub use ddp_rows::options::{DataFormat, Decimal, Delimiter, Header, format_by_name};
 
 /// The whole config of a run, checked. Made by [`Config::load`] and [`Config::from_saved`].
 #[derive(Debug, Clone, PartialEq)]

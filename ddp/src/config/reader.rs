@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use ddp_rows::user_file::{self, FileError};
 use serde::Deserialize;
 use toml::Value;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
@@ -13,7 +14,6 @@ use super::key_table::KeyTable;
 use super::origin::Origin;
 use super::overrides::Overrides;
 use super::setting::Setting;
-use crate::storage::user_file::{self, FileError};
 
 /// Far above the size of any config that a person writes.
 const MAX_BYTES: u64 = 1 << 20;

@@ -1,21 +1,15 @@
-//! Options for reading the text of a table: first line, delimiter, decimal mark and dates.
+//! Options for reading a table: first line, delimiter, decimal mark and dates.
 
+use ddp_rows::options::{DataFormat, Decimal, Delimiter, Header};
 use toml::Value;
 
 use super::error::Result;
 use super::setting::Setting;
 use super::value::{ConfigValue, config_enum};
 
-/// Whether the first line of a text file names the columns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Header {
-    /// It names the columns; a line that looks like a row of data is refused.
-    Auto,
-    /// It names the columns.
-    Present,
-    /// It is a row of data, and the columns are called `column_1`, `column_2` and so on.
-    Absent,
-}
+config_enum!(named DataFormat);
+config_enum!(named Delimiter);
+config_enum!(named Decimal);
 
 impl ConfigValue for Header {
     fn read(setting: &Setting) -> Result<Self> {
@@ -34,36 +28,6 @@ impl ConfigValue for Header {
             Header::Absent => "false",
         }
         .to_owned()
-    }
-}
-
-config_enum! {
-    /// Delimiter of the cells of a text file.
-    pub enum Delimiter {
-        /// The delimiter that splits the first rows into the same number of cells.
-        Auto = "auto",
-        /// A comma.
-        Comma = ",",
-        /// A semicolon, used by spreadsheets if the comma is the decimal mark.
-        Semicolon = ";",
-        /// A tab.
-        Tab = "tab",
-        /// A vertical bar.
-        Pipe = "|",
-        /// Runs of spaces and tabs.
-        Whitespace = "whitespace",
-    }
-}
-
-config_enum! {
-    /// Decimal mark of numbers; the other mark separates thousands.
-    pub enum Decimal {
-        /// A point in comma-separated files, else inferred from the numbers of the first rows.
-        Auto = "auto",
-        /// A point.
-        Point = ".",
-        /// A comma.
-        Comma = ",",
     }
 }
 

@@ -31,8 +31,8 @@ pub(super) trait ConfigEnum: Copy + PartialEq + 'static {
     }
 }
 
-/// Defines an enum with its names in the config (`ALL`, `NAMES`, `name()`, `Display`), or, with `impl`, implements only
-/// [`ConfigEnum`] for an enum that is defined elsewhere.
+/// Defines an enum with its names in the config (`ALL`, `NAMES`, `name()`, `Display`), or implements only
+/// [`ConfigEnum`] for an enum that is defined elsewhere: with `impl` by the names given, with `named` by its own.
 macro_rules! config_enum {
     (
         $(#[$attribute:meta])*
@@ -64,6 +64,12 @@ macro_rules! config_enum {
         impl $crate::config::value::ConfigEnum for $type {
             const NAMES: &'static [&'static str] = &[$($name),+];
             const VALUES: &'static [Self] = &[$($type::$variant),+];
+        }
+    };
+    (named $type:ident) => {
+        impl $crate::config::value::ConfigEnum for $type {
+            const NAMES: &'static [&'static str] = $type::NAMES;
+            const VALUES: &'static [Self] = $type::ALL;
         }
     };
 }

@@ -6,8 +6,10 @@
 
 use std::sync::Arc;
 
+use ddp_rows::arrays::reader::SplitSide;
+
 use super::labels::LabelVocabulary;
-use super::source::{SourceSpec, SplitSide};
+use super::source::SourceSpec;
 use crate::config::Task;
 use crate::data::datasets::dataset::{RowLayout, TargetLayout, numbered_columns};
 use crate::data::datasets::resident::{ResidentRows, Targets};

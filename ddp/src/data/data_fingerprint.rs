@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::storage::fingerprint::Fingerprint;
+use ddp_rows::fingerprint::Fingerprint;
 
 /// A hash of training and evaluation rows. As text, a hash of all values begins with its version; without one, it is that of
 /// earlier versions: all rows in memory, but only a sample of arrays on disk.

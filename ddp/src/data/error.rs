@@ -5,16 +5,13 @@ use std::path::PathBuf;
 
 use ddp_comm::CommError;
 use ddp_kernels::{DType, Device, KernelError};
+use ddp_rows::error::{CellProblem, ColumnError, CsvError, RowsError, WriteError};
+use ddp_rows::user_file::FileError;
 
-use crate::data::CellProblem;
-use crate::data::errors::column_error::ColumnError;
-use crate::data::errors::csv_error::CsvError;
 use crate::data::errors::split_error::SplitError;
 use crate::data::errors::target_error::TargetError;
 use crate::data::errors::tensor_rows_error::TensorRowsError;
 use crate::exit_code;
-use crate::storage::atomic_write::WriteError;
-use crate::storage::user_file::FileError;
 
 /// Result of this room's functions.
 pub type Result<T, E = DataError> = std::result::Result<T, E>;
@@ -32,22 +29,10 @@ pub enum DataError {
     #[error(transparent)]
     #[diagnostic(transparent)]
     Comm(Box<CommError>),
-    /// A file could not be opened or read.
+    /// A file that can't be read, written or understood.
     #[error(transparent)]
     #[diagnostic(transparent)]
-    File(#[from] FileError),
-    /// A file could not be written.
-    #[error(transparent)]
-    #[diagnostic(transparent)]
-    Write(#[from] WriteError),
-    /// A fault of a CSV file.
-    #[error(transparent)]
-    #[diagnostic(transparent)]
-    Csv(#[from] CsvError),
-    /// A column that is missing or does not fit its use.
-    #[error(transparent)]
-    #[diagnostic(transparent)]
-    Column(Box<ColumnError>),
+    Rows(RowsError),
     /// A fault of targets or labels.
     #[error(transparent)]
     #[diagnostic(transparent)]
@@ -209,16 +194,6 @@ pub enum DataError {
         format: &'static str,
         dtype: DType,
     },
-    /// A file that is not valid in its format.
-    #[error("data file `{}` is not a valid {format} file: {reason}", path.display())]
-    #[diagnostic(help("{hint}"))]
-    Malformed {
-        path: PathBuf,
-        /// "npy", "Parquet", ...
-        format: &'static str,
-        reason: String,
-        hint: &'static str,
-    },
     /// No row is in the range that the user asked for.
     #[error("`{source_name}` has {n_rows} rows, so none is in {start}..{end}")]
     #[diagnostic(help("rows are counted from 0; check --rows"))]
@@ -251,12 +226,6 @@ pub enum DataError {
         /// Command that exports the rows.
         export: String,
     },
-    /// Parquet or Arrow in a build without them.
-    #[error("data file `{}`: this build does not support Parquet and Arrow files", path.display())]
-    #[diagnostic(help(
-        "build with `cargo build --release --features parquet`, or convert the file to npy or safetensors"
-    ))]
-    ParquetNotBuilt { path: PathBuf },
     /// A folder or pattern without files.
     #[error("no data file for `{pattern}`")]
     #[diagnostic(help("{hint}"))]
@@ -309,20 +278,6 @@ pub enum DataError {
         /// Rows there.
         n_other: usize,
     },
-    /// Shards that differ in columns or types.
-    #[error("`{}` and `{}` don't match: {difference}", first.display(), other.display())]
-    #[diagnostic(help("all shards must have the same columns and types"))]
-    ShardsDiffer {
-        /// The first shard.
-        first: PathBuf,
-        /// The shard that differs.
-        other: PathBuf,
-        difference: String,
-    },
-    /// A shard without rows.
-    #[error("data file `{}` has no rows", path.display())]
-    #[diagnostic(help("remove empty shards"))]
-    NoRows { path: PathBuf },
     /// NaN or infinity among the features.
     #[error("{place}, {column}: expected a finite number, got {value}")]
     #[diagnostic(help(
@@ -343,27 +298,6 @@ pub enum DataError {
         place: String,
         value: f64,
     },
-    /// Rows that exceed the memory limit.
-    #[error(
-        "`{source_name}` needs {needed_mib} MiB of memory {what}, but `data.loader_memory_mib` is {limit_mib}"
-    )]
-    #[diagnostic(help("{hint}"))]
-    TooLarge {
-        source_name: String,
-        /// Purpose of the memory.
-        what: &'static str,
-        needed_mib: u64,
-        limit_mib: u64,
-        hint: String,
-    },
-    /// A file that was truncated while in use, or a failed disk.
-    #[error("data file `{}` changed while it was read: a part of it is missing", path.display())]
-    #[diagnostic(help("don't write to data in use; if nothing did, check the disk"))]
-    Changed { path: PathBuf },
-    /// Reading failed.
-    #[error("data file `{}` can't be read: {source}", path.display())]
-    #[diagnostic(help("check its permissions and the disk"))]
-    Unreadable { path: PathBuf, source: io::Error },
     /// A setting that does not apply to the format.
     #[error("`{key}` is set, but `{source_name}` {why}")]
     #[diagnostic(help("{hint}"))]
@@ -392,18 +326,6 @@ pub enum DataError {
         place: String,
         column: String,
         hint: &'static str,
-    },
-    /// A row of text that exceeds the size limit.
-    #[error("data file `{}`, line {line}: the row that starts here exceeds {max_mib} MiB", path.display())]
-    #[diagnostic(help(
-        "check that the file has line ends and every quote is closed; rows may take a quarter of `data.loader_memory_mib`, at most 256 MiB"
-    ))]
-    RecordTooLarge {
-        path: PathBuf,
-        /// From 1.
-        line: u64,
-        /// Most MiB of a row.
-        max_mib: usize,
     },
     /// Rows that a full shuffle would decode many times.
     #[error(
@@ -436,25 +358,6 @@ pub enum DataError {
         n_rows: usize,
         max: usize,
     },
-    /// A path or format that rows can't be written to.
-    #[error("can't write rows to `{out}`: {reason}")]
-    #[diagnostic(help("{hint}"))]
-    OutFormat {
-        /// Value as the user wrote it.
-        out: String,
-        reason: String,
-        hint: String,
-    },
-    /// A value that the number format can't hold.
-    #[error("{place}, column \"{column}\": {value} does not fit in {dtype}")]
-    #[diagnostic(help("without --dtype no value is lost"))]
-    DoesNotFit {
-        /// File and row.
-        place: String,
-        column: String,
-        value: f64,
-        dtype: String,
-    },
     /// An error of a user's dataset.
     #[error("dataset {source_name}: {reason}")]
     Custom {
@@ -476,24 +379,20 @@ impl DataError {
 
     /// Whether the run failed; otherwise the command, config or data are at fault.
     pub fn is_failure(&self) -> bool {
-        matches!(
-            self,
-            Self::Changed { .. }
-                | Self::Kernel(_)
-                | Self::Comm(_)
-                | Self::Write(_)
-                | Self::RowsNotOnDevice { .. }
-                | Self::LoaderThread { .. }
-        )
+        match self {
+            Self::Rows(error) => error.is_failure(),
+            Self::Kernel(_) | Self::Comm(_) | Self::RowsNotOnDevice { .. } | Self::LoaderThread { .. } => {
+                true
+            }
+            _ => false,
+        }
     }
-}
 
-impl DataError {
     /// Whether a label is not a class of the training rows.
     pub fn is_unknown_label(&self) -> bool {
         match self {
             Self::Target(error) => error.is_unknown_label(),
-            Self::Cell { problem, .. } | Self::Csv(CsvError::Cell { problem, .. }) => {
+            Self::Cell { problem, .. } | Self::Rows(RowsError::Csv(CsvError::Cell { problem, .. })) => {
                 problem.is_unknown_label()
             }
             _ => false,
@@ -501,15 +400,21 @@ impl DataError {
     }
 }
 
+macro_rules! from_rows {
+    ($($error:ty),+) => {$(
+        impl From<$error> for DataError {
+            fn from(error: $error) -> Self {
+                DataError::Rows(error.into())
+            }
+        }
+    )+};
+}
+
+from_rows!(RowsError, FileError, WriteError, CsvError, ColumnError);
+
 impl From<CommError> for DataError {
     fn from(error: CommError) -> Self {
         DataError::Comm(Box::new(error))
-    }
-}
-
-impl From<ColumnError> for DataError {
-    fn from(error: ColumnError) -> Self {
-        DataError::Column(Box::new(error))
     }
 }
 

@@ -3,20 +3,22 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use ddp_rows::arrays::split_side;
+use ddp_rows::compression::Compression;
+use ddp_rows::error::RowsError;
+use ddp_rows::formats::{Format, Reader};
+use ddp_rows::{foreign, formats, user_file};
+
 use super::error::{DataError, Result};
-use super::format::{Format, Reader};
 use super::source::SourceSpec;
-use super::{folder, formats, raw, table};
+use super::{folder, table};
 use crate::config::{DataFormat, Datetime, Decimal, Delimiter, Header};
-use crate::data::compression::Compression;
-use crate::data::errors::foreign;
 use crate::run_folder::folder::{CONFIG_FILE, METRICS_FILE};
-use crate::storage::user_file;
 
 /// The files that `source` names, sorted by name; those of a folder include its sub-folders.
 ///
 /// # Errors
-/// [`DataError::NoFiles`] for a folder or pattern without data files; [`DataError::Unreadable`], [`DataError::LakeTable`].
+/// [`DataError::NoFiles`] for a folder or pattern without data files; [`RowsError::Unreadable`], [`DataError::LakeTable`].
 pub fn files_of(source: &str) -> Result<Vec<PathBuf>> {
     let path = Path::new(source);
     let no_files = |hint: &str| DataError::NoFiles { pattern: source.to_owned(), hint: hint.to_owned() };
@@ -35,9 +37,8 @@ pub fn files_of(source: &str) -> Result<Vec<PathBuf>> {
         glob::glob(source).map_err(|error| no_files(&format!("the pattern is invalid: {error}")))?;
     let mut files = Vec::new();
     for file in pattern {
-        files.push(file.map_err(|error| DataError::Unreadable {
-            path: error.path().to_owned(),
-            source: error.into(),
+        files.push(file.map_err(|error| {
+            DataError::Rows(RowsError::Unreadable { path: error.path().to_owned(), source: error.into() })
         })?);
     }
     files.sort();
@@ -60,7 +61,9 @@ pub fn files_and_format(spec: &SourceSpec<'_>) -> Result<(Vec<PathBuf>, &'static
     let (files, format) = all_files_and_format(spec)?;
     check_settings(format, spec)?;
     match &format.reader {
-        Reader::Arrays(reader) if files.len() > 1 => Ok((raw::of_side(files, reader, spec.side), format)),
+        Reader::Arrays(reader) if files.len() > 1 => {
+            Ok((split_side::of_side(files, reader, spec.side), format))
+        }
         _ => Ok((files, format)),
     }
 }

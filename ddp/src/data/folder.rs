@@ -5,10 +5,11 @@
 
 use std::path::{Path, PathBuf};
 
+use ddp_rows::error::RowsError;
+use ddp_rows::formats;
 use walkdir::{DirEntry, WalkDir};
 
 use super::error::{DataError, Result};
-use super::formats;
 use crate::config::EvalSource;
 use crate::run_folder::folder::{CONFIG_FILE, METRICS_FILE};
 
@@ -21,14 +22,16 @@ const ASIDE_NAMES: &[&str] = &["labels", "weights"];
 /// The data files of a folder and its sub-folders, sorted by path.
 ///
 /// # Errors
-/// [`DataError::Unreadable`], [`DataError::LakeTable`].
+/// [`RowsError::Unreadable`], [`DataError::LakeTable`].
 pub(super) fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let walk = WalkDir::new(folder).follow_links(true).sort_by_file_name();
     for entry in walk.into_iter().filter_entry(|entry| entry.depth() == 0 || !is_skipped(entry)) {
-        let entry = entry.map_err(|error| DataError::Unreadable {
-            path: error.path().unwrap_or(folder).to_owned(),
-            source: error.into(),
+        let entry = entry.map_err(|error| {
+            DataError::Rows(RowsError::Unreadable {
+                path: error.path().unwrap_or(folder).to_owned(),
+                source: error.into(),
+            })
         })?;
         if entry.file_type().is_dir() {
             check_table(entry.path())?;
@@ -168,7 +171,7 @@ mod tests {
     fn a_link_to_the_folder_itself_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(folder.path(), folder.path().join("again")).unwrap();
-        assert!(matches!(files_in(folder.path()), Err(DataError::Unreadable { .. })));
+        assert!(matches!(files_in(folder.path()), Err(DataError::Rows(RowsError::Unreadable { .. }))));
     }
 
     #[test]

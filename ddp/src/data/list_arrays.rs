@@ -1,15 +1,16 @@
 //! Lists all arrays in files, whether or not they are usable for training.
 
+use ddp_rows::error::RowsError;
 use std::path::{Path, PathBuf};
 
 use crate::data::error::{DataError, Result};
 use crate::data::errors::target_error::TargetError;
 use crate::data::open_arrays::labels_beside;
-use crate::data::raw::array::RawArray;
-use crate::data::raw::bytes::{MemoryBudget, bytes_of};
-use crate::data::raw::keys::{FEATURE_KEYS, LABEL_KEYS};
-pub(crate) use crate::data::raw::reader::{ArrayReader, ColumnTexts};
 use crate::data::source::SourceSpec;
+use ddp_rows::arrays::array::RawArray;
+use ddp_rows::arrays::bytes::{MemoryBudget, bytes_of};
+use ddp_rows::arrays::keys::{FEATURE_KEYS, LABEL_KEYS};
+pub(crate) use ddp_rows::arrays::reader::{ArrayReader, ColumnTexts};
 
 /// The arrays in files of one format, each joined over all files.
 pub struct Listing {
@@ -28,7 +29,7 @@ pub struct Listing {
 /// Lists the arrays in `files`.
 ///
 /// # Errors
-/// [`DataError::Malformed`], [`DataError::ShardsDiffer`] and others that name the file.
+/// [`RowsError::Malformed`], [`RowsError::ShardsDiffer`] and others that name the file.
 pub fn list(files: &[PathBuf], reader: &ArrayReader, spec: &SourceSpec<'_>) -> Result<Listing> {
     let budget = &MemoryBudget::new(spec.memory_bytes);
     let first = file(&files[0], reader, budget)?;
@@ -43,11 +44,12 @@ pub fn list(files: &[PathBuf], reader: &ArrayReader, spec: &SourceSpec<'_>) -> R
             let Some(at) = arrays.iter().position(|(other, _)| *other == name) else {
                 let (first, other) = (files[0].clone(), (*path).clone());
                 let difference = format!("only one has an array \"{name}\"");
-                return Err(DataError::ShardsDiffer { first, other, difference });
+                return Err(DataError::Rows(RowsError::ShardsDiffer { first, other, difference }));
             };
             shards.push(arrays.swap_remove(at).1);
         }
-        let whole = shards.into_iter().collect::<Result<Vec<_>>>().and_then(RawArray::concat);
+        let whole =
+            shards.into_iter().collect::<Result<Vec<_>>>().and_then(|shards| Ok(RawArray::concat(shards)?));
         listing.arrays.push((name, whole));
     }
     listing.features =
@@ -78,7 +80,7 @@ fn file(path: &Path, reader: &ArrayReader, budget: &MemoryBudget) -> Result<List
         ArrayReader::Named { open, .. } => {
             let arrays = open(&bytes, budget)?;
             let named = arrays.names().into_iter().map(|name| {
-                let array = arrays.array(&name);
+                let array = arrays.array(&name).map_err(DataError::from);
                 (name, array)
             });
             (named.collect(), arrays.texts())

@@ -2,14 +2,18 @@
 
 use std::sync::Arc;
 
+use ddp_comm::Stop;
 use ddp_comm::World;
+use ddp_rows::arrays::reader::SplitSide;
+use ddp_rows::fingerprint::Fingerprint;
+use ddp_rows::values::vocabulary::Vocabulary;
 use tracing::info_span;
 
 use super::data_fingerprint::DataFingerprint;
 use super::labels::{LabelSurvey, LabelVocabulary, TaskChoice};
 use super::open::open;
 use super::row_values::RowValues;
-use super::source::{ClassLabels, KnownFeatures, SourceSpec, SplitSide};
+use super::source::{ClassLabels, KnownFeatures, SourceSpec};
 use super::target_columns::{TargetColumn, check_counts, head_gaps, target_columns};
 use crate::config::{
     ClassWeights, Config, ConfigError, DataConfig, EvalSource, FingerprintKind, Loss, MissingTarget,
@@ -28,9 +32,6 @@ use crate::data::heads::head_outputs::HeadOutputs;
 use crate::data::order::partition::rank_range;
 use crate::data::split::class_rows::{class_counts, split_by_class, without_unknown};
 use crate::data::split::column_split::split_by_column;
-use crate::data::values::vocabulary::Vocabulary;
-use crate::storage::fingerprint::Fingerprint;
-use ddp_comm::Stop;
 
 /// The rows of a run, checked against each other.
 #[derive(Debug, Clone)]

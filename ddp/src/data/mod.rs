@@ -1,9 +1,8 @@
 //! Training and evaluation rows: from files of all formats, built-in sets, or a user's own [`Dataset`].
 //!
 //! Data flow: config -> **dataset** -> loader -> shard of the global batch. [`load`] opens the rows of a config as a [`Dataset`].
-//! Files of arrays (npy, npz, safetensors, IDX) are mapped (`raw`); tables (CSV, Parquet) are read row by row (`table`). A format
-//! is a folder in `raw` or `table` and a row in the registry `formats`; `write` holds what the
-//! formats' writers share.
+//! The crate `ddp-rows` reads and writes files of all formats. Files of arrays (npy, npz, safetensors, IDX) are mapped (`raw`); tables
+//! (CSV, Parquet) are read row by row (`table`).
 //!
 //! Transformations are layered on top of a dataset: a selection of rows (`subset.rs`), then missing values and categories
 //! (`preprocess.rs`). Each layer is a [`DatasetWrapper`], which states only what it changes. Normalization comes last, on the device and in f64, so that all devices give the same bits. Statistics
@@ -13,13 +12,10 @@
 //! place of the rows. Small batches are handed over together, since a handover takes as long as their step.
 
 mod data_fingerprint;
-#[doc(hidden)]
-pub mod values;
+pub(crate) mod cumulative;
 pub mod labels;
-#[doc(hidden)]
-pub mod errors;
+pub(crate) mod errors;
 pub mod error;
-pub(crate) mod compression;
 mod checks;
 pub mod order;
 pub(crate) mod datasets;
@@ -35,14 +31,9 @@ pub mod step_rows;
 pub mod loader;
 mod target_columns;
 #[doc(hidden)]
-pub mod write;
 pub mod raw;
 #[doc(hidden)]
 pub mod table;
-#[doc(hidden)]
-pub mod format;
-#[doc(hidden)]
-pub mod formats;
 mod folder;
 mod files;
 #[doc(hidden)]
@@ -56,21 +47,20 @@ pub mod tensor_io;
 #[cfg(test)]
 pub(crate) mod testing;
 
+pub use ddp_rows::arrays::reader::SplitSide;
+pub use ddp_rows::compression::Compression;
+pub use ddp_rows::error::{CellProblem, ColumnError, CsvError, RowsError};
+pub use ddp_rows::values::vocabulary::{CategoryColumn, MAX_VALUES, Vocabulary};
+
 pub use self::builtin::{NAMES as BUILTIN_NAMES, digits};
-pub use self::compression::Compression;
 pub use self::datasets::batch;
-pub use self::datasets::dataset::{
-    CategoryColumn, Dataset, RowLayout, Summary, TargetLayout, numbered_columns,
-};
+pub use self::datasets::dataset::{Dataset, RowLayout, Summary, TargetLayout, numbered_columns};
 pub use self::datasets::resident::{ResidentRows, Targets};
 pub use self::datasets::subset::{Subset, split};
 pub use self::datasets::target_scale::{OutputUnits, TargetScale};
 pub use self::datasets::tensor_rows::TensorDataset;
 pub use self::datasets::wrapper::{Changes, DatasetWrapper};
 pub use self::error::DataError;
-pub use self::errors::cell_problem::CellProblem;
-pub use self::errors::column_error::ColumnError;
-pub use self::errors::csv_error::CsvError;
 pub use self::errors::split_error::SplitError;
 pub use self::errors::target_error::TargetError;
 pub use self::errors::tensor_rows_error::TensorRowsError;
@@ -91,8 +81,6 @@ pub use self::load::{
     Divided, Fitted, Loaded, check_n_rows, load, load_with, open_eval, take_eval, without_target,
 };
 pub use self::order::sampler::{GroupSampler, Sampler};
-pub use self::source::{ClassLabels, KnownFeatures, SourceSpec, SplitSide, ToPredict};
+pub use self::source::{ClassLabels, KnownFeatures, SourceSpec, ToPredict};
 pub use self::split::class_rows::split_by_class;
 pub use self::split::own_eval::{holds_eval_rows, resolve_eval};
-pub(crate) use self::table::quoted_cell;
-pub use self::values::vocabulary::{MAX_VALUES, Vocabulary};

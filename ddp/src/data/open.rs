@@ -4,11 +4,13 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use ddp_rows::arrays::reader::SplitSide;
+use ddp_rows::formats::Reader;
+
 use super::error::{DataError, Result};
 use super::files::files_and_format;
-use super::format::Reader;
 use super::labels::LabelSurvey;
-use super::source::{SourceSpec, SplitSide};
+use super::source::SourceSpec;
 use super::{builtin, raw, table};
 use crate::config::{DEFAULT_FEATURES_KEY, DEFAULT_LABELS_KEY};
 use crate::data::datasets::dataset::Dataset;

@@ -1,5 +1,7 @@
 //! Opens files of arrays as [`RawRows`]: finds features, labels and weights and checks them against each other.
 
+use ddp_rows::arrays::reader::SplitSide;
+use ddp_rows::error::RowsError;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -8,15 +10,15 @@ use crate::data::datasets::dataset::{RowLayout, numbered_columns};
 use crate::data::error::{DataError, Result};
 use crate::data::errors::target_error::TargetError;
 use crate::data::files::files_of;
-use crate::data::format::Reader;
-use crate::data::formats;
-use crate::data::raw::array::RawArray;
-use crate::data::raw::bytes::{MemoryBudget, bytes_of};
-use crate::data::raw::keys::{FEATURE_KEYS, LABEL_KEYS, test_key};
-pub(crate) use crate::data::raw::reader::{ArrayReader, ColumnTexts, NamedArrays};
 use crate::data::raw::rows::{LengthCheck, RawRows};
 use crate::data::raw::targets::target_layout;
-use crate::data::source::{SourceSpec, SplitSide};
+use crate::data::source::SourceSpec;
+use ddp_rows::arrays::array::RawArray;
+use ddp_rows::arrays::bytes::{MemoryBudget, bytes_of};
+use ddp_rows::arrays::keys::{FEATURE_KEYS, LABEL_KEYS, test_key};
+pub(crate) use ddp_rows::arrays::reader::{ArrayReader, ColumnTexts, NamedArrays};
+use ddp_rows::formats;
+use ddp_rows::formats::Reader;
 
 /// Arrays of one file.
 struct FileArrays {
@@ -29,7 +31,7 @@ struct FileArrays {
 /// Opens the rows of `files`, all of one format.
 ///
 /// # Errors
-/// [`DataError::Malformed`], [`DataError::NoArray`], [`DataError::ShardsDiffer`] and others that name the file.
+/// [`RowsError::Malformed`], [`DataError::NoArray`], [`RowsError::ShardsDiffer`] and others that name the file.
 pub fn open(files: &[PathBuf], reader: &ArrayReader, spec: &SourceSpec<'_>) -> Result<RawRows> {
     refuse_columns(spec)?;
     let budget = MemoryBudget::new(spec.unpack_bytes.unwrap_or(spec.memory_bytes));
@@ -37,14 +39,14 @@ pub fn open(files: &[PathBuf], reader: &ArrayReader, spec: &SourceSpec<'_>) -> R
     let texts = parts[0].texts.clone();
     for (part, path) in parts.iter().zip(files) {
         if part.texts != texts {
-            return Err(DataError::ShardsDiffer {
+            return Err(DataError::Rows(RowsError::ShardsDiffer {
                 first: files[0].clone(),
                 other: path.clone(),
                 difference: "names of columns or categories differ".to_owned(),
-            });
+            }));
         }
         if part.features.n_rows() == 0 {
-            return Err(DataError::NoRows { path: path.clone() });
+            return Err(DataError::Rows(RowsError::NoRows { path: path.clone() }));
         }
     }
     let (mut features, mut targets, mut weights) = (Vec::new(), Vec::new(), Vec::new());
@@ -176,7 +178,7 @@ pub(crate) fn labels_beside(
         return Err(no_labels(spec));
     }
     let arrays = siblings.iter().map(|path| Ok(read(path, reader, spec, budget)?.features));
-    RawArray::concat(arrays.collect::<Result<Vec<_>>>()?)
+    Ok(RawArray::concat(arrays.collect::<Result<Vec<_>>>()?)?)
 }
 
 fn no_labels(spec: &SourceSpec<'_>) -> DataError {
@@ -203,7 +205,7 @@ fn arrays_in(
         };
         Ok(read(&path, reader, spec, budget)?.features)
     });
-    RawArray::concat(arrays.collect::<Result<Vec<_>>>()?)
+    Ok(RawArray::concat(arrays.collect::<Result<Vec<_>>>()?)?)
 }
 
 /// Fails if `features` are not numbers, or if the array of their `content` has another number of rows.
@@ -224,12 +226,12 @@ pub fn check_rows(
         });
     }
     if features.row_len() == 0 {
-        return Err(DataError::Malformed {
+        return Err(DataError::Rows(RowsError::Malformed {
             path: features.path().to_owned(),
             format: "data",
             reason: format!("its rows have shape {:?}, so they hold no features", features.row_dims),
             hint: "expected [rows, features]",
-        });
+        }));
     }
     if features.raw.is_text() {
         return Err(DataError::from(TargetError::TargetText {

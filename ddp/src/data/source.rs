@@ -2,19 +2,13 @@
 
 use std::sync::Arc;
 
+use ddp_rows::arrays::reader::SplitSide;
+use ddp_rows::table::source::ReadOptions;
+use ddp_rows::values::vocabulary::Vocabulary;
+
 use super::labels::LabelVocabulary;
 use crate::config::{DataConfig, EvalSource, Missing, MissingTarget, UnknownLabel};
 use crate::data::labels::head_targets::HeadTargets;
-use crate::data::values::vocabulary::Vocabulary;
-
-/// Rows of files, or of a built-in set, that hold rows for training and for evaluation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SplitSide {
-    /// Rows to train on.
-    Train,
-    /// Rows to evaluate on.
-    Test,
-}
 
 /// Source of rows, and what is known about them before they are read.
 #[derive(Debug, Clone, Copy)]
@@ -91,6 +85,17 @@ impl<'a> SourceSpec<'a> {
             memory_bytes: (data.loader_memory_mib as u64) << 20,
             unpack_bytes: None,
             to_predict: None,
+        }
+    }
+
+    /// Settings for reading the files.
+    pub(crate) fn read_options(&self) -> ReadOptions<'a> {
+        ReadOptions {
+            delimiter: self.data.delimiter,
+            header: self.data.header,
+            decimal: self.data.decimal,
+            missing_values: &self.data.missing_values,
+            memory_bytes: self.memory_bytes,
         }
     }
 

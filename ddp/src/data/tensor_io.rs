@@ -9,11 +9,13 @@ use std::io::Write as _;
 use std::path::Path;
 
 use ddp_kernels::{DType, Device, Tensor, TensorMut};
+use ddp_rows::arrays::bytes::{Bytes, MemoryBudget};
+use ddp_rows::arrays::reader::NamedArrays;
+use ddp_rows::arrays::{RawArray, npy, npz, safetensors};
+use ddp_rows::values::element::RawType;
 
 use super::DataError;
 use super::error::Result;
-use super::raw::{Bytes, MemoryBudget, NamedArrays, RawArray, npy, npz, safetensors};
-use crate::data::values::element::RawType;
 use crate::storage::atomic_write::write_atomic_with;
 use crate::storage::tensor_file::{TensorToWrite, Values, header};
 
@@ -23,7 +25,7 @@ const ROWS: usize = 1 << 16;
 /// Reads a NumPy array to `device`.
 ///
 /// # Errors
-/// [`DataError::Malformed`], [`DataError::NoTensor`] for a type that no tensor holds (such as u16 or texts);
+/// [`RowsError::Malformed`], [`DataError::NoTensor`] for a type that no tensor holds (such as u16 or texts);
 /// [`DataError::Kernel`].
 pub fn read_npy(path: impl AsRef<Path>, device: Device) -> Result<Tensor> {
     let path = path.as_ref();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::graph::{Attribute, Graph, Value};
 use super::proto::ElementType;
 use crate::config::{Loss, Task};
-use crate::data::values::cumulative;
+use crate::data::cumulative;
 use crate::data::{HeadOutputs, HeadTargets, Label, LabelVocabulary, OutputUnits, Preprocessor, TargetScale};
 
 /// Name of the output of probabilities.

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use ddp_kernels::KernelError;
+use ddp_rows::user_file::FileError;
 
 use crate::config::precision::Precision;
-use crate::storage::user_file::FileError;
 
 /// The result of this room's functions.
 pub type Result<T, E = ModelError> = std::result::Result<T, E>;

@@ -19,6 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ddp_kernels::{Device, Tensor};
+use ddp_rows::fingerprint::fingerprint;
+use ddp_rows::user_file;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
@@ -29,9 +31,8 @@ use crate::data::EmbeddingSpec;
 use crate::data::labels::{LabelVocabulary, MAX_CLASSES};
 use crate::data::{Normalizer, Preprocessor, TargetScale, heads_from_json, heads_to_json};
 use crate::storage::fault::FileFault;
-use crate::storage::fingerprint::fingerprint;
+use crate::storage::tensor_file;
 use crate::storage::tensor_file::{TensorFile, TensorToWrite, Values};
-use crate::storage::{tensor_file, user_file};
 
 /// Metadata key of the resolved config, as TOML.
 const CONFIG_KEY: &str = "ddp_train.config";

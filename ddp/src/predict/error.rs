@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use ddp_comm::CommError;
 use ddp_kernels::KernelError;
+use ddp_rows::error::WriteError;
 
 use crate::checkpoint::CheckpointError;
 use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::model::ModelError;
 use crate::report::ReportError;
-use crate::storage::atomic_write::WriteError;
 
 /// Result of this room's functions.
 pub type Result<T, E = PredictError> = std::result::Result<T, E>;

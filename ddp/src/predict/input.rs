@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ddp_rows::formats::Reader;
+
 use super::error::Result;
 use super::output::block::{ColumnKind, OutputColumn};
 use super::saved_model::SavedModel;
 use crate::config::DataConfig;
 use crate::data::datasets::batch::BatchMut;
 use crate::data::datasets::exact_columns::ExactColumns;
-use crate::data::format::Reader;
 use crate::data::table::{ExactRows, KeptValues, TableRows, TableStream};
 use crate::data::{
     CategoryColumn, DataError, Dataset, KnownFeatures, ResidentRows, RowLayout, SourceSpec, TargetLayout,

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ddp_kernels::{DType, Device, Tensor};
+use ddp_rows::error::RowsError;
 
 use crate::data::datasets::batch::{Batch, BatchMut};
 use crate::data::error::Result;
@@ -132,7 +133,7 @@ impl ObservedRows {
 fn is_bad_value(error: &DataError) -> bool {
     match error {
         DataError::NotFinite { .. } | DataError::MissingValue { .. } => true,
-        DataError::Column(error) => matches!(**error, ColumnError::ListLength { .. }),
+        DataError::Rows(RowsError::Column(error)) => matches!(**error, ColumnError::ListLength { .. }),
         _ => false,
     }
 }

@@ -1,7 +1,7 @@
 //! Outputs of a model, and their interpretation as classes, probabilities or values.
 
 use crate::config::Task;
-use crate::data::values::cumulative;
+use crate::data::cumulative;
 use crate::data::{HeadOutputs, OutputUnits};
 
 /// Predictions for consecutive rows.

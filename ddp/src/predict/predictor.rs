@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ddp_kernels::Device;
+use ddp_rows::values::number::Exact;
 
 use super::error::{PredictError, Result};
 use super::predictions::Predictions;
@@ -14,7 +15,6 @@ use crate::data::datasets::exact_columns::ExactColumns;
 use crate::data::loader::device_feed::DeviceFeed;
 use crate::data::loader::{Loader, LoaderOptions};
 use crate::data::table::ExactRows;
-use crate::data::values::number::Exact;
 use crate::data::{
     Dataset, HeadOutputs, OutputUnits, Preprocessor, ResidentRows, RowLayout, TargetLayout, Targets,
 };

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::storage::atomic_write::WriteError;
+use ddp_rows::error::WriteError;
 
 /// An error of writing results or events.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]

@@ -22,11 +22,12 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use ddp_rows::user_file::open_regular;
+use serde::{Deserialize, Serialize, Serializer};
+
 use crate::config::EvalMetric;
 use crate::report::{EvalMetrics, EventStream, ReportError};
 use crate::storage::atomic_write::{WriteError, write_atomic};
-use crate::storage::user_file::open_regular;
-use serde::{Deserialize, Serialize, Serializer};
 
 type Result<T, E = ReportError> = std::result::Result<T, E>;
 

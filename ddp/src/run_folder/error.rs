@@ -3,8 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ddp_rows::error::is_out_of_inodes;
+
 use crate::exit_code;
-use crate::storage::disk::is_out_of_inodes;
 
 /// The reason why a run cannot start or resume in a folder.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]

@@ -23,6 +23,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use ddp_rows::user_file::open_unlinked;
 use tracing::{info, warn};
 
 use crate::run_folder::done::DONE_FILE;
@@ -33,7 +34,6 @@ use crate::run_folder::logs;
 use crate::run_folder::run_id::{self, RUN_ID_FILE};
 use crate::run_folder::time::utc;
 use crate::storage::atomic_write::{self, write_atomic};
-use crate::storage::user_file::open_unlinked;
 
 type Result<T, E = FolderError> = std::result::Result<T, E>;
 

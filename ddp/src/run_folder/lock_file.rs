@@ -4,10 +4,10 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _};
 use std::path::Path;
 
+use ddp_rows::user_file::open_unlinked;
 use rustix::io::Errno;
 
 use crate::run_folder::error::FolderError;
-use crate::storage::user_file::open_unlinked;
 
 /// Name of the lock file.
 pub(super) const LOCK_FILE: &str = ".lock";

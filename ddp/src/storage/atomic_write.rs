@@ -2,20 +2,9 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::storage::disk::is_out_of_inodes;
-
-/// An error of writing a file.
-#[derive(Debug, thiserror::Error, miette::Diagnostic)]
-#[error("can't write `{}`: {source}", path.display())]
-#[diagnostic(help("{}", write_hint(path, source)))]
-pub struct WriteError {
-    /// Path of the file.
-    pub path: PathBuf,
-    /// Error of the operating system.
-    pub source: io::Error,
-}
+pub use ddp_rows::error::WriteError;
 
 /// Writes `bytes` to `path`, keeping the old content until the new content is safe on disk.
 ///
@@ -68,32 +57,6 @@ pub(crate) fn remove_leftovers(path: &Path) -> Vec<String> {
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
     // A file that can't be removed does no harm.
     names.filter(|name| is_leftover(name) && fs::remove_file(folder.join(name)).is_ok()).collect()
-}
-
-fn write_hint(path: &Path, source: &io::Error) -> String {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let hint = match source.kind() {
-        io::ErrorKind::StorageFull if is_out_of_inodes(path) => {
-            "the disk has no inodes left (`df -i`): delete some files and run again"
-        }
-        io::ErrorKind::StorageFull => "the disk is full: free some space and run again",
-        io::ErrorKind::QuotaExceeded => "the disk quota is used up: free some space and run again",
-        io::ErrorKind::ReadOnlyFilesystem => "the disk is mounted read-only: remount it writable",
-        io::ErrorKind::PermissionDenied => "check the permissions",
-        io::ErrorKind::IsADirectory => "it is a folder: name a file in it",
-        io::ErrorKind::NotADirectory => "a component of the path is a file: check the spelling",
-        io::ErrorKind::NotFound => match folder.filter(|folder| !folder.exists()) {
-            Some(folder) => {
-                return format!(
-                    "the folder `{}` does not exist: create it, or choose another path",
-                    folder.display()
-                );
-            }
-            None => "its folder was deleted during the run",
-        },
-        _ => "check permissions and the disk",
-    };
-    hint.to_owned()
 }
 
 #[cfg(test)]

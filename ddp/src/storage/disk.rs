@@ -176,20 +176,3 @@ pub(crate) fn free_bytes(path: &Path) -> Option<u64> {
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
-
-/// Whether the disk of `path` has free bytes but (almost) no free inodes. A few may have become free since the failure, because
-/// partial files were deleted.
-pub(crate) fn is_out_of_inodes(path: &Path) -> bool {
-    const FEW: u64 = 64;
-    const AMPLE_BYTES: u64 = 1 << 20;
-    // The file and its folder may no longer exist.
-    let stat = path.ancestors().find_map(|path| {
-        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        statvfs(path).ok()
-    });
-    // File systems that create inodes on demand report 0 of 0.
-    stat.is_some_and(|stat| {
-        let free_bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
-        stat.f_files > 0 && stat.f_favail < FEW && free_bytes >= AMPLE_BYTES
-    })
-}

@@ -22,11 +22,7 @@
 
 pub(crate) mod checksum;
 pub mod fault;
-#[doc(hidden)]
-pub mod fingerprint;
 pub mod unfinished;
-#[doc(hidden)]
-pub mod user_file;
 pub mod stream;
 pub mod disk;
 #[doc(hidden)]

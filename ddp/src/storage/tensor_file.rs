@@ -30,6 +30,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use ddp_rows::user_file::open_regular;
 use safetensors::{Dtype, tensor::Metadata};
 use serde_json::{Map, Value, json};
 
@@ -37,7 +38,6 @@ use super::checksum::{Checksum, Hasher};
 use super::disk::{Disk, DiskError, OpenFile, at};
 use super::fault::{FileEntry, FileFault};
 use super::stream::{self, CHUNK_BYTES, Caching};
-use super::user_file::open_regular;
 
 /// Maximum header length of the format.
 const MAX_HEADER_BYTES: u64 = 100_000_000;

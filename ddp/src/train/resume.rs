@@ -18,6 +18,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use ddp_comm::World;
+use ddp_rows::fingerprint::fingerprint;
 use tracing::{info, warn};
 
 use crate::checkpoint::{
@@ -28,7 +29,6 @@ use crate::config::{Config, Overrides};
 use crate::data::Loaded;
 use crate::run_folder::error::FolderError;
 use crate::run_folder::folder::{Existing, MODEL_FILE};
-use crate::storage::fingerprint::fingerprint;
 use crate::train::error::Stop;
 use crate::train::error::{Result, TrainError};
 use crate::train::trainer::Trainer;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The crates of the library.
-const CRATES: [&str; 3] = ["kernels", "comm", "ddp"];
+const CRATES: [&str; 4] = ["kernels", "comm", "ddp/rows", "ddp"];
 
 /// Folders of modules whose public modules each have an example.
 const ROOMS: [&str; 13] = [
@@ -14,7 +14,7 @@ const ROOMS: [&str; 13] = [
     "ddp/src/config",
     "ddp/src/data",
     "ddp/src/data/order",
-    "ddp/src/data/raw",
+    "ddp/rows/src/arrays",
     "ddp/src/exchange",
     "ddp/src/model",
     "ddp/src/optim",

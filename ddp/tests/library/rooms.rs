@@ -14,9 +14,10 @@ use syn::visit::{self, Visit};
 use syn::{Item, UseTree, Visibility};
 
 /// The crates and the folders of their sources, from the folder of `ddp`.
-const CRATES: [(&str, &str); 5] = [
+const CRATES: [(&str, &str); 6] = [
     ("kernels", "../kernels/src"),
     ("comm", "../comm/src"),
+    ("ddp-rows", "rows/src"),
     ("ddp", "src"),
     ("launch", "../launch/src"),
     ("ddp-train", "cli/src"),

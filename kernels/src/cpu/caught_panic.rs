@@ -1,4 +1,11 @@
 //! Panics of third-party code that are results of a call, not failures of the program.
+//!
+//! ```
+//! use ddp_kernels::cpu::caught_panic::{catch_panic, is_caught};
+//!
+//! assert!(catch_panic(|| assert!(!is_caught())).is_err());
+//! assert!(!is_caught());
+//! ```
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

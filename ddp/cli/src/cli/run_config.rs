@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Args};
 use ddp::config::{DataFormat, Overrides, ShortForm, format_by_name};
-use ddp::data::errors::foreign;
-use ddp::data::{BUILTIN_NAMES, formats};
+use ddp::data::BUILTIN_NAMES;
+use ddp_rows::{foreign, formats};
 use toml::Value;
 
 /// Config of a run, as typed.

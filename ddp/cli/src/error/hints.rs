@@ -1,14 +1,13 @@
 //! Hints that name a flag or config key, added to errors of the crates below, which know neither of them.
 
 use ddp::data::DataError;
-use ddp::data::errors::csv_error::CsvError;
 use ddp_comm::CommError;
 use ddp_comm::watchdog::Unwatched;
 use ddp_kernels::cuda::Gpu;
-use ddp_kernels::{Device, KernelError, MemoryUse};
-use miette::Diagnostic;
-
 use ddp_kernels::hint::joined;
+use ddp_kernels::{Device, KernelError, MemoryUse};
+use ddp_rows::error::{CsvError, RowsError};
+use miette::Diagnostic;
 
 /// The hint of an error of the library, with the flag or key to change where it comes from a crate below.
 pub(crate) fn of_library(error: &ddp::Error) -> Option<String> {
@@ -103,7 +102,7 @@ pub(crate) fn of_model_data(error: &DataError, command: ModelCommand) -> Option<
         (DataError::ColumnsDiffer { .. }, ModelCommand::Predict) => {
             format!("{hint}; --keep NAME writes a column that the model does not know before the predictions")
         }
-        (DataError::Csv(CsvError::TargetMissing { .. }), ModelCommand::Eval) => {
+        (DataError::Rows(RowsError::Csv(CsvError::TargetMissing { .. })), ModelCommand::Eval) => {
             "evaluating compares with true values in that column; `ddp-train predict` needs none".to_owned()
         }
         (error, ModelCommand::Eval) if error.is_unknown_label() => {

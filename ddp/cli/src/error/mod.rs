@@ -19,12 +19,13 @@ use ddp::predict::PredictError;
 use ddp::report::ReportError;
 use ddp::run_folder::FolderError;
 use ddp::storage::atomic_write::WriteError;
-use ddp::storage::user_file::FileError;
 use ddp::train::TrainError;
 use ddp_comm::CommError;
 use ddp_kernels::KernelError;
 use ddp_kernels::hint::joined;
 use ddp_launch::LaunchError;
+use ddp_rows::error::RowsError;
+use ddp_rows::user_file::FileError;
 use miette::Diagnostic as _;
 
 use crate::error::command::CommandError;
@@ -145,6 +146,7 @@ of_library!(
     CommError,
     Box<CommError>,
     FileError,
+    RowsError,
     WriteError,
     ConfigError,
     Box<ConfigError>,

@@ -7,15 +7,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ddp_kernels::{DType, Device, Tensor, TensorMut};
-use serde::{Deserialize, Serialize};
+use ddp_rows::fingerprint::Fingerprint;
+use ddp_rows::values::vocabulary::CategoryColumn;
 
 use crate::data::datasets::batch::{Batch, BatchMut};
 use crate::data::datasets::target_scale::TargetScale;
 use crate::data::error::Result;
 use crate::data::labels::head_targets::{HeadTargets, heads_to_json};
 use crate::data::labels::{LabelVocabulary, TaskChoice};
-use crate::data::values::vocabulary::Vocabulary;
-use crate::storage::fingerprint::Fingerprint;
 
 /// Rows that can be gathered in any order, by several threads of a loader at a time.
 pub trait Dataset: fmt::Debug + Send + Sync {
@@ -210,15 +209,6 @@ pub struct RowLayout {
     pub target_scale: Option<TargetScale>,
     /// Columns of the files that are not used although no setting excludes them, with the reason: ends of sentences.
     pub left_out: Vec<String>,
-}
-
-/// A column of category numbers: 0 is unknown, the values of the vocabulary count from 1.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct CategoryColumn {
-    /// Index among the features.
-    pub column: usize,
-    /// Its known values.
-    pub vocabulary: Vocabulary,
 }
 
 /// Targets of a row.

@@ -4,7 +4,8 @@
 //! where distinct values have the same f32, so that the user can be warned. In other columns the rounding is small next to the
 //! spread, and exact values would only take memory.
 
-use crate::data::values::number::Exact;
+use ddp_rows::values::number::Exact;
+use ddp_rows::values::number::exact::is_short;
 
 /// Columns whose mean is fewer standard deviations from 0 lose their exact values. Half of what an offset needs (`offsets.rs`),
 /// which is decided later and on other rows.
@@ -181,11 +182,6 @@ fn is_far(values: impl Iterator<Item = f32> + Clone) -> bool {
     let mean: f64 = sum / f64::max(n, 1.0);
     let squares: f64 = numbers.map(|value| (value - mean) * (value - mean)).sum();
     mean.abs() >= MIN_DEVIATIONS * (squares / f64::max(n, 1.0)).sqrt()
-}
-
-/// Whether `value` is what the shortest decimal notation of its f32 says.
-pub(crate) fn is_short(single: f32, value: f64) -> bool {
-    single.is_nan() || f64::from(single) == value || single.to_string().parse() == Ok(value)
 }
 
 /// Whether distinct values, each an f32 and what it rounds away, have the same f32.

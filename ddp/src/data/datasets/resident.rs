@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use ddp_kernels::{TensorMut, TensorRef};
+use ddp_rows::fingerprint::Fingerprint;
 
 use crate::data::datasets::batch::{Batch, BatchMut};
 use crate::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
 use crate::data::error::Result;
-use crate::storage::fingerprint::Fingerprint;
 
 /// Rows in host memory, row-major.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ddp_kernels::KeyedPermutation;
+use ddp_rows::fingerprint::Fingerprint;
 
 use crate::data::datasets::dataset::Dataset;
 use crate::data::datasets::wrapper::{Changes, DatasetWrapper};
 use crate::data::error::{DataError, Result};
-use crate::storage::fingerprint::Fingerprint;
 
 /// No epoch has this number, so the split is independent of every epoch's order.
 const SPLIT_EPOCH: u64 = u64::MAX;

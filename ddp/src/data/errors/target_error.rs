@@ -1,6 +1,7 @@
 //! Errors of targets and labels.
 
-use crate::data::CellProblem;
+use ddp_rows::error::CellProblem;
+
 use crate::data::labels::{Label, LabelVocabulary};
 
 /// Targets or labels that do not fit the task or the model.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use ddp_comm::{Stop, World};
 use ddp_kernels::{DType, Device, KeyedPermutation, Tensor};
+use ddp_rows::values::time::{PARTS, date_of_parts};
 
 use crate::data::datasets::batch::BatchMut;
 use crate::data::datasets::dataset::{Dataset, RowLayout};
 use crate::data::datasets::wrapper::{Changes, DatasetWrapper};
 use crate::data::error::{DataError, Result};
 use crate::data::order::partition::rank_range;
-use crate::data::values::time::{PARTS, date_of_parts};
 
 /// Memory for the rows of one read.
 const READ_BYTES: usize = 4 << 20;

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 
 use ddp_kernels::{DType, Device, Tensor, ops};
+use ddp_rows::fingerprint::Fingerprint;
+use ddp_rows::values::vocabulary::Vocabulary;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{DataConfig, Encode, Missing, Normalize};
@@ -19,8 +21,6 @@ use crate::data::fit::{offsets, scaled_targets};
 use crate::data::labels::LabelVocabulary;
 use crate::data::labels::head_targets::{HeadTargets, heads_to_json};
 use crate::data::source::ClassLabels;
-use crate::data::values::vocabulary::Vocabulary;
-use crate::storage::fingerprint::Fingerprint;
 
 /// Conversion of rows between the dataset and the model.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use ddp_comm::{ReduceOp, Stop, World};
 use ddp_kernels::{DType, Device, Tensor, TensorMut, ops};
+use ddp_rows::fingerprint::Fingerprint;
 
 use crate::data::datasets::batch::BatchMut;
 use crate::data::datasets::dataset::{Dataset, TargetLayout};
@@ -11,7 +12,6 @@ use crate::data::error::{DataError, Result};
 use crate::data::fit::exact_stats::ExactStats;
 use crate::data::fit::stats::ColumnStats;
 use crate::data::order::partition::rank_range;
-use crate::storage::fingerprint::Fingerprint;
 
 /// Most rows per chunk; the mean of a chunk precedes the squared differences from it.
 const CHUNK_ROWS: usize = 1024;

@@ -5,11 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ddp_kernels::{DType, Device, Tensor, TensorMut};
+use ddp_rows::values::vocabulary::Vocabulary;
 
 use crate::data::datasets::batch::BatchMut;
 use crate::data::datasets::dataset::{Dataset, RowLayout};
 use crate::data::error::Result;
-use crate::data::values::vocabulary::Vocabulary;
 
 /// Rows that are read at a time.
 const CHUNK_ROWS: usize = 1024;

@@ -6,19 +6,18 @@
 use std::sync::Arc;
 
 use ddp_kernels::{DType, Device, Tensor};
+use ddp_rows::error::{CellProblem, CsvError, RowsError};
+use ddp_rows::values::vocabulary::{CategoryColumn, Vocabulary};
 
 use crate::config::{DataConfig, HeadConfig, Missing, MissingTarget, Task};
 use crate::data::datasets::batch::BatchMut;
-use crate::data::datasets::dataset::{CategoryColumn, Dataset, RowLayout, TargetLayout};
+use crate::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
 use crate::data::datasets::wrapper::{Changes, DatasetWrapper};
 use crate::data::error::{DataError, Result};
-use crate::data::errors::cell_problem::CellProblem;
-use crate::data::errors::csv_error::CsvError;
 use crate::data::errors::target_error::TargetError;
 use crate::data::labels::head_targets::HeadTargets;
 use crate::data::labels::{LabelSurvey, LabelVocabulary, MAX_CLASSES};
 use crate::data::source::{ClassLabels, KnownFeatures, SourceSpec};
-use crate::data::values::vocabulary::Vocabulary;
 
 /// Opens the rows of `spec`, whose config has heads; `open` reads a table.
 ///
@@ -50,7 +49,8 @@ pub(crate) fn open(
 /// The error with what helps a target, if it is of one.
 fn of_heads(mut error: DataError, targets: &[String]) -> DataError {
     match &mut error {
-        DataError::Cell { column, problem, .. } | DataError::Csv(CsvError::Cell { column, problem, .. })
+        DataError::Cell { column, problem, .. }
+        | DataError::Rows(RowsError::Csv(CsvError::Cell { column, problem, .. }))
             if targets.contains(column) =>
         {
             *problem = match std::mem::replace(problem, CellProblem::Empty) {

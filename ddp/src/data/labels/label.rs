@@ -2,9 +2,8 @@
 
 use std::fmt;
 
+use ddp_rows::values::number::spelling::{integer, is_code, whole};
 use serde::{Deserialize, Serialize};
-
-use crate::data::values::number::spelling::{integer, is_code, whole};
 
 /// A class label. Integers precede texts in order; `1` and `1.0` are the same label, `1` and `01` are not.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

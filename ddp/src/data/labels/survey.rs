@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
+use ddp_rows::values::number::spelling::{is_code, truth, truth_word, whole};
 use serde::{Deserialize, Serialize};
 
 use super::label::Label;
 use super::task::TargetFacts;
 use super::vocabulary::{LabelVocabulary, MAX_CLASSES};
-use crate::data::values::number::spelling::{is_code, truth, truth_word, whole};
 
 /// Words of the bitmap of integers from 0.
 const N_WORDS: usize = MAX_CLASSES / 64;

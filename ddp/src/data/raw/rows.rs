@@ -6,8 +6,11 @@ use std::time::{Duration, Instant};
 
 use ddp_kernels::cpu::row_copy::{FloatBits, RowCheck};
 use ddp_kernels::{DType, TensorMut, TensorRef};
+use ddp_rows::arrays::array::RawArray;
+use ddp_rows::fingerprint::Fingerprint;
+use ddp_rows::values::element::RawType;
+use ddp_rows::values::number::spelling::whole;
 
-use super::array::RawArray;
 use super::targets::target_layout;
 use crate::config::Task;
 use crate::data::checks::{self, Columns};
@@ -18,9 +21,6 @@ use crate::data::errors::target_error::TargetError;
 use crate::data::label_classes::resolve;
 use crate::data::labels::{Label, LabelSurvey, bool_text};
 use crate::data::source::SourceSpec;
-use crate::data::values::element::RawType;
-use crate::data::values::number::spelling::whole;
-use crate::storage::fingerprint::Fingerprint;
 
 /// Rows whose content is part of the fingerprint.
 const N_SAMPLES: usize = 1024;
@@ -89,7 +89,7 @@ impl RawRows {
             return Ok(());
         }
         let arrays = [Some(&self.features), Some(&self.targets), self.weights.as_ref()];
-        arrays.into_iter().flatten().try_for_each(RawArray::check_length)
+        Ok(arrays.into_iter().flatten().try_for_each(RawArray::check_length)?)
     }
 
     /// Whether the values of the targets decide on classes or task.

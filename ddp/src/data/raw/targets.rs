@@ -1,6 +1,7 @@
 //! Layout of the targets of an array, by shape and task.
 
-use super::array::RawArray;
+use ddp_rows::arrays::array::RawArray;
+
 use crate::config::Task;
 use crate::data::datasets::dataset::TargetLayout;
 use crate::data::error::{DataError, Result};

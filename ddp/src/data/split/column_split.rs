@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use ddp_rows::fingerprint::Fingerprint;
+
 use crate::config::{DataConfig, Split};
 use crate::data::datasets::dataset::Dataset;
 use crate::data::datasets::subset::{Bits, Subset, check_sizes};
@@ -12,7 +14,6 @@ use crate::data::error::{DataError, Result};
 use crate::data::errors::split_error::SplitError;
 use crate::data::source::SourceSpec;
 use crate::data::split::split_values::{Table, Times, Values, plain, rows};
-use crate::storage::fingerprint::Fingerprint;
 
 /// Values that name rows for evaluation.
 const EVAL_NAMES: &[&str] = &["test", "eval", "evaluation", "valid", "validation", "val", "dev", "holdout"];

@@ -1,10 +1,11 @@
 //! Evaluation rows that lie next to the training rows, for a config that does not say where they are.
 
+use ddp_rows::arrays::split_side;
+use ddp_rows::formats::Reader;
+
 use crate::config::{DataConfig, EvalSource};
 use crate::data::error::Result;
 use crate::data::files::all_files_and_format;
-use crate::data::format::Reader;
-use crate::data::raw;
 use crate::data::source::SourceSpec;
 
 /// Replaces [`EvalSource::Unset`] by the source of the training rows if it holds test rows too.
@@ -33,7 +34,7 @@ pub fn holds_eval_rows(data: &DataConfig, labels: Option<&str>) -> Result<bool> 
     }
     let (files, format) = all_files_and_format(&spec)?;
     match &format.reader {
-        Reader::Arrays(reader) => raw::has_test_rows(&files, reader),
+        Reader::Arrays(reader) => Ok(split_side::has_test_rows(&files, reader)?),
         Reader::Table(_) => Ok(false),
     }
 }

@@ -5,16 +5,18 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use crate::data::CellProblem;
+use ddp_rows::error::CellProblem;
+use ddp_rows::formats::Reader;
+use ddp_rows::table::source::TableFormat;
+use ddp_rows::values::notation::{Meaning, Notation};
+use ddp_rows::values::number::{DecimalMark, truth};
+use ddp_rows::values::time::format_seconds as format_moment;
+
 use crate::data::error::{DataError, Result};
 use crate::data::files::files_and_format;
-use crate::data::format::Reader;
 use crate::data::labels::Label;
 use crate::data::source::SourceSpec;
-use crate::data::table::{TableFormat, for_each_text};
-use crate::data::values::notation::{Meaning, Notation};
-use crate::data::values::number::{DecimalMark, truth};
-use crate::data::values::time::format_seconds as format_moment;
+use crate::data::table::for_each_text;
 
 /// Values that a message lists.
 const SHOWN_VALUES: usize = 10;

@@ -1,14 +1,15 @@
 //! Parses one cell of text by the role of its column.
 
+use ddp_rows::error::CellProblem;
+use ddp_rows::values::notation::Notation;
+use ddp_rows::values::number::marks::{is_grouped, with_point};
+use ddp_rows::values::number::spelling::without_fraction;
+use ddp_rows::values::number::{Exact, NumberText, Unclear, is_code, truth_word};
+use ddp_rows::values::time;
+
 use super::columns::Role;
 use super::label_column::LabelCell;
 use super::rows::{TableRows, TargetCell, TargetCells};
-use crate::data::CellProblem;
-use crate::data::values::notation::Notation;
-use crate::data::values::number::marks::{is_grouped, with_point};
-use crate::data::values::number::spelling::without_fraction;
-use crate::data::values::number::{Exact, NumberText, Unclear, is_code, truth_word};
-use crate::data::values::time;
 
 /// A cell as a number; seconds of a date or time.
 struct Number {

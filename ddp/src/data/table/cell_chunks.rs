@@ -2,17 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
+use ddp_rows::error::{CellProblem, CsvError, RowsError};
+use ddp_rows::table::source::TableFormat;
+use ddp_rows::table::types::{CellUse, Destination, Form, Inference, TypedColumn};
+use ddp_rows::values::element::RawType;
+use ddp_rows::write::{CellKind, Chunk, Group, Kind};
+
 use crate::config::Task;
-use crate::data::CellProblem;
 use crate::data::error::{DataError, Result};
-use crate::data::errors::csv_error::CsvError;
 use crate::data::source::SourceSpec;
 use crate::data::table::cell_reader::CellReader;
 use crate::data::table::columns::{ColumnPlan, Role, same_columns};
-use crate::data::table::source::TableFormat;
-use crate::data::table::types::{CellUse, Destination, Form, Inference, TypedColumn};
-use crate::data::values::element::RawType;
-use crate::data::write::{CellKind, Chunk, Group, Kind};
 
 /// Columns of tables of text, with the types that all of their cells have in common.
 #[derive(Debug, Clone)]
@@ -101,7 +101,7 @@ impl CellColumns {
             let mut cells = CellKind::Text;
             let mut form = match (role, to) {
                 (Role::Date(first), Destination::Arrays) => {
-                    group.names = plan.features[first..][..crate::data::values::time::PARTS.len()].to_vec();
+                    group.names = plan.features[first..][..ddp_rows::values::time::PARTS.len()].to_vec();
                     group.kind = Kind::Number(RawType::F32);
                     group.fits_single = Some(true);
                     Form::DateParts
@@ -141,7 +141,7 @@ impl CellColumns {
     ) -> Result<CellChunks> {
         let (reader, plan) = CellReader::open_planned(path, format, spec)?;
         if plan.all_names() != self.names {
-            return Err(DataError::Changed { path: path.to_owned() });
+            return Err(DataError::Rows(RowsError::Changed { path: path.to_owned() }));
         }
         Ok(CellChunks {
             path: path.to_owned(),
@@ -225,7 +225,7 @@ impl CellChunks {
                     Some(folder) => self.plan.partitions[folder].value.as_bytes(),
                 };
                 if !typed.push(cell, &notation) {
-                    return Err(DataError::Changed { path: self.path.clone() });
+                    return Err(DataError::Rows(RowsError::Changed { path: self.path.clone() }));
                 }
             }
             n_rows += 1;

@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+use ddp_rows::error::{CellProblem, CsvError};
+use ddp_rows::table::source::{ColumnType, FileColumns, Record, Source, TableFormat, TextSource};
+use ddp_rows::values::notation::Notation;
+
 #[cfg(feature = "parquet")]
 use super::batches::BatchCells;
 use super::columns::ColumnPlan;
-use super::source::{ColumnType, FileColumns, Record, Source, TableFormat, TextSource};
-use crate::data::CellProblem;
 use crate::data::error::Result;
-use crate::data::errors::csv_error::CsvError;
 use crate::data::source::SourceSpec;
-use crate::data::values::notation::Notation;
 
 /// Reads the cells of one file in order.
 pub struct CellReader(Cells);

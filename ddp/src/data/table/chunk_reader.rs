@@ -2,15 +2,16 @@
 
 use std::path::Path;
 
+use ddp_rows::table::source::{Source, TableFormat};
+use ddp_rows::table::types::Destination;
+use ddp_rows::write::{Chunk, Group};
+
 #[cfg(feature = "parquet")]
 use super::batches::BatchChunks;
 use super::cell_chunks::{CellChunks, CellColumns};
 use super::columns::Partition;
-use super::source::{Source, TableFormat};
-use super::types::Destination;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
-use crate::data::write::{Chunk, Group};
 
 /// Reads the rows of one file as typed columns.
 pub struct ChunkReader(Chunks);

@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use ddp_rows::error::CellProblem;
+use ddp_rows::table::source::TableFormat;
+
 use super::cell_reader::CellReader;
 use super::row_reader::RowReader;
 use super::rows::TableRows;
-use super::source::TableFormat;
-use crate::data::CellProblem;
 use crate::data::error::{DataError, Result};
 use crate::data::source::{KnownFeatures, SourceSpec, ToPredict};
 

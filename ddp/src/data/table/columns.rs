@@ -3,16 +3,17 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
+use ddp_rows::arrays::reader::SplitSide;
+use ddp_rows::error::{ColumnError, CsvError, RowsError};
+use ddp_rows::table::source::{FileColumns, MAX_COLUMNS};
+use ddp_rows::values::time::{PARTS, date_of_parts};
+use ddp_rows::values::vocabulary::Vocabulary;
+use ddp_rows::write::Purpose;
+
 use super::partition;
-use super::source::{FileColumns, MAX_COLUMNS};
 use crate::config::{Datetime, ExtraColumns, nearest};
 use crate::data::error::{DataError, Result};
-use crate::data::errors::column_error::ColumnError;
-use crate::data::errors::csv_error::CsvError;
-use crate::data::source::{KnownFeatures, SourceSpec, SplitSide, ToPredict};
-use crate::data::values::time::{PARTS, date_of_parts};
-use crate::data::values::vocabulary::Vocabulary;
-use crate::data::write::Purpose;
+use crate::data::source::{KnownFeatures, SourceSpec, ToPredict};
 
 /// Most names that a message lists.
 const SHOWN: usize = 8;
@@ -97,12 +98,12 @@ impl ColumnPlan {
         let FileColumns { mut names, mut are_dates, indices, unnamed } = columns;
         let n_own = names.len();
         if n_own > MAX_COLUMNS {
-            return Err(DataError::Malformed {
+            return Err(DataError::Rows(RowsError::Malformed {
                 path: path.to_owned(),
                 format: "table",
                 reason: format!("it has {n_own} columns, more than {MAX_COLUMNS}"),
                 hint: "write them as an array (npy)",
-            });
+            }));
         }
         let partitions = partition::columns_of(path, spec);
         // A file may repeat the column of its folder, whose value applies, as in Spark.
@@ -410,7 +411,11 @@ pub fn same_columns(first: &Path, expected: &[String], path: &Path, got: &[Strin
         Some(i) => format!("column {} is \"{}\" in one and \"{}\" in the other", i + 1, expected[i], got[i]),
         None => format!("{} columns against {}", expected.len(), got.len()),
     };
-    Err(DataError::ShardsDiffer { first: first.to_owned(), other: path.to_owned(), difference })
+    Err(DataError::Rows(RowsError::ShardsDiffer {
+        first: first.to_owned(),
+        other: path.to_owned(),
+        difference,
+    }))
 }
 
 fn target_missing(path: &Path, target: &str, names: &[String]) -> DataError {

@@ -2,8 +2,7 @@
 
 #[cfg(feature = "parquet")]
 use arrow_array::ArrayRef;
-
-use crate::data::values::texts::Texts;
+use ddp_rows::values::texts::Texts;
 
 /// Type of a kept column in a file that has types; without Parquet and Arrow there is none.
 #[cfg(feature = "parquet")]

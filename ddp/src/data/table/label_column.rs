@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::data::CellProblem;
+use ddp_rows::error::CellProblem;
+use ddp_rows::values::number::Exact;
+use ddp_rows::values::number::spelling::whole;
+
 use crate::data::datasets::exact_columns::ExactColumns;
 use crate::data::labels::{Label, LabelSurvey, LabelVocabulary, MAX_CLASSES};
 use crate::data::source::SourceSpec;
-use crate::data::values::number::Exact;
-use crate::data::values::number::spelling::whole;
 
 /// Labels read so far.
 #[derive(Debug)]
@@ -64,7 +65,7 @@ pub(crate) enum LabelCell<'a> {
     /// A finite number that is not whole.
     Fraction(f64),
     /// A number that is spelled in an unusual way, in a file that does not distinguish texts from numbers; see
-    /// [`is_code`](crate::data::values::number::is_code).
+    /// [`is_code`](ddp_rows::values::number::is_code).
     Code(&'a str),
     Text(&'a str),
     /// A text that the file marks as one.
@@ -448,11 +449,28 @@ impl LabelCell<'_> {
 /// The problem of a label that is not a class.
 fn unknown(cell: &LabelCell<'_>, vocabulary: &LabelVocabulary) -> CellProblem {
     match cell {
-        LabelCell::Integer(number) => CellProblem::unknown_label(&Label::Integer(*number), vocabulary),
+        LabelCell::Integer(number) => unknown_label(&Label::Integer(*number), vocabulary),
         LabelCell::Code(text) | LabelCell::Text(text) | LabelCell::String(text) => {
-            CellProblem::unknown_label(&Label::parse(text), vocabulary)
+            unknown_label(&Label::parse(text), vocabulary)
         }
         LabelCell::Fraction(number) => CellProblem::LabelFractional { text: number.to_string() },
+    }
+}
+
+/// The problem of a label that is not in `vocabulary`.
+fn unknown_label(label: &Label, vocabulary: &LabelVocabulary) -> CellProblem {
+    match label {
+        Label::Integer(label) if vocabulary.is_numbers() && *label < 0 => {
+            CellProblem::LabelNegative { label: *label }
+        }
+        Label::Integer(label) if vocabulary.is_numbers() => {
+            CellProblem::LabelOutOfRange { label: *label, classes: vocabulary.len() }
+        }
+        label => CellProblem::LabelUnknown {
+            label: label.to_string(),
+            n_classes: vocabulary.len(),
+            classes: vocabulary.summary(),
+        },
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use ddp_rows::error::ColumnError;
+use ddp_rows::values::notation::Notation;
+
 use super::cell;
 use super::columns::ColumnPlan;
 use super::rows::TableRows;
 use crate::data::error::{DataError, Result};
-use crate::data::errors::column_error::ColumnError;
-use crate::data::values::notation::Notation;
 
 /// Writes the values of `plan`'s partitions to the rows from `first` on.
 ///

@@ -3,13 +3,15 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use ddp_rows::error::{CsvError, RowsError};
+use ddp_rows::table::source::TableFormat;
+
 use super::columns::{ColumnPlan, same_columns};
 use super::exact_rows::ExactRows;
 #[cfg(feature = "parquet")]
 use super::large;
 use super::row_reader::RowReader;
 use super::rows::{TableRows, huge_vocabulary};
-use super::source::TableFormat;
 use crate::config::Datetime;
 use crate::data::datasets::dataset::Dataset;
 use crate::data::datasets::exact_columns::ExactColumns;
@@ -17,7 +19,6 @@ use crate::data::datasets::exact_columns::ExactColumns;
 use crate::data::datasets::resident::ResidentRows;
 use crate::data::datasets::subset::with_targets;
 use crate::data::error::{DataError, Result};
-use crate::data::errors::csv_error::CsvError;
 use crate::data::source::{KnownFeatures, SourceSpec};
 
 /// Most rows that are read between two checks of the memory limit.
@@ -57,7 +58,7 @@ impl Read {
 /// Reads the rows of all files into memory, as f32.
 ///
 /// # Errors
-/// [`DataError::TooLarge`] if they exceed the memory that the config grants.
+/// [`RowsError::TooLarge`] if they exceed the memory that the config grants.
 #[cfg(test)]
 pub(crate) fn read_all(
     files: &[PathBuf],
@@ -107,7 +108,7 @@ fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -
 }
 
 fn too_large(spec: &SourceSpec<'_>, at_least: u64) -> DataError {
-    DataError::TooLarge {
+    DataError::Rows(RowsError::TooLarge {
         source_name: spec.source.to_owned(),
         what: "or more as rows of f32",
         needed_mib: (at_least >> 20) + 1,
@@ -116,5 +117,5 @@ fn too_large(spec: &SourceSpec<'_>, at_least: u64) -> DataError {
             "convert it once to a format that is not read into memory: `ddp-train data convert {} rows.safetensors`, or raise the limit",
             spec.source
         ),
-    }
+    })
 }

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use ddp_rows::table::source::{Source, TableFormat};
+
 #[cfg(feature = "parquet")]
 use super::batches::BatchRows;
 use super::columns::ColumnPlan;
 use super::kept::KeptType;
 use super::rows::TableRows;
-use super::source::{Source, TableFormat};
 use super::text::TextRows;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;

@@ -3,23 +3,23 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use ddp_rows::error::{CellProblem, ColumnError};
+use ddp_rows::values::number::Exact;
+use ddp_rows::values::vocabulary::{CategoryColumn, MAX_VALUES, Vocabulary};
+
 use super::columns::ColumnPlan;
 use super::exact_rows::ExactRows;
 use super::kept::KeptValues;
 use super::label_column::{Fraction, LabelCell, LabelColumn};
 use crate::config::Task;
-use crate::data::CellProblem;
-use crate::data::datasets::dataset::{CategoryColumn, RowLayout, TargetLayout};
+use crate::data::datasets::dataset::{RowLayout, TargetLayout};
 use crate::data::datasets::exact_columns::ExactColumns;
 use crate::data::datasets::resident::{ResidentRows, Targets};
 use crate::data::error::{DataError, Result};
-use crate::data::errors::column_error::ColumnError;
 use crate::data::errors::target_error::TargetError;
 use crate::data::label_classes::{Meaning, resolve};
 use crate::data::labels::{LabelSurvey, MAX_CLASSES, TaskChoice, decide_several};
 use crate::data::source::{ClassLabels, SourceSpec};
-use crate::data::values::number::Exact;
-use crate::data::values::vocabulary::{MAX_VALUES, Vocabulary};
 
 /// Rows read so far. A reader adds a row and then sets its features, targets and weight.
 #[derive(Debug)]

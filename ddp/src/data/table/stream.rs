@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use ddp_rows::error::{CsvError, RowsError};
+use ddp_rows::table::source::TableFormat;
+
 use super::columns::{ColumnPlan, same_columns};
 use super::kept::KeptType;
 use super::row_reader::RowReader;
 use super::rows::TableRows;
-use super::source::TableFormat;
 use crate::data::error::{DataError, Result};
-use crate::data::errors::csv_error::CsvError;
 use crate::data::source::SourceSpec;
 
 /// Reads the rows of several files as one table.
@@ -72,7 +73,11 @@ impl TableStream {
             word(first),
             word(other)
         );
-        Err(DataError::ShardsDiffer { first: self.files[0].clone(), other: path.to_owned(), difference })
+        Err(DataError::Rows(RowsError::ShardsDiffer {
+            first: self.files[0].clone(),
+            other: path.to_owned(),
+            difference,
+        }))
     }
 
     /// Appends up to `max_rows` rows to `rows` and returns their number, which is smaller only at the end.

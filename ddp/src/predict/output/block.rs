@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::data::values::texts::Texts;
+use ddp_rows::values::texts::Texts;
 
 /// A column of the output.
 #[derive(Debug, Clone, PartialEq)]

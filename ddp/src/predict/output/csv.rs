@@ -2,10 +2,12 @@
 
 use std::io::Write as _;
 
+use ddp_rows::table::csv::quoted as quoted_cell;
+
 use super::block::{Block, ColumnKind, OutputColumn, Values};
 use super::compress::compressed;
 use super::encoder::Encoder;
-use crate::data::{Compression, quoted_cell};
+use crate::data::Compression;
 
 /// Encodes rows as lines. A compressed file is a sequence of compressed blocks, which every reader of the format concatenates.
 pub(crate) struct CsvEncoder {

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ddp_comm::World;
+use ddp_rows::error::WriteError;
 
 use super::block::{Block, OutputColumn};
 use super::encoder::Encoder;
@@ -13,7 +14,6 @@ use super::parquet::RankRowGroups;
 use super::streams::RankStreams;
 use super::temporary::Temporary;
 use crate::predict::error::{PredictError, Result};
-use crate::storage::atomic_write::WriteError;
 use crate::storage::unfinished::Unfinished;
 
 /// An error of a function that every rank calls.

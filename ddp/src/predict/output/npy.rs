@@ -1,9 +1,10 @@
 //! Predictions as npy: one array.
 
+use ddp_rows::arrays::npy;
+
 use super::block::{Block, OutputColumn};
 use super::encoder::Encoder;
 use super::matrix::{Element, append_predictions, append_probabilities, n_probabilities, predictions};
-use crate::data::raw::npy;
 
 /// Encodes rows as an array: `[rows]` or `[rows, columns]` predictions, i64 or f64; with probabilities `[rows, outputs]` f32.
 pub(crate) struct NpyEncoder {

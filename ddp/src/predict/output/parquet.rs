@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float32Array, Float64Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
+use ddp_rows::error::WriteError;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::column::writer::ColumnCloseResult;
@@ -18,7 +19,6 @@ use super::block::{Block, ColumnKind, OutputColumn, Values};
 use super::index::Located;
 use super::temporary::Temporary;
 use crate::predict::error::Result;
-use crate::storage::atomic_write::WriteError;
 
 /// The row groups of one rank; a single rank writes the output itself.
 pub(super) struct RankRowGroups {

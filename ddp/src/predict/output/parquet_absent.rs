@@ -1,5 +1,7 @@
 //! Stand-in for Parquet in builds without it.
 
+use ddp_rows::error::RowsError;
+
 use super::block::{Block, OutputColumn};
 use super::index::Located;
 use super::temporary::Temporary;
@@ -16,7 +18,7 @@ impl RankRowGroups {
         _rank: usize,
         _world_size: usize,
     ) -> Result<Self> {
-        Err(DataError::ParquetNotBuilt { path: names.out().to_owned() }.into())
+        Err(DataError::Rows(RowsError::ParquetNotBuilt { path: names.out().to_owned() }).into())
     }
 
     pub(super) fn write(&mut self, _block: &Block) -> Result<()> {

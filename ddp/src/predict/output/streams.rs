@@ -4,11 +4,12 @@ use std::fs::File;
 use std::io::{self, BufWriter, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::PathBuf;
 
+use ddp_rows::error::WriteError;
+
 use super::block::Block;
 use super::encoder::Encoder;
 use super::index::{IndexEntry, Located};
 use super::temporary::Temporary;
-use crate::storage::atomic_write::WriteError;
 
 /// The streams of one rank. A single rank writes the first stream to the output itself, after space for its head.
 pub(super) struct RankStreams {

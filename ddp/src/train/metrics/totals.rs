@@ -14,7 +14,7 @@ use super::rows::{EvalRows, RowTargets};
 use super::scores::{AllAreas, AllScores, Areas, EXACT_SCORES, OutputAreas, Scores};
 use super::target_sums::{self, TargetSums};
 use crate::config::{EvalMetric as M, MetricTable, Task};
-use crate::data::values::cumulative;
+use crate::data::cumulative;
 use crate::data::{HeadOutputs, OutputUnits};
 use crate::model::LossHead;
 use crate::report::{ConfusionMatrix, EvalMetrics, EvalTables, NamedFigures};

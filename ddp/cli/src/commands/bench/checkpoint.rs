@@ -12,9 +12,9 @@ use ddp::data::{ColumnCodes, Preprocessor};
 use ddp::model::file::ModelInfo;
 use ddp::model::{ModelSpec, ParamLayout};
 use ddp::storage::stream::Caching;
-use ddp::storage::user_file::FileError;
 use ddp_comm::World;
 use ddp_kernels::ops::Activation;
+use ddp_rows::user_file::FileError;
 use rustix::fs::{Advice, fadvise};
 use serde::Serialize;
 

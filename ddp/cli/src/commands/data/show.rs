@@ -8,11 +8,12 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use ddp::config::{Config, DataConfig, DataFormat};
-use ddp::data::format::Reader;
 use ddp::data::row_values::RowValues;
-use ddp::data::table::{CellReader, TableFormat, partition_columns};
+use ddp::data::table::{CellReader, partition_columns};
 use ddp::data::{DataError, Dataset, SourceSpec, TargetLayout, files_and_format};
 use ddp::report::metrics::json_line;
+use ddp_rows::formats::Reader;
+use ddp_rows::table::source::TableFormat;
 use serde_json::{Map, Value};
 
 use crate::cli::ShowArgs;

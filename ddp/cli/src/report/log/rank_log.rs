@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ddp::storage::user_file::open_no_link;
+use ddp_rows::user_file::open_no_link;
 
 use super::terminal::Terminal;
 

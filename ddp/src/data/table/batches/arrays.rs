@@ -6,10 +6,10 @@ use arrow_array::cast::AsArray as _;
 use arrow_array::types::{self, ArrowPrimitiveType, DecimalType};
 use arrow_array::{Array, ArrayRef, downcast_primitive_array};
 use arrow_schema::{DataType, TimeUnit};
+use ddp_rows::values::number::Exact;
+use ddp_rows::values::time;
 
 use crate::data::labels::bool_text;
-use crate::data::values::number::Exact;
-use crate::data::values::time;
 
 /// The row of the first missing value.
 pub(super) fn first_null(array: &dyn Array) -> Option<usize> {

@@ -4,18 +4,18 @@ use std::path::{Path, PathBuf};
 
 use arrow_array::{Array, RecordBatch};
 use arrow_schema::DataType;
+use ddp_rows::error::ColumnError;
+use ddp_rows::table::batch_source::{BatchSource, Batches, ListColumn, Selection, most_elements};
+use ddp_rows::table::source::{ColumnType, FileColumns, MAX_COLUMNS, Record};
+use ddp_rows::values::notation::Notation;
+use ddp_rows::values::number::DecimalMark;
+use ddp_rows::write::CellKind;
 
 use super::arrays::list;
 use super::columns::{Kind, check_names, checked_len, first_list_len, kind, pandas_indices};
 use super::text;
 use crate::data::error::{DataError, Result};
-use crate::data::errors::column_error::ColumnError;
 use crate::data::source::SourceSpec;
-use crate::data::table::batch_source::{BatchSource, Batches, ListColumn, Selection, most_elements};
-use crate::data::table::source::{ColumnType, FileColumns, MAX_COLUMNS, Record};
-use crate::data::values::notation::Notation;
-use crate::data::values::number::DecimalMark;
-use crate::data::write::CellKind;
 
 /// Rows that are decoded at a time.
 const BATCH_ROWS: usize = 1024;

@@ -6,25 +6,25 @@ use arrow_array::cast::AsArray as _;
 use arrow_array::types;
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::DataType;
+use ddp_rows::error::ColumnError;
+use ddp_rows::table::batch_source::{BatchSource, Batches, Selection};
+use ddp_rows::table::source::FileColumns;
+use ddp_rows::table::types::Destination;
+use ddp_rows::values::element::RawType;
+use ddp_rows::values::notation::Notation;
+use ddp_rows::values::number::DecimalMark;
+use ddp_rows::values::texts::Texts;
+use ddp_rows::values::time;
+use ddp_rows::write::{Block, Chunk, Group, Kind, Nulls, Numbers, Purpose};
 use half::f16;
 
 use super::arrays::{distinct_texts, list, to_date_parts, to_f64};
 use super::columns::{Column, Columns, Kind as ArrowKind, kind as kind_of, pandas_indices};
 use super::marks::{nullable, without_marked};
 use crate::data::error::{DataError, Result};
-use crate::data::errors::column_error::ColumnError;
 use crate::data::labels::bool_text;
 use crate::data::source::SourceSpec;
-use crate::data::table::batch_source::{BatchSource, Batches, Selection};
 use crate::data::table::columns::{ColumnPlan, Partition, Role};
-use crate::data::table::source::FileColumns;
-use crate::data::table::types::Destination;
-use crate::data::values::element::RawType;
-use crate::data::values::notation::Notation;
-use crate::data::values::number::DecimalMark;
-use crate::data::values::texts::Texts;
-use crate::data::values::time;
-use crate::data::write::{Block, Chunk, Group, Kind, Nulls, Numbers, Purpose};
 
 /// Rows that are decoded at a time.
 const BATCH_ROWS: usize = 4096;

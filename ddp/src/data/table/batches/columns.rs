@@ -4,18 +4,18 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use arrow_schema::{DataType, Field, Schema};
+use ddp_rows::error::{ColumnError, RowsError};
+use ddp_rows::table::batch_source::{BatchSource, ListColumn, Selection};
+use ddp_rows::table::source::{FileColumns, MAX_COLUMNS};
+use ddp_rows::values::notation::Notation;
+use ddp_rows::values::number::DecimalMark;
 use serde_json::Value;
 
 use crate::config::Task;
 use crate::data::DataError;
 use crate::data::error::Result;
-use crate::data::errors::column_error::ColumnError;
 use crate::data::source::{SourceSpec, ToPredict};
-use crate::data::table::batch_source::{BatchSource, ListColumn, Selection};
 use crate::data::table::columns::{ColumnPlan, Role, categories, same_columns};
-use crate::data::table::source::{FileColumns, MAX_COLUMNS};
-use crate::data::values::notation::Notation;
-use crate::data::values::number::DecimalMark;
 
 /// The columns of a file.
 #[derive(Debug, Clone, PartialEq)]
@@ -200,14 +200,14 @@ impl Columns {
         let differs = |(a, b): &(&Column, &Column)| a.data_type != b.data_type;
         match self.needed.iter().zip(&other.needed).find(differs) {
             None => Ok(()),
-            Some((a, b)) => Err(DataError::ShardsDiffer {
+            Some((a, b)) => Err(DataError::Rows(RowsError::ShardsDiffer {
                 first: path.to_owned(),
                 other: other_path.to_owned(),
                 difference: format!(
                     "column \"{}\" is {} in one and {} in the other",
                     a.name, a.data_type, b.data_type
                 ),
-            }),
+            })),
         }
     }
 }
@@ -216,12 +216,12 @@ impl Columns {
 pub(super) fn check_names(path: &Path, schema: &Schema) -> Result<()> {
     let mut seen = HashSet::new();
     match schema.fields().iter().find(|field| !seen.insert(field.name())) {
-        Some(field) => Err(DataError::Malformed {
+        Some(field) => Err(DataError::Rows(RowsError::Malformed {
             path: path.to_owned(),
             format: "table",
             reason: format!("two of its columns are named \"{}\"", field.name()),
             hint: "rename one of them",
-        }),
+        })),
         None => Ok(()),
     }
 }
@@ -410,7 +410,7 @@ fn is_wide(data_type: &DataType) -> bool {
 pub(super) fn first_list_len(source: &dyn BatchSource, root: usize) -> Result<Option<usize>> {
     match source.schema().field(root).data_type() {
         DataType::FixedSizeList(_, len) => Ok(usize::try_from(*len).ok()),
-        _ => source.first_list_len(root),
+        _ => Ok(source.first_list_len(root)?),
     }
 }
 

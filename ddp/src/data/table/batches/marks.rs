@@ -7,11 +7,11 @@ use arrow_array::{
     Array, ArrayRef, BooleanArray, FixedSizeListArray, GenericListArray, OffsetSizeTrait, make_array,
 };
 use arrow_schema::{DataType, FieldRef};
+use ddp_rows::values::notation::Notation;
 
 use super::arrays::{keys, to_f32};
 use super::columns::{Kind, kind};
 use super::text;
-use crate::data::values::notation::Notation;
 
 /// The array with nulls in place of marked values, which are compared as in a file of text: as numbers or as texts. Elements of lists
 /// are values.
@@ -90,10 +90,10 @@ mod tests {
         Date32Array, Decimal128Array, DictionaryArray, Float32Array, Int64Array, LargeStringArray, ListArray,
         UInt8Array,
     };
+    use ddp_rows::values::notation::Notation;
+    use ddp_rows::values::number::DecimalMark;
 
     use super::*;
-    use crate::data::values::notation::Notation;
-    use crate::data::values::number::DecimalMark;
 
     /// The rows that are null once -999, -99.9, "none" and 9999-12-31 are marks.
     fn nulls(array: impl Array + 'static) -> Vec<usize> {

@@ -4,6 +4,11 @@ use std::path::{Path, PathBuf};
 
 use arrow_array::{Array, RecordBatch};
 use arrow_schema::DataType;
+use ddp_rows::error::ColumnError;
+use ddp_rows::table::batch_source::{BatchSource, Batches, most_elements};
+use ddp_rows::values::notation::Notation;
+use ddp_rows::values::texts::Texts;
+use ddp_rows::values::time::PARTS;
 
 use super::arrays::{LabelValues, categories, exact, first_null, label_values, list, to_date_parts, to_f32};
 use super::columns::{Column, Columns, Kept};
@@ -11,17 +16,12 @@ use super::marks::without_marked;
 use super::text;
 use crate::config::Task;
 use crate::data::error::Result;
-use crate::data::errors::column_error::ColumnError;
 use crate::data::errors::target_error::TargetError;
 use crate::data::source::SourceSpec;
-use crate::data::table::batch_source::{BatchSource, Batches, most_elements};
 use crate::data::table::columns::{ColumnPlan, Role};
 use crate::data::table::label_column::{LabelCell, LabelColumn};
 use crate::data::table::partition_rows;
 use crate::data::table::rows::{TableRows, TargetCells};
-use crate::data::values::notation::Notation;
-use crate::data::values::texts::Texts;
-use crate::data::values::time::PARTS;
 use crate::data::{CellProblem, DataError, checks};
 
 /// Bytes of rows per batch.

@@ -6,9 +6,9 @@ use arrow_array::Array;
 use arrow_array::cast::AsArray as _;
 use arrow_array::types;
 use arrow_schema::DataType;
+use ddp_rows::values::time;
 
 use super::arrays::{keys, seconds_and_nanoseconds};
-use crate::data::values::time;
 
 /// Appends a value as text: nothing for a missing one, and for NaN, which pandas writes for missing ones.
 pub(super) fn put(array: &dyn Array, row: usize, out: &mut Vec<u8>) {

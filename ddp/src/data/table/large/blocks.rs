@@ -4,18 +4,20 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
+use ddp_rows::arrays::reader::SplitSide;
+use ddp_rows::fingerprint::Fingerprint;
+use ddp_rows::table::parquet::{ParquetFile, malformed};
+use ddp_rows::values::vocabulary::Vocabulary;
+
 use super::cache::Cache;
 use crate::config::{DataConfig, Task};
 use crate::data::datasets::batch::BatchMut;
 use crate::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
 use crate::data::error::Result;
-use crate::data::source::{ClassLabels, KnownFeatures, SourceSpec, SplitSide};
+use crate::data::source::{ClassLabels, KnownFeatures, SourceSpec};
 use crate::data::table::batches::{BatchRows, Columns, batch_rows};
 use crate::data::table::columns::Role;
-use crate::data::table::parquet::{ParquetFile, malformed};
 use crate::data::table::rows::{TableRows, TargetCells};
-use crate::data::values::vocabulary::Vocabulary;
-use crate::storage::fingerprint::Fingerprint;
 
 /// Rows of Parquet files.
 #[derive(Debug)]
@@ -160,7 +162,7 @@ impl Shared {
         }
         if rows.n_rows != n_rows {
             let reason = format!("row group {index} has {} rows, and its footer says {n_rows}", rows.n_rows);
-            return Err(malformed(&file.path, reason));
+            return Err(malformed(&file.path, reason).into());
         }
         Ok(rows)
     }
@@ -272,7 +274,7 @@ impl Dataset for ParquetRows {
             vocabulary.values().iter().for_each(|value| hash.text(value));
         }
         shared.layout.targets.hash(&mut hash);
-        shared.files.iter().for_each(|(file, _)| file.hash(&mut hash));
+        shared.files.iter().for_each(|(file, _)| file.add_to(&mut hash));
         Ok(hash.finish())
     }
 

@@ -2,6 +2,8 @@
 
 use std::sync::Mutex;
 
+use ddp_rows::error::RowsError;
+
 use super::*;
 use crate::data::error::DataError;
 
@@ -96,7 +98,7 @@ fn each_group_is_decoded_once_however_many_ask() {
 fn room_comes_back_when_a_decode_fails() {
     let (cache, decoded) = cache(25);
     for _ in 0..3 {
-        let failed = || Err(DataError::Changed { path: "rows".into() });
+        let failed = || Err(DataError::Rows(RowsError::Changed { path: "rows".into() }));
         assert!(cache.take(&mut vec![1], |_| failed()).is_err());
     }
     take(&cache, &decoded, &[1, 2]);

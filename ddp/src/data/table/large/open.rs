@@ -3,22 +3,25 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use ddp_rows::arrays::reader::SplitSide;
+use ddp_rows::error::RowsError;
+use ddp_rows::table::batch_source::BatchSource as _;
+use ddp_rows::table::parquet::ParquetFile;
+use ddp_rows::values::vocabulary::{CategoryColumn, Vocabulary};
+
 use super::blocks::{ParquetRows, decoded_row_bytes, groups_of};
 use crate::config::{ShuffleMode, Task};
-use crate::data::datasets::dataset::{CategoryColumn, Dataset, RowLayout, TargetLayout};
+use crate::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
 use crate::data::datasets::subset::with_targets;
 use crate::data::error::{DataError, Result};
 use crate::data::labels::{LabelSurvey, decide_several};
-use crate::data::source::{SourceSpec, SplitSide};
-use crate::data::table::batch_source::BatchSource as _;
+use crate::data::source::SourceSpec;
 use crate::data::table::batches::{BatchRows, Columns, batch_rows};
 use crate::data::table::columns::Role;
 use crate::data::table::label_column::Fraction;
-use crate::data::table::parquet::ParquetFile;
 use crate::data::table::rows::{
     TableRows, TargetCells, check_fractions, check_targets, huge_vocabulary, is_binary, meaning,
 };
-use crate::data::values::vocabulary::Vocabulary;
 
 /// Bytes of a column's page, compressed and decompressed, and of its dictionary; writers keep them near 1 MiB each.
 const PAGE_BYTES: usize = 3 << 20;
@@ -32,8 +35,8 @@ const SCAN_ROWS: usize = 4096;
 /// Opens the rows of `files` if they exceed the memory; `None` if they fit.
 ///
 /// # Errors
-/// [`DataError::Malformed`], [`DataError::NoRows`], [`DataError::ShardsDiffer`]; [`DataError::ShuffleDecodes`] and
-/// [`DataError::TooLarge`] if row groups can't be decoded on demand.
+/// [`RowsError::Malformed`], [`RowsError::NoRows`], [`RowsError::ShardsDiffer`]; [`DataError::ShuffleDecodes`] and
+/// [`RowsError::TooLarge`] if row groups can't be decoded on demand.
 pub(in crate::data::table) fn open(
     paths: &[PathBuf],
     spec: &SourceSpec<'_>,
@@ -42,7 +45,7 @@ pub(in crate::data::table) fn open(
     for path in paths {
         let file = ParquetFile::open(path)?;
         if file.n_rows() == 0 {
-            return Err(DataError::NoRows { path: path.clone() });
+            return Err(DataError::Rows(RowsError::NoRows { path: path.clone() }));
         }
         let columns = Columns::new(path, &file, spec)?;
         files.push((file, columns));
@@ -67,7 +70,7 @@ pub(in crate::data::table) fn open(
     let largest = groups_of(&files).iter().map(|group| group.n_rows).max().unwrap_or(0);
     let needed = (2 * largest as u64).saturating_mul(row_bytes as u64).saturating_add(scratch as u64);
     if needed > spec.memory_bytes {
-        return Err(DataError::TooLarge {
+        return Err(DataError::Rows(RowsError::TooLarge {
             source_name: spec.source.to_owned(),
             what: "to hold its largest row group and decode the next",
             needed_mib: (needed >> 20) + 1,
@@ -76,7 +79,7 @@ pub(in crate::data::table) fn open(
                 "write it with smaller row groups (in pandas and pyarrow `row_group_size`), raise the limit, or convert it once: `ddp-train data convert {} rows.safetensors`",
                 spec.source
             ),
-        });
+        }));
     }
     let (layout, without_target) = complete(layout, &files, spec)?;
     let rows = Arc::new(ParquetRows::new(files, layout, scratch, spec));

@@ -6,6 +6,9 @@ use std::sync::Arc;
 
 use arrow_array::builder::{Float32Builder, ListBuilder};
 use arrow_array::{types, *};
+use ddp_rows::formats;
+use ddp_rows::formats::Reader;
+use ddp_rows::table::parquet::ParquetFile;
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 
@@ -14,12 +17,10 @@ use super::open::{complete, layout, scratch_bytes};
 use crate::config::{Config, DataFormat};
 use crate::data::datasets::subset::split;
 use crate::data::error::Result;
-use crate::data::format::Reader;
 use crate::data::order::epoch_order::{BlockLayout, BlockOrder, RowOrder};
 use crate::data::table::batches::Columns;
-use crate::data::table::parquet::ParquetFile;
 use crate::data::testing::{gathered, try_gather};
-use crate::data::{Dataset, SourceSpec, Summary, formats, table};
+use crate::data::{Dataset, SourceSpec, Summary, table};
 
 /// Columns in the order of their names.
 pub(in crate::data::table) fn write(path: &Path, columns: Vec<(&str, ArrayRef)>, group_rows: usize) {

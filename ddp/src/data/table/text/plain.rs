@@ -1,5 +1,8 @@
 //! Parses plain rows in place: no quotes, and every cell valid for its column.
 
+use ddp_rows::values::notation::Notation;
+use ddp_rows::values::number::DecimalMark;
+use ddp_rows::values::number::digits::Decimal;
 use memchr::{memchr, memchr2};
 
 use crate::data::table::cell;
@@ -7,9 +10,6 @@ use crate::data::table::columns::{ColumnPlan, Role};
 use crate::data::table::kept::KeptValues;
 use crate::data::table::label_column::LabelCell;
 use crate::data::table::rows::{TableRows, TargetCell, TargetCells};
-use crate::data::values::notation::Notation;
-use crate::data::values::number::DecimalMark;
-use crate::data::values::number::digits::Decimal;
 
 /// Reads plain rows of a file whose lines are records.
 pub(super) struct PlainRows {

@@ -4,14 +4,14 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek as _, SeekFrom, Write as _};
 
 use ::csv::{ByteRecord, Position, ReaderBuilder};
+use ddp_rows::error::CsvError;
+use ddp_rows::table::csv;
+use ddp_rows::table::source::Source;
 use proptest::prelude::*;
 
 use super::*;
 use crate::config::Config;
 use crate::data::DataError;
-use crate::data::errors::csv_error::CsvError;
-use crate::data::table::csv;
-use crate::data::table::source::Source;
 
 fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<TextRows> {
     match csv::open(path, &spec.read_options())? {

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use crate::data::CellProblem;
-use crate::data::errors::csv_error::CsvError;
+use ddp_rows::error::{CellProblem, CsvError};
+use ddp_rows::values::notation::Notation;
+
 use crate::data::table::cell;
 use crate::data::table::columns::Role;
-use crate::data::values::notation::Notation;
 
 /// The error of the cell in `line` and `column`, or of all features of its row that hold text.
 pub(super) fn error_of_cell<'a>(

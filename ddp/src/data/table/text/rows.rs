@@ -5,16 +5,17 @@
 
 use std::path::{Path, PathBuf};
 
+use ddp_rows::error::CellProblem;
+use ddp_rows::table::source::TextSource;
+use ddp_rows::values::notation::Notation;
+
 use super::plain::PlainRows;
 use super::row_error::error_of_cell;
-use crate::data::CellProblem;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
 use crate::data::table::columns::{ColumnPlan, Role};
 use crate::data::table::rows::TableRows;
-use crate::data::table::source::TextSource;
 use crate::data::table::{cell, partition_rows};
-use crate::data::values::notation::Notation;
 
 /// Reads the rows of one file.
 pub(in crate::data::table) struct TextRows {
@@ -90,7 +91,7 @@ impl TextRows {
         }
         // Columns of folders follow those of the file.
         for (&column, texts) in self.plan.kept.iter().zip(&mut rows.kept) {
-            if column < record.len() {
+            if column < record.n_cells() {
                 texts.push(&String::from_utf8_lossy(record.cell(column)));
             }
         }

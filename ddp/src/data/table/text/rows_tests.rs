@@ -2,12 +2,14 @@
 
 use std::{fs, io};
 
+use ddp_rows::formats;
+use ddp_rows::formats::Reader;
+
 use super::*;
 use crate::config::{Config, DataFormat, Task};
 use crate::data::datasets::resident::{ResidentRows, Targets};
-use crate::data::format::Reader;
 use crate::data::table::read_all;
-use crate::data::{Dataset as _, Summary, TargetLayout, formats};
+use crate::data::{Dataset as _, Summary, TargetLayout};
 
 fn columns(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()

@@ -4,12 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ddp::data::TargetError;
-use ddp::data::raw::{ArrayReader, RawArray, RawRows};
+use ddp::data::raw::RawRows;
 use ddp::data::row_values::RowValues;
-use ddp::data::values::element::RawType;
-use ddp::data::values::texts::Texts;
-use ddp::data::write::{Block, Chunk, Group, Kind, Nulls, Numbers, Purpose, Schema, first_not_finite};
 use ddp::data::{Compression, DataError, Dataset, SourceSpec, TargetLayout};
+use ddp_rows::arrays::RawArray;
+use ddp_rows::arrays::reader::ArrayReader;
+use ddp_rows::values::element::RawType;
+use ddp_rows::values::texts::Texts;
+use ddp_rows::write::{Block, Chunk, Group, Kind, Nulls, Numbers, Purpose, Schema, first_not_finite};
 
 use super::input::Input;
 use crate::error::Result;

@@ -1,8 +1,8 @@
 //! Rows to convert, as selected by the arguments.
 
 use ddp::config::DataConfig;
-use ddp::data::table::Destination;
 use ddp::data::{ClassLabels, SourceSpec, SplitSide};
+use ddp_rows::table::types::Destination;
 
 /// Rows to convert.
 #[derive(Debug, Clone, Copy)]

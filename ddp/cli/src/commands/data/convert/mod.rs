@@ -23,11 +23,13 @@ mod typed_tests;
 use std::path::{Path, PathBuf};
 
 use ddp::config::{Config, DataFormat, Task};
-use ddp::data::format::Reader;
-use ddp::data::table::{CellReader, Destination};
-use ddp::data::values::element::RawType;
-use ddp::data::write::{ArrayFiles, ArrayLayout, Staging, TextFile, Writer};
+use ddp::data::table::CellReader;
 use ddp::data::{DataError, SourceSpec, SplitSide, files_and_format, files_of, holds_eval_rows};
+use ddp_rows::error::RowsError;
+use ddp_rows::formats::Reader;
+use ddp_rows::table::types::Destination;
+use ddp_rows::values::element::RawType;
+use ddp_rows::write::{ArrayFiles, ArrayLayout, Staging, TextFile, Writer};
 
 use self::input::Input;
 use self::meter::Meter;
@@ -134,11 +136,11 @@ fn sides(args: &ConvertArgs, config: &Config) -> Result<Vec<SplitSide>> {
     match args.subset {
         Some(ConvertSubset::Train) => Ok(vec![SplitSide::Train]),
         Some(ConvertSubset::Eval) if has_eval => Ok(vec![SplitSide::Test]),
-        Some(ConvertSubset::Eval) => Err(DataError::OutFormat {
+        Some(ConvertSubset::Eval) => Err(DataError::Rows(RowsError::OutFormat {
             out: args.out.clone(),
             reason: format!("`{}` holds no rows for evaluation next to its training rows", args.input),
             hint: "remove --subset, or name the file of those rows".to_owned(),
-        }
+        })
         .into()),
         None if has_eval && !is_builtin => Ok(vec![SplitSide::Train, SplitSide::Test]),
         None => Ok(vec![SplitSide::Train]),
@@ -159,17 +161,17 @@ fn convert_rows(
     let dtype = args.dtype.map(ConvertDtype::raw);
     if let Some(dtype) = dtype.filter(|_| is_text) {
         let (title, dtype) = (target.format.title, dtype.name());
-        return Err(DataError::OutFormat {
+        return Err(DataError::Rows(RowsError::OutFormat {
             out: args.out.clone(),
             reason: format!("{title} files hold text, so that --dtype {dtype} has no meaning"),
             hint: "remove --dtype, or write to .npy, .npz, .safetensors or .parquet".to_owned(),
-        }
+        })
         .into());
     }
     if dtype == Some(RawType::Bf16) && !is_array {
         let reason = format!("{} files can't hold features in bf16", target.format.title);
         let hint = "write to .safetensors, or use --dtype f32".to_owned();
-        return Err(DataError::OutFormat { out: args.out.clone(), reason, hint }.into());
+        return Err(RowsError::OutFormat { out: args.out.clone(), reason, hint }.into());
     }
     let takes_numbers = is_array || dtype.is_some();
     let input = Input {

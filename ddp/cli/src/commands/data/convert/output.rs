@@ -1,7 +1,7 @@
 //! Files of converted rows, by the kind of values that their writer accepts.
 
-use ddp::data::values::element::RawType;
-use ddp::data::write::{
+use ddp_rows::values::element::RawType;
+use ddp_rows::write::{
     ArrayEncoder, ArrayLayout, ArrayWriter, Block, CellKind, Chunk, Codes, ColumnWriter, Group, Kind,
     OpenArrays, OpenColumns, OpenText, OutFiles, Schema, Staging, TextColumn, TextWriter, cast_features,
 };

@@ -3,10 +3,11 @@
 use std::collections::{BTreeSet, HashSet};
 use std::path::PathBuf;
 
-use ddp::data::format::Reader;
 use ddp::data::labels::MAX_CLASSES;
-use ddp::data::write::{Block, Chunk, Codes, Kind, Purpose, Schema};
 use ddp::data::{CategoryColumn, ColumnError, DataError, Label, MAX_VALUES, Vocabulary, files_and_format};
+use ddp_rows::error::RowsError;
+use ddp_rows::formats::Reader;
+use ddp_rows::write::{Block, Chunk, Codes, Kind, Purpose, Schema};
 
 use super::array_source::ArraySource;
 use super::input::Input;
@@ -86,7 +87,7 @@ impl Source {
     /// restarted.
     ///
     /// # Errors
-    /// [`ColumnError::VocabularyHuge`], [`DataError::OutFormat`] for too many labels.
+    /// [`ColumnError::VocabularyHuge`], [`RowsError::OutFormat`] for too many labels.
     pub(super) fn number_texts(mut self, input: &Input<'_>) -> Result<(Self, ArrayTexts)> {
         let mut texts =
             ArrayTexts { codes: vec![Codes::new(); self.schema().groups.len()], ..ArrayTexts::default() };
@@ -166,5 +167,5 @@ impl Source {
 fn too_many_labels(schema: &Schema, column: &str) -> crate::error::Error {
     let reason = format!("the target \"{column}\" has more than {MAX_CLASSES} different texts");
     let hint = "name another column with --target, or write to a table such as .parquet".to_owned();
-    DataError::OutFormat { out: schema.source.clone(), reason, hint }.into()
+    RowsError::OutFormat { out: schema.source.clone(), reason, hint }.into()
 }

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use ddp::config::DataConfig;
-use ddp::data::table::{
-    CellColumns, CellUse, ChunkReader, Destination, Inference, Partition, TableFormat, TypedColumn,
-    same_columns,
-};
-use ddp::data::values::element::RawType;
-use ddp::data::values::notation::Notation;
-use ddp::data::write::{Block, Chunk, Group, Kind, Purpose, Schema, common_type, first_not_finite};
+use ddp::data::table::{CellColumns, ChunkReader, Partition, same_columns};
 use ddp::data::{CellProblem, CsvError, DataError, SourceSpec};
+use ddp_rows::error::RowsError;
+use ddp_rows::table::source::TableFormat;
+use ddp_rows::table::types::{CellUse, Destination, Inference, TypedColumn};
+use ddp_rows::values::element::RawType;
+use ddp_rows::values::notation::Notation;
+use ddp_rows::write::{Block, Chunk, Group, Kind, Purpose, Schema, common_type, first_not_finite};
 
 use super::input::Input;
 use crate::error::Result;
@@ -82,7 +82,12 @@ impl TableSource {
                         _ => {
                             let difference = format!("column \"{}\" has another type", first.names[0]);
                             let (first, other) = (self.files[0].clone(), path.clone());
-                            return Err(DataError::ShardsDiffer { first, other, difference }.into());
+                            return Err(DataError::Rows(RowsError::ShardsDiffer {
+                                first,
+                                other,
+                                difference,
+                            })
+                            .into());
                         }
                     }
                 }
@@ -234,13 +239,13 @@ fn used(partitions: &[Partition]) -> Vec<Partition> {
 /// The types of text files depend on all of their cells, so text files are read twice.
 fn refuse_pipes(files: &[PathBuf]) -> Result<()> {
     match files.iter().find(|path| path.metadata().is_ok_and(|data| !data.is_file() && !data.is_dir())) {
-        Some(path) => Err(DataError::Malformed {
+        Some(path) => Err(DataError::Rows(RowsError::Malformed {
             path: path.clone(),
             format: "table",
             reason: "it is not a regular file, and it is read twice: first for the types of its columns"
                 .to_owned(),
             hint: "save it as a file first; CSV to CSV is read once",
-        }
+        })
         .into()),
         None => Ok(()),
     }

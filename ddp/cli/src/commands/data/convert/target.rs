@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use ddp::data::format::Format;
-use ddp::data::write::{OutFiles, WriteFormat, Writer};
-use ddp::data::{Compression, DataError, SplitSide, formats};
+use ddp::data::{Compression, DataError, SplitSide};
+use ddp_rows::error::RowsError;
+use ddp_rows::formats;
+use ddp_rows::formats::Format;
+use ddp_rows::write::{OutFiles, WriteFormat, Writer};
 
 use crate::cli::ConvertArgs;
 use crate::error::Result;
@@ -32,13 +34,11 @@ impl Target {
     /// The files given by `OUT` and `--to`.
     ///
     /// # Errors
-    /// [`DataError::OutFormat`]
+    /// [`RowsError::OutFormat`]
     pub(super) fn new(args: &ConvertArgs) -> Result<Self> {
         let path = Path::new(&args.out);
-        let bad = |reason: String, hint: &str| DataError::OutFormat {
-            out: args.out.clone(),
-            reason,
-            hint: hint.to_owned(),
+        let bad = |reason: String, hint: &str| {
+            DataError::Rows(RowsError::OutFormat { out: args.out.clone(), reason, hint: hint.to_owned() })
         };
         // With --to, a name without the ending of a format is a folder, whether or not it exists.
         let is_named_folder = args.to.is_some() && ending_of(path).is_none() && !path.is_file();
@@ -169,7 +169,7 @@ impl Target {
     /// Existing files that this command replaces.
     ///
     /// # Errors
-    /// [`DataError::OutExists`] unless `overwrite`; [`DataError::OutFormat`] if one of the files is among the `inputs`.
+    /// [`DataError::OutExists`] unless `overwrite`; [`RowsError::OutFormat`] if one of the files is among the `inputs`.
     pub(super) fn existing(&self, overwrite: bool, inputs: &[PathBuf]) -> Result<Vec<PathBuf>> {
         let found = self.found();
         match found.first() {
@@ -179,11 +179,11 @@ impl Target {
         let inputs: Vec<PathBuf> = inputs.iter().filter_map(|path| path.canonicalize().ok()).collect();
         let is_read = |path: &&PathBuf| path.canonicalize().is_ok_and(|path| inputs.contains(&path));
         match found.iter().find(is_read) {
-            Some(read) => Err(DataError::OutFormat {
+            Some(read) => Err(DataError::Rows(RowsError::OutFormat {
                 out: self.folder().display().to_string(),
                 reason: format!("the new files would replace `{}`, which is an input", read.display()),
                 hint: "write to another path, and remove the old files afterward".to_owned(),
-            }
+            })
             .into()),
             None => Ok(found),
         }

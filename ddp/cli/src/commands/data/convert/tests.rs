@@ -10,9 +10,9 @@ fn run(args: &ConvertArgs) -> Result<String> {
 }
 
 use ddp::data::batch::BatchMut;
-use ddp::data::write::Block;
 use ddp::data::{Dataset, SourceSpec};
 use ddp_kernels::{DType, Device, Tensor};
+use ddp_rows::write::Block;
 
 use super::source::CHUNK_BYTES;
 use super::*;

@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use ddp::data::format::Reader;
-use ddp::data::table::{CellColumns, CellReader, ColumnPlan, Destination, Role, TableFormat, same_columns};
-use ddp::data::values::notation::{Meaning, Notation};
-use ddp::data::write::{CellKind, OpenText, Staging, TextColumn, TextWriter};
+use ddp::data::table::{CellColumns, CellReader, ColumnPlan, Role, same_columns};
 use ddp::data::{CellProblem, ColumnError, CsvError, DataError, SourceSpec, files_and_format};
+use ddp_rows::formats::Reader;
+use ddp_rows::table::source::TableFormat;
+use ddp_rows::table::types::Destination;
+use ddp_rows::values::notation::{Meaning, Notation};
+use ddp_rows::write::{CellKind, OpenText, Staging, TextColumn, TextWriter};
 
 use super::input::Input;
 use super::meter::Meter;

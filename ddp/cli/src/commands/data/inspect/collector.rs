@@ -56,7 +56,7 @@ pub(super) struct Column {
     pub(super) not_utf8: Odd,
     /// Numbers whose marks may separate thousands or a fraction.
     pub(super) unclear: Odd,
-    /// Integers that are spelled like codes; see [`is_code`](ddp::data::values::number::is_code).
+    /// Integers that are spelled like codes; see [`is_code`](ddp_rows::values::number::is_code).
     pub(super) codes: Odd,
     /// Integers with zeros before their digits.
     pub(super) n_padded: u64,

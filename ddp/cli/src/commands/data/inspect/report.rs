@@ -1,8 +1,8 @@
 //! Formats a profile as text, at most 100 characters wide.
 
-use ddp::data::values::time::format_seconds as format_moment;
 use ddp::report::units::mib;
 use ddp::report::visible::visible_lines;
+use ddp_rows::values::time::format_seconds as format_moment;
 
 use super::column_profile::{ColumnProfile, MAX_SHOWN_VALUES};
 use super::kind::Kind;

@@ -1,8 +1,8 @@
 //! Warns of targets and classes that can't be learned.
 
 use ddp::config::Task;
-use ddp::data::errors::formatted::PLAIN_NOTATION;
 use ddp::data::labels::{MAX_AUTO_CLASSES, MAX_CLASSES, similar};
+use ddp_rows::error::formatted::PLAIN_NOTATION;
 
 use super::inspected::{Inspected, MIN_ROWS};
 use super::kind::Kind;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use ddp::config::Task;
-use ddp::data::errors::formatted::PLAIN_NOTATION;
+use ddp_rows::error::formatted::PLAIN_NOTATION;
 
 use super::collector::Collector;
 use super::column_profile::ColumnProfile;

@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use ddp::data::list_arrays::{self, Listing};
 use ddp::data::open_arrays::check_rows;
-use ddp::data::raw::{ArrayReader, RawArray};
 use ddp::data::row_values::RowValues;
 use ddp::data::{DataError, Label, SourceSpec, TargetError, numbered_columns};
+use ddp_rows::arrays::RawArray;
+use ddp_rows::arrays::reader::ArrayReader;
+use ddp_rows::error::RowsError;
 
 use super::is_finite_f32;
 use crate::commands::data::inspect::collector::{Chunk, Collector, Place};
@@ -43,7 +45,7 @@ pub(super) fn scan(
         .into());
     };
     if features.n_rows() == 0 {
-        return Err(DataError::NoRows { path: features.path().to_owned() }.into());
+        return Err(RowsError::NoRows { path: features.path().to_owned() }.into());
     }
     check_rows(&features, labels_array.as_ref().unwrap_or(&features), "labels", spec)?;
     if let Some(labels) =

@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use ddp::data::errors::formatted::is_formatted;
 use ddp::data::table::{
-    CellReader, ColumnType, TableFormat, column_missing, index_note, partition_columns, repeated_note,
-    same_columns,
+    CellReader, column_missing, index_note, partition_columns, repeated_note, same_columns,
 };
-use ddp::data::values::notation::{Meaning, Notation};
-use ddp::data::values::number::{DecimalMark, Unclear, is_code, is_padded};
-use ddp::data::write::CellKind;
 use ddp::data::{CsvError, DataError, SourceSpec, notes_on_folders};
+use ddp_rows::error::formatted::is_formatted;
+use ddp_rows::table::source::{ColumnType, TableFormat};
+use ddp_rows::values::notation::{Meaning, Notation};
+use ddp_rows::values::number::{DecimalMark, Unclear, is_code, is_padded};
+use ddp_rows::write::CellKind;
 
 use super::is_finite_f32;
 use crate::commands::data::inspect::collector::{Chunk, Collector, Place};

@@ -3,8 +3,8 @@
 mod arrays;
 mod cells;
 
-use ddp::data::format::Reader;
 use ddp::data::{SourceSpec, files_and_format};
+use ddp_rows::formats::Reader;
 
 use super::profile::Profile;
 use crate::error::Result;

@@ -1,0 +1,200 @@
+//! Bytes of an array: in a mapped file, in a file that is read in pieces, or in memory.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::Read as _;
+use std::num::NonZeroU64;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ddp_kernels::cpu::mapped_file::MappedFile;
+use rustix::fs::Advice;
+
+use crate::compression::Compression;
+use crate::error::{Result, RowsError};
+
+/// Memory for decompressed data: as much for all files together as the config grants.
+#[derive(Debug)]
+pub struct MemoryBudget {
+    limit: u64,
+    used: Cell<u64>,
+}
+
+impl MemoryBudget {
+    /// A budget of `limit` bytes.
+    pub fn new(limit: u64) -> Self {
+        MemoryBudget { limit, used: Cell::new(0) }
+    }
+
+    /// Bytes that are still free.
+    pub fn left(&self) -> u64 {
+        self.limit - self.used.get()
+    }
+
+    /// Uses `n_bytes` of the free bytes.
+    pub fn take(&self, n_bytes: u64) {
+        self.used.set((self.used.get() + n_bytes).min(self.limit));
+    }
+
+    /// The error for `n_bytes`, which are more than are free.
+    pub fn too_large(
+        &self,
+        source_name: String,
+        n_bytes: u64,
+        purpose: &'static str,
+        hint: &str,
+    ) -> RowsError {
+        RowsError::TooLarge {
+            source_name,
+            what: purpose,
+            needed_mib: self.used.get().saturating_add(n_bytes).div_ceil(1 << 20),
+            limit_mib: self.limit >> 20,
+            hint: hint.to_owned(),
+        }
+    }
+}
+
+/// Bytes that several threads can read at any offset.
+///
+/// A file that fits in the memory that the config grants is mapped: rows are copied from the system's cache. A larger file is
+/// read on demand, so that the process never holds more of it than its buffers.
+#[derive(Debug, Clone)]
+#[allow(missing_docs)] // Fields say what they are.
+pub enum Bytes {
+    /// A mapped file.
+    Mapped { file: Arc<MappedFile>, path: PathBuf },
+    /// A file that is read in pieces.
+    Read { file: Arc<File>, len: u64, path: PathBuf },
+    /// Bytes in memory, of an unpacked file.
+    Memory { bytes: Arc<Vec<u8>>, path: PathBuf },
+}
+
+impl Bytes {
+    /// The file at `path`, mapped.
+    pub fn map(path: &Path) -> Result<Self> {
+        let unreadable = |source| RowsError::Unreadable { path: path.to_owned(), source };
+        // Reports a missing file, a folder and a pipe with errors of their own.
+        drop(crate::user_file::open("data file", path)?);
+        let file = MappedFile::open(path).map_err(unreadable)?;
+        Ok(Bytes::Mapped { file: Arc::new(file), path: path.to_owned() })
+    }
+
+    /// Bytes in memory, of the file `path`.
+    pub fn memory(bytes: Vec<u8>, path: &Path) -> Self {
+        Bytes::Memory { bytes: Arc::new(bytes), path: path.to_owned() }
+    }
+
+    /// The same bytes, read in pieces if they are in a file.
+    pub fn unmapped(self) -> Result<Self> {
+        let Bytes::Mapped { file, path } = self else { return Ok(self) };
+        let opened = crate::user_file::open("data file", &path)?;
+        Ok(Bytes::Read { file: Arc::new(opened), len: file.len() as u64, path })
+    }
+
+    /// Number of bytes.
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Bytes::Mapped { file, .. } => file.len() as u64,
+            Bytes::Read { len, .. } => *len,
+            Bytes::Memory { bytes, .. } => bytes.len() as u64,
+        }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        match self {
+            Bytes::Mapped { path, .. } | Bytes::Read { path, .. } | Bytes::Memory { path, .. } => path,
+        }
+    }
+
+    /// All bytes if they are in memory or mapped; call [`Bytes::check`] after reading them.
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        match self {
+            Bytes::Mapped { file, .. } => Some(file.bytes()),
+            Bytes::Memory { bytes, .. } => Some(bytes),
+            Bytes::Read { .. } => None,
+        }
+    }
+
+    /// Fails if bytes read through [`Bytes::as_slice`] were not in the file: missing pages of a truncated file read as zeros.
+    pub fn check(&self) -> Result<()> {
+        match self {
+            Bytes::Mapped { file, path } if !file.is_intact() => {
+                Err(RowsError::Changed { path: path.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Like [`Bytes::check`], and compares the file's length: a missing part of a page reads as zeros too, which only the length
+    /// shows.
+    pub fn check_length(&self) -> Result<()> {
+        match self {
+            Bytes::Mapped { file, path } if file.has_shrunk() => {
+                Err(RowsError::Changed { path: path.clone() })
+            }
+            _ => self.check(),
+        }
+    }
+
+    /// Copies `out.len()` bytes that start at `offset`.
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        match self {
+            Bytes::Read { file, path, .. } => file.read_exact_at(out, offset).map_err(|source| {
+                let path = path.clone();
+                if source.kind() == std::io::ErrorKind::UnexpectedEof {
+                    RowsError::Changed { path }
+                } else {
+                    RowsError::Unreadable { path, source }
+                }
+            }),
+            _ => {
+                let bytes = self.as_slice().expect("mapped or in memory");
+                let start = offset as usize;
+                out.copy_from_slice(&bytes[start..start + out.len()]);
+                Ok(())
+            }
+        }
+    }
+
+    /// Starts reading these bytes into the system's cache if they are read in pieces; returns at once.
+    pub fn read_ahead(&self, offset: u64, len: u64) {
+        if let (Bytes::Read { file, .. }, Some(len)) = (self, NonZeroU64::new(len)) {
+            // Failed advice costs time only.
+            let _ = rustix::fs::fadvise(&**file, offset, Some(len), Advice::WillNeed);
+        }
+    }
+
+    /// Bytes of memory that are held until the array is dropped.
+    pub fn resident_bytes(&self) -> usize {
+        match self {
+            Bytes::Memory { bytes, .. } => bytes.len(),
+            _ => 0,
+        }
+    }
+}
+
+/// The bytes of a file; a compressed one is unpacked into `budget`.
+pub fn bytes_of(path: &Path, budget: &MemoryBudget) -> Result<Bytes> {
+    let compression = Compression::of_file(path);
+    if compression == Compression::None {
+        return Bytes::map(path);
+    }
+    let mut unpacked = Vec::new();
+    let file = crate::user_file::open("data file", path)?;
+    let read = compression.reader(file, path)?.take(budget.left() + 1).read_to_end(&mut unpacked);
+    read.map_err(|error| RowsError::Malformed {
+        path: path.to_owned(),
+        format: compression.name(),
+        reason: error.to_string(),
+        hint: "is the file cut off?",
+    })?;
+    let n_bytes = unpacked.len() as u64;
+    if n_bytes > budget.left() {
+        let hint = "unpack the file on disk, or raise the limit";
+        return Err(budget.too_large(path.display().to_string(), n_bytes, "or more to be unpacked", hint));
+    }
+    budget.take(n_bytes);
+    Ok(Bytes::memory(unpacked, path))
+}

@@ -1,0 +1,204 @@
+//! Faults of one cell of a table.
+
+use super::formatted::{PLAIN_NOTATION, is_formatted};
+
+/// Fault of one cell of a CSV file, with a remedy.
+#[derive(Debug, Clone, PartialEq, thiserror::Error, miette::Diagnostic)]
+#[non_exhaustive]
+#[allow(missing_docs)] // Fields say what they are.
+pub enum CellProblem {
+    /// Bytes that are not UTF-8.
+    #[error("not UTF-8 text")]
+    #[diagnostic(help(
+        "save the file as UTF-8, with `iconv -f WINDOWS-1252 -t UTF-8 OLD.csv > NEW.csv` if Excel on Windows wrote it"
+    ))]
+    NotUtf8,
+    /// A missing value of a table that becomes an array.
+    #[error("the value is missing, and arrays hold numbers")]
+    #[diagnostic(help(
+        "--keep-missing writes NaN; or fill in the value, or leave the column out with --drop"
+    ))]
+    MissingInArray,
+    /// A text in a feature of a table that becomes an array.
+    #[error("expected a number, got \"{text}\"")]
+    #[diagnostic(help(
+        "arrays hold numbers: leave the column out with --drop, number its texts with --categorical (.safetensors), or write \
+         to a table such as .parquet"
+    ))]
+    TextInArray { text: String },
+    /// A number with a mark of thousands, or of a fraction of three digits.
+    #[error(
+        "\"{text}\" may be {} or {}: the first rows are ambiguous",
+        text.replace([',', '.'], ""),
+        text.replacen(',', ".", 1)
+    )]
+    #[diagnostic(help("set `data.decimal` to the mark before the fraction, \".\" or \",\""))]
+    UnclearMark { text: String },
+    /// Nothing but white space in a feature.
+    #[error("the cell is empty, expected a number")]
+    #[diagnostic(help("set `data.missing` to \"mean\" or \"zero\", or list the column in `data.drop`"))]
+    Empty,
+    /// Nothing but white space in a target or weight.
+    #[error("the cell is empty, expected a value")]
+    #[diagnostic(help("fill in the value, or remove those rows"))]
+    TargetEmpty,
+    /// No value in a target of `heads`.
+    #[error("the target is missing")]
+    #[diagnostic(help(
+        "set `data.missing_target` to \"skip\" to leave such rows out of the loss of this head, or fill in the value"
+    ))]
+    TargetOfHeadMissing,
+    /// Text in a target of `heads` that is a quantity.
+    #[error("expected a number, got \"{text}\"")]
+    #[diagnostic(help("for labels set the `task` of this head to \"classification\""))]
+    TargetOfHeadNotANumber { text: String },
+    /// A mark of a missing value in a feature.
+    #[error("the value is missing (\"{text}\"), expected a number")]
+    #[diagnostic(help("set `data.missing` to \"mean\" or \"zero\", or list the column in `data.drop`"))]
+    Missing { text: String },
+    /// A value under no name.
+    #[error("\"{text}\" is in a column without a name")]
+    #[diagnostic(help("name the column in the first line, or leave it out: `data.drop` = [\"{name}\"]"))]
+    Unnamed { text: String, name: String },
+    /// Text in a feature.
+    #[error("expected a number, got \"{text}\"")]
+    #[diagnostic(help("{}", text_hint(text, column.as_deref().unwrap_or("NAME"))))]
+    NotANumber {
+        text: String,
+        /// Its column, where it is known.
+        column: Option<String>,
+    },
+    /// Text in a target or weight.
+    #[error("expected a number, got \"{text}\"")]
+    #[diagnostic(help("correct the value, or check the name of the column"))]
+    TargetNotANumber { text: String },
+    /// A number with a comma where numbers have points.
+    #[error("expected a number, got \"{text}\"")]
+    #[diagnostic(help(
+        "for a comma between thousands set `data.decimal` to \".\"; where the comma is the decimal mark, to \",\""
+    ))]
+    CommaInNumber { text: String },
+    /// Something else in a column whose first value is a date.
+    #[error("expected a date as in the first rows, got \"{text}\"")]
+    #[diagnostic(help("correct the value, or set `data.datetime` to \"seconds\""))]
+    NotADate { text: String },
+    /// NaN, infinity, or beyond f32.
+    #[error("expected a finite number, got \"{text}\"")]
+    #[diagnostic(help("correct the value, or list the column in `data.drop`; the largest number is 3.4e38"))]
+    NotFinite { text: String },
+    /// An empty cell in a target.
+    #[error("the cell is empty, expected a value")]
+    #[diagnostic(help(
+        "fill in the value, or leave out rows without one with `data.missing_target` = \"skip\""
+    ))]
+    TargetMissing,
+    /// A mark of a missing value in a target.
+    #[error("the label is missing, got \"{text}\"")]
+    #[diagnostic(help(
+        "fill in the label, or leave out rows without one with `data.missing_target` = \"skip\"; if \"{text}\" is a label, \
+         `data.missing_values` = [\"\"] says that only empty cells are missing"
+    ))]
+    LabelMissing { text: String },
+    /// Labels with too many distinct values.
+    #[error("more than {limit} distinct labels")]
+    #[diagnostic(help("is the target an identifier? name another column in `data.target`"))]
+    TooManyLabels { limit: usize },
+    /// A label that is not a class.
+    #[error("label \"{label}\" is none of the {n_classes} classes of the training rows: {classes}")]
+    #[diagnostic(help(
+        "correct the label, or leave out such evaluation rows with `data.unknown_label` = \"skip\""
+    ))]
+    LabelUnknown {
+        label: String,
+        n_classes: usize,
+        /// The classes in one line.
+        classes: String,
+    },
+    /// A label with a fraction.
+    #[error("expected a whole class number, got {text}")]
+    #[diagnostic(help("for real-valued targets set `data.task` to \"regression\""))]
+    LabelFractional { text: String },
+    /// A label below 0.
+    #[error("expected a class number of 0 or above, got {label}")]
+    #[diagnostic(help("number the classes from 0"))]
+    LabelNegative { label: i64 },
+    /// A label that exceeds the number of classes.
+    #[error("label {label} is out of range, expected 0 to {} ({classes} classes)", classes - 1)]
+    #[diagnostic(help(
+        "set `data.classes` to {} or more, number the classes from 0, or leave out such evaluation rows with \
+         `data.unknown_label` = \"skip\"",
+        label.saturating_add(1)
+    ))]
+    LabelOutOfRange { label: i64, classes: usize },
+    /// A weight below 0.
+    #[error("expected a weight of 0 or above, got {text}")]
+    #[diagnostic(help("check `data.weight`"))]
+    WeightNegative { text: String },
+    /// No value in the column of `data.split`.
+    #[error("the value is missing, and `data.split` needs it in every row")]
+    #[diagnostic(help("fill in the value, or remove those rows"))]
+    SplitMissing,
+    /// Text in the column of times.
+    #[error("expected a date, a time or a number, got \"{text}\"")]
+    #[diagnostic(help("write dates as 2024-05-31 or 2024-05-31 12:30:00"))]
+    NotATime { text: String },
+    /// A date among numbers, or the reverse.
+    #[error("expected a time in the notation of the rows before it, got \"{text}\"")]
+    #[diagnostic(help("write all times as dates, or all of them as numbers"))]
+    OtherTime { text: String },
+    /// A multilabel target that is neither 0 nor 1.
+    #[error("expected 0 or 1 for task \"multilabel\", got {text}")]
+    #[diagnostic(help("for real-valued targets set `data.task` to \"regression\""))]
+    NotBinary { text: String },
+}
+
+/// The remedy for a text in a feature.
+fn text_hint(text: &str, column: &str) -> String {
+    if is_formatted(text) {
+        return format!("{PLAIN_NOTATION}, or list the column in `data.categorical` or `data.drop`");
+    }
+    let category = category_setting(column);
+    format!(
+        "list the column in `data.categorical` or `data.drop`, such as `--set {category}`; if the text marks a missing value, list it \
+         in `data.missing_values` and set `data.missing`"
+    )
+}
+
+/// The argument of `--set` that makes a column categorical, as one word of a shell.
+fn category_setting(column: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "_-. ".contains(c);
+    let is_word = column.starts_with(|c: char| c.is_alphabetic() || c == '_')
+        && column.chars().all(is_plain)
+        && !["true", "false", "inf", "nan"].contains(&column);
+    // Escapes of JSON are TOML's too, on one line.
+    let value = if is_word { column.to_owned() } else { serde_json::Value::from(column).to_string() };
+    shell_word(&format!("data.categorical={value}"))
+}
+
+/// A text as one word of a shell's command.
+fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "._-/+:@%,=".contains(c);
+    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
+
+impl CellProblem {
+    /// The same problem, which names the column to change.
+    pub fn in_column(self, name: &str) -> Self {
+        match self {
+            CellProblem::NotANumber { text, .. } => {
+                CellProblem::NotANumber { text, column: Some(name.to_owned()) }
+            }
+            other => other,
+        }
+    }
+
+    /// Whether a label is not a class of the training rows.
+    pub fn is_unknown_label(&self) -> bool {
+        matches!(self, Self::LabelUnknown { .. } | Self::LabelOutOfRange { .. } | Self::LabelNegative { .. })
+    }
+
+    /// The problem of a value in the column that is called `name` because it has no name.
+    pub fn unnamed(cell: &[u8], name: &str) -> Self {
+        CellProblem::Unnamed { text: String::from_utf8_lossy(cell).trim().to_owned(), name: name.to_owned() }
+    }
+}

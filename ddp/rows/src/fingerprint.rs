@@ -1,0 +1,44 @@
+//! Hashes that ranks use to compare their input files. They detect differences but are not cryptographic.
+
+/// FNV-1a on 64-bit words, with a rotation that moves high bits to low ones.
+pub struct Fingerprint(u64);
+
+impl Default for Fingerprint {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fingerprint {
+    /// Adds a number.
+    pub fn number(&mut self, word: u64) {
+        self.0 = (self.0 ^ word).rotate_left(29).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    /// Adds a text, with its length.
+    pub fn text(&mut self, text: &str) {
+        self.number(text.len() as u64);
+        text.bytes().for_each(|byte| self.number(u64::from(byte)));
+    }
+
+    /// Adds bytes, with their number.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        let (words, rest) = bytes.as_chunks::<8>();
+        words.iter().for_each(|word| self.number(u64::from_le_bytes(*word)));
+        rest.iter().for_each(|&byte| self.number(u64::from(byte)));
+    }
+
+    /// The hash of all that was added.
+    pub fn finish(mut self) -> u64 {
+        self.number(0);
+        self.0 ^ self.0 >> 32
+    }
+}
+
+/// Hashes `bytes`.
+pub fn fingerprint(bytes: &[u8]) -> u64 {
+    let mut hash = Fingerprint::default();
+    hash.bytes(bytes);
+    hash.finish()
+}

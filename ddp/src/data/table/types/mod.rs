@@ -1,8 +1,0 @@
-//! Types of the columns of text files, found in all of their cells, and values of those types.
-
-mod inferred;
-mod typed_column;
-
-pub use inferred::{CellUse, Destination, Inference};
-pub(super) use typed_column::Form;
-pub use typed_column::TypedColumn;
