@@ -121,6 +121,8 @@ pub struct FileColumns {
     pub indices: Vec<usize>,
     /// Columns after the first that have no name in the file.
     pub unnamed: Vec<usize>,
+    /// Guesses about the columns: ends of sentences.
+    pub notes: Vec<String>,
 }
 
 /// Type of a column in the file.

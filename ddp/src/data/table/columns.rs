@@ -95,7 +95,7 @@ impl ColumnPlan {
     /// user or the model needs; [`CsvError::NoFeatures`].
     pub(crate) fn new(path: &Path, columns: FileColumns, spec: &SourceSpec<'_>) -> Result<Self> {
         let data = spec.data;
-        let FileColumns { mut names, mut are_dates, indices, unnamed } = columns;
+        let FileColumns { mut names, mut are_dates, indices, unnamed, notes } = columns;
         let n_own = names.len();
         if n_own > MAX_COLUMNS {
             return Err(DataError::Rows(RowsError::Malformed {
@@ -159,8 +159,8 @@ impl ColumnPlan {
             }
         };
         let left_out = |&at: &usize| is_index(at) && !has_use(&names[at]) && !dropped.contains(&*names[at]);
-        let mut left_out: Vec<String> =
-            (0..names.len()).filter(left_out).map(|at| index_note(at, &names[at])).collect();
+        let indices = (0..names.len()).filter(left_out).map(|at| index_note(at, &names[at]));
+        let mut left_out: Vec<String> = notes.into_iter().chain(indices).collect();
         let is_used = |at: usize| !dropped.contains(&*names[at]);
         left_out.extend(
             (0..n_own).filter(|at| repeated.contains(at) && is_used(*at)).map(|at| repeated_note(&names[at])),
@@ -285,7 +285,7 @@ fn part_names(name: &str) -> Vec<String> {
 /// The reason for leaving out column number `at`.
 pub fn index_note(at: usize, name: &str) -> String {
     match name {
-        "" => format!("column {} has no name and is left out, like an index that pandas wrote", at + 1),
+        "" => format!("column {} has no name and is left out, like row numbers of pandas or R", at + 1),
         _ if name == format!("Unnamed: {at}") => {
             format!("column {} has no name and is left out: its cells are empty", at + 1)
         }
@@ -399,6 +399,30 @@ fn users_columns(features: &[String]) -> Vec<String> {
         }
     }
     columns
+}
+
+/// The error of a shard, which was opened with the features of the first.
+pub(super) fn of_shard(error: DataError, first: &Path, path: &Path) -> DataError {
+    match error {
+        DataError::ColumnsDiffer { difference, .. } => {
+            let (first, other) = (first.to_owned(), path.to_owned());
+            DataError::Rows(RowsError::ShardsDiffer { first, other, difference })
+        }
+        error => error,
+    }
+}
+
+/// Checks that two shards have the same columns, in any order.
+pub fn same_names(first: &Path, expected: &[String], path: &Path, got: &[String]) -> Result<()> {
+    let sorted = |names: &[String]| {
+        let mut names = names.to_vec();
+        names.sort_unstable();
+        names
+    };
+    if expected == got || sorted(expected) == sorted(got) {
+        return Ok(());
+    }
+    same_columns(first, expected, path, got)
 }
 
 /// Checks that two shards have the same columns in the same order.

@@ -30,7 +30,9 @@ pub use cell_chunks::CellColumns;
 pub use cell_reader::CellReader;
 pub use chunk_reader::ChunkReader;
 pub(crate) use column_texts::for_each_text;
-pub use columns::{ColumnPlan, Partition, Role, column_missing, index_note, repeated_note, same_columns};
+pub use columns::{
+    ColumnPlan, Partition, Role, column_missing, index_note, repeated_note, same_columns, same_names,
+};
 pub(crate) use exact_rows::ExactRows;
 pub(crate) use kept::KeptValues;
 pub use partition::{columns_of as partition_columns, is_partition};

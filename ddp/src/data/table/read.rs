@@ -6,13 +6,12 @@ use std::sync::Arc;
 use ddp_rows::error::{CsvError, RowsError};
 use ddp_rows::table::source::TableFormat;
 
-use super::columns::{ColumnPlan, same_columns};
+use super::columns::{ColumnPlan, of_shard, same_names};
 use super::exact_rows::ExactRows;
 #[cfg(feature = "parquet")]
 use super::large;
 use super::row_reader::RowReader;
 use super::rows::{TableRows, huge_vocabulary};
-use crate::config::Datetime;
 use crate::data::datasets::dataset::Dataset;
 use crate::data::datasets::exact_columns::ExactColumns;
 #[cfg(test)]
@@ -71,12 +70,16 @@ pub(crate) fn read_all(
 fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -> Result<Read> {
     let mut first: Option<(ColumnPlan, TableRows)> = None;
     for path in files {
-        // Each file shows its dates in rows of its own: those of the first file decide.
-        let columns = first.as_ref().map(|(plan, _)| plan.features.clone());
-        let columns = columns.filter(|_| spec.features.is_none() && spec.data.datetime == Datetime::Parts);
+        // The columns of further files may have another order, and show their dates in rows of their own: the first file decides.
+        let columns =
+            first.as_ref().map(|(plan, _)| plan.features.clone()).filter(|_| spec.features.is_none());
         let known = columns.as_ref().map(|names| KnownFeatures { names, vocabularies: &[], of: spec.source });
         let of_file = SourceSpec { features: known.or(spec.features), ..*spec };
-        let mut reader = RowReader::open(path, format, &of_file)?;
+        let opened = RowReader::open(path, format, &of_file);
+        let mut reader = match known {
+            Some(_) => opened.map_err(|error| of_shard(error, &files[0], path))?,
+            None => opened?,
+        };
         let (plan, rows) = match &mut first {
             None => {
                 let rows = TableRows::new(reader.plan(), spec);
@@ -84,7 +87,7 @@ fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -
             }
             Some(first) => first,
         };
-        same_columns(&files[0], &plan.all_names(), path, &reader.plan().all_names())?;
+        same_names(&files[0], &plan.all_names(), path, &reader.plan().all_names())?;
         let n_before = rows.n_rows;
         let chunk_rows = (CHUNK_NUMBERS / plan.names.len().max(1)).clamp(1, CHUNK_ROWS);
         while reader.read(rows, chunk_rows)? > 0 {

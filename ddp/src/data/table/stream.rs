@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use ddp_rows::error::{CsvError, RowsError};
 use ddp_rows::table::source::TableFormat;
 
-use super::columns::{ColumnPlan, same_columns};
+use super::columns::{ColumnPlan, same_names};
 use super::kept::KeptType;
 use super::row_reader::RowReader;
 use super::rows::TableRows;
@@ -95,7 +95,7 @@ impl TableStream {
             let Some(reader) = &mut self.reader else {
                 let Some(path) = self.files.get(self.n_opened) else { break };
                 let reader = RowReader::open(path, self.format, spec)?;
-                same_columns(&self.files[0], &self.plan.names, path, &reader.plan().names)?;
+                same_names(&self.files[0], &self.plan.names, path, &reader.plan().names)?;
                 self.check_kept_types(path, &reader.kept_types())?;
                 (self.reader, self.has_rows) = (Some(reader), false);
                 self.n_opened += 1;

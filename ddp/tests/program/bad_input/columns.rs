@@ -114,7 +114,7 @@ fn shards_of_other_columns() {
     let args = train(&["data.train=t"]);
     place.refuses(
         &args,
-        &["`t/0.csv` and `t/1.csv` don't match", "column 2 is \"b\" in one and \"c\"", "hint: "],
+        &["`t/0.csv` and `t/1.csv` don't match", "\"b\" is missing, \"c\" is extra", "hint: "],
     );
     place.write("t/1.csv", b"a,b,label,more\n1,2,0,1\n");
     place.refuses(&args, &["don't match", "3 columns against 4"]);

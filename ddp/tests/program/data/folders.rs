@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use crate::common::{run_line, run_line_ok, temp_dir};
+use crate::common::{read_weights, run_line, run_line_ok, same_bits, temp_dir};
 
 /// Writes 40 rows of a feature, a target and `more`.
 fn write(path: &Path, more: Option<(&str, &str)>) {
@@ -111,4 +111,65 @@ fn columns_that_training_lacks_are_left_out() {
     assert!(evaluated.contains("more.csv: column \"id\" is left out"), "{evaluated}");
     let strict = run_line(folder.path(), "eval --checkpoint run --data more.csv --strict-columns");
     assert!(strict.stderr.contains("\"id\" is extra"), "{}", strict.stderr);
+}
+
+#[test]
+fn further_files_may_have_their_columns_in_another_order() {
+    let folder = temp_dir();
+    let rows = |range: std::ops::Range<usize>, is_other: bool| -> String {
+        let row = |n: usize| {
+            let (x, z, y) = (n * 7 % 11, ["u", "v", "w"][n % 3], n % 2);
+            if is_other { format!("{y},{z},{x}\n") } else { format!("{x},{z},{y}\n") }
+        };
+        let header = if is_other { "y,z,x\n" } else { "x,z,y\n" };
+        header.to_owned() + &range.map(row).collect::<String>()
+    };
+    fs::create_dir(folder.path().join("rows")).unwrap();
+    fs::write(folder.path().join("rows/a.csv"), rows(0..40, false)).unwrap();
+    fs::write(folder.path().join("rows/b.csv"), rows(40..80, true)).unwrap();
+    fs::write(folder.path().join("all.csv"), rows(0..80, false)).unwrap();
+    let train = |source: &str| {
+        let quick = "--target y --categorical z --epochs 2 --hidden 4 --device cpu --threads 1";
+        output(folder.path(), &format!("train {source} {quick} --out of-{source}"));
+        read_weights(&folder.path().join(format!("of-{source}/model.safetensors")))
+    };
+    assert!(same_bits(&train("rows"), &train("all.csv")));
+    let columns = |source: &str| {
+        let shown = output(folder.path(), &format!("data inspect {source} --target y"));
+        shown[shown.find("column ").unwrap()..shown.find("[data]").unwrap()].to_owned()
+    };
+    assert_eq!(columns("rows"), columns("all.csv"));
+    let predict = |source: &str| {
+        let line = format!("predict --checkpoint of-rows --data {source} --keep z,x --out p-{source}.csv");
+        output(folder.path(), &line);
+        fs::read_to_string(folder.path().join(format!("p-{source}.csv"))).unwrap()
+    };
+    assert_eq!(predict("rows"), predict("all.csv"));
+}
+
+#[test]
+fn titles_above_the_names_and_names_of_rows_are_left_out() {
+    let folder = temp_dir();
+    let rows = |name: &str| {
+        (0..40)
+            .map(|n| format!("{}{};{}\n", name.replace('#', &n.to_string()), n % 7, n % 2))
+            .collect::<String>()
+    };
+    let quick = "--epochs 1 --hidden 2 --device cpu --eval-fraction 0.2";
+    fs::write(folder.path().join("title.csv"), format!("Draws of 2025\nx;label\n{}", rows(""))).unwrap();
+    fs::write(folder.path().join("r.csv"), format!("x;label\n{}", rows("row#;"))).unwrap();
+    for (file, note) in [
+        ("title.csv", "the line \"Draws of 2025\" above the names is taken for a title"),
+        ("r.csv", "column 1 has no name and is left out, like row numbers of pandas or R"),
+    ] {
+        let shown = output(folder.path(), &format!("data inspect {file}"));
+        assert!(shown.contains(note) && shown.contains("40 rows"), "{shown}");
+        let trained = output(folder.path(), &format!("train {file} {quick} --out run-{file}"));
+        assert_eq!(trained.matches(note).count(), 1, "{trained}");
+        assert!(trained.contains(", 1-2-2 layers"), "{trained}");
+    }
+    // An error still names the line of the file.
+    fs::write(folder.path().join("bad.csv"), format!("Draws of 2025\nx;label\n{}a;1\n", rows(""))).unwrap();
+    let refused = run_line(folder.path(), &format!("train bad.csv {quick} --out bad"));
+    assert!(refused.stderr.contains("line 43, column \"x\""), "{}", refused.stderr);
 }

@@ -22,6 +22,10 @@ pub(super) struct Dialect {
     pub(super) notation: Notation,
     /// Cells of the first row; 0 in a file without rows.
     pub(super) n_cells: usize,
+    /// Whether the rows have one more cell than the first row, since it lacks a name for those of the rows, as R writes them.
+    pub(super) has_row_names: bool,
+    /// Lines above the names, which are left out.
+    pub(super) titles: Vec<String>,
     /// Whether the first value of each column is a date; may be shorter than the row.
     pub(super) are_dates: Vec<bool>,
 }
@@ -56,7 +60,23 @@ impl Dialect {
         }
         let given = given.or(has_blanks.then_some(b'\t'));
         let text = input.rest_of_text();
-        let found = given.unwrap_or_else(|| delimiter_of(text, is_whole));
+        let title = match (given, options.header) {
+            (None, Header::Auto) => titles(text, is_whole),
+            _ => None,
+        };
+        let mut titles = Vec::new();
+        if let Some((_, n_titles)) = title {
+            while titles.len() < n_titles {
+                let rest = input.rest_of_text();
+                let len = rest.iter().position(|byte| *byte == b'\n').map_or(rest.len(), |at| at + 1);
+                let line = String::from_utf8_lossy(&rest[..len]).trim().to_owned();
+                titles.extend(Some(line).filter(|line| !line.is_empty()));
+                input.skip_line(len);
+            }
+        }
+        let text = input.rest_of_text();
+        let found = given.or(title.map(|(delimiter, _)| delimiter));
+        let found = found.unwrap_or_else(|| delimiter_of(text, is_whole));
         let rows = first_rows(text, found, is_whole);
         let n_names = usize::from(options.header != Header::Absent).min(rows.len());
         let decimal = match (options.decimal, found) {
@@ -73,9 +93,10 @@ impl Dialect {
             let moment = first.and_then(|cell| time::parse(std::str::from_utf8(cell).ok()?.trim()));
             moment.is_some_and(|moment| moment.has_date)
         };
-        let are_dates = (0..n_cells).map(is_date).collect();
+        let has_row_names = options.header == Header::Auto && n_cells > 0 && have_names(&rows);
+        let are_dates = (0..n_cells + usize::from(has_row_names)).map(is_date).collect();
         input.set_delimiter(found);
-        Ok(Dialect { delimiter: found, notation, n_cells, are_dates })
+        Ok(Dialect { delimiter: found, notation, n_cells, has_row_names, titles, are_dates })
     }
 }
 
@@ -87,6 +108,46 @@ fn delimiter_line(text: &[u8]) -> Option<u8> {
         }
         _ => None,
     }
+}
+
+/// The delimiter of a table below lines of a title, and their number: the title has no delimiters, and names follow it.
+fn titles(text: &[u8], is_whole: bool) -> Option<(u8, usize)> {
+    const MAX_TITLES: usize = 3;
+    const MIN_ROWS: usize = 3;
+    let rows = first_rows(text, delimiter_of(text, is_whole), is_whole);
+    if rows.first().is_none_or(|first| first.len() > 1 && rows.iter().all(|row| row.len() == first.len())) {
+        return None;
+    }
+    let of = |delimiter: u8| {
+        let rows = first_rows(text, delimiter, is_whole);
+        let n_titles = rows.iter().take_while(|row| row.len() == 1).count();
+        let below = rows.get(n_titles..).filter(|below| below.len() >= MIN_ROWS)?;
+        let is_name = |cell: &&[u8]| {
+            let text = std::str::from_utf8(cell).map_or("", str::trim);
+            !text.is_empty() && !text.contains('"') && text.replace(',', ".").parse::<f64>().is_err()
+        };
+        let is_table = below[0].iter().all(is_name) && below.iter().all(|row| row.len() == below[0].len());
+        let are_titles =
+            rows[..n_titles].iter().all(|row| !row[0].contains(&b'"') && !row[0].starts_with(b"#"));
+        ((1..=MAX_TITLES).contains(&n_titles) && is_table && are_titles).then_some((delimiter, n_titles))
+    };
+    DELIMITERS.into_iter().find_map(of)
+}
+
+/// Whether all rows have one more cell than the names in the first, which begin with numbers of the rows, or with names before cells
+/// that are all numbers. Otherwise a text may lack its quotes.
+fn have_names(rows: &[Vec<&[u8]>]) -> bool {
+    let [names, rows @ ..] = rows else { return false };
+    if rows.len() < 2 || rows.iter().any(|row| row.len() != names.len() + 1) {
+        return false;
+    }
+    let number = |cell: &[u8]| std::str::from_utf8(cell).ok()?.trim().replace(',', ".").parse::<f64>().ok();
+    let firsts: Vec<Option<f64>> = rows.iter().map(|row| number(row[0])).collect();
+    let count_rows = firsts.windows(2).all(|pair| matches!(pair, [Some(a), Some(b)] if *b == *a + 1.0));
+    let are_numbers = |row: &Vec<&[u8]>| row[1..].iter().all(|cell| number(cell).is_some());
+    let are_names = firsts.iter().all(Option::is_none) && rows.iter().all(are_numbers);
+    let ends_blank = rows.iter().all(|row| row.last().is_some_and(|cell| cell.is_empty()));
+    !ends_blank && (count_rows || are_names)
 }
 
 /// Whether blanks separate the cells, and no delimiter does.
@@ -235,6 +296,31 @@ mod tests {
             ("a;b\n31.12.2024;2,5\n", DecimalMark::Comma),
         ] {
             assert_eq!(found(text, Delimiter::Auto).1, expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn titles_and_names_of_rows_are_found() {
+        let of = |text: &str| {
+            let mut input = Input::new(Box::new(io::Cursor::new(text.to_owned()))).unwrap();
+            let dialect = Dialect::find(&mut input, &ReadOptions::default()).unwrap();
+            let record = input.record().unwrap().map_or(0, |record| record.line);
+            (dialect.delimiter as char, dialect.titles.join("/"), dialect.has_row_names, record)
+        };
+        for (text, titles, line) in [
+            ("Draws of 2025\nid;x;label\n0;1,5;0\n1;2;1\n", "Draws of 2025", 2),
+            ("Report, all\n\nof 2025\nid;x\n0;1\n1;2\n", "Report, all/of 2025", 4),
+            // A column of numbers with decimal commas, and too few rows to tell.
+            ("price\n1,5\n2,5\n3,5\n", "", 1),
+            ("title\na;b\n1;2\n", "", 1),
+        ] {
+            let found = of(text);
+            assert_eq!((found.1.as_str(), found.3), (titles, line), "{text:?}");
+        }
+        for (text, has_names) in
+            [("x,y\nr1,1,0\nr2,2,1\n", true), ("x,y\n1,0,\n2,1,\n", false), ("x,y\n1,0\n2,1,5\n", false)]
+        {
+            assert_eq!(of(text).2, has_names, "{text:?}");
         }
     }
 

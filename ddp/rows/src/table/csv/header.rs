@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::dialect::Dialect;
 use super::input::Input;
 use super::read_error::unreadable;
 use crate::error::CellProblem;
@@ -14,11 +15,12 @@ use crate::table::source::FileColumns;
 ///
 /// The first name may be empty. Other columns without a name are called by their place as in pandas: `Unnamed: 2` is the third.
 ///
-/// - `n_cells`: cells of the first row
+/// - `dialect`: the cells of the first row, and what was found beside it
 ///
 /// # Errors
 /// [`CsvError::Empty`], [`CsvError::Comment`], [`CsvError::NoHeader`], [`CsvError::DuplicateColumn`].
-pub(super) fn read(input: &mut Input, path: &Path, header: Header, n_cells: usize) -> Result<FileColumns> {
+pub(super) fn read(input: &mut Input, path: &Path, header: Header, dialect: &Dialect) -> Result<FileColumns> {
+    let n_cells = dialect.n_cells;
     if header == Header::Absent && n_cells > 0 {
         let names = (1..=n_cells).map(|number| format!("column_{number}")).collect();
         return Ok(FileColumns { names, ..FileColumns::default() });
@@ -35,6 +37,9 @@ pub(super) fn read(input: &mut Input, path: &Path, header: Header, n_cells: usiz
             problem: CellProblem::NotUtf8,
         })?;
         names.push(name.trim().to_owned());
+    }
+    if dialect.has_row_names {
+        names.insert(0, String::new());
     }
     let unnamed: Vec<usize> = (1..names.len()).filter(|&index| names[index].is_empty()).collect();
     unnamed.iter().for_each(|&index| names[index] = format!("Unnamed: {index}"));
@@ -60,7 +65,9 @@ pub(super) fn read(input: &mut Input, path: &Path, header: Header, n_cells: usiz
         input.pad_to(names.len());
     }
     let indices = if names[0].is_empty() { vec![0] } else { Vec::new() };
-    Ok(FileColumns { names, unnamed, indices, ..FileColumns::default() })
+    let title = |title: &String| format!("the line \"{title}\" above the names is taken for a title");
+    let notes = dialect.titles.iter().map(title).collect();
+    Ok(FileColumns { names, unnamed, indices, notes, ..FileColumns::default() })
 }
 
 /// Whether the first row is one of data: all of its cells are numbers, or some are that do not ascend. Numbers that name columns, such

@@ -52,7 +52,7 @@ pub fn of_text(
 impl CsvSource {
     fn new(mut input: Input, path: &Path, options: &ReadOptions<'_>, n_bytes: Option<u64>) -> Result<Self> {
         let dialect = Dialect::find(&mut input, options).map_err(|error| unreadable(path, error))?;
-        let mut columns = header::read(&mut input, path, options.header, dialect.n_cells)?;
+        let mut columns = header::read(&mut input, path, options.header, &dialect)?;
         columns.are_dates.clone_from(&dialect.are_dates);
         columns.are_dates.resize(columns.names.len(), false);
         Ok(CsvSource { path: path.to_owned(), input, columns, dialect, n_bytes })

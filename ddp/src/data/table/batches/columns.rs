@@ -1,6 +1,6 @@
 //! Needed columns of a file, and checks of their types against their roles.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use arrow_schema::{DataType, Field, Schema};
@@ -15,7 +15,7 @@ use crate::config::Task;
 use crate::data::DataError;
 use crate::data::error::Result;
 use crate::data::source::{SourceSpec, ToPredict};
-use crate::data::table::columns::{ColumnPlan, Role, categories, same_columns};
+use crate::data::table::columns::{ColumnPlan, Role, categories, same_names};
 
 /// The columns of a file.
 #[derive(Debug, Clone, PartialEq)]
@@ -189,23 +189,26 @@ impl Columns {
         self.needed.iter().filter(is_wide).count()
     }
 
-    /// Fails unless `other`, of another file, has the same columns and types.
+    /// Fails unless `other`, of another file, has the same columns and types, in any order.
     pub(in crate::data::table) fn check_same(
         &self,
         path: &Path,
         other: &Self,
         other_path: &Path,
     ) -> Result<()> {
-        same_columns(path, &self.plan.all_names(), other_path, &other.plan.all_names())?;
-        let differs = |(a, b): &(&Column, &Column)| a.data_type != b.data_type;
-        match self.needed.iter().zip(&other.needed).find(differs) {
+        same_names(path, &self.plan.all_names(), other_path, &other.plan.all_names())?;
+        let types: HashMap<&String, &DataType> =
+            other.needed.iter().map(|column| (&column.name, &column.data_type)).collect();
+        let type_there =
+            |column: &Column| types.get(&column.name).copied().filter(|there| **there != column.data_type);
+        match self.needed.iter().find_map(|column| Some((column, type_there(column)?))) {
             None => Ok(()),
-            Some((a, b)) => Err(DataError::Rows(RowsError::ShardsDiffer {
+            Some((a, there)) => Err(DataError::Rows(RowsError::ShardsDiffer {
                 first: path.to_owned(),
                 other: other_path.to_owned(),
                 difference: format!(
                     "column \"{}\" is {} in one and {} in the other",
-                    a.name, a.data_type, b.data_type
+                    a.name, a.data_type, there
                 ),
             })),
         }

@@ -15,9 +15,10 @@ use crate::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
 use crate::data::datasets::subset::with_targets;
 use crate::data::error::{DataError, Result};
 use crate::data::labels::{LabelSurvey, decide_several};
-use crate::data::source::SourceSpec;
+use crate::data::source::{KnownFeatures, SourceSpec};
 use crate::data::table::batches::{BatchRows, Columns, batch_rows};
 use crate::data::table::columns::Role;
+use crate::data::table::columns::of_shard;
 use crate::data::table::label_column::Fraction;
 use crate::data::table::rows::{
     TableRows, TargetCells, check_fractions, check_targets, huge_vocabulary, is_binary, meaning,
@@ -41,13 +42,21 @@ pub(in crate::data::table) fn open(
     paths: &[PathBuf],
     spec: &SourceSpec<'_>,
 ) -> Result<Option<Arc<dyn Dataset>>> {
-    let mut files = Vec::with_capacity(paths.len());
+    let mut files: Vec<(ParquetFile, Columns)> = Vec::with_capacity(paths.len());
     for path in paths {
+        // The columns of further files may have another order.
+        let names = files.first().map(|(_, columns)| columns.plan.features.clone());
+        let known = names.as_ref().map(|names| KnownFeatures { names, vocabularies: &[], of: spec.source });
+        let of_file = SourceSpec { features: spec.features.or(known), ..*spec };
         let file = ParquetFile::open(path)?;
         if file.n_rows() == 0 {
             return Err(DataError::Rows(RowsError::NoRows { path: path.clone() }));
         }
-        let columns = Columns::new(path, &file, spec)?;
+        let columns = Columns::new(path, &file, &of_file);
+        let columns = match known {
+            Some(_) => columns.map_err(|error| of_shard(error, &paths[0], path))?,
+            None => columns?,
+        };
         files.push((file, columns));
     }
     let (first, columns) = &files[0];

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ddp::data::table::{
-    CellReader, column_missing, index_note, partition_columns, repeated_note, same_columns,
+    CellReader, column_missing, index_note, partition_columns, repeated_note, same_names,
 };
 use ddp::data::{CsvError, DataError, SourceSpec, notes_on_folders};
 use ddp_rows::error::formatted::is_formatted;
@@ -54,6 +54,7 @@ pub(super) fn scan(
     let first = CellReader::open(&files[0], format, spec)?;
     let own_names = first.columns().names.clone();
     let mut indices = first.columns().indices.clone();
+    let notes = first.columns().notes.clone();
     for &at in &first.columns().unnamed {
         if at + 1 < own_names.len() && !spec.data.drop.contains(&own_names[at]) {
             return Err(DataError::from(CsvError::UnnamedColumn {
@@ -86,14 +87,28 @@ pub(super) fn scan(
         let of_folders = partition_columns(path, spec);
         let all_names: Vec<String> =
             reader.columns().names.iter().chain(of_folders.iter().map(|(name, _)| name)).cloned().collect();
-        same_columns(&files[0], &names, path, &all_names)?;
+        same_names(&files[0], &names, path, &all_names)?;
+        // Columns of the first file, by those of this one.
+        let places: Vec<usize> = if all_names == names {
+            (0..names.len()).collect()
+        } else {
+            let (own, of_folders) = (&names[..own_names.len()], own_names.len()..names.len());
+            let place =
+                |name: &String| own.iter().position(|other| other == name).expect("it has the same columns");
+            reader.columns().names.iter().map(place).chain(of_folders).collect()
+        };
         let notation = reader.notation().clone();
         let mut n_rows = 0;
         while let Some(record) = reader.record()? {
             let place = Place { file, number: record.line };
             let of_folders = of_folders.iter().map(|(_, value)| value.as_bytes());
-            for (column, cell) in record.cells().chain(of_folders).enumerate() {
-                let is_string = record.is_string(column) || are_texts.get(column).is_some_and(|is| *is);
+            let mut row: Vec<&[u8]> = vec![b""; names.len()];
+            let mut strings = vec![false; names.len()];
+            for (at, cell) in record.cells().chain(of_folders).enumerate() {
+                (row[places[at]], strings[places[at]]) = (cell, record.is_string(at));
+            }
+            for (column, cell) in row.into_iter().enumerate() {
+                let is_string = strings[column] || are_texts.get(column).is_some_and(|is| *is);
                 let use_ = if !targets.contains(&column) {
                     Use::Feature
                 } else if is_string {
@@ -129,7 +144,9 @@ pub(super) fn scan(
     let origin = Origin {
         is_table: true,
         kinds: (0..names.len()).map(kind).collect(),
-        left_out: (indices.iter().map(|&column| index_note(column, &names[column])))
+        left_out: notes
+            .into_iter()
+            .chain(indices.iter().map(|&column| index_note(column, &names[column])))
             .chain(repeated.iter().map(|&column| repeated_note(&names[column])))
             .chain(notes_on_folders(spec.source, &spec.data.eval))
             .collect(),
