@@ -25,11 +25,14 @@ mod fnv1a;
 mod rank;
 mod reporter;
 mod launcher;
+mod launcher_process;
 mod call;
 mod error;
 
 // How a job ends, and how far it is.
 mod end_job;
+#[cfg(feature = "mpi")]
+mod lost_server;
 mod progress;
 
 // Ranks and their tensors.
@@ -58,6 +61,7 @@ pub use failure::Failure;
 pub use group::{Group, NCCL_MEMORY_STEP_BYTES, OnLoan, Scope, Ticket, Traffic};
 pub use launch::launch;
 pub use launcher::Launcher;
+pub use launcher_process::LauncherProcess;
 pub use pin::DeviceChoice;
 pub use progress::Phase;
 pub use rank::{LocalRank, Rank};

@@ -6,6 +6,7 @@ use crate::group::SingleGroup;
 #[cfg(feature = "mpi")]
 use crate::group::mpi::MpiGroup;
 use crate::launcher::{self, Found};
+use crate::launcher_process::LauncherProcess;
 use crate::shared_tensor::Peers;
 use crate::watchdog::{LossReport, Unwatched, Watchdog, WatchdogOptions};
 use crate::{Group, Launcher, LocalRank, Rank, Result, WorldOptions};
@@ -24,6 +25,8 @@ pub struct World {
     local_size: usize,
     hostname: String,
     launcher: Option<Launcher>,
+    /// The process that joined them, if it is on this host.
+    launcher_process: Option<LauncherProcess>,
     /// Exchanges tensors between GPUs, once they are joined. Closed before the host's group.
     pub(crate) device_group: OnceCell<Group>,
     /// Memory of this rank that other ranks have mapped, and memory of theirs that this rank has mapped.
@@ -77,6 +80,7 @@ impl World {
             local_size: 1,
             hostname: hostname(),
             launcher: None,
+            launcher_process: None,
             device_group: OnceCell::new(),
             peers: Peers::default(),
             watchdog: Watchdog::default(),
@@ -86,12 +90,14 @@ impl World {
 
     #[cfg(feature = "mpi")]
     fn join(found: Found, options: WorldOptions) -> Result<Self> {
+        let launcher_process = LauncherProcess::find(true);
         let group = MpiGroup::init(found, options, &hostname())?;
         Ok(World {
             local_rank: group.local_rank(),
             local_size: group.local_size(),
             hostname: hostname(),
             launcher: Some(found.launcher),
+            launcher_process,
             device_group: OnceCell::new(),
             peers: Peers::default(),
             watchdog: Watchdog::default(),
@@ -111,6 +117,7 @@ impl World {
             local_size: group.world_size(),
             hostname: hostname(),
             launcher: None,
+            launcher_process: None,
             device_group: OnceCell::new(),
             peers: Peers::default(),
             watchdog: Watchdog::default(),
@@ -146,6 +153,14 @@ impl World {
     /// The launcher that started the ranks, if any.
     pub fn launcher(&self) -> Option<Launcher> {
         self.launcher
+    }
+
+    /// From now on this rank does not end when its launcher does: the caller ends it, once it has saved. Does nothing for a rank alone.
+    pub fn outlive_launcher(&self) {
+        #[cfg(feature = "mpi")]
+        if self.launcher_process.is_some() {
+            crate::lost_server::outlive();
+        }
     }
 
     /// The collectives over all ranks for tensors in host memory. [`World::tensor_group`] is the one for tensors of the rank's
@@ -198,7 +213,9 @@ impl World {
     pub fn close(self) -> Result<()> {
         let device = self.device_group.into_inner().map_or(Ok(()), Group::close);
         let peers = self.peers.close(&self.group);
-        let host = self.group.close();
+        let is_alone = self.launcher_process.as_ref().is_some_and(LauncherProcess::is_gone);
+        // MPI would wait for the launcher.
+        let host = if is_alone { self.group.leave() } else { self.group.close() };
         let closed = device.and(peers).and(host);
         if closed.is_ok() {
             self.watchdog.leave();

@@ -24,7 +24,7 @@ pub const DONE: u8 = 0;
 pub const FAILED: u8 = 1;
 /// The command line, the config or the data cannot be used.
 pub const USAGE: u8 = 2;
-/// Output could not be written: disk full, quota used up, read-only or faulty disk.
+/// Output could not be written: disk full, quota used up, file too large, read-only or faulty disk.
 pub const IO: u8 = 74;
 /// A rank died, froze or was cut off, and the others ended, or the ranks' replicas differ and no majority can repair them: the same
 /// command with `--resume auto` continues.
@@ -32,9 +32,9 @@ pub const RESTARTABLE: u8 = 75;
 /// The world or the environment is not the one that the command needs: a device, driver or library is missing, the ranks
 /// disagree, there are too many of them, or the launcher and this build do not fit together.
 pub const ENVIRONMENT: u8 = 78;
-/// A signal or `train.stop_after_steps` stopped the run, which saved a checkpoint, or had not begun its first step.
+/// A signal, the end of the launcher or `train.stop_after_steps` stopped the run, which saved a checkpoint, or had not begun its first step.
 pub const SAVED: u8 = 85;
-/// A second SIGINT ended the run at once, without saving.
+/// A second SIGINT ended the run at once, without saving; or SIGQUIT to the supervisor.
 pub const INTERRUPTED: u8 = 130;
 /// mpirun's SIGTERM ended the run without saving: no step finished before mpirun would kill it.
 pub const TERMINATED: u8 = 143;

@@ -1,10 +1,12 @@
 //! Decides whether a job that ended is complete, ends the command, or is restarted: a pure function.
 
 use ddp::exit_code::{DONE, ENVIRONMENT, FAILED, INTERRUPTED, IO, RESTARTABLE, SAVED, USAGE};
+use signal_hook::consts::{
+    SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGPIPE, SIGSEGV, SIGSYS, SIGTRAP, SIGUSR1,
+};
 
 /// A shell reports a process that was ended by a signal with this status plus the signal's number.
 pub(crate) const SIGNALED: i32 = 128;
-const SIGUSR1: i32 = signal_hook::consts::SIGUSR1;
 
 /// Way in which the launcher's process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +40,14 @@ pub(crate) struct Attempt {
     /// Number of restarts before this attempt.
     pub(crate) n_restarts: usize,
     pub(crate) max_restarts: usize,
+}
+
+impl Attempt {
+    /// Whether the launcher crashed or was killed, rather than requested to end.
+    fn was_lost(&self) -> bool {
+        let fatal = [SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGPIPE, SIGSEGV, SIGSYS, SIGTRAP];
+        matches!(self.ended, Ended::Signal(signal) if fatal.contains(&signal))
+    }
 }
 
 /// The next action.
@@ -84,6 +94,8 @@ pub(crate) fn decide(attempt: &Attempt) -> Decision {
     match status.and_then(|status| u8::try_from(status).ok()) {
         // A launcher that has lost a host stops the ranks on the other hosts, and these may save before they end.
         Some(SAVED) if attempt.has_lost_hosts && !attempt.was_stopped => {}
+        // The ranks have saved because their launcher was gone. A signal that requests a stop meant the run.
+        Some(SAVED) if attempt.was_lost() && !attempt.was_stopped => {}
         Some(SAVED) => return Decision::End(SAVED, Reason::Stopped),
         Some(INTERRUPTED) => return Decision::End(INTERRUPTED, Reason::Interrupted),
         // The launcher also returns status 1 if it loses a host.
@@ -188,6 +200,10 @@ mod tests {
         // On SIGINT, mpirun stops its ranks and exits with 1.
         let of_launcher = Attempt { reported: Some(85), ended: Ended::Code(1), ..KILLED };
         assert_eq!(decide(&of_launcher), Decision::End(SAVED, Reason::Stopped));
+        let orphans = Attempt { reported: Some(85), ended: Ended::Signal(9), ..KILLED };
+        assert_eq!(decide(&orphans), Decision::Restart, "the ranks saved because mpirun was killed");
+        let quit = Attempt { ended: Ended::Signal(signal_hook::consts::SIGQUIT), ..orphans };
+        assert_eq!(decide(&quit), Decision::End(SAVED, Reason::Stopped), "the user asked mpirun");
         let failed = Attempt { ended: Ended::Code(74), ..stopped };
         assert_eq!(decide(&failed), Decision::End(IO, Reason::Permanent));
         let twice = Attempt { ended: Ended::Interrupted, ..stopped };

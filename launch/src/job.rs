@@ -32,6 +32,8 @@ const FROZEN_LOOKS: usize = 10;
 const TERM_DEADLINE: Duration = Duration::from_secs(3);
 /// Time limit for processes to end after SIGKILL.
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
+/// Time limit for ranks to save and end by themselves when their launcher was killed.
+const SAVE_DEADLINE: Duration = Duration::from_secs(10);
 /// Interval at which a stop signal is repeated: the first may arrive before any ranks exist to forward it to.
 const RESEND: Duration = Duration::from_secs(1);
 
@@ -76,8 +78,8 @@ impl Job {
             }
             match requests.poll() {
                 Some(Request::Stop(name)) => info!("received {name}; the ranks save a checkpoint and stop"),
-                Some(Request::EndNow) => {
-                    warn!("interrupted again: ending the ranks at once");
+                Some(Request::EndNow(name)) => {
+                    warn!("received {name}: ending the ranks at once, without saving");
                     self.end();
                     break Ended::Interrupted;
                 }
@@ -106,11 +108,25 @@ impl Job {
             }
             std::thread::sleep(POLL);
         };
+        if matches!(ended, Ended::Signal(_)) && watch.has_events() {
+            self.wait_until_saved(requests);
+        }
         let n_left = processes::kill_all(KILL_DEADLINE);
         if n_left > 0 {
             warn!("{n_left} processes of the job did not end within {KILL_DEADLINE:?} of SIGKILL");
         }
         (ended, requests.stop().is_some())
+    }
+
+    /// Waits for the ranks, which notice that their launcher has ended.
+    fn wait_until_saved(&self, requests: &mut StopRequests) {
+        let started = Instant::now();
+        while !processes::running(&self.program).is_empty() && started.elapsed() < SAVE_DEADLINE {
+            if let Some(Request::EndNow(_)) = requests.poll() {
+                return;
+            }
+            std::thread::sleep(POLL);
+        }
     }
 
     /// Sends SIGUSR1 to the launcher, which forwards it to the ranks; or directly to the ranks of this host if the signal would

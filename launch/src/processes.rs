@@ -87,11 +87,6 @@ pub(crate) fn kill_all(deadline: Duration) -> usize {
     }
 }
 
-/// Whether this process ignores `signal`, for example under `nohup`.
-pub(crate) fn is_ignored(signal: i32) -> bool {
-    has_signal("self", "SigIgn:", signal)
-}
-
 fn has_signal(pid: &str, mask: &str, signal: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix(mask));
@@ -144,8 +139,7 @@ mod tests {
 
     #[test]
     fn the_state_of_signals_is_read() {
-        // The runtime of Rust ignores SIGPIPE and handles SIGSEGV.
-        assert!(is_ignored(13) && !is_ignored(12));
+        // The runtime of Rust handles SIGSEGV.
         let own = std::process::id().cast_signed();
         assert!(has_signal("self", "SigCgt:", 11) && !notify(own, Signal::USR2));
         assert!(!own_program().as_os_str().is_empty());

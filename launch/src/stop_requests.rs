@@ -1,20 +1,18 @@
-//! Signals to the supervisor: the first requests the ranks to save and stop, a second SIGINT ends the job immediately.
+//! Signals to the supervisor: the first requests the ranks to save and stop; a second SIGINT, and SIGQUIT, end the job immediately.
 
 use std::io;
 
-use ddp::train::stop_signals::StopSignals;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use ddp::train::stop_signals::{StopSignals, name, stop_signals};
+use signal_hook::consts::{SIGINT, SIGQUIT};
 use signal_hook::iterator::Signals;
-
-use super::processes;
 
 /// A request of the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
     /// Save a checkpoint and stop.
     Stop(&'static str),
-    /// End immediately.
-    EndNow,
+    /// End immediately, because of this signal.
+    EndNow(&'static str),
 }
 
 /// Signals that have arrived, and the receiver of further ones.
@@ -32,11 +30,8 @@ impl StopRequests {
     /// # Errors
     /// Errors of the operating system.
     pub(crate) fn listen(earlier: &StopSignals) -> io::Result<Self> {
-        let signals = Signals::new([SIGTERM, SIGINT, SIGUSR1])?;
-        // Closing the terminal stops the run, unless `nohup` prevents it.
-        if !processes::is_ignored(SIGHUP) {
-            signals.add_signal(SIGHUP)?;
-        }
+        let signals = Signals::new(stop_signals())?;
+        signals.add_signal(SIGQUIT)?;
         let stop = earlier.received();
         Ok(StopRequests { signals, stop, is_interrupted: stop == Some("SIGINT") })
     }
@@ -45,8 +40,9 @@ impl StopRequests {
     pub(crate) fn poll(&mut self) -> Option<Request> {
         let mut request = None;
         for signal in self.signals.pending() {
-            if signal == SIGINT && std::mem::replace(&mut self.is_interrupted, true) {
-                return Some(Request::EndNow);
+            if signal == SIGQUIT || (signal == SIGINT && std::mem::replace(&mut self.is_interrupted, true)) {
+                self.stop.get_or_insert(name(signal));
+                return Some(Request::EndNow(name(signal)));
             }
             if self.stop.is_none() {
                 let name = name(signal);
@@ -60,14 +56,5 @@ impl StopRequests {
     /// The signal that requested the stop, if any.
     pub(crate) fn stop(&self) -> Option<&'static str> {
         self.stop
-    }
-}
-
-fn name(signal: i32) -> &'static str {
-    match signal {
-        SIGTERM => "SIGTERM",
-        SIGINT => "SIGINT",
-        SIGHUP => "SIGHUP",
-        _ => "SIGUSR1",
     }
 }

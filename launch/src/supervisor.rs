@@ -153,6 +153,11 @@ impl<'a> Supervisor<'a> {
                 if reason == Reason::Complete && !matches!(ended, Ended::Code(0)) {
                     warn!("{how}, but the run is complete");
                 }
+                if let (Reason::Stopped, Ended::Signal(_), false, Some(step)) =
+                    (reason, ended, was_stopped, step)
+                {
+                    info!("{how}; the ranks saved a checkpoint of step {step} and stopped");
+                }
                 if let Some(message) = messages::given_up(&how, reason, n_restarts, step) {
                     error!("{message}");
                 }
@@ -288,7 +293,7 @@ fn wait(time: Duration, requests: &mut StopRequests) {
     let started = Instant::now();
     while started.elapsed() < time {
         match requests.poll() {
-            Some(Request::Stop(_) | Request::EndNow) => return,
+            Some(Request::Stop(_) | Request::EndNow(_)) => return,
             None => std::thread::sleep(POLL),
         }
     }

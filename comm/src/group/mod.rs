@@ -403,6 +403,18 @@ impl Group {
         }
     }
 
+    /// Ends this rank's part in the group without waiting for the others or the launcher: for a process that ends at once.
+    pub(crate) fn leave(self) -> Result<()> {
+        match self {
+            #[cfg(feature = "mpi")]
+            Group::Mpi(group) => {
+                group.leave();
+                Ok(())
+            }
+            group => group.close(),
+        }
+    }
+
     /// The address of a buffer that this group can exchange.
     fn writable(&self, op: &'static str, view: TensorMut<'_>) -> Result<RawMut> {
         self.check_memory(op, view.operand("buf"))?;

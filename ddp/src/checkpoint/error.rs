@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ddp_rows::error::is_out_of_inodes;
+use ddp_rows::error::{FILE_TOO_LARGE, is_out_of_inodes};
 
 use super::absence::Absence;
 use super::fault::{Fault, Newest, Room};
@@ -242,6 +242,7 @@ fn write_hint(path: &Path, source: &io::Error) -> &'static str {
         io::ErrorKind::QuotaExceeded => {
             "the disk quota is used up: free some space, or keep fewer checkpoints with `checkpoint.keep`"
         }
+        io::ErrorKind::FileTooLarge => FILE_TOO_LARGE,
         io::ErrorKind::ReadOnlyFilesystem => "that disk is read-only: mount it writable",
         io::ErrorKind::PermissionDenied => "check who may write there",
         _ => "check permissions and the disk",

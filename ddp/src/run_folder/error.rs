@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ddp_rows::error::is_out_of_inodes;
+use ddp_rows::error::{FILE_TOO_LARGE, is_out_of_inodes};
 
 use crate::exit_code;
 
@@ -141,6 +141,7 @@ fn folder_hint(path: &Path, source: &io::Error) -> &'static str {
         }
         io::ErrorKind::StorageFull => "the disk is full: free some space",
         io::ErrorKind::QuotaExceeded => "the disk quota is used up: free some space",
+        io::ErrorKind::FileTooLarge => FILE_TOO_LARGE,
         io::ErrorKind::ReadOnlyFilesystem => "the disk is mounted read-only: remount it writable",
         io::ErrorKind::PermissionDenied => "check the permissions",
         io::ErrorKind::NotADirectory => "a component of the path is a file: check the spelling",

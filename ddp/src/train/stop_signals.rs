@@ -1,4 +1,5 @@
-//! Stop signals: SIGTERM, SIGINT and SIGUSR1, from the first instant of the process on.
+//! Stop signals, from the first instant of the process on: those of users and schedulers (SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2),
+//! and of the system when the time or the power is used up (SIGXCPU, SIGPWR).
 //!
 //! While a run is prepared there is nothing to save: a signal ends the job at once, whatever its main thread waits for. From then
 //! on the current step or evaluation batch finishes, and the run saves a checkpoint before it exits. A signal reaches one rank, or
@@ -8,14 +9,18 @@
 //! mpirun sends SIGTERM too: when it is terminated itself, and when a rank has died. One second later it kills the remaining
 //! ranks. A rank that received SIGTERM from mpirun and finishes no step in half of that time waits for a dead rank: it exits, and
 //! the job ends within 2 s on one host, 3 s on several.
+//!
+//! A launcher that is killed can send nothing. So a run looks for it among its parents, and its end counts as a stop signal.
 
+use std::fs;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use ddp_comm::{Launcher, Watchdog, World, failure};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use ddp_comm::{Launcher, LauncherProcess, Watchdog, World, failure};
+use rustix::process::Signal;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::{SigId, flag, low_level};
@@ -26,8 +31,16 @@ use crate::report::notes::{LOG_FILE, STOPPING};
 use crate::storage::unfinished::Unfinished;
 use crate::train::error::Result;
 
+/// Its name is unknown to `signal_hook`.
+const SIGPWR: i32 = Signal::POWER.as_raw();
+/// Stands for a signal: the launcher has ended.
+const LAUNCHER_ENDED: i32 = 1000;
+/// Interval at which a run looks for its launcher.
+const LAUNCHER_POLL: Duration = Duration::from_millis(100);
 /// Half of the time between mpirun's SIGTERM and its SIGKILL (`odls_base_sigkill_timeout`).
 const GRACE: Duration = Duration::from_millis(500);
+/// A shell reports a process that was ended by a signal with this status plus the signal's number.
+const SIGNALED: i32 = 128;
 /// Time by which mpirun's SIGTERM may arrive before the report of the lost rank that caused it.
 const REPORT_DELAY: Duration = Duration::from_millis(100);
 /// Time for which a rank other than 0 leaves it to rank 0 to report that a signal ended the job.
@@ -103,10 +116,16 @@ impl StopSignals {
         )?;
         signals.second_interrupt = Some(shutdown);
         flag::register(SIGINT, is_interrupted)?;
-        for signal in [SIGUSR1, SIGTERM, SIGINT] {
-            flag::register_conditional_default(signal, signals.ends_at_once.clone())?;
+        for signal in stop_signals() {
+            let ends_at_once = signals.ends_at_once.clone();
+            match signal {
+                SIGPWR => flag::register_conditional_shutdown(signal, SIGNALED + signal, ends_at_once)?,
+                _ => flag::register_conditional_default(signal, ends_at_once)?,
+            };
             flag::register_usize(signal, signals.last.clone(), signal as usize)?;
         }
+        // A write beyond the limit on the size of files (`ulimit -f`) then fails, as on a full disk, instead of ending the process.
+        flag::register(SIGXFSZ, Arc::default())?;
         signals.answer(launcher == Some(Launcher::OpenMpi))?;
         Ok(signals)
     }
@@ -115,8 +134,7 @@ impl StopSignals {
     pub fn end_at_once(&self) {
         self.ends_at_once.store(true, Ordering::SeqCst);
         if let Some(signal) = self.last() {
-            // The three signals are known to the library.
-            let _ = low_level::emulate_default_handler(signal);
+            end_by(signal);
         }
     }
 
@@ -142,6 +160,15 @@ impl StopSignals {
     /// From now on a signal to this rank ends the job with status 85, since nothing is saved yet.
     pub fn prepare(&self, world: &World) {
         self.joined(world);
+        // A supervisor starts a single rank without MPI.
+        if let Some(launcher) = LauncherProcess::find(world.world_size() > 1) {
+            match self.watch(launcher) {
+                Ok(()) => world.outlive_launcher(),
+                Err(error) => {
+                    warn!(target: LOG_FILE, "this rank ends with its launcher, without saving: {error}")
+                }
+            }
+        }
         self.stage.set(Stage::Preparing { rank: world.rank().0, world_size: world.world_size() });
     }
 
@@ -158,7 +185,7 @@ impl StopSignals {
 
     /// Starts the thread that answers signals at once; `ends_with_mpirun` if mpirun's SIGTERM ends a rank that finishes no step.
     fn answer(&self, ends_with_mpirun: bool) -> io::Result<()> {
-        let mut received = SignalsInfo::<WithOrigin>::new([SIGTERM, SIGINT, SIGUSR1])?;
+        let mut received = SignalsInfo::<WithOrigin>::new(stop_signals())?;
         let signals = self.clone();
         let watch = move || {
             for origin in &mut received {
@@ -198,6 +225,26 @@ impl StopSignals {
             }
         };
         std::thread::Builder::new().name("signals".to_owned()).spawn(watch).map(drop)
+    }
+
+    /// Starts the thread that watches the processes that started this rank.
+    fn watch(&self, launcher: LauncherProcess) -> io::Result<()> {
+        let signals = self.clone();
+        let watch = move || {
+            while !launcher.is_gone() {
+                std::thread::sleep(LAUNCHER_POLL);
+            }
+            signals.last.store(LAUNCHER_ENDED as usize, Ordering::SeqCst);
+            match *signals.stage.joined() {
+                // Without asking the launcher to end the other ranks: each of them finds out by itself.
+                Stage::Preparing { .. } => {
+                    warn!(target: STOPPING, "{}", unsaved(name(LAUNCHER_ENDED)));
+                    low_level::exit(exit_code::SAVED.into());
+                }
+                _ => warn!(target: LOG_FILE, "the launcher has ended; stopping after this step"),
+            }
+        };
+        std::thread::Builder::new().name("launcher".to_owned()).spawn(watch).map(drop)
     }
 
     /// Name of the last received signal, if any; called between two steps or evaluation batches.
@@ -247,12 +294,10 @@ impl StopSignals {
 
     fn end_like_any_program(&self, signal: i32, unfinished: &Unfinished) {
         if let Some(watchdog) = self.stage.watchdog.get() {
-            let name = low_level::signal_name(signal).unwrap_or("a signal");
-            watchdog.announce_failure(&format!("ended by {name}"));
+            watchdog.announce_failure(&format!("ended by {}", name(signal)));
         }
         unfinished.end();
-        // The three signals are known to the library.
-        let _ = low_level::emulate_default_handler(signal);
+        end_by(signal);
     }
 
     fn last(&self) -> Option<i32> {
@@ -266,13 +311,37 @@ pub fn unsaved(reason: &str) -> String {
     format!("stopped by {reason} before the first step; nothing was saved yet")
 }
 
-/// Name of a signal that is listened for.
-fn name(signal: i32) -> &'static str {
-    match signal {
-        SIGTERM => "SIGTERM",
-        SIGINT => "SIGINT",
-        _ => "SIGUSR1",
+/// Signals that request a process to save and stop. A closed terminal does, unless SIGHUP is ignored, as under `nohup`.
+pub fn stop_signals() -> Vec<i32> {
+    let mut signals = vec![SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGXCPU, SIGPWR];
+    if !is_ignored(SIGHUP) {
+        signals.push(SIGHUP);
     }
+    signals
+}
+
+/// Name of a signal, or of the event that stands for one.
+pub fn name(signal: i32) -> &'static str {
+    match signal {
+        SIGPWR => "SIGPWR",
+        LAUNCHER_ENDED => "the end of its launcher",
+        _ => low_level::signal_name(signal).unwrap_or("a signal"),
+    }
+}
+
+/// Whether this process ignores `signal`.
+fn is_ignored(signal: i32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let bits = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    bits & (1 << (signal - 1)) != 0
+}
+
+/// Ends this process as `signal` ends any program.
+fn end_by(signal: i32) -> ! {
+    let _ = low_level::emulate_default_handler(signal);
+    // A signal that the library does not know.
+    low_level::exit(SIGNALED + signal)
 }
 
 #[cfg(test)]
@@ -287,5 +356,13 @@ mod tests {
         assert_eq!(signals.received(), Some("SIGUSR1"));
         let reason = signals.begin_run(&World::single()).unwrap();
         assert_eq!(reason.as_deref(), Some("SIGUSR1"));
+    }
+
+    #[test]
+    fn signals_have_names_and_those_that_are_ignored_are_known() {
+        let names: Vec<_> = stop_signals().into_iter().map(name).collect();
+        assert_eq!(names[..6], ["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGPWR"]);
+        // The runtime of Rust ignores SIGPIPE.
+        assert!(is_ignored(13) && !is_ignored(SIGUSR2));
     }
 }

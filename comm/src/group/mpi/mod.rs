@@ -205,6 +205,14 @@ impl MpiGroup {
         result
     }
 
+    /// Leaves without finalizing MPI.
+    pub(super) fn leave(self) {
+        if let Some(shared) = &self.shared {
+            shared.borrow().depart(Departure::Closed);
+        }
+        std::mem::forget(self);
+    }
+
     fn finalize(&mut self) -> Result<()> {
         if let Some(shared) = self.shared.take() {
             shared.borrow().depart(Departure::Closed);

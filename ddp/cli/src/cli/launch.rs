@@ -13,7 +13,7 @@ Starts `mpirun` (Open MPI 4 and 5), `mpiexec` (MPICH) or, in a Slurm job, `srun`
 When a rank or a host is lost, the ranks start again from the newest valid checkpoint; a run that fails by itself is not repeated.\n\
 `ddp-train launch -n 2 -- run.toml --out runs/big` or `... -- train run.toml ...`: the arguments after `--` are those of `ddp-train train`. \
 To continue a run that was stopped, add --resume auto there.\n\
-SIGTERM, SIGINT and SIGUSR1 let the run save a checkpoint and end with 85; a second SIGINT ends it at once (130).\n\
+SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU and SIGPWR let the run save a checkpoint and end with 85; a second SIGINT, or SIGQUIT, ends it at once (130).\n\
 Exit status: that of the run; 0 only if it wrote `done.json`.")]
 pub struct LaunchArgs {
     /// Ranks of the job, or `auto`: the slots of the hosts; where they name none, one rank per GPU, or one on a host without GPUs

@@ -286,7 +286,7 @@ fn job_id(text: &str) -> Result<String, String> {
 fn train_help() -> String {
     format!(
         "Write a config with all defaults: `ddp-train train --dry-run > run.toml`; list the keys: `ddp-train config keys`.\n\
-         On SIGTERM, SIGINT or SIGUSR1 the run finishes the step, saves a checkpoint and exits with 85 (before the first step it saves nothing); a second SIGINT exits at once.\n\
+         On SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU or SIGPWR, and when its launcher ends, the run finishes the step, saves a checkpoint and exits with 85 (before the first step it saves nothing); a second SIGINT exits at once.\n\
          With --resume, the number of ranks and these keys may differ from the checkpoint: {}.",
         resumable_keys().join(", ")
     )

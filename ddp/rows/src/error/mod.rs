@@ -18,4 +18,4 @@ pub use cell_problem::CellProblem;
 pub use column_error::ColumnError;
 pub use csv_error::CsvError;
 pub use rows_error::{Result, RowsError};
-pub use write_error::{WriteError, is_out_of_inodes};
+pub use write_error::{FILE_TOO_LARGE, WriteError, is_out_of_inodes};

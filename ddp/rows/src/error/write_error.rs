@@ -5,6 +5,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::statvfs;
 
+/// Hint for a file that exceeds a limit.
+pub const FILE_TOO_LARGE: &str =
+    "a limit on the size of files applies: raise it with `ulimit -f unlimited`, or use another disk";
+
 /// An error of writing a file.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[error("can't write `{}`: {source}", path.display())]
@@ -24,6 +28,7 @@ fn write_hint(path: &Path, source: &io::Error) -> String {
         }
         io::ErrorKind::StorageFull => "the disk is full: free some space and run again",
         io::ErrorKind::QuotaExceeded => "the disk quota is used up: free some space and run again",
+        io::ErrorKind::FileTooLarge => FILE_TOO_LARGE,
         io::ErrorKind::ReadOnlyFilesystem => "the disk is mounted read-only: remount it writable",
         io::ErrorKind::PermissionDenied => "check the permissions",
         io::ErrorKind::IsADirectory => "it is a folder: name a file in it",

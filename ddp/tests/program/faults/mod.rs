@@ -5,4 +5,5 @@ mod bad_steps;
 mod disk_faults;
 mod failure;
 mod lost_folder;
+mod lost_launcher;
 mod signals;

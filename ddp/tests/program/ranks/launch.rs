@@ -136,11 +136,14 @@ fn lost_ranks_and_a_lost_launcher_start_again_and_end_with_the_same_bits() {
     let whole = Launched::new();
     let out = whole.out();
     let config = whole.config.to_str().unwrap();
-    let train = ranks(2, &["train", config, "--out", out.to_str().unwrap(), "--threads", "1", "--quiet"]);
+    // Long enough that the run is not complete before the ranks notice the loss of mpirun.
+    let longer = ["--quiet", "--set", "train.epochs=40", "--set", "checkpoint.keep=2"];
+    let own = ["train", config, "--out", out.to_str().unwrap(), "--threads", "1"];
+    let train = ranks(2, &[&own[..], &longer].concat());
     run_ok(train);
 
     let launched = Launched::new();
-    let job = start(launched.command(&["-n", "2"], &["--quiet"]));
+    let job = start(launched.command(&["-n", "2"], &longer));
     let step = launched.wait_for_step(&job, 0);
     let (_, first) = processes(&job, 2);
     assert_eq!(open_listeners(&first), [""; 0], "ranks of one host need no network");
@@ -341,6 +344,30 @@ fn a_signal_stops_the_ranks_and_a_later_launch_continues() {
     let continued = launched.command(&["-n", "2"], &["--resume", "auto", "--set", &longer]);
     assert_has(&run(continued), 0, &[&format!("resuming after step {step} from")]);
     assert_eq!(launched.done()["step"], step + 5);
+}
+
+#[test]
+fn each_signal_to_the_supervisor_saves_the_run() {
+    for name in ["USR2", "XCPU", "PWR"] {
+        let launched = Launched::new();
+        let job = start(launched.command(&["-n", "2"], ENDLESS));
+        launched.wait_for_step(&job, 0);
+        let (launcher, ranks) = processes(&job, 2);
+        signal(name, job.pid());
+        assert_has(&job.wait(), 85, &[&format!("received SIG{name}; the ranks save a checkpoint and stop")]);
+        assert_gone(&[&ranks[..], &[launcher]].concat());
+    }
+}
+
+#[test]
+fn sigquit_ends_all_at_once() {
+    let launched = Launched::new();
+    let job = start(launched.command(&["-n", "2"], ENDLESS));
+    launched.wait_for_step(&job, 0);
+    let (launcher, ranks) = processes(&job, 2);
+    signal("QUIT", job.pid());
+    assert_has(&job.wait(), 130, &["received SIGQUIT: ending the ranks at once, without saving"]);
+    assert_gone(&[&ranks[..], &[launcher]].concat());
 }
 
 #[test]

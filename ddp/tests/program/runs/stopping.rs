@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::{Job, run, single, start, temp_dir};
+use crate::common::{Job, Outcome, ddp_train, run, single, start, temp_dir};
 #[cfg(feature = "mpi")]
 use crate::common::{children, ranks};
 
@@ -56,14 +56,57 @@ fn assert_saved(job: Job, out: &Path, reason: &str) {
 
 #[test]
 fn each_signal_saves_the_run() {
-    for name in ["TERM", "INT", "USR1"] {
+    for name in ["TERM", "INT", "USR1", "USR2", "HUP", "XCPU", "PWR"] {
         let folder = temp_dir();
         let out = folder.path().join("out");
-        let job = start(single(&endless(&out, &[])));
+        let job = start(with_terminal(&endless(&out, &[])));
         wait_for_steps(&out);
         signal(name, job.pid());
         assert_saved(job, &out, &format!("SIG{name}"));
     }
+}
+
+/// A closed terminal does not end a run that was started with `nohup`.
+#[test]
+fn a_run_that_ignores_hangups_goes_on() {
+    let folder = temp_dir();
+    let out = folder.path().join("out");
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", ddp_train()]).args(endless(&out, &[]));
+    let job = start(command);
+    wait_for_steps(&out);
+    signal("HUP", job.pid());
+    std::thread::sleep(Duration::from_millis(300));
+    signal("TERM", job.pid());
+    assert_saved(job, &out, "SIGTERM");
+}
+
+/// Each of many further checkpoints would be larger than the limit: the run ends with an error of the write, not by SIGXFSZ.
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_of_the_write() {
+    let folder = temp_dir();
+    let out = folder.path().join("out");
+    let mut command = Command::new("bash");
+    command.args(["-c", "ulimit -f 64; exec \"$0\" \"$@\"", ddp_train()]);
+    let sets =
+        ["--set", "model.hidden=[256,256]", "--set", "train.epochs=1", "--set", "checkpoint.async=false"];
+    let outcome = run_command(command, &endless(&out, &sets));
+    assert_eq!(outcome.status.code(), Some(74), "{}", outcome.stderr);
+    for part in ["File too large", "hint: ", "ulimit -f"] {
+        assert!(outcome.stderr.contains(part), "no {part:?} in {}", outcome.stderr);
+    }
+}
+
+fn run_command(mut command: Command, args: &[&str]) -> Outcome {
+    command.args(args);
+    run(command)
+}
+
+/// The command, with the hangups of a terminal also where the tests themselves run under `nohup`.
+fn with_terminal(args: &[&str]) -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP", ddp_train()]).args(args);
+    command
 }
 
 #[test]
@@ -83,7 +126,7 @@ fn repeated_signals_change_nothing() {
 #[cfg(feature = "mpi")]
 #[test]
 fn a_signal_to_one_rank_stops_them_all() {
-    for last in [false, true] {
+    for (name, last) in [("USR1", false), ("USR1", true), ("XCPU", false), ("PWR", true)] {
         let folder = temp_dir();
         let out = folder.path().join("out");
         let job = start(ranks(3, &endless(&out, &["--set", "comm.zero=1"])));
@@ -91,9 +134,26 @@ fn a_signal_to_one_rank_stops_them_all() {
         let mut pids = children(job.pid());
         pids.sort_unstable();
         assert_eq!(pids.len(), 3);
-        signal("USR1", if last { pids[2] } else { pids[0] });
+        signal(name, if last { pids[2] } else { pids[0] });
         // Rank 0 reports the reason that it knows.
-        assert_saved(job, &out, if last { "a signal to another rank" } else { "SIGUSR1" });
+        assert_saved(
+            job,
+            &out,
+            &if last { "a signal to another rank".to_owned() } else { format!("SIG{name}") },
+        );
+    }
+}
+
+#[cfg(feature = "mpi")]
+#[test]
+fn a_signal_to_mpirun_stops_the_ranks() {
+    for name in ["USR1", "USR2", "XCPU", "PWR"] {
+        let folder = temp_dir();
+        let out = folder.path().join("out");
+        let job = start(ranks(2, &endless(&out, &[])));
+        wait_for_steps(&out);
+        signal(name, job.pid());
+        assert_saved(job, &out, &format!("SIG{name}"));
     }
 }
 

@@ -1,0 +1,99 @@
+//! The processes that started this rank, and whether they still run.
+//!
+//! A launcher that is killed cannot end its ranks, and ranks that stay behind hold memory and GPUs. Only the parents in `/proc` are
+//! read, because they work with every launcher.
+
+use std::fs;
+use std::io;
+use std::os::unix::process::parent_id;
+use std::path::Path;
+
+/// Programs that start ranks on a host, as `/proc/PID/comm` shows them: at most 15 characters.
+const NAMES: [&str; 12] = [
+    "mpirun",
+    "mpiexec",
+    "orterun",
+    "orted",
+    "prterun",
+    "prte",
+    "prted",
+    "mpiexec.hydra",
+    "hydra_pmi_proxy",
+    "hydra_bstrap_pr",
+    "pmi_proxy",
+    "slurmstepd",
+];
+
+/// The processes above this one that started it: mpirun or its daemon on this host, and this same program as their supervisor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LauncherProcess {
+    pids: Vec<u32>,
+}
+
+impl LauncherProcess {
+    /// Finds them among the ancestors of this process. With `is_rank`, a launcher of unknown name is the parent; otherwise `None`.
+    pub fn find(is_rank: bool) -> Option<Self> {
+        let own = fs::read_link("/proc/self/exe").ok();
+        let is_one = |pid: &u32| {
+            let folder = Path::new("/proc").join(pid.to_string());
+            let name = fs::read_to_string(folder.join("comm")).unwrap_or_default();
+            NAMES.contains(&name.trim_end())
+                || (own.is_some() && fs::read_link(folder.join("exe")).ok() == own)
+        };
+        let ancestors: Vec<u32> = ancestors(parent_id()).map_while(Result::ok).collect();
+        let mut pids: Vec<u32> = ancestors.iter().copied().filter(is_one).collect();
+        if pids.is_empty() && is_rank {
+            pids.extend(ancestors.first());
+        }
+        (!pids.is_empty()).then_some(LauncherProcess { pids })
+    }
+
+    /// Whether one of them has ended. Its children then have another parent.
+    pub fn is_gone(&self) -> bool {
+        // A process between may end while its parent is read: the next call finds out.
+        let now: io::Result<Vec<u32>> = ancestors(parent_id()).collect();
+        now.is_ok_and(|now| self.pids.iter().any(|pid| !now.contains(pid)))
+    }
+}
+
+/// The processes from `first` up to the first one of the system or container, without that one: it ends with all others.
+fn ancestors(first: u32) -> impl Iterator<Item = io::Result<u32>> {
+    let is_below_init = |pid: &u32| *pid > 1;
+    let first = Some(first).filter(is_below_init).map(Ok);
+    std::iter::successors(first, move |pid| {
+        let pid = pid.as_ref().ok()?;
+        parent_of(*pid).map(|parent| Some(parent).filter(is_below_init)).transpose()
+    })
+}
+
+fn parent_of(pid: u32) -> io::Result<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The parent follows the name, which may contain anything, and the state.
+    let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+    parent.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parent_of_a_rank_is_its_launcher_while_it_lives() {
+        let launcher = LauncherProcess::find(true);
+        // Where this process is the first one of a container, it has no parent.
+        if let Some(launcher) = launcher {
+            assert!(!launcher.is_gone());
+            let others = LauncherProcess { pids: vec![std::process::id()] };
+            assert!(others.is_gone(), "no process is its own ancestor");
+        }
+    }
+
+    #[test]
+    fn ancestors_end_below_the_first_process() {
+        assert_eq!(ancestors(1).count(), 0);
+        assert_eq!(ancestors(0).count(), 0);
+        let parent = parent_of(std::process::id()).unwrap();
+        assert_eq!(parent, parent_id());
+        assert!(ancestors(u32::MAX).nth(1).unwrap().is_err(), "no such process");
+    }
+}
