@@ -17,6 +17,8 @@ pub(crate) enum Ended {
     Signal(i32),
     /// The supervisor ended it, because the ranks had ended and it had not.
     Hung,
+    /// The supervisor ended it, because it started no rank.
+    Idle,
     /// The supervisor ended it, because a process of the job was frozen.
     Frozen,
     /// The supervisor ended it, because the user requested a stop for the second time.
@@ -29,6 +31,8 @@ pub(crate) struct Attempt {
     /// Whether rank 0 wrote that the run is complete.
     pub(crate) is_done: bool,
     pub(crate) ended: Ended,
+    /// Whether the ranks have joined.
+    pub(crate) has_joined: bool,
     /// Exit status in the run's last event, which reports a failure or a stop.
     pub(crate) reported: Option<u8>,
     /// Whether a signal requested the ranks to stop.
@@ -89,7 +93,8 @@ pub(crate) fn decide(attempt: &Attempt) -> Decision {
         (Some(code), _) => Some(i32::from(code)),
         (None, Ended::Code(code)) => Some(code),
         (None, Ended::Signal(signal)) => Some(SIGNALED + signal),
-        (None, Ended::Hung | Ended::Frozen) => None,
+        (None, Ended::Idle) if attempt.n_restarts == 0 => Some(i32::from(ENVIRONMENT)),
+        (None, Ended::Hung | Ended::Idle | Ended::Frozen) => None,
     };
     match status.and_then(|status| u8::try_from(status).ok()) {
         // A launcher that has lost a host stops the ranks on the other hosts, and these may save before they end.
@@ -100,6 +105,10 @@ pub(crate) fn decide(attempt: &Attempt) -> Decision {
         Some(INTERRUPTED) => return Decision::End(INTERRUPTED, Reason::Interrupted),
         // The launcher also returns status 1 if it loses a host.
         Some(FAILED) if attempt.reported.is_none() && attempt.has_lost_hosts => {}
+        // Its settings or the network are wrong.
+        Some(FAILED) if !attempt.has_joined && attempt.reported.is_none() && !attempt.was_stopped => {
+            return Decision::End(ENVIRONMENT, Reason::Permanent);
+        }
         Some(code @ (FAILED | USAGE | IO | ENVIRONMENT)) => return Decision::End(code, Reason::Permanent),
         _ => {}
     }
@@ -133,6 +142,7 @@ mod tests {
     const KILLED: Attempt = Attempt {
         is_done: false,
         ended: Ended::Code(137),
+        has_joined: true,
         reported: None,
         was_stopped: false,
         has_lost_hosts: false,
@@ -170,6 +180,19 @@ mod tests {
         }
         let reported = Attempt { reported: Some(75), ended: Ended::Code(1), ..KILLED };
         assert_eq!(decide(&reported), Decision::Restart, "the watchdog knows better than mpirun");
+    }
+
+    #[test]
+    fn a_job_that_does_not_start_has_the_wrong_environment() {
+        let environment = Decision::End(ENVIRONMENT, Reason::Permanent);
+        let early = Attempt { has_joined: false, has_gained: false, ..KILLED };
+        for ended in [Ended::Code(1), Ended::Idle] {
+            assert_eq!(decide(&Attempt { ended, ..early }), environment, "{ended:?}");
+        }
+        assert_eq!(decide(&early), Decision::Restart, "a rank was killed while it started");
+        // It has worked before.
+        let later = Attempt { ended: Ended::Idle, n_restarts: 1, has_gained: true, ..early };
+        assert_eq!(decide(&later), Decision::Restart);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ddp::exit_code;
 
@@ -34,8 +35,18 @@ pub enum LaunchError {
     #[diagnostic(help("put the bin folder of Open MPI 4 or 5, MPICH or Intel MPI first on the PATH"))]
     UnknownLauncher {
         program: String,
-        /// The first line of its output.
+        /// The first line of its output, or that there is none.
         version: String,
+    },
+    /// A program that was asked for its version did not end.
+    #[error("`{program}` did not end within {limit:?} and was killed")]
+    #[diagnostic(help(
+        "run it by hand to see where it hangs; `type -a mpirun` lists the programs of that name: put the right one first on the PATH"
+    ))]
+    NoVersion {
+        /// The program and its argument.
+        program: String,
+        limit: Duration,
     },
     /// This build can't join several ranks.
     #[error("this build has no MPI, so it can't train on {n_ranks} ranks")]
@@ -128,6 +139,7 @@ impl LaunchError {
             LaunchError::UnderLauncher { .. }
             | LaunchError::NoLauncher { .. }
             | LaunchError::UnknownLauncher { .. }
+            | LaunchError::NoVersion { .. }
             | LaunchError::WithoutMpi { .. }
             | LaunchError::NotRun { .. }
             | LaunchError::Supervision { .. } => exit_code::ENVIRONMENT,

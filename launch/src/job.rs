@@ -15,8 +15,10 @@ use tracing::{info, warn};
 
 use super::processes;
 use crate::decision::Ended;
+use crate::messages;
+use crate::output::{JOINED, Output};
 use crate::run_watch::RunWatch;
-use crate::starter::CommandLine;
+use crate::starter::{CommandLine, Starter};
 use crate::stop_requests::{Request, StopRequests};
 
 /// Interval at which the launcher and signals are polled.
@@ -25,6 +27,12 @@ const POLL: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_secs(1);
 /// Time limit for the launcher to exit once its ranks have ended, or have reported a failure or the end of the run.
 const GRACE: Duration = Duration::from_secs(5);
+/// Number of checks after which a job that has not started is reported.
+const REPORT_LOOKS: usize = 20;
+/// Number of checks after which a launcher that has started no rank on this host, where all ranks should be, is ended.
+const IDLE_LOOKS: usize = 30;
+/// Time limit for the last output to be copied.
+const COPY_DEADLINE: Duration = Duration::from_secs(2);
 /// Number of consecutive checks after which a process that a signal has stopped counts as lost. If the whole job is suspended, no
 /// checks take place.
 const FROZEN_LOOKS: usize = 10;
@@ -41,17 +49,35 @@ const RESEND: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Job {
     launcher: Child,
+    /// Name of the launcher.
+    name: &'static str,
+    /// Whether all ranks should run on this host.
+    is_local: bool,
+    /// The launcher's output; `None` for a rank alone, which has that of this process.
+    output: Option<Output>,
     /// Path of this program, which the ranks run.
     program: PathBuf,
     started: Instant,
 }
 
+/// The end of a job.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) ended: Ended,
+    /// Whether a signal stopped the ranks.
+    pub(crate) was_stopped: bool,
+    /// Whether the ranks had joined.
+    pub(crate) has_joined: bool,
+    /// The launcher's own last lines, which were held back.
+    pub(crate) held: Vec<String>,
+}
+
 impl Job {
-    /// Starts `line`, which inherits stdout and stderr of this process.
+    /// Starts `line`, the command line of `starter`, for the job `id`.
     ///
     /// # Errors
     /// Errors of the operating system.
-    pub(crate) fn start(line: &CommandLine) -> io::Result<Self> {
+    pub(crate) fn start(starter: &Starter, line: &CommandLine, id: &str, is_local: bool) -> io::Result<Self> {
         // Any process id but 0 makes this process a subreaper.
         set_child_subreaper(Some(Pid::INIT))?;
         let mut command = Command::new(&line.program);
@@ -59,16 +85,22 @@ impl Job {
         for (name, value) in line.env.iter().filter(|(name, _)| std::env::var_os(name).is_none()) {
             command.env(name, value);
         }
-        let launcher = command.spawn()?;
-        Ok(Job { launcher, program: processes::own_program(), started: Instant::now() })
+        let joined = format!("ddp-train-launch-{id}-joined");
+        if starter.is_launcher() {
+            command.env(JOINED, &joined).stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
+        let mut launcher = command.spawn()?;
+        let copy = || Output::copy(&mut launcher, &joined, starter.has_blocks());
+        let output = starter.is_launcher().then(copy).transpose()?;
+        let program = processes::own_program();
+        Ok(Job { launcher, name: starter.name(), is_local, output, program, started: Instant::now() })
     }
 
-    /// Waits until the launcher and all its processes on this host have ended. Signals to this process stop the ranks; also
-    /// returns whether one did.
-    pub(crate) fn wait(mut self, requests: &mut StopRequests, watch: &RunWatch) -> (Ended, bool) {
+    /// Waits until the launcher and all its processes on this host have ended. Signals to this process stop the ranks.
+    pub(crate) fn wait(mut self, requests: &mut StopRequests, watch: &RunWatch) -> Finished {
         let mut last_sent: Option<Instant> = None;
         let (mut over, mut frozen) = (Over::default(), Frozen::default());
-        let mut last_look = self.started;
+        let (mut last_look, mut n_looks) = (self.started, 0);
         let ended = loop {
             match self.launcher.try_wait() {
                 Ok(Some(status)) => break of_status(status),
@@ -98,6 +130,15 @@ impl Job {
                     self.end();
                     break Ended::Hung;
                 }
+                n_looks += 1;
+                let is_waiting = !self.has_joined() && requests.stop().is_none();
+                if is_waiting && n_looks == REPORT_LOOKS {
+                    warn!("{}", messages::not_started(self.name, n_looks, n_ranks, &self.held()));
+                }
+                if is_waiting && self.is_local && !over.had_ranks && n_looks >= IDLE_LOOKS {
+                    self.end();
+                    break Ended::Idle;
+                }
                 // Ranks that train have a watchdog; a single rank, or one that is still starting, has none. Ranks that train need
                 // no launcher.
                 let is_needed = |pid: &i32| ranks.contains(pid) || !watch.has_events();
@@ -115,7 +156,19 @@ impl Job {
         if n_left > 0 {
             warn!("{n_left} processes of the job did not end within {KILL_DEADLINE:?} of SIGKILL");
         }
-        (ended, requests.stop().is_some())
+        if let Some(output) = &self.output {
+            output.wait(COPY_DEADLINE);
+        }
+        let (has_joined, held) = (self.has_joined(), self.held());
+        Finished { ended, was_stopped: requests.stop().is_some(), has_joined, held }
+    }
+
+    fn has_joined(&self) -> bool {
+        self.output.as_ref().is_none_or(Output::has_joined)
+    }
+
+    fn held(&self) -> Vec<String> {
+        self.output.as_ref().map(Output::held).unwrap_or_default()
     }
 
     /// Waits for the ranks, which notice that their launcher has ended.

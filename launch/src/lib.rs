@@ -8,10 +8,12 @@
 #![forbid(unsafe_code)]
 
 mod batches;
+mod bounded;
 mod decision;
 mod error;
 mod hosts;
 mod messages;
+mod output;
 mod probe;
 mod processes;
 mod run_watch;
@@ -22,5 +24,6 @@ mod training;
 mod supervisor;
 
 pub use error::LaunchError;
+pub use output::JOINED;
 pub use supervisor::{JobOptions, refuse_launcher, supervise};
 pub use training::Training;

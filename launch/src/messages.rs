@@ -1,4 +1,4 @@
-//! Messages of the supervisor about an attempt that has ended, one line each.
+//! Messages of the supervisor about an attempt that has ended or does not start.
 
 use ddp::exit_code;
 
@@ -25,6 +25,7 @@ pub(crate) fn ended(launcher: &str, ended: Ended, reported: Option<u8>) -> Strin
     let text = match ended {
         Ended::Code(code) => format!("{launcher} ended with status {code}{}", meaning(code)),
         Ended::Signal(signal) => format!("{launcher} was ended by {}", signal_name(signal)),
+        Ended::Idle => format!("{launcher} started no rank and was killed"),
         Ended::Frozen => format!("{launcher} was killed, since a process of the job was frozen (SIGSTOP)"),
         Ended::Hung => format!("{launcher} did not end after its ranks and was killed"),
         Ended::Interrupted => format!("{launcher} was ended at once"),
@@ -35,6 +36,43 @@ pub(crate) fn ended(launcher: &str, ended: Ended, reported: Option<u8>) -> Strin
         }
         _ => text,
     }
+}
+
+/// Reports a job whose ranks have not joined after `seconds`; `n_ranks` of them run on this host.
+pub(crate) fn not_started(launcher: &str, seconds: usize, n_ranks: usize, held: &[String]) -> String {
+    let text = match n_ranks {
+        0 => format!("{launcher} has started no rank on this host for {seconds} s"),
+        1 => format!("1 rank runs on this host, and the ranks have not joined for {seconds} s"),
+        _ => format!("{n_ranks} ranks run on this host, and the ranks have not joined for {seconds} s"),
+    };
+    format!("{text}{}", last_lines(held))
+}
+
+/// Reports a job that ended before its ranks had joined.
+pub(crate) fn failed_to_start(how: &str, held: &[String]) -> String {
+    format!("{how}; its ranks had not joined{}", last_lines(held))
+}
+
+/// The launcher's own last lines, and what to try.
+fn last_lines(held: &[String]) -> String {
+    let lines: String = held.iter().map(|line| format!("\n  | {line}")).collect();
+    let lines = if held.is_empty() { lines } else { format!("; its last lines:{lines}") };
+    // Set by this program itself: see `ddp_comm::World::before_threads`.
+    let is_own = |name: &str| name == "OMPI_MCA_mpi_yield_when_idle";
+    let is_setting = |name: &String| {
+        let prefixes = ["OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_"];
+        prefixes.iter().any(|prefix| name.starts_with(prefix)) && !is_own(name)
+    };
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let mut settings: Vec<String> = names.filter(is_setting).collect();
+    settings.sort();
+    let settings = match &settings[..] {
+        [] => "its settings (`~/.openmpi/mca-params.conf`)".to_owned(),
+        set => format!("its settings in the environment ({})", set.join(", ")),
+    };
+    format!(
+        "{lines}\nhint: check {settings}; try `mpirun -n 2 hostname` with the same --host, and connections between the hosts"
+    )
 }
 
 /// The line that announces a restart.
@@ -111,6 +149,17 @@ mod tests {
         assert_eq!(restart("x", &next), "x; restart 1 of 3 from step 40 on 3 ranks of a, b in 1 s");
         let next = Restart { step: None, n_ranks: 1, hosts: &[], ..next };
         assert_eq!(restart("x", &next), "x; restart 1 of 3 from the beginning on 1 rank of this host in 1 s");
+    }
+
+    #[test]
+    fn a_job_that_does_not_start_shows_the_launchers_lines() {
+        let held = ["No component plm.".to_owned(), "Host: a".to_owned()];
+        let text = failed_to_start("mpirun ended with status 1", &held);
+        let start = "mpirun ended with status 1; its ranks had not joined; its last lines:\n  | No component plm.\n  | Host: a\nhint: ";
+        assert!(text.starts_with(start), "{text}");
+        let text = not_started("mpirun", 20, 0, &[]);
+        assert!(text.starts_with("mpirun has started no rank on this host for 20 s\nhint: check "), "{text}");
+        assert!(not_started("mpirun", 20, 2, &[]).starts_with("2 ranks run on this host, and"));
     }
 
     #[test]

@@ -1,19 +1,16 @@
 //! The remote shell: checks whether hosts respond, and counts their GPUs.
 
-use std::io::Read as _;
-use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
+use crate::bounded;
 use crate::hosts::Host;
 
 /// Time limit for a host to respond.
 const TIMEOUT: Duration = Duration::from_secs(8);
-const POLL: Duration = Duration::from_millis(20);
 /// BatchMode prevents hosts from asking for a password, because nobody would see the question.
 const SSH: &str = "ssh -o BatchMode=yes -o ConnectTimeout=5";
 
@@ -38,7 +35,6 @@ impl Agent {
         let mut own = self.0.split_whitespace();
         let mut command = Command::new(own.next().unwrap_or("ssh"));
         command.args(own).arg(&host.name).args(words);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
         command
     }
 
@@ -64,32 +60,9 @@ fn n_gpus(output: &str) -> Option<usize> {
 }
 
 /// Output of the command if it succeeds within the time limit.
-fn output(mut command: Command) -> Option<String> {
-    let mut child = command.spawn().ok()?;
-    let mut stdout = child.stdout.take()?;
-    let reader = std::thread::spawn(move || {
-        let mut text = String::new();
-        stdout.read_to_string(&mut text).ok().map(|_| text)
-    });
-    let is_ok = succeeds(&mut child);
-    // Processes that it has started keep the pipe open.
-    if let (false, Some(group)) = (is_ok, Pid::from_raw(child.id().cast_signed())) {
-        let _ = kill_process_group(group, Signal::KILL);
-    }
-    let _ = child.wait();
-    if is_ok { reader.join().ok()? } else { None }
-}
-
-fn succeeds(child: &mut Child) -> bool {
-    let started = Instant::now();
-    while started.elapsed() < TIMEOUT {
-        match child.try_wait() {
-            Ok(Some(status)) => return status.success(),
-            Ok(None) => std::thread::sleep(POLL),
-            Err(_) => return false,
-        }
-    }
-    false
+fn output(command: Command) -> Option<String> {
+    let answer = bounded::run(command, false, TIMEOUT).ok()?;
+    answer.status.is_some_and(|status| status.success()).then_some(answer.text)
 }
 
 #[cfg(test)]

@@ -3,15 +3,20 @@
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
+use crate::bounded;
 use crate::error::LaunchError;
 use crate::hosts::Host;
 use crate::messages::signal_name;
+use crate::output::JOINED;
 use crate::probe::Agent;
 
 /// Number of attempts to get a program's version if a signal ends it.
 const N_TRIES: usize = 3;
+/// Time limit for a program to name its version.
+const VERSION_LIMIT: Duration = Duration::from_secs(10);
 
 /// A program that starts ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,8 +78,8 @@ impl Starter {
     /// Finds the program that can start `n_ranks` ranks.
     ///
     /// # Errors
-    /// [`LaunchError::NoLauncher`], [`LaunchError::UnknownLauncher`], [`LaunchError::WithoutMpi`]; [`LaunchError::Killed`] if
-    /// signals end the program in each attempt.
+    /// [`LaunchError::NoLauncher`], [`LaunchError::UnknownLauncher`], [`LaunchError::WithoutMpi`]; [`LaunchError::NoVersion`] if
+    /// the program does not end, [`LaunchError::Killed`] if signals end it in each attempt.
     pub(crate) fn find(n_ranks: usize, is_local: bool, machine: &Machine) -> Result<Self, LaunchError> {
         if n_ranks == 1 && is_local {
             return Ok(Starter::Alone);
@@ -112,8 +117,21 @@ impl Starter {
         if is_named(&["HYDRA", "MPICH", "Intel(R) MPI"]) {
             return Ok(Starter::Mpich { program });
         }
-        let version = version.lines().next().unwrap_or_default().trim().to_owned();
+        let version = match version.lines().map(str::trim).find(|line| !line.is_empty()) {
+            Some(line) => format!("`{line}`"),
+            None => "it printed nothing".to_owned(),
+        };
         Err(LaunchError::UnknownLauncher { program: program.to_owned(), version })
+    }
+
+    /// Whether it starts ranks by a launcher, which has output of its own.
+    pub(crate) fn is_launcher(&self) -> bool {
+        *self != Starter::Alone
+    }
+
+    /// Whether its own lines are blocks between rows of dashes.
+    pub(crate) fn has_blocks(&self) -> bool {
+        matches!(self, Starter::OpenMpi { .. })
     }
 
     /// Name of the program, for messages.
@@ -143,12 +161,9 @@ impl Starter {
                 return CommandLine { program, args, env };
             }
             Starter::OpenMpi { major, prefix, .. } => {
+                // Not --quiet, which also silences why a job does not start.
                 // This program counts the host's cores itself when it divides them among the ranks' threads.
                 args.extend(["-n", &n_ranks, "--bind-to", "none"].map(str::to_owned));
-                if *major < 5 {
-                    // The ranks report a loss themselves. Open MPI 5 does not have this option.
-                    args.push("--quiet".to_owned());
-                }
                 if job.hosts.is_empty() {
                     // Allow two ranks on one core.
                     args.push("--oversubscribe".to_owned());
@@ -211,19 +226,21 @@ fn open_mpi_env(major: u32, is_local: bool, machine: &Machine, agent: &Agent) ->
     env
 }
 
-/// Output of `program` with `flag`; `None` if it is not installed. Output is ignored if a signal ended the program.
+/// Output of `program` with `flag`; `None` if it is not installed. Output is ignored if a signal ended the program, or if it did not
+/// end in time.
 fn output(program: &str, flag: &str) -> Result<Option<String>, LaunchError> {
     let mut last = 0;
     for _ in 0..N_TRIES {
-        let Ok(output) = Command::new(program).arg(flag).stdin(Stdio::null()).output() else {
-            return Ok(None);
+        let mut command = Command::new(program);
+        command.arg(flag);
+        let Ok(answer) = bounded::run(command, true, VERSION_LIMIT) else { return Ok(None) };
+        let Some(status) = answer.status else {
+            let program = format!("{program} {flag}");
+            return Err(LaunchError::NoVersion { program, limit: VERSION_LIMIT });
         };
-        last = match output.status.signal() {
+        last = match status.signal() {
             Some(signal) => signal,
-            None => {
-                let text = [output.stdout, output.stderr].concat();
-                return Ok(Some(String::from_utf8_lossy(&text).into_owned()));
-            }
+            None => return Ok(Some(answer.text)),
         };
     }
     let program = format!("{program} {flag}");
@@ -257,10 +274,8 @@ impl Machine {
         let is_forwarded = |name: &String| {
             names.contains(&name.as_str()) || prefixes.iter().any(|prefix| name.starts_with(prefix))
         };
-        let mut forwarded: Vec<String> = std::env::vars_os()
-            .filter_map(|(name, _)| name.into_string().ok())
-            .filter(is_forwarded)
-            .collect();
+        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        let mut forwarded: Vec<String> = names.filter(is_forwarded).chain([JOINED.to_owned()]).collect();
         forwarded.sort();
         Machine {
             is_root: rustix::process::geteuid().is_root(),

@@ -34,7 +34,13 @@ fn programs_are_told_by_their_version() {
         assert_eq!(of(version).unwrap(), Starter::Mpich { program: "mpirun" });
     }
     let error = ddp_kernels::hint::with_hint(&of("some other mpirun\nmore").unwrap_err());
-    assert!(error.contains("names neither Open MPI nor MPICH: some other mpirun\n"), "{error}");
+    assert!(error.contains("names neither Open MPI nor MPICH: `some other mpirun`\n"), "{error}");
+}
+
+#[test]
+fn a_launcher_without_version_is_reported() {
+    let error = Starter::of_version("mpirun", "\n", None).unwrap_err().to_string();
+    assert!(error.ends_with("names neither Open MPI nor MPICH: it printed nothing"), "{error}");
 }
 
 #[test]
@@ -48,7 +54,7 @@ fn one_rank_needs_no_launcher() {
 fn ranks_of_one_host_use_no_network() {
     let machine = Machine { has_remote_shell: true, ..Machine::default() };
     let (text, env) = line(&open_mpi(4), 2, &[], &machine);
-    assert_eq!(text, "mpirun -n 2 --bind-to none --quiet --oversubscribe /bin/ddp-train train run.toml");
+    assert_eq!(text, "mpirun -n 2 --bind-to none --oversubscribe /bin/ddp-train train run.toml");
     assert_eq!(env, ["OMPI_MCA_btl=self,vader", "OMPI_MCA_pml=ob1"]);
     let (text, env) = line(&open_mpi(5), 2, &[], &machine);
     assert_eq!(text, "mpirun -n 2 --bind-to none --oversubscribe /bin/ddp-train train run.toml");
@@ -77,7 +83,7 @@ fn other_hosts_are_reached_by_the_agent() {
     let (text, env) = line(&starter, 9, &hosts, &machine);
     assert_eq!(
         text,
-        "mpirun -n 9 --bind-to none --quiet --host a:8,b:1 --map-by slot --prefix /opt/mpi -x NCCL_DEBUG \
+        "mpirun -n 9 --bind-to none --host a:8,b:1 --map-by slot --prefix /opt/mpi -x NCCL_DEBUG \
          /bin/ddp-train train run.toml"
     );
     assert_eq!(env, ["OMPI_MCA_plm_rsh_agent=agent -q"]);

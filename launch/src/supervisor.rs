@@ -15,7 +15,7 @@ use crate::batches::Batches;
 use crate::decision::{Attempt, Decision, Ended, Reason, backoff_s, decide};
 use crate::error::{LaunchError, Result};
 use crate::hosts::{self, Host, n_slots, names};
-use crate::job::Job;
+use crate::job::{Finished, Job};
 use crate::messages::{self, Restart};
 use crate::probe::Agent;
 use crate::run_watch::RunWatch;
@@ -130,7 +130,8 @@ impl<'a> Supervisor<'a> {
                 return Ok(self.stopped_between_attempts(name));
             }
             let step_before = self.watch.newest_step();
-            let (launcher, ended, was_stopped) = self.attempt(&hosts, requests)?;
+            let (launcher, Finished { ended, was_stopped, has_joined, held }) =
+                self.attempt(&hosts, requests)?;
             let is_done = self.watch.is_done();
             let is_over = is_done || was_stopped || ended == Ended::Interrupted;
             if !is_over && !self.hosts.is_empty() {
@@ -142,6 +143,7 @@ impl<'a> Supervisor<'a> {
             let attempt = Attempt {
                 is_done,
                 ended,
+                has_joined,
                 reported,
                 was_stopped,
                 has_lost_hosts: hosts.len() < self.hosts.len(),
@@ -149,7 +151,12 @@ impl<'a> Supervisor<'a> {
                 n_restarts,
                 max_restarts: self.options.max_restarts,
             };
-            if let Decision::End(status, reason) = decide(&attempt) {
+            let decision = decide(&attempt);
+            if !has_joined && !is_over {
+                let message = messages::failed_to_start(&how, &held);
+                if decision == Decision::Restart { warn!("{message}") } else { error!("{message}") }
+            }
+            if let Decision::End(status, reason) = decision {
                 if reason == Reason::Complete && !matches!(ended, Ended::Code(0)) {
                     warn!("{how}, but the run is complete");
                 }
@@ -180,13 +187,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Starts the ranks once and waits until they end; returns the launcher's name, how it ended, and whether a signal stopped
-    /// it.
-    fn attempt(
-        &mut self,
-        hosts: &[Host],
-        requests: &mut StopRequests,
-    ) -> Result<(&'static str, Ended, bool)> {
+    /// Starts the ranks once and waits until they end; returns the launcher's name and how it ended.
+    fn attempt(&mut self, hosts: &[Host], requests: &mut StopRequests) -> Result<(&'static str, Finished)> {
         let n_ranks = self.n_ranks_on(hosts);
         let starter = Starter::find(n_ranks, hosts.is_empty(), &self.machine)?;
         let is_restart = self.watch.is_claimed();
@@ -208,9 +210,10 @@ impl<'a> Supervisor<'a> {
         let line = starter.command_line(&job, &self.machine, &self.agent);
         self.watch.begin_attempt();
         let program = line.program.to_string_lossy().into_owned();
-        let job = Job::start(&line).map_err(|source| LaunchError::NotRun { program, source })?;
-        let (ended, was_stopped) = job.wait(requests, &self.watch);
-        Ok((starter.name(), ended, was_stopped))
+        let is_local = hosts.is_empty() && !self.machine.is_in_slurm;
+        let job = Job::start(&starter, &line, self.watch.job_id(), is_local);
+        let job = job.map_err(|source| LaunchError::NotRun { program, source })?;
+        Ok((starter.name(), job.wait(requests, &self.watch)))
     }
 
     /// Number of ranks of a job on `hosts`: all ranks, limited by the slots of these hosts.

@@ -52,6 +52,10 @@ fn main() -> ExitCode {
     };
     failure::install_panic_hook(&world);
     signals.joined(&world);
+    if let (0, Ok(line)) = (world.rank().0, std::env::var(ddp_launch::JOINED)) {
+        // To the supervisor, which removes it.
+        say(&line);
+    }
     let cli = match cli {
         Err(usage) => return conclude_usage(world, &usage),
         Ok(cli) => cli,

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "mpi")]
 mod launch;
+#[cfg(feature = "mpi")]
+mod launch_start;
 mod law;
 #[cfg(feature = "mpi")]
 mod lost_rank;
