@@ -45,6 +45,26 @@ impl fmt::Display for Launcher {
     }
 }
 
+/// Number of ranks on this host, as the environment states it; 1 where it does not. MPI is not initialized.
+pub fn local_ranks() -> usize {
+    of_this_host(|name| std::env::var(name).ok())
+}
+
+fn of_this_host(lookup: impl Fn(&str) -> Option<String>) -> usize {
+    // Slurm's list of hosts, such as `4(x2),3`, of which the largest counts.
+    let largest = |list: String| {
+        let numbers = list.split(',').map(|of| of.split('(').next().unwrap_or_default().trim().parse().ok());
+        numbers.collect::<Option<Vec<usize>>>()?.into_iter().max()
+    };
+    let name = match detect(&lookup).map(|found| found.launcher) {
+        None => return 1,
+        Some(Launcher::Slurm) => "SLURM_STEP_TASKS_PER_NODE",
+        Some(Launcher::Pmi) => "MPI_LOCALNRANKS",
+        Some(Launcher::OpenMpi | Launcher::Pmix) => "OMPI_COMM_WORLD_LOCAL_SIZE",
+    };
+    lookup(name).and_then(largest).unwrap_or(1).max(1)
+}
+
 /// A launcher found in the environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Found {
@@ -99,6 +119,19 @@ mod tests {
         // srun --mpi=pmix sets both; Slurm knows the size.
         let pmix = [&srun[..], &[("PMIX_RANK", "3")]].concat();
         assert_eq!(found(&pmix), Some((Launcher::Slurm, Some(8))));
+    }
+
+    #[test]
+    fn the_ranks_of_a_host_are_known_before_mpi() {
+        let of = |vars: &[(&str, &str)]| {
+            of_this_host(|name| vars.iter().find(|var| var.0 == name).map(|var| var.1.to_owned()))
+        };
+        assert_eq!(of(&[]), 1);
+        assert_eq!(of(&[("OMPI_COMM_WORLD_SIZE", "8"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "4")]), 4);
+        assert_eq!(of(&[("OMPI_COMM_WORLD_SIZE", "8")]), 1);
+        assert_eq!(of(&[("PMI_SIZE", "6"), ("PMI_RANK", "1"), ("MPI_LOCALNRANKS", "3")]), 3);
+        let srun = [("SLURM_PROCID", "3"), ("SLURM_STEP_ID", "0"), ("SLURM_NTASKS", "11")];
+        assert_eq!(of(&[&srun[..], &[("SLURM_STEP_TASKS_PER_NODE", "4(x2),3")]].concat()), 4);
     }
 
     #[test]

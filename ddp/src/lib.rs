@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod exit_code;
+pub mod host_memory;
 pub mod storage;
 pub mod config;
 pub mod report;

@@ -25,6 +25,13 @@ pub(crate) enum Ended {
     Interrupted,
 }
 
+impl Ended {
+    /// Whether SIGKILL ended the launcher, or the rank whose status it returns.
+    pub(crate) fn is_kill(self) -> bool {
+        matches!(self, Ended::Signal(SIGKILL)) || self == Ended::Code(SIGNALED + SIGKILL)
+    }
+}
+
 /// Facts about an attempt that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Attempt {
@@ -33,6 +40,8 @@ pub(crate) struct Attempt {
     pub(crate) ended: Ended,
     /// Whether the ranks have joined.
     pub(crate) has_joined: bool,
+    /// Whether a process of this host was killed for want of memory.
+    pub(crate) was_killed_for_memory: bool,
     /// Exit status in the run's last event, which reports a failure or a stop.
     pub(crate) reported: Option<u8>,
     /// Whether a signal requested the ranks to stop.
@@ -76,6 +85,8 @@ pub(crate) enum Reason {
     Interrupted,
     /// The run failed by itself and would fail again.
     Permanent,
+    /// A rank was killed for want of memory, and would be again.
+    Memory,
     /// The last restart produced no new checkpoint.
     NoProgress,
     /// All restarts are used up.
@@ -121,6 +132,9 @@ pub(crate) fn decide(attempt: &Attempt) -> Decision {
             Decision::End(RESTARTABLE, Reason::LostWhileStopping)
         };
     }
+    if attempt.was_killed_for_memory {
+        return Decision::End(FAILED, Reason::Memory);
+    }
     if attempt.n_restarts > 0 && !attempt.has_gained {
         return Decision::End(FAILED, Reason::NoProgress);
     }
@@ -143,6 +157,7 @@ mod tests {
         is_done: false,
         ended: Ended::Code(137),
         has_joined: true,
+        was_killed_for_memory: false,
         reported: None,
         was_stopped: false,
         has_lost_hosts: false,
@@ -167,6 +182,16 @@ mod tests {
         for ended in lost.into_iter().chain([Ended::Signal(9), Ended::Hung, Ended::Frozen]) {
             assert_eq!(decide(&Attempt { ended, ..KILLED }), Decision::Restart, "{ended:?}");
         }
+    }
+
+    #[test]
+    fn a_rank_that_was_killed_for_memory_is_not_started_again() {
+        let memory = Attempt { was_killed_for_memory: true, ..KILLED };
+        for ended in [Ended::Code(137), Ended::Code(75), Ended::Signal(9)] {
+            assert_eq!(decide(&Attempt { ended, ..memory }), Decision::End(FAILED, Reason::Memory));
+        }
+        let done = Attempt { is_done: true, ..memory };
+        assert_eq!(decide(&done), Decision::End(DONE, Reason::Complete), "it was another process");
     }
 
     #[test]

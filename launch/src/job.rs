@@ -70,6 +70,8 @@ pub(crate) struct Finished {
     pub(crate) has_joined: bool,
     /// The launcher's own last lines, which were held back.
     pub(crate) held: Vec<String>,
+    /// Largest memory of all ranks on this host that was seen, in bytes.
+    pub(crate) resident_bytes: u64,
 }
 
 impl Job {
@@ -100,7 +102,7 @@ impl Job {
     pub(crate) fn wait(mut self, requests: &mut StopRequests, watch: &RunWatch) -> Finished {
         let mut last_sent: Option<Instant> = None;
         let (mut over, mut frozen) = (Over::default(), Frozen::default());
-        let (mut last_look, mut n_looks) = (self.started, 0);
+        let (mut last_look, mut n_looks, mut resident_bytes) = (self.started, 0, 0);
         let ended = loop {
             match self.launcher.try_wait() {
                 Ok(Some(status)) => break of_status(status),
@@ -130,6 +132,8 @@ impl Job {
                     self.end();
                     break Ended::Hung;
                 }
+                resident_bytes =
+                    resident_bytes.max(ranks.iter().map(|pid| processes::resident_bytes(*pid)).sum());
                 n_looks += 1;
                 let is_waiting = !self.has_joined() && requests.stop().is_none();
                 if is_waiting && n_looks == REPORT_LOOKS {
@@ -160,7 +164,7 @@ impl Job {
             output.wait(COPY_DEADLINE);
         }
         let (has_joined, held) = (self.has_joined(), self.held());
-        Finished { ended, was_stopped: requests.stop().is_some(), has_joined, held }
+        Finished { ended, was_stopped: requests.stop().is_some(), has_joined, held, resident_bytes }
     }
 
     fn has_joined(&self) -> bool {

@@ -1,6 +1,7 @@
 //! Messages of the supervisor about an attempt that has ended or does not start.
 
 use ddp::exit_code;
+use ddp::host_memory::{MEMORY_HINT, MemoryLimit};
 
 use crate::decision::{Ended, Reason, SIGNALED};
 use crate::hosts::{Host, names};
@@ -85,13 +86,23 @@ pub(crate) fn restart(how: &str, next: &Restart<'_>) -> String {
 }
 
 /// Explains why there is no restart, for the reasons that the run does not report itself.
-pub(crate) fn given_up(how: &str, reason: Reason, n_restarts: usize, step: Option<u64>) -> Option<String> {
+pub(crate) fn given_up(
+    how: &str,
+    reason: Reason,
+    n_restarts: usize,
+    step: Option<u64>,
+    memory: Option<MemoryLimit>,
+) -> Option<String> {
     let step = step.map_or("there is no checkpoint".to_owned(), |step| {
         format!("the newest checkpoint is of step {step}")
     });
     let resume = "hint: the same command with --resume auto continues from the newest checkpoint";
     match reason {
         Reason::Complete | Reason::Stopped | Reason::Interrupted | Reason::Permanent => None,
+        Reason::Memory => {
+            let limit = memory.map_or_else(String::new, |limit| format!(" ({limit})"));
+            Some(format!("{how}; a rank was killed for memory{limit}; {step}\nhint: {MEMORY_HINT}"))
+        }
         Reason::LostWhileStopping => Some(format!("{how} before it had saved; {step}\n{resume}")),
         Reason::NoProgress => Some(format!(
             "{how}; gave up after restart {n_restarts}, which saved no new checkpoint; {step}\n\
@@ -164,12 +175,18 @@ mod tests {
 
     #[test]
     fn only_the_supervisors_own_reasons_are_said() {
-        assert_eq!(given_up("x", Reason::Permanent, 0, None), None);
-        let text = given_up("x", Reason::NoProgress, 2, Some(7)).unwrap();
+        assert_eq!(given_up("x", Reason::Permanent, 0, None, None), None);
+        let limit = MemoryLimit { bytes: 40 << 20, is_container: true };
+        let text = given_up("x", Reason::Memory, 0, None, Some(limit)).unwrap();
+        let start = "x; a rank was killed for memory (limit 40 MiB); there is no checkpoint\nhint: lower ";
+        assert!(text.starts_with(start), "{text}");
+        let text = given_up("x", Reason::NoProgress, 2, Some(7), None).unwrap();
         assert!(
             text.starts_with("x; gave up after restart 2") && text.contains("of step 7\nhint: "),
             "{text}"
         );
-        assert!(given_up("x", Reason::NoRestartsLeft, 3, None).unwrap().contains("there is no checkpoint"));
+        assert!(
+            given_up("x", Reason::NoRestartsLeft, 3, None, None).unwrap().contains("there is no checkpoint")
+        );
     }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ddp::exit_code;
+use ddp::host_memory::{self, MemoryKills};
 use ddp::run_folder::Existing;
 use ddp::train::claimed_folder::claim_folder;
 use ddp::train::stop_signals::{StopSignals, unsaved};
@@ -130,7 +131,8 @@ impl<'a> Supervisor<'a> {
                 return Ok(self.stopped_between_attempts(name));
             }
             let step_before = self.watch.newest_step();
-            let (launcher, Finished { ended, was_stopped, has_joined, held }) =
+            let kills = MemoryKills::watch();
+            let (launcher, Finished { ended, was_stopped, has_joined, held, resident_bytes }) =
                 self.attempt(&hosts, requests)?;
             let is_done = self.watch.is_done();
             let is_over = is_done || was_stopped || ended == Ended::Interrupted;
@@ -140,10 +142,15 @@ impl<'a> Supervisor<'a> {
             let step = self.watch.newest_step();
             let reported = self.watch.reported();
             let how = messages::ended(launcher, ended, reported);
+            // A kernel that does not count such kills leaves the size of the ranks.
+            let memory = kills.since().or_else(|| {
+                host_memory::limit().filter(|limit| ended.is_kill() && limit.is_near(resident_bytes))
+            });
             let attempt = Attempt {
                 is_done,
                 ended,
                 has_joined,
+                was_killed_for_memory: memory.is_some(),
                 reported,
                 was_stopped,
                 has_lost_hosts: hosts.len() < self.hosts.len(),
@@ -165,7 +172,7 @@ impl<'a> Supervisor<'a> {
                 {
                     info!("{how}; the ranks saved a checkpoint of step {step} and stopped");
                 }
-                if let Some(message) = messages::given_up(&how, reason, n_restarts, step) {
+                if let Some(message) = messages::given_up(&how, reason, n_restarts, step, memory) {
                     error!("{message}");
                 }
                 return Ok(status);

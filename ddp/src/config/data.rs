@@ -14,12 +14,12 @@ use super::error::Result;
 use super::heads::HeadConfig;
 use super::key::{Before, Kind, Lookup, Range, count, key, number, one_of, switch, text};
 use super::limits::MAX_WIDTH;
-use super::origin::Origin;
 use super::raw::RawConfig;
+use super::rows_memory::{loader_memory_mib, rows_memory_bytes, shuffle_window_mib};
 use super::section::section;
 use super::split::{SPLIT_KEYS, Split};
 use super::table_text::Datetime;
-use super::value::{ConfigEnum, ConfigValue as _};
+use super::value::ConfigEnum;
 use super::writer::Writer;
 
 section! {
@@ -301,9 +301,10 @@ section! {
             .may_change();
 
         /// Host memory for a rank's rows, in MiB.
-        loader_memory_mib: usize = count(1, 1 << 30)
+        loader_memory_mib: usize [loader_memory_mib(raw)?] = count(1, 1 << 30)
             .help("Host memory for a rank's rows, in MiB")
-            .default("1024")
+            .default_depends("1024, at most half of what the container allows each rank")
+            .example("1024")
             .hint("1024 is 1 GiB per rank")
             .may_change();
     }
@@ -400,6 +401,11 @@ impl DataConfig {
         }
     }
 
+    /// Host memory for a rank's rows, in bytes; less than configured where the container allows less.
+    pub fn rows_memory_bytes(&self) -> u64 {
+        rows_memory_bytes(self.loader_memory_mib)
+    }
+
     /// Whether `weight` names files, rather than a column or array.
     pub(super) fn is_weight_files(&self) -> bool {
         self.weight.as_deref().is_some_and(|weight| is_files_beside(weight, self.format.name()))
@@ -450,31 +456,6 @@ fn classes(raw: &RawConfig, task: Task) -> Result<Option<usize>> {
         }
         _ => raw.optional("data.classes"),
     }
-}
-
-fn shuffle_window_mib(raw: &RawConfig) -> Result<usize> {
-    let memory: usize = raw.get("data.loader_memory_mib")?;
-    let max_window = (memory / 2).max(1);
-    let Some(setting) = raw.setting("data.shuffle_window_mib") else { return Ok(max_window.min(64)) };
-    let window = usize::read(&setting)?;
-    let is_typed = matches!(setting.origin, Origin::Set(_));
-    if window > max_window && !is_typed && raw.get::<ShuffleMode>("data.shuffle_mode")? == ShuffleMode::Full {
-        // The value is not used. A saved config holds the window that fitted the memory at that time.
-        return Ok(max_window);
-    }
-    if window > max_window {
-        // The setting of the command line is the one that the user can remove.
-        if let Some(memory) = raw.given("data.loader_memory_mib")
-            && matches!(memory.origin, Origin::Set(_))
-            && !is_typed
-        {
-            let expected = format!("at least twice `data.shuffle_window_mib`, {} MiB", 2 * window);
-            return Err(memory.bad(expected, "one window is read while another one is used"));
-        }
-        let expected = format!("at most half of `data.loader_memory_mib`, {max_window} MiB");
-        return Err(setting.bad(expected, "one window is read while another one is used"));
-    }
-    Ok(window)
 }
 
 fn names_weight_files(value: Lookup<'_>) -> bool {

@@ -35,6 +35,7 @@ mod reader;
 mod value;
 mod eval_metric;
 mod raw;
+mod rows_memory;
 mod class_order;
 mod comm;
 mod log;

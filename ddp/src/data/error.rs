@@ -8,6 +8,7 @@ use ddp_kernels::{DType, Device, KernelError};
 use ddp_rows::error::{CellProblem, ColumnError, CsvError, RowsError, WriteError};
 use ddp_rows::user_file::FileError;
 
+use crate::data::errors::memory_words;
 use crate::data::errors::split_error::SplitError;
 use crate::data::errors::target_error::TargetError;
 use crate::data::errors::tensor_rows_error::TensorRowsError;
@@ -298,6 +299,19 @@ pub enum DataError {
         place: String,
         value: f64,
     },
+    /// Rows that exceed the memory limit.
+    #[error(
+        "`{source_name}` needs {needed_mib} MiB of memory {what}, but {}", memory_words::limit(*limit_mib)
+    )]
+    #[diagnostic(help("{hint}{}", memory_words::way_out(*needed_mib, *limit_mib)))]
+    TooLarge {
+        source_name: String,
+        /// Purpose of the memory.
+        what: &'static str,
+        needed_mib: u64,
+        limit_mib: u64,
+        hint: String,
+    },
     /// A setting that does not apply to the format.
     #[error("`{key}` is set, but `{source_name}` {why}")]
     #[diagnostic(help("{hint}"))]
@@ -329,7 +343,8 @@ pub enum DataError {
     },
     /// Rows that a full shuffle would decode many times.
     #[error(
-        "`{source_name}` needs {needed_mib} MiB of memory as rows of f32, but `data.loader_memory_mib` is {limit_mib}: a full shuffle would decode a row group for each row"
+        "`{source_name}` needs {needed_mib} MiB of memory as rows of f32, but {}: a full shuffle would decode a row group for each row",
+        memory_words::limit(*limit_mib)
     )]
     #[diagnostic(help(
         "set `data.shuffle_mode` to \"blocks\", raise the limit, or convert the rows once: `ddp-train data convert {source_name} rows.safetensors`"
@@ -410,7 +425,19 @@ macro_rules! from_rows {
     )+};
 }
 
-from_rows!(RowsError, FileError, WriteError, CsvError, ColumnError);
+from_rows!(FileError, WriteError, CsvError, ColumnError);
+
+impl From<RowsError> for DataError {
+    fn from(error: RowsError) -> Self {
+        match error {
+            // The limit may be that of a container.
+            RowsError::TooLarge { source_name, what, needed_mib, limit_mib, hint } => {
+                DataError::TooLarge { source_name, what, needed_mib, limit_mib, hint }
+            }
+            error => DataError::Rows(error),
+        }
+    }
+}
 
 impl From<CommError> for DataError {
     fn from(error: CommError) -> Self {

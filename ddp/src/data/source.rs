@@ -82,7 +82,7 @@ impl<'a> SourceSpec<'a> {
             side: SplitSide::Train,
             classes: data.classes.map_or(ClassLabels::Discover, ClassLabels::Numbers),
             features: None,
-            memory_bytes: (data.loader_memory_mib as u64) << 20,
+            memory_bytes: data.rows_memory_bytes(),
             unpack_bytes: None,
             to_predict: None,
         }

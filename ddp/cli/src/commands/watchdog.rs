@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ddp::config::WatchdogConfig;
 use ddp::exit_code;
+use ddp::host_memory::{MEMORY_HINT, MemoryKills};
 use ddp::report::notes::LOG_FILE;
 use ddp::storage::unfinished::Unfinished;
 use ddp_comm::watchdog::{Certificate, LossReport, nccl_status};
@@ -53,7 +54,8 @@ pub(super) fn start(world: &World, log: &Log, config: &WatchdogConfig, watched: 
         timeout: config.timeout(),
         exit_code: exit_code::RESTARTABLE.into(),
     };
-    let report = Report { terminal: log.terminal().clone(), prefix: world.prefix(), watched };
+    let kills = MemoryKills::watch();
+    let report = Report { terminal: log.terminal().clone(), prefix: world.prefix(), watched, kills };
     if let Some(unwatched) = world.start_watchdog(options, report)? {
         warn!("{}", unwatched_warning(&unwatched));
     }
@@ -65,19 +67,36 @@ struct Report {
     terminal: Arc<Terminal>,
     prefix: String,
     watched: Watched,
+    /// Kills for want of memory since the watchdog started.
+    kills: MemoryKills,
+}
+
+impl Report {
+    /// The text of the certificate and a hint. A rank that was killed for memory would be again.
+    fn words(&self, certificate: &Certificate) -> (String, String) {
+        match self.kills.since() {
+            Some(limit) => {
+                let text = format!("{} A process here was killed for memory ({limit}).", certificate.text);
+                (text, MEMORY_HINT.to_owned())
+            }
+            None => (certificate.text.clone(), self.watched.hint().to_owned()),
+        }
+    }
 }
 
 impl LossReport for Report {
     fn message(&self, certificate: &Certificate) -> String {
         self.terminal.begin_failure();
-        self.terminal.failure(&self.prefix, &joined(certificate.text.clone(), Some(self.watched.hint())))
+        let (text, hint) = self.words(certificate);
+        self.terminal.failure(&self.prefix, &joined(text, Some(&hint)))
     }
 
     fn record(&self, certificate: &Certificate) {
-        let Certificate { text, device, last_operations, reports, step } = certificate;
+        let Certificate { device, last_operations, reports, step, .. } = certificate;
+        let (text, hint) = self.words(certificate);
         match (&self.watched, *reports) {
             (Watched::Run(failed), Some(rank)) => {
-                failed.at(*step).write(exit_code::RESTARTABLE, rank, text, Some(self.watched.hint()));
+                failed.at(*step).write(exit_code::RESTARTABLE, rank, &text, Some(&hint));
             }
             (Watched::Run(_), None) => {}
             (Watched::Other(unfinished), _) => unfinished.end(),

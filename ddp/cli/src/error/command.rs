@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use ddp::config::UnknownMetric;
 use ddp::exit_code;
+use ddp::host_memory::size;
 
 /// Maximum number of threads of a rank per core of its host.
 pub(crate) const MAX_THREADS_PER_CORE: usize = 4;
@@ -70,6 +71,21 @@ pub enum CommandError {
         expected: usize,
         world_size: usize,
     },
+    /// The run needs more memory than its container allows.
+    #[error(
+        "the run needs {} per rank, this container allows {}: {} for rows, {} for the model and its checkpoints",
+        size(*needed), size(*allowed), size(*rows), size(needed - rows)
+    )]
+    #[diagnostic(help("{hint}"))]
+    ContainerTooSmall {
+        /// Bytes that the rank needs.
+        needed: u64,
+        /// Bytes that the container allows each rank.
+        allowed: u64,
+        /// Bytes for rows.
+        rows: u64,
+        hint: String,
+    },
     /// The man pages could not be written.
     #[error("can't write the man page `{}`: {source}", path.display())]
     #[diagnostic(help("check the folder and its permissions"))]
@@ -102,7 +118,9 @@ impl CommandError {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::ManPage { .. } => exit_code::IO,
-            Self::Torchrun { .. } | Self::OtherWorldSize { .. } => exit_code::ENVIRONMENT,
+            Self::Torchrun { .. } | Self::OtherWorldSize { .. } | Self::ContainerTooSmall { .. } => {
+                exit_code::ENVIRONMENT
+            }
             _ => exit_code::USAGE,
         }
     }

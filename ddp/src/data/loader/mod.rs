@@ -89,7 +89,7 @@ impl LoaderOptions {
             device,
             placement: data.placement,
             prefetch: data.prefetch,
-            memory_bytes: data.loader_memory_mib << 20,
+            memory_bytes: usize::try_from(data.rows_memory_bytes()).unwrap_or(usize::MAX),
             threads: (data.loader_threads > 0).then_some(data.loader_threads),
             cores,
             normalizer,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ddp_rows::error::{CsvError, RowsError};
+use ddp_rows::error::CsvError;
 use ddp_rows::table::source::TableFormat;
 
 use super::columns::{ColumnPlan, of_shard, same_names};
@@ -57,7 +57,7 @@ impl Read {
 /// Reads the rows of all files into memory, as f32.
 ///
 /// # Errors
-/// [`RowsError::TooLarge`] if they exceed the memory that the config grants.
+/// [`DataError::TooLarge`] if they exceed the memory that the config grants.
 #[cfg(test)]
 pub(crate) fn read_all(
     files: &[PathBuf],
@@ -111,7 +111,7 @@ fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -
 }
 
 fn too_large(spec: &SourceSpec<'_>, at_least: u64) -> DataError {
-    DataError::Rows(RowsError::TooLarge {
+    DataError::TooLarge {
         source_name: spec.source.to_owned(),
         what: "or more as rows of f32",
         needed_mib: (at_least >> 20) + 1,
@@ -120,5 +120,5 @@ fn too_large(spec: &SourceSpec<'_>, at_least: u64) -> DataError {
             "convert it once to a format that is not read into memory: `ddp-train data convert {} rows.safetensors`, or raise the limit",
             spec.source
         ),
-    })
+    }
 }

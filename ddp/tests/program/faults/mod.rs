@@ -6,4 +6,5 @@ mod disk_faults;
 mod failure;
 mod lost_folder;
 mod lost_launcher;
+mod memory_limit;
 mod signals;

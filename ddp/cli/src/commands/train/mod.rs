@@ -7,6 +7,7 @@ pub(crate) mod banner;
 mod outputs;
 mod rank_logs;
 mod pin_device;
+mod container;
 mod prepare;
 
 use std::path::PathBuf;

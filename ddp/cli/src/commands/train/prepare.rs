@@ -19,6 +19,7 @@ use ddp_kernels::Device;
 use tracing::{Level, Span, debug, enabled, info, warn};
 
 use super::banner::{self, Banner};
+use super::container;
 use super::outputs::check_out;
 use super::pin_device::{Pinning, check_graph, pin_device};
 use crate::cli::TrainArgs;
@@ -73,11 +74,15 @@ impl<'w> Run<'w> {
 
         let choice = pin_device(world, &args.device, pinning(args, &config))?;
         world.watchdog().set_device(&choice.device.to_string());
+        container::warn_of_limit(world, &config.data);
         let start = Start::new(world, args, choice.device, resumed.as_ref())?;
         let data = start.load_data(world, log, args, &config, resumed.as_ref())?;
         let plan = Plan::new(world, args, config, &data, resumed.as_ref());
         let plan = world.agreed_result(plan, Plan::entries)?;
 
+        let Plan { config, spec, partition, .. } = &plan;
+        let is_possible = container::check(config, spec, *partition, &data, choice.device);
+        world.collective_result(is_possible)?;
         let trainer = plan.trainer(world, args, &data, choice.device, start.init_from.as_ref());
         let mut trainer = world.collective_result(trainer)?;
         let resumed = match resumed {

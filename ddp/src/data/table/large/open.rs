@@ -37,7 +37,7 @@ const SCAN_ROWS: usize = 4096;
 ///
 /// # Errors
 /// [`RowsError::Malformed`], [`RowsError::NoRows`], [`RowsError::ShardsDiffer`]; [`DataError::ShuffleDecodes`] and
-/// [`RowsError::TooLarge`] if row groups can't be decoded on demand.
+/// [`DataError::TooLarge`] if row groups can't be decoded on demand.
 pub(in crate::data::table) fn open(
     paths: &[PathBuf],
     spec: &SourceSpec<'_>,
@@ -79,7 +79,7 @@ pub(in crate::data::table) fn open(
     let largest = groups_of(&files).iter().map(|group| group.n_rows).max().unwrap_or(0);
     let needed = (2 * largest as u64).saturating_mul(row_bytes as u64).saturating_add(scratch as u64);
     if needed > spec.memory_bytes {
-        return Err(DataError::Rows(RowsError::TooLarge {
+        return Err(DataError::TooLarge {
             source_name: spec.source.to_owned(),
             what: "to hold its largest row group and decode the next",
             needed_mib: (needed >> 20) + 1,
@@ -88,7 +88,7 @@ pub(in crate::data::table) fn open(
                 "write it with smaller row groups (in pandas and pyarrow `row_group_size`), raise the limit, or convert it once: `ddp-train data convert {} rows.safetensors`",
                 spec.source
             ),
-        }));
+        });
     }
     let (layout, without_target) = complete(layout, &files, spec)?;
     let rows = Arc::new(ParquetRows::new(files, layout, scratch, spec));

@@ -1,0 +1,136 @@
+//! Runs in a control group with a limit on memory, as in a container: the defaults fit it, what cannot fit is refused before it is
+//! allocated, and a rank that is killed is reported as that.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::common::{Outcome, ddp_train, run, temp_dir, write};
+
+/// A control group of this test, deleted when dropped.
+struct Group {
+    folder: PathBuf,
+}
+
+impl Group {
+    /// A group with this limit; `None` where tests may not make one.
+    fn new(limit_mib: u64) -> Option<Self> {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let name =
+            format!("ddp-train-test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let versions = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
+        for (top, limit) in versions {
+            if !Path::new(top).join("cgroup.procs").exists() {
+                continue;
+            }
+            // Version 2 has the file only where the group above passes memory on.
+            let _ = fs::write(Path::new(top).join("cgroup.subtree_control"), "+memory");
+            let group = Group { folder: Path::new(top).join(&name) };
+            let is_made = fs::create_dir(&group.folder).is_ok();
+            if is_made && fs::write(group.folder.join(limit), (limit_mib << 20).to_string()).is_ok() {
+                // So that a process is killed instead of being swapped out.
+                let _ = fs::write(group.folder.join("memory.swap.max"), "0");
+                return Some(group);
+            }
+        }
+        eprintln!("skipped: needs the right to make a control group with a limit on memory");
+        None
+    }
+
+    /// Runs the program in the group.
+    fn run(&self, args: &[&str]) -> Outcome {
+        let mut command = Command::new("sh");
+        let enter = r#"echo $$ > "$0" || exit 99; exec "$@""#;
+        command.args(["-c", enter]).arg(self.folder.join("cgroup.procs")).arg(ddp_train()).args(args);
+        let outcome = run(command);
+        assert_ne!(outcome.status.code(), Some(99), "can't enter the group: {}", outcome.stderr);
+        outcome
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // The last process of the group may not be reaped yet.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.folder).is_ok() || !self.folder.exists() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[track_caller]
+fn assert_says(outcome: &Outcome, status: i32, parts: &[&str]) {
+    assert_eq!(outcome.status.code(), Some(status), "{}", outcome.stderr);
+    for part in parts {
+        let is_there = outcome.stderr.contains(part) || outcome.stdout.contains(part);
+        assert!(is_there, "no {part:?} in:\n{}{}", outcome.stderr, outcome.stdout);
+    }
+}
+
+const CPU: [&str; 4] = ["--device", "cpu", "--threads", "1"];
+
+#[test]
+fn the_default_memory_for_rows_fits_the_container() {
+    let Some(group) = Group::new(200) else { return };
+    let dry_run = [&["train", "--dry-run"], &CPU[..]].concat();
+    assert_says(&group.run(&dry_run), 0, &["loader_memory_mib = 100"]);
+    let more = [&dry_run[..], &["--set", "data.loader_memory_mib=4096"]].concat();
+    let warning = "`data.loader_memory_mib` is 4096, but this container allows each rank 200 MiB: rows take at most 150 MiB";
+    assert_says(&group.run(&more), 0, &[warning]);
+}
+
+#[test]
+fn rows_and_models_that_do_not_fit_are_refused_before_they_are_allocated() {
+    let Some(group) = Group::new(48) else { return };
+    let folder = temp_dir();
+    let out = folder.path().join("out").display().to_string();
+    let train = [&["train", "--out", &out], &CPU[..]].concat();
+    let outcome = group.run(&[&train[..], &["--set", "model.hidden=[4096,4096]"]].concat());
+    let parts = [" per rank, this container allows 48 MiB: ", "hint: ", "raise the limit of the container"];
+    assert_says(&outcome, 78, &parts);
+
+    let columns: Vec<String> = (0..100).map(|column| format!("c{column}")).collect();
+    let row = vec!["1"; 100].join(",");
+    let rows = format!("{},y\n{}", columns.join(","), format!("{row},a\n{row},b\n").repeat(40_000));
+    let csv = write(folder.path(), "rows.csv", &rows).display().to_string();
+    let outcome = group.run(&[&train[..], &["--data", &csv, "--target", "y"]].concat());
+    let parts = [
+        "rows.csv` needs ",
+        "this container allows each rank 48 MiB, of which rows may take 24 MiB",
+        "hint: ",
+    ];
+    assert_says(&outcome, 2, &parts);
+    assert!(!Path::new(&out).exists(), "nothing was written");
+}
+
+/// The model fits the container, but not next to the program itself.
+#[test]
+fn a_rank_that_is_killed_for_memory_is_not_started_again() {
+    let Some(group) = Group::new(20) else { return };
+    let folder = temp_dir();
+    let out = folder.path().join("out").display().to_string();
+    let own = ["--out", &out, "--set", "model.hidden=[600,600]", "--set", "train.epochs=100"];
+    let outcome = group.run(&[&["launch", "-n", "1", "--"], &own[..], &CPU[..]].concat());
+    assert_says(
+        &outcome,
+        1,
+        &["the rank was ended by SIGKILL; a rank was killed for memory (limit 20 MiB); ", "hint: lower "],
+    );
+    assert!(!outcome.stderr.contains("restart "), "{}", outcome.stderr);
+}
+
+#[cfg(feature = "mpi")]
+#[test]
+fn a_rank_that_is_killed_for_memory_under_mpirun_is_reported_as_that() {
+    let Some(group) = Group::new(28) else { return };
+    let folder = temp_dir();
+    let out = folder.path().join("out").display().to_string();
+    let own = ["--out", &out, "--set", "model.hidden=[400,400]", "--set", "train.epochs=100"];
+    let outcome = group.run(&[&["launch", "-n", "2", "--"], &own[..], &CPU[..]].concat());
+    assert_says(&outcome, 1, &["killed for memory (limit 28 MiB)", "hint: lower "]);
+    assert!(!outcome.stderr.contains("restart "), "{}", outcome.stderr);
+}
