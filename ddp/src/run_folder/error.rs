@@ -95,6 +95,18 @@ pub enum FolderError {
     #[error("output folder `{}`: {loss}", path.display())]
     #[diagnostic(forward(loss))]
     Lost { path: PathBuf, loss: Loss },
+    /// The file system of the folder lacks a call that a run needs.
+    #[error("output folder `{}`: its file system can't {call}: {source}", path.display())]
+    #[diagnostic(help(
+        "name a folder on a local disk or a shared file system with --out, and copy it to this one (such as a bucket) when the run has \
+         ended"
+    ))]
+    Unsuited {
+        path: PathBuf,
+        /// The call in words, such as "rename a folder".
+        call: &'static str,
+        source: io::Error,
+    },
     /// The folder can't be created or written.
     #[error("output folder `{}` can't be written: {source}", path.display())]
     #[diagnostic(help("{}, or choose another folder with --out", folder_hint(path, source)))]
@@ -105,7 +117,7 @@ impl FolderError {
     /// Exit status of a process that ends with this error; see [`exit_code`].
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Unwritable { .. } => exit_code::IO,
+            Self::Unsuited { .. } | Self::Unwritable { .. } => exit_code::IO,
             Self::Deleted { .. } | Self::Lost { .. } => exit_code::FAILED,
             _ => exit_code::USAGE,
         }

@@ -46,6 +46,8 @@ pub const MODEL_FILE: &str = "model.safetensors";
 /// File name of the weights after the last step, written if the model file holds those of the best evaluation.
 pub const LAST_FILE: &str = "last.safetensors";
 
+/// Folder of runs without a name.
+pub const RUNS: &str = "runs";
 /// Folder of the checkpoints.
 pub const CHECKPOINTS: &str = "checkpoints";
 
@@ -85,7 +87,7 @@ impl RunDir {
     pub fn open(out: Option<&Path>, name: &str, existing: Existing) -> Result<Self> {
         let path = match out {
             Some(path) => path.to_owned(),
-            None => make_default(Path::new("runs"), name, SystemTime::now())?,
+            None => make_default(Path::new(RUNS), name, SystemTime::now())?,
         };
         Self::claim(path, existing, PACE)
     }

@@ -54,9 +54,11 @@ pub(super) fn try_lock(lock: &Lock, folder: &Path) -> Result<bool, FolderError> 
     }
 }
 
-/// Whether the file system has no locks, like NFS without its lock daemon; two runs in one folder are then not detected.
+/// Whether the file system has no locks, like NFS without its lock daemon or the mount of an object store; the lease then shows the
+/// owner.
 fn is_without_locks(error: &io::Error) -> bool {
-    [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS].contains(&Errno::from_io_error(error).unwrap_or(Errno::IO))
+    let none = [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS, Errno::PERM];
+    none.contains(&Errno::from_io_error(error).unwrap_or(Errno::IO))
 }
 
 #[cfg(test)]
@@ -65,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_file_system_without_locks_is_no_reason_to_refuse() {
-        for errno in [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS] {
+        for errno in [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS, Errno::PERM] {
             assert!(is_without_locks(&errno.into()));
         }
         for errno in [Errno::IO, Errno::INTR, Errno::BADF] {

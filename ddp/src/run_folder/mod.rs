@@ -21,6 +21,7 @@ pub mod error;
 mod lock_file;
 pub mod logs;
 pub mod run_id;
+pub mod file_system;
 mod time;
 mod lease;
 pub mod folder;

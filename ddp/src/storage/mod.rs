@@ -25,6 +25,7 @@ pub mod fault;
 pub mod unfinished;
 pub mod stream;
 pub mod disk;
+pub(crate) mod probe;
 #[doc(hidden)]
 pub mod atomic_write;
 pub mod tensor_file;

@@ -134,13 +134,18 @@ impl Resumed {
         Ok(Config::load_to_resume(file, overrides, &self.manifest().config, self.checkpoint.path())?)
     }
 
+    /// The folder of the run that the checkpoint belongs to.
+    pub fn run_folder(&self) -> &Path {
+        // <run>/checkpoints/step-<N>
+        self.checkpoint.path().ancestors().nth(2).unwrap_or(Path::new("."))
+    }
+
     /// Returns the folder in which the run continues, and how to treat its contents.
     ///
     /// # Errors
     /// [`FolderError::Behind`] if that folder holds later checkpoints: two runs would continue in it.
     pub fn folder(&self, out: Option<&Path>) -> Result<(PathBuf, Existing)> {
-        // <run>/checkpoints/step-<N>
-        let run = self.checkpoint.path().ancestors().nth(2).unwrap_or(Path::new(".")).to_owned();
+        let run = self.run_folder().to_owned();
         let is = |a: &Path, b: &Path| a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b));
         if let Some(out) = out.filter(|out| !is(out, &run)) {
             return Ok((out.to_owned(), Existing::Refuse));

@@ -176,3 +176,52 @@ fn a_disk_fails_for_good() {
 fn one_call_of_another_rank_fails() {
     check(2, 1, false, false);
 }
+
+/// Mounts of object stores lack calls. Nothing is trained, and nothing is left.
+#[test]
+fn a_file_system_without_the_calls_of_a_run_is_refused_at_the_start() {
+    let Some(library) = library() else { return };
+    for (call, errno, words) in [
+        ("rename", Errno::NOSYS, "rename a file over another one: Function not implemented"),
+        ("rename folder", Errno::PERM, "rename a folder: Operation not permitted"),
+        ("fsync", Errno::INVAL, "sync a file: Invalid argument"),
+        ("mkdir", Errno::OPNOTSUPP, "make a folder: Operation not supported"),
+    ] {
+        let (folder, rows) = (temp_dir(), temp_dir());
+        let config = config(rows.path(), true);
+        let (out, log) = (folder.path().join("out"), rows.path().join("calls"));
+        let mut command = DiskFault { errno, ..DiskFault::NONE }.apply(
+            train(1, &config, &out, &[]),
+            library,
+            folder.path(),
+            &log,
+        );
+        command.env("FAIL_CALL", call);
+        let outcome = run(command);
+        assert_eq!(outcome.status.code(), Some(74), "{call}: {}", outcome.stderr);
+        let start = format!("error: output folder `{}`: its file system can't {words}", out.display());
+        assert!(outcome.stderr.starts_with(&start), "{call}: {}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains("\nhint: name a folder on a local disk"),
+            "{call}: {}",
+            outcome.stderr
+        );
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{call}: something is left");
+    }
+}
+
+/// The lease replaces the lock.
+#[test]
+fn a_file_system_without_locks_holds_runs() {
+    let Some(library) = library() else { return };
+    for errno in [Errno::NOSYS, Errno::PERM] {
+        let (folder, rows) = (temp_dir(), temp_dir());
+        let config = config(rows.path(), true);
+        let (out, log) = (folder.path().join("out"), rows.path().join("calls"));
+        let fault = DiskFault { errno, ..DiskFault::NONE };
+        let mut command = fault.apply(train(1, &config, &out, &[]), library, folder.path(), &log);
+        command.env("FAIL_CALL", "flock");
+        run_ok(command);
+        assert!(std::fs::read_to_string(&log).unwrap().contains("flock"), "no lock was tried");
+    }
+}

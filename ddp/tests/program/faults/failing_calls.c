@@ -5,6 +5,7 @@
 //   FAIL_WITH    errno of the failure
 //   FAIL_STAYS   1 if all calls after it fail too
 //   FAIL_RANK    only in the process of this rank of Open MPI
+//   FAIL_CALL    name of a call that always fails, as the file system of some mount lacks it
 //   FAIL_LOG     file to which the name and path of each call that counts is appended, and of the one that fails with " !"
 //
 // Opening for reading counts too: folders are opened to be synced. What is only read is not.
@@ -39,12 +40,14 @@ static void append(const char *path, const char *line, size_t len) {
 // Whether this call fails; sets errno.
 static int fails(const char *name, const char *path) {
     const char *folder = getenv("FAIL_FOLDER"), *at = getenv("FAIL_AT"), *log = getenv("FAIL_LOG");
+    const char *lacks = getenv("FAIL_CALL");
     const char *only = getenv("FAIL_RANK"), *rank = getenv("OMPI_COMM_WORLD_RANK"), *stays = getenv("FAIL_STAYS");
     if (!folder || !at || !path || (only && rank && strcmp(only, rank) != 0)) return 0;
     size_t len = strlen(folder);
     if (strncmp(path, folder, len) != 0 || (path[len] != '/' && path[len] != 0)) return 0;
     long number = atomic_fetch_add(&n_calls, 1) + 1, which = atol(at);
     int is_failing = which > 0 && (number == which || (stays && *stays == '1' && number > which));
+    if (lacks && strcmp(lacks, name) == 0) is_failing = 1;
     if (log) {
         char line[PATH_MAX + 64];
         int n = snprintf(line, sizeof line, "%s %s%s\n", name, path, is_failing ? " !" : "");
@@ -112,6 +115,7 @@ ON_FILE(ssize_t, write, "write", (int fd, const void *bytes, size_t n), (fd, byt
 ON_FILE(ssize_t, writev, "write", (int fd, const struct iovec *parts, int n), (fd, parts, n))
 ON_FILE(ssize_t, pwrite, "write", (int fd, const void *bytes, size_t n, off_t at), (fd, bytes, n, at))
 ON_FILE(ssize_t, pwrite64, "write", (int fd, const void *bytes, size_t n, off64_t at), (fd, bytes, n, at))
+ON_FILE(int, flock, "flock", (int fd, int operation), (fd, operation))
 ON_FILE(int, fsync, "fsync", (int fd), (fd))
 ON_FILE(int, fdatasync, "fsync", (int fd), (fd))
 ON_FILE(int, ftruncate, "ftruncate", (int fd, off_t len), (fd, len))
@@ -130,7 +134,9 @@ int mkdirat(int fd, const char *path, mode_t mode) {
 
 int rename(const char *from, const char *to) {
     REAL(int, "rename", (const char *, const char *));
-    return fails("rename", to) ? -1 : real(from, to);
+    struct stat status;
+    int is_folder = stat(from, &status) == 0 && S_ISDIR(status.st_mode);
+    return fails(is_folder ? "rename folder" : "rename", to) ? -1 : real(from, to);
 }
 
 int link(const char *from, const char *to) {

@@ -9,6 +9,7 @@ use ddp::report::EventStream;
 use ddp::report::metrics::{Event, MetricsSink, ResumeEvent};
 use ddp::run_folder::done::DONE_FILE;
 use ddp::run_folder::error::FolderError;
+use ddp::run_folder::file_system;
 use ddp::run_folder::folder;
 use ddp::run_folder::folder::{Existing, RunDir};
 use ddp::storage::atomic_write::write_atomic;
@@ -27,6 +28,19 @@ pub(super) fn check_out(world: &World, args: &TrainArgs) -> Result<()> {
         Some(out) if world.rank().0 == 0 && args.resume.is_none() => Ok(folder::check(out, existing(args))?),
         _ => Ok(()),
     }
+}
+
+/// Checks on rank 0 that the file system of the run's folder suits a run, unless nothing is written.
+pub(super) fn check_file_system(world: &World, args: &TrainArgs, resumed: Option<&Resumed>) -> Result<()> {
+    if world.rank().0 > 0 || args.dry_run {
+        return Ok(());
+    }
+    let out = match (&args.out, resumed) {
+        (Some(out), _) => out.clone(),
+        (None, Some(resumed)) => resumed.run_folder().to_owned(),
+        (None, None) => PathBuf::from(folder::RUNS),
+    };
+    Ok(file_system::check_file_system(&out)?)
 }
 
 /// Decides what happens to a run that `--out` already holds, unless it is resumed.

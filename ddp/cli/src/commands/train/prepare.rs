@@ -20,7 +20,7 @@ use tracing::{Level, Span, debug, enabled, info, warn};
 
 use super::banner::{self, Banner};
 use super::container;
-use super::outputs::check_out;
+use super::outputs::{check_file_system, check_out};
 use super::pin_device::{Pinning, check_graph, pin_device};
 use crate::cli::TrainArgs;
 use crate::commands::quick_build::warn_if_quick_build;
@@ -74,6 +74,7 @@ impl<'w> Run<'w> {
 
         let choice = pin_device(world, &args.device, pinning(args, &config))?;
         world.watchdog().set_device(&choice.device.to_string());
+        world.collective_result(check_file_system(world, args, resumed.as_ref()))?;
         container::warn_of_limit(world, &config.data);
         let start = Start::new(world, args, choice.device, resumed.as_ref())?;
         let data = start.load_data(world, log, args, &config, resumed.as_ref())?;
