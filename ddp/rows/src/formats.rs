@@ -35,8 +35,6 @@ pub struct Format {
     pub title: &'static str,
     /// Whether a file that starts with these bytes is of this format.
     pub has_signature: fn(&[u8]) -> bool,
-    /// Whether files are text, so that their names say more than their first bytes.
-    pub is_text: bool,
     /// Whether cells are separated by a delimiter.
     pub has_delimiter: bool,
     /// Reader of its files.
@@ -55,6 +53,11 @@ pub enum Reader {
 }
 
 impl Format {
+    /// Whether files are text, so that their names say more than their first bytes.
+    fn is_text(&self) -> bool {
+        matches!(&self.reader, Reader::Table(table) if table.is_text)
+    }
+
     /// Whether a file is a single array, so that labels and weights need files of their own.
     pub fn is_single_array(&self) -> bool {
         matches!(self.reader, Reader::Arrays(ArrayReader::Single { .. }))
@@ -70,7 +73,6 @@ static FORMATS: &[Format] = &[
         id: DataFormat::Csv,
         title: "CSV",
         has_signature: |_| false,
-        is_text: true,
         has_delimiter: true,
         reader: Reader::Table(TableFormat { is_text: true, has_row_groups: false, open: csv::open }),
         writer: Some(WriteFormat {
@@ -82,7 +84,6 @@ static FORMATS: &[Format] = &[
         id: DataFormat::Parquet,
         title: "Parquet",
         has_signature: |begin| begin.starts_with(b"PAR1"),
-        is_text: false,
         has_delimiter: false,
         reader: Reader::Table(TableFormat { is_text: false, has_row_groups: true, open: parquet::open }),
         writer: Some(WriteFormat { writer: Writer::Columns(parquet::create), endings: &["parquet"] }),
@@ -94,7 +95,6 @@ static FORMATS: &[Format] = &[
         has_signature: |begin| {
             begin.starts_with(b"ARROW1") || begin.starts_with(b"\xff\xff\xff\xff") && begin.get(7) == Some(&0)
         },
-        is_text: false,
         has_delimiter: false,
         reader: Reader::Table(TableFormat { is_text: false, has_row_groups: false, open: ipc::open }),
         writer: Some(WriteFormat { writer: Writer::Columns(ipc::create), endings: &["arrow", "feather"] }),
@@ -103,7 +103,6 @@ static FORMATS: &[Format] = &[
         id: DataFormat::JsonLines,
         title: "JSON lines",
         has_signature: json_lines::has_signature,
-        is_text: true,
         has_delimiter: false,
         reader: Reader::Table(TableFormat { is_text: true, has_row_groups: false, open: json_lines::open }),
         writer: Some(WriteFormat {
@@ -115,7 +114,6 @@ static FORMATS: &[Format] = &[
         id: DataFormat::Npy,
         title: "npy",
         has_signature: |begin| begin.starts_with(b"\x93NUMPY"),
-        is_text: false,
         has_delimiter: false,
         reader: Reader::Arrays(ArrayReader::Single {
             open: npy::open,
@@ -131,7 +129,6 @@ static FORMATS: &[Format] = &[
         id: DataFormat::Npz,
         title: "npz",
         has_signature: npz::has_signature,
-        is_text: false,
         has_delimiter: false,
         reader: Reader::Arrays(ArrayReader::Named { open: npz::open, is_archive: true }),
         writer: Some(WriteFormat {
@@ -143,7 +140,6 @@ static FORMATS: &[Format] = &[
         id: DataFormat::Safetensors,
         title: "safetensors",
         has_signature: safetensors::has_signature,
-        is_text: false,
         has_delimiter: false,
         reader: Reader::Arrays(ArrayReader::Named { open: safetensors::open, is_archive: false }),
         writer: Some(WriteFormat {
@@ -158,7 +154,6 @@ static FORMATS: &[Format] = &[
         id: DataFormat::Idx,
         title: "IDX",
         has_signature: |begin| matches!(begin, [0, 0, 8..=14, 1..=8, ..]),
-        is_text: false,
         has_delimiter: false,
         reader: Reader::Arrays(ArrayReader::Single {
             open: idx::open,
@@ -186,7 +181,7 @@ pub fn by_name(path: &Path) -> Option<&'static Format> {
 
 /// The format of bytes whose signature `begin` carries, unless it is one of text.
 pub fn by_binary_signature(begin: &[u8]) -> Option<&'static Format> {
-    all().find(|format| !format.is_text && (format.has_signature)(begin))
+    all().find(|format| !format.is_text() && (format.has_signature)(begin))
 }
 
 /// The format whose signature `begin` carries; CSV has none and is the fallback.

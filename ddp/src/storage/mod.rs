@@ -1,4 +1,4 @@
-//! Files on disk: reading files that the user named, atomic writes, checksums.
+//! Files on disk: tensors, atomic writes, checksums.
 //!
 //! The lowest room: it does not know configs, models or checkpoints.
 //!
