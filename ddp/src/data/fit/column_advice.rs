@@ -136,11 +136,17 @@ fn empty_columns(rows: FittedRows<'_>) -> Option<String> {
 fn far_values(rows: FittedRows<'_>, data: &DataConfig) -> Result<Vec<String>> {
     /// Width of the range of 9 in 10 rows, as many times as far values lie outside it. Amounts and incomes stay within it.
     const MAX_DISTANCE: f64 = 50.0;
+    /// Most values that are read, so that rows beyond the memory limit stay below it.
+    const MAX_VALUES: usize = 1 << 16;
     let layout = rows.train.layout();
     if rows.train.len() < MIN_ROWS || rows.stats.is_none() && rows.target_stats.is_none() {
         return Ok(Vec::new());
     }
-    let sample = RowValues::read(rows.train, &sample_rows(rows.train))?;
+    let n_rows = MAX_ROWS.min(MAX_VALUES / layout.n_features().max(1));
+    if n_rows < MIN_ROWS {
+        return Ok(Vec::new());
+    }
+    let sample = RowValues::read(rows.train, &sample_rows(rows.train, n_rows))?;
     // The value farthest outside, and the range of the others.
     let far = |stats: &ColumnStats, column: usize, values: &mut Vec<f64>| {
         values.retain(|value| value.is_finite());
@@ -192,7 +198,7 @@ fn sizes(train: &dyn Dataset) -> Result<Option<String>> {
         return Ok(None);
     }
     let n_columns = layout.n_features();
-    let values = RowValues::read(train, &sample_rows(train))?.x;
+    let values = RowValues::read(train, &sample_rows(train, max_rows(train)))?.x;
     let size = |column: usize| {
         let values = values.iter().skip(column).step_by(n_columns);
         values.fold(0.0f32, |size, value| size.max(value.abs()))
@@ -214,10 +220,10 @@ fn sizes(train: &dyn Dataset) -> Result<Option<String>> {
     }))
 }
 
-/// Numbers of rows spread over all.
-fn sample_rows(rows: &dyn Dataset) -> Vec<usize> {
+/// Numbers of at most `max_rows` rows spread over all.
+fn sample_rows(rows: &dyn Dataset, max_rows: usize) -> Vec<usize> {
     let n_rows = rows.len();
-    let n = n_rows.min(max_rows(rows));
+    let n = n_rows.min(max_rows);
     (0..n).map(|i| (i as u128 * n_rows as u128 / n as u128) as usize).collect()
 }
 
