@@ -278,6 +278,7 @@ RULES = {
     "train.replica_check_steps": one_of(0, 1, 4, 1000),
     "train.spike_window": one_of(8, 10),
     "train.spike_threshold": one_of(1.0, 3.0, 10.0),
+    "train.schedule_steps": one_of(1, 2, 7, 100),
     "train.stop_after_steps": never,
     "comm.bucket_mib": one_of(0.0001, 0.001, 0.01, 32.0),
     "checkpoint.every_steps": one_of(0, 1, 2, 5),

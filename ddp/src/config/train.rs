@@ -294,6 +294,14 @@ section! {
             .hint("10 is a good start; less finds smaller spikes")
             .may_change();
 
+        /// Optimizer steps that the learning-rate schedules span, where not those of the run.
+        schedule_steps: Option<u64> [optional] = count(1, MAX_STEPS)
+            .help("Optimizer steps that the learning-rate schedules span; later steps have the rate of the last of them")
+            .absent("the schedules span the run")
+            .example("1000")
+            .hint("leave it out to span the run")
+            .may_change();
+
         /// Global step after which the run stops as if it had received a signal.
         stop_after_steps: Option<u64> [optional] = count(1, MAX_STEPS)
             .help("Optimizer step after which the run saves a checkpoint and stops, to be resumed")

@@ -24,6 +24,8 @@ use crate::optim::error::Result;
 pub struct RunSchedule {
     all: Schedule,
     groups: Vec<Schedule>,
+    /// Step before the update whose rates later updates repeat.
+    last_step: u64,
 }
 
 impl RunSchedule {
@@ -43,17 +45,24 @@ impl RunSchedule {
             groups: groups
                 .map(|schedule| Schedule::new(schedule, optimizer.lr, total_steps))
                 .collect::<Result<_>>()?,
+            last_step: u64::MAX,
         })
+    }
+
+    /// Repeats the rates of update `n_steps` in all later ones.
+    #[must_use]
+    pub fn held_after(self, n_steps: u64) -> Self {
+        RunSchedule { last_step: n_steps.saturating_sub(1), ..self }
     }
 
     /// Learning rate of the update after `step` earlier ones, for parameters without a schedule of their own.
     pub fn lr(&self, step: u64) -> f64 {
-        self.all.lr(step)
+        self.all.lr(step.min(self.last_step))
     }
 
     /// Learning rates by the schedules of the groups that have one, in the order of the groups, without the groups' factors.
     pub fn group_lrs(&self, step: u64) -> Vec<f64> {
-        self.groups.iter().map(|schedule| schedule.lr(step)).collect()
+        self.groups.iter().map(|schedule| schedule.lr(step.min(self.last_step))).collect()
     }
 
     /// Whether the run ends before the warm-up does.

@@ -45,6 +45,8 @@ pub enum Event {
     Checkpoint(CheckpointEvent),
     /// A run resumes from a checkpoint.
     Resume(ResumeEvent),
+    /// A resumed run has other learning rates than the checkpoint's run would have had.
+    Schedule(ScheduleEvent),
     /// A run stops early, on a signal or `train.stop_after_steps`.
     Stop(StopEvent),
     /// A run is complete.
@@ -75,6 +77,19 @@ pub struct ResumeEvent {
     pub world_size: usize,
     /// Number of ranks when the checkpoint was written.
     pub world_size_before: usize,
+}
+
+/// The learning-rate schedule spans other steps than before.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ScheduleEvent {
+    /// Steps completed.
+    pub step: u64,
+    /// Learning rate of the next step by the schedule before.
+    pub lr_before: f64,
+    /// Learning rate of the next step.
+    pub lr: f64,
+    /// Steps that the schedule spans.
+    pub schedule_steps: u64,
 }
 
 /// A run stopped early.

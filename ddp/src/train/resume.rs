@@ -12,6 +12,7 @@
 //! ```
 
 mod checks;
+pub mod rates;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};

@@ -119,11 +119,19 @@ pub(crate) fn n_micro_batches(train: &TrainConfig, world_size: usize, global_row
 /// # Errors
 /// See [`RunSchedule::new`].
 pub fn schedule(config: &Config, n_rows: usize, global_rows: usize) -> Result<RunSchedule> {
-    let n_steps = match config.train.length {
+    let of = |n_steps| RunSchedule::new(&config.schedule, &config.optimizer, Some(n_steps));
+    Ok(match config.train.schedule_steps {
+        Some(n_steps) => of(n_steps)?.held_after(n_steps),
+        None => of(n_steps(&config.train, n_rows, global_rows))?,
+    })
+}
+
+/// Optimizer steps of a run over `n_rows` rows.
+pub(crate) fn n_steps(train: &TrainConfig, n_rows: usize, global_rows: usize) -> u64 {
+    match train.length {
         Length::Steps(n) => n as u64,
         Length::Epochs(n) => n as u64 * GlobalBatches::steps_per_epoch(n_rows, global_rows) as u64,
-    };
-    Ok(RunSchedule::new(&config.schedule, &config.optimizer, Some(n_steps))?)
+    }
 }
 
 /// Returns the layers of a run of `config` on `data`.

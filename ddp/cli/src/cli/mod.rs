@@ -237,6 +237,11 @@ pub struct TrainArgs {
     #[arg(long, requires = "resume")]
     pub allow_batchnorm_change: bool,
 
+    /// With --resume: keep the learning-rate schedule of the checkpoint's run where the run is longer now; after its end the rate of
+    /// its last step holds
+    #[arg(long, requires = "resume")]
+    pub keep_schedule: bool,
+
     /// Progress on stderr; auto shows a bar on a terminal and plain lines elsewhere
     #[arg(long, value_enum, default_value_t)]
     pub progress: ProgressChoice,

@@ -4,6 +4,7 @@ mod batch_norm;
 mod determinism;
 mod heads;
 mod init_from;
+mod longer;
 mod metrics;
 mod ordinal;
 mod parity;

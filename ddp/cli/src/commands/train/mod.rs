@@ -24,6 +24,7 @@ use ddp::run_folder::run_id;
 use ddp::train::TrainError;
 use ddp::train::autosave::Autosave;
 use ddp::train::evaluations::{EvalPlan, Evaluations};
+use ddp::train::resume::rates::RateChange;
 use ddp::train::resume::{Resumed, shared_folder};
 use ddp::train::setup;
 use ddp::train::stop_signals::{StopSignals, unsaved};
@@ -185,12 +186,16 @@ impl<'w> Run<'w> {
         failed: &FailedRun,
     ) -> Result<TrainingLoop<'r>, Stop> {
         let Run { world, args, device, data, plan: Plan { config, partition, schedule, .. }, .. } = self;
-        let mut state = match resumed {
+        let (mut state, change) = match resumed {
             Some(resumed) => {
                 resumed.announce(world.world_size());
-                resumed.state().clone()
+                let change = resumed.rate_change(config)?;
+                change.iter().for_each(|change| info!("{change}"));
+                let warning = change.as_ref().and_then(RateChange::warning);
+                warning.iter().for_each(|warning| warn_of_all_ranks(world.rank().0, warning));
+                (resumed.state().clone(), change)
             }
-            None => setup::first_state(config, data, partition),
+            None => (setup::first_state(config, data, partition), None),
         };
         state.left_out = left_out.unwrap_or(state.left_out);
         let loader = setup::loader(config, data, partition, world, *device, Some(&state));
@@ -198,7 +203,7 @@ impl<'w> Run<'w> {
         banner::loading(&loader).iter().for_each(|line| info!("{line}"));
         let saver = Autosave::new(world, config, data, trainer, &folder.path)?;
         let run_dir = folder.owned.as_ref();
-        let metrics = open_metrics(world, run_dir, failed.stdout.clone(), resumed)?;
+        let metrics = open_metrics(world, run_dir, failed.stdout.clone(), resumed, change.as_ref())?;
         let _ = failed.metrics.set(folder.path.join(folder::METRICS_FILE));
         let evaluation = EvalPlan {
             world,

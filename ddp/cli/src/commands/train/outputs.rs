@@ -16,6 +16,7 @@ use ddp::storage::atomic_write::write_atomic;
 use ddp::train::TrainError;
 use ddp::train::claimed_folder::claim_folder;
 use ddp::train::resume::Resumed;
+use ddp::train::resume::rates::RateChange;
 use ddp::train::trainer::Trainer;
 use ddp_comm::{Launcher, World};
 use ddp_kernels::{Device, Tensor};
@@ -86,6 +87,7 @@ pub(super) fn open_metrics(
     folder: Option<&RunDir>,
     stdout: Option<EventStream>,
     resumed: Option<&Resumed>,
+    change: Option<&RateChange>,
 ) -> Result<MetricsSink> {
     let Some(folder) = folder else { return Ok(MetricsSink::none()) };
     let path = folder.file(folder::METRICS_FILE);
@@ -96,6 +98,9 @@ pub(super) fn open_metrics(
     let mut metrics = MetricsSink::resume(&path, stdout, step)?;
     let (world_size, world_size_before) = (world.world_size(), manifest.world_size);
     metrics.write(&Event::Resume(ResumeEvent { step, world_size, world_size_before }))?;
+    if let Some(change) = change {
+        metrics.write(&Event::Schedule(change.event()))?;
+    }
     Ok(metrics)
 }
 

@@ -166,6 +166,9 @@ impl<'w> Run<'w> {
 fn load_config(world: &World, args: &TrainArgs, resumed: Option<&Resumed>) -> Result<Config> {
     let mut overrides = args.run.overrides();
     overrides.sets.extend(args.comm_dtype.map(|dtype| format!("comm.dtype={}", dtype.name())));
+    if let Some(resumed) = resumed.filter(|_| args.keep_schedule) {
+        overrides.sets.push(format!("train.schedule_steps={}", resumed.schedule_steps()?));
+    }
     let mut config = match (resumed, args.run.file()) {
         (None, file) => Config::load_with(file, &overrides)?,
         (Some(resumed), Some(file)) => match resumed.config_of_file(file, &overrides)? {
