@@ -12,6 +12,7 @@ For each table of at most --max-bytes, one column drawn by the seed is the targe
 - `data inspect` refuses the file, or writes a config that trains, unless it says that the config can't train a model;
 - what is refused ends with status 2 and a hint;
 - the run is evaluated if the config holds out rows, its model is exported, and all rows are predicted;
+- a run that learned its target gets no warning at its end;
 - the exported model gives the same predictions, up to the rounding of f32, where onnxruntime is installed.
 
 Prints a line per fault, and counts as JSON. Status 1 if there are faults, 77 without the packages.
@@ -87,11 +88,20 @@ class Trial:
                 return "refused"
             raise Fault("trains, although `data inspect` said that it can't")
         self.must_run(*train)
+        self.check_warnings()
         if "\neval_fraction = " in (self.folder / "run.toml").read_text():
             self.must_run("eval", "--checkpoint", "run")
         self.must_run("checkpoint", "export", "run", "--out", "model.onnx")
         self.compare()
         return "trained"
+
+    def check_warnings(self):
+        """A good model is no reason for a warning."""
+        with open(self.folder / "run/metrics.jsonl", encoding="utf-8") as file:
+            end = json.loads(file.readlines()[-1])
+        r2, accuracy = (end.get(f"eval_{name}") or 0.0 for name in ["r2", "balanced_accuracy"])
+        if max(r2 - 0.3, accuracy - 0.55) > 0 and end.get("warnings"):
+            raise Fault(f"R² {r2}, balanced accuracy {accuracy}, and warnings: {end['warnings']}")
 
     def compare(self):
         """Predictions of the program and of onnxruntime."""

@@ -38,6 +38,7 @@ mod names;
 mod absence;
 mod fault;
 pub mod error;
+mod course;
 pub mod run_state;
 pub mod manifest;
 mod shard_range;
@@ -53,6 +54,7 @@ mod verify;
 mod load;
 mod writer;
 
+pub use course::{Course, LossBin};
 pub use error::CheckpointError;
 pub use fault::Fault;
 pub use find::Located;

@@ -13,10 +13,11 @@
 use ddp_kernels::ops::LossSums;
 use serde::{Deserialize, Serialize};
 
+use super::course::Course;
 use super::exact;
 use crate::data::order::epoch_proof::EpochProof;
 pub use crate::optim::loss_scaler::LossScalerState;
-use crate::report::EvalMetrics;
+use crate::report::{ClassUse, EvalMetrics};
 
 /// State of a run after a step, the only place of each of its numbers but for those that [`Trainer::take`](crate::train::trainer::Trainer::take)
 /// fills in. Floats round-trip through the file bit for bit, also non-finite ones.
@@ -60,6 +61,9 @@ pub struct RunState {
     /// Algorithms and forms of matmuls that were chosen by time on rank 0's GPU; the first line names GPU model and library.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matmul_choices: Vec<String>,
+    /// Course of the training loss, which the end of the run judges.
+    #[serde(default, skip_serializing_if = "Course::is_empty")]
+    pub course: Course,
     /// Proof of the rows that each epoch has used.
     pub proof: EpochProof,
 }
@@ -182,6 +186,12 @@ pub struct Best {
     /// Epoch of that step, from 1; 0 in runs of earlier versions.
     #[serde(default)]
     pub epoch: u64,
+    /// All its metrics; none in runs of earlier versions.
+    #[serde(default, with = "exact::eval")]
+    pub eval: EvalMetrics,
+    /// Use that it made of the classes, where they were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class_use: Option<ClassUse>,
 }
 
 #[cfg(test)]
@@ -209,7 +219,7 @@ mod tests {
                 epoch_loss: EpochLossState { loss: a, weight: b, n_rows: n },
                 loss_scaler: Some(LossScalerState { scale: 65536.0, n_good_in_row: n, n_skipped_in_row: 0, n_skipped: 1 }),
                 early_stopping: EarlyStoppingState { best: (n > 1).then_some(d), n_worse: n },
-                best: Some(Best { metric: "eval_loss".to_owned(), value: d, step: 3, epoch: 1 }),
+                best: Some(Best { metric: "eval_loss".to_owned(), value: d, step: 3, epoch: 1, eval: EvalMetrics::default(), class_use: None }),
                 eval: EvalMetrics::default().with(EvalMetric::Loss, a).with(EvalMetric::Accuracy, (n > 2).then_some(c)),
                 ..RunState::default()
             };

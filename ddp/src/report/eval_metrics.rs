@@ -4,6 +4,7 @@ use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
 use crate::config::{EvalMetric, JudgeMetric, MetricTable};
+use crate::report::class_use::ClassUse;
 
 /// Name of the figure for the number of rows of a class.
 pub const ROWS: &str = "rows";
@@ -18,6 +19,8 @@ const HEADS: &str = "eval_heads";
 pub struct EvalMetrics {
     values: [Option<f64>; EvalMetric::ALL.len()],
     tables: Option<Box<EvalTables>>,
+    /// Not part of a report.
+    class_use: Option<Box<ClassUse>>,
 }
 
 /// Results that are more than a single value.
@@ -77,6 +80,18 @@ impl EvalMetrics {
     pub fn with_tables(mut self, tables: EvalTables) -> Self {
         self.tables = (tables != EvalTables::default()).then(|| Box::new(tables));
         self
+    }
+
+    /// Sets the use that the model makes of its classes.
+    #[must_use]
+    pub fn with_class_use(mut self, class_use: Option<ClassUse>) -> Self {
+        self.class_use = class_use.map(Box::new);
+        self
+    }
+
+    /// The use that the model makes of its classes, where it was counted.
+    pub fn class_use(&self) -> Option<&ClassUse> {
+        self.class_use.as_deref()
     }
 
     /// Records that areas were computed from bins of scores.

@@ -217,6 +217,9 @@ pub struct EndEvent {
     pub startup_s: f64,
     /// Time that rank 0 waited for rows, in s; included in `train_s`.
     pub data_wait_s: f64,
+    /// Signs that the model is worse than it should be, as on the terminal.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// A run failed: the last line, written by the rank that reports the failure.
@@ -361,6 +364,7 @@ mod tests {
             samples_per_s: 320.0,
             startup_s: 0.25,
             data_wait_s: 0.125,
+            warnings: Vec::new(),
         }
     }
 

@@ -12,6 +12,7 @@
 //! ```
 
 mod error;
+mod class_use;
 mod eval_metrics;
 mod event_stream;
 pub mod metrics;
@@ -26,6 +27,8 @@ pub mod units;
 #[doc(hidden)]
 pub mod visible;
 
+pub use class_use::ClassUse;
+pub(crate) use class_use::NAMED_CLASSES;
 pub use error::ReportError;
 pub use eval_metrics::{ConfusionMatrix, EvalMetrics, EvalTables, NamedFigures, ROWS};
 pub use event_stream::EventStream;

@@ -60,7 +60,9 @@ impl BestWeights {
         else {
             return;
         };
-        state.best = Some(Best { metric: metric.to_string(), value, step: state.step, epoch });
+        let (eval, class_use) = (metrics.clone(), metrics.class_use().cloned());
+        state.best =
+            Some(Best { metric: metric.to_string(), value, step: state.step, epoch, eval, class_use });
         self.weights = weights.map(Arc::new);
     }
 

@@ -220,6 +220,7 @@ impl<'a> Evaluations<'a> {
         let names = self.plan.output_names.clone();
         MetricRequest { names, ..MetricRequest::new(self.plan.config.data.task, set) }
             .in_units_of(&self.plan.config.loss, rows.layout())
+            .with_class_use()
     }
 
     fn evaluate(

@@ -9,7 +9,7 @@
 pub mod early_stopping;
 pub mod findings;
 pub mod error;
-mod baseline_warning;
+mod review;
 pub mod best_weights;
 #[doc(hidden)]
 pub mod claimed_folder;

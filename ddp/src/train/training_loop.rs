@@ -23,13 +23,13 @@ use crate::report::progress::Progress;
 use crate::run_folder::RunDir;
 use crate::train::autosave::Autosave;
 use crate::train::bad_steps::{Decision, InFlight, StepPolicy, left_out_summary};
-use crate::train::baseline_warning;
 use crate::train::diagnosis::FailedStep;
 use crate::train::error::{GiveUp, Result, Stop, TrainError};
 use crate::train::evaluations::{Evaluations, When};
 use crate::train::loop_plan::Due;
 use crate::train::replica_guard::ReplicaGuard;
 use crate::train::resume::{ResumeFrom, Resumed};
+use crate::train::review::Review;
 use crate::train::run_clock::{RecentRates, RunClock};
 use crate::train::trainer::{StepInfo, StepRequest, StepRows as _, Trainer};
 use crate::train::votes::Votes;
@@ -204,6 +204,8 @@ impl<'a> TrainingLoop<'a> {
     pub fn finish(mut self, folder: Option<&Path>) -> Result<()> {
         let RunClock { startup_s, train_s, samples, .. } = self.clock;
         let scale = self.plan.data.preprocessor.target_scale.as_ref();
+        let LoopPlan { world, config, data, .. } = self.plan;
+        let review = Review { config, data, state: &self.state };
         let event = EndEvent {
             steps: self.state.step,
             samples,
@@ -223,6 +225,7 @@ impl<'a> TrainingLoop<'a> {
             samples_per_s: samples as f64 / train_s,
             startup_s: startup_s.unwrap_or_else(|| self.seconds_since_start()),
             data_wait_s: self.loader.times().wait.as_secs_f64(),
+            warnings: if world.rank().0 == 0 { review.findings()? } else { Vec::new() },
         };
         let advice = self.clock.data_bound(&self.loader, &*self.plan.data.train, &self.plan.config.data);
         if let Some(advice) = advice {
@@ -233,12 +236,7 @@ impl<'a> TrainingLoop<'a> {
         }
         left_out_summary(&self.state.left_out).iter().for_each(|line| info!("{line}"));
         self.progress.end(&event, folder);
-        let LoopPlan { world, config, data, .. } = &self.plan;
-        if let (0, Some(rows)) = (world.rank().0, &data.eval)
-            && let Some(warning) = baseline_warning::warning(config, data, &event.eval, &**rows)?
-        {
-            warn!("{warning}");
-        }
+        event.warnings.iter().for_each(|warning| warn!("{warning}"));
         self.write_event(&Event::End(event))
     }
 
@@ -402,6 +400,8 @@ impl<'a> TrainingLoop<'a> {
             if outcome.withheld.is_none() {
                 // The mean covers the steps that trained: one loss that is not finite would hide the others.
                 self.state.epoch_loss.add(outcome.sums, n_rows);
+                let clip = self.plan.config.train.clip_grad_norm;
+                self.state.course.add(outcome.sums.mean(), outcome.grad_norm, clip);
             }
             if self.clock.startup_s.is_none() {
                 self.clock.startup_s = Some(self.seconds_since_start());

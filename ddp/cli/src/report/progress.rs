@@ -239,6 +239,7 @@ mod tests {
             samples_per_s: 3200.0,
             startup_s: 0.1,
             data_wait_s: 0.0,
+            warnings: Vec::new(),
         };
         let text = end_lines(&event, Some(Path::new("runs/x")));
         for part in [

@@ -3,7 +3,7 @@
 //! For classification a row has one true and one predicted class. For multilabel each label is a class of its own: true where
 //! the target is 1, predicted where the output is above 0.
 
-use crate::report::ROWS;
+use crate::report::{ClassUse, NAMED_CLASSES, ROWS};
 
 use super::rows::EvalRows;
 
@@ -107,6 +107,32 @@ impl ClassCounts {
         }
     }
 
+    /// Summary of the classes that rows have and that are predicted for them; None without rows.
+    pub(crate) fn class_use(&self, name: impl Fn(usize) -> String) -> Option<ClassUse> {
+        let actual: Vec<usize> = (0..self.actual.len()).filter(|class| self.actual[*class] > 0.0).collect();
+        let n_classes = actual.len() as f64;
+        let chance = 1.0 / n_classes;
+        let variances = actual.iter().map(|class| chance * (1.0 - chance) / self.actual[*class].max(1.0));
+        let mut never: Vec<usize> =
+            actual.iter().copied().filter(|class| self.predicted[*class] == 0.0).collect();
+        never.sort_by(|a, b| self.actual[*b].total_cmp(&self.actual[*a]));
+        Some(ClassUse {
+            n_rows: self.actual.iter().sum(),
+            n_right: self.right.iter().sum(),
+            largest: self.actual.iter().copied().fold(0.0, f64::max),
+            n_classes: actual.len() as u64,
+            n_predicted: self.predicted.iter().filter(|n| **n > 0.0).count() as u64,
+            balanced_accuracy: mean(actual.iter().map(|class| self.recall(*class)))?,
+            chance_error: variances.sum::<f64>().sqrt() / n_classes,
+            n_never: never.len() as u64,
+            never: never
+                .iter()
+                .take(NAMED_CLASSES)
+                .map(|class| (name(*class), self.actual[*class]))
+                .collect(),
+        })
+    }
+
     /// Figures of each class that occurs, or of each label, with its number.
     pub(crate) fn figures(&self, is_multilabel: bool) -> Vec<(usize, Vec<(&'static str, f64)>)> {
         let figures = |class| {
@@ -172,6 +198,18 @@ mod tests {
         let counts = counts(&[0, 1], &[-1, 1], 2);
         assert_eq!(counts.averages(false).balanced_accuracy, Some(0.5));
         assert_eq!(counts.confusion().unwrap().concat().iter().sum::<f64>(), 1.0);
+    }
+
+    #[test]
+    fn classes_that_are_never_predicted_are_named() {
+        let counts = counts(&[0, 0, 1, 2, 2, 2], &[0, 0, 0, 0, 3, 3], 5);
+        let got = counts.class_use(|class| format!("c{class}")).unwrap();
+        assert_eq!((got.n_classes, got.n_predicted, got.n_never), (3, 2, 2));
+        assert_eq!(got.never, [("c2".to_owned(), 3.0), ("c1".to_owned(), 1.0)]);
+        assert_eq!((got.accuracy(), got.balanced_accuracy, got.largest), (2.0 / 6.0, 1.0 / 3.0, 3.0));
+        let variance: f64 = (2.0 / 9.0) * (1.0 / 2.0 + 1.0 + 1.0 / 3.0);
+        assert!((got.chance_error - variance.sqrt() / 3.0).abs() < 1e-15);
+        assert_eq!(ClassCounts::new(3, false).class_use(|_| String::new()), None);
     }
 
     #[test]

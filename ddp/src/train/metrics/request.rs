@@ -24,6 +24,8 @@ pub struct MetricRequest {
     pub units: OutputUnits,
     /// The heads of [`Task::Heads`].
     pub heads: Vec<HeadRequest>,
+    /// Whether the use that the model makes of its classes is counted, whatever the metrics.
+    pub class_use: bool,
 }
 
 /// The metrics of one head.
@@ -44,6 +46,7 @@ impl HeadRequest {
             names: Some(of.targets.names()),
             units: of.units.clone(),
             heads: Vec::new(),
+            class_use: false,
         };
         HeadRequest { of, loss: Arc::new(loss), request }
     }
@@ -52,7 +55,8 @@ impl HeadRequest {
 impl MetricRequest {
     /// These metrics, with numbers for names and targets that are not scaled.
     pub fn new(task: Task, metrics: MetricSet) -> Self {
-        MetricRequest { task, metrics, names: None, units: OutputUnits::Targets, heads: Vec::new() }
+        let (names, units, heads) = (None, OutputUnits::Targets, Vec::new());
+        MetricRequest { task, metrics, names, units, heads, class_use: false }
     }
 
     /// The task's default metrics.
@@ -67,6 +71,14 @@ impl MetricRequest {
         self.units = OutputUnits::new(loss, scale);
         let heads = HeadOutputs::of_loss(loss, layout.targets.heads(), scale).into_iter();
         self.heads = heads.map(|head| HeadRequest::new(head, self.metrics)).collect();
+        self
+    }
+
+    /// The same evaluation that also counts the use that the model makes of its classes.
+    #[must_use]
+    pub fn with_class_use(mut self) -> Self {
+        self.class_use = true;
+        self.heads.iter_mut().for_each(|head| head.request.class_use = true);
         self
     }
 

@@ -57,7 +57,9 @@ impl Needs {
 
 fn has_counts(request: &MetricRequest) -> bool {
     let tables = [MetricTable::PerClass, MetricTable::ConfusionMatrix];
-    request.metrics.has_any(&OF_CLASSES) || tables.iter().any(|table| request.metrics.has_table(*table))
+    request.class_use && request.task == Task::Classification
+        || request.metrics.has_any(&OF_CLASSES)
+        || tables.iter().any(|table| request.metrics.has_table(*table))
 }
 
 /// Scores of the rows, where the request needs them; the heads share the number up to which areas are exact.
@@ -310,7 +312,12 @@ impl Totals {
         put(M::Rmse, target_sums::mean(&targets, TargetSums::rmse));
         put(M::R2, target_sums::mean(&targets, TargetSums::r2));
         let is_approximate = areas.is_some_and(|areas| areas.is_approximate);
-        metrics.with_tables(self.tables(request, &targets, all_areas)).approximate(is_approximate)
+        let classes = self.classes.as_ref().filter(|_| request.class_use && !is_multilabel);
+        let class_use = classes.and_then(|classes| classes.class_use(|class| request.output_name(class)));
+        metrics
+            .with_tables(self.tables(request, &targets, all_areas))
+            .approximate(is_approximate)
+            .with_class_use(class_use)
     }
 
     /// The targets' sums in the user's units: the only place where the scale of targets is undone in metrics.

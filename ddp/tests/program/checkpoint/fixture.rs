@@ -13,6 +13,7 @@ use ddp::data::order::epoch_proof::{EpochProof, RowsHash};
 use ddp::data::{ColumnCodes, Normalizer, Preprocessor};
 use ddp::model::file::ModelInfo;
 use ddp::model::{ModelSpec, ParamLayout};
+use ddp::report::EvalMetrics;
 use ddp::storage::disk::{Disk, OsDisk};
 use ddp::storage::stream::Caching;
 use ddp_kernels::ops::Activation;
@@ -80,7 +81,14 @@ pub(crate) fn run_state(step: u64) -> RunState {
 
 /// Same as [`run_state`], with the best evaluation so far after step `best`.
 pub(crate) fn run_state_with_best(step: u64, best: u64) -> RunState {
-    let best = Best { metric: "eval_loss".to_owned(), value: 0.25, step: best, epoch: 1 };
+    let best = Best {
+        metric: "eval_loss".to_owned(),
+        value: 0.25,
+        step: best,
+        epoch: 1,
+        eval: EvalMetrics::default(),
+        class_use: None,
+    };
     RunState { best: Some(best), ..run_state(step) }
 }
 

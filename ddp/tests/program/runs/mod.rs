@@ -11,6 +11,7 @@ mod parity;
 mod precision;
 mod quality;
 mod resume;
+mod review;
 mod saved_runs;
 mod stopping;
 mod targets;

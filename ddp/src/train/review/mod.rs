@@ -1,0 +1,79 @@
+//! Review of a complete run: signs that its model is worse than it should be, each a sentence with figures and the key to try.
+//!
+//! It needs no setting and judges the saved model, by what the run has measured anyway. Its limits are chosen so that a good run gets no
+//! finding: each is beyond the noise of the rows it was measured on.
+
+mod baseline;
+mod course;
+mod shared_rows;
+
+use crate::checkpoint::RunState;
+use crate::config::{Config, Loss};
+use crate::data::Loaded;
+use crate::report::{ClassUse, EvalMetrics};
+use crate::train::error::Result;
+
+/// Inputs of a review.
+pub(super) struct Review<'a> {
+    pub(super) config: &'a Config,
+    pub(super) data: &'a Loaded,
+    pub(super) state: &'a RunState,
+}
+
+/// An evaluation of weights.
+#[derive(Debug, Clone, Copy)]
+struct Judged<'a> {
+    metrics: &'a EvalMetrics,
+    class_use: Option<&'a ClassUse>,
+}
+
+impl<'a> Judged<'a> {
+    fn new(metrics: &'a EvalMetrics) -> Self {
+        Judged { metrics, class_use: metrics.class_use() }
+    }
+}
+
+impl Review<'_> {
+    /// The findings, the most serious first; none without evaluation rows but those of the training loss.
+    ///
+    /// # Errors
+    /// [`TrainError::Data`](crate::train::TrainError::Data) of reading rows.
+    pub(super) fn findings(&self) -> Result<Vec<String>> {
+        let mut findings = course::findings(self.config, &self.state.course);
+        let Some(rows) = &self.data.eval else { return Ok(findings) };
+        let last = Judged::new(&self.state.eval);
+        let saved = self.saved().unwrap_or(last);
+        let judge = baseline::Judge {
+            data: &self.config.data,
+            is_normalized: self.data.preprocessor.normalizer.is_some(),
+            source: rows.source(),
+        };
+        let task = self.config.data.task;
+        findings.extend(judge.finding(task, &self.config.loss, saved));
+        findings.extend(baseline::last_is_better(task, saved, last, self.judge_of_saved()));
+        // Metrics of heads are not saved in checkpoints: those of the last evaluation stand for them.
+        if let Loss::Heads(losses) = &self.config.loss {
+            for (head, (name, metrics)) in self.config.data.heads.iter().zip(last.metrics.heads()) {
+                let loss = losses.iter().find(|loss| loss.name == *name).map(|of| &of.loss);
+                let finding = loss.and_then(|loss| judge.finding(head.task, loss, Judged::new(metrics)));
+                findings.extend(finding.map(|finding| format!("head {name}: {finding}")));
+            }
+        }
+        findings.extend(shared_rows::finding(&*self.data.train, &**rows)?);
+        Ok(findings)
+    }
+
+    /// The evaluation of the weights that the run saves as its model, where these are not the last ones.
+    fn saved(&self) -> Option<Judged<'_>> {
+        let RunState { best, step, keeps_best_weights, .. } = self.state;
+        let best = best.as_ref().filter(|best| *keeps_best_weights && best.step != *step)?;
+        self.config.checkpoint.keep_best.as_ref().filter(|judge| judge.to_string() == best.metric)?;
+        // Runs of earlier versions have no further metrics of it.
+        (best.eval != EvalMetrics::default())
+            .then_some(Judged { metrics: &best.eval, class_use: best.class_use.as_ref() })
+    }
+
+    fn judge_of_saved(&self) -> Option<&str> {
+        self.state.best.as_ref().map(|best| best.metric.as_str())
+    }
+}
