@@ -112,7 +112,9 @@ def goldens(part):
                 f"[train]\nsteps = {file['steps']}\nbatch_size = {file['batch_size']}\n[log]\nevery_steps = 1"]
         for section in ("loss", "optimizer"):
             # Numbers, texts and lists are written alike in JSON and TOML.
-            toml += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in case[section].items())]
+            # PyTorch's optimizers decay all parameters.
+            keys = {**({"decay_bias_norm": True} if section == "optimizer" else {}), **case[section]}
+            toml += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items())]
         config = f"{part.session.work}/{name}.toml"
         with open(config, "w") as f:
             f.write("\n".join(toml) + "\n")

@@ -29,6 +29,8 @@ pub struct Key {
     pub default: KeyDefault,
     /// Value of the key if a saved config lacks it.
     pub before: Before,
+    /// Default of earlier versions, if it was another one: a run that has it keeps it when it is resumed with a file that omits the key.
+    pub former_default: Option<&'static str>,
     /// A valid value, written as TOML.
     pub example: &'static str,
     /// Hint for a value that is out of range.
@@ -182,6 +184,7 @@ pub(super) const fn key(name: &'static str, kind: Kind) -> Key {
         kind,
         default: KeyDefault::Absent("not set"),
         before: Before::Default,
+        former_default: None,
         example: "",
         hint: "",
         synonyms: &[],
@@ -258,6 +261,13 @@ impl Key {
     /// Sets the value that is assumed for saved configs that lack the key, if it is not the default.
     pub(super) const fn before(mut self, before: Before) -> Self {
         self.before = before;
+        self
+    }
+
+    /// Sets the default of earlier versions, where it was another one.
+    pub(super) const fn former_default(mut self, value: &'static str) -> Self {
+        self.before = Before::Value(value);
+        self.former_default = Some(value);
         self
     }
 

@@ -130,7 +130,9 @@ pub(super) const KEYS: &[Key] = &[
         .hint("0 switches it off"),
     switch("optimizer.decay_bias_norm")
         .help("Apply weight decay also to biases and to the scales and shifts of norms")
-        .default("true")
+        .default("false")
+        .former_default("true")
+        .example("true")
         .synonyms(&["no_decay"]),
     key("optimizer.groups", Kind::Tables(GROUP_KEYS))
         .help("Parameters with a learning rate, weight decay or schedule of their own; the first group that matches applies")
@@ -175,8 +177,8 @@ const GROUP_KEYS: &[Key] = &[
 static SCHEDULE: KeyTable = KeyTable::new(&[schedule::KEYS]);
 
 impl OptimizerConfig {
-    /// Makes a config of this kind with its usual defaults: PyTorch's, except a momentum of 0.9 for SGD, and a learning rate of
-    /// 0.02 for Muon.
+    /// Makes a config of this kind with its usual defaults: PyTorch's, except that weight decay spares biases and norms, a momentum of
+    /// 0.9 for SGD, and a learning rate of 0.02 for Muon.
     pub fn new(kind: OptimizerKind, lr: f64) -> Self {
         let OptimizerDefaults { betas, eps, weight_decay, momentum, nesterov, .. } = kind.defaults();
         OptimizerConfig {
@@ -189,7 +191,7 @@ impl OptimizerConfig {
             nesterov,
             adamw_lr: 1e-3,
             adamw_weight_decay: 0.01,
-            decay_bias_norm: true,
+            decay_bias_norm: false,
             groups: Vec::new(),
             ema_decay: 0.0,
             ema_warmup: true,

@@ -57,8 +57,14 @@ impl RawConfig {
         Ok(self)
     }
 
-    /// Adds the settings of the run to be resumed: a key that neither has keeps the meaning that it had for that run.
-    pub(super) fn resuming(self, saved: &[Setting]) -> Self {
+    /// Adds the settings of the run to be resumed: a key that neither has keeps the meaning that it had for that run, and one that
+    /// these settings lack keeps the default of that run's version.
+    pub(super) fn resuming(mut self, saved: &[Setting]) -> Self {
+        let had_default =
+            |setting: &&Setting| setting.key.former_default.is_some_and(|text| parse(text) == setting.value);
+        for setting in saved.iter().filter(had_default) {
+            self.settings.entry(setting.key.name).or_insert_with(|| setting.clone());
+        }
         let is_unknown = |key: &&'static Key| saved.iter().all(|setting| setting.key.name != key.name);
         let unknown_to_run = self.table.keys().filter(is_unknown).map(|key| key.name).collect();
         RawConfig { unknown_to_run, ..self }

@@ -234,7 +234,8 @@ mod tests {
 
     #[test]
     fn without_groups_there_is_one_segment() {
-        let config = OptimizerConfig::new(OptimizerKind::AdamW, 0.1);
+        let usual = OptimizerConfig::new(OptimizerKind::AdamW, 0.1);
+        let config = OptimizerConfig { decay_bias_norm: true, ..usual };
         let groups = groups_of(&config).unwrap();
         assert_eq!(groups, ParamGroups::uniform(&config, layout().flat_len()));
         assert_eq!(groups.segments().len(), 1);
@@ -272,6 +273,7 @@ mod tests {
     fn muon_takes_the_hidden_matrices_and_adamw_the_rest() {
         let config = OptimizerConfig {
             adamw_lr: 0.025,
+            decay_bias_norm: true,
             groups: vec![group("layers.1.*", 3.0, None)],
             ..OptimizerConfig::new(OptimizerKind::Muon, 0.1)
         };

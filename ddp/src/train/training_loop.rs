@@ -206,6 +206,7 @@ impl<'a> TrainingLoop<'a> {
         let scale = self.plan.data.preprocessor.target_scale.as_ref();
         let LoopPlan { world, config, data, .. } = self.plan;
         let review = Review { config, data, state: &self.state };
+        let proposal = review.proposal();
         let event = EndEvent {
             steps: self.state.step,
             samples,
@@ -237,6 +238,7 @@ impl<'a> TrainingLoop<'a> {
         left_out_summary(&self.state.left_out).iter().for_each(|line| info!("{line}"));
         self.progress.end(&event, folder);
         event.warnings.iter().for_each(|warning| warn!("{warning}"));
+        proposal.iter().for_each(|proposal| info!("{proposal}"));
         self.write_event(&Event::End(event))
     }
 

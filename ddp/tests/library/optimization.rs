@@ -46,6 +46,13 @@ fn section(name: &str, keys: &Value) -> String {
     toml
 }
 
+/// The settings of an optimizer whose weight decay is for all parameters unless they say otherwise, as in PyTorch.
+fn with_decay(optimizer: &Value) -> Value {
+    let mut optimizer = optimizer.clone();
+    optimizer.as_object_mut().unwrap().entry("decay_bias_norm").or_insert(true.into());
+    optimizer
+}
+
 /// A value as TOML on one line.
 fn inline(value: &Value) -> String {
     match value {
@@ -155,7 +162,7 @@ fn check_all(n_ranks: usize, device: impl Fn(usize) -> Device + Sync) {
             quoted(&golden(case["csv"].as_str().unwrap())),
             file["shuffle"],
             case["hidden"],
-            section("optimizer", &case["optimizer"]),
+            section("optimizer", &with_decay(&case["optimizer"])),
             section("schedule", &case["schedule"]),
             section("train", &case["train"]),
             file["batch_size"],

@@ -95,6 +95,22 @@ fn a_saved_config_means_the_value_before_the_key_existed() {
     assert_eq!(missing_value(&text("data.new").before(Before::Value("\"x\"")), Source::Saved), Some("\"x\""));
 }
 
+#[test]
+fn a_resumed_run_keeps_the_default_of_its_version() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, step) = (folder.path().join("run.toml"), Path::new("step-7"));
+    let decays = |text: &str, saved: &str| {
+        fs::write(&file, format!("[data]\ntrain = \"builtin:digits\"\n{text}")).unwrap();
+        let config = Config::load_to_resume(&file, &Overrides::default(), saved, step).unwrap();
+        config.optimizer.decay_bias_norm
+    };
+    let saved = |value: bool| format!("[optimizer]\ndecay_bias_norm = {value}\n");
+    assert!(!from_sets(&[]).unwrap().optimizer.decay_bias_norm);
+    assert!(decays("", &saved(true)) && decays("", ""));
+    assert!(!decays("", &saved(false)));
+    assert!(!decays(&saved(false), &saved(true)) && decays(&saved(true), &saved(false)));
+}
+
 /// Configs saved by earlier versions have neither comments nor marks.
 #[test]
 fn saved_configs_without_comments_read_the_same() {

@@ -13,6 +13,11 @@ use crate::data::Loaded;
 use crate::report::{ClassUse, EvalMetrics};
 use crate::train::error::Result;
 
+/// Least evaluations after the best one for a proposal of early stopping.
+const MIN_WORSE: u64 = 6;
+/// Largest patience that is proposed.
+const MAX_PATIENCE: u64 = 10;
+
 /// Inputs of a review.
 pub(super) struct Review<'a> {
     pub(super) config: &'a Config,
@@ -61,6 +66,24 @@ impl Review<'_> {
         }
         findings.extend(shared_rows::finding(&*self.data.train, &**rows)?);
         Ok(findings)
+    }
+
+    /// Proposal of early stopping for a run whose best evaluation was in its first half.
+    pub(super) fn proposal(&self) -> Option<String> {
+        let RunState { best, step, early_stopping, .. } = self.state;
+        let (train, best) = (&self.config.train, best.as_ref()?);
+        let (metric, n_after) = (train.early_stop_metric.to_string(), early_stopping.n_worse);
+        let is_early = best.metric == metric && best.step.saturating_mul(2) <= *step;
+        if train.early_stop_patience > 0 || !is_early || n_after < MIN_WORSE {
+            return None;
+        }
+        let patience = (n_after / 2).clamp(MIN_WORSE / 2, MAX_PATIENCE);
+        let of = self.state.epoch_under_way();
+        Some(format!(
+            "{metric} was best after step {} of {step}, epoch {} of {of}, and in none of the {n_after} evaluations since\n\
+             hint: train.early_stop_patience={patience} ends such a run earlier",
+            best.step, best.epoch
+        ))
     }
 
     /// The evaluation of the weights that the run saves as its model, where these are not the last ones.

@@ -38,6 +38,10 @@ fn config(file: &Value, case: &Value, batch: &str, grad_accum_steps: usize) -> S
     // Numbers, strings and lists have the same form in JSON and TOML.
     for section in ["loss", "optimizer"] {
         writeln!(toml, "[{section}]").unwrap();
+        if section == "optimizer" && case[section].get("decay_bias_norm").is_none() {
+            // PyTorch's optimizers decay all parameters of a group.
+            writeln!(toml, "decay_bias_norm = true").unwrap();
+        }
         for (key, value) in case[section].as_object().unwrap() {
             writeln!(toml, "{key} = {value}").unwrap();
         }

@@ -83,7 +83,7 @@ fn a_learning_rate_that_is_too_large_is_named() {
 fn a_loss_that_rises_at_the_end_is_named() {
     warns(
         &format!(
-            "{DIGITS}--epochs 12 --set schedule.warmup_fraction=1.0 --set schedule.warmup_start=0.0001 --lr 1"
+            "{DIGITS}--epochs 24 --set schedule.warmup_fraction=1.0 --set schedule.warmup_start=0.0001 --lr 0.4"
         ),
         &["the training loss rose over the last third of the steps", "schedule.kind=cosine"],
     );
@@ -171,4 +171,38 @@ fn evaluation_rows_that_are_training_rows_are_named() {
     );
     write(folder.path(), "other.csv", &table(&mut (400..520)));
     assert_eq!(warnings(folder.path(), &format!("{line} other.csv --overwrite")), Vec::<String>::new());
+}
+
+#[test]
+fn early_stopping_is_proposed_where_the_best_evaluation_was_early() {
+    let propose = |line: &str| {
+        let folder = temp_dir();
+        // The labels are noise, so that training soon makes the evaluation worse.
+        let mut rows = "a,b,c,y\n".to_owned();
+        for row in 0..200 {
+            let label = u8::from(noise(9 * row) > 0.5);
+            let x = |i: u64| noise(9 * row + i);
+            writeln!(rows, "{:.4},{:.4},{:.4},{label}", x(1), x(2), x(3)).unwrap();
+        }
+        write(folder.path(), "rows.csv", &rows);
+        let line = format!(
+            "rows.csv --target y --eval-fraction 0.3 --lr 0.02 --set loss.class_weights=balanced {line}"
+        );
+        let mut args = vec!["train", "--threads", "1", "--progress", "none", "--out", "out"];
+        args.extend(line.split_whitespace());
+        let mut command = single(&args);
+        command.current_dir(folder.path());
+        let outcome = run(command);
+        assert!(outcome.status.success(), "{}", outcome.stderr);
+        outcome.stderr
+    };
+    let said = propose("--epochs 40");
+    assert!(
+        said.contains("eval_loss was best after step") && said.contains("train.early_stop_patience="),
+        "{said}"
+    );
+    let said = propose("--epochs 40 --set train.early_stop_patience=30");
+    assert!(!said.contains("was best after step"), "{said}");
+    let said = propose("--epochs 6");
+    assert!(!said.contains("was best after step"), "{said}");
 }
