@@ -268,6 +268,7 @@ RULES = {
     "train.seed": one_of(0, 1, 7, 9223372036854775807),
     "train.loss_scale_init": one_of(1.0, 1024.0, 65536.0, 1073741824.0),
     "train.ema_decay": one_of(0.0, 0.5, 0.9, 0.999),
+    "train.ema_eval": one_of("both", "averaged"),
     "train.micro_shards": one_of(1, 2, 4, 8, 16),
     "train.eval_every_steps": one_of(0, 1, 3, 7),
     "train.eval_metrics": lambda draw, table, key: draw.choice([["default"], ["all"], ["default", *draw.sample(METRICS[table.task], 1)]])

@@ -186,6 +186,9 @@ def evaluates_alike(trial, base, draw):
     got = json.loads(ended.stdout)
     want = {key: of for key, of in end.items() if key.startswith("eval_") and isinstance(of, float)}
     if best:
+        # The model is the best one: of averaged weights, or of the weights themselves.
+        if best.get("is_last"):
+            want = {f"eval_{key[5:]}": of for key, of in end.items() if key.startswith("last_") and isinstance(of, float)}
         is_last = best["step"] == end["steps"]
         want = {**(want if is_last else {}), **({best["metric"]: best["value"]} if "." not in best["metric"] else {})}
     tolerance = {"f32": 1e-4, "tf32": 1e-3}.get(precision(trial), 3e-2)

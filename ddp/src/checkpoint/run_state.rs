@@ -49,6 +49,9 @@ pub struct RunState {
     /// The last evaluation.
     #[serde(with = "exact::eval")]
     pub eval: EvalMetrics,
+    /// The last evaluation of the weights themselves, where `eval` is of averaged ones.
+    #[serde(default, with = "exact::eval", skip_serializing_if = "EvalMetrics::is_empty")]
+    pub last_eval: EvalMetrics,
     /// Whether the evaluation after the last step is still to be done, because a signal stopped it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub evaluation_is_due: bool,
@@ -192,6 +195,9 @@ pub struct Best {
     /// Use that it made of the classes, where they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class_use: Option<ClassUse>,
+    /// Whether it is of the weights after the step, where an average is kept too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_last: bool,
 }
 
 #[cfg(test)]
@@ -210,31 +216,32 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn floats_round_trip_bit_for_bit(a: u64, b: u64, c: u64, d: u64, step: u64, n in 0u64..5) {
-            let [a, b, c, d] = [a, b, c, d].map(f64::from_bits);
-            let state = RunState {
-                step,
-                seed: step.wrapping_mul(31),
-                epoch_loss: EpochLossState { loss: a, weight: b, n_rows: n },
-                loss_scaler: Some(LossScalerState { scale: 65536.0, n_good_in_row: n, n_skipped_in_row: 0, n_skipped: 1 }),
-                early_stopping: EarlyStoppingState { best: (n > 1).then_some(d), n_worse: n },
-                best: Some(Best { metric: "eval_loss".to_owned(), value: d, step: 3, epoch: 1, eval: EvalMetrics::default(), class_use: None }),
-                eval: EvalMetrics::default().with(EvalMetric::Loss, a).with(EvalMetric::Accuracy, (n > 2).then_some(c)),
-                ..RunState::default()
-            };
-            let json = serde_json::to_string_pretty(&state).unwrap();
-            let back: RunState = serde_json::from_str(&json).unwrap();
-            // NaN keeps being NaN; which of them does not matter.
-            let bits = |x: f64| if x.is_nan() { f64::NAN.to_bits() } else { x.to_bits() };
-            let floats = |s: &RunState| {
-                let best = s.early_stopping.best.map(bits);
-                let eval: Vec<_> = EvalMetric::ALL.iter().map(|metric| s.eval.get(*metric).map(bits)).collect();
-                let scale = s.loss_scaler.map(|s| bits(s.scale));
-                (bits(s.epoch_loss.loss), bits(s.epoch_loss.weight), scale, best, s.best.as_ref().map(|b| bits(b.value)), eval)
-            };
-            prop_assert_eq!(floats(&back), floats(&state));
-            prop_assert_eq!((back.step, back.seed), (state.step, state.seed));
-        }
-    }
+           #[test]
+           fn floats_round_trip_bit_for_bit(a: u64, b: u64, c: u64, d: u64, step: u64, n in 0u64..5) {
+               let [a, b, c, d] = [a, b, c, d].map(f64::from_bits);
+               let state = RunState {
+                   step,
+                   seed: step.wrapping_mul(31),
+                   epoch_loss: EpochLossState { loss: a, weight: b, n_rows: n },
+                   loss_scaler: Some(LossScalerState { scale: 65536.0, n_good_in_row: n, n_skipped_in_row: 0, n_skipped: 1 }),
+                   early_stopping: EarlyStoppingState { best: (n > 1).then_some(d), n_worse: n },
+                   best: Some(Best { metric: "eval_loss".to_owned(), value: d, step: 3, epoch: 1, eval: EvalMetrics::default(), class_use: None,
+    is_last: false }),
+                   eval: EvalMetrics::default().with(EvalMetric::Loss, a).with(EvalMetric::Accuracy, (n > 2).then_some(c)),
+                   ..RunState::default()
+               };
+               let json = serde_json::to_string_pretty(&state).unwrap();
+               let back: RunState = serde_json::from_str(&json).unwrap();
+               // NaN keeps being NaN; which of them does not matter.
+               let bits = |x: f64| if x.is_nan() { f64::NAN.to_bits() } else { x.to_bits() };
+               let floats = |s: &RunState| {
+                   let best = s.early_stopping.best.map(bits);
+                   let eval: Vec<_> = EvalMetric::ALL.iter().map(|metric| s.eval.get(*metric).map(bits)).collect();
+                   let scale = s.loss_scaler.map(|s| bits(s.scale));
+                   (bits(s.epoch_loss.loss), bits(s.epoch_loss.weight), scale, best, s.best.as_ref().map(|b| bits(b.value)), eval)
+               };
+               prop_assert_eq!(floats(&back), floats(&state));
+               prop_assert_eq!((back.step, back.seed), (state.step, state.seed));
+           }
+       }
 }

@@ -111,11 +111,11 @@ impl LayerConfig {
         }
     }
 
-    /// Whether the layer, or a layer of its block, computes statistics over the rows of a micro-batch.
-    fn mixes_rows(&self) -> bool {
+    /// Smallest momentum of the layer and its block, if they compute statistics over the rows of a micro-batch.
+    fn least_momentum(&self) -> Option<f64> {
         match self {
-            LayerConfig::BatchNorm { .. } => true,
-            _ => mixes_rows(self.block()),
+            LayerConfig::BatchNorm { momentum, .. } => Some(*momentum),
+            _ => least_momentum(self.block()),
         }
     }
 
@@ -138,9 +138,9 @@ pub(super) fn n_linear(layers: &[LayerEntry]) -> usize {
     layers.iter().map(|entry| entry.repeat * entry.layer.n_linear()).sum()
 }
 
-/// Whether a layer of this list computes statistics over the rows of a micro-batch.
-pub(super) fn mixes_rows(layers: &[LayerEntry]) -> bool {
-    layers.iter().any(|entry| entry.layer.mixes_rows())
+/// Smallest momentum of the layers in this list that compute statistics over the rows of a micro-batch.
+pub(super) fn least_momentum(layers: &[LayerEntry]) -> Option<f64> {
+    layers.iter().filter_map(|entry| entry.layer.least_momentum()).min_by(f64::total_cmp)
 }
 
 /// Number of layers, including repeats.

@@ -105,7 +105,7 @@ pub use self::schedule::{ScheduleConfig, ScheduleShape, Span, Warmup};
 pub use self::split::Split;
 pub use self::table::{key_for_flag, keys, keys_with_prefix};
 pub use self::table_text::Datetime;
-pub use self::train::{Batch, Determinism, Length, OnReplicaDifference, TrainConfig, WeightInit};
+pub use self::train::{Batch, Determinism, EmaEval, Length, OnReplicaDifference, TrainConfig, WeightInit};
 pub use self::watchdog::WatchdogConfig;
 pub use ddp_kernels::ops::{Activation, ElementLoss, Gate, OptimizerKind};
 pub use ddp_rows::options::{DataFormat, Decimal, Delimiter, Header, format_by_name};

@@ -145,7 +145,12 @@ impl ModelConfig {
 
     /// Whether a layer computes statistics over the rows of a micro-batch, like batch norm.
     pub fn mixes_rows(&self) -> bool {
-        layers::mixes_rows(&self.layers)
+        self.least_momentum().is_some()
+    }
+
+    /// Smallest weight of a micro-batch in the running averages of such statistics.
+    pub fn least_momentum(&self) -> Option<f64> {
+        layers::least_momentum(&self.layers)
     }
 
     /// Number of linear layers before the output layer, whose weight is `layers.{n}.weight`.

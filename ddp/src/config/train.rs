@@ -59,6 +59,15 @@ pub enum OnReplicaDifference {
     Repair,
 }
 
+/// Weights that an evaluation of a run with averaged weights measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EmaEval {
+    /// The averaged ones and the last ones; the best evaluation is the better of the two.
+    Both,
+    /// The averaged ones.
+    Averaged,
+}
+
 /// When training ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
@@ -86,6 +95,8 @@ config_enum!(impl WeightInit {
     Normal = "normal",
     Orthogonal = "orthogonal",
 });
+
+config_enum!(impl EmaEval { Both = "both", Averaged = "averaged" });
 
 config_enum!(impl OnReplicaDifference { Stop = "stop", Repair = "repair" });
 
@@ -192,6 +203,22 @@ section! {
             .help("Keep at most step / (step + 9) of the average in early steps, so that it forgets the first weights; false for PyTorch's average")
             .default("true")
             .before(Before::Value("false"));
+
+        /// Weights that evaluations measure where an average is kept.
+        ema_eval: EmaEval = one_of(EmaEval::NAMES)
+            .help("Weights that evaluations measure with train.ema_decay: \"both\" the averaged and the last ones, of which checkpoint.keep_best keeps the better; \"averaged\" saves half the time")
+            .default(r#""both""#)
+            .before(Before::Value(r#""averaged""#))
+            .example(r#""averaged""#)
+            .may_change();
+
+        /// Whether the statistics of batch norms are recomputed for the averaged weights.
+        ema_statistics: bool = switch()
+            .help("Recompute the statistics of batch norms for the averaged weights, on training rows, before they are evaluated or saved")
+            .default("true")
+            .before(Before::Value("false"))
+            .example("false")
+            .may_change();
 
         /// Runs that produce identical bits.
         deterministic: Determinism [determinism(raw)?] = key(Kind::BoolOr("world"))

@@ -191,7 +191,10 @@ impl Network {
     }
 
     /// The weights in the layout's order, followed by the [statistics](Layer::statistics), in host memory.
-    pub(crate) fn weights_and_statistics(&self) -> Result<Vec<f32>> {
+    ///
+    /// # Errors
+    /// [`KernelError::Cuda`] from earlier work on a GPU.
+    pub fn weights_and_statistics(&self) -> Result<Vec<f32>> {
         let mut values = self.weights().to_vec::<f32>()?;
         values.extend(self.statistics()?);
         Ok(values)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ddp_comm::World;
 use ddp_kernels::{Device, TensorRef};
+use tracing::info;
 
 use super::error::Result;
 use crate::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, MANIFEST_FILE, ShardRange, StateReader};
@@ -152,6 +153,12 @@ impl SavedModel {
             && let Some(average) = average(checkpoint, network.layout())?
         {
             network.set_weights(TensorRef::from_slice(&average, &[average.len()])?)?;
+            if self.config.model.mixes_rows() && self.config.train.ema_statistics {
+                info!(
+                    "the averaged weights of a checkpoint have the batch norm statistics of the run's steps; the model file of a \
+                     complete run has their own"
+                );
+            }
         }
         Ok(network)
     }

@@ -115,6 +115,11 @@ impl EvalMetrics {
         self.tables().map_or(&[], |tables| &tables.heads)
     }
 
+    /// Whether nothing was measured.
+    pub fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
     /// Iterates over the metrics that were measured.
     pub fn iter(&self) -> impl Iterator<Item = (EvalMetric, f64)> {
         EvalMetric::ALL.iter().copied().zip(self.values).filter_map(|(metric, value)| Some((metric, value?)))

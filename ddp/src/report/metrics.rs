@@ -137,6 +137,9 @@ pub struct EpochEvent {
     /// Metrics of the evaluation rows.
     #[serde(flatten)]
     pub eval: EvalMetrics,
+    /// Metrics of the last weights, where `eval` is of averaged ones.
+    #[serde(flatten)]
+    pub last: LastMetrics,
 }
 
 /// An evaluation within an epoch.
@@ -149,6 +152,9 @@ pub struct EvalEvent {
     /// Metrics of the evaluation rows.
     #[serde(flatten)]
     pub eval: EvalMetrics,
+    /// Metrics of the last weights, where `eval` is of averaged ones.
+    #[serde(flatten)]
+    pub last: LastMetrics,
 }
 
 /// Metrics of the training rows, with names such as `train_accuracy`. The loss is not among them, because `train_loss` is the
@@ -170,6 +176,23 @@ impl Serialize for TrainMetrics {
     }
 }
 
+/// Metrics of the evaluation rows by the last weights of a run that evaluates averaged ones, with names such as `last_accuracy`.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct LastMetrics(pub EvalMetrics);
+
+impl LastMetrics {
+    /// Names and values.
+    pub fn iter(&self) -> impl Iterator<Item = (String, f64)> {
+        self.0.iter().map(|(metric, value)| (metric.name().replacen("eval_", "last_", 1), value))
+    }
+}
+
+impl Serialize for LastMetrics {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
 /// The best evaluation of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BestEvent {
@@ -181,6 +204,9 @@ pub struct BestEvent {
     pub step: u64,
     /// Epoch of that step, from 1.
     pub epoch: u64,
+    /// Whether it is of the last weights rather than of averaged ones.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_last: bool,
 }
 
 /// Summary of a complete run.
@@ -197,6 +223,9 @@ pub struct EndEvent {
     /// Metrics of the evaluation rows at the end.
     #[serde(flatten)]
     pub eval: EvalMetrics,
+    /// Metrics of the last weights, where `eval` is of averaged ones.
+    #[serde(flatten)]
+    pub last: LastMetrics,
     /// The best evaluation, whose weights are the run's model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best: Option<BestEvent>,
@@ -356,6 +385,7 @@ mod tests {
             world_size: 2,
             train_loss: 0.5,
             eval: [(EvalMetric::Loss, 0.75), (EvalMetric::R2, 0.5)].into_iter().collect(),
+            last: LastMetrics::default(),
             target_shift: Some(vec![3.0]),
             target_scale: Some(vec![0.5]),
             best: None,
@@ -383,7 +413,8 @@ mod tests {
                 step: 45,
                 train_loss: 1.5,
                 train: TrainMetrics::default(),
-                eval
+                eval,
+                last: LastMetrics::default(),
             })),
             r#"{"event":"epoch","epoch":1,"step":45,"train_loss":1.5,"eval_loss":0.25,"eval_accuracy":0.5}"#
                 .to_owned()
@@ -391,13 +422,18 @@ mod tests {
         );
         let eval = EvalMetrics::default().with(EvalMetric::Mae, 2.0);
         assert_eq!(
-            json_line(&Event::Eval(EvalEvent { step: 7, epoch: 2, eval: eval.clone() })),
-            "{\"event\":\"eval\",\"step\":7,\"epoch\":2,\"eval_mae\":2.0}\n"
+            json_line(&Event::Eval(EvalEvent {
+                step: 7,
+                epoch: 2,
+                eval: eval.clone(),
+                last: LastMetrics(eval.clone())
+            })),
+            "{\"event\":\"eval\",\"step\":7,\"epoch\":2,\"eval_mae\":2.0,\"last_mae\":2.0}\n"
         );
         let train = TrainMetrics(eval.with(EvalMetric::Loss, 1.0));
-        let eval = EvalMetrics::default();
+        let (eval, last) = (EvalMetrics::default(), LastMetrics::default());
         assert_eq!(
-            json_line(&Event::Epoch(EpochEvent { epoch: 1, step: 45, train_loss: 1.5, train, eval })),
+            json_line(&Event::Epoch(EpochEvent { epoch: 1, step: 45, train_loss: 1.5, train, eval, last })),
             "{\"event\":\"epoch\",\"epoch\":1,\"step\":45,\"train_loss\":1.5,\"train_mae\":2.0}\n"
         );
         assert_eq!(
@@ -442,6 +478,7 @@ mod tests {
                 train_loss: 1.5,
                 train: TrainMetrics::default(),
                 eval: EvalMetrics::default(),
+                last: LastMetrics::default(),
             }))
         };
         sink.write(&step(1.0)).unwrap();

@@ -10,7 +10,7 @@
 //! let mut best = BestWeights::new(Some(EvalMetric::Accuracy.into()), None);
 //! let measured = |accuracy: f64| EvalMetrics::default().with(EvalMetric::Accuracy, accuracy);
 //! assert!(best.is_better(&state, &measured(0.5)));
-//! best.record(&mut state, &measured(0.5), 1, Some(vec![1.0, 2.0]));
+//! best.record(&mut state, &measured(0.5), false, Some(vec![1.0, 2.0]));
 //!
 //! assert!(!best.is_better(&state, &measured(0.25)) && best.is_better(&state, &measured(0.75)));
 //! assert_eq!(best.best(&state).map(|best| best.step), Some(3));
@@ -39,6 +39,23 @@ impl BestWeights {
         BestWeights { metric, weights: weights.map(Arc::new) }
     }
 
+    /// Whether the first evaluation is better than the second; a missing value and one that is not finite are never better.
+    pub fn is_first_better(&self, first: &EvalMetrics, second: &EvalMetrics) -> bool {
+        let Some(judge) = &self.metric else { return false };
+        let [first, second] = [first, second].map(|of| of.of_judge(judge).filter(|value| value.is_finite()));
+        match (first, second) {
+            (Some(first), Some(second)) => {
+                if judge.metric.grows() {
+                    first > second
+                } else {
+                    first < second
+                }
+            }
+            (first, None) => first.is_some(),
+            (None, Some(_)) => false,
+        }
+    }
+
     /// Whether an evaluation is better than the run's best so far. NaN, infinity and a missing value are never better.
     pub fn is_better(&self, state: &RunState, metrics: &EvalMetrics) -> bool {
         let Some(judge) = &self.metric else { return false };
@@ -47,12 +64,13 @@ impl BestWeights {
         best.is_none_or(|best| if judge.metric.grows() { value > best } else { value < best })
     }
 
-    /// Makes this evaluation the run's best. `weights` are those that were evaluated, on rank 0 of a run that keeps them.
+    /// Makes this evaluation the run's best. `weights` are those that were evaluated, on rank 0 of a run that keeps them; `is_last` says
+    /// that they are those after the step, where an average is kept too.
     pub fn record(
         &mut self,
         state: &mut RunState,
         metrics: &EvalMetrics,
-        epoch: u64,
+        is_last: bool,
         weights: Option<Vec<f32>>,
     ) {
         let Some((metric, value)) =
@@ -60,9 +78,15 @@ impl BestWeights {
         else {
             return;
         };
-        let (eval, class_use) = (metrics.clone(), metrics.class_use().cloned());
-        state.best =
-            Some(Best { metric: metric.to_string(), value, step: state.step, epoch, eval, class_use });
+        state.best = Some(Best {
+            metric: metric.to_string(),
+            value,
+            step: state.step,
+            epoch: state.epoch_under_way(),
+            eval: metrics.clone(),
+            class_use: metrics.class_use().cloned(),
+            is_last,
+        });
         self.weights = weights.map(Arc::new);
     }
 
@@ -105,7 +129,7 @@ mod tests {
         let mut best = BestWeights::new(Some(EvalMetric::Accuracy.into()), None);
         assert!(!best.is_better(&state, &metrics(1.0, f64::NAN)));
         assert!(best.is_better(&state, &metrics(f64::NAN, 0.5)));
-        best.record(&mut state, &metrics(f64::NAN, 0.5), 1, Some(vec![1.0]));
+        best.record(&mut state, &metrics(f64::NAN, 0.5), false, Some(vec![1.0]));
         for accuracy in [0.5, 0.25, f64::NAN, f64::INFINITY] {
             assert!(!best.is_better(&state, &metrics(0.0, accuracy)), "{accuracy}");
         }
@@ -121,7 +145,7 @@ mod tests {
         let mut state = RunState { step: 3, keeps_best_weights: true, ..RunState::default() };
         let mut best = BestWeights::new(Some(EvalMetric::Loss.into()), None);
         assert_eq!(best.for_checkpoint(&state, false), None);
-        best.record(&mut state, &metrics(1.0, 0.0), 1, Some(vec![1.0]));
+        best.record(&mut state, &metrics(1.0, 0.0), false, Some(vec![1.0]));
         assert_eq!(best.for_checkpoint(&state, false), None);
         assert_eq!(best.for_checkpoint(&state, true).as_deref(), Some(&vec![1.0]));
         state.step = 4;

@@ -6,7 +6,7 @@ use ddp_comm::World;
 use tracing::info;
 
 use crate::checkpoint::{Best, RunState};
-use crate::config::{AGAINST_DIVERGENCE, Config, MetricSet};
+use crate::config::{AGAINST_DIVERGENCE, Config, EmaEval, MetricSet};
 use crate::data::loader::LoaderOptions;
 use crate::data::order::partition::EvalPartition;
 use crate::data::{Dataset, Loaded};
@@ -20,6 +20,7 @@ use crate::train::error::Result;
 use crate::train::eval_votes::Until;
 use crate::train::evaluate::evaluate_until;
 use crate::train::metrics::request::MetricRequest;
+use crate::train::statistics::StatisticsRows;
 use crate::train::stop_signals::StopSignals;
 use crate::train::trainer::Trainer;
 
@@ -39,6 +40,8 @@ pub struct EvalPlan<'a> {
     pub output_names: Option<Vec<String>>,
     /// Signals that this rank receives.
     pub signals: &'a StopSignals,
+    /// Rows for the statistics of averaged weights, where they have statistics of their own.
+    pub statistics: Option<StatisticsRows>,
 }
 
 /// When an evaluation takes place: the last one of a run may measure more metrics.
@@ -54,7 +57,20 @@ pub enum When {
 pub struct Measured {
     set: MetricSet,
     metrics: EvalMetrics,
+    /// Metrics of the last weights, where `metrics` are of averaged ones.
+    last: Option<EvalMetrics>,
+    /// The better of these weights, where they are kept.
     weights: Option<Vec<f32>>,
+}
+
+impl Measured {
+    /// The last weights' metrics if these are the better ones, else the averaged weights' ones.
+    fn better(&self, best: &BestWeights) -> (&EvalMetrics, bool) {
+        match &self.last {
+            Some(last) if best.is_first_better(last, &self.metrics) => (last, true),
+            _ => (&self.metrics, false),
+        }
+    }
 }
 
 /// Evaluates the weights, judges them, and decides whether the run stops early.
@@ -116,6 +132,11 @@ impl<'a> Evaluations<'a> {
         &self.best
     }
 
+    /// Rows for the statistics of averaged weights, where they have statistics of their own.
+    pub fn statistics(&self) -> Option<&StatisticsRows> {
+        self.plan.statistics.as_ref()
+    }
+
     /// Measures the metrics by which the weights are judged, the averaged ones where kept, if there are evaluation rows.
     ///
     /// # Errors
@@ -132,16 +153,20 @@ impl<'a> Evaluations<'a> {
 
     /// Judges the weights after the last step by what was measured; returns whether they are the best so far.
     pub fn judge(&mut self, state: &mut RunState, measured: Option<Measured>) -> bool {
-        let Some(Measured { set, metrics, weights }) = measured else { return false };
-        self.evaluated = Some((state.step, set));
-        self.stopping.record(&mut state.early_stopping, metrics.of_judge(self.stopping.metric()));
-        let is_best = self.best.is_better(state, &metrics);
+        let Some(mut measured) = measured else { return false };
+        self.evaluated = Some((state.step, measured.set));
+        let weights = measured.weights.take();
+        let (better, is_last) = measured.better(&self.best);
+        // Without a best one to keep, the averaged weights are the model.
+        let judged = if is_last { better } else { &measured.metrics };
+        self.stopping.record(&mut state.early_stopping, judged.of_judge(self.stopping.metric()));
+        let is_best = self.best.is_better(state, better);
         if is_best {
-            let epoch = state.epoch_under_way();
-            self.best.record(state, &metrics, epoch, weights);
+            self.best.record(state, better, is_last, weights);
         }
-        self.warn_not_finite(state.step, &metrics);
-        state.eval = metrics;
+        self.warn_not_finite(state.step, &measured.metrics);
+        state.eval = measured.metrics;
+        state.last_eval = measured.last.unwrap_or_default();
         is_best
     }
 
@@ -158,6 +183,7 @@ impl<'a> Evaluations<'a> {
             Some((evaluated, _)) if evaluated == step => {
                 if let Some(measured) = self.measure_set(state, trainer, wanted, false)? {
                     state.eval = measured.metrics;
+                    state.last_eval = measured.last.unwrap_or_default();
                     self.evaluated = Some((step, wanted));
                 }
                 Ok(false)
@@ -180,7 +206,7 @@ impl<'a> Evaluations<'a> {
         let rows = &self.plan.data.train;
         let request = self.request(self.metric_sets[When::During as usize], rows);
         let measure = |model: &mut Network, loss: &LossHead| self.evaluate(model, loss, &request, rows);
-        Ok(TrainMetrics(trainer.with_averaged(measure)?))
+        Ok(TrainMetrics(trainer.with_averaged_over(self.plan.statistics.as_ref(), measure)?))
     }
 
     /// Reports that the run stops early, where it does.
@@ -206,13 +232,23 @@ impl<'a> Evaluations<'a> {
     ) -> Result<Option<Measured>> {
         let Some(rows) = &self.plan.data.eval else { return Ok(None) };
         let request = self.request(set, rows);
-        let measured = trainer.with_averaged(|model, loss| {
+        let is_kept = keeps_best && state.keeps_best_weights && self.plan.world.rank().0 == 0;
+        let statistics = self.plan.statistics.as_ref();
+        let mut measured = trainer.with_averaged_over(statistics, |model, loss| {
             let metrics = self.evaluate(model, loss, &request, rows)?;
-            let is_kept = keeps_best && state.keeps_best_weights && self.plan.world.rank().0 == 0;
             let is_best = is_kept && self.best.is_better(state, &metrics);
             let weights = is_best.then(|| best_weights::to_host(model)).transpose()?;
-            Ok(Measured { set, metrics, weights })
+            Ok(Measured { set, metrics, last: None, weights })
         })?;
+        let Config { train, optimizer, .. } = self.plan.config;
+        if optimizer.ema_decay > 0.0 && train.ema_eval == EmaEval::Both {
+            let (model, loss) = trainer.model_and_loss();
+            measured.last = Some(self.evaluate(model, loss, &request, rows)?);
+            let (better, is_last) = measured.better(&self.best);
+            if is_kept && is_last && self.best.is_better(state, better) {
+                measured.weights = Some(best_weights::to_host(model)?);
+            }
+        }
         Ok(Some(measured))
     }
 

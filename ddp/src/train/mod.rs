@@ -30,6 +30,7 @@ mod step;
 mod matmul_choices;
 #[doc(hidden)]
 pub mod gpu_step;
+pub mod statistics;
 pub mod trainer;
 pub mod evaluations;
 mod rank_save;

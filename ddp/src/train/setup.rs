@@ -105,6 +105,19 @@ impl BatchPartition {
     }
 }
 
+impl BatchPartition {
+    /// Rows of the largest micro-batch over all ranks, in epochs of `n_rows` rows.
+    pub fn micro_rows(&self, n_rows: usize) -> usize {
+        let step_rows = self.global_rows.min(n_rows);
+        match self.train.kind {
+            PartitionKind::Ranks { n_micro } | PartitionKind::SharedMicroBatches { n_micro } => {
+                step_rows.div_ceil(n_micro)
+            }
+            PartitionKind::MicroShards { .. } => step_rows,
+        }
+    }
+}
+
 /// Micro-batches per step of a run; a resumed run's steps take `global_rows` rows.
 pub(crate) fn n_micro_batches(train: &TrainConfig, world_size: usize, global_rows: Option<usize>) -> usize {
     match (train.batch, global_rows) {

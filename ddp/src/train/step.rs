@@ -47,7 +47,7 @@ pub(crate) struct Replica<'w> {
     /// `Σ grads²`, `[1]` f64, on the model's device.
     sum_of_squares: Tensor,
     /// Values that layers exchange within a pass.
-    rank_exchange: RankExchange,
+    pub(crate) rank_exchange: RankExchange,
     /// This rank's summands of the registered buffers that are means over the ranks.
     shares_of_buffers: Vec<Tensor>,
     pub(crate) options: TrainerOptions,

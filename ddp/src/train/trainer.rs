@@ -26,6 +26,7 @@ use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::ParamGroups;
 use crate::train::error::{Result, TrainError};
 use crate::train::gpu_step::{GpuStep, N_SLOTS};
+use crate::train::statistics::StatisticsRows;
 use crate::train::step::{Replica, StepPurpose};
 use crate::train::step_info::PlannedStep;
 use crate::train::step_inputs::{Rows, ScalarsMemory, StepInputs};
@@ -289,12 +290,33 @@ impl<'w> Trainer<'w> {
     /// # Errors
     /// The error of `body`, with the weights restored; see also [`Trainer::averaged_weights`].
     pub fn with_averaged<R>(&mut self, body: impl FnOnce(&mut Network, &LossHead) -> Result<R>) -> Result<R> {
+        self.with_averaged_over(None, body)
+    }
+
+    /// [`Trainer::with_averaged`] with the statistics that the averaged weights have on these rows, in place of those of the steps.
+    /// Collective.
+    ///
+    /// # Errors
+    /// Same as [`Trainer::with_averaged`]; `TrainError::Data` if the rows cannot be read.
+    pub fn with_averaged_over<R>(
+        &mut self,
+        statistics: Option<&StatisticsRows>,
+        body: impl FnOnce(&mut Network, &LossHead) -> Result<R>,
+    ) -> Result<R> {
         self.gather_weights()?;
-        let Replica { world, model, optimizer, shard_plan, loss, .. } = &mut self.replica;
+        let Replica { world, model, optimizer, shard_plan, loss, rank_exchange, .. } = &mut self.replica;
         if !self.averaged.swap_in(world, model, optimizer, shard_plan)? {
             return body(model, loss);
         }
-        let result = body(model, loss);
+        let result = match statistics {
+            Some(rows) => {
+                let kept = model.copy_of_buffers()?;
+                let result = rows.renew(world, model, rank_exchange).and_then(|()| body(model, loss));
+                model.restore_buffers(&kept)?;
+                result
+            }
+            None => body(model, loss),
+        };
         self.averaged.swap_out(model)?;
         result
     }

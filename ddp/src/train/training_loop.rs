@@ -15,7 +15,7 @@ use crate::config::Length;
 use crate::data::loader::{LoadedStep, Loader};
 use crate::data::order::epoch_proof::RowsHash;
 use crate::report::metrics::{
-    BestEvent, EndEvent, EpochEvent, EvalEvent, Event, MetricsSink, StepEvent, StopEvent,
+    BestEvent, EndEvent, EpochEvent, EvalEvent, Event, LastMetrics, MetricsSink, StepEvent, StopEvent,
 };
 use crate::report::notes::warn_of_all_ranks;
 use crate::report::process;
@@ -31,6 +31,7 @@ use crate::train::replica_guard::ReplicaGuard;
 use crate::train::resume::{ResumeFrom, Resumed};
 use crate::train::review::Review;
 use crate::train::run_clock::{RecentRates, RunClock};
+use crate::train::statistics::StatisticsRows;
 use crate::train::trainer::{StepInfo, StepRequest, StepRows as _, Trainer};
 use crate::train::votes::Votes;
 
@@ -213,11 +214,13 @@ impl<'a> TrainingLoop<'a> {
             world_size: self.plan.world.world_size(),
             train_loss: self.state.epoch_loss.mean(),
             eval: self.state.eval.clone(),
+            last: LastMetrics(self.state.last_eval.clone()),
             best: self.evaluations.best(&self.state).map(|best| BestEvent {
                 metric: best.metric.clone(),
                 value: best.value,
                 step: best.step,
                 epoch: best.epoch,
+                is_last: best.is_last,
             }),
             target_shift: scale.map(|scale| scale.shift.clone()),
             target_scale: scale.map(|scale| scale.scale.clone()),
@@ -251,6 +254,11 @@ impl<'a> TrainingLoop<'a> {
     /// Weights of the best evaluation on rank 0, if the run is judged by a metric.
     pub fn best_weights(&self) -> Option<&[f32]> {
         self.evaluations.best_weights().weights(&self.state).map(|weights| weights.as_slice())
+    }
+
+    /// Rows for the statistics of averaged weights, where they have statistics of their own.
+    pub fn statistics(&self) -> Option<&StatisticsRows> {
+        self.evaluations.statistics()
     }
 
     /// Completed steps.
@@ -459,6 +467,7 @@ impl<'a> TrainingLoop<'a> {
             train_loss: self.state.epoch_loss.mean(),
             train,
             eval: self.state.eval.clone(),
+            last: LastMetrics(self.state.last_eval.clone()),
         };
         self.progress.epoch_end(&event);
         self.write_event(&Event::Epoch(event))?;
@@ -480,6 +489,7 @@ impl<'a> TrainingLoop<'a> {
             step: trainer.n_steps(),
             epoch: self.state.epoch_under_way(),
             eval: self.state.eval.clone(),
+            last: LastMetrics(self.state.last_eval.clone()),
         };
         self.progress.eval(&event);
         self.write_event(&Event::Eval(event))?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ddp::config::EvalMetric;
 use ddp::report::EvalMetrics;
-use ddp::report::metrics::{BestEvent, EndEvent, EpochEvent, EvalEvent, StepEvent};
+use ddp::report::metrics::{BestEvent, EndEvent, EpochEvent, EvalEvent, LastMetrics, StepEvent};
 use ddp::report::notes::PROGRESS;
 use ddp::report::units::rate;
 use tracing::info;
@@ -82,6 +82,7 @@ impl Progress {
             let _ = write!(text, "  {name} {}", short(value));
         }
         append_eval(&mut text, &event.eval);
+        append_last(&mut text, &event.last);
         text
     }
 }
@@ -117,6 +118,7 @@ impl ddp::report::progress::Progress for Progress {
         let (step, epoch) = (event.step, event.epoch);
         let mut text = format!("step {step}  epoch {}", self.epoch(epoch));
         append_eval(&mut text, &event.eval);
+        append_last(&mut text, &event.last);
         match &self.bar {
             Some(_) => info!(epoch, step, "{text}"),
             None => info!(target: PROGRESS, epoch, step, "{text}"),
@@ -135,6 +137,7 @@ fn end_lines(event: &EndEvent, folder: Option<&Path>) -> String {
     let ranks = if *world_size == 1 { "rank" } else { "ranks" };
     let mut text = format!("done  train_loss {}", short(event.train_loss));
     append_eval(&mut text, &event.eval);
+    append_last(&mut text, &event.last);
     let _ = write!(
         text,
         "\n      {steps} steps; {samples} samples in {} of training on {world_size} {ranks}, {} samples/s; {} in all",
@@ -142,10 +145,11 @@ fn end_lines(event: &EndEvent, folder: Option<&Path>) -> String {
         rate(*samples_per_s),
         duration(*elapsed_s)
     );
-    if let Some(BestEvent { metric, value, step, epoch }) = &event.best {
+    if let Some(BestEvent { metric, value, step, epoch, is_last }) = &event.best {
+        let of = if *is_last { "its weights, without averaging, are" } else { "its weights are" };
         let _ = write!(
             text,
-            "\n      best {metric} {} after step {step}, epoch {epoch}: its weights are the model",
+            "\n      best {metric} {} after step {step}, epoch {epoch}: {of} the model",
             short(*value)
         );
     }
@@ -153,6 +157,15 @@ fn end_lines(event: &EndEvent, folder: Option<&Path>) -> String {
         let _ = write!(text, "\n      files in {}", folder.display());
     }
     text
+}
+
+/// Appends the two most telling metrics of the last weights, next to those of averaged ones.
+fn append_last(text: &mut String, last: &LastMetrics) {
+    for (name, value) in last.iter() {
+        if ["last_loss", "last_accuracy", "last_r2"].contains(&name.as_str()) {
+            let _ = write!(text, "  {name} {}", short(value));
+        }
+    }
 }
 
 fn append_eval(text: &mut String, eval: &EvalMetrics) {
@@ -217,7 +230,8 @@ mod tests {
                 step: 9,
                 train_loss: 0.5,
                 train: TrainMetrics::default(),
-                eval
+                eval,
+                last: LastMetrics::default(),
             }),
             "epoch 3  train_loss 0.5000  eval_loss 0.2500  eval_accuracy 0.9700"
         );
@@ -233,7 +247,14 @@ mod tests {
             world_size: 2,
             train_loss: f64::NAN,
             eval: EvalMetrics::default().with(EvalMetric::Accuracy, 0.97),
-            best: Some(BestEvent { metric: "eval_loss".to_owned(), value: 0.125, step: 8, epoch: 4 }),
+            last: LastMetrics(EvalMetrics::default().with(EvalMetric::Accuracy, 0.75)),
+            best: Some(BestEvent {
+                metric: "eval_loss".to_owned(),
+                value: 0.125,
+                step: 8,
+                epoch: 4,
+                is_last: false,
+            }),
             elapsed_s: 2.5,
             train_s: 1.0,
             samples_per_s: 3200.0,
@@ -244,7 +265,7 @@ mod tests {
         let text = end_lines(&event, Some(Path::new("runs/x")));
         for part in [
             "train_loss NaN",
-            "eval_accuracy 0.9700",
+            "eval_accuracy 0.9700  last_accuracy 0.7500",
             "10 steps; 3200 samples in 1.00 s of training on 2 ranks, 3 200 samples/s; 2.50 s in all",
             "best eval_loss 0.1250 after step 8, epoch 4",
             "files in runs/x",
@@ -283,6 +304,7 @@ mod tests {
             train_loss: 1.0,
             train: TrainMetrics::default(),
             eval: EvalMetrics::default(),
+            last: LastMetrics::default(),
         };
         progress.epoch_end(&event);
         assert_eq!(state().1, (10, "epoch 1/2, loss 1.0000".to_owned()));

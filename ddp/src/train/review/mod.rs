@@ -7,7 +7,7 @@ mod baseline;
 mod course;
 mod shared_rows;
 
-use crate::checkpoint::RunState;
+use crate::checkpoint::{Best, RunState};
 use crate::config::{Config, Loss};
 use crate::data::Loaded;
 use crate::report::{ClassUse, EvalMetrics};
@@ -46,7 +46,7 @@ impl Review<'_> {
     pub(super) fn findings(&self) -> Result<Vec<String>> {
         let mut findings = course::findings(self.config, &self.state.course);
         let Some(rows) = &self.data.eval else { return Ok(findings) };
-        let last = Judged::new(&self.state.eval);
+        let [last, unaveraged] = [&self.state.eval, &self.state.last_eval].map(Judged::new);
         let saved = self.saved().unwrap_or(last);
         let judge = baseline::Judge {
             data: &self.config.data,
@@ -55,7 +55,11 @@ impl Review<'_> {
         };
         let task = self.config.data.task;
         findings.extend(judge.finding(task, &self.config.loss, saved));
-        findings.extend(baseline::last_is_better(task, saved, last, self.judge_of_saved()));
+        let chosen_by = self.chosen_by();
+        let is_better = baseline::last_is_better(task, saved, last, chosen_by.as_deref());
+        findings.extend(
+            is_better.or_else(|| baseline::last_is_better(task, saved, unaveraged, chosen_by.as_deref())),
+        );
         // Metrics of heads are not saved in checkpoints: those of the last evaluation stand for them.
         if let Loss::Heads(losses) = &self.config.loss {
             for (head, (name, metrics)) in self.config.data.heads.iter().zip(last.metrics.heads()) {
@@ -86,17 +90,24 @@ impl Review<'_> {
         ))
     }
 
-    /// The evaluation of the weights that the run saves as its model, where these are not the last ones.
+    /// The evaluation of the weights that the run saves as its model, where it keeps the best ones.
     fn saved(&self) -> Option<Judged<'_>> {
-        let RunState { best, step, keeps_best_weights, .. } = self.state;
-        let best = best.as_ref().filter(|best| *keeps_best_weights && best.step != *step)?;
-        self.config.checkpoint.keep_best.as_ref().filter(|judge| judge.to_string() == best.metric)?;
+        let best = self.best()?;
         // Runs of earlier versions have no further metrics of it.
         (best.eval != EvalMetrics::default())
             .then_some(Judged { metrics: &best.eval, class_use: best.class_use.as_ref() })
     }
 
-    fn judge_of_saved(&self) -> Option<&str> {
-        self.state.best.as_ref().map(|best| best.metric.as_str())
+    fn best(&self) -> Option<&Best> {
+        let RunState { best, keeps_best_weights, .. } = self.state;
+        let judge = self.config.checkpoint.keep_best.as_ref()?.to_string();
+        best.as_ref().filter(|best| *keeps_best_weights && best.metric == judge)
+    }
+
+    /// The setting that chose the saved weights.
+    fn chosen_by(&self) -> Option<String> {
+        let is_averaged = self.config.optimizer.ema_decay > 0.0;
+        let average = is_averaged.then(|| format!("train.ema_decay={}", self.config.optimizer.ema_decay));
+        self.best().map(|best| format!("checkpoint.keep_best={}", best.metric)).or(average)
     }
 }

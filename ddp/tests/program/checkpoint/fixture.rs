@@ -88,6 +88,7 @@ pub(crate) fn run_state_with_best(step: u64, best: u64) -> RunState {
         epoch: 1,
         eval: EvalMetrics::default(),
         class_use: None,
+        is_last: false,
     };
     RunState { best: Some(best), ..run_state(step) }
 }

@@ -13,7 +13,7 @@ const RUN: &str = "[data]\ntrain = \"builtin:digits\"\neval_fraction = 0.2\n\
     [[model.layers]]\nkind = \"batch_norm\"\n\
     [[model.layers]]\nkind = \"activation\"\nactivation = \"relu\"\n\
     [optimizer]\nlr = 0.1\n\
-    [train]\nepochs = 3\nglobal_batch_size = 128\ngrad_accum_steps = 2\nema_decay = 0.5\n\
+    [train]\nepochs = 3\nglobal_batch_size = 128\ngrad_accum_steps = 2\nema_decay = 0.5\nema_statistics = false\nema_eval = \"averaged\"\n\
     [checkpoint]\nevery_epochs = 1\n";
 
 /// The loss of a saved model on the evaluation rows of the run.

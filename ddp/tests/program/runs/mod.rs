@@ -1,5 +1,6 @@
 //! Training runs from start to end: their bits and quality, the files that they save, and how they stop and resume.
 
+mod averages;
 mod batch_norm;
 mod determinism;
 mod heads;

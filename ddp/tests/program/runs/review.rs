@@ -106,7 +106,7 @@ fn saved_weights_that_are_much_worse_are_named() {
     let [warning] = &found[..] else { panic!("{found:#?}") };
     for part in [
         "eval_accuracy of the saved model is",
-        "eval_top_5_accuracy chose it",
+        "checkpoint.keep_best=eval_top_5_accuracy chose it",
         "checkpoint.keep_best=eval_accuracy",
     ] {
         assert!(warning.contains(part), "no {part:?} in {warning}");

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 
 use ddp::checkpoint::{LeftOut, RunState};
 use ddp::config::Length;
+use ddp::data::loader::LoaderOptions;
 use ddp::report::notes::warn_of_all_ranks;
 use ddp::report::{EventStream, ReportError};
 use ddp::run_folder::done::Done;
@@ -27,6 +28,7 @@ use ddp::train::evaluations::{EvalPlan, Evaluations};
 use ddp::train::resume::rates::RateChange;
 use ddp::train::resume::{Resumed, shared_folder};
 use ddp::train::setup;
+use ddp::train::statistics::StatisticsRows;
 use ddp::train::stop_signals::{StopSignals, unsaved};
 use ddp::train::trainer::Trainer;
 use ddp::train::training_loop::{Ending, LoopPlan, TrainingLoop};
@@ -210,6 +212,7 @@ impl<'w> Run<'w> {
             config,
             data,
             partition: partition.eval,
+            statistics: self.statistics_rows(&loading),
             loading,
             output_names: config.output_names().or_else(|| data.label_names()),
             signals,
@@ -229,6 +232,12 @@ impl<'w> Run<'w> {
         };
         let progress = self.progress(&state);
         Ok(TrainingLoop::new(plan, evaluations, loader, saver, metrics, progress, state))
+    }
+
+    /// Rows for the statistics of averaged weights, loaded as `loading` says.
+    fn statistics_rows(&self, loading: &LoaderOptions) -> Option<StatisticsRows> {
+        let Run { world, data, plan: Plan { config, partition, .. }, .. } = self;
+        StatisticsRows::new(config, data, world, partition.micro_rows(data.train.len()), loading)
     }
 
     fn progress(&self, state: &RunState) -> Box<dyn ddp::report::progress::Progress> {
@@ -259,7 +268,7 @@ impl<'w> Run<'w> {
             let unwritable = |source| FolderError::Unwritable { path: path.clone(), source };
             std::fs::create_dir_all(path).map_err(unwritable)?;
         }
-        save(folder, trainer, training.best_weights(), config, data)?;
+        save(folder, trainer, training.statistics(), training.best_weights(), config, data)?;
         world.collective_result(
             deleted.map_or(Ok(()), |path| Err(Error::from(FolderError::Deleted { path }))),
         )?;

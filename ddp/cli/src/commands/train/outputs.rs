@@ -17,6 +17,7 @@ use ddp::train::TrainError;
 use ddp::train::claimed_folder::claim_folder;
 use ddp::train::resume::Resumed;
 use ddp::train::resume::rates::RateChange;
+use ddp::train::statistics::StatisticsRows;
 use ddp::train::trainer::Trainer;
 use ddp_comm::{Launcher, World};
 use ddp_kernels::{Device, Tensor};
@@ -109,19 +110,15 @@ pub(super) fn open_metrics(
 pub(super) fn save(
     folder: Option<&RunDir>,
     trainer: &mut Trainer<'_>,
+    statistics: Option<&StatisticsRows>,
     best: Option<&[f32]>,
     config: &Config,
     data: &Loaded,
 ) -> Result<()> {
     let layout = trainer.model().layout().clone();
-    let average = trainer.averaged_weights()?.map(|average| average.to_vec::<f32>()).transpose()?;
+    // The averaged ones, where they are kept.
+    let last = trainer.with_averaged_over(statistics, |model, _| Ok(model.weights_and_statistics()?))?;
     let Some(folder) = folder else { return Ok(()) };
-    let mut last = match average {
-        Some(average) => average,
-        // Gathered with the average, or for want of one.
-        None => trainer.model().weights().to_vec::<f32>()?,
-    };
-    last.extend(trainer.model().statistics()?);
     let info = ModelInfo { config: config.to_saved_toml(), preprocessor: data.preprocessor.clone() };
     let write = |name: &str, weights: &[f32]| -> Result<()> {
         let weights = Tensor::from_slice(weights, &[weights.len()], Device::Cpu)?;
