@@ -243,7 +243,7 @@ section! {
 
         /// Normalization of the features.
         normalize: Normalize = one_of(Normalize::NAMES)
-            .help("Normalization of the features, fitted on the training rows; \"robust\" is by median and quartiles, \"auto\" is robust for model.kind \"realmlp\", else standard for tables, none for arrays and built-in sets")
+            .help("Normalization of the features, fitted on the training rows; \"robust\" is by median and quartiles, \"auto\" is robust for model.kind \"periodic_mlp\", else standard for tables, none for arrays and built-in sets")
             .default(r#""auto""#)
             .before(Before::Value(r#""none""#))
             .example(r#""standard""#);

@@ -222,7 +222,7 @@ impl Config {
     /// Checks the settings; a run without a name is named after `file`.
     fn resolve(raw: &RawConfig, file: Option<&Path>) -> Result<Self> {
         let mut data = DataConfig::read(raw)?;
-        if data.normalize == Normalize::Auto && model::is_realmlp(raw)? {
+        if data.normalize == Normalize::Auto && model::is_periodic_mlp(raw)? {
             data.normalize = Normalize::Robust;
         }
         let loss = match data.task {

@@ -102,7 +102,7 @@ impl ModelConfig {
             bias: raw.get("model.bias")?,
             layers: Vec::new(),
         };
-        let kind = raw.get("model.kind")?;
+        let kind = kind(raw)?;
         let given_kind = raw.given("model.kind");
         if let Some(setting) = raw.given("model.layers")
             && !given_kind.is_some_and(|kind| overrides(kind, setting))
@@ -115,7 +115,7 @@ impl ModelConfig {
         let (layers, unused): (_, &[&str]) = match kind {
             ModelKind::Mlp => return Ok(perceptron),
             ModelKind::ResMlp => (preset.res_mlp(), &["model.norm", "model.residual"]),
-            ModelKind::RealMlp => (preset.real_mlp(), &["model.norm", "model.residual"]),
+            ModelKind::PeriodicMlp => (preset.periodic_mlp(), &["model.norm", "model.residual"]),
             ModelKind::SwiGlu => (preset.swi_glu(), &["model.activation", "model.norm", "model.residual"]),
         };
         if let Some(setting) = given_kind {
@@ -174,10 +174,21 @@ impl ModelConfig {
     }
 }
 
+/// The preset; `realmlp` is the name that one of them had.
+fn kind(raw: &RawConfig) -> Result<ModelKind> {
+    match raw.given("model.kind") {
+        Some(setting) if setting.value.as_str() == Some("realmlp") => Err(setting.bad(
+            ModelKind::NAMES.join(", "),
+            "\"periodic_mlp\" has these layers: it is the architecture of RealMLP without its training",
+        )),
+        _ => raw.get("model.kind"),
+    }
+}
+
 /// Whether `model.kind` is the preset for tables and takes effect.
-pub(super) fn is_realmlp(raw: &RawConfig) -> Result<bool> {
-    let kind: ModelKind = raw.get("model.kind")?;
-    Ok(kind == ModelKind::RealMlp && raw.given("model.layers").is_none())
+pub(super) fn is_periodic_mlp(raw: &RawConfig) -> Result<bool> {
+    let kind = kind(raw)?;
+    Ok(kind == ModelKind::PeriodicMlp && raw.given("model.layers").is_none())
 }
 
 /// Refuses keys that have no effect because of `setting`, which messages call `words`. A key in the config file is ignored

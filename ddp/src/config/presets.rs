@@ -15,7 +15,7 @@ config_enum! {
         /// Residual blocks of a SwiGLU and a linear layer, preceded by RMS norm.
         SwiGlu = "swiglu",
         /// Layers for tables: features are clipped, embedded and scaled before a perceptron.
-        RealMlp = "realmlp",
+        PeriodicMlp = "periodic_mlp",
     }
 }
 
@@ -64,9 +64,9 @@ impl Preset<'_> {
 
     /// Clips the features smoothly, embeds them by cosines, scales them, and applies a multilayer perceptron.
     ///
-    /// Source: RealMLP, arXiv:2407.04491. Its neural tangent parametrization of the weights, its schedules of learning rate and
-    /// dropout and its learning rates for single parameters are not implemented.
-    pub(super) fn real_mlp(&self) -> Vec<LayerEntry> {
+    /// Source: the architecture of RealMLP, arXiv:2407.04491, without what makes most of that method: its neural tangent parametrization
+    /// and data-driven initial weights, its schedules of learning rate and dropout, and its learning rates for single parameters.
+    pub(super) fn periodic_mlp(&self) -> Vec<LayerEntry> {
         let mut layers = vec![
             LayerConfig::Activation(Activation::SmoothClip),
             LayerConfig::NumericEmbedding { dim: 4, n_frequencies: 16, sigma: 0.1 },

@@ -52,7 +52,7 @@ fn any_number_of_ranks_trains_the_same_model() {
     }
 }
 
-/// Optimizers that update whole parameters, on perceptrons and on the layers of `realmlp`; resumed bit for bit.
+/// Optimizers that update whole parameters, on perceptrons and on the layers of `periodic_mlp`; resumed bit for bit.
 #[test]
 fn updates_of_whole_parameters_and_layers_for_tables_train_heads() {
     let usual = Setup::several_heads();

@@ -71,7 +71,7 @@ fn numeric_embedding() -> LayerEntry {
     LayerConfig::NumericEmbedding { dim: 3, n_frequencies: 5, sigma: 0.1 }.once()
 }
 
-/// The layers of `realmlp`.
+/// The layers of `periodic_mlp`.
 pub(crate) fn tabular() -> Vec<LayerEntry> {
     let clip = LayerConfig::Activation(Activation::SmoothClip);
     vec![clip.once(), numeric_embedding(), LayerConfig::Scale.once(), linear(9, Some(Activation::Silu))]

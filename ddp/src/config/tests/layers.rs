@@ -184,7 +184,7 @@ fn presets_stand_for_lists() {
     );
     assert_eq!(
         written(&[
-            "model.kind=realmlp",
+            "model.kind=periodic_mlp",
             "model.hidden=[64,32]",
             "model.activation=silu",
             "model.dropout=0.1"
@@ -195,10 +195,12 @@ fn presets_stand_for_lists() {
          { kind = \"linear\", out_features = 32, activation = \"silu\", bias = true }, { kind = \"dropout\", p = 0.1 }"
     );
     let normalize = |sets: &[&str]| from_sets(sets).unwrap().data.normalize;
-    assert_eq!(normalize(&["model.kind=realmlp"]), Normalize::Robust);
-    assert_eq!(normalize(&["model.kind=realmlp", "data.normalize=standard"]), Normalize::Standard);
+    assert_eq!(normalize(&["model.kind=periodic_mlp"]), Normalize::Robust);
+    assert_eq!(normalize(&["model.kind=periodic_mlp", "data.normalize=standard"]), Normalize::Standard);
     assert_eq!(normalize(&["model.kind=resmlp"]), Normalize::Auto);
-    let config = from_sets(&["model.kind=realmlp"]).unwrap();
+    let error = ddp_kernels::hint::with_hint(&from_sets(&["model.kind=realmlp"]).unwrap_err());
+    assert!(error.contains("\"periodic_mlp\" has these layers"), "{error}");
+    let config = from_sets(&["model.kind=periodic_mlp"]).unwrap();
     assert_eq!(Config::from_saved(&config.to_toml(), Path::new("run")).unwrap(), config);
     let config = from_sets(&["model.kind=swiglu", "model.bias=false"]).unwrap();
     assert!(!config.model.bias);

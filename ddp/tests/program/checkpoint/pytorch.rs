@@ -33,7 +33,7 @@ fn logits_are_the_same() {
         &["model.kind=resmlp", "model.hidden=[16,16,8]", "model.activation=gelu", "model.dropout=0.1"],
     );
     check("swiglu", &["model.kind=swiglu", "model.hidden=[16,16]"]);
-    check("realmlp", &["model.kind=realmlp", "model.hidden=[16]", "model.activation=silu"]);
+    check("periodic_mlp", &["model.kind=periodic_mlp", "model.hidden=[16]", "model.activation=silu"]);
     let block = "{kind=\"residual\",repeat=2,layers=[{kind=\"rms_norm\"},{kind=\"glu\",out_features=12,gate=\"geglu\",bias=false}]}";
     let layers = format!(
         "model.layers=[{{kind=\"linear\",out_features=12,activation=\"tanh\"}},{block},{{kind=\"layer_norm\"}}]"

@@ -99,7 +99,7 @@ fn configs(csv: &str) -> Vec<(String, Config)> {
         &[wide, "train.deterministic=world", "train.micro_shards=8", "comm.register_buffers=on"],
         &[wide, "optimizer.kind=lamb", "optimizer.groups=[{match=\"*.bias\",schedule={kind=\"cosine\"}}]"],
         &[wide, "optimizer.kind=muon", "model.norm=layer"],
-        &[wide, "model.kind=realmlp", "model.dropout=0.1"],
+        &[wide, "model.kind=periodic_mlp", "model.dropout=0.1"],
         &[batch_norm, "train.batch_size=31", "train.grad_accum_steps=2"],
         &[batch_norm, "train.precision=bf16"],
         &[wide, heads, "optimizer.kind=lamb"],

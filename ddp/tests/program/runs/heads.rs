@@ -254,11 +254,11 @@ fn a_resumed_run_has_the_same_bits_and_a_new_run_starts_from_a_model() {
 
 /// Resumed under mpirun, with an optimizer that updates whole parameters.
 #[test]
-fn realmlp_with_heads_resumes_on_ranks_to_the_bit() {
+fn periodic_mlp_with_heads_resumes_on_ranks_to_the_bit() {
     for optimizer in ["adamw", "lamb", "muon"] {
         let folder = temp_dir();
         let text = config(folder.path(), true, "every_epochs = 1\n[train]\nepochs = 2\nbatch_size = 16\n")
-            .replace("hidden = [32]\n", "kind = \"realmlp\"\nhidden = [12, 12]\n")
+            .replace("hidden = [32]\n", "kind = \"periodic_mlp\"\nhidden = [12, 12]\n")
             .replace("lr = 0.01", &format!("kind = \"{optimizer}\"\nlr = 0.01"));
         let whole = train(2, &text, &[]);
         assert!(whole.weights().keys().any(|name| name.starts_with("numeric.")), "{optimizer}");

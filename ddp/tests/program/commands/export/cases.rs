@@ -104,11 +104,11 @@ fn make(dir: &Path) -> Vec<Case> {
          [[model.layers]]\nkind = \"batch_norm\"\neps = 0.01\nmomentum = 0.3\n\
          [[model.layers]]\nkind = \"activation\"\nactivation = \"relu\"",
     );
-    let real_mlp = config(
-        "realmlp",
+    let periodic_mlp = config(
+        "periodic_mlp",
         "target = \"kind\"\ndrop = [\"yes\", \"no\", \"price\"]\ncategorical = [\"city\", \"code\"]\n\
          encode = \"embedding\"\nmissing = \"mean\"\n\
-         [model]\nkind = \"realmlp\"\nhidden = [12]\nactivation = \"silu\"\ndropout = 0.1",
+         [model]\nkind = \"periodic_mlp\"\nhidden = [12]\nactivation = \"silu\"\ndropout = 0.1",
     );
     let counts = config(
         "counts",
@@ -174,7 +174,7 @@ fn make(dir: &Path) -> Vec<Case> {
         ("regression", regression, write(dir, "whole.csv", &table(160, 40))),
         ("blocks", blocks, rows.clone()),
         ("batch-norm", batch_norm, rows.clone()),
-        ("realmlp", real_mlp, rows.clone()),
+        ("periodic_mlp", periodic_mlp, rows.clone()),
         ("counts", counts, rows.clone()),
         ("ordinal", ordinal, write(dir, "cities.csv", &table(160, 40))),
         ("grades", grades, write(dir, "graded.csv", &table(160, 40))),
