@@ -243,6 +243,7 @@ RULES = {
     "data.decimal": lambda draw, table, key: draw.choice(["auto", table.decimal]) if table.is_text else "auto",
     "data.missing": lambda draw, table, key: draw.choice(["error", "mean", "zero"] if not table.has_missing else ["mean", "zero"]),
     "data.embedding_dim": one_of(0, 1, 3, 8),
+    "data.category_min_rows": one_of(0, 1, 2, 5, 1000),
     "data.shuffle_window_mib": one_of(1, 2, 64),
     "data.loader_memory_mib": one_of(1, 2, 16, 1024),
     "data.prefetch": one_of(1, 2, 4, 9),

@@ -200,6 +200,15 @@ section! {
             .example("8")
             .hint("0 chooses one");
 
+        /// Training rows that a value of a category needs to be known; 0 chooses.
+        category_min_rows: u64 = count(0, 1 << 32)
+            .help("Training rows that a value of a category needs to have a column or a row of its own; rarer ones share that of unknown values; 0 for 2 with embeddings, else 1")
+            .default("0")
+            .before(Before::Value("1"))
+            .example("10")
+            .hint("1 keeps all values")
+            .synonyms(&["min_frequency", "min_count"]);
+
         /// Replacement of a missing value.
         missing: Missing = one_of(Missing::NAMES)
             .help("Replacement of missing values; mean and zero also add a column that marks them")
@@ -317,7 +326,19 @@ pub(crate) const DEFAULT_FEATURES_KEY: &str = "features";
 /// Default of `data.labels_key`.
 pub(crate) const DEFAULT_LABELS_KEY: &str = "labels";
 
+/// Training rows that a value needs to have a row of an embedding of its own, where the config leaves the choice.
+const EMBEDDED_MIN_ROWS: u64 = 2;
+
 impl DataConfig {
+    /// Training rows that a value of a category needs to be known.
+    pub fn min_category_rows(&self) -> u64 {
+        match (self.category_min_rows, self.encode) {
+            (0, Encode::Embedding) => EMBEDDED_MIN_ROWS,
+            (0, Encode::OneHot) => 1,
+            (n, _) => n,
+        }
+    }
+
     pub(super) fn read(raw: &RawConfig) -> Result<Self> {
         let data = DataConfig::read_keys(raw, &Sources::read(raw)?)?;
         data.check_weights(raw)?;

@@ -411,17 +411,30 @@ fn divide(
     world_size: usize,
 ) -> Result<TrainAndEval> {
     let data = &config.data;
+    let min_rows = data.min_category_rows();
+    // Rows in the order of the files, of which evaluation rows may be taken.
+    let common = |rows: Arc<dyn Dataset>| -> Result<Arc<dyn Dataset>> {
+        if min_rows < 2 || spec.features.is_some() {
+            return Ok(rows);
+        }
+        let mut rows = train_categories::by_train_rows(vec![rows], min_rows)?;
+        Ok(rows.remove(0))
+    };
     let divided = match (&data.eval, take_eval(data, &whole, config.train.seed)?) {
         (by, Some(Divided { train, eval, note })) => {
-            let (train, eval) = match by {
-                EvalSource::Split(_) if spec.features.is_none() => {
-                    train_categories::by_train_rows(train, eval)?
-                }
-                _ => (train, eval),
+            let is_by_value = matches!(by, EvalSource::Split(_)) || min_rows > 1;
+            let (train, eval) = if is_by_value && spec.features.is_none() {
+                let [train, eval] = train_categories::by_train_rows(vec![train, eval], min_rows)?
+                    .try_into()
+                    .expect("as many as given");
+                (train, eval)
+            } else {
+                (train, eval)
             };
             TrainAndEval { train, eval: Some(eval), n_skipped: 0, split: note }
         }
         (EvalSource::Source(source), None) => {
+            let whole = common(whole)?;
             let layout = whole.layout();
             let vocabularies = vocabularies(&*whole);
             // Labels of the evaluation rows must be classes of the training rows.
@@ -436,7 +449,7 @@ fn divide(
             let (eval, n_skipped) = open_eval(data, source, data.eval_labels.as_deref(), classes, known)?;
             TrainAndEval { train: whole.clone(), eval: Some(eval), n_skipped, split: None }
         }
-        (_, None) => TrainAndEval { train: whole, eval: None, n_skipped: 0, split: None },
+        (_, None) => TrainAndEval { train: common(whole)?, eval: None, n_skipped: 0, split: None },
     };
     check_n_rows(&*divided.train, world_size)?;
     check_class_weights(&config.loss, &*divided.train)?;

@@ -108,10 +108,10 @@ fn report(summary: &Summary) {
     }
 }
 
-/// The warning about categories that are empty or were not seen in training, which have the same code, with the number of rows
-/// per column.
+/// The warning about categories that are empty, or of which training saw no or too few rows, which have the same code, with the
+/// number of rows per column.
 pub(super) fn unseen_categories(columns: &[(String, u64)]) -> String {
-    format!("categories that are empty or that training did not see: {}", listed(columns))
+    format!("categories that are empty or that training saw too rarely or never: {}", listed(columns))
 }
 
 /// Columns with their counts, at most [`SHOWN_COLUMNS`] of them.

@@ -37,6 +37,10 @@ pub struct Preprocessor {
     pub heads: Vec<HeadTargets>,
 }
 
+/// Width of an embedding of `n` codes: `WIDTH_FACTOR · n^WIDTH_EXPONENT`.
+const WIDTH_FACTOR: f64 = 1.6;
+const WIDTH_EXPONENT: f64 = 0.25;
+
 /// Conversion of columns to features: numbers first, then one indicator per column with missing values, then one-hot
 /// columns, then the numbers of categories with an embedding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -49,6 +53,9 @@ pub struct ColumnCodes {
     embed: bool,
     /// Width of an embedding; `None` for one that grows with the number of values.
     embedding_dim: Option<usize>,
+    /// Whether the width of an embedding grows by the rule of this version; earlier versions made wider ones.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_narrow: bool,
     /// Replacement of a missing value, per column, less the column's offset.
     fill: Option<Vec<f32>>,
     /// Columns with missing values.
@@ -66,6 +73,7 @@ impl Preprocessor {
             vocabularies: Vec::new(),
             embed: false,
             embedding_dim: None,
+            is_narrow: true,
             fill: None,
             indicators: Vec::new(),
             ranges: None,
@@ -130,6 +138,7 @@ impl Preprocessor {
             vocabularies: layout.categories.iter().map(|category| category.vocabulary.clone()).collect(),
             embed: data.encode == Encode::Embedding,
             embedding_dim: data.embedding_dim,
+            is_narrow: true,
             fill,
             indicators: (0..n_columns).filter(is_indicated).collect(),
             ranges: stats.map(|stats| {
@@ -218,6 +227,7 @@ impl ColumnCodes {
             vocabularies,
             embed: false,
             embedding_dim: None,
+            is_narrow: true,
             fill,
             indicators,
             ranges: None,
@@ -319,8 +329,15 @@ impl ColumnCodes {
     pub fn embeddings(&self) -> Vec<EmbeddingSpec> {
         let columns = self.categories().filter(|_| self.embed).map(|(column, vocabulary)| {
             let n_codes = vocabulary.n_codes();
-            // A rule of thumb (fastai's): it grows slowly with the number of values.
-            let usual = (1.6 * (n_codes as f64).powf(0.56)).round().clamp(1.0, 256.0) as usize;
+            let n = n_codes as f64;
+            let usual = if self.is_narrow {
+                // Chosen by tests/bench/category_widths.py.
+                WIDTH_FACTOR * n.powf(WIDTH_EXPONENT)
+            } else {
+                // A rule of thumb (fastai's).
+                (1.6 * n.powf(0.56)).min(256.0)
+            };
+            let usual = usual.round().max(1.0) as usize;
             EmbeddingSpec {
                 name: self.columns[column].clone(),
                 n_codes,

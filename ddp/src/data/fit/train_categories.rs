@@ -1,5 +1,6 @@
-//! Categories whose known values are those of the training rows: a value that only evaluation rows have is unknown, as it will be
-//! when the model is used.
+//! Categories whose known values are those of the training rows, or of enough of them: a value that only evaluation rows have is
+//! unknown, as it will be when the model is used. Rare values are unknown too, so that what a model learns for them it also does for
+//! values that it will see for the first time.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,17 +15,16 @@ use crate::data::error::Result;
 /// Rows that are read at a time.
 const CHUNK_ROWS: usize = 1024;
 
-/// Training and evaluation rows with the vocabularies of the training rows; the rows themselves where they need no others.
+/// Rows whose known values are those of at least `min_rows` training rows, which `all` begins with; the rows themselves where these are
+/// all values.
 ///
 /// # Errors
 /// [`DataError`](crate::data::DataError) if training rows cannot be read.
-pub(crate) fn by_train_rows(
-    train: Arc<dyn Dataset>,
-    eval: Arc<dyn Dataset>,
-) -> Result<(Arc<dyn Dataset>, Arc<dyn Dataset>)> {
-    let used = used_codes(&*train)?;
+pub(crate) fn by_train_rows(all: Vec<Arc<dyn Dataset>>, min_rows: u64) -> Result<Vec<Arc<dyn Dataset>>> {
+    let train = &*all[0];
+    let used = used_codes(train, min_rows.max(1))?;
     if used.iter().flatten().all(|is_used| *is_used) {
-        return Ok((train, eval));
+        return Ok(all);
     }
     let mut layout = train.layout().clone();
     let mut codes = Vec::with_capacity(used.len());
@@ -34,22 +34,30 @@ pub(crate) fn by_train_rows(
         let known = Vocabulary::new(category.vocabulary.name().to_owned(), known.collect());
         let new = std::iter::once(0).chain(values.iter().map(|value| known.code(value)));
         codes.push((category.column, new.collect::<Vec<u32>>()));
+        let n_rare = values.len() - known.values().len();
+        if min_rows > 1 && n_rare > 0 {
+            layout.left_out.push(format!(
+                "{n_rare} of {} values of \"{}\" have fewer than {min_rows} training rows and share the code of unknown values",
+                values.len(),
+                known.name()
+            ));
+        }
         category.vocabulary = known;
     }
     let codes = Arc::new(codes);
     let with_codes = |of: Arc<dyn Dataset>| -> Arc<dyn Dataset> {
         Arc::new(Recoded { of, layout: layout.clone(), codes: codes.clone() })
     };
-    Ok((with_codes(train), with_codes(eval)))
+    Ok(all.into_iter().map(with_codes).collect())
 }
 
-/// Whether a row has each code of each categorical column; the code of unknown values counts as used.
-fn used_codes(rows: &dyn Dataset) -> Result<Vec<Vec<bool>>> {
+/// Whether at least `min_rows` rows have each code of each categorical column; the code of unknown values counts as used.
+fn used_codes(rows: &dyn Dataset, min_rows: u64) -> Result<Vec<Vec<bool>>> {
     let n_codes = rows.layout().categories.iter().map(|category| category.vocabulary.n_codes());
-    let mut used: Vec<Vec<bool>> = n_codes.map(|n_codes| vec![false; n_codes]).collect();
-    for_each_code(rows, |category, code| used[category][code] = true)?;
-    used.iter_mut().for_each(|used| used[0] = true);
-    Ok(used)
+    let mut counts: Vec<Vec<u64>> = n_codes.map(|n_codes| vec![0; n_codes]).collect();
+    for_each_code(rows, |category, code| counts[category][code] += 1)?;
+    counts.iter_mut().for_each(|counts| counts[0] = min_rows);
+    Ok(counts.iter().map(|counts| counts.iter().map(|n| *n >= min_rows).collect()).collect())
 }
 
 /// Categorical columns with the number of rows whose value is unknown, if there are such rows.

@@ -152,7 +152,12 @@ fn categories_are_numbered_by_the_alphabet() {
         ("train.csv", "city,a,label\nRome,1,0\nBern,2,1\n \"Oslo\",3,0\nRome,4,1\n,5,0\n10,6,1\n1.0,7,1\n"),
         ("eval.csv", "label,city,a\n0,Oslo,1\n1,Paris,2\n0,,3\n0, Rome ,4\n"),
     ]);
-    let sets = ["data.categorical=[\"city\"]", "data.encode=embedding", "data.eval=FOLDER/eval.csv"];
+    let sets = [
+        "data.categorical=[\"city\"]",
+        "data.encode=embedding",
+        "data.category_min_rows=1",
+        "data.eval=FOLDER/eval.csv",
+    ];
     let loaded = folder.load("train.csv", &sets).unwrap();
     let values = loaded.preprocessor.plan.vocabularies[0].values().to_vec();
     assert_eq!(values, ["\"Oslo\"", "1", "10", "Bern", "Rome"]);

@@ -25,7 +25,7 @@ impl EmbeddingLayer {
         let param = |(index, embedding): (usize, &EmbeddingSpec)| {
             let name = format!("embeddings.{}.weight", embedding.key());
             let dims = [embedding.n_codes, embedding.dim];
-            ParamSpec::new(name, ParamKind::Embedding, &dims, Init::Normal { stream: index as u32 })
+            ParamSpec::new(name, ParamKind::Embedding, &dims, Init::SmallNormal { stream: index as u32 })
         };
         let params = embeddings.iter().enumerate().map(param).collect();
         EmbeddingLayer { embeddings, out_features, params, tables: None }

@@ -316,7 +316,7 @@ fn values_unlike_those_of_training_are_counted() {
         let args = args.map(|arg| if arg == "-" { out.as_str() } else { arg });
         let stderr = run_ok(ranks(n_ranks, &args)).stderr;
         for line in [
-            "warning: categories that are empty or that training did not see: \"city\" 3",
+            "warning: categories that are empty or that training saw too rarely or never: \"city\" 3",
             "missing values filled in: \"a\" 1",
             "warning: values outside the range of training: \"a\" 2",
         ] {

@@ -8,3 +8,4 @@ mod kept_types;
 mod marks;
 mod missing_targets;
 mod odd;
+mod rare_categories;

@@ -161,7 +161,10 @@ fn a_category_is_the_same_with_a_fraction_of_zeros() {
             assert!(!eval.stderr.contains("did not see"), "{}", eval.stderr);
         }
         let eval = run_line_ok(folder, &format!("eval --checkpoint {out} --data k_new.csv"));
-        assert_shows(&eval, &["categories that are empty or that training did not see: \"k\" 40"]);
+        assert_shows(
+            &eval,
+            &["categories that are empty or that training saw too rarely or never: \"k\" 40"],
+        );
     }
 }
 
@@ -502,5 +505,5 @@ fn a_date_that_is_missing_is_named_as_in_the_table() {
     );
     // Empty in training too, so it is not "unseen".
     let eval = run_line_ok(folder, "eval --checkpoint o --data x.csv --device cpu");
-    assert_shows(&eval, &["categories that are empty or that training did not see: \"city\" 13"]);
+    assert_shows(&eval, &["categories that are empty or that training saw too rarely or never: \"city\" 13"]);
 }
