@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ddp_comm::World;
-use ddp_kernels::{Device, TensorRef};
+use ddp_kernels::{Device, Tensor, TensorRef};
 use tracing::info;
 
 use super::error::Result;
 use crate::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, MANIFEST_FILE, ShardRange, StateReader};
 use crate::config::{Config, Task};
 use crate::data::{HeadOutputs, KnownFeatures, LabelVocabulary, OutputUnits, Preprocessor};
-use crate::model::file::ModelFile;
+use crate::model::file::{self, ModelFile};
 use crate::model::{ModelSpec, Network, ParamLayout};
 use crate::run_folder::folder::{self, MODEL_FILE};
 
@@ -80,6 +80,25 @@ impl SavedModel {
             values.extend(statistic.to_vec::<f32>()?);
         }
         Ok(saved.file.with_weights(&layout, &values)?)
+    }
+
+    /// Whether the weights are those of a checkpoint.
+    pub fn is_checkpoint(&self) -> bool {
+        self.checkpoint.is_some()
+    }
+
+    /// The bytes of the model file with its flat weights changed by `change`.
+    ///
+    /// # Errors
+    /// [`PredictError::Model`](super::PredictError::Model) if the file does not fit its config.
+    pub fn to_bytes_with(&self, change: impl FnOnce(&ParamLayout, Vec<f32>) -> Vec<f32>) -> Result<Vec<u8>> {
+        let layout = ParamLayout::new(&self.spec()?);
+        let mut values = change(&layout, self.file.weights(&layout)?.to_vec::<f32>()?);
+        for (_, statistic) in self.file.statistics(&layout)? {
+            values.extend(statistic.to_vec::<f32>()?);
+        }
+        let weights = Tensor::from_slice(&values, &[values.len()], Device::Cpu)?;
+        Ok(file::to_bytes(&layout, &weights, &self.file.info()?)?)
     }
 
     /// Hash of the model file, which ranks compare.

@@ -20,6 +20,7 @@ mod spikes;
 pub mod stop_signals;
 pub mod eval_votes;
 pub mod evaluate;
+pub mod calibration;
 pub mod importance;
 mod votes;
 pub mod options;
@@ -30,6 +31,7 @@ mod step;
 mod matmul_choices;
 #[doc(hidden)]
 pub mod gpu_step;
+#[doc(hidden)]
 pub mod statistics;
 pub mod trainer;
 pub mod evaluations;

@@ -343,6 +343,11 @@ pub struct EvalArgs {
     #[arg(long, value_name = "N", default_value_t = 0, requires = "importance")]
     pub seed: u64,
 
+    /// Fit the probabilities of a classifier to these rows, which it must not have been trained on, and save the model with them: its
+    /// outputs are divided by a temperature. Reports log loss and calibration error (ECE) before and after
+    #[arg(long, conflicts_with_all = ["importance", "metrics"])]
+    pub calibrate: bool,
+
     /// Device to compute on: auto, cpu, cuda (one GPU per rank) or cuda:N
     #[arg(long, default_value = "auto", value_parser = device)]
     pub device: String,

@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ddp::config::{Config, EvalSource, ExtraColumns, MetricSet};
+use ddp::config::{Config, EvalSource, ExtraColumns, MetricSet, Task};
 use ddp::data::loader::LoaderOptions;
 use ddp::data::order::partition::EvalPartition;
 use ddp::data::{self, ClassLabels, Dataset, Preprocessor, SourceSpec, open_eval};
 use ddp::model::{LossHead, Network};
 use ddp::predict::{SavedModel, is_active};
 use ddp::storage::unfinished::Unfinished;
+use ddp::train::calibration::{CalibrationRows, calibrate};
 use ddp::train::evaluate::evaluate;
 use ddp::train::importance::EvalSetup;
 use ddp::train::metrics::request::MetricRequest;
@@ -19,6 +20,7 @@ use ddp_kernels::cpu::threads;
 use tracing::{info, warn};
 
 use crate::cli::EvalArgs;
+use crate::commands::calibrate;
 use crate::commands::eval_report::EvalReport;
 use crate::commands::importance::{Subject, measure, metric};
 use crate::commands::predict::unseen_categories;
@@ -42,6 +44,9 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
     let is_active = is_active(world, &args.checkpoint).map_err(Error::from)?;
     let saved = SavedModel::open_of(&args.checkpoint, is_active).map_err(Error::from);
     let saved = world.collective_result(saved)?;
+    if args.calibrate {
+        world.collective_result(check_calibration(&saved))?;
+    }
     watchdog::start(world, log, &saved.config.watchdog, Watched::Other(Unfinished::default()))?;
     world.watchdog().set_device(&device.to_string());
     let Ready { config, request, mut model, path, rows, n_skipped, preprocessor, fingerprint } =
@@ -83,6 +88,16 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
     let rows = preprocessor.encode(rows);
     let metrics = evaluate(world, &mut model, &loss, &request, &rows, partition, &loading)?;
     let (n_rows, data) = (rows.len(), rows.source());
+    if args.calibrate {
+        let of_rows = CalibrationRows { rows: &rows, partition, loading: &loading };
+        let output_layer = config.model.n_hidden_linear();
+        let found = calibrate(world, &mut model, &loss, &request, &of_rows, output_layer)?;
+        let saved = match world.rank().0 {
+            0 => calibrate::save(&path, output_layer, &found, (n_rows, data), args.json),
+            _ => Ok(()),
+        };
+        return Ok(world.collective_result(saved)?);
+    }
     let report = EvalReport { metrics: &metrics, rows: n_rows, skipped_rows, data, model: &path };
     let printed = match world.rank().0 {
         0 => {
@@ -98,6 +113,18 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
         _ => Ok(()),
     };
     Ok(world.collective_result(printed)?)
+}
+
+/// Checks that the model has probabilities of classes and a file of its own.
+fn check_calibration(saved: &SavedModel) -> Result<()> {
+    let reason = if saved.config.data.task != Task::Classification {
+        "--calibrate fits the probabilities of classes, and this model predicts none"
+    } else if saved.is_checkpoint() {
+        "--calibrate changes the model file of a complete run, and this is a checkpoint"
+    } else {
+        return Ok(());
+    };
+    Err(CommandError::Calibrate { reason }.into())
 }
 
 /// The requested metrics, or by default those of the run's last evaluation; none for importance, which uses a single metric.

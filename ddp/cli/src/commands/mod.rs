@@ -41,4 +41,5 @@ mod watchdog;
 pub mod train;
 pub mod bench;
 pub mod predict;
+mod calibrate;
 pub mod eval;

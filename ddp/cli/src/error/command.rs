@@ -98,6 +98,13 @@ pub enum CommandError {
     #[error("--metrics: `{}` is not a metric here, expected names of: {}", .0.name, .0.expected)]
     #[diagnostic(help("{}", .0.hint))]
     UnknownMetric(Box<UnknownMetric>),
+    /// The model has no probabilities to calibrate, or no file to save them in.
+    #[error("{reason}")]
+    #[diagnostic(help("name the folder or model.safetensors of a complete run of a classifier"))]
+    Calibrate {
+        /// Reason of the refusal.
+        reason: &'static str,
+    },
     /// `--importance` is used with more than one metric, with none, or with a table.
     #[error("--importance measures one metric, got --metrics {names}")]
     #[diagnostic(help("name one that is a number, such as --metrics {example}"))]

@@ -1,6 +1,7 @@
 //! Subcommands and their command lines: arguments, output, logs, and the commands that read a finished run or a table.
 
 mod bench;
+mod calibrate;
 mod command_line;
 mod config_schema;
 mod describe;

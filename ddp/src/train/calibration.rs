@@ -1,0 +1,126 @@
+//! Calibration: the temperature with which the probabilities of a classifier fit rows that it was not trained on.
+//!
+//! The logits are divided by the temperature that minimizes the log loss; classes and accuracy stay as they are. The temperature
+//! becomes part of the output layer, so whatever reads the model applies it.
+//!
+//! Source: arXiv:1706.04599.
+//!
+//! ```
+//! use ddp::model::{ModelSpec, ParamLayout};
+//! use ddp::ops::Activation;
+//! use ddp::train::calibration::with_temperature;
+//!
+//! let layout = ParamLayout::new(&ModelSpec::plain(&[3, 2], Activation::Relu));
+//! let weights = vec![1.0; layout.flat_len()];
+//! let weights = with_temperature(&layout, 0, weights, 2.0);
+//! let bias = layout.find("layers.0.bias").expect("the output layer has one");
+//! assert_eq!(weights[bias.range()], [0.5, 0.5]);
+//! ```
+
+use std::sync::Arc;
+
+use ddp_comm::World;
+use ddp_kernels::{Device, Tensor};
+
+use crate::config::{EvalMetric, MetricSet};
+use crate::data::Dataset;
+use crate::data::loader::LoaderOptions;
+use crate::data::order::partition::EvalPartition;
+use crate::model::{LossHead, Network, ParamLayout};
+use crate::report::EvalMetrics;
+use crate::train::error::Result;
+use crate::train::evaluate::evaluate;
+use crate::train::metrics::request::MetricRequest;
+
+/// Temperatures that are considered: from 1/20 to 20.
+const MAX_TEMPERATURE: f64 = 20.0;
+/// Width of the interval of ln T at which the search ends.
+const TOLERANCE: f64 = 1e-3;
+
+/// A temperature and the metrics without and with it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Calibration {
+    /// Divisor of the logits.
+    pub temperature: f64,
+    /// Accuracy, log loss and ECE of the model as it was.
+    pub before: EvalMetrics,
+    /// The same with the temperature.
+    pub after: EvalMetrics,
+}
+
+/// Rows of a calibration, as an evaluation reads them.
+#[derive(Debug)]
+pub struct CalibrationRows<'a> {
+    /// Rows that the model was not trained on.
+    pub rows: &'a Arc<dyn Dataset>,
+    /// Partition over the ranks.
+    pub partition: EvalPartition,
+    /// Options for loading them.
+    pub loading: &'a LoaderOptions,
+}
+
+/// Fits the temperature of a classifier whose output layer is `layers.{output_layer}`, by a golden-section search; each of its steps is
+/// an evaluation. Leaves the model with the temperature. Collective.
+///
+/// # Errors
+/// See [`evaluate`].
+pub fn calibrate(
+    world: &World,
+    model: &mut Network,
+    loss: &LossHead,
+    request: &MetricRequest,
+    rows: &CalibrationRows<'_>,
+    output_layer: usize,
+) -> Result<Calibration> {
+    let metrics = [EvalMetric::Accuracy, EvalMetric::LogLoss, EvalMetric::Ece];
+    let metrics = metrics.into_iter().fold(MetricSet::default(), MetricSet::with);
+    let request = request.clone().with_metrics(metrics);
+    let flat = model.weights().to_vec::<f32>()?;
+    let layout = model.layout().clone();
+    let mut measure = |temperature: f64| -> Result<EvalMetrics> {
+        let scaled = with_temperature(&layout, output_layer, flat.clone(), temperature);
+        model.set_weights(Tensor::from_slice(&scaled, &[scaled.len()], Device::Cpu)?.view())?;
+        evaluate(world, model, loss, &request, rows.rows, rows.partition, rows.loading)
+    };
+    let before = measure(1.0)?;
+    let log_loss = |metrics: &EvalMetrics| metrics.get(EvalMetric::LogLoss).unwrap_or(f64::INFINITY);
+    let golden = (5f64.sqrt() - 1.0) / 2.0;
+    let (mut low, mut high) = (-MAX_TEMPERATURE.ln(), MAX_TEMPERATURE.ln());
+    let (mut a, mut b) = (high - golden * (high - low), low + golden * (high - low));
+    let (mut at_a, mut at_b) = (log_loss(&measure(a.exp())?), log_loss(&measure(b.exp())?));
+    while high - low > TOLERANCE {
+        if at_a <= at_b {
+            (high, b, at_b) = (b, a, at_a);
+            a = high - golden * (high - low);
+            at_a = log_loss(&measure(a.exp())?);
+        } else {
+            (low, a, at_a) = (a, b, at_b);
+            b = low + golden * (high - low);
+            at_b = log_loss(&measure(b.exp())?);
+        }
+    }
+    let temperature = f64::midpoint(low, high).exp();
+    let after = measure(temperature)?;
+    if log_loss(&after) < log_loss(&before) {
+        return Ok(Calibration { temperature, before, after });
+    }
+    let after = measure(1.0)?;
+    Ok(Calibration { temperature: 1.0, before, after })
+}
+
+/// Divides weight and bias of the output layer by a temperature, in the flat weights of `layout`.
+pub fn with_temperature(
+    layout: &ParamLayout,
+    output_layer: usize,
+    mut flat: Vec<f32>,
+    temperature: f64,
+) -> Vec<f32> {
+    for part in ["weight", "bias"] {
+        if let Some(entry) = layout.find(&format!("layers.{output_layer}.{part}")) {
+            for weight in &mut flat[entry.range()] {
+                *weight = (f64::from(*weight) / temperature) as f32;
+            }
+        }
+    }
+    flat
+}

@@ -1,0 +1,98 @@
+//! `ddp-train eval --calibrate`: a temperature that becomes part of the model.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+
+use crate::common::{refused, run_line_ok, temp_dir, train, write};
+use serde_json::Value;
+
+/// Metrics of `ddp-train eval` in `folder`.
+fn eval(folder: &Path, more: &str) -> Value {
+    let outcome = run_line_ok(folder, &format!("eval --checkpoint out --json {more}"));
+    serde_json::from_str(outcome.stdout.trim()).unwrap()
+}
+
+/// The predictions of `ddp-train predict --proba` for the table in `folder`: labels, and the largest probability of each row.
+fn predictions(folder: &Path) -> (Vec<String>, Vec<f64>) {
+    run_line_ok(folder, "predict --checkpoint out --data rows.csv --out predictions.csv --overwrite --proba");
+    let text = std::fs::read_to_string(folder.join("predictions.csv")).unwrap();
+    let rows = text.lines().skip(1).map(|line| {
+        let (label, rest) = line.split_once(',').unwrap();
+        let probabilities = rest.split(',').map(|value| value.parse::<f64>().unwrap());
+        (label.to_owned(), probabilities.fold(0.0, f64::max))
+    });
+    rows.unzip()
+}
+
+/// 500 rows to train on and as many to evaluate, with labels that one of eight features explains in nine of ten rows: a model that
+/// learns them by heart is too sure of itself.
+fn table() -> String {
+    let mut text = "a,b,c,d,e,f,g,h,y\n".to_owned();
+    let mut x = 1u64;
+    let mut next = || {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (x >> 33) as f64 / (1u64 << 31) as f64
+    };
+    for _ in 0..1000 {
+        let features: Vec<f64> = (0..8).map(|_| next()).collect();
+        let label = (features[0] > 0.5) != (next() < 0.1);
+        text += &features.iter().map(|value| format!("{value:.4},")).collect::<String>();
+        text += if label { "yes\n" } else { "no\n" };
+    }
+    text
+}
+
+#[test]
+fn a_temperature_makes_probabilities_honest_and_stays_with_the_model() {
+    let folder = temp_dir();
+    write(folder.path(), "rows.csv", &table());
+    let line = "rows.csv --target y --eval-fraction 0.5 --hidden 64,64 --lr 0.01 --epochs 40 --out out --threads 1 -q";
+    run_line_ok(folder.path(), &format!("train {line} --set checkpoint.keep_best=none"));
+    let metrics = "--metrics accuracy,log_loss,ece";
+    let before = eval(folder.path(), metrics);
+    let (labels, sure) = predictions(folder.path());
+    let found = eval(folder.path(), "--calibrate");
+    let number = |of: &Value, key: &str| of[key].as_f64().unwrap_or_else(|| panic!("no {key} in {of}"));
+    let temperature = number(&found, "temperature");
+    assert!(temperature > 1.5, "{found}");
+    for key in ["eval_accuracy", "eval_log_loss", "eval_ece"] {
+        assert!((number(&found["before"], key) - number(&before, key)).abs() < 1e-6, "{found} {before}");
+    }
+    assert!(number(&found["after"], "eval_ece") < 0.75 * number(&before, "eval_ece"), "{found}");
+    assert!(number(&found["after"], "eval_log_loss") < 0.6 * number(&before, "eval_log_loss"), "{found}");
+
+    // The saved model has it: evaluations, predictions and a second calibration, which finds nothing to do.
+    let after = eval(folder.path(), metrics);
+    for key in ["eval_accuracy", "eval_log_loss", "eval_ece"] {
+        assert!((number(&found["after"], key) - number(&after, key)).abs() < 1e-4, "{found} {after}");
+    }
+    let (same_labels, less_sure) = predictions(folder.path());
+    assert_eq!(same_labels, labels);
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    assert!(mean(&less_sure) < mean(&sure) - 0.02, "{} {}", mean(&less_sure), mean(&sure));
+    let again = number(&eval(folder.path(), "--calibrate"), "temperature");
+    assert!((again - 1.0).abs() < 0.01, "{again}");
+    assert!(folder.path().join("out/calibration.json").exists());
+}
+
+#[test]
+fn only_the_model_of_a_complete_classifier_is_calibrated() {
+    let run = train(
+        1,
+        "[data]\ntrain = \"builtin:digits\"\n[model]\nhidden = [8]\n[train]\nepochs = 1\n[checkpoint]\nevery_epochs = 1\n",
+        &[],
+    );
+    let folder = run.out();
+    refused(
+        &folder,
+        "eval --checkpoint checkpoints/latest --calibrate",
+        &["this is a checkpoint", "complete run"],
+    );
+    write(&folder, "rows.csv", "a,y\n1.5,2.25\n2.5,3.75\n3.5,4.5\n4.5,6.25\n5.5,8.5\n6.5,9.5\n");
+    run_line_ok(
+        &folder,
+        "train rows.csv --target y --task regression --eval-fraction 0.3 --epochs 1 --out r -q",
+    );
+    refused(&folder, "eval --checkpoint r --calibrate", &["probabilities of classes"]);
+}
