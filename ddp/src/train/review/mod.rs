@@ -8,7 +8,7 @@ mod course;
 mod shared_rows;
 
 use crate::checkpoint::{Best, RunState};
-use crate::config::{Config, Loss};
+use crate::config::{Config, EvalSource, Loss};
 use crate::data::Loaded;
 use crate::report::{ClassUse, EvalMetrics};
 use crate::train::error::Result;
@@ -68,7 +68,10 @@ impl Review<'_> {
                 findings.extend(finding.map(|finding| format!("head {name}: {finding}")));
             }
         }
-        findings.extend(shared_rows::finding(&*self.data.train, &**rows)?);
+        // Rows that were taken out of the training rows are none of them.
+        if matches!(self.config.data.eval, EvalSource::Source(_)) {
+            findings.extend(shared_rows::finding(&*self.data.train, &**rows)?);
+        }
         Ok(findings)
     }
 

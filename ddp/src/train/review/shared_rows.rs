@@ -13,10 +13,11 @@ use ddp_rows::fingerprint::Fingerprint;
 const N_LOOKED_UP: usize = 512;
 /// Least evaluation rows that are looked up.
 const MIN_ROWS: usize = 8;
-/// Values of the training rows beyond which nothing is looked up: a fraction of a second.
+/// Values and rows of the training rows beyond which nothing is looked up: a fraction of a second, and 16 MiB of hashes.
 const MAX_VALUES: usize = 1 << 24;
-/// Rows that are read at a time.
-const CHUNK_ROWS: usize = 1 << 12;
+const MAX_ROWS: usize = 1 << 20;
+/// Values that are read at a time.
+const CHUNK_VALUES: usize = 1 << 16;
 
 /// The finding, if at least half of the evaluation rows are training rows, and far fewer training rows have a double. Tables of few
 /// different values have many equal rows.
@@ -27,14 +28,16 @@ pub(super) fn finding(train: &dyn Dataset, eval: &dyn Dataset) -> Result<Option<
     };
     let is_alike = form(ours) == form(theirs);
     let n_values = train.len().saturating_mul(theirs.n_features().max(1));
+    let is_small = n_values <= MAX_VALUES && train.len() <= MAX_ROWS;
     // One source was reported at the start.
     let is_same = train.source() == eval.source() && train.len() == eval.len();
-    if !is_alike || n_values > MAX_VALUES || eval.len() < MIN_ROWS || is_same {
+    if !is_alike || !is_small || eval.len() < MIN_ROWS || is_same {
         return Ok(None);
     }
+    let chunk_rows = (CHUNK_VALUES / theirs.n_features().max(1)).max(1);
     let mut counts: HashMap<u64, u32> = HashMap::with_capacity(train.len());
-    for start in (0..train.len()).step_by(CHUNK_ROWS) {
-        let rows: Vec<usize> = (start..(start + CHUNK_ROWS).min(train.len())).collect();
+    for start in (0..train.len()).step_by(chunk_rows) {
+        let rows: Vec<usize> = (start..(start + chunk_rows).min(train.len())).collect();
         hashes(train, &rows)?.into_iter().for_each(|hash| *counts.entry(hash).or_default() += 1);
     }
     let looked_up = spread(eval.len());

@@ -138,7 +138,7 @@ fn the_table_is_sorted_and_says_what_the_numbers_mean() {
     let outcome = run_ok(single(&args.iter().map(String::as_str).collect::<Vec<_>>()));
     let line = |start: &str| outcome.stdout.lines().position(|line| line.starts_with(start)).unwrap();
     assert!(outcome.stdout.starts_with("150 rows of "), "{}", outcome.stdout);
-    assert!(line("log loss ") < line("column  increase of log loss  deviation"), "{}", outcome.stdout);
+    assert!(line("log loss ") < line("column  increase of log loss"), "{}", outcome.stdout);
     assert!(line("column") < line("kind") && line("kind") < line("noise"), "{}", outcome.stdout);
     assert!(outcome.stdout.contains("2 permutations of each column, seed 0"), "{}", outcome.stdout);
     assert!(outcome.stderr.contains("9 evaluations of 150 rows"), "{}", outcome.stderr);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use ddp::data::ColumnStats;
+use rayon::prelude::*;
 
 use super::values::{Values, mixed};
 
@@ -16,31 +17,28 @@ pub(super) struct Place {
     pub(super) number: u64,
 }
 
-/// Consecutive rows as cells.
-pub(super) struct Chunk<'a> {
-    /// `[n, columns]`; NaN for everything but finite numbers.
-    pub(super) numbers: &'a [f64],
-    /// `[n, columns]`: equal for equal values, 0 for missing ones.
-    pub(super) keys: &'a [u64],
-    /// `[n]`
-    pub(super) places: &'a [Place],
-    /// The text of a row and column.
-    pub(super) text: &'a dyn Fn(usize, usize) -> String,
+/// Values of a column in consecutive rows.
+#[derive(Debug, Default)]
+pub(super) struct Cells {
+    /// `[n]`; NaN for everything but finite numbers.
+    pub(super) numbers: Vec<f64>,
+    /// `[n]`: equal for equal values, 0 for missing ones.
+    pub(super) keys: Vec<u64>,
 }
 
 /// Properties of all columns.
 pub(super) struct Collector {
     pub(super) columns: Vec<Column>,
-    pub(super) stats: ColumnStats,
     pub(super) n_rows: usize,
     /// Column that the others are compared with.
     target: Option<usize>,
     limit: usize,
 }
 
-/// Properties of one column, without its statistics.
-#[derive(Debug, Default)]
+/// Properties of one column.
+#[derive(Debug)]
 pub(super) struct Column {
+    pub(super) stats: ColumnStats,
     pub(super) values: Values,
     /// Hash of all values in order.
     pub(super) hash: u64,
@@ -65,6 +63,11 @@ pub(super) struct Column {
     /// Dates and times.
     pub(super) n_times: u64,
     pub(super) has_dates: bool,
+    /// Times with a time zone, and without.
+    pub(super) n_zoned: u64,
+    pub(super) n_naive: u64,
+    /// Missing values that are written `NA`.
+    pub(super) n_na: u64,
     pub(super) has_times_of_day: bool,
     /// NaN and infinity, and numbers beyond f32.
     pub(super) not_finite: Odd,
@@ -198,55 +201,109 @@ impl Pair {
 impl Collector {
     /// Collects `n_columns` columns and compares them with the column `target`.
     pub(super) fn new(n_columns: usize, target: Option<usize>) -> Self {
-        let column = || Column { is_rising: true, last: f64::NEG_INFINITY, ..Column::default() };
         Collector {
-            columns: (0..n_columns).map(|_| column()).collect(),
-            stats: ColumnStats::new(n_columns),
+            columns: (0..n_columns).map(|_| Column::new()).collect(),
             n_rows: 0,
             target,
             limit: (MAX_VALUES / n_columns.max(1)).clamp(300, 1 << 16),
         }
     }
 
-    /// Rows that a chunk should have.
+    /// Rows that are best added at a time.
     pub(super) fn chunk_rows(&self) -> usize {
         ((1 << 18) / self.columns.len().max(1)).clamp(1, 1024)
     }
 
-    /// Adds rows.
-    pub(super) fn add(&mut self, chunk: &Chunk<'_>) {
-        let n_columns = self.columns.len();
-        self.stats.add(chunk.numbers);
-        self.n_rows += chunk.places.len();
-        // Column by column, so that the properties of one stay in the cache.
-        for (index, column) in self.columns.iter_mut().enumerate() {
-            for (row, &place) in chunk.places.iter().enumerate() {
-                let at = row * n_columns;
-                let (number, key) = (chunk.numbers[at + index], chunk.keys[at + index]);
-                column.hash = mixed(column.hash.rotate_left(5), key);
-                if key == 0 {
-                    column.n_missing += 1;
-                    column.first_missing.get_or_insert(place);
-                    continue;
+    /// Adds rows, all columns at once.
+    ///
+    /// - `places`: `[n]`
+    /// - `cells`: the values of a column, which may note what is odd about them
+    /// - `text`: the text of a row and column
+    pub(super) fn add(
+        &mut self,
+        places: &[Place],
+        cells: &(dyn Fn(usize, &mut Column) -> Cells + Sync),
+        text: &(dyn Fn(usize, usize) -> String + Sync),
+    ) {
+        self.n_rows += places.len();
+        let (target, limit) = (self.target, self.limit);
+        let of_target = target.map(|target| cells(target, &mut self.columns[target]));
+        self.columns.par_iter_mut().enumerate().for_each(|(index, column)| {
+            let own;
+            let values = match &of_target {
+                Some(values) if target == Some(index) => values,
+                _ => {
+                    own = cells(index, column);
+                    &own
                 }
-                let of_target = |target: usize| (chunk.keys[at + target], chunk.numbers[at + target]);
-                let target = self.target.map_or((0, f64::NAN), of_target);
-                column.values.add(key, target.0, self.limit, || (chunk.text)(row, index));
-                column.has_fractions |= number.is_finite() && number.fract() != 0.0;
-                if number.is_finite() {
-                    column.nines.add(number);
-                }
-                column.is_rising &= number > column.last;
-                column.last = number;
-                if !number.is_nan() && !target.1.is_nan() {
-                    column.pair.add(number, target.1);
-                }
-            }
-        }
+            };
+            column.add(places, values, of_target.as_ref(), limit, &|row| text(row, index));
+        });
     }
 }
 
 impl Column {
+    fn new() -> Self {
+        Column {
+            stats: ColumnStats::new(1),
+            values: Values::default(),
+            hash: 0,
+            n_missing: 0,
+            first_missing: None,
+            texts: Odd::default(),
+            n_formatted: 0,
+            words: Words::default(),
+            not_utf8: Odd::default(),
+            unclear: Odd::default(),
+            codes: Odd::default(),
+            n_padded: 0,
+            n_truths: 0,
+            n_times: 0,
+            has_dates: false,
+            n_zoned: 0,
+            n_naive: 0,
+            n_na: 0,
+            has_times_of_day: false,
+            not_finite: Odd::default(),
+            has_fractions: false,
+            nines: Nines::default(),
+            is_rising: true,
+            last: f64::NEG_INFINITY,
+            pair: Pair::default(),
+        }
+    }
+
+    fn add(
+        &mut self,
+        places: &[Place],
+        cells: &Cells,
+        of_target: Option<&Cells>,
+        limit: usize,
+        text: &dyn Fn(usize) -> String,
+    ) {
+        self.stats.add(&cells.numbers);
+        for (row, &place) in places.iter().enumerate() {
+            let (number, key) = (cells.numbers[row], cells.keys[row]);
+            self.hash = mixed(self.hash.rotate_left(5), key);
+            if key == 0 {
+                self.n_missing += 1;
+                self.first_missing.get_or_insert(place);
+                continue;
+            }
+            let target = of_target.map_or((0, f64::NAN), |target| (target.keys[row], target.numbers[row]));
+            self.values.add(key, target.0, limit, || text(row));
+            self.has_fractions |= number.is_finite() && number.fract() != 0.0;
+            if number.is_finite() {
+                self.nines.add(number);
+            }
+            self.is_rising &= number > self.last;
+            self.last = number;
+            if !number.is_nan() && !target.1.is_nan() {
+                self.pair.add(number, target.1);
+            }
+        }
+    }
+
     /// Values that are neither finite numbers nor dates.
     pub(super) fn n_odd(&self) -> u64 {
         self.texts.n + self.not_finite.n
@@ -266,6 +323,13 @@ impl Column {
     /// Values that are words if the column is one of words: in such a column, yes and dates are words too.
     pub(super) fn n_words(&self) -> u64 {
         if self.texts.n == 0 { 0 } else { self.texts.n + self.n_truths + self.n_times }
+    }
+
+    /// Whether `NA` among the values is a code like they are, all of two capital letters: Namibia among countries.
+    pub(super) fn has_na_code(&self) -> bool {
+        let is_code = |text: &str| text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_uppercase());
+        let mut codes = self.values.examples();
+        self.n_na > 0 && self.n_na == self.n_missing && codes.len() > 2 && codes.all(is_code)
     }
 
     /// Pearson's correlation with the target, if both vary.

@@ -56,12 +56,13 @@ pub(super) struct ValueCount {
 impl ColumnProfile {
     /// The properties of the column number `index`.
     pub(super) fn new(origin: &Origin, collected: &Collector, index: usize) -> Self {
-        let (column, stats) = (&collected.columns[index], &collected.stats);
-        let range = (stats.count[index] > 0.0).then(|| Range {
-            min: stats.min[index],
-            max: stats.max[index],
-            mean: stats.mean[index],
-            standard_deviation: stats.standard_deviation(index),
+        let column = &collected.columns[index];
+        let stats = &column.stats;
+        let range = (stats.count[0] > 0.0).then(|| Range {
+            min: stats.min[0],
+            max: stats.max[0],
+            mean: stats.mean[0],
+            standard_deviation: stats.standard_deviation(0),
         });
         let is_target = origin.targets.contains(&index);
         let n_values = collected.n_rows as u64 - column.n_missing;

@@ -56,11 +56,15 @@ pub(super) fn lines(
             });
         }
     }
+    let has_na_code = origin.targets.iter().any(|&target| collected.columns[target].has_na_code());
+    if has_na_code && marks.is_empty() {
+        marks.push(String::new());
+    }
     if !marks.is_empty() {
         lines.push(format!("missing_values = {}", list(&marks)));
     }
     lines.extend(origin.keys.iter().cloned());
-    lines.extend(target_lines(origin, columns, warnings));
+    lines.extend(target_lines(origin, columns, warnings, has_na_code));
     lines.extend(task.and_then(|fitting| task_line(fitting, origin, columns)));
     match (&of_user[..], dropped) {
         ([], []) => {}
@@ -133,7 +137,12 @@ fn source_lines(origin: &Origin, spec: &SourceSpec<'_>, is_unclear: bool) -> Vec
 }
 
 /// The lines on the targets of a table.
-fn target_lines(origin: &Origin, columns: &[ColumnProfile], warnings: &[Warning]) -> Vec<String> {
+fn target_lines(
+    origin: &Origin,
+    columns: &[ColumnProfile],
+    warnings: &[Warning],
+    has_na_code: bool,
+) -> Vec<String> {
     let has = |kind: WarningKind| warnings.iter().any(|warning| warning.kind == kind);
     let targets: Vec<String> = origin.targets.iter().map(|&target| columns[target].name.clone()).collect();
     let mut lines = match &targets[..] {
@@ -143,7 +152,7 @@ fn target_lines(origin: &Origin, columns: &[ColumnProfile], warnings: &[Warning]
         [target] => vec![format!("target = {}", quoted(target))],
         _ => vec![format!("target = {}", list(&targets))],
     };
-    if origin.is_table && (has(WarningKind::TargetMissing) || has(WarningKind::TargetEmpty)) {
+    if origin.is_table && !has_na_code && (has(WarningKind::TargetMissing) || has(WarningKind::TargetEmpty)) {
         lines.push("missing_target = \"skip\"  # leaves out rows without a target".to_owned());
     }
     lines

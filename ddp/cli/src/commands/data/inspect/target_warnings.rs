@@ -60,10 +60,15 @@ fn of_values(inspected: &mut Inspected<'_>, target: usize) {
     }
     if column.n_missing > 0 {
         let first = inspected.first(column.first_missing);
+        let na = if column.has_na_code() {
+            "; \"NA\" seems to be a code like the others: `data.missing_values` = [\"\"] says that only empty cells are missing"
+        } else {
+            ""
+        };
         inspected.about(WarningKind::TargetMissing, &[target], |name| {
             format!(
                 "{name} is missing in {}{first}: remove those rows, or leave them out of a table with \
-                 `data.missing_target` = \"skip\"",
+                 `data.missing_target` = \"skip\"{na}",
                 count(column.n_missing, "row")
             )
         });

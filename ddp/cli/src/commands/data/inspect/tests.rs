@@ -336,6 +336,27 @@ fn a_stray_value_costs_its_cell_and_not_the_column() {
 }
 
 #[test]
+fn namibia_is_a_country_and_times_without_a_zone_are_named() {
+    let text = rows("x,country", 100, |n| format!("{},{}", noise(n), ["US", "DE", "NA", "FR", "ZA"][n % 5]));
+    let folder = Files::new(&[("rows.csv", &text)]);
+    let profile = folder.inspect("rows.csv", &["--target", "country"]).unwrap();
+    assert!(message(&profile, WarningKind::TargetMissing).contains("\"NA\" seems to be a code"));
+    let section = &profile.data_section;
+    assert!(section.contains("missing_values = [\"\"]") && !section.contains("missing_target"), "{section}");
+    assert_eq!(folder.loaded(&profile).0, 100);
+
+    let times = |zone: &'static str| {
+        rows("when,label", 60, |n| {
+            format!("2024-01-{:02}T10:00:00{},{}", 1 + n % 28, if n % 3 == 0 { zone } else { "Z" }, n * 7 % 2)
+        })
+    };
+    let profile = inspect_text(&times(""), &[]);
+    assert!(message(&profile, WarningKind::Zones).starts_with("when: 20 times without a time zone"));
+    let kinds = inspect_text(&times("+02:00"), &[]).warnings;
+    assert!(kinds.iter().all(|warning| warning.kind != WarningKind::Zones));
+}
+
+#[test]
 fn a_column_that_determines_the_label_stays() {
     let text =
         rows("days_late,x,label", 600, |n| format!("{},{},{}", n % 30, noise(n), u8::from(n % 30 > 20)));

@@ -86,6 +86,11 @@ impl Values {
         !self.is_full && !self.is_mixed
     }
 
+    /// The first distinct values; fewer than all if there are many.
+    pub(super) fn examples(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.examples.iter().map(|(_, text)| text.as_str())
+    }
+
     /// Rows of the rarest value, and rows per value; 0 if there are too many values to count.
     pub(super) fn least_and_mean(&self) -> (u64, f64) {
         let counts = || self.counts.values().map(|entry| entry.count);

@@ -36,6 +36,7 @@ pub(super) enum WarningKind {
     Codes,
     Sentinel,
     Missing,
+    Zones,
     Leak,
     Determines,
     Identifier,

@@ -146,6 +146,12 @@ impl Inspected<'_> {
                     )
                 });
             }
+            if column.n_zoned > 0 && column.n_naive > 0 {
+                let n = count(column.n_naive, "time");
+                self.about(WarningKind::Zones, &[index], |name| {
+                    format!("{name}: {n} without a time zone among times that have one; without one, a time is in UTC")
+                });
+            }
             let is_number = matches!(profile.kind, Kind::Integer | Kind::Number | Kind::Element(_));
             if is_number
                 && (!profile.is_target || self.task == Some(Task::Regression))

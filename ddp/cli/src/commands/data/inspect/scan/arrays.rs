@@ -11,7 +11,7 @@ use ddp_rows::arrays::reader::ArrayReader;
 use ddp_rows::error::RowsError;
 
 use super::is_finite_f32;
-use crate::commands::data::inspect::collector::{Chunk, Collector, Place};
+use crate::commands::data::inspect::collector::{Cells, Collector, Column, Place};
 use crate::commands::data::inspect::kind::Kind;
 use crate::commands::data::inspect::origin::{ArrayShape, Origin};
 use crate::commands::data::inspect::section::quoted;
@@ -107,8 +107,8 @@ pub(super) fn scan_builtin(spec: &SourceSpec<'_>) -> Result<(Origin, Collector)>
     let mut collector = Collector::new(width + 1, Some(width));
     for row in 0..dataset.len() {
         let RowValues { x, targets, .. } = RowValues::read(&*dataset, &[row])?;
-        let mut numbers: Vec<f64> = x.into_iter().map(f64::from).chain(targets).collect();
-        add_rows(&mut collector, &mut numbers, &[], row, &mut Vec::new());
+        let numbers: Vec<f64> = x.into_iter().map(f64::from).chain(targets).collect();
+        add_rows(&mut collector, &numbers, &[], row);
     }
     let format = "built in".to_owned();
     Ok((Origin { format, names, targets: vec![width], kinds, ..Origin::default() }, collector))
@@ -120,7 +120,7 @@ fn collect(features: &RawArray, labels: Option<&RawArray>, n_rows: usize) -> Res
     let n_columns = width + n_targets;
     let mut collector = Collector::new(n_columns, (n_targets > 0).then_some(width));
     let chunk_rows = collector.chunk_rows();
-    let (mut numbers, mut x, mut y, mut keys) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut numbers, mut x, mut y) = (Vec::new(), Vec::new(), Vec::new());
     let mut texts: Vec<String> = Vec::new();
     for start in (0..n_rows).step_by(chunk_rows) {
         let rows: Vec<usize> = (start..(start + chunk_rows).min(n_rows)).collect();
@@ -146,7 +146,7 @@ fn collect(features: &RawArray, labels: Option<&RawArray>, n_rows: usize) -> Res
             numbers.extend_from_slice(&x[row * width..][..width]);
             numbers.extend_from_slice(&y[row * n_targets..][..n_targets]);
         }
-        add_rows(&mut collector, &mut numbers, &texts, start, &mut keys);
+        add_rows(&mut collector, &numbers, &texts, start);
     }
     Ok(collector)
 }
@@ -164,34 +164,37 @@ fn shape(name: &str, array: &Result<RawArray, DataError>) -> ArrayShape {
 
 /// Adds rows of numbers, `[n, columns]`, the first with the number `first`; NaN is a missing value. The last column holds `texts`,
 /// if there are any; an empty text leaves the number.
-fn add_rows(
-    collector: &mut Collector,
-    numbers: &mut [f64],
-    texts: &[String],
-    first: usize,
-    keys: &mut Vec<u64>,
-) {
+fn add_rows(collector: &mut Collector, numbers: &[f64], texts: &[String], first: usize) {
     let n_columns = collector.columns.len();
     let shown = |value: f64| if value.fract() == 0.0 { format!("{value:.0}") } else { value.to_string() };
-    let place = |row: usize| Place { file: 0, number: (first + row) as u64 };
-    keys.clear();
-    for (index, number) in numbers.iter_mut().enumerate() {
-        let key = if number.is_nan() { 0 } else { key_of_number(*number) };
-        keys.push(key);
-        if key != 0 && !is_finite_f32(*number) {
-            let odd = &mut collector.columns[index % n_columns].not_finite;
-            odd.add(place(index / n_columns), || number.to_string());
-            *number = f64::NAN;
+    let places: Vec<Place> =
+        (0..numbers.len() / n_columns).map(|row| Place { file: 0, number: (first + row) as u64 }).collect();
+    let text_of =
+        |row: usize, column: usize| texts.get(row).filter(|text| column + 1 == n_columns && !text.is_empty());
+    let cells = |index: usize, column: &mut Column| {
+        let mut cells = Cells::default();
+        for (row, place) in places.iter().enumerate() {
+            let number = numbers[row * n_columns + index];
+            let (number, key) = match text_of(row, index) {
+                Some(text) => {
+                    column.texts.add(*place, || text.clone());
+                    (f64::NAN, key_of_text(text))
+                }
+                None if number.is_nan() => (f64::NAN, 0),
+                None if is_finite_f32(number) => (number, key_of_number(number)),
+                None => {
+                    column.not_finite.add(*place, || number.to_string());
+                    (f64::NAN, key_of_number(number))
+                }
+            };
+            cells.numbers.push(number);
+            cells.keys.push(key);
         }
-    }
-    for (row, text) in texts.iter().enumerate().filter(|(_, text)| !text.is_empty()) {
-        collector.columns[n_columns - 1].texts.add(place(row), || text.clone());
-        keys[(row + 1) * n_columns - 1] = key_of_text(text);
-    }
-    let places: Vec<Place> = (0..numbers.len() / n_columns).map(place).collect();
-    let text = |row: usize, column: usize| match texts.get(row).filter(|text| !text.is_empty()) {
-        Some(text) if column + 1 == n_columns => text.clone(),
-        _ => shown(numbers[row * n_columns + column]),
+        cells
     };
-    collector.add(&Chunk { numbers, keys, places: &places, text: &text });
+    let text = |row: usize, column: usize| match text_of(row, column) {
+        Some(text) => text.clone(),
+        None => shown(numbers[row * n_columns + column]),
+    };
+    collector.add(&places, &cells, &text);
 }

@@ -7,13 +7,13 @@ use ddp::data::table::{
 };
 use ddp::data::{CsvError, DataError, SourceSpec, notes_on_folders};
 use ddp_rows::error::formatted::is_formatted;
-use ddp_rows::table::source::{ColumnType, TableFormat};
+use ddp_rows::table::source::{ColumnType, Record, TableFormat};
 use ddp_rows::values::notation::{Meaning, Notation};
 use ddp_rows::values::number::{DecimalMark, Unclear, is_code, is_padded};
 use ddp_rows::write::CellKind;
 
 use super::is_finite_f32;
-use crate::commands::data::inspect::collector::{Chunk, Collector, Place};
+use crate::commands::data::inspect::collector::{Cells, Collector, Column, Place};
 use crate::commands::data::inspect::kind::Kind;
 use crate::commands::data::inspect::origin::Origin;
 use crate::commands::data::inspect::values::{key_of_number, key_of_text};
@@ -22,15 +22,16 @@ use crate::error::Result;
 /// Integers below are exact in f64.
 const MAX_EXACT: f64 = (1u64 << 53) as f64;
 
-/// Cells of the rows of one chunk.
+/// Consecutive rows as they are read.
 #[derive(Default)]
-struct Cells {
-    numbers: Vec<f64>,
-    keys: Vec<u64>,
+struct Rows {
     places: Vec<Place>,
-    /// All cells, trimmed and concatenated.
-    text: String,
+    /// All cells, row by row, concatenated.
+    text: Vec<u8>,
+    /// `[n, columns]`
     ends: Vec<usize>,
+    /// `[n, columns]`: whether the file marks the cell as a text.
+    strings: Vec<bool>,
 }
 
 /// Use of a column, as far as it decides on the meaning of its cells.
@@ -78,7 +79,15 @@ pub(super) fn scan(
     let targets = targets_among(&names, targets, &files[0])?;
     let mut collector = Collector::new(names.len(), targets.first().copied());
     let chunk_rows = collector.chunk_rows();
-    let mut cells = Cells::default();
+    let use_of = |column: usize, is_string: bool| {
+        if !targets.contains(&column) {
+            Use::Feature
+        } else if is_string || are_texts.get(column).is_some_and(|is| *is) {
+            Use::StringTarget
+        } else {
+            Use::Target
+        }
+    };
     for (file, path) in files.iter().enumerate() {
         let mut reader = match first.take() {
             Some(first) => first,
@@ -88,47 +97,36 @@ pub(super) fn scan(
         let all_names: Vec<String> =
             reader.columns().names.iter().chain(of_folders.iter().map(|(name, _)| name)).cloned().collect();
         same_names(&files[0], &names, path, &all_names)?;
-        // Columns of the first file, by those of this one.
-        let places: Vec<usize> = if all_names == names {
-            (0..names.len()).collect()
-        } else {
-            let (own, of_folders) = (&names[..own_names.len()], own_names.len()..names.len());
-            let place =
-                |name: &String| own.iter().position(|other| other == name).expect("it has the same columns");
-            reader.columns().names.iter().map(place).chain(of_folders).collect()
-        };
+        // Cells of this file, by the columns of the first.
+        let order: Option<Vec<usize>> = (all_names != names).then(|| {
+            let own = &all_names[..own_names.len()];
+            let place = |name: &String| own.iter().position(|other| other == name).expect("the same columns");
+            own_names.iter().map(place).chain(own_names.len()..names.len()).collect()
+        });
         let notation = reader.notation().clone();
-        let mut n_rows = 0;
-        while let Some(record) = reader.record()? {
-            let place = Place { file, number: record.line };
-            let of_folders = of_folders.iter().map(|(_, value)| value.as_bytes());
-            let mut row: Vec<&[u8]> = vec![b""; names.len()];
-            let mut strings = vec![false; names.len()];
-            for (at, cell) in record.cells().chain(of_folders).enumerate() {
-                (row[places[at]], strings[places[at]]) = (cell, record.is_string(at));
+        let mut read = |rows: &mut Rows| -> Result<()> {
+            rows.clear();
+            while rows.places.len() < chunk_rows
+                && let Some(record) = reader.record()?
+            {
+                let of_folders = of_folders.iter().map(|(_, value)| value.as_bytes());
+                rows.add(Place { file, number: record.line }, &record, of_folders, order.as_deref());
             }
-            for (column, cell) in row.into_iter().enumerate() {
-                let is_string = strings[column] || are_texts.get(column).is_some_and(|is| *is);
-                let use_ = if !targets.contains(&column) {
-                    Use::Feature
-                } else if is_string {
-                    Use::StringTarget
-                } else {
-                    Use::Target
-                };
-                cells.add(cell, &notation, place, column, use_, &mut collector);
-            }
-            cells.places.push(place);
-            n_rows += 1;
-            if cells.places.len() == chunk_rows {
-                cells.flush(&mut collector);
-            }
-        }
-        if n_rows == 0 {
+            Ok(())
+        };
+        let (mut rows, mut next) = (Rows::default(), Rows::default());
+        read(&mut rows)?;
+        if rows.places.is_empty() {
             return Err(DataError::from(CsvError::NoRows { path: path.clone() }).into());
         }
+        while !rows.places.is_empty() {
+            // The next rows are read while these are looked at.
+            let (done, ()) =
+                rayon::join(|| read(&mut next), || rows.collect(&mut collector, &notation, &use_of));
+            done?;
+            std::mem::swap(&mut rows, &mut next);
+        }
     }
-    cells.flush(&mut collector);
     for name in &spec.data.drop {
         if !names.contains(name) {
             return Err(column_missing(&files[0], name, "--drop", &names).into());
@@ -160,100 +158,141 @@ pub(super) fn scan(
     Ok((origin, collector))
 }
 
-impl Cells {
-    /// Adds the next cell of a row.
-    fn add(
-        &mut self,
-        cell: &[u8],
-        notation: &Notation,
-        place: Place,
-        column: usize,
-        use_: Use,
-        collector: &mut Collector,
-    ) {
-        let text = String::from_utf8_lossy(cell);
-        let text = text.trim();
-        let column = &mut collector.columns[column];
-        if std::str::from_utf8(cell).is_err() {
-            column.not_utf8.add(place, || text.to_owned());
-        }
-        let meaning = match notation.meaning(text) {
-            Meaning::Missing if use_ != Use::Feature && !notation.is_missing_label(text) => Meaning::Text,
-            Meaning::Number(_) | Meaning::Seconds { .. } if use_ == Use::StringTarget => Meaning::Text,
-            meaning => meaning,
-        };
-        // A guess, which the suggested config names.
-        let guessed = match notation.decimal.normalized(text) {
-            Err(Unclear) if use_ != Use::StringTarget => {
-                DecimalMark::PointAfterCommas.normalized(text).ok().and_then(|text| text.double())
-            }
-            _ => None,
-        };
-        let meaning = match guessed {
-            Some(number) => {
-                column.unclear.add(place, || text.to_owned());
-                Meaning::Number(number)
-            }
-            None => meaning,
-        };
-        if matches!(meaning, Meaning::Number(_)) && is_code(text) {
-            column.codes.add(place, || text.to_owned());
-            column.n_padded += u64::from(is_padded(text));
-        }
-        let (number, key) = match meaning {
-            Meaning::Missing => (f64::NAN, 0),
-            // f64 would not keep larger integers apart.
-            Meaning::Number(value) if use_ == Use::Target && is_code(text) && value.is_finite() => {
-                (value, key_of_text(text))
-            }
-            Meaning::Number(value) if value.abs() < MAX_EXACT => (value, key_of_number(value)),
-            Meaning::Number(value) if is_finite_f32(value) => (value, key_of_text(text)),
-            Meaning::Number(_) => {
-                column.not_finite.add(place, || text.to_owned());
-                column.words.add(text);
-                (f64::NAN, key_of_text(text))
-            }
-            Meaning::Truth(truth) => {
-                column.n_truths += 1;
-                // Words for a truth value are one value.
-                (f64::from(u8::from(truth)), key_of_text(if truth { "yes" } else { "no" }))
-            }
-            Meaning::Seconds { seconds, has_date } => {
-                column.n_times += 1;
-                column.has_dates |= has_date;
-                column.has_times_of_day |= !has_date;
-                (seconds, key_of_text(text))
-            }
-            Meaning::Text => {
-                column.texts.add(place, || text.to_owned());
-                column.n_formatted += u64::from(is_formatted(text));
-                column.words.add(text);
-                (f64::NAN, key_of_text(text))
-            }
-        };
-        if meaning != Meaning::Missing {
-            self.text += text;
-        }
-        self.numbers.push(number);
-        self.keys.push(key);
-        self.ends.push(self.text.len());
-    }
-
-    /// Moves the rows to `collector`.
-    fn flush(&mut self, collector: &mut Collector) {
-        let n_columns = collector.columns.len();
-        let text = |row: usize, column: usize| {
-            let index = row * n_columns + column;
-            let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
-            self.text[start..self.ends[index]].to_owned()
-        };
-        collector.add(&Chunk { numbers: &self.numbers, keys: &self.keys, places: &self.places, text: &text });
-        self.numbers.clear();
-        self.keys.clear();
+impl Rows {
+    fn clear(&mut self) {
         self.places.clear();
         self.text.clear();
         self.ends.clear();
+        self.strings.clear();
     }
+
+    /// Adds a record and the values of its file's folders, in the `order` of the columns.
+    fn add<'a>(
+        &mut self,
+        place: Place,
+        record: &'a Record<'_>,
+        of_folders: impl Iterator<Item = &'a [u8]>,
+        order: Option<&[usize]>,
+    ) {
+        let mut put = |cell: &[u8], is_string: bool| {
+            self.text.extend_from_slice(cell);
+            self.ends.push(self.text.len());
+            self.strings.push(is_string);
+        };
+        match order {
+            None => record.cells().enumerate().for_each(|(at, cell)| put(cell, record.is_string(at))),
+            Some(order) => {
+                let own = order[..record.n_cells()].iter();
+                own.for_each(|&at| put(record.cell(at), record.is_string(at)));
+            }
+        }
+        of_folders.for_each(|value| put(value, false));
+        self.places.push(place);
+    }
+
+    fn cell(&self, index: usize) -> &[u8] {
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.text[start..self.ends[index]]
+    }
+
+    /// Adds the rows to `collector`.
+    fn collect(
+        &self,
+        collector: &mut Collector,
+        notation: &Notation,
+        use_of: &(impl Fn(usize, bool) -> Use + Sync),
+    ) {
+        let n_columns = collector.columns.len();
+        let cells = |index: usize, column: &mut Column| {
+            let mut cells = Cells::default();
+            for (row, place) in self.places.iter().enumerate() {
+                let at = row * n_columns + index;
+                let use_ = use_of(index, self.strings[at]);
+                let (number, key) = parse(self.cell(at), notation, *place, use_, column);
+                cells.numbers.push(number);
+                cells.keys.push(key);
+            }
+            cells
+        };
+        let text = |row: usize, column: usize| {
+            String::from_utf8_lossy(self.cell(row * n_columns + column)).trim().to_owned()
+        };
+        collector.add(&self.places, &cells, &text);
+    }
+}
+
+/// The number of a cell, NaN for everything but finite numbers, and its key; notes in `column` what is odd about it.
+fn parse(cell: &[u8], notation: &Notation, place: Place, use_: Use, column: &mut Column) -> (f64, u64) {
+    let text = String::from_utf8_lossy(cell);
+    let text = text.trim();
+    if std::str::from_utf8(cell).is_err() {
+        column.not_utf8.add(place, || text.to_owned());
+    }
+    let meaning = match notation.meaning(text) {
+        Meaning::Missing if use_ != Use::Feature && !notation.is_missing_label(text) => Meaning::Text,
+        Meaning::Number(_) | Meaning::Seconds { .. } if use_ == Use::StringTarget => Meaning::Text,
+        meaning => meaning,
+    };
+    // A guess, which the suggested config names.
+    let guessed = match notation.decimal.normalized(text) {
+        Err(Unclear) if use_ != Use::StringTarget => {
+            DecimalMark::PointAfterCommas.normalized(text).ok().and_then(|text| text.double())
+        }
+        _ => None,
+    };
+    let meaning = match guessed {
+        Some(number) => {
+            column.unclear.add(place, || text.to_owned());
+            Meaning::Number(number)
+        }
+        None => meaning,
+    };
+    if matches!(meaning, Meaning::Number(_)) && is_code(text) {
+        column.codes.add(place, || text.to_owned());
+        column.n_padded += u64::from(is_padded(text));
+    }
+    let (number, key) = match meaning {
+        Meaning::Missing => {
+            column.n_na += u64::from(text == "NA");
+            (f64::NAN, 0)
+        }
+        // f64 would not keep larger integers apart.
+        Meaning::Number(value) if use_ == Use::Target && is_code(text) && value.is_finite() => {
+            (value, key_of_text(text))
+        }
+        Meaning::Number(value) if value.abs() < MAX_EXACT => (value, key_of_number(value)),
+        Meaning::Number(value) if is_finite_f32(value) => (value, key_of_text(text)),
+        Meaning::Number(_) => {
+            column.not_finite.add(place, || text.to_owned());
+            column.words.add(text);
+            (f64::NAN, key_of_text(text))
+        }
+        Meaning::Truth(truth) => {
+            column.n_truths += 1;
+            // Words for a truth value are one value.
+            (f64::from(u8::from(truth)), key_of_text(if truth { "yes" } else { "no" }))
+        }
+        Meaning::Seconds { seconds, has_date } => {
+            column.n_times += 1;
+            column.has_dates |= has_date;
+            column.has_times_of_day |= !has_date;
+            // After the date and the minute.
+            let end = text.get(16..).filter(|_| has_date);
+            match end.map(|end| end.contains(['Z', 'z', '+', '-'])) {
+                Some(true) => column.n_zoned += 1,
+                Some(false) => column.n_naive += 1,
+                None => {}
+            }
+            (seconds, key_of_text(text))
+        }
+        Meaning::Text => {
+            column.texts.add(place, || text.to_owned());
+            column.n_formatted += u64::from(is_formatted(text));
+            column.words.add(text);
+            (f64::NAN, key_of_text(text))
+        }
+    };
+    (number, key)
 }
 
 /// Indices of the columns `targets`, or of `label` if none is named and the column exists.
