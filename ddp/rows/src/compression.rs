@@ -7,10 +7,11 @@
 //! ```
 
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{BufReader, Read, Seek as _, SeekFrom};
 use std::path::Path;
 
-use flate2::read::MultiGzDecoder;
+use flate2::read::{DeflateDecoder, MultiGzDecoder};
+use zip::{CompressionMethod, ZipArchive};
 
 use crate::error::{Result, RowsError};
 
@@ -23,6 +24,8 @@ pub enum Compression {
     Gzip,
     /// Zstandard.
     Zstd,
+    /// A zip archive of one file, which is only read.
+    Zip,
 }
 
 impl Compression {
@@ -47,6 +50,8 @@ impl Compression {
         match File::open(path).and_then(|mut file| file.read_exact(&mut begin)).map(|()| begin) {
             Ok([0x1f, 0x8b, ..]) => Compression::Gzip,
             Ok([0x28, 0xb5, 0x2f, 0xfd]) => Compression::Zstd,
+            // Other formats are archives too, such as npz and Excel's.
+            Ok([b'P', b'K', 3, 4]) if is_zip(path) && only_member(path).is_some() => Compression::Zip,
             _ => Compression::None,
         }
     }
@@ -57,6 +62,7 @@ impl Compression {
             Compression::None => "plain",
             Compression::Gzip => "gzip",
             Compression::Zstd => "zstd",
+            Compression::Zip => "zip",
         }
     }
 
@@ -73,6 +79,45 @@ impl Compression {
                     hint: "is the file cut off?",
                 })?)
             }
+            Compression::Zip => {
+                let unreadable = |source| RowsError::Unreadable { path: path.to_owned(), source };
+                let changed = || RowsError::Changed { path: path.to_owned() };
+                let Member { start, n_bytes, is_deflated } = only_member(path).ok_or_else(changed)?;
+                let mut file = BufReader::with_capacity(1 << 18, file);
+                file.seek(SeekFrom::Start(start)).map_err(unreadable)?;
+                let content = file.take(n_bytes);
+                if is_deflated { Box::new(DeflateDecoder::new(content)) } else { Box::new(content) }
+            }
         })
     }
+}
+
+/// The place of a file in an archive.
+struct Member {
+    start: u64,
+    n_bytes: u64,
+    is_deflated: bool,
+}
+
+fn is_zip(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("zip"))
+}
+
+/// The only file of an archive, besides those that macOS adds; `None` for several, and for arrays.
+fn only_member(path: &Path) -> Option<Member> {
+    let mut archive = ZipArchive::new(BufReader::new(File::open(path).ok()?)).ok()?;
+    let is_file =
+        |name: &str| !name.ends_with('/') && !name.starts_with("__MACOSX/") && !name.ends_with(".DS_Store");
+    let mut places = (0..archive.len())
+        .filter(|&at| matches!(archive.name_for_index(at), Some(Ok(name)) if is_file(&name)));
+    let (only, None) = (places.next()?, places.next()) else { return None };
+    let member = archive.by_index_raw(only).ok()?;
+    let is_deflated = match member.compression() {
+        CompressionMethod::Stored => false,
+        CompressionMethod::Deflated => true,
+        _ => return None,
+    };
+    let is_array = member.name().is_ok_and(|name| name.ends_with(".npy"));
+    let member = Member { start: member.data_start()?, n_bytes: member.compressed_size(), is_deflated };
+    (!is_array).then_some(member)
 }

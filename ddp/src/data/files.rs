@@ -137,7 +137,10 @@ fn format_of(path: &Path) -> Result<&'static Format> {
     if let Some(format) = formats::by_binary_signature(&begin) {
         return Ok(format);
     }
-    let named = formats::by_name(path);
+    let named = match Compression::of_file(path) {
+        Compression::Zip => return Ok(formats::by_signature(&begin)),
+        _ => formats::by_name(path),
+    };
     let foreign = foreign::find(&begin).or_else(|| foreign::by_name(path).filter(|_| named.is_none()));
     // A damaged archive is reported as what its name says.
     if let Some(foreign) = foreign.filter(|_| !named.is_some_and(|named| is_zip(named, &begin))) {

@@ -95,6 +95,7 @@ impl<'a> SourceSpec<'a> {
             header: self.data.header,
             decimal: self.data.decimal,
             missing_values: &self.data.missing_values,
+            dropped: &self.data.drop,
             memory_bytes: self.memory_bytes,
         }
     }

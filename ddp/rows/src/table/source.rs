@@ -53,6 +53,8 @@ pub struct ReadOptions<'a> {
     pub decimal: Decimal,
     /// Texts that mark a missing value, in addition to the usual ones.
     pub missing_values: &'a [String],
+    /// Columns that are not used: their lists need not be equally long.
+    pub dropped: &'a [String],
     /// Memory for rows; one row takes a fraction of it.
     pub memory_bytes: u64,
 }
@@ -65,6 +67,7 @@ impl Default for ReadOptions<'_> {
             header: Header::Auto,
             decimal: Decimal::Auto,
             missing_values: &[],
+            dropped: &[],
             memory_bytes: u64::MAX,
         }
     }

@@ -30,7 +30,8 @@ impl TextFile {
         let failed = |source| WriteError { path: path.to_owned(), source };
         let file = BufWriter::with_capacity(1 << 18, staging.create(path)?);
         let out = match Compression::of(path) {
-            Compression::None => Out::Plain(file),
+            // No name of a file to write means an archive.
+            Compression::None | Compression::Zip => Out::Plain(file),
             Compression::Gzip => Out::Gzip(GzEncoder::new(file, flate2::Compression::default())),
             Compression::Zstd => Out::Zstd(zstd::Encoder::new(file, 0).map_err(failed)?),
         };

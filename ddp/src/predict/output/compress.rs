@@ -7,7 +7,8 @@ use crate::data::Compression;
 pub(super) fn compressed(bytes: Vec<u8>, compression: Compression) -> Vec<u8> {
     const INFALLIBLE: &str = "compressing in memory does not fail";
     match compression {
-        Compression::None => bytes,
+        // No name of a file to write means an archive.
+        Compression::None | Compression::Zip => bytes,
         Compression::Gzip => {
             let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
             encoder.write_all(&bytes).expect(INFALLIBLE);

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
 
 use crate::common::{read_weights, run_line, run_line_ok, same_bits, temp_dir};
@@ -172,4 +173,44 @@ fn titles_above_the_names_and_names_of_rows_are_left_out() {
     fs::write(folder.path().join("bad.csv"), format!("Draws of 2025\nx;label\n{}a;1\n", rows(""))).unwrap();
     let refused = run_line(folder.path(), &format!("train bad.csv {quick} --out bad"));
     assert!(refused.stderr.contains("line 43, column \"x\""), "{}", refused.stderr);
+}
+
+#[test]
+fn an_archive_of_one_table_is_read() {
+    let folder = temp_dir();
+    write(&folder.path().join("rows.csv"), None);
+    let rows = fs::read(folder.path().join("rows.csv")).unwrap();
+    let archive = |name: &str, members: &[&str]| {
+        let mut archive = zip::ZipWriter::new(fs::File::create(folder.path().join(name)).unwrap());
+        for member in members {
+            archive.start_file(*member, zip::write::SimpleFileOptions::default()).unwrap();
+            archive.write_all(&rows).unwrap();
+        }
+        archive.finish().unwrap();
+    };
+    archive("one.zip", &["__MACOSX/._rows.csv", "rows.csv"]);
+    archive("two.zip", &["a.csv", "b.csv"]);
+    let shown = output(folder.path(), "data inspect one.zip --target y");
+    assert!(shown.contains("one.zip: CSV, 40 rows x 2 columns"), "{shown}");
+    let quick = "--target y --epochs 1 --hidden 2 --device cpu --threads 1";
+    for source in ["one.zip", "rows.csv"] {
+        output(folder.path(), &format!("train {source} {quick} --out of-{source}"));
+    }
+    let weights = |source: &str| read_weights(&folder.path().join(format!("of-{source}/model.safetensors")));
+    assert!(same_bits(&weights("one.zip"), &weights("rows.csv")));
+    let refused = run_line(folder.path(), "data inspect two.zip --target y");
+    assert!(refused.stderr.contains("is a zip archive\nhint: unpack it first"), "{}", refused.stderr);
+}
+
+#[test]
+fn ragged_lists_that_are_dropped_are_no_error() {
+    let folder = temp_dir();
+    let row = |n: usize| format!("{{\"x\": {n}, \"l\": {:?}, \"y\": {}}}\n", vec![1; 1 + n % 3], n % 2);
+    fs::write(folder.path().join("rows.jsonl"), (0..40).map(row).collect::<String>()).unwrap();
+    let refused = run_line(folder.path(), "data inspect rows.jsonl --target y");
+    assert!(refused.stderr.contains("column \"l\": expected a list of 1 numbers"), "{}", refused.stderr);
+    let shown = output(folder.path(), "data inspect rows.jsonl --target y --drop l --write-config run.toml");
+    assert!(shown.contains("l dropped") && shown.contains("drop = [\"l\"]"), "{shown}");
+    output(folder.path(), "train run.toml --epochs 1 --hidden 2 --device cpu --out run");
+    output(folder.path(), "predict --checkpoint run --data rows.jsonl --out predicted.csv");
 }

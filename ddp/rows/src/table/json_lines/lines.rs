@@ -173,12 +173,12 @@ impl Key {
 }
 
 impl Keys {
-    /// The keys of all lines of a file.
-    pub(super) fn of_file(path: &Path, memory_bytes: u64) -> Result<Self> {
+    /// The keys of all lines of a file; a list in a column of `dropped` is one cell.
+    pub(super) fn of_file(path: &Path, dropped: &[String], memory_bytes: u64) -> Result<Self> {
         let mut keys = Keys::default();
         let mut lines = Lines::open(path, memory_bytes)?;
         let mut add = |_: u64, object: Object<'_>| {
-            keys.add(&object);
+            keys.add(&object, dropped);
             Ok(())
         };
         while lines.next(&mut add)?.is_some() {}
@@ -208,7 +208,7 @@ impl Keys {
         self.index = self.keys.iter().enumerate().map(|(at, key)| (key.name.clone(), at)).collect();
     }
 
-    fn add(&mut self, object: &Object<'_>) {
+    fn add(&mut self, object: &Object<'_>, dropped: &[String]) {
         for (n, (name, value)) in object.0.iter().enumerate() {
             let at = match self.place(n, name) {
                 Some(at) => at,
@@ -220,7 +220,7 @@ impl Keys {
             };
             let key = &mut self.keys[at];
             key.has_values |= value.get() != "null";
-            if let Some(items) = items(value).filter(|_| key.len.is_none()) {
+            if let Some(items) = items(value).filter(|_| key.len.is_none() && !dropped.contains(&key.name)) {
                 key.len = Some(items.len()).filter(|&len| len > 0);
             }
         }
