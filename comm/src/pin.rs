@@ -17,6 +17,9 @@ pub struct DeviceChoice {
 impl World {
     /// Chooses this rank's device: for [`DeviceRequest::Auto`] and [`DeviceRequest::Cuda`] the GPU of its local rank.
     ///
+    /// [`DeviceRequest::Auto`] takes the CPU if there is no GPU or a library is missing, but not if there are GPUs that the driver
+    /// cannot serve ([`Unavailable::is_fault`]).
+    ///
     /// A rank that sees a single GPU takes that one: launchers assign one GPU to each rank through `CUDA_VISIBLE_DEVICES`.
     /// [`World::connect_device`] finds ranks that chose the same GPU.
     ///
@@ -24,7 +27,8 @@ impl World {
     ///
     /// # Errors
     /// [`CommError::TooFewGpus`]; [`CommError::Kernel`] if a GPU that was requested by name cannot be used, or a library that
-    /// it needs is missing: such a request never falls back to the CPU.
+    /// it needs is missing: such a request never falls back to the CPU; or if [`DeviceRequest::Auto`] finds GPUs that the driver
+    /// cannot serve.
     pub fn choose_device(&self, request: DeviceRequest, share_gpu: bool) -> Result<DeviceChoice> {
         let device = match request {
             DeviceRequest::Cpu => Device::Cpu,
@@ -33,10 +37,10 @@ impl World {
                 let usable = cuda::devices().and_then(|devices| cuda::ensure_libraries().map(|()| devices));
                 let n_gpus = match usable {
                     Ok(devices) => devices.len(),
-                    Err(why) if request == DeviceRequest::Auto => {
+                    Err(why) if request == DeviceRequest::Auto && !why.is_fault => {
                         return Ok(DeviceChoice { device: Device::Cpu, reason: Some(why) });
                     }
-                    // Without a driver there are none: opening the first one reports why.
+                    // Without a driver that serves them there are none: opening the first one reports why.
                     Err(_) => Gpu::count().max(1),
                 };
                 Device::Cuda(gpu_index(n_gpus, self.local_rank().0, self.local_size(), share_gpu)?)

@@ -1,5 +1,6 @@
 //! The CUDA driver: opened and initialized once per process.
 
+use std::ffi::c_int;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -16,6 +17,8 @@ pub struct Unavailable {
     pub hint: String,
     /// Whether NVIDIA's driver is installed: without it, no GPU is expected.
     pub has_driver: bool,
+    /// Whether the machine has GPUs that the driver cannot serve until it is repaired or updated.
+    pub is_fault: bool,
 }
 
 /// An initialized driver.
@@ -25,10 +28,17 @@ pub(super) struct Driver {
     pub(super) version: i32,
     /// Number of devices visible to this process.
     pub(super) n_devices: u32,
+    /// Measures the time between two events.
+    pub(super) elapsed_time: ElapsedTime,
 }
 
-/// The oldest supported driver: the first with `cuEventElapsedTime_v2`, the newest function called here.
-const OLDEST_VERSION: i32 = 12080;
+/// `cuEventElapsedTime`; its status is an integer, since newer drivers may return other values than the header of CUDA 13.0 lists.
+pub(super) type ElapsedTime = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> c_int;
+
+/// The oldest supported driver, 525: libraries of any CUDA 12 run on it.
+///
+/// Source: CUDA compatibility, "Minor version compatibility".
+const OLDEST_VERSION: i32 = 12000;
 
 /// The driver, initialized at the first call.
 pub(super) fn driver() -> Result<&'static Driver, &'static Unavailable> {
@@ -37,13 +47,18 @@ pub(super) fn driver() -> Result<&'static Driver, &'static Unavailable> {
 }
 
 fn initialize() -> Result<Driver, Unavailable> {
-    let unavailable =
-        |reason: String, hint: &str| Unavailable { reason, hint: hint.to_owned(), has_driver: true };
+    let unavailable = |reason: String, hint: &str| Unavailable {
+        reason,
+        hint: hint.to_owned(),
+        has_driver: true,
+        is_fault: false,
+    };
     let driver = Library::Driver;
     let open = library::open(driver, 0).map_err(|why| Unavailable {
         reason: format!("no NVIDIA driver: {why}"),
         hint: driver.hint().to_owned(),
         has_driver: false,
+        is_fault: false,
     })?;
     // SAFETY: a driver is open under a name that cudarc tries, so it finds one.
     if let Some(other) = open.differs_from(unsafe { sys::culib() }, "cuInit") {
@@ -60,20 +75,40 @@ fn initialize() -> Result<Driver, Unavailable> {
         let (code, text) = super::call::describe(error);
         let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
         let hint = start_hint(error.0, visible.as_deref(), Path::new(UVM_DEVICE).exists());
-        unavailable(format!("the driver does not start: {text} ({code})"), &hint)
+        let why = unavailable(format!("the driver does not start: {text} ({code})"), &hint);
+        Unavailable { is_fault: has_idle_gpus(error.0), ..why }
     };
     status.result().map_err(failed)?;
-    if version < OLDEST_VERSION {
-        let reason =
-            format!("the driver supports CUDA {} at most; 12.8 or newer is required", version_name(version));
-        return Err(unavailable(reason, "update NVIDIA's driver to 570 or newer"));
-    }
     result::init().map_err(failed)?;
     let n_devices = result::device::get_count().map_err(failed)?;
-    match u32::try_from(n_devices) {
-        Ok(n_devices) if n_devices > 0 => Ok(Driver { version, n_devices }),
-        _ => Err(unavailable("the driver sees no GPU".into(), "is CUDA_VISIBLE_DEVICES empty?")),
+    let n_devices = match u32::try_from(n_devices) {
+        Ok(n_devices) if n_devices > 0 => n_devices,
+        _ => return Err(unavailable("the driver sees no GPU".into(), "is CUDA_VISIBLE_DEVICES empty?")),
+    };
+    let too_old = || {
+        let (version, oldest) = (version_name(version), version_name(OLDEST_VERSION));
+        let reason = format!("the driver supports CUDA {version} at most; {oldest} or newer is required");
+        Unavailable { is_fault: true, ..unavailable(reason, "update NVIDIA's driver to 525 or newer") }
+    };
+    if version < OLDEST_VERSION {
+        return Err(too_old());
     }
+    // The second version, of CUDA 12.8, does not report errors of later work.
+    let names = ["cuEventElapsedTime_v2", "cuEventElapsedTime"];
+    // SAFETY: both have this type in the driver's header, where a status is an enum of the size of an int.
+    let elapsed_time = names.iter().find_map(|name| unsafe { open.symbol::<ElapsedTime>(name) });
+    Ok(Driver { version, n_devices, elapsed_time: elapsed_time.ok_or_else(too_old)? })
+}
+
+/// Whether an error of the driver's start says that there are GPUs, which it cannot serve as the machine is set up.
+fn has_idle_gpus(error: sys::CUresult) -> bool {
+    use sys::CUresult as E;
+    matches!(
+        error,
+        E::CUDA_ERROR_SYSTEM_NOT_READY
+            | E::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH
+            | E::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE
+    )
 }
 
 /// The device file without which the driver starts no computation.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use cudarc::driver::{result, sys};
 
-use super::call::check_driver;
+use super::call::{check_driver, check_status};
+use super::driver::driver;
 use super::gpu::Gpu;
 use super::stream::Stream;
 use crate::Result;
@@ -160,8 +161,11 @@ impl Timer {
     pub fn elapsed_ms(&self) -> Result<f64> {
         let [start, stop] = &*self.events;
         self.wait()?;
-        // SAFETY: both are alive, timed, recorded and passed.
-        let elapsed = unsafe { result::event::elapsed(start.raw, stop.raw) };
-        Ok(f64::from(check_driver(stop.gpu.index(), "cuEventElapsedTime", elapsed)?))
+        let driver = driver().expect("an event belongs to an open device");
+        let mut ms = 0.0;
+        // SAFETY: the pointer is valid for one number; both events are alive, timed, recorded and passed.
+        let status = unsafe { (driver.elapsed_time)(&raw mut ms, start.raw, stop.raw) };
+        check_status(stop.gpu.index(), "cuEventElapsedTime", status)?;
+        Ok(f64::from(ms))
     }
 }

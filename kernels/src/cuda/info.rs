@@ -103,6 +103,7 @@ pub fn devices() -> std::result::Result<Vec<GpuInfo>, Unavailable> {
         reason: crate::hint::with_hint(&error),
         hint: "does nvidia-smi list it?".to_owned(),
         has_driver: true,
+        is_fault: true,
     };
     (0..driver.n_devices).map(|index| GpuInfo::of(index).map_err(failed)).collect()
 }
@@ -117,6 +118,7 @@ pub fn ensure_libraries() -> std::result::Result<(), Unavailable> {
         reason: format!("{what}: {why}"),
         hint: library.hint().to_owned(),
         has_driver: true,
+        is_fault: false,
     };
     Nvrtc::open(driver_version)
         .map_err(|why| missing(Library::Nvrtc, "its kernels cannot be compiled", why))?;

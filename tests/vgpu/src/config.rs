@@ -25,6 +25,9 @@ pub(crate) struct Config {
     pub(crate) visible: Vec<usize>,
     /// Whether the devices are MIG instances of one GPU (`VGPU_MIG=1`): each has its own UUID.
     pub(crate) mig: bool,
+    /// The CUDA version of the driver (`VGPU_DRIVER`, default 13000), as `cuDriverGetVersion` reports it. `run` takes out of the library
+    /// what it did not have.
+    pub(crate) driver_version: i32,
     /// The version that NCCL reports and imitates (`VGPU_NCCL_VERSION`, default 2.30.3), in the library's encoding.
     pub(crate) nccl_version: i32,
     /// Memory of each device, bytes (`VGPU_MEMORY`, default 16 GiB).
@@ -68,6 +71,7 @@ impl Config {
             wanted: text("VGPU_DEVICES").is_some() || text("VGPU").is_some_and(|v| v != "0"),
             visible: visible(devices, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref()),
             mig: number("VGPU_MIG", 0) != 0,
+            driver_version: number("VGPU_DRIVER", 13_000) as i32,
             nccl_version: number("VGPU_NCCL_VERSION", 23_003) as i32,
             memory: number("VGPU_MEMORY", 16 << 30),
             arch: text("VGPU_ARCH").map_or((9, 0), |v| {

@@ -2,14 +2,12 @@
 
 use crate::abi::{api, put};
 use crate::code;
+use crate::config::CONFIG;
 use std::ffi::{CString, c_char, c_int};
-
-/// Version that `cuDriverGetVersion` reports: CUDA 13.0.
-const VERSION: c_int = 13000;
 
 api! {
     fn cuDriverGetVersion(version: *mut c_int) {
-        put(version, VERSION)?;
+        put(version, CONFIG.driver_version)?;
     }
 
     fn cuGetErrorName(error: c_int, name: *mut *const c_char) {

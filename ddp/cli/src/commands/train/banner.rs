@@ -221,7 +221,7 @@ fn device_words(device: Device) -> String {
 
 /// Why `auto` chose the CPU although there is a driver, and the fix, in one line. A machine without a driver is as expected.
 pub(crate) fn unused_gpu(choice: &DeviceChoice) -> Option<String> {
-    let Unavailable { reason, hint, has_driver } = choice.reason.as_ref()?;
+    let Unavailable { reason, hint, has_driver, .. } = choice.reason.as_ref()?;
     has_driver.then(|| format!("no GPU is used: {reason}; to use one: {hint}"))
 }
 
@@ -338,7 +338,8 @@ mod tests {
     #[test]
     fn only_an_unexpected_cpu_is_explained() {
         let words = |has_driver| {
-            let why = Unavailable { reason: "no compiler".into(), hint: "install it".into(), has_driver };
+            let (reason, hint) = ("no compiler".into(), "install it".into());
+            let why = Unavailable { reason, hint, has_driver, is_fault: false };
             unused_gpu(&DeviceChoice { device: Device::Cpu, reason: Some(why) })
         };
         let told = "no GPU is used: no compiler; to use one: install it";
