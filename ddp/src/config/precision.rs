@@ -33,8 +33,9 @@
 //! assert!(Precision::F16.scales_loss() && !Precision::Bf16.scales_loss());
 //! ```
 
-use ddp_kernels::DType;
+use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::MatmulMode;
+use ddp_kernels::{DType, Device, KernelError};
 
 /// Number formats of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -90,6 +91,41 @@ impl Precision {
     /// Whether the gradient of the loss must be scaled because the format has a smaller range than f32.
     pub fn scales_loss(self) -> bool {
         self == Precision::F16
+    }
+
+    /// Checks that `device` has matmuls of this format.
+    ///
+    /// # Errors
+    /// [`KernelError::DeviceUnavailable`] for bf16 on a GPU before Ampere, and if the device does not exist.
+    pub fn ensure_on(self, device: Device) -> Result<(), KernelError> {
+        let Some(gpu) = self.lacking(device)?.filter(|_| self == Precision::Bf16) else { return Ok(()) };
+        let reason = format!("{gpu} has no matmuls in bf16, which need compute capability 8.0");
+        let hint = "train.precision = \"f16\" (with a scaled loss), or \"f32\"".to_owned();
+        Err(KernelError::DeviceUnavailable { device, reason, hint })
+    }
+
+    /// Warns if `device` computes in another format in place of this one: tf32 on a GPU before Ampere.
+    ///
+    /// # Errors
+    /// [`KernelError::DeviceUnavailable`] if the device does not exist.
+    pub fn replaced_on(self, device: Device) -> Result<Option<String>, KernelError> {
+        let gpu = self.lacking(device)?.filter(|_| self == Precision::Tf32);
+        Ok(gpu.map(|gpu| {
+            format!(
+                "{gpu} has no tf32, which needs compute capability 8.0: matmuls are in f32; train.precision = \"f16\" is faster there"
+            )
+        }))
+    }
+
+    /// Name and compute capability of `device`, if it is a GPU whose matrix units do not take this format.
+    fn lacking(self, device: Device) -> Result<Option<String>, KernelError> {
+        let (Device::Cuda(index), Precision::Tf32 | Precision::Bf16) = (device, self) else {
+            return Ok(None);
+        };
+        let info = Gpu::get(index)?.info();
+        let (major, minor) = info.compute_capability;
+        let words = format!("{} (compute capability {major}.{minor})", info.name);
+        Ok(Some(words).filter(|_| !info.has_bf16_matmuls()))
     }
 
     /// Mode of f32 matmuls.

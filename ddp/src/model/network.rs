@@ -68,6 +68,7 @@ impl Network {
         n_features: usize,
         sizes: Sizes,
     ) -> Result<Self> {
+        sizes.precision.ensure_on(sizes.device)?;
         let mut plan = Plan::new(layers, &layout, n_features, sizes);
         plan.prepare(&layout)?;
         let mut make =

@@ -75,6 +75,11 @@ impl GpuInfo {
         CpuSet::parse(&std::fs::read_to_string(path).ok()?).filter(|cpus| !cpus.is_empty())
     }
 
+    /// Whether its tensor cores take factors in bf16 and tf32: from compute capability 8.0 (Ampere) on.
+    pub fn has_bf16_matmuls(&self) -> bool {
+        self.compute_capability >= (8, 0)
+    }
+
     /// Whether this is the virtual GPU of this project's tests, which computes on the CPU.
     pub fn is_virtual(&self) -> bool {
         self.name.starts_with("Virtual GPU")

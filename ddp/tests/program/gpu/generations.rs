@@ -51,3 +51,33 @@ fn auto_does_not_pass_over_gpus_that_the_driver_cannot_serve() {
         std::fs::remove_dir_all(&out).unwrap();
     }
 }
+
+/// GPUs before Ampere have no bf16, which a run reports before it reads its data, and compute tf32 as f32.
+#[test]
+fn formats_that_a_gpu_lacks_are_reported_with_another() {
+    let folder = temp_dir();
+    let run = |precision: &str, arch: &str| {
+        let out = folder.path().join(format!("{precision}-{arch}")).to_str().unwrap().to_owned();
+        let set = format!("train.precision={precision}");
+        let args = ["train", "--progress", "none", "--out", &out, "--set", "train.steps=2", "--set", &set];
+        under_virtual_gpus(1, &args, &[("VGPU_ARCH", arch)])
+    };
+    let Some(refused) = run("bf16", "7.5") else { return };
+    assert_eq!(refused.status.code(), Some(78), "{refused:#?}");
+    for part in ["compute capability 7.5", "no matmuls in bf16", "train.precision = \"f16\""] {
+        assert!(refused.stderr.contains(part), "no {part} in {}", refused.stderr);
+    }
+    let note = "has no tf32";
+    for (precision, arch, is_told) in [("tf32", "7.5", true), ("tf32", "8.0", false), ("f16", "7.5", false)] {
+        let outcome = run(precision, arch).unwrap();
+        outcome.ok();
+        assert_eq!(outcome.stderr.contains(note), is_told, "{precision} on {arch}: {}", outcome.stderr);
+    }
+    // A model of a newer GPU.
+    run("bf16", "8.0").unwrap().ok();
+    let saved = folder.path().join("bf16-8.0").to_str().unwrap().to_owned();
+    let eval = ["eval", "--checkpoint", &saved];
+    let outcome = under_virtual_gpus(1, &eval, &[("VGPU_ARCH", "7.5")]).unwrap();
+    assert_eq!(outcome.status.code(), Some(78), "{outcome:#?}");
+    assert!(outcome.stderr.contains("no matmuls in bf16"), "{}", outcome.stderr);
+}

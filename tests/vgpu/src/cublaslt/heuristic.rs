@@ -173,6 +173,11 @@ fn is_unlikely(problem: &Problem) -> bool {
     }
 }
 
+/// Factors in bf16 before Ampere.
+fn is_too_new(problem: &Problem) -> bool {
+    CONFIG.arch < (8, 0) && problem.a.dtype == Type::Bf16
+}
+
 /// Products of vectors, for which cuBLASLt has no reliable DRELU, DGELU or BGRADB: nvmath-python, whose matmul is a thin layer
 /// over the library, excludes them too.
 fn is_vector_product(problem: &Problem) -> bool {
@@ -194,6 +199,7 @@ fn check(problem: &Problem) -> Result<(), Status> {
         return Err(status);
     }
     if refused(problem)
+        || is_too_new(problem)
         || is_vector_product(problem)
         || problem.epilogue.uses_bias_pointer() && unaligned(problem.bias)
         || problem.epilogue.uses_aux() && unaligned(problem.aux)

@@ -30,6 +30,19 @@ fn unsupported_problems_are_refused_without_a_finding() {
 }
 
 #[test]
+fn bf16_needs_ampere() {
+    let body = || {
+        let bf16 = Case { inputs: Dtype::CUDA_R_16BF, ..Case::new(DEFAULT) };
+        let is_old = std::env::var("VGPU_ARCH").unwrap() == "7.5";
+        let refused = is_old.then_some(Status::CUBLAS_STATUS_NOT_SUPPORTED);
+        assert_eq!(multiply(&bf16).err(), refused);
+        assert!(multiply(&Case::new(DEFAULT)).is_ok());
+    };
+    Body::here().env("VGPU_ARCH", "7.5").run(body).is_clean();
+    Body::here().env("VGPU_ARCH", "8.0").run(body).is_clean();
+}
+
+#[test]
 fn products_of_vectors_have_no_gradient_epilogues() {
     let body = || {
         let is_refused = |case: Case| match multiply(&case) {

@@ -60,6 +60,13 @@ impl Place {
             let reason = format!("only GPUs have matmuls in {}", dtype.precision().name());
             return refuse(reason, "--dtype f32, or --device cuda to see why there is no GPU");
         }
+        if let Some(gpu) = gpu.filter(|gpu| !gpu.info().has_bf16_matmuls())
+            && dtypes.contains(&BenchDtype::Bf16)
+        {
+            let reason =
+                format!("{} has no matmuls in bf16, which need compute capability 8.0", gpu.info().name);
+            return refuse(reason, "--dtype f32");
+        }
         Ok(Place {
             device,
             device_name: gpu.map_or_else(|| Cpu::new().model, |gpu| gpu.info().name.clone()),

@@ -76,6 +76,9 @@ impl<'w> Run<'w> {
         world.watchdog().set_device(&choice.device.to_string());
         world.collective_result(check_file_system(world, args, resumed.as_ref()))?;
         container::warn_of_limit(world, &config.data);
+        // Before the data is read, which may take long.
+        let is_possible = config.train.precision.ensure_on(choice.device).map_err(Error::from);
+        world.collective_result(is_possible)?;
         let start = Start::new(world, args, choice.device, resumed.as_ref())?;
         let data = start.load_data(world, log, args, &config, resumed.as_ref())?;
         let plan = Plan::new(world, args, config, &data, resumed.as_ref());
@@ -149,6 +152,8 @@ impl<'w> Run<'w> {
                 );
             }
         }
+        let replaced = config.train.precision.replaced_on(*device).ok().flatten();
+        replaced.iter().for_each(|warning| warn_of_all_ranks(world.rank().0, warning));
         if *device == Device::Cpu && config.comm.dtype != CommDtype::F32 {
             let message = format!(
                 "comm.dtype = \"{}\" applies to gradients between GPUs; on the CPU they travel as f32",
