@@ -262,7 +262,12 @@ impl World {
             trial.abandon();
             return Ok(failure);
         }
-        self.first_cause(cause(&trial.close()))
+        let closed = trial.close();
+        if let Some(slow) = closed.as_ref().err().filter(|error| error.is_after_work()) {
+            warn!("{slow}");
+            return self.first_cause(None);
+        }
+        self.first_cause(cause(&closed))
     }
 
     /// The text of the first rank that has an error, with its number; None if no rank has one. Collective.
@@ -344,7 +349,6 @@ impl World {
     }
 }
 
-/// The error's text, and the rank that reports it.
 /// Aborts the group's communicator.
 fn abandon(group: Group) {
     if let Group::Nccl(group) = group {
@@ -352,6 +356,7 @@ fn abandon(group: Group) {
     }
 }
 
+/// The error's text, and the rank that reports it.
 fn cause<T>(result: &Result<T>) -> Option<(String, Reporter)> {
     result.as_ref().err().map(|error| (with_hint(error), error.reporter()))
 }

@@ -178,6 +178,12 @@ pub enum CommError {
         aborted: bool,
     },
 
+    /// NCCL does not come to an end of a communicator whose work is done, and a thread is left in it: the process must end by
+    /// [`crate::failure::end_job`].
+    #[error("rank {rank} on {device}: {call} has not returned after {waited_s} s; all work was done before")]
+    #[diagnostic(help("NCCL_DEBUG=INFO makes NCCL print what it waits for, such as a plugin for a network"))]
+    SlowClose { call: &'static str, rank: usize, device: Device, waited_s: f64 },
+
     /// Work of a device that depends on other ranks was not done within the time limit.
     #[error(
         "rank {rank} on {device}: {what}: waited {timeout_s} s and gave up; {}{}",
@@ -347,6 +353,11 @@ impl CommError {
             self,
             CommError::Nccl { aborted: false, .. } | CommError::DeviceTimeout { aborted: false, .. }
         )
+    }
+
+    /// Whether only the end of a communicator failed, after all of its work was done: no result is affected.
+    pub fn is_after_work(&self) -> bool {
+        matches!(self, CommError::SlowClose { .. })
     }
 
     /// The rank that reports this error.

@@ -9,7 +9,7 @@ use crate::launcher::{self, Found};
 use crate::launcher_process::LauncherProcess;
 use crate::shared_tensor::Peers;
 use crate::watchdog::{LossReport, Unwatched, Watchdog, WatchdogOptions};
-use crate::{Group, Launcher, LocalRank, Rank, Result, WorldOptions};
+use crate::{CommError, Group, Launcher, LocalRank, Rank, Result, WorldOptions};
 
 /// The ranks of a job, as one of them sees them.
 ///
@@ -209,7 +209,8 @@ impl World {
     /// Dropping a world closes it too, unless its thread panics, but ignores errors.
     ///
     /// # Errors
-    /// [`Mpi`](crate::CommError::Mpi) or [`Nccl`](crate::CommError::Nccl) if the library fails to shut down.
+    /// [`Mpi`](crate::CommError::Mpi) or [`Nccl`](crate::CommError::Nccl) if the library fails to shut down;
+    /// [`SlowClose`](crate::CommError::SlowClose) if only NCCL does, after all work was done.
     pub fn close(self) -> Result<()> {
         let device = self.device_group.into_inner().map_or(Ok(()), Group::close);
         let peers = self.peers.close(&self.group);
@@ -217,7 +218,7 @@ impl World {
         // MPI would wait for the launcher.
         let host = if is_alone { self.group.leave() } else { self.group.close() };
         let closed = device.and(peers).and(host);
-        if closed.is_ok() {
+        if closed.as_ref().map_or_else(CommError::is_after_work, |()| true) {
             self.watchdog.leave();
         }
         closed

@@ -25,7 +25,7 @@ use ddp::report::notes::LOG_FILE;
 use ddp_comm::{Failure, Reporter, World, failure};
 use ddp_kernels::hint::{joined, with_hint};
 use miette::Diagnostic as _;
-use tracing::error;
+use tracing::{error, warn};
 
 use crate::error::Error;
 use crate::report::FailedRun;
@@ -120,22 +120,26 @@ pub fn conclude(world: World, log: &Log, result: Result<(), Stop>) -> ExitCode {
 }
 
 /// Leaves the world, and then waits until the last lines are written, so that other ranks do not wait.
+///
+/// A communicator that does not come to its end is no failure of the command, whose results are complete: a scheduler would start
+/// the job again.
 fn leave_after(world: World, log: &Log, status: u8) -> ExitCode {
-    let code = leave_with(world, status);
+    let closed = world.close();
+    if let Some(slow) = closed.as_ref().err().filter(|error| error.is_after_work()) {
+        warn!("{}", with_hint(slow));
+        log.terminal().flush();
+        // The ranks have left MPI, so this ends none of the others.
+        failure::end_job(status.into());
+    }
+    let code = left(closed, status);
     log.terminal().flush();
     code
 }
 
-fn leave_with(world: World, status: u8) -> ExitCode {
-    match leave(world) {
-        ExitCode::SUCCESS => ExitCode::from(status),
-        failed => failed,
-    }
-}
-
-fn leave(world: World) -> ExitCode {
-    match world.close() {
-        Ok(()) => ExitCode::SUCCESS,
+/// The exit status after the world was left.
+fn left(closed: ddp_comm::Result<()>, status: u8) -> ExitCode {
+    match closed {
+        Ok(()) => ExitCode::from(status),
         Err(error) => {
             say(&error_line(&with_hint(&error)));
             ExitCode::from(exit_code::FAILED)
@@ -158,5 +162,5 @@ pub fn conclude_usage(world: World, usage: &clap::Error) -> ExitCode {
             _ => {}
         }
     }
-    leave_with(world, u8::try_from(usage.exit_code()).unwrap_or(exit_code::USAGE))
+    left(world.close(), u8::try_from(usage.exit_code()).unwrap_or(exit_code::USAGE))
 }

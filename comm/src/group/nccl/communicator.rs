@@ -20,12 +20,14 @@ use super::memory::NcclMemory;
 use crate::end_job::write_stderr;
 use crate::{Call, CommError, Reporter, Result};
 
-/// Time limit of `ncclCommAbort` and `ncclCommDestroy`.
-const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit of `ncclCommAbort`.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// After this time in `ncclCommAbort` the reason for it is printed: sooner than other ranks report that this one failed them.
 const SLOW_ABORT: Duration = Duration::from_secs(1);
-/// Time limit of `ncclCommFinalize`.
-const FINALIZE_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time limit of `ncclCommFinalize`, and of `ncclCommDestroy`, in a small world.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time that each rank adds to that limit: its connections are freed one by one.
+const CLOSE_TIMEOUT_PER_RANK: Duration = Duration::from_millis(100);
 
 /// The id by which the ranks of a communicator find each other.
 pub(crate) type UniqueId = [u8; 128];
@@ -75,6 +77,7 @@ pub(super) struct Communicator {
     raw: Cell<sys::ncclComm_t>,
     gpu: &'static Gpu,
     rank: usize,
+    world_size: usize,
     timeout: Option<Duration>,
     /// Memory of tensors that is registered with it; empty where buffers are not registered.
     memory: OnceCell<NcclMemory>,
@@ -108,7 +111,8 @@ impl Communicator {
         let status = unsafe {
             (api.init_rank_config)(&raw mut raw, world_size as c_int, id, rank as c_int, &raw mut config)
         };
-        let comm = Communicator { api, raw: Cell::new(raw), gpu, rank, timeout, memory: OnceCell::new() };
+        let raw = Cell::new(raw);
+        let comm = Communicator { api, raw, gpu, rank, world_size, timeout, memory: OnceCell::new() };
         match comm.settle("ncclCommInitRankConfig", status) {
             Ok(()) => Ok(comm),
             Err(failed) => Err(comm.failed(failed, 0, None)),
@@ -273,17 +277,35 @@ impl Communicator {
                 write_stderr(&format!("[rank {}] {reason}\n", self.rank));
             }
         };
-        bounded(self.gpu, raw, end, print).is_some()
+        bounded(self.gpu, raw, end, ABORT_TIMEOUT, print).is_some()
+    }
+
+    /// The time limit of each of the two calls that close the communicator.
+    fn close_timeout(&self) -> Duration {
+        let limit = CLOSE_TIMEOUT + CLOSE_TIMEOUT_PER_RANK * self.world_size as u32;
+        self.timeout.map_or(limit, |timeout| timeout.min(limit))
+    }
+
+    fn slow_close(&self, call: &'static str, limit: Duration) -> CommError {
+        CommError::SlowClose {
+            call,
+            rank: self.rank,
+            device: self.gpu.device(),
+            waited_s: limit.as_secs_f64(),
+        }
     }
 
     /// Finalizes and destroys the communicator, or aborts it if that fails. Collective.
+    ///
+    /// # Errors
+    /// [`CommError::SlowClose`] if NCCL does not come to an end of it, although all work is done; [`CommError::Nccl`].
     pub(super) fn close(&self) -> Result<()> {
         const CALL: &str = "ncclCommFinalize";
         if self.raw.get().is_null() {
             return Ok(());
         }
         self.gpu.bind()?;
-        let limit = self.timeout.map_or(FINALIZE_TIMEOUT, |timeout| timeout.min(FINALIZE_TIMEOUT));
+        let limit = self.close_timeout();
         let start = Instant::now();
         if let Some(memory) = self.memory.get() {
             if let Err(failed) = self.wait_for_work(CALL, start, limit) {
@@ -302,6 +324,10 @@ impl Communicator {
             // Destroying a communicator with an error may hang.
             status = self.state();
         }
+        if status == Status::IN_PROGRESS {
+            self.abort(None);
+            return Err(self.slow_close(CALL, limit));
+        }
         if status != Status::SUCCESS {
             return Err(self.failed(Failed::With(self.error(CALL, status)), 0, None));
         }
@@ -309,36 +335,28 @@ impl Communicator {
         let destroy = self.api.destroy;
         // SAFETY: the communicator is finalized, and nothing else has the handle any more.
         let end = move |raw| unsafe { destroy(raw) };
-        match bounded(self.gpu, raw, end, || {}) {
-            Some(Status::SUCCESS) => {
-                if let Some(memory) = self.memory.get() {
-                    memory.close();
-                }
-                Ok(())
-            }
-            status => {
-                if let Some(memory) = self.memory.get() {
-                    memory.abandon();
-                }
-                let is_over = status.is_some();
-                let status = status.unwrap_or(Status::IN_PROGRESS);
-                let mut error =
-                    error(self.api, std::ptr::null_mut(), "ncclCommDestroy", status, self.gpu, self.rank);
-                if let CommError::Nccl { aborted, .. } = &mut error {
-                    *aborted = is_over;
-                }
-                Err(error)
-            }
+        const DESTROY: &str = "ncclCommDestroy";
+        let ended = bounded(self.gpu, raw, end, limit, || {});
+        if let (Some(Status::SUCCESS), Some(memory)) = (ended, self.memory.get()) {
+            memory.close();
+        } else if let Some(memory) = self.memory.get() {
+            memory.abandon();
+        }
+        match ended {
+            Some(Status::SUCCESS) => Ok(()),
+            Some(status) => Err(error(self.api, std::ptr::null_mut(), DESTROY, status, self.gpu, self.rank)),
+            None => Err(self.slow_close(DESTROY, limit)),
         }
     }
 }
 
-/// Runs `end` on a thread of its own; `None` if it does not return in time. Calls `on_slow` if it takes longer than
+/// Runs `end` on a thread of its own; `None` if it does not return within `limit`. Calls `on_slow` if it takes longer than
 /// [`SLOW_ABORT`].
 fn bounded(
     gpu: &'static Gpu,
     raw: sys::ncclComm_t,
     end: impl FnOnce(sys::ncclComm_t) -> Status + Send + 'static,
+    limit: Duration,
     on_slow: impl FnOnce(),
 ) -> Option<Status> {
     /// A handle that moves to another thread.
@@ -359,7 +377,7 @@ fn bounded(
         RecvTimeoutError::Disconnected => Err(why),
         RecvTimeoutError::Timeout => {
             on_slow();
-            receiver.recv_timeout(END_TIMEOUT - SLOW_ABORT)
+            receiver.recv_timeout(limit.saturating_sub(SLOW_ABORT))
         }
     });
     if status.is_ok() {

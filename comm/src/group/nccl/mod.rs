@@ -462,10 +462,13 @@ impl NcclGroup {
     }
 
     /// Closes the communicator. Collective.
+    ///
+    /// # Errors
+    /// [`CommError::SlowClose`]: a thread is still in NCCL, which must not continue while `main` returns; [`CommError::Nccl`].
     pub(crate) fn close(self) -> Result<()> {
         let closed = self.comm.close();
         if let Some(error) = closed.as_ref().err().filter(|error| error.is_beyond_abort()) {
-            // A thread is still in NCCL: it must not continue while `main` returns.
+            // As above.
             self.end_job(error);
         }
         closed

@@ -106,6 +106,31 @@ fn an_error_of_a_replayed_step_is_told_though_its_graph_can_not_be_destroyed() {
     assert!(outcome.stderr.lines().any(is_told), "{}", outcome.stderr);
 }
 
+/// A communicator that takes long to end is waited for; one that does not come to its end is a warning, since the run is complete.
+#[test]
+fn a_slow_end_of_nccl_is_no_failure_of_a_complete_run() {
+    let folder = temp_dir();
+    let run = |seconds: u32| {
+        let out = folder.path().join(seconds.to_string()).to_str().unwrap().to_owned();
+        let mut args = vec!["train", "--progress", "none", "--device", "cuda", "--cuda-graph", "off"];
+        args.extend(["--set", "train.steps=2", "--out", &out]);
+        let fail = format!("nccl:slow-destroy={seconds},rank=1");
+        Some((on_gpus(2, 2, &args, &[("VGPU_FAIL", &fail)])?, Path::new(&out).join("done.json").exists()))
+    };
+    let late = "ncclCommDestroy has not returned after 15.2 s";
+    std::thread::scope(|scope| {
+        let slow = scope.spawn(|| run(6));
+        let endless = scope.spawn(|| run(120));
+        let Some((slow, is_done)) = slow.join().unwrap() else { return };
+        slow.ok();
+        assert!(is_done && !slow.stderr.contains("ncclCommDestroy"), "{slow:#?}");
+        let (endless, is_done) = endless.join().unwrap().unwrap();
+        endless.ok();
+        let told: Vec<_> = endless.stderr.lines().filter(|line| line.contains(late)).collect();
+        assert!(is_done && told.len() == 1 && told[0].contains("rank 1 on cuda:1"), "{endless:#?}");
+    });
+}
+
 /// The usual first errors on a new machine come with a hint, and a GPU instance has its own UUID.
 #[test]
 fn errors_of_a_new_machine_are_told_with_a_way_out() {

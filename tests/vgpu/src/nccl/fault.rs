@@ -4,6 +4,7 @@
 //! - `nccl:hang=5,rank=1`: rank 1 never enters its fifth collective
 //! - `nccl:init,rank=1`: rank 1 can't be initialized; `nccl:init=2,rank=1`: only in the second communicator that its process joins
 //! - `nccl:finalize=1,rank=1`: the first ncclCommFinalize of rank 1 fails
+//! - `nccl:slow-destroy=6,rank=1`: ncclCommDestroy of rank 1 takes 6 seconds
 //! - `nccl:init-hang,rank=1`: the initialization of rank 1 never ends
 //! - `nccl:capture,rank=1`: rank 1 does what a capture forbids, so that a collective fails within one
 //! - `nccl:register,rank=1`: rank 1 can register no buffers
@@ -27,6 +28,8 @@ pub(crate) enum Fault {
     Init,
     InitNumber(u64),
     FinalizeNumber(u64),
+    /// Seconds.
+    SlowDestroy(u64),
     InitHang,
     AbortHang,
     Capture,
@@ -66,6 +69,7 @@ impl Rule {
                     .or_else(|| numbered("hang", Fault::Hang))
                     .or_else(|| numbered("init", Fault::InitNumber))
                     .or_else(|| numbered("finalize", Fault::FinalizeNumber))
+                    .or_else(|| numbered("slow-destroy", Fault::SlowDestroy))
             }
         };
         if fault.is_none() {
@@ -78,6 +82,14 @@ impl Rule {
 /// Whether this fault applies to a rank.
 pub(crate) fn is_due(fault: Fault, rank: u64) -> bool {
     RULES.iter().any(|rule| rule.fault == fault && rule.rank.is_none_or(|only| only == rank))
+}
+
+/// Seconds that ncclCommDestroy of a rank takes longer.
+pub(crate) fn slow_destroy_s(rank: u64) -> Option<u64> {
+    RULES.iter().filter(|rule| rule.rank.is_none_or(|only| only == rank)).find_map(|rule| match rule.fault {
+        Fault::SlowDestroy(seconds) => Some(seconds),
+        _ => None,
+    })
 }
 
 /// Counts a call of a rank; returns whether this call fails.

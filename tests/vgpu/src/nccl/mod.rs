@@ -24,6 +24,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use wire::UniqueId;
 
 /// `ncclResult_t`
@@ -207,6 +208,9 @@ api! {
     fn ncclCommDestroy(comm: usize) {
         let found = find(comm)?;
         COMMS.remove(comm).map_err(|_| INVALID_ARGUMENT)?;
+        if let Some(seconds) = fault::slow_destroy_s(found.rank) {
+            std::thread::sleep(Duration::from_secs(seconds));
+        }
         register::end(&found, true);
         found.destroy()?
     }
