@@ -1,7 +1,7 @@
 //! Finds and opens NVIDIA's libraries.
 //!
-//! Search order: the loader's path (`LD_LIBRARY_PATH`, `ld.so.cache`), `CUDA_HOME` and `CUDA_PATH`, `/usr/local/cuda`, the
-//! wheels `nvidia/*/lib` of the active Python. Functions of NVRTC, cuBLASLt and NCCL are looked up in the library that was opened.
+//! Search order: the loader's path (`LD_LIBRARY_PATH`, `ld.so.cache`), `CUDA_HOME` and `CUDA_PATH`, `/usr/local/cuda`, the active conda
+//! environment, the wheels `nvidia/*/lib` of the active Python and of the user (`pip install --user`). Functions of NVRTC, cuBLASLt and NCCL are looked up in the library that was opened.
 //! Functions of the driver are called by cudarc, which opens it by name: `Open::differs_from` compares the two.
 
 use std::ffi::{CStr, OsStr, c_void};
@@ -148,7 +148,7 @@ fn find(library: Library, driver_version: i32) -> Result<Open, String> {
     }
     let mut text = format!("{} is not in the loader's path", names.join(" or "));
     if library != Library::Driver {
-        text += ", CUDA_HOME, /usr/local/cuda or the active Python's nvidia/*/lib";
+        text += ", CUDA_HOME, /usr/local/cuda, the active conda environment or Python's nvidia/*/lib";
     }
     for broken in broken {
         text += "; ";
@@ -156,6 +156,10 @@ fn find(library: Library, driver_version: i32) -> Result<Open, String> {
     }
     Err(text)
 }
+
+/// The folder of a toolkit's libraries within its root.
+const TARGET_LIBRARIES: &str =
+    if cfg!(target_arch = "aarch64") { "targets/sbsa-linux/lib" } else { "targets/x86_64-linux/lib" };
 
 /// Environment variables that the search reads.
 struct Environment {
@@ -170,11 +174,14 @@ impl Environment {
         let path = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         let mut cuda_roots: Vec<_> = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(path).collect();
         cuda_roots.push("/usr/local/cuda".into());
+        // Conda's packages of CUDA have a toolkit's layout.
+        cuda_roots.extend(path("CONDA_PREFIX"));
         let mut python_roots: Vec<_> = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(path).collect();
         // The Python on the PATH: <root>/bin/python3.
         let on_path = std::env::var_os("PATH").unwrap_or_default();
         let python = std::env::split_paths(&on_path).find(|folder| folder.join("python3").exists());
         python_roots.extend(python.and_then(|bin| bin.parent().map(Path::to_owned)));
+        python_roots.extend(path("PYTHONUSERBASE").or_else(|| Some(path("HOME")?.join(".local"))));
         Environment { cuda_roots, python_roots }
     }
 }
@@ -183,7 +190,7 @@ impl Environment {
 fn folders(environment: Environment) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for root in environment.cuda_roots {
-        folders.extend(["lib64", "targets/x86_64-linux/lib", "lib"].map(|leaf| root.join(leaf)));
+        folders.extend(["lib64", TARGET_LIBRARIES, "lib"].map(|leaf| root.join(leaf)));
     }
     for root in environment.python_roots {
         for python in entries(&root.join("lib")) {

@@ -4,10 +4,11 @@
 #![cfg(feature = "mpi")]
 
 use std::path::Path;
+use std::process::Command;
 
 use super::program::counts;
-use crate::common::temp_dir;
-use crate::virtual_gpu::under_virtual_gpus;
+use crate::common::{ddp_train, temp_dir};
+use crate::virtual_gpu::{command_under_virtual_gpus, under_virtual_gpus};
 
 /// Drivers from 525 (CUDA 12.0) on are served, though they lack functions of later ones.
 #[test]
@@ -80,4 +81,29 @@ fn formats_that_a_gpu_lacks_are_reported_with_another() {
     let outcome = under_virtual_gpus(1, &eval, &[("VGPU_ARCH", "7.5")]).unwrap();
     assert_eq!(outcome.status.code(), Some(78), "{outcome:#?}");
     assert!(outcome.stderr.contains("no matmuls in bf16"), "{}", outcome.stderr);
+}
+
+/// Places of the CUDA libraries that the loader does not search.
+#[test]
+fn libraries_of_conda_and_of_the_user_are_found() {
+    let places = [
+        ("CONDA_PREFIX", "targets/x86_64-linux/lib"),
+        ("CONDA_PREFIX", "lib"),
+        ("HOME", ".local/lib/python3.12/site-packages/nvidia/cu13/lib"),
+        ("PYTHONUSERBASE", "lib/python3.12/site-packages/nvidia/cuda_nvrtc/lib"),
+    ];
+    // The library under the one name that the loader does not find, in this place.
+    let script = "library=$(readlink -f \"${LD_LIBRARY_PATH%%:*}/libcuda.so\"); mkdir -p \"$0\"; \
+                  ln -s \"$library\" \"$0/libnvrtc.so.13\"; exec \"$@\"";
+    for (variable, place) in places {
+        let folder = temp_dir();
+        let place = folder.path().join(place);
+        let mut command = Command::new("bash");
+        command.args(["-c", script, place.to_str().unwrap()]).arg(ddp_train()).args(["devices", "--json"]);
+        command.env_remove("CONDA_PREFIX").env_remove("PYTHONUSERBASE").env("VGPU_WITHOUT", "libnvrtc");
+        command.env(variable, folder.path());
+        let Some(outcome) = command_under_virtual_gpus(1, &command) else { return };
+        let found = place.join("libnvrtc.so.13");
+        assert!(outcome.ok().contains(found.to_str().unwrap()), "{variable}: {outcome:#?}");
+    }
 }
