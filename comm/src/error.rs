@@ -190,7 +190,10 @@ pub enum CommError {
         last_enqueued(*.n_enqueued, last.as_ref()),
         abort_note(*.aborted)
     )]
-    #[diagnostic(help("another rank is late, stopped or gone; NCCL_DEBUG=INFO makes NCCL print more"))]
+    #[diagnostic(help(
+        "another rank is late, stopped or gone; NCCL_DEBUG=INFO makes NCCL print more{}",
+        peer_hint(*n_enqueued)
+    ))]
     DeviceTimeout {
         /// The work that it waited for.
         what: &'static str,
@@ -387,12 +390,26 @@ fn nccl_hint(code: &str) -> &'static str {
     match code {
         // cudaErrorInsufficientDriver, for example of a wheel for CUDA 13 on a driver for CUDA 12.
         "ncclUnhandledCudaError" => {
-            "; an NCCL for a newer CUDA than the driver's fails like this: NCCL_DEBUG=VERSION shows its CUDA"
+            "; an NCCL for a newer CUDA than the driver's fails like this: NCCL_DEBUG=VERSION shows its CUDA; in a virtual machine with a \
+             part of an NVSwitch's GPUs, try NCCL_NVLS_ENABLE=0"
         }
-        "ncclSystemError" => "; NCCL_SOCKET_IFNAME names the network interface to use",
+        "ncclSystemError" => {
+            "; between hosts, NCCL_SOCKET_IFNAME names the network interface to use; within one, /dev/shm may be too small: in a \
+             container, start it with --ipc=host or --shm-size=1g"
+        }
         "ncclRemoteError" => "; see the message of the other rank",
         _ => "",
     }
+}
+
+/// Collectives that a communicator enqueues before it is known that its GPUs reach each other.
+const FIRST_COLLECTIVES: u64 = 8;
+
+fn peer_hint(n_enqueued: u64) -> &'static str {
+    if n_enqueued > FIRST_COLLECTIVES {
+        return "";
+    }
+    "; if it hangs at each start, the GPUs may not reach each other (IOMMU, ACS): try NCCL_P2P_DISABLE=1"
 }
 
 fn last_enqueued(n_enqueued: u64, last: Option<&Call>) -> String {
@@ -404,4 +421,33 @@ fn last_enqueued(n_enqueued: u64, last: Option<&Call>) -> String {
 
 fn copies(n_ranks: Option<usize>) -> String {
     n_ranks.map_or_else(|| "several copies".to_owned(), |n| format!("{n} copies"))
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_kernels::hint::with_hint;
+
+    use super::*;
+
+    #[test]
+    fn errors_of_nccl_name_a_way_out() {
+        let nccl = |code| {
+            let (call, device, text) = ("ncclAllReduce", Device::Cuda(0), String::new());
+            with_hint(&CommError::Nccl { call, rank: 0, device, code, text, aborted: true })
+        };
+        let cases = [
+            ("ncclUnhandledCudaError", "NCCL_NVLS_ENABLE=0"),
+            ("ncclSystemError", "--shm-size=1g"),
+            ("ncclSystemError", "NCCL_SOCKET_IFNAME"),
+        ];
+        for (code, way_out) in cases {
+            assert!(nccl(code).contains(way_out), "{}", nccl(code));
+        }
+        let late = |n_enqueued| {
+            let (what, device, last) = ("the barrier", Device::Cuda(0), None);
+            let (rank, timeout_s, aborted) = (0, 5.0, true);
+            with_hint(&CommError::DeviceTimeout { what, rank, device, timeout_s, n_enqueued, last, aborted })
+        };
+        assert_eq!([0, 1000].map(|n| late(n).contains("NCCL_P2P_DISABLE=1")), [true, false]);
+    }
 }

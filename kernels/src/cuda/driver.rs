@@ -147,6 +147,11 @@ fn start_hint(error: sys::CUresult, visible: Option<&str>, has_uvm: bool) -> Str
              update of the driver, restart the machine; in a container, take cuda/compat out of LD_LIBRARY_PATH"
                 .to_owned()
         }
+        (E::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, _) => {
+            "a libcuda of the package cuda-compat is found, which serves data-center GPUs only: take cuda/compat out of \
+             LD_LIBRARY_PATH, or update the driver"
+                .to_owned()
+        }
         (E::CUDA_ERROR_UNKNOWN | E::CUDA_ERROR_OPERATING_SYSTEM, _) if !has_uvm => format!(
             "there is no {UVM_DEVICE}: run nvidia-modprobe -u -c 0 as root; in a container, start it with --gpus all"
         ),
@@ -170,6 +175,7 @@ mod tests {
         let cases = [
             (E::CUDA_ERROR_SYSTEM_NOT_READY, None, true, "nvidia-fabricmanager"),
             (E::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, None, true, "restart the machine"),
+            (E::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, None, true, "take cuda/compat out"),
             (E::CUDA_ERROR_UNKNOWN, None, false, "nvidia-modprobe -u"),
             (E::CUDA_ERROR_OPERATING_SYSTEM, None, false, "nvidia-modprobe -u"),
             (E::CUDA_ERROR_UNKNOWN, None, true, "nvidia-smi work"),

@@ -142,6 +142,7 @@ fn errors_of_a_new_machine_are_told_with_a_way_out() {
     let cases = [
         (("VGPU_FAIL", "driver:802"), "nvidia-fabricmanager"),
         (("VGPU_FAIL", "driver:803"), "restart the machine"),
+        (("VGPU_FAIL", "driver:804"), "take cuda/compat out of LD_LIBRARY_PATH"),
         (("VGPU_FAIL", "driver:999"), of_unknown),
         (("VGPU_FAIL", "context:46"), "nvidia-smi -c DEFAULT"),
         (("CUDA_VISIBLE_DEVICES", "MIG-00000000-0000-0000-0000-000000000000"), "nvidia-smi -L"),
