@@ -7,14 +7,21 @@
   ddp-train checkpoint export runs/csv --out digits.safetensors
   python examples/load_in_pytorch.py digits.safetensors examples/data/digits_test.csv logits.json
 
-A third argument names a file for the outputs, a list per row, in JSON; those of regression are in the units of the targets.
+A third argument names a file for the outputs, a list per row, in JSON: logits, or the predictions of regression in the units of
+the targets. Rows whose target is missing or unknown are not scored.
 
-Names and shapes of the weights are those of the module below, so `load_state_dict` takes them as they are. The run's config
-is in the file's metadata, as TOML, and the embeddings, as JSON: the last features, in their order, are codes of theirs.
+The CSV file has the columns as they are in the data, in any order, with commas between cells and points in numbers. Its texts
+become numbers here: categories their codes, dates seconds or parts, missing numbers NaN. The module does the rest.
+
+Names and shapes of the weights are those of the module below, so `load_state_dict` takes them as they are. The file's metadata
+holds the run's config, as TOML, and as JSON the columns (`ddp_train.columns`), the labels and the embeddings.
 Needs torch, safetensors and Python 3.11.
 """
 import csv
+import datetime
 import json
+import math
+import re
 import sys
 import tomllib
 
@@ -28,6 +35,82 @@ ACTIVATIONS = {"relu": nn.ReLU(), "gelu": nn.GELU(), "gelu_tanh": nn.GELU(approx
 GATES = {"swiglu": nn.functional.silu, "geglu": nn.functional.gelu, "reglu": nn.functional.relu}
 NORMS = {"layer_norm": lambda width, entry: nn.LayerNorm(width), "rms_norm": lambda width, entry: nn.RMSNorm(width, eps=1e-6),
          "batch_norm": lambda width, entry: nn.BatchNorm1d(width, eps=entry["eps"], momentum=entry["momentum"])}
+
+# Texts that ddp-train takes for a missing number.
+MISSING = {"", "NA", "N/A", "n/a", "<NA>", "#N/A", "NaN", "nan", "NaT", "null", "NULL", "None", "-", "?"}
+TRUTHS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
+# Columns of a date with data.datetime = "parts".
+PARTS = {
+    ".year": lambda at: at.year, ".month": lambda at: at.month, ".day": lambda at: at.day,
+    ".weekday": lambda at: at.weekday(), ".hour": lambda at: at.hour, ".minute": lambda at: at.minute,
+    ".second": lambda at: at.second + at.microsecond / 1e6,
+}
+
+
+def moment(text):
+    """The date and time in UTC, which is meant where there is no offset, of an ISO 8601 text or one such as 31.05.2024 12:30."""
+    at = datetime.datetime.fromisoformat(re.sub(r"^(\d\d)\.(\d\d)\.(\d{4})", r"\3-\2-\1", text))
+    return at.astimezone(datetime.timezone.utc) if at.tzinfo else at.replace(tzinfo=datetime.timezone.utc)
+
+
+def as_float(text):
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def number(text):
+    """The number of a text: 1 and 0 for truth values, seconds since 1970 for dates, seconds since midnight for times."""
+    if text.lower() in TRUTHS:
+        return TRUTHS[text.lower()]
+    value = as_float(text)
+    return value if value is not None else moment(f"1970-01-01T{text}" if text[2:3] == ":" else text).timestamp()
+
+
+def whole(text):
+    """A whole number without the zeros after its point, so that 1.0 is the category 1; any other text as it is."""
+    return re.sub(r"\A(-?[0-9]+)\.0+\Z", r"\1", text)
+
+
+class Columns:
+    """Numbers from the texts of a row, one per column that the model knows."""
+
+    def __init__(self, plan, data):
+        self.names = plan["columns"]
+        # Code 0 is for unknown and empty texts.
+        self.codes = {known["column"]: {whole(value): code for code, value in enumerate(known["values"], 1)}
+                      for known in plan["vocabularies"]}
+        self.marks = {mark.strip() for mark in data.get("missing_values", [])}
+        self.marked_numbers = {as_float(mark) for mark in self.marks} - {None}
+        # An empty text in the list makes it the whole list.
+        self.missing = self.marks if "" in self.marks else MISSING | self.marks
+
+    def is_missing(self, text, marks):
+        """Whether a text is one of the marks, or equal to a number among those of the config: -999.0 to -999."""
+        return text in marks or as_float(text) in self.marked_numbers
+
+    def value(self, name, row):
+        """The value of a column: a code, a part of a date, or a number; NaN if it is missing."""
+        if name in self.codes:
+            return 0 if self.is_missing(row[name], self.marks) else self.codes[name].get(whole(row[name]), 0)
+        date, dot, part = name.rpartition(".")
+        is_part = name not in row and date in row
+        text = row[date if is_part else name]
+        if self.is_missing(text, self.missing):
+            return math.nan
+        return PARTS[dot + part](moment(text)) if is_part else number(text)
+
+    def tensor(self, rows):
+        return torch.tensor([[self.value(name, row) for name in self.names] for row in rows], dtype=torch.float64)
+
+
+def read_rows(path):
+    """The rows of a CSV file as dicts of texts without blanks around them; a byte order mark is not part of the first name."""
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        lines = csv.reader(file)
+        names = [name.strip() for name in next(lines)]
+        return [dict(zip(names, map(str.strip, line))) for line in lines if line]
 
 
 def gated(f, x):
@@ -99,20 +182,37 @@ def steps_of(entries, width, model):
     return steps, width
 
 
-class Normalize(nn.Module):
-    """Offset, shift and scale of the first features, fitted on the training rows; from f64 to f32."""
+class Features(nn.Module):
+    """Features from the columns: numbers, then an indicator for each column that lacked some, then the one-hot columns of categories.
 
-    def __init__(self, n_features):
+    Offset, shift and scale, fitted on the training rows, have an entry per feature, of which those of the numbers are used.
+    """
+
+    def __init__(self, plan, n_features):
         super().__init__()
+        sizes = {known["column"]: len(known["values"]) + 1 for known in plan["vocabularies"]}
+        self.numbers = [place for place, name in enumerate(plan["columns"]) if name not in sizes]
+        self.categories = [(place, sizes[name]) for place, name in enumerate(plan["columns"]) if name in sizes]
+        self.indicators, self.embeds = plan["indicators"], plan["embed"]
+        fill = torch.tensor([plan["fill"][place] for place in self.numbers]) if plan["fill"] else None
+        self.register_buffer("fill", fill, persistent=False)
         self.register_buffer("offset", torch.zeros(n_features, dtype=torch.float64))
         self.register_buffer("shift", torch.zeros(n_features, dtype=torch.float64))
         self.register_buffer("scale", torch.ones(n_features, dtype=torch.float64))
 
-    def forward(self, x):
-        n = len(self.shift)
-        # As in training, rows become f32 after the offset.
-        numbers = ((x[:, :n] - self.offset).float().double() - self.shift) * self.scale
-        return torch.cat([numbers, x[:, n:]], dim=1).float()
+    def forward(self, columns):
+        """The features, f32, and the codes of the categories that have embeddings."""
+        n = len(self.numbers)
+        # As in training, numbers become f32 after the offset, and are filled then.
+        numbers = (columns[:, self.numbers] - self.offset[:n]).float()
+        if self.fill is not None:
+            numbers = torch.where(numbers.isnan(), self.fill, numbers)
+        numbers = (numbers.double() - self.shift[:n]) * self.scale[:n]
+        indicators = columns[:, self.indicators].isnan()
+        codes = [(columns[:, place].long(), size) for place, size in self.categories]
+        one_hot = [nn.functional.one_hot(code, size) for code, size in codes if not self.embeds]
+        features = torch.cat([part.float() for part in (numbers, indicators, *one_hot)], dim=1)
+        return features, [code for code, _ in codes if self.embeds]
 
 
 class Target(nn.Module):
@@ -162,9 +262,9 @@ class Exponential(nn.Module):
 class Network(nn.Module):
     """The trained network; dropout plays no part after training."""
 
-    def __init__(self, n_outputs, n_features, embeddings, config, n_normalized, target):
+    def __init__(self, n_outputs, n_features, embeddings, config, plan, target):
         super().__init__()
-        self.normalize = Normalize(n_normalized) if n_normalized else nn.Identity()
+        self.normalize = Features(plan, n_features)
         self.target = target
         # A key is the feature's name, with what a ModuleDict takes for none written in another way.
         self.embeddings = nn.ModuleDict({e["key"]: nn.Embedding(e["n_codes"], e["dim"]) for e in embeddings})
@@ -191,28 +291,26 @@ class Network(nn.Module):
             width = out
         return steps, width
 
-    def forward(self, x):
-        x = self.normalize(x).float()
-        n_numbers = x.shape[1] - len(self.embeddings)
-        codes = x[:, n_numbers:].long()
-        rows = [table(codes[:, i]) for i, table in enumerate(self.embeddings.values())]
-        x = torch.cat([x[:, :n_numbers], *rows], dim=1)
+    def forward(self, columns):
+        x, codes = self.normalize(columns)
+        x = torch.cat([x, *(table(code) for table, code in zip(self.embeddings.values(), codes))], dim=1)
         return self.target(run(self.steps, x))
 
 
 def load(path):
-    """The module, the names of its features, the data's section of the config, and the labels in the order of the outputs."""
+    """The module, its columns, the data's section of the config, and the labels in the order of the outputs."""
     state = load_file(path)
     with safe_open(path, "pt") as file:
         metadata = file.metadata()
     config = tomllib.loads(metadata["ddp_train.config"])
-    features = json.loads(metadata["ddp_train.features"])
+    n_features = len(json.loads(metadata["ddp_train.features"]))
+    plan = json.loads(metadata["ddp_train.columns"])
     embeddings = json.loads(metadata.get("ddp_train.embeddings", "[]"))
     n_layers = sum(name.startswith("layers.") and name.endswith(".weight") for name in state)
     n_outputs = state[f"layers.{n_layers - 1}.weight"].shape[0]
-    n_normalized = len(state.get("normalize.shift", []))
-    if n_normalized:
-        state.setdefault("normalize.offset", torch.zeros(n_normalized, dtype=torch.float64))
+    # What leaves numbers as they are is not in the file.
+    for name, value in [("offset", 0.0), ("shift", 0.0), ("scale", 1.0)]:
+        state.setdefault(f"normalize.{name}", torch.full([n_features], value, dtype=torch.float64))
     n_scaled = len(state.get("target.shift", []))
     target = Target(n_scaled) if n_scaled else nn.Identity()
     loss = config["loss"].get("kind")
@@ -221,50 +319,56 @@ def load(path):
     if "heads" in config:
         heads = json.loads(metadata["ddp_train.heads"])
         target = Heads(heads, [head["loss"]["kind"] for head in config["heads"]], n_scaled)
-    model = Network(n_outputs, len(features), embeddings, config["model"], n_normalized, target)
+    model = Network(n_outputs, n_features, embeddings, config["model"], plan, target)
     model.load_state_dict(state)
     # Files of earlier versions number their classes.
     numbers = list(range(n_outputs + (loss == "ordinal")))
     labels = json.loads(metadata.get("ddp_train.labels", json.dumps(numbers)))
-    return model.eval(), features, config["data"], [str(label) for label in labels]
+    return model.eval(), Columns(plan, config["data"]), config["data"], [str(label) for label in labels]
 
 
-def score(rows, task, names, classes, outputs):
+def score(rows, columns, task, names, classes, outputs):
     """R² of quantities, or accuracy of classes or labels, in words."""
-    n = len(rows)
+    if task == "classification":
+        # The label 1 may be written 1.0.
+        places = {label: place for place, label in enumerate(classes)}
+        targets = [places.get(row[names[0]], places.get(whole(row[names[0]]))) for row in rows]
+    else:
+        cells = [[row[name] for name in names] for row in rows]
+        targets = [None if any(columns.is_missing(cell, columns.missing) for cell in of_row) else [number(cell) for cell in of_row]
+                   for of_row in cells]
+    known = [index for index, target in enumerate(targets) if target is not None]
+    n, outputs = len(known), outputs[known]
+    y = torch.tensor([targets[index] for index in known], dtype=torch.float64)
+    if task == "multilabel":
+        return f"accuracy {((outputs > 0) == (y > 0.5)).double().mean():.6f} ({n} rows)"
     if task != "classification":
-        y = torch.tensor([[float(row[name]) for name in names] for row in rows], dtype=torch.float64)
-        if task == "multilabel":
-            return f"accuracy {((outputs > 0) == (y > 0.5)).double().mean():.6f} ({n} rows)"
         r2 = 1 - ((y - outputs) ** 2).sum(dim=0) / ((y - y.mean(dim=0)) ** 2).sum(dim=0)
         return f"R² {r2.mean():.6f} ({n} rows)"
-    labels = torch.tensor([classes.index(row[names[0]]) for row in rows])
     # The ordinal loss has one logit less than classes: each says whether the class is above its own.
     is_ordinal = outputs.shape[1] < len(classes)
     predicted = (outputs > 0).sum(dim=1) if is_ordinal else outputs.argmax(dim=1)
-    n_right = int((predicted == labels).sum())
-    return f"accuracy {n_right / n:.6f} ({n_right} of {n} rows)"
+    n_right = int((predicted == y).sum())
+    return f"accuracy {n_right / max(n, 1):.6f} ({n_right} of {n} rows)"
 
 
 def main():
     if len(sys.argv) not in (3, 4):
         sys.exit(__doc__)
-    model, features, data, classes = load(sys.argv[1])
-    with open(sys.argv[2], newline="") as file:
-        rows = list(csv.DictReader(file))
-    x = torch.tensor([[float(row[name]) for name in features] for row in rows], dtype=torch.float64)
+    model, columns, data, classes = load(sys.argv[1])
+    rows = read_rows(sys.argv[2])
     with torch.no_grad():
-        logits = model(x)
+        outputs = model(columns.tensor(rows))
     if len(sys.argv) == 4:
         with open(sys.argv[3], "w") as file:
-            json.dump(logits.tolist(), file)
+            json.dump(outputs.tolist(), file)
     if isinstance(model.target, Heads):
-        for head, _, outputs, _ in model.target.heads:
-            labels = [str(label) for label in head.get("labels", [])]
-            print(f"{head['name']}: {score(rows, head['task'], head['columns'], labels, logits[:, outputs])}")
+        for head, _, of_head, _ in model.target.heads:
+            labels = [str(label) for label in head.get("labels") or []]
+            print(f"{head['name']}: {score(rows, columns, head['task'], head['columns'], labels, outputs[:, of_head])}")
         return
     names = [data["target"]] if isinstance(data["target"], str) else data["target"]
-    print(score(rows, data["task"], names, classes, logits))
+    print(score(rows, columns, data["task"], names, classes, outputs))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 //! An exported checkpoint gives the same outputs in PyTorch.
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -11,16 +12,24 @@ use ddp::model::{ModelSpec, Network};
 use ddp_kernels::{Device, Tensor};
 
 use super::fixture::{layout, options};
-use crate::common::{run_ok, single};
+use crate::common::{run_line_ok, run_ok, single, temp_dir, write};
 
 /// Absolute and relative tolerance of the outputs, which are sums of a few hundred products in f32.
 const TOLERANCE: f32 = 1e-5;
 
+/// Whether PyTorch is installed; the test is skipped without it.
+fn has_torch() -> bool {
+    let output = Command::new("python3").args(["-c", "import torch, safetensors, tomllib"]).output();
+    let has_torch = output.is_ok_and(|output| output.status.success());
+    if !has_torch {
+        eprintln!("skipped: needs torch and safetensors");
+    }
+    has_torch
+}
+
 #[test]
 fn logits_are_the_same() {
-    let has_torch = Command::new("python3").args(["-c", "import torch, safetensors, tomllib"]).output();
-    if !has_torch.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: needs torch and safetensors");
+    if !has_torch() {
         return;
     }
     check("example", &[]);
@@ -117,6 +126,84 @@ fn check(name: &str, sets: &[&str]) {
             largest = largest.max(gap);
         }
         println!("{name}, {choice}: largest gap of {} logits {largest:e}", ours.len());
+    }
+}
+
+/// Rows with all that the preprocessing handles: a byte order mark, points and slashes in names, missing numbers, categories and
+/// dates. Rows from `known` on also have values of categories that are in no row before.
+fn mixed_rows(rows: std::ops::Range<usize>, known: usize) -> String {
+    let mut csv = "\u{feff}a/b,m.x,city.name,type,when.at,label\n".to_owned();
+    for row in rows {
+        let (a, m) = ((row as f64 * 0.7).sin(), (row as f64 * 1.3).cos());
+        let m_text = match row % 9 {
+            0 => String::new(),
+            1 => "NA".to_owned(),
+            2 => "-999.0".to_owned(),
+            _ => format!("{m:.4}"),
+        };
+        let city = match row % 7 {
+            0 if row >= known => "paris",
+            0 | 1 => "oslo",
+            2 => "\"a,b\"",
+            3 => "1",
+            4 => "1.0",
+            5 => "",
+            _ => "Ω",
+        };
+        let kind = ["x", "y", "z"][row / 2 % 3];
+        let (month, day) = (row % 12 + 1, row % 28 + 1);
+        let when = match row % 5 {
+            0 => String::new(),
+            1 => format!("{day:02}.{month:02}.2024 12:30"),
+            2 => format!("2024-{month:02}-{day:02}T23:30:15.5-02:00"),
+            _ => format!("2023-{month:02}-{day:02}"),
+        };
+        let of_kind = if kind == "x" { 0.5 } else { 0.0 };
+        let label = if a + m + of_kind > 0.2 { "high" } else { "low" };
+        writeln!(csv, "{a:.5},{m_text},{city},{kind},{when},{label}").unwrap();
+    }
+    csv
+}
+
+#[test]
+fn columns_of_every_kind_give_the_same_probabilities() {
+    if !has_torch() {
+        return;
+    }
+    let root = crate::common::ddp_folder().parent().unwrap();
+    for (name, sets) in [
+        ("one-hot, mean", "--set data.missing=mean"),
+        ("one-hot, parts", "--set data.missing=zero --set data.datetime=parts --set data.normalize=none"),
+        ("embedding, parts", "--set data.missing=mean --set data.datetime=parts --set data.encode=embedding"),
+    ] {
+        let dir = temp_dir();
+        let folder = dir.path();
+        write(folder, "train.csv", &mixed_rows(0..400, 400));
+        write(folder, "test.csv", &mixed_rows(400..600, 400));
+        let data = "--set data.train=train.csv --set data.target=label --set data.categorical=[\"city.name\",\"type\"] \
+                    --set data.missing_values=[\"-999\",\"n.v.\"] --set model.hidden=[16]";
+        run_line_ok(folder, &format!("train --quiet --out run --set train.epochs=5 {data} {sets}"));
+        run_line_ok(folder, "predict --checkpoint run --data test.csv --proba --out out.csv");
+        let mut python = Command::new("python3");
+        python.arg(root.join("examples/load_in_pytorch.py")).current_dir(folder);
+        python.args(["run/model.safetensors", "test.csv", "logits.json"]);
+        let printed = run_ok(python).stdout;
+        let eval = run_line_ok(folder, "eval --checkpoint run --data test.csv --json").stdout;
+        let eval: serde_json::Value = serde_json::from_str(&eval).unwrap();
+        let accuracy: f64 = printed.split(' ').nth(1).unwrap().parse().unwrap();
+        assert!((accuracy - eval["eval_accuracy"].as_f64().unwrap()).abs() < 1e-5, "{name}: {printed}{eval}");
+
+        let logits = std::fs::read(folder.join("logits.json")).unwrap();
+        let logits: Vec<[f32; 2]> = serde_json::from_slice(&logits).unwrap();
+        let text = std::fs::read_to_string(folder.join("out.csv")).unwrap();
+        assert_eq!((logits.len(), text.lines().count()), (200, 201), "{name}");
+        for ([high, low], line) in logits.iter().zip(text.lines().skip(1)) {
+            let ours: Vec<f32> = line.split(',').skip(1).map(|cell| cell.parse().unwrap()).collect();
+            for (ours, logit) in ours.iter().zip([low - high, high - low]) {
+                let theirs = 1.0 / (1.0 + logit.exp());
+                assert!((ours - theirs).abs() <= TOLERANCE * ours.max(0.1), "{name}: {ours} and {theirs}");
+            }
+        }
     }
 }
 
