@@ -2,7 +2,9 @@
 
 import csv
 import importlib.util
+import itertools
 import json
+import math
 import pathlib
 import re
 import subprocess
@@ -266,7 +268,7 @@ def another_format_trains_alike(trial, base, draw):
 
 
 def exported_models_predict_alike(trial, base, draw):
-    """(c) An exported model in onnxruntime, and the example that loads the model in PyTorch, agree with `predict`."""
+    """(c) An exported model in onnxruntime agrees with `predict`."""
     law, table = "exported models agree with predict", trial.table
     if not has_modules("numpy", "onnxruntime") or table.is_array or table.heads:
         return
@@ -302,36 +304,60 @@ def check_predictions(law, what, trial, ours, theirs):
                 raise Broken(law, f"{what}: row {index} gives {b}, predict {a}")
 
 
+def predicted(task, outputs, n_columns):
+    """The numbers of `predict --proba` from a row of the network's outputs; those of regression are predictions already."""
+    above = [1 / (1 + math.exp(min(-of, 700.0))) for of in outputs]
+    if task == "classification" and len(outputs) == n_columns:
+        values = [math.exp(of - max(outputs)) for of in outputs]
+    elif task == "classification":
+        # The ordinal loss: each logit says whether the class is above its own. 2^-23 is the least difference.
+        values = [max(a - b, 2**-23) for a, b in itertools.pairwise([1.0, *above, 0.0])]
+    else:
+        return above if task == "multilabel" else outputs
+    return [of / sum(values) for of in values]
+
+
 def loads_in_pytorch(trial, base, draw):
-    """(c) The example that loads a model in PyTorch scores as `eval` does; it reads numbers only."""
-    law, table = "a model in PyTorch agrees with eval", trial.table
+    """(c) The example that loads a model in PyTorch reads the table as it is, predicts as `predict` does and scores as `eval` does."""
+    law, table = "a model in PyTorch agrees with predict and eval", trial.table
     # Of a format, delimiter or decimal mark that the config names, eval reads no other one.
     if trial.config.get("data.format", "auto") not in ("auto", "csv") or table.delimiter != "," or table.decimal != ".":
         return
     # Importing torch takes longer than all else of a run.
     if draw.random() < 0.7 or not has_modules("torch", "safetensors"):
         return
-    if table.is_array or table.heads or table.categorical or table.has_missing:
+    # Columns of arrays and of files without a header have other names in the model.
+    if table.is_array or not table.has_header:
         return
-    if table.has_missing_target or "day" in table.features or table.labels or not table.has_header:
-        return
-    rows, logits = trial.folder / "rows.csv", trial.folder / "logits.json"
-    rows.write_text(table.csv_text(range(table.n_rows), plain=True))
+    rows, outputs, out = (trial.folder / name for name in ("rows.csv", "outputs.json", "predicted.csv"))
+    # A byte order mark, as spreadsheets write it, changes nothing.
+    mark = draw.choice(["", "\ufeff"])
+    rows.write_text(mark + table.csv_text(range(table.n_rows), plain=True), encoding="utf-8")
     script = pathlib.Path(__file__).resolve().parents[2] / "examples/load_in_pytorch.py"
-    line = [sys.executable, script, base.out / "model.safetensors", rows, logits]
+    line = [sys.executable, script, base.out / "model.safetensors", rows, outputs]
     ended = subprocess.run(line, capture_output=True, text=True)
     if ended.returncode != 0:
         raise Broken(law, ended.stderr[-600:])
-    found = re.search(r"(accuracy|R²) (\S+)", ended.stdout)
+    if not table.heads:
+        proba = ["--proba"] if table.task != "regression" else []
+        trial.program.must(law, 1, "predict", "--checkpoint", base.out, "--data", rows, "--out", out, "--overwrite", *proba, "--device",
+                           trial.program.device)
+        start = "proba_" if proba else "prediction"
+        ours = [[float(cell) for name, cell in row.items() if name.startswith(start)] for row in read_rows(out)]
+        theirs = [predicted(table.task, of, len(ours[0])) for of in json.loads(outputs.read_text())]
+        check_predictions(law, "PyTorch", trial, ours, theirs)
     figures = json.loads(trial.program.must(law, 1, "eval", "--checkpoint", base.out, "--data", rows, "--json", "--unknown-label", "skip",
-                                            "--metrics", "all", "--device", trial.program.device).stdout)
-    key = {"accuracy": "eval_subset_accuracy" if table.task == "multilabel" else "eval_accuracy", "R²": "eval_r2"}[found.group(1)]
-    # With weights, several labels or several targets the two are means of other things.
-    if table.weight or table.task == "multilabel" or len(table.targets) > 1 or figures["rows"] != table.n_rows:
-        return
-    tolerance = {"f32": 1e-4, "tf32": 1e-3}.get(precision(trial), 5e-2) + 1.01 * (key == "eval_accuracy") / table.n_rows
-    if key in figures and differs(float(found.group(2)), figures[key], tolerance, tolerance):
-        raise Broken(law, f"{found.group(0)} in PyTorch, {key} {figures[key]}")
+                                            "--missing-target", "skip", "--metrics", "all", "--device", trial.program.device).stdout)
+    for head, title, value, n_rows in re.findall(r"(?:(\S+): )?(accuracy|R²) (\S+) \((?:\d+ of )?(\d+) rows\)", ended.stdout):
+        of_head = figures["eval_heads"][head] if head else figures
+        key = {"accuracy": "eval_accuracy", "R²": "eval_r2"}[title]
+        # With weights or several targets the two are means of other things, and with missing targets means over other rows.
+        has_others = int(n_rows) != figures["rows"] or table.has_missing_target and table.heads
+        if table.weight or has_others or title == "R²" and not head and len(table.targets) > 1:
+            continue
+        tolerance = {"f32": 1e-4, "tf32": 1e-3}.get(precision(trial), 5e-2) + 1.01 * (title == "accuracy") / table.n_rows
+        if key in of_head and differs(float(value), of_head[key], tolerance, tolerance):
+            raise Broken(law, f"{head} {title} {value} in PyTorch, {key} {of_head[key]}")
 
 
 # Uses of memory in the GPU's account, and the kinds of `describe` that make them.
