@@ -40,6 +40,8 @@ pub(crate) struct Attempt {
     pub(crate) ended: Ended,
     /// Whether the ranks have joined.
     pub(crate) has_joined: bool,
+    /// Whether the launcher itself has said what is wrong; one that a signal ended says nothing.
+    pub(crate) is_explained: bool,
     /// Whether a process of this host was killed for want of memory.
     pub(crate) was_killed_for_memory: bool,
     /// Exit status in the run's last event, which reports a failure or a stop.
@@ -117,7 +119,12 @@ pub(crate) fn decide(attempt: &Attempt) -> Decision {
         // The launcher also returns status 1 if it loses a host.
         Some(FAILED) if attempt.reported.is_none() && attempt.has_lost_hosts => {}
         // Its settings or the network are wrong.
-        Some(FAILED) if !attempt.has_joined && attempt.reported.is_none() && !attempt.was_stopped => {
+        Some(FAILED)
+            if !attempt.has_joined
+                && attempt.is_explained
+                && attempt.reported.is_none()
+                && !attempt.was_stopped =>
+        {
             return Decision::End(ENVIRONMENT, Reason::Permanent);
         }
         Some(code @ (FAILED | USAGE | IO | ENVIRONMENT)) => return Decision::End(code, Reason::Permanent),
@@ -157,6 +164,7 @@ mod tests {
         is_done: false,
         ended: Ended::Code(137),
         has_joined: true,
+        is_explained: false,
         was_killed_for_memory: false,
         reported: None,
         was_stopped: false,
@@ -210,11 +218,17 @@ mod tests {
     #[test]
     fn a_job_that_does_not_start_has_the_wrong_environment() {
         let environment = Decision::End(ENVIRONMENT, Reason::Permanent);
-        let early = Attempt { has_joined: false, has_gained: false, ..KILLED };
+        let early = Attempt { has_joined: false, is_explained: true, has_gained: false, ..KILLED };
         for ended in [Ended::Code(1), Ended::Idle] {
             assert_eq!(decide(&Attempt { ended, ..early }), environment, "{ended:?}");
         }
         assert_eq!(decide(&early), Decision::Restart, "a rank was killed while it started");
+        let ended_by_user = Attempt { ended: Ended::Code(1), is_explained: false, ..early };
+        assert_eq!(
+            decide(&ended_by_user),
+            Decision::End(FAILED, Reason::Permanent),
+            "a signal to the launcher"
+        );
         // It has worked before.
         let later = Attempt { ended: Ended::Idle, n_restarts: 1, has_gained: true, ..early };
         assert_eq!(decide(&later), Decision::Restart);

@@ -150,6 +150,7 @@ impl<'a> Supervisor<'a> {
                 is_done,
                 ended,
                 has_joined,
+                is_explained: !held.is_empty(),
                 was_killed_for_memory: memory.is_some(),
                 reported,
                 was_stopped,

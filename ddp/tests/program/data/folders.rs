@@ -191,7 +191,7 @@ fn an_archive_of_one_table_is_read() {
     archive("one.zip", &["__MACOSX/._rows.csv", "rows.csv"]);
     archive("two.zip", &["a.csv", "b.csv"]);
     let shown = output(folder.path(), "data inspect one.zip --target y");
-    assert!(shown.contains("one.zip: CSV, 40 rows x 2 columns"), "{shown}");
+    assert!(shown.contains("one.zip: CSV, zip, 40 rows x 2 columns"), "{shown}");
     let quick = "--target y --epochs 1 --hidden 2 --device cpu --threads 1";
     for source in ["one.zip", "rows.csv"] {
         output(folder.path(), &format!("train {source} {quick} --out of-{source}"));
