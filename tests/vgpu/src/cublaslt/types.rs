@@ -64,10 +64,11 @@ impl Type {
             Type::F32 => unsafe { base.cast::<f32>().wrapping_add(i).write(value as f32) },
             // SAFETY: as above.
             Type::F64 => unsafe { base.cast::<f64>().wrapping_add(i).write(value) },
+            // Short formats are rounded from the f32 in which products are summed, not from f64.
             // SAFETY: as above.
-            Type::F16 => unsafe { base.cast::<f16>().wrapping_add(i).write(f16::from_f64(value)) },
+            Type::F16 => unsafe { base.cast::<f16>().wrapping_add(i).write(f16::from_f32(value as f32)) },
             // SAFETY: as above.
-            Type::Bf16 => unsafe { base.cast::<bf16>().wrapping_add(i).write(bf16::from_f64(value)) },
+            Type::Bf16 => unsafe { base.cast::<bf16>().wrapping_add(i).write(bf16::from_f32(value as f32)) },
         }
     }
 }
