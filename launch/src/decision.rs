@@ -40,7 +40,7 @@ pub(crate) struct Attempt {
     pub(crate) ended: Ended,
     /// Whether the ranks have joined.
     pub(crate) has_joined: bool,
-    /// Whether the launcher itself has said what is wrong; one that a signal ended says nothing.
+    /// Whether the launcher or a rank has said anything, such as what is wrong; a launcher that a signal ends says nothing.
     pub(crate) is_explained: bool,
     /// Whether a process of this host was killed for want of memory.
     pub(crate) was_killed_for_memory: bool,

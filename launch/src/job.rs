@@ -68,6 +68,8 @@ pub(crate) struct Finished {
     pub(crate) was_stopped: bool,
     /// Whether the ranks had joined.
     pub(crate) has_joined: bool,
+    /// Whether the launcher or a rank has written to stderr.
+    pub(crate) has_said: bool,
     /// The launcher's own last lines, which were held back.
     pub(crate) held: Vec<String>,
     /// Largest memory of all ranks on this host that was seen, in bytes.
@@ -164,7 +166,8 @@ impl Job {
             output.wait(COPY_DEADLINE);
         }
         let (has_joined, held) = (self.has_joined(), self.held());
-        Finished { ended, was_stopped: requests.stop().is_some(), has_joined, held, resident_bytes }
+        let has_said = self.output.as_ref().is_none_or(Output::has_said);
+        Finished { ended, was_stopped: requests.stop().is_some(), has_joined, has_said, held, resident_bytes }
     }
 
     fn has_joined(&self) -> bool {

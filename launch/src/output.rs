@@ -34,6 +34,7 @@ pub(crate) struct Output {
 #[derive(Debug, Default)]
 struct Shared {
     has_joined: AtomicBool,
+    has_said: AtomicBool,
     held: Mutex<VecDeque<String>>,
 }
 
@@ -59,6 +60,11 @@ impl Output {
     /// Whether the ranks have joined.
     pub(crate) fn has_joined(&self) -> bool {
         self.shared.has_joined.load(Ordering::Acquire)
+    }
+
+    /// Whether the launcher or a rank has written to stderr.
+    pub(crate) fn has_said(&self) -> bool {
+        self.shared.has_said.load(Ordering::Acquire)
     }
 
     /// The launcher's own last lines that were held back.
@@ -130,6 +136,7 @@ fn copy_lines(from: impl Read, shared: &Shared, joined: &str, has_blocks: bool) 
             shared.has_joined.store(true, Ordering::Release);
             continue;
         }
+        shared.has_said.store(true, Ordering::Release);
         let copied = if has_blocks { blocks.outside(&line) } else { Some(line.clone()) };
         match copied {
             Some(text) => to.write(&text),

@@ -132,7 +132,7 @@ impl<'a> Supervisor<'a> {
             }
             let step_before = self.watch.newest_step();
             let kills = MemoryKills::watch();
-            let (launcher, Finished { ended, was_stopped, has_joined, held, resident_bytes }) =
+            let (launcher, Finished { ended, was_stopped, has_joined, has_said, held, resident_bytes }) =
                 self.attempt(&hosts, requests)?;
             let is_done = self.watch.is_done();
             let is_over = is_done || was_stopped || ended == Ended::Interrupted;
@@ -150,7 +150,7 @@ impl<'a> Supervisor<'a> {
                 is_done,
                 ended,
                 has_joined,
-                is_explained: !held.is_empty(),
+                is_explained: has_said,
                 was_killed_for_memory: memory.is_some(),
                 reported,
                 was_stopped,

@@ -74,10 +74,19 @@ fn signal(name: &str, pid: u32) {
     assert!(status.success());
 }
 
+/// Whether this process, and so the mpirun that it starts, ignores SIGQUIT, as all in the background of a script do.
+#[cfg(feature = "mpi")]
+fn ignores_sigquit() -> bool {
+    const SIGQUIT: u32 = 3;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    u64::from_str_radix(ignored.trim(), 16).unwrap() & (1 << (SIGQUIT - 1)) != 0
+}
+
 #[cfg(feature = "mpi")]
 #[test]
 fn ranks_whose_mpirun_is_killed_save_and_end() {
-    for name in ["KILL", "QUIT"] {
+    for name in ["KILL", "QUIT"].into_iter().filter(|name| *name != "QUIT" || !ignores_sigquit()) {
         let run = Run::new();
         let job = run.start(2, &["train"]);
         let pids = children(job.pid());
