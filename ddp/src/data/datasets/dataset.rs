@@ -207,7 +207,7 @@ pub struct RowLayout {
     /// Scale of the targets, if gathered targets are standardized; a prediction is in the user's units after
     /// [`TargetScale::to_user_units`].
     pub target_scale: Option<TargetScale>,
-    /// Columns of the files that are not used although no setting excludes them, with the reason: ends of sentences.
+    /// Columns of the files that are not used although no setting excludes them, and guesses about the rows: notes for the user.
     pub left_out: Vec<String>,
 }
 
