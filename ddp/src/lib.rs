@@ -8,7 +8,7 @@
 //! all: [`exit_code`], the table of exit statuses.
 //!
 //! Global state: the umask of a run (`run.file_mode`), the thread pool, the table of GPUs, host memory kept for the next result of a
-//! tensor operation, with its account, and the handler of faults in mapped files. The program adds the panic hook and the subscriber
+//! tensor operation, with its account, page-locked memory kept for the next of its size, and the handler of faults in mapped files. The program adds the panic hook and the subscriber
 //! of events.
 
 #![forbid(unsafe_code)]

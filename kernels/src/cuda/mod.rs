@@ -5,8 +5,8 @@
 //! its streams, and the modules after it allocate its memory and enqueue its work. Copies from and to host memory are a floor
 //! above: [`Upload`](crate::Upload), [`PinnedTensor`](crate::PinnedTensor), [`Download`](crate::Download).
 //!
-//! The driver's primary contexts are global to the process, as is the table of [`Gpu`]s that mirrors them: the only global
-//! state of this crate besides the thread pools and the handler of faults in mapped files.
+//! The driver's primary contexts are global to the process, as is the table of [`Gpu`]s that mirrors them, and page-locked memory that is
+//! kept: the only global state of this crate besides the thread pools and the handler of faults in mapped files.
 //!
 //! ```
 //! use ddp_kernels::cuda::{self, Gpu};

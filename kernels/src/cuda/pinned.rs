@@ -1,4 +1,8 @@
-//! Page-locked host memory.
+//! Page-locked host memory. What is dropped is kept for the next of its size: each evaluation has buffers of the same sizes, and the
+//! driver takes 0.1 to 0.5 ms to lock or unlock pages, for which it waits for the device.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{result, sys};
 
@@ -12,6 +16,40 @@ pub(crate) struct Pinned {
     context: Context,
     ptr: *mut u8,
     bytes: usize,
+    flags: u32,
+}
+
+/// Most bytes kept on a device's behalf; what is beyond is returned to the system.
+const MAX_KEPT_BYTES: usize = 256 << 20;
+
+/// Dropped memory of all devices.
+struct Kept {
+    /// Addresses by device, bytes and flags.
+    free: BTreeMap<(u32, usize, u32), Vec<usize>>,
+    bytes: usize,
+}
+
+fn kept() -> MutexGuard<'static, Kept> {
+    static KEPT: Mutex<Kept> = Mutex::new(Kept { free: BTreeMap::new(), bytes: 0 });
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Kept {
+    fn take(&mut self, key: (u32, usize, u32)) -> Option<*mut u8> {
+        let address = self.free.get_mut(&key)?.pop()?;
+        self.bytes -= key.1;
+        Some(std::ptr::with_exposed_provenance_mut(address))
+    }
+
+    /// Keeps the memory, or returns false where that would be too much.
+    fn keep(&mut self, key: (u32, usize, u32), ptr: *mut u8) -> bool {
+        let has_room = self.bytes + key.1 <= MAX_KEPT_BYTES;
+        if has_room {
+            self.bytes += key.1;
+            self.free.entry(key).or_default().push(ptr.expose_provenance());
+        }
+        has_room
+    }
 }
 
 // SAFETY: the memory has one owner.
@@ -38,17 +76,20 @@ impl Pinned {
 
     fn with_flags(context: Context, bytes: usize, flags: u32) -> Result<Self> {
         context.bind()?;
-        // SAFETY: the context is current.
-        let ptr = unsafe { result::malloc_host(bytes.max(1), flags) };
-        let ptr = match ptr {
-            Err(error) if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-                return Err(KernelError::OutOfMemory { device: Device::Cpu, bytes, in_use: None });
-            }
-            other => check_driver(context.index(), "cuMemHostAlloc", other)?.cast::<u8>(),
+        let kept = kept().take((context.index(), bytes, flags));
+        let ptr = match kept {
+            Some(ptr) => ptr,
+            // SAFETY: the context is current.
+            None => match unsafe { result::malloc_host(bytes.max(1), flags) } {
+                Err(error) if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                    return Err(KernelError::OutOfMemory { device: Device::Cpu, bytes, in_use: None });
+                }
+                other => check_driver(context.index(), "cuMemHostAlloc", other)?.cast::<u8>(),
+            },
         };
         // SAFETY: the memory belongs to `self` and has that length.
         unsafe { std::ptr::write_bytes(ptr, 0, bytes.max(1)) };
-        Ok(Pinned { context, ptr, bytes })
+        Ok(Pinned { context, ptr, bytes, flags })
     }
 
     pub(crate) fn as_slice<T: bytemuck::Pod>(&self) -> &[T] {
@@ -72,8 +113,10 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        if self.context.bind().is_ok() {
-            // SAFETY: allocated in `zeroed`, freed once; users of the memory wait for their copies first.
+        // Users of the memory have waited for their copies.
+        let is_kept = kept().keep((self.context.index(), self.bytes, self.flags), self.ptr);
+        if !is_kept && self.context.bind().is_ok() {
+            // SAFETY: allocated in `with_flags`, and freed once.
             let _ = unsafe { result::free_host(self.ptr.cast()) };
         }
     }

@@ -274,6 +274,29 @@ fn a_snapshot_goes_through_pinned_memory_and_is_waited_for_once() {
     assert!(waits <= 2.0, "{waits} waits for a checkpoint");
 }
 
+/// Page-locked buffers of the first evaluation serve the later ones: to lock pages takes longer than a small evaluation.
+#[test]
+fn evaluations_lock_pages_once() {
+    let folder = temp_dir();
+    let mut of_runs = Vec::new();
+    for epochs in ["2", "6"] {
+        let counted = folder.path().join(format!("c{epochs}"));
+        std::fs::create_dir(&counted).unwrap();
+        let out = folder.path().join(epochs);
+        let set = format!("train.epochs={epochs}");
+        let args = train_args(out.to_str().unwrap(), &["--device", "cuda", "--set", &set]);
+        let Some(outcome) = on_gpus(1, 1, &args, &[("VGPU_COUNTS", counted.to_str().unwrap())]) else {
+            return;
+        };
+        outcome.ok();
+        of_runs.push(counts(&counted));
+    }
+    for name in ["cuMemHostAlloc", "cuMemFreeHost"] {
+        let of = |run: usize| of_runs[run].get(name).copied().unwrap_or(0.0);
+        assert_eq!(of(0), of(1), "{name}");
+    }
+}
+
 #[test]
 fn checkpoints_do_without_pinned_memory_and_say_so() {
     let folder = temp_dir();
