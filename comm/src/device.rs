@@ -75,6 +75,8 @@ struct RankDevice {
     host: String,
     /// Name and UUID; empty for a CPU.
     gpu: String,
+    /// Address on the bus, which MIG instances of one GPU share; empty for a CPU.
+    pci_bus_id: String,
     /// 0 for a CPU.
     nccl_version: i32,
 }
@@ -303,7 +305,8 @@ impl World {
     fn prepare(&self, device: Device, options: DeviceOptions) -> Result<Prepared> {
         let host = self.hostname().to_owned();
         let Device::Cuda(index) = device else {
-            let record = RankDevice { kind: "cpu".to_owned(), host, gpu: String::new(), nccl_version: 0 };
+            let (gpu, pci_bus_id) = (String::new(), String::new());
+            let record = RankDevice { kind: "cpu".to_owned(), host, gpu, pci_bus_id, nccl_version: 0 };
             return Ok(Prepared { gpu: None, record });
         };
         let gpu = Gpu::get(index)?;
@@ -312,7 +315,9 @@ impl World {
         }
         let info = gpu.info();
         let name = format!("{} ({})", info.name, info.uuid);
-        let record = RankDevice { kind: "cuda".to_owned(), host, gpu: name, nccl_version: nccl::version()? };
+        let pci_bus_id = info.pci_bus_id.clone();
+        let nccl_version = nccl::version()?;
+        let record = RankDevice { kind: "cuda".to_owned(), host, gpu: name, pci_bus_id, nccl_version };
         Ok(Prepared { gpu: Some(gpu), record })
     }
 
@@ -384,14 +389,21 @@ fn compare_devices(devices: &[RankDevice]) -> Result<()> {
 impl RankDevice {
     fn encode(&self) -> Vec<u8> {
         // No field contains a line break.
-        format!("{}\n{}\n{}\n{}", self.kind, self.host, self.gpu, self.nccl_version).into_bytes()
+        let RankDevice { kind, host, gpu, pci_bus_id, nccl_version } = self;
+        format!("{kind}\n{host}\n{gpu}\n{pci_bus_id}\n{nccl_version}").into_bytes()
     }
 
     fn decode(bytes: &[u8]) -> Self {
         let text = String::from_utf8_lossy(bytes);
         let mut fields = text.split('\n').map(str::to_owned);
         let mut next = || fields.next().unwrap_or_default();
-        RankDevice { kind: next(), host: next(), gpu: next(), nccl_version: next().parse().unwrap_or(0) }
+        RankDevice {
+            kind: next(),
+            host: next(),
+            gpu: next(),
+            pci_bus_id: next(),
+            nccl_version: next().parse().unwrap_or(0),
+        }
     }
 }
 
@@ -414,9 +426,9 @@ fn require_fixed_order(chosen: Option<String>) -> Result<()> {
     Err(CommError::UnorderedSums { variable: NCCL_ALGO, value })
 }
 
-/// The first two ranks that use the same GPU.
+/// The first two ranks that use the same GPU, whole or as MIG instances of it: NCCL compares addresses on the bus.
 fn first_shared(devices: &[RankDevice]) -> Option<[usize; 2]> {
-    let same = |a: &RankDevice, b: &RankDevice| (&a.host, &a.gpu) == (&b.host, &b.gpu);
+    let same = |a: &RankDevice, b: &RankDevice| (&a.host, &a.pci_bus_id) == (&b.host, &b.pci_bus_id);
     (1..devices.len()).find_map(|rank| {
         let other = devices[..rank].iter().position(|other| same(other, &devices[rank]))?;
         Some([other, rank])
@@ -463,12 +475,18 @@ mod tests {
     use crate::threads;
 
     fn device_of(host: &str, gpu: &str) -> RankDevice {
-        RankDevice { kind: "cuda".into(), host: host.into(), gpu: gpu.into(), nccl_version: 22_703 }
+        RankDevice {
+            kind: "cuda".into(),
+            host: host.into(),
+            gpu: format!("Some GPU MIG 1g ({gpu})"),
+            pci_bus_id: format!("0000:0{}:00.0", &gpu[..1]),
+            nccl_version: 22_703,
+        }
     }
 
     #[test]
     fn records_round_trip() {
-        let device = device_of("node7", "Some GPU (GPU-0123)");
+        let device = device_of("node7", "0123");
         assert_eq!(RankDevice::decode(&device.encode()), device);
     }
 
@@ -502,7 +520,8 @@ mod tests {
     fn gpus_of_two_hosts_are_different() {
         let apart = [device_of("a", "0"), device_of("a", "1"), device_of("b", "0")];
         assert_eq!(first_shared(&apart), None);
-        assert_eq!(first_shared(&[&apart[..], &apart[1..2]].concat()), Some([1, 3]));
+        let instance = device_of("a", "1/3");
+        assert_eq!(first_shared(&[&apart[..], &[instance]].concat()), Some([1, 3]));
     }
 
     #[test]

@@ -223,7 +223,8 @@ pub enum CommError {
     /// Two ranks use the same GPU.
     #[error("ranks {} and {} both use the GPU {gpu} of {host}", ranks[0], ranks[1])]
     #[diagnostic(help(
-        "start no more ranks on a host than it has GPUs, and leave out the index of the device"
+        "start no more ranks on a host than it has GPUs, and leave out the index of the device; MIG instances of one GPU cannot \
+         be joined: give one rank the whole GPU (nvidia-smi -mig 0), or train on one instance"
     ))]
     GpuTaken {
         host: String,

@@ -200,7 +200,9 @@ pub enum KernelError {
 
     /// A kernel does not compile with the installed NVRTC.
     #[error("{device}: the kernels of {kernel} do not compile: {log}")]
-    #[diagnostic(help("is the CUDA of NVRTC 12.8 or newer?"))]
+    #[diagnostic(help(
+        "`ddp-train devices` names the NVRTC in use: CUDA 12 or 13 has to know this GPU; please report the message above otherwise"
+    ))]
     Compile { device: Device, kernel: &'static str, log: String },
 
     /// An operand is in host memory where GPU memory is required, or the reverse.

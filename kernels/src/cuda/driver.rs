@@ -26,6 +26,8 @@ pub struct Unavailable {
 pub(super) struct Driver {
     /// The newest CUDA that it supports, as `cuDriverGetVersion` returns it: 1000 · major + 10 · minor.
     pub(super) version: i32,
+    /// The newest CUDA whose NVRTC and cuBLASLt serve all visible devices, in the same form.
+    pub(super) library_version: i32,
     /// Number of devices visible to this process.
     pub(super) n_devices: u32,
     /// Measures the time between two events.
@@ -97,7 +99,29 @@ fn initialize() -> Result<Driver, Unavailable> {
     let names = ["cuEventElapsedTime_v2", "cuEventElapsedTime"];
     // SAFETY: both have this type in the driver's header, where a status is an enum of the size of an int.
     let elapsed_time = names.iter().find_map(|name| unsafe { open.symbol::<ElapsedTime>(name) });
-    Ok(Driver { version, n_devices, elapsed_time: elapsed_time.ok_or_else(too_old)? })
+    let elapsed_time = elapsed_time.ok_or_else(too_old)?;
+    let capabilities: Result<Vec<_>, _> = (0..n_devices).map(compute_capability).collect();
+    let oldest = capabilities.map_err(failed)?.into_iter().min().expect("there is a device");
+    let library_version = library_version(version, oldest);
+    Ok(Driver { version, library_version, n_devices, elapsed_time })
+}
+
+fn compute_capability(index: u32) -> Result<(i32, i32), result::DriverError> {
+    use sys::CUdevice_attribute as Attribute;
+    let device = result::device::get(index as i32)?;
+    // SAFETY: the device was just returned by the driver.
+    let of = |attribute| unsafe { result::device::get_attribute(device, attribute) };
+    Ok((
+        of(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+        of(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+    ))
+}
+
+/// CUDA 13's NVRTC and cuBLASLt serve devices from Turing (7.5) on; those of CUDA 12 serve older ones, on any newer driver.
+///
+/// Source: CUDA 13.0 release notes, "Deprecated architectures".
+fn library_version(driver: i32, compute_capability: (i32, i32)) -> i32 {
+    if compute_capability < (7, 5) { driver.min(12990) } else { driver }
 }
 
 /// Whether an error of the driver's start says that there are GPUs, which it cannot serve as the machine is set up.

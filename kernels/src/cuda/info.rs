@@ -118,7 +118,7 @@ pub fn devices() -> std::result::Result<Vec<GpuInfo>, Unavailable> {
 /// # Errors
 /// [`Unavailable`], naming the first one that is missing and what to install.
 pub fn ensure_libraries() -> std::result::Result<(), Unavailable> {
-    let driver_version = driver().map_err(Clone::clone)?.version;
+    let driver_version = driver().map_err(Clone::clone)?.library_version;
     let missing = |library: Library, what: &str, why: &str| Unavailable {
         reason: format!("{what}: {why}"),
         hint: library.hint().to_owned(),
@@ -146,17 +146,16 @@ pub struct Versions {
 
 /// Finds every library and queries its version.
 pub fn versions() -> Versions {
-    let driver_version = driver().ok().map(|driver| driver.version);
-    let driver_cuda = driver_version.map(version_name);
+    let driver_cuda = driver().ok().map(|driver| version_name(driver.version));
+    let driver_version = driver().map_or(i32::MAX, |driver| driver.library_version);
     let found: Vec<_> = Library::ALL
         .into_iter()
         .map(|library| {
-            let open = library::open(library, driver_version.unwrap_or(i32::MAX));
+            let open = library::open(library, driver_version);
             let path = open.map(|open| open.path.display().to_string()).map_err(str::to_owned);
             (library, path)
         })
         .collect();
-    let driver_version = driver_version.unwrap_or(i32::MAX);
     let nvrtc = Nvrtc::open(driver_version).ok().and_then(Nvrtc::version);
     Versions {
         driver_cuda,

@@ -56,7 +56,8 @@ impl Library {
         match self {
             Library::Driver => "install NVIDIA's driver; in a container, start it with --gpus all",
             Library::Nvrtc | Library::CublasLt => {
-                "install the CUDA toolkit or the wheels nvidia-cuda-nvrtc and nvidia-cublas, or set CUDA_HOME"
+                "install the CUDA toolkit or the wheels nvidia-cuda-nvrtc and nvidia-cublas (for libraries of CUDA 12: \
+                 nvidia-cuda-nvrtc-cu12 and nvidia-cublas-cu12), or set CUDA_HOME"
             }
             Library::Nccl => "install libnccl2 or the wheel nvidia-nccl-cu13 (-cu12), or set LD_LIBRARY_PATH",
         }

@@ -69,7 +69,7 @@ impl Modules {
 fn load(info: &GpuInfo, source: &Source, format: KernelFormat) -> Result<sys::CUmodule> {
     let device = Device::Cuda(info.index);
     let fail = |log: String| KernelError::Compile { device, kernel: source.name, log };
-    let driver_version = driver().map_or(0, |driver| driver.version);
+    let driver_version = driver().map_or(0, |driver| driver.library_version);
     let nvrtc = Nvrtc::open(driver_version).map_err(|why| KernelError::DeviceUnavailable {
         device,
         reason: format!("its kernels cannot be compiled: {why}"),

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::program::counts;
+use super::program::{counts, on_gpus};
 use crate::common::{ddp_train, temp_dir};
 use crate::virtual_gpu::{command_under_virtual_gpus, under_virtual_gpus};
 
@@ -83,6 +83,38 @@ fn formats_that_a_gpu_lacks_are_reported_with_another() {
     assert!(outcome.stderr.contains("no matmuls in bf16"), "{}", outcome.stderr);
 }
 
+/// CUDA 13's libraries do not serve Volta, though its newest driver runs them: those of CUDA 12 beside them are taken.
+#[test]
+fn volta_takes_the_libraries_of_cuda_12() {
+    let script = "library=$(readlink -f \"${LD_LIBRARY_PATH%%:*}/libcuda.so\"); \
+                  for name in libnvrtc.so.12 libnvrtc.so.13 libcublasLt.so.12 libcublasLt.so.13; do \
+                  ln -s \"$library\" \"$0/$name\"; done; export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$0; exec \"$@\"";
+    for (arch, major) in [("7.0", 12), ("7.5", 13)] {
+        let folder = temp_dir();
+        let mut command = Command::new("bash");
+        command.args(["-c", script]).arg(folder.path()).arg(ddp_train()).args(["devices", "--json"]);
+        command.env("VGPU_WITHOUT", "libnvrtc libcublasLt").env("VGPU_ARCH", arch);
+        let Some(outcome) = command_under_virtual_gpus(1, &command) else { return };
+        for library in ["libnvrtc", "libcublasLt"] {
+            let path = format!("{library}.so.{major}\"");
+            assert!(outcome.ok().contains(&path), "{arch}: no {path} in {outcome:#?}");
+        }
+    }
+}
+
+/// Two MIG instances of one GPU have different UUIDs, but NCCL takes them for one device.
+#[test]
+fn ranks_on_mig_instances_of_one_gpu_are_refused() {
+    let folder = temp_dir();
+    let out = folder.path().join("out").to_str().unwrap().to_owned();
+    let args = ["train", "--progress", "none", "--device", "cuda", "--out", &out, "--set", "train.steps=2"];
+    let Some(outcome) = on_gpus(2, 2, &args, &[("VGPU_MIG", "1")]) else { return };
+    assert_eq!(outcome.status.code(), Some(78), "{outcome:#?}");
+    for part in ["ranks 0 and 1 both use the GPU Virtual GPU MIG", "nvidia-smi -mig 0"] {
+        assert!(outcome.stderr.contains(part), "no {part} in {}", outcome.stderr);
+    }
+}
+
 /// Places of the CUDA libraries that the loader does not search.
 #[test]
 fn libraries_of_conda_and_of_the_user_are_found() {
@@ -105,5 +137,20 @@ fn libraries_of_conda_and_of_the_user_are_found() {
         let Some(outcome) = command_under_virtual_gpus(1, &command) else { return };
         let found = place.join("libnvrtc.so.13");
         assert!(outcome.ok().contains(found.to_str().unwrap()), "{variable}: {outcome:#?}");
+    }
+}
+
+/// A model whose steps are too small for a GPU trains on it and says so; a larger one says nothing.
+#[test]
+fn a_step_that_is_too_small_for_a_gpu_is_reported() {
+    let folder = temp_dir();
+    for (batch, is_small) in [("32", true), ("256", false)] {
+        let out = folder.path().join(batch).to_str().unwrap().to_owned();
+        let set = format!("train.batch_size={batch}");
+        let args = ["train", "--progress", "plain", "--out", &out, "--set", "train.steps=2", "--set", &set];
+        let Some(outcome) = under_virtual_gpus(1, &args, &[]) else { return };
+        outcome.ok();
+        let is_told = outcome.stderr.contains("takes less time than launching its kernels");
+        assert_eq!(is_told, is_small, "{batch}: {}", outcome.stderr);
     }
 }

@@ -20,7 +20,7 @@ impl Gpu {
         if let Some(blas) = self.blas.get() {
             return Ok(blas);
         }
-        let driver_version = driver().map_or(0, |driver| driver.version);
+        let driver_version = driver().map_or(0, |driver| driver.library_version);
         let lt = CublasLt::open(driver_version).map_err(|why| KernelError::DeviceUnavailable {
             device: self.device(),
             reason: format!("no matmul library: {why}"),

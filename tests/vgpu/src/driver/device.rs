@@ -67,9 +67,10 @@ api! {
         put(value, attribute_of(attribute, ordinal(device)?))?;
     }
 
-    /// Domain, bus and device as `0000:01:00.0`.
+    /// Domain, bus and device as `0000:01:00.0`; for MIG instances, those of the whole GPU.
     fn cuDeviceGetPCIBusId(id: *mut c_char, room: c_int, device: c_int) {
-        let bus = CONFIG.physical(ordinal(device)?) + 1;
+        let physical = CONFIG.physical(ordinal(device)?);
+        let bus = if CONFIG.mig { 1 } else { physical + 1 };
         put_text(id, room.max(0) as usize, &format!("0000:{bus:02X}:00.0"))?;
     }
 

@@ -7,6 +7,7 @@ use super::reduce::{Reduction, reduce};
 use super::wire::{self, Frame, Hello, Token, UniqueId, Words, kind};
 use super::{INVALID_USAGE, SYSTEM_ERROR};
 use crate::abi::lock;
+use crate::config::CONFIG;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -128,6 +129,11 @@ fn gather(
     Some((ranks, verdict))
 }
 
+/// The bus id in NCCL's format: domain 0, one bus per device, the same one for MIG instances of a GPU.
+fn bus_of(rank: &Hello) -> u64 {
+    (if CONFIG.mig { 1 } else { rank.device + 1 }) << 12
+}
+
 /// Checks whether these ranks can form a communicator.
 fn judge(ranks: &[&Hello]) -> Result<(), (i32, String)> {
     for (i, rank) in (0..).zip(ranks) {
@@ -143,7 +149,7 @@ fn judge(ranks: &[&Hello]) -> Result<(), (i32, String)> {
             ));
         }
         let twin =
-            ranks[..i as usize].iter().find(|other| other.host == rank.host && other.device == rank.device);
+            ranks[..i as usize].iter().find(|other| other.host == rank.host && bus_of(other) == bus_of(rank));
         if let Some(twin) = twin
             && !(twin.shares_gpu && rank.shares_gpu)
         {
@@ -153,8 +159,7 @@ fn judge(ranks: &[&Hello]) -> Result<(), (i32, String)> {
                     "Duplicate GPU detected : rank {} and rank {} both on CUDA device {:x}",
                     rank.rank,
                     twin.rank,
-                    // The bus id in NCCL's format: domain 0, one bus per device.
-                    (rank.device + 1) << 12
+                    bus_of(rank)
                 ),
             ));
         }

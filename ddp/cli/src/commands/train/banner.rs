@@ -177,6 +177,29 @@ fn significant(value: f64) -> String {
     }
 }
 
+/// Operations of a step below which its kernels take longer to launch than to compute: a step launches at least eight, of 4 to 6 us
+/// each, in which one core of a CPU computes as much.
+const LAUNCH_BOUND_FLOP: u64 = 5_000_000;
+
+/// Reports a step on a GPU that is likely slower there than on the CPU.
+pub(crate) fn launch_bound(
+    world: &World,
+    spec: &ModelSpec,
+    partition: &BatchPartition,
+    device: Device,
+) -> Option<String> {
+    let rows = partition.global_rows.div_ceil(world.world_size());
+    let flop = spec.flop_per_row() * rows as u64;
+    (device != Device::Cpu && flop < LAUNCH_BOUND_FLOP).then(|| {
+        let mflop = flop as f64 * 1e-6;
+        format!(
+            "a step of {} computes {mflop:.1} MFLOP per GPU, which takes less time than launching its kernels\n\
+             hint: a larger train.batch_size makes better use of the GPU; --device cpu is likely faster at this size",
+            count(rows, "row"),
+        )
+    })
+}
+
 /// Warns of evaluation rows that are the training rows.
 pub(crate) fn same_rows(data: &DataConfig) -> Option<String> {
     let EvalSource::Source(eval) = &data.eval else { return None };

@@ -167,13 +167,14 @@ impl<'w> Run<'w> {
 
     /// Reports what its log should hold.
     fn warn(&self, trainer: &Trainer<'_>) {
-        let Run { world, plan: Plan { config, partition, schedule, .. }, .. } = self;
+        let Run { world, device, plan: Plan { config, partition, schedule, spec, .. }, .. } = self;
         if schedule.ends_in_warmup() {
             let warning = "training ends during the warm-up\nhint: lower schedule.warmup_steps, or set schedule.warmup_fraction";
             warn_of_all_ranks(world.rank().0, warning);
         }
         banner::same_rows(&config.data).iter().for_each(|warning| warn_of_all_ranks(world.rank().0, warning));
         banner::determinism(config, partition, trainer).iter().for_each(|line| info!("{line}"));
+        banner::launch_bound(world, spec, partition, *device).iter().for_each(|line| info!("{line}"));
     }
 
     /// The loop from the start of the run or from a checkpoint, without the updates of the steps `left_out` where the run returned
