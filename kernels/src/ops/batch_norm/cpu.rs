@@ -30,8 +30,8 @@ pub(super) fn moments<T: Stored>(x: &[T], n_rows: usize, moments: &mut [f64]) {
             mean.iter_mut().for_each(|mean| *mean /= n_rows as f64);
             for row in x.chunks_exact(cols) {
                 for ((squares, x), mean) in squares.iter_mut().zip(row).zip(mean.iter()) {
-                    let centerd = x.load().to_f64() - *mean;
-                    *squares += centerd * centerd;
+                    let centered = x.load().to_f64() - *mean;
+                    *squares += centered * centered;
                 }
             }
         },

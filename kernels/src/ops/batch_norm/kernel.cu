@@ -12,12 +12,25 @@
 // launch  moments, sums: grid (columns / 32, chunks of rows), block 512 = 32 columns x 16 row lanes; stats, frozen, params: a thread
 //         per column; forward, backward: row_walk, 16 bytes per access if rows and pointers allow it
 // moved   moments 2 values per element, 1 of them from cache; forward 2; sums 2; backward 3: memory-bound
-// order   row lanes, then chunks in order, then groups in order, all in f64: bit-identical between runs; one atomic per block
+// order   rows of a thread in M, compensated; row lanes, then chunks in order, then groups in order, all in f64: bit-identical between
+//         runs; one atomic per block
 // twin    cpu.rs next to this file
 
 static const int ROW_LANES = 16;
 
 template <class M> __device__ __forceinline__ bool finite(M v) { return v - v == 0; }
+
+// The sum of a thread's rows. In f32 it is compensated (Kahan), as exact as in f64, whose rate is 1/32 to 1/64 of that of f32 on GPUs
+// for graphics and inference: there f64 would bound these passes instead of the memory.
+template <class M> struct RowSum {
+    M sum = 0, lost = 0;
+    __device__ __forceinline__ void add(M v) {
+        M more = v - lost, next = sum + more;
+        lost = (next - sum) - more;
+        sum = next;
+    }
+    __device__ __forceinline__ double value() const { return (double)sum - (double)lost; }
+};
 
 // Adds up v over the row lanes; the result is valid in row lane 0. All threads of the block call it.
 __device__ __forceinline__ double column_sum(double v, double (*part)[WARP]) {
@@ -34,32 +47,35 @@ __device__ __forceinline__ double column_sum(double v, double (*part)[WARP]) {
 template <class T>
 __device__ __forceinline__ void moments_of(const T* x, double* moments, size_t rows, size_t n, size_t chunk_rows, u32* counter,
                                            double* partials) {
+    typedef MATH(T) M;
     __shared__ double part[ROW_LANES][WARP], center[WARP];
     const int lane = threadIdx.x % WARP, row_lane = threadIdx.x / WARP;
     size_t begin = blockIdx.y * chunk_rows, end = rows < begin + chunk_rows ? rows : begin + chunk_rows;
     for (size_t tile = (size_t)blockIdx.x * WARP; tile < n; tile += (size_t)gridDim.x * WARP) {
         size_t c = tile + lane;
-        double sum = 0, squares = 0;
+        RowSum<M> sum_of_rows, squares_of_rows;
         if (c < n) {
 #pragma unroll 8
-            for (size_t r = begin + row_lane; r < end; r += ROW_LANES) sum += to_float(x[r * n + c]);
+            for (size_t r = begin + row_lane; r < end; r += ROW_LANES) sum_of_rows.add(to_float(x[r * n + c]));
         }
-        sum = column_sum(sum, part);
+        double sum = column_sum(sum_of_rows.value(), part);
         if (row_lane == 0) center[lane] = end > begin ? sum / (double)(end - begin) : 0;
         __syncthreads();
         double mean = center[lane];
+        M near_mean = (M)mean;
         if (c < n) {
 #pragma unroll 8
             for (size_t r = begin + row_lane; r < end; r += ROW_LANES) {
-                double centerd = to_float(x[r * n + c]) - mean;
-                squares += centerd * centerd;
+                M centered = to_float(x[r * n + c]) - near_mean;
+                squares_of_rows.add(centered * centered);
             }
         }
-        squares = column_sum(squares, part);
+        double squares = column_sum(squares_of_rows.value(), part);
         if (row_lane == 0 && c < n) {
             double* out = gridDim.y > 1 ? partials + 2 * (size_t)blockIdx.y * n : moments + 1;
+            double off = mean - (double)near_mean, around_mean = squares - off * off * (double)(end > begin ? end - begin : 0);
             out[c] = mean;
-            out[n + c] = squares;
+            out[n + c] = around_mean > 0 || !(around_mean == around_mean) ? around_mean : 0;
         }
     }
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) moments[0] = (double)rows;
@@ -159,18 +175,17 @@ __device__ __forceinline__ void gradient_sums(const T* x, const T* d, const MATH
     double* out = gridDim.y > 1 ? partials + 2 * (size_t)blockIdx.y * n : sums;
     for (size_t tile = (size_t)blockIdx.x * WARP; tile < n; tile += (size_t)gridDim.x * WARP) {
         size_t c = tile + lane;
-        double of_d = 0, of_dh = 0;
+        RowSum<MATH(T)> sum_of_d, sum_of_dh;
         if (c < n) {
             MATH(T) m = mean[c], s = rstd[c];
 #pragma unroll 8
             for (size_t r = begin + row_lane; r < end; r += ROW_LANES) {
                 MATH(T) one = to_float(d[r * n + c]);
-                of_d += one;
-                of_dh += one * ((to_float(x[r * n + c]) - m) * s);
+                sum_of_d.add(one);
+                sum_of_dh.add(one * ((to_float(x[r * n + c]) - m) * s));
             }
         }
-        of_d = column_sum(of_d, part);
-        of_dh = column_sum(of_dh, part);
+        double of_d = column_sum(sum_of_d.value(), part), of_dh = column_sum(sum_of_dh.value(), part);
         if (row_lane == 0 && c < n) {
             out[c] = of_d;
             out[n + c] = of_dh;
