@@ -34,7 +34,8 @@ mod tests;
 use std::ops::Range;
 
 use ddp_kernels::ops::{
-    self, Average, OptimizerParams, OptimizerTensors, STEP_SCALARS_LEN, UpdateInputs, WholeNeed,
+    self, Average, MAX_SEGMENTS, OptimizerParams, OptimizerTensors, STEP_SCALARS_LEN, UpdateInputs,
+    UpdateSegment, WholeNeed,
 };
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
 
@@ -257,7 +258,7 @@ impl Optimizer {
     /// - `weights`, `grads`: weights and gradients of exactly `range`
     /// - `state_start`: start of the state of `range` in the state tensors
     ///
-    /// On a GPU, one launch per segment of the groups within the range, which also updates the average.
+    /// On a GPU, one launch for up to [`MAX_SEGMENTS`] segments of the groups within the range, which also updates the average.
     ///
     /// # Errors
     /// [`KernelError::Shape`] if `grads` and `range` differ in length.
@@ -274,8 +275,21 @@ impl Optimizer {
     ) -> Result<(), KernelError> {
         let is_ready = !self.has_first_pass() || self.first_passed == self.n_steps;
         assert!(is_ready, "{} needs its first pass over all parameters", self.config.kind);
-        for (part, segment) in self.groups.within(range.clone()) {
+        let mut parts = self.groups.within(range.clone()).peekable();
+        while let Some((mut part, segment)) = parts.next() {
             let Numbers { kind, params, inputs } = self.numbers(&segment, scale)?;
+            let (mut joined, mut n_joined) = ([UpdateSegment::default(); MAX_SEGMENTS], 0);
+            let mut join =
+                |part: &Range<usize>, start: usize, Segment { lr_scale, weight_decay, .. }: Segment| {
+                    joined[n_joined] = UpdateSegment { end: part.end - start, lr_scale, weight_decay };
+                    n_joined += 1;
+                    n_joined < MAX_SEGMENTS
+                };
+            let mut has_room = join(&part, part.start, segment);
+            while let Some((next, other)) = parts.next_if(|(_, next)| has_room && next.joins(&segment)) {
+                has_room = join(&next, part.start, other);
+                part.end = next.end;
+            }
             let at = part.start - range.start..part.end - range.start;
             // For a whole range the gradients are passed unchanged, so that the operation rejects a wrong length.
             let is_whole = at == (0..range.len());
@@ -302,7 +316,10 @@ impl Optimizer {
                 compute_weights: of_segment.compute,
                 norms,
             };
-            ops::optimizer_step(kind, &params, tensors, inputs.as_ref())?;
+            match &joined[..n_joined] {
+                [_] => ops::optimizer_step(kind, &params, tensors, inputs.as_ref())?,
+                all => ops::optimizer_step_by_segment(kind, &params, all, tensors, inputs.as_ref())?,
+            }
         }
         Ok(())
     }

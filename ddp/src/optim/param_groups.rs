@@ -181,6 +181,13 @@ impl ParamGroups {
     }
 }
 
+impl Segment {
+    /// Whether one update serves both: they differ by numbers that it takes for each.
+    pub(super) fn joins(&self, other: &Segment) -> bool {
+        self.whole.is_none() && other.whole.is_none() && self.schedule == other.schedule
+    }
+}
+
 fn pattern(group: &ParamGroup) -> glob::Pattern {
     glob::Pattern::new(&group.pattern).expect("the config's check parsed it")
 }

@@ -13,7 +13,7 @@ use crate::Result;
 /// Default number of threads per block.
 pub(crate) const BLOCK: u32 = 256;
 /// Capacity for all arguments of a kernel; CUDA allows 4 KiB, ours take far less.
-const MAX_ARG_WORDS: usize = 64;
+const MAX_ARG_WORDS: usize = 128;
 const MAX_ARGS: usize = 24;
 
 /// A kernel argument, passed by value as its bytes.

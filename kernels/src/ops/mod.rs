@@ -119,8 +119,9 @@ pub(crate) use strided_copy::{Walk, strided_copy};
 pub use sum_of_squares::{sum_of_squares, sum_of_squares_on};
 pub use uniform::{UniformStream, uniform};
 pub use update::{
-    Average, FirstPassTensors, OptimizerDefaults, OptimizerKind, OptimizerParams, OptimizerTensors,
-    StepNumbers, StepReport, UpdateInputs, WholeNeed, Withheld, optimizer_first_pass, optimizer_step,
+    Average, FirstPassTensors, MAX_SEGMENTS, OptimizerDefaults, OptimizerKind, OptimizerParams,
+    OptimizerTensors, StepNumbers, StepReport, UpdateInputs, UpdateSegment, WholeNeed, Withheld,
+    optimizer_first_pass, optimizer_step, optimizer_step_by_segment,
 };
 
 #[cfg(test)]

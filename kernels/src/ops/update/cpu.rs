@@ -2,8 +2,8 @@
 
 use half::bf16;
 
-use super::Update;
 use super::average::{CpuAverage, Rule};
+use super::{Update, UpdateSegment};
 use crate::cpu::simd::vectorize;
 use crate::cpu::threads::{SharedMut, for_parts};
 use crate::cpu::{Float, Stored};
@@ -23,9 +23,10 @@ const fn no_state<'a, T>() -> &'a mut [T] {
     &mut []
 }
 
-/// Applies `update` to buffers of one length, then moves the average toward the new `w` and rounds it into `compute_weights`.
+/// Applies `update`, with the settings of `segments`, to buffers of one length, then moves the average toward the new `w` and rounds it into `compute_weights`.
 pub(super) fn walk<U: Update<N>, T: Float, S: Stored<Real = f32>, const N: usize>(
     update: &U,
+    segments: &[UpdateSegment],
     w: &mut [T],
     g: Grads<'_, T>,
     mut state: [Option<&mut [T]>; N],
@@ -46,7 +47,10 @@ pub(super) fn walk<U: Update<N>, T: Float, S: Stored<Real = f32>, const N: usize
         let mut start = part.start;
         let mut unrounded = Vec::new();
         while start < part.end {
-            let range = start..part.end.min(start.saturating_add(chunk));
+            let segment = segments.iter().find(|segment| start < segment.end);
+            let update = segment.map_or(*update, |segment| update.in_segment(segment));
+            let end = part.end.min(segment.map_or(usize::MAX, |segment| segment.end));
+            let range = start..end.min(start.saturating_add(chunk));
             start = range.end;
             // SAFETY: the range lies within `w` and is this thread's alone.
             let w = unsafe { w.slice(range.clone()) };
@@ -67,7 +71,7 @@ pub(super) fn walk<U: Update<N>, T: Float, S: Stored<Real = f32>, const N: usize
             };
             // SAFETY: likewise.
             let average = average.map(|(rule, ema)| (rule, unsafe { ema.slice(range.clone()) }));
-            apply(update, w, g, state, average);
+            apply(&update, w, g, state, average);
             if let Some(copy) = compute_weights {
                 // SAFETY: likewise.
                 let copy = unsafe { copy.slice(range) };

@@ -1,5 +1,6 @@
 //! One launch over the flat buffers, 16 bytes per access.
 
+use super::segments::KernelSegments;
 use super::{MAX_STATE, Tensors, Update, UpdateInputs};
 use crate::cuda::launch::{Launch, Source};
 use crate::cuda::{CudaSliceMut, Gpu};
@@ -44,7 +45,7 @@ pub(super) fn launch<U: Update<N>, const N: usize>(
 ) -> Result<()> {
     // `UPDATE` in `update.cuh` has parameters for so many.
     const { assert!(N <= MAX_STATE && MAX_STATE == 2) };
-    let Tensors { target, source, state, average, compute_weights } = tensors;
+    let Tensors { target, source, state, average, compute_weights, segments } = tensors;
     let n = target.numel();
     if n == 0 {
         return Ok(());
@@ -70,6 +71,7 @@ pub(super) fn launch<U: Update<N>, const N: usize>(
         .write_opt(copy.as_mut())
         .arg(n)
         .arg(update.params())
+        .arg(KernelSegments::new(segments))
         .arg(decay)
         .arg(i32::from(warms_up))
         .arg(step)
@@ -79,8 +81,8 @@ pub(super) fn launch<U: Update<N>, const N: usize>(
         .arg(inputs.map_or(0.0, |i| i.max_norm))
         .arg(report)
         .read_opt(reported_squares);
-    // SAFETY: UPDATE(T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, Params params, double decay, int warms_up, u64 step, const
-    // double* scalars, const float* sums, const double* sum_of_squares, double max_norm, float* report, const double* reported_squares); the buffers
+    // SAFETY: UPDATE(T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, Params params, Segments segments, double decay, int warms_up, u64
+    // step, const double* scalars, const float* sums, const double* sum_of_squares, double max_norm, float* report, const double* reported_squares); the buffers
     // hold n elements each, the inputs what `UpdateInputs::check` requires, the report what `StepReport::new` does, and `Update::Params` is
     // `Params`.
     unsafe { launch.run() }

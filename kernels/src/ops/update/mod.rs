@@ -7,6 +7,7 @@ mod average;
 mod decision;
 mod report;
 mod inputs;
+mod segments;
 mod cpu;
 mod cuda;
 mod optimizer;
@@ -19,9 +20,10 @@ pub use decision::{StepNumbers, Withheld};
 pub use inputs::UpdateInputs;
 pub use optimizer::{
     FirstPassTensors, OptimizerDefaults, OptimizerKind, OptimizerParams, OptimizerTensors, WholeNeed,
-    optimizer_first_pass, optimizer_step,
+    optimizer_first_pass, optimizer_step, optimizer_step_by_segment,
 };
 pub use report::StepReport;
+pub use segments::{MAX_SEGMENTS, UpdateSegment};
 
 pub(crate) use optimizer::SOURCES as OPTIMIZER_SOURCES;
 
@@ -31,7 +33,7 @@ use super::step_scalars::StepScalars;
 use crate::base::check;
 use crate::cpu::Float;
 use crate::cuda::launch::{Argument, Source};
-use crate::{DType, Operand, Result, TensorMut, TensorRef};
+use crate::{DType, Operand, Result, Shape, TensorMut, TensorRef};
 
 /// The most state tensors of an update.
 const MAX_STATE: usize = 2;
@@ -54,6 +56,11 @@ trait Update<const N_STATE: usize>: Copy + Sync {
     /// The same update with the numbers of a step that an optimizer step reads from its [`UpdateInputs`].
     fn at_step(self, scalars: &StepScalars, grad_scale: f64) -> Self;
 
+    /// The same update with the settings of a segment; an update that is not divided into segments has none.
+    fn in_segment(self, _segment: &UpdateSegment) -> Self {
+        self
+    }
+
     /// The formula, element by element, on slices of equal length; state that was not given is empty.
     ///
     /// The caller compiles it for the widest vectors of the processor: it must be `#[inline(always)]`, its loops plain.
@@ -70,6 +77,8 @@ struct Tensors<'a, const N_STATE: usize> {
     average: Option<Average<'a>>,
     /// bf16 or f16: receives `target`, first rounded to f32, then to nearest, ties to even.
     compute_weights: Option<TensorMut<'a>>,
+    /// Parts with settings of their own, which end with the tensors; none: those of the update.
+    segments: &'a [UpdateSegment],
 }
 
 /// Checks the operands and runs one update; with `inputs` that withhold it, nothing is written.
@@ -78,7 +87,7 @@ fn run<U: Update<N>, const N: usize>(
     tensors: Tensors<'_, N>,
     inputs: Option<&UpdateInputs<'_>>,
 ) -> Result<()> {
-    let Tensors { target, source, state, mut average, compute_weights } = tensors;
+    let Tensors { target, source, state, mut average, compute_weights, segments } = tensors;
     let [target_name, source_name] = ["master_weights", "grads"];
     let target_op = target.operand(target_name);
     let state_ops = state.iter().zip(U::STATE).filter_map(|(s, name)| Some(s.as_ref()?.operand(name)));
@@ -98,9 +107,12 @@ fn run<U: Update<N>, const N: usize>(
     if let Some(inputs) = inputs {
         inputs.check(U::OP, target_op)?;
     }
+    if let Some(last) = segments.last() {
+        check::shape(U::OP, target_op, Shape::vector(last.end))?;
+    }
     if let Some(gpu) = target.gpu() {
         check::dtype(U::OP, target_op, &[DType::F32, DType::F64], "f32 and f64")?;
-        let tensors = Tensors { target, source, state, average, compute_weights };
+        let tensors = Tensors { target, source, state, average, compute_weights, segments };
         return cuda::launch(gpu, update, tensors, inputs);
     }
     let mut update = update;
@@ -128,13 +140,13 @@ fn run<U: Update<N>, const N: usize>(
         };
         let average = average.map(|average| average.on_cpu::<T>(U::OP)).transpose()?;
         let Some(copy) = compute_weights else {
-            cpu::walk::<U, T, bf16, N>(&update, w, g, slices, average, None);
+            cpu::walk::<U, T, bf16, N>(&update, segments, w, g, slices, average, None);
             return Ok(());
         };
         let copy_op = copy.operand("compute_weights");
         check::short_dispatch!(U::OP, copy_op, S => {
             let copy = copy.into_slice::<S>(U::OP, "compute_weights")?;
-            cpu::walk::<U, T, S, N>(&update, w, g, slices, average, Some(copy));
+            cpu::walk::<U, T, S, N>(&update, segments, w, g, slices, average, Some(copy));
             Ok(())
         })
     })
@@ -165,7 +177,8 @@ const fn source(name: &'static str, formula: &'static str) -> Source {
 }
 
 /// An update whose kernels are those of the skeleton alone: `SOURCE` from its formula in CUDA, and its hyper-parameters as a struct
-/// that its kernels take as `Params`. Those in `per_step` are replaced by the numbers of `UpdateInputs` that have their names.
+/// that its kernels take as `Params`. Those in `per_step` are replaced by the numbers of `UpdateInputs` that have their names, those in
+/// `per_segment` by those of a segment.
 ///
 /// `update.cuh` says what the formula consists of.
 macro_rules! update_kernels {
@@ -173,6 +186,7 @@ macro_rules! update_kernels {
         $name:literal,
         $params:ident { $($field:ident: $type:ident),* $(,)? },
         per_step: [$($input:ident),*],
+        per_segment: [$($setting:ident),*],
         $formula:literal $(,)?
     ) => {
         #[doc = concat!("`Params` of the kernels of `", $name, "`.")]
@@ -189,6 +203,8 @@ macro_rules! update_kernels {
             $("    ", $crate::ops::update::cuda_type!($type), " ", stringify!($field), ";\n",)*
             "    __device__ __forceinline__ void set(const UpdateInputs& inputs) {\n",
             $("        ", stringify!($input), " = inputs.", stringify!($input), ";\n",)*
+            "    }\n    __device__ __forceinline__ void set_segment(const Segments& segments, u32 k) {\n",
+            $("        ", stringify!($setting), " = segments.", stringify!($setting), "[k];\n",)*
             "    }\n};\n",
             $formula,
             "\nUPDATES(", $name, ")\n",

@@ -1,7 +1,8 @@
 // update.cuh: the skeleton of an update of a flat range of parameters, in place. It precedes the text of each update, which has
-//   struct Params      hyper-parameters, as the host passes them; set(inputs) takes those that a step reads from device memory
+//   struct Params      hyper-parameters, as the host passes them; set(inputs) takes those that a step reads from device memory,
+//                      set_segment(segments, k) those of part k of the range
 //   Formula<T>         the numbers of one step; n_state: number of state tensors;
-//                      of(params, has_state) computes them, once per block, in double;
+//                      of(params, has_state) computes them, once per block and segment, in double;
 //                      formula(w, g, s): the new w; s: the state of the element, in place
 //   UPDATES(op)        its kernels
 // math   ema <- ema + (1-decay)*(w - ema), or w - (w - ema)*decay if decay <= 0.5 (torch.lerp); ema <- w in step 1; w is the new one;
@@ -16,6 +17,13 @@
 
 struct Params;
 template <class T> struct Formula;
+
+// Consecutive parts of the range with settings of their own; n = 0: all elements have those of Params.
+#define MAX_SEGMENTS 16
+struct Segments {
+    u64 n, ends[MAX_SEGMENTS];
+    double lr_scale[MAX_SEGMENTS], weight_decay[MAX_SEGMENTS];
+};
 
 // The moving average of the weights.
 template <class T> struct Average {
@@ -38,12 +46,20 @@ template <class T> struct Average {
     }
 };
 
-// N elements per access.
+// N elements per access, of the range's elements from `first` on; an access lies in one segment.
 template <int N, class T, class G, class C>
-__device__ __forceinline__ void walk(const Formula<T>& formula, const Average<T>& average, T* w, const G* g, T* s0, T* s1, T* ema,
-                                     C* copy, size_t n) {
+__device__ __forceinline__ void walk(const Formula<T>* formulas, const Segments& segments, size_t first, const Average<T>& average,
+                                     T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n) {
     const int n_state = Formula<T>::n_state;
+    u32 segment = 0;
+    Formula<T> formula = formulas[0];
+    size_t end = segments.n ? segments.ends[0] : first + n;
     for (size_t i = first_element(); i < n / N; i += grid_stride()) {
+        if (first + i * N >= end) {
+            while (first + i * N >= segments.ends[segment]) segment++;
+            formula = formulas[segment];
+            end = segments.ends[segment];
+        }
         Pack<G, N> pg = load_pack<N>(g, i);
         Pack<T, N> pw = load_pack<N>(w, i), p0 = {}, p1 = {}, pe = {};
         if (n_state > 0 && s0) p0 = load_pack<N>(s0, i);
@@ -68,10 +84,11 @@ __device__ __forceinline__ void walk(const Formula<T>& formula, const Average<T>
 }
 
 template <class T, class G, class C, class P>
-__device__ __forceinline__ void update(T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, P params, double decay, int warms_up, u64 step,
-                                       const double* scalars, const float* sums, const double* sum_of_squares, double max_norm,
-                                       float* report, const double* reported_squares) {
-    __shared__ Formula<T> shared;
+__device__ __forceinline__ void update(T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, P params,
+                                       const Segments& segments, double decay, int warms_up, u64 step, const double* scalars,
+                                       const float* sums, const double* sum_of_squares, double max_norm, float* report,
+                                       const double* reported_squares) {
+    __shared__ Formula<T> formulas[MAX_SEGMENTS];
     __shared__ Average<T> shared_average;
     __shared__ bool applies;
     if (report && blockIdx.x == 0) {
@@ -79,39 +96,44 @@ __device__ __forceinline__ void update(T* w, const G* g, T* s0, T* s1, T* ema, C
         if (threadIdx.x < n_sums) report[threadIdx.x] = sums[threadIdx.x];
         if (threadIdx.x == n_sums && reported_squares) *(double*)(report + n_sums) = *reported_squares;
     }
-    if (threadIdx.x == 0) {
-        applies = true;
+    if (threadIdx.x == 0 || threadIdx.x < segments.n) {
+        bool is_first = threadIdx.x == 0, withheld = false;
         if (scalars) {
             UpdateInputs inputs = update_inputs(scalars, sums, sum_of_squares, max_norm);
             params.set(inputs);
-            applies = inputs.applies;
+            withheld = !inputs.applies;
             step = (u64)inputs.step;
         }
-        shared = Formula<T>::of(params, s0 != 0);
-        shared_average = Average<T>::of(decay, warms_up, step);
+        if (segments.n) params.set_segment(segments, threadIdx.x);
+        formulas[threadIdx.x] = Formula<T>::of(params, s0 != 0);
+        if (is_first) {
+            applies = !withheld;
+            shared_average = Average<T>::of(decay, warms_up, step);
+        }
     }
     __syncthreads();
     if (!applies) return;
-    Formula<T> formula = shared;
     Average<T> average = shared_average;
     const int per_pack = Pack<T>::size;
     bool is_packed = are_packed(w, s0, s1, ema) && ((size_t)g & (sizeof(G) * per_pack - 1)) == 0 &&
                      ((size_t)copy & (sizeof(C) * per_pack - 1)) == 0;
+    // The last segment ends with the range.
+    for (u32 k = 0; k + 1 < segments.n; k++) is_packed &= segments.ends[k] % per_pack == 0;
     size_t packed = is_packed ? n - n % per_pack : 0;
-    walk<per_pack>(formula, average, w, g, s0, s1, ema, copy, packed);
-    walk<1>(formula, average, w + packed, g + packed, s0 ? s0 + packed : s0, s1 ? s1 + packed : s1, ema ? ema + packed : ema,
-            copy ? copy + packed : copy, n - packed);
+    walk<per_pack>(formulas, segments, 0, average, w, g, s0, s1, ema, copy, packed);
+    walk<1>(formulas, segments, packed, average, w + packed, g + packed, s0 ? s0 + packed : s0, s1 ? s1 + packed : s1,
+            ema ? ema + packed : ema, copy ? copy + packed : copy, n - packed);
 }
 
 // Without a copy its type has no effect. The second bound, of blocks per SM, lets the compiler use 64 registers (128 in f64): left to
 // itself it aims at more blocks and spills. Half the threads of an SM, with 16 bytes per access, keep its memory busy.
 #define UPDATE(op, suffix, T, G, C)                                                                                    \
     extern "C" __global__ void __launch_bounds__(256, sizeof(T) == 4 ? 4 : 2) op##_##suffix(                          \
-        T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, Params params, double decay, int warms_up, u64 step, \
-        const double* scalars, const float* sums, const double* sum_of_squares, double max_norm,                       \
-        float* report, const double* reported_squares) {                                                               \
-        update(w, g, s0, s1, ema, copy, n, params, decay, warms_up, step, scalars, sums, sum_of_squares, max_norm, report,       \
-               reported_squares);                                                                                      \
+        T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, Params params, Segments segments, double decay,     \
+        int warms_up, u64 step, const double* scalars, const float* sums, const double* sum_of_squares,                \
+        double max_norm, float* report, const double* reported_squares) {                                              \
+        update(w, g, s0, s1, ema, copy, n, params, segments, decay, warms_up, step, scalars, sums, sum_of_squares,     \
+               max_norm, report, reported_squares);                                                                    \
     }
 // All kernels of one update; grads_bf16: with gradients that were reduced in bf16.
 #define UPDATES(op)                                              \

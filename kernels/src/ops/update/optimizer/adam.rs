@@ -5,7 +5,7 @@
 //!
 //! Source: arXiv:1412.6980, arXiv:1711.05101; `torch.optim.{Adam, AdamW}`.
 
-use super::super::{StepScalars, Update, cuda, kernels, update_kernels};
+use super::super::{StepScalars, Update, UpdateSegment, cuda, kernels, update_kernels};
 use super::step::by_gradients;
 use super::{OptimizerDefaults, OptimizerParams, Rule};
 use crate::cpu::Float;
@@ -16,13 +16,17 @@ pub(super) const ADAM: Rule = Rule {
     whole_need: None,
     state_names: |_| &Adam::STATE,
     first_pass: None,
-    step: |&params, tensors, inputs| by_gradients(Adam { params, is_decay_coupled: true }, tensors, inputs),
+    step: |&params, segments, tensors, inputs| {
+        by_gradients(Adam { params, is_decay_coupled: true }, segments, tensors, inputs)
+    },
 };
 
 pub(super) const ADAMW: Rule = Rule {
     name: "adamw",
     defaults: OptimizerDefaults { weight_decay: 0.01, ..OptimizerDefaults::USUAL },
-    step: |&params, tensors, inputs| by_gradients(Adam { params, is_decay_coupled: false }, tensors, inputs),
+    step: |&params, segments, tensors, inputs| {
+        by_gradients(Adam { params, is_decay_coupled: false }, segments, tensors, inputs)
+    },
     ..ADAM
 };
 
@@ -55,6 +59,10 @@ impl Update<2> for Adam {
         Adam { params: self.params.at_step(scalars, grad_scale), ..self }
     }
 
+    fn in_segment(self, segment: &UpdateSegment) -> Self {
+        Adam { params: self.params.in_segment(segment), ..self }
+    }
+
     #[inline(always)]
     fn apply<T: Float>(&self, w: &mut [T], g: &[T], [m, v]: [&mut [T]; 2]) {
         let p = &self.params;
@@ -79,6 +87,7 @@ update_kernels! {
     "adam",
     AdamParams { lr: f64, lr_scale: f64, beta1: f64, beta2: f64, power1: f64, power2: f64, eps: f64, weight_decay: f64, scale: f64, coupled: u64 },
     per_step: [lr, power1, power2, scale],
+    per_segment: [lr_scale, weight_decay],
     r"
 __device__ __forceinline__ float root(float x) { return sqrtf(x); }
 __device__ __forceinline__ double root(double x) { return sqrt(x); }

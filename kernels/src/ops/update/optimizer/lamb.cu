@@ -15,6 +15,7 @@ struct Params {
         power1 = inputs.power1;
         power2 = inputs.power2;
     }
+    __device__ __forceinline__ void set_segment(const Segments&, u32) {}
 };
 
 __device__ __forceinline__ float root(float x) { return sqrtf(x); }

@@ -6,7 +6,7 @@
 //!
 //! Source: arXiv:1904.00962, algorithm 2, with `φ(z) = z`.
 
-use super::super::{StepScalars, Tensors, Update, UpdateInputs, cuda, kernels, run, source};
+use super::super::{StepScalars, Tensors, Update, UpdateInputs, UpdateSegment, cuda, kernels, run, source};
 use super::adam::Adam;
 use super::moments::Moments;
 use super::step::update_first;
@@ -53,6 +53,7 @@ fn first_pass(
 
 fn step(
     params: &OptimizerParams,
+    _segments: &[UpdateSegment],
     tensors: OptimizerTensors<'_>,
     inputs: Option<&UpdateInputs<'_>>,
 ) -> Result<()> {
@@ -66,7 +67,7 @@ fn step(
         None => Sums::Host([0.0; 2]),
     };
     let source = m.as_ref().map_or(grads, |m| m.as_ref());
-    let tensors = Tensors { target, source, state: [v], average, compute_weights };
+    let tensors = Tensors { target, source, state: [v], average, compute_weights, segments: &[] };
     run(Lamb { params: *params, sums }, tensors, inputs)
 }
 

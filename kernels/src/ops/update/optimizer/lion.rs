@@ -5,7 +5,7 @@
 //!
 //! Source: arXiv:2302.06675, algorithm 2.
 
-use super::super::{StepScalars, Update, cuda, kernels, update_kernels};
+use super::super::{StepScalars, Update, UpdateSegment, cuda, kernels, update_kernels};
 use super::step::by_gradients;
 use super::{OptimizerDefaults, OptimizerParams, Rule};
 use crate::cpu::Float;
@@ -18,7 +18,7 @@ pub(super) const RULE: Rule = Rule {
     whole_need: None,
     state_names: |_| &Lion::STATE,
     first_pass: None,
-    step: |params, tensors, inputs| by_gradients(Lion(*params), tensors, inputs),
+    step: |params, segments, tensors, inputs| by_gradients(Lion(*params), segments, tensors, inputs),
 };
 
 /// One step.
@@ -39,6 +39,10 @@ impl Update<1> for Lion {
 
     fn at_step(self, scalars: &StepScalars, grad_scale: f64) -> Self {
         Lion(self.0.at_step(scalars, grad_scale))
+    }
+
+    fn in_segment(self, segment: &UpdateSegment) -> Self {
+        Lion(self.0.in_segment(segment))
     }
 
     #[inline(always)]
@@ -65,6 +69,7 @@ update_kernels! {
     "lion",
     LionParams { lr: f64, lr_scale: f64, beta1: f64, beta2: f64, weight_decay: f64, scale: f64 },
     per_step: [lr, scale],
+    per_segment: [lr_scale, weight_decay],
     r"
 template <class T> struct Formula {
     static const int n_state = 1;

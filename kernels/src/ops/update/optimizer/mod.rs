@@ -20,8 +20,10 @@ mod tests;
 use std::fmt;
 
 pub use self::params::OptimizerParams;
-pub use self::step::{FirstPassTensors, OptimizerTensors, optimizer_first_pass, optimizer_step};
-use super::UpdateInputs;
+pub use self::step::{
+    FirstPassTensors, OptimizerTensors, optimizer_first_pass, optimizer_step, optimizer_step_by_segment,
+};
+use super::{UpdateInputs, UpdateSegment};
 use crate::Result;
 use crate::cuda::launch::Source;
 
@@ -41,7 +43,8 @@ struct Rule {
 }
 
 type FirstPass = fn(&OptimizerParams, FirstPassTensors<'_>, Option<&UpdateInputs<'_>>) -> Result<()>;
-type Step = fn(&OptimizerParams, OptimizerTensors<'_>, Option<&UpdateInputs<'_>>) -> Result<()>;
+type Step =
+    fn(&OptimizerParams, &[UpdateSegment], OptimizerTensors<'_>, Option<&UpdateInputs<'_>>) -> Result<()>;
 
 /// The table of optimizers: the enum, and the rule of each.
 macro_rules! optimizers {
@@ -132,6 +135,11 @@ impl OptimizerKind {
     /// Its usual hyper-parameters.
     pub fn defaults(self) -> OptimizerDefaults {
         self.rule().defaults
+    }
+
+    /// Whether one step serves several [`UpdateSegment`]s: those that see each element by itself do.
+    pub fn takes_segments(self) -> bool {
+        !self.has_first_pass()
     }
 
     /// Whether a step has a pass before [`optimizer_step`], which then reads what the caller completed over whole parameters: norms for

@@ -42,6 +42,7 @@ update_kernels! {
     "moments",
     MomentsParams { beta1: f64, beta2: f64, scale: f64 },
     per_step: [scale],
+    per_segment: [],
     r"
 template <class T> struct Formula {
     static const int n_state = 1;

@@ -43,6 +43,7 @@ update_kernels! {
     "momentum",
     MomentumParams { momentum: f64, scale: f64, nesterov: u64 },
     per_step: [scale],
+    per_segment: [],
     r"
 template <class T> struct Formula {
     static const int n_state = 1;

@@ -4,7 +4,9 @@
 //!
 //! Source: <https://kellerjordan.github.io/posts/muon>; `torch.optim.Muon`.
 
-use super::super::{StepScalars, Tensors, Update, UpdateInputs, cuda, kernels, run, update_kernels};
+use super::super::{
+    StepScalars, Tensors, Update, UpdateInputs, UpdateSegment, cuda, kernels, run, update_kernels,
+};
 use super::adam::Adam;
 use super::momentum::Momentum;
 use super::step::update_first;
@@ -31,13 +33,15 @@ pub(super) const RULE: Rule = Rule {
 
 fn step(
     params: &OptimizerParams,
+    _segments: &[UpdateSegment],
     tensors: OptimizerTensors<'_>,
     inputs: Option<&UpdateInputs<'_>>,
 ) -> Result<()> {
     let OptimizerTensors { master_weights: target, grads, state: [_, v], average, compute_weights, .. } =
         tensors;
     let direction = v.as_ref().map_or(grads, |v| v.as_ref());
-    run(Muon(*params), Tensors { target, source: direction, state: [], average, compute_weights }, inputs)
+    let tensors = Tensors { target, source: direction, state: [], average, compute_weights, segments: &[] };
+    run(Muon(*params), tensors, inputs)
 }
 
 /// The second pass: its source is the direction.
@@ -74,6 +78,7 @@ update_kernels! {
     "muon",
     MuonParams { lr: f64, lr_scale: f64, weight_decay: f64, direction_scale: f64 },
     per_step: [lr],
+    per_segment: [],
     r"
 template <class T> struct Formula {
     static const int n_state = 0;

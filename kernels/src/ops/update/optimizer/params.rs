@@ -1,6 +1,6 @@
 //! Hyper-parameters of a step.
 
-use super::super::StepScalars;
+use super::super::{StepScalars, UpdateSegment};
 
 /// Hyper-parameters of one step; an optimizer ignores those that it does not use.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -50,6 +50,11 @@ impl OptimizerParams {
     pub fn beta_powers(&self, step: u64) -> [f64; 2] {
         let exponent = i32::try_from(step).unwrap_or(i32::MAX);
         self.betas.map(|beta| beta.powi(exponent))
+    }
+
+    /// The same with the settings of a part of the range.
+    pub(super) fn in_segment(self, segment: &UpdateSegment) -> Self {
+        OptimizerParams { lr_scale: segment.lr_scale, weight_decay: segment.weight_decay, ..self }
     }
 
     /// The same with the numbers of a step that are read from [`UpdateInputs`](crate::ops::UpdateInputs).

@@ -4,7 +4,7 @@
 //!
 //! Source: `torch.optim.SGD` with dampening 0.
 
-use super::super::{StepScalars, Update, cuda, kernels, update_kernels};
+use super::super::{StepScalars, Update, UpdateSegment, cuda, kernels, update_kernels};
 use super::step::by_gradients;
 use super::{OptimizerDefaults, OptimizerParams, Rule};
 use crate::cpu::Float;
@@ -15,7 +15,7 @@ pub(super) const RULE: Rule = Rule {
     whole_need: None,
     state_names: |params| if params.momentum == 0.0 { &[] } else { &Sgd::STATE },
     first_pass: None,
-    step: |params, tensors, inputs| by_gradients(Sgd(*params), tensors, inputs),
+    step: |params, segments, tensors, inputs| by_gradients(Sgd(*params), segments, tensors, inputs),
 };
 
 /// One step.
@@ -35,6 +35,10 @@ impl Update<1> for Sgd {
 
     fn at_step(self, scalars: &StepScalars, grad_scale: f64) -> Self {
         Sgd(self.0.at_step(scalars, grad_scale))
+    }
+
+    fn in_segment(self, segment: &UpdateSegment) -> Self {
+        Sgd(self.0.in_segment(segment))
     }
 
     #[inline(always)]
@@ -61,6 +65,7 @@ update_kernels! {
     "sgd",
     SgdParams { lr: f64, lr_scale: f64, momentum: f64, weight_decay: f64, scale: f64, nesterov: u64 },
     per_step: [lr, scale],
+    per_segment: [lr_scale, weight_decay],
     r"
 template <class T> struct Formula {
     static const int n_state = 1;

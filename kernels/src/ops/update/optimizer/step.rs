@@ -1,6 +1,6 @@
 //! One step of any optimizer, in one pass or two.
 
-use super::super::{Average, MAX_STATE, Tensors, Update, UpdateInputs, run};
+use super::super::{Average, MAX_STATE, Tensors, Update, UpdateInputs, UpdateSegment, run};
 use super::{OptimizerKind, OptimizerParams};
 use crate::base::check;
 use crate::{Result, TensorMut, TensorRef};
@@ -79,7 +79,28 @@ pub fn optimizer_step(
     tensors: OptimizerTensors<'_>,
     inputs: Option<&UpdateInputs<'_>>,
 ) -> Result<()> {
-    (kind.rule().step)(params, tensors, inputs)
+    (kind.rule().step)(params, &[], tensors, inputs)
+}
+
+/// Same as [`optimizer_step`], with settings of their own for consecutive parts of the range, whose bits are those of a step for each
+/// of them.
+///
+/// - `segments`: at most [`MAX_SEGMENTS`](crate::ops::MAX_SEGMENTS), the last of which ends with the range
+///
+/// # Errors
+/// See [`optimizer_step`]; [`crate::KernelError::Shape`] if the segments end elsewhere.
+///
+/// # Panics
+/// For an optimizer that takes none ([`OptimizerKind::takes_segments`]), and for too many.
+pub fn optimizer_step_by_segment(
+    kind: OptimizerKind,
+    params: &OptimizerParams,
+    segments: &[UpdateSegment],
+    tensors: OptimizerTensors<'_>,
+    inputs: Option<&UpdateInputs<'_>>,
+) -> Result<()> {
+    assert!(kind.takes_segments(), "{kind} depends on whole parameters");
+    (kind.rule().step)(params, segments, tensors, inputs)
 }
 
 /// Runs an update of `m` by the gradients, with `v` as its state.
@@ -93,13 +114,16 @@ pub(super) fn update_first<U: Update<1>>(
     check::same_kind(U::OP, &[m_op, weights_op])?;
     check::shape(U::OP, weights_op, m.shape())?;
     let (target, state) = (m.reborrow(), [Some(v.reborrow())]);
-    run(update, Tensors { target, source: *source, state, average: None, compute_weights: None }, inputs)
+    let tensors =
+        Tensors { target, source: *source, state, average: None, compute_weights: None, segments: &[] };
+    run(update, tensors, inputs)
 }
 
 /// The step of an update that is driven by the gradients and keeps all state of its optimizer.
 #[inline(always)]
 pub(super) fn by_gradients<U: Update<N>, const N: usize>(
     update: U,
+    segments: &[UpdateSegment],
     tensors: OptimizerTensors<'_>,
     inputs: Option<&UpdateInputs<'_>>,
 ) -> Result<()> {
@@ -107,5 +131,5 @@ pub(super) fn by_gradients<U: Update<N>, const N: usize>(
         master_weights: target, grads: source, mut state, average, compute_weights, ..
     } = tensors;
     let state = std::array::from_fn(|i| state[i].take());
-    run(update, Tensors { target, source, state, average, compute_weights }, inputs)
+    run(update, Tensors { target, source, state, average, compute_weights, segments }, inputs)
 }

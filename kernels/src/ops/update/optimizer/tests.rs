@@ -117,6 +117,62 @@ fn check_device<T: Element, C: Element>(device: Device, tolerance: f64) {
     }
 }
 
+/// One step over segments has the bits of a step for each of them, wherever they end.
+#[test]
+fn a_step_by_segment_is_a_step_for_each() {
+    const N: usize = 5000;
+    for (device, (kind, params)) in
+        devices().into_iter().flat_map(|device| variants().into_iter().map(move |variant| (device, variant)))
+    {
+        if !kind.takes_segments() {
+            continue;
+        }
+        for ends in [&[16, 48, 4000, N][..], &[3, 5, 4999, N], &[N]] {
+            let settings = |k: usize| (0.5 + k as f64, 0.1 * k as f64);
+            let segments: Vec<_> = ends
+                .iter()
+                .enumerate()
+                .map(|(k, &end)| {
+                    let (lr_scale, weight_decay) = settings(k);
+                    UpdateSegment { end, lr_scale, weight_decay }
+                })
+                .collect();
+            let stepped = |is_one: bool| {
+                let new = |seed| tensor(&random::<f32>(N, seed), &[N], device);
+                let (mut w, g) = (new(1), new(2));
+                let n_state = kind.state_names(&params).len();
+                let mut state: Vec<_> =
+                    (0..n_state).map(|i| tensor(&state::<f32>(N, i), &[N], device)).collect();
+                let mut step = |range: std::ops::Range<usize>, params, segments: &[UpdateSegment]| {
+                    let mut views =
+                        state.iter_mut().map(|s| s.view_mut().range(range.start, range.end).unwrap());
+                    let tensors = OptimizerTensors {
+                        master_weights: w.view_mut().range(range.start, range.end).unwrap(),
+                        grads: g.view().range(range.start, range.end).unwrap(),
+                        state: std::array::from_fn(|_| views.next()),
+                        average: None,
+                        compute_weights: None,
+                        norms: None,
+                    };
+                    optimizer_step_by_segment(kind, &params, segments, tensors, None).unwrap();
+                };
+                if is_one {
+                    step(0..N, params, &segments);
+                } else {
+                    let mut start = 0;
+                    for UpdateSegment { end, lr_scale, weight_decay } in segments.iter().copied() {
+                        step(start..end, OptimizerParams { lr_scale, weight_decay, ..params }, &[]);
+                        start = end;
+                    }
+                }
+                let state: Vec<Vec<f32>> = state.iter().map(|s| s.to_vec().unwrap()).collect();
+                (w.to_vec::<f32>().unwrap(), state)
+            };
+            assert_eq!(stepped(true), stepped(false), "{kind} on {device}, segments to {ends:?}");
+        }
+    }
+}
+
 #[test]
 fn devices_agree_and_the_copy_is_the_rounded_weights() {
     for device in devices() {
