@@ -28,6 +28,7 @@ mod kernel_bench;
 mod layer_kernels;
 mod kernels;
 mod loader;
+mod prediction;
 mod step;
 
 use ddp_comm::World;

@@ -22,6 +22,7 @@ use super::addmm::{Product, products_of_layers, square};
 use super::buffers::Rotating;
 use super::forward::forward;
 use super::place::Place;
+use super::prediction;
 use super::random_rows::random_rows;
 use super::report::{heading, number, percent};
 use super::timing::{Clock, Effort, Times};
@@ -85,6 +86,9 @@ struct GpuReport {
     best_gemm_tflops_per_s: f64,
     /// `tflops_per_s` relative to the fastest matmul on every rank.
     mfu: f64,
+    /// Predicted time of a step, for a world of one and a GPU whose data sheet is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    predicted_step_ms: Option<f64>,
     /// Peak memory of this rank's tensors during the timed steps.
     peak_gpu_memory_mib: f64,
     /// Memory of the tensors, by use.
@@ -190,6 +194,10 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
         place,
     };
     if let Some(gpu) = &mut report.gpu {
+        let name = report.place.gpu().map_err(Error::from)?.map_or("", |gpu| &gpu.info().name);
+        gpu.predicted_step_ms = (world.world_size() == 1)
+            .then(|| prediction::step_ms(name, &args.dims.0, args.batch, args.dtype.precision()))
+            .flatten();
         gpu.compare(&report.place, args.dtype).map_err(Error::from)?;
     }
     if world.rank().0 == 0 {
@@ -278,6 +286,7 @@ fn gpu_report(gpu: &'static Gpu, trainer: &Trainer<'_>, gflops_per_s: f64) -> Re
         tflops_per_s: gflops_per_s * 1e-3,
         best_gemm_tflops_per_s: f64::NAN,
         mfu: f64::NAN,
+        predicted_step_ms: None,
         peak_gpu_memory_mib: mib(gpu.memory_peak()),
         gpu_memory_mib: by_use.filter(|(_, mib)| *mib > 0.0).collect(),
         gpu_memory_reserved_mib: mib(gpu.memory_reserved()?),
@@ -338,6 +347,13 @@ fn print(report: &Report, json: bool) -> Result<()> {
         number(gpu.peak_gpu_memory_mib),
         memory.join(", "),
     );
+    if let Some(predicted) = gpu.predicted_step_ms {
+        let ratio = report.step_ms_median / predicted;
+        text += &format!(
+            "predicted {} ms per step (docs/gpus.md); measured {ratio:.2} times that\n",
+            number(predicted)
+        );
+    }
     for ChoiceReport { matmul, chosen, us, first_us } in &gpu.matmul_choices {
         text += &format!("{matmul}: {chosen}, {} us (the first: {} us)\n", number(*us), number(*first_us));
     }
