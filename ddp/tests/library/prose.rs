@@ -1,4 +1,4 @@
-//! The form of doc comments in all crates: a paragraph begins with a verb or a noun phrase.
+//! The words of the project: a paragraph of doc comments begins with a verb or a noun phrase, and each promise names its test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,6 +29,32 @@ fn doc_paragraphs_begin_with_a_verb_or_a_noun() {
 fn clauses_are_found_at_the_begin_of_paragraphs_alone() {
     let text = "//! What a file is.\n\n/// Rows.\n///\n/// How they are read.\nfn a() {}\n/// A line that continues\n/// As it likes.\n///\n/// # Errors\n/// Those of `b`.\n";
     assert_eq!(clauses(text), [(1, "What a file is."), (5, "How they are read."), (11, "Those of `b`.")]);
+}
+
+/// A row of docs/promises.md ends with files and names in backticks: each name is a test of the file before it.
+#[test]
+fn promises_name_tests_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let promises = fs::read_to_string(root.join("docs/promises.md")).unwrap();
+    let files: Vec<PathBuf> = FOLDERS.iter().flat_map(|folder| sources(&root.join(folder))).collect();
+    let (mut n_named, mut missing) = (0, Vec::new());
+    for cell in promises.lines().filter_map(|line| line.strip_suffix(" |")?.rsplit_once(" | ")) {
+        let mut in_files: Vec<String> = Vec::new();
+        for name in cell.1.split('`').skip(1).step_by(2) {
+            if name.contains('/') {
+                let named = files.iter().filter(|path| path.ends_with(name));
+                in_files = named.map(|path| fs::read_to_string(path).unwrap()).collect();
+                let is_there = !in_files.is_empty() || root.join(name).exists();
+                missing.extend((!is_there).then(|| name.to_owned()));
+            } else {
+                n_named += 1;
+                let is_test = in_files.iter().any(|text| text.contains(&format!("fn {name}()")));
+                missing.extend((!is_test).then(|| name.to_owned()));
+            }
+        }
+    }
+    assert!(n_named > 30, "{n_named} names: the page has another form");
+    assert!(missing.is_empty(), "docs/promises.md names tests or files that do not exist: {missing:?}");
 }
 
 /// Number and text of each line that begins a doc paragraph with one of [`CLAUSES`].
