@@ -76,8 +76,8 @@ impl Update<2> for Adam {
             [p.grad_scale, coupled, 1.0 - lr * decoupled, lr / c1, 1.0 / c2.sqrt(), p.eps].map(T::from_f64);
         for (((w, m), v), &g) in w.iter_mut().zip(m).zip(v).zip(g) {
             let g = g * scale + coupled * *w;
-            *m = b1 * *m + one_minus_b1 * g;
-            *v = b2 * *v + one_minus_b2 * g * g;
+            *m = (b1 * *m + one_minus_b1 * g).or_zero();
+            *v = (b2 * *v + one_minus_b2 * g * g).or_zero();
             *w = keep * *w - step_size * *m / (v.sqrt() * root_scale + eps);
         }
     }

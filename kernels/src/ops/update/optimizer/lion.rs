@@ -60,7 +60,7 @@ impl Update<1> for Lion {
             let sign = if mixed > zero { T::ONE } else { mixed };
             let sign = if mixed < zero { -T::ONE } else { sign };
             *w = keep * *w - step_size * sign;
-            *m = b2 * *m + one_minus_b2 * g;
+            *m = (b2 * *m + one_minus_b2 * g).or_zero();
         }
     }
 }

@@ -32,8 +32,8 @@ impl Update<1> for Moments {
         let scale = T::from_f64(self.0.grad_scale);
         for ((m, v), &g) in m.iter_mut().zip(v).zip(g) {
             let g = g * scale;
-            *m = b1 * *m + one_minus_b1 * g;
-            *v = b2 * *v + one_minus_b2 * g * g;
+            *m = (b1 * *m + one_minus_b1 * g).or_zero();
+            *v = (b2 * *v + one_minus_b2 * g * g).or_zero();
         }
     }
 }

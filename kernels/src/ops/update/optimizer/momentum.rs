@@ -33,7 +33,7 @@ impl Update<1> for Momentum {
         let [mu, one_minus_mu, scale] = [momentum, 1.0 - momentum, grad_scale].map(T::from_f64);
         for ((m, direction), &g) in m.iter_mut().zip(direction).zip(g) {
             let g = g * scale;
-            *m = mu * *m + one_minus_mu * g;
+            *m = (mu * *m + one_minus_mu * g).or_zero();
             *direction = if nesterov { mu * *m + one_minus_mu * g } else { *m };
         }
     }

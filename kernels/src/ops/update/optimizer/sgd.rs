@@ -55,7 +55,7 @@ impl Update<1> for Sgd {
         let nesterov = p.nesterov;
         for ((w, v), &g) in w.iter_mut().zip(velocity).zip(g) {
             let g = g * scale + decay * *w;
-            *v = momentum * *v + g;
+            *v = (momentum * *v + g).or_zero();
             *w -= lr * if nesterov { g + momentum * *v } else { *v };
         }
     }

@@ -117,6 +117,32 @@ fn check_device<T: Element, C: Element>(device: Device, tolerance: f64) {
     }
 }
 
+/// The state of elements without gradients becomes zero on the CPU, which computes slowly with subnormal numbers.
+#[test]
+fn state_does_not_stay_subnormal() {
+    for (kind, params) in variants() {
+        let n_state = kind.state_names(&params).len();
+        let new = |value: f32| tensor(&[value; 64], &[64], Device::Cpu);
+        // Half of the smallest normal number.
+        let (mut w, g, mut state) = (new(0.5), new(0.0), Vec::new());
+        state.resize_with(n_state, || new(f32::MIN_POSITIVE / 2.0));
+        let norms = first_pass((kind, params), &w, g.view(), &mut state, 0, None);
+        let mut views = state.iter_mut().map(|state| state.view_mut());
+        let tensors = OptimizerTensors {
+            master_weights: w.view_mut(),
+            grads: g.view(),
+            state: std::array::from_fn(|_| views.next()),
+            average: None,
+            compute_weights: None,
+            norms: Some(norms.view()),
+        };
+        optimizer_step(kind, &params, tensors, None).unwrap();
+        drop(views);
+        // Muon's second tensor is its direction.
+        assert!(state[..n_state.min(1)].iter().all(|s| s.to_vec::<f32>().unwrap() == [0.0; 64]), "{kind}");
+    }
+}
+
 /// One step over segments has the bits of a step for each of them, wherever they end.
 #[test]
 fn a_step_by_segment_is_a_step_for_each() {
