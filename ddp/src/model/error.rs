@@ -63,6 +63,24 @@ pub enum ModelError {
         /// The central difference quotient.
         quotient: f64,
     },
+    /// A backward pass that was to add to the gradients of the one before did something else.
+    #[error(
+        "gradient of `{name}`, element {element}: {once} in one backward pass, and {twice} after a second one that accumulates, expected \
+         {}", 2.0 * once
+    )]
+    #[diagnostic(help(
+        "where `accumulate` is set, the layer's backward adds its gradient to what is there instead of replacing it"
+    ))]
+    GradcheckAccumulated {
+        /// The parameter.
+        name: String,
+        /// Index of the element in the parameter.
+        element: usize,
+        /// The gradient of the first pass.
+        once: f64,
+        /// After the second one.
+        twice: f64,
+    },
     /// A gradient check of a model in a short number format.
     #[error("a gradient check needs a model in f32 or f64, got one in {}", precision.name())]
     #[diagnostic(help("create the network with Precision::F64"))]

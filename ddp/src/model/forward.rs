@@ -96,6 +96,7 @@ impl Network {
             }
             observe(&**layer, after[0].view().rows(0, n_rows)?)?;
         }
+        self.forward_rows = n_rows;
         Ok(())
     }
 }

@@ -37,11 +37,13 @@ impl GradcheckOptions {
 /// Compares the gradient of each parameter with central differences on rows `x`, `[B, n_features]`, without dropout, in f32 or,
 /// with a much smaller tolerance, in f64.
 ///
+/// A second backward pass that accumulates must double each gradient, as the micro-batches of a step add up.
+///
 /// The loss is the sum of the outputs times random numbers in ±1. The gradient of a layer's input is checked only through the
 /// parameters of earlier layers, so put a linear layer before the layer to check. The weights are unchanged afterward.
 ///
 /// # Errors
-/// [`ModelError::Gradcheck`] with the first element that differs; [`ModelError::GradcheckPrecision`] for a model that does not
+/// [`ModelError::Gradcheck`] with the first element that differs; [`ModelError::GradcheckAccumulated`]; [`ModelError::GradcheckPrecision`] for a model that does not
 /// compute in f32 or f64; [`ModelError::Kernel`] from the passes.
 ///
 /// Source: `torch.autograd.gradcheck`.
@@ -78,15 +80,34 @@ pub fn gradcheck(
     let host_d = on_host(d_outputs.view())?;
 
     let mut grads = Tensor::zeros(&[network.layout().flat_len()], format, device)?;
-    network.forward(x, None)?;
-    ops::copy(d_outputs.view(), network.outputs_and_gradient(n_rows)?.1)?;
-    network.backward(x, None, false, &mut LocalGradients(grads.view_mut()))?;
-    let grads = on_host(grads.view())?;
+    let mut backward = |network: &mut Network, accumulate: bool| -> Result<Vec<f64>, KernelError> {
+        network.forward(x, None)?;
+        ops::copy(d_outputs.view(), network.outputs_and_gradient(n_rows)?.1)?;
+        network.backward(x, None, accumulate, &mut LocalGradients(grads.view_mut()))?;
+        on_host(grads.view())
+    };
+    let grads = backward(network, false)?;
+    let twice = backward(network, true)?;
 
     let weights = on_host(network.weights().view())?;
     let result = compare(network, x, &weights, &grads, &host_d, options);
     set_weights(network, &weights)?;
-    result
+    result?;
+    for entry in network.layout().entries() {
+        for (element, i) in entry.range().enumerate() {
+            let (once, twice) = (grads[i], twice[i]);
+            let is_double = (twice - 2.0 * once).abs() <= options.tolerance * (1.0 + once.abs());
+            if !is_double {
+                return Err(ModelError::GradcheckAccumulated {
+                    name: entry.name.clone(),
+                    element,
+                    once,
+                    twice,
+                });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The values in f64, which holds every f32.
@@ -154,11 +175,13 @@ fn spread(n: usize, max: usize) -> impl Iterator<Item = usize> {
 #[cfg(test)]
 mod tests {
     use ddp_kernels::TensorMut;
+    use ddp_kernels::ops::{MapOp, ReduceOp};
 
     use super::*;
     use crate::model::layer::{Layer, Sizes};
     use crate::model::layers::Linear;
     use crate::model::linear_spec::LinearSpec;
+    use crate::model::param::{Init, ParamKind, ParamSpec};
     use crate::model::pass::{BackwardPass, ForwardPass};
 
     /// `y = x³`, whose backward pass is correct only if `factor` is 3.
@@ -193,6 +216,53 @@ mod tests {
             d.iter_mut().zip(x).for_each(|(d, x)| *d *= self.factor * x * x);
             Ok(())
         }
+    }
+
+    /// `y = w·x`, whose backward pass replaces the gradient of `w` where it should add to it.
+    #[derive(Debug)]
+    struct Replaced([ParamSpec; 1]);
+
+    impl Layer for Replaced {
+        fn describe(&self) -> String {
+            "replaced".to_owned()
+        }
+
+        fn out_features(&self) -> usize {
+            4
+        }
+
+        fn parameters(&self) -> &[ParamSpec] {
+            &self.0
+        }
+
+        fn forward(
+            &mut self,
+            x: TensorRef<'_>,
+            y: TensorMut<'_>,
+            pass: ForwardPass<'_>,
+        ) -> Result<(), KernelError> {
+            ops::map(MapOp::Mul, x.into(), pass.params.master(0)?.into(), y)
+        }
+
+        fn backward(&mut self, d: TensorMut<'_>, mut pass: BackwardPass<'_>) -> Result<(), KernelError> {
+            let (scale, from_above) = (pass.params.master(0)?.to_tensor()?, d.as_ref().to_tensor()?);
+            let of_rows = from_above.mul(&pass.x.to_tensor()?)?;
+            ops::reduce(ReduceOp::Sum, of_rows.view(), Some(0), pass.grads.take()?.d)?;
+            ops::copy(from_above.mul(&scale)?.view(), d)
+        }
+    }
+
+    #[test]
+    fn a_backward_that_replaces_gradients_instead_of_adding_is_found() {
+        let scale = ParamSpec::new("scale", ParamKind::NormWeight, &[4], Init::Constant(1.0));
+        let layers: Vec<Box<dyn Layer>> =
+            vec![Box::new(Linear::new(LinearSpec::new(0, 3, 4, true))), Box::new(Replaced([scale]))];
+        let sizes = Sizes { max_rows: 6, device: Device::Cpu, precision: Precision::F32 };
+        let mut network = Network::from_layers(layers, 3, sizes).unwrap();
+        network.initialize(1).unwrap();
+        let x = Tensor::randn(&[6, 3], DType::F32, Device::Cpu, 2).unwrap();
+        let error = gradcheck(&mut network, x.view(), &GradcheckOptions::default()).unwrap_err();
+        assert!(error.to_string().starts_with("gradient of `scale`, element 0: "), "{error}");
     }
 
     fn check(factor: f32, precision: Precision) -> Result<(), ModelError> {

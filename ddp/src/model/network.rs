@@ -27,6 +27,8 @@ pub struct Network {
     pub(super) registered: Registered,
     /// Whether all master weights are up to date, not only the shards that this rank updates.
     has_whole_weights: bool,
+    /// Rows of the last forward pass.
+    pub(super) forward_rows: usize,
 }
 
 impl Network {
@@ -75,7 +77,7 @@ impl Network {
             |buffer: &BufferSpec| Tensor::zeros_for(buffer.kind, &buffer.dims, buffer.dtype, sizes.device);
         let buffers = Buffers::make(&plan, layout.flat_len(), &mut make)?;
         let registered = Registered::new(plan.steps.iter().map(|step| &*step.layer), sizes)?;
-        Ok(Network { plan, layout, buffers, registered, has_whole_weights: true })
+        Ok(Network { plan, layout, buffers, registered, forward_rows: 0, has_whole_weights: true })
     }
 
     /// A model of these layers in forward order, on rows of `n_features`: [`Network::of_layers`] with the layout of a world in which
@@ -313,22 +315,37 @@ impl Network {
         self.plan.sizes.max_rows
     }
 
-    /// The outputs of the last forward pass over `n_rows` rows, `[n_rows, n_outputs]`.
+    /// The outputs of the first `n_rows` rows of the last forward pass, `[n_rows, n_outputs]`.
     ///
     /// # Errors
-    /// [`KernelError::OutOfRange`] beyond [`Network::max_rows`].
+    /// [`KernelError::OutOfRange`] for more rows than that pass had.
     pub fn outputs(&self, n_rows: usize) -> Result<TensorRef<'_>> {
+        self.check_passed(n_rows)?;
         self.buffers.values[self.plan.output].view().rows(0, n_rows)
     }
 
     /// The outputs, and the buffer for their gradient, from which [`Network::backward`] starts.
     ///
     /// # Errors
-    /// [`KernelError::OutOfRange`] beyond [`Network::max_rows`].
+    /// [`KernelError::OutOfRange`] for more rows than the last forward pass had.
     pub fn outputs_and_gradient(&mut self, n_rows: usize) -> Result<(TensorRef<'_>, TensorMut<'_>)> {
+        self.check_passed(n_rows)?;
         let Network { plan, buffers: Buffers { values, gradients, .. }, .. } = self;
         let outputs = values[plan.output].view().rows(0, n_rows)?;
         Ok((outputs, head(&mut gradients[0], n_rows, plan.n_outputs)?))
+    }
+
+    /// Rejects rows that the last forward pass did not have: their outputs would be those of an earlier one.
+    fn check_passed(&self, n_rows: usize) -> Result<()> {
+        if n_rows <= self.forward_rows {
+            return Ok(());
+        }
+        Err(KernelError::OutOfRange {
+            op: "outputs of the last forward pass",
+            start: 0,
+            end: n_rows,
+            len: self.forward_rows,
+        })
     }
 
     /// Number format of the gradient of the outputs.

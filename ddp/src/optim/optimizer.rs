@@ -264,7 +264,8 @@ impl Optimizer {
     /// [`KernelError::Shape`] if `grads` and `range` differ in length.
     ///
     /// # Panics
-    /// If the optimizer has a first pass that this step has not run: only a trainer takes such steps.
+    /// Before the first [`Optimizer::begin_step`]; if the optimizer has a first pass that this step has not run: only a trainer takes such
+    /// steps.
     pub fn step_on(
         &mut self,
         mut weights: WeightsMut<'_>,
@@ -273,6 +274,7 @@ impl Optimizer {
         range: Range<usize>,
         state_start: usize,
     ) -> Result<(), KernelError> {
+        assert!(self.n_steps > 0, "`begin_step` comes before the updates of a step: it counts the steps");
         let is_ready = !self.has_first_pass() || self.first_passed == self.n_steps;
         assert!(is_ready, "{} needs its first pass over all parameters", self.config.kind);
         let mut parts = self.groups.within(range.clone()).peekable();

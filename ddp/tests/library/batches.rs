@@ -227,3 +227,32 @@ fn rows_for_another_device_are_refused_before_a_step() {
     // Rows of a step that the loader itself returns are accepted.
     trainer.step_and_wait(&mut step.0, false).unwrap();
 }
+
+#[test]
+fn a_plan_for_another_number_of_rows_is_refused() {
+    let x = Tensor::ones(&[8, 3], DType::F32, Device::Cpu).unwrap();
+    let dataset: Arc<dyn Dataset> = Arc::new(TensorDataset::new(&x, &x.sum(1).unwrap()).unwrap());
+    for planned in [4, 80] {
+        let plan = BatchPlan::new(&World::single(), planned, 4, 1, 0, Shuffle::Full);
+        let error = Loader::new(dataset.clone(), plan, LoaderOptions::new(Device::Cpu)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("the plan has steps over {planned} rows, and the dataset has 8")
+        );
+    }
+}
+
+#[test]
+fn outputs_of_rows_that_the_last_pass_did_not_have_are_refused() {
+    let sizes = Sizes { max_rows: 8, device: Device::Cpu, precision: Precision::F32 };
+    let mut model = Sequential::new(3).linear(2).build(sizes).unwrap();
+    assert!(model.outputs(1).is_err(), "nothing has passed");
+    for (n_rows, is_there) in [(8, true), (2, false)] {
+        let x = Tensor::ones(&[n_rows, 3], DType::F32, Device::Cpu).unwrap();
+        model.forward(x.view(), None).unwrap();
+        assert!(model.outputs(n_rows).is_ok());
+        assert_eq!(model.outputs(8).is_ok(), is_there);
+    }
+    let error = model.outputs(8).unwrap_err().to_string();
+    assert_eq!(error, "outputs of the last forward pass: the range 0..8 exceeds the length 2");
+}

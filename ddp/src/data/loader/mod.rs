@@ -185,9 +185,13 @@ impl Loader {
     /// Loads rows of `dataset` in the batches of `plan`.
     ///
     /// # Errors
-    /// [`DataError::RowsNotOnDevice`] if the GPU has no room for rows that must be there; [`DataError::LoaderThread`];
-    /// [`DataError::Kernel`] if a buffer cannot be allocated.
+    /// [`DataError::PlannedRows`] for a plan over another number of rows; [`DataError::RowsNotOnDevice`] if the GPU has no room for rows
+    /// that must be there; [`DataError::LoaderThread`]; [`DataError::Kernel`] if a buffer cannot be allocated.
     pub fn new(dataset: Arc<dyn Dataset>, plan: BatchPlan, options: LoaderOptions) -> Result<Self> {
+        let (planned, rows) = (plan.dataset_rows(), dataset.len());
+        if planned != rows {
+            return Err(DataError::PlannedRows { planned, rows });
+        }
         let max_rows = plan.max_own_rows();
         let gpu = gpu_of(options.device)?;
         let rows = match gpu {

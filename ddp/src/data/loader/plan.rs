@@ -66,6 +66,8 @@ impl Shuffle {
 /// The steps of a run, each epoch as long as the order of its rows: endless, unless [`BatchPlan::epochs`] sets an end.
 #[derive(Debug, Clone)]
 pub struct BatchPlan {
+    /// Rows of the dataset, and of an epoch: a sampler decides how many these are.
+    dataset_rows: usize,
     n_rows: usize,
     global_rows: usize,
     partition: RankPartition,
@@ -106,9 +108,10 @@ impl BatchPlan {
         shuffle: Shuffle,
     ) -> Self {
         let order = Arc::new(shuffle.order(n_rows, seed, 0));
-        // A sampler decides how many of them.
+        let dataset_rows = n_rows;
         let n_rows = order.len();
         BatchPlan {
+            dataset_rows,
             order,
             batches: GlobalBatches::new(n_rows, global_rows),
             partition: RankPartition {
@@ -149,6 +152,11 @@ impl BatchPlan {
         self.begin_epoch(cursor / n_rows);
         self.batches = GlobalBatches::starting_at(self.n_rows, self.global_rows, (cursor % n_rows) as usize);
         self
+    }
+
+    /// Rows of the dataset for which it was made.
+    pub(super) fn dataset_rows(&self) -> usize {
+        self.dataset_rows
     }
 
     /// Shuffling of the rows.

@@ -125,3 +125,13 @@ fn state_has_names_and_a_frozen_group_stays() {
         assert_eq!(is_same, entry.name.starts_with("layers.0."), "{}", entry.name);
     }
 }
+
+#[test]
+#[should_panic(expected = "`begin_step` comes before the updates of a step")]
+fn an_update_before_the_first_step_is_refused() {
+    let mut model = model();
+    let n = model.layout().flat_len();
+    let mut optimizer = Optimizer::for_model(&config(OptimizerKind::AdamW), &model).unwrap();
+    let grads = Tensor::full(&[n], 0.5, DType::F32, Device::Cpu).unwrap();
+    let _ = optimizer.step_on(model.weights_mut(), grads.view(), UpdateScale::Host(1.0), 0..n, 0);
+}

@@ -124,7 +124,7 @@ fn state_does_not_stay_subnormal() {
         let n_state = kind.state_names(&params).len();
         let new = |value: f32| tensor(&[value; 64], &[64], Device::Cpu);
         // Half of the smallest normal number.
-        let (mut w, g, mut state) = (new(0.5), new(0.0), Vec::new());
+        let (mut w, g, mut state) = (new(0.0), new(0.0), Vec::new());
         state.resize_with(n_state, || new(f32::MIN_POSITIVE / 2.0));
         let norms = first_pass((kind, params), &w, g.view(), &mut state, 0, None);
         let mut views = state.iter_mut().map(|state| state.view_mut());
