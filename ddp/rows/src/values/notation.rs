@@ -1,8 +1,8 @@
 //! Notation of values in a file of text: numbers, missing values, truth values, dates and times.
 
 use super::number::digits::Decimal;
-use super::number::{DecimalMark, truth_word};
-use super::time;
+use super::number::{DecimalMark, Unclear, truth_word};
+use super::time::{self, Moment};
 
 /// Cells that mark a missing value in most programs.
 const MISSING: [&[u8]; 14] = [
@@ -84,15 +84,12 @@ pub enum Meaning {
     Missing,
     /// A number.
     Number(f64),
+    /// A number whose mark may separate thousands or a fraction, by the usual marks.
+    Unclear(f64),
     /// A truth value.
     Truth(bool),
-    /// Seconds of a date or time.
-    Seconds {
-        /// Seconds since 1970, or since midnight.
-        seconds: f64,
-        /// Whether the text has a date.
-        has_date: bool,
-    },
+    /// A date or time.
+    Moment(Moment),
     /// Any other text.
     Text,
 }
@@ -111,18 +108,19 @@ impl Notation {
 
     /// The meaning of a cell's trimmed text.
     pub fn meaning(&self, text: &str) -> Meaning {
-        if self.is_missing(text.as_bytes()) {
-            return Meaning::Missing;
-        }
-        if let Some(number) = self.number(text) {
-            return Meaning::Number(number);
-        }
-        if let Some(truth) = truth_word(text) {
-            return Meaning::Truth(truth);
-        }
-        if let Some(time::Moment { seconds, has_date }) = time::parse(text) {
-            return Meaning::Seconds { seconds, has_date };
-        }
-        Meaning::Text
+        if self.is_missing(text.as_bytes()) { Meaning::Missing } else { self.value(text) }
+    }
+
+    /// The meaning of the trimmed text of a value that is not missing.
+    pub fn value(&self, text: &str) -> Meaning {
+        let double = |mark: DecimalMark| mark.normalized(text).map(|number| number.double());
+        let number = match double(self.decimal) {
+            Ok(number) => number.map(Meaning::Number),
+            Err(Unclear) => double(DecimalMark::PointAfterCommas).ok().flatten().map(Meaning::Unclear),
+        };
+        number
+            .or_else(|| truth_word(text).map(Meaning::Truth))
+            .or_else(|| time::parse(text).map(Meaning::Moment))
+            .unwrap_or(Meaning::Text)
     }
 }

@@ -163,8 +163,8 @@ impl Times {
         table.for_each(spec, column, |text| {
             let (of_row, time) = match notation.meaning(text) {
                 Meaning::Number(number) if number.is_finite() => (TimeKind::Number, number),
-                Meaning::Seconds { seconds, has_date: true } => (TimeKind::Date, seconds),
-                Meaning::Seconds { seconds, has_date: false } => (TimeKind::TimeOfDay, seconds),
+                Meaning::Moment(moment) if moment.has_date => (TimeKind::Date, moment.seconds),
+                Meaning::Moment(moment) => (TimeKind::TimeOfDay, moment.seconds),
                 _ => return Err(CellProblem::NotATime { text: text.to_owned() }),
             };
             if *kind.get_or_insert(of_row) != of_row {

@@ -152,7 +152,7 @@ fn number(cell: &[u8], notation: &Notation, is_exact: bool) -> Result<Number, Ce
     if let Some(truth) = truth_word(text) {
         return Ok(Number { single: f32::from(u8::from(truth)), exact: None, date: None });
     }
-    if let Some(time::Moment { seconds, has_date }) = time::parse(text) {
+    if let Some(time::Moment { seconds, has_date, .. }) = time::parse(text) {
         let exact = Some(Exact::Double(seconds));
         return Ok(Number { single: seconds as f32, exact, date: has_date.then_some(seconds) });
     }

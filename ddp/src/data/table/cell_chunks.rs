@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ddp_rows::error::{CellProblem, CsvError, RowsError};
 use ddp_rows::table::source::TableFormat;
-use ddp_rows::table::types::{CellUse, Destination, Form, Inference, TypedColumn};
+use ddp_rows::table::types::{CellUse, Destination, Form, Inference, Place, TypedColumn};
 use ddp_rows::values::element::RawType;
 use ddp_rows::write::{CellKind, Chunk, Group, Kind};
 
@@ -47,7 +47,7 @@ impl CellColumns {
         keeps_missing: bool,
     ) -> Result<Self> {
         let mut first: Option<(ColumnPlan, Vec<Inference>)> = None;
-        for path in files {
+        for (file, path) in files.iter().enumerate() {
             let (mut reader, plan) = CellReader::open_planned(path, format, spec)?;
             let names = plan.all_names();
             let (first_plan, columns) =
@@ -65,14 +65,10 @@ impl CellColumns {
                     if roles[column].purpose().is_none() {
                         continue;
                     }
-                    let place = || format!("data file `{}`, line {}", path.display(), record.line);
-                    let added =
-                        columns[column].add(cell, record.is_string(column), uses[column], &notation, place);
-                    added.map_err(|problem| DataError::Cell {
-                        place: place(),
-                        column: names[column].clone(),
-                        problem,
-                    })?;
+                    let place = Place { file, number: record.line };
+                    let (is_string, use_) = (record.is_string(column), uses[column]);
+                    let added = columns[column].add(cell, is_string, use_, &notation, place);
+                    added.map_err(|problem| of_cell(files, place, &names[column], problem))?;
                 }
                 n_rows += 1;
             }
@@ -81,10 +77,11 @@ impl CellColumns {
             }
         }
         let (plan, columns) = first.expect("there is a file");
-        Self::new(&plan, &columns, spec, to, keeps_missing)
+        Self::new(files, &plan, &columns, spec, to, keeps_missing)
     }
 
     fn new(
+        files: &[PathBuf],
         plan: &ColumnPlan,
         inferred: &[Inference],
         spec: &SourceSpec<'_>,
@@ -96,7 +93,7 @@ impl CellColumns {
         for (index, (role, inference)) in plan.all_roles().into_iter().zip(inferred).enumerate() {
             let Some(purpose) = role.purpose() else { continue };
             let use_ = cell_use(role, spec);
-            let of_cell = |(place, problem)| DataError::Cell { place, column: names[index].clone(), problem };
+            let of_cell = |(place, problem)| of_cell(files, place, &names[index], problem);
             let mut group = Group::column(purpose, names[index].clone(), Kind::Text);
             let mut cells = CellKind::Text;
             let mut form = match (role, to) {
@@ -153,6 +150,11 @@ impl CellColumns {
     }
 }
 
+fn of_cell(files: &[PathBuf], place: Place, column: &str, problem: CellProblem) -> DataError {
+    let place = format!("data file `{}`, line {}", files[place.file].display(), place.number);
+    DataError::Cell { place, column: column.to_owned(), problem }
+}
+
 /// Texts among numbers and missing values have no place in arrays.
 fn check_for_arrays(
     inference: &Inference,
@@ -160,18 +162,17 @@ fn check_for_arrays(
     group: &mut Group,
     form: &mut Form,
     keeps_missing: bool,
-) -> Result<(), (String, CellProblem)> {
-    if group.kind == Kind::Text && use_ == CellUse::Number {
-        let (place, text) = inference.text.clone().unwrap_or_default();
-        return Err((place, CellProblem::TextInArray { text }));
+) -> Result<(), (Place, CellProblem)> {
+    if let (Kind::Text, CellUse::Number, Some((place, text))) = (&group.kind, use_, inference.first_text()) {
+        return Err((*place, CellProblem::TextInArray { text: text.clone() }));
     }
     let is_category = use_ == CellUse::Category;
-    let Some(place) = inference.missing.as_ref().filter(|_| !is_category) else { return Ok(()) };
+    let Some((place, _)) = inference.missing.first.as_ref().filter(|_| !is_category) else { return Ok(()) };
     if use_ == CellUse::Label {
-        return Err((place.clone(), CellProblem::TargetEmpty));
+        return Err((*place, CellProblem::TargetEmpty));
     }
     if !keeps_missing {
-        return Err((place.clone(), CellProblem::MissingInArray));
+        return Err((*place, CellProblem::MissingInArray));
     }
     // Only floats have a value that marks a missing one.
     if *form != Form::DateParts {

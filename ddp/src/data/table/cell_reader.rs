@@ -8,6 +8,7 @@ use ddp_rows::values::notation::Notation;
 
 #[cfg(feature = "parquet")]
 use super::batches::BatchCells;
+use super::column_values::ColumnValues;
 use super::columns::ColumnPlan;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
@@ -93,6 +94,19 @@ impl CellReader {
             Cells::Text(text) => text.source.fraction(),
             #[cfg(feature = "parquet")]
             Cells::Batches(_) => None,
+        }
+    }
+
+    /// Replaces `values` by up to `max_rows` next rows of a file with types, one element per name, and returns the number of the
+    /// first one and their count, 0 only at the end.
+    ///
+    /// # Errors
+    /// A list of another length.
+    pub fn values(&mut self, max_rows: usize, values: &mut Vec<ColumnValues>) -> Result<(u64, usize)> {
+        match &mut self.0 {
+            Cells::Text(_) => unreachable!("a file of text has no types"),
+            #[cfg(feature = "parquet")]
+            Cells::Batches(batches) => batches.values(max_rows, values),
         }
     }
 

@@ -1,14 +1,13 @@
-//! Types of the columns of a text file, from all of its cells.
+//! Kinds of the values of a column, from all of its cells, and the types that hold them.
 
 use crate::error::CellProblem;
 use crate::values::element::RawType;
-use crate::values::notation::Notation;
+use crate::values::notation::{Meaning, Notation};
 use crate::values::number::digits::Decimal;
 use crate::values::number::exact::is_short;
 use crate::values::number::spelling::is_integer;
-use crate::values::number::{is_code, is_padded, truth, truth_word};
-use crate::values::time;
-use crate::values::time::{MomentType, MomentUnit};
+use crate::values::number::{is_code, is_padded, truth};
+use crate::values::time::{Moment, MomentType, MomentUnit};
 use crate::write::{CellKind, Kind};
 
 /// Largest integer below which f64 holds all of them.
@@ -23,7 +22,7 @@ pub enum Destination {
     Columns,
 }
 
-/// Use of a column, as far as it decides on its type.
+/// Use of a column, as far as it decides on the meaning of its cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CellUse {
     /// A number.
@@ -32,119 +31,112 @@ pub enum CellUse {
     Category,
     /// Truth values are texts; a `-` is a label.
     Label,
+    /// A label that the file marks as a text: numbers and dates are texts too.
+    TextLabel,
 }
 
-/// Kind of values that the cells of a column hold.
+/// Place of a cell: the index of its file and its line or row there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Index of the file.
+    pub file: usize,
+    /// Line or row.
+    pub number: u64,
+}
+
+/// Cells of a kind: their number, and the first of them.
+#[derive(Debug, Clone, Default)]
+pub struct Found {
+    /// Number of cells.
+    pub n: u64,
+    /// Place and text of the first one.
+    pub first: Option<(Place, String)>,
+}
+
+impl Found {
+    /// Adds a cell.
+    pub fn add(&mut self, place: Place, text: impl Into<String>) {
+        self.n += 1;
+        self.first.get_or_insert_with(|| (place, text.into()));
+    }
+}
+
+/// Kinds of the values in the cells of a column.
 #[derive(Debug, Clone, Default)]
 pub struct Inference {
+    /// Missing values.
+    pub missing: Found,
+    /// Values that are neither numbers nor truth values nor times.
+    pub texts: Found,
+    /// Numbers whose marks may separate thousands or a fraction.
+    pub unclear: Found,
+    /// Numbers that are spelled like codes; see [`is_code`].
+    pub codes: Found,
+    /// Integers among them that have zeros before their digits.
+    pub n_padded: u64,
+    /// Numbers that f64 does not hold.
+    not_finite: Found,
     has_integers: bool,
     has_negative: bool,
     is_beyond_i64: bool,
     is_beyond_u64: bool,
-    /// Whether some integer is spelled like a code; see [`is_code`].
-    has_codes: bool,
-    /// Whether some integer has zeros before its digits.
-    has_padding: bool,
     /// Whether some number is written with a decimal point or an exponent.
     has_decimals: bool,
     /// Whether some number is not whole.
     has_fractions: bool,
-    has_truths: bool,
+    /// Truth values.
+    pub n_truths: u64,
     has_yes_or_no: bool,
     has_dates: bool,
-    has_date_times: bool,
-    has_times: bool,
-    has_offsets: bool,
+    /// Dates with times.
+    n_date_times: u64,
+    /// Dates and times.
+    pub n_moments: u64,
+    /// Times without a date.
+    pub n_times: u64,
+    /// Times with a time zone.
+    pub n_offsets: u64,
     has_nanoseconds: bool,
     /// Whether nanoseconds since 1970 exceed i64.
     is_beyond_nanoseconds: bool,
+    /// Whether some time has more digits than nanoseconds.
+    is_beyond_types: bool,
     /// Whether f32 loses a digit of some number.
     loses_digits: bool,
     /// Integers that f64 rounds.
     n_wide: u64,
-    /// Place of the first missing value.
-    pub missing: Option<String>,
-    /// The first text, and its place.
-    pub text: Option<(String, String)>,
-    /// The first number that is not finite, and its place.
-    not_finite: Option<(String, String)>,
 }
 
 impl Inference {
-    /// Adds a cell; `is_string` says that the file marks it as a text.
+    /// Adds a cell and returns its meaning; `is_string` says that the file marks it as a text, so that it is no number.
     ///
     /// # Errors
     /// [`CellProblem::NotUtf8`]
+    #[inline]
     pub fn add(
         &mut self,
         cell: &[u8],
         is_string: bool,
         use_: CellUse,
         notation: &Notation,
-        place: impl Fn() -> String,
-    ) -> Result<(), CellProblem> {
-        if use_ != CellUse::Category
+        place: Place,
+    ) -> Result<Meaning, CellProblem> {
+        if matches!(use_, CellUse::Number | CellUse::Label)
             && !is_string
             && !matches!(cell, [b'0', b'0'..=b'9', ..] | [b'-', b'0', b'0'..=b'9', ..])
+            && !(use_ == CellUse::Label && cell.ends_with(b"0"))
             && let Some(number) = notation.plain(cell)
+            && let Some(value) = number.to_f64()
         {
-            self.add_plain(number);
-            return Ok(());
+            self.add_plain(number, value);
+            return Ok(Meaning::Number(value));
         }
         let text = std::str::from_utf8(cell).map_err(|_| CellProblem::NotUtf8)?.trim();
-        if is_missing(text, use_, notation) {
-            if self.missing.is_none() {
-                self.missing = Some(place());
-            }
-            return Ok(());
-        }
-        if use_ == CellUse::Category {
-            return Ok(());
-        }
-        if !is_string && is_code(text) {
-            self.has_codes = true;
-            self.has_padding |= is_padded(text);
-        }
-        if is_integer(text) {
-            if is_string {
-                self.add_text(text, place);
-            } else {
-                self.add_integer(text);
-            }
-            return Ok(());
-        }
-        match notation.number(text) {
-            Some(_) if is_string => self.add_text(text, place),
-            Some(number) if number.is_finite() => {
-                self.has_decimals = true;
-                self.has_fractions |= number.fract() != 0.0;
-                // Formatting takes time.
-                self.loses_digits = self.loses_digits || !has_digits_of_single(number);
-            }
-            Some(_) => {
-                self.not_finite.get_or_insert_with(|| (place(), text.to_owned()));
-            }
-            None if truth(text).is_some() => self.has_truths = true,
-            None if truth_word(text).is_some() => self.has_yes_or_no = true,
-            None => match time::parse_exact(text) {
-                Some(moment) => {
-                    match (moment.has_date, moment.has_time) {
-                        (true, false) => self.has_dates = true,
-                        (true, true) => self.has_date_times = true,
-                        (false, _) => self.has_times = true,
-                    }
-                    self.has_offsets |= moment.has_offset;
-                    self.has_nanoseconds |= moment.nanoseconds % 1000 != 0;
-                    self.is_beyond_nanoseconds |= moment.in_unit(MomentUnit::Nanoseconds).is_none();
-                }
-                None => self.add_text(text, place),
-            },
-        }
-        Ok(())
+        Ok(self.add_text(text, is_string, use_, notation, place))
     }
 
     #[inline]
-    fn add_plain(&mut self, number: Decimal) {
+    fn add_plain(&mut self, number: Decimal, value: f64) {
         match number.to_i64() {
             Some(whole) => {
                 self.has_integers = true;
@@ -152,15 +144,69 @@ impl Inference {
             }
             None => {
                 self.has_decimals = true;
-                self.has_fractions =
-                    self.has_fractions || number.to_f64().is_some_and(|value| value.fract() != 0.0);
+                self.has_fractions = self.has_fractions || value.fract() != 0.0;
             }
         }
         self.loses_digits = self.loses_digits || !number.fits_single();
     }
 
-    fn add_text(&mut self, text: &str, place: impl Fn() -> String) {
-        self.text.get_or_insert_with(|| (place(), text.to_owned()));
+    fn add_text(
+        &mut self,
+        text: &str,
+        is_string: bool,
+        use_: CellUse,
+        notation: &Notation,
+        place: Place,
+    ) -> Meaning {
+        if is_missing(text, use_, notation) {
+            self.missing.add(place, text);
+            return Meaning::Missing;
+        }
+        if use_ == CellUse::Category {
+            return Meaning::Text;
+        }
+        let meaning = match notation.value(text) {
+            Meaning::Number(_) | Meaning::Unclear(_) if is_string || use_ == CellUse::TextLabel => {
+                Meaning::Text
+            }
+            Meaning::Moment(_) if use_ == CellUse::TextLabel => Meaning::Text,
+            meaning => meaning,
+        };
+        if matches!(meaning, Meaning::Number(_)) && is_code(text) {
+            self.codes.add(place, text);
+            self.n_padded += u64::from(is_padded(text));
+        }
+        match meaning {
+            Meaning::Number(_) if is_integer(text) => self.add_integer(text),
+            Meaning::Number(number) if number.is_finite() => {
+                self.has_decimals = true;
+                self.has_fractions |= number.fract() != 0.0;
+                // Formatting takes time.
+                self.loses_digits = self.loses_digits || !has_digits_of_single(number);
+            }
+            Meaning::Number(_) => self.not_finite.add(place, text),
+            Meaning::Unclear(_) => self.unclear.add(place, text),
+            Meaning::Truth(_) => {
+                self.n_truths += 1;
+                self.has_yes_or_no |= truth(text).is_none();
+            }
+            Meaning::Moment(moment) => self.add_moment(&moment),
+            Meaning::Text | Meaning::Missing => self.texts.add(place, text),
+        }
+        meaning
+    }
+
+    fn add_moment(&mut self, moment: &Moment) {
+        self.n_moments += 1;
+        match (moment.has_date, moment.has_time) {
+            (true, false) => self.has_dates = true,
+            (true, true) => self.n_date_times += 1,
+            (false, _) => self.n_times += 1,
+        }
+        self.n_offsets += u64::from(moment.has_offset);
+        self.has_nanoseconds |= moment.nanoseconds.is_some_and(|nanoseconds| nanoseconds % 1000 != 0);
+        self.is_beyond_nanoseconds |= moment.in_unit(MomentUnit::Nanoseconds).is_none();
+        self.is_beyond_types |= moment.nanoseconds.is_none();
     }
 
     fn add_integer(&mut self, text: &str) {
@@ -190,36 +236,51 @@ impl Inference {
     fn is_mixed(&self) -> bool {
         let classes = [
             self.has_integers || self.has_decimals,
-            self.has_truths || self.has_yes_or_no,
-            self.has_dates || self.has_date_times,
-            self.has_times,
+            self.n_truths > 0,
+            self.has_dates || self.n_date_times > 0,
+            self.n_times > 0,
         ];
         classes.into_iter().filter(|has| *has).count() > 1
+    }
+
+    /// Times of dates that have no time zone.
+    pub fn n_naive(&self) -> u64 {
+        self.n_date_times - self.n_offsets
+    }
+
+    /// Whether some moment has a date.
+    pub fn has_dates(&self) -> bool {
+        self.n_moments > self.n_times
+    }
+
+    /// The first text, or number that may be two, and its place.
+    pub fn first_text(&self) -> Option<&(Place, String)> {
+        self.texts.first.iter().chain(&self.unclear.first).min()
     }
 
     /// The type of the column; f64 for one without values.
     ///
     /// # Errors
     /// The place and the text of a number that is not finite.
-    pub fn kind(&self, use_: CellUse, to: Destination) -> Result<Kind, (String, CellProblem)> {
+    pub fn kind(&self, use_: CellUse, to: Destination) -> Result<Kind, (Place, CellProblem)> {
         // Zeros before the digits are lost in a number; next to fractions they mean nothing.
         let is_coded = !self.has_fractions
             && match use_ {
-                CellUse::Label => self.has_codes,
-                CellUse::Number | CellUse::Category => self.has_padding && to == Destination::Columns,
+                CellUse::Label | CellUse::TextLabel => self.codes.n > 0,
+                CellUse::Number | CellUse::Category => self.n_padded > 0 && to == Destination::Columns,
             };
-        let is_text = self.text.is_some() || is_coded || (self.is_mixed() && to == Destination::Columns);
-        let has_truths = self.has_truths || self.has_yes_or_no;
-        if use_ == CellUse::Category || is_text || (has_truths && use_ == CellUse::Label) {
+        let is_text =
+            self.first_text().is_some() || is_coded || (self.is_mixed() && to == Destination::Columns);
+        if use_ == CellUse::Category || is_text || (self.n_truths > 0 && use_ == CellUse::Label) {
             return Ok(Kind::Text);
         }
-        if let Some((place, text)) = &self.not_finite {
-            return Err((place.clone(), CellProblem::NotFinite { text: text.clone() }));
+        if let Some((place, text)) = &self.not_finite.first {
+            return Err((*place, CellProblem::NotFinite { text: text.clone() }));
         }
-        if has_truths && !self.is_mixed() {
+        if self.n_truths > 0 && !self.is_mixed() {
             return Ok(Kind::Number(RawType::Bool));
         }
-        if (self.has_dates || self.has_date_times || self.has_times) && to == Destination::Columns {
+        if self.n_moments > 0 && to == Destination::Columns {
             return Ok(self.moments().map_or(Kind::Text, Kind::Moment));
         }
         let has_others = self.has_decimals || self.is_mixed();
@@ -233,13 +294,13 @@ impl Inference {
 
     /// The type of dates and times; `None` if no type holds all of them exactly.
     fn moments(&self) -> Option<MomentType> {
-        if self.has_nanoseconds && self.is_beyond_nanoseconds {
+        if self.is_beyond_types || (self.has_nanoseconds && self.is_beyond_nanoseconds) {
             return None;
         }
         let unit = if self.has_nanoseconds { MomentUnit::Nanoseconds } else { MomentUnit::Microseconds };
-        Some(match (self.has_times, self.has_date_times) {
+        Some(match (self.n_times > 0, self.n_date_times > 0) {
             (true, _) => MomentType::Time(unit),
-            (false, true) => MomentType::DateTime { unit, is_utc: self.has_offsets },
+            (false, true) => MomentType::DateTime { unit, is_utc: self.n_offsets > 0 },
             (false, false) => MomentType::Date,
         })
     }
@@ -248,7 +309,7 @@ impl Inference {
     ///
     /// # Errors
     /// Same as [`Inference::kind`].
-    pub fn cell_kind(&self, use_: CellUse) -> Result<CellKind, (String, CellProblem)> {
+    pub fn cell_kind(&self, use_: CellUse) -> Result<CellKind, (Place, CellProblem)> {
         Ok(match self.kind(use_, Destination::Columns)? {
             Kind::Number(RawType::Bool) if !self.has_yes_or_no => CellKind::Truth,
             Kind::Number(raw) if raw != RawType::Bool => CellKind::Number,
@@ -258,7 +319,7 @@ impl Inference {
 
     /// Whether f32 keeps every digit.
     pub fn fits_single(&self) -> bool {
-        !(self.loses_digits || self.has_dates || self.has_date_times || self.has_times)
+        !self.loses_digits && self.n_moments == 0
     }
 
     /// Integers that the type of the column rounds.
@@ -271,7 +332,7 @@ impl Inference {
 pub(super) fn is_missing(text: &str, use_: CellUse, notation: &Notation) -> bool {
     match use_ {
         CellUse::Number => notation.is_missing(text.as_bytes()),
-        CellUse::Label => notation.is_missing_label(text),
+        CellUse::Label | CellUse::TextLabel => notation.is_missing_label(text),
         CellUse::Category => text.is_empty() || notation.is_marked(text.as_bytes()),
     }
 }
@@ -290,10 +351,9 @@ mod tests {
     fn inferred(cells: &[&str]) -> Inference {
         let notation = Notation::new(DecimalMark::Point, &[]);
         let mut inference = Inference::default();
-        for (row, cell) in cells.iter().enumerate() {
-            inference
-                .add(cell.as_bytes(), false, CellUse::Number, &notation, || format!("row {row}"))
-                .unwrap();
+        for (number, cell) in (0..).zip(cells) {
+            let place = Place { file: 0, number };
+            inference.add(cell.as_bytes(), false, CellUse::Number, &notation, place).unwrap();
         }
         inference
     }
@@ -326,6 +386,7 @@ mod tests {
                 number(RawType::F64),
             ),
             (&["0001-01-01", "2024-01-01 10:00:00.000000001"], Kind::Text, number(RawType::F64)),
+            (&["2024-01-01 10:00:00.0000000001"], Kind::Text, number(RawType::F64)),
             (&["10:30"], Kind::Moment(MomentType::Time(MomentUnit::Microseconds)), number(RawType::F64)),
         ] {
             let inference = inferred(cells);
@@ -344,7 +405,7 @@ mod tests {
         assert_eq!(inferred(&["yes", "no"]).cell_kind(CellUse::Number), Ok(CellKind::Text));
         assert_eq!(inferred(&["true"]).cell_kind(CellUse::Number), Ok(CellKind::Truth));
         let (place, _) = inferred(&["1", "1e999"]).kind(CellUse::Number, Destination::Columns).unwrap_err();
-        assert_eq!(place, "row 1");
+        assert_eq!(place.number, 1);
         for (cells, fits) in [
             (&["123456.7", "0.1", "-3e-5", "", "7"][..], true),
             (&["0.123456789"], false),

@@ -95,7 +95,7 @@ impl TypedColumn {
                 self.texts.push(text);
                 true
             }
-            Form::Moment(of) => time::parse_exact(text)
+            Form::Moment(of) => time::parse(text)
                 .and_then(|moment| of.value(&moment))
                 .map(|value| self.moments.push(value))
                 .is_some(),

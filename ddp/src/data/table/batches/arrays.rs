@@ -147,6 +147,9 @@ pub(super) fn exact(array: &dyn Array) -> Option<Vec<Exact>> {
 
 /// The values as f64. Missing ones have no meaning.
 pub(super) fn to_f64(array: &dyn Array) -> Vec<f64> {
+    if let Some(array) = array.as_primitive_opt::<types::Float64Type>() {
+        return array.values().to_vec();
+    }
     if let Some(values) = exact(array) {
         return values.into_iter().map(|value| value.less(0.0)).collect();
     }

@@ -2,23 +2,29 @@
 
 use std::path::{Path, PathBuf};
 
-use arrow_array::{Array, RecordBatch};
+use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::DataType;
 use ddp_rows::error::ColumnError;
 use ddp_rows::table::batch_source::{BatchSource, Batches, ListColumn, Selection, most_elements};
 use ddp_rows::table::source::{ColumnType, FileColumns, MAX_COLUMNS, Record};
 use ddp_rows::values::notation::Notation;
 use ddp_rows::values::number::DecimalMark;
+use ddp_rows::values::texts::Texts;
 use ddp_rows::write::CellKind;
 
-use super::arrays::list;
-use super::columns::{Kind, check_names, checked_len, first_list_len, kind, pandas_indices};
+use super::arrays::{list, to_f64};
+use super::columns::{Kept, Kind, check_names, checked_len, first_list_len, kind, pandas_indices};
+use super::marks::without_marked;
+use super::rows::put_kept;
 use super::text;
 use crate::data::error::{DataError, Result};
 use crate::data::source::SourceSpec;
+use crate::data::table::column_values::ColumnValues;
 
 /// Rows that are decoded at a time.
 const BATCH_ROWS: usize = 1024;
+/// Integers below are exact in f64.
+const MAX_EXACT: f64 = (1u64 << 53) as f64;
 
 /// Reads the cells of one file; a list of numbers has a cell per element.
 pub(in crate::data::table) struct BatchCells {
@@ -94,27 +100,49 @@ impl BatchCells {
         })
     }
 
-    /// Appends the elements of a list as cells.
-    fn put_list(&mut self, array: &dyn Array, width: usize) -> Result<()> {
-        let list = list(array, self.row);
+    /// The list in a row of `array`, of `width` elements from the file's column `column` on; `None` for a missing one.
+    fn list(&self, array: &dyn Array, row: usize, width: usize, column: usize) -> Result<Option<ArrayRef>> {
+        let list = list(array, row);
         if let Some(list) = list.as_ref().filter(|list| list.len() != width) {
-            let place = format!("data file `{}`, row {}", self.path.display(), self.number);
-            let column = format!("column \"{}\"", self.columns.names[self.ends.len()]);
             return Err(DataError::from(ColumnError::ListLength {
-                place,
-                column,
+                place: format!("data file `{}`, row {}", self.path.display(), self.number + row as u64),
+                column: format!("column \"{}\"", self.columns.names[column]),
                 expected: width,
                 got: list.len(),
             }));
         }
-        for element in 0..width {
-            if let Some(list) = &list {
-                text::put(list, element, &mut self.text);
-            }
-            self.ends.push(self.text.len());
-        }
-        Ok(())
+        Ok(list)
     }
+}
+
+/// The values of a column that is no list.
+fn column_values(array: &ArrayRef) -> ColumnValues {
+    let of = array.data_type();
+    let are_singles = matches!(of, DataType::Float16 | DataType::Float32);
+    let doubles = (of.is_integer() || of.is_floating()).then(|| doubles(array));
+    match doubles {
+        Some(doubles) if of.is_floating() || doubles.iter().all(|value| !(value.abs() >= MAX_EXACT)) => {
+            ColumnValues::Numbers { doubles, are_singles }
+        }
+        _ => {
+            let mut texts = Texts::default();
+            put_kept(array, Kept { root: 0, element: None }, &mut texts);
+            ColumnValues::Texts(texts)
+        }
+    }
+}
+
+/// Numbers; NaN for missing ones.
+fn doubles(array: &dyn Array) -> Vec<f64> {
+    let mut values = to_f64(array);
+    if let Some(nulls) = array.nulls().filter(|nulls| nulls.null_count() > 0) {
+        values
+            .iter_mut()
+            .zip(nulls)
+            .filter(|(_, is_valid)| !is_valid)
+            .for_each(|(value, _)| *value = f64::NAN);
+    }
+    values
 }
 
 /// The meaning of the cells of a type; `None` for one whose values have no cells.
@@ -170,18 +198,50 @@ impl BatchCells {
         &self.types
     }
 
+    /// The rest of the current batch, or the next one; `None` at the end.
+    fn batch(&mut self) -> Result<Option<RecordBatch>> {
+        if self.batch.as_ref().is_none_or(|batch| self.row == batch.num_rows()) {
+            self.batch = self.batches.next().transpose()?;
+            self.row = 0;
+        }
+        Ok(self.batch.clone())
+    }
+
+    /// Replaces `values` by up to `max_rows` next rows, and returns the number of the first one and their count, 0 only at the end.
+    pub(in crate::data::table) fn values(
+        &mut self,
+        max_rows: usize,
+        values: &mut Vec<ColumnValues>,
+    ) -> Result<(u64, usize)> {
+        values.clear();
+        let first = self.number;
+        let Some(batch) = self.batch()? else { return Ok((first, 0)) };
+        let n_rows = max_rows.min(batch.num_rows() - self.row);
+        for (column, array) in batch.slice(self.row, n_rows).columns().iter().enumerate() {
+            let array = without_marked(array, &self.notation);
+            match self.widths[column] {
+                0 => values.push(column_values(&array)),
+                width => {
+                    let mut elements = vec![Vec::with_capacity(n_rows); width];
+                    for row in 0..n_rows {
+                        let list = self.list(&array, row, width, values.len())?;
+                        let of_row = list.map_or_else(|| vec![f64::NAN; width], |list| doubles(&list));
+                        elements.iter_mut().zip(of_row).for_each(|(element, value)| element.push(value));
+                    }
+                    let are_singles = true;
+                    values.extend(
+                        elements.into_iter().map(|doubles| ColumnValues::Numbers { doubles, are_singles }),
+                    );
+                }
+            }
+        }
+        (self.row, self.number) = (self.row + n_rows, self.number + n_rows as u64);
+        Ok((first, n_rows))
+    }
+
     /// The next row; `None` at the end.
     pub(in crate::data::table) fn next(&mut self) -> Result<Option<Record<'_>>> {
-        let batch = loop {
-            if let Some(batch) = self.batch.clone().filter(|batch| self.row < batch.num_rows()) {
-                break batch;
-            }
-            self.row = 0;
-            self.batch = self.batches.next().transpose()?;
-            if self.batch.is_none() {
-                return Ok(None);
-            }
-        };
+        let Some(batch) = self.batch()? else { return Ok(None) };
         self.text.clear();
         self.ends.clear();
         for (column, array) in batch.columns().iter().enumerate() {
@@ -190,7 +250,15 @@ impl BatchCells {
                     text::put(array, self.row, &mut self.text);
                     self.ends.push(self.text.len());
                 }
-                width => self.put_list(array, width)?,
+                width => {
+                    let list = self.list(&array.slice(self.row, 1), 0, width, self.ends.len())?;
+                    for element in 0..width {
+                        if let Some(list) = &list {
+                            text::put(list, element, &mut self.text);
+                        }
+                        self.ends.push(self.text.len());
+                    }
+                }
             }
         }
         let line = self.number;

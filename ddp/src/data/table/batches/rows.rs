@@ -194,7 +194,7 @@ fn put_lists(column: &Column, lists: &[f32], features: &mut [f32], n_features: u
 }
 
 /// Appends the values of a column as text.
-fn put_kept(array: &dyn Array, kept: Kept, texts: &mut Texts) {
+pub(super) fn put_kept(array: &dyn Array, kept: Kept, texts: &mut Texts) {
     let mut text = Vec::new();
     for row in 0..array.len() {
         text.clear();

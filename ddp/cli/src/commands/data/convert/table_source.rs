@@ -7,7 +7,7 @@ use ddp::data::table::{CellColumns, ChunkReader, Partition, same_columns};
 use ddp::data::{CellProblem, CsvError, DataError, SourceSpec};
 use ddp_rows::error::RowsError;
 use ddp_rows::table::source::TableFormat;
-use ddp_rows::table::types::{CellUse, Destination, Inference, TypedColumn};
+use ddp_rows::table::types::{CellUse, Destination, Inference, Place, TypedColumn};
 use ddp_rows::values::element::RawType;
 use ddp_rows::values::notation::Notation;
 use ddp_rows::write::{Block, Chunk, Group, Kind, Purpose, Schema, common_type, first_not_finite};
@@ -93,20 +93,16 @@ impl TableSource {
                 }
             }
             for (inference, partition) in self.folders.iter_mut().zip(&partitions) {
-                let place = || format!("data file `{}`", self.files[at].display());
-                let added = inference.add(
-                    partition.value.as_bytes(),
-                    false,
-                    CellUse::Number,
-                    &Notation::of_folders(),
-                    place,
-                );
-                added.map_err(|problem| cell(place(), &partition.name, problem))?;
+                let (value, place) = (partition.value.as_bytes(), Place { file: at, number: 0 });
+                let added = inference.add(value, false, CellUse::Number, &Notation::of_folders(), place);
+                added.map_err(|problem| of_folder(&self.files, place, &partition.name, problem))?;
             }
             if at + 1 == self.files.len() {
                 for (inference, partition) in self.folders.iter().zip(partitions) {
                     let kind = inference.kind(CellUse::Number, self.to);
-                    let kind = kind.map_err(|(place, problem)| cell(place, &partition.name, problem))?;
+                    let kind = kind.map_err(|(place, problem)| {
+                        of_folder(&self.files, place, &partition.name, problem)
+                    })?;
                     let purpose = partition.role.purpose().expect("it is used");
                     let fits_single = Some(inference.fits_single());
                     self.schema
@@ -225,6 +221,10 @@ impl TableSource {
         let of_file = self.reader.as_ref().map_or(Some(1.0), |reader| reader.fraction())?;
         Some((self.n_opened.saturating_sub(1) as f64 + of_file) / self.files.len() as f64)
     }
+}
+
+fn of_folder(files: &[PathBuf], place: Place, column: &str, problem: CellProblem) -> crate::error::Error {
+    cell(format!("data file `{}`", files[place.file].display()), column, problem)
 }
 
 fn cell(place: String, column: &str, problem: CellProblem) -> crate::error::Error {

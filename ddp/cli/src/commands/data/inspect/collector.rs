@@ -3,19 +3,13 @@
 use std::collections::BTreeMap;
 
 use ddp::data::ColumnStats;
+use ddp_rows::table::types::{Found, Inference, Place};
 use rayon::prelude::*;
 
-use super::values::{Values, mixed};
+use super::values::{Values, key_of_number, mixed};
 
 /// Most distinct values that are counted over all columns, about 100 MiB.
 const MAX_VALUES: usize = 1 << 21;
-
-/// File and line, or row, of a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) file: usize,
-    pub(super) number: u64,
-}
 
 /// Values of a column in consecutive rows.
 #[derive(Debug, Default)]
@@ -24,6 +18,33 @@ pub(super) struct Cells {
     pub(super) numbers: Vec<f64>,
     /// `[n]`: equal for equal values, 0 for missing ones.
     pub(super) keys: Vec<u64>,
+}
+
+impl Cells {
+    /// The numbers of `column` at `places`; NaN is a missing one.
+    pub(super) fn of_numbers(
+        numbers: impl Iterator<Item = f64>,
+        places: &[Place],
+        column: &mut Column,
+    ) -> Self {
+        let mut cells = Cells::default();
+        for (number, &place) in numbers.zip(places) {
+            let is_finite = is_finite_f32(number);
+            if number.is_nan() {
+                column.types.missing.add(place, "");
+            } else if !is_finite {
+                column.not_finite.add(place, number.to_string());
+            }
+            cells.numbers.push(if is_finite { number } else { f64::NAN });
+            cells.keys.push(if number.is_nan() { 0 } else { key_of_number(number) });
+        }
+        cells
+    }
+}
+
+/// Whether a number is finite in f32, in which models compute.
+pub(super) fn is_finite_f32(value: f64) -> bool {
+    (value as f32).is_finite()
 }
 
 /// Properties of all columns.
@@ -42,48 +63,24 @@ pub(super) struct Column {
     pub(super) values: Values,
     /// Hash of all values in order.
     pub(super) hash: u64,
-    pub(super) n_missing: u64,
-    pub(super) first_missing: Option<Place>,
-    /// Values that are not numbers.
-    pub(super) texts: Odd,
-    /// Values among them that a person would read as numbers or dates.
+    /// Kinds of its values; texts are those that are not numbers.
+    pub(super) types: Inference,
+    /// Texts among them that a person would read as numbers or dates.
     pub(super) n_formatted: u64,
     /// Texts, and numbers that are not finite, with their rows, as long as they are few and short.
     pub(super) words: Words,
     /// Values that are not UTF-8.
-    pub(super) not_utf8: Odd,
-    /// Numbers whose marks may separate thousands or a fraction.
-    pub(super) unclear: Odd,
-    /// Integers that are spelled like codes; see [`is_code`](ddp_rows::values::number::is_code).
-    pub(super) codes: Odd,
-    /// Integers with zeros before their digits.
-    pub(super) n_padded: u64,
-    /// Truth values.
-    pub(super) n_truths: u64,
-    /// Dates and times.
-    pub(super) n_times: u64,
-    pub(super) has_dates: bool,
-    /// Times with a time zone, and without.
-    pub(super) n_zoned: u64,
-    pub(super) n_naive: u64,
+    pub(super) not_utf8: Found,
     /// Missing values that are written `NA`.
     pub(super) n_na: u64,
-    pub(super) has_times_of_day: bool,
     /// NaN and infinity, and numbers beyond f32.
-    pub(super) not_finite: Odd,
+    pub(super) not_finite: Found,
     pub(super) has_fractions: bool,
     pub(super) nines: Nines,
     /// Whether each number exceeds the one before.
     pub(super) is_rising: bool,
     last: f64,
     pair: Pair,
-}
-
-/// Unusual values.
-#[derive(Debug, Default)]
-pub(super) struct Odd {
-    pub(super) n: u64,
-    pub(super) first: Option<(Place, String)>,
 }
 
 /// Numbers that often mark missing values.
@@ -161,13 +158,6 @@ impl Words {
     }
 }
 
-impl Odd {
-    pub(super) fn add(&mut self, place: Place, text: impl FnOnce() -> String) {
-        self.n += 1;
-        self.first.get_or_insert_with(|| (place, text()));
-    }
-}
-
 /// Sums for the correlation of two columns, over rows with both values.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pair {
@@ -237,7 +227,7 @@ impl Collector {
                     &own
                 }
             };
-            column.add(places, values, of_target.as_ref(), limit, &|row| text(row, index));
+            column.add(values, of_target.as_ref(), limit, &|row| text(row, index));
         });
     }
 }
@@ -248,23 +238,12 @@ impl Column {
             stats: ColumnStats::new(1),
             values: Values::default(),
             hash: 0,
-            n_missing: 0,
-            first_missing: None,
-            texts: Odd::default(),
+            types: Inference::default(),
             n_formatted: 0,
             words: Words::default(),
-            not_utf8: Odd::default(),
-            unclear: Odd::default(),
-            codes: Odd::default(),
-            n_padded: 0,
-            n_truths: 0,
-            n_times: 0,
-            has_dates: false,
-            n_zoned: 0,
-            n_naive: 0,
+            not_utf8: Found::default(),
             n_na: 0,
-            has_times_of_day: false,
-            not_finite: Odd::default(),
+            not_finite: Found::default(),
             has_fractions: false,
             nines: Nines::default(),
             is_rising: true,
@@ -275,19 +254,16 @@ impl Column {
 
     fn add(
         &mut self,
-        places: &[Place],
         cells: &Cells,
         of_target: Option<&Cells>,
         limit: usize,
         text: &dyn Fn(usize) -> String,
     ) {
         self.stats.add(&cells.numbers);
-        for (row, &place) in places.iter().enumerate() {
+        for row in 0..cells.keys.len() {
             let (number, key) = (cells.numbers[row], cells.keys[row]);
             self.hash = mixed(self.hash.rotate_left(5), key);
             if key == 0 {
-                self.n_missing += 1;
-                self.first_missing.get_or_insert(place);
                 continue;
             }
             let target = of_target.map_or((0, f64::NAN), |target| (target.keys[row], target.numbers[row]));
@@ -306,7 +282,7 @@ impl Column {
 
     /// Values that are neither finite numbers nor dates.
     pub(super) fn n_odd(&self) -> u64 {
-        self.texts.n + self.not_finite.n
+        self.types.texts.n + self.not_finite.n
     }
 
     /// Whether such values are so few, of `n_values`, that they are mistakes or marks of missing values: at most one in a hundred.
@@ -315,21 +291,25 @@ impl Column {
         let is_few = n_values >= MIN_VALUES && 100 * self.n_odd() <= n_values.max(100);
         self.n_odd() > 0
             && is_few
-            && self.n_truths == 0
+            && self.types.n_truths == 0
             && self.not_utf8.n == 0
             && !self.words.by_count().is_empty()
     }
 
     /// Values that are words if the column is one of words: in such a column, yes and dates are words too.
     pub(super) fn n_words(&self) -> u64 {
-        if self.texts.n == 0 { 0 } else { self.texts.n + self.n_truths + self.n_times }
+        if self.types.texts.n == 0 {
+            0
+        } else {
+            self.types.texts.n + self.types.n_truths + self.types.n_moments
+        }
     }
 
     /// Whether `NA` among the values is a code like they are, all of two capital letters: Namibia among countries.
     pub(super) fn has_na_code(&self) -> bool {
         let is_code = |text: &str| text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_uppercase());
         let mut codes = self.values.examples();
-        self.n_na > 0 && self.n_na == self.n_missing && codes.len() > 2 && codes.all(is_code)
+        self.n_na > 0 && self.n_na == self.types.missing.n && codes.len() > 2 && codes.all(is_code)
     }
 
     /// Pearson's correlation with the target, if both vary.

@@ -65,7 +65,7 @@ impl ColumnProfile {
             standard_deviation: stats.standard_deviation(0),
         });
         let is_target = origin.targets.contains(&index);
-        let n_values = collected.n_rows as u64 - column.n_missing;
+        let n_values = collected.n_rows as u64 - column.types.missing.n;
         let is_text = origin.texts.contains(&index) && !is_target && range.is_some();
         // Any text may be a label, and in a file with types a column of numbers has no texts.
         let has_strays =
@@ -74,7 +74,7 @@ impl ColumnProfile {
             Some(kind) => kind,
             None if is_text => Kind::Text,
             // Labels that are spelled like codes are texts.
-            None if is_target && column.codes.n > 0 && !column.has_fractions => Kind::Text,
+            None if is_target && column.types.codes.n > 0 && !column.has_fractions => Kind::Text,
             None => Kind::of(column, n_values, range.is_some(), has_strays),
         };
         let counts = column.values.by_count();
@@ -90,8 +90,8 @@ impl ColumnProfile {
             has_faults: !has_strays
                 && (column.not_finite.n > 0
                     || column.not_utf8.n > 0
-                    || column.texts.n > 0 && 2 * column.n_words() <= n_values),
-            n_missing: column.n_missing,
+                    || column.types.texts.n > 0 && 2 * column.n_words() <= n_values),
+            n_missing: column.types.missing.n,
             n_distinct: column.values.len(),
             range: range.filter(|_| !matches!(kind, Kind::Text | Kind::Index | Kind::Dropped | Kind::Other)),
             values: values

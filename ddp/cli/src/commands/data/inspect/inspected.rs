@@ -1,8 +1,9 @@
 //! The inspected columns together with the task, and the questions and wording that warnings share.
 
 use ddp::config::Task;
+use ddp_rows::table::types::Found;
 
-use super::collector::{Collector, Odd, Place};
+use super::collector::Collector;
 use super::column_profile::ColumnProfile;
 use super::kind::Kind;
 use super::origin::Origin;
@@ -45,28 +46,30 @@ impl Inspected<'_> {
         }
     }
 
-    pub(super) fn first(&self, place: Option<Place>) -> String {
-        place.map_or(String::new(), |place| format!(", first in {}", self.origin.place(place)))
+    pub(super) fn first(&self, found: &Found) -> String {
+        let first = found.first.as_ref();
+        first.map_or(String::new(), |(place, _)| format!(", first in {}", self.origin.place(*place)))
     }
 
     /// Place and text of the first odd value.
-    pub(super) fn odd(&self, odd: &Odd) -> String {
+    pub(super) fn odd(&self, odd: &Found) -> String {
         odd.first.as_ref().map_or(String::new(), |(place, text)| {
             format!("\"{}\" in {}", cut(text, 40), self.origin.place(*place))
         })
     }
 
     pub(super) fn n_values(&self, index: usize) -> u64 {
-        self.collected.n_rows as u64 - self.collected.columns[index].n_missing
+        self.collected.n_rows as u64 - self.collected.columns[index].types.missing.n
     }
 
     /// Whether a model would read a column as text although most of its values are numbers or dates for people.
     pub(super) fn is_formatted(&self, index: usize) -> bool {
         let column = &self.collected.columns[index];
         // Without other texts, the file stores numbers or dates as text.
-        let is_stored_so = column.texts.n == 0 && column.n_truths == 0 && self.n_values(index) > 0;
+        let is_stored_so =
+            column.types.texts.n == 0 && column.types.n_truths == 0 && self.n_values(index) > 0;
         self.columns[index].kind == Kind::Text
-            && (is_stored_so || column.n_formatted > 0 && 2 * column.n_formatted >= column.texts.n)
+            && (is_stored_so || column.n_formatted > 0 && 2 * column.n_formatted >= column.types.texts.n)
     }
 
     /// Whether a column is one of words rather than of numbers with a few odd texts.
@@ -74,6 +77,6 @@ impl Inspected<'_> {
         let column = &self.collected.columns[index];
         !self.columns[index].has_strays
             && (2 * column.n_words() > self.n_values(index)
-                || self.columns[index].kind == Kind::Text && column.texts.n == 0)
+                || self.columns[index].kind == Kind::Text && column.types.texts.n == 0)
     }
 }

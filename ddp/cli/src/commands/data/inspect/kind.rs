@@ -35,10 +35,12 @@ impl Kind {
     pub(super) fn of(column: &Column, n: u64, has_numbers: bool, has_strays: bool) -> Self {
         let n = if has_strays { n - column.n_odd() } else { n };
         match () {
-            () if column.texts.n > 0 && !has_strays => Kind::Text,
-            () if column.n_truths > 0 && column.n_truths == n => Kind::Boolean,
-            () if column.n_times > 0 && column.n_times == n && column.has_dates => Kind::Date,
-            () if column.n_times > 0 && column.n_times == n => Kind::Time,
+            () if column.types.texts.n > 0 && !has_strays => Kind::Text,
+            () if column.types.n_truths > 0 && column.types.n_truths == n => Kind::Boolean,
+            () if column.types.n_moments > 0 && column.types.n_moments == n && column.types.has_dates() => {
+                Kind::Date
+            }
+            () if column.types.n_moments > 0 && column.types.n_moments == n => Kind::Time,
             () if column.has_fractions || column.not_finite.n > 0 => Kind::Number,
             () if has_numbers => Kind::Integer,
             () => Kind::Empty,

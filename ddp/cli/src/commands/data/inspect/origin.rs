@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use ddp::data::Compression;
+use ddp_rows::table::types::Place;
 use serde::Serialize;
 
-use super::collector::Place;
 use super::kind::Kind;
 
 /// A file and its size, if it is a regular file.

@@ -197,7 +197,7 @@ fn have_parts(collected: &Collector, columns: &[ColumnProfile], features: &[usiz
     let dates: Vec<usize> = features.iter().copied().filter(|&at| columns[at].kind == Kind::Date).collect();
     let is_long =
         |&at: &usize| columns[at].range.is_some_and(|range| range.max - range.min > MIN_SPAN_OF_PARTS_S);
-    dates.iter().any(is_long) && !dates.iter().any(|&at| collected.columns[at].has_times_of_day)
+    dates.iter().any(is_long) && !dates.iter().any(|&at| collected.columns[at].types.n_times > 0)
 }
 
 /// A TOML string.

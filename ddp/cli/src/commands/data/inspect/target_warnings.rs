@@ -37,7 +37,8 @@ fn of_values(inspected: &mut Inspected<'_>, target: usize) {
         });
         return;
     }
-    let (n_texts, n, odd) = (column.texts.n, inspected.n_values(target), inspected.odd(&column.texts));
+    let (n_texts, n, odd) =
+        (column.types.texts.n, inspected.n_values(target), inspected.odd(&column.types.texts));
     let is_wide = profile.n_distinct.is_none_or(|n| n > MAX_AUTO_CLASSES);
     let are_mostly_numbers = n_texts > 0 && 2 * n_texts < n && (column.has_fractions || is_wide);
     let is_one_of_several = inspected.origin.targets.len() > 1;
@@ -58,8 +59,8 @@ fn of_values(inspected: &mut Inspected<'_>, target: usize) {
     if let Some(problem) = problem {
         inspected.about(WarningKind::TargetText, &[target], |name| format!("{name} {problem}"));
     }
-    if column.n_missing > 0 {
-        let first = inspected.first(column.first_missing);
+    if column.types.missing.n > 0 {
+        let first = inspected.first(&column.types.missing);
         let na = if column.has_na_code() {
             "; \"NA\" seems to be a code like the others: `data.missing_values` = [\"\"] says that only empty cells are missing"
         } else {
@@ -69,7 +70,7 @@ fn of_values(inspected: &mut Inspected<'_>, target: usize) {
             format!(
                 "{name} is missing in {}{first}: remove those rows, or leave them out of a table with \
                  `data.missing_target` = \"skip\"{na}",
-                count(column.n_missing, "row")
+                count(column.types.missing.n, "row")
             )
         });
     }

@@ -54,7 +54,7 @@ impl Inspected<'_> {
             let column = &self.collected.columns[index];
             if self.is_of_words(index) {
                 if self.is_formatted(index) {
-                    let like = Some(self.odd(&column.texts)).filter(|odd| !odd.is_empty());
+                    let like = Some(self.odd(&column.types.texts)).filter(|odd| !odd.is_empty());
                     let like = like.map_or(String::new(), |odd| format!(", like {odd}"));
                     self.about(WarningKind::Formatted, &[index], |name| {
                         format!("{name} seems to hold numbers or dates as text{like}: {PLAIN_NOTATION}")
@@ -62,7 +62,7 @@ impl Inspected<'_> {
                 } else if !self.is_identifier(index) && self.columns[index].n_distinct != Some(1) {
                     texts.push(index);
                 }
-            } else if column.texts.n > 0 || self.columns[index].has_strays {
+            } else if column.types.texts.n > 0 || self.columns[index].has_strays {
                 let words = column.words.by_count();
                 let words: String = words.iter().map(|(text, n)| format!(", \"{text}\" ({n})")).collect();
                 let (kind, remedy) = if self.columns[index].has_strays || self.marks_missing(index) {
@@ -71,8 +71,9 @@ impl Inspected<'_> {
                 } else {
                     (WarningKind::OddText, "correct them")
                 };
-                let first = if column.texts.n > 0 { &column.texts } else { &column.not_finite };
-                let n_odd = if self.columns[index].has_strays { column.n_odd() } else { column.texts.n };
+                let first = if column.types.texts.n > 0 { &column.types.texts } else { &column.not_finite };
+                let n_odd =
+                    if self.columns[index].has_strays { column.n_odd() } else { column.types.texts.n };
                 let (n, odd) = (self.n_values(index), self.odd(first));
                 self.about(kind, &[index], |name| {
                     format!(
@@ -105,7 +106,7 @@ impl Inspected<'_> {
         let is_of_target = |text: &str| {
             self.origin.targets.iter().any(|&target| {
                 let words = self.collected.columns[target].words.by_count();
-                self.collected.columns[target].texts.n > 0
+                self.collected.columns[target].types.texts.n > 0
                     && (words.is_empty() || words.iter().any(|word| word.0 == text))
             })
         };
@@ -116,7 +117,7 @@ impl Inspected<'_> {
             && words
                 .iter()
                 .all(|(text, _)| !text.contains(|c: char| c.is_ascii_digit()) && !is_of_target(text))
-            && column.n_words() <= column.texts.n
+            && column.n_words() <= column.types.texts.n
             && column.not_utf8.n == 0
             && column.not_finite.n == 0
     }
@@ -125,8 +126,8 @@ impl Inspected<'_> {
     fn numbers(&mut self) {
         for index in 0..self.columns.len() {
             let (column, profile) = (&self.collected.columns[index], &self.columns[index]);
-            if let Some((_, text)) = &column.unclear.first {
-                let odd = self.odd(&column.unclear);
+            if let Some((_, text)) = &column.types.unclear.first {
+                let odd = self.odd(&column.types.unclear);
                 let (large, small) = (text.replace([',', '.'], ""), text.replacen(',', ".", 1));
                 self.about(WarningKind::Marks, &[index], |name| {
                     format!("{name}: {odd} may be {large} or {small}; `data.decimal` = \".\" or \",\" is the mark before the fraction")
@@ -138,16 +139,16 @@ impl Inspected<'_> {
                     format!("{name}: not finite in f32 in {}, the first is {odd}", count(n, "row"))
                 });
             }
-            if profile.is_feature() && column.n_padded > 0 && profile.kind == Kind::Integer {
-                let odd = self.odd(&column.codes);
+            if profile.is_feature() && column.types.n_padded > 0 && profile.kind == Kind::Integer {
+                let odd = self.odd(&column.types.codes);
                 self.about(WarningKind::Codes, &[index], |name| {
                     format!(
                         "{name} holds numbers with leading zeros, the first is {odd}: if they are codes, `data.categorical` keeps the zeros"
                     )
                 });
             }
-            if column.n_zoned > 0 && column.n_naive > 0 {
-                let n = count(column.n_naive, "time");
+            if column.types.n_offsets > 0 && column.types.n_naive() > 0 {
+                let n = count(column.types.n_naive(), "time");
                 self.about(WarningKind::Zones, &[index], |name| {
                     format!("{name}: {n} without a time zone among times that have one; without one, a time is in UTC")
                 });
@@ -177,8 +178,9 @@ impl Inspected<'_> {
                 && !self.is_of_words(index)
                 && !matches!(kind, Kind::Empty | Kind::Other)
         });
-        let first = missing.iter().filter_map(|&index| self.collected.columns[index].first_missing);
-        let first = self.first(first.min_by_key(|place| (place.file, place.number)));
+        let found = missing.iter().map(|&index| &self.collected.columns[index].types.missing);
+        let first = found.min_by_key(|found| found.first.as_ref().map(|(place, _)| *place));
+        let first = first.map_or(String::new(), |found| self.first(found));
         self.about(WarningKind::Missing, &missing, |names| {
             format!("missing values in {names}{first}: `data.missing` = \"mean\" or \"zero\" fills them")
         });
@@ -278,7 +280,8 @@ impl Inspected<'_> {
     fn is_identifier(&self, index: usize) -> bool {
         let (column, profile) = (&self.collected.columns[index], &self.columns[index]);
         let (n_rows, n) = (self.collected.n_rows, self.n_values(index) as usize);
-        let are_distinct = column.n_missing == 0 && column.values.all_differ() && column.not_finite.n == 0;
+        let are_distinct =
+            column.types.missing.n == 0 && column.values.all_differ() && column.not_finite.n == 0;
         match profile.kind {
             Kind::Text => {
                 n >= MIN_ROWS && (are_distinct || profile.n_distinct.is_some_and(|distinct| 2 * distinct > n))

@@ -9,13 +9,13 @@ use ddp::data::{DataError, Label, SourceSpec, TargetError, numbered_columns};
 use ddp_rows::arrays::RawArray;
 use ddp_rows::arrays::reader::ArrayReader;
 use ddp_rows::error::RowsError;
+use ddp_rows::table::types::Place;
 
-use super::is_finite_f32;
-use crate::commands::data::inspect::collector::{Cells, Collector, Column, Place};
+use crate::commands::data::inspect::collector::{Cells, Collector, Column};
 use crate::commands::data::inspect::kind::Kind;
 use crate::commands::data::inspect::origin::{ArrayShape, Origin};
 use crate::commands::data::inspect::section::quoted;
-use crate::commands::data::inspect::values::{key_of_number, key_of_text};
+use crate::commands::data::inspect::values::key_of_text;
 use crate::error::Result;
 
 /// Reads all rows of features and labels in files of the format `title`; other arrays are only listed.
@@ -172,23 +172,13 @@ fn add_rows(collector: &mut Collector, numbers: &[f64], texts: &[String], first:
     let text_of =
         |row: usize, column: usize| texts.get(row).filter(|text| column + 1 == n_columns && !text.is_empty());
     let cells = |index: usize, column: &mut Column| {
-        let mut cells = Cells::default();
-        for (row, place) in places.iter().enumerate() {
-            let number = numbers[row * n_columns + index];
-            let (number, key) = match text_of(row, index) {
-                Some(text) => {
-                    column.texts.add(*place, || text.clone());
-                    (f64::NAN, key_of_text(text))
-                }
-                None if number.is_nan() => (f64::NAN, 0),
-                None if is_finite_f32(number) => (number, key_of_number(number)),
-                None => {
-                    column.not_finite.add(*place, || number.to_string());
-                    (f64::NAN, key_of_number(number))
-                }
-            };
-            cells.numbers.push(number);
-            cells.keys.push(key);
+        let mut cells =
+            Cells::of_numbers(numbers.iter().skip(index).step_by(n_columns).copied(), &places, column);
+        for row in (0..places.len()).filter(|_| index + 1 == n_columns) {
+            if let Some(text) = text_of(row, index) {
+                column.types.texts.add(places[row], text);
+                cells.keys[row] = key_of_text(text);
+            }
         }
         cells
     };

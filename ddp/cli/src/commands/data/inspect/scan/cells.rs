@@ -3,17 +3,17 @@
 use std::path::{Path, PathBuf};
 
 use ddp::data::table::{
-    CellReader, column_missing, index_note, partition_columns, repeated_note, same_names,
+    CellReader, ColumnValues, column_missing, index_note, partition_columns, repeated_note, same_names,
 };
 use ddp::data::{CsvError, DataError, SourceSpec, notes_on_folders};
 use ddp_rows::error::formatted::is_formatted;
-use ddp_rows::table::source::{ColumnType, Record, TableFormat};
+use ddp_rows::table::source::{ColumnType, TableFormat};
+use ddp_rows::table::types::{CellUse, Place};
 use ddp_rows::values::notation::{Meaning, Notation};
-use ddp_rows::values::number::{DecimalMark, Unclear, is_code, is_padded};
+use ddp_rows::values::number::is_code;
 use ddp_rows::write::CellKind;
 
-use super::is_finite_f32;
-use crate::commands::data::inspect::collector::{Cells, Collector, Column, Place};
+use crate::commands::data::inspect::collector::{Cells, Collector, Column, is_finite_f32};
 use crate::commands::data::inspect::kind::Kind;
 use crate::commands::data::inspect::origin::Origin;
 use crate::commands::data::inspect::values::{key_of_number, key_of_text};
@@ -22,25 +22,29 @@ use crate::error::Result;
 /// Integers below are exact in f64.
 const MAX_EXACT: f64 = (1u64 << 53) as f64;
 
-/// Consecutive rows as they are read.
+/// Consecutive rows of a file as they are read.
 #[derive(Default)]
 struct Rows {
     places: Vec<Place>,
-    /// All cells, row by row, concatenated.
+    /// All cells of a file of text, row by row, concatenated.
     text: Vec<u8>,
     /// `[n, columns]`
     ends: Vec<usize>,
-    /// `[n, columns]`: whether the file marks the cell as a text.
+    /// `[n, columns]`: whether the file marks the cell as a text; empty in formats that do not.
     strings: Vec<bool>,
+    /// The columns of a file with types.
+    typed: Vec<ColumnValues>,
 }
 
-/// Use of a column, as far as it decides on the meaning of its cells.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
-    Feature,
-    Target,
-    /// A target that the file marks as text: its labels keep their spelling.
-    StringTarget,
+/// What the rows of a file have in common.
+struct InFile<'a> {
+    notation: &'a Notation,
+    /// The columns in the file, by those of the first file.
+    order: &'a [usize],
+    /// Values of the folders, which follow the columns of the file.
+    of_folders: &'a [(String, String)],
+    /// Uses of a column for cells that the file does not mark as texts, and for those that it does.
+    uses: &'a [[CellUse; 2]],
 }
 
 /// Reads all rows of all files of the format `title`.
@@ -79,15 +83,12 @@ pub(super) fn scan(
     let targets = targets_among(&names, targets, &files[0])?;
     let mut collector = Collector::new(names.len(), targets.first().copied());
     let chunk_rows = collector.chunk_rows();
-    let use_of = |column: usize, is_string: bool| {
-        if !targets.contains(&column) {
-            Use::Feature
-        } else if is_string || are_texts.get(column).is_some_and(|is| *is) {
-            Use::StringTarget
-        } else {
-            Use::Target
-        }
+    let uses_of = |column: usize| match (targets.contains(&column), are_texts.get(column)) {
+        (false, _) => [CellUse::Number; 2],
+        (true, Some(true)) => [CellUse::TextLabel; 2],
+        (true, _) => [CellUse::Label, CellUse::TextLabel],
     };
+    let uses: Vec<[CellUse; 2]> = (0..names.len()).map(uses_of).collect();
     for (file, path) in files.iter().enumerate() {
         let mut reader = match first.take() {
             Some(first) => first,
@@ -97,23 +98,12 @@ pub(super) fn scan(
         let all_names: Vec<String> =
             reader.columns().names.iter().chain(of_folders.iter().map(|(name, _)| name)).cloned().collect();
         same_names(&files[0], &names, path, &all_names)?;
-        // Cells of this file, by the columns of the first.
-        let order: Option<Vec<usize>> = (all_names != names).then(|| {
-            let own = &all_names[..own_names.len()];
-            let place = |name: &String| own.iter().position(|other| other == name).expect("the same columns");
-            own_names.iter().map(place).chain(own_names.len()..names.len()).collect()
-        });
+        let own = &all_names[..own_names.len()];
+        let place = |name: &String| own.iter().position(|other| other == name).expect("the same columns");
+        let order: Vec<usize> = own_names.iter().map(place).collect();
         let notation = reader.notation().clone();
-        let mut read = |rows: &mut Rows| -> Result<()> {
-            rows.clear();
-            while rows.places.len() < chunk_rows
-                && let Some(record) = reader.record()?
-            {
-                let of_folders = of_folders.iter().map(|(_, value)| value.as_bytes());
-                rows.add(Place { file, number: record.line }, &record, of_folders, order.as_deref());
-            }
-            Ok(())
-        };
+        let in_file = InFile { notation: &notation, order: &order, of_folders: &of_folders, uses: &uses };
+        let mut read = |rows: &mut Rows| rows.read(&mut reader, file, chunk_rows);
         let (mut rows, mut next) = (Rows::default(), Rows::default());
         read(&mut rows)?;
         if rows.places.is_empty() {
@@ -121,8 +111,7 @@ pub(super) fn scan(
         }
         while !rows.places.is_empty() {
             // The next rows are read while these are looked at.
-            let (done, ()) =
-                rayon::join(|| read(&mut next), || rows.collect(&mut collector, &notation, &use_of));
+            let (done, ()) = rayon::join(|| read(&mut next), || rows.collect(&mut collector, &in_file));
             done?;
             std::mem::swap(&mut rows, &mut next);
         }
@@ -159,140 +148,115 @@ pub(super) fn scan(
 }
 
 impl Rows {
-    fn clear(&mut self) {
+    /// Reads up to `max_rows` next rows of file number `file`; none at the end.
+    fn read(&mut self, reader: &mut CellReader, file: usize, max_rows: usize) -> Result<()> {
         self.places.clear();
         self.text.clear();
         self.ends.clear();
         self.strings.clear();
-    }
-
-    /// Adds a record and the values of its file's folders, in the `order` of the columns.
-    fn add<'a>(
-        &mut self,
-        place: Place,
-        record: &'a Record<'_>,
-        of_folders: impl Iterator<Item = &'a [u8]>,
-        order: Option<&[usize]>,
-    ) {
-        let mut put = |cell: &[u8], is_string: bool| {
-            self.text.extend_from_slice(cell);
-            self.ends.push(self.text.len());
-            self.strings.push(is_string);
-        };
-        match order {
-            None => record.cells().enumerate().for_each(|(at, cell)| put(cell, record.is_string(at))),
-            Some(order) => {
-                let own = order[..record.n_cells()].iter();
-                own.for_each(|&at| put(record.cell(at), record.is_string(at)));
-            }
+        if reader.types().is_some() {
+            let (first, n_rows) = reader.values(max_rows, &mut self.typed)?;
+            self.places.extend((first..).take(n_rows).map(|number| Place { file, number }));
+            return Ok(());
         }
-        of_folders.for_each(|value| put(value, false));
-        self.places.push(place);
+        while self.places.len() < max_rows
+            && let Some(record) = reader.record()?
+        {
+            let start = self.text.len();
+            self.text.extend_from_slice(record.cells);
+            self.ends.extend(record.ends.iter().map(|end| start + end));
+            self.strings.extend_from_slice(record.strings);
+            self.places.push(Place { file, number: record.line });
+        }
+        Ok(())
     }
 
-    fn cell(&self, index: usize) -> &[u8] {
+    /// The cell of a row in column `column` of the file.
+    fn cell(&self, row: usize, column: usize, n_columns: usize) -> &[u8] {
+        if let Some(ColumnValues::Texts(texts)) = self.typed.get(column) {
+            return texts.get(row).as_bytes();
+        }
+        let index = row * n_columns + column;
         let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.text[start..self.ends[index]]
     }
 
     /// Adds the rows to `collector`.
-    fn collect(
-        &self,
-        collector: &mut Collector,
-        notation: &Notation,
-        use_of: &(impl Fn(usize, bool) -> Use + Sync),
-    ) {
-        let n_columns = collector.columns.len();
+    fn collect(&self, collector: &mut Collector, in_file: &InFile<'_>) {
+        let InFile { notation, order, of_folders, uses } = *in_file;
+        let cell = |row: usize, index: usize| match order.get(index) {
+            Some(&column) => self.cell(row, column, order.len()),
+            None => of_folders[index - order.len()].1.as_bytes(),
+        };
         let cells = |index: usize, column: &mut Column| {
+            let at = order.get(index);
+            if let Some(ColumnValues::Numbers { doubles, .. }) = at.and_then(|&at| self.typed.get(at)) {
+                return Cells::of_numbers(doubles.iter().copied(), &self.places, column);
+            }
             let mut cells = Cells::default();
             for (row, place) in self.places.iter().enumerate() {
-                let at = row * n_columns + index;
-                let use_ = use_of(index, self.strings[at]);
-                let (number, key) = parse(self.cell(at), notation, *place, use_, column);
+                let is_string = at.and_then(|at| self.strings.get(row * order.len() + at));
+                let use_ = uses[index][usize::from(is_string == Some(&true))];
+                let (number, key) = parse(cell(row, index), notation, *place, use_, column);
                 cells.numbers.push(number);
                 cells.keys.push(key);
             }
             cells
         };
-        let text = |row: usize, column: usize| {
-            String::from_utf8_lossy(self.cell(row * n_columns + column)).trim().to_owned()
+        let text = |row: usize, index: usize| match order.get(index).and_then(|&at| self.typed.get(at)) {
+            Some(ColumnValues::Numbers { doubles, are_singles: true }) => (doubles[row] as f32).to_string(),
+            Some(ColumnValues::Numbers { doubles, .. }) => doubles[row].to_string(),
+            _ => String::from_utf8_lossy(cell(row, index)).trim().to_owned(),
         };
         collector.add(&self.places, &cells, &text);
     }
 }
 
 /// The number of a cell, NaN for everything but finite numbers, and its key; notes in `column` what is odd about it.
-fn parse(cell: &[u8], notation: &Notation, place: Place, use_: Use, column: &mut Column) -> (f64, u64) {
+fn parse(cell: &[u8], notation: &Notation, place: Place, use_: CellUse, column: &mut Column) -> (f64, u64) {
+    let added = column.types.add(cell, false, use_, notation, place);
+    if let Ok(Meaning::Number(value)) = added
+        && use_ == CellUse::Number
+        && value.abs() < MAX_EXACT
+    {
+        return (value, key_of_number(value));
+    }
     let text = String::from_utf8_lossy(cell);
     let text = text.trim();
-    if std::str::from_utf8(cell).is_err() {
-        column.not_utf8.add(place, || text.to_owned());
-    }
-    let meaning = match notation.meaning(text) {
-        Meaning::Missing if use_ != Use::Feature && !notation.is_missing_label(text) => Meaning::Text,
-        Meaning::Number(_) | Meaning::Seconds { .. } if use_ == Use::StringTarget => Meaning::Text,
-        meaning => meaning,
-    };
-    // A guess, which the suggested config names.
-    let guessed = match notation.decimal.normalized(text) {
-        Err(Unclear) if use_ != Use::StringTarget => {
-            DecimalMark::PointAfterCommas.normalized(text).ok().and_then(|text| text.double())
+    let meaning = added.or_else(|_| {
+        column.not_utf8.add(place, text);
+        column.types.add(text.as_bytes(), false, use_, notation, place)
+    });
+    let key = match meaning {
+        // f64 would not keep larger integers apart, and the spelling of a code counts in a label.
+        Ok(Meaning::Number(value) | Meaning::Unclear(value))
+            if value.abs() < MAX_EXACT && !(use_ == CellUse::Label && is_code(text)) =>
+        {
+            key_of_number(value)
         }
-        _ => None,
+        // Words for a truth value are one value.
+        Ok(Meaning::Truth(truth)) => key_of_text(if truth { "yes" } else { "no" }),
+        _ => key_of_text(text),
     };
-    let meaning = match guessed {
-        Some(number) => {
-            column.unclear.add(place, || text.to_owned());
-            Meaning::Number(number)
-        }
-        None => meaning,
-    };
-    if matches!(meaning, Meaning::Number(_)) && is_code(text) {
-        column.codes.add(place, || text.to_owned());
-        column.n_padded += u64::from(is_padded(text));
-    }
-    let (number, key) = match meaning {
-        Meaning::Missing => {
+    match meaning {
+        Ok(Meaning::Missing) => {
             column.n_na += u64::from(text == "NA");
             (f64::NAN, 0)
         }
-        // f64 would not keep larger integers apart.
-        Meaning::Number(value) if use_ == Use::Target && is_code(text) && value.is_finite() => {
-            (value, key_of_text(text))
-        }
-        Meaning::Number(value) if value.abs() < MAX_EXACT => (value, key_of_number(value)),
-        Meaning::Number(value) if is_finite_f32(value) => (value, key_of_text(text)),
-        Meaning::Number(_) => {
-            column.not_finite.add(place, || text.to_owned());
+        Ok(Meaning::Number(value) | Meaning::Unclear(value)) if is_finite_f32(value) => (value, key),
+        Ok(Meaning::Number(_) | Meaning::Unclear(_)) => {
+            column.not_finite.add(place, text);
             column.words.add(text);
-            (f64::NAN, key_of_text(text))
+            (f64::NAN, key)
         }
-        Meaning::Truth(truth) => {
-            column.n_truths += 1;
-            // Words for a truth value are one value.
-            (f64::from(u8::from(truth)), key_of_text(if truth { "yes" } else { "no" }))
-        }
-        Meaning::Seconds { seconds, has_date } => {
-            column.n_times += 1;
-            column.has_dates |= has_date;
-            column.has_times_of_day |= !has_date;
-            // After the date and the minute.
-            let end = text.get(16..).filter(|_| has_date);
-            match end.map(|end| end.contains(['Z', 'z', '+', '-'])) {
-                Some(true) => column.n_zoned += 1,
-                Some(false) => column.n_naive += 1,
-                None => {}
-            }
-            (seconds, key_of_text(text))
-        }
-        Meaning::Text => {
-            column.texts.add(place, || text.to_owned());
+        Ok(Meaning::Truth(truth)) => (f64::from(u8::from(truth)), key),
+        Ok(Meaning::Moment(moment)) => (moment.seconds, key),
+        Ok(Meaning::Text) | Err(_) => {
             column.n_formatted += u64::from(is_formatted(text));
             column.words.add(text);
-            (f64::NAN, key_of_text(text))
+            (f64::NAN, key)
         }
-    };
-    (number, key)
+    }
 }
 
 /// Indices of the columns `targets`, or of `label` if none is named and the column exists.

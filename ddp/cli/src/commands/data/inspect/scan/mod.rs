@@ -25,8 +25,3 @@ pub(super) fn scan(spec: &SourceSpec<'_>, targets: &[String]) -> Result<Profile>
     };
     Ok(Profile::new(origin, &collected, spec))
 }
-
-/// Whether a number is finite in f32, in which models compute.
-fn is_finite_f32(value: f64) -> bool {
-    (value as f32).is_finite()
-}
