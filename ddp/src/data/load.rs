@@ -23,7 +23,7 @@ use crate::data::datasets::dataset::{Dataset, RowLayout, TargetLayout, has_weigh
 use crate::data::datasets::subset::split;
 use crate::data::error::{DataError, Result};
 use crate::data::errors::target_error::TargetError;
-use crate::data::fit::column_advice::FittedRows;
+use crate::data::fit::column_advice::{FittedRows, ONE_HOT, has_one_label};
 use crate::data::fit::preprocess::{Preprocessor, needs_stats};
 use crate::data::fit::quartiles::quartiles;
 use crate::data::fit::scan::Scan;
@@ -308,7 +308,7 @@ fn are_one_hot(rows: &dyn Dataset) -> bool {
     const N_ROWS: usize = 1000;
     let (n_rows, n_labels) = (rows.len(), rows.layout().targets.n_outputs());
     let numbers: Vec<usize> = (0..n_rows).step_by(n_rows.div_ceil(N_ROWS).max(1)).collect();
-    let has_one = |of_row: &[f64]| of_row.iter().sum::<f64>() == 1.0;
+    let has_one = |of_row: &[f64]| has_one_label(of_row.iter().copied());
     RowValues::read(rows, &numbers).is_ok_and(|values| values.targets.chunks_exact(n_labels).all(has_one))
 }
 
@@ -335,10 +335,7 @@ impl Loaded {
             let classes = self.labels().map(|labels| format!(" of {} classes", labels.len()));
             notes.push(format!("task: {task}{}, {reason}", classes.unwrap_or_default()));
             if *task == Task::Multilabel && are_one_hot(&*self.train) {
-                let save = "numpy.save(\"labels.npy\", y.argmax(1))";
-                notes.push(format!(
-                    "each row has exactly one label: if they are classes, save their numbers, {save}"
-                ));
+                notes.push(ONE_HOT.to_owned());
             }
         }
         notes.extend(self.split.clone());

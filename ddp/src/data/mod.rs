@@ -65,6 +65,7 @@ pub use self::errors::split_error::SplitError;
 pub use self::errors::target_error::TargetError;
 pub use self::errors::tensor_rows_error::TensorRowsError;
 pub use self::files::{files_and_format, files_of};
+pub use self::fit::column_advice::{ONE_HOT, far_value, has_one_label};
 pub use self::fit::embedding_spec::EmbeddingSpec;
 pub use self::fit::normalize::{DeviceNormalizer, Normalizer};
 pub use self::fit::permuted_columns::{ColumnValues, UserColumn, permuted_columns};

@@ -145,10 +145,12 @@ pub struct ColumnType {
 pub struct Record<'a> {
     /// Line on which the row starts, from 1, or number of the row, from 0.
     pub line: u64,
-    /// The cells, joined.
+    /// The cells, one after the other.
     pub cells: &'a [u8],
     /// End of each cell.
     pub ends: &'a [usize],
+    /// Bytes between two cells.
+    pub gap: usize,
     /// Whether the file marks each cell as a text; empty in formats that do not.
     pub strings: &'a [bool],
     /// Whether the row has a list of another length than the others, whose cells are empty.
@@ -168,13 +170,12 @@ impl Record<'_> {
 
     /// Cell number `index`.
     pub fn cell(&self, index: usize) -> &[u8] {
-        let start = if index == 0 { 0 } else { self.ends[index - 1] };
+        let start = if index == 0 { 0 } else { self.ends[index - 1] + self.gap };
         &self.cells[start..self.ends[index]]
     }
 
     /// The cells in the order of the columns.
     pub fn cells(&self) -> impl Iterator<Item = &[u8]> {
-        let starts = std::iter::once(&0).chain(self.ends);
-        starts.zip(self.ends).map(|(&start, &end)| &self.cells[start..end])
+        (0..self.n_cells()).map(|index| self.cell(index))
     }
 }

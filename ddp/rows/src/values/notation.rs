@@ -96,6 +96,7 @@ pub enum Meaning {
 
 impl Notation {
     /// The number of a cell in its usual form; `None` if it is written differently, is none, or may mark a missing value.
+    #[inline]
     pub fn plain(&self, cell: &[u8]) -> Option<Decimal> {
         let number = Decimal::of_cell(cell).filter(|_| !self.has_missing_numbers())?;
         (self.decimal.has_points() || number.to_i64().is_some()).then_some(number)

@@ -134,8 +134,6 @@ fn empty_columns(rows: FittedRows<'_>) -> Option<String> {
 
 /// Warns of a few values far outside the range of nearly all rows, by the range of each column in a sample of the rows.
 fn far_values(rows: FittedRows<'_>, data: &DataConfig) -> Result<Vec<String>> {
-    /// Width of the range of 9 in 10 rows, as many times as far values lie outside it. Amounts and incomes stay within it.
-    const MAX_DISTANCE: f64 = 50.0;
     /// Most values that are read, so that rows beyond the memory limit stay below it.
     const MAX_VALUES: usize = 1 << 16;
     let layout = rows.train.layout();
@@ -147,23 +145,15 @@ fn far_values(rows: FittedRows<'_>, data: &DataConfig) -> Result<Vec<String>> {
         return Ok(Vec::new());
     }
     let sample = RowValues::read(rows.train, &sample_rows(rows.train, n_rows))?;
-    // The value farthest outside, and the range of the others.
-    let far = |stats: &ColumnStats, column: usize, values: &mut Vec<f64>| {
-        values.retain(|value| value.is_finite());
-        values.sort_unstable_by(f64::total_cmp);
-        let (low, high) =
-            (*values.get(values.len() / 20)?, *values.get(values.len() - 1 - values.len() / 20)?);
-        let (min, max) = (stats.origin[column] + stats.min[column], stats.origin[column] + stats.max[column]);
-        let (value, distance) = if max - high > low - min { (max, max - high) } else { (min, low - min) };
-        let text = || format!("reaches {value}, and 9 in 10 rows lie between {low} and {high}");
-        (high > low && distance > MAX_DISTANCE * (high - low)).then(text)
+    let far = |stats: &ColumnStats, column: usize, values| {
+        far_value([&stats.min, &stats.max].map(|of| stats.origin[column] + of[column]), values)
     };
     let mut warnings = Vec::new();
     if let Some(stats) = rows.target_stats {
         let names = layout.targets.column_names();
         for (target, name) in names.iter().enumerate() {
-            let mut values = sample.targets.iter().skip(target).step_by(names.len()).copied().collect();
-            warnings.extend(far(stats, target, &mut values).map(|range| {
+            let values = sample.targets.iter().skip(target).step_by(names.len()).copied().collect();
+            warnings.extend(far(stats, target, values).map(|range| {
                 format!(
                     "the target \"{name}\" {range}: the few rows outside decide the loss\n\
                      hint: correct them or leave them out, or set loss.kind = \"huber\""
@@ -176,8 +166,8 @@ fn far_values(rows: FittedRows<'_>, data: &DataConfig) -> Result<Vec<String>> {
     if let Some(stats) = rows.stats.filter(|_| is_squeezed) {
         for column in rows.preprocessor.plan.numbers() {
             let of_column = sample.x.iter().skip(column).step_by(n_columns);
-            let mut values = of_column.map(|value| f64::from(*value)).collect();
-            warnings.extend(far(stats, column, &mut values).map(|range| {
+            let values = of_column.map(|value| f64::from(*value)).collect();
+            warnings.extend(far(stats, column, values).map(|range| {
                 format!(
                     "\"{}\" {range}: normalization squeezes those together\n\
                      hint: correct the others, or set data.normalize = \"robust\"",
@@ -189,6 +179,26 @@ fn far_values(rows: FittedRows<'_>, data: &DataConfig) -> Result<Vec<String>> {
     warnings.truncate(MAX_NAMED);
     Ok(warnings)
 }
+
+/// Describes the value farthest outside the range of 9 in 10 rows, if it is far: `min` and `max` of all rows, `values` of some.
+pub fn far_value([min, max]: [f64; 2], mut values: Vec<f64>) -> Option<String> {
+    /// Width of the range, as many times as far values lie outside it. Amounts and incomes stay within it.
+    const MAX_DISTANCE: f64 = 50.0;
+    values.retain(|value| value.is_finite());
+    values.sort_unstable_by(f64::total_cmp);
+    let (low, high) = (*values.get(values.len() / 20)?, *values.get(values.len() - 1 - values.len() / 20)?);
+    let (value, distance) = if max - high > low - min { (max, max - high) } else { (min, low - min) };
+    let text = || format!("reaches {value}, and 9 in 10 rows lie between {low} and {high}");
+    (high > low && distance > MAX_DISTANCE * (high - low)).then(text)
+}
+
+/// Whether a row of a multilabel target has exactly one label.
+pub fn has_one_label(row: impl Iterator<Item = f64>) -> bool {
+    row.sum::<f64>() == 1.0
+}
+
+/// What that means if all rows do.
+pub const ONE_HOT: &str = "each row has exactly one label: if they are classes, save their numbers, numpy.save(\"labels.npy\", y.argmax(1))";
 
 /// Warns of features that differ much in size, by the largest value of each in a sample of the rows.
 fn sizes(train: &dyn Dataset) -> Result<Option<String>> {

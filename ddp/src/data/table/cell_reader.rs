@@ -8,7 +8,7 @@ use ddp_rows::values::notation::Notation;
 
 #[cfg(feature = "parquet")]
 use super::batches::BatchCells;
-use super::column_values::ColumnValues;
+use super::cell_values::CellValues;
 use super::columns::ColumnPlan;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
@@ -102,7 +102,7 @@ impl CellReader {
     ///
     /// # Errors
     /// A list of another length.
-    pub fn values(&mut self, max_rows: usize, values: &mut Vec<ColumnValues>) -> Result<(u64, usize)> {
+    pub fn values(&mut self, max_rows: usize, values: &mut Vec<CellValues>) -> Result<(u64, usize)> {
         match &mut self.0 {
             Cells::Text(_) => unreachable!("a file of text has no types"),
             #[cfg(feature = "parquet")]

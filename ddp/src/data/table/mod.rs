@@ -3,7 +3,7 @@
 //! The formats are in the crate `ddp-rows`, which yields records of text or record batches; [`text`] and [`batches`] make rows of
 //! them.
 
-mod column_values;
+mod cell_values;
 mod exact_rows;
 mod kept;
 mod label_column;
@@ -29,9 +29,9 @@ mod tests;
 
 pub use cell_chunks::CellColumns;
 pub use cell_reader::CellReader;
+pub use cell_values::CellValues;
 pub use chunk_reader::ChunkReader;
 pub(crate) use column_texts::for_each_text;
-pub use column_values::ColumnValues;
 pub use columns::{
     ColumnPlan, Partition, Role, column_missing, index_note, repeated_note, same_columns, same_names,
 };

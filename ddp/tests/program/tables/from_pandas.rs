@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{Outcome, run, run_ok, single, temp_dir};
+use crate::common::{Outcome, run, run_line_ok, run_ok, single, temp_dir};
 
 fn fixtures(name: &str) -> PathBuf {
     crate::common::ddp_folder().join("tests/fixtures/tables").join(name)
@@ -145,6 +145,36 @@ fn test_rows_next_to_the_training_rows_are_evaluated_on() {
     assert!(outcome.stderr.contains("20 rows and 8 for evaluation"), "{}", outcome.stderr);
     let own = evaluate(&fixtures(""), &out, &[]);
     assert_eq!(evaluate(&fixtures(""), &out, &["--data", "mnist"]), own);
+}
+
+/// All kinds of values, read as text, as JSON or with the types of the file.
+#[cfg(feature = "parquet")]
+#[test]
+fn a_table_has_one_profile_in_all_formats() {
+    let folder = temp_dir();
+    let row = |n: usize| {
+        let x = if n % 7 == 3 { String::new() } else { format!("{}", (n * 37 % 101) as f64 / 8.0) };
+        let city = ["Bern", "\"Rome, old\"", ""][n % 3];
+        let (big, day, flag) = (9_007_199_254_740_993 + n, 1 + n % 28, n.is_multiple_of(5));
+        format!("{x},{},{city},2024-02-{day:02},{flag},{big},{}\n", n % 11, n % 2)
+    };
+    let rows: String = (0..300).map(row).collect();
+    fs::write(folder.path().join("rows.csv"), format!("x,n,city,day,flag,big,label\n{rows}")).unwrap();
+    let columns = |name: &str| {
+        let profile = run_line_ok(folder.path(), &format!("data inspect {name} --json")).stdout;
+        let mut profile: Value = serde_json::from_str(&profile).unwrap();
+        for column in profile["columns"].as_array_mut().unwrap() {
+            column.as_object_mut().unwrap().remove("stored_as");
+        }
+        profile["columns"].take()
+    };
+    let of_csv = columns("rows.csv");
+    assert_eq!(of_csv[0]["n_missing"], 43);
+    assert_eq!(of_csv[5]["n_distinct"], 300);
+    for name in ["rows.parquet", "rows.arrow", "rows.jsonl"] {
+        run_line_ok(folder.path(), &format!("data convert rows.csv {name}"));
+        assert_eq!(columns(name), of_csv, "{name}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 
 use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
-use memchr::{memchr_iter, memrchr};
+use memchr::{memchr, memchr_iter, memchr2, memrchr};
 
 use super::blanks::Blanks;
 use crate::table::source::Record;
@@ -33,7 +33,10 @@ pub(crate) struct Input {
     n_read: u64,
     /// Line of `start`, from 1, as an editor counts.
     line: u64,
+    delimiter: u8,
     core: Reader,
+    /// Ends of the cells of a line without quotes.
+    plain_ends: Vec<usize>,
     cells: Vec<u8>,
     ends: Vec<usize>,
     max_record_bytes: usize,
@@ -95,7 +98,9 @@ impl Input {
             is_at_end: false,
             n_read: 0,
             line: 1,
+            delimiter: b',',
             core: reader(b','),
+            plain_ends: Vec::new(),
             cells: vec![0; 1024],
             ends: vec![0; 64],
             max_record_bytes: MAX_RECORD_BYTES,
@@ -125,7 +130,7 @@ impl Input {
 
     /// Splits records at `delimiter` from now on.
     pub(super) fn set_delimiter(&mut self, delimiter: u8) {
-        self.core = reader(delimiter);
+        (self.delimiter, self.core) = (delimiter, reader(delimiter));
     }
 
     /// Reads until the buffer is full, or to the end, and returns whether the buffer holds the whole text.
@@ -177,6 +182,21 @@ impl Input {
         if !self.skip_to_text()? {
             return Ok(None);
         }
+        if let Some(len) = self.plain_line() {
+            self.check_size(self.line, len + size_of::<usize>() * self.plain_ends.len())?;
+            let start = self.start;
+            let n_bytes = self.plain_ends.last().copied().unwrap_or(0);
+            self.skip_line(len);
+            let (cells, ends) = (&self.bytes[start..start + n_bytes], &self.plain_ends[..]);
+            return Ok(Some(Record {
+                line: self.line - 1,
+                cells,
+                ends,
+                gap: 1,
+                strings: &[],
+                is_bad: false,
+            }));
+        }
         let line = self.line;
         let (mut n_bytes, mut n_cells, mut n_taken) = (0, 0, 0);
         let mut is_ended = false;
@@ -213,9 +233,25 @@ impl Input {
             line,
             cells: &self.cells[..n_bytes],
             ends: &self.ends[..n_cells],
+            gap: 0,
             strings: &[],
             is_bad: false,
         }))
+    }
+
+    /// Finds the ends of the cells in the next line, if it is buffered and needs no more than that: no quotes, and no cell to add.
+    /// Returns its length with its end.
+    fn plain_line(&mut self) -> Option<usize> {
+        let text = self.bytes.get(self.start..self.lines_end).filter(|_| self.padded_cells == 0)?;
+        let len = memchr(b'\n', text)?;
+        let line = text[..len].strip_suffix(b"\r").unwrap_or(&text[..len]);
+        if memchr2(b'"', b'\r', line).is_some() {
+            return None;
+        }
+        self.plain_ends.clear();
+        self.plain_ends.extend(memchr_iter(self.delimiter, line));
+        self.plain_ends.push(line.len());
+        Some(len + 1)
     }
 
     /// Fails if a row that starts on `line` exceeds the size limit.

@@ -316,7 +316,7 @@ impl Cells {
             self.joined.extend_from_slice(&self.text[start..end]);
             self.ends.push(self.joined.len());
         }
-        Record { line, cells: &self.joined, ends: &self.ends, strings: &self.strings, is_bad }
+        Record { line, cells: &self.joined, ends: &self.ends, gap: 0, strings: &self.strings, is_bad }
     }
 }
 

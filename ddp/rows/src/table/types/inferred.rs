@@ -121,10 +121,14 @@ impl Inference {
         notation: &Notation,
         place: Place,
     ) -> Result<Meaning, CellProblem> {
-        if matches!(use_, CellUse::Number | CellUse::Label)
-            && !is_string
+        let may_be_plain = match use_ {
+            CellUse::Number => !is_string,
+            // Zeros at the end may be those of a code.
+            CellUse::Label => !is_string && !cell.ends_with(b"0"),
+            CellUse::Category | CellUse::TextLabel => false,
+        };
+        if may_be_plain
             && !matches!(cell, [b'0', b'0'..=b'9', ..] | [b'-', b'0', b'0'..=b'9', ..])
-            && !(use_ == CellUse::Label && cell.ends_with(b"0"))
             && let Some(number) = notation.plain(cell)
             && let Some(value) = number.to_f64()
         {

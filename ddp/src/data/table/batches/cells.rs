@@ -19,10 +19,10 @@ use super::rows::put_kept;
 use super::text;
 use crate::data::error::{DataError, Result};
 use crate::data::source::SourceSpec;
-use crate::data::table::column_values::ColumnValues;
+use crate::data::table::cell_values::CellValues;
 
 /// Rows that are decoded at a time.
-const BATCH_ROWS: usize = 1024;
+const BATCH_ROWS: usize = 4096;
 /// Integers below are exact in f64.
 const MAX_EXACT: f64 = (1u64 << 53) as f64;
 
@@ -116,18 +116,18 @@ impl BatchCells {
 }
 
 /// The values of a column that is no list.
-fn column_values(array: &ArrayRef) -> ColumnValues {
+fn cell_values(array: &ArrayRef) -> CellValues {
     let of = array.data_type();
     let are_singles = matches!(of, DataType::Float16 | DataType::Float32);
     let doubles = (of.is_integer() || of.is_floating()).then(|| doubles(array));
     match doubles {
-        Some(doubles) if of.is_floating() || doubles.iter().all(|value| !(value.abs() >= MAX_EXACT)) => {
-            ColumnValues::Numbers { doubles, are_singles }
+        Some(doubles) if of.is_floating() || !doubles.iter().any(|value| value.abs() >= MAX_EXACT) => {
+            CellValues::Numbers { doubles, are_singles }
         }
         _ => {
             let mut texts = Texts::default();
             put_kept(array, Kept { root: 0, element: None }, &mut texts);
-            ColumnValues::Texts(texts)
+            CellValues::Texts(texts)
         }
     }
 }
@@ -211,7 +211,7 @@ impl BatchCells {
     pub(in crate::data::table) fn values(
         &mut self,
         max_rows: usize,
-        values: &mut Vec<ColumnValues>,
+        values: &mut Vec<CellValues>,
     ) -> Result<(u64, usize)> {
         values.clear();
         let first = self.number;
@@ -220,7 +220,7 @@ impl BatchCells {
         for (column, array) in batch.slice(self.row, n_rows).columns().iter().enumerate() {
             let array = without_marked(array, &self.notation);
             match self.widths[column] {
-                0 => values.push(column_values(&array)),
+                0 => values.push(cell_values(&array)),
                 width => {
                     let mut elements = vec![Vec::with_capacity(n_rows); width];
                     for row in 0..n_rows {
@@ -230,7 +230,7 @@ impl BatchCells {
                     }
                     let are_singles = true;
                     values.extend(
-                        elements.into_iter().map(|doubles| ColumnValues::Numbers { doubles, are_singles }),
+                        elements.into_iter().map(|doubles| CellValues::Numbers { doubles, are_singles }),
                     );
                 }
             }
@@ -264,6 +264,6 @@ impl BatchCells {
         let line = self.number;
         self.row += 1;
         self.number += 1;
-        Ok(Some(Record { line, cells: &self.text, ends: &self.ends, strings: &[], is_bad: false }))
+        Ok(Some(Record { line, cells: &self.text, ends: &self.ends, gap: 0, strings: &[], is_bad: false }))
     }
 }

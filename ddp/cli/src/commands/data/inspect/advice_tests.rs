@@ -102,6 +102,27 @@ fn numbers_far_outside_may_mark_missing_values() {
 }
 
 #[test]
+fn values_far_outside_are_named_as_in_training() {
+    let usual = |n: usize| 300.5 + (n * 37 % 101) as f64;
+    let of = |far: f64| {
+        let x = |n: usize| if n == 3 { -far } else { usual(n) };
+        let y = |n: usize| if n == 5003 { far } else { usual(n + 50) };
+        let profile = inspect_text(&rows("x,y", 9000, |n| format!("{},{}", x(n), y(n))), &["--target", "y"]);
+        let found = profile.warnings.into_iter().filter(|warning| warning.kind == WarningKind::FarValue);
+        found.map(|warning| warning.message).collect::<Vec<_>>()
+    };
+    let found = of(1e7);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(
+        found[0].starts_with("x reaches -10000000, and 9 in 10 rows lie between 304.5 and 395.5: ")
+            && found[0].contains("robust"),
+        "{found:?}"
+    );
+    assert!(found[1].starts_with("y reaches 10000000") && found[1].contains("huber"), "{found:?}");
+    assert_eq!(of(4000.0), [""; 0]);
+}
+
+#[test]
 fn texts_with_too_many_values_are_dropped_and_wide_ones_embedded() {
     let text = rows("ticket,user,city,y", 900, |n| {
         format!("A/{},user {},{},{}", n - n % 20 / 19, n % 150, ["Bern", "Oslo"][n % 2], noise(n))

@@ -6,13 +6,13 @@ use ddp::data::ColumnStats;
 use ddp_rows::table::types::{Found, Inference, Place};
 use rayon::prelude::*;
 
-use super::values::{Values, key_of_number, mixed};
+use super::values::{MIX, Values, key_of_number};
 
 /// Most distinct values that are counted over all columns, about 100 MiB.
 const MAX_VALUES: usize = 1 << 21;
 
 /// Values of a column in consecutive rows.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Cells {
     /// `[n]`; NaN for everything but finite numbers.
     pub(super) numbers: Vec<f64>,
@@ -21,13 +21,18 @@ pub(super) struct Cells {
 }
 
 impl Cells {
+    /// With room for `n` rows.
+    pub(super) fn of_rows(n: usize) -> Self {
+        Cells { numbers: Vec::with_capacity(n), keys: Vec::with_capacity(n) }
+    }
+
     /// The numbers of `column` at `places`; NaN is a missing one.
     pub(super) fn of_numbers(
         numbers: impl Iterator<Item = f64>,
         places: &[Place],
         column: &mut Column,
     ) -> Self {
-        let mut cells = Cells::default();
+        let mut cells = Cells::of_rows(places.len());
         for (number, &place) in numbers.zip(places) {
             let is_finite = is_finite_f32(number);
             if number.is_nan() {
@@ -75,8 +80,8 @@ pub(super) struct Column {
     pub(super) n_na: u64,
     /// NaN and infinity, and numbers beyond f32.
     pub(super) not_finite: Found,
-    pub(super) has_fractions: bool,
     pub(super) nines: Nines,
+    pub(super) sample: Sample,
     /// Whether each number exceeds the one before.
     pub(super) is_rising: bool,
     last: f64,
@@ -103,8 +108,10 @@ impl Default for Nines {
 impl Nines {
     #[inline]
     fn add(&mut self, value: f64) {
-        match NINES.iter().position(|nines| *nines == value) {
+        let may_be_one = (99.0..=99_999.0).contains(&value.abs());
+        match NINES.iter().position(|nines| may_be_one && *nines == value) {
             Some(at) => self.counts[at] += 1,
+            // NaN changes neither.
             None => (self.min, self.max) = (self.min.min(value), self.max.max(value)),
         }
     }
@@ -158,6 +165,33 @@ impl Words {
     }
 }
 
+/// Numbers of rows that are evenly spread over all, the same rows in all columns.
+#[derive(Debug, Default)]
+pub(super) struct Sample {
+    pub(super) values: Vec<f64>,
+    n_seen: usize,
+    /// Rows from one to the next: 2 to this power.
+    log_stride: u32,
+}
+
+impl Sample {
+    fn add(&mut self, numbers: &[f64]) {
+        const MAX_ROWS: usize = 1024;
+        let stride = 1 << self.log_stride;
+        let first = self.n_seen.next_multiple_of(stride) - self.n_seen;
+        self.values.extend(numbers.iter().skip(first).step_by(stride));
+        self.n_seen += numbers.len();
+        while self.values.len() > MAX_ROWS {
+            let mut is_kept = false;
+            self.values.retain(|_| {
+                is_kept = !is_kept;
+                is_kept
+            });
+            self.log_stride += 1;
+        }
+    }
+}
+
 /// Sums for the correlation of two columns, over rows with both values.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pair {
@@ -168,18 +202,34 @@ struct Pair {
 }
 
 impl Pair {
-    /// Source: B. P. Welford, "Note on a method for calculating corrected sums of squares and products", 1962.
-    #[inline]
-    fn add(&mut self, x: f64, y: f64) {
-        self.n += 1.0;
-        let share = 1.0 / self.n;
-        let (dx, dy) = (x - self.mean[0], y - self.mean[1]);
-        self.mean[0] += dx * share;
-        self.mean[1] += dy * share;
-        let new_dy = y - self.mean[1];
-        self.product += dx * new_dy;
-        self.m2[0] += dx * (x - self.mean[0]);
-        self.m2[1] += dy * new_dy;
+    /// Sums of rows; NaN is a missing value.
+    fn of(x: &[f64], y: &[f64]) -> Self {
+        let rows = || x.iter().zip(y).filter(|(x, y)| !x.is_nan() && !y.is_nan());
+        let [mut n, mut sum_x, mut sum_y] = [0.0; 3];
+        rows().for_each(|(x, y)| (n, sum_x, sum_y) = (n + 1.0, sum_x + x, sum_y + y));
+        let mean = [sum_x, sum_y].map(|sum| sum / f64::max(n, 1.0));
+        let (mut m2, mut product) = ([0.0; 2], 0.0);
+        for (x, y) in rows() {
+            let (dx, dy) = (x - mean[0], y - mean[1]);
+            (m2[0], m2[1], product) = (m2[0] + dx * dx, m2[1] + dy * dy, product + dx * dy);
+        }
+        Pair { n, mean, m2, product }
+    }
+
+    /// Merges the sums of further rows, as [`ColumnStats::merge`] does.
+    fn merge(&mut self, other: &Self) {
+        let n = self.n + other.n;
+        if other.n == 0.0 {
+            return;
+        }
+        let delta = [0, 1].map(|of| other.mean[of] - self.mean[of]);
+        let weight = self.n * other.n / n;
+        for of in [0, 1] {
+            self.m2[of] += other.m2[of] + delta[of] * delta[of] * weight;
+            self.mean[of] += delta[of] * (other.n / n);
+        }
+        self.product += other.product + delta[0] * delta[1] * weight;
+        self.n = n;
     }
 
     fn correlation(&self) -> Option<f64> {
@@ -244,8 +294,8 @@ impl Column {
             not_utf8: Found::default(),
             n_na: 0,
             not_finite: Found::default(),
-            has_fractions: false,
             nines: Nines::default(),
+            sample: Sample::default(),
             is_rising: true,
             last: f64::NEG_INFINITY,
             pair: Pair::default(),
@@ -259,25 +309,29 @@ impl Column {
         limit: usize,
         text: &dyn Fn(usize) -> String,
     ) {
-        self.stats.add(&cells.numbers);
-        for row in 0..cells.keys.len() {
-            let (number, key) = (cells.numbers[row], cells.keys[row]);
-            self.hash = mixed(self.hash.rotate_left(5), key);
-            if key == 0 {
-                continue;
+        let Cells { numbers, keys } = cells;
+        self.stats.add(numbers);
+        self.sample.add(numbers);
+        self.hash = keys.iter().fold(self.hash, |hash, key| (hash.rotate_left(5) ^ key).wrapping_mul(MIX));
+        for (row, key) in keys.iter().enumerate().filter(|(_, key)| **key != 0) {
+            if self.values.is_full() {
+                break;
             }
-            let target = of_target.map_or((0, f64::NAN), |target| (target.keys[row], target.numbers[row]));
-            self.values.add(key, target.0, limit, || text(row));
-            self.has_fractions |= number.is_finite() && number.fract() != 0.0;
-            if number.is_finite() {
-                self.nines.add(number);
-            }
+            self.values.add(*key, of_target.map_or(0, |target| target.keys[row]), limit, || text(row));
+        }
+        for (&number, _) in numbers.iter().zip(keys).filter(|(_, key)| **key != 0) {
             self.is_rising &= number > self.last;
             self.last = number;
-            if !number.is_nan() && !target.1.is_nan() {
-                self.pair.add(number, target.1);
-            }
+            self.nines.add(number);
         }
+        if let Some(target) = of_target {
+            self.pair.merge(&Pair::of(numbers, &target.numbers));
+        }
+    }
+
+    /// Whether some number is not whole.
+    pub(super) fn has_fractions(&self) -> bool {
+        self.stats.n_fractional[0] > 0.0
     }
 
     /// Values that are neither finite numbers nor dates.

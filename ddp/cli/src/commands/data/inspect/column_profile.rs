@@ -74,7 +74,7 @@ impl ColumnProfile {
             Some(kind) => kind,
             None if is_text => Kind::Text,
             // Labels that are spelled like codes are texts.
-            None if is_target && column.types.codes.n > 0 && !column.has_fractions => Kind::Text,
+            None if is_target && column.types.codes.n > 0 && !column.has_fractions() => Kind::Text,
             None => Kind::of(column, n_values, range.is_some(), has_strays),
         };
         let counts = column.values.by_count();

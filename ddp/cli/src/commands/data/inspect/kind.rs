@@ -41,7 +41,7 @@ impl Kind {
                 Kind::Date
             }
             () if column.types.n_moments > 0 && column.types.n_moments == n => Kind::Time,
-            () if column.has_fractions || column.not_finite.n > 0 => Kind::Number,
+            () if column.has_fractions() || column.not_finite.n > 0 => Kind::Number,
             () if has_numbers => Kind::Integer,
             () => Kind::Empty,
         }

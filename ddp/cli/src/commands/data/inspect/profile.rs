@@ -123,9 +123,9 @@ fn facts(column: &Column, profile: &ColumnProfile) -> TargetFacts {
         has_text,
         is_boolean: has_text && !profile.values.is_empty() && profile.values.iter().all(is_truth),
         // Integers beyond i64 are quantities, as in training.
-        has_fractions: column.has_fractions
+        has_fractions: column.has_fractions()
             || profile.range.is_some_and(|range| range.max >= END_OF_I64 || range.min < -END_OF_I64),
-        is_binary: !column.has_fractions
+        is_binary: !column.has_fractions()
             && profile.range.is_some_and(|range| range.min >= 0.0 && range.max <= 1.0),
         range: profile
             .range

@@ -2,6 +2,7 @@
 
 use ddp::config::Task;
 use ddp::data::labels::{MAX_AUTO_CLASSES, MAX_CLASSES, similar};
+use ddp::data::{ONE_HOT, has_one_label};
 use ddp_rows::error::formatted::PLAIN_NOTATION;
 
 use super::inspected::{Inspected, MIN_ROWS};
@@ -16,6 +17,7 @@ pub(super) fn target_warnings(inspected: &mut Inspected<'_>) {
     for &target in &inspected.origin.targets {
         of_values(inspected, target);
     }
+    of_labels(inspected);
     let &[target] = &inspected.origin.targets[..] else { return };
     let is_classification = inspected.task == Some(Task::Classification);
     if let [only] = &inspected.columns[target].values[..] {
@@ -40,7 +42,7 @@ fn of_values(inspected: &mut Inspected<'_>, target: usize) {
     let (n_texts, n, odd) =
         (column.types.texts.n, inspected.n_values(target), inspected.odd(&column.types.texts));
     let is_wide = profile.n_distinct.is_none_or(|n| n > MAX_AUTO_CLASSES);
-    let are_mostly_numbers = n_texts > 0 && 2 * n_texts < n && (column.has_fractions || is_wide);
+    let are_mostly_numbers = n_texts > 0 && 2 * n_texts < n && (column.has_fractions() || is_wide);
     let is_one_of_several = inspected.origin.targets.len() > 1;
     let problem = if is_wide && inspected.is_formatted(target) {
         let like = if odd.is_empty() { odd } else { format!(", like {odd}") };
@@ -73,6 +75,18 @@ fn of_values(inspected: &mut Inspected<'_>, target: usize) {
                 count(column.types.missing.n, "row")
             )
         });
+    }
+}
+
+/// Warns of several labels of which each row has one.
+fn of_labels(inspected: &mut Inspected<'_>) {
+    let targets = &inspected.origin.targets;
+    let samples: Vec<&[f64]> =
+        targets.iter().map(|&target| &inspected.collected.columns[target].sample.values[..]).collect();
+    if inspected.task == Some(Task::Multilabel)
+        && (0..samples[0].len()).all(|row| has_one_label(samples.iter().map(|sample| sample[row])))
+    {
+        inspected.about(WarningKind::OneHot, targets, |_| ONE_HOT.to_owned());
     }
 }
 

@@ -478,6 +478,25 @@ fn arrays_are_shown_by_their_columns() {
         (200, vec!["f0".to_owned(), "f1".to_owned(), "f1 is missing".to_owned()])
     );
 
+    // Texts of one character take four bytes too.
+    let letters: Vec<f32> = (0..200).map(|n| f32::from_bits(97 + n % 3)).collect();
+    let mut letters = npy(&[200], &letters);
+    let descr = letters.windows(3).position(|bytes| bytes == b"<f4").unwrap();
+    letters[descr..descr + 3].copy_from_slice(b"<U1");
+    folder.write("letters.npy", &letters);
+    let profile = folder.inspect("x.npy", &["--labels", &folder.path("letters.npy").display().to_string()]);
+    let letters = profile.unwrap().columns.pop().unwrap();
+    assert_eq!((letters.kind, letters.n_missing, letters.n_distinct), (Kind::Text, 0, Some(3)));
+    let mut one_hot: Vec<f32> = (0..600).map(|n| f32::from(n % 3 == n / 3 % 3)).collect();
+    for is_one_hot in [true, false] {
+        folder.write("one_hot.npy", &npy(&[200, 3], &one_hot));
+        let path = folder.path("one_hot.npy").display().to_string();
+        let profile = folder.inspect("x.npy", &["--labels", &path]).unwrap();
+        assert_eq!(profile.task, Some("multilabel"));
+        assert_eq!(kinds(&profile).contains(&WarningKind::OneHot), is_one_hot, "{:?}", profile.warnings);
+        one_hot[300..303].fill(1.0);
+    }
+
     let text = folder.text("x.npy", &[]);
     assert!(text.contains("no labels: --labels PATH") && text.contains("labels = \"\"  #"), "{text}");
     folder.write("short.npy", &npy(&[100], &y[..100]));

@@ -7,6 +7,8 @@ use ddp_rows::fingerprint::fingerprint;
 
 /// Most values whose text is kept.
 const MAX_EXAMPLES: usize = 64;
+/// Distinct values from which on there is room for all.
+const RESERVED: usize = 1 << 12;
 
 /// Distinct values with their counts.
 #[derive(Debug, Default)]
@@ -50,10 +52,10 @@ impl Values {
     /// Adds a value by its key, with the key of its row's target or 0; counts at most `limit` distinct values.
     #[inline]
     pub(super) fn add(&mut self, key: u64, target: u64, limit: usize, text: impl FnOnce() -> String) {
-        if self.is_full {
-            return;
-        }
         let n = self.counts.len();
+        if n == RESERVED {
+            self.counts.reserve(limit);
+        }
         let entry = self.counts.entry(key).or_insert(Entry { count: 0, target });
         entry.count += 1;
         // A row without a target does not count.
@@ -69,6 +71,11 @@ impl Values {
             self.is_full = true;
             self.counts = HashMap::default();
         }
+    }
+
+    /// Whether there are too many values to count.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full
     }
 
     /// Number of distinct values; `None` if there are too many to count.
@@ -113,9 +120,12 @@ impl Values {
     }
 }
 
+/// The golden ratio in 64 bits.
+pub(super) const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// Mixes a word into a hash; never 0.
-pub(super) fn mixed(hash: u64, word: u64) -> u64 {
-    let x = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+fn mixed(hash: u64, word: u64) -> u64 {
+    let x = (hash ^ word).wrapping_mul(MIX);
     ((x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ x >> 32).max(1)
 }
 

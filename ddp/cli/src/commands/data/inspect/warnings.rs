@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use ddp::config::Task;
+use ddp::data::far_value;
 use ddp_rows::error::formatted::PLAIN_NOTATION;
 
 use super::collector::Collector;
@@ -154,10 +155,10 @@ impl Inspected<'_> {
                 });
             }
             let is_number = matches!(profile.kind, Kind::Integer | Kind::Number | Kind::Element(_));
-            if is_number
-                && (!profile.is_target || self.task == Some(Task::Regression))
-                && let Some((value, n)) = column.nines.outside()
-            {
+            if !is_number || (profile.is_target && self.task != Some(Task::Regression)) {
+                continue;
+            }
+            if let Some((value, n)) = column.nines.outside() {
                 let remedy = if self.origin.is_table {
                     "list it in `data.missing_values`"
                 } else {
@@ -169,6 +170,16 @@ impl Inspected<'_> {
                         count(n, "row")
                     )
                 });
+            } else if let Some(range) = profile.range
+                && self.collected.n_rows >= MIN_ROWS
+                && let Some(far) = far_value([range.min, range.max], column.sample.values.clone())
+            {
+                let remedy = if profile.is_target {
+                    "the few rows outside decide the loss; correct them or leave them out, or set `loss.kind` = \"huber\""
+                } else {
+                    "normalization squeezes those together; correct the others, or set `data.normalize` = \"robust\""
+                };
+                self.about(WarningKind::FarValue, &[index], |name| format!("{name} {far}: {remedy}"));
             }
         }
         // A missing text is an unknown category.
@@ -296,7 +307,7 @@ impl Inspected<'_> {
                     column.is_rising && !range.is_some_and(|range| is_epoch(range.min, range.max));
                 n_rows >= MIN_ROWS
                     && are_distinct
-                    && !column.has_fractions
+                    && !column.has_fractions()
                     && (is_rising || is_dense || is_named)
             }
         }

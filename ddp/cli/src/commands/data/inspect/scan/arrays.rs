@@ -1,5 +1,6 @@
 //! Reads files of arrays, and built-in sets: the columns of the features, and the labels.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use ddp::data::list_arrays::{self, Listing};
@@ -107,8 +108,8 @@ pub(super) fn scan_builtin(spec: &SourceSpec<'_>) -> Result<(Origin, Collector)>
     let mut collector = Collector::new(width + 1, Some(width));
     for row in 0..dataset.len() {
         let RowValues { x, targets, .. } = RowValues::read(&*dataset, &[row])?;
-        let numbers: Vec<f64> = x.into_iter().map(f64::from).chain(targets).collect();
-        add_rows(&mut collector, &numbers, &[], row);
+        let x: Vec<f64> = x.into_iter().map(f64::from).collect();
+        add_rows(&mut collector, [&x, &targets], &[], row..row + 1);
     }
     let format = "built in".to_owned();
     Ok((Origin { format, names, targets: vec![width], kinds, ..Origin::default() }, collector))
@@ -120,7 +121,7 @@ fn collect(features: &RawArray, labels: Option<&RawArray>, n_rows: usize) -> Res
     let n_columns = width + n_targets;
     let mut collector = Collector::new(n_columns, (n_targets > 0).then_some(width));
     let chunk_rows = collector.chunk_rows();
-    let (mut numbers, mut x, mut y) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut x, mut y) = (Vec::new(), Vec::new());
     let mut texts: Vec<String> = Vec::new();
     for start in (0..n_rows).step_by(chunk_rows) {
         let rows: Vec<usize> = (start..(start + chunk_rows).min(n_rows)).collect();
@@ -135,18 +136,17 @@ fn collect(features: &RawArray, labels: Option<&RawArray>, n_rows: usize) -> Res
                     y[row] = number as f64;
                     texts.push(String::new());
                 }
-                Label::Text(text) => texts.push(text),
+                Label::Text(text) => {
+                    // A text is there, whatever its number.
+                    y[row] = if text.is_empty() { f64::NAN } else { 0.0 };
+                    texts.push(text);
+                }
             })?;
         } else if let Some(labels) = labels {
             y.resize(rows.len() * n_targets, 0.0);
             labels.rows_to_f64(&rows, &mut y)?;
         }
-        numbers.clear();
-        for row in 0..rows.len() {
-            numbers.extend_from_slice(&x[row * width..][..width]);
-            numbers.extend_from_slice(&y[row * n_targets..][..n_targets]);
-        }
-        add_rows(&mut collector, &numbers, &texts, start);
+        add_rows(&mut collector, [&x, &y], &texts, start..start + rows.len());
     }
     Ok(collector)
 }
@@ -162,29 +162,31 @@ fn shape(name: &str, array: &Result<RawArray, DataError>) -> ArrayShape {
     }
 }
 
-/// Adds rows of numbers, `[n, columns]`, the first with the number `first`; NaN is a missing value. The last column holds `texts`,
-/// if there are any; an empty text leaves the number.
-fn add_rows(collector: &mut Collector, numbers: &[f64], texts: &[String], first: usize) {
-    let n_columns = collector.columns.len();
-    let shown = |value: f64| if value.fract() == 0.0 { format!("{value:.0}") } else { value.to_string() };
-    let places: Vec<Place> =
-        (0..numbers.len() / n_columns).map(|row| Place { file: 0, number: (first + row) as u64 }).collect();
+/// Adds the rows with the numbers `rows`, in arrays `[n, columns]` of features and targets; NaN is a missing value. The last column
+/// holds `texts`, if there are any; an empty text leaves the number.
+fn add_rows(collector: &mut Collector, arrays: [&[f64]; 2], texts: &[String], rows: Range<usize>) {
+    let (n_columns, n_rows) = (collector.columns.len(), rows.len());
+    let width = arrays[0].len() / n_rows;
+    let places: Vec<Place> = rows.map(|row| Place { file: 0, number: row as u64 }).collect();
+    let numbers = |column: usize| match column.checked_sub(width) {
+        None => arrays[0].iter().skip(column).step_by(width),
+        Some(target) => arrays[1].iter().skip(target).step_by(n_columns - width),
+    };
     let text_of =
         |row: usize, column: usize| texts.get(row).filter(|text| column + 1 == n_columns && !text.is_empty());
     let cells = |index: usize, column: &mut Column| {
-        let mut cells =
-            Cells::of_numbers(numbers.iter().skip(index).step_by(n_columns).copied(), &places, column);
-        for row in (0..places.len()).filter(|_| index + 1 == n_columns) {
+        let mut cells = Cells::of_numbers(numbers(index).copied(), &places, column);
+        for (row, &place) in places.iter().enumerate() {
             if let Some(text) = text_of(row, index) {
-                column.types.texts.add(places[row], text);
-                cells.keys[row] = key_of_text(text);
+                column.types.texts.add(place, text);
+                (cells.numbers[row], cells.keys[row]) = (f64::NAN, key_of_text(text));
             }
         }
         cells
     };
-    let text = |row: usize, column: usize| match text_of(row, column) {
-        Some(text) => text.clone(),
-        None => shown(numbers[row * n_columns + column]),
+    let text = |row: usize, column: usize| match (text_of(row, column), numbers(column).nth(row)) {
+        (Some(text), _) => text.clone(),
+        (None, value) => value.map_or(String::new(), ToString::to_string),
     };
     collector.add(&places, &cells, &text);
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ddp::data::table::{
-    CellReader, ColumnValues, column_missing, index_note, partition_columns, repeated_note, same_names,
+    CellReader, CellValues, column_missing, index_note, partition_columns, repeated_note, same_names,
 };
 use ddp::data::{CsvError, DataError, SourceSpec, notes_on_folders};
 use ddp_rows::error::formatted::is_formatted;
@@ -26,14 +26,14 @@ const MAX_EXACT: f64 = (1u64 << 53) as f64;
 #[derive(Default)]
 struct Rows {
     places: Vec<Place>,
-    /// All cells of a file of text, row by row, concatenated.
+    /// All cells of a file of text, row by row.
     text: Vec<u8>,
-    /// `[n, columns]`
-    ends: Vec<usize>,
+    /// `[n, columns]`: start and end of each cell.
+    spans: Vec<[usize; 2]>,
     /// `[n, columns]`: whether the file marks the cell as a text; empty in formats that do not.
     strings: Vec<bool>,
     /// The columns of a file with types.
-    typed: Vec<ColumnValues>,
+    typed: Vec<CellValues>,
 }
 
 /// What the rows of a file have in common.
@@ -152,19 +152,21 @@ impl Rows {
     fn read(&mut self, reader: &mut CellReader, file: usize, max_rows: usize) -> Result<()> {
         self.places.clear();
         self.text.clear();
-        self.ends.clear();
+        self.spans.clear();
         self.strings.clear();
         if reader.types().is_some() {
-            let (first, n_rows) = reader.values(max_rows, &mut self.typed)?;
+            // Columns are contiguous, and their values few bytes.
+            let (first, n_rows) = reader.values(4 * max_rows, &mut self.typed)?;
             self.places.extend((first..).take(n_rows).map(|number| Place { file, number }));
             return Ok(());
         }
         while self.places.len() < max_rows
             && let Some(record) = reader.record()?
         {
-            let start = self.text.len();
+            let mut start = self.text.len();
+            let ends = record.ends.iter().map(|end| self.text.len() + end);
+            self.spans.extend(ends.map(|end| [std::mem::replace(&mut start, end + record.gap), end]));
             self.text.extend_from_slice(record.cells);
-            self.ends.extend(record.ends.iter().map(|end| start + end));
             self.strings.extend_from_slice(record.strings);
             self.places.push(Place { file, number: record.line });
         }
@@ -173,12 +175,11 @@ impl Rows {
 
     /// The cell of a row in column `column` of the file.
     fn cell(&self, row: usize, column: usize, n_columns: usize) -> &[u8] {
-        if let Some(ColumnValues::Texts(texts)) = self.typed.get(column) {
+        if let Some(CellValues::Texts(texts)) = self.typed.get(column) {
             return texts.get(row).as_bytes();
         }
-        let index = row * n_columns + column;
-        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
-        &self.text[start..self.ends[index]]
+        let [start, end] = self.spans[row * n_columns + column];
+        &self.text[start..end]
     }
 
     /// Adds the rows to `collector`.
@@ -190,10 +191,10 @@ impl Rows {
         };
         let cells = |index: usize, column: &mut Column| {
             let at = order.get(index);
-            if let Some(ColumnValues::Numbers { doubles, .. }) = at.and_then(|&at| self.typed.get(at)) {
+            if let Some(CellValues::Numbers { doubles, .. }) = at.and_then(|&at| self.typed.get(at)) {
                 return Cells::of_numbers(doubles.iter().copied(), &self.places, column);
             }
-            let mut cells = Cells::default();
+            let mut cells = Cells::of_rows(self.places.len());
             for (row, place) in self.places.iter().enumerate() {
                 let is_string = at.and_then(|at| self.strings.get(row * order.len() + at));
                 let use_ = uses[index][usize::from(is_string == Some(&true))];
@@ -204,8 +205,8 @@ impl Rows {
             cells
         };
         let text = |row: usize, index: usize| match order.get(index).and_then(|&at| self.typed.get(at)) {
-            Some(ColumnValues::Numbers { doubles, are_singles: true }) => (doubles[row] as f32).to_string(),
-            Some(ColumnValues::Numbers { doubles, .. }) => doubles[row].to_string(),
+            Some(CellValues::Numbers { doubles, are_singles: true }) => (doubles[row] as f32).to_string(),
+            Some(CellValues::Numbers { doubles, .. }) => doubles[row].to_string(),
             _ => String::from_utf8_lossy(cell(row, index)).trim().to_owned(),
         };
         collector.add(&self.places, &cells, &text);

@@ -4,7 +4,7 @@ use ddp_rows::values::texts::Texts;
 
 /// Values of consecutive rows.
 #[derive(Debug)]
-pub enum ColumnValues {
+pub enum CellValues {
     /// Numbers that f64 holds.
     Numbers {
         /// `[n]`; NaN for missing ones.
