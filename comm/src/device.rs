@@ -9,7 +9,8 @@ use ddp_kernels::{DType, Device, MemoryUse, Tensor};
 use tracing::{debug, warn};
 
 use crate::group::nccl::{self, NcclGroup, NcclOptions, UniqueId};
-use crate::{CommError, Group, Rank, Reporter, Result, World, registration};
+use crate::register_buffers::RegisterBuffers;
+use crate::{CommError, Group, Rank, Reporter, Result, World};
 
 /// Options of [`World::connect_device`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,18 +29,6 @@ pub struct DeviceOptions {
     pub register_buffers: RegisterBuffers,
 }
 
-/// Whether tensors that GPUs exchange are in memory that NCCL reads and writes in place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum RegisterBuffers {
-    /// Never.
-    Off,
-    /// Where all ranks can, each with a GPU of its own, and a trial gives the right numbers.
-    #[default]
-    Auto,
-    /// On all ranks, or it is an error.
-    On,
-}
-
 impl Default for DeviceOptions {
     fn default() -> Self {
         DeviceOptions {
@@ -49,14 +38,6 @@ impl Default for DeviceOptions {
             register_buffers: RegisterBuffers::Auto,
         }
     }
-}
-
-/// Why no rank registers its buffers: the reason of the first rank that cannot.
-enum Unregistered {
-    /// NCCL cannot do it.
-    Unsupported(String),
-    /// It can, but its collectives then fail, or give wrong numbers.
-    FailedTrial(String),
 }
 
 /// The name of the operation in errors.
@@ -96,7 +77,7 @@ impl World {
     ///
     /// Source: NCCL's user guide, "Creating a communicator with options".
     pub fn connect_device(&self, device: Device, options: DeviceOptions) -> Result<()> {
-        if self.device_group.get().is_some() {
+        if self.device_groups.get().is_some() {
             return Err(CommError::AlreadyConnected);
         }
         if self.world_size() == 1 {
@@ -116,15 +97,48 @@ impl World {
             set_environment(&sharing_environment(self, devices[0].nccl_version));
         }
         let (rank, world_size) = (self.rank().0, self.world_size());
-        let register_buffers = options.register_buffers;
-        let options =
-            NcclOptions { rank, world_size, shares_gpu: shared.is_some(), timeout: options.timeout };
-        let group = Group::Nccl(Box::new(self.join_nccl(gpu, options)?));
-        let group = self.register_buffers(group, register_buffers)?;
-        // It was empty above, and a world stays on its thread.
-        let _ = self.device_group.set(group);
+        let DeviceOptions { timeout, register_buffers, .. } = options;
+        let shares_gpu = shared.is_some();
+        self.use_new_group(gpu, NcclOptions { rank, world_size, shares_gpu, timeout, register_buffers })
+    }
+
+    /// Joins all ranks by a new communicator, which registers buffers where it should and can, and exchanges tensors from now on.
+    /// Collective.
+    fn use_new_group(&self, gpu: &'static Gpu, options: NcclOptions) -> Result<()> {
+        let nccl = self.join_nccl(gpu, options)?;
+        if let Err(error) = self.register_buffers(&nccl) {
+            nccl.abandon();
+            return Err(error);
+        }
+        self.device_groups.push(Group::Nccl(Box::new(nccl)));
         self.count_progress();
         Ok(())
+    }
+
+    /// Joins the ranks' devices anew, after a trial that failed: closes the communicator, or aborts it where a rank did so, and makes
+    /// another one. Collective.
+    ///
+    /// Tensors of [`World::exchange_zeros`] from before stay valid, but are not registered any more.
+    ///
+    /// - `unregistered`: the reason why no buffer is registered from now on; rank 0 warns of it
+    ///
+    /// # Errors
+    /// Same as [`World::connect_device`]; [`CommError::NoRegistration`] with [`RegisterBuffers::On`].
+    pub fn rejoin_devices(&self, unregistered: Option<String>) -> Result<()> {
+        let Some(Group::Nccl(group)) = self.device_groups.get() else { return Ok(()) };
+        let is_broken = self.group().all_gather_bytes(&[u8::from(group.is_broken())])?;
+        group.leave(is_broken.iter().any(|record| record[0] != 0));
+        let mut options = group.options();
+        if let Some(reason) = unregistered {
+            if options.register_buffers == RegisterBuffers::On {
+                return Err(CommError::NoRegistration { reason });
+            }
+            options.register_buffers = RegisterBuffers::Off;
+            if self.rank() == Rank(0) {
+                warn!("NCCL fails with registered buffers, and does without them: {reason}");
+            }
+        }
+        self.use_new_group(group.gpu(), options)
     }
 
     /// Joins all ranks by a new communicator, or none. Collective.
@@ -146,63 +160,29 @@ impl World {
         }
     }
 
-    /// Makes all ranks register their buffers, or none: NCCL does not allow both in one collective. Returns `group`, or another one in
-    /// its place if a trial of registered buffers failed, after which it may be of no more use. Collective.
-    fn register_buffers(&self, group: Group, wanted: RegisterBuffers) -> Result<Group> {
-        let Group::Nccl(nccl) = &group else { return Ok(group) };
-        let (gpu, options) = (nccl.gpu(), nccl.options());
-        let is_useless = wanted == RegisterBuffers::Auto && options.shares_gpu;
+    /// Makes all ranks register their buffers from now on, or none: NCCL does not allow both in one collective. Collective.
+    fn register_buffers(&self, nccl: &NcclGroup) -> Result<()> {
+        let NcclOptions { register_buffers: wanted, shares_gpu, .. } = nccl.options();
+        let is_useless = wanted == RegisterBuffers::Auto && shares_gpu;
         if is_useless || wanted == RegisterBuffers::Off {
-            return Ok(group);
+            return Ok(());
         }
-        let failure = match self.try_registration(&group) {
-            Ok(None) => return Ok(group),
-            Ok(Some(failure)) => failure,
-            Err(error) => {
-                abandon(group);
-                return Err(error);
-            }
-        };
-        let reason = match failure {
-            Unregistered::Unsupported(reason) if wanted == RegisterBuffers::Auto => {
-                debug!("buffers are not registered with NCCL: {reason}");
-                return Ok(group);
-            }
-            Unregistered::Unsupported(reason) | Unregistered::FailedTrial(reason) => reason,
-        };
-        abandon(group);
-        if wanted == RegisterBuffers::On {
-            return Err(CommError::NoRegistration { reason });
-        }
-        if self.rank() == Rank(0) {
-            warn!("NCCL fails with registered buffers, and does without them: {reason}");
-        }
-        Ok(Group::Nccl(Box::new(self.join_nccl(gpu, options)?)))
-    }
-
-    /// Makes `group` register its buffers from now on, unless a rank cannot; then tries that. Returns why it does not, the same on all
-    /// ranks. Collective.
-    fn try_registration(&self, group: &Group) -> Result<Option<Unregistered>> {
-        let Group::Nccl(nccl) = group else { return Ok(None) };
         let (memory, own_reason) = match nccl.try_memory() {
             Ok(Ok(memory)) => (Some(memory), None),
             Ok(Err(reason)) => (None, Some(reason)),
             Err(error) => (None, Some(with_hint(&error))),
         };
-        let unsupported = self.first_cause(own_reason.map(|reason| (reason, Reporter::ThisRank)))?;
-        let Some(memory) = memory.filter(|_| unsupported.is_none()) else {
-            return Ok(unsupported.map(Unregistered::Unsupported));
-        };
-        nccl.register_buffers(memory);
-        let own_cause = match registration::wrong_result(group) {
-            Ok(wrong) => wrong.map(|wrong| (wrong, Reporter::ThisRank)),
-            failed => cause(&failed),
-        };
-        let failure = self.first_cause(own_cause)?;
-        if failure.is_none() {
-            nccl.empty_memory();
+        let reason = self.first_cause(own_reason.map(|reason| (reason, Reporter::ThisRank)))?;
+        match (memory, reason) {
+            (Some(memory), None) => nccl.register_buffers(memory),
+            (_, Some(reason)) if wanted == RegisterBuffers::On => {
+                return Err(CommError::NoRegistration { reason });
+            }
+            (_, reason) => {
+                debug!("buffers are not registered with NCCL: {}", reason.unwrap_or_default());
+            }
         }
-        Ok(failure.map(Unregistered::FailedTrial))
+        Ok(())
     }
 
     /// Creates a tensor of zeros that [`World::tensor_group`] exchanges, on the device of this rank, accounted to `kind`. Between GPUs
@@ -221,7 +201,7 @@ impl World {
         dtype: DType,
         device: Device,
     ) -> Result<Tensor> {
-        match self.device_group.get() {
+        match self.device_groups.get() {
             Some(Group::Nccl(group)) if group.gpu().device() == device => group.zeros(kind, dims, dtype),
             _ => Ok(Tensor::zeros_for(kind, dims, dtype, device)?),
         }
@@ -229,47 +209,7 @@ impl World {
 
     /// Whether [`World::exchange_zeros`] registers its tensors with NCCL: the same on all ranks.
     pub fn registers_buffers(&self) -> bool {
-        matches!(self.device_group.get(), Some(Group::Nccl(group)) if group.registers_buffers())
-    }
-
-    /// Captures a collective as a CUDA graph and replays it, on a communicator of its own that is closed again: a failure harms no
-    /// other work. Returns the first rank's reason why it failed, the same on all ranks; None if graphs can hold collectives,
-    /// or if no GPUs are joined. Collective; waits for all ranks.
-    ///
-    /// NCCL may do something at a collective that a capture forbids, for example in a plugin for a network.
-    ///
-    /// # Errors
-    /// Same as [`World::connect_device`], while the communicator is set up or closed.
-    pub fn try_graph_capture(&self) -> Result<Option<String>> {
-        let Some(Group::Nccl(group)) = self.device_group.get() else { return Ok(None) };
-        let joined = self.join_nccl(group.gpu(), group.options());
-        if let Some(reason) = self.first_cause(cause(&joined))? {
-            return Ok(Some(reason));
-        }
-        let trial = joined?;
-        // Nothing is under way when a rank aborts the communicator, or others would wait for it forever.
-        let mut failure = self.first_cause(cause(&trial.connect()))?;
-        if failure.is_some() {
-            trial.abandon();
-            return Ok(failure);
-        }
-        let mut captured = trial.capture_barrier();
-        failure = self.first_cause(cause(&captured))?;
-        if let (Ok(graph), None) = (&mut captured, &failure) {
-            failure = self.first_cause(cause(&trial.replay(graph)))?;
-        }
-        // Before the communicator: NCCL up to 2.21 waits for graphs that hold its collectives.
-        drop(captured);
-        if failure.is_some() {
-            trial.abandon();
-            return Ok(failure);
-        }
-        let closed = trial.close();
-        if let Some(slow) = closed.as_ref().err().filter(|error| error.is_after_work()) {
-            warn!("{slow}");
-            return self.first_cause(None);
-        }
-        self.first_cause(cause(&closed))
+        matches!(self.device_groups.get(), Some(Group::Nccl(group)) if group.registers_buffers())
     }
 
     /// The text of the first rank that has an error, with its number; None if no rank has one. Collective.
@@ -280,8 +220,11 @@ impl World {
         self.first_cause(own.map(|error| (with_hint(error), Reporter::ThisRank)))
     }
 
-    /// Same as [`World::first_failure`]; an error that follows from another rank's counts only if there is no other.
-    fn first_cause(&self, own: Option<(String, Reporter)>) -> Result<Option<String>> {
+    /// The same for a reason and the rank that reports it: a failure that follows from another rank's counts only if there is no other.
+    ///
+    /// # Errors
+    /// See [`Group::all_gather_bytes`].
+    pub fn first_cause(&self, own: Option<(String, Reporter)>) -> Result<Option<String>> {
         // The first byte says whether the rank has failed by itself (0), because another has (1), or not at all (2).
         let record = match own {
             None => vec![2],
@@ -298,7 +241,7 @@ impl World {
     /// The group that exchanges tensors of this rank's device: the NCCL group once [`World::connect_device`] has joined GPUs, else
     /// [`World::group`].
     pub fn tensor_group(&self) -> &Group {
-        self.device_group.get().unwrap_or(self.group())
+        self.device_groups.get().unwrap_or(self.group())
     }
 
     /// Opens this rank's device and describes it for the other ranks.
@@ -352,18 +295,6 @@ impl World {
         }
         Ok((value, all.into_iter().map(|record| record[1..].to_vec()).collect()))
     }
-}
-
-/// Aborts the group's communicator.
-fn abandon(group: Group) {
-    if let Group::Nccl(group) = group {
-        group.abandon();
-    }
-}
-
-/// The error's text, and the rank that reports it.
-fn cause<T>(result: &Result<T>) -> Option<(String, Reporter)> {
-    result.as_ref().err().map(|error| (with_hint(error), error.reporter()))
 }
 
 /// This rank's device, opened.
@@ -506,7 +437,8 @@ mod tests {
                 1 => Ok(()),
                 _ => Err(CommError::AlreadyConnected),
             };
-            world.first_cause(cause(&own)).unwrap().unwrap()
+            let own = own.err().map(|error: CommError| (with_hint(&error), error.reporter()));
+            world.first_cause(own).unwrap().unwrap()
         });
         assert!(
             causes.iter().all(|cause| cause.starts_with("rank 2: ") && *cause == causes[0]),

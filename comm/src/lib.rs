@@ -37,8 +37,9 @@ mod progress;
 
 // Ranks and their tensors.
 mod world_options;
+mod register_buffers;
 mod group;
-mod registration;
+mod device_groups;
 mod shared_tensor;
 pub mod watchdog;
 mod world;
@@ -55,7 +56,7 @@ pub mod threads;
 mod launch;
 
 pub use call::{Call, CallKind, ReduceOp};
-pub use device::{DeviceOptions, RegisterBuffers, nccl_version};
+pub use device::{DeviceOptions, nccl_version};
 pub use error::{CommError, Departure, Result};
 pub use failure::Failure;
 pub use group::{Group, NCCL_MEMORY_STEP_BYTES, OnLoan, Scope, Ticket, Traffic};
@@ -65,6 +66,7 @@ pub use launcher_process::LauncherProcess;
 pub use pin::DeviceChoice;
 pub use progress::Phase;
 pub use rank::{LocalRank, Rank};
+pub use register_buffers::RegisterBuffers;
 pub use reporter::Reporter;
 pub use shared_tensor::SharedTensor;
 pub use stop::Stop;

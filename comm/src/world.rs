@@ -1,7 +1,6 @@
 //! The ranks of a job: found once, at the start, and passed on by reference.
 
-use std::cell::OnceCell;
-
+use crate::device_groups::DeviceGroups;
 use crate::group::SingleGroup;
 #[cfg(feature = "mpi")]
 use crate::group::mpi::MpiGroup;
@@ -27,8 +26,8 @@ pub struct World {
     launcher: Option<Launcher>,
     /// The process that joined them, if it is on this host.
     launcher_process: Option<LauncherProcess>,
-    /// Exchanges tensors between GPUs, once they are joined. Closed before the host's group.
-    pub(crate) device_group: OnceCell<Group>,
+    /// Exchange tensors between GPUs, once they are joined. Closed before the host's group.
+    pub(crate) device_groups: DeviceGroups,
     /// Memory of this rank that other ranks have mapped, and memory of theirs that this rank has mapped.
     pub(crate) peers: Peers,
     watchdog: Watchdog,
@@ -81,7 +80,7 @@ impl World {
             hostname: hostname(),
             launcher: None,
             launcher_process: None,
-            device_group: OnceCell::new(),
+            device_groups: DeviceGroups::default(),
             peers: Peers::default(),
             watchdog: Watchdog::default(),
             group: Group::Single(SingleGroup::default()),
@@ -98,7 +97,7 @@ impl World {
             hostname: hostname(),
             launcher: Some(found.launcher),
             launcher_process,
-            device_group: OnceCell::new(),
+            device_groups: DeviceGroups::default(),
             peers: Peers::default(),
             watchdog: Watchdog::default(),
             group: Group::Mpi(Box::new(group)),
@@ -118,7 +117,7 @@ impl World {
             hostname: hostname(),
             launcher: None,
             launcher_process: None,
-            device_group: OnceCell::new(),
+            device_groups: DeviceGroups::default(),
             peers: Peers::default(),
             watchdog: Watchdog::default(),
             group,
@@ -199,7 +198,7 @@ impl World {
     /// Lets the groups of this world record their collectives in the watchdog's progress.
     pub(crate) fn count_progress(&self) {
         let Some(progress) = self.watchdog.progress() else { return };
-        for group in std::iter::once(&self.group).chain(self.device_group.get()) {
+        for group in std::iter::once(&self.group).chain(self.device_groups.get()) {
             group.record_in(progress);
         }
     }
@@ -212,7 +211,7 @@ impl World {
     /// [`Mpi`](crate::CommError::Mpi) or [`Nccl`](crate::CommError::Nccl) if the library fails to shut down;
     /// [`SlowClose`](crate::CommError::SlowClose) if only NCCL does, after all work was done.
     pub fn close(self) -> Result<()> {
-        let device = self.device_group.into_inner().map_or(Ok(()), Group::close);
+        let device = self.device_groups.close();
         let peers = self.peers.close(&self.group);
         let is_alone = self.launcher_process.as_ref().is_some_and(LauncherProcess::is_gone);
         // MPI would wait for the launcher.

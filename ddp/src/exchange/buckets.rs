@@ -36,17 +36,9 @@ use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef, ops}
 use crate::exchange::bucket_plan::{BucketPlan, TAIL_ELEMENTS};
 use crate::exchange::error::{ExchangeError, Result};
 use crate::exchange::shard_plan::Shard;
-use crate::exchange::way::{BufferSize, Exchange, Pass, counted, ring_bytes};
+pub use crate::exchange::way::Reduction;
+use crate::exchange::way::{BufferReduction, BufferSize, Exchange, Pass, counted, ring_bytes};
 use crate::model::{GradientSink, GradientWrites, LocalGradients};
-
-/// Collective that reduces a bucket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reduction {
-    /// All-reduce: every rank gets the whole bucket.
-    ToAll,
-    /// Reduce-scatter in place: each rank gets its shard of the bucket; the other shards are undefined.
-    ToOwners,
-}
 
 /// Gradients that are reduced in buckets.
 #[derive(Debug)]
@@ -98,6 +90,17 @@ impl Exchange for Buckets {
                 exchanged(self.flat_len, DType::BF16),
             ],
         }
+    }
+
+    fn reductions(&self) -> Vec<BufferReduction> {
+        let (buffer, reduction) = (usize::from(self.rounded.is_some()), self.reduction);
+        let has_tail_in_bucket = reduction == Reduction::ToAll && self.rounded.is_none();
+        let plan = if has_tail_in_bucket { self.plan.clone() } else { self.plan.without_tail() };
+        let singles = self.rounded.as_ref().map_or(self.flat_len, Unrounded::len);
+        let tail = singles..singles + TAIL_ELEMENTS;
+        let tail = BufferReduction { buffer: 0, range: tail, reduction: Reduction::ToAll };
+        let of_bucket = |range: &Range<usize>| BufferReduction { buffer, range: range.clone(), reduction };
+        (!has_tail_in_bucket).then_some(tail).into_iter().chain(plan.ranges().iter().map(of_bucket)).collect()
     }
 
     fn writes(&self, index: usize) -> GradientWrites {

@@ -1,8 +1,8 @@
 //! Gradients of a step: the memory of their exchange, and the tail with the step's sums of losses, weights and votes.
 
 use ddp_comm::World;
-use ddp_kernels::ops::{STEP_SCALARS_EXTRA, SumsOutput};
-use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef};
+use ddp_kernels::ops::{self, Pattern, STEP_SCALARS_EXTRA, SumsOutput};
+use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef, memory};
 
 use crate::exchange::bucket_plan::TAIL_ELEMENTS;
 use crate::exchange::error::Result;
@@ -26,6 +26,26 @@ impl Gradients {
         let memory = BufferSize::allocate(&plan.way.buffers(), world, model.device())?;
         let no_vote = Tensor::zeros_for(MemoryUse::Gradients, &[1], DType::F64, model.device())?;
         Ok(Gradients { plan, memory, no_vote })
+    }
+
+    /// Allocates the memory of the exchange again, with zeros, after the ranks' devices were joined anew. Collective.
+    pub(crate) fn renew(&mut self, world: &World) -> Result<()> {
+        let device = self.no_vote.device();
+        self.memory.clear();
+        memory::empty_cache(device)?;
+        self.memory = BufferSize::allocate(&self.plan.way.buffers(), world, device)?;
+        Ok(())
+    }
+
+    /// Sets the memory of the exchange to zero.
+    pub(crate) fn clear(&mut self) -> Result<()> {
+        let zeros = Pattern::Line { start: 0.0, step: 0.0 };
+        Ok(self.memory.iter_mut().try_for_each(|buffer| ops::fill(buffer.view_mut(), zeros))?)
+    }
+
+    /// The memory of the exchange.
+    pub(crate) fn memory_mut(&mut self) -> &mut [Tensor] {
+        &mut self.memory
     }
 
     /// The plan of the exchange.

@@ -56,6 +56,7 @@ pub mod zero2;
 pub mod fixed_tree;
 pub mod plan;
 pub(crate) mod gradients;
+pub(crate) mod trial;
 
 pub use error::ExchangeError;
-pub use way::{BackwardInputs, BufferSize, Exchange, MicroStep, Pass};
+pub use way::{BackwardInputs, BufferReduction, BufferSize, Exchange, MicroStep, Pass};

@@ -1,6 +1,7 @@
 //! The contract of the ways to exchange gradients.
 
 use std::fmt;
+use std::ops::Range;
 
 use ddp_comm::{ReduceOp, World};
 use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorRef, ops};
@@ -19,6 +20,11 @@ pub trait Exchange: fmt::Debug + Send + Sync {
 
     /// Its tensors. The first one holds gradients in f32 and after them the tail, the sums of a step.
     fn buffers(&self) -> Vec<BufferSize>;
+
+    /// The reductions in buffers that collectives exchange in every step, in order, for a trial before the first step.
+    fn reductions(&self) -> Vec<BufferReduction> {
+        Vec::new()
+    }
 
     /// Format in which backward writes gradients in micro-batch `index` of a step.
     fn writes(&self, index: usize) -> GradientWrites {
@@ -116,6 +122,26 @@ impl BufferSize {
         };
         buffers.iter().map(zeros).collect()
     }
+}
+
+/// Collective that reduces a bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reduction {
+    /// All-reduce: every rank gets the whole bucket.
+    ToAll,
+    /// Reduce-scatter in place: each rank gets its shard of the bucket; the other shards are undefined.
+    ToOwners,
+}
+
+/// Reduction of a range of one of the tensors of an exchange.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BufferReduction {
+    /// Index of the tensor in [`Exchange::buffers`].
+    pub buffer: usize,
+    /// The range.
+    pub range: Range<usize>,
+    /// The collective.
+    pub reduction: Reduction,
 }
 
 /// Position of a micro-batch within its step.

@@ -51,6 +51,11 @@ impl ShortGather {
         Some(ShortGather { master_reads: shard_plan.blocks().iter().map(of_block).collect(), bytes })
     }
 
+    /// The weights of block `index` that are exchanged in f32.
+    pub(crate) fn master_reads(&self, index: usize) -> impl Iterator<Item = &Range<usize>> {
+        self.master_reads[index].iter().map(|(_, range)| range)
+    }
+
     /// Starts to gather block `index`, of which each rank has updated its shard.
     pub(crate) fn start<'env>(
         &self,

@@ -44,7 +44,9 @@ use ddp_kernels::{DType, KernelError, Tensor, TensorMut, TensorRef, ops};
 use crate::exchange::bucket_plan::{BucketPlan, TAIL_ELEMENTS};
 use crate::exchange::error::{ExchangeError, Result};
 use crate::exchange::shard_plan::Shard;
-use crate::exchange::way::{BufferSize, Exchange, MicroStep, Pass, counted, ring_bytes};
+use crate::exchange::way::{
+    BufferReduction, BufferSize, Exchange, MicroStep, Pass, Reduction, counted, ring_bytes,
+};
 use crate::model::{GradientSink, GradientWrites, ParamLayout};
 
 /// Gradients that are reduced in every micro-batch. Memory: this rank's shards of all buckets, one after the other, with the tail; two
@@ -107,6 +109,18 @@ impl Exchange for Zero2 {
         let of = |len, is_exchanged| BufferSize { len, dtype: DType::F32, is_exchanged };
         let shards = self.flat_len() / self.world_size + TAIL_ELEMENTS;
         vec![of(shards, true), of(longest, true), of(longest, true), of(self.longest_gap, false)]
+    }
+
+    fn reductions(&self) -> Vec<BufferReduction> {
+        let shards = self.flat_len() / self.world_size;
+        let tail = shards..shards + TAIL_ELEMENTS;
+        let tail = BufferReduction { buffer: 0, range: tail, reduction: Reduction::ToAll };
+        let of_bucket = |(index, bucket): (usize, &Bucket)| BufferReduction {
+            buffer: 1 + index % 2,
+            range: 0..bucket.flat.len(),
+            reduction: Reduction::ToOwners,
+        };
+        std::iter::once(tail).chain(self.buckets.iter().enumerate().map(of_bucket)).collect()
     }
 
     /// The buffers hold other buckets, so nothing accumulates in them.

@@ -13,7 +13,7 @@ use tracing::warn;
 
 use crate::data::device_rows::{DeviceRows, DeviceShape};
 use crate::data::step_rows::StepRows;
-use crate::model::Network;
+use crate::exchange::trial::TrialFailure;
 use crate::train::error::{Result, TrainError};
 use crate::train::matmul_choices;
 use crate::train::options::{GraphMode, NonFinite};
@@ -185,17 +185,38 @@ impl GpuStep {
         }
     }
 
-    /// Checks that the model's layers and the ranks' collectives can be part of a graph, before the first step; if not, as
-    /// [`Graphs::give_up`]. Collective.
-    pub(crate) fn try_capture(&mut self, world: &World, model: &Network) -> Result<()> {
-        if self.graphs.mode == GraphMode::Off {
-            return Ok(());
-        }
-        if let Some(layer) = model.layers().find(|layer| !layer.is_capturable()) {
+    /// Tries the collectives of a step before the first one, in registered buffers and as graphs, where steps use these; what fails is
+    /// not used, and the ranks join anew. Without graphs where a layer of the model cannot be part of one. Collective.
+    ///
+    /// # Errors
+    /// [`TrainError::NoGraph`] in the mode [`GraphMode::On`]; `TrainError::Comm` if the ranks cannot join anew, or buffers must be
+    /// registered.
+    pub(crate) fn try_exchange(&mut self, replica: &mut Replica<'_>) -> Result<()> {
+        let world = replica.world;
+        if self.graphs.mode != GraphMode::Off
+            && let Some(layer) = replica.model.layers().find(|layer| !layer.is_capturable())
+        {
             let reason = format!("layer \"{}\" does not say that it can be captured", layer.describe());
-            return self.graphs.give_up(world, reason);
+            self.graphs.give_up(world, reason)?;
         }
-        world.try_graph_capture()?.map_or(Ok(()), |reason| self.graphs.give_up(world, reason))
+        loop {
+            let (graphs, is_registered) = (self.graphs.mode != GraphMode::Off, world.registers_buffers());
+            if world.world_size() == 1 || !(graphs || is_registered) {
+                return Ok(());
+            }
+            let Some(failure) = replica.try_exchange(self.gpu, graphs)? else { return Ok(()) };
+            let unregistered = match failure {
+                TrialFailure::Eager(reason) | TrialFailure::Replay(reason) if is_registered => Some(reason),
+                TrialFailure::Eager(reason)
+                | TrialFailure::Capture(reason)
+                | TrialFailure::Replay(reason) => {
+                    self.graphs.give_up(world, reason)?;
+                    None
+                }
+            };
+            world.rejoin_devices(unregistered)?;
+            replica.renew_exchange()?;
+        }
     }
 
     /// Keeps a captured step if all ranks have captured theirs; else as [`Graphs::give_up`]. Returns whether it was kept. Collective.
@@ -246,7 +267,7 @@ impl GpuStep {
             return Ok(None);
         }
         let Some((step, slot)) = self.pending.pop_front() else { return Ok(None) };
-        let outcome = &self.outcomes[slot];
+        let outcome = &mut self.outcomes[slot];
         world.tensor_group().wait_until(|| outcome.is_there())?;
         outcome.wait()?;
         let tail: [f32; STEP_SUMS_LEN] = outcome.read(0);

@@ -1,6 +1,7 @@
 //! Forward, backward and update of one step: [`Replica::step`], the same on every device. On the CPU it computes; on a GPU it enqueues.
 
 use ddp_comm::{Rank, ReduceOp, World};
+use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::{self, Input, MapOp, STEP_SUMS_LEN, StepReport, StepScalars, UpdateInputs};
 use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef, memory};
 
@@ -10,6 +11,7 @@ use crate::exchange::gradients::Gradients;
 use crate::exchange::plan::ExchangePlan;
 use crate::exchange::rank_exchange::RankExchange;
 use crate::exchange::shard_plan::{Shard, ShardPlan};
+use crate::exchange::trial::{ExchangeTrial, TrialFailure};
 use crate::exchange::weight_gather::ShortGather;
 use crate::exchange::whole_parameters::WholeParameters;
 use crate::exchange::{BackwardInputs, MicroStep};
@@ -69,13 +71,7 @@ impl<'w> Replica<'w> {
         }
         let (shard_plan, short_gather) = (exchange.shard_plan.clone(), exchange.short_gather.clone());
         if shard_plan.is_sharded() && world.registers_buffers() {
-            // Ranks gather them after each update.
-            let device = model.device();
-            model.move_weights(|len, dtype| {
-                world.exchange_zeros(MemoryUse::Parameters, &[len], dtype, device)
-            })?;
-            // The pool would keep the memory of the old ones.
-            memory::empty_cache(device)?;
+            move_to_exchanged(world, &mut model)?;
         }
         let grads = Gradients::new(world, &model, exchange)?;
         let sum_of_squares = Tensor::zeros_for(MemoryUse::Workspace, &[1], DType::F64, model.device())?;
@@ -97,6 +93,39 @@ impl<'w> Replica<'w> {
             shares_of_buffers,
             options,
         })
+    }
+
+    /// Tries the collectives of a step ([`ExchangeTrial`]); on success, everything is as before. Collective.
+    pub(crate) fn try_exchange(&mut self, gpu: &'static Gpu, graphs: bool) -> Result<Option<TrialFailure>> {
+        let Replica { world, model, grads, shard_plan, short_gather, .. } = self;
+        let mut trial =
+            ExchangeTrial { world, gpu, grads, model, shard_plan, short_gather: short_gather.as_ref() };
+        let failure = trial.run(graphs)?;
+        if failure.is_none() {
+            self.grads.clear()?;
+            self.complete_weights()?;
+        }
+        Ok(failure)
+    }
+
+    /// Allocates what ranks exchange again, after a trial that failed and after their devices were joined anew. Collective.
+    pub(crate) fn renew_exchange(&mut self) -> Result<()> {
+        let Replica { world, model, grads, shard_plan, .. } = self;
+        grads.renew(world)?;
+        if shard_plan.is_sharded() {
+            move_to_exchanged(world, model)?;
+        }
+        self.complete_weights()
+    }
+
+    /// Gathers the weights of which each rank has its shards, if they are sharded.
+    fn complete_weights(&mut self) -> Result<()> {
+        if !self.shard_plan.is_sharded() {
+            return Ok(());
+        }
+        self.model.set_has_whole_weights(false);
+        self.gather_weights()?;
+        Ok(self.model.refresh_compute_weights(0..self.shard_plan.flat_len())?)
     }
 
     /// Plans the step over these rows.
@@ -333,6 +362,14 @@ impl<'w> Replica<'w> {
         }
         Ok(())
     }
+}
+
+/// Moves the weights to memory that ranks exchange: they gather them after each update.
+fn move_to_exchanged(world: &World, model: &mut Network) -> Result<()> {
+    let device = model.device();
+    model.move_weights(|len, dtype| world.exchange_zeros(MemoryUse::Parameters, &[len], dtype, device))?;
+    // The pool would keep the memory of the old ones.
+    Ok(memory::empty_cache(device)?)
 }
 
 /// Division of an update among ranks.

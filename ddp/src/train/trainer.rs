@@ -125,11 +125,11 @@ impl<'w> Trainer<'w> {
             Device::Cpu => None,
             Device::Cuda(index) => Some(GpuStep::new(Gpu::get(index)?, options.graph)?),
         };
-        if let Some(gpu) = &mut gpu {
-            gpu.try_capture(world, &model)?;
-        }
         let scalars = ScalarsMemory::new(optimizer.group_lrs().len(), Device::Cpu)?;
-        let replica = Replica::new(world, model, loss, optimizer, exchange, options)?;
+        let mut replica = Replica::new(world, model, loss, optimizer, exchange, options)?;
+        if let Some(gpu) = &mut gpu {
+            gpu.try_exchange(&mut replica)?;
+        }
         Ok(Trainer {
             replica,
             n_steps: 0,

@@ -39,6 +39,7 @@ mod add;
 mod column_scale;
 mod elementwise;
 mod fingerprint;
+mod known_numbers;
 mod reduce;
 mod argmax;
 mod sum_of_squares;
@@ -92,6 +93,7 @@ pub use fill::{Pattern, fill};
 pub use fingerprint::fingerprint;
 pub use gather_rows::gather_rows;
 pub use glu::{Gate, glu_backward, glu_forward};
+pub use known_numbers::KnownNumbers;
 pub use layer_norm::{LayerNormGrads, LayerNormStats, layer_norm_backward, layer_norm_forward};
 pub use load_rows::{RowNormalizer, load_rows};
 pub use loss::{

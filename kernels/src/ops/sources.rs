@@ -2,9 +2,9 @@
 
 use super::{
     activation, add, argmax, batch_norm, begin_step, bias, cast, column_scale, convert, count_correct,
-    dropout, elementwise, embedding, fill, fingerprint, gather_rows, glu, layer_norm, load_rows, loss,
-    matmul, numeric_embedding, permute, reduce, rms_norm, select_targets, softmax, strided_copy,
-    sum_of_squares, uniform, update,
+    dropout, elementwise, embedding, fill, fingerprint, gather_rows, glu, known_numbers, layer_norm,
+    load_rows, loss, matmul, numeric_embedding, permute, reduce, rms_norm, select_targets, softmax,
+    strided_copy, sum_of_squares, uniform, update,
 };
 use crate::cuda::source::Source;
 use crate::cuda::{CompiledKernel, FilledCache, module};
@@ -34,6 +34,7 @@ static SOURCES: &[&Source] = &[
     &fingerprint::SOURCE,
     &gather_rows::SOURCE,
     &glu::SOURCE,
+    &known_numbers::SOURCE,
     &layer_norm::SOURCE,
     &load_rows::SOURCE,
     &numeric_embedding::SOURCE,

@@ -22,14 +22,15 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
-use ddp_kernels::cuda::{Event, Gpu, Graph, Stream, StreamKind};
+use ddp_kernels::cuda::{Event, Gpu, Stream, StreamKind};
 use ddp_kernels::hint::with_hint;
 use ddp_kernels::{DType, KernelError, MemoryUse, Tensor};
 
 use super::buffer::{RawMut, RawRef};
 use super::pause::Pause;
 use super::traffic::Counter;
-use crate::{Call, CallKind, CommError, Rank, Result};
+use crate::register_buffers::RegisterBuffers;
+use crate::{Call, CallKind, CommError, Departure, Rank, Result};
 use api::{Api, datatype, operation};
 use communicator::{Communicator, Failed, Options};
 
@@ -72,6 +73,8 @@ pub(crate) struct NcclOptions {
     pub(crate) shares_gpu: bool,
     /// Time for which a rank waits for the others.
     pub(crate) timeout: Option<Duration>,
+    /// Whether [`NcclGroup::zeros`] should register its tensors.
+    pub(crate) register_buffers: RegisterBuffers,
 }
 
 /// The group of a rank with a GPU.
@@ -105,7 +108,7 @@ impl NcclGroup {
     /// # Errors
     /// [`CommError::NcclUnavailable`]; [`CommError::Nccl`]; [`CommError::DeviceTimeout`] if a rank does not arrive.
     pub(crate) fn join(gpu: &'static Gpu, id: &UniqueId, options: NcclOptions) -> Result<Self> {
-        let NcclOptions { rank, world_size, shares_gpu, timeout } = options;
+        let NcclOptions { rank, world_size, shares_gpu, timeout, .. } = options;
         let done: std::result::Result<_, KernelError> = (0..MARKS).map(|_| Event::new(gpu)).collect();
         let barrier_operand = Tensor::zeros_for(MemoryUse::Workspace, &[1], DType::I64, gpu.device())?;
         let max_ctas = shares_gpu.then_some(SHARED_GPU_MAX_CTAS);
@@ -154,13 +157,6 @@ impl NcclGroup {
         self.comm.use_memory(memory);
     }
 
-    /// Returns to the device what no tensor of [`NcclGroup::zeros`] has; none of them is alive.
-    pub(crate) fn empty_memory(&self) {
-        if let Some(memory) = self.comm.memory() {
-            memory.empty();
-        }
-    }
-
     /// Whether [`NcclGroup::zeros`] registers its tensors.
     pub(crate) fn registers_buffers(&self) -> bool {
         self.comm.memory().is_some()
@@ -177,32 +173,8 @@ impl NcclGroup {
     }
 
     /// Whether no further collective can succeed.
-    pub(super) fn is_broken(&self) -> bool {
+    pub(crate) fn is_broken(&self) -> bool {
         self.broken.borrow().is_some()
-    }
-
-    /// Runs a barrier, in which NCCL sets up its connections, and waits for it on the host.
-    pub(crate) fn connect(&self) -> Result<()> {
-        self.barrier()?;
-        self.wait_for_device()
-    }
-
-    /// Captures a barrier as a graph; every rank has connected before.
-    pub(crate) fn capture_barrier(&self) -> Result<Graph> {
-        Graph::capture(self.gpu, || self.barrier())
-    }
-
-    /// Replays the graph of [`NcclGroup::capture_barrier`] and waits for it on the host.
-    pub(crate) fn replay(&self, graph: &mut Graph) -> Result<()> {
-        graph.launch()?;
-        self.wait_for_device()
-    }
-
-    /// Waits for all work of the device so far, at most for the time limit.
-    pub(crate) fn wait_for_device(&self) -> Result<()> {
-        let done = Event::new(self.gpu)?;
-        done.record(self.gpu.compute())?;
-        self.wait_until(|| done.is_done())
     }
 
     /// Enqueues one collective and makes the compute stream wait for it.
@@ -459,6 +431,15 @@ impl NcclGroup {
     /// Aborts the communicator, because another rank could not join it.
     pub(crate) fn abandon(self) {
         self.comm.abort(None);
+    }
+
+    /// Ends the communicator for one that takes its place: closes it, or aborts it if a rank has. Collective.
+    pub(crate) fn leave(&self, is_broken: bool) {
+        if !is_broken && let Some(error) = self.comm.close().err().filter(CommError::is_beyond_abort) {
+            self.end_job(&error);
+        }
+        // No call may reach the closed communicator.
+        self.give_up(CommError::PeerLeft { call: Call::BARRIER, rank: self.rank, how: Departure::Closed });
     }
 
     /// Closes the communicator. Collective.

@@ -19,6 +19,7 @@ fn train(n_gpus: usize, n_ranks: usize, out: &Path, line: &str, env: &[(&str, &s
 }
 
 /// Collectives in registered buffers (all of similar size) of a successful run, and its stderr.
+/// Ranks join once.
 fn registered(n_gpus: usize, n_ranks: usize, line: &str, env: &[(&str, &str)]) -> Option<(f64, String)> {
     let folder = temp_dir();
     let counted = folder.path().join("counts");
@@ -26,7 +27,9 @@ fn registered(n_gpus: usize, n_ranks: usize, line: &str, env: &[(&str, &str)]) -
     let env: Vec<_> = env.iter().copied().chain([("VGPU_COUNTS", counted.to_str().unwrap())]).collect();
     let outcome = train(n_gpus, n_ranks, &folder.path().join("out"), line, &env)?;
     outcome.ok();
-    Some((counts(&counted).get("nccl_registered").copied().unwrap_or(0.0), outcome.stderr))
+    let counts = counts(&counted);
+    assert_eq!(counts.get("ncclCommInitRankConfig"), Some(&(n_ranks as f64)), "{counts:?}");
+    Some((counts.get("nccl_registered").copied().unwrap_or(0.0), outcome.stderr))
 }
 
 #[test]
@@ -75,8 +78,9 @@ fn a_rank_that_cannot_register_keeps_all_from_it() {
     }
 }
 
-/// Before the first step each kind of collective is tried in registered buffers. If one fails or gives wrong values on any rank,
-/// all ranks create new communicators without registration, and the run has the same weights as one that never registered.
+/// Before the first step the collectives of a step are tried in their buffers, at once and as graphs. If one fails or gives wrong
+/// values on any rank, all ranks create new communicators without registration, and the run has the same weights as one that never
+/// registered.
 #[test]
 fn registered_buffers_that_give_wrong_sums_are_not_used() {
     let weights = |name: &str, line: &str, fault: &str| {
@@ -86,20 +90,28 @@ fn registered_buffers_that_give_wrong_sums_are_not_used() {
         let weights = outcome.status.success().then(|| read_weights(&out.join("model.safetensors")));
         Some((outcome, weights))
     };
-    let Some((_, want)) = weights("off", "--set comm.register_buffers=off", "") else { return };
-    let want = want.unwrap();
-    for (fault, reason) in [
-        ("nccl:registered-sums", "rank 0: all-reduce of registered buffers gave 0 instead of 1 at 0"),
-        ("nccl:registered-sums,rank=1", "reduce-scatter and all-gather of registered buffers gave "),
-        ("nccl:registered,rank=1", "rank 1: "),
+    let gradients = "the reduction of gradients gave ";
+    for (zero, fault, reason) in [
+        (0, "nccl:registered-sums", &format!("rank 0: {gradients}") as &str),
+        (0, "nccl:registered-sums,rank=1", &format!("rank 1: {gradients}")),
+        // Gradients have 20 kB, the sums of a step with ZeRO a few bytes.
+        (1, "nccl:registered-sums,rank=1,min=8000", gradients),
+        (2, "nccl:registered-sums,captured=1", gradients),
+        (0, "nccl:registered-sums,rank=1,captured=1,min=8000", gradients),
+        (0, "nccl:registered,rank=1", "rank 1: "),
+        (1, "nccl:registered,rank=1", "rank 1: "),
     ] {
-        let (outcome, weights_without) = weights("auto", "", fault).unwrap();
+        let stage = format!("--set comm.zero={zero} ");
+        let off = format!("{stage} --set comm.register_buffers=off");
+        let Some((_, want)) = weights("off", &off, "") else { return };
+        let want = want.unwrap();
+        let (outcome, weights_without) = weights("auto", &stage, fault).unwrap();
         outcome.ok();
         let warning = "warning: NCCL fails with registered buffers, and does without them: ";
         let said: Vec<&str> = outcome.stderr.lines().filter(|line| line.contains(warning)).collect();
         assert!(said.len() == 1 && said[0].contains(reason), "{fault}: {}", outcome.stderr);
         assert!(same_bits(&weights_without.unwrap(), &want), "{fault}");
-        let (outcome, _) = weights("on", "--set comm.register_buffers=on", fault).unwrap();
+        let (outcome, _) = weights("on", &format!("{stage} --set comm.register_buffers=on"), fault).unwrap();
         assert!(!outcome.status.success(), "{fault}: {outcome:#?}");
         assert!(outcome.stderr.contains(reason), "{fault}: {}", outcome.stderr);
         let hint = "comm.register_buffers = \"auto\" or \"off\"";

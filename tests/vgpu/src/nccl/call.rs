@@ -1,6 +1,6 @@
 //! One call of an operation: it is checked, grouped, enqueued on its stream, and executed there through the hub.
 use super::comm::{Comm, Reply, misuse};
-use super::fault::{Fault, is_due};
+use super::fault::{self, Fault, is_due};
 use super::reduce::{Reduction, dtype_name, element_bytes};
 use super::register;
 use super::wire::{Words, kind};
@@ -150,6 +150,8 @@ pub(crate) struct Call {
     send_bytes: u64,
     recv: u64,
     recv_bytes: u64,
+    /// Whether a requested fault keeps sums from reaching its registered buffer.
+    loses_its_sums: bool,
 }
 
 thread_local! {
@@ -246,7 +248,8 @@ impl Call {
             is_reversed: false,
             registered_at: None,
         };
-        let mut call = Call { comm, stream, header, send, send_bytes, recv, recv_bytes };
+        let mut call =
+            Call { comm, stream, header, send, send_bytes, recv, recv_bytes, loses_its_sums: false };
         call.check_buffers(size).map_err(|what| misuse(INVALID_ARGUMENT, &format!("{at}: {what}")))?;
         call.header.registered_at = call.registered_at();
         if call.header.registered_at.is_some() {
@@ -298,9 +301,15 @@ impl Call {
 /// program enqueues on the stream in the meantime comes first.
 fn launch(calls: Vec<Call>) -> Result<(), i32> {
     let mut batches: Vec<Vec<Call>> = Vec::new();
+    let is_captured = |stream: &Stream| lock(&stream.branch).is_some();
     for mut call in calls {
+        let (is_in_graph, header, rank) = (is_captured(&call.stream), call.header, call.comm.rank);
+        let bytes = call.send_bytes.max(call.recv_bytes);
+        call.loses_its_sums = header.operation.reduces()
+            && header.registered_at.is_some()
+            && fault::loses_sums(rank, bytes, is_in_graph);
         call.header.is_reversed = call.comm.n_ranks >= 4
-            && lock(&call.stream.branch).is_some()
+            && is_in_graph
             && is_due(Fault::Order, call.comm.rank)
             && std::env::var_os("NCCL_ALGO").is_none();
         let together = |batch: &&mut Vec<Call>| {
@@ -311,7 +320,6 @@ fn launch(calls: Vec<Call>) -> Result<(), i32> {
             None => batches.push(vec![call]),
         }
     }
-    let is_captured = |stream: &Stream| lock(&stream.branch).is_some();
     if batches.iter().any(|calls| is_captured(&calls[0].stream) && is_due(Fault::Capture, calls[0].comm.rank))
     {
         note("nccl: a collective in a capture fails on request (VGPU_FAIL)");
@@ -406,7 +414,7 @@ impl Batch {
         }
         for (call, request) in self.calls.iter().zip(requests) {
             match self.comm.wait(request) {
-                Reply::Done(_) if call.loses_its_sums() => {}
+                Reply::Done(_) if call.loses_its_sums => {}
                 Reply::Done(data) => call.store(&data)?,
                 Reply::Mistake(what) => {
                     self.comm.fail(INVALID_USAGE, what.clone());
@@ -454,12 +462,6 @@ impl Call {
         found
             .map(Some)
             .map_err(|fault| (ILLEGAL_ADDRESS, format!("{name} on rank {}: {fault}", self.comm.rank)))
-    }
-
-    /// Whether a requested fault keeps sums from reaching its registered buffer.
-    fn loses_its_sums(&self) -> bool {
-        let Header { operation, registered_at, .. } = self.header;
-        operation.reduces() && registered_at.is_some() && is_due(Fault::RegisteredSums, self.comm.rank)
     }
 
     fn store(&self, data: &[u8]) -> Outcome {

@@ -9,7 +9,7 @@
 //! - `nccl:capture,rank=1`: rank 1 does what a capture forbids, so that a collective fails within one
 //! - `nccl:register,rank=1`: rank 1 can register no buffers
 //! - `nccl:registered,rank=1`: each collective of rank 1 in registered buffers fails; `nccl:registered-sums,rank=1`: such sums do not
-//!   reach the buffers of rank 1
+//!   reach the buffers of rank 1; with `min=BYTES` only in buffers at least so long, with `captured=1` only in graphs
 //! - `nccl:abort-hang`: ncclCommAbort never returns
 //! - `nccl:order`: four ranks and more take the sums of a captured collective in another order, unless `NCCL_ALGO` is set
 //!
@@ -42,6 +42,10 @@ pub(crate) enum Fault {
 struct Rule {
     fault: Fault,
     rank: Option<u64>,
+    /// Fewest bytes of a buffer, for `RegisteredSums`.
+    min: u64,
+    /// Whether it applies in graphs only, for `RegisteredSums`.
+    is_in_graphs: bool,
 }
 
 // `fault::rules` is not used, because it keeps only the rules for the rank of this process; here ranks can be threads of one
@@ -75,13 +79,24 @@ impl Rule {
         if fault.is_none() {
             note(&format!("VGPU_FAIL: no such fault of nccl: {rule:?}"));
         }
-        Some(Rule { fault: fault?, rank: rule.number("rank") })
+        let (min, is_in_graphs) = (rule.number("min").unwrap_or(0), rule.number("captured").is_some());
+        Some(Rule { fault: fault?, rank: rule.number("rank"), min, is_in_graphs })
     }
 }
 
 /// Whether this fault applies to a rank.
 pub(crate) fn is_due(fault: Fault, rank: u64) -> bool {
     RULES.iter().any(|rule| rule.fault == fault && rule.rank.is_none_or(|only| only == rank))
+}
+
+/// Whether sums in registered buffers of `bytes` do not reach a rank.
+pub(super) fn loses_sums(rank: u64, bytes: u64, is_captured: bool) -> bool {
+    RULES.iter().any(|rule| {
+        rule.fault == Fault::RegisteredSums
+            && rule.rank.is_none_or(|only| only == rank)
+            && bytes >= rule.min
+            && (is_captured || !rule.is_in_graphs)
+    })
 }
 
 /// Seconds that ncclCommDestroy of a rank takes longer.
