@@ -38,6 +38,7 @@ mod raw;
 mod rows_memory;
 mod class_order;
 mod comm;
+pub mod gpu_features;
 mod log;
 mod loss_names;
 mod nested;

@@ -1,5 +1,6 @@
 //! `[train]`: length, batches, number format, determinism and early stopping.
 
+use ddp_kernels::cuda::GpuFeature;
 use toml::Value;
 
 use super::bad_steps::{BadStep, BadSteps, Spike};
@@ -292,6 +293,13 @@ section! {
         on_replica_difference: OnReplicaDifference = one_of(OnReplicaDifference::NAMES)
             .help("What ranks that hold different bits do: end the run, or copy them from the majority")
             .default(r#""stop""#)
+            .may_change();
+
+        /// Features of GPUs to do without.
+        gpu_without: Vec<GpuFeature> = key(Kind::Texts { may_be_empty: true })
+            .help("Features of GPUs to do without: names of the table in docs/gpus.md that have no setting of their own; --safe does without all")
+            .default("[]")
+            .example(r#"["memory-pool"]"#)
             .may_change();
 
         /// Treatment of steps that go wrong.

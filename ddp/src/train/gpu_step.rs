@@ -251,6 +251,11 @@ impl GpuStep {
         Ok(graph.expect("`graph_plan` replays only captured graphs").launch()?)
     }
 
+    /// Whether steps are captured.
+    pub(crate) fn uses_graphs(&self) -> bool {
+        self.graphs.mode != GraphMode::Off
+    }
+
     /// Captured graphs.
     pub(crate) fn n_graphs(&self) -> usize {
         self.graphs.captured.len()

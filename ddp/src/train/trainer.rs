@@ -248,6 +248,11 @@ impl<'w> Trainer<'w> {
         self.replica.grads.plan()
     }
 
+    /// Whether steps are captured as graphs, unless a capture fails.
+    pub fn uses_graphs(&self) -> bool {
+        self.gpu.as_ref().is_some_and(GpuStep::uses_graphs)
+    }
+
     /// Steps that were captured as graphs; 0 on the CPU.
     pub fn n_graphs(&self) -> usize {
         self.gpu.as_ref().map_or(0, GpuStep::n_graphs)

@@ -1,4 +1,4 @@
-//! One device of the process: its context, its three streams, and its caches.
+//! One device of the process: its context, its streams, and its caches.
 //!
 //! Operations run on the compute stream, collectives on the communication stream, copies from pinned memory on the copy stream;
 //! events order them. Copies to pinned memory follow the work that they read, on the compute stream. Memory is freed in the
@@ -13,13 +13,18 @@ use super::blas::Blas;
 use super::call::check_driver;
 use super::context::Context;
 use super::driver::driver;
+use super::feature::{FeaturesOff, GpuFeature};
 use super::graphs::Graphs;
 use super::info::GpuInfo;
 use super::module::Modules;
+use super::pinned::Pinned;
 use super::pool::Pool;
 use super::source::Source;
 use super::stream::Stream;
 use crate::{Device, KernelError, Result};
+
+/// Bytes of host memory of a trial.
+const TRIAL_BYTES: usize = 4096;
 
 /// The streams of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,12 +45,16 @@ pub struct Gpu {
     pub(crate) context: Context,
     info: GpuInfo,
     compute: Stream,
+    /// With the highest priority, or the reason why there is none.
+    urgent: Result<Stream>,
+    /// With the priority of the others.
     communication: Stream,
     copy: Stream,
     pub(super) pool: Pool,
     modules: Modules,
     /// Made by the first matmul.
     pub(super) blas: OnceLock<Blas>,
+    off: FeaturesOff,
     is_deterministic: AtomicBool,
     /// Whether new matmuls choose their algorithm by time.
     is_choosing: AtomicBool,
@@ -109,11 +118,13 @@ impl Gpu {
             info,
             compute: Stream::new(context, least)?,
             // A late exchange delays all peers.
-            communication: Stream::new(context, most)?,
+            urgent: Stream::new(context, most),
+            communication: Stream::new(context, least)?,
             copy: Stream::new(context, least)?,
-            pool: Pool::new(index)?,
+            pool: Pool::new(index),
             modules: Modules::default(),
             blas: OnceLock::new(),
+            off: FeaturesOff::default(),
             is_deterministic: AtomicBool::new(false),
             is_choosing: AtomicBool::new(false),
             graphs: Graphs::default(),
@@ -137,6 +148,42 @@ impl Gpu {
     /// This GPU as a [`Device`].
     pub fn device(&self) -> Device {
         Device::Cuda(self.index())
+    }
+
+    /// Does without `feature` from now on. Call it before anything is allocated or enqueued that uses it.
+    pub fn turn_off(&self, feature: GpuFeature) {
+        self.off.insert(feature);
+    }
+
+    /// Whether a feature is used: it is not turned off, and the driver has not refused it when the device was opened.
+    pub fn uses(&self, feature: GpuFeature) -> bool {
+        let is_refused = match feature {
+            GpuFeature::StreamPriorities => self.urgent.is_err(),
+            GpuFeature::MemoryPool => self.pool.raw().is_err(),
+            _ => false,
+        };
+        !is_refused && !self.off.contains(feature)
+    }
+
+    /// Tries the features that are not turned off and that the driver can refuse; returns those that it refuses, with its error.
+    pub fn refused_features(&self) -> Vec<(GpuFeature, KernelError)> {
+        let tried = |feature| match feature {
+            GpuFeature::StreamPriorities => self.urgent.as_ref().err().cloned(),
+            GpuFeature::MemoryPool => self.pool.raw().err(),
+            GpuFeature::MappedOutcome => Pinned::mapped(self.context, TRIAL_BYTES).err(),
+            GpuFeature::PinnedMemory => Pinned::locked(self.context, TRIAL_BYTES, 0).err(),
+            GpuFeature::FusedEpilogues | GpuFeature::TimedMatmuls => None,
+        };
+        let on = GpuFeature::ALL.iter().copied().filter(|feature| !self.off.contains(*feature));
+        on.filter_map(|feature| Some((feature, tried(feature)?))).collect()
+    }
+
+    /// Zero bytes in host memory, for copies from and to this device.
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfMemory`]; [`KernelError::Cuda`].
+    pub(crate) fn host_memory(&self, bytes: usize) -> Result<Pinned> {
+        Pinned::zeroed(self.context, bytes, self.uses(GpuFeature::PinnedMemory))
     }
 
     /// Sets whether matmuls use only algorithms that give the same bits in every run: none that accumulate parts of a sum in
@@ -183,7 +230,10 @@ impl Gpu {
     pub fn stream(&self, kind: StreamKind) -> &Stream {
         match kind {
             StreamKind::Compute => &self.compute,
-            StreamKind::Communication => &self.communication,
+            StreamKind::Communication => match &self.urgent {
+                Ok(urgent) if !self.off.contains(GpuFeature::StreamPriorities) => urgent,
+                _ => &self.communication,
+            },
             StreamKind::Copy => &self.copy,
         }
     }

@@ -3,6 +3,7 @@
 use cudarc::driver::{result, sys};
 
 use super::call::check_driver;
+use super::feature::GpuFeature;
 use super::gpu::Gpu;
 use crate::{KernelError, Result};
 
@@ -88,7 +89,8 @@ fn instantiate(gpu: &Gpu, graph: sys::CUgraph) -> Result<(sys::CUgraphExec, usiz
     let mut exec = std::ptr::null_mut();
     // Each node keeps the priority of the stream that it was captured from. Otherwise all run at the priority of the launching stream, and
     // collectives wait for the blocks of matmuls.
-    let flags: u64 = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0.into();
+    let priorities = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0.into();
+    let flags: u64 = if gpu.uses(GpuFeature::StreamPriorities) { priorities } else { 0 };
     // SAFETY: the graph is alive, the pointer valid for one handle.
     let instantiated = unsafe { sys::cuGraphInstantiateWithFlags(&mut exec, graph, flags) };
     check_driver(gpu.index(), "cuGraphInstantiate", instantiated.result())?;

@@ -1,19 +1,23 @@
 //! Host memory that kernels write to directly: a few numbers that the host reads a step late.
 //!
 //! A copy to host memory costs a call of the driver or a node of a graph. Instead, a kernel that runs anyway writes a few numbers
-//! to mapped memory, and the host waits for an event after it.
+//! to mapped memory, and the host waits for an event after it. Without [`GpuFeature::MappedOutcome`] it writes them to memory of the
+//! device, from which the host copies them after the event.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cudarc::driver::sys;
+use cudarc::driver::{result, sys};
 
 use super::call::check_driver;
 use super::event::Event;
+use super::feature::GpuFeature;
 use super::gpu::Gpu;
+use super::memory::DeviceBuffer;
 use super::pinned::Pinned;
 use super::slice::CudaSlice;
 use super::unused::Unused;
 use crate::Result;
+use crate::base::memory_use::MemoryUse;
 
 /// Page-locked host memory at a device address.
 #[derive(Debug)]
@@ -21,6 +25,8 @@ pub struct Mapped {
     /// Taken when it is dropped.
     host: Option<Pinned>,
     device_ptr: sys::CUdeviceptr,
+    /// Memory at `device_ptr`, unless that is the address of `host`.
+    device: Option<DeviceBuffer>,
     gpu: &'static Gpu,
     /// After the work that writes to it.
     written: Event,
@@ -37,10 +43,17 @@ impl Mapped {
     /// [`crate::KernelError::OutOfMemory`]; [`crate::KernelError::Cuda`].
     pub fn new(gpu: &'static Gpu, bytes: usize) -> Result<Self> {
         let n_captures = gpu.graphs.n_begun();
-        let (host, device_ptr) = Pinned::mapped(gpu.context, bytes)?;
+        let (host, device_ptr, device) = if gpu.uses(GpuFeature::MappedOutcome) {
+            let (host, device_ptr) = Pinned::mapped(gpu.context, bytes)?;
+            (host, device_ptr, None)
+        } else {
+            let device = DeviceBuffer::zeroed(gpu, bytes, MemoryUse::Workspace)?;
+            (gpu.host_memory(bytes)?, device.ptr(), Some(device))
+        };
         Ok(Mapped {
             host: Some(host),
             device_ptr,
+            device,
             gpu,
             written: Event::new(gpu)?,
             is_recorded: AtomicBool::new(true),
@@ -72,7 +85,14 @@ impl Mapped {
         assert!(start + from.len_bytes() <= self.len_bytes(), "{} bytes from {start} on", from.len_bytes());
         self.gpu.bind()?;
         self.is_recorded.store(false, Ordering::Relaxed);
-        let (to, stream) = (self.host().as_ptr().wrapping_add(start), self.gpu.compute().raw());
+        let stream = self.gpu.compute().raw();
+        if self.device.is_some() {
+            let to = self.device_ptr + start as sys::CUdeviceptr;
+            // SAFETY: both sides hold that many bytes, and are freed and written after the copy in the stream.
+            let copied = unsafe { result::memcpy_dtod_async(to, from.ptr(), from.len_bytes(), stream) };
+            return check_driver(self.gpu.index(), "cuMemcpyDtoDAsync", copied);
+        }
+        let to = self.host().as_ptr().wrapping_add(start);
         // SAFETY: both sides hold that many bytes. This memory is freed after the copy, device memory freed and written after it in the
         // stream.
         let copied = unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from.ptr(), from.len_bytes(), stream) };
@@ -101,8 +121,15 @@ impl Mapped {
     ///
     /// # Errors
     /// [`crate::KernelError::Cuda`], also for failed earlier work of the device.
-    pub fn wait(&self) -> Result<()> {
-        self.written.synchronize()
+    pub fn wait(&mut self) -> Result<()> {
+        self.written.synchronize()?;
+        let Some(device) = &self.device else { return Ok(()) };
+        self.gpu.bind()?;
+        // SAFETY: both sides hold that many bytes; no work that writes to them is under way, and `&mut self` makes the access to the
+        // host's exclusive.
+        let copied =
+            unsafe { sys::cuMemcpyDtoH_v2(self.host().as_ptr().cast(), device.ptr(), self.len_bytes()) };
+        check_driver(self.gpu.index(), "cuMemcpyDtoH", copied.result())
     }
 
     /// Reads `N` elements from byte `start` on, as written by the last step whose work [`Mapped::wait`] covered.

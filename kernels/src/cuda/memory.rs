@@ -2,11 +2,13 @@
 //!
 //! Memory of tensors comes from a pool of the driver (`cuMemPool`) with an unlimited release threshold, so freed memory is
 //! kept for the next tensor until [`Gpu::empty_cache`]. Allocating and freeing are ordered on the compute stream and do not
-//! wait. Memory that collectives use may come from another library ([`ForeignMemory`]).
+//! wait. Memory that collectives use may come from another library ([`ForeignMemory`]). Without a pool
+//! ([`GpuFeature::MemoryPool`]) each tensor is an allocation by itself.
 
 use cudarc::driver::{result, sys};
 
 use super::call::check_driver;
+use super::feature::GpuFeature;
 use super::foreign_memory::ForeignMemory;
 use super::gpu::Gpu;
 use super::unused::Unused;
@@ -36,13 +38,14 @@ impl Gpu {
     /// [`KernelError::Cuda`].
     pub fn memory_reserved(&self) -> Result<usize> {
         self.bind()?;
+        let foreign = self.pool.account().foreign;
+        let Ok(pool) = self.pool.raw() else { return Ok(foreign) };
         let mut bytes = 0u64;
         let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
         // SAFETY: the attribute is a 64-bit number.
-        let got =
-            unsafe { result::mem_pool::get_attribute(self.pool.raw(), attribute, (&raw mut bytes).cast()) };
+        let got = unsafe { result::mem_pool::get_attribute(pool, attribute, (&raw mut bytes).cast()) };
         check_driver(self.index(), "cuMemPoolGetAttribute", got)?;
-        Ok(bytes as usize + self.pool.account().foreign)
+        Ok(bytes as usize + foreign)
     }
 
     /// Releases cached memory of the pool to the device, for other processes. Waits for the device.
@@ -51,8 +54,9 @@ impl Gpu {
     /// [`KernelError::Cuda`].
     pub fn empty_cache(&self) -> Result<()> {
         self.synchronize()?;
+        let Ok(pool) = self.pool.raw() else { return Ok(()) };
         // SAFETY: the pool lives as long as the process.
-        let trimmed = unsafe { result::mem_pool::trim_to(self.pool.raw(), 0) };
+        let trimmed = unsafe { result::mem_pool::trim_to(pool, 0) };
         check_driver(self.index(), "cuMemPoolTrimTo", trimmed)
     }
 
@@ -76,6 +80,8 @@ pub(crate) struct DeviceBuffer {
     kind: MemoryUse,
     /// Set if another library allocated it.
     foreign: Option<ForeignMemory>,
+    /// Whether it is an allocation by itself.
+    is_single: bool,
     /// Number of captures begun when it was allocated.
     n_captures: u64,
 }
@@ -89,19 +95,37 @@ impl DeviceBuffer {
         gpu.bind()?;
         let n_captures = gpu.graphs.n_begun();
         if bytes == 0 {
-            return Ok(DeviceBuffer { gpu, ptr: 0, bytes, kind, foreign: None, n_captures });
+            return Ok(DeviceBuffer {
+                gpu,
+                ptr: 0,
+                bytes,
+                kind,
+                foreign: None,
+                is_single: false,
+                n_captures,
+            });
         }
-        // SAFETY: pool and stream live as long as the process.
-        let ptr = unsafe { result::mem_pool::alloc_async(gpu.pool.raw(), bytes, gpu.compute().raw()) };
+        let is_single = !gpu.uses(GpuFeature::MemoryPool);
+        let (call, ptr) = match gpu.pool.raw() {
+            Ok(pool) if !is_single => {
+                // SAFETY: pool and stream live as long as the process.
+                let ptr = unsafe { result::mem_pool::alloc_async(pool, bytes, gpu.compute().raw()) };
+                ("cuMemAllocFromPoolAsync", ptr)
+            }
+            // SAFETY: the context is current.
+            _ => ("cuMemAlloc", unsafe { result::malloc_sync(bytes) }),
+        };
         let ptr = match ptr {
             Err(error) if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
                 let in_use = gpu.memory_in_use().ok().map(Box::new);
                 return Err(KernelError::OutOfMemory { device: gpu.device(), bytes, in_use });
             }
-            other => check_driver(gpu.index(), "cuMemAllocFromPoolAsync", other)?,
+            other => check_driver(gpu.index(), call, other)?,
         };
-        gpu.pool.account().add(kind, bytes);
-        Ok(DeviceBuffer { gpu, ptr, bytes, kind, foreign: None, n_captures })
+        let mut account = gpu.pool.account();
+        account.add(kind, bytes);
+        account.foreign += if is_single { bytes } else { 0 };
+        Ok(DeviceBuffer { gpu, ptr, bytes, kind, foreign: None, is_single, n_captures })
     }
 
     /// Takes `bytes` of `memory`, as many as it has or fewer, and fills them with zeros.
@@ -118,7 +142,8 @@ impl DeviceBuffer {
         account.add(kind, memory.held_bytes());
         account.foreign += memory.held_bytes();
         drop(account);
-        let buffer = DeviceBuffer { gpu, ptr, bytes, kind, foreign: Some(memory), n_captures };
+        let foreign = Some(memory);
+        let buffer = DeviceBuffer { gpu, ptr, bytes, kind, foreign, is_single: false, n_captures };
         buffer.fill_with_zeros()?;
         Ok(buffer)
     }
@@ -166,6 +191,7 @@ impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         let (memory, pooled, foreign) = match self.foreign.take() {
             None if self.bytes == 0 => return,
+            None if self.is_single => (Unused::Single(self.ptr), 0, self.bytes),
             None => (Unused::OfPool(self.ptr), self.bytes, 0),
             Some(memory) => {
                 let held = memory.held_bytes();

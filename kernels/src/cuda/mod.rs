@@ -34,6 +34,7 @@ mod nvrtc;
 mod info;
 
 // The parts of a device.
+mod feature;
 pub(crate) mod context;
 mod stream;
 mod pool;
@@ -70,6 +71,7 @@ pub use call::check_driver;
 pub use device::timed;
 pub use driver::Unavailable;
 pub use event::{Event, Timer};
+pub use feature::GpuFeature;
 pub use foreign_memory::ForeignMemory;
 pub use gpu::{Gpu, StreamKind};
 pub use graph::Graph;

@@ -6,7 +6,6 @@ use super::call::check_driver;
 use super::event::Event;
 use super::gpu::Gpu;
 use super::info::{Link, link};
-use super::pinned::Pinned;
 use super::slice::{CudaSlice, CudaSliceMut};
 use crate::{KernelError, Result};
 
@@ -54,13 +53,14 @@ fn enable(gpu: &'static Gpu, peer: &'static Gpu) -> Result<()> {
     if enabled != sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED {
         check_driver(gpu.index(), "cuCtxEnablePeerAccess", enabled.result())?;
     }
+    let Ok(pool) = peer.pool.raw() else { return Ok(()) };
     // SAFETY: zero is a valid value of every field.
     let mut access: sys::CUmemAccessDesc = unsafe { std::mem::zeroed() };
     access.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
     access.location.id = gpu.index() as i32;
     access.flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     // SAFETY: the pool lives as long as the process, and one descriptor is passed.
-    let set = unsafe { sys::cuMemPoolSetAccess(peer.pool.raw(), &access, 1) };
+    let set = unsafe { sys::cuMemPoolSetAccess(pool, &access, 1) };
     check_driver(gpu.index(), "cuMemPoolSetAccess", set.result())
 }
 
@@ -121,7 +121,7 @@ const STAGE_BYTES: usize = 16 << 20;
 /// Copies through the host in chunks; blocks until done, since the pinned memory lives no longer.
 fn staged(from: CudaSlice<'_>, to: &CudaSliceMut<'_>, bytes: usize) -> Result<()> {
     let (source, target) = (from.gpu(), to.gpu());
-    let host = Pinned::zeroed(source.context, bytes.min(STAGE_BYTES))?;
+    let host = source.host_memory(bytes.min(STAGE_BYTES))?;
     for start in (0..bytes).step_by(STAGE_BYTES) {
         let n = (bytes - start).min(STAGE_BYTES);
         let (from, to) = (from.ptr() + start as u64, to.ptr() + start as u64);

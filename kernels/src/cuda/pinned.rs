@@ -1,6 +1,9 @@
-//! Page-locked host memory. What is dropped is kept for the next of its size: each evaluation has buffers of the same sizes, and the
-//! driver takes 0.1 to 0.5 ms to lock or unlock pages, for which it waits for the device.
+//! Page-locked host memory, or where that is not used, other memory that copies work with.
+//!
+//! Page-locked memory that is dropped is kept for the next of its size: each evaluation has buffers of the same sizes, and the driver
+//! takes 0.1 to 0.5 ms to lock or unlock pages, for which it waits for the device.
 
+use std::alloc::{self, Layout};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,13 +13,15 @@ use super::call::check_driver;
 use super::context::Context;
 use crate::{Device, KernelError, Result};
 
-/// Page-locked host memory, which the device reads and writes directly: copies from and to it are asynchronous.
+/// Page-locked host memory, which the device reads and writes directly: copies from and to it are asynchronous. Or other memory, of
+/// which copies to the device are complete on the host's side when their call returns, and copies to it altogether.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     context: Context,
     ptr: *mut u8,
     bytes: usize,
-    flags: u32,
+    /// Flags of page-locked memory; None for other memory.
+    locked: Option<u32>,
 }
 
 /// Most bytes kept on a device's behalf; what is beyond is returned to the system.
@@ -52,21 +57,31 @@ impl Kept {
     }
 }
 
+/// Alignment of memory that is not page-locked: a page.
+const PAGE_BYTES: usize = 4096;
+
 // SAFETY: the memory has one owner.
 unsafe impl Send for Pinned {}
 // SAFETY: shared access only reads.
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    /// Allocates `bytes` zero bytes.
-    pub(crate) fn zeroed(context: Context, bytes: usize) -> Result<Self> {
-        // Not write-combined: the host gathers small pieces into it, and reads results from it.
-        Self::with_flags(context, bytes, 0)
+    /// Allocates `bytes` zero bytes, page-locked where `is_locked`.
+    pub(crate) fn zeroed(context: Context, bytes: usize, is_locked: bool) -> Result<Self> {
+        if is_locked {
+            // Not write-combined: the host gathers small pieces into it, and reads results from it.
+            return Self::locked(context, bytes, 0);
+        }
+        let out_of_memory = || KernelError::OutOfMemory { device: Device::Cpu, bytes, in_use: None };
+        let layout = layout(bytes).ok_or_else(out_of_memory)?;
+        // SAFETY: the layout has at least one byte.
+        let ptr = unsafe { alloc::alloc_zeroed(layout) };
+        if ptr.is_null() { Err(out_of_memory()) } else { Ok(Pinned { context, ptr, bytes, locked: None }) }
     }
 
     /// Allocates `bytes` zero bytes that kernels access too, and returns their address on the device.
     pub(crate) fn mapped(context: Context, bytes: usize) -> Result<(Self, sys::CUdeviceptr)> {
-        let host = Self::with_flags(context, bytes, sys::CU_MEMHOSTALLOC_DEVICEMAP)?;
+        let host = Self::locked(context, bytes, sys::CU_MEMHOSTALLOC_DEVICEMAP)?;
         let mut ptr = 0;
         // SAFETY: the memory is page-locked and mapped; the context is current.
         let got = unsafe { sys::cuMemHostGetDevicePointer_v2(&mut ptr, host.ptr.cast(), 0) };
@@ -74,7 +89,8 @@ impl Pinned {
         Ok((host, ptr))
     }
 
-    fn with_flags(context: Context, bytes: usize, flags: u32) -> Result<Self> {
+    /// Allocates `bytes` zero bytes, page-locked.
+    pub(super) fn locked(context: Context, bytes: usize, flags: u32) -> Result<Self> {
         context.bind()?;
         let kept = kept().take((context.index(), bytes, flags));
         let ptr = match kept {
@@ -89,7 +105,7 @@ impl Pinned {
         };
         // SAFETY: the memory belongs to `self` and has that length.
         unsafe { std::ptr::write_bytes(ptr, 0, bytes.max(1)) };
-        Ok(Pinned { context, ptr, bytes, flags })
+        Ok(Pinned { context, ptr, bytes, locked: Some(flags) })
     }
 
     pub(crate) fn as_slice<T: bytemuck::Pod>(&self) -> &[T] {
@@ -113,11 +129,22 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
+        let Some(flags) = self.locked else {
+            let layout = layout(self.bytes).expect("it was allocated with it");
+            // SAFETY: allocated in `zeroed` with this layout, freed once; users of the memory wait for their copies first.
+            unsafe { alloc::dealloc(self.ptr, layout) };
+            return;
+        };
         // Users of the memory have waited for their copies.
-        let is_kept = kept().keep((self.context.index(), self.bytes, self.flags), self.ptr);
+        let is_kept = kept().keep((self.context.index(), self.bytes, flags), self.ptr);
         if !is_kept && self.context.bind().is_ok() {
-            // SAFETY: allocated in `with_flags`, and freed once.
+            // SAFETY: allocated in `locked`, and freed once.
             let _ = unsafe { result::free_host(self.ptr.cast()) };
         }
     }
+}
+
+/// The layout of memory that is not page-locked.
+fn layout(bytes: usize) -> Option<Layout> {
+    Layout::from_size_align(bytes.max(1), PAGE_BYTES).ok()
 }

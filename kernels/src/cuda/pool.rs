@@ -11,7 +11,8 @@ use crate::base::memory_use::MemoryUse;
 /// The pool of a device and its accounting.
 #[derive(Debug)]
 pub(super) struct Pool {
-    raw: sys::CUmemoryPool,
+    /// Or the reason why there is none.
+    raw: Result<sys::CUmemoryPool>,
     account: Mutex<Account>,
 }
 
@@ -22,7 +23,7 @@ pub(super) struct Account {
     pub(super) bytes: [usize; MemoryUse::ALL.len()],
     /// Peak of their sum.
     pub(super) peak: usize,
-    /// Bytes of tensors whose memory another library allocated.
+    /// Bytes of tensors whose memory is not the pool's: another library allocated it, or it is allocated by itself.
     pub(super) foreign: usize,
 }
 
@@ -34,8 +35,12 @@ impl Account {
 }
 
 impl Pool {
-    /// Creates the pool of the device whose context is current.
-    pub(super) fn new(index: u32) -> Result<Self> {
+    /// Creates the pool of the device whose context is current, unless the driver refuses it.
+    pub(super) fn new(index: u32) -> Self {
+        Pool { raw: Self::create(index), account: Mutex::default() }
+    }
+
+    fn create(index: u32) -> Result<sys::CUmemoryPool> {
         // SAFETY: zero is a valid value of every field: an allocation without an exportable handle, of default size.
         let mut props: sys::CUmemPoolProps = unsafe { std::mem::zeroed() };
         props.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -49,7 +54,7 @@ impl Pool {
         // SAFETY: the attribute is a 64-bit number.
         let set = unsafe { result::mem_pool::set_attribute(raw, threshold, (&raw mut keep_all).cast()) };
         check_driver(index, "cuMemPoolSetAttribute", set)?;
-        Ok(Pool { raw, account: Mutex::default() })
+        Ok(raw)
     }
 
     pub(super) fn account(&self) -> MutexGuard<'_, Account> {
@@ -58,7 +63,10 @@ impl Pool {
     }
 
     /// The driver's handle.
-    pub(super) fn raw(&self) -> sys::CUmemoryPool {
-        self.raw
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`] if the driver has refused to create it.
+    pub(super) fn raw(&self) -> Result<sys::CUmemoryPool> {
+        self.raw.clone()
     }
 }

@@ -12,6 +12,8 @@ use super::stream::Stream;
 pub(super) enum Unused {
     /// An allocation of the pool.
     OfPool(sys::CUdeviceptr),
+    /// An allocation by itself.
+    Single(sys::CUdeviceptr),
     /// Returned to the other library when dropped.
     Foreign(Release),
     /// Host memory that kernels wrote to, none of which is still running.
@@ -26,7 +28,12 @@ impl Unused {
                 // SAFETY: the memory is the pool's, and its owner gives it up here, once.
                 let _ = unsafe { result::free_async(ptr, compute.raw()) };
             }
-            Unused::OfPool(_) => {}
+            // Unlike the pool, the driver does not know which work is to be waited for.
+            Unused::Single(ptr) if compute.synchronize().is_ok() => {
+                // SAFETY: the memory was allocated by itself, and its owner gives it up here, once.
+                let _ = unsafe { result::free_sync(ptr) };
+            }
+            Unused::OfPool(_) | Unused::Single(_) => {}
             Unused::Foreign(release) => drop(release),
             Unused::Host(memory) => drop(memory),
         }

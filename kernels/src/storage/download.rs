@@ -25,7 +25,7 @@ impl Download {
     /// [`KernelError::OutOfMemory`]; [`KernelError::Cuda`].
     pub fn new(gpu: &'static Gpu, bytes: usize) -> Result<Self> {
         Ok(Download {
-            host: Pinned::zeroed(gpu.context, bytes)?,
+            host: gpu.host_memory(bytes)?,
             gpu,
             arrived: Event::new(gpu)?,
             bytes: 0,

@@ -38,7 +38,7 @@ impl PinnedTensor {
     pub fn new(gpu: &'static Gpu, dims: &[usize], dtype: DType) -> Result<Self> {
         let shape = Shape::new(dims)?;
         Ok(PinnedTensor {
-            host: Pinned::zeroed(gpu.context, shape.numel().saturating_mul(dtype.size_bytes()))?,
+            host: gpu.host_memory(shape.numel().saturating_mul(dtype.size_bytes()))?,
             shape,
             dtype,
             gpu,

@@ -54,7 +54,7 @@ impl Upload {
     fn own_host(&mut self) -> Result<&mut Pinned> {
         let host = match self.host.take() {
             Some(host) => host,
-            None => Pinned::zeroed(self.gpu.context, self.device.size_bytes())?,
+            None => self.gpu.host_memory(self.device.size_bytes())?,
         };
         Ok(self.host.insert(host))
     }

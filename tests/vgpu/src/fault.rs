@@ -38,6 +38,11 @@ pub(crate) fn rule(name: &str) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.name == name)
 }
 
+/// Whether the driver refuses this feature: `refuse:pool`.
+pub(crate) fn refuses(feature: &str) -> bool {
+    RULES.iter().any(|rule| rule.name == "refuse" && rule.word.as_deref() == Some(feature))
+}
+
 /// Counts one occurrence of the event `name`; returns true if this is the occurrence that must fail.
 pub(crate) fn due(name: &'static str) -> bool {
     if !RULES.iter().any(|rule| rule.name == name) {

@@ -201,6 +201,10 @@ pub struct TrainArgs {
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = library_values::graph_mode())]
     pub cuda_graph: GraphMode,
 
+    /// Do without all features of GPUs that docs/gpus.md lists: graphs, fused matmuls, registered buffers and others; slower
+    #[arg(long, conflicts_with_all = ["cuda_graph", "bind"])]
+    pub safe: bool,
+
     /// Data type of gradients sent between GPUs; overrides `comm.dtype` of the config
     #[arg(long, value_name = "FORMAT", value_parser = library_values::comm_dtype())]
     pub comm_dtype: Option<CommDtype>,
@@ -269,6 +273,13 @@ pub struct TrainArgs {
     /// Print errors only
     #[arg(short, long, conflicts_with = "verbose")]
     pub quiet: bool,
+}
+
+impl TrainArgs {
+    /// Whether steps on a GPU are captured.
+    pub fn graph_mode(&self) -> GraphMode {
+        if self.safe { GraphMode::Off } else { self.cuda_graph }
+    }
 }
 
 fn resume_from(text: &str) -> Result<ResumeFrom, String> {

@@ -1,6 +1,7 @@
 //! The program on virtual GPUs.
 
 mod failures;
+mod features;
 mod generations;
 mod matmul_choices;
 mod program;

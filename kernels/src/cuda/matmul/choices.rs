@@ -3,6 +3,7 @@
 use super::timing::fingerprint;
 use crate::Result;
 use crate::cuda::blas::{Epilogue, Key, Matmul, MatmulChoice, Operands, Subject};
+use crate::cuda::feature::GpuFeature;
 use crate::cuda::gpu::Gpu;
 
 impl Gpu {
@@ -12,7 +13,7 @@ impl Gpu {
     /// The device is waited for at each new matmul, and scratch memory of the size of its outputs is allocated; nothing is chosen
     /// where it does not fit. Not to be used in a capture.
     pub fn choose_matmuls<R>(&self, work: impl FnOnce() -> R) -> R {
-        self.set_choosing(!self.is_deterministic());
+        self.set_choosing(!self.is_deterministic() && self.uses(GpuFeature::TimedMatmuls));
         let result = work();
         self.set_choosing(false);
         result
@@ -42,6 +43,9 @@ impl Gpu {
     /// # Errors
     /// [`crate::KernelError::DeviceUnavailable`] if cuBLASLt is missing.
     pub fn import_matmul_choices(&'static self, text: &str) -> Result<bool> {
+        if !self.uses(GpuFeature::TimedMatmuls) {
+            return Ok(false);
+        }
         let blas = self.blas()?;
         let (name, lines) = text.split_once('\n').unwrap_or((text, ""));
         if name != blas.name(self) || self.is_deterministic() {

@@ -9,6 +9,7 @@ use crate::cuda::blas::{
 };
 use crate::cuda::cublas_lt::CublasLt;
 use crate::cuda::driver::driver;
+use crate::cuda::feature::GpuFeature;
 use crate::cuda::gpu::Gpu;
 use crate::cuda::library::Library;
 use crate::cuda::memory::DeviceBuffer;
@@ -50,6 +51,9 @@ impl Gpu {
         scales: Scales,
         operands: Operands,
     ) -> Result<bool> {
+        if self.leaves_out(matmul.epilogue) {
+            return Ok(false);
+        }
         self.bind()?;
         let blas = self.blas()?;
         let mut plans = blas.plans();
@@ -70,6 +74,11 @@ impl Gpu {
         }
     }
 
+    /// Whether matmuls do without this epilogue.
+    fn leaves_out(&self, epilogue: Epilogue) -> bool {
+        epilogue != Epilogue::None && !self.uses(GpuFeature::FusedEpilogues)
+    }
+
     /// Whether there is an algorithm for this matmul with its epilogue.
     ///
     /// # Errors
@@ -78,6 +87,9 @@ impl Gpu {
     /// # Safety
     /// Same as [`Gpu::matmul`].
     pub(super) unsafe fn is_supported(&'static self, matmul: Matmul, mut operands: Operands) -> Result<bool> {
+        if self.leaves_out(matmul.epilogue) {
+            return Ok(false);
+        }
         let blas = self.blas()?;
         if !matmul.epilogue.takes_bias() {
             operands.bias = 0;

@@ -60,6 +60,9 @@ api! {
     }
 
     fn cuMemHostAlloc(p: *mut u64, bytes: usize, flags: c_uint) {
+        if fault::refuses("pin") {
+            return Err(NOT_SUPPORTED);
+        }
         put(p, alloc_host("cuMemHostAlloc", bytes, flags)?)?;
     }
 
@@ -101,6 +104,9 @@ api! {
     /// Pinned memory has the same address on the devices and is always mapped, because addressing is unified.
     fn cuMemHostGetDevicePointer_v2(p: *mut u64, from: u64, flags: c_uint) {
         current()?;
+        if fault::refuses("map") {
+            return Err(NOT_SUPPORTED);
+        }
         if flags != 0 {
             return Err(INVALID_VALUE);
         }

@@ -9,8 +9,9 @@ use super::stream::stream;
 use super::{ordinal, wrong};
 use crate::abi::{Void, api, get, lock, put, slice};
 use crate::capture;
-use crate::code::{INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE};
+use crate::code::{INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::config::CONFIG;
+use crate::fault;
 use crate::mem::MEMORY;
 use crate::mem::pool::{Level, Pool};
 use std::ffi::{c_int, c_uint};
@@ -83,6 +84,9 @@ api! {
 
     fn cuMemPoolCreate(pool: *mut usize, props: *const Props) {
         let props = get(props)?;
+        if fault::refuses("pool") {
+            return Err(NOT_SUPPORTED);
+        }
         if props.allocation != PINNED || props.location.kind != DEVICE {
             return Err(wrong("cuMemPoolCreate", "only pinned allocations on a device are known"));
         }

@@ -7,6 +7,7 @@ use crate::abi::{Void, api, get, lock, put, put_if_wanted};
 use crate::capture::{self, Mode};
 use crate::code::{CAPTURE_INVALIDATED, INVALID_VALUE, NOT_READY, NOT_SUPPORTED};
 use crate::counts::Tally;
+use crate::fault;
 use crate::mem::trap;
 use crate::report::note;
 use crate::stream::{Kind, Stream, Task};
@@ -72,6 +73,9 @@ api! {
     }
 
     fn cuStreamCreateWithPriority(handle: *mut usize, flags: c_uint, priority: c_int) {
+        if priority != 0 && fault::refuses("priority") {
+            return Err(NOT_SUPPORTED);
+        }
         create(handle, flags, priority.clamp(PRIORITIES.0, PRIORITIES.1))?;
     }
 

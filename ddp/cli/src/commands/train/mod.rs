@@ -6,6 +6,7 @@
 pub(crate) mod banner;
 mod outputs;
 mod rank_logs;
+mod gpu_features;
 mod pin_device;
 mod container;
 mod prepare;

@@ -158,7 +158,9 @@ pub(super) fn resume_command(world: &World, args: &TrainArgs, folder: &RunDir) -
     if args.share_gpu {
         command += " --share-gpu";
     }
-    if args.bind == Bind::None {
+    if args.safe {
+        command += " --safe";
+    } else if args.bind == Bind::None {
         command += " --bind none";
     }
     if let Some(n_threads) = args.threads {

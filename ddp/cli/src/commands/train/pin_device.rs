@@ -7,18 +7,18 @@ use ddp::train::trainer::GraphMode;
 use ddp_comm::{DeviceChoice, DeviceOptions, RegisterBuffers, World, cores};
 use ddp_kernels::cpu::cpu_set::CpuSet;
 use ddp_kernels::cpu::threads;
-use ddp_kernels::cuda::Gpu;
+use ddp_kernels::cuda::{Gpu, GpuFeature};
 use ddp_kernels::{Device, DeviceRequest};
 use tracing::debug;
 
-use super::banner;
+use super::{banner, gpu_features};
 use crate::cli::Bind;
 use crate::error::command::{CommandError, MAX_THREADS_PER_CORE};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
 
 /// Settings under which a rank uses its device.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Pinning {
     /// Whether several ranks may use one GPU.
     pub(crate) share_gpu: bool,
@@ -30,11 +30,13 @@ pub(crate) struct Pinning {
     pub(crate) bind: Bind,
     /// Whether NCCL reads and writes the buffers of collectives in place.
     pub(crate) register_buffers: RegisterBuffers,
+    /// Features of the GPU to do without.
+    pub(crate) without: Vec<GpuFeature>,
 }
 
 /// Chooses the rank's device, connects it to the other ranks' devices, and starts the rank's compute threads.
 pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Result<DeviceChoice, Stop> {
-    let Pinning { share_gpu, deterministic, n_threads, bind, register_buffers } = pinning;
+    let Pinning { share_gpu, deterministic, n_threads, bind, register_buffers, without } = pinning;
     let choose = || -> Result<DeviceChoice> {
         let request: DeviceRequest = device.parse()?;
         let choice = world.choose_device(request, share_gpu)?;
@@ -45,6 +47,7 @@ pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Resul
         Ok(choice)
     };
     let choice = world.collective_result(choose())?;
+    gpu_features::turn_off(world, choice.device, &without)?;
     banner::unused_gpu(&choice).iter().for_each(|line| warn_of_all_ranks(world.rank().0, line));
     let near = if bind == Bind::Auto { cores::bind_near(choice.device) } else { None };
     let share = world.cores_per_rank().map_err(Error::from)?;

@@ -3,6 +3,7 @@
 //! Each part is local work that ends in one exchange: the ranks vote whether it succeeded everywhere, and compare what must be the
 //! same on all of them.
 
+use ddp::config::gpu_features::without_all;
 use ddp::config::{CommDtype, Config, Determinism, EvalSource, Overrides};
 use ddp::data::{self, EmbeddingSpec, Fitted, Loaded};
 use ddp::model::ModelSpec;
@@ -19,10 +20,10 @@ use ddp_kernels::Device;
 use tracing::{Level, Span, debug, enabled, info, warn};
 
 use super::banner::{self, Banner};
-use super::container;
 use super::outputs::{check_file_system, check_out};
 use super::pin_device::{Pinning, check_graph, pin_device};
-use crate::cli::TrainArgs;
+use super::{container, gpu_features};
+use crate::cli::{Bind, TrainArgs};
 use crate::commands::quick_build::warn_if_quick_build;
 use crate::commands::watchdog::{self, Watched};
 use crate::error::{Error, ModelCommand, Result};
@@ -101,7 +102,7 @@ impl<'w> Run<'w> {
 
     /// Reports the run: one line, or all of it at level debug. A dry run prints its config to stdout, and the rest on stderr.
     fn announce(&self, trainer: &Trainer<'_>, choice: &DeviceChoice) -> Result<()> {
-        let Run { world, args, data, plan, .. } = self;
+        let Run { world, args, device, data, plan, .. } = self;
         let Plan { config, spec, partition, .. } = plan;
         if args.dry_run {
             check_out(world, args)?;
@@ -109,6 +110,7 @@ impl<'w> Run<'w> {
         data.notes().iter().for_each(|note| info!("{note}"));
         let banner = Banner { world, config, data, spec, partition, trainer };
         info!("{}", banner.line(choice));
+        gpu_features::log(config, args, trainer, world, *device);
         data::notes_on_folders(&config.data.train, &config.data.eval).iter().for_each(|note| info!("{note}"));
         // Evaluation rows of the same source have the same columns.
         let of_eval = data.eval.as_ref().filter(|eval| eval.source() != data.train.source());
@@ -170,6 +172,7 @@ impl<'w> Run<'w> {
 /// Loads the config of the file, or of the resumed run, and applies the flags to it.
 fn load_config(world: &World, args: &TrainArgs, resumed: Option<&Resumed>) -> Result<Config> {
     let mut overrides = args.run.overrides();
+    overrides.sets.extend(args.safe.then(without_all).into_iter().flatten());
     overrides.sets.extend(args.comm_dtype.map(|dtype| format!("comm.dtype={}", dtype.name())));
     if let Some(resumed) = resumed.filter(|_| args.keep_schedule) {
         overrides.sets.push(format!("train.schedule_steps={}", resumed.schedule_steps()?));
@@ -205,8 +208,9 @@ fn pinning(args: &TrainArgs, config: &Config) -> Pinning {
         share_gpu: args.share_gpu,
         deterministic: config.train.deterministic != Determinism::Off,
         n_threads: args.threads,
-        bind: args.bind,
+        bind: if args.safe { Bind::None } else { args.bind },
         register_buffers: config.comm.register_buffers,
+        without: config.train.gpu_without.clone(),
     }
 }
 
@@ -218,7 +222,7 @@ impl Start {
         let is_active = path.map(|path| predict::is_active(world, path)).transpose();
         let is_active = is_active.map_err(Error::from)?.unwrap_or(false);
         let start = || -> Result<Self> {
-            check_graph(args.cuda_graph, device)?;
+            check_graph(args.graph_mode(), device)?;
             let init_from = path.map(|path| SavedModel::initial(path, is_active)).transpose()?;
             let fitted = match (resumed, &init_from) {
                 // Damage is found when the checkpoint is restored.
@@ -322,7 +326,7 @@ impl Plan {
         init_from: Option<&ModelFile>,
     ) -> Result<Trainer<'w>> {
         let mut trainer =
-            setup::trainer(world, args.cuda_graph, &self.config, data, &self.partition, device)?;
+            setup::trainer(world, args.graph_mode(), &self.config, data, &self.partition, device)?;
         if let Some(file) = init_from {
             setup::init_from(&mut trainer, file, args.new_head)?;
         }

@@ -1,0 +1,69 @@
+//! Features of GPUs that a run does without: those that its settings turn off, and those that a driver refuses.
+
+use ddp::config::Config;
+use ddp::config::gpu_features::FEATURES;
+use ddp::train::trainer::Trainer;
+use ddp_comm::World;
+use ddp_kernels::cuda::{Gpu, GpuFeature};
+use ddp_kernels::hint::with_hint;
+use ddp_kernels::{Device, KernelError};
+use tracing::{debug, info, warn};
+
+use crate::cli::{Bind, TrainArgs};
+use crate::error::{Error, Result};
+
+/// Turns features of the GPU off: those to do without, and on all ranks those that the driver refuses to one, with a warning for each.
+/// Collective.
+pub(super) fn turn_off(world: &World, device: Device, without: &[GpuFeature]) -> Result<()> {
+    let gpu = match device {
+        Device::Cpu => None,
+        Device::Cuda(index) => Some(Gpu::get(index)?),
+    };
+    gpu.iter().for_each(|gpu| without.iter().for_each(|feature| gpu.turn_off(*feature)));
+    let refused = gpu.map(Gpu::refused_features).unwrap_or_default();
+    let line = |(feature, error): &(GpuFeature, KernelError)| {
+        format!("{}\t{}\n", feature.name(), with_hint(error).replace('\n', "; "))
+    };
+    let own: String = refused.iter().map(line).collect();
+    let all = world.group().all_gather_bytes(own.as_bytes()).map_err(Error::from)?;
+    for feature in GpuFeature::ALL {
+        let of_rank = |(rank, record): (usize, &Vec<u8>)| {
+            let text = String::from_utf8_lossy(record).into_owned();
+            let mut lines = text.lines().filter_map(|line| line.split_once('\t'));
+            let (_, reason) = lines.find(|(name, _)| *name == feature.name())?;
+            Some(format!("rank {rank}: {reason}"))
+        };
+        let Some(reason) = all.iter().enumerate().find_map(of_rank) else { continue };
+        gpu.iter().for_each(|gpu| gpu.turn_off(*feature));
+        if world.rank().0 == 0 {
+            warn!(
+                "the driver refuses {} (docs/gpus.md), and training does without: {reason}",
+                feature.name()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Logs the features of the GPU that a run does without, and at level debug those that it uses.
+pub(super) fn log(config: &Config, args: &TrainArgs, trainer: &Trainer<'_>, world: &World, device: Device) {
+    let Device::Cuda(index) = device else { return };
+    let Ok(gpu) = Gpu::get(index) else { return };
+    let has_peers = world.world_size() > 1;
+    let (mut used, mut off) = (Vec::new(), Vec::new());
+    for row in FEATURES {
+        let is_used = match (row.feature, row.name) {
+            (Some(feature), _) => gpu.uses(feature),
+            (None, "cuda-graph") => trainer.uses_graphs(),
+            (None, "cpu-binding") => !args.safe && args.bind == Bind::Auto,
+            (None, _) if !has_peers => continue,
+            (None, "overlap") => config.comm.overlap,
+            (None, _) => world.registers_buffers(),
+        };
+        if is_used { &mut used } else { &mut off }.push(row.name);
+    }
+    if !off.is_empty() {
+        info!("GPU features that are off (docs/gpus.md): {}", off.join(", "));
+    }
+    debug!("GPU features in use: {}", used.join(", "));
+}
