@@ -2,6 +2,16 @@
 //!
 //! [docs/gpus.md](../../../docs/gpus.md) shows the table. A trial that fails turns its feature off on all ranks, with one warning that
 //! names it.
+//!
+//! ```
+//! use ddp::config::Config;
+//! use ddp::config::gpu_features::{FEATURES, without_all};
+//!
+//! let safe = Config::load(None, &without_all())?;
+//! let named = FEATURES.iter().filter(|row| row.feature.is_some()).count();
+//! assert_eq!((safe.train.gpu_without.len(), safe.comm.overlap), (named, false));
+//! # Ok::<(), ddp::config::ConfigError>(())
+//! ```
 
 use ddp_kernels::cuda::GpuFeature;
 
@@ -18,11 +28,11 @@ pub struct FeatureRow {
     pub feature: Option<GpuFeature>,
     /// The setting that turns it off, where another one does.
     pub off: &'static str,
-    /// How it is tried.
+    /// The trial, in words.
     pub trial: &'static str,
-    /// What takes its place.
+    /// Substitute without it.
     pub fallback: &'static str,
-    /// What that costs.
+    /// Cost of the substitute.
     pub cost: &'static str,
 }
 

@@ -27,7 +27,7 @@ const N_REPLAYS: u32 = 2;
 /// The collectives that failed, with the reason of one rank, the same on all ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TrialFailure {
-    /// Those that were run at once.
+    /// Collectives that were run at once.
     Eager(String),
     /// The capture of a graph.
     Capture(String),

@@ -312,7 +312,7 @@ fn checkpoints_do_without_pinned_memory_and_say_so() {
     assert!(!outcome.stderr.contains(SAID), "{outcome:#?}");
     // It is unknown which of them belongs to the snapshot, but no run works without any of the others.
     let n_pinned = counts(&counted)["cuMemHostAlloc"] as usize;
-    let (mut n_without, mut n_rows_without) = (0, 0);
+    let (mut n_without, mut n_rows_without, mut n_tried) = (0, 0, 0);
     const ROWS_SAID: &str =
         "rows: all on the GPU, which gathers the batches; they were copied through plain memory";
     for n in 1..=n_pinned {
@@ -323,6 +323,10 @@ fn checkpoints_do_without_pinned_memory_and_say_so() {
         }
         let model = read_weights(&out.join("model.safetensors"));
         assert_eq!(model, all, "pin:{n}");
+        if outcome.stderr.contains("the driver refuses ") {
+            n_tried += 1;
+            continue;
+        }
         if outcome.stderr.contains(ROWS_SAID) {
             n_rows_without += 1;
             continue;
@@ -332,6 +336,7 @@ fn checkpoints_do_without_pinned_memory_and_say_so() {
         assert_eq!(read_weights(&out.join("checkpoints/step-4/model.safetensors")), model);
     }
     assert_eq!(n_without, 1, "of {n_pinned} allocations");
+    assert_eq!(n_tried, 2, "a page that is mapped and one that is locked");
     assert_eq!(n_rows_without, 2, "features and labels, of {n_pinned} allocations");
 }
 

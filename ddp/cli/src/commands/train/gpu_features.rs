@@ -12,15 +12,19 @@ use tracing::{debug, info, warn};
 use crate::cli::{Bind, TrainArgs};
 use crate::error::{Error, Result};
 
-/// Turns features of the GPU off: those to do without, and on all ranks those that the driver refuses to one, with a warning for each.
-/// Collective.
-pub(super) fn turn_off(world: &World, device: Device, without: &[GpuFeature]) -> Result<()> {
-    let gpu = match device {
-        Device::Cpu => None,
-        Device::Cuda(index) => Some(Gpu::get(index)?),
-    };
-    gpu.iter().for_each(|gpu| without.iter().for_each(|feature| gpu.turn_off(*feature)));
-    let refused = gpu.map(Gpu::refused_features).unwrap_or_default();
+/// Turns features of the GPU off that the run does without.
+pub(super) fn turn_off(device: Device, without: &[GpuFeature]) -> Result<()> {
+    let Device::Cuda(index) = device else { return Ok(()) };
+    let gpu = Gpu::get(index)?;
+    without.iter().for_each(|feature| gpu.turn_off(*feature));
+    Ok(())
+}
+
+/// Turns features off on all ranks that the driver refuses to one, with a warning for each. All ranks have a GPU, or none has. Collective.
+pub(super) fn turn_off_refused(world: &World, device: Device) -> Result<()> {
+    let Device::Cuda(index) = device else { return Ok(()) };
+    let gpu = Gpu::get(index)?;
+    let refused = gpu.refused_features();
     let line = |(feature, error): &(GpuFeature, KernelError)| {
         format!("{}\t{}\n", feature.name(), with_hint(error).replace('\n', "; "))
     };
@@ -34,7 +38,7 @@ pub(super) fn turn_off(world: &World, device: Device, without: &[GpuFeature]) ->
             Some(format!("rank {rank}: {reason}"))
         };
         let Some(reason) = all.iter().enumerate().find_map(of_rank) else { continue };
-        gpu.iter().for_each(|gpu| gpu.turn_off(*feature));
+        gpu.turn_off(*feature);
         if world.rank().0 == 0 {
             warn!(
                 "the driver refuses {} (docs/gpus.md), and training does without: {reason}",

@@ -43,11 +43,11 @@ pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Resul
         if let (true, Device::Cuda(index)) = (deterministic, choice.device) {
             Gpu::get(index)?.set_deterministic(true);
         }
+        gpu_features::turn_off(choice.device, &without)?;
         check_threads(n_threads)?;
         Ok(choice)
     };
     let choice = world.collective_result(choose())?;
-    gpu_features::turn_off(world, choice.device, &without)?;
     banner::unused_gpu(&choice).iter().for_each(|line| warn_of_all_ranks(world.rank().0, line));
     let near = if bind == Bind::Auto { cores::bind_near(choice.device) } else { None };
     let share = world.cores_per_rank().map_err(Error::from)?;
@@ -56,6 +56,7 @@ pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Resul
     debug!("{}", cpu_words(n_threads, near, choice.device));
     let options = DeviceOptions { share_gpu, deterministic, register_buffers, ..DeviceOptions::default() };
     world.connect_device(choice.device, options).map_err(Error::from)?;
+    gpu_features::turn_off_refused(world, choice.device)?;
     Ok(choice)
 }
 
