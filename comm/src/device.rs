@@ -8,7 +8,7 @@ use ddp_kernels::{DType, Device, MemoryUse, Tensor};
 
 use tracing::{debug, warn};
 
-use crate::group::nccl::{self, NcclGroup, NcclOptions, UniqueId};
+use crate::group::nccl::{self, NCCL_MEMORY_STEP_BYTES, NcclGroup, NcclMemory, NcclOptions, UniqueId};
 use crate::register_buffers::RegisterBuffers;
 use crate::{CommError, Group, Rank, Reporter, Result, World};
 
@@ -173,8 +173,22 @@ impl World {
             Err(error) => (None, Some(with_hint(&error))),
         };
         let reason = self.first_cause(own_reason.map(|reason| (reason, Reporter::ThisRank)))?;
+        let own_step = memory.as_ref().map_or(0, NcclMemory::step_bytes) as u64;
+        let steps = self.group().all_gather_bytes(&own_step.to_le_bytes())?;
+        let steps =
+            steps.iter().map(|step| step.iter().rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte)));
+        let step = steps.max().unwrap_or(0);
         match (memory, reason) {
-            (Some(memory), None) => nccl.register_buffers(memory),
+            (Some(_), None) if wanted == RegisterBuffers::Auto && step > NCCL_MEMORY_STEP_BYTES => {
+                let step_mib = step >> 20;
+                debug!(
+                    "buffers are not registered with NCCL: it takes memory in steps of {step_mib} MiB, from 2.26 on of 2 MiB"
+                );
+            }
+            (Some(memory), None) => {
+                memory.set_step_bytes(step);
+                nccl.register_buffers(memory);
+            }
             (_, Some(reason)) if wanted == RegisterBuffers::On => {
                 return Err(CommError::NoRegistration { reason });
             }
@@ -189,7 +203,7 @@ impl World {
     /// NCCL reads and writes it in place, if it can ([`DeviceOptions::register_buffers`]). Collective: every rank creates the same ones
     /// in the same order, and exchanges the same ranges of them.
     ///
-    /// Its memory is granted in steps of 2 MiB, and once the tensor is dropped it is kept until the world is closed, for the next one
+    /// Its memory is granted in steps of 2 MiB (of 512 MiB where NCCL below 2.26 registers it on request), and once the tensor is dropped it is kept until the world is closed, for the next one
     /// of its length: create it once, not in every step.
     ///
     /// # Errors

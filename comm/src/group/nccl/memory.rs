@@ -26,6 +26,9 @@ use crate::{CommError, Result};
 
 /// Bytes in whose multiples NCCL takes memory from the device: the granularity of `cuMemCreate` on GPUs so far.
 pub const NCCL_MEMORY_STEP_BYTES: usize = 2 << 20;
+/// Largest difference of free memory around an allocation of that size that other users of the device can explain. From 2.19.3 to 2.25
+/// NCCL takes multiples of the granularity of multicast objects where there is a switch: 512 MiB.
+const MAX_USUAL_STEP_BYTES: usize = 64 << 20;
 
 /// Memory of NCCL for the tensors of one communicator.
 #[derive(Debug, Clone)]
@@ -42,6 +45,8 @@ struct Shared {
 struct State {
     comm: Comm,
     buffers: Vec<Buffer>,
+    /// Bytes in whose multiples memory is taken from the device.
+    step_bytes: usize,
 }
 
 /// The communicator with which buffers are registered.
@@ -79,9 +84,16 @@ impl NcclMemory {
             Ok(functions) => functions,
             Err(reason) => return Ok(Err(reason)),
         };
-        let state = Mutex::new(State { comm: Comm::Open(comm), buffers: Vec::new() });
+        let state = State { comm: Comm::Open(comm), buffers: Vec::new(), step_bytes: NCCL_MEMORY_STEP_BYTES };
+        let state = Mutex::new(state);
         let memory = NcclMemory(Arc::new(Shared { api, functions, gpu, rank, state }));
+        let free = || Ok::<_, CommError>(gpu.memory_in_use()?.free);
+        let before = free()?;
         let trial = memory.0.add_buffer(&mut memory.0.state(), NCCL_MEMORY_STEP_BYTES);
+        let taken = before.saturating_sub(free()?);
+        if taken > MAX_USUAL_STEP_BYTES {
+            memory.set_step_bytes(taken.next_multiple_of(NCCL_MEMORY_STEP_BYTES));
+        }
         Ok(match trial {
             Ok(_) => {
                 memory.empty();
@@ -105,6 +117,7 @@ impl NcclMemory {
             Some(index) => index,
             None => shared.add_buffer(&mut state, bytes)?,
         };
+        let step_bytes = state.step_bytes;
         let buffer = &mut state.buffers[index];
         buffer.is_used = true;
         let address = buffer.address as u64;
@@ -112,7 +125,17 @@ impl NcclMemory {
         // SAFETY: allocated by NCCL on this device with that length, and from here on used by its owner alone.
         let memory =
             unsafe { ForeignMemory::new(shared.gpu, address, bytes, move || owner.release(address)) };
-        Ok(memory.holding(bytes.next_multiple_of(NCCL_MEMORY_STEP_BYTES)))
+        Ok(memory.holding(bytes.next_multiple_of(step_bytes)))
+    }
+
+    /// Bytes in whose multiples memory is taken from the device.
+    pub(crate) fn step_bytes(&self) -> usize {
+        self.0.state().step_bytes
+    }
+
+    /// Sets [`NcclMemory::step_bytes`], as found on all ranks.
+    pub(crate) fn set_step_bytes(&self, step_bytes: usize) {
+        self.0.state().step_bytes = step_bytes;
     }
 
     /// Deregisters and frees all buffers; no tensor has one.

@@ -78,6 +78,22 @@ fn a_rank_that_cannot_register_keeps_all_from_it() {
     }
 }
 
+/// NCCL 2.21 takes 512 MiB for each buffer on a machine with a switch: that is found, and registration takes a request; then the
+/// account of memory is that of the device.
+#[test]
+fn large_steps_of_memory_are_found() {
+    let older = [("VGPU_NCCL_VERSION", "22105")];
+    let Some((n, stderr)) = registered(2, 2, "-v", &older) else { return };
+    assert_eq!(n, 0.0);
+    let said = "buffers are not registered with NCCL: it takes memory in steps of 512 MiB";
+    assert!(stderr.contains(said), "{stderr}");
+    let (n, stderr) = registered(2, 2, "-v --set comm.register_buffers=on", &older).unwrap();
+    assert!(n > 0.0);
+    let in_use =
+        stderr.lines().find(|line| line.contains("bytes of GPU memory by use: ")).unwrap_or_default();
+    assert!(in_use.contains("gradients 5368709"), "{stderr}");
+}
+
 /// Before the first step the collectives of a step are tried in their buffers, at once and as graphs. If one fails or gives wrong
 /// values on any rank, all ranks create new communicators without registration, and the run has the same weights as one that never
 /// registered.

@@ -38,6 +38,10 @@ const IN_PROGRESS: i32 = 7;
 
 /// Granularity of ncclMemAlloc, the same as that of cuMemCreate.
 const MEMORY_STEP: u64 = 2 << 20;
+/// Granularity where devices share a switch: that of multicast objects.
+const MULTICAST_STEP: u64 = 512 << 20;
+/// Versions in which ncclMemAlloc rounds to that of multicast objects.
+const ROUNDS_TO_MULTICAST: std::ops::Range<c_int> = 21_903..22_602;
 /// Since this version ncclCommAbort returns before its work is over.
 const ABORT_RETURNS_EARLY: c_int = 22_600;
 /// The last version in which ncclCommAbort waits until no graph holds operations of the communicator.
@@ -285,7 +289,9 @@ api! {
     }
 
     fn ncclMemAlloc(address: *mut u64, bytes: usize) {
-        let own = alloc_in_steps("ncclMemAlloc", bytes, MEMORY_STEP).map_err(|_| UNHANDLED_CUDA_ERROR)?;
+        let is_large = ROUNDS_TO_MULTICAST.contains(&CONFIG.nccl_version);
+        let step = if is_large { MULTICAST_STEP } else { MEMORY_STEP };
+        let own = alloc_in_steps("ncclMemAlloc", bytes, step).map_err(|_| UNHANDLED_CUDA_ERROR)?;
         register::allocated(own);
         put(address, own)?;
     }
