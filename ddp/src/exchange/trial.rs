@@ -12,7 +12,7 @@ use ddp_comm::{ReduceOp, Reporter, World};
 use ddp_kernels::cuda::{Event, Gpu, Graph};
 use ddp_kernels::hint::with_hint;
 use ddp_kernels::ops::{self, KnownNumbers, Pattern};
-use ddp_kernels::{DType, MemoryUse, Tensor, TensorMut, TensorRef};
+use ddp_kernels::{DType, MemoryUse, Tensor, TensorMut, TensorRef, memory};
 
 use crate::exchange::error::{ExchangeError, Result};
 use crate::exchange::gradients::Gradients;
@@ -93,16 +93,21 @@ impl ExchangeTrial<'_> {
     /// [`ExchangeError::Kernel`] if the device fails; [`ExchangeError::Comm`] if the ranks cannot agree.
     pub(crate) fn run(&mut self, graphs: bool) -> Result<Option<TrialFailure>> {
         let parts = Part::all(self.grads.plan().way().reductions(), self.shard_plan.is_sharded());
-        let memory = self.keep_own_shards().and_then(|kept| {
+        let allocated = self.keep_own_shards().and_then(|kept| {
             let n = parts.len();
             Ok((kept, Tensor::zeros_for(MemoryUse::Workspace, &[n], DType::I64, self.gpu.device())?))
         });
-        let (kept, wrong) = match (self.first_failure(memory.as_ref().err().map(cause))?, memory) {
-            (None, memory) => memory?,
+        let (kept, wrong) = match (self.first_failure(allocated.as_ref().err().map(cause))?, allocated) {
+            (None, allocated) => allocated?,
             (Some(reason), _) => return Ok(Some(TrialFailure::Eager(reason))),
         };
         let failure = self.try_parts(&parts, graphs, wrong)?;
         self.restore_own_shards(&kept)?;
+        drop(kept);
+        if failure.is_none() {
+            // The pool would keep the memory of the trial.
+            memory::empty_cache(self.gpu.device())?;
+        }
         Ok(failure)
     }
 

@@ -94,6 +94,8 @@ pub struct NcclGroup {
     n_enqueued: Cell<u64>,
     /// Number of those that the compute stream waits for.
     n_joined: Cell<u64>,
+    /// Whether the communication stream waits for the compute stream since the last mark.
+    is_ahead: Cell<bool>,
     last: Cell<Option<Call>>,
     /// Calls that NCCL enqueues together when the last of them was made.
     together: Cell<Together>,
@@ -123,6 +125,7 @@ impl NcclGroup {
             world_size,
             n_enqueued: Cell::new(0),
             n_joined: Cell::new(0),
+            is_ahead: Cell::new(false),
             last: Cell::new(None),
             together: Cell::new(Together::No),
             broken: RefCell::new(None),
@@ -217,6 +220,7 @@ impl NcclGroup {
         let (compute, communication) = self.streams();
         self.ready.record(compute)?;
         communication.wait(&self.ready)?;
+        self.is_ahead.set(true);
         self.gpu.bind()?;
         self.together.set(Together::No);
         // SAFETY: this thread began the group.
@@ -230,6 +234,7 @@ impl NcclGroup {
         let number = self.n_enqueued.get();
         self.done[number as usize % MARKS].record(communication)?;
         self.n_enqueued.set(number + 1);
+        self.is_ahead.set(false);
         Ok(number)
     }
 
@@ -260,6 +265,7 @@ impl NcclGroup {
         if !is_together {
             self.ready.record(compute)?;
             communication.wait(&self.ready)?;
+            self.is_ahead.set(true);
         }
         if call.len > 0 {
             // SAFETY: as this function's; the stream is ordered after the compute stream before the work is enqueued.
@@ -415,6 +421,11 @@ impl NcclGroup {
         if error.is_beyond_abort() {
             // The collective still uses its buffers, and every wait for the stream would hang.
             self.end_job(&error);
+        }
+        if self.is_ahead.get() {
+            // A capture must not end before the streams are joined.
+            let (_, communication) = self.streams();
+            let _ = self.mark_end(communication);
         }
         // Memory is freed in the order of the compute stream: the collective must release it first. If even this fails, the
         // device does no further work.

@@ -83,6 +83,10 @@ fn each_feature_can_be_off_and_the_result_is_the_same() {
     let off = "fused-epilogues, timed-matmuls, cuda-graph, registered-buffers, overlap, stream-priorities, memory-pool, \
                mapped-outcome, pinned-memory, cpu-binding\n";
     assert!(safe.outcome.stderr.contains(&format!("{LINE}{off}")), "{}", safe.outcome.stderr);
+    let both = train("-v --bind none --set comm.overlap=false", "").unwrap().outcome.stderr;
+    let used = "debug: GPU features in use: fused-epilogues, timed-matmuls, cuda-graph, registered-buffers, \
+                stream-priorities, memory-pool, mapped-outcome, pinned-memory\n";
+    assert!(both.contains(&format!("{LINE}overlap, cpu-binding\n")) && both.contains(used), "{both}");
     let (gap, place) = largest_gap(&safe.weights, &all.weights);
     assert!(gap <= 1e-6, "{place}: {gap:e} apart");
     for name in ["memory-pool", "mapped-outcome", "cuda-graph", "registered-buffers"] {

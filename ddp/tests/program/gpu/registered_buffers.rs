@@ -116,6 +116,8 @@ fn registered_buffers_that_give_wrong_sums_are_not_used() {
         (0, "nccl:registered-sums,rank=1,captured=1,min=8000", gradients),
         (0, "nccl:registered,rank=1", "rank 1: "),
         (1, "nccl:registered,rank=1", "rank 1: "),
+        // Without graphs, too: the ranks join three times.
+        (1, "nccl:registered-sums,rank=1,nccl:capture,rank=1", gradients),
     ] {
         let stage = format!("--set comm.zero={zero} ");
         let off = format!("{stage} --set comm.register_buffers=off");
