@@ -36,6 +36,7 @@ fn train(line: &str, fault: &str) -> Option<Run> {
 /// Calls of the driver that a feature makes, and nothing else.
 fn calls_of(feature: &str) -> &'static [&'static str] {
     match feature {
+        "timed-matmuls" => &["matmul_algorithm:1"],
         "memory-pool" => &["cuMemAllocFromPoolAsync"],
         "mapped-outcome" => &["cuMemHostGetDevicePointer_v2"],
         "pinned-memory" => &["bytes:htod_pinned", "bytes:dtoh_pinned"],
@@ -89,7 +90,7 @@ fn each_feature_can_be_off_and_the_result_is_the_same() {
     assert!(both.contains(&format!("{LINE}overlap, cpu-binding\n")) && both.contains(used), "{both}");
     let (gap, place) = largest_gap(&safe.weights, &all.weights);
     assert!(gap <= 1e-6, "{place}: {gap:e} apart");
-    for name in ["memory-pool", "mapped-outcome", "cuda-graph", "registered-buffers"] {
+    for name in ["timed-matmuls", "memory-pool", "mapped-outcome", "cuda-graph", "registered-buffers"] {
         for call in calls_of(name) {
             assert_eq!(safe.counts.get(*call), None, "{name}: {call}");
             assert!(all.counts.get(*call).is_some_and(|n| *n > 0.0), "{name}: {call}");
