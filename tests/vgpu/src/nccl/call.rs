@@ -306,8 +306,7 @@ fn launch(calls: Vec<Call>) -> Result<(), i32> {
         let (is_in_graph, header, rank) = (is_captured(&call.stream), call.header, call.comm.rank);
         let bytes = call.send_bytes.max(call.recv_bytes);
         call.loses_its_sums = header.operation.reduces()
-            && header.registered_at.is_some()
-            && fault::loses_sums(rank, bytes, is_in_graph);
+            && fault::loses_sums(rank, bytes, header.registered_at.is_some(), is_in_graph);
         call.header.is_reversed = call.comm.n_ranks >= 4
             && is_in_graph
             && is_due(Fault::Order, call.comm.rank)

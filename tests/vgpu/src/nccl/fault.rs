@@ -9,7 +9,8 @@
 //! - `nccl:capture,rank=1`: rank 1 does what a capture forbids, so that a collective fails within one
 //! - `nccl:register,rank=1`: rank 1 can register no buffers
 //! - `nccl:registered,rank=1`: each collective of rank 1 in registered buffers fails; `nccl:registered-sums,rank=1`: such sums do not
-//!   reach the buffers of rank 1; with `min=BYTES` only in buffers at least so long, with `captured=1` only in graphs
+//!   reach the buffers of rank 1; with `min=BYTES` only in buffers at least so long, with `captured=1` only in graphs;
+//!   `nccl:sums`: the same for all buffers
 //! - `nccl:abort-hang`: ncclCommAbort never returns
 //! - `nccl:order`: four ranks and more take the sums of a captured collective in another order, unless `NCCL_ALGO` is set
 //!
@@ -36,15 +37,16 @@ pub(crate) enum Fault {
     Register,
     Registered,
     RegisteredSums,
+    Sums,
     Order,
 }
 
 struct Rule {
     fault: Fault,
     rank: Option<u64>,
-    /// Fewest bytes of a buffer, for `RegisteredSums`.
+    /// Fewest bytes of a buffer, for `RegisteredSums` and `Sums`.
     min: u64,
-    /// Whether it applies in graphs only, for `RegisteredSums`.
+    /// Whether it applies in graphs only, for these.
     is_in_graphs: bool,
 }
 
@@ -65,6 +67,7 @@ impl Rule {
             Some("register") => Some(Fault::Register),
             Some("registered") => Some(Fault::Registered),
             Some("registered-sums") => Some(Fault::RegisteredSums),
+            Some("sums") => Some(Fault::Sums),
             Some("order") => Some(Fault::Order),
             Some(_) => None,
             None => {
@@ -89,10 +92,10 @@ pub(crate) fn is_due(fault: Fault, rank: u64) -> bool {
     RULES.iter().any(|rule| rule.fault == fault && rule.rank.is_none_or(|only| only == rank))
 }
 
-/// Whether sums in registered buffers of `bytes` do not reach a rank.
-pub(super) fn loses_sums(rank: u64, bytes: u64, is_captured: bool) -> bool {
+/// Whether sums in buffers of `bytes` do not reach a rank.
+pub(super) fn loses_sums(rank: u64, bytes: u64, is_registered: bool, is_captured: bool) -> bool {
     RULES.iter().any(|rule| {
-        rule.fault == Fault::RegisteredSums
+        (rule.fault == Fault::Sums || rule.fault == Fault::RegisteredSums && is_registered)
             && rule.rank.is_none_or(|only| only == rank)
             && bytes >= rule.min
             && (is_captured || !rule.is_in_graphs)
