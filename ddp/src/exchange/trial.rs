@@ -7,12 +7,13 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use ddp_comm::{ReduceOp, Reporter, World};
 use ddp_kernels::cuda::{Event, Gpu, Graph};
 use ddp_kernels::hint::with_hint;
 use ddp_kernels::ops::{self, KnownNumbers, Pattern};
-use ddp_kernels::{DType, MemoryUse, Tensor, TensorMut, TensorRef, memory};
+use ddp_kernels::{DType, KernelError, MemoryUse, Tensor, TensorMut, TensorRef, memory};
 
 use crate::exchange::error::{ExchangeError, Result};
 use crate::exchange::gradients::Gradients;
@@ -21,6 +22,9 @@ use crate::exchange::way::{BufferReduction, Reduction};
 use crate::exchange::weight_gather::ShortGather;
 use crate::model::{Network, WeightsMut};
 
+/// Time for which a rank waits for collectives of the trial, in which NCCL sets up its connections, and time that each rank adds.
+const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT_PER_RANK: Duration = Duration::from_millis(200);
 /// Replays of each graph.
 const N_REPLAYS: u32 = 2;
 
@@ -150,13 +154,24 @@ impl ExchangeTrial<'_> {
         Ok(failure.map(TrialFailure::Replay))
     }
 
-    /// Waits for the device, at most for the time limit. Returns the first rank's reason why work failed that was `enqueued`, or what it
+    /// Waits for the device, at most for [`LIMIT`]. Returns the first rank's reason why work failed that was `enqueued`, or what it
     /// gave wrong. Collective.
     fn failure_of(&self, enqueued: Result<()>, parts: &[Part], wrong: &Tensor) -> Result<Option<String>> {
         let waited = enqueued.and_then(|()| {
             let done = Event::new(self.gpu)?;
             done.record(self.gpu.compute())?;
-            self.world.tensor_group().wait_until(|| done.is_done())?;
+            let limit = LIMIT + LIMIT_PER_RANK * self.world.world_size() as u32;
+            let start = Instant::now();
+            self.world.tensor_group().wait_until(|| match done.is_done() {
+                // The error aborts the communicator, which ends its work.
+                Ok(false) if start.elapsed() > limit => Err(KernelError::Cuda {
+                    device: self.gpu.device(),
+                    call: "the trial of collectives",
+                    code: "a hang".to_owned(),
+                    text: format!("not done after {} s", limit.as_secs()),
+                }),
+                other => other,
+            })?;
             Ok(wrong.to_vec::<i64>()?)
         });
         let own = match &waited {
