@@ -76,6 +76,12 @@ pub(crate) struct Found {
 /// Step ids from here up are reserved by Slurm: the batch script, the interactive shell of `salloc`.
 const SLURM_FIRST_SPECIAL_STEP: u64 = 0xffff_fff0;
 
+/// Removes the variables by which `command` would take itself for a rank of this process's job.
+pub fn without_launcher(command: &mut std::process::Command) {
+    let names = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "SLURM_STEP_ID", "PMIX_RANK"];
+    names.into_iter().for_each(|name| _ = command.env_remove(name));
+}
+
 /// Detects the launcher from the environment variables that `lookup` returns.
 ///
 /// The variables of a batch script or an `salloc` shell do not count: only `srun` starts ranks, and only `srun` sets a step with

@@ -61,7 +61,7 @@ pub use error::{CommError, Departure, Result};
 pub use failure::Failure;
 pub use group::{Group, NCCL_MEMORY_STEP_BYTES, OnLoan, Scope, Ticket, Traffic};
 pub use launch::launch;
-pub use launcher::{Launcher, local_ranks};
+pub use launcher::{Launcher, local_ranks, without_launcher};
 pub use launcher_process::LauncherProcess;
 pub use pin::DeviceChoice;
 pub use progress::Phase;

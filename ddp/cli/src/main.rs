@@ -71,7 +71,7 @@ fn main() -> ExitCode {
         Command::Data(command) => data::data(&world, &log, command),
         Command::Checkpoint(command) => checkpoint::checkpoint(&world, &log, command),
         Command::Bench(command) => bench::bench(&world, command),
-        Command::Devices(args) => devices::devices(&world, args),
+        Command::Devices(args) => devices::devices(&world, args, cli::program(COMMIT)),
         Command::Completions { shell } => completions::completions(&world, *shell),
         Command::Man { folder } => man::man(&world, folder),
     });

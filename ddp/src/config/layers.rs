@@ -255,6 +255,34 @@ const fn join<const N: usize>(lists: &[&[Key]]) -> [Key; N] {
     keys
 }
 
+/// A list of every kind of layer as TOML, each `width` wide: kinds that fit no block first, blocks of all kinds that fit one last. Keys
+/// that name one of several values take the one with number `round`, in turn.
+pub(super) fn example_of_every_kind(width: usize, round: usize) -> String {
+    let layer = |kind: &str, names: &[&str], block: &str| {
+        let mut text = format!("{{ kind = \"{kind}\"");
+        for name in names {
+            let key = LAYER_KEYS.iter().find(|key| key.short_name() == *name).expect("a key of layers");
+            let value = match (key.kind, *name) {
+                (Kind::OneOf(values), _) => format!("\"{}\"", values[round % values.len()]),
+                (Kind::Tables(_), _) => block.to_owned(),
+                (_, "out_features") => width.to_string(),
+                _ => key.example.to_owned(),
+            };
+            text += &format!(", {name} = {value}");
+        }
+        text + " }"
+    };
+    let is_block = |names: &[&str]| names.contains(&"layers");
+    let list = |is_listed: &dyn Fn(&str, &[&str]) -> bool, block: &str| {
+        let kinds = KINDS.iter().filter(|(kind, names)| is_listed(kind, names));
+        kinds.map(|(kind, names)| layer(kind, names, block)).collect::<Vec<_>>().join(", ")
+    };
+    let outer = list(&|kind, names| !fits_block(kind) && !is_block(names), "");
+    let inner = list(&|kind, _| fits_block(kind), "");
+    let blocks = list(&|_, names| is_block(names), &format!("[{inner}]"));
+    format!("[{outer}, {inner}, {blocks}]")
+}
+
 /// The layers of a block.
 impl LayerSetting for Vec<LayerEntry> {
     fn read(table: &LayerTable<'_>, name: &str) -> Result<Self> {

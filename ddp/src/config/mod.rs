@@ -64,6 +64,7 @@ mod train;
 mod checkpoint;
 mod table;
 mod document;
+pub mod examples;
 mod resume;
 pub mod schema;
 #[cfg(test)]

@@ -55,7 +55,7 @@ pub struct Loaded {
     /// Training rows that lack a target of a head: its name and the least number of them, where there are some.
     pub head_gaps: Vec<(String, usize)>,
     /// A hash of rows and columns, of training and evaluation.
-    fingerprint: DataFingerprint,
+    pub(super) fingerprint: DataFingerprint,
 }
 
 /// A preprocessor that was fitted before.

@@ -43,6 +43,7 @@ pub mod list_arrays;
 mod open;
 pub(crate) mod split;
 mod load;
+mod made_up_rows;
 pub mod tensor_io;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -81,6 +82,7 @@ pub use self::labels::{Label, LabelVocabulary};
 pub use self::load::{
     Divided, Fitted, Loaded, check_n_rows, load, load_with, open_eval, take_eval, without_target,
 };
+pub use self::made_up_rows::made_up_rows;
 pub use self::order::sampler::{GroupSampler, Sampler};
 pub use self::source::{ClassLabels, KnownFeatures, SourceSpec, ToPredict};
 pub use self::split::class_rows::split_by_class;

@@ -7,7 +7,7 @@ use std::ops::Range;
 use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef, ops};
 
 use super::buffers::Buffers;
-use super::layer::{BufferSpec, Layer, Sizes};
+use super::layer::{BufferSpec, Layer, LayerKind, Sizes};
 use super::layout::{ParamLayout, Statistic};
 use super::plan::{CONVERTED, FlatFormats, Plan, Value};
 use super::registered::Registered;
@@ -322,6 +322,27 @@ impl Network {
     pub fn outputs(&self, n_rows: usize) -> Result<TensorRef<'_>> {
         self.check_passed(n_rows)?;
         self.buffers.values[self.plan.output].view().rows(0, n_rows)
+    }
+
+    /// The values that the last forward pass over `n_rows` rows left, in forward order, each with the layer that wrote it last: its
+    /// description, and the module of its parameters if it has any. The converted input is left out, which not every pass writes.
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfRange`] beyond [`Network::max_rows`].
+    pub(crate) fn layer_values(&self, n_rows: usize) -> Result<Vec<(String, TensorRef<'_>)>> {
+        let name = |layer: &dyn Layer| {
+            let module = layer.parameters().first().and_then(|param| param.name.rsplit_once('.'));
+            let words = layer.describe();
+            module.map_or(words.clone(), |(module, _)| format!("{module} ({words})"))
+        };
+        let mut named = Vec::new();
+        for (index, values) in self.buffers.values.iter().enumerate() {
+            let wrote = self.plan.steps.iter().rfind(|step| step.y == Value::Buffer(index));
+            if let Some(step) = wrote.filter(|step| step.layer.kind() != LayerKind::Cast) {
+                named.push((name(&*step.layer), values.view().rows(0, n_rows)?));
+            }
+        }
+        Ok(named)
     }
 
     /// The outputs, and the buffer for their gradient, from which [`Network::backward`] starts.

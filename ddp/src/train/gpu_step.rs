@@ -11,6 +11,7 @@ use ddp_kernels::cuda::{Gpu, Graph, Mapped};
 use ddp_kernels::ops::{STEP_SUMS_LEN, StepReport, StepScalars};
 use tracing::warn;
 
+use crate::data::batch::Batch;
 use crate::data::device_rows::{DeviceRows, DeviceShape};
 use crate::data::step_rows::StepRows;
 use crate::exchange::trial::TrialFailure;
@@ -254,6 +255,12 @@ impl GpuStep {
     /// Whether steps are captured.
     pub(crate) fn uses_graphs(&self) -> bool {
         self.graphs.mode != GraphMode::Off
+    }
+
+    /// The rows of the newest step, of which there were `n_own`.
+    pub(crate) fn rows(&self, step: u64, n_own: usize) -> Result<Batch<'_>> {
+        let slot = ((step - 1) % N_SLOTS as u64) as usize;
+        Ok(self.slots[slot].rows.batch(0..n_own)?)
     }
 
     /// Captured graphs.

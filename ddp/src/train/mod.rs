@@ -39,6 +39,7 @@ mod rank_save;
 pub mod autosave;
 pub mod replica_guard;
 pub mod setup;
+pub mod self_check;
 mod diagnosis;
 pub mod resume;
 pub mod checkpoints;

@@ -285,6 +285,22 @@ impl<'w> Replica<'w> {
         Ok(grads.sum_of_squares(world, sum_of_squares)?)
     }
 
+    /// Completes a rehearsed step on the CPU with `gradients` in place of its own, flat in the layout's order.
+    pub(crate) fn update_by(
+        &mut self,
+        gradients: &[f32],
+        inputs: &StepInputs<'_>,
+        shape: StepShape,
+    ) -> Result<()> {
+        let n = gradients.len();
+        let flat = self.grads.flat_mut().view_mut().range(0, n)?;
+        ops::copy(TensorRef::from_slice(gradients, &[n])?, flat)?;
+        if shape.has_norm {
+            self.sum_squares()?;
+        }
+        self.update(inputs, shape)
+    }
+
     /// Updates the weights, unless the step's sums withhold the update.
     fn update(&mut self, inputs: &StepInputs<'_>, shape: StepShape) -> Result<()> {
         let (clip, needs_norm) = (self.options.clip_grad_norm, self.needs_norm(shape.loss_scale.is_some()));

@@ -4,6 +4,7 @@
 //! while the next one computes: [`Trainer::outcome`] returns outcomes in order, on both.
 
 mod state;
+mod twin;
 
 use std::collections::VecDeque;
 
@@ -31,6 +32,7 @@ use crate::train::step::{Replica, StepPurpose};
 use crate::train::step_info::PlannedStep;
 use crate::train::step_inputs::{Rows, ScalarsMemory, StepInputs};
 
+pub(crate) use self::twin::{Named, StepValues};
 pub use crate::data::step_rows::{MicroBatch, StepRows};
 pub use crate::exchange::plan::ExchangeBytes;
 pub use crate::exchange::shard_plan::StateShard;

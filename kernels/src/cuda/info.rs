@@ -134,6 +134,8 @@ pub fn ensure_libraries() -> std::result::Result<(), Unavailable> {
 /// Versions of driver and libraries, and their paths; None for missing ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Versions {
+    /// Version of the driver's kernel module, such as `580.65.06`.
+    pub driver: Option<String>,
     /// The newest CUDA that the driver supports, such as `13.0`.
     pub driver_cuda: Option<String>,
     /// NVRTC version, such as `13.0`.
@@ -158,11 +160,21 @@ pub fn versions() -> Versions {
         .collect();
     let nvrtc = Nvrtc::open(driver_version).ok().and_then(Nvrtc::version);
     Versions {
+        driver: std::fs::read_to_string("/proc/driver/nvidia/version")
+            .ok()
+            .and_then(|text| module_version(&text)),
         driver_cuda,
         nvrtc: nvrtc.map(|(major, minor)| format!("{major}.{minor}")),
         cublas_lt: CublasLt::open(driver_version).ok().map(CublasLt::version),
         found,
     }
+}
+
+/// The version in the text of the kernel module: the first word that is one.
+fn module_version(text: &str) -> Option<String> {
+    let is_version =
+        |word: &&str| word.contains('.') && word.bytes().all(|byte| byte == b'.' || byte.is_ascii_digit());
+    text.lines().next()?.split_whitespace().find(is_version).map(str::to_owned)
 }
 
 /// Link between two devices.
@@ -229,6 +241,23 @@ mod tests {
         let bytes = std::array::from_fn(|i| i as u8 * 17);
         assert_eq!(uuid_text("NVIDIA H100", bytes), "GPU-00112233-4455-6677-8899-aabbccddeeff");
         assert!(uuid_text("NVIDIA H100 MIG 1g.10gb", bytes).starts_with("MIG-0011"));
+    }
+
+    #[test]
+    fn the_version_of_the_module_is_found_in_both_of_its_forms() {
+        for (line, want) in [
+            (
+                "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023",
+                Some("535.129.03"),
+            ),
+            (
+                "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build",
+                Some("580.65.06"),
+            ),
+            ("", None),
+        ] {
+            assert_eq!(module_version(&format!("{line}\nGCC version: gcc 13.2.0\n")).as_deref(), want);
+        }
     }
 
     #[test]

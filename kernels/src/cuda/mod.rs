@@ -44,6 +44,7 @@ mod graphs;
 
 // Kernels and matmuls before they are enqueued.
 mod cache;
+pub mod record;
 pub(crate) mod source;
 pub(crate) mod module;
 pub(crate) mod blas;

@@ -43,6 +43,11 @@ pub(crate) fn refuses(feature: &str) -> bool {
     RULES.iter().any(|rule| rule.name == "refuse" && rule.word.as_deref() == Some(feature))
 }
 
+/// Whether what this kernel, or `matmul`, computes must be wrong.
+pub(crate) fn is_wrong(name: &str) -> bool {
+    RULES.iter().any(|rule| rule.name == "wrong" && rule.word.as_deref() == Some(name))
+}
+
 /// Counts one occurrence of the event `name`; returns true if this is the occurrence that must fail.
 pub(crate) fn due(name: &'static str) -> bool {
     if !RULES.iter().any(|rule| rule.name == name) {

@@ -35,6 +35,15 @@ pub(super) fn graph_mode() -> ValueParser {
     EnumValueParser::<Graph>::new().map(mode).into()
 }
 
+/// The value of `--cuda-graph` that is parsed as `mode`.
+pub fn graph_mode_name(mode: GraphMode) -> &'static str {
+    match mode {
+        GraphMode::Auto => "auto",
+        GraphMode::On => "on",
+        GraphMode::Off => "off",
+    }
+}
+
 /// Parses `--comm-dtype`.
 pub(super) fn comm_dtype() -> ValueParser {
     let dtype = |gradients| match gradients {

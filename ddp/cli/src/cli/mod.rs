@@ -22,6 +22,7 @@ mod predict;
 mod data;
 mod run_config;
 mod bench;
+mod check;
 mod describe;
 mod implied;
 mod tips;
@@ -43,6 +44,7 @@ pub use self::bench::{
     BenchDtype, BenchKernelsArgs, BenchLoaderArgs, BenchOptim, BenchPlaceArgs, BenchStepArgs,
     BenchTimingArgs, Dims,
 };
+pub use self::check::{CheckArgs, CheckMode, Checked};
 pub use self::checkpoint::{
     CheckpointAverageArgs, CheckpointCommand, CheckpointExportArgs, CheckpointLsArgs, CheckpointPruneArgs,
     CheckpointShowArgs, CheckpointVerifyArgs, ExportFormat, WeightsChoice,
@@ -52,6 +54,7 @@ pub use self::data::{ConvertArgs, ConvertDtype, ConvertSubset, DataCommand, Insp
 pub use self::describe::DescribeArgs;
 pub use self::implied::with_implied_command;
 pub use self::launch::{LaunchArgs, RankCount};
+pub use self::library_values::graph_mode_name;
 pub use self::predict::{BadRows, PredictArgs};
 pub use self::run_config::{RunConfigArgs, ShortFlags};
 use crate::report::log::{LogFormat, LogOptions};
@@ -204,6 +207,15 @@ pub struct TrainArgs {
     /// Do without all features of GPUs that docs/gpus.md lists: graphs, fused matmuls, registered buffers and others; slower
     #[arg(long, conflicts_with_all = ["cuda_graph", "bind"])]
     pub safe: bool,
+
+    /// Check of the GPU against the CPU before the data are read: auto at the first start of such a model with a GPU model, driver,
+    /// libraries and program, always at each start, off never [default: DDP_TRAIN_CHECK of the environment, else auto]
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub check: Option<CheckMode>,
+
+    /// Time limit of a check.
+    #[command(flatten)]
+    pub check_args: CheckArgs,
 
     /// Data type of gradients sent between GPUs; overrides `comm.dtype` of the config
     #[arg(long, value_name = "FORMAT", value_parser = library_values::comm_dtype())]
@@ -378,6 +390,27 @@ pub struct DevicesArgs {
     /// Compile the kernels of GPUs into the cache, for these architectures (90 for an H100 or H200) or "all"; needs NVRTC and no GPU
     #[arg(long, value_name = "ARCH,..", value_parser = architectures)]
     pub compile: Option<Architectures>,
+
+    /// Train small models of every kind on each GPU and on the CPU, compare all that they compute, and copy between the GPUs; exit
+    /// status 1 if anything differs
+    #[arg(long, conflicts_with = "compile")]
+    pub check: bool,
+
+    /// With --check: this GPU only
+    #[arg(long, value_name = "N")]
+    pub gpu: Option<u32>,
+
+    /// Time limit of a check.
+    #[command(flatten)]
+    pub check_args: CheckArgs,
+
+    /// Whether the checks capture steps as CUDA graphs
+    #[arg(long, hide = true, default_value = "auto", value_parser = library_values::graph_mode())]
+    pub cuda_graph: GraphMode,
+
+    /// The part of --check that runs in a process of its own
+    #[arg(long, hide = true, value_enum, requires = "gpu")]
+    pub check_child: Option<Checked>,
 }
 
 /// Architectures of GPUs, such as 90; none stands for all that the compiler supports.

@@ -12,19 +12,28 @@ use ddp_kernels::ops;
 use serde::Serialize;
 
 use crate::cli::{Architectures, DevicesArgs};
+use crate::commands::self_check;
 use crate::error::Result;
 use crate::error::command::CommandError;
 use crate::exit::Stop;
 use crate::report::stdout::print_result;
 use crate::report::table::table;
 
-/// Prints the list on rank 0, or fills the kernel cache there. A missing GPU or library is an error only if kernels are to be
-/// compiled.
+/// Prints the list on rank 0, or checks the GPUs or fills the kernel cache there. A missing GPU or library is an error only if kernels
+/// are to be compiled or checked.
+///
+/// - `program`: its version, for the result of a check
 ///
 /// # Errors
-/// [`ReportError::Stdout`](ddp::report::ReportError::Stdout); [`CommandError::KernelCache`].
-pub fn devices(world: &World, args: &DevicesArgs) -> Result<(), Stop> {
+/// [`ReportError::Stdout`](ddp::report::ReportError::Stdout); [`CommandError::KernelCache`]; [`CommandError::SelfCheck`].
+pub fn devices(world: &World, args: &DevicesArgs, program: &'static str) -> Result<(), Stop> {
     let print = || -> Result<()> {
+        if let (Some(checked), Some(gpu)) = (args.check_child, args.gpu) {
+            return self_check::child(checked, gpu, args.cuda_graph);
+        }
+        if args.check {
+            return self_check::check_devices(args, program);
+        }
         if let Some(Architectures(wanted)) = &args.compile {
             let filled = ops::fill_cache(wanted).map_err(|reason| CommandError::KernelCache { reason })?;
             return Ok(print_result(&filled_line(&filled, args.json))?);

@@ -29,6 +29,7 @@ pub mod completions;
 pub mod config;
 pub mod data;
 pub mod describe;
+mod self_check;
 pub mod devices;
 mod eval_report;
 mod importance_report;

@@ -41,6 +41,24 @@ pub enum CommandError {
     #[error("--cuda-graph on: this rank computes on the CPU, which has no CUDA graphs")]
     #[diagnostic(help("add --device cuda to see why there is no GPU, or leave --cuda-graph out"))]
     NoGraphOnCpu,
+    /// A GPU computes something else than the CPU, or its check failed.
+    #[error("the GPU does not compute what the CPU computes: {what} [{gpu}]")]
+    #[diagnostic(help(
+        "`ddp-train devices --check --json` checks everything and prints what to report; `--check off` trains without a check"
+    ))]
+    SelfCheck {
+        /// GPU, driver and libraries.
+        gpu: String,
+        /// The first difference, or the error.
+        what: String,
+    },
+    /// The environment names an unknown mode of the check.
+    #[error("DDP_TRAIN_CHECK={value}: expected auto, always or off")]
+    #[diagnostic(help("unset it, or set it to one of these"))]
+    CheckVariable {
+        /// The value.
+        value: String,
+    },
     /// Kernels could not be compiled into the cache.
     #[error("the kernels cannot be compiled into the cache: {reason}")]
     #[diagnostic(help("pip install nvidia-cuda-nvrtc; DDP_TRAIN_CACHE names the folder of the cache"))]
@@ -125,6 +143,7 @@ impl CommandError {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::ManPage { .. } => exit_code::IO,
+            Self::SelfCheck { .. } => exit_code::FAILED,
             Self::Torchrun { .. } | Self::OtherWorldSize { .. } | Self::ContainerTooSmall { .. } => {
                 exit_code::ENVIRONMENT
             }

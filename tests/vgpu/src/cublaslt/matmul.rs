@@ -6,6 +6,7 @@ use super::{INVALID_VALUE, Status};
 use crate::abi::lock;
 use crate::code::{ILLEGAL_ADDRESS, MISALIGNED_ADDRESS};
 use crate::counts;
+use crate::fault;
 use crate::mem::MEMORY;
 use crate::order::Stamp;
 use crate::stream::{Outcome, Stream, takes_longer};
@@ -221,9 +222,13 @@ impl Matmul {
         let bias = if p.epilogue.uses_bias_pointer() { real(device, p.bias) } else { std::ptr::null_mut() };
         let mut aux = Aux::new(p, device);
         let mut row_sums = vec![0.0; m];
+        let is_wrong = fault::is_wrong("matmul");
         for col in 0..n {
             for (row, row_sum) in row_sums.iter_mut().enumerate() {
                 let mut x = self.alpha * sums[col * m + row];
+                if is_wrong && (row, col) == (m - 1, n - 1) {
+                    x += 1.0;
+                }
                 if self.beta != 0.0 {
                     // SAFETY: run() found all of C to be memory of this device, and its address is aligned.
                     x += self.beta * unsafe { p.c.dtype.get(c, col * p.c.ld + row) };

@@ -23,8 +23,9 @@ use super::banner::{self, Banner};
 use super::outputs::{check_file_system, check_out};
 use super::pin_device::{Pinning, check_graph, pin_device};
 use super::{container, gpu_features};
-use crate::cli::{Bind, TrainArgs};
+use crate::cli::{Bind, CheckMode, TrainArgs};
 use crate::commands::quick_build::warn_if_quick_build;
+use crate::commands::self_check;
 use crate::commands::watchdog::{self, Watched};
 use crate::error::{Error, ModelCommand, Result};
 use crate::exit::Stop;
@@ -69,7 +70,9 @@ impl<'w> Run<'w> {
     ) -> Result<(Self, Trainer<'w>, Option<Resumed>), Stop> {
         let resumed = Resumed::find(world, args.resume.as_ref(), args.out.as_deref())?;
         let config = load_config(world, args, resumed.as_ref());
-        let config = world.agreed_result(config, |config| config_entries(args, config))?;
+        let config = config.and_then(|config| Ok((config, self_check::check_mode(args)?)));
+        let config = world.agreed_result(config, |(config, check)| config_entries(args, config, *check))?;
+        let (config, check) = config;
         watchdog::start(world, log, &config.watchdog, Watched::Run(failed.clone()))?;
         Span::current().record("run_name", &config.name);
 
@@ -80,6 +83,9 @@ impl<'w> Run<'w> {
         // Before the data is read, which may take long.
         let is_possible = config.train.precision.ensure_on(choice.device).map_err(Error::from);
         world.collective_result(is_possible)?;
+        if !args.dry_run {
+            self_check::at_first_start(world, args, &config, choice.device, check)?;
+        }
         let start = Start::new(world, args, choice.device, resumed.as_ref())?;
         let data = start.load_data(world, log, args, &config, resumed.as_ref())?;
         let plan = Plan::new(world, args, config, &data, resumed.as_ref());
@@ -197,9 +203,10 @@ fn load_config(world: &World, args: &TrainArgs, resumed: Option<&Resumed>) -> Re
 }
 
 /// Settings on which the ranks agree.
-fn config_entries(args: &TrainArgs, config: &Config) -> Vec<(String, String)> {
+fn config_entries(args: &TrainArgs, config: &Config, check: CheckMode) -> Vec<(String, String)> {
     let mut entries = config.agreement_entries();
     entries.push(("--dry-run".to_owned(), args.dry_run.to_string()));
+    entries.push(("--check".to_owned(), format!("{check:?}").to_lowercase()));
     entries
 }
 

@@ -1,0 +1,149 @@
+//! Made-up rows that a config's model can be trained on, for checks that need no data of the user: numbers and categories as columns,
+//! converted by the preprocessing of the config, and targets of its task.
+
+use std::sync::Arc;
+
+use ddp_kernels::{DType, Device, Tensor};
+
+use crate::config::{ClassWeights, Config, ElementLoss, Loss, Normalize, Task};
+use crate::data::data_fingerprint::DataFingerprint;
+use crate::data::error::Result;
+use crate::data::{
+    CategoryColumn, Dataset, HeadTargets, LabelVocabulary, Loaded, Normalizer, Preprocessor, ResidentRows,
+    RowLayout, TargetLayout, Targets, Vocabulary, numbered_columns,
+};
+
+/// Columns of numbers: an odd number, so that rows are not aligned.
+const N_NUMBERS: usize = 19;
+/// Values of each column of categories.
+const N_VALUES: [usize; 2] = [6, 40];
+/// Classes, and columns of targets, where the config leaves them open.
+const N_CLASSES: usize = 7;
+const N_TARGETS: usize = 3;
+/// Most classes.
+const MAX_CLASSES: usize = 1000;
+
+/// Makes `n_rows` training rows. They depend on nothing but their number and the config.
+///
+/// # Errors
+/// [`DataError`](crate::data::DataError) if host memory is exhausted.
+pub fn made_up_rows(config: &Config, n_rows: usize) -> Result<Loaded> {
+    let n_columns = N_NUMBERS + N_VALUES.len();
+    let numbers = Tensor::randn(&[n_rows, n_columns], DType::F32, Device::Cpu, 11)?;
+    let mut features = numbers.to_vec::<f32>()?;
+    for row in features.chunks_exact_mut(n_columns) {
+        for (code, n_values) in row[N_NUMBERS..].iter_mut().zip(N_VALUES) {
+            // 0 stands for an unknown value.
+            *code = (code.abs() * 0.3 * (n_values + 1) as f32).floor().min(n_values as f32);
+        }
+    }
+    let rows: Vec<&[f32]> = features.chunks_exact(n_columns).collect();
+    let (targets, layout) = targets(config, &rows);
+    let category = |(index, n_values): (usize, usize)| {
+        let values = (0..n_values).map(|value| format!("v{value}")).collect();
+        CategoryColumn {
+            column: N_NUMBERS + index,
+            vocabulary: Vocabulary::new(format!("f{}", N_NUMBERS + index), values),
+        }
+    };
+    let weights = config.data.weight.is_some().then(|| {
+        // One in five is 0.
+        (0..n_rows).map(|row| [0.25, 3.0, 0.0, 1.5, 8.0][row % 5]).collect::<Vec<f32>>()
+    });
+    let layout = RowLayout {
+        has_weights: weights.is_some(),
+        categories: N_VALUES.into_iter().enumerate().map(category).collect(),
+        ..RowLayout::new(numbered_columns(n_columns), layout)
+    };
+    let mut preprocessor = Preprocessor::new(&config.data, Normalize::None, &layout, None);
+    if config.data.normalize != Normalize::None {
+        let is_number = |feature: usize| feature < N_NUMBERS;
+        let n_features = preprocessor.plan.n_features();
+        let of = |number: fn(usize) -> f64, other| {
+            (0..n_features).map(|n| if is_number(n) { number(n) } else { other }).collect()
+        };
+        let normalizer = Normalizer::new(of(|n| 0.01 * n as f64, 0.0), of(|n| 1.0 + 0.02 * n as f64, 1.0));
+        preprocessor.normalizer = Some(normalizer);
+    }
+    let train: Arc<dyn Dataset> =
+        Arc::new(ResidentRows { features, targets, weights, layout, source: "made-up rows".to_owned() });
+    Ok(Loaded {
+        train: preprocessor.apply(train),
+        eval: None,
+        preprocessor,
+        warnings: Vec::new(),
+        task_choice: None,
+        class_counts: None,
+        n_skipped: 0,
+        split: None,
+        head_gaps: Vec::new(),
+        fingerprint: DataFingerprint::Sampled(0),
+    })
+}
+
+/// Number of classes of a loss.
+fn n_classes(loss: &Loss, config: &Config) -> usize {
+    match loss {
+        Loss::CrossEntropy { class_weights: Some(ClassWeights::PerClass(weights)), .. } => weights.len(),
+        _ => config.data.classes.unwrap_or(N_CLASSES).min(MAX_CLASSES),
+    }
+}
+
+/// Targets of the rows for the task of the config, which the first numbers of a row decide.
+fn targets(config: &Config, rows: &[&[f32]]) -> (Targets, TargetLayout) {
+    let label = |row: &[f32], n_classes: usize| ((row[0].abs() * 1e3) as usize) % n_classes;
+    let value = |row: &[f32], column: usize, loss: &Loss| {
+        let x = row[column % N_NUMBERS] + 0.5 * row[(column + 1) % N_NUMBERS];
+        match loss {
+            Loss::Element(ElementLoss::Bce | ElementLoss::Focal { .. }) => f32::from(x > 0.2),
+            Loss::Element(ElementLoss::Poisson) => x.abs().floor(),
+            _ => x,
+        }
+    };
+    let (data, loss) = (&config.data, &config.loss);
+    match (data.task, loss) {
+        (Task::Classification, _) => {
+            let n_classes = n_classes(loss, config);
+            let labels = rows.iter().map(|row| label(row, n_classes) as i64).collect();
+            (Targets::Labels(labels), TargetLayout::Classes { n_classes })
+        }
+        (Task::Heads, Loss::Heads(losses)) => {
+            let with_losses = || data.heads.iter().zip(losses);
+            let heads: Vec<_> = with_losses()
+                .map(|(head, of_head)| {
+                    let labels = (head.task == Task::Classification)
+                        .then(|| Arc::new(LabelVocabulary::numbers(n_classes(&of_head.loss, config))));
+                    HeadTargets {
+                        name: head.name.clone(),
+                        task: head.task,
+                        columns: head.target.clone(),
+                        labels,
+                    }
+                })
+                .collect();
+            let mut targets = Vec::new();
+            for (n, row) in rows.iter().enumerate() {
+                for (index, (head, of_head)) in with_losses().enumerate() {
+                    // Some rows lack the target of a head.
+                    let lacks = n % 9 == index % 9;
+                    for column in 0..head.target.len() {
+                        let target = match head.task {
+                            Task::Classification => label(row, n_classes(&of_head.loss, config)) as f32,
+                            _ => value(row, index + column, &of_head.loss),
+                        };
+                        targets.push(if lacks { f32::NAN } else { target });
+                    }
+                }
+            }
+            (Targets::Values(targets), TargetLayout::Heads { heads: heads.into() })
+        }
+        _ => {
+            let names = match data.target.len() {
+                0 => (0..N_TARGETS).map(|n| format!("y{n}")).collect(),
+                _ => data.target.clone(),
+            };
+            let of_row = |row: &&[f32]| (0..names.len()).map(|n| value(row, n, loss)).collect::<Vec<_>>();
+            (Targets::Values(rows.iter().flat_map(of_row).collect()), TargetLayout::Values { names })
+        }
+    }
+}
