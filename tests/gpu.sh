@@ -8,8 +8,8 @@
 # In a folder made by launch/pack it takes the programs from there. In a checkout it builds them by cargo, or takes the
 # ddp-train that DDP_TRAIN names. PyTorch's part runs where python3 (or PYTHON) has torch and sees the GPU.
 #
-# Parts, the most telling first: the machine; the tests that use a GPU, with REQUIRE_GPUS=1; several ranks on one GPU by NCCL;
-# training on the GPU held against the CPU; graphs against eager, bit by bit; PyTorch's goldens; bf16 and tf32 against f32;
+# Parts, the most telling first: the machine; the program's own check of the GPU against the CPU; the tests that use a GPU, with
+# REQUIRE_GPUS=1; several ranks on one GPU by NCCL; training on the GPU held against the CPU; graphs against eager, bit by bit; PyTorch's goldens; bf16 and tf32 against f32;
 # speed beside PyTorch in the same run; compute-sanitizer. Each part has an expected time, which --list and the run print, and
 # none stops the others. One that runs out of time is "not reached", which is not a failure. A file of JSON lines, written anew when
 # a part ends, and a short table as the last lines.

@@ -14,6 +14,7 @@ import machine
 import quality
 import record_cublaslt
 import sanitizer
+import self_check
 import speed
 from session import ROOT, Session
 from torch_side import TorchSide
@@ -38,13 +39,14 @@ class Plan:
 # The most telling first: a run that is cut leaves the last ones out.
 PARTS = [
     Plan("machine", 10, machine.machine),
+    Plan("self-check", 20, self_check.self_check),
     Plan("cublaslt record", 15, record_cublaslt.record),
-    Plan("tests", 70, checks.test_programs),
+    Plan("tests", 60, checks.test_programs),
     Plan("ranks", 45, checks.several_ranks),
-    Plan("training", 25, quality.cpu_and_gpu),
+    Plan("training", 20, quality.cpu_and_gpu),
     Plan("exact", 30, quality.graphs_and_repeats),
     Plan("goldens", 15, quality.goldens),
-    Plan("precision", 35, quality.precisions),
+    Plan("precision", 30, quality.precisions),
     # PyTorch compiles within this part: nothing runs beside what is timed.
     Plan("speed step", 75, speed.steps),
     Plan("speed addmm", 15, speed.addmm),

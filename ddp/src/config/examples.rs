@@ -11,8 +11,9 @@ use super::{Activation, Config, ConfigError, Gate, OptimizerKind};
 
 /// Widths of layers: odd ones, whose rows are not aligned, and such as vectorized kernels and tensor cores take.
 const WIDTHS: [usize; 4] = [33, 64, 7, 130];
-/// Width and rows of the configs with large matmuls.
+/// Width and rows of the configs with large matmuls, and their classes.
 const LARGE: usize = 256;
+const MANY_CLASSES: usize = 300;
 /// Rows of a step in the other configs.
 const ROWS: usize = 37;
 
@@ -70,10 +71,15 @@ pub fn examples(precisions: &[Precision]) -> Result<Vec<Example>, ConfigError> {
     }
     for (index, precision) in precisions.iter().enumerate() {
         let activation = Activation::NAMES[index % Activation::NAMES.len()];
-        let sets = vec![
+        let mut sets = vec![
             format!("model.hidden=[{LARGE}, {LARGE}, {LARGE}]"),
             format!("model.activation={activation}"),
+            format!("data.classes={MANY_CLASSES}"),
         ];
+        if index % 2 == 1 {
+            // Activations are not part of matmuls then.
+            sets.extend(["model.norm=layer".to_owned(), "model.residual=true".to_owned()]);
+        }
         let name = format!("wide layers, {activation}, {}", precision.name());
         examples.push(Example { name, config: config(sets, "sgd", *precision, LARGE)? });
     }

@@ -325,21 +325,30 @@ impl Network {
     }
 
     /// The values that the last forward pass over `n_rows` rows left, in forward order, each with the layer that wrote it last: its
-    /// description, and the module of its parameters if it has any. The converted input is left out, which not every pass writes.
+    /// description, and the module of its parameters or of the last ones before it. The converted input is left out, which not every
+    /// pass writes.
     ///
     /// # Errors
     /// [`KernelError::OutOfRange`] beyond [`Network::max_rows`].
     pub(crate) fn layer_values(&self, n_rows: usize) -> Result<Vec<(String, TensorRef<'_>)>> {
-        let name = |layer: &dyn Layer| {
-            let module = layer.parameters().first().and_then(|param| param.name.rsplit_once('.'));
-            let words = layer.describe();
-            module.map_or(words.clone(), |(module, _)| format!("{module} ({words})"))
-        };
         let mut named = Vec::new();
-        for (index, values) in self.buffers.values.iter().enumerate() {
-            let wrote = self.plan.steps.iter().rfind(|step| step.y == Value::Buffer(index));
-            if let Some(step) = wrote.filter(|step| step.layer.kind() != LayerKind::Cast) {
-                named.push((name(&*step.layer), values.view().rows(0, n_rows)?));
+        let mut module = String::new();
+        for (index, step) in self.plan.steps.iter().enumerate() {
+            let words = step.layer.describe();
+            let own = step.layer.parameters().first().and_then(|param| param.name.rsplit_once('.'));
+            let name = match own {
+                Some((own, _)) => {
+                    own.clone_into(&mut module);
+                    format!("{own} ({words})")
+                }
+                None if module.is_empty() => words,
+                None => format!("{words} after {module}"),
+            };
+            let is_overwritten = self.plan.steps[index + 1..].iter().any(|later| later.y == step.y);
+            if let (Value::Buffer(value), false) =
+                (step.y, is_overwritten || step.layer.kind() == LayerKind::Cast)
+            {
+                named.push((name, self.buffers.values[value].view().rows(0, n_rows)?));
             }
         }
         Ok(named)

@@ -42,7 +42,7 @@ pub enum CommandError {
     #[diagnostic(help("add --device cuda to see why there is no GPU, or leave --cuda-graph out"))]
     NoGraphOnCpu,
     /// A GPU computes something else than the CPU, or its check failed.
-    #[error("the GPU does not compute what the CPU computes: {what} [{gpu}]")]
+    #[error("the check of a GPU against the CPU failed: {what} ({gpu})")]
     #[diagnostic(help(
         "`ddp-train devices --check --json` checks everything and prints what to report; `--check off` trains without a check"
     ))]

@@ -6,5 +6,6 @@ mod generations;
 mod matmul_choices;
 mod program;
 mod registered_buffers;
+mod self_check;
 #[cfg(feature = "mpi")]
 mod traffic;

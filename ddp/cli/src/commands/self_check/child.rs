@@ -65,7 +65,7 @@ fn check(name: &str, body: impl FnOnce() -> Result<Vec<Comparison>, TrainError>)
         write(&Line::Impossible(with_hint(error)))?;
         return Ok(false);
     }
-    let found = found.map_err(|error| with_hint(&error));
+    let found = found.map_err(|error| error.to_string());
     let is_usable = found.is_ok();
     write(&Line::Done(Check::new(name.to_owned(), started.elapsed().as_secs_f64(), found)))?;
     if !is_usable {

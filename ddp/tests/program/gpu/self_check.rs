@@ -1,0 +1,125 @@
+//! The check of GPUs against the CPU: by `devices --check`, and at the first start of a run.
+
+#![allow(clippy::unwrap_used)]
+
+use serde_json::Value;
+
+use super::program::{on_gpus, train_args};
+use crate::common::{Outcome, run, single, temp_dir};
+use crate::virtual_gpu::under_virtual_gpus;
+
+/// Every example agrees on a sound GPU. A broken one is named with the check that found it.
+#[test]
+fn devices_are_checked_against_the_cpu() {
+    let Some(outcome) = under_virtual_gpus(1, &["devices", "--check", "--json"], &[]) else { return };
+    let report: Value = serde_json::from_str(outcome.ok()).unwrap();
+    assert_eq!(report["agrees"], true, "{report}");
+    let checks = report["gpus"][0]["checks"].as_array().unwrap();
+    assert!(checks.len() >= 14, "{report}");
+    for check in checks {
+        assert!(check["agrees"] == true && check["results"].as_array().unwrap().len() > 40, "{check}");
+    }
+    let results = checks.iter().flat_map(|check| check["results"].as_array().unwrap());
+    let names: Vec<_> = results.map(|result| result["result"].as_str().unwrap()).collect();
+    for part in [
+        "features of the rows",
+        "output of norms.0",
+        "gradient of numeric.0.frequencies",
+        "update of embeddings",
+        "running_var",
+    ] {
+        assert!(
+            names.iter().any(|name| name.starts_with(part) || name.ends_with(part)),
+            "no {part} in {names:?}"
+        );
+    }
+
+    let broken = [("VGPU_FAIL", "illegal:30")];
+    let outcome = under_virtual_gpus(2, &["devices", "--check", "--gpu", "1"], &broken).unwrap();
+    assert_eq!(outcome.status.code(), Some(1), "{outcome:#?}");
+    assert!(outcome.stdout.contains("cuda:1 (Virtual GPU): 0 of 1 checks agree"), "{outcome:#?}");
+    for part in ["all layers, ", "illegal memory access", "(cuda:1, ", "hint: "] {
+        assert!(outcome.stderr.contains(part), "no {part} in {}", outcome.stderr);
+    }
+}
+
+#[test]
+fn a_gpu_that_is_not_there_cannot_be_checked() {
+    let outcome = run(single(&["devices", "--check"]));
+    if outcome.stdout.is_empty() {
+        assert_eq!(outcome.status.code(), Some(78), "{outcome:#?}");
+        assert!(outcome.stderr.contains("hint: "), "{outcome:#?}");
+    }
+    let Some(outcome) = under_virtual_gpus(1, &["devices", "--check", "--gpu", "3"], &[]) else { return };
+    assert_eq!(outcome.status.code(), Some(78), "{outcome:#?}");
+    assert!(outcome.stderr.contains("this host has 1 GPU"), "{outcome:#?}");
+}
+
+/// One rank checks for all at the first start of such a model; later starts, and those on the CPU, check nothing.
+#[test]
+fn the_first_start_checks_the_model_and_the_next_does_not() {
+    let folder = temp_dir();
+    let cache = folder.path().join("cache").to_str().unwrap().to_owned();
+    let n_gpus = if cfg!(feature = "mpi") { 2 } else { 1 };
+    let start = |name: &str, more: &[&str]| -> Option<usize> {
+        let out = folder.path().join(name).to_str().unwrap().to_owned();
+        let args =
+            [&["train", "--out", &out, "--set", "train.steps=2", "--set", "data.eval=none"], more].concat();
+        let outcome =
+            on_gpus(n_gpus, n_gpus, &args, &[("DDP_TRAIN_CACHE", &cache), ("DDP_TRAIN_CHECK", "auto")])?;
+        outcome.ok();
+        Some(outcome.stderr.matches("results agree with the CPU").count())
+    };
+    let Some(n_checks) = start("first", &["--device", "cuda"]) else { return };
+    assert_eq!(n_checks, 1, "one rank checks for all");
+    assert_eq!(start("second", &["--device", "cuda"]), Some(0));
+    assert_eq!(start("wider", &["--device", "cuda", "--set", "model.hidden=[9]"]), Some(0), "other sizes");
+    assert_eq!(
+        start("other", &["--device", "cuda", "--set", "optimizer.kind=sgd"]),
+        Some(1),
+        "other operations"
+    );
+    assert_eq!(start("always", &["--device", "cuda", "--check", "always"]), Some(1));
+    assert_eq!(start("cpu", &["--device", "cpu", "--check", "always"]), Some(0));
+}
+
+/// A GPU that computes something wrong, hangs or fails in the process of the check leaves the run able to say so. Nothing is trained.
+#[test]
+fn a_gpu_that_fails_the_check_does_not_train() {
+    let folder = temp_dir();
+    let n_gpus = if cfg!(feature = "mpi") { 2 } else { 1 };
+    let start = |name: &str, fault: &str, more: &[&str]| -> Option<Outcome> {
+        let out = folder.path().join(name).to_str().unwrap().to_owned();
+        let args = train_args(&out, &[&["--device", "cuda"], more].concat());
+        on_gpus(n_gpus, n_gpus, &args, &[("VGPU_FAIL", fault), ("DDP_TRAIN_CHECK", "auto")])
+    };
+    for (fault, parts) in [
+        ("wrong:matmul", ["output of layers.0 (linear ", "differs by "]),
+        // The kernel also writes the outcome of the step.
+        ("wrong:adam_f32", ["loss differs by ", " more of "]),
+        ("wrong:layer_norm_fwd_warp_f32", ["output of norms.0 (layer norm) ", "differs by "]),
+        ("hang:60", ["no result within 3 s", "Virtual GPU, driver "]),
+        ("illegal:30", ["illegal memory access", "Virtual GPU, driver "]),
+    ] {
+        let Some(outcome) = start("failed", fault, &["--check-timeout", "3", "--set", "model.norm=layer"])
+        else {
+            return;
+        };
+        assert_eq!(outcome.status.code(), Some(1), "{fault}: {outcome:#?}");
+        for part in ["the check of a GPU against the CPU failed: ", "`--check off`"].into_iter().chain(parts)
+        {
+            assert_eq!(outcome.stderr.matches(part).count(), 1, "{fault}: {part} in {}", outcome.stderr);
+        }
+        assert!(!folder.path().join("failed").exists(), "{fault}");
+    }
+    start("unchecked", "wrong:adam_f32", &["--check", "off"]).unwrap().ok();
+    let outcome = start("impossible", "context", &[]).unwrap();
+    assert!(!outcome.status.success(), "{outcome:#?}");
+    let outcome = run({
+        let mut command = single(&["train", "--dry-run"]);
+        command.env("DDP_TRAIN_CHECK", "sometimes");
+        command
+    });
+    assert_eq!(outcome.status.code(), Some(2), "{outcome:#?}");
+    assert!(outcome.stderr.contains("DDP_TRAIN_CHECK=sometimes: expected auto"), "{outcome:#?}");
+}
