@@ -27,6 +27,14 @@ pub(crate) struct StepValues {
     pub(crate) gradients: Vec<f32>,
 }
 
+impl StepValues {
+    /// Whether all outputs and gradients are numbers.
+    pub(crate) fn is_finite(&self) -> bool {
+        let values = self.layers.iter().flat_map(|(_, values)| values).chain(&self.gradients);
+        values.copied().all(f32::is_finite)
+    }
+}
+
 impl Trainer<'_> {
     /// Takes over weights, optimizer state, registered buffers, loss scale and number of steps of `leader`.
     pub(crate) fn take_over(&mut self, leader: &Trainer<'_>) -> Result<()> {

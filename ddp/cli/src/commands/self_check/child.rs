@@ -26,6 +26,8 @@ const COPIED: usize = (1 << 20) + 13;
 /// # Errors
 /// [`ReportError::Stdout`](ddp::report::ReportError::Stdout).
 pub(in super::super) fn child(checked: Checked, index: u32, graph: GraphMode) -> Result<()> {
+    // On a GPU that hangs it would outlive its parent.
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let device = Device::Cuda(index);
     let gpu = Gpu::get(index).map_err(|error| with_hint(&error));
     let configs = gpu.and_then(|_| configs(checked, device));
