@@ -1,5 +1,15 @@
 //! Configs that together name every kind of layer, loss, optimizer and number format, made from the tables that define them, so that a
 //! new one is among them. For checks of a device.
+//!
+//! ```
+//! use ddp::config::Precision;
+//! use ddp::config::examples::examples;
+//!
+//! let examples = examples(&[Precision::F32])?;
+//! assert!(examples.iter().any(|example| example.name.contains("huber")));
+//! assert!(examples.iter().all(|example| example.config.train.precision == Precision::F32));
+//! # Ok::<(), ddp::config::ConfigError>(())
+//! ```
 
 use std::fmt;
 

@@ -16,7 +16,7 @@ use crate::train::step_inputs::{Rows, StepInputs};
 /// Values in host memory, each with its name.
 pub(crate) type Named = Vec<(String, Vec<f32>)>;
 
-/// What a step read and computed before its update, in host memory.
+/// Input and results of a step before its update, in host memory.
 #[derive(Debug)]
 pub(crate) struct StepValues {
     /// Features, targets and weights of this rank's rows.

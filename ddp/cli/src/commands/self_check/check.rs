@@ -30,7 +30,7 @@ impl Check {
         closest([self])
     }
 
-    /// What is wrong, if anything is: the error, or the first result that differs, in the order in which a step computes.
+    /// The error of the check, or its first result that differs, in the order in which a step computes; None if it agrees.
     pub(super) fn difference(&self) -> Option<String> {
         if let Some(error) = &self.error {
             return Some(error.clone());

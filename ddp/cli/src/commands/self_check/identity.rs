@@ -1,4 +1,4 @@
-//! What a check depends on: GPU, driver, libraries and this program.
+//! GPU, driver, libraries and program, on which a check depends.
 
 use std::fs;
 use std::path::Path;

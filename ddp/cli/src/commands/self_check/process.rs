@@ -29,7 +29,7 @@ pub(super) struct Request<'a> {
     pub(super) limit: Duration,
 }
 
-/// What the process of a check has found.
+/// Findings of the process of a check.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) checks: Vec<Check>,
