@@ -47,6 +47,9 @@ const fn of_setting(
     FeatureRow { name, feature: None, off, trial, fallback, cost }
 }
 
+/// Name of steps that are replayed as graphs.
+pub const CUDA_GRAPH: &str = "cuda-graph";
+
 /// All features that `--safe` turns off.
 pub const FEATURES: [FeatureRow; 10] = [
     of_device(
@@ -66,7 +69,7 @@ pub const FEATURES: [FeatureRow; 10] = [
         ],
     ),
     of_setting(
-        ["cuda-graph", "`--cuda-graph off`"],
+        [CUDA_GRAPH, "`--cuda-graph off`"],
         [
             "before the first step the collectives of a step are captured and replayed twice; later each capture",
             "steps launched kernel by kernel; the same bits",

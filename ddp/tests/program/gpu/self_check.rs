@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::program::{on_gpus, train_args};
-use crate::common::{Outcome, run, single, temp_dir};
+use crate::common::{Outcome, read_weights, run, single, temp_dir};
 use crate::virtual_gpu::under_virtual_gpus;
 
 /// Every example agrees on a sound GPU. A broken one is named with the check that found it.
@@ -122,4 +122,39 @@ fn a_gpu_that_fails_the_check_does_not_train() {
     });
     assert_eq!(outcome.status.code(), Some(2), "{outcome:#?}");
     assert!(outcome.stderr.contains("DDP_TRAIN_CHECK=sometimes: expected auto"), "{outcome:#?}");
+}
+
+/// Where one feature computes something wrong, the check finds it, and the run, and the next one too, gives the result without it.
+#[test]
+fn a_feature_that_fails_the_check_is_left_out() {
+    let folder = temp_dir();
+    let cache = folder.path().join("cache").to_str().unwrap().to_owned();
+    let n_gpus = if cfg!(feature = "mpi") { 2 } else { 1 };
+    let start = |name: &str, fault: &str, more: &[&str]| -> Option<Outcome> {
+        let out = folder.path().join(name).to_str().unwrap().to_owned();
+        let args = train_args(&out, &[&["--device", "cuda", "--progress", "plain"], more].concat());
+        let args: Vec<_> = args.into_iter().filter(|arg| *arg != "-q").collect();
+        let mut env = vec![("DDP_TRAIN_CHECK", "auto"), ("DDP_TRAIN_CACHE", &*cache)];
+        env.extend((!fault.is_empty()).then_some(("VGPU_FAIL", fault)));
+        on_gpus(n_gpus, n_gpus, &args, &env)
+    };
+    let Some(first) = start("first", "wrong:epilogue", &[]) else { return };
+    first.ok();
+    let warning = "it agrees without fused-epilogues, and the run does without";
+    assert_eq!(first.stderr.matches(warning).count(), 1, "{}", first.stderr);
+    let second = start("second", "wrong:epilogue", &[]).unwrap();
+    second.ok();
+    assert!(!second.stderr.contains(warning), "{}", second.stderr);
+    for outcome in [&first, &second] {
+        assert!(
+            outcome.stderr.contains("GPU features that are off (docs/gpus.md): fused-epilogues"),
+            "{}",
+            outcome.stderr
+        );
+    }
+    let without = ["--check", "off", "--set", "train.gpu_without=[\"fused-epilogues\"]"];
+    start("sound", "", &without).unwrap().ok();
+    let weights = |name: &str| read_weights(&folder.path().join(name).join("model.safetensors"));
+    let want = weights("sound");
+    assert!(weights("first") == want && weights("second") == want);
 }

@@ -222,7 +222,8 @@ impl Matmul {
         let bias = if p.epilogue.uses_bias_pointer() { real(device, p.bias) } else { std::ptr::null_mut() };
         let mut aux = Aux::new(p, device);
         let mut row_sums = vec![0.0; m];
-        let is_wrong = fault::is_wrong("matmul");
+        let is_fused = p.epilogue.uses_bias_pointer();
+        let is_wrong = fault::is_wrong("matmul") || is_fused && fault::is_wrong("epilogue");
         for col in 0..n {
             for (row, row_sum) in row_sums.iter_mut().enumerate() {
                 let mut x = self.alpha * sums[col * m + row];

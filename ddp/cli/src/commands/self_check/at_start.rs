@@ -1,15 +1,16 @@
 //! The check before the first start of a run on a GPU.
 
-use std::time::Duration;
+use std::collections::BTreeSet;
 
 use clap::ValueEnum as _;
 use ddp::config::Config;
+use ddp::config::gpu_features::CUDA_GRAPH;
 use ddp::report::notes::warn_of_all_ranks;
 use ddp::train::self_check::operations;
 use ddp::train::trainer::GraphMode;
 use ddp_comm::World;
 use ddp_kernels::Device;
-use ddp_kernels::cuda::{self, Gpu, GpuInfo, record};
+use ddp_kernels::cuda::{self, Gpu, GpuFeature, GpuInfo, record};
 use tracing::{debug, info};
 
 use super::check::closest;
@@ -23,33 +24,49 @@ use crate::exit::Stop;
 /// Environment variable with the mode where no flag gives it.
 const VARIABLE: &str = "DDP_TRAIN_CHECK";
 
+/// Begins the line of a record with the features that the GPU computes wrongly.
+const WITHOUT: &str = "without ";
+
 /// Checks the model of `config` on this rank's GPU, unless its operations were checked there before: with this GPU model, driver, libraries
-/// and program. One rank per host and GPU model does; all ranks fail if the GPU of one is wrong. Collective.
+/// and program. One rank per host and GPU model does. Returns the features that the run must do without, because the GPU of a rank
+/// agrees with the CPU only without them: names of docs/gpus.md, the same on all ranks. Collective.
 ///
 /// # Errors
-/// [`CommandError::SelfCheck`].
+/// [`CommandError::SelfCheck`] on all ranks if the GPU of one differs from the CPU without these features too.
 pub(in super::super) fn at_first_start(
     world: &World,
     args: &TrainArgs,
     config: &Config,
     device: Device,
     mode: CheckMode,
-) -> Result<(), Stop> {
-    let graph = args.cuda_graph;
+) -> Result<Vec<String>, Stop> {
     if mode == CheckMode::Off {
-        return Ok(());
+        return Ok(Vec::new());
     }
-    let wanted = world.collective_result(Wanted::new(mode, config, device, graph))?;
-    let own = wanted
-        .as_ref()
-        .map_or_else(String::new, |wanted| format!("{}\n{}", world.hostname(), wanted.parts.join("\n")));
+    let graph = args.graph_mode();
+    let due = world.collective_result(Due::new(mode, config, device, graph))?;
+    let own = match &due {
+        Due::Check(wanted) => format!("{}\n{}", world.hostname(), wanted.parts.join("\n")),
+        Due::Nothing | Due::Known(_) => String::new(),
+    };
     let all = world.group().all_gather_bytes(own.as_bytes()).map_err(crate::Error::from)?;
     let is_first = all.iter().position(|of| of == own.as_bytes()) == Some(world.rank().0);
-    let checked = match wanted {
-        Some(wanted) if is_first => wanted.check(world, mode, args.check_args.limit(), config, graph),
-        _ => Ok(()),
+    let record = match due {
+        Due::Check(wanted) if is_first => {
+            let check =
+                Request { gpu: wanted.gpu.index, graph, config: None, limit: args.check_args.limit() };
+            wanted.check(world, mode, check, config)
+        }
+        Due::Known(record) => Ok(record),
+        Due::Check(_) | Due::Nothing => Ok(String::new()),
     };
-    Ok(world.collective_result(checked)?)
+    let record = world.collective_result(record)?;
+    let own = record.lines().find_map(|line| line.strip_prefix(WITHOUT)).unwrap_or_default();
+    let all = world.group().all_gather_bytes(own.as_bytes()).map_err(crate::Error::from)?;
+    let all: Vec<_> = all.iter().map(|names| String::from_utf8_lossy(names)).collect();
+    let names: BTreeSet<&str> =
+        all.iter().flat_map(|names| names.split(' ')).filter(|name| !name.is_empty()).collect();
+    Ok(names.into_iter().map(str::to_owned).collect())
 }
 
 /// The mode of the flag, else that of the environment.
@@ -67,44 +84,63 @@ pub(in super::super) fn check_mode(args: &TrainArgs) -> Result<CheckMode> {
     }
 }
 
+/// The check of a rank's GPU.
+enum Due {
+    /// It has none.
+    Nothing,
+    /// An earlier start has left this record.
+    Known(String),
+    Check(Wanted),
+}
+
 /// A GPU whose check is due.
 struct Wanted {
     gpu: GpuInfo,
     parts: Vec<String>,
 }
 
-impl Wanted {
-    fn new(mode: CheckMode, config: &Config, device: Device, graph: GraphMode) -> Result<Option<Self>> {
-        let Device::Cuda(index) = device else { return Ok(None) };
+impl Due {
+    fn new(mode: CheckMode, config: &Config, device: Device, graph: GraphMode) -> Result<Self> {
+        let Device::Cuda(index) = device else { return Ok(Due::Nothing) };
         let gpu = Gpu::get(index)?.info().clone();
-        let operations = format!("{}; graph {graph:?}", operations(config)?);
+        let without = &config.train.gpu_without;
+        let operations = format!("{}; graph {graph:?}; without {without:?}", operations(config)?);
         let parts = record_parts(&gpu, &operations);
         let known = if mode == CheckMode::Always { None } else { record::read(&parts) };
-        if let Some(known) = &known {
-            debug!("{known}");
-        }
-        Ok(known.is_none().then_some(Wanted { gpu, parts }))
+        Ok(match known {
+            Some(known) => {
+                debug!("{known}");
+                Due::Known(known)
+            }
+            None => Due::Check(Wanted { gpu, parts }),
+        })
     }
+}
 
-    fn check(
-        self,
-        world: &World,
-        mode: CheckMode,
-        limit: Duration,
-        config: &Config,
-        graph: GraphMode,
-    ) -> Result<()> {
+impl Wanted {
+    /// Runs the check, and where it fails, finds the feature to do without; returns the record for later starts.
+    fn check(self, world: &World, mode: CheckMode, check: Request<'_>, config: &Config) -> Result<String> {
         let Wanted { gpu, parts } = self;
         let versions = cuda::versions();
         let gpu_words = gpu_words(&gpu, &versions);
-        let toml = config.to_toml();
-        let found = Request { gpu: gpu.index, graph, config: Some(&toml), limit }.run();
         let failed = |what: String| CommandError::SelfCheck {
             gpu: format!("{gpu_words}, {}", library_words(&versions)),
             what,
         };
+        let found = Request { config: Some(&config.to_toml()), ..check }.run();
         if let Some(difference) = found.checks.iter().find_map(|check| check.difference()) {
-            return Err(failed(difference).into());
+            let Some(names) = guilty(check, config) else { return Err(failed(difference).into()) };
+            let names = names.join(" ");
+            warn_of_all_ranks(
+                world.rank().0,
+                &format!(
+                    "{gpu_words} differs from the CPU: {difference}; it agrees without {names}, and the run does without (docs/gpus.md)\n\
+                     hint: `ddp-train devices --check --json` prints what to report"
+                ),
+            );
+            let record = format!("checked on {gpu_words}: results agree with the CPU\n{WITHOUT}{names}");
+            record::write(&parts, &record);
+            return Ok(record);
         }
         if let Some(reason) = found.impossible {
             if mode == CheckMode::Always {
@@ -114,7 +150,7 @@ impl Wanted {
                 world.rank().0,
                 &format!("{gpu_words} could not be checked against the CPU: {reason}"),
             );
-            return Ok(());
+            return Ok(String::new());
         }
         let n_results: usize = found.checks.iter().map(|check| check.results.len()).sum();
         let most = closest(&found.checks).map_or_else(String::new, |most| {
@@ -126,6 +162,28 @@ impl Wanted {
         let line = format!("checked on {gpu_words}: {n_results} results agree with the CPU{most}");
         info!("{line}");
         record::write(&parts, &line);
-        Ok(())
+        Ok(line)
     }
+}
+
+/// Names of features without which a failed check succeeds: a single one, or else all of them; None if it fails without all.
+fn guilty(check: Request<'_>, config: &Config) -> Option<Vec<String>> {
+    let mut candidates: Vec<Option<GpuFeature>> = GpuFeature::ALL.iter().copied().map(Some).collect();
+    candidates.retain(|feature| feature.is_some_and(|feature| !config.train.gpu_without.contains(&feature)));
+    // A graph that was requested is not left out.
+    candidates.extend((check.graph == GraphMode::Auto).then_some(None));
+    let agrees_without = |off: &[Option<GpuFeature>]| {
+        let mut config = config.clone();
+        config.train.gpu_without.extend(off.iter().flatten());
+        let graph = if off.contains(&None) { GraphMode::Off } else { check.graph };
+        Request { graph, config: Some(&config.to_toml()), ..check }.run().agrees()
+    };
+    // First of all, so that a GPU that fails anyway is not tried again and again.
+    if !agrees_without(&candidates) {
+        return None;
+    }
+    let single = candidates.iter().find(|feature| agrees_without(std::slice::from_ref(feature)));
+    let guilty = single.map_or(&candidates[..], std::slice::from_ref);
+    let name = |feature: &Option<GpuFeature>| feature.map_or(CUDA_GRAPH, GpuFeature::name).to_owned();
+    Some(guilty.iter().map(name).collect())
 }

@@ -30,7 +30,7 @@ pub(in super::super) fn child(checked: Checked, index: u32, graph: GraphMode) ->
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let device = Device::Cuda(index);
     let gpu = Gpu::get(index).map_err(|error| with_hint(&error));
-    let configs = gpu.and_then(|_| configs(checked, device));
+    let configs = gpu.and_then(|_| configs(checked, index));
     let configs = match configs {
         Ok(configs) => configs,
         Err(reason) => return write(&Line::Impossible(reason)),
@@ -76,15 +76,18 @@ fn check(name: &str, body: impl FnOnce() -> Result<Vec<Comparison>, TrainError>)
     Ok(is_usable)
 }
 
-/// The names of the models to check and their configs.
-fn configs(checked: Checked, device: Device) -> Result<Vec<(String, Config)>, String> {
+/// The names of the models to check and their configs; turns off the features that a run does without.
+fn configs(checked: Checked, index: u32) -> Result<Vec<(String, Config)>, String> {
     match checked {
         Checked::Run => {
             let text = io::read_to_string(io::stdin()).map_err(|error| error.to_string())?;
             let config = Config::from_saved(&text, "stdin".as_ref()).map_err(|error| with_hint(&error))?;
+            let gpu = Gpu::get(index).map_err(|error| with_hint(&error))?;
+            config.train.gpu_without.iter().for_each(|feature| gpu.turn_off(*feature));
             Ok(vec![("the model of the run".to_owned(), config)])
         }
         Checked::All => {
+            let device = Device::Cuda(index);
             let is_there = |precision: &Precision| {
                 precision.ensure_on(device).is_ok() && matches!(precision.replaced_on(device), Ok(None))
             };

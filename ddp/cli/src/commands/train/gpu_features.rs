@@ -1,8 +1,8 @@
 //! Features of GPUs that a run does without: those that its settings turn off, and those that a driver refuses.
 
 use ddp::config::Config;
-use ddp::config::gpu_features::FEATURES;
-use ddp::train::trainer::Trainer;
+use ddp::config::gpu_features::{CUDA_GRAPH, FEATURES};
+use ddp::train::trainer::{GraphMode, Trainer};
 use ddp_comm::World;
 use ddp_kernels::cuda::{Gpu, GpuFeature};
 use ddp_kernels::hint::with_hint;
@@ -18,6 +18,17 @@ pub(super) fn turn_off(device: Device, without: &[GpuFeature]) -> Result<()> {
     let gpu = Gpu::get(index)?;
     without.iter().for_each(|feature| gpu.turn_off(*feature));
     Ok(())
+}
+
+/// Turns the features of these names off, and returns the mode of graphs without them: the result of the self-check.
+pub(super) fn turn_off_named(device: Device, names: &[String], graph: GraphMode) -> Result<GraphMode> {
+    let named: Vec<_> = GpuFeature::ALL
+        .iter()
+        .copied()
+        .filter(|feature| names.iter().any(|name| name == feature.name()))
+        .collect();
+    turn_off(device, &named)?;
+    Ok(if names.iter().any(|name| name == CUDA_GRAPH) { GraphMode::Off } else { graph })
 }
 
 /// Turns features off on all ranks that the driver refuses to one, with a warning for each. All ranks have a GPU, or none has. Collective.
@@ -58,7 +69,7 @@ pub(super) fn log(config: &Config, args: &TrainArgs, trainer: &Trainer<'_>, worl
     for row in FEATURES {
         let is_used = match (row.feature, row.name) {
             (Some(feature), _) => gpu.uses(feature),
-            (None, "cuda-graph") => trainer.uses_graphs(),
+            (None, CUDA_GRAPH) => trainer.uses_graphs(),
             (None, "cpu-binding") => !args.safe && args.bind == Bind::Auto,
             (None, _) if !has_peers => continue,
             (None, "overlap") => config.comm.overlap,

@@ -14,7 +14,7 @@ use ddp::report::notes::warn_of_all_ranks;
 use ddp::train::resume::Resumed;
 use ddp::train::setup;
 use ddp::train::setup::BatchPartition;
-use ddp::train::trainer::Trainer;
+use ddp::train::trainer::{GraphMode, Trainer};
 use ddp_comm::{DeviceChoice, World};
 use ddp_kernels::Device;
 use tracing::{Level, Span, debug, enabled, info, warn};
@@ -83,8 +83,10 @@ impl<'w> Run<'w> {
         // Before the data is read, which may take long.
         let is_possible = config.train.precision.ensure_on(choice.device).map_err(Error::from);
         world.collective_result(is_possible)?;
+        let mut graph = args.graph_mode();
         if !args.dry_run {
-            self_check::at_first_start(world, args, &config, choice.device, check)?;
+            let without = self_check::at_first_start(world, args, &config, choice.device, check)?;
+            graph = gpu_features::turn_off_named(choice.device, &without, graph)?;
         }
         let start = Start::new(world, args, choice.device, resumed.as_ref())?;
         let data = start.load_data(world, log, args, &config, resumed.as_ref())?;
@@ -94,7 +96,8 @@ impl<'w> Run<'w> {
         let Plan { config, spec, partition, .. } = &plan;
         let is_possible = container::check(config, spec, *partition, &data, choice.device);
         world.collective_result(is_possible)?;
-        let trainer = plan.trainer(world, args, &data, choice.device, start.init_from.as_ref());
+        let trainer =
+            plan.trainer(world, (graph, args.new_head), &data, choice.device, start.init_from.as_ref());
         let mut trainer = world.collective_result(trainer)?;
         let resumed = match resumed {
             Some(resumed) => Some(resumed.restore(world, &plan.config, &data, &mut trainer)?),
@@ -327,15 +330,14 @@ impl Plan {
     fn trainer<'w>(
         &self,
         world: &'w World,
-        args: &TrainArgs,
+        (graph, new_head): (GraphMode, bool),
         data: &Loaded,
         device: Device,
         init_from: Option<&ModelFile>,
     ) -> Result<Trainer<'w>> {
-        let mut trainer =
-            setup::trainer(world, args.graph_mode(), &self.config, data, &self.partition, device)?;
+        let mut trainer = setup::trainer(world, graph, &self.config, data, &self.partition, device)?;
         if let Some(file) = init_from {
-            setup::init_from(&mut trainer, file, args.new_head)?;
+            setup::init_from(&mut trainer, file, new_head)?;
         }
         Ok(trainer)
     }
