@@ -55,10 +55,12 @@ impl Tolerances {
             // Sums of some hundred products in another order, about 2^-22 each; exponentials of GPUs are off by 2^-21. bf16 rounds to
             // 2^-9, 2^15 times as much as f32, but of the largest of all errors a mean says little: the margin is 2^6.
             Precision::F32 | Precision::F64 => (1e-4, 1.0 / (1 << 9) as f64),
-            // 11 bits in place of 8, with a margin of 16. The CPU multiplies in f32.
-            Precision::Tf32 | Precision::F16 => (4e-3, 2.0),
+            // 11 bits in place of 8, with a margin of 32: where an activation has a kink, one row decides on a part of the gradient. The
+            // CPU multiplies in f32.
+            Precision::Tf32 => (2e-2, 4.0),
+            Precision::F16 => (1e-2, 4.0),
             // Both devices round to 8 bits, but sums that differ in their last bits may be rounded apart.
-            Precision::Bf16 => (2e-2, 8.0),
+            Precision::Bf16 => (5e-2, 8.0),
         };
         // Muon's iteration multiplies small singular values, and their errors, by up to 3.5 in each of its steps.
         let update = if optimizer == OptimizerKind::Muon { 1e-2 } else { 1e-4 };
