@@ -55,7 +55,7 @@ pub const FEATURES: [FeatureRow; 10] = [
     of_device(
         GpuFeature::FusedEpilogues,
         [
-            "in its first use: cuBLASLt says which it has",
+            "in its first use: cuBLASLt says which it has; the self-check",
             "bias, activation and their gradients are kernels of their own; other rounding in bf16 and f16",
             "one pass more over the outputs of each layer",
         ],
@@ -63,7 +63,7 @@ pub const FEATURES: [FeatureRow; 10] = [
     of_device(
         GpuFeature::TimedMatmuls,
         [
-            "none: each candidate is run with outputs in scratch memory",
+            "the self-check; each candidate is run with outputs in scratch memory",
             "the first algorithm of cuBLASLt; other rounding",
             "matmuls that are slower by some percent, up to twice",
         ],

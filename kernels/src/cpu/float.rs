@@ -51,13 +51,14 @@ pub(crate) trait Float:
     fn mul_add(self, a: Self, b: Self) -> Self;
     /// The matmul kernel for this type and this processor's vector instructions.
     fn gemm_fn() -> GemmFn<Self>;
-    /// The smallest positive number with all its bits.
-    const MIN_POSITIVE: Self;
-    /// Zero in place of a subnormal number, with which processors compute up to a hundred times slower. A moving average that gets
-    /// only zeros becomes one: of a unit that is never active, or of a row of an embedding that no batch has.
+    /// 2^24 times the smallest positive number with all its bits.
+    const NEGLIGIBLE: Self;
+    /// Zero in place of a number so small that it, or its product with a learning rate, is subnormal: processors compute up to a hundred
+    /// times slower with these. A moving average that gets only zeros becomes one: of a unit that is never active, or of a row of an
+    /// embedding that no batch has.
     #[inline(always)]
     fn or_zero(self) -> Self {
-        if self.abs() < Self::MIN_POSITIVE { Self::from_f64(0.0) } else { self }
+        if self.abs() < Self::NEGLIGIBLE { Self::from_f64(0.0) } else { self }
     }
     /// The larger of `self` and `floor`; NaN if `self` is NaN.
     #[inline(always)]
@@ -74,7 +75,7 @@ macro_rules! float {
         impl Float for $t {
             const ONE: Self = 1.0;
             const NEG_INFINITY: Self = $t::NEG_INFINITY;
-            const MIN_POSITIVE: Self = $t::MIN_POSITIVE;
+            const NEGLIGIBLE: Self = $t::MIN_POSITIVE * 16_777_216.0;
             #[inline(always)]
             fn exp(self) -> Self {
                 $exp(self)

@@ -197,7 +197,7 @@ pub fn has_one_label(row: impl Iterator<Item = f64>) -> bool {
     row.sum::<f64>() == 1.0
 }
 
-/// What that means if all rows do.
+/// Advice about a multilabel target whose rows all have one.
 pub const ONE_HOT: &str = "each row has exactly one label: if they are classes, save their numbers, numpy.save(\"labels.npy\", y.argmax(1))";
 
 /// Warns of features that differ much in size, by the largest value of each in a sample of the rows.

@@ -36,7 +36,7 @@ struct Rows {
     typed: Vec<CellValues>,
 }
 
-/// What the rows of a file have in common.
+/// Settings that all rows of a file share.
 struct InFile<'a> {
     notation: &'a Notation,
     /// The columns in the file, by those of the first file.
