@@ -23,6 +23,7 @@ use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::exchange::ExchangeError;
 use crate::exit_code;
+#[cfg(feature = "onnx")]
 use crate::export::ExportError;
 use crate::model::ModelError;
 use crate::optim::OptimError;
@@ -96,6 +97,7 @@ pub enum Error {
     #[diagnostic(transparent)]
     Model(Box<ModelError>),
     /// The model has no form in the requested format.
+    #[cfg(feature = "onnx")]
     #[error(transparent)]
     #[diagnostic(transparent)]
     Export(Box<ExportError>),
@@ -169,13 +171,14 @@ macro_rules! of_rooms {
 of_rooms!(
     DataError { Kernel, Comm, Rows } => Data;
     ModelError { Kernel, File } => Model;
-    ExportError { Write } => Export;
     OptimError { Kernel } => Optim;
     ExchangeError { Kernel, Comm } => Exchange;
     ReportError { Write } => Report;
     TrainError { Kernel, Comm, Config, Data, Optim, Exchange, Checkpoint, Folder, Report, Model } => Train;
     PredictError { Kernel, Comm, Config, Data, Checkpoint, Write, Report, Model } => Predict;
 );
+#[cfg(feature = "onnx")]
+of_rooms!(ExportError { Write } => Export;);
 
 impl From<RowsError> for Error {
     fn from(error: RowsError) -> Self {

@@ -21,6 +21,7 @@ pub mod report;
 pub mod run_folder;
 pub mod data;
 pub mod model;
+#[cfg(feature = "onnx")]
 pub mod export;
 pub mod optim;
 pub mod exchange;

@@ -74,10 +74,6 @@ pub enum DataError {
         "create the loader for the model's device: `LoaderOptions::new(trainer.model().device())`"
     ))]
     RowsElsewhere { model: Device, rows: Device },
-    /// A plan that was made for another number of rows than its dataset has.
-    #[error("the plan has steps over {planned} rows, and the dataset has {rows}")]
-    #[diagnostic(help("give the plan the rows of its dataset: `BatchPlan::new(&world, dataset.len(), ..)`"))]
-    PlannedRows { planned: usize, rows: usize },
     /// The system refused to start a thread.
     #[error("can't start a thread that loads rows: {source}")]
     #[diagnostic(help("set a smaller `data.loader_threads`, or raise the system's limit of threads"))]

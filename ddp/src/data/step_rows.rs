@@ -4,15 +4,15 @@
 //! use std::sync::Arc;
 //!
 //! use ddp::data::TensorDataset;
-//! use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+//! use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, PartitionKind};
 //! use ddp::data::step_rows::StepRows as _;
 //! use ddp::prelude::*;
 //!
 //! let x = Tensor::randn(&[10, 3], DType::F32, Device::Cpu, 1)?;
 //! let rows = Arc::new(TensorDataset::new(&x, &x.sum(1)?)?);
 //! // Global batches of 8 rows in 2 micro-batches.
-//! let plan = BatchPlan::new(&World::single(), 10, 8, 2, 0, Shuffle::Full);
-//! let mut loader = Loader::new(rows, plan, LoaderOptions::new(Device::Cpu))?;
+//! let plan = BatchPlan { partition: PartitionKind::Ranks { n_micro: 2 }, ..BatchPlan::new(8) };
+//! let mut loader = Loader::new(&World::single(), rows, &plan, LoaderOptions::new(Device::Cpu))?;
 //! let mut step = loader.next_step()?.expect("the plan has no last epoch");
 //! assert_eq!((step.global_rows(), step.n_micro_batches()), (8, 2));
 //! let second = step.micro_batch(1)?;

@@ -17,7 +17,7 @@
 //! use ddp::prelude::*;
 //!
 //! let sizes = Sizes { max_rows: 1, device: Device::Cpu, precision: Precision::F32 };
-//! let network = Sequential::new(2).linear(8).activation(Activation::Relu).linear(1).build(sizes)?;
+//! let network = Sequential::new(2).linear(8).activation(Activation::Relu).linear(1).build(sizes, 0)?;
 //!
 //! let model = OnnxModel::new(Trained {
 //!     preprocessor: &Preprocessor::identity(vec!["height".into(), "weight".into()]),

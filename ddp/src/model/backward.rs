@@ -64,11 +64,12 @@ impl GradientSink for LocalGradients<'_> {
 impl Network {
     /// Writes the gradients of all parameters to `sink`, starting from the gradient in [`Network::outputs_and_gradient`].
     ///
-    /// - `x`: the same rows as in [`Network::forward`], with the same `dropout`
+    /// - `x`: the same rows as in the last [`Network::forward`], with the same `dropout`
     /// - `accumulate`: whether to add to the values that the sink's gradients already hold
     ///
     /// # Errors
-    /// [`KernelError`] from an operation, or the sink's error.
+    /// [`KernelError::Backward`] for a different number of rows than the last forward pass had; [`KernelError`] from an operation, or
+    /// the sink's error.
     pub fn backward<S: GradientSink>(
         &mut self,
         x: TensorRef<'_>,
@@ -92,6 +93,9 @@ impl Network {
         sink: &mut S,
     ) -> Result<(), S::Error> {
         let (n_rows, _) = x.shape().rows_cols();
+        if n_rows != self.forward_rows {
+            return Err(KernelError::Backward { n_rows, forward_rows: self.forward_rows }.into());
+        }
         let matmul_mode = self.precision().matmul_mode();
         let Buffers { master_weights, compute_weights, values, own, gradients, shares, workspace } =
             &mut self.buffers;

@@ -11,14 +11,19 @@ use super::plan::{Step, Value};
 use crate::config::precision::Precision;
 
 impl Network {
-    /// Computes the outputs of `x: [B, features]`, whose last columns are the codes of the embeddings; with `dropout`, as in
-    /// training. `x` is f32 or has the format [`Network::input_format`].
+    /// Computes and returns the outputs, `[B, n_outputs]`, of `x: [B, features]`, whose last columns are the codes of the
+    /// embeddings; with `dropout`, as in training. `x` is f32 or has the format [`Network::input_format`]. The outputs stay in the
+    /// model until the next pass: [`Network::outputs`].
     ///
     /// # Errors
     /// [`KernelError::DTypeUnsupported`] for other formats; [`KernelError::OutOfRange`] for more rows than [`Network::max_rows`];
     /// [`KernelError::Shape`] for a different number of features; on the CPU [`KernelError::Code`] for a code that an embedding
     /// does not have (on a GPU such a code makes the row's outputs NaN).
-    pub fn forward(&mut self, x: TensorRef<'_>, dropout: Option<DropoutStep<'_>>) -> Result<(), KernelError> {
+    pub fn forward(
+        &mut self,
+        x: TensorRef<'_>,
+        dropout: Option<DropoutStep<'_>>,
+    ) -> Result<TensorRef<'_>, KernelError> {
         self.forward_observed(x, dropout, |_, _| Ok(()))
     }
 
@@ -31,7 +36,7 @@ impl Network {
         x: TensorRef<'_>,
         dropout: Option<DropoutStep<'_>>,
         all_ranks: Option<&mut dyn AllRanks>,
-    ) -> Result<(), KernelError> {
+    ) -> Result<TensorRef<'_>, KernelError> {
         self.forward_steps(x, dropout, all_ranks, |_, _| Ok(()))
     }
 
@@ -45,7 +50,7 @@ impl Network {
         x: TensorRef<'_>,
         dropout: Option<DropoutStep<'_>>,
         observe: impl FnMut(&dyn Layer, TensorRef<'_>) -> Result<(), KernelError>,
-    ) -> Result<(), KernelError> {
+    ) -> Result<TensorRef<'_>, KernelError> {
         self.forward_steps(x, dropout, None, observe)
     }
 
@@ -55,7 +60,7 @@ impl Network {
         dropout: Option<DropoutStep<'_>>,
         mut all_ranks: Option<&mut dyn AllRanks>,
         mut observe: impl FnMut(&dyn Layer, TensorRef<'_>) -> Result<(), KernelError>,
-    ) -> Result<(), KernelError> {
+    ) -> Result<TensorRef<'_>, KernelError> {
         let (n_rows, _) = x.shape().rows_cols();
         let matmul_mode = self.precision().matmul_mode();
         let is_converted = x.dtype() != self.precision().master();
@@ -97,6 +102,6 @@ impl Network {
             observe(&**layer, after[0].view().rows(0, n_rows)?)?;
         }
         self.forward_rows = n_rows;
-        Ok(())
+        self.outputs()
     }
 }

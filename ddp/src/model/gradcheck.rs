@@ -82,7 +82,7 @@ pub fn gradcheck(
     let mut grads = Tensor::zeros(&[network.layout().flat_len()], format, device)?;
     let mut backward = |network: &mut Network, accumulate: bool| -> Result<Vec<f64>, KernelError> {
         network.forward(x, None)?;
-        ops::copy(d_outputs.view(), network.outputs_and_gradient(n_rows)?.1)?;
+        ops::copy(d_outputs.view(), network.outputs_and_gradient()?.1)?;
         network.backward(x, None, accumulate, &mut LocalGradients(grads.view_mut()))?;
         on_host(grads.view())
     };
@@ -162,7 +162,7 @@ fn loss(
 ) -> Result<f64, KernelError> {
     set_weights(network, weights)?;
     network.forward(x, None)?;
-    let outputs = on_host(network.outputs(x.shape().rows_cols().0)?)?;
+    let outputs = on_host(network.outputs()?)?;
     Ok(outputs.iter().zip(d_outputs).map(|(y, d)| y * d).sum())
 }
 
@@ -258,8 +258,7 @@ mod tests {
         let layers: Vec<Box<dyn Layer>> =
             vec![Box::new(Linear::new(LinearSpec::new(0, 3, 4, true))), Box::new(Replaced([scale]))];
         let sizes = Sizes { max_rows: 6, device: Device::Cpu, precision: Precision::F32 };
-        let mut network = Network::from_layers(layers, 3, sizes).unwrap();
-        network.initialize(1).unwrap();
+        let mut network = Network::from_layers(layers, 3, sizes, 1).unwrap();
         let x = Tensor::randn(&[6, 3], DType::F32, Device::Cpu, 2).unwrap();
         let error = gradcheck(&mut network, x.view(), &GradcheckOptions::default()).unwrap_err();
         assert!(error.to_string().starts_with("gradient of `scale`, element 0: "), "{error}");
@@ -272,8 +271,7 @@ mod tests {
             Box::new(Linear::new(LinearSpec::new(1, 4, 2, true))),
         ];
         let sizes = Sizes { max_rows: 6, device: Device::Cpu, precision };
-        let mut network = Network::from_layers(layers, 3, sizes).unwrap();
-        network.initialize(1).unwrap();
+        let mut network = Network::from_layers(layers, 3, sizes, 1).unwrap();
         let before = network.weights().to_vec::<f32>().unwrap();
         let x = Tensor::randn(&[6, 3], DType::F32, Device::Cpu, 2).unwrap();
         let result = gradcheck(&mut network, x.view(), &GradcheckOptions::default());

@@ -56,7 +56,7 @@ impl Network {
         Self::of_layers(layers::of_spec(&spec), layout, spec.n_features(), sizes)
     }
 
-    /// A model of these layers in forward order, on rows of `n_features`; `layout` must be made of the same layers
+    /// A model of these layers in forward order with zero weights, on rows of `n_features`; `layout` must be made of the same layers
     /// ([`ParamLayout::of_layers`]).
     ///
     /// # Errors
@@ -80,17 +80,24 @@ impl Network {
         Ok(Network { plan, layout, buffers, registered, forward_rows: 0, has_whole_weights: true })
     }
 
-    /// A model of these layers in forward order, on rows of `n_features`: [`Network::of_layers`] with the layout of a world in which
-    /// every rank updates all weights.
+    /// A model of these layers in forward order, on rows of `n_features`, [initialized](Network::initialize) from `seed`:
+    /// [`Network::of_layers`] with the layout of a world in which every rank updates all weights.
     ///
     /// # Errors
     /// [`KernelError::DeviceUnavailable`], or out of memory.
     ///
     /// # Panics
     /// In the cases of [`Network::of_layers`], and if two parameters have the same name but are not marked as shared.
-    pub fn from_layers(layers: Vec<Box<dyn Layer>>, n_features: usize, sizes: Sizes) -> Result<Self> {
+    pub fn from_layers(
+        layers: Vec<Box<dyn Layer>>,
+        n_features: usize,
+        sizes: Sizes,
+        seed: u64,
+    ) -> Result<Self> {
         let layout = ParamLayout::of_layers(&layers, 1);
-        Self::of_layers(layers, layout, n_features, sizes)
+        let mut network = Self::of_layers(layers, layout, n_features, sizes)?;
+        network.initialize(seed)?;
+        Ok(network)
     }
 
     /// Moves the model to another device: parameters and registered buffers are copied, all other memory is allocated anew.
@@ -315,13 +322,12 @@ impl Network {
         self.plan.sizes.max_rows
     }
 
-    /// The outputs of the first `n_rows` rows of the last forward pass, `[n_rows, n_outputs]`.
+    /// The outputs of the last forward pass, `[B, n_outputs]`, as [`Network::forward`] returned them; no rows before the first.
     ///
     /// # Errors
-    /// [`KernelError::OutOfRange`] for more rows than that pass had.
-    pub fn outputs(&self, n_rows: usize) -> Result<TensorRef<'_>> {
-        self.check_passed(n_rows)?;
-        self.buffers.values[self.plan.output].view().rows(0, n_rows)
+    /// None: the buffer has the rows of every pass.
+    pub fn outputs(&self) -> Result<TensorRef<'_>> {
+        self.buffers.values[self.plan.output].view().rows(0, self.forward_rows)
     }
 
     /// The values that the last forward pass over `n_rows` rows left, in forward order, each with the layer that wrote it last: its
@@ -354,28 +360,14 @@ impl Network {
         Ok(named)
     }
 
-    /// The outputs, and the buffer for their gradient, from which [`Network::backward`] starts.
+    /// The outputs of the last forward pass, and the buffer for their gradient, from which [`Network::backward`] starts.
     ///
     /// # Errors
-    /// [`KernelError::OutOfRange`] for more rows than the last forward pass had.
-    pub fn outputs_and_gradient(&mut self, n_rows: usize) -> Result<(TensorRef<'_>, TensorMut<'_>)> {
-        self.check_passed(n_rows)?;
-        let Network { plan, buffers: Buffers { values, gradients, .. }, .. } = self;
-        let outputs = values[plan.output].view().rows(0, n_rows)?;
-        Ok((outputs, head(&mut gradients[0], n_rows, plan.n_outputs)?))
-    }
-
-    /// Rejects rows that the last forward pass did not have: their outputs would be those of an earlier one.
-    fn check_passed(&self, n_rows: usize) -> Result<()> {
-        if n_rows <= self.forward_rows {
-            return Ok(());
-        }
-        Err(KernelError::OutOfRange {
-            op: "outputs of the last forward pass",
-            start: 0,
-            end: n_rows,
-            len: self.forward_rows,
-        })
+    /// None: the buffers have the rows of every pass.
+    pub fn outputs_and_gradient(&mut self) -> Result<(TensorRef<'_>, TensorMut<'_>)> {
+        let Network { plan, buffers: Buffers { values, gradients, .. }, forward_rows: n_rows, .. } = self;
+        let outputs = values[plan.output].view().rows(0, *n_rows)?;
+        Ok((outputs, head(&mut gradients[0], *n_rows, plan.n_outputs)?))
     }
 
     /// Number format of the gradient of the outputs.

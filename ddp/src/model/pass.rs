@@ -10,12 +10,10 @@
 //! use ddp::prelude::*;
 //!
 //! let sizes = Sizes { max_rows: 4, device: Device::Cpu, precision: Precision::F32 };
-//! let mut model = Sequential::new(8).linear(16).dropout(0.5).linear(3).build(sizes)?;
-//! model.initialize(1)?;
+//! let mut model = Sequential::new(8).linear(16).dropout(0.5).linear(3).build(sizes, 1)?;
 //! let x = Tensor::randn(&[4, 8], DType::F32, Device::Cpu, 1)?;
 //! let mut outputs = |dropout: Option<DropoutStep<'_>>| -> Result<Vec<f32>, KernelError> {
-//!     model.forward(x.view(), dropout)?;
-//!     model.outputs(4)?.to_vec::<f32>()
+//!     model.forward(x.view(), dropout)?.to_vec::<f32>()
 //! };
 //!
 //! let step = DropoutStep { seed: 1, step: 7, first_row: 0, scalars: None };

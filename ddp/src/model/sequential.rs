@@ -31,7 +31,7 @@ use crate::config::LayerConfig;
 ///
 /// let layers = Sequential::new(8).linear(16).then(block).then(block).linear(3);
 /// let sizes = Sizes { max_rows: 32, device: Device::Cpu, precision: Precision::F32 };
-/// let model = layers.build(sizes)?;
+/// let model = layers.build(sizes, 0)?;
 /// assert_eq!((model.n_outputs(), model.named_parameters()?.len()), (3, 16));
 /// # Ok::<(), KernelError>(())
 /// ```
@@ -160,15 +160,15 @@ impl Sequential {
         self.list.layers
     }
 
-    /// [`Network::from_layers`] of these layers.
+    /// The model of these layers, its weights initialized from `seed`: [`Network::from_layers`].
     ///
     /// # Errors
     /// Same as [`Network::from_layers`].
     ///
     /// # Panics
     /// Same as [`Network::from_layers`].
-    pub fn build(self, sizes: Sizes) -> Result<Network, KernelError> {
-        Network::from_layers(self.list.layers, self.n_features, sizes)
+    pub fn build(self, sizes: Sizes, seed: u64) -> Result<Network, KernelError> {
+        Network::from_layers(self.list.layers, self.n_features, sizes, seed)
     }
 }
 
@@ -211,8 +211,7 @@ mod tests {
     fn a_model_moves_with_its_layers() {
         let layers = Sequential::new(3).linear(4).activation(Activation::Relu).linear(2);
         let sizes = Sizes { max_rows: 2, device: Device::Cpu, precision: Precision::Bf16 };
-        let mut model = layers.build(sizes).unwrap();
-        model.initialize(1).unwrap();
+        let model = layers.build(sizes, 1).unwrap();
         let described = |model: &Network| model.layers().map(|layer| layer.describe()).collect::<Vec<_>>();
         let (before, weights) = (described(&model), model.weights().to_vec::<f32>().unwrap());
         let moved = model.to(Device::Cpu).unwrap();

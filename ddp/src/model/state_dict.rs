@@ -165,7 +165,7 @@ mod tests {
     fn outputs(network: &mut Network) -> Vec<f32> {
         let x = Tensor::from_slice(&[0.5f32, -1.0, 2.0], &[1, 3], Device::Cpu).unwrap();
         network.forward(x.view(), None).unwrap();
-        network.outputs(1).unwrap().to_vec::<f32>().unwrap()
+        network.outputs().unwrap().to_vec::<f32>().unwrap()
     }
 
     #[test]

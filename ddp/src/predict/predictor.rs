@@ -131,10 +131,9 @@ impl Predictor {
         while let Some(mut step) = loader.next_step()? {
             let (range, own) = (step.part(), step.positions());
             let batch = self.feed.next(&mut step)?;
-            self.network.forward(batch.x, None)?;
+            let outputs = self.network.forward(batch.x, None)?;
             self.feed.consumed()?;
-            let outputs = self.network.outputs(own.len())?;
-            match self.network.device() {
+            match outputs.device() {
                 Device::Cpu => take(range, own, outputs.as_slice::<f32>("predict", "outputs")?)?,
                 Device::Cuda(_) => take(range, own, &outputs.to_vec::<f32>()?)?,
             }

@@ -35,7 +35,7 @@ use crate::train::trainer::Trainer;
 ///     let trainer = || {
 ///         Trainer::for_layers(world, layers(), sizes, LossHead::mse(), &adamw, TrainerOptions::default())
 ///     };
-///     // A loop would train first; `cursor` counts the rows that all ranks have used, as `BatchPlan::starting_at` takes it.
+///     // A loop would train first; `cursor` counts the rows that all ranks have used, the `cursor` of a `BatchPlan`.
 ///     let (before, cursor) = (trainer()?, 0);
 ///     Checkpoints::new(world, &before, &folder)?.save(&before, cursor)?;
 ///

@@ -156,7 +156,7 @@ impl Replay {
             first = Some((depth, Place::Features));
         }
         let dropout = self.dropout(first_row);
-        self.network.forward_observed(rows.x, dropout, |layer, y| {
+        let outputs = self.network.forward_observed(rows.x, dropout, |layer, y| {
             depth += 1;
             mark(y, &mut is_bad)?;
             if first.is_none() && is_bad.contains(&true) {
@@ -164,7 +164,6 @@ impl Replay {
             }
             Ok(())
         })?;
-        let outputs = self.network.outputs(n_rows)?;
         for (row, is_bad) in is_bad.iter_mut().enumerate() {
             let Batch { targets, weights, .. } = rows.rows(row, row + 1)?;
             let mut tail = [0.0f32; STEP_SUMS_LEN];
@@ -188,7 +187,7 @@ impl Replay {
         self.network.forward(x, dropout)?;
         let mut sums = Tensor::zeros(&[STEP_SUMS_LEN], DType::F32, Device::Cpu)?;
         let scale = 1.0 / self.loss.expected_weight(rows.n_rows(), self.network.n_outputs());
-        let (outputs, d_outputs) = self.network.outputs_and_gradient(range.len())?;
+        let (outputs, d_outputs) = self.network.outputs_and_gradient()?;
         let tail = SumsOutput { tail: sums.view_mut(), accumulate: false, extra: None };
         self.loss.apply(outputs, targets, weights, scale, Some(d_outputs), tail)?;
         let mut grads = Tensor::zeros(&[self.network.layout().flat_len()], DType::F32, Device::Cpu)?;

@@ -20,7 +20,7 @@
 //!
 //! // A model that predicts 0.
 //! let sizes = Sizes { max_rows: 4, device: Device::Cpu, precision: Precision::F32 };
-//! let mut model = Sequential::new(3).linear(1).build(sizes)?;
+//! let mut model = Sequential::new(3).linear(1).build(sizes, 0)?;
 //! let zeros = Tensor::zeros(&[model.layout().flat_len()], DType::F32, Device::Cpu)?;
 //! model.set_weights(zeros.view())?;
 //!
@@ -118,15 +118,13 @@ pub fn evaluate_until(
     let mut is_stopped = false;
     while let Some(mut rows) = loader.next_step()? {
         world.watchdog().tick();
-        let n_rows = rows.n_own_rows();
         let accumulate = totals.last() == Some(rows.part());
         if !accumulate {
             totals.begin(rows.part(), &sums, &count)?;
         }
         let part = rows.part();
         let Batch { x, targets, weights: row_weights } = feed.next(&mut rows)?;
-        model.forward(x, None)?;
-        let outputs = model.outputs(n_rows)?;
+        let outputs = model.forward(x, None)?;
         let sums = SumsOutput { tail: sums.view_mut(), accumulate, extra: None };
         loss.apply(outputs, targets, row_weights, 1.0, None, sums)?;
         if request.task == Task::Classification && !request.is_cumulative() {

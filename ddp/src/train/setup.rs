@@ -239,17 +239,14 @@ pub fn loader(
     let normalizer = data.preprocessor.normalizer.clone();
     let loading = LoaderOptions::from_config(&config.data, device, cores, normalizer);
     let shuffle = Shuffle::new(&config.data, &*data.train);
-    let (n_rows, seed) = (data.train.len(), config.train.seed);
-    let plan = |n_micro| BatchPlan::new(world, n_rows, partition.global_rows, n_micro, seed, shuffle);
-    let mut plan = match partition.train.kind {
-        PartitionKind::Ranks { n_micro } => plan(n_micro),
-        PartitionKind::SharedMicroBatches { n_micro } => plan(1).shared_micro_batches(n_micro),
-        PartitionKind::MicroShards { n_shards } => plan(1).micro_shards(n_shards),
+    let plan = BatchPlan {
+        partition: partition.train.kind,
+        shuffle,
+        seed: config.train.seed,
+        cursor: state.map_or(0, |state| state.cursor),
+        ..BatchPlan::new(partition.global_rows)
     };
-    if let Some(state) = state {
-        plan = plan.starting_at(state.cursor);
-    }
-    Ok((Loader::new(data.train.clone(), plan, loading.clone())?, loading))
+    Ok((Loader::new(world, data.train.clone(), &plan, loading.clone())?, loading))
 }
 
 /// Returns the state of a new run.

@@ -13,7 +13,7 @@ use ddp_comm::World;
 use crate::config::{Config, Placement};
 use crate::data::batch::Batch;
 use crate::data::loader::device_feed::DeviceFeed;
-use crate::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use crate::data::loader::{BatchPlan, Loader, LoaderOptions, PartitionKind, Shuffle};
 use crate::data::step_rows::StepRows as _;
 use crate::data::{Dataset, Loaded};
 use crate::exchange::rank_exchange::RankExchange;
@@ -38,21 +38,20 @@ pub struct StatisticsRows {
 impl StatisticsRows {
     /// The rows of a run of `config` in micro-batches of `micro_rows` rows over all ranks; None where no average of weights is kept, no
     /// layer has such statistics, or they are to stay as they are.
-    pub fn new(
-        config: &Config,
-        data: &Loaded,
-        world: &World,
-        micro_rows: usize,
-        loading: &LoaderOptions,
-    ) -> Option<Self> {
+    pub fn new(config: &Config, data: &Loaded, micro_rows: usize, loading: &LoaderOptions) -> Option<Self> {
         let momentum = config.model.least_momentum()?;
         if config.optimizer.ema_decay == 0.0 || !config.train.ema_statistics {
             return None;
         }
         let (rows, seed) = (data.train.clone(), config.train.seed);
         let shuffle = Shuffle::new(&config.data, &*rows);
-        let batches =
-            BatchPlan::new(world, rows.len(), micro_rows, 1, seed, shuffle).shared_micro_batches(1).epochs(1);
+        let batches = BatchPlan {
+            partition: PartitionKind::SharedMicroBatches { n_micro: 1 },
+            shuffle,
+            seed,
+            n_epochs: Some(1),
+            ..BatchPlan::new(micro_rows)
+        };
         let n_passes = (LEFT.ln() / (1.0 - momentum).ln()).clamp(1.0, MAX_PASSES).ceil() as usize;
         Some(StatisticsRows { rows, batches, loading: loading.clone(), n_passes, seed })
     }
@@ -61,7 +60,7 @@ impl StatisticsRows {
     pub(super) fn renew(&self, world: &World, model: &mut Network, ranks: &mut RankExchange) -> Result<()> {
         let options =
             LoaderOptions { device: model.device(), placement: Placement::Host, ..self.loading.clone() };
-        let mut loader = Loader::new(self.rows.clone(), self.batches.clone(), options)?;
+        let mut loader = Loader::new(world, self.rows.clone(), &self.batches, options)?;
         let mut feed = DeviceFeed::new(model.device())?;
         for _ in 0..self.n_passes {
             let Some(mut rows) = loader.next_step()? else { break };
@@ -69,7 +68,7 @@ impl StatisticsRows {
             let first_row = rows.partition().first_own_row(rows.global_rows()) as u64;
             let dropout = DropoutStep { seed: self.seed, step: 0, first_row, scalars: None };
             let Batch { x, .. } = feed.next(&mut rows)?;
-            ranks.run(world, |ranks| Ok(model.forward_over_ranks(x, Some(dropout), ranks)?))?;
+            ranks.run(world, |ranks| Ok(model.forward_over_ranks(x, Some(dropout), ranks).map(drop)?))?;
             feed.consumed()?;
         }
         Ok(())

@@ -238,7 +238,8 @@ impl<'w> Replica<'w> {
     fn forward(&mut self, inputs: BackwardInputs<'_>, purpose: StepPurpose) -> Result<()> {
         let Replica { world, model, rank_exchange, .. } = self;
         let mut pass = |ranks: Option<&mut dyn AllRanks>| {
-            Ok(model.forward_over_ranks(inputs.x, inputs.dropout, ranks)?)
+            model.forward_over_ranks(inputs.x, inputs.dropout, ranks)?;
+            Ok(())
         };
         match purpose {
             StepPurpose::Update => rank_exchange.run(world, pass)?,
@@ -256,9 +257,9 @@ impl<'w> Replica<'w> {
         scalars: TensorRef<'_>,
         micro_step: MicroStep,
     ) -> Result<()> {
-        let Batch { x, targets, weights } = rows;
+        let Batch { targets, weights, .. } = rows;
         let sums = self.grads.sums_output(scalars, micro_step)?;
-        let (outputs, d_outputs) = self.model.outputs_and_gradient(x.shape().rows_cols().0)?;
+        let (outputs, d_outputs) = self.model.outputs_and_gradient()?;
         Ok(self.loss.apply(outputs, targets, weights, scale, Some(d_outputs), sums)?)
     }
 

@@ -11,7 +11,7 @@
 //! use ddp::config::precision::Precision;
 //! use ddp::config::{OptimizerConfig, OptimizerKind};
 //! use ddp::data::TensorDataset;
-//! use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+//! use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
 //! use ddp::model::layer::Sizes;
 //! use ddp::model::{LossHead, Sequential};
 //! use ddp::prelude::*;
@@ -21,8 +21,8 @@
 //! let world = World::single();
 //! let x = Tensor::randn(&[8, 3], DType::F32, Device::Cpu, 1)?;
 //! let rows = Arc::new(TensorDataset::new(&x, &x.sum(1)?)?);
-//! let plan = BatchPlan::new(&world, 8, 8, 1, 0, Shuffle::Full);
-//! let mut loader = Loader::new(rows, plan, LoaderOptions::new(Device::Cpu))?;
+//! let plan = BatchPlan::new(8);
+//! let mut loader = Loader::new(&world, rows, &plan, LoaderOptions::new(Device::Cpu))?;
 //!
 //! let sizes = Sizes { max_rows: 8, device: Device::Cpu, precision: Precision::F32 };
 //! let (layers, sgd) = (Sequential::new(3).linear(1), OptimizerConfig::new(OptimizerKind::Sgd, 0.1));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ddp::config::precision::Precision;
 use ddp::config::{OptimizerConfig, OptimizerKind, Placement, Task};
 use ddp::data::loader::device_feed::DeviceFeed;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
 use ddp::data::order::partition::EvalPartition;
 use ddp::data::{Dataset, TensorDataset};
 use ddp::model::layer::Sizes;
@@ -31,8 +31,8 @@ fn trainer(world: &World, device: Device) -> Trainer<'_> {
 }
 
 fn loader(world: &World, options: &LoaderOptions) -> Loader {
-    let plan = BatchPlan::new(world, 29, 8, 1, 0, Shuffle::Full).epochs(2);
-    Loader::new(rows(), plan, options.clone()).unwrap()
+    let plan = BatchPlan { n_epochs: Some(2), ..BatchPlan::new(8) };
+    Loader::new(world, rows(), &plan, options.clone()).unwrap()
 }
 
 /// Losses of two epochs, or the error of the first step, which must not have changed anything.

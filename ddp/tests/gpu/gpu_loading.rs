@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::made_up::gpus::gpus;
 use crate::made_up::{N_CLASSES, Setup, Trained, assert_close, row_weights};
@@ -11,13 +11,13 @@ use ddp::config::precision::Precision;
 use ddp::config::{Activation, LayerConfig, ModelConfig, Placement};
 use ddp::data::batch::BatchMut;
 use ddp::data::loader::device_feed::DeviceFeed;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, PartitionKind, Shuffle};
 use ddp::data::order::epoch_order::BlockLayout;
 use ddp::data::order::epoch_proof::RowsHash;
 use ddp::data::{Changes, Dataset, DatasetWrapper, Normalizer, ResidentRows, RowLayout};
 use ddp::model::{ModelSpec, Network};
 use ddp::train::trainer::StepRows as _;
-use ddp_comm::{World, threads};
+use ddp_comm::threads;
 use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut};
 use half::{bf16, f16};
 
@@ -176,14 +176,20 @@ fn rows_on_a_gpu_come_in_the_order_of_the_host_and_are_counted_alike() {
     for shuffle in [Shuffle::Off, Shuffle::Full, blocks()] {
         for world_size in [1, 3] {
             // Full batches, followed by one in which a rank may have no rows.
-            let plan = |world: &World| {
-                BatchPlan::new(world, n_rows, n_rows / 2 - 1, 2, 42, shuffle.clone()).epochs(3)
+            let plan = BatchPlan {
+                partition: PartitionKind::Ranks { n_micro: 2 },
+                shuffle: shuffle.clone(),
+                seed: 42,
+                n_epochs: Some(3),
+                ..BatchPlan::new(n_rows / 2 - 1)
             };
-            for plan in threads::run(world_size, |world| plan(&world)) {
+            let one_at_a_time = Mutex::new(());
+            threads::run(world_size, |world| {
+                let _alone = one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
                 let [want, got] = [Device::Cpu, Device::Cuda(0)].map(|device| {
                     let options =
                         LoaderOptions { placement: Placement::Device, ..LoaderOptions::new(device) };
-                    let mut loader = Loader::new(rows.clone(), plan.clone(), options).unwrap();
+                    let mut loader = Loader::new(&world, rows.clone(), &plan, options).unwrap();
                     assert_eq!(loader.is_on_gpu(), device != Device::Cpu);
                     loaded(&mut loader, device)
                 });
@@ -196,7 +202,7 @@ fn rows_on_a_gpu_come_in_the_order_of_the_host_and_are_counted_alike() {
                     let epoch = RowsHash::of_all(n_rows as u64);
                     assert_eq!(all, epoch.merged(&epoch).merged(&epoch), "each row once per epoch");
                 }
-            }
+            });
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::made_up::gpus::{cpu_and_gpu, gpus};
 use ddp::config::precision::Precision;
 use ddp::config::{Activation, OptimizerConfig, OptimizerKind, ZeroStage};
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, PartitionKind};
 use ddp::data::{Dataset, TensorDataset};
 use ddp::model::layer::Sizes;
 use ddp::model::layers::BatchNorm1d;
@@ -106,9 +106,15 @@ impl Run<'_> {
             Some(checkpoints) => checkpoints.resume(&mut trainer)?.unwrap_or(0),
             None => 0,
         };
-        let plan = BatchPlan::new(world, self.n_rows, self.global_rows, 1, 3, Shuffle::Full);
-        let plan = plan.shared_micro_batches(self.n_micro).epochs(self.n_epochs).starting_at(cursor);
-        let mut loader = Loader::new(self.rows(), plan, LoaderOptions::new(trainer.model().device()))?;
+        let plan = BatchPlan { seed: 3, ..BatchPlan::new(self.global_rows) };
+        let plan = BatchPlan {
+            partition: PartitionKind::SharedMicroBatches { n_micro: self.n_micro },
+            n_epochs: Some(self.n_epochs),
+            cursor,
+            ..plan
+        };
+        let mut loader =
+            Loader::new(world, self.rows(), &plan, LoaderOptions::new(trainer.model().device()))?;
         let mut losses = Vec::new();
         while let Some(mut batch) = loader.next_step()? {
             losses.push(trainer.step_and_wait(&mut batch, false)?.sums.mean());
@@ -189,8 +195,13 @@ fn statistics_are_those_of_all_rows() {
             let mut trainer =
                 Trainer::for_layers(&world, layers, sizes, LossHead::mse(), &sgd, options).unwrap();
             let rows = Run { n_rows: 20, ..Run::usual() }.rows();
-            let plan = BatchPlan::new(&world, 20, 20, 1, 3, Shuffle::Full).shared_micro_batches(1).epochs(1);
-            let mut loader = Loader::new(rows, plan, LoaderOptions::new(Device::Cpu)).unwrap();
+            let plan = BatchPlan {
+                partition: PartitionKind::SharedMicroBatches { n_micro: 1 },
+                seed: 3,
+                n_epochs: Some(1),
+                ..BatchPlan::new(20)
+            };
+            let mut loader = Loader::new(&world, rows, &plan, LoaderOptions::new(Device::Cpu)).unwrap();
             let mut batch = loader.next_step().unwrap().unwrap();
             trainer.step_and_wait(&mut batch, false).unwrap();
             trainer
@@ -255,8 +266,7 @@ fn gradients_with_running_statistics_are_right_on_cpu_and_gpu() {
     let (devices, _lock) = cpu_and_gpu();
     for device in devices {
         let sizes = Sizes { max_rows: 8, device, precision: Precision::F32 };
-        let mut model = Run::usual().layers().build(sizes).unwrap();
-        model.initialize(2).unwrap();
+        let mut model = Run::usual().layers().build(sizes, 2).unwrap();
         let before: Vec<_> = model.named_buffers().iter().map(|(_, t)| t.to_vec::<f32>().unwrap()).collect();
         let x = Tensor::randn(&[8, N_FEATURES], DType::F32, device, 4).unwrap();
         gradcheck(&mut model, x.view(), &GradcheckOptions::default()).unwrap();

@@ -15,7 +15,7 @@ use ddp::data::{
     numbered_columns,
 };
 use ddp::model::layer::Sizes;
-use ddp::model::{LossHead, Sequential};
+use ddp::model::{LocalGradients, LossHead, Sequential};
 use ddp::train::trainer::{MicroBatch, StepRows, Trainer, TrainerOptions};
 use ddp_comm::{World, threads};
 use ddp_kernels::ops::ScalarsOutput;
@@ -33,8 +33,9 @@ fn numbered() -> Arc<dyn Dataset> {
 /// The row indices of each epoch, from all ranks, batch by batch.
 fn visited(n_ranks: usize, shuffle: &Shuffle, options: &LoaderOptions) -> Vec<Vec<usize>> {
     let of_ranks = threads::run(n_ranks, |world| {
-        let plan = BatchPlan::new(&world, N_ROWS, GLOBAL_ROWS, 1, 7, shuffle.clone()).epochs(2);
-        let mut loader = Loader::new(numbered(), plan, options.clone()).unwrap();
+        let plan =
+            BatchPlan { shuffle: shuffle.clone(), seed: 7, n_epochs: Some(2), ..BatchPlan::new(GLOBAL_ROWS) };
+        let mut loader = Loader::new(&world, numbered(), &plan, options.clone()).unwrap();
         let mut epochs = Vec::new();
         for _ in 0..2 {
             let mut batches = Vec::new();
@@ -128,8 +129,9 @@ fn a_sampler_decides_which_rows_come_when_on_cpu_and_gpu() {
 #[test]
 fn a_row_that_is_not_there_is_an_error() {
     threads::run(1, |world| {
-        let plan = BatchPlan::new(&world, N_ROWS, 4, 1, 0, Shuffle::Sampler(Arc::new(Own { n: N_ROWS + 1 })));
-        let mut loader = Loader::new(numbered(), plan, LoaderOptions::new(Device::Cpu)).unwrap();
+        let plan =
+            BatchPlan { shuffle: Shuffle::Sampler(Arc::new(Own { n: N_ROWS + 1 })), ..BatchPlan::new(4) };
+        let mut loader = Loader::new(&world, numbered(), &plan, LoaderOptions::new(Device::Cpu)).unwrap();
         let error = loader.iter().unwrap().find_map(Result::err).unwrap().to_string();
         assert!(error.contains("the sampler returned row 23 of data with 23 rows"), "{error}");
     });
@@ -146,8 +148,8 @@ fn batches_know_their_places_and_weights() {
     let rows: Arc<dyn Dataset> =
         Arc::new(ResidentRows { features, targets, weights: Some(values), layout, source });
     threads::run(2, |world| {
-        let plan = BatchPlan::new(&world, N_ROWS, GLOBAL_ROWS, 1, 0, Shuffle::Off).epochs(1);
-        let mut loader = Loader::new(rows.clone(), plan, LoaderOptions::new(Device::Cpu)).unwrap();
+        let plan = BatchPlan { shuffle: Shuffle::Off, n_epochs: Some(1), ..BatchPlan::new(GLOBAL_ROWS) };
+        let mut loader = Loader::new(&world, rows.clone(), &plan, LoaderOptions::new(Device::Cpu)).unwrap();
         let error = ddp_kernels::hint::with_hint(&loader.iter().err().unwrap());
         assert!(error.contains("Loader::batches"), "{error}");
         let batches = loader.batches().unwrap().map(Result::unwrap).collect::<Vec<TensorBatch>>();
@@ -166,8 +168,8 @@ fn batches_know_their_places_and_weights() {
 #[test]
 fn an_epoch_that_is_left_early_continues() {
     threads::run(1, |world| {
-        let plan = BatchPlan::new(&world, N_ROWS, GLOBAL_ROWS, 1, 0, Shuffle::Off).epochs(1);
-        let mut loader = Loader::new(numbered(), plan, LoaderOptions::new(Device::Cpu)).unwrap();
+        let plan = BatchPlan { shuffle: Shuffle::Off, n_epochs: Some(1), ..BatchPlan::new(GLOBAL_ROWS) };
+        let mut loader = Loader::new(&world, numbered(), &plan, LoaderOptions::new(Device::Cpu)).unwrap();
         assert_eq!(loader.iter().unwrap().take(1).count(), 1);
         let (x, _) = loader.iter().unwrap().next().unwrap().unwrap();
         assert_eq!(x.to_vec::<f32>().unwrap()[0], 6.0);
@@ -216,8 +218,8 @@ fn rows_for_another_device_are_refused_before_a_step() {
     let sgd = OptimizerConfig::new(OptimizerKind::Sgd, 0.1);
     let (layers, options) = (Sequential::new(1).linear(1), TrainerOptions::default());
     let mut trainer = Trainer::for_layers(&world, layers, sizes, LossHead::mse(), &sgd, options).unwrap();
-    let plan = BatchPlan::new(&world, N_ROWS, GLOBAL_ROWS, 1, 7, Shuffle::Off);
-    let mut loader = Loader::new(numbered(), plan, LoaderOptions::new(Device::Cpu)).unwrap();
+    let plan = BatchPlan { shuffle: Shuffle::Off, seed: 7, ..BatchPlan::new(GLOBAL_ROWS) };
+    let mut loader = Loader::new(&world, numbered(), &plan, LoaderOptions::new(Device::Cpu)).unwrap();
     let mut step = ForGpu(loader.next_step().unwrap().unwrap());
     let error = ddp_kernels::hint::with_hint(&trainer.step_and_wait(&mut step, false).unwrap_err());
     let want = "the model is on cpu, and the rows of this step were loaded for cuda:0\n\
@@ -229,30 +231,25 @@ fn rows_for_another_device_are_refused_before_a_step() {
 }
 
 #[test]
-fn a_plan_for_another_number_of_rows_is_refused() {
-    let x = Tensor::ones(&[8, 3], DType::F32, Device::Cpu).unwrap();
-    let dataset: Arc<dyn Dataset> = Arc::new(TensorDataset::new(&x, &x.sum(1).unwrap()).unwrap());
-    for planned in [4, 80] {
-        let plan = BatchPlan::new(&World::single(), planned, 4, 1, 0, Shuffle::Full);
-        let error = Loader::new(dataset.clone(), plan, LoaderOptions::new(Device::Cpu)).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            format!("the plan has steps over {planned} rows, and the dataset has 8")
-        );
-    }
-}
-
-#[test]
-fn outputs_of_rows_that_the_last_pass_did_not_have_are_refused() {
+fn a_pass_returns_its_own_rows_and_backward_takes_no_others() {
     let sizes = Sizes { max_rows: 8, device: Device::Cpu, precision: Precision::F32 };
-    let mut model = Sequential::new(3).linear(2).build(sizes).unwrap();
-    assert!(model.outputs(1).is_err(), "nothing has passed");
-    for (n_rows, is_there) in [(8, true), (2, false)] {
+    let mut model = Sequential::new(3).linear(2).build(sizes, 0).unwrap();
+    assert_eq!(model.outputs().unwrap().shape().dims(), [0, 2], "nothing has passed");
+    let mut grads = Tensor::zeros(&[model.layout().flat_len()], DType::F32, Device::Cpu).unwrap();
+    for n_rows in [8, 2] {
         let x = Tensor::ones(&[n_rows, 3], DType::F32, Device::Cpu).unwrap();
-        model.forward(x.view(), None).unwrap();
-        assert!(model.outputs(n_rows).is_ok());
-        assert_eq!(model.outputs(8).is_ok(), is_there);
+        let got = model.forward(x.view(), None).unwrap().to_vec::<f32>().unwrap();
+        assert_eq!((got.len(), got), (2 * n_rows, model.outputs().unwrap().to_vec().unwrap()));
+        let other = Tensor::ones(&[4, 3], DType::F32, Device::Cpu).unwrap();
+        let error =
+            model.backward(other.view(), None, false, &mut LocalGradients(grads.view_mut())).unwrap_err();
+        assert_eq!(
+            ddp_kernels::hint::with_hint(&error),
+            format!(
+                "backward over 4 rows, but the last forward pass had {n_rows}\n\
+                 hint: call `forward` on the same rows before `backward`"
+            )
+        );
+        model.backward(x.view(), None, false, &mut LocalGradients(grads.view_mut())).unwrap();
     }
-    let error = model.outputs(8).unwrap_err().to_string();
-    assert_eq!(error, "outputs of the last forward pass: the range 0..8 exceeds the length 2");
 }

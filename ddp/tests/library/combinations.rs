@@ -23,7 +23,7 @@ use crate::random_program::{MAX_STEPS, Program};
 use ddp::config::precision::Precision;
 use ddp::config::{CommDtype, EvalMetric, OptimizerKind, WeightInit, ZeroStage};
 use ddp::data::Dataset;
-use ddp::data::loader::{Loader, LoaderOptions};
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
 use ddp::data::order::partition::EvalPartition;
 use ddp::model::{GradcheckOptions, Network, gradcheck};
 use ddp::train::TrainError;
@@ -194,7 +194,8 @@ impl Program {
         let bits = |weights: &Tensor| by_parameter(&layout, &weights.to_vec::<f32>().unwrap());
         let initial = bits(trainer.model().weights());
         let loading = LoaderOptions { placement: setup.placement, ..LoaderOptions::new(device) };
-        let mut loader = Loader::new(rows.clone(), setup.plan(world).starting_at(cursor), loading.clone())?;
+        let mut loader =
+            Loader::new(world, rows.clone(), &BatchPlan { cursor, ..setup.plan() }, loading.clone())?;
         let mut outcomes = Vec::new();
         for _ in steps.clone() {
             let Some(mut step) = loader.next_step()? else { break };
@@ -293,7 +294,7 @@ impl Program {
             let weights = network.weights() + &(&noise * 0.1);
             network.set_weights(weights.view()).unwrap();
             network.forward(x.view(), None).unwrap();
-            let outputs = network.outputs(5).unwrap().to_tensor().unwrap().to_vec::<f64>().unwrap();
+            let outputs = network.outputs().unwrap().to_tensor().unwrap().to_vec::<f64>().unwrap();
             if outputs.iter().any(|y| y.abs() > 1e3) {
                 // For large outputs, such as products of gates, a difference quotient is only rounding noise.
                 return Ok(());

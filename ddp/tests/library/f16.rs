@@ -75,7 +75,7 @@ impl Parts {
         };
         let (x, y) = (part(&rows.x, N_FEATURES), part(&rows.y, N_OUTPUTS));
         self.model.forward(x.view(), None).unwrap();
-        let (outputs, d_outputs) = self.model.outputs_and_gradient(n).unwrap();
+        let (outputs, d_outputs) = self.model.outputs_and_gradient().unwrap();
         let scale = loss_scale / (n * N_OUTPUTS) as f64;
         let sums = SumsOutput { tail: self.sums.view_mut(), accumulate: false, extra: None };
         self.loss.apply(outputs, y.view(), None, scale, Some(d_outputs), sums).unwrap();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::made_up::{Setup, assert_close, losses, row_weights};
 use ddp::config::OptimizerKind;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, PartitionKind, Shuffle};
 use ddp::data::{Dataset, ResidentRows, RowLayout, TargetLayout, Targets, numbered_columns};
 use ddp::train::trainer::{StepRows, TrainerOptions};
 use ddp_comm::{World, threads};
@@ -139,9 +139,15 @@ fn rows_of_rank(
     n_threads: usize,
 ) -> (Vec<Given>, Vec<usize>) {
     let n_rows = rows.len();
-    let plan = BatchPlan::new(world, n_rows, global_rows, n_micro, seed, shuffle.clone()).epochs(2);
+    let plan = BatchPlan {
+        partition: PartitionKind::Ranks { n_micro },
+        shuffle: shuffle.clone(),
+        seed,
+        n_epochs: Some(2),
+        ..BatchPlan::new(global_rows)
+    };
     let options = LoaderOptions { threads: Some(n_threads), prefetch: 2, ..LoaderOptions::new(Device::Cpu) };
-    let mut loader = Loader::new(rows.clone(), plan, options).unwrap();
+    let mut loader = Loader::new(world, rows.clone(), &plan, options).unwrap();
     let (mut given, mut n_micro_batches) = (Vec::new(), Vec::new());
     let mut begin = 0;
     while let Some(mut step) = loader.next_step().unwrap() {

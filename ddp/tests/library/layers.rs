@@ -132,7 +132,7 @@ fn backward<S: GradientSink>(
     let device = network.device();
     let x = rows(start, end, N_FEATURES, device);
     network.forward(x.view(), None).unwrap();
-    let (_, d) = network.outputs_and_gradient(end - start).unwrap();
+    let (_, d) = network.outputs_and_gradient().unwrap();
     ops::copy(rows(start, end, N_OUTPUTS, device).view(), d).unwrap();
     network.backward(x.view(), None, accumulate, sink).unwrap();
 }
@@ -153,7 +153,7 @@ fn loss(network: &mut Network, weights: &[f32]) -> f64 {
     let device = network.device();
     network.set_weights(TensorRef::from_slice(weights, &[weights.len()]).unwrap()).unwrap();
     network.forward(rows(0, N_ROWS, N_FEATURES, device).view(), None).unwrap();
-    let outputs = network.outputs(N_ROWS).unwrap().to_vec::<f32>().unwrap();
+    let outputs = network.outputs().unwrap().to_vec::<f32>().unwrap();
     let d = rows(0, N_ROWS, N_OUTPUTS, Device::Cpu).to_vec::<f32>().unwrap();
     outputs.iter().zip(&d).map(|(y, d)| f64::from(*y) * f64::from(*d)).sum()
 }

@@ -93,7 +93,7 @@ fn a_model_in_f64_is_the_one_in_f32_without_its_rounding_on_cpu_and_gpu() {
             let x = Tensor::randn(&[8, 5], DType::F32, device, 2).unwrap().to_dtype(precision.master());
             network.forward(x.unwrap().view(), None).unwrap();
             assert_eq!(network.input_format(), precision.master());
-            let outputs = network.outputs(8).unwrap().to_tensor().unwrap();
+            let outputs = network.outputs().unwrap().to_tensor().unwrap();
             assert_eq!(outputs.dtype(), precision.master());
             let weights = network.weights().to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
             (weights, outputs.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap())
@@ -117,7 +117,7 @@ fn what_is_not_for_f64_says_so() {
     let trainer = Trainer::for_layers(&world, layers, sizes, LossHead::mse(), &adamw, options);
     let error = ddp_kernels::hint::with_hint(&trainer.unwrap_err());
     assert!(error.contains("the model is in f64\nhint: ") && error.contains("Precision::F32"), "{error}");
-    let mut network = Sequential::new(3).linear(2).build(sizes).unwrap();
+    let mut network = Sequential::new(3).linear(2).build(sizes, 0).unwrap();
     let x = Tensor::zeros(&[4, 3], DType::F32, Device::Cpu).unwrap();
     let error = network.forward(x.view(), None).unwrap_err().to_string();
     assert!(error.contains("[4, 3] f32") && error.contains("f64 in a model in f64"), "{error}");
@@ -264,7 +264,7 @@ fn short_formats_compute_the_same_gradients_on_cpu_and_gpu() {
         network.initialize(1).unwrap();
         let x = x.to(device).unwrap();
         network.forward(x.view(), None).unwrap();
-        let (_, d) = network.outputs_and_gradient(8).unwrap();
+        let (_, d) = network.outputs_and_gradient().unwrap();
         let quarters = Tensor::full(&[8, 3], 0.25, d.dtype(), device).unwrap();
         ops::copy(quarters.view(), d).unwrap();
         let mut grads = Tensor::zeros(&[network.layout().flat_len()], DType::F32, device).unwrap();

@@ -12,7 +12,7 @@ use crate::common::{
 use crate::made_up::gpus::gpus;
 use ddp::config::Config;
 use ddp::data;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, PartitionKind, Shuffle};
 use ddp::model::file::ModelFile;
 use ddp::model::{LossHead, ModelSpec, Network, ParamLayout};
 use ddp::optim::optimizer::Optimizer;
@@ -128,9 +128,19 @@ fn train(world: &World, config: &Config, init: &Path, device: Device) -> Trained
     let mut trainer = Trainer::new(world, model, loss, optimizer, options).unwrap();
 
     let n_micro = config.train.grad_accum_steps;
-    let plan = BatchPlan::new(world, data.train.len(), global_rows, n_micro, 0, Shuffle::Off);
+    let plan = BatchPlan {
+        partition: PartitionKind::Ranks { n_micro },
+        shuffle: Shuffle::Off,
+        ..BatchPlan::new(global_rows)
+    };
     let n_steps = (data.train.len() / global_rows) as u64;
-    let mut loader = Loader::new(data.train.clone(), plan.epochs(1), LoaderOptions::new(device)).unwrap();
+    let mut loader = Loader::new(
+        world,
+        data.train.clone(),
+        &BatchPlan { n_epochs: Some(1), ..plan },
+        LoaderOptions::new(device),
+    )
+    .unwrap();
     let schedule = RunSchedule::new(&config.schedule, &config.optimizer, Some(n_steps)).unwrap();
     let (mut losses, mut grad_norms) = (Vec::new(), Vec::new());
     while let Some(mut step) = loader.next_step().unwrap() {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::made_up::gpus::{cpu_and_gpu, gpus};
 use ddp::config::precision::Precision;
 use ddp::config::{Activation, OptimizerConfig, OptimizerKind, ZeroStage};
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
 use ddp::data::{Dataset, TensorDataset};
 use ddp::model::layer::{BufferSpec, RegisteredBuffer, Result, Sizes};
 use ddp::model::param::{Init, ParamKind, ParamSpec};
@@ -236,9 +236,9 @@ impl Run<'_> {
         };
         let x = Tensor::randn(&[N_ROWS, N_FEATURES], DType::F32, Device::Cpu, 1)?;
         let rows: Arc<dyn Dataset> = Arc::new(TensorDataset::new(&x, &(&x * &x).sum(1)?)?);
-        let plan = BatchPlan::new(world, N_ROWS, GLOBAL_ROWS, 1, 3, Shuffle::Full);
-        let plan = plan.epochs(self.n_epochs).starting_at(cursor);
-        let mut loader = Loader::new(rows, plan, LoaderOptions::new(trainer.model().device()))?;
+        let plan = BatchPlan { seed: 3, ..BatchPlan::new(GLOBAL_ROWS) };
+        let plan = BatchPlan { n_epochs: Some(self.n_epochs), cursor, ..plan };
+        let mut loader = Loader::new(world, rows, &plan, LoaderOptions::new(trainer.model().device()))?;
         let (mut losses, mut used) = (Vec::new(), cursor);
         while let Some(mut batch) = loader.next_step()? {
             losses.push(trainer.step_and_wait(&mut batch, false)?.sums.mean());
@@ -396,20 +396,19 @@ impl Layer for Gain {
 fn buffers_move_to_a_gpu_and_are_part_of_the_state_dict() {
     let (devices, _lock) = cpu_and_gpu();
     for device in devices {
-        let model = || layers(Center::new(4, 2.5, Device::Cpu)).build(sizes(4, Device::Cpu)).unwrap();
+        let model = || layers(Center::new(4, 2.5, Device::Cpu)).build(sizes(4, Device::Cpu), 3).unwrap();
         let mut moved = model();
-        moved.initialize(3).unwrap();
         let (x, weights) = (
             Tensor::randn(&[4, N_FEATURES], DType::F32, Device::Cpu, 2).unwrap(),
             moved.weights().to_vec::<f32>().unwrap(),
         );
         moved.forward(x.view(), None).unwrap();
-        let want = moved.outputs(4).unwrap().to_vec::<f32>().unwrap();
+        let want = moved.outputs().unwrap().to_vec::<f32>().unwrap();
         let mut moved = moved.to(device).unwrap();
         assert!(moved.named_buffers().iter().all(|(_, values)| values.device() == device));
         assert_eq!(moved.weights().to_vec::<f32>().unwrap(), weights);
         moved.forward(x.to(device).unwrap().view(), None).unwrap();
-        let got = moved.outputs(4).unwrap().to_vec::<f32>().unwrap();
+        let got = moved.outputs().unwrap().to_vec::<f32>().unwrap();
         // Sums of six products in different orders.
         assert!(got.iter().zip(&want).all(|(a, b)| (a - b).abs() < 1e-5), "{device}: {got:?} {want:?}");
 
@@ -444,15 +443,13 @@ fn a_trainer_begins_with_the_buffers_of_rank_0() {
 fn evaluation_leaves_statistics_alone_and_gradients_are_right_on_cpu_and_gpu() {
     let (devices, _lock) = cpu_and_gpu();
     for device in devices {
-        let mut model = layers(Center::new(8, 0.5, device)).build(sizes(8, device)).unwrap();
-        model.initialize(2).unwrap();
+        let mut model = layers(Center::new(8, 0.5, device)).build(sizes(8, device), 2).unwrap();
         let x = Tensor::randn(&[8, N_FEATURES], DType::F32, device, 4).unwrap();
         gradcheck(&mut model, x.view(), &GradcheckOptions::default()).unwrap();
         assert_eq!(model.named_buffers()[0].1.to_vec::<f32>().unwrap(), vec![0.5; WIDTH]);
     }
     let halves = Sequential::new(N_FEATURES).linear(WIDTH).layer(ProductOfHalves).linear(2);
-    let mut model = halves.build(sizes(8, Device::Cpu)).unwrap();
-    model.initialize(2).unwrap();
+    let mut model = halves.build(sizes(8, Device::Cpu), 2).unwrap();
     let x = Tensor::randn(&[8, N_FEATURES], DType::F32, Device::Cpu, 4).unwrap();
     gradcheck(&mut model, x.view(), &GradcheckOptions::default()).unwrap();
 }

@@ -8,7 +8,7 @@ use crate::made_up::gpus::{gpus, on_gpus};
 use crate::made_up::{Setup, by_parameter};
 use ddp::config::{Config, OptimizerKind, ZeroStage};
 use ddp::data::Dataset;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, PartitionKind};
 use ddp::exchange::replica_check::ReplicaDifferences;
 use ddp::train::TrainError;
 use ddp::train::replica_guard::ReplicaGuard;
@@ -60,8 +60,14 @@ fn train<R>(setup: &Setup, world: &World, inspect: impl FnOnce(&mut Trainer<'_>)
     world.connect_device(device, DeviceOptions { deterministic: true, ..DeviceOptions::default() }).unwrap();
     let mut trainer = setup.trainer(world, device);
     let rows: Arc<dyn Dataset> = setup.rows();
-    let plan = BatchPlan::new(world, setup.n_rows, setup.global_rows, setup.n_micro, 3, Shuffle::Full);
-    let mut loader = Loader::new(rows, plan.epochs(2), LoaderOptions::new(device)).unwrap();
+    let plan = BatchPlan {
+        partition: PartitionKind::Ranks { n_micro: setup.n_micro },
+        seed: 3,
+        ..BatchPlan::new(setup.global_rows)
+    };
+    let mut loader =
+        Loader::new(world, rows, &BatchPlan { n_epochs: Some(2), ..plan }, LoaderOptions::new(device))
+            .unwrap();
     let mut inspect = Some(inspect);
     let mut result = None;
     while let Some(mut step) = loader.next_step().unwrap() {

@@ -206,7 +206,7 @@ fn an_evaluation_counts_each_row_by_its_weight() {
         };
         let mut whole = model(29);
         whole.forward(rows.in_place(0..29).unwrap().unwrap().x, None).unwrap();
-        let want = plain(&setup, &whole.outputs(29).unwrap().to_vec::<f32>().unwrap(), &rows);
+        let want = plain(&setup, &whole.outputs().unwrap().to_vec::<f32>().unwrap(), &rows);
         let rows: Arc<dyn Dataset> = rows;
         for world_size in [1, 3] {
             // Evaluated in several batches per rank.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::made_up::gpus::{gpus, on_gpus};
 use crate::made_up::{Setup, rows_of};
 use ddp::config::{CommDtype, OptimizerKind, ZeroStage};
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, PartitionKind, Shuffle};
 use ddp::data::{Dataset, Targets};
 use ddp::train::trainer::{GraphMode, NonFinite, StepRequest, Trainer, TrainerOptions, Withheld};
 use ddp_comm::{DeviceOptions, World, threads};
@@ -56,8 +56,15 @@ fn train(setup: &Setup, world: &World, fault: Fault) -> Vec<u32> {
     let device = if setup.on_gpus { Device::Cuda(world.rank().0 as u32) } else { Device::Cpu };
     world.connect_device(device, DeviceOptions::default()).unwrap();
     let mut trainer = setup.trainer(world, device);
-    let plan = BatchPlan::new(world, N_ROWS, GLOBAL_ROWS, setup.n_micro, setup.options.seed, Shuffle::Off);
-    let mut loader = Loader::new(rows(fault), plan.epochs(1), LoaderOptions::new(device)).unwrap();
+    let plan = BatchPlan {
+        partition: PartitionKind::Ranks { n_micro: setup.n_micro },
+        shuffle: Shuffle::Off,
+        seed: setup.options.seed,
+        ..BatchPlan::new(GLOBAL_ROWS)
+    };
+    let mut loader =
+        Loader::new(world, rows(fault), &BatchPlan { n_epochs: Some(1), ..plan }, LoaderOptions::new(device))
+            .unwrap();
     let mut before = Vec::new();
     while let Some(mut rows) = loader.next_step().unwrap() {
         let step = trainer.n_steps() + 1;
@@ -152,8 +159,13 @@ fn an_average_starts_at_the_first_weights_though_the_first_step_is_withheld() {
     threads::run(1, |world| {
         world.connect_device(Device::Cpu, DeviceOptions::default()).unwrap();
         let mut trainer = setup.trainer(&world, Device::Cpu);
-        let plan = BatchPlan::new(&world, N_ROWS, GLOBAL_ROWS, setup.n_micro, 0, Shuffle::Off);
-        let mut loader = Loader::new(rows(Fault::Absent), plan, LoaderOptions::new(Device::Cpu)).unwrap();
+        let plan = BatchPlan {
+            partition: PartitionKind::Ranks { n_micro: setup.n_micro },
+            shuffle: Shuffle::Off,
+            ..BatchPlan::new(GLOBAL_ROWS)
+        };
+        let mut loader =
+            Loader::new(&world, rows(Fault::Absent), &plan, LoaderOptions::new(Device::Cpu)).unwrap();
         let mut rows = loader.next_step().unwrap().unwrap();
         let request = StepRequest { loss_limit: f64::NEG_INFINITY, ..StepRequest::default() };
         trainer.step(&mut rows, request).unwrap();

@@ -10,7 +10,7 @@ use crate::made_up::{Setup, Trained, assert_close};
 use ddp::config::precision::Precision;
 use ddp::config::{CommDtype, LayerConfig, ModelConfig, OptimizerKind, ZeroStage};
 use ddp::data::Dataset;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, PartitionKind, Shuffle};
 use ddp::model::ModelSpec;
 use ddp::optim::loss_scaler::LossScalerConfig;
 use ddp::train::TrainError;
@@ -131,12 +131,22 @@ pub(crate) fn one_step(setup: &Setup, world_size: usize) -> Vec<(usize, usize, T
         let device = if setup.on_gpus { Device::Cuda(world.rank().0 as u32) } else { Device::Cpu };
         world.connect_device(device, DeviceOptions::default()).unwrap();
         let mut trainer = setup.trainer(&world, device);
-        let plan = BatchPlan::new(&world, setup.n_rows, setup.global_rows, setup.n_micro, 3, Shuffle::Full);
+        let plan = BatchPlan {
+            partition: PartitionKind::Ranks { n_micro: setup.n_micro },
+            seed: 3,
+            ..BatchPlan::new(setup.global_rows)
+        };
         let plan = match setup.options.micro_shards {
-            Some(n_shards) => plan.micro_shards(n_shards),
+            Some(n_shards) => BatchPlan { partition: PartitionKind::MicroShards { n_shards }, ..plan },
             None => plan,
         };
-        let mut loader = Loader::new(rows.clone(), plan.epochs(1), LoaderOptions::new(device)).unwrap();
+        let mut loader = Loader::new(
+            &world,
+            rows.clone(),
+            &BatchPlan { n_epochs: Some(1), ..plan },
+            LoaderOptions::new(device),
+        )
+        .unwrap();
         let before = world.tensor_group().traffic();
         trainer.step(&mut loader.next_step().unwrap().unwrap(), StepRequest::default()).unwrap();
         trainer.outcome(true).unwrap().unwrap();
@@ -253,10 +263,18 @@ fn evaluating_the_average_between_steps_changes_no_bit() {
         let train = |looks: bool| {
             threads::run(2, |world| {
                 let mut trainer = setup.trainer(&world, Device::Cpu);
-                let plan =
-                    BatchPlan::new(&world, setup.n_rows, setup.global_rows, setup.n_micro, 3, Shuffle::Full);
-                let mut loader =
-                    Loader::new(rows.clone(), plan.epochs(2), LoaderOptions::new(Device::Cpu)).unwrap();
+                let plan = BatchPlan {
+                    partition: PartitionKind::Ranks { n_micro: setup.n_micro },
+                    seed: 3,
+                    ..BatchPlan::new(setup.global_rows)
+                };
+                let mut loader = Loader::new(
+                    &world,
+                    rows.clone(),
+                    &BatchPlan { n_epochs: Some(2), ..plan },
+                    LoaderOptions::new(Device::Cpu),
+                )
+                .unwrap();
                 let mut losses = Vec::new();
                 while let Some(mut step) = loader.next_step().unwrap() {
                     losses.push(trainer.step_and_wait(&mut step, false).unwrap().sums.mean());
@@ -378,8 +396,12 @@ fn gpus_read_no_weights_before_they_are_gathered() {
         world.connect_device(device, DeviceOptions::default()).unwrap();
         let mut trainer = setup.trainer(&world, device);
         trainer.model().weights();
-        let plan = BatchPlan::new(&world, setup.n_rows, setup.global_rows, setup.n_micro, 0, Shuffle::Off);
-        let mut loader = Loader::new(rows.clone(), plan, LoaderOptions::new(device)).unwrap();
+        let plan = BatchPlan {
+            partition: PartitionKind::Ranks { n_micro: setup.n_micro },
+            shuffle: Shuffle::Off,
+            ..BatchPlan::new(setup.global_rows)
+        };
+        let mut loader = Loader::new(&world, rows.clone(), &plan, LoaderOptions::new(device)).unwrap();
         trainer.step_and_wait(&mut loader.next_step().unwrap().unwrap(), false).unwrap();
         let read = |trainer: &Trainer<'_>| {
             let read = || trainer.model().weights().numel();
@@ -444,10 +466,18 @@ fn evaluating_the_average_leaves_the_weights_as_they_were() {
             };
             let initial = bits(trainer.model().weights());
             assert!(bits(trainer.averaged_weights().unwrap().unwrap()) == initial, "no step, no average");
-            let plan =
-                BatchPlan::new(&world, setup.n_rows, setup.global_rows, setup.n_micro, 3, Shuffle::Full);
-            let mut loader =
-                Loader::new(rows.clone(), plan.epochs(2), LoaderOptions::new(Device::Cpu)).unwrap();
+            let plan = BatchPlan {
+                partition: PartitionKind::Ranks { n_micro: setup.n_micro },
+                seed: 3,
+                ..BatchPlan::new(setup.global_rows)
+            };
+            let mut loader = Loader::new(
+                &world,
+                rows.clone(),
+                &BatchPlan { n_epochs: Some(2), ..plan },
+                LoaderOptions::new(Device::Cpu),
+            )
+            .unwrap();
             while let Some(mut step) = loader.next_step().unwrap() {
                 trainer.step(&mut step, StepRequest::default()).unwrap();
             }

@@ -11,7 +11,7 @@ use ddp::config::{
     ClassWeights, ElementLoss, EvalMetric, Gate, HeadLoss, LayerConfig, LayerEntry, Loss, ModelConfig,
     OptimizerConfig, OptimizerKind, Placement, Task,
 };
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
 use ddp::data::order::partition::{EvalPartition, PartitionKind, RankPartition};
 use ddp::data::{
     Dataset, HeadTargets, LabelVocabulary, Normalizer, ResidentRows, RowLayout, TargetLayout, Targets,
@@ -295,24 +295,25 @@ impl Setup {
 
     /// Division of batches into micro-batches.
     pub fn partition(&self, world: &World) -> RankPartition {
-        let kind = match self.options.micro_shards {
+        RankPartition { kind: self.partition_kind(), rank: world.rank().0, world_size: world.world_size() }
+    }
+
+    fn partition_kind(&self) -> PartitionKind {
+        match self.options.micro_shards {
             Some(n_shards) => PartitionKind::MicroShards { n_shards },
             None if self.shares_micro_batches => PartitionKind::SharedMicroBatches { n_micro: self.n_micro },
             None => PartitionKind::Ranks { n_micro: self.n_micro },
-        };
-        RankPartition { kind, rank: world.rank().0, world_size: world.world_size() }
+        }
     }
 
     /// The batches of all epochs.
-    pub fn plan(&self, world: &World) -> BatchPlan {
-        let Setup { n_rows, global_rows, n_micro, .. } = *self;
-        let plan = BatchPlan::new(world, n_rows, global_rows, n_micro, self.options.seed, Shuffle::Full);
-        let plan = match self.options.micro_shards {
-            Some(n_shards) => plan.micro_shards(n_shards),
-            None if self.shares_micro_batches => plan.shared_micro_batches(n_micro),
-            None => plan,
-        };
-        plan.epochs(self.n_epochs)
+    pub fn plan(&self) -> BatchPlan {
+        BatchPlan {
+            partition: self.partition_kind(),
+            seed: self.options.seed,
+            n_epochs: Some(self.n_epochs),
+            ..BatchPlan::new(self.global_rows)
+        }
     }
 
     /// A trainer before its first step, on this rank's device.
@@ -392,7 +393,7 @@ impl Setup {
 
         let normalizer = self.normalizer.clone();
         let loading = LoaderOptions { placement: self.placement, normalizer, ..LoaderOptions::new(device) };
-        let mut loader = Loader::new(rows.clone(), self.plan(world), loading.clone()).unwrap();
+        let mut loader = Loader::new(world, rows.clone(), &self.plan(), loading.clone()).unwrap();
         let (mut losses, mut grad_norms, mut n_skipped) = (Vec::new(), Vec::new(), 0);
         let votes: u64 = (0..world.world_size() as u64).map(|rank| rank + 3).sum();
         let ask =

@@ -13,7 +13,7 @@ use ddp::comm::World;
 use ddp::config::Placement;
 use ddp::config::precision::Precision;
 use ddp::data::TensorDataset;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
 use ddp::kernels::hint::with_hint;
 use ddp::model::layer::{Layer, RegisteredBuffer, Result, Sizes};
 use ddp::model::pass::{BackwardPass, ForwardPass};
@@ -101,8 +101,7 @@ impl Layer for Shift {
 /// A model moves together with everything that belongs to it.
 fn buffers(device: Device) -> Result<()> {
     let sizes = Sizes { max_rows: 4, device: Device::cpu(), precision: Precision::F32 };
-    let mut on_cpu = Sequential::new(3).layer(Shift).linear(2).build(sizes)?;
-    on_cpu.initialize(1)?;
+    let mut on_cpu = Sequential::new(3).layer(Shift).linear(2).build(sizes, 1)?;
     let model: Network = on_cpu.to(device)?;
     for (name, values) in model.named_buffers() {
         println!("buffer {name}: {values}");
@@ -132,9 +131,9 @@ fn resident_rows(device: Device) -> ddp::Result<()> {
     let x = Tensor::randn(&[1000, 8], DType::F32, Device::cpu(), 3)?;
     let rows = Arc::new(TensorDataset::new(&x, &x.sum(1)?)?);
     let world = World::single();
-    let plan = BatchPlan::new(&world, 1000, 100, 1, 0, Shuffle::Full).epochs(1);
+    let plan = BatchPlan { n_epochs: Some(1), ..BatchPlan::new(100) };
     let options = LoaderOptions { placement: Placement::Auto, ..LoaderOptions::new(device) };
-    let mut loader = Loader::new(rows, plan, options)?;
+    let mut loader = Loader::new(&world, rows, &plan, options)?;
     let on_gpu = loader.is_on_gpu();
     let mut n_batches = 0;
     for batch in loader.iter()? {

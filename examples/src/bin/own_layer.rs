@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use ddp::config::precision::Precision;
 use ddp::config::{Activation, OptimizerConfig, OptimizerKind};
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
 use ddp::data::{Dataset, TensorDataset};
 use ddp::model::layer::{BufferSpec, Layer, RegisteredBuffer, Result, Sizes};
 use ddp::model::param::{Init, ParamKind, ParamSpec};
@@ -181,8 +181,8 @@ fn train(world: &World) -> ddp::Result<(f64, f64, Vec<f32>)> {
     let sizes = sizes(GLOBAL_BATCH.div_ceil(world.world_size()), device);
     let options = TrainerOptions::default();
     let mut trainer = Trainer::for_layers(world, layers(&x)?, sizes, LossHead::mse(), &adamw, options)?;
-    let plan = BatchPlan::new(world, rows.len(), GLOBAL_BATCH, 1, 0, Shuffle::Full).epochs(20);
-    let mut loader = Loader::new(rows, plan, LoaderOptions::new(device))?;
+    let plan = BatchPlan { n_epochs: Some(20), ..BatchPlan::new(GLOBAL_BATCH) };
+    let mut loader = Loader::new(world, rows, &plan, LoaderOptions::new(device))?;
     let (mut first, mut last) = (f64::NAN, f64::NAN);
     while let Some(mut batch) = loader.next_step()? {
         last = trainer.step_and_wait(&mut batch, false)?.sums.mean();
@@ -201,8 +201,7 @@ fn train(world: &World) -> ddp::Result<(f64, f64, Vec<f32>)> {
 fn main() -> ddp::Result<()> {
     let x = inputs(16, 2)?;
     let device = Device::cuda(0).available_or_cpu();
-    let mut model = layers(&x)?.build(sizes(16, device))?;
-    model.initialize(0)?;
+    let mut model = layers(&x)?.build(sizes(16, device), 0)?;
     gradcheck(&mut model, x.to(device)?.view(), &GradcheckOptions::default())?;
     println!("gradients are right on {device}");
 

@@ -13,7 +13,7 @@ use ddp::comm::{DeviceOptions, ReduceOp, World};
 use ddp::config::precision::Precision;
 use ddp::config::{Activation, OptimizerConfig, OptimizerKind};
 use ddp::data::TensorDataset;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle, TensorBatch};
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, TensorBatch};
 use ddp::model::layer::Sizes;
 use ddp::model::{LocalGradients, Sequential};
 use ddp::optim::UpdateScale;
@@ -40,25 +40,23 @@ fn train(world: &World) -> ddp::Result<Vec<f64>> {
 
     let max_rows = GLOBAL_BATCH.div_ceil(world.world_size());
     let layers = Sequential::new(4).linear(32).activation(Activation::Tanh).linear(1);
-    let mut model = layers.build(Sizes { max_rows, device, precision: Precision::F32 })?;
     // The same seed on all ranks gives the same weights.
-    model.initialize(0)?;
+    let mut model = layers.build(Sizes { max_rows, device, precision: Precision::F32 }, 0)?;
     let adamw = OptimizerConfig::new(OptimizerKind::AdamW, 1e-2);
     let mut optimizer = Optimizer::for_model(&adamw, &model)?;
     let flat_len = model.layout().flat_len();
     let mut gradients = Tensor::zeros(&[flat_len], DType::F32, device)?;
 
-    let plan = BatchPlan::new(world, N_ROWS, GLOBAL_BATCH, 1, 0, Shuffle::Full).epochs(N_EPOCHS);
-    let mut loader = Loader::new(rows, plan, LoaderOptions::new(device))?;
+    let plan = BatchPlan { n_epochs: Some(N_EPOCHS), ..BatchPlan::new(GLOBAL_BATCH) };
+    let mut loader = Loader::new(world, rows, &plan, LoaderOptions::new(device))?;
     let mut losses = Vec::new();
     for _ in 0..N_EPOCHS {
         let mut sum = Tensor::zeros(&[1], DType::F32, device)?;
         for batch in loader.batches()? {
             let TensorBatch { x, y, global_rows, .. } = batch?;
-            let n_rows = x.dims()[0];
             model.forward(x.view(), None)?;
             // The squared error and its gradient, averaged over the rows of all ranks.
-            let (outputs, d_outputs) = model.outputs_and_gradient(n_rows)?;
+            let (outputs, d_outputs) = model.outputs_and_gradient()?;
             let error = &outputs.to_tensor()? - &y;
             ddp::ops::copy((&error * (2.0 / global_rows as f64)).view(), d_outputs)?;
             sum = &sum + &(&error * &error).sum(None)?;

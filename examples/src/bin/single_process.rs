@@ -12,7 +12,7 @@ use ddp::comm::World;
 use ddp::config::precision::Precision;
 use ddp::config::{Activation, EvalMetric, OptimizerConfig, OptimizerKind, Task};
 use ddp::data::Dataset;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
 use ddp::data::order::partition::EvalPartition;
 use ddp::kernels::Device;
 use ddp::model::{LossHead, ModelSpec, Network};
@@ -44,9 +44,9 @@ fn main() -> ddp::Result<()> {
     let mut trainer = Trainer::new(&world, model, loss, optimizer, options)?;
 
     // The order of an epoch is a function of (rows, seed, epoch); no rows are moved in memory.
-    let plan = BatchPlan::new(&world, train.len(), BATCH, 1, SEED, Shuffle::Full).epochs(EPOCHS);
+    let plan = BatchPlan { seed: SEED, n_epochs: Some(EPOCHS), ..BatchPlan::new(BATCH) };
     let loading = LoaderOptions::new(device);
-    let mut loader = Loader::new(train.clone(), plan, loading.clone())?;
+    let mut loader = Loader::new(&world, train.clone(), &plan, loading.clone())?;
     let mut sum = 0.0;
     while let Some(mut batch) = loader.next_step()? {
         sum += trainer.step_and_wait(&mut batch, false)?.sums.loss;

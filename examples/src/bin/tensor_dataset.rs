@@ -40,8 +40,13 @@ fn main() -> ddp::Result<()> {
         let of_ranks = ddp::launch(2, |world| -> ddp::Result<Vec<Vec<f32>>> {
             let device = Device::cpu();
             let rows = Arc::new(TensorDataset::new(&x, &y)?);
-            let plan = BatchPlan::new(world, N_ROWS, GLOBAL_BATCH, 1, 1, shuffle.clone()).epochs(1);
-            let mut loader = Loader::new(rows, plan, LoaderOptions::new(device))?;
+            let plan = BatchPlan {
+                shuffle: shuffle.clone(),
+                seed: 1,
+                n_epochs: Some(1),
+                ..BatchPlan::new(GLOBAL_BATCH)
+            };
+            let mut loader = Loader::new(world, rows, &plan, LoaderOptions::new(device))?;
             let mut batches = Vec::new();
             for batch in loader.iter()? {
                 let (x, y) = batch?;

@@ -12,7 +12,7 @@ use ddp::comm::{World, threads};
 use ddp::config::precision::Precision;
 use ddp::config::{Activation, EvalMetric, OptimizerConfig, OptimizerKind, Task};
 use ddp::data::Dataset;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
 use ddp::data::order::partition::EvalPartition;
 use ddp::kernels::Device;
 use ddp::model::{LossHead, ModelSpec, Network};
@@ -40,9 +40,9 @@ fn train(world: &World, train: &Arc<dyn Dataset>, test: &Arc<dyn Dataset>) -> dd
     let mut trainer = Trainer::new(world, model, loss, optimizer, options)?;
 
     // Gives this rank its shard of each global batch.
-    let plan = BatchPlan::new(world, train.len(), GLOBAL_BATCH, 1, 0, Shuffle::Full).epochs(5);
+    let plan = BatchPlan { n_epochs: Some(5), ..BatchPlan::new(GLOBAL_BATCH) };
     let loading = LoaderOptions::new(device);
-    let mut loader = Loader::new(train.clone(), plan, loading.clone())?;
+    let mut loader = Loader::new(world, train.clone(), &plan, loading.clone())?;
     while let Some(mut batch) = loader.next_step()? {
         trainer.step_and_wait(&mut batch, false)?;
     }

@@ -85,6 +85,11 @@ pub enum KernelError {
         expected: Shape,
     },
 
+    /// A backward pass over other rows than those of the forward pass before it.
+    #[error("backward over {n_rows} rows, but the last forward pass had {forward_rows}")]
+    #[diagnostic(help("call `forward` on the same rows before `backward`"))]
+    Backward { n_rows: usize, forward_rows: usize },
+
     /// Peers could not exchange the sums of an operation that covers all of their rows; the exchange keeps the cause.
     #[error("{op}: the exchange failed")]
     Exchange { op: &'static str },

@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use sha2::{Digest as _, Sha256};
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 /// Length in bytes of the hash at the start of an entry.
-const HASH_LEN: usize = 32;
+const HASH_LEN: usize = 16;
 
 /// Longest wait for another process that makes an entry: it may be frozen, and a shared file system may not grant locks.
 const MAX_WAIT: Duration = Duration::from_secs(30);
@@ -61,7 +61,7 @@ impl Cache {
             return None;
         }
         let payload = bytes.split_off(HASH_LEN);
-        (Sha256::digest(&payload).as_slice() == bytes).then_some(payload)
+        (xxh3_128(&payload).to_le_bytes() == *bytes).then_some(payload)
     }
 
     /// Waits until no other process or thread makes the entry of this key, and keeps others from it as long as the result lives. None
@@ -91,7 +91,7 @@ impl Cache {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let beside = self.folder.join(format!(".{}.{}.{number}", key.0, std::process::id()));
         let written = File::create(&beside).and_then(|mut file| {
-            file.write_all(&Sha256::digest(payload))?;
+            file.write_all(&xxh3_128(payload).to_le_bytes())?;
             file.write_all(payload)?;
             fs::rename(&beside, self.file(key))
         });
@@ -108,12 +108,12 @@ pub(super) struct Key(String);
 impl Key {
     /// Hashes these parts, each with its length, so that their boundaries count.
     pub(super) fn new(parts: &[&[u8]]) -> Self {
-        let mut hash = Sha256::new();
+        let mut hash = Xxh3::new();
         for part in parts {
-            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(&(part.len() as u64).to_le_bytes());
             hash.update(part);
         }
-        Key(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+        Key(format!("{:032x}", hash.digest128()))
     }
 }
 

@@ -88,8 +88,7 @@ pub fn all(device: Device) -> Result<(), ddp::Error> {
 }
 
 fn model(device: Device) -> Result<(), ddp::Error> {
-    let mut model = layers().build(sizes(Device::cpu()))?.to(device)?;
-    model.initialize(1)?;
+    let mut model = layers().build(sizes(Device::cpu()), 1)?.to(device)?;
     assert_eq!((model.n_features(), model.n_outputs(), model.device()), (3, 1, device));
     assert_eq!(model.named_buffers().len(), 2);
     assert_eq!(model.saved_buffers()[0].0, "shift");
@@ -118,10 +117,9 @@ fn every_kind(device: Device) -> Result<(), ddp::Error> {
     let layers = Sequential::new(3).numeric_embedding(4, 3, 0.1).scale().linear(6).glu(Gate::SwiGlu, 6);
     let layers = layers.glu(Gate::GeGlu, 6).glu(Gate::ReGlu, 6).layer_norm().rms_norm().batch_norm();
     let layers = layers.dropout(0.1).residual(|body| body.rms_norm().linear(6));
-    let mut model = layers.activation(Activation::Silu).linear_without_bias(1).build(sizes(device))?;
-    model.initialize(1)?;
+    let mut model = layers.activation(Activation::Silu).linear_without_bias(1).build(sizes(device), 1)?;
     model.forward(Tensor::randn(&[8, 3], DType::F32, device, 2)?.view(), None)?;
-    let outputs = model.outputs(8)?.to_tensor()?;
+    let outputs = model.outputs()?.to_tensor()?;
     assert_eq!(outputs.dims(), [8, 1]);
     assert!(outputs.abs()?.max(None)?.item::<f32>()?.is_finite());
     Ok(())
@@ -137,8 +135,8 @@ fn trainer(device: Device, n_ranks: usize, zero: ZeroStage) -> Result<(), ddp::E
             Trainer::for_layers(world, layers(), sizes(device), LossHead::mse(), &adamw, options)?;
         let mut checkpoints = Checkpoints::keeping(world, &trainer, folder, 1)?;
         let cursor = checkpoints.resume(&mut trainer)?.unwrap_or(0);
-        let plan = BatchPlan::new(world, 24, 8, 1, 0, Shuffle::Full).epochs(n_epochs).starting_at(cursor);
-        let mut loader = Loader::new(rows()?, plan, LoaderOptions::new(device))?;
+        let plan = BatchPlan { n_epochs: Some(n_epochs), cursor, ..BatchPlan::new(8) };
+        let mut loader = Loader::new(world, rows()?, &plan, LoaderOptions::new(device))?;
         while let Some(mut batch) = loader.next_step()? {
             trainer.step_and_wait(&mut batch, false)?;
         }
@@ -196,8 +194,8 @@ impl Dataset for Doubled {
 fn batches(device: Device, n_ranks: usize) -> Result<(), ddp::Error> {
     for row in 0..3 {
         let sum = |rows: Arc<dyn Dataset>| -> Result<f32, ddp::Error> {
-            let plan = BatchPlan::new(&World::single(), 24, 8, 1, 0, Shuffle::Full);
-            let mut loader = Loader::new(rows, plan, LoaderOptions::new(device))?;
+            let plan = BatchPlan::new(8);
+            let mut loader = Loader::new(&World::single(), rows, &plan, LoaderOptions::new(device))?;
             let (x, _) = loader.iter()?.next().expect("a batch")?;
             Ok(x.row(row)?.to_tensor()?.sum(None)?.item::<f32>()?)
         };
@@ -207,8 +205,12 @@ fn batches(device: Device, n_ranks: usize) -> Result<(), ddp::Error> {
     for sampler in samplers {
         let n_rows = sampler.rows(0).len();
         let of_ranks = ddp::launch(n_ranks, |world| -> Result<usize, ddp::Error> {
-            let plan = BatchPlan::new(world, 24, 8, 1, 0, Shuffle::Sampler(sampler.clone())).epochs(2);
-            let mut loader = Loader::new(rows()?, plan, LoaderOptions::new(device))?;
+            let plan = BatchPlan {
+                shuffle: Shuffle::Sampler(sampler.clone()),
+                n_epochs: Some(2),
+                ..BatchPlan::new(8)
+            };
+            let mut loader = Loader::new(world, rows()?, &plan, LoaderOptions::new(device))?;
             let mut n = 0;
             for batch in loader.iter()? {
                 let (x, y) = batch?;

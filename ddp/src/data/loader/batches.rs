@@ -47,15 +47,15 @@ impl Loader {
     /// use std::sync::Arc;
     ///
     /// use ddp::data::TensorDataset;
-    /// use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+    /// use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
     /// use ddp::prelude::*;
     ///
     /// ddp::launch(2, |world| -> ddp::Result<()> {
     ///     let x = Tensor::randn(&[10, 3], DType::F32, Device::Cpu, 1)?;
     ///     let rows = Arc::new(TensorDataset::new(&x, &x.sum(1)?)?);
     ///     // Global batches of 4 rows, of which each rank gets 2.
-    ///     let plan = BatchPlan::new(world, 10, 4, 1, 0, Shuffle::Full).epochs(2);
-    ///     let mut loader = Loader::new(rows, plan, LoaderOptions::new(Device::Cpu))?;
+    ///     let plan = BatchPlan { n_epochs: Some(2), ..BatchPlan::new(4) };
+    ///     let mut loader = Loader::new(world, rows, &plan, LoaderOptions::new(Device::Cpu))?;
     ///     for epoch in 0..2 {
     ///         for batch in loader.iter()? {
     ///             let (x, y) = batch?;

@@ -35,6 +35,7 @@ use crate::config::{DataConfig, Placement};
 use crate::data::error::{DataError, Result};
 use crate::data::order::epoch_proof::RowsHash;
 use crate::data::order::partition::EvalPartition;
+pub use crate::data::order::partition::PartitionKind;
 use crate::data::{Dataset, DeviceNormalizer, Normalizer, Summary};
 
 /// Copies to a GPU that may be under way while the next batches are made ready.
@@ -182,29 +183,34 @@ pub struct LoaderTimes {
 }
 
 impl Loader {
-    /// Loads rows of `dataset` in the batches of `plan`.
+    /// Loads this rank's rows of `dataset` in the batches of `plan`.
     ///
     /// # Errors
-    /// [`DataError::PlannedRows`] for a plan over another number of rows; [`DataError::RowsNotOnDevice`] if the GPU has no room for rows
-    /// that must be there; [`DataError::LoaderThread`]; [`DataError::Kernel`] if a buffer cannot be allocated.
-    pub fn new(dataset: Arc<dyn Dataset>, plan: BatchPlan, options: LoaderOptions) -> Result<Self> {
-        let (planned, rows) = (plan.dataset_rows(), dataset.len());
-        if planned != rows {
-            return Err(DataError::PlannedRows { planned, rows });
-        }
-        let max_rows = plan.max_own_rows();
+    /// [`DataError::RowsNotOnDevice`] if the GPU has no room for rows that must be there; [`DataError::LoaderThread`];
+    /// [`DataError::Kernel`] if a buffer cannot be allocated.
+    ///
+    /// # Panics
+    /// If the plan has steps of 0 rows.
+    pub fn new(
+        world: &World,
+        dataset: Arc<dyn Dataset>,
+        plan: &BatchPlan,
+        options: LoaderOptions,
+    ) -> Result<Self> {
+        let jobs = plan.jobs(world, dataset.len());
+        let max_rows = jobs.max_own_rows();
         let gpu = gpu_of(options.device)?;
         let rows = match gpu {
             Some(gpu) => place(dataset, gpu, options.placement)?,
             None => Rows::Host(dataset),
         };
         let device_order = match (gpu, &rows) {
-            (Some(gpu), Rows::Gpu(..)) if plan.shuffle().is_computed_on_gpus() => {
-                Some(DeviceOrder::new(gpu, plan.shuffle().n_blocks())?)
+            (Some(gpu), Rows::Gpu(..)) if plan.shuffle.is_computed_on_gpus() => {
+                Some(DeviceOrder::new(gpu, plan.shuffle.n_blocks())?)
             }
             _ => None,
         };
-        Self::start(rows, Box::new(plan), max_rows, device_order, options)
+        Self::start(rows, Box::new(jobs), max_rows, device_order, options)
     }
 
     /// Passes over this rank's parts of the rows, in their own order: evaluation.

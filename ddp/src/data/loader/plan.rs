@@ -63,21 +63,85 @@ impl Shuffle {
     }
 }
 
-/// The steps of a run, each epoch as long as the order of its rows: endless, unless [`BatchPlan::epochs`] sets an end.
+/// The steps of a run over the rows of a dataset.
+///
+/// ```
+/// use ddp::data::loader::BatchPlan;
+///
+/// // 32 rows per step over all ranks, in a new order each epoch, 3 epochs.
+/// let plan = BatchPlan { n_epochs: Some(3), ..BatchPlan::new(32) };
+/// assert_eq!(plan.cursor, 0);
+/// ```
 #[derive(Debug, Clone)]
 pub struct BatchPlan {
-    /// Rows of the dataset, and of an epoch: a sampler decides how many these are.
-    dataset_rows: usize,
-    n_rows: usize,
-    global_rows: usize,
+    /// Rows of one step over all ranks, at least 1; the last step of an epoch has what is left.
+    pub global_rows: usize,
+    /// Partition of the rows of a step into the ranks' micro-batches.
+    pub partition: PartitionKind,
+    /// Order of the rows of each epoch.
+    pub shuffle: Shuffle,
+    /// Seed of the order.
+    pub seed: u64,
+    /// Epochs after which the steps end; endless if `None`.
+    pub n_epochs: Option<u64>,
+    /// Rows that all ranks have taken since the start: where a run resumes.
+    pub cursor: u64,
+}
+
+impl BatchPlan {
+    /// Steps of `global_rows` rows over all ranks, one micro-batch per rank, shuffled with seed 0, endless.
+    pub fn new(global_rows: usize) -> Self {
+        BatchPlan {
+            global_rows,
+            partition: PartitionKind::Ranks { n_micro: 1 },
+            shuffle: Shuffle::Full,
+            seed: 0,
+            n_epochs: None,
+            cursor: 0,
+        }
+    }
+
+    /// This rank's jobs on `dataset_rows` rows.
+    ///
+    /// # Panics
+    /// If `global_rows` is 0.
+    pub(super) fn jobs(&self, world: &World, dataset_rows: usize) -> StepJobs {
+        let order = |epoch| Arc::new(self.shuffle.order(dataset_rows, self.seed, epoch));
+        let first = order(0);
+        // A sampler decides how many rows an epoch has.
+        let n_rows = first.len();
+        let (epoch, taken) = match n_rows as u64 {
+            0 => (0, 0),
+            n_rows => (self.cursor / n_rows, self.cursor % n_rows),
+        };
+        StepJobs {
+            partition: RankPartition {
+                kind: self.partition,
+                rank: world.rank().0,
+                world_size: world.world_size(),
+            },
+            dataset_rows,
+            n_rows,
+            epoch,
+            order: if epoch == 0 { first } else { order(epoch) },
+            batches: GlobalBatches::starting_at(n_rows, self.global_rows, taken as usize),
+            plan: self.clone(),
+        }
+    }
+}
+
+/// Jobs of one rank, step by step.
+#[derive(Debug)]
+pub(super) struct StepJobs {
+    plan: BatchPlan,
     partition: RankPartition,
-    seed: u64,
-    shuffle: Shuffle,
+    dataset_rows: usize,
+    /// Rows of an epoch.
+    n_rows: usize,
     /// The epoch under way, from 0, its order, and what is left of it.
     epoch: u64,
     order: Arc<RowOrder>,
     batches: GlobalBatches,
-    end_epoch: u64,
 }
 
 /// One rank's shard of one global batch.
@@ -94,91 +158,22 @@ pub struct Job {
     pub(crate) part: usize,
 }
 
-impl BatchPlan {
-    /// Steps over the `n_rows` rows of a dataset, `global_rows` rows each over all ranks, in `n_micro` micro-batches.
-    ///
-    /// # Panics
-    /// If `global_rows` is 0.
-    pub fn new(
-        world: &World,
-        n_rows: usize,
-        global_rows: usize,
-        n_micro: usize,
-        seed: u64,
-        shuffle: Shuffle,
-    ) -> Self {
-        let order = Arc::new(shuffle.order(n_rows, seed, 0));
-        let dataset_rows = n_rows;
-        let n_rows = order.len();
-        BatchPlan {
-            dataset_rows,
-            order,
-            batches: GlobalBatches::new(n_rows, global_rows),
-            partition: RankPartition {
-                kind: PartitionKind::Ranks { n_micro },
-                rank: world.rank().0,
-                world_size: world.world_size(),
-            },
-            epoch: 0,
-            end_epoch: u64::MAX,
-            n_rows,
-            global_rows,
-            seed,
-            shuffle,
-        }
-    }
-
-    /// Cuts each global batch into `n_shards` micro-shards, of which a rank takes a run, instead of micro-batches.
-    pub fn micro_shards(mut self, n_shards: usize) -> Self {
-        self.partition.kind = PartitionKind::MicroShards { n_shards };
-        self
-    }
-
-    /// Cuts each global batch into micro-batches that the ranks share, so that their rows do not depend on the number of ranks: for
-    /// models that take statistics of them, such as [`BatchNorm1d`](crate::model::layers::BatchNorm1d).
-    pub fn shared_micro_batches(mut self, n_micro: usize) -> Self {
-        self.partition.kind = PartitionKind::SharedMicroBatches { n_micro };
-        self
-    }
-
-    /// Ends after this many epochs.
-    pub fn epochs(self, n_epochs: u64) -> Self {
-        BatchPlan { end_epoch: n_epochs, ..self }
-    }
-
-    /// Steps after the first `cursor` rows that all ranks have taken since the start: where a run resumes.
-    pub fn starting_at(mut self, cursor: u64) -> Self {
-        let n_rows = (self.n_rows as u64).max(1);
-        self.begin_epoch(cursor / n_rows);
-        self.batches = GlobalBatches::starting_at(self.n_rows, self.global_rows, (cursor % n_rows) as usize);
-        self
-    }
-
-    /// Rows of the dataset for which it was made.
-    pub(super) fn dataset_rows(&self) -> usize {
-        self.dataset_rows
-    }
-
-    /// Shuffling of the rows.
-    pub(super) fn shuffle(&self) -> &Shuffle {
-        &self.shuffle
-    }
-
+impl StepJobs {
     /// The most rows that this rank has in one step.
     pub(super) fn max_own_rows(&self) -> usize {
         // A smaller batch leaves no rank more rows.
-        self.partition.max_own_rows(self.global_rows.min(self.n_rows))
+        self.partition.max_own_rows(self.plan.global_rows.min(self.n_rows))
     }
 
     fn begin_epoch(&mut self, epoch: u64) {
         self.epoch = epoch;
-        self.order = Arc::new(self.shuffle.order(self.n_rows, self.seed, epoch));
+        self.order = Arc::new(self.plan.shuffle.order(self.dataset_rows, self.plan.seed, epoch));
         assert_eq!(self.order.len(), self.n_rows, "a sampler returns as many rows in every epoch");
-        self.batches = GlobalBatches::new(self.n_rows, self.global_rows);
+        self.batches = GlobalBatches::new(self.n_rows, self.plan.global_rows);
     }
 }
 
-impl Iterator for BatchPlan {
+impl Iterator for StepJobs {
     type Item = Job;
 
     fn next(&mut self) -> Option<Job> {
@@ -186,7 +181,7 @@ impl Iterator for BatchPlan {
             return None;
         }
         let global = loop {
-            if self.epoch >= self.end_epoch {
+            if self.plan.n_epochs.is_some_and(|n_epochs| self.epoch >= n_epochs) {
                 return None;
             }
             match self.batches.next() {
@@ -291,9 +286,16 @@ mod tests {
     ) -> Vec<Vec<usize>> {
         const N_EPOCHS: u64 = 3;
         let of_ranks = ddp_comm::threads::run(world_size, |world| {
-            let plan = BatchPlan::new(&world, n_rows, global_rows, 2, seed, shuffle(kind, n_rows));
-            let plan = plan.epochs(N_EPOCHS).starting_at(cursor);
-            plan.map(|job| job.own().flatten().map(|position| job.order.index(position)).collect::<Vec<_>>())
+            let plan = BatchPlan {
+                partition: PartitionKind::Ranks { n_micro: 2 },
+                shuffle: shuffle(kind, n_rows),
+                seed,
+                n_epochs: Some(N_EPOCHS),
+                cursor,
+                ..BatchPlan::new(global_rows)
+            };
+            let jobs = plan.jobs(&world, n_rows);
+            jobs.map(|job| job.own().flatten().map(|position| job.order.index(position)).collect::<Vec<_>>())
                 .collect::<Vec<_>>()
         });
         let n_steps = of_ranks[0].len();

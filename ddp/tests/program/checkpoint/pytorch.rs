@@ -117,7 +117,7 @@ fn check(name: &str, sets: &[&str]) {
         let n_rows = x.len() / n_features;
         let rows = Tensor::from_slice(&x, &[n_rows, n_features], Device::Cpu).unwrap();
         model.forward(rows.view(), None).unwrap();
-        let ours = model.outputs(n_rows).unwrap().to_vec::<f32>().unwrap();
+        let ours = model.outputs().unwrap().to_vec::<f32>().unwrap();
         assert_eq!(theirs.len(), n_rows);
         let mut largest = 0.0f32;
         for (ours, theirs) in ours.iter().zip(theirs.iter().flatten()) {

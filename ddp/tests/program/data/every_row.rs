@@ -43,11 +43,11 @@ fn visited(dataset: &Arc<dyn Dataset>, visit: Visit) -> Vec<Vec<usize>> {
             // Ten rows per block, three blocks per window.
             _ => Shuffle::Blocks(Arc::new(BlockLayout::new(n_rows, 100 << 10, None, 3 << 20))),
         };
-        let plan = BatchPlan::new(&world, n_rows, global_rows, 1, seed, shuffle);
-        let plan = plan.epochs(N_EPOCHS).starting_at(cursor);
+        let plan = BatchPlan { shuffle, seed, ..BatchPlan::new(global_rows) };
+        let plan = BatchPlan { n_epochs: Some(N_EPOCHS), cursor, ..plan };
         let options =
             LoaderOptions { threads: Some(n_threads), prefetch: 2, ..LoaderOptions::new(Device::Cpu) };
-        let mut loader = Loader::new(dataset.clone(), plan, options).unwrap();
+        let mut loader = Loader::new(&world, dataset.clone(), &plan, options).unwrap();
         assert_eq!(loader.n_threads(), n_threads);
         let mut steps = Vec::new();
         while let Some(step) = loader.next_step().unwrap() {
@@ -208,9 +208,9 @@ fn windows_as_the_config_says() {
     let sets = ["data.shuffle_mode=blocks".to_owned(), "data.shuffle_window_mib=2".to_owned()];
     let config = Config::load(None, &sets).unwrap();
     let shuffle = Shuffle::new(&config.data, &*dataset);
-    let plan = BatchPlan::new(&ddp_comm::World::single(), 200, 10, 1, 3, shuffle).epochs(1);
+    let plan = BatchPlan { shuffle, seed: 3, n_epochs: Some(1), ..BatchPlan::new(10) };
     let options = LoaderOptions { threads: Some(2), ..LoaderOptions::new(Device::Cpu) };
-    let mut loader = Loader::new(dataset, plan, options).unwrap();
+    let mut loader = Loader::new(&ddp_comm::World::single(), dataset, &plan, options).unwrap();
     let mut rows = Vec::new();
     while let Some(step) = loader.next_step().unwrap() {
         rows.extend_from_slice(step.batch().unwrap().targets.as_slice::<i64>("test", "targets").unwrap());

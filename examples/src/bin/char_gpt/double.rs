@@ -22,7 +22,7 @@ pub(crate) fn losses(
 ) -> ddp::Result<Vec<f64>> {
     let (n_rows, device) = (CONTEXT * GLOBAL_SEQUENCES, initial.device());
     let sizes = Sizes { max_rows: n_rows, device, precision: Precision::F64 };
-    let mut model = transformer(vocab, n_rows).build(sizes)?;
+    let mut model = transformer(vocab, n_rows).build(sizes, 0)?;
     let mut state = initial.state_dict(device)?;
     for (_, values) in &mut state {
         *values = values.to_dtype(DType::F64)?;
@@ -42,7 +42,7 @@ pub(crate) fn losses(
         let labels = Tensor::from_vec(labels, &[n_rows], device)?;
 
         model.forward(x.view(), None)?;
-        let (outputs, d_outputs) = model.outputs_and_gradient(n_rows)?;
+        let (outputs, d_outputs) = model.outputs_and_gradient()?;
         let output = SumsOutput { tail: sums.view_mut(), accumulate: false, extra: None };
         let mean = 1.0 / n_rows as f64;
         LossHead::cross_entropy().apply(outputs, labels.view(), None, mean, Some(d_outputs), output)?;

@@ -131,8 +131,8 @@ fn train(world: &World, args: &Args) -> ddp::Result<Trained> {
         in_f64 = double::losses(trainer.model(), &codes, vocabulary.len(), &adamw, steps)?;
     }
     let order = Shuffle::Sampler(Arc::new(order));
-    let plan = BatchPlan::new(world, n_rows, global_rows, 1, SEED, order);
-    let mut loader = Loader::new(Arc::new(rows), plan, LoaderOptions::new(device))?;
+    let plan = BatchPlan { shuffle: order, seed: SEED, ..BatchPlan::new(global_rows) };
+    let mut loader = Loader::new(world, Arc::new(rows), &plan, LoaderOptions::new(device))?;
     let mut losses = Vec::with_capacity(args.n_steps);
     while losses.len() < args.n_steps
         && let Some(mut batch) = loader.next_step()?
@@ -161,7 +161,7 @@ fn continued(model: &mut Network, start: &[usize], vocabulary: &[char]) -> ddp::
         let window: Vec<f32> = codes[codes.len() - CONTEXT..].iter().map(|&code| code as f32).collect();
         let x = Tensor::from_vec(window, &[CONTEXT, 1], model.device())?;
         model.forward(x.view(), None)?;
-        let last = model.outputs(CONTEXT)?.rows(CONTEXT - 1, CONTEXT)?.to_tensor()?;
+        let last = model.outputs()?.rows(CONTEXT - 1, CONTEXT)?.to_tensor()?;
         codes.push(last.argmax(1)?.item::<i64>()? as usize);
     }
     Ok(codes[CONTEXT..].iter().map(|&code| vocabulary[code]).collect())
@@ -195,8 +195,7 @@ fn main() -> ddp::Result<()> {
     let vocabulary = vocabulary();
     // Checks the gradients of one sequence with difference quotients.
     let sizes = Sizes { max_rows: CONTEXT, device: Device::cpu(), precision: Precision::F64 };
-    let mut model = transformer(vocabulary.len(), CONTEXT).build(sizes)?;
-    model.initialize(SEED)?;
+    let mut model = transformer(vocabulary.len(), CONTEXT).build(sizes, SEED)?;
     let x: Vec<f64> = codes(&vocabulary)[..CONTEXT].iter().map(|&code| code as f64).collect();
     let x = Tensor::from_vec(x, &[CONTEXT, 1], Device::cpu())?;
     gradcheck(&mut model, x.view(), &GradcheckOptions::f64())?;

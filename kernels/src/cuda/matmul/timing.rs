@@ -1,6 +1,6 @@
 //! Chooses algorithms by time. Runs that are timed read the operands and write to scratch memory.
 
-use sha2::{Digest as _, Sha256};
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::base::memory_use::MemoryUse;
 use crate::cuda::blas::Epilogue;
@@ -196,10 +196,9 @@ fn bytes(candidate: &Heuristic) -> [u8; 64] {
 
 /// Hash of a list, the same in each build.
 pub(super) fn fingerprint<const N: usize>(parts: impl Iterator<Item = [u8; N]>) -> u64 {
-    let mut hash = Sha256::new();
-    parts.for_each(|part| hash.update(part));
-    let hash: [u8; 32] = hash.finalize().into();
-    u64::from_le_bytes(std::array::from_fn(|index| hash[index]))
+    let mut hash = Xxh3::new();
+    parts.for_each(|part| hash.update(&part));
+    hash.digest()
 }
 
 #[cfg(test)]

@@ -100,11 +100,11 @@ fn measure(
     let rows = &data.train;
     let global_rows = config.train.global_rows(world.world_size()).ok_or(TrainError::BatchOverflows)?;
     let shuffle = Shuffle::new(&config.data, &**rows);
-    let plan = BatchPlan::new(world, rows.len(), global_rows, 1, config.train.seed, shuffle);
+    let plan = BatchPlan { shuffle, seed: config.train.seed, ..BatchPlan::new(global_rows) };
     let normalizer = data.preprocessor.normalizer.clone();
     let options = LoaderOptions::from_config(&config.data, place.device, place.threads, normalizer);
     let mut consumer = Consumer {
-        loader: Loader::new(rows.clone(), plan, options)?,
+        loader: Loader::new(world, rows.clone(), &plan, options)?,
         place: place.clone(),
         slots: Vec::new(),
         next: 0,

@@ -238,8 +238,8 @@ impl<'w> Run<'w> {
 
     /// Rows for the statistics of averaged weights, loaded as `loading` says.
     fn statistics_rows(&self, loading: &LoaderOptions) -> Option<StatisticsRows> {
-        let Run { world, data, plan: Plan { config, partition, .. }, .. } = self;
-        StatisticsRows::new(config, data, world, partition.micro_rows(data.train.len()), loading)
+        let Run { data, plan: Plan { config, partition, .. }, .. } = self;
+        StatisticsRows::new(config, data, partition.micro_rows(data.train.len()), loading)
     }
 
     fn progress(&self, state: &RunState) -> Box<dyn ddp::report::progress::Progress> {
