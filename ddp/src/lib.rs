@@ -1,18 +1,21 @@
-//! Data-parallel training of dense networks.
+#![doc = include_str!("../README.md")]
 //!
-//! The program `ddp-train` is the crate in `ddp/cli`; its `commands::train` is a training run from command-line arguments to the
-//! model file. The modules, from top to bottom (each imports only from modules below it):
+//! ## Modules
 //!
-//! [`train`] -> [`predict`] -> [`checkpoint`] -> [`exchange`] -> [`optim`] -> [`export`] -> [`model`] -> [`data`] ->
-//! [`report`] -> [`run_folder`] -> [`config`] -> [`storage`]. Above them all: [`error`], the union of the modules' errors; below them
-//! all: [`exit_code`], the table of exit statuses.
+//! A program needs the [`prelude`] and the modules [`nn`], [`optim`], [`mod@data`], [`train`] and [`distributed`]. All modules of
+//! the crate, from top to bottom (each imports only from modules below it):
+//!
+//! [`train`] -> [`predict`] -> [`checkpoint`] -> [`exchange`] -> [`optim`] -> `export` (feature `onnx`) -> [`nn`] -> [`model`] ->
+//! [`mod@data`] -> [`report`] -> [`run_folder`] -> [`config`] -> [`storage`]. Above them all: [`error`], the union of the modules'
+//! errors; below them all: [`exit_code`], the table of exit statuses. The program `ddp-train` is the crate in `ddp/cli`.
 //!
 //! Global state: the umask of a run (`run.file_mode`), the thread pool, the table of GPUs, host memory kept for the next result of a
-//! tensor operation, with its account, page-locked memory kept for the next of its size, and the handler of faults in mapped files. The program adds the panic hook and the subscriber
-//! of events.
+//! tensor operation, with its account, page-locked memory kept for the next of its size, and the handler of faults in mapped files.
+//! The program adds the panic hook and the subscriber of events.
 
 #![forbid(unsafe_code)]
 
+pub mod distributed;
 pub mod exit_code;
 pub mod host_memory;
 pub mod storage;
@@ -21,6 +24,7 @@ pub mod report;
 pub mod run_folder;
 pub mod data;
 pub mod model;
+pub mod nn;
 #[cfg(feature = "onnx")]
 pub mod export;
 pub mod optim;
@@ -36,16 +40,11 @@ pub use ddp_comm as comm;
 pub use ddp_comm::launch;
 /// Devices, tensors and operations: the crate, whole.
 pub use ddp_kernels as kernels;
-pub use ddp_kernels::{memory, ops};
+pub use ddp_kernels::{DType, Device, KernelError, Tensor, memory, ops};
 /// Files of rows: the crate, whole.
 pub use ddp_rows as rows;
 pub use error::{Error, Result};
 pub use predict::Predictor;
-
-/// The examples of the guide, as tests.
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/library.md")]
-struct LibraryGuide;
 
 /// All that a program on tensors needs, and the world of its ranks: `use ddp::prelude::*;`
 ///

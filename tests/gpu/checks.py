@@ -5,15 +5,15 @@ from runs import DIGITS, largest_relative, relative_distance, train
 from session import ROOT, Skipped
 
 # The programs that use a GPU and the tests of each that do, the telling ones first. All other tests pass without one, in
-# tests/run: here they would only cost time. The trainers of ddp.library need GPUs for their ranks, each its own; what they would
-# do on one, ddp.gpu does.
+# tests/run: here they would only cost time. The trainers of ddp-nn.library need GPUs for their ranks, each its own; what they would
+# do on one, ddp-nn.gpu does.
 GPU_TESTS = {
     "ddp-kernels.lib": ["ops::", "cuda::"],
-    "ddp.gpu": [],
+    "ddp-nn.gpu": [],
     "ddp-comm.gpu": [],
     "ddp-kernels.cuda": [],
     "ddp-kernels.golden_ops": [],
-    "ddp.lib": ["data::tensor_io::", "data::loader::", "checkpoint::snapshot::"],
+    "ddp-nn.lib": ["data::tensor_io::", "data::loader::", "checkpoint::snapshot::"],
     "ddp-kernels.real_libraries": [],
     "ddp-comm.real_nccl": [],
 }

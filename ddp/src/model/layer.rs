@@ -272,6 +272,13 @@ pub struct Sizes {
     pub precision: Precision,
 }
 
+impl Sizes {
+    /// Passes over at most `max_rows` rows in f32.
+    pub fn new(max_rows: usize, device: Device) -> Self {
+        Sizes { max_rows, device, precision: Precision::F32 }
+    }
+}
+
 /// Shape, format and memory category of one buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BufferSpec {

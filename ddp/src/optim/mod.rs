@@ -18,6 +18,7 @@ pub mod run_schedule;
 pub(crate) mod update_scale;
 pub mod optimizer;
 
+pub use crate::config::{OptimizerConfig, OptimizerKind, ScheduleConfig};
 pub use error::OptimError;
 pub use optimizer::Optimizer;
 pub use param_groups::ParamGroups;

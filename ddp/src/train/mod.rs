@@ -46,4 +46,6 @@ pub mod checkpoints;
 pub mod loop_plan;
 pub mod training_loop;
 
+pub use checkpoints::Checkpoints;
 pub use error::TrainError;
+pub use trainer::{Trainer, TrainerOptions};

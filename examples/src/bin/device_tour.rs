@@ -101,7 +101,7 @@ impl Layer for Shift {
 /// A model moves together with everything that belongs to it.
 fn buffers(device: Device) -> Result<()> {
     let sizes = Sizes { max_rows: 4, device: Device::cpu(), precision: Precision::F32 };
-    let mut on_cpu = Sequential::new(3).layer(Shift).linear(2).build(sizes, 1)?;
+    let on_cpu = Sequential::new(3).layer(Shift).linear(2).build(sizes, 1)?;
     let model: Network = on_cpu.to(device)?;
     for (name, values) in model.named_buffers() {
         println!("buffer {name}: {values}");
