@@ -74,6 +74,12 @@ pub enum DataError {
         "create the loader for the model's device: `LoaderOptions::new(trainer.model().device())`"
     ))]
     RowsElsewhere { model: Device, rows: Device },
+    /// An epoch was requested after the last one of the plan.
+    #[error("the loader has no batches left: the plan's epochs are over")]
+    #[diagnostic(help(
+        "plan as many epochs as the loop takes: `BatchPlan {{ n_epochs: Some(n), .. }}`, or `None` for no end"
+    ))]
+    PlanEnded,
     /// The system refused to start a thread.
     #[error("can't start a thread that loads rows: {source}")]
     #[diagnostic(help("set a smaller `data.loader_threads`, or raise the system's limit of threads"))]

@@ -1,6 +1,7 @@
 //! The backward pass: walks the plan from the last layer to the first and reports the gradients of each layer as soon as they are
 //! finished.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use ddp_kernels::{KernelError, Tensor, TensorMut, TensorRef, ops};
@@ -49,6 +50,10 @@ impl GradientSink for LocalGradients<'_> {
     type Error = KernelError;
 
     fn gradients(&mut self, start: usize, end: usize) -> Result<TensorMut<'_>, KernelError> {
+        let len = self.0.shape().numel();
+        if end > len {
+            return Err(KernelError::OutOfRange { op: "gradients of all parameters", start, end, len });
+        }
         self.0.reborrow().range(start, end)
     }
 
@@ -68,8 +73,8 @@ impl Network {
     /// - `accumulate`: whether to add to the values that the sink's gradients already hold
     ///
     /// # Errors
-    /// [`KernelError::Backward`] for a different number of rows than the last forward pass had; [`KernelError`] from an operation, or
-    /// the sink's error.
+    /// [`KernelError::Backward`] for a different number of rows than the last forward pass had;
+    /// [`KernelError::GradientsNotTaken`] of a layer of one's own; [`KernelError`] from an operation, or the sink's error.
     pub fn backward<S: GradientSink>(
         &mut self,
         x: TensorRef<'_>,
@@ -111,7 +116,8 @@ impl Network {
             let (n_outputs, views) = (layer.out_features(), ParamViews { places: params, master, compute });
 
             let flat = if start < end { Some((start, sink.gradients(start, end)?)) } else { None };
-            let grads = with_shares(params, flat, shares, backward.shares.clone(), accumulate)?;
+            let n_taken = Cell::new(0);
+            let grads = with_shares(params, flat, shares, backward.shares.clone(), accumulate, &n_taken)?;
             let (d_y, skip) = one_or_two(gradients, *d, *skip);
             let pass = BackwardPass {
                 x: view(values, *from, x)?,
@@ -127,6 +133,10 @@ impl Network {
                 all_ranks: reborrow(&mut all_ranks),
             };
             layer.backward(head(d_y, n_rows, n_outputs)?, pass)?;
+            if n_taken.get() < params.len() {
+                let (layer, n_taken, n_params) = (layer.describe(), n_taken.get(), params.len());
+                return Err(KernelError::GradientsNotTaken { layer, n_taken, n_params }.into());
+            }
             sink.progress()?;
 
             if let Some(end) = *finishes {
@@ -165,6 +175,7 @@ fn with_shares<'a>(
     shares: &'a mut [Tensor],
     own_shares: Range<usize>,
     accumulate: bool,
+    n_taken: &'a Cell<usize>,
 ) -> Result<ParamGradients<'a>, KernelError> {
     if let Some((start, flat)) = &mut flat {
         for place in places {
@@ -180,7 +191,7 @@ fn with_shares<'a>(
             }
         }
     }
-    Ok(ParamGradients { places, flat, shares: &mut shares[own_shares], accumulate })
+    Ok(ParamGradients { places, flat, shares: &mut shares[own_shares], accumulate, n_taken })
 }
 
 /// Returns buffer `first`, and buffer `second` if it is given, which must be a different one.

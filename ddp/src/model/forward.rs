@@ -1,6 +1,6 @@
 //! The forward pass: walks the plan from the first layer to the last.
 
-use ddp_kernels::{KernelError, TensorRef};
+use ddp_kernels::{KernelError, Shape, TensorRef};
 
 use super::all_ranks::{AllRanks, reborrow};
 use super::buffers::Buffers;
@@ -16,7 +16,7 @@ impl Network {
     /// model until the next pass: [`Network::outputs`].
     ///
     /// # Errors
-    /// [`KernelError::DTypeUnsupported`] for other formats; [`KernelError::OutOfRange`] for more rows than [`Network::max_rows`];
+    /// [`KernelError::DTypeUnsupported`] for other formats; [`KernelError::PassRows`] for more rows than [`Network::max_rows`];
     /// [`KernelError::Shape`] for a different number of features; on the CPU [`KernelError::Code`] for a code that an embedding
     /// does not have (on a GPU such a code makes the row's outputs NaN).
     pub fn forward(
@@ -61,7 +61,14 @@ impl Network {
         mut all_ranks: Option<&mut dyn AllRanks>,
         mut observe: impl FnMut(&dyn Layer, TensorRef<'_>) -> Result<(), KernelError>,
     ) -> Result<TensorRef<'_>, KernelError> {
-        let (n_rows, _) = x.shape().rows_cols();
+        let (n_rows, n_features) = x.shape().rows_cols();
+        if n_rows > self.max_rows() {
+            return Err(KernelError::PassRows { n_rows, max_rows: self.max_rows() });
+        }
+        if n_features != self.n_features() {
+            let expected = Shape::new(&[n_rows, self.n_features()]).expect("two dimensions");
+            return Err(KernelError::Shape { op: "forward", operand: x.operand("x").into(), expected });
+        }
         let matmul_mode = self.precision().matmul_mode();
         let is_converted = x.dtype() != self.precision().master();
         if is_converted && x.dtype() != self.input_format() {

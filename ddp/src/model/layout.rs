@@ -152,7 +152,11 @@ fn is_used_before(before: &[Box<dyn Layer>], param: &ParamSpec) -> bool {
     let mut declared = before.iter().flat_map(|layer| layer.parameters());
     let other = declared.find(|other| other.name == param.name);
     if let Some(other) = other {
-        assert!(param.is_shared && other == param, "two parameters are named {}", param.name);
+        assert!(
+            param.is_shared && other == param,
+            "two layers have a parameter `{}`: give each its own name, or mark both as `.shared()`",
+            param.name
+        );
     }
     other.is_some()
 }

@@ -22,6 +22,7 @@
 //! # Ok::<(), KernelError>(())
 //! ```
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use ddp_kernels::ops::{self, DropoutKey, MatmulMode, ThroughActivation};
@@ -206,6 +207,8 @@ pub struct ParamGradients<'a> {
     /// The rest of the layer's buffers for shares of shared parameters.
     pub(super) shares: &'a mut [Tensor],
     pub(super) accumulate: bool,
+    /// Gradients taken so far.
+    pub(super) n_taken: &'a Cell<usize>,
 }
 
 impl<'a> ParamGradients<'a> {
@@ -220,6 +223,7 @@ impl<'a> ParamGradients<'a> {
         let (ParamPlace { range, dims, gradient }, rest) =
             self.places.split_first().expect("one gradient per parameter");
         self.places = rest;
+        self.n_taken.update(|n_taken| n_taken + 1);
         if *gradient == GradientPlace::Share {
             let (share, rest) =
                 std::mem::take(&mut self.shares).split_first_mut().expect("a buffer per share");
@@ -237,7 +241,8 @@ impl<'a> ParamGradients<'a> {
 
     /// The gradients of all parameters as one contiguous range.
     pub(crate) fn whole_range(self) -> Option<ParamGradient<'a>> {
-        let ParamGradients { flat, accumulate, .. } = self;
+        let ParamGradients { flat, accumulate, places, n_taken, .. } = self;
+        n_taken.update(|n_taken| n_taken + places.len());
         flat.map(|(_, d)| ParamGradient { d, accumulate })
     }
 }

@@ -49,7 +49,8 @@ fn visited(n_ranks: usize, shuffle: &Shuffle, options: &LoaderOptions) -> Vec<Ve
             }
             epochs.push(batches);
         }
-        assert!(loader.iter().unwrap().next().is_none(), "two epochs");
+        let after = loader.iter().unwrap().next();
+        assert!(matches!(after, Some(Err(DataError::PlanEnded))), "two epochs");
         epochs
     });
     let epoch = |epoch: usize| {

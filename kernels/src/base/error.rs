@@ -90,6 +90,25 @@ pub enum KernelError {
     #[diagnostic(help("call `forward` on the same rows before `backward`"))]
     Backward { n_rows: usize, forward_rows: usize },
 
+    /// A forward pass over more rows than the model has memory for.
+    #[error("a pass over {n_rows} rows, but the model was built for at most {max_rows}")]
+    #[diagnostic(help(
+        "build it with a larger `max_rows`: a rank's share of the rows of a step, divided by its micro-batches"
+    ))]
+    PassRows { n_rows: usize, max_rows: usize },
+
+    /// A layer did not write the gradients of all of its parameters.
+    #[error(
+        "the backward pass of the layer `{layer}` took {n_taken} of {n_params} gradients of its parameters"
+    )]
+    #[diagnostic(help("call `pass.grads.take()` once for each parameter, and write the gradient to it"))]
+    GradientsNotTaken {
+        /// The layer's description.
+        layer: String,
+        n_taken: usize,
+        n_params: usize,
+    },
+
     /// Peers could not exchange the sums of an operation that covers all of their rows; the exchange keeps the cause.
     #[error("{op}: the exchange failed")]
     Exchange { op: &'static str },

@@ -5,7 +5,7 @@ use ddp_kernels::{Device, Tensor};
 
 use super::Loader;
 use super::device_feed::DeviceFeed;
-use crate::data::error::Result;
+use crate::data::error::{DataError, Result};
 use crate::data::errors::tensor_rows_error::TensorRowsError;
 use crate::data::step_rows::StepRows as _;
 
@@ -31,17 +31,19 @@ pub struct TensorBatch {
 pub struct Batches<'a> {
     loader: &'a mut Loader,
     feed: DeviceFeed,
+    has_begun: bool,
     has_ended: bool,
 }
 
 impl Loader {
     /// The batches up to the end of the epoch, as pairs of features and targets on the device of [`super::LoaderOptions`]: one epoch,
-    /// or the rest of one that was left early. None after the plan's last epoch.
+    /// or the rest of one that was left early.
     ///
     /// The pairs own their memory. On a GPU they are copied there while earlier work computes.
     ///
     /// # Errors
-    /// [`TensorRowsError::Weighted`] for rows with weights, which [`Loader::batches`] returns; [`crate::data::DataError::Kernel`].
+    /// [`TensorRowsError::Weighted`] for rows with weights, which [`Loader::batches`] returns; [`DataError::Kernel`]. After the plan's
+    /// last epoch the first item is [`DataError::PlanEnded`].
     ///
     /// ```
     /// use std::sync::Arc;
@@ -76,10 +78,10 @@ impl Loader {
     /// Same as [`Loader::iter`], with weights of rows, the epoch and the places of the rows.
     ///
     /// # Errors
-    /// [`crate::data::DataError::Kernel`].
+    /// [`DataError::Kernel`]. After the plan's last epoch the first item is [`DataError::PlanEnded`].
     pub fn batches(&mut self) -> Result<Batches<'_>> {
         let feed = DeviceFeed::new(self.gpu.map_or(Device::Cpu, Gpu::device))?;
-        Ok(Batches { loader: self, feed, has_ended: false })
+        Ok(Batches { loader: self, feed, has_begun: false, has_ended: false })
     }
 }
 
@@ -104,8 +106,12 @@ impl Iterator for Batches<'_> {
         if self.has_ended {
             return None;
         }
-        let batch = self.load();
+        let mut batch = self.load();
         self.has_ended |= !matches!(batch, Ok(Some(_)));
+        if !self.has_begun && matches!(batch, Ok(None)) {
+            batch = Err(DataError::PlanEnded);
+        }
+        self.has_begun = true;
         batch.transpose()
     }
 }

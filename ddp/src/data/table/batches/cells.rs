@@ -198,13 +198,13 @@ impl BatchCells {
         &self.types
     }
 
-    /// The rest of the current batch, or the next one; `None` at the end.
-    fn batch(&mut self) -> Result<Option<RecordBatch>> {
+    /// Takes the batch of the next row, which is to be put back; `None` at the end.
+    fn take_batch(&mut self) -> Result<Option<RecordBatch>> {
         if self.batch.as_ref().is_none_or(|batch| self.row == batch.num_rows()) {
             self.batch = self.batches.next().transpose()?;
             self.row = 0;
         }
-        Ok(self.batch.clone())
+        Ok(self.batch.take())
     }
 
     /// Replaces `values` by up to `max_rows` next rows, and returns the number of the first one and their count, 0 only at the end.
@@ -215,7 +215,7 @@ impl BatchCells {
     ) -> Result<(u64, usize)> {
         values.clear();
         let first = self.number;
-        let Some(batch) = self.batch()? else { return Ok((first, 0)) };
+        let Some(batch) = self.take_batch()? else { return Ok((first, 0)) };
         let n_rows = max_rows.min(batch.num_rows() - self.row);
         for (column, array) in batch.slice(self.row, n_rows).columns().iter().enumerate() {
             let array = without_marked(array, &self.notation);
@@ -236,12 +236,13 @@ impl BatchCells {
             }
         }
         (self.row, self.number) = (self.row + n_rows, self.number + n_rows as u64);
+        self.batch = Some(batch);
         Ok((first, n_rows))
     }
 
     /// The next row; `None` at the end.
     pub(in crate::data::table) fn next(&mut self) -> Result<Option<Record<'_>>> {
-        let Some(batch) = self.batch()? else { return Ok(None) };
+        let Some(batch) = self.take_batch()? else { return Ok(None) };
         self.text.clear();
         self.ends.clear();
         for (column, array) in batch.columns().iter().enumerate() {
@@ -264,6 +265,7 @@ impl BatchCells {
         let line = self.number;
         self.row += 1;
         self.number += 1;
+        self.batch = Some(batch);
         Ok(Some(Record { line, cells: &self.text, ends: &self.ends, gap: 0, strings: &[], is_bad: false }))
     }
 }
