@@ -156,11 +156,12 @@ pub trait Layer: Debug + Send {
         true
     }
 
-    /// Prepares the constants that the layer needs on `device`; `entries` are its parameters.
+    /// Prepares what the layer needs for passes of these sizes, such as constants on the device, before [`Layer::buffers`];
+    /// `entries` are its parameters.
     ///
     /// # Errors
     /// [`KernelError::DeviceUnavailable`], or out of memory.
-    fn prepare(&mut self, _entries: &[&ParamEntry], _device: Device) -> Result<()> {
+    fn prepare(&mut self, _entries: &[&ParamEntry], _sizes: Sizes) -> Result<()> {
         Ok(())
     }
 

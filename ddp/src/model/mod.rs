@@ -20,6 +20,7 @@ pub mod layer;
 mod layer_list;
 mod registered_buffer;
 mod registered;
+pub mod expression;
 pub mod spec;
 pub mod layers;
 mod flop;

@@ -189,7 +189,7 @@ impl Plan {
             .map(|(_, param)| param.range.clone())
     }
 
-    /// Prepares the constants that the layers need on the device.
+    /// Prepares what the layers need for their passes.
     ///
     /// # Errors
     /// Out of memory, or no such device.
@@ -197,7 +197,7 @@ impl Plan {
         for Step { layer, .. } in &mut self.steps {
             let entries: Vec<_> =
                 layer.parameters().iter().filter_map(|param| layout.find(&param.name)).collect();
-            layer.prepare(&entries, self.sizes.device)?;
+            layer.prepare(&entries, self.sizes)?;
         }
         Ok(())
     }

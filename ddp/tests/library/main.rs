@@ -15,6 +15,7 @@ mod batches;
 mod canonical_forms;
 mod combinations;
 mod doc_examples;
+mod expressions;
 mod f16;
 mod fixed_tree;
 mod gpu_names;

@@ -110,7 +110,7 @@ pub use numeric_embedding::{
     numeric_embedding_forward,
 };
 pub use permute::permute;
-pub use reduce::{ReduceOp, reduce};
+pub use reduce::{ReduceOp, reduce, reduce_whole};
 pub use rms_norm::{RmsNormGrads, rms_norm_backward, rms_norm_forward};
 pub use select_targets::{TargetColumns, select_targets};
 pub use softmax::{softmax_backward, softmax_forward};

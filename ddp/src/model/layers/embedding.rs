@@ -1,7 +1,7 @@
 //! Tables of embeddings before the other layers: rows of tables replace the codes in the last columns of the input.
 
 use ddp_kernels::ops::{self, EmbeddingTable, EmbeddingTables};
-use ddp_kernels::{DType, Device, TensorMut, TensorRef};
+use ddp_kernels::{DType, TensorMut, TensorRef};
 
 use crate::model::EmbeddingSpec;
 use crate::model::layer::{BufferSpec, Layer, LayerKind, Result, Sizes};
@@ -55,14 +55,14 @@ impl Layer for EmbeddingLayer {
         vec![BufferSpec::workspace(len, DType::I64)]
     }
 
-    fn prepare(&mut self, entries: &[&ParamEntry], device: Device) -> Result<()> {
+    fn prepare(&mut self, entries: &[&ParamEntry], sizes: Sizes) -> Result<()> {
         let first = entries.first().map_or(0, |entry| entry.start);
         let table = |entry: &&ParamEntry| EmbeddingTable {
             start: entry.start - first,
             n_codes: entry.dims[0],
             dim: entry.dims[1],
         };
-        self.tables = Some(EmbeddingTables::new(entries.iter().map(table).collect(), device)?);
+        self.tables = Some(EmbeddingTables::new(entries.iter().map(table).collect(), sizes.device)?);
         Ok(())
     }
 

@@ -46,16 +46,44 @@ pub(super) fn reduce(
     // SAFETY: reduce(int op, const T* x, size_t outer, size_t len, size_t inner, size_t chunk, size_t n_chunks, int by_block,
     // wide* values, i64* indices); x holds outer * len * inner elements, the other two outer * n_chunks * inner.
     unsafe { launch.run()? };
-    // The form of the result: of x's dtype, a sum of integers, or an index.
-    let form = match op {
-        ReduceOp::ArgMax => 2,
-        ReduceOp::Sum if !x.dtype().is_float() => 1,
-        _ => 0,
-    };
+    let form = form(op, x.dtype());
     let launch = Launch::new(gpu, &SOURCE, typed_kernel!("finish", x.dtype()))?.for_elements(n_results, 1);
     let launch = launch.arg(op as i32).read(values.view().cuda()?).read(indices.view().cuda()?);
     let launch = launch.arg(outer).arg(len).arg(inner).arg(n_chunks).arg(form).write(out);
     // SAFETY: finish(int op, const wide* values, const i64* indices, size_t outer, size_t len, size_t inner, size_t n_chunks,
     // int form, void* out), lengths as above; out holds outer * inner elements of the dtype that `form` stands for.
+    unsafe { launch.run() }
+}
+
+/// The form of the result: of x's dtype, a sum of integers, or an index.
+fn form(op: ReduceOp, x: DType) -> i32 {
+    match op {
+        ReduceOp::ArgMax => 2,
+        ReduceOp::Sum if !x.is_float() => 1,
+        _ => 0,
+    }
+}
+
+/// Same as [`reduce`], in one launch without memory for the results of chunks.
+pub(super) fn reduce_whole(
+    gpu: &'static Gpu,
+    op: ReduceOp,
+    x: TensorRef<'_>,
+    Layout { outer, len, inner }: Layout,
+    out: &mut CudaSliceMut<'_>,
+) -> Result<()> {
+    let n_results = outer * inner;
+    if n_results == 0 {
+        return Ok(());
+    }
+    let by_block = inner == 1 && len > BLOCK_LEN;
+    let launch = Launch::new(gpu, &SOURCE, typed_kernel!("reduce_whole", x.dtype()))?;
+    let launch =
+        if by_block { launch.blocks(n_results.min(1 << 20)) } else { launch.for_elements(n_results, 1) };
+    let launch =
+        launch.arg(op as i32).read(x.cuda()?).arg(outer).arg(len).arg(inner).arg(i32::from(by_block));
+    let launch = launch.arg(form(op, x.dtype())).write(out);
+    // SAFETY: reduce_whole(int op, const T* x, size_t outer, size_t len, size_t inner, int by_block, int form, void* out); x holds
+    // outer * len * inner elements, out outer * inner of the dtype that `form` stands for.
     unsafe { launch.run() }
 }

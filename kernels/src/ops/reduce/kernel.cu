@@ -2,7 +2,7 @@
 // math   out[o, i] <- op over l of x[o, l, i]; the numbers of op are the variants of ReduceOp in mod.rs; in double or i64
 // shapes  x: T[outer, len, inner]; values, indices: [outer, n_chunks, inner], the results of chunks; out: [outer, inner]
 // launch  reduce: a block per chunk of a row (by_block), or a thread per chunk of a column; finish: grid-stride over the results,
-//         a thread each; block 256; any shape
+//         a thread each; reduce_whole: both at once, in one chunk; block 256; any shape
 // moved   1 value read per element: memory-bound
 // order   a tree over the threads of a block, then chunks in order; no atomics: bit-identical between runs
 // twin    cpu.rs next to this file
@@ -32,9 +32,10 @@ template <class W> __device__ __forceinline__ Partial<W> both(int op, Partial<W>
     return b.index < a.index ? b : a;
 }
 
-template <class T, class W>
-__device__ void reduce(int op, const T* x, size_t outer, size_t len, size_t inner, size_t chunk, size_t n_chunks, int by_block,
-                       W* values, i64* indices) {
+// store(task, result): what becomes of the result of a chunk.
+template <class T, class W, class Store>
+__device__ __forceinline__ void reduce(int op, const T* x, size_t outer, size_t len, size_t inner, size_t chunk, size_t n_chunks,
+                                       int by_block, Store store) {
     __shared__ W shared_values[256];
     __shared__ i64 shared_indices[256];
     size_t first = by_block ? blockIdx.x : first_element(), stride = by_block ? gridDim.x : grid_stride();
@@ -62,10 +63,7 @@ __device__ void reduce(int op, const T* x, size_t outer, size_t len, size_t inne
             }
             __syncthreads();
         }
-        if (thread == 0) {
-            values[task] = result.value;
-            indices[task] = result.index;
-        }
+        if (thread == 0) store(task, result);
     }
 }
 
@@ -73,6 +71,11 @@ __device__ __forceinline__ double finished(int op, double v, size_t len) {
     return op == MEAN ? v / (double)len : op == NORM ? sqrt(v) : v;
 }
 __device__ __forceinline__ i64 finished(int, i64 v, size_t) { return v; }
+
+template <class T, class W> __device__ __forceinline__ void put(int op, Partial<W> result, size_t len, int form, void* out, size_t r) {
+    if (form == 0) ((T*)out)[r] = Number<T>::of(finished(op, result.value, len));
+    else ((i64*)out)[r] = form == 1 ? (i64)result.value : result.index;
+}
 
 template <class T, class W>
 __device__ void finish(int op, const W* values, const i64* indices, size_t outer, size_t len, size_t inner, size_t n_chunks,
@@ -84,14 +87,23 @@ __device__ void finish(int op, const W* values, const i64* indices, size_t outer
             Partial<W> next = {values[at], indices[at]};
             result = both(op, result, next);
         }
-        if (form == 0) ((T*)out)[r] = Number<T>::of(finished(op, result.value, len));
-        else ((i64*)out)[r] = form == 1 ? (i64)result.value : result.index;
+        put<T>(op, result, len, form, out, r);
     }
 }
 #define REDUCE(name, T)                                                                                                     \
     extern "C" __global__ void reduce_##name(int op, const T* x, size_t outer, size_t len, size_t inner, size_t chunk,      \
                                              size_t n_chunks, int by_block, Number<T>::wide* values, i64* indices) {        \
-        reduce(op, x, outer, len, inner, chunk, n_chunks, by_block, values, indices);                                       \
+        typedef Number<T>::wide W;                                                                                          \
+        reduce<T, W>(op, x, outer, len, inner, chunk, n_chunks, by_block, [=](size_t task, Partial<W> result) {             \
+            values[task] = result.value;                                                                                    \
+            indices[task] = result.index;                                                                                   \
+        });                                                                                                                 \
+    }                                                                                                                       \
+    extern "C" __global__ void reduce_whole_##name(int op, const T* x, size_t outer, size_t len, size_t inner,              \
+                                                   int by_block, int form, void* out) {                                     \
+        typedef Number<T>::wide W;                                                                                          \
+        reduce<T, W>(op, x, outer, len, inner, len, 1, by_block,                                                            \
+                     [=](size_t task, Partial<W> result) { put<T>(op, result, len, form, out, task); });                    \
     }                                                                                                                       \
     extern "C" __global__ void finish_##name(int op, const Number<T>::wide* values, const i64* indices, size_t outer,       \
                                              size_t len, size_t inner, size_t n_chunks, int form, void* out) {              \

@@ -72,6 +72,25 @@ struct Layout {
 ///
 /// Source: PyTorch's functions of these names.
 pub fn reduce(op: ReduceOp, x: TensorRef<'_>, axis: Option<usize>, out: TensorMut<'_>) -> Result<()> {
+    reduce_by(op, x, axis, out, false)
+}
+
+/// [`reduce()`] that allocates nothing and can be captured: on a GPU, one block or one thread computes each result, however long the
+/// axis is.
+///
+/// # Errors
+/// Same as [`reduce()`].
+pub fn reduce_whole(op: ReduceOp, x: TensorRef<'_>, axis: Option<usize>, out: TensorMut<'_>) -> Result<()> {
+    reduce_by(op, x, axis, out, true)
+}
+
+fn reduce_by(
+    op: ReduceOp,
+    x: TensorRef<'_>,
+    axis: Option<usize>,
+    out: TensorMut<'_>,
+    is_whole: bool,
+) -> Result<()> {
     let name = op.name();
     let (x_op, out_op) = (x.operand("a"), out.operand("out"));
     check::same_device(name, &[x_op, out_op])?;
@@ -92,6 +111,7 @@ pub fn reduce(op: ReduceOp, x: TensorRef<'_>, axis: Option<usize>, out: TensorMu
         return Err(KernelError::EmptyReduction { op: name, operand: x_op.into() });
     }
     match out.gpu() {
+        Some(gpu) if is_whole => cuda::reduce_whole(gpu, op, x, layout, &mut out.into_cuda()?),
         Some(gpu) => cuda::reduce(gpu, op, x, layout, &mut out.into_cuda()?),
         None => cpu::reduce(op, x, layout, out),
     }

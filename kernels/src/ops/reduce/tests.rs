@@ -37,6 +37,29 @@ fn reduced(op: ReduceOp, x: &Tensor, axis: Option<usize>) -> Tensor {
 }
 
 #[test]
+fn a_reduction_in_one_piece_allocates_nothing_and_agrees_with_one_in_parts() {
+    for device in devices() {
+        for dims in [[3, 70, 1], [3, 20_000, 1], [2, 700, 3], [1, 1, 4]] {
+            let x = Tensor::randn(&dims, DType::F32, device, 4).unwrap();
+            for op in ALL {
+                let want = reduced(op, &x, Some(1));
+                let mut got = want.zeros_like().unwrap();
+                let before = crate::memory::peak(device).unwrap();
+                reduce_whole(op, x.view(), Some(1), got.view_mut()).unwrap();
+                assert!(device == Device::Cpu || crate::memory::peak(device).unwrap() == before, "{op:?}");
+                // Sums in f64 in another order.
+                for (got, want) in numbers(&got).into_iter().zip(numbers(&want)) {
+                    assert!(
+                        (got - want).abs() <= 1e-6 * (1.0 + want.abs()),
+                        "{device} {dims:?} {op:?}: {got} against {want}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn each_reduction_follows_its_definition_in_every_dtype() {
     let shapes: [&[usize]; 8] =
         [&[1], &[3, 5], &[70_003], &[7, 300, 3], &[2, 3, 2500], &[40_000, 3], &[3, 70_001], &[5, 1]];

@@ -1,0 +1,449 @@
+//! The operations of an expression, as a list in which each refers to earlier ones, with the shape and format of each result.
+
+use ddp_kernels::ops::{Activation, CompareOp, MapOp, Pattern, ReduceOp};
+use ddp_kernels::{DType, Device, KernelError, Operand, Shape};
+
+use super::shapes::{self, numel};
+
+pub(super) type Result<T> = std::result::Result<T, KernelError>;
+
+/// Index of a value in [`Graph::nodes`].
+pub(super) type Id = usize;
+
+/// A value that is there before the expression is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leaf {
+    /// The rows of a layer, the outputs that a loss is computed from.
+    Input,
+    /// The gradient of the result.
+    Gradient,
+    /// A parameter of the layer.
+    Param(usize),
+    /// A registered buffer of the layer.
+    Registered(usize),
+    /// The result of an operation that failed.
+    Invalid,
+}
+
+/// An operand.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Arg {
+    Node(Id),
+    Number(f64),
+}
+
+/// An operation, with the settings that are not operands.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Op {
+    Leaf(Leaf),
+    /// The elements from this one on, in place.
+    View(usize),
+    /// The same value, through which no gradient flows.
+    Detach,
+    /// The operand repeated along dimensions of length 1.
+    Expand,
+    Map(MapOp),
+    Compare(CompareOp),
+    /// Condition, and the values where it is true and where it is false.
+    Select,
+    Convert,
+    Activation(Activation),
+    /// The value that forward saved, and the gradient of the result.
+    ActivationBackward(Activation),
+    /// Along the last axis.
+    Softmax,
+    /// Result of the softmax, and its gradient.
+    SoftmaxBackward,
+    /// Product of two matrices, or of two batches of them.
+    Matmul {
+        transpose: [bool; 2],
+        alpha: f64,
+    },
+    Permute(Vec<usize>),
+    /// The elements from this one on along an axis.
+    Narrow {
+        axis: usize,
+        start: usize,
+    },
+    Cat {
+        axis: usize,
+    },
+    /// Sum over the rows of a matrix, f32 for rows in a short format.
+    ColumnSum,
+    /// Reduction of `[outer, len, inner]` along `len`.
+    Reduce {
+        op: ReduceOp,
+        layout: [usize; 3],
+    },
+    Fill(Pattern),
+}
+
+/// One operation and its result.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Node {
+    pub(super) op: Op,
+    pub(super) args: Vec<Arg>,
+    pub(super) dims: Vec<usize>,
+    pub(super) dtype: DType,
+}
+
+impl Node {
+    pub(super) fn numel(&self) -> usize {
+        numel(&self.dims)
+    }
+
+    /// The operands that are values.
+    pub(super) fn inputs(&self) -> impl Iterator<Item = Id> {
+        self.args.iter().filter_map(|arg| match arg {
+            Arg::Node(id) => Some(*id),
+            Arg::Number(_) => None,
+        })
+    }
+}
+
+/// The operations, each after its operands.
+#[derive(Debug)]
+pub(super) struct Graph {
+    pub(super) nodes: Vec<Node>,
+    device: Device,
+}
+
+impl Graph {
+    pub(super) fn new(device: Device) -> Self {
+        Graph { nodes: Vec::new(), device }
+    }
+
+    pub(super) fn dims(&self, id: Id) -> &[usize] {
+        &self.nodes[id].dims
+    }
+
+    pub(super) fn dtype(&self, id: Id) -> DType {
+        self.nodes[id].dtype
+    }
+
+    pub(super) fn numel(&self, id: Id) -> usize {
+        self.nodes[id].numel()
+    }
+
+    /// The value as error messages show it.
+    pub(super) fn operand(&self, id: Id, name: &'static str) -> Operand {
+        let Node { dims, dtype, .. } = &self.nodes[id];
+        let shape = Shape::new(dims).unwrap_or(Shape::vector(numel(dims)));
+        Operand { name, shape, dtype: *dtype, device: self.device }
+    }
+
+    /// Adds an operation, or finds the same one.
+    pub(super) fn push(&mut self, op: Op, args: Vec<Arg>, dims: &[usize], dtype: DType) -> Id {
+        let node = Node { op, args, dims: dims.to_vec(), dtype };
+        match self.nodes.iter().position(|other| *other == node) {
+            Some(same) => same,
+            None => {
+                self.nodes.push(node);
+                self.nodes.len() - 1
+            }
+        }
+    }
+
+    pub(super) fn unary(&mut self, op: Op, x: Id) -> Id {
+        let (dims, dtype) = (self.dims(x).to_vec(), self.dtype(x));
+        self.push(op, vec![Arg::Node(x)], &dims, dtype)
+    }
+
+    /// `op(a, b)`, elementwise with broadcasting.
+    pub(super) fn map(&mut self, op: MapOp, a: Arg, b: Arg) -> Result<Id> {
+        let ([a, b], dims, dtype) = self.elementwise(op.name(), a, b)?;
+        let needs_float = matches!(op, MapOp::Exp | MapOp::Log | MapOp::Sqrt | MapOp::Div | MapOp::Pow);
+        if dtype == DType::Bool || needs_float && !dtype.is_float() {
+            let takes = if needs_float { "floats" } else { "all but bool" };
+            return Err(self.unsupported(op.name(), [a, b], takes));
+        }
+        Ok(self.push(Op::Map(op), vec![a, b], &dims, dtype))
+    }
+
+    /// `op(x)`, elementwise.
+    pub(super) fn map_one(&mut self, op: MapOp, x: Id) -> Result<Id> {
+        self.map(op, Arg::Node(x), Arg::Node(x))
+    }
+
+    /// `op(a, b)`, elementwise with broadcasting, as bool.
+    pub(super) fn compare(&mut self, op: CompareOp, a: Arg, b: Arg) -> Result<Id> {
+        let ([a, b], dims, _) = self.elementwise(op.name(), a, b)?;
+        Ok(self.push(Op::Compare(op), vec![a, b], &dims, DType::Bool))
+    }
+
+    /// `condition ? a : b`, elementwise with broadcasting.
+    pub(super) fn select(&mut self, condition: Id, a: Arg, b: Arg) -> Result<Id> {
+        const OP: &str = "where_";
+        if self.dtype(condition) != DType::Bool {
+            return Err(self.unsupported(OP, [Arg::Node(condition); 2], "bool"));
+        }
+        let (_, dims, dtype) = self.elementwise(OP, a, b)?;
+        let dims = shapes::broadcast(&dims, self.dims(condition))
+            .ok_or_else(|| self.mismatch(OP, [a, b, Arg::Node(condition)], "broadcast"))?;
+        let mut args = Vec::with_capacity(3);
+        for arg in [Arg::Node(condition), a, b] {
+            args.push(self.fit(arg, &dims));
+        }
+        Ok(self.push(Op::Select, args, &dims, dtype))
+    }
+
+    /// Operands that kernels can repeat to the shape of the result, its shape, and the format of the operands.
+    fn elementwise(&mut self, op: &'static str, a: Arg, b: Arg) -> Result<([Arg; 2], Vec<usize>, DType)> {
+        let (dims, dtype) = match (a, b) {
+            (Arg::Node(a), Arg::Node(b)) => {
+                if self.dtype(a) != self.dtype(b) {
+                    let (a, b) = (self.operand(a, "a").into(), self.operand(b, "b").into());
+                    return Err(KernelError::DTypeMismatch { op, a, b });
+                }
+                let dims = shapes::broadcast(self.dims(a), self.dims(b));
+                (
+                    dims.ok_or_else(|| self.mismatch(op, [Arg::Node(a), Arg::Node(b)], "broadcast"))?,
+                    self.dtype(a),
+                )
+            }
+            (Arg::Node(x), Arg::Number(_)) | (Arg::Number(_), Arg::Node(x)) => {
+                (self.dims(x).to_vec(), self.dtype(x))
+            }
+            (Arg::Number(_), Arg::Number(_)) => unreachable!("an operation of two numbers is a number"),
+        };
+        Ok(([self.fit(a, &dims), self.fit(b, &dims)], dims, dtype))
+    }
+
+    /// The operand, if kernels can repeat it to `dims`; else a copy of that shape.
+    fn fit(&mut self, arg: Arg, dims: &[usize]) -> Arg {
+        match arg {
+            Arg::Node(x) if self.dims(x) != dims && !shapes::is_cyclic(self.dims(x), dims) => {
+                Arg::Node(self.expand(x, dims))
+            }
+            _ => arg,
+        }
+    }
+
+    /// `x` repeated to `dims`, to which it broadcasts.
+    pub(super) fn expand(&mut self, x: Id, dims: &[usize]) -> Id {
+        if self.dims(x) == dims {
+            return x;
+        }
+        if shapes::is_cyclic(self.dims(x), dims) {
+            return self.expanded(x, dims);
+        }
+        // One run of axes at a time, as a matrix whose rows or columns are repeated.
+        let mut own = shapes::padded(self.dims(x), dims.len());
+        let mut x = x;
+        for axes in shapes::repeated_axes(&own, dims) {
+            let [outer, _, inner] = shapes::around(&own, axes.clone());
+            let [_, len, _] = shapes::around(dims, axes.clone());
+            x = if outer == 1 || inner == 1 {
+                let from = self.view(x, &[outer, 1, inner]);
+                self.expanded(from, &[outer, len, inner])
+            } else {
+                let from = self.view(x, &[1, outer * inner]);
+                let repeated = self.expanded(from, &[len, outer * inner]);
+                let repeated = self.view(repeated, &[len, outer, inner]);
+                self.permute(repeated, &[1, 0, 2])
+            };
+            own[axes.clone()].copy_from_slice(&dims[axes]);
+        }
+        self.view(x, dims)
+    }
+
+    fn expanded(&mut self, x: Id, dims: &[usize]) -> Id {
+        let dtype = self.dtype(x);
+        self.push(Op::Expand, vec![Arg::Node(x)], dims, dtype)
+    }
+
+    /// The sum of `x` over the dimensions along which `dims` is repeated to its shape: the gradient of a broadcast operand.
+    pub(super) fn sum_to(&mut self, x: Id, dims: &[usize]) -> Result<Id> {
+        if self.dims(x) == dims {
+            return Ok(x);
+        }
+        let mut large = self.dims(x).to_vec();
+        let small = shapes::padded(dims, large.len());
+        let mut x = x;
+        for axes in shapes::repeated_axes(&small, &large) {
+            let [outer, len, inner] = shapes::around(&large, axes.clone());
+            x = self.sum_along(x, [outer, len, inner])?;
+            large[axes].fill(1);
+        }
+        Ok(self.view(x, dims))
+    }
+
+    /// The sum of `x`, read as `[outer, len, inner]`, along `len`: `[outer, inner]`.
+    pub(super) fn sum_along(&mut self, x: Id, layout: [usize; 3]) -> Result<Id> {
+        let [outer, len, inner] = layout;
+        if outer != 1 {
+            return self.reduce(ReduceOp::Sum, x, layout);
+        }
+        let dtype = self.dtype(x);
+        if !dtype.is_float() {
+            return Err(self.unsupported("sum", [Arg::Node(x); 2], "floats"));
+        }
+        let rows = self.view(x, &[len, inner]);
+        let sum = self.push(Op::ColumnSum, vec![Arg::Node(rows)], &[outer, inner], wide(dtype));
+        Ok(self.convert(sum, dtype))
+    }
+
+    /// A reduction of `x`, read as `[outer, len, inner]`, along `len`: `[outer, inner]`.
+    pub(super) fn reduce(&mut self, op: ReduceOp, x: Id, layout: [usize; 3]) -> Result<Id> {
+        let (dtype, [outer, len, inner]) = (self.dtype(x), layout);
+        if !dtype.is_float() {
+            return Err(self.unsupported(op.name(), [Arg::Node(x); 2], "floats"));
+        }
+        if len == 0 && op != ReduceOp::Sum {
+            let operand = self.operand(x, "a").into();
+            return Err(KernelError::EmptyReduction { op: op.name(), operand });
+        }
+        Ok(self.push(Op::Reduce { op, layout }, vec![Arg::Node(x)], &[outer, inner], dtype))
+    }
+
+    /// The same elements under another shape with as many.
+    pub(super) fn view(&mut self, x: Id, dims: &[usize]) -> Id {
+        self.view_from(x, 0, dims)
+    }
+
+    /// Elements of `x` from `start` on under this shape.
+    pub(super) fn view_from(&mut self, x: Id, start: usize, dims: &[usize]) -> Id {
+        let (x, start) = match self.nodes[x].op {
+            Op::View(before) => (self.first_input(x), before + start),
+            _ => (x, start),
+        };
+        if start == 0 && self.dims(x) == dims {
+            return x;
+        }
+        let dtype = self.dtype(x);
+        self.push(Op::View(start), vec![Arg::Node(x)], dims, dtype)
+    }
+
+    pub(super) fn first_input(&self, id: Id) -> Id {
+        self.nodes[id].inputs().next().expect("an operation of a value")
+    }
+
+    pub(super) fn permute(&mut self, x: Id, axes: &[usize]) -> Id {
+        let dims: Vec<usize> = axes.iter().map(|&axis| self.dims(x)[axis]).collect();
+        let dtype = self.dtype(x);
+        self.push(Op::Permute(axes.to_vec()), vec![Arg::Node(x)], &dims, dtype)
+    }
+
+    /// Elements `start..start + len` along `axis`.
+    pub(super) fn narrow(&mut self, x: Id, axis: usize, start: usize, len: usize) -> Id {
+        let mut dims = self.dims(x).to_vec();
+        let [outer, n, inner] = shapes::around(&dims, axis..axis + 1);
+        if (start, len) == (0, n) {
+            return x;
+        }
+        dims[axis] = len;
+        if outer == 1 {
+            return self.view_from(x, start * inner, &dims);
+        }
+        let dtype = self.dtype(x);
+        self.push(Op::Narrow { axis, start }, vec![Arg::Node(x)], &dims, dtype)
+    }
+
+    pub(super) fn convert(&mut self, x: Id, dtype: DType) -> Id {
+        if self.dtype(x) == dtype {
+            return x;
+        }
+        let dims = self.dims(x).to_vec();
+        self.push(Op::Convert, vec![Arg::Node(x)], &dims, dtype)
+    }
+
+    pub(super) fn fill(&mut self, pattern: Pattern, dims: &[usize], dtype: DType) -> Id {
+        self.push(Op::Fill(pattern), Vec::new(), dims, dtype)
+    }
+
+    pub(super) fn zeros(&mut self, dims: &[usize], dtype: DType) -> Id {
+        self.fill(Pattern::Line { start: 0.0, step: 0.0 }, dims, dtype)
+    }
+
+    /// The product of matrices, or of batches of them, each transposed if its flag is set; a factor that is itself a transpose is read in
+    /// place.
+    pub(super) fn matmul(&mut self, a: Id, b: Id, transpose: [bool; 2]) -> Result<Id> {
+        let op = if self.dims(a).len() == 3 { "bmm" } else { "matmul" };
+        let (mut factors, mut transpose) = ([a, b], transpose);
+        if self.dtype(a) != self.dtype(b) {
+            let (a, b) = (self.operand(a, "a").into(), self.operand(b, "b").into());
+            return Err(KernelError::DTypeMismatch { op, a, b });
+        }
+        for (factor, transpose) in factors.iter_mut().zip(&mut transpose) {
+            if let Op::Permute(axes) = &self.nodes[*factor].op
+                && matches!(axes[..], [1, 0] | [0, 2, 1])
+            {
+                *factor = self.first_input(*factor);
+                *transpose = !*transpose;
+            }
+        }
+        let [a, b] = factors;
+        let oriented = |id: Id, transpose: bool| -> Option<(&[usize], usize, usize)> {
+            let [batch @ .., rows, columns] = self.dims(id) else { return None };
+            let (rows, columns) = if transpose { (*columns, *rows) } else { (*rows, *columns) };
+            (batch.len() <= 1).then_some((batch, rows, columns))
+        };
+        let dims = match (oriented(a, transpose[0]), oriented(b, transpose[1])) {
+            (Some((batch, m, k)), Some((other, rows, n))) if (batch, k) == (other, rows) => {
+                [batch, &[m, n]].concat()
+            }
+            _ => return Err(self.mismatch(op, [Arg::Node(factors[0]), Arg::Node(factors[1])], "multiply")),
+        };
+        let dtype = self.dtype(a);
+        if !dtype.is_float() {
+            return Err(self.unsupported(op, [Arg::Node(a), Arg::Node(b)], "floats"));
+        }
+        let matmul = Op::Matmul { transpose, alpha: 1.0 };
+        // Kernels of the CPU multiply f32 and f64.
+        let factor_dtype = if self.device == Device::Cpu { wide(dtype) } else { dtype };
+        let (a, b) = (self.convert(a, factor_dtype), self.convert(b, factor_dtype));
+        let product = self.push(matmul, vec![Arg::Node(a), Arg::Node(b)], &dims, factor_dtype);
+        Ok(self.convert(product, dtype))
+    }
+
+    /// The same value with sums in f32 as they were before they were rounded, if they were; for the gradients of parameters.
+    pub(super) fn unrounded(&mut self, x: Id) -> Id {
+        let Node { op, args, dims, dtype } = self.nodes[x].clone();
+        match (op, &args[..]) {
+            _ if dtype == wide(dtype) => x,
+            (Op::View(start), [Arg::Node(from)]) => {
+                let from = self.unrounded(*from);
+                self.view_from(from, start, &dims)
+            }
+            (Op::Convert, [Arg::Node(from)]) if self.dtype(*from) == wide(dtype) => *from,
+            (op @ Op::Matmul { .. }, _) => self.push(op, args, &dims, wide(dtype)),
+            _ => self.convert(x, wide(dtype)),
+        }
+    }
+
+    pub(super) fn mismatch<const N: usize>(
+        &self,
+        op: &'static str,
+        args: [Arg; N],
+        rule: &'static str,
+    ) -> KernelError {
+        let mut ids = args.into_iter().filter_map(|arg| match arg {
+            Arg::Node(id) => Some(id),
+            Arg::Number(_) => None,
+        });
+        let a = ids.next().expect("two values");
+        let b = ids.next_back().unwrap_or(a);
+        let fix = match rule {
+            "multiply" => {
+                "the columns of a, or its last dimension, are the rows of b: use t(), permute(..) or reshape(..)"
+            }
+            _ => "use reshape(..) or narrow(..): dimensions, from the last on, must be equal or 1",
+        };
+        let (a, b) = (self.operand(a, "a").into(), self.operand(b, "b").into());
+        KernelError::ShapeMismatch { op, a, b, rule, fix: fix.into() }
+    }
+
+    fn unsupported(&self, op: &'static str, args: [Arg; 2], takes: &'static str) -> KernelError {
+        let ids = args.iter().filter_map(|arg| match arg {
+            Arg::Node(id) => Some(*id),
+            Arg::Number(_) => None,
+        });
+        let operand = ids.into_iter().next().map(|id| self.operand(id, "a")).expect("a value").into();
+        KernelError::DTypeUnsupported { op, operand, takes }
+    }
+}
+
+/// The format of sums of this format.
+pub(super) fn wide(dtype: DType) -> DType {
+    if matches!(dtype, DType::BF16 | DType::F16) { DType::F32 } else { dtype }
+}

@@ -1,0 +1,365 @@
+//! Memory of an expression: its values share as few buffers as their lifetimes allow.
+
+use ddp_kernels::DType;
+use ddp_kernels::ops::MapOp;
+
+use super::graph::{Arg, Graph, Id, Leaf, Node, Op};
+use super::shapes::{self, numel};
+
+/// A buffer that values use in turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Slot {
+    pub(super) len: usize,
+    pub(super) dtype: DType,
+}
+
+/// The memory that holds a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Holder {
+    Leaf(Leaf),
+    Slot(usize),
+    /// The memory for a result of the pass, and nothing else.
+    Nowhere,
+}
+
+/// Elements of a holder from `start` on.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Place {
+    pub(super) holder: Holder,
+    pub(super) start: usize,
+    pub(super) dims: Vec<usize>,
+}
+
+/// An operand of a step.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Source {
+    Number(f64),
+    Value(Place),
+}
+
+/// One operation with the places of its operands and of its result.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) op: Op,
+    pub(super) args: Vec<Source>,
+    pub(super) out: Place,
+    /// The operand whose memory the result takes over.
+    pub(super) in_place: Option<usize>,
+    /// Parts of a `Cat` that are computed where they belong.
+    pub(super) parts_in_place: Vec<bool>,
+    /// The result of the pass, by number, into which the step can write instead of `out`.
+    pub(super) result: Option<usize>,
+}
+
+/// A pass, or a part of one: its steps, and the values that are its results.
+#[derive(Debug, Default)]
+pub(super) struct Stage {
+    pub(super) steps: Vec<Step>,
+    /// `None`: zeros.
+    pub(super) results: Vec<Option<Place>>,
+}
+
+/// A result that a stage hands over.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) id: Option<Id>,
+    /// Whether its memory is always of the value's format and overwritten, so that the value needs none of its own.
+    pub(super) is_overwritten: bool,
+}
+
+/// The stages of `graph`, in which values get the memory that they need for the sizes of `largest`, the same operations on as many or more
+/// rows; adds the buffers that `slots` lacks.
+///
+/// - `wanted`: the results of each stage
+/// - `n_forward`: the values that are part of the first stage
+pub(super) fn plan(
+    graph: &Graph,
+    largest: &Graph,
+    wanted: &[Vec<Wanted>],
+    n_forward: usize,
+    slots: &mut Vec<Slot>,
+) -> Vec<Stage> {
+    let order = Order::new(graph, wanted, n_forward);
+    let classes = Classes::new(graph, wanted, &order);
+    let mut planner = Planner {
+        graph,
+        largest,
+        classes: &classes,
+        holders: vec![None; graph.nodes.len()],
+        is_free: vec![true; slots.len()],
+        slots,
+    };
+    let mut stages: Vec<Stage> = Vec::new();
+    let mut position = 0;
+    for (index, results) in wanted.iter().enumerate() {
+        let mut stage = Stage::default();
+        for &id in &order.of_stage[index] {
+            if let Some(step) = planner.step(id, position) {
+                stage.steps.push(step);
+            }
+            position += 1;
+        }
+        // A value of an earlier stage may be a result, and a leaf that no operation reads.
+        stage.results = results.iter().map(|wanted| Some(planner.place(wanted.id?))).collect();
+        stages.push(stage);
+    }
+    stages
+}
+
+/// The values that are computed, in their order.
+struct Order {
+    of_stage: Vec<Vec<Id>>,
+    /// The position of each value over all stages.
+    positions: Vec<usize>,
+}
+
+impl Order {
+    fn new(graph: &Graph, wanted: &[Vec<Wanted>], n_forward: usize) -> Self {
+        let mut is_done = vec![false; graph.nodes.len()];
+        let ids = |results: &[Wanted]| results.iter().filter_map(|wanted| wanted.id).collect::<Vec<_>>();
+        let all: Vec<Id> = wanted.iter().flat_map(|results| ids(results)).collect();
+        let is_live = graph.live(&all);
+        let mut of_stage = Vec::new();
+        for (index, results) in wanted.iter().enumerate() {
+            let needed = graph.live(&ids(results));
+            let is_own = |id: Id| if index == 0 { is_live[id] && id < n_forward } else { needed[id] };
+            let own: Vec<Id> = (0..graph.nodes.len()).filter(|&id| is_own(id) && !is_done[id]).collect();
+            own.iter().for_each(|&id| is_done[id] = true);
+            of_stage.push(own);
+        }
+        let mut positions = vec![usize::MAX; graph.nodes.len()];
+        of_stage.iter().flatten().enumerate().for_each(|(position, &id)| positions[id] = position);
+        Order { of_stage, positions }
+    }
+
+    /// The position of the last value of a stage.
+    fn end_of(&self, stage: usize) -> usize {
+        self.of_stage[..=stage].iter().map(Vec::len).sum::<usize>().saturating_sub(1)
+    }
+}
+
+/// Values that share memory because they are views of one, or parts of it.
+struct Classes {
+    /// The value whose memory holds a value, and the first element.
+    roots: Vec<(Id, usize)>,
+    /// Position of the last operation that reads a value of the class.
+    last_use: Vec<usize>,
+    /// Number of the wanted result for which the class alone is used, and whether its memory is always overwritten.
+    results: Vec<Option<(usize, bool)>>,
+}
+
+impl Classes {
+    fn new(graph: &Graph, wanted: &[Vec<Wanted>], order: &Order) -> Self {
+        let n = graph.nodes.len();
+        let mut roots: Vec<(Id, usize)> = (0..n).map(|id| (id, 0)).collect();
+        for id in 0..n {
+            if let Some(start) = graph.nodes[id].offset_of_alias() {
+                let (root, before) = roots[graph.first_input(id)];
+                roots[id] = (root, before + start);
+            }
+        }
+        let is_computed = |id: Id| order.positions[id] != usize::MAX;
+        // Readers of each class, and results.
+        let mut n_uses = vec![0; n];
+        for id in (0..n).filter(|&id| is_computed(id) && graph.nodes[id].offset_of_alias().is_none()) {
+            graph.nodes[id].inputs().for_each(|input| n_uses[roots[input].0] += 1);
+        }
+        let mut n_results = vec![0; n];
+        wanted.iter().flatten().filter_map(|wanted| wanted.id).for_each(|id| n_results[roots[id].0] += 1);
+
+        // Parts of a concatenation of whole rows are computed where they belong.
+        let mut moved: Vec<Option<(Id, usize)>> = vec![None; n];
+        for id in (0..n).filter(|&id| is_computed(id)) {
+            let Op::Cat { axis } = graph.nodes[id].op else { continue };
+            if shapes::around(&graph.nodes[id].dims, axis..axis + 1)[0] != 1 {
+                continue;
+            }
+            let mut start = 0;
+            for part in graph.nodes[id].inputs() {
+                let (root, offset) = roots[part];
+                let is_whole = offset == 0 && graph.numel(root) == graph.numel(part);
+                let is_own = n_uses[root] == 1 && n_results[root] == 0 && moved[root].is_none();
+                let is_computed_alone = !matches!(graph.nodes[root].op, Op::Leaf(_) | Op::Cat { .. });
+                if is_whole && is_own && is_computed_alone {
+                    moved[root] = Some((id, start));
+                }
+                start += graph.numel(part);
+            }
+        }
+        for root in &mut roots {
+            if let Some((to, start)) = moved[root.0] {
+                *root = (to, root.1 + start);
+            }
+        }
+
+        let mut last_use = vec![0; n];
+        for id in (0..n).filter(|&id| is_computed(id)) {
+            let own = roots[id].0;
+            last_use[own] = last_use[own].max(order.positions[id]);
+            if graph.nodes[id].offset_of_alias().is_none() {
+                for input in graph.nodes[id].inputs() {
+                    let of = roots[input].0;
+                    last_use[of] = last_use[of].max(order.positions[id]);
+                }
+            }
+        }
+        let mut results = vec![None; n];
+        for (stage, of_stage) in wanted.iter().enumerate() {
+            for (number, wanted) in of_stage.iter().enumerate() {
+                let Some(id) = wanted.id else { continue };
+                let (root, start) = roots[id];
+                last_use[root] = last_use[root].max(order.end_of(stage));
+                let is_own = order.of_stage[stage].contains(&root);
+                let is_alone = is_own && n_uses[root] == 0 && n_results[root] == 1;
+                let has_parts = moved.iter().flatten().any(|(to, _)| *to == root);
+                if is_alone && !has_parts && start == 0 && graph.numel(root) == graph.numel(id) {
+                    let is_sum = matches!(graph.nodes[root].op, Op::Matmul { .. } | Op::ColumnSum);
+                    results[root] = Some((number, wanted.is_overwritten || is_sum));
+                }
+            }
+        }
+        Classes { roots, last_use, results }
+    }
+}
+
+struct Planner<'a> {
+    graph: &'a Graph,
+    largest: &'a Graph,
+    classes: &'a Classes,
+    /// The holder of each class.
+    holders: Vec<Option<Holder>>,
+    slots: &'a mut Vec<Slot>,
+    is_free: Vec<bool>,
+}
+
+impl Planner<'_> {
+    /// The step that computes `id`, unless it is a leaf or a view.
+    fn step(&mut self, id: Id, position: usize) -> Option<Step> {
+        let Node { op, args, dtype, .. } = &self.graph.nodes[id];
+        let mut step = None;
+        if let Op::Leaf(leaf) = op {
+            self.holders[id] = Some(Holder::Leaf(*leaf));
+        } else if self.graph.nodes[id].offset_of_alias().is_none() {
+            let root = self.classes.roots[id].0;
+            let mut in_place = None;
+            if self.holders[root].is_none() {
+                let is_sure = matches!(self.classes.results[root], Some((_, true)));
+                in_place = self.taken_over(id, position);
+                self.holders[root] = Some(match in_place {
+                    _ if is_sure => Holder::Nowhere,
+                    Some(arg) => self.holders[self.class_of(args[arg])].expect("computed before"),
+                    None => Holder::Slot(self.allocate(self.largest.numel(root), *dtype)),
+                });
+            }
+            let parts_in_place = match op {
+                Op::Cat { .. } => {
+                    self.graph.nodes[id].inputs().map(|part| self.classes.roots[part].0 == root).collect()
+                }
+                _ => Vec::new(),
+            };
+            step = Some(Step {
+                op: op.clone(),
+                args: args.iter().map(|arg| self.source(*arg)).collect(),
+                out: self.place(id),
+                in_place,
+                parts_in_place,
+                result: self.classes.results[root].filter(|_| root == id).map(|(number, _)| number),
+            });
+        }
+        self.free_after(position);
+        step
+    }
+
+    fn class_of(&self, arg: Arg) -> Id {
+        match arg {
+            Arg::Node(id) => self.classes.roots[id].0,
+            Arg::Number(_) => unreachable!("only values are taken over"),
+        }
+    }
+
+    /// The operand whose memory the result can take over.
+    fn taken_over(&self, id: Id, position: usize) -> Option<usize> {
+        let Node { op, args, dims, dtype } = &self.graph.nodes[id];
+        let candidates: &[usize] = match op {
+            Op::Softmax => &[0],
+            Op::SoftmaxBackward | Op::ActivationBackward(_) => &[1],
+            Op::Map(MapOp::Add) if matches!(args[..], [Arg::Node(_), Arg::Node(_)]) => &[0, 1],
+            _ => &[],
+        };
+        if self.classes.roots[id].0 != id || self.classes.results[id].is_some() {
+            return None;
+        }
+        candidates.iter().copied().find(|&index| {
+            let Arg::Node(input) = args[index] else { return false };
+            let (root, start) = self.classes.roots[input];
+            let is_slot = matches!(self.holders[root], Some(Holder::Slot(_)));
+            let is_whole =
+                start == 0 && self.graph.numel(root) == numel(dims) && self.graph.dims(input) == dims;
+            let is_last = self.classes.last_use[root] == position && self.graph.dtype(root) == *dtype;
+            let others = args.iter().enumerate().filter(|(other, _)| *other != index);
+            let is_read_twice = others
+                .into_iter()
+                .any(|(_, other)| matches!(other, Arg::Node(other) if self.classes.roots[*other].0 == root));
+            let fits_add = !matches!(op, Op::Map(_))
+                || args.iter().all(|arg| matches!(arg, Arg::Node(x) if self.graph.dims(*x) == dims));
+            is_slot && is_whole && is_last && !is_read_twice && fits_add
+        })
+    }
+
+    /// The smallest free slot that fits, or a new one.
+    fn allocate(&mut self, len: usize, dtype: DType) -> usize {
+        let fits = |index: &usize| {
+            self.is_free[*index] && self.slots[*index].dtype == dtype && self.slots[*index].len >= len
+        };
+        let found = (0..self.slots.len()).filter(fits).min_by_key(|&index| self.slots[index].len);
+        let slot = found.unwrap_or_else(|| {
+            self.slots.push(Slot { len, dtype });
+            self.is_free.push(true);
+            self.slots.len() - 1
+        });
+        self.is_free[slot] = false;
+        slot
+    }
+
+    /// Frees the slots of classes that nothing reads after this position, unless another class has taken the slot over.
+    fn free_after(&mut self, position: usize) {
+        for id in 0..self.holders.len() {
+            let Some(Holder::Slot(slot)) = self.holders[id] else { continue };
+            if self.classes.last_use[id] != position {
+                continue;
+            }
+            let is_taken = (0..self.holders.len()).any(|other| {
+                other != id
+                    && self.holders[other] == Some(Holder::Slot(slot))
+                    && self.classes.last_use[other] > position
+            });
+            if !is_taken {
+                self.is_free[slot] = true;
+            }
+        }
+    }
+
+    fn source(&self, arg: Arg) -> Source {
+        match arg {
+            Arg::Node(id) => Source::Value(self.place(id)),
+            Arg::Number(number) => Source::Number(number),
+        }
+    }
+
+    fn place(&self, id: Id) -> Place {
+        let (root, start) = self.classes.roots[id];
+        let holder = self.holders[root].expect("operands are computed before results");
+        Place { holder, start, dims: self.graph.dims(id).to_vec() }
+    }
+}
+
+impl Node {
+    /// The first element in the operand, if the value is part of its memory.
+    fn offset_of_alias(&self) -> Option<usize> {
+        match self.op {
+            Op::View(start) => Some(start),
+            Op::Detach => Some(0),
+            _ => None,
+        }
+    }
+}

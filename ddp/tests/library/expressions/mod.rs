@@ -1,0 +1,3 @@
+//! Layers and losses as expressions.
+
+mod operations;
