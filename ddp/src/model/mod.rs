@@ -38,6 +38,7 @@ mod forward;
 mod gradcheck;
 mod sequential;
 mod several_losses;
+mod gradient_sums;
 mod state_dict;
 
 pub use crate::data::EmbeddingSpec;
@@ -47,6 +48,7 @@ pub use buffers::{BufferPlan, ModelBytes};
 pub use error::ModelError;
 pub use flop::Flop;
 pub use gradcheck::{GradcheckOptions, gradcheck};
+pub use gradient_sums::{GradientSums, RowsOfStep};
 pub use layer::{Layer, LayerKind, RegisteredBuffer};
 pub use layout::ParamLayout;
 pub use loss_head::{LossFunction, LossHead};

@@ -42,7 +42,7 @@ use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, Tens
 use super::param_groups::{ParamGroups, Segment, WholeParameter};
 use super::update_scale::{DeviceScale, UpdateScale};
 use crate::config::{OptimizerConfig, OptimizerKind};
-use crate::model::{Network, WeightsMut};
+use crate::model::{GradientSums, Network, WeightsMut};
 use crate::optim::error::Result;
 
 /// The optimizer with its state, for all weights or for the shards that this rank updates.
@@ -227,6 +227,30 @@ impl Optimizer {
     /// Begins the next step, which [`Optimizer::step_on`] then applies range by range.
     pub fn begin_step(&mut self) {
         self.n_steps += 1;
+    }
+
+    /// Takes a step by the mean gradient of the rows that were added to `grads`, which then begins anew; without rows, nothing changes. For an
+    /// optimizer of all weights ([`Optimizer::for_model`]).
+    ///
+    /// The learning rate is that of [`Optimizer::set_lr`]. A moving average of the weights begins with those before the first step.
+    ///
+    /// # Errors
+    /// [`KernelError::Cuda`] from earlier work on a GPU.
+    ///
+    /// # Panics
+    /// If the optimizer has a first pass (LAMB, Muon): only a trainer takes such steps.
+    pub fn step(&mut self, model: &mut Network, grads: &mut GradientSums) -> Result<(), KernelError> {
+        let scale = grads.scale()?;
+        if scale > 0.0 {
+            if let (0, Some(ema)) = (self.n_steps, &mut self.ema) {
+                ops::copy(model.weights().view(), ema.view_mut())?;
+            }
+            let len = model.layout().flat_len();
+            self.begin_step();
+            self.step_on(model.weights_mut(), grads.flat().view(), UpdateScale::Host(scale), 0..len, 0)?;
+        }
+        grads.begin_step();
+        Ok(())
     }
 
     /// State tensors by name, each of `state_len` elements, such as `m` and `v`; then `ema`.

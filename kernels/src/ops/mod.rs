@@ -98,7 +98,7 @@ pub use layer_norm::{LayerNormGrads, LayerNormStats, layer_norm_backward, layer_
 pub use load_rows::{RowNormalizer, load_rows};
 pub use loss::{
     CrossEntropyConfig, ElementLoss, LossSums, STEP_SUMS_EXTRA, STEP_SUMS_LEN, SumsOutput, element_loss,
-    ordinal, softmax_cross_entropy,
+    ordinal, softmax_cross_entropy, sum_losses,
 };
 pub use matmul::{
     LinearOutput, NewtonSchulzMemory, ThroughActivation, addmm, addmm_with, bmm, bmm_with,

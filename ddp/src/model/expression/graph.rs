@@ -15,6 +15,8 @@ pub(super) type Id = usize;
 pub(super) enum Leaf {
     /// The rows of a layer, the outputs that a loss is computed from.
     Input,
+    /// The targets of a loss.
+    Targets,
     /// The gradient of the result.
     Gradient,
     /// A parameter of the layer.

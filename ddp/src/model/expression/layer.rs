@@ -261,7 +261,7 @@ impl Layer for Expression {
             return Ok(());
         }
         let ForwardPass { params, buffers, registered, matmul_mode, .. } = pass;
-        let leaves = Leaves { input: x, gradient: None, params: Some(params), registered };
+        let leaves = Leaves { input: x, targets: None, gradient: None, params: Some(params), registered };
         let mut results = [Some(Destination { to: y, accumulate: false })];
         self.stages(n)?[0].run(leaves, buffers, matmul_mode, &mut results)
     }
@@ -274,7 +274,8 @@ impl Layer for Expression {
         }
         let BackwardPass { x, params, buffers, registered, matmul_mode, .. } = pass;
         let (n, _) = x.shape().rows_cols();
-        let leaves = Leaves { input: x, gradient: Some(d.as_ref()), params: Some(params), registered };
+        let leaves =
+            Leaves { input: x, targets: None, gradient: Some(d.as_ref()), params: Some(params), registered };
         if n == 0 {
             let no_rows = Stage { steps: Vec::new(), results: self.params.iter().map(|_| None).collect() };
             return no_rows.run(leaves, buffers, matmul_mode, &mut results);
@@ -293,7 +294,7 @@ impl Layer for Expression {
             return Ok(());
         }
         let InputGradientPass { x, params, buffers, registered, matmul_mode, accumulate, .. } = pass;
-        let leaves = Leaves { input: x, gradient: Some(d), params: Some(params), registered };
+        let leaves = Leaves { input: x, targets: None, gradient: Some(d), params: Some(params), registered };
         let mut results = [Some(Destination { to: d_x, accumulate })];
         self.stages(n)?[2].run(leaves, buffers, matmul_mode, &mut results)
     }

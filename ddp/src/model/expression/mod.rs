@@ -17,6 +17,7 @@ mod memory;
 mod run;
 mod program;
 mod layer;
+mod loss;
 
 pub use layer::Expression;
 pub use var::{Own, Term, Var};

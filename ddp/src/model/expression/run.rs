@@ -12,6 +12,7 @@ use crate::model::pass::ParamViews;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Leaves<'a> {
     pub(super) input: TensorRef<'a>,
+    pub(super) targets: Option<TensorRef<'a>>,
     pub(super) gradient: Option<TensorRef<'a>>,
     pub(super) params: Option<ParamViews<'a>>,
     pub(super) registered: &'a [Tensor],
@@ -22,6 +23,7 @@ impl<'a> Leaves<'a> {
         const THERE: &str = "a leaf of this kind of expression";
         match leaf {
             Leaf::Input => Ok(self.input),
+            Leaf::Targets => Ok(self.targets.expect(THERE)),
             Leaf::Gradient => Ok(self.gradient.expect(THERE)),
             Leaf::Param(index) => self.params.expect(THERE).compute(index),
             Leaf::Registered(index) => Ok(self.registered[index].view()),

@@ -93,6 +93,11 @@ impl Var {
         Var { recording: Rc::clone(recording), id }
     }
 
+    /// Another value of the same recording.
+    pub(super) fn with_id(&self, id: Id) -> Self {
+        Var::of(&self.recording, id)
+    }
+
     pub(super) fn id(&self) -> Id {
         self.id
     }

@@ -1,3 +1,4 @@
 //! Layers and losses as expressions.
 
 mod operations;
+mod training;

@@ -1,6 +1,6 @@
 //! Losses of one predicted and one true value.
 
-use super::formulas::{Bce, Focal, Formula, Huber, LogCosh, Mse, Poisson, Quantile};
+use super::formulas::{Bce, Focal, Formula, Given, Huber, LogCosh, Mse, Poisson, Quantile};
 use super::sums::SumsOutput;
 use super::{cpu, cuda};
 use crate::base::check;
@@ -86,6 +86,27 @@ pub fn element_loss(
         }
         ElementLoss::Poisson => run(&Poisson, x, target, row_weights, scale, d_x, sums),
     }
+}
+
+/// Writes the sums of losses that were computed before, and of their weights, to `sums`, and `d_losses = scale · weight`: the gradient of
+/// the sum, times `scale`.
+///
+/// - `losses`: `[N]`; `d_losses`: `[N]`, optional; `row_weights`: `[N]` f32 as for [`element_loss`]
+///
+/// Asynchronous as [`element_loss`].
+///
+/// # Errors
+/// Same as [`element_loss`].
+pub fn sum_losses(
+    losses: TensorRef<'_>,
+    row_weights: Option<TensorRef<'_>>,
+    scale: f64,
+    d_losses: Option<TensorMut<'_>>,
+    sums: SumsOutput<'_>,
+) -> Result<()> {
+    let column = [losses.numel(), 1];
+    let (losses, d_losses) = (losses.reshape(&column)?, d_losses.map(|d| d.reshape(&column)).transpose()?);
+    run(&Given, losses, losses, row_weights, scale, d_losses, sums)
 }
 
 /// [`element_loss`] by its formula.

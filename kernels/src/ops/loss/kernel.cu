@@ -7,6 +7,7 @@
 //         log_cosh  |e| + ln(1 + e^(-2|e|)) - ln 2, e = x - t;  tanh(e)
 //         quantile  parameter*e or (parameter - 1)*e, e = t - x;  -parameter, 0 or 1 - parameter
 //         poisson  e^x - t*x;                                   e^x - t
+//         given  x;                                            1
 //         focal  m^parameter * bce, m = t*(1 - s) + (1 - t)*s, s = sigmoid(x);  m^parameter * (s - t + parameter * (1 - 2t)*s*(1 - s)/m * bce)
 //         ordinal  bce with the target label > column
 // shapes  x, target: T[n]; labels of ordinal: i64[n / cols]; row_weights: f32[n / cols], used if ROW_WEIGHTS is 1; d: D[n] or null; tail: f32[16]; extra: f64[1] or null
@@ -69,6 +70,10 @@ struct Quantile {
 struct Poisson {
     template <class M> static __device__ __forceinline__ M value(M x, M t, M) { return exponential(x) - t * x; }
     template <class M> static __device__ __forceinline__ M derivative(M x, M t, M) { return exponential(x) - t; }
+};
+struct Given {
+    template <class M> static __device__ __forceinline__ M value(M x, M, M) { return x; }
+    template <class M> static __device__ __forceinline__ M derivative(M, M, M) { return 1; }
 };
 // The missing probability and its power, for sigmoid s and its complement c.
 template <class M> struct Missing {
@@ -197,6 +202,12 @@ LOSS(poisson_bf16, Poisson, bf16, bf16)
 LOSS(poisson_f16, Poisson, f16, f16)
 LOSS(poisson_f32_bf16, Poisson, float, bf16)
 LOSS(poisson_f32_f16, Poisson, float, f16)
+LOSS(given_f32, Given, float, float)
+LOSS(given_f64, Given, double, double)
+LOSS(given_bf16, Given, bf16, bf16)
+LOSS(given_f16, Given, f16, f16)
+LOSS(given_f32_bf16, Given, float, bf16)
+LOSS(given_f32_f16, Given, float, f16)
 LOSS(focal_with_logits_f32, Focal, float, float)
 LOSS(focal_with_logits_f64, Focal, double, double)
 LOSS(focal_with_logits_bf16, Focal, bf16, bf16)

@@ -19,7 +19,7 @@ mod testing;
 #[cfg(test)]
 mod threads_tests;
 
-pub use element::{ElementLoss, element_loss};
+pub use element::{ElementLoss, element_loss, sum_losses};
 pub use ordinal::ordinal;
 pub use softmax_cross_entropy::{CrossEntropyConfig, softmax_cross_entropy};
 pub use sums::{LossSums, STEP_SUMS_EXTRA, STEP_SUMS_LEN, SumsOutput};

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::element::{ElementLoss, element_loss};
+use super::element::{ElementLoss, element_loss, sum_losses};
 use super::sums::{LossSums, STEP_SUMS_EXTRA, STEP_SUMS_LEN, SumsOutput};
 use crate::ops::testing::{assert_close, assert_gradient, devices, random, rounded, rounding_of, tensor};
 use crate::{DType, Device, Element, Result, Tensor, TensorMut, TensorRef};
@@ -257,5 +257,26 @@ fn large_logits_do_not_overflow() {
             element_loss(ElementLoss::Bce, x.view(), t.view(), None, 1.0, None, sums)
         });
         assert_eq!(sums.unwrap().loss, 200.0);
+    }
+}
+
+#[test]
+fn losses_that_were_computed_before_are_added_with_the_weights_of_their_rows() {
+    for device in devices() {
+        let losses = tensor(&[1.5f32, -2.0, f32::NAN, 4.0], &[4], device);
+        let weights = tensor(&[1.0f32, 0.5, 0.0, 2.0], &[4], device);
+        for d_format in [DType::F32, DType::BF16, DType::F16] {
+            let mut d = Tensor::full(&[4], 9.0, d_format, device).unwrap();
+            let sums = sums_after(device, None, |sums| {
+                sum_losses(losses.view(), Some(weights.view()), 0.25, Some(d.view_mut()), sums)
+            });
+            assert_eq!(sums.unwrap(), LossSums { loss: 8.5, weight: 3.5 }, "{device}");
+            assert_eq!(d.to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap(), [0.25, 0.125, 0.0, 0.5]);
+        }
+        let before = Some(LossSums { loss: 1.0, weight: 2.0 });
+        let unweighted = sums_after(device, before, |sums| {
+            sum_losses(losses.view().range(0, 2).unwrap(), None, 1.0, None, sums)
+        });
+        assert_eq!(unweighted.unwrap(), LossSums { loss: 0.5, weight: 4.0 }, "{device}");
     }
 }

@@ -1,0 +1,354 @@
+//! Training with expressions: the law of data parallelism, shards, micro-batches, resuming, graphs, and losses of one's own.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ddp::config::precision::Precision;
+use ddp::config::{Activation, OptimizerConfig, OptimizerKind, ZeroStage};
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::{GroupSampler, TensorDataset};
+use ddp::model::expression::{Expression, Var};
+use ddp::model::layer::Sizes;
+use ddp::model::param::{Init, ParamKind};
+use ddp::model::{GradcheckOptions, GradientSums, LossHead, Sequential, gradcheck};
+use ddp::optim::Optimizer;
+use ddp::train::checkpoints::Checkpoints;
+use ddp::train::trainer::{GraphMode, Trainer, TrainerOptions};
+use ddp_comm::{DeviceOptions, World, threads};
+use ddp_kernels::ops::{LossSums, STEP_SUMS_LEN, SumsOutput};
+use ddp_kernels::{DType, Device, KernelError, Tensor, memory};
+
+use crate::made_up::gpus::{cpu_and_gpu, gpus};
+
+const N_ROWS: usize = 120;
+/// Two of them and a last batch of half the size in an epoch.
+const GLOBAL_ROWS: usize = 48;
+const N_FEATURES: usize = 3;
+const WIDTH: usize = 4;
+/// Rows that belong together.
+const GROUP: usize = 2;
+
+/// Attention over the rows of a group, with a trained weight of each column, and an offset that is not trained.
+fn mixing() -> Expression {
+    let mask = Tensor::from_slice(&[0.0f32, -1.0, 0.0, 0.0], &[GROUP, GROUP], Device::Cpu).unwrap();
+    let offset = Tensor::full(&[WIDTH], 0.25, DType::F32, Device::Cpu).unwrap();
+    Expression::new("mixing", 3 * WIDTH, WIDTH, |x, own| {
+        let (n, width) = (x.dims()[0], WIDTH);
+        let parts = x.reshape(&[n / GROUP, GROUP, 3, width]).permute(&[2, 0, 1, 3]);
+        let [q, k, v] = [0, 1, 2].map(|part| parts.row(part));
+        let weights = (q.bmm(&k.t()) * 0.5 + &own["mask"]).softmax(2);
+        weights.bmm(&v).reshape(&[n, width]) * &own["gain"] + &own["offset"]
+    })
+    .parameter("gain", ParamKind::NormWeight, &[WIDTH], Init::Constant(1.5))
+    .constant("mask", mask)
+    .buffer("offset", offset)
+}
+
+fn layers() -> Sequential {
+    let gate = Expression::new("gate", WIDTH, WIDTH, |x, own| x * (x.matmul(&own["w"]) + 0.5).sigmoid())
+        .parameter("w", ParamKind::Weight, &[WIDTH, WIDTH], Init::ScaledNormal { std: 0.5, stream: 9 });
+    let layers = Sequential::new(N_FEATURES).linear(3 * WIDTH).layer(mixing());
+    layers.residual(|body| body.layer(gate)).activation(Activation::Tanh).linear(1)
+}
+
+/// The squared error, from each row.
+fn squared_error() -> LossHead {
+    LossHead::expression(|outputs, targets| {
+        let error = outputs - targets;
+        (&error * &error).sum(1)
+    })
+}
+
+/// Softmax does not depend on the bias of the keys: with a small `eps`, AdamW would turn the rounding errors of its gradient into steps.
+fn adamw() -> OptimizerConfig {
+    OptimizerConfig { eps: 1e-3, ..OptimizerConfig::new(OptimizerKind::AdamW, 3e-2) }
+}
+
+#[derive(Clone, Copy)]
+struct Run<'a> {
+    zero: ZeroStage,
+    graph: GraphMode,
+    precision: Precision,
+    n_micro: usize,
+    n_epochs: u64,
+    on_gpus: bool,
+    loss: fn() -> LossHead,
+    folder: Option<&'a Path>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Trained {
+    losses: Vec<f64>,
+    weights: Vec<f32>,
+    n_graphs: usize,
+}
+
+impl Run<'_> {
+    fn usual() -> Self {
+        Run {
+            zero: ZeroStage::Off,
+            graph: GraphMode::Auto,
+            precision: Precision::F32,
+            n_micro: 1,
+            n_epochs: 4,
+            on_gpus: false,
+            loss: squared_error,
+            folder: None,
+        }
+    }
+
+    fn train(&self, world: &World) -> ddp::Result<Trained> {
+        let device = if self.on_gpus { Device::Cuda(world.rank().0 as u32) } else { Device::Cpu };
+        world.connect_device(device, DeviceOptions::default()).unwrap();
+        let sizes =
+            Sizes { max_rows: GLOBAL_ROWS.div_ceil(world.world_size()), device, precision: self.precision };
+        let adamw = adamw();
+        let Run { zero, graph, .. } = *self;
+        let options = TrainerOptions { zero, graph, seed: 5, bucket_bytes: 100, ..TrainerOptions::default() };
+        let mut trainer = Trainer::for_layers(world, layers(), sizes, (self.loss)(), &adamw, options)?;
+        let mut checkpoints =
+            self.folder.map(|folder| Checkpoints::new(world, &trainer, folder)).transpose()?;
+        let cursor = match &checkpoints {
+            Some(checkpoints) => checkpoints.resume(&mut trainer)?.unwrap_or(0),
+            None => 0,
+        };
+        let x = Tensor::randn(&[N_ROWS, N_FEATURES], DType::F32, Device::Cpu, 1)?;
+        let rows = Arc::new(TensorDataset::new(&x, &(&x * &x).sum(1)?)?);
+        let order = Shuffle::Sampler(Arc::new(GroupSampler::new(N_ROWS, GROUP, 3)));
+        let plan = BatchPlan::new(world, N_ROWS, GLOBAL_ROWS, self.n_micro, 3, order).epochs(self.n_epochs);
+        let mut loader = Loader::new(rows, plan.starting_at(cursor), LoaderOptions::new(device))?;
+        let mut losses = Vec::new();
+        let mut n_used = cursor;
+        while let Some(mut batch) = loader.next_step()? {
+            let outcome = trainer.step_and_wait(&mut batch, false)?;
+            losses.push(outcome.sums.mean());
+            n_used += outcome.sums.weight as u64;
+            // Each size of a batch has had its first step, and its second one, which is captured, in the first three epochs.
+            if self.on_gpus && losses.len() == 9 {
+                memory::reset_peak(device)?;
+            }
+        }
+        if self.on_gpus && losses.len() > 9 {
+            assert_eq!(memory::peak(device)?, memory::allocated(device)?, "later steps allocate nothing");
+        }
+        if let Some(checkpoints) = &mut checkpoints {
+            checkpoints.save(&trainer, n_used)?;
+        }
+        let weights = trainer.model().state_dict(Device::Cpu)?;
+        let weights = weights.iter().flat_map(|(_, values)| values.to_vec::<f32>().unwrap()).collect();
+        Ok(Trained { losses, weights, n_graphs: trainer.n_graphs() })
+    }
+
+    fn on(&self, n_ranks: usize) -> Trained {
+        let of_ranks = threads::run(n_ranks, |world| self.train(&world).unwrap());
+        assert!(of_ranks.iter().all(|of_rank| *of_rank == of_ranks[0]), "the same bits on all ranks");
+        of_ranks.into_iter().next().unwrap()
+    }
+}
+
+#[track_caller]
+fn assert_near(what: &str, got: &Trained, want: &Trained, tolerance: f64) {
+    let near = |got: f64, want: f64| (got - want).abs() <= tolerance * (1.0 + want.abs());
+    assert_eq!(got.losses.len(), want.losses.len(), "{what}");
+    for (step, (got, want)) in got.losses.iter().zip(&want.losses).enumerate() {
+        assert!(near(*got, *want), "{what}: loss {got} against {want} in step {step}");
+    }
+    for (got, want) in got.weights.iter().zip(&want.weights) {
+        assert!(near(f64::from(*got), f64::from(*want)), "{what}: weight {got} against {want}");
+    }
+}
+
+/// Of sums in another order, over 12 steps.
+const ROUNDING: f64 = 1e-4;
+
+#[test]
+fn any_number_of_ranks_shards_and_micro_batches_trains_the_same_model() {
+    let alone = Run::usual().on(1);
+    let epoch = |epoch: usize| alone.losses[3 * epoch..3 * epoch + 3].iter().sum::<f64>();
+    assert!(epoch(3) < 0.9 * epoch(0), "{:?}", alone.losses);
+    for n_ranks in 2..=4 {
+        for zero in [ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients] {
+            let trained = Run { zero, ..Run::usual() }.on(n_ranks);
+            assert_near(&format!("{n_ranks} ranks, {zero:?}"), &trained, &alone, ROUNDING);
+        }
+    }
+    for n_ranks in [1, 3] {
+        let trained = Run { n_micro: 2, zero: ZeroStage::Gradients, ..Run::usual() }.on(n_ranks);
+        assert_near(&format!("{n_ranks} ranks, two micro-batches"), &trained, &alone, ROUNDING);
+    }
+}
+
+#[test]
+fn a_loss_of_ones_own_trains_as_the_library_s() {
+    let own = Run::usual().on(2);
+    let of_library = Run { loss: LossHead::mse, ..Run::usual() }.on(2);
+    assert_near("squared error", &own, &of_library, 1e-6);
+    let mean =
+        || LossHead::expression(|outputs: &Var, targets: &Var| (outputs - targets).pow(2.0).mean(None));
+    let of_means = Run { loss: mean, ..Run::usual() }.on(3);
+    assert_near("mean of the rows", &of_means, &of_library, ROUNDING);
+}
+
+#[test]
+fn a_run_with_expressions_resumes_to_the_bit() {
+    for (n_ranks, zero) in [(1, ZeroStage::Off), (3, ZeroStage::Optimizer)] {
+        let folder = tempfile::tempdir().unwrap();
+        let run = Run { zero, ..Run::usual() };
+        let whole = run.on(n_ranks);
+        Run { n_epochs: 2, folder: Some(folder.path()), ..run }.on(n_ranks);
+        let resumed = Run { folder: Some(folder.path()), ..run }.on(n_ranks);
+        assert_eq!(
+            (&resumed.losses[..], &resumed.weights),
+            (&whole.losses[6..], &whole.weights),
+            "{n_ranks} ranks"
+        );
+    }
+}
+
+#[test]
+fn a_gpu_trains_as_the_cpu_by_kernels_and_by_graphs_and_allocates_nothing() {
+    let Some(_gpus) = gpus(2) else { return };
+    // bf16 has 8 bits, f16 11: each of some ten operations of a step rounds.
+    for (precision, tolerance) in [(Precision::F32, ROUNDING), (Precision::Bf16, 0.2), (Precision::F16, 0.05)]
+    {
+        let options = Run { precision, ..Run::usual() };
+        let on_cpu = Run { precision: Precision::F32, ..options }.on(2);
+        for n_ranks in [1, 2] {
+            let of = |graph| Run { graph, on_gpus: true, ..options }.on(n_ranks);
+            let (eager, captured) = (of(GraphMode::Off), of(GraphMode::On));
+            assert!(eager.n_graphs == 0 && captured.n_graphs > 0, "{} graphs", captured.n_graphs);
+            assert_eq!(
+                (&eager.losses, &eager.weights),
+                (&captured.losses, &captured.weights),
+                "graphs change no bit"
+            );
+            let what = format!("{n_ranks} GPUs, {}", precision.name());
+            assert_near(&what, &captured, &on_cpu, tolerance);
+        }
+    }
+}
+
+#[test]
+fn short_formats_on_the_cpu_train_as_f32() {
+    let want = Run::usual().on(1);
+    for (precision, tolerance) in [(Precision::Bf16, 0.2), (Precision::F16, 0.05)] {
+        assert_near(precision.name(), &Run { precision, ..Run::usual() }.on(1), &want, tolerance);
+    }
+}
+
+#[test]
+fn gradients_are_right_for_every_number_of_rows_of_a_model() {
+    let sizes = Sizes { max_rows: 9, device: Device::Cpu, precision: Precision::F64 };
+    let mut model = layers().build(sizes).unwrap();
+    model.initialize(1).unwrap();
+    for n in [8, 2, 6, 4] {
+        let x = Tensor::randn(&[n, N_FEATURES], DType::F64, Device::Cpu, n as u64).unwrap();
+        gradcheck(&mut model, x.view(), &GradcheckOptions::f64()).unwrap();
+    }
+    let x = Tensor::randn(&[3, N_FEATURES], DType::F64, Device::Cpu, 1).unwrap();
+    let error = model.forward(x.view(), None).unwrap_err().to_string();
+    assert!(error.contains("reshape: 36 elements cannot fill the shape [1, 2, 3, 4]"), "{error}");
+}
+
+/// Loss and weight of four rows, and the gradient of the outputs.
+fn applied(
+    loss: &LossHead,
+    weights: Option<&Tensor>,
+    device: Device,
+) -> Result<(LossSums, Vec<f32>), KernelError> {
+    let outputs = Tensor::from_slice(&[1.0f32, 2.0, -1.0, 0.5], &[4, 1], device)?;
+    let targets = Tensor::from_slice(&[0.0f32, 1.0, 1.0, 0.5], &[4, 1], device)?;
+    let (mut d, mut tail) = (outputs.zeros_like()?, Tensor::zeros(&[STEP_SUMS_LEN], DType::F32, device)?);
+    let sums = SumsOutput { tail: tail.view_mut(), accumulate: false, extra: None };
+    let weights = weights.map(Tensor::view);
+    loss.apply(outputs.view(), targets.view(), weights, 0.5, Some(d.view_mut()), sums)?;
+    Ok((LossSums::load(&tail.to_vec::<f32>()?), d.to_vec()?))
+}
+
+#[test]
+fn rows_with_weights_need_the_loss_of_each_row() {
+    let (devices, _lock) = cpu_and_gpu();
+    for device in devices {
+        let weights = Tensor::from_slice(&[1.0f32, 0.5, 2.0, 0.0], &[4], device).unwrap();
+        let (own, mse) = (squared_error(), LossHead::mse());
+        for weights in [None, Some(&weights)] {
+            assert_eq!(
+                applied(&own, weights, device).unwrap(),
+                applied(&mse, weights, device).unwrap(),
+                "{device}"
+            );
+        }
+        let mean = LossHead::expression(|outputs, targets| (outputs - targets).pow(2.0).mean(None));
+        assert_eq!(applied(&mean, None, device).unwrap(), applied(&mse, None, device).unwrap());
+        let error = applied(&mean, Some(&weights), device).unwrap_err().to_string();
+        assert!(error.starts_with("loss: the loss [] f32") && error.ends_with("should be [4]"), "{error}");
+    }
+}
+
+#[test]
+fn a_loss_of_classes_is_the_cross_entropy() {
+    let (devices, _lock) = cpu_and_gpu();
+    for device in devices {
+        let own = LossHead::expression(|outputs, labels| {
+            let hot = labels.one_hot(outputs.dims()[1], outputs.dtype());
+            -(outputs.log_softmax(1) * hot).sum(1)
+        });
+        let results = [own, LossHead::cross_entropy()].map(|loss| {
+            let outputs = Tensor::randn(&[5, 3], DType::F32, device, 4).unwrap();
+            let labels = Tensor::from_slice(&[0i64, 2, 1, 1, 0], &[5], device).unwrap();
+            let mut d = outputs.zeros_like().unwrap();
+            let mut tail = Tensor::zeros(&[STEP_SUMS_LEN], DType::F32, device).unwrap();
+            let sums = SumsOutput { tail: tail.view_mut(), accumulate: false, extra: None };
+            loss.apply(outputs.view(), labels.view(), None, 1.0, Some(d.view_mut()), sums).unwrap();
+            [vec![LossSums::load(&tail.to_vec::<f32>().unwrap()).mean() as f32], d.to_vec().unwrap()].concat()
+        });
+        for (got, want) in results[0].iter().zip(&results[1]) {
+            assert!((got - want).abs() < 1e-6, "{device}: {results:?}");
+        }
+    }
+}
+
+/// Trains by hand, with the rows of a batch in `n_micro` parts on each of the ranks; returns the losses and the weights.
+fn by_hand(world: &World, n_micro: usize) -> ddp::Result<(Vec<f64>, Vec<f32>)> {
+    let sizes = Sizes { max_rows: GLOBAL_ROWS, device: Device::Cpu, precision: Precision::F32 };
+    let mut model = layers().build(sizes)?;
+    model.initialize(5)?;
+    let adamw = OptimizerConfig { ema_decay: 0.5, ..adamw() };
+    let mut optimizer = Optimizer::for_model(&adamw, &model)?;
+    let (loss, mut grads) = (squared_error(), GradientSums::for_model(&model)?);
+    let x = Tensor::randn(&[GLOBAL_ROWS, N_FEATURES], DType::F32, Device::Cpu, 1)?;
+    let y = (&x * &x).sum(1)?.into_shape(&[GLOBAL_ROWS, 1])?;
+    let mut losses = Vec::new();
+    for _ in 0..6 {
+        let n = GLOBAL_ROWS / world.world_size() / n_micro;
+        for part in 0..n_micro {
+            let first = world.rank().0 * n * n_micro + part * n;
+            let rows = |tensor: &Tensor| tensor.narrow(0, first, n);
+            model.loss_and_gradients((&rows(&x)?, &rows(&y)?), &loss, &mut grads)?;
+        }
+        grads.all_reduce(world)?;
+        losses.push(grads.mean_loss()?);
+        grads.clip_norm(0.5)?;
+        assert!(grads.norm()? < 0.501);
+        optimizer.step(&mut model, &mut grads)?;
+    }
+    let average = optimizer.ema().unwrap().to_vec::<f32>()?;
+    Ok((losses, [model.weights().to_vec::<f32>()?, average].concat()))
+}
+
+#[test]
+fn a_loop_by_hand_takes_the_same_steps_however_its_rows_are_divided() {
+    let run = |n_ranks, n_micro| threads::run(n_ranks, |world| by_hand(&world, n_micro).unwrap()).remove(0);
+    let (losses, weights) = run(1, 1);
+    assert!(losses[5] < losses[0], "{losses:?}");
+    for (n_ranks, n_micro) in [(1, 3), (2, 1), (4, 3)] {
+        let (own_losses, own_weights) = run(n_ranks, n_micro);
+        let trained = |losses: &Vec<f64>, weights: &Vec<f32>| Trained {
+            losses: losses.clone(),
+            weights: weights.clone(),
+            n_graphs: 0,
+        };
+        let what = format!("{n_ranks} ranks, {n_micro} micro-batches");
+        assert_near(&what, &trained(&own_losses, &own_weights), &trained(&losses, &weights), ROUNDING);
+    }
+}
