@@ -136,6 +136,9 @@ fn char_gpt() {
     let mut texts = vec![(20, output(Command::new(program).args(["20", "1"])))];
     texts.extend(on_cpu_and_virtual_gpus(program, &["8", "2"]).into_iter().map(|text| (8, text)));
     texts.push((8, output(Command::new(program).args(["8", "4"]))));
+    // An expression and a backward pass that is written out are the same attention.
+    let own_backward = on_cpu_and_virtual_gpus(program, &["8", "2", "--own-backward"]);
+    texts.extend(own_backward.into_iter().map(|text| (8, text)));
     assert_eq!(want.len(), 20);
     for (n_steps, text) in texts {
         for (step, want) in want[..n_steps].iter().enumerate() {

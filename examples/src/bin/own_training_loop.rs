@@ -1,4 +1,4 @@
-//! A hand-written training loop on ranks that share each batch: forward, loss, backward, sum over the ranks, update. There is no
+//! A hand-written training loop on ranks that share each batch: loss and gradients, their sums over the ranks, update. There is no
 //! trainer; every part of a step is written out here.
 //!
 //!     cargo run --release -p ddp-examples --bin own_training_loop
@@ -9,14 +9,13 @@
 
 use std::sync::Arc;
 
-use ddp::comm::{DeviceOptions, ReduceOp, World};
+use ddp::comm::{DeviceOptions, World};
 use ddp::config::precision::Precision;
 use ddp::config::{Activation, OptimizerConfig, OptimizerKind};
 use ddp::data::TensorDataset;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, TensorBatch};
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
 use ddp::model::layer::Sizes;
-use ddp::model::{LocalGradients, Sequential};
-use ddp::optim::UpdateScale;
+use ddp::model::{GradientSums, LossHead, Sequential};
 use ddp::optim::optimizer::Optimizer;
 use ddp::prelude::*;
 
@@ -44,31 +43,21 @@ fn train(world: &World) -> ddp::Result<Vec<f64>> {
     let mut model = layers.build(Sizes { max_rows, device, precision: Precision::F32 }, 0)?;
     let adamw = OptimizerConfig::new(OptimizerKind::AdamW, 1e-2);
     let mut optimizer = Optimizer::for_model(&adamw, &model)?;
-    let flat_len = model.layout().flat_len();
-    let mut gradients = Tensor::zeros(&[flat_len], DType::F32, device)?;
+    let (loss, mut grads) = (LossHead::mse(), GradientSums::for_model(&model)?);
 
     let plan = BatchPlan { n_epochs: Some(N_EPOCHS), ..BatchPlan::new(GLOBAL_BATCH) };
     let mut loader = Loader::new(world, rows, &plan, LoaderOptions::new(device))?;
     let mut losses = Vec::new();
     for _ in 0..N_EPOCHS {
-        let mut sum = Tensor::zeros(&[1], DType::F32, device)?;
+        let mut sum = 0.0;
         for batch in loader.batches()? {
-            let TensorBatch { x, y, global_rows, .. } = batch?;
-            model.forward(x.view(), None)?;
-            // The squared error and its gradient, averaged over the rows of all ranks.
-            let (outputs, d_outputs) = model.outputs_and_gradient()?;
-            let error = &outputs.to_tensor()? - &y;
-            ddp::ops::copy((&error * (2.0 / global_rows as f64)).view(), d_outputs)?;
-            sum = &sum + &(&error * &error).sum(None)?;
-
-            model.backward(x.view(), None, false, &mut LocalGradients(gradients.view_mut()))?;
-            world.tensor_group().all_reduce(ReduceOp::Sum, gradients.view_mut())?;
-            optimizer.begin_step();
-            let scale = UpdateScale::Host(1.0);
-            optimizer.step_on(model.weights_mut(), gradients.view(), scale, 0..flat_len, 0)?;
+            let batch = batch?;
+            model.loss_and_gradients(&batch, &loss, &mut grads)?;
+            grads.all_reduce(world)?;
+            sum += grads.mean_loss()? * batch.global_rows as f64;
+            optimizer.step(&mut model, &mut grads)?;
         }
-        world.tensor_group().all_reduce(ReduceOp::Sum, sum.view_mut())?;
-        losses.push(f64::from(sum.item::<f32>()?) / N_ROWS as f64);
+        losses.push(sum / N_ROWS as f64);
     }
     Ok(losses)
 }

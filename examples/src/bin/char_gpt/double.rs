@@ -22,7 +22,7 @@ pub(crate) fn losses(
 ) -> ddp::Result<Vec<f64>> {
     let (n_rows, device) = (CONTEXT * GLOBAL_SEQUENCES, initial.device());
     let sizes = Sizes { max_rows: n_rows, device, precision: Precision::F64 };
-    let mut model = transformer(vocab, n_rows).build(sizes, 0)?;
+    let mut model = transformer(vocab, false)?.build(sizes, 0)?;
     let mut state = initial.state_dict(device)?;
     for (_, values) in &mut state {
         *values = values.to_dtype(DType::F64)?;

@@ -1,12 +1,9 @@
-//! Two custom layers of the transformer. Each row is one character, and a sequence is `context` consecutive rows. Linear layers,
-//! norms and the loss therefore see ordinary rows, and only these two layers know about sequences.
-//!
-//! Both use operations on memory that the model lends them, so they run on CPU and GPU, and can be part of a graph.
+//! Two custom layers of the transformer, as expressions: their backward passes follow from them. Each row is one character, and a
+//! sequence is `context` consecutive rows. Linear layers, norms and the loss therefore see ordinary rows, and only these two layers
+//! know about sequences.
 
-use ddp::model::layer::{BufferSpec, Layer, RegisteredBuffer, Result, Sizes};
+use ddp::model::expression::Expression;
 use ddp::model::param::{Init, ParamKind, ParamSpec};
-use ddp::model::pass::{BackwardPass, ForwardPass, InputGradientPass};
-use ddp::ops::{self, MapOp};
 use ddp::prelude::*;
 
 /// The table of characters, `[vocab, width]`, which the embedding and the head share.
@@ -16,234 +13,45 @@ pub(crate) fn character_table(vocab: usize, width: usize) -> ParamSpec {
 }
 
 /// `y = characters[x] + positions[row mod context]`, `[B, 1]` codes to `[B, width]`.
-#[derive(Debug)]
-pub(crate) struct CharacterEmbedding {
-    context: usize,
-    vocab: usize,
-    width: usize,
-    max_rows: usize,
-    params: [ParamSpec; 2],
-}
-
-impl CharacterEmbedding {
-    pub(crate) fn new(context: usize, vocab: usize, width: usize, max_rows: usize) -> Self {
-        let init = Init::Normal { stream: 1 };
-        let positions = ParamSpec::new("embedding.positions", ParamKind::Weight, &[context, width], init);
-        let params = [positions, character_table(vocab, width)];
-        CharacterEmbedding { context, vocab, width, max_rows, params }
-    }
-}
-
-impl Layer for CharacterEmbedding {
-    fn describe(&self) -> String {
-        format!("embedding of {} characters and {} positions", self.vocab, self.context)
-    }
-
-    fn out_features(&self) -> usize {
-        self.width
-    }
-
-    fn parameters(&self) -> &[ParamSpec] {
-        &self.params
-    }
-
-    /// The rows of the identity matrix, used to one-hot encode the codes, and a row of ones that sums over sequences.
-    fn registered_buffers(&self) -> Result<Vec<RegisteredBuffer>> {
-        let unit = Tensor::eye(self.vocab, DType::F32, Device::cpu())?;
-        let ones = Tensor::ones(&[1, self.max_rows.div_ceil(self.context)], DType::F32, Device::cpu())?;
-        Ok(vec![
-            RegisteredBuffer::new("embedding.unit", unit).not_saved(),
-            RegisteredBuffer::new("embedding.ones", ones).not_saved(),
-        ])
-    }
-
-    fn is_capturable(&self) -> bool {
-        true
-    }
-
-    /// Codes, one-hot codes, and rows of the table.
-    fn buffers(&self, Sizes { max_rows, precision, .. }: Sizes) -> Vec<BufferSpec> {
-        let format = precision.activations();
-        vec![
-            BufferSpec::activations(&[max_rows, 1], DType::I64),
-            BufferSpec::activations(&[max_rows, self.vocab], format),
-            BufferSpec::activations(&[max_rows, self.width], format),
-        ]
-    }
-
-    fn forward(&mut self, x: TensorRef<'_>, y: TensorMut<'_>, pass: ForwardPass<'_>) -> Result<()> {
-        let n = x.shape().dims()[0];
-        if n == 0 {
-            return Ok(());
-        }
-        let [codes, one_hot, rows] = pass.buffers else { unreachable!("as declared") };
-        ops::convert(x, codes.view_mut().rows(0, n)?)?;
-        let codes = codes.view().rows(0, n)?.reshape(&[n])?;
-        ops::gather_rows(pass.registered[0].view(), codes, one_hot.view_mut().rows(0, n)?)?;
-        let mut rows = rows.view_mut().rows(0, n)?;
-        let (one_hot, table) = (one_hot.view().rows(0, n)?, pass.params.master(1)?);
-        ops::addmm(1.0, one_hot, false, table, false, 0.0, rows.reborrow())?;
+pub(crate) fn character_embedding(context: usize, vocab: usize, width: usize) -> Expression {
+    Expression::new("embedding", 1, width, move |x, own| {
+        let n = x.dims()[0];
+        let rows = x.reshape(&[n]).one_hot(vocab, x.dtype()).matmul(&own["characters"]);
         // This is an error if a sequence is incomplete.
-        let of_sequences = [n / self.context, self.context * self.width];
-        let rows = Input::Tensor(rows.as_ref().reshape(&of_sequences)?);
-        let positions = Input::Tensor(pass.params.master(0)?.reshape(&of_sequences[1..])?);
-        ops::map(MapOp::Add, rows, positions, y.reshape(&of_sequences)?)
-    }
-
-    fn backward(&mut self, d: TensorMut<'_>, mut pass: BackwardPass<'_>) -> Result<()> {
-        let n = d.shape().dims()[0];
-        let n_sequences = n / self.context;
-        let beta = |accumulate: bool| if accumulate { 1.0 } else { 0.0 };
-        let one_row = [1, self.context * self.width];
-        let positions = pass.grads.take()?;
-        let ones = pass.registered[1].view().range(0, n_sequences)?.reshape(&[1, n_sequences])?;
-        let d_sequences = d.as_ref().reshape(&[n_sequences, one_row[1]])?;
-        let d_positions = positions.d.reshape(&one_row)?;
-        ops::addmm(1.0, ones, false, d_sequences, false, beta(positions.accumulate), d_positions)?;
-        let table = pass.grads.take()?;
-        let one_hot = pass.buffers[1].view().rows(0, n)?;
-        ops::addmm(1.0, one_hot, true, d.as_ref(), false, beta(table.accumulate), table.d)
-    }
+        let rows = rows.reshape(&[n / context, context * width]);
+        (rows + own["positions"].reshape(&[context * width])).reshape(&[n, width])
+    })
+    .parameter("positions", ParamKind::Weight, &[context, width], Init::Normal { stream: 1 })
+    .parameter_of("characters", character_table(vocab, width))
 }
 
 /// Causal attention of several heads, from rows of queries, keys and values, `[B, 3 width]`, to `[B, width]`.
 ///
-/// `y = softmax(q·kᵀ / sqrt(width / heads) + mask) · v` per sequence and head; the mask, a buffer, is minus infinity at later positions.
+/// `y = softmax(q·kᵀ / sqrt(width / heads) + mask) · v` per sequence and head; the mask is minus infinity at later positions.
 ///
 /// Source: arXiv:1706.03762, section 3.2; `torch.nn.functional.scaled_dot_product_attention` with `is_causal`.
-#[derive(Debug)]
-pub(crate) struct CausalAttention {
-    name: String,
+pub(crate) fn causal_attention(
+    name: &str,
     context: usize,
     heads: usize,
     width: usize,
+) -> Result<Expression, KernelError> {
+    assert!(width.is_multiple_of(heads), "{width} columns are shared by {heads} heads");
+    let (head_width, scale) = (width / heads, 1.0 / ((width / heads) as f64).sqrt());
+    let layer = Expression::new(name, 3 * width, width, move |x, own| {
+        let (n, n_sequences) = (x.dims()[0], x.dims()[0] / context);
+        let parts = x.reshape(&[n_sequences, context, 3, heads, head_width]).permute(&[2, 0, 3, 1, 4]);
+        let of_heads = [n_sequences * heads, context, head_width];
+        let [q, k, v] = [0, 1, 2].map(|part| parts.row(part).reshape(&of_heads));
+        let weights = (q.bmm(&k.t()) * scale + &own["mask"]).softmax(2);
+        let rows = weights.bmm(&v).reshape(&[n_sequences, heads, context, head_width]);
+        rows.permute(&[0, 2, 1, 3]).reshape(&[n, width])
+    });
+    Ok(layer.constant("mask", causal_mask(context)?))
 }
 
-impl CausalAttention {
-    pub(crate) fn new(name: &str, context: usize, heads: usize, width: usize) -> Self {
-        assert!(width.is_multiple_of(heads), "{width} columns are shared by {heads} heads");
-        CausalAttention { name: name.to_owned(), context, heads, width }
-    }
-
-    fn head_width(&self) -> usize {
-        self.width / self.heads
-    }
-
-    fn scale(&self) -> f64 {
-        1.0 / (self.head_width() as f64).sqrt()
-    }
-
-    /// The queries (`index` 0), keys (1) or values (2) as a batch of matrices.
-    fn part<'a>(&self, all: TensorRef<'a>, index: usize, n: usize) -> Result<TensorRef<'a>> {
-        let len = n * self.width;
-        all.range(index * len, (index + 1) * len)?.reshape(&self.batch(n, self.head_width()))
-    }
-
-    fn part_mut<'a>(&self, all: TensorMut<'a>, index: usize, n: usize) -> Result<TensorMut<'a>> {
-        let len = n * self.width;
-        all.range(index * len, (index + 1) * len)?.reshape(&self.batch(n, self.head_width()))
-    }
-
-    /// The shape of `[sequences · heads, context, columns]`.
-    fn batch(&self, n: usize, columns: usize) -> [usize; 3] {
-        [n / self.context * self.heads, self.context, columns]
-    }
-}
-
-impl Layer for CausalAttention {
-    fn describe(&self) -> String {
-        format!("causal attention of {} heads over {} positions", self.heads, self.context)
-    }
-
-    fn out_features(&self) -> usize {
-        self.width
-    }
-
-    fn registered_buffers(&self) -> Result<Vec<RegisteredBuffer>> {
-        let zeros = Tensor::zeros(&[self.context, self.context], DType::F32, Device::cpu())?;
-        let is_later = zeros.ones_like()?.triu(1)?.gt(0.0)?;
-        let mask = zeros.masked_fill(&is_later, f64::NEG_INFINITY)?;
-        Ok(vec![RegisteredBuffer::new(format!("{}.mask", self.name), mask).not_saved()])
-    }
-
-    fn is_capturable(&self) -> bool {
-        true
-    }
-
-    /// Queries, keys and values by head, the attention weights, and buffers of the same shapes: gradients, and matmul results
-    /// before they become rows again.
-    fn buffers(&self, Sizes { max_rows, precision, .. }: Sizes) -> Vec<BufferSpec> {
-        let of_len = |len: usize| BufferSpec::activations(&[len], precision.activations());
-        let (columns, weights) = (max_rows * self.width, max_rows * self.heads * self.context);
-        vec![of_len(3 * columns), of_len(weights), of_len(3 * columns), of_len(weights), of_len(columns)]
-    }
-
-    /// The gradient needs another buffer, because the input is wider than the output.
-    fn backward_is_in_place(&self) -> bool {
-        false
-    }
-
-    fn keeps_output(&self) -> bool {
-        false
-    }
-
-    fn forward(&mut self, x: TensorRef<'_>, y: TensorMut<'_>, pass: ForwardPass<'_>) -> Result<()> {
-        let n = x.shape().dims()[0];
-        if n == 0 {
-            return Ok(());
-        }
-        let (n_sequences, head_width) = (n / self.context, self.head_width());
-        let [qkv, weights, _, scores, by_head] = pass.buffers else { unreachable!("as declared") };
-        let rows = [n_sequences, self.context, 3, self.heads, head_width];
-        ops::permute(x, &rows, &[2, 0, 3, 1, 4], qkv.view_mut().range(0, 3 * n * self.width)?)?;
-        let [q, k, v] = [0, 1, 2].map(|index| self.part(qkv.view(), index, n));
-
-        let square = self.batch(n, self.context);
-        let len = square.iter().product();
-        let mut scores = scores.view_mut().range(0, len)?.reshape(&square)?;
-        let mut weights = weights.view_mut().range(0, len)?.reshape(&square)?;
-        ops::bmm(self.scale(), q?, false, k?, true, 0.0, scores.reborrow())?;
-        let mask = Input::Tensor(pass.registered[0].view());
-        ops::map(MapOp::Add, Input::Tensor(scores.as_ref()), mask, weights.reborrow())?;
-        ops::softmax_forward(weights.reborrow())?;
-        let mut by_head = self.part_mut(by_head.view_mut(), 0, n)?;
-        ops::bmm(1.0, weights.as_ref(), false, v?, false, 0.0, by_head.reborrow())?;
-        let heads = [n_sequences, self.heads, self.context, head_width];
-        ops::permute(by_head.as_ref(), &heads, &[0, 2, 1, 3], y)
-    }
-
-    fn backward(&mut self, _d: TensorMut<'_>, _pass: BackwardPass<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn backward_input(
-        &mut self,
-        d: TensorRef<'_>,
-        d_x: TensorMut<'_>,
-        pass: InputGradientPass<'_>,
-    ) -> Result<()> {
-        let n = d.shape().dims()[0];
-        if n == 0 {
-            return Ok(());
-        }
-        let (n_sequences, head_width) = (n / self.context, self.head_width());
-        let [qkv, weights, d_qkv, d_scores, d_by_head] = pass.buffers else { unreachable!("as declared") };
-        let rows = [n_sequences, self.context, self.heads, head_width];
-        let mut d_by_head = self.part_mut(d_by_head.view_mut(), 0, n)?;
-        ops::permute(d, &rows, &[0, 2, 1, 3], d_by_head.reborrow())?;
-        let [q, k, v] = [0, 1, 2].map(|index| self.part(qkv.view(), index, n));
-        let (d_by_head, square) = (d_by_head.as_ref(), self.batch(n, self.context));
-        let len = square.iter().product();
-        let weights = weights.view().range(0, len)?.reshape(&square)?;
-        let mut d_scores = d_scores.view_mut().range(0, len)?.reshape(&square)?;
-
-        ops::bmm(1.0, weights, true, d_by_head, false, 0.0, self.part_mut(d_qkv.view_mut(), 2, n)?)?;
-        ops::bmm(1.0, d_by_head, false, v?, true, 0.0, d_scores.reborrow())?;
-        ops::softmax_backward(weights, d_scores.reborrow())?;
-        let (d_scores, scale) = (d_scores.as_ref(), self.scale());
-        ops::bmm(scale, d_scores, false, k?, false, 0.0, self.part_mut(d_qkv.view_mut(), 0, n)?)?;
-        ops::bmm(scale, d_scores, true, q?, false, 0.0, self.part_mut(d_qkv.view_mut(), 1, n)?)?;
-        let by_part = [3, n_sequences, self.heads, self.context, head_width];
-        ops::permute(d_qkv.view().range(0, 3 * n * self.width)?, &by_part, &[1, 3, 0, 2, 4], d_x)
-    }
+/// Minus infinity above the diagonal, 0 elsewhere.
+pub(crate) fn causal_mask(context: usize) -> Result<Tensor, KernelError> {
+    let zeros = Tensor::zeros(&[context, context], DType::F32, Device::cpu())?;
+    zeros.masked_fill(&zeros.ones_like()?.triu(1)?.gt(0.0)?, f64::NEG_INFINITY)
 }

@@ -1,18 +1,19 @@
 //! A small decoder transformer that learns five sonnets character by character: embeddings of characters and positions, causal
-//! attention, and a head that shares its weights with the embedding. Some layers are custom, the others come from the library;
-//! the trainer, the loader and the ranks are the same as for any model.
+//! attention, and a head that shares its weights with the embedding. Two layers are custom ones, expressions, the others come from the
+//! library; the trainer, the loader and the ranks are the same as for any model.
 //!
-//!     cargo run --release -p ddp-examples --bin char_gpt [STEPS] [RANKS] [--initial FILE] [--double]
+//!     cargo run --release -p ddp-examples --bin char_gpt [STEPS] [RANKS] [--initial FILE] [--double] [--own-backward]
 //!     mpirun -n 4 target/release/char_gpt
 //!
 //! `--initial` writes the initial weights, for `tests/golden/char_gpt.py`, which trains the same model in PyTorch. `--double`
-//! also trains the first steps in f64, on one device.
+//! also trains the first steps in f64, on one device. `--own-backward` takes an attention whose backward pass is written out.
 
 // The output of an example is its purpose.
 #![allow(clippy::print_stdout)]
 
 mod double;
 mod layers;
+mod own_attention;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +29,8 @@ use ddp::model::linear_spec::LinearSpec;
 use ddp::model::{GradcheckOptions, LossHead, Network, Sequential, gradcheck};
 use ddp::prelude::*;
 use ddp::train::trainer::{Trainer, TrainerOptions};
-use layers::{CausalAttention, CharacterEmbedding, character_table};
+use layers::{causal_attention, character_embedding, character_table};
+use own_attention::CausalAttention;
 
 /// Five of Shakespeare's sonnets (18, 29, 73, 116, 130), in the public domain.
 const TEXT: &str = include_str!("sonnets.txt");
@@ -67,18 +69,29 @@ fn rows(codes: &[usize]) -> ddp::Result<TensorDataset> {
 }
 
 /// A block: attention and a perceptron, each with a norm before it and a skip connection around it.
-fn block(layers: Sequential, index: usize) -> Sequential {
-    let attention = CausalAttention::new(&format!("attention.{index}"), CONTEXT, HEADS, WIDTH);
-    let layers = layers.residual(|body| body.layer_norm().linear(3 * WIDTH).layer(attention).linear(WIDTH));
-    layers.residual(|body| body.layer_norm().linear(4 * WIDTH).activation(Activation::Gelu).linear(WIDTH))
+fn block(layers: Sequential, index: usize, has_own_backward: bool) -> Result<Sequential, KernelError> {
+    let name = format!("attention.{index}");
+    let attention = causal_attention(&name, CONTEXT, HEADS, WIDTH)?;
+    let layers = layers.residual(|body| {
+        let body = body.layer_norm().linear(3 * WIDTH);
+        let body = if has_own_backward {
+            body.layer(CausalAttention::new(&name, CONTEXT, HEADS, WIDTH))
+        } else {
+            body.layer(attention)
+        };
+        body.linear(WIDTH)
+    });
+    let perceptron =
+        |body: Sequential| body.layer_norm().linear(4 * WIDTH).activation(Activation::Gelu).linear(WIDTH);
+    Ok(layers.residual(perceptron))
 }
 
-fn transformer(vocab: usize, max_rows: usize) -> Sequential {
-    let mut layers = Sequential::new(1).layer(CharacterEmbedding::new(CONTEXT, vocab, WIDTH, max_rows));
+fn transformer(vocab: usize, has_own_backward: bool) -> Result<Sequential, KernelError> {
+    let mut layers = Sequential::new(1).layer(character_embedding(CONTEXT, vocab, WIDTH));
     for index in 0..N_BLOCKS {
-        layers = block(layers, index);
+        layers = block(layers, index, has_own_backward)?;
     }
-    layers.layer_norm().layer(Linear::new(LinearSpec::of_params(character_table(vocab, WIDTH), None)))
+    Ok(layers.layer_norm().layer(Linear::new(LinearSpec::of_params(character_table(vocab, WIDTH), None))))
 }
 
 fn adamw() -> OptimizerConfig {
@@ -117,7 +130,7 @@ fn train(world: &World, args: &Args) -> ddp::Result<Trained> {
     let sizes = Sizes { max_rows, device, precision: Precision::F32 };
     let adamw = adamw();
     let options = TrainerOptions { seed: SEED, ..TrainerOptions::default() };
-    let layers = transformer(vocabulary.len(), max_rows);
+    let layers = transformer(vocabulary.len(), args.has_own_backward)?;
     let mut trainer = Trainer::for_layers(world, layers, sizes, LossHead::cross_entropy(), &adamw, options)?;
     shrink_embeddings(trainer.model_and_loss().0)?;
     // The order of the sequences; the characters of a sequence stay together.
@@ -172,6 +185,7 @@ struct Args {
     n_ranks: usize,
     initial: Option<String>,
     is_double: bool,
+    has_own_backward: bool,
 }
 
 impl Args {
@@ -179,13 +193,15 @@ impl Args {
         let mut args: Vec<String> = std::env::args().skip(1).collect();
         let at = args.iter().position(|arg| arg == "--initial");
         let initial = at.filter(|at| at + 1 < args.len()).map(|at| args.drain(at..at + 2).nth(1));
-        let double = args.iter().position(|arg| arg == "--double").map(|at| args.remove(at));
+        let mut take = |flag| args.iter().position(|arg| arg == flag).map(|at| args.remove(at)).is_some();
+        let (is_double, has_own_backward) = (take("--double"), take("--own-backward"));
         let number = |index: usize| args.get(index).and_then(|arg| arg.parse().ok());
         Args {
             n_steps: number(0).unwrap_or(300),
             n_ranks: number(1).unwrap_or(2),
             initial: initial.flatten(),
-            is_double: double.is_some(),
+            is_double,
+            has_own_backward,
         }
     }
 }
@@ -195,7 +211,7 @@ fn main() -> ddp::Result<()> {
     let vocabulary = vocabulary();
     // Checks the gradients of one sequence with difference quotients.
     let sizes = Sizes { max_rows: CONTEXT, device: Device::cpu(), precision: Precision::F64 };
-    let mut model = transformer(vocabulary.len(), CONTEXT).build(sizes, SEED)?;
+    let mut model = transformer(vocabulary.len(), args.has_own_backward)?.build(sizes, SEED)?;
     let x: Vec<f64> = codes(&vocabulary)[..CONTEXT].iter().map(|&code| code as f64).collect();
     let x = Tensor::from_vec(x, &[CONTEXT, 1], Device::cpu())?;
     gradcheck(&mut model, x.view(), &GradcheckOptions::f64())?;
