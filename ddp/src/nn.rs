@@ -14,8 +14,11 @@
 //! Source: `torch.nn`.
 
 pub use crate::config::{Activation, ElementLoss, Gate, Loss, Precision};
+pub use crate::model::expression::{Expression, Var};
 pub use crate::model::layer::{Layer, RegisteredBuffer, Sizes};
 pub use crate::model::layers::*;
+pub use crate::model::param::{Init, ParamKind, ParamSpec};
 pub use crate::model::{
-    DropoutStep, GradcheckOptions, LocalGradients, LossFunction, LossHead, Network, Sequential, gradcheck,
+    DropoutStep, GradcheckOptions, GradientSums, LocalGradients, LossFunction, LossHead, Network, Sequential,
+    gradcheck,
 };

@@ -82,7 +82,7 @@ pub use self::labels::{Label, LabelVocabulary};
 pub use self::load::{
     Divided, Fitted, Loaded, check_n_rows, load, load_with, open_eval, take_eval, without_target,
 };
-pub use self::loader::{BatchPlan, Loader, LoaderOptions, PartitionKind, Shuffle, TensorBatch};
+pub use self::loader::{BatchPlan, DataLoader, LoaderOptions, PartitionKind, Shuffle, TensorBatch};
 pub use self::made_up_rows::made_up_rows;
 pub use self::order::sampler::{GroupSampler, Sampler};
 pub use self::source::{ClassLabels, KnownFeatures, SourceSpec, ToPredict};

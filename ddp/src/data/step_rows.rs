@@ -4,7 +4,7 @@
 //! use std::sync::Arc;
 //!
 //! use ddp::data::TensorDataset;
-//! use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, PartitionKind};
+//! use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, PartitionKind};
 //! use ddp::data::step_rows::StepRows as _;
 //! use ddp::prelude::*;
 //!
@@ -12,7 +12,7 @@
 //! let rows = Arc::new(TensorDataset::new(&x, &x.sum(1)?)?);
 //! // Global batches of 8 rows in 2 micro-batches.
 //! let plan = BatchPlan { partition: PartitionKind::Ranks { n_micro: 2 }, ..BatchPlan::new(8) };
-//! let mut loader = Loader::new(&World::single(), rows, &plan, LoaderOptions::new(Device::Cpu))?;
+//! let mut loader = DataLoader::new(&World::single(), rows, &plan, LoaderOptions::new(Device::Cpu))?;
 //! let mut step = loader.next_step()?.expect("the plan has no last epoch");
 //! assert_eq!((step.global_rows(), step.n_micro_batches()), (8, 2));
 //! let second = step.micro_batch(1)?;

@@ -54,8 +54,7 @@ impl<'a> From<&'a TensorBatch> for RowsOfStep<'a> {
 /// use ddp::prelude::*;
 ///
 /// let sizes = Sizes { max_rows: 64, device: Device::Cpu, precision: Precision::F32 };
-/// let mut model = Sequential::new(3).linear(1).build(sizes)?;
-/// model.initialize(0)?;
+/// let mut model = Sequential::new(3).linear(1).build(sizes, 0)?;
 /// let mut optimizer = Optimizer::for_model(&OptimizerConfig::new(OptimizerKind::AdamW, 0.1), &model)?;
 /// let (loss, mut grads) = (LossHead::mse(), GradientSums::for_model(&model)?);
 /// let x = Tensor::randn(&[64, 3], DType::F32, Device::Cpu, 1)?;
@@ -196,7 +195,7 @@ impl Network {
         let dropout = Some(DropoutStep { seed, step: n_steps, first_row, scalars: None });
         let accumulate = grads.n_passes > 0;
         self.forward(x, dropout)?;
-        let (outputs, d_outputs) = self.outputs_and_gradient(x.shape().rows_cols().0)?;
+        let (outputs, d_outputs) = self.outputs_and_gradient()?;
         let sums = SumsOutput { tail: grads.sums.view_mut(), accumulate, extra: None };
         loss.apply(outputs, y, weights, unit, Some(d_outputs), sums)?;
         self.backward(x, dropout, accumulate, &mut LocalGradients(grads.flat.view_mut()))?;

@@ -13,7 +13,7 @@ use super::saved_model::SavedModel;
 use crate::config::Task;
 use crate::data::datasets::exact_columns::ExactColumns;
 use crate::data::loader::device_feed::DeviceFeed;
-use crate::data::loader::{Loader, LoaderOptions};
+use crate::data::loader::{DataLoader, LoaderOptions};
 use crate::data::table::ExactRows;
 use crate::data::{
     Dataset, HeadOutputs, OutputUnits, Preprocessor, ResidentRows, RowLayout, TargetLayout, Targets,
@@ -127,7 +127,7 @@ impl Predictor {
         let normalizer = self.preprocessor.normalizer.clone();
         let rows = self.preprocessor.apply(dataset);
         let options = LoaderOptions { normalizer, ..options };
-        let mut loader = Loader::ranges(rows, ranges, self.network.max_rows(), options)?;
+        let mut loader = DataLoader::ranges(rows, ranges, self.network.max_rows(), options)?;
         while let Some(mut step) = loader.next_step()? {
             let (range, own) = (step.part(), step.positions());
             let batch = self.feed.next(&mut step)?;

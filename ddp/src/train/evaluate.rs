@@ -44,7 +44,7 @@ use crate::config::{Placement, Task};
 use crate::data::Dataset;
 use crate::data::datasets::batch::Batch;
 use crate::data::device_rows::DeviceRows;
-use crate::data::loader::{LoadedStep, Loader, LoaderOptions};
+use crate::data::loader::{DataLoader, LoadedStep, LoaderOptions};
 use crate::data::order::partition::EvalPartition;
 use crate::model::{LossHead, Network};
 use crate::report::EvalMetrics;
@@ -102,7 +102,7 @@ pub fn evaluate_until(
     // Rows that are read once need not be kept on the GPU.
     let (device, placement) = (model.device(), Placement::Host);
     let options = LoaderOptions { device, placement, ..options.clone() };
-    let mut loader = Loader::passes(world, dataset.clone(), partition, options)?;
+    let mut loader = DataLoader::passes(world, dataset.clone(), partition, options)?;
     let mut feed = Feed::new(model.device())?;
     let mut readback = Readback::new(model.device(), Needs::of(request), n_outputs)?;
     let n_outputs = request.n_targets(n_outputs);

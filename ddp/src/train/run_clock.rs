@@ -4,7 +4,7 @@ use ddp_kernels::DType;
 
 use crate::config::{DataConfig, ShuffleMode};
 use crate::data::Dataset;
-use crate::data::loader::{Loader, LoaderTimes};
+use crate::data::loader::{DataLoader, LoaderTimes};
 
 /// Least training time, in s, after which waiting for data is reported: the first batches of a run are always waited for.
 const MIN_TRAIN_S: f64 = 5.0;
@@ -63,7 +63,7 @@ impl RunClock {
     /// Returns advice if the run was bound by data loading.
     pub(crate) fn data_bound(
         &self,
-        loader: &Loader,
+        loader: &DataLoader,
         train: &dyn Dataset,
         data: &DataConfig,
     ) -> Option<String> {

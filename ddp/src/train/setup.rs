@@ -20,7 +20,7 @@ use crate::checkpoint::RunState;
 use crate::config::precision::Precision;
 use crate::config::{BadStep, Batch, Config, Determinism, Length, TrainConfig};
 use crate::data::Loaded;
-use crate::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use crate::data::loader::{BatchPlan, DataLoader, LoaderOptions, Shuffle};
 use crate::data::order::partition::{EvalPartition, GlobalBatches, PartitionKind, RankPartition};
 use crate::model::file::ModelFile;
 use crate::model::{LossHead, ModelSpec, Network};
@@ -226,7 +226,7 @@ pub fn init_from(trainer: &mut Trainer<'_>, file: &ModelFile, has_new_head: bool
 /// Creates the loader of the run's steps, starting at `state`, and the options it loads rows with.
 ///
 /// # Errors
-/// See [`Loader::new`].
+/// See [`DataLoader::new`].
 pub fn loader(
     config: &Config,
     data: &Loaded,
@@ -234,7 +234,7 @@ pub fn loader(
     world: &World,
     device: Device,
     state: Option<&RunState>,
-) -> Result<(Loader, LoaderOptions)> {
+) -> Result<(DataLoader, LoaderOptions)> {
     let cores = threads::current();
     let normalizer = data.preprocessor.normalizer.clone();
     let loading = LoaderOptions::from_config(&config.data, device, cores, normalizer);
@@ -246,7 +246,7 @@ pub fn loader(
         cursor: state.map_or(0, |state| state.cursor),
         ..BatchPlan::new(partition.global_rows)
     };
-    Ok((Loader::new(world, data.train.clone(), &plan, loading.clone())?, loading))
+    Ok((DataLoader::new(world, data.train.clone(), &plan, loading.clone())?, loading))
 }
 
 /// Returns the state of a new run.

@@ -13,7 +13,7 @@ use ddp_comm::World;
 use crate::config::{Config, Placement};
 use crate::data::batch::Batch;
 use crate::data::loader::device_feed::DeviceFeed;
-use crate::data::loader::{BatchPlan, Loader, LoaderOptions, PartitionKind, Shuffle};
+use crate::data::loader::{BatchPlan, DataLoader, LoaderOptions, PartitionKind, Shuffle};
 use crate::data::step_rows::StepRows as _;
 use crate::data::{Dataset, Loaded};
 use crate::exchange::rank_exchange::RankExchange;
@@ -60,7 +60,7 @@ impl StatisticsRows {
     pub(super) fn renew(&self, world: &World, model: &mut Network, ranks: &mut RankExchange) -> Result<()> {
         let options =
             LoaderOptions { device: model.device(), placement: Placement::Host, ..self.loading.clone() };
-        let mut loader = Loader::new(world, self.rows.clone(), &self.batches, options)?;
+        let mut loader = DataLoader::new(world, self.rows.clone(), &self.batches, options)?;
         let mut feed = DeviceFeed::new(model.device())?;
         for _ in 0..self.n_passes {
             let Some(mut rows) = loader.next_step()? else { break };

@@ -11,7 +11,7 @@
 //! use ddp::config::precision::Precision;
 //! use ddp::config::{OptimizerConfig, OptimizerKind};
 //! use ddp::data::TensorDataset;
-//! use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
+//! use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
 //! use ddp::model::layer::Sizes;
 //! use ddp::model::{LossHead, Sequential};
 //! use ddp::prelude::*;
@@ -22,7 +22,7 @@
 //! let x = Tensor::randn(&[8, 3], DType::F32, Device::Cpu, 1)?;
 //! let rows = Arc::new(TensorDataset::new(&x, &x.sum(1)?)?);
 //! let plan = BatchPlan::new(8);
-//! let mut loader = Loader::new(&world, rows, &plan, LoaderOptions::new(Device::Cpu))?;
+//! let mut loader = DataLoader::new(&world, rows, &plan, LoaderOptions::new(Device::Cpu))?;
 //!
 //! let sizes = Sizes { max_rows: 8, device: Device::Cpu, precision: Precision::F32 };
 //! let (layers, sgd) = (Sequential::new(3).linear(1), OptimizerConfig::new(OptimizerKind::Sgd, 0.1));

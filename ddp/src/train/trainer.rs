@@ -48,7 +48,7 @@ pub use crate::train::step_info::{StepInfo, StepOutcome, StepRequest, Withheld};
 /// use ddp::config::precision::Precision;
 /// use ddp::config::{OptimizerConfig, OptimizerKind};
 /// use ddp::data::TensorDataset;
-/// use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
+/// use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
 /// use ddp::model::layer::Sizes;
 /// use ddp::model::{LossHead, Sequential};
 /// use ddp::prelude::*;
@@ -62,7 +62,7 @@ pub use crate::train::step_info::{StepInfo, StepOutcome, StepRequest, Withheld};
 /// let mut trainer =
 ///     Trainer::for_layers(&world, layers, sizes, LossHead::mse(), &sgd, TrainerOptions::default())?;
 /// let plan = BatchPlan { n_epochs: Some(20), ..BatchPlan::new(16) };
-/// let mut loader = Loader::new(&world, rows, &plan, LoaderOptions::new(Device::Cpu))?;
+/// let mut loader = DataLoader::new(&world, rows, &plan, LoaderOptions::new(Device::Cpu))?;
 /// let mut loss = f64::NAN;
 /// while let Some(mut batch) = loader.next_step()? {
 ///     loss = trainer.step_and_wait(&mut batch, false)?.sums.mean();

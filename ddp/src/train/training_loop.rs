@@ -12,7 +12,7 @@ use tracing::{Span, debug_span, info, info_span, trace_span, warn};
 
 use crate::checkpoint::{EpochLossState, RunState};
 use crate::config::Length;
-use crate::data::loader::{LoadedStep, Loader};
+use crate::data::loader::{DataLoader, LoadedStep};
 use crate::data::order::epoch_proof::RowsHash;
 use crate::report::metrics::{
     BestEvent, EndEvent, EpochEvent, EvalEvent, Event, LastMetrics, MetricsSink, StepEvent, StopEvent,
@@ -40,7 +40,7 @@ pub use crate::train::loop_plan::{Ending, LoopPlan};
 /// A run in progress: its plan, its state and its reports.
 pub struct TrainingLoop<'a> {
     plan: LoopPlan<'a>,
-    loader: Loader,
+    loader: DataLoader,
     autosave: Autosave<'a>,
     metrics: MetricsSink,
     progress: Box<dyn Progress>,
@@ -76,7 +76,7 @@ impl<'a> TrainingLoop<'a> {
     pub fn new(
         plan: LoopPlan<'a>,
         evaluations: Evaluations<'a>,
-        loader: Loader,
+        loader: DataLoader,
         autosave: Autosave<'a>,
         metrics: MetricsSink,
         progress: Box<dyn Progress>,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ddp::config::precision::Precision;
 use ddp::config::{OptimizerConfig, OptimizerKind, Placement, Task};
 use ddp::data::loader::device_feed::DeviceFeed;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
 use ddp::data::order::partition::EvalPartition;
 use ddp::data::{Dataset, TensorDataset};
 use ddp::model::layer::Sizes;
@@ -30,9 +30,9 @@ fn trainer(world: &World, device: Device) -> Trainer<'_> {
     Trainer::for_layers(world, layers, sizes, LossHead::mse(), &sgd, TrainerOptions::default()).unwrap()
 }
 
-fn loader(world: &World, options: &LoaderOptions) -> Loader {
+fn loader(world: &World, options: &LoaderOptions) -> DataLoader {
     let plan = BatchPlan { n_epochs: Some(2), ..BatchPlan::new(8) };
-    Loader::new(world, rows(), &plan, options.clone()).unwrap()
+    DataLoader::new(world, rows(), &plan, options.clone()).unwrap()
 }
 
 /// Losses of two epochs, or the error of the first step, which must not have changed anything.

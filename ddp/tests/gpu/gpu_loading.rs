@@ -11,7 +11,7 @@ use ddp::config::precision::Precision;
 use ddp::config::{Activation, LayerConfig, ModelConfig, Placement};
 use ddp::data::batch::BatchMut;
 use ddp::data::loader::device_feed::DeviceFeed;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, PartitionKind, Shuffle};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, PartitionKind, Shuffle};
 use ddp::data::order::epoch_order::BlockLayout;
 use ddp::data::order::epoch_proof::RowsHash;
 use ddp::data::{Changes, Dataset, DatasetWrapper, Normalizer, ResidentRows, RowLayout};
@@ -151,7 +151,7 @@ fn input_of_another_format_is_refused() {
 }
 
 /// The rows of each step, and at intervals the hash of the rows used.
-fn loaded(loader: &mut Loader, device: Device) -> Vec<(Vec<f32>, Vec<i64>, Option<RowsHash>)> {
+fn loaded(loader: &mut DataLoader, device: Device) -> Vec<(Vec<f32>, Vec<i64>, Option<RowsHash>)> {
     let mut feed = DeviceFeed::new(device).unwrap();
     let mut steps = Vec::new();
     while let Some(mut rows) = loader.next_step().unwrap() {
@@ -189,7 +189,7 @@ fn rows_on_a_gpu_come_in_the_order_of_the_host_and_are_counted_alike() {
                 let [want, got] = [Device::Cpu, Device::Cuda(0)].map(|device| {
                     let options =
                         LoaderOptions { placement: Placement::Device, ..LoaderOptions::new(device) };
-                    let mut loader = Loader::new(&world, rows.clone(), &plan, options).unwrap();
+                    let mut loader = DataLoader::new(&world, rows.clone(), &plan, options).unwrap();
                     assert_eq!(loader.is_on_gpu(), device != Device::Cpu);
                     loaded(&mut loader, device)
                 });

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::made_up::gpus::{cpu_and_gpu, gpus};
 use ddp::config::precision::Precision;
 use ddp::config::{Activation, OptimizerConfig, OptimizerKind, ZeroStage};
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, PartitionKind};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, PartitionKind};
 use ddp::data::{Dataset, TensorDataset};
 use ddp::model::layer::Sizes;
 use ddp::model::layers::BatchNorm1d;
@@ -114,7 +114,7 @@ impl Run<'_> {
             ..plan
         };
         let mut loader =
-            Loader::new(world, self.rows(), &plan, LoaderOptions::new(trainer.model().device()))?;
+            DataLoader::new(world, self.rows(), &plan, LoaderOptions::new(trainer.model().device()))?;
         let mut losses = Vec::new();
         while let Some(mut batch) = loader.next_step()? {
             losses.push(trainer.step_and_wait(&mut batch, false)?.sums.mean());
@@ -201,7 +201,7 @@ fn statistics_are_those_of_all_rows() {
                 n_epochs: Some(1),
                 ..BatchPlan::new(20)
             };
-            let mut loader = Loader::new(&world, rows, &plan, LoaderOptions::new(Device::Cpu)).unwrap();
+            let mut loader = DataLoader::new(&world, rows, &plan, LoaderOptions::new(Device::Cpu)).unwrap();
             let mut batch = loader.next_step().unwrap().unwrap();
             trainer.step_and_wait(&mut batch, false).unwrap();
             trainer

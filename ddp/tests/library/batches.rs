@@ -8,7 +8,7 @@ use crate::made_up::gpus::cpu_and_gpu;
 use ddp::config::precision::Precision;
 use ddp::config::{OptimizerConfig, OptimizerKind, Placement};
 use ddp::data::device_rows::{DeviceRows, DeviceShape};
-use ddp::data::loader::{BatchPlan, LoadedStep, Loader, LoaderOptions, Shuffle, TensorBatch};
+use ddp::data::loader::{BatchPlan, DataLoader, LoadedStep, LoaderOptions, Shuffle, TensorBatch};
 use ddp::data::order::partition::RankPartition;
 use ddp::data::{
     DataError, Dataset, GroupSampler, ResidentRows, RowLayout, Sampler, TargetLayout, Targets, TensorDataset,
@@ -35,7 +35,7 @@ fn visited(n_ranks: usize, shuffle: &Shuffle, options: &LoaderOptions) -> Vec<Ve
     let of_ranks = threads::run(n_ranks, |world| {
         let plan =
             BatchPlan { shuffle: shuffle.clone(), seed: 7, n_epochs: Some(2), ..BatchPlan::new(GLOBAL_ROWS) };
-        let mut loader = Loader::new(&world, numbered(), &plan, options.clone()).unwrap();
+        let mut loader = DataLoader::new(&world, numbered(), &plan, options.clone()).unwrap();
         let mut epochs = Vec::new();
         for _ in 0..2 {
             let mut batches = Vec::new();
@@ -132,7 +132,7 @@ fn a_row_that_is_not_there_is_an_error() {
     threads::run(1, |world| {
         let plan =
             BatchPlan { shuffle: Shuffle::Sampler(Arc::new(Own { n: N_ROWS + 1 })), ..BatchPlan::new(4) };
-        let mut loader = Loader::new(&world, numbered(), &plan, LoaderOptions::new(Device::Cpu)).unwrap();
+        let mut loader = DataLoader::new(&world, numbered(), &plan, LoaderOptions::new(Device::Cpu)).unwrap();
         let error = loader.iter().unwrap().find_map(Result::err).unwrap().to_string();
         assert!(error.contains("the sampler returned row 23 of data with 23 rows"), "{error}");
     });
@@ -150,9 +150,10 @@ fn batches_know_their_places_and_weights() {
         Arc::new(ResidentRows { features, targets, weights: Some(values), layout, source });
     threads::run(2, |world| {
         let plan = BatchPlan { shuffle: Shuffle::Off, n_epochs: Some(1), ..BatchPlan::new(GLOBAL_ROWS) };
-        let mut loader = Loader::new(&world, rows.clone(), &plan, LoaderOptions::new(Device::Cpu)).unwrap();
+        let mut loader =
+            DataLoader::new(&world, rows.clone(), &plan, LoaderOptions::new(Device::Cpu)).unwrap();
         let error = ddp_kernels::hint::with_hint(&loader.iter().err().unwrap());
-        assert!(error.contains("Loader::batches"), "{error}");
+        assert!(error.contains("DataLoader::batches"), "{error}");
         let batches = loader.batches().unwrap().map(Result::unwrap).collect::<Vec<TensorBatch>>();
         let places: Vec<_> =
             batches.iter().map(|batch| (batch.global_rows, batch.first_row, batch.epoch)).collect();
@@ -170,7 +171,7 @@ fn batches_know_their_places_and_weights() {
 fn an_epoch_that_is_left_early_continues() {
     threads::run(1, |world| {
         let plan = BatchPlan { shuffle: Shuffle::Off, n_epochs: Some(1), ..BatchPlan::new(GLOBAL_ROWS) };
-        let mut loader = Loader::new(&world, numbered(), &plan, LoaderOptions::new(Device::Cpu)).unwrap();
+        let mut loader = DataLoader::new(&world, numbered(), &plan, LoaderOptions::new(Device::Cpu)).unwrap();
         assert_eq!(loader.iter().unwrap().take(1).count(), 1);
         let (x, _) = loader.iter().unwrap().next().unwrap().unwrap();
         assert_eq!(x.to_vec::<f32>().unwrap()[0], 6.0);
@@ -220,7 +221,7 @@ fn rows_for_another_device_are_refused_before_a_step() {
     let (layers, options) = (Sequential::new(1).linear(1), TrainerOptions::default());
     let mut trainer = Trainer::for_layers(&world, layers, sizes, LossHead::mse(), &sgd, options).unwrap();
     let plan = BatchPlan { shuffle: Shuffle::Off, seed: 7, ..BatchPlan::new(GLOBAL_ROWS) };
-    let mut loader = Loader::new(&world, numbered(), &plan, LoaderOptions::new(Device::Cpu)).unwrap();
+    let mut loader = DataLoader::new(&world, numbered(), &plan, LoaderOptions::new(Device::Cpu)).unwrap();
     let mut step = ForGpu(loader.next_step().unwrap().unwrap());
     let error = ddp_kernels::hint::with_hint(&trainer.step_and_wait(&mut step, false).unwrap_err());
     let want = "the model is on cpu, and the rows of this step were loaded for cuda:0\n\

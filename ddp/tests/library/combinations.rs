@@ -23,7 +23,7 @@ use crate::random_program::{MAX_STEPS, Program};
 use ddp::config::precision::Precision;
 use ddp::config::{CommDtype, EvalMetric, OptimizerKind, WeightInit, ZeroStage};
 use ddp::data::Dataset;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
 use ddp::data::order::partition::EvalPartition;
 use ddp::model::{GradcheckOptions, Network, gradcheck};
 use ddp::train::TrainError;
@@ -195,7 +195,7 @@ impl Program {
         let initial = bits(trainer.model().weights());
         let loading = LoaderOptions { placement: setup.placement, ..LoaderOptions::new(device) };
         let mut loader =
-            Loader::new(world, rows.clone(), &BatchPlan { cursor, ..setup.plan() }, loading.clone())?;
+            DataLoader::new(world, rows.clone(), &BatchPlan { cursor, ..setup.plan() }, loading.clone())?;
         let mut outcomes = Vec::new();
         for _ in steps.clone() {
             let Some(mut step) = loader.next_step()? else { break };

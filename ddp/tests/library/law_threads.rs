@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::made_up::{Setup, assert_close, losses, row_weights};
 use ddp::config::OptimizerKind;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, PartitionKind, Shuffle};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, PartitionKind, Shuffle};
 use ddp::data::{Dataset, ResidentRows, RowLayout, TargetLayout, Targets, numbered_columns};
 use ddp::train::trainer::{StepRows, TrainerOptions};
 use ddp_comm::{World, threads};
@@ -147,7 +147,7 @@ fn rows_of_rank(
         ..BatchPlan::new(global_rows)
     };
     let options = LoaderOptions { threads: Some(n_threads), prefetch: 2, ..LoaderOptions::new(Device::Cpu) };
-    let mut loader = Loader::new(world, rows.clone(), &plan, options).unwrap();
+    let mut loader = DataLoader::new(world, rows.clone(), &plan, options).unwrap();
     let (mut given, mut n_micro_batches) = (Vec::new(), Vec::new());
     let mut begin = 0;
     while let Some(mut step) = loader.next_step().unwrap() {

@@ -12,7 +12,7 @@ use crate::common::{
 use crate::made_up::gpus::gpus;
 use ddp::config::Config;
 use ddp::data;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, PartitionKind, Shuffle};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, PartitionKind, Shuffle};
 use ddp::model::file::ModelFile;
 use ddp::model::{LossHead, ModelSpec, Network, ParamLayout};
 use ddp::optim::optimizer::Optimizer;
@@ -134,7 +134,7 @@ fn train(world: &World, config: &Config, init: &Path, device: Device) -> Trained
         ..BatchPlan::new(global_rows)
     };
     let n_steps = (data.train.len() / global_rows) as u64;
-    let mut loader = Loader::new(
+    let mut loader = DataLoader::new(
         world,
         data.train.clone(),
         &BatchPlan { n_epochs: Some(1), ..plan },

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::made_up::gpus::{cpu_and_gpu, gpus};
 use ddp::config::precision::Precision;
 use ddp::config::{Activation, OptimizerConfig, OptimizerKind, ZeroStage};
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
 use ddp::data::{Dataset, TensorDataset};
 use ddp::model::layer::{BufferSpec, RegisteredBuffer, Result, Sizes};
 use ddp::model::param::{Init, ParamKind, ParamSpec};
@@ -238,7 +238,7 @@ impl Run<'_> {
         let rows: Arc<dyn Dataset> = Arc::new(TensorDataset::new(&x, &(&x * &x).sum(1)?)?);
         let plan = BatchPlan { seed: 3, ..BatchPlan::new(GLOBAL_ROWS) };
         let plan = BatchPlan { n_epochs: Some(self.n_epochs), cursor, ..plan };
-        let mut loader = Loader::new(world, rows, &plan, LoaderOptions::new(trainer.model().device()))?;
+        let mut loader = DataLoader::new(world, rows, &plan, LoaderOptions::new(trainer.model().device()))?;
         let (mut losses, mut used) = (Vec::new(), cursor);
         while let Some(mut batch) = loader.next_step()? {
             losses.push(trainer.step_and_wait(&mut batch, false)?.sums.mean());

@@ -8,7 +8,7 @@ use crate::made_up::gpus::{gpus, on_gpus};
 use crate::made_up::{Setup, by_parameter};
 use ddp::config::{Config, OptimizerKind, ZeroStage};
 use ddp::data::Dataset;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, PartitionKind};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, PartitionKind};
 use ddp::exchange::replica_check::ReplicaDifferences;
 use ddp::train::TrainError;
 use ddp::train::replica_guard::ReplicaGuard;
@@ -66,7 +66,7 @@ fn train<R>(setup: &Setup, world: &World, inspect: impl FnOnce(&mut Trainer<'_>)
         ..BatchPlan::new(setup.global_rows)
     };
     let mut loader =
-        Loader::new(world, rows, &BatchPlan { n_epochs: Some(2), ..plan }, LoaderOptions::new(device))
+        DataLoader::new(world, rows, &BatchPlan { n_epochs: Some(2), ..plan }, LoaderOptions::new(device))
             .unwrap();
     let mut inspect = Some(inspect);
     let mut result = None;

@@ -9,7 +9,7 @@ use crate::made_up::Setup;
 use crate::random_program::Program;
 use ddp::checkpoint::{Checkpoint, Manifest};
 use ddp::config::{Activation, OptimizerKind};
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
 use ddp::model::ModelSpec;
 use ddp::train::TrainError;
 use ddp::train::checkpoints::Checkpoints;
@@ -31,7 +31,7 @@ fn run(
             cursor = Checkpoints::new(&world, &trainer, from)?.resume(&mut trainer)?.unwrap();
         }
         let plan = BatchPlan { cursor, ..setup.plan() };
-        let mut loader = Loader::new(&world, setup.rows(), &plan, LoaderOptions::new(Device::Cpu))?;
+        let mut loader = DataLoader::new(&world, setup.rows(), &plan, LoaderOptions::new(Device::Cpu))?;
         for _ in 0..n_steps {
             let Some(mut rows) = loader.next_step()? else { break };
             trainer.step_and_wait(&mut rows, false)?;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::made_up::gpus::{gpus, on_gpus};
 use crate::made_up::{Setup, rows_of};
 use ddp::config::{CommDtype, OptimizerKind, ZeroStage};
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, PartitionKind, Shuffle};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, PartitionKind, Shuffle};
 use ddp::data::{Dataset, Targets};
 use ddp::train::trainer::{GraphMode, NonFinite, StepRequest, Trainer, TrainerOptions, Withheld};
 use ddp_comm::{DeviceOptions, World, threads};
@@ -62,9 +62,13 @@ fn train(setup: &Setup, world: &World, fault: Fault) -> Vec<u32> {
         seed: setup.options.seed,
         ..BatchPlan::new(GLOBAL_ROWS)
     };
-    let mut loader =
-        Loader::new(world, rows(fault), &BatchPlan { n_epochs: Some(1), ..plan }, LoaderOptions::new(device))
-            .unwrap();
+    let mut loader = DataLoader::new(
+        world,
+        rows(fault),
+        &BatchPlan { n_epochs: Some(1), ..plan },
+        LoaderOptions::new(device),
+    )
+    .unwrap();
     let mut before = Vec::new();
     while let Some(mut rows) = loader.next_step().unwrap() {
         let step = trainer.n_steps() + 1;
@@ -165,7 +169,7 @@ fn an_average_starts_at_the_first_weights_though_the_first_step_is_withheld() {
             ..BatchPlan::new(GLOBAL_ROWS)
         };
         let mut loader =
-            Loader::new(&world, rows(Fault::Absent), &plan, LoaderOptions::new(Device::Cpu)).unwrap();
+            DataLoader::new(&world, rows(Fault::Absent), &plan, LoaderOptions::new(Device::Cpu)).unwrap();
         let mut rows = loader.next_step().unwrap().unwrap();
         let request = StepRequest { loss_limit: f64::NEG_INFINITY, ..StepRequest::default() };
         trainer.step(&mut rows, request).unwrap();

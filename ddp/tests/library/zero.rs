@@ -10,7 +10,7 @@ use crate::made_up::{Setup, Trained, assert_close};
 use ddp::config::precision::Precision;
 use ddp::config::{CommDtype, LayerConfig, ModelConfig, OptimizerKind, ZeroStage};
 use ddp::data::Dataset;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, PartitionKind, Shuffle};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, PartitionKind, Shuffle};
 use ddp::model::ModelSpec;
 use ddp::optim::loss_scaler::LossScalerConfig;
 use ddp::train::TrainError;
@@ -140,7 +140,7 @@ pub(crate) fn one_step(setup: &Setup, world_size: usize) -> Vec<(usize, usize, T
             Some(n_shards) => BatchPlan { partition: PartitionKind::MicroShards { n_shards }, ..plan },
             None => plan,
         };
-        let mut loader = Loader::new(
+        let mut loader = DataLoader::new(
             &world,
             rows.clone(),
             &BatchPlan { n_epochs: Some(1), ..plan },
@@ -268,7 +268,7 @@ fn evaluating_the_average_between_steps_changes_no_bit() {
                     seed: 3,
                     ..BatchPlan::new(setup.global_rows)
                 };
-                let mut loader = Loader::new(
+                let mut loader = DataLoader::new(
                     &world,
                     rows.clone(),
                     &BatchPlan { n_epochs: Some(2), ..plan },
@@ -401,7 +401,7 @@ fn gpus_read_no_weights_before_they_are_gathered() {
             shuffle: Shuffle::Off,
             ..BatchPlan::new(setup.global_rows)
         };
-        let mut loader = Loader::new(&world, rows.clone(), &plan, LoaderOptions::new(device)).unwrap();
+        let mut loader = DataLoader::new(&world, rows.clone(), &plan, LoaderOptions::new(device)).unwrap();
         trainer.step_and_wait(&mut loader.next_step().unwrap().unwrap(), false).unwrap();
         let read = |trainer: &Trainer<'_>| {
             let read = || trainer.model().weights().numel();
@@ -471,7 +471,7 @@ fn evaluating_the_average_leaves_the_weights_as_they_were() {
                 seed: 3,
                 ..BatchPlan::new(setup.global_rows)
             };
-            let mut loader = Loader::new(
+            let mut loader = DataLoader::new(
                 &world,
                 rows.clone(),
                 &BatchPlan { n_epochs: Some(2), ..plan },

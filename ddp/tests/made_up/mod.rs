@@ -11,7 +11,7 @@ use ddp::config::{
     ClassWeights, ElementLoss, EvalMetric, Gate, HeadLoss, LayerConfig, LayerEntry, Loss, ModelConfig,
     OptimizerConfig, OptimizerKind, Placement, Task,
 };
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
 use ddp::data::order::partition::{EvalPartition, PartitionKind, RankPartition};
 use ddp::data::{
     Dataset, HeadTargets, LabelVocabulary, Normalizer, ResidentRows, RowLayout, TargetLayout, Targets,
@@ -393,7 +393,7 @@ impl Setup {
 
         let normalizer = self.normalizer.clone();
         let loading = LoaderOptions { placement: self.placement, normalizer, ..LoaderOptions::new(device) };
-        let mut loader = Loader::new(world, rows.clone(), &self.plan(), loading.clone()).unwrap();
+        let mut loader = DataLoader::new(world, rows.clone(), &self.plan(), loading.clone()).unwrap();
         let (mut losses, mut grad_norms, mut n_skipped) = (Vec::new(), Vec::new(), 0);
         let votes: u64 = (0..world.world_size() as u64).map(|rank| rank + 3).sum();
         let ask =

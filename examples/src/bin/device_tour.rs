@@ -13,7 +13,7 @@ use ddp::comm::World;
 use ddp::config::Placement;
 use ddp::config::precision::Precision;
 use ddp::data::TensorDataset;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
 use ddp::kernels::hint::with_hint;
 use ddp::model::layer::{Layer, RegisteredBuffer, Result, Sizes};
 use ddp::model::pass::{BackwardPass, ForwardPass};
@@ -133,7 +133,7 @@ fn resident_rows(device: Device) -> ddp::Result<()> {
     let world = World::single();
     let plan = BatchPlan { n_epochs: Some(1), ..BatchPlan::new(100) };
     let options = LoaderOptions { placement: Placement::Auto, ..LoaderOptions::new(device) };
-    let mut loader = Loader::new(&world, rows, &plan, options)?;
+    let mut loader = DataLoader::new(&world, rows, &plan, options)?;
     let on_gpu = loader.is_on_gpu();
     let mut n_batches = 0;
     for batch in loader.iter()? {

@@ -14,7 +14,7 @@ use ddp::comm::World;
 use ddp::config::precision::Precision;
 use ddp::config::{Activation, EvalMetric, OptimizerConfig, OptimizerKind, Task};
 use ddp::data::batch::BatchMut;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
 use ddp::data::order::partition::EvalPartition;
 use ddp::data::{DataError, Dataset, RowLayout, TargetLayout, numbered_columns};
 use ddp::kernels::Device;
@@ -103,7 +103,7 @@ fn main() -> ddp::Result<()> {
     // Two threads generate rows while the model computes.
     let loading = LoaderOptions { threads: Some(2), ..LoaderOptions::new(device) };
     let plan = BatchPlan::new(BATCH);
-    let mut loader = Loader::new(&world, train, &plan, loading.clone())?;
+    let mut loader = DataLoader::new(&world, train, &plan, loading.clone())?;
     for step in 1..=1000 {
         let Some(mut batch) = loader.next_step()? else { break };
         let outcome = trainer.step_and_wait(&mut batch, false)?;

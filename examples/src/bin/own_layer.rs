@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use ddp::config::precision::Precision;
 use ddp::config::{Activation, OptimizerConfig, OptimizerKind};
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
 use ddp::data::{Dataset, TensorDataset};
 use ddp::model::layer::{BufferSpec, Layer, RegisteredBuffer, Result, Sizes};
 use ddp::model::param::{Init, ParamKind, ParamSpec};
@@ -182,7 +182,7 @@ fn train(world: &World) -> ddp::Result<(f64, f64, Vec<f32>)> {
     let options = TrainerOptions::default();
     let mut trainer = Trainer::for_layers(world, layers(&x)?, sizes, LossHead::mse(), &adamw, options)?;
     let plan = BatchPlan { n_epochs: Some(20), ..BatchPlan::new(GLOBAL_BATCH) };
-    let mut loader = Loader::new(world, rows, &plan, LoaderOptions::new(device))?;
+    let mut loader = DataLoader::new(world, rows, &plan, LoaderOptions::new(device))?;
     let (mut first, mut last) = (f64::NAN, f64::NAN);
     while let Some(mut batch) = loader.next_step()? {
         last = trainer.step_and_wait(&mut batch, false)?.sums.mean();

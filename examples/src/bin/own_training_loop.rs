@@ -13,7 +13,7 @@ use ddp::comm::{DeviceOptions, World};
 use ddp::config::precision::Precision;
 use ddp::config::{Activation, OptimizerConfig, OptimizerKind};
 use ddp::data::TensorDataset;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
 use ddp::model::layer::Sizes;
 use ddp::model::{GradientSums, LossHead, Sequential};
 use ddp::optim::optimizer::Optimizer;
@@ -46,7 +46,7 @@ fn train(world: &World) -> ddp::Result<Vec<f64>> {
     let (loss, mut grads) = (LossHead::mse(), GradientSums::for_model(&model)?);
 
     let plan = BatchPlan { n_epochs: Some(N_EPOCHS), ..BatchPlan::new(GLOBAL_BATCH) };
-    let mut loader = Loader::new(world, rows, &plan, LoaderOptions::new(device))?;
+    let mut loader = DataLoader::new(world, rows, &plan, LoaderOptions::new(device))?;
     let mut losses = Vec::new();
     for _ in 0..N_EPOCHS {
         let mut sum = 0.0;

@@ -12,7 +12,7 @@ use ddp::comm::World;
 use ddp::config::precision::Precision;
 use ddp::config::{Activation, EvalMetric, OptimizerConfig, OptimizerKind, Task};
 use ddp::data::Dataset;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
 use ddp::data::order::partition::EvalPartition;
 use ddp::kernels::Device;
 use ddp::model::{LossHead, ModelSpec, Network};
@@ -46,7 +46,7 @@ fn main() -> ddp::Result<()> {
     // The order of an epoch is a function of (rows, seed, epoch); no rows are moved in memory.
     let plan = BatchPlan { seed: SEED, n_epochs: Some(EPOCHS), ..BatchPlan::new(BATCH) };
     let loading = LoaderOptions::new(device);
-    let mut loader = Loader::new(&world, train.clone(), &plan, loading.clone())?;
+    let mut loader = DataLoader::new(&world, train.clone(), &plan, loading.clone())?;
     let mut sum = 0.0;
     while let Some(mut batch) = loader.next_step()? {
         sum += trainer.step_and_wait(&mut batch, false)?.sums.loss;

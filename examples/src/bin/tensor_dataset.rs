@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, Shuffle};
 use ddp::data::{Sampler, TensorDataset};
 use ddp::prelude::*;
 
@@ -46,7 +46,7 @@ fn main() -> ddp::Result<()> {
                 n_epochs: Some(1),
                 ..BatchPlan::new(GLOBAL_BATCH)
             };
-            let mut loader = Loader::new(world, rows, &plan, LoaderOptions::new(device))?;
+            let mut loader = DataLoader::new(world, rows, &plan, LoaderOptions::new(device))?;
             let mut batches = Vec::new();
             for batch in loader.iter()? {
                 let (x, y) = batch?;

@@ -12,7 +12,7 @@ use ddp::comm::{World, threads};
 use ddp::config::precision::Precision;
 use ddp::config::{Activation, EvalMetric, OptimizerConfig, OptimizerKind, Task};
 use ddp::data::Dataset;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
 use ddp::data::order::partition::EvalPartition;
 use ddp::kernels::Device;
 use ddp::model::{LossHead, ModelSpec, Network};
@@ -42,7 +42,7 @@ fn train(world: &World, train: &Arc<dyn Dataset>, test: &Arc<dyn Dataset>) -> dd
     // Gives this rank its shard of each global batch.
     let plan = BatchPlan { n_epochs: Some(5), ..BatchPlan::new(GLOBAL_BATCH) };
     let loading = LoaderOptions::new(device);
-    let mut loader = Loader::new(world, train.clone(), &plan, loading.clone())?;
+    let mut loader = DataLoader::new(world, train.clone(), &plan, loading.clone())?;
     while let Some(mut batch) = loader.next_step()? {
         trainer.step_and_wait(&mut batch, false)?;
     }

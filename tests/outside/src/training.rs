@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ddp::config::precision::Precision;
 use ddp::config::{Activation, Gate, OptimizerConfig, OptimizerKind, ZeroStage};
 use ddp::data::batch::BatchMut;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle, TensorBatch};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, Shuffle, TensorBatch};
 use ddp::data::{DataError, Dataset, GroupSampler, RowLayout, Sampler, TensorDataset};
 use ddp::model::layer::{Layer, RegisteredBuffer, Sizes};
 use ddp::model::pass::{BackwardPass, ForwardPass};
@@ -136,7 +136,7 @@ fn trainer(device: Device, n_ranks: usize, zero: ZeroStage) -> Result<(), ddp::E
         let mut checkpoints = Checkpoints::keeping(world, &trainer, folder, 1)?;
         let cursor = checkpoints.resume(&mut trainer)?.unwrap_or(0);
         let plan = BatchPlan { n_epochs: Some(n_epochs), cursor, ..BatchPlan::new(8) };
-        let mut loader = Loader::new(world, rows()?, &plan, LoaderOptions::new(device))?;
+        let mut loader = DataLoader::new(world, rows()?, &plan, LoaderOptions::new(device))?;
         while let Some(mut batch) = loader.next_step()? {
             trainer.step_and_wait(&mut batch, false)?;
         }
@@ -195,7 +195,7 @@ fn batches(device: Device, n_ranks: usize) -> Result<(), ddp::Error> {
     for row in 0..3 {
         let sum = |rows: Arc<dyn Dataset>| -> Result<f32, ddp::Error> {
             let plan = BatchPlan::new(8);
-            let mut loader = Loader::new(&World::single(), rows, &plan, LoaderOptions::new(device))?;
+            let mut loader = DataLoader::new(&World::single(), rows, &plan, LoaderOptions::new(device))?;
             let (x, _) = loader.iter()?.next().expect("a batch")?;
             Ok(x.row(row)?.to_tensor()?.sum(None)?.item::<f32>()?)
         };
@@ -210,7 +210,7 @@ fn batches(device: Device, n_ranks: usize) -> Result<(), ddp::Error> {
                 n_epochs: Some(2),
                 ..BatchPlan::new(8)
             };
-            let mut loader = Loader::new(world, rows()?, &plan, LoaderOptions::new(device))?;
+            let mut loader = DataLoader::new(world, rows()?, &plan, LoaderOptions::new(device))?;
             let mut n = 0;
             for batch in loader.iter()? {
                 let (x, y) = batch?;

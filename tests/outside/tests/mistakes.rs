@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ddp::data::{BatchPlan, Dataset, Loader, LoaderOptions, PartitionKind, TensorDataset};
+use ddp::data::{BatchPlan, DataLoader, Dataset, LoaderOptions, PartitionKind, TensorDataset};
 use ddp::kernels::hint::with_hint;
 use ddp::model::layer::Layer;
 use ddp::model::param::{Init, ParamKind, ParamSpec};
@@ -53,7 +53,7 @@ fn step(rows: TensorDataset, layers: Sequential, max_rows: usize, loss: LossHead
     let sizes = Sizes::new(max_rows, Device::Cpu);
     let mut trainer = Trainer::for_layers(&world, layers, sizes, loss, &sgd, TrainerOptions::default())?;
     let mut loader =
-        Loader::new(&world, Arc::new(rows), &BatchPlan::new(8), LoaderOptions::new(Device::Cpu))?;
+        DataLoader::new(&world, Arc::new(rows), &BatchPlan::new(8), LoaderOptions::new(Device::Cpu))?;
     let mut batch = loader.next_step()?.expect("the plan has no last epoch");
     Ok(trainer.step_and_wait(&mut batch, false)?.sums.mean())
 }
@@ -214,7 +214,7 @@ fn of_loops() {
     let rows: Arc<dyn Dataset> = Arc::new(TensorDataset::new(&x(), &x().sum(1).unwrap()).unwrap());
     let options = LoaderOptions::new(Device::Cpu);
     let plan = BatchPlan { n_epochs: Some(1), ..BatchPlan::new(2) };
-    let mut loader = Loader::new(&World::single(), rows.clone(), &plan, options.clone()).unwrap();
+    let mut loader = DataLoader::new(&World::single(), rows.clone(), &plan, options.clone()).unwrap();
     assert_eq!(loader.iter().unwrap().filter(Result::is_ok).count(), 4);
     for _ in 0..2 {
         let after = loader.iter().unwrap().collect::<Result<Vec<_>, _>>();
@@ -222,11 +222,11 @@ fn of_loops() {
     }
     // No end: each iteration is an epoch.
     let mut loader =
-        Loader::new(&World::single(), rows.clone(), &BatchPlan::new(2), options.clone()).unwrap();
+        DataLoader::new(&World::single(), rows.clone(), &BatchPlan::new(2), options.clone()).unwrap();
     assert_eq!((0..3).map(|_| loader.iter().unwrap().count()).sum::<usize>(), 12);
     // The loader takes the number of rows from the data, whatever the micro-batches.
     let micro = BatchPlan { partition: PartitionKind::Ranks { n_micro: 3 }, ..plan };
-    let mut loader = Loader::new(&World::single(), rows, &micro, options).unwrap();
+    let mut loader = DataLoader::new(&World::single(), rows, &micro, options).unwrap();
     assert_eq!(loader.iter().unwrap().map(|batch| batch.unwrap().0.dims()[0]).sum::<usize>(), 8);
 }
 

@@ -34,7 +34,7 @@ pub enum TensorRowsError {
     },
     /// Rows with weights where a loop takes pairs of features and targets.
     #[error("the rows have weights, which pairs of features and targets leave out")]
-    #[diagnostic(help("`Loader::batches` returns them, too"))]
+    #[diagnostic(help("`DataLoader::batches` returns them, too"))]
     Weighted,
     /// A feature or target that is NaN or infinite.
     #[error("{name}: row {row} holds {value}, and rows must be finite")]

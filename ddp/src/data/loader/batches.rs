@@ -3,7 +3,7 @@
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{Device, Tensor};
 
-use super::Loader;
+use super::DataLoader;
 use super::device_feed::DeviceFeed;
 use crate::data::error::{DataError, Result};
 use crate::data::errors::tensor_rows_error::TensorRowsError;
@@ -29,27 +29,27 @@ pub struct TensorBatch {
 /// The batches up to the end of an epoch.
 #[derive(Debug)]
 pub struct Batches<'a> {
-    loader: &'a mut Loader,
+    loader: &'a mut DataLoader,
     feed: DeviceFeed,
     has_begun: bool,
     has_ended: bool,
 }
 
-impl Loader {
+impl DataLoader {
     /// The batches up to the end of the epoch, as pairs of features and targets on the device of [`super::LoaderOptions`]: one epoch,
     /// or the rest of one that was left early.
     ///
     /// The pairs own their memory. On a GPU they are copied there while earlier work computes.
     ///
     /// # Errors
-    /// [`TensorRowsError::Weighted`] for rows with weights, which [`Loader::batches`] returns; [`DataError::Kernel`]. After the plan's
+    /// [`TensorRowsError::Weighted`] for rows with weights, which [`DataLoader::batches`] returns; [`DataError::Kernel`]. After the plan's
     /// last epoch the first item is [`DataError::PlanEnded`].
     ///
     /// ```
     /// use std::sync::Arc;
     ///
     /// use ddp::data::TensorDataset;
-    /// use ddp::data::loader::{BatchPlan, Loader, LoaderOptions};
+    /// use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
     /// use ddp::prelude::*;
     ///
     /// ddp::launch(2, |world| -> ddp::Result<()> {
@@ -57,7 +57,7 @@ impl Loader {
     ///     let rows = Arc::new(TensorDataset::new(&x, &x.sum(1)?)?);
     ///     // Global batches of 4 rows, of which each rank gets 2.
     ///     let plan = BatchPlan { n_epochs: Some(2), ..BatchPlan::new(4) };
-    ///     let mut loader = Loader::new(world, rows, &plan, LoaderOptions::new(Device::Cpu))?;
+    ///     let mut loader = DataLoader::new(world, rows, &plan, LoaderOptions::new(Device::Cpu))?;
     ///     for epoch in 0..2 {
     ///         for batch in loader.iter()? {
     ///             let (x, y) = batch?;
@@ -75,7 +75,7 @@ impl Loader {
         Ok(self.batches()?.map(|batch| batch.map(|TensorBatch { x, y, .. }| (x, y))))
     }
 
-    /// Same as [`Loader::iter`], with weights of rows, the epoch and the places of the rows.
+    /// Same as [`DataLoader::iter`], with weights of rows, the epoch and the places of the rows.
     ///
     /// # Errors
     /// [`DataError::Kernel`]. After the plan's last epoch the first item is [`DataError::PlanEnded`].

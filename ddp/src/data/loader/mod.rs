@@ -100,7 +100,7 @@ impl LoaderOptions {
 
 /// Hands out the batches of a plan in order.
 #[derive(Debug)]
-pub struct Loader {
+pub struct DataLoader {
     rows: Rows,
     gpu: Option<&'static Gpu>,
     normalizer: Option<Arc<DeviceNormalizer>>,
@@ -110,7 +110,7 @@ pub struct Loader {
     in_flight: std::collections::VecDeque<HostBatch>,
     /// Row numbers on the GPU, if it computes them.
     device_order: Option<DeviceOrder>,
-    /// Rows that were handed out since [`Loader::take_rows_hash`], without those that a GPU numbered.
+    /// Rows that were handed out since [`DataLoader::take_rows_hash`], without those that a GPU numbered.
     rows_hash: RowsHash,
     /// Whether copies to a GPU are timed.
     times_copies: bool,
@@ -182,7 +182,7 @@ pub struct LoaderTimes {
     pub n_batches: u64,
 }
 
-impl Loader {
+impl DataLoader {
     /// Loads this rank's rows of `dataset` in the batches of `plan`.
     ///
     /// # Errors
@@ -230,7 +230,7 @@ impl Loader {
     /// Loads ranges of rows in the order of `ranges`, in batches of at most `max_rows`, none across two ranges.
     ///
     /// # Errors
-    /// Same as [`Loader::passes`].
+    /// Same as [`DataLoader::passes`].
     pub fn ranges(
         dataset: Arc<dyn Dataset>,
         of_rows: impl Iterator<Item = std::ops::Range<usize>> + Send + 'static,
@@ -273,7 +273,7 @@ impl Loader {
             0 => Source::Inline { filler, jobs, spare: buffers },
             _ => Source::Ring(Ring::start(filler, jobs, buffers, n_threads)?),
         };
-        Ok(Loader {
+        Ok(DataLoader {
             rows,
             gpu,
             normalizer,

@@ -78,7 +78,7 @@ impl LoadedStep<'_> {
     /// [`DataError`](crate::data::DataError) if they cannot be read.
     ///
     /// # Panics
-    /// If the rows are on the GPU ([`super::Loader::is_on_gpu`]).
+    /// If the rows are on the GPU ([`super::DataLoader::is_on_gpu`]).
     pub fn batch(&self) -> Result<Batch<'_>> {
         self.batch.rows(&**self.rows.dataset(), 0..self.job().n_own())
     }

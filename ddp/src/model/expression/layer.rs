@@ -41,8 +41,7 @@ const MAX_TRIES: usize = 4096;
 /// let swish = Expression::new("swish", 8, 8, |x, own| x * (x * &own["b"]).sigmoid())
 ///     .parameter("b", ParamKind::NormWeight, &[8], Init::Constant(1.0));
 /// let sizes = Sizes { max_rows: 16, device: Device::Cpu, precision: Precision::F64 };
-/// let mut model = Sequential::new(4).linear(8).layer(swish).linear(2).build(sizes)?;
-/// model.initialize(0)?;
+/// let mut model = Sequential::new(4).linear(8).layer(swish).linear(2).build(sizes, 0)?;
 /// let x = Tensor::randn(&[16, 4], DType::F64, Device::Cpu, 1)?;
 /// gradcheck(&mut model, x.view(), &GradcheckOptions::f64())?;
 /// # Ok::<(), ddp::model::ModelError>(())

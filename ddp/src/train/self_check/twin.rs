@@ -12,7 +12,7 @@ use super::difference::{
 use super::limits::limited;
 use crate::config::precision::Precision;
 use crate::config::{Batch, Config, Determinism};
-use crate::data::loader::{LoadedStep, Loader};
+use crate::data::loader::{DataLoader, LoadedStep};
 use crate::data::step_rows::StepRows as _;
 use crate::data::{Loaded, made_up_rows};
 use crate::model::layers;
@@ -94,7 +94,7 @@ fn without_numbers(text: &str) -> String {
 /// A trainer and its rows.
 struct Side<'w> {
     trainer: Trainer<'w>,
-    loader: Loader,
+    loader: DataLoader,
 }
 
 impl<'w> Side<'w> {

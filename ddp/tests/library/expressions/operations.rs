@@ -176,8 +176,7 @@ fn expression(of_vars: impl Fn(&Var, &Own) -> Var + Send + 'static) -> Expressio
 }
 
 fn model(layers: Sequential, device: Device, precision: Precision) -> Network {
-    let mut model = layers.build(Sizes { max_rows: N, device, precision }).unwrap();
-    model.initialize(3).unwrap();
+    let mut model = layers.build(Sizes { max_rows: N, device, precision }, 3).unwrap();
     model
 }
 
@@ -214,7 +213,7 @@ fn every_operation_has_the_value_that_it_has_on_tensors() {
                 let x = Tensor::randn(&[N, WIDTH], DType::F32, device, 5).unwrap();
                 let x = x.to_dtype(format).unwrap();
                 model.forward(x.view(), None).unwrap();
-                let got = model.outputs(N).unwrap().to_tensor().unwrap();
+                let got = model.outputs().unwrap().to_tensor().unwrap();
                 let params = model.state_dict(device).unwrap();
                 let param = |name: &str| {
                     let (_, values) = params.iter().find(|(own, _)| own == name).unwrap();
@@ -247,7 +246,7 @@ fn gradients_in_short_formats_are_near_those_in_f32() {
                 let mut model = model(layers, device, precision);
                 let x = Tensor::randn(&[N, 3], DType::F32, device, 5).unwrap();
                 model.forward(x.view(), None).unwrap();
-                let (_, d) = model.outputs_and_gradient(N).unwrap();
+                let (_, d) = model.outputs_and_gradient().unwrap();
                 ddp_kernels::ops::fill(d, ddp_kernels::ops::Pattern::Line { start: 1.0, step: 0.0 }).unwrap();
                 let mut grads = Tensor::zeros(&[model.layout().flat_len()], DType::F32, device).unwrap();
                 let mut sink = ddp::model::LocalGradients(grads.view_mut());
@@ -288,7 +287,7 @@ fn a_wrong_derivative_is_found() {
 fn errors_of_an_expression_are_those_of_building_the_model() {
     let sizes = Sizes { max_rows: N, device: Device::Cpu, precision: Precision::F32 };
     let message = |of_vars: fn(&Var, &Own) -> Var| {
-        let error = Sequential::new(WIDTH).layer(expression(of_vars)).build(sizes).unwrap_err();
+        let error = Sequential::new(WIDTH).layer(expression(of_vars)).build(sizes, 0).unwrap_err();
         ddp_kernels::hint::with_hint(&error)
     };
     for (of_vars, want) in [

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ddp::config::precision::Precision;
 use ddp::config::{Activation, OptimizerConfig, OptimizerKind, ZeroStage};
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, PartitionKind, Shuffle};
 use ddp::data::{GroupSampler, TensorDataset};
 use ddp::model::expression::{Expression, Var};
 use ddp::model::layer::Sizes;
@@ -115,8 +115,15 @@ impl Run<'_> {
         let x = Tensor::randn(&[N_ROWS, N_FEATURES], DType::F32, Device::Cpu, 1)?;
         let rows = Arc::new(TensorDataset::new(&x, &(&x * &x).sum(1)?)?);
         let order = Shuffle::Sampler(Arc::new(GroupSampler::new(N_ROWS, GROUP, 3)));
-        let plan = BatchPlan::new(world, N_ROWS, GLOBAL_ROWS, self.n_micro, 3, order).epochs(self.n_epochs);
-        let mut loader = Loader::new(rows, plan.starting_at(cursor), LoaderOptions::new(device))?;
+        let plan = BatchPlan {
+            partition: PartitionKind::Ranks { n_micro: self.n_micro },
+            shuffle: order,
+            seed: 3,
+            n_epochs: Some(self.n_epochs),
+            ..BatchPlan::new(GLOBAL_ROWS)
+        };
+        let mut loader =
+            DataLoader::new(world, rows, &BatchPlan { cursor, ..plan }, LoaderOptions::new(device))?;
         let mut losses = Vec::new();
         let mut n_used = cursor;
         while let Some(mut batch) = loader.next_step()? {
@@ -239,8 +246,7 @@ fn short_formats_on_the_cpu_train_as_f32() {
 #[test]
 fn gradients_are_right_for_every_number_of_rows_of_a_model() {
     let sizes = Sizes { max_rows: 9, device: Device::Cpu, precision: Precision::F64 };
-    let mut model = layers().build(sizes).unwrap();
-    model.initialize(1).unwrap();
+    let mut model = layers().build(sizes, 1).unwrap();
     for n in [8, 2, 6, 4] {
         let x = Tensor::randn(&[n, N_FEATURES], DType::F64, Device::Cpu, n as u64).unwrap();
         gradcheck(&mut model, x.view(), &GradcheckOptions::f64()).unwrap();
@@ -311,8 +317,7 @@ fn a_loss_of_classes_is_the_cross_entropy() {
 /// Trains by hand, with the rows of a batch in `n_micro` parts on each of the ranks; returns the losses and the weights.
 fn by_hand(world: &World, n_micro: usize) -> ddp::Result<(Vec<f64>, Vec<f32>)> {
     let sizes = Sizes { max_rows: GLOBAL_ROWS, device: Device::Cpu, precision: Precision::F32 };
-    let mut model = layers().build(sizes)?;
-    model.initialize(5)?;
+    let mut model = layers().build(sizes, 5)?;
     let adamw = OptimizerConfig { ema_decay: 0.5, ..adamw() };
     let mut optimizer = Optimizer::for_model(&adamw, &model)?;
     let (loss, mut grads) = (squared_error(), GradientSums::for_model(&model)?);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use ddp::config::Config;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, Shuffle};
 use ddp::data::order::epoch_order::BlockLayout;
 use ddp::data::order::partition::EvalPartition;
 use ddp::data::{Dataset, split};
@@ -47,7 +47,7 @@ fn visited(dataset: &Arc<dyn Dataset>, visit: Visit) -> Vec<Vec<usize>> {
         let plan = BatchPlan { n_epochs: Some(N_EPOCHS), cursor, ..plan };
         let options =
             LoaderOptions { threads: Some(n_threads), prefetch: 2, ..LoaderOptions::new(Device::Cpu) };
-        let mut loader = Loader::new(&world, dataset.clone(), &plan, options).unwrap();
+        let mut loader = DataLoader::new(&world, dataset.clone(), &plan, options).unwrap();
         assert_eq!(loader.n_threads(), n_threads);
         let mut steps = Vec::new();
         while let Some(step) = loader.next_step().unwrap() {
@@ -173,7 +173,7 @@ fn evaluation_sees_every_row_once() {
             let dataset = set.open(memory_bytes, &[]).unwrap();
             let of_ranks = threads::run(3, |world| {
                 let options = LoaderOptions { threads: Some(1), ..LoaderOptions::new(Device::Cpu) };
-                let mut loader = Loader::passes(
+                let mut loader = DataLoader::passes(
                     &world,
                     dataset.clone(),
                     EvalPartition { n_parts: 3, max_rows: 7 },
@@ -210,7 +210,7 @@ fn windows_as_the_config_says() {
     let shuffle = Shuffle::new(&config.data, &*dataset);
     let plan = BatchPlan { shuffle, seed: 3, n_epochs: Some(1), ..BatchPlan::new(10) };
     let options = LoaderOptions { threads: Some(2), ..LoaderOptions::new(Device::Cpu) };
-    let mut loader = Loader::new(&ddp_comm::World::single(), dataset, &plan, options).unwrap();
+    let mut loader = DataLoader::new(&ddp_comm::World::single(), dataset, &plan, options).unwrap();
     let mut rows = Vec::new();
     while let Some(step) = loader.next_step().unwrap() {
         rows.extend_from_slice(step.batch().unwrap().targets.as_slice::<i64>("test", "targets").unwrap());

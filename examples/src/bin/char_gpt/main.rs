@@ -21,7 +21,7 @@ use std::sync::Arc;
 use ddp::comm::{DeviceOptions, World};
 use ddp::config::precision::Precision;
 use ddp::config::{Activation, OptimizerConfig, OptimizerKind};
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, Shuffle};
 use ddp::data::{GroupSampler, Sampler, TensorDataset};
 use ddp::model::layer::Sizes;
 use ddp::model::layers::Linear;
@@ -145,7 +145,7 @@ fn train(world: &World, args: &Args) -> ddp::Result<Trained> {
     }
     let order = Shuffle::Sampler(Arc::new(order));
     let plan = BatchPlan { shuffle: order, seed: SEED, ..BatchPlan::new(global_rows) };
-    let mut loader = Loader::new(world, Arc::new(rows), &plan, LoaderOptions::new(device))?;
+    let mut loader = DataLoader::new(world, Arc::new(rows), &plan, LoaderOptions::new(device))?;
     let mut losses = Vec::with_capacity(args.n_steps);
     while losses.len() < args.n_steps
         && let Some(mut batch) = loader.next_step()?

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use ddp::config::Config;
 use ddp::data::device_rows::DeviceRows;
-use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, Shuffle};
 use ddp::data::{self, Dataset, Loaded};
 use ddp::train::TrainError;
 use ddp::train::trainer::StepRows as _;
@@ -104,7 +104,7 @@ fn measure(
     let normalizer = data.preprocessor.normalizer.clone();
     let options = LoaderOptions::from_config(&config.data, place.device, place.threads, normalizer);
     let mut consumer = Consumer {
-        loader: Loader::new(world, rows.clone(), &plan, options)?,
+        loader: DataLoader::new(world, rows.clone(), &plan, options)?,
         place: place.clone(),
         slots: Vec::new(),
         next: 0,
@@ -169,7 +169,7 @@ fn measure(
 
 /// Fetches batches, to the GPU if there is one, and discards them.
 struct Consumer {
-    loader: Loader,
+    loader: DataLoader,
     place: Place,
     slots: Vec<DeviceRows>,
     next: usize,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use ddp::config::{Config, DataConfig, Determinism, EvalSource, Loss};
-use ddp::data::loader::Loader;
+use ddp::data::loader::DataLoader;
 use ddp::data::order::partition::PartitionKind;
 use ddp::data::{Loaded, Summary, holds_eval_rows};
 use ddp::model::{EmbeddingSpec, Layer, ModelSpec, layers};
@@ -218,7 +218,7 @@ pub(crate) fn same_rows(data: &DataConfig) -> Option<String> {
 }
 
 /// Reports where the rows are kept and how many threads prepare them; nothing where a step reads them directly from memory.
-pub(crate) fn loading(loader: &Loader) -> Option<String> {
+pub(crate) fn loading(loader: &DataLoader) -> Option<String> {
     match (loader.is_on_gpu(), loader.n_threads()) {
         (true, _) if loader.is_copied_slowly() => Some(
             "rows: all on the GPU, which gathers the batches; they were copied through plain memory, since the host has no \
