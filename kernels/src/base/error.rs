@@ -32,6 +32,17 @@ impl std::fmt::Display for Operand {
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum KernelError {
+    /// An operation of a part of a model failed.
+    #[error("{part}: {error}")]
+    Within {
+        /// Name of the part.
+        part: Box<str>,
+        /// The error of the operation.
+        error: Box<KernelError>,
+        #[help]
+        hint: Option<String>,
+    },
+
     /// Two operands of one operation live on different devices.
     #[error("{op}: {a} and {b} are on different devices; nothing is moved implicitly")]
     #[diagnostic(help("move one of them first: {}.to({})", b.name, a.device))]
@@ -269,6 +280,13 @@ const DRIVER_MISMATCH: [&str; 3] =
     ["CUDA_ERROR_NO_BINARY_FOR_GPU", "CUDA_ERROR_INVALID_PTX", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"];
 
 impl KernelError {
+    /// The error, with the name of the part of a model whose operation failed.
+    #[must_use]
+    pub fn within(self, part: &str) -> Self {
+        let hint = miette::Diagnostic::help(&self).map(|hint| hint.to_string());
+        KernelError::Within { part: part.into(), error: Box::new(self), hint }
+    }
+
     /// Whether the driver cannot load what the installed NVRTC compiles.
     pub fn is_driver_mismatch(&self) -> bool {
         matches!(self, KernelError::Cuda { code, .. } if DRIVER_MISMATCH.contains(&code.as_str()))

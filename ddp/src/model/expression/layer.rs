@@ -145,6 +145,7 @@ impl Expression {
         let params: Vec<Leaf> = (0..self.params.len()).map(Leaf::Param).collect();
         let of =
             ResultsOf { params: &params, input: Some(Leaf::Input), is_output_exact: !precision.is_short() };
+        let within = |error: KernelError| error.within(&format!("expression {}", self.name));
         let recorded = Recorded::new(device, of, |recording| {
             let leaf = |leaf: Leaf, dims: &[usize], dtype: DType| {
                 let id = recording.borrow_mut().graph.push(Op::Leaf(leaf), Vec::new(), dims, dtype);
@@ -165,11 +166,12 @@ impl Expression {
                 values.push((name.clone(), if dtype.is_float() { value.to_dtype(format) } else { value }));
             }
             (self.f)(&x, &Own { values })
-        })?;
+        })
+        .map_err(within)?;
         if recorded.graph.dims(recorded.y) != [n, self.out_features] {
             let operand = recorded.graph.operand(recorded.y, "the result").into();
             let expected = Shape::matrix(n, self.out_features);
-            return Err(KernelError::Shape { op: "expression", operand, expected });
+            return Err(within(KernelError::Shape { op: "rows", operand, expected }));
         }
         Ok(recorded)
     }

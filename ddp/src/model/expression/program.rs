@@ -50,7 +50,7 @@ impl Recorded {
         let n_forward = graph.nodes.len();
         if !graph.dtype(y).is_float() {
             let operand = graph.operand(y, "result").into();
-            return Err(KernelError::DTypeUnsupported { op: "expression", operand, takes: "floats" });
+            return Err(KernelError::DTypeUnsupported { op: "gradients", operand, takes: "floats" });
         }
         let (dims, dtype) = (graph.dims(y).to_vec(), graph.dtype(y));
         let d = graph.push(Op::Leaf(Leaf::Gradient), Vec::new(), &dims, dtype);

@@ -120,6 +120,17 @@ const CASES: &[Case] = cases![
         let product = x.matmul(m)?;
         product.mul(2.0)?.add(&activated(&product, Activation::Tanh)?)
     };
+    "values used again": |x, own| {
+        let u = x * &own["w"];
+        let s = u.softmax(1) + &u;
+        let t = (s.tanh() + &s) * &own["w"];
+        &t * &u + t.sigmoid()
+    }, |x, w, _m| {
+        let u = x.mul(w)?;
+        let s = u.softmax(1)?.add(&u)?;
+        let t = activated(&s, Activation::Tanh)?.add(&s)?.mul(w)?;
+        t.mul(&u)?.add(&activated(&t, Activation::Sigmoid)?)
+    };
     "bmm": |x, _own| {
         let groups = x.reshape(&[x.dims()[0] / 3, 3, 4]);
         groups.bmm(&groups.t()).bmm(&groups).reshape(&[x.dims()[0], 4])
@@ -300,11 +311,12 @@ fn errors_of_an_expression_are_those_of_building_the_model() {
         (|x, _| x.narrow(1, 2, 3), "narrow: the range 2..5 exceeds the length 4"),
         (|x, _| x.sum(2), "sum: the range 2..3 exceeds the length 2"),
         (|x, _| x.gt(0.0).exp(), "exp: a [6, 4] bool"),
-        (|x, _| x.sum(1), "expression: the result [6] f32 on cpu should be [6, 4]"),
-        (|x, _| x.gt(0.0), "expression: result [6, 4] bool"),
+        (|x, _| x.sum(1), "rows: the result [6] f32 on cpu should be [6, 4]"),
+        (|x, _| x.gt(0.0), "gradients: result [6, 4] bool"),
         (|x, _| x.permute(&[0, 0]), "permute: a [6, 4] f32"),
     ] {
         let message = message(of_vars);
-        assert!(message.contains(want), "{message}");
+        assert!(message.starts_with("expression tested: ") && message.contains(want), "{message}");
+        assert_eq!(message.contains("hint: "), want.contains("matmul") || want.contains("broadcast"), "{message}");
     }
 }
