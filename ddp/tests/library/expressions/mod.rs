@@ -1,4 +1,5 @@
 //! Layers and losses as expressions.
 
 mod operations;
+mod random;
 mod training;

@@ -19,6 +19,7 @@ use ddp_kernels::ops::{LossSums, STEP_SUMS_LEN, SumsOutput};
 use ddp_kernels::{DType, Device, KernelError, Tensor, memory};
 
 use crate::made_up::gpus::{cpu_and_gpu, gpus};
+use crate::made_up::row_weights;
 
 const N_ROWS: usize = 120;
 /// Two of them and a last batch of half the size in an epoch.
@@ -72,6 +73,7 @@ struct Run<'a> {
     n_micro: usize,
     n_epochs: u64,
     on_gpus: bool,
+    has_weights: bool,
     loss: fn() -> LossHead,
     folder: Option<&'a Path>,
 }
@@ -92,6 +94,7 @@ impl Run<'_> {
             n_micro: 1,
             n_epochs: 4,
             on_gpus: false,
+            has_weights: false,
             loss: squared_error,
             folder: None,
         }
@@ -113,7 +116,10 @@ impl Run<'_> {
             None => 0,
         };
         let x = Tensor::randn(&[N_ROWS, N_FEATURES], DType::F32, Device::Cpu, 1)?;
-        let rows = Arc::new(TensorDataset::new(&x, &(&x * &x).sum(1)?)?);
+        let mut rows = TensorDataset::new(&x, &(&x * &x).sum(1)?)?;
+        rows.layout.has_weights = self.has_weights;
+        rows.weights = self.has_weights.then(|| row_weights(N_ROWS));
+        let rows = Arc::new(rows);
         let order = Shuffle::Sampler(Arc::new(GroupSampler::new(N_ROWS, GROUP, 3)));
         let plan = BatchPlan {
             partition: PartitionKind::Ranks { n_micro: self.n_micro },
@@ -125,11 +131,11 @@ impl Run<'_> {
         let mut loader =
             DataLoader::new(world, rows, &BatchPlan { cursor, ..plan }, LoaderOptions::new(device))?;
         let mut losses = Vec::new();
-        let mut n_used = cursor;
+        let (mut n_used, n_rows) = (cursor, N_ROWS as u64);
         while let Some(mut batch) = loader.next_step()? {
             let outcome = trainer.step_and_wait(&mut batch, false)?;
             losses.push(outcome.sums.mean());
-            n_used += outcome.sums.weight as u64;
+            n_used += (n_rows - n_used % n_rows).min(GLOBAL_ROWS as u64);
             // Each size of a batch has had its first step, and its second one, which is captured, in the first three epochs.
             if self.on_gpus && losses.len() == 9 {
                 memory::reset_peak(device)?;
@@ -194,6 +200,18 @@ fn a_loss_of_ones_own_trains_as_the_library_s() {
         || LossHead::expression(|outputs: &Var, targets: &Var| (outputs - targets).pow(2.0).mean(None));
     let of_means = Run { loss: mean, ..Run::usual() }.on(3);
     assert_near("mean of the rows", &of_means, &of_library, ROUNDING);
+}
+
+#[test]
+fn rows_with_weights_train_the_same_model_on_any_number_of_ranks() {
+    let weighted = Run { has_weights: true, ..Run::usual() };
+    let alone = weighted.on(1);
+    assert_ne!(alone.losses, Run::usual().on(1).losses);
+    for n_ranks in [2, 3] {
+        assert_near(&format!("{n_ranks} ranks"), &weighted.on(n_ranks), &alone, ROUNDING);
+    }
+    let of_library = Run { loss: LossHead::mse, ..weighted }.on(1);
+    assert_near("squared error", &alone, &of_library, 1e-6);
 }
 
 #[test]
