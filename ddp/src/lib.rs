@@ -62,8 +62,8 @@ pub mod prelude {
     pub use ddp_kernels::cpu::threads::join_pool;
     pub use ddp_kernels::cuda::{Event, Gpu, Stream, StreamKind, Timer, peer};
     pub use ddp_kernels::{
-        DType, Device, Element, HostValue, Input, KernelError, PinnedTensor, Scalar, Shape, Tensor,
-        TensorMut, TensorRef, Upload, memory, timed,
+        AsInput, AsView, Axes, Axis, DType, Device, Element, HostValue, Input, IntoDevice, KernelError,
+        PinnedTensor, Scalar, Shape, Tensor, TensorMut, TensorRef, Upload, keepdim, memory, tensor, timed,
     };
     pub use half::{bf16, f16};
 

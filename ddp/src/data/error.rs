@@ -194,7 +194,7 @@ pub enum DataError {
     },
     /// A dtype that a file format lacks.
     #[error("`{}`: {format} has no type for {dtype}", path.display())]
-    #[diagnostic(help("convert the tensor first: .to_dtype(f32)"))]
+    #[diagnostic(help("convert the tensor first: .to_dtype(DType::F32)"))]
     NoFileType {
         path: PathBuf,
         /// "npy", ...

@@ -67,7 +67,7 @@ fn two_gpus() -> Result<()> {
     println!("error: {}", with_hint(&a.matmul(&b).expect_err("two devices")));
     println!("copies from {first} to {second}: {}", peer::path(Gpu::get(0)?, Gpu::get(1)?)?);
     let c = Tensor::zeros(&[64], DType::F32, second)?;
-    let product = Tensor::addmm(1.0, &c, 1.0, &a.to(second)?, &b)?;
+    let product = Tensor::addmm(1.0, a.to(second)?, &b, 1.0, &c)?;
     println!("addmm on {}: norm {:.3}", product.device(), product.norm(None)?.item::<f32>()?);
     Ok(())
 }

@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(
             message,
             "linear_forward: x [2, 3] f32 on cuda:0 and weight [2, 3] f32 on cpu are on different devices; nothing \
-             is moved implicitly\nhint: move one of them first: weight.to(cuda:0)"
+             is moved implicitly\nhint: move one of them first: weight.to(\"cuda:0\")"
         );
         assert!(same_kind("op", &[a, operand("b", Device::Cuda(1), DType::F32)]).is_err());
         assert!(same_kind("op", &[a, operand("b", Device::Cuda(0), DType::F32)]).is_ok());

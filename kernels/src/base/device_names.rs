@@ -43,6 +43,46 @@ impl FromStr for DeviceRequest {
     }
 }
 
+/// A device, or its name: taken wherever a tensor is created on or moved to a device.
+///
+/// ```
+/// use ddp_kernels::{Device, IntoDevice};
+///
+/// assert_eq!("cuda:1".into_device()?, Device::Cuda(1));
+/// assert!("gpu".into_device().is_err());
+/// # Ok::<(), ddp_kernels::KernelError>(())
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no device",
+    note = "`Device::Cpu`, `Device::cuda(0)` or a name such as \"cuda:0\"; `\"..\".parse()` needs no call: pass the name itself"
+)]
+pub trait IntoDevice {
+    /// The device.
+    ///
+    /// # Errors
+    /// [`KernelError::UnknownDevice`] or [`KernelError::UnsupportedDevice`] for a name.
+    fn into_device(self) -> Result<Device>;
+}
+
+impl IntoDevice for Device {
+    #[inline]
+    fn into_device(self) -> Result<Device> {
+        Ok(self)
+    }
+}
+
+impl IntoDevice for &str {
+    fn into_device(self) -> Result<Device> {
+        self.parse()
+    }
+}
+
+impl IntoDevice for &String {
+    fn into_device(self) -> Result<Device> {
+        self.parse()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,6 +96,16 @@ mod tests {
             assert_eq!(name.parse::<DeviceRequest>().unwrap().to_string(), name);
         }
         assert_eq!("cuda".parse::<Device>().unwrap(), Device::Cuda(0));
+    }
+
+    #[test]
+    fn tensors_take_names_of_devices() {
+        use crate::{DType, Tensor};
+        let x = Tensor::ones(&[2], DType::F32, "cpu").unwrap();
+        assert_eq!(x.to(&"cpu".to_owned()).unwrap().device(), Device::Cpu);
+        let message = crate::hint::with_hint(&Tensor::zeros(&[2], DType::F32, "gpu").unwrap_err());
+        assert!(message.contains("'gpu'") && message.contains("cuda:N"), "{message}");
+        assert!(x.to("mps").unwrap_err().to_string().contains("not supported by this build"));
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub enum KernelError {
 
     /// Two operands of one operation live on different devices.
     #[error("{op}: {a} and {b} are on different devices; nothing is moved implicitly")]
-    #[diagnostic(help("move one of them first: {}.to({})", b.name, a.device))]
+    #[diagnostic(help("move one of them first: {}.to(\"{}\")", b.name, a.device))]
     DeviceMismatch {
         op: &'static str,
         a: Box<Operand>,
@@ -55,7 +55,7 @@ pub enum KernelError {
 
     /// Two operands of one operation have different element types.
     #[error("{op}: {a} and {b} have different dtypes; nothing is cast implicitly")]
-    #[diagnostic(help("cast one of them first: {}.to_dtype({})", b.name, a.dtype))]
+    #[diagnostic(help("cast one of them first: {}.to_dtype(DType::{:?})", b.name, a.dtype))]
     DTypeMismatch {
         op: &'static str,
         a: Box<Operand>,
@@ -79,7 +79,7 @@ pub enum KernelError {
 
     /// A scalar that is not a value of the dtype of the tensor next to it.
     #[error("{op}: the scalar {scalar} is not a value of {operand}; nothing is cast implicitly")]
-    #[diagnostic(help("cast the tensor first: {}.to_dtype(f32)", operand.name))]
+    #[diagnostic(help("cast the tensor first: {}.to_dtype(DType::F32)", operand.name))]
     Scalar { op: &'static str, scalar: f64, operand: Box<Operand> },
 
     /// The operation is not defined for this element type.
@@ -129,6 +129,19 @@ pub enum KernelError {
     #[diagnostic(help("call `wait_sent`, or wait until `is_sent` returns true"))]
     StillSending { shape: Shape, dtype: DType },
 
+    /// An axis that the operand does not have, or one that is given twice.
+    #[error("{op}: {operand} {problem} {axis}")]
+    #[diagnostic(help("{}", axis_hint(*n_axes)))]
+    Axis {
+        op: &'static str,
+        operand: Box<Operand>,
+        /// The axis as given.
+        axis: isize,
+        problem: &'static str,
+        /// Number of axes to choose from.
+        n_axes: usize,
+    },
+
     /// A maximum or minimum over zero elements.
     #[error("{op}: {operand} has no element along this axis")]
     EmptyReduction { op: &'static str, operand: Box<Operand> },
@@ -157,6 +170,11 @@ pub enum KernelError {
         end: usize,
         len: usize,
     },
+
+    /// A range of numbers without a number.
+    #[error("{op}: no whole number is in {low}..{high}")]
+    #[diagnostic(help("the upper end is exclusive: {low}..{} has one number", low.saturating_add(1)))]
+    EmptyRange { op: &'static str, low: i64, high: i64 },
 
     /// A class index outside `0..n_classes` that is not the ignored one.
     #[error("{op}: the label of row {row} is {label}, outside 0..{n_classes}")]
@@ -272,6 +290,15 @@ fn memory_hint(in_use: Option<&MemoryInUse>) -> &'static str {
             MemoryUse::Optimizer => "an optimizer with less state (sgd), or a smaller model",
             _ => "a smaller model, or a device with more memory",
         },
+    }
+}
+
+/// The axes that there are.
+fn axis_hint(n_axes: usize) -> String {
+    match n_axes {
+        0 => "a tensor without dimensions has no axis; None stands for all".to_owned(),
+        1 => "the only axis is 0, or -1 from the end".to_owned(),
+        n => format!("axes are 0 to {}, or -{n} to -1 from the end, each once", n - 1),
     }
 }
 

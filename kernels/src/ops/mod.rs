@@ -1,7 +1,7 @@
 //! The operations, one folder each: `mod.rs` has the contract and the checks, `cpu.rs` the implementation that defines the
 //! operation, `cuda.rs` and `kernel.cu` the implementation for GPUs. The losses of elements are formulas in `loss/`.
 //!
-//! Every operation writes into memory that the caller owns and allocates nothing ([`reduce()`] excepted). Losses return sums, never
+//! Every operation writes into memory that the caller owns and allocates nothing ([`reduce()`] and [`argsort()`] excepted). Losses return sums, never
 //! means: only the caller knows the number of rows of the global batch.
 //!
 //! Each operation that has a gradient is checked by central differences in f64, and compared with PyTorch (`tests/golden`). One
@@ -41,6 +41,8 @@ mod elementwise;
 mod fingerprint;
 mod known_numbers;
 mod reduce;
+mod scan;
+mod sort;
 mod argmax;
 mod sum_of_squares;
 
@@ -86,7 +88,7 @@ pub use convert::convert;
 pub use copy::copy;
 pub use count_correct::count_correct;
 pub use dropout::{DropoutKey, dropout};
-pub use elementwise::{CompareOp, Input, MapOp, Scalar, compare, map, select};
+pub use elementwise::{AsInput, CompareOp, Input, MapOp, Scalar, compare, map, select};
 pub(crate) use elementwise::{broadcast_shape, shapes_differ};
 pub use embedding::{EmbeddingTable, EmbeddingTables, embedding_backward, embedding_forward};
 pub use fill::{Pattern, fill};
@@ -110,10 +112,13 @@ pub use numeric_embedding::{
     numeric_embedding_forward,
 };
 pub use permute::permute;
+pub(crate) use permute::read_strided;
 pub use reduce::{ReduceOp, reduce, reduce_whole};
 pub use rms_norm::{RmsNormGrads, rms_norm_backward, rms_norm_forward};
+pub use scan::{ScanOp, scan};
 pub use select_targets::{TargetColumns, select_targets};
 pub use softmax::{softmax_backward, softmax_forward};
+pub use sort::argsort;
 pub use sources::{compile_all, fill_cache, kernel_sources};
 pub use step_scalars::{STEP_SCALARS_EXTRA, STEP_SCALARS_LEN, StepScalars};
 pub use strided_copy::copy_columns;

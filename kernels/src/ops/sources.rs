@@ -3,8 +3,8 @@
 use super::{
     activation, add, argmax, batch_norm, begin_step, bias, cast, column_scale, convert, count_correct,
     dropout, elementwise, embedding, fill, fingerprint, gather_rows, glu, known_numbers, layer_norm,
-    load_rows, loss, matmul, numeric_embedding, permute, reduce, rms_norm, select_targets, softmax,
-    strided_copy, sum_of_squares, uniform, update,
+    load_rows, loss, matmul, numeric_embedding, permute, reduce, rms_norm, scan, select_targets, softmax,
+    sort, strided_copy, sum_of_squares, uniform, update,
 };
 use crate::cuda::source::Source;
 use crate::cuda::{CompiledKernel, FilledCache, module};
@@ -41,8 +41,10 @@ static SOURCES: &[&Source] = &[
     &permute::SOURCE,
     &reduce::SOURCE,
     &rms_norm::SOURCE,
+    &scan::SOURCE,
     &select_targets::SOURCE,
     &softmax::SOURCE,
+    &sort::SOURCE,
     &sum_of_squares::SOURCE,
     &strided_copy::SOURCE,
     &uniform::SOURCE,

@@ -44,7 +44,9 @@ impl Upload {
     /// # Errors
     /// [`KernelError::OutOfMemory`]; [`KernelError::BadShape`]; [`KernelError::Cuda`].
     pub fn without_host(gpu: &'static Gpu, dims: &[usize], dtype: DType) -> Result<Self> {
-        let device = Tensor::zeros_for(MemoryUse::Data, dims, dtype, gpu.device())?;
+        let mut device = Tensor::zeros_for(MemoryUse::Data, dims, dtype, gpu.device())?;
+        // Its memory is written by address from now on, so no other tensor may share it.
+        device.view_mut();
         let upload = Upload { host: None, device, gpu, sent: Event::new(gpu)?, consumed: Event::new(gpu)? };
         // The tensor was zeroed on the compute stream.
         upload.consumed.record(gpu.compute())?;

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use crate::base::error::Operand;
+use crate::base::memory_use::MemoryUse;
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 use crate::{DType, Device, Element, KernelError, Result, Shape};
 
@@ -45,11 +46,42 @@ enum DataMut<'a> {
     Cuda(CudaSliceMut<'a>),
 }
 
-/// A shared view of a tensor or of a part of one.
+/// A shared view of a tensor or of a part of one. It has the methods of a tensor that read.
+///
+/// ```
+/// use ddp_kernels::{DType, Device, Tensor};
+///
+/// let x = Tensor::arange(6, DType::F32, Device::Cpu)?.into_shape(&[3, 2])?;
+/// let last_rows = x.view().rows(1, 3)?;
+/// assert_eq!((last_rows * 2.0).sum(1)?.to_vec::<f32>()?, [10.0, 18.0]);
+/// # Ok::<(), ddp_kernels::KernelError>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct TensorRef<'a> {
     data: Data<'a>,
     shape: Shape,
+    /// The use that its memory is accounted to, and so that of results.
+    kind: MemoryUse,
+}
+
+/// A tensor or a view of one, owned or borrowed: what methods take as an operand.
+pub trait AsView {
+    /// A view of all elements.
+    fn as_view(&self) -> TensorRef<'_>;
+}
+
+impl AsView for TensorRef<'_> {
+    #[inline]
+    fn as_view(&self) -> TensorRef<'_> {
+        *self
+    }
+}
+
+impl<V: AsView + ?Sized> AsView for &V {
+    #[inline]
+    fn as_view(&self) -> TensorRef<'_> {
+        (**self).as_view()
+    }
 }
 
 /// An exclusive view of a tensor or of a part of one.
@@ -76,6 +108,12 @@ macro_rules! common {
             #[inline]
             pub fn shape(&self) -> Shape {
                 self.shape
+            }
+
+            /// The dimensions.
+            #[inline]
+            pub fn dims(&self) -> &[usize] {
+                self.shape.dims()
             }
 
             /// Number of elements.
@@ -196,13 +234,31 @@ impl<'a> TensorRef<'a> {
     /// Views bytes in host memory, as many as the elements take and aligned for them.
     pub(crate) fn from_bytes(bytes: &'a [u8], dtype: DType, shape: Shape) -> Self {
         debug_assert_eq!(bytes.len(), shape.numel() * dtype.size_bytes());
-        TensorRef { data: Data::Cpu(CpuSlice { bytes, dtype }), shape }
+        TensorRef { data: Data::Cpu(CpuSlice { bytes, dtype }), shape, kind: MemoryUse::Other }
     }
 
     /// Views a whole device buffer; the shape has as many elements.
     pub(crate) fn from_cuda(slice: CudaSlice<'a>, shape: Shape) -> Self {
         debug_assert_eq!(slice.len(), shape.numel());
-        TensorRef { data: Data::Cuda(slice), shape }
+        TensorRef { data: Data::Cuda(slice), shape, kind: MemoryUse::Other }
+    }
+
+    /// The same view, whose results are accounted to `kind`.
+    #[inline]
+    pub(crate) fn accounted_to(self, kind: MemoryUse) -> Self {
+        TensorRef { kind, ..self }
+    }
+
+    /// The use that its memory is accounted to, if the tensor that it views said so.
+    #[inline]
+    pub(crate) fn memory_use(&self) -> MemoryUse {
+        self.kind
+    }
+
+    /// This view: for code that takes tensors and views alike.
+    #[inline]
+    pub fn view(&self) -> TensorRef<'a> {
+        *self
     }
 
     /// Rows `start..end` of the first dimension.
@@ -212,7 +268,7 @@ impl<'a> TensorRef<'a> {
     #[inline]
     pub fn rows(self, start: usize, end: usize) -> Result<Self> {
         let (range, shape) = self.row_range(start, end)?;
-        Ok(TensorRef { data: self.data.range(range), shape })
+        Ok(TensorRef { data: self.data.range(range), shape, ..self })
     }
 
     /// Elements `start..end` in row-major order, as a vector.
@@ -222,7 +278,7 @@ impl<'a> TensorRef<'a> {
     #[inline]
     pub fn range(self, start: usize, end: usize) -> Result<Self> {
         self.check_range("range", start, end, self.numel())?;
-        Ok(TensorRef { data: self.data.range(start..end), shape: Shape::vector(end - start) })
+        Ok(TensorRef { data: self.data.range(start..end), shape: Shape::vector(end - start), ..self })
     }
 
     /// The elements, which must be in host memory and of type `T`.
@@ -306,7 +362,7 @@ impl<'a> TensorMut<'a> {
             DataMut::Cpu(CpuSliceMut { bytes, dtype }) => Data::Cpu(CpuSlice { bytes, dtype: *dtype }),
             DataMut::Cuda(slice) => Data::Cuda(slice.as_ref()),
         };
-        TensorRef { data, shape: self.shape }
+        TensorRef { data, shape: self.shape, kind: MemoryUse::Other }
     }
 
     /// The first `mid` elements and the rest, as vectors.

@@ -1,22 +1,33 @@
 //! Tensors filled on their device, by kernels.
 
+use std::ops::Range;
+
 use crate::base::check;
-use crate::ops::{Pattern, UniformStream, fill, uniform};
-use crate::{DType, Device, Result, Shape, Tensor};
+use crate::base::error::Operand;
+use crate::ops::{Pattern, Scalar, UniformStream, fill, uniform};
+use crate::{DType, Device, IntoDevice, KernelError, MemoryUse, Result, Shape, Tensor};
 
 impl Tensor {
     /// Creates a tensor whose elements `pattern` defines.
-    fn filled(dims: &[usize], pattern: Pattern, dtype: DType, device: Device) -> Result<Self> {
-        let mut tensor = Self::for_result(crate::MemoryUse::Other, Shape::new(dims)?, dtype, device)?;
-        fill(tensor.view_mut(), pattern)?;
+    fn filled(dims: &[usize], pattern: Pattern, dtype: DType, device: impl IntoDevice) -> Result<Self> {
+        let mut tensor = Self::empty(dims, dtype, device)?;
+        fill(tensor.new_view_mut(), pattern)?;
         Ok(tensor)
+    }
+
+    /// Creates a tensor with unspecified contents, for code that writes all of it.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::zeros`].
+    pub fn empty(dims: &[usize], dtype: DType, device: impl IntoDevice) -> Result<Self> {
+        Self::for_result(MemoryUse::Other, Shape::new(dims)?, dtype, device.into_device()?)
     }
 
     /// Creates a tensor of ones.
     ///
     /// # Errors
     /// Same as [`Tensor::zeros`].
-    pub fn ones(dims: &[usize], dtype: DType, device: Device) -> Result<Self> {
+    pub fn ones(dims: &[usize], dtype: DType, device: impl IntoDevice) -> Result<Self> {
         Self::full(dims, 1.0, dtype, device)
     }
 
@@ -24,23 +35,30 @@ impl Tensor {
     ///
     /// # Errors
     /// Same as [`Tensor::zeros`].
-    pub fn full(dims: &[usize], value: f64, dtype: DType, device: Device) -> Result<Self> {
+    pub fn full(dims: &[usize], value: f64, dtype: DType, device: impl IntoDevice) -> Result<Self> {
         Self::filled(dims, Pattern::Line { start: value, step: 0.0 }, dtype, device)
     }
 
-    /// Creates the vector `0, 1, ..., n - 1`; for bool, an element is true if the number is not 0.
+    /// Creates the vector `0, 1, ..., n - 1`, or the numbers of a range in steps of 1; for bool, an element is true if the number is
+    /// not 0.
     ///
     /// ```
     /// use ddp_kernels::{DType, Device, Tensor};
     ///
     /// assert_eq!(Tensor::arange(3, DType::I64, Device::Cpu)?.to_vec::<i64>()?, [0, 1, 2]);
+    /// assert_eq!(Tensor::arange(-1..2, DType::I64, "cpu")?.to_vec::<i64>()?, [-1, 0, 1]);
+    /// assert_eq!(Tensor::arange(0.5..2.0, DType::F32, "cpu")?.to_vec::<f32>()?, [0.5, 1.5]);
     /// # Ok::<(), ddp_kernels::KernelError>(())
     /// ```
     ///
     /// # Errors
     /// Same as [`Tensor::zeros`].
-    pub fn arange(n: usize, dtype: DType, device: Device) -> Result<Self> {
-        Self::filled(&[n], Pattern::Line { start: 0.0, step: 1.0 }, dtype, device)
+    ///
+    /// Source: `torch.arange`; other steps are `arange(..)? * step`.
+    pub fn arange(span: impl Into<Span>, dtype: DType, device: impl IntoDevice) -> Result<Self> {
+        let Span { start, end } = span.into();
+        let n = (end - start).ceil().max(0.0) as usize;
+        Self::filled(&[n], Pattern::Line { start, step: 1.0 }, dtype, device)
     }
 
     /// Creates a vector of `n` evenly spaced numbers from `start` to `end`, both included; computed in f64.
@@ -49,7 +67,7 @@ impl Tensor {
     /// Same as [`Tensor::zeros`].
     ///
     /// Source: `torch.linspace`, whose f32 numbers may differ in the last place.
-    pub fn linspace(start: f64, end: f64, n: usize, dtype: DType, device: Device) -> Result<Self> {
+    pub fn linspace(start: f64, end: f64, n: usize, dtype: DType, device: impl IntoDevice) -> Result<Self> {
         let pattern = Pattern::Between { start, end, n };
         Self::filled(&[n], pattern, dtype, device)
     }
@@ -58,7 +76,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Same as [`Tensor::zeros`].
-    pub fn eye(n: usize, dtype: DType, device: Device) -> Result<Self> {
+    pub fn eye(n: usize, dtype: DType, device: impl IntoDevice) -> Result<Self> {
         Self::filled(&[n, n], Pattern::Identity { n }, dtype, device)
     }
 
@@ -67,11 +85,12 @@ impl Tensor {
     /// There is no global generator: a program that wants other numbers gives another seed.
     ///
     /// # Errors
-    /// Same as [`Tensor::zeros`]; [`KernelError::DTypeUnsupported`](crate::KernelError::DTypeUnsupported) for integers.
-    pub fn rand(dims: &[usize], dtype: DType, device: Device, seed: u64) -> Result<Self> {
-        check_float("rand", dims, dtype, device)?;
-        let mut tensor = Self::for_result(crate::MemoryUse::Other, Shape::new(dims)?, dtype, device)?;
-        uniform(tensor.view_mut(), 0.0, 1.0, UniformStream { seed, stream: [0, 0] })?;
+    /// Same as [`Tensor::zeros`]; [`KernelError::DTypeUnsupported`] for integers.
+    pub fn rand(dims: &[usize], dtype: DType, device: impl IntoDevice, seed: u64) -> Result<Self> {
+        let device = device.into_device()?;
+        check::dtype("rand", result(dims, dtype, device)?, check::FLOATS, check::FLOATS_NAMES)?;
+        let mut tensor = Self::empty(dims, dtype, device)?;
+        uniform(tensor.new_view_mut(), 0.0, 1.0, UniformStream { seed, stream: [0, 0] })?;
         Ok(tensor)
     }
 
@@ -80,16 +99,53 @@ impl Tensor {
     ///
     /// # Errors
     /// Same as [`Tensor::rand`].
-    pub fn randn(dims: &[usize], dtype: DType, device: Device, seed: u64) -> Result<Self> {
-        check_float("randn", dims, dtype, device)?;
+    pub fn randn(dims: &[usize], dtype: DType, device: impl IntoDevice, seed: u64) -> Result<Self> {
+        let device = device.into_device()?;
+        check::dtype("randn", result(dims, dtype, device)?, check::FLOATS, check::FLOATS_NAMES)?;
         Self::filled(dims, Pattern::Normal { seed }, dtype, device)
     }
 
+    /// Creates random whole numbers from `low` to `high - 1`, a function of `seed` and element index only: the same on every device.
+    ///
+    /// ```
+    /// use ddp_kernels::{DType, Tensor};
+    ///
+    /// let dice = Tensor::randint(1, 7, &[100], DType::I64, "cpu", 0)?;
+    /// assert_eq!((dice.min(None)?.item::<i64>()?, dice.max(None)?.item::<i64>()?), (1, 6));
+    /// # Ok::<(), ddp_kernels::KernelError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`KernelError::EmptyRange`] if there is no such number; [`KernelError::Scalar`] if one is no value of the dtype; else as
+    /// [`Tensor::zeros`].
+    ///
+    /// Source: `torch.randint`.
+    pub fn randint(
+        low: i64,
+        high: i64,
+        dims: &[usize],
+        dtype: DType,
+        device: impl IntoDevice,
+        seed: u64,
+    ) -> Result<Self> {
+        const OP: &str = "randint";
+        let device = device.into_device()?;
+        if low >= high {
+            return Err(KernelError::EmptyRange { op: OP, low, high });
+        }
+        for end in [low, high - 1] {
+            Scalar::Int(end).check(OP, dtype, result(dims, dtype, device)?)?;
+        }
+        Self::filled(dims, Pattern::Integers { seed, low, high }, dtype, device)
+    }
+}
+
+readable! {
     /// Creates zeros with this tensor's shape, dtype and device.
     ///
     /// # Errors
     /// Same as [`Tensor::zeros`].
-    pub fn zeros_like(&self) -> Result<Self> {
+    pub fn zeros_like(&self) -> Result<Tensor> {
         self.new_zeros(self.dims())
     }
 
@@ -97,7 +153,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Same as [`Tensor::zeros`].
-    pub fn ones_like(&self) -> Result<Self> {
+    pub fn ones_like(&self) -> Result<Tensor> {
         self.new_ones(self.dims())
     }
 
@@ -105,7 +161,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Same as [`Tensor::zeros`].
-    pub fn full_like(&self, value: f64) -> Result<Self> {
+    pub fn full_like(&self, value: f64) -> Result<Tensor> {
         self.new_full(self.dims(), value)
     }
 
@@ -113,31 +169,31 @@ impl Tensor {
     ///
     /// # Errors
     /// Same as [`Tensor::rand`].
-    pub fn rand_like(&self, seed: u64) -> Result<Self> {
-        Self::rand(self.dims(), self.dtype(), self.device(), seed)
+    pub fn rand_like(&self, seed: u64) -> Result<Tensor> {
+        Tensor::rand(self.dims(), self.dtype(), self.device(), seed)
     }
 
     /// [`Tensor::randn`] with this tensor's shape, dtype and device.
     ///
     /// # Errors
     /// Same as [`Tensor::rand`].
-    pub fn randn_like(&self, seed: u64) -> Result<Self> {
-        Self::randn(self.dims(), self.dtype(), self.device(), seed)
+    pub fn randn_like(&self, seed: u64) -> Result<Tensor> {
+        Tensor::randn(self.dims(), self.dtype(), self.device(), seed)
     }
 
     /// Creates zeros of another shape with this tensor's dtype and device.
     ///
     /// # Errors
     /// Same as [`Tensor::zeros`].
-    pub fn new_zeros(&self, dims: &[usize]) -> Result<Self> {
-        Self::zeros_for(self.memory_use(), dims, self.dtype(), self.device())
+    pub fn new_zeros(&self, dims: &[usize]) -> Result<Tensor> {
+        Tensor::zeros_for(self.memory_use(), dims, self.dtype(), self.device())
     }
 
     /// Creates ones of another shape with this tensor's dtype and device.
     ///
     /// # Errors
     /// Same as [`Tensor::zeros`].
-    pub fn new_ones(&self, dims: &[usize]) -> Result<Self> {
+    pub fn new_ones(&self, dims: &[usize]) -> Result<Tensor> {
         self.new_full(dims, 1.0)
     }
 
@@ -145,12 +201,36 @@ impl Tensor {
     ///
     /// # Errors
     /// Same as [`Tensor::zeros`].
-    pub fn new_full(&self, dims: &[usize], value: f64) -> Result<Self> {
-        Self::full(dims, value, self.dtype(), self.device())
+    pub fn new_full(&self, dims: &[usize], value: f64) -> Result<Tensor> {
+        Tensor::full(dims, value, self.dtype(), self.device())
     }
 }
 
-fn check_float(op: &'static str, dims: &[usize], dtype: DType, device: Device) -> Result<()> {
-    let operand = crate::base::error::Operand { name: "result", shape: Shape::new(dims)?, dtype, device };
-    check::dtype(op, operand, check::FLOATS, check::FLOATS_NAMES)
+/// The tensor to create, as messages show it.
+fn result(dims: &[usize], dtype: DType, device: Device) -> Result<Operand> {
+    Ok(Operand { name: "result", shape: Shape::new(dims)?, dtype, device })
 }
+
+/// The numbers of [`Tensor::arange`]: those below `n` from 0 on, or a range.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Span {
+    start: f64,
+    end: f64,
+}
+
+impl From<usize> for Span {
+    fn from(n: usize) -> Self {
+        Span { start: 0.0, end: n as f64 }
+    }
+}
+
+macro_rules! ranges {
+    ($($t:ty),*) => {
+        $(impl From<Range<$t>> for Span {
+            fn from(range: Range<$t>) -> Self {
+                Span { start: range.start as f64, end: range.end as f64 }
+            }
+        })*
+    };
+}
+ranges!(i32, i64, usize, f64);

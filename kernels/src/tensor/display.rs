@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use crate::hint::with_hint;
-use crate::{DType, Result, Tensor};
+use crate::{DType, Result, Tensor, TensorRef};
 
 /// Number of elements from which only the ends of each dimension are shown.
 const MAX_SHOWN: usize = 1000;
@@ -13,20 +13,20 @@ const N_EDGE: usize = 3;
 const LINE: usize = 80;
 const START: &str = "tensor(";
 
-impl Tensor {
+impl TensorRef<'_> {
     /// The elements to show, in host memory: those at the ends of each dimension if there are many.
-    fn shown(&self) -> Result<Tensor> {
+    fn shown(self) -> Result<Tensor> {
         if self.numel() <= MAX_SHOWN {
             return self.cpu();
         }
         let mut shown = self.ends(0)?;
         for axis in 1..self.dims().len() {
-            shown = shown.ends(axis)?;
+            shown = shown.view().ends(axis)?;
         }
         shown.cpu()
     }
 
-    fn texts(&self) -> Result<Texts> {
+    fn texts(self) -> Result<Texts> {
         let shown = self.shown()?;
         Ok(match self.dtype() {
             DType::Bool => Texts::new(shown.to_vec::<bool>()?),
@@ -37,19 +37,19 @@ impl Tensor {
     }
 
     /// The first and last elements along `axis`.
-    fn ends(&self, axis: usize) -> Result<Tensor> {
+    fn ends(self, axis: usize) -> Result<Tensor> {
         let n = self.dims()[axis];
         if n <= 2 * N_EDGE {
-            return self.try_clone();
+            return self.to_tensor();
         }
-        Tensor::cat(&[&self.narrow(axis, 0, N_EDGE)?, &self.narrow(axis, n - N_EDGE, N_EDGE)?], axis)
+        Tensor::cat(&[self.narrow(axis, 0, N_EDGE)?, self.narrow(axis, n - N_EDGE, N_EDGE)?], axis)
     }
 }
 
 /// The elements in PyTorch's layout, then device and dtype. Of more than 1,000 elements it shows, and copies to the host, the
 /// first and last three of each dimension. Waits for the work that computes them. Other than there, `true` and `false` are written
 /// as in Rust, and device and dtype are always at the end.
-impl fmt::Display for Tensor {
+impl fmt::Display for TensorRef<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ends = [format!("device={}", self.device()), format!("dtype={}", self.dtype())];
         let Texts { texts, width } = match self.texts() {
@@ -73,6 +73,13 @@ impl fmt::Display for Tensor {
             }
         }
         write!(f, "{text})")
+    }
+}
+
+/// Same as for the view of all of it.
+impl fmt::Display for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.view(), f)
     }
 }
 

@@ -1,19 +1,40 @@
-//! The methods of [`Tensor`](crate::Tensor): creation, arithmetic, reductions, matmuls, rows, copies, and how a tensor prints.
+//! The methods of [`Tensor`](crate::Tensor) and [`TensorRef`](crate::TensorRef): creation, arithmetic, reductions, matmuls, shapes,
+//! copies, and how a tensor prints.
 //!
 //! [`crate::ops`] works on views in memory that the caller owns; the methods here allocate their results and call it. Nothing
-//! is moved, cast or copied implicitly: operands of two devices, dtypes or unsuitable shapes are an error that names both.
+//! is moved or cast implicitly: operands of two devices, dtypes or unsuitable shapes are an error that names both. What only reads
+//! is defined once, for tensors and views alike (`readable!`).
 //!
-//! Methods that are not hot share one kernel per dtype, which takes the operation as an argument: `elementwise`, `reduce`, `fill`,
-//! `convert`, `strided_copy`. Softmax, triangles and one-hot rows are composed of these. Training calls [`crate::ops`] on views of
-//! memory that it allocated before, never a method that allocates.
+//! Methods that are not hot share one kernel per dtype, which takes the operation as an argument: `elementwise`, `reduce`, `scan`,
+//! `sort`, `fill`, `convert`, `permute`, `strided_copy`. Softmax, variances, triangles and one-hot rows are composed of these.
+//! Training calls [`crate::ops`] on views of memory that it allocated before, never a method that allocates.
 
-mod arithmetic;
-mod create;
-mod display;
-mod matmul;
+/// Defines methods of tensors and of views of them, whose `self.view()` is the same.
+macro_rules! readable {
+    ($($methods:tt)*) => {
+        impl crate::Tensor {
+            $($methods)*
+        }
+        impl crate::TensorRef<'_> {
+            $($methods)*
+        }
+    };
+}
+
+pub(crate) mod axes;
+pub(crate) mod create;
+pub(crate) mod literal;
+mod shape;
+mod elementwise;
+mod operators;
 mod reduce;
+mod matmul;
 mod rows;
+pub(crate) mod slice;
+mod index;
+mod order;
 mod transfer;
+mod display;
 
 #[cfg(test)]
 mod tests;

@@ -1,132 +1,405 @@
-//! Reductions, softmax and log-softmax.
+//! Reductions, running sums, softmax and log-softmax.
 
+use super::axes::keepdim;
 use crate::base::check;
-use crate::ops::{ReduceOp, reduce};
-use crate::{DType, KernelError, Result, Shape, Tensor};
+use crate::ops::{ReduceOp, ScanOp, reduce, scan};
+use crate::{Axes, Axis, DType, KernelError, Result, Shape, Tensor, TensorRef};
 
-impl Tensor {
-    fn reduce(&self, op: ReduceOp, axis: Option<usize>) -> Result<Self> {
-        let dims: Vec<usize> = match axis {
-            None => Vec::new(),
-            Some(axis) => {
-                let others = self.dims().iter().enumerate().filter(|(i, _)| *i != axis);
-                others.map(|(_, &n)| n).collect()
-            }
-        };
-        let shape = Shape::new(&dims)?;
-        let dtype = op.result_dtype(self.dtype());
-        let mut out = Self::for_result(self.memory_use(), shape, dtype, self.device())?;
-        reduce(op, self.view(), axis, out.view_mut())?;
-        Ok(out)
-    }
-
-    /// The sum of all elements (`None`), a tensor without dimensions, or along an axis, which the result lacks.
+readable! {
+    /// The sum of all elements (`None`), a tensor without dimensions, or along one axis or several, which the result lacks; with
+    /// [`keepdim`], it keeps them with length 1.
     ///
     /// Sums of floats are in f64 and rounded once; the order depends on the shape only, not on the number of threads. The sum of
     /// integers and of bool is i64, as in PyTorch.
     ///
     /// ```
-    /// use ddp_kernels::{Device, Tensor};
+    /// use ddp_kernels::{keepdim, tensor};
     ///
-    /// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2], Device::Cpu)?;
+    /// let x = tensor![[1., 2.], [3., 4.]];
     /// assert_eq!(x.sum(None)?.item::<f32>()?, 10.0);
-    /// assert_eq!(x.sum(0)?.to_vec::<f32>()?, [4.0, 6.0]);
+    /// assert_eq!(x.sum(-1)?.to_vec::<f32>()?, [3.0, 7.0]);
+    /// assert_eq!(x.sum(keepdim([0, 1]))?.dims(), [1, 1]);
     /// # Ok::<(), ddp_kernels::KernelError>(())
     /// ```
     ///
     /// # Errors
-    /// [`KernelError::OutOfRange`] for an axis that is not there; as [`Tensor::zeros`].
-    pub fn sum(&self, axis: impl Into<Option<usize>>) -> Result<Self> {
-        self.reduce(ReduceOp::Sum, axis.into())
+    /// [`KernelError::Axis`] for an axis that is not there or is given twice; as [`Tensor::zeros`].
+    pub fn sum(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        self.view().reduced("sum", ReduceOp::Sum, &axes.into())
     }
 
-    /// The mean of all elements, or along an axis; of floats.
+    /// The mean of all elements, or along axes; of floats.
     ///
     /// # Errors
     /// Same as [`Tensor::sum`]; [`KernelError::DTypeUnsupported`] for integers.
-    pub fn mean(&self, axis: impl Into<Option<usize>>) -> Result<Self> {
-        self.reduce(ReduceOp::Mean, axis.into())
+    pub fn mean(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        self.view().reduced("mean", ReduceOp::Mean, &axes.into())
     }
 
-    /// The largest element, or along an axis; NaN if there is one. Unlike PyTorch's, it returns no indices: [`Tensor::argmax`] does.
+    /// The product of all elements, or along axes, in f64 and rounded once; of integers and bool in i64.
     ///
     /// # Errors
-    /// Same as [`Tensor::sum`]; [`KernelError::EmptyReduction`].
-    pub fn max(&self, axis: impl Into<Option<usize>>) -> Result<Self> {
-        self.reduce(ReduceOp::Max, axis.into())
+    /// Same as [`Tensor::sum`].
+    pub fn prod(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        self.view().product(&axes.into())
     }
 
-    /// The smallest element, or along an axis; NaN if there is one.
-    ///
-    /// # Errors
-    /// Same as [`Tensor::max`].
-    pub fn min(&self, axis: impl Into<Option<usize>>) -> Result<Self> {
-        self.reduce(ReduceOp::Min, axis.into())
-    }
-
-    /// The index of the first of the largest elements, in row-major order or along an axis, as i64; NaN counts as the largest.
-    ///
-    /// # Errors
-    /// Same as [`Tensor::max`].
-    pub fn argmax(&self, axis: impl Into<Option<usize>>) -> Result<Self> {
-        self.reduce(ReduceOp::ArgMax, axis.into())
-    }
-
-    /// The Euclidean norm of all elements, or along an axis; of floats.
+    /// The variance of all elements, or along axes: the sum of squared differences from the mean over `n - 1`, as PyTorch's default;
+    /// of floats, 16-bit floats computed in f32. NaN for fewer than two elements.
     ///
     /// # Errors
     /// Same as [`Tensor::mean`].
-    pub fn norm(&self, axis: impl Into<Option<usize>>) -> Result<Self> {
-        self.reduce(ReduceOp::Norm, axis.into())
+    pub fn var(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        self.view().variance("var", &axes.into(), Ok)
+    }
+
+    /// The standard deviation: the root of [`Tensor::var`].
+    ///
+    /// # Errors
+    /// Same as [`Tensor::mean`].
+    pub fn std(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        self.view().variance("std", &axes.into(), |variance| variance.sqrt())
+    }
+
+    /// The largest element, or along axes; NaN if there is one. Unlike PyTorch's, it returns no indices: [`Tensor::argmax`] does.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::sum`]; [`KernelError::EmptyReduction`].
+    pub fn max(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        self.view().reduced("max", ReduceOp::Max, &axes.into())
+    }
+
+    /// The smallest element, or along axes; NaN if there is one.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::max`].
+    pub fn min(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        self.view().reduced("min", ReduceOp::Min, &axes.into())
+    }
+
+    /// The index of the first of the largest elements, along an axis or in row-major order of several, as i64; NaN counts as the
+    /// largest.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::max`].
+    pub fn argmax(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        self.view().reduced("argmax", ReduceOp::ArgMax, &axes.into())
+    }
+
+    /// The index of the first of the smallest elements, as [`Tensor::argmax`]; NaN counts as the smallest.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::max`].
+    pub fn argmin(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        self.view().smallest(&axes.into())
+    }
+
+    /// The Euclidean norm of all elements, or along axes; of floats.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::mean`].
+    pub fn norm(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        self.view().reduced("norm", ReduceOp::Norm, &axes.into())
+    }
+
+    /// Whether any element is not 0 (or true), or along axes; false for no element.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::sum`].
+    pub fn any(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        self.ne(0)?.view().reduced("any", ReduceOp::Sum, &axes.into())?.gt(0)
+    }
+
+    /// Whether all elements are not 0 (or true), or along axes; true for no element.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::sum`].
+    pub fn all(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        self.eq(0)?.view().reduced("all", ReduceOp::Sum, &axes.into())?.eq(0)
+    }
+
+    /// The sums of all elements up to each along an axis, in f64, each rounded once; of integers and bool in i64.
+    ///
+    /// ```
+    /// use ddp_kernels::tensor;
+    /// assert_eq!(tensor![1., 2., 3.].cumsum(0)?.to_vec::<f32>()?, [1.0, 3.0, 6.0]);
+    /// # Ok::<(), ddp_kernels::KernelError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`KernelError::Axis`]; as [`Tensor::zeros`].
+    pub fn cumsum(&self, axis: impl Into<Axis>) -> Result<Tensor> {
+        self.view().scanned("cumsum", ScanOp::Sum, axis.into())
+    }
+
+    /// The products of all elements up to each along an axis, as [`Tensor::cumsum`].
+    ///
+    /// # Errors
+    /// Same as [`Tensor::cumsum`].
+    pub fn cumprod(&self, axis: impl Into<Axis>) -> Result<Tensor> {
+        self.view().scanned("cumprod", ScanOp::Product, axis.into())
     }
 
     /// `e^a / sum(e^a)` along an axis; 16-bit floats are computed in f32.
     ///
     /// # Errors
-    /// Same as [`Tensor::mean`].
-    pub fn softmax(&self, axis: usize) -> Result<Self> {
-        self.normalized("softmax", axis, |_, exponentials, sums| exponentials.div(sums))
+    /// [`KernelError::Axis`]; [`KernelError::DTypeUnsupported`] for integers; as [`Tensor::zeros`].
+    pub fn softmax(&self, axis: impl Into<Axis>) -> Result<Tensor> {
+        self.view().normalized("softmax", axis.into(), |_, exponentials, sums| exponentials.div(sums))
     }
 
     /// `a - log(sum(e^a))` along an axis; 16-bit floats are computed in f32.
     ///
     /// # Errors
-    /// Same as [`Tensor::mean`].
-    pub fn log_softmax(&self, axis: usize) -> Result<Self> {
-        self.normalized("log_softmax", axis, |shifted, _, sums| shifted.sub(&sums.log()?))
+    /// Same as [`Tensor::softmax`].
+    pub fn log_softmax(&self, axis: impl Into<Axis>) -> Result<Tensor> {
+        self.view().normalized("log_softmax", axis.into(), |shifted, _, sums| shifted.sub(&sums.log()?))
+    }
+}
+
+impl TensorRef<'_> {
+    fn reduced(self, op: &'static str, reduce_op: ReduceOp, axes: &Axes) -> Result<Tensor> {
+        self.along(op, axes, |x, axis, shape| {
+            let dtype = reduce_op.result_dtype(x.dtype());
+            let mut out = Tensor::for_result(self.memory_use(), shape, dtype, self.device())?;
+            reduce(reduce_op, x, axis, out.new_view_mut())?;
+            Ok(out)
+        })
+    }
+
+    /// Calls `f` with this tensor, the axis to reduce (None for all) and the shape of the result. Of several axes, `f` gets a view or a
+    /// copy in which they are one.
+    fn along(
+        self,
+        op: &'static str,
+        axes: &Axes,
+        f: impl FnOnce(TensorRef<'_>, Option<usize>, Shape) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let own = self.dims();
+        let mask = axes.mask(op, self.operand("a"))?;
+        let (gone, left): (Vec<usize>, Vec<usize>) = (0..own.len()).partition(|&axis| mask[axis]);
+        let dims: Vec<usize> = if axes.is_kept() {
+            own.iter().zip(mask).map(|(&n, is_gone)| if is_gone { 1 } else { n }).collect()
+        } else {
+            left.iter().map(|&axis| own[axis]).collect()
+        };
+        let shape = Shape::new(&dims)?;
+        let [first, .., last] = gone[..] else {
+            // One axis, or none of a tensor without dimensions.
+            return f(self, gone.first().copied(), shape);
+        };
+        if left.is_empty() {
+            return f(self, None, shape);
+        }
+        let size = |axes: &[usize]| axes.iter().map(|&axis| own[axis]).product::<usize>();
+        if last - first + 1 == gone.len() {
+            let joined = [own[..first].iter().product(), size(&gone), own[last + 1..].iter().product()];
+            return f(self.reshape(&joined)?, Some(1), shape);
+        }
+        let moved = self.permuted(op, &[left.as_slice(), gone.as_slice()].concat().as_slice().into())?;
+        f(moved.view().reshape(&[size(&left), size(&gone)])?, Some(1), shape)
+    }
+
+    fn product(self, axes: &Axes) -> Result<Tensor> {
+        self.along("prod", axes, |x, axis, shape| {
+            let x = if axis.is_none() { x.reshape(&[x.numel()])? } else { x };
+            let axis = axis.unwrap_or(0);
+            let n = x.dims()[axis];
+            if n == 0 {
+                let dtype = ScanOp::Product.result_dtype(x.dtype());
+                return Tensor::ones(shape.dims(), dtype, x.device());
+            }
+            x.scanned("prod", ScanOp::Product, axis.into())?.narrow(axis, n - 1, 1)?.into_shape(shape.dims())
+        })
+    }
+
+    fn scanned(self, op: &'static str, scan_op: ScanOp, axis: Axis) -> Result<Tensor> {
+        let axis = axis.index(op, self.operand("a"))?;
+        let dtype = scan_op.result_dtype(self.dtype());
+        let mut out = Tensor::for_result(self.memory_use(), self.shape(), dtype, self.device())?;
+        scan(scan_op, self, axis, out.new_view_mut())?;
+        Ok(out)
+    }
+
+    fn variance(
+        self,
+        op: &'static str,
+        axes: &Axes,
+        finish: impl Fn(Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        check::dtype(op, self.operand("a"), check::FLOATS, check::FLOATS_NAMES)?;
+        if check::is_short(self.dtype()) {
+            let wide = self.to_dtype(DType::F32)?;
+            return wide.view().variance(op, axes, finish)?.to_dtype(self.dtype());
+        }
+        let mask = axes.mask(op, self.operand("a"))?;
+        let n: usize =
+            self.dims().iter().zip(mask).filter(|&(_, is_gone)| is_gone).map(|(&n, _)| n).product();
+        let differences = self.sub(&self.reduced(op, ReduceOp::Mean, &keepdim(axes.clone()))?)?;
+        let squares = differences.mul(&differences)?.view().reduced(op, ReduceOp::Sum, axes)?;
+        finish(squares.div(n.saturating_sub(1) as f64)?)
+    }
+
+    fn smallest(self, axes: &Axes) -> Result<Tensor> {
+        // The same order the other way round.
+        let reversed = match self.dtype() {
+            DType::Bool => self.eq(false)?,
+            dtype if dtype.is_float() => self.neg()?,
+            // The smallest integer has no negative: -1 - a exists for all, and wraps to it for unsigned ones.
+            _ => self.neg()?.sub(1)?,
+        };
+        reversed.view().reduced("argmin", ReduceOp::ArgMax, axes).map_err(|error| match error {
+            KernelError::EmptyReduction { .. } => {
+                KernelError::EmptyReduction { op: "argmin", operand: self.operand("a").into() }
+            }
+            other => other,
+        })
     }
 
     /// `f` of the elements less the largest along the axis, their exponentials, and the sums of those; in f32 or f64.
     fn normalized(
-        &self,
+        self,
         op: &'static str,
-        axis: usize,
+        axis: Axis,
         f: impl Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
-    ) -> Result<Self> {
-        check::dtype(op, self.view().operand("a"), check::FLOATS, check::FLOATS_NAMES)?;
-        if axis >= self.dims().len() {
-            return Err(KernelError::OutOfRange { op, start: axis, end: axis + 1, len: self.dims().len() });
-        }
+    ) -> Result<Tensor> {
+        let operand = self.operand("a");
+        check::dtype(op, operand, check::FLOATS, check::FLOATS_NAMES)?;
+        axis.index(op, operand)?;
         if self.numel() == 0 {
-            return self.try_clone();
+            return self.to_tensor();
         }
         if check::is_short(self.dtype()) {
-            return self.to_dtype(DType::F32)?.normalized(op, axis, f)?.to_dtype(self.dtype());
+            return self.to_dtype(DType::F32)?.view().normalized(op, axis, f)?.to_dtype(self.dtype());
         }
-        // As [outer, len, inner]: the reduced axis in the middle, where a result of the reduction is repeated only by its own
-        // operand's broadcasting if it is last or first; else the tensor is rotated.
-        let dims = self.dims().to_vec();
-        let (outer, inner): (usize, usize) =
-            (dims[..axis].iter().product(), dims[axis + 1..].iter().product());
-        let rows = self.view().reshape(&[outer, dims[axis], inner])?.to_tensor()?;
-        if outer > 1 && inner > 1 {
-            let swapped = rows.swap_last()?.normalized(op, 2, f)?;
-            return swapped.swap_last()?.into_shape(&dims);
-        }
-        let kept = [outer, 1, inner];
-        let shifted = rows.sub(&rows.max(1)?.into_shape(&kept)?)?;
+        let shifted = self.sub(&self.max(keepdim(axis))?)?;
         let exponentials = shifted.exp()?;
-        let sums = exponentials.sum(1)?.into_shape(&kept)?;
-        f(&shifted, &exponentials, &sums)?.into_shape(&dims)
+        let sums = exponentials.sum(keepdim(axis))?;
+        f(&shifted, &exponentials, &sums)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::hint::with_hint;
+    use crate::ops::testing::{devices, random};
+    use crate::{DType, Result, Tensor, keepdim, tensor};
+
+    /// A reduction's name and result, and its definition for one group of elements.
+    type Case<'a> = (&'a str, Result<Tensor>, &'a dyn Fn(&[f64]) -> f64);
+
+    fn numbers(x: Result<Tensor>) -> Vec<f64> {
+        x.unwrap().to_dtype(DType::F64).unwrap().to_vec().unwrap()
+    }
+
+    /// Every set of axes of a tensor of four dimensions, against groups of elements that agree in all other indices.
+    #[test]
+    fn each_reduction_along_any_axes_follows_its_definition() {
+        const DIMS: [usize; 4] = [2, 3, 4, 5];
+        let values: Vec<f32> = random::<f32>(120, 4).iter().map(|v| (v * 8.0).round() / 4.0).collect();
+        let index = |e: usize| [e / 60, e / 20 % 3, e / 5 % 4, e % 5];
+        for device in devices() {
+            let x = Tensor::from_slice(&values, &DIMS, device).unwrap();
+            for mask in 1..16 {
+                let axes: Vec<isize> =
+                    (0..4).filter(|axis| mask >> axis & 1 == 1).map(|axis| axis - 4).collect();
+                let axes = axes.as_slice();
+                let dims: Vec<usize> =
+                    DIMS.iter().enumerate().map(|(i, &n)| if mask >> i & 1 == 1 { 1 } else { n }).collect();
+                let mut groups = vec![Vec::new(); dims.iter().product()];
+                for (e, &v) in values.iter().enumerate() {
+                    let at = index(e);
+                    let group = (0..4).fold(0, |at_group, i| {
+                        at_group * dims[i] + if mask >> i & 1 == 1 { 0 } else { at[i] }
+                    });
+                    groups[group].push(f64::from(v));
+                }
+                let mean = |g: &[f64]| g.iter().sum::<f64>() / g.len() as f64;
+                let var = |g: &[f64]| {
+                    let m = mean(g);
+                    g.iter().map(|v| (v - m) * (v - m)).sum::<f64>() / (g.len() as f64 - 1.0)
+                };
+                let first = |g: &[f64], best: f64| g.iter().position(|&v| v == best).unwrap() as f64;
+                let max = |g: &[f64]| g.iter().copied().fold(f64::MIN, f64::max);
+                let min = |g: &[f64]| g.iter().copied().fold(f64::MAX, f64::min);
+                let cases: [Case<'_>; 12] = [
+                    ("sum", x.sum(axes), &|g| g.iter().sum()),
+                    ("mean", x.mean(axes), &mean),
+                    ("prod", x.prod(axes), &|g| g.iter().product()),
+                    ("var", x.var(axes), &var),
+                    ("std", x.std(axes), &|g| var(g).sqrt()),
+                    ("max", x.max(axes), &max),
+                    ("min", x.min(axes), &min),
+                    ("argmax", x.argmax(axes), &|g| first(g, max(g))),
+                    ("argmin", x.argmin(axes), &|g| first(g, min(g))),
+                    ("norm", x.norm(axes), &|g| g.iter().map(|v| v * v).sum::<f64>().sqrt()),
+                    ("any", x.gt(1.5).unwrap().any(axes), &|g| f64::from(g.iter().any(|&v| v > 1.5))),
+                    ("all", x.gt(-1.5).unwrap().all(axes), &|g| f64::from(g.iter().all(|&v| v > -1.5))),
+                ];
+                for (name, got, want) in cases {
+                    let got = got.unwrap();
+                    assert_eq!(got.dims().len(), 4 - axes.len(), "{name}");
+                    for (i, (got, group)) in numbers(Ok(got)).into_iter().zip(&groups).enumerate() {
+                        let want = want(group);
+                        // A few roundings in f32.
+                        let is_close = (got - want).abs() <= 1e-6 * want.abs().max(1e-3);
+                        assert!(
+                            is_close,
+                            "{name} along {axes:?} on {device}, result {i}: {got}, want {want}"
+                        );
+                    }
+                }
+                let (kept, gone) = (x.mean(keepdim(axes)).unwrap(), x.mean(axes).unwrap());
+                assert_eq!(kept.dims(), dims);
+                assert_eq!(kept.to_vec::<f32>().unwrap(), gone.to_vec::<f32>().unwrap());
+            }
+            assert_eq!(x.sum(keepdim(None)).unwrap().dims(), [1, 1, 1, 1]);
+            assert_eq!(numbers(x.sum([0, 1, 2, 3])), numbers(x.sum(None)));
+        }
+    }
+
+    #[test]
+    fn special_cases_are_pytorchs() {
+        for device in devices() {
+            let to = |x: Tensor| x.to(device).unwrap();
+            let nothing = Tensor::zeros(&[0, 2], DType::F32, device).unwrap();
+            assert_eq!(numbers(nothing.prod(0)), [1.0, 1.0]);
+            assert_eq!((numbers(nothing.any(0)), numbers(nothing.all(0))), (vec![0.0; 2], vec![1.0; 2]));
+            assert!(numbers(nothing.var(0)).iter().all(|v| v.is_nan()));
+            assert!(numbers(to(tensor![3.]).std(0))[0].is_nan(), "of one element");
+            assert!(numbers(to(tensor![1., f32::INFINITY]).var(None))[0].is_nan());
+            let nan = to(tensor![1., f32::NAN, 0.]);
+            assert_eq!((numbers(nan.argmin(0)), numbers(nan.argmax(0))), (vec![1.0], vec![1.0]));
+            assert!(numbers(nan.prod(0))[0].is_nan());
+            assert_eq!((numbers(nan.any(0)), numbers(nan.all(0))), (vec![1.0], vec![0.0]), "NaN is not 0");
+            let extremes = to(tensor![0, i64::MAX, i64::MIN, i64::MIN]);
+            assert_eq!((numbers(extremes.argmin(0)), numbers(extremes.argmax(0))), (vec![2.0], vec![1.0]));
+            for (dtype, smallest) in [(DType::U8, 1.0), (DType::I32, 1.0), (DType::Bool, 1.0)] {
+                let x = to(tensor![1, 0, 1]).to_dtype(dtype).unwrap();
+                assert_eq!(numbers(x.argmin(None)), [smallest], "{dtype}");
+            }
+            let x = to(tensor![[2, 3], [4, 5]]);
+            assert_eq!((x.prod(0).unwrap().dtype(), numbers(x.prod(0))), (DType::I64, vec![8.0, 15.0]));
+            assert!(x.var(0).is_err() && x.mean([0, 1]).is_err());
+            // A mean far from 0, where a difference of squares would be wrong, and 16-bit floats.
+            let far = to(tensor![10_000., 10_001., 10_002.]);
+            assert_eq!(numbers(far.var(0)), [1.0]);
+            let short = to(tensor![100., 101., 102.]).to_dtype(DType::BF16).unwrap();
+            assert_eq!((short.std(0).unwrap().dtype(), numbers(short.std(0))), (DType::BF16, vec![1.0]));
+            let message = nothing.argmin(0).unwrap_err().to_string();
+            assert!(
+                message.starts_with("argmin: a [0, 2] f32") && message.contains("no element"),
+                "{message}"
+            );
+            let message = with_hint(&x.sum([0, -2]).unwrap_err());
+            assert!(
+                message.starts_with(&format!("sum: a [2, 2] i64 on {device} is given twice the axis -2"))
+            );
+            let message = with_hint(&x.max(2).unwrap_err());
+            assert!(
+                message.contains("has no axis 2") && message.contains("hint: axes are 0 to 1"),
+                "{message}"
+            );
+        }
     }
 }

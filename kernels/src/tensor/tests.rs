@@ -117,7 +117,7 @@ fn creation_like_another_tensor() {
 fn tensors_move_and_convert_only_when_asked() {
     for device in devices() {
         let x = Tensor::from_slice(&[1.5f32, -2.0], &[2], device).unwrap();
-        let like = x.to_like(&Tensor::zeros(&[1], DType::BF16, Device::Cpu).unwrap()).unwrap();
+        let like = x.to_like(Tensor::zeros(&[1], DType::BF16, Device::Cpu).unwrap()).unwrap();
         assert_eq!((like.dtype(), like.device()), (DType::BF16, Device::Cpu));
         let back = like.to_like(&x).unwrap();
         assert_eq!((back.device(), back.to_vec::<f32>().unwrap()), (device, vec![1.5, -2.0]));
@@ -181,7 +181,8 @@ fn parts_and_joins_in_every_dtype() {
         let (a, b) = (labels.reshape(&[1, 2]).unwrap(), labels.reshape(&[2, 1]).unwrap());
         let message = Tensor::cat(&[&a, &b], 0).unwrap_err().to_string();
         assert!(message.contains("parts[0] [1, 2] i64") && message.contains("part [2, 1] i64"), "{message}");
-        assert!(Tensor::cat(&[], 0).is_err() && Tensor::stack(&[], 0).is_err());
+        let none: [&Tensor; 0] = [];
+        assert!(Tensor::cat(&none, 0).is_err() && Tensor::stack(&none, 0).is_err());
     }
 }
 
@@ -203,9 +204,9 @@ fn products_of_matrices_and_vectors_in_every_float_dtype() {
             let dot = v.matmul(&v).unwrap();
             assert_eq!((dot.dims().len(), numbers(&dot)), (0, vec![6.0]));
             let c = x(&[100.0, 200.0], &[2]);
-            assert_eq!(numbers(&Tensor::addmm(0.5, &c, 2.0, &a, &b).unwrap()), [60.0, 122.0, 78.0, 146.0]);
+            assert_eq!(numbers(&Tensor::addmm(2.0, &a, &b, 0.5, &c).unwrap()), [60.0, 122.0, 78.0, 146.0]);
             let nan = x(&[f64::NAN, f64::NAN], &[2]);
-            assert_eq!(numbers(&Tensor::addmm(0.0, &nan, 1.0, &a, &b).unwrap())[0], 5.0);
+            assert_eq!(numbers(&Tensor::addmm(1.0, &a, &b, 0.0, &nan).unwrap())[0], 5.0);
             for (left, right, fix) in
                 [(&a, &a, "b.t()"), (&b, &x(&[0.0; 6], &[3, 2]), "b.t()"), (&a, &c, "reshape")]
             {
@@ -216,7 +217,7 @@ fn products_of_matrices_and_vectors_in_every_float_dtype() {
         assert!(
             Tensor::eye(2, DType::I64, device)
                 .unwrap()
-                .matmul(&Tensor::eye(2, DType::I64, device).unwrap())
+                .matmul(Tensor::eye(2, DType::I64, device).unwrap())
                 .is_err()
         );
     }

@@ -3,7 +3,7 @@
 use crate::base::memory_use::MemoryUse;
 use crate::ops::convert;
 use crate::storage::view::{TensorMut, TensorRef};
-use crate::{DType, Device, HostValue, KernelError, Result, Shape, Tensor};
+use crate::{AsView, DType, Device, HostValue, IntoDevice, KernelError, Result, Shape, Tensor};
 
 impl Tensor {
     /// Creates a tensor from `values`, which fill `dims` in row-major order.
@@ -17,98 +17,58 @@ impl Tensor {
     ///
     /// # Errors
     /// [`KernelError::ElementCount`] if the number of values differs; else as [`Tensor::zeros`].
-    pub fn from_slice<T: HostValue>(values: &[T], dims: &[usize], device: Device) -> Result<Self> {
+    pub fn from_slice<T: HostValue>(values: &[T], dims: &[usize], device: impl IntoDevice) -> Result<Self> {
         let shape = Shape::new(dims)?;
         if shape.numel() != values.len() {
             return Err(KernelError::ElementCount { op: "from_slice", got: values.len(), shape });
         }
-        TensorRef::from_bytes(T::as_bytes(values), T::DTYPE, shape).copy_to(MemoryUse::Other, device)
+        TensorRef::from_bytes(T::as_bytes(values), T::DTYPE, shape).to(device)
     }
 
     /// Same as [`Tensor::from_slice`], from a vector. It copies too: tensors are aligned to cache lines.
     ///
     /// # Errors
     /// Same as [`Tensor::from_slice`].
-    pub fn from_vec<T: HostValue>(values: Vec<T>, dims: &[usize], device: Device) -> Result<Self> {
+    pub fn from_vec<T: HostValue>(values: Vec<T>, dims: &[usize], device: impl IntoDevice) -> Result<Self> {
         Self::from_slice(&values, dims, device)
     }
 
-    /// Creates a tensor from `values` on this tensor's device.
-    ///
-    /// # Errors
-    /// Same as [`Tensor::from_slice`].
-    pub fn new_from_slice<T: HostValue>(&self, values: &[T], dims: &[usize]) -> Result<Self> {
-        Self::from_slice(values, dims, self.device())
-    }
-
-    /// Copies the tensor to `device`: the only way from one device to another.
+    /// This tensor on `device`: a copy on another device, the only way from one to another; on its own device without a copy, where
+    /// [`Tensor`] says that memory is shared.
     ///
     /// Between GPUs: a peer copy if the topology allows it, else through pinned host memory ([`crate::cuda::peer::path`] reports
-    /// which), ordered after the work on both compute streams. Between host and GPU: synchronous. On one device it is a copy too,
-    /// unlike in PyTorch, which returns the same tensor.
+    /// which), ordered after the work on both compute streams. Between host and GPU: synchronous.
+    ///
+    /// ```
+    /// use ddp_kernels::{Device, tensor};
+    ///
+    /// let x = tensor![1., 2.].to("cpu")?;
+    /// let y = x.to(Device::cuda(0).available_or_cpu())?;
+    /// assert_eq!(y.cpu()?.to_vec::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), ddp_kernels::KernelError>(())
+    /// ```
     ///
     /// # Errors
-    /// [`KernelError::DeviceUnavailable`] or [`KernelError::OutOfMemory`].
-    pub fn to(&self, device: Device) -> Result<Self> {
-        self.view().copy_to(self.memory_use(), device)
+    /// [`KernelError::UnknownDevice`] for a name; [`KernelError::DeviceUnavailable`] or [`KernelError::OutOfMemory`].
+    pub fn to(&self, device: impl IntoDevice) -> Result<Self> {
+        let device = device.into_device()?;
+        if device == self.device() { self.share() } else { self.view().to(device) }
     }
 
     /// Copies the tensor to `device`; on a GPU, the memory is accounted to `kind`.
     ///
     /// # Errors
     /// Same as [`Tensor::to`].
-    pub fn to_for(&self, kind: MemoryUse, device: Device) -> Result<Self> {
-        self.view().copy_to(kind, device)
+    pub fn to_for(&self, kind: MemoryUse, device: impl IntoDevice) -> Result<Self> {
+        self.view().copy_to(kind, device.into_device()?)
     }
 
-    /// Copies the tensor to host memory.
-    ///
-    /// # Errors
-    /// Same as [`Tensor::to`].
-    pub fn cpu(&self) -> Result<Self> {
-        self.to(Device::Cpu)
-    }
-
-    /// Copies the tensor to the GPU of this index.
-    ///
-    /// # Errors
-    /// Same as [`Tensor::to`].
-    pub fn cuda(&self, index: u32) -> Result<Self> {
-        self.to(Device::Cuda(index))
-    }
-
-    /// Copies the tensor on its device. A fallible `clone`, since memory may run out.
+    /// Copies the tensor on its device, at once. [`Clone::clone`] copies when one of both is written, and panics if it can't.
     ///
     /// # Errors
     /// Same as [`Tensor::to`].
     pub fn try_clone(&self) -> Result<Self> {
-        self.to(self.device())
-    }
-
-    /// Converts the elements to `dtype`, on this tensor's device.
-    ///
-    /// Between float dtypes rounded once, to nearest, ties to even. Floats to integers are truncated toward zero; unlike in
-    /// PyTorch, values out of range become the nearest integer of the dtype and NaN becomes 0. Integers to integers wrap. To bool:
-    /// whether the value is not 0.
-    ///
-    /// # Errors
-    /// Same as [`Tensor::zeros`].
-    pub fn to_dtype(&self, dtype: DType) -> Result<Self> {
-        let mut to = Self::for_result(self.memory_use(), self.shape(), dtype, self.device())?;
-        convert(self.view(), to.view_mut())?;
-        Ok(to)
-    }
-
-    /// Copies the tensor to the device and dtype of `other`.
-    ///
-    /// # Errors
-    /// Same as [`Tensor::to`].
-    pub fn to_like(&self, other: &Tensor) -> Result<Self> {
-        // The shorter of the two dtypes travels.
-        if other.dtype().size_bytes() < self.dtype().size_bytes() {
-            return self.to_dtype(other.dtype())?.to(other.device());
-        }
-        self.to(other.device())?.to_dtype(other.dtype())
+        self.view().copy_to(self.memory_use(), self.device())
     }
 
     /// Copies the elements to host memory; on a GPU, waits for all work enqueued before.
@@ -117,6 +77,62 @@ impl Tensor {
     /// [`KernelError::DTypeUnsupported`] if the elements are of another type; [`KernelError::Cuda`].
     pub fn to_vec<T: HostValue>(&self) -> Result<Vec<T>> {
         self.view().to_vec()
+    }
+
+    /// This tensor on the GPU of this index, as [`Tensor::to`].
+    ///
+    /// # Errors
+    /// Same as [`Tensor::to`].
+    pub fn cuda(&self, index: u32) -> Result<Self> {
+        self.to(Device::Cuda(index))
+    }
+}
+
+readable! {
+    /// Creates a tensor from `values` on this tensor's device.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::from_slice`].
+    pub fn new_from_slice<T: HostValue>(&self, values: &[T], dims: &[usize]) -> Result<Tensor> {
+        Tensor::from_slice(values, dims, self.device())
+    }
+
+    /// This tensor in host memory, as [`Tensor::to`].
+    ///
+    /// # Errors
+    /// Same as [`Tensor::to`].
+    pub fn cpu(&self) -> Result<Tensor> {
+        self.to(Device::Cpu)
+    }
+
+    /// Converts the elements to `dtype`, on this tensor's device; to its own dtype as [`Tensor::to`].
+    ///
+    /// Between float dtypes rounded once, to nearest, ties to even. Floats to integers are truncated toward zero; unlike in
+    /// PyTorch, values out of range become the nearest integer of the dtype and NaN becomes 0. Integers to integers wrap. To bool:
+    /// whether the value is not 0.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::zeros`].
+    pub fn to_dtype(&self, dtype: DType) -> Result<Tensor> {
+        if dtype == self.dtype() {
+            return self.to(self.device());
+        }
+        let mut to = Tensor::for_result(self.memory_use(), self.shape(), dtype, self.device())?;
+        convert(self.view(), to.new_view_mut())?;
+        Ok(to)
+    }
+
+    /// This tensor on the device and in the dtype of `other`.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::to`].
+    pub fn to_like(&self, other: impl AsView) -> Result<Tensor> {
+        let other = other.as_view();
+        // The shorter of the two dtypes travels.
+        if other.dtype().size_bytes() < self.dtype().size_bytes() {
+            return self.to_dtype(other.dtype())?.to(other.device());
+        }
+        self.to(other.device())?.to_dtype(other.dtype())
     }
 
     /// The value of a tensor of one element; on a GPU, waits for all work enqueued before.
@@ -140,7 +156,15 @@ impl TensorRef<'_> {
         self.copy_to(MemoryUse::Other, self.device())
     }
 
-    /// Copies this view's elements to a new tensor on `device`.
+    /// Copies this view's elements to a new tensor on `device`, also if that is their own.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::to`].
+    pub fn to(self, device: impl IntoDevice) -> Result<Tensor> {
+        self.copy_to(self.memory_use(), device.into_device()?)
+    }
+
+    /// Same as [`TensorRef::to`]; on a GPU, the memory is accounted to `kind`.
     ///
     /// # Errors
     /// Same as [`Tensor::to`].
@@ -151,7 +175,7 @@ impl TensorRef<'_> {
             Device::Cpu => Tensor::zeros_for(kind, shape.dims(), dtype, device)?,
             Device::Cuda(_) => Tensor::for_result(kind, shape, dtype, device)?,
         };
-        crate::ops::copy(self, tensor.view_mut())?;
+        crate::ops::copy(self, tensor.new_view_mut())?;
         Ok(tensor)
     }
 

@@ -96,18 +96,28 @@ fn arithmetic(device: Device, dtype: DType) -> Result<(), KernelError> {
     for result in [a.neg(), a.exp(), a.log(), a.sqrt(), a.abs(), a.pow(3.0), a.clamp(1.5, 3.5)] {
         assert_eq!(result?.dims(), [2, 2]);
     }
+    for result in
+        [a.relu(), a.gelu(), a.silu(), a.tanh(), a.sigmoid(), a.sin(), a.cos(), a.floor(), a.round()]
+    {
+        assert_eq!((result?.dims(), a.isnan()?.any(None)?.item::<bool>()?), (&[2, 2][..], false));
+    }
+    let mut b = a.clone();
+    b += Tensor::ones(&[2], dtype, device)?;
+    assert_eq!(floats(b - a.view())?, [1.0; 4]);
     for result in [a.add(&row), a.sub(1), a.mul(&row), a.div(2.0), a.maximum(&row), a.minimum(0.5)] {
         assert_eq!(result?.dtype(), dtype);
     }
     let mask = a.gt(2.0)?;
     assert_eq!(mask.to_vec::<bool>()?, [false, false, true, true]);
     assert_eq!(a.lt(&row)?.eq(true)?.dtype(), DType::Bool);
+    assert_eq!((!&mask | mask.clone()).all(0)?.to_vec::<bool>()?, [true, true]);
+    assert_eq!((a.ge(2)? & a.le(3)? & a.ne(2)?).sum(None)?.item::<i64>()?, 1);
     assert_eq!(floats(a.where_(&mask, 0.0)?)?, [0.0, 0.0, 3.0, 4.0]);
     assert_eq!(floats(a.masked_fill(&mask, -1)?)?, [1.0, 2.0, -1.0, -1.0]);
     let other = if dtype == DType::F64 { DType::F32 } else { DType::F64 };
     let message = with_hint(&a.add(&row.to_dtype(other)?).unwrap_err());
     let (x, y) = (format!("a [2, 2] {dtype} on {device}"), format!("b [2] {other} on {device}"));
-    let mend = format!("b.to_dtype({dtype})");
+    let mend = format!("b.to_dtype(DType::{dtype:?})");
     assert!(message.contains(&x) && message.contains(&y) && message.contains(&mend), "{message}");
     Ok(())
 }
@@ -127,14 +137,30 @@ fn reductions(device: Device, dtype: DType) -> Result<(), KernelError> {
     assert_eq!(a.argmax(1)?.to_vec::<i64>()?, [1, 1]);
     near(a.norm(None)?, 30f64.sqrt())?;
     near(a.softmax(1)?.sum(None)?, 2.0)?;
+    near(a.view().softmax(-1)?.sum([0, 1])?, 2.0)?;
+    near(a.var(None)?, 5.0 / 3.0)?;
+    near(a.std(keepdim([0, 1]))?, (5f64 / 3.0).sqrt())?;
+    near(a.prod(None)?, 24.0)?;
+    assert_eq!(
+        (floats(a.cumsum(0)?)?, a.argmin(0)?.to_vec::<i64>()?),
+        (vec![1.0, 2.0, 4.0, 6.0], vec![0, 0])
+    );
+    let (values, indices) = a.topk(1, 1)?;
+    assert_eq!((floats(values)?, indices.to_vec::<i64>()?), (vec![2.0, 4.0], vec![1, 1]));
     assert!(floats(a.log_softmax(1)?.max(None)?)?[0] < 0.0);
     Ok(())
 }
 
 fn rows(device: Device) -> Result<(), KernelError> {
     let a = Tensor::arange(6, DType::I64, device)?.into_shape(&[2, 3])?;
-    assert_eq!(a.permute(&[1, 0])?.to_vec::<i64>()?, [0, 3, 1, 4, 2, 5]);
+    assert_eq!(a.permute([1, 0])?.to_vec::<i64>()?, [0, 3, 1, 4, 2, 5]);
     assert_eq!(a.narrow(1, 1, 2)?.to_vec::<i64>()?, [1, 2, 4, 5]);
+    assert_eq!(a.slice((.., 1..))?.to_vec::<i64>()?, [1, 2, 4, 5]);
+    assert_eq!(a.transpose(0, -1)?.unsqueeze(0)?.flatten(1..)?.to_vec::<i64>()?, [0, 3, 1, 4, 2, 5]);
+    assert_eq!(Tensor::cat(&a.chunk(2, 1)?, 1)?.split(1, 0)?[1].squeeze(0)?.to_vec::<i64>()?, [3, 4, 5]);
+    assert_eq!(a.gather(1, tensor![[2], [0]].to(device)?)?.to_vec::<i64>()?, [2, 3]);
+    assert_eq!(a.row(0)?.expand(&[2, 3])?.sum(0)?.to_vec::<i64>()?, [0, 2, 4]);
+    assert_eq!(Tensor::randint(0, 3, &[4], DType::I32, device, 1)?.lt(3)?.sum(None)?.item::<i64>()?, 4);
     assert_eq!(a.row(1)?.to_vec::<i64>()?, [3, 4, 5]);
     assert_eq!(Tensor::cat(&[&a, &a], 1)?.dims(), [2, 6]);
     assert_eq!(Tensor::stack(&[&a, &a], 0)?.dims(), [2, 2, 3]);
@@ -149,10 +175,11 @@ fn rows(device: Device) -> Result<(), KernelError> {
 fn matrices(device: Device) -> Result<(), KernelError> {
     for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
         let (a, c) = (Tensor::eye(2, dtype, device)?, Tensor::ones(&[2], dtype, device)?);
-        let product = Tensor::addmm(1.0, &c, 2.0, &a, &a)?;
+        let product = Tensor::addmm(2.0, &a, &a, 1.0, &c)?;
         assert_eq!(product.to_dtype(DType::F64)?.to_vec::<f64>()?, [3.0, 1.0, 1.0, 3.0]);
         assert_eq!(a.matmul(&c)?.dims(), [2]);
         let batch = Tensor::ones(&[3, 2, 2], dtype, device)?;
+        assert_eq!(batch.unsqueeze(0)?.matmul(&a)?.dims(), [1, 3, 2, 2]);
         assert_eq!(batch.bmm(&batch)?.to_dtype(DType::F64)?.to_vec::<f64>()?, [2.0; 12]);
         let mut weights = Tensor::zeros(&[3, 4], dtype, device)?;
         ddp::ops::softmax_forward(weights.view_mut())?;

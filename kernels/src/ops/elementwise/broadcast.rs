@@ -1,15 +1,39 @@
-//! Broadcasting of shapes, as far as one division and one remainder per element can follow it.
+//! Broadcasting of shapes: PyTorch's, up to four dimensions.
+//!
+//! Dimensions along which an operand varies and those along which it is repeated alternate in at most four runs, so two cycles name
+//! the element of an operand that belongs to an element of the result.
 
 use crate::Shape;
 use crate::base::shape::MAX_DIMS;
 
-/// Position of a broadcast operand's element: `(i / div) % len` for element `i` of the result.
+/// Position of a broadcast operand's element for element `i` of the result: `(i / div) % len + (i / outer_div) % outer_len * len`.
+///
+/// Most operands have no outer cycle (`outer_len` 1); `[2, 1, 3]` in `[2, 5, 3]` has one of length 2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cycle {
     /// Elements of the result that share one element of the operand.
     pub(super) div: usize,
-    /// Elements of the operand.
+    /// Adjacent elements of the operand that the result goes through in turn.
     pub(super) len: usize,
+    /// Elements of the result until the next `len` elements of the operand: a multiple of `div * len`.
+    pub(super) outer_div: usize,
+    /// Number of times that there are `len` elements.
+    pub(super) outer_len: usize,
+}
+
+impl Cycle {
+    /// The operand's element for element `i` of the result.
+    #[inline(always)]
+    pub(super) fn at(self, i: usize) -> usize {
+        let inner = i / self.div % self.len;
+        if self.outer_len == 1 { inner } else { inner + i / self.outer_div % self.outer_len * self.len }
+    }
+
+    /// Whether element `i` of the operand is that of element `i` of a result of `n` elements.
+    #[inline(always)]
+    pub(super) fn is_identity(self, n: usize) -> bool {
+        self.div == 1 && self.len == n
+    }
 }
 
 /// The dimensions of `shape`, with leading ones.
@@ -36,26 +60,37 @@ pub(crate) fn broadcast_shape(a: Shape, b: Shape) -> Option<Shape> {
     Shape::new(&dims[MAX_DIMS - n_dims..]).ok()
 }
 
-/// The cycle of an operand of shape `x` in a result of shape `out`; None if it does not broadcast to it, or is repeated along
-/// dimensions on both sides of which it varies (such as `[2, 1, 3]` in `[2, 5, 3]`).
+/// The cycle of an operand of shape `x` in a result of shape `out`; None if it does not broadcast to it.
 pub(super) fn cycle(x: Shape, out: Shape) -> Option<Cycle> {
     let (from, to) = (padded(x), padded(out));
-    let (mut div, mut len) = (1, 1);
-    // Whether the operand varied along a later dimension, and was repeated before that.
-    let (mut varied, mut repeated) = (false, false);
+    let mut cycle = Cycle { div: 1, len: 1, outer_div: 1, outer_len: 1 };
+    // Elements of the result within the dimensions gone through so far, from the last on.
+    let mut inner = 1;
+    // Whether the operand varied along one of them, was repeated before that, and varied before that.
+    let (mut varied, mut repeated, mut varied_again) = (false, false, false);
     for i in (0..MAX_DIMS).rev() {
         match (from[i], to[i]) {
             (1, 1) => {}
             (x, n) if x == n && !repeated => {
                 varied = true;
-                len *= n;
+                cycle.len *= n;
             }
-            (1, n) if varied => repeated |= n != 1,
-            (1, n) => div *= n,
+            (x, n) if x == n => {
+                if !varied_again {
+                    cycle.outer_div = inner;
+                }
+                varied_again = true;
+                cycle.outer_len *= n;
+            }
+            (1, _) if varied => repeated = true,
+            (1, n) => cycle.div *= n,
             _ => return None,
         }
+        inner *= to[i];
     }
-    Some(Cycle { div: div.max(1), len })
+    // Where the result is empty.
+    (cycle.div, cycle.outer_div) = (cycle.div.max(1), cycle.outer_div.max(1));
+    Some(cycle)
 }
 
 #[cfg(test)]
@@ -85,10 +120,17 @@ mod tests {
             (vec![4, 1, 1], vec![2, 4, 3, 5]),
             (vec![2, 3], vec![2, 3]),
             (vec![1, 3, 1], vec![2, 3, 4]),
+            (vec![2, 1, 3], vec![2, 5, 3]),
+            (vec![2, 1, 1, 3], vec![2, 4, 3, 3]),
+            (vec![2, 1, 3, 1], vec![2, 4, 3, 5]),
+            (vec![2, 1, 4], vec![3, 2, 5, 4]),
+            (vec![2, 3, 1, 4], vec![2, 3, 5, 4]),
+            (vec![2, 1, 3, 4], vec![2, 5, 3, 4]),
         ] {
             let (x, out) = (shape(&x), shape(&out));
-            let Cycle { div, len } = cycle(x, out).unwrap();
-            assert_eq!(len, x.numel());
+            let cycle = cycle(x, out).unwrap();
+            assert_eq!(cycle.len * cycle.outer_len, x.numel());
+            assert_eq!(cycle.is_identity(out.numel()), x == out);
             let (from, to) = (padded(x), padded(out));
             for i in 0..out.numel() {
                 // The indices of element i, and their element of x.
@@ -99,10 +141,9 @@ mod tests {
                     at += if from[d] == 1 { 0 } else { index * stride };
                     stride *= from[d];
                 }
-                assert_eq!((i / div) % len, at, "{x} in {out}");
+                assert_eq!(cycle.at(i), at, "{x} in {out}");
             }
         }
-        assert_eq!(cycle(shape(&[2, 1, 3]), shape(&[2, 5, 3])), None);
         assert_eq!(cycle(shape(&[2]), shape(&[2, 3])), None);
     }
 }

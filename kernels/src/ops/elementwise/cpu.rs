@@ -42,7 +42,7 @@ fn each<A: Copy, B>(a: &[A], b: &[A], out: &mut [B], f: impl Fn(A, A) -> B) {
 }
 
 macro_rules! float {
-    ($t:ident, $log:path) => {
+    ($t:ident, $log:path, $sin:path, $cos:path) => {
         impl Number for $t {
             fn map(op: MapOp, a: &[Self], b: &[Self], out: &mut [Self]) {
                 match op {
@@ -58,6 +58,11 @@ macro_rules! float {
                     MapOp::Pow => each(a, b, out, $t::powf),
                     MapOp::Maximum => each(a, b, out, |a, b| if a > b || a.is_nan() { a } else { b }),
                     MapOp::Minimum => each(a, b, out, |a, b| if a < b || a.is_nan() { a } else { b }),
+                    MapOp::Sin => each(a, b, out, |a, _| $sin(a)),
+                    MapOp::Cos => each(a, b, out, |a, _| $cos(a)),
+                    MapOp::Floor => each(a, b, out, |a, _| a.floor()),
+                    MapOp::Ceil => each(a, b, out, |a, _| a.ceil()),
+                    MapOp::Round => each(a, b, out, |a, _| a.round_ties_even()),
                 }
             }
             fn of(scalar: Scalar) -> Self {
@@ -66,8 +71,18 @@ macro_rules! float {
         }
     };
 }
-float!(f32, log_f32);
-float!(f64, f64::ln);
+float!(f32, log_f32, sin_f32, cos_f32);
+float!(f64, f64::ln, f64::sin, f64::cos);
+
+#[inline(always)]
+fn sin_f32(x: f32) -> f32 {
+    if x.abs() <= f32::MAX_ANGLE { x.sin_near() } else { f64::from(x).sin() as f32 }
+}
+
+#[inline(always)]
+fn cos_f32(x: f32) -> f32 {
+    if x.abs() <= f32::MAX_ANGLE { x.cos_near() } else { f64::from(x).cos() as f32 }
+}
 
 /// The logarithm also of subnormal numbers, which [`Float::ln`] takes for 0.
 #[inline(always)]
@@ -89,7 +104,14 @@ macro_rules! integer {
                     MapOp::Mul => each(a, b, out, $t::wrapping_mul),
                     MapOp::Maximum => each(a, b, out, |a, b| if a > b { a } else { b }),
                     MapOp::Minimum => each(a, b, out, |a, b| if a < b { a } else { b }),
-                    MapOp::Exp | MapOp::Log | MapOp::Sqrt | MapOp::Div | MapOp::Pow => {
+                    MapOp::Floor | MapOp::Ceil | MapOp::Round => each(a, b, out, |a, _| a),
+                    MapOp::Exp
+                    | MapOp::Log
+                    | MapOp::Sqrt
+                    | MapOp::Div
+                    | MapOp::Pow
+                    | MapOp::Sin
+                    | MapOp::Cos => {
                         unreachable!("of floats only: `map` checks the dtype")
                     }
                 }
@@ -121,8 +143,8 @@ impl<'a, C: Cell<Number: Number>> Source<'a, C> {
 
     /// Asks for elements `range` of a result of `n` elements ahead of time, where they come from memory one by one.
     fn prefetch(&self, range: Range<usize>, n: usize) {
-        if let Source::Cells(cells, Cycle { div: 1, len }) = self
-            && *len == n
+        if let Source::Cells(cells, cycle) = self
+            && cycle.is_identity(n)
         {
             prefetch(bytemuck::cast_slice(&cells[range]));
         }
@@ -136,10 +158,12 @@ impl<'a, C: Cell<Number: Number>> Source<'a, C> {
         block: &'b mut Block<C::Number>,
     ) -> &'b [C::Number] {
         match *self {
-            Source::Cells(cells, Cycle { div: 1, len }) if len == n => block.load(&cells[range]),
+            Source::Cells(cells, cycle) if cycle.is_identity(n) => block.load(&cells[range]),
             // Within one repetition.
-            Source::Cells(cells, Cycle { div: 1, len }) if range.start % len + range.len() <= len => {
-                block.load(&cells[range.start % len..][..range.len()])
+            Source::Cells(cells, cycle @ Cycle { div: 1, len, .. })
+                if range.start % len + range.len() <= len =>
+            {
+                block.load(&cells[cycle.at(range.start)..][..range.len()])
             }
             Source::Cells(cells, cycle) => {
                 block.fill_from(range.len(), |out| repeat(cells, cycle, range.start, out, C::load))
@@ -149,24 +173,19 @@ impl<'a, C: Cell<Number: Number>> Source<'a, C> {
     }
 }
 
-/// `out[i] = load(cells[((start + i) / div) % len])`.
-fn repeat<C: Copy, N: Copy>(
-    cells: &[C],
-    Cycle { div, len }: Cycle,
-    start: usize,
-    out: &mut [N],
-    load: impl Fn(C) -> N,
-) {
+/// `out[i] = load(cells[cycle.at(start + i)])`.
+fn repeat<C: Copy, N: Copy>(cells: &[C], cycle: Cycle, start: usize, out: &mut [N], load: impl Fn(C) -> N) {
+    let Cycle { div, len, .. } = cycle;
     let mut i = 0;
     while i < out.len() {
         let at = start + i;
-        let element = at / div % len;
+        let element = cycle.at(at);
         if div > 1 {
             let run = (div - at % div).min(out.len() - i);
             out[i..i + run].fill(load(cells[element]));
             i += run;
         } else {
-            let run = (len - element).min(out.len() - i);
+            let run = (len - at % len).min(out.len() - i);
             for (out, &cell) in out[i..i + run].iter_mut().zip(&cells[element..element + run]) {
                 *out = load(cell);
             }
@@ -244,6 +263,9 @@ pub(super) fn compare(op: CompareOp, dtype: DType, a: Ready<'_>, b: Ready<'_>, o
                 CompareOp::Eq => each(a, b, out, |a, b| u8::from(a == b)),
                 CompareOp::Lt => each(a, b, out, |a, b| u8::from(a < b)),
                 CompareOp::Gt => each(a, b, out, |a, b| u8::from(a > b)),
+                CompareOp::Ne => each(a, b, out, |a, b| u8::from(a != b)),
+                CompareOp::Le => each(a, b, out, |a, b| u8::from(a <= b)),
+                CompareOp::Ge => each(a, b, out, |a, b| u8::from(a >= b)),
             }
         });
         Ok(())

@@ -11,13 +11,16 @@ pub(crate) static SOURCE: Source = Source::new("elementwise", include_str!("kern
 /// Adds an operand: its elements or null, its cycle, its value as f64 and as i64 (of which the kernel uses the one of its type).
 fn operand(launch: Launch, ready: Ready<'_>) -> Result<Launch> {
     Ok(match ready {
-        Ready::Tensor(x, Cycle { div, len }) => {
-            launch.read(x.cuda()?).arg(div).arg(len).arg(0.0f64).arg(0i64)
-        }
+        Ready::Tensor(x, cycle) => with_cycle(launch.read(x.cuda()?), cycle).arg(0.0f64).arg(0i64),
         Ready::Scalar(scalar) => {
-            launch.arg(0u64).arg(1usize).arg(1usize).arg(scalar.to_f64()).arg(scalar.to_i64())
+            let one = Cycle { div: 1, len: 1, outer_div: 1, outer_len: 1 };
+            with_cycle(launch.arg(0u64), one).arg(scalar.to_f64()).arg(scalar.to_i64())
         }
     })
+}
+
+fn with_cycle(launch: Launch, Cycle { div, len, outer_div, outer_len }: Cycle) -> Launch {
+    launch.arg(div).arg(len).arg(outer_div).arg(outer_len)
 }
 
 /// `out = op(a, b)` on this device.
@@ -35,7 +38,7 @@ pub(super) fn map(
     let launch = Launch::new(gpu, &SOURCE, typed_kernel!("map", out.dtype()))?.for_elements(n, 4);
     let launch = operand(operand(launch.arg(op as i32), a)?, b)?.write(out).arg(n);
     // SAFETY: map(int op, OPERAND a, OPERAND b, T* out, size_t n), where OPERAND is const T* x, size_t div, size_t len,
-    // double real, i64 whole; `out` holds n elements and each x `len`.
+    // size_t outer_div, size_t outer_len, double real, i64 whole; `out` holds n elements and each x `len * outer_len`.
     unsafe { launch.run() }
 }
 
@@ -72,9 +75,9 @@ pub(super) fn select(
         return Ok(());
     }
     let launch = Launch::new(gpu, &SOURCE, typed_kernel!("select", out.dtype()))?.for_elements(n, 4);
-    let launch = launch.read(condition.cuda()?).arg(cycle.div).arg(cycle.len);
+    let launch = with_cycle(launch.read(condition.cuda()?), cycle);
     let launch = operand(operand(launch, a)?, b)?.write(out).arg(n);
-    // SAFETY: select(const u8* condition, size_t div, size_t len, OPERAND a, OPERAND b, T* out, size_t n), as in `map`; `condition`
-    // holds `len` elements.
+    // SAFETY: select(const u8* condition, size_t div, size_t len, size_t outer_div, size_t outer_len, OPERAND a, OPERAND b, T* out,
+    // size_t n), as in `map`; `condition` holds `len * outer_len` elements.
     unsafe { launch.run() }
 }

@@ -1,7 +1,7 @@
 //! Operands of elementwise operations: tensors and scalars.
 
 use crate::base::error::Operand;
-use crate::{DType, KernelError, Result, Tensor, TensorRef};
+use crate::{AsView, DType, KernelError, Result, Tensor, TensorRef};
 
 /// A scalar operand. It takes on the dtype of the tensors next to it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -30,7 +30,7 @@ impl Scalar {
     }
 
     /// Checks that it is a value of `dtype`, the dtype of `beside`.
-    pub(super) fn check(self, op: &'static str, dtype: DType, beside: Operand) -> Result<()> {
+    pub(crate) fn check(self, op: &'static str, dtype: DType, beside: Operand) -> Result<()> {
         let fits = match dtype {
             _ if dtype.is_float() => true,
             DType::U8 => (0..=255).contains(&self.to_i64()),
@@ -81,10 +81,21 @@ macro_rules! scalars {
                     Input::Scalar(value.into())
                 }
             }
+            impl AsInput for $t {
+                fn as_input(&self) -> Input<'_> {
+                    (*self).into()
+                }
+            }
         )*
     };
 }
 scalars!(f64 => Float, f32 => Float, i64 => Int, i32 => Int, u8 => Int, bool => Int);
+
+impl AsInput for Scalar {
+    fn as_input(&self) -> Input<'_> {
+        Input::Scalar(*self)
+    }
+}
 
 impl From<Scalar> for Input<'_> {
     fn from(scalar: Scalar) -> Self {
@@ -101,5 +112,27 @@ impl<'a> From<&'a Tensor> for Input<'a> {
 impl<'a> From<TensorRef<'a>> for Input<'a> {
     fn from(view: TensorRef<'a>) -> Self {
         Input::Tensor(view)
+    }
+}
+
+/// An operand of an elementwise operation as it is passed: a tensor or a view of one, owned or borrowed, or a scalar.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is neither a tensor nor a scalar of `f64`, `f32`, `i64`, `i32`, `u8` or `bool`"
+)]
+pub trait AsInput {
+    /// The operand.
+    fn as_input(&self) -> Input<'_>;
+}
+
+impl<V: AsView> AsInput for V {
+    #[inline]
+    fn as_input(&self) -> Input<'_> {
+        Input::Tensor(self.as_view())
+    }
+}
+
+impl AsInput for Input<'_> {
+    fn as_input(&self) -> Input<'_> {
+        *self
     }
 }

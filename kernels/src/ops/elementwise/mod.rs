@@ -10,7 +10,7 @@ mod tests;
 
 pub(crate) use broadcast::broadcast_shape;
 pub(crate) use cuda::SOURCE;
-pub use input::{Input, Scalar};
+pub use input::{AsInput, Input, Scalar};
 
 use self::broadcast::Cycle;
 use crate::base::check;
@@ -44,6 +44,16 @@ pub enum MapOp {
     Maximum,
     /// The smaller of the two; NaN if one is NaN. For bool: AND.
     Minimum,
+    /// The sine, of floats.
+    Sin,
+    /// The cosine, of floats.
+    Cos,
+    /// The next whole number below or at `a`.
+    Floor,
+    /// The next whole number above or at `a`.
+    Ceil,
+    /// The nearest whole number; the even one of two that are equally near.
+    Round,
 }
 
 impl MapOp {
@@ -62,17 +72,29 @@ impl MapOp {
             MapOp::Pow => "pow",
             MapOp::Maximum => "maximum",
             MapOp::Minimum => "minimum",
+            MapOp::Sin => "sin",
+            MapOp::Cos => "cos",
+            MapOp::Floor => "floor",
+            MapOp::Ceil => "ceil",
+            MapOp::Round => "round",
         }
     }
 
     /// The supported dtypes, and their names in messages.
     fn takes(self) -> (&'static [DType], &'static str) {
         match self {
-            MapOp::Exp | MapOp::Log | MapOp::Sqrt | MapOp::Div | MapOp::Pow => {
+            MapOp::Exp | MapOp::Log | MapOp::Sqrt | MapOp::Div | MapOp::Pow | MapOp::Sin | MapOp::Cos => {
                 (check::FLOATS, check::FLOATS_NAMES)
             }
             MapOp::Maximum | MapOp::Minimum => (&DType::ALL, "all"),
-            MapOp::Neg | MapOp::Abs | MapOp::Add | MapOp::Sub | MapOp::Mul => (NUMBERS, "all but bool"),
+            MapOp::Neg
+            | MapOp::Abs
+            | MapOp::Add
+            | MapOp::Sub
+            | MapOp::Mul
+            | MapOp::Floor
+            | MapOp::Ceil
+            | MapOp::Round => (NUMBERS, "all but bool"),
         }
     }
 }
@@ -81,7 +103,7 @@ impl MapOp {
 const NUMBERS: &[DType] =
     &[DType::F32, DType::F64, DType::BF16, DType::F16, DType::I64, DType::I32, DType::U8];
 
-/// A comparison; false if an operand is NaN.
+/// A comparison; with NaN only [`CompareOp::Ne`] is true.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CompareOp {
     /// `a == b`.
@@ -90,6 +112,12 @@ pub enum CompareOp {
     Lt,
     /// `a > b`.
     Gt,
+    /// `a != b`.
+    Ne,
+    /// `a <= b`.
+    Le,
+    /// `a >= b`.
+    Ge,
 }
 
 impl CompareOp {
@@ -99,6 +127,9 @@ impl CompareOp {
             CompareOp::Eq => "eq",
             CompareOp::Lt => "lt",
             CompareOp::Gt => "gt",
+            CompareOp::Ne => "ne",
+            CompareOp::Le => "le",
+            CompareOp::Ge => "ge",
         }
     }
 }

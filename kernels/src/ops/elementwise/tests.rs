@@ -41,10 +41,15 @@ fn definition(op: MapOp, a: f64, b: f64) -> f64 {
         MapOp::Pow => a.powf(b),
         MapOp::Maximum => a.max(b),
         MapOp::Minimum => a.min(b),
+        MapOp::Sin => a.sin(),
+        MapOp::Cos => a.cos(),
+        MapOp::Floor => a.floor(),
+        MapOp::Ceil => a.ceil(),
+        MapOp::Round => a.round_ties_even(),
     }
 }
 
-const ALL: [MapOp; 12] = [
+const ALL: [MapOp; 17] = [
     MapOp::Neg,
     MapOp::Exp,
     MapOp::Log,
@@ -57,6 +62,11 @@ const ALL: [MapOp; 12] = [
     MapOp::Pow,
     MapOp::Maximum,
     MapOp::Minimum,
+    MapOp::Sin,
+    MapOp::Cos,
+    MapOp::Floor,
+    MapOp::Ceil,
+    MapOp::Round,
 ];
 
 #[track_caller]
@@ -119,7 +129,7 @@ fn scalars_stand_on_either_side_and_take_the_dtype() {
         assert_eq!((&i + 1).to_vec::<i64>().unwrap(), [i64::MIN, -4], "integers wrap");
         assert_eq!(i.sub(1i64 << 60).unwrap().to_vec::<i64>().unwrap()[0], i64::MAX - (1 << 60));
         let message = crate::hint::with_hint(&i.add(0.5).unwrap_err());
-        assert!(message.contains("0.5") && message.contains("a.to_dtype(f32)"), "{message}");
+        assert!(message.contains("0.5") && message.contains("a.to_dtype(DType::F32)"), "{message}");
         let u = Tensor::from_slice(&[3u8, 250], &[2], device).unwrap();
         assert_eq!((&u + 10).to_vec::<u8>().unwrap(), [13, 4]);
         assert!(u.add(300).is_err() && u.add(-1).is_err());
@@ -132,10 +142,14 @@ fn comparisons_and_selection() {
         let x = Tensor::from_slice(&[1.0f64, f64::NAN, 3.0, 3.0], &[2, 2], device).unwrap();
         let bools = |t: Result<Tensor>| t.unwrap().to_vec::<bool>().unwrap();
         assert_eq!(bools(x.eq(3.0)), [false, false, true, true]);
-        assert_eq!(bools(x.lt(&x.new_full(&[2], 2.0).unwrap())), [true, false, false, false]);
+        assert_eq!(bools(x.lt(x.new_full(&[2], 2.0).unwrap())), [true, false, false, false]);
         assert_eq!(bools(x.gt(1)), [false, false, true, true]);
+        assert_eq!(bools(x.ne(3)), [true, true, false, false]);
+        assert_eq!(bools(x.le(1)), [true, false, false, false]);
+        assert_eq!(bools(x.ge(3)), [false, false, true, true]);
+        assert_eq!(bools(x.isnan()), [false, true, false, false]);
         let mask = Tensor::from_slice(&[true, false], &[2], device).unwrap();
-        assert_eq!(bools(mask.maximum(&mask.eq(false).unwrap())), [true, true], "or");
+        assert_eq!(bools(mask.maximum(mask.eq(false).unwrap())), [true, true], "or");
         let rows = Tensor::arange(6, DType::I32, device).unwrap().into_shape(&[3, 2]).unwrap();
         assert_eq!(rows.where_(&mask, -1).unwrap().to_vec::<i32>().unwrap(), [0, -1, 2, -1, 4, -1]);
         assert_eq!(rows.masked_fill(&mask, 9).unwrap().to_vec::<i32>().unwrap(), [9, 1, 9, 3, 9, 5]);
@@ -163,6 +177,64 @@ fn special_values() {
             assert!(logs[0] == f64::NEG_INFINITY && logs[1].is_nan() && logs[3] == f64::INFINITY);
             assert!((logs[2] + 92.1034).abs() < 1e-3, "subnormal in f32: {}", logs[2]);
             assert_eq!(numbers(&x(&[-4.0, 9.0]).pow(2.0).unwrap()), [16.0, 81.0]);
+            let halves = x(&[-2.5, -0.5, 0.5, 1.5, 2.5, f64::INFINITY]);
+            assert_eq!(numbers(&halves.round().unwrap()), [-2.0, 0.0, 0.0, 2.0, 2.0, f64::INFINITY]);
+            assert_eq!(numbers(&halves.floor().unwrap()), [-3.0, -1.0, 0.0, 1.0, 2.0, f64::INFINITY]);
+            assert_eq!(numbers(&halves.ceil().unwrap()), [-2.0, 0.0, 1.0, 2.0, 3.0, f64::INFINITY]);
+            let angles = x(&[1e9, 1e15, -3e38, 0.0, f64::INFINITY, nan]);
+            let (sines, cosines) = (numbers(&angles.sin().unwrap()), numbers(&angles.cos().unwrap()));
+            for (i, angle) in numbers(&angles).into_iter().enumerate().take(4) {
+                let want = [angle.sin(), angle.cos()];
+                assert!((sines[i] - want[0]).abs() < 1e-7, "sin {angle:e} of {dtype} on {device}");
+                assert!((cosines[i] - want[1]).abs() < 1e-7, "cos {angle:e} of {dtype} on {device}");
+            }
+            assert!([&sines, &cosines].iter().all(|v| v[4..].iter().all(|v| v.is_nan())));
+        }
+    }
+}
+
+/// Each pattern of dimensions along which two operands and a condition vary or are repeated, against indices.
+#[test]
+fn operands_broadcast_in_every_pattern_up_to_four_dimensions() {
+    const DIMS: [usize; 4] = [2, 3, 4, 5];
+    const N: usize = 120;
+    let kept =
+        |mask: usize| -> [usize; 4] { std::array::from_fn(|i| if mask >> i & 1 == 1 { DIMS[i] } else { 1 }) };
+    // The element of an operand of these dimensions for element i.
+    let place = |dims: [usize; 4], i: usize| {
+        let (mut rest, mut place, mut stride) = (i, 0, 1);
+        for d in (0..4).rev() {
+            place += if dims[d] == 1 { 0 } else { rest % DIMS[d] * stride };
+            (rest, stride) = (rest / DIMS[d], stride * dims[d]);
+        }
+        place
+    };
+    for device in devices() {
+        for dtype in [DType::F32, DType::BF16, DType::I64] {
+            let of = |mask: usize, first: f64| {
+                let n: usize = kept(mask).iter().product();
+                let values: Vec<f64> = (0..n).map(|i| first + i as f64).collect();
+                operand(&values, &kept(mask), dtype, device)
+            };
+            for mask in 0..16 {
+                // The other operand varies at least where this one does not.
+                for other in [15, 15 ^ mask, (15 ^ mask) | 5] {
+                    let ((a, x), (b, y)) = (of(mask, 1.0), of(other, 100.0));
+                    let what = format!("{:?} and {:?} of {dtype} on {device}", a.dims(), b.dims());
+                    let pairs: Vec<(f64, f64)> =
+                        (0..N).map(|i| (x[place(kept(mask), i)], y[place(kept(other), i)])).collect();
+                    let sum = a.sub(&b).unwrap();
+                    assert_eq!(sum.dims(), DIMS, "{what}");
+                    assert_is(&numbers(&sum), pairs.iter().map(|(x, y)| x - y), dtype, &what);
+                    let above = b.sub(99i64).unwrap().le(&a).unwrap().to_vec::<bool>().unwrap();
+                    let want: Vec<bool> = pairs.iter().map(|(x, y)| y - 99.0 <= *x).collect();
+                    assert_eq!(above, want, "{what}");
+                    let condition = a.gt(50).unwrap();
+                    let chosen = b.where_(&condition, -1).unwrap();
+                    let want = pairs.iter().map(|&(x, y)| if x > 50.0 { y } else { -1.0 });
+                    assert_is(&numbers(&chosen), want, dtype, &what);
+                }
+            }
         }
     }
 }
@@ -175,7 +247,7 @@ fn operands_that_differ_are_named_with_the_call_that_mends_it() {
     assert_eq!(
         message(&double),
         "add: a [2, 3] f32 on cpu and b [2, 3] f64 on cpu have different dtypes; nothing is cast implicitly\n\
-         hint: cast one of them first: b.to_dtype(f32)"
+         hint: cast one of them first: b.to_dtype(DType::F32)"
     );
     for (dims, fix) in [
         (&[3, 2][..], "b.t()"),
@@ -194,7 +266,7 @@ fn operands_that_differ_are_named_with_the_call_that_mends_it() {
         let text = message(&x.to(gpu).unwrap());
         assert!(
             text.contains("b [2, 3] f32 on cuda:0")
-                && text.contains("hint: move one of them first: b.to(cpu)")
+                && text.contains("hint: move one of them first: b.to(\"cpu\")")
         );
     }
     let panic = std::panic::catch_unwind(|| &x + &double).unwrap_err();

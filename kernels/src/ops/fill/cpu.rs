@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{Pattern, step_between};
+use super::{Pattern, n_integers, step_between};
 use crate::base::rng::{Philox, normal_pair};
 use crate::cpu::threads::{SharedMut, for_parts};
 use crate::{DType, Element, Result, TensorMut};
@@ -66,6 +66,22 @@ fn of_type<T: Element>(x: &mut [T], pattern: Pattern, convert: impl Fn(f64) -> T
                 part[i - first] = one;
             }
         }),
+        Pattern::Integers { seed, low, high } => {
+            let philox = Philox::new(seed);
+            let (low, n) = (low as f64, n_integers(low, high));
+            each(x, |first, part| {
+                for (i, x) in part.iter_mut().enumerate() {
+                    let place = (first + i) as u64;
+                    let pair = place / 2;
+                    let words = philox.block([pair as u32, (pair >> 32) as u32, 1, 0]);
+                    let [high, next] =
+                        if place.is_multiple_of(2) { [words[0], words[1]] } else { [words[2], words[3]] };
+                    let fraction = (u64::from(high) << 32 | u64::from(next)) >> 11;
+                    let unit = fraction as f64 * (1.0 / 9_007_199_254_740_992.0);
+                    *x = convert(low + (unit * n).floor().min(n - 1.0));
+                }
+            });
+        }
         Pattern::Normal { seed } => {
             let philox = Philox::new(seed);
             each(x, |first, part| {

@@ -1,6 +1,6 @@
 //! One kernel for all patterns.
 
-use super::{Pattern, step_between};
+use super::{Pattern, n_integers, step_between};
 use crate::Result;
 use crate::cuda::launch::{Launch, Source, typed_kernel};
 use crate::cuda::{CudaSliceMut, Gpu};
@@ -17,6 +17,7 @@ pub(super) fn fill(gpu: &'static Gpu, x: &mut CudaSliceMut<'_>, pattern: Pattern
         Pattern::Line { start, step } => (0, start, step, 0.0, 0),
         Pattern::Between { start, end, n } => (1, start, step_between(start, end, n), end, n as u64),
         Pattern::Identity { n } => (2, 0.0, 0.0, 0.0, n as u64),
+        Pattern::Integers { seed, low, high } => (4, low as f64, n_integers(low, high), 0.0, seed),
         Pattern::Normal { seed } => (3, 0.0, 0.0, 0.0, seed),
     };
     let launch = Launch::new(gpu, &SOURCE, typed_kernel!("fill", x.dtype()))?.for_elements(n, 4);

@@ -31,6 +31,15 @@ pub enum Pattern {
         /// Rows and columns.
         n: usize,
     },
+    /// Random whole numbers in `low..high`: a 53-bit fraction of Philox under this key, times their number, rounded down.
+    Integers {
+        /// The key of Philox.
+        seed: u64,
+        /// The smallest.
+        low: i64,
+        /// One more than the largest.
+        high: i64,
+    },
     /// Standard normal numbers: Box-Muller on pairs of elements, by Philox under this key.
     Normal {
         /// The key of Philox.
@@ -56,6 +65,11 @@ pub fn fill(x: TensorMut<'_>, pattern: Pattern) -> Result<()> {
 /// Distance between adjacent elements of [`Pattern::Between`].
 fn step_between(start: f64, end: f64, n: usize) -> f64 {
     if n > 1 { (end - start) / (n - 1) as f64 } else { 0.0 }
+}
+
+/// Number of integers of [`Pattern::Integers`].
+fn n_integers(low: i64, high: i64) -> f64 {
+    (i128::from(high) - i128::from(low)) as f64
 }
 
 #[cfg(test)]
@@ -89,6 +103,29 @@ mod tests {
             let eye = Tensor::eye(3, DType::I64, device).unwrap();
             assert_eq!(eye.to_vec::<i64>().unwrap(), [1, 0, 0, 0, 1, 0, 0, 0, 1]);
         }
+    }
+
+    #[test]
+    fn whole_numbers_are_in_their_range_equally_often_and_the_same_on_every_device() {
+        const N: usize = 60_001;
+        let draw = |low, high, device| {
+            Tensor::randint(low, high, &[N], DType::I64, device, 3).unwrap().to_vec::<i64>().unwrap()
+        };
+        for (low, high) in [(-3, 3), (0, 1), (-(1 << 52), 1 << 52), (i64::MIN, i64::MAX)] {
+            let want = draw(low, high, crate::Device::Cpu);
+            assert!(want.iter().all(|v| (low..high).contains(v)), "{low}..{high}");
+            for device in devices() {
+                assert!(draw(low, high, device) == want, "{low}..{high} on {device}");
+            }
+        }
+        let mut counts = [0; 6];
+        draw(-3, 3, crate::Device::Cpu).iter().for_each(|v| counts[(v + 3) as usize] += 1);
+        // Five standard deviations of 10,000 expected: 5 * sqrt(60,001 * 5 / 36).
+        assert!(counts.iter().all(|count: &i64| (count - 10_000).abs() < 457), "{counts:?}");
+        let error =
+            |low, high, dtype| Tensor::randint(low, high, &[2], dtype, "cpu", 0).unwrap_err().to_string();
+        assert_eq!(error(5, 5, DType::I64), "randint: no whole number is in 5..5");
+        assert!(error(0, 257, DType::U8).contains("256 is not a value of result [2] u8"));
     }
 
     #[test]

@@ -38,6 +38,7 @@ fn of_type<T: Element>(x: &[u8], out: &mut [u8], walk: Walk) {
             let to = unsafe { out.slice(index * run..(index + 1) * run) };
             match s4 {
                 1 => to.copy_from_slice(&x[from..from + run]),
+                0 => to.fill(x[from]),
                 _ => to.iter_mut().enumerate().for_each(|(i, to)| *to = x[from + i * s4]),
             }
         }

@@ -27,6 +27,6 @@ pub(super) fn permute(
     let launch = Launch::new(gpu, &SOURCE, kernel)?.for_elements(n, 4).read(x).write(out).arg(n);
     let launch = launch.arg(d1).arg(d2).arg(d3).arg(d4).arg(s0).arg(s1).arg(s2).arg(s3).arg(s4);
     // SAFETY: permute(const W* x, W* out, size_t n, size_t d1, size_t d2, size_t d3, size_t d4, size_t s0, size_t s1, size_t s2,
-    // size_t s3, size_t s4); both hold n elements, and the strides belong to a permutation of them.
+    // size_t s3, size_t s4); out holds n elements, and the caller checked that the strides stay within x.
     unsafe { launch.run() }
 }

@@ -1,4 +1,4 @@
-// permute.cu: copies with the dimensions in another order.
+// permute.cu: copies with the dimensions in another order, or of elements at other regular distances.
 // math   out[i0, i1, i2, i3, i4] <- x[i0*s0 + i1*s1 + i2*s2 + i3*s3 + i4*s4]
 // shapes  out: n = d0*d1*d2*d3*d4 elements, contiguous; s: strides of x
 // launch  grid-stride over n in the order of out, block 256; any n

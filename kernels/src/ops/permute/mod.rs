@@ -1,4 +1,4 @@
-//! Permutation of dimensions.
+//! Permutation of dimensions, and other reads at regular distances.
 
 mod cpu;
 mod cuda;
@@ -46,6 +46,42 @@ pub fn permute(x: TensorRef<'_>, dims: &[usize], axes: &[usize], out: TensorMut<
     }
 }
 
+/// Copies elements of `x` at regular distances: the element of `out` with indices `i` is element `Σ i[k] * strides[k]` of `x`. A stride
+/// of 0 repeats.
+///
+/// - `x`: any shape; `dims`, `strides`: at most 5 dimensions; `out`: as many elements as `dims` says, of the dtype of `x`
+///
+/// Asynchronous on the device's compute stream.
+///
+/// # Errors
+/// [`KernelError::DeviceMismatch`], [`KernelError::DTypeMismatch`]; [`KernelError::ElementCount`]; [`KernelError::OutOfRange`] if an
+/// element would lie beyond `x`.
+pub(crate) fn read_strided(
+    op: &'static str,
+    x: TensorRef<'_>,
+    dims: &[usize],
+    strides: &[usize],
+    out: TensorMut<'_>,
+) -> Result<()> {
+    check::same_kind(op, &[x.operand("a"), out.operand("out")])?;
+    let numel = dims.iter().product();
+    if out.numel() != numel {
+        return Err(KernelError::ElementCount { op, got: numel, shape: out.shape() });
+    }
+    if numel == 0 {
+        return Ok(());
+    }
+    let end = 1 + dims.iter().zip(strides).map(|(n, stride)| (n - 1) * stride).sum::<usize>();
+    if end > x.numel() {
+        return Err(KernelError::OutOfRange { op, start: 0, end, len: x.numel() });
+    }
+    let walk = Walk::of_strides(dims, strides);
+    match out.gpu() {
+        Some(gpu) => cuda::permute(gpu, x.cuda()?, &mut out.into_cuda()?, walk),
+        None => cpu::permute(x, out, walk),
+    }
+}
+
 /// Extents of `out`, and the distance in `x` of neighbors along each, both from the outermost dimension on; extents of 1 come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Walk {
@@ -56,10 +92,18 @@ struct Walk {
 impl Walk {
     fn new(dims: &[usize], axes: &[usize]) -> Self {
         let stride_of = |axis: usize| dims[axis + 1..].iter().product::<usize>();
-        let mut walk = Walk { dims: [1; MAX_DIMS], strides: [0; MAX_DIMS] };
+        let mut walk = Self::of_strides(&[], &[]);
         for (place, &axis) in (MAX_DIMS - axes.len()..).zip(axes) {
             (walk.dims[place], walk.strides[place]) = (dims[axis], stride_of(axis));
         }
+        walk
+    }
+
+    fn of_strides(dims: &[usize], strides: &[usize]) -> Self {
+        let mut walk = Walk { dims: [1; MAX_DIMS], strides: [0; MAX_DIMS] };
+        let first = MAX_DIMS - dims.len();
+        walk.dims[first..].copy_from_slice(dims);
+        walk.strides[first..].copy_from_slice(strides);
         walk
     }
 }

@@ -8,7 +8,8 @@ mod rows;
 use half::{bf16, f16};
 
 use self::columns::Columns;
-use self::number::{BLOCK, Partial, ReduceCell, Wide};
+use self::number::{BLOCK, Partial};
+pub(in crate::ops) use self::number::{ReduceCell, ReduceNumber, Wide};
 use self::rows::{SHORT, first_largest_rows, is_nan, row, short_rows};
 use super::{Layout, ReduceOp};
 use crate::cpu::cell::{Block, with_cells};

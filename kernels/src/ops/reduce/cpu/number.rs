@@ -26,7 +26,9 @@ pub(in crate::ops) trait ReduceCell: Cell<Number: ReduceNumber<Wide = Self::Wide
 
 /// The type of sums.
 pub(in crate::ops) trait Wide: Element + Copy {
+    const ONE: Self;
     fn add(self, other: Self) -> Self;
+    fn multiply(self, other: Self) -> Self;
     fn square(self) -> Self;
     /// The result, given the sum (of squares) over `len` elements.
     fn finish(self, op: ReduceOp, len: usize) -> Self;
@@ -41,9 +43,14 @@ pub(super) fn each_of_four<T, R>([a, b, c, d]: [T; 4], f: impl Fn(T) -> R) -> [R
 }
 
 impl Wide for f64 {
+    const ONE: f64 = 1.0;
     #[inline(always)]
     fn add(self, other: f64) -> f64 {
         self + other
+    }
+    #[inline(always)]
+    fn multiply(self, other: f64) -> f64 {
+        self * other
     }
     #[inline(always)]
     fn square(self) -> f64 {
@@ -62,9 +69,14 @@ impl Wide for f64 {
 }
 
 impl Wide for i64 {
+    const ONE: i64 = 1;
     #[inline(always)]
     fn add(self, other: i64) -> i64 {
         self.wrapping_add(other)
+    }
+    #[inline(always)]
+    fn multiply(self, other: i64) -> i64 {
+        self.wrapping_mul(other)
     }
     #[inline(always)]
     fn square(self) -> i64 {

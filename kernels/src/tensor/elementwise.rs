@@ -1,0 +1,295 @@
+//! Elementwise methods. They return errors; the operators in `operators.rs` panic with the same message.
+
+use crate::base::check;
+use crate::ops::{
+    Activation, AsInput, CompareOp, Input, MapOp, Scalar, activation_forward, broadcast_shape, compare, map,
+    select, shapes_differ,
+};
+use crate::{AsView, DType, KernelError, Result, Shape, Tensor, TensorRef};
+
+impl TensorRef<'_> {
+    /// Allocates the result of an elementwise operation of this tensor and `b`.
+    fn elementwise_result(self, op: &'static str, b: Input<'_>, dtype: DType) -> Result<Tensor> {
+        let shape = match b.tensor() {
+            None => self.shape(),
+            Some(b) => broadcast_shape(self.shape(), b.shape())
+                .ok_or_else(|| shapes_differ(op, self.operand("a"), b.operand("b")))?,
+        };
+        Tensor::for_result(self.memory_use(), shape, dtype, self.device())
+    }
+
+    pub(super) fn map(self, op: MapOp, b: Input<'_>) -> Result<Tensor> {
+        let mut out = self.elementwise_result(op.name(), b, self.dtype())?;
+        map(op, self.into(), b, out.new_view_mut())?;
+        Ok(out)
+    }
+
+    fn compare(self, op: CompareOp, b: Input<'_>) -> Result<Tensor> {
+        let mut out = self.elementwise_result(op.name(), b, DType::Bool)?;
+        compare(op, self.into(), b, out.new_view_mut())?;
+        Ok(out)
+    }
+
+    fn activate(self, op: &'static str, activation: Activation) -> Result<Tensor> {
+        check::dtype(op, self.operand("a"), check::FLOATS, check::FLOATS_NAMES)?;
+        let mut out = Tensor::for_result(self.memory_use(), self.shape(), self.dtype(), self.device())?;
+        activation_forward(activation, self, out.new_view_mut())?;
+        Ok(out)
+    }
+
+    fn check_bool(self, op: &'static str) -> Result<()> {
+        check::dtype(op, self.operand("a"), &[DType::Bool], "bool (others: .ne(0))")
+    }
+
+    fn choose(self, condition: TensorRef<'_>, b: Input<'_>) -> Result<Tensor> {
+        const OP: &str = "where_";
+        let (a_op, condition_op) = (self.operand("a"), condition.operand("condition"));
+        let mut shape = self.shape();
+        if let Some(b) = b.tensor() {
+            shape =
+                broadcast_shape(shape, b.shape()).ok_or_else(|| shapes_differ(OP, a_op, b.operand("b")))?;
+        }
+        let shape =
+            broadcast_shape(shape, condition.shape()).ok_or_else(|| shapes_differ(OP, a_op, condition_op))?;
+        let mut out = Tensor::for_result(self.memory_use(), shape, self.dtype(), self.device())?;
+        select(condition, self.into(), b, out.new_view_mut())?;
+        Ok(out)
+    }
+
+    fn fill_masked(self, mask: TensorRef<'_>, value: Scalar) -> Result<Tensor> {
+        const OP: &str = "masked_fill";
+        if broadcast_shape(self.shape(), mask.shape()) != Some(self.shape()) {
+            return Err(shapes_differ(OP, self.operand("a"), mask.operand("mask")));
+        }
+        let mut out = Tensor::for_result(self.memory_use(), self.shape(), self.dtype(), self.device())?;
+        select(mask, Input::Scalar(value), self.into(), out.new_view_mut())?;
+        Ok(out)
+    }
+
+    /// Zero where `is_zero` of row and column holds.
+    fn triangle(
+        self,
+        op: &'static str,
+        is_zero: impl Fn(&Tensor, &Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let [.., rows, columns] = *self.dims() else {
+            let (rows, columns) = self.shape().rows_cols();
+            let operand = self.operand("a").into();
+            return Err(KernelError::Shape { op, operand, expected: Shape::matrix(rows, columns) });
+        };
+        let line = |n: usize| Tensor::arange(n, DType::I64, self.device());
+        let mask = is_zero(&line(rows)?.into_shape(&[rows, 1])?, &line(columns)?)?;
+        self.fill_masked(mask.view(), 0.into())
+    }
+}
+
+macro_rules! unary {
+    ($($(#[$doc:meta])* $name:ident => $op:ident;)*) => {
+        readable! {
+            $(
+                $(#[$doc])*
+                ///
+                /// # Errors
+                /// [`KernelError::DTypeUnsupported`]; as [`Tensor::zeros`].
+                pub fn $name(&self) -> Result<Tensor> {
+                    self.view().map(MapOp::$op, self.as_input())
+                }
+            )*
+        }
+    };
+}
+unary! {
+    /// `-a`. Integers wrap.
+    neg => Neg;
+    /// `e^a`, of floats.
+    exp => Exp;
+    /// The natural logarithm, of floats.
+    log => Log;
+    /// The square root, of floats.
+    sqrt => Sqrt;
+    /// `|a|`. Integers wrap.
+    abs => Abs;
+    /// The sine of radians, of floats.
+    sin => Sin;
+    /// The cosine of radians, of floats.
+    cos => Cos;
+    /// The next whole number below or at `a`.
+    floor => Floor;
+    /// The next whole number above or at `a`.
+    ceil => Ceil;
+    /// The nearest whole number, and the even one of two that are equally near, as in PyTorch.
+    round => Round;
+}
+
+macro_rules! activation_methods {
+    ($($(#[$doc:meta])* $name:ident => $activation:ident;)*) => {
+        readable! {
+            $(
+                $(#[$doc])*
+                ///
+                /// # Errors
+                /// [`KernelError::DTypeUnsupported`] unless they are floats; as [`Tensor::zeros`].
+                pub fn $name(&self) -> Result<Tensor> {
+                    self.view().activate(stringify!($name), Activation::$activation)
+                }
+            )*
+        }
+    };
+}
+activation_methods! {
+    /// `max(a, 0)`; NaN stays NaN.
+    relu => Relu;
+    /// `a * cdf(a)` with the distribution function of the normal distribution, as PyTorch's default `gelu`.
+    gelu => Gelu;
+    /// `a * sigmoid(a)`.
+    silu => Silu;
+    /// The hyperbolic tangent.
+    tanh => Tanh;
+    /// `1 / (1 + e^-a)`.
+    sigmoid => Sigmoid;
+}
+
+macro_rules! binary {
+    ($method:ident; $($(#[$doc:meta])* $name:ident => $op:expr;)*) => {
+        readable! {
+            $(
+                $(#[$doc])*
+                ///
+                /// `b` is a tensor or a view of one, whose shape broadcasts as in PyTorch, or a scalar.
+                ///
+                /// # Errors
+                /// [`KernelError::DeviceMismatch`], [`KernelError::DTypeMismatch`] or [`KernelError::ShapeMismatch`], which name both
+                /// operands and the call that fixes it; [`KernelError::DTypeUnsupported`]; [`KernelError::Scalar`].
+                pub fn $name(&self, b: impl AsInput) -> Result<Tensor> {
+                    self.view().$method($op, b.as_input())
+                }
+            )*
+        }
+    };
+}
+binary! {
+    map;
+    /// `a + b`. Integers wrap.
+    add => MapOp::Add;
+    /// `a - b`. Integers wrap.
+    sub => MapOp::Sub;
+    /// `a * b`. Integers wrap.
+    mul => MapOp::Mul;
+    /// `a / b`, of floats.
+    div => MapOp::Div;
+    /// `a^b`, of floats.
+    pow => MapOp::Pow;
+    /// The larger of the two; NaN if one is NaN.
+    maximum => MapOp::Maximum;
+    /// The smaller of the two; NaN if one is NaN.
+    minimum => MapOp::Minimum;
+}
+binary! {
+    compare;
+    /// `a == b`, elementwise, as bool.
+    eq => CompareOp::Eq;
+    /// `a != b`, elementwise, as bool; true where an operand is NaN.
+    ne => CompareOp::Ne;
+    /// `a < b`, elementwise, as bool.
+    lt => CompareOp::Lt;
+    /// `a <= b`, elementwise, as bool.
+    le => CompareOp::Le;
+    /// `a > b`, elementwise, as bool.
+    gt => CompareOp::Gt;
+    /// `a >= b`, elementwise, as bool.
+    ge => CompareOp::Ge;
+}
+
+readable! {
+    /// Whether each element is NaN.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::zeros`].
+    pub fn isnan(&self) -> Result<Tensor> {
+        self.ne(self)
+    }
+
+    /// Whether both are true, of bool; also `&a & &b`.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::maximum`]; [`KernelError::DTypeUnsupported`] for numbers.
+    pub fn logical_and(&self, b: impl AsInput) -> Result<Tensor> {
+        self.view().check_bool("logical_and")?;
+        self.minimum(b)
+    }
+
+    /// Whether one of both is true, of bool; also `&a | &b`.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::logical_and`].
+    pub fn logical_or(&self, b: impl AsInput) -> Result<Tensor> {
+        self.view().check_bool("logical_or")?;
+        self.maximum(b)
+    }
+
+    /// Whether just one of both is true, of bool; also `&a ^ &b`.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::logical_and`].
+    pub fn logical_xor(&self, b: impl AsInput) -> Result<Tensor> {
+        self.view().check_bool("logical_xor")?;
+        self.ne(b)
+    }
+
+    /// Whether each element is false, of bool; also `!&a`.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::logical_and`].
+    pub fn logical_not(&self) -> Result<Tensor> {
+        self.view().check_bool("logical_not")?;
+        self.eq(false)
+    }
+
+    /// `min(max(a, low), high)`; NaN stays NaN.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::maximum`].
+    pub fn clamp(&self, low: impl Into<Scalar>, high: impl Into<Scalar>) -> Result<Tensor> {
+        self.maximum(low.into())?.minimum(high.into())
+    }
+
+    /// Elements of this tensor where `condition` is true, else elements of `b`; all three broadcast.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::maximum`]; [`KernelError::DTypeUnsupported`] if `condition` is not of truth values.
+    ///
+    /// Source: `torch.Tensor.where`.
+    pub fn where_(&self, condition: impl AsView, b: impl AsInput) -> Result<Tensor> {
+        self.view().choose(condition.as_view(), b.as_input())
+    }
+
+    /// This tensor with `value` where `mask` is true.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::where_`]; [`KernelError::ShapeMismatch`] if `mask` does not broadcast to this tensor's shape.
+    ///
+    /// Source: `torch.Tensor.masked_fill`.
+    pub fn masked_fill(&self, mask: impl AsView, value: impl Into<Scalar>) -> Result<Tensor> {
+        self.view().fill_masked(mask.as_view(), value.into())
+    }
+
+    /// Zero below diagonal `diagonal` of the last two dimensions; diagonal 0 is the main one, 1 the one above.
+    ///
+    /// # Errors
+    /// [`KernelError::Shape`] for fewer than two dimensions; as [`Tensor::zeros`].
+    ///
+    /// Source: `torch.triu`.
+    pub fn triu(&self, diagonal: i64) -> Result<Tensor> {
+        self.view().triangle("triu", |row, column| column.lt(&row.add(diagonal)?))
+    }
+
+    /// Zero above diagonal `diagonal` of the last two dimensions.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::triu`].
+    ///
+    /// Source: `torch.tril`.
+    pub fn tril(&self, diagonal: i64) -> Result<Tensor> {
+        self.view().triangle("tril", |row, column| column.gt(&row.add(diagonal)?))
+    }
+}
