@@ -187,7 +187,7 @@ fn expression(of_vars: impl Fn(&Var, &Own) -> Var + Send + 'static) -> Expressio
 }
 
 fn model(layers: Sequential, device: Device, precision: Precision) -> Network {
-    let mut model = layers.build(Sizes { max_rows: N, device, precision }, 3).unwrap();
+    let model = layers.build(Sizes { max_rows: N, device, precision }, 3).unwrap();
     model
 }
 
@@ -317,6 +317,10 @@ fn errors_of_an_expression_are_those_of_building_the_model() {
     ] {
         let message = message(of_vars);
         assert!(message.starts_with("expression tested: ") && message.contains(want), "{message}");
-        assert_eq!(message.contains("hint: "), want.contains("matmul") || want.contains("broadcast"), "{message}");
+        assert_eq!(
+            message.contains("hint: "),
+            want.contains("matmul") || want.contains("broadcast"),
+            "{message}"
+        );
     }
 }

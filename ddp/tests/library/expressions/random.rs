@@ -73,11 +73,11 @@ fn random_expressions_have_the_right_gradients_for_any_number_of_rows() {
         let n_expressions = if device == Device::Cpu { N_EXPRESSIONS } else { 6 };
         for seed in 0..n_expressions {
             let layers = Sequential::new(3).linear(WIDTH).layer(expression(seed)).linear(2);
-            let mut model = layers.build(sizes).unwrap();
-            model.initialize(seed).unwrap();
+            let mut model = layers.build(sizes, seed).unwrap();
             for n in [8, 2, 6] {
                 let x = Tensor::randn(&[n, 3], DType::F64, device, seed).unwrap();
-                let options = GradcheckOptions { max_elements: 8, tolerance: 1e-5, ..GradcheckOptions::f64() };
+                let options =
+                    GradcheckOptions { max_elements: 8, tolerance: 1e-5, ..GradcheckOptions::f64() };
                 gradcheck(&mut model, x.view(), &options)
                     .unwrap_or_else(|error| panic!("seed {seed}, {n} rows, {device}: {error}"));
             }
