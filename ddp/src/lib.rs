@@ -46,6 +46,11 @@ pub use ddp_rows as rows;
 pub use error::{Error, Result};
 pub use predict::Predictor;
 
+/// The examples of the page, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/from-pytorch.md")]
+struct FromPyTorch;
+
 /// All that a program on tensors needs, and the world of its ranks: `use ddp::prelude::*;`
 ///
 /// ```
