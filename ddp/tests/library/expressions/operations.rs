@@ -136,12 +136,12 @@ const CASES: &[Case] = cases![
         groups.bmm(&groups.t()).bmm(&groups).reshape(&[x.dims()[0], 4])
     }, |x, _w, _m| {
         let groups = x.reshape(&[N / 3, 3, 4])?;
-        groups.bmm(&groups.permute(&[0, 2, 1])?)?.bmm(&groups)?.into_shape(&[N, 4])
+        groups.bmm(&groups.permute([0, 2, 1])?)?.bmm(&groups)?.into_shape(&[N, 4])
     };
     "permute": |x, own| {
         let mixed = (x * &own["w"]).reshape(&[x.dims()[0] / 3, 3, 2, 2]).permute(&[0, 2, 1, 3]);
         mixed.reshape(&[x.dims()[0], 4]) * x
-    }, |x, w, _m| x.mul(w)?.reshape(&[N / 3, 3, 2, 2])?.permute(&[0, 2, 1, 3])?.into_shape(&[N, 4])?.mul(x);
+    }, |x, w, _m| x.mul(w)?.reshape(&[N / 3, 3, 2, 2])?.permute([0, 2, 1, 3])?.into_shape(&[N, 4])?.mul(x);
     "permute of five dimensions": |x, _own| {
         let mixed = x.reshape(&[x.dims()[0] / 6, 3, 2, 2, 2]).permute(&[3, 1, 0, 4, 2]);
         (&mixed * &mixed).reshape(&[x.dims()[0], 4]) * x
@@ -187,8 +187,7 @@ fn expression(of_vars: impl Fn(&Var, &Own) -> Var + Send + 'static) -> Expressio
 }
 
 fn model(layers: Sequential, device: Device, precision: Precision) -> Network {
-    let model = layers.build(Sizes { max_rows: N, device, precision }, 3).unwrap();
-    model
+    layers.build(Sizes { max_rows: N, device, precision }, 3).unwrap()
 }
 
 fn checked(expression: Expression, device: Device) -> std::result::Result<(), ModelError> {
