@@ -198,7 +198,7 @@ fn checked(expression: Expression, device: Device) -> std::result::Result<(), Mo
 }
 
 #[test]
-fn every_operation_has_the_gradient_of_its_difference_quotients() {
+fn every_operation_has_the_gradient_of_its_difference_quotients_on_cpu_and_gpu() {
     let (devices, _lock) = cpu_and_gpu();
     for device in devices {
         for case in CASES {
@@ -209,7 +209,7 @@ fn every_operation_has_the_gradient_of_its_difference_quotients() {
 }
 
 #[test]
-fn every_operation_has_the_value_that_it_has_on_tensors() {
+fn every_operation_has_the_value_that_it_has_on_tensors_on_cpu_and_gpu() {
     let (devices, _lock) = cpu_and_gpu();
     for device in devices {
         // f32: sums in other orders and functions of other libraries; short formats: each operation rounds once.
@@ -247,7 +247,7 @@ fn assert_near(name: &str, precision: Precision, got: &Tensor, want: &Tensor, to
 }
 
 #[test]
-fn gradients_in_short_formats_are_near_those_in_f32() {
+fn gradients_in_short_formats_are_near_those_in_f32_on_cpu_and_gpu() {
     let (devices, _lock) = cpu_and_gpu();
     for device in devices {
         for case in CASES {

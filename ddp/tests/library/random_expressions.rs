@@ -66,7 +66,7 @@ fn expression(seed: u64) -> Expression {
 }
 
 #[test]
-fn random_expressions_have_the_right_gradients_for_any_number_of_rows() {
+fn random_expressions_have_the_right_gradients_for_any_number_of_rows_on_cpu_and_gpu() {
     let (devices, _lock) = cpu_and_gpu();
     for device in devices {
         let sizes = Sizes { max_rows: 8, device, precision: Precision::F64 };

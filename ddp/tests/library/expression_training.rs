@@ -290,7 +290,7 @@ fn applied(
 }
 
 #[test]
-fn rows_with_weights_need_the_loss_of_each_row() {
+fn rows_with_weights_need_the_loss_of_each_row_on_cpu_and_gpu() {
     let (devices, _lock) = cpu_and_gpu();
     for device in devices {
         let weights = Tensor::from_slice(&[1.0f32, 0.5, 2.0, 0.0], &[4], device).unwrap();
@@ -310,7 +310,7 @@ fn rows_with_weights_need_the_loss_of_each_row() {
 }
 
 #[test]
-fn a_loss_of_classes_is_the_cross_entropy() {
+fn a_loss_of_classes_is_the_cross_entropy_on_cpu_and_gpu() {
     let (devices, _lock) = cpu_and_gpu();
     for device in devices {
         let own = LossHead::expression(|outputs, labels| {

@@ -1,5 +1,0 @@
-//! Layers and losses as expressions.
-
-mod operations;
-mod random;
-mod training;
