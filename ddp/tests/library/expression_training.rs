@@ -215,6 +215,32 @@ fn rows_with_weights_train_the_same_model_on_any_number_of_ranks() {
 }
 
 #[test]
+fn a_loss_that_does_not_fit_ends_the_first_step_before_a_weight_changes() {
+    let world = World::single();
+    let of_widths: fn() -> LossHead =
+        || LossHead::expression(|outputs, targets| outputs.matmul(targets).sum(1));
+    let of_means: fn() -> LossHead = || LossHead::expression(|outputs, _| outputs.mean(None));
+    for (loss, want) in
+        [(of_widths, "matmul: a [48, 1] f32 on cpu and b [48, 1]"), (of_means, "loss: the loss []")]
+    {
+        let sizes = Sizes { max_rows: GLOBAL_ROWS, device: Device::Cpu, precision: Precision::F32 };
+        let options = TrainerOptions::default();
+        let mut trainer = Trainer::for_layers(&world, layers(), sizes, loss(), &adamw(), options).unwrap();
+        let before = trainer.model().weights().to_vec::<f32>().unwrap();
+        let x = Tensor::randn(&[N_ROWS, N_FEATURES], DType::F32, Device::Cpu, 1).unwrap();
+        let mut rows = TensorDataset::new(&x, &x.sum(1).unwrap()).unwrap();
+        rows.layout.has_weights = true;
+        rows.weights = Some(row_weights(N_ROWS));
+        let plan = BatchPlan::new(&world, N_ROWS, GLOBAL_ROWS, 1, 3, Shuffle::Off).epochs(1);
+        let mut loader = Loader::new(Arc::new(rows), plan, LoaderOptions::new(Device::Cpu)).unwrap();
+        let mut batch = loader.next_step().unwrap().unwrap();
+        let error = trainer.step_and_wait(&mut batch, false).unwrap_err().to_string();
+        assert!(error.contains(want), "{error}");
+        assert_eq!(trainer.model().weights().to_vec::<f32>().unwrap(), before);
+    }
+}
+
+#[test]
 fn a_run_with_expressions_resumes_to_the_bit() {
     for (n_ranks, zero) in [(1, ZeroStage::Off), (3, ZeroStage::Optimizer)] {
         let folder = tempfile::tempdir().unwrap();

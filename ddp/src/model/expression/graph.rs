@@ -107,7 +107,7 @@ impl Node {
 #[derive(Debug)]
 pub(super) struct Graph {
     pub(super) nodes: Vec<Node>,
-    device: Device,
+    pub(super) device: Device,
 }
 
 impl Graph {
@@ -211,93 +211,6 @@ impl Graph {
         Ok(([self.fit(a, &dims), self.fit(b, &dims)], dims, dtype))
     }
 
-    /// The operand, if kernels can repeat it to `dims`; else a copy of that shape.
-    fn fit(&mut self, arg: Arg, dims: &[usize]) -> Arg {
-        match arg {
-            Arg::Node(x) if self.dims(x) != dims && !shapes::is_cyclic(self.dims(x), dims) => {
-                Arg::Node(self.expand(x, dims))
-            }
-            _ => arg,
-        }
-    }
-
-    /// `x` repeated to `dims`, to which it broadcasts.
-    pub(super) fn expand(&mut self, x: Id, dims: &[usize]) -> Id {
-        if self.dims(x) == dims {
-            return x;
-        }
-        if shapes::is_cyclic(self.dims(x), dims) {
-            return self.expanded(x, dims);
-        }
-        // One run of axes at a time, as a matrix whose rows or columns are repeated.
-        let mut own = shapes::padded(self.dims(x), dims.len());
-        let mut x = x;
-        for axes in shapes::repeated_axes(&own, dims) {
-            let [outer, _, inner] = shapes::around(&own, axes.clone());
-            let [_, len, _] = shapes::around(dims, axes.clone());
-            x = if outer == 1 || inner == 1 {
-                let from = self.view(x, &[outer, 1, inner]);
-                self.expanded(from, &[outer, len, inner])
-            } else {
-                let from = self.view(x, &[1, outer * inner]);
-                let repeated = self.expanded(from, &[len, outer * inner]);
-                let repeated = self.view(repeated, &[len, outer, inner]);
-                self.permute(repeated, &[1, 0, 2])
-            };
-            own[axes.clone()].copy_from_slice(&dims[axes]);
-        }
-        self.view(x, dims)
-    }
-
-    fn expanded(&mut self, x: Id, dims: &[usize]) -> Id {
-        let dtype = self.dtype(x);
-        self.push(Op::Expand, vec![Arg::Node(x)], dims, dtype)
-    }
-
-    /// The sum of `x` over the dimensions along which `dims` is repeated to its shape: the gradient of a broadcast operand.
-    pub(super) fn sum_to(&mut self, x: Id, dims: &[usize]) -> Result<Id> {
-        if self.dims(x) == dims {
-            return Ok(x);
-        }
-        let mut large = self.dims(x).to_vec();
-        let small = shapes::padded(dims, large.len());
-        let mut x = x;
-        for axes in shapes::repeated_axes(&small, &large) {
-            let [outer, len, inner] = shapes::around(&large, axes.clone());
-            x = self.sum_along(x, [outer, len, inner])?;
-            large[axes].fill(1);
-        }
-        Ok(self.view(x, dims))
-    }
-
-    /// The sum of `x`, read as `[outer, len, inner]`, along `len`: `[outer, inner]`.
-    pub(super) fn sum_along(&mut self, x: Id, layout: [usize; 3]) -> Result<Id> {
-        let [outer, len, inner] = layout;
-        if outer != 1 {
-            return self.reduce(ReduceOp::Sum, x, layout);
-        }
-        let dtype = self.dtype(x);
-        if !dtype.is_float() {
-            return Err(self.unsupported("sum", [Arg::Node(x); 2], "floats"));
-        }
-        let rows = self.view(x, &[len, inner]);
-        let sum = self.push(Op::ColumnSum, vec![Arg::Node(rows)], &[outer, inner], wide(dtype));
-        Ok(self.convert(sum, dtype))
-    }
-
-    /// A reduction of `x`, read as `[outer, len, inner]`, along `len`: `[outer, inner]`.
-    pub(super) fn reduce(&mut self, op: ReduceOp, x: Id, layout: [usize; 3]) -> Result<Id> {
-        let (dtype, [outer, len, inner]) = (self.dtype(x), layout);
-        if !dtype.is_float() {
-            return Err(self.unsupported(op.name(), [Arg::Node(x); 2], "floats"));
-        }
-        if len == 0 && op != ReduceOp::Sum {
-            let operand = self.operand(x, "a").into();
-            return Err(KernelError::EmptyReduction { op: op.name(), operand });
-        }
-        Ok(self.push(Op::Reduce { op, layout }, vec![Arg::Node(x)], &[outer, inner], dtype))
-    }
-
     /// The same elements under another shape with as many.
     pub(super) fn view(&mut self, x: Id, dims: &[usize]) -> Id {
         self.view_from(x, 0, dims)
@@ -357,62 +270,6 @@ impl Graph {
         self.fill(Pattern::Line { start: 0.0, step: 0.0 }, dims, dtype)
     }
 
-    /// The product of matrices, or of batches of them, each transposed if its flag is set; a factor that is itself a transpose is read in
-    /// place.
-    pub(super) fn matmul(&mut self, a: Id, b: Id, transpose: [bool; 2]) -> Result<Id> {
-        let op = if self.dims(a).len() == 3 { "bmm" } else { "matmul" };
-        let (mut factors, mut transpose) = ([a, b], transpose);
-        if self.dtype(a) != self.dtype(b) {
-            let (a, b) = (self.operand(a, "a").into(), self.operand(b, "b").into());
-            return Err(KernelError::DTypeMismatch { op, a, b });
-        }
-        for (factor, transpose) in factors.iter_mut().zip(&mut transpose) {
-            if let Op::Permute(axes) = &self.nodes[*factor].op
-                && matches!(axes[..], [1, 0] | [0, 2, 1])
-            {
-                *factor = self.first_input(*factor);
-                *transpose = !*transpose;
-            }
-        }
-        let [a, b] = factors;
-        let oriented = |id: Id, transpose: bool| -> Option<(&[usize], usize, usize)> {
-            let [batch @ .., rows, columns] = self.dims(id) else { return None };
-            let (rows, columns) = if transpose { (*columns, *rows) } else { (*rows, *columns) };
-            (batch.len() <= 1).then_some((batch, rows, columns))
-        };
-        let dims = match (oriented(a, transpose[0]), oriented(b, transpose[1])) {
-            (Some((batch, m, k)), Some((other, rows, n))) if (batch, k) == (other, rows) => {
-                [batch, &[m, n]].concat()
-            }
-            _ => return Err(self.mismatch(op, [Arg::Node(factors[0]), Arg::Node(factors[1])], "multiply")),
-        };
-        let dtype = self.dtype(a);
-        if !dtype.is_float() {
-            return Err(self.unsupported(op, [Arg::Node(a), Arg::Node(b)], "floats"));
-        }
-        let matmul = Op::Matmul { transpose, alpha: 1.0 };
-        // Kernels of the CPU multiply f32 and f64.
-        let factor_dtype = if self.device == Device::Cpu { wide(dtype) } else { dtype };
-        let (a, b) = (self.convert(a, factor_dtype), self.convert(b, factor_dtype));
-        let product = self.push(matmul, vec![Arg::Node(a), Arg::Node(b)], &dims, factor_dtype);
-        Ok(self.convert(product, dtype))
-    }
-
-    /// The same value with sums in f32 as they were before they were rounded, if they were; for the gradients of parameters.
-    pub(super) fn unrounded(&mut self, x: Id) -> Id {
-        let Node { op, args, dims, dtype } = self.nodes[x].clone();
-        match (op, &args[..]) {
-            _ if dtype == wide(dtype) => x,
-            (Op::View(start), [Arg::Node(from)]) => {
-                let from = self.unrounded(*from);
-                self.view_from(from, start, &dims)
-            }
-            (Op::Convert, [Arg::Node(from)]) if self.dtype(*from) == wide(dtype) => *from,
-            (op @ Op::Matmul { .. }, _) => self.push(op, args, &dims, wide(dtype)),
-            _ => self.convert(x, wide(dtype)),
-        }
-    }
-
     pub(super) fn mismatch<const N: usize>(
         &self,
         op: &'static str,
@@ -435,7 +292,7 @@ impl Graph {
         KernelError::ShapeMismatch { op, a, b, rule, fix: fix.into() }
     }
 
-    fn unsupported(&self, op: &'static str, args: [Arg; 2], takes: &'static str) -> KernelError {
+    pub(super) fn unsupported(&self, op: &'static str, args: [Arg; 2], takes: &'static str) -> KernelError {
         let ids = args.iter().filter_map(|arg| match arg {
             Arg::Node(id) => Some(*id),
             Arg::Number(_) => None,

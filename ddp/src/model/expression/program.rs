@@ -6,7 +6,8 @@ use std::rc::Rc;
 use ddp_kernels::{Device, KernelError};
 
 use super::graph::{Arg, Graph, Id, Leaf, Op, Result};
-use super::memory::{Slot, Stage, Wanted, plan};
+use super::lifetimes::Wanted;
+use super::memory::{Slot, Stage, plan};
 use super::var::{Recording, Var};
 
 /// Operations of the forward pass and of its gradients, without memory.

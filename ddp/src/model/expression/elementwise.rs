@@ -1,0 +1,196 @@
+//! Elementwise methods of values: functions, activations, comparison and selection.
+
+use ddp_kernels::ops::{Activation, CompareOp, MapOp, Pattern};
+use ddp_kernels::{DType, KernelError, Shape};
+
+use super::graph::{Arg, Op};
+use super::shapes::{self, numel};
+use super::var::{Term, Var};
+
+impl Var {
+    fn map(&self, op: MapOp, b: Term) -> Var {
+        let (a, b) = (Arg::Node(self.id), self.arg(&b));
+        self.record(&self.dims(), |graph| graph.map(op, a, b))
+    }
+
+    /// `op(number, self)`.
+    pub(super) fn map_after(&self, op: MapOp, number: f64) -> Var {
+        let b = Arg::Node(self.id);
+        self.record(&self.dims(), |graph| graph.map(op, Arg::Number(number), b))
+    }
+
+    fn compare(&self, op: CompareOp, b: Term) -> Var {
+        let (a, b) = (Arg::Node(self.id), self.arg(&b));
+        self.record(&self.dims(), |graph| graph.compare(op, a, b))
+    }
+
+    /// The activation of each element.
+    pub fn activation(&self, activation: Activation) -> Var {
+        let x = self.id;
+        self.record(&self.dims(), |graph| {
+            if !graph.dtype(x).is_float() {
+                let operand = graph.operand(x, "a").into();
+                return Err(KernelError::DTypeUnsupported { op: "activation", operand, takes: "floats" });
+            }
+            Ok(graph.unary(Op::Activation(activation), x))
+        })
+    }
+}
+
+macro_rules! unary {
+    ($($(#[$doc:meta])* $name:ident => $op:ident;)*) => {
+        /// Elementwise functions.
+        impl Var {
+            $($(#[$doc])* pub fn $name(&self) -> Var { self.map(MapOp::$op, self.into()) })*
+        }
+    };
+}
+unary! {
+    /// `-a`.
+    neg => Neg;
+    /// `e^a`.
+    exp => Exp;
+    /// The natural logarithm.
+    log => Log;
+    /// The square root.
+    sqrt => Sqrt;
+    /// `|a|`; its derivative at 0 is 0.
+    abs => Abs;
+}
+
+macro_rules! binary {
+    ($($(#[$doc:meta])* $name:ident => $op:ident;)*) => {
+        /// Elementwise functions of two operands that broadcast as in PyTorch.
+        impl Var {
+            $($(#[$doc])* pub fn $name(&self, b: impl Into<Term>) -> Var { self.map(MapOp::$op, b.into()) })*
+        }
+    };
+}
+binary! {
+    /// `a + b`.
+    add => Add;
+    /// `a - b`.
+    sub => Sub;
+    /// `a * b`.
+    mul => Mul;
+    /// `a / b`.
+    div => Div;
+    /// `a^b`.
+    pow => Pow;
+    /// The larger of the two; where they are equal, the gradient is `a`'s.
+    maximum => Maximum;
+    /// The smaller of the two; where they are equal, the gradient is `a`'s.
+    minimum => Minimum;
+}
+
+macro_rules! activations {
+    ($($(#[$doc:meta])* $name:ident => $activation:ident;)*) => {
+        /// Activations.
+        impl Var {
+            $($(#[$doc])* pub fn $name(&self) -> Var { self.activation(Activation::$activation) })*
+        }
+    };
+}
+activations! {
+    /// `max(a, 0)`.
+    relu => Relu;
+    /// `a·Φ(a)` with the error function.
+    gelu => Gelu;
+    /// GELU in its tanh approximation.
+    gelu_tanh => GeluTanh;
+    /// `a·sigmoid(a)`.
+    silu => Silu;
+    /// Hyperbolic tangent.
+    tanh => Tanh;
+    /// `1 / (1 + e^-a)`.
+    sigmoid => Sigmoid;
+}
+
+/// Comparison and selection.
+impl Var {
+    /// `a == b`, as bool.
+    pub fn eq(&self, b: impl Into<Term>) -> Var {
+        self.compare(CompareOp::Eq, b.into())
+    }
+
+    /// `a < b`, as bool.
+    pub fn lt(&self, b: impl Into<Term>) -> Var {
+        self.compare(CompareOp::Lt, b.into())
+    }
+
+    /// `a > b`, as bool.
+    pub fn gt(&self, b: impl Into<Term>) -> Var {
+        self.compare(CompareOp::Gt, b.into())
+    }
+
+    /// `min(max(a, low), high)`.
+    pub fn clamp(&self, low: f64, high: f64) -> Var {
+        self.maximum(low).minimum(high)
+    }
+
+    /// Elements of this value where `condition` is true, else elements of `b`.
+    pub fn where_(&self, condition: &Var, b: impl Into<Term>) -> Var {
+        let (a, b) = (Arg::Node(self.id), self.arg(&b.into()));
+        let Arg::Node(condition) = self.arg(&condition.into()) else { unreachable!("a value") };
+        self.record(&self.dims(), |graph| graph.select(condition, a, b))
+    }
+
+    /// This value with `number` where `mask` is true.
+    pub fn masked_fill(&self, mask: &Var, number: f64) -> Var {
+        let (a, dims) = (Arg::Node(self.id), self.dims());
+        let Arg::Node(mask) = self.arg(&mask.into()) else { unreachable!("a value") };
+        self.record(&dims, |graph| {
+            if shapes::broadcast(&dims, graph.dims(mask)).as_ref() != Some(&dims) {
+                return Err(graph.mismatch("masked_fill", [a, Arg::Node(mask)], "broadcast"));
+            }
+            graph.select(mask, Arg::Number(number), a)
+        })
+    }
+
+    /// Zero below diagonal `diagonal` of the last two dimensions.
+    pub fn triu(&self, diagonal: i64) -> Var {
+        self.triangle("triu", CompareOp::Lt, diagonal)
+    }
+
+    /// Zero above diagonal `diagonal` of the last two dimensions.
+    pub fn tril(&self, diagonal: i64) -> Var {
+        self.triangle("tril", CompareOp::Gt, diagonal)
+    }
+
+    /// Zero where column and row plus `diagonal` compare.
+    fn triangle(&self, op: &'static str, compare: CompareOp, diagonal: i64) -> Var {
+        let (x, dims) = (self.id, self.dims());
+        self.record(&dims, |graph| {
+            let [.., rows, columns] = dims[..] else {
+                let operand = graph.operand(x, "a").into();
+                return Err(KernelError::Shape { op, operand, expected: Shape::matrix(1, numel(&dims)) });
+            };
+            let line = |start, step| Pattern::Line { start, step };
+            let row = graph.fill(line(diagonal as f64, 1.0), &[rows, 1], DType::I64);
+            let column = graph.fill(line(0.0, 1.0), &[columns], DType::I64);
+            let is_zero = graph.compare(compare, Arg::Node(column), Arg::Node(row))?;
+            graph.select(is_zero, Arg::Number(0.0), Arg::Node(x))
+        })
+    }
+
+    /// One-hot codes along a new last axis of length `n`, in the format `dtype`: 1 at the value, 0 elsewhere; only zeros for a value outside
+    /// `0..n`.
+    pub fn one_hot(&self, n: usize, dtype: DType) -> Var {
+        let (x, own) = (self.id, self.dims());
+        let dims = [&own[..], &[n]].concat();
+        self.record(&dims, |graph| {
+            let format = graph.dtype(x);
+            let codes = graph.view(x, &[numel(&own), 1]);
+            let line = graph.fill(Pattern::Line { start: 0.0, step: 1.0 }, &[n], format);
+            let is_code = graph.compare(CompareOp::Eq, Arg::Node(codes), Arg::Node(line))?;
+            let hot = graph.convert(is_code, dtype);
+            Ok(graph.view(hot, &dims))
+        })
+    }
+
+    /// The elements in another number format.
+    pub fn to_dtype(&self, dtype: DType) -> Var {
+        let x = self.id;
+        self.record(&self.dims(), |graph| Ok(graph.convert(x, dtype)))
+    }
+}
