@@ -45,6 +45,11 @@ type Preference = sys::cublasLtMatmulPreference_t;
 type Algorithm = sys::cublasLtMatmulAlgo_t;
 type Read = *const c_void;
 
+/// Attributes of `cublasLtMatmulAlgoConfigAttributes_t`, numbered from 0.
+pub(super) const N_CONFIGURED: usize = 9;
+/// The first one that has two bytes instead of four.
+const FIRST_OF_TWO_BYTES: usize = 7;
+
 crate::library_functions! {
     /// cuBLASLt's functions. Arguments as in cublasLt.h.
     pub(super) struct CublasLt {
@@ -63,6 +68,8 @@ crate::library_functions! {
         heuristic = "cublasLtMatmulAlgoGetHeuristic":
             fn(Handle, Operation, Layout, Layout, Layout, Layout, Preference, c_int, *mut Heuristic, *mut c_int)
                 -> Status;
+        algorithm_get = "cublasLtMatmulAlgoConfigGetAttribute":
+            fn(*const Algorithm, c_int, *mut c_void, usize, *mut usize) -> Status;
         matmul = "cublasLtMatmul":
             fn(Handle, Operation, Read, Read, Layout, Read, Layout, Read, Read, Layout, *mut c_void, Layout,
                 *const Algorithm, *mut c_void, usize, *mut c_void) -> Status;
@@ -113,6 +120,32 @@ impl CublasLt {
         let version = unsafe { (self.get_version)() };
         // 10,000 · major + 100 · minor + patch since 11.
         format!("{}.{}.{}", version / 10_000, version % 10_000 / 100, version % 100)
+    }
+
+    /// The values that configure an algorithm: its number, tile, split of the sum and others; None if the library does not tell them. The
+    /// bytes of an algorithm may hold more, such as addresses of this process.
+    pub(super) fn configuration(&self, algorithm: &Algorithm) -> Option<[u32; N_CONFIGURED]> {
+        let value = |attribute: usize| {
+            let (mut value, mut written) = (0_u32, 0);
+            let bytes = if attribute < FIRST_OF_TWO_BYTES { size_of::<u32>() } else { size_of::<u16>() };
+            // SAFETY: the algorithm is the library's own, and the pointer is valid for the attribute's bytes, the low ones of a number.
+            let status = unsafe {
+                (self.algorithm_get)(
+                    algorithm,
+                    attribute as c_int,
+                    (&raw mut value).cast(),
+                    bytes,
+                    &raw mut written,
+                )
+            };
+            status.result().map(|()| value)
+        };
+        let mut values = [value(0).ok()?; N_CONFIGURED];
+        for (attribute, to) in values.iter_mut().enumerate().skip(1) {
+            // An older library does not know the last ones.
+            *to = value(attribute).unwrap_or(0);
+        }
+        Some(values)
     }
 
     /// The library's name of a status.

@@ -115,7 +115,7 @@ impl Blas {
     ) -> Result<()> {
         let Ok(mut candidates) = plan.candidates(self.handle, key, MAX_CANDIDATES) else { return Ok(()) };
         candidates.retain(|candidate| candidate.state.result().is_ok());
-        let among = fingerprint(candidates.iter().map(bytes));
+        let among = fingerprint(candidates.iter().map(|candidate| words(self.lt, candidate)));
         // SAFETY: as this function's.
         let measure = || unsafe { self.time_algorithms(gpu, key, plan, &candidates, scales, operands) };
         self.settle(gpu, Subject::Algorithm, key, among, measure)?;
@@ -185,11 +185,23 @@ fn fastest(times: &[Option<f64>]) -> Option<Fastest> {
     (timed().count() > 1).then_some((index, us, first_us))
 }
 
-/// The bytes of an algorithm, which cublasLt.h allows to be copied and stored.
-fn bytes(candidate: &Heuristic) -> [u8; 64] {
+/// What an algorithm is, the same in each process: its configuration, or else its bytes, which cublasLt.h allows to be stored.
+fn words(lt: &CublasLt, candidate: &Heuristic) -> [u8; 64] {
     let mut bytes = [0; 64];
-    for (to, word) in bytes.chunks_exact_mut(8).zip(candidate.algorithm.data) {
-        to.copy_from_slice(&word.to_le_bytes());
+    match lt.configuration(&candidate.algorithm) {
+        Some(values) => {
+            bytes
+                .chunks_exact_mut(4)
+                .zip(values)
+                .for_each(|(to, value)| to.copy_from_slice(&value.to_le_bytes()));
+        }
+        None => {
+            let words = candidate.algorithm.data;
+            bytes
+                .chunks_exact_mut(8)
+                .zip(words)
+                .for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+        }
     }
     bytes
 }

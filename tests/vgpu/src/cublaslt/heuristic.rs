@@ -61,7 +61,9 @@ impl Choice {
         // One byte for the exponent of each alignment.
         let packed =
             self.alignments.iter().rev().fold(0, |packed, a| packed << 8 | u64::from(a.trailing_zeros()));
-        [MARK, self.key, self.workspace, packed, self.index, 0, 0, self.scheme]
+        // A real one may hold an address of its process.
+        let process = std::process::id().into();
+        [MARK, self.key, self.workspace, packed, self.index, process, 0, self.scheme]
     }
 
     /// Reads an algorithm that the caller passes to a multiplication.
@@ -137,17 +139,22 @@ fn all_alignments(matrices: [u64; 4], problem: &Problem) -> [u64; 6] {
     [a, b, c, d, of(problem.bias), of(problem.aux)]
 }
 
-/// `CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME` of an algorithm that came from a search.
-pub(crate) const CONFIG_REDUCTION_SCHEME: u32 = 3;
-
-/// Order in which an algorithm adds its partial sums.
+/// The value of an attribute of `cublasLtMatmulAlgoConfigAttributes_t`, and its size in bytes: `CUBLASLT_ALGO_CONFIG_ID` is the index of
+/// the algorithm in its search, and `..._REDUCTION_SCHEME` the order in which it adds its partial sums.
 ///
 /// # Errors
-/// `INVALID_VALUE` and a finding if it did not come from a search.
-pub(crate) fn reduction_scheme(algo: &Algo) -> Result<u32, Status> {
-    match *algo {
-        [MARK, .., scheme] => Ok(scheme as u32),
-        _ => Err(misuse(INVALID_VALUE, "the algorithm came from no search".to_owned())),
+/// `INVALID_VALUE`, for an algorithm that did not come from a search with a finding.
+pub(crate) fn configuration(algo: &Algo, attribute: u32) -> Result<(u32, usize), Status> {
+    let [MARK, _, workspace, _, index, .., scheme] = *algo else {
+        return Err(misuse(INVALID_VALUE, "the algorithm came from no search".to_owned()));
+    };
+    match attribute {
+        0 => Ok((index as u32, 4)),
+        2 => Ok((u32::from(workspace > 0) + 1, 4)),
+        3 => Ok((scheme as u32, 4)),
+        1 | 4..=6 => Ok((0, 4)),
+        7 | 8 => Ok((0, 2)),
+        _ => Err(INVALID_VALUE),
     }
 }
 

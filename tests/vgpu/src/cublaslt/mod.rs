@@ -132,14 +132,15 @@ api! {
     }
 
     fn cublasLtMatmulAlgoConfigGetAttribute(
-        algo: *const Algo, attribute: c_uint, to: *mut u32, size: usize, written: *mut usize,
+        algo: *const Algo, attribute: c_uint, to: *mut u8, size: usize, written: *mut usize,
     ) {
         // SAFETY: the function's contract: an algorithm.
         let algo = unsafe { algo.as_ref() }.ok_or(INVALID_VALUE)?;
-        if attribute != heuristic::CONFIG_REDUCTION_SCHEME || size != size_of::<u32>() {
+        let (value, bytes) = heuristic::configuration(algo, attribute)?;
+        if size != bytes {
             return Err(INVALID_VALUE);
         }
-        put(to, heuristic::reduction_scheme(algo)?)?;
+        if size == size_of::<u32>() { put(to.cast(), value)? } else { put(to.cast(), value as u16)? }
         abi::put_if_wanted(written, size);
     }
 
