@@ -27,6 +27,8 @@ pub struct DeviceOptions {
     pub deterministic: bool,
     /// Whether [`World::exchange_zeros`] registers its tensors with NCCL.
     pub register_buffers: RegisterBuffers,
+    /// Time for which a rank waits for the collectives of a trial ([`World::trial_timeout`]).
+    pub trial_timeout: Duration,
 }
 
 impl Default for DeviceOptions {
@@ -36,12 +38,15 @@ impl Default for DeviceOptions {
             timeout: Some(Duration::from_secs(600)),
             deterministic: false,
             register_buffers: RegisterBuffers::Auto,
+            trial_timeout: Duration::from_secs(60),
         }
     }
 }
 
 /// The name of the operation in errors.
 const JOINING: &str = "joining the ranks' devices";
+/// Time that each rank adds to that of a trial.
+const TRIAL_TIMEOUT_PER_RANK: Duration = Duration::from_millis(200);
 
 /// The version of the NCCL library that ranks on GPUs would use, such as `2.27.3`; `None` if there is no usable one.
 pub fn nccl_version() -> Option<String> {
@@ -97,9 +102,10 @@ impl World {
             set_environment(&sharing_environment(self, devices[0].nccl_version));
         }
         let (rank, world_size) = (self.rank().0, self.world_size());
-        let DeviceOptions { timeout, register_buffers, .. } = options;
+        let DeviceOptions { timeout, register_buffers, trial_timeout, .. } = options;
         let shares_gpu = shared.is_some();
-        self.use_new_group(gpu, NcclOptions { rank, world_size, shares_gpu, timeout, register_buffers })
+        let options = NcclOptions { rank, world_size, shares_gpu, timeout, register_buffers, trial_timeout };
+        self.use_new_group(gpu, options)
     }
 
     /// Joins all ranks by a new communicator, which registers buffers where it should and can, and exchanges tensors from now on.
@@ -224,6 +230,25 @@ impl World {
     /// Whether [`World::exchange_zeros`] registers its tensors with NCCL: the same on all ranks.
     pub fn registers_buffers(&self) -> bool {
         matches!(self.device_groups.get(), Some(Group::Nccl(group)) if group.registers_buffers())
+    }
+
+    /// Most thread blocks that a collective between GPUs holds while it runs next to other work, for
+    /// [`Gpu::next_to_collectives`](ddp_kernels::cuda::Gpu::next_to_collectives); 0 on GPUs whose matmuls need not know, and without GPUs.
+    pub fn collective_blocks(&self) -> u32 {
+        match self.device_groups.get() {
+            Some(Group::Nccl(group)) => group.most_blocks(self.local_size() == self.world_size()),
+            _ => 0,
+        }
+    }
+
+    /// Time for which a rank waits for collectives of a trial, after which [`World::rejoin_devices`] can follow: that of the options, and a
+    /// share for each rank, since NCCL connects all of them.
+    pub fn trial_timeout(&self) -> Duration {
+        let timeout = match self.device_groups.get() {
+            Some(Group::Nccl(group)) => group.options().trial_timeout,
+            _ => DeviceOptions::default().trial_timeout,
+        };
+        timeout + TRIAL_TIMEOUT_PER_RANK * self.world_size() as u32
     }
 
     /// The text of the first rank that has an error, with its number; None if no rank has one. Collective.

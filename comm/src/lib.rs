@@ -59,7 +59,7 @@ pub use call::{Call, CallKind, ReduceOp};
 pub use device::{DeviceOptions, nccl_version};
 pub use error::{CommError, Departure, Result};
 pub use failure::Failure;
-pub use group::{Group, NCCL_MEMORY_STEP_BYTES, OnLoan, Scope, Ticket, Traffic};
+pub use group::{Group, NCCL_MEMORY_STEP_BYTES, OnLoan, Scope, Ticket, Traffic, registered_step_bytes};
 pub use launch::launch;
 pub use launcher::{Launcher, local_ranks, without_launcher};
 pub use launcher_process::LauncherProcess;

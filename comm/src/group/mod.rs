@@ -37,7 +37,7 @@ use crate::{Call, CallKind, CommError, Departure, Rank, ReduceOp, Result};
 use buffer::{RawMut, RawRef};
 use pause::Pause;
 
-pub use nccl::NCCL_MEMORY_STEP_BYTES;
+pub use nccl::{NCCL_MEMORY_STEP_BYTES, registered_step_bytes};
 pub use scope::{OnLoan, Scope, Ticket};
 pub(crate) use single::SingleGroup;
 use threads::ThreadsGroup;

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ddp_comm::{ReduceOp, Reporter, World};
 use ddp_kernels::cuda::{Event, Gpu, Graph};
@@ -22,9 +22,6 @@ use crate::exchange::way::{BufferReduction, Reduction};
 use crate::exchange::weight_gather::ShortGather;
 use crate::model::{Network, WeightsMut};
 
-/// Time for which a rank waits for collectives of the trial, in which NCCL sets up its connections, and time that each rank adds.
-const LIMIT: Duration = Duration::from_secs(60);
-const LIMIT_PER_RANK: Duration = Duration::from_millis(200);
 /// Replays of each graph.
 const N_REPLAYS: u32 = 2;
 
@@ -154,13 +151,13 @@ impl ExchangeTrial<'_> {
         Ok(failure.map(TrialFailure::Replay))
     }
 
-    /// Waits for the device, at most for [`LIMIT`]. Returns the first rank's reason why work failed that was `enqueued`, or what it
+    /// Waits for the device, at most for [`World::trial_timeout`]. Returns the first rank's reason why work failed that was `enqueued`, or what it
     /// gave wrong. Collective.
     fn failure_of(&self, enqueued: Result<()>, parts: &[Part], wrong: &Tensor) -> Result<Option<String>> {
         let waited = enqueued.and_then(|()| {
             let done = Event::new(self.gpu)?;
             done.record(self.gpu.compute())?;
-            let limit = LIMIT + LIMIT_PER_RANK * self.world.world_size() as u32;
+            let limit = self.world.trial_timeout();
             let start = Instant::now();
             self.world.tensor_group().wait_until(|| match done.is_done() {
                 // The error aborts the communicator, which ends its work.
@@ -168,7 +165,7 @@ impl ExchangeTrial<'_> {
                     device: self.gpu.device(),
                     call: "the trial of collectives",
                     code: "a hang".to_owned(),
-                    text: format!("not done after {} s", limit.as_secs()),
+                    text: format!("not done after {:.1} s", limit.as_secs_f64()),
                 }),
                 other => other,
             })?;

@@ -3,7 +3,7 @@
 //! choices, so that a resumed run computes alike.
 
 use ddp_comm::World;
-use ddp_kernels::cuda::{Event, Gpu};
+use ddp_kernels::cuda::{Event, Gpu, GpuFeature};
 use tracing::debug;
 
 use crate::train::error::Result;
@@ -11,15 +11,15 @@ use crate::train::step::{Replica, StepPurpose};
 use crate::train::step_info::StepShape;
 use crate::train::step_inputs::StepInputs;
 
-/// Chooses the matmuls of a step with these inputs, and agrees on them with the other ranks. Collective, except in the deterministic
-/// mode, in which nothing is chosen.
+/// Chooses the matmuls of a step with these inputs, and agrees on them with the other ranks. Collective, except where nothing is chosen: in
+/// the deterministic mode, and without the feature, which all ranks have or none.
 pub(crate) fn choose(
     replica: &mut Replica<'_>,
     gpu: &'static Gpu,
     inputs: StepInputs<'_>,
     shape: StepShape,
 ) -> Result<()> {
-    if gpu.is_deterministic() {
+    if gpu.is_deterministic() || !gpu.uses(GpuFeature::TimedMatmuls) {
         return Ok(());
     }
     let world = replica.world;

@@ -3,8 +3,9 @@
 use ddp_comm::{Rank, ReduceOp, World};
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::{self, Input, MapOp, STEP_SUMS_LEN, StepReport, StepScalars, UpdateInputs};
-use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef, memory};
+use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorRef, memory};
 
+use crate::config::ZeroStage;
 use crate::data::datasets::batch::Batch;
 use crate::data::step_rows::StepRows;
 use crate::exchange::gradients::Gradients;
@@ -266,13 +267,29 @@ impl<'w> Replica<'w> {
     /// Computes the gradients of a micro-batch; after the step's last one they are reduced over the ranks, with their squares summed on
     /// the way if the step `has_norm`.
     fn backward(&mut self, inputs: BackwardInputs<'_>, has_norm: bool, purpose: StepPurpose) -> Result<()> {
+        let n_blocks = self.blocks_next_to_backward(inputs.micro_step);
         let Replica { world, model, grads, sum_of_squares, rank_exchange, .. } = self;
-        if purpose == StepPurpose::Rehearsal {
-            return Ok(grads.rehearse_backward(world, model, inputs)?);
+        let device = model.device();
+        let pass = || -> Result<()> {
+            if purpose == StepPurpose::Rehearsal {
+                return Ok(grads.rehearse_backward(world, model, inputs)?);
+            }
+            let squares = has_norm.then_some(sum_of_squares);
+            let pass =
+                |ranks: Option<&mut dyn AllRanks>| grads.backward(world, model, inputs, squares, ranks);
+            Ok(rank_exchange.run(world, pass)?)
+        };
+        match device {
+            Device::Cuda(index) if n_blocks > 0 => Gpu::get(index)?.next_to_collectives(n_blocks, pass),
+            Device::Cuda(_) | Device::Cpu => pass(),
         }
-        let squares = has_norm.then_some(sum_of_squares);
-        let pass = |ranks: Option<&mut dyn AllRanks>| grads.backward(world, model, inputs, squares, ranks);
-        Ok(rank_exchange.run(world, pass)?)
+    }
+
+    /// Thread blocks of the collectives that reduce gradients while backward computes others; 0 where none does.
+    fn blocks_next_to_backward(&self, micro_step: MicroStep) -> u32 {
+        let TrainerOptions { overlap, zero, .. } = self.options;
+        let reduces = micro_step.is_last || zero == ZeroStage::Gradients;
+        if overlap && reduces { self.world.collective_blocks() } else { 0 }
     }
 
     /// Sums the squares of the reduced gradients.

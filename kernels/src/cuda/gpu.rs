@@ -5,11 +5,11 @@
 //! order of the compute stream, so a user of another stream makes the compute stream wait first.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use cudarc::driver::{result, sys};
 
-use super::blas::Blas;
+use super::blas::{Blas, Conditions};
 use super::call::check_driver;
 use super::context::Context;
 use super::driver::driver;
@@ -58,6 +58,8 @@ pub struct Gpu {
     is_deterministic: AtomicBool,
     /// Whether new matmuls choose their algorithm by time.
     is_choosing: AtomicBool,
+    /// Multiprocessors that collectives hold next to the matmuls that are enqueued.
+    n_held: AtomicU32,
     pub(super) graphs: Graphs,
     /// Address of the scratch memory, made by the first reduction.
     pub(super) scratch: OnceLock<sys::CUdeviceptr>,
@@ -127,6 +129,7 @@ impl Gpu {
             off: FeaturesOff::default(),
             is_deterministic: AtomicBool::new(false),
             is_choosing: AtomicBool::new(false),
+            n_held: AtomicU32::new(0),
             graphs: Graphs::default(),
             scratch: OnceLock::new(),
         })
@@ -206,6 +209,28 @@ impl Gpu {
     /// The setting of [`Gpu::set_choosing`]; initially false.
     pub(super) fn is_choosing(&self) -> bool {
         self.is_choosing.load(Ordering::Relaxed)
+    }
+
+    /// Enqueues `work`, next to which collectives of `n_blocks` thread blocks run, each on a multiprocessor that it holds until it is
+    /// done: matmuls are made for the others. On GPUs from Hopper on their kernels divide the work among all multiprocessors
+    /// beforehand, so that the part of one that is held would take as long again.
+    ///
+    /// Without effect in the deterministic mode, in which an algorithm must not depend on the number of ranks.
+    ///
+    /// Source: pytorch#143988; `CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET` in cublasLt.h.
+    pub fn next_to_collectives<R>(&self, n_blocks: u32, work: impl FnOnce() -> R) -> R {
+        let before = self.n_held.swap(n_blocks, Ordering::Relaxed);
+        let result = work();
+        self.n_held.store(before, Ordering::Relaxed);
+        result
+    }
+
+    /// State on which the choice of a matmul's algorithm depends.
+    pub(super) fn matmul_conditions(&self) -> Conditions {
+        let is_deterministic = self.is_deterministic();
+        let (all, n_held) = (self.info.multiprocessors, self.n_held.load(Ordering::Relaxed));
+        let is_possible = (1..all).contains(&n_held) && !is_deterministic;
+        Conditions { is_deterministic, n_free: if is_possible { all - n_held } else { 0 } }
     }
 
     /// Returns the kernel `name` of `source`; the first use of a source in a format compiles or loads it.

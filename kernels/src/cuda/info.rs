@@ -25,6 +25,8 @@ pub struct GpuInfo {
     pub compute_capability: (u32, u32),
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
+    /// Whether it takes part in multicasts, as behind an NVLink switch.
+    pub has_multicast: bool,
     /// PCI address as `domain:bus:device.function`.
     pub pci_bus_id: String,
     /// UUID as nvidia-smi prints it: `GPU-`, or `MIG-` for an instance of a GPU, and 32 hexadecimal digits in groups.
@@ -63,6 +65,9 @@ impl GpuInfo {
                 attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
             ),
             multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            // Drivers before 12.1 do not know it.
+            has_multicast: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED)
+                .is_ok_and(|has| has != 0),
             pci_bus_id,
             uuid: uuid_text(&name, uuid.bytes.map(|byte| byte as u8)),
             name,

@@ -13,7 +13,8 @@
 //!
 //! Source: NCCL user guide, "User Buffer Registration"; `src/register/register.cc` and `src/allocator.cc` of NCCL 2.30.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::nccl::sys;
@@ -22,6 +23,7 @@ use ddp_kernels::cuda::{ForeignMemory, Gpu};
 use ddp_kernels::hint::with_hint;
 
 use super::api::{Api, MemoryFunctions, Status};
+use crate::register_buffers::RegisterBuffers;
 use crate::{CommError, Result};
 
 /// Bytes in whose multiples NCCL takes memory from the device: the granularity of `cuMemCreate` on GPUs so far.
@@ -29,6 +31,32 @@ pub const NCCL_MEMORY_STEP_BYTES: usize = 2 << 20;
 /// Largest difference of free memory around an allocation of that size that other users of the device can explain. From 2.19.3 to 2.25
 /// NCCL takes multiples of the granularity of multicast objects where there is a switch: 512 MiB.
 const MAX_USUAL_STEP_BYTES: usize = 64 << 20;
+
+/// Versions of NCCL that do so.
+const ROUNDS_TO_MULTICAST: Range<c_int> = 21_903..22_602;
+/// The granularity that drivers recommend for multicast objects.
+///
+/// Source: mscclpp, `DefaultNvlsBufferSize`.
+const MULTICAST_STEP_BYTES: usize = 512 << 20;
+
+/// Bytes in whose multiples the NCCL of this machine, or else the newest one, takes memory for the tensors of
+/// [`World::exchange_zeros`](crate::World::exchange_zeros); None if it registers none.
+///
+/// - `has_multicast`: [`GpuInfo::has_multicast`](ddp_kernels::cuda::GpuInfo::has_multicast)
+pub fn registered_step_bytes(wanted: RegisterBuffers, has_multicast: bool) -> Option<usize> {
+    let api = Api::get().ok();
+    let is_impossible = api.is_some_and(|api| api.memory().is_err());
+    let rounds = has_multicast && api.is_some_and(|api| ROUNDS_TO_MULTICAST.contains(&api.version()));
+    match wanted {
+        RegisterBuffers::Off => None,
+        _ if is_impossible => None,
+        // Only on request.
+        RegisterBuffers::Auto if rounds => None,
+        RegisterBuffers::Auto | RegisterBuffers::On => {
+            Some(if rounds { MULTICAST_STEP_BYTES } else { NCCL_MEMORY_STEP_BYTES })
+        }
+    }
+}
 
 /// Memory of NCCL for the tensors of one communicator.
 #[derive(Debug, Clone)]

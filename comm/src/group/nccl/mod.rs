@@ -36,13 +36,30 @@ use communicator::{Communicator, Failed, Options};
 
 pub(crate) use api::version_name;
 pub(crate) use communicator::{UniqueId, new_unique_id};
-pub use memory::NCCL_MEMORY_STEP_BYTES;
 pub(crate) use memory::NcclMemory;
+pub use memory::{NCCL_MEMORY_STEP_BYTES, registered_step_bytes};
 
 /// Number of collectives in flight that can be waited for one by one; a wait for an older one waits for a later one instead.
 const MARKS: usize = 128;
 /// Thread blocks of a collective if ranks share a GPU: the blocks of all ranks must fit on it at once.
 const SHARED_GPU_MAX_CTAS: i32 = 4;
+
+/// Most thread blocks of a collective on GPUs whose matmuls make use of the number: as many as NCCL takes by itself for sums inside a
+/// switch (NVLS). Rings would take up to 24.
+///
+/// Source: NCCL 2.28, `NVLS_NCHANNELS_SM90` and `ncclNvlsRegResourcesQuery`, which says how many buffers need that are registered.
+fn most_ctas(gpu: &Gpu) -> Option<i32> {
+    match gpu.info().compute_capability.0 {
+        9 => Some(16),
+        10 => Some(24),
+        _ => None,
+    }
+}
+
+/// The number that a user gives NCCL in place of ours.
+fn most_ctas_of_user() -> Option<u32> {
+    std::env::var("NCCL_MAX_CTAS").ok()?.trim().parse().ok()
+}
 
 /// The version of the NCCL library that this process would use, as `10,000 * major + 100 * minor + patch`.
 ///
@@ -75,6 +92,8 @@ pub(crate) struct NcclOptions {
     pub(crate) timeout: Option<Duration>,
     /// Whether [`NcclGroup::zeros`] should register its tensors.
     pub(crate) register_buffers: RegisterBuffers,
+    /// Time for which a rank waits for the collectives of a trial.
+    pub(crate) trial_timeout: Duration,
 }
 
 /// The group of a rank with a GPU.
@@ -113,7 +132,7 @@ impl NcclGroup {
         let NcclOptions { rank, world_size, shares_gpu, timeout, .. } = options;
         let done: std::result::Result<_, KernelError> = (0..MARKS).map(|_| Event::new(gpu)).collect();
         let barrier_operand = Tensor::zeros_for(MemoryUse::Workspace, &[1], DType::I64, gpu.device())?;
-        let max_ctas = shares_gpu.then_some(SHARED_GPU_MAX_CTAS);
+        let max_ctas = if shares_gpu { Some(SHARED_GPU_MAX_CTAS) } else { most_ctas(gpu) };
         Ok(NcclGroup {
             ready: Event::new(gpu)?,
             done: done?,
@@ -173,6 +192,21 @@ impl NcclGroup {
             Some(memory) => Tensor::zeros_in(memory.allocate(n_bytes)?, kind, dims, dtype)?,
             None => Tensor::zeros_for(kind, dims, dtype, self.gpu.device())?,
         })
+    }
+
+    /// Most thread blocks that a collective holds while it runs; 0 where matmuls need not know.
+    ///
+    /// - `is_one_host`: whether all ranks are on one host
+    pub(crate) fn most_blocks(&self, is_one_host: bool) -> u32 {
+        let Some(most) = most_ctas(self.gpu).filter(|_| !self.options.shares_gpu) else { return 0 };
+        let most = most_ctas_of_user().unwrap_or(most as u32);
+        let info = self.gpu.info();
+        // A switch reduces for more than two GPUs.
+        if self.registers_buffers() && is_one_host && info.has_multicast && self.world_size > 2 {
+            let of_all: usize = if info.compute_capability.0 > 9 { 64 } else { 40 };
+            return most.min(of_all.div_ceil(self.world_size) as u32);
+        }
+        most
     }
 
     /// Whether no further collective can succeed.

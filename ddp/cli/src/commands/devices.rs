@@ -87,6 +87,8 @@ struct Gpu {
     memory_bytes: usize,
     compute_capability: String,
     multiprocessors: u32,
+    /// Whether it takes part in multicasts, as behind an NVLink switch.
+    multicast: bool,
     pci_bus_id: String,
     uuid: String,
     /// CPUs near the GPU, such as `0-31,64-95`.
@@ -211,6 +213,7 @@ impl Gpu {
             memory_bytes: info.memory_bytes,
             compute_capability: format!("{major}.{minor}"),
             multiprocessors: info.multiprocessors,
+            multicast: info.has_multicast,
             pci_bus_id: info.pci_bus_id.clone(),
             uuid: info.uuid.clone(),
             local_cpus: info.local_cpus().map(|cpus| cpus.to_string()),

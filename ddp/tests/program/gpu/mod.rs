@@ -4,6 +4,7 @@ mod failures;
 mod features;
 mod generations;
 mod matmul_choices;
+mod next_to_collectives;
 mod program;
 mod registered_buffers;
 mod self_check;

@@ -7,14 +7,14 @@
 use std::collections::{HashMap, HashSet};
 
 use super::epilogue::Epilogue;
-use super::key::{AlignedTo, Key};
+use super::key::{AlignedTo, Conditions, Key};
 use super::problem::Matmul;
 use crate::DType;
 use crate::base::matmul_mode::MatmulMode;
 use crate::cuda::cache;
 
 /// First part of the name of the choices on disk: changes with the format of a line.
-const FORMAT: &[u8] = b"matmul choices 1";
+const FORMAT: &[u8] = b"matmul choices 2";
 /// Maximum number of choices on disk; a run of a deep network has a few hundred.
 const MAX_STORED: usize = 20_000;
 
@@ -173,7 +173,11 @@ impl MatmulChoice {
     fn new((subject, key): &About, choice: &Choice) -> Self {
         let m = key.matmul;
         let (rows, of) = (rows_name(&m), (transposes(&m), format_name(&m)));
-        let matmul = format!("{:?} {rows}x{}x{} {} {}", m.epilogue, m.n, m.k, of.0, of.1);
+        let next_to = match key.conditions.n_free {
+            0 => String::new(),
+            n_free => format!(" on {n_free} multiprocessors"),
+        };
+        let matmul = format!("{:?} {rows}x{}x{} {} {}{next_to}", m.epilogue, m.n, m.k, of.0, of.1);
         let chosen = match subject {
             Subject::Algorithm => format!("algorithm {} of {}", choice.index + 1, choice.n),
             Subject::Form if choice.index == 0 => "fused".to_owned(),
@@ -222,14 +226,15 @@ fn format_name(matmul: &Matmul) -> String {
     format!("{}>{}{mode}", matmul.inputs, matmul.output)
 }
 
-/// Subject, epilogue, shape, transposes, dtypes, mode, alignments, index, number and fingerprint of the options, times in µs.
+/// Subject, epilogue, shape, transposes, dtypes, mode, alignments, free multiprocessors, index, number and fingerprint of the options, times in µs.
 fn line((subject, key): &About, choice: &Choice) -> String {
-    let Key { matmul: m, aligned_to, .. } = key;
+    let Key { matmul: m, aligned_to, conditions } = key;
+    let n_free = conditions.n_free;
     let AlignedTo { a, b, c, bias, aux } = aligned_to;
     let Choice { index, n, among, us, first_us } = choice;
     let Matmul { inputs, output, mode, epilogue, .. } = m;
     format!(
-        "{subject:?} {epilogue:?} {} {} {} {} {inputs} {output} {mode:?} {a} {b} {c} {bias} {aux} {index} {n} {among:016x} \
+        "{subject:?} {epilogue:?} {} {} {} {} {inputs} {output} {mode:?} {a} {b} {c} {bias} {aux} {n_free} {index} {n} {among:016x} \
          {us:.2} {first_us:.2}",
         rows_name(m),
         m.n,
@@ -239,10 +244,10 @@ fn line((subject, key): &About, choice: &Choice) -> String {
 }
 
 fn parse(line: &str) -> Option<(About, Choice)> {
-    let fields: [&str; 19] = line.split_ascii_whitespace().collect::<Vec<_>>().try_into().ok()?;
+    let fields: [&str; 20] = line.split_ascii_whitespace().collect::<Vec<_>>().try_into().ok()?;
     let [subject, epilogue, m, n, k, transposed, inputs, output, mode, a, b, c, bias, aux, rest @ ..] =
         fields;
-    let [index, n_options, among, us, first_us] = rest;
+    let [n_free, index, n_options, among, us, first_us] = rest;
     let number = |text: &str| text.parse::<usize>().ok();
     let alignment = |text: &str| text.parse().ok();
     let dtype = |name: &str| DType::ALL.iter().copied().find(|dtype| dtype.name() == name);
@@ -288,7 +293,8 @@ fn parse(line: &str) -> Option<(About, Choice)> {
         first_us: first_us.parse().ok()?,
     };
     // Only what is not deterministic is chosen by time.
-    let key = Key { matmul, aligned_to, is_deterministic: false };
+    let conditions = Conditions { is_deterministic: false, n_free: n_free.parse().ok()? };
+    let key = Key { matmul, aligned_to, conditions };
     (choice.index < choice.n).then_some(((subject, key), choice))
 }
 
@@ -311,7 +317,8 @@ mod tests {
             epilogue,
         };
         let aligned_to = AlignedTo { a: 256, b: 16, c: 4, bias: 64, aux: 256 };
-        Key { matmul, aligned_to, is_deterministic: false }
+        let conditions = Conditions { n_free: (m % 3 * 58) as u32, ..Conditions::default() };
+        Key { matmul, aligned_to, conditions }
     }
 
     fn choice(index: usize) -> Choice {

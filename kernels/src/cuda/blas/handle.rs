@@ -10,7 +10,7 @@ use cudarc::driver::sys::CUdeviceptr;
 
 use super::choice::Choices;
 use super::epilogue::Epilogue;
-use super::key::Key;
+use super::key::{Conditions, Key};
 use super::plan::{Plan, WORKSPACE_BYTES};
 use super::problem::{Matmul, Operands, Scales};
 use crate::DType;
@@ -59,6 +59,10 @@ impl Blas {
         }
         match Plan::new(self.lt, self.handle, key) {
             Ok(plan) => Ok(Some(plan)),
+            Err(status) if key.conditions.n_free > 0 && is_unsupported(status) => {
+                let conditions = Conditions { n_free: 0, ..key.conditions };
+                self.new_plan(&Key { conditions, ..*key })
+            }
             // A plain matmul must be possible; one with an epilogue may not be.
             Err(status) if matmul.epilogue != Epilogue::None && is_unsupported(status) => Ok(None),
             Err(error) => Err(error),

@@ -13,8 +13,16 @@ pub(crate) const MAX_ALIGNMENT: usize = 256;
 pub(in crate::cuda) struct Key {
     pub(in crate::cuda) matmul: Matmul,
     pub(in crate::cuda) aligned_to: AlignedTo,
-    /// [`Gpu::is_deterministic`](crate::cuda::Gpu::is_deterministic) when the matmul was enqueued.
+    pub(in crate::cuda) conditions: Conditions,
+}
+
+/// State of the device when the matmul was enqueued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(in crate::cuda) struct Conditions {
+    /// [`Gpu::is_deterministic`](crate::cuda::Gpu::is_deterministic).
     pub(in crate::cuda) is_deterministic: bool,
+    /// Multiprocessors that are free for the matmul, where collectives hold some; else 0.
+    pub(in crate::cuda) n_free: u32,
 }
 
 /// Alignments of a matmul's operands in bytes: powers of two, at most 256; 256 for an operand that is not used.
@@ -28,7 +36,7 @@ pub(in crate::cuda) struct AlignedTo {
 }
 
 impl Key {
-    pub(in crate::cuda) fn new(matmul: Matmul, operands: Operands, is_deterministic: bool) -> Self {
+    pub(in crate::cuda) fn new(matmul: Matmul, operands: Operands, conditions: Conditions) -> Self {
         let of = |address: CUdeviceptr| match address {
             0 => MAX_ALIGNMENT as u32,
             _ => 1 << address.trailing_zeros().min(MAX_ALIGNMENT.trailing_zeros()),
@@ -42,6 +50,6 @@ impl Key {
         };
         let (a, b, c) = (each(a, m * k, inputs), each(b, k * n, inputs), each(c, m * n, output));
         let aligned_to = AlignedTo { a, b, c, bias: of(bias), aux: of(aux) };
-        Key { matmul, aligned_to, is_deterministic }
+        Key { matmul, aligned_to, conditions }
     }
 }

@@ -21,7 +21,7 @@ pub use choice::MatmulChoice;
 pub(super) use choice::{Choice, Subject};
 pub(crate) use epilogue::{Epilogue, relu_mask_row_bits};
 pub(super) use handle::{Blas, is_unsupported};
-pub(super) use key::Key;
 pub(crate) use key::MAX_ALIGNMENT;
+pub(super) use key::{Conditions, Key};
 pub(super) use plan::{Plan, WORKSPACE_BYTES};
 pub(crate) use problem::{Matmul, Operands, Scales};

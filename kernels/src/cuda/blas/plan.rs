@@ -110,6 +110,10 @@ impl Plan {
         if let Some(row) = p.epilogue.aux_row(p.n) {
             plan.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(row as i64))?;
         }
+        if let n_free @ 1.. = key.conditions.n_free {
+            // Kernels that keep one block per multiprocessor until the end take no more than these.
+            plan.set(Attribute::CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &(n_free as i32))?;
+        }
         // The heuristic reads the alignment of these addresses, not the memory there.
         let AlignedTo { bias, aux, .. } = key.aligned_to;
         plan.point_to(bias.into(), aux.into(), p.epilogue)?;
@@ -143,7 +147,7 @@ impl Plan {
         let mut preference = null_mut();
         // SAFETY: the pointer is valid for one descriptor.
         unsafe { (self.lt.preference_create)(&raw mut preference) }.result()?;
-        let schemes = match (key.matmul.output, key.is_deterministic) {
+        let schemes = match (key.matmul.output, key.conditions.is_deterministic) {
             (DType::BF16 | DType::F16, _) => IN_SINGLE,
             (_, true) => OUT_OF_PLACE,
             (_, false) => ALL_SCHEMES,

@@ -88,7 +88,7 @@ impl Gpu {
         if self.is_deterministic() || forms.len() < 2 || [fused.m, fused.n, fused.k].contains(&0) {
             return Ok(0);
         }
-        let (blas, key) = (self.blas()?, Key::new(fused, operands, false));
+        let (blas, key) = (self.blas()?, Key::new(fused, operands, self.matmul_conditions()));
         let is_open = blas.choices().is_open(Subject::Form, &key, self.is_choosing());
         if is_open {
             self.bind()?;

@@ -57,7 +57,7 @@ impl Gpu {
         self.bind()?;
         let blas = self.blas()?;
         let mut plans = blas.plans();
-        let key = Key::new(matmul, operands, self.is_deterministic());
+        let key = Key::new(matmul, operands, self.matmul_conditions());
         // SAFETY: as this function's.
         let plan = unsafe { blas.plan(self, &mut plans, key, scales, operands) }?;
         let Some(plan) = plan else { return Ok(false) };
@@ -98,7 +98,7 @@ impl Gpu {
             operands.aux = 0;
         }
         let mut plans = blas.plans();
-        let key = Key::new(matmul, operands, self.is_deterministic());
+        let key = Key::new(matmul, operands, self.matmul_conditions());
         // SAFETY: as this function's.
         Ok(unsafe { blas.plan(self, &mut plans, key, Scales::overwrite(), operands) }?.is_some())
     }

@@ -5,7 +5,7 @@
 use std::io::{self, Write};
 
 use super::tests;
-use crate::cuda::blas::key::AlignedTo;
+use crate::cuda::blas::key::{AlignedTo, Conditions};
 use crate::cuda::blas::{Epilogue, Key, Matmul, Operands, Plan, Scales, choice, relu_mask_row_bits};
 use crate::cuda::cublas_lt::Status;
 use crate::cuda::{Gpu, Timer};
@@ -110,7 +110,8 @@ fn ask(
                 for is_deterministic in [false, true] {
                     let aligned_to =
                         AlignedTo { a: alignment, b: alignment, c: alignment, bias: alignment, aux: 256 };
-                    all.push((name, Key { matmul, aligned_to, is_deterministic }));
+                    let conditions = Conditions { is_deterministic, n_free: 0 };
+                    all.push((name, Key { matmul, aligned_to, conditions }));
                 }
             }
         }
@@ -169,7 +170,7 @@ fn answer(gpu: &'static Gpu, key: &Key, arena: &Arena) -> String {
         Err(status) => return failed(&status.code()),
     };
     let (found, workspace) = (candidates.len(), candidates[0].workspace_bytes);
-    gpu.set_deterministic(key.is_deterministic);
+    gpu.set_deterministic(key.conditions.is_deterministic);
     let operands = arena.operands(key);
     // SAFETY: the arena holds operands of every size, which outlive the work; the timer waits for it.
     let run = || unsafe { gpu.matmul(key.matmul, Scales::overwrite(), operands) };
@@ -207,7 +208,7 @@ fn record(gpu: &'static Gpu, max_flops: usize, to: &mut impl Write) -> io::Resul
         let Matmul { n, k, epilogue, .. } = key.matmul;
         let (m, transposed) = (choice::rows_name(&key.matmul), choice::transposes(&key.matmul));
         let alignment = key.aligned_to.a;
-        let is_deterministic = u8::from(key.is_deterministic);
+        let is_deterministic = u8::from(key.conditions.is_deterministic);
         let row = format!(
             "{format}\t{epilogue:?}\t{m}\t{n}\t{k}\t{transposed}\t{alignment}\t{is_deterministic}\t{}\n",
             answer(gpu, key, &arena)

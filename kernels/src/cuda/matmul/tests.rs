@@ -80,7 +80,7 @@ fn deterministic_matmuls_split_no_sum_in_place() {
             assert!(!is_deterministic || (0..5).all(|_| run() == first));
             let plans = gpu.blas().unwrap().plans();
             let own = |key: &&Key| {
-                (key.matmul.m, key.matmul.k) == (m, k) && key.is_deterministic == is_deterministic
+                (key.matmul.m, key.matmul.k) == (m, k) && key.conditions.is_deterministic == is_deterministic
             };
             let mut found = plans.iter().filter(|(key, _)| own(key)).flat_map(|(_, plan)| plan);
             schemes.push(reduction_scheme(found.next().unwrap()));
@@ -112,7 +112,7 @@ fn short_results_are_split_into_f32_parts() {
             addmm(1.0, a.view(), false, b.view(), false, 0.0, c.view_mut()).unwrap();
             let plans = gpu.blas().unwrap().plans();
             let own = |key: &&Key| {
-                (key.matmul.n, key.matmul.k) == (n, k) && key.is_deterministic == is_deterministic
+                (key.matmul.n, key.matmul.k) == (n, k) && key.conditions.is_deterministic == is_deterministic
             };
             for plan in plans.iter().filter(|(key, _)| own(key)).filter_map(|(_, plan)| plan.as_ref()) {
                 assert!([0, IN_SINGLE].contains(&reduction_scheme(plan)), "{}", reduction_scheme(plan));

@@ -23,6 +23,7 @@ pub(crate) mod operation {
     pub(crate) const BIAS_POINTER: u32 = 8;
     pub(crate) const AUX_POINTER: u32 = 11;
     pub(crate) const AUX_LD: u32 = 12;
+    pub(crate) const SM_COUNT_TARGET: u32 = 15;
     pub(crate) const AUX_TYPE: u32 = 22;
     pub(crate) const BIAS_TYPE: u32 = 26;
     /// The value of [`AUX_TYPE`] and [`BIAS_TYPE`] that means "the type of D".
@@ -65,7 +66,7 @@ const OPERATION: [Attribute; 25] = [
     (operation::AUX_LD, 8, 0),
     (13, 8, 0), // aux batch stride
     (14, 8, 0), // alpha vector batch stride
-    (15, 4, 0), // SM count target
+    (operation::SM_COUNT_TARGET, 4, 0),
     (17, 8, 0), // scale pointers of A, B, C, D, the maximum of D
     (18, 8, 0),
     (19, 8, 0),

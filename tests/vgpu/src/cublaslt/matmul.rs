@@ -181,6 +181,9 @@ impl Matmul {
         }
         takes_longer(self.choice.slower_us(&self.problem));
         counts::add(&format!("matmul_algorithm:{}", self.choice.index()), 1);
+        if let n_free @ 1.. = self.problem.multiprocessors {
+            counts::add(&format!("matmul_on:{n_free}"), 1);
+        }
         for one in self.products() {
             match self.problem.compute {
                 Compute::F64 => one.compute(device, dot_f64),

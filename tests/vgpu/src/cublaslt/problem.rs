@@ -76,6 +76,8 @@ pub(crate) struct Problem {
     pub(crate) d: Layout,
     /// Number of terms in the sum of products.
     pub(crate) k: usize,
+    /// Multiprocessors that it is made for; 0 for all.
+    pub(crate) multiprocessors: u64,
     pub(crate) bias: u64,
     pub(crate) aux: u64,
     /// Leading dimension in elements of the auxiliary buffer: bits for a ReLU.
@@ -161,6 +163,7 @@ impl Problem {
             c,
             d,
             k,
+            multiprocessors: get(desc::operation::SM_COUNT_TARGET),
             bias: get(desc::operation::BIAS_POINTER),
             aux: get(desc::operation::AUX_POINTER),
             aux_ld: 0,

@@ -161,6 +161,8 @@ fn attribute_of(attribute: c_uint, device: usize) -> c_int {
         19 | 41 | 91 | 99 | 115 => 1,
         33 => CONFIG.physical(device) as c_int + 1,
         34 | 50 => 0,
+        // Multicast objects, from Hopper's data-center models on.
+        132 => c_int::from(matches!(CONFIG.arch.0, 9 | 10)),
         75 => CONFIG.arch.0,
         76 => CONFIG.arch.1,
         // Features that are not modeled are reported as absent: cooperative launch, managed memory, clusters, virtual memory

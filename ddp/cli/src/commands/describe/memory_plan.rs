@@ -17,7 +17,7 @@ use ddp::optim::param_groups::ParamGroups;
 use ddp::train::gpu_step::N_SLOTS;
 use ddp::train::setup::{self, BatchPartition};
 use ddp::train::trainer::{GraphMode, TrainerOptions};
-use ddp_comm::{NCCL_MEMORY_STEP_BYTES, RegisterBuffers};
+use ddp_comm::registered_step_bytes;
 use ddp_kernels::cuda::{FIXED_WORKSPACE_BYTES, Gpu};
 use ddp_kernels::ops::STEP_SCALARS_LEN;
 use ddp_kernels::{DType, Device, MemoryUse};
@@ -218,14 +218,19 @@ impl RankPlan<'_> {
         BufferPlan { spec, layout, max_rows, device, precision: self.config.train.precision }
     }
 
-    /// Bytes that a tensor of `bytes` takes which ranks exchange in every step: NCCL takes whole steps for registered ones. With
-    /// `comm.register_buffers = "auto"` ranks that share a GPU register none, which a plan does not know.
+    /// Bytes that a tensor of `bytes` takes which ranks exchange in every step: NCCL takes whole steps for registered ones, by the version
+    /// and the GPU of this machine. With `comm.register_buffers = "auto"` ranks that share a GPU register none, which a plan does not
+    /// know.
     fn exchanged_bytes(&self, bytes: usize) -> usize {
         let RankPlan { config, partition, device, .. } = self;
-        let is_registered = *device != Device::Cpu
-            && partition.train.world_size > 1
-            && config.comm.register_buffers != RegisterBuffers::Off;
-        if is_registered { bytes.next_multiple_of(NCCL_MEMORY_STEP_BYTES) } else { bytes }
+        let step = match device {
+            Device::Cuda(index) if partition.train.world_size > 1 => {
+                let has_multicast = Gpu::get(*index).is_ok_and(|gpu| gpu.info().has_multicast);
+                registered_step_bytes(config.comm.register_buffers, has_multicast)
+            }
+            Device::Cuda(_) | Device::Cpu => None,
+        };
+        step.map_or(bytes, |step| bytes.next_multiple_of(step))
     }
 
     /// The format of rows that are gathered on the GPU.

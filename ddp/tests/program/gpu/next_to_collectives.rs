@@ -1,0 +1,51 @@
+//! Matmuls of backward next to collectives: they are made for the multiprocessors that these leave free.
+
+#![allow(clippy::unwrap_used)]
+#![cfg(feature = "mpi")]
+
+use super::program::{counts, on_gpus};
+use crate::common::temp_dir;
+
+/// Layers with weights; each has a matmul in forward, and in backward two or, at the first one, one.
+const N_LAYERS: usize = 3;
+const N_STEPS: usize = 4;
+const RUN: &str = "train -q --device cuda --set data.eval=none --set checkpoint.every_epochs=0 --set model.hidden=[32,16] \
+                   --set train.global_batch_size=96 --set train.gpu_without=[\"timed-matmuls\"] --set train.steps=4";
+
+/// Matmuls that are made for `n_free` of 132 multiprocessors, for others, and all.
+fn matmuls(n_gpus: usize, n_free: usize, line: &str, env: &[(&str, &str)]) -> Option<[f64; 3]> {
+    let folder = temp_dir();
+    let counted = folder.path().join("counts");
+    std::fs::create_dir(&counted).unwrap();
+    let line = format!("{RUN} --out {} {line}", folder.path().join("out").display());
+    let args: Vec<&str> = line.split_whitespace().collect();
+    let env: Vec<_> = env.iter().copied().chain([("VGPU_COUNTS", counted.to_str().unwrap())]).collect();
+    on_gpus(n_gpus, n_gpus, &args, &env)?.ok();
+    let counts = counts(&counted);
+    let sum = |begins: &str| counts.iter().filter(|(name, _)| name.starts_with(begins)).map(|(_, n)| n).sum();
+    let meant = counts.get(&format!("matmul_on:{n_free}")).copied().unwrap_or(0.0);
+    let on: f64 = sum("matmul_on:");
+    Some([meant, on - meant, sum("matmul_algorithm:")])
+}
+
+#[test]
+fn matmuls_of_backward_leave_multiprocessors_to_collectives() {
+    let of = |n_gpus: usize, per_step: usize| (n_gpus * N_STEPS * per_step) as f64;
+    let (backward, all) = (2 * N_LAYERS - 1, 3 * N_LAYERS - 1);
+    let off = "--set comm.register_buffers=off";
+    let Some(two) = matmuls(2, 116, "", &[]) else { return };
+    assert_eq!(two, [of(2, backward), 0.0, of(2, all)]);
+    // Registered buffers need fewer blocks inside a switch, between more than two GPUs.
+    assert_eq!(matmuls(4, 122, "", &[]).unwrap(), [of(4, backward), 0.0, of(4, all)]);
+    assert_eq!(matmuls(4, 116, off, &[]).unwrap(), [of(4, backward), 0.0, of(4, all)]);
+    assert_eq!(matmuls(2, 124, "", &[("NCCL_MAX_CTAS", "8")]).unwrap(), [of(2, backward), 0.0, of(2, all)]);
+    // Only the last micro-batch of a step is next to collectives.
+    let of_two = matmuls(2, 116, "--set train.grad_accum_steps=2", &[]).unwrap();
+    assert_eq!(of_two, [of(2, backward), 0.0, of(2, 2 * all)]);
+    for line in ["--set comm.overlap=false", "--set train.deterministic=true", "--safe"] {
+        let [meant, others, n] = matmuls(2, 116, line, &[]).unwrap();
+        assert!((meant, others) == (0.0, 0.0) && n > 0.0, "{line}: {meant}, {others}, {n}");
+    }
+    assert_eq!(matmuls(1, 116, "", &[]).unwrap()[..2], [0.0, 0.0]);
+    assert_eq!(matmuls(2, 116, "", &[("VGPU_ARCH", "8.0")]).unwrap()[..2], [0.0, 0.0], "no such kernels");
+}
