@@ -37,6 +37,10 @@ pub struct BenchPlaceArgs {
     #[arg(long)]
     pub share_gpu: bool,
 
+    /// Do without all features of GPUs that docs/gpus.md lists; slower
+    #[arg(long, conflicts_with = "bind")]
+    pub safe: bool,
+
     /// Use only deterministic matmuls and reductions on GPUs, as `train.deterministic` does
     #[arg(long)]
     pub deterministic: bool,
@@ -102,7 +106,7 @@ pub struct BenchStepArgs {
     pub dtype: BenchDtype,
 
     /// Whether to capture a GPU step once and replay it as a CUDA graph
-    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = super::library_values::graph_mode())]
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = super::library_values::graph_mode(), conflicts_with = "safe")]
     pub cuda_graph: GraphMode,
 
     /// Run the watchdog of several ranks, as training does
@@ -112,6 +116,13 @@ pub struct BenchStepArgs {
     /// Device and output.
     #[command(flatten)]
     pub place: BenchPlaceArgs,
+}
+
+impl BenchStepArgs {
+    /// Whether steps on a GPU are captured.
+    pub fn graph_mode(&self) -> GraphMode {
+        if self.place.safe { GraphMode::Off } else { self.cuda_graph }
+    }
 }
 
 /// `ddp-train bench addmm`

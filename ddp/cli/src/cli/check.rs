@@ -15,6 +15,19 @@ pub enum CheckMode {
     Off,
 }
 
+/// Check of the GPU before a command computes on it.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct StartCheckArgs {
+    /// Check of the GPU against the CPU before the data are read: auto at the first start of such a model with a GPU model, driver,
+    /// libraries and program, always at each start, off never [default: DDP_TRAIN_CHECK of the environment, else auto]
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub check: Option<CheckMode>,
+
+    /// Its time limit.
+    #[command(flatten)]
+    pub limit: CheckArgs,
+}
+
 /// Models that the process of a check trains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Checked {
@@ -27,7 +40,7 @@ pub enum Checked {
 /// Time limit of a check.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct CheckArgs {
-    /// Seconds without a result after which a check of a GPU is ended
+    /// Seconds without a result after which a check of a GPU, or the trial of the collectives of several, is ended
     #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds)]
     pub check_timeout: f64,
 }

@@ -44,7 +44,7 @@ pub use self::bench::{
     BenchDtype, BenchKernelsArgs, BenchLoaderArgs, BenchOptim, BenchPlaceArgs, BenchStepArgs,
     BenchTimingArgs, Dims,
 };
-pub use self::check::{CheckArgs, CheckMode, Checked};
+pub use self::check::{CheckArgs, CheckMode, Checked, StartCheckArgs};
 pub use self::checkpoint::{
     CheckpointAverageArgs, CheckpointCommand, CheckpointExportArgs, CheckpointLsArgs, CheckpointPruneArgs,
     CheckpointShowArgs, CheckpointVerifyArgs, ExportFormat, WeightsChoice,
@@ -208,14 +208,9 @@ pub struct TrainArgs {
     #[arg(long, conflicts_with_all = ["cuda_graph", "bind"])]
     pub safe: bool,
 
-    /// Check of the GPU against the CPU before the data are read: auto at the first start of such a model with a GPU model, driver,
-    /// libraries and program, always at each start, off never [default: DDP_TRAIN_CHECK of the environment, else auto]
-    #[arg(long, value_enum, value_name = "MODE")]
-    pub check: Option<CheckMode>,
-
-    /// Time limit of a check.
+    /// Check of the GPU.
     #[command(flatten)]
-    pub check_args: CheckArgs,
+    pub check: StartCheckArgs,
 
     /// Data type of gradients sent between GPUs; overrides `comm.dtype` of the config
     #[arg(long, value_name = "FORMAT", value_parser = library_values::comm_dtype())]
@@ -374,6 +369,14 @@ pub struct EvalArgs {
     /// Device to compute on: auto, cpu, cuda (one GPU per rank) or cuda:N
     #[arg(long, default_value = "auto", value_parser = device)]
     pub device: String,
+
+    /// Do without all features of GPUs that docs/gpus.md lists; slower
+    #[arg(long)]
+    pub safe: bool,
+
+    /// Check of the GPU.
+    #[command(flatten)]
+    pub check: StartCheckArgs,
 
     /// Print the result as one JSON object
     #[arg(long)]

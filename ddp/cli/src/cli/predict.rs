@@ -64,6 +64,14 @@ pub struct PredictArgs {
     #[arg(long)]
     pub share_gpu: bool,
 
+    /// Do without all features of GPUs that docs/gpus.md lists; slower
+    #[arg(long, conflicts_with = "bind")]
+    pub safe: bool,
+
+    /// Check of the GPU.
+    #[command(flatten)]
+    pub check: super::StartCheckArgs,
+
     /// Bind each rank to the CPUs near its GPU (auto), unless the launcher has bound it, or bind nothing (none)
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
     pub bind: super::Bind,

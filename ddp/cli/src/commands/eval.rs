@@ -23,6 +23,7 @@ use crate::cli::EvalArgs;
 use crate::commands::calibrate;
 use crate::commands::eval_report::EvalReport;
 use crate::commands::importance::{Subject, measure, metric};
+use crate::commands::model_device;
 use crate::commands::predict::unseen_categories;
 use crate::commands::train::{Pinning, pin_device};
 use crate::commands::watchdog::{self, Watched};
@@ -40,15 +41,18 @@ const MAX_ROWS: usize = 1024;
 /// # Errors
 /// [`Stop`], which records whether all ranks know of the failure.
 pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
-    let device = pin_device(world, &args.device, Pinning::default())?.device;
+    let pinning = Pinning::default();
+    let pinning = if args.safe { pinning.without_features() } else { pinning };
+    let device = pin_device(world, &args.device, pinning)?.device;
     let is_active = is_active(world, &args.checkpoint).map_err(Error::from)?;
     let saved = SavedModel::open_of(&args.checkpoint, is_active).map_err(Error::from);
-    let saved = world.collective_result(saved)?;
+    let mut saved = world.collective_result(saved)?;
     if args.calibrate {
         world.collective_result(check_calibration(&saved))?;
     }
     watchdog::start(world, log, &saved.config.watchdog, Watched::Other(Unfinished::default()))?;
     world.watchdog().set_device(&device.to_string());
+    model_device::ready(world, device, &mut saved.config, &args.check, args.safe)?;
     let Ready { config, request, mut model, path, rows, n_skipped, preprocessor, fingerprint } =
         world.collective_result(load(args, saved, device))?;
     let hex = |fingerprint: u64| format!("{fingerprint:016x}");

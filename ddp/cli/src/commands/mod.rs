@@ -40,6 +40,7 @@ mod quick_build;
 pub mod torchrun;
 mod watchdog;
 pub mod train;
+mod model_device;
 pub mod bench;
 pub mod predict;
 mod calibrate;

@@ -16,6 +16,7 @@ use ddp_kernels::cpu::threads;
 use tracing::{info, warn};
 
 use crate::cli::{BadRows, PredictArgs};
+use crate::commands::model_device;
 use crate::commands::train::{Pinning, pin_device};
 use crate::commands::watchdog::{self, Watched};
 use crate::error::{Error, Result};
@@ -37,6 +38,7 @@ pub fn predict(world: &World, log: &Log, args: &PredictArgs, unfinished: Unfinis
     world.collective_result(check_streams(world, args))?;
     let pinning =
         Pinning { share_gpu: args.share_gpu, n_threads: args.threads, bind: args.bind, ..Pinning::default() };
+    let pinning = if args.safe { pinning.without_features() } else { pinning };
     let device = pin_device(world, &args.device, pinning)?.device;
     let is_active = is_active(world, &args.checkpoint).map_err(Error::from)?;
     let mut saved = world.collective_result(open(args, is_active))?;
@@ -45,6 +47,7 @@ pub fn predict(world: &World, log: &Log, args: &PredictArgs, unfinished: Unfinis
     }
     watchdog::start(world, log, &saved.config.watchdog, Watched::Other(unfinished.clone()))?;
     world.watchdog().set_device(&device.to_string());
+    model_device::ready(world, device, &mut saved.config, &args.check, args.safe)?;
     let entry = ("--checkpoint (fingerprint)".to_owned(), format!("{:016x}", saved.fingerprint()));
     world.agree(&[entry]).map_err(Error::from)?;
     let is_stdin = args.data == STREAM;

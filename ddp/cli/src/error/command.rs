@@ -44,13 +44,21 @@ pub enum CommandError {
     /// A GPU computes something else than the CPU, or its check failed.
     #[error("the check of a GPU against the CPU failed: {what} ({gpu})")]
     #[diagnostic(help(
-        "`ddp-train devices --check --json` checks everything and prints what to report; `--check off` trains without a check"
+        "`ddp-train devices --check --json` checks everything and prints what to report; `--check off` computes without a check"
     ))]
     SelfCheck {
         /// GPU, driver and libraries.
         gpu: String,
         /// The first difference, or the error.
         what: String,
+    },
+    /// There is no GPU to check.
+    #[error("no GPU can be checked: {reason}")]
+    #[diagnostic(help("{hint}"))]
+    NoGpuToCheck {
+        reason: String,
+        /// The way to one.
+        hint: String,
     },
     /// The environment names an unknown mode of the check.
     #[error("DDP_TRAIN_CHECK={value}: expected auto, always or off")]
@@ -144,9 +152,10 @@ impl CommandError {
         match self {
             Self::ManPage { .. } => exit_code::IO,
             Self::SelfCheck { .. } => exit_code::FAILED,
-            Self::Torchrun { .. } | Self::OtherWorldSize { .. } | Self::ContainerTooSmall { .. } => {
-                exit_code::ENVIRONMENT
-            }
+            Self::NoGpuToCheck { .. }
+            | Self::Torchrun { .. }
+            | Self::OtherWorldSize { .. }
+            | Self::ContainerTooSmall { .. } => exit_code::ENVIRONMENT,
             _ => exit_code::USAGE,
         }
     }

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::program::{counts, on_gpus};
 use crate::common::{Outcome, Weights, largest_gap, read_weights, same_bits, temp_dir};
+use crate::virtual_gpu::under_virtual_gpus;
 
 const RUN: &str = "train --device cuda --progress plain --set train.steps=12 --set checkpoint.every_epochs=0 \
                    --set model.hidden=[48,32] --set train.global_batch_size=96 --set comm.bucket_mib=0.004 \
@@ -122,5 +123,57 @@ fn what_the_driver_refuses_to_one_rank_all_do_without() {
         let without = format!("--set train.gpu_without={}", format!("{names:?}").replace(' ', ""));
         let quiet = train(&without, &format!("refuse:{fault},rank=1")).unwrap();
         assert!(!quiet.outcome.stderr.contains("refuses"), "{fault}: {}", quiet.outcome.stderr);
+    }
+}
+
+/// `eval`, `predict` and `bench step` do without all features by `--safe`; the first two, and evaluations of the model elsewhere, without
+/// those that its run did without.
+#[test]
+fn other_commands_can_do_without_features_too() {
+    let folder = temp_dir();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let train = |name: &str, line: &str| {
+        let line = format!("{RUN} --out {} --eval-fraction 0.2 {line}", path(name));
+        Some(under_virtual_gpus(1, &line.split_whitespace().collect::<Vec<_>>(), &[])?.ok().to_owned())
+    };
+    let Some(_) = train("all", "") else { return };
+    train("without", "--set train.gpu_without=[\"memory-pool\"]").unwrap();
+    // What is printed or written, and the counts.
+    let run = |line: &str, file: Option<&str>| {
+        let counted = temp_dir();
+        let env = [("VGPU_COUNTS", counted.path().to_str().unwrap()), ("DDP_TRAIN_BENCH_VIRTUAL", "1")];
+        let line = format!("{line} --device cuda");
+        let outcome = under_virtual_gpus(1, &line.split_whitespace().collect::<Vec<_>>(), &env).unwrap();
+        let text = outcome.ok().to_owned();
+        (file.map_or(text, |file| std::fs::read_to_string(file).unwrap()), counts(counted.path()))
+    };
+    let used = |counts: &BTreeMap<String, f64>, name: &str| {
+        calls_of(name).iter().any(|call| counts.get(*call).is_some_and(|n| *n > 0.0))
+    };
+    let (eval, predict) = (format!("eval --checkpoint {}", path("all")), |model: &str, out: &str| {
+        format!("predict --checkpoint {} --data builtin:digits --proba --out {out}", path(model))
+    });
+    let (metrics, with) = run(&eval, None);
+    let (safe_metrics, safe) = run(&format!("{eval} --safe"), None);
+    assert_eq!(metrics, safe_metrics);
+    assert!(used(&with, "memory-pool") && used(&with, "pinned-memory"), "{with:?}");
+    assert!(!used(&safe, "memory-pool") && !used(&safe, "pinned-memory"), "{safe:?}");
+
+    let outs = ["plain.csv", "safe.csv", "without.csv"].map(path);
+    let (plain, with) = run(&predict("all", &outs[0]), Some(&outs[0]));
+    let (same, safe) = run(&format!("{} --safe", predict("all", &outs[1])), Some(&outs[1]));
+    assert_eq!(plain, same);
+    assert!(used(&with, "memory-pool") && !used(&safe, "memory-pool"), "{with:?}, {safe:?}");
+    let (_, without) = run(&predict("without", &outs[2]), Some(&outs[2]));
+    assert!(!used(&without, "memory-pool") && used(&without, "pinned-memory"), "{without:?}");
+
+    let bench = "bench step --json --dims 16,32,8 --batch 8 --steps 3";
+    let ((text, with), (safe_text, safe)) = (run(bench, None), run(&format!("{bench} --safe"), None));
+    assert!(
+        text.contains("\"cuda_graph\":true") && safe_text.contains("\"cuda_graph\":false"),
+        "{safe_text}"
+    );
+    for name in ["memory-pool", "mapped-outcome", "timed-matmuls"] {
+        assert!(used(&with, name) && !used(&safe, name), "{name}: {with:?}, {safe:?}");
     }
 }

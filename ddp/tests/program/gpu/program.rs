@@ -435,7 +435,7 @@ fn a_rank_runs_on_the_cpus_near_its_gpu() {
     assert!(free.contains(&format!("{} threads on CPUs {all}", all.len())), "{free}");
 }
 
-/// A capture fails on one rank (in NCCL or at its end, before the first step or later), or its replay gives wrong sums: all ranks continue without graphs, reach the
+/// A capture fails on one rank (in NCCL or at its end, before the first step or later), or its replay gives wrong sums or hangs: all ranks continue without graphs, reach the
 /// same results, and report the reason.
 #[test]
 fn a_failed_capture_on_one_rank_turns_graphs_off_on_all() {
@@ -443,7 +443,7 @@ fn a_failed_capture_on_one_rank_turns_graphs_off_on_all() {
     let weights = |name: &str, graph: &str, fail: &str| {
         let out = folder.path().join(name).to_str().unwrap().to_owned();
         let args = ["train", "--progress", "none", "--device", "cuda", "--cuda-graph", graph, "--out", &out];
-        let args = [&args[..], &RUN].concat();
+        let args = [&args[..], &["--check-timeout", "1"], &RUN].concat();
         let outcome = on_gpus(2, 2, &args, &[("VGPU_FAIL", fail)])?;
         Some((outcome, Path::new(&out).join("model.safetensors")))
     };
@@ -451,19 +451,25 @@ fn a_failed_capture_on_one_rank_turns_graphs_off_on_all() {
     eager.ok();
     let want = read_weights(&want);
     let faults = [
-        ("nccl:capture,rank=1", "ncclUnhandledCudaError"),
+        ("nccl:capture,rank=1", "rank 1: ", "ncclUnhandledCudaError"),
         // Registered buffers are turned off first.
-        ("nccl:sums,captured=1,rank=1", "the reduction of gradients gave "),
-        ("capture:1,rank=1", "INVALIDATED"),
-        ("capture:2,rank=1", "INVALIDATED"),
+        ("nccl:sums,captured=1,rank=1", "rank 1: ", "the reduction of gradients gave "),
+        // Each rank waits for the other.
+        (
+            "nccl:hangs,captured=1,rank=1",
+            "rank 0: ",
+            "the trial of collectives: not done after 1.4 s (a hang)",
+        ),
+        ("capture:1,rank=1", "rank 1: ", "INVALIDATED"),
+        ("capture:2,rank=1", "rank 1: ", "INVALIDATED"),
     ];
-    for (index, (fault, reason)) in faults.into_iter().enumerate() {
+    for (index, (fault, rank, reason)) in faults.into_iter().enumerate() {
         let (outcome, model) = weights(&format!("auto{index}"), "auto", fault).unwrap();
         outcome.ok();
         assert_eq!(largest_gap(&read_weights(&model), &want).0, 0.0, "{fault}");
         let said: Vec<&str> =
             outcome.stderr.lines().filter(|line| line.contains("no CUDA graph could be captured")).collect();
-        let is_told = |line: &&str| line.contains(reason) && line.contains("rank 1: ");
+        let is_told = |line: &&str| line.contains(reason) && line.contains(rank);
         assert!(said.len() == 1 && said.iter().all(is_told), "{fault}: {}", outcome.stderr);
     }
     let (outcome, _) = weights("on", "on", "nccl:capture,rank=1").unwrap();

@@ -5,6 +5,7 @@
 #![cfg(feature = "mpi")]
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use super::program::{counts, on_gpus};
 use crate::common::{Outcome, read_weights, same_bits, temp_dir};
@@ -134,6 +135,31 @@ fn registered_buffers_that_give_wrong_sums_are_not_used() {
         assert!(outcome.stderr.contains(reason), "{fault}: {}", outcome.stderr);
         let hint = "comm.register_buffers = \"auto\" or \"off\"";
         assert_eq!(outcome.stderr.matches(hint).count(), 1, "{}", outcome.stderr);
+    }
+}
+
+/// A rank never enters a collective in registered buffers, at once or in a graph: the wait is bounded, all ranks join anew without
+/// registration, and the run has the same weights as one that never registered.
+#[test]
+fn registered_buffers_whose_collectives_hang_are_not_used() {
+    for (zero, fault) in [(0, "nccl:registered-hang,rank=1"), (1, "nccl:registered-hang,rank=1,captured=1")] {
+        let folder = temp_dir();
+        let (hung, off) = (folder.path().join("hung"), folder.path().join("off"));
+        let line = format!("--check-timeout 1.5 --set comm.zero={zero}");
+        let started = Instant::now();
+        let Some(outcome) = train(2, 2, &hung, &line, &[("VGPU_FAIL", fault)]) else { return };
+        outcome.ok();
+        assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+        let warning = "warning: NCCL fails with registered buffers, and does without them: ";
+        let said: Vec<&str> = outcome.stderr.lines().filter(|line| line.contains(warning)).collect();
+        let is_told =
+            said.len() == 1 && said[0].contains("a hang") && said[0].contains("not done after 1.9 s");
+        assert!(is_told, "{fault}: {}", outcome.stderr);
+        let features = "GPU features that are off (docs/gpus.md): registered-buffers\n";
+        assert!(outcome.stderr.contains(features), "graphs stay on: {}", outcome.stderr);
+        train(2, 2, &off, &format!("{line} --set comm.register_buffers=off"), &[]).unwrap().ok();
+        let weights = |out: &Path| read_weights(&out.join("model.safetensors"));
+        assert!(same_bits(&weights(&hung), &weights(&off)), "{fault}");
     }
 }
 

@@ -49,6 +49,7 @@ fn a_gpu_that_is_not_there_cannot_be_checked() {
     if outcome.stdout.is_empty() {
         assert_eq!(outcome.status.code(), Some(78), "{outcome:#?}");
         assert!(outcome.stderr.contains("hint: "), "{outcome:#?}");
+        assert!(!outcome.stderr.contains("--device"), "`devices` has no such flag: {outcome:#?}");
     }
     let Some(outcome) = under_virtual_gpus(1, &["devices", "--check", "--gpu", "3"], &[]) else { return };
     assert_eq!(outcome.status.code(), Some(78), "{outcome:#?}");
@@ -124,7 +125,8 @@ fn a_gpu_that_fails_the_check_does_not_train() {
     assert!(outcome.stderr.contains("DDP_TRAIN_CHECK=sometimes: expected auto"), "{outcome:#?}");
 }
 
-/// Where one feature computes something wrong, the check finds it, and the run, and the next one too, gives the result without it.
+/// Where one feature computes something wrong, the check finds it, and the run, and the next one too, gives the result without it. So does
+/// `predict`, by the record of the run, or on another machine by a check of its own.
 #[test]
 fn a_feature_that_fails_the_check_is_left_out() {
     let folder = temp_dir();
@@ -157,4 +159,25 @@ fn a_feature_that_fails_the_check_is_left_out() {
     let weights = |name: &str| read_weights(&folder.path().join(name).join("model.safetensors"));
     let want = weights("sound");
     assert!(weights("first") == want && weights("second") == want);
+
+    let other = folder.path().join("other").to_str().unwrap().to_owned();
+    let predict = |cache: &str, fault: &str, more: &[&str]| {
+        let (model, out) = (folder.path().join("first"), folder.path().join("rows.csv"));
+        let (model, out) = (model.to_str().unwrap(), out.to_str().unwrap());
+        let args =
+            ["predict", "--device", "cuda", "--checkpoint", model, "--data", "builtin:digits", "--out", out];
+        let args = [&args[..], &["--overwrite"], more].concat();
+        let mut env = vec![("DDP_TRAIN_CHECK", "auto"), ("DDP_TRAIN_CACHE", cache)];
+        env.extend((!fault.is_empty()).then_some(("VGPU_FAIL", fault)));
+        let outcome = on_gpus(n_gpus, n_gpus, &args, &env).unwrap();
+        outcome.ok();
+        (std::fs::read_to_string(out).unwrap(), outcome.stderr.matches(warning).count())
+    };
+    let (rows, n_warnings) = predict(&other, "", &[]);
+    assert_eq!(n_warnings, 0);
+    std::fs::remove_dir_all(&other).unwrap();
+    for (cache, n_warnings) in [(&cache, 0), (&other, 1), (&other, 0)] {
+        assert_eq!(predict(cache, "wrong:epilogue", &[]), (rows.clone(), n_warnings));
+    }
+    assert_ne!(predict(&other, "wrong:epilogue", &["--check", "off"]).0, rows);
 }

@@ -1,6 +1,6 @@
 //! One call of an operation: it is checked, grouped, enqueued on its stream, and executed there through the hub.
 use super::comm::{Comm, Reply, misuse};
-use super::fault::{self, Fault, is_due};
+use super::fault::{Fault, InBuffers, is_due};
 use super::reduce::{Reduction, dtype_name, element_bytes};
 use super::register;
 use super::wire::{Words, kind};
@@ -152,6 +152,8 @@ pub(crate) struct Call {
     recv_bytes: u64,
     /// Whether a requested fault keeps sums from reaching its registered buffer.
     loses_its_sums: bool,
+    /// Whether a requested fault keeps the rank from entering it.
+    hangs: bool,
 }
 
 thread_local! {
@@ -248,8 +250,17 @@ impl Call {
             is_reversed: false,
             registered_at: None,
         };
-        let mut call =
-            Call { comm, stream, header, send, send_bytes, recv, recv_bytes, loses_its_sums: false };
+        let mut call = Call {
+            comm,
+            stream,
+            header,
+            send,
+            send_bytes,
+            recv,
+            recv_bytes,
+            loses_its_sums: false,
+            hangs: false,
+        };
         call.check_buffers(size).map_err(|what| misuse(INVALID_ARGUMENT, &format!("{at}: {what}")))?;
         call.header.registered_at = call.registered_at();
         if call.header.registered_at.is_some() {
@@ -303,10 +314,15 @@ fn launch(calls: Vec<Call>) -> Result<(), i32> {
     let mut batches: Vec<Vec<Call>> = Vec::new();
     let is_captured = |stream: &Stream| lock(&stream.branch).is_some();
     for mut call in calls {
-        let (is_in_graph, header, rank) = (is_captured(&call.stream), call.header, call.comm.rank);
-        let bytes = call.send_bytes.max(call.recv_bytes);
-        call.loses_its_sums = header.operation.reduces()
-            && fault::loses_sums(rank, bytes, header.registered_at.is_some(), is_in_graph);
+        let (is_in_graph, header) = (is_captured(&call.stream), call.header);
+        let in_buffers = InBuffers {
+            rank: call.comm.rank,
+            bytes: call.send_bytes.max(call.recv_bytes),
+            is_registered: header.registered_at.is_some(),
+            is_captured: is_in_graph,
+        };
+        call.loses_its_sums = header.operation.reduces() && in_buffers.loses_sums();
+        call.hangs = in_buffers.hangs();
         call.header.is_reversed = call.comm.n_ranks >= 4
             && is_in_graph
             && is_due(Fault::Order, call.comm.rank)
@@ -391,7 +407,7 @@ impl Batch {
             let mut header = call.header;
             if header.operation.is_collective() {
                 header.number = self.comm.next_collective();
-                if self.is_stuck(&header) {
+                if call.hangs || self.is_stuck(&header) {
                     self.comm.wait_for_abort();
                     return self.give_up();
                 }

@@ -11,6 +11,8 @@
 //! - `nccl:registered,rank=1`: each collective of rank 1 in registered buffers fails; `nccl:registered-sums,rank=1`: such sums do not
 //!   reach the buffers of rank 1; with `min=BYTES` only in buffers at least so long, with `captured=1` only in graphs;
 //!   `nccl:sums`: the same for all buffers
+//! - `nccl:registered-hang,rank=1`: rank 1 never enters a collective in registered buffers; with `captured=1` only in graphs;
+//!   `nccl:hangs`: the same for all buffers
 //! - `nccl:abort-hang`: ncclCommAbort never returns
 //! - `nccl:order`: four ranks and more take the sums of a captured collective in another order, unless `NCCL_ALGO` is set
 //!
@@ -37,6 +39,8 @@ pub(crate) enum Fault {
     Register,
     Registered,
     RegisteredSums,
+    RegisteredHang,
+    Hangs,
     Sums,
     Order,
 }
@@ -46,7 +50,7 @@ struct Rule {
     rank: Option<u64>,
     /// Fewest bytes of a buffer, for `RegisteredSums` and `Sums`.
     min: u64,
-    /// Whether it applies in graphs only, for these.
+    /// Whether it applies in graphs only, for these, `RegisteredHang` and `Hangs`.
     is_in_graphs: bool,
 }
 
@@ -67,6 +71,8 @@ impl Rule {
             Some("register") => Some(Fault::Register),
             Some("registered") => Some(Fault::Registered),
             Some("registered-sums") => Some(Fault::RegisteredSums),
+            Some("registered-hang") => Some(Fault::RegisteredHang),
+            Some("hangs") => Some(Fault::Hangs),
             Some("sums") => Some(Fault::Sums),
             Some("order") => Some(Fault::Order),
             Some(_) => None,
@@ -92,14 +98,35 @@ pub(crate) fn is_due(fault: Fault, rank: u64) -> bool {
     RULES.iter().any(|rule| rule.fault == fault && rule.rank.is_none_or(|only| only == rank))
 }
 
-/// Whether sums in buffers of `bytes` do not reach a rank.
-pub(super) fn loses_sums(rank: u64, bytes: u64, is_registered: bool, is_captured: bool) -> bool {
-    RULES.iter().any(|rule| {
-        (rule.fault == Fault::Sums || rule.fault == Fault::RegisteredSums && is_registered)
-            && rule.rank.is_none_or(|only| only == rank)
-            && bytes >= rule.min
-            && (is_captured || !rule.is_in_graphs)
-    })
+/// A collective of a rank, as rules about buffers see it.
+#[derive(Clone, Copy)]
+pub(super) struct InBuffers {
+    pub(super) rank: u64,
+    /// Length of its long buffer.
+    pub(super) bytes: u64,
+    pub(super) is_registered: bool,
+    pub(super) is_captured: bool,
+}
+
+impl InBuffers {
+    /// Whether its sums do not reach the rank.
+    pub(super) fn loses_sums(self) -> bool {
+        self.is_due(Fault::Sums) || self.is_registered && self.is_due(Fault::RegisteredSums)
+    }
+
+    /// Whether the rank never enters it.
+    pub(super) fn hangs(self) -> bool {
+        self.is_due(Fault::Hangs) || self.is_registered && self.is_due(Fault::RegisteredHang)
+    }
+
+    fn is_due(self, fault: Fault) -> bool {
+        RULES.iter().any(|rule| {
+            rule.fault == fault
+                && rule.rank.is_none_or(|only| only == self.rank)
+                && self.bytes >= rule.min
+                && (self.is_captured || !rule.is_in_graphs)
+        })
+    }
 }
 
 /// Seconds that ncclCommDestroy of a rank takes longer.

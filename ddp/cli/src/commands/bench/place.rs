@@ -40,8 +40,9 @@ impl Place {
     /// # Errors
     /// [`KernelError::DeviceUnavailable`] if the device is missing, lacks a data type, or is virtual.
     pub(super) fn pin(world: &World, args: &BenchPlaceArgs, dtypes: &[BenchDtype]) -> Result<Self, Stop> {
-        let BenchPlaceArgs { share_gpu, deterministic, threads: n_threads, bind, .. } = *args;
+        let BenchPlaceArgs { share_gpu, deterministic, threads: n_threads, bind, safe, .. } = *args;
         let pinning = Pinning { share_gpu, deterministic, n_threads, bind, ..Pinning::default() };
+        let pinning = if safe { pinning.without_features() } else { pinning };
         let device = pin_device(world, &args.device, pinning)?.device;
         Ok(world.collective_result(Self::check(world, device, dtypes))?)
     }

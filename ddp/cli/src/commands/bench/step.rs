@@ -119,7 +119,7 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
         watchdog::start(world, &Log::none(world), &config, Watched::Other(Unfinished::default()))?;
     }
     let place = Place::pin(world, &args.place, &[args.dtype])?;
-    world.collective_result(check_graph(args.cuda_graph, place.device))?;
+    world.collective_result(check_graph(args.graph_mode(), place.device))?;
     let mut trainer = trainer(world, args, place.device)?;
     let mut batches = random_rows(world, args, place.device).map_err(Error::from)?;
     let gpu = place.gpu().map_err(Error::from)?;
@@ -227,7 +227,8 @@ fn trainer<'w>(world: &'w World, args: &BenchStepArgs, device: Device) -> Result
     model.initialize(0)?;
     let optimizer = Optimizer::for_model(&optimizer_config(args.optim), &model)?;
     let loss = LossHead::cross_entropy();
-    let options = TrainerOptions { graph: args.cuda_graph, ..TrainerOptions::default() };
+    let (graph, overlap) = (args.graph_mode(), !args.place.safe);
+    let options = TrainerOptions { graph, overlap, ..TrainerOptions::default() };
     Ok(Trainer::new(world, model, loss, optimizer, options)?)
 }
 

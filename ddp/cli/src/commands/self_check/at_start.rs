@@ -1,6 +1,7 @@
 //! The check before the first start of a run on a GPU.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use clap::ValueEnum as _;
 use ddp::config::Config;
@@ -16,7 +17,7 @@ use tracing::{debug, info};
 use super::check::closest;
 use super::identity::{gpu_words, library_words, record_parts};
 use super::process::Request;
-use crate::cli::{CheckMode, TrainArgs};
+use crate::cli::{CheckMode, StartCheckArgs};
 use crate::error::Result;
 use crate::error::command::CommandError;
 use crate::exit::Stop;
@@ -35,15 +36,14 @@ const WITHOUT: &str = "without ";
 /// [`CommandError::SelfCheck`] on all ranks if the GPU of one differs from the CPU without these features too.
 pub(in super::super) fn at_first_start(
     world: &World,
-    args: &TrainArgs,
+    check: &StartCheck,
     config: &Config,
     device: Device,
-    mode: CheckMode,
 ) -> Result<Vec<String>, Stop> {
+    let StartCheck { mode, graph, limit } = *check;
     if mode == CheckMode::Off {
         return Ok(Vec::new());
     }
-    let graph = args.graph_mode();
     let due = world.collective_result(Due::new(mode, config, device, graph))?;
     let own = match &due {
         Due::Check(wanted) => format!("{}\n{}", world.hostname(), wanted.parts.join("\n")),
@@ -53,8 +53,7 @@ pub(in super::super) fn at_first_start(
     let is_first = all.iter().position(|of| of == own.as_bytes()) == Some(world.rank().0);
     let record = match due {
         Due::Check(wanted) if is_first => {
-            let check =
-                Request { gpu: wanted.gpu.index, graph, config: None, limit: args.check_args.limit() };
+            let check = Request { gpu: wanted.gpu.index, graph, config: None, limit };
             wanted.check(world, mode, check, config)
         }
         Due::Known(record) => Ok(record),
@@ -69,18 +68,41 @@ pub(in super::super) fn at_first_start(
     Ok(names.into_iter().map(str::to_owned).collect())
 }
 
-/// The mode of the flag, else that of the environment.
-///
-/// # Errors
-/// [`CommandError::CheckVariable`].
-pub(in super::super) fn check_mode(args: &TrainArgs) -> Result<CheckMode> {
-    let given = std::env::var(VARIABLE).ok().filter(|value| !value.is_empty());
-    match (args.check, given) {
-        (Some(mode), _) => Ok(mode),
-        (None, None) => Ok(CheckMode::Auto),
-        (None, Some(value)) => {
-            CheckMode::from_str(&value, false).map_err(|_| CommandError::CheckVariable { value }.into())
-        }
+/// Settings of the check before a command computes on a GPU.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct StartCheck {
+    mode: CheckMode,
+    /// Whether its steps are captured.
+    graph: GraphMode,
+    /// Longest time without a result.
+    limit: Duration,
+}
+
+impl StartCheck {
+    /// The settings of the flags; the mode is that of the environment where no flag gives it.
+    ///
+    /// # Errors
+    /// [`CommandError::CheckVariable`].
+    pub(in super::super) fn new(args: &StartCheckArgs, graph: GraphMode) -> Result<Self> {
+        let given = std::env::var(VARIABLE).ok().filter(|value| !value.is_empty());
+        let mode = match (args.check, given) {
+            (Some(mode), _) => mode,
+            (None, None) => CheckMode::Auto,
+            (None, Some(value)) => {
+                CheckMode::from_str(&value, false).map_err(|_| CommandError::CheckVariable { value })?
+            }
+        };
+        Ok(StartCheck { mode, graph, limit: args.limit.limit() })
+    }
+
+    /// Whether its steps are captured.
+    pub(in super::super) fn graph(&self) -> GraphMode {
+        self.graph
+    }
+
+    /// The setting on which the ranks agree.
+    pub(in super::super) fn entry(&self) -> (String, String) {
+        ("--check".to_owned(), format!("{:?}", self.mode).to_lowercase())
     }
 }
 

@@ -10,6 +10,6 @@ mod identity;
 mod at_start;
 mod report;
 
-pub(super) use at_start::{at_first_start, check_mode};
+pub(super) use at_start::{StartCheck, at_first_start};
 pub(super) use child::child;
 pub(super) use report::check_devices;

@@ -4,7 +4,6 @@ use std::thread;
 use std::time::Instant;
 
 use ddp::report::metrics::json_line;
-use ddp_kernels::KernelError;
 use ddp_kernels::cuda::{self, GpuInfo};
 use serde::Serialize;
 
@@ -46,22 +45,21 @@ struct Checked {
 /// Runs all checks on the GPU of `args`, or on all of this host at the same time, and prints a table or one JSON object.
 ///
 /// # Errors
-/// [`CommandError::SelfCheck`] if a check fails or cannot be done; [`KernelError::DeviceUnavailable`] without a GPU.
+/// [`CommandError::SelfCheck`] if a check fails or cannot be done; [`CommandError::NoGpuToCheck`] without a GPU.
 pub(in super::super) fn check_devices(args: &DevicesArgs, program: &'static str) -> Result<()> {
     let DevicesArgs { gpu: only, cuda_graph: graph, json, .. } = *args;
     let started = Instant::now();
-    let unavailable = |index: u32, reason: String, hint: String| KernelError::DeviceUnavailable {
-        device: ddp_kernels::Device::Cuda(index),
-        reason,
-        hint,
-    };
-    let gpus = cuda::devices().map_err(|why| unavailable(only.unwrap_or(0), why.reason, why.hint))?;
+    let none = |reason: String, hint: String| CommandError::NoGpuToCheck { reason, hint };
+    let gpus = cuda::devices().map_err(|why| none(why.reason, why.hint))?;
     let n = gpus.len();
     let gpus: Vec<GpuInfo> =
         gpus.into_iter().filter(|gpu| only.is_none_or(|only| gpu.index == only)).collect();
     if let (Some(index), true) = (only, gpus.is_empty()) {
         let hint = "ddp-train devices lists them".to_owned();
-        return Err(unavailable(index, format!("this host has {n} GPUs, numbered from 0"), hint).into());
+        let s = if n == 1 { "" } else { "s" };
+        return Err(
+            none(format!("this host has {n} GPU{s}, numbered from 0, and --gpu {index}"), hint).into()
+        );
     }
     let limit = args.check_args.limit();
     let found: Vec<Outcome> = thread::scope(|scope| {

@@ -13,7 +13,7 @@ use crate::cli::{Bind, TrainArgs};
 use crate::error::{Error, Result};
 
 /// Turns features of the GPU off that the run does without.
-pub(super) fn turn_off(device: Device, without: &[GpuFeature]) -> Result<()> {
+pub(crate) fn turn_off(device: Device, without: &[GpuFeature]) -> Result<()> {
     let Device::Cuda(index) = device else { return Ok(()) };
     let gpu = Gpu::get(index)?;
     without.iter().for_each(|feature| gpu.turn_off(*feature));
@@ -21,7 +21,7 @@ pub(super) fn turn_off(device: Device, without: &[GpuFeature]) -> Result<()> {
 }
 
 /// Turns the features of these names off, and returns the mode of graphs without them: the result of the self-check.
-pub(super) fn turn_off_named(device: Device, names: &[String], graph: GraphMode) -> Result<GraphMode> {
+pub(crate) fn turn_off_named(device: Device, names: &[String], graph: GraphMode) -> Result<GraphMode> {
     let named: Vec<_> = GpuFeature::ALL
         .iter()
         .copied()

@@ -40,6 +40,7 @@ use tracing::{debug, field, info, info_span};
 
 use self::prepare::{Plan, Run};
 use crate::cli::TrainArgs;
+pub(crate) use crate::commands::train::gpu_features::{turn_off, turn_off_named};
 use crate::commands::train::outputs::{open_folder, open_metrics, resume_command, save};
 pub(crate) use crate::commands::train::pin_device::{Pinning, check_graph, pin_device};
 use crate::error::command::CommandError;

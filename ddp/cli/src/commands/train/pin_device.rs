@@ -1,6 +1,7 @@
 //! Puts a rank on its device, and its compute threads on their CPUs.
 
 use std::num::NonZero;
+use std::time::Duration;
 
 use ddp::report::notes::warn_of_all_ranks;
 use ddp::train::trainer::GraphMode;
@@ -32,11 +33,22 @@ pub(crate) struct Pinning {
     pub(crate) register_buffers: RegisterBuffers,
     /// Features of the GPU to do without.
     pub(crate) without: Vec<GpuFeature>,
+    /// Time limit of the trial of collectives; `None` for the default.
+    pub(crate) trial_timeout: Option<Duration>,
+}
+
+impl Pinning {
+    /// The same without features of GPUs, as `--safe` asks.
+    pub(crate) fn without_features(self) -> Self {
+        let without = GpuFeature::ALL.to_vec();
+        Pinning { bind: Bind::None, register_buffers: RegisterBuffers::Off, without, ..self }
+    }
 }
 
 /// Chooses the rank's device, connects it to the other ranks' devices, and starts the rank's compute threads.
 pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Result<DeviceChoice, Stop> {
-    let Pinning { share_gpu, deterministic, n_threads, bind, register_buffers, without } = pinning;
+    let Pinning { share_gpu, deterministic, n_threads, bind, register_buffers, without, trial_timeout } =
+        pinning;
     let choose = || -> Result<DeviceChoice> {
         let request: DeviceRequest = device.parse()?;
         let choice = world.choose_device(request, share_gpu)?;
@@ -54,7 +66,9 @@ pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Resul
     let n_threads = n_threads.unwrap_or(share);
     world.collective_result(threads::join_pool(n_threads).map_err(Error::from))?;
     debug!("{}", cpu_words(n_threads, near, choice.device));
-    let options = DeviceOptions { share_gpu, deterministic, register_buffers, ..DeviceOptions::default() };
+    let mut options =
+        DeviceOptions { share_gpu, deterministic, register_buffers, ..DeviceOptions::default() };
+    options.trial_timeout = trial_timeout.unwrap_or(options.trial_timeout);
     world.connect_device(choice.device, options).map_err(Error::from)?;
     gpu_features::turn_off_refused(world, choice.device)?;
     Ok(choice)

@@ -23,9 +23,9 @@ use super::banner::{self, Banner};
 use super::outputs::{check_file_system, check_out};
 use super::pin_device::{Pinning, check_graph, pin_device};
 use super::{container, gpu_features};
-use crate::cli::{Bind, CheckMode, TrainArgs};
+use crate::cli::TrainArgs;
 use crate::commands::quick_build::warn_if_quick_build;
-use crate::commands::self_check;
+use crate::commands::self_check::{self, StartCheck};
 use crate::commands::watchdog::{self, Watched};
 use crate::error::{Error, ModelCommand, Result};
 use crate::exit::Stop;
@@ -70,8 +70,8 @@ impl<'w> Run<'w> {
     ) -> Result<(Self, Trainer<'w>, Option<Resumed>), Stop> {
         let resumed = Resumed::find(world, args.resume.as_ref(), args.out.as_deref())?;
         let config = load_config(world, args, resumed.as_ref());
-        let config = config.and_then(|config| Ok((config, self_check::check_mode(args)?)));
-        let config = world.agreed_result(config, |(config, check)| config_entries(args, config, *check))?;
+        let config = config.and_then(|config| Ok((config, StartCheck::new(&args.check, args.graph_mode())?)));
+        let config = world.agreed_result(config, |(config, check)| config_entries(args, config, check))?;
         let (config, check) = config;
         watchdog::start(world, log, &config.watchdog, Watched::Run(failed.clone()))?;
         Span::current().record("run_name", &config.name);
@@ -85,7 +85,7 @@ impl<'w> Run<'w> {
         world.collective_result(is_possible)?;
         let mut graph = args.graph_mode();
         if !args.dry_run {
-            let without = self_check::at_first_start(world, args, &config, choice.device, check)?;
+            let without = self_check::at_first_start(world, &check, &config, choice.device)?;
             graph = gpu_features::turn_off_named(choice.device, &without, graph)?;
         }
         let start = Start::new(world, args, choice.device, resumed.as_ref())?;
@@ -206,22 +206,24 @@ fn load_config(world: &World, args: &TrainArgs, resumed: Option<&Resumed>) -> Re
 }
 
 /// Settings on which the ranks agree.
-fn config_entries(args: &TrainArgs, config: &Config, check: CheckMode) -> Vec<(String, String)> {
+fn config_entries(args: &TrainArgs, config: &Config, check: &StartCheck) -> Vec<(String, String)> {
     let mut entries = config.agreement_entries();
     entries.push(("--dry-run".to_owned(), args.dry_run.to_string()));
-    entries.push(("--check".to_owned(), format!("{check:?}").to_lowercase()));
+    entries.push(check.entry());
     entries
 }
 
 fn pinning(args: &TrainArgs, config: &Config) -> Pinning {
-    Pinning {
+    let pinning = Pinning {
         share_gpu: args.share_gpu,
         deterministic: config.train.deterministic != Determinism::Off,
         n_threads: args.threads,
-        bind: if args.safe { Bind::None } else { args.bind },
+        bind: args.bind,
         register_buffers: config.comm.register_buffers,
         without: config.train.gpu_without.clone(),
-    }
+        trial_timeout: Some(args.check.limit.limit()),
+    };
+    if args.safe { pinning.without_features() } else { pinning }
 }
 
 impl Start {
