@@ -99,6 +99,14 @@ impl<'env> Scope<'env> {
         unsafe { self.start(CallKind::AllReduce(op), buf, buf) }
     }
 
+    /// Starts [`Scope::all_reduce`], with its errors, on a buffer that is needed again before the scope ends.
+    pub fn all_reduce_on_loan(&mut self, op: ReduceOp, mut buf: TensorMut<'env>) -> Result<OnLoan<'env>> {
+        let raw = self.group.writable("all_reduce", buf.reborrow())?;
+        // SAFETY: `buf` is borrowed for `'env` and returned only after the collective was waited for.
+        let ticket = unsafe { self.start(CallKind::AllReduce(op), raw, raw) }?;
+        Ok(OnLoan { group: self.group, ticket, buf })
+    }
+
     /// Sums the squares of buffers that [`Scope::all_reduce_squared`] and [`Scope::reduce_scatter_squared`] reduce into `out`, `[1]`
     /// f64, from now on, in the order of these calls. Its result can be read after the scope has ended.
     pub fn sum_squares_into(&mut self, out: TensorMut<'env>) {

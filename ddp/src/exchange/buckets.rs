@@ -4,6 +4,9 @@
 //! they [can](crate::model::Layer::can_round_gradients) and no step accumulates; the others are rounded when their bucket is finished.
 //! The step's sums are reduced in f32.
 //!
+//! On GPUs the weights of a bucket can be updated while later buckets are still being reduced: the sums of the step, on which the update
+//! depends, are then reduced with the first bucket instead of the last one.
+//!
 //! ```
 //! use ddp::config::Activation;
 //! use ddp::exchange::ExchangeError;
@@ -30,7 +33,7 @@
 
 use std::ops::Range;
 
-use ddp_comm::{ReduceOp, Scope};
+use ddp_comm::{OnLoan, ReduceOp, Scope};
 use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef, ops};
 
 use crate::exchange::bucket_plan::{BucketPlan, TAIL_ELEMENTS};
@@ -38,7 +41,7 @@ use crate::exchange::error::{ExchangeError, Result};
 use crate::exchange::shard_plan::Shard;
 pub use crate::exchange::way::Reduction;
 use crate::exchange::way::{BufferReduction, BufferSize, Exchange, Pass, counted, ring_bytes};
-use crate::model::{GradientSink, GradientWrites, LocalGradients};
+use crate::model::{AllRanks, GradientSink, GradientWrites, LocalGradients};
 
 /// Gradients that are reduced in buckets.
 #[derive(Debug)]
@@ -48,6 +51,8 @@ pub(crate) struct Buckets {
     /// Ranges that backward writes in f32, if gradients travel in bf16.
     pub(crate) rounded: Option<Unrounded>,
     pub(crate) overlap: bool,
+    /// Whether buckets are passed to an update once they are reduced.
+    pub(crate) updates: bool,
     pub(crate) world_size: usize,
     /// Elements of the gradients.
     pub(crate) flat_len: usize,
@@ -57,6 +62,16 @@ impl Buckets {
     /// Whether layers write gradients in bf16, so that they can't accumulate.
     fn is_rounded_by_layers(&self) -> bool {
         self.rounded.as_ref().is_some_and(|unrounded| unrounded.len() < self.flat_len)
+    }
+
+    /// Whether the sums of a step are reduced with the last bucket.
+    fn has_tail_in_bucket(&self) -> bool {
+        self.reduction == Reduction::ToAll && self.rounded.is_none() && !self.updates
+    }
+
+    /// Whether the sums of a step have memory of their own: an update reads them while gradients next to them would be written.
+    fn has_tail_apart(&self) -> bool {
+        self.updates && self.rounded.is_none()
     }
 }
 
@@ -74,7 +89,8 @@ impl Exchange for Buckets {
         let once = |bytes| ring_bytes(self.world_size, bytes);
         let [flat, tail] = [self.flat_len, TAIL_ELEMENTS].map(|len| len * DType::F32.size_bytes());
         match (self.reduction, &self.rounded) {
-            (Reduction::ToAll, None) => 2 * once(flat + tail),
+            (Reduction::ToAll, None) if self.has_tail_in_bucket() => 2 * once(flat + tail),
+            (Reduction::ToAll, None) => 2 * once(flat) + 2 * once(tail),
             // In both, each gradient is sent once in f32 or twice in bf16.
             (Reduction::ToAll, Some(_)) | (Reduction::ToOwners, None) => once(flat) + 2 * once(tail),
             (Reduction::ToOwners, Some(_)) => once(flat / 2) + 2 * once(tail),
@@ -84,6 +100,10 @@ impl Exchange for Buckets {
     fn buffers(&self) -> Vec<BufferSize> {
         let exchanged = |len, dtype| BufferSize { len, dtype, is_exchanged: true };
         match &self.rounded {
+            None if self.has_tail_apart() => vec![
+                exchanged(self.flat_len, DType::F32),
+                BufferSize { len: TAIL_ELEMENTS, dtype: DType::F32, is_exchanged: false },
+            ],
             None => vec![exchanged(self.flat_len + TAIL_ELEMENTS, DType::F32)],
             Some(unrounded) => vec![
                 exchanged(unrounded.len() + TAIL_ELEMENTS, DType::F32),
@@ -94,11 +114,15 @@ impl Exchange for Buckets {
 
     fn reductions(&self) -> Vec<BufferReduction> {
         let (buffer, reduction) = (usize::from(self.rounded.is_some()), self.reduction);
-        let has_tail_in_bucket = reduction == Reduction::ToAll && self.rounded.is_none();
+        let has_tail_in_bucket = self.has_tail_in_bucket();
         let plan = if has_tail_in_bucket { self.plan.clone() } else { self.plan.without_tail() };
         let singles = self.rounded.as_ref().map_or(self.flat_len, Unrounded::len);
-        let tail = singles..singles + TAIL_ELEMENTS;
-        let tail = BufferReduction { buffer: 0, range: tail, reduction: Reduction::ToAll };
+        let start = if self.has_tail_apart() { 0 } else { singles };
+        let tail = BufferReduction {
+            buffer: usize::from(self.has_tail_apart()),
+            range: start..start + TAIL_ELEMENTS,
+            reduction: Reduction::ToAll,
+        };
         let of_bucket = |range: &Range<usize>| BufferReduction { buffer, range: range.clone(), reduction };
         (!has_tail_in_bucket).then_some(tail).into_iter().chain(plan.ranges().iter().map(of_bucket)).collect()
     }
@@ -120,19 +144,59 @@ impl Exchange for Buckets {
         if !reduces && !self.is_rounded_by_layers() {
             return pass.run(writes, &mut LocalGradients(memory[0].view_mut()));
         }
-        let (grads, wire) = memory.split_at_mut(1);
-        let Buckets { plan, reduction, rounded, overlap, .. } = &*self;
-        pass.world.tensor_group().scope(|scope| {
-            let mut pass = pass;
-            if let Some(squares) = pass.squares.take() {
+        let (grads, others) = memory.split_at_mut(1);
+        let Buckets { plan, reduction, rounded, .. } = &*self;
+        let Pass { world, model, inputs, squares, ranks, updates, is_rehearsal } = pass;
+        world.tensor_group().scope(|scope| {
+            if let Some(squares) = squares {
                 scope.sum_squares_into(squares.view_mut());
             }
-            let wire = rounded.as_ref().map(|unrounded| (wire[0].view_mut(), unrounded));
-            let (grads, overlap) = (grads[0].view_mut(), *overlap && reduces);
-            let mut sink = ReducedGradients::over_wire(scope, plan, grads, wire, overlap, *reduction)?;
+            let (tail, wire) = match rounded {
+                Some(unrounded) => (None, Some((others[0].view_mut(), unrounded))),
+                None => (others.first_mut().map(Tensor::view_mut), None),
+            };
+            let mut sink = ReducedGradients::over_wire(
+                scope,
+                plan,
+                (grads[0].view_mut(), tail),
+                wire,
+                Ways {
+                    overlap: self.overlap && reduces,
+                    reduction: *reduction,
+                    has_tail_in_bucket: self.has_tail_in_bucket(),
+                    keeps: updates.is_some(),
+                },
+            )?;
+            let pass = Pass {
+                world,
+                model: &mut *model,
+                inputs,
+                squares: None,
+                ranks: ranks.map(|ranks| ranks as &mut dyn AllRanks),
+                updates: None,
+                is_rehearsal,
+            };
             pass.run(writes, &mut sink)?;
-            if reduces { sink.finish() } else { Ok(()) }
+            match updates {
+                Some(updates) if reduces => {
+                    sink.finish_each(|bucket, gradients, sums| updates.update(model, bucket, gradients, sums))
+                }
+                _ if reduces => sink.finish(),
+                _ => Ok(()),
+            }
         })
+    }
+
+    fn updates_buckets(&self) -> bool {
+        self.updates
+    }
+
+    fn with_tail<'a>(&self, memory: &'a mut [Tensor]) -> &'a mut Tensor {
+        &mut memory[usize::from(self.has_tail_apart())]
+    }
+
+    fn with_sums<'a>(&self, memory: &'a [Tensor]) -> &'a Tensor {
+        &memory[usize::from(self.has_tail_apart())]
     }
 
     /// True on GPUs; on the CPU one pass over all gradients follows, whose order of summation does not depend on the buckets.
@@ -185,10 +249,23 @@ pub struct ReducedGradients<'a, 'env> {
     singles: Option<(TensorMut<'env>, &'env Unrounded)>,
     /// Buckets whose reduction has not started, each with its start, the next one last.
     waiting: Vec<(usize, TensorMut<'env>)>,
-    overlap: bool,
-    reduction: Reduction,
+    /// Buckets that are being reduced and are needed afterwards, in order, each with its start; before them the sums of the step.
+    started: Vec<(usize, OnLoan<'env>)>,
+    ways: Ways,
     /// Elements of the last bucket after its gradients.
     tail_len: usize,
+}
+
+/// Ways in which buckets are reduced.
+#[derive(Debug, Clone, Copy)]
+struct Ways {
+    /// Whether each starts as soon as backward has finished it.
+    overlap: bool,
+    reduction: Reduction,
+    /// Whether the sums of the step are reduced with the last bucket, or for themselves.
+    has_tail_in_bucket: bool,
+    /// Whether [`ReducedGradients::finish_each`] ends it.
+    keeps: bool,
 }
 
 impl<'a, 'env> ReducedGradients<'a, 'env> {
@@ -204,30 +281,42 @@ impl<'a, 'env> ReducedGradients<'a, 'env> {
         overlap: bool,
         reduction: Reduction,
     ) -> Result<Self> {
-        Self::over_wire(scope, plan, grads, None, overlap, reduction)
+        let has_tail_in_bucket = reduction == Reduction::ToAll;
+        Self::over_wire(
+            scope,
+            plan,
+            (grads, None),
+            None,
+            Ways { overlap, reduction, has_tail_in_bucket, keeps: false },
+        )
     }
 
-    /// Reduces `grads`, or in bf16 the `wire` to which they are rounded.
+    /// Reduces `grads`, or in bf16 the `wire` to which they are rounded; the tail is at their end where it is not given.
     fn over_wire(
         scope: &'a mut Scope<'env>,
         plan: &BucketPlan,
-        grads: TensorMut<'env>,
+        (grads, tail): (TensorMut<'env>, Option<TensorMut<'env>>),
         wire: Option<(TensorMut<'env>, &'env Unrounded)>,
-        overlap: bool,
-        reduction: Reduction,
+        ways: Ways,
     ) -> Result<Self> {
-        if reduction == Reduction::ToAll && wire.is_none() {
+        let started = Vec::new();
+        if ways.has_tail_in_bucket {
             let (waiting, tail_len) = (split_buckets(plan, grads)?, TAIL_ELEMENTS);
-            return Ok(Self { scope, tail: None, singles: None, waiting, overlap, reduction, tail_len });
+            return Ok(Self { scope, tail: None, singles: None, waiting, started, ways, tail_len });
         }
-        let flat_len = grads.numel().saturating_sub(TAIL_ELEMENTS);
-        let (grads, tail) = grads.split_at(flat_len)?;
+        let (grads, tail) = match tail {
+            Some(tail) => (grads, tail),
+            None => {
+                let flat_len = grads.numel().saturating_sub(TAIL_ELEMENTS);
+                grads.split_at(flat_len)?
+            }
+        };
         let (buckets, singles) = match wire {
             Some((wire, unrounded)) => (wire, Some((grads, unrounded))),
             None => (grads, None),
         };
         let waiting = split_buckets(&plan.without_tail(), buckets)?;
-        Ok(Self { scope, tail: Some(tail), singles, waiting, overlap, reduction, tail_len: 0 })
+        Ok(Self { scope, tail: Some(tail), singles, waiting, started, ways, tail_len: 0 })
     }
 
     /// Starts the remaining buckets and waits for all of them.
@@ -239,6 +328,24 @@ impl<'a, 'env> ReducedGradients<'a, 'env> {
         Ok(self.scope.wait_all()?)
     }
 
+    /// Starts the remaining buckets, and passes each to `update` once it is reduced, with its range and the sums of the step; later ones
+    /// may still be under way.
+    fn finish_each(
+        mut self,
+        mut update: impl FnMut(Range<usize>, TensorRef<'_>, TensorRef<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.start(usize::MAX)?;
+        let mut started = std::mem::take(&mut self.started).into_iter();
+        let Some((_, tail)) = started.next() else { return Ok(self.scope.wait_all()?) };
+        let tail = self.scope.take_back(tail)?;
+        for (first, bucket) in started {
+            let bucket = self.scope.take_back(bucket)?;
+            update(first..first + bucket.numel(), bucket.as_ref(), tail.as_ref())?;
+            self.scope.progress()?;
+        }
+        Ok(self.scope.wait_all()?)
+    }
+
     /// Starts the next `n` buckets, or as many as there are, and the sums of a step before them; as one piece of work.
     fn start(&mut self, n: usize) -> Result<()> {
         let mut next = self.waiting.split_off(self.waiting.len().saturating_sub(n));
@@ -247,14 +354,23 @@ impl<'a, 'env> ReducedGradients<'a, 'env> {
                 round(unrounded, singles, *first, bucket)?;
             }
         }
-        let (tail, reduction) = (self.tail.take(), self.reduction);
+        let (tail, Ways { reduction, keeps, .. }) = (self.tail.take(), self.ways);
         let (mut n_after, tail_len) = (next.len() + self.waiting.len(), self.tail_len);
+        let started = &mut self.started;
         self.scope.together(|scope| -> Result<()> {
-            if let Some(tail) = tail {
-                scope.all_reduce(ReduceOp::Sum, tail)?;
+            match tail {
+                Some(tail) if keeps => started.push((0, scope.all_reduce_on_loan(ReduceOp::Sum, tail)?)),
+                Some(tail) => {
+                    scope.all_reduce(ReduceOp::Sum, tail)?;
+                }
+                None => {}
             }
-            for (_, bucket) in next.into_iter().rev() {
+            for (first, bucket) in next.into_iter().rev() {
                 n_after -= 1;
+                if keeps {
+                    started.push((first, scope.all_reduce_on_loan(ReduceOp::Sum, bucket)?));
+                    continue;
+                }
                 match reduction {
                     Reduction::ToAll => {
                         // The squares of the tail count for no norm.
@@ -288,7 +404,7 @@ impl GradientSink for ReducedGradients<'_, '_> {
     }
 
     fn finished(&mut self, end: usize) -> Result<()> {
-        while self.overlap
+        while self.ways.overlap
             && let Some((first, bucket)) = self.waiting.last()
         {
             // The last bucket ends with the tail, which was written before backward began.

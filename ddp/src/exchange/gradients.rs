@@ -8,7 +8,7 @@ use crate::exchange::bucket_plan::TAIL_ELEMENTS;
 use crate::exchange::error::Result;
 use crate::exchange::plan::ExchangePlan;
 use crate::exchange::shard_plan::Shard;
-use crate::exchange::way::{BackwardInputs, BufferSize, MicroStep, Pass};
+use crate::exchange::way::{BackwardInputs, BufferSize, MicroStep, Pass, UpdateBucket};
 use crate::model::{AllRanks, GradientWrites, Network};
 
 /// Gradients of one rank and their exchange.
@@ -74,8 +74,9 @@ impl Gradients {
 
     /// The step's sums.
     pub(crate) fn tail(&self) -> Result<TensorRef<'_>> {
-        let len = self.memory[0].numel();
-        Ok(self.memory[0].view().range(len - TAIL_ELEMENTS, len)?)
+        let sums = self.plan.way.with_sums(&self.memory).view();
+        let len = sums.numel();
+        Ok(sums.range(len - TAIL_ELEMENTS, len)?)
     }
 
     /// Reduced gradients of a shard, in the format in which they were exchanged.
@@ -93,6 +94,7 @@ impl Gradients {
     ///
     /// - `squares`: receives the sum of squares of this rank's shard, if the exchange can sum it
     /// - `ranks`: for layers that exchange within the pass
+    /// - `updates`: receives the buckets once they are reduced, where the exchange passes them on
     pub(crate) fn backward(
         &mut self,
         world: &World,
@@ -100,10 +102,12 @@ impl Gradients {
         inputs: BackwardInputs<'_>,
         squares: Option<&mut Tensor>,
         ranks: Option<&mut dyn AllRanks>,
+        updates: Option<&mut dyn UpdateBucket>,
     ) -> Result<()> {
         let squares = squares.filter(|_| self.plan.way.sums_squares(model.device()));
         let ranks = ranks.map(|ranks| ranks as &mut dyn AllRanks);
-        let pass = Pass { world, model, inputs, squares, ranks, is_rehearsal: false };
+        let updates = updates.map(|updates| updates as &mut dyn UpdateBucket);
+        let pass = Pass { world, model, inputs, squares, ranks, updates, is_rehearsal: false };
         self.plan.way.backward(&mut self.memory, pass)
     }
 
@@ -115,7 +119,8 @@ impl Gradients {
         model: &mut Network,
         inputs: BackwardInputs<'_>,
     ) -> Result<()> {
-        let pass = Pass { world, model, inputs, squares: None, ranks: None, is_rehearsal: true };
+        let (squares, ranks, updates) = (None, None, None);
+        let pass = Pass { world, model, inputs, squares, ranks, updates, is_rehearsal: true };
         self.plan.way.backward(&mut self.memory, pass)
     }
 

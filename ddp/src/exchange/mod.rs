@@ -59,4 +59,4 @@ pub(crate) mod gradients;
 pub(crate) mod trial;
 
 pub use error::ExchangeError;
-pub use way::{BackwardInputs, BufferReduction, BufferSize, Exchange, MicroStep, Pass};
+pub use way::{BackwardInputs, BufferReduction, BufferSize, Exchange, MicroStep, Pass, UpdateBucket};

@@ -62,6 +62,8 @@ pub struct ExchangeOptions {
     pub divide_update_from: usize,
     /// Whether ranks with shards of the weights gather them in the format of matmuls, where that is shorter.
     pub gathers_short_weights: bool,
+    /// Whether GPUs may update the weights of a bucket while later ones are being reduced: an update needs nothing of all gradients.
+    pub updates_buckets: bool,
 }
 
 /// Bytes that a step sends.
@@ -110,7 +112,7 @@ impl ExchangePlan {
         let plan = BucketPlan::new(layout, options.bucket_bytes);
         let shard_plan = options.shard_plan(ranks, &plan, flat_len);
         let bucket_lens = plan.lens();
-        let buckets = |plan, reduction| {
+        let buckets = |plan: BucketPlan, reduction| {
             let rounds_in_layers = formats.activations == DType::BF16 && has_one_micro_batch;
             let singles = || {
                 Unrounded(if rounds_in_layers {
@@ -119,9 +121,11 @@ impl ExchangePlan {
                     std::iter::once(0..flat_len).collect()
                 })
             };
-            let is_rounded = formats.device != Device::Cpu && options.comm_dtype == CommDtype::Bf16;
-            let rounded = is_rounded.then(singles);
-            Box::new(Buckets { plan, reduction, rounded, overlap, world_size, flat_len })
+            let on_gpu = formats.device != Device::Cpu;
+            let rounded = (on_gpu && options.comm_dtype == CommDtype::Bf16).then(singles);
+            let has_several = reduction == Reduction::ToAll && plan.ranges().len() > 1;
+            let updates = on_gpu && overlap && options.updates_buckets && has_several;
+            Box::new(Buckets { plan, reduction, rounded, overlap, updates, world_size, flat_len })
         };
         let way: Box<dyn Exchange> = match (options.zero, options.micro_shards) {
             (_, Some(n_shards)) => {

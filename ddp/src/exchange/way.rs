@@ -18,7 +18,7 @@ pub trait Exchange: fmt::Debug + Send + Sync {
     /// Bytes of gradients and sums that a rank sends in such a step, counted for ring algorithms.
     fn bytes_sent(&self, n_micro_batches: usize) -> u64;
 
-    /// Its tensors. The first one holds gradients in f32 and after them the tail, the sums of a step.
+    /// Its tensors. The first one holds gradients in f32 and after them the tail, the sums of a step, unless another one holds it.
     fn buffers(&self) -> Vec<BufferSize>;
 
     /// The reductions in buffers that collectives exchange in every step, in order, for a trial before the first step.
@@ -43,6 +43,11 @@ pub trait Exchange: fmt::Debug + Send + Sync {
     /// [`ExchangeError::Kernel`] from an operation; [`ExchangeError::Comm`] if a collective fails.
     fn backward(&mut self, memory: &mut [Tensor], pass: Pass<'_>) -> Result<()>;
 
+    /// Whether [`Exchange::backward`] passes each bucket to [`Pass::updates`] once it is reduced.
+    fn updates_buckets(&self) -> bool {
+        false
+    }
+
     /// Whether [`Exchange::backward`] adds to [`Pass::squares`] after each reduction on `device`.
     fn sums_squares(&self, _device: Device) -> bool {
         false
@@ -56,6 +61,11 @@ pub trait Exchange: fmt::Debug + Send + Sync {
     /// Tensor with the tail of the next micro-batch.
     fn with_tail<'a>(&self, memory: &'a mut [Tensor]) -> &'a mut Tensor {
         &mut memory[0]
+    }
+
+    /// Tensor that ends with the reduced tail.
+    fn with_sums<'a>(&self, memory: &'a [Tensor]) -> &'a Tensor {
+        &memory[0]
     }
 
     /// Reduced gradients of a shard, in the format in which they were exchanged.
@@ -144,6 +154,24 @@ pub struct BufferReduction {
     pub reduction: Reduction,
 }
 
+/// Update of the weights of a bucket, while later buckets are being reduced.
+pub trait UpdateBucket: fmt::Debug {
+    /// Updates the weights in the range `bucket` of the flat buffer.
+    ///
+    /// - `gradients`: its reduced gradients
+    /// - `sums`: the sums of the step, reduced
+    ///
+    /// # Errors
+    /// [`ExchangeError::Kernel`] from an operation.
+    fn update(
+        &mut self,
+        model: &mut Network,
+        bucket: Range<usize>,
+        gradients: TensorRef<'_>,
+        sums: TensorRef<'_>,
+    ) -> Result<()>;
+}
+
 /// Position of a micro-batch within its step.
 #[derive(Debug, Clone, Copy)]
 pub struct MicroStep {
@@ -177,6 +205,8 @@ pub struct Pass<'a> {
     pub squares: Option<&'a mut Tensor>,
     /// For layers that exchange within the pass.
     pub ranks: Option<&'a mut dyn AllRanks>,
+    /// Receives the buckets of the step's last pass, if the exchange [passes them on](Exchange::updates_buckets).
+    pub updates: Option<&'a mut dyn UpdateBucket>,
     /// Whether nothing is exchanged.
     pub is_rehearsal: bool,
 }

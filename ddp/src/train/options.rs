@@ -167,6 +167,12 @@ impl TrainerOptions {
             bucket_bytes,
             divide_update_from,
             gathers_short_weights,
+            updates_buckets: !self.needs_norm(),
         }
+    }
+
+    /// Whether each update needs the norm of the whole gradient.
+    pub(crate) fn needs_norm(&self) -> bool {
+        self.clip_grad_norm > 0.0 || self.loss_scaling.is_some() || self.nonfinite == NonFinite::Withhold
     }
 }

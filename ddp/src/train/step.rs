@@ -1,7 +1,9 @@
 //! Forward, backward and update of one step: [`Replica::step`], the same on every device. On the CPU it computes; on a GPU it enqueues.
 
+use std::ops::Range;
+
 use ddp_comm::{Rank, ReduceOp, World};
-use ddp_kernels::cuda::Gpu;
+use ddp_kernels::cuda::{Gpu, Mapped};
 use ddp_kernels::ops::{self, Input, MapOp, STEP_SUMS_LEN, StepReport, StepScalars, UpdateInputs};
 use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorRef, memory};
 
@@ -15,14 +17,14 @@ use crate::exchange::shard_plan::{Shard, ShardPlan};
 use crate::exchange::trial::{ExchangeTrial, TrialFailure};
 use crate::exchange::weight_gather::ShortGather;
 use crate::exchange::whole_parameters::WholeParameters;
-use crate::exchange::{BackwardInputs, MicroStep};
+use crate::exchange::{BackwardInputs, ExchangeError, MicroStep, UpdateBucket};
 use crate::model::{AllRanks, DropoutStep, LossHead, Network};
 use crate::optim::optimizer::Optimizer;
 use crate::optim::update_scale::{DeviceScale, UpdateScale};
 use crate::train::error::{Result, TrainError};
-use crate::train::options::{NonFinite, TrainerOptions};
+use crate::train::options::TrainerOptions;
 use crate::train::step_info::{PlannedStep, StepInfo, StepRequest, StepShape};
-use crate::train::step_inputs::StepInputs;
+use crate::train::step_inputs::{ScalarsMemory, StepInputs};
 
 /// Purpose of running a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,8 +169,7 @@ impl<'w> Replica<'w> {
 
     /// Whether the update needs the norm of the gradient.
     fn needs_norm(&self, is_scaled: bool) -> bool {
-        let TrainerOptions { clip_grad_norm, nonfinite, .. } = self.options;
-        clip_grad_norm > 0.0 || is_scaled || nonfinite == NonFinite::Withhold
+        is_scaled || self.options.needs_norm()
     }
 
     /// Expected sum of the weights of the rows of a global batch: the divisor of the gradients.
@@ -204,7 +205,9 @@ impl<'w> Replica<'w> {
         shape: StepShape,
         purpose: StepPurpose,
     ) -> Result<()> {
-        let scalars = inputs.scalars.view();
+        let (memory, outcome) = (inputs.scalars, inputs.outcome);
+        let scalars = memory.view();
+        let updates = self.updates_buckets(shape, purpose);
         let loss_scale = shape.loss_scale.map_or(1.0, f64::from_bits);
         let scale = loss_scale / self.expected_weight(shape.global_rows);
         let n_micro_batches = shape.partition.n_micro_batches(shape.global_rows);
@@ -217,16 +220,30 @@ impl<'w> Replica<'w> {
             let pass = BackwardInputs { x: batch.rows.x, dropout, micro_step };
             self.forward(pass, purpose)?;
             self.loss(batch.rows, scale, scalars, micro_step)?;
-            self.backward(pass, shape.has_norm, purpose)?;
+            let with_update = updates && micro_step.is_last;
+            self.backward(pass, shape.has_norm, purpose, with_update.then_some((memory, outcome)))?;
         }
         if purpose == StepPurpose::Rehearsal {
             return Ok(());
         }
         self.average_buffers()?;
+        if updates {
+            return Ok(());
+        }
         if shape.has_norm {
             self.sum_squares()?;
         }
         self.update(&inputs, shape)
+    }
+
+    /// Whether the weights of each bucket are updated as soon as its gradients are reduced: where the update needs nothing of all
+    /// gradients.
+    fn updates_buckets(&self, shape: StepShape, purpose: StepPurpose) -> bool {
+        purpose == StepPurpose::Update
+            && !shape.has_norm
+            && self.whole_parameters.is_none()
+            && !self.optimizer.has_first_pass()
+            && self.grads.plan().way().updates_buckets()
     }
 
     /// The sums of the last step and its sum of squares, where it has one, in host memory; on the CPU.
@@ -266,17 +283,31 @@ impl<'w> Replica<'w> {
 
     /// Computes the gradients of a micro-batch; after the step's last one they are reduced over the ranks, with their squares summed on
     /// the way if the step `has_norm`.
-    fn backward(&mut self, inputs: BackwardInputs<'_>, has_norm: bool, purpose: StepPurpose) -> Result<()> {
+    ///
+    /// - `update`: scalars and memory for the outcome of a step whose buckets are updated on the way
+    fn backward(
+        &mut self,
+        inputs: BackwardInputs<'_>,
+        has_norm: bool,
+        purpose: StepPurpose,
+        update: Option<(&ScalarsMemory, Option<&Mapped>)>,
+    ) -> Result<()> {
         let n_blocks = self.blocks_next_to_backward(inputs.micro_step);
-        let Replica { world, model, grads, sum_of_squares, rank_exchange, .. } = self;
+        let Replica { world, model, optimizer, grads, sum_of_squares, rank_exchange, .. } = self;
+        let outcome = update.and_then(|(_, outcome)| outcome);
+        let report = outcome.map(|to| StepReport::new(to, None)).transpose()?;
+        let mut updates =
+            update.map(|(scalars, _)| BucketUpdates { optimizer, scalars, report: report.as_ref() });
+        let updates = updates.as_mut().map(|updates| updates as &mut dyn UpdateBucket);
         let device = model.device();
         let pass = || -> Result<()> {
             if purpose == StepPurpose::Rehearsal {
                 return Ok(grads.rehearse_backward(world, model, inputs)?);
             }
             let squares = has_norm.then_some(sum_of_squares);
-            let pass =
-                |ranks: Option<&mut dyn AllRanks>| grads.backward(world, model, inputs, squares, ranks);
+            let pass = |ranks: Option<&mut dyn AllRanks>| {
+                grads.backward(world, model, inputs, squares, ranks, updates)
+            };
             Ok(rank_exchange.run(world, pass)?)
         };
         match device {
@@ -395,6 +426,32 @@ impl<'w> Replica<'w> {
             ops::copy(share.view(), buffer.view_mut())?;
         }
         Ok(())
+    }
+}
+
+/// Updates the weights of each bucket once its gradients are reduced.
+#[derive(Debug)]
+struct BucketUpdates<'a> {
+    optimizer: &'a mut Optimizer,
+    scalars: &'a ScalarsMemory,
+    report: Option<&'a StepReport<'a>>,
+}
+
+impl UpdateBucket for BucketUpdates<'_> {
+    fn update(
+        &mut self,
+        model: &mut Network,
+        bucket: Range<usize>,
+        gradients: TensorRef<'_>,
+        sums: TensorRef<'_>,
+    ) -> Result<(), ExchangeError> {
+        let (scalars, report) = (self.scalars.view(), self.report);
+        let inputs = &UpdateInputs { scalars, sums, sum_of_squares: None, max_norm: f64::INFINITY, report };
+        let scale = UpdateScale::Device(DeviceScale { inputs, group_scalars: self.scalars.of_groups() });
+        let weights = model.weights_mut().range(&bucket)?;
+        // Every rank holds the state of all weights.
+        let state_start = bucket.start;
+        Ok(self.optimizer.step_on(weights, gradients, scale, bucket, state_start)?)
     }
 }
 

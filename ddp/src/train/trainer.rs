@@ -119,7 +119,9 @@ impl<'w> Trainer<'w> {
             options.divide_update_from = usize::MAX;
         }
         let formats = model.flat_formats();
-        let exchange = ExchangePlan::new(&options.exchange(), Ranks::of(world), model.layout(), &formats);
+        let mut exchange = options.exchange();
+        exchange.updates_buckets &= !optimizer.has_first_pass();
+        let exchange = ExchangePlan::new(&exchange, Ranks::of(world), model.layout(), &formats);
         let buffers = model.named_buffers().into_iter().map(|(_, values)| values.numel());
         let lens: Vec<_> = exchange.bucket_lens.iter().copied().chain(buffers).collect();
         world.group().agree_lengths(&lens)?;

@@ -1,10 +1,13 @@
-//! Matmuls of backward next to collectives: they are made for the multiprocessors that these leave free.
+//! Work next to collectives: matmuls of backward, which are made for the multiprocessors that these leave free, and the update of
+//! buckets that are reduced already.
 
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "mpi")]
 
+use std::collections::BTreeMap;
+
 use super::program::{counts, on_gpus};
-use crate::common::temp_dir;
+use crate::common::{Weights, read_weights, same_bits, temp_dir};
 
 /// Layers with weights; each has a matmul in forward, and in backward two or, at the first one, one.
 const N_LAYERS: usize = 3;
@@ -48,4 +51,38 @@ fn matmuls_of_backward_leave_multiprocessors_to_collectives() {
     }
     assert_eq!(matmuls(1, 116, "", &[]).unwrap()[..2], [0.0, 0.0]);
     assert_eq!(matmuls(2, 116, "", &[("VGPU_ARCH", "8.0")]).unwrap()[..2], [0.0, 0.0], "no such kernels");
+}
+
+/// Final weights and counts of a run on two GPUs whose layers are a bucket each, with all checks of the order of streams.
+fn trained(line: &str) -> Option<(Weights, BTreeMap<String, f64>)> {
+    let folder = temp_dir();
+    let (out, counted) = (folder.path().join("out"), folder.path().join("counts"));
+    std::fs::create_dir(&counted).unwrap();
+    let line = format!("{RUN} --out {} --set comm.bucket_mib=0.001 {line}", out.display());
+    let args: Vec<&str> = line.split_whitespace().collect();
+    let env = [("VGPU_CHECK", "1"), ("VGPU_FUZZ", "1"), ("VGPU_COUNTS", counted.to_str().unwrap())];
+    on_gpus(2, 2, &args, &env)?.ok();
+    Some((read_weights(&out.join("model.safetensors")), counts(&counted)))
+}
+
+#[test]
+fn weights_of_a_bucket_are_updated_while_others_are_reduced() {
+    let updates = |counts: &BTreeMap<String, f64>| {
+        let of_kernels = counts.iter().filter(|(name, _)| name.starts_with("kernel:adam_"));
+        of_kernels.map(|(_, n)| n).sum::<f64>() / (2 * N_STEPS) as f64
+    };
+    for (line, per_step) in [
+        ("", N_LAYERS),
+        ("--cuda-graph off", N_LAYERS),
+        ("--set train.precision=bf16 --set comm.dtype=bf16", N_LAYERS),
+        ("--set train.grad_accum_steps=2", N_LAYERS),
+        // The update needs the norm of all gradients.
+        ("--set train.clip_grad_norm=0.1", 1),
+    ] {
+        let Some((weights, counts)) = trained(line) else { return };
+        assert_eq!(updates(&counts), per_step as f64, "{line}");
+        let (want, at_once) = trained(&format!("{line} --set comm.overlap=false")).unwrap();
+        assert_eq!(updates(&at_once), 1.0, "{line}");
+        assert!(same_bits(&weights, &want), "{line}");
+    }
 }

@@ -185,7 +185,7 @@ fn fastest(times: &[Option<f64>]) -> Option<Fastest> {
     (timed().count() > 1).then_some((index, us, first_us))
 }
 
-/// What an algorithm is, the same in each process: its configuration, or else its bytes, which cublasLt.h allows to be stored.
+/// Describes an algorithm, alike in each process: by its configuration, or else its bytes, which cublasLt.h allows to be stored.
 fn words(lt: &CublasLt, candidate: &Heuristic) -> [u8; 64] {
     let mut bytes = [0; 64];
     match lt.configuration(&candidate.algorithm) {
