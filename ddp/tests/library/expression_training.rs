@@ -231,8 +231,10 @@ fn a_loss_that_does_not_fit_ends_the_first_step_before_a_weight_changes() {
         let mut rows = TensorDataset::new(&x, &x.sum(1).unwrap()).unwrap();
         rows.layout.has_weights = true;
         rows.weights = Some(row_weights(N_ROWS));
-        let plan = BatchPlan::new(&world, N_ROWS, GLOBAL_ROWS, 1, 3, Shuffle::Off).epochs(1);
-        let mut loader = Loader::new(Arc::new(rows), plan, LoaderOptions::new(Device::Cpu)).unwrap();
+        let plan =
+            BatchPlan { shuffle: Shuffle::Off, seed: 3, n_epochs: Some(1), ..BatchPlan::new(GLOBAL_ROWS) };
+        let mut loader =
+            DataLoader::new(&world, Arc::new(rows), &plan, LoaderOptions::new(Device::Cpu)).unwrap();
         let mut batch = loader.next_step().unwrap().unwrap();
         let error = trainer.step_and_wait(&mut batch, false).unwrap_err().to_string();
         assert!(error.contains(want), "{error}");
