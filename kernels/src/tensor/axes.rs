@@ -61,6 +61,12 @@ impl Axes {
         Ok(mask)
     }
 
+    /// Marks those to reduce among the axes of `operand`: none given stands for all, as in PyTorch.
+    pub(super) fn reduced_mask(&self, op: &'static str, operand: Operand) -> Result<[bool; MAX_DIMS]> {
+        let mask = self.mask(op, operand)?;
+        Ok(if mask.contains(&true) { mask } else { [true; MAX_DIMS] })
+    }
+
     /// Their indices from 0 among the axes of `operand`, in the order given.
     pub(super) fn indices(&self, op: &'static str, operand: Operand) -> Result<Vec<usize>> {
         match &self.axes {

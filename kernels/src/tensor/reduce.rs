@@ -176,7 +176,7 @@ impl TensorRef<'_> {
         f: impl FnOnce(TensorRef<'_>, Option<usize>, Shape) -> Result<Tensor>,
     ) -> Result<Tensor> {
         let own = self.dims();
-        let mask = axes.mask(op, self.operand("a"))?;
+        let mask = axes.reduced_mask(op, self.operand("a"))?;
         let (gone, left): (Vec<usize>, Vec<usize>) = (0..own.len()).partition(|&axis| mask[axis]);
         let dims: Vec<usize> = if axes.is_kept() {
             own.iter().zip(mask).map(|(&n, is_gone)| if is_gone { 1 } else { n }).collect()
@@ -232,7 +232,7 @@ impl TensorRef<'_> {
             let wide = self.to_dtype(DType::F32)?;
             return wide.view().variance(op, axes, finish)?.to_dtype(self.dtype());
         }
-        let mask = axes.mask(op, self.operand("a"))?;
+        let mask = axes.reduced_mask(op, self.operand("a"))?;
         let n: usize =
             self.dims().iter().zip(mask).filter(|&(_, is_gone)| is_gone).map(|(&n, _)| n).product();
         let differences = self.sub(&self.reduced(op, ReduceOp::Mean, &keepdim(axes.clone()))?)?;
@@ -355,6 +355,8 @@ mod tests {
             }
             assert_eq!(x.sum(keepdim(None)).unwrap().dims(), [1, 1, 1, 1]);
             assert_eq!(numbers(x.sum([0, 1, 2, 3])), numbers(x.sum(None)));
+            let none: &[usize] = &[];
+            assert_eq!(numbers(x.var(none)), numbers(x.var(None)));
         }
     }
 

@@ -25,8 +25,19 @@ impl Cycle {
     /// The operand's element for element `i` of the result.
     #[inline(always)]
     pub(super) fn at(self, i: usize) -> usize {
-        let inner = i / self.div % self.len;
-        if self.outer_len == 1 { inner } else { inner + i / self.outer_div % self.outer_len * self.len }
+        self.outer(i) + self.inner(i)
+    }
+
+    /// The first of the `len` adjacent elements among which that element is.
+    #[inline(always)]
+    pub(super) fn outer(self, i: usize) -> usize {
+        if self.outer_len == 1 { 0 } else { i / self.outer_div % self.outer_len * self.len }
+    }
+
+    /// Its index among them.
+    #[inline(always)]
+    pub(super) fn inner(self, i: usize) -> usize {
+        i / self.div % self.len
     }
 
     /// Whether element `i` of the operand is that of element `i` of a result of `n` elements.

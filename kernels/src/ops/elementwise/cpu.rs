@@ -179,14 +179,14 @@ fn repeat<C: Copy, N: Copy>(cells: &[C], cycle: Cycle, start: usize, out: &mut [
     let mut i = 0;
     while i < out.len() {
         let at = start + i;
-        let element = cycle.at(at);
+        let (outer, element) = (cycle.outer(at), cycle.inner(at));
         if div > 1 {
             let run = (div - at % div).min(out.len() - i);
-            out[i..i + run].fill(load(cells[element]));
+            out[i..i + run].fill(load(cells[outer + element]));
             i += run;
         } else {
-            let run = (len - at % len).min(out.len() - i);
-            for (out, &cell) in out[i..i + run].iter_mut().zip(&cells[element..element + run]) {
+            let run = (len - element).min(out.len() - i);
+            for (out, &cell) in out[i..i + run].iter_mut().zip(&cells[outer + element..][..run]) {
                 *out = load(cell);
             }
             i += run;
