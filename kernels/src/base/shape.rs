@@ -10,6 +10,7 @@
 //! ```
 
 use std::fmt;
+use std::ops::Index;
 
 /// Maximum number of dimensions of a tensor.
 pub const MAX_DIMS: usize = 4;
@@ -83,6 +84,23 @@ impl Shape {
     pub fn rows_cols(&self) -> (usize, usize) {
         let cols = if self.n_dims == 0 { 1 } else { self.dims[self.n_dims - 1] };
         (self.dims[..self.n_dims.saturating_sub(1)].iter().product(), cols)
+    }
+}
+
+/// The length of a dimension.
+///
+/// ```
+/// use ddp_kernels::Shape;
+/// assert_eq!(Shape::matrix(2, 3)[1], 3);
+/// ```
+///
+/// # Panics
+/// If there is no such dimension.
+impl Index<usize> for Shape {
+    type Output = usize;
+
+    fn index(&self, axis: usize) -> &usize {
+        &self.dims()[axis]
     }
 }
 
