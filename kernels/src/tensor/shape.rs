@@ -288,6 +288,17 @@ mod tests {
             assert_eq!(column.to_vec::<f32>().unwrap(), [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]);
             let flags = tensor![true].to(device).unwrap().expand(&[2, 1, 2]).unwrap();
             assert_eq!(flags.to_vec::<bool>().unwrap(), [true; 4]);
+            for own in [[2, 1, 3, 1], [1, 4, 1, 5], [2, 4, 1, 1]] {
+                let n: usize = own.iter().product();
+                let x = Tensor::arange(n, DType::I32, device).unwrap().into_shape(&own).unwrap();
+                let sum = &x + Tensor::zeros(&[2, 4, 3, 5], DType::I32, device).unwrap();
+                let expanded = x.expand(&[2, 4, 3, 5]).unwrap();
+                assert_eq!(
+                    expanded.to_vec::<i32>().unwrap(),
+                    sum.to_vec::<i32>().unwrap(),
+                    "{own:?} on {device}"
+                );
+            }
             assert_eq!(x.expand(&[0, 3]).unwrap().dims(), [0, 3]);
             let message = with_hint(&x.expand(&[2, 4]).unwrap_err());
             assert!(
