@@ -35,6 +35,11 @@ fn kept(x: &Tensor, axis: usize) -> Result<Tensor> {
     x.reshape(&dims)
 }
 
+/// 1 for each row whose first element is positive.
+fn codes(x: &Tensor) -> Result<Tensor> {
+    x.narrow(1, 0, 1)?.into_shape(&[N])?.gt(0.0)?.to_dtype(DType::I64)
+}
+
 fn activated(x: &Tensor, activation: Activation) -> Result<Tensor> {
     let mut y = x.zeros_like()?;
     ddp_kernels::ops::activation_forward(activation, x.view(), y.view_mut())?;
@@ -60,10 +65,8 @@ const CASES: &[Case] = cases![
     "pow of a number": |x, _own| (x * x + 0.5).pow(1.7), |x, _w, _m| x.mul(x)?.add(0.5)?.pow(1.7);
     "square": |x, _own| x.pow(2.0), |x, _w, _m| x.pow(2.0);
     "pow": |x, own| (x * x + 0.5).pow(&own["w"]), |x, w, _m| x.mul(x)?.add(0.5)?.pow(w);
-    "a power of a number": |x, _own| {
-        let two = x * 0.0 + 2.0;
-        two.pow(x)
-    }, |x, _w, _m| x.full_like(2.0)?.pow(x);
+    "a power of a number": |x, _own| x.full_like(2.0).pow(x), |x, _w, _m| x.full_like(2.0)?.pow(x);
+    "ones and zeros": |x, _own| x * x.ones_like() + x.zeros_like(), |x, _w, _m| x.try_clone();
     "maximum": |x, own| x.maximum(&own["w"]), |x, w, _m| x.maximum(w);
     "minimum": |x, own| x.minimum(&own["w"]), |x, w, _m| x.minimum(w);
     "clamp": |x, _own| x.clamp(-0.3, 0.4), |x, _w, _m| x.clamp(-0.3, 0.4);
@@ -112,6 +115,11 @@ const CASES: &[Case] = cases![
     "matmul": |x, own| x.matmul(&own["m"]), |x, _w, m| x.matmul(m);
     "matmul, transposed": |x, own| x.matmul(&own["m"].t()), |x, _w, m| x.matmul(&m.t()?);
     "matmul, left transposed": |x, own| own["m"].t().matmul(&x.t()).t(), |x, _w, m| x.matmul(m);
+    "matmul of a matrix and a vector": |x, own| x * x.matmul(&own["w"]).reshape(&[x.dims()[0], 1]),
+        |x, w, _m| x.mul(&kept(&x.matmul(w)?, 1)?);
+    "matmul of vectors": |x, own| x * own["w"].matmul(&own["m"]) + own["w"].matmul(&own["w"]),
+        |x, w, m| x.mul(&w.matmul(m)?)?.add(&w.matmul(w)?);
+    "addmm": |x, own| Var::addmm(0.5, &own["w"], 2.0, x, &own["m"]), |x, w, m| Tensor::addmm(0.5, w, 2.0, x, m);
     "scaled matmul": |x, own| (x * 0.5).matmul(&(&own["m"] * 3.0)) * 2.0, |x, _w, m| x.matmul(m)?.mul(3.0);
     "matmul used twice": |x, own| {
         let product = x.matmul(&own["m"]);
@@ -163,9 +171,13 @@ const CASES: &[Case] = cases![
     "row": |x, own| x * own["m"].row(2), |x, _w, m| x.mul(&m.row(2)?.to_tensor()?);
     "cat of one value": |x, _own| Var::cat(&[&x.narrow(1, 0, 2), &x.narrow(1, 0, 2)], 1),
         |x, _w, _m| Tensor::cat(&[&x.narrow(1, 0, 2)?, &x.narrow(1, 0, 2)?], 1);
+    "index_select": |x, own| x * own["m"].index_select(0, &x.gt(0.0).to_dtype(DType::I64).sum_to_codes()),
+        |x, _w, m| x.mul(&m.index_select(0, &codes(x)?)?);
+    "index_select of columns": |x, own| x.matmul(&own["m"].index_select(1, &(own["w"].zeros_like() + 2.0))),
+        |x, _w, m| x.matmul(&m.index_select(1, &Tensor::from_slice(&[2i64; WIDTH], &[WIDTH], x.device())?)?);
     "stack": |x, own| Var::stack(&[x, &(x * &own["w"])], 0).sum(0), |x, w, _m| x.add(&x.mul(w)?);
     "one_hot": |x, own| x.gt(0.0).to_dtype(DType::I64).sum_to_codes().one_hot(4, x.dtype()).matmul(&own["m"]) + x,
-        |x, _w, m| x.add(&x.gt(0.0)?.to_dtype(x.dtype())?.narrow(1, 0, 1)?.reshape(&[N])?.to_dtype(DType::I64)?.one_hot(4)?.to_dtype(x.dtype())?.matmul(m)?);
+        |x, _w, m| x.add(&codes(x)?.one_hot(4)?.to_dtype(x.dtype())?.matmul(m)?);
 ];
 
 /// The first column as codes.

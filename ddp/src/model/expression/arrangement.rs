@@ -111,10 +111,49 @@ impl Var {
         Var::cat(&with_axis.iter().collect::<Vec<_>>(), axis)
     }
 
-    /// The matrix product `[M, K]` times `[K, N]`. A transposed factor (`x.t()`) is read in place.
+    /// The elements at these indices along `axis`, `[n]` of i64 or of whole floats; zeros for an index that is not there.
+    ///
+    /// A product with one-hot codes: for tables that are not long.
+    pub fn index_select(&self, axis: usize, indices: &Var) -> Var {
+        let dims = self.dims();
+        if let Err(error) = self.around("index_select", axis) {
+            return self.record(&dims, |_| Err(error));
+        }
+        // The axis in front, the others as columns, and back.
+        let mut axes: Vec<usize> = (0..dims.len()).collect();
+        axes.remove(axis);
+        axes.insert(0, axis);
+        let front = if axis == 0 { self.clone() } else { self.permute(&axes) };
+        let columns = numel(&front.dims()[1..]);
+        let codes = indices.one_hot(dims[axis], self.dtype());
+        let selected = codes.matmul(&front.reshape(&[dims[axis], columns]));
+        let mut own = front.dims();
+        own[0] = indices.numel();
+        let selected = selected.reshape(&own);
+        let mut back = vec![0; axes.len()];
+        axes.iter().enumerate().for_each(|(to, &from)| back[from] = to);
+        if axis == 0 { selected } else { selected.permute(&back) }
+    }
+
+    /// The matrix product `[M, K]` times `[K, N]`; vectors count as a row on the left and a column on the right, and the result lacks that
+    /// dimension. A transposed factor (`x.t()`) is read in place.
     pub fn matmul(&self, b: &Var) -> Var {
-        let dims = [self.dims().first().copied().unwrap_or(1), b.dims().last().copied().unwrap_or(1)];
-        self.product("matmul", b, 2, &dims)
+        let (left, right) = (self.dims(), b.dims());
+        let row = if left.len() == 1 { self.reshape(&[1, left[0]]) } else { self.clone() };
+        let column = if right.len() == 1 { b.reshape(&[right[0], 1]) } else { b.clone() };
+        let dims = [row.dims().first().copied().unwrap_or(1), column.dims().last().copied().unwrap_or(1)];
+        let product = row.product("matmul", &column, 2, &dims);
+        match (left.len(), right.len()) {
+            (1, 1) => product.reshape(&[]),
+            (1, _) => product.reshape(&dims[1..]),
+            (_, 1) => product.reshape(&dims[..1]),
+            _ => product,
+        }
+    }
+
+    /// `beta * c + alpha * a * b` of matrices; `c` broadcasts to the product.
+    pub fn addmm(beta: f64, c: &Var, alpha: f64, a: &Var, b: &Var) -> Var {
+        a.matmul(b) * alpha + c * beta
     }
 
     /// The products of two batches of matrices, `[N, M, K]` times `[N, K, P]`. A transposed factor (`x.t()`) is read in place.

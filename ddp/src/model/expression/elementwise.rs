@@ -173,6 +173,25 @@ impl Var {
         })
     }
 
+    /// A constant of this shape and format.
+    pub fn full_like(&self, number: f64) -> Var {
+        let (x, dims) = (self.id, self.dims());
+        self.record(&dims, |graph| {
+            let dtype = graph.dtype(x);
+            Ok(graph.fill(Pattern::Line { start: number, step: 0.0 }, &dims, dtype))
+        })
+    }
+
+    /// Zeros of this shape and format.
+    pub fn zeros_like(&self) -> Var {
+        self.full_like(0.0)
+    }
+
+    /// Ones of this shape and format.
+    pub fn ones_like(&self) -> Var {
+        self.full_like(1.0)
+    }
+
     /// One-hot codes along a new last axis of length `n`, in the format `dtype`: 1 at the value, 0 elsewhere; only zeros for a value outside
     /// `0..n`.
     pub fn one_hot(&self, n: usize, dtype: DType) -> Var {
