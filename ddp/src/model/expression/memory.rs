@@ -80,6 +80,7 @@ pub(super) fn plan(
         classes: &classes,
         holders: vec![None; graph.nodes.len()],
         is_free: vec![true; slots.len()],
+        is_new: slots.is_empty(),
         slots,
     };
     let mut stages: Vec<Stage> = Vec::new();
@@ -107,6 +108,8 @@ struct Planner<'a> {
     holders: Vec<Option<Holder>>,
     slots: &'a mut Vec<Slot>,
     is_free: Vec<bool>,
+    /// Whether the plan makes its slots, rather than finding places in those of another plan.
+    is_new: bool,
 }
 
 impl Planner<'_> {
@@ -185,8 +188,11 @@ impl Planner<'_> {
 
     /// The smallest free slot that fits, or a new one.
     fn allocate(&mut self, len: usize, dtype: DType) -> usize {
+        // A short value would take the place of a long one, which then needs a slot of its own.
+        let most = if self.is_new { 2 * len } else { usize::MAX };
         let fits = |index: &usize| {
-            self.is_free[*index] && self.slots[*index].dtype == dtype && self.slots[*index].len >= len
+            let slot = self.slots[*index];
+            self.is_free[*index] && slot.dtype == dtype && (len..=most).contains(&slot.len)
         };
         let found = (0..self.slots.len()).filter(fits).min_by_key(|&index| self.slots[index].len);
         let slot = found.unwrap_or_else(|| {

@@ -25,5 +25,8 @@ mod program;
 mod layer;
 mod loss;
 
+#[cfg(test)]
+mod tests;
+
 pub use layer::Expression;
 pub use var::{Own, Term, Var};
