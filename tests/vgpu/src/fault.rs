@@ -48,6 +48,16 @@ pub(crate) fn is_wrong(name: &str) -> bool {
     RULES.iter().any(|rule| rule.name == "wrong" && rule.word.as_deref() == Some(name))
 }
 
+/// Never returns if work of this kind must not end: `hangs:epilogue`.
+pub(crate) fn hang_on_request(kind: &str) {
+    if RULES.iter().any(|rule| rule.name == "hangs" && rule.word.as_deref() == Some(kind)) {
+        note(&format!("fault on request: hangs:{kind}"));
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
 /// Counts one occurrence of the event `name`; returns true if this is the occurrence that must fail.
 pub(crate) fn due(name: &'static str) -> bool {
     if !RULES.iter().any(|rule| rule.name == name) {

@@ -7,6 +7,7 @@
 
 use crate::abi::lock;
 use crate::counts;
+use crate::fault;
 use crate::report::report;
 use crate::stream::{Flag, Kind, Stream, Task};
 use std::sync::{Arc, Mutex};
@@ -127,7 +128,8 @@ impl Exec {
             lane.wait_for(&begin);
         }
         let mut done: Vec<Option<Arc<Flag>>> = Vec::with_capacity(self.steps.len());
-        for step in &self.steps {
+        let n_run = self.steps.len().saturating_sub(usize::from(fault::is_wrong("graph")));
+        for step in &self.steps[..n_run] {
             let lane = &streams[step.lane];
             for flag in step.waits.iter().filter_map(|&before| done[before].as_ref()) {
                 lane.wait_for(flag);

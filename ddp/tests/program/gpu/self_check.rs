@@ -125,6 +125,47 @@ fn a_gpu_that_fails_the_check_does_not_train() {
     assert!(outcome.stderr.contains("DDP_TRAIN_CHECK=sometimes: expected auto"), "{outcome:#?}");
 }
 
+/// The feature is found that hangs, or that computes something wrong in ways that no other shows: the run has the weights of one without
+/// it, in as many steps.
+#[test]
+fn the_feature_to_do_without_is_found_by_trying() {
+    let folder = temp_dir();
+    let start = |name: &str, fault: &str, more: &[&str]| -> Option<Outcome> {
+        let out = folder.path().join(name).to_str().unwrap().to_owned();
+        let args = [
+            &[
+                "train",
+                "--device",
+                "cuda",
+                "--set",
+                "train.steps=6",
+                "--set",
+                "data.eval=none",
+                "--out",
+                &out,
+            ],
+            more,
+        ];
+        let env = [("DDP_TRAIN_CHECK", "auto"), ("VGPU_FAIL", fault)];
+        on_gpus(1, 1, &args.concat(), &env)
+    };
+    for (fault, feature, off) in [
+        ("wrong:graph", "cuda-graph", ["--cuda-graph", "off"]),
+        ("hangs:epilogue", "fused-epilogues", ["--set", "train.gpu_without=[\"fused-epilogues\"]"]),
+    ] {
+        let Some(outcome) = start(feature, fault, &["--check-timeout", "4"]) else { return };
+        outcome.ok();
+        let warning = format!("it agrees without {feature}, and the run does without");
+        assert_eq!(outcome.stderr.matches(&warning).count(), 1, "{fault}: {}", outcome.stderr);
+        let line = format!("GPU features that are off (docs/gpus.md): {feature}\n");
+        assert!(outcome.stderr.contains(&line), "{fault}: {}", outcome.stderr);
+        let sound = format!("{feature}-off");
+        start(&sound, "", &[&["--check", "off"], &off[..]].concat()).unwrap().ok();
+        let weights = |name: &str| read_weights(&folder.path().join(name).join("model.safetensors"));
+        assert!(weights(feature) == weights(&sound), "{fault}");
+    }
+}
+
 /// Where one feature computes something wrong, the check finds it, and the run, and the next one too, gives the result without it. So does
 /// `predict`, by the record of the run, or on another machine by a check of its own.
 #[test]

@@ -161,6 +161,9 @@ impl Matmul {
     }
 
     fn run(&self, device: usize, stamp: &Stamp) -> Outcome {
+        if self.problem.epilogue.uses_bias_pointer() {
+            fault::hang_on_request("epilogue");
+        }
         for one in self.products() {
             if let Some(misaligned) = self.choice.misaligned(one.addresses()) {
                 return Err((MISALIGNED_ADDRESS, format!("{}: {misaligned}", self.problem.describe())));
