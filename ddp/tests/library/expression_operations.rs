@@ -119,7 +119,7 @@ const CASES: &[Case] = cases![
         |x, w, _m| x.mul(&kept(&x.matmul(w)?, 1)?);
     "matmul of vectors": |x, own| x * own["w"].matmul(&own["m"]) + own["w"].matmul(&own["w"]),
         |x, w, m| x.mul(&w.matmul(m)?)?.add(&w.matmul(w)?);
-    "addmm": |x, own| Var::addmm(0.5, &own["w"], 2.0, x, &own["m"]), |x, w, m| Tensor::addmm(0.5, w, 2.0, x, m);
+    "addmm": |x, own| Var::addmm(2.0, x, &own["m"], 0.5, &own["w"]), |x, w, m| Tensor::addmm(2.0, x, m, 0.5, w);
     "scaled matmul": |x, own| (x * 0.5).matmul(&(&own["m"] * 3.0)) * 2.0, |x, _w, m| x.matmul(m)?.mul(3.0);
     "matmul used twice": |x, own| {
         let product = x.matmul(&own["m"]);

@@ -151,8 +151,8 @@ impl Var {
         }
     }
 
-    /// `beta * c + alpha * a * b` of matrices; `c` broadcasts to the product.
-    pub fn addmm(beta: f64, c: &Var, alpha: f64, a: &Var, b: &Var) -> Var {
+    /// `alpha * a * b + beta * c` of matrices; `c` broadcasts to the product.
+    pub fn addmm(alpha: f64, a: &Var, b: &Var, beta: f64, c: &Var) -> Var {
         a.matmul(b) * alpha + c * beta
     }
 
