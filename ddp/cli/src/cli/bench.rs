@@ -19,7 +19,7 @@ pub enum BenchCommand {
     /// Time all-reduce by size: ms, and algorithm and bus bandwidth in GB/s as in nccl-tests
     Allreduce(BenchAllreduceArgs),
     /// Time data loading of a run: rows/s and GB/s, next to a plain copy
-    DataLoader(Box<BenchLoaderArgs>),
+    Loader(Box<BenchLoaderArgs>),
     /// Time checkpoints: pause of the snapshot, write, read
     Checkpoint(BenchCheckpointArgs),
     /// Time the memory-bound kernels, in GB/s and as a fraction of a plain copy

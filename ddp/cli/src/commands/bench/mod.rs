@@ -48,7 +48,7 @@ pub fn bench(world: &World, command: &BenchCommand) -> Result<(), Stop> {
         BenchCommand::Addmm(args) => addmm::addmm(world, args),
         BenchCommand::Copy(args) => copy::copy(world, args),
         BenchCommand::Allreduce(args) => allreduce::allreduce(world, args),
-        BenchCommand::DataLoader(args) => loader::loader(world, args),
+        BenchCommand::Loader(args) => loader::loader(world, args),
         BenchCommand::Checkpoint(args) => checkpoint::checkpoint(world, args),
         BenchCommand::Kernels(args) => kernels::kernels(world, args),
     }

@@ -46,7 +46,7 @@ pub enum MemoryKind {
     /// Rows on the device: those of the current steps, or the whole data set if it is kept there.
     Rows,
     /// Rows on the host: data set and loader buffers.
-    DataLoader,
+    Loader,
     /// Host copy of the state that an asynchronous checkpoint writes; pinned if the rank computes on a GPU.
     Snapshot,
 }
@@ -63,7 +63,7 @@ impl MemoryKind {
         MemoryKind::Activations,
         MemoryKind::Workspace,
         MemoryKind::Rows,
-        MemoryKind::DataLoader,
+        MemoryKind::Loader,
         MemoryKind::Snapshot,
     ];
 
@@ -79,7 +79,7 @@ impl MemoryKind {
             MemoryKind::Activations => "activations",
             MemoryKind::Workspace => "workspace",
             MemoryKind::Rows => "rows",
-            MemoryKind::DataLoader => "loader",
+            MemoryKind::Loader => "loader",
             MemoryKind::Snapshot => "snapshot",
         }
     }
@@ -95,7 +95,7 @@ impl MemoryKind {
             MemoryKind::Activations => MemoryUse::Activations,
             MemoryKind::Workspace => MemoryUse::Workspace,
             MemoryKind::Rows => MemoryUse::Data,
-            MemoryKind::DataLoader | MemoryKind::Snapshot => return None,
+            MemoryKind::Loader | MemoryKind::Snapshot => return None,
         })
     }
 }
@@ -165,7 +165,7 @@ impl MemoryPlan {
         let of_heads = loss_bytes(&config.loss, heads, max_rows, precision.activations());
         put(MemoryKind::Workspace, model.workspace + exchanged + of_heads + fixed);
         put(MemoryKind::Rows, if on_gpu { plan.rows_on_gpu() } else { 0 });
-        put(MemoryKind::DataLoader, plan.rows_on_host());
+        put(MemoryKind::Loader, plan.rows_on_host());
         let snapshot_of_average = if has_average { state_len * single } else { 0 };
         let is_async = config.checkpoint.is_async && config.checkpoint.is_on();
         put(

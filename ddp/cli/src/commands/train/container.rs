@@ -57,7 +57,7 @@ pub(super) fn check(
     let memory = MemoryPlan::new(&rank);
     let on_device = if device == Device::Cpu { 0 } else { memory.on_device() };
     let needed = (memory.total() - on_device) as u64;
-    let rows = memory.of(MemoryKind::DataLoader) as u64;
+    let rows = memory.of(MemoryKind::Loader) as u64;
     if needed <= allowed {
         return Ok(());
     }

@@ -1,5 +1,6 @@
 //! Reads tables cell by cell as text; the cells determine the types of columns.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use ddp::data::table::{
@@ -98,9 +99,9 @@ pub(super) fn scan(
         let all_names: Vec<String> =
             reader.columns().names.iter().chain(of_folders.iter().map(|(name, _)| name)).cloned().collect();
         same_names(&files[0], &names, path, &all_names)?;
-        let own = &all_names[..own_names.len()];
-        let place = |name: &String| own.iter().position(|other| other == name).expect("the same columns");
-        let order: Vec<usize> = own_names.iter().map(place).collect();
+        let own = all_names[..own_names.len()].iter().enumerate().rev();
+        let places: HashMap<&String, usize> = own.map(|(place, name)| (name, place)).collect();
+        let order: Vec<usize> = own_names.iter().map(|name| places[name]).collect();
         let notation = reader.notation().clone();
         let in_file = InFile { notation: &notation, order: &order, of_folders: &of_folders, uses: &uses };
         let mut read = |rows: &mut Rows| rows.read(&mut reader, file, chunk_rows);
