@@ -106,7 +106,7 @@ impl World {
 
     #[cfg(not(feature = "mpi"))]
     fn join(Found { launcher, n_ranks }: Found, _: WorldOptions) -> Result<Self> {
-        Err(crate::CommError::LauncherWithoutMpi { launcher, n_ranks })
+        Err(CommError::LauncherWithoutMpi { launcher, n_ranks })
     }
 
     /// The world of a rank that is a thread.

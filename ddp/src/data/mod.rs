@@ -70,6 +70,7 @@ pub use self::fit::column_advice::{ONE_HOT, far_value, has_one_label};
 pub use self::fit::embedding_spec::EmbeddingSpec;
 pub use self::fit::normalize::{DeviceNormalizer, Normalizer};
 pub use self::fit::permuted_columns::{ColumnValues, UserColumn, permuted_columns};
+#[cfg(feature = "onnx")]
 pub(crate) use self::fit::preprocess::Column as EncodedColumn;
 pub use self::fit::preprocess::{ColumnCodes, Preprocessor};
 pub use self::fit::scan::column_stats;
