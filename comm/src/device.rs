@@ -45,7 +45,7 @@ impl Default for DeviceOptions {
 
 /// The name of the operation in errors.
 const JOINING: &str = "joining the ranks' devices";
-/// Time that each rank adds to that of a trial.
+/// Time that each rank adds to the limit of a trial.
 const TRIAL_TIMEOUT_PER_RANK: Duration = Duration::from_millis(200);
 
 /// The version of the NCCL library that ranks on GPUs would use, such as `2.27.3`; `None` if there is no usable one.

@@ -50,6 +50,7 @@ pub(crate) mod weight_gather;
 pub(crate) mod whole_parameters;
 mod way;
 mod alone;
+mod by_hand;
 pub mod buckets;
 mod with_update;
 pub mod zero2;

@@ -1,7 +1,6 @@
 //! Loss and gradients of a training loop without a trainer: sums over micro-batches and ranks, whose means a step takes.
 
-use ddp_comm::{CommError, ReduceOp, World};
-use ddp_kernels::ops::{self, LossSums, STEP_SUMS_LEN, SumsOutput};
+use ddp_kernels::ops::{self, LossSums, Pattern, STEP_SUMS_LEN, SumsOutput};
 use ddp_kernels::{DType, KernelError, MemoryUse, Tensor, TensorRef};
 
 use super::backward::LocalGradients;
@@ -42,8 +41,9 @@ impl<'a> From<&'a TensorBatch> for RowsOfStep<'a> {
 
 /// The sums of losses and of gradients since the last step, flat in the layout of the model.
 ///
-/// [`Network::loss_and_gradients`] adds the rows of a micro-batch, [`GradientSums::all_reduce`] those of the other ranks, and
-/// [`Optimizer::step`](crate::optim::Optimizer::step) updates by their mean and begins anew. So a step is the same, however its rows are divided.
+/// [`Network::loss_and_gradients`] adds the rows of a micro-batch, [`GradientSums::all_reduce`] adds the sums of the other ranks, and
+/// [`Optimizer::step`](crate::optim::Optimizer::step) updates by their mean and begins anew. So a step is the same, however its rows are
+/// divided. Without `all_reduce`, each rank trains a model of its own.
 ///
 /// ```
 /// use ddp::config::precision::Precision;
@@ -78,13 +78,16 @@ pub struct GradientSums {
     unit: f64,
     /// Factor of clipping.
     factor: f64,
+    /// Passes since the last step.
     n_passes: u64,
+    /// Whether the sums are those of all ranks.
+    is_reduced: bool,
     n_steps: u64,
     seed: u64,
 }
 
 impl GradientSums {
-    /// No gradients of `model` yet; the masks of dropout are those of seed 0.
+    /// Sums without rows yet, for `model`; dropout masks are drawn from seed 0.
     ///
     /// # Errors
     /// Out of memory.
@@ -98,6 +101,7 @@ impl GradientSums {
             unit: 1.0 / model.max_rows().max(1) as f64,
             factor: 1.0,
             n_passes: 0,
+            is_reduced: false,
             n_steps: 0,
             seed: 0,
         })
@@ -109,15 +113,24 @@ impl GradientSums {
         GradientSums { seed, ..self }
     }
 
-    /// Adds the sums of the other ranks. Collective.
+    /// Begins a reduction over the ranks: the flat gradient and the sums of the losses, zero on a rank that has added no rows since the
+    /// last step. No rows can be added before the next step.
     ///
     /// # Errors
-    /// The failure of the collective.
-    pub fn all_reduce(&mut self, world: &World) -> Result<(), CommError> {
-        for sums in [&mut self.flat, &mut self.sums] {
-            world.tensor_group().all_reduce(ReduceOp::Sum, sums.view_mut())?;
+    /// [`KernelError::Cuda`] from earlier work on a GPU.
+    ///
+    /// # Panics
+    /// If the sums were reduced since the last step.
+    pub(crate) fn begin_reduction(&mut self) -> Result<[&mut Tensor; 2], KernelError> {
+        assert!(!self.is_reduced, "gradients are reduced over the ranks once per step");
+        self.is_reduced = true;
+        let mut both = [&mut self.flat, &mut self.sums];
+        if self.n_passes == 0 {
+            for sums in &mut both {
+                ops::fill(sums.view_mut(), Pattern::Line { start: 0.0, step: 0.0 })?;
+            }
         }
-        Ok(())
+        Ok(both)
     }
 
     /// The mean of the losses added since the last step. Waits for the device.
@@ -129,6 +142,9 @@ impl GradientSums {
     }
 
     fn loss_sums(&self) -> Result<LossSums, KernelError> {
+        if self.n_passes == 0 && !self.is_reduced {
+            return Ok(LossSums::default());
+        }
         Ok(LossSums::load(&self.sums.to_vec::<f32>()?))
     }
 
@@ -170,7 +186,7 @@ impl GradientSums {
 
     /// Begins the sums of the next step.
     pub(crate) fn begin_step(&mut self) {
-        (self.factor, self.n_passes) = (1.0, 0);
+        (self.factor, self.n_passes, self.is_reduced) = (1.0, 0, false);
         self.n_steps += 1;
     }
 }
@@ -180,16 +196,20 @@ impl Network {
     /// added since the last step. Waits for the device.
     ///
     /// The rows of one pass are one micro-batch: several calls before a step accumulate. Gradients in f16 need the scaled losses of a trainer;
-    /// layers with statistics over the rows take those of this rank.
+    /// layers with statistics over rows compute them over this rank's rows.
     ///
     /// # Errors
     /// [`KernelError`] of forward, loss or backward.
+    ///
+    /// # Panics
+    /// If the sums were reduced over the ranks since the last step: these rows would be missing on the others.
     pub fn loss_and_gradients<'a>(
         &mut self,
         rows: impl Into<RowsOfStep<'a>>,
         loss: &LossHead,
         grads: &mut GradientSums,
     ) -> Result<f64, KernelError> {
+        assert!(!grads.is_reduced, "rows are added before `all_reduce`, or after the step");
         let RowsOfStep { x, y, weights, first_row } = rows.into();
         let GradientSums { seed, n_steps, unit, .. } = *grads;
         let dropout = Some(DropoutStep { seed, step: n_steps, first_row, scalars: None });

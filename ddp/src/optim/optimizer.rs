@@ -232,7 +232,7 @@ impl Optimizer {
     /// Takes a step by the mean gradient of the rows that were added to `grads`, which then begins anew; without rows, nothing changes. For an
     /// optimizer of all weights ([`Optimizer::for_model`]).
     ///
-    /// The learning rate is that of [`Optimizer::set_lr`]. A moving average of the weights begins with those before the first step.
+    /// [`Optimizer::set_lr`] sets the learning rate. A moving average of the weights starts from the weights before the first step.
     ///
     /// # Errors
     /// [`KernelError::Cuda`] from earlier work on a GPU.

@@ -1,4 +1,4 @@
-//! Every operation of expressions: its values against those of tensors, its gradients against difference quotients.
+//! Every operation of expressions: values against the same methods of tensors, gradients against difference quotients.
 
 use ddp::config::precision::Precision;
 use ddp::model::expression::{Expression, Own, Var};

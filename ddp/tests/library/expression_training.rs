@@ -16,7 +16,7 @@ use ddp::train::checkpoints::Checkpoints;
 use ddp::train::trainer::{GraphMode, Trainer, TrainerOptions};
 use ddp_comm::{DeviceOptions, World, threads};
 use ddp_kernels::ops::{LossSums, STEP_SUMS_LEN, SumsOutput};
-use ddp_kernels::{DType, Device, KernelError, Tensor, memory};
+use ddp_kernels::{DType, Device, KernelError, Tensor, keepdim, memory};
 
 use crate::made_up::gpus::{cpu_and_gpu, gpus};
 use crate::made_up::row_weights;
@@ -385,6 +385,57 @@ fn by_hand(world: &World, n_micro: usize) -> ddp::Result<(Vec<f64>, Vec<f32>)> {
     }
     let average = optimizer.ema().unwrap().to_vec::<f32>()?;
     Ok((losses, [model.weights().to_vec::<f32>()?, average].concat()))
+}
+
+/// One step, by the rows of rank 0 alone; returns the weights before it, after it, and after a second step without rows.
+fn one_step_by_hand(world: &World) -> ddp::Result<[Vec<f32>; 3]> {
+    let mut model = layers().build(Sizes::new(GLOBAL_ROWS, Device::Cpu), 5)?;
+    let mut optimizer = Optimizer::for_model(&adamw(), &model)?;
+    let (loss, mut grads) = (squared_error(), GradientSums::for_model(&model)?);
+    let x = Tensor::randn(&[GLOBAL_ROWS, N_FEATURES], DType::F32, Device::Cpu, 1)?;
+    let y = x.sum(keepdim(1))?;
+    if world.rank().0 > 0 {
+        // Sums of an earlier step, which must not count again.
+        model.loss_and_gradients((&x, &y), &loss, &mut grads)?;
+        optimizer.set_lr(0.0);
+        optimizer.step(&mut model, &mut grads)?;
+        model = layers().build(Sizes::new(GLOBAL_ROWS, Device::Cpu), 5)?;
+        optimizer = Optimizer::for_model(&adamw(), &model)?;
+    }
+    let before = model.weights().to_vec::<f32>()?;
+    if world.rank().0 == 0 {
+        model.loss_and_gradients((&x, &y), &loss, &mut grads)?;
+    }
+    grads.all_reduce(world)?;
+    optimizer.step(&mut model, &mut grads)?;
+    let after = model.weights().to_vec::<f32>()?;
+    assert_eq!((grads.mean_loss()?, grads.norm()?), (0.0, 0.0), "no rows since the step");
+    optimizer.step(&mut model, &mut grads)?;
+    Ok([before, after, model.weights().to_vec()?])
+}
+
+#[test]
+fn a_loop_by_hand_uses_no_gradient_of_an_earlier_step() {
+    let alone = threads::run(1, |world| one_step_by_hand(&world).unwrap()).remove(0);
+    assert!(alone[0] != alone[1] && alone[1] == alone[2], "one step");
+    for of_rank in threads::run(2, |world| one_step_by_hand(&world).unwrap()) {
+        assert_eq!(of_rank, alone, "rank 1 adds no rows");
+    }
+}
+
+#[test]
+fn rows_after_the_exchange_of_a_step_are_refused() {
+    threads::run(1, |world| {
+        let mut model = layers().build(Sizes::new(4, Device::Cpu), 5).unwrap();
+        let mut grads = GradientSums::for_model(&model).unwrap();
+        let x = Tensor::ones(&[4, N_FEATURES], DType::F32, Device::Cpu).unwrap();
+        let y = x.sum(keepdim(1)).unwrap();
+        grads.all_reduce(&world).unwrap();
+        let add = || model.loss_and_gradients((&x, &y), &squared_error(), &mut grads);
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(add)).is_err());
+        let again = || grads.all_reduce(&world);
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(again)).is_err());
+    });
 }
 
 #[test]

@@ -15,7 +15,7 @@ use ddp::model::ModelSpec;
 use ddp::optim::loss_scaler::LossScalerConfig;
 use ddp::train::TrainError;
 use ddp::train::trainer::{GraphMode, StepRequest, Trainer, TrainerOptions};
-use ddp_comm::{DeviceOptions, Traffic, threads};
+use ddp_comm::{DeviceOptions, Traffic, World, threads};
 use ddp_kernels::Device;
 
 const STAGES: [ZeroStage; 2] = [ZeroStage::Optimizer, ZeroStage::Gradients];
@@ -254,6 +254,12 @@ fn a_loss_scale_recovers_from_an_overflow() {
     }
 }
 
+/// Two epochs of these rows on the CPU.
+fn two_epochs(setup: &Setup, world: &World, rows: Arc<dyn Dataset>) -> DataLoader {
+    let plan = BatchPlan { seed: 3, n_epochs: Some(2), ..setup.plan() };
+    DataLoader::new(world, rows, &plan, LoaderOptions::new(Device::Cpu)).unwrap()
+}
+
 /// Holds also for the bf16 copy that matmuls read: evaluating the average changes no later bit.
 #[test]
 fn evaluating_the_average_between_steps_changes_no_bit() {
@@ -263,18 +269,7 @@ fn evaluating_the_average_between_steps_changes_no_bit() {
         let train = |looks: bool| {
             threads::run(2, |world| {
                 let mut trainer = setup.trainer(&world, Device::Cpu);
-                let plan = BatchPlan {
-                    partition: PartitionKind::Ranks { n_micro: setup.n_micro },
-                    seed: 3,
-                    ..BatchPlan::new(setup.global_rows)
-                };
-                let mut loader = DataLoader::new(
-                    &world,
-                    rows.clone(),
-                    &BatchPlan { n_epochs: Some(2), ..plan },
-                    LoaderOptions::new(Device::Cpu),
-                )
-                .unwrap();
+                let mut loader = two_epochs(&setup, &world, rows.clone());
                 let mut losses = Vec::new();
                 while let Some(mut step) = loader.next_step().unwrap() {
                     losses.push(trainer.step_and_wait(&mut step, false).unwrap().sums.mean());
@@ -466,18 +461,7 @@ fn evaluating_the_average_leaves_the_weights_as_they_were() {
             };
             let initial = bits(trainer.model().weights());
             assert!(bits(trainer.averaged_weights().unwrap().unwrap()) == initial, "no step, no average");
-            let plan = BatchPlan {
-                partition: PartitionKind::Ranks { n_micro: setup.n_micro },
-                seed: 3,
-                ..BatchPlan::new(setup.global_rows)
-            };
-            let mut loader = DataLoader::new(
-                &world,
-                rows.clone(),
-                &BatchPlan { n_epochs: Some(2), ..plan },
-                LoaderOptions::new(Device::Cpu),
-            )
-            .unwrap();
+            let mut loader = two_epochs(&setup, &world, rows.clone());
             while let Some(mut step) = loader.next_step().unwrap() {
                 trainer.step(&mut step, StepRequest::default()).unwrap();
             }

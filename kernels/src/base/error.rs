@@ -96,7 +96,7 @@ pub enum KernelError {
         expected: Shape,
     },
 
-    /// A backward pass over other rows than those of the forward pass before it.
+    /// A backward pass over a different number of rows than the forward pass before it.
     #[error("backward over {n_rows} rows, but the last forward pass had {forward_rows}")]
     #[diagnostic(help("call `forward` on the same rows before `backward`"))]
     Backward { n_rows: usize, forward_rows: usize },

@@ -60,7 +60,7 @@ enum DataMut<'a> {
 pub struct TensorRef<'a> {
     data: Data<'a>,
     shape: Shape,
-    /// The use that its memory is accounted to, and so that of results.
+    /// The use to which its memory is accounted, and the memory of results with it.
     kind: MemoryUse,
 }
 

@@ -164,7 +164,7 @@ fn product(
     Ok(out)
 }
 
-/// The dimensions before those of a matrix.
+/// The dimensions before the last two, which are a matrix.
 fn batch_dims(dims: &[usize]) -> &[usize] {
     &dims[..dims.len().saturating_sub(2)]
 }

@@ -2,8 +2,8 @@
 //! copies, and how a tensor prints.
 //!
 //! [`crate::ops`] works on views in memory that the caller owns; the methods here allocate their results and call it. Nothing
-//! is moved or cast implicitly: operands of two devices, dtypes or unsuitable shapes are an error that names both. What only reads
-//! is defined once, for tensors and views alike (`readable!`).
+//! is moved or cast implicitly: operands of two devices, dtypes or unsuitable shapes are an error that names both. Methods that only
+//! read are defined once, for tensors and views alike (`readable!`).
 //!
 //! Methods that are not hot share one kernel per dtype, which takes the operation as an argument: `elementwise`, `reduce`, `scan`,
 //! `sort`, `fill`, `convert`, `permute`, `strided_copy`. Softmax, variances, triangles and one-hot rows are composed of these.

@@ -11,8 +11,8 @@ use crate::commands::self_check::{self, StartCheck};
 use crate::commands::train::{turn_off, turn_off_named};
 use crate::exit::Stop;
 
-/// Turns features of the GPU off that the model's run did without, those of `--safe`, and those with which the GPU differs from the CPU:
-/// the first command on a GPU checks the model. Collective.
+/// Turns off the features of the GPU that the model's run did without, all with `--safe`, and any with which the GPU differs from the
+/// CPU: the first command on a GPU checks the model. Collective.
 ///
 /// # Errors
 /// [`CommandError::SelfCheck`](crate::error::command::CommandError::SelfCheck).

@@ -15,7 +15,7 @@ use crate::model::layer::{BufferSpec, Layer, RegisteredBuffer, Result, Sizes};
 use crate::model::param::{Init, ParamEntry, ParamKind, ParamSpec};
 use crate::model::pass::{BackwardPass, ForwardPass, InputGradientPass};
 
-/// Numbers of rows whose plans are kept: those of full and of last batches, in training and in evaluation.
+/// Numbers of rows whose plans are kept: full and last batches, in training and in evaluation.
 const MAX_PLANS: usize = 64;
 /// Numbers of rows below the most rows of a pass that are tried if the expression refuses that one.
 const MAX_TRIES: usize = 4096;

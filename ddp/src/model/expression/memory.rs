@@ -108,7 +108,7 @@ struct Planner<'a> {
     holders: Vec<Option<Holder>>,
     slots: &'a mut Vec<Slot>,
     is_free: Vec<bool>,
-    /// Whether the plan makes its slots, rather than finding places in those of another plan.
+    /// Whether the plan creates its slots, rather than reusing the slots of another plan.
     is_new: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Steps and memory of an expression: those of the same layer written by hand.
+//! An expression takes the same steps and memory as the same layer written by hand.
 
 use ddp_kernels::{DType, Device};
 

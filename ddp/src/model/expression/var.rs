@@ -20,7 +20,7 @@ pub(super) struct Recording {
 
 /// A value of an [`Expression`](super::Expression).
 ///
-/// A method that fails returns a value all the same: the first error is that of building the model.
+/// Methods return a value even if they fail: building the model returns the first error.
 #[derive(Clone)]
 pub struct Var {
     recording: Rc<RefCell<Recording>>,
@@ -127,7 +127,7 @@ impl Var {
         self.recording.borrow().graph.dims(self.id).to_vec()
     }
 
-    /// The number format: that of activations for rows and parameters, f32 or f64 for the outputs that a loss gets.
+    /// Number format: the format of activations for rows and parameters, f32 or f64 for the outputs that a loss reads.
     pub fn dtype(&self) -> DType {
         self.recording.borrow().graph.dtype(self.id)
     }

@@ -40,7 +40,7 @@ impl Cycle {
         i / self.div % self.len
     }
 
-    /// Whether element `i` of the operand is that of element `i` of a result of `n` elements.
+    /// Whether element `i` of a result of `n` elements reads element `i` of the operand.
     #[inline(always)]
     pub(super) fn is_identity(self, n: usize) -> bool {
         self.div == 1 && self.len == n

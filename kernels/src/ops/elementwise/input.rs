@@ -115,7 +115,7 @@ impl<'a> From<TensorRef<'a>> for Input<'a> {
     }
 }
 
-/// An operand of an elementwise operation as it is passed: a tensor or a view of one, owned or borrowed, or a scalar.
+/// An operand of an elementwise operation: a tensor or a view of one, owned or borrowed, or a scalar.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is neither a tensor nor a scalar of `f64`, `f32`, `i64`, `i32`, `u8` or `bool`"
 )]

@@ -79,7 +79,7 @@ pub(in super::super) struct StartCheck {
 }
 
 impl StartCheck {
-    /// The settings of the flags; the mode is that of the environment where no flag gives it.
+    /// The settings of the flags; without a flag, the environment sets the mode.
     ///
     /// # Errors
     /// [`CommandError::CheckVariable`].

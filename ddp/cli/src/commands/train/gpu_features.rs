@@ -12,7 +12,7 @@ use tracing::{debug, info, warn};
 use crate::cli::{Bind, TrainArgs};
 use crate::error::{Error, Result};
 
-/// Turns features of the GPU off that the run does without.
+/// Turns off the features of the GPU that the run does without.
 pub(crate) fn turn_off(device: Device, without: &[GpuFeature]) -> Result<()> {
     let Device::Cuda(index) = device else { return Ok(()) };
     let gpu = Gpu::get(index)?;
@@ -20,7 +20,7 @@ pub(crate) fn turn_off(device: Device, without: &[GpuFeature]) -> Result<()> {
     Ok(())
 }
 
-/// Turns the features of these names off, and returns the mode of graphs without them: the result of the self-check.
+/// Turns off the features of these names, and returns the mode of graphs without them: the result of the self-check.
 pub(crate) fn turn_off_named(device: Device, names: &[String], graph: GraphMode) -> Result<GraphMode> {
     let named: Vec<_> = GpuFeature::ALL
         .iter()
