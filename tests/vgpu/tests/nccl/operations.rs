@@ -117,15 +117,15 @@ fn every_type(rank: &Rank) {
         ncclInt64 |x| -(x as i64) << 40, -(sum as i64) << 40;
         ncclUint64 |x| (x as u64) << 40, (sum as u64) << 40;
         ncclFloat64 |x| x as f64 / 8.0, sum as f64 / 8.0;
-        ncclFloat16 |x: usize| f16::from_f32(x as f32 / 8.0), f16::from_f32(sum as f32 / 8.0);
-        ncclBfloat16 |x: usize| bf16::from_f32(x as f32 / 8.0), bf16::from_f32(sum as f32 / 8.0);
+        ncclFloat16 |x: usize| f16::from_f32(x as f32 / 8.0).to_bits(), f16::from_f32(sum as f32 / 8.0).to_bits();
+        ncclBfloat16 |x: usize| bf16::from_f32(x as f32 / 8.0).to_bits(), bf16::from_f32(sum as f32 / 8.0).to_bits();
     }
     // 1 + n-1 times half a unit in the last place: rounding after each addition would lose every one of them.
     let half_unit = 2f32.powi(-8);
-    let buffer = rank.upload(&[bf16::from_f32(if rank.rank == 0 { 1.0 } else { half_unit })]);
+    let buffer = rank.upload(&[bf16::from_f32(if rank.rank == 0 { 1.0 } else { half_unit }).to_bits()]);
     let address = rank.address(&buffer);
     assert_eq!(rank.all_reduce(address, address, 1, Dtype::ncclBfloat16, Op::ncclSum), OK);
-    let got = rank.stream.clone_dtoh(&buffer).unwrap()[0];
+    let got = bf16::from_bits(rank.stream.clone_dtoh(&buffer).unwrap()[0]);
     assert_eq!(got, bf16::from_f32(1.0 + (n - 1) as f32 * half_unit));
 }
 
