@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ddp_kernels::cuda::{Gpu, Graph, Mapped, StreamKind, Timer};
+use ddp_kernels::cuda::{Gpu, Graph, Mapped, Marks, StreamKind, Timer};
 use ddp_kernels::ops::{
     LossSums, OptimizerKind, OptimizerParams, OptimizerTensors, STEP_SCALARS_LEN, STEP_SUMS_LEN, StepReport,
     StepScalars, UpdateInputs,
@@ -300,6 +300,41 @@ fn a_graph_is_replayed_with_what_lies_in_memory() {
     assert_eq!(sum.to_vec::<f32>().unwrap(), [23.0; 100]);
     assert_eq!(fresh.to_vec::<f32>().unwrap(), [9.0; 100]);
     assert_eq!(gpu.memory_allocated(), held, "accounted for by its owner");
+}
+
+/// In time order: marks at once and in a replayed graph, in the same recording.
+#[test]
+fn marks_measure_work_at_once_and_in_graphs() {
+    let Some((gpu, _alone)) = gpu() else { return };
+    let mut sum = Tensor::zeros(&[100], DType::F32, gpu.device()).unwrap();
+    let term = Tensor::ones(&[100], DType::F32, gpu.device()).unwrap();
+    ops::add_assign(sum.view_mut(), term.view()).unwrap();
+    let mut marks = Some(Marks::new(gpu).unwrap());
+    assert_eq!(gpu.mark(7).unwrap(), None, "nothing is recorded outside of `marking`");
+    gpu.marking(&mut marks, || gpu.mark(7)).unwrap();
+    let body = || -> Result<(), KernelError> {
+        assert_eq!(gpu.mark(1)?, Some(7));
+        ops::add_assign(sum.view_mut(), term.view())?;
+        assert_eq!(gpu.mark(2)?, Some(1));
+        Ok(())
+    };
+    let mut graph = Graph::capture(gpu, || gpu.marking(&mut marks, body)).unwrap();
+    let recorded = marks.as_mut().unwrap();
+    let labels = recorded.labels().to_vec();
+    assert_eq!(labels, [7, 1, 2]);
+    for _ in 0..2 {
+        recorded.clear();
+        assert_eq!(recorded.times_ms().unwrap(), None);
+        recorded.replayed(&labels);
+        graph.launch().unwrap();
+        let times = recorded.times_ms().unwrap().unwrap();
+        assert_eq!(times.iter().map(|(label, _)| *label).collect::<Vec<_>>(), [7, 1]);
+        assert!(times[1].1 > 0.0, "{times:?}");
+    }
+    // More than there is room for.
+    let too_many = || (0..300).try_for_each(|_| gpu.mark(1).map(|_| ()));
+    gpu.marking(&mut marks, too_many).unwrap();
+    assert_eq!(marks.unwrap().times_ms().unwrap(), None);
 }
 
 /// The numbers that a replay reads from device memory reach the host without a copy.

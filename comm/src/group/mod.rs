@@ -28,6 +28,7 @@ mod scope;
 mod threads;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ddp_kernels::cuda::StreamKind;
 use ddp_kernels::{Device, KernelError, Operand, TensorMut, TensorRef, ops};
@@ -113,11 +114,22 @@ impl Group {
         self.counter().record_in(progress);
     }
 
+    /// Time that this rank has spent in collectives on the host so far: moving and reducing their elements, and waiting for other ranks.
+    /// What [`Scope::progress`] does while the rank computes does not count, nor does anything in a world of one.
+    ///
+    /// Collectives of NCCL are enqueued, so that theirs is the time to enqueue them.
+    pub fn time_in_collectives(&self) -> Duration {
+        self.counter().time()
+    }
+
     /// Records that this rank waits for others, until the value is dropped.
     fn waiting(&self, begin: impl FnOnce(&Progress)) -> Option<Waiting<'_>> {
-        let progress = self.counter().progress()?;
-        begin(progress);
-        Some(Waiting(progress))
+        if let Group::Single(_) = self {
+            return None;
+        }
+        let counter = self.counter();
+        counter.progress().map(begin);
+        Some(Waiting { counter, since: Instant::now() })
     }
 
     fn counter(&self) -> &Counter {
@@ -582,11 +594,15 @@ impl Group {
 }
 
 /// A rank that waits for others.
-struct Waiting<'a>(&'a Progress);
+struct Waiting<'a> {
+    counter: &'a Counter,
+    since: Instant,
+}
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.leave();
+        self.counter.add_time(self.since.elapsed());
+        self.counter.progress().map(Progress::leave);
     }
 }
 

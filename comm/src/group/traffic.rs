@@ -1,7 +1,8 @@
-//! Counts the collectives of one rank, and the bytes that a ring algorithm sends for them.
+//! Counts the collectives of one rank, the bytes that a ring algorithm sends for them, and the time that the rank spends in them.
 
 use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::progress::Progress;
 use crate::{Call, CallKind};
@@ -72,6 +73,7 @@ impl Traffic {
 #[derive(Debug, Default)]
 pub(crate) struct Counter {
     traffic: Cell<Traffic>,
+    time: Cell<Duration>,
     progress: OnceCell<Arc<Progress>>,
 }
 
@@ -86,6 +88,16 @@ impl Counter {
         let mut traffic = self.traffic.get();
         traffic.add(call, n_ranks);
         self.traffic.set(traffic);
+    }
+
+    /// Time in collectives so far.
+    pub(super) fn time(&self) -> Duration {
+        self.time.get()
+    }
+
+    /// Adds time in a collective.
+    pub(super) fn add_time(&self, time: Duration) {
+        self.time.set(self.time.get() + time);
     }
 
     /// Records collectives in `progress` from now on.

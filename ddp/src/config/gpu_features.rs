@@ -51,7 +51,7 @@ const fn of_setting(
 pub const CUDA_GRAPH: &str = "cuda-graph";
 
 /// All features that `--safe` turns off.
-pub const FEATURES: [FeatureRow; 10] = [
+pub const FEATURES: [FeatureRow; 11] = [
     of_device(
         GpuFeature::FusedEpilogues,
         [
@@ -122,6 +122,14 @@ pub const FEATURES: [FeatureRow; 10] = [
             "at the start: the driver locks a page",
             "rows and results are copied through memory of the driver, and the host waits; the same bits",
             "copies at a third of the speed, not next to computation",
+        ],
+    ),
+    of_device(
+        GpuFeature::StepTimes,
+        [
+            "before the first step two events are captured and replayed",
+            "the time of steps is not known by part; the same bits",
+            "nothing",
         ],
     ),
     of_setting(

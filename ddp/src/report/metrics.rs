@@ -26,6 +26,7 @@ use ddp_rows::user_file::open_regular;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::config::EvalMetric;
+use crate::report::times::{RankTime, TimeSplit};
 use crate::report::{EvalMetrics, EventStream, ReportError};
 use crate::storage::atomic_write::{WriteError, write_atomic};
 
@@ -116,10 +117,11 @@ pub struct StepEvent {
     pub grad_norm: f64,
     /// Rows per second over all ranks since the last step event.
     pub samples_per_s: f64,
-    /// Mean time per step that rank 0 waited for rows since the last step event, in ms.
-    pub data_wait_ms: f64,
-    /// Mean time per step to copy rows to the GPU since the last step event, in ms; 0 without a GPU.
+    /// Mean time per step to copy rows to the GPU since the last step event, in ms, hidden or not; 0 without a GPU.
     pub h2d_ms: f64,
+    /// Mean time per step on rank 0 since the last step event, in ms; absent on a GPU before a step was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<TimeSplit>,
 }
 
 /// An epoch is complete.
@@ -244,11 +246,25 @@ pub struct EndEvent {
     pub samples_per_s: f64,
     /// Time from the start of the process to the end of the first step, in s.
     pub startup_s: f64,
-    /// Time that rank 0 waited for rows, in s; included in `train_s`.
-    pub data_wait_s: f64,
+    /// Where the time went, from the first step on; absent where no step was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<EndTime>,
     /// Signs that the model is worse than it should be, as on the terminal.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+}
+
+/// Where the time of a complete run went, of the process that completed it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EndTime {
+    /// Mean over the ranks, in s.
+    #[serde(flatten)]
+    pub split: TimeSplit,
+    /// The bottleneck of the run in a sentence, with what to try.
+    pub bound: String,
+    /// Steps of each rank, if there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<RankTime>,
 }
 
 /// A run failed: the last line, written by the rank that reports the failure.
@@ -365,16 +381,16 @@ mod tests {
     use super::*;
 
     fn step(loss: f64) -> Event {
-        let (samples_per_s, data_wait_ms) = (1e6, 0.5);
+        let time = Some(TimeSplit { forward: 0.123456, total: 0.25, ..TimeSplit::default() });
         Event::Step(StepEvent {
             step: 50,
             epoch: 2,
             loss,
             lr: 1e-3,
             grad_norm: 0.25,
-            samples_per_s,
-            data_wait_ms,
+            samples_per_s: 1e6,
             h2d_ms: 0.0,
+            time,
         })
     }
 
@@ -393,7 +409,17 @@ mod tests {
             train_s: 1.0,
             samples_per_s: 320.0,
             startup_s: 0.25,
-            data_wait_s: 0.125,
+            time: Some(EndTime {
+                split: TimeSplit { data: 0.5, total: 1.0, ..TimeSplit::default() }.with_other(),
+                bound: "bound by data".to_owned(),
+                ranks: vec![RankTime {
+                    rank: 0,
+                    host: "n".to_owned(),
+                    busy_ms: 1.5,
+                    late_ms: 0.0,
+                    cause: None,
+                }],
+            }),
             warnings: Vec::new(),
         }
     }
@@ -403,7 +429,8 @@ mod tests {
         assert_eq!(
             json_line(&step(0.5)),
             r#"{"event":"step","step":50,"epoch":2,"loss":0.5,"lr":0.001,"grad_norm":0.25,"#.to_owned()
-                + r#""samples_per_s":1000000.0,"data_wait_ms":0.5,"h2d_ms":0.0}"#
+                + r#""samples_per_s":1000000.0,"h2d_ms":0.0,"time":{"data":0.0,"h2d":0.0,"forward":0.1235,"backward":0.0,"#
+                + r#""exchange":0.0,"update":0.0,"evaluation":0.0,"checkpoint":0.0,"other":0.0,"total":0.25}}"#
                 + "\n"
         );
         let eval = [(EvalMetric::Loss, 0.25), (EvalMetric::Accuracy, 0.5)].into_iter().collect();
@@ -440,7 +467,9 @@ mod tests {
             json_line(&Event::End(end())),
             r#"{"event":"end","steps":10,"samples":320,"world_size":2,"train_loss":0.5,"#.to_owned()
                 + r#""eval_loss":0.75,"eval_r2":0.5,"target_shift":[3.0],"target_scale":[0.5],"elapsed_s":2.0,"train_s":1.0,"#
-                + r#""samples_per_s":320.0,"startup_s":0.25,"data_wait_s":0.125}"#
+                + r#""samples_per_s":320.0,"startup_s":0.25,"time":{"data":0.5,"h2d":0.0,"forward":0.0,"backward":0.0,"#
+                + r#""exchange":0.0,"update":0.0,"evaluation":0.0,"checkpoint":0.0,"other":0.5,"total":1.0,"#
+                + r#""bound":"bound by data","ranks":[{"rank":0,"host":"n","busy_ms":1.5,"late_ms":0.0}]}}"#
                 + "\n"
         );
     }

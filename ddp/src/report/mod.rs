@@ -15,6 +15,7 @@ mod error;
 mod class_use;
 mod eval_metrics;
 mod event_stream;
+pub mod times;
 pub mod metrics;
 #[doc(hidden)]
 pub mod notes;

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use ddp_comm::World;
-use ddp_kernels::cuda::{Gpu, Graph, Mapped};
+use ddp_kernels::cuda::{Gpu, GpuFeature, Graph, Mapped, Marks};
 use ddp_kernels::ops::{STEP_SUMS_LEN, StepReport, StepScalars};
 use tracing::warn;
 
@@ -21,6 +21,7 @@ use crate::train::options::{GraphMode, NonFinite};
 use crate::train::step::{Replica, StepPurpose};
 use crate::train::step_info::{PlannedStep, StepInfo, StepOutcome, StepShape};
 use crate::train::step_inputs::{Rows, ScalarsMemory, StepInputs};
+use crate::train::step_times::{StepPart, StepTimes};
 
 /// Input slots: one is copied while the other computes.
 pub const N_SLOTS: usize = 2;
@@ -40,6 +41,9 @@ pub(crate) struct GpuStep {
     chosen: HashSet<StepShape>,
     /// Enqueued steps with unread outcomes, and their slots.
     pending: VecDeque<(PlannedStep, usize)>,
+    /// Marks of the timed step in each slot; None where steps are not timed.
+    marks: Vec<Option<Marks>>,
+    times: StepTimes,
 }
 
 /// Rows and scalars of a step on the device.
@@ -53,11 +57,18 @@ struct InputSlot {
 #[derive(Debug)]
 struct Graphs {
     mode: GraphMode,
-    /// Runs of each shape; the first one compiles, plans and allocates, which a capture must not do.
+    /// Runs of each shape, timed or not; the first one compiles, plans and allocates, which a capture must not do.
     n_runs: HashMap<StepShape, usize>,
-    captured: HashMap<(StepShape, usize), Graph>,
+    captured: HashMap<(StepShape, usize), Captured>,
     /// Rows of the largest global batch so far: only full steps are captured.
     full_rows: usize,
+}
+
+/// A captured step, and the labels of its marks.
+#[derive(Debug)]
+struct Captured {
+    graph: Graph,
+    labels: Vec<u8>,
 }
 
 impl Graphs {
@@ -88,6 +99,8 @@ impl GpuStep {
             graphs: Graphs { mode, n_runs: HashMap::new(), captured: HashMap::new(), full_rows: 0 },
             chosen: HashSet::new(),
             pending: VecDeque::with_capacity(N_SLOTS + 1),
+            marks: vec![None, None],
+            times: StepTimes::default(),
         })
     }
 
@@ -100,31 +113,67 @@ impl GpuStep {
         rows: &mut dyn StepRows,
         step: PlannedStep,
     ) -> Result<()> {
-        let PlannedStep { info, shape, scalars } = step;
-        let slot = ((info.step - 1) % N_SLOTS as u64) as usize;
-        self.send(slot, rows, scalars, replica)?;
-        // Scales are not part of the matmuls.
-        if self.chosen.insert(StepShape { loss_scale: None, has_norm: false, ..shape }) {
-            matmul_choices::choose(replica, self.gpu, self.inputs(slot), shape)?;
+        let slot = ((step.info.step - 1) % N_SLOTS as u64) as usize;
+        let mut step = step;
+        step.shape.is_timed &= self.marks[slot].is_some();
+        let PlannedStep { shape, scalars, .. } = step;
+        let mut marks = if shape.is_timed { self.marks[slot].take() } else { None };
+        let enqueued = self.enqueue_in(slot, replica, rows, (shape, scalars), &mut marks);
+        if shape.is_timed {
+            self.marks[slot] = marks;
         }
-        match self.graph_plan(shape, slot) {
-            GraphPlan::Eager => replica.step(self.inputs(slot), shape, StepPurpose::Update)?,
-            GraphPlan::Replay => self.replay(shape, slot)?,
-            GraphPlan::Capture => {
-                let work = || replica.step(self.inputs(slot), shape, StepPurpose::Update);
-                let captured = Graph::capture(self.gpu, work);
-                if self.keep(replica.world, shape, slot, captured)? {
-                    self.replay(shape, slot)?;
-                } else {
-                    replica.step(self.inputs(slot), shape, StepPurpose::Update)?;
-                }
-            }
-        }
+        enqueued?;
         // The outcome is there after the step, and its inputs may be overwritten after it.
         self.outcomes[slot].record()?;
         self.slots[slot].rows.consumed()?;
         self.pending.push_back((step, slot));
         Ok(())
+    }
+
+    fn enqueue_in(
+        &mut self,
+        slot: usize,
+        replica: &mut Replica<'_>,
+        rows: &mut dyn StepRows,
+        (shape, scalars): (StepShape, StepScalars),
+        marks: &mut Option<Marks>,
+    ) -> Result<()> {
+        let gpu = self.gpu;
+        if let Some(marks) = marks {
+            marks.clear();
+        }
+        gpu.marking(marks, || -> Result<()> {
+            gpu.mark(StepPart::CopyToGpu as u8)?;
+            self.send(slot, rows, scalars, replica)
+        })?;
+        // Scales are not part of the matmuls.
+        if self.chosen.insert(StepShape { loss_scale: None, has_norm: false, is_timed: false, ..shape }) {
+            matmul_choices::choose(replica, self.gpu, self.inputs(slot), shape)?;
+        }
+        let step = |this: &GpuStep, replica: &mut Replica<'_>, marks: &mut Option<Marks>| {
+            gpu.marking(marks, || replica.step(this.inputs(slot), shape, StepPurpose::Update))
+        };
+        match self.graph_plan(shape, slot) {
+            GraphPlan::Eager => step(self, replica, marks),
+            GraphPlan::Replay => self.replay(shape, slot, marks),
+            GraphPlan::Capture => {
+                let labels_of = |marks: &Option<Marks>| {
+                    marks.as_ref().map_or_else(Vec::new, |marks| marks.labels().to_vec())
+                };
+                let before = labels_of(marks);
+                let captured = Graph::capture(gpu, || step(self, replica, marks));
+                let labels = labels_of(marks);
+                let captured = captured.map(|graph| Captured { graph, labels });
+                if self.keep(replica.world, shape, slot, captured)? {
+                    self.replay(shape, slot, marks)
+                } else {
+                    if let Some(marks) = marks {
+                        marks.replayed(&before);
+                    }
+                    step(self, replica, marks)
+                }
+            }
+        }
     }
 
     /// Starts the copy of a step's rows to slot `slot` on the device, and writes its scalars there.
@@ -176,7 +225,7 @@ impl GpuStep {
         // The loss scale is a kernel argument, and an old scale rarely returns.
         graphs.captured.retain(|(captured, _), _| captured.loss_scale == shape.loss_scale);
         graphs.full_rows = graphs.full_rows.max(shape.global_rows);
-        let n_runs = graphs.n_runs.entry(shape).or_default();
+        let n_runs = graphs.n_runs.entry(StepShape { is_timed: false, ..shape }).or_default();
         *n_runs += 1;
         match graphs.mode {
             GraphMode::Off => GraphPlan::Eager,
@@ -194,6 +243,7 @@ impl GpuStep {
     /// registered.
     pub(crate) fn try_exchange(&mut self, replica: &mut Replica<'_>) -> Result<()> {
         let world = replica.world;
+        self.try_marks(world)?;
         if self.graphs.mode != GraphMode::Off
             && let Some(layer) = replica.model.layers().find(|layer| !layer.is_capturable())
         {
@@ -220,6 +270,29 @@ impl GpuStep {
         }
     }
 
+    /// Allocates the marks of timed steps, unless the driver refuses them in graphs to a rank. Collective.
+    fn try_marks(&mut self, world: &World) -> Result<()> {
+        let gpu = self.gpu;
+        if !gpu.uses(GpuFeature::StepTimes) {
+            return Ok(());
+        }
+        if self.graphs.mode != GraphMode::Off {
+            let tried = Marks::try_in_graph(gpu);
+            if let Some(reason) = world.first_failure(tried.as_ref().err())? {
+                gpu.turn_off(GpuFeature::StepTimes);
+                if world.rank().0 == 0 {
+                    let name = GpuFeature::StepTimes.name();
+                    warn!("the driver refuses {name} (docs/gpus.md), and training does without: {reason}");
+                }
+                return Ok(());
+            }
+        }
+        for marks in &mut self.marks {
+            *marks = Some(Marks::new(gpu)?);
+        }
+        Ok(())
+    }
+
     /// Keeps a captured step if all ranks have captured theirs; else as [`Graphs::give_up`]. Returns whether it was kept. Collective.
     ///
     /// # Errors
@@ -229,7 +302,7 @@ impl GpuStep {
         world: &World,
         shape: StepShape,
         slot: usize,
-        captured: Result<Graph>,
+        captured: Result<Captured>,
     ) -> Result<bool> {
         if captured.is_err() && world.tensor_group().is_broken() {
             return captured.map(|_| false);
@@ -247,9 +320,18 @@ impl GpuStep {
         }
     }
 
-    fn replay(&mut self, shape: StepShape, slot: usize) -> Result<()> {
-        let graph = self.graphs.captured.get_mut(&(shape, slot));
-        Ok(graph.expect("`graph_plan` replays only captured graphs").launch()?)
+    fn replay(&mut self, shape: StepShape, slot: usize, marks: &mut Option<Marks>) -> Result<()> {
+        let captured = self.graphs.captured.get_mut(&(shape, slot));
+        let Captured { graph, labels } = captured.expect("`graph_plan` replays only captured graphs");
+        if let Some(marks) = marks {
+            marks.replayed(labels);
+        }
+        Ok(graph.launch()?)
+    }
+
+    /// Times of the timed steps whose outcomes were read.
+    pub(crate) fn times(&self) -> StepTimes {
+        self.times
     }
 
     /// Whether steps are captured.
@@ -283,6 +365,11 @@ impl GpuStep {
         world.tensor_group().wait_until(|| outcome.is_there())?;
         outcome.wait()?;
         let tail: [f32; STEP_SUMS_LEN] = outcome.read(0);
+        if let Some(marks) = self.marks[slot].as_ref().filter(|_| step.shape.is_timed)
+            && let Some(times) = marks.times_ms()?
+        {
+            self.times.add_marks(&times);
+        }
         let squares = step.shape.has_norm.then(|| outcome.read::<f64, 1>(SUMS_BYTES)[0]);
         Ok(Some((step.info, step.outcome(&tail, squares, nonfinite)?)))
     }

@@ -25,6 +25,7 @@ use crate::train::error::{Result, TrainError};
 use crate::train::options::TrainerOptions;
 use crate::train::step_info::{PlannedStep, StepInfo, StepRequest, StepShape};
 use crate::train::step_inputs::{ScalarsMemory, StepInputs};
+use crate::train::step_times::{HostClock, STEP_END, StepPart};
 
 /// Purpose of running a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +56,8 @@ pub(crate) struct Replica<'w> {
     pub(crate) rank_exchange: RankExchange,
     /// This rank's summands of the registered buffers that are means over the ranks.
     shares_of_buffers: Vec<Tensor>,
+    /// Measures the parts of steps on the CPU.
+    pub(crate) clock: HostClock,
     pub(crate) options: TrainerOptions,
 }
 
@@ -94,6 +97,7 @@ impl<'w> Replica<'w> {
             sum_of_squares,
             rank_exchange,
             shares_of_buffers,
+            clock: HostClock::new(),
             options,
         })
     }
@@ -140,7 +144,7 @@ impl<'w> Replica<'w> {
         loss_scale: Option<f64>,
     ) -> PlannedStep {
         let (global_rows, partition) = (rows.global_rows(), rows.partition());
-        let StepRequest { want_grad_norm, vote, loss_limit } = request;
+        let StepRequest { want_grad_norm, vote, loss_limit, is_timed } = request;
         let scalars = StepScalars {
             lr: info.lr,
             step: info.step,
@@ -163,6 +167,7 @@ impl<'w> Replica<'w> {
             partition,
             has_norm: want_grad_norm || self.needs_norm(loss_scale.is_some()),
             loss_scale: loss_scale.map(f64::to_bits),
+            is_timed,
         };
         PlannedStep { info, shape, scalars }
     }
@@ -212,28 +217,52 @@ impl<'w> Replica<'w> {
         let scale = loss_scale / self.expected_weight(shape.global_rows);
         let n_micro_batches = shape.partition.n_micro_batches(shape.global_rows);
         for index in 0..n_micro_batches {
+            self.begin(StepPart::Data)?;
             let batch = inputs.micro_batch(shape, index)?;
             let micro_step = MicroStep { index, is_last: index + 1 == n_micro_batches };
             // Seed and step are among the scalars.
             let first_row = batch.first_row as u64;
             let dropout = Some(DropoutStep { seed: 0, step: 0, first_row, scalars: Some(scalars) });
             let pass = BackwardInputs { x: batch.rows.x, dropout, micro_step };
+            self.begin(StepPart::Forward)?;
             self.forward(pass, purpose)?;
             self.loss(batch.rows, scale, scalars, micro_step)?;
             let with_update = updates && micro_step.is_last;
+            self.begin(StepPart::Backward)?;
             self.backward(pass, shape.has_norm, purpose, with_update.then_some((memory, outcome)))?;
         }
         if purpose == StepPurpose::Rehearsal {
             return Ok(());
         }
+        self.begin(StepPart::Update)?;
         self.average_buffers()?;
-        if updates {
-            return Ok(());
+        if !updates {
+            if shape.has_norm {
+                self.sum_squares()?;
+            }
+            self.update(&inputs, shape)?;
         }
-        if shape.has_norm {
-            self.sum_squares()?;
+        self.end_step()
+    }
+
+    /// Begins a part of a step.
+    fn begin(&mut self, part: StepPart) -> Result<()> {
+        match self.model.device() {
+            Device::Cpu => self.clock.begin(part, self.world),
+            // Rows are there.
+            Device::Cuda(_) if part == StepPart::Data => {}
+            Device::Cuda(index) => drop(Gpu::get(index)?.mark(part as u8)?),
         }
-        self.update(&inputs, shape)
+        Ok(())
+    }
+
+    /// Ends the last part of a step.
+    fn end_step(&mut self) -> Result<()> {
+        match self.model.device() {
+            Device::Cpu => self.clock.end_step(self.world),
+            Device::Cuda(index) => drop(Gpu::get(index)?.mark(STEP_END)?),
+        }
+        Ok(())
     }
 
     /// Whether the weights of each bucket are updated as soon as its gradients are reduced: where the update needs nothing of all

@@ -93,12 +93,14 @@ pub struct StepRequest {
     pub vote: u32,
     /// Largest mean loss of a step that updates the weights; infinity for any finite one, negative infinity for none.
     pub loss_limit: f64,
+    /// Whether a GPU measures the parts of the step ([`StepTimes`](crate::train::step_times::StepTimes)).
+    pub is_timed: bool,
 }
 
 impl Default for StepRequest {
-    /// No norm, no vote, any finite loss.
+    /// No norm, no vote, any finite loss, no times.
     fn default() -> Self {
-        StepRequest { want_grad_norm: false, vote: 0, loss_limit: f64::INFINITY }
+        StepRequest { want_grad_norm: false, vote: 0, loss_limit: f64::INFINITY, is_timed: false }
     }
 }
 
@@ -125,6 +127,8 @@ pub(crate) struct StepShape {
     pub(crate) has_norm: bool,
     /// Loss scale as bits, where the loss is scaled.
     pub(crate) loss_scale: Option<u64>,
+    /// Whether its parts are marked on the device.
+    pub(crate) is_timed: bool,
 }
 
 /// A step before it runs.

@@ -31,6 +31,7 @@ use crate::train::statistics::StatisticsRows;
 use crate::train::step::{Replica, StepPurpose};
 use crate::train::step_info::PlannedStep;
 use crate::train::step_inputs::{Rows, ScalarsMemory, StepInputs};
+use crate::train::step_times::StepTimes;
 
 pub(crate) use self::twin::{Named, StepValues};
 pub use crate::data::step_rows::{MicroBatch, StepRows};
@@ -239,6 +240,11 @@ impl<'w> Trainer<'w> {
     /// If they are not as many as groups have a schedule.
     pub fn set_group_lrs(&mut self, lrs: &[f64]) {
         self.replica.optimizer.set_group_lrs(lrs);
+    }
+
+    /// Times of the parts of the steps that were measured so far.
+    pub fn times(&self) -> StepTimes {
+        self.gpu.as_ref().map_or_else(|| self.replica.clock.times(), GpuStep::times)
     }
 
     /// Bytes that this rank sends in a step of `n_micro_batches` micro-batches per rank.

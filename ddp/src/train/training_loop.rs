@@ -15,7 +15,8 @@ use crate::config::Length;
 use crate::data::loader::{DataLoader, LoadedStep};
 use crate::data::order::epoch_proof::RowsHash;
 use crate::report::metrics::{
-    BestEvent, EndEvent, EpochEvent, EvalEvent, Event, LastMetrics, MetricsSink, StepEvent, StopEvent,
+    BestEvent, EndEvent, EndTime, EpochEvent, EvalEvent, Event, LastMetrics, MetricsSink, StepEvent,
+    StopEvent,
 };
 use crate::report::notes::warn_of_all_ranks;
 use crate::report::process;
@@ -23,14 +24,16 @@ use crate::report::progress::Progress;
 use crate::run_folder::RunDir;
 use crate::train::autosave::Autosave;
 use crate::train::bad_steps::{Decision, InFlight, StepPolicy, left_out_summary};
+use crate::train::bottleneck::data_advice;
 use crate::train::diagnosis::FailedStep;
 use crate::train::error::{GiveUp, Result, Stop, TrainError};
 use crate::train::evaluations::{Evaluations, When};
+use crate::train::late_ranks::LateRanks;
 use crate::train::loop_plan::Due;
 use crate::train::replica_guard::ReplicaGuard;
 use crate::train::resume::{ResumeFrom, Resumed};
 use crate::train::review::Review;
-use crate::train::run_clock::{RecentRates, RunClock};
+use crate::train::run_clock::{Lap, Pause, RecentRates, RunClock};
 use crate::train::statistics::StatisticsRows;
 use crate::train::trainer::{StepInfo, StepRequest, StepRows as _, Trainer};
 use crate::train::votes::Votes;
@@ -61,9 +64,15 @@ pub struct TrainingLoop<'a> {
     /// Error of the step from which the run returns to a checkpoint.
     rollback: Option<Rollback>,
     clock: RunClock,
+    late_ranks: LateRanks,
+    /// Times at the end of the last step of a complete run.
+    end: Lap,
     /// Span of the epoch under way, and its number from 1.
     span: (Span, u64),
 }
+
+/// The first step of a process that is timed on a GPU: those before it compile, choose and capture.
+const FIRST_TIMED: u64 = 5;
 
 /// A withheld update after which the run returns to a checkpoint.
 struct Rollback {
@@ -92,6 +101,8 @@ impl<'a> TrainingLoop<'a> {
             in_flight: VecDeque::with_capacity(2),
             rollback: None,
             clock: RunClock::default(),
+            late_ranks: LateRanks::new(),
+            end: Lap::default(),
             span: (Span::none(), 0),
             plan,
             loader,
@@ -160,7 +171,13 @@ impl<'a> TrainingLoop<'a> {
     fn between_steps(&mut self, trainer: &mut Trainer<'_>, due: Due) -> Result<Option<String>> {
         let mut saves = due.save || self.votes.checkpoint || self.stop_reason(trainer).is_some();
         self.is_judged = false;
-        match self.evaluate_due(trainer, due) {
+        if self.votes.comparison {
+            self.late_ranks.compare(self.plan.world, self.clock.now(self.loader.times(), trainer.times()))?;
+        }
+        let started = Instant::now();
+        let evaluated = self.evaluate_due(trainer, due);
+        self.clock.add_pause(Pause::Evaluation, started);
+        match evaluated {
             Ok(is_due) => {
                 saves |= is_due;
                 self.state.evaluation_is_due = false;
@@ -174,11 +191,13 @@ impl<'a> TrainingLoop<'a> {
             Err(error) => return Err(error),
         }
         let stop = self.stop_reason(trainer);
+        let started = Instant::now();
         if saves {
             self.save(trainer)?;
         }
         self.votes = Votes::default();
         self.autosave.report(&mut self.metrics)?;
+        self.clock.add_pause(Pause::Checkpoint, started);
         Ok(stop)
     }
 
@@ -203,9 +222,17 @@ impl<'a> TrainingLoop<'a> {
     /// # Errors
     /// [`TrainError::Report`] if the event can't be written.
     pub fn finish(mut self, folder: Option<&Path>) -> Result<()> {
-        let RunClock { startup_s, train_s, samples, .. } = self.clock;
+        let RunClock { startup_s, samples, .. } = self.clock;
+        let train_s = self.clock.train_s();
         let scale = self.plan.data.preprocessor.target_scale.as_ref();
         let LoopPlan { world, config, data, .. } = self.plan;
+        let compared = self.late_ranks.of_run(world, &self.end)?;
+        let data_advice = || data_advice(&self.loader, &*data.train, &config.data);
+        let time = compared.map(|compared| EndTime {
+            split: compared.split(),
+            bound: compared.bound(data_advice),
+            ranks: compared.ranks(),
+        });
         let review = Review { config, data, state: &self.state };
         let proposal = review.proposal();
         let event = EndEvent {
@@ -228,13 +255,9 @@ impl<'a> TrainingLoop<'a> {
             train_s,
             samples_per_s: samples as f64 / train_s,
             startup_s: startup_s.unwrap_or_else(|| self.seconds_since_start()),
-            data_wait_s: self.loader.times().wait.as_secs_f64(),
+            time,
             warnings: if world.rank().0 == 0 { review.findings()? } else { Vec::new() },
         };
-        let advice = self.clock.data_bound(&self.loader, &*self.plan.data.train, &self.plan.config.data);
-        if let Some(advice) = advice {
-            info!("{advice}");
-        }
         if let Some(n_skipped) = self.state.loss_scaler.map(|scaler| scaler.n_skipped).filter(|n| *n > 0) {
             info!("skipped {n_skipped} steps: gradients overflowed in f16");
         }
@@ -270,10 +293,13 @@ impl<'a> TrainingLoop<'a> {
     fn complete(&mut self, trainer: &mut Trainer<'_>) -> Result<(), Stop> {
         trainer.take(&mut self.state, None)?;
         let _phase = self.plan.world.watchdog().during(Phase::Checkpoint);
+        let started = Instant::now();
         // The caller still saves the run's model.
         if self.autosave.finish(&mut self.metrics)?.is_some() {
             warn_of_all_ranks(self.plan.world.rank().0, "the final checkpoint of the run was not saved");
         }
+        self.clock.add_pause(Pause::Checkpoint, started);
+        self.end = self.clock.now(self.loader.times(), trainer.times());
         Ok(())
     }
 
@@ -353,25 +379,32 @@ impl<'a> TrainingLoop<'a> {
         let span = if want_grad_norm { debug_span!("step", step) } else { trace_span!("step", step) };
         let _step = span.enter();
         self.plan.world.watchdog().step(step);
-        let vote = Votes::of_rank(self.plan.signals.received().is_some(), self.autosave.is_due_by_clock());
+        let vote = Votes::of_rank(
+            self.plan.signals.received().is_some(),
+            self.autosave.is_due_by_clock(),
+            self.late_ranks.is_due_by_clock(self.plan.world, self.clock.n_steps()),
+        );
         trainer.set_lr(self.plan.schedule.lr(trainer.n_steps()));
         trainer.set_group_lrs(&self.plan.schedule.group_lrs(trainer.n_steps()));
         let loss_limit = self.policy.loss_limit(&self.state, step, self.in_flight.len());
         let in_flight = InFlight { cursor: self.state.cursor, loss_limit };
         // The first ones too, so that the first event knows one.
         self.loader.time_copies(want_grad_norm || self.clock.samples == 0);
+        self.clock.begin_step();
+        // A logged step has a norm, which the others do without.
+        let is_timed = self.is_logged(step + 1) || self.clock.n_steps() == FIRST_TIMED;
         let started = Instant::now();
         let mut rows: LoadedStep<'_> = self.loader.next_step()?.expect("the plan of a run has no end");
         let (n_rows, ends_epoch) = (rows.global_rows() as u64, rows.ends_epoch());
         if self.state.rows_of_epoch() == 0 {
             self.state.epoch_loss = EpochLossState::default();
         }
-        let request = StepRequest { want_grad_norm, vote, loss_limit };
+        let request = StepRequest { want_grad_norm, vote, loss_limit, is_timed };
         trainer.step(&mut rows, request).map_err(|error| self.diagnosed(trainer, error, in_flight))?;
         self.in_flight.push_back(in_flight);
         self.state.cursor += n_rows;
         self.state.step = trainer.n_steps();
-        self.clock.train_s += started.elapsed().as_secs_f64();
+        self.clock.add_step(started);
         Ok(ends_epoch)
     }
 
@@ -384,7 +417,7 @@ impl<'a> TrainingLoop<'a> {
         loop {
             let started = Instant::now();
             let outcome = trainer.outcome(all);
-            self.clock.train_s += started.elapsed().as_secs_f64();
+            self.clock.add_step(started);
             let outcome = outcome.map_err(|error| match self.in_flight.front() {
                 Some(oldest) => self.diagnosed(trainer, error, *oldest),
                 None => error,
@@ -421,7 +454,8 @@ impl<'a> TrainingLoop<'a> {
                 continue;
             }
             if self.is_logged(step) {
-                let RecentRates { samples_per_s, data_wait_ms, h2d_ms } = self.clock.lap(self.loader.times());
+                let RecentRates { samples_per_s, h2d_ms, time } =
+                    self.clock.lap(self.loader.times(), trainer.times());
                 let event = StepEvent {
                     step,
                     epoch: self.state.epoch_under_way(),
@@ -429,8 +463,8 @@ impl<'a> TrainingLoop<'a> {
                     lr,
                     grad_norm: outcome.grad_norm.unwrap_or(f64::NAN),
                     samples_per_s,
-                    data_wait_ms,
                     h2d_ms,
+                    time,
                 };
                 self.progress.step(&event);
                 self.write_event(&Event::Step(event))?;

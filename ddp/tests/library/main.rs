@@ -36,6 +36,7 @@ mod replicas;
 mod rooms;
 mod row_weights;
 mod saved_state;
+mod step_times;
 mod whole_parameters;
 mod withheld;
 mod zero;

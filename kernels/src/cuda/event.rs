@@ -32,7 +32,7 @@ impl Event {
     }
 
     /// Creates an event with timing.
-    fn timed(gpu: &'static Gpu) -> Result<Self> {
+    pub(super) fn timed(gpu: &'static Gpu) -> Result<Self> {
         Self::with_flags(gpu, sys::CUevent_flags::CU_EVENT_DEFAULT)
     }
 
@@ -51,6 +51,24 @@ impl Event {
         // SAFETY: both handles are alive and of one device.
         let recorded = unsafe { result::event::record(self.raw, stream.raw()) };
         check_driver(self.gpu.index(), "cuEventRecord", recorded)
+    }
+
+    /// The driver's handle.
+    pub(super) fn raw(&self) -> sys::CUevent {
+        self.raw
+    }
+
+    /// Milliseconds from this event to a later one, both with timing; both have passed.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`].
+    pub(super) fn ms_until(&self, later: &Event) -> Result<f64> {
+        let driver = driver().expect("an event belongs to an open device");
+        let mut ms = 0.0;
+        // SAFETY: the pointer is valid for one number; both events are alive, timed, recorded and passed.
+        let status = unsafe { (driver.elapsed_time)(&raw mut ms, self.raw, later.raw) };
+        check_status(self.gpu.index(), "cuEventElapsedTime", status)?;
+        Ok(f64::from(ms))
     }
 
     /// Whether all work before the event is complete; true for an event that was never recorded.
@@ -161,11 +179,6 @@ impl Timer {
     pub fn elapsed_ms(&self) -> Result<f64> {
         let [start, stop] = &*self.events;
         self.wait()?;
-        let driver = driver().expect("an event belongs to an open device");
-        let mut ms = 0.0;
-        // SAFETY: the pointer is valid for one number; both events are alive, timed, recorded and passed.
-        let status = unsafe { (driver.elapsed_time)(&raw mut ms, start.raw, stop.raw) };
-        check_status(stop.gpu.index(), "cuEventElapsedTime", status)?;
-        Ok(f64::from(ms))
+        start.ms_until(stop)
     }
 }

@@ -17,6 +17,8 @@ pub enum GpuFeature {
     MappedOutcome,
     /// Host memory of copies is page-locked; else the driver copies through memory of its own, and the host may wait.
     PinnedMemory,
+    /// Some steps record events between their parts ([`Marks`](super::Marks)); else their time is not known by part.
+    StepTimes,
 }
 
 impl GpuFeature {
@@ -28,6 +30,7 @@ impl GpuFeature {
         GpuFeature::MemoryPool,
         GpuFeature::MappedOutcome,
         GpuFeature::PinnedMemory,
+        GpuFeature::StepTimes,
     ];
 
     /// Its name, in kebab case.
@@ -39,6 +42,7 @@ impl GpuFeature {
             GpuFeature::MemoryPool => "memory-pool",
             GpuFeature::MappedOutcome => "mapped-outcome",
             GpuFeature::PinnedMemory => "pinned-memory",
+            GpuFeature::StepTimes => "step-times",
         }
     }
 }

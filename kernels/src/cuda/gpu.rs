@@ -4,8 +4,8 @@
 //! events order them. Copies to pinned memory follow the work that they read, on the compute stream. Memory is freed in the
 //! order of the compute stream, so a user of another stream makes the compute stream wait first.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use cudarc::driver::{result, sys};
 
@@ -19,6 +19,7 @@ use super::info::GpuInfo;
 use super::module::Modules;
 use super::pinned::Pinned;
 use super::pool::Pool;
+use super::recording::Recording;
 use super::source::Source;
 use super::stream::Stream;
 use crate::{Device, KernelError, Result};
@@ -61,6 +62,8 @@ pub struct Gpu {
     /// Multiprocessors that collectives hold next to the matmuls that are enqueued.
     n_held: AtomicU32,
     pub(super) graphs: Graphs,
+    /// Marks that are being recorded.
+    pub(super) recording: Mutex<Option<Recording>>,
     /// Address of the scratch memory, made by the first reduction.
     pub(super) scratch: OnceLock<sys::CUdeviceptr>,
 }
@@ -131,6 +134,7 @@ impl Gpu {
             is_choosing: AtomicBool::new(false),
             n_held: AtomicU32::new(0),
             graphs: Graphs::default(),
+            recording: Mutex::new(None),
             scratch: OnceLock::new(),
         })
     }
@@ -175,7 +179,7 @@ impl Gpu {
             GpuFeature::MemoryPool => self.pool.raw().err(),
             GpuFeature::MappedOutcome => Pinned::mapped(self.context, TRIAL_BYTES).err(),
             GpuFeature::PinnedMemory => Pinned::locked(self.context, TRIAL_BYTES, 0).err(),
-            GpuFeature::FusedEpilogues | GpuFeature::TimedMatmuls => None,
+            GpuFeature::FusedEpilogues | GpuFeature::TimedMatmuls | GpuFeature::StepTimes => None,
         };
         let on = GpuFeature::ALL.iter().copied().filter(|feature| !self.off.contains(*feature));
         on.filter_map(|feature| Some((feature, tried(feature)?))).collect()

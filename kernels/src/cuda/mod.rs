@@ -41,6 +41,7 @@ mod pool;
 pub(crate) mod pinned;
 mod unused;
 mod graphs;
+mod recording;
 
 // Kernels and matmuls before they are enqueued.
 mod cache;
@@ -65,6 +66,7 @@ mod mapped;
 pub(crate) mod launch;
 mod matmul;
 mod graph;
+mod marks;
 pub mod peer;
 
 pub use blas::MatmulChoice;
@@ -78,6 +80,7 @@ pub use gpu::{Gpu, StreamKind};
 pub use graph::Graph;
 pub use info::{GpuInfo, Link, PeerAccess, Versions, devices, ensure_libraries, peer_matrix, versions};
 pub use mapped::Mapped;
+pub use marks::{Marks, WAITING};
 pub(crate) use memory::DeviceBuffer;
 pub use module::{CompiledKernel, FilledCache};
 pub use scratch::FIXED_WORKSPACE_BYTES;

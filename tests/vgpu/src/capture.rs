@@ -16,9 +16,9 @@ use crate::code::{
     CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, INVALID_VALUE,
 };
 use crate::fault;
-use crate::graph::{Graph, Node};
+use crate::graph::{Graph, Node, Work};
 use crate::report::report;
-use crate::stream::{Kind, Stream, Task};
+use crate::stream::{Kind, Stream};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
@@ -81,10 +81,10 @@ pub(crate) fn exchange_mode(mode: Mode) -> Mode {
 
 impl Branch {
     /// Records a piece of work of a stream of `device` with this priority.
-    pub(crate) fn record(&mut self, device: usize, priority: i32, task: Task) {
+    pub(crate) fn record(&mut self, device: usize, priority: i32, work: Work) {
         let mut state = lock(&self.capture.state);
         let after = std::mem::take(&mut self.frontier);
-        state.nodes.push(Node { task: Arc::new(task), device, priority, after });
+        state.nodes.push(Node { work, device, priority, after });
         self.frontier = vec![state.nodes.len() - 1];
     }
 

@@ -12,9 +12,19 @@ use crate::report::report;
 use crate::stream::{Flag, Kind, Stream, Task};
 use std::sync::{Arc, Mutex};
 
+/// Records an event at this point of a stream.
+pub(crate) type Record = dyn Fn(&Arc<Stream>) + Send + Sync;
+
+/// Work of a node when a graph runs.
+#[derive(Clone)]
+pub(crate) enum Work {
+    Task(Arc<Task>),
+    Record(Arc<Record>),
+}
+
 /// A captured piece of work.
 pub(crate) struct Node {
-    pub(crate) task: Arc<Task>,
+    pub(crate) work: Work,
     pub(crate) device: usize,
     /// Priority of the stream that it was captured from.
     pub(crate) priority: i32,
@@ -78,7 +88,7 @@ impl Graph {
             for &before in &waits {
                 steps[before].signals = true;
             }
-            steps.push(Step { task: node.task.clone(), lane, waits, signals: false });
+            steps.push(Step { work: node.work.clone(), lane, waits, signals: false });
         }
         Exec { lanes, steps, last: Mutex::new(None) }
     }
@@ -91,7 +101,7 @@ struct Lane {
 }
 
 struct Step {
-    task: Arc<Task>,
+    work: Work,
     lane: usize,
     /// Steps of other lanes that must be done first.
     waits: Vec<usize>,
@@ -134,7 +144,10 @@ impl Exec {
             for flag in step.waits.iter().filter_map(|&before| done[before].as_ref()) {
                 lane.wait_for(flag);
             }
-            lane.enqueue(step.task.clone());
+            match &step.work {
+                Work::Task(task) => lane.enqueue(task.clone()),
+                Work::Record(record) => record(lane),
+            }
             done.push(step.signals.then(|| lane.mark()));
         }
         for lane in streams.iter().filter(|lane| lane.id != stream.id) {

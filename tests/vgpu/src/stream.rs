@@ -14,6 +14,7 @@ use crate::capture::Branch;
 use crate::code;
 use crate::config::{CONFIG, MAX_DEVICES};
 use crate::counts::Tally;
+use crate::graph::Work;
 use crate::mem::{host, trap};
 use crate::order::{self, Clock, Stamp};
 use crate::report::{note, report};
@@ -157,7 +158,7 @@ impl Stream {
     /// Same as [`Stream::run`], with information for the counts and for the checks of host memory.
     pub(crate) fn submit(self: &Arc<Self>, task: Task) {
         if let Some(branch) = &mut *lock(&self.branch) {
-            branch.record(self.device, self.priority, task);
+            branch.record(self.device, self.priority, Work::Task(Arc::new(task)));
             return;
         }
         self.enqueue(Arc::new(task));

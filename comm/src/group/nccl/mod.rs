@@ -22,7 +22,7 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
-use ddp_kernels::cuda::{Event, Gpu, Stream, StreamKind};
+use ddp_kernels::cuda::{Event, Gpu, Stream, StreamKind, WAITING};
 use ddp_kernels::hint::with_hint;
 use ddp_kernels::{DType, KernelError, MemoryUse, Tensor};
 
@@ -401,7 +401,11 @@ impl NcclGroup {
         let end = number.map_or(n_enqueued, |number| (number + 1).min(n_enqueued));
         if end > self.n_joined.get() {
             let (compute, _) = self.streams();
+            let before = self.gpu.mark(WAITING)?;
             compute.wait(&self.done[(end - 1) as usize % MARKS])?;
+            if let Some(label) = before {
+                self.gpu.mark(label)?;
+            }
             self.n_joined.set(end);
         }
         Ok(())

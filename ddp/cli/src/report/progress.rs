@@ -7,12 +7,15 @@ use std::sync::Arc;
 
 use ddp::config::EvalMetric;
 use ddp::report::EvalMetrics;
-use ddp::report::metrics::{BestEvent, EndEvent, EpochEvent, EvalEvent, LastMetrics, StepEvent};
+use ddp::report::metrics::{BestEvent, EndEvent, EndTime, EpochEvent, EvalEvent, LastMetrics, StepEvent};
 use ddp::report::notes::PROGRESS;
 use ddp::report::units::rate;
 use tracing::info;
 
 use crate::report::log::{ShownBar, Terminal};
+
+/// Least training time, in s, of a run whose time is reported: the first steps of a run are slower than the others.
+const MIN_TRAIN_S: f64 = 5.0;
 
 /// Form of the progress report on stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -153,6 +156,11 @@ fn end_lines(event: &EndEvent, folder: Option<&Path>) -> String {
             short(*value)
         );
     }
+    if let Some(EndTime { split, bound, .. }) = &event.time
+        && *train_s >= MIN_TRAIN_S
+    {
+        let _ = write!(text, "\n      time: {}\n      {bound}", split.shares());
+    }
     if let Some(folder) = folder {
         let _ = write!(text, "\n      files in {}", folder.display());
     }
@@ -200,6 +208,7 @@ mod tests {
     use ddp::config::EvalMetric;
     use ddp::report::metrics::TrainMetrics;
     use ddp::report::progress::Progress as _;
+    use ddp::report::times::TimeSplit;
 
     use super::*;
 
@@ -216,8 +225,8 @@ mod tests {
             lr: 0.001,
             grad_norm: 1.5e-7,
             samples_per_s: 1_234_567.8,
-            data_wait_ms: 0.0,
             h2d_ms: 0.0,
+            time: None,
         };
         assert_eq!(
             progress(Some(30)).step_line(&step),
@@ -259,14 +268,21 @@ mod tests {
             train_s: 1.0,
             samples_per_s: 3200.0,
             startup_s: 0.1,
-            data_wait_s: 0.0,
+            time: Some(EndTime {
+                split: TimeSplit { forward: 1.0, backward: 4.0, total: 5.0, ..TimeSplit::default() },
+                bound: "bound by computing".to_owned(),
+                ranks: Vec::new(),
+            }),
             warnings: Vec::new(),
         };
+        assert!(!end_lines(&event, None).contains("bound"), "a short run is not judged");
+        let event = EndEvent { train_s: 5.0, samples_per_s: 640.0, ..event };
         let text = end_lines(&event, Some(Path::new("runs/x")));
         for part in [
             "train_loss NaN",
             "eval_accuracy 0.9700  last_accuracy 0.7500",
-            "10 steps; 3200 samples in 1.00 s of training on 2 ranks, 3 200 samples/s; 2.50 s in all",
+            "10 steps; 3200 samples in 5.00 s of training on 2 ranks, 640 samples/s; 2.50 s in all",
+            "time: backward 80%, forward 20%\n      bound by computing",
             "best eval_loss 0.1250 after step 8, epoch 4",
             "files in runs/x",
         ] {

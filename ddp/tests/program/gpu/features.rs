@@ -43,6 +43,7 @@ fn calls_of(feature: &str) -> &'static [&'static str] {
         "pinned-memory" => &["bytes:htod_pinned", "bytes:dtoh_pinned"],
         "cuda-graph" => &["cuGraphLaunch"],
         "registered-buffers" => &["ncclCommRegister"],
+        "step-times" => &["cuEventRecordWithFlags"],
         _ => &[],
     }
 }
@@ -60,6 +61,7 @@ fn each_feature_can_be_off_and_the_result_is_the_same() {
         "memory-pool",
         "mapped-outcome",
         "pinned-memory",
+        "step-times",
     ];
     let named = named.map(|name| (name, format!("--set train.gpu_without=[\"{name}\"]")));
     let others = [
@@ -83,11 +85,11 @@ fn each_feature_can_be_off_and_the_result_is_the_same() {
     }
     let safe = train("--safe -v", "").unwrap();
     let off = "fused-epilogues, timed-matmuls, cuda-graph, registered-buffers, overlap, stream-priorities, memory-pool, \
-               mapped-outcome, pinned-memory, cpu-binding\n";
+               mapped-outcome, pinned-memory, step-times, cpu-binding\n";
     assert!(safe.outcome.stderr.contains(&format!("{LINE}{off}")), "{}", safe.outcome.stderr);
     let both = train("-v --bind none --set comm.overlap=false", "").unwrap().outcome.stderr;
     let used = "debug: GPU features in use: fused-epilogues, timed-matmuls, cuda-graph, registered-buffers, \
-                stream-priorities, memory-pool, mapped-outcome, pinned-memory\n";
+                stream-priorities, memory-pool, mapped-outcome, pinned-memory, step-times\n";
     assert!(both.contains(&format!("{LINE}overlap, cpu-binding\n")) && both.contains(used), "{both}");
     let (gap, place) = largest_gap(&safe.weights, &all.weights);
     assert!(gap <= 1e-6, "{place}: {gap:e} apart");
@@ -107,6 +109,7 @@ fn what_the_driver_refuses_to_one_rank_all_do_without() {
         ("priority", &["stream-priorities"]),
         ("map", &["mapped-outcome"]),
         ("pin", &["mapped-outcome", "pinned-memory"]),
+        ("event-node", &["step-times"]),
     ] {
         let refused = train("", &format!("refuse:{fault},rank=1")).unwrap();
         let stderr = &refused.outcome.stderr;

@@ -16,4 +16,5 @@ mod review;
 mod saved_runs;
 mod stopping;
 mod targets;
+mod times;
 mod training;

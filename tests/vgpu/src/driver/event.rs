@@ -6,7 +6,9 @@ use super::stream::stream;
 use super::wrong;
 use crate::abi::{Void, api, lock, put};
 use crate::capture::{self, Capture};
-use crate::code::{CAPTURED_EVENT, INVALID_HANDLE, NOT_READY, NOT_SUPPORTED};
+use crate::code::{CAPTURED_EVENT, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED};
+use crate::fault;
+use crate::graph::Work;
 use crate::report::report;
 use crate::stream::{Flag, Reached, Stream, sticky_error};
 use std::ffi::c_uint;
@@ -29,6 +31,8 @@ enum State {
 static EVENTS: Registry<Event> = Registry::new("an event");
 
 const DISABLE_TIMING: c_uint = 2;
+/// `CU_EVENT_RECORD_EXTERNAL`.
+const RECORD_EXTERNAL: c_uint = 1;
 
 /// Makes `stream` wait for the event.
 pub(crate) fn wait(stream: &Arc<Stream>, event: usize) -> Result<(), i32> {
@@ -60,12 +64,12 @@ api! {
         record(event, handle)?;
     }
 
-    /// Events that remain events inside a graph (`CU_EVENT_RECORD_EXTERNAL`) are not modeled.
     fn cuEventRecordWithFlags(event: usize, handle: *mut Void, flags: c_uint) {
-        if flags != 0 {
-            return Err(NOT_SUPPORTED);
+        match flags {
+            0 => record(event, handle)?,
+            RECORD_EXTERNAL => record_in_graph(event, handle)?,
+            _ => return Err(INVALID_VALUE),
         }
-        record(event, handle)?;
     }
 
     fn cuEventSynchronize(event: usize) {
@@ -104,7 +108,8 @@ fn healthy(device: usize) -> Result<(), i32> {
     }
 }
 
-fn record(event: usize, handle: *mut Void) -> Result<(), i32> {
+/// The event and the stream, of one device.
+fn on_stream(event: usize, handle: *mut Void) -> Result<(Arc<Event>, Arc<Stream>), i32> {
     let (event, stream) = (EVENTS.get(event)?, stream(handle)?);
     if event.device != stream.device {
         wrong(
@@ -113,6 +118,27 @@ fn record(event: usize, handle: *mut Void) -> Result<(), i32> {
         );
         return Err(INVALID_HANDLE);
     }
+    Ok((event, stream))
+}
+
+/// Adds a node that records the event each time the graph runs; only during a capture.
+fn record_in_graph(event: usize, handle: *mut Void) -> Result<(), i32> {
+    let (event, stream) = on_stream(event, handle)?;
+    let mut branch = lock(&stream.branch);
+    let Some(branch) = &mut *branch else {
+        wrong("cuEventRecordWithFlags", "CU_EVENT_RECORD_EXTERNAL outside of a capture");
+        return Err(INVALID_VALUE);
+    };
+    if fault::refuses("event-node") {
+        return Err(NOT_SUPPORTED);
+    }
+    let record = move |lane: &Arc<Stream>| *lock(&event.state) = State::Recorded(lane.mark());
+    branch.record(stream.device, stream.priority, Work::Record(Arc::new(record)));
+    Ok(())
+}
+
+fn record(event: usize, handle: *mut Void) -> Result<(), i32> {
+    let (event, stream) = on_stream(event, handle)?;
     let captured = lock(&stream.branch)
         .as_ref()
         .map(|branch| State::Captured { capture: branch.capture.clone(), nodes: branch.frontier() });
