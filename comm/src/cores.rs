@@ -47,17 +47,20 @@ impl World {
     /// # Errors
     /// See [`Group::all_gather_bytes`](crate::Group::all_gather_bytes).
     pub fn cores_per_rank(&self) -> Result<usize> {
-        let own = CpuSet::of_thread();
-        let record = format!("{}\n{own}", self.hostname());
-        let all = self.group().all_gather_bytes(record.as_bytes())?;
-        let of_host: Vec<CpuSet> = all
-            .iter()
-            .filter_map(|record| std::str::from_utf8(record).ok()?.split_once('\n'))
-            .filter(|(host, _)| *host == self.hostname())
-            .filter_map(|(_, list)| CpuSet::parse(list))
-            .collect();
         let allowed = std::thread::available_parallelism().map_or(1, |n| n.get());
-        Ok(share(own, &of_host, allowed))
+        Ok(share(CpuSet::of_thread(), &self.cpus_of_host()?, allowed))
+    }
+
+    /// The CPUs that each rank of this host may run on. Collective.
+    ///
+    /// # Errors
+    /// See [`Group::all_gather_bytes`](crate::Group::all_gather_bytes).
+    pub fn cpus_of_host(&self) -> Result<Vec<CpuSet>> {
+        let record = format!("{}\n{}", self.hostname(), CpuSet::of_thread());
+        let all = self.group().all_gather_bytes(record.as_bytes())?;
+        let records = all.iter().filter_map(|record| std::str::from_utf8(record).ok()?.split_once('\n'));
+        let of_host = records.filter(|(host, _)| *host == self.hostname());
+        Ok(of_host.filter_map(|(_, list)| CpuSet::parse(list)).collect())
     }
 }
 

@@ -50,6 +50,14 @@ pub fn local_ranks() -> usize {
     of_this_host(|name| std::env::var(name).ok())
 }
 
+/// Number of this process among those of its launcher, as the environment states it; `None` without a launcher. MPI is not
+/// initialized.
+pub fn stated_rank() -> Option<usize> {
+    Launcher::detect()?;
+    let number = |name: &str| std::env::var(name).ok()?.trim().parse().ok();
+    ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "PMIX_RANK"].into_iter().find_map(number)
+}
+
 fn of_this_host(lookup: impl Fn(&str) -> Option<String>) -> usize {
     // Slurm's list of hosts, such as `4(x2),3`, of which the largest counts.
     let largest = |list: String| {

@@ -6,7 +6,6 @@
 use std::fs;
 use std::io;
 use std::os::unix::process::parent_id;
-use std::path::Path;
 
 /// Programs that start ranks on a host, as `/proc/PID/comm` shows them: at most 15 characters.
 const NAMES: [&str; 12] = [
@@ -35,10 +34,8 @@ impl LauncherProcess {
     pub fn find(is_rank: bool) -> Option<Self> {
         let own = fs::read_link("/proc/self/exe").ok();
         let is_one = |pid: &u32| {
-            let folder = Path::new("/proc").join(pid.to_string());
-            let name = fs::read_to_string(folder.join("comm")).unwrap_or_default();
-            NAMES.contains(&name.trim_end())
-                || (own.is_some() && fs::read_link(folder.join("exe")).ok() == own)
+            let is_own = || fs::read_link(format!("/proc/{pid}/exe")).ok() == own;
+            name_of(*pid).is_some() || (own.is_some() && is_own())
         };
         let ancestors: Vec<u32> = ancestors(parent_id()).map_while(Result::ok).collect();
         let mut pids: Vec<u32> = ancestors.iter().copied().filter(is_one).collect();
@@ -54,6 +51,19 @@ impl LauncherProcess {
         let now: io::Result<Vec<u32>> = ancestors(parent_id()).collect();
         now.is_ok_and(|now| self.pids.iter().any(|pid| !now.contains(pid)))
     }
+}
+
+/// Name of the launcher among the ancestors of this process, whatever the environment says. A batch script of Slurm has none: its
+/// parent starts no ranks.
+pub fn launcher_above() -> Option<&'static str> {
+    let names = ancestors(parent_id()).map_while(Result::ok).filter_map(name_of);
+    names.into_iter().find(|name| *name != "slurmstepd")
+}
+
+/// The name of the process, if it is one that starts ranks.
+fn name_of(pid: u32) -> Option<&'static str> {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    NAMES.into_iter().find(|known| *known == name.trim_end())
 }
 
 /// The processes from `first` up to the first one of the system or container, without that one: it ends with all others.

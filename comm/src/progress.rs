@@ -32,10 +32,12 @@ pub enum Phase {
     ReplicaCheck,
     /// Rows are predicted.
     Prediction,
+    /// The host, its devices and the ranks are checked before a run.
+    Doctor,
 }
 
 impl Phase {
-    const ALL: [Phase; 7] = [
+    const ALL: [Phase; 8] = [
         Phase::Start,
         Phase::Step,
         Phase::Evaluation,
@@ -43,6 +45,7 @@ impl Phase {
         Phase::End,
         Phase::ReplicaCheck,
         Phase::Prediction,
+        Phase::Doctor,
     ];
 
     pub(crate) fn to_code(self) -> u8 {
@@ -64,6 +67,7 @@ impl fmt::Display for Phase {
             Phase::End => "end",
             Phase::ReplicaCheck => "comparison of replicas",
             Phase::Prediction => "prediction",
+            Phase::Doctor => "checks of the machine",
         })
     }
 }

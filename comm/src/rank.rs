@@ -21,3 +21,14 @@ impl fmt::Display for LocalRank {
         self.0.fmt(f)
     }
 }
+
+/// Formats ascending ranks, such as `ranks 0 to 3, 5`.
+pub fn ranks_text(ranks: &[usize]) -> String {
+    let ranges = ranks.chunk_by(|a, b| a + 1 == *b).map(|range| match range {
+        [one] => one.to_string(),
+        [first, .., last] => format!("{first} to {last}"),
+        [] => String::new(),
+    });
+    let word = if ranks.len() == 1 { "rank" } else { "ranks" };
+    format!("{word} {}", ranges.collect::<Vec<_>>().join(", "))
+}

@@ -224,6 +224,18 @@ impl World {
     }
 }
 
+/// Name and version of the MPI library that this program is linked to, such as `Open MPI v4.1.4`; `None` in a build without MPI. MPI
+/// is not initialized.
+pub fn mpi_version() -> Option<String> {
+    #[cfg(feature = "mpi")]
+    let text = mpi::environment::library_version().ok();
+    #[cfg(not(feature = "mpi"))]
+    let text = None::<String>;
+    // Open MPI adds the package and a date, MPICH the options of its build.
+    let first = text?.lines().next()?.split(',').next()?.split_whitespace().collect::<Vec<_>>().join(" ");
+    Some(first.trim_end_matches('\0').to_owned()).filter(|name| !name.is_empty())
+}
+
 /// The host's name, or `localhost` if the system does not report one.
 fn hostname() -> String {
     // POSIX allows 255 bytes.

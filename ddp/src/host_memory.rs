@@ -23,6 +23,8 @@ use std::path::{Path, PathBuf};
 
 use ddp_comm::local_ranks;
 
+use crate::control_group::{ControlGroup, read_entry, read_number};
+
 /// Way out for a run that was killed for want of memory.
 pub const MEMORY_HINT: &str = "lower `data.loader_memory_mib` or `train.batch_size`, start fewer ranks on this host, or raise the \
      limit; then --resume auto continues from the newest checkpoint";
@@ -69,6 +71,11 @@ pub fn container_share() -> Option<u64> {
     Some(limit.bytes / local_ranks() as u64)
 }
 
+/// Memory of the machine that processes can still take, in bytes; `None` if the system does not report it.
+pub fn available() -> Option<u64> {
+    of_machine(Path::new("/"), "MemAvailable:")
+}
+
 /// Kills for want of memory in the control groups of this process, from the start of this value on.
 #[derive(Debug, Clone)]
 pub struct MemoryKills {
@@ -97,6 +104,16 @@ impl MemoryKills {
         MemoryKills { group, before }
     }
 
+    /// Number of processes of this container that were killed for want of memory before this value; 0 outside of a container.
+    pub fn before(&self) -> u64 {
+        match &self.before {
+            Kills::OfGroups(before) if limit().is_some_and(|limit| limit.is_container) => {
+                before.first().copied().unwrap_or(0)
+            }
+            _ => 0,
+        }
+    }
+
     /// The limit for which a process was killed since then, if one was.
     pub fn since(&self) -> Option<MemoryLimit> {
         self.since_at(Path::new("/"))
@@ -118,30 +135,18 @@ impl MemoryKills {
 
 /// The control groups that limit the memory of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct MemoryGroup {
-    /// Folders of the groups, from that of the process up.
-    folders: Vec<PathBuf>,
-    is_v2: bool,
-}
+struct MemoryGroup(ControlGroup);
 
 impl MemoryGroup {
-    /// The groups of this process, below the file system `root`.
     fn find(root: &Path) -> Self {
-        let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
-        let (groups, mounts) = (read("proc/self/cgroup"), read("proc/self/mountinfo"));
-        // The memory of a process belongs to one version only, also where both are mounted.
-        [false, true]
-            .into_iter()
-            .map(|is_v2| MemoryGroup { folders: folders(root, &groups, &mounts, is_v2), is_v2 })
-            .find(|group| !group.folders.is_empty())
-            .unwrap_or_default()
+        MemoryGroup(ControlGroup::find(root, "memory", "memory.max"))
     }
 
     fn limit(&self, root: &Path) -> Option<MemoryLimit> {
-        let name = if self.is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
+        let name = if self.0.is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
         // "max" and, in version 1, a number beyond all machines mean none.
-        let limits = self.folders.iter().filter_map(|folder| read_number(&folder.join(name)));
-        let machine = machine_bytes(root);
+        let limits = self.0.folders.iter().filter_map(|folder| read_number(&folder.join(name)));
+        let machine = of_machine(root, "MemTotal:");
         let of_group = limits.min().filter(|bytes| machine.is_none_or(|machine| *bytes < machine));
         of_group
             .map(|bytes| MemoryLimit { bytes, is_container: true })
@@ -149,9 +154,9 @@ impl MemoryGroup {
     }
 
     fn kills(&self, root: &Path) -> Kills {
-        let name = if self.is_v2 { "memory.events" } else { "memory.oom_control" };
+        let name = if self.0.is_v2 { "memory.events" } else { "memory.oom_control" };
         let of = |folder: &PathBuf| read_entry(&folder.join(name), "oom_kill");
-        let of_groups: Option<Vec<u64>> = self.folders.iter().map(of).collect();
+        let of_groups: Option<Vec<u64>> = self.0.folders.iter().map(of).collect();
         match of_groups {
             Some(kills) if !kills.is_empty() => Kills::OfGroups(kills),
             _ => Kills::OfMachine(read_entry(&root.join("proc/vmstat"), "oom_kill")),
@@ -159,57 +164,11 @@ impl MemoryGroup {
     }
 }
 
-/// Folders of the groups of one version that limit memory, from that of the process up to the one that is mounted.
-///
-/// - `groups`: `/proc/self/cgroup`, lines such as `4:memory:/a/b`; version 2 has the number 0 and no name
-/// - `mounts`: `/proc/self/mountinfo`
-fn folders(root: &Path, groups: &str, mounts: &str, is_v2: bool) -> Vec<PathBuf> {
-    let group = groups.lines().find_map(|line| {
-        let (id, rest) = line.split_once(':')?;
-        let (names, path) = rest.split_once(':')?;
-        let is_one =
-            if is_v2 { id == "0" && names.is_empty() } else { names.split(',').any(|name| name == "memory") };
-        is_one.then_some(path)
-    });
-    let mount = mounts.lines().find_map(|line| {
-        let (own, of_type) = line.split_once(" - ")?;
-        let mut own = own.split(' ').skip(3);
-        let (from, at) = (own.next()?, own.next()?);
-        let mut of_type = of_type.split(' ');
-        let is_type = of_type.next()? == if is_v2 { "cgroup2" } else { "cgroup" };
-        let has_memory = is_v2 || of_type.nth(1)?.split(',').any(|option| option == "memory");
-        (is_type && has_memory).then_some((from, at))
-    });
-    let (Some(group), Some((from, at))) = (group, mount) else { return Vec::new() };
-    let top = root.join(at.trim_start_matches('/'));
-    // A container may see a mount of its own group only, and a path from the host's root.
-    let below = Path::new(group).strip_prefix(from).unwrap_or(Path::new(""));
-    let below = if below.components().all(is_name) { below } else { Path::new("") };
-    let is_group = |folder: &Path| folder.join("cgroup.procs").exists();
-    let own = Some(top.join(below)).filter(|folder| is_group(folder)).unwrap_or_else(|| top.clone());
-    let folders = own.ancestors().take_while(|folder| folder.starts_with(&top));
-    // The root group of version 2 has no files of its own.
-    folders.filter(|folder| !is_v2 || folder.join("memory.max").exists()).map(Path::to_owned).collect()
-}
-
-fn is_name(component: std::path::Component<'_>) -> bool {
-    matches!(component, std::path::Component::Normal(_))
-}
-
-fn machine_bytes(root: &Path) -> Option<u64> {
+/// A row of `/proc/meminfo`, in bytes.
+fn of_machine(root: &Path, name: &str) -> Option<u64> {
     let text = fs::read_to_string(root.join("proc/meminfo")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
-}
-
-fn read_number(path: &Path) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
-}
-
-/// The number after the word `name` in a file with one entry per line.
-fn read_entry(path: &Path, name: &str) -> Option<u64> {
-    let text = fs::read_to_string(path).ok()?;
-    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 #[cfg(test)]

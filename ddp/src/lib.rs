@@ -17,6 +17,7 @@
 
 pub mod distributed;
 pub mod exit_code;
+pub mod control_group;
 pub mod host_memory;
 pub mod storage;
 pub mod config;

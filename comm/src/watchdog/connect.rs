@@ -88,7 +88,10 @@ fn greet(address: &SocketAddr, hello: &[u8], token: &Token, world_size: usize) -
 }
 
 /// Addresses of this host's interfaces, without loopback: IPv4, else IPv6 that is valid beyond one link.
-fn interface_addresses() -> io::Result<Vec<IpAddr>> {
+///
+/// # Errors
+/// The system's error.
+pub fn interface_addresses() -> io::Result<Vec<IpAddr>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: `first` is writable; the list is freed below.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {

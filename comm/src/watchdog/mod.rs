@@ -64,6 +64,7 @@ use monitor::{Limits, Monitor, Role};
 use watch::{Command, Watch};
 
 pub use certificate::Certificate;
+pub use connect::interface_addresses;
 #[doc(hidden)]
 pub use frame::frames_in;
 pub use nccl_status::nccl_status;

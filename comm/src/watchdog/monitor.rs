@@ -40,6 +40,7 @@ fn stall_limit(phase: Phase) -> Duration {
     Duration::from_secs(match phase {
         Phase::Start => 1800,
         Phase::Step => 60,
+        Phase::Doctor => 30,
         Phase::Evaluation | Phase::Checkpoint | Phase::ReplicaCheck | Phase::End | Phase::Prediction => 600,
     })
 }

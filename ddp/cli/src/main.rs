@@ -8,11 +8,11 @@ use ddp::exit_code;
 use ddp::storage::unfinished::Unfinished;
 use ddp::train::stop_signals::StopSignals;
 use ddp_comm::{Launcher, World, WorldOptions, failure};
-use ddp_kernels::hint::with_hint;
+use ddp_train::Error;
 use ddp_train::cli::{self, Cli, Command, with_implied_command};
 use ddp_train::commands::{
-    bench, checkpoint, completions, config, data, describe, devices, eval, launch, man, predict, torchrun,
-    train,
+    bench, checkpoint, completions, config, data, describe, devices, doctor, eval, launch, man, predict,
+    torchrun, train,
 };
 use ddp_train::exit::{conclude, conclude_usage};
 use ddp_train::report::log::{Log, error_line};
@@ -42,12 +42,27 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Launch(_), .. }) => signals.only_record(),
         _ => signals.end_at_once(),
     }
+    let of_doctor = match &cli {
+        // Before MPI starts, which may hang.
+        Ok(Cli { command: Command::Doctor(args), .. }) => {
+            Some(doctor::Report::start(args.json, cli::program(COMMIT)))
+        }
+        _ => None,
+    };
     // Called before errors in the arguments are reported, so that only one of many ranks reports them.
     let options = WorldOptions { program: cli::program(COMMIT), ..WorldOptions::default() };
     let world = match World::init_with(options) {
         Ok(world) => world,
         Err(error) => {
-            failure::abort_init(&error, exit_code::ENVIRONMENT.into(), error_line(&with_hint(&error)));
+            let message = Error::from(error.clone());
+            match of_doctor {
+                Some(report) => report.not_joined(&message),
+                None => failure::abort_init(
+                    &error,
+                    exit_code::ENVIRONMENT.into(),
+                    error_line(&message.to_string()),
+                ),
+            }
         }
     };
     failure::install_panic_hook(&world);
@@ -72,6 +87,9 @@ fn main() -> ExitCode {
         Command::Checkpoint(command) => checkpoint::checkpoint(&world, &log, command),
         Command::Bench(command) => bench::bench(&world, command),
         Command::Devices(args) => devices::devices(&world, args, cli::program(COMMIT)),
+        Command::Doctor(args) => {
+            of_doctor.map_or(Ok(()), |report| doctor::doctor(&world, &log, args, &report))
+        }
         Command::Completions { shell } => completions::completions(&world, *shell),
         Command::Man { folder } => man::man(&world, folder),
     });

@@ -41,4 +41,5 @@ pub(crate) mod transpose;
 pub(crate) mod gemm;
 
 pub(crate) use float::Float;
+pub use simd::vector_instructions;
 pub(crate) use stored::Stored;

@@ -20,6 +20,18 @@ pub(crate) fn vectorize<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// The vector instructions that loops use on this processor: `AVX-512`, `AVX2` or `baseline`.
+pub fn vector_instructions() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    return match x86::level() {
+        x86::Level::Avx512 => "AVX-512",
+        x86::Level::Avx2 => "AVX2",
+        x86::Level::Baseline => "baseline",
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    "baseline"
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::sync::OnceLock;

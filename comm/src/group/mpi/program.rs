@@ -4,6 +4,7 @@
 
 use super::collectives::MpiCollectives;
 use crate::fnv1a::fnv1a_128;
+use crate::rank::ranks_text;
 use crate::{CommError, Result};
 
 /// Marks the words of a rank that names its program. In an earlier build the first word is the id of a process, which is smaller.
@@ -69,17 +70,6 @@ fn by_program(programs: &[(String, String)]) -> String {
         format!("\n  {}{place}: {name}", ranks_text(ranks))
     };
     lines.iter().map(line).collect()
-}
-
-/// Formats ascending ranks, such as `ranks 0 to 3, 5`.
-fn ranks_text(ranks: &[usize]) -> String {
-    let ranges = ranks.chunk_by(|a, b| a + 1 == *b).map(|range| match range {
-        [one] => one.to_string(),
-        [first, .., last] => format!("{first} to {last}"),
-        [] => String::new(),
-    });
-    let word = if ranks.len() == 1 { "rank" } else { "ranks" };
-    format!("{word} {}", ranges.collect::<Vec<_>>().join(", "))
 }
 
 fn to_words(name: &str, host: &str) -> [i64; TEXT_WORDS] {

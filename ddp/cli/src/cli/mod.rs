@@ -24,6 +24,7 @@ mod data;
 mod run_config;
 mod bench;
 mod describe;
+mod doctor;
 mod implied;
 mod tips;
 #[cfg(test)]
@@ -52,6 +53,7 @@ pub use self::checkpoint::{
 pub use self::config::{ConfigCommand, ConfigKeysArgs};
 pub use self::data::{ConvertArgs, ConvertDtype, ConvertSubset, DataCommand, InspectArgs, ShowArgs};
 pub use self::describe::DescribeArgs;
+pub use self::doctor::DoctorArgs;
 pub use self::implied::with_implied_command;
 pub use self::launch::{LaunchArgs, RankCount};
 pub use self::library_values::graph_mode_name;
@@ -157,6 +159,8 @@ pub enum Command {
     Bench(BenchCommand),
     /// List GPUs, the CUDA libraries and the CPU
     Devices(DevicesArgs),
+    /// Check launcher, hosts, GPUs, network, collectives and output folder before a run
+    Doctor(DoctorArgs),
     /// Print a completion script for a shell
     Completions {
         /// Shell to generate the script for

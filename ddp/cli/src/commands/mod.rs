@@ -42,6 +42,7 @@ mod watchdog;
 pub mod train;
 mod model_device;
 pub mod bench;
+pub mod doctor;
 pub mod predict;
 mod calibrate;
 pub mod eval;

@@ -12,17 +12,21 @@ use crate::exit::Stop;
 /// [`CommandError::Torchrun`].
 pub fn refuse_torchrun(world: &World, command: &Command) -> Result<(), Stop> {
     let uses_ranks = matches!(command, Command::Train(_) | Command::Eval(_) | Command::Predict(_));
-    if !uses_ranks || world.launcher().is_some() {
-        return Ok(());
-    }
-    match found(|name| std::env::var(name).ok()) {
+    match refusal(world).filter(|_| uses_ranks) {
         None => Ok(()),
-        Some((rank, world_size)) => {
-            let arguments: Vec<_> =
-                std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
-            Err(CommandError::Torchrun { rank, world_size, arguments: arguments.join(" ") }.into())
-        }
+        Some(refusal) => Err(refusal.into()),
     }
+}
+
+/// The error if `torchrun` started this process as one of several.
+pub(super) fn refusal(world: &World) -> Option<CommandError> {
+    let (rank, world_size) = match world.launcher() {
+        None => found(|name| std::env::var(name).ok())?,
+        Some(_) => return None,
+    };
+    let arguments: Vec<_> =
+        std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
+    Some(CommandError::Torchrun { rank, world_size, arguments: arguments.join(" ") })
 }
 
 /// Rank and number of processes, if `torchrun` started more than one.

@@ -9,7 +9,7 @@ use ddp::exit_code;
 use ddp::host_memory::{MEMORY_HINT, MemoryKills};
 use ddp::report::notes::LOG_FILE;
 use ddp::storage::unfinished::Unfinished;
-use ddp_comm::watchdog::{Certificate, LossReport, nccl_status};
+use ddp_comm::watchdog::{Certificate, LossReport, Unwatched, nccl_status};
 use ddp_comm::{WatchdogOptions, World};
 use ddp_kernels::hint::joined;
 use tracing::{error, warn};
@@ -29,6 +29,8 @@ pub(super) enum Watched {
     Run(FailedRun),
     /// A command that must be repeated. Its temporary files are removed.
     Other(Unfinished),
+    /// The checks of a machine, of which a lost rank is a result.
+    Checks,
 }
 
 impl Watched {
@@ -37,6 +39,14 @@ impl Watched {
             Watched::Run(run) if run.is_complete() => "the run is complete, and its model is saved",
             Watched::Run(_) => "the same command with `--resume auto` continues from the newest checkpoint",
             Watched::Other(_) => "start the same command again",
+            Watched::Checks => "the last line above names the check before the one that did not end",
+        }
+    }
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Watched::Run(_) | Watched::Other(_) => exit_code::RESTARTABLE,
+            Watched::Checks => exit_code::FAILED,
         }
     }
 }
@@ -49,17 +59,30 @@ pub(super) fn start(world: &World, log: &Log, config: &WatchdogConfig, watched: 
     if !config.enabled {
         return Ok(());
     }
-    let options = WatchdogOptions {
-        interval: config.interval(),
-        timeout: config.timeout(),
-        exit_code: exit_code::RESTARTABLE.into(),
-    };
-    let kills = MemoryKills::watch();
-    let report = Report { terminal: log.terminal().clone(), prefix: world.prefix(), watched, kills };
-    if let Some(unwatched) = world.start_watchdog(options, report)? {
+    if let Some(unwatched) = start_unreported(world, log, config, watched)? {
         warn!("{}", unwatched_warning(&unwatched));
     }
     Ok(())
+}
+
+/// Starts the watchdog; returns, on rank 0, the ranks that it does not watch. Collective.
+///
+/// # Errors
+/// [`Error::Comm`](crate::Error::Comm).
+pub(super) fn start_unreported(
+    world: &World,
+    log: &Log,
+    config: &WatchdogConfig,
+    watched: Watched,
+) -> Result<Option<Unwatched>> {
+    let options = WatchdogOptions {
+        interval: config.interval(),
+        timeout: config.timeout(),
+        exit_code: watched.exit_code().into(),
+    };
+    let kills = MemoryKills::watch();
+    let report = Report { terminal: log.terminal().clone(), prefix: world.prefix(), watched, kills };
+    Ok(world.start_watchdog(options, report)?)
 }
 
 /// Destinations of this rank's report of a lost rank.
@@ -98,7 +121,7 @@ impl LossReport for Report {
             (Watched::Run(failed), Some(rank)) => {
                 failed.at(*step).write(exit_code::RESTARTABLE, rank, &text, Some(&hint));
             }
-            (Watched::Run(_), None) => {}
+            (Watched::Run(_), None) | (Watched::Checks, _) => {}
             (Watched::Other(unfinished), _) => unfinished.end(),
         }
         error!(target: LOG_FILE, "{text}\nlast operations of this rank, oldest first:{last_operations}");

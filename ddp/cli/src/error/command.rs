@@ -52,6 +52,15 @@ pub enum CommandError {
         /// The first difference, or the error.
         what: String,
     },
+    /// `doctor` has found faults, which it has printed.
+    #[error("failed: {failed}")]
+    #[diagnostic(help(
+        "follow the hints of the lines that begin with `fail`, then start `ddp-train doctor` again; docs/troubleshooting.md"
+    ))]
+    Doctor {
+        /// The names of the checks.
+        failed: String,
+    },
     /// There is no GPU to check.
     #[error("no GPU can be checked: {reason}")]
     #[diagnostic(help("{hint}"))]
@@ -91,7 +100,9 @@ pub enum CommandError {
     #[error(
         "--expect-world {expected}: this world has {world_size} {}", if *world_size == 1 { "rank" } else { "ranks" }
     )]
-    #[diagnostic(help("check how the launcher starts the ranks; under Slurm use srun --mpi=pmix"))]
+    #[diagnostic(help(
+        "under Slurm use srun --mpi=pmix; `ddp-train doctor`, started in the same way, names the mismatch"
+    ))]
     OtherWorldSize {
         /// The flag's value.
         expected: usize,
@@ -151,7 +162,7 @@ impl CommandError {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::ManPage { .. } => exit_code::IO,
-            Self::SelfCheck { .. } => exit_code::FAILED,
+            Self::SelfCheck { .. } | Self::Doctor { .. } => exit_code::FAILED,
             Self::NoGpuToCheck { .. }
             | Self::Torchrun { .. }
             | Self::OtherWorldSize { .. }
@@ -162,6 +173,6 @@ impl CommandError {
 
     /// Whether every rank fails with this same error at the same point.
     pub(crate) fn is_same_on_all_ranks(&self) -> bool {
-        matches!(self, Self::OtherWorldSize { .. })
+        matches!(self, Self::OtherWorldSize { .. } | Self::Doctor { .. })
     }
 }

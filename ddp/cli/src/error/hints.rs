@@ -18,11 +18,18 @@ pub(crate) fn of_library(error: &ddp::Error) -> Option<String> {
     }
 }
 
+/// The command that finds faults of a machine or a launcher.
+const DOCTOR: &str =
+    "`ddp-train doctor`, started in the same way, checks the launcher, the hosts and their GPUs";
+
 /// The hint of a [`CommError`], with the flag or key to change.
 fn of_comm(error: &CommError) -> Option<String> {
     let hint = match error {
         CommError::Kernel(error) => kernel_hint(error),
         CommError::TooFewGpus { .. } => Some("for tests, --share-gpu lets ranks share a GPU"),
+        CommError::LauncherMismatch { .. } | CommError::Nccl { .. } | CommError::DeviceTimeout { .. } => {
+            Some(DOCTOR)
+        }
         CommError::NotJoinedByMpi { .. } => Some("start them by `mpirun -n N ddp-train ...`"),
         CommError::CountMismatch { .. } => Some("compare `model` in their configs"),
         CommError::BucketCountMismatch { .. } => Some("compare `model` and `comm` in their configs"),

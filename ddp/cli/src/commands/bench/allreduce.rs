@@ -29,7 +29,7 @@ const N_CHECKED: usize = 1024;
 
 /// Result of one size on one group.
 #[derive(Debug, Serialize)]
-struct Measured {
+pub(in crate::commands) struct Measured {
     path: &'static str,
     transport: &'static str,
     /// Memory of the buffers: `host` or `gpu`.
@@ -41,6 +41,14 @@ struct Measured {
     busbw_gb_per_s: f64,
     /// Wrong elements of the first, untimed result; expected 0.
     wrong_elements: usize,
+}
+
+impl Measured {
+    /// Size, time and bandwidth in words, such as `8 MiB in 2.1 ms (3.9 GB/s)`.
+    pub(in crate::commands) fn words(&self) -> String {
+        let Measured { size_bytes, times, busbw_gb_per_s, .. } = self;
+        format!("{} in {} ms ({} GB/s)", bytes(*size_bytes), number(times.median), number(*busbw_gb_per_s))
+    }
 }
 
 impl Row for Measured {
@@ -107,6 +115,16 @@ fn measure_all(world: &World, gpu: Option<&'static Gpu>, args: &BenchAllreduceAr
         }
     }
     Ok(rows)
+}
+
+/// Times the all-reduce of `size_bytes` a few times, on the host or between GPUs. Collective.
+pub(in crate::commands) fn time_briefly(
+    world: &World,
+    gpu: Option<&'static Gpu>,
+    size_bytes: usize,
+) -> Result<Measured> {
+    let effort = Effort { repeats: 3, repeat_ms: 5.0 };
+    measure(world, AllreducePath::Group, gpu, size_bytes / 4, effort)
 }
 
 /// Times the all-reduce of `n` f32.

@@ -33,6 +33,8 @@ mod step;
 
 use ddp_comm::World;
 
+pub(super) use allreduce::time_briefly;
+
 use super::quick_build::warn_if_quick_build;
 use crate::cli::BenchCommand;
 use crate::exit::Stop;

@@ -99,7 +99,10 @@ fn configs(checked: Checked, index: u32) -> Result<Vec<(String, Config)>, String
 }
 
 /// Copies bytes from one GPU to another, and compares them.
-fn copied(from: Device, to: Device) -> Result<Vec<Comparison>, TrainError> {
+///
+/// # Errors
+/// [`TrainError::Kernel`].
+pub(in super::super) fn copied(from: Device, to: Device) -> Result<Vec<Comparison>, TrainError> {
     let bytes: Vec<u8> = (0..COPIED).map(|n| (n * 31 + n / 251) as u8).collect();
     let there = Tensor::from_slice(&bytes, &[COPIED], from)?.to(to)?.to_vec::<u8>()?;
     let n_wrong = bytes.iter().zip(&there).filter(|(sent, got)| sent != got).count();

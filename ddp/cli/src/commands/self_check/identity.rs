@@ -14,7 +14,7 @@ pub(super) fn gpu_words(gpu: &GpuInfo, versions: &Versions) -> String {
 }
 
 /// The libraries in words: `NVRTC 13.0, cuBLASLt 13.1.0`.
-pub(super) fn library_words(versions: &Versions) -> String {
+pub(in super::super) fn library_words(versions: &Versions) -> String {
     let known =
         [("NVRTC", &versions.nvrtc), ("cuBLASLt", &versions.cublas_lt), ("NCCL", &ddp_comm::nccl_version())];
     let words = known.iter().filter_map(|(name, version)| Some(format!("{name} {}", version.as_ref()?)));

@@ -11,5 +11,6 @@ mod at_start;
 mod report;
 
 pub(super) use at_start::{StartCheck, at_first_start};
-pub(super) use child::child;
+pub(super) use child::{child, copied};
+pub(super) use identity::library_words;
 pub(super) use report::check_devices;

@@ -283,7 +283,7 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-pub(super) fn count(n: usize, what: &str) -> String {
+pub(crate) fn count(n: usize, what: &str) -> String {
     match (n, what.ends_with("ch")) {
         (1, _) => format!("1 {what}"),
         (_, true) => format!("{n} {what}es"),

@@ -40,9 +40,11 @@ use tracing::{debug, field, info, info_span};
 
 use self::prepare::{Plan, Run};
 use crate::cli::TrainArgs;
+pub(crate) use crate::commands::train::banner::count;
 pub(crate) use crate::commands::train::gpu_features::{turn_off, turn_off_named};
 use crate::commands::train::outputs::{open_folder, open_metrics, resume_command, save};
 pub(crate) use crate::commands::train::pin_device::{Pinning, check_graph, pin_device};
+pub(crate) use crate::commands::train::rank_logs::sees;
 use crate::error::command::CommandError;
 use crate::error::{Error, Result};
 use crate::exit::Stop;

@@ -25,26 +25,31 @@ pub(super) fn open(world: &World, log: &Log, run: &Path) -> Result<()> {
             .ok(),
         _ => None,
     };
-    let name = probe.as_ref().map(Probe::name).unwrap_or_default();
-    let name = world.group().all_gather_bytes(name.as_bytes())?.swap_remove(0);
-    let name = String::from_utf8_lossy(&name).into_owned();
-    let is_seen = Probe::is_seen(run, &name);
+    let is_seen = sees(world, probe.as_ref(), run)?;
     // The host of each rank that does not see the folder.
     let blind = if is_seen { "" } else { world.hostname() };
     let hosts = world.group().all_gather_bytes(blind.as_bytes())?;
-    drop(probe);
     if is_seen {
         log.open_file(&logs::file(run, rank));
     } else {
         log.close_file();
     }
-    if rank == 0
-        && !name.is_empty()
+    if probe.is_some()
         && let Some(message) = blind_ranks(&hosts, world.hostname(), run)
     {
         warn!("{message}");
     }
     Ok(())
+}
+
+/// Whether this rank sees the folder `run` of rank 0, which has left `probe` there and keeps it until all have looked. Collective.
+///
+/// # Errors
+/// [`Error::Comm`](crate::Error::Comm).
+pub(crate) fn sees(world: &World, probe: Option<&Probe>, run: &Path) -> Result<bool> {
+    let name = probe.map(Probe::name).unwrap_or_default();
+    let name = world.group().all_gather_bytes(name.as_bytes())?.swap_remove(0);
+    Ok(Probe::is_seen(run, &String::from_utf8_lossy(&name)))
 }
 
 /// The message about ranks that do not see the folder; `hosts` has the name of each one's host.
