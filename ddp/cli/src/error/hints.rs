@@ -19,7 +19,7 @@ pub(crate) fn of_library(error: &ddp::Error) -> Option<String> {
 }
 
 /// The command that finds faults of a machine or a launcher.
-const DOCTOR: &str =
+pub(crate) const DOCTOR: &str =
     "`ddp-train doctor`, started in the same way, checks the launcher, the hosts and their GPUs";
 
 /// The hint of a [`CommError`], with the flag or key to change.

@@ -9,7 +9,7 @@ mod cut_files;
 mod data;
 mod file_sets;
 mod folder;
-mod harness;
+pub(crate) mod harness;
 mod model_file;
 mod ranks;
 mod special_files;

@@ -6,6 +6,7 @@ mod command_line;
 mod config_schema;
 mod describe;
 mod devices;
+mod doctor;
 mod export;
 mod importance;
 mod logging;

@@ -184,7 +184,7 @@ fn completions_name_the_flags() {
 }
 
 /// Commands whose results go to stdout, in a folder with a run in `out`.
-const RESULTS: [&[&str]; 20] = [
+const RESULTS: [&[&str]; 22] = [
     &["config", "keys"],
     &["config", "keys", "--json"],
     &["config", "schema"],
@@ -219,6 +219,8 @@ const RESULTS: [&[&str]; 20] = [
     &["data", "inspect", "rows.csv"],
     &["data", "convert", "rows.csv", "rows.npz", "--overwrite"],
     &["devices"],
+    &["doctor"],
+    &["doctor", "--json"],
     &["completions", "bash"],
     &["train", "--dry-run"],
 ];

@@ -1,12 +1,12 @@
 //! Findings of the checks, and the few lines that those of many ranks become.
 
+use std::collections::BTreeSet;
+
 use ddp_comm::ranks_text;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-
-/// Hosts that a line names.
-const MAX_HOSTS: usize = 4;
+use crate::error::hints::DOCTOR;
 
 /// Verdict of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -39,7 +39,7 @@ pub(super) enum Scope {
     Job,
 }
 
-/// What a check has found on one rank.
+/// A result of a check on one rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Finding {
     pub(super) scope: Scope,
@@ -92,7 +92,9 @@ pub(super) struct Line {
 impl Line {
     pub(super) fn new(check: &'static str, finding: Finding, rank: Option<usize>) -> Self {
         let Finding { status, found, remedy, .. } = finding;
-        Line { check, status, found: one_line(&found), remedy: remedy.as_deref().map(one_line), rank }
+        // Whoever reads this has started it.
+        let without_doctor = |hint: String| one_line(hint.trim_end_matches(DOCTOR).trim_end_matches("; "));
+        Line { check, status, found: one_line(&found), remedy: remedy.map(without_doctor), rank }
     }
 }
 
@@ -103,107 +105,89 @@ fn one_line(text: &str) -> String {
 /// Findings of several ranks that differ at most in numbers.
 struct Group<'a> {
     first: &'a Finding,
-    texts: Vec<&'a str>,
+    /// The numbers of each.
+    numbers: Vec<Vec<&'a str>>,
     ranks: Vec<usize>,
 }
 
 /// The lines for the findings of all ranks: findings that differ only in numbers become one, with the ranks that have them.
 ///
-/// - `hosts`: the name of each rank's host
+/// - `hosts`: the host of each rank
 pub(super) fn merge(check: &'static str, findings: &[Vec<Finding>], hosts: &[String]) -> Vec<Line> {
     let mut groups: Vec<Group<'_>> = Vec::new();
-    for (rank, finding) in
-        findings.iter().enumerate().flat_map(|(rank, of)| of.iter().map(move |f| (rank, f)))
-    {
-        let fits = |group: &&mut Group<'_>| {
-            let Group { first, ranks, .. } = group;
-            // Two findings of one rank stay apart.
-            (first.scope, first.status, &first.remedy) == (finding.scope, finding.status, &finding.remedy)
-                && ranks.last() != Some(&rank)
-                && is_same_form(&first.found, &finding.found)
-        };
-        match groups.iter_mut().find(fits) {
-            Some(group) => {
-                group.texts.push(&finding.found);
-                group.ranks.push(rank);
+    for (rank, findings) in findings.iter().enumerate() {
+        for finding in findings {
+            let Finding { scope, status, found, remedy } = finding;
+            let (form, numbers) = form_of(found);
+            let fits = |group: &&mut Group<'_>| {
+                let first = group.first;
+                (first.scope, first.status, &first.remedy) == (*scope, *status, remedy)
+                    && form_of(&first.found).0 == form
+            };
+            match groups.iter_mut().find(fits) {
+                Some(group) => {
+                    group.numbers.push(numbers);
+                    group.ranks.push(rank);
+                }
+                None => groups.push(Group { first: finding, numbers: vec![numbers], ranks: vec![rank] }),
             }
-            None => groups.push(Group { first: finding, texts: vec![&finding.found], ranks: vec![rank] }),
         }
     }
-    let mut names: Vec<&str> = Vec::new();
-    for host in hosts {
-        if !names.contains(&host.as_str()) {
-            names.push(host);
-        }
-    }
-    let line = |Group { first, texts, ranks }: &Group<'_>| {
+    groups.iter().map(|group| group.line(check, hosts)).collect()
+}
+
+impl Group<'_> {
+    fn line(&self, check: &'static str, hosts: &[String]) -> Line {
+        let Group { first, ranks, .. } = self;
         let n_all = match first.scope {
             Scope::Rank => hosts.len(),
-            Scope::Host => names.len(),
+            Scope::Host => hosts.iter().collect::<BTreeSet<_>>().len(),
             Scope::Job => 1,
         };
         let is_all = ranks.len() == n_all;
-        let place = match (first.scope, is_all) {
-            (_, true) if n_all == 1 => String::new(),
-            (Scope::Rank, true) => format!(" (all {n_all} ranks)"),
-            (Scope::Rank, false) if ranks.len() == 1 => {
-                format!(" (rank {} on {})", ranks[0], hosts[ranks[0]])
-            }
-            (Scope::Rank, false) => format!(" ({})", ranks_text(ranks)),
-            (_, true) => format!(" (all {n_all} hosts)"),
-            (_, false) => {
-                let shown: Vec<_> = ranks.iter().take(MAX_HOSTS).map(|rank| hosts[*rank].as_str()).collect();
-                let more = match ranks.len().saturating_sub(MAX_HOSTS) {
-                    0 => String::new(),
-                    n => format!(" and {n} more hosts"),
-                };
-                format!(" ({}{more})", shown.join(", "))
-            }
+        let place = match (is_all, first.scope, &ranks[..]) {
+            (true, ..) if n_all == 1 => String::new(),
+            (true, Scope::Host, _) => format!(" (all {n_all} hosts)"),
+            (true, ..) => format!(" (all {n_all} ranks)"),
+            (false, _, [rank]) => format!(" (rank {rank} on {})", hosts[*rank]),
+            (false, ..) => format!(" ({})", ranks_text(ranks)),
         };
-        let found = with_ranges(texts) + &place;
-        let finding = Finding { found, ..(*first).clone() };
+        let finding = Finding { found: self.with_ranges() + &place, ..(*first).clone() };
         Line::new(check, finding, ranks.first().copied().filter(|_| !is_all))
-    };
-    groups.iter().map(line).collect()
-}
-
-/// A word without the punctuation around it, and its value if it is a number.
-fn number(word: &str) -> (&str, Option<f64>) {
-    let core = word.trim_matches(|c| "(),;:%".contains(c));
-    (core, core.parse().ok().filter(|_| core.starts_with(|c: char| c.is_ascii_digit() || c == '-')))
-}
-
-/// Whether two texts differ only in numbers.
-fn is_same_form(one: &str, other: &str) -> bool {
-    let without = |word: &str| {
-        let (core, value) = number(word);
-        if value.is_some() { word.replacen(core, "0", 1) } else { word.to_owned() }
-    };
-    one.split_whitespace().map(without).eq(other.split_whitespace().map(without))
-}
-
-/// One text for several that differ only in numbers: where those differ, `LEAST to MOST`.
-fn with_ranges(texts: &[&str]) -> String {
-    let mut columns: Vec<Vec<&str>> = Vec::new();
-    for text in texts {
-        for (at, word) in text.split_whitespace().enumerate() {
-            if at == columns.len() {
-                columns.push(Vec::new());
-            }
-            columns[at].push(word);
-        }
     }
-    let merged = |words: &Vec<&str>| {
-        let mut values: Vec<_> = words.iter().map(|word| number(word)).collect();
-        values.sort_by(|a, b| a.1.unwrap_or(0.0).total_cmp(&b.1.unwrap_or(0.0)));
-        match (values.first(), values.last()) {
-            (Some((least, Some(_))), Some((most, Some(_)))) if least != most => {
-                words[0].replacen(number(words[0]).0, &format!("{least} to {most}"), 1)
-            }
-            _ => words[0].to_owned(),
+
+    /// One text for all, with `LEAST to MOST` where numbers differ.
+    fn with_ranges(&self) -> String {
+        let mut text = form_of(&self.first.found).0;
+        let value = |number: &str| number.parse::<f64>().unwrap_or(0.0);
+        for at in 0..self.numbers[0].len() {
+            let mut of_all: Vec<&str> = self.numbers.iter().map(|numbers| numbers[at]).collect();
+            of_all.sort_by(|a, b| value(a).total_cmp(&value(b)));
+            let (least, most) = (of_all[0], of_all[of_all.len() - 1]);
+            let range = if least == most { least.to_owned() } else { format!("{least} to {most}") };
+            text = text.replacen(NUMBER, &range, 1);
         }
+        text
+    }
+}
+
+/// Stands for a number in a form.
+const NUMBER: char = '\0';
+
+/// The text with a mark in place of each number, and the numbers. Names that contain digits, and versions, are no numbers.
+fn form_of(text: &str) -> (String, Vec<&str>) {
+    let mut numbers = Vec::new();
+    let mark = |word| {
+        let number: &str = str::trim_matches(word, |c| "(),;:%".contains(c));
+        let begins = number.starts_with(|c: char| c.is_ascii_digit() || c == '-');
+        if !begins || number.parse::<f64>().is_err() {
+            return str::to_owned(word);
+        }
+        numbers.push(number);
+        word.replacen(number, &NUMBER.to_string(), 1)
     };
-    columns.iter().map(merged).collect::<Vec<_>>().join(" ")
+    let words: Vec<String> = text.split_whitespace().map(mark).collect();
+    (words.join(" "), numbers)
 }
 
 #[cfg(test)]
@@ -237,7 +221,8 @@ mod tests {
         assert_eq!(got, want.map(|(text, rank)| (text.to_owned(), rank)));
         let of_host = |of: Vec<Finding>| of.into_iter().map(Finding::of_host).collect::<Vec<_>>();
         let got = lines(&four, &[of_host(ok()), vec![], of_host(bad()), vec![]]);
-        let want = [("ok 0 errors (a)", Some(0)), ("fail 2 errors on 1 disk (b)", Some(2))];
+        let want =
+            [("ok 0 errors (rank 0 on a)", Some(0)), ("fail 2 errors on 1 disk (rank 2 on b)", Some(2))];
         assert_eq!(got, want.map(|(text, rank)| (text.to_owned(), rank)));
         let got = lines(&four, &[of_host(ok()), vec![], of_host(ok()), vec![]]);
         assert_eq!(got[0].0, "ok 0 errors (all 2 hosts)");
@@ -247,8 +232,9 @@ mod tests {
 
     #[test]
     fn names_with_digits_are_no_numbers() {
-        assert!(!is_same_form("node1 is late", "node2 is late") && is_same_form("1.5 s", "-2 s"));
-        assert!(!is_same_form("libnccl 2.27.3", "libnccl 2.28.1") && !is_same_form("1 s", "1 s late"));
-        assert!(!is_same_form("inf s", "nan s"));
+        let is_same = |one, other| form_of(one).0 == form_of(other).0;
+        assert!(!is_same("node1 is late", "node2 is late") && is_same("1.5 s", "-2 s"));
+        assert!(!is_same("libnccl 2.27.3", "libnccl 2.28.1") && !is_same("1 s", "1 s late"));
+        assert!(!is_same("inf s", "nan s"));
     }
 }

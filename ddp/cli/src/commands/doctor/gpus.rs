@@ -10,6 +10,7 @@ use ddp_kernels::{DType, Device, DeviceRequest, MemoryUse, Tensor};
 
 use super::finding::Finding;
 use crate::commands::self_check::copied;
+use crate::commands::train::count;
 use crate::error::{Error, Result};
 
 /// Time for which NCCL may join the ranks, and for which a rank waits for a collective.
@@ -182,8 +183,6 @@ fn copies_to_all(gpu: &Gpu) -> Result<Vec<Finding>> {
         }
     }
     let n_pairs = n_gpus * (n_gpus - 1);
-    Ok(vec![Finding::ok(format!(
-        "copies to {} other GPUs are right; {n_direct} of {n_pairs} pairs directly",
-        n_gpus - 1
-    ))])
+    let others = count(n_gpus as usize - 1, "other GPU");
+    Ok(vec![Finding::ok(format!("copies to {others} are right; {n_direct} of {n_pairs} pairs directly"))])
 }

@@ -29,10 +29,8 @@ pub(super) fn out(world: &World, out: &Path) -> Result<Vec<Finding>> {
         Some(Ok(measured)) => {
             folder = measured.folder.display().to_string().into_bytes();
             let free = measured.free_bytes.map_or_else(String::new, |free| format!(", {} free", size(free)));
-            let place = match measured.folder == out {
-                true => String::new(),
-                false => format!(" in `{}`", measured.folder.display()),
-            };
+            let is_there = measured.folder == out;
+            let place = if is_there { String::new() } else { format!(" in `{}`", measured.folder.display()) };
             let found = format!(
                 "`{}`{place}: rename and sync work, {} written and synced at {:.0} MiB/s{free}",
                 out.display(),

@@ -19,7 +19,7 @@ use crate::report::stdout::{print_result, say};
 /// Time limit of a check. Calls that can hang have shorter ones of their own, which say more.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Time by which rank 0 is ahead of the others in reporting a check that hangs.
-const RANK_ZERO_FIRST: Duration = Duration::from_secs(3);
+const RANK_ZERO_FIRST: Duration = Duration::from_secs(1);
 
 /// The check before the ranks have joined.
 pub(super) const WORLD: &str = "world";

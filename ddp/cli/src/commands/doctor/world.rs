@@ -1,5 +1,6 @@
 //! The ranks, the versions of their libraries, and the network between their hosts.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ddp_comm::watchdog::{Unwatched, interface_addresses};
@@ -13,9 +14,6 @@ use crate::commands::self_check::library_words;
 use crate::commands::torchrun;
 use crate::commands::train::count;
 use crate::error::Result;
-
-/// Hosts that are listed with their number of ranks.
-const MAX_HOSTS: usize = 8;
 
 /// The ranks and their hosts. A launcher that started several processes, each of which is a world of its own, is a failure.
 ///
@@ -37,25 +35,16 @@ pub(super) fn world(world: &World, hosts: &[String], program: &str) -> Finding {
         }
         .of_job();
     };
-    let mut of_hosts: Vec<(&str, usize)> = Vec::new();
-    for host in hosts {
-        match of_hosts.iter_mut().find(|(name, _)| name == host) {
-            Some((_, n)) => *n += 1,
-            None => of_hosts.push((host, 1)),
+    let per_host: BTreeSet<_> =
+        hosts.iter().map(|host| hosts.iter().filter(|other| *other == host).count()).collect();
+    let place = match hosts.iter().collect::<BTreeSet<_>>().len() {
+        1 => format!("host {}", world.hostname()),
+        n_hosts => {
+            let per_host: Vec<_> = per_host.iter().map(ToString::to_string).collect();
+            format!("{n_hosts} hosts ({} each)", per_host.join(" or "))
         }
-    }
-    let listed: Vec<_> = of_hosts.iter().take(MAX_HOSTS).map(|(host, n)| format!("{n} on {host}")).collect();
-    let more = match of_hosts.len().saturating_sub(MAX_HOSTS) {
-        0 => String::new(),
-        n => format!(" and {n} more"),
     };
-    Finding::ok(format!(
-        "{} on {} ({}{more}) by {launcher}, {program}",
-        count(hosts.len(), "rank"),
-        count(of_hosts.len(), "host"),
-        listed.join(", "),
-    ))
-    .of_job()
+    Finding::ok(format!("{} on {place} by {launcher}, {program}", count(hosts.len(), "rank"))).of_job()
 }
 
 /// The versions of driver, CUDA's libraries and MPI, which should be those of rank 0. Collective.
