@@ -198,7 +198,7 @@ mod tests {
             Frame::decode(&bytes, &TOKEN, 3)
         };
         // The token, the kind, the phase, the flag, the length of the text, the rank.
-        for (at, byte) in [(0, 0), (15, 0), (16, 6), (17, 7), (18, 2), (20, 1), (23, 255), (24, 3)] {
+        for (at, byte) in [(0, 0), (15, 0), (16, 6), (17, 8), (18, 2), (20, 1), (23, 255), (24, 3)] {
             assert_eq!(changed(at, byte), Err(BadFrame), "byte {at} as {byte}");
         }
         assert_eq!(Frame::decode(b"GET / HTTP/1.1\r\n", &TOKEN, 3), Err(BadFrame));

@@ -19,6 +19,8 @@ const COMMANDS: &[(&str, &str)] = &[
     ("inference", "predict"),
     ("transform", "predict"),
     ("gpus", "devices"),
+    ("check", "doctor"),
+    ("diagnose", "doctor"),
     ("summary", "describe"),
     ("benchmark", "bench"),
 ];

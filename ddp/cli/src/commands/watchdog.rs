@@ -39,7 +39,9 @@ impl Watched {
             Watched::Run(run) if run.is_complete() => "the run is complete, and its model is saved",
             Watched::Run(_) => "the same command with `--resume auto` continues from the newest checkpoint",
             Watched::Other(_) => "start the same command again",
-            Watched::Checks => "the last line above names the check before the one that did not end",
+            Watched::Checks => {
+                "start `ddp-train doctor` on that host alone to see which check it does not end"
+            }
         }
     }
 

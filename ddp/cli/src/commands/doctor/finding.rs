@@ -30,7 +30,7 @@ impl Status {
 }
 
 /// Ranks for which a finding stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Scope {
     Rank,
     /// All ranks of a host, the first of which reports it.

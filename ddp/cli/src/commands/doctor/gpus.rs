@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use ddp_comm::{CommError, DeviceOptions, Failure, Rank, Reporter, SharedTensor, World, peer};
+use ddp_comm::{CommError, DeviceOptions, Failure, Rank, Reporter, World, peer};
 use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::{self, Gpu, record};
 use ddp_kernels::ops::KnownNumbers;
-use ddp_kernels::{DType, Device, DeviceRequest, MemoryUse, Tensor};
+use ddp_kernels::{DType, Device, DeviceRequest, Tensor};
 
 use super::finding::Finding;
 use crate::commands::self_check::copied;
@@ -78,7 +78,7 @@ pub(super) fn memory(gpu: &Gpu) -> Result<Finding> {
     // The driver's context takes a part of it.
     if in_use.free < in_use.total / 10 * 9 && in_use.total - in_use.free > 2 << 30 {
         return Ok(Finding::warn(
-            format!("{found}: other processes hold the rest"),
+            format!("{found}: other processes may hold the rest"),
             "nvidia-smi lists the processes; end them, or choose other GPUs by CUDA_VISIBLE_DEVICES",
         ));
     }
@@ -108,8 +108,16 @@ pub(super) fn copies(world: &World, hosts: &[String], gpu: &'static Gpu) -> Resu
         return copies_to_all(gpu);
     }
     let rank = world.rank().0;
-    let mut target = Tensor::zeros_for(MemoryUse::Workspace, &[N_COPIED], DType::F32, gpu.device());
-    let mut source = source(world, gpu);
+    let buffers = || -> Result<_, CommError> {
+        let mut source = world.shared_zeros(&[N_COPIED], DType::F32, gpu.device())?;
+        known(rank).fill(source.view_mut(), None)?;
+        Ok((source, Tensor::zeros(&[N_COPIED], DType::F32, gpu.device())?))
+    };
+    let buffers = buffers();
+    if let Some(failure) = failure(world, buffers.as_ref().err().cloned())? {
+        return Ok(vec![failure]);
+    }
+    let (source, mut target) = buffers?;
     let mut findings = Vec::new();
     for to in 0..world.world_size() {
         let of_host: Vec<_> = (0..hosts.len()).filter(|other| hosts[*other] == hosts[to]).collect();
@@ -118,24 +126,19 @@ pub(super) fn copies(world: &World, hosts: &[String], gpu: &'static Gpu) -> Resu
         if from == to {
             continue;
         }
-        let of_source = source.as_mut().ok().filter(|_| rank == from).map(|source| source.view());
-        let of_target = target.as_mut().ok().filter(|_| rank == to).map(Tensor::view_mut);
+        let (of_source, of_target) =
+            ((rank == from).then(|| source.view()), (rank == to).then(|| target.view_mut()));
         let copied = peer::copy(world, Rank(from), Rank(to), of_source, of_target);
-        let path = copied.as_ref().ok().copied();
-        // Where memory is missing, that is the cause.
-        let error = match (&source, &target) {
-            (Err(error), _) if rank == from => Some(error.clone()),
-            (_, Err(error)) if rank == to => Some(CommError::from(error.clone())),
-            _ => copied.err(),
-        };
-        if let Some(failure) = failure(world, error)? {
+        if let Some(failure) = failure(world, copied.as_ref().err().cloned())? {
             return Ok(vec![failure]);
         }
-        if let (Some(path), Ok(target)) = (path.filter(|_| rank == to), &target) {
-            let n_wrong = n_wrong(target, from)?;
-            findings.push(match n_wrong {
+        if rank == to {
+            let path = copied?;
+            let mut wrong = Tensor::zeros(&[1], DType::I64, gpu.device())?;
+            known(from).count_wrong(target.view(), wrong.view_mut())?;
+            findings.push(match wrong.item::<i64>()? {
                 0 => Finding::ok(format!("1 MiB from the GPU of another rank is right, {path}")),
-                _ => Finding::fail(
+                n_wrong => Finding::fail(
                     format!("{n_wrong} of {N_COPIED} numbers from the GPU of rank {from} are wrong, {path}"),
                     "turn off the IOMMU and PCIe ACS, which break copies between GPUs, or set NCCL_P2P_DISABLE=1",
                 ),
@@ -151,18 +154,6 @@ pub(super) fn copies(world: &World, hosts: &[String], gpu: &'static Gpu) -> Resu
 /// Numbers that tell the rank from which they come.
 fn known(from: usize) -> KnownNumbers {
     KnownNumbers { first: 0, n_ranks: 1, round: from as u32 }
-}
-
-fn source<'w>(world: &'w World, gpu: &Gpu) -> Result<SharedTensor<'w>, CommError> {
-    let mut source = world.shared_zeros(&[N_COPIED], DType::F32, gpu.device())?;
-    known(world.rank().0).fill(source.view_mut(), None)?;
-    Ok(source)
-}
-
-fn n_wrong(target: &Tensor, from: usize) -> Result<i64> {
-    let mut wrong = Tensor::zeros_for(MemoryUse::Workspace, &[1], DType::I64, target.device())?;
-    known(from).count_wrong(target.view(), wrong.view_mut())?;
-    Ok(wrong.item::<i64>()?)
 }
 
 /// Copies to each other GPU of this host and back.

@@ -7,6 +7,7 @@ mod finding;
 mod report;
 mod world;
 mod host;
+mod cpus;
 mod gpus;
 mod collectives;
 mod out;
@@ -17,8 +18,8 @@ use ddp_comm::{Phase, World};
 use ddp_kernels::Device;
 use ddp_kernels::cuda::Gpu;
 
+use self::cpus::CpuQuota;
 use self::finding::{Finding, Scope, merge};
-use self::host::CpuQuota;
 pub use self::report::Report;
 use super::watchdog::{self, Watched};
 use crate::cli::DoctorArgs;
@@ -39,21 +40,21 @@ pub fn doctor(world: &World, log: &Log, args: &DoctorArgs, report: &Report) -> R
     let doctor = Doctor { world, report, hosts: hosts(world)? };
     let hosts = &doctor.hosts;
     let quota = CpuQuota::now();
-    doctor.check("world", || Ok(vec![world::world(world, hosts, report.program())]))?;
+    doctor.check("world", Scope::Job, || Ok(vec![world::world(world, hosts, report.program())]))?;
     if report.has_failed() {
         // All else would be found in each of the worlds.
         return doctor.finish();
     }
-    doctor.check("network", || {
+    doctor.check("network", Scope::Job, || {
         let unwatched = watchdog::start_unreported(world, log, &WATCHDOG, Watched::Checks)?;
         world.watchdog().enter(Phase::Doctor);
         world::network(world, unwatched.as_ref())
     })?;
     // Before this program loads the CPUs itself.
-    doctor.check("load", || Ok(vec![host::load(world)?]))?;
-    doctor.check("versions", || world::versions(world))?;
+    doctor.check("load", Scope::Rank, || Ok(vec![cpus::load(world)?]))?;
+    doctor.check("versions", Scope::Rank, || world::versions(world))?;
     let mut device = None;
-    doctor.check("device", || {
+    doctor.check("device", Scope::Rank, || {
         let (findings, joined) = gpus::join(world)?;
         device = joined;
         Ok(findings)
@@ -65,19 +66,19 @@ pub fn doctor(world: &World, log: &Log, args: &DoctorArgs, report: &Report) -> R
     if let Some(device) = device {
         world.watchdog().set_device(&device.to_string());
     }
-    doctor.check("cores", || host::cores(world, gpu))?;
-    doctor.check("shared-memory", || Ok(host::shared_memory(world, gpu.is_some())))?;
-    doctor.check("limits", || Ok(vec![host::limits(world)]))?;
-    doctor.check("memory", || Ok(host::memory(world)))?;
+    doctor.check("cores", Scope::Rank, || cpus::cores(world, gpu))?;
+    doctor.check("shared-memory", Scope::Host, || Ok(host::shared_memory(world, gpu.is_some())))?;
+    doctor.check("limits", Scope::Rank, || Ok(vec![host::limits(world)]))?;
+    doctor.check("memory", Scope::Host, || Ok(host::memory(world)))?;
     if let Some(gpu) = gpu {
-        doctor.check("gpu-memory", || Ok(vec![gpus::memory(gpu)?]))?;
-        doctor.check("kernel-cache", || Ok(vec![gpus::kernel_cache()]))?;
-        doctor.check("gpu-copies", || gpus::copies(world, hosts, gpu))?;
+        doctor.check("gpu-memory", Scope::Rank, || Ok(vec![gpus::memory(gpu)?]))?;
+        doctor.check("kernel-cache", Scope::Rank, || Ok(vec![gpus::kernel_cache()]))?;
+        doctor.check("gpu-copies", Scope::Rank, || gpus::copies(world, hosts, gpu))?;
     }
-    doctor.check("all-reduce", || collectives::sums(world, gpu))?;
-    doctor.check("clock", || collectives::clocks(world))?;
-    doctor.check("cpu-quota", || Ok(vec![CpuQuota::now().since(quota)]))?;
-    doctor.check("out", || out::out(world, &args.out))?;
+    doctor.check("all-reduce", Scope::Rank, || collectives::sums(world, gpu))?;
+    doctor.check("clock", Scope::Rank, || collectives::clocks(world))?;
+    doctor.check("cpu-quota", Scope::Host, || Ok(vec![CpuQuota::now().since(quota)]))?;
+    doctor.check("out", Scope::Rank, || out::out(world, &args.out))?;
     doctor.finish()
 }
 
@@ -91,10 +92,18 @@ struct Doctor<'a> {
 
 impl Doctor<'_> {
     /// Runs a check on all ranks, and adds its lines to the result. Collective.
-    fn check(&self, name: &'static str, find: impl FnOnce() -> Result<Vec<Finding>>) -> Result<()> {
+    ///
+    /// - `scope`: the least one of its findings
+    fn check(
+        &self,
+        name: &'static str,
+        scope: Scope,
+        find: impl FnOnce() -> Result<Vec<Finding>>,
+    ) -> Result<()> {
         self.report.begin(name);
         self.world.watchdog().tick();
         let mut own = find()?;
+        own.iter_mut().for_each(|finding| finding.scope = finding.scope.max(scope));
         own.retain(|finding| match finding.scope {
             Scope::Rank => true,
             Scope::Host => self.world.local_rank().0 == 0,

@@ -33,8 +33,6 @@ struct State {
     json: bool,
     program: &'static str,
     rank: usize,
-    /// Begins the messages of a rank other than 0.
-    prefix: String,
     world_size: usize,
     /// The check under way, and since when; `None` once all are over.
     check: Option<(&'static str, Instant)>,
@@ -60,7 +58,6 @@ impl Report {
             json,
             program,
             rank: stated_rank().unwrap_or(0),
-            prefix: String::new(),
             world_size: 1,
             check: Some((WORLD, Instant::now())),
             lines: Vec::new(),
@@ -92,27 +89,32 @@ impl Report {
         let found = format!("it has not ended within {} s", LIMIT.as_secs());
         let remedy = match check {
             WORLD => {
-                "MPI has not started: the hosts must reach each other on any TCP port; with several networks name the interface, \
-                      as by mpirun --mca btl_tcp_if_include IFACE --mca oob_tcp_if_include IFACE"
+                "the hosts must reach each other on any TCP port; with several networks name the interface, as by mpirun --mca \
+                 btl_tcp_if_include IFACE --mca oob_tcp_if_include IFACE"
             }
             _ => {
                 "a call hangs in a driver, a library, a network or a disk: start each host alone to find which"
             }
         };
+        self.end(check, Finding::fail(found, remedy))
+    }
+
+    /// Ends the result by this failure, and the job with status 1.
+    fn end(&self, check: &'static str, finding: Finding) -> ! {
         let mut state = self.state();
-        if state.rank == 0 {
-            state.add(vec![Line::new(check, Finding::fail(found, remedy), None)]);
-            let _ = state.finish();
-        } else {
-            say(&error_line(&format!("{}the check `{check}`: {found}", state.prefix)));
+        let line = Line::new(check, finding, None);
+        if state.rank > 0 && state.world_size > 1 {
+            say(&error_line(&format!("rank {}: {check}: {}", state.rank, line.found)));
         }
+        state.add(vec![line]);
+        let _ = state.finish();
         failure::end_job(exit_code::FAILED.into())
     }
 
     /// From now on this is a rank of `world`.
     pub(super) fn join(&self, world: &World) {
         let mut state = self.state();
-        (state.rank, state.world_size, state.prefix) = (world.rank().0, world.world_size(), world.prefix());
+        (state.rank, state.world_size) = (world.rank().0, world.world_size());
     }
 
     /// The name of this build.
@@ -131,10 +133,7 @@ impl Report {
             // Each process has the error, and the end of one may end them all.
             thread::sleep(RANK_ZERO_FIRST);
         }
-        let mut state = self.state();
-        state.add(vec![Line::new(WORLD, Finding::of_error(error), None)]);
-        let _ = state.finish();
-        failure::end_job(exit_code::FAILED.into())
+        self.end(WORLD, Finding::of_error(error))
     }
 
     /// Adds lines, which all ranks have; rank 0 prints them.

@@ -20,7 +20,7 @@ use crate::error::Result;
 /// - `hosts`: the host of each rank
 pub(super) fn world(world: &World, hosts: &[String], program: &str) -> Finding {
     if let Some(refusal) = torchrun::refusal(world) {
-        return Finding::of_error(&refusal.into()).of_job();
+        return Finding::of_error(&refusal.into());
     }
     let Some(launcher) = world.launcher() else {
         return match launcher_above() {
@@ -32,8 +32,7 @@ pub(super) fn world(world: &World, hosts: &[String], program: &str) -> Finding {
                 "keep the environment (sudo -E, docker run --env; not env -i) between the launcher and ddp-train",
             ),
             None => Finding::ok(format!("1 rank without a launcher, {program}")),
-        }
-        .of_job();
+        };
     };
     let per_host: BTreeSet<_> =
         hosts.iter().map(|host| hosts.iter().filter(|other| *other == host).count()).collect();
@@ -44,7 +43,7 @@ pub(super) fn world(world: &World, hosts: &[String], program: &str) -> Finding {
             format!("{n_hosts} hosts ({} each)", per_host.join(" or "))
         }
     };
-    Finding::ok(format!("{} on {place} by {launcher}, {program}", count(hosts.len(), "rank"))).of_job()
+    Finding::ok(format!("{} on {place} by {launcher}, {program}", count(hosts.len(), "rank")))
 }
 
 /// The versions of driver, CUDA's libraries and MPI, which should be those of rank 0. Collective.
@@ -76,7 +75,7 @@ pub(super) fn versions(world: &World) -> Result<Vec<Finding>> {
 /// The connections of the watchdog, which each rank has to rank 0 and to the deputy, and the addresses of the hosts. Collective.
 pub(super) fn network(world: &World, unwatched: Option<&Unwatched>) -> Result<Vec<Finding>> {
     if world.local_size() == world.world_size() {
-        return Ok(vec![Finding::ok("skipped: all ranks are on one host").of_job()]);
+        return Ok(vec![Finding::ok("skipped: all ranks are on one host")]);
     }
     // Of an interface that each host has for itself, such as a bridge of containers.
     let own = if world.local_rank().0 == 0 { interface_addresses().unwrap_or_default() } else { Vec::new() };
@@ -101,5 +100,5 @@ pub(super) fn network(world: &World, unwatched: Option<&Unwatched>) -> Result<Ve
             "name the interface between the hosts: mpirun --mca btl_tcp_if_include IFACE -x NCCL_SOCKET_IFNAME=IFACE",
         ));
     }
-    Ok(findings.into_iter().map(Finding::of_job).collect())
+    Ok(findings)
 }
