@@ -11,7 +11,7 @@ use ddp_comm::{Launcher, World, WorldOptions, failure};
 use ddp_train::Error;
 use ddp_train::cli::{self, Cli, Command, with_implied_command};
 use ddp_train::commands::{
-    bench, checkpoint, completions, config, data, describe, devices, doctor, eval, launch, man, predict,
+    bench, checkpoint, completions, config, data, describe, devices, doctor, eval, launch, man, predict, report,
     torchrun, train,
 };
 use ddp_train::exit::{conclude, conclude_usage};
@@ -85,6 +85,7 @@ fn main() -> ExitCode {
         Command::Config(command) => config::config(&world, command),
         Command::Data(command) => data::data(&world, &log, command),
         Command::Checkpoint(command) => checkpoint::checkpoint(&world, &log, command),
+        Command::Report(args) => report::report(&world, args),
         Command::Bench(command) => bench::bench(&world, command),
         Command::Devices(args) => devices::devices(&world, args, cli::program(COMMIT)),
         Command::Doctor(args) => {

@@ -45,6 +45,8 @@ pub const METRICS_FILE: &str = "metrics.jsonl";
 pub const MODEL_FILE: &str = "model.safetensors";
 /// File name of the weights after the last step, written if the model file holds those of the best evaluation.
 pub const LAST_FILE: &str = "last.safetensors";
+/// File name of the page that shows the run.
+pub const REPORT_FILE: &str = "report.html";
 
 /// Folder of runs without a name.
 pub const RUNS: &str = "runs";
@@ -132,7 +134,7 @@ impl RunDir {
 
     /// Removes temporary files that earlier owners of this folder left when they were killed.
     fn remove_leftovers(&self) {
-        let names = RUN_FILES.into_iter().chain([RUN_ID_FILE]);
+        let names = RUN_FILES.into_iter().chain([RUN_ID_FILE, REPORT_FILE]);
         let removed = names.flat_map(|name| atomic_write::remove_leftovers(&self.file(name)));
         let removed: Vec<_> = removed.chain(logs::remove_leftovers(&self.path)).collect();
         if !removed.is_empty() {

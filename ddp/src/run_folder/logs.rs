@@ -20,7 +20,7 @@ use crate::run_folder::error::FolderError;
 /// Folder of the log files.
 pub const LOGS: &str = "logs";
 /// The log file of rank 0, which shows that a folder holds a run.
-pub(super) const RANK_0: &str = "logs/rank-0.log";
+pub const RANK_0: &str = "logs/rank-0.log";
 
 /// Path of a rank's log file in the folder `run`.
 pub fn file(run: &Path, rank: usize) -> PathBuf {

@@ -20,6 +20,7 @@ mod launch;
 mod library_values;
 mod check;
 mod predict;
+mod report;
 mod data;
 mod run_config;
 mod bench;
@@ -58,6 +59,7 @@ pub use self::implied::with_implied_command;
 pub use self::launch::{LaunchArgs, RankCount};
 pub use self::library_values::graph_mode_name;
 pub use self::predict::{BadRows, PredictArgs};
+pub use self::report::ReportArgs;
 pub use self::run_config::{RunConfigArgs, ShortFlags};
 use crate::report::log::{LogFormat, LogOptions};
 use crate::report::progress::ProgressChoice;
@@ -154,6 +156,8 @@ pub enum Command {
     /// List, verify, show, prune, average and export checkpoints
     #[command(subcommand)]
     Checkpoint(CheckpointCommand),
+    /// Make the page that shows a run, or several over each other
+    Report(ReportArgs),
     /// Measure speed
     #[command(subcommand)]
     Bench(BenchCommand),

@@ -36,6 +36,7 @@ mod importance_report;
 mod importance;
 pub mod launch;
 pub mod man;
+pub mod report;
 mod quick_build;
 pub mod torchrun;
 mod watchdog;

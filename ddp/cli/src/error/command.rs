@@ -131,6 +131,22 @@ pub enum CommandError {
         /// The error of the operating system.
         source: io::Error,
     },
+    /// A folder of which a page is wanted holds no run.
+    #[error("`{}` holds no run: can't read its metrics.jsonl: {source}", path.display())]
+    #[diagnostic(help("name the folder of a run, such as runs/NAME-TIME"))]
+    NoRun {
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// A page of more runs than can be told apart.
+    #[error("a page shows at most {max} runs, got {got}")]
+    #[diagnostic(help("name fewer runs, or make several pages"))]
+    TooManyRuns { got: usize, max: usize },
+    /// The output file of a page is another file.
+    #[error("`{}` exists and is not a page of `ddp-train report`", path.display())]
+    #[diagnostic(help("name another file with --out, or delete it"))]
+    NoPage { path: PathBuf },
     /// `--metrics` names a metric that evaluations do not measure.
     #[error("--metrics: `{}` is not a metric here, expected names of: {}", .0.name, .0.expected)]
     #[diagnostic(help("{}", .0.hint))]

@@ -10,6 +10,8 @@ use ddp::report::EventStream;
 use ddp::report::metrics::{Event, FailedEvent, json_line};
 use ddp::run_folder::done::Done;
 
+use crate::report::page;
+
 /// Destination of the last event of a failed run, and the run's progress.
 #[derive(Debug, Clone, Default)]
 pub struct FailedRun {
@@ -78,6 +80,7 @@ impl FailedRun {
             && let Ok(mut file) = OpenOptions::new().append(true).open(path)
         {
             let _ = file.write_all(line.as_bytes());
+            path.parent().into_iter().for_each(page::write_failed);
         }
         // Written last, because possibly nobody reads it.
         if let Some(stdout) = &self.stdout {

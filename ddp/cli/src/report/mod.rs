@@ -1,5 +1,6 @@
-//! Output of commands: the log, the progress bar, tables and results on stdout.
+//! Output of commands: the log, the progress bar, tables, results on stdout and the page of a run.
 
+pub(crate) mod page;
 mod failed_run;
 pub mod log;
 pub(crate) mod progress;

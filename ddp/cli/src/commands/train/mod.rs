@@ -50,6 +50,7 @@ use crate::error::{Error, Result};
 use crate::exit::Stop;
 use crate::report::FailedRun;
 use crate::report::log::Log;
+use crate::report::page;
 use crate::report::progress::Progress;
 
 /// Trains as `args` say; every rank of the world calls it.
@@ -139,6 +140,7 @@ impl<'w> Run<'w> {
                 Ok(Ending::Complete) => break training,
                 Ok(Ending::Stopped(reason)) => {
                     world.watchdog().enter(Phase::End);
+                    folder.owned.iter().for_each(|folder| page::write_stopped(folder.path()));
                     return Err(Stop::Requested(reason));
                 }
                 Err(stop) => {
@@ -281,6 +283,7 @@ impl<'w> Run<'w> {
         // Last of all: it says that nothing of the run is missing.
         if let Some(folder) = folder {
             let path = folder.path();
+            page::write_complete(path);
             let done =
                 Done { run_id: run_id::read(path), job_id: args.job_id.clone(), step: trainer.n_steps() };
             failed.complete(|| done.write(path))?;

@@ -1,0 +1,287 @@
+//! The lower sections of the page: time, ranks, classes and targets, calibration, restarts and checkpoints.
+
+use std::collections::BTreeSet;
+
+use ddp::report::units::mib;
+use maud::{Markup, html};
+use serde_json::{Map, Value};
+
+use super::axis::figure;
+use super::parts::{duration, name, plain, table, titles};
+use super::record::{Record, metric_title};
+
+/// Kinds of time by their keys, in the order of a step, with their names.
+const KINDS: [(&str, &str); 9] = [
+    ("forward", "forward"),
+    ("backward", "backward"),
+    ("exchange", "waiting for the exchange of gradients"),
+    ("update", "clipping and update"),
+    ("data", "waiting for rows"),
+    ("h2d", "waiting for rows to be copied to the GPU"),
+    ("evaluation", "evaluation"),
+    ("checkpoint", "pauses for checkpoints"),
+    ("other", "other"),
+];
+/// Number of rows of a table of classes, ranks or pairs of classes.
+const MAX_ROWS: usize = 64;
+/// Number of classes up to which a confusion matrix is shown as a whole.
+const MAX_CLASSES: usize = 24;
+
+/// A bar per run of what its time was spent on, with a table; nothing for runs that did not record it.
+pub(super) fn time(runs: &[Record], labels: &[String]) -> Option<Markup> {
+    let times: Vec<_> = runs.iter().map(Record::times).collect();
+    if times.iter().all(|(kinds, _)| kinds.is_empty()) {
+        return None;
+    }
+    let seconds = |of: &[(String, f64)], key: &str| of.iter().find(|(kind, _)| kind == key).map(|(_, s)| *s);
+    let known = KINDS
+        .iter()
+        .enumerate()
+        .filter(|(_, (key, _))| times.iter().any(|(of, _)| seconds(of, key).is_some()));
+    let titles: Vec<String> = if runs.len() == 1 {
+        titles(["Time", "Seconds", "Share"]).to_vec()
+    } else {
+        std::iter::once("Time".to_owned()).chain(labels.iter().cloned()).collect()
+    };
+    let rows = known.map(|(i, (key, title))| {
+        let mut cells = vec![html! { span class=(format!("swatch s{}", color(i))) {} (title) }];
+        for (of, total) in &times {
+            let share = |s: f64| format!("{:.1}%", 100.0 * s / total);
+            match seconds(of, key) {
+                Some(s) if runs.len() == 1 => cells.extend([html! { (duration(s)) }, html! { (share(s)) }]),
+                Some(s) => cells.push(html! { (share(s)) div.note { (duration(s)) } }),
+                None => cells.push(html! { "–" }),
+            }
+        }
+        cells
+    });
+    Some(html! {
+        @for ((run, label), (of, total)) in runs.iter().zip(labels).zip(&times) {
+            @if !of.is_empty() {
+                @if runs.len() > 1 { h3 { (label) } }
+                @if let Some(bound) = time_of_end(run, "bound").and_then(Value::as_str) { p { (plain(bound)) } }
+                (bar(of, *total))
+            }
+        }
+        (table("Time by what it was spent on", &titles, rows))
+    })
+}
+
+fn bar(of: &[(String, f64)], total: f64) -> Markup {
+    let mut from = 0.0;
+    let share = |(i, (key, title)): (usize, &(&str, &'static str))| {
+        let (_, s) = of.iter().find(|(kind, _)| kind == key)?;
+        let percent = 100.0 * s / total;
+        from += percent;
+        Some((color(i), *title, from - percent, percent))
+    };
+    let shares: Vec<_> = KINDS.iter().enumerate().filter_map(share).collect();
+    let text: Vec<String> =
+        shares.iter().map(|(_, title, _, percent)| format!("{title} {percent:.0}%")).collect();
+    html! {
+        svg.bar role="img" aria-label=(text.join(", ")) {
+            @for (color, title, from, percent) in &shares {
+                rect class=(format!("share s{color}")) x=(format!("{from:.2}%")) width=(format!("{percent:.2}%")) y="0" height="26" {
+                    title { (title) " " (format!("{percent:.1}%")) }
+                }
+            }
+        }
+    }
+}
+
+/// Color of a kind of time; the rest is gray.
+fn color(kind: usize) -> usize {
+    [0, 5, 1, 2, 4, 3, 7, 3, 6][kind]
+}
+
+/// A value of the times in the event `end`.
+fn time_of_end<'a>(run: &'a Record, key: &str) -> Option<&'a Value> {
+    run.end.get("time")?.get(key)
+}
+
+/// How late each rank came to the exchange of gradients; nothing for a single rank.
+pub(super) fn ranks(run: &Record) -> Option<Markup> {
+    let mut ranks: Vec<&Value> = time_of_end(run, "ranks")?.as_array()?.iter().collect();
+    let number = |rank: &Value, key: &str| rank[key].as_f64();
+    let n_ranks = ranks.len();
+    ranks.sort_by(|a, b| {
+        number(b, "late_ms").partial_cmp(&number(a, "late_ms")).unwrap_or(std::cmp::Ordering::Equal)
+    });
+    let columns = titles(["Rank", "Host", "Late per step", "Busy per step", "Cause"]);
+    let ms = |value: Option<f64>| html! { (value.map_or_else(|| "–".to_owned(), |ms| format!("{} ms", figure(ms)))) };
+    let rows = ranks.iter().take(MAX_ROWS).map(|rank| {
+        let text = |key: &str| html! { (name(rank[key].as_str().unwrap_or_default())) };
+        let number_of = html! { (rank["rank"].as_u64().map_or_else(String::new, |rank| rank.to_string())) };
+        vec![number_of, text("host"), ms(number(rank, "late_ms")), ms(number(rank, "busy_ms")), text("cause")]
+    });
+    (n_ranks > 1).then(|| html! {
+        h3 { "Ranks, the latest first" }
+        (table("Ranks", &columns, rows))
+        @if n_ranks > MAX_ROWS { p.note { (n_ranks - MAX_ROWS) " ranks that were less late are left out." } }
+    })
+}
+
+/// Tables of classes and targets in the last evaluation that has them, of all rows and of each head.
+pub(super) fn evaluated(run: &Record) -> Option<Markup> {
+    let heads = run.evaluated.get("eval_heads").and_then(Value::as_object).into_iter().flatten();
+    let all = std::iter::once((None, &run.evaluated));
+    let of = all.chain(heads.filter_map(|(head, fields)| Some((Some(head), fields.as_object()?))));
+    let tables: Vec<Markup> =
+        of.take(MAX_ROWS)
+            .filter_map(|(head, fields)| {
+                let matrix = fields.get("eval_confusion_matrix").and_then(confusion);
+                let classes: Vec<String> =
+                    fields.get("eval_confusion_matrix").map(class_names).unwrap_or_default();
+                let of_class =
+                    fields.get("eval_per_class").and_then(|table| figures(table, "Class", &classes));
+                let of_target = fields.get("eval_per_target").and_then(|table| figures(table, "Target", &[]));
+                let is_there = matrix.is_some() || of_class.is_some() || of_target.is_some();
+                is_there.then(|| html! {
+            @if let Some(head) = head { h3 { (name(head)) } }
+            div.columns {
+                @for part in [of_class, of_target, matrix].into_iter().flatten() { div { (part) } }
+            }
+        })
+            })
+            .collect();
+    (!tables.is_empty()).then(|| html! { @for part in &tables { (part) } })
+}
+
+/// A table of figures by class or target, in the order of `order` or of their numbers; of many, those with the lowest F1 or R².
+fn figures(of: &Value, title: &str, order: &[String]) -> Option<Markup> {
+    let of: Vec<(&String, &Map<String, Value>)> =
+        of.as_object()?.iter().filter_map(|(name, figures)| Some((name, figures.as_object()?))).collect();
+    let keys: BTreeSet<&str> =
+        of.iter().flat_map(|(_, figures)| figures.keys()).map(String::as_str).collect();
+    let mut keys: Vec<&str> = keys.into_iter().collect();
+    let place = |key: &str| ["precision", "recall", "f1", "rows"].iter().position(|known| *known == key);
+    keys.sort_by_key(|key| (place(key).map_or(1, |_| 0), place(key), *key));
+    let mut sorted = of;
+    let number = |name: &str| name.parse::<f64>().unwrap_or(f64::INFINITY);
+    sorted.sort_by(|(a, _), (b, _)| {
+        let index = |name: &String| order.iter().position(|other| other == name);
+        index(a).cmp(&index(b)).then(number(a).total_cmp(&number(b)))
+    });
+    let n = sorted.len();
+    if n > MAX_ROWS {
+        let score =
+            |figures: &Map<String, Value>| ["f1", "r2"].iter().find_map(|key| figures.get(*key)?.as_f64());
+        sorted.sort_by(|(_, a), (_, b)| score(a).unwrap_or(0.0).total_cmp(&score(b).unwrap_or(0.0)));
+    }
+    let titles: Vec<String> =
+        std::iter::once(title.to_owned()).chain(keys.iter().map(|key| metric_title(key).1)).collect();
+    let rows = sorted.iter().take(MAX_ROWS).map(|(of, figures)| {
+        let cell =
+            |key: &&str| figures.get(*key).and_then(Value::as_f64).map_or_else(|| "–".to_owned(), figure);
+        std::iter::once(html! { (name(of)) }).chain(keys.iter().map(|key| html! { (cell(key)) })).collect()
+    });
+    Some(html! {
+        (table(title, &titles, rows))
+        @if n > MAX_ROWS { p.note { "The " (MAX_ROWS) " worst of " (n) "." } }
+    })
+}
+
+fn class_names(matrix: &Value) -> Vec<String> {
+    matrix["classes"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|class| class.as_str().map(str::to_owned))
+        .collect()
+}
+
+/// A confusion matrix, shaded by the shares of each row; of many classes only the pairs that are confused most.
+fn confusion(matrix: &Value) -> Option<Markup> {
+    let classes = class_names(matrix);
+    let row =
+        |row: &Value| row.as_array().map(|row| row.iter().filter_map(Value::as_f64).collect::<Vec<f64>>());
+    let counts: Vec<Vec<f64>> = matrix["counts"].as_array()?.iter().filter_map(row).collect();
+    if classes.is_empty()
+        || counts.len() != classes.len()
+        || counts.iter().any(|row| row.len() != classes.len())
+    {
+        return None;
+    }
+    if classes.len() > MAX_CLASSES {
+        let pairs = |(i, row): (usize, &Vec<f64>)| {
+            row.iter()
+                .enumerate()
+                .filter(|(j, n)| *j != i && **n > 0.0)
+                .map(|(j, n)| (i, j, *n))
+                .collect::<Vec<_>>()
+        };
+        let mut pairs: Vec<(usize, usize, f64)> = counts.iter().enumerate().flat_map(pairs).collect();
+        pairs.sort_by(|a, b| b.2.total_cmp(&a.2));
+        let rows = pairs.iter().take(MAX_CLASSES).map(|(i, j, n)| {
+            vec![html! { (name(&classes[*i])) }, html! { (name(&classes[*j])) }, html! { (figure(*n)) }]
+        });
+        return Some(table("Pairs confused most", &titles(["True class", "Predicted as", "Rows"]), rows));
+    }
+    Some(html! {
+        div.scroll tabindex="0" role="region" aria-label="Confusion matrix" {
+            table.matrix {
+                thead { tr { th { "true ╲ predicted" } @for class in &classes { th scope="col" { (name(class)) } } } }
+                tbody {
+                    @for (i, (class, row)) in classes.iter().zip(&counts).enumerate() {
+                        @let sum = row.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+                        tr {
+                            th scope="row" { (name(class)) }
+                            @for (j, n) in row.iter().enumerate() {
+                                td.right[i == j] style=(format!("--s:{:.2}", 0.75 * n / sum)) title=(format!("{:.1}% of the row", 100.0 * n / sum)) {
+                                    (figure(*n))
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    })
+}
+
+/// The fit of `eval --calibrate`.
+pub(super) fn calibration(run: &Record) -> Option<Markup> {
+    let note = run.calibration.as_ref()?;
+    let temperature = note["temperature"].as_f64()?;
+    let value = |side: &str, key: &str| note[side][key].as_f64().map_or_else(|| "–".to_owned(), figure);
+    let keys = ["eval_log_loss", "eval_ece", "eval_accuracy"];
+    let rows = keys.iter().map(|key| {
+        vec![
+            html! { (metric_title(key).1) },
+            html! { (value("before", key)) },
+            html! { (value("after", key)) },
+        ]
+    });
+    let rows_of = note["rows"].as_u64().map_or_else(String::new, |rows| format!(" of {rows} rows"));
+    Some(html! {
+        p { "Temperature " (figure(temperature)) (rows_of) @if let Some(data) = note["data"].as_str() { " in " (name(data)) } }
+        (table("Calibration", &titles(["Metric", "Before", "After"]), rows))
+    })
+}
+
+/// Restarts and checkpoints of a run.
+pub(super) fn history(run: &Record) -> Option<Markup> {
+    let (restarts, checkpoints) = (&run.restarts, &run.checkpoints);
+    let columns = titles(["After step", "Size", "Pause of training", "Written in"]);
+    let rows = checkpoints.items.iter().map(|checkpoint| {
+        let size = mib(checkpoint.bytes.max(0.0) as u64);
+        let (pause, write) = (duration(checkpoint.pause_ms / 1e3), duration(checkpoint.write_s));
+        vec![html! { (checkpoint.step) }, html! { (size) }, html! { (pause) }, html! { (write) }]
+    });
+    (restarts.n + checkpoints.n > 0).then(|| html! {
+        @if restarts.n > 0 {
+            p { "Resumed " (restarts.n) (if restarts.n == 1 { " time." } else { " times." }) }
+            ul { @for restart in &restarts.items {
+                li { "after step " (restart.step) " on " (restart.world_size) (if restart.world_size == 1 { " rank" } else { " ranks" })
+                    @if restart.world_size != restart.world_size_before { " (before: " (restart.world_size_before) ")" } }
+            } }
+        }
+        @if checkpoints.n > 0 {
+            details open[checkpoints.n <= 5] {
+                summary { (checkpoints.n) (if checkpoints.n == 1 { " checkpoint" } else { " checkpoints" })
+                    @if checkpoints.n > checkpoints.items.len() { ", of which the newest are" } }
+                (table("Checkpoints", &columns, rows))
+            }
+        }
+    })
+}

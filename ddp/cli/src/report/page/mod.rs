@@ -1,0 +1,131 @@
+//! The page of a run, `report.html`: one file without scripts and without anything to load, made of what the run's folder holds.
+//!
+//! Events become a [`record`] in bounded memory; curves are SVG. All text is escaped by `maud`, and nothing of the page may load or
+//! run (its content security policy), because names of columns, labels and paths are of unknown origin.
+
+mod series;
+mod axis;
+mod chart;
+mod parts;
+mod record;
+mod summary;
+mod curves;
+mod details;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ddp::run_folder::folder::{METRICS_FILE, REPORT_FILE};
+use ddp::storage::atomic_write::write_atomic;
+use maud::{DOCTYPE, Markup, html};
+use tracing::{info, warn};
+
+use self::record::Record;
+
+/// Most runs on one page.
+pub(crate) const MAX_RUNS: usize = 32;
+/// Points of each curve, on a page of one run and of several together.
+const MAX_POINTS: usize = 200;
+const MAX_POINTS_OF_ALL: usize = 2000;
+/// Largest `metrics.jsonl` of which a run that ends early makes its page: its ranks may be killed soon.
+const MAX_BYTES_IN_HURRY: u64 = 16 << 20;
+
+/// First bytes of every page, by which it is told from other files.
+pub(crate) const MARK: &str = "<!DOCTYPE html><!-- ddp-train report -->";
+
+/// Makes the page of runs; each of `runs` is a run folder.
+///
+/// # Errors
+/// The folder whose `metrics.jsonl` can't be read, and why.
+pub(crate) fn make(runs: &[PathBuf]) -> Result<String, (PathBuf, io::Error)> {
+    let max_points = (MAX_POINTS_OF_ALL / runs.len().max(1)).min(MAX_POINTS);
+    let read = |run: &PathBuf| Record::read(run, max_points).map_err(|error| (run.clone(), error));
+    let runs: Vec<Record> = runs.iter().map(read).collect::<Result<_, _>>()?;
+    debug_assert_eq!(DOCTYPE.0, &MARK[..DOCTYPE.0.len()]);
+    Ok(format!("{MARK}\n{}\n", page(&runs).0))
+}
+
+/// Writes the page into the folder of a complete run; a failure is a warning.
+pub(crate) fn write_complete(run: &Path) {
+    match write(run) {
+        Ok(path) => info!("report: {}", path.display()),
+        Err(error) => warn!("can't write the report of the run: {error}\nhint: {}", command(run)),
+    }
+}
+
+/// Same as [`write_complete`] for a run that is stopped: without much work, because its ranks may be killed soon.
+pub(crate) fn write_stopped(run: &Path) {
+    if is_short(run) {
+        write_complete(run);
+    } else {
+        info!("the report of the run takes longer to make\nhint: {}", command(run));
+    }
+}
+
+/// Same as [`write_stopped`] for a run that fails; the failure alone is reported.
+pub(crate) fn write_failed(run: &Path) {
+    if is_short(run) {
+        let _ = write(run);
+    }
+}
+
+fn is_short(run: &Path) -> bool {
+    std::fs::metadata(run.join(METRICS_FILE)).is_ok_and(|events| events.len() <= MAX_BYTES_IN_HURRY)
+}
+
+fn command(run: &Path) -> String {
+    format!("`ddp-train report {}` writes it", run.display())
+}
+
+fn write(run: &Path) -> io::Result<PathBuf> {
+    let page = make(std::slice::from_ref(&run.to_owned())).map_err(|(_, error)| error)?;
+    let path = run.join(REPORT_FILE);
+    write_atomic(&path, page.as_bytes()).map_err(io::Error::other)?;
+    Ok(path)
+}
+
+fn page(runs: &[Record]) -> Markup {
+    let labels = summary::labels(runs);
+    let title = if let [run] = runs { parts::name(&run.name) } else { format!("{} runs", runs.len()) };
+    let of_one = if let [run] = runs { Some(run) } else { None };
+    let time = details::time(runs, &labels);
+    let settings =
+        if let [run] = runs { summary::settings(run) } else { summary::differing_settings(runs, &labels) };
+    let of_run = |section: fn(&Record) -> Option<Markup>| of_one.and_then(section);
+    let time = time.map(|time| html! { (time) @if let Some(ranks) = of_run(details::ranks) { (ranks) } });
+    let sections = [
+        ("curves", "Curves", Some(curves::charts(runs, &labels))),
+        ("time", "Time", time),
+        ("evaluation", "Last evaluation", of_run(details::evaluated)),
+        ("calibration", "Calibration", of_run(details::calibration)),
+        ("settings", if of_one.is_some() { "Settings" } else { "Settings that differ" }, Some(settings)),
+        ("history", "Restarts and checkpoints", of_run(details::history)),
+    ];
+    let sections: Vec<_> =
+        sections.into_iter().filter_map(|(id, title, body)| Some((id, title, body?))).collect();
+    html! {
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'";
+                title { (title) " – ddp-train" }
+                style { (maud::PreEscaped(include_str!("style.css"))) }
+            }
+            body {
+                @if let Some(run) = of_one { (summary::head(run)) } @else { (summary::compared(runs, &labels)) }
+                nav aria-label="Sections" { @for (id, title, _) in &sections { a href=(format!("#{id}")) { (title) } } }
+                @for (run, label) in runs.iter().zip(&labels) {
+                    @if of_one.is_none() { h3 { (label) } }
+                    (summary::findings(run))
+                }
+                main {
+                    @for (id, title, body) in &sections { section id=(id) { h2 { (title) } (body) } }
+                }
+                footer.note { "ddp-train " (env!("CARGO_PKG_VERSION")) }
+            }
+        }
+    }
+}

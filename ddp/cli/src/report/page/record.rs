@@ -1,0 +1,335 @@
+//! A run as its folder shows it: the events of `metrics.jsonl`, the saved config, the start line of the log.
+//!
+//! Events are read line by line and kept in bounded memory, so that a run of millions of steps is no matter.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+
+use ddp::config::EvalMetric;
+use ddp::report::visible::visible;
+use ddp::run_folder::folder::{CHECKPOINTS, CONFIG_FILE, METRICS_FILE, check_free};
+use ddp::run_folder::logs::RANK_0;
+use ddp_rows::user_file::{open_regular, read_regular};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::series::Series;
+
+/// Longest line that is read; a longer one is damaged.
+const MAX_LINE_BYTES: u64 = 64 << 20;
+/// Largest of the other files that are read.
+const MAX_FILE_BYTES: u64 = 16 << 20;
+/// Number of metrics that are kept.
+const MAX_METRICS: usize = 48;
+/// Number of restarts and of checkpoints that are kept, the newest.
+const MAX_LISTED: usize = 20;
+/// Keys of step events that are curves.
+pub(super) const STEP_KEYS: [&str; 4] = ["loss", "lr", "grad_norm", "samples_per_s"];
+
+/// State of a run, by its last event.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Status {
+    /// It has ended, and nothing is missing.
+    Complete,
+    /// It was stopped, and can be resumed.
+    Stopped { reason: String },
+    /// It failed.
+    Failed { error: String, hint: Option<String> },
+    /// A process is running it.
+    Running,
+    /// It has no last event: it was killed, or is a copy of a run that was running.
+    Unfinished,
+}
+
+/// A checkpoint.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Checkpoint {
+    pub(super) step: u64,
+    pub(super) bytes: f64,
+    pub(super) pause_ms: f64,
+    pub(super) write_s: f64,
+}
+
+/// Restart of a run.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Restart {
+    pub(super) step: u64,
+    pub(super) world_size: u64,
+    pub(super) world_size_before: u64,
+}
+
+/// The newest items of a list that may be long.
+#[derive(Debug, Clone)]
+pub(super) struct Newest<T> {
+    /// Number of all items.
+    pub(super) n: usize,
+    /// The newest ones, in order.
+    pub(super) items: std::collections::VecDeque<T>,
+}
+
+impl<T> Default for Newest<T> {
+    fn default() -> Self {
+        Newest { n: 0, items: Default::default() }
+    }
+}
+
+impl<T> Newest<T> {
+    fn push(&mut self, item: T) {
+        self.n += 1;
+        self.items.push_back(item);
+        if self.items.len() > MAX_LISTED {
+            self.items.pop_front();
+        }
+    }
+}
+
+/// The run of a folder.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) path: PathBuf,
+    /// Name in the config, else that of the folder.
+    pub(super) name: String,
+    pub(super) status: Status,
+    /// Completed steps.
+    pub(super) step: u64,
+    pub(super) epoch: Option<u64>,
+    pub(super) world_size: Option<u64>,
+    /// Curves of step events, in the order of [`STEP_KEYS`].
+    pub(super) steps: [Series; 4],
+    /// Curves of epochs and evaluations by key; the metrics of a head are `HEAD.eval_...`.
+    pub(super) metrics: BTreeMap<String, Series>,
+    /// Milliseconds of all steps by kind, from step events.
+    step_ms: BTreeMap<String, f64>,
+    /// The last event that holds tables of classes or targets.
+    pub(super) evaluated: Map<String, Value>,
+    /// The event `end`.
+    pub(super) end: Map<String, Value>,
+    pub(super) restarts: Newest<Restart>,
+    pub(super) checkpoints: Newest<Checkpoint>,
+    /// Number of lines that are no events.
+    pub(super) n_damaged: u64,
+    /// The saved config.
+    pub(super) config: String,
+    /// The line of the log that names rows, layers, ranks and devices.
+    pub(super) start: Option<String>,
+    /// Program that wrote the newest checkpoint.
+    pub(super) program: Option<String>,
+    /// The note of `eval --calibrate`.
+    pub(super) calibration: Option<Value>,
+}
+
+/// A line of `metrics.jsonl`, as far as steps need it.
+#[derive(Deserialize)]
+struct Line<'a> {
+    #[serde(borrow)]
+    event: Cow<'a, str>,
+    step: Option<u64>,
+    epoch: Option<u64>,
+    loss: Option<f64>,
+    lr: Option<f64>,
+    grad_norm: Option<f64>,
+    samples_per_s: Option<f64>,
+}
+
+/// The times of a step event, which runs of earlier versions lack.
+#[derive(Deserialize)]
+struct Times {
+    time: Option<BTreeMap<String, Option<f64>>>,
+}
+
+impl Record {
+    /// Reads the run in the folder `path`; a curve has at most `max_points` points.
+    ///
+    /// # Errors
+    /// The error of the operating system for `metrics.jsonl`. Everything else may be missing or damaged.
+    pub(super) fn read(path: &Path, max_points: usize) -> io::Result<Self> {
+        let mut events = BufReader::with_capacity(1 << 18, open_regular(&path.join(METRICS_FILE))?);
+        let text = |file: &str| {
+            let bytes = read_regular(&path.join(file), MAX_FILE_BYTES).ok()?;
+            Some(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        let config = text(CONFIG_FILE).unwrap_or_default();
+        let name = config
+            .parse::<toml::Table>()
+            .ok()
+            .and_then(|table| Some(table.get("name")?.as_str()?.to_owned()));
+        let name = name.unwrap_or_else(|| folder_name(path));
+        let log = format!("{RANK_0}.1");
+        let start = [RANK_0, &log].iter().find_map(|log| start_line(&text(log)?, &name));
+        let manifest = text(&format!("{CHECKPOINTS}/latest"))
+            .and_then(|latest| text(&format!("{CHECKPOINTS}/{}/manifest.json", plain_name(latest.trim())?)));
+        let json = |text: Option<String>| serde_json::from_str::<Value>(&text?).ok();
+        let program = json(manifest).and_then(|manifest| Some(manifest["program"].as_str()?.to_owned()));
+        let mut record = Record {
+            path: path.to_owned(),
+            name,
+            status: Status::Unfinished,
+            step: 0,
+            epoch: None,
+            world_size: None,
+            steps: std::array::from_fn(|_| Series::new(max_points)),
+            metrics: BTreeMap::new(),
+            step_ms: BTreeMap::new(),
+            evaluated: Map::new(),
+            end: Map::new(),
+            restarts: Newest::default(),
+            checkpoints: Newest::default(),
+            n_damaged: 0,
+            config,
+            start,
+            program,
+            calibration: json(text("calibration.json")),
+        };
+        let mut line = Vec::new();
+        while read_line(&mut events, &mut line)? {
+            if record.add(&line, max_points).is_none() {
+                record.n_damaged += 1;
+            }
+        }
+        if record.status == Status::Unfinished && check_free(path).is_err() {
+            record.status = Status::Running;
+        }
+        Ok(record)
+    }
+
+    /// Adds one line; `None` if it is damaged.
+    fn add(&mut self, bytes: &[u8], max_points: usize) -> Option<()> {
+        let Line { event, step, epoch, loss, lr, grad_norm, samples_per_s } =
+            serde_json::from_slice(bytes.strip_suffix(b"\n")?).ok()?;
+        if event == "step" {
+            let step = step?;
+            let n_steps = step.saturating_sub(self.step).max(1) as f64;
+            for (series, value) in self.steps.iter_mut().zip([loss, lr, grad_norm, samples_per_s]) {
+                series.push(step, value);
+            }
+            for (kind, ms) in serde_json::from_slice::<Times>(bytes).ok()?.time.into_iter().flatten() {
+                *self.step_ms.entry(kind).or_default() += ms.unwrap_or(0.0) * n_steps;
+            }
+            self.step = step;
+            self.epoch = epoch.or(self.epoch);
+            self.status = Status::Unfinished;
+            return Some(());
+        }
+        let fields: Map<String, Value> = serde_json::from_slice(bytes).ok()?;
+        let word = |key: &str| fields.get(key).and_then(Value::as_str).map(str::to_owned);
+        self.step = step.or_else(|| fields.get("steps")?.as_u64()).unwrap_or(self.step);
+        self.epoch = epoch.or(self.epoch);
+        self.world_size = fields.get("world_size").and_then(Value::as_u64).or(self.world_size);
+        match &*event {
+            "epoch" | "eval" => {
+                self.status = Status::Unfinished;
+                self.add_metrics(None, &fields, max_points);
+            }
+            "checkpoint" => self.checkpoints.push(serde_json::from_slice(bytes).ok()?),
+            "resume" => {
+                self.status = Status::Unfinished;
+                self.restarts.push(serde_json::from_slice(bytes).ok()?);
+            }
+            "stop" => self.status = Status::Stopped { reason: word("reason").unwrap_or_default() },
+            "failed" => {
+                self.status = Status::Failed { error: word("error").unwrap_or_default(), hint: word("hint") }
+            }
+            "end" => self.status = Status::Complete,
+            // Of a later version.
+            _ => {}
+        }
+        if fields.keys().any(|key| key.starts_with("eval_")) {
+            self.evaluated = fields.clone();
+        }
+        if event == "end" {
+            self.end = fields;
+        }
+        Some(())
+    }
+
+    /// Adds the numbers of an epoch or evaluation to their curves.
+    fn add_metrics(&mut self, head: Option<&str>, fields: &Map<String, Value>, max_points: usize) {
+        for (key, value) in fields {
+            match value {
+                Value::Object(heads) if key == "eval_heads" && head.is_none() => {
+                    for (head, fields) in heads {
+                        fields
+                            .as_object()
+                            .iter()
+                            .for_each(|fields| self.add_metrics(Some(head), fields, max_points));
+                    }
+                }
+                Value::Number(_) | Value::Null
+                    if ["eval_", "train_", "last_"].iter().any(|p| key.starts_with(p)) =>
+                {
+                    let key = head.map_or_else(|| key.clone(), |head| format!("{head}.{key}"));
+                    let is_known = self.metrics.contains_key(&key);
+                    if is_known || self.metrics.len() < MAX_METRICS {
+                        let series = self.metrics.entry(key).or_insert_with(|| Series::new(max_points));
+                        series.push(self.step, value.as_f64());
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A number of the event `end`.
+    pub(super) fn end_number(&self, key: &str) -> Option<f64> {
+        self.end.get(key)?.as_f64()
+    }
+
+    /// Time by kind and in all: seconds of the whole run where its `end` event has them, else of its steps.
+    pub(super) fn times(&self) -> (Vec<(String, f64)>, f64) {
+        let of_end = self.end.get("time").and_then(Value::as_object);
+        let numbers: BTreeMap<String, f64> = match of_end {
+            Some(times) => times.iter().filter_map(|(kind, s)| Some((kind.clone(), s.as_f64()?))).collect(),
+            None => self.step_ms.iter().map(|(kind, ms)| (kind.clone(), ms / 1e3)).collect(),
+        };
+        let total = numbers.get("total").copied();
+        let times: Vec<_> = numbers.into_iter().filter(|(kind, s)| kind != "total" && *s > 0.0).collect();
+        let sum = times.iter().map(|(_, s)| s).sum::<f64>();
+        (times, total.map_or(sum, |total| total.max(sum)))
+    }
+
+    /// The best evaluation as `(key, step, value)`, where the run is complete.
+    pub(super) fn best(&self) -> Option<(&str, u64, f64)> {
+        let best = self.end.get("best")?;
+        Some((best["metric"].as_str()?, best["step"].as_u64()?, best["value"].as_f64()?))
+    }
+}
+
+/// Title of a metric by its key, such as `HEAD.eval_loss`, and its place among the others.
+pub(super) fn metric_title(key: &str) -> (usize, String) {
+    let (head, name) = key.rsplit_once('.').map_or((None, key), |(head, name)| (Some(head), name));
+    let name = name.trim_start_matches("eval_");
+    let place = EvalMetric::ALL.iter().position(|metric| metric.name().trim_start_matches("eval_") == name);
+    let title = place.map_or_else(|| name.to_owned(), |place| EvalMetric::ALL[place].title().to_owned());
+    let title = head.map_or_else(|| title.clone(), |head| format!("{title} of {head}"));
+    (place.unwrap_or(usize::MAX), visible(&title).into_owned())
+}
+
+/// The last component of a path.
+pub(super) fn folder_name(path: &Path) -> String {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+/// Reads one line, or what is left of the file, into `line`; `false` at the end. Of a line that is too long the begin is kept.
+fn read_line(events: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+    line.clear();
+    let n = events.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', line)? as u64;
+    if n == MAX_LINE_BYTES && line.last() != Some(&b'\n') {
+        events.skip_until(b'\n')?;
+    }
+    Ok(n > 0)
+}
+
+/// The last line of the log with which the run reported rows, layers, ranks and devices.
+fn start_line(log: &str, name: &str) -> Option<String> {
+    let of_run = format!(" {name}: ");
+    let line = log.lines().rev().find(|line| line.contains(&of_run) && line.contains(" layers ("))?;
+    Some(line.split_once(&of_run)?.1.to_owned())
+}
+
+/// A name of a file that leads nowhere else.
+fn plain_name(name: &str) -> Option<&str> {
+    (!name.contains('/') && !name.starts_with('.')).then_some(name)
+}

@@ -1,0 +1,190 @@
+//! The top of the page: state and figures of the runs, what was found about them, and their settings.
+
+use std::collections::BTreeMap;
+
+use ddp::report::units::rate;
+use maud::{Markup, html};
+use serde_json::Value;
+
+use super::axis::figure;
+use super::chart::legend_entry;
+use super::parts::{duration, name, plain, table, titles};
+use super::record::{Record, Status, folder_name, metric_title};
+
+/// Number of findings that are shown per run, and of settings that are compared.
+const MAX_FINDINGS: usize = 50;
+const MAX_SETTINGS: usize = 200;
+
+/// Names of several runs that tell them apart: those of their folders, or their paths.
+pub(super) fn labels(runs: &[Record]) -> Vec<String> {
+    let folders: Vec<String> = runs.iter().map(|run| folder_name(&run.path)).collect();
+    let is_same = (1..folders.len()).any(|i| folders[..i].contains(&folders[i]));
+    let label = |(run, folder): (&Record, String)| {
+        name(&if is_same { run.path.display().to_string() } else { folder })
+    };
+    runs.iter().zip(folders).map(label).collect()
+}
+
+/// The state of a run in a word or two.
+fn badge(status: &Status) -> Markup {
+    let (class, text) = match status {
+        Status::Complete => ("good", "complete"),
+        Status::Stopped { .. } => ("warn", "stopped, can be resumed"),
+        Status::Failed { .. } => ("bad", "failed"),
+        Status::Running => ("good", "running"),
+        Status::Unfinished => ("warn", "not complete: killed, or a copy"),
+    };
+    html! { span class=(format!("badge {class}")) { (text) } }
+}
+
+/// The head of the page of one run.
+pub(super) fn head(run: &Record) -> Markup {
+    let figures = figures(run);
+    html! {
+        header { h1 { (name(&run.name)) } (badge(&run.status)) }
+        p { code { (run.path.display().to_string()) } @if let Some(program) = &run.program { ", by " (name(program)) } }
+        @if let Some(start) = &run.start { p { (plain(start)) } }
+        dl.tiles {
+            @for (title, value, note) in figures.iter().filter(|(_, value, _)| !value.is_empty()) {
+                div { dt { (title) } dd { (value) @if !note.is_empty() { small { (note) } } } }
+            }
+        }
+    }
+}
+
+/// Title, value and remark of a run's figures; the value is empty where it is not known.
+fn figures(run: &Record) -> [(&'static str, String, String); 6] {
+    let best = run
+        .best()
+        .map(|(key, step, value)| (figure(value), format!("{}, after step {step}", metric_title(key).1)));
+    let (best, best_note) = best.unwrap_or_default();
+    let rows_per_s = run.end_number("samples_per_s").or_else(|| run.steps[3].last());
+    let number = |value: Option<u64>| value.map_or_else(String::new, |value| rate(value as f64));
+    let of_process = if run.restarts.n > 0 { "since the last start" } else { "" };
+    let training =
+        run.end_number("train_s").map_or_else(String::new, |s| format!("{} of it training", duration(s)));
+    [
+        ("Best evaluation", best, best_note),
+        ("Steps", number(Some(run.step)), String::new()),
+        ("Epochs", number(run.epoch), String::new()),
+        ("Rows per second", rows_per_s.map_or_else(String::new, rate), of_process.to_owned()),
+        ("Time", run.end_number("elapsed_s").map_or_else(String::new, duration), training),
+        ("Ranks", number(run.world_size), String::new()),
+    ]
+}
+
+/// The head of the page of several runs: a table whose names are the legend of all charts.
+pub(super) fn compared(runs: &[Record], labels: &[String]) -> Markup {
+    let columns =
+        titles(["Run", "State", "Best evaluation", "Steps", "Epochs", "Rows/s", "Time", "Ranks", "Findings"]);
+    let rows = runs.iter().zip(labels).enumerate().map(|(i, (run, label))| {
+        let [(_, best, of), (_, steps, _), (_, epochs, _), (_, rows, _), (_, time, _), (_, ranks, _)] =
+            figures(run);
+        let best = html! { (best) @if !of.is_empty() { div.note { (of) } } };
+        let cells = [steps, epochs, rows, time, ranks, findings_of(run).len().to_string()];
+        let cells = cells.into_iter().map(|cell| html! { (cell) });
+        [legend_entry(i, label), badge(&run.status), best].into_iter().chain(cells).collect()
+    });
+    html! {
+        header { h1 { (runs.len()) " runs of ddp-train" } }
+        (table("Runs", &columns, rows))
+    }
+}
+
+/// The findings of the review at the end of a run.
+fn findings_of(run: &Record) -> Vec<&str> {
+    let warnings = run.end.get("warnings").and_then(Value::as_array);
+    warnings.into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// The reason why a run ended early, and the findings about it.
+pub(super) fn findings(run: &Record) -> Markup {
+    let found = findings_of(run);
+    html! {
+        @match &run.status {
+            Status::Failed { error, hint } => div class="finding failed" role="alert" {
+                b.bad { "Failed: " } (plain(error))
+                @if let Some(hint) = hint { "\n" b { "Hint: " } (plain(hint)) }
+            },
+            Status::Stopped { reason } => div.finding {
+                b { "Stopped by " (plain(reason)) } " after step " (run.step) ".\n"
+                b { "Hint: " } code { "ddp-train train --resume " (run.path.display().to_string()) } " continues the run."
+            },
+            Status::Complete if found.is_empty() => p.good { "✓ The review at the end of the run found nothing to warn of." },
+            _ => {},
+        }
+        @for finding in found.iter().take(MAX_FINDINGS) {
+            @let (what, hint) = finding.split_once("\nhint: ").map_or((*finding, None), |(what, hint)| (what, Some(hint)));
+            div.finding { (plain(what)) @if let Some(hint) = hint { "\n" b { "Hint: " } (plain(hint)) } }
+        }
+        @if found.len() > MAX_FINDINGS { p.note { "and " (found.len() - MAX_FINDINGS) " more" } }
+        @if run.n_damaged > 0 {
+            p.note { (run.n_damaged) (if run.n_damaged == 1 { " line" } else { " lines" })
+                " of metrics.jsonl are damaged or half-written and were left out." }
+        }
+    }
+}
+
+/// The settings of a run that are not defaults, and all of them on demand.
+pub(super) fn settings(run: &Record) -> Markup {
+    let mut chosen = String::new();
+    let mut section = None;
+    for line in run.config.lines().filter(|line| !line.trim_end().ends_with("# default") && !line.is_empty())
+    {
+        if line.starts_with('[') {
+            section = Some(line);
+            continue;
+        }
+        section.take().iter().for_each(|section| chosen += &format!("\n{section}\n"));
+        chosen += &format!("{line}\n");
+    }
+    let is_marked = run.config.contains("# default");
+    html! {
+        @if is_marked { pre tabindex="0" { code { (plain(chosen.trim())) } } }
+        details open[!is_marked] {
+            summary { "All settings" }
+            pre tabindex="0" { code { (long(&run.config)) } }
+        }
+    }
+}
+
+/// A whole config, unless it is endless.
+fn long(config: &str) -> String {
+    config.split_inclusive('\n').take(1000).map(plain).collect()
+}
+
+/// The settings that differ between runs.
+pub(super) fn differing_settings(runs: &[Record], labels: &[String]) -> Markup {
+    let settings: Vec<BTreeMap<String, String>> = runs.iter().map(|run| flat_settings(&run.config)).collect();
+    let keys: std::collections::BTreeSet<&String> = settings.iter().flat_map(BTreeMap::keys).collect();
+    let differs = |key: &&&String| settings.iter().any(|of_run| of_run.get(**key) != settings[0].get(**key));
+    let keys: Vec<&String> = keys.iter().filter(differs).copied().collect();
+    let titles: Vec<String> = std::iter::once("Key".to_owned()).chain(labels.iter().cloned()).collect();
+    let rows = keys.iter().take(MAX_SETTINGS).map(|key| {
+        let value = |of_run: &BTreeMap<String, String>| {
+            of_run.get(*key).map_or_else(|| "–".to_owned(), |value| name(value))
+        };
+        let values = settings.iter().map(|of_run| html! { code { (value(of_run)) } });
+        std::iter::once(html! { code { (name(key)) } }).chain(values).collect()
+    });
+    html! {
+        @if keys.is_empty() { p { "The runs have the same settings." } } @else { (table("Settings that differ", &titles, rows)) }
+        @if keys.len() > MAX_SETTINGS { p.note { "and " (keys.len() - MAX_SETTINGS) " more" } }
+    }
+}
+
+/// A config as values by key, such as `optimizer.lr`.
+fn flat_settings(config: &str) -> BTreeMap<String, String> {
+    fn add(prefix: &str, table: &toml::Table, flat: &mut BTreeMap<String, String>) {
+        for (key, value) in table {
+            let key = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+            match value {
+                toml::Value::Table(table) => add(&key, table, flat),
+                value => drop(flat.insert(key, value.to_string())),
+            }
+        }
+    }
+    let mut flat = BTreeMap::new();
+    add("", &config.parse().unwrap_or_default(), &mut flat);
+    flat
+}
