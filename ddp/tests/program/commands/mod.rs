@@ -14,4 +14,5 @@ mod other_names;
 mod output;
 mod predict;
 mod predict_ended;
+mod report;
 mod short_commands;

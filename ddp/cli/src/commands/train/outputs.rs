@@ -78,8 +78,8 @@ pub(super) fn open_folder(
         None => (claim_folder(args.out.as_deref(), &config.name, existing(args))?, existing(args)),
     };
     folder.remove(DONE_FILE)?;
-    // It shows the run up to its last end.
-    folder.remove(folder::REPORT_FILE)?;
+    // It shows the run up to its last end. A run does without it.
+    let _ = folder.remove(folder::REPORT_FILE);
     write_atomic(&folder.file(folder::CONFIG_FILE), config.to_saved_toml().as_bytes())?;
     folder.identify(existing, resumed.and_then(|resumed| resumed.manifest().run_id.as_deref()))?;
     Ok(Some(folder))

@@ -2,6 +2,8 @@
 
 /// Ratio of the largest to the smallest value above which a curve of positive values is drawn on a logarithmic scale.
 const LOG_RATIO: f64 = 30.0;
+/// Values beyond are drawn here, far from where sums overflow; differences below its inverse are none.
+const MAX: f64 = 1e300;
 
 /// Maps values to shares of an axis.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,13 +19,16 @@ impl Axis {
     /// An axis over `low..=high` with about `n_ticks` ticks at round numbers, of which its ends are the outermost unless `is_tight`;
     /// logarithmic if that is allowed and suits the range.
     pub(super) fn new(range: (f64, f64), n_ticks: usize, may_be_log: bool, is_tight: bool) -> Self {
-        let (low, high) = range;
+        let (low, high) = (range.0.clamp(-MAX, MAX), range.1.clamp(-MAX, MAX));
         if may_be_log && low > 0.0 && high / low > LOG_RATIO {
             return Self::logarithmic(low, high, n_ticks);
         }
-        // A constant curve is drawn in the middle.
-        let spread = if high > low { high - low } else { (high.abs() * 0.2).max(f64::MIN_POSITIVE * 1e9) };
-        let (low, high) = if high > low { (low, high) } else { (low - spread / 2.0, high + spread / 2.0) };
+        let spread = high - low;
+        if spread <= high.abs() * 1e-12 + 1.0 / MAX {
+            // A constant curve is drawn in the middle.
+            let around = (high.abs() * 0.1).max(1.0 / MAX);
+            return Axis { low: high - around, high: high + around, is_log: false, ticks: vec![high] };
+        }
         let step = round_step(spread / n_ticks as f64);
         let (first, last) = ((low / step).floor(), (high / step).ceil());
         let ticks = (0..=(last - first) as usize).map(|i| (first + i as f64) * step);

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use maud::{Markup, html};
 
 use super::chart::{Chart, Curve, legend_entry};
+use super::parts::title_case;
 use super::record::{Record, STEP_KEYS, metric_title};
 use super::series::Series;
 
@@ -13,7 +14,7 @@ const MAX_CHARTS: usize = 24;
 /// Metrics that may be drawn on a logarithmic scale.
 const LOG_METRICS: [&str; 5] = ["loss", "log_loss", "mae", "rmse", "grad_norm"];
 
-/// All charts of the page.
+/// All charts of the page, without those that would be a single point.
 pub(super) fn charts(runs: &[Record], labels: &[String]) -> Markup {
     let charts = if let [run] = runs { of_one(run) } else { of_several(runs, labels) };
     html! {
@@ -22,7 +23,7 @@ pub(super) fn charts(runs: &[Record], labels: &[String]) -> Markup {
         }
         div.charts { @for chart in charts.iter().take(MAX_CHARTS) { (chart.markup()) } }
         @if charts.len() > MAX_CHARTS { p.note { "and " (charts.len() - MAX_CHARTS) " more metrics in metrics.jsonl" } }
-        @if charts.is_empty() { p { "There are no steps or evaluations to draw yet." } }
+        @if charts.is_empty() { p { "There are too few steps and evaluations to draw." } }
         @else {
             p.note { "A line is the mean of neighboring points where there are many, and the area around it reaches from the smallest to \
                 the largest. Dotted vertical lines are restarts." }
@@ -70,7 +71,7 @@ fn of_one(run: &Record) -> Vec<Chart<'_>> {
         let curves = vec![Curve { name: step_title(key), style: 0, series }];
         chart(step_title(key).to_owned(), key, curves, run.step, &[run])
     });
-    of_metric.chain(of_steps).filter(has_values).collect()
+    of_metric.chain(of_steps).filter(is_curve).collect()
 }
 
 fn of_several<'a>(runs: &'a [Record], labels: &'a [String]) -> Vec<Chart<'a>> {
@@ -89,7 +90,7 @@ fn of_several<'a>(runs: &'a [Record], labels: &'a [String]) -> Vec<Chart<'a>> {
     });
     let steps = STEP_KEYS.iter().enumerate().skip(1);
     let steps = steps.map(|(i, key)| of_all(step_title(key).to_owned(), key, &|run| Some(&run.steps[i])));
-    std::iter::once(training).chain(metrics).chain(steps).filter(has_values).collect()
+    std::iter::once(training).chain(metrics).chain(steps).filter(is_curve).collect()
 }
 
 fn chart<'a>(
@@ -102,14 +103,13 @@ fn chart<'a>(
     let name = key.rsplit('.').next().unwrap_or(key).trim_start_matches("eval_");
     let restarts =
         runs.iter().flat_map(|run| run.restarts.items.iter().map(|restart| restart.step)).collect();
-    let mut letters = title.chars();
-    let title = letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default();
+    let title = title_case(&title);
     let may_be_log = LOG_METRICS.contains(&name);
     Chart { title, curves, last_step, may_be_log, best: None, restarts, has_legend: true }
 }
 
-fn has_values(chart: &Chart<'_>) -> bool {
-    chart.curves.iter().any(|curve| !curve.series.buckets().is_empty())
+fn is_curve(chart: &Chart<'_>) -> bool {
+    chart.curves.iter().any(|curve| curve.series.buckets().len() > 1)
 }
 
 /// The key of the same metric of other rows or weights: `HEAD.train_x` for `HEAD.eval_x`.

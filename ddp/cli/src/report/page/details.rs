@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use serde_json::{Map, Value};
 
 use super::axis::figure;
-use super::parts::{duration, name, plain, table, titles};
+use super::parts::{duration, name, table, title_case, titles, with_hint};
 use super::record::{Record, metric_title};
 
 /// Kinds of time by their keys, in the order of a step, with their names.
@@ -39,9 +39,9 @@ pub(super) fn time(runs: &[Record], labels: &[String]) -> Option<Markup> {
         .enumerate()
         .filter(|(_, (key, _))| times.iter().any(|(of, _)| seconds(of, key).is_some()));
     let titles: Vec<String> = if runs.len() == 1 {
-        titles(["Time", "Seconds", "Share"]).to_vec()
+        titles(["<Time", "Seconds", "Share"]).to_vec()
     } else {
-        std::iter::once("Time".to_owned()).chain(labels.iter().cloned()).collect()
+        std::iter::once("<Time".to_owned()).chain(labels.iter().cloned()).collect()
     };
     let rows = known.map(|(i, (key, title))| {
         let mut cells = vec![html! { span class=(format!("swatch s{}", color(i))) {} (title) }];
@@ -59,7 +59,7 @@ pub(super) fn time(runs: &[Record], labels: &[String]) -> Option<Markup> {
         @for ((run, label), (of, total)) in runs.iter().zip(labels).zip(&times) {
             @if !of.is_empty() {
                 @if runs.len() > 1 { h3 { (label) } }
-                @if let Some(bound) = time_of_end(run, "bound").and_then(Value::as_str) { p { (plain(bound)) } }
+                @if let Some(bound) = time_of_end(run, "bound").and_then(Value::as_str) { p { (with_hint(bound)) } }
                 (bar(of, *total))
             }
         }
@@ -107,7 +107,7 @@ pub(super) fn ranks(run: &Record) -> Option<Markup> {
     ranks.sort_by(|a, b| {
         number(b, "late_ms").partial_cmp(&number(a, "late_ms")).unwrap_or(std::cmp::Ordering::Equal)
     });
-    let columns = titles(["Rank", "Host", "Late per step", "Busy per step", "Cause"]);
+    let columns = titles(["Rank", "<Host", "Late per step", "Busy per step", "<Cause"]);
     let ms = |value: Option<f64>| html! { (value.map_or_else(|| "–".to_owned(), |ms| format!("{} ms", figure(ms)))) };
     let rows = ranks.iter().take(MAX_ROWS).map(|rank| {
         let text = |key: &str| html! { (name(rank[key].as_str().unwrap_or_default())) };
@@ -121,30 +121,37 @@ pub(super) fn ranks(run: &Record) -> Option<Markup> {
     })
 }
 
-/// Tables of classes and targets in the last evaluation that has them, of all rows and of each head.
+/// Metrics and tables of the last evaluation, of all rows and of each head.
 pub(super) fn evaluated(run: &Record) -> Option<Markup> {
     let heads = run.evaluated.get("eval_heads").and_then(Value::as_object).into_iter().flatten();
     let all = std::iter::once((None, &run.evaluated));
     let of = all.chain(heads.filter_map(|(head, fields)| Some((Some(head), fields.as_object()?))));
-    let tables: Vec<Markup> =
-        of.take(MAX_ROWS)
-            .filter_map(|(head, fields)| {
-                let matrix = fields.get("eval_confusion_matrix").and_then(confusion);
-                let classes: Vec<String> =
-                    fields.get("eval_confusion_matrix").map(class_names).unwrap_or_default();
-                let of_class =
-                    fields.get("eval_per_class").and_then(|table| figures(table, "Class", &classes));
-                let of_target = fields.get("eval_per_target").and_then(|table| figures(table, "Target", &[]));
-                let is_there = matrix.is_some() || of_class.is_some() || of_target.is_some();
-                is_there.then(|| html! {
+    let tables = |(head, fields): (Option<&String>, &Map<String, Value>)| {
+        let matrix = fields.get("eval_confusion_matrix");
+        let classes = matrix.map(class_names).unwrap_or_default();
+        let of_class = fields.get("eval_per_class").and_then(|table| figures(table, "Class", &classes));
+        let of_target = fields.get("eval_per_target").and_then(|table| figures(table, "Target", &[]));
+        let parts = [metrics(fields), of_class, of_target, matrix.and_then(confusion)];
+        html! {
             @if let Some(head) = head { h3 { (name(head)) } }
-            div.columns {
-                @for part in [of_class, of_target, matrix].into_iter().flatten() { div { (part) } }
-            }
-        })
-            })
-            .collect();
-    (!tables.is_empty()).then(|| html! { @for part in &tables { (part) } })
+            div.columns { @for part in parts.into_iter().flatten() { div { (part) } } }
+        }
+    };
+    (!run.evaluated.is_empty()).then(|| html! { @for part in of.take(MAX_ROWS).map(tables) { (part) } })
+}
+
+/// A table of all metrics that are numbers.
+fn metrics(fields: &Map<String, Value>) -> Option<Markup> {
+    let numbers = fields
+        .iter()
+        .filter(|(key, _)| key.starts_with("eval_"))
+        .filter_map(|(key, value)| Some((key, value.as_f64()?)));
+    let mut numbers: Vec<_> = numbers.map(|(key, value)| (metric_title(key), value)).collect();
+    numbers.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let rows = numbers.iter().take(MAX_ROWS);
+    let rows =
+        rows.map(|((_, title), value)| vec![html! { (title_case(title)) }, html! { (figure(*value)) }]);
+    (!numbers.is_empty()).then(|| table("Metrics", &titles(["<Metric", "Value"]), rows))
 }
 
 /// A table of figures by class or target, in the order of `order` or of their numbers; of many, those with the lowest F1 or R².
@@ -168,8 +175,9 @@ fn figures(of: &Value, title: &str, order: &[String]) -> Option<Markup> {
             |figures: &Map<String, Value>| ["f1", "r2"].iter().find_map(|key| figures.get(*key)?.as_f64());
         sorted.sort_by(|(_, a), (_, b)| score(a).unwrap_or(0.0).total_cmp(&score(b).unwrap_or(0.0)));
     }
-    let titles: Vec<String> =
-        std::iter::once(title.to_owned()).chain(keys.iter().map(|key| metric_title(key).1)).collect();
+    let titles: Vec<String> = std::iter::once(format!("<{title}"))
+        .chain(keys.iter().map(|key| title_case(&metric_title(key).1)))
+        .collect();
     let rows = sorted.iter().take(MAX_ROWS).map(|(of, figures)| {
         let cell =
             |key: &&str| figures.get(*key).and_then(Value::as_f64).map_or_else(|| "–".to_owned(), figure);
@@ -215,17 +223,17 @@ fn confusion(matrix: &Value) -> Option<Markup> {
         let rows = pairs.iter().take(MAX_CLASSES).map(|(i, j, n)| {
             vec![html! { (name(&classes[*i])) }, html! { (name(&classes[*j])) }, html! { (figure(*n)) }]
         });
-        return Some(table("Pairs confused most", &titles(["True class", "Predicted as", "Rows"]), rows));
+        return Some(table("Pairs confused most", &titles(["<True class", "<Predicted as", "Rows"]), rows));
     }
     Some(html! {
         div.scroll tabindex="0" role="region" aria-label="Confusion matrix" {
             table.matrix {
-                thead { tr { th { "true ╲ predicted" } @for class in &classes { th scope="col" { (name(class)) } } } }
+                thead { tr { th.left { "true ╲ predicted" } @for class in &classes { th scope="col" { (name(class)) } } } }
                 tbody {
                     @for (i, (class, row)) in classes.iter().zip(&counts).enumerate() {
                         @let sum = row.iter().sum::<f64>().max(f64::MIN_POSITIVE);
                         tr {
-                            th scope="row" { (name(class)) }
+                            th.left scope="row" { (name(class)) }
                             @for (j, n) in row.iter().enumerate() {
                                 td.right[i == j] style=(format!("--s:{:.2}", 0.75 * n / sum)) title=(format!("{:.1}% of the row", 100.0 * n / sum)) {
                                     (figure(*n))
@@ -255,7 +263,7 @@ pub(super) fn calibration(run: &Record) -> Option<Markup> {
     let rows_of = note["rows"].as_u64().map_or_else(String::new, |rows| format!(" of {rows} rows"));
     Some(html! {
         p { "Temperature " (figure(temperature)) (rows_of) @if let Some(data) = note["data"].as_str() { " in " (name(data)) } }
-        (table("Calibration", &titles(["Metric", "Before", "After"]), rows))
+        (table("Calibration", &titles(["<Metric", "Before", "After"]), rows))
     })
 }
 

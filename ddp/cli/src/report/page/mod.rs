@@ -11,8 +11,6 @@ mod record;
 mod summary;
 mod curves;
 mod details;
-#[cfg(test)]
-mod tests;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -91,8 +89,11 @@ fn page(runs: &[Record]) -> Markup {
     let title = if let [run] = runs { parts::name(&run.name) } else { format!("{} runs", runs.len()) };
     let of_one = if let [run] = runs { Some(run) } else { None };
     let time = details::time(runs, &labels);
-    let settings =
-        if let [run] = runs { summary::settings(run) } else { summary::differing_settings(runs, &labels) };
+    let settings = if let [run] = runs {
+        summary::settings(run)
+    } else {
+        Some(summary::differing_settings(runs, &labels))
+    };
     let of_run = |section: fn(&Record) -> Option<Markup>| of_one.and_then(section);
     let time = time.map(|time| html! { (time) @if let Some(ranks) = of_run(details::ranks) { (ranks) } });
     let sections = [
@@ -100,7 +101,7 @@ fn page(runs: &[Record]) -> Markup {
         ("time", "Time", time),
         ("evaluation", "Last evaluation", of_run(details::evaluated)),
         ("calibration", "Calibration", of_run(details::calibration)),
-        ("settings", if of_one.is_some() { "Settings" } else { "Settings that differ" }, Some(settings)),
+        ("settings", if of_one.is_some() { "Settings" } else { "Settings that differ" }, settings),
         ("history", "Restarts and checkpoints", of_run(details::history)),
     ];
     let sections: Vec<_> =
@@ -118,8 +119,9 @@ fn page(runs: &[Record]) -> Markup {
                 @if let Some(run) = of_one { (summary::head(run)) } @else { (summary::compared(runs, &labels)) }
                 nav aria-label="Sections" { @for (id, title, _) in &sections { a href=(format!("#{id}")) { (title) } } }
                 @for (run, label) in runs.iter().zip(&labels) {
-                    @if of_one.is_none() { h3 { (label) } }
-                    (summary::findings(run))
+                    @let findings = summary::findings(run, of_one.is_none());
+                    @if of_one.is_none() && !findings.0.is_empty() { h3 { (label) } }
+                    (findings)
                 }
                 main {
                     @for (id, title, body) in &sections { section id=(id) { h2 { (title) } (body) } }

@@ -25,17 +25,36 @@ fn shortened(text: &str, max_chars: usize) -> String {
     }
 }
 
-/// A table that scrolls, also by keyboard, where it is wider than the screen. The first column holds names.
+/// A message and, on a line of its own, its hint.
+pub(super) fn with_hint(message: &str) -> Markup {
+    let (what, hint) =
+        message.split_once("\nhint: ").map_or((message, None), |(what, hint)| (what, Some(hint)));
+    html! { (plain(what)) @if let Some(hint) = hint { br; b { "Hint: " } (plain(hint)) } }
+}
+
+/// With a capital letter first.
+pub(super) fn title_case(title: &str) -> String {
+    let mut letters = title.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}
+
+/// A table that scrolls, also by keyboard, where it is wider than the screen. A title that starts with `<` aligns its column left, as in
+/// tables on the terminal; the first column holds names.
 pub(super) fn table(label: &str, titles: &[String], rows: impl IntoIterator<Item = Vec<Markup>>) -> Markup {
+    let class = |column: usize| titles.get(column)?.starts_with('<').then_some("left");
     html! {
         div.scroll tabindex="0" role="region" aria-label=(label) {
             table {
-                thead { tr { @for title in titles { th scope="col" { (title) } } } }
+                thead { tr {
+                    @for (i, title) in titles.iter().enumerate() {
+                        th class=[class(i)] scope="col" { (title.strip_prefix('<').unwrap_or(title)) }
+                    }
+                } }
                 tbody {
                     @for row in rows {
                         tr {
                             @for (i, cell) in row.into_iter().enumerate() {
-                                @if i == 0 { th scope="row" { (cell) } } @else { td { (cell) } }
+                                @if i == 0 { th class=[class(i)] scope="row" { (cell) } } @else { td class=[class(i)] { (cell) } }
                             }
                         }
                     }

@@ -145,6 +145,7 @@ impl Record {
     /// # Errors
     /// The error of the operating system for `metrics.jsonl`. Everything else may be missing or damaged.
     pub(super) fn read(path: &Path, max_points: usize) -> io::Result<Self> {
+        let path = &std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let mut events = BufReader::with_capacity(1 << 18, open_regular(&path.join(METRICS_FILE))?);
         let text = |file: &str| {
             let bytes = read_regular(&path.join(file), MAX_FILE_BYTES).ok()?;
@@ -308,7 +309,6 @@ pub(super) fn metric_title(key: &str) -> (usize, String) {
 
 /// The last component of a path.
 pub(super) fn folder_name(path: &Path) -> String {
-    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 

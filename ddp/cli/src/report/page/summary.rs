@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use ddp::report::units::rate;
+use ddp_kernels::hint::joined;
 use maud::{Markup, html};
 use serde_json::Value;
 
 use super::axis::figure;
 use super::chart::legend_entry;
-use super::parts::{duration, name, plain, table, titles};
+use super::parts::{duration, name, plain, table, titles, with_hint};
 use super::record::{Record, Status, folder_name, metric_title};
 
 /// Number of findings that are shown per run, and of settings that are compared.
@@ -75,8 +76,17 @@ fn figures(run: &Record) -> [(&'static str, String, String); 6] {
 
 /// The head of the page of several runs: a table whose names are the legend of all charts.
 pub(super) fn compared(runs: &[Record], labels: &[String]) -> Markup {
-    let columns =
-        titles(["Run", "State", "Best evaluation", "Steps", "Epochs", "Rows/s", "Time", "Ranks", "Findings"]);
+    let columns = titles([
+        "<Run",
+        "<State",
+        "Best evaluation",
+        "Steps",
+        "Epochs",
+        "Rows/s",
+        "Time",
+        "Ranks",
+        "Findings",
+    ]);
     let rows = runs.iter().zip(labels).enumerate().map(|(i, (run, label))| {
         let [(_, best, of), (_, steps, _), (_, epochs, _), (_, rows, _), (_, time, _), (_, ranks, _)] =
             figures(run);
@@ -98,39 +108,38 @@ fn findings_of(run: &Record) -> Vec<&str> {
 }
 
 /// The reason why a run ended early, and the findings about it.
-pub(super) fn findings(run: &Record) -> Markup {
+pub(super) fn findings(run: &Record, is_one_of_several: bool) -> Markup {
     let found = findings_of(run);
     html! {
         @match &run.status {
             Status::Failed { error, hint } => div class="finding failed" role="alert" {
-                b.bad { "Failed: " } (plain(error))
-                @if let Some(hint) = hint { "\n" b { "Hint: " } (plain(hint)) }
+                b.bad { "Failed: " } (with_hint(&joined(error.clone(), hint.as_deref())))
             },
             Status::Stopped { reason } => div.finding {
                 b { "Stopped by " (plain(reason)) } " after step " (run.step) ".\n"
                 b { "Hint: " } code { "ddp-train train --resume " (run.path.display().to_string()) } " continues the run."
             },
-            Status::Complete if found.is_empty() => p.good { "✓ The review at the end of the run found nothing to warn of." },
+            Status::Complete if found.is_empty() && !is_one_of_several => p.good { "✓ The review at the end of the run found nothing to warn of." },
             _ => {},
         }
         @for finding in found.iter().take(MAX_FINDINGS) {
-            @let (what, hint) = finding.split_once("\nhint: ").map_or((*finding, None), |(what, hint)| (what, Some(hint)));
-            div.finding { (plain(what)) @if let Some(hint) = hint { "\n" b { "Hint: " } (plain(hint)) } }
+            div.finding { (with_hint(finding)) }
         }
         @if found.len() > MAX_FINDINGS { p.note { "and " (found.len() - MAX_FINDINGS) " more" } }
         @if run.n_damaged > 0 {
             p.note { (run.n_damaged) (if run.n_damaged == 1 { " line" } else { " lines" })
-                " of metrics.jsonl are damaged or half-written and were left out." }
+                " of metrics.jsonl left out: damaged or half-written." }
         }
     }
 }
 
 /// The settings of a run that are not defaults, and all of them on demand.
-pub(super) fn settings(run: &Record) -> Markup {
+pub(super) fn settings(run: &Record) -> Option<Markup> {
     let mut chosen = String::new();
     let mut section = None;
-    for line in run.config.lines().filter(|line| !line.trim_end().ends_with("# default") && !line.is_empty())
-    {
+    let is_chosen =
+        |line: &&str| !(line.is_empty() || line.starts_with('#') || line.trim_end().ends_with("# default"));
+    for line in run.config.lines().filter(is_chosen) {
         if line.starts_with('[') {
             section = Some(line);
             continue;
@@ -139,13 +148,15 @@ pub(super) fn settings(run: &Record) -> Markup {
         chosen += &format!("{line}\n");
     }
     let is_marked = run.config.contains("# default");
-    html! {
-        @if is_marked { pre tabindex="0" { code { (plain(chosen.trim())) } } }
-        details open[!is_marked] {
-            summary { "All settings" }
-            pre tabindex="0" { code { (long(&run.config)) } }
+    (!run.config.is_empty()).then(|| {
+        html! {
+            @if is_marked { pre tabindex="0" { code { (plain(chosen.trim())) } } }
+            details open[!is_marked] {
+                summary { "All settings" }
+                pre tabindex="0" { code { (long(&run.config)) } }
+            }
         }
-    }
+    })
 }
 
 /// A whole config, unless it is endless.
@@ -159,7 +170,8 @@ pub(super) fn differing_settings(runs: &[Record], labels: &[String]) -> Markup {
     let keys: std::collections::BTreeSet<&String> = settings.iter().flat_map(BTreeMap::keys).collect();
     let differs = |key: &&&String| settings.iter().any(|of_run| of_run.get(**key) != settings[0].get(**key));
     let keys: Vec<&String> = keys.iter().filter(differs).copied().collect();
-    let titles: Vec<String> = std::iter::once("Key".to_owned()).chain(labels.iter().cloned()).collect();
+    let titles: Vec<String> =
+        std::iter::once("<Key".to_owned()).chain(labels.iter().map(|label| format!("<{label}"))).collect();
     let rows = keys.iter().take(MAX_SETTINGS).map(|key| {
         let value = |of_run: &BTreeMap<String, String>| {
             of_run.get(*key).map_or_else(|| "–".to_owned(), |value| name(value))
