@@ -1,7 +1,7 @@
 //! Run folder: owned by one process, and never overwritten by accident.
 //!
-//! Contains `config.toml`, `metrics.jsonl`, `checkpoints/`, [`logs/`](super::logs) and, at the end, `model.safetensors` and
-//! [`done.json`](super::done). A file lock on `.lock` in the folder shows that a live process owns it; the operating system
+//! Contains `config.toml`, `metrics.jsonl`, `checkpoints/`, [`logs/`](super::logs) and, at the end, `model.safetensors`,
+//! `report.html` and [`done.json`](super::done). A file lock on `.lock` in the folder shows that a live process owns it; the operating system
 //! releases the lock of a killed process. The lease in that file shows the owner to other hosts.
 //!
 //! ```

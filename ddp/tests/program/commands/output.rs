@@ -118,14 +118,26 @@ fn progress_is_lines_where_no_one_watches() {
         assert!(output.stdout.is_empty());
         let stderr = text(output.stderr);
         assert!(!stderr.contains('\x1b') && !stderr.contains('\r'), "{stderr}");
-        let starts =
-            ["digits: 1438 rows", "epoch 1/2  ", "step 50  ", "epoch 2/2  ", "done  ", "  ", "  ", "  "];
+        let starts = [
+            "digits: 1438 rows",
+            "epoch 1/2  ",
+            "step 50  ",
+            "epoch 2/2  ",
+            "done  ",
+            "  ",
+            "  ",
+            "  ",
+            "report: ",
+        ];
         let lines: Vec<_> = stderr.lines().collect();
         assert_eq!(lines.len(), starts.len(), "{stderr}");
         for (line, start) in lines.into_iter().zip(starts) {
             assert!(line.starts_with(start), "{start:?}: {stderr}");
         }
-        assert!(stderr.ends_with(&format!("files in {progress}\n")), "{stderr}");
+        assert!(
+            stderr.ends_with(&format!("files in {progress}\nreport: {progress}/report.html\n")),
+            "{stderr}"
+        );
     }
     let stderr = text(run(folder.path(), &train(&["--progress", "none", "--out", "none"])).stderr);
     assert!(stderr.lines().nth(1).unwrap().starts_with("done  "), "{stderr}");

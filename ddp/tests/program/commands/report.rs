@@ -5,8 +5,9 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
-use crate::common::{ddp_folder, refused, run_line, run_line_ok, temp_dir, write};
+use crate::common::{ddp_folder, refused, run_line, run_line_ok, run_ok, temp_dir, write};
 
 /// Names of elements that a page may have.
 const ELEMENTS: &str = "html head meta title style body header h1 h2 h3 p code br b dl div dt dd small nav a main section figure figcaption \
@@ -121,13 +122,16 @@ fn pages_show_the_state_of_a_run() {
         &stopped,
         &["stopped, can be resumed", "Stopped by train.stop_after_steps", "after step 4", "--resume /"],
     );
-    let outcome =
-        run_line_ok(folder.path(), "train --resume stopped --progress none --set train.stop_after_steps=1000");
+    let outcome = run_line_ok(
+        folder.path(),
+        "train --resume stopped --progress none --set train.stop_after_steps=1000",
+    );
     let resumed = page(&folder.path().join("stopped/report.html"));
     has(&resumed, &[">complete<", "Resumed 1 time.", "resumed after step 4"]);
     assert!(outcome.stderr.contains("report: "), "{}", outcome.stderr);
 
-    let outcome = run_line(folder.path(), &format!("{line} --out failed --lr 1e30 --epochs 20"));
+    let outcome =
+        run_line(folder.path(), &format!("{line} --out failed --lr 1e30 --set train.clip_grad_norm=0.0"));
     assert_eq!(outcome.status.code(), Some(1), "{}", outcome.stderr);
     let failed = page(&folder.path().join("failed/report.html"));
     has(&failed, &[">failed<", "<b class=\"bad\">Failed: </b>", "<b>Hint: </b>", " at step "]);
@@ -258,4 +262,24 @@ fn a_run_without_its_page_is_complete() {
     let outcome = run_line_ok(folder.path(), &format!("{line} --out run"));
     assert!(outcome.stderr.contains("can't write the report of the run: "), "{}", outcome.stderr);
     assert!(folder.path().join("run/done.json").exists());
+}
+
+/// The nightly run names a browser; its console must stay empty.
+#[test]
+fn a_browser_shows_the_page() {
+    let Some(browser) = std::env::var_os("CHROMIUM") else {
+        eprintln!("skipped: CHROMIUM names no browser");
+        return;
+    };
+    let folder = temp_dir();
+    let line = hostile(folder.path());
+    run_line_ok(folder.path(), &format!("{line} --out run"));
+    let mut command = Command::new(browser);
+    command.args(["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]);
+    command.arg(format!("--user-data-dir={}", folder.path().join("profile").display()));
+    command.arg(format!("file://{}", folder.path().join("run/report.html").display()));
+    let outcome = run_ok(command);
+    assert!(!outcome.stderr.contains("CONSOLE"), "{}", outcome.stderr);
+    assert_eq!(outcome.stdout.matches("<figure").count(), 7, "{}", outcome.stdout);
+    assert!(!outcome.stdout.contains("<script") && !outcome.stdout.contains("<img"), "{}", outcome.stdout);
 }

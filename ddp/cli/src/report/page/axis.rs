@@ -53,7 +53,7 @@ impl Axis {
     /// The share of the axis below `value`, from 0 to 1.
     pub(super) fn share(&self, value: f64) -> f64 {
         let share = if self.is_log {
-            (value / self.low).ln() / (self.high / self.low).ln()
+            (value.ln() - self.low.ln()) / (self.high.ln() - self.low.ln())
         } else {
             (value - self.low) / (self.high - self.low)
         };

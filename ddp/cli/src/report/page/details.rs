@@ -99,7 +99,7 @@ fn time_of_end<'a>(run: &'a Record, key: &str) -> Option<&'a Value> {
     run.end.get("time")?.get(key)
 }
 
-/// How late each rank came to the exchange of gradients; nothing for a single rank.
+/// Lateness of each rank at the exchange of gradients; nothing for a single rank.
 pub(super) fn ranks(run: &Record) -> Option<Markup> {
     let mut ranks: Vec<&Value> = time_of_end(run, "ranks")?.as_array()?.iter().collect();
     let number = |rank: &Value, key: &str| rank[key].as_f64();

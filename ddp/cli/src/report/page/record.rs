@@ -13,6 +13,7 @@ use ddp::run_folder::folder::{CHECKPOINTS, CONFIG_FILE, METRICS_FILE, check_free
 use ddp::run_folder::logs::RANK_0;
 use ddp_rows::user_file::{open_regular, read_regular};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::series::Series;
@@ -131,12 +132,9 @@ struct Line<'a> {
     lr: Option<f64>,
     grad_norm: Option<f64>,
     samples_per_s: Option<f64>,
-}
-
-/// The times of a step event, which runs of earlier versions lack.
-#[derive(Deserialize)]
-struct Times {
-    time: Option<BTreeMap<String, Option<f64>>>,
+    /// Milliseconds by kind, which runs of earlier versions lack.
+    #[serde(borrow)]
+    time: Option<&'a RawValue>,
 }
 
 impl Record {
@@ -197,7 +195,7 @@ impl Record {
 
     /// Adds one line; `None` if it is damaged.
     fn add(&mut self, bytes: &[u8], max_points: usize) -> Option<()> {
-        let Line { event, step, epoch, loss, lr, grad_norm, samples_per_s } =
+        let Line { event, step, epoch, loss, lr, grad_norm, samples_per_s, time } =
             serde_json::from_slice(bytes.strip_suffix(b"\n")?).ok()?;
         if event == "step" {
             let step = step?;
@@ -205,8 +203,19 @@ impl Record {
             for (series, value) in self.steps.iter_mut().zip([loss, lr, grad_norm, samples_per_s]) {
                 series.push(step, value);
             }
-            for (kind, ms) in serde_json::from_slice::<Times>(bytes).ok()?.time.into_iter().flatten() {
-                *self.step_ms.entry(kind).or_default() += ms.unwrap_or(0.0) * n_steps;
+            let times: BTreeMap<&str, Option<f64>> = match time {
+                Some(time) => serde_json::from_str(time.get()).ok()?,
+                None => BTreeMap::new(),
+            };
+            for (kind, ms) in times {
+                let is_full = self.step_ms.len() >= MAX_METRICS;
+                match self.step_ms.get_mut(kind) {
+                    Some(sum) => *sum += ms.unwrap_or(0.0) * n_steps,
+                    None if !is_full => {
+                        self.step_ms.insert(kind.to_owned(), ms.unwrap_or(0.0) * n_steps);
+                    }
+                    None => {}
+                }
             }
             self.step = step;
             self.epoch = epoch.or(self.epoch);
