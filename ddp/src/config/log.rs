@@ -1,6 +1,6 @@
 //! `[log]`: how often metrics are written.
 
-use super::key::count;
+use super::key::{count, switch};
 use super::limits::MAX_STEPS;
 use super::raw::RawConfig;
 use super::section::section;
@@ -15,6 +15,12 @@ section! {
         .default("50")
         .hint("1 logs each step")
         .synonyms(&["log_every", "log_interval", "logging_steps", "log_every_n_steps"])
+        .may_change();
+
+        /// Whether the numbers of events also go to event files of TensorBoard.
+        tensorboard: bool = switch()
+        .help("Also write losses, metrics and rates as TensorBoard event files into `tb/` of the run's folder")
+        .default("false")
         .may_change();
     }
 }

@@ -282,11 +282,18 @@ pub struct FailedEvent {
     pub hint: Option<String>,
 }
 
+/// Another destination of events, such as a file of another format.
+pub trait EventObserver: std::fmt::Debug {
+    /// Called for each event. Must not take long, and reports its failures itself.
+    fn event(&mut self, event: &Event);
+}
+
 /// Destination of events. Ranks other than 0 use [`MetricsSink::none`].
 #[derive(Debug)]
 pub struct MetricsSink {
     file: Option<(PathBuf, File)>,
     stdout: Option<EventStream>,
+    observer: Option<Box<dyn EventObserver>>,
 }
 
 impl MetricsSink {
@@ -299,7 +306,7 @@ impl MetricsSink {
         // Opened for appending, because a failed rank may write the last line.
         let file = OpenOptions::new().append(true).create(true).open(path).map_err(failed)?;
         file.set_len(0).or_else(allow_device).map_err(failed)?;
-        Ok(Self { file: Some((path.to_owned(), file)), stdout })
+        Ok(Self { file: Some((path.to_owned(), file)), stdout, observer: None })
     }
 
     /// Appends to the file of a run that resumes after step `step`, and removes the lines of later steps, because these steps run
@@ -317,12 +324,18 @@ impl MetricsSink {
         let kept: String = old.split_inclusive('\n').filter(|line| is_until(line, step)).collect();
         write_atomic(path, kept.as_bytes())?;
         let file = OpenOptions::new().append(true).open(path).map_err(failed)?;
-        Ok(Self { file: Some((path.to_owned(), file)), stdout })
+        Ok(Self { file: Some((path.to_owned(), file)), stdout, observer: None })
     }
 
     /// A sink that writes nothing.
     pub fn none() -> Self {
-        Self { file: None, stdout: None }
+        Self { file: None, stdout: None, observer: None }
+    }
+
+    /// The same sink, whose events go to `observer` too.
+    pub fn with_observer(mut self, observer: Box<dyn EventObserver>) -> Self {
+        self.observer = Some(observer);
+        self
     }
 
     /// Writes one line in a single call, so that a reader never sees half a line.
@@ -331,6 +344,7 @@ impl MetricsSink {
     /// [`ReportError::Write`] the first time that the file can't be written; later events skip the file. An error of stdout does
     /// not end the run, because the file has all events; see [`EventStream::write`].
     pub fn write(&mut self, event: &Event) -> Result<()> {
+        self.observer.iter_mut().for_each(|observer| observer.event(event));
         if self.file.is_none() && self.stdout.is_none() {
             return Ok(());
         }

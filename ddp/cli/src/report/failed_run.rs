@@ -80,7 +80,7 @@ impl FailedRun {
             && let Ok(mut file) = OpenOptions::new().append(true).open(path)
         {
             let _ = file.write_all(line.as_bytes());
-            path.parent().into_iter().for_each(page::write_failed);
+            path.parent().into_iter().for_each(page::write_early);
         }
         // Written last, because possibly nobody reads it.
         if let Some(stdout) = &self.stdout {

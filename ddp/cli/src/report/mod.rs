@@ -5,6 +5,7 @@ mod failed_run;
 pub mod log;
 pub(crate) mod progress;
 pub mod stdout;
+pub(crate) mod tensorboard;
 pub(crate) mod table;
 
 pub use failed_run::FailedRun;

@@ -127,7 +127,7 @@ fn pages_show_the_state_of_a_run() {
         "train --resume stopped --progress none --set train.stop_after_steps=1000",
     );
     let resumed = page(&folder.path().join("stopped/report.html"));
-    has(&resumed, &[">complete<", "Resumed 1 time.", "resumed after step 4"]);
+    has(&resumed, &[">complete<", "Restarts: 1, ", "resumed after step 4, ranks: 1"]);
     assert!(outcome.stderr.contains("report: "), "{}", outcome.stderr);
 
     let outcome =

@@ -16,5 +16,6 @@ mod review;
 mod saved_runs;
 mod stopping;
 mod targets;
+mod tensorboard;
 mod times;
 mod training;

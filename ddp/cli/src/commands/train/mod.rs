@@ -140,7 +140,7 @@ impl<'w> Run<'w> {
                 Ok(Ending::Complete) => break training,
                 Ok(Ending::Stopped(reason)) => {
                     world.watchdog().enter(Phase::End);
-                    folder.owned.iter().for_each(|folder| page::write_stopped(folder.path()));
+                    folder.owned.iter().for_each(|folder| page::write_early(folder.path()));
                     return Err(Stop::Requested(reason));
                 }
                 Err(stop) => {
@@ -212,7 +212,7 @@ impl<'w> Run<'w> {
         banner::loading(&loader).iter().for_each(|line| info!("{line}"));
         let saver = Autosave::new(world, config, data, trainer, &folder.path)?;
         let run_dir = folder.owned.as_ref();
-        let metrics = open_metrics(world, run_dir, failed.stdout.clone(), resumed, change.as_ref())?;
+        let metrics = open_metrics(world, config, run_dir, failed.stdout.clone(), resumed, change.as_ref())?;
         let _ = failed.metrics.set(folder.path.join(folder::METRICS_FILE));
         let evaluation = EvalPlan {
             world,

@@ -24,6 +24,7 @@ use ddp_kernels::{Device, Tensor};
 
 use crate::cli::{Bind, TrainArgs};
 use crate::error::Result;
+use crate::report::tensorboard::EventFile;
 
 pub(super) fn check_out(world: &World, args: &TrainArgs) -> Result<()> {
     match &args.out {
@@ -85,8 +86,10 @@ pub(super) fn open_folder(
     Ok(Some(folder))
 }
 
+/// Opens the events of a run.
 pub(super) fn open_metrics(
     world: &World,
+    config: &Config,
     folder: Option<&RunDir>,
     stdout: Option<EventStream>,
     resumed: Option<&Resumed>,
@@ -94,11 +97,15 @@ pub(super) fn open_metrics(
 ) -> Result<MetricsSink> {
     let Some(folder) = folder else { return Ok(MetricsSink::none()) };
     let path = folder.file(folder::METRICS_FILE);
+    let observed = |sink: MetricsSink, resumed: Option<u64>| {
+        let event_file = || Box::new(EventFile::begin(folder.path(), world.hostname(), resumed));
+        if config.log.tensorboard { sink.with_observer(event_file()) } else { sink }
+    };
     let Some(manifest) = resumed.map(Resumed::manifest) else {
-        return Ok(MetricsSink::create(&path, stdout)?);
+        return Ok(observed(MetricsSink::create(&path, stdout)?, None));
     };
     let step = manifest.run.step;
-    let mut metrics = MetricsSink::resume(&path, stdout, step)?;
+    let mut metrics = observed(MetricsSink::resume(&path, stdout, step)?, Some(step));
     let (world_size, world_size_before) = (world.world_size(), manifest.world_size);
     metrics.write(&Event::Resume(ResumeEvent { step, world_size, world_size_before }))?;
     if let Some(change) = change {

@@ -102,7 +102,7 @@ fn chart<'a>(
 ) -> Chart<'a> {
     let name = key.rsplit('.').next().unwrap_or(key).trim_start_matches("eval_");
     let restarts =
-        runs.iter().flat_map(|run| run.restarts.items.iter().map(|restart| restart.step)).collect();
+        runs.iter().flat_map(|run| run.restarts.iter().rev().take(100)).map(|restart| restart.step).collect();
     let title = title_case(&title);
     let may_be_log = LOG_METRICS.contains(&name);
     Chart { title, curves, last_step, may_be_log, best: None, restarts, has_legend: true }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::axis::figure;
 use super::parts::{duration, name, table, title_case, titles, with_hint};
-use super::record::{Record, metric_title};
+use super::record::{Record, Restart, metric_title};
 
 /// Kinds of time by their keys, in the order of a step, with their names.
 const KINDS: [(&str, &str); 9] = [
@@ -267,29 +267,21 @@ pub(super) fn calibration(run: &Record) -> Option<Markup> {
     })
 }
 
-/// Restarts and checkpoints of a run.
+/// Restarts and checkpoints of a run, the newest of many.
 pub(super) fn history(run: &Record) -> Option<Markup> {
     let (restarts, checkpoints) = (&run.restarts, &run.checkpoints);
     let columns = titles(["After step", "Size", "Pause of training", "Written in"]);
-    let rows = checkpoints.items.iter().map(|checkpoint| {
+    let rows = checkpoints.iter().rev().take(MAX_CLASSES).map(|checkpoint| {
         let size = mib(checkpoint.bytes.max(0.0) as u64);
         let (pause, write) = (duration(checkpoint.pause_ms / 1e3), duration(checkpoint.write_s));
         vec![html! { (checkpoint.step) }, html! { (size) }, html! { (pause) }, html! { (write) }]
     });
-    (restarts.n + checkpoints.n > 0).then(|| html! {
-        @if restarts.n > 0 {
-            p { "Resumed " (restarts.n) (if restarts.n == 1 { " time." } else { " times." }) }
-            ul { @for restart in &restarts.items {
-                li { "after step " (restart.step) " on " (restart.world_size) (if restart.world_size == 1 { " rank" } else { " ranks" })
-                    @if restart.world_size != restart.world_size_before { " (before: " (restart.world_size_before) ")" } }
-            } }
-        }
-        @if checkpoints.n > 0 {
-            details open[checkpoints.n <= 5] {
-                summary { (checkpoints.n) (if checkpoints.n == 1 { " checkpoint" } else { " checkpoints" })
-                    @if checkpoints.n > checkpoints.items.len() { ", of which the newest are" } }
-                (table("Checkpoints", &columns, rows))
-            }
-        }
+    (restarts.len() + checkpoints.len() > 0).then(|| html! {
+        p { "Restarts: " (restarts.len()) ", checkpoints: " (checkpoints.len()) }
+        ul { @for Restart { step, world_size, world_size_before } in restarts.iter().rev().take(MAX_CLASSES) {
+            li { "resumed after step " (step) ", ranks: " (world_size)
+                @if world_size != world_size_before { " (before: " (world_size_before) ")" } }
+        } }
+        @if !checkpoints.is_empty() { (table("Checkpoints", &columns, rows)) }
     })
 }

@@ -49,32 +49,20 @@ pub(crate) fn make(runs: &[PathBuf]) -> Result<String, (PathBuf, io::Error)> {
 pub(crate) fn write_complete(run: &Path) {
     match write(run) {
         Ok(path) => info!("report: {}", path.display()),
-        Err(error) => warn!("can't write the report of the run: {error}\nhint: {}", command(run)),
+        Err(error) => warn!(
+            "can't write the report of the run: {error}\nhint: `ddp-train report {}` writes it",
+            run.display()
+        ),
     }
 }
 
-/// Same as [`write_complete`] for a run that is stopped: without much work, because its ranks may be killed soon.
-pub(crate) fn write_stopped(run: &Path) {
-    if is_short(run) {
-        write_complete(run);
-    } else {
-        info!("the report of the run takes longer to make\nhint: {}", command(run));
-    }
-}
-
-/// Same as [`write_stopped`] for a run that fails; the failure alone is reported.
-pub(crate) fn write_failed(run: &Path) {
-    if is_short(run) {
+/// Writes the page of a run that is stopped or fails, of which nothing may be said any more and whose ranks may be killed soon: best
+/// effort, and only if it is soon made.
+pub(crate) fn write_early(run: &Path) {
+    let events = std::fs::metadata(run.join(METRICS_FILE));
+    if events.is_ok_and(|events| events.len() <= MAX_BYTES_IN_HURRY) {
         let _ = write(run);
     }
-}
-
-fn is_short(run: &Path) -> bool {
-    std::fs::metadata(run.join(METRICS_FILE)).is_ok_and(|events| events.len() <= MAX_BYTES_IN_HURRY)
-}
-
-fn command(run: &Path) -> String {
-    format!("`ddp-train report {}` writes it", run.display())
 }
 
 fn write(run: &Path) -> io::Result<PathBuf> {

@@ -24,8 +24,6 @@ const MAX_LINE_BYTES: u64 = 64 << 20;
 const MAX_FILE_BYTES: u64 = 16 << 20;
 /// Number of metrics that are kept.
 const MAX_METRICS: usize = 48;
-/// Number of restarts and of checkpoints that are kept, the newest.
-const MAX_LISTED: usize = 20;
 /// Keys of step events that are curves.
 pub(super) const STEP_KEYS: [&str; 4] = ["loss", "lr", "grad_norm", "samples_per_s"];
 
@@ -61,31 +59,6 @@ pub(super) struct Restart {
     pub(super) world_size_before: u64,
 }
 
-/// The newest items of a list that may be long.
-#[derive(Debug, Clone)]
-pub(super) struct Newest<T> {
-    /// Number of all items.
-    pub(super) n: usize,
-    /// The newest ones, in order.
-    pub(super) items: std::collections::VecDeque<T>,
-}
-
-impl<T> Default for Newest<T> {
-    fn default() -> Self {
-        Newest { n: 0, items: Default::default() }
-    }
-}
-
-impl<T> Newest<T> {
-    fn push(&mut self, item: T) {
-        self.n += 1;
-        self.items.push_back(item);
-        if self.items.len() > MAX_LISTED {
-            self.items.pop_front();
-        }
-    }
-}
-
 /// The run of a folder.
 #[derive(Debug)]
 pub(super) struct Record {
@@ -107,8 +80,8 @@ pub(super) struct Record {
     pub(super) evaluated: Map<String, Value>,
     /// The event `end`.
     pub(super) end: Map<String, Value>,
-    pub(super) restarts: Newest<Restart>,
-    pub(super) checkpoints: Newest<Checkpoint>,
+    pub(super) restarts: Vec<Restart>,
+    pub(super) checkpoints: Vec<Checkpoint>,
     /// Number of lines that are no events.
     pub(super) n_damaged: u64,
     /// The saved config.
@@ -173,8 +146,8 @@ impl Record {
             step_ms: BTreeMap::new(),
             evaluated: Map::new(),
             end: Map::new(),
-            restarts: Newest::default(),
-            checkpoints: Newest::default(),
+            restarts: Vec::new(),
+            checkpoints: Vec::new(),
             n_damaged: 0,
             config,
             start,

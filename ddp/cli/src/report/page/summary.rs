@@ -12,7 +12,7 @@ use super::chart::legend_entry;
 use super::parts::{duration, name, plain, table, titles, with_hint};
 use super::record::{Record, Status, folder_name, metric_title};
 
-/// Number of findings that are shown per run, and of settings that are compared.
+/// Number of findings that are shown per run, and of settings that are compared: more than there are.
 const MAX_FINDINGS: usize = 50;
 const MAX_SETTINGS: usize = 200;
 
@@ -43,7 +43,7 @@ pub(super) fn head(run: &Record) -> Markup {
     let figures = figures(run);
     html! {
         header { h1 { (name(&run.name)) } (badge(&run.status)) }
-        p { code { (run.path.display().to_string()) } @if let Some(program) = &run.program { ", by " (name(program)) } }
+        p { code { (plain(&run.path.display().to_string())) } @if let Some(program) = &run.program { ", by " (name(program)) } }
         @if let Some(start) = &run.start { p { (plain(start)) } }
         dl.tiles {
             @for (title, value, note) in figures.iter().filter(|(_, value, _)| !value.is_empty()) {
@@ -61,7 +61,7 @@ fn figures(run: &Record) -> [(&'static str, String, String); 6] {
     let (best, best_note) = best.unwrap_or_default();
     let rows_per_s = run.end_number("samples_per_s").or_else(|| run.steps[3].last());
     let number = |value: Option<u64>| value.map_or_else(String::new, |value| rate(value as f64));
-    let of_process = if run.restarts.n > 0 { "since the last start" } else { "" };
+    let of_process = if !run.restarts.is_empty() { "since the last start" } else { "" };
     let training =
         run.end_number("train_s").map_or_else(String::new, |s| format!("{} of it training", duration(s)));
     [
@@ -117,7 +117,7 @@ pub(super) fn findings(run: &Record, is_one_of_several: bool) -> Markup {
             },
             Status::Stopped { reason } => div.finding {
                 b { "Stopped by " (plain(reason)) } " after step " (run.step) ".\n"
-                b { "Hint: " } code { "ddp-train train --resume " (run.path.display().to_string()) } " continues the run."
+                b { "Hint: " } code { "ddp-train train --resume " (plain(&run.path.display().to_string())) } " continues the run."
             },
             Status::Complete if found.is_empty() && !is_one_of_several => p.good { "✓ The review at the end of the run found nothing to warn of." },
             _ => {},
@@ -125,7 +125,6 @@ pub(super) fn findings(run: &Record, is_one_of_several: bool) -> Markup {
         @for finding in found.iter().take(MAX_FINDINGS) {
             div.finding { (with_hint(finding)) }
         }
-        @if found.len() > MAX_FINDINGS { p.note { "and " (found.len() - MAX_FINDINGS) " more" } }
         @if run.n_damaged > 0 {
             p.note { (run.n_damaged) (if run.n_damaged == 1 { " line" } else { " lines" })
                 " of metrics.jsonl left out: damaged or half-written." }
@@ -181,7 +180,6 @@ pub(super) fn differing_settings(runs: &[Record], labels: &[String]) -> Markup {
     });
     html! {
         @if keys.is_empty() { p { "The runs have the same settings." } } @else { (table("Settings that differ", &titles, rows)) }
-        @if keys.len() > MAX_SETTINGS { p.note { "and " (keys.len() - MAX_SETTINGS) " more" } }
     }
 }
 
