@@ -279,7 +279,7 @@ class Run:
         found = {}
         for path in sorted(self.out.rglob("*")):
             name = str(path.relative_to(self.out))
-            if not path.is_file() or name.startswith(("logs", ".")) or name in ("done.json", "metrics.jsonl"):
+            if not path.is_file() or name.startswith(("logs", ".", "tb/")) or name in ("done.json", "metrics.jsonl", "report.html"):
                 continue
             text = path.read_bytes()
             if path.name == "manifest.json":
