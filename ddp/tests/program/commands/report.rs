@@ -240,6 +240,27 @@ fn many_steps_make_a_small_page_with_their_spikes() {
 }
 
 #[test]
+fn of_many_metrics_the_first_are_drawn() {
+    let folder = temp_dir();
+    let mut events = String::new();
+    for step in [1, 2] {
+        let metrics: String = (0..40).map(|i| format!(",\"eval_m{i}\":{step}")).collect();
+        writeln!(
+            events,
+            r#"{{"event":"step","step":{step},"epoch":1,"loss":1,"lr":1,"grad_norm":1,"samples_per_s":1}}"#
+        )
+        .unwrap();
+        writeln!(events, r#"{{"event":"epoch","step":{step},"epoch":{step},"train_loss":1{metrics}}}"#)
+            .unwrap();
+    }
+    write(folder.path(), "metrics.jsonl", &events);
+    run_line_ok(folder.path(), "report .");
+    let text = page(&folder.path().join("report.html"));
+    assert_eq!(text.matches("<figure").count(), 24);
+    has(&text, &["and 20 more metrics", "<figcaption><b>Loss", "<b>Rows per second", "<td>2</td>"]);
+}
+
+#[test]
 fn other_files_are_not_replaced_and_folders_without_a_run_are_refused() {
     let folder = temp_dir();
     refused(folder.path(), "report .", &["holds no run", "hint: name the folder of a run"]);

@@ -16,13 +16,16 @@ const LOG_METRICS: [&str; 5] = ["loss", "log_loss", "mae", "rmse", "grad_norm"];
 
 /// All charts of the page, without those that would be a single point.
 pub(super) fn charts(runs: &[Record], labels: &[String]) -> Markup {
-    let charts = if let [run] = runs { of_one(run) } else { of_several(runs, labels) };
+    let mut charts = if let [run] = runs { of_one(run) } else { of_several(runs, labels) };
+    let n_more = charts.len().saturating_sub(MAX_CHARTS);
+    // Metrics, because the last three are of steps.
+    charts.drain((MAX_CHARTS - 3).min(charts.len())..charts.len().min(MAX_CHARTS - 3 + n_more));
     html! {
         @if runs.len() > 1 {
             div.legends { @for (i, label) in labels.iter().enumerate() { (legend_entry(i, label)) } }
         }
-        div.charts { @for chart in charts.iter().take(MAX_CHARTS) { (chart.markup()) } }
-        @if charts.len() > MAX_CHARTS { p.note { "and " (charts.len() - MAX_CHARTS) " more metrics in metrics.jsonl" } }
+        div.charts { @for chart in &charts { (chart.markup()) } }
+        @if n_more > 0 { p.note { "and " (n_more) " more metrics in metrics.jsonl" } }
         @if charts.is_empty() { p { "There are too few steps and evaluations to draw." } }
         @else {
             p.note { "A line is the mean of neighboring points where there are many, and the area around it reaches from the smallest to \

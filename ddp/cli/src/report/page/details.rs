@@ -24,6 +24,8 @@ const KINDS: [(&str, &str); 9] = [
 ];
 /// Number of rows of a table of classes, ranks or pairs of classes.
 const MAX_ROWS: usize = 64;
+/// Number of heads whose tables are shown.
+const MAX_HEADS: usize = 12;
 /// Number of classes up to which a confusion matrix is shown as a whole.
 const MAX_CLASSES: usize = 24;
 
@@ -125,6 +127,7 @@ pub(super) fn ranks(run: &Record) -> Option<Markup> {
 pub(super) fn evaluated(run: &Record) -> Option<Markup> {
     let heads = run.evaluated.get("eval_heads").and_then(Value::as_object).into_iter().flatten();
     let all = std::iter::once((None, &run.evaluated));
+    let n_heads = heads.clone().count();
     let of = all.chain(heads.filter_map(|(head, fields)| Some((Some(head), fields.as_object()?))));
     let tables = |(head, fields): (Option<&String>, &Map<String, Value>)| {
         let matrix = fields.get("eval_confusion_matrix");
@@ -137,7 +140,9 @@ pub(super) fn evaluated(run: &Record) -> Option<Markup> {
             div.columns { @for part in parts.into_iter().flatten() { div { (part) } } }
         }
     };
-    (!run.evaluated.is_empty()).then(|| html! { @for part in of.take(MAX_ROWS).map(tables) { (part) } })
+    (!run.evaluated.is_empty()).then(|| html! { @for part in of.take(1 + MAX_HEADS).map(tables) { (part) }
+        @if n_heads > MAX_HEADS { p.note { "Tables of " (n_heads - MAX_HEADS) " more heads are in metrics.jsonl." } }
+    })
 }
 
 /// A table of all metrics that are numbers.

@@ -18,6 +18,11 @@ pub(super) fn name(text: &str) -> String {
     shortened(text, 80)
 }
 
+/// Same as [`plain`], for a whole config.
+pub(super) fn config(text: &str) -> String {
+    shortened(text, 50_000)
+}
+
 fn shortened(text: &str, max_chars: usize) -> String {
     match text.char_indices().nth(max_chars) {
         Some((end, _)) => format!("{}…", visible_lines(&text[..end])),

@@ -9,12 +9,12 @@ use serde_json::Value;
 
 use super::axis::figure;
 use super::chart::legend_entry;
-use super::parts::{duration, name, plain, table, titles, with_hint};
+use super::parts::{config, duration, name, plain, table, titles, with_hint};
 use super::record::{Record, Status, folder_name, metric_title};
 
-/// Number of findings that are shown per run, and of settings that are compared: more than there are.
+/// Number of findings that are shown per run, and of settings that are compared, which suffices for all but damaged files.
 const MAX_FINDINGS: usize = 50;
-const MAX_SETTINGS: usize = 200;
+const MAX_SETTINGS: usize = 100;
 
 /// Names of several runs that tell them apart: those of their folders, or their paths.
 pub(super) fn labels(runs: &[Record]) -> Vec<String> {
@@ -152,15 +152,10 @@ pub(super) fn settings(run: &Record) -> Option<Markup> {
             @if is_marked { pre tabindex="0" { code { (plain(chosen.trim())) } } }
             details open[!is_marked] {
                 summary { "All settings" }
-                pre tabindex="0" { code { (long(&run.config)) } }
+                pre tabindex="0" { code { (config(&run.config)) } }
             }
         }
     })
-}
-
-/// A whole config, unless it is endless.
-fn long(config: &str) -> String {
-    config.split_inclusive('\n').take(1000).map(plain).collect()
 }
 
 /// The settings that differ between runs.
