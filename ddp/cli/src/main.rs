@@ -11,8 +11,8 @@ use ddp_comm::{Launcher, World, WorldOptions, failure};
 use ddp_train::Error;
 use ddp_train::cli::{self, Cli, Command, with_implied_command};
 use ddp_train::commands::{
-    bench, checkpoint, completions, config, data, describe, devices, doctor, eval, launch, man, predict, report,
-    torchrun, train,
+    bench, checkpoint, completions, config, data, describe, devices, doctor, eval, launch, man, predict,
+    report, torchrun, train,
 };
 use ddp_train::exit::{conclude, conclude_usage};
 use ddp_train::report::log::{Log, error_line};
