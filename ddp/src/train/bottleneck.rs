@@ -92,11 +92,13 @@ impl Comparison {
         if self.0.len() == 1 {
             return Vec::new();
         }
-        let busy = self.median(RankTimes::busy_ms);
+        let (busy, without_core) = (self.median(RankTimes::busy_ms), self.median(|times| times.core_wait));
         let of_rank = |(rank, times): (usize, &RankTimes)| {
-            let late_ms = (times.busy_ms() - busy).max(0.0);
+            // A rank that loses its core while it waits for others comes back late.
+            let by_core = (times.core_wait - without_core) * times.step_ms();
+            let late_ms = (times.busy_ms() - busy).max(by_core).max(0.0);
             let is_late = late_ms > LATE_SHARE * times.step_ms();
-            let cause = is_late.then(|| self.cause(times));
+            let cause = is_late.then(|| self.cause(times, by_core == late_ms));
             RankTime { rank, host: times.host.clone(), busy_ms: times.busy_ms(), late_ms, cause }
         };
         self.0.iter().enumerate().map(of_rank).collect()
@@ -109,23 +111,24 @@ impl Comparison {
         values[(values.len() - 1) / 2]
     }
 
-    /// Why a rank is late, by the part in which it exceeds the median rank most.
-    fn cause(&self, late: &RankTimes) -> String {
+    /// Why a rank is late: for want of a core, or by the part in which it exceeds the median rank most.
+    fn cause(&self, late: &RankTimes, for_want_of_a_core: bool) -> String {
+        let no_core = format!(
+            "has no core for {:.0}% of its time: other processes use it, or its container is throttled",
+            late.core_wait * 100.0
+        );
+        if for_want_of_a_core {
+            return format!("it {no_core}");
+        }
         let excess = |part: Part| late.per_step_ms(part) - self.median(|times| times.per_step_ms(part));
         let part = BUSY.into_iter().max_by(|a, b| excess(*a).total_cmp(&excess(*b))).expect("not empty");
-        let mut cause = match part {
+        let cause = match part {
             Part::Data => "it waits for its rows".to_owned(),
             Part::CopyToGpu => "its rows reach the GPU late".to_owned(),
             Part::Other => "it is held up between the parts of a step".to_owned(),
             part => format!("it computes slower, most of all {}", part.name()),
         };
-        if late.core_wait > CORE_WAIT_SHARE {
-            let share = late.core_wait * 100.0;
-            cause += &format!(
-                ", and has no core for {share:.0}% of its time: other processes use it, or its container is throttled"
-            );
-        }
-        cause
+        if late.core_wait > CORE_WAIT_SHARE { format!("{cause}, and {no_core}") } else { cause }
     }
 
     /// A warning of the latest rank, if one is late, and its number.
@@ -296,6 +299,13 @@ mod tests {
             let late: Vec<_> = compared.ranks().iter().map(|rank| rank.cause.is_some()).collect();
             assert_eq!(late, [false, false, true, false]);
         }
+        // It loses its core while it waits.
+        let ranks = [usual(), rank(times(0.1, 3.0, 4.0), 0.3)];
+        let (late, warning) = Comparison(ranks.to_vec()).late_rank().unwrap();
+        assert!(late == 1 && warning.contains("30.000 ms"), "{warning}");
+        assert!(warning.ends_with(
+            "it has no core for 30% of its time: other processes use it, or its container is throttled"
+        ));
         assert_eq!(Comparison(vec![usual(), usual()]).late_rank(), None);
         let crowded = rank(times(0.1, 3.0, 4.0), 0.2);
         let got = bound(&[crowded.clone(), crowded]);

@@ -178,6 +178,9 @@ impl Environment {
         // Conda's packages of CUDA have a toolkit's layout.
         cuda_roots.extend(path("CONDA_PREFIX"));
         let mut python_roots: Vec<_> = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(path).collect();
+        // The one that this program was installed with: <root>/bin/ddp-train.
+        let program = std::env::current_exe().ok();
+        python_roots.extend(program.as_deref().and_then(|path| Some(path.parent()?.parent()?.to_owned())));
         // The Python on the PATH: <root>/bin/python3.
         let on_path = std::env::var_os("PATH").unwrap_or_default();
         let python = std::env::split_paths(&on_path).find(|folder| folder.join("python3").exists());
