@@ -78,7 +78,7 @@ impl World {
     /// On every rank [`CommError::GpuTaken`] or [`CommError::Disagreement`] (kind of device, version of NCCL).
     /// [`CommError::Kernel`] if the device cannot be used; [`CommError::UnorderedSums`]; [`CommError::NcclUnavailable`];
     /// [`CommError::Nccl`]; [`CommError::DeviceTimeout`] if a rank does not arrive; [`CommError::AlreadyConnected`];
-    /// [`CommError::NoRegistration`] with [`RegisterBuffers::On`].
+    /// [`CommError::NoRegistration`] with [`RegisterBuffers::On`]; [`CommError::HostsWithoutMpi`] for CPUs.
     ///
     /// Source: NCCL's user guide, "Creating a communicator with options".
     pub fn connect_device(&self, device: Device, options: DeviceOptions) -> Result<()> {
@@ -92,7 +92,7 @@ impl World {
         let (prepared, records) = self.gather_all_or_none(JOINING, prepared, |own| own.record.encode())?;
         let devices: Vec<RankDevice> = records.iter().map(|record| RankDevice::decode(record)).collect();
         compare_devices(&devices)?;
-        let Some(gpu) = prepared.gpu else { return Ok(()) };
+        let Some(gpu) = prepared.gpu else { return self.check_host_group() };
         let shared = first_shared(&devices);
         if let Some(ranks) = shared.filter(|_| !options.share_gpu) {
             let RankDevice { host, gpu, .. } = devices[ranks[1]].clone();
@@ -106,6 +106,16 @@ impl World {
         let shares_gpu = shared.is_some();
         let options = NcclOptions { rank, world_size, shares_gpu, timeout, register_buffers, trial_timeout };
         self.use_new_group(gpu, options)
+    }
+
+    /// Checks that the host's group is one for gradients: without MPI and shared memory it carries only what ranks agree on.
+    fn check_host_group(&self) -> Result<()> {
+        match (self.group(), self.launcher()) {
+            (group @ Group::Star(_), Some(launcher)) if !group.shares_memory() => {
+                Err(CommError::HostsWithoutMpi { world_size: self.world_size(), launcher })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Joins all ranks by a new communicator, which registers buffers where it should and can, and exchanges tensors from now on.

@@ -12,38 +12,26 @@
 //! So every failure ends by `ompi_mpi_abort` where the library has it, else by `MPI_Abort`. No rank simply exits with a
 //! status, not even after all ranks agreed to. `mpirun --quiet` silences all of these lines, but also those that name a rank
 //! which the system killed: do not pass it.
+//!
+//! Ranks that met without MPI end each other through their own connections: see `lifeline.rs`.
 
-use std::io::Write;
+use std::io::Write as _;
 use std::sync::mpsc;
 use std::time::Duration;
+
+use crate::lifeline;
+use crate::stderr::write_stderr;
 
 /// The longest time that a process which ends at once takes for its report.
 const REPORT_WAIT: Duration = Duration::from_secs(1);
 /// Time that the launcher may take to end the job. It does not answer if it ends the job already.
 const LAUNCHER_WAIT: Duration = Duration::from_millis(300);
 
-/// Time limit of writing the report of a failure to a stderr that nobody reads.
-const STDERR_WAIT: Duration = Duration::from_secs(2);
-
-/// Writes to stderr in one call, so that lines of several ranks do not mix, and returns after 2 s in any case: a pipe that nobody
-/// reads must not keep a job from its end. An error of stderr is ignored: there is no other place to report it.
-pub(crate) fn write_stderr(text: &str) {
-    let (done, is_done) = mpsc::channel();
-    let owned = text.to_owned();
-    let write = move || {
-        let _ = std::io::stderr().write_all(owned.as_bytes());
-        let _ = done.send(());
-    };
-    match std::thread::Builder::new().name("report".to_owned()).spawn(write) {
-        Ok(_) => _ = is_done.recv_timeout(STDERR_WAIT),
-        Err(_) => _ = std::io::stderr().write_all(text.as_bytes()),
-    }
-}
-
 /// Ends all ranks of the job with this exit status, and this process in any case. Any thread may call it.
 pub fn end_job(exit_code: i32) -> ! {
     #[cfg(feature = "mpi")]
     by_mpi::abort(exit_code);
+    lifeline::end_others(exit_code);
     let _ = std::io::stdout().flush();
     // Not `exit`, which would unload CUDA while other threads, perhaps in NCCL, still use it.
     // SAFETY: the function has no preconditions.

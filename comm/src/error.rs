@@ -4,6 +4,7 @@ use std::fmt;
 
 use ddp_kernels::{Device, KernelError, Operand};
 
+use crate::environment::BadVariable;
 use crate::{Call, Launcher, Reporter};
 
 /// The result of this crate's functions.
@@ -292,6 +293,75 @@ pub enum CommError {
         timeout_s: f64,
     },
 
+    /// The environment does not describe a rank.
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    Environment(#[from] BadVariable),
+
+    /// Rank 0 can't listen for the other ranks.
+    #[error("rank 0 can't listen for the other ranks at {ports} (MASTER_PORT) of {host}: {text}")]
+    #[diagnostic(help("set MASTER_PORT to a free port of this host, the same for all ranks"))]
+    CannotListen { host: String, ports: String, text: String },
+
+    /// Ranks did not come to rank 0.
+    #[error("{} at {host} (MASTER_ADDR), {ports}; gave up after {waited_s} s", waiting_for(missing, *world_size))]
+    #[diagnostic(help(
+        "start WORLD_SIZE={world_size} processes, each with its own RANK and all with the same MASTER_ADDR and MASTER_PORT; let other \
+         hosts connect to that port"
+    ))]
+    MissingRanks {
+        missing: Vec<usize>,
+        world_size: usize,
+        host: String,
+        ports: String,
+        /// Time that rank 0 waited.
+        waited_s: f64,
+    },
+
+    /// A rank can't reach rank 0.
+    #[error(
+        "rank {rank} can't reach rank 0 at {host} (MASTER_ADDR), {ports}: {last}; gave up after {waited_s} s"
+    )]
+    #[diagnostic(help(
+        "check that rank 0 runs there, that MASTER_ADDR and MASTER_PORT are the same for all ranks, and that its host accepts \
+         connections to that port"
+    ))]
+    NoRankZero {
+        rank: usize,
+        host: String,
+        ports: String,
+        waited_s: f64,
+        /// The error of the last attempt.
+        last: String,
+    },
+
+    /// The environments of two ranks contradict each other.
+    #[error("the environments of the ranks contradict each other: {what}")]
+    #[diagnostic(help(
+        "give each process its own RANK below WORLD_SIZE, and each job its own MASTER_PORT; another job may use this one"
+    ))]
+    RankConflict { what: String },
+
+    /// Rank 0 did not join this rank.
+    #[error("rank {rank} was not joined by rank 0: {text}")]
+    NotJoined {
+        rank: usize,
+        /// Whether all ranks are on this host, where rank 0 reports for all.
+        is_one_host: bool,
+        /// The reason that rank 0 has, or the error of the connection to it.
+        text: String,
+    },
+
+    /// Ranks on CPUs of several hosts, without MPI.
+    #[error(
+        "the {world_size} ranks compute on CPUs of several hosts, and exchange gradients only by MPI there"
+    )]
+    #[diagnostic(help("{}", match launcher {
+        Launcher::Slurm => launcher.mismatch_hint(),
+        _ => "start them by mpirun -n N --hostfile HOSTS, without RANK and WORLD_SIZE; or use GPUs, or one host",
+    }))]
+    HostsWithoutMpi { world_size: usize, launcher: Launcher },
+
     /// A launcher started several ranks, but this build has no MPI to join them.
     #[error(
         "{launcher} started {} of this program, but it was built without the feature `mpi`: each would run alone",
@@ -372,6 +442,7 @@ impl CommError {
             | CommError::BucketCountMismatch { .. }
             | CommError::Disagreement { .. }
             | CommError::DifferentPrograms { .. }
+            | CommError::HostsWithoutMpi { .. }
             | CommError::GpuTaken { .. }
             | CommError::NoRegistration { .. }
             | CommError::PeerMismatch { .. } => Reporter::RankZero,
@@ -381,6 +452,16 @@ impl CommError {
             _ => Reporter::ThisRank,
         }
     }
+}
+
+/// `waiting for 1 of 4 ranks: 3`
+pub(crate) fn waiting_for(missing: &[usize], world_size: usize) -> String {
+    /// Ranks that are named.
+    const MAX_NAMED: usize = 16;
+    let named: Vec<_> = missing.iter().take(MAX_NAMED).map(usize::to_string).collect();
+    let more = missing.len().saturating_sub(MAX_NAMED);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    format!("waiting for {} of {world_size} ranks: {}{more}", missing.len(), named.join(", "))
 }
 
 fn abort_note(aborted: bool) -> &'static str {

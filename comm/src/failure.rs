@@ -21,7 +21,8 @@ use std::time::Duration;
 use ddp_kernels::cpu::caught_panic::is_caught;
 
 pub use crate::end_job::end_job;
-use crate::end_job::write_stderr;
+pub use crate::lifeline::end_others;
+use crate::stderr::write_stderr;
 use crate::{CommError, Reporter, World};
 
 /// The exit status of a Rust program that panics.
@@ -138,10 +139,13 @@ pub fn abort_with(
 
 /// Reports `error` of [`World::init`], with `message`, and ends the job: there is no world to abort.
 ///
-/// An error that all ranks have is reported by rank 0; the others wait up to 10 s to be ended.
+/// An error that all ranks have is reported by rank 0; the others wait up to 10 s to be ended, or end without a message where rank 0
+/// has told them.
 pub fn abort_init(error: &CommError, exit_code: i32, message: impl Display) -> ! {
-    if matches!(error, CommError::DifferentPrograms { rank: 1.., .. }) {
-        std::thread::sleep(REPORTER_GRACE);
+    match error {
+        CommError::DifferentPrograms { rank: 1.., .. } => std::thread::sleep(REPORTER_GRACE),
+        CommError::NotJoined { is_one_host: true, .. } => end_job(exit_code),
+        _ => {}
     }
     write_stderr(&format!("{message}\n"));
     end_job(exit_code)

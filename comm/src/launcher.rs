@@ -5,6 +5,9 @@
 
 use std::fmt;
 
+use crate::environment::{self, BadVariable, Meeting};
+use crate::slurm;
+
 /// A program that starts the ranks of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Launcher {
@@ -16,12 +19,16 @@ pub enum Launcher {
     Pmix,
     /// Slurm's `srun`.
     Slurm,
+    /// torchrun, or anything else that sets `RANK` and `WORLD_SIZE` for each rank, as a person may do: the ranks need no MPI.
+    Environment,
 }
 
 impl Launcher {
     /// The launcher that started this process, if any; it may have started it alone. MPI is not initialized.
     pub fn detect() -> Option<Self> {
-        detect(|name| std::env::var(name).ok()).map(|found| found.launcher)
+        let found = detect(|name| std::env::var(name).ok());
+        // Variables that do not fit describe several ranks in some way; joining them says which one it is.
+        found.map_or(Some(Launcher::Environment), |found| found.map(|found| found.launcher))
     }
 
     pub(crate) fn mismatch_hint(self) -> &'static str {
@@ -41,6 +48,7 @@ impl fmt::Display for Launcher {
             Launcher::Pmi => "mpiexec (PMI)",
             Launcher::Pmix => "a PMIx launcher",
             Launcher::Slurm => "srun",
+            Launcher::Environment => "a launcher that sets RANK and WORLD_SIZE",
         })
     }
 }
@@ -64,21 +72,25 @@ fn of_this_host(lookup: impl Fn(&str) -> Option<String>) -> usize {
         let numbers = list.split(',').map(|of| of.split('(').next().unwrap_or_default().trim().parse().ok());
         numbers.collect::<Option<Vec<usize>>>()?.into_iter().max()
     };
-    let name = match detect(&lookup).map(|found| found.launcher) {
-        None => return 1,
-        Some(Launcher::Slurm) => "SLURM_STEP_TASKS_PER_NODE",
-        Some(Launcher::Pmi) => "MPI_LOCALNRANKS",
-        Some(Launcher::OpenMpi | Launcher::Pmix) => "OMPI_COMM_WORLD_LOCAL_SIZE",
+    let Ok(Some(found)) = detect(&lookup) else { return 1 };
+    let name = match found.launcher {
+        Launcher::Environment => "LOCAL_WORLD_SIZE",
+        Launcher::Slurm => "SLURM_STEP_TASKS_PER_NODE",
+        Launcher::Pmi => "MPI_LOCALNRANKS",
+        Launcher::OpenMpi | Launcher::Pmix => "OMPI_COMM_WORLD_LOCAL_SIZE",
     };
-    lookup(name).and_then(largest).unwrap_or(1).max(1)
+    let all_here = found.meeting.filter(|meeting| meeting.is_one_host).map(|meeting| meeting.world_size);
+    lookup(name).and_then(largest).or(all_here).unwrap_or(1).max(1)
 }
 
 /// A launcher found in the environment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) launcher: Launcher,
     /// Ranks of the job; `None` under PMIx, whose variables do not contain it.
     pub(crate) n_ranks: Option<usize>,
+    /// Where the ranks meet without MPI; `None` if MPI joins them.
+    pub(crate) meeting: Option<Meeting>,
 }
 
 /// Step ids from here up are reserved by Slurm: the batch script, the interactive shell of `salloc`.
@@ -87,28 +99,74 @@ const SLURM_FIRST_SPECIAL_STEP: u64 = 0xffff_fff0;
 /// Removes the variables by which `command` would take itself for a rank of this process's job.
 pub fn without_launcher(command: &mut std::process::Command) {
     let names = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "SLURM_STEP_ID", "PMIX_RANK"];
-    names.into_iter().for_each(|name| _ = command.env_remove(name));
+    names.into_iter().chain(environment::NAMES).for_each(|name| _ = command.env_remove(name));
 }
 
 /// Detects the launcher from the environment variables that `lookup` returns.
 ///
 /// The variables of a batch script or an `salloc` shell do not count: only `srun` starts ranks, and only `srun` sets a step with
-/// an ordinary id and more than one task.
-pub(crate) fn detect(lookup: impl Fn(&str) -> Option<String>) -> Option<Found> {
+/// an ordinary id and more than one task. Each of `srun`'s tasks may be a torchrun, which then counts.
+///
+/// # Errors
+/// The first variable that does not fit, where no launcher of MPI is found; or one that contradicts such a launcher.
+pub(crate) fn detect(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Found>, BadVariable> {
+    let meeting = Meeting::find(&lookup);
+    match (of_mpi(&lookup), meeting) {
+        (Some(found), Ok(Some(meeting))) if found.launcher != Launcher::Slurm => {
+            agree(&found, &meeting, lookup)?;
+            Ok(Some(found))
+        }
+        (_, Ok(Some(meeting))) => {
+            let n_ranks = Some(meeting.world_size);
+            Ok(Some(Found { launcher: Launcher::Environment, n_ranks, meeting: Some(meeting) }))
+        }
+        (Some(found), _) => Ok(Some(found)),
+        (None, Err(bad)) => Err(bad),
+        (None, Ok(None)) => Ok(None),
+    }
+}
+
+/// Checks that a meeting has the same ranks as a launcher of MPI.
+fn agree(
+    found: &Found,
+    meeting: &Meeting,
+    lookup: impl Fn(&str) -> Option<String>,
+) -> Result<(), BadVariable> {
+    let [size_name, rank_name] = match found.launcher {
+        Launcher::OpenMpi => ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"],
+        Launcher::Pmi => ["PMI_SIZE", "PMI_RANK"],
+        _ => ["", "PMIX_RANK"],
+    };
+    for (name, own, value) in
+        [("WORLD_SIZE", size_name, meeting.world_size), ("RANK", rank_name, meeting.rank)]
+    {
+        let other = lookup(own).and_then(|other| other.trim().parse::<usize>().ok());
+        if let Some(other) = other.filter(|other| *other != value) {
+            return Err(BadVariable::contradiction(name, value, &format!("{own}={other}")));
+        }
+    }
+    Ok(())
+}
+
+/// Detects a launcher whose ranks MPI joins; those of `srun` only where it has a plugin for that.
+fn of_mpi(lookup: impl Fn(&str) -> Option<String>) -> Option<Found> {
     let number = |name: &str| lookup(name)?.trim().parse::<u64>().ok();
     let count = |name: &str| number(name).map(|n| n as usize);
+    let found = |launcher, n_ranks| Some(Found { launcher, n_ranks, meeting: None });
     if let Some(n) = count("OMPI_COMM_WORLD_SIZE") {
-        return Some(Found { launcher: Launcher::OpenMpi, n_ranks: Some(n) });
+        return found(Launcher::OpenMpi, Some(n));
     }
     if let (Some(n), Some(_)) = (count("PMI_SIZE"), number("PMI_RANK")) {
-        return Some(Found { launcher: Launcher::Pmi, n_ranks: Some(n) });
+        return found(Launcher::Pmi, Some(n));
     }
     let n_tasks = count("SLURM_STEP_NUM_TASKS").or_else(|| count("SLURM_NTASKS"));
     let in_step = number("SLURM_STEP_ID").is_some_and(|id| id < SLURM_FIRST_SPECIAL_STEP);
     if in_step && number("SLURM_PROCID").is_some() {
-        return n_tasks.filter(|&n| n > 1).map(|n| Found { launcher: Launcher::Slurm, n_ranks: Some(n) });
+        let n_ranks = n_tasks.filter(|&n| n > 1)?;
+        let meeting = slurm::meeting(&lookup);
+        return Some(Found { launcher: Launcher::Slurm, n_ranks: Some(n_ranks), meeting });
     }
-    number("PMIX_RANK").map(|_| Found { launcher: Launcher::Pmix, n_ranks: None })
+    number("PMIX_RANK").and_then(|_| found(Launcher::Pmix, None))
 }
 
 #[cfg(test)]
@@ -117,7 +175,7 @@ mod tests {
 
     fn found(vars: &[(&str, &str)]) -> Option<(Launcher, Option<usize>)> {
         let lookup = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1.to_owned());
-        detect(lookup).map(|f| (f.launcher, f.n_ranks))
+        detect(lookup).unwrap().map(|f| (f.launcher, f.n_ranks))
     }
 
     #[test]
@@ -130,9 +188,56 @@ mod tests {
         // mpirun inside a Slurm job: the inner launcher counts.
         let both = [&srun[..], &[("OMPI_COMM_WORLD_SIZE", "2")]].concat();
         assert_eq!(found(&both), Some((Launcher::OpenMpi, Some(2))));
+        assert_eq!(detect(|_| None), Ok(None));
         // srun --mpi=pmix sets both; Slurm knows the size.
         let pmix = [&srun[..], &[("PMIX_RANK", "3")]].concat();
         assert_eq!(found(&pmix), Some((Launcher::Slurm, Some(8))));
+    }
+
+    #[test]
+    fn tasks_of_srun_meet_without_mpi_where_no_plugin_joins_them() {
+        let srun =
+            [("SLURM_PROCID", "1"), ("SLURM_STEP_ID", "0"), ("SLURM_NTASKS", "2"), ("SLURM_JOB_ID", "7")];
+        let all = [&srun[..], &[("SLURM_NNODES", "1"), ("SLURM_STEP_NODELIST", "a")]].concat();
+        let meets = |more: &[(&str, &str)]| {
+            let vars = [&all[..], more].concat();
+            let lookup = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1.to_owned());
+            let found = detect(lookup).unwrap().unwrap();
+            assert_eq!((found.launcher, found.n_ranks), (Launcher::Slurm, Some(2)));
+            found.meeting.is_some()
+        };
+        assert!(meets(&[]));
+        assert!(!meets(&[("PMIX_RANK", "1")]));
+    }
+
+    #[test]
+    fn variables_of_torchrun_describe_ranks_without_mpi() {
+        let ours = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "1")];
+        assert_eq!(found(&ours), Some((Launcher::Environment, Some(2))));
+        // torchrun as a task of srun.
+        let srun = [("SLURM_PROCID", "0"), ("SLURM_STEP_ID", "0"), ("SLURM_NTASKS", "4")];
+        assert_eq!(found(&[&srun[..], &ours].concat()), Some((Launcher::Environment, Some(2))));
+        // A script under mpirun that sets what mpirun does.
+        let same = [("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_RANK", "1")];
+        assert_eq!(found(&[&same[..], &ours].concat()), Some((Launcher::OpenMpi, Some(2))));
+        for (other, text) in [
+            (
+                &[("OMPI_COMM_WORLD_SIZE", "3")][..],
+                "WORLD_SIZE=2: expected the same as OMPI_COMM_WORLD_SIZE=3",
+            ),
+            (&[("PMI_SIZE", "2"), ("PMI_RANK", "0")], "RANK=1: expected the same as PMI_RANK=0"),
+            (&[("PMIX_RANK", "0")], "RANK=1: expected the same as PMIX_RANK=0"),
+        ] {
+            let all = [other, &ours].concat();
+            let lookup = |name: &str| all.iter().find(|v| v.0 == name).map(|v| v.1.to_owned());
+            let error = detect(lookup).unwrap_err().to_string();
+            assert!(error.starts_with(text), "{error}");
+        }
+        // Variables that describe nothing have no meaning under mpirun.
+        assert_eq!(
+            found(&[("OMPI_COMM_WORLD_SIZE", "4"), ("RANK", "7")]),
+            Some((Launcher::OpenMpi, Some(4)))
+        );
     }
 
     #[test]
@@ -144,6 +249,9 @@ mod tests {
         assert_eq!(of(&[("OMPI_COMM_WORLD_SIZE", "8"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "4")]), 4);
         assert_eq!(of(&[("OMPI_COMM_WORLD_SIZE", "8")]), 1);
         assert_eq!(of(&[("PMI_SIZE", "6"), ("PMI_RANK", "1"), ("MPI_LOCALNRANKS", "3")]), 3);
+        let ours = [("RANK", "1"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "1")];
+        assert_eq!(of(&ours), 4);
+        assert_eq!(of(&[&ours[..], &[("LOCAL_WORLD_SIZE", "2")]].concat()), 2);
         let srun = [("SLURM_PROCID", "3"), ("SLURM_STEP_ID", "0"), ("SLURM_NTASKS", "11")];
         assert_eq!(of(&[&srun[..], &[("SLURM_STEP_TASKS_PER_NODE", "4(x2),3")]].concat()), 4);
     }

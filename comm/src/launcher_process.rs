@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::process::parent_id;
 
 /// Programs that start ranks on a host, as `/proc/PID/comm` shows them: at most 15 characters.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "mpirun",
     "mpiexec",
     "orterun",
@@ -21,6 +21,7 @@ const NAMES: [&str; 12] = [
     "hydra_bstrap_pr",
     "pmi_proxy",
     "slurmstepd",
+    "torchrun",
 ];
 
 /// The processes above this one that started it: mpirun or its daemon on this host, and this same program as their supervisor.

@@ -4,7 +4,7 @@
 //! [`Scope`]), checks that all ranks run the same program ([`World::agree`]), ends the job if one of them fails
 //! ([`failure`]), and notices one that is lost ([`watchdog`]). It knows no models, no config keys, no flags and no files.
 //!
-//! A rank is a process started by an MPI launcher, a thread of this process ([`threads::run`]), or this process alone. Each
+//! A rank is a process started by an MPI launcher or by another that sets `RANK` and `WORLD_SIZE`, a thread of this process ([`threads::run`]), or this process alone. Each
 //! rank may have a GPU, and then tensors go directly from GPU to GPU ([`World::connect_device`], [`peer::copy`]). The same code
 //! runs on all of them:
 //!
@@ -24,12 +24,17 @@
 mod fnv1a;
 mod rank;
 mod reporter;
+mod stderr;
+mod token;
+mod environment;
+mod slurm;
 mod launcher;
 mod launcher_process;
 mod call;
 mod error;
 
 // How a job ends, and how far it is.
+mod lifeline;
 mod end_job;
 #[cfg(feature = "mpi")]
 mod lost_server;
@@ -57,6 +62,7 @@ mod launch;
 
 pub use call::{Call, CallKind, ReduceOp};
 pub use device::{DeviceOptions, nccl_version};
+pub use environment::{BadVariable, rank_variables};
 pub use error::{CommError, Departure, Result};
 pub use failure::Failure;
 pub use group::{Group, NCCL_MEMORY_STEP_BYTES, OnLoan, Scope, Ticket, Traffic, registered_step_bytes};

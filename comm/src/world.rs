@@ -1,9 +1,11 @@
 //! The ranks of a job: found once, at the start, and passed on by reference.
 
 use crate::device_groups::DeviceGroups;
+use crate::environment::Meeting;
 use crate::group::SingleGroup;
 #[cfg(feature = "mpi")]
 use crate::group::mpi::MpiGroup;
+use crate::group::star::StarGroup;
 use crate::launcher::{self, Found};
 use crate::launcher_process::LauncherProcess;
 use crate::shared_tensor::Peers;
@@ -35,13 +37,16 @@ pub struct World {
 }
 
 impl World {
-    /// Joins the ranks that a launcher started, by MPI. Without a launcher, or if it started one rank, the world is this process
-    /// alone and MPI is not initialized.
+    /// Joins the ranks that a launcher started, by MPI; ranks that the environment describes as torchrun does
+    /// ([`Launcher::Environment`]) join without MPI. Without a launcher, or if it started one rank, the world is this process alone and
+    /// MPI is not initialized.
     ///
     /// Call it first in `main`, and call collectives on the same thread. Waits for all ranks.
     ///
     /// # Errors
     /// [`LauncherWithoutMpi`](crate::CommError::LauncherWithoutMpi) in a build without the feature `mpi`;
+    /// [`Environment`](crate::CommError::Environment) if variables do not fit, and [`MissingRanks`](crate::CommError::MissingRanks) if
+    /// ranks that they describe do not come;
     /// [`LauncherMismatch`](crate::CommError::LauncherMismatch) if MPI finds another number of ranks than the
     /// launcher started; [`DifferentPrograms`](crate::CommError::DifferentPrograms) if the ranks run different builds;
     /// [`MpiInUse`](crate::CommError::MpiInUse) for a second world; [`Mpi`](crate::CommError::Mpi) if a call to MPI fails.
@@ -63,13 +68,40 @@ impl World {
     /// Joins the ranks as [`World::init`] does, with options, and returns the same errors.
     pub fn init_with(options: WorldOptions) -> Result<Self> {
         Self::before_threads();
-        match launcher::detect(|name| std::env::var(name).ok()) {
+        let found = launcher::detect(|name| std::env::var(name).ok());
+        let alone = match &found {
+            Ok(Some(Found { meeting: Some(_), launcher, .. })) => Some(*launcher),
+            Err(_) => Some(Launcher::Environment),
+            _ => None,
+        };
+        if let (Some(launcher), false) = (alone, options.joins_by_environment) {
+            return Ok(World { launcher: Some(launcher), ..Self::single() });
+        }
+        match found? {
             None => Ok(Self::single()),
-            Some(Found { launcher, n_ranks: Some(1) }) => {
+            Some(Found { launcher, n_ranks: Some(1), .. }) => {
                 Ok(World { launcher: Some(launcher), ..Self::single() })
             }
+            Some(Found { meeting: Some(meeting), launcher, .. }) => Self::meet(&meeting, launcher, options),
             Some(found) => Self::join(found, options),
         }
+    }
+
+    /// Joins ranks without MPI.
+    fn meet(meeting: &Meeting, launcher: Launcher, options: WorldOptions) -> Result<Self> {
+        let hostname = hostname();
+        let group = StarGroup::join(meeting, options, &hostname)?;
+        Ok(World {
+            local_rank: group.local_rank(),
+            local_size: group.local_size(),
+            hostname,
+            launcher: Some(launcher),
+            launcher_process: None,
+            device_groups: DeviceGroups::default(),
+            peers: Peers::default(),
+            watchdog: Watchdog::default(),
+            group: Group::Star(Box::new(group)),
+        })
     }
 
     /// The world of this process alone, even under a launcher.
@@ -90,12 +122,13 @@ impl World {
     #[cfg(feature = "mpi")]
     fn join(found: Found, options: WorldOptions) -> Result<Self> {
         let launcher_process = LauncherProcess::find(true);
+        let launcher = found.launcher;
         let group = MpiGroup::init(found, options, &hostname())?;
         Ok(World {
             local_rank: group.local_rank(),
             local_size: group.local_size(),
             hostname: hostname(),
-            launcher: Some(found.launcher),
+            launcher: Some(launcher),
             launcher_process,
             device_groups: DeviceGroups::default(),
             peers: Peers::default(),
@@ -105,7 +138,7 @@ impl World {
     }
 
     #[cfg(not(feature = "mpi"))]
-    fn join(Found { launcher, n_ranks }: Found, _: WorldOptions) -> Result<Self> {
+    fn join(Found { launcher, n_ranks, .. }: Found, _: WorldOptions) -> Result<Self> {
         Err(CommError::LauncherWithoutMpi { launcher, n_ranks })
     }
 

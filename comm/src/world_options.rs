@@ -11,14 +11,27 @@ pub struct WorldOptions {
     /// Time for which a rank waits in shared memory for another one before its collective fails. `None`: without limit, since a
     /// rank may legitimately be busy for minutes, and one that dies ends the job.
     pub timeout: Option<Duration>,
-    /// Name and version of the program. Ranks with another one are refused before they exchange anything else; without MPI it is
-    /// not used.
+    /// Name and version of the program. Ranks with another one are refused before they exchange anything else.
     pub program: &'static str,
+    /// Whether ranks that join without MPI ([`Launcher::Environment`](crate::Launcher::Environment)) do so. Otherwise this process is
+    /// alone: for a command that needs no other rank and must not wait for one.
+    pub joins_by_environment: bool,
+    /// Time for which such ranks wait for each other when they join.
+    pub join_limit: Duration,
+    /// Exit status of such ranks after one of them died before the watchdog was started.
+    pub lost_exit_code: i32,
 }
 
 impl Default for WorldOptions {
     fn default() -> Self {
         let program = concat!("ddp-comm ", env!("CARGO_PKG_VERSION"));
-        WorldOptions { shared_memory: true, timeout: None, program }
+        WorldOptions {
+            shared_memory: true,
+            timeout: None,
+            program,
+            joins_by_environment: true,
+            join_limit: Duration::from_secs(300),
+            lost_exit_code: 1,
+        }
     }
 }

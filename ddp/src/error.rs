@@ -128,6 +128,7 @@ impl Error {
             Error::Comm(error) => matches!(
                 **error,
                 CommError::Disagreement { .. }
+                    | CommError::HostsWithoutMpi { .. }
                     | CommError::CountMismatch { .. }
                     | CommError::BucketCountMismatch { .. }
             ),

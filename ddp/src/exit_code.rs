@@ -60,6 +60,13 @@ pub(crate) fn of_comm(error: &CommError) -> u8 {
         | CommError::NcclUnavailable { .. }
         | CommError::UnorderedSums { .. }
         | CommError::NotJoinedByMpi { .. }
+        | CommError::Environment(_)
+        | CommError::CannotListen { .. }
+        | CommError::MissingRanks { .. }
+        | CommError::NoRankZero { .. }
+        | CommError::RankConflict { .. }
+        | CommError::NotJoined { .. }
+        | CommError::HostsWithoutMpi { .. }
         | CommError::LauncherWithoutMpi { .. }
         | CommError::LauncherMismatch { .. } => ENVIRONMENT,
         _ => FAILED,

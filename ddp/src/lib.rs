@@ -10,7 +10,8 @@
 //! errors; below them all: [`exit_code`], the table of exit statuses. The program `ddp-train` is the crate in `ddp/cli`.
 //!
 //! Global state: the umask of a run (`run.file_mode`), the thread pool, the table of GPUs, host memory kept for the next result of a
-//! tensor operation, with its account, page-locked memory kept for the next of its size, and the handler of faults in mapped files.
+//! tensor operation, with its account, page-locked memory kept for the next of its size, the handler of faults in mapped files, and the connections by
+//! which ranks without MPI end together.
 //! The program adds the panic hook and the subscriber of events.
 
 #![forbid(unsafe_code)]

@@ -27,7 +27,8 @@ pub enum LaunchError {
     /// Several ranks are requested, but no program can start them.
     #[error("{n_ranks} ranks need mpirun or mpiexec, and neither is on the PATH")]
     #[diagnostic(help(
-        "install Open MPI (Debian and Ubuntu: apt-get install openmpi-bin openssh-client), or leave -n out"
+        "install Open MPI (Debian and Ubuntu: apt-get install openmpi-bin openssh-client); ranks of this host alone need none: \
+         --launcher env without --hosts"
     ))]
     NoLauncher { n_ranks: usize },
     /// A program with the launcher's name is neither Open MPI's nor MPICH's.
@@ -50,8 +51,14 @@ pub enum LaunchError {
     },
     /// This build can't join several ranks.
     #[error("this build has no MPI, so it can't train on {n_ranks} ranks")]
-    #[diagnostic(help("cargo build --features mpi"))]
+    #[diagnostic(help(
+        "cargo build --features mpi; ranks of this host alone need no MPI: --launcher env without --hosts"
+    ))]
     WithoutMpi { n_ranks: usize },
+    /// Other hosts are named, but this program starts ranks on this host only.
+    #[error("--launcher env starts ranks on this host only, and --hosts names others")]
+    #[diagnostic(help("leave out --launcher: mpirun starts ranks on other hosts"))]
+    OtherHosts,
     /// A program could not be run.
     #[error("can't run `{program}`: {source}")]
     #[diagnostic(help("check that it is installed and may be run"))]
@@ -134,6 +141,7 @@ impl LaunchError {
             | LaunchError::HostFile { .. }
             | LaunchError::BadHost { .. }
             | LaunchError::TooFewSlots { .. }
+            | LaunchError::OtherHosts
             | LaunchError::TooManyMinHosts { .. } => exit_code::USAGE,
             LaunchError::TooFewHosts { .. } | LaunchError::Killed { .. } => exit_code::RESTARTABLE,
             LaunchError::UnderLauncher { .. }

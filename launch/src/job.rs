@@ -1,23 +1,26 @@
-//! One attempt: the launcher in its own process group, watched until all of its processes have ended.
+//! One attempt: the launcher in its own process group, or the ranks that this process starts itself, each in its own, watched until all
+//! processes have ended.
 //!
 //! Waiting for the launcher is bounded, because mpirun may hang after its ranks have ended. Its end is not sufficient either: a
 //! launcher that was killed leaves ranks behind, in their own process groups. So this process is their subreaper and adopts them.
 
 use std::collections::BTreeSet;
-use std::io;
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::io::{self, PipeReader, PipeWriter};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group, set_child_subreaper};
+use ddp_comm::rank_variables;
+use rustix::process::{Pid, Signal, set_child_subreaper};
 use tracing::{info, warn};
 
-use super::processes;
 use crate::decision::Ended;
 use crate::messages;
 use crate::output::{JOINED, Output};
+use crate::processes;
 use crate::run_watch::RunWatch;
+use crate::started::Started;
 use crate::starter::{CommandLine, Starter};
 use crate::stop_requests::{Request, StopRequests};
 
@@ -36,8 +39,6 @@ const COPY_DEADLINE: Duration = Duration::from_secs(2);
 /// Number of consecutive checks after which a process that a signal has stopped counts as lost. If the whole job is suspended, no
 /// checks take place.
 const FROZEN_LOOKS: usize = 10;
-/// Time limit for the launcher to exit after SIGTERM.
-const TERM_DEADLINE: Duration = Duration::from_secs(3);
 /// Time limit for processes to end after SIGKILL.
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
 /// Time limit for ranks to save and end by themselves when their launcher was killed.
@@ -45,15 +46,15 @@ const SAVE_DEADLINE: Duration = Duration::from_secs(10);
 /// Interval at which a stop signal is repeated: the first may arrive before any ranks exist to forward it to.
 const RESEND: Duration = Duration::from_secs(1);
 
-/// A launcher and its ranks.
+/// A launcher and its ranks, or ranks without one.
 #[derive(Debug)]
 pub(crate) struct Job {
-    launcher: Child,
+    started_here: Started,
     /// Name of the launcher.
     name: &'static str,
     /// Whether all ranks should run on this host.
     is_local: bool,
-    /// The launcher's output; `None` for a rank alone, which has that of this process.
+    /// The output of the launcher or of the ranks; `None` for a rank alone, which has that of this process.
     output: Option<Output>,
     /// Path of this program, which the ranks run.
     program: PathBuf,
@@ -77,27 +78,48 @@ pub(crate) struct Finished {
 }
 
 impl Job {
-    /// Starts `line`, the command line of `starter`, for the job `id`.
+    /// Starts `line`, the command line of `starter`, for the `n_ranks` ranks of the job `id`.
     ///
     /// # Errors
     /// Errors of the operating system.
-    pub(crate) fn start(starter: &Starter, line: &CommandLine, id: &str, is_local: bool) -> io::Result<Self> {
+    pub(crate) fn start(
+        starter: &Starter,
+        line: &CommandLine,
+        n_ranks: usize,
+        id: &str,
+        is_local: bool,
+    ) -> io::Result<Self> {
         // Any process id but 0 makes this process a subreaper.
         set_child_subreaper(Some(Pid::INIT))?;
-        let mut command = Command::new(&line.program);
-        command.args(&line.args).stdin(Stdio::null()).process_group(0);
-        for (name, value) in line.env.iter().filter(|(name, _)| std::env::var_os(name).is_none()) {
-            command.env(name, value);
-        }
+        let of_processes = match starter {
+            Starter::Itself => rank_variables(n_ranks)?,
+            _ => vec![Vec::new()],
+        };
         let joined = format!("ddp-train-launch-{id}-joined");
-        if starter.is_launcher() {
-            command.env(JOINED, &joined).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let pipes =
+            starter.is_copied().then(|| Ok::<_, io::Error>([io::pipe()?, io::pipe()?])).transpose()?;
+        let mut started_here = Started::new(*starter == Starter::Itself);
+        for variables in of_processes {
+            let mut command = Command::new(&line.program);
+            command.args(&line.args).stdin(Stdio::null()).process_group(0);
+            for (name, value) in line.env.iter().filter(|(name, _)| std::env::var_os(name).is_none()) {
+                command.env(name, value);
+            }
+            if !variables.is_empty() {
+                ddp_comm::without_launcher(&mut command);
+            }
+            command.envs(variables);
+            if let Some([(_, stdout), (_, stderr)]) = &pipes {
+                command.env(JOINED, &joined).stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
+            }
+            started_here.spawn(command)?;
         }
-        let mut launcher = command.spawn()?;
-        let copy = || Output::copy(&mut launcher, &joined, starter.has_blocks());
-        let output = starter.is_launcher().then(copy).transpose()?;
+        let copy = |[(stdout, _), (stderr, _)]: [(PipeReader, PipeWriter); 2]| {
+            Output::copy(stdout, stderr, &joined, starter.has_blocks())
+        };
+        let output = pipes.map(copy).transpose()?;
         let program = processes::own_program();
-        Ok(Job { launcher, name: starter.name(), is_local, output, program, started: Instant::now() })
+        Ok(Job { started_here, name: starter.name(), is_local, output, program, started: Instant::now() })
     }
 
     /// Waits until the launcher and all its processes on this host have ended. Signals to this process stop the ranks.
@@ -106,17 +128,14 @@ impl Job {
         let (mut over, mut frozen) = (Over::default(), Frozen::default());
         let (mut last_look, mut n_looks, mut resident_bytes) = (self.started, 0, 0);
         let ended = loop {
-            match self.launcher.try_wait() {
-                Ok(Some(status)) => break of_status(status),
-                Ok(None) => {}
-                // Another part of the process has already collected the status.
-                Err(_) => break Ended::Hung,
+            if let Some(ended) = self.started_here.ended() {
+                break ended;
             }
             match requests.poll() {
                 Some(Request::Stop(name)) => info!("received {name}; the ranks save a checkpoint and stop"),
                 Some(Request::EndNow(name)) => {
                     warn!("received {name}: ending the ranks at once, without saving");
-                    self.end();
+                    self.started_here.end();
                     break Ended::Interrupted;
                 }
                 None => {}
@@ -131,7 +150,7 @@ impl Job {
                 let n_ranks = ranks.len();
                 let n_ended = if n_ranks == 0 { processes::n_unreaped(&self.program) } else { 0 };
                 if over.since(n_ranks, n_ended, watch).is_some_and(|since| since.elapsed() > GRACE) {
-                    self.end();
+                    self.started_here.end();
                     break Ended::Hung;
                 }
                 resident_bytes =
@@ -142,14 +161,14 @@ impl Job {
                     warn!("{}", messages::not_started(self.name, n_looks, n_ranks, &self.held()));
                 }
                 if is_waiting && self.is_local && !over.had_ranks && n_looks >= IDLE_LOOKS {
-                    self.end();
+                    self.started_here.end();
                     break Ended::Idle;
                 }
                 // Ranks that train have a watchdog; a single rank, or one that is still starting, has none. Ranks that train need
                 // no launcher.
                 let is_needed = |pid: &i32| ranks.contains(pid) || !watch.has_events();
                 if frozen.is_lost(processes::frozen().into_iter().filter(is_needed).collect()) {
-                    self.end();
+                    self.started_here.end();
                     break Ended::Frozen;
                 }
             }
@@ -194,26 +213,7 @@ impl Job {
     fn ask_to_stop(&self) -> bool {
         let notify = |pid| processes::notify(pid, Signal::USR1);
         let ranks = || processes::running(&self.program).into_iter().filter(|pid| notify(*pid)).count();
-        notify(self.launcher.id().cast_signed()) || ranks() > 0
-    }
-
-    /// Ends the launcher with SIGTERM, on which it ends the ranks of all hosts, then with SIGKILL to its group.
-    fn end(&mut self) {
-        let Some(pid) = self.pid() else { return };
-        let _ = kill_process(pid, Signal::TERM);
-        let asked = Instant::now();
-        while asked.elapsed() < TERM_DEADLINE {
-            if !matches!(self.launcher.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(POLL);
-        }
-        let _ = kill_process_group(pid, Signal::KILL);
-        let _ = self.launcher.wait();
-    }
-
-    fn pid(&self) -> Option<Pid> {
-        Pid::from_raw(self.launcher.id().cast_signed())
+        self.started_here.pids().filter(|pid| notify(*pid)).count() > 0 || ranks() > 0
     }
 }
 
@@ -251,14 +251,6 @@ impl Frozen {
         };
         self.n_looks = if self.pids.is_empty() { 0 } else { self.n_looks + 1 };
         self.n_looks > FROZEN_LOOKS
-    }
-}
-
-fn of_status(status: ExitStatus) -> Ended {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => Ended::Code(code),
-        (None, Some(signal)) => Ended::Signal(signal),
-        (None, None) => Ended::Hung,
     }
 }
 

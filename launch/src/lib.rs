@@ -3,7 +3,7 @@
 //! Data flow: hosts that respond -> number of ranks -> the launcher's command line -> its process group -> how it ended ->
 //! decision: end, or restart from the newest valid checkpoint. The run folder shows whether the run is complete
 //! ([`done.json`](ddp::run_folder::done)), not the launcher's status. The supervisor is outside the job: it starts mpirun and,
-//! through it, this program, and knows the run only by its folder.
+//! through it, this program, or the ranks themselves on this host, and knows the run only by its folder.
 
 #![forbid(unsafe_code)]
 
@@ -17,6 +17,7 @@ mod output;
 mod probe;
 mod processes;
 mod run_watch;
+mod started;
 mod starter;
 mod stop_requests;
 mod job;
@@ -25,5 +26,6 @@ mod supervisor;
 
 pub use error::LaunchError;
 pub use output::JOINED;
+pub use starter::LauncherChoice;
 pub use supervisor::{JobOptions, refuse_launcher, supervise};
 pub use training::Training;

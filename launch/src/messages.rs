@@ -6,6 +6,8 @@ use ddp::host_memory::{MEMORY_HINT, MemoryLimit};
 use crate::decision::{Ended, Reason, SIGNALED};
 use crate::hosts::{Host, names};
 
+/// The name that ranks have which this program starts itself, in place of their launcher's.
+pub(crate) const ITSELF: &str = "the job";
 /// The highest signal number.
 const LAST_SIGNAL: i32 = 64;
 
@@ -46,16 +48,20 @@ pub(crate) fn not_started(launcher: &str, seconds: usize, n_ranks: usize, held: 
         1 => format!("1 rank runs on this host, and the ranks have not joined for {seconds} s"),
         _ => format!("{n_ranks} ranks run on this host, and the ranks have not joined for {seconds} s"),
     };
-    format!("{text}{}", last_lines(held))
+    format!("{text}{}", last_lines(launcher, held))
 }
 
 /// Reports a job that ended before its ranks had joined.
-pub(crate) fn failed_to_start(how: &str, held: &[String]) -> String {
-    format!("{how}; its ranks had not joined{}", last_lines(held))
+pub(crate) fn failed_to_start(how: &str, launcher: &str, held: &[String]) -> String {
+    format!("{how}; its ranks had not joined{}", last_lines(launcher, held))
 }
 
 /// The launcher's own last lines, and what to try.
-fn last_lines(held: &[String]) -> String {
+fn last_lines(launcher: &str, held: &[String]) -> String {
+    if launcher == ITSELF {
+        return "\nhint: see the messages above; the ranks join at a port of the loopback interface"
+            .to_owned();
+    }
     let lines: String = held.iter().map(|line| format!("\n  | {line}")).collect();
     let lines = if held.is_empty() { lines } else { format!("; its last lines:{lines}") };
     // Set by this program itself: see `ddp_comm::World::before_threads`.
@@ -165,12 +171,14 @@ mod tests {
     #[test]
     fn a_job_that_does_not_start_shows_the_launchers_lines() {
         let held = ["No component plm.".to_owned(), "Host: a".to_owned()];
-        let text = failed_to_start("mpirun ended with status 1", &held);
+        let text = failed_to_start("mpirun ended with status 1", "mpirun", &held);
         let start = "mpirun ended with status 1; its ranks had not joined; its last lines:\n  | No component plm.\n  | Host: a\nhint: ";
         assert!(text.starts_with(start), "{text}");
         let text = not_started("mpirun", 20, 0, &[]);
         assert!(text.starts_with("mpirun has started no rank on this host for 20 s\nhint: check "), "{text}");
         assert!(not_started("mpirun", 20, 2, &[]).starts_with("2 ranks run on this host, and"));
+        let text = failed_to_start("the job ended with status 1", "the job", &[]);
+        assert!(!text.contains("mpirun"), "{text}");
     }
 
     #[test]

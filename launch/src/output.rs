@@ -1,12 +1,11 @@
-//! The output of a launcher, copied to that of this process.
+//! The output of a launcher, or of ranks, copied to that of this process.
 //!
 //! The launcher never writes to the user's pipes itself: mpirun ends the job when a reader dies, and this process goes on without it.
 //! Open MPI's own lines, blocks between two rows of dashes, are held back. They explain a job that did not start; after a rank that
 //! failed they repeat what it said. (`mpirun --quiet` would leave them out in both cases.)
 
 use std::collections::VecDeque;
-use std::io::{self, BufRead as _, BufReader, Read, Write};
-use std::process::Child;
+use std::io::{self, BufRead as _, BufReader, PipeReader, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +23,7 @@ const N_DASHES: usize = 60;
 /// Number of bytes after which a line without end is copied.
 const MAX_LINE: u64 = 1 << 16;
 
-/// The output of a launcher that is being copied.
+/// The output of a job that is being copied.
 #[derive(Debug)]
 pub(crate) struct Output {
     shared: Arc<Shared>,
@@ -39,21 +38,22 @@ struct Shared {
 }
 
 impl Output {
-    /// Starts to copy the output of `launcher`, whose ranks report with the line `joined` that they have joined. With `has_blocks`, the
+    /// Starts to copy the outputs of a job, whose ranks report with the line `joined` that they have joined. With `has_blocks`, the
     /// launcher is Open MPI.
     ///
     /// # Errors
     /// Errors of the operating system.
-    pub(crate) fn copy(launcher: &mut Child, joined: &str, has_blocks: bool) -> io::Result<Self> {
+    pub(crate) fn copy(
+        stdout: PipeReader,
+        stderr: PipeReader,
+        joined: &str,
+        has_blocks: bool,
+    ) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let (copying, copied) = mpsc::channel();
-        if let Some(stdout) = launcher.stdout.take() {
-            spawn("stdout", copying.clone(), move || copy_bytes(stdout))?;
-        }
-        if let Some(stderr) = launcher.stderr.take() {
-            let (shared, joined) = (shared.clone(), joined.to_owned());
-            spawn("stderr", copying, move || copy_lines(stderr, &shared, &joined, has_blocks))?;
-        }
+        spawn("stdout", copying.clone(), move || copy_bytes(stdout))?;
+        let (to, joined) = (shared.clone(), joined.to_owned());
+        spawn("stderr", copying, move || copy_lines(stderr, &to, &joined, has_blocks))?;
         Ok(Output { shared, copied })
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::bounded;
 use crate::error::LaunchError;
 use crate::hosts::Host;
-use crate::messages::signal_name;
+use crate::messages::{ITSELF, signal_name};
 use crate::output::JOINED;
 use crate::probe::Agent;
 
@@ -23,6 +23,8 @@ const VERSION_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) enum Starter {
     /// No launcher: a single rank on this host is a process of this program.
     Alone,
+    /// No launcher: the ranks on this host are processes of this program, which join by their environment.
+    Itself,
     /// Open MPI's mpirun, or PRRTE's prterun.
     OpenMpi {
         /// Name of the program.
@@ -39,6 +41,18 @@ pub(crate) enum Starter {
     },
     /// Slurm's srun.
     Srun,
+}
+
+/// The user's choice of what starts several ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LauncherChoice {
+    /// MPI's launcher where there is one, else this program for ranks of this host.
+    #[default]
+    Auto,
+    /// MPI's launcher.
+    Mpi,
+    /// This program, for ranks of this host, which join by their environment and need no MPI.
+    Environment,
 }
 
 /// The job to start.
@@ -78,14 +92,27 @@ impl Starter {
     /// Finds the program that can start `n_ranks` ranks.
     ///
     /// # Errors
-    /// [`LaunchError::NoLauncher`], [`LaunchError::UnknownLauncher`], [`LaunchError::WithoutMpi`]; [`LaunchError::NoVersion`] if
-    /// the program does not end, [`LaunchError::Killed`] if signals end it in each attempt.
-    pub(crate) fn find(n_ranks: usize, is_local: bool, machine: &Machine) -> Result<Self, LaunchError> {
+    /// [`LaunchError::NoLauncher`], [`LaunchError::UnknownLauncher`], [`LaunchError::WithoutMpi`], [`LaunchError::OtherHosts`];
+    /// [`LaunchError::NoVersion`] if the program does not end, [`LaunchError::Killed`] if signals end it in each attempt.
+    pub(crate) fn find(
+        n_ranks: usize,
+        is_local: bool,
+        choice: LauncherChoice,
+        machine: &Machine,
+    ) -> Result<Self, LaunchError> {
+        if choice == LauncherChoice::Environment && !is_local {
+            return Err(LaunchError::OtherHosts);
+        }
         if n_ranks == 1 && is_local {
             return Ok(Starter::Alone);
         }
-        if cfg!(not(feature = "mpi")) {
-            return Err(LaunchError::WithoutMpi { n_ranks });
+        // In a Slurm job the ranks may belong on several hosts.
+        let may_start_itself = choice == LauncherChoice::Auto && is_local && !machine.is_in_slurm;
+        match choice {
+            LauncherChoice::Environment => return Ok(Starter::Itself),
+            _ if cfg!(feature = "mpi") => {}
+            _ if may_start_itself => return Ok(Starter::Itself),
+            _ => return Err(LaunchError::WithoutMpi { n_ranks }),
         }
         // Without the plugin every task would start its own world.
         if machine.is_in_slurm && output("srun", "--mpi=list")?.is_some_and(|list| list.contains("pmix")) {
@@ -96,7 +123,7 @@ impl Starter {
                 return Self::of_version(program, &version, prefix(program));
             }
         }
-        Err(LaunchError::NoLauncher { n_ranks })
+        if may_start_itself { Ok(Starter::Itself) } else { Err(LaunchError::NoLauncher { n_ranks }) }
     }
 
     /// Identifies the program by its version output.
@@ -124,9 +151,14 @@ impl Starter {
         Err(LaunchError::UnknownLauncher { program: program.to_owned(), version })
     }
 
-    /// Whether it starts ranks by a launcher, which has output of its own.
-    pub(crate) fn is_launcher(&self) -> bool {
+    /// Whether the output is copied, and not that of this process: there are several ranks, or a launcher with output of its own.
+    pub(crate) fn is_copied(&self) -> bool {
         *self != Starter::Alone
+    }
+
+    /// Whether the processes that it starts are the ranks.
+    pub(crate) fn starts_ranks(&self) -> bool {
+        matches!(self, Starter::Alone | Starter::Itself)
     }
 
     /// Whether its own lines are blocks between rows of dashes.
@@ -138,12 +170,26 @@ impl Starter {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Starter::Alone => "the rank",
+            Starter::Itself => ITSELF,
             Starter::OpenMpi { program, .. } | Starter::Mpich { program } => program,
             Starter::Srun => "srun",
         }
     }
 
-    /// The command line that starts `job`.
+    /// Names the starter of the ranks, and why it is the one.
+    pub(crate) fn reason(&self, choice: LauncherChoice) -> String {
+        let name = if self.starts_ranks() { "this program" } else { self.name() };
+        let why = match (choice, self) {
+            (_, Starter::Alone) => "there is one, on this host",
+            (LauncherChoice::Auto, Starter::Itself) => "--launcher auto found no mpirun",
+            (LauncherChoice::Auto, _) => "--launcher auto found it",
+            (LauncherChoice::Mpi, _) => "--launcher mpi",
+            (LauncherChoice::Environment, _) => "--launcher env",
+        };
+        format!("the ranks are started by {name}: {why}")
+    }
+
+    /// The command line that starts `job`: a launcher, or each of the ranks.
     pub(crate) fn command_line(&self, job: &JobSpec<'_>, machine: &Machine, agent: &Agent) -> CommandLine {
         let n_ranks = job.n_ranks.to_string();
         let list = |separator: &str| {
@@ -156,7 +202,7 @@ impl Starter {
         let mut args: Vec<String> = Vec::new();
         let mut env = Vec::new();
         match self {
-            Starter::Alone => {
+            Starter::Alone | Starter::Itself => {
                 let (program, args) = (job.binary.into(), job.args.to_vec());
                 return CommandLine { program, args, env };
             }

@@ -45,9 +45,22 @@ fn a_launcher_without_version_is_reported() {
 
 #[test]
 fn one_rank_needs_no_launcher() {
-    assert_eq!(Starter::find(1, true, &Machine::default()).unwrap(), Starter::Alone);
+    assert_eq!(Starter::find(1, true, LauncherChoice::Auto, &Machine::default()).unwrap(), Starter::Alone);
     let (line, env) = line(&Starter::Alone, 1, &[], &Machine::default());
     assert_eq!((line.as_str(), env.len()), ("/bin/ddp-train train run.toml", 0));
+}
+
+#[test]
+fn this_program_starts_ranks_of_this_host_only() {
+    let find = |is_local, choice| Starter::find(4, is_local, choice, &Machine::default());
+    assert_eq!(find(true, LauncherChoice::Environment).unwrap(), Starter::Itself);
+    assert!(matches!(find(false, LauncherChoice::Environment), Err(LaunchError::OtherHosts)));
+    if cfg!(not(feature = "mpi")) {
+        assert_eq!(find(true, LauncherChoice::Auto).unwrap(), Starter::Itself);
+        for (is_local, choice) in [(false, LauncherChoice::Auto), (true, LauncherChoice::Mpi)] {
+            assert!(matches!(find(is_local, choice), Err(LaunchError::WithoutMpi { n_ranks: 4 })));
+        }
+    }
 }
 
 #[test]

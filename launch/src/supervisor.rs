@@ -10,7 +10,7 @@ use ddp::train::claimed_folder::claim_folder;
 use ddp::train::stop_signals::{StopSignals, unsaved};
 use ddp_comm::World;
 use ddp_kernels::cuda::Gpu;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::batches::Batches;
 use crate::decision::{Attempt, Decision, Ended, Reason, backoff_s, decide};
@@ -20,7 +20,7 @@ use crate::job::{Finished, Job};
 use crate::messages::{self, Restart};
 use crate::probe::Agent;
 use crate::run_watch::RunWatch;
-use crate::starter::{JobSpec, Machine, Starter};
+use crate::starter::{JobSpec, LauncherChoice, Machine, Starter};
 use crate::stop_requests::{Request, StopRequests};
 use crate::training::Training;
 
@@ -37,6 +37,8 @@ pub struct JobOptions<'a> {
     pub hosts: Option<&'a str>,
     /// Minimum number of hosts to start with; `None` for all.
     pub min_hosts: Option<usize>,
+    /// The starter of several ranks.
+    pub launcher: LauncherChoice,
     /// Maximum number of restarts.
     pub max_restarts: usize,
     /// The training run.
@@ -112,7 +114,8 @@ impl<'a> Supervisor<'a> {
             hosts.clear();
         }
         // Checked before the folder is created, and again before each start.
-        Starter::find(n_ranks, hosts.is_empty(), &machine)?;
+        let starter = Starter::find(n_ranks, hosts.is_empty(), options.launcher, &machine)?;
+        debug!("{}", starter.reason(options.launcher));
         let watch = RunWatch::new(&(options.training.open_folder)()?);
         Ok(Supervisor { options, watch, hosts, own_host, agent, machine, binary, n_ranks, batches: None })
     }
@@ -161,7 +164,7 @@ impl<'a> Supervisor<'a> {
             };
             let decision = decide(&attempt);
             if !has_joined && !is_over {
-                let message = messages::failed_to_start(&how, &held);
+                let message = messages::failed_to_start(&how, launcher, &held);
                 if decision == Decision::Restart { warn!("{message}") } else { error!("{message}") }
             }
             if let Decision::End(status, reason) = decision {
@@ -198,7 +201,7 @@ impl<'a> Supervisor<'a> {
     /// Starts the ranks once and waits until they end; returns the launcher's name and how it ended.
     fn attempt(&mut self, hosts: &[Host], requests: &mut StopRequests) -> Result<(&'static str, Finished)> {
         let n_ranks = self.n_ranks_on(hosts);
-        let starter = Starter::find(n_ranks, hosts.is_empty(), &self.machine)?;
+        let starter = Starter::find(n_ranks, hosts.is_empty(), self.options.launcher, &self.machine)?;
         let is_restart = self.watch.is_claimed();
         if is_restart && self.batches.is_none() {
             self.batches = self.watch.config().map(|config| Batches::of(&config));
@@ -219,7 +222,7 @@ impl<'a> Supervisor<'a> {
         self.watch.begin_attempt();
         let program = line.program.to_string_lossy().into_owned();
         let is_local = hosts.is_empty() && !self.machine.is_in_slurm;
-        let job = Job::start(&starter, &line, self.watch.job_id(), is_local);
+        let job = Job::start(&starter, &line, n_ranks, self.watch.job_id(), is_local);
         let job = job.map_err(|source| LaunchError::NotRun { program, source })?;
         Ok((starter.name(), job.wait(requests, &self.watch)))
     }

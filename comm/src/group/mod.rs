@@ -1,4 +1,4 @@
-//! Collectives: one contract for a single process, threads, MPI processes and GPUs.
+//! Collectives: one contract for a single process, threads, processes joined with or without MPI, and GPUs.
 //!
 //! Every rank of a group calls the same collectives in the same order. Results have the same bits on every rank. If ranks enter
 //! different collectives, types or lengths, all of them get the same error, which names the rank that differs, and the group
@@ -12,15 +12,34 @@
 //! In a reduce-scatter or all-gather the large buffer consists of one *shard* per rank, in rank order.
 
 mod buffer;
-#[cfg(all(feature = "mpi", target_os = "linux"))]
+#[cfg(target_os = "linux")]
 mod host_memory;
+mod number;
 mod pause;
+mod program;
 mod traffic;
 mod by_mpi;
+mod bytes;
 
 mod lockstep;
+#[cfg(target_os = "linux")]
+mod host;
+#[cfg(not(target_os = "linux"))]
+mod host {
+    //! Only Linux has the anonymous files that the ranks of a host share.
+
+    pub(super) fn join(
+        _: impl FnMut(&[i64]) -> crate::Result<Vec<i64>>,
+        _rank: usize,
+        _world_size: usize,
+        _timeout: Option<std::time::Duration>,
+    ) -> crate::Result<Option<super::lockstep::Lockstep>> {
+        Ok(None)
+    }
+}
 #[cfg(feature = "mpi")]
 pub(crate) mod mpi;
+pub(crate) mod star;
 pub(crate) mod nccl;
 mod send;
 mod single;
@@ -41,6 +60,7 @@ use pause::Pause;
 pub use nccl::{NCCL_MEMORY_STEP_BYTES, registered_step_bytes};
 pub use scope::{OnLoan, Scope, Ticket};
 pub(crate) use single::SingleGroup;
+use star::StarGroup;
 use threads::ThreadsGroup;
 pub(crate) use threads::ThreadsMemory;
 use traffic::Counter;
@@ -56,6 +76,8 @@ pub enum Group {
     /// Ranks that are processes joined by MPI.
     #[cfg(feature = "mpi")]
     Mpi(Box<mpi::MpiGroup>),
+    /// Ranks that are processes and met without MPI.
+    Star(Box<StarGroup>),
     /// Ranks that each have a GPU, joined by NCCL; see [`World::connect_device`](crate::World::connect_device).
     Nccl(Box<nccl::NcclGroup>),
 }
@@ -68,6 +90,7 @@ impl Group {
             Group::Threads(group) => group.rank(),
             #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.rank(),
+            Group::Star(group) => group.rank(),
             Group::Nccl(group) => group.rank(),
         }
     }
@@ -79,6 +102,7 @@ impl Group {
             Group::Threads(group) => group.world_size(),
             #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.world_size(),
+            Group::Star(group) => group.world_size(),
             Group::Nccl(group) => group.world_size(),
         }
     }
@@ -89,17 +113,19 @@ impl Group {
             Group::Single(_) | Group::Threads(_) => true,
             #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.shares_memory(),
+            Group::Star(group) => group.shares_memory(),
             Group::Nccl(_) => false,
         }
     }
 
-    /// The name of the transport, for reports: `"single"`, `"threads"`, `"shared memory"`, `"mpi"` or `"nccl"`.
+    /// The name of the transport, for reports: `"single"`, `"threads"`, `"shared memory"`, `"mpi"`, `"tcp"` or `"nccl"`.
     pub fn transport(&self) -> &'static str {
         match self {
             Group::Single(_) => "single",
             Group::Threads(_) => "threads",
             #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.transport(),
+            Group::Star(group) => group.transport(),
             Group::Nccl(_) => "nccl",
         }
     }
@@ -138,6 +164,7 @@ impl Group {
             Group::Threads(group) => &group.traffic,
             #[cfg(feature = "mpi")]
             Group::Mpi(group) => &group.traffic,
+            Group::Star(group) => &group.traffic,
             Group::Nccl(group) => &group.traffic,
         }
     }
@@ -293,40 +320,6 @@ impl Group {
         Ok((buf, RawMut { ptr: buf.ptr.wrapping_add(offset), len, ..buf }))
     }
 
-    /// Gathers the ranks' bytes in rank order; their lengths may differ. Waits for all ranks. For groups of the host only.
-    ///
-    /// # Errors
-    /// [`CommError::WrongMemory`] over NCCL; the errors of [`Group::all_gather`].
-    ///
-    /// Source: MPI 4.0, section 6.7, `MPI_Allgatherv`, by two all-gathers.
-    pub fn all_gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let world_size = self.world_size();
-        let mut lens = vec![0i64; world_size];
-        let len = [bytes.len() as i64];
-        self.all_gather(
-            TensorRef::from_slice(&len, &[1])?,
-            TensorMut::from_slice(&mut lens, &[world_size])?,
-        )?;
-        // Padded to the longest, in words of eight bytes.
-        let n_words = lens.iter().max().map_or(0, |&n| n as usize).div_ceil(8);
-        let mut words = vec![0i64; n_words];
-        for (word, bytes) in words.iter_mut().zip(bytes.chunks(8)) {
-            let mut padded = [0; 8];
-            padded[..bytes.len()].copy_from_slice(bytes);
-            *word = i64::from_le_bytes(padded);
-        }
-        let mut gathered = vec![0i64; n_words * world_size];
-        self.all_gather(
-            TensorRef::from_slice(&words, &[n_words])?,
-            TensorMut::from_slice(&mut gathered, &[n_words * world_size])?,
-        )?;
-        let of_rank = |rank: usize| gathered[rank * n_words..(rank + 1) * n_words].iter();
-        let bytes_of = |(rank, &len): (usize, &i64)| {
-            of_rank(rank).flat_map(|word| word.to_le_bytes()).take(len as usize).collect()
-        };
-        Ok(lens.iter().enumerate().map(bytes_of).collect())
-    }
-
     /// Waits until all ranks have entered it. Returns the errors of [`Group::all_reduce`].
     ///
     /// Over NCCL the compute stream waits, not the host: work enqueued after the barrier begins when all ranks' devices have
@@ -342,30 +335,6 @@ impl Group {
         let nothing = RawMut::NOTHING;
         // SAFETY: a barrier touches no elements.
         unsafe { self.run(Call::BARRIER, nothing.as_ref(), nothing) }
-    }
-
-    /// Checks that all ranks will reduce buckets of the same lengths (elements). Waits for all ranks. For groups of the host only,
-    /// also if NCCL reduces the buckets.
-    ///
-    /// # Errors
-    /// On every rank [`CommError::BucketCountMismatch`] or [`CommError::CountMismatch`], with the first rank that differs from
-    /// rank 0 and the first bucket that differs; the errors of [`Group::all_gather_bytes`].
-    pub fn agree_lengths(&self, lens: &[usize]) -> Result<()> {
-        let bytes: Vec<u8> = lens.iter().flat_map(|&len| (len as u64).to_le_bytes()).collect();
-        let all = self.all_gather_bytes(&bytes)?;
-        for (rank, theirs) in all.iter().enumerate().skip(1) {
-            let (got, expected) = (theirs.len() / 8, all[0].len() / 8);
-            if got != expected {
-                return Err(CommError::BucketCountMismatch { rank, got, expected });
-            }
-            let pairs = theirs.chunks(8).zip(all[0].chunks(8));
-            if let Some((bucket, (got, expected))) = pairs.enumerate().find(|(_, (a, b))| a != b) {
-                let number = |le: &[u8]| le.iter().rev().fold(0, |n, &byte| n << 8 | usize::from(byte));
-                let (got, expected) = (number(got), number(expected));
-                return Err(CommError::CountMismatch { bucket, rank, got, expected });
-            }
-        }
-        Ok(())
     }
 
     /// Waits on the host until `is_done` returns true; polls it with pauses of about 50 µs.
@@ -411,6 +380,10 @@ impl Group {
             }
             #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.close(),
+            Group::Star(group) => {
+                group.close();
+                Ok(())
+            }
             Group::Nccl(group) => group.close(),
         }
     }
@@ -420,6 +393,10 @@ impl Group {
         match self {
             #[cfg(feature = "mpi")]
             Group::Mpi(group) => {
+                group.leave();
+                Ok(())
+            }
+            Group::Star(group) => {
                 group.leave();
                 Ok(())
             }
@@ -505,6 +482,8 @@ impl Group {
             #[cfg(feature = "mpi")]
             // SAFETY: as this function's.
             Group::Mpi(group) => unsafe { group.run(call, input, output) },
+            // SAFETY: as this function's.
+            Group::Star(group) => unsafe { group.run(call, input, output) },
             // SAFETY: as this function's: later accesses of the buffers come after this in the compute stream.
             Group::Nccl(group) => unsafe { group.run(call, input, output) },
         }
@@ -534,6 +513,8 @@ impl Group {
             #[cfg(feature = "mpi")]
             // SAFETY: as this function's.
             Group::Mpi(group) => unsafe { group.start(call, buf, input, output) },
+            // SAFETY: as this function's.
+            Group::Star(group) => unsafe { group.start(call, input, output) },
             // SAFETY: as this function's; NCCL takes shard `rank` in place.
             Group::Nccl(group) => unsafe { group.start(call, input, output) },
         }
@@ -545,6 +526,7 @@ impl Group {
             Group::Threads(group) => group.lockstep().borrow_mut().progress(),
             #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.progress(),
+            Group::Star(group) => group.progress(),
             Group::Nccl(_) => Ok(()),
         }
     }
@@ -557,6 +539,7 @@ impl Group {
             Group::Threads(group) => group.lockstep().borrow_mut().wait(number),
             #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.wait(number),
+            Group::Star(group) => group.wait(number),
             Group::Nccl(group) => group.wait(number),
         }
     }
@@ -585,6 +568,7 @@ impl Group {
             Group::Threads(group) => group.lockstep().borrow_mut().give_up(how),
             #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.give_up(how),
+            Group::Star(group) => group.give_up(how),
             Group::Nccl(group) => {
                 let rank = self.rank().0;
                 group.give_up(CommError::PeerLeft { call: Call::BARRIER, rank, how });

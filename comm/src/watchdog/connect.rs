@@ -1,28 +1,18 @@
 //! Connects each rank to rank 0 and to the deputy. The addresses and a secret token travel by the ranks' collectives.
 
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::certificate::Identity;
-use super::frame::{Frame, HEADER_LEN, Kind, Token};
+use super::frame::{Frame, HEADER_LEN, Kind};
 use crate::progress::Standing;
+use crate::token::Token;
 
 /// Time for which a rank tries one address.
 const ADDRESS_WAIT: Duration = Duration::from_secs(1);
 /// Time for which a rank tries all addresses of another.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
-
-/// Bytes that nobody can guess.
-///
-/// # Errors
-/// The system's error.
-pub(super) fn random_token() -> io::Result<Token> {
-    let mut token = Token::default();
-    File::open("/dev/urandom")?.read_exact(&mut token)?;
-    Ok(token)
-}
 
 /// The rank that reports the loss of rank 0: the lowest on another host, else rank 1.
 pub(super) fn deputy(identities: &[Identity]) -> usize {
@@ -158,6 +148,5 @@ mod tests {
         assert_eq!(addresses_from_bytes(&addresses_to_bytes(&addresses)), addresses);
         assert_eq!(addresses_from_bytes(b""), []);
         assert!(interface_addresses().unwrap().iter().all(|address| !address.is_loopback()));
-        assert_ne!(random_token().unwrap(), random_token().unwrap());
     }
 }

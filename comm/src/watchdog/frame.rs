@@ -14,6 +14,7 @@
 //! Numbers are little-endian. A frame from the network is untrusted: every field is checked.
 
 use crate::progress::{Phase, Standing};
+use crate::token::Token;
 
 /// Bytes of a header.
 pub(super) const HEADER_LEN: usize = 112;
@@ -21,9 +22,6 @@ pub(super) const HEADER_LEN: usize = 112;
 pub(super) const MAX_TEXT: usize = 16 << 10;
 /// Bytes of a device's name.
 const DEVICE_LEN: usize = 32;
-
-/// A secret of the job, which each frame begins with.
-pub(super) type Token = [u8; 16];
 
 /// Kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,8 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, RawFd};
 
-use super::frame::{BadFrame, Frame, HEADER_LEN, MAX_TEXT, Token};
+use super::frame::{BadFrame, Frame, HEADER_LEN, MAX_TEXT};
+use crate::token::Token;
 
 /// Most bytes that wait to be sent: frames beyond it are dropped, whole ones.
 const MAX_WAITING: usize = 4 * (HEADER_LEN + MAX_TEXT);

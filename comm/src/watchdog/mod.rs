@@ -57,6 +57,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::progress::{Phase, Progress};
+use crate::token::random_token;
 use crate::{Group, Result};
 use certificate::Identity;
 use connect::{addresses_from_bytes, addresses_to_bytes};
@@ -257,7 +258,7 @@ impl Watchdog {
             Role::Hub | Role::Deputy => connect::listen(is_one_host).ok(),
             Role::Leaf => None,
         };
-        let token = if rank == 0 { connect::random_token().unwrap_or_default() } else { Default::default() };
+        let token = if rank == 0 { random_token().unwrap_or_default() } else { Default::default() };
         let addresses =
             listening.as_ref().map_or_else(Vec::new, |(_, addresses)| addresses_to_bytes(addresses));
         let offers = group.all_gather_bytes(&[&token[..], &addresses[..]].concat())?;

@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 
 use super::LossReport;
 use super::certificate::{Certificate, Identity, paragraph};
-use super::frame::{Frame, Kind, Token};
+use super::frame::{Frame, Kind};
 use super::link::Link;
 use super::monitor::Monitor;
 use crate::end_job;
 use crate::progress::Progress;
+use crate::token::Token;
 
 /// Most connections that have not said which rank they are.
 const MAX_STRANGERS: usize = 16;

@@ -12,7 +12,7 @@ use ddp_train::Error;
 use ddp_train::cli::{self, Cli, Command, with_implied_command};
 use ddp_train::commands::{
     bench, checkpoint, completions, config, data, describe, devices, doctor, eval, launch, man, predict,
-    report, torchrun, train,
+    report, train,
 };
 use ddp_train::exit::{conclude, conclude_usage};
 use ddp_train::report::log::{Log, error_line};
@@ -50,7 +50,12 @@ fn main() -> ExitCode {
         _ => None,
     };
     // Called before errors in the arguments are reported, so that only one of many ranks reports them.
-    let options = WorldOptions { program: cli::program(COMMIT), ..WorldOptions::default() };
+    let options = WorldOptions {
+        program: cli::program(COMMIT),
+        joins_by_environment: cli.as_ref().is_ok_and(Cli::uses_ranks),
+        lost_exit_code: exit_code::RESTARTABLE.into(),
+        ..WorldOptions::default()
+    };
     let world = match World::init_with(options) {
         Ok(world) => world,
         Err(error) => {
@@ -76,7 +81,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
     };
     let log = Log::install(&world, &cli.log_options(std::env::var("RUST_LOG").ok()), cli.is_run());
-    let result = torchrun::refuse_torchrun(&world, &cli.command).and_then(|()| match &cli.command {
+    let result = match &cli.command {
         Command::Train(args) => train::train(&world, &log, &signals, args),
         Command::Launch(args) => launch::launch(&world, &signals, args),
         Command::Eval(args) => eval::eval(&world, &log, args),
@@ -93,6 +98,6 @@ fn main() -> ExitCode {
         }
         Command::Completions { shell } => completions::completions(&world, *shell),
         Command::Man { folder } => man::man(&world, folder),
-    });
+    };
     conclude(world, &log, result)
 }

@@ -2,15 +2,19 @@
 
 use std::fs;
 
+use ddp_comm::Launcher;
+
 /// Ticks per second in `/proc/PID/stat` (`USER_HZ`): 100 on every supported architecture.
 const TICKS_PER_S: f64 = 100.0;
 
 /// Seconds since the start of this process, or of its launcher; 0 if `/proc` is not readable. Resolution 10 ms.
 ///
-/// The start of the launcher counts because the user waits for it too.
-pub fn seconds_since_start(under_launcher: bool) -> f64 {
+/// The start of the launcher counts because the user waits for it too. A process that got its rank by the environment counts from its own
+/// start: the process above it may be a shell.
+pub fn seconds_since_start(launcher: Option<Launcher>) -> f64 {
+    let is_started = launcher.is_some_and(|launcher| launcher != Launcher::Environment);
     let own = stat_fields("self");
-    let parent = own.as_ref().filter(|_| under_launcher).and_then(|fields| stat_fields(fields.get(1)?));
+    let parent = own.as_ref().filter(|_| is_started).and_then(|fields| stat_fields(fields.get(1)?));
     parent.or(own).and_then(|fields| age(&fields)).unwrap_or(0.0)
 }
 
@@ -43,7 +47,7 @@ mod tests {
 
     #[test]
     fn knows_this_process() {
-        let (own, parent) = (seconds_since_start(false), seconds_since_start(true));
+        let (own, parent) = (seconds_since_start(None), seconds_since_start(Some(Launcher::OpenMpi)));
         assert!((0.0..3600.0).contains(&own) && parent >= own, "{own} s, parent {parent} s");
         assert!(peak_rss_mib() > 0.5);
     }

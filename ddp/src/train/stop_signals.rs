@@ -160,8 +160,10 @@ impl StopSignals {
     /// From now on a signal to this rank ends the job with status 85, since nothing is saved yet.
     pub fn prepare(&self, world: &World) {
         self.joined(world);
-        // A supervisor starts a single rank without MPI.
-        if let Some(launcher) = LauncherProcess::find(world.world_size() > 1) {
+        // A supervisor starts a single rank without MPI, and whatever sets variables of the environment need not live as long as the
+        // ranks.
+        let is_started = world.world_size() > 1 && world.launcher() != Some(Launcher::Environment);
+        if let Some(launcher) = LauncherProcess::find(is_started) {
             match self.watch(launcher) {
                 Ok(()) => world.outlive_launcher(),
                 Err(error) => {
@@ -297,6 +299,7 @@ impl StopSignals {
             watchdog.announce_failure(&format!("ended by {}", name(signal)));
         }
         unfinished.end();
+        failure::end_others(SIGNALED + signal);
         end_by(signal);
     }
 

@@ -554,6 +554,6 @@ impl<'a> TrainingLoop<'a> {
     }
 
     fn seconds_since_start(&self) -> f64 {
-        process::seconds_since_start(self.plan.world.launcher().is_some())
+        process::seconds_since_start(self.plan.world.launcher())
     }
 }

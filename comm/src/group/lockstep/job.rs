@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use ddp_kernels::DType;
 
+use super::super::number::Number;
 use super::board::{Board, Geometry};
 use crate::{Call, CallKind, ReduceOp};
 
@@ -286,69 +287,5 @@ fn combine_block<'a, T: Copy + 'a>(
         for (out, &b) in output.iter_mut().zip(source(rank)) {
             *out = op(*out, b);
         }
-    }
-}
-
-/// An element type that can be reduced.
-trait Number: Copy + PartialOrd {
-    /// The additive identity.
-    const ZERO: Self;
-    /// The sum; integers wrap, as in MPI.
-    fn sum(a: Self, b: Self) -> Self;
-}
-
-impl Number for f32 {
-    const ZERO: Self = 0.0;
-    #[inline(always)]
-    fn sum(a: Self, b: Self) -> Self {
-        a + b
-    }
-}
-
-impl Number for f64 {
-    const ZERO: Self = 0.0;
-    #[inline(always)]
-    fn sum(a: Self, b: Self) -> Self {
-        a + b
-    }
-}
-
-impl Number for half::bf16 {
-    const ZERO: Self = half::bf16::ZERO;
-    #[inline(always)]
-    fn sum(a: Self, b: Self) -> Self {
-        a + b
-    }
-}
-
-impl Number for half::f16 {
-    const ZERO: Self = half::f16::ZERO;
-    #[inline(always)]
-    fn sum(a: Self, b: Self) -> Self {
-        a + b
-    }
-}
-
-impl Number for i64 {
-    const ZERO: Self = 0;
-    #[inline(always)]
-    fn sum(a: Self, b: Self) -> Self {
-        a.wrapping_add(b)
-    }
-}
-
-impl Number for i32 {
-    const ZERO: Self = 0;
-    #[inline(always)]
-    fn sum(a: Self, b: Self) -> Self {
-        a.wrapping_add(b)
-    }
-}
-
-impl Number for u8 {
-    const ZERO: Self = 0;
-    #[inline(always)]
-    fn sum(a: Self, b: Self) -> Self {
-        a.wrapping_add(b)
     }
 }

@@ -327,7 +327,7 @@ impl MpiCollectives {
     /// Compares the calls of all ranks before they run, so that a difference is an error and not a hang.
     fn compare_calls(&self, call: Call) -> Result<()> {
         let mine = call.to_words().map(|word| word as i64);
-        let all = self.gather_words(mine)?;
+        let all = self.gather_words(&mine)?;
         let expected = all[..2].to_vec();
         let Some(rank) = all.chunks(2).position(|words| words != expected) else {
             return Ok(());
@@ -339,13 +339,14 @@ impl MpiCollectives {
         }
     }
 
-    /// Gathers `N` words from every rank, in rank order.
-    pub(super) fn gather_words<const N: usize>(&self, mine: [i64; N]) -> Result<Vec<i64>> {
-        let mut all = vec![0i64; N * self.world_size];
+    /// Gathers words from every rank, the same number from each, in rank order.
+    pub(super) fn gather_words(&self, mine: &[i64]) -> Result<Vec<i64>> {
+        let mut all = vec![0i64; mine.len() * self.world_size];
+        let n = count("gather_words", mine.len())?;
         let dtype = datatype(ddp_kernels::DType::I64);
         let (from, to) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
-        // SAFETY: `mine` holds N elements and `all` N a rank; the communicator is alive.
-        let status = unsafe { ffi::MPI_Allgather(from, N as c_int, dtype, to, N as c_int, dtype, self.comm) };
+        // SAFETY: `mine` holds `n` elements and `all` as many a rank; the communicator is alive.
+        let status = unsafe { ffi::MPI_Allgather(from, n, dtype, to, n, dtype, self.comm) };
         check("MPI_Allgather", status)?;
         Ok(all)
     }

@@ -6,9 +6,6 @@
 
 mod call;
 mod collectives;
-#[cfg(target_os = "linux")]
-mod host;
-mod program;
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
@@ -19,15 +16,15 @@ use mpi::topology::{Communicator, SimpleCommunicator};
 use mpi::traits::AsRaw;
 
 use super::buffer::{RawMut, RawRef};
+use super::host::join as join_host;
 use super::lockstep::{self, Lockstep};
+use super::program;
 use super::traffic::Counter;
 use crate::end_job::end_job_because;
 use crate::launcher::Found;
 use crate::{Call, CommError, Departure, LocalRank, Rank, Result, WorldOptions};
 use call::check;
 use collectives::MpiCollectives;
-#[cfg(target_os = "linux")]
-use host::join as join_host;
 
 /// The group of a rank that is an MPI process.
 pub struct MpiGroup {
@@ -54,7 +51,7 @@ impl MpiGroup {
     /// [`CommError::LauncherMismatch`], [`CommError::MpiInUse`] or [`CommError::Mpi`]; [`CommError::DifferentPrograms`], after which
     /// MPI stays initialized, so that the job can be ended through it.
     pub(crate) fn init(found: Found, options: WorldOptions, hostname: &str) -> Result<Self> {
-        let WorldOptions { shared_memory, timeout, program } = options;
+        let WorldOptions { shared_memory, timeout, program, .. } = options;
         let (universe, _) =
             mpi::initialize_with_threading(mpi::Threading::Funneled).ok_or(CommError::MpiInUse)?;
         let world = universe.world();
@@ -73,12 +70,12 @@ impl MpiGroup {
 
         let messages = MpiCollectives::new(comm.as_raw(), rank, world_size);
         // At the first exchange of earlier builds.
-        if let Err(error) = program::agree(&messages, rank, program, hostname) {
+        if let Err(error) = program::agree(|words| messages.gather_words(words), rank, program, hostname) {
             std::mem::forget((universe, comm));
             return Err(error);
         }
         let shared = if shared_memory && local_size == world_size {
-            join_host(&messages, rank, world_size, timeout)?.map(RefCell::new)
+            join_host(|words| messages.gather_words(words), rank, world_size, timeout)?.map(RefCell::new)
         } else {
             None
         };
@@ -289,17 +286,6 @@ fn return_errors(comm: &SimpleCommunicator) -> Result<()> {
     // SAFETY: MPI is initialized, and the communicator is alive.
     let status = unsafe { ffi::MPI_Comm_set_errhandler(comm.as_raw(), handler) };
     check("MPI_Comm_set_errhandler", status)
-}
-
-/// Returns `None`: only Linux has the anonymous shared files that the host's ranks share.
-#[cfg(not(target_os = "linux"))]
-fn join_host(
-    _: &MpiCollectives,
-    _rank: usize,
-    _world_size: usize,
-    _timeout: Option<Duration>,
-) -> Result<Option<Lockstep>> {
-    Ok(None)
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use ddp_kernels::cuda::{Event, Gpu, StreamKind};
 use super::super::pause::Pause;
 use super::api::{Api, Config, Status};
 use super::memory::NcclMemory;
-use crate::end_job::write_stderr;
+use crate::stderr::write_stderr;
 use crate::{Call, CommError, Reporter, Result};
 
 /// Time limit of `ncclCommAbort`.

@@ -2,14 +2,15 @@
 
 use std::ffi::OsString;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::count;
 
 /// `ddp-train launch`
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Starts `mpirun` (Open MPI 4 and 5), `mpiexec` (MPICH) or, in a Slurm job, `srun`; one rank on this host needs none of them. \
+Starts `mpirun` (Open MPI 4 and 5), `mpiexec` (MPICH) or, in a Slurm job, `srun`; without them, or with `--launcher env`, it starts the ranks \
+of this host itself. One rank on this host needs none of them. \
 When a rank or a host is lost, the ranks start again from the newest valid checkpoint; a run that fails by itself is not repeated.\n\
 `ddp-train launch -n 2 -- run.toml --out runs/big` or `... -- train run.toml ...`: the arguments after `--` are those of `ddp-train train`. \
 To continue a run that was stopped, add --resume auto there.\n\
@@ -25,6 +26,11 @@ pub struct LaunchArgs {
     #[arg(long, value_name = "FILE|H:N,...")]
     pub hosts: Option<String>,
 
+    /// Start several ranks by MPI's launcher (mpi), by this program itself on this host, without MPI (env), or by itself where there is no
+    /// launcher of MPI (auto); -v shows the choice
+    #[arg(long, value_name = "LAUNCHER", default_value = "auto")]
+    pub launcher: LauncherName,
+
     /// Restarts after which the job is given up
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub max_restarts: usize,
@@ -36,6 +42,17 @@ pub struct LaunchArgs {
     /// Arguments of `ddp-train train`; the word `train` may be left out
     #[arg(last = true, value_name = "RUN.toml|TABLE ...")]
     pub train: Vec<OsString>,
+}
+
+/// The starter of several ranks, as typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LauncherName {
+    /// MPI's launcher if there is one.
+    Auto,
+    /// MPI's launcher.
+    Mpi,
+    /// This program.
+    Env,
 }
 
 /// Number of ranks, as typed.
@@ -75,7 +92,8 @@ mod tests {
         assert_eq!((args.ranks, args.min_hosts, args.max_restarts), (RankCount::Exactly(4), Some(1), 3));
         assert_eq!(args.train, ["train", "run.toml", "-n", "--out", "x"]);
         let args = parse("launch").unwrap();
-        assert_eq!((args.ranks, args.train.len()), (RankCount::Auto, 0));
+        assert_eq!((args.ranks, args.train.len(), args.launcher), (RankCount::Auto, 0, LauncherName::Auto));
+        assert_eq!(parse("launch --launcher env").unwrap().launcher, LauncherName::Env);
     }
 
     #[test]
@@ -86,6 +104,7 @@ mod tests {
             "launch run.toml",
             "launch --min-hosts 2",
             "launch --max-restarts -1",
+            "launch --launcher torchrun",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
         }

@@ -56,7 +56,7 @@ pub use self::data::{ConvertArgs, ConvertDtype, ConvertSubset, DataCommand, Insp
 pub use self::describe::DescribeArgs;
 pub use self::doctor::DoctorArgs;
 pub use self::implied::with_implied_command;
-pub use self::launch::{LaunchArgs, RankCount};
+pub use self::launch::{LaunchArgs, LauncherName, RankCount};
 pub use self::library_values::graph_mode_name;
 pub use self::predict::{BadRows, PredictArgs};
 pub use self::report::ReportArgs;
@@ -125,6 +125,18 @@ impl Cli {
     /// Whether the command is a training run, rather than only the check of one.
     pub fn is_run(&self) -> bool {
         matches!(&self.command, Command::Train(args) if !args.dry_run)
+    }
+
+    /// Whether the command computes on all ranks, so that it must join them.
+    pub fn uses_ranks(&self) -> bool {
+        matches!(
+            &self.command,
+            Command::Train(_)
+                | Command::Eval(_)
+                | Command::Predict(_)
+                | Command::Bench(_)
+                | Command::Doctor(_)
+        )
     }
 
     /// Log options from the flags; `directives` comes from `RUST_LOG`.

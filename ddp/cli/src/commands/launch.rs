@@ -12,9 +12,9 @@ use ddp::run_folder::{Existing, FolderError, RunDir};
 use ddp::train::resume::ResumeFrom;
 use ddp::train::stop_signals::StopSignals;
 use ddp_comm::World;
-use ddp_launch::{JobOptions, LaunchError, Training, refuse_launcher, supervise};
+use ddp_launch::{JobOptions, LaunchError, LauncherChoice, Training, refuse_launcher, supervise};
 
-use crate::cli::{Cli, Command, LaunchArgs, RankCount, TrainArgs};
+use crate::cli::{Cli, Command, LaunchArgs, LauncherName, RankCount, TrainArgs};
 use crate::error::Result;
 use crate::exit::Stop;
 
@@ -40,6 +40,11 @@ pub fn launch(world: &World, signals: &StopSignals, args: &LaunchArgs) -> Result
         n_ranks,
         hosts: args.hosts.as_deref(),
         min_hosts: args.min_hosts,
+        launcher: match args.launcher {
+            LauncherName::Auto => LauncherChoice::Auto,
+            LauncherName::Mpi => LauncherChoice::Mpi,
+            LauncherName::Env => LauncherChoice::Environment,
+        },
         max_restarts: args.max_restarts,
         training,
     };

@@ -38,7 +38,6 @@ pub mod launch;
 pub mod man;
 pub mod report;
 mod quick_build;
-pub mod torchrun;
 mod watchdog;
 pub mod train;
 mod model_device;

@@ -83,19 +83,6 @@ pub enum CommandError {
         /// The missing component, or the compiler's log.
         reason: String,
     },
-    /// PyTorch's launcher started several processes, each of which would train alone.
-    #[error(
-        "torchrun started this process as rank {rank} of {world_size}, but the ranks of ddp-train are started by MPI"
-    )]
-    #[diagnostic(help("mpirun -n {world_size} ddp-train {arguments}"))]
-    Torchrun {
-        /// `RANK`.
-        rank: usize,
-        /// `WORLD_SIZE`.
-        world_size: usize,
-        /// The arguments of this process.
-        arguments: String,
-    },
     /// The number of ranks differs from `--expect-world`.
     #[error(
         "--expect-world {expected}: this world has {world_size} {}", if *world_size == 1 { "rank" } else { "ranks" }
@@ -179,10 +166,9 @@ impl CommandError {
         match self {
             Self::ManPage { .. } => exit_code::IO,
             Self::SelfCheck { .. } | Self::Doctor { .. } => exit_code::FAILED,
-            Self::NoGpuToCheck { .. }
-            | Self::Torchrun { .. }
-            | Self::OtherWorldSize { .. }
-            | Self::ContainerTooSmall { .. } => exit_code::ENVIRONMENT,
+            Self::NoGpuToCheck { .. } | Self::OtherWorldSize { .. } | Self::ContainerTooSmall { .. } => {
+                exit_code::ENVIRONMENT
+            }
             _ => exit_code::USAGE,
         }
     }

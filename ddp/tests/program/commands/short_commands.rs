@@ -1,10 +1,6 @@
 //! Short forms of commands: a table or a config in place of a subcommand, and flags for the usual keys.
 
-use std::process::Command;
-
-use crate::common::{
-    made_up_csv, mpirun, refused, run, run_line, run_line_ok, run_ok, single, temp_dir, write,
-};
+use crate::common::{made_up_csv, mpirun, refused, run_line, run_line_ok, run_ok, temp_dir, write};
 
 /// A folder with a table, a config of it, and rows to evaluate on.
 fn folder() -> tempfile::TempDir {
@@ -204,33 +200,4 @@ fn held_out_rows_are_proposed_in_one_line() {
     assert_eq!(shown("train --resume a --epochs 2"), 0);
     assert_eq!(shown("rows.csv --epochs 1 --out b --eval-fraction 0.2"), 0);
     assert_eq!(shown("rows.csv --epochs 1 --out c --quiet"), 0);
-}
-
-#[test]
-fn processes_of_torchrun_are_refused() {
-    let folder = folder();
-    let torchrun = |line: &str, world_size: &str| {
-        let args: Vec<&str> = line.split_whitespace().collect();
-        let mut command = single(&args);
-        command.env("WORLD_SIZE", world_size).env("RANK", "1").env("MASTER_ADDR", "localhost");
-        run({
-            command.current_dir(folder.path());
-            command
-        })
-    };
-    let outcome = torchrun("run.toml --epochs 1", "2");
-    assert_eq!(outcome.status.code(), Some(78), "{outcome:?}");
-    assert_eq!(
-        outcome.stderr,
-        "error: torchrun started this process as rank 1 of 2, but the ranks of ddp-train are started by MPI\n\
-         hint: mpirun -n 2 ddp-train run.toml --epochs 1\n"
-    );
-    assert_eq!(torchrun("eval --checkpoint x", "2").status.code(), Some(78));
-    for (line, world_size) in [("run.toml --dry-run", "1"), ("describe run.toml", "2"), ("--version", "2")] {
-        assert!(torchrun(line, world_size).status.success(), "{line}");
-    }
-    // Under MPI the variables have no meaning, because some sites set them for every job.
-    let mut job: Command = mpirun(&[(2, &["run.toml", "--dry-run"])]);
-    job.current_dir(folder.path()).env("WORLD_SIZE", "2").env("RANK", "1").env("MASTER_ADDR", "localhost");
-    run_ok(job);
 }

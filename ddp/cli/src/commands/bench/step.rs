@@ -130,7 +130,7 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
         trainer.step(&mut batches, StepRequest::default())?;
         trainer.outcome(true)?;
         if index == 0 {
-            startup_s = process::seconds_since_start(world.launcher().is_some());
+            startup_s = process::seconds_since_start(world.launcher());
         }
     }
     synchronize(gpu)?;

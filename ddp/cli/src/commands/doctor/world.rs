@@ -11,7 +11,6 @@ use miette::Diagnostic as _;
 
 use super::finding::Finding;
 use crate::commands::self_check::library_words;
-use crate::commands::torchrun;
 use crate::commands::train::count;
 use crate::error::Result;
 
@@ -19,9 +18,6 @@ use crate::error::Result;
 ///
 /// - `hosts`: the host of each rank
 pub(super) fn world(world: &World, hosts: &[String], program: &str) -> Finding {
-    if let Some(refusal) = torchrun::refusal(world) {
-        return Finding::of_error(&refusal.into());
-    }
     let Some(launcher) = world.launcher() else {
         return match launcher_above() {
             Some(name) => Finding::fail(

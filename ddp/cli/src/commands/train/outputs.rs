@@ -151,6 +151,7 @@ pub(super) fn save(
 pub(super) fn resume_command(world: &World, args: &TrainArgs, folder: &RunDir) -> String {
     let n = world.world_size();
     let start = match (&args.job_id, world.launcher()) {
+        (_, Some(Launcher::Environment)) => format!("ddp-train launch -n {n} --launcher env --"),
         (Some(_), _) => format!("ddp-train launch -n {n} --"),
         _ if n == 1 => "ddp-train train".to_owned(),
         (None, Some(Launcher::Slurm)) => format!("srun --mpi=pmix -n {n} ddp-train train"),

@@ -2,7 +2,6 @@
 //!
 //! The exchange itself must stay as it is, so that a later build recognizes this one, and the other way round.
 
-use super::collectives::MpiCollectives;
 use crate::fnv1a::fnv1a_128;
 use crate::rank::ranks_text;
 use crate::{CommError, Result};
@@ -20,18 +19,25 @@ const UNNAMED: &str = "an earlier version, without a name";
 
 /// Checks that all ranks run the program `name`. Collective.
 ///
+/// - `gather`: gathers the same number of words from every rank, in rank order
+///
 /// # Errors
 /// [`CommError::DifferentPrograms`] on every rank that has this check.
-pub(super) fn agree(messages: &MpiCollectives, rank: usize, name: &str, host: &str) -> Result<()> {
+pub(super) fn agree(
+    mut gather: impl FnMut(&[i64]) -> Result<Vec<i64>>,
+    rank: usize,
+    name: &str,
+    host: &str,
+) -> Result<()> {
     let hash = fnv1a_128(name.as_bytes());
-    let all = messages.gather_words([MAGIC, name.len() as i64, hash as i64, (hash >> 64) as i64])?;
+    let all = gather(&[MAGIC, name.len() as i64, hash as i64, (hash >> 64) as i64])?;
     let ranks: Vec<_> = all.chunks(4).collect();
     if ranks.iter().all(|words| *words == ranks[0]) {
         return Ok(());
     }
     let names_itself = |words: &&[i64]| words[0] == MAGIC;
     let programs = if ranks.iter().all(names_itself) {
-        let texts = messages.gather_words(to_words(name, host))?;
+        let texts = gather(&to_words(name, host))?;
         texts.chunks(TEXT_WORDS).map(from_words).collect()
     } else {
         // An earlier build does not take part in a further exchange.

@@ -1,49 +1,61 @@
-//! Ranks as processes: this program starts itself under `mpirun`, once for each case, and looks at what comes out.
+//! Ranks as processes: this program starts itself, once for each case, and looks at what comes out. The same cases run under `mpirun`
+//! and, without it, with the variables that torchrun sets.
 //!
-//! Without `mpirun` the cases are skipped, and say so.
+//! Without `mpirun` its cases are skipped, and say so.
 
 // A test program reports on its standard output, and its ranks fail by panicking.
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)]
 
+#[path = "../contract/mod.rs"]
 mod contract;
+mod start;
 
-use std::io::Write;
+use std::io::Write as _;
+use std::net::TcpListener;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use contract::Sums;
 use ddp_comm::peer::{self, PeerPath};
 use ddp_comm::{CommError, DeviceOptions, Rank, ReduceOp, Reporter, World, WorldOptions, failure};
 use ddp_kernels::cuda::{self, Gpu};
+use ddp_kernels::hint::with_hint;
 use ddp_kernels::{DType, Device, Download, Tensor, TensorMut};
+use start::{By, start, start_processes, start_with};
 
-/// Says which case a rank runs.
-const CASE: &str = "DDP_COMM_TEST_CASE";
-/// A failing rank must have taken the job with it by then; mpirun's own start counts, too.
-const END_WITHIN: Duration = Duration::from_secs(2);
+/// Milliseconds for which ranks wait for each other when they join.
+const JOIN_LIMIT: &str = "DDP_COMM_TEST_JOIN_MS";
 
 fn main() {
-    if let Ok(case) = std::env::var(CASE) {
+    if let Ok(case) = std::env::var(start::CASE) {
         return run_rank(&case);
     }
     let args: Vec<String> = std::env::args().skip(1).collect();
+    let cases = |tests: &'static [Test], by, prefix: &'static str| {
+        tests.iter().map(move |(name, test)| (format!("{prefix}{name}"), by, *test))
+    };
+    let own = cases(TESTS, By::Environment, "environment_").chain(cases(BY_ENVIRONMENT, By::Environment, ""));
+    let mut tests: Vec<_> = own.collect();
+    if cfg!(feature = "mpi") {
+        tests.extend(cases(TESTS, By::Mpirun, "mpirun_").chain(cases(BY_MPIRUN, By::Mpirun, "")));
+    }
     if args.iter().any(|arg| arg == "--list") {
-        TESTS.iter().for_each(|(name, _)| println!("{name}: test"));
+        tests.iter().for_each(|(name, ..)| println!("{name}: test"));
         return;
     }
     if Command::new("mpirun").arg("--version").stdout(Stdio::null()).status().is_err() {
         println!("skipped: needs mpirun, found none");
-        return;
+        tests.retain(|(_, by, _)| *by == By::Environment);
     }
     let wanted = |name: &str| {
         let mut filters = args.iter().filter(|arg| !arg.starts_with('-')).peekable();
         filters.peek().is_none() || filters.any(|filter| name.contains(filter.as_str()))
     };
-    let tests: Vec<_> = TESTS.iter().filter(|(name, _)| wanted(name)).collect();
+    tests.retain(|(name, ..)| wanted(name));
     println!("\nrunning {} tests", tests.len());
     let mut n_failed = 0;
-    for (name, test) in &tests {
-        let passed = std::panic::catch_unwind(test).is_ok();
+    for (name, by, test) in &tests {
+        let passed = std::panic::catch_unwind(|| test(*by)).is_ok();
         n_failed += usize::from(!passed);
         println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
     }
@@ -55,105 +67,179 @@ fn main() {
     std::process::exit(i32::from(n_failed > 0));
 }
 
-type Test = (&'static str, fn());
+type Test = (&'static str, fn(By));
 
+/// Tests that hold for ranks of any start.
 const TESTS: &[Test] = &[
-    ("contract_in_shared_memory", || contract_holds("contract")),
-    ("contract_by_mpi", || contract_holds("contract_by_mpi")),
-    ("without_launcher_mpi_is_not_initialized", || {
-        let output = Command::new(std::env::current_exe().unwrap()).env(CASE, "alone").output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-    }),
-    ("world_is_known", || assert_eq!(mpirun(3, "world").code, 0)),
-    ("disagreement_is_the_same_everywhere", || {
-        let run = mpirun(3, "agree");
-        assert_eq!((run.code, run.stderr.as_str()), (0, ""));
-    }),
-    ("different_calls_are_errors", || {
-        assert_eq!(mpirun(3, "mismatch").code, 0);
-        assert_eq!(mpirun(3, "mismatch_by_mpi").code, 0);
-    }),
-    ("a_panic_ends_the_job", || {
-        let run = mpirun(3, "panic");
+    ("contract_in_shared_memory", |by| contract_holds(by, "contract")),
+    ("world_is_known", |by| assert_eq!(start(by, 3, "world").code, 0)),
+    ("disagreement_is_the_same_everywhere", |by| start(by, 3, "agree").succeeded()),
+    ("different_calls_are_errors", |by| start(by, 3, "mismatch").succeeded()),
+    ("a_panic_ends_the_job", |by| {
+        let run = start(by, 3, "panic");
         run.ended_by(101, "disk on fire");
         assert!(run.stderr.contains("[rank 1 ") && run.stderr.contains("panicked at"), "{}", run.stderr);
     }),
-    ("a_panic_by_mpi_ends_the_job", || mpirun(2, "panic_by_mpi").ended_by(101, "disk on fire")),
-    ("a_panic_of_another_thread_ends_the_job", || {
-        mpirun(2, "panic_of_a_thread").ended_by(101, "disk on fire")
+    ("a_panic_of_another_thread_ends_the_job", |by| {
+        start(by, 2, "panic_of_a_thread").ended_by(101, "disk on fire")
     }),
-    ("an_error_ends_the_job", || {
-        let run = mpirun(4, "error");
+    ("an_error_ends_the_job", |by| {
+        let run = start(by, 4, "error");
         run.ended_by(2, "no such file");
         assert!(run.stderr.starts_with("[rank 2 "), "{}", run.stderr);
         assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
     }),
-    ("an_error_of_all_is_reported_once", || {
-        let run = mpirun(3, "error_of_all");
+    ("an_error_of_all_is_reported_once", |by| {
+        let run = start(by, 3, "error_of_all");
         run.ended_by(2, "unknown key");
         assert_eq!(run.stderr, "unknown key\n");
     }),
-    ("an_error_of_one_is_reported_by_it", || {
-        let run = mpirun(3, "error_of_one");
+    ("an_error_of_one_is_reported_by_it", |by| {
+        let run = start(by, 3, "error_of_one");
         run.ended_by(2, "unreadable");
         assert!(run.stderr.starts_with("[rank 1 "), "{}", run.stderr);
         assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
     }),
-    ("a_rank_that_leaves_is_named", || {
-        let run = mpirun(3, "leave");
-        assert_eq!((run.code, run.stderr.as_str()), (0, ""));
-    }),
-    ("four_ranks_on_few_cores_do_not_collapse", || {
-        let run = mpirun(4, "many_small");
+    ("a_rank_that_leaves_is_named", |by| start(by, 3, "leave").succeeded()),
+    ("four_ranks_on_few_cores_do_not_collapse", |by| {
+        let run = start(by, 4, "many_small");
         assert_eq!(run.code, 0, "{}", run.stderr);
         assert!(run.elapsed < Duration::from_secs(20), "{:?}", run.elapsed);
     }),
-    ("gpu_contract", || {
+    ("gpu_contract", |by| {
         for n_ranks in [2, 4] {
             if has_gpus(n_ranks) {
-                mpirun(n_ranks, "gpu_contract").succeeded();
+                start(by, n_ranks, "gpu_contract").succeeded();
             }
         }
     }),
-    ("gpu_copies_between_processes", || {
+    ("gpu_copies_between_processes", |by| {
         if has_gpus(2) {
-            mpirun(3, "gpu_copies").succeeded();
+            start(by, 3, "gpu_copies").succeeded();
         }
     }),
-    ("gpu_shared_by_ranks", || {
+    ("gpu_shared_by_ranks", |by| {
         if has_gpus(1) {
-            mpirun(2, "gpu_shared").succeeded();
+            start(by, 2, "gpu_shared").succeeded();
         }
     }),
-    ("gpu_of_a_dead_rank_is_released", || {
+];
+
+/// Tests of ranks that met without MPI.
+const BY_ENVIRONMENT: &[Test] =
+    &[
+        ("contract_by_tcp", |by| contract_holds(by, "contract_by_tcp")),
+        ("different_calls_by_tcp_are_errors", |by| start(by, 3, "mismatch_by_tcp").succeeded()),
+        ("a_rank_that_leaves_by_tcp_is_named", |by| start(by, 3, "leave_by_tcp").succeeded()),
+        ("a_rank_that_dies_ends_the_others", |by| {
+            for (victim, reporter) in [("1", 0), ("0", 1)] {
+                let run = start_with(by, 3, "die", |_| vec![("VICTIM", victim.to_owned())]);
+                assert_eq!(run.codes.iter().filter(|code| **code == 75).count(), 2, "{run:?}");
+                let parts = [
+                    format!("[rank {reporter} "),
+                    format!("error: rank {victim} (host "),
+                    " died: ".to_owned(),
+                ];
+                parts.iter().for_each(|part| assert!(run.stderr.contains(part), "{}", run.stderr));
+                assert_eq!(run.stderr.matches("error: ").count(), 1, "{}", run.stderr);
+            }
+        }),
+        ("different_programs_are_refused", |by| {
+            let run = start(by, 3, "programs");
+            assert_eq!(run.codes, [78; 3], "{}", run.stderr);
+            assert!(run.stderr.contains("ranks 0, 2 (") && run.stderr.contains("rank 1 ("), "{}", run.stderr);
+            assert_eq!(run.stderr.matches("different builds").count(), 1, "{}", run.stderr);
+        }),
+        ("ranks_that_do_not_come_are_named", |by| {
+            let missing = |rank| if rank == 2 { vec![("RANK", "1".to_owned())] } else { Vec::new() };
+            let limit = |rank| [missing(rank), vec![(JOIN_LIMIT, "500".to_owned())]].concat();
+            let run = start_processes(by, 4, "world", limit, |rank| rank != 2 && rank != 3);
+            assert_eq!(run.codes, [78; 2], "{}", run.stderr);
+            assert!(
+                run.stderr.starts_with("waiting for 2 of 4 ranks: 2, 3 at 127.0.0.1 (MASTER_ADDR), port "),
+                "{}",
+                run.stderr
+            );
+            assert_eq!(run.stderr.matches("waiting for").count(), 1, "rank 0 reports:\n{}", run.stderr);
+            let run = start_processes(by, 2, "world", limit, |rank| rank == 1);
+            assert_eq!(run.codes, [78], "{}", run.stderr);
+            assert!(
+                run.stderr.starts_with("rank 1 can't reach rank 0 at 127.0.0.1 (MASTER_ADDR), port "),
+                "{}",
+                run.stderr
+            );
+        }),
+        ("ranks_that_contradict_each_other_are_refused", |by| {
+            let run = start_with(by, 3, "world", |rank| {
+                if rank == 2 { vec![("RANK", "1".to_owned())] } else { Vec::new() }
+            });
+            assert!(run.codes.iter().all(|code| *code == 78), "{run:?}");
+            assert!(run.stderr.contains("two processes have RANK=1"), "{}", run.stderr);
+            let run = start_with(by, 2, "world", |rank| vec![("WORLD_SIZE", (rank + 2).to_string())]);
+            assert!(run.stderr.contains("has WORLD_SIZE=3, rank 0 has 2"), "{}", run.stderr);
+        }),
+        ("a_port_that_is_taken_is_named", |by| {
+            let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = taken.local_addr().unwrap().port().to_string();
+            let run =
+                start_processes(by, 2, "world", |_| vec![("MASTER_PORT", port.clone())], |rank| rank == 0);
+            assert_eq!(run.codes, [78], "{}", run.stderr);
+            assert!(
+                run.stderr.contains(&format!("at port {port} (MASTER_PORT) of 127.0.0.1: ")),
+                "{}",
+                run.stderr
+            );
+            // A store of torchrun itself listens there.
+            let run = start_with(by, 2, "world_of_two", |_| {
+                vec![("MASTER_PORT", port.clone()), ("TORCHELASTIC_USE_AGENT_STORE", "True".to_owned())]
+            });
+            run.succeeded();
+        }),
+    ];
+
+/// Tests of MPI.
+const BY_MPIRUN: &[Test] = &[
+    ("contract_by_mpi", |by| contract_holds(by, "contract_by_mpi")),
+    ("without_launcher_mpi_is_not_initialized", |_| {
+        let output =
+            Command::new(std::env::current_exe().unwrap()).env(start::CASE, "alone").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }),
+    ("different_calls_by_mpi_are_errors", |by| assert_eq!(start(by, 3, "mismatch_by_mpi").code, 0)),
+    ("a_panic_by_mpi_ends_the_job", |by| start(by, 2, "panic_by_mpi").ended_by(101, "disk on fire")),
+    ("gpu_of_a_dead_rank_is_released", |by| {
         if has_gpus(2) {
-            let run = mpirun(2, "gpu_dead_rank");
+            let run = start(by, 2, "gpu_dead_rank");
             assert!(run.stderr.contains("rank 0 saw ncclRemoteError"), "{}", run.stderr);
         }
     }),
-    ("gpu_failing_collective_is_reported", || {
+    ("gpu_failing_collective_is_reported", |by| {
         if has_virtual_gpus(2) {
-            let run = mpirun_with(2, "gpu_fault", &[("VGPU_FAIL", "nccl:step=3,rank=1")]);
+            let run =
+                start_with(by, 2, "gpu_fault", |_| vec![("VGPU_FAIL", "nccl:step=3,rank=1".to_owned())]);
             assert!(run.stderr.contains("rank 1 saw ncclSystemError"), "{}", run.stderr);
             assert!(run.stderr.contains("rank 0 saw ncclRemoteError"), "{}", run.stderr);
         }
     }),
-    ("gpu_failing_start_is_reported_to_all", || {
+    ("gpu_failing_start_is_reported_to_all", |by| {
         if has_virtual_gpus(2) {
-            let run = mpirun_with(2, "gpu_start_fault", &[("VGPU_FAIL", "nccl:init,rank=1")]);
+            let run =
+                start_with(by, 2, "gpu_start_fault", |_| vec![("VGPU_FAIL", "nccl:init,rank=1".to_owned())]);
             run.succeeded();
         }
     }),
-    ("gpu_trial_that_hangs_is_given_up", || {
+    ("gpu_trial_that_hangs_is_given_up", |by| {
         if has_virtual_gpus(2) {
-            let run = mpirun_with(2, "gpu_hanging_trial", &[("VGPU_FAIL", "nccl:hang=2,rank=1")]);
+            let run = start_with(by, 2, "gpu_hanging_trial", |_| {
+                vec![("VGPU_FAIL", "nccl:hang=2,rank=1".to_owned())]
+            });
             run.succeeded();
         }
     }),
-    ("gpu_abort_that_hangs_is_bounded", || {
+    ("gpu_abort_that_hangs_is_bounded", |by| {
         if has_virtual_gpus(2) {
             let rules = "nccl:hang=3,rank=1,nccl:abort-hang";
-            let run = mpirun_with(2, "gpu_fault", &[("VGPU_FAIL", rules)]);
+            let run = start_with(by, 2, "gpu_fault", |_| vec![("VGPU_FAIL", rules.to_owned())]);
             assert_eq!(run.code, 1, "{}", run.stderr);
             assert!(run.stderr.contains("waited 5 s and gave up"), "{}", run.stderr);
             assert!(
@@ -185,75 +271,29 @@ fn has_virtual_gpus(wanted: usize) -> bool {
     are_virtual && Gpu::count() >= wanted
 }
 
-fn contract_holds(case: &str) {
+fn contract_holds(by: By, case: &str) {
     for n_ranks in [2, 3, 4] {
-        let run = mpirun(n_ranks, case);
+        let run = start(by, n_ranks, case);
         assert_eq!((run.code, run.stderr.as_str()), (0, ""), "{n_ranks} ranks");
     }
 }
 
-/// The outcome of one job.
-struct Run {
-    code: i32,
-    stderr: String,
-    elapsed: Duration,
-}
-
-impl Run {
-    fn succeeded(&self) {
-        assert_eq!((self.code, self.stderr.as_str()), (0, ""));
-    }
-
-    fn ended_by(&self, code: i32, last_words: &str) {
-        let last = self.stderr.lines().last().unwrap_or_default();
-        assert!(last.contains(last_words), "the last line is '{last}' of:\n{}", self.stderr);
-        assert_eq!(self.code, code, "{}", self.stderr);
-        assert!(self.elapsed < END_WITHIN + start_up(), "took {:?}", self.elapsed);
-    }
-}
-
-/// Duration of a job that does nothing; a loaded machine may need seconds.
-fn start_up() -> Duration {
-    static START_UP: std::sync::OnceLock<Duration> = std::sync::OnceLock::new();
-    *START_UP.get_or_init(|| mpirun(2, "world").elapsed)
-}
-
-/// Runs a case on `n_ranks` processes.
-fn mpirun(n_ranks: usize, case: &str) -> Run {
-    mpirun_with(n_ranks, case, &[])
-}
-
-/// Same as [`mpirun`], with some variables set.
-fn mpirun_with(n_ranks: usize, case: &str, variables: &[(&str, &str)]) -> Run {
-    let start = Instant::now();
-    let mut command = Command::new("mpirun");
-    // A hang is a failure, not the end of all tests.
-    command.args(["--timeout", "120"]);
-    command.args(["-n", &n_ranks.to_string(), "--oversubscribe", "--bind-to", "none"]);
-    command.arg(std::env::current_exe().unwrap()).env(CASE, case).stdin(Stdio::null());
-    // Without these, Open MPI refuses root, and, where there is no ssh, to start at all.
-    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-    command.env("OMPI_MCA_plm", "isolated");
-    // Ranks in containers may not read each other's memory, and Open MPI complains of it.
-    command.env("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
-    command.env_remove("RUST_BACKTRACE");
-    // A virtual GPU says what it is; what it finds it says all the same.
-    command.env("VGPU_QUIET", "1");
-    command.envs(variables.iter().copied());
-    let output = command.output().unwrap();
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    Run { code: output.status.code().unwrap_or(-1), stderr, elapsed: start.elapsed() }
-}
-
 /// Runs a case on one rank.
 fn run_rank(case: &str) {
-    let shared_memory = !case.ends_with("by_mpi");
-    let world = World::init_with(WorldOptions { shared_memory, ..WorldOptions::default() }).unwrap();
+    let shared_memory = !case.ends_with("by_mpi") && !case.ends_with("by_tcp");
+    let defaults = WorldOptions::default();
+    let is_second = std::env::var("RANK").as_deref() == Ok("1");
+    let program = if case == "programs" && is_second { "another program" } else { defaults.program };
+    let join_limit = std::env::var(JOIN_LIMIT).ok().map(|ms| Duration::from_millis(ms.parse().unwrap()));
+    let join_limit = join_limit.unwrap_or(defaults.join_limit);
+    let options = WorldOptions { shared_memory, program, join_limit, lost_exit_code: 75, ..defaults };
+    let world =
+        World::init_with(options).unwrap_or_else(|error| failure::abort_init(&error, 78, with_hint(&error)));
     if case != "alone" {
         if std::env::var_os("OMPI_COMM_WORLD_SIZE").is_some() {
             assert_eq!(std::env::var("OMPI_MCA_pml").as_deref(), Ok("ob1"), "all ranks are on this host");
         }
-        let transport = if shared_memory { "shared memory" } else { "mpi" };
+        let transport = case.rsplit_once("by_").map_or("shared memory", |(_, transport)| transport);
         assert_eq!(world.group().transport(), transport);
     }
     failure::install_panic_hook(&world);
@@ -261,10 +301,11 @@ fn run_rank(case: &str) {
     match case {
         "alone" => {
             assert_eq!((world.world_size(), world.group().transport()), (1, "single"));
+            #[cfg(feature = "mpi")]
             assert!(!mpi::environment::is_initialized());
         }
-        "contract" | "contract_by_mpi" => {
-            let sums = if shared_memory { Sums::InRankOrder } else { Sums::Rounded };
+        "contract" | "contract_by_mpi" | "contract_by_tcp" => {
+            let sums = if case == "contract_by_mpi" { Sums::Rounded } else { Sums::InRankOrder };
             for len in [0, 1, 7, 1000, 40_001, 300_000] {
                 contract::check(&world, Device::Cpu, len, sums).unwrap();
             }
@@ -285,7 +326,8 @@ fn run_rank(case: &str) {
             let all = world.group().all_gather_bytes(error.to_string().as_bytes()).unwrap();
             assert!(all.iter().all(|other| *other == all[0]));
         }
-        "mismatch" | "mismatch_by_mpi" => {
+        "world_of_two" => world.group().barrier().unwrap(),
+        "mismatch" | "mismatch_by_mpi" | "mismatch_by_tcp" => {
             let error = sum(&world, if rank == 1 { 6 } else { 5 }).unwrap_err();
             let CommError::CallMismatch { rank: 1, got, expected } = error else { panic!("{error}") };
             assert_eq!((got.len, expected.len), (6, 5));
@@ -319,7 +361,15 @@ fn run_rank(case: &str) {
             let failure = world.collective_result(result).unwrap_err();
             failure::abort(&world, 2, failure.reporter(), failure);
         }
-        "leave" => {
+        "die" => {
+            if std::env::var("VICTIM").unwrap() == rank.to_string() {
+                // As if the system had killed it.
+                std::process::abort();
+            }
+            let _ = world.group().barrier();
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        "leave" | "leave_by_tcp" => {
             if rank != 1 {
                 let error = sum(&world, 10).unwrap_err();
                 assert!(matches!(error, CommError::PeerLeft { rank: 1, .. }), "{error}");

@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
-use super::super::host_memory::{self, Address, Mapping};
-use super::super::lockstep::{Board, Geometry, Lockstep, Patience, Region};
-use super::collectives::MpiCollectives;
-use crate::Result;
 use ddp_kernels::cpu::cpu_set::CpuSet;
+
+use super::host_memory::{self, Address, Mapping};
+use super::lockstep::{Board, Geometry, Lockstep, Patience, Region};
+use crate::Result;
 
 /// Joins the ranks of this host, which are all ranks, by shared memory. `None` if that is impossible, for example because the
 /// ranks run in different PID namespaces.
+///
+/// - `gather`: gathers the same number of words from every rank, in rank order
 pub(super) fn join(
-    messages: &MpiCollectives,
+    mut gather: impl FnMut(&[i64]) -> Result<Vec<i64>>,
     rank: usize,
     world_size: usize,
     timeout: Option<Duration>,
@@ -19,7 +21,7 @@ pub(super) fn join(
     let geometry = Geometry::usual(world_size);
     let created = if rank == 0 { host_memory::create(geometry.region_bytes()).ok() } else { None };
     let words = created.as_ref().map_or([0; 4], |(_, address)| to_words(*address));
-    let all = messages.gather_words(words)?;
+    let all = gather(&words)?;
     let address = from_words(&all[..4]);
     let mapped = match &created {
         Some((file, _)) => Mapping::new(file, geometry.region_bytes()).ok(),
@@ -28,9 +30,9 @@ pub(super) fn join(
         None => host_memory::open(address).and_then(|f| Mapping::new(&f, geometry.region_bytes())).ok(),
     };
     // Rank 0's file stays open until all ranks have mapped it: this all-gather returns after all have.
-    let answers = messages.gather_words([i64::from(mapped.is_some())])?;
+    let answers = gather(&[i64::from(mapped.is_some())])?;
     drop(created);
-    let cpus = messages.gather_words(CpuSet::of_thread().to_words().map(|word| word as i64))?;
+    let cpus = gather(&CpuSet::of_thread().to_words().map(|word| word as i64))?;
     let Some(mapping) = mapped.filter(|_| answers.iter().all(|&answer| answer == 1)) else {
         return Ok(None);
     };

@@ -1,0 +1,205 @@
+//! Ranks that are processes, joined by what their environment says and without MPI.
+//!
+//! The ranks of one host exchange data through shared memory ([`lockstep`]), as they do under MPI; their connections to rank 0 then only
+//! start and end the job. Ranks of several hosts exchange only what they agree on through rank 0, and the tensors of their GPUs by NCCL.
+
+mod collectives;
+mod meeting;
+
+use std::cell::RefCell;
+
+use super::buffer::{RawMut, RawRef};
+use super::host;
+use super::lockstep::{self, Lockstep};
+use super::program;
+use super::traffic::Counter;
+use crate::environment::Meeting;
+use crate::lifeline::{self, Peer};
+use crate::{Call, CommError, Departure, LocalRank, Rank, Result, WorldOptions};
+use collectives::Star;
+
+/// The group of a rank that is a process and met the others without MPI.
+pub struct StarGroup {
+    star: RefCell<Star>,
+    /// Collectives through shared memory, if all ranks have mapped it.
+    shared: Option<RefCell<Lockstep>>,
+    rank: usize,
+    world_size: usize,
+    local_rank: usize,
+    local_size: usize,
+    is_closed: bool,
+    pub(super) traffic: Counter,
+}
+
+impl StarGroup {
+    /// Joins all ranks of the job.
+    ///
+    /// - `hostname`: of this host
+    ///
+    /// # Errors
+    /// Errors of a meeting that fails; [`CommError::DifferentPrograms`]; [`CommError::PeerLeft`] if a rank ends meanwhile.
+    pub(crate) fn join(meeting: &Meeting, options: WorldOptions, hostname: &str) -> Result<Self> {
+        let WorldOptions { shared_memory, timeout, program, join_limit, lost_exit_code, .. } = options;
+        let Meeting { rank, world_size, .. } = *meeting;
+        let links = meeting::meet(meeting, hostname, join_limit)?;
+        let mut star = Star::new(rank, world_size, links.streams);
+        let identity = format!("{} {hostname} {}", std::process::id(), boot_id());
+        let identities = star.exchange(identity.as_bytes())?;
+        let identities: Vec<_> = identities.iter().map(|bytes| identity_of(bytes)).collect();
+        let others = if rank == 0 { 1..world_size } else { 0..1 };
+        let peer = |(rank, stream)| {
+            let Identity { pid, host, .. } = &identities[rank];
+            Peer { rank, host: host.clone(), pid: *pid, stream }
+        };
+        let peers = others.zip(links.lifelines).map(peer).collect();
+        lifeline::start(rank, hostname, peers, lost_exit_code).map_err(|source| CommError::NotJoined {
+            rank,
+            is_one_host: false,
+            text: source.to_string(),
+        })?;
+        program::agree(|words| star.gather_words(words), rank, program, hostname)?;
+        let is_here = |other: &usize| identities[*other].place() == identities[rank].place();
+        let local_size = (0..world_size).filter(is_here).count();
+        let local_rank = meeting.local_rank.unwrap_or_else(|| (0..rank).filter(is_here).count());
+        let shared = if shared_memory && local_size == world_size {
+            host::join(|words| star.gather_words(words), rank, world_size, timeout)?.map(RefCell::new)
+        } else {
+            None
+        };
+        star.set_timeout(timeout);
+        let (star, traffic) = (RefCell::new(star), Counter::default());
+        Ok(StarGroup { star, shared, rank, world_size, local_rank, local_size, is_closed: false, traffic })
+    }
+
+    pub(crate) fn local_rank(&self) -> LocalRank {
+        LocalRank(self.local_rank)
+    }
+
+    pub(crate) fn local_size(&self) -> usize {
+        self.local_size
+    }
+
+    pub(super) fn rank(&self) -> Rank {
+        Rank(self.rank)
+    }
+
+    pub(super) fn world_size(&self) -> usize {
+        self.world_size
+    }
+
+    pub(super) fn shares_memory(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    pub(super) fn transport(&self) -> &'static str {
+        if self.shared.is_some() { "shared memory" } else { "tcp" }
+    }
+
+    /// # Safety
+    /// Same as `Group::run`.
+    pub(super) unsafe fn run(&self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
+        match &self.shared {
+            // SAFETY: as this function's.
+            Some(shared) => unsafe { lockstep::run(shared, call, input, output) },
+            // SAFETY: as this function's.
+            None => unsafe { self.star.borrow_mut().run(call, input, output) },
+        }
+    }
+
+    /// Starts a collective in place, within whose buffer `input` and `output` lie, and returns its number. Without shared memory it is done
+    /// when this returns.
+    ///
+    /// # Safety
+    /// Same as `Group::start`.
+    pub(super) unsafe fn start(&self, call: Call, input: RawRef, output: RawMut) -> Result<u64> {
+        match &self.shared {
+            // SAFETY: as this function's.
+            Some(shared) => unsafe { shared.borrow_mut().enter(call, input, output) },
+            // SAFETY: as this function's.
+            None => unsafe { self.star.borrow_mut().run(call, input, output) }.map(|()| 0),
+        }
+    }
+
+    pub(super) fn progress(&self) -> Result<()> {
+        self.shared.as_ref().map_or(Ok(()), |shared| shared.borrow_mut().progress())
+    }
+
+    pub(super) fn wait(&self, number: Option<u64>) -> Result<()> {
+        self.shared.as_ref().map_or(Ok(()), |shared| shared.borrow_mut().wait(number))
+    }
+
+    /// Releases the buffers in flight.
+    pub(super) fn give_up(&self, how: Departure) {
+        match &self.shared {
+            Some(shared) => shared.borrow_mut().give_up(how),
+            None => self.star.borrow_mut().depart(how),
+        }
+    }
+
+    /// Leaves the job, and waits for all ranks to leave it.
+    pub(super) fn close(mut self) {
+        self.end(true);
+    }
+
+    /// Leaves the job without waiting.
+    pub(super) fn leave(mut self) {
+        self.end(false);
+    }
+
+    fn end(&mut self, waits: bool) {
+        self.is_closed = true;
+        self.depart(Departure::Closed);
+        lifeline::leave(waits);
+    }
+
+    fn depart(&self, how: Departure) {
+        match &self.shared {
+            Some(shared) => shared.borrow().depart(how),
+            None => self.star.borrow_mut().depart(how),
+        }
+    }
+}
+
+impl Drop for StarGroup {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.depart(Departure::Panicked);
+        } else if !self.is_closed {
+            self.end(true);
+        }
+    }
+}
+
+impl std::fmt::Debug for StarGroup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "StarGroup(rank {} of {} by {})", self.rank, self.world_size, self.transport())
+    }
+}
+
+/// A rank's process and host.
+struct Identity {
+    pid: u32,
+    host: String,
+    boot_id: String,
+}
+
+impl Identity {
+    /// The same for ranks of one host, also if two hosts have one name.
+    fn place(&self) -> (&str, &str) {
+        (&self.host, &self.boot_id)
+    }
+}
+
+fn identity_of(bytes: &[u8]) -> Identity {
+    let text = String::from_utf8_lossy(bytes);
+    let mut words = text.split(' ');
+    let pid = words.next().and_then(|pid| pid.parse().ok()).unwrap_or_default();
+    let mut word = || words.next().unwrap_or_default().to_owned();
+    Identity { pid, host: word(), boot_id: word() }
+}
+
+/// Differs between hosts, and between two starts of one; empty if the system does not report it.
+fn boot_id() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}

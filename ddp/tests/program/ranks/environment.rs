@@ -1,0 +1,209 @@
+//! Ranks without MPI, which join by the variables that torchrun sets: they train, end and report as under mpirun.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use ddp_comm::rank_variables;
+
+use crate::common::{Job, Outcome, kill_9, run, single, start, temp_dir};
+
+/// Starts the program as `n` ranks of this host.
+fn environment(n: usize, args: &[&str]) -> Vec<Job> {
+    let job = |variables: Vec<(&'static str, String)>| {
+        let mut command = single(args);
+        command.envs(variables);
+        start(command)
+    };
+    rank_variables(n).unwrap().into_iter().map(job).collect()
+}
+
+fn wait(jobs: Vec<Job>) -> Vec<Outcome> {
+    jobs.into_iter().map(Job::wait).collect()
+}
+
+fn codes(outcomes: &[Outcome]) -> Vec<Option<i32>> {
+    outcomes.iter().map(|outcome| outcome.status.code()).collect()
+}
+
+fn stderr(outcomes: &[Outcome]) -> String {
+    outcomes.iter().map(|outcome| &*outcome.stderr).collect()
+}
+
+/// Arguments of a run that does not end during a test, which is past its first step when this returns.
+fn endless(out: &Path, n: usize) -> Vec<Job> {
+    let mut args = vec!["train", "--out", out.to_str().unwrap(), "--quiet", "--threads", "1"];
+    let sets =
+        ["train.epochs=1000000", "model.hidden=[16]", "log.every_steps=1", "checkpoint.every_epochs=0"];
+    sets.iter().for_each(|set| args.extend(["--set", set]));
+    let jobs = environment(n, &args);
+    let metrics = out.join("metrics.jsonl");
+    while std::fs::metadata(&metrics).map_or(0, |file| file.len()) == 0 {
+        assert!(jobs[0].started.elapsed() < Duration::from_secs(60), "no step within a minute");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    jobs
+}
+
+#[cfg(feature = "mpi")]
+#[test]
+fn ranks_train_the_same_model_as_under_mpirun() {
+    let folder = temp_dir();
+    for n in [2, 4] {
+        let path = |name: &str| folder.path().join(format!("{name}-{n}"));
+        let args = |out: &Path| {
+            let out = out.to_str().unwrap();
+            ["train", "--out", out, "-q", "--device", "cpu", "--threads", "1", "--set", "train.epochs=2"]
+                .map(str::to_owned)
+        };
+        let (by_mpirun, alone) = (args(&path("mpirun")), args(&path("environment")));
+        crate::common::run_ok(crate::common::ranks(n, &by_mpirun.each_ref().map(|arg| &**arg)));
+        let outcomes = wait(environment(n, &alone.each_ref().map(|arg| &**arg)));
+        assert_eq!(codes(&outcomes), vec![Some(0); n], "{}", stderr(&outcomes));
+        let model = |name: &str| std::fs::read(path(name).join("model.safetensors")).unwrap();
+        assert!(model("environment") == model("mpirun"), "{n} ranks");
+    }
+}
+
+/// Ranks of a config that each reads for itself; also in a build without MPI.
+#[test]
+fn ranks_that_disagree_are_reported_once() {
+    let folder = temp_dir();
+    let out = folder.path().join("out");
+    let variables = rank_variables(3).unwrap();
+    let job = |(rank, variables): (usize, Vec<(&'static str, String)>)| {
+        let epochs = format!("train.epochs={}", 3 + rank / 2);
+        let mut command = single(&["train", "--out", out.to_str().unwrap(), "--set", &epochs]);
+        command.envs(variables);
+        start(command)
+    };
+    let outcomes = wait(variables.into_iter().enumerate().map(job).collect());
+    assert_eq!(codes(&outcomes), [Some(78); 3], "{}", stderr(&outcomes));
+    let text = stderr(&outcomes);
+    assert!(text.contains("error: rank 2 (") && text.contains("'train.epochs': '4' there, '3'"), "{text}");
+    assert_eq!(text.matches("error: ").count(), 1, "{text}");
+}
+
+#[test]
+fn a_rank_that_is_killed_ends_the_others() {
+    for victim in [1, 0] {
+        let folder = temp_dir();
+        let out = folder.path().join("out");
+        let jobs = endless(&out, 3);
+        let pid = jobs[victim].pid();
+        kill_9(pid);
+        let lost = Instant::now();
+        let outcomes = wait(jobs);
+        assert!(lost.elapsed() < Duration::from_secs(5), "{:?}", lost.elapsed());
+        let survivors: Vec<_> = (0..3).filter(|rank| *rank != victim).collect();
+        let text = stderr(&outcomes);
+        for rank in survivors {
+            assert_eq!(outcomes[rank].status.code(), Some(75), "rank {rank}: {text}");
+        }
+        let reporter = usize::from(victim == 0);
+        assert!(outcomes[reporter].stderr.contains(&format!("[rank {reporter} ")), "{text}");
+        let parts = [
+            format!("error: rank {victim} (host "),
+            format!(", pid {pid}"),
+            "died: its connection closed without a goodbye".to_owned(),
+        ];
+        parts.iter().for_each(|part| assert!(text.contains(part), "no {part:?} in {text}"));
+        assert_eq!(text.matches("error: ").count(), 1, "one rank speaks for all:\n{text}");
+        let events = std::fs::read_to_string(out.join("metrics.jsonl")).unwrap();
+        assert!(events.lines().last().unwrap().contains("\"exit_code\":75"), "{events}");
+    }
+}
+
+#[test]
+fn a_signal_to_one_rank_saves_the_run() {
+    let folder = temp_dir();
+    let out = folder.path().join("out");
+    let jobs = endless(&out, 2);
+    let kill = format!("kill -TERM {}", jobs[1].pid());
+    assert!(std::process::Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    let outcomes = wait(jobs);
+    assert_eq!(codes(&outcomes), [Some(85); 2], "{}", stderr(&outcomes));
+    assert!(out.join("checkpoints/latest").exists());
+}
+
+#[test]
+fn an_environment_that_does_not_fit_is_refused() {
+    const ALL: [(&str, &str); 5] = [
+        ("RANK", "1"),
+        ("WORLD_SIZE", "2"),
+        ("LOCAL_RANK", "1"),
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", "1"),
+    ];
+    let folder = temp_dir();
+    let with = |line: &str, changed: &[(&str, &str)]| {
+        let mut command = single(&line.split(' ').collect::<Vec<_>>());
+        command.current_dir(folder.path()).envs(ALL).envs(changed.iter().copied());
+        run(command)
+    };
+    for (changed, message) in [
+        (&[("RANK", "2")][..], "RANK=2: expected a number below WORLD_SIZE=2"),
+        (&[("WORLD_SIZE", "")], "WORLD_SIZE is not set: expected the number of ranks, since RANK=1"),
+        (&[("RANK", "")], "RANK is not set: expected this rank's number, since WORLD_SIZE=2"),
+        (&[("LOCAL_RANK", "x")], "LOCAL_RANK=x: expected the number of this rank on its host, from 0"),
+        (&[("MASTER_ADDR", "")], "MASTER_ADDR is not set: expected the host of rank 0"),
+        (&[("MASTER_PORT", "http")], "MASTER_PORT=http: expected a port of that host, from 1 to 65535"),
+        (
+            &[("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_RANK", "0")],
+            "RANK=1: expected the same as OMPI_COMM_WORLD_RANK=0, which MPI's launcher has set",
+        ),
+    ] {
+        let outcome = with("train --out out", changed);
+        assert_eq!(outcome.status.code(), Some(78), "{outcome:?}");
+        assert!(outcome.stderr.starts_with(&format!("error: {message}\nhint: ")), "{}", outcome.stderr);
+    }
+    assert_eq!(with("eval --checkpoint x", &[("RANK", "2")]).status.code(), Some(78));
+    let launched = with("launch -n 2 -- --out out", &[]);
+    assert_eq!(launched.status.code(), Some(78), "{launched:?}");
+    assert!(
+        launched.stderr.contains("but a launcher that sets RANK and WORLD_SIZE has started it"),
+        "{launched:?}"
+    );
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was written");
+    // One rank is alone, and commands that need no other rank wait for none.
+    for (line, changed) in [
+        ("train --dry-run", &[("RANK", "0"), ("WORLD_SIZE", "1")][..]),
+        ("describe builtin:digits", &[]),
+        ("config keys", &[("MASTER_PORT", "")]),
+        ("--version", &[("RANK", "")]),
+    ] {
+        let outcome = with(line, changed);
+        assert!(outcome.status.success(), "{line}: {outcome:?}");
+    }
+    assert_eq!(with("train --no-such-flag", &[]).status.code(), Some(2));
+}
+
+/// The same on two virtual GPUs, which NCCL joins.
+#[test]
+fn gpus_are_joined_without_mpi() {
+    let folder = temp_dir();
+    let out = folder.path().join("out");
+    let of_rank = |variables: &[(&str, String)]| {
+        let set: Vec<_> = variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        format!(
+            "{} \"$0\" train --out '{}' -q --device cuda --set train.epochs=2",
+            set.join(" "),
+            out.display()
+        )
+    };
+    let variables = rank_variables(2).unwrap();
+    let script = format!("{} & {} || exit; wait $!", of_rank(&variables[1]), of_rank(&variables[0]));
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", &script, crate::common::ddp_train()]);
+    let Some(outcome) = crate::virtual_gpu::command_under_virtual_gpus(2, &command) else { return };
+    outcome.ok();
+    let log = std::fs::read_to_string(out.join("logs/rank-0.log")).unwrap();
+    assert!(log.contains(", 2 ranks on cuda:0 (Virtual GPU)"), "{log}");
+    let alone = folder.path().join("cpu");
+    let args = ["train", "--out", alone.to_str().unwrap(), "-q", "--device", "cpu", "--threads", "1"];
+    // As many rows per step as two ranks have.
+    let global = ["--set", "train.epochs=2", "--set", "train.global_batch_size=64"];
+    crate::common::run_ok(single(&[&args[..], &global].concat()));
+    let weights = |of: &Path| crate::common::read_weights(&of.join("model.safetensors"));
+    let (gap, place) = crate::common::largest_gap(&weights(&out), &weights(&alone));
+    assert!(gap <= 2e-5, "{place}: {gap:e} apart");
+}

@@ -1,0 +1,157 @@
+//! `ddp-train launch` that starts the ranks itself, without mpirun: it supervises them in the same way.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::common::{
+    Job, Outcome, children, kill_9, read_weights, run, same_bits, single, start, temp_dir, write,
+};
+
+/// About a second of training, with a checkpoint every 10 of 230 steps.
+const RUN: &str = "[data]\ntrain = \"builtin:digits\"\n[model]\nhidden = [128, 64]\ndropout = 0.1\n\
+    [checkpoint]\nevery_steps = 10\nevery_minutes = 0\nevery_epochs = 0\n\
+    [train]\nepochs = 10\nglobal_batch_size = 64\n[log]\nevery_steps = 1\n[watchdog]\ntimeout_s = 1\n";
+
+/// A run that does not end during a test.
+const ENDLESS: &[&str] = &["--set", "train.epochs=1000000", "--set", "checkpoint.keep=2"];
+
+struct Launched {
+    folder: TempDir,
+    config: PathBuf,
+}
+
+impl Launched {
+    fn new() -> Self {
+        let folder = temp_dir();
+        let config = write(folder.path(), "run.toml", RUN);
+        Launched { folder, config }
+    }
+
+    fn out(&self) -> PathBuf {
+        self.folder.path().join("out")
+    }
+
+    /// `launch FLAGS -- run.toml --out OUT TRAIN`
+    fn command(&self, flags: &[&str], train: &[&str]) -> Command {
+        let out = self.out();
+        let own = [self.config.to_str().unwrap(), "--out", out.to_str().unwrap(), "--threads", "1"];
+        single(&[&["launch"], flags, &["--"], &own[..], &["--device", "cpu"], train].concat())
+    }
+
+    /// Waits for a checkpoint after `step`, and returns the ranks' process ids.
+    #[track_caller]
+    fn wait_for_step(&self, job: &Job, step: u64) -> Vec<u32> {
+        loop {
+            let name = std::fs::read_to_string(self.out().join("checkpoints/latest")).unwrap_or_default();
+            let newest = name.trim().strip_prefix("step-").map_or(0, |step| step.parse().unwrap());
+            let ranks = children(job.pid());
+            if newest > step && ranks.len() == 2 {
+                return ranks;
+            }
+            assert!(job.started.elapsed() < Duration::from_secs(60), "no checkpoint within a minute");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+fn signal(name: &str, pid: u32) {
+    let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().unwrap();
+    assert!(status.success());
+}
+
+#[track_caller]
+fn assert_gone(pids: &[u32]) {
+    let is_there = |pid: &&u32| Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok();
+    let left: Vec<_> = pids.iter().filter(is_there).collect();
+    assert!(left.is_empty(), "{left:?} still run");
+}
+
+#[track_caller]
+fn assert_has(outcome: &Outcome, status: i32, parts: &[&str]) {
+    assert_eq!(outcome.status.code(), Some(status), "{}", outcome.stderr);
+    for part in parts {
+        assert!(outcome.stderr.contains(part), "no {part:?} in:\n{}", outcome.stderr);
+    }
+}
+
+/// Without an mpirun on the PATH, and with its own ranks by name: the same bits.
+#[test]
+fn a_killed_rank_starts_again_and_the_run_ends_with_the_same_bits() {
+    let longer = ["--quiet", "--set", "train.epochs=20", "--set", "checkpoint.keep=2"];
+    let whole = Launched::new();
+    let mut command = whole.command(&["-n", "2", "-v"], &longer);
+    command.env("PATH", whole.folder.path());
+    assert_has(&run(command), 0, &["the ranks are started by this program: --launcher auto found no mpirun"]);
+
+    let launched = Launched::new();
+    let job = start(launched.command(&["-n", "2", "--launcher", "env"], &longer));
+    let ranks = launched.wait_for_step(&job, 0);
+    kill_9(ranks[1]);
+    let outcome = job.wait();
+    assert_has(
+        &outcome,
+        0,
+        &["the job ended with status ", "; restart 1 of 3 from step ", " on 2 ranks of this host in 1 s"],
+    );
+    assert_eq!(outcome.stderr.matches("restart ").count(), 1, "{}", outcome.stderr);
+    assert_gone(&ranks);
+    let weights = |run: &Launched| read_weights(&run.out().join("model.safetensors"));
+    assert!(same_bits(&weights(&launched), &weights(&whole)), "{}", outcome.stderr);
+}
+
+#[test]
+fn signals_to_the_supervisor_save_the_run_or_end_it() {
+    for (name, status, part) in [
+        ("TERM", 85, "received SIGTERM; the ranks save a checkpoint and stop"),
+        ("QUIT", 130, "received SIGQUIT: ending the ranks at once, without saving"),
+    ] {
+        let launched = Launched::new();
+        let job = start(launched.command(&["-n", "2", "--launcher", "env"], ENDLESS));
+        let ranks = launched.wait_for_step(&job, 0);
+        signal(name, job.pid());
+        let outcome = job.wait();
+        assert_has(&outcome, status, &[part]);
+        assert!(!outcome.stderr.contains("restart "), "{}", outcome.stderr);
+        if status == 85 {
+            let hint = format!(
+                "hint: ddp-train launch -n 2 --launcher env -- --resume {}",
+                launched.out().display()
+            );
+            assert_has(&outcome, status, &[&hint]);
+        }
+        assert_gone(&ranks);
+    }
+}
+
+/// Ranks whose supervisor is killed save and end.
+#[test]
+fn ranks_do_not_outlive_their_supervisor() {
+    let launched = Launched::new();
+    let job = start(launched.command(&["-n", "2", "--launcher", "env"], ENDLESS));
+    let ranks = launched.wait_for_step(&job, 0);
+    kill_9(job.pid());
+    let killed = Instant::now();
+    let is_there = |pid: &u32| Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok();
+    while ranks.iter().any(is_there) {
+        assert!(killed.elapsed() < Duration::from_secs(10), "the ranks still run");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let events = std::fs::read_to_string(launched.out().join("metrics.jsonl")).unwrap();
+    assert!(events.lines().last().unwrap().contains("\"stop"), "{events}");
+}
+
+#[test]
+fn a_run_that_fails_by_itself_is_not_repeated() {
+    let launched = Launched::new();
+    let flags = ["-n", "2", "--launcher", "env"];
+    let outcome = run(launched.command(&flags, &["--set", "optimizer.lr=1e30", "--quiet"]));
+    assert_has(&outcome, 1, &["error: loss is "]);
+    assert_eq!(outcome.stderr.matches("error: ").count(), 1, "{}", outcome.stderr);
+    assert!(!outcome.stderr.contains("restart"), "{}", outcome.stderr);
+    let hosts = ["-n", "2", "--launcher", "env", "--hosts", "a:1,b:1"];
+    let outcome = run(Launched::new().command(&hosts, &[]));
+    assert_has(&outcome, 2, &["--launcher env starts ranks on this host only", "hint: "]);
+}
