@@ -1,11 +1,15 @@
 //! Ranks without MPI, which join by the variables that torchrun sets: they train, end and report as under mpirun.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ddp_comm::rank_variables;
 
-use crate::common::{Job, Outcome, kill_9, run, single, start, temp_dir};
+use crate::common::{
+    Job, Outcome, ddp_train, kill_9, largest_gap, read_weights, run, run_ok, single, start, temp_dir,
+};
+use crate::virtual_gpu::command_under_virtual_gpus;
 
 /// Starts the program as `n` ranks of this host.
 fn environment(n: usize, args: &[&str]) -> Vec<Job> {
@@ -56,7 +60,7 @@ fn ranks_train_the_same_model_as_under_mpirun() {
                 .map(str::to_owned)
         };
         let (by_mpirun, alone) = (args(&path("mpirun")), args(&path("environment")));
-        crate::common::run_ok(crate::common::ranks(n, &by_mpirun.each_ref().map(|arg| &**arg)));
+        run_ok(crate::common::ranks(n, &by_mpirun.each_ref().map(|arg| &**arg)));
         let outcomes = wait(environment(n, &alone.each_ref().map(|arg| &**arg)));
         assert_eq!(codes(&outcomes), vec![Some(0); n], "{}", stderr(&outcomes));
         let model = |name: &str| std::fs::read(path(name).join("model.safetensors")).unwrap();
@@ -119,7 +123,7 @@ fn a_signal_to_one_rank_saves_the_run() {
     let out = folder.path().join("out");
     let jobs = endless(&out, 2);
     let kill = format!("kill -TERM {}", jobs[1].pid());
-    assert!(std::process::Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
     let outcomes = wait(jobs);
     assert_eq!(codes(&outcomes), [Some(85); 2], "{}", stderr(&outcomes));
     assert!(out.join("checkpoints/latest").exists());
@@ -177,33 +181,60 @@ fn an_environment_that_does_not_fit_is_refused() {
     assert_eq!(with("train --no-such-flag", &[]).status.code(), Some(2));
 }
 
-/// The same on two virtual GPUs, which NCCL joins.
+/// A shell command that gives the rest of a script another hostname, so that ranks appear to be on several hosts; `None` if this process
+/// may not do that.
+fn other_host() -> Option<&'static str> {
+    let may = Command::new("unshare").args(["--uts", "hostname", "other"]).output();
+    if !may.is_ok_and(|output| output.status.success()) {
+        println!("skipped: needs the right to change the hostname (unshare --uts)");
+        return None;
+    }
+    Some("unshare --uts sh -c 'hostname other && exec \"$0\" \"$@\"'")
+}
+
+/// A script that runs the program, its `$0`, as two ranks, the second one behind `before`.
+fn two_ranks(before: &str, args: &str) -> Command {
+    let variables = rank_variables(2).unwrap();
+    let of_rank = |rank: usize, before: &str| {
+        let set: Vec<_> = variables[rank].iter().map(|(name, value)| format!("{name}={value}")).collect();
+        format!("{} {before} \"$0\" train {args}", set.join(" "))
+    };
+    let script = format!("{} & {}; status=$?; wait $! && exit $status", of_rank(1, before), of_rank(0, ""));
+    let mut command = Command::new("sh");
+    command.args(["-c", &script, ddp_train()]);
+    command
+}
+
+#[test]
+fn cpus_of_several_hosts_need_mpi() {
+    let Some(other_host) = other_host() else { return };
+    let folder = temp_dir();
+    let out = folder.path().join("out");
+    let outcome = run(two_ranks(other_host, &format!("--device cpu --out '{}'", out.display())));
+    assert_eq!(outcome.status.code(), Some(78), "{outcome:?}");
+    let text = "error: the 2 ranks compute on CPUs of several hosts, and exchange gradients only by MPI there\nhint: \
+                start them by mpirun ";
+    assert!(outcome.stderr.starts_with(text), "{}", outcome.stderr);
+    assert_eq!(outcome.stderr.matches("error: ").count(), 1, "{}", outcome.stderr);
+}
+
+/// The same on two virtual GPUs, which NCCL joins, of one host and of two.
 #[test]
 fn gpus_are_joined_without_mpi() {
     let folder = temp_dir();
-    let out = folder.path().join("out");
-    let of_rank = |variables: &[(&str, String)]| {
-        let set: Vec<_> = variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        format!(
-            "{} \"$0\" train --out '{}' -q --device cuda --set train.epochs=2",
-            set.join(" "),
-            out.display()
-        )
-    };
-    let variables = rank_variables(2).unwrap();
-    let script = format!("{} & {} || exit; wait $!", of_rank(&variables[1]), of_rank(&variables[0]));
-    let mut command = std::process::Command::new("sh");
-    command.args(["-c", &script, crate::common::ddp_train()]);
-    let Some(outcome) = crate::virtual_gpu::command_under_virtual_gpus(2, &command) else { return };
-    outcome.ok();
-    let log = std::fs::read_to_string(out.join("logs/rank-0.log")).unwrap();
-    assert!(log.contains(", 2 ranks on cuda:0 (Virtual GPU)"), "{log}");
-    let alone = folder.path().join("cpu");
-    let args = ["train", "--out", alone.to_str().unwrap(), "-q", "--device", "cpu", "--threads", "1"];
-    // As many rows per step as two ranks have.
-    let global = ["--set", "train.epochs=2", "--set", "train.global_batch_size=64"];
-    crate::common::run_ok(single(&[&args[..], &global].concat()));
-    let weights = |of: &Path| crate::common::read_weights(&of.join("model.safetensors"));
-    let (gap, place) = crate::common::largest_gap(&weights(&out), &weights(&alone));
-    assert!(gap <= 2e-5, "{place}: {gap:e} apart");
+    let path = |name: &str| folder.path().join(name);
+    let rows = "--set train.epochs=2 --set train.global_batch_size=64 --set model.hidden=[16] -q";
+    let cpu = format!("train --out {} --device cpu --threads 1 {rows}", path("cpu").display());
+    run_ok(single(&cpu.split(' ').collect::<Vec<_>>()));
+    let weights = |name: &str| read_weights(&path(name).join("model.safetensors"));
+    for (name, before) in [("one", Some("")), ("two", other_host())] {
+        let Some(before) = before else { return };
+        let args = format!("--out '{}' --device cuda {rows}", path(name).display());
+        let Some(outcome) = command_under_virtual_gpus(2, &two_ranks(before, &args)) else { return };
+        outcome.ok();
+        let log = std::fs::read_to_string(path(name).join("logs/rank-0.log")).unwrap();
+        assert!(log.contains(", 2 ranks on cuda:0 (Virtual GPU)"), "{log}");
+        let (gap, place) = largest_gap(&weights(name), &weights("cpu"));
+        assert!(gap <= 2e-5, "{name}: {place}: {gap:e} apart");
+    }
 }
