@@ -1,7 +1,7 @@
 //! Ranks that the environment describes, without MPI: each process has its rank, their number, and the place where they meet.
 //!
-//! `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` are set by torchrun, Kubeflow, Ray,
-//! SkyPilot and [`rank_variables`].
+//! `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` are set by torchrun, by launchers like it
+//! and by [`rank_variables`].
 //!
 //! Source: PyTorch, `torch.distributed.run`, "Environment Variables".
 

@@ -346,8 +346,8 @@ pub enum CommError {
     #[error("rank {rank} was not joined by rank 0: {text}")]
     NotJoined {
         rank: usize,
-        /// Whether all ranks are on this host, where rank 0 reports for all.
-        is_one_host: bool,
+        /// Whether rank 0 reports it for all ranks, which are on its host.
+        is_reported: bool,
         /// The reason that rank 0 has, or the error of the connection to it.
         text: String,
     },

@@ -144,7 +144,7 @@ pub fn abort_with(
 pub fn abort_init(error: &CommError, exit_code: i32, message: impl Display) -> ! {
     match error {
         CommError::DifferentPrograms { rank: 1.., .. } => std::thread::sleep(REPORTER_GRACE),
-        CommError::NotJoined { is_one_host: true, .. } => end_job(exit_code),
+        CommError::NotJoined { is_reported: true, .. } => end_job(exit_code),
         _ => {}
     }
     write_stderr(&format!("{message}\n"));

@@ -283,9 +283,9 @@ fn visit(meeting: &Meeting, host: &str, limit: Duration) -> Result<Links> {
     let greeting =
         |purpose| Greeting { rank, world_size, pid: std::process::id(), purpose, host: host.to_owned() };
     let mut pause = PAUSES[0];
-    let is_one_host = meeting.is_one_host;
-    let refused = |text| CommError::NotJoined { rank, is_one_host, text };
-    let gone = |error: io::Error| refused(error.to_string());
+    let refused = |text| CommError::NotJoined { rank, is_reported: meeting.is_one_host, text };
+    // Rank 0 may have died.
+    let gone = |error: io::Error| CommError::NotJoined { rank, is_reported: false, text: error.to_string() };
     let (mut stream, address) = loop {
         let last = match connect(meeting, &greeting(Purpose::Collectives)) {
             Ok((Answer::Welcome(stream), address)) => break (stream, address),

@@ -54,7 +54,7 @@ impl StarGroup {
         let peers = others.zip(links.lifelines).map(peer).collect();
         lifeline::start(rank, hostname, peers, lost_exit_code).map_err(|source| CommError::NotJoined {
             rank,
-            is_one_host: false,
+            is_reported: false,
             text: source.to_string(),
         })?;
         program::agree(|words| star.gather_words(words), rank, program, hostname)?;
