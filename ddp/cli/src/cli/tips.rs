@@ -55,7 +55,7 @@ const FLAGS: &[(&str, &str)] = &[
 
 const ONE_PROCESS_PER_GPU: &str =
     "each GPU is a rank of its own: 'mpirun -n N ddp-train train ...', or 'ddp-train launch -n auto -- ...'";
-const RANKS_BY_MPI: &str = "ranks find each other through MPI: 'mpirun -n N --hostfile HOSTS ddp-train train ...', or 'ddp-train launch --hosts A:8,B:8 -- ...'";
+const RANKS_BY_LAUNCHER: &str = "no flag joins ranks: 'mpirun -n N --hostfile HOSTS ddp-train train ...', 'torchrun --no-python ... ddp-train train ...', or 'ddp-train launch --hosts A:8,B:8 -- ...'";
 const COLUMNS: &str =
     "all columns but the target are features; '--set data.drop=[\"NAME\"]' leaves columns out";
 const METRICS: &str =
@@ -73,15 +73,15 @@ const SENTENCES: &[(&str, &str)] = &[
     ("np", ONE_PROCESS_PER_GPU),
     ("ranks", ONE_PROCESS_PER_GPU),
     ("world-size", ONE_PROCESS_PER_GPU),
-    ("rank", RANKS_BY_MPI),
-    ("local-rank", RANKS_BY_MPI),
-    ("node-rank", RANKS_BY_MPI),
-    ("nnodes", RANKS_BY_MPI),
-    ("hosts", RANKS_BY_MPI),
-    ("hostfile", RANKS_BY_MPI),
-    ("master-addr", RANKS_BY_MPI),
-    ("master-port", RANKS_BY_MPI),
-    ("rdzv-endpoint", RANKS_BY_MPI),
+    ("rank", RANKS_BY_LAUNCHER),
+    ("local-rank", RANKS_BY_LAUNCHER),
+    ("node-rank", RANKS_BY_LAUNCHER),
+    ("nnodes", RANKS_BY_LAUNCHER),
+    ("hosts", RANKS_BY_LAUNCHER),
+    ("hostfile", RANKS_BY_LAUNCHER),
+    ("master-addr", RANKS_BY_LAUNCHER),
+    ("master-port", RANKS_BY_LAUNCHER),
+    ("rdzv-endpoint", RANKS_BY_LAUNCHER),
     ("backend", "GPUs exchange gradients by NCCL and CPUs by MPI; '--device cpu' or '--device cuda' chooses"),
     ("features", COLUMNS),
     ("columns", COLUMNS),

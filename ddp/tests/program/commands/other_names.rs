@@ -26,7 +26,7 @@ fn flags_and_subcommands_of_other_programs_get_a_tip() {
         ("train --gpus 2", "'mpirun -n N ddp-train train ...'"),
         ("train --nproc_per_node=2", "'mpirun -n N ddp-train train ...'"),
         ("--nproc_per_node 2 x.csv", "'mpirun -n N ddp-train train ...'"),
-        ("train --local_rank=0", "ranks find each other through MPI"),
+        ("train --local_rank=0", "no flag joins ranks: "),
         ("train --wandb", "metrics.jsonl"),
         ("train --unheard-of", "'ddp-train config keys' lists the settings of a run"),
         ("train --test-size 0.2", "tip: use '--eval-fraction', which sets data.eval_fraction"),
