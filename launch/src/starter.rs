@@ -181,6 +181,7 @@ impl Starter {
         let name = if self.starts_ranks() { "this program" } else { self.name() };
         let why = match (choice, self) {
             (_, Starter::Alone) => "there is one, on this host",
+            (LauncherChoice::Auto, Starter::Itself) if cfg!(not(feature = "mpi")) => "this build has no MPI",
             (LauncherChoice::Auto, Starter::Itself) => "--launcher auto found no mpirun",
             (LauncherChoice::Auto, _) => "--launcher auto found it",
             (LauncherChoice::Mpi, _) => "--launcher mpi",
