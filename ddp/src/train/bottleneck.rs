@@ -284,7 +284,7 @@ mod tests {
         for (late, cause) in [
             (rank(times(3.5, 3.0, 0.6), 0.0), "it waits for its rows"),
             (rank(times(0.1, 6.4, 0.6), 0.0), "it computes slower, most of all forward"),
-            (rank(times(0.1, 6.4, 0.6), 0.4), "has no core for 40% of its time"),
+            (rank(times(0.1, 6.4, 0.6), 0.3), "has no core for 30% of its time"),
         ] {
             let ranks = [usual(), usual(), late, usual()];
             let compared = Comparison(ranks.to_vec());
