@@ -21,7 +21,8 @@ use ddp_kernels::{DType, Device, Tensor, TensorMut, TensorRef};
 use crate::made_up::gpus::gpus;
 
 const N_STEPS: u64 = 5;
-const PAUSE: Duration = Duration::from_millis(4);
+/// Longer than a thread usually waits for a core.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// `y = x`, with a pause in forward or backward.
 #[derive(Debug)]
