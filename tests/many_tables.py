@@ -100,8 +100,11 @@ class Trial:
         with open(self.folder / "run/metrics.jsonl", encoding="utf-8") as file:
             end = json.loads(file.readlines()[-1])
         r2, accuracy = (end.get(f"eval_{name}") or 0.0 for name in ["r2", "balanced_accuracy"])
-        if max(r2 - 0.3, accuracy - 0.55) > 0 and end.get("warnings"):
-            raise Fault(f"R² {r2}, balanced accuracy {accuracy}, and warnings: {end['warnings']}")
+        # With two rows of a rare class the balanced accuracy may be high by chance, while the accuracy is below the frequent class's share:
+        # that warning states a fact.
+        warnings = [warning for warning in end.get("warnings", []) if "the share of the most frequent class" not in warning]
+        if max(r2 - 0.3, accuracy - 0.55) > 0 and warnings:
+            raise Fault(f"R² {r2}, balanced accuracy {accuracy}, and warnings: {warnings}")
 
     def compare(self):
         """Predictions of the program and of onnxruntime."""
