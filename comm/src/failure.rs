@@ -140,7 +140,7 @@ pub fn abort_with(
 /// Reports `error` of [`World::init`], with `message`, and ends the job: there is no world to abort.
 ///
 /// An error that all ranks have is reported by rank 0; the others wait up to 10 s to be ended, or end without a message where rank 0
-/// has told them.
+/// has reported it.
 pub fn abort_init(error: &CommError, exit_code: i32, message: impl Display) -> ! {
     match error {
         CommError::DifferentPrograms { rank: 1.., .. } => std::thread::sleep(REPORTER_GRACE),

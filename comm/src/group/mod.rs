@@ -141,7 +141,7 @@ impl Group {
     }
 
     /// Time that this rank has spent in collectives on the host so far: moving and reducing their elements, and waiting for other ranks.
-    /// What [`Scope::progress`] does while the rank computes does not count, nor does anything in a world of one.
+    /// Work of [`Scope::progress`] while the rank computes does not count, nor does anything in a world of one.
     ///
     /// Collectives of NCCL are enqueued, so that theirs is the time to enqueue them.
     pub fn time_in_collectives(&self) -> Duration {

@@ -1,7 +1,7 @@
 //! Connects the ranks to rank 0, which listens where the environment says.
 //!
 //! A rank that connects says which one it is, and rank 0 answers at once, so that a rank notices when another program listens there.
-//! Once all have come, rank 0 lets them go on, or says why it does not. Each rank connects twice: for collectives, and for the
+//! Once all have connected, rank 0 lets them continue, or says why it does not. Each rank connects twice: for collectives, and for the
 //! connection by which the ranks end together ([`lifeline`](crate::lifeline)).
 //!
 //! | bytes of a greeting | content                                     |
@@ -27,7 +27,7 @@ use crate::{CommError, Result};
 const VERSION: [u8; 8] = *b"ddprank1";
 const GREETING_LEN: usize = 104;
 const HOST_LEN: usize = 64;
-/// Answers of rank 0: it knows the rank, all have come, it does not go on. A text follows the last one.
+/// Answers of rank 0: it knows the rank, all have connected, it does not continue. A text follows the last one.
 const WELCOME: u8 = 1;
 const GO: u8 = 2;
 const REFUSED: u8 = 3;

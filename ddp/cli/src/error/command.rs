@@ -126,7 +126,7 @@ pub enum CommandError {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// A page of more runs than can be told apart.
+    /// A page of too many runs.
     #[error("a page shows at most {max} runs, got {got}")]
     #[diagnostic(help("name fewer runs, or make several pages"))]
     TooManyRuns { got: usize, max: usize },

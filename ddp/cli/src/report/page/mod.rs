@@ -30,7 +30,7 @@ const MAX_POINTS_OF_ALL: usize = 2000;
 /// Largest `metrics.jsonl` of which a run that ends early makes its page: its ranks may be killed soon.
 const MAX_BYTES_IN_HURRY: u64 = 16 << 20;
 
-/// First bytes of every page, by which it is told from other files.
+/// First bytes of every page, by which it is recognized.
 pub(crate) const MARK: &str = "<!DOCTYPE html><!-- ddp-train report -->";
 
 /// Makes the page of runs; each of `runs` is a run folder.

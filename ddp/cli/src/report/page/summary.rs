@@ -16,7 +16,7 @@ use super::record::{Record, Status, folder_name, metric_title};
 const MAX_FINDINGS: usize = 50;
 const MAX_SETTINGS: usize = 100;
 
-/// Names of several runs that tell them apart: those of their folders, or their paths.
+/// Distinct names of several runs: of their folders, or their paths.
 pub(super) fn labels(runs: &[Record]) -> Vec<String> {
     let folders: Vec<String> = runs.iter().map(|run| folder_name(&run.path)).collect();
     let is_same = (1..folders.len()).any(|i| folders[..i].contains(&folders[i]));
