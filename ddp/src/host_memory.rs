@@ -22,6 +22,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ddp_comm::local_ranks;
+use rustix::process::{Resource, getrlimit};
 
 use crate::control_group::{ControlGroup, read_entry, read_number};
 
@@ -67,8 +68,21 @@ pub fn limit() -> Option<MemoryLimit> {
 
 /// This rank's share of the limit of its container, which all ranks of this host have together; `None` outside of a container.
 pub fn container_share() -> Option<u64> {
-    let limit = limit().filter(|limit| limit.is_container)?;
-    Some(limit.bytes / local_ranks() as u64)
+    share_of(limit().filter(|limit| limit.is_container))
+}
+
+/// This rank's share of the memory of its container or machine.
+pub fn host_share() -> Option<u64> {
+    share_of(limit())
+}
+
+/// Bytes of addresses that this process may have (`ulimit -v`).
+pub fn address_space() -> u64 {
+    getrlimit(Resource::As).current.unwrap_or(u64::MAX)
+}
+
+fn share_of(limit: Option<MemoryLimit>) -> Option<u64> {
+    Some(limit?.bytes / local_ranks() as u64)
 }
 
 /// Memory of the machine that processes can still take, in bytes; `None` if the system does not report it.

@@ -245,7 +245,7 @@ RULES = {
     "data.embedding_dim": one_of(0, 1, 3, 8),
     "data.category_min_rows": one_of(0, 1, 2, 5, 1000),
     "data.shuffle_window_mib": one_of(1, 2, 64),
-    "data.loader_memory_mib": one_of(1, 2, 16, 1024),
+    "data.loader_memory_mib": one_of(0, 1, 2, 16, 1024),
     "data.prefetch": one_of(1, 2, 4, 9),
     "data.loader_threads": one_of(0, 1, 3),
     "model.hidden": one_of([], [1], [8], [16, 8], [16, 16, 16], [5, 1, 3]),

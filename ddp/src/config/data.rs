@@ -15,7 +15,7 @@ use super::heads::HeadConfig;
 use super::key::{Before, Kind, Lookup, Range, count, key, number, one_of, switch, text};
 use super::limits::MAX_WIDTH;
 use super::raw::RawConfig;
-use super::rows_memory::{loader_memory_mib, rows_memory_bytes, shuffle_window_mib};
+use super::rows_memory::{mapped_bytes, rows_memory_bytes, shuffle_window_mib};
 use super::section::section;
 use super::split::{SPLIT_KEYS, Split};
 use super::table_text::Datetime;
@@ -281,7 +281,7 @@ section! {
         /// Size in MiB of the window within which `shuffle_mode = "blocks"` mixes rows.
         shuffle_window_mib: usize [shuffle_window_mib(raw)?] = count(1, 1 << 20)
             .help("Size of the window within which shuffle_mode = \"blocks\" mixes rows, in MiB")
-            .default_depends("64, at most half of data.loader_memory_mib")
+            .default_depends("64, at most half of the memory for rows")
             .example("64")
             .hint("64 is a good start")
             .may_change_if(|ours, theirs| shuffles_anywhere(ours) && shuffles_anywhere(theirs), "if shuffle_mode is \"full\"");
@@ -309,12 +309,12 @@ section! {
             .synonyms(&["num_workers", "workers"])
             .may_change();
 
-        /// Host memory for a rank's rows, in MiB.
-        loader_memory_mib: usize [loader_memory_mib(raw)?] = count(1, 1 << 30)
-            .help("Host memory for a rank's rows, in MiB")
-            .default_depends("1024, at most half of what the container allows each rank")
+        /// Host memory for a rank's rows, in MiB; 0 chooses by the memory of the container or machine.
+        loader_memory_mib: usize = count(0, 1 << 30)
+            .help("Host memory for a rank's rows, in MiB; 0 for a quarter of what the container or machine has")
+            .default("0")
             .example("1024")
-            .hint("1024 is 1 GiB per rank")
+            .hint("0 chooses by the memory of the container or machine")
             .may_change();
     }
 }
@@ -425,6 +425,11 @@ impl DataConfig {
     /// Host memory for a rank's rows, in bytes; less than configured where the container allows less.
     pub fn rows_memory_bytes(&self) -> u64 {
         rows_memory_bytes(self.loader_memory_mib)
+    }
+
+    /// Bytes of a source's files that are mapped rather than read in pieces.
+    pub fn mapped_bytes(&self) -> u64 {
+        mapped_bytes(self.loader_memory_mib)
     }
 
     /// Whether `weight` names files, rather than a column or array.

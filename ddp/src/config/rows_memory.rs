@@ -1,33 +1,39 @@
-//! Memory for rows: the default of `data.loader_memory_mib`, what a container leaves of it, and the window of a shuffle that fits it.
+//! Memory for rows that `data.loader_memory_mib` and the container allow, and the window of a shuffle that fits it.
 
 use super::data_values::ShuffleMode;
 use super::error::Result;
 use super::origin::Origin;
 use super::raw::RawConfig;
 use super::value::ConfigValue as _;
-use crate::host_memory::container_share;
+use crate::host_memory::{address_space, container_share, host_share, limit};
+
+/// Least memory for a rank's rows by default, where a container allows twice as much.
+const LEAST_BYTES: u64 = 1 << 30;
 
 /// Bytes of host memory for a rank's rows: those of `data.loader_memory_mib`, at most three quarters of what the container allows
-/// each rank.
+/// each rank; 0 stands for a quarter of a rank's share of the memory of the container or machine, or more of a small one.
 pub(super) fn rows_memory_bytes(loader_memory_mib: usize) -> u64 {
-    let limit = container_share().map_or(u64::MAX, |share| share / 4 * 3);
-    ((loader_memory_mib as u64) << 20).min(limit)
+    let in_container = container_share().unwrap_or(u64::MAX);
+    match loader_memory_mib {
+        0 => (host_share().unwrap_or(0).min(address_space()) / 4).max(LEAST_BYTES.min(in_container / 2)),
+        mib => ((mib as u64) << 20).min(in_container / 4 * 3),
+    }
 }
 
-/// Value of `data.loader_memory_mib`.
-pub(super) fn loader_memory_mib(raw: &RawConfig) -> Result<usize> {
-    const DEFAULT: usize = 1024;
-    if let Some(setting) = raw.setting("data.loader_memory_mib") {
-        return usize::read(&setting);
+/// Bytes of files that are mapped together. Their pages belong to the system's cache, which the ranks of a host share and which
+/// gives them up when memory is short. So by default files may take half of the memory of the container or machine.
+pub(super) fn mapped_bytes(loader_memory_mib: usize) -> u64 {
+    let for_rows = rows_memory_bytes(loader_memory_mib);
+    match loader_memory_mib {
+        0 => limit().map_or(for_rows, |limit| for_rows.max(limit.bytes.min(address_space()) / 2)),
+        _ => for_rows,
     }
-    let half = |share: u64| usize::try_from(share >> 21).unwrap_or(DEFAULT);
-    Ok(container_share().map_or(DEFAULT, |share| half(share).clamp(1, DEFAULT)))
 }
 
 /// Value of `data.shuffle_window_mib`.
 pub(super) fn shuffle_window_mib(raw: &RawConfig) -> Result<usize> {
-    let memory = loader_memory_mib(raw)?;
-    let max_window = (memory / 2).max(1);
+    let memory = rows_memory_bytes(raw.get("data.loader_memory_mib")?) >> 20;
+    let max_window = usize::try_from(memory / 2).unwrap_or(usize::MAX).max(1);
     let Some(setting) = raw.setting("data.shuffle_window_mib") else { return Ok(max_window.min(64)) };
     let window = usize::read(&setting)?;
     let is_typed = matches!(setting.origin, Origin::Set(_));
@@ -44,7 +50,8 @@ pub(super) fn shuffle_window_mib(raw: &RawConfig) -> Result<usize> {
             let expected = format!("at least twice `data.shuffle_window_mib`, {} MiB", 2 * window);
             return Err(memory.bad(expected, "one window is read while another one is used"));
         }
-        let expected = format!("at most half of `data.loader_memory_mib`, {max_window} MiB");
+        let expected =
+            format!("at most half of the memory for rows (`data.loader_memory_mib`), {max_window} MiB");
         return Err(setting.bad(expected, "one window is read while another one is used"));
     }
     Ok(window)

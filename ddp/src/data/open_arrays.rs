@@ -34,7 +34,7 @@ struct FileArrays {
 /// [`RowsError::Malformed`], [`DataError::NoArray`], [`RowsError::ShardsDiffer`] and others that name the file.
 pub fn open(files: &[PathBuf], reader: &ArrayReader, spec: &SourceSpec<'_>) -> Result<RawRows> {
     refuse_columns(spec)?;
-    let budget = MemoryBudget::new(spec.unpack_bytes.unwrap_or(spec.memory_bytes));
+    let budget = MemoryBudget::new(spec.memory_bytes);
     let parts = files.iter().map(|path| read(path, reader, spec, &budget)).collect::<Result<Vec<_>>>()?;
     let texts = parts[0].texts.clone();
     for (part, path) in parts.iter().zip(files) {
@@ -285,8 +285,14 @@ fn combine(
         features.size_bytes() + targets.size_bytes() + weights.as_ref().map_or(0, RawArray::size_bytes);
     // Small labels stay mapped, because reading them in pieces would cost a read of their own.
     let place = |array: RawArray| {
-        let is_small = array.size_bytes() <= spec.memory_bytes / 4;
-        if total <= spec.memory_bytes || is_small { Ok(array) } else { array.unmapped() }
+        let is_small = array.size_bytes() <= spec.mapped_bytes / 4;
+        if total > spec.mapped_bytes && !is_small {
+            return array.unmapped();
+        }
+        if spec.data.shuffle && spec.side == SplitSide::Train {
+            array.read_into_cache();
+        }
+        Ok(array)
     };
     Ok(RawRows {
         features: place(features)?,

@@ -27,8 +27,8 @@ pub struct SourceSpec<'a> {
     pub features: Option<KnownFeatures<'a>>,
     /// Host memory for rows that can't be read from their files again.
     pub memory_bytes: u64,
-    /// Host memory for arrays that must be unpacked or rearranged; `None` for `memory_bytes`.
-    pub unpack_bytes: Option<u64>,
+    /// Bytes of files with arrays that are mapped; larger ones are read in pieces.
+    pub mapped_bytes: u64,
     /// Rows to predict: their targets and weights are not read, nor need they exist.
     pub to_predict: Option<ToPredict<'a>>,
 }
@@ -83,7 +83,7 @@ impl<'a> SourceSpec<'a> {
             classes: data.classes.map_or(ClassLabels::Discover, ClassLabels::Numbers),
             features: None,
             memory_bytes: data.rows_memory_bytes(),
-            unpack_bytes: None,
+            mapped_bytes: data.mapped_bytes(),
             to_predict: None,
         }
     }

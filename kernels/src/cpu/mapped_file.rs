@@ -26,13 +26,14 @@
 use std::fs::OpenOptions;
 use std::io;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
-use memmap2::{Mmap, MmapOptions};
+use memmap2::{Advice, Mmap, MmapOptions};
 
 /// Maximum number of mappings of a process at a time.
 const MAX_MAPPINGS: usize = 4096;
@@ -99,6 +100,17 @@ impl MappedFile {
     /// Length of the file when it was opened.
     pub fn len(&self) -> usize {
         self.bytes().len()
+    }
+
+    /// Starts reading these bytes into the system's cache; returns before they are there. Failure costs time only.
+    ///
+    /// # Panics
+    /// If the range goes beyond the file.
+    pub fn read_ahead(&self, range: Range<usize>) {
+        assert!(range.start <= range.end && range.end <= self.len());
+        if let Some(mapping) = self.mapping.as_ref().filter(|_| !range.is_empty()) {
+            let _ = mapping.map.advise_range(Advice::WillNeed, range.start, range.len());
+        }
     }
 
     /// Whether the file was empty.
@@ -326,8 +338,11 @@ mod tests {
             assert_eq!((mapped.len(), mapped.is_empty()), (len, false));
             assert!(mapped.bytes() == content(len));
             assert!(mapped.is_intact() && !mapped.has_shrunk());
+            mapped.read_ahead(0..len);
+            mapped.read_ahead(len / 2..len / 2);
         }
         let (_file, empty) = file_of(0);
+        empty.read_ahead(0..0);
         assert!(empty.bytes().is_empty() && empty.is_intact() && !empty.has_shrunk());
     }
 

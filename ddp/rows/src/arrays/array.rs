@@ -137,6 +137,11 @@ impl RawArray {
         }
     }
 
+    /// Starts reading mapped files into the system's cache, in order; returns at once.
+    pub fn read_into_cache(&self) {
+        self.files.iter().for_each(|file| file.bytes.read_into_cache());
+    }
+
     /// Fails if a file was truncated.
     pub fn check_length(&self) -> Result<()> {
         self.files.iter().try_for_each(|file| file.bytes.check_length())

@@ -14,6 +14,9 @@ use rustix::fs::Advice;
 use crate::compression::Compression;
 use crate::error::{Result, RowsError};
 
+/// Bytes of a file that are read into the system's cache by one call.
+const READ_AHEAD_BYTES: usize = 16 << 20;
+
 /// Memory for decompressed data: as much for all files together as the config grants.
 #[derive(Debug)]
 pub struct MemoryBudget {
@@ -164,6 +167,26 @@ impl Bytes {
             // Failed advice costs time only.
             let _ = rustix::fs::fadvise(&**file, offset, Some(len), Advice::WillNeed);
         }
+    }
+
+    /// Starts reading a mapped file into the system's cache from its beginning to its end, on a thread of its own; returns at
+    /// once. Rows that are read in a random order would wait for the disk one by one.
+    pub fn read_into_cache(&self) {
+        let Bytes::Mapped { file, .. } = self else { return };
+        if file.len() < READ_AHEAD_BYTES {
+            return;
+        }
+        // The thread ends with the last reader of the file.
+        let file = Arc::downgrade(file);
+        let read = move || {
+            let mut start = 0;
+            while let Some(file) = file.upgrade().filter(|file| start < file.len()) {
+                file.read_ahead(start..(start + READ_AHEAD_BYTES).min(file.len()));
+                start += READ_AHEAD_BYTES;
+            }
+        };
+        // Without the thread, training starts slower.
+        let _ = std::thread::Builder::new().name("read-ahead".to_owned()).spawn(read);
     }
 
     /// Bytes of memory that are held until the array is dropped.

@@ -64,7 +64,7 @@ pub enum RowsError {
     NoRows { path: PathBuf },
     /// Rows that exceed the memory limit.
     #[error(
-        "`{source_name}` needs {needed_mib} MiB of memory {what}, but `data.loader_memory_mib` is {limit_mib}"
+        "`{source_name}` needs {needed_mib} MiB of memory {what}, but `data.loader_memory_mib` allows {limit_mib}"
     )]
     #[diagnostic(help("{hint}"))]
     TooLarge {

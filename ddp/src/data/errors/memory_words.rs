@@ -12,9 +12,9 @@ pub(crate) fn way_out(needed_mib: u64, limit_mib: u64) -> String {
     hint(needed_mib, limit_mib, container_share())
 }
 
-/// Whether this limit is what the container leaves: half of a rank's share by default, three quarters at most.
+/// Whether this limit is what the container leaves: half or a quarter of a rank's share by default, three quarters at most.
 fn is_of_container(limit_mib: u64, share: u64) -> bool {
-    [share / 2, share / 4 * 3].map(|bytes| bytes >> 20).contains(&limit_mib)
+    [share / 4, share / 2, share / 4 * 3].map(|bytes| bytes >> 20).contains(&limit_mib)
 }
 
 fn words(limit_mib: u64, share: Option<u64>) -> String {
@@ -22,7 +22,7 @@ fn words(limit_mib: u64, share: Option<u64>) -> String {
         Some(share) => {
             format!("this container allows each rank {}, of which rows may take {limit_mib} MiB", size(share))
         }
-        None => format!("`data.loader_memory_mib` is {limit_mib}"),
+        None => format!("`data.loader_memory_mib` allows {limit_mib}"),
     }
 }
 
@@ -43,8 +43,8 @@ mod tests {
     #[test]
     fn the_limit_of_a_container_is_named() {
         const GIB: u64 = 1 << 30;
-        assert_eq!(words(1024, None), "`data.loader_memory_mib` is 1024");
-        assert_eq!(words(16, Some(GIB)), "`data.loader_memory_mib` is 16");
+        assert_eq!(words(1024, None), "`data.loader_memory_mib` allows 1024");
+        assert_eq!(words(16, Some(GIB)), "`data.loader_memory_mib` allows 16");
         assert_eq!(
             words(512, Some(GIB)),
             "this container allows each rank 1.0 GiB, of which rows may take 512 MiB"

@@ -239,7 +239,7 @@ fn tables_larger_than_the_memory_are_refused() {
     let refused = load_text(&text, &["data.loader_memory_mib=1"]);
     assert_refused(
         refused,
-        &["rows.csv", "2 MiB", "`data.loader_memory_mib` is 1", "ddp-train data convert"],
+        &["rows.csv", "2 MiB", "`data.loader_memory_mib` allows 1", "ddp-train data convert"],
     );
     assert!(load_text(&text, &["data.loader_memory_mib=2"]).is_ok());
 }
@@ -252,7 +252,7 @@ fn wide_tables_are_refused_before_much_of_them_is_read() {
     let mut text = format!("{header}label\n{}", format!("{}1\n", "1,".repeat(n)).repeat(100));
     text.push_str("oops\n");
     let refused = load_text(&text, &["data.loader_memory_mib=1"]);
-    assert_refused(refused, &["rows.csv", "`data.loader_memory_mib` is 1"]);
+    assert_refused(refused, &["rows.csv", "`data.loader_memory_mib` allows 1"]);
 }
 
 proptest! {

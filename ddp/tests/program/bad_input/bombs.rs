@@ -177,7 +177,7 @@ fn npz_entries() {
     refused(
         &place,
         &small,
-        &["`a.npz:features` needs 49 MiB of memory to be unpacked", "is 16", "numpy.savez"],
+        &["`a.npz:features` needs 49 MiB of memory to be unpacked", "allows 16", "numpy.savez"],
     );
     place.write("a.npz", &claiming(bomb, 1 << 20));
     refused(&place, &small, &["`a.npz` is not a valid npz file", "`features`", "hint: "]);
@@ -196,7 +196,7 @@ fn many_packed_shards() {
         place.write(&format!("gz/{n}.npy.gz"), &gz);
         place.write(&format!("y/{n}.npy"), &y);
     }
-    let parts = ["MiB of memory", "`data.loader_memory_mib` is 4", "hint: "];
+    let parts = ["MiB of memory", "`data.loader_memory_mib` allows 4", "hint: "];
     refused(&place, &["data.train=npz", "data.loader_memory_mib=4"], &parts);
     refused(&place, &["data.train=gz", "data.labels=y", "data.loader_memory_mib=4"], &parts);
 }
@@ -211,7 +211,11 @@ fn packed_files() {
     place.write("x.npy.zst", &zst);
     for name in ["x.npy.gz", "x.npy.zst"] {
         let sets = [&format!("data.train={name}"), "data.labels=y.npy", "data.loader_memory_mib=16"];
-        refused(&place, &sets, &[&format!("`{name}` needs"), "or more to be unpacked", "is 16", "hint: "]);
+        refused(
+            &place,
+            &sets,
+            &[&format!("`{name}` needs"), "or more to be unpacked", "allows 16", "hint: "],
+        );
     }
     // Tables become rows of f32 in memory, whatever their format in the file.
     let row = "0,".repeat(1000);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ddp::data::TargetError;
 use ddp::data::raw::RawRows;
 use ddp::data::row_values::RowValues;
-use ddp::data::{Compression, DataError, Dataset, SourceSpec, TargetLayout};
+use ddp::data::{DataError, Dataset, SourceSpec, TargetLayout};
 use ddp_rows::arrays::RawArray;
 use ddp_rows::arrays::reader::ArrayReader;
 use ddp_rows::values::element::RawType;
@@ -53,12 +53,8 @@ impl ArraySource {
 
     /// The arrays of `files`.
     pub(super) fn open(files: &[PathBuf], reader: &ArrayReader, input: &Input<'_>) -> Result<Self> {
-        // Decompressed rows may take as much memory as the config allows.
         let spec = input.spec();
-        let is_packed = matches!(reader, ArrayReader::Named { is_archive: true, .. })
-            || files.iter().any(|path| Compression::of_file(path) != Compression::None);
-        let memory_bytes = if is_packed { spec.memory_bytes } else { spec.memory_bytes.min(MAPPED_BYTES) };
-        let spec = SourceSpec { memory_bytes, unpack_bytes: Some(spec.memory_bytes), ..spec };
+        let spec = SourceSpec { mapped_bytes: spec.mapped_bytes.min(MAPPED_BYTES), ..spec };
         let rows = ddp::data::open_arrays::open(files, reader, &spec)?;
         let layout = rows.layout();
         let mut groups = vec![Group {

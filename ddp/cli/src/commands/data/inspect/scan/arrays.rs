@@ -91,7 +91,7 @@ pub(super) fn scan(
         ..Origin::of_files(title, files)
     };
     let total = features.size_bytes() + labels_array.as_ref().map_or(0, RawArray::size_bytes);
-    let place = |array: RawArray| if total > spec.memory_bytes { array.unmapped() } else { Ok(array) };
+    let place = |array: RawArray| if total > spec.mapped_bytes { array.unmapped() } else { Ok(array) };
     let features = place(features)?;
     let labels = labels_array.map(place).transpose()?;
     Ok((origin, collect(&features, labels.as_ref(), n_rows)?))
