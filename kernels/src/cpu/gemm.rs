@@ -1,9 +1,12 @@
 //! Matrix multiplication (GEMM): a safe function over the crates `gemm-f32` and `gemm-f64`, split over the compute threads.
 
+use std::cell::RefCell;
+
 use gemm_common::Parallelism;
 
 use super::float::Float;
 use super::threads::{SharedMut, for_parts};
+use super::transpose::transpose;
 
 /// A matrix in a slice: element `(i, j)` is `data[i * row_stride + j * col_stride]`.
 #[derive(Clone, Copy)]
@@ -61,6 +64,9 @@ pub(crate) fn gemm<T: Float>(alpha: T, a: Mat<'_, T>, b: Mat<'_, T>, beta: T, c:
         // The sum over no terms is 0.
         return c.iter_mut().for_each(|c| *c = if beta == T::ZERO { T::ZERO } else { beta * *c });
     }
+    if alpha == T::ONE && beta == T::ZERO && is_faster_transposed(&a, &b) {
+        return gemm_transposed(a, b, c);
+    }
     let c = SharedMut::new(c);
     let flop_per_row_or_col = 2 * k * m.min(n);
     let min_part = (MIN_FLOP_PER_THREAD / flop_per_row_or_col.max(1)).max(16);
@@ -82,6 +88,35 @@ pub(crate) fn gemm<T: Float>(alpha: T, a: Mat<'_, T>, b: Mat<'_, T>, beta: T, c:
             unsafe { gemm_part(alpha, a_part, b, beta, c, n) }
         });
     }
+}
+
+/// Whether `b` is the transpose of a wide matrix in memory, such as the weight of a linear layer, and `a` has few rows. The
+/// library packs such an operand slowly where the rows in memory are a power of two apart: measured on Zen 5 for
+/// 128 x 1024 x 1024, 103 GFLOP/s against 255, and for 8 rows 10 against 70. Below 8 rows two transpositions cost more.
+fn is_faster_transposed<T>(a: &Mat<'_, T>, b: &Mat<'_, T>) -> bool {
+    let is_whole = a.col_stride == 1 && a.row_stride == a.cols;
+    let is_narrow = a.rows >= 8 && 2 * a.rows <= b.cols;
+    is_narrow && is_whole && b.row_stride == 1 && b.col_stride == b.rows
+}
+
+/// Computes `c = a·b` as `cᵀ = bᵀ·aᵀ`, which reads `bᵀ` in its own order.
+fn gemm_transposed<T: Float>(a: Mat<'_, T>, b: Mat<'_, T>, c: &mut [T]) {
+    thread_local! {
+        /// Memory for both transposes, kept between calls.
+        static SCRATCH: RefCell<Vec<f64>> = const { RefCell::new(Vec::new()) };
+    }
+    let (m, n, k) = (a.rows, b.cols, a.cols);
+    SCRATCH.with_borrow_mut(|scratch| {
+        let n_f64 = (m * (k + n) * size_of::<T>()).div_ceil(size_of::<f64>());
+        if scratch.len() < n_f64 {
+            scratch.resize(n_f64, 0.0);
+        }
+        let (a_t, rest) = bytemuck::cast_slice_mut::<f64, T>(scratch).split_at_mut(m * k);
+        let c_t = &mut rest[..m * n];
+        transpose(a.data, m, k, a_t);
+        gemm(T::ONE, b.t(), Mat::new(a_t, k, m), T::ZERO, c_t);
+        transpose(c_t, n, m, c);
+    });
 }
 
 /// Computes `alpha·a·b + beta·c` into the row-major matrix at `c` whose rows are `c_stride` apart.

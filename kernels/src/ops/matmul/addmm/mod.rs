@@ -97,7 +97,8 @@ mod tests {
 
     #[test]
     fn agrees_with_the_definition_for_every_transpose_and_scale() {
-        for (m, n, k) in [(1, 1, 1), (3, 5, 7), (33, 10, 64), (64, 100, 1), (4, 3, 0), (0, 3, 4)] {
+        for (m, n, k) in [(1, 1, 1), (3, 5, 7), (33, 10, 64), (9, 40, 7), (64, 100, 1), (4, 3, 0), (0, 3, 4)]
+        {
             for (ta, tb) in [(false, false), (true, false), (false, true), (true, true)] {
                 for (alpha, beta) in [(1.0, 0.0), (0.5, 1.0), (-2.0, 0.25)] {
                     let (a, b, c0) =
